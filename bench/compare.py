@@ -1,0 +1,174 @@
+"""Runs the rows of shardax and of its JAX peer in turn and prints them side by side. Called by bench/compare.sh.
+
+The machine's speed drifts, so the two never run far apart: for every row, shardax, JAX, shardax, JAX, … for ROUNDS
+rounds. A figure is the median over the rounds of each round's median.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+from importlib import metadata
+
+import jax_bench
+
+ROW_TIMEOUT_S = 600
+
+
+def run(command, name):
+    """The result of one row, or None where the command fails or has no such row."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "row.json")
+        arguments = [*command, "--json", path, "--filter", name]
+        try:
+            done = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=ROW_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            print(f"{name}: no result after {ROW_TIMEOUT_S} s from {shlex.join(command)}", file=sys.stderr)
+            return None
+        if done.returncode == 0 and os.path.exists(path):
+            found = find(load(path), name)
+            if found is not None:
+                return found
+        print(f"{name}: no result from {shlex.join(command)} (exit status {done.returncode})", file=sys.stderr)
+        print(done.stdout.decode(errors="replace")[-2000:], file=sys.stderr)
+        return None
+
+
+def load(path):
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def find(results, name):
+    return next((result["median_us"] for result in results if result["name"] == name), None)
+
+
+def measure(names, commands, rounds):
+    """name → [median µs of each command, or None]."""
+    table = {}
+    for name in names:
+        medians = [[] for _ in commands]
+        for _ in range(rounds):
+            for command, collected in zip(commands, medians):
+                # What failed once is not tried again.
+                if None not in collected:
+                    collected.append(run(command, name))
+        table[name] = [None if None in collected else statistics.median(collected) for collected in medians]
+        print("  ".join([f"{name:24}", *map(show, table[name])]), file=sys.stderr, flush=True)
+    return table
+
+
+def show(value):
+    if value is None:
+        return "–"
+    if value < 10:
+        return f"{value:.2f}"
+    if value < 1000:
+        return f"{value:.1f}"
+    return f"{value:,.0f}"
+
+
+def ratio(pair):
+    ours, theirs = pair
+    return "–" if ours is None or theirs is None or ours == 0 else f"{theirs / ours:.2f}×"
+
+
+def geometric_mean(table):
+    ratios = [theirs / ours for ours, theirs in table.values() if ours and theirs]
+    return statistics.geometric_mean(ratios) if ratios else None
+
+
+HEAD = ("name", "shardax µs", "JAX µs", "JAX / shardax")
+
+
+def cells(table):
+    for name, pair in table.items():
+        yield name, show(pair[0]), show(pair[1]), ratio(pair)
+
+
+def plain(table):
+    rows = [HEAD, *cells(table)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
+    for row in rows:
+        first, *rest = (text.ljust(width) if i == 0 else text.rjust(width) for i, (text, width) in enumerate(zip(row, widths)))
+        yield "  ".join([first, *rest])
+
+
+def markdown(table):
+    yield "| " + " | ".join(HEAD) + " |"
+    yield "|:--|--:|--:|--:|"
+    for name, *rest in cells(table):
+        yield "| " + " | ".join([f"`{name}`", *rest]) + " |"
+
+
+def machine():
+    processor = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            processor = next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), processor)
+    except OSError:
+        pass
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{processor}, {cores} cores"
+
+
+def versions():
+    found = []
+    for package in ("jax", "jaxlib", "flax", "optax"):
+        try:
+            found.append(f"{package} {metadata.version(package)}")
+        except metadata.PackageNotFoundError:
+            pass
+    return ", ".join(found)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rust", metavar="COMMAND", help="what runs shardax's rows")
+    parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS", 3)), help="default: $ROUNDS, or 3")
+    parser.add_argument("--filter", metavar="NAME", default="", help="only rows whose name contains NAME")
+    parser.add_argument("--markdown", action="store_true", help="print the table for docs/benchmarks.md")
+    parser.add_argument("--json", metavar="FILE", help="also write the table as JSON")
+    parser.add_argument("--join", nargs=2, metavar=("SHARDAX", "JAX"), help="join two result files, and run nothing")
+    options = parser.parse_args()
+
+    names = [name for name in jax_bench.NAMES if options.filter in name]
+    if not names:
+        parser.error(f"no row's name contains {options.filter!r}")
+    if options.rounds < 1:
+        parser.error("at least one round is needed")
+    if options.join:
+        sides = [load(path) for path in options.join]
+        table = {name: [find(side, name) for side in sides] for name in names}
+    elif options.rust:
+        peer = [sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "jax_bench.py")]
+        table = measure(names, [shlex.split(options.rust), peer], options.rounds)
+    else:
+        parser.error("either --rust or --join is needed")
+
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            rows = [{"name": name, "shardax_us": ours, "jax_us": theirs} for name, (ours, theirs) in table.items()]
+            json.dump(rows, file, indent=1)
+            file.write("\n")
+
+    if options.markdown:
+        rounds = "" if options.join else f" Medians of {options.rounds} interleaved rounds, µs."
+        print(f"{datetime.date.today()}: {machine()}; {versions()}.{rounds}\n")
+    print("\n".join(markdown(table) if options.markdown else plain(table)))
+    mean = geometric_mean(table)
+    if mean is not None:
+        print(f"\nGeometric mean of JAX / shardax: {mean:.2f}× (above 1: shardax is faster).")
+    if any(None in pair for pair in table.values()):
+        print("Some rows have no result on one side.", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,415 @@
+"""The benchmark rows of `shardax-bench`, done by JAX, Flax and Optax: the peer that shardax is measured against.
+
+    python bench/jax_bench.py --json out.json [--filter NAME]
+
+writes `[{"name", "median_us", "min_us", "runs"}]`, as the Rust binary does. What each row does, and the rules that
+make the two sides comparable, stand in bench/README.md; change a row there, here and in the Rust binary together.
+"""
+
+import argparse
+import gc
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+DEVICES = 8
+BUDGET_S = 3.0  # wall time that one row may spend in timed calls
+MAX_RUNS = 3000
+MIN_RUNS = 3
+
+ROWS = {}
+
+
+def row(name, **parameters):
+    """Registers a row. The function sets the work up and returns the callable to time, which must wait for its result."""
+
+    def register(setup):
+        ROWS[name] = (setup, parameters)
+        return setup
+
+    return register
+
+
+def measure(call, warm_up=3):
+    """Median and minimum time of `call` in µs. Garbage collection stays off while the clock runs, as in `timeit`."""
+    for _ in range(warm_up):
+        call()
+    gc.collect()
+    gc.disable()
+    try:
+        times = []
+        deadline = time.perf_counter() + BUDGET_S
+        while len(times) < MAX_RUNS:
+            start = time.perf_counter()
+            call()
+            end = time.perf_counter()
+            times.append((end - start) * 1e6)
+            if end > deadline and len(times) >= MIN_RUNS:
+                break
+    finally:
+        gc.enable()
+    return statistics.median(times), min(times), len(times)
+
+
+def start_jax():
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", DEVICES)
+    return jax
+
+
+def waiting(function, *arguments):
+    """A call of `function` that waits for all of its results: latency, not throughput."""
+    import jax
+
+    return lambda: jax.block_until_ready(function(*arguments))
+
+
+def on_devices(n, axis_name, value, *, replicated=False):
+    """`value` placed ahead of time: split along axis 0 over the first n devices, or copied to all of them."""
+    import jax
+    import numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+    mesh = Mesh(np.array(jax.devices()[:n]), (axis_name,))
+    return jax.device_put(value, NamedSharding(mesh, P() if replicated else P(axis_name)))
+
+
+# Dispatch
+
+
+@row("jit_tiny")
+def jit_tiny():
+    import jax
+    import jax.numpy as jnp
+
+    return waiting(jax.jit(lambda x: x * 2 + 1), jnp.arange(4, dtype=jnp.float32))
+
+
+@row("jit_64_args")
+def jit_64_args():
+    import jax
+    import jax.numpy as jnp
+
+    arguments = [jnp.full((4,), i, jnp.float32) for i in range(64)]
+    return waiting(jax.jit(lambda *xs: tuple(x + 1 for x in xs)), *arguments)
+
+
+def scale(x):
+    return x * 2 + 100
+
+
+def rows_of_four():
+    import numpy as np
+
+    return on_devices(DEVICES, "i", np.arange(DEVICES * 4, dtype=np.float32).reshape(DEVICES, 4))
+
+
+@row("pmap_scale_8")
+def pmap_scale_8():
+    import jax
+
+    return waiting(jax.pmap(scale, axis_name="i"), rows_of_four())
+
+
+@row("pmap_psum_8")
+def pmap_psum_8():
+    import jax
+
+    def scale_and_sum(x):
+        scaled = x * 2
+        total = jax.lax.psum(scaled.sum(), "i")
+        return scaled, total
+
+    return waiting(jax.pmap(scale_and_sum, axis_name="i"), rows_of_four())
+
+
+@row("shard_map_scale_8")
+def shard_map_scale_8():
+    import jax
+    from jax.sharding import PartitionSpec as P
+
+    x = rows_of_four()
+    return waiting(jax.jit(jax.shard_map(scale, mesh=x.sharding.mesh, in_specs=P("i"), out_specs=P("i"))), x)
+
+
+@row("psum_16mib_8")
+def psum_16mib_8():
+    import jax
+    import numpy as np
+    from jax.sharding import PartitionSpec as P
+
+    x = on_devices(DEVICES, "i", np.ones((DEVICES, 4 << 20), np.float32))
+    total = jax.shard_map(lambda x: jax.lax.psum(x, "i"), mesh=x.sharding.mesh, in_specs=P("i"), out_specs=P())
+    return waiting(jax.jit(total), x)
+
+
+# Arithmetic on one device
+
+
+def uniform(shape, seed=0):
+    import jax.numpy as jnp
+    import numpy as np
+
+    return jnp.asarray(np.random.default_rng(seed).random(shape, np.float32) * 2 - 1)
+
+
+@row("matmul_2048")
+def matmul_2048():
+    import jax
+    import jax.numpy as jnp
+
+    return waiting(jax.jit(jnp.matmul), uniform((2048, 2048), 0), uniform((2048, 2048), 1))
+
+
+@row("fused_elementwise_16m")
+def fused_elementwise_16m():
+    import jax
+    import jax.numpy as jnp
+
+    return waiting(jax.jit(lambda a: jnp.tanh(a) * a + jnp.exp(-a * a)), uniform((16 << 20,)))
+
+
+@row("reduce_axis0_16m")
+def reduce_axis0_16m():
+    import jax
+
+    return waiting(jax.jit(lambda a: a.sum(axis=0)), uniform((4096, 4096)))
+
+
+# Training steps
+
+
+def make_cnn():
+    from flax import nnx
+
+    class Cnn(nnx.Module):
+        def __init__(self, rngs):
+            self.conv1 = nnx.Conv(3, 32, kernel_size=(3, 3), rngs=rngs)
+            self.conv2 = nnx.Conv(32, 64, kernel_size=(3, 3), rngs=rngs)
+            self.dense = nnx.Linear(64 * 8 * 8, 10, rngs=rngs)
+
+        def __call__(self, x):
+            x = nnx.max_pool(nnx.relu(self.conv1(x)), window_shape=(2, 2), strides=(2, 2))
+            x = nnx.max_pool(nnx.relu(self.conv2(x)), window_shape=(2, 2), strides=(2, 2))
+            return self.dense(x.reshape(x.shape[0], -1))
+
+    return Cnn(nnx.Rngs(0))
+
+
+def make_mlp():
+    from flax import nnx
+
+    class Mlp(nnx.Module):
+        def __init__(self, rngs):
+            self.layer1 = nnx.Linear(784, 1024, rngs=rngs)
+            self.layer2 = nnx.Linear(1024, 1024, rngs=rngs)
+            self.layer3 = nnx.Linear(1024, 10, rngs=rngs)
+
+        def __call__(self, x):
+            x = nnx.relu(self.layer1(x))
+            x = nnx.relu(self.layer2(x))
+            return self.layer3(x)
+
+    return Mlp(nnx.Rngs(0))
+
+
+class Training:
+    """A data-parallel training step over n devices: the state replicated and donated, the batch split along axis 0."""
+
+    def __init__(self, n, model, optimizer, batch, features):
+        import jax
+        import numpy as np
+        from flax import nnx
+
+        self.n = n
+        self.optimizer = optimizer
+        self.graph, params = nnx.split(model)
+        count = sum(leaf.size for leaf in jax.tree.leaves(params))
+        print(f"  {count} parameters", file=sys.stderr)
+        self.state = on_devices(n, "batch", (params, optimizer.init(params)), replicated=True)
+        rng = np.random.default_rng(0)
+        x = rng.random((n, batch // n, *features), np.float32)
+        y = rng.integers(0, 10, (n, batch // n)).astype(np.int32)
+        self.batch = on_devices(n, "batch", (x, y))
+
+    def pmapped(self):
+        """A fresh `pmap` of a fresh function, so that no trace or executable of an earlier one is reused."""
+        import jax
+        import jax.numpy as jnp
+        import optax
+        from flax import nnx
+
+        def step(state, x, y):
+            params, optimizer_state = state
+
+            def loss_of(params):
+                logits = nnx.merge(self.graph, params)(x)
+                loss = optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
+                return loss, (logits.argmax(-1) == y).astype(jnp.float32).mean()
+
+            (loss, accuracy), grads = jax.value_and_grad(loss_of, has_aux=True)(params)
+            grads = jax.lax.pmean(grads, "batch")
+            loss, accuracy = jax.lax.pmean((loss, accuracy), "batch")
+            updates, optimizer_state = self.optimizer.update(grads, optimizer_state, params)
+            return (optax.apply_updates(params, updates), optimizer_state), loss, accuracy
+
+        return jax.pmap(
+            step,
+            axis_name="batch",
+            in_axes=(None, 0, 0),
+            out_axes=None,
+            donate_argnums=(0,),
+            devices=jax.devices()[: self.n],
+        )
+
+    def stepping(self):
+        import jax
+
+        step = self.pmapped()
+
+        def call():
+            self.state, loss, accuracy = step(self.state, *self.batch)
+            jax.block_until_ready((self.state, loss, accuracy))
+
+        return call
+
+
+def cnn_training(n):
+    import optax
+
+    return Training(n, make_cnn(), optax.adam(1e-3), 128, (32, 32, 3))
+
+
+@row("cnn_step_1", n=1)
+@row("cnn_step_2", n=2)
+@row("cnn_step_8", n=8)
+def cnn_step(n):
+    return cnn_training(n).stepping()
+
+
+@row("mlp_step_1", n=1)
+@row("mlp_step_8", n=8)
+def mlp_step(n):
+    import optax
+
+    return Training(n, make_mlp(), optax.sgd(0.1), 512, (784,)).stepping()
+
+
+# Before the first step
+
+
+@row("cnn_trace_lower")
+def cnn_trace_lower():
+    training = cnn_training(8)
+    return lambda: training.pmapped().lower(training.state, *training.batch)
+
+
+def summary(times):
+    times = times[1:]  # the first one warms caches
+    return statistics.median(times), min(times), len(times)
+
+
+def cnn_compile():
+    """Times only the compilation; what is compiled is traced and lowered afresh, because a `Lowered` keeps its result."""
+    start_jax()
+    training = cnn_training(8)
+    times = []
+    deadline = time.perf_counter() + BUDGET_S
+    while len(times) < 1 + MIN_RUNS or time.perf_counter() < deadline:
+        lowered = training.pmapped().lower(training.state, *training.batch)
+        start = time.perf_counter()
+        lowered.compile()
+        times.append((time.perf_counter() - start) * 1e6)
+    return summary(times)
+
+
+def first_result():
+    """From spawning a process to the line that it prints: imports, 8 devices, `pmap` of `scale` on host values."""
+    times = []
+    for _ in range(1 + MIN_RUNS):
+        start = time.perf_counter()
+        with subprocess.Popen([sys.executable, __file__, "--child"], stdout=subprocess.PIPE) as process:
+            line = process.stdout.readline()
+            times.append((time.perf_counter() - start) * 1e6)
+        if process.returncode != 0 or not line:
+            raise RuntimeError("the child process failed")
+    return summary(times)
+
+
+def child():
+    jax = start_jax()
+    import numpy as np
+
+    x = np.arange(DEVICES * 4, dtype=np.float32).reshape(DEVICES, 4)
+    print(np.asarray(jax.pmap(scale, axis_name="i")(x)).tolist(), flush=True)
+
+
+# Rows that hold the clock themselves.
+OWN_CLOCK = {"cnn_compile": cnn_compile, "first_result": first_result}
+
+NAMES = [
+    "jit_tiny",
+    "jit_64_args",
+    "pmap_scale_8",
+    "pmap_psum_8",
+    "shard_map_scale_8",
+    "psum_16mib_8",
+    "matmul_2048",
+    "fused_elementwise_16m",
+    "reduce_axis0_16m",
+    "cnn_step_1",
+    "cnn_step_2",
+    "cnn_step_8",
+    "mlp_step_1",
+    "mlp_step_8",
+    "cnn_trace_lower",
+    "cnn_compile",
+    "first_result",
+]
+
+
+def main():
+    parser = argparse.ArgumentParser(description="The benchmark rows, done by JAX.")
+    parser.add_argument("--json", metavar="FILE", help="where the results go (default: standard output)")
+    parser.add_argument("--filter", metavar="NAME", default="", help="only rows whose name contains NAME")
+    parser.add_argument("--list", action="store_true", help="print the row names and stop")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+
+    names = [name for name in NAMES if options.filter in name]
+    if options.list:
+        print("\n".join(names))
+        return
+    if options.child:
+        child()
+        return
+    if not names:
+        parser.error(f"no row's name contains {options.filter!r}")
+
+    results = []
+    for name in names:
+        if name in OWN_CLOCK:
+            median, least, runs = OWN_CLOCK[name]()
+        else:
+            start_jax()
+            setup, parameters = ROWS[name]
+            median, least, runs = measure(setup(**parameters))
+        print(f"{name:24} {median:12.1f} µs  (min {least:.1f}, {runs} runs)", file=sys.stderr)
+        results.append({"name": name, "median_us": median, "min_us": least, "runs": runs})
+
+    text = json.dumps(results, indent=1) + "\n"
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            file.write(text)
+    else:
+        sys.stdout.write(text)
+
+
+if __name__ == "__main__":
+    main()
