@@ -1,1 +1,60 @@
-//! shardax-pjrt
+//! The PJRT C API made safe: find and load a plugin, compile, execute, transfer.
+//!
+//! This is the one crate of shardax with `unsafe` in it. What it promises: no call of its public interface, in any
+//! order and from any number of threads, crashes the process or hangs.
+//!
+//! ```no_run
+//! use shardax_pjrt::{Client, CompileOptions, ElementType, ParameterSpec, Plugin, Signature, Value};
+//!
+//! # fn main() -> shardax_pjrt::Result<()> {
+//! let client = Client::new(&Plugin::cpu()?, &[("cpu_device_count", Value::Int(1))])?;
+//! let program = "func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {
+//!   %y = stablehlo.add %x, %x : tensor<2xf32>
+//!   return %y : tensor<2xf32>
+//! }";
+//! let signature = Signature { parameters: vec![ParameterSpec::new(ElementType::F32, [2])] };
+//! let double = client.compile(program, &CompileOptions::default(), signature)?;
+//! let bytes: Vec<u8> = [1.5f32, 2.0].iter().flat_map(|x| x.to_ne_bytes()).collect();
+//! let x = client.buffer_from_host(&bytes, ElementType::F32, &[2], &client.devices()[0])?;
+//! let results = double.execute(&[&x])?;
+//! results[0][0].with_bytes(|bytes| assert_eq!(bytes[..4], 3.0f32.to_ne_bytes()))?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod api;
+mod buffer;
+mod client;
+mod device;
+mod element;
+mod elf;
+mod error;
+mod event;
+mod executable;
+mod execute;
+pub mod ffi;
+mod hlo;
+mod hold;
+mod host;
+mod install;
+mod options;
+mod plugin;
+mod raw;
+mod search;
+mod sharding;
+mod value;
+
+pub use buffer::Buffer;
+pub use client::Client;
+pub use device::{Device, MemoryStats};
+pub use element::ElementType;
+pub use error::{Code, Error, Result};
+pub use event::Event;
+pub use executable::{Executable, MemoryAnalysis};
+pub use hlo::HloInstruction;
+pub use host::{AlignedBytes, HostBytes};
+pub use options::{CompileOptions, ParameterSpec, Signature};
+pub use plugin::Plugin;
+pub use search::{Environment, PluginSpec, Wheel};
+pub use sharding::{OpSharding, ShardingKind};
+pub use value::Value;

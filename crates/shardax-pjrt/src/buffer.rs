@@ -1,0 +1,294 @@
+//! Buffers: arrays on a device, their transfer and deletion.
+
+use std::fmt;
+use std::ptr::NonNull;
+
+use smallvec::SmallVec;
+
+use crate::api::Api;
+use crate::device::Device;
+use crate::element::{ElementType, ShapeText, dense_byte_size};
+use crate::error::{Code, Error, Result};
+use crate::event::{Event, no_event};
+use crate::hold::{Hold, View};
+use crate::raw::*;
+
+pub(crate) type Dims = SmallVec<[i64; 4]>;
+
+/// An array on a device. Its memory is freed when it is dropped, deleted or donated.
+pub struct Buffer {
+    raw: NonNull<RawBuffer>,
+    pub(crate) hold: Hold,
+    ty: ElementType,
+    dims: Dims,
+    device: Device,
+}
+
+// SAFETY: PJRT buffers may be used from any thread; the rest is immutable or atomic.
+unsafe impl Send for Buffer {}
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// Takes ownership of a buffer that the plugin made.
+    ///
+    /// # Safety
+    /// `raw` is null or a live buffer of this type and shape on this device, which nobody else destroys.
+    #[inline]
+    pub(crate) unsafe fn from_raw(
+        raw: *mut RawBuffer,
+        device: Device,
+        ty: ElementType,
+        dims: &[i64],
+    ) -> Result<Buffer> {
+        let Some(raw) = NonNull::new(raw) else {
+            return Err(Error::new(Code::Internal, "the plugin gave no buffer"));
+        };
+        Ok(Buffer {
+            raw,
+            hold: Hold::new(),
+            ty,
+            dims: Dims::from_slice(dims),
+            device,
+        })
+    }
+
+    #[inline]
+    pub(crate) fn raw(&self) -> *mut RawBuffer {
+        self.raw.as_ptr()
+    }
+
+    fn api(&self) -> &Api {
+        self.device.client().plugin.api()
+    }
+
+    #[inline]
+    pub fn element_type(&self) -> ElementType {
+        self.ty
+    }
+
+    #[inline]
+    pub fn dims(&self) -> &[i64] {
+        &self.dims
+    }
+
+    #[inline]
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Bytes that its data takes in host memory, dense and row-major.
+    pub fn byte_size(&self) -> usize {
+        // Made from a shape that was checked.
+        dense_byte_size(self.ty, &self.dims).unwrap_or(0)
+    }
+
+    pub(crate) fn shape_text(&self) -> ShapeText<'_> {
+        ShapeText(self.ty, &self.dims)
+    }
+
+    /// Whether it was deleted or donated.
+    pub fn is_deleted(&self) -> bool {
+        self.hold.is_gone()
+    }
+
+    pub(crate) fn plugin_says_deleted(&self) -> bool {
+        let mut args = BufferIsDeleted {
+            buffer: self.raw(),
+            ..Default::default()
+        };
+        // SAFETY: the buffer is live.
+        unsafe { self.api().call(&mut args) }.is_err() || args.is_deleted
+    }
+
+    /// Frees its memory, once work that uses it is done. Deleting twice, or after donating, does nothing.
+    ///
+    /// # Errors
+    /// This thread is inside [`Buffer::with_bytes`] of this buffer, or another has been for ten seconds.
+    pub fn delete(&self) -> Result<()> {
+        if self.hold.delete(self)? {
+            let mut args = BufferDelete {
+                buffer: self.raw(),
+                ..Default::default()
+            };
+            // SAFETY: the buffer is live, and its state says that no launch uses it.
+            unsafe { self.api().call(&mut args)? };
+        }
+        Ok(())
+    }
+
+    /// An event that is ready when its data is.
+    ///
+    /// # Errors
+    /// It was deleted or donated.
+    pub fn ready(&self) -> Result<Event> {
+        self.hold
+            .check(|| format!("the buffer ({})", self.shape_text()))?;
+        let mut args = BufferReadyEvent {
+            buffer: self.raw(),
+            ..Default::default()
+        };
+        // SAFETY: the buffer is live; the event is ours.
+        unsafe {
+            self.api().call(&mut args)?;
+            Event::from_raw(&self.device.client().plugin, args.event)
+                .ok_or_else(|| no_event("PJRT_Buffer_ReadyEvent"))
+        }
+    }
+
+    /// Waits until its data is there.
+    ///
+    /// # Errors
+    /// The execution that makes it failed, or it was deleted or donated.
+    pub fn block_until_ready(&self) -> Result<()> {
+        self.ready()?.wait()
+    }
+
+    /// Waits for its data and copies it to `out`, dense and row-major.
+    ///
+    /// # Errors
+    /// `out` is not [`Buffer::byte_size`] bytes long, the execution that makes the data failed, or the buffer was
+    /// deleted or donated.
+    pub fn to_host(&self, out: &mut [u8]) -> Result<()> {
+        if out.len() != self.byte_size() {
+            return Err(Error::invalid_argument(format!(
+                "{} takes {} bytes, and room for {} was given",
+                self.shape_text(),
+                self.byte_size(),
+                out.len()
+            )));
+        }
+        self.hold
+            .check(|| format!("the buffer to read ({})", self.shape_text()))?;
+        if out.is_empty() {
+            return self.block_until_ready();
+        }
+        // Without a layout the plugin copies in the device's own order.
+        let minor_to_major: SmallVec<[i64; 8]> = (0..self.dims.len() as i64).rev().collect();
+        let mut layout = MemoryLayout {
+            struct_size: size_of::<MemoryLayout>(),
+            extension_start: std::ptr::null_mut(),
+            tiled: TiledLayout {
+                struct_size: size_of::<TiledLayout>(),
+                extension_start: std::ptr::null_mut(),
+                minor_to_major: minor_to_major.as_ptr(),
+                minor_to_major_size: minor_to_major.len(),
+                tile_dims: std::ptr::null(),
+                tile_dim_sizes: std::ptr::null(),
+                num_tiles: 0,
+            },
+            kind: 0,
+        };
+        let mut args = BufferToHostBuffer {
+            buffer: self.raw(),
+            host_layout: if self.dims.len() > 1 {
+                &raw mut layout
+            } else {
+                std::ptr::null_mut()
+            },
+            dst: out.as_mut_ptr().cast(),
+            dst_size: out.len(),
+            ..Default::default()
+        };
+        // SAFETY: `out` outlives the copy, which is waited for right here.
+        unsafe {
+            self.api().call(&mut args)?;
+            match Event::from_raw(&self.device.client().plugin, args.event) {
+                Some(event) => event.wait(),
+                None => Err(no_event("PJRT_Buffer_ToHostBuffer")),
+            }
+        }
+    }
+
+    /// Waits for its data and passes it to `f`, dense and row-major: in place where host and device share memory,
+    /// else as a copy. Meanwhile the buffer can be used, but neither donated nor deleted.
+    ///
+    /// # Errors
+    /// The execution that makes the data failed, or the buffer was deleted or donated.
+    pub fn with_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        let view = View::of(self)?;
+        // Narrow types may lie packed on the device.
+        if !self.device.client().is_cpu || self.ty.is_sub_byte() {
+            let mut copy = vec![0; self.byte_size()];
+            self.to_host(&mut copy)?;
+            drop(view);
+            return Ok(f(&copy));
+        }
+        self.block_until_ready()?;
+        let len = self.byte_size();
+        if len == 0 {
+            return Ok(f(&[]));
+        }
+        let data = self.unsafe_pointer()? as *const u8;
+        // SAFETY: on CPU the pointer is host memory of at least this length. Nothing writes to it: a buffer is only
+        // written when it is donated, and the view keeps it from being donated or deleted.
+        Ok(f(unsafe { std::slice::from_raw_parts(data, len) }))
+    }
+
+    /// A copy of it on another device of the same client. Does not wait.
+    ///
+    /// # Errors
+    /// The device is another client's or another process's, or the buffer was deleted or donated.
+    pub fn copy_to_device(&self, device: &Device) -> Result<Buffer> {
+        if !std::sync::Arc::ptr_eq(self.device.client(), device.client())
+            || !device.is_addressable()
+        {
+            return Err(Error::invalid_argument(format!(
+                "a buffer on {} cannot be copied to {device}, which this client cannot use",
+                self.device
+            )));
+        }
+        self.hold
+            .check(|| format!("the buffer to copy ({})", self.shape_text()))?;
+        let mut args = BufferCopyToDevice {
+            buffer: self.raw(),
+            device: device.raw(),
+            ..Default::default()
+        };
+        // SAFETY: buffer and device are live; the copy is ours.
+        unsafe {
+            self.api().call(&mut args)?;
+            Buffer::from_raw(args.copy, device.clone(), self.ty, &self.dims)
+        }
+    }
+
+    /// Address of its data on the device. Good for as long as the buffer is neither dropped, deleted nor donated;
+    /// nothing keeps it from being so.
+    ///
+    /// # Errors
+    /// The platform does not tell, or the buffer was deleted or donated.
+    pub fn unsafe_pointer(&self) -> Result<usize> {
+        self.hold
+            .check(|| format!("the buffer ({})", self.shape_text()))?;
+        let mut args = BufferUnsafePointer {
+            buffer: self.raw(),
+            ..Default::default()
+        };
+        // SAFETY: the buffer is live.
+        unsafe { self.api().call(&mut args)? };
+        Ok(args.pointer)
+    }
+}
+
+impl Drop for Buffer {
+    #[inline]
+    fn drop(&mut self) {
+        let mut args = BufferDestroy {
+            buffer: self.raw(),
+            ..Default::default()
+        };
+        // SAFETY: the buffer is ours, and launches and views borrow it, so none is left.
+        let _ = unsafe { self.api().call(&mut args) };
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Buffer({} on {}{})",
+            self.shape_text(),
+            self.device,
+            if self.is_deleted() { ", deleted" } else { "" }
+        )
+    }
+}

@@ -1,0 +1,352 @@
+//! The client: a plugin's devices, and the making of buffers and executables on them.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::api::{Api, slice, text};
+use crate::buffer::Buffer;
+use crate::device::{Device, DeviceInfo};
+use crate::element::{ElementType, ShapeText, dense_byte_size};
+use crate::error::{Code, Error, Result};
+use crate::event::{self, Event, no_event};
+use crate::host::{AlignedBytes, HostBytes};
+use crate::plugin::Plugin;
+use crate::raw::*;
+use crate::value::{self, Value};
+
+/// A running instance of a plugin, with its devices. Cloning is a reference count.
+///
+/// It is torn down when the last client, device, buffer and executable of it is gone.
+#[derive(Clone)]
+pub struct Client {
+    pub(crate) inner: Arc<ClientInner>,
+    devices: Arc<[Device]>,
+    addressable: Arc<[Device]>,
+}
+
+pub(crate) struct ClientInner {
+    pub(crate) plugin: Plugin,
+    pub(crate) raw: *mut RawClient,
+    pub(crate) devices: Vec<DeviceInfo>,
+    platform_name: String,
+    platform_version: String,
+    process_index: usize,
+    /// Device memory is host memory, so it can be read in place.
+    pub(crate) is_cpu: bool,
+    /// A launch on several devices failed inside a plugin that cannot do another one after that.
+    pub(crate) wedged: AtomicBool,
+}
+
+// SAFETY: PJRT clients may be used from any thread; everything else is immutable or atomic.
+unsafe impl Send for ClientInner {}
+unsafe impl Sync for ClientInner {}
+
+impl Client {
+    /// Starts a client. The CPU plugin takes `cpu_device_count` (`Value::Int`, default 4).
+    ///
+    /// # Errors
+    /// The plugin cannot start, e.g. for want of the hardware. Unknown options are ignored by the CPU plugin.
+    pub fn new(plugin: &Plugin, options: &[(&str, Value)]) -> Result<Client> {
+        let raw_options = value::to_raw(options);
+        let mut args = ClientCreate {
+            create_options: raw_options.as_ptr(),
+            num_options: raw_options.len(),
+            ..Default::default()
+        };
+        // SAFETY: the options and what they point to live through the call.
+        unsafe { plugin.api().call(&mut args)? };
+        let mut inner = ClientInner {
+            plugin: plugin.clone(),
+            raw: args.client,
+            devices: Vec::new(),
+            platform_name: String::new(),
+            platform_version: String::new(),
+            process_index: 0,
+            is_cpu: false,
+            wedged: AtomicBool::new(false),
+        };
+        inner.describe()?;
+        let inner = Arc::new(inner);
+        let device = |index| Device::new(inner.clone(), index);
+        let devices: Arc<[Device]> = (0..inner.devices.len()).map(device).collect();
+        let addressable = devices
+            .iter()
+            .filter(|d| d.is_addressable())
+            .cloned()
+            .collect();
+        Ok(Client {
+            inner,
+            devices,
+            addressable,
+        })
+    }
+
+    /// The plugin that it runs on.
+    pub fn plugin(&self) -> &Plugin {
+        &self.inner.plugin
+    }
+
+    /// `cpu`, `cuda`, `tpu`, …
+    pub fn platform_name(&self) -> &str {
+        &self.inner.platform_name
+    }
+
+    /// What the platform says of its version.
+    pub fn platform_version(&self) -> &str {
+        &self.inner.platform_version
+    }
+
+    /// This process's place among those that share the devices; 0 when it is alone.
+    pub fn process_index(&self) -> usize {
+        self.inner.process_index
+    }
+
+    /// All devices, those of other processes included.
+    pub fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// The devices that this process can use.
+    pub fn addressable_devices(&self) -> &[Device] {
+        &self.addressable
+    }
+
+    /// The device with this id.
+    pub fn device_by_id(&self, id: usize) -> Option<&Device> {
+        self.devices.iter().find(|device| device.id() == id)
+    }
+
+    /// Puts dense row-major host data on a device. The data is copied during the call.
+    ///
+    /// # Errors
+    /// The data's length does not fit the shape, the device is another client's or another process's, or memory is
+    /// short.
+    pub fn buffer_from_host(
+        &self,
+        data: &[u8],
+        ty: ElementType,
+        dims: &[i64],
+        device: &Device,
+    ) -> Result<Buffer> {
+        // SAFETY: the plugin may not look at the data after the call.
+        let (buffer, _done) =
+            unsafe { self.put(data, ty, dims, device, IMMUTABLE_ONLY_DURING_CALL)? };
+        Ok(buffer)
+    }
+
+    /// Puts dense row-major host data on a device, without a copy where the plugin can use host memory and the data is
+    /// aligned to [`AlignedBytes::ALIGNMENT`] bytes. The same data may back any number of buffers.
+    ///
+    /// The plugin keeps the `Arc` until it is done with the data. Donating such a buffer copies it first.
+    ///
+    /// # Errors
+    /// As for [`Client::buffer_from_host`].
+    pub fn buffer_from_host_shared(
+        &self,
+        data: Arc<dyn HostBytes>,
+        ty: ElementType,
+        dims: &[i64],
+        device: &Device,
+    ) -> Result<Buffer> {
+        // SAFETY: the Arc keeps the data alive and unchanged until the plugin says that it is done with it.
+        let (buffer, done) =
+            unsafe { self.put(data.bytes(), ty, dims, device, IMMUTABLE_ZERO_COPY)? };
+        done.on_ready(move |_| drop(data));
+        Ok(buffer)
+    }
+
+    /// Puts dense row-major host data on a device and hands the memory over: no copy on CPU, and an execution that
+    /// the buffer is donated to may write its result there.
+    ///
+    /// # Errors
+    /// As for [`Client::buffer_from_host`]. The data is dropped.
+    pub fn buffer_from_host_owned(
+        &self,
+        mut data: AlignedBytes,
+        ty: ElementType,
+        dims: &[i64],
+        device: &Device,
+    ) -> Result<Buffer> {
+        // SAFETY: nobody else can see the data, and it lives until the plugin is done with it.
+        let (buffer, done) =
+            unsafe { self.put(data.as_mut_slice(), ty, dims, device, MUTABLE_ZERO_COPY)? };
+        done.on_ready(move |_| drop(data));
+        Ok(buffer)
+    }
+
+    /// # Safety
+    /// `data` stays valid, and unchanged by others, for as long as `semantics` lets the plugin use it; the event says
+    /// when that ends.
+    unsafe fn put(
+        &self,
+        data: &[u8],
+        ty: ElementType,
+        dims: &[i64],
+        device: &Device,
+        semantics: i32,
+    ) -> Result<(Buffer, Event)> {
+        self.check_device(device)?;
+        let needed = dense_byte_size(ty, dims).ok_or_else(|| {
+            Error::invalid_argument(format!("{} is no shape for data", ShapeText(ty, dims)))
+        })?;
+        if data.len() != needed {
+            return Err(Error::invalid_argument(format!(
+                "host data of {} bytes was given for {}, which takes {needed} bytes",
+                data.len(),
+                ShapeText(ty, dims)
+            )));
+        }
+        let mut args = BufferFromHostBuffer {
+            client: self.inner.raw,
+            data: data.as_ptr().cast(),
+            element_type: ty.to_raw(),
+            dims: dims.as_ptr(),
+            num_dims: dims.len(),
+            semantics,
+            device: device.raw(),
+            ..Default::default()
+        };
+        // SAFETY: data and dims fit each other, and the caller answers for how long the data lives.
+        unsafe {
+            self.api().call(&mut args)?;
+            let buffer = Buffer::from_raw(args.buffer, device.clone(), ty, dims)?;
+            let done = Event::from_raw(&self.inner.plugin, args.done_with_host_buffer)
+                .ok_or_else(|| no_event("PJRT_Client_BufferFromHostBuffer"))?;
+            Ok((buffer, done))
+        }
+    }
+
+    pub(crate) fn check_device(&self, device: &Device) -> Result<()> {
+        if !Arc::ptr_eq(&self.inner, device.client()) {
+            return Err(Error::invalid_argument(format!(
+                "{device} belongs to another client"
+            )));
+        }
+        if !device.is_addressable() {
+            return Err(Error::invalid_argument(format!(
+                "{device} belongs to process {}, and this is process {}",
+                device.process_index(),
+                self.process_index()
+            )));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn api(&self) -> &Api {
+        self.inner.plugin.api()
+    }
+}
+
+impl ClientInner {
+    fn describe(&mut self) -> Result<()> {
+        let plugin = self.plugin.clone();
+        let api = plugin.api();
+        let client = self.raw;
+        // SAFETY: the client is live, and so is what it hands out.
+        unsafe {
+            let mut name = ClientPlatformName {
+                client,
+                ..Default::default()
+            };
+            api.call(&mut name)?;
+            self.platform_name = text(name.text, name.text_size).into_owned();
+            let mut version = ClientPlatformVersion {
+                client,
+                ..Default::default()
+            };
+            api.call(&mut version)?;
+            self.platform_version = text(version.text, version.text_size).into_owned();
+            let mut process = ClientProcessIndex {
+                client,
+                ..Default::default()
+            };
+            api.call(&mut process)?;
+            self.process_index = usize::try_from(process.process_index).unwrap_or(0);
+            let mut local = ClientAddressableDevices {
+                client,
+                ..Default::default()
+            };
+            api.call(&mut local)?;
+            let local = slice(local.devices, local.num_devices);
+            let mut all = ClientDevices {
+                client,
+                ..Default::default()
+            };
+            api.call(&mut all)?;
+            for &device in slice(all.devices, all.num_devices) {
+                self.devices
+                    .push(DeviceInfo::read(api, device, local.contains(&device))?);
+            }
+        }
+        self.is_cpu = self.platform_name.eq_ignore_ascii_case("cpu");
+        Ok(())
+    }
+
+    /// Place of a device in `devices`.
+    pub(crate) fn index_of(&self, raw: *mut RawDevice) -> Result<usize> {
+        self.devices
+            .iter()
+            .position(|device| device.raw == raw)
+            .ok_or_else(|| {
+                Error::new(
+                    Code::Internal,
+                    "the plugin named a device that it did not list",
+                )
+            })
+    }
+
+    /// Refuses launches on several devices once one has failed in a plugin that would hang in the next.
+    #[inline]
+    pub(crate) fn check_not_wedged(&self) -> Result<()> {
+        if self.wedged.load(Ordering::Relaxed) {
+            return Err(Error::failed_precondition(
+                "an earlier execution on several devices failed inside the plugin, which would hang in the next one; \
+                 make a new Client",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for ClientInner {
+    fn drop(&mut self) {
+        struct Owned(Plugin, *mut RawClient);
+        // SAFETY: a client may be destroyed on any thread.
+        unsafe impl Send for Owned {}
+        impl Owned {
+            fn destroy(self) {
+                let mut args = ClientDestroy {
+                    client: self.1,
+                    ..Default::default()
+                };
+                // SAFETY: buffers and executables hold the client, so none is left.
+                let _ = unsafe { self.0.api().call(&mut args) };
+            }
+        }
+        let owned = Owned(self.plugin.clone(), self.raw);
+        if event::in_callback() {
+            // On a thread of the plugin, destroying would wait for this very thread.
+            let _ = std::thread::Builder::new().spawn(move || owned.destroy());
+        } else {
+            owned.destroy();
+        }
+    }
+}
+
+impl PartialEq for Client {
+    fn eq(&self, other: &Client) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+}
+
+impl Eq for Client {}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("platform_name", &self.platform_name())
+            .field("devices", &self.devices.len())
+            .finish_non_exhaustive()
+    }
+}

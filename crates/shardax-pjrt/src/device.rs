@@ -1,0 +1,222 @@
+//! Devices: a cheap handle to what a client knows of each.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use crate::api::{Api, text};
+use crate::client::ClientInner;
+use crate::error::Result;
+use crate::raw::*;
+use crate::value::{self, Value};
+
+/// A device of a client. Cloning is a reference count; two are equal when client and id are.
+#[derive(Clone)]
+pub struct Device {
+    client: Arc<ClientInner>,
+    index: u32,
+}
+
+pub(crate) struct DeviceInfo {
+    pub(crate) raw: *mut RawDevice,
+    id: usize,
+    local_hardware_id: i32,
+    kind: String,
+    process_index: usize,
+    is_addressable: bool,
+    description: String,
+    attributes: Vec<(String, Value)>,
+}
+
+/// Memory of a device, in bytes. What a platform does not report is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryStats {
+    pub bytes_in_use: i64,
+    pub peak_bytes_in_use: Option<i64>,
+    pub num_allocations: Option<i64>,
+    pub largest_allocation: Option<i64>,
+    pub bytes_limit: Option<i64>,
+    pub bytes_reserved: Option<i64>,
+    pub largest_free_block: Option<i64>,
+    pub pool_bytes: Option<i64>,
+}
+
+impl DeviceInfo {
+    /// # Safety
+    /// `raw` is a live device of a client of this plugin.
+    pub(crate) unsafe fn read(
+        api: &Api,
+        raw: *mut RawDevice,
+        is_addressable: bool,
+    ) -> Result<DeviceInfo> {
+        // SAFETY: the device is live, and so are its description and their texts.
+        unsafe {
+            let mut get = DeviceGetDescription {
+                device: raw,
+                ..Default::default()
+            };
+            api.call(&mut get)?;
+            let description = get.description;
+            let mut id = DescriptionId {
+                description,
+                ..Default::default()
+            };
+            api.call(&mut id)?;
+            let mut process = DescriptionProcessIndex {
+                description,
+                ..Default::default()
+            };
+            api.call(&mut process)?;
+            let mut kind = DescriptionKind {
+                description,
+                ..Default::default()
+            };
+            api.call(&mut kind)?;
+            let mut debug = DescriptionDebugString {
+                description,
+                ..Default::default()
+            };
+            api.call(&mut debug)?;
+            let mut local = DeviceLocalHardwareId {
+                device: raw,
+                local_hardware_id: -1,
+                ..Default::default()
+            };
+            let _ = api.call(&mut local); // devices of other processes have none
+            let mut attributes = DescriptionAttributes {
+                description,
+                ..Default::default()
+            };
+            let attributes = match api.call(&mut attributes) {
+                Ok(()) => value::from_raw(attributes.attributes, attributes.num_attributes)
+                    .unwrap_or_default(),
+                Err(_) => Vec::new(),
+            };
+            Ok(DeviceInfo {
+                raw,
+                id: usize::try_from(id.id).unwrap_or(0),
+                local_hardware_id: local.local_hardware_id,
+                kind: text(kind.text, kind.text_size).into_owned(),
+                process_index: usize::try_from(process.process_index).unwrap_or(0),
+                is_addressable,
+                description: text(debug.text, debug.text_size).into_owned(),
+                attributes,
+            })
+        }
+    }
+}
+
+impl Device {
+    pub(crate) fn new(client: Arc<ClientInner>, index: usize) -> Device {
+        Device {
+            client,
+            index: index as u32,
+        }
+    }
+
+    fn info(&self) -> &DeviceInfo {
+        &self.client.devices[self.index as usize]
+    }
+
+    #[inline]
+    pub(crate) fn client(&self) -> &Arc<ClientInner> {
+        &self.client
+    }
+
+    pub(crate) fn raw(&self) -> *mut RawDevice {
+        self.info().raw
+    }
+
+    /// Number that is unique among the client's devices, in all processes.
+    pub fn id(&self) -> usize {
+        self.info().id
+    }
+
+    /// The hardware's number in this machine, -1 when it has none.
+    pub fn local_hardware_id(&self) -> i32 {
+        self.info().local_hardware_id
+    }
+
+    /// The vendor's name of the device, e.g. `cpu`, `NVIDIA H100`.
+    pub fn kind(&self) -> &str {
+        &self.info().kind
+    }
+
+    /// The process that the device belongs to.
+    pub fn process_index(&self) -> usize {
+        self.info().process_index
+    }
+
+    /// Whether this process can use it.
+    pub fn is_addressable(&self) -> bool {
+        self.info().is_addressable
+    }
+
+    /// What the plugin calls it.
+    pub fn description(&self) -> &str {
+        &self.info().description
+    }
+
+    /// What else the plugin says of it, e.g. the coordinates of a TPU core.
+    pub fn attributes(&self) -> &[(String, Value)] {
+        &self.info().attributes
+    }
+
+    /// Memory in use and its limits.
+    ///
+    /// # Errors
+    /// [`crate::Code::Unimplemented`] on platforms that keep no such figures, the CPU plugin among them.
+    pub fn memory_stats(&self) -> Result<MemoryStats> {
+        let mut args = DeviceMemoryStats {
+            device: self.raw(),
+            ..Default::default()
+        };
+        // SAFETY: the device is live.
+        unsafe { self.client.plugin.api().call(&mut args)? };
+        let some = |set: bool, value: i64| set.then_some(value);
+        Ok(MemoryStats {
+            bytes_in_use: args.bytes_in_use,
+            peak_bytes_in_use: some(args.peak_bytes_in_use_is_set, args.peak_bytes_in_use),
+            num_allocations: some(args.num_allocs_is_set, args.num_allocs),
+            largest_allocation: some(args.largest_alloc_size_is_set, args.largest_alloc_size),
+            bytes_limit: some(args.bytes_limit_is_set, args.bytes_limit),
+            bytes_reserved: some(args.bytes_reserved_is_set, args.bytes_reserved),
+            largest_free_block: some(
+                args.largest_free_block_bytes_is_set,
+                args.largest_free_block_bytes,
+            ),
+            pool_bytes: some(args.pool_bytes_is_set, args.pool_bytes),
+        })
+    }
+}
+
+impl PartialEq for Device {
+    #[inline]
+    fn eq(&self, other: &Device) -> bool {
+        self.index == other.index && Arc::ptr_eq(&self.client, &other.client)
+    }
+}
+
+impl Eq for Device {}
+
+impl Hash for Device {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (Arc::as_ptr(&self.client) as usize).hash(state);
+        self.index.hash(state);
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "device {} ({})", self.id(), self.kind())
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device")
+            .field("id", &self.id())
+            .field("kind", &self.kind())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,157 @@
+//! Events: the completion of asynchronous work, waited for or called back.
+
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::plugin::Plugin;
+use crate::raw::*;
+
+/// Completion of asynchronous work on a device.
+///
+/// Dropping an event does not cancel the work.
+pub struct Event {
+    plugin: Plugin,
+    raw: NonNull<RawEvent>,
+}
+
+// SAFETY: PJRT events may be used and destroyed from any thread.
+unsafe impl Send for Event {}
+unsafe impl Sync for Event {}
+
+thread_local! {
+    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is inside a call from the plugin, where tearing down a client would wait for itself.
+pub(crate) fn in_callback() -> bool {
+    IN_CALLBACK.get()
+}
+
+/// Runs code that the plugin calls; a panic must not unwind into it.
+pub(crate) fn guard_callback<R>(f: impl FnOnce() -> R) -> std::thread::Result<R> {
+    let outer = IN_CALLBACK.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(f));
+    IN_CALLBACK.set(outer);
+    result
+}
+
+impl Event {
+    /// Takes ownership of an event; `None` when the plugin gave none.
+    ///
+    /// # Safety
+    /// `raw` is null or a live event of this plugin that nobody else destroys.
+    pub(crate) unsafe fn from_raw(plugin: &Plugin, raw: *mut RawEvent) -> Option<Event> {
+        NonNull::new(raw).map(|raw| Event {
+            plugin: plugin.clone(),
+            raw,
+        })
+    }
+
+    /// Blocks until the work is done.
+    ///
+    /// # Errors
+    /// The error of the work.
+    pub fn wait(self) -> Result<()> {
+        self.wait_ref()
+    }
+
+    pub(crate) fn wait_ref(&self) -> Result<()> {
+        let mut args = EventAwait {
+            event: self.raw.as_ptr(),
+            ..Default::default()
+        };
+        // SAFETY: the event is live.
+        unsafe { self.plugin.api().call(&mut args) }
+    }
+
+    /// Whether the work is done, well or not.
+    pub fn is_ready(&self) -> bool {
+        let mut args = EventIsReady {
+            event: self.raw.as_ptr(),
+            ..Default::default()
+        };
+        // SAFETY: the event is live.
+        unsafe { self.plugin.api().call(&mut args) }.is_ok() && args.is_ready
+    }
+
+    /// Calls `f` once the work is done, on a thread of the plugin or, when it is done already, on this one.
+    ///
+    /// A panic in `f` is caught and dropped. `f` should be short: it may hold up other work of the plugin.
+    pub fn on_ready(self, f: impl FnOnce(Result<()>) + Send + 'static) {
+        type Callback = Box<dyn FnOnce(Result<()>) + Send>;
+        struct State {
+            // Destroyed by whichever comes last, the callback or the registering call.
+            event: Arc<Event>,
+            f: Callback,
+        }
+
+        unsafe extern "C" fn call(error: *mut RawError, state: *mut c_void) {
+            // SAFETY: `state` is the box leaked below, and this runs once.
+            let state = unsafe { Box::from_raw(state.cast::<State>()) };
+            let result = if error.is_null() {
+                Ok(())
+            } else {
+                Err(state
+                    .event
+                    .plugin
+                    .api()
+                    .take_error(error, "PJRT_Event_OnReady"))
+            };
+            let _ = guard_callback(move || {
+                let State { event, f } = *state;
+                f(result);
+                drop(event);
+            });
+        }
+
+        let event = Arc::new(self);
+        let state = Box::into_raw(Box::new(State {
+            event: event.clone(),
+            f: Box::new(f),
+        }));
+        let mut args = EventOnReady {
+            event: event.raw.as_ptr(),
+            callback: Some(call),
+            user_arg: state.cast(),
+            ..Default::default()
+        };
+        // SAFETY: the event is live, and `state` lives until the callback takes it.
+        if let Err(error) = unsafe { event.plugin.api().call(&mut args) } {
+            // SAFETY: a registration that failed never calls back, so the box is still ours.
+            let state = unsafe { Box::from_raw(state) };
+            (state.f)(Err(error));
+        }
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        let mut args = EventDestroy {
+            event: self.raw.as_ptr(),
+            ..Default::default()
+        };
+        // SAFETY: the event is live and ours.
+        let _ = unsafe { self.plugin.api().call(&mut args) };
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Event")
+            .field("is_ready", &self.is_ready())
+            .finish()
+    }
+}
+
+/// The error for an event that the plugin should have given and did not.
+pub(crate) fn no_event(context: &str) -> Error {
+    Error::new(
+        crate::Code::Internal,
+        format!("the plugin gave no event (in {context})"),
+    )
+}

@@ -1,0 +1,194 @@
+//! Execution: every argument checked and held, then one call into the plugin.
+
+use smallvec::SmallVec;
+
+use crate::buffer::Buffer;
+use crate::device::Device;
+use crate::element::ShapeText;
+use crate::error::{Error, Result};
+use crate::executable::Executable;
+use crate::hold::Holds;
+use crate::raw::*;
+
+/// Pointers of one launch; inline for one device and few arrays.
+type Pointers = SmallVec<[*mut RawBuffer; 16]>;
+
+impl Executable {
+    /// Runs the program on all its devices in this process. Does not wait for it: results may be passed on, and
+    /// reading them waits.
+    ///
+    /// `args` is flat and device-major: `args[device * parameters + parameter]`, devices in the order of
+    /// [`Executable::devices`]. Gives results as `[device][output]`.
+    ///
+    /// # Errors
+    /// Everything is checked before anything runs, and after an error the client works as before: wrong number,
+    /// device, element type or shape of an argument; an argument that was deleted, or donated to an earlier
+    /// execution; one donated and passed twice. Errors that happen while the program runs come from reading its results.
+    pub fn execute(&self, args: &[&Buffer]) -> Result<Vec<Vec<Buffer>>> {
+        if self.devices.is_empty() {
+            return Err(Error::invalid_argument(
+                "a portable executable has no devices of its own; use execute_on",
+            ));
+        }
+        if self.devices.len() > 1 {
+            self.client.inner.check_not_wedged()?;
+        }
+        let outputs = self.launch(args, &self.devices, std::ptr::null_mut())?;
+        if self.outputs.is_empty() {
+            return Ok(self.devices.iter().map(|_| Vec::new()).collect());
+        }
+        outputs
+            .chunks(self.outputs.len())
+            .zip(&self.devices)
+            .map(|(raw, device)| self.wrap(raw, device))
+            .collect()
+    }
+
+    /// Runs the program on one device: a portable executable on any, another on one of its own devices, for which it
+    /// must have no collectives, since they would wait for the others.
+    ///
+    /// # Errors
+    /// As for [`Executable::execute`]; also for a program with collectives, and for a device that is not its own.
+    pub fn execute_on(&self, args: &[&Buffer], device: &Device) -> Result<Vec<Buffer>> {
+        if self.devices.is_empty() {
+            self.client.check_device(device)?;
+        } else if !self.devices.contains(device) {
+            return Err(Error::invalid_argument(format!(
+                "the program was compiled for devices {:?}, and {device} is not one of them",
+                self.device_ids()
+            )));
+        }
+        if self.devices.len() > 1 && self.has_collectives != Some(false) {
+            return Err(Error::invalid_argument(
+                "the program has collectives, so it must run on all its devices at once; use execute",
+            ));
+        }
+        let outputs = self.launch(args, std::slice::from_ref(device), device.raw())?;
+        self.wrap(&outputs, device)
+    }
+
+    #[inline]
+    fn launch(&self, args: &[&Buffer], devices: &[Device], on: *mut RawDevice) -> Result<Pointers> {
+        let (num_args, num_outputs) = (self.parameters.len(), self.outputs.len());
+        self.check(args, devices)?;
+        let holds = Holds::take(args, &self.donated)?;
+
+        let inputs: Pointers = args.iter().map(|arg| arg.raw()).collect();
+        let mut outputs = Pointers::from_elem(std::ptr::null_mut(), num_outputs * devices.len());
+        let mut input_lists = SmallVec::<[*const *mut RawBuffer; 8]>::new();
+        let mut output_lists = SmallVec::<[*mut *mut RawBuffer; 8]>::new();
+        let (first_input, first_output) = (inputs.as_ptr(), outputs.as_mut_ptr());
+        for device in 0..devices.len() {
+            input_lists.push(first_input.wrapping_add(device * num_args));
+            output_lists.push(first_output.wrapping_add(device * num_outputs));
+        }
+        let mut options = ExecuteOptions {
+            struct_size: size_of::<ExecuteOptions>(),
+            extension_start: std::ptr::null_mut(),
+            send_callbacks: std::ptr::null_mut(),
+            recv_callbacks: std::ptr::null_mut(),
+            num_send_ops: 0,
+            num_recv_ops: 0,
+            launch_id: 0,
+            non_donatable_input_indices: std::ptr::null(),
+            num_non_donatable_input_indices: 0,
+            context: std::ptr::null_mut(),
+            call_location: std::ptr::null(),
+            num_tasks: 0,
+            task_ids: std::ptr::null_mut(),
+            incarnation_ids: std::ptr::null_mut(),
+        };
+        let mut call = LoadedExecute {
+            executable: self.loaded.as_ptr(),
+            options: &raw mut options,
+            argument_lists: input_lists.as_ptr(),
+            num_devices: devices.len(),
+            num_args,
+            output_lists: output_lists.as_ptr(),
+            device_complete_events: std::ptr::null_mut(),
+            execute_device: on,
+            ..Default::default()
+        };
+        // SAFETY: the lists have the lengths that `call` says; every argument is live, is of this client, and is held,
+        // so that no other thread deletes or donates it meanwhile; `Api::call` fills in the size.
+        let result = unsafe { self.api().call(&mut call) };
+        holds.finish(result.is_ok());
+        match result {
+            Ok(()) => Ok(outputs),
+            Err(error) => {
+                let inner = &self.client.inner;
+                if devices.len() > 1 && inner.is_cpu {
+                    inner
+                        .wedged
+                        .store(true, std::sync::atomic::Ordering::Relaxed);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    #[inline]
+    fn check(&self, args: &[&Buffer], devices: &[Device]) -> Result<()> {
+        let num_args = self.parameters.len();
+        if args.len() != num_args * devices.len() {
+            return Err(self.wrong_count(args.len(), devices.len()));
+        }
+        if num_args == 0 {
+            return Ok(());
+        }
+        for (args, device) in args.chunks_exact(num_args).zip(devices) {
+            for (arg, spec) in args.iter().zip(&self.parameters) {
+                if arg.device() != device
+                    || arg.element_type() != spec.ty
+                    || arg.dims() != spec.dims
+                {
+                    return Err(self.wrong_argument(args, device));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn wrong_count(&self, given: usize, devices: usize) -> Error {
+        let parameters = self.parameters.len();
+        Error::invalid_argument(format!(
+            "{given} arguments were given, and {parameters} parameters on {devices} device(s) take {}",
+            parameters * devices
+        ))
+    }
+
+    #[cold]
+    fn wrong_argument(&self, args: &[&Buffer], device: &Device) -> Error {
+        for (i, (arg, spec)) in args.iter().zip(&self.parameters).enumerate() {
+            if !std::sync::Arc::ptr_eq(arg.device().client(), device.client()) {
+                return Error::invalid_argument(format!(
+                    "argument {i} for {device} belongs to another client"
+                ));
+            }
+            if arg.device() != device {
+                return Error::invalid_argument(format!(
+                    "argument {i} for {device} is on {}",
+                    arg.device()
+                ));
+            }
+            if arg.element_type() != spec.ty || arg.dims() != spec.dims {
+                return Error::invalid_argument(format!(
+                    "argument {i} on {device} is {}, and the program takes {}",
+                    arg.shape_text(),
+                    ShapeText(spec.ty, &spec.dims)
+                ));
+            }
+        }
+        Error::invalid_argument("an argument does not fit the program")
+    }
+
+    #[inline]
+    fn wrap(&self, raw: &[*mut RawBuffer], device: &Device) -> Result<Vec<Buffer>> {
+        raw.iter()
+            .zip(&self.outputs)
+            // SAFETY: the plugin made these results, of the types and shapes that it announced, for us to own.
+            .map(|(&raw, (ty, dims))| unsafe { Buffer::from_raw(raw, device.clone(), *ty, dims) })
+            .collect()
+    }
+}

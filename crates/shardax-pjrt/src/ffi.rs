@@ -1,0 +1,1 @@
+//! Functions of the host that compiled programs call (XLA FFI).

@@ -1,0 +1,417 @@
+//! The optimized program: what of XLA's `HloModuleProto` is of use, decoded.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use prost::Message;
+
+use crate::element::{ElementType, ShapeText};
+use crate::error::{Code, Error, Result};
+use crate::sharding::{OpSharding, OpShardingProto, transposed_iota};
+
+/// One instruction of an optimized program.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HloInstruction {
+    pub computation: String,
+    pub name: String,
+    /// HLO's name of the operation, e.g. `all-reduce`, `fusion`, `custom-call`.
+    pub opcode: String,
+    /// Shapes of the result on one device: one, or one for each leaf of a tuple. Tokens and the like have none.
+    pub shapes: Vec<(ElementType, Vec<i64>)>,
+    /// For collectives: the groups of partitions that take part together. Empty means all in one group.
+    pub replica_groups: Vec<Vec<i64>>,
+    /// For `collective-permute`: pairs of source and target.
+    pub source_target_pairs: Vec<(i64, i64)>,
+    pub channel_id: Option<i64>,
+    /// Names of the operands.
+    pub operands: Vec<String>,
+    /// For `custom-call`: the function called.
+    pub custom_call_target: Option<String>,
+}
+
+impl HloInstruction {
+    /// Whether devices exchange data here.
+    pub fn is_collective(&self) -> bool {
+        is_collective(&self.opcode)
+    }
+}
+
+impl fmt::Display for HloInstruction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} = ", self.name)?;
+        for (i, (ty, dims)) in self.shapes.iter().enumerate() {
+            write!(
+                f,
+                "{}{}",
+                if i > 0 { "," } else { "" },
+                ShapeText(*ty, dims)
+            )?;
+        }
+        write!(f, " {}({})", self.opcode, self.operands.join(", "))?;
+        if let Some(target) = &self.custom_call_target {
+            write!(f, ", custom_call_target={target:?}")?;
+        }
+        if !self.replica_groups.is_empty() {
+            write!(f, ", replica_groups={:?}", self.replica_groups)?;
+        }
+        if !self.source_target_pairs.is_empty() {
+            write!(f, ", source_target_pairs={:?}", self.source_target_pairs)?;
+        }
+        Ok(())
+    }
+}
+
+fn is_collective(opcode: &str) -> bool {
+    let base = opcode
+        .strip_suffix("-start")
+        .or_else(|| opcode.strip_suffix("-done"))
+        .unwrap_or(opcode);
+    matches!(
+        base,
+        "all-reduce"
+            | "all-gather"
+            | "all-to-all"
+            | "ragged-all-to-all"
+            | "reduce-scatter"
+            | "collective-permute"
+            | "collective-broadcast"
+            | "send"
+            | "recv"
+    )
+}
+
+/// What the checks before an execution need to know of a program. Skips over everything else in the module.
+pub(crate) struct Summary {
+    pub(crate) parameters: Vec<(Option<ElementType>, Vec<i64>)>,
+    /// Parameters whose memory an execution takes.
+    pub(crate) donated: Vec<usize>,
+    pub(crate) has_collectives: bool,
+    /// Every result lies row-major in memory.
+    pub(crate) results_row_major: bool,
+}
+
+impl Summary {
+    pub(crate) fn decode(module: &[u8]) -> Result<Summary> {
+        let module = SummaryProto::decode(module).map_err(bad_proto)?;
+        let shape = module.program_shape.unwrap_or_default();
+        let parameters = shape
+            .parameters
+            .iter()
+            .map(|p| (ElementType::from_xla(p.element_type), p.dimensions.clone()))
+            .collect();
+        let aliases = module
+            .aliases
+            .iter()
+            .flat_map(|a| &a.entries)
+            .map(|e| e.parameter_number);
+        let donors = module
+            .donors
+            .iter()
+            .flat_map(|d| &d.entries)
+            .map(|e| e.parameter_number);
+        let donated = aliases
+            .chain(donors)
+            .filter_map(|n| usize::try_from(n).ok())
+            .collect();
+        let instructions = module.computations.iter().flat_map(|c| &c.instructions);
+        let has_collectives = instructions.into_iter().any(|i| is_collective(&i.opcode));
+        let results_row_major = shape.result.as_ref().is_none_or(ShapeProto::is_row_major);
+        Ok(Summary {
+            parameters,
+            donated,
+            has_collectives,
+            results_row_major,
+        })
+    }
+}
+
+/// Shardings that the compiler gave a program's parameters and outputs.
+pub(crate) struct Shardings {
+    pub(crate) parameters: Option<Vec<OpSharding>>,
+    pub(crate) outputs: Option<Vec<OpSharding>>,
+}
+
+impl Shardings {
+    pub(crate) fn decode(module: &[u8], num_outputs: usize) -> Result<Shardings> {
+        let module = ShardingsProto::decode(module).map_err(bad_proto)?;
+        let parameters: Vec<OpSharding> = module.parameters.iter().map(OpSharding::from).collect();
+        let outputs = module.output.as_ref().map(|proto| {
+            let sharding = OpSharding::from(proto);
+            if !sharding.tuple_shardings.is_empty() {
+                sharding.tuple_shardings
+            } else {
+                vec![sharding; num_outputs]
+            }
+        });
+        Ok(Shardings {
+            parameters: (!parameters.is_empty()).then_some(parameters),
+            outputs,
+        })
+    }
+}
+
+/// The module inside a `HloModuleProtoWithConfig`.
+pub(crate) fn without_config(bytes: Vec<u8>) -> Result<Vec<u8>> {
+    Ok(WithConfigProto::decode(bytes.as_slice())
+        .map_err(bad_proto)?
+        .module)
+}
+
+/// All instructions of a module, computation by computation.
+pub(crate) fn instructions(module: &[u8]) -> Result<Vec<HloInstruction>> {
+    let module = ModuleProto::decode(module).map_err(bad_proto)?;
+    let mut all = Vec::new();
+    for computation in &module.computations {
+        let names: HashMap<i64, &str> = computation
+            .instructions
+            .iter()
+            .map(|i| (i.id, i.name.as_str()))
+            .collect();
+        for proto in &computation.instructions {
+            let mut shapes = Vec::new();
+            if let Some(shape) = &proto.shape {
+                shape.leaves(&mut shapes);
+            }
+            all.push(HloInstruction {
+                computation: computation.name.clone(),
+                name: proto.name.clone(),
+                opcode: proto.opcode.clone(),
+                shapes,
+                replica_groups: proto.groups(),
+                source_target_pairs: proto
+                    .source_target_pairs
+                    .iter()
+                    .map(|p| (p.source, p.target))
+                    .collect(),
+                channel_id: (proto.channel_id > 0).then_some(proto.channel_id),
+                operands: proto
+                    .operand_ids
+                    .iter()
+                    .map(|id| {
+                        names
+                            .get(id)
+                            .map_or_else(|| format!("#{id}"), |name| (*name).to_owned())
+                    })
+                    .collect(),
+                custom_call_target: Some(proto.custom_call_target.clone())
+                    .filter(|target| !target.is_empty()),
+            });
+        }
+    }
+    Ok(all)
+}
+
+fn bad_proto(error: prost::DecodeError) -> Error {
+    Error::new(
+        Code::Internal,
+        format!("the plugin's optimized program cannot be decoded: {error}"),
+    )
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct WithConfigProto {
+    #[prost(bytes = "vec", tag = "1")]
+    module: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct SummaryProto {
+    #[prost(message, repeated, tag = "3")]
+    computations: Vec<OpcodesProto>,
+    #[prost(message, optional, tag = "4")]
+    program_shape: Option<ProgramShapeProto>,
+    #[prost(message, optional, tag = "8")]
+    aliases: Option<AliasesProto>,
+    #[prost(message, optional, tag = "18")]
+    donors: Option<DonorsProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct OpcodesProto {
+    #[prost(message, repeated, tag = "2")]
+    instructions: Vec<OpcodeProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct OpcodeProto {
+    #[prost(string, tag = "2")]
+    opcode: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct AliasesProto {
+    #[prost(message, repeated, tag = "1")]
+    entries: Vec<AliasProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct AliasProto {
+    #[prost(int64, tag = "2")]
+    parameter_number: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct DonorsProto {
+    #[prost(message, repeated, tag = "1")]
+    entries: Vec<DonorProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct DonorProto {
+    #[prost(int64, tag = "1")]
+    parameter_number: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ProgramShapeProto {
+    #[prost(message, repeated, tag = "1")]
+    parameters: Vec<ShapeProto>,
+    #[prost(message, optional, tag = "2")]
+    result: Option<ShapeProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ShapeProto {
+    #[prost(int32, tag = "2")]
+    element_type: i32,
+    #[prost(int64, repeated, tag = "3")]
+    dimensions: Vec<i64>,
+    #[prost(message, repeated, tag = "4")]
+    tuple_shapes: Vec<ShapeProto>,
+    #[prost(message, optional, tag = "5")]
+    layout: Option<LayoutProto>,
+}
+
+impl ShapeProto {
+    fn leaves(&self, found: &mut Vec<(ElementType, Vec<i64>)>) {
+        for shape in &self.tuple_shapes {
+            shape.leaves(found);
+        }
+        if let Some(ty) = ElementType::from_xla(self.element_type) {
+            found.push((ty, self.dimensions.clone()));
+        }
+    }
+
+    fn is_row_major(&self) -> bool {
+        let order = self
+            .layout
+            .as_ref()
+            .map_or(&[][..], |layout| &layout.minor_to_major);
+        order.windows(2).all(|pair| pair[0] > pair[1])
+            && self.tuple_shapes.iter().all(ShapeProto::is_row_major)
+    }
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct LayoutProto {
+    #[prost(int64, repeated, tag = "1")]
+    minor_to_major: Vec<i64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ShardingsProto {
+    #[prost(message, optional, tag = "12")]
+    output: Option<OpShardingProto>,
+    #[prost(message, repeated, tag = "14")]
+    parameters: Vec<OpShardingProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ModuleProto {
+    #[prost(message, repeated, tag = "3")]
+    computations: Vec<ComputationProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ComputationProto {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(message, repeated, tag = "2")]
+    instructions: Vec<InstructionProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct InstructionProto {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "2")]
+    opcode: String,
+    #[prost(message, optional, tag = "3")]
+    shape: Option<ShapeProto>,
+    #[prost(int64, tag = "26")]
+    channel_id: i64,
+    #[prost(string, tag = "28")]
+    custom_call_target: String,
+    #[prost(int64, tag = "35")]
+    id: i64,
+    #[prost(int64, repeated, tag = "36")]
+    operand_ids: Vec<i64>,
+    /// The older form of `device_list`.
+    #[prost(message, repeated, tag = "49")]
+    replica_groups: Vec<GroupProto>,
+    #[prost(message, repeated, tag = "52")]
+    source_target_pairs: Vec<PairProto>,
+    #[prost(message, optional, tag = "87")]
+    device_list: Option<DeviceListProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct GroupProto {
+    #[prost(int64, repeated, tag = "1")]
+    ids: Vec<i64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct PairProto {
+    #[prost(int64, tag = "1")]
+    source: i64,
+    #[prost(int64, tag = "2")]
+    target: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct DeviceListProto {
+    #[prost(message, repeated, tag = "1")]
+    groups: Vec<GroupProto>,
+    #[prost(message, optional, tag = "2")]
+    iota: Option<IotaGroupsProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct IotaGroupsProto {
+    #[prost(int64, tag = "2")]
+    devices_per_group: i64,
+    #[prost(int64, repeated, tag = "3")]
+    reshape_dims: Vec<i64>,
+    #[prost(int32, repeated, tag = "4")]
+    transpose_perm: Vec<i32>,
+}
+
+impl InstructionProto {
+    fn groups(&self) -> Vec<Vec<i64>> {
+        let listed = |groups: &[GroupProto]| groups.iter().map(|g| g.ids.clone()).collect();
+        match &self.device_list {
+            Some(DeviceListProto {
+                iota: Some(iota), ..
+            }) => {
+                let dims: Vec<usize> = iota
+                    .reshape_dims
+                    .iter()
+                    .map(|&n| usize::try_from(n).unwrap_or(0))
+                    .collect();
+                let perm: Vec<usize> = iota
+                    .transpose_perm
+                    .iter()
+                    .map(|&n| usize::try_from(n).unwrap_or(0))
+                    .collect();
+                let flat = transposed_iota(&dims, &perm);
+                let size = usize::try_from(iota.devices_per_group).unwrap_or(0).max(1);
+                flat.chunks(size)
+                    .map(|group| group.iter().map(|&id| id as i64).collect())
+                    .collect()
+            }
+            Some(list) if !list.groups.is_empty() => listed(&list.groups),
+            _ => listed(&self.replica_groups),
+        }
+    }
+}

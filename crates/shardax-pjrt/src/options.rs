@@ -1,0 +1,255 @@
+//! What a program is compiled with: options, and the signature that its executions are checked against.
+
+use std::collections::HashMap;
+
+use prost::Message;
+
+use crate::client::Client;
+use crate::element::ElementType;
+use crate::error::{Error, Result};
+use crate::value::Value;
+
+/// The parameters of a program, as each device sees them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Signature {
+    pub parameters: Vec<ParameterSpec>,
+}
+
+/// One parameter of a program.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParameterSpec {
+    pub ty: ElementType,
+    /// Shape on one device.
+    pub dims: Vec<i64>,
+    /// An execution takes the buffer's memory; the buffer is gone afterwards.
+    pub donated: bool,
+}
+
+impl ParameterSpec {
+    /// A parameter that is not donated.
+    pub fn new(ty: ElementType, dims: impl Into<Vec<i64>>) -> ParameterSpec {
+        ParameterSpec {
+            ty,
+            dims: dims.into(),
+            donated: false,
+        }
+    }
+
+    /// The same parameter, donated.
+    pub fn donated(mut self) -> ParameterSpec {
+        self.donated = true;
+        self
+    }
+}
+
+/// How a program is compiled.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CompileOptions {
+    /// Copies of the program that run on different data (`pmap` of old); 1 under SPMD partitioning.
+    pub num_replicas: usize,
+    /// Devices that one program is partitioned over.
+    pub num_partitions: usize,
+    /// Ids of the devices, replica-major (`replica * num_partitions + partition`). Empty means the client's first ones.
+    pub device_ids: Vec<usize>,
+    /// Partition with Shardy, which reads `sdy` shardings; else with GSPMD.
+    pub use_shardy: bool,
+    /// For each parameter, whether the compiler may choose its sharding. Empty means for none.
+    pub propagate_to_parameters: Vec<bool>,
+    /// For each output, whether the compiler may choose its sharding. Empty means for none.
+    pub propagate_to_outputs: Vec<bool>,
+    /// XLA debug options by name, e.g. `xla_cpu_use_fusion_emitters`.
+    pub overrides: Vec<(String, Value)>,
+    /// Compile for any one device: run with [`crate::Executable::execute_on`]; `device_ids` must be empty.
+    pub portable: bool,
+}
+
+impl Default for CompileOptions {
+    fn default() -> CompileOptions {
+        CompileOptions {
+            num_replicas: 1,
+            num_partitions: 1,
+            device_ids: Vec::new(),
+            use_shardy: true,
+            propagate_to_parameters: Vec::new(),
+            propagate_to_outputs: Vec::new(),
+            overrides: Vec::new(),
+            portable: false,
+        }
+    }
+}
+
+impl CompileOptions {
+    /// Checks the options against a client and encodes them as a `CompileOptionsProto`.
+    pub(crate) fn encode(&self, client: &Client) -> Result<Vec<u8>> {
+        let count = self
+            .num_replicas
+            .checked_mul(self.num_partitions)
+            .filter(|&count| count > 0 && i32::try_from(count).is_ok())
+            .ok_or_else(|| {
+                Error::invalid_argument(format!(
+                    "num_replicas ({}) and num_partitions ({}) must be at least 1",
+                    self.num_replicas, self.num_partitions
+                ))
+            })?;
+        let device_assignment = if self.portable {
+            if count != 1 || !self.device_ids.is_empty() {
+                return Err(Error::invalid_argument(
+                    "a portable executable has one device, which is chosen when it runs",
+                ));
+            }
+            None
+        } else {
+            Some(self.assignment(client, count)?)
+        };
+        let overrides = self
+            .overrides
+            .iter()
+            .map(|(name, value)| (name.clone(), OverrideProto::new(value)))
+            .collect();
+        let build = BuildOptionsProto {
+            device_ordinal: -1,
+            num_replicas: self.num_replicas as i64,
+            num_partitions: self.num_partitions as i64,
+            // Also on one device: the passes that strip sharding annotations are part of it.
+            use_spmd_partitioning: true,
+            device_assignment,
+            propagate_to_outputs: self.propagate_to_outputs.clone(),
+            propagate_to_parameters: self.propagate_to_parameters.clone(),
+            use_shardy_partitioner: self.use_shardy,
+        };
+        let options = CompileOptionsProto {
+            build: Some(build),
+            compile_portable_executable: self.portable,
+            env_option_overrides: overrides,
+        };
+        Ok(options.encode_to_vec())
+    }
+
+    fn assignment(&self, client: &Client, count: usize) -> Result<AssignmentProto> {
+        let ids: Vec<usize> = if self.device_ids.is_empty() {
+            if client.devices().len() < count {
+                return Err(Error::invalid_argument(format!(
+                    "the program needs {count} devices, and this client has {}",
+                    client.devices().len()
+                )));
+            }
+            client.devices()[..count]
+                .iter()
+                .map(|device| device.id())
+                .collect()
+        } else {
+            self.device_ids.clone()
+        };
+        if ids.len() != count {
+            return Err(Error::invalid_argument(format!(
+                "{} device ids were given for {} replicas × {} partitions",
+                ids.len(),
+                self.num_replicas,
+                self.num_partitions
+            )));
+        }
+        for (i, &id) in ids.iter().enumerate() {
+            if client.device_by_id(id).is_none() {
+                return Err(Error::invalid_argument(format!(
+                    "this client has no device with id {id}"
+                )));
+            }
+            if ids[..i].contains(&id) {
+                return Err(Error::invalid_argument(format!(
+                    "device id {id} was given twice"
+                )));
+            }
+        }
+        let computation_devices = (0..self.num_partitions)
+            .map(|partition| ComputationDevicesProto {
+                replica_device_ids: (0..self.num_replicas)
+                    .map(|replica| ids[replica * self.num_partitions + partition] as i64)
+                    .collect(),
+            })
+            .collect();
+        Ok(AssignmentProto {
+            replica_count: self.num_replicas as i32,
+            computation_count: self.num_partitions as i32,
+            computation_devices,
+        })
+    }
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct CompileOptionsProto {
+    #[prost(message, optional, tag = "3")]
+    build: Option<BuildOptionsProto>,
+    #[prost(bool, tag = "4")]
+    compile_portable_executable: bool,
+    #[prost(map = "string, message", tag = "7")]
+    env_option_overrides: HashMap<String, OverrideProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct BuildOptionsProto {
+    #[prost(int64, tag = "1")]
+    device_ordinal: i64,
+    #[prost(int64, tag = "4")]
+    num_replicas: i64,
+    #[prost(int64, tag = "5")]
+    num_partitions: i64,
+    #[prost(bool, tag = "6")]
+    use_spmd_partitioning: bool,
+    #[prost(message, optional, tag = "9")]
+    device_assignment: Option<AssignmentProto>,
+    #[prost(bool, repeated, tag = "12")]
+    propagate_to_outputs: Vec<bool>,
+    #[prost(bool, repeated, tag = "18")]
+    propagate_to_parameters: Vec<bool>,
+    #[prost(bool, tag = "19")]
+    use_shardy_partitioner: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct AssignmentProto {
+    #[prost(int32, tag = "1")]
+    replica_count: i32,
+    #[prost(int32, tag = "2")]
+    computation_count: i32,
+    #[prost(message, repeated, tag = "3")]
+    computation_devices: Vec<ComputationDevicesProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ComputationDevicesProto {
+    #[prost(int64, repeated, tag = "1")]
+    replica_device_ids: Vec<i64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct OverrideProto {
+    #[prost(oneof = "OverrideValue", tags = "1, 2, 3, 4")]
+    value: Option<OverrideValue>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum OverrideValue {
+    #[prost(string, tag = "1")]
+    String(String),
+    #[prost(bool, tag = "2")]
+    Bool(bool),
+    #[prost(int64, tag = "3")]
+    Int(i64),
+    #[prost(double, tag = "4")]
+    Double(f64),
+}
+
+impl OverrideProto {
+    fn new(value: &Value) -> OverrideProto {
+        let value = match value {
+            Value::String(v) => OverrideValue::String(v.clone()),
+            Value::Int(v) => OverrideValue::Int(*v),
+            Value::Float(v) => OverrideValue::Double(f64::from(*v)),
+            Value::Bool(v) => OverrideValue::Bool(*v),
+            Value::Ints(v) => {
+                OverrideValue::String(v.iter().map(i64::to_string).collect::<Vec<_>>().join(","))
+            }
+        };
+        OverrideProto { value: Some(value) }
+    }
+}

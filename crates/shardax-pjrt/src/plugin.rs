@@ -1,0 +1,163 @@
+//! Loading a plugin: checks before `dlopen`, the function table, one instance per file.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use crate::api::Api;
+use crate::error::{Error, Result};
+use crate::raw::*;
+use crate::search::{Environment, PluginSpec};
+use crate::value::Value;
+use crate::{elf, value};
+
+/// A loaded PJRT plugin. Cloning is a reference count; the library stays loaded until the process ends.
+#[derive(Clone)]
+pub struct Plugin(Arc<Inner>);
+
+struct Inner {
+    path: PathBuf,
+    api: Api,
+}
+
+impl Plugin {
+    /// Loads the shared library at `path`. Loading the same file again gives the same plugin.
+    ///
+    /// # Errors
+    /// The file is not there, is no library for this machine, is cut short, is no PJRT plugin, speaks another major
+    /// version of the C API, or fails to initialize.
+    pub fn load(path: &Path) -> Result<Plugin> {
+        static LOADED: OnceLock<Mutex<HashMap<PathBuf, Plugin>>> = OnceLock::new();
+
+        let context = |e: Error| {
+            e.during(format_args!(
+                "cannot load the PJRT plugin {}",
+                path.display()
+            ))
+        };
+        elf::check(path).map_err(context)?;
+        let key = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let mut loaded = LOADED
+            .get_or_init(Default::default)
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(plugin) = loaded.get(&key) {
+            return Ok(plugin.clone());
+        }
+        let plugin = Plugin(Arc::new(open(path).map_err(context)?));
+        loaded.insert(key, plugin.clone());
+        Ok(plugin)
+    }
+
+    /// The CPU plugin: found, or installed into the user's cache folder (see [`PluginSpec::locate`]).
+    ///
+    /// # Errors
+    /// As for [`Plugin::find`].
+    pub fn cpu() -> Result<Plugin> {
+        Plugin::find("cpu")
+    }
+
+    /// The plugin for a platform: `cpu`, `cuda` (also `gpu`) or `tpu`.
+    ///
+    /// # Errors
+    /// The platform is unknown, no plugin was found (the message names the places searched and the command to
+    /// run), or it cannot be loaded.
+    pub fn find(platform: &str) -> Result<Plugin> {
+        let spec = PluginSpec::for_platform(platform)?;
+        let path = spec.locate(&Environment::of_process())?;
+        Plugin::load(&path).map_err(|mut error| {
+            error.message.push_str(&spec.advice_for_bad_file(&path));
+            error
+        })
+    }
+
+    /// Where the library was loaded from.
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// Major and minor version of the PJRT C API that the plugin speaks.
+    pub fn api_version(&self) -> (i32, i32) {
+        self.0.api.version
+    }
+
+    /// What the plugin says of itself, e.g. `stablehlo_current_version`; empty when it says nothing.
+    pub fn attributes(&self) -> Vec<(String, Value)> {
+        let mut args = PluginAttributes::default();
+        // SAFETY: no inputs; the attributes live as long as the process.
+        unsafe {
+            match self.api().call(&mut args) {
+                Ok(()) => value::from_raw(args.attributes, args.num_attributes).unwrap_or_default(),
+                Err(_) => Vec::new(),
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn api(&self) -> &Api {
+        &self.0.api
+    }
+}
+
+impl PartialEq for Plugin {
+    fn eq(&self, other: &Plugin) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Plugin {}
+
+impl fmt::Debug for Plugin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Plugin")
+            .field("path", &self.0.path)
+            .field("api_version", &self.0.api.version)
+            .finish()
+    }
+}
+
+fn open(path: &Path) -> Result<Inner> {
+    quiet_logs();
+    // SAFETY: running the initializers of a plugin the user chose is what loading it means. The library is never
+    // unloaded, so its functions and data live for ever.
+    let api = unsafe {
+        let library =
+            libloading::Library::new(path).map_err(|e| Error::failed_precondition(describe(&e)))?;
+        let get_api = library
+            .get::<unsafe extern "C" fn() -> *const RawApiHeader>(b"GetPjrtApi\0")
+            .map(|symbol| *symbol)
+            .map_err(|_| {
+                Error::failed_precondition("it has no function GetPjrtApi, so it is no PJRT plugin")
+            });
+        std::mem::forget(library);
+        let header = get_api?();
+        if header.is_null() {
+            return Err(Error::failed_precondition("its GetPjrtApi returned null"));
+        }
+        Api::read(header)?
+    };
+    // SAFETY: no inputs.
+    unsafe { api.call(&mut PluginInitialize::default())? };
+    Ok(Inner {
+        path: path.to_owned(),
+        api,
+    })
+}
+
+/// XLA logs to stderr from its first moment on unless this is set before it is loaded.
+fn quiet_logs() {
+    const VARIABLE: &str = "TF_CPP_MIN_LOG_LEVEL";
+    if std::env::var_os(VARIABLE).is_none() {
+        // SAFETY: runs under the lock of `Plugin::load` and before any plugin thread exists; a foreign thread that
+        // reads the environment through C in this very moment is the user's to avoid, as with any set_var.
+        unsafe { std::env::set_var(VARIABLE, "2") };
+    }
+}
+
+fn describe(error: &libloading::Error) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}

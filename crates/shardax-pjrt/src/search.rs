@@ -1,0 +1,347 @@
+//! Where plugins are looked for. Everything specific to one plugin is a value here.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Code, Error, Result};
+use crate::install;
+
+/// One plugin: what it is called, where it may lie, how it is installed.
+#[derive(Clone, Debug)]
+pub struct PluginSpec {
+    /// Platform names that select it, the first being its own.
+    pub platforms: &'static [&'static str],
+    /// Environment variable that names the library file.
+    pub variable: &'static str,
+    /// Paths of the library inside `site-packages`, best first.
+    pub site_packages: &'static [&'static str],
+    /// What a person runs to install it.
+    pub command: &'static str,
+    /// The Python wheel to take the library from, for plugins that install themselves.
+    pub wheel: Option<Wheel>,
+}
+
+/// A pinned Python wheel that carries a plugin.
+#[derive(Clone, Debug)]
+pub struct Wheel {
+    /// Name in the package index.
+    pub package: &'static str,
+    /// The one version that is installed.
+    pub version: &'static str,
+    /// Packed size in megabytes, for the line that says what happens.
+    pub megabytes: u32,
+    /// sha256 of the wheel by `std::env::consts::ARCH`, in lower-case hex.
+    pub sha256: &'static [(&'static str, &'static str)],
+    /// The library inside the wheel.
+    pub member: &'static str,
+}
+
+impl PluginSpec {
+    /// OpenXLA's CPU plugin.
+    pub const CPU: PluginSpec = PluginSpec {
+        platforms: &["cpu", "host"],
+        variable: "SHARDAX_CPU_PLUGIN",
+        site_packages: &["xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so"],
+        command: "python3 -m pip install xla-cpu-pjrt==0.0.1",
+        wheel: Some(Wheel {
+            package: "xla-cpu-pjrt",
+            version: "0.0.1",
+            megabytes: 63,
+            sha256: &[
+                (
+                    "x86_64",
+                    "55837b6b7b47daa717f2d9a5a03563ea0ceaa338d06a81a1e2d3f060d960decc",
+                ),
+                (
+                    "aarch64",
+                    "8f613be6e891858f40d64f9799319502fff42689661944fc18a6ffd8210b30c9",
+                ),
+            ],
+            member: "xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so",
+        }),
+    };
+
+    /// JAX's CUDA plugin.
+    pub const CUDA: PluginSpec = PluginSpec {
+        platforms: &["cuda", "gpu"],
+        variable: "SHARDAX_CUDA_PLUGIN",
+        site_packages: &[
+            "jax_plugins/xla_cuda13/xla_cuda_plugin.so",
+            "jax_plugins/xla_cuda12/xla_cuda_plugin.so",
+        ],
+        command: "python3 -m pip install 'jax-cuda13-plugin[with-cuda]'",
+        wheel: None,
+    };
+
+    /// Google's TPU plugin.
+    pub const TPU: PluginSpec = PluginSpec {
+        platforms: &["tpu"],
+        variable: "SHARDAX_TPU_PLUGIN",
+        site_packages: &["libtpu/libtpu.so"],
+        command: "python3 -m pip install libtpu",
+        wheel: None,
+    };
+
+    /// Every plugin known by name.
+    pub const ALL: &'static [PluginSpec] = &[PluginSpec::CPU, PluginSpec::CUDA, PluginSpec::TPU];
+
+    /// The plugin for a platform name.
+    ///
+    /// # Errors
+    /// No plugin is known by that name.
+    pub fn for_platform(platform: &str) -> Result<&'static PluginSpec> {
+        PluginSpec::ALL
+            .iter()
+            .find(|spec| spec.platforms.iter().any(|name| name.eq_ignore_ascii_case(platform)))
+            .ok_or_else(|| {
+                let known: Vec<_> = PluginSpec::ALL.iter().map(|spec| spec.platforms[0]).collect();
+                Error::invalid_argument(format!(
+                    "no PJRT plugin is known for platform {platform:?}; known are {}. Any plugin file can be loaded \
+                     with Plugin::load(path)",
+                    known.join(", ")
+                ))
+            })
+    }
+
+    /// Finds the library, in this order: the environment variable; the active Python environment's `site-packages`
+    /// (no Python is started to find it); the user's cache folder. When it is nowhere and has a wheel, installs it
+    /// into the cache folder with pip, unless `SHARDAX_OFFLINE` is set to something other than `0`.
+    ///
+    /// # Errors
+    /// The variable names a file that is not there, or nothing was found and nothing could be installed. The message
+    /// names the places searched and the command to run.
+    pub fn locate(&self, env: &Environment) -> Result<PathBuf> {
+        if let Some(path) = env.path(self.variable) {
+            if path.is_file() {
+                return Ok(path);
+            }
+            return Err(Error::new(
+                Code::NotFound,
+                format!(
+                    "{} is set to {}, and there is no such file. Correct it, or unset it to have the plugin searched",
+                    self.variable,
+                    path.display()
+                ),
+            ));
+        }
+
+        let mut searched = vec![format!("{} (environment variable): not set", self.variable)];
+        let sites = env.site_packages();
+        for site in &sites {
+            for relative in self.site_packages {
+                let path = site.join(relative);
+                if path.is_file() {
+                    return Ok(path);
+                }
+                searched.push(path.display().to_string());
+            }
+        }
+        if sites.is_empty() {
+            searched.push("site-packages: no active Python environment (VIRTUAL_ENV, CONDA_PREFIX, python3 on PATH)".into());
+        }
+        let Some(wheel) = &self.wheel else {
+            return Err(self.not_found(&searched, "it does not install itself"));
+        };
+        let Some(folder) = env.cache_folder() else {
+            searched.push("cache folder: neither XDG_CACHE_HOME nor HOME is set".into());
+            return Err(self.not_found(&searched, "there is no folder to install it into"));
+        };
+        let folder = folder.join(format!(
+            "{}-{}-{}",
+            wheel.package,
+            wheel.version,
+            std::env::consts::ARCH
+        ));
+        let library = folder.join(Path::new(wheel.member).file_name().unwrap_or_default());
+        if library.is_file() {
+            return Ok(library);
+        }
+        searched.push(library.display().to_string());
+        if env
+            .var("SHARDAX_OFFLINE")
+            .is_some_and(|v| !v.is_empty() && v != "0")
+        {
+            return Err(self.not_found(&searched, "SHARDAX_OFFLINE forbids installing it"));
+        }
+        install::install(wheel, env, &folder, &library).map_err(|error| Error {
+            code: error.code,
+            ..self.not_found(
+                &searched,
+                &format!("installing it failed: {}", error.message),
+            )
+        })?;
+        Ok(library)
+    }
+
+    fn not_found(&self, searched: &[String], why: &str) -> Error {
+        Error::new(
+            Code::NotFound,
+            format!(
+                "no {} PJRT plugin, and {why}.\nSearched:\n  {}\nTo install it, run:\n  {}\nor set {} to the library's path.",
+                self.platforms[0],
+                searched.join("\n  "),
+                self.command,
+                self.variable
+            ),
+        )
+    }
+
+    pub(crate) fn advice_for_bad_file(&self, path: &Path) -> String {
+        format!(
+            ". Delete that file and run `{}`, or set {} to the path of another {} plugin (this one: {})",
+            self.command,
+            self.variable,
+            self.platforms[0],
+            path.display()
+        )
+    }
+}
+
+/// The environment variables that a search reads, as a value so that a search can be tried with others.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    variables: HashMap<String, OsString>,
+}
+
+impl Environment {
+    /// The variables of this process.
+    pub fn of_process() -> Environment {
+        let variables = std::env::vars_os()
+            .filter_map(|(k, v)| Some((k.into_string().ok()?, v)))
+            .collect();
+        Environment { variables }
+    }
+
+    /// Exactly these variables.
+    pub fn from_vars<V: Into<OsString>>(
+        vars: impl IntoIterator<Item = (&'static str, V)>,
+    ) -> Environment {
+        Environment {
+            variables: vars
+                .into_iter()
+                .map(|(k, v)| (k.to_owned(), v.into()))
+                .collect(),
+        }
+    }
+
+    pub(crate) fn var(&self, name: &str) -> Option<&OsString> {
+        self.variables.get(name)
+    }
+
+    fn path(&self, name: &str) -> Option<PathBuf> {
+        self.var(name).filter(|v| !v.is_empty()).map(PathBuf::from)
+    }
+
+    /// shardax's folder in the user's cache: `$XDG_CACHE_HOME/shardax` or `~/.cache/shardax`.
+    pub fn cache_folder(&self) -> Option<PathBuf> {
+        // The XDG specification has relative paths ignored.
+        let base = self.path("XDG_CACHE_HOME").filter(|p| p.is_absolute());
+        let base = base.or_else(|| self.path("HOME").map(|home| home.join(".cache")))?;
+        Some(base.join("shardax"))
+    }
+
+    /// The executable that a shell would run for `name`, and all further ones on PATH.
+    pub(crate) fn on_path<'a>(&'a self, name: &'a str) -> impl Iterator<Item = PathBuf> + 'a {
+        let path = self.var("PATH").cloned().unwrap_or_default();
+        let folders: Vec<PathBuf> = std::env::split_paths(&path)
+            .filter(|p| p.is_absolute())
+            .collect();
+        folders
+            .into_iter()
+            .map(move |folder| folder.join(name))
+            .filter(|file| file.is_file())
+    }
+
+    /// The folders that the active Python would import from, best first, found without starting it.
+    pub fn site_packages(&self) -> Vec<PathBuf> {
+        let mut prefixes: Vec<PathBuf> = ["VIRTUAL_ENV", "CONDA_PREFIX"]
+            .iter()
+            .filter_map(|name| self.path(name))
+            .collect();
+        if let Some(python) = self.on_path("python3").next() {
+            match pyenv_root(&python) {
+                Some(root) => prefixes.extend(self.pyenv_prefixes(&root)),
+                None => {
+                    // A virtual environment's python3 is a link to the base one: its own prefix comes first.
+                    prefixes.extend(prefix_of(&python));
+                    prefixes.extend(python.canonicalize().ok().as_deref().and_then(prefix_of));
+                }
+            }
+        }
+        let mut found = Vec::new();
+        let mut add = |folder: PathBuf| {
+            if folder.is_dir() && !found.contains(&folder) {
+                found.push(folder);
+            }
+        };
+        for prefix in &prefixes {
+            for lib in ["lib", "lib64", "local/lib"] {
+                let lib = prefix.join(lib);
+                for version in python_folders(&lib) {
+                    add(version.join("site-packages"));
+                    add(version.join("dist-packages"));
+                }
+            }
+        }
+        // `pip install --user`, which is where pip puts things when the system's folder is not writable.
+        if let Some(home) = self.path("HOME") {
+            for version in python_folders(&home.join(".local/lib")) {
+                add(version.join("site-packages"));
+            }
+        }
+        found
+    }
+
+    /// pyenv's `python3` is a script: the real ones are under `versions`, the chosen one first.
+    fn pyenv_prefixes(&self, root: &Path) -> Vec<PathBuf> {
+        let root = self.path("PYENV_ROOT").unwrap_or_else(|| root.to_owned());
+        let versions = root.join("versions");
+        let chosen = match self.var("PYENV_VERSION") {
+            Some(names) => names.to_string_lossy().into_owned(),
+            None => std::fs::read_to_string(root.join("version")).unwrap_or_default(),
+        };
+        let mut prefixes: Vec<PathBuf> = chosen
+            .split([':', '\n'])
+            .map(str::trim)
+            .filter(|n| !n.is_empty())
+            .map(|n| versions.join(n))
+            .collect();
+        for folder in sorted_folders(&versions) {
+            if !prefixes.contains(&folder) {
+                prefixes.push(folder);
+            }
+        }
+        prefixes
+    }
+}
+
+fn pyenv_root(python: &Path) -> Option<PathBuf> {
+    let folder = python.parent()?;
+    let root = folder.parent()?;
+    (folder.file_name()? == "shims" && root.join("versions").is_dir()).then(|| root.to_owned())
+}
+
+fn prefix_of(python: &Path) -> Option<PathBuf> {
+    Some(python.parent()?.parent()?.to_owned())
+}
+
+fn python_folders(lib: &Path) -> impl Iterator<Item = PathBuf> {
+    sorted_folders(lib).into_iter().filter(|folder| {
+        folder
+            .file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with("python3"))
+    })
+}
+
+/// Sub-folders by name, last (newest version) first.
+fn sorted_folders(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut folders: Vec<PathBuf> = entries
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir())
+        .collect();
+    folders.sort();
+    folders.reverse();
+    folders
+}
