@@ -1,0 +1,240 @@
+//! `Array`: one logical array, concrete on any number of devices, or traced. User code cannot tell and need not.
+
+pub(crate) mod host;
+mod index;
+mod operators;
+mod print;
+mod shards;
+
+use std::sync::{Arc, OnceLock};
+
+use shardax_pjrt as pjrt;
+use smallvec::SmallVec;
+
+pub use host::{IntoHostArray, array};
+pub use index::{At, IndexItem, IntoIndex, NewAxis, Slice};
+pub use operators::Operand;
+pub use shards::{Shard, block_until_ready, device_get, device_put};
+
+use crate::dtype::{DType, Scalar};
+use crate::error::{Error, Result, err};
+use crate::program::trace::check_usable;
+use crate::program::{Aval, Var};
+use crate::runtime::{self, transfer};
+use crate::shape::{AxisSet, Shape};
+use crate::sharding::{Sharding, SingleDeviceSharding};
+
+/// The buffers of a concrete array, one for each device of its sharding.
+pub(crate) type Buffers = SmallVec<[Arc<pjrt::Buffer>; 1]>;
+
+/// A multi-dimensional array of one dtype.
+///
+/// Cloning costs a reference count. Operations on it never panic: one that cannot be done gives an array
+/// that carries the error, which the enclosing call, or reading it, returns.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = array([[1.0f32, 2.0], [3.0, 4.0]]);
+/// let y = (&x * 2.0 + 1.0).sum(0);
+/// assert_eq!(y.shape(), [2]);
+/// assert_eq!(y.to_vec::<f32>()?, [10.0, 14.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Array(pub(crate) Repr);
+
+#[derive(Clone)]
+pub(crate) enum Repr {
+    Concrete(Arc<Concrete>),
+    /// A plain number: a scalar that has not been sent to a device.
+    Literal(Literal),
+    Traced(Arc<Tracer>),
+    /// An operation failed; the type is a guess, for code that looks at shapes.
+    Error(Arc<(Error, Aval)>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Literal {
+    pub value: Scalar,
+    pub dtype: DType,
+    pub weak: bool,
+}
+
+/// A value of a function being traced.
+pub(crate) struct Tracer {
+    pub trace: u64,
+    pub var: Var,
+    pub aval: Aval,
+}
+
+/// An array that has, or is about to have, its values.
+pub(crate) struct Concrete {
+    pub aval: Aval,
+    pub sharding: Sharding,
+    /// Whether it must stay on its devices.
+    pub committed: bool,
+    pub buffers: Buffers,
+    /// What deleted it or took its memory.
+    taken: OnceLock<String>,
+}
+
+impl Concrete {
+    pub fn new(aval: Aval, sharding: Sharding, committed: bool, buffers: Buffers) -> Self {
+        Concrete { aval, sharding, committed, buffers, taken: OnceLock::new() }
+    }
+
+    /// Records who took the memory.
+    pub fn mark_taken(&self, by: &str) {
+        let _ = self.taken.set(by.to_owned());
+    }
+
+    pub fn check_alive(&self) -> Result<()> {
+        let by = match self.taken.get() {
+            Some(by) if by == "delete" => "by a call of `delete`".to_owned(),
+            Some(by) => format!("when it was donated to `{by}`"),
+            None if self.buffers.iter().any(|b| b.is_deleted()) => {
+                "because another array that shared its memory was deleted or donated".to_owned()
+            }
+            None => return Ok(()),
+        };
+        Err(err!(Deleted, "Array has been deleted with shape={}. It was deleted {by}.", self.aval)
+            .help("use the result of that call instead, or do not donate the argument"))
+    }
+}
+
+impl Array {
+    pub(crate) fn from_concrete(c: Concrete) -> Self {
+        Array(Repr::Concrete(Arc::new(c)))
+    }
+
+    pub(crate) fn literal(value: Scalar, dtype: DType, weak: bool) -> Self {
+        Array(Repr::Literal(Literal { value, dtype, weak }))
+    }
+
+    /// An array that carries an error in the place of its values.
+    pub(crate) fn failed(error: Error, aval: Aval) -> Self {
+        Array(Repr::Error(Arc::new((error, aval))))
+    }
+
+    /// The result, or an array that carries the error, made at the caller's line.
+    #[track_caller]
+    pub(crate) fn from_result(result: Result<Array>, like: &Array) -> Self {
+        let location = std::panic::Location::caller();
+        result.unwrap_or_else(|e| {
+            let e = e.at(location);
+            crate::program::trace::record_error(&e);
+            Array::failed(e, like.aval())
+        })
+    }
+
+    /// The error that it carries, if an operation on the way to it failed.
+    pub fn error(&self) -> Option<&Error> {
+        match &self.0 {
+            Repr::Error(e) => Some(&e.0),
+            _ => None,
+        }
+    }
+
+    /// `Err` if an operation on the way to it failed, if it was deleted, or if its trace is over.
+    pub fn check(&self) -> Result<()> {
+        check_usable(self)
+    }
+
+    pub(crate) fn aval(&self) -> Aval {
+        match &self.0 {
+            Repr::Concrete(c) => c.aval.clone(),
+            Repr::Literal(l) => Aval { weak: l.weak, ..Aval::new(l.dtype, []) },
+            Repr::Traced(t) => t.aval.clone(),
+            Repr::Error(e) => e.1.clone(),
+        }
+    }
+
+    fn aval_ref(&self) -> Option<&Aval> {
+        match &self.0 {
+            Repr::Concrete(c) => Some(&c.aval),
+            Repr::Literal(_) => None,
+            Repr::Traced(t) => Some(&t.aval),
+            Repr::Error(e) => Some(&e.1),
+        }
+    }
+
+    pub(crate) fn vma(&self) -> AxisSet {
+        self.aval_ref().map(|a| a.vma.clone()).unwrap_or_default()
+    }
+
+    /// The dimensions; empty for a scalar.
+    pub fn shape(&self) -> &[usize] {
+        self.aval_ref().map(|a| a.shape.as_slice()).unwrap_or(&[])
+    }
+
+    pub fn dtype(&self) -> DType {
+        match &self.0 {
+            Repr::Literal(l) => l.dtype,
+            _ => self.aval_ref().map(|a| a.dtype).unwrap_or(DType::F32),
+        }
+    }
+
+    /// Whether its dtype gives way in promotion, as a plain number's does.
+    pub fn weak_type(&self) -> bool {
+        match &self.0 {
+            Repr::Literal(l) => l.weak,
+            _ => self.aval_ref().is_some_and(|a| a.weak),
+        }
+    }
+
+    /// The number of dimensions.
+    pub fn ndim(&self) -> usize {
+        self.shape().len()
+    }
+
+    /// The number of elements.
+    pub fn size(&self) -> usize {
+        crate::shape::size(self.shape())
+    }
+
+    /// The type as text: `float32[8,128]`.
+    pub fn type_name(&self) -> String {
+        self.aval().to_string()
+    }
+
+    /// Whether it is a value of a function being traced.
+    pub fn is_traced(&self) -> bool {
+        matches!(self.0, Repr::Traced(_))
+    }
+
+    /// The concrete array; a plain number is sent to the default device.
+    pub(crate) fn concrete(&self) -> Result<Arc<Concrete>> {
+        match &self.0 {
+            Repr::Concrete(c) => {
+                c.check_alive()?;
+                Ok(c.clone())
+            }
+            Repr::Error(e) => Err(e.0.clone()),
+            Repr::Traced(t) => Err(err!(
+                Type,
+                "the value of a traced array of type {} is not known while its function is traced (ConcretizationTypeError)",
+                t.aval
+            )
+            .help("read values outside of the transformed function, or use `cond`, `where_` or `while_loop` to act on them inside")),
+            Repr::Literal(l) => {
+                let mut bytes = Vec::with_capacity(16);
+                l.value.write(l.dtype, &mut bytes);
+                let device = runtime::default_device()?.clone();
+                let sharding = Sharding::Single(SingleDeviceSharding(device));
+                let aval = self.aval();
+                let buffers = transfer::buffers_from_host(&bytes, &aval, &sharding)?;
+                Ok(Arc::new(Concrete::new(aval, sharding, false, buffers)))
+            }
+        }
+    }
+
+    /// Zeros of this type (strong).
+    #[track_caller]
+    pub(crate) fn zeros_of(aval: &Aval) -> Array {
+        crate::numpy::full(aval.shape.as_slice(), Scalar::Int(0), aval.dtype)
+    }
+
+    pub(crate) fn shape_owned(&self) -> Shape {
+        self.shape().into()
+    }
+}

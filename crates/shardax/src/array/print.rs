@@ -1,0 +1,216 @@
+//! Printing arrays as NumPy does.
+
+use std::fmt;
+
+use super::{Array, Repr};
+use crate::dtype::{Category, DType, Scalar};
+use crate::shape::size;
+
+/// More elements than this are summarized with `...`.
+const THRESHOLD: usize = 1000;
+/// How many elements are shown on each side of `...`.
+const EDGE: usize = 3;
+const LINE_WIDTH: usize = 75;
+
+/// The values, as NumPy prints them. Waits for them. An array without values prints its type or its error.
+impl fmt::Display for Array {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match values(self) {
+            Ok(text) => f.write_str(&text),
+            Err(text) => f.write_str(&text),
+        }
+    }
+}
+
+/// `Array([1, 2], dtype=int32)`
+impl fmt::Debug for Array {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match values(self) {
+            Ok(text) => {
+                let pad = format!("\n{}", " ".repeat("Array(".len()));
+                write!(f, "Array({}, dtype={})", text.replace('\n', &pad), self.dtype())
+            }
+            Err(text) => f.write_str(&text),
+        }
+    }
+}
+
+fn values(array: &Array) -> Result<String, String> {
+    if let Repr::Traced(t) = &array.0 {
+        return Err(format!("Traced<{}>", t.aval.short()));
+    }
+    let scalars = array.to_scalars().map_err(|e| format!("<{e}>"))?;
+    Ok(format_values(&scalars, array.shape(), array.dtype()))
+}
+
+fn format_values(scalars: &[Scalar], shape: &[usize], dtype: DType) -> String {
+    if size(shape) == 0 {
+        return "[]".into();
+    }
+    let summarize = scalars.len() > THRESHOLD;
+    let mut shown = Vec::new();
+    visit(shape, summarize, &mut |at| shown.push(at));
+    let texts = format_elements(&shown.iter().map(|&i| scalars[i]).collect::<Vec<_>>(), dtype, shape.is_empty());
+    let mut texts = texts.into_iter();
+    let mut out = String::new();
+    write_axis(&mut out, shape, summarize, 0, &mut || texts.next().unwrap_or_default());
+    out
+}
+
+/// The positions that are shown along an axis of `len`; `None` is the gap.
+fn positions(len: usize, summarize: bool) -> Vec<Option<usize>> {
+    if summarize && len > 2 * EDGE {
+        (0..EDGE).map(Some).chain([None]).chain((len - EDGE..len).map(Some)).collect()
+    } else {
+        (0..len).map(Some).collect()
+    }
+}
+
+fn visit(shape: &[usize], summarize: bool, f: &mut dyn FnMut(usize)) {
+    fn go(shape: &[usize], summarize: bool, base: usize, f: &mut dyn FnMut(usize)) {
+        match shape.split_first() {
+            None => f(base),
+            Some((&len, rest)) => {
+                for i in positions(len, summarize).into_iter().flatten() {
+                    go(rest, summarize, base + i * size(rest), f);
+                }
+            }
+        }
+    }
+    go(shape, summarize, 0, f);
+}
+
+fn write_axis(out: &mut String, shape: &[usize], summarize: bool, depth: usize, next: &mut dyn FnMut() -> String) {
+    let Some((&len, rest)) = shape.split_first() else {
+        out.push_str(&next());
+        return;
+    };
+    out.push('[');
+    let mut column = depth + 1;
+    for (n, i) in positions(len, summarize).into_iter().enumerate() {
+        if rest.is_empty() {
+            let text = if i.is_some() { next() } else { "...".into() };
+            if n > 0 && column + 1 + text.len() > LINE_WIDTH {
+                out.push('\n');
+                out.push_str(&" ".repeat(depth + 1));
+                column = depth + 1;
+            } else if n > 0 {
+                out.push(' ');
+                column += 1;
+            }
+            column += text.len();
+            out.push_str(&text);
+        } else {
+            if n > 0 {
+                // One line break for each closing bracket above the rows, as NumPy separates blocks.
+                out.push_str(&"\n".repeat(rest.len()));
+                out.push_str(&" ".repeat(depth + 1));
+            }
+            match i {
+                Some(_) => write_axis(out, rest, summarize, depth + 1, next),
+                None => out.push_str("..."),
+            }
+        }
+    }
+    out.push(']');
+}
+
+/// The elements' texts, of one width.
+fn format_elements(scalars: &[Scalar], dtype: DType, scalar: bool) -> Vec<String> {
+    let texts: Vec<String> = match dtype.category() {
+        Category::Bool => {
+            scalars.iter().map(|s| if s.is_zero() { "False".into() } else { "True".to_owned() }).collect()
+        }
+        Category::Signed | Category::Unsigned => scalars.iter().map(|s| s.to_i128().to_string()).collect(),
+        Category::Float => format_floats(&scalars.iter().map(|s| s.to_f64()).collect::<Vec<_>>(), dtype),
+        Category::Complex => {
+            let re = format_floats(&scalars.iter().map(|s| s.to_f64()).collect::<Vec<_>>(), dtype.real());
+            let im = format_floats(&scalars.iter().map(|s| s.imag()).collect::<Vec<_>>(), dtype.real());
+            re.iter()
+                .zip(&im)
+                .map(|(r, i)| {
+                    let i = i.trim();
+                    let sign = if i.starts_with('-') { "" } else { "+" };
+                    format!("{r}{sign}{i}j")
+                })
+                .collect()
+        }
+    };
+    if scalar {
+        return texts.into_iter().map(|t| t.trim().to_owned()).collect();
+    }
+    let width = texts.iter().map(String::len).max().unwrap_or(0);
+    texts.into_iter().map(|t| format!("{t:>width$}")).collect()
+}
+
+/// Floats with as many decimals as the longest needs to read back, at most 8; scientific when they span too far.
+fn format_floats(values: &[f64], dtype: DType) -> Vec<String> {
+    let finite: Vec<f64> = values.iter().copied().filter(|v| v.is_finite() && *v != 0.0).map(f64::abs).collect();
+    let max = finite.iter().copied().fold(0.0, f64::max);
+    let min = finite.iter().copied().fold(f64::INFINITY, f64::min);
+    let scientific = !finite.is_empty() && (max >= 1e8 || min < 1e-4 || max / min > 1e3 && (max >= 1e8 || min < 1e-4));
+    // The shortest text that reads back as the element.
+    let shortest = |v: f64| match dtype {
+        DType::F32 | DType::F16 | DType::Bf16 => format!("{}", v as f32),
+        _ => format!("{v}"),
+    };
+    let sci = |v: f64| match dtype {
+        DType::F64 => format!("{v:e}"),
+        _ => format!("{:e}", v as f32),
+    };
+    let special = |v: f64| {
+        if v.is_nan() {
+            "nan".to_owned()
+        } else if v > 0.0 {
+            "inf".into()
+        } else {
+            "-inf".into()
+        }
+    };
+    if scientific {
+        let digits = values
+            .iter()
+            .filter(|v| v.is_finite())
+            .map(|v| sci(*v).split('e').next().and_then(|m| m.split_once('.')).map_or(0, |(_, d)| d.len()))
+            .max()
+            .unwrap_or(0)
+            .min(8);
+        return values
+            .iter()
+            .map(|&v| {
+                if !v.is_finite() {
+                    return special(v);
+                }
+                let text = format!("{v:.digits$e}");
+                let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+                let e: i32 = exponent.parse().unwrap_or(0);
+                let point = if digits == 0 { "." } else { "" };
+                format!("{mantissa}{point}e{}{:02}", if e < 0 { '-' } else { '+' }, e.abs())
+            })
+            .collect();
+    }
+    let digits = values
+        .iter()
+        .filter(|v| v.is_finite())
+        .map(|v| shortest(*v).split_once('.').map_or(0, |(_, d)| d.len()))
+        .max()
+        .unwrap_or(0)
+        .min(8);
+    values
+        .iter()
+        .map(|&v| {
+            if !v.is_finite() {
+                return special(v);
+            }
+            let text = format!("{v:.digits$}");
+            // NumPy drops trailing zeros and keeps the column of the point.
+            match text.split_once('.') {
+                Some((whole, decimals)) => {
+                    let kept = decimals.trim_end_matches('0');
+                    format!("{whole}.{kept}{}", " ".repeat(decimals.len() - kept.len()))
+                }
+                None => format!("{text}."),
+            }
+        })
+        .collect()
+}

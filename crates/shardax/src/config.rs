@@ -1,0 +1,72 @@
+//! Settings of the process, made before the first use of a device.
+
+use std::sync::Mutex;
+
+use crate::error::{Result, bail, err};
+use crate::runtime;
+
+static CONFIG: Mutex<Config> = Mutex::new(Config { num_cpu_devices: None, platform: None });
+
+struct Config {
+    num_cpu_devices: Option<usize>,
+    platform: Option<String>,
+}
+
+fn with<R>(f: impl FnOnce(&mut Config) -> R) -> R {
+    f(&mut CONFIG.lock().unwrap_or_else(|e| e.into_inner()))
+}
+
+/// Sets the number of CPU devices that the host simulates (JAX's `jax_num_cpu_devices`; the environment
+/// variable `SHARDAX_NUM_CPU_DEVICES`). Without it a CPU host has one device.
+///
+/// Fails when `n` is 0, or when devices are in use already and their number differs.
+pub fn set_num_cpu_devices(n: usize) -> Result<()> {
+    if n == 0 {
+        bail!(Value, "the number of CPU devices must be at least 1");
+    }
+    if runtime::is_started() {
+        let have = runtime::device_count();
+        if have == n {
+            return Ok(());
+        }
+        return Err(err!(Runtime, "num_cpu_devices cannot be set to {n}: {have} devices are in use already")
+            .help("set it before anything creates an array or asks for devices"));
+    }
+    with(|c| c.num_cpu_devices = Some(n));
+    Ok(())
+}
+
+/// Chooses the platform: `cpu` (the default), `cuda` or `tpu` (the environment variable `SHARDAX_PLATFORM`).
+pub fn set_platform(name: &str) -> Result<()> {
+    if runtime::is_started() {
+        bail!(Runtime, "the platform cannot be set to {name:?}: devices are in use already");
+    }
+    with(|c| c.platform = Some(name.to_lowercase()));
+    Ok(())
+}
+
+/// Sets an option by its name: `num_cpu_devices` or `platform` (JAX's names with `jax_` are taken too).
+pub fn update(name: &str, value: &str) -> Result<()> {
+    match name.strip_prefix("jax_").unwrap_or(name) {
+        "num_cpu_devices" => {
+            let n = value.parse().map_err(|_| err!(Value, "{name} takes a number, got {value:?}"))?;
+            set_num_cpu_devices(n)
+        }
+        "platform" | "platforms" => set_platform(value),
+        _ => Err(err!(Value, "Unrecognized config option: {name}").help("known: num_cpu_devices, platform")),
+    }
+}
+
+pub(crate) fn num_cpu_devices() -> usize {
+    with(|c| c.num_cpu_devices)
+        .or_else(|| std::env::var("SHARDAX_NUM_CPU_DEVICES").ok()?.parse().ok())
+        .filter(|n| *n > 0)
+        .unwrap_or(1)
+}
+
+pub(crate) fn platform() -> String {
+    with(|c| c.platform.clone())
+        .or_else(|| std::env::var("SHARDAX_PLATFORM").ok())
+        .map(|p| p.to_lowercase())
+        .unwrap_or_else(|| "cpu".into())
+}

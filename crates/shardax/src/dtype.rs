@@ -1,0 +1,433 @@
+//! Element types, the host types that carry them, and JAX's promotion between them.
+
+use std::fmt;
+
+use half::{bf16, f16};
+use num_complex::Complex;
+use shardax_pjrt::ElementType;
+
+/// The type of an array's elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DType {
+    Bool,
+    I8,
+    I16,
+    I32,
+    I64,
+    U8,
+    U16,
+    U32,
+    U64,
+    F16,
+    Bf16,
+    F32,
+    F64,
+    Complex64,
+    Complex128,
+    /// The type of the gradient of a value that is not differentiable (JAX's `float0`): one
+    /// boolean `false` an element on the device.
+    Float0,
+}
+
+/// What arithmetic a dtype supports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Category {
+    Bool,
+    Unsigned,
+    Signed,
+    Float,
+    Complex,
+}
+
+impl DType {
+    pub const ALL: [DType; 15] = [
+        DType::Bool,
+        DType::I8,
+        DType::I16,
+        DType::I32,
+        DType::I64,
+        DType::U8,
+        DType::U16,
+        DType::U32,
+        DType::U64,
+        DType::F16,
+        DType::Bf16,
+        DType::F32,
+        DType::F64,
+        DType::Complex64,
+        DType::Complex128,
+    ];
+
+    /// Bytes an element on the host and on the device.
+    pub fn byte_size(self) -> usize {
+        match self {
+            DType::Bool | DType::I8 | DType::U8 | DType::Float0 => 1,
+            DType::I16 | DType::U16 | DType::F16 | DType::Bf16 => 2,
+            DType::I32 | DType::U32 | DType::F32 => 4,
+            DType::I64 | DType::U64 | DType::F64 | DType::Complex64 => 8,
+            DType::Complex128 => 16,
+        }
+    }
+
+    pub fn bits(self) -> usize {
+        self.byte_size() * 8
+    }
+
+    pub fn category(self) -> Category {
+        match self {
+            DType::Bool | DType::Float0 => Category::Bool,
+            DType::U8 | DType::U16 | DType::U32 | DType::U64 => Category::Unsigned,
+            DType::I8 | DType::I16 | DType::I32 | DType::I64 => Category::Signed,
+            DType::F16 | DType::Bf16 | DType::F32 | DType::F64 => Category::Float,
+            DType::Complex64 | DType::Complex128 => Category::Complex,
+        }
+    }
+
+    pub fn is_float(self) -> bool {
+        self.category() == Category::Float
+    }
+
+    pub fn is_complex(self) -> bool {
+        self.category() == Category::Complex
+    }
+
+    /// Real or complex floating point: what can be differentiated.
+    pub fn is_inexact(self) -> bool {
+        self.category() >= Category::Float
+    }
+
+    pub fn is_integer(self) -> bool {
+        matches!(self.category(), Category::Signed | Category::Unsigned)
+    }
+
+    pub fn is_signed(self) -> bool {
+        matches!(self.category(), Category::Signed | Category::Float)
+    }
+
+    /// The real type of a complex type's parts; any other type itself.
+    pub fn real(self) -> DType {
+        match self {
+            DType::Complex64 => DType::F32,
+            DType::Complex128 => DType::F64,
+            other => other,
+        }
+    }
+
+    /// The name in StableHLO text.
+    pub fn mlir(self) -> &'static str {
+        match self {
+            DType::Bool | DType::Float0 => "i1",
+            DType::I8 => "i8",
+            DType::I16 => "i16",
+            DType::I32 => "i32",
+            DType::I64 => "i64",
+            DType::U8 => "ui8",
+            DType::U16 => "ui16",
+            DType::U32 => "ui32",
+            DType::U64 => "ui64",
+            DType::F16 => "f16",
+            DType::Bf16 => "bf16",
+            DType::F32 => "f32",
+            DType::F64 => "f64",
+            DType::Complex64 => "complex<f32>",
+            DType::Complex128 => "complex<f64>",
+        }
+    }
+
+    /// The short name in a printed Program: `f32`, `i32`, `bool`, `c64`.
+    pub fn short(self) -> &'static str {
+        match self {
+            DType::Bool => "bool",
+            DType::Float0 => "float0",
+            DType::U8 => "u8",
+            DType::U16 => "u16",
+            DType::U32 => "u32",
+            DType::U64 => "u64",
+            DType::Complex64 => "c64",
+            DType::Complex128 => "c128",
+            other => other.mlir(),
+        }
+    }
+
+    pub(crate) fn element_type(self) -> ElementType {
+        match self {
+            DType::Bool | DType::Float0 => ElementType::Pred,
+            DType::I8 => ElementType::S8,
+            DType::I16 => ElementType::S16,
+            DType::I32 => ElementType::S32,
+            DType::I64 => ElementType::S64,
+            DType::U8 => ElementType::U8,
+            DType::U16 => ElementType::U16,
+            DType::U32 => ElementType::U32,
+            DType::U64 => ElementType::U64,
+            DType::F16 => ElementType::F16,
+            DType::Bf16 => ElementType::Bf16,
+            DType::F32 => ElementType::F32,
+            DType::F64 => ElementType::F64,
+            DType::Complex64 => ElementType::C64,
+            DType::Complex128 => ElementType::C128,
+        }
+    }
+}
+
+/// The name as NumPy and JAX print it: `float32`.
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DType::Bool => "bool",
+            DType::I8 => "int8",
+            DType::I16 => "int16",
+            DType::I32 => "int32",
+            DType::I64 => "int64",
+            DType::U8 => "uint8",
+            DType::U16 => "uint16",
+            DType::U32 => "uint32",
+            DType::U64 => "uint64",
+            DType::F16 => "float16",
+            DType::Bf16 => "bfloat16",
+            DType::F32 => "float32",
+            DType::F64 => "float64",
+            DType::Complex64 => "complex64",
+            DType::Complex128 => "complex128",
+            DType::Float0 => "float0",
+        })
+    }
+}
+
+/// A Rust type that is an array's element on the host.
+pub trait Element: Copy + Default + PartialEq + fmt::Debug + Send + Sync + 'static {
+    const DTYPE: DType;
+
+    /// The element's bytes in the machine's order.
+    fn write(self, out: &mut Vec<u8>);
+    fn read(bytes: &[u8]) -> Self;
+    fn to_scalar(self) -> Scalar;
+}
+
+macro_rules! element {
+    ($($t:ty => $dtype:ident, |$v:ident| $scalar:expr;)*) => {$(
+        impl Element for $t {
+            const DTYPE: DType = DType::$dtype;
+            fn write(self, out: &mut Vec<u8>) {
+                out.extend_from_slice(&self.to_ne_bytes());
+            }
+            fn read(bytes: &[u8]) -> Self {
+                let mut raw = [0; size_of::<$t>()];
+                raw.copy_from_slice(bytes);
+                <$t>::from_ne_bytes(raw)
+            }
+            fn to_scalar(self) -> Scalar {
+                let $v = self;
+                $scalar
+            }
+        }
+    )*};
+}
+
+element! {
+    i8 => I8, |v| Scalar::Int(v as i128);
+    i16 => I16, |v| Scalar::Int(v as i128);
+    i32 => I32, |v| Scalar::Int(v as i128);
+    i64 => I64, |v| Scalar::Int(v as i128);
+    u8 => U8, |v| Scalar::Int(v as i128);
+    u16 => U16, |v| Scalar::Int(v as i128);
+    u32 => U32, |v| Scalar::Int(v as i128);
+    u64 => U64, |v| Scalar::Int(v as i128);
+    f16 => F16, |v| Scalar::float(v.to_f64());
+    bf16 => Bf16, |v| Scalar::float(v.to_f64());
+    f32 => F32, |v| Scalar::float(v as f64);
+    f64 => F64, |v| Scalar::float(v);
+}
+
+impl Element for bool {
+    const DTYPE: DType = DType::Bool;
+    fn write(self, out: &mut Vec<u8>) {
+        out.push(self as u8);
+    }
+    fn read(bytes: &[u8]) -> Self {
+        bytes[0] != 0
+    }
+    fn to_scalar(self) -> Scalar {
+        Scalar::Bool(self)
+    }
+}
+
+macro_rules! complex_element {
+    ($($t:ty => $dtype:ident;)*) => {$(
+        impl Element for Complex<$t> {
+            const DTYPE: DType = DType::$dtype;
+            fn write(self, out: &mut Vec<u8>) {
+                self.re.write(out);
+                self.im.write(out);
+            }
+            fn read(bytes: &[u8]) -> Self {
+                let half = size_of::<$t>();
+                Complex::new(<$t>::read(&bytes[..half]), <$t>::read(&bytes[half..]))
+            }
+            fn to_scalar(self) -> Scalar {
+                Scalar::Complex((self.re as f64).to_bits(), (self.im as f64).to_bits())
+            }
+        }
+    )*};
+}
+
+complex_element! { f32 => Complex64; f64 => Complex128; }
+
+/// A host number of any dtype; floats are held as bits, so that scalars compare and hash.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Scalar {
+    Bool(bool),
+    Int(i128),
+    Float(u64),
+    Complex(u64, u64),
+}
+
+impl Scalar {
+    pub fn float(v: f64) -> Self {
+        Scalar::Float(v.to_bits())
+    }
+
+    /// The value as a float; a complex number's real part.
+    pub fn to_f64(self) -> f64 {
+        match self {
+            Scalar::Bool(b) => b as u8 as f64,
+            Scalar::Int(i) => i as f64,
+            Scalar::Float(bits) | Scalar::Complex(bits, _) => f64::from_bits(bits),
+        }
+    }
+
+    pub fn imag(self) -> f64 {
+        match self {
+            Scalar::Complex(_, im) => f64::from_bits(im),
+            _ => 0.0,
+        }
+    }
+
+    pub fn is_zero(self) -> bool {
+        self.to_f64() == 0.0 && self.imag() == 0.0
+    }
+
+    /// The value as an integer; floats truncate and saturate.
+    pub fn to_i128(self) -> i128 {
+        match self {
+            Scalar::Int(i) => i,
+            other => other.to_f64() as i128,
+        }
+    }
+
+    /// The value's bytes as an element of `dtype`; integers wrap as `astype` does.
+    pub fn write(self, dtype: DType, out: &mut Vec<u8>) {
+        let i = self.to_i128();
+        let f = self.to_f64();
+        match dtype {
+            DType::Bool => (!self.is_zero()).write(out),
+            DType::Float0 => false.write(out),
+            DType::I8 => (i as i8).write(out),
+            DType::I16 => (i as i16).write(out),
+            DType::I32 => (i as i32).write(out),
+            DType::I64 => (i as i64).write(out),
+            DType::U8 => (i as u8).write(out),
+            DType::U16 => (i as u16).write(out),
+            DType::U32 => (i as u32).write(out),
+            DType::U64 => (i as u64).write(out),
+            DType::F16 => f16::from_f64(f).write(out),
+            DType::Bf16 => bf16::from_f64(f).write(out),
+            DType::F32 => (f as f32).write(out),
+            DType::F64 => f.write(out),
+            DType::Complex64 => Complex::new(f as f32, self.imag() as f32).write(out),
+            DType::Complex128 => Complex::new(f, self.imag()).write(out),
+        }
+    }
+
+    /// The element of `dtype` that `bytes` hold.
+    pub fn read(dtype: DType, bytes: &[u8]) -> Scalar {
+        match dtype {
+            DType::Bool | DType::Float0 => bool::read(bytes).to_scalar(),
+            DType::I8 => i8::read(bytes).to_scalar(),
+            DType::I16 => i16::read(bytes).to_scalar(),
+            DType::I32 => i32::read(bytes).to_scalar(),
+            DType::I64 => i64::read(bytes).to_scalar(),
+            DType::U8 => u8::read(bytes).to_scalar(),
+            DType::U16 => u16::read(bytes).to_scalar(),
+            DType::U32 => u32::read(bytes).to_scalar(),
+            DType::U64 => u64::read(bytes).to_scalar(),
+            DType::F16 => f16::read(bytes).to_scalar(),
+            DType::Bf16 => bf16::read(bytes).to_scalar(),
+            DType::F32 => f32::read(bytes).to_scalar(),
+            DType::F64 => f64::read(bytes).to_scalar(),
+            DType::Complex64 => Complex::<f32>::read(bytes).to_scalar(),
+            DType::Complex128 => Complex::<f64>::read(bytes).to_scalar(),
+        }
+    }
+}
+
+impl fmt::Debug for Scalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Scalar::Bool(b) => write!(f, "{b}"),
+            Scalar::Int(i) => write!(f, "{i}"),
+            Scalar::Float(bits) => write!(f, "{:?}", f64::from_bits(*bits)),
+            Scalar::Complex(re, im) => write!(f, "({:?}, {:?})", f64::from_bits(*re), f64::from_bits(*im)),
+        }
+    }
+}
+
+/// The dtype of the result of an operation on `a` and `b`, and whether it is weak: JAX's promotion
+/// lattice ([type promotion semantics](https://docs.jax.dev/en/latest/type_promotion.html)).
+///
+/// Plain Rust numbers are weak: they take the other operand's dtype, unless their category is higher.
+pub fn promote(a: (DType, bool), b: (DType, bool)) -> (DType, bool) {
+    match (a, b) {
+        _ if a == b => a,
+        ((a, true), (b, true)) => {
+            // Between weak types the higher category wins with its default width.
+            if weak_rank(a) >= weak_rank(b) { (a, true) } else { (b, true) }
+        }
+        ((w, true), (s, false)) | ((s, false), (w, true)) => promote_weak(w, s),
+        ((a, false), (b, false)) => (promote_strong(a, b), false),
+    }
+}
+
+fn weak_rank(dtype: DType) -> (Category, usize) {
+    // A weak boolean or unsigned does not arise from numbers; ranking by width keeps it total.
+    (dtype.category(), dtype.byte_size())
+}
+
+/// `weak` with `strong`: the strong type, or the smallest type of the weak one's category that holds it.
+fn promote_weak(weak: DType, strong: DType) -> (DType, bool) {
+    let (w, s) = (weak.category(), strong.category());
+    let integral = |c| matches!(c, Category::Signed | Category::Unsigned);
+    if w <= s || (integral(w) && integral(s)) {
+        return (strong, false);
+    }
+    match (w, strong) {
+        (Category::Complex, DType::F64) => (DType::Complex128, false),
+        // A half with a weak complex becomes complex64, strongly.
+        (Category::Complex, d) if d.is_float() => (DType::Complex64, false),
+        // A weak number of a higher category stays weak: int32 + 1.5 is a weak float32.
+        _ => (weak, true),
+    }
+}
+
+fn promote_strong(a: DType, b: DType) -> DType {
+    use DType::*;
+    let (a, b) = if (a.category(), a.byte_size()) <= (b.category(), b.byte_size()) { (a, b) } else { (b, a) };
+    match (a, b) {
+        _ if a == b => a,
+        (Bool | Float0, other) => other,
+        // An unsigned with a signed: the smallest signed that holds both; uint64 with any signed is float.
+        (U64, I8 | I16 | I32 | I64) => F32,
+        (U8 | U16 | U32, I8 | I16 | I32 | I64) => {
+            let wide = match a {
+                U8 => I16,
+                U16 => I32,
+                _ => I64,
+            };
+            if wide.byte_size() > b.byte_size() { wide } else { b }
+        }
+        (F16, Bf16) | (Bf16, F16) => F32,
+        (F64, Complex64) => Complex128,
+        // Within a category the wider; across categories the higher.
+        (_, high) => high,
+    }
+}

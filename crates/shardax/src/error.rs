@@ -1,0 +1,169 @@
+//! The error type: what was asked, the values involved, the user's source line, the cause and the fix.
+
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+
+/// `Result` with shardax's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The kind of an [`Error`], named after the exception that JAX raises for the same mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Shapes, ranks, axes, shardings or values that do not fit together (`ValueError`).
+    Value,
+    /// Dtypes, tree structures or kinds of argument that do not fit (`TypeError`).
+    Type,
+    /// A collective named an axis that is not bound (`NameError`).
+    Name,
+    /// An index or an axis out of range (`IndexError`).
+    Index,
+    /// A dimension that the mesh does not divide (`IndivisibleError`, a `ValueError` in JAX).
+    Indivisible,
+    /// An array that was deleted or donated.
+    Deleted,
+    /// A traced array used after, or outside, the transformation that made it.
+    Leak,
+    /// Something that has no rule or is not supported (`NotImplementedError`).
+    NotImplemented,
+    /// The plugin could not be found, loaded or installed.
+    Plugin,
+    /// The compiler or the device reported an error.
+    Runtime,
+}
+
+/// An error, cheap to clone.
+///
+/// Its `Display` form reads `kind: message`, then the user's source line, then the fix:
+///
+/// ```text
+/// value error: add got incompatible shapes for broadcasting: float32[3] and float32[4]
+///   at src/main.rs:12:17
+///   help: shapes broadcast when each trailing dimension is equal or 1
+/// ```
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    location: Option<&'static Location<'static>>,
+    help: Option<String>,
+}
+
+impl Error {
+    /// An error of `kind` with a message that holds the values involved.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Error(Arc::new(Inner { kind, message: message.into(), location: None, help: None }))
+    }
+
+    /// Adds how the mistake is mended.
+    pub fn help(self, help: impl Into<String>) -> Self {
+        let mut inner = Arc::unwrap_or_clone(self.0);
+        inner.help = Some(help.into());
+        Error(Arc::new(inner))
+    }
+
+    /// Records the user's source line, unless one is recorded already.
+    pub fn at(self, location: &'static Location<'static>) -> Self {
+        if self.0.location.is_some() {
+            return self;
+        }
+        let mut inner = Arc::unwrap_or_clone(self.0);
+        inner.location = Some(location);
+        Error(Arc::new(inner))
+    }
+
+    /// Puts `context` and a colon before the message.
+    pub fn context(self, context: impl fmt::Display) -> Self {
+        let mut inner = Arc::unwrap_or_clone(self.0);
+        inner.message = format!("{context}: {}", inner.message);
+        Error(Arc::new(inner))
+    }
+
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// The user's source line, where it is known.
+    pub fn location(&self) -> Option<&'static Location<'static>> {
+        self.0.location
+    }
+
+    /// How the mistake is mended, where there is something to say.
+    pub fn help_text(&self) -> Option<&str> {
+        self.0.help.as_deref()
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ErrorKind::Value => "value error",
+            ErrorKind::Type => "type error",
+            ErrorKind::Name => "name error",
+            ErrorKind::Index => "index error",
+            ErrorKind::Indivisible => "indivisible error",
+            ErrorKind::Deleted => "deleted array",
+            ErrorKind::Leak => "leaked tracer",
+            ErrorKind::NotImplemented => "not implemented",
+            ErrorKind::Plugin => "plugin error",
+            ErrorKind::Runtime => "runtime error",
+        })
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.0.kind, self.0.message)?;
+        if let Some(at) = self.0.location {
+            write!(f, "\n  at {}:{}:{}", at.file(), at.line(), at.column())?;
+        }
+        if let Some(help) = &self.0.help {
+            write!(f, "\n  help: {help}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The same as `Display`: `fn main() -> Result<()>` prints errors through `Debug`.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<shardax_pjrt::Error> for Error {
+    fn from(error: shardax_pjrt::Error) -> Self {
+        let kind = match error.code {
+            shardax_pjrt::Code::Unimplemented => ErrorKind::NotImplemented,
+            shardax_pjrt::Code::NotFound | shardax_pjrt::Code::Unavailable => ErrorKind::Plugin,
+            _ => ErrorKind::Runtime,
+        };
+        Error::new(kind, error.to_string())
+    }
+}
+
+/// `err!(Value, "message {x}")` makes an [`Error`].
+macro_rules! err {
+    ($kind:ident, $($arg:tt)*) => {
+        $crate::error::Error::new($crate::error::ErrorKind::$kind, format!($($arg)*))
+    };
+}
+
+/// `bail!(Value, "message {x}")` returns an [`Error`] from the enclosing function.
+macro_rules! bail {
+    ($kind:ident, $($arg:tt)*) => {
+        return Err($crate::error::err!($kind, $($arg)*))
+    };
+}
+
+pub(crate) use {bail, err};

@@ -1,0 +1,186 @@
+//! Elementwise primitives of one operand. Each is an entry of the table below, with all its rules.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::elementwise::{self, Accepts};
+use super::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::array::Array;
+use crate::dtype::{DType, Scalar};
+use crate::error::Result;
+use crate::lower::{Lowering, Value};
+use crate::numpy::{logical_not, where_};
+use crate::program::Aval;
+use crate::program::trace::bind1;
+
+/// The derivative of an operation.
+enum Derivative {
+    /// Piecewise constant: no tangent.
+    Zero,
+    /// The tangent times this function of the operand and the result.
+    Factor(fn(&Array, &Array) -> Array),
+    /// The operation itself is linear; its transpose.
+    Linear(fn(&Array) -> Array),
+    /// The result's tangent from the operand, the result and the operand's tangent.
+    Tangent(fn(&Array, &Array, &Array) -> Array),
+}
+
+use Derivative::{Factor, Linear, Tangent, Zero};
+
+/// An operation: its name, its StableHLO or CHLO operation, the dtypes it takes and gives, its derivative.
+pub(crate) struct Def {
+    name: &'static str,
+    op: &'static str,
+    accepts: Accepts,
+    result: fn(DType) -> DType,
+    derivative: Derivative,
+}
+
+/// An elementwise primitive of one operand.
+#[derive(Clone, Copy)]
+pub(crate) struct Unary(&'static Def);
+
+impl PartialEq for Unary {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.name == other.0.name
+    }
+}
+
+impl Eq for Unary {}
+
+impl std::hash::Hash for Unary {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.name.hash(state);
+    }
+}
+
+impl std::fmt::Debug for Unary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0.name)
+    }
+}
+
+impl Unary {
+    #[track_caller]
+    pub fn apply(self, x: &Array) -> Array {
+        bind1(self, std::slice::from_ref(x))
+    }
+}
+
+impl Primitive for Unary {
+    fn name(&self) -> &'static str {
+        self.0.name
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        self.0.accepts.check(self.0.name, args[0].dtype)?;
+        let dtype = (self.0.result)(args[0].dtype);
+        Ok(smallvec![Aval { dtype, weak: args[0].weak && dtype == args[0].dtype, ..args[0].clone() }])
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        Ok(vec![cx.op(self.0.op, args, "", &outs[0])])
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let y = self.apply(&args[0]);
+        let tangent = tangents[0].as_ref().and_then(|t| match &self.0.derivative {
+            Zero => None,
+            Factor(f) => Some(t * f(&args[0], &y)),
+            Linear(_) => Some(self.apply(t)),
+            Tangent(f) => Some(f(&args[0], &y, t)),
+        });
+        Ok((smallvec![y], vec![tangent]))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
+        match &self.0.derivative {
+            Linear(transpose) => Ok(vec![cts[0].as_ref().map(transpose)]),
+            _ => Err(crate::error::err!(NotImplemented, "'{}' is not linear and has no transpose", self.0.name)),
+        }
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        elementwise::batch(axis, args, dims, |args| self.apply(&args[0]))
+    }
+}
+
+fn same(dtype: DType) -> DType {
+    dtype
+}
+
+macro_rules! unary {
+    ($($ident:ident $name:literal $op:literal $accepts:ident $result:expr, $derivative:expr;)*) => {$(
+        pub(crate) static $ident: Unary = Unary(&Def {
+            name: $name,
+            op: $op,
+            accepts: Accepts::$accepts,
+            result: $result,
+            derivative: $derivative,
+        });
+    )*};
+}
+
+unary! {
+    NEG "neg" "stablehlo.negate" Number same, Linear(|ct| -ct);
+    SIGN "sign" "stablehlo.sign" Signed same, Zero;
+    FLOOR "floor" "stablehlo.floor" Float same, Zero;
+    CEIL "ceil" "stablehlo.ceil" Float same, Zero;
+    ROUND "round" "stablehlo.round_nearest_even" Float same, Zero;
+    ROUND_AWAY "round_away" "stablehlo.round_nearest_afz" Float same, Zero;
+    IS_FINITE "is_finite" "stablehlo.is_finite" Float |_| DType::Bool, Zero;
+    EXP "exp" "stablehlo.exponential" Inexact same, Factor(|_, y| y.clone());
+    EXPM1 "expm1" "stablehlo.exponential_minus_one" Inexact same, Factor(|_, y| y + 1);
+    LOG "log" "stablehlo.log" Inexact same, Factor(|x, _| 1 / x);
+    LOG1P "log1p" "stablehlo.log_plus_one" Inexact same, Factor(|x, _| 1 / (x + 1));
+    SQRT "sqrt" "stablehlo.sqrt" Inexact same, Factor(|_, y| 0.5 / y);
+    RSQRT "rsqrt" "stablehlo.rsqrt" Inexact same, Factor(|x, y| -0.5 * y / x);
+    CBRT "cbrt" "stablehlo.cbrt" Float same, Factor(|x, y| y / x * (1.0 / 3.0));
+    SIN "sin" "stablehlo.sine" Inexact same, Factor(|x, _| COS.apply(x));
+    COS "cos" "stablehlo.cosine" Inexact same, Factor(|x, _| -SIN.apply(x));
+    TAN "tan" "stablehlo.tan" Inexact same, Factor(|_, y| y * y + 1);
+    TANH "tanh" "stablehlo.tanh" Inexact same, Factor(|_, y| 1 - y * y);
+    LOGISTIC "logistic" "stablehlo.logistic" Inexact same, Factor(|_, y| y * (1 - y));
+    ASIN "asin" "chlo.asin" Inexact same, Factor(|x, _| RSQRT.apply(&(1 - x * x)));
+    ACOS "acos" "chlo.acos" Inexact same, Factor(|x, _| -RSQRT.apply(&(1 - x * x)));
+    ATAN "atan" "chlo.atan" Inexact same, Factor(|x, _| 1 / (x * x + 1));
+    SINH "sinh" "chlo.sinh" Inexact same, Factor(|x, _| COSH.apply(x));
+    COSH "cosh" "chlo.cosh" Inexact same, Factor(|x, _| SINH.apply(x));
+    ASINH "asinh" "chlo.asinh" Inexact same, Factor(|x, _| RSQRT.apply(&(x * x + 1)));
+    ACOSH "acosh" "chlo.acosh" Inexact same, Factor(|x, _| RSQRT.apply(&((x - 1) * (x + 1))));
+    ATANH "atanh" "chlo.atanh" Inexact same, Factor(|x, _| 1 / (1 - x * x));
+    ERF "erf" "chlo.erf" Float same,
+        Factor(|x, _| std::f64::consts::FRAC_2_SQRT_PI * EXP.apply(&-(x * x)));
+    ERFC "erfc" "chlo.erfc" Float same,
+        Factor(|x, _| -std::f64::consts::FRAC_2_SQRT_PI * EXP.apply(&-(x * x)));
+    ERF_INV "erf_inv" "chlo.erf_inv" Float same,
+        Factor(|_, y| (1.0 / std::f64::consts::FRAC_2_SQRT_PI) * EXP.apply(&(y * y)));
+    LGAMMA "lgamma" "chlo.lgamma" Float same, Factor(|x, _| DIGAMMA.apply(x));
+    DIGAMMA "digamma" "chlo.digamma" Float same, Factor(|x, _| crate::lax::polygamma(1, x));
+    ABS "abs" "stablehlo.abs" Signed DType::real, Tangent(|x, y, t| {
+        if !x.dtype().is_complex() {
+            return t * SIGN.apply(x);
+        }
+        // Where |x| is 0 the derivative is taken as 0.
+        let zero = y.equal(0);
+        let direction = where_(&zero, 0, REAL.apply(&(t * CONJ.apply(x))) / where_(&zero, 1, y));
+        direction
+    });
+    NOT "not" "stablehlo.not" Bits same, Zero;
+    POPULATION_COUNT "population_count" "stablehlo.popcnt" Integer same, Zero;
+    CLZ "clz" "stablehlo.count_leading_zeros" Integer same, Zero;
+    REAL "real" "stablehlo.real" Complex DType::real, Linear(|ct| crate::lax::complex(ct, &zeros_like(ct)));
+    // Cotangents pair with tangents as real numbers do, without conjugation.
+    IMAG "imag" "stablehlo.imag" Complex DType::real, Linear(|ct| crate::lax::complex(&zeros_like(ct), &-ct));
+    CONJ "conj" "chlo.conj" Complex same, Linear(|ct| CONJ.apply(ct));
+    IS_INF "is_inf" "chlo.is_inf" Float |_| DType::Bool, Zero;
+}
+
+fn zeros_like(x: &Array) -> Array {
+    Array::zeros_of(&x.aval())
+}
+
+/// 1 where `x` is true or nonzero, as a boolean.
+#[allow(dead_code)]
+pub(crate) fn truth(x: &Array) -> Array {
+    if x.dtype() == DType::Bool { x.clone() } else { logical_not(&x.equal(Array::literal(Scalar::Int(0), x.dtype(), false))) }
+}

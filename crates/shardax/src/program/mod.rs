@@ -1,0 +1,170 @@
+//! The program IR: what JAX calls a jaxpr. Typed inputs, equations and outputs.
+
+pub(crate) mod axis_env;
+pub(crate) mod eval;
+mod print;
+pub(crate) mod simplify;
+pub(crate) mod trace;
+
+use std::hash::{Hash, Hasher};
+use std::panic::Location;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::dtype::{DType, Scalar};
+use crate::primitive::Primitive;
+use crate::shape::{AxisSet, Shape, size};
+
+/// The type of a value: dtype, shape, whether it is weakly typed, and the manual axes it varies over.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Aval {
+    pub dtype: DType,
+    pub shape: Shape,
+    /// A plain number's type, which gives way in promotion.
+    pub weak: bool,
+    /// The manual mesh axes over which the value may differ from device to device.
+    pub vma: AxisSet,
+}
+
+impl Aval {
+    pub fn new(dtype: DType, shape: impl Into<Shape>) -> Self {
+        Aval { dtype, shape: shape.into(), weak: false, vma: AxisSet::default() }
+    }
+
+    pub fn rank(&self) -> usize {
+        self.shape.len()
+    }
+
+    pub fn size(&self) -> usize {
+        size(&self.shape)
+    }
+
+    pub fn with_dtype(&self, dtype: DType) -> Self {
+        Aval { dtype, weak: false, ..self.clone() }
+    }
+
+    pub fn with_shape(&self, shape: impl Into<Shape>) -> Self {
+        Aval { shape: shape.into(), ..self.clone() }
+    }
+
+    pub fn strong(mut self) -> Self {
+        self.weak = false;
+        self
+    }
+}
+
+/// A variable of a [`Program`]: an index into its types.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Var(pub(crate) u32);
+
+impl Var {
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// An operand: a variable, or a number written in place (always a scalar).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Atom {
+    Var(Var),
+    Literal { value: Scalar, dtype: DType, weak: bool },
+}
+
+/// One application of a primitive.
+#[derive(Clone)]
+pub struct Eqn {
+    pub primitive: Arc<dyn Primitive>,
+    pub inputs: SmallVec<[Atom; 3]>,
+    pub outputs: SmallVec<[Var; 1]>,
+    /// The user's line that asked for it.
+    pub source: &'static Location<'static>,
+}
+
+/// A traced function: inputs, equations in order, outputs. Closed: it refers to nothing outside itself.
+#[derive(Clone, Default)]
+pub struct Program {
+    pub(crate) avals: Vec<Aval>,
+    pub(crate) inputs: Vec<Var>,
+    pub(crate) eqns: Vec<Eqn>,
+    pub(crate) outputs: Vec<Atom>,
+}
+
+impl Program {
+    /// The types of the inputs.
+    pub fn in_avals(&self) -> impl ExactSizeIterator<Item = &Aval> + '_ {
+        self.inputs.iter().map(|v| self.aval_of(*v))
+    }
+
+    /// The types of the outputs.
+    pub fn out_avals(&self) -> Vec<Aval> {
+        self.outputs.iter().map(|a| self.atom_aval(a)).collect()
+    }
+
+    /// The equations in order.
+    pub fn eqns(&self) -> &[Eqn] {
+        &self.eqns
+    }
+
+    pub(crate) fn aval_of(&self, var: Var) -> &Aval {
+        &self.avals[var.index()]
+    }
+
+    pub(crate) fn atom_aval(&self, atom: &Atom) -> Aval {
+        match atom {
+            Atom::Var(v) => self.aval_of(*v).clone(),
+            Atom::Literal { dtype, weak, .. } => {
+                Aval { dtype: *dtype, shape: Shape::new(), weak: *weak, vma: AxisSet::default() }
+            }
+        }
+    }
+
+    /// Calls `visit` with every equation, those of inner programs included.
+    pub fn for_each_eqn(&self, visit: &mut dyn FnMut(&Eqn)) {
+        for eqn in &self.eqns {
+            visit(eqn);
+            for inner in eqn.primitive.programs() {
+                inner.for_each_eqn(visit);
+            }
+        }
+    }
+}
+
+/// Source lines do not count: programs that compute the same are the same.
+impl PartialEq for Eqn {
+    fn eq(&self, other: &Self) -> bool {
+        self.inputs == other.inputs
+            && self.outputs == other.outputs
+            && self.primitive.dyn_eq(other.primitive.as_ref())
+    }
+}
+
+impl Eq for Eqn {}
+
+impl Hash for Eqn {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.primitive.dyn_hash(state);
+        self.inputs.hash(state);
+        self.outputs.hash(state);
+    }
+}
+
+impl PartialEq for Program {
+    fn eq(&self, other: &Self) -> bool {
+        self.inputs == other.inputs
+            && self.outputs == other.outputs
+            && self.eqns == other.eqns
+            && self.avals == other.avals
+    }
+}
+
+impl Eq for Program {}
+
+impl Hash for Program {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.avals.hash(state);
+        self.inputs.hash(state);
+        self.eqns.hash(state);
+        self.outputs.hash(state);
+    }
+}

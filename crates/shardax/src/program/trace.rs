@@ -1,0 +1,291 @@
+//! Tracing: applying a primitive records an equation in the innermost trace, or runs it when there is none.
+//!
+//! Traces form a stack, one per thread. A *staging* trace records everything that is asked while it is on
+//! top. A *linear* trace, used by reverse mode, records only what depends on its own inputs (tangents) and
+//! lets everything else through to the trace below: that alone separates the linear part of a function from
+//! the part that is known (partial evaluation).
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use smallvec::SmallVec;
+
+use super::{Atom, Aval, Eqn, Program, Var};
+use crate::array::{Array, Repr, Tracer};
+use crate::error::{Error, Result, bail, err};
+use crate::primitive::{Outputs, Primitive};
+use crate::runtime;
+use crate::shape::AxisSet;
+use crate::spmd::collective::pcast_to;
+
+thread_local! {
+    static STACK: RefCell<Vec<Frame>> = const { RefCell::new(Vec::new()) };
+    static SOURCE: Cell<Option<&'static Location<'static>>> = const { Cell::new(None) };
+}
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+/// A trace under construction.
+struct Frame {
+    id: u64,
+    linear: bool,
+    program: Program,
+    captures: Vec<Array>,
+    capture_vars: HashMap<(u64, usize), Var>,
+    error: Option<Error>,
+}
+
+/// A traced function and the arrays it captured: the program's inputs are the captures, then the arguments.
+#[derive(Clone)]
+pub(crate) struct Traced {
+    pub program: Program,
+    pub captures: Vec<Array>,
+}
+
+impl Frame {
+    fn new(linear: bool) -> Self {
+        Frame {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            linear,
+            program: Program::default(),
+            captures: Vec::new(),
+            capture_vars: HashMap::new(),
+            error: None,
+        }
+    }
+
+    fn new_var(&mut self, aval: Aval) -> Var {
+        self.program.avals.push(aval);
+        Var(self.program.avals.len() as u32 - 1)
+    }
+
+    fn tracer(&self, var: Var) -> Array {
+        let aval = self.program.aval_of(var).clone();
+        Array(Repr::Traced(Arc::new(Tracer { trace: self.id, var, aval })))
+    }
+
+    /// The operand that stands for `array` in this trace; arrays from outside become captures.
+    fn atom(&mut self, array: &Array) -> Atom {
+        let key = match &array.0 {
+            Repr::Literal(l) => return Atom::Literal { value: l.value, dtype: l.dtype, weak: l.weak },
+            Repr::Traced(t) if t.trace == self.id => return Atom::Var(t.var),
+            Repr::Traced(t) => (t.trace, t.var.index()),
+            Repr::Concrete(c) => (0, Arc::as_ptr(c) as usize),
+            Repr::Error(_) => (0, 0),
+        };
+        if let Some(&var) = self.capture_vars.get(&key) {
+            return Atom::Var(var);
+        }
+        let var = self.new_var(array.aval());
+        self.captures.push(array.clone());
+        self.capture_vars.insert(key, var);
+        self.program.inputs.push(var);
+        Atom::Var(var)
+    }
+}
+
+/// Pops the frames that a trace pushed, also when the traced function panics.
+struct FrameGuard(usize);
+
+impl FrameGuard {
+    fn push(frame: Frame) -> (Self, u64) {
+        let id = frame.id;
+        let depth = STACK.with_borrow_mut(|stack| {
+            stack.push(frame);
+            stack.len()
+        });
+        (FrameGuard(depth), id)
+    }
+
+    fn pop(self) -> Result<Frame> {
+        let frame = STACK.with_borrow_mut(|stack| stack.pop());
+        frame.ok_or_else(|| err!(Leak, "the stack of traces is empty"))
+    }
+}
+
+impl Drop for FrameGuard {
+    fn drop(&mut self) {
+        STACK.with_borrow_mut(|stack| stack.truncate(self.0 - 1));
+    }
+}
+
+/// Whether a function is being traced on this thread.
+pub(crate) fn is_tracing() -> bool {
+    STACK.with_borrow(|stack| !stack.is_empty())
+}
+
+/// Whether `trace` is still being recorded on this thread.
+fn is_live(trace: u64) -> bool {
+    STACK.with_borrow(|stack| stack.iter().any(|f| f.id == trace))
+}
+
+/// Records an error of the innermost trace, so that the enclosing call returns it even where the value is unused.
+pub(crate) fn record_error(error: &Error) {
+    STACK.with_borrow_mut(|stack| {
+        if let Some(frame) = stack.last_mut() {
+            frame.error.get_or_insert_with(|| error.clone());
+        }
+    });
+}
+
+/// Runs `f` with the equations it makes attributed to `source`.
+pub(crate) fn with_source<R>(source: &'static Location<'static>, f: impl FnOnce() -> R) -> R {
+    struct Restore(Option<&'static Location<'static>>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            SOURCE.set(self.0);
+        }
+    }
+    let _restore = Restore(SOURCE.replace(Some(source)));
+    f()
+}
+
+/// Traces `f` on inputs of these types into a program.
+pub(crate) fn trace(avals: &[Aval], f: impl FnOnce(&[Array]) -> Result<Vec<Array>>) -> Result<Traced> {
+    trace_in(Frame::new(false), avals, f)
+}
+
+/// Runs `f` with a linear trace on top, whose inputs (of these types) are passed to it: operations on them
+/// are recorded in the returned program, all others where they would be without it.
+pub(crate) fn trace_linear(avals: &[Aval], f: impl FnOnce(&[Array]) -> Result<Vec<Array>>) -> Result<Traced> {
+    trace_in(Frame::new(true), avals, f)
+}
+
+fn trace_in(mut frame: Frame, avals: &[Aval], f: impl FnOnce(&[Array]) -> Result<Vec<Array>>) -> Result<Traced> {
+    let args: Vec<Var> = avals.iter().map(|aval| frame.new_var(aval.clone())).collect();
+    let inputs: Vec<Array> = args.iter().map(|&v| frame.tracer(v)).collect();
+    let (guard, _) = FrameGuard::push(frame);
+
+    let outputs = catch_unwind(AssertUnwindSafe(|| f(&inputs)));
+    let recorded = STACK.with_borrow(|stack| stack.get(guard.0 - 1).and_then(|f| f.error.clone()));
+    let outputs = match (outputs, recorded) {
+        // A panic that follows a recorded error is its consequence (an index into the shape of an array that
+        // could not be made, say): the error is what the user needs to see.
+        (_, Some(error)) => return Err(error),
+        (Err(panic), None) => {
+            drop(guard);
+            resume_unwind(panic)
+        }
+        (Ok(outputs), None) => outputs?,
+    };
+    for array in &outputs {
+        check_usable(array)?;
+    }
+    let outputs: Vec<Atom> = STACK.with_borrow_mut(|stack| match stack.last_mut() {
+        Some(frame) => outputs.iter().map(|a| frame.atom(a)).collect(),
+        None => Vec::new(),
+    });
+    let mut frame = guard.pop()?;
+    frame.program.outputs = outputs;
+    // Captures were appended to the inputs as they came.
+    frame.program.inputs.extend(args);
+    Ok(Traced { program: frame.program, captures: frame.captures })
+}
+
+/// Applies a primitive at the caller's line. A failure gives arrays that carry the error.
+#[track_caller]
+pub(crate) fn bind(primitive: Arc<dyn Primitive>, args: &[Array]) -> Outputs {
+    bind_at(primitive, args, Location::caller())
+}
+
+/// Applies a primitive with one result.
+#[track_caller]
+pub(crate) fn bind1(primitive: impl Primitive + 'static, args: &[Array]) -> Array {
+    first(bind_at(Arc::new(primitive), args, Location::caller()))
+}
+
+pub(crate) fn first(mut outputs: Outputs) -> Array {
+    outputs.swap_remove(0)
+}
+
+pub(crate) fn bind_at(primitive: Arc<dyn Primitive>, args: &[Array], location: &'static Location<'static>) -> Outputs {
+    let location = SOURCE.get().unwrap_or(location);
+    let count = primitive.output_count();
+    match try_bind(primitive, args, location) {
+        Ok(outputs) => outputs,
+        Err(error) => {
+            let error = error.at(location);
+            record_error(&error);
+            let aval = args.first().map(|a| a.aval()).unwrap_or_else(|| Aval::new(crate::DType::F32, []));
+            SmallVec::from_elem(Array::failed(error, aval), count)
+        }
+    }
+}
+
+/// An error for an array that cannot be an operand: one that failed, was deleted, or belongs to a finished trace.
+pub(crate) fn check_usable(array: &Array) -> Result<()> {
+    match &array.0 {
+        Repr::Error(e) => Err(e.0.clone()),
+        Repr::Traced(t) if !is_live(t.trace) => Err(err!(
+            Leak,
+            "a traced array of type {} was used after the function that it was traced in had returned (UnexpectedTracerError)",
+            t.aval
+        )
+        .help("return the array from the function instead of storing it outside; outside, only its value exists")),
+        Repr::Concrete(c) => c.check_alive(),
+        _ => Ok(()),
+    }
+}
+
+fn try_bind(primitive: Arc<dyn Primitive>, args: &[Array], location: &'static Location<'static>) -> Result<Outputs> {
+    for arg in args {
+        check_usable(arg)?;
+    }
+    // The trace that records it: the innermost that stages, or that a linear operand belongs to.
+    let target = STACK.with_borrow(|stack| {
+        stack.iter().rposition(|frame| {
+            !frame.linear || args.iter().any(|a| matches!(&a.0, Repr::Traced(t) if t.trace == frame.id))
+        })
+    });
+    let Some(target) = target else {
+        if args.iter().any(|a| matches!(a.0, Repr::Traced(_))) {
+            bail!(Leak, "a traced array met an operation outside its trace");
+        }
+        return runtime::eager::run(primitive, args);
+    };
+
+    let mut args: SmallVec<[Array; 3]> = args.iter().cloned().collect();
+    if primitive.casts_operands() {
+        cast_operands(&mut args);
+    }
+    let avals: SmallVec<[Aval; 3]> = args.iter().map(|a| a.aval()).collect();
+    let mut outs = primitive.infer(&avals)?;
+    if super::axis_env::any_checked() {
+        let vmas: SmallVec<[AxisSet; 3]> = avals.iter().map(|a| a.vma.clone()).collect();
+        for (out, vma) in outs.iter_mut().zip(primitive.vary(&vmas)?) {
+            out.vma = vma;
+        }
+    }
+
+    STACK.with_borrow_mut(|stack| {
+        let frame = &mut stack[target];
+        let inputs = args.iter().map(|a| frame.atom(a)).collect();
+        let outputs: SmallVec<[Var; 1]> = outs.into_iter().map(|aval| frame.new_var(aval)).collect();
+        let arrays = outputs.iter().map(|&v| frame.tracer(v)).collect();
+        frame.program.eqns.push(Eqn { primitive, inputs, outputs, source: location });
+        Ok(arrays)
+    })
+}
+
+/// Makes all operands vary over the union of their axes. Numbers need no cast.
+fn cast_operands(args: &mut [Array]) {
+    let mut union = AxisSet::default();
+    for arg in args.iter() {
+        if let Repr::Traced(t) = &arg.0
+            && !t.aval.vma.is_empty()
+        {
+            union = union.union(&t.aval.vma);
+        }
+    }
+    if union.is_empty() {
+        return;
+    }
+    for arg in args.iter_mut() {
+        if !matches!(arg.0, Repr::Literal(_)) && arg.vma() != union {
+            *arg = pcast_to(arg, &union);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Running one primitive, or one traced function, at once on concrete arrays.
+
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use smallvec::SmallVec;
+
+use super::execute::LoadedProgram;
+use super::load::Request;
+use super::placement::{ArgNames, Place, known_outputs, place, preferred_inputs};
+use crate::array::{Array, Concrete};
+use crate::error::Result;
+use crate::primitive::{Outputs, Primitive};
+use crate::program::trace::Traced;
+use crate::program::{Atom, Aval, Eqn, Program, Var};
+use crate::sharding::Sharding;
+
+/// A primitive with the types and places of its operands.
+#[derive(Clone)]
+struct Key {
+    primitive: Arc<dyn Primitive>,
+    args: SmallVec<[(Aval, Sharding, bool); 3]>,
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.args == other.args && self.primitive.dyn_eq(other.primitive.as_ref())
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.primitive.dyn_hash(state);
+        self.args.hash(state);
+    }
+}
+
+fn cache() -> &'static Mutex<HashMap<Key, Arc<LoadedProgram>>> {
+    static CACHE: OnceLock<Mutex<HashMap<Key, Arc<LoadedProgram>>>> = OnceLock::new();
+    CACHE.get_or_init(Default::default)
+}
+
+pub(super) fn clear() {
+    cache().lock().unwrap_or_else(|e| e.into_inner()).clear();
+}
+
+/// Applies a primitive to concrete arrays.
+pub(crate) fn run(primitive: Arc<dyn Primitive>, args: &[Array]) -> Result<Outputs> {
+    let args: SmallVec<[Arc<Concrete>; 4]> = args.iter().map(|a| a.concrete()).collect::<Result<_>>()?;
+    let committed = args.iter().any(|a| a.committed);
+    let key = Key {
+        primitive,
+        args: args.iter().map(|a| (a.aval.clone(), a.sharding.clone(), a.committed)).collect(),
+    };
+    let found = cache().lock().unwrap_or_else(|e| e.into_inner()).get(&key).cloned();
+    let loaded = match found {
+        Some(loaded) => loaded,
+        None => {
+            let program = single(key.primitive.clone(), &args)?;
+            let loaded = request(key.primitive.name().to_owned(), program, &args)?.load()?;
+            cache().lock().unwrap_or_else(|e| e.into_inner()).insert(key, loaded.clone());
+            loaded
+        }
+    };
+    loaded.run(&args, committed || matches!(loaded.place, Place::Mesh(_)))
+}
+
+/// A program of one equation.
+fn single(primitive: Arc<dyn Primitive>, args: &[Arc<Concrete>]) -> Result<Program> {
+    let mut avals: Vec<Aval> = args.iter().map(|a| a.aval.clone()).collect();
+    let outs = primitive.infer(&avals)?;
+    let inputs: Vec<Var> = (0..avals.len() as u32).map(Var).collect();
+    let outputs: SmallVec<[Var; 1]> = (0..outs.len()).map(|i| Var((avals.len() + i) as u32)).collect();
+    avals.extend(outs);
+    let eqn = Eqn {
+        primitive,
+        inputs: inputs.iter().map(|v| Atom::Var(*v)).collect(),
+        outputs: outputs.clone(),
+        source: std::panic::Location::caller(),
+    };
+    Ok(Program { avals, inputs, eqns: vec![eqn], outputs: outputs.into_iter().map(Atom::Var).collect() })
+}
+
+/// What to compile for a program on these arguments, when nothing is said about shardings.
+pub(crate) fn request(name: String, program: Program, args: &[Arc<Concrete>]) -> Result<Request> {
+    let names = ArgNames { function: &name, name: &|i| i.to_string() };
+    let place = place(&program, args, &names)?;
+    let preferred = preferred_inputs(&program, &place);
+    let in_shardings = args.iter().zip(preferred).map(|(arg, want)| input_sharding(arg, want)).collect();
+    let out_shardings = match &place {
+        Place::Single(_) => vec![None; program.outputs.len()],
+        Place::Mesh(_) => known_outputs(&program),
+    };
+    let donated = vec![false; program.inputs.len()];
+    Ok(Request { name, program, place, in_shardings, out_shardings, donated })
+}
+
+/// A committed argument stays as it is; others go where the program wants them.
+pub(crate) fn input_sharding(arg: &Concrete, want: Sharding) -> Sharding {
+    match (&arg.sharding, &want) {
+        (have @ Sharding::Named(h), Sharding::Named(w)) if h.mesh().devices() == w.mesh().devices() => have.clone(),
+        _ => want,
+    }
+}
+
+/// Compiles and runs a traced function on its captures and arguments.
+pub(crate) fn run_traced(name: &str, traced: &Traced, args: &[Array]) -> Result<Vec<Array>> {
+    let args: Vec<Arc<Concrete>> =
+        traced.captures.iter().chain(args).map(|a| a.concrete()).collect::<Result<_>>()?;
+    let committed = args.iter().any(|a| a.committed);
+    let loaded = request(name.to_owned(), traced.program.simplified(), &args)?.load()?;
+    let committed = committed || matches!(loaded.place, Place::Mesh(_));
+    Ok(loaded.run(&args, committed)?.into_vec())
+}

@@ -1,0 +1,132 @@
+//! The engine: the plugin's client and devices, compiled programs, and the movement of data.
+
+pub(crate) mod eager;
+pub(crate) mod execute;
+pub(crate) mod load;
+pub(crate) mod op_sharding;
+pub(crate) mod placement;
+pub(crate) mod transfer;
+
+use std::fmt;
+use std::sync::{Mutex, OnceLock};
+
+use shardax_pjrt as pjrt;
+
+use crate::config;
+use crate::error::{Result, err};
+
+/// A device: a CPU (real or simulated), a GPU or a TPU core.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Device(pub(crate) pjrt::Device);
+
+impl Device {
+    /// The number that identifies it among the devices of all processes.
+    pub fn id(&self) -> usize {
+        self.0.id()
+    }
+
+    /// The kind of hardware, as the plugin names it.
+    pub fn kind(&self) -> &str {
+        self.0.kind()
+    }
+
+    /// The process that drives it.
+    pub fn process_index(&self) -> usize {
+        self.0.process_index()
+    }
+
+    /// `cpu`, `cuda`, …
+    pub fn platform(&self) -> &'static str {
+        client().map(|c| c.platform_name.as_str()).unwrap_or("unknown")
+    }
+}
+
+/// `CpuDevice(id=0)`
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let platform = self.platform();
+        let (head, tail) = platform.split_at(platform.len().min(1));
+        write!(f, "{}{tail}Device(id={})", head.to_uppercase(), self.id())
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The client of this process, made at first use.
+pub(crate) struct Client {
+    pub pjrt: pjrt::Client,
+    pub devices: Vec<Device>,
+    pub local_devices: Vec<Device>,
+    platform_name: String,
+}
+
+static CLIENT: OnceLock<Client> = OnceLock::new();
+static STARTING: Mutex<()> = Mutex::new(());
+
+pub(crate) fn is_started() -> bool {
+    CLIENT.get().is_some()
+}
+
+/// The client; starting it is tried again at the next use when it fails.
+pub(crate) fn client() -> Result<&'static Client> {
+    if let Some(client) = CLIENT.get() {
+        return Ok(client);
+    }
+    let _starting = STARTING.lock().unwrap_or_else(|e| e.into_inner());
+    if let Some(client) = CLIENT.get() {
+        return Ok(client);
+    }
+    let platform = config::platform();
+    let plugin_error = |e: pjrt::Error| err!(Plugin, "{e}");
+    let (plugin, options) = match platform.as_str() {
+        "cpu" => (
+            pjrt::Plugin::cpu().map_err(plugin_error)?,
+            vec![("cpu_device_count", pjrt::Value::Int(config::num_cpu_devices() as i64))],
+        ),
+        other => (pjrt::Plugin::find(other).map_err(plugin_error)?, Vec::new()),
+    };
+    let pjrt = pjrt::Client::new(&plugin, &options)?;
+    let devices = pjrt.devices().iter().cloned().map(Device).collect();
+    let local_devices = pjrt.addressable_devices().iter().cloned().map(Device).collect();
+    let platform_name = pjrt.platform_name().to_lowercase();
+    Ok(CLIENT.get_or_init(|| Client { pjrt, devices, local_devices, platform_name }))
+}
+
+/// All devices, those of other processes included, in the order of their ids.
+pub fn devices() -> Result<Vec<Device>> {
+    client().map(|c| c.devices.clone())
+}
+
+/// The devices that this process drives.
+pub fn local_devices() -> Result<Vec<Device>> {
+    client().map(|c| c.local_devices.clone())
+}
+
+/// The number of devices of all processes; 0 when the plugin cannot be loaded ([`devices`] says why).
+pub fn device_count() -> usize {
+    client().map(|c| c.devices.len()).unwrap_or(0)
+}
+
+/// The number of devices that this process drives.
+pub fn local_device_count() -> usize {
+    client().map(|c| c.local_devices.len()).unwrap_or(0)
+}
+
+/// The index of this process among all that run the program.
+pub fn process_index() -> usize {
+    client().map(|c| c.pjrt.process_index()).unwrap_or(0)
+}
+
+/// The number of processes that run the program.
+pub fn process_count() -> usize {
+    client().map(|c| c.devices.iter().map(|d| d.process_index()).max().unwrap_or(0) + 1).unwrap_or(1)
+}
+
+/// The device that arrays go to when nothing says otherwise.
+pub(crate) fn default_device() -> Result<&'static Device> {
+    client()?.local_devices.first().ok_or_else(|| err!(Plugin, "the plugin reports no device"))
+}

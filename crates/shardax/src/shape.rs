@@ -1,0 +1,226 @@
+//! Shapes, axis names and sets of axis names.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::{Mutex, OnceLock};
+
+use smallvec::SmallVec;
+
+use crate::error::{Result, err};
+
+/// The dimensions of an array; empty for a scalar.
+pub type Shape = SmallVec<[usize; 4]>;
+
+/// The number of elements of `shape` (1 for a scalar).
+pub fn size(shape: &[usize]) -> usize {
+    shape.iter().product()
+}
+
+/// `axis` counted from the front: negative axes count from the end, as in NumPy.
+pub fn normalize_axis(axis: isize, rank: usize) -> Result<usize> {
+    let n = if axis < 0 { axis + rank as isize } else { axis };
+    if (0..rank as isize).contains(&n) {
+        Ok(n as usize)
+    } else {
+        Err(err!(Index, "axis {axis} is out of bounds for an array of rank {rank}")
+            .help(format!("axes of a rank-{rank} array run from -{rank} to {}", rank as isize - 1)))
+    }
+}
+
+/// The broadcast of several shapes by NumPy's rules.
+pub fn broadcast_shapes(shapes: &[&[usize]]) -> Option<Shape> {
+    let rank = shapes.iter().map(|s| s.len()).max().unwrap_or(0);
+    let mut out: Shape = smallvec::smallvec![1; rank];
+    for shape in shapes {
+        for (o, &d) in out[rank - shape.len()..].iter_mut().zip(shape.iter()) {
+            if *o == 1 {
+                *o = d;
+            } else if d != 1 && d != *o {
+                return None;
+            }
+        }
+    }
+    Some(out)
+}
+
+/// The name of a mapped axis. Names are interned: copying and comparing one costs a pointer.
+#[derive(Clone, Copy, Eq, Ord)]
+pub struct AxisName(&'static str);
+
+impl AxisName {
+    pub fn new(name: &str) -> Self {
+        static NAMES: OnceLock<Mutex<HashSet<&'static str>>> = OnceLock::new();
+        let mut names = NAMES.get_or_init(Default::default).lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(&known) = names.get(name) {
+            return AxisName(known);
+        }
+        let leaked: &'static str = Box::leak(name.to_owned().into_boxed_str());
+        names.insert(leaked);
+        AxisName(leaked)
+    }
+
+    pub fn as_str(&self) -> &'static str {
+        self.0
+    }
+}
+
+impl PartialEq for AxisName {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self.0, other.0)
+    }
+}
+
+impl PartialOrd for AxisName {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl std::hash::Hash for AxisName {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl PartialEq<str> for AxisName {
+    fn eq(&self, other: &str) -> bool {
+        self.0 == other
+    }
+}
+
+impl From<&str> for AxisName {
+    fn from(name: &str) -> Self {
+        AxisName::new(name)
+    }
+}
+
+impl From<String> for AxisName {
+    fn from(name: String) -> Self {
+        AxisName::new(&name)
+    }
+}
+
+impl fmt::Display for AxisName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl fmt::Debug for AxisName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "'{}'", self.0)
+    }
+}
+
+/// One axis name or several (major first): what collectives take.
+pub trait IntoAxisNames {
+    fn into_axis_names(self) -> SmallVec<[AxisName; 2]>;
+}
+
+impl IntoAxisNames for &str {
+    fn into_axis_names(self) -> SmallVec<[AxisName; 2]> {
+        smallvec::smallvec![AxisName::new(self)]
+    }
+}
+
+impl IntoAxisNames for &String {
+    fn into_axis_names(self) -> SmallVec<[AxisName; 2]> {
+        self.as_str().into_axis_names()
+    }
+}
+
+impl IntoAxisNames for AxisName {
+    fn into_axis_names(self) -> SmallVec<[AxisName; 2]> {
+        smallvec::smallvec![self]
+    }
+}
+
+impl<T: Into<AxisName> + Copy> IntoAxisNames for &[T] {
+    fn into_axis_names(self) -> SmallVec<[AxisName; 2]> {
+        self.iter().map(|&n| n.into()).collect()
+    }
+}
+
+impl<T: Into<AxisName>, const N: usize> IntoAxisNames for [T; N] {
+    fn into_axis_names(self) -> SmallVec<[AxisName; 2]> {
+        self.into_iter().map(Into::into).collect()
+    }
+}
+
+impl<A: Into<AxisName>, B: Into<AxisName>> IntoAxisNames for (A, B) {
+    fn into_axis_names(self) -> SmallVec<[AxisName; 2]> {
+        smallvec::smallvec![self.0.into(), self.1.into()]
+    }
+}
+
+impl<A: Into<AxisName>, B: Into<AxisName>, C: Into<AxisName>> IntoAxisNames for (A, B, C) {
+    fn into_axis_names(self) -> SmallVec<[AxisName; 2]> {
+        smallvec::smallvec![self.0.into(), self.1.into(), self.2.into()]
+    }
+}
+
+/// A set of axis names, kept sorted: the manual axes that a value varies over (`vma`).
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+pub struct AxisSet(SmallVec<[AxisName; 2]>);
+
+impl AxisSet {
+    pub fn new(names: impl IntoIterator<Item = AxisName>) -> Self {
+        let mut set = AxisSet::default();
+        for name in names {
+            set.insert(name);
+        }
+        set
+    }
+
+    pub fn insert(&mut self, name: AxisName) {
+        if let Err(at) = self.0.binary_search(&name) {
+            self.0.insert(at, name);
+        }
+    }
+
+    pub fn contains(&self, name: AxisName) -> bool {
+        self.0.contains(&name)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = AxisName> + '_ {
+        self.0.iter().copied()
+    }
+
+    pub fn union(&self, other: &AxisSet) -> AxisSet {
+        AxisSet::new(self.iter().chain(other.iter()))
+    }
+
+    pub fn minus(&self, other: &AxisSet) -> AxisSet {
+        AxisSet::new(self.iter().filter(|n| !other.contains(*n)))
+    }
+
+    pub fn is_subset(&self, other: &AxisSet) -> bool {
+        self.iter().all(|n| other.contains(n))
+    }
+}
+
+impl FromIterator<AxisName> for AxisSet {
+    fn from_iter<I: IntoIterator<Item = AxisName>>(names: I) -> Self {
+        AxisSet::new(names)
+    }
+}
+
+impl fmt::Display for AxisSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("{")?;
+        for (i, name) in self.iter().enumerate() {
+            write!(f, "{}{name}", if i == 0 { "" } else { ", " })?;
+        }
+        f.write_str("}")
+    }
+}
+
+impl fmt::Debug for AxisSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

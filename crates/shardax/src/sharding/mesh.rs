@@ -1,0 +1,213 @@
+//! Meshes: devices in a grid with named axes.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use crate::error::{Result, bail, err};
+use crate::runtime::{Device, devices};
+use crate::shape::AxisName;
+
+/// Who partitions an array over a mesh axis.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum AxisType {
+    /// The compiler.
+    #[default]
+    Auto,
+    /// The types: shardings are part of every value's type.
+    Explicit,
+    /// The program: inside `shard_map`, each device sees its own block.
+    Manual,
+}
+
+/// A grid of devices whose dimensions have names.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let mesh = make_mesh([("i", 4), ("j", 2)])?;
+/// assert_eq!(mesh.size(), 8);
+/// assert_eq!(mesh.axis_size("i"), Some(4));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Mesh(Arc<Inner>);
+
+struct Inner {
+    devices: Vec<Device>,
+    axes: Vec<(AxisName, usize)>,
+    types: Vec<AxisType>,
+}
+
+impl Mesh {
+    /// A mesh of these devices in row-major order.
+    ///
+    /// Fails when an axis name occurs twice, a device occurs twice, or the sizes do not multiply to the number of devices.
+    pub fn new<N: Into<AxisName>>(devices: Vec<Device>, axes: impl IntoIterator<Item = (N, usize)>) -> Result<Self> {
+        let axes: Vec<(AxisName, usize)> = axes.into_iter().map(|(n, s)| (n.into(), s)).collect();
+        for (i, (name, size)) in axes.iter().enumerate() {
+            if axes[..i].iter().any(|(n, _)| n == name) {
+                bail!(Value, "mesh axis names must be unique, got {name:?} twice in {axes:?}");
+            }
+            if *size == 0 {
+                bail!(Value, "mesh axis {name:?} has size 0: every axis needs at least one device");
+            }
+        }
+        let count: usize = axes.iter().map(|(_, s)| s).product();
+        if count != devices.len() {
+            bail!(Value, "mesh axes {axes:?} hold {count} devices, but {} devices were given", devices.len());
+        }
+        for (i, d) in devices.iter().enumerate() {
+            if devices[..i].contains(d) {
+                bail!(Value, "device {d} occurs twice in the mesh");
+            }
+        }
+        let types = vec![AxisType::Auto; axes.len()];
+        Ok(Mesh(Arc::new(Inner { devices, axes, types })))
+    }
+
+    /// The same mesh with these axis types.
+    pub fn with_axis_types(&self, types: impl IntoIterator<Item = AxisType>) -> Result<Self> {
+        let types: Vec<AxisType> = types.into_iter().collect();
+        if types.len() != self.0.axes.len() {
+            bail!(Value, "{} axis types given for the {} axes of {self}", types.len(), self.0.axes.len());
+        }
+        if types.contains(&AxisType::Explicit) {
+            bail!(NotImplemented, "mesh axes of type Explicit (sharding in types) are not supported yet; use Auto");
+        }
+        Ok(Mesh(Arc::new(Inner { devices: self.0.devices.clone(), axes: self.0.axes.clone(), types })))
+    }
+
+    /// The devices in row-major order.
+    pub fn devices(&self) -> &[Device] {
+        &self.0.devices
+    }
+
+    /// The axes, major first.
+    pub fn axes(&self) -> &[(AxisName, usize)] {
+        &self.0.axes
+    }
+
+    pub fn axis_names(&self) -> impl Iterator<Item = AxisName> + '_ {
+        self.0.axes.iter().map(|(n, _)| *n)
+    }
+
+    pub fn axis_types(&self) -> &[AxisType] {
+        &self.0.types
+    }
+
+    /// The number of devices.
+    pub fn size(&self) -> usize {
+        self.0.devices.len()
+    }
+
+    /// The size of the axis of this name.
+    pub fn axis_size(&self, name: impl Into<AxisName>) -> Option<usize> {
+        let name = name.into();
+        self.0.axes.iter().find(|(n, _)| *n == name).map(|(_, s)| *s)
+    }
+
+    /// The product of the sizes of these axes.
+    pub(crate) fn axes_size(&self, names: &[AxisName]) -> Result<usize> {
+        names
+            .iter()
+            .map(|n| {
+                self.axis_size(*n).ok_or_else(|| {
+                    err!(Value, "Resource axis: {n} is not found in mesh: {self}")
+                        .help(format!("the mesh has the axes {:?}", self.axis_names().collect::<Vec<_>>()))
+                })
+            })
+            .product()
+    }
+
+    /// The coordinate along `name` of the device at `position` in row-major order.
+    pub(crate) fn coordinate(&self, position: usize, name: AxisName) -> usize {
+        let mut stride = 1;
+        for (n, size) in self.0.axes.iter().rev() {
+            if *n == name {
+                return position / stride % size;
+            }
+            stride *= size;
+        }
+        0
+    }
+
+    /// The index of a device among the product of `names` (major first).
+    pub(crate) fn linear_index(&self, position: usize, names: &[AxisName]) -> usize {
+        names.iter().fold(0, |index, &n| index * self.axis_size(n).unwrap_or(1) + self.coordinate(position, n))
+    }
+
+    /// The groups of positions that differ along `names` alone; within a group, ordered with the first name major.
+    pub(crate) fn groups(&self, names: &[AxisName]) -> Vec<Vec<usize>> {
+        let others: Vec<AxisName> = self.axis_names().filter(|n| !names.contains(n)).collect();
+        let group_count: usize = others.iter().map(|n| self.axis_size(*n).unwrap_or(1)).product();
+        let mut groups = vec![Vec::new(); group_count];
+        for position in 0..self.size() {
+            groups[self.linear_index(position, &others)].push(position);
+        }
+        for group in &mut groups {
+            group.sort_by_key(|&p| self.linear_index(p, names));
+        }
+        groups
+    }
+
+    /// Whether both are the same devices in the same grid.
+    fn same(&self, other: &Mesh) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+            || (self.0.axes == other.0.axes && self.0.types == other.0.types && self.0.devices == other.0.devices)
+    }
+}
+
+impl PartialEq for Mesh {
+    fn eq(&self, other: &Self) -> bool {
+        self.same(other)
+    }
+}
+
+impl Eq for Mesh {}
+
+impl Hash for Mesh {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.axes.hash(state);
+        self.0.devices.hash(state);
+    }
+}
+
+/// `Mesh('i': 4, 'j': 2, axis_types=(Auto, Auto))`
+impl fmt::Display for Mesh {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Mesh(")?;
+        for (name, size) in &self.0.axes {
+            write!(f, "{name:?}: {size}, ")?;
+        }
+        let types: Vec<_> = self.0.types.iter().map(|t| format!("{t:?}")).collect();
+        write!(f, "axis_types=({}{}))", types.join(", "), if types.len() == 1 { "," } else { "" })
+    }
+}
+
+impl fmt::Debug for Mesh {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A mesh of the first devices, as many as the axes need.
+///
+/// Fails when there are fewer devices than the product of the sizes.
+pub fn make_mesh<N: Into<AxisName>>(axes: impl IntoIterator<Item = (N, usize)>) -> Result<Mesh> {
+    let axes: Vec<(AxisName, usize)> = axes.into_iter().map(|(n, s)| (n.into(), s)).collect();
+    let count: usize = axes.iter().map(|(_, s)| s).product();
+    let all = devices()?;
+    if all.len() < count {
+        let sizes: Vec<usize> = axes.iter().map(|(_, s)| *s).collect();
+        return Err(err!(
+            Value,
+            "Number of devices {} must be >= the product of mesh_shape {sizes:?}",
+            all.len()
+        )
+        .help(format!(
+            "on CPU, call `shardax::config::set_num_cpu_devices({count})` before anything uses a device, or set SHARDAX_NUM_CPU_DEVICES={count}"
+        )));
+    }
+    Mesh::new(all[..count].to_vec(), axes)
+}

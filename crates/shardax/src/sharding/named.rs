@@ -1,0 +1,294 @@
+//! Shardings: where the parts of an array lie.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::spec::{DimSpec, PartitionSpec};
+use super::{Index, Mesh};
+use crate::error::{Result, bail, err};
+use crate::runtime::Device;
+use crate::shape::{AxisName, Shape};
+
+/// An array split over a mesh by a [`PartitionSpec`].
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct NamedSharding(Arc<Named>);
+
+#[derive(PartialEq, Eq, Hash)]
+struct Named {
+    mesh: Mesh,
+    spec: PartitionSpec,
+}
+
+/// A whole array on one device.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct SingleDeviceSharding(pub Device);
+
+/// Where the parts of an array lie.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub enum Sharding {
+    Single(SingleDeviceSharding),
+    Named(NamedSharding),
+}
+
+impl NamedSharding {
+    /// A sharding over `mesh`. A spec that names an axis the mesh lacks, or one axis twice, is reported
+    /// where the sharding is first used; [`try_new`](Self::try_new) reports it at once.
+    pub fn new(mesh: &Mesh, spec: PartitionSpec) -> Self {
+        NamedSharding(Arc::new(Named { mesh: mesh.clone(), spec }))
+    }
+
+    /// A sharding over `mesh`, checked.
+    pub fn try_new(mesh: &Mesh, spec: PartitionSpec) -> Result<Self> {
+        let sharding = Self::new(mesh, spec);
+        sharding.check_axes()?;
+        Ok(sharding)
+    }
+
+    pub fn mesh(&self) -> &Mesh {
+        &self.0.mesh
+    }
+
+    pub fn spec(&self) -> &PartitionSpec {
+        &self.0.spec
+    }
+
+    fn check_axes(&self) -> Result<()> {
+        let mut seen: Vec<AxisName> = Vec::new();
+        for name in self.0.spec.all_axes() {
+            if self.0.mesh.axis_size(name).is_none() {
+                return Err(err!(
+                    Value,
+                    "Resource axis: {name} of {} is not found in mesh: {}",
+                    self.0.spec,
+                    self.0.mesh
+                ));
+            }
+            if seen.contains(&name) {
+                return Err(err!(
+                    Value,
+                    "A single {} cannot use the mesh axis {name:?} twice (DuplicateSpecError)",
+                    self.0.spec
+                )
+                .help("each mesh axis can split at most one dimension"));
+            }
+            seen.push(name);
+        }
+        Ok(())
+    }
+
+    /// The shape of each device's part of an array of `shape`.
+    ///
+    /// Fails when the spec is longer than the shape, names unknown axes, or does not divide a dimension.
+    pub fn shard_shape(&self, shape: &[usize]) -> Result<Shape> {
+        self.check_axes()?;
+        let spec = &self.0.spec;
+        if spec.len() > shape.len() {
+            return Err(err!(
+                Value,
+                "Sharding {self} is only valid for values of rank at least {}, but was applied to a value of rank {}",
+                spec.len(),
+                shape.len()
+            ));
+        }
+        let mut out: Shape = shape.into();
+        for (dim, d) in out.iter_mut().enumerate() {
+            let parts = self.0.mesh.axes_size(spec.axes(dim))?;
+            if *d % parts != 0 {
+                return Err(err!(
+                    Indivisible,
+                    "Sharding {self} implies that array axis {dim} is partitioned {parts} times, but the dimension size is {d} (full shape: {shape:?})"
+                )
+                .help(format!("make dimension {dim} a multiple of {parts}, or split it over fewer devices")));
+            }
+            *d /= parts;
+        }
+        Ok(out)
+    }
+
+    /// Whether every device has the whole array.
+    pub fn is_fully_replicated(&self) -> bool {
+        self.0.spec.all_axes().all(|n| self.0.mesh.axis_size(n) == Some(1))
+    }
+
+    /// The part of an array of `shape` that the device at `position` of the mesh has; the shape is divisible.
+    pub(crate) fn index_at(&self, position: usize, shape: &[usize]) -> Index {
+        shape
+            .iter()
+            .enumerate()
+            .map(|(dim, &d)| {
+                let axes = self.0.spec.axes(dim);
+                let parts: usize = axes.iter().map(|n| self.0.mesh.axis_size(*n).unwrap_or(1)).product();
+                let part = self.0.mesh.linear_index(position, axes);
+                let len = d / parts;
+                part * len..(part + 1) * len
+            })
+            .collect()
+    }
+
+    /// The same, as `sdy` text: `#sdy.sharding<@mesh, [{"i"}, {}]>` for a value of this rank.
+    pub(crate) fn sdy(&self, mesh_name: &str, rank: usize) -> String {
+        let mut text = format!("#sdy.sharding<@{mesh_name}, [");
+        for dim in 0..rank {
+            if dim > 0 {
+                text.push_str(", ");
+            }
+            match self.0.spec.dims().get(dim) {
+                Some(DimSpec::Unconstrained) => text.push_str("{?}"),
+                _ => {
+                    let names: Vec<_> =
+                        self.0.spec.axes(dim).iter().map(|n| format!("{:?}", n.as_str())).collect();
+                    text.push_str(&format!("{{{}}}", names.join(", ")));
+                }
+            }
+        }
+        text.push_str("]>");
+        text
+    }
+}
+
+impl Sharding {
+    /// The devices, in the order of the parts.
+    pub fn devices(&self) -> &[Device] {
+        match self {
+            Sharding::Single(s) => std::slice::from_ref(&s.0),
+            Sharding::Named(s) => s.mesh().devices(),
+        }
+    }
+
+    /// The shape of each device's part.
+    pub fn shard_shape(&self, shape: &[usize]) -> Result<Shape> {
+        match self {
+            Sharding::Single(_) => Ok(shape.into()),
+            Sharding::Named(s) => s.shard_shape(shape),
+        }
+    }
+
+    pub fn is_fully_replicated(&self) -> bool {
+        match self {
+            Sharding::Single(_) => true,
+            Sharding::Named(s) => s.is_fully_replicated(),
+        }
+    }
+
+    /// Each device with the part of an array of `shape` that it has.
+    pub fn devices_indices_map(&self, shape: &[usize]) -> Result<Vec<(Device, Index)>> {
+        self.shard_shape(shape)?;
+        Ok(self.devices().iter().enumerate().map(|(i, d)| (d.clone(), self.index_at(i, shape))).collect())
+    }
+
+    pub(crate) fn index_at(&self, position: usize, shape: &[usize]) -> Index {
+        match self {
+            Sharding::Single(_) => shape.iter().map(|&d| Range { start: 0, end: d }).collect(),
+            Sharding::Named(s) => s.index_at(position, shape),
+        }
+    }
+
+    /// Whether both put the same parts of an array of this rank on the same devices.
+    pub fn is_equivalent_to(&self, other: &Sharding, rank: usize) -> bool {
+        if self == other {
+            return true;
+        }
+        if self.devices() != other.devices() {
+            return false;
+        }
+        // Parts are equal for every shape when they are for one whose dimensions every axis product divides.
+        let count = self.devices().len();
+        let shape: Shape = smallvec::smallvec![count * count; rank];
+        match (self.shard_shape(&shape), other.shard_shape(&shape)) {
+            (Ok(a), Ok(b)) => a == b && (0..count).all(|i| self.index_at(i, &shape) == other.index_at(i, &shape)),
+            _ => false,
+        }
+    }
+
+    /// The named form, where it has one.
+    pub fn as_named(&self) -> Option<&NamedSharding> {
+        match self {
+            Sharding::Named(s) => Some(s),
+            Sharding::Single(_) => None,
+        }
+    }
+
+    /// The spec; the whole array on one device has none.
+    pub fn spec(&self) -> Result<&PartitionSpec> {
+        match self {
+            Sharding::Named(s) => Ok(s.spec()),
+            Sharding::Single(s) => bail!(Value, "{s} has no PartitionSpec: it is not a NamedSharding"),
+        }
+    }
+}
+
+impl From<NamedSharding> for Sharding {
+    fn from(s: NamedSharding) -> Self {
+        Sharding::Named(s)
+    }
+}
+
+impl From<&NamedSharding> for Sharding {
+    fn from(s: &NamedSharding) -> Self {
+        Sharding::Named(s.clone())
+    }
+}
+
+impl From<SingleDeviceSharding> for Sharding {
+    fn from(s: SingleDeviceSharding) -> Self {
+        Sharding::Single(s)
+    }
+}
+
+impl From<&Sharding> for Sharding {
+    fn from(s: &Sharding) -> Self {
+        s.clone()
+    }
+}
+
+impl From<Device> for Sharding {
+    fn from(d: Device) -> Self {
+        Sharding::Single(SingleDeviceSharding(d))
+    }
+}
+
+impl From<&Device> for Sharding {
+    fn from(d: &Device) -> Self {
+        Sharding::Single(SingleDeviceSharding(d.clone()))
+    }
+}
+
+impl fmt::Display for NamedSharding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NamedSharding(mesh={}, spec={})", self.0.mesh, self.0.spec)
+    }
+}
+
+impl fmt::Display for SingleDeviceSharding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SingleDeviceSharding(device={})", self.0)
+    }
+}
+
+impl fmt::Display for Sharding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Sharding::Single(s) => s.fmt(f),
+            Sharding::Named(s) => s.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for NamedSharding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Debug for SingleDeviceSharding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Debug for Sharding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

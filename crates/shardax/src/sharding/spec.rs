@@ -1,0 +1,173 @@
+//! Partition specs: which mesh axes each dimension of an array is split over.
+
+use std::fmt;
+
+use smallvec::SmallVec;
+
+use crate::shape::AxisName;
+
+/// How one dimension is split.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum DimSpec {
+    /// Not split: every device along it has it whole.
+    #[default]
+    None,
+    /// Split over these axes, major first.
+    Axes(SmallVec<[AxisName; 1]>),
+    /// Left to the compiler (in constraints).
+    Unconstrained,
+}
+
+impl DimSpec {
+    pub fn axes(&self) -> &[AxisName] {
+        match self {
+            DimSpec::Axes(names) => names,
+            _ => &[],
+        }
+    }
+}
+
+/// Which mesh axes each dimension is split over; dimensions beyond the end are not split.
+///
+/// Written with the macro [`P!`](crate::P): `P!["i", None, ("j", "k")]`; `P![]` is replicated.
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+pub struct PartitionSpec(SmallVec<[DimSpec; 4]>);
+
+impl PartialEq<DimSpec> for &DimSpec {
+    fn eq(&self, other: &DimSpec) -> bool {
+        *self == other
+    }
+}
+
+impl PartitionSpec {
+    pub fn new(dims: impl IntoIterator<Item = DimSpec>) -> Self {
+        PartitionSpec(
+            dims.into_iter()
+                .map(|d| match d {
+                    DimSpec::Axes(a) if a.is_empty() => DimSpec::None,
+                    d => d,
+                })
+                .collect(),
+        )
+    }
+
+    pub fn dims(&self) -> &[DimSpec] {
+        &self.0
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The axes that split dimension `dim`.
+    pub fn axes(&self, dim: usize) -> &[AxisName] {
+        self.0.get(dim).map(DimSpec::axes).unwrap_or(&[])
+    }
+
+    /// Every axis that it names, in order.
+    pub fn all_axes(&self) -> impl Iterator<Item = AxisName> + '_ {
+        self.0.iter().flat_map(|d| d.axes().iter().copied())
+    }
+
+    /// The spec without trailing dimensions that are not split.
+    pub fn trimmed(&self) -> PartitionSpec {
+        let mut dims = self.0.clone();
+        while dims.last() == Some(&DimSpec::None) {
+            dims.pop();
+        }
+        PartitionSpec(dims)
+    }
+
+    /// The spec of an array of one more dimension, inserted at `at` and split over `axes`.
+    pub fn insert(&self, at: usize, axes: &[AxisName]) -> PartitionSpec {
+        let mut dims = self.0.clone();
+        if at > dims.len() {
+            dims.resize(at, DimSpec::None);
+        }
+        dims.insert(at, if axes.is_empty() { DimSpec::None } else { DimSpec::Axes(axes.iter().copied().collect()) });
+        PartitionSpec(dims)
+    }
+}
+
+/// What an entry of [`P!`](crate::P) may be: a name, several names, or `None`.
+pub trait IntoDimSpec {
+    fn into_dim_spec(self) -> DimSpec;
+}
+
+impl IntoDimSpec for DimSpec {
+    fn into_dim_spec(self) -> DimSpec {
+        self
+    }
+}
+
+impl IntoDimSpec for Option<&str> {
+    fn into_dim_spec(self) -> DimSpec {
+        self.map(IntoDimSpec::into_dim_spec).unwrap_or_default()
+    }
+}
+
+macro_rules! names_into_dim_spec {
+    ($([$($generics:tt)*] $t:ty: $self:ident => $names:expr;)*) => {$(
+        impl $($generics)* IntoDimSpec for $t {
+            fn into_dim_spec(self) -> DimSpec {
+                let $self = self;
+                DimSpec::Axes(SmallVec::from_iter($names))
+            }
+        }
+    )*};
+}
+
+names_into_dim_spec! {
+    [] &str: s => [AxisName::new(s)];
+    [] &String: s => [AxisName::new(s)];
+    [] AxisName: s => [s];
+    [] (&str,): s => [AxisName::new(s.0)];
+    [] (&str, &str): s => [AxisName::new(s.0), AxisName::new(s.1)];
+    [] (&str, &str, &str): s => [AxisName::new(s.0), AxisName::new(s.1), AxisName::new(s.2)];
+    [] &[AxisName]: s => s.iter().copied();
+    [<const N: usize>] [&str; N]: s => s.into_iter().map(AxisName::new);
+}
+
+/// Writes a [`PartitionSpec`]: `P!["i", None, ("j", "k")]`.
+#[macro_export]
+macro_rules! P {
+    ($($dim:expr),* $(,)?) => {
+        $crate::sharding::PartitionSpec::new([$($crate::sharding::IntoDimSpec::into_dim_spec($dim)),*])
+    };
+}
+
+/// `P('i', None, ('j', 'k'))`, as JAX prints it.
+impl fmt::Display for PartitionSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("P(")?;
+        for (i, dim) in self.0.iter().enumerate() {
+            if i > 0 {
+                f.write_str(", ")?;
+            }
+            match dim {
+                DimSpec::None => f.write_str("None")?,
+                DimSpec::Unconstrained => f.write_str("UNCONSTRAINED")?,
+                DimSpec::Axes(names) if names.len() == 1 => write!(f, "{:?}", names[0])?,
+                DimSpec::Axes(names) => {
+                    f.write_str("(")?;
+                    for (j, name) in names.iter().enumerate() {
+                        write!(f, "{}{name:?}", if j == 0 { "" } else { ", " })?;
+                    }
+                    f.write_str(")")?;
+                }
+            }
+        }
+        // A tuple of one, as Python writes it.
+        f.write_str(if self.0.len() == 1 { ",)" } else { ")" })
+    }
+}
+
+impl fmt::Debug for PartitionSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

@@ -1,0 +1,515 @@
+//! Trees: any Rust value that holds arrays, taken apart into leaves and put together again.
+//!
+//! [`Tree`] is implemented for [`Array`], tuples, `Vec`, arrays, `BTreeMap`, `Option`, `Box`, plain Rust
+//! numbers and [`Static`], and derived for structs and enums with `#[derive(Tree)]`. A plain number or
+//! a `Static` is no leaf: it is part of the structure, so a compiled function is made anew for each value.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Deref;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::array::Array;
+use crate::dtype::{Element, Scalar};
+use crate::error::{Result, bail, err};
+
+/// A value made of arrays: flattened into leaves and a [`TreeDef`], and rebuilt from them.
+pub trait Tree: Clone {
+    /// Appends the leaves and the structure of `self` to `out`.
+    fn flatten(&self, out: &mut Flat);
+
+    /// Rebuilds a value, reading as many nodes and leaves as [`flatten`](Tree::flatten) wrote.
+    fn unflatten(from: &mut Unflatten<'_>) -> Result<Self>;
+}
+
+/// A tree taken apart: its leaves in order, and its structure.
+#[derive(Clone, Debug, Default)]
+pub struct Flat {
+    pub leaves: SmallVec<[Array; 8]>,
+    pub def: TreeDef,
+}
+
+/// The structure of a tree without its leaves. Cheap to compare and to hash.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct TreeDef(SmallVec<[Token; 8]>);
+
+/// One step of a structure, in pre-order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Token {
+    Leaf,
+    Node(Node),
+    /// A plain Rust number.
+    Number(Scalar, &'static str),
+    Static(StaticValue),
+}
+
+/// A node of a tree and what its children are called.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Node {
+    /// A tuple, of so many children.
+    Tuple(usize),
+    /// A `Vec` or an array, of so many children.
+    List(usize),
+    /// A map; the keys in order.
+    Map(Arc<[String]>),
+    /// A struct or an enum's variant; the names of its fields in order.
+    Struct { name: &'static str, fields: &'static [&'static str] },
+    /// `Option::None`: no children.
+    None,
+}
+
+impl Node {
+    fn arity(&self) -> usize {
+        match self {
+            Node::Tuple(n) | Node::List(n) => *n,
+            Node::Map(keys) => keys.len(),
+            Node::Struct { fields, .. } => fields.len(),
+            Node::None => 0,
+        }
+    }
+
+    fn child_key(&self, i: usize) -> String {
+        match self {
+            Node::Tuple(_) | Node::List(_) | Node::None => format!("[{i}]"),
+            Node::Map(keys) => format!("[{:?}]", keys[i]),
+            Node::Struct { fields, .. } => format!(".{}", fields[i]),
+        }
+    }
+}
+
+/// A value of any type that takes part in the structure.
+#[derive(Clone)]
+struct StaticValue {
+    value: Arc<dyn Any + Send + Sync>,
+    hash: u64,
+    equal: fn(&dyn Any, &dyn Any) -> bool,
+    text: fn(&dyn Any, &mut fmt::Formatter<'_>) -> fmt::Result,
+}
+
+impl PartialEq for StaticValue {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash && (self.equal)(&*self.value, &*other.value)
+    }
+}
+
+impl Eq for StaticValue {}
+
+impl Hash for StaticValue {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.hash.hash(state);
+    }
+}
+
+impl fmt::Debug for StaticValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (self.text)(&*self.value, f)
+    }
+}
+
+impl Flat {
+    /// Takes `tree` apart.
+    pub fn of<T: Tree>(tree: &T) -> Self {
+        let mut flat = Flat::default();
+        tree.flatten(&mut flat);
+        flat
+    }
+
+    /// Writes a node; its children must follow.
+    pub fn node(&mut self, node: Node) {
+        self.def.0.push(Token::Node(node));
+    }
+
+    pub fn leaf(&mut self, array: Array) {
+        self.def.0.push(Token::Leaf);
+        self.leaves.push(array);
+    }
+
+    /// Puts the tree together again.
+    pub fn build<T: Tree>(&self) -> Result<T> {
+        unflatten(&self.def, &self.leaves)
+    }
+}
+
+impl TreeDef {
+    pub fn leaf_count(&self) -> usize {
+        self.0.iter().filter(|t| matches!(t, Token::Leaf)).count()
+    }
+
+    /// The key path of each leaf, as `.conv1.kernel`, `[0]` or `["image"]`.
+    pub fn paths(&self) -> Vec<String> {
+        let mut paths = Vec::new();
+        self.walk(&mut 0, String::new(), &mut |path, token| {
+            if matches!(token, Token::Leaf) {
+                paths.push(path.to_owned());
+            }
+        });
+        paths
+    }
+
+    /// The leaves below each child of the root node: how many, in order. `None` where the root has no children.
+    pub(crate) fn root_children(&self) -> Option<Vec<(String, TreeDef)>> {
+        let Some(Token::Node(node)) = self.0.first() else { return None };
+        let mut at = 1;
+        Some(
+            (0..node.arity())
+                .map(|i| {
+                    let start = at;
+                    self.skip(&mut at);
+                    (node.child_key(i), TreeDef(self.0[start..at].iter().cloned().collect()))
+                })
+                .collect(),
+        )
+    }
+
+    fn skip(&self, at: &mut usize) {
+        let arity = match &self.0[*at] {
+            Token::Node(node) => node.arity(),
+            _ => 0,
+        };
+        *at += 1;
+        for _ in 0..arity {
+            self.skip(at);
+        }
+    }
+
+    fn walk(&self, at: &mut usize, path: String, visit: &mut dyn FnMut(&str, &Token)) {
+        let Some(token) = self.0.get(*at) else { return };
+        visit(&path, token);
+        *at += 1;
+        if let Token::Node(node) = token {
+            for i in 0..node.arity() {
+                self.walk(at, format!("{path}{}", node.child_key(i)), visit);
+            }
+        }
+    }
+
+    /// Where two structures first differ: the key path and the two sides.
+    fn difference(&self, other: &TreeDef) -> String {
+        let list = |def: &TreeDef| {
+            let mut out = Vec::new();
+            def.walk(&mut 0, String::new(), &mut |path, token| {
+                let what = match token {
+                    Token::Leaf => "an array".to_owned(),
+                    Token::Node(Node::Tuple(n)) => format!("a tuple of {n}"),
+                    Token::Node(Node::List(n)) => format!("a list of {n}"),
+                    Token::Node(Node::Map(keys)) => format!("a map with keys {keys:?}"),
+                    Token::Node(Node::Struct { name, .. }) => format!("a {name}"),
+                    Token::Node(Node::None) => "None".to_owned(),
+                    Token::Number(value, _) => format!("the number {value:?}"),
+                    Token::Static(value) => format!("the static value {value:?}"),
+                };
+                out.push((path.to_owned(), what));
+            });
+            out
+        };
+        for (a, b) in list(self).into_iter().zip(list(other)) {
+            if a != b {
+                let path = if a.0.is_empty() { "the root".to_owned() } else { format!("`{}`", a.0) };
+                return format!("at {path} one has {}, the other {}", a.1, b.1);
+            }
+        }
+        "one has more children than the other".to_owned()
+    }
+}
+
+/// Reads a flattened tree from its start.
+pub struct Unflatten<'a> {
+    tokens: std::slice::Iter<'a, Token>,
+    leaves: std::slice::Iter<'a, Array>,
+}
+
+impl Unflatten<'_> {
+    pub fn leaf(&mut self) -> Result<Array> {
+        match (self.tokens.next(), self.leaves.next()) {
+            (Some(Token::Leaf), Some(array)) => Ok(array.clone()),
+            (token, _) => Err(mismatch("an array", token)),
+        }
+    }
+
+    /// The next node, which must be a struct or variant of this type.
+    pub fn node(&mut self) -> Result<Node> {
+        match self.tokens.next() {
+            Some(Token::Node(node)) => Ok(node.clone()),
+            token => Err(mismatch("a node", token)),
+        }
+    }
+
+    /// The next node, checked to be `node`.
+    pub fn expect(&mut self, node: Node) -> Result<()> {
+        let found = self.node()?;
+        if found == node { Ok(()) } else { Err(err!(Type, "tree structure mismatch: expected {node:?}, found {found:?}")) }
+    }
+}
+
+fn mismatch(expected: &str, found: Option<&Token>) -> crate::Error {
+    err!(Type, "tree structure mismatch: expected {expected}, found {found:?}")
+}
+
+/// Rebuilds a tree of type `T`.
+pub fn unflatten<T: Tree>(def: &TreeDef, leaves: &[Array]) -> Result<T> {
+    let mut from = Unflatten { tokens: def.0.iter(), leaves: leaves.iter() };
+    let tree = T::unflatten(&mut from)?;
+    if from.tokens.next().is_some() || from.leaves.next().is_some() {
+        bail!(Type, "tree structure mismatch: the structure has more nodes or leaves than the type takes");
+    }
+    Ok(tree)
+}
+
+/// The leaves of `tree`, in order.
+pub fn leaves<T: Tree>(tree: &T) -> Vec<Array> {
+    Flat::of(tree).leaves.into_vec()
+}
+
+/// The structure of `tree`.
+pub fn structure<T: Tree>(tree: &T) -> TreeDef {
+    Flat::of(tree).def
+}
+
+/// The leaves of `tree` with their key paths.
+pub fn leaves_with_path<T: Tree>(tree: &T) -> Vec<(String, Array)> {
+    let flat = Flat::of(tree);
+    flat.def.paths().into_iter().zip(flat.leaves).collect()
+}
+
+/// Applies `f` to every leaf.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let doubled = tree::map(|x| x * 2, (array([1, 2]), vec![array([3])]))?;
+/// assert_eq!(doubled.0.to_vec::<i32>()?, [2, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn map<T: Tree>(mut f: impl FnMut(Array) -> Array, tree: T) -> Result<T> {
+    let mut flat = Flat::of(&tree);
+    for leaf in &mut flat.leaves {
+        *leaf = f(leaf.clone());
+    }
+    flat.build()
+}
+
+/// Applies `f` to the leaves of two trees of one structure, pairwise.
+///
+/// An error names the first key path at which the structures differ.
+pub fn map2<T: Tree>(mut f: impl FnMut(Array, Array) -> Array, a: T, b: T) -> Result<T> {
+    let (mut a, b) = (Flat::of(&a), Flat::of(&b));
+    same_structure(&a.def, &b.def)?;
+    for (x, y) in a.leaves.iter_mut().zip(b.leaves) {
+        *x = f(x.clone(), y);
+    }
+    a.build()
+}
+
+/// Applies `f` to the leaves of three trees of one structure.
+pub fn map3<T: Tree>(mut f: impl FnMut(Array, Array, Array) -> Array, a: T, b: T, c: T) -> Result<T> {
+    let (mut a, b, c) = (Flat::of(&a), Flat::of(&b), Flat::of(&c));
+    same_structure(&a.def, &b.def)?;
+    same_structure(&a.def, &c.def)?;
+    for ((x, y), z) in a.leaves.iter_mut().zip(b.leaves).zip(c.leaves) {
+        *x = f(x.clone(), y, z);
+    }
+    a.build()
+}
+
+pub(crate) fn same_structure(a: &TreeDef, b: &TreeDef) -> Result<()> {
+    if a == b {
+        return Ok(());
+    }
+    Err(err!(Type, "trees of different structure: {}", a.difference(b)))
+}
+
+impl Tree for Array {
+    fn flatten(&self, out: &mut Flat) {
+        out.leaf(self.clone());
+    }
+    fn unflatten(from: &mut Unflatten<'_>) -> Result<Self> {
+        from.leaf()
+    }
+}
+
+impl<T: Tree> Tree for Vec<T> {
+    fn flatten(&self, out: &mut Flat) {
+        out.node(Node::List(self.len()));
+        self.iter().for_each(|x| x.flatten(out));
+    }
+    fn unflatten(from: &mut Unflatten<'_>) -> Result<Self> {
+        match from.node()? {
+            Node::List(n) => (0..n).map(|_| T::unflatten(from)).collect(),
+            other => Err(err!(Type, "tree structure mismatch: expected a list, found {other:?}")),
+        }
+    }
+}
+
+impl<T: Tree, const N: usize> Tree for [T; N] {
+    fn flatten(&self, out: &mut Flat) {
+        out.node(Node::List(N));
+        self.iter().for_each(|x| x.flatten(out));
+    }
+    fn unflatten(from: &mut Unflatten<'_>) -> Result<Self> {
+        from.expect(Node::List(N))?;
+        let items: Vec<T> = (0..N).map(|_| T::unflatten(from)).collect::<Result<_>>()?;
+        items.try_into().map_err(|_| err!(Type, "tree structure mismatch: expected a list of {N}"))
+    }
+}
+
+impl<K, T> Tree for BTreeMap<K, T>
+where
+    K: Ord + Clone + fmt::Display + std::str::FromStr,
+    T: Tree,
+{
+    fn flatten(&self, out: &mut Flat) {
+        out.node(Node::Map(self.keys().map(|k| k.to_string()).collect()));
+        self.values().for_each(|x| x.flatten(out));
+    }
+    fn unflatten(from: &mut Unflatten<'_>) -> Result<Self> {
+        let Node::Map(keys) = from.node()? else { bail!(Type, "tree structure mismatch: expected a map") };
+        keys.iter()
+            .map(|key| {
+                let parsed = key.parse().map_err(|_| err!(Type, "map key {key:?} does not read back as its type"))?;
+                Ok((parsed, T::unflatten(from)?))
+            })
+            .collect()
+    }
+}
+
+impl<T: Tree> Tree for Option<T> {
+    fn flatten(&self, out: &mut Flat) {
+        match self {
+            // `Some` is a tuple of one, so that `Some(None)` and `None` differ.
+            Some(x) => {
+                out.node(Node::Tuple(1));
+                x.flatten(out);
+            }
+            None => out.node(Node::None),
+        }
+    }
+    fn unflatten(from: &mut Unflatten<'_>) -> Result<Self> {
+        match from.node()? {
+            Node::None => Ok(None),
+            _ => T::unflatten(from).map(Some),
+        }
+    }
+}
+
+impl<T: Tree> Tree for Box<T> {
+    fn flatten(&self, out: &mut Flat) {
+        (**self).flatten(out);
+    }
+    fn unflatten(from: &mut Unflatten<'_>) -> Result<Self> {
+        T::unflatten(from).map(Box::new)
+    }
+}
+
+macro_rules! tuple_trees {
+    ($(($n:literal $($t:ident $i:tt),*))*) => {$(
+        impl<$($t: Tree),*> Tree for ($($t,)*) {
+            fn flatten(&self, out: &mut Flat) {
+                out.node(Node::Tuple($n));
+                $(self.$i.flatten(out);)*
+            }
+            fn unflatten(from: &mut Unflatten<'_>) -> Result<Self> {
+                from.expect(Node::Tuple($n))?;
+                Ok(($($t::unflatten(from)?,)*))
+            }
+        }
+    )*};
+}
+
+tuple_trees! {
+    (0)
+    (1 A 0)
+    (2 A 0, B 1)
+    (3 A 0, B 1, C 2)
+    (4 A 0, B 1, C 2, D 3)
+    (5 A 0, B 1, C 2, D 3, E 4)
+    (6 A 0, B 1, C 2, D 3, E 4, F 5)
+    (7 A 0, B 1, C 2, D 3, E 4, F 5, G 6)
+    (8 A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7)
+}
+
+macro_rules! number_trees {
+    ($($t:ty, |$v:ident| $back:expr;)*) => {$(
+        impl Tree for $t {
+            fn flatten(&self, out: &mut Flat) {
+                out.def.0.push(Token::Number(Element::to_scalar(*self), stringify!($t)));
+            }
+            fn unflatten(from: &mut Unflatten<'_>) -> Result<Self> {
+                match from.tokens.next() {
+                    Some(Token::Number($v, stringify!($t))) => Ok($back),
+                    token => Err(mismatch(concat!("a number of type ", stringify!($t)), token)),
+                }
+            }
+        }
+    )*};
+}
+
+number_trees! {
+    bool, |v| !v.is_zero();
+    i8, |v| v.to_i128() as i8;
+    i16, |v| v.to_i128() as i16;
+    i32, |v| v.to_i128() as i32;
+    i64, |v| v.to_i128() as i64;
+    u8, |v| v.to_i128() as u8;
+    u16, |v| v.to_i128() as u16;
+    u32, |v| v.to_i128() as u32;
+    u64, |v| v.to_i128() as u64;
+    f32, |v| v.to_f64() as f32;
+    f64, |v| v.to_f64();
+}
+
+impl Tree for usize {
+    fn flatten(&self, out: &mut Flat) {
+        out.def.0.push(Token::Number(Scalar::Int(*self as i128), "usize"));
+    }
+    fn unflatten(from: &mut Unflatten<'_>) -> Result<Self> {
+        match from.tokens.next() {
+            Some(Token::Number(v, "usize")) => Ok(v.to_i128() as usize),
+            token => Err(mismatch("a number of type usize", token)),
+        }
+    }
+}
+
+/// A value that is part of a function's structure rather than its data: configuration, a flag, a name.
+///
+/// A compiled function is made anew for each value. The type must compare and hash.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Static<T>(pub T);
+
+impl<T> Deref for Static<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> Tree for Static<T>
+where
+    T: Clone + Eq + Hash + fmt::Debug + Send + Sync + 'static,
+{
+    fn flatten(&self, out: &mut Flat) {
+        let mut hasher = DefaultHasher::new();
+        self.0.hash(&mut hasher);
+        out.def.0.push(Token::Static(StaticValue {
+            value: Arc::new(self.0.clone()),
+            hash: hasher.finish(),
+            equal: |a, b| matches!((a.downcast_ref::<T>(), b.downcast_ref::<T>()), (Some(a), Some(b)) if a == b),
+            text: |v, f| match v.downcast_ref::<T>() {
+                Some(v) => v.fmt(f),
+                None => f.write_str("?"),
+            },
+        }));
+    }
+    fn unflatten(from: &mut Unflatten<'_>) -> Result<Self> {
+        match from.tokens.next() {
+            Some(Token::Static(v)) => match v.value.downcast_ref::<T>() {
+                Some(v) => Ok(Static(v.clone())),
+                None => Err(err!(Type, "static value {v:?} is not a {}", std::any::type_name::<T>())),
+            },
+            token => Err(mismatch("a static value", token)),
+        }
+    }
+}
