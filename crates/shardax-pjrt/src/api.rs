@@ -75,11 +75,6 @@ impl Api {
         }
     }
 
-    /// Whether the plugin has the function that takes `C`.
-    pub(crate) fn has<C: Call>(&self) -> bool {
-        self.table[C::INDEX].is_some()
-    }
-
     #[cold]
     fn missing(&self, name: &str) -> Error {
         let (major, minor) = self.version;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use crate::api::{Api, slice, text};
 use crate::buffer::Buffer;
@@ -294,6 +294,21 @@ impl ClientInner {
                     "the plugin named a device that it did not list",
                 )
             })
+    }
+
+    /// Number for a launch on several devices.
+    ///
+    /// The CPU plugin matches the participants of a collective by this number, the device ids and the collective's
+    /// channel, in one table for the whole process. Two clients that run at the same time under the same number meet
+    /// in each other's collectives: wrong results or a crash. Other platforms compare the number between processes,
+    /// which only those could agree on.
+    #[inline]
+    pub(crate) fn launch_id(&self) -> i32 {
+        static NEXT: AtomicI32 = AtomicI32::new(1);
+        if !self.is_cpu {
+            return 0;
+        }
+        (NEXT.fetch_add(1, Ordering::Relaxed) & i32::MAX).max(1)
     }
 
     /// Refuses launches on several devices once one has failed in a plugin that would hang in the next.

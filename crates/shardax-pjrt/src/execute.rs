@@ -89,7 +89,11 @@ impl Executable {
             recv_callbacks: std::ptr::null_mut(),
             num_send_ops: 0,
             num_recv_ops: 0,
-            launch_id: 0,
+            launch_id: if devices.len() > 1 {
+                self.client.inner.launch_id()
+            } else {
+                0
+            },
             non_donatable_input_indices: std::ptr::null(),
             num_non_donatable_input_indices: 0,
             context: std::ptr::null_mut(),

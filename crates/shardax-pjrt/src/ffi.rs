@@ -1,1 +1,590 @@
-//! Functions of the host that compiled programs call (XLA FFI).
+//! Functions of this program that compiled programs call (XLA's FFI), on host memory.
+//!
+//! A registered function is named in a program by `stablehlo.custom_call` with `api_version = 4`; the attributes are
+//! its `backend_config`:
+//!
+//! ```mlir
+//! %y = stablehlo.custom_call @scale(%x) {api_version = 4 : i32, backend_config = {by = 3.0 : f32}}
+//!     : (tensor<4xf32>) -> tensor<4xf32>
+//! ```
+//!
+//! It is called on a thread of the plugin, on several at once when several devices come to it, and may block.
+
+use std::collections::HashSet;
+use std::ffi::{c_char, c_int, c_void};
+use std::fmt;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use smallvec::SmallVec;
+
+use crate::api::slice;
+use crate::element::{ElementType, dense_byte_size};
+use crate::error::{Code, Error, Result};
+use crate::event::guard_callback;
+use crate::plugin::Plugin;
+use crate::raw::{RawError, RawExtension};
+
+/// How many functions one process can register.
+pub const MAX_HANDLERS: usize = 64;
+
+type Handler = Box<dyn Fn(&mut CallFrame<'_>) -> std::result::Result<(), String> + Send + Sync>;
+
+/// Makes `handler` callable as `name` from programs that run on host memory, for the life of the process.
+///
+/// An `Err` or a panic of the handler becomes the error of the execution's results. Where several devices run the
+/// program, an error on one does not stop the others, so a program should not have a collective wait for such a result.
+///
+/// # Errors
+/// The plugin has no FFI, the name is taken, or [`MAX_HANDLERS`] functions are registered already.
+pub fn register<F>(plugin: &Plugin, name: &str, handler: F) -> Result<()>
+where
+    F: Fn(&mut CallFrame<'_>) -> std::result::Result<(), String> + Send + Sync + 'static,
+{
+    #[derive(Default)]
+    struct Registered {
+        slots: usize,
+        names: HashSet<(PathBuf, String)>,
+    }
+    static REGISTERED: OnceLock<Mutex<Registered>> = OnceLock::new();
+    const FFI_EXTENSION: i32 = 5;
+    const PLATFORM: &str = "Host";
+
+    let extension = plugin
+        .api()
+        .extension(FFI_EXTENSION)
+        .map(|extension| extension.cast::<RawFfiExtension>())
+        // SAFETY: extensions live for ever and this kind has this layout, as far as its size says.
+        .filter(
+            |&extension| unsafe { (*extension).base.struct_size } >= size_of::<RawFfiExtension>(),
+        )
+        // SAFETY: as above.
+        .and_then(|extension| unsafe { (*extension).register_handler });
+    let Some(register) = extension else {
+        return Err(Error::new(
+            Code::Unimplemented,
+            "this plugin has no FFI, so programs cannot call back",
+        ));
+    };
+
+    // Held throughout: the plugin probes the handler during registration.
+    let mut names = NAMES
+        .get_or_init(Default::default)
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    let key = (plugin.path().to_owned(), name.to_owned());
+    if all.names.contains(&key) {
+        return Err(Error::new(
+            Code::AlreadyExists,
+            format!("a function named {name:?} is registered already"),
+        ));
+    }
+    let slot = all.slots;
+    if slot >= MAX_HANDLERS {
+        return Err(Error::new(
+            Code::ResourceExhausted,
+            format!("{MAX_HANDLERS} functions are registered, and there is room for no more"),
+        ));
+    }
+    // A slot is used once, also when the registration fails: the plugin may have kept the address.
+    all.slots += 1;
+    let _ = HANDLERS[slot].set(Box::new(handler));
+    let mut args = RawRegister {
+        struct_size: size_of::<RawRegister>(),
+        name: name.as_ptr().cast(),
+        name_size: name.len(),
+        handler: TRAMPOLINES[slot] as *const c_void,
+        platform: PLATFORM.as_ptr().cast(),
+        platform_size: PLATFORM.len(),
+        traits: 0,
+    };
+    // SAFETY: the texts live through the call, the trampoline for ever.
+    let error = unsafe { register(&raw mut args) };
+    if !error.is_null() {
+        return Err(plugin.api().take_error(error, "PJRT_FFI_Register_Handler"));
+    }
+    all.names.insert(key);
+    Ok(())
+}
+
+/// One call from a program: what it was given, where results go, the call's attributes.
+pub struct CallFrame<'a> {
+    args: SmallVec<[Arg<'a>; 8]>,
+    results: SmallVec<[Ret<'a>; 4]>,
+    frame: &'a RawFrame,
+}
+
+/// An argument: dense, row-major.
+#[derive(Clone, Copy, Debug)]
+pub struct Arg<'a> {
+    pub ty: ElementType,
+    pub dims: &'a [i64],
+    pub data: &'a [u8],
+}
+
+/// A result to write: dense, row-major.
+#[derive(Debug)]
+pub struct Ret<'a> {
+    pub ty: ElementType,
+    pub dims: &'a [i64],
+    pub data: &'a mut [u8],
+}
+
+/// An attribute of the call.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Attr<'a> {
+    Scalar(ElementType, &'a [u8]),
+    Array(ElementType, &'a [u8]),
+    String(&'a str),
+    Dictionary(Vec<(&'a str, Attr<'a>)>),
+}
+
+impl<'a> CallFrame<'a> {
+    /// The arguments.
+    pub fn args(&self) -> &[Arg<'a>] {
+        &self.args
+    }
+
+    /// The results to write.
+    pub fn rets(&mut self) -> &mut [Ret<'a>] {
+        &mut self.results
+    }
+
+    /// Arguments and results at once.
+    pub fn split(&mut self) -> (&[Arg<'a>], &mut [Ret<'a>]) {
+        (&self.args, &mut self.results)
+    }
+
+    /// The attribute of this name.
+    pub fn attr(&self, name: &str) -> Option<Attr<'a>> {
+        self.attrs()
+            .into_iter()
+            .find(|(n, _)| *n == name)
+            .map(|(_, attr)| attr)
+    }
+
+    /// All attributes, by name.
+    pub fn attrs(&self) -> Vec<(&'a str, Attr<'a>)> {
+        // SAFETY: the frame lives through the call, and with it its attributes.
+        unsafe { read_attrs(&self.frame.attrs) }
+    }
+
+    /// Number of the device that the program runs on; `None` when the plugin does not tell.
+    pub fn device_ordinal(&self) -> Option<i32> {
+        #[repr(C)]
+        struct Args {
+            struct_size: usize,
+            extension: *mut c_void,
+            context: *mut c_void,
+            ordinal: i32,
+        }
+        let mut args = Args {
+            struct_size: std::mem::offset_of!(Args, ordinal) + size_of::<i32>(),
+            extension: std::ptr::null_mut(),
+            context: self.frame.context,
+            ordinal: -1,
+        };
+        // SAFETY: the API table is live and as long as it says; this entry takes these arguments.
+        unsafe {
+            let api = self.frame.api.as_ref()?;
+            if api.struct_size < size_of::<RawFfiApi>() {
+                return None;
+            }
+            let error = api.device_ordinal_get?((&raw mut args).cast());
+            if !error.is_null() {
+                return None; // no way to learn more; a tiny leak in a case that does not happen
+            }
+        }
+        Some(args.ordinal)
+    }
+}
+
+impl fmt::Debug for CallFrame<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallFrame")
+            .field("args", &self.args.len())
+            .field("rets", &self.results.len())
+            .finish()
+    }
+}
+
+impl Attr<'_> {
+    /// An integer or boolean scalar.
+    pub fn as_i64(&self) -> Option<i64> {
+        match *self {
+            Attr::Scalar(ty, bytes) => integer(ty, bytes),
+            _ => None,
+        }
+    }
+
+    /// An `f32` or `f64` scalar.
+    pub fn as_f64(&self) -> Option<f64> {
+        match *self {
+            Attr::Scalar(ElementType::F32, bytes) => {
+                Some(f32::from_ne_bytes(bytes.try_into().ok()?).into())
+            }
+            Attr::Scalar(ElementType::F64, bytes) => {
+                Some(f64::from_ne_bytes(bytes.try_into().ok()?))
+            }
+            _ => None,
+        }
+    }
+
+    /// An array of integers or booleans.
+    pub fn as_i64s(&self) -> Option<Vec<i64>> {
+        match *self {
+            Attr::Array(ty, bytes) => bytes
+                .chunks_exact(ty.byte_size())
+                .map(|b| integer(ty, b))
+                .collect(),
+            _ => None,
+        }
+    }
+
+    pub fn as_str(&self) -> Option<&str> {
+        match *self {
+            Attr::String(text) => Some(text),
+            _ => None,
+        }
+    }
+}
+
+fn integer(ty: ElementType, bytes: &[u8]) -> Option<i64> {
+    Some(match ty {
+        ElementType::Pred | ElementType::U8 => (*bytes.first()?).into(),
+        ElementType::S8 => i8::from_ne_bytes(bytes.try_into().ok()?).into(),
+        ElementType::S16 => i16::from_ne_bytes(bytes.try_into().ok()?).into(),
+        ElementType::U16 => u16::from_ne_bytes(bytes.try_into().ok()?).into(),
+        ElementType::S32 => i32::from_ne_bytes(bytes.try_into().ok()?).into(),
+        ElementType::U32 => u32::from_ne_bytes(bytes.try_into().ok()?).into(),
+        ElementType::S64 => i64::from_ne_bytes(bytes.try_into().ok()?),
+        ElementType::U64 => u64::from_ne_bytes(bytes.try_into().ok()?).try_into().ok()?,
+        _ => return None,
+    })
+}
+
+static HANDLERS: [OnceLock<Handler>; MAX_HANDLERS] = [const { OnceLock::new() }; MAX_HANDLERS];
+
+type RawHandler = unsafe extern "C" fn(*mut RawFrame) -> *mut c_void;
+
+/// XLA passes a handler nothing by which to know itself, so each has a function of its own.
+unsafe extern "C" fn trampoline<const SLOT: usize>(frame: *mut RawFrame) -> *mut c_void {
+    // SAFETY: XLA passes a frame that lives through the call.
+    unsafe { enter(SLOT, &*frame) }
+}
+
+macro_rules! trampolines {
+    ($( $slot:literal )*) => { [$( trampoline::<$slot>, )*] };
+}
+#[rustfmt::skip]
+static TRAMPOLINES: [RawHandler; MAX_HANDLERS] = trampolines![
+    0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31
+    32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63
+];
+
+/// # Safety
+/// `frame` is a frame that XLA made, and what it points to lives through the call.
+unsafe fn enter(slot: usize, frame: &RawFrame) -> *mut c_void {
+    const EXECUTE: c_int = 3;
+    // SAFETY: promised by the caller.
+    unsafe {
+        if answer_probe(frame) || frame.stage != EXECUTE {
+            return std::ptr::null_mut();
+        }
+        let result = guard_callback(|| {
+            let handler = HANDLERS[slot]
+                .get()
+                .ok_or_else(|| "the handler is gone".to_owned())?;
+            let mut call = read_frame(frame)?;
+            handler(&mut call)
+        });
+        match result {
+            Ok(Ok(())) => std::ptr::null_mut(),
+            Ok(Err(message)) => make_error(frame, message),
+            Err(panic) => {
+                let text = panic
+                    .downcast_ref::<String>()
+                    .map(String::as_str)
+                    .or_else(|| panic.downcast_ref::<&str>().copied())
+                    .unwrap_or("no message");
+                make_error(frame, format!("the handler panicked: {text}"))
+            }
+        }
+    }
+}
+
+/// At registration XLA calls a handler once to learn which version of the FFI it was made for.
+unsafe fn answer_probe(frame: &RawFrame) -> bool {
+    const METADATA: c_int = 1;
+    let mut next = frame.extension.cast_mut();
+    while !next.is_null() {
+        // SAFETY: XLA's chain of extensions ends in null; this kind has this layout.
+        unsafe {
+            if (*next).base.kind == METADATA {
+                if let Some(metadata) = (*next).metadata.as_mut() {
+                    // The layouts used here have not changed within major version 0, and XLA asks for its own minor.
+                    metadata.major = 0;
+                    metadata.minor = frame.api.as_ref().map_or(2, |api| api.minor);
+                    metadata.traits = 0;
+                }
+                return true;
+            }
+            next = (*next).base.next.cast_mut().cast();
+        }
+    }
+    false
+}
+
+unsafe fn read_frame(frame: &RawFrame) -> std::result::Result<CallFrame<'_>, String> {
+    const BUFFER: c_int = 1;
+    const TOKEN: c_int = 17;
+    let mut call = CallFrame {
+        args: SmallVec::new(),
+        results: SmallVec::new(),
+        frame,
+    };
+    let mut read: SmallVec<[Range<usize>; 8]> = SmallVec::new();
+    let mut written: SmallVec<[Range<usize>; 4]> = SmallVec::new();
+    // SAFETY: the lists are as long as they say and their buffers live through the call.
+    unsafe {
+        let lists = [(&frame.args, false), (&frame.results, true)];
+        for (list, is_result) in lists {
+            let len = usize::try_from(list.len).unwrap_or(0);
+            for (&kind, &item) in slice(list.kinds, len).iter().zip(slice(list.items, len)) {
+                let buffer = &*item.cast::<RawFfiBuffer>();
+                if kind == BUFFER && buffer.dtype == TOKEN {
+                    continue; // orders calls, carries nothing
+                }
+                let ty = ElementType::from_xla(buffer.dtype)
+                    .filter(|ty| kind == BUFFER && !ty.is_sub_byte());
+                let ty = ty.ok_or_else(|| {
+                    format!("XLA type {} cannot be passed to a handler", buffer.dtype)
+                })?;
+                let dims = slice(buffer.dims, usize::try_from(buffer.rank).unwrap_or(0));
+                let len = dense_byte_size(ty, dims).ok_or("an array has an impossible shape")?;
+                // An address that is valid for no bytes at all.
+                let start = if len == 0 {
+                    std::ptr::dangling_mut()
+                } else {
+                    buffer.data.cast::<u8>()
+                };
+                let range = start as usize..start as usize + len;
+                if is_result {
+                    written.push(range);
+                    let data = std::slice::from_raw_parts_mut(start, len);
+                    call.results.push(Ret { ty, dims, data });
+                } else {
+                    read.push(range);
+                    call.args.push(Arg {
+                        ty,
+                        dims,
+                        data: std::slice::from_raw_parts(start, len),
+                    });
+                }
+            }
+        }
+    }
+    for (i, to) in written.iter().enumerate() {
+        let overlaps = |other: &Range<usize>| other.start < to.end && to.start < other.end;
+        if read.iter().any(overlaps) || written[..i].iter().any(overlaps) {
+            return Err(
+                "a result shares its memory with another array; remove output_operand_aliases"
+                    .into(),
+            );
+        }
+    }
+    Ok(call)
+}
+
+unsafe fn read_attrs<'a>(attrs: &RawFfiAttrs) -> Vec<(&'a str, Attr<'a>)> {
+    let len = usize::try_from(attrs.len).unwrap_or(0);
+    // SAFETY: promised by the caller: the three lists have this length and live through the call, and each attribute
+    // has the layout of its kind.
+    unsafe {
+        let span = |span: &RawSpan| {
+            std::str::from_utf8(slice(span.data.cast::<u8>(), span.len)).unwrap_or("")
+        };
+        let kinds = slice(attrs.kinds, len);
+        let (names, values) = (slice(attrs.names, len), slice(attrs.values, len));
+        let mut all = Vec::with_capacity(len);
+        for i in 0..len {
+            let attr = match kinds[i] {
+                1 => {
+                    let array = &*values[i].cast::<RawFfiArray>();
+                    ElementType::from_xla(array.dtype).map(|ty| {
+                        Attr::Array(ty, slice(array.data.cast(), array.len * ty.byte_size()))
+                    })
+                }
+                2 => Some(Attr::Dictionary(read_attrs(
+                    &*values[i].cast::<RawFfiAttrs>(),
+                ))),
+                3 => {
+                    let scalar = &*values[i].cast::<RawFfiScalar>();
+                    ElementType::from_xla(scalar.dtype)
+                        .map(|ty| Attr::Scalar(ty, slice(scalar.value.cast(), ty.byte_size())))
+                }
+                4 => Some(Attr::String(span(&*values[i].cast::<RawSpan>()))),
+                _ => None,
+            };
+            if let Some(attr) = attr {
+                all.push((span(&*names[i]), attr));
+            }
+        }
+        all
+    }
+}
+
+unsafe fn make_error(frame: &RawFrame, message: String) -> *mut c_void {
+    #[repr(C)]
+    struct Args {
+        struct_size: usize,
+        extension: *mut c_void,
+        message: *const c_char,
+        code: c_int,
+    }
+    let message: Vec<u8> = message
+        .into_bytes()
+        .into_iter()
+        .filter(|&b| b != 0)
+        .chain([0])
+        .collect();
+    let mut args = Args {
+        struct_size: std::mem::offset_of!(Args, code) + size_of::<c_int>(),
+        extension: std::ptr::null_mut(),
+        message: message.as_ptr().cast(),
+        code: Code::Internal as c_int,
+    };
+    // SAFETY: the table is live; the entry copies the message.
+    unsafe {
+        match frame.api.as_ref().and_then(|api| api.error_create) {
+            Some(create) => create((&raw mut args).cast()),
+            None => std::ptr::null_mut(),
+        }
+    }
+}
+
+#[repr(C)]
+struct RawFfiExtension {
+    base: RawExtension,
+    type_register: *mut c_void,
+    user_data_add: *mut c_void,
+    register_handler: Option<unsafe extern "C" fn(*mut RawRegister) -> *mut RawError>,
+}
+
+#[repr(C)]
+struct RawRegister {
+    struct_size: usize,
+    name: *const c_char,
+    name_size: usize,
+    handler: *const c_void,
+    platform: *const c_char,
+    platform_size: usize,
+    traits: u32,
+}
+
+type RawFfiFn = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
+
+/// The table that handlers get; only the entries used have names.
+#[repr(C)]
+struct RawFfiApi {
+    struct_size: usize,
+    extension: *mut c_void,
+    version_size: usize,
+    version_extension: *mut c_void,
+    major: c_int,
+    minor: c_int,
+    internal: *mut c_void,
+    error_create: Option<RawFfiFn>,
+    between: [Option<RawFfiFn>; 16],
+    device_ordinal_get: Option<RawFfiFn>,
+}
+
+#[repr(C)]
+struct RawFrame {
+    struct_size: usize,
+    extension: *const RawMetadataExtension,
+    api: *const RawFfiApi,
+    context: *mut c_void,
+    stage: c_int,
+    args: RawFfiList,
+    results: RawFfiList,
+    attrs: RawFfiAttrs,
+    future: *mut c_void,
+}
+
+#[repr(C)]
+struct RawMetadataExtension {
+    base: RawExtension,
+    metadata: *mut RawMetadata,
+}
+
+#[repr(C)]
+struct RawMetadata {
+    struct_size: usize,
+    version_size: usize,
+    version_extension: *mut c_void,
+    major: c_int,
+    minor: c_int,
+    traits: u32,
+}
+
+#[repr(C)]
+struct RawFfiList {
+    struct_size: usize,
+    extension: *mut c_void,
+    len: i64,
+    kinds: *const c_int,
+    items: *const *mut c_void,
+}
+
+#[repr(C)]
+struct RawFfiAttrs {
+    struct_size: usize,
+    extension: *mut c_void,
+    len: i64,
+    kinds: *const c_int,
+    names: *const *const RawSpan,
+    values: *const *mut c_void,
+}
+
+#[repr(C)]
+struct RawFfiBuffer {
+    struct_size: usize,
+    extension: *mut c_void,
+    dtype: c_int,
+    data: *mut c_void,
+    rank: i64,
+    dims: *const i64,
+}
+
+#[repr(C)]
+struct RawSpan {
+    data: *const c_char,
+    len: usize,
+}
+
+#[repr(C)]
+struct RawFfiArray {
+    dtype: c_int,
+    len: usize,
+    data: *const c_void,
+}
+
+#[repr(C)]
+struct RawFfiScalar {
+    dtype: c_int,
+    value: *const c_void,
+}
+
+// The sizes measured in the plugin; a slip in a definition above would otherwise show as a crash.
+const _: () = {
+    assert!(size_of::<RawFrame>() == 176);
+    assert!(std::mem::offset_of!(RawFrame, args) == 40);
+    assert!(std::mem::offset_of!(RawFrame, results) == 80);
+    assert!(std::mem::offset_of!(RawFrame, attrs) == 120);
+    assert!(size_of::<RawFfiBuffer>() == 48);
+    assert!(size_of::<RawRegister>() == 56);
+    assert!(std::mem::offset_of!(RawFfiExtension, register_handler) == 40);
+    assert!(std::mem::offset_of!(RawFfiApi, device_ordinal_get) == 184);
+};

@@ -211,7 +211,6 @@ calls! {
         dst_size: usize,
         event: *mut RawEvent,
     }
-    BufferIsOnCpu 71 "PJRT_Buffer_IsOnCpu" { buffer: *mut RawBuffer, is_on_cpu: bool }
     BufferReadyEvent 72 "PJRT_Buffer_ReadyEvent" { buffer: *mut RawBuffer, event: *mut RawEvent }
     BufferUnsafePointer 73 "PJRT_Buffer_UnsafePointer" { buffer: *mut RawBuffer, pointer: usize }
     ExecutableOutputElementTypes 90 "PJRT_Executable_OutputElementTypes" {
