@@ -35,9 +35,7 @@ impl Api {
             )));
         }
         if head.struct_size < size_of::<RawApiHeader>() {
-            return Err(Error::failed_precondition(
-                "its PJRT_Api is shorter than its own header",
-            ));
+            return Err(Error::failed_precondition("its PJRT_Api is shorter than its own header"));
         }
         let present = (head.struct_size - size_of::<RawApiHeader>()) / size_of::<RawFn>();
         let mut table = [None; TABLE_LEN];
@@ -46,11 +44,7 @@ impl Api {
             let first = header.add(1).cast::<Option<RawFn>>();
             std::ptr::copy_nonoverlapping(first, table.as_mut_ptr(), present.min(TABLE_LEN));
         }
-        Ok(Api {
-            table,
-            extensions: head.extension_start,
-            version: (head.major, head.minor),
-        })
+        Ok(Api { table, extensions: head.extension_start, version: (head.major, head.minor) })
     }
 
     /// Calls the function that takes `args`.
@@ -68,39 +62,25 @@ impl Api {
             args.cast::<usize>().write(size_of::<C>());
             function(args.cast::<c_void>())
         };
-        if error.is_null() {
-            Ok(())
-        } else {
-            Err(self.take_error(error, C::NAME))
-        }
+        if error.is_null() { Ok(()) } else { Err(self.take_error(error, C::NAME)) }
     }
 
     #[cold]
     fn missing(&self, name: &str) -> Error {
         let (major, minor) = self.version;
-        Error::new(
-            Code::Unimplemented,
-            format!("this plugin does not have {name} (its PJRT C API is {major}.{minor})"),
-        )
+        Error::new(Code::Unimplemented, format!("this plugin does not have {name} (its PJRT C API is {major}.{minor})"))
     }
 
     /// Turns an error object that this crate owns into a value, and frees it.
     #[cold]
     pub(crate) fn take_error(&self, error: *mut RawError, context: &str) -> Error {
-        let mut code = ErrorGetCode {
-            error,
-            ..Default::default()
-        };
+        let mut code = ErrorGetCode { error, ..Default::default() };
         // SAFETY: `error` is a live error object.
         let code = match unsafe { self.call(&mut code) } {
             Ok(()) => Code::from_raw(code.code),
             Err(_) => Code::Unknown,
         };
-        let mut message = ErrorMessage {
-            struct_size: size_of::<ErrorMessage>(),
-            error,
-            ..Default::default()
-        };
+        let mut message = ErrorMessage { struct_size: size_of::<ErrorMessage>(), error, ..Default::default() };
         // SAFETY: these two entries return nothing; the error object lives until it is destroyed below.
         let text = unsafe {
             if let Some(function) = self.void(ERROR_MESSAGE) {
@@ -108,11 +88,7 @@ impl Api {
             }
             text(message.message, message.message_size).into_owned()
         };
-        let mut destroy = ErrorDestroy {
-            struct_size: size_of::<ErrorDestroy>(),
-            error,
-            ..Default::default()
-        };
+        let mut destroy = ErrorDestroy { struct_size: size_of::<ErrorDestroy>(), error, ..Default::default() };
         // SAFETY: the object is ours and is not used again.
         unsafe {
             if let Some(function) = self.void(ERROR_DESTROY) {

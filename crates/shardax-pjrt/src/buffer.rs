@@ -43,13 +43,7 @@ impl Buffer {
         let Some(raw) = NonNull::new(raw) else {
             return Err(Error::new(Code::Internal, "the plugin gave no buffer"));
         };
-        Ok(Buffer {
-            raw,
-            hold: Hold::new(),
-            ty,
-            dims: Dims::from_slice(dims),
-            device,
-        })
+        Ok(Buffer { raw, hold: Hold::new(), ty, dims: Dims::from_slice(dims), device })
     }
 
     #[inline]
@@ -92,10 +86,7 @@ impl Buffer {
     }
 
     pub(crate) fn plugin_says_deleted(&self) -> bool {
-        let mut args = BufferIsDeleted {
-            buffer: self.raw(),
-            ..Default::default()
-        };
+        let mut args = BufferIsDeleted { buffer: self.raw(), ..Default::default() };
         // SAFETY: the buffer is live.
         unsafe { self.api().call(&mut args) }.is_err() || args.is_deleted
     }
@@ -106,10 +97,7 @@ impl Buffer {
     /// This thread is inside [`Buffer::with_bytes`] of this buffer, or another has been for ten seconds.
     pub fn delete(&self) -> Result<()> {
         if self.hold.delete(self)? {
-            let mut args = BufferDelete {
-                buffer: self.raw(),
-                ..Default::default()
-            };
+            let mut args = BufferDelete { buffer: self.raw(), ..Default::default() };
             // SAFETY: the buffer is live, and its state says that no launch uses it.
             unsafe { self.api().call(&mut args)? };
         }
@@ -121,17 +109,12 @@ impl Buffer {
     /// # Errors
     /// It was deleted or donated.
     pub fn ready(&self) -> Result<Event> {
-        self.hold
-            .check(|| format!("the buffer ({})", self.shape_text()))?;
-        let mut args = BufferReadyEvent {
-            buffer: self.raw(),
-            ..Default::default()
-        };
+        self.hold.check(|| format!("the buffer ({})", self.shape_text()))?;
+        let mut args = BufferReadyEvent { buffer: self.raw(), ..Default::default() };
         // SAFETY: the buffer is live; the event is ours.
         unsafe {
             self.api().call(&mut args)?;
-            Event::from_raw(&self.device.client().plugin, args.event)
-                .ok_or_else(|| no_event("PJRT_Buffer_ReadyEvent"))
+            Event::from_raw(&self.device.client().plugin, args.event).ok_or_else(|| no_event("PJRT_Buffer_ReadyEvent"))
         }
     }
 
@@ -157,8 +140,7 @@ impl Buffer {
                 out.len()
             )));
         }
-        self.hold
-            .check(|| format!("the buffer to read ({})", self.shape_text()))?;
+        self.hold.check(|| format!("the buffer to read ({})", self.shape_text()))?;
         if out.is_empty() {
             return self.block_until_ready();
         }
@@ -180,11 +162,7 @@ impl Buffer {
         };
         let mut args = BufferToHostBuffer {
             buffer: self.raw(),
-            host_layout: if self.dims.len() > 1 {
-                &raw mut layout
-            } else {
-                std::ptr::null_mut()
-            },
+            host_layout: if self.dims.len() > 1 { &raw mut layout } else { std::ptr::null_mut() },
             dst: out.as_mut_ptr().cast(),
             dst_size: out.len(),
             ..Default::default()
@@ -229,21 +207,14 @@ impl Buffer {
     /// # Errors
     /// The device is another client's or another process's, or the buffer was deleted or donated.
     pub fn copy_to_device(&self, device: &Device) -> Result<Buffer> {
-        if !std::sync::Arc::ptr_eq(self.device.client(), device.client())
-            || !device.is_addressable()
-        {
+        if !std::sync::Arc::ptr_eq(self.device.client(), device.client()) || !device.is_addressable() {
             return Err(Error::invalid_argument(format!(
                 "a buffer on {} cannot be copied to {device}, which this client cannot use",
                 self.device
             )));
         }
-        self.hold
-            .check(|| format!("the buffer to copy ({})", self.shape_text()))?;
-        let mut args = BufferCopyToDevice {
-            buffer: self.raw(),
-            device: device.raw(),
-            ..Default::default()
-        };
+        self.hold.check(|| format!("the buffer to copy ({})", self.shape_text()))?;
+        let mut args = BufferCopyToDevice { buffer: self.raw(), device: device.raw(), ..Default::default() };
         // SAFETY: buffer and device are live; the copy is ours.
         unsafe {
             self.api().call(&mut args)?;
@@ -257,12 +228,8 @@ impl Buffer {
     /// # Errors
     /// The platform does not tell, or the buffer was deleted or donated.
     pub fn unsafe_pointer(&self) -> Result<usize> {
-        self.hold
-            .check(|| format!("the buffer ({})", self.shape_text()))?;
-        let mut args = BufferUnsafePointer {
-            buffer: self.raw(),
-            ..Default::default()
-        };
+        self.hold.check(|| format!("the buffer ({})", self.shape_text()))?;
+        let mut args = BufferUnsafePointer { buffer: self.raw(), ..Default::default() };
         // SAFETY: the buffer is live.
         unsafe { self.api().call(&mut args)? };
         Ok(args.pointer)
@@ -272,10 +239,7 @@ impl Buffer {
 impl Drop for Buffer {
     #[inline]
     fn drop(&mut self) {
-        let mut args = BufferDestroy {
-            buffer: self.raw(),
-            ..Default::default()
-        };
+        let mut args = BufferDestroy { buffer: self.raw(), ..Default::default() };
         // SAFETY: the buffer is ours, and launches and views borrow it, so none is left.
         let _ = unsafe { self.api().call(&mut args) };
     }

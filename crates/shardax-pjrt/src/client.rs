@@ -49,11 +49,8 @@ impl Client {
     /// The plugin cannot start, e.g. for want of the hardware. Unknown options are ignored by the CPU plugin.
     pub fn new(plugin: &Plugin, options: &[(&str, Value)]) -> Result<Client> {
         let raw_options = value::to_raw(options);
-        let mut args = ClientCreate {
-            create_options: raw_options.as_ptr(),
-            num_options: raw_options.len(),
-            ..Default::default()
-        };
+        let mut args =
+            ClientCreate { create_options: raw_options.as_ptr(), num_options: raw_options.len(), ..Default::default() };
         // SAFETY: the options and what they point to live through the call.
         unsafe { plugin.api().call(&mut args)? };
         let mut inner = ClientInner {
@@ -70,16 +67,8 @@ impl Client {
         let inner = Arc::new(inner);
         let device = |index| Device::new(inner.clone(), index);
         let devices: Arc<[Device]> = (0..inner.devices.len()).map(device).collect();
-        let addressable = devices
-            .iter()
-            .filter(|d| d.is_addressable())
-            .cloned()
-            .collect();
-        Ok(Client {
-            inner,
-            devices,
-            addressable,
-        })
+        let addressable = devices.iter().filter(|d| d.is_addressable()).cloned().collect();
+        Ok(Client { inner, devices, addressable })
     }
 
     /// The plugin that it runs on.
@@ -122,16 +111,9 @@ impl Client {
     /// # Errors
     /// The data's length does not fit the shape, the device is another client's or another process's, or memory is
     /// short.
-    pub fn buffer_from_host(
-        &self,
-        data: &[u8],
-        ty: ElementType,
-        dims: &[i64],
-        device: &Device,
-    ) -> Result<Buffer> {
+    pub fn buffer_from_host(&self, data: &[u8], ty: ElementType, dims: &[i64], device: &Device) -> Result<Buffer> {
         // SAFETY: the plugin may not look at the data after the call.
-        let (buffer, _done) =
-            unsafe { self.put(data, ty, dims, device, IMMUTABLE_ONLY_DURING_CALL)? };
+        let (buffer, _done) = unsafe { self.put(data, ty, dims, device, IMMUTABLE_ONLY_DURING_CALL)? };
         Ok(buffer)
     }
 
@@ -150,8 +132,7 @@ impl Client {
         device: &Device,
     ) -> Result<Buffer> {
         // SAFETY: the Arc keeps the data alive and unchanged until the plugin says that it is done with it.
-        let (buffer, done) =
-            unsafe { self.put(data.bytes(), ty, dims, device, IMMUTABLE_ZERO_COPY)? };
+        let (buffer, done) = unsafe { self.put(data.bytes(), ty, dims, device, IMMUTABLE_ZERO_COPY)? };
         done.on_ready(move |_| drop(data));
         Ok(buffer)
     }
@@ -169,8 +150,7 @@ impl Client {
         device: &Device,
     ) -> Result<Buffer> {
         // SAFETY: nobody else can see the data, and it lives until the plugin is done with it.
-        let (buffer, done) =
-            unsafe { self.put(data.as_mut_slice(), ty, dims, device, MUTABLE_ZERO_COPY)? };
+        let (buffer, done) = unsafe { self.put(data.as_mut_slice(), ty, dims, device, MUTABLE_ZERO_COPY)? };
         done.on_ready(move |_| drop(data));
         Ok(buffer)
     }
@@ -187,9 +167,8 @@ impl Client {
         semantics: i32,
     ) -> Result<(Buffer, Event)> {
         self.check_device(device)?;
-        let needed = dense_byte_size(ty, dims).ok_or_else(|| {
-            Error::invalid_argument(format!("{} is no shape for data", ShapeText(ty, dims)))
-        })?;
+        let needed = dense_byte_size(ty, dims)
+            .ok_or_else(|| Error::invalid_argument(format!("{} is no shape for data", ShapeText(ty, dims))))?;
         if data.len() != needed {
             return Err(Error::invalid_argument(format!(
                 "host data of {} bytes was given for {}, which takes {needed} bytes",
@@ -219,9 +198,7 @@ impl Client {
 
     pub(crate) fn check_device(&self, device: &Device) -> Result<()> {
         if !Arc::ptr_eq(&self.inner, device.client()) {
-            return Err(Error::invalid_argument(format!(
-                "{device} belongs to another client"
-            )));
+            return Err(Error::invalid_argument(format!("{device} belongs to another client")));
         }
         if !device.is_addressable() {
             return Err(Error::invalid_argument(format!(
@@ -245,38 +222,22 @@ impl ClientInner {
         let client = self.raw;
         // SAFETY: the client is live, and so is what it hands out.
         unsafe {
-            let mut name = ClientPlatformName {
-                client,
-                ..Default::default()
-            };
+            let mut name = ClientPlatformName { client, ..Default::default() };
             api.call(&mut name)?;
             self.platform_name = text(name.text, name.text_size).into_owned();
-            let mut version = ClientPlatformVersion {
-                client,
-                ..Default::default()
-            };
+            let mut version = ClientPlatformVersion { client, ..Default::default() };
             api.call(&mut version)?;
             self.platform_version = text(version.text, version.text_size).into_owned();
-            let mut process = ClientProcessIndex {
-                client,
-                ..Default::default()
-            };
+            let mut process = ClientProcessIndex { client, ..Default::default() };
             api.call(&mut process)?;
             self.process_index = usize::try_from(process.process_index).unwrap_or(0);
-            let mut local = ClientAddressableDevices {
-                client,
-                ..Default::default()
-            };
+            let mut local = ClientAddressableDevices { client, ..Default::default() };
             api.call(&mut local)?;
             let local = slice(local.devices, local.num_devices);
-            let mut all = ClientDevices {
-                client,
-                ..Default::default()
-            };
+            let mut all = ClientDevices { client, ..Default::default() };
             api.call(&mut all)?;
             for &device in slice(all.devices, all.num_devices) {
-                self.devices
-                    .push(DeviceInfo::read(api, device, local.contains(&device))?);
+                self.devices.push(DeviceInfo::read(api, device, local.contains(&device))?);
             }
         }
         self.is_cpu = self.platform_name.eq_ignore_ascii_case("cpu");
@@ -288,12 +249,7 @@ impl ClientInner {
         self.devices
             .iter()
             .position(|device| device.raw == raw)
-            .ok_or_else(|| {
-                Error::new(
-                    Code::Internal,
-                    "the plugin named a device that it did not list",
-                )
-            })
+            .ok_or_else(|| Error::new(Code::Internal, "the plugin named a device that it did not list"))
     }
 
     /// Number for a launch on several devices.
@@ -331,10 +287,7 @@ impl Drop for ClientInner {
         unsafe impl Send for Owned {}
         impl Owned {
             fn destroy(self) {
-                let mut args = ClientDestroy {
-                    client: self.1,
-                    ..Default::default()
-                };
+                let mut args = ClientDestroy { client: self.1, ..Default::default() };
                 // SAFETY: buffers and executables hold the client, so none is left.
                 let _ = unsafe { self.0.api().call(&mut args) };
             }

@@ -44,52 +44,25 @@ pub struct MemoryStats {
 impl DeviceInfo {
     /// # Safety
     /// `raw` is a live device of a client of this plugin.
-    pub(crate) unsafe fn read(
-        api: &Api,
-        raw: *mut RawDevice,
-        is_addressable: bool,
-    ) -> Result<DeviceInfo> {
+    pub(crate) unsafe fn read(api: &Api, raw: *mut RawDevice, is_addressable: bool) -> Result<DeviceInfo> {
         // SAFETY: the device is live, and so are its description and their texts.
         unsafe {
-            let mut get = DeviceGetDescription {
-                device: raw,
-                ..Default::default()
-            };
+            let mut get = DeviceGetDescription { device: raw, ..Default::default() };
             api.call(&mut get)?;
             let description = get.description;
-            let mut id = DescriptionId {
-                description,
-                ..Default::default()
-            };
+            let mut id = DescriptionId { description, ..Default::default() };
             api.call(&mut id)?;
-            let mut process = DescriptionProcessIndex {
-                description,
-                ..Default::default()
-            };
+            let mut process = DescriptionProcessIndex { description, ..Default::default() };
             api.call(&mut process)?;
-            let mut kind = DescriptionKind {
-                description,
-                ..Default::default()
-            };
+            let mut kind = DescriptionKind { description, ..Default::default() };
             api.call(&mut kind)?;
-            let mut debug = DescriptionDebugString {
-                description,
-                ..Default::default()
-            };
+            let mut debug = DescriptionDebugString { description, ..Default::default() };
             api.call(&mut debug)?;
-            let mut local = DeviceLocalHardwareId {
-                device: raw,
-                local_hardware_id: -1,
-                ..Default::default()
-            };
+            let mut local = DeviceLocalHardwareId { device: raw, local_hardware_id: -1, ..Default::default() };
             let _ = api.call(&mut local); // devices of other processes have none
-            let mut attributes = DescriptionAttributes {
-                description,
-                ..Default::default()
-            };
+            let mut attributes = DescriptionAttributes { description, ..Default::default() };
             let attributes = match api.call(&mut attributes) {
-                Ok(()) => value::from_raw(attributes.attributes, attributes.num_attributes)
-                    .unwrap_or_default(),
+                Ok(()) => value::from_raw(attributes.attributes, attributes.num_attributes).unwrap_or_default(),
                 Err(_) => Vec::new(),
             };
             Ok(DeviceInfo {
@@ -108,10 +81,7 @@ impl DeviceInfo {
 
 impl Device {
     pub(crate) fn new(client: Arc<ClientInner>, index: usize) -> Device {
-        Device {
-            client,
-            index: index as u32,
-        }
+        Device { client, index: index as u32 }
     }
 
     fn info(&self) -> &DeviceInfo {
@@ -167,10 +137,7 @@ impl Device {
     /// # Errors
     /// [`crate::Code::Unimplemented`] on platforms that keep no such figures, the CPU plugin among them.
     pub fn memory_stats(&self) -> Result<MemoryStats> {
-        let mut args = DeviceMemoryStats {
-            device: self.raw(),
-            ..Default::default()
-        };
+        let mut args = DeviceMemoryStats { device: self.raw(), ..Default::default() };
         // SAFETY: the device is live.
         unsafe { self.client.plugin.api().call(&mut args)? };
         let some = |set: bool, value: i64| set.then_some(value);
@@ -181,10 +148,7 @@ impl Device {
             largest_allocation: some(args.largest_alloc_size_is_set, args.largest_alloc_size),
             bytes_limit: some(args.bytes_limit_is_set, args.bytes_limit),
             bytes_reserved: some(args.bytes_reserved_is_set, args.bytes_reserved),
-            largest_free_block: some(
-                args.largest_free_block_bytes_is_set,
-                args.largest_free_block_bytes,
-            ),
+            largest_free_block: some(args.largest_free_block_bytes_is_set, args.largest_free_block_bytes),
             pool_bytes: some(args.pool_bytes_is_set, args.pool_bytes),
         })
     }
@@ -214,9 +178,6 @@ impl fmt::Display for Device {
 
 impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Device")
-            .field("id", &self.id())
-            .field("kind", &self.kind())
-            .finish_non_exhaustive()
+        f.debug_struct("Device").field("id", &self.id()).field("kind", &self.kind()).finish_non_exhaustive()
     }
 }

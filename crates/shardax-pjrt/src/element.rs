@@ -132,11 +132,7 @@ mod tests {
             assert_eq!(ElementType::from_raw(ty.to_raw()), Some(ty));
         }
         assert_eq!(ElementType::from_raw(0), None);
-        assert_eq!(
-            ElementType::from_raw(23),
-            None,
-            "tokens are no element type"
-        );
+        assert_eq!(ElementType::from_raw(23), None, "tokens are no element type");
         assert_eq!(ElementType::C128.byte_size(), 16);
         assert_eq!(ElementType::S4.byte_size(), 1);
     }

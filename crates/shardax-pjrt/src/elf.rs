@@ -33,36 +33,23 @@ pub(crate) fn check(path: &Path) -> Result<()> {
     let mut header = [0u8; 64];
     let is_elf = file.read_exact(&mut header).is_ok() && header[..4] == *b"\x7fELF";
     if !is_elf {
-        return Err(Error::new(
-            Code::DataLoss,
-            "it is not a shared library (no ELF header)",
-        ));
+        return Err(Error::new(Code::DataLoss, "it is not a shared library (no ELF header)"));
     }
     let u16_at = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
     let u64_at = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| header[at + i]));
     let (class, order, kind, machine) = (header[4], header[5], u16_at(16), u16_at(18));
     if class != 2 || order != 1 || kind != 3 {
-        return Err(Error::new(
-            Code::DataLoss,
-            "it is not a 64-bit little-endian shared library",
-        ));
+        return Err(Error::new(Code::DataLoss, "it is not a 64-bit little-endian shared library"));
     }
     if let Some((number, name)) = MACHINE
         && machine != number
     {
-        return Err(Error::new(
-            Code::DataLoss,
-            format!("it is a library for another machine, this one is {name}"),
-        ));
+        return Err(Error::new(Code::DataLoss, format!("it is a library for another machine, this one is {name}")));
     }
     // The section table is written last, so a file that reaches its end is whole; without one, the program table is
     // all there is to go by.
-    let table_end =
-        |offset: u64, size: u16, count: u16| offset.checked_add(u64::from(size) * u64::from(count));
-    let ends = [
-        table_end(u64_at(32), u16_at(54), u16_at(56)),
-        table_end(u64_at(40), u16_at(58), u16_at(60)),
-    ];
+    let table_end = |offset: u64, size: u16, count: u16| offset.checked_add(u64::from(size) * u64::from(count));
+    let ends = [table_end(u64_at(32), u16_at(54), u16_at(56)), table_end(u64_at(40), u16_at(58), u16_at(60))];
     for end in ends {
         if end.is_none_or(|end| end > metadata.len()) {
             return Err(Error::new(Code::DataLoss, "the file is cut short"));

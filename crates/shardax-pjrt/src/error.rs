@@ -86,10 +86,7 @@ impl Code {
 impl Error {
     /// An error of this class with this message.
     pub fn new(code: Code, message: impl Into<String>) -> Error {
-        Error {
-            code,
-            message: message.into(),
-        }
+        Error { code, message: message.into() }
     }
 
     /// The caller passed something that can never work.

@@ -46,10 +46,7 @@ impl Event {
     /// # Safety
     /// `raw` is null or a live event of this plugin that nobody else destroys.
     pub(crate) unsafe fn from_raw(plugin: &Plugin, raw: *mut RawEvent) -> Option<Event> {
-        NonNull::new(raw).map(|raw| Event {
-            plugin: plugin.clone(),
-            raw,
-        })
+        NonNull::new(raw).map(|raw| Event { plugin: plugin.clone(), raw })
     }
 
     /// Blocks until the work is done.
@@ -61,20 +58,14 @@ impl Event {
     }
 
     pub(crate) fn wait_ref(&self) -> Result<()> {
-        let mut args = EventAwait {
-            event: self.raw.as_ptr(),
-            ..Default::default()
-        };
+        let mut args = EventAwait { event: self.raw.as_ptr(), ..Default::default() };
         // SAFETY: the event is live.
         unsafe { self.plugin.api().call(&mut args) }
     }
 
     /// Whether the work is done, well or not.
     pub fn is_ready(&self) -> bool {
-        let mut args = EventIsReady {
-            event: self.raw.as_ptr(),
-            ..Default::default()
-        };
+        let mut args = EventIsReady { event: self.raw.as_ptr(), ..Default::default() };
         // SAFETY: the event is live.
         unsafe { self.plugin.api().call(&mut args) }.is_ok() && args.is_ready
     }
@@ -96,11 +87,7 @@ impl Event {
             let result = if error.is_null() {
                 Ok(())
             } else {
-                Err(state
-                    .event
-                    .plugin
-                    .api()
-                    .take_error(error, "PJRT_Event_OnReady"))
+                Err(state.event.plugin.api().take_error(error, "PJRT_Event_OnReady"))
             };
             let _ = guard_callback(move || {
                 let State { event, f } = *state;
@@ -110,10 +97,7 @@ impl Event {
         }
 
         let event = Arc::new(self);
-        let state = Box::into_raw(Box::new(State {
-            event: event.clone(),
-            f: Box::new(f),
-        }));
+        let state = Box::into_raw(Box::new(State { event: event.clone(), f: Box::new(f) }));
         let mut args = EventOnReady {
             event: event.raw.as_ptr(),
             callback: Some(call),
@@ -131,10 +115,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        let mut args = EventDestroy {
-            event: self.raw.as_ptr(),
-            ..Default::default()
-        };
+        let mut args = EventDestroy { event: self.raw.as_ptr(), ..Default::default() };
         // SAFETY: the event is live and ours.
         let _ = unsafe { self.plugin.api().call(&mut args) };
     }
@@ -142,16 +123,11 @@ impl Drop for Event {
 
 impl fmt::Debug for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Event")
-            .field("is_ready", &self.is_ready())
-            .finish()
+        f.debug_struct("Event").field("is_ready", &self.is_ready()).finish()
     }
 }
 
 /// The error for an event that the plugin should have given and did not.
 pub(crate) fn no_event(context: &str) -> Error {
-    Error::new(
-        crate::Code::Internal,
-        format!("the plugin gave no event (in {context})"),
-    )
+    Error::new(crate::Code::Internal, format!("the plugin gave no event (in {context})"))
 }

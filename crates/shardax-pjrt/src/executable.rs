@@ -66,12 +66,7 @@ impl Client {
     /// # Errors
     /// The program does not parse or compile, the options do not fit the client, or the signature does not fit the
     /// program.
-    pub fn compile(
-        &self,
-        mlir: &str,
-        options: &CompileOptions,
-        signature: Signature,
-    ) -> Result<Executable> {
+    pub fn compile(&self, mlir: &str, options: &CompileOptions, signature: Signature) -> Result<Executable> {
         let encoded = options.encode(self)?;
         let loaded = with_large_stack(|| {
             const FORMAT: &str = "mlir";
@@ -101,12 +96,7 @@ impl Client {
     ///
     /// # Errors
     /// The bytes are from another plugin version or machine or are damaged, or as for [`Client::compile`].
-    pub fn deserialize(
-        &self,
-        bytes: &[u8],
-        options: &CompileOptions,
-        signature: Signature,
-    ) -> Result<Executable> {
+    pub fn deserialize(&self, bytes: &[u8], options: &CompileOptions, signature: Signature) -> Result<Executable> {
         let encoded = options.encode(self)?;
         let loaded = with_large_stack(|| {
             let mut args = DeserializeAndLoad {
@@ -127,20 +117,13 @@ impl Client {
     fn executable(&self, loaded: Loaded, signature: Signature) -> Result<Executable> {
         let missing = || Error::new(Code::Internal, "the plugin gave no executable");
         let loaded = NonNull::new(loaded.0).ok_or_else(missing)?;
-        let mut get = LoadedGetExecutable {
-            loaded: loaded.as_ptr(),
-            ..Default::default()
-        };
+        let mut get = LoadedGetExecutable { loaded: loaded.as_ptr(), ..Default::default() };
         // SAFETY: the loaded executable is live and ours.
-        let got = unsafe { self.api().call(&mut get) }
-            .and_then(|()| NonNull::new(get.executable).ok_or_else(missing));
+        let got = unsafe { self.api().call(&mut get) }.and_then(|()| NonNull::new(get.executable).ok_or_else(missing));
         let raw = match got {
             Ok(raw) => raw,
             Err(error) => {
-                let mut args = LoadedDestroy {
-                    executable: loaded.as_ptr(),
-                    ..Default::default()
-                };
+                let mut args = LoadedDestroy { executable: loaded.as_ptr(), ..Default::default() };
                 // SAFETY: it is ours and not used again.
                 let _ = unsafe { self.api().call(&mut args) };
                 return Err(error);
@@ -175,19 +158,11 @@ struct Loaded(*mut RawLoaded);
 unsafe impl Send for Loaded {}
 
 fn with_large_stack<R: Send>(f: impl FnOnce() -> Result<R> + Send) -> Result<R> {
-    std::thread::scope(|scope| {
-        match std::thread::Builder::new()
-            .stack_size(COMPILE_STACK)
-            .spawn_scoped(scope, f)
-        {
-            Ok(thread) => thread.join().unwrap_or_else(|_| {
-                Err(Error::new(Code::Internal, "the compiling thread panicked"))
-            }),
-            Err(error) => Err(Error::new(
-                Code::ResourceExhausted,
-                format!("cannot start a thread to compile on: {error}"),
-            )),
+    std::thread::scope(|scope| match std::thread::Builder::new().stack_size(COMPILE_STACK).spawn_scoped(scope, f) {
+        Ok(thread) => {
+            thread.join().unwrap_or_else(|_| Err(Error::new(Code::Internal, "the compiling thread panicked")))
         }
+        Err(error) => Err(Error::new(Code::ResourceExhausted, format!("cannot start a thread to compile on: {error}"))),
     })
 }
 
@@ -239,10 +214,7 @@ impl Executable {
 
     /// The program's name.
     pub fn name(&self) -> Result<String> {
-        let mut args = ExecutableName {
-            executable: self.raw.as_ptr(),
-            ..Default::default()
-        };
+        let mut args = ExecutableName { executable: self.raw.as_ptr(), ..Default::default() };
         // SAFETY: the executable is live, and so is the text.
         unsafe {
             self.api().call(&mut args)?;
@@ -255,10 +227,7 @@ impl Executable {
     /// # Errors
     /// [`Code::Unimplemented`] on platforms without it.
     pub fn fingerprint(&self) -> Result<String> {
-        let mut args = ExecutableFingerprint {
-            executable: self.raw.as_ptr(),
-            ..Default::default()
-        };
+        let mut args = ExecutableFingerprint { executable: self.raw.as_ptr(), ..Default::default() };
         // SAFETY: the executable is live, and so is the text.
         unsafe {
             self.api().call(&mut args)?;
@@ -276,10 +245,7 @@ impl Executable {
     /// # Errors
     /// The platform cannot.
     pub fn serialize(&self) -> Result<Vec<u8>> {
-        let mut args = ExecutableSerialize {
-            executable: self.raw.as_ptr(),
-            ..Default::default()
-        };
+        let mut args = ExecutableSerialize { executable: self.raw.as_ptr(), ..Default::default() };
         // SAFETY: the executable is live; the bytes are until they are freed below.
         unsafe {
             self.api().call(&mut args)?;
@@ -315,18 +281,14 @@ impl Executable {
             let mut bytes = vec![0u8; (*args.program).code_size];
             (*args.program).code = bytes.as_mut_ptr().cast();
             self.api().call(&mut args)?;
-            (
-                bytes,
-                text((*args.program).format, (*args.program).format_size).into_owned(),
-            )
+            (bytes, text((*args.program).format, (*args.program).format_size).into_owned())
         };
         match format.as_str() {
             "hlo" => Ok(bytes),
             "hlo_with_config" => hlo::without_config(bytes),
-            other => Err(Error::new(
-                Code::Unimplemented,
-                format!("the plugin shows its program in the format {other:?}"),
-            )),
+            other => {
+                Err(Error::new(Code::Unimplemented, format!("the plugin shows its program in the format {other:?}")))
+            }
         }
     }
 
@@ -367,10 +329,7 @@ impl Executable {
     /// # Errors
     /// The platform has none.
     pub fn cost_analysis(&self) -> Result<Vec<(String, Value)>> {
-        let mut args = ExecutableCostAnalysis {
-            executable: self.raw.as_ptr(),
-            ..Default::default()
-        };
+        let mut args = ExecutableCostAnalysis { executable: self.raw.as_ptr(), ..Default::default() };
         // SAFETY: the executable is live, and so are its properties.
         unsafe {
             self.api().call(&mut args)?;
@@ -383,10 +342,7 @@ impl Executable {
     /// # Errors
     /// The platform does not tell.
     pub fn memory_analysis(&self) -> Result<MemoryAnalysis> {
-        let mut a = ExecutableMemoryStats {
-            executable: self.raw.as_ptr(),
-            ..Default::default()
-        };
+        let mut a = ExecutableMemoryStats { executable: self.raw.as_ptr(), ..Default::default() };
         // SAFETY: the executable is live.
         unsafe { self.api().call(&mut a)? };
         Ok(MemoryAnalysis {
@@ -406,44 +362,25 @@ impl Executable {
 
     fn read_outputs(&mut self) -> Result<()> {
         let executable = self.raw.as_ptr();
-        let mut count = ExecutableNumOutputs {
-            executable,
-            ..Default::default()
-        };
-        let mut types = ExecutableOutputElementTypes {
-            executable,
-            ..Default::default()
-        };
-        let mut shapes = ExecutableOutputDimensions {
-            executable,
-            ..Default::default()
-        };
+        let mut count = ExecutableNumOutputs { executable, ..Default::default() };
+        let mut types = ExecutableOutputElementTypes { executable, ..Default::default() };
+        let mut shapes = ExecutableOutputDimensions { executable, ..Default::default() };
         // SAFETY: the executable is live, and the lists live as long.
         let (types, sizes, mut dims) = unsafe {
             self.api().call(&mut count)?;
             self.api().call(&mut types)?;
             self.api().call(&mut shapes)?;
             let sizes = slice(shapes.dim_sizes, shapes.num_outputs);
-            (
-                slice(types.types, types.num_types),
-                sizes,
-                slice(shapes.dims, sizes.iter().sum()),
-            )
+            (slice(types.types, types.num_types), sizes, slice(shapes.dims, sizes.iter().sum()))
         };
         // The launch writes this many pointers: the lists must agree with it.
         if types.len() != count.num_outputs || sizes.len() != count.num_outputs {
-            return Err(Error::new(
-                Code::Internal,
-                "the plugin contradicts itself on the number of outputs",
-            ));
+            return Err(Error::new(Code::Internal, "the plugin contradicts itself on the number of outputs"));
         }
         let mut outputs = Vec::with_capacity(types.len());
         for (&ty, &rank) in types.iter().zip(sizes) {
             let ty = ElementType::from_raw(ty).ok_or_else(|| {
-                Error::new(
-                    Code::Unimplemented,
-                    format!("a result has PJRT element type {ty}, which is no array type"),
-                )
+                Error::new(Code::Unimplemented, format!("a result has PJRT element type {ty}, which is no array type"))
             })?;
             let (these, rest) = dims.split_at(rank);
             dims = rest;
@@ -454,10 +391,7 @@ impl Executable {
     }
 
     fn read_devices(&mut self) -> Result<()> {
-        let mut args = LoadedAddressableDevices {
-            executable: self.loaded.as_ptr(),
-            ..Default::default()
-        };
+        let mut args = LoadedAddressableDevices { executable: self.loaded.as_ptr(), ..Default::default() };
         // SAFETY: the executable is live, and so is the list.
         let raw = unsafe {
             self.api().call(&mut args)?;
@@ -465,8 +399,7 @@ impl Executable {
         };
         for &device in raw {
             let index = self.client.inner.index_of(device)?;
-            self.devices
-                .push(Device::new(self.client.inner.clone(), index));
+            self.devices.push(Device::new(self.client.inner.clone(), index));
         }
         self.device_ids = self.devices.iter().map(Device::id).collect();
         Ok(())
@@ -489,9 +422,7 @@ impl Executable {
         }
         for (i, (spec, (ty, dims))) in self.parameters.iter().zip(&summary.parameters).enumerate() {
             let Some(ty) = *ty else {
-                return Err(Error::invalid_argument(format!(
-                    "parameter {i} of the program is no array"
-                )));
+                return Err(Error::invalid_argument(format!("parameter {i} of the program is no array")));
             };
             if spec.ty != ty || spec.dims != *dims {
                 return Err(Error::invalid_argument(format!(
@@ -522,14 +453,8 @@ impl Executable {
 
 impl Drop for Executable {
     fn drop(&mut self) {
-        let mut executable = ExecutableDestroy {
-            executable: self.raw.as_ptr(),
-            ..Default::default()
-        };
-        let mut loaded = LoadedDestroy {
-            executable: self.loaded.as_ptr(),
-            ..Default::default()
-        };
+        let mut executable = ExecutableDestroy { executable: self.raw.as_ptr(), ..Default::default() };
+        let mut loaded = LoadedDestroy { executable: self.loaded.as_ptr(), ..Default::default() };
         // SAFETY: both are ours; runs under way keep what they need.
         unsafe {
             let _ = self.api().call(&mut executable);

@@ -26,9 +26,7 @@ impl Executable {
     /// execution; one donated and passed twice. Errors that happen while the program runs come from reading its results.
     pub fn execute(&self, args: &[&Buffer]) -> Result<Vec<Vec<Buffer>>> {
         if self.devices.is_empty() {
-            return Err(Error::invalid_argument(
-                "a portable executable has no devices of its own; use execute_on",
-            ));
+            return Err(Error::invalid_argument("a portable executable has no devices of its own; use execute_on"));
         }
         if self.devices.len() > 1 {
             self.client.inner.check_not_wedged()?;
@@ -37,11 +35,7 @@ impl Executable {
         if self.outputs.is_empty() {
             return Ok(self.devices.iter().map(|_| Vec::new()).collect());
         }
-        outputs
-            .chunks(self.outputs.len())
-            .zip(&self.devices)
-            .map(|(raw, device)| self.wrap(raw, device))
-            .collect()
+        outputs.chunks(self.outputs.len()).zip(&self.devices).map(|(raw, device)| self.wrap(raw, device)).collect()
     }
 
     /// Runs the program on one device: a portable executable on any, another on one of its own devices, for which it
@@ -89,11 +83,7 @@ impl Executable {
             recv_callbacks: std::ptr::null_mut(),
             num_send_ops: 0,
             num_recv_ops: 0,
-            launch_id: if devices.len() > 1 {
-                self.client.inner.launch_id()
-            } else {
-                0
-            },
+            launch_id: if devices.len() > 1 { self.client.inner.launch_id() } else { 0 },
             non_donatable_input_indices: std::ptr::null(),
             num_non_donatable_input_indices: 0,
             context: std::ptr::null_mut(),
@@ -122,9 +112,7 @@ impl Executable {
             Err(error) => {
                 let inner = &self.client.inner;
                 if devices.len() > 1 && inner.is_cpu {
-                    inner
-                        .wedged
-                        .store(true, std::sync::atomic::Ordering::Relaxed);
+                    inner.wedged.store(true, std::sync::atomic::Ordering::Relaxed);
                 }
                 Err(error)
             }
@@ -142,10 +130,7 @@ impl Executable {
         }
         for (args, device) in args.chunks_exact(num_args).zip(devices) {
             for (arg, spec) in args.iter().zip(&self.parameters) {
-                if arg.device() != device
-                    || arg.element_type() != spec.ty
-                    || arg.dims() != spec.dims
-                {
+                if arg.device() != device || arg.element_type() != spec.ty || arg.dims() != spec.dims {
                     return Err(self.wrong_argument(args, device));
                 }
             }
@@ -166,15 +151,10 @@ impl Executable {
     fn wrong_argument(&self, args: &[&Buffer], device: &Device) -> Error {
         for (i, (arg, spec)) in args.iter().zip(&self.parameters).enumerate() {
             if !std::sync::Arc::ptr_eq(arg.device().client(), device.client()) {
-                return Error::invalid_argument(format!(
-                    "argument {i} for {device} belongs to another client"
-                ));
+                return Error::invalid_argument(format!("argument {i} for {device} belongs to another client"));
             }
             if arg.device() != device {
-                return Error::invalid_argument(format!(
-                    "argument {i} for {device} is on {}",
-                    arg.device()
-                ));
+                return Error::invalid_argument(format!("argument {i} for {device} is on {}", arg.device()));
             }
             if arg.element_type() != spec.ty || arg.dims() != spec.dims {
                 return Error::invalid_argument(format!(

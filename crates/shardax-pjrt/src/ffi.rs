@@ -56,29 +56,18 @@ where
         .extension(FFI_EXTENSION)
         .map(|extension| extension.cast::<RawFfiExtension>())
         // SAFETY: extensions live for ever and this kind has this layout, as far as its size says.
-        .filter(
-            |&extension| unsafe { (*extension).base.struct_size } >= size_of::<RawFfiExtension>(),
-        )
+        .filter(|&extension| unsafe { (*extension).base.struct_size } >= size_of::<RawFfiExtension>())
         // SAFETY: as above.
         .and_then(|extension| unsafe { (*extension).register_handler });
     let Some(register) = extension else {
-        return Err(Error::new(
-            Code::Unimplemented,
-            "this plugin has no FFI, so programs cannot call back",
-        ));
+        return Err(Error::new(Code::Unimplemented, "this plugin has no FFI, so programs cannot call back"));
     };
 
     // Held throughout: the plugin probes the handler during registration.
-    let mut names = NAMES
-        .get_or_init(Default::default)
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
+    let mut all = REGISTERED.get_or_init(Default::default).lock().unwrap_or_else(PoisonError::into_inner);
     let key = (plugin.path().to_owned(), name.to_owned());
     if all.names.contains(&key) {
-        return Err(Error::new(
-            Code::AlreadyExists,
-            format!("a function named {name:?} is registered already"),
-        ));
+        return Err(Error::new(Code::AlreadyExists, format!("a function named {name:?} is registered already")));
     }
     let slot = all.slots;
     if slot >= MAX_HANDLERS {
@@ -158,10 +147,7 @@ impl<'a> CallFrame<'a> {
 
     /// The attribute of this name.
     pub fn attr(&self, name: &str) -> Option<Attr<'a>> {
-        self.attrs()
-            .into_iter()
-            .find(|(n, _)| *n == name)
-            .map(|(_, attr)| attr)
+        self.attrs().into_iter().find(|(n, _)| *n == name).map(|(_, attr)| attr)
     }
 
     /// All attributes, by name.
@@ -202,10 +188,7 @@ impl<'a> CallFrame<'a> {
 
 impl fmt::Debug for CallFrame<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CallFrame")
-            .field("args", &self.args.len())
-            .field("rets", &self.results.len())
-            .finish()
+        f.debug_struct("CallFrame").field("args", &self.args.len()).field("rets", &self.results.len()).finish()
     }
 }
 
@@ -221,12 +204,8 @@ impl Attr<'_> {
     /// An `f32` or `f64` scalar.
     pub fn as_f64(&self) -> Option<f64> {
         match *self {
-            Attr::Scalar(ElementType::F32, bytes) => {
-                Some(f32::from_ne_bytes(bytes.try_into().ok()?).into())
-            }
-            Attr::Scalar(ElementType::F64, bytes) => {
-                Some(f64::from_ne_bytes(bytes.try_into().ok()?))
-            }
+            Attr::Scalar(ElementType::F32, bytes) => Some(f32::from_ne_bytes(bytes.try_into().ok()?).into()),
+            Attr::Scalar(ElementType::F64, bytes) => Some(f64::from_ne_bytes(bytes.try_into().ok()?)),
             _ => None,
         }
     }
@@ -234,10 +213,7 @@ impl Attr<'_> {
     /// An array of integers or booleans.
     pub fn as_i64s(&self) -> Option<Vec<i64>> {
         match *self {
-            Attr::Array(ty, bytes) => bytes
-                .chunks_exact(ty.byte_size())
-                .map(|b| integer(ty, b))
-                .collect(),
+            Attr::Array(ty, bytes) => bytes.chunks_exact(ty.byte_size()).map(|b| integer(ty, b)).collect(),
             _ => None,
         }
     }
@@ -293,9 +269,7 @@ unsafe fn enter(slot: usize, frame: &RawFrame) -> *mut c_void {
             return std::ptr::null_mut();
         }
         let result = guard_callback(|| {
-            let handler = HANDLERS[slot]
-                .get()
-                .ok_or_else(|| "the handler is gone".to_owned())?;
+            let handler = HANDLERS[slot].get().ok_or_else(|| "the handler is gone".to_owned())?;
             let mut call = read_frame(frame)?;
             handler(&mut call)
         });
@@ -339,11 +313,7 @@ unsafe fn answer_probe(frame: &RawFrame) -> bool {
 unsafe fn read_frame(frame: &RawFrame) -> std::result::Result<CallFrame<'_>, String> {
     const BUFFER: c_int = 1;
     const TOKEN: c_int = 17;
-    let mut call = CallFrame {
-        args: SmallVec::new(),
-        results: SmallVec::new(),
-        frame,
-    };
+    let mut call = CallFrame { args: SmallVec::new(), results: SmallVec::new(), frame };
     let mut read: SmallVec<[Range<usize>; 8]> = SmallVec::new();
     let mut written: SmallVec<[Range<usize>; 4]> = SmallVec::new();
     // SAFETY: the lists are as long as they say and their buffers live through the call.
@@ -356,19 +326,12 @@ unsafe fn read_frame(frame: &RawFrame) -> std::result::Result<CallFrame<'_>, Str
                 if kind == BUFFER && buffer.dtype == TOKEN {
                     continue; // orders calls, carries nothing
                 }
-                let ty = ElementType::from_xla(buffer.dtype)
-                    .filter(|ty| kind == BUFFER && !ty.is_sub_byte());
-                let ty = ty.ok_or_else(|| {
-                    format!("XLA type {} cannot be passed to a handler", buffer.dtype)
-                })?;
+                let ty = ElementType::from_xla(buffer.dtype).filter(|ty| kind == BUFFER && !ty.is_sub_byte());
+                let ty = ty.ok_or_else(|| format!("XLA type {} cannot be passed to a handler", buffer.dtype))?;
                 let dims = slice(buffer.dims, usize::try_from(buffer.rank).unwrap_or(0));
                 let len = dense_byte_size(ty, dims).ok_or("an array has an impossible shape")?;
                 // An address that is valid for no bytes at all.
-                let start = if len == 0 {
-                    std::ptr::dangling_mut()
-                } else {
-                    buffer.data.cast::<u8>()
-                };
+                let start = if len == 0 { std::ptr::dangling_mut() } else { buffer.data.cast::<u8>() };
                 let range = start as usize..start as usize + len;
                 if is_result {
                     written.push(range);
@@ -376,11 +339,7 @@ unsafe fn read_frame(frame: &RawFrame) -> std::result::Result<CallFrame<'_>, Str
                     call.results.push(Ret { ty, dims, data });
                 } else {
                     read.push(range);
-                    call.args.push(Arg {
-                        ty,
-                        dims,
-                        data: std::slice::from_raw_parts(start, len),
-                    });
+                    call.args.push(Arg { ty, dims, data: std::slice::from_raw_parts(start, len) });
                 }
             }
         }
@@ -388,10 +347,7 @@ unsafe fn read_frame(frame: &RawFrame) -> std::result::Result<CallFrame<'_>, Str
     for (i, to) in written.iter().enumerate() {
         let overlaps = |other: &Range<usize>| other.start < to.end && to.start < other.end;
         if read.iter().any(overlaps) || written[..i].iter().any(overlaps) {
-            return Err(
-                "a result shares its memory with another array; remove output_operand_aliases"
-                    .into(),
-            );
+            return Err("a result shares its memory with another array; remove output_operand_aliases".into());
         }
     }
     Ok(call)
@@ -402,9 +358,7 @@ unsafe fn read_attrs<'a>(attrs: &RawFfiAttrs) -> Vec<(&'a str, Attr<'a>)> {
     // SAFETY: promised by the caller: the three lists have this length and live through the call, and each attribute
     // has the layout of its kind.
     unsafe {
-        let span = |span: &RawSpan| {
-            std::str::from_utf8(slice(span.data.cast::<u8>(), span.len)).unwrap_or("")
-        };
+        let span = |span: &RawSpan| std::str::from_utf8(slice(span.data.cast::<u8>(), span.len)).unwrap_or("");
         let kinds = slice(attrs.kinds, len);
         let (names, values) = (slice(attrs.names, len), slice(attrs.values, len));
         let mut all = Vec::with_capacity(len);
@@ -412,13 +366,10 @@ unsafe fn read_attrs<'a>(attrs: &RawFfiAttrs) -> Vec<(&'a str, Attr<'a>)> {
             let attr = match kinds[i] {
                 1 => {
                     let array = &*values[i].cast::<RawFfiArray>();
-                    ElementType::from_xla(array.dtype).map(|ty| {
-                        Attr::Array(ty, slice(array.data.cast(), array.len * ty.byte_size()))
-                    })
+                    ElementType::from_xla(array.dtype)
+                        .map(|ty| Attr::Array(ty, slice(array.data.cast(), array.len * ty.byte_size())))
                 }
-                2 => Some(Attr::Dictionary(read_attrs(
-                    &*values[i].cast::<RawFfiAttrs>(),
-                ))),
+                2 => Some(Attr::Dictionary(read_attrs(&*values[i].cast::<RawFfiAttrs>()))),
                 3 => {
                     let scalar = &*values[i].cast::<RawFfiScalar>();
                     ElementType::from_xla(scalar.dtype)
@@ -443,12 +394,7 @@ unsafe fn make_error(frame: &RawFrame, message: String) -> *mut c_void {
         message: *const c_char,
         code: c_int,
     }
-    let message: Vec<u8> = message
-        .into_bytes()
-        .into_iter()
-        .filter(|&b| b != 0)
-        .chain([0])
-        .collect();
+    let message: Vec<u8> = message.into_bytes().into_iter().filter(|&b| b != 0).chain([0]).collect();
     let mut args = Args {
         struct_size: std::mem::offset_of!(Args, code) + size_of::<c_int>(),
         extension: std::ptr::null_mut(),

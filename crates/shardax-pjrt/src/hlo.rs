@@ -40,12 +40,7 @@ impl fmt::Display for HloInstruction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} = ", self.name)?;
         for (i, (ty, dims)) in self.shapes.iter().enumerate() {
-            write!(
-                f,
-                "{}{}",
-                if i > 0 { "," } else { "" },
-                ShapeText(*ty, dims)
-            )?;
+            write!(f, "{}{}", if i > 0 { "," } else { "" }, ShapeText(*ty, dims))?;
         }
         write!(f, " {}({})", self.opcode, self.operands.join(", "))?;
         if let Some(target) = &self.custom_call_target {
@@ -62,10 +57,7 @@ impl fmt::Display for HloInstruction {
 }
 
 fn is_collective(opcode: &str) -> bool {
-    let base = opcode
-        .strip_suffix("-start")
-        .or_else(|| opcode.strip_suffix("-done"))
-        .unwrap_or(opcode);
+    let base = opcode.strip_suffix("-start").or_else(|| opcode.strip_suffix("-done")).unwrap_or(opcode);
     matches!(
         base,
         "all-reduce"
@@ -94,34 +86,15 @@ impl Summary {
     pub(crate) fn decode(module: &[u8]) -> Result<Summary> {
         let module = SummaryProto::decode(module).map_err(bad_proto)?;
         let shape = module.program_shape.unwrap_or_default();
-        let parameters = shape
-            .parameters
-            .iter()
-            .map(|p| (ElementType::from_xla(p.element_type), p.dimensions.clone()))
-            .collect();
-        let aliases = module
-            .aliases
-            .iter()
-            .flat_map(|a| &a.entries)
-            .map(|e| e.parameter_number);
-        let donors = module
-            .donors
-            .iter()
-            .flat_map(|d| &d.entries)
-            .map(|e| e.parameter_number);
-        let donated = aliases
-            .chain(donors)
-            .filter_map(|n| usize::try_from(n).ok())
-            .collect();
+        let parameters =
+            shape.parameters.iter().map(|p| (ElementType::from_xla(p.element_type), p.dimensions.clone())).collect();
+        let aliases = module.aliases.iter().flat_map(|a| &a.entries).map(|e| e.parameter_number);
+        let donors = module.donors.iter().flat_map(|d| &d.entries).map(|e| e.parameter_number);
+        let donated = aliases.chain(donors).filter_map(|n| usize::try_from(n).ok()).collect();
         let instructions = module.computations.iter().flat_map(|c| &c.instructions);
         let has_collectives = instructions.into_iter().any(|i| is_collective(&i.opcode));
         let results_row_major = shape.result.as_ref().is_none_or(ShapeProto::is_row_major);
-        Ok(Summary {
-            parameters,
-            donated,
-            has_collectives,
-            results_row_major,
-        })
+        Ok(Summary { parameters, donated, has_collectives, results_row_major })
     }
 }
 
@@ -137,24 +110,15 @@ impl Shardings {
         let parameters: Vec<OpSharding> = module.parameters.iter().map(OpSharding::from).collect();
         let outputs = module.output.as_ref().map(|proto| {
             let sharding = OpSharding::from(proto);
-            if !sharding.tuple_shardings.is_empty() {
-                sharding.tuple_shardings
-            } else {
-                vec![sharding; num_outputs]
-            }
+            if !sharding.tuple_shardings.is_empty() { sharding.tuple_shardings } else { vec![sharding; num_outputs] }
         });
-        Ok(Shardings {
-            parameters: (!parameters.is_empty()).then_some(parameters),
-            outputs,
-        })
+        Ok(Shardings { parameters: (!parameters.is_empty()).then_some(parameters), outputs })
     }
 }
 
 /// The module inside a `HloModuleProtoWithConfig`.
 pub(crate) fn without_config(bytes: Vec<u8>) -> Result<Vec<u8>> {
-    Ok(WithConfigProto::decode(bytes.as_slice())
-        .map_err(bad_proto)?
-        .module)
+    Ok(WithConfigProto::decode(bytes.as_slice()).map_err(bad_proto)?.module)
 }
 
 /// All instructions of a module, computation by computation.
@@ -162,11 +126,7 @@ pub(crate) fn instructions(module: &[u8]) -> Result<Vec<HloInstruction>> {
     let module = ModuleProto::decode(module).map_err(bad_proto)?;
     let mut all = Vec::new();
     for computation in &module.computations {
-        let names: HashMap<i64, &str> = computation
-            .instructions
-            .iter()
-            .map(|i| (i.id, i.name.as_str()))
-            .collect();
+        let names: HashMap<i64, &str> = computation.instructions.iter().map(|i| (i.id, i.name.as_str())).collect();
         for proto in &computation.instructions {
             let mut shapes = Vec::new();
             if let Some(shape) = &proto.shape {
@@ -178,23 +138,14 @@ pub(crate) fn instructions(module: &[u8]) -> Result<Vec<HloInstruction>> {
                 opcode: proto.opcode.clone(),
                 shapes,
                 replica_groups: proto.groups(),
-                source_target_pairs: proto
-                    .source_target_pairs
-                    .iter()
-                    .map(|p| (p.source, p.target))
-                    .collect(),
+                source_target_pairs: proto.source_target_pairs.iter().map(|p| (p.source, p.target)).collect(),
                 channel_id: (proto.channel_id > 0).then_some(proto.channel_id),
                 operands: proto
                     .operand_ids
                     .iter()
-                    .map(|id| {
-                        names
-                            .get(id)
-                            .map_or_else(|| format!("#{id}"), |name| (*name).to_owned())
-                    })
+                    .map(|id| names.get(id).map_or_else(|| format!("#{id}"), |name| (*name).to_owned()))
                     .collect(),
-                custom_call_target: Some(proto.custom_call_target.clone())
-                    .filter(|target| !target.is_empty()),
+                custom_call_target: Some(proto.custom_call_target.clone()).filter(|target| !target.is_empty()),
             });
         }
     }
@@ -202,10 +153,7 @@ pub(crate) fn instructions(module: &[u8]) -> Result<Vec<HloInstruction>> {
 }
 
 fn bad_proto(error: prost::DecodeError) -> Error {
-    Error::new(
-        Code::Internal,
-        format!("the plugin's optimized program cannot be decoded: {error}"),
-    )
+    Error::new(Code::Internal, format!("the plugin's optimized program cannot be decoded: {error}"))
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -293,12 +241,8 @@ impl ShapeProto {
     }
 
     fn is_row_major(&self) -> bool {
-        let order = self
-            .layout
-            .as_ref()
-            .map_or(&[][..], |layout| &layout.minor_to_major);
-        order.windows(2).all(|pair| pair[0] > pair[1])
-            && self.tuple_shapes.iter().all(ShapeProto::is_row_major)
+        let order = self.layout.as_ref().map_or(&[][..], |layout| &layout.minor_to_major);
+        order.windows(2).all(|pair| pair[0] > pair[1]) && self.tuple_shapes.iter().all(ShapeProto::is_row_major)
     }
 }
 
@@ -391,24 +335,12 @@ impl InstructionProto {
     fn groups(&self) -> Vec<Vec<i64>> {
         let listed = |groups: &[GroupProto]| groups.iter().map(|g| g.ids.clone()).collect();
         match &self.device_list {
-            Some(DeviceListProto {
-                iota: Some(iota), ..
-            }) => {
-                let dims: Vec<usize> = iota
-                    .reshape_dims
-                    .iter()
-                    .map(|&n| usize::try_from(n).unwrap_or(0))
-                    .collect();
-                let perm: Vec<usize> = iota
-                    .transpose_perm
-                    .iter()
-                    .map(|&n| usize::try_from(n).unwrap_or(0))
-                    .collect();
+            Some(DeviceListProto { iota: Some(iota), .. }) => {
+                let dims: Vec<usize> = iota.reshape_dims.iter().map(|&n| usize::try_from(n).unwrap_or(0)).collect();
+                let perm: Vec<usize> = iota.transpose_perm.iter().map(|&n| usize::try_from(n).unwrap_or(0)).collect();
                 let flat = transposed_iota(&dims, &perm);
                 let size = usize::try_from(iota.devices_per_group).unwrap_or(0).max(1);
-                flat.chunks(size)
-                    .map(|group| group.iter().map(|&id| id as i64).collect())
-                    .collect()
+                flat.chunks(size).map(|group| group.iter().map(|&id| id as i64).collect()).collect()
             }
             Some(list) if !list.groups.is_empty() => listed(&list.groups),
             _ => listed(&self.replica_groups),

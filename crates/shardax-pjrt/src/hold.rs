@@ -43,17 +43,10 @@ impl Hold {
                 return describe(state);
             }
             // Half of a count's range is plenty; above it, wait rather than overflow into the next field.
-            if (unit == USE && state & (VIEW >> 1) != 0)
-                || (unit == VIEW && state & (TAKEN >> 1) != 0)
-            {
+            if (unit == USE && state & (VIEW >> 1) != 0) || (unit == VIEW && state & (TAKEN >> 1) != 0) {
                 return Attempt::Busy;
             }
-            match self.0.compare_exchange_weak(
-                state,
-                state + unit,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            ) {
+            match self.0.compare_exchange_weak(state, state + unit, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return Attempt::Done,
                 Err(now) => state = now,
             }
@@ -62,10 +55,7 @@ impl Hold {
 
     #[inline]
     fn try_take(&self) -> Attempt {
-        match self
-            .0
-            .compare_exchange(0, TAKEN, Ordering::Acquire, Ordering::Relaxed)
-        {
+        match self.0.compare_exchange(0, TAKEN, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Attempt::Done,
             Err(state) => describe(state),
         }
@@ -197,11 +187,7 @@ impl<'a> Holds<'a> {
         let mut at = 0;
         while at < args.len() {
             let give = !donated.is_empty() && donated[at % donated.len()];
-            let attempt = if give {
-                args[at].hold.try_take()
-            } else {
-                args[at].hold.try_add(USE)
-            };
+            let attempt = if give { args[at].hold.try_take() } else { args[at].hold.try_add(USE) };
             if attempt != Attempt::Done {
                 Self::release(&args[..at], donated, 0);
                 return Err((at, attempt));
@@ -220,43 +206,24 @@ impl<'a> Holds<'a> {
             return;
         }
         for (at, arg) in args.iter().enumerate() {
-            if donated[at % donated.len()] {
-                arg.hold.set(taken_becomes)
-            } else {
-                arg.hold.sub(USE)
-            }
+            if donated[at % donated.len()] { arg.hold.set(taken_becomes) } else { arg.hold.sub(USE) }
         }
     }
 
     /// Decides between an error and another try.
     #[cold]
-    fn resolve(
-        args: &[&Buffer],
-        donated: &[bool],
-        at: usize,
-        attempt: Attempt,
-        wait: &mut Wait,
-    ) -> Result<()> {
-        let parameters = if donated.is_empty() {
-            args.len()
-        } else {
-            donated.len()
-        };
+    fn resolve(args: &[&Buffer], donated: &[bool], at: usize, attempt: Attempt, wait: &mut Wait) -> Result<()> {
+        let parameters = if donated.is_empty() { args.len() } else { donated.len() };
         let name = |at: usize| {
             let device = args[at].device();
-            format!(
-                "argument {} ({}) on {device}",
-                at % parameters,
-                args[at].shape_text()
-            )
+            format!("argument {} ({}) on {device}", at % parameters, args[at].shape_text())
         };
         if matches!(attempt, Attempt::Deleted | Attempt::Donated) {
             return Err(gone(attempt, &name(at)));
         }
         let gives = |at: usize| !donated.is_empty() && donated[at % donated.len()];
-        let twin = (0..args.len()).find(|&other| {
-            other != at && std::ptr::eq(args[other], args[at]) && (gives(other) || gives(at))
-        });
+        let twin = (0..args.len())
+            .find(|&other| other != at && std::ptr::eq(args[other], args[at]) && (gives(other) || gives(at)));
         if let Some(other) = twin {
             return Err(Error::invalid_argument(format!(
                 "{} is passed as argument {} too, and is donated; pass a copy, or do not donate it",
@@ -282,11 +249,7 @@ impl<'a> Holds<'a> {
         }
         for (at, arg) in self.args.iter().enumerate() {
             if self.donated[at % self.donated.len()] {
-                arg.hold.set(if arg.plugin_says_deleted() {
-                    DONATED
-                } else {
-                    0
-                });
+                arg.hold.set(if arg.plugin_says_deleted() { DONATED } else { 0 });
             } else {
                 arg.hold.sub(USE);
             }
@@ -305,10 +268,7 @@ const READER_LIMIT: Duration = Duration::from_secs(10);
 
 impl Wait {
     fn new() -> Wait {
-        Wait {
-            rounds: 0,
-            since: None,
-        }
+        Wait { rounds: 0, since: None }
     }
 
     fn for_launch(&mut self) {
@@ -330,11 +290,7 @@ impl Wait {
         if self.since.get_or_insert_with(Instant::now).elapsed() > READER_LIMIT {
             return Err(Error::new(
                 Code::Aborted,
-                format!(
-                    "{} has been read by another thread for {} s",
-                    name(),
-                    READER_LIMIT.as_secs()
-                ),
+                format!("{} has been read by another thread for {} s", name(), READER_LIMIT.as_secs()),
             ));
         }
         self.for_launch();

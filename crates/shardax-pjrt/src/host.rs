@@ -31,16 +31,12 @@ impl AlignedBytes {
     pub fn zeroed(len: usize) -> AlignedBytes {
         if len == 0 {
             // 64 is a non-null, aligned address, and nothing is ever read there.
-            let data = NonNull::without_provenance(
-                std::num::NonZero::new(Self::ALIGNMENT).expect("not zero"),
-            );
+            let data = NonNull::without_provenance(std::num::NonZero::new(Self::ALIGNMENT).expect("not zero"));
             return AlignedBytes { data, len };
         }
         let layout = Self::layout(len);
         // SAFETY: the size is not zero.
-        let Some(data) = NonNull::new(unsafe { alloc_zeroed(layout) }) else {
-            handle_alloc_error(layout)
-        };
+        let Some(data) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { handle_alloc_error(layout) };
         AlignedBytes { data, len }
     }
 
@@ -77,9 +73,7 @@ impl Drop for AlignedBytes {
 
 impl fmt::Debug for AlignedBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AlignedBytes")
-            .field("len", &self.len)
-            .finish()
+        f.debug_struct("AlignedBytes").field("len", &self.len).finish()
     }
 }
 

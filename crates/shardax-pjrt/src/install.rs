@@ -11,45 +11,23 @@ use crate::error::{Code, Error, Result};
 use crate::search::{Environment, Wheel};
 
 /// Puts the wheel's library at `library` inside `folder`. Several processes may do so at once; one of them works.
-pub(crate) fn install(
-    wheel: &Wheel,
-    env: &Environment,
-    folder: &Path,
-    library: &Path,
-) -> Result<()> {
+pub(crate) fn install(wheel: &Wheel, env: &Environment, folder: &Path, library: &Path) -> Result<()> {
     let arch = std::env::consts::ARCH;
-    let sha256 = wheel
-        .sha256
-        .iter()
-        .find(|(name, _)| *name == arch)
-        .map(|(_, sha256)| *sha256)
-        .ok_or_else(|| {
-            Error::new(
-                Code::Unimplemented,
-                format!(
-                    "{} {} has no wheel for {arch}",
-                    wheel.package, wheel.version
-                ),
-            )
-        })?;
+    let sha256 = wheel.sha256.iter().find(|(name, _)| *name == arch).map(|(_, sha256)| *sha256).ok_or_else(|| {
+        Error::new(Code::Unimplemented, format!("{} {} has no wheel for {arch}", wheel.package, wheel.version))
+    })?;
     fs::create_dir_all(folder).map_err(|e| io_error(e, "cannot make the folder", folder))?;
 
     // The lock goes with the process that holds it, so one that was killed blocks nobody.
     let lock_path = folder.join("lock");
-    let lock = File::create(&lock_path)
-        .map_err(|e| io_error(e, "cannot make the lock file", &lock_path))?;
-    lock.lock()
-        .map_err(|e| io_error(e, "cannot lock", &lock_path))?;
+    let lock = File::create(&lock_path).map_err(|e| io_error(e, "cannot make the lock file", &lock_path))?;
+    lock.lock().map_err(|e| io_error(e, "cannot lock", &lock_path))?;
     if library.is_file() {
         return Ok(()); // another process was faster
     }
     remove_leftovers(folder);
 
-    eprintln!(
-        "shardax: installing the XLA CPU plugin ({} MB) into {}",
-        wheel.megabytes,
-        folder.display()
-    );
+    eprintln!("shardax: installing the XLA CPU plugin ({} MB) into {}", wheel.megabytes, folder.display());
     let work = folder.join(format!("{WORK_PREFIX}{}", std::process::id()));
     let result = download_and_unpack(wheel, env, sha256, &work, library);
     let _ = fs::remove_dir_all(&work);
@@ -67,13 +45,7 @@ fn remove_leftovers(folder: &Path) {
     }
 }
 
-fn download_and_unpack(
-    wheel: &Wheel,
-    env: &Environment,
-    sha256: &str,
-    work: &Path,
-    library: &Path,
-) -> Result<()> {
+fn download_and_unpack(wheel: &Wheel, env: &Environment, sha256: &str, work: &Path, library: &Path) -> Result<()> {
     fs::create_dir_all(work).map_err(|e| io_error(e, "cannot make the folder", work))?;
     let downloaded = download(wheel, env, work)?;
     let actual = sha256_of(&downloaded).map_err(|e| io_error(e, "cannot read", &downloaded))?;
@@ -87,29 +59,17 @@ fn download_and_unpack(
     }
     let unpacked = work.join("library");
     unpack(&downloaded, wheel.member, &unpacked)?;
-    crate::elf::check(&unpacked)
-        .map_err(|e| e.during(format_args!("{} from the wheel", wheel.member)))?;
+    crate::elf::check(&unpacked).map_err(|e| e.during(format_args!("{} from the wheel", wheel.member)))?;
     fs::rename(&unpacked, library).map_err(|e| io_error(e, "cannot move the library to", library))
 }
 
 fn download(wheel: &Wheel, env: &Environment, work: &Path) -> Result<PathBuf> {
     let python = env.on_path("python3").next().ok_or_else(|| {
-        Error::new(
-            Code::NotFound,
-            "there is no python3 on PATH, and its pip is what downloads the plugin",
-        )
+        Error::new(Code::NotFound, "there is no python3 on PATH, and its pip is what downloads the plugin")
     })?;
     let requirement = format!("{}=={}", wheel.package, wheel.version);
     let output = Command::new(&python)
-        .args([
-            "-m",
-            "pip",
-            "download",
-            "--no-deps",
-            "--only-binary=:all:",
-            "--disable-pip-version-check",
-            "--dest",
-        ])
+        .args(["-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--dest"])
         .arg(work)
         .arg(&requirement)
         .stdin(Stdio::null())
@@ -117,12 +77,7 @@ fn download(wheel: &Wheel, env: &Environment, work: &Path) -> Result<PathBuf> {
         .map_err(|e| io_error(e, "cannot start", &python))?;
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr);
-        let tail: Vec<&str> = stderr
-            .lines()
-            .rev()
-            .filter(|line| !line.trim().is_empty())
-            .take(4)
-            .collect();
+        let tail: Vec<&str> = stderr.lines().rev().filter(|line| !line.trim().is_empty()).take(4).collect();
         let tail: Vec<&str> = tail.into_iter().rev().collect();
         return Err(Error::new(
             Code::Unavailable,
@@ -139,12 +94,7 @@ fn download(wheel: &Wheel, env: &Environment, work: &Path) -> Result<PathBuf> {
         .flatten()
         .map(|entry| entry.path())
         .find(|path| path.extension().is_some_and(|extension| extension == "whl"))
-        .ok_or_else(|| {
-            Error::new(
-                Code::NotFound,
-                format!("pip downloaded no wheel for {requirement}"),
-            )
-        })
+        .ok_or_else(|| Error::new(Code::NotFound, format!("pip downloaded no wheel for {requirement}")))
 }
 
 fn sha256_of(path: &Path) -> io::Result<String> {
@@ -154,23 +104,15 @@ fn sha256_of(path: &Path) -> io::Result<String> {
     loop {
         let n = file.read(&mut chunk)?;
         if n == 0 {
-            return Ok(hash
-                .finalize()
-                .iter()
-                .map(|byte| format!("{byte:02x}"))
-                .collect());
+            return Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect());
         }
         hash.update(&chunk[..n]);
     }
 }
 
 fn unpack(wheel: &Path, member: &str, to: &Path) -> Result<()> {
-    let bad = |e: zip::result::ZipError| {
-        Error::new(
-            Code::DataLoss,
-            format!("cannot unpack {member} from the wheel: {e}"),
-        )
-    };
+    let bad =
+        |e: zip::result::ZipError| Error::new(Code::DataLoss, format!("cannot unpack {member} from the wheel: {e}"));
     let file = File::open(wheel).map_err(|e| io_error(e, "cannot read", wheel))?;
     let mut archive = zip::ZipArchive::new(io::BufReader::new(file)).map_err(bad)?;
     let mut source = archive.by_name(member).map_err(bad)?;
@@ -184,9 +126,7 @@ fn unpack(wheel: &Path, member: &str, to: &Path) -> Result<()> {
 
 fn io_error(error: io::Error, what: &str, path: &Path) -> Error {
     let code = match error.kind() {
-        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-            Code::PermissionDenied
-        }
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => Code::PermissionDenied,
         io::ErrorKind::StorageFull => Code::ResourceExhausted,
         _ => Code::Unknown,
     };

@@ -28,11 +28,7 @@ pub struct ParameterSpec {
 impl ParameterSpec {
     /// A parameter that is not donated.
     pub fn new(ty: ElementType, dims: impl Into<Vec<i64>>) -> ParameterSpec {
-        ParameterSpec {
-            ty,
-            dims: dims.into(),
-            donated: false,
-        }
+        ParameterSpec { ty, dims: dims.into(), donated: false }
     }
 
     /// The same parameter, donated.
@@ -101,11 +97,7 @@ impl CompileOptions {
         } else {
             Some(self.assignment(client, count)?)
         };
-        let overrides = self
-            .overrides
-            .iter()
-            .map(|(name, value)| (name.clone(), OverrideProto::new(value)))
-            .collect();
+        let overrides = self.overrides.iter().map(|(name, value)| (name.clone(), OverrideProto::new(value))).collect();
         let build = BuildOptionsProto {
             device_ordinal: -1,
             num_replicas: self.num_replicas as i64,
@@ -133,10 +125,7 @@ impl CompileOptions {
                     client.devices().len()
                 )));
             }
-            client.devices()[..count]
-                .iter()
-                .map(|device| device.id())
-                .collect()
+            client.devices()[..count].iter().map(|device| device.id()).collect()
         } else {
             self.device_ids.clone()
         };
@@ -150,14 +139,10 @@ impl CompileOptions {
         }
         for (i, &id) in ids.iter().enumerate() {
             if client.device_by_id(id).is_none() {
-                return Err(Error::invalid_argument(format!(
-                    "this client has no device with id {id}"
-                )));
+                return Err(Error::invalid_argument(format!("this client has no device with id {id}")));
             }
             if ids[..i].contains(&id) {
-                return Err(Error::invalid_argument(format!(
-                    "device id {id} was given twice"
-                )));
+                return Err(Error::invalid_argument(format!("device id {id} was given twice")));
             }
         }
         let computation_devices = (0..self.num_partitions)
@@ -246,9 +231,7 @@ impl OverrideProto {
             Value::Int(v) => OverrideValue::Int(*v),
             Value::Float(v) => OverrideValue::Double(f64::from(*v)),
             Value::Bool(v) => OverrideValue::Bool(*v),
-            Value::Ints(v) => {
-                OverrideValue::String(v.iter().map(i64::to_string).collect::<Vec<_>>().join(","))
-            }
+            Value::Ints(v) => OverrideValue::String(v.iter().map(i64::to_string).collect::<Vec<_>>().join(",")),
         };
         OverrideProto { value: Some(value) }
     }

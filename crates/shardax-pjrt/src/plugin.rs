@@ -30,18 +30,10 @@ impl Plugin {
     pub fn load(path: &Path) -> Result<Plugin> {
         static LOADED: OnceLock<Mutex<HashMap<PathBuf, Plugin>>> = OnceLock::new();
 
-        let context = |e: Error| {
-            e.during(format_args!(
-                "cannot load the PJRT plugin {}",
-                path.display()
-            ))
-        };
+        let context = |e: Error| e.during(format_args!("cannot load the PJRT plugin {}", path.display()));
         elf::check(path).map_err(context)?;
         let key = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let mut loaded = LOADED
-            .get_or_init(Default::default)
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut loaded = LOADED.get_or_init(Default::default).lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(plugin) = loaded.get(&key) {
             return Ok(plugin.clone());
         }
@@ -110,10 +102,7 @@ impl Eq for Plugin {}
 
 impl fmt::Debug for Plugin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Plugin")
-            .field("path", &self.0.path)
-            .field("api_version", &self.0.api.version)
-            .finish()
+        f.debug_struct("Plugin").field("path", &self.0.path).field("api_version", &self.0.api.version).finish()
     }
 }
 
@@ -122,14 +111,11 @@ fn open(path: &Path) -> Result<Inner> {
     // SAFETY: running the initializers of a plugin the user chose is what loading it means. The library is never
     // unloaded, so its functions and data live for ever.
     let api = unsafe {
-        let library =
-            libloading::Library::new(path).map_err(|e| Error::failed_precondition(describe(&e)))?;
+        let library = libloading::Library::new(path).map_err(|e| Error::failed_precondition(describe(&e)))?;
         let get_api = library
             .get::<unsafe extern "C" fn() -> *const RawApiHeader>(b"GetPjrtApi\0")
             .map(|symbol| *symbol)
-            .map_err(|_| {
-                Error::failed_precondition("it has no function GetPjrtApi, so it is no PJRT plugin")
-            });
+            .map_err(|_| Error::failed_precondition("it has no function GetPjrtApi, so it is no PJRT plugin"));
         std::mem::forget(library);
         let header = get_api?();
         if header.is_null() {
@@ -139,10 +125,7 @@ fn open(path: &Path) -> Result<Inner> {
     };
     // SAFETY: no inputs.
     unsafe { api.call(&mut PluginInitialize::default())? };
-    Ok(Inner {
-        path: path.to_owned(),
-        api,
-    })
+    Ok(Inner { path: path.to_owned(), api })
 }
 
 /// XLA logs to stderr from its first moment on unless this is set before it is loaded.

@@ -49,14 +49,8 @@ impl PluginSpec {
             version: "0.0.1",
             megabytes: 63,
             sha256: &[
-                (
-                    "x86_64",
-                    "55837b6b7b47daa717f2d9a5a03563ea0ceaa338d06a81a1e2d3f060d960decc",
-                ),
-                (
-                    "aarch64",
-                    "8f613be6e891858f40d64f9799319502fff42689661944fc18a6ffd8210b30c9",
-                ),
+                ("x86_64", "55837b6b7b47daa717f2d9a5a03563ea0ceaa338d06a81a1e2d3f060d960decc"),
+                ("aarch64", "8f613be6e891858f40d64f9799319502fff42689661944fc18a6ffd8210b30c9"),
             ],
             member: "xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so",
         }),
@@ -66,10 +60,7 @@ impl PluginSpec {
     pub const CUDA: PluginSpec = PluginSpec {
         platforms: &["cuda", "gpu"],
         variable: "SHARDAX_CUDA_PLUGIN",
-        site_packages: &[
-            "jax_plugins/xla_cuda13/xla_cuda_plugin.so",
-            "jax_plugins/xla_cuda12/xla_cuda_plugin.so",
-        ],
+        site_packages: &["jax_plugins/xla_cuda13/xla_cuda_plugin.so", "jax_plugins/xla_cuda12/xla_cuda_plugin.so"],
         command: "python3 -m pip install 'jax-cuda13-plugin[with-cuda]'",
         wheel: None,
     };
@@ -138,7 +129,9 @@ impl PluginSpec {
             }
         }
         if sites.is_empty() {
-            searched.push("site-packages: no active Python environment (VIRTUAL_ENV, CONDA_PREFIX, python3 on PATH)".into());
+            searched.push(
+                "site-packages: no active Python environment (VIRTUAL_ENV, CONDA_PREFIX, python3 on PATH)".into(),
+            );
         }
         let Some(wheel) = &self.wheel else {
             return Err(self.not_found(&searched, "it does not install itself"));
@@ -147,29 +140,18 @@ impl PluginSpec {
             searched.push("cache folder: neither XDG_CACHE_HOME nor HOME is set".into());
             return Err(self.not_found(&searched, "there is no folder to install it into"));
         };
-        let folder = folder.join(format!(
-            "{}-{}-{}",
-            wheel.package,
-            wheel.version,
-            std::env::consts::ARCH
-        ));
+        let folder = folder.join(format!("{}-{}-{}", wheel.package, wheel.version, std::env::consts::ARCH));
         let library = folder.join(Path::new(wheel.member).file_name().unwrap_or_default());
         if library.is_file() {
             return Ok(library);
         }
         searched.push(library.display().to_string());
-        if env
-            .var("SHARDAX_OFFLINE")
-            .is_some_and(|v| !v.is_empty() && v != "0")
-        {
+        if env.var("SHARDAX_OFFLINE").is_some_and(|v| !v.is_empty() && v != "0") {
             return Err(self.not_found(&searched, "SHARDAX_OFFLINE forbids installing it"));
         }
         install::install(wheel, env, &folder, &library).map_err(|error| Error {
             code: error.code,
-            ..self.not_found(
-                &searched,
-                &format!("installing it failed: {}", error.message),
-            )
+            ..self.not_found(&searched, &format!("installing it failed: {}", error.message))
         })?;
         Ok(library)
     }
@@ -207,22 +189,13 @@ pub struct Environment {
 impl Environment {
     /// The variables of this process.
     pub fn of_process() -> Environment {
-        let variables = std::env::vars_os()
-            .filter_map(|(k, v)| Some((k.into_string().ok()?, v)))
-            .collect();
+        let variables = std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v))).collect();
         Environment { variables }
     }
 
     /// Exactly these variables.
-    pub fn from_vars<V: Into<OsString>>(
-        vars: impl IntoIterator<Item = (&'static str, V)>,
-    ) -> Environment {
-        Environment {
-            variables: vars
-                .into_iter()
-                .map(|(k, v)| (k.to_owned(), v.into()))
-                .collect(),
-        }
+    pub fn from_vars<V: Into<OsString>>(vars: impl IntoIterator<Item = (&'static str, V)>) -> Environment {
+        Environment { variables: vars.into_iter().map(|(k, v)| (k.to_owned(), v.into())).collect() }
     }
 
     pub(crate) fn var(&self, name: &str) -> Option<&OsString> {
@@ -244,21 +217,14 @@ impl Environment {
     /// The executable that a shell would run for `name`, and all further ones on PATH.
     pub(crate) fn on_path<'a>(&'a self, name: &'a str) -> impl Iterator<Item = PathBuf> + 'a {
         let path = self.var("PATH").cloned().unwrap_or_default();
-        let folders: Vec<PathBuf> = std::env::split_paths(&path)
-            .filter(|p| p.is_absolute())
-            .collect();
-        folders
-            .into_iter()
-            .map(move |folder| folder.join(name))
-            .filter(|file| file.is_file())
+        let folders: Vec<PathBuf> = std::env::split_paths(&path).filter(|p| p.is_absolute()).collect();
+        folders.into_iter().map(move |folder| folder.join(name)).filter(|file| file.is_file())
     }
 
     /// The folders that the active Python would import from, best first, found without starting it.
     pub fn site_packages(&self) -> Vec<PathBuf> {
-        let mut prefixes: Vec<PathBuf> = ["VIRTUAL_ENV", "CONDA_PREFIX"]
-            .iter()
-            .filter_map(|name| self.path(name))
-            .collect();
+        let mut prefixes: Vec<PathBuf> =
+            ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(|name| self.path(name)).collect();
         if let Some(python) = self.on_path("python3").next() {
             match pyenv_root(&python) {
                 Some(root) => prefixes.extend(self.pyenv_prefixes(&root)),
@@ -301,12 +267,8 @@ impl Environment {
             Some(names) => names.to_string_lossy().into_owned(),
             None => std::fs::read_to_string(root.join("version")).unwrap_or_default(),
         };
-        let mut prefixes: Vec<PathBuf> = chosen
-            .split([':', '\n'])
-            .map(str::trim)
-            .filter(|n| !n.is_empty())
-            .map(|n| versions.join(n))
-            .collect();
+        let mut prefixes: Vec<PathBuf> =
+            chosen.split([':', '\n']).map(str::trim).filter(|n| !n.is_empty()).map(|n| versions.join(n)).collect();
         for folder in sorted_folders(&versions) {
             if !prefixes.contains(&folder) {
                 prefixes.push(folder);
@@ -327,20 +289,15 @@ fn prefix_of(python: &Path) -> Option<PathBuf> {
 }
 
 fn python_folders(lib: &Path) -> impl Iterator<Item = PathBuf> {
-    sorted_folders(lib).into_iter().filter(|folder| {
-        folder
-            .file_name()
-            .is_some_and(|name| name.to_string_lossy().starts_with("python3"))
-    })
+    sorted_folders(lib)
+        .into_iter()
+        .filter(|folder| folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python3")))
 }
 
 /// Sub-folders by name, last (newest version) first.
 fn sorted_folders(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut folders: Vec<PathBuf> = entries
-        .map(|entry| entry.path())
-        .filter(|path| path.is_dir())
-        .collect();
+    let mut folders: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
     folders.sort();
     folders.reverse();
     folders

@@ -54,16 +54,10 @@ impl OpSharding {
         match self.kind {
             ShardingKind::Replicated => true,
             ShardingKind::Other => {
-                let trailing = self
-                    .last_tile_dims
-                    .len()
-                    .max(usize::from(self.replicate_on_last_tile_dim));
+                let trailing = self.last_tile_dims.len().max(usize::from(self.replicate_on_last_tile_dim));
                 let data = self.tile_dims.len().saturating_sub(trailing);
                 self.tile_dims[..data].iter().all(|&n| n == 1)
-                    && self
-                        .last_tile_dims
-                        .iter()
-                        .all(|&kind| kind == ShardingKind::Replicated)
+                    && self.last_tile_dims.iter().all(|&kind| kind == ShardingKind::Replicated)
             }
             _ => false,
         }
@@ -74,11 +68,7 @@ impl fmt::Display for OpSharding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
             ShardingKind::Replicated => f.write_str("{replicated}"),
-            ShardingKind::Maximal => write!(
-                f,
-                "{{maximal device={}}}",
-                self.devices.first().unwrap_or(&0)
-            ),
+            ShardingKind::Maximal => write!(f, "{{maximal device={}}}", self.devices.first().unwrap_or(&0)),
             ShardingKind::Manual => f.write_str("{manual}"),
             ShardingKind::Unknown => f.write_str("{unknown}"),
             ShardingKind::Unreduced => f.write_str("{unreduced}"),
@@ -90,14 +80,8 @@ impl fmt::Display for OpSharding {
                 f.write_str("}")
             }
             ShardingKind::Other => {
-                let join =
-                    |n: &[usize]| n.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
-                write!(
-                    f,
-                    "{{devices=[{}]{}",
-                    join(&self.tile_dims),
-                    join(&self.devices)
-                )?;
+                let join = |n: &[usize]| n.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+                write!(f, "{{devices=[{}]{}", join(&self.tile_dims), join(&self.devices))?;
                 if self.replicate_on_last_tile_dim {
                     f.write_str(" last_tile_dim_replicate")?;
                 }
@@ -146,22 +130,14 @@ impl From<&OpShardingProto> for OpSharding {
     fn from(proto: &OpShardingProto) -> OpSharding {
         let kind_of = kind;
         let kind = kind(proto.kind);
-        let sizes = |dims: &[i64]| {
-            dims.iter()
-                .map(|&n| usize::try_from(n).unwrap_or(0))
-                .collect::<Vec<_>>()
-        };
+        let sizes = |dims: &[i64]| dims.iter().map(|&n| usize::try_from(n).unwrap_or(0)).collect::<Vec<_>>();
         let tile_dims = sizes(&proto.tile_dims);
         let devices = if !proto.devices.is_empty() || kind != ShardingKind::Other {
             sizes(&proto.devices)
         } else if proto.iota_reshape_dims.is_empty() {
             (0..tile_dims.iter().product()).collect()
         } else {
-            let perm: Vec<usize> = proto
-                .iota_transpose_perm
-                .iter()
-                .map(|&n| usize::try_from(n).unwrap_or(0))
-                .collect();
+            let perm: Vec<usize> = proto.iota_transpose_perm.iter().map(|&n| usize::try_from(n).unwrap_or(0)).collect();
             transposed_iota(&sizes(&proto.iota_reshape_dims), &perm)
         };
         OpSharding {
@@ -169,11 +145,7 @@ impl From<&OpShardingProto> for OpSharding {
             tile_dims,
             devices,
             replicate_on_last_tile_dim: proto.replicate_on_last_tile_dim,
-            last_tile_dims: proto
-                .last_tile_dims
-                .iter()
-                .map(|&raw| kind_of(raw))
-                .collect(),
+            last_tile_dims: proto.last_tile_dims.iter().map(|&raw| kind_of(raw)).collect(),
             tuple_shardings: proto.tuple_shardings.iter().map(OpSharding::from).collect(),
         }
     }
@@ -209,10 +181,7 @@ mod tests {
     fn iota_forms_expand() {
         assert_eq!(transposed_iota(&[4, 2], &[0, 1]), [0, 1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(transposed_iota(&[4, 2], &[1, 0]), [0, 2, 4, 6, 1, 3, 5, 7]);
-        assert_eq!(
-            transposed_iota(&[2, 2, 2], &[2, 0, 1]),
-            [0, 2, 4, 6, 1, 3, 5, 7]
-        );
+        assert_eq!(transposed_iota(&[2, 2, 2], &[2, 0, 1]), [0, 2, 4, 6, 1, 3, 5, 7]);
         assert_eq!(transposed_iota(&[8], &[0]), [0, 1, 2, 3, 4, 5, 6, 7]);
     }
 }

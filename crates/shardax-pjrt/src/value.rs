@@ -54,13 +54,7 @@ pub(crate) fn to_raw(options: &[(&str, Value)]) -> Vec<NamedValue> {
         .iter()
         .map(|(name, value)| {
             let (kind, union, value_size) = match value {
-                Value::String(v) => (
-                    0,
-                    NamedValueUnion {
-                        string: v.as_ptr().cast(),
-                    },
-                    v.len(),
-                ),
+                Value::String(v) => (0, NamedValueUnion { string: v.as_ptr().cast() }, v.len()),
                 Value::Int(v) => (1, NamedValueUnion { int: *v }, 1),
                 Value::Ints(v) => (2, NamedValueUnion { ints: v.as_ptr() }, v.len()),
                 Value::Float(v) => (3, NamedValueUnion { float: *v }, 1),
@@ -83,10 +77,7 @@ pub(crate) fn to_raw(options: &[(&str, Value)]) -> Vec<NamedValue> {
 ///
 /// # Safety
 /// `values` is null or points to `len` valid named values.
-pub(crate) unsafe fn from_raw(
-    values: *const NamedValue,
-    len: usize,
-) -> Result<Vec<(String, Value)>> {
+pub(crate) unsafe fn from_raw(values: *const NamedValue, len: usize) -> Result<Vec<(String, Value)>> {
     // SAFETY: promised by the caller; `kind` says which member of the union is set.
     unsafe { slice(values, len) }
         .iter()
@@ -98,9 +89,7 @@ pub(crate) unsafe fn from_raw(
                 3 => Value::Float(raw.value.float),
                 4 => Value::Bool(raw.value.boolean),
                 kind => {
-                    return Err(Error::invalid_argument(format!(
-                        "the plugin gave a value of unknown kind {kind}"
-                    )));
+                    return Err(Error::invalid_argument(format!("the plugin gave a value of unknown kind {kind}")));
                 }
             };
             Ok((text(raw.name, raw.name_size).into_owned(), value))

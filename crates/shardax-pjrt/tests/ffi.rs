@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 
 use common::*;
-use shardax_pjrt::ffi::{self, Attr, CallFrame};
+use shardax_pjrt::ffi::{self, Attr};
 use shardax_pjrt::*;
 
 fn program(n: usize, target: &str, attributes: &str) -> String {
@@ -36,11 +36,6 @@ fn spread(devices: usize, n: usize, target: &str) -> String {
     )
 }
 
-fn copy(frame: &mut CallFrame<'_>) {
-    let (args, rets) = frame.split();
-    rets[0].data.copy_from_slice(args[0].data);
-}
-
 #[test]
 fn a_handler_sees_arguments_results_and_attributes() {
     let client = client(8);
@@ -48,10 +43,7 @@ fn a_handler_sees_arguments_results_and_attributes() {
     let seen = calls.clone();
     ffi::register(client.plugin(), "test.scale", move |frame| {
         seen.fetch_add(1, Ordering::SeqCst);
-        let by = frame
-            .attr("by")
-            .and_then(|a| a.as_f64())
-            .ok_or("no attribute by")? as f32;
+        let by = frame.attr("by").and_then(|a| a.as_f64()).ok_or("no attribute by")? as f32;
         assert_eq!(frame.attr("count").unwrap().as_i64(), Some(-7));
         assert_eq!(frame.attr("flag").unwrap().as_i64(), Some(1));
         assert_eq!(frame.attr("name").unwrap().as_str(), Some("a name"));
@@ -63,10 +55,7 @@ fn a_handler_sees_arguments_results_and_attributes() {
         assert!(frame.attr("missing").is_none());
         assert_eq!(frame.attrs().len(), 6);
         let (args, rets) = frame.split();
-        assert_eq!(
-            (args.len(), args[0].ty, args[0].dims),
-            (1, ElementType::F32, &[4][..])
-        );
+        assert_eq!((args.len(), args[0].ty, args[0].dims), (1, ElementType::F32, &[4][..]));
         for (to, x) in rets[0].data.chunks_exact_mut(4).zip(floats(args[0].data)) {
             to.copy_from_slice(&(x * by).to_ne_bytes());
         }
@@ -78,40 +67,25 @@ fn a_handler_sees_arguments_results_and_attributes() {
         "test.scale",
         "by = 3.0 : f32, count = -7 : i64, flag = true, name = \"a name\", list = array<i64: 1, 2, 3>, inner = {k = 5 : i32}",
     );
-    let exe = client
-        .compile(&text, &CompileOptions::default(), signature([f32s(&[4])]))
-        .unwrap();
+    let exe = client.compile(&text, &CompileOptions::default(), signature([f32s(&[4])])).unwrap();
     assert_eq!(calls.load(Ordering::SeqCst), 0);
     let x = put(&client, 0, &[1.0, 2.0, 3.0, 4.0]);
     let y = exe.execute(&[&x]).unwrap();
     assert_eq!(get(&y[0][0]), [3.0, 6.0, 9.0, 12.0]);
     assert_eq!(calls.load(Ordering::SeqCst), 1);
-    assert!(
-        exe.instructions()
-            .unwrap()
-            .iter()
-            .any(|i| i.custom_call_target.as_deref() == Some("test.scale"))
-    );
+    assert!(exe.instructions().unwrap().iter().any(|i| i.custom_call_target.as_deref() == Some("test.scale")));
 }
 
 #[test]
 fn names_are_taken_once_and_unknown_ones_are_errors() {
     let client = client(8);
     ffi::register(client.plugin(), "test.once", |_| Ok(())).unwrap();
-    assert_eq!(
-        ffi::register(client.plugin(), "test.once", |_| Ok(()))
-            .unwrap_err()
-            .code,
-        Code::AlreadyExists
-    );
+    assert_eq!(ffi::register(client.plugin(), "test.once", |_| Ok(())).unwrap_err().code, Code::AlreadyExists);
     let text = program(4, "test.nobody", "");
     let x = put(&client, 0, &[0.0; 4]);
     let error = match client.compile(&text, &CompileOptions::default(), signature([f32s(&[4])])) {
         Err(error) => error,
-        Ok(exe) => exe
-            .execute(&[&x])
-            .and_then(|y| y[0][0].block_until_ready())
-            .unwrap_err(),
+        Ok(exe) => exe.execute(&[&x]).and_then(|y| y[0][0].block_until_ready()).unwrap_err(),
     };
     assert!(error.message.contains("test.nobody"), "{error}");
 }
@@ -120,26 +94,12 @@ fn names_are_taken_once_and_unknown_ones_are_errors() {
 fn errors_and_panics_of_a_handler_are_errors_of_the_result() {
     within(60, || {
         let client = client(8);
-        ffi::register(client.plugin(), "test.fails", |_| {
-            Err("it is Tuesday".into())
-        })
-        .unwrap();
-        ffi::register(client.plugin(), "test.panics", |_| {
-            panic!("not {}", "again")
-        })
-        .unwrap();
+        ffi::register(client.plugin(), "test.fails", |_| Err("it is Tuesday".into())).unwrap();
+        ffi::register(client.plugin(), "test.panics", |_| panic!("not {}", "again")).unwrap();
         let x = put(&client, 0, &[0.0; 4]);
-        for (target, phrase) in [
-            ("test.fails", "it is Tuesday"),
-            ("test.panics", "not again"),
-        ] {
-            let exe = client
-                .compile(
-                    &program(4, target, ""),
-                    &CompileOptions::default(),
-                    signature([f32s(&[4])]),
-                )
-                .unwrap();
+        for (target, phrase) in [("test.fails", "it is Tuesday"), ("test.panics", "not again")] {
+            let exe =
+                client.compile(&program(4, target, ""), &CompileOptions::default(), signature([f32s(&[4])])).unwrap();
             for _ in 0..3 {
                 let error = match exe.execute(&[&x]) {
                     Err(error) => error,
@@ -152,13 +112,7 @@ fn errors_and_panics_of_a_handler_are_errors_of_the_result() {
                 assert!(error.message.contains(phrase), "{error}");
             }
         }
-        let exe = client
-            .compile(
-                &affine(4, false),
-                &CompileOptions::default(),
-                signature([f32s(&[4])]),
-            )
-            .unwrap();
+        let exe = client.compile(&affine(4, false), &CompileOptions::default(), signature([f32s(&[4])])).unwrap();
         assert_eq!(get(&exe.execute(&[&x]).unwrap()[0][0]), [1.0; 4]);
     });
 }
@@ -177,13 +131,7 @@ fn handlers_of_all_devices_run_at_once_and_know_their_device() {
             Ok(())
         })
         .unwrap();
-        let exe = client
-            .compile(
-                &spread(8, 2, "test.meet"),
-                &partitions(8),
-                signature([f32s(&[2])]),
-            )
-            .unwrap();
+        let exe = client.compile(&spread(8, 2, "test.meet"), &partitions(8), signature([f32s(&[2])])).unwrap();
         let xs: Vec<Buffer> = (0..8).map(|d| put(&client, d, &[0.0; 2])).collect();
         for _ in 0..10 {
             let ys = exe.execute(&xs.iter().collect::<Vec<_>>()).unwrap();

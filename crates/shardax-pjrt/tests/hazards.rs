@@ -14,22 +14,14 @@ fn refs(buffers: &[Buffer]) -> Vec<&Buffer> {
 }
 
 fn inputs(client: &Client, devices: usize, n: usize) -> Vec<Buffer> {
-    (0..devices)
-        .map(|d| put(client, d, &vec![d as f32; n]))
-        .collect()
+    (0..devices).map(|d| put(client, d, &vec![d as f32; n])).collect()
 }
 
 #[test]
 fn wrong_arguments_are_errors_and_the_client_goes_on() {
     within(60, || {
         let client = new_client(8);
-        let exe = client
-            .compile(
-                &all_reduce(8, 4, false),
-                &partitions(8),
-                signature([f32s(&[4])]),
-            )
-            .unwrap();
+        let exe = client.compile(&all_reduce(8, 4, false), &partitions(8), signature([f32s(&[4])])).unwrap();
         let good = inputs(&client, 8, 4);
         let works = || {
             let results = exe.execute(&refs(&good)).unwrap();
@@ -44,23 +36,11 @@ fn wrong_arguments_are_errors_and_the_client_goes_on() {
         };
         works();
 
-        fails(
-            3,
-            &put(&client, 3, &[1.0; 5]),
-            "f32[5], and the program takes f32[4]",
-        );
-        let matrix = client
-            .buffer_from_host(
-                &bytes(&[1.0; 4]),
-                ElementType::F32,
-                &[2, 2],
-                &client.devices()[3],
-            )
-            .unwrap();
+        fails(3, &put(&client, 3, &[1.0; 5]), "f32[5], and the program takes f32[4]");
+        let matrix =
+            client.buffer_from_host(&bytes(&[1.0; 4]), ElementType::F32, &[2, 2], &client.devices()[3]).unwrap();
         fails(3, &matrix, "f32[2,2], and the program takes f32[4]");
-        let ints = client
-            .buffer_from_host(&[0; 16], ElementType::S32, &[4], &client.devices()[3])
-            .unwrap();
+        let ints = client.buffer_from_host(&[0; 16], ElementType::S32, &[4], &client.devices()[3]).unwrap();
         fails(3, &ints, "s32[4], and the program takes f32[4]");
         fails(3, &good[2], "argument 0 for device 3 (cpu) is on device 2");
         let elsewhere = put(&new_client(8), 3, &[1.0; 4]);
@@ -85,10 +65,7 @@ fn deletion_is_idempotent_and_final() {
     x.delete().unwrap();
     assert!(x.is_deleted());
     assert_eq!(x.dims(), [2]);
-    assert_eq!(
-        x.to_host(&mut [0; 8]).unwrap_err().code,
-        Code::FailedPrecondition
-    );
+    assert_eq!(x.to_host(&mut [0; 8]).unwrap_err().code, Code::FailedPrecondition);
     assert!(x.with_bytes(|_| ()).is_err());
     assert!(x.ready().is_err());
     assert!(x.block_until_ready().is_err());
@@ -101,39 +78,17 @@ fn donation_takes_the_input() {
     within(60, || {
         let client = new_client(8);
         for devices in [1, 8] {
-            let program = if devices == 1 {
-                affine(4, true)
-            } else {
-                all_reduce(8, 4, true)
-            };
-            let exe = client
-                .compile(
-                    &program,
-                    &partitions(devices),
-                    signature([f32s(&[4]).donated()]),
-                )
-                .unwrap();
+            let program = if devices == 1 { affine(4, true) } else { all_reduce(8, 4, true) };
+            let exe = client.compile(&program, &partitions(devices), signature([f32s(&[4]).donated()])).unwrap();
             let xs = inputs(&client, devices, 4);
             let before = xs[0].unsafe_pointer().unwrap();
             let ys = exe.execute(&refs(&xs)).unwrap();
-            assert_eq!(
-                ys[0][0].unsafe_pointer().unwrap(),
-                before,
-                "the memory is reused"
-            );
-            assert_eq!(
-                get(&ys[0][0]),
-                if devices == 1 { [1.0; 4] } else { [28.0; 4] }
-            );
+            assert_eq!(ys[0][0].unsafe_pointer().unwrap(), before, "the memory is reused");
+            assert_eq!(get(&ys[0][0]), if devices == 1 { [1.0; 4] } else { [28.0; 4] });
             assert!(xs.iter().all(Buffer::is_deleted));
             let error = exe.execute(&refs(&xs)).unwrap_err();
             assert_eq!(error.code, Code::FailedPrecondition);
-            assert!(
-                error
-                    .message
-                    .contains("argument 0 (f32[4]) on device 0 (cpu) was donated"),
-                "{error}"
-            );
+            assert!(error.message.contains("argument 0 (f32[4]) on device 0 (cpu) was donated"), "{error}");
             xs[0].delete().unwrap();
             // One gone among good ones takes nothing from the others.
             let mut fresh = inputs(&client, devices, 4);
@@ -149,8 +104,7 @@ fn donation_takes_the_input() {
 }
 
 /// (x donated, y) -> x + y
-const ADD_DONATING: &str =
-    "func.func @main(%x: tensor<4xf32> {tf.aliasing_output = 0 : i32}, %y: tensor<4xf32>)
+const ADD_DONATING: &str = "func.func @main(%x: tensor<4xf32> {tf.aliasing_output = 0 : i32}, %y: tensor<4xf32>)
     -> tensor<4xf32> {
   %z = stablehlo.add %x, %y : tensor<4xf32>
   return %z : tensor<4xf32>
@@ -161,21 +115,10 @@ fn the_same_buffer_donated_and_passed_is_an_error() {
     within(60, || {
         let client = client(8);
         let options = CompileOptions::default();
-        let one = client
-            .compile(
-                ADD_DONATING,
-                &options,
-                signature([f32s(&[4]).donated(), f32s(&[4])]),
-            )
-            .unwrap();
+        let one = client.compile(ADD_DONATING, &options, signature([f32s(&[4]).donated(), f32s(&[4])])).unwrap();
         // The second may be donated as far as this crate is concerned, though the program makes no use of it.
-        let both = client
-            .compile(
-                ADD_DONATING,
-                &options,
-                signature([f32s(&[4]).donated(), f32s(&[4]).donated()]),
-            )
-            .unwrap();
+        let both =
+            client.compile(ADD_DONATING, &options, signature([f32s(&[4]).donated(), f32s(&[4]).donated()])).unwrap();
         let x = put(&client, 0, &[1.0; 4]);
         for exe in [&one, &both] {
             let error = exe.execute(&[&x, &x]).unwrap_err();
@@ -194,132 +137,46 @@ fn the_same_buffer_donated_and_passed_is_an_error() {
 fn a_signature_that_does_not_fit_is_refused() {
     let client = client(8);
     let compile = |text: &str, parameters: &[ParameterSpec]| {
-        client
-            .compile(
-                text,
-                &CompileOptions::default(),
-                signature(parameters.to_vec()),
-            )
-            .unwrap_err()
+        client.compile(text, &CompileOptions::default(), signature(parameters.to_vec())).unwrap_err()
     };
     let wrong_shape = compile(&affine(4, false), &[f32s(&[5])]);
-    assert!(
-        wrong_shape
-            .message
-            .contains("the compiled program takes f32[4]"),
-        "{wrong_shape}"
-    );
-    let wrong_type = compile(
-        &affine(4, false),
-        &[ParameterSpec::new(ElementType::S32, [4])],
-    );
-    assert!(
-        wrong_type
-            .message
-            .contains("the compiled program takes f32[4]"),
-        "{wrong_type}"
-    );
-    assert!(
-        compile(&affine(4, false), &[])
-            .message
-            .contains("0 parameters")
-    );
+    assert!(wrong_shape.message.contains("the compiled program takes f32[4]"), "{wrong_shape}");
+    let wrong_type = compile(&affine(4, false), &[ParameterSpec::new(ElementType::S32, [4])]);
+    assert!(wrong_type.message.contains("the compiled program takes f32[4]"), "{wrong_type}");
+    assert!(compile(&affine(4, false), &[]).message.contains("0 parameters"));
     let secret_donation = compile(&affine(4, true), &[f32s(&[4])]);
-    assert!(
-        secret_donation.message.contains("donates parameter 0"),
-        "{secret_donation}"
-    );
+    assert!(secret_donation.message.contains("donates parameter 0"), "{secret_donation}");
     let donor = affine(4, true).replace("tf.aliasing_output = 0 : i32", "jax.buffer_donor = true");
     let secret_donation = compile(&donor, &[f32s(&[4])]);
-    assert!(
-        secret_donation.message.contains("donates parameter 0"),
-        "{secret_donation}"
-    );
+    assert!(secret_donation.message.contains("donates parameter 0"), "{secret_donation}");
     // The whole array's shape instead of one device's.
-    let global = client
-        .compile(
-            &all_reduce(8, 4, false),
-            &partitions(8),
-            signature([f32s(&[32])]),
-        )
-        .unwrap_err();
-    assert!(
-        global
-            .message
-            .contains("on each device the compiled program takes f32[4]"),
-        "{global}"
-    );
+    let global = client.compile(&all_reduce(8, 4, false), &partitions(8), signature([f32s(&[32])])).unwrap_err();
+    assert!(global.message.contains("on each device the compiled program takes f32[4]"), "{global}");
 }
 
 #[test]
 fn bad_programs_and_options_are_errors() {
     let client = client(8);
     let one = || signature([f32s(&[4])]);
-    assert!(
-        client
-            .compile("this is no MLIR", &CompileOptions::default(), one())
-            .is_err()
-    );
-    assert!(
-        client
-            .compile("", &CompileOptions::default(), one())
-            .is_err()
-    );
+    assert!(client.compile("this is no MLIR", &CompileOptions::default(), one()).is_err());
+    assert!(client.compile("", &CompileOptions::default(), one()).is_err());
     let options = [
-        CompileOptions {
-            num_partitions: 0,
-            ..Default::default()
-        },
-        CompileOptions {
-            num_partitions: 9,
-            ..Default::default()
-        },
-        CompileOptions {
-            num_partitions: 2,
-            device_ids: vec![0],
-            ..Default::default()
-        },
-        CompileOptions {
-            num_partitions: 2,
-            device_ids: vec![3, 3],
-            ..Default::default()
-        },
-        CompileOptions {
-            device_ids: vec![99],
-            ..Default::default()
-        },
-        CompileOptions {
-            portable: true,
-            num_partitions: 2,
-            ..Default::default()
-        },
-        CompileOptions {
-            num_partitions: usize::MAX,
-            num_replicas: 2,
-            ..Default::default()
-        },
+        CompileOptions { num_partitions: 0, ..Default::default() },
+        CompileOptions { num_partitions: 9, ..Default::default() },
+        CompileOptions { num_partitions: 2, device_ids: vec![0], ..Default::default() },
+        CompileOptions { num_partitions: 2, device_ids: vec![3, 3], ..Default::default() },
+        CompileOptions { device_ids: vec![99], ..Default::default() },
+        CompileOptions { portable: true, num_partitions: 2, ..Default::default() },
+        CompileOptions { num_partitions: usize::MAX, num_replicas: 2, ..Default::default() },
     ];
     for options in options {
-        let error = client
-            .compile(&affine(4, false), &options, one())
-            .unwrap_err();
+        let error = client.compile(&affine(4, false), &options, one()).unwrap_err();
         assert_eq!(error.code, Code::InvalidArgument, "{error}");
     }
-    let options = CompileOptions {
-        overrides: vec![("xla_no_such_option".into(), true.into())],
-        ..Default::default()
-    };
+    let options = CompileOptions { overrides: vec![("xla_no_such_option".into(), true.into())], ..Default::default() };
     assert!(client.compile(&affine(4, false), &options, one()).is_err());
-    assert!(
-        client
-            .deserialize(b"nonsense", &CompileOptions::default(), one())
-            .is_err()
-    );
-    assert!(
-        client
-            .deserialize(b"", &CompileOptions::default(), one())
-            .is_err()
-    );
+    assert!(client.deserialize(b"nonsense", &CompileOptions::default(), one()).is_err());
+    assert!(client.deserialize(b"", &CompileOptions::default(), one()).is_err());
 }
 
 #[test]
@@ -327,19 +184,12 @@ fn a_buffer_being_read_is_not_donated_under_the_reader() {
     within(60, || {
         let client = client(8);
         let sig = signature([f32s(&[4]).donated()]);
-        let exe = client
-            .compile(&affine(4, true), &CompileOptions::default(), sig)
-            .unwrap();
+        let exe = client.compile(&affine(4, true), &CompileOptions::default(), sig).unwrap();
         let x = Arc::new(put(&client, 0, &[1.0; 4]));
         // By the same thread: an error at once, for waiting would be for ever.
         x.with_bytes(|_| {
             let started = Instant::now();
-            assert!(
-                exe.execute(&[&x])
-                    .unwrap_err()
-                    .message
-                    .contains("this very thread")
-            );
+            assert!(exe.execute(&[&x]).unwrap_err().message.contains("this very thread"));
             assert!(x.delete().is_err());
             assert!(started.elapsed() < Duration::from_secs(1));
         })
@@ -372,37 +222,20 @@ fn a_buffer_being_read_is_not_donated_under_the_reader() {
 fn racing_donation_and_use() {
     within(120, || {
         let client = new_client(8);
-        let uses = client
-            .compile(
-                &all_reduce(8, 4, false),
-                &partitions(8),
-                signature([f32s(&[4])]),
-            )
-            .unwrap();
-        let takes = client
-            .compile(
-                &all_reduce(8, 4, true),
-                &partitions(8),
-                signature([f32s(&[4]).donated()]),
-            )
-            .unwrap();
+        let uses = client.compile(&all_reduce(8, 4, false), &partitions(8), signature([f32s(&[4])])).unwrap();
+        let takes = client.compile(&all_reduce(8, 4, true), &partitions(8), signature([f32s(&[4]).donated()])).unwrap();
         let shared = std::sync::RwLock::new(Arc::new(inputs(&client, 8, 4)));
         let (well, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let end = Instant::now() + Duration::from_secs(1);
         std::thread::scope(|scope| {
             for thread in 0..8 {
-                let (client, uses, takes, shared, well, refused) =
-                    (&client, &uses, &takes, &shared, &well, &refused);
+                let (client, uses, takes, shared, well, refused) = (&client, &uses, &takes, &shared, &well, &refused);
                 scope.spawn(move || {
                     let mut round = 0;
                     while Instant::now() < end {
                         round += 1;
                         let xs = shared.read().unwrap().clone();
-                        let exe = if (thread + round) % 4 == 0 {
-                            takes
-                        } else {
-                            uses
-                        };
+                        let exe = if (thread + round) % 4 == 0 { takes } else { uses };
                         match exe.execute(&refs(&xs)) {
                             Ok(results) => {
                                 assert_eq!(get(&results[3][0]), [28.0; 4]);

@@ -12,10 +12,7 @@ fn client_and_devices_describe_themselves() {
     assert_eq!(client.devices().len(), 8);
     assert_eq!(client.addressable_devices(), client.devices());
     for (i, device) in client.devices().iter().enumerate() {
-        assert_eq!(
-            (device.id(), device.process_index(), device.is_addressable()),
-            (i, 0, true)
-        );
+        assert_eq!((device.id(), device.process_index(), device.is_addressable()), (i, 0, true));
         assert!(!device.kind().is_empty() && !device.description().is_empty());
         assert_eq!(device.memory_stats().unwrap_err().code, Code::Unimplemented);
     }
@@ -23,34 +20,20 @@ fn client_and_devices_describe_themselves() {
     let (major, minor) = client.plugin().api_version();
     assert!(major == 0 && minor > 60);
     let attributes = client.plugin().attributes();
-    assert!(
-        attributes
-            .iter()
-            .any(|(name, _)| name == "stablehlo_current_version"),
-        "{attributes:?}"
-    );
+    assert!(attributes.iter().any(|(name, _)| name == "stablehlo_current_version"), "{attributes:?}");
 }
 
 #[test]
 fn one_device() {
     let client = client(8);
-    let exe = client
-        .compile(
-            &affine(4, false),
-            &CompileOptions::default(),
-            signature([f32s(&[4])]),
-        )
-        .unwrap();
+    let exe = client.compile(&affine(4, false), &CompileOptions::default(), signature([f32s(&[4])])).unwrap();
     assert_eq!(exe.num_outputs(), 1);
     assert_eq!(exe.device_ids(), [0]);
     assert_eq!(exe.has_collectives(), Some(false));
     let x = put(&client, 0, &[0.0, 1.0, 2.0, 3.0]);
     let results = exe.execute(&[&x]).unwrap();
     assert_eq!(get(&results[0][0]), [1.0, 3.0, 5.0, 7.0]);
-    assert_eq!(
-        results[0][0].with_bytes(floats).unwrap(),
-        [1.0, 3.0, 5.0, 7.0]
-    );
+    assert_eq!(results[0][0].with_bytes(floats).unwrap(), [1.0, 3.0, 5.0, 7.0]);
     let y = exe.execute_on(&[&x], &client.devices()[0]).unwrap();
     assert_eq!(get(&y[0]), [1.0, 3.0, 5.0, 7.0]);
 }
@@ -58,25 +41,15 @@ fn one_device() {
 #[test]
 fn chosen_device_and_portable() {
     let client = client(8);
-    let options = CompileOptions {
-        device_ids: vec![5],
-        ..Default::default()
-    };
-    let exe = client
-        .compile(&affine(2, false), &options, signature([f32s(&[2])]))
-        .unwrap();
+    let options = CompileOptions { device_ids: vec![5], ..Default::default() };
+    let exe = client.compile(&affine(2, false), &options, signature([f32s(&[2])])).unwrap();
     assert_eq!(exe.device_ids(), [5]);
     let y = exe.execute(&[&put(&client, 5, &[1.0, 2.0])]).unwrap();
     assert_eq!(y[0][0].device(), &client.devices()[5]);
     assert_eq!(get(&y[0][0]), [3.0, 5.0]);
 
-    let options = CompileOptions {
-        portable: true,
-        ..Default::default()
-    };
-    let exe = client
-        .compile(&affine(2, false), &options, signature([f32s(&[2])]))
-        .unwrap();
+    let options = CompileOptions { portable: true, ..Default::default() };
+    let exe = client.compile(&affine(2, false), &options, signature([f32s(&[2])])).unwrap();
     for device in [0, 3, 7] {
         let x = put(&client, device, &[1.0, 2.0]);
         let y = exe.execute_on(&[&x], &client.devices()[device]).unwrap();
@@ -92,18 +65,10 @@ fn chosen_device_and_portable() {
 fn eight_devices_all_reduce() {
     within(60, || {
         let client = client(8);
-        let exe = client
-            .compile(
-                &all_reduce(8, 4, false),
-                &partitions(8),
-                signature([f32s(&[4])]),
-            )
-            .unwrap();
+        let exe = client.compile(&all_reduce(8, 4, false), &partitions(8), signature([f32s(&[4])])).unwrap();
         assert_eq!(exe.device_ids(), [0, 1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(exe.has_collectives(), Some(true));
-        let xs: Vec<Buffer> = (0..8)
-            .map(|d| put(&client, d, &[d as f32, 1.0, 2.0, 3.0]))
-            .collect();
+        let xs: Vec<Buffer> = (0..8).map(|d| put(&client, d, &[d as f32, 1.0, 2.0, 3.0])).collect();
         for _ in 0..20 {
             let results = exe.execute(&xs.iter().collect::<Vec<_>>()).unwrap();
             assert_eq!(results.len(), 8);
@@ -124,11 +89,7 @@ fn eight_devices_all_reduce() {
         assert_eq!(reduce.shapes, [(ElementType::F32, vec![4])]);
         assert_eq!(reduce.replica_groups, [[0, 1, 2, 3, 4, 5, 6, 7]]);
         assert!(reduce.channel_id.is_some());
-        println!(
-            "{:?} {:?}",
-            exe.parameter_shardings(),
-            exe.output_shardings()
-        );
+        println!("{:?} {:?}", exe.parameter_shardings(), exe.output_shardings());
         println!("{:?}\n{:?}", exe.cost_analysis(), exe.memory_analysis());
         println!("{:?} {:?}", exe.name(), exe.fingerprint());
     });

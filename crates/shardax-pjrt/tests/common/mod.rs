@@ -45,22 +45,12 @@ pub fn bytes(values: &[f32]) -> Vec<u8> {
 }
 
 pub fn floats(bytes: &[u8]) -> Vec<f32> {
-    bytes
-        .chunks_exact(4)
-        .map(|b| f32::from_ne_bytes(b.try_into().unwrap()))
-        .collect()
+    bytes.chunks_exact(4).map(|b| f32::from_ne_bytes(b.try_into().unwrap())).collect()
 }
 
 pub fn put(client: &Client, device: usize, values: &[f32]) -> Buffer {
     let dims = [values.len() as i64];
-    client
-        .buffer_from_host(
-            &bytes(values),
-            ElementType::F32,
-            &dims,
-            &client.devices()[device],
-        )
-        .unwrap()
+    client.buffer_from_host(&bytes(values), ElementType::F32, &dims, &client.devices()[device]).unwrap()
 }
 
 pub fn get(buffer: &Buffer) -> Vec<f32> {
@@ -74,25 +64,16 @@ pub fn f32s(dims: &[i64]) -> ParameterSpec {
 }
 
 pub fn signature(parameters: impl IntoIterator<Item = ParameterSpec>) -> Signature {
-    Signature {
-        parameters: parameters.into_iter().collect(),
-    }
+    Signature { parameters: parameters.into_iter().collect() }
 }
 
 pub fn partitions(n: usize) -> CompileOptions {
-    CompileOptions {
-        num_partitions: n,
-        ..Default::default()
-    }
+    CompileOptions { num_partitions: n, ..Default::default() }
 }
 
 /// x * 2 + 1 on n floats; donates x when asked.
 pub fn affine(n: usize, donate: bool) -> String {
-    let attribute = if donate {
-        " {tf.aliasing_output = 0 : i32}"
-    } else {
-        ""
-    };
+    let attribute = if donate { " {tf.aliasing_output = 0 : i32}" } else { "" };
     format!(
         "func.func @main(%x: tensor<{n}xf32>{attribute}) -> tensor<{n}xf32> {{
           %two = stablehlo.constant dense<2.0> : tensor<{n}xf32>
@@ -106,15 +87,8 @@ pub fn affine(n: usize, donate: bool) -> String {
 
 /// Sum over `devices` devices of `n` floats each; donates the input when asked.
 pub fn all_reduce(devices: usize, n: usize, donate: bool) -> String {
-    let group = (0..devices)
-        .map(|d| d.to_string())
-        .collect::<Vec<_>>()
-        .join(", ");
-    let attribute = if donate {
-        ", tf.aliasing_output = 0 : i32"
-    } else {
-        ""
-    };
+    let group = (0..devices).map(|d| d.to_string()).collect::<Vec<_>>().join(", ");
+    let attribute = if donate { ", tf.aliasing_output = 0 : i32" } else { "" };
     let whole = devices * n;
     format!(
         "module attributes {{mhlo.num_partitions = {devices} : i32, mhlo.num_replicas = 1 : i32}} {{
