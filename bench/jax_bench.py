@@ -74,7 +74,8 @@ def on_devices(n, axis_name, value, *, replicated=False):
     """`value` placed ahead of time: split along axis 0 over the first n devices, or copied to all of them."""
     import jax
     import numpy as np
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+    from jax.sharding import Mesh, NamedSharding
+    from jax.sharding import PartitionSpec as P
 
     mesh = Mesh(np.array(jax.devices()[:n]), (axis_name,))
     return jax.device_put(value, NamedSharding(mesh, P() if replicated else P(axis_name)))
