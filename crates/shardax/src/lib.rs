@@ -1,1 +1,74 @@
-//! shardax
+//! JAX's SPMD programming model in Rust, on XLA.
+//!
+//! Write a function for one device; differentiate it with [`grad`], vectorize it with [`vmap`], compile it with
+//! [`jit`], and run it over many devices with [`pmap`] and [`shard_map`].
+//!
+//! ```
+//! use shardax::prelude::*;
+//! # shardax::config::set_num_cpu_devices(8).ok();
+//!
+//! let f = pmap(|x: Array| {
+//!     let scaled = x * 2;
+//!     let total = psum(scaled.sum(..), "devices");
+//!     (scaled, total)
+//! })
+//! .axis_name("devices");
+//! let (scaled, total) = f.call(arange(0..32).reshape([8, 4]))?;
+//! assert_eq!(total.to_vec::<i32>()?, [992; 8]);
+//! # Ok::<(), shardax::Error>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod array;
+pub mod config;
+pub mod dtype;
+pub mod error;
+pub mod function;
+pub mod lax;
+pub mod lower;
+pub mod numpy;
+pub mod prefix;
+pub mod primitive;
+pub mod program;
+pub mod runtime;
+pub mod shape;
+pub mod sharding;
+mod spmd;
+mod transform;
+pub mod tree;
+
+pub use array::{Array, array, block_until_ready, device_get, device_put};
+pub use dtype::DType;
+pub use error::{Error, ErrorKind, Result};
+pub use function::Function;
+pub use runtime::load::clear_caches;
+pub use runtime::{Device, device_count, devices, local_device_count, local_devices, process_count, process_index};
+pub use sharding::{AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding, make_mesh};
+pub use spmd::*;
+pub use transform::{
+    Arg, Argnums, Grad, GradAux, Jit, LinearFn, ValueAndGrad, ValueAndGradAux, VjpFn, Vmap, grad, hessian, jacfwd,
+    jacrev, jit, jvp, linearize, stop_gradient, value_and_grad, vjp, vmap,
+};
+pub use tree::{Static, Tree};
+
+/// What a program needs: `use shardax::prelude::*;`
+pub mod prelude {
+    pub use crate::array::{Array, Operand, array, block_until_ready, device_get, device_put};
+    pub use crate::dtype::DType;
+    pub use crate::error::Result;
+    pub use crate::function::Function;
+    pub use crate::numpy::*;
+    pub use crate::runtime::{
+        Device, device_count, devices, local_device_count, local_devices, process_count, process_index,
+    };
+    pub use crate::sharding::{
+        AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding, make_mesh,
+    };
+    pub use crate::spmd::*;
+    pub use crate::transform::{
+        Arg, grad, hessian, jacfwd, jacrev, jit, jvp, linearize, stop_gradient, value_and_grad, vjp, vmap,
+    };
+    pub use crate::tree::{self, Static, Tree};
+    pub use crate::{P, config};
+}

@@ -129,6 +129,12 @@ impl Flat {
         self.leaves.push(array);
     }
 
+    /// Writes another flattened tree, as the next child.
+    pub(crate) fn append(&mut self, other: &Flat) {
+        self.def.0.extend(other.def.0.iter().cloned());
+        self.leaves.extend(other.leaves.iter().cloned());
+    }
+
     /// Puts the tree together again.
     pub fn build<T: Tree>(&self) -> Result<T> {
         unflatten(&self.def, &self.leaves)
@@ -242,7 +248,11 @@ impl Unflatten<'_> {
     /// The next node, checked to be `node`.
     pub fn expect(&mut self, node: Node) -> Result<()> {
         let found = self.node()?;
-        if found == node { Ok(()) } else { Err(err!(Type, "tree structure mismatch: expected {node:?}, found {found:?}")) }
+        if found == node {
+            Ok(())
+        } else {
+            Err(err!(Type, "tree structure mismatch: expected {node:?}, found {found:?}"))
+        }
     }
 }
 

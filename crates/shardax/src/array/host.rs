@@ -30,8 +30,21 @@ macro_rules! host_numbers {
 }
 
 host_numbers!(
-    bool, i8, i16, i32, i64, u8, u16, u32, u64, half::f16, half::bf16, f32, f64,
-    num_complex::Complex<f32>, num_complex::Complex<f64>
+    bool,
+    i8,
+    i16,
+    i32,
+    i64,
+    u8,
+    u16,
+    u32,
+    u64,
+    half::f16,
+    half::bf16,
+    f32,
+    f64,
+    num_complex::Complex<f32>,
+    num_complex::Complex<f64>
 );
 
 impl<T: IntoHostArray> IntoHostArray for [T] {
@@ -83,11 +96,13 @@ impl<T: IntoHostArray + ?Sized> IntoHostArray for &T {
 pub fn array<T: IntoHostArray>(values: T) -> Array {
     let location = std::panic::Location::caller();
     let mut elements = Vec::new();
-    let made = match values.collect(&mut elements) {
-        Some(shape) => Array::from_slice(&elements, shape.as_slice()),
-        None => Err(err!(Value, "array got rows of different lengths").help("all rows of a nested array must have one length")),
-    };
-    made.unwrap_or_else(|e| Array::failed(e.at(location), Aval::new(T::Element::DTYPE, [])))
+    let made =
+        match values.collect(&mut elements) {
+            Some(shape) => Array::from_slice(&elements, shape.as_slice()),
+            None => Err(err!(Value, "array got rows of different lengths")
+                .help("all rows of a nested array must have one length")),
+        };
+    made.unwrap_or_else(|e| Array::failed(e.at(location), Aval::scalar(T::Element::DTYPE)))
 }
 
 impl Array {
@@ -96,12 +111,7 @@ impl Array {
     /// Fails when the number of elements is not the product of the shape.
     pub fn from_slice<T: Element>(elements: &[T], shape: &[usize]) -> Result<Array> {
         if elements.len() != size(shape) {
-            bail!(
-                Value,
-                "an array of shape {shape:?} has {} elements, but {} were given",
-                size(shape),
-                elements.len()
-            );
+            bail!(Value, "an array of shape {shape:?} has {} elements, but {} were given", size(shape), elements.len());
         }
         let mut bytes = Vec::with_capacity(size_of_val(elements));
         elements.iter().for_each(|e| e.write(&mut bytes));

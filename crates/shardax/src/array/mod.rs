@@ -1,7 +1,7 @@
 //! `Array`: one logical array, concrete on any number of devices, or traced. User code cannot tell and need not.
 
 pub(crate) mod host;
-mod index;
+
 mod operators;
 mod print;
 mod shards;
@@ -12,7 +12,7 @@ use shardax_pjrt as pjrt;
 use smallvec::SmallVec;
 
 pub use host::{IntoHostArray, array};
-pub use index::{At, IndexItem, IntoIndex, NewAxis, Slice};
+
 pub use operators::Operand;
 pub use shards::{Shard, block_until_ready, device_get, device_put};
 
@@ -143,7 +143,7 @@ impl Array {
     pub(crate) fn aval(&self) -> Aval {
         match &self.0 {
             Repr::Concrete(c) => c.aval.clone(),
-            Repr::Literal(l) => Aval { weak: l.weak, ..Aval::new(l.dtype, []) },
+            Repr::Literal(l) => Aval { weak: l.weak, ..Aval::scalar(l.dtype) },
             Repr::Traced(t) => t.aval.clone(),
             Repr::Error(e) => e.1.clone(),
         }
@@ -200,6 +200,13 @@ impl Array {
     /// Whether it is a value of a function being traced.
     pub fn is_traced(&self) -> bool {
         matches!(self.0, Repr::Traced(_))
+    }
+
+    pub(crate) fn concrete_ref(&self) -> Option<&Concrete> {
+        match &self.0 {
+            Repr::Concrete(c) => Some(c),
+            _ => None,
+        }
     }
 
     /// The concrete array; a plain number is sent to the default device.

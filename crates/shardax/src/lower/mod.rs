@@ -110,7 +110,14 @@ impl Lowering {
     }
 
     /// An operation with any number of results and regions.
-    pub fn op_with(&mut self, name: &str, args: &[Value], attrs: &str, regions: Vec<Region>, outs: &[Aval]) -> Vec<Value> {
+    pub fn op_with(
+        &mut self,
+        name: &str,
+        args: &[Value],
+        attrs: &str,
+        regions: Vec<Region>,
+        outs: &[Aval],
+    ) -> Vec<Value> {
         self.pad();
         let id = self.fresh();
         let _ = match outs.len() {
@@ -241,7 +248,7 @@ impl Lowering {
     fn atom(&mut self, env: &Env<Value>, atom: &Atom) -> Result<Value> {
         match atom {
             Atom::Var(v) => env.get(*v).copied().ok_or_else(|| err!(Runtime, "variable {v:?} has no value")),
-            Atom::Literal { value, dtype, .. } => Ok(self.constant(*value, &Aval::new(*dtype, []))),
+            Atom::Literal { value, dtype, .. } => Ok(self.constant(*value, &Aval::scalar(*dtype))),
         }
     }
 }

@@ -128,7 +128,7 @@ fn same(dtype: DType) -> DType {
 }
 
 macro_rules! binary {
-    ($($ident:ident $name:literal $op:literal $accepts:ident $result:expr, [$lhs:expr, $rhs:expr], $transpose:expr;)*) => {$(
+    ($($ident:ident $name:literal $op:literal $accepts:ident $result:expr, [$lhs:expr, $rhs:expr $(,)?], $transpose:expr;)*) => {$(
         pub(crate) static $ident: Binary = Binary(&Def {
             name: $name,
             op: $op,
@@ -182,6 +182,8 @@ binary! {
     MIN "min" "stablehlo.minimum" Any same,
         [Factor(|x, y, out| chosen(x, y, out)), Factor(|x, y, out| chosen(y, x, out))], None;
     NEXTAFTER "nextafter" "chlo.next_after" Float same, [Zero, Zero], None;
+    POLYGAMMA "polygamma" "chlo.polygamma" Float same,
+        [Zero, Factor(|n, x, _| POLYGAMMA.apply(&(n + 1), x))], None;
     AND "and" "stablehlo.and" Bits same, [Zero, Zero], None;
     OR "or" "stablehlo.or" Bits same, [Zero, Zero], None;
     XOR "xor" "stablehlo.xor" Bits same, [Zero, Zero], None;
@@ -439,4 +441,3 @@ impl Primitive for Convert {
         elementwise::batch(axis, args, dims, |args| bind1(*self, args))
     }
 }
-

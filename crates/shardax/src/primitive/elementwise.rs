@@ -39,7 +39,9 @@ impl Accepts {
             Accepts::Complex => (dtype.is_complex(), "complex types"),
             Accepts::Integer => (dtype.is_integer(), "integers"),
             Accepts::Bits => (dtype.is_integer() || dtype == DType::Bool, "integers and booleans"),
-            Accepts::Signed => (dtype.is_inexact() || dtype.is_signed(), "signed integers, floating point and complex types"),
+            Accepts::Signed => {
+                (dtype.is_inexact() || dtype.is_signed(), "signed integers, floating point and complex types")
+            }
         };
         if ok {
             return Ok(());
@@ -106,8 +108,8 @@ pub(crate) fn batch(
     let full = (0..args.len()).map(rank).max().unwrap_or(0);
     // Operands that agree on the axis, or are scalars of the whole batch, need no move.
     let first = (0..args.len()).find_map(|i| if rank(i) == full { dims[i] } else { None });
-    let simple = first.is_some()
-        && (0..args.len()).all(|i| if rank(i) == full { dims[i] == first } else { dims[i].is_none() });
+    let simple =
+        first.is_some() && (0..args.len()).all(|i| if rank(i) == full { dims[i] == first } else { dims[i].is_none() });
     if let (true, Some(d)) = (simple, first) {
         return Ok((smallvec![apply(args)], vec![Some(d)]));
     }

@@ -4,6 +4,13 @@
 //! implement [`Primitive`]: the result type, the lowering, and the rules of differentiation and batching
 //! it has. Rules are ordinary shardax code on [`Array`]s, so they nest and differentiate like a user's.
 
+pub(crate) mod binary;
+pub(crate) mod dot;
+pub(crate) mod elementwise;
+pub(crate) mod reduce;
+pub(crate) mod shape_ops;
+pub(crate) mod unary;
+
 use std::any::Any;
 use std::fmt::Debug;
 use std::hash::{Hash, Hasher};
@@ -91,7 +98,11 @@ pub trait Primitive: AnyPrimitive + Debug + Send + Sync {
 
     /// The cotangents of the linear operands, from those of the results.
     fn transpose(&self, _cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
-        Err(err!(NotImplemented, "Transpose rule (for reverse-mode differentiation) for '{}' not implemented", self.name()))
+        Err(err!(
+            NotImplemented,
+            "Transpose rule (for reverse-mode differentiation) for '{}' not implemented",
+            self.name()
+        ))
     }
 
     /// The results for operands of which some have a batch axis.

@@ -182,5 +182,9 @@ fn zeros_like(x: &Array) -> Array {
 /// 1 where `x` is true or nonzero, as a boolean.
 #[allow(dead_code)]
 pub(crate) fn truth(x: &Array) -> Array {
-    if x.dtype() == DType::Bool { x.clone() } else { logical_not(&x.equal(Array::literal(Scalar::Int(0), x.dtype(), false))) }
+    if x.dtype() == DType::Bool {
+        x.clone()
+    } else {
+        logical_not(&x.equal(Array::literal(Scalar::Int(0), x.dtype(), false)))
+    }
 }

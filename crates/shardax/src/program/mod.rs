@@ -32,6 +32,11 @@ impl Aval {
         Aval { dtype, shape: shape.into(), weak: false, vma: AxisSet::default() }
     }
 
+    /// A single value of this dtype.
+    pub fn scalar(dtype: DType) -> Self {
+        Aval::new(dtype, Shape::new())
+    }
+
     pub fn rank(&self) -> usize {
         self.shape.len()
     }
@@ -133,9 +138,7 @@ impl Program {
 /// Source lines do not count: programs that compute the same are the same.
 impl PartialEq for Eqn {
     fn eq(&self, other: &Self) -> bool {
-        self.inputs == other.inputs
-            && self.outputs == other.outputs
-            && self.primitive.dyn_eq(other.primitive.as_ref())
+        self.inputs == other.inputs && self.outputs == other.outputs && self.primitive.dyn_eq(other.primitive.as_ref())
     }
 }
 

@@ -49,7 +49,7 @@ impl Program {
 
     fn drop_unused(&self) -> Program {
         let mut used = vec![false; self.avals.len()];
-        let mut mark = |used: &mut Vec<bool>, atoms: &[Atom]| {
+        let mark = |used: &mut Vec<bool>, atoms: &[Atom]| {
             for atom in atoms {
                 if let Atom::Var(v) = atom {
                     used[v.index()] = true;

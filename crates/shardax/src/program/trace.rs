@@ -209,7 +209,7 @@ pub(crate) fn bind_at(primitive: Arc<dyn Primitive>, args: &[Array], location: &
         Err(error) => {
             let error = error.at(location);
             record_error(&error);
-            let aval = args.first().map(|a| a.aval()).unwrap_or_else(|| Aval::new(crate::DType::F32, []));
+            let aval = args.first().map(|a| a.aval()).unwrap_or_else(|| Aval::scalar(crate::DType::F32));
             SmallVec::from_elem(Array::failed(error, aval), count)
         }
     }

@@ -51,10 +51,7 @@ pub(super) fn clear() {
 pub(crate) fn run(primitive: Arc<dyn Primitive>, args: &[Array]) -> Result<Outputs> {
     let args: SmallVec<[Arc<Concrete>; 4]> = args.iter().map(|a| a.concrete()).collect::<Result<_>>()?;
     let committed = args.iter().any(|a| a.committed);
-    let key = Key {
-        primitive,
-        args: args.iter().map(|a| (a.aval.clone(), a.sharding.clone(), a.committed)).collect(),
-    };
+    let key = Key { primitive, args: args.iter().map(|a| (a.aval.clone(), a.sharding.clone(), a.committed)).collect() };
     let found = cache().lock().unwrap_or_else(|e| e.into_inner()).get(&key).cloned();
     let loaded = match found {
         Some(loaded) => loaded,
@@ -108,8 +105,7 @@ pub(crate) fn input_sharding(arg: &Concrete, want: Sharding) -> Sharding {
 
 /// Compiles and runs a traced function on its captures and arguments.
 pub(crate) fn run_traced(name: &str, traced: &Traced, args: &[Array]) -> Result<Vec<Array>> {
-    let args: Vec<Arc<Concrete>> =
-        traced.captures.iter().chain(args).map(|a| a.concrete()).collect::<Result<_>>()?;
+    let args: Vec<Arc<Concrete>> = traced.captures.iter().chain(args).map(|a| a.concrete()).collect::<Result<_>>()?;
     let committed = args.iter().any(|a| a.committed);
     let loaded = request(name.to_owned(), traced.program.simplified(), &args)?.load()?;
     let committed = committed || matches!(loaded.place, Place::Mesh(_));

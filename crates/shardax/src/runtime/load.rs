@@ -73,9 +73,7 @@ impl Request {
                 let fits = |o: usize, out: &Aval| {
                     let same_place = match (&self.place, &self.out_shardings[o]) {
                         (Place::Single(_), _) => true,
-                        (_, Some(s)) => {
-                            self.in_shardings[i].is_equivalent_to(&Sharding::Named(s.clone()), aval.rank())
-                        }
+                        (_, Some(s)) => self.in_shardings[i].is_equivalent_to(&Sharding::Named(s.clone()), aval.rank()),
                         (_, None) => false,
                     };
                     same_place && out.dtype == aval.dtype && out.shape == aval.shape
@@ -121,7 +119,11 @@ impl Request {
             num_partitions: devices.len(),
             device_ids: devices.iter().map(|d| d.id()).collect(),
             use_shardy: spmd,
-            propagate_to_outputs: if spmd { self.out_shardings.iter().map(Option::is_none).collect() } else { Vec::new() },
+            propagate_to_outputs: if spmd {
+                self.out_shardings.iter().map(Option::is_none).collect()
+            } else {
+                Vec::new()
+            },
             ..Default::default()
         };
         let executable = client()?
@@ -167,7 +169,11 @@ impl Request {
                     None => Some(NamedSharding::new(mesh, Default::default())),
                 };
                 named.map(Sharding::Named).ok_or_else(|| {
-                    err!(NotImplemented, "the compiler split output {i} of {} in a way that no PartitionSpec over {mesh} expresses", self.name)
+                    err!(
+                        NotImplemented,
+                        "the compiler split output {i} of {} in a way that no PartitionSpec over {mesh} expresses",
+                        self.name
+                    )
                 })
             })
             .collect()

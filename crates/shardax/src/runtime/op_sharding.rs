@@ -8,11 +8,11 @@ use crate::sharding::{DimSpec, Mesh, NamedSharding, PartitionSpec};
 
 /// The spec over `mesh` that splits an array of this rank as `op` does; `None` when there is none.
 pub(crate) fn to_named(op: &pjrt::OpSharding, mesh: &Mesh, rank: usize) -> Option<NamedSharding> {
-    let Some(tiles) = op.tile_dims() else {
-        // Replicated, or on one device.
+    if op.is_replicated() || op.kind != pjrt::ShardingKind::Other {
+        // Whole on every device.
         return Some(NamedSharding::new(mesh, PartitionSpec::default()));
-    };
-    let assignment = op.tile_devices();
+    }
+    let (tiles, assignment) = (&op.tile_dims, &op.devices);
     if assignment.len() != mesh.size() || tiles.len() < rank {
         return None;
     }

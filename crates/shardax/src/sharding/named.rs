@@ -136,8 +136,7 @@ impl NamedSharding {
             match self.0.spec.dims().get(dim) {
                 Some(DimSpec::Unconstrained) => text.push_str("{?}"),
                 _ => {
-                    let names: Vec<_> =
-                        self.0.spec.axes(dim).iter().map(|n| format!("{:?}", n.as_str())).collect();
+                    let names: Vec<_> = self.0.spec.axes(dim).iter().map(|n| format!("{:?}", n.as_str())).collect();
                     text.push_str(&format!("{{{}}}", names.join(", ")));
                 }
             }

@@ -103,8 +103,7 @@ impl Linearized {
 
     /// The cotangents of the nonzero inputs, from those of all outputs.
     pub fn transpose(&self, cts: &[Option<Array>]) -> Result<Tangents> {
-        let cts: Vec<_> =
-            cts.iter().zip(&self.nonzero_out).filter(|(_, nz)| **nz).map(|(ct, _)| ct.clone()).collect();
+        let cts: Vec<_> = cts.iter().zip(&self.nonzero_out).filter(|(_, nz)| **nz).map(|(ct, _)| ct.clone()).collect();
         let count = self.program.inputs.len() - self.residuals.len();
         let args: Vec<Operand> = self
             .residuals
@@ -171,7 +170,7 @@ pub(crate) fn backward(program: &Program, args: &[Operand], cts: &[Option<Array>
         }
     }
     for eqn in pending.into_iter().rev() {
-        with_source(eqn.source, || {
+        with_source(eqn.source, || -> Result<()> {
             let cts: Vec<_> = eqn.outputs.iter().map(|v| ct_env.take(*v)).collect();
             if cts.iter().all(Option::is_none) {
                 return Ok(());

@@ -1,0 +1,151 @@
+//! The layer below `numpy`: operations close to the primitives, on arrays of one dtype and fitting shapes.
+
+use smallvec::SmallVec;
+
+use crate::array::Array;
+use crate::dtype::{DType, Scalar};
+use crate::primitive::binary::{COMPLEX, DIV};
+use crate::primitive::dot::DotGeneral;
+use crate::primitive::reduce::{Reduce, Reducer};
+use crate::primitive::shape_ops::{BroadcastInDim, Concatenate, Iota, Pad, Reshape, Reverse, Slice, Transpose};
+use crate::primitive::unary::{CEIL, DIGAMMA, FLOOR};
+use crate::program::trace::bind1;
+
+#[track_caller]
+pub(crate) fn transpose(x: &Array, permutation: &[usize]) -> Array {
+    if permutation.iter().copied().eq(0..x.ndim()) {
+        return x.clone();
+    }
+    bind1(Transpose { permutation: permutation.into() }, std::slice::from_ref(x))
+}
+
+#[track_caller]
+pub(crate) fn reshape(x: &Array, shape: &[usize]) -> Array {
+    if x.shape() == shape {
+        return x.clone();
+    }
+    bind1(Reshape { shape: shape.into() }, std::slice::from_ref(x))
+}
+
+#[track_caller]
+pub(crate) fn broadcast_in_dim(x: &Array, shape: &[usize], dims: &[usize]) -> Array {
+    if x.shape() == shape && dims.iter().copied().eq(0..x.ndim()) {
+        return x.clone();
+    }
+    bind1(BroadcastInDim { shape: shape.into(), dims: dims.into() }, std::slice::from_ref(x))
+}
+
+#[track_caller]
+pub(crate) fn reduce(x: &Array, reducer: Reducer, axes: &[usize]) -> Array {
+    let mut axes: SmallVec<[usize; 4]> = axes.into();
+    axes.sort_unstable();
+    Reduce { reducer, axes }.apply(x)
+}
+
+#[track_caller]
+pub(crate) fn reduce_sum(x: &Array, axes: &[usize]) -> Array {
+    reduce(x, Reducer::Sum, axes)
+}
+
+/// Elements `start..limit` along one dimension.
+#[track_caller]
+pub(crate) fn slice_in_dim(x: &Array, start: usize, limit: usize, dim: usize) -> Array {
+    let mut s: SmallVec<[usize; 4]> = SmallVec::from_elem(0, x.ndim());
+    let mut l: SmallVec<[usize; 4]> = x.shape().into();
+    if dim < x.ndim() {
+        (s[dim], l[dim]) = (start, limit);
+    }
+    slice(x, &s, &l, None)
+}
+
+#[track_caller]
+pub(crate) fn slice(x: &Array, start: &[usize], limit: &[usize], strides: Option<&[usize]>) -> Array {
+    let strides = strides.map(Into::into).unwrap_or_else(|| SmallVec::from_elem(1, x.ndim()));
+    bind1(Slice { start: start.into(), limit: limit.into(), strides }, std::slice::from_ref(x))
+}
+
+#[track_caller]
+pub(crate) fn concatenate(arrays: &[Array], dim: usize) -> Array {
+    bind1(Concatenate { dimension: dim }, arrays)
+}
+
+#[track_caller]
+pub(crate) fn rev(x: &Array, dims: &[usize]) -> Array {
+    bind1(Reverse { dims: dims.into() }, std::slice::from_ref(x))
+}
+
+/// Pads each dimension by `(low, high, interior)` elements of `value`; negative edges cut.
+#[track_caller]
+pub fn pad(x: &Array, value: &Array, config: &[(i64, i64, i64)]) -> Array {
+    bind1(Pad { config: config.into() }, &[x.clone(), value.clone()])
+}
+
+#[track_caller]
+pub(crate) fn iota(dtype: DType, shape: &[usize], dim: usize) -> Array {
+    bind1(Iota { dtype, shape: shape.into(), dimension: dim }, &[])
+}
+
+/// Contraction over the given dimensions, batched over others; see `dot_general` in the StableHLO specification.
+#[track_caller]
+pub fn dot_general(
+    lhs: &Array,
+    rhs: &Array,
+    (lhs_contract, rhs_contract): (&[usize], &[usize]),
+    (lhs_batch, rhs_batch): (&[usize], &[usize]),
+    preferred_element_type: Option<DType>,
+) -> Array {
+    DotGeneral {
+        lhs_contract: lhs_contract.into(),
+        rhs_contract: rhs_contract.into(),
+        lhs_batch: lhs_batch.into(),
+        rhs_batch: rhs_batch.into(),
+        preferred: preferred_element_type,
+    }
+    .apply(lhs, rhs)
+}
+
+/// Rounds towards zero.
+#[track_caller]
+pub(crate) fn trunc(x: &Array) -> Array {
+    if !x.dtype().is_float() {
+        return x.clone();
+    }
+    crate::numpy::where_(x.less(0), CEIL.apply(x), FLOOR.apply(x))
+}
+
+#[track_caller]
+pub(crate) fn complex(re: &Array, im: &Array) -> Array {
+    COMPLEX.apply(re, im)
+}
+
+/// Division that truncates towards zero for integers, as the primitive does.
+#[track_caller]
+pub fn div(x: &Array, y: &Array) -> Array {
+    DIV.apply(x, y)
+}
+
+/// The `n`-th derivative of the digamma function.
+#[track_caller]
+pub(crate) fn polygamma(n: i32, x: &Array) -> Array {
+    if n == 0 {
+        return DIGAMMA.apply(x);
+    }
+    let order = crate::numpy::full(x.shape(), Scalar::Int(n as i128), x.dtype());
+    crate::primitive::binary::POLYGAMMA.apply(&order, x)
+}
+
+/// The cumulative product along a dimension.
+#[track_caller]
+pub(crate) fn cumprod(x: &Array, dim: usize, reverse: bool) -> Array {
+    let n = x.shape()[dim];
+    let mut x = if reverse { rev(x, &[dim]) } else { x.clone() };
+    let mut step = 1;
+    while step < n {
+        let mut head = x.shape_owned();
+        head[dim] = step;
+        let ones = crate::numpy::full(&head, Scalar::Int(1), x.dtype());
+        x = &x * concatenate(&[ones, slice_in_dim(&x, 0, n - step, dim)], dim);
+        step *= 2;
+    }
+    if reverse { rev(&x, &[dim]) } else { x }
+}

@@ -1,0 +1,196 @@
+//! Making arrays: constants, ranges, identity.
+
+use std::ops::Range;
+
+use super::convert;
+use crate::array::{Array, Operand};
+use crate::dtype::{DType, Element, Scalar};
+use crate::error::err;
+use crate::program::trace::is_tracing;
+use crate::shape::{Shape, size};
+
+/// What a shape may be written as: `[2, 3]`, a slice, a `Vec`, a number, or `()` for a scalar.
+pub trait IntoShape {
+    /// The dimensions; -1 stands for one that follows from the others.
+    fn into_dims(self) -> smallvec::SmallVec<[i64; 4]>;
+}
+
+macro_rules! into_shape {
+    ($($t:ty),*) => {$(
+        impl<const N: usize> IntoShape for [$t; N] {
+            fn into_dims(self) -> smallvec::SmallVec<[i64; 4]> {
+                self.iter().map(|&d| d as i64).collect()
+            }
+        }
+        impl IntoShape for &[$t] {
+            fn into_dims(self) -> smallvec::SmallVec<[i64; 4]> {
+                self.iter().map(|&d| d as i64).collect()
+            }
+        }
+        impl<const N: usize> IntoShape for &[$t; N] {
+            fn into_dims(self) -> smallvec::SmallVec<[i64; 4]> {
+                self.iter().map(|&d| d as i64).collect()
+            }
+        }
+        impl IntoShape for Vec<$t> {
+            fn into_dims(self) -> smallvec::SmallVec<[i64; 4]> {
+                self.iter().map(|&d| d as i64).collect()
+            }
+        }
+        impl IntoShape for $t {
+            fn into_dims(self) -> smallvec::SmallVec<[i64; 4]> {
+                smallvec::smallvec![self as i64]
+            }
+        }
+    )*};
+}
+
+into_shape!(usize, i32, i64, isize);
+
+impl IntoShape for () {
+    fn into_dims(self) -> smallvec::SmallVec<[i64; 4]> {
+        Default::default()
+    }
+}
+
+impl IntoShape for &Shape {
+    fn into_dims(self) -> smallvec::SmallVec<[i64; 4]> {
+        self.iter().map(|&d| d as i64).collect()
+    }
+}
+
+impl IntoShape for Shape {
+    fn into_dims(self) -> smallvec::SmallVec<[i64; 4]> {
+        (&self).into_dims()
+    }
+}
+
+/// The shape that is written, which must not have negative sizes.
+fn shape_of(shape: impl IntoShape) -> Result<Shape, crate::Error> {
+    let dims = shape.into_dims();
+    if let Some(d) = dims.iter().find(|d| **d < 0) {
+        return Err(err!(Value, "a shape must not have negative sizes, got {d} in {:?}", dims.as_slice()));
+    }
+    Ok(dims.iter().map(|&d| d as usize).collect())
+}
+
+/// Every element `value`, of `dtype`.
+#[track_caller]
+pub(crate) fn full(shape: &[usize], value: Scalar, dtype: DType) -> Array {
+    if shape.is_empty() {
+        return Array::literal(Scalar::read(dtype, &scalar_bytes(value, dtype)), dtype, false);
+    }
+    if is_tracing() {
+        return Array::literal(value, dtype, false).broadcast_in_dim(shape, &[]);
+    }
+    // Outside of a trace a copy from the host is quicker than a compilation.
+    let element = scalar_bytes(value, dtype);
+    let bytes = match element.iter().all(|b| *b == 0) {
+        true => vec![0; size(shape) * element.len()],
+        false => element.repeat(size(shape)),
+    };
+    let like = Array::literal(value, dtype, false);
+    Array::from_result(Array::from_bytes(&bytes, dtype, shape), &like)
+}
+
+fn scalar_bytes(value: Scalar, dtype: DType) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(16);
+    value.write(dtype, &mut bytes);
+    bytes
+}
+
+#[track_caller]
+fn constant(shape: impl IntoShape, value: Scalar, dtype: DType) -> Array {
+    match shape_of(shape) {
+        Ok(shape) => full(&shape, value, dtype),
+        Err(e) => Array::from_result(Err(e), &Array::literal(value, dtype, false)),
+    }
+}
+
+/// Zeros, float32.
+#[track_caller]
+pub fn zeros(shape: impl IntoShape) -> Array {
+    constant(shape, Scalar::Int(0), DType::F32)
+}
+
+/// Ones, float32.
+#[track_caller]
+pub fn ones(shape: impl IntoShape) -> Array {
+    constant(shape, Scalar::Int(1), DType::F32)
+}
+
+/// Zeros of a dtype.
+#[track_caller]
+pub fn zeros_dtype(shape: impl IntoShape, dtype: DType) -> Array {
+    constant(shape, Scalar::Int(0), dtype)
+}
+
+/// Ones of a dtype.
+#[track_caller]
+pub fn ones_dtype(shape: impl IntoShape, dtype: DType) -> Array {
+    constant(shape, Scalar::Int(1), dtype)
+}
+
+/// Zeros of the shape and dtype of `x`.
+#[track_caller]
+pub fn zeros_like(x: &Array) -> Array {
+    full(x.shape(), Scalar::Int(0), x.dtype())
+}
+
+/// Ones of the shape and dtype of `x`.
+#[track_caller]
+pub fn ones_like(x: &Array) -> Array {
+    full(x.shape(), Scalar::Int(1), x.dtype())
+}
+
+/// `value` of the shape and dtype of `x`.
+#[track_caller]
+pub fn full_like(x: &Array, value: impl Operand) -> Array {
+    convert(&value.into_array(), x.dtype(), false).broadcast_to(x.shape())
+}
+
+/// The integers of a range, of the range's type.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(arange(2..5).to_vec::<i32>()?, [2, 3, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn arange<T: Element + Into<f64>>(range: Range<T>) -> Array {
+    arange_step(range, 1.0)
+}
+
+/// The numbers `start, start + step, …` before `end`, of the range's type.
+#[track_caller]
+pub fn arange_step<T: Element + Into<f64>>(range: Range<T>, step: f64) -> Array {
+    let (start, end): (f64, f64) = (range.start.into(), range.end.into());
+    let like = Array::literal(Scalar::Int(0), T::DTYPE, false);
+    if step == 0.0 || !step.is_finite() {
+        return Array::from_result(Err(err!(Value, "arange needs a step that is not 0, got {step}")), &like);
+    }
+    let n = ((end - start) / step).ceil().max(0.0) as usize;
+    let mut bytes = Vec::with_capacity(n * T::DTYPE.byte_size());
+    for i in 0..n {
+        Scalar::float(start + i as f64 * step).write(T::DTYPE, &mut bytes);
+    }
+    Array::from_result(Array::from_bytes(&bytes, T::DTYPE, &[n]), &like)
+}
+
+/// `n` numbers from `start` to `end`, both included, float32.
+#[track_caller]
+pub fn linspace(start: f64, end: f64, n: usize) -> Array {
+    let last = n.saturating_sub(1).max(1) as f64;
+    let values: Vec<f32> = (0..n)
+        .map(|i| if i + 1 == n && n > 1 { end as f32 } else { (start + (end - start) * i as f64 / last) as f32 })
+        .collect();
+    Array::from_result(Array::from_slice(&values, &[n]), &Array::literal(Scalar::Int(0), DType::F32, false))
+}
+
+/// The identity matrix, float32.
+#[track_caller]
+pub fn eye(n: usize) -> Array {
+    let mut values = vec![0f32; n * n];
+    values.iter_mut().step_by(n + 1).for_each(|v| *v = 1.0);
+    Array::from_result(Array::from_slice(&values, &[n, n]), &Array::literal(Scalar::Int(0), DType::F32, false))
+}

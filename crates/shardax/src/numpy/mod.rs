@@ -1,0 +1,107 @@
+//! What users call: NumPy's functions with JAX's promotion, as functions and as methods of `Array`.
+
+mod creation;
+mod elementwise;
+mod linalg;
+mod reductions;
+mod shapes;
+
+pub use creation::*;
+pub use elementwise::*;
+pub use linalg::*;
+pub use reductions::*;
+pub use shapes::*;
+
+use crate::array::{Array, Repr};
+use crate::dtype::{Category, DType, Scalar, promote};
+use crate::error::{Result, err};
+use crate::primitive::binary::Convert;
+use crate::program::trace::bind1;
+use crate::shape::broadcast_shapes;
+
+/// `x` as `dtype`; `weak` marks the result's type as one that gives way.
+#[track_caller]
+pub(crate) fn convert(x: &Array, dtype: DType, weak: bool) -> Array {
+    if x.dtype() == dtype && x.weak_type() == weak {
+        return x.clone();
+    }
+    if let Repr::Literal(l) = &x.0 {
+        return Array::literal(convert_scalar(l.value, dtype), dtype, weak);
+    }
+    bind1(Convert { dtype, weak }, std::slice::from_ref(x))
+}
+
+/// The number as an element of `dtype`.
+fn convert_scalar(value: Scalar, dtype: DType) -> Scalar {
+    let mut bytes = Vec::with_capacity(16);
+    value.write(dtype, &mut bytes);
+    Scalar::read(dtype, &bytes)
+}
+
+/// A plain number that does not fit the type it would take is an error, not a wrapped value.
+fn check_fits(x: &Array, dtype: DType) -> Result<()> {
+    if let Repr::Literal(l) = &x.0
+        && let Scalar::Int(value) = l.value
+        && dtype.is_integer()
+        && convert_scalar(l.value, dtype) != l.value
+    {
+        return Err(err!(Value, "integer {value} is out of bounds for {dtype} (OverflowError)")
+            .help("convert the array to a wider type first, or the number to a floating point one"));
+    }
+    Ok(())
+}
+
+/// The operands in their common dtype, and, where their shapes differ, broadcast to a common one.
+/// Scalars stay scalars: elementwise primitives repeat them.
+#[track_caller]
+pub(crate) fn promote_args(name: &str, args: &[&Array]) -> Result<Vec<Array>> {
+    promote_args_to(name, args, |d| d)
+}
+
+/// The operands in their common dtype; their shapes stay.
+#[track_caller]
+pub(crate) fn promote_args_of(_name: &str, args: &[&Array]) -> Result<Vec<Array>> {
+    for a in args {
+        a.check()?;
+    }
+    let (dtype, weak) = args.iter().map(|a| (a.dtype(), a.weak_type())).reduce(promote).unwrap_or((DType::F32, true));
+    for a in args {
+        check_fits(a, dtype)?;
+    }
+    Ok(args.iter().map(|a| convert(a, dtype, weak)).collect())
+}
+
+#[track_caller]
+fn promote_args_to(name: &str, args: &[&Array], adjust: impl Fn(DType) -> DType) -> Result<Vec<Array>> {
+    for a in args {
+        a.check()?;
+    }
+    let (dtype, weak) = args.iter().map(|a| (a.dtype(), a.weak_type())).reduce(promote).unwrap_or((DType::F32, true));
+    let dtype = adjust(dtype);
+    for a in args {
+        check_fits(a, dtype)?;
+    }
+    let converted: Vec<Array> = args.iter().map(|a| convert(a, dtype, weak)).collect();
+    broadcast_args(name, &converted)
+}
+
+#[track_caller]
+pub(crate) fn broadcast_args(name: &str, args: &[Array]) -> Result<Vec<Array>> {
+    let first = args.iter().find(|a| a.ndim() > 0);
+    let Some(first) = first else { return Ok(args.to_vec()) };
+    if args.iter().all(|a| a.ndim() == 0 || a.shape() == first.shape()) {
+        return Ok(args.to_vec());
+    }
+    let shapes: Vec<&[usize]> = args.iter().map(|a| a.shape()).collect();
+    let Some(shape) = broadcast_shapes(&shapes) else {
+        let types: Vec<String> = args.iter().map(|a| a.type_name()).collect();
+        return Err(err!(Value, "{name} got incompatible shapes for broadcasting: {}", types.join(" and "))
+            .help("from the last dimension backwards, sizes must be equal or 1; use `reshape` or `expand_dims` to line them up"));
+    };
+    Ok(args.iter().map(|a| if a.ndim() == 0 { a.clone() } else { a.broadcast_to(shape.as_slice()) }).collect())
+}
+
+/// Floating point for arithmetic that needs it: integers and booleans become float32.
+pub(crate) fn to_inexact(dtype: DType) -> DType {
+    if dtype.category() >= Category::Float { dtype } else { DType::F32 }
+}

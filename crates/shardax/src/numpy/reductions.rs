@@ -1,0 +1,277 @@
+//! Reductions: sum, mean, extremes, and what is made of them.
+
+use std::ops::RangeFull;
+
+use smallvec::SmallVec;
+
+use super::{convert, to_inexact};
+use crate::array::{Array, Operand};
+use crate::dtype::{Category, DType};
+use crate::error::{Result, bail};
+use crate::lax;
+use crate::primitive::reduce::{ArgMax, Reducer};
+use crate::program::trace::bind1;
+use crate::shape::normalize_axis;
+
+/// Which axes: `..` for all, one number, or several. Negative axes count from the end.
+pub trait IntoAxes {
+    /// The axes as written; `None` for all.
+    fn into_axes(self) -> Option<SmallVec<[i32; 4]>>;
+}
+
+impl IntoAxes for RangeFull {
+    fn into_axes(self) -> Option<SmallVec<[i32; 4]>> {
+        None
+    }
+}
+
+impl IntoAxes for i32 {
+    fn into_axes(self) -> Option<SmallVec<[i32; 4]>> {
+        Some(smallvec::smallvec![self])
+    }
+}
+
+impl<const N: usize> IntoAxes for [i32; N] {
+    fn into_axes(self) -> Option<SmallVec<[i32; 4]>> {
+        Some(self.into_iter().collect())
+    }
+}
+
+impl IntoAxes for &[i32] {
+    fn into_axes(self) -> Option<SmallVec<[i32; 4]>> {
+        Some(self.into())
+    }
+}
+
+/// The axes, counted from the front and sorted.
+pub(crate) fn normalize_axes(axes: impl IntoAxes, rank: usize) -> Result<SmallVec<[usize; 4]>> {
+    let Some(axes) = axes.into_axes() else { return Ok((0..rank).collect()) };
+    let mut out: SmallVec<[usize; 4]> =
+        axes.iter().map(|&a| normalize_axis(a as isize, rank)).collect::<Result<_>>()?;
+    out.sort_unstable();
+    if out.windows(2).any(|w| w[0] == w[1]) {
+        bail!(Value, "axes {:?} name one axis twice", axes.as_slice());
+    }
+    Ok(out)
+}
+
+impl Array {
+    #[track_caller]
+    fn reduced(&self, axes: impl IntoAxes, f: impl FnOnce(&Array, &[usize]) -> Array) -> Array {
+        match self.check().and_then(|()| normalize_axes(axes, self.ndim())) {
+            Ok(axes) => f(self, &axes),
+            Err(e) => Array::from_result(Err(e), self),
+        }
+    }
+
+    /// The sum over `axes`. Booleans are counted; integers keep their dtype and wrap, small ones become 32 bits wide.
+    #[track_caller]
+    pub fn sum(&self, axes: impl IntoAxes) -> Array {
+        self.reduced(axes, |x, axes| lax::reduce(&widen(x), Reducer::Sum, axes))
+    }
+
+    /// The product over `axes`.
+    #[track_caller]
+    pub fn prod(&self, axes: impl IntoAxes) -> Array {
+        self.reduced(axes, |x, axes| lax::reduce(&widen(x), Reducer::Prod, axes))
+    }
+
+    /// The mean over `axes`, floating point; of nothing NaN. Half precision is summed in float32.
+    #[track_caller]
+    pub fn mean(&self, axes: impl IntoAxes) -> Array {
+        self.reduced(axes, |x, axes| {
+            let count: usize = axes.iter().map(|&a| x.shape()[a]).product();
+            let dtype = to_inexact(x.dtype());
+            let wide = if dtype.bits() < 32 { DType::F32 } else { dtype };
+            let sum = lax::reduce(&convert(x, wide, x.weak_type()), Reducer::Sum, axes);
+            convert(&(sum / count as f64), dtype, x.weak_type())
+        })
+    }
+
+    /// The variance over `axes` (of the whole population), floating point.
+    #[track_caller]
+    pub fn var(&self, axes: impl IntoAxes) -> Array {
+        self.reduced(axes, |x, axes| {
+            let dtype = to_inexact(x.dtype());
+            let signed: SmallVec<[i32; 4]> = axes.iter().map(|&a| a as i32).collect();
+            let wide = convert(x, if dtype.bits() < 32 { DType::F32 } else { dtype }, x.weak_type());
+            let centered = &wide - wide.mean_keepdims(signed.as_slice());
+            let squares = if dtype.is_complex() {
+                super::real(&(&centered * super::conj(&centered)))
+            } else {
+                &centered * &centered
+            };
+            convert(&squares.mean(signed.as_slice()), dtype.real(), x.weak_type())
+        })
+    }
+
+    /// The standard deviation over `axes` (of the whole population), floating point.
+    #[track_caller]
+    pub fn std(&self, axes: impl IntoAxes) -> Array {
+        self.var(axes).sqrt()
+    }
+
+    /// The largest element over `axes`; NaN if any is. Fails for no elements.
+    #[track_caller]
+    pub fn max(&self, axes: impl IntoAxes) -> Array {
+        self.extreme(axes, Reducer::Max)
+    }
+
+    /// The smallest element over `axes`; NaN if any is. Fails for no elements.
+    #[track_caller]
+    pub fn min(&self, axes: impl IntoAxes) -> Array {
+        self.extreme(axes, Reducer::Min)
+    }
+
+    #[track_caller]
+    fn extreme(&self, axes: impl IntoAxes, reducer: Reducer) -> Array {
+        self.reduced(axes, |x, axes| {
+            if axes.iter().any(|&a| x.shape()[a] == 0) {
+                let name = if reducer == Reducer::Max { "max" } else { "min" };
+                let e = crate::error::err!(
+                    Value,
+                    "zero-size array to reduction operation {name} which has no identity: {} over axes {axes:?}",
+                    x.type_name()
+                );
+                return Array::from_result(Err(e), x);
+            }
+            lax::reduce(x, reducer, axes)
+        })
+    }
+
+    /// Whether all elements over `axes` are true or nonzero.
+    #[track_caller]
+    pub fn all(&self, axes: impl IntoAxes) -> Array {
+        self.reduced(axes, |x, axes| lax::reduce(&truth(x), Reducer::And, axes))
+    }
+
+    /// Whether any element over `axes` is true or nonzero.
+    #[track_caller]
+    pub fn any(&self, axes: impl IntoAxes) -> Array {
+        self.reduced(axes, |x, axes| lax::reduce(&truth(x), Reducer::Or, axes))
+    }
+
+    /// The index, int32, of the first largest element along `axis`.
+    #[track_caller]
+    pub fn argmax(&self, axis: i32) -> Array {
+        self.arg_extreme(axis, false)
+    }
+
+    /// The index, int32, of the first smallest element along `axis`.
+    #[track_caller]
+    pub fn argmin(&self, axis: i32) -> Array {
+        self.arg_extreme(axis, true)
+    }
+
+    #[track_caller]
+    fn arg_extreme(&self, axis: i32, min: bool) -> Array {
+        self.reduced(axis, |x, axes| {
+            bind1(ArgMax { min, axis: axes[0], index_dtype: DType::I32 }, std::slice::from_ref(x))
+        })
+    }
+
+    /// `log(sum(exp(x)))` over `axes`, without overflow.
+    #[track_caller]
+    pub fn logsumexp(&self, axes: impl IntoAxes) -> Array {
+        self.reduced(axes, |x, axes| {
+            let x = convert(x, to_inexact(x.dtype()), x.weak_type());
+            let max = lax::reduce(&x, Reducer::Max, axes);
+            let max = crate::transform::stop_gradient(super::where_(max.isfinite(), &max, 0));
+            let dims: Vec<usize> = (0..x.ndim()).filter(|d| !axes.contains(d)).collect();
+            let shifted = &x - max.broadcast_in_dim(x.shape(), &dims);
+            lax::reduce(&shifted.exp(), Reducer::Sum, axes).log() + max
+        })
+    }
+
+    #[track_caller]
+    fn keepdims(&self, axes: impl IntoAxes, f: impl FnOnce(&Array, &[i32]) -> Array) -> Array {
+        self.reduced(axes, |x, axes| {
+            let signed: SmallVec<[i32; 4]> = axes.iter().map(|&a| a as i32).collect();
+            let y = f(x, &signed);
+            let mut shape = x.shape_owned();
+            axes.iter().for_each(|&a| shape[a] = 1);
+            if y.error().is_some() { y } else { lax::reshape(&y, &shape) }
+        })
+    }
+
+    /// [`sum`](Self::sum) with the reduced axes kept, of size 1.
+    #[track_caller]
+    pub fn sum_keepdims(&self, axes: impl IntoAxes) -> Array {
+        self.keepdims(axes, |x, axes| x.sum(axes))
+    }
+
+    /// [`mean`](Self::mean) with the reduced axes kept, of size 1.
+    #[track_caller]
+    pub fn mean_keepdims(&self, axes: impl IntoAxes) -> Array {
+        self.keepdims(axes, |x, axes| x.mean(axes))
+    }
+
+    /// [`var`](Self::var) with the reduced axes kept, of size 1.
+    #[track_caller]
+    pub fn var_keepdims(&self, axes: impl IntoAxes) -> Array {
+        self.keepdims(axes, |x, axes| x.var(axes))
+    }
+
+    /// [`max`](Self::max) with the reduced axes kept, of size 1.
+    #[track_caller]
+    pub fn max_keepdims(&self, axes: impl IntoAxes) -> Array {
+        self.keepdims(axes, |x, axes| x.max(axes))
+    }
+
+    /// [`min`](Self::min) with the reduced axes kept, of size 1.
+    #[track_caller]
+    pub fn min_keepdims(&self, axes: impl IntoAxes) -> Array {
+        self.keepdims(axes, |x, axes| x.min(axes))
+    }
+}
+
+macro_rules! reduction_functions {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name(x: impl Operand, axes: impl IntoAxes) -> Array {
+            x.into_array().$name(axes)
+        }
+    )*};
+}
+
+reduction_functions! {
+    /// See [`Array::sum`].
+    sum;
+    /// See [`Array::mean`].
+    mean;
+    /// See [`Array::prod`].
+    prod;
+    /// See [`Array::var`].
+    var;
+    /// See [`Array::std`].
+    std;
+    /// See [`Array::logsumexp`].
+    logsumexp;
+}
+
+/// See [`Array::argmax`].
+#[track_caller]
+pub fn argmax(x: impl Operand, axis: i32) -> Array {
+    x.into_array().argmax(axis)
+}
+
+/// See [`Array::argmin`].
+#[track_caller]
+pub fn argmin(x: impl Operand, axis: i32) -> Array {
+    x.into_array().argmin(axis)
+}
+
+/// What sums are made in: booleans and small integers would overflow.
+fn widen(x: &Array) -> Array {
+    let dtype = match x.dtype() {
+        DType::Bool | DType::I8 | DType::I16 => DType::I32,
+        DType::U8 | DType::U16 => DType::U32,
+        d => d,
+    };
+    convert(x, dtype, x.weak_type())
+}
+
+fn truth(x: &Array) -> Array {
+    if x.dtype().category() == Category::Bool { x.clone() } else { x.not_equal(0) }
+}

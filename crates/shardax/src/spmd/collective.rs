@@ -1,0 +1,428 @@
+//! Collectives that combine or spread values over named axes: all-reduce, all-gather, reduce-scatter, casts.
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::array::Array;
+use crate::dtype::DType;
+use crate::error::{Result, bail, err};
+use crate::lax;
+use crate::lower::{Lowering, Value};
+use crate::primitive::reduce::Reducer;
+use crate::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::program::Aval;
+use crate::program::axis_env::{self, AxisKind};
+use crate::program::trace::bind1;
+use crate::shape::{AxisName, AxisSet};
+use crate::sharding::Mesh;
+use crate::transform::batching::move_batch;
+
+pub(crate) type Names = SmallVec<[AxisName; 2]>;
+
+/// The axes that a collective works over, as bound where it is called.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Axes {
+    pub names: Names,
+    /// The number of participants.
+    pub size: usize,
+    /// Whether types track what varies over them.
+    pub checked: bool,
+}
+
+impl Axes {
+    /// Looks the names up; `operation` is for the error of a name that is not bound.
+    pub fn bound(names: &[AxisName], operation: &str) -> Result<Axes> {
+        let mut axes = Axes { names: Names::new(), size: 1, checked: false };
+        for &name in names {
+            let found = axis_env::lookup(name, operation)?;
+            if axes.names.contains(&name) {
+                bail!(Value, "{operation} got the axis {name:?} twice");
+            }
+            axes.names.push(name);
+            axes.size *= found.size;
+            axes.checked |= matches!(found.kind, AxisKind::Manual { checked: true, .. });
+        }
+        Ok(axes)
+    }
+
+    fn set(&self) -> AxisSet {
+        self.names.iter().copied().collect()
+    }
+
+    /// The axes but one, which is handled apart; `None` when none is left.
+    fn without(&self, axis: &BatchAxis) -> Option<Axes> {
+        let names: Names = self.names.iter().copied().filter(|n| Some(*n) != axis.name).collect();
+        (!names.is_empty()).then(|| Axes { names, size: self.size / axis.size, checked: self.checked })
+    }
+
+    pub fn has(&self, name: Option<AxisName>) -> bool {
+        name.is_some_and(|n| self.names.contains(&n))
+    }
+
+    /// The groups of participants and a channel, as attributes.
+    fn attrs(&self, cx: &mut Lowering, group_attr: &str) -> Result<String> {
+        let groups = mesh(cx)?.groups(&self.names);
+        Ok(format!("{}, {}", channel(cx), groups_text(group_attr, &groups)))
+    }
+
+    pub fn print(&self) -> String {
+        let names: Vec<_> = self.names.iter().map(|n| n.as_str()).collect();
+        format!("axes=({})", names.join(","))
+    }
+}
+
+pub(crate) fn mesh(cx: &Lowering) -> Result<Mesh> {
+    cx.manual_mesh.clone().ok_or_else(|| err!(Runtime, "a collective was lowered outside of shard_map"))
+}
+
+pub(crate) fn channel(cx: &mut Lowering) -> String {
+    format!("channel_handle = #stablehlo.channel_handle<handle = {}, type = 1>", cx.channel())
+}
+
+/// `replica_groups = dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>`
+pub(crate) fn groups_text(attr: &str, groups: &[Vec<usize>]) -> String {
+    let rows: Vec<String> = groups
+        .iter()
+        .map(|g| format!("[{}]", g.iter().map(|p| p.to_string()).collect::<Vec<_>>().join(", ")))
+        .collect();
+    let width = groups.first().map_or(0, Vec::len);
+    format!("{attr} = dense<[{}]> : tensor<{}x{width}xi64>", rows.join(", "), groups.len())
+}
+
+/// `x` as varying over `axes` besides what it varies over.
+pub(crate) fn pcast_to(x: &Array, axes: &AxisSet) -> Array {
+    let missing: Names = axes.minus(&x.vma()).iter().collect();
+    if missing.is_empty() { x.clone() } else { bind1(Pcast { axes: missing }, std::slice::from_ref(x)) }
+}
+
+/// `x` varying over exactly `axes`: cast where it varies over fewer, summed where over more. For cotangents.
+pub(crate) fn match_vma(x: &Array, axes: &AxisSet) -> Array {
+    let vma = x.vma();
+    if vma == *axes {
+        return x.clone();
+    }
+    let extra: Names = vma.minus(axes).iter().collect();
+    let x = match extra.is_empty() {
+        true => x.clone(),
+        false => AllReduce { reducer: Reducer::Sum, axes: Axes { names: extra, size: 0, checked: true } }.apply(x),
+    };
+    pcast_to(&x, axes)
+}
+
+/// Marks a value that is equal on all devices as one that may vary. No communication; its transpose is a sum.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Pcast {
+    pub axes: Names,
+}
+
+impl Primitive for Pcast {
+    fn name(&self) -> &'static str {
+        "pcast"
+    }
+
+    fn print_params(&self) -> String {
+        format!("axes=({}) to=varying", self.axes.iter().map(|n| n.as_str()).collect::<Vec<_>>().join(","))
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        Ok(smallvec![args[0].clone()])
+    }
+
+    fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
+        Ok(smallvec![args[0].union(&self.axes.iter().copied().collect())])
+    }
+
+    fn casts_operands(&self) -> bool {
+        false
+    }
+
+    fn lower(&self, _cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
+        Ok(args.to_vec())
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let out = bind1(self.clone(), args);
+        Ok((smallvec![out], vec![tangents[0].as_ref().map(|t| bind1(self.clone(), std::slice::from_ref(t)))]))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
+        let sum = AllReduce { reducer: Reducer::Sum, axes: Axes { names: self.axes.clone(), size: 0, checked: true } };
+        Ok(vec![cts[0].as_ref().map(|ct| sum.apply(ct))])
+    }
+
+    fn batch(&self, _axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        Ok((smallvec![bind1(self.clone(), args)], dims.to_vec()))
+    }
+}
+
+/// The elementwise combination over all participants, which all of them get: `psum`, `pmax`, `pmin`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct AllReduce {
+    pub reducer: Reducer,
+    pub axes: Axes,
+}
+
+impl AllReduce {
+    #[track_caller]
+    pub fn apply(&self, x: &Array) -> Array {
+        let x = if self.axes.checked { pcast_to(x, &self.axes.set()) } else { x.clone() };
+        bind1(self.clone(), &[x])
+    }
+
+    fn sum(&self) -> Self {
+        AllReduce { reducer: Reducer::Sum, axes: self.axes.clone() }
+    }
+}
+
+impl Primitive for AllReduce {
+    fn name(&self) -> &'static str {
+        match self.reducer {
+            Reducer::Max => "pmax",
+            Reducer::Min => "pmin",
+            _ if self.axes.checked => "psum_invariant",
+            _ => "psum",
+        }
+    }
+
+    fn print_params(&self) -> String {
+        self.axes.print()
+    }
+
+    fn uses_axis(&self, name: AxisName) -> bool {
+        self.axes.names.contains(&name)
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        Ok(smallvec![args[0].clone()])
+    }
+
+    fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
+        Ok(smallvec![args[0].minus(&self.axes.set())])
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let attrs = format!("{}, use_global_device_ids", self.axes.attrs(cx, "replica_groups")?);
+        let region = self.reducer.region(cx, outs[0].dtype)?;
+        Ok(cx.op_with("stablehlo.all_reduce", args, &attrs, vec![region], outs))
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let x = &args[0];
+        let out = self.apply(x);
+        let tangent = tangents[0].as_ref().map(|t| match self.reducer {
+            Reducer::Max | Reducer::Min => {
+                // Shared equally by the participants that have the result.
+                let chosen = x.equal(&out).astype(x.dtype());
+                self.sum().apply(&(t * &chosen)) / self.sum().apply(&chosen)
+            }
+            _ => self.apply(t),
+        });
+        Ok((smallvec![out], vec![tangent]))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
+        if self.reducer != Reducer::Sum {
+            return Err(err!(NotImplemented, "'{}' is not linear and has no transpose", self.name()));
+        }
+        // Each participant's operand went into the sum that all have. Where types tell a cotangent that is the same
+        // everywhere, it is that; where they do not, each holds a part of it.
+        Ok(vec![cts[0].as_ref().map(|ct| match self.axes.checked {
+            true => pcast_to(ct, &ct.vma().union(&self.axes.set())),
+            false => self.apply(ct),
+        })])
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        if !self.axes.has(axis.name) {
+            return Ok((smallvec![self.apply(&args[0])], dims.to_vec()));
+        }
+        let local = match dims[0] {
+            Some(d) => lax::reduce(&args[0], self.reducer, &[d]),
+            None if self.reducer == Reducer::Sum => &args[0] * axis.size,
+            None => args[0].clone(),
+        };
+        let out = match self.axes.without(axis) {
+            Some(axes) => AllReduce { axes, ..self.clone() }.apply(&local),
+            None => local,
+        };
+        Ok((smallvec![out], vec![None]))
+    }
+}
+
+/// Every participant's value, joined along a dimension: `all_gather`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct AllGather {
+    pub axes: Axes,
+    /// The dimension along which values are joined, which the operand has (`tiled`).
+    pub dim: usize,
+}
+
+impl AllGather {
+    #[track_caller]
+    pub fn apply(&self, x: &Array) -> Array {
+        let x = if self.axes.checked { pcast_to(x, &self.axes.set()) } else { x.clone() };
+        bind1(self.clone(), &[x])
+    }
+}
+
+impl Primitive for AllGather {
+    fn name(&self) -> &'static str {
+        "all_gather"
+    }
+
+    fn print_params(&self) -> String {
+        format!("{} dimension={}", self.axes.print(), self.dim)
+    }
+
+    fn uses_axis(&self, name: AxisName) -> bool {
+        self.axes.names.contains(&name)
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        let mut out = args[0].clone();
+        match out.shape.get_mut(self.dim) {
+            Some(d) => *d *= self.axes.size,
+            None => bail!(Index, "all_gather dimension {} is out of bounds for {}", self.dim, args[0]),
+        }
+        Ok(smallvec![out])
+    }
+
+    /// The result is the same everywhere, but is typed as varying, as JAX does: its transpose is then a scatter.
+    fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
+        match self.axes.checked {
+            true => Ok(smallvec![args[0].clone()]),
+            false => Ok(smallvec![args[0].minus(&self.axes.set())]),
+        }
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let attrs = format!(
+            "all_gather_dim = {} : i64, {}, use_global_device_ids",
+            self.dim,
+            self.axes.attrs(cx, "replica_groups")?
+        );
+        Ok(vec![cx.op("stablehlo.all_gather", args, &attrs, &outs[0])])
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        Ok((smallvec![self.apply(&args[0])], vec![tangents[0].as_ref().map(|t| self.apply(t))]))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
+        let scatter = PsumScatter { axes: self.axes.clone(), dim: self.dim };
+        Ok(vec![cts[0].as_ref().map(|ct| scatter.apply(ct))])
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        if !self.axes.has(axis.name) {
+            let d = dims[0].unwrap_or(0);
+            let dim = if self.dim >= d { self.dim + 1 } else { self.dim };
+            return Ok((smallvec![AllGather { dim, ..self.clone() }.apply(&args[0])], vec![Some(d)]));
+        }
+        single_axis(&self.axes, "all_gather")?;
+        // [N, …, n, …] becomes […, N * n, …].
+        let x = move_batch(&args[0], dims[0], 0, axis.size);
+        let x = x.moveaxis(0, self.dim as i32);
+        let mut shape = x.shape_owned();
+        let outer = shape.remove(self.dim);
+        shape[self.dim] *= outer;
+        Ok((smallvec![x.reshape(&shape)], vec![None]))
+    }
+}
+
+/// A collective over several axes of which one is mapped by `vmap` has no simple form.
+pub(crate) fn single_axis(axes: &Axes, name: &str) -> Result<()> {
+    if axes.names.len() == 1 {
+        return Ok(());
+    }
+    Err(err!(NotImplemented, "{name} over {:?} where vmap maps only one of the axes", axes.names)
+        .help("call it over one axis after the other"))
+}
+
+/// The sum over all participants, of which each gets its part along a dimension: `psum_scatter`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PsumScatter {
+    pub axes: Axes,
+    /// The dimension that is cut; the result keeps it (`tiled`).
+    pub dim: usize,
+}
+
+impl PsumScatter {
+    #[track_caller]
+    pub fn apply(&self, x: &Array) -> Array {
+        let x = if self.axes.checked { pcast_to(x, &self.axes.set()) } else { x.clone() };
+        bind1(self.clone(), &[x])
+    }
+}
+
+impl Primitive for PsumScatter {
+    fn name(&self) -> &'static str {
+        "reduce_scatter"
+    }
+
+    fn print_params(&self) -> String {
+        format!("{} dimension={}", self.axes.print(), self.dim)
+    }
+
+    fn uses_axis(&self, name: AxisName) -> bool {
+        self.axes.names.contains(&name)
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        if args[0].dtype == DType::Bool {
+            bail!(Type, "psum_scatter does not accept dtype bool");
+        }
+        let mut out = args[0].clone();
+        match out.shape.get_mut(self.dim) {
+            Some(d) if *d % self.axes.size == 0 => *d /= self.axes.size,
+            Some(d) => bail!(
+                Value,
+                "tiled reduce_scatter operand scatter dimension size {d} must be divisible by shard_count {}",
+                self.axes.size
+            ),
+            None => bail!(Index, "psum_scatter dimension {} is out of bounds for {}", self.dim, args[0]),
+        }
+        Ok(smallvec![out])
+    }
+
+    fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
+        Ok(smallvec![args[0].union(&self.axes.set())])
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let attrs = format!(
+            "scatter_dimension = {} : i64, {}, use_global_device_ids",
+            self.dim,
+            self.axes.attrs(cx, "replica_groups")?
+        );
+        let region = Reducer::Sum.region(cx, outs[0].dtype)?;
+        Ok(cx.op_with("stablehlo.reduce_scatter", args, &attrs, vec![region], outs))
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        Ok((smallvec![self.apply(&args[0])], vec![tangents[0].as_ref().map(|t| self.apply(t))]))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
+        let gather = AllGather { axes: self.axes.clone(), dim: self.dim };
+        Ok(vec![cts[0].as_ref().map(|ct| gather.apply(ct))])
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        if !self.axes.has(axis.name) {
+            let d = dims[0].unwrap_or(0);
+            let dim = if self.dim >= d { self.dim + 1 } else { self.dim };
+            return Ok((smallvec![PsumScatter { dim, ..self.clone() }.apply(&args[0])], vec![Some(d)]));
+        }
+        single_axis(&self.axes, "psum_scatter")?;
+        let sum = match dims[0] {
+            Some(d) => lax::reduce(&args[0], Reducer::Sum, &[d]),
+            None => &args[0] * axis.size,
+        };
+        // […, N * n, …] becomes [N, …, n, …].
+        let mut shape = sum.shape_owned();
+        shape[self.dim] /= axis.size;
+        shape.insert(self.dim, axis.size);
+        let out = sum.reshape(&shape).moveaxis(self.dim as i32, 0);
+        Ok((smallvec![out], vec![Some(0)]))
+    }
+}

@@ -1,0 +1,218 @@
+//! The collectives that users call: over one axis name or several, on arrays and on whole trees.
+
+use super::collective::{AllGather, AllReduce, Axes, PsumScatter};
+use super::permute::{AllToAll, AxisIndex, Ppermute};
+use crate::array::{Array, Repr};
+use crate::dtype::DType;
+use crate::error::{Result, bail, err};
+use crate::numpy::{convert, to_inexact};
+use crate::primitive::reduce::Reducer;
+use crate::program::trace::bind1;
+use crate::shape::{AxisName, IntoAxisNames, normalize_axis};
+use crate::tree::{self, Tree};
+
+/// Applies a collective to every leaf; a failure leaves arrays that carry it.
+#[track_caller]
+fn on_leaves<T: Tree>(x: T, axis: impl IntoAxisNames, name: &str, f: impl Fn(&Array, &Axes) -> Result<Array>) -> T {
+    let location = std::panic::Location::caller();
+    let axes = Axes::bound(&axis.into_axis_names(), name).map_err(|e| e.at(location));
+    let kept = x.clone();
+    let apply = |leaf: Array| {
+        let made = axes.clone().and_then(|axes| {
+            leaf.check()?;
+            f(&leaf, &axes)
+        });
+        Array::from_result(made.map_err(|e| e.at(location)), &leaf)
+    };
+    tree::map(apply, x).unwrap_or(kept)
+}
+
+/// Whether every participant has this very value, known while tracing.
+fn is_constant(x: &Array) -> bool {
+    matches!(x.0, Repr::Literal(_) | Repr::Concrete(_))
+}
+
+/// The sum over all participants of the axis, which all of them get. Booleans are counted as int32.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let total = pmap(|x: Array| psum(x, "i")).axis_name("i").call(arange(0..8))?;
+/// assert_eq!(total.to_vec::<i32>()?, [28; 8]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn psum<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
+    on_leaves(x, axis, "psum", |x, axes| Ok(sum(x, axes)))
+}
+
+#[track_caller]
+fn sum(x: &Array, axes: &Axes) -> Array {
+    let x = if x.dtype() == DType::Bool { x.astype(DType::I32) } else { x.clone() };
+    // A constant needs no communication.
+    if is_constant(&x) {
+        return x * axes.size;
+    }
+    AllReduce { reducer: Reducer::Sum, axes: axes.clone() }.apply(&x)
+}
+
+/// The mean over all participants of the axis, which all of them get. Integers and booleans become float32.
+#[track_caller]
+pub fn pmean<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
+    on_leaves(x, axis, "pmean", |x, axes| {
+        let x = convert(x, to_inexact(x.dtype()), x.weak_type());
+        Ok(sum(&x, axes) / axes.size)
+    })
+}
+
+/// The largest value among all participants of the axis, elementwise.
+#[track_caller]
+pub fn pmax<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
+    on_leaves(x, axis, "pmax", |x, axes| Ok(extreme(x, axes, Reducer::Max)))
+}
+
+/// The smallest value among all participants of the axis, elementwise.
+#[track_caller]
+pub fn pmin<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
+    on_leaves(x, axis, "pmin", |x, axes| Ok(extreme(x, axes, Reducer::Min)))
+}
+
+#[track_caller]
+fn extreme(x: &Array, axes: &Axes, reducer: Reducer) -> Array {
+    if is_constant(x) {
+        return x.clone();
+    }
+    AllReduce { reducer, axes: axes.clone() }.apply(x)
+}
+
+/// Every participant's value, stacked along a new dimension at `dim`.
+#[track_caller]
+pub fn all_gather<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
+    on_leaves(x, axis, "all_gather", |x, axes| {
+        let dim = normalize_axis(dim as isize, x.ndim() + 1)?;
+        Ok(AllGather { axes: axes.clone(), dim }.apply(&x.expand_dims(dim as i32)))
+    })
+}
+
+/// Every participant's value, joined along the existing dimension `dim`.
+#[track_caller]
+pub fn all_gather_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
+    on_leaves(x, axis, "all_gather", |x, axes| {
+        let dim = normalize_axis(dim as isize, x.ndim())?;
+        Ok(AllGather { axes: axes.clone(), dim }.apply(x))
+    })
+}
+
+/// The sum over all participants, of which participant `i` gets slice `i` along `dim`, which must have their number.
+#[track_caller]
+pub fn psum_scatter<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
+    on_leaves(x, axis, "psum_scatter", |x, axes| {
+        let dim = normalize_axis(dim as isize, x.ndim())?;
+        if x.shape()[dim] != axes.size {
+            return Err(err!(
+                Value,
+                "reduce_scatter operand scatter dimension size {} must match shard count {}",
+                x.shape()[dim],
+                axes.size
+            )
+            .help("use psum_scatter_tiled for dimensions that are a multiple of it"));
+        }
+        Ok(PsumScatter { axes: axes.clone(), dim }.apply(x).squeeze(dim as i32))
+    })
+}
+
+/// The sum over all participants, of which each gets its part along `dim`, which their number must divide.
+#[track_caller]
+pub fn psum_scatter_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
+    on_leaves(x, axis, "psum_scatter", |x, axes| {
+        let dim = normalize_axis(dim as isize, x.ndim())?;
+        Ok(PsumScatter { axes: axes.clone(), dim }.apply(x))
+    })
+}
+
+/// Slice `i` along `split` goes to participant `i`; what arrives is stacked at `concat`. `split` must have as many
+/// entries as there are participants, and disappears.
+#[track_caller]
+pub fn all_to_all<T: Tree>(x: T, axis: impl IntoAxisNames, split: i32, concat: i32) -> T {
+    on_leaves(x, axis, "all_to_all", |x, axes| {
+        let split = normalize_axis(split as isize, x.ndim())?;
+        let concat = normalize_axis(concat as isize, x.ndim())?;
+        if x.shape()[split] != axes.size {
+            bail!(
+                Value,
+                "all_to_all requires the size of the mapped axis axis_name to equal x.shape[split_axis], but they are {} and {} respectively",
+                axes.size,
+                x.shape()[split]
+            );
+        }
+        // The split dimension, cut to size 1, becomes the one along which parts are joined.
+        let x = x.moveaxis(split as i32, concat as i32);
+        Ok(AllToAll { axes: axes.clone(), split: concat, concat }.apply(&x))
+    })
+}
+
+/// Part `i` along `split` goes to participant `i`; what arrives is joined along `concat`. The number of participants
+/// must divide `split`.
+#[track_caller]
+pub fn all_to_all_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, split: i32, concat: i32) -> T {
+    on_leaves(x, axis, "all_to_all", |x, axes| {
+        let split = normalize_axis(split as isize, x.ndim())?;
+        let concat = normalize_axis(concat as isize, x.ndim())?;
+        Ok(AllToAll { axes: axes.clone(), split, concat }.apply(x))
+    })
+}
+
+/// Sends each participant's value from the first to the second of a pair of indices; those that receive none get zeros.
+#[track_caller]
+pub fn ppermute<T: Tree>(x: T, axis: impl IntoAxisNames, perm: impl AsRef<[(usize, usize)]>) -> T {
+    let perm = perm.as_ref();
+    on_leaves(x, axis, "ppermute", |x, axes| {
+        let unique = |pick: fn(&(usize, usize)) -> usize| {
+            let mut all: Vec<usize> = perm.iter().map(pick).collect();
+            all.sort_unstable();
+            all.windows(2).all(|w| w[0] != w[1])
+        };
+        if !unique(|p| p.0) || !unique(|p| p.1) {
+            bail!(Value, "ppermute sources and destinations must be unique, got {perm:?}");
+        }
+        if let Some(p) = perm.iter().find(|p| p.0 >= axes.size || p.1 >= axes.size) {
+            bail!(
+                Value,
+                "ppermute pair {p:?} is out of range: the axes {:?} have {} participants",
+                axes.names,
+                axes.size
+            );
+        }
+        Ok(Ppermute { axes: axes.clone(), perm: perm.to_vec() }.apply(x))
+    })
+}
+
+/// This participant's index along the axis, int32; over several axes the first is major.
+#[track_caller]
+pub fn axis_index(axis: impl IntoAxisNames) -> Array {
+    let made = Axes::bound(&axis.into_axis_names(), "axis_index").map(|axes| bind1(AxisIndex { axes }, &[]));
+    Array::from_result(made, &Array::literal(crate::dtype::Scalar::Int(0), DType::I32, false))
+}
+
+/// The number of participants of the axis.
+pub fn axis_size(axis: impl IntoAxisNames) -> Result<usize> {
+    Axes::bound(&axis.into_axis_names(), "axis_size").map(|axes| axes.size)
+}
+
+/// Marks a value that is the same on all participants as one that may vary over these axes. Needs no communication.
+///
+/// Fails for a value that varies over one of them already.
+#[track_caller]
+pub fn pcast<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
+    on_leaves(x, axis, "pcast", |x, axes| {
+        let set = axes.names.iter().copied().collect();
+        if let Some(name) = axes.names.iter().copied().find(|n: &AxisName| x.vma().contains(*n)) {
+            bail!(
+                Value,
+                "Unsupported pcast from=varying, to='varying': the value of type {} varies over {name:?} already",
+                x.type_name()
+            );
+        }
+        Ok(if axes.checked { super::collective::pcast_to(x, &set) } else { x.clone() })
+    })
+}

@@ -1,0 +1,378 @@
+//! `pmap`: `jit` of `shard_map` over a mesh of one axis, with the mapped axis squeezed out and put back.
+
+use std::collections::HashMap;
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use smallvec::SmallVec;
+
+use super::shard_map::ShardMap;
+use crate::array::Array;
+use crate::error::{Result, bail, err};
+use crate::function::Function;
+use crate::prefix::{Axes, IntoPrefix, Prefix};
+use crate::program::Aval;
+use crate::program::trace::{Traced, bind, check_usable, is_tracing, trace};
+use crate::runtime::placement::Place;
+use crate::runtime::{Device, load::Request};
+use crate::shape::{AxisName, AxisSet, normalize_axis};
+use crate::sharding::{Mesh, NamedSharding, PartitionSpec, Sharding};
+use crate::spmd::vary;
+use crate::transform::dispatch::{self, Built, Cache};
+use crate::transform::jit::{Pruned, function_name, leaves_of};
+use crate::transform::staged::{FlatFn, avals_of, flat_fn, trace_flat};
+use crate::tree::{Flat, Tree, TreeDef};
+
+/// The name of the mapped axis when none is given.
+const DEFAULT_AXIS: &str = "_internal_pmap_axis_name";
+
+/// A function mapped over devices; see [`pmap`].
+pub struct Pmap<F, Args> {
+    f: F,
+    options: Options,
+    cache: OnceLock<Arc<Cache>>,
+    args: PhantomData<fn(Args)>,
+}
+
+#[derive(Clone, Hash)]
+struct Options {
+    name: &'static str,
+    axis_name: AxisName,
+    in_axes: Axes,
+    out_axes: Axes,
+    devices: Option<Vec<Device>>,
+    axis_size: Option<usize>,
+    donate_argnums: Vec<usize>,
+    check_replication: bool,
+}
+
+/// Runs `f` on many devices at once, each on one slice of the arguments: slice `i` along axis 0 goes to device `i`.
+///
+/// As many devices are used as the mapped axis is long. Inside, [`psum`](crate::psum) and the other collectives work
+/// over the axis that [`axis_name`](Pmap::axis_name) names.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let f = pmap(|x: Array, y: Array| x * 2 + y).in_axes((0, None));
+/// let out = f.call((arange(0..8).reshape([8, 1]), 100.0))?;
+/// assert_eq!(out.shape(), [8, 1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn pmap<Args: Tree, F: Function<Args>>(f: F) -> Pmap<F, Args> {
+    Pmap {
+        f,
+        options: Options {
+            name: function_name::<F>(),
+            axis_name: AxisName::new(DEFAULT_AXIS),
+            in_axes: Prefix::Leaf(Some(0)),
+            out_axes: Prefix::Leaf(Some(0)),
+            devices: None,
+            axis_size: None,
+            donate_argnums: Vec::new(),
+            check_replication: true,
+        },
+        cache: OnceLock::new(),
+        args: PhantomData,
+    }
+}
+
+impl<F, Args> Pmap<F, Args> {
+    fn with(mut self, set: impl FnOnce(&mut Options)) -> Self {
+        set(&mut self.options);
+        self.cache = OnceLock::new();
+        self
+    }
+
+    /// Names the mapped axis, for collectives.
+    pub fn axis_name(self, name: impl Into<AxisName>) -> Self {
+        self.with(|o| o.axis_name = name.into())
+    }
+
+    /// The mapped axis of each argument, or of parts of it; `None` gives the whole value to every device.
+    pub fn in_axes(self, axes: impl IntoPrefix<Option<i32>>) -> Self {
+        self.with(|o| o.in_axes = axes.into_prefix())
+    }
+
+    /// Where the mapped axis goes in each result, or part of it. `None` is for results that are equal on all
+    /// devices: they come back once, replicated. A result that may differ is an error.
+    pub fn out_axes(self, axes: impl IntoPrefix<Option<i32>>) -> Self {
+        self.with(|o| o.out_axes = axes.into_prefix())
+    }
+
+    /// The devices to use, in this order; by default the first ones.
+    pub fn devices(self, devices: impl Into<Vec<Device>>) -> Self {
+        let devices = devices.into();
+        self.with(|o| o.devices = Some(devices))
+    }
+
+    /// The size of the mapped axis; it must be that of the arguments.
+    pub fn axis_size(self, size: usize) -> Self {
+        self.with(|o| o.axis_size = Some(size))
+    }
+
+    /// The arguments, by position, whose memory the result may take over. They cannot be used afterwards.
+    pub fn donate_argnums<const N: usize>(self, argnums: [usize; N]) -> Self {
+        self.with(|o| o.donate_argnums = argnums.to_vec())
+    }
+
+    /// Whether `out_axes(None)` requires that the result is known to be equal on all devices (the default).
+    /// Without the check the first device's value is returned.
+    pub fn check_replication(self, check: bool) -> Self {
+        self.with(|o| o.check_replication = check)
+    }
+}
+
+impl<F: Function<Args>, Args: Tree> Function<Args> for Pmap<F, Args> {
+    type Output = F::Output;
+
+    fn apply(&self, args: Args) -> Result<F::Output> {
+        let flat = Flat::of(&args);
+        let f = flat_fn(&self.f);
+        if is_tracing() {
+            return self.options.map(&flat, &f)?.build();
+        }
+        let cache = self.cache.get_or_init(|| dispatch::shared::<F>(("pmap", &self.options)));
+        cache.call(&flat, &|flat| self.options.build(flat, &f))?.build()
+    }
+}
+
+/// The arguments' part in the mapping.
+struct Mapping {
+    mesh: Mesh,
+    /// The mapped dimension of each leaf.
+    dims: Vec<Option<usize>>,
+    in_specs: Vec<PartitionSpec>,
+}
+
+impl Options {
+    fn spec(&self, dim: Option<usize>) -> PartitionSpec {
+        match dim {
+            Some(d) => PartitionSpec::default().insert(d, &[self.axis_name]),
+            None => PartitionSpec::default(),
+        }
+    }
+
+    fn mapping(&self, flat: &Flat, avals: &[Aval]) -> Result<Mapping> {
+        let axes = self.in_axes.resolve(&flat.def, "pmap in_axes")?;
+        let paths = || flat.def.paths();
+        let dims: Vec<Option<usize>> = axes
+            .iter()
+            .zip(avals)
+            .enumerate()
+            .map(|(i, (axis, aval))| match axis {
+                None => Ok(None),
+                Some(_) if aval.rank() == 0 => Err(err!(
+                    Value,
+                    "pmap was requested to map its argument{} along axis {}, which implies that its rank should be at least 1, but is only 0 (its shape is ())",
+                    paths()[i],
+                    axis.unwrap_or(0)
+                )
+                .help("use in_axes None for arguments that every device gets whole")),
+                Some(a) => normalize_axis(*a as isize, aval.rank())
+                    .map(Some)
+                    .map_err(|e| e.context(format!("pmap in_axes of argument{}", paths()[i]))),
+            })
+            .collect::<Result<_>>()?;
+        let sizes: Vec<(usize, usize)> =
+            dims.iter().zip(avals).enumerate().filter_map(|(i, (d, a))| d.map(|d| (i, a.shape[d]))).collect();
+        let Some(&(first, size)) = sizes.first() else {
+            return Err(err!(Value, "pmap requires at least one argument with a mapped axis.")
+                .help("to give every device the same value, use `device_put(x, &NamedSharding::new(&mesh, P![]))`, or map an extra argument such as `arange(0..n)`"));
+        };
+        if let Some(&(odd, other)) = sizes.iter().find(|(_, s)| *s != size) {
+            let describe = |i: usize| format!("argument{} of type {}", paths()[i], avals[i]);
+            return Err(err!(
+                Value,
+                "pmap got inconsistent sizes for array axes to be mapped: {} has size {size}, but {} has size {other}",
+                describe(first),
+                describe(odd)
+            ));
+        }
+        if let Some(want) = self.axis_size
+            && want != size
+        {
+            bail!(Value, "Specified axis_size {want} doesn't match received axis_size {size}.");
+        }
+        let candidates = match &self.devices {
+            Some(d) if d.is_empty() => bail!(Value, "'devices' argument to pmap must be non-empty, or None."),
+            Some(d) => d.clone(),
+            None => crate::runtime::devices()?,
+        };
+        if size == 0 || size > candidates.len() {
+            let what = format!("argument{} of type {}", paths()[first], avals[first]);
+            return Err(err!(
+                Value,
+                "pmap maps axis {} of {what}, of size {size}, over devices, but there are {} devices: compiling computation requires {size} logical devices (the batch size {size} must be divisible by num_devices, with a leading axis of one slice for each device)",
+                dims[first].unwrap_or(0),
+                candidates.len()
+            )
+            .help(format!(
+                "reshape it so that the mapped axis has one slice for each device: for a batch of b examples, `x.reshape([n, b / n, …])` with n at most {}",
+                candidates.len()
+            )));
+        }
+        let mesh = mesh_of(&candidates[..size], self.axis_name)?;
+        let in_specs = dims.iter().map(|d| self.spec(*d)).collect();
+        Ok(Mapping { mesh, dims, in_specs })
+    }
+
+    /// Applies the mapped function in the trace in effect.
+    fn map(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
+        let avals = avals_of(flat)?;
+        let Mapping { mesh, dims, in_specs } = self.mapping(flat, &avals)?;
+        if let Some((outer, _)) = crate::program::axis_env::manual() {
+            return Err(err!(Value, "The context mesh {outer} should match the mesh passed to shard_map {mesh}: a pmap cannot run inside a pmap or shard_map")
+                .help("map over a mesh of several axes with one shard_map, or use vmap for the inner one"));
+        }
+        let blocks: Vec<Aval> = avals
+            .iter()
+            .zip(&in_specs)
+            .map(|(aval, spec)| ShardMap::block(&mesh, spec, aval, false))
+            .collect::<Result<_>>()?;
+
+        // The body: the mapped dimensions, now of size 1, are squeezed out; results get theirs.
+        let mut out_def = TreeDef::default();
+        let mut out_dims = Vec::new();
+        let Traced { program: body, captures } = ShardMap::bind_axes(&mesh, false, || {
+            trace(&blocks, |args| {
+                let squeezed: Vec<Array> = args
+                    .iter()
+                    .zip(&dims)
+                    .map(|(x, d)| if let Some(d) = d { x.squeeze(*d as i32) } else { x.clone() })
+                    .collect();
+                let out = f(&Flat { leaves: squeezed.into(), def: flat.def.clone() })?;
+                out_def = out.def;
+                let axes = self.out_axes.resolve(&out_def, "pmap out_axes")?;
+                out.leaves
+                    .iter()
+                    .zip(&axes)
+                    .map(|(y, axis)| {
+                        check_usable(y)?;
+                        let Some(a) = axis else {
+                            out_dims.push(None);
+                            return Ok(y.clone());
+                        };
+                        let d = normalize_axis(*a as isize, y.ndim() + 1).map_err(|e| e.context("pmap out_axes"))?;
+                        out_dims.push(Some(d));
+                        Ok(y.expand_dims(d as i32))
+                    })
+                    .collect()
+            })
+        })?;
+        let call = ShardMap {
+            mesh,
+            in_specs: std::iter::repeat_n(PartitionSpec::default(), captures.len()).chain(in_specs).collect(),
+            out_specs: out_dims.iter().map(|d| self.spec(*d)).collect(),
+            checked: false,
+            body,
+        };
+        if self.check_replication {
+            self.check_outputs(&call, &out_dims, &out_def)?;
+        }
+        let args: Vec<Array> = captures.iter().chain(&flat.leaves).cloned().collect();
+        let leaves: SmallVec<[Array; 8]> = bind(Arc::new(call), &args).into_iter().collect();
+        leaves.iter().try_for_each(check_usable)?;
+        Ok(Flat { leaves, def: out_def })
+    }
+
+    /// Fails where a result without a mapped axis may differ from device to device.
+    fn check_outputs(&self, call: &ShardMap, out_dims: &[Option<usize>], def: &TreeDef) -> Result<()> {
+        if out_dims.iter().all(Option::is_some) {
+            return Ok(());
+        }
+        let inputs: Vec<AxisSet> = call.in_specs.iter().map(|s| s.all_axes().collect()).collect();
+        let varying = vary::outputs(&call.body, &inputs)?;
+        for ((dim, set), path) in out_dims.iter().zip(varying).zip(def.paths()) {
+            if dim.is_none() && !set.is_empty() {
+                let axis = self.axis_name;
+                return Err(err!(
+                    Value,
+                    "pmap out_axes is None for output{path}, but its value may vary over the mapped axis {axis:?}: the devices would hold different values of one array"
+                )
+                .help(format!(
+                    "reduce it first (`pmean(x, {axis:?})`; of a training step, the gradients), return one value for each device with out_axes 0, or take the first device's with `.check_replication(false)`"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn build(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Built> {
+        let avals = avals_of(flat)?;
+        let Mapping { mesh, in_specs, .. } = self.mapping(flat, &avals)?;
+        let donated = leaves_of(&flat.def, &self.donate_argnums, "donate_argnums")?;
+        let paths = flat.def.paths();
+        for ((leaf, spec), path) in flat.leaves.iter().zip(&in_specs).zip(&paths) {
+            check_placement(leaf, &NamedSharding::new(&mesh, spec.clone()), path)?;
+        }
+        let (traced, out_def) = trace_flat(&flat.def, &avals, &|flat| self.map(flat, f))?;
+        let pruned = Pruned::new(&traced)?;
+        let place = Place::Mesh(mesh.clone());
+        let captured = pruned.captures.iter().map(|_| place.replicated());
+        let args = pruned.kept.iter().map(|&i| Sharding::Named(NamedSharding::new(&mesh, in_specs[i].clone())));
+        let in_shardings: Vec<Sharding> = captured.chain(args).collect();
+        // An output that is an argument passed through, or a constant, is not a result of shard_map.
+        let out_shardings = crate::runtime::placement::known_outputs(&pruned.program)
+            .into_iter()
+            .map(|s| Some(s.unwrap_or_else(|| NamedSharding::new(&mesh, PartitionSpec::default()))))
+            .collect();
+        let donate_kept = pruned.kept.iter().map(|&i| donated[i]);
+        let donated = pruned.captures.iter().map(|_| false).chain(donate_kept).collect();
+        let request = Request {
+            name: format!("pmap_{}", self.name),
+            program: pruned.program,
+            place,
+            in_shardings,
+            out_shardings,
+            donated,
+        };
+        Ok(Built { loaded: request.load()?, captures: pruned.captures, kept: pruned.kept, out_def, committed: true })
+    }
+}
+
+/// A committed argument is not moved silently: it must be split as the function takes it.
+fn check_placement(leaf: &Array, want: &NamedSharding, path: &str) -> Result<()> {
+    let Some(c) = leaf.concrete_ref().filter(|c| c.committed) else { return Ok(()) };
+    let rank = c.aval.rank();
+    let fits = match &c.sharding {
+        Sharding::Single(_) => want.is_fully_replicated() || want.mesh().size() == 1,
+        // Split alike; on other devices or in another order it is copied.
+        Sharding::Named(have) => {
+            let count = have.mesh().size();
+            let shape: SmallVec<[usize; 4]> = SmallVec::from_elem(count * want.mesh().size(), rank);
+            count == want.mesh().size()
+                && match (have.shard_shape(&shape), want.shard_shape(&shape)) {
+                    (Ok(a), Ok(b)) => {
+                        a == b && (0..count).all(|i| have.index_at(i, &shape) == want.index_at(i, &shape))
+                    }
+                    _ => false,
+                }
+                || have.is_fully_replicated() && want.is_fully_replicated()
+        }
+    };
+    if fits {
+        return Ok(());
+    }
+    Err(err!(
+        Value,
+        "Sharding passed to jit does not match the sharding on the respective arg. Got jit sharding: {want}, arg sharding: {} for argument{path} of type {}",
+        c.sharding,
+        c.aval
+    )
+    .help("pmap does not move committed arrays silently: move it with `device_put(x, sharding)`, or pass host data"))
+}
+
+/// The mesh of one axis over these devices; equal ones are one object, so that shardings compare at once.
+fn mesh_of(devices: &[Device], axis: AxisName) -> Result<Mesh> {
+    type Meshes = Mutex<HashMap<(Vec<usize>, AxisName), Mesh>>;
+    static MESHES: OnceLock<Meshes> = OnceLock::new();
+    let ids = devices.iter().map(Device::id).collect();
+    let mut meshes = MESHES.get_or_init(Default::default).lock().unwrap_or_else(|e| e.into_inner());
+    if let Some(mesh) = meshes.get(&(Vec::clone(&ids), axis)) {
+        return Ok(mesh.clone());
+    }
+    let mesh = Mesh::new(devices.to_vec(), [(axis, devices.len())])?;
+    meshes.insert((ids, axis), mesh.clone());
+    Ok(mesh)
+}

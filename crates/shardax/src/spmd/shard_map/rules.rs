@@ -1,0 +1,311 @@
+//! The rules of `shard_map`: types, derivatives, batching.
+
+use smallvec::SmallVec;
+
+use super::ShardMap;
+use crate::array::{Array, Repr};
+use crate::error::{Result, err};
+use crate::lower::{Lowering, Value};
+use crate::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::program::trace::{Traced, bind, trace};
+use crate::program::{Aval, Program};
+use crate::shape::{AxisName, AxisSet};
+use crate::sharding::PartitionSpec;
+use crate::spmd::collective::{AllReduce, Axes, match_vma};
+use crate::transform::{ad, batching};
+
+/// A spec that splits dimension 0 over these axes.
+fn over(axes: &[AxisName]) -> PartitionSpec {
+    PartitionSpec::default().insert(0, axes)
+}
+
+impl ShardMap {
+    /// This with another body; what the body captured comes first, whole on every device.
+    fn with_body(
+        &self,
+        body: Program,
+        captured: usize,
+        in_specs: Vec<PartitionSpec>,
+        out_specs: Vec<PartitionSpec>,
+    ) -> Self {
+        let in_specs = std::iter::repeat_n(PartitionSpec::default(), captured).chain(in_specs).collect();
+        ShardMap { mesh: self.mesh.clone(), in_specs, out_specs, checked: self.checked, body }
+    }
+
+    fn in_body<R>(&self, f: impl FnOnce() -> R) -> R {
+        ShardMap::bind_axes(&self.mesh, self.checked, f)
+    }
+
+    fn apply(self, captures: &[Array], args: impl IntoIterator<Item = Array>) -> Outputs {
+        let args: Vec<Array> = captures.iter().cloned().chain(args).collect();
+        bind(std::sync::Arc::new(self), &args)
+    }
+}
+
+fn pick<T: Clone>(items: &[T], flags: &[bool]) -> Vec<T> {
+    items.iter().zip(flags).filter(|(_, f)| **f).map(|(x, _)| x.clone()).collect()
+}
+
+/// The tangents in `flags`, in order, at their places.
+fn place(flags: &[bool], items: impl IntoIterator<Item = Array>) -> Tangents {
+    let mut items = items.into_iter();
+    flags.iter().map(|f| if *f { items.next() } else { None }).collect()
+}
+
+impl Primitive for ShardMap {
+    fn name(&self) -> &'static str {
+        "shard_map"
+    }
+
+    fn output_count(&self) -> usize {
+        self.out_specs.len()
+    }
+
+    fn programs(&self) -> Vec<&Program> {
+        vec![&self.body]
+    }
+
+    fn print_params(&self) -> String {
+        format!(
+            "mesh={} in_specs={:?} out_specs={:?} check_vma={}",
+            self.mesh, self.in_specs, self.out_specs, self.checked
+        )
+    }
+
+    fn uses_axis(&self, name: AxisName) -> bool {
+        // Its own axes shadow outer ones of the same name.
+        !self.axes().any(|n| n == name) && self.body.eqns().iter().any(|e| e.primitive.uses_axis(name))
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        for (i, ((arg, spec), block)) in args.iter().zip(&self.in_specs).zip(self.body.in_avals()).enumerate() {
+            let found = ShardMap::block(&self.mesh, spec, arg, self.checked)?;
+            if found.shape != block.shape || found.dtype != block.dtype {
+                return Err(err!(
+                    Type,
+                    "shard_map operand {i} of type {arg} gives blocks {found}, but the body takes {block}"
+                ));
+            }
+        }
+        self.body.out_avals().iter().zip(&self.out_specs).map(|(block, spec)| self.whole(spec, block)).collect()
+    }
+
+    fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
+        let union = args.iter().fold(AxisSet::default(), |a, b| a.union(b));
+        Ok(SmallVec::from_elem(union, self.out_specs.len()))
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        self.lower_call(cx, args, outs)
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
+        let count = self.out_specs.len();
+        let (Traced { program, captures }, has) =
+            self.in_body(|| ad::jvp_program(&self.body, &nonzero, &vec![false; count]))?;
+        let in_specs = self.in_specs.iter().cloned().chain(pick(&self.in_specs, &nonzero)).collect();
+        let out_specs = self.out_specs.iter().cloned().chain(pick(&self.out_specs, &has)).collect();
+        let call = self.with_body(program, captures.len(), in_specs, out_specs);
+        let mut outs =
+            call.apply(&captures, args.iter().cloned().chain(tangents.iter().flatten().cloned())).into_iter();
+        let primal: Outputs = outs.by_ref().take(count).collect();
+        Ok((primal, place(&has, outs)))
+    }
+
+    fn linearize(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
+        let blocks: Vec<Aval> = self.body.in_avals().cloned().collect();
+        let count = self.out_specs.len();
+
+        // The known part returns the residuals that it computes; those that are its own operands are passed as they are.
+        let mut linear = None;
+        let mut sources = Vec::new();
+        let mut residual_specs = Vec::new();
+        let Traced { program: known, captures } = self.in_body(|| {
+            trace(&blocks, |inputs| {
+                let (mut outs, lin) = ad::linearize(&self.body, inputs, &nonzero)?;
+                for residual in &lin.residuals {
+                    let operand = inputs.iter().position(|i| same(i, residual));
+                    sources.push(operand);
+                    match operand {
+                        Some(i) => residual_specs.push(self.in_specs[i].clone()),
+                        None => {
+                            let spec = self.residual_spec(residual);
+                            // A scalar that differs from device to device gets a dimension to be split along.
+                            let needs_dim = residual.ndim() == 0 && !spec.is_empty();
+                            outs.push(if needs_dim { residual.expand_dims(0) } else { residual.clone() });
+                            residual_specs.push(spec);
+                        }
+                    }
+                }
+                linear = Some(lin);
+                Ok(outs)
+            })
+        })?;
+        let lin = linear.ok_or_else(|| err!(Runtime, "linearization left no linear map"))?;
+        let computed: Vec<bool> = sources.iter().map(Option::is_none).collect();
+        let out_specs = self.out_specs.iter().cloned().chain(pick(&residual_specs, &computed)).collect();
+        let call = self.with_body(known, captures.len(), self.in_specs.clone(), out_specs);
+        let mut outs = call.apply(&captures, args.iter().cloned()).into_iter();
+        let primal: Outputs = outs.by_ref().take(count).collect();
+        let residuals: Vec<Array> = sources
+            .iter()
+            .map(|source| match source {
+                Some(i) => Ok(args[*i].clone()),
+                None => outs.next().ok_or_else(|| err!(Runtime, "shard_map lost a residual")),
+            })
+            .collect::<Result<_>>()?;
+
+        // The linear part takes them back in.
+        let residual_avals: Vec<Aval> = residuals
+            .iter()
+            .zip(&residual_specs)
+            .map(|(r, s)| ShardMap::block(&self.mesh, s, &r.aval(), self.checked))
+            .collect::<Result<_>>()?;
+        let tangent_avals = blocks.iter().zip(&nonzero).filter(|(_, nz)| **nz).filter_map(|(a, _)| ad::tangent_aval(a));
+        let avals: Vec<Aval> = residual_avals.iter().cloned().chain(tangent_avals).collect();
+        let out_avals: Vec<Aval> = self.body.out_avals();
+        let body = self.in_body(|| {
+            trace(&avals, |inputs| {
+                let (rs, ts) = inputs.split_at(residuals.len());
+                let rs: Vec<Array> = rs
+                    .iter()
+                    .zip(&lin.residuals)
+                    .map(|(r, own)| if own.ndim() == 0 && r.ndim() == 1 { r.squeeze(0) } else { r.clone() })
+                    .collect();
+                let args: Vec<Array> = rs.into_iter().chain(ts.iter().cloned()).collect();
+                let outs = crate::program::eval::eval(&lin.program, &args)?;
+                let wanted = out_avals.iter().zip(&lin.nonzero_out).filter(|(_, nz)| **nz).map(|(a, _)| a);
+                Ok(outs.iter().zip(wanted).map(|(o, a)| match_vma(o, &a.vma)).collect())
+            })
+        })?;
+        let in_specs = residual_specs.into_iter().chain(pick(&self.in_specs, &nonzero)).collect();
+        let call = self.with_body(body.program, body.captures.len(), in_specs, pick(&self.out_specs, &lin.nonzero_out));
+        let outs = call.apply(&body.captures, residuals.into_iter().chain(tangents.iter().flatten().cloned()));
+        Ok((primal, place(&lin.nonzero_out, outs)))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        let linear: Vec<bool> = args.iter().map(Operand::is_linear).collect();
+        let known: Vec<Array> = args.iter().filter_map(|a| a.known().ok().cloned()).collect();
+        let blocks: Vec<Aval> = self.body.in_avals().cloned().collect();
+        let has: Vec<bool> = cts.iter().map(Option::is_some).collect();
+        let outs: Vec<Aval> = self.body.out_avals();
+        let known_flags: Vec<bool> = linear.iter().map(|l| !l).collect();
+        let ct_specs = pick(&self.out_specs, &has);
+        let ct_avals: Vec<Aval> = pick(&outs, &has)
+            .iter()
+            .zip(&ct_specs)
+            .map(|(block, spec)| {
+                Ok(ShardMap::block(&self.mesh, spec, &self.whole(spec, block)?, self.checked)?.strong())
+            })
+            .collect::<Result<_>>()?;
+        let avals: Vec<Aval> = pick(&blocks, &known_flags).into_iter().chain(ct_avals).collect();
+
+        let mut wanted = Vec::new();
+        let body = self.in_body(|| {
+            trace(&avals, |inputs| {
+                let mut inputs = inputs.iter().cloned();
+                let mut next = || inputs.next().ok_or_else(|| err!(Runtime, "shard_map lost an operand"));
+                let operands: Vec<Operand> = linear
+                    .iter()
+                    .zip(&blocks)
+                    .map(|(l, aval)| if *l { Ok(Operand::Linear(aval.clone())) } else { next().map(Operand::Known) })
+                    .collect::<Result<_>>()?;
+                let cts: Tangents = has
+                    .iter()
+                    .zip(outs.iter().zip(&self.out_specs))
+                    .map(
+                        |(h, (aval, spec))| {
+                            if *h { next().map(|ct| Some(self.incoming(ct, aval, spec))) } else { Ok(None) }
+                        },
+                    )
+                    .collect::<Result<_>>()?;
+                let found = ad::backward(&self.body, &operands, &cts)?;
+                wanted = found.iter().map(Option::is_some).collect();
+                let outgoing = |(ct, spec): (Option<Array>, &PartitionSpec)| ct.map(|ct| self.outgoing(ct, spec));
+                Ok(found.into_iter().zip(&self.in_specs).filter_map(outgoing).collect())
+            })
+        })?;
+        let in_specs = pick(&self.in_specs, &known_flags).into_iter().chain(ct_specs).collect();
+        let call = self.with_body(body.program, body.captures.len(), in_specs, pick(&self.in_specs, &wanted));
+        let outs = call.apply(&body.captures, known.into_iter().chain(cts.iter().flatten().cloned()));
+        Ok(place(&wanted, outs))
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        let spmd: SmallVec<[AxisName; 1]> = axis.spmd_name.into_iter().collect();
+        for spec in self.in_specs.iter().chain(&self.out_specs) {
+            if let Some(name) = spmd.first()
+                && spec.all_axes().any(|n| n == *name)
+            {
+                let which = if self.in_specs.contains(spec) { "in_specs" } else { "out_specs" };
+                return Err(err!(
+                    Value,
+                    "vmap spmd_axis_name cannot appear in shard_map {which}: {name:?} is in {spec}"
+                ));
+            }
+        }
+        let parts = self.mesh.axes_size(&spmd)?;
+        let inner = BatchAxis { size: axis.size / parts, ..axis.clone() };
+        let force = vec![!spmd.is_empty(); self.out_specs.len()];
+        let (Traced { program, captures }, batched) =
+            self.in_body(|| batching::batch_program(&self.body, &inner, dims, &force))?;
+        let in_specs = self
+            .in_specs
+            .iter()
+            .zip(dims)
+            .map(|(spec, dim)| dim.map_or_else(|| spec.clone(), |d| spec.insert(d, &spmd)))
+            .collect();
+        let out_specs = self
+            .out_specs
+            .iter()
+            .zip(&batched)
+            .map(|(spec, b)| if *b { spec.insert(0, &spmd) } else { spec.clone() })
+            .collect();
+        let call = self.with_body(program, captures.len(), in_specs, out_specs);
+        let outs = call.apply(&captures, args.iter().cloned());
+        Ok((outs, batched.iter().map(|b| b.then_some(0)).collect()))
+    }
+}
+
+impl ShardMap {
+    /// How a residual leaves the known part: split along dimension 0 over every axis that it may vary over.
+    fn residual_spec(&self, residual: &Array) -> PartitionSpec {
+        let axes: SmallVec<[AxisName; 2]> = match self.checked {
+            true => residual.vma().iter().collect(),
+            false => self.axes().collect(),
+        };
+        over(&axes)
+    }
+
+    /// The cotangent of an output, as the body takes it. Where types do not track what varies, the devices that hold
+    /// one value share its cotangent equally.
+    fn incoming(&self, ct: Array, out: &Aval, spec: &PartitionSpec) -> Array {
+        if self.checked {
+            return match_vma(&ct, &out.vma);
+        }
+        let shared = self.mesh.axes_size(&self.unmentioned(spec)).unwrap_or(1);
+        if shared == 1 { ct } else { ct / shared }
+    }
+
+    /// The cotangent of an operand, as it leaves the body: operands that all devices hold get the sum of theirs.
+    fn outgoing(&self, ct: Array, spec: &PartitionSpec) -> Array {
+        let axes = self.unmentioned(spec);
+        if self.checked || axes.is_empty() {
+            return match self.checked {
+                true => match_vma(&ct, &spec.all_axes().collect()),
+                false => ct,
+            };
+        }
+        let size = self.mesh.axes_size(&axes).unwrap_or(1);
+        AllReduce { reducer: crate::primitive::reduce::Reducer::Sum, axes: Axes { names: axes, size, checked: false } }
+            .apply(&ct)
+    }
+}
+
+/// Whether both are the same value of one trace.
+fn same(a: &Array, b: &Array) -> bool {
+    matches!((&a.0, &b.0), (Repr::Traced(a), Repr::Traced(b)) if a.trace == b.trace && a.var == b.var)
+}

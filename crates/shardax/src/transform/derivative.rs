@@ -1,0 +1,227 @@
+//! Forward and reverse derivatives of functions with any result: `jvp`, `vjp`, `linearize`, Jacobians.
+
+use std::cell::RefCell;
+use std::marker::PhantomData;
+
+use super::ad::{self, Linearized};
+use super::staged::{self, FlatFn, avals_of, flat_fn, trace_flat};
+use super::vmap::vmap;
+use crate::array::Array;
+use crate::error::{Result, bail, err};
+use crate::function::{Function, IntoArgs};
+use crate::primitive::Tangents;
+use crate::program::Aval;
+use crate::tree::{self, Flat, Tree, TreeDef, same_structure};
+
+/// The result of `f` at `primals`, and its tangent for these tangents of the arguments.
+///
+/// Tangents have the structure, shapes and dtypes of the arguments.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (y, dy) = jvp(|x: Array| x.sin(), 0.0f32, 1.0f32)?;
+/// assert_eq!((y.item::<f32>()?, dy.item::<f32>()?), (0.0, 1.0));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn jvp<Args: Tree, F: Function<Args>>(
+    f: F,
+    primals: impl IntoArgs<Args>,
+    tangents: impl IntoArgs<Args>,
+) -> Result<(F::Output, F::Output)> {
+    let (primals, tangents) = (primals.into_args(), tangents.into_args());
+    let f = flat_fn(&f);
+    let pair = Flat::of(&(primals, tangents));
+    staged::run("jvp", &pair, &|pair| {
+        let (primals, tangents) = halves(pair)?;
+        same_structure(&primals.def, &tangents.def)?;
+        let avals = avals_of(&primals)?;
+        let (traced, out_def) = trace_flat(&primals.def, &avals, &f)?;
+        let mut ts: Tangents = vec![None; traced.captures.len()];
+        for (aval, t) in avals.iter().zip(&tangents.leaves) {
+            ts.push(check_tangent(aval, t)?);
+        }
+        let args: Vec<Array> = traced.captures.iter().chain(&primals.leaves).cloned().collect();
+        let (outs, out_ts) = ad::jvp_eval(&traced.program, &args, &ts, false)?;
+        let out_ts: Vec<Array> = outs.iter().zip(out_ts).map(|(o, t)| t.unwrap_or_else(|| zero(&o.aval()))).collect();
+        let mut out = Flat::default();
+        out.node(tree::Node::Tuple(2));
+        out.append(&Flat { leaves: outs.into(), def: out_def.clone() });
+        out.append(&Flat { leaves: out_ts.into(), def: out_def });
+        Ok(out)
+    })?
+    .build()
+}
+
+fn zero(aval: &Aval) -> Array {
+    Array::zeros_of(&aval.clone().strong())
+}
+
+/// The tangent of a value of this type, checked; none where the value is not differentiable.
+fn check_tangent(aval: &Aval, t: &Array) -> Result<Option<Array>> {
+    if !aval.dtype.is_inexact() {
+        return Ok(None);
+    }
+    if t.shape() != aval.shape.as_slice() || (t.dtype() != aval.dtype && !t.weak_type()) {
+        return Err(err!(
+            Type,
+            "primal and tangent arguments do not match; expected a tangent of type {}, got {}",
+            aval.clone().strong(),
+            t.type_name()
+        ));
+    }
+    Ok(Some(crate::numpy::convert(t, aval.dtype, false)))
+}
+
+fn halves(pair: &Flat) -> Result<(Flat, Flat)> {
+    let children = pair.def.root_children().unwrap_or_default();
+    let [(_, a), (_, b)] = children.as_slice() else { bail!(Type, "expected a pair") };
+    let at = a.leaf_count();
+    let part = |def: &TreeDef, leaves: &[Array]| Flat { leaves: leaves.into(), def: def.clone() };
+    Ok((part(a, &pair.leaves[..at]), part(b, &pair.leaves[at..])))
+}
+
+/// A function linearized at a point: what [`vjp`] and [`linearize`] share.
+struct AtPoint {
+    linear: Linearized,
+    in_def: TreeDef,
+    in_avals: Vec<Aval>,
+    out_def: TreeDef,
+    out_avals: Vec<Aval>,
+}
+
+/// The linear map of cotangents of the result to those of the arguments; see [`vjp`].
+pub struct VjpFn<Args, Out> {
+    at: AtPoint,
+    types: PhantomData<fn(Out) -> Args>,
+}
+
+/// The linear map of tangents of the arguments to that of the result; see [`linearize`].
+pub struct LinearFn<Args, Out> {
+    at: AtPoint,
+    types: PhantomData<fn(Args) -> Out>,
+}
+
+/// The result of `f` at `args`, and the function from cotangents of the result to cotangents of the arguments.
+pub fn vjp<Args: Tree, F: Function<Args>>(
+    f: F,
+    args: impl IntoArgs<Args>,
+) -> Result<(F::Output, VjpFn<Args, F::Output>)> {
+    let (out, at) = at_point(&Flat::of(&args.into_args()), &flat_fn(&f))?;
+    Ok((out.build()?, VjpFn { at, types: PhantomData }))
+}
+
+/// The result of `f` at `args`, and the function from tangents of the arguments to the tangent of the result.
+pub fn linearize<Args: Tree, F: Function<Args>>(
+    f: F,
+    args: impl IntoArgs<Args>,
+) -> Result<(F::Output, LinearFn<Args, F::Output>)> {
+    let (out, at) = at_point(&Flat::of(&args.into_args()), &flat_fn(&f))?;
+    Ok((out.build()?, LinearFn { at, types: PhantomData }))
+}
+
+fn at_point(flat: &Flat, f: FlatFn<'_>) -> Result<(Flat, AtPoint)> {
+    let in_avals = avals_of(flat)?;
+    let found = RefCell::new(None);
+    let result = staged::run("linearize", flat, &|flat| {
+        let (traced, out_def) = trace_flat(&flat.def, &in_avals, f)?;
+        let primals: Vec<Array> = traced.captures.iter().chain(&flat.leaves).cloned().collect();
+        let nonzero: Vec<bool> = std::iter::repeat_n(false, traced.captures.len())
+            .chain(in_avals.iter().map(|a| a.dtype.is_inexact()))
+            .collect();
+        let (outs, linear) = ad::linearize(&traced.program, &primals, &nonzero)?;
+        // The residuals leave the trace beside the results.
+        let mut out = Flat::default();
+        out.node(tree::Node::Tuple(2));
+        out.append(&Flat { leaves: outs.into(), def: out_def.clone() });
+        out.append(&Flat::of(&linear.residuals));
+        let out_avals = traced.program.out_avals();
+        *found.borrow_mut() =
+            Some(AtPoint { linear, in_def: flat.def.clone(), in_avals: in_avals.clone(), out_def, out_avals });
+        Ok(out)
+    })?;
+    let (out, residuals) = halves(&result)?;
+    let mut at = found.into_inner().ok_or_else(|| err!(Runtime, "linearization left no linear map"))?;
+    at.linear.residuals = residuals.leaves.into_vec();
+    Ok((out, at))
+}
+
+impl AtPoint {
+    fn pull_back(&self, ct: &Flat) -> Result<Flat> {
+        same_structure(&self.out_def, &ct.def)?;
+        let cts: Tangents =
+            self.out_avals.iter().zip(&ct.leaves).map(|(a, t)| check_tangent(a, t)).collect::<Result<_>>()?;
+        let nonzero = self.linear.transpose(&cts)?;
+        let mut nonzero = nonzero.into_iter();
+        let leaves = self
+            .in_avals
+            .iter()
+            .map(|aval| match aval.dtype.is_inexact() {
+                true => nonzero.next().flatten().unwrap_or_else(|| zero(aval)),
+                false => zero(aval),
+            })
+            .collect();
+        Ok(Flat { leaves, def: self.in_def.clone() })
+    }
+
+    fn push_forward(&self, tangents: &Flat) -> Result<Flat> {
+        same_structure(&self.in_def, &tangents.def)?;
+        let ts: Vec<Option<Array>> =
+            self.in_avals.iter().zip(&tangents.leaves).map(|(a, t)| check_tangent(a, t)).collect::<Result<_>>()?;
+        let ts: Vec<Array> = ts.into_iter().flatten().collect();
+        let outs = self.linear.apply(&ts)?;
+        let leaves = outs.into_iter().zip(&self.out_avals).map(|(t, a)| t.unwrap_or_else(|| zero(a))).collect();
+        Ok(Flat { leaves, def: self.out_def.clone() })
+    }
+}
+
+impl<Args: Tree, Out: Tree> VjpFn<Args, Out> {
+    /// The cotangents of the arguments.
+    pub fn call(&self, ct: impl crate::function::IntoArg<Out>) -> Result<Args> {
+        staged::run("vjp", &Flat::of(&ct.into_arg()), &|ct| self.at.pull_back(ct))?.build()
+    }
+}
+
+impl<Args: Tree, Out: Tree> LinearFn<Args, Out> {
+    /// The tangent of the result.
+    pub fn call(&self, tangents: impl IntoArgs<Args>) -> Result<Out> {
+        staged::run("linear", &Flat::of(&tangents.into_args()), &|t| self.at.push_forward(t))?.build()
+    }
+}
+
+/// The Jacobian of an array function of one array, by forward mode: of shape `f(x).shape + x.shape`.
+pub fn jacfwd<F: Function<(Array,), Output = Array>>(f: F) -> impl Function<(Array,), Output = Array> {
+    move |x: Array| -> Result<Array> {
+        let n = x.size();
+        let basis = basis(&x).reshape([&[n], x.shape()].concat());
+        let columns =
+            vmap(|t: Array| -> Result<Array> { Ok(jvp::<(Array,), _>(|x: Array| f.apply((x,)), x.clone(), t)?.1) })
+                .out_axes(-1)
+                .call(basis)?;
+        let mut shape: Vec<usize> = columns.shape()[..columns.ndim() - 1].to_vec();
+        shape.extend_from_slice(x.shape());
+        Ok(columns.reshape(shape))
+    }
+}
+
+/// The Jacobian of an array function of one array, by reverse mode: of shape `f(x).shape + x.shape`.
+pub fn jacrev<F: Function<(Array,), Output = Array>>(f: F) -> impl Function<(Array,), Output = Array> {
+    move |x: Array| -> Result<Array> {
+        let (y, pull_back) = vjp::<(Array,), _>(|x: Array| f.apply((x,)), x.clone())?;
+        let basis = basis(&y).reshape([&[y.size()], y.shape()].concat());
+        let rows = vmap(|ct: Array| -> Result<Array> { Ok(pull_back.call(ct)?.0) }).call(basis)?;
+        Ok(rows.reshape([y.shape(), x.shape()].concat()))
+    }
+}
+
+/// The matrix of second derivatives of a scalar function of one array: of shape `x.shape + x.shape`.
+pub fn hessian<F: Function<(Array,), Output = Array>>(f: F) -> impl Function<(Array,), Output = Array> {
+    jacfwd(jacrev(f))
+}
+
+/// The identity of the size of `x`, in its dtype.
+fn basis(x: &Array) -> Array {
+    let n = x.size();
+    let row = crate::lax::iota(crate::DType::I32, &[n, n], 0);
+    let column = crate::lax::iota(crate::DType::I32, &[n, n], 1);
+    row.equal(column).astype(x.dtype())
+}

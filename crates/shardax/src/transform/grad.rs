@@ -1,0 +1,248 @@
+//! Gradients: reverse-mode differentiation of functions with a scalar result.
+
+use std::marker::PhantomData;
+
+use super::ad;
+use super::staged::{self, FlatFn, avals_of, flat_fn, trace_flat};
+use crate::array::Array;
+use crate::error::{Result, bail, err};
+use crate::function::{ArgAt, Function};
+use crate::primitive::Tangents;
+use crate::tree::{self, Flat, Tree, TreeDef};
+
+/// The position of an argument as a type: `Arg::<1>`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Arg<const N: usize>;
+
+/// One argument or several, whose gradients are taken: `Arg::<1>`, or `(Arg::<0>, Arg::<2>)`.
+pub trait Argnums<Args> {
+    /// The type of the gradient: the argument's, or a tuple of theirs.
+    type Gradient: Tree;
+    fn positions() -> Vec<usize>;
+}
+
+impl<Args: ArgAt<N>, const N: usize> Argnums<Args> for Arg<N> {
+    type Gradient = Args::Arg;
+    fn positions() -> Vec<usize> {
+        vec![N]
+    }
+}
+
+macro_rules! argnums_tuples {
+    ($(($($n:ident),+))*) => {$(
+        impl<Args: $(ArgAt<$n> +)+, $(const $n: usize),+> Argnums<Args> for ($(Arg<$n>,)+) {
+            type Gradient = ($(<Args as ArgAt<$n>>::Arg,)+);
+            fn positions() -> Vec<usize> {
+                vec![$($n),+]
+            }
+        }
+    )*};
+}
+
+argnums_tuples! { (I) (I, J) (I, J, K) (I, J, K, L) }
+
+macro_rules! gradient_types {
+    ($($(#[$doc:meta])* $name:ident)*) => {$(
+        $(#[$doc])*
+        pub struct $name<F, Args, N = Arg<0>> {
+            f: F,
+            types: PhantomData<fn(Args, N)>,
+        }
+
+        impl<F, Args, N> $name<F, Args, N> {
+            /// Takes the gradient with respect to these arguments instead of the first.
+            pub fn argnums<M: Argnums<Args>>(self, _argnums: M) -> $name<F, Args, M> {
+                $name { f: self.f, types: PhantomData }
+            }
+        }
+    )*};
+}
+
+gradient_types! {
+    /// The gradient of a function; see [`grad`].
+    Grad
+    /// The gradient and the auxiliary result of a function; see [`Grad::has_aux`].
+    GradAux
+    /// The value and gradient of a function; see [`value_and_grad`].
+    ValueAndGrad
+    /// The value, auxiliary result and gradient of a function; see [`ValueAndGrad::has_aux`].
+    ValueAndGradAux
+}
+
+impl<F, Args, N> Grad<F, Args, N> {
+    /// The function returns `(scalar, aux)`; the result is `(gradient, aux)`.
+    pub fn has_aux(self) -> GradAux<F, Args, N> {
+        GradAux { f: self.f, types: PhantomData }
+    }
+}
+
+impl<F, Args, N> ValueAndGrad<F, Args, N> {
+    /// The function returns `(scalar, aux)`; the result is `((scalar, aux), gradient)`.
+    pub fn has_aux(self) -> ValueAndGradAux<F, Args, N> {
+        ValueAndGradAux { f: self.f, types: PhantomData }
+    }
+}
+
+/// The gradient of a scalar function with respect to its first argument, of the argument's own type.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let g = grad(|x: Array| (&x * &x * &x).sum(..));
+/// assert_eq!(g.call(array([1.0f32, 2.0]))?.to_vec::<f32>()?, [3.0, 12.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails when the result is not one floating point scalar, or when the argument has leaves that are not floating point.
+pub fn grad<Args: Tree, F: Function<Args>>(f: F) -> Grad<F, Args> {
+    Grad { f, types: PhantomData }
+}
+
+/// The value of a scalar function, and its gradient with respect to its first argument.
+pub fn value_and_grad<Args: Tree, F: Function<Args>>(f: F) -> ValueAndGrad<F, Args> {
+    ValueAndGrad { f, types: PhantomData }
+}
+
+impl<F: Function<Args>, Args: Tree, N: Argnums<Args>> Function<Args> for Grad<F, Args, N> {
+    type Output = N::Gradient;
+    fn apply(&self, args: Args) -> Result<N::Gradient> {
+        Ok(value_and_gradient::<_, _, N>(&self.f, args)?.1)
+    }
+}
+
+impl<F: Function<Args>, Args: Tree, N: Argnums<Args>> Function<Args> for ValueAndGrad<F, Args, N> {
+    type Output = (F::Output, N::Gradient);
+    fn apply(&self, args: Args) -> Result<Self::Output> {
+        value_and_gradient::<_, _, N>(&self.f, args)
+    }
+}
+
+impl<F, Args, N, L, Aux> Function<Args> for GradAux<F, Args, N>
+where
+    F: Function<Args, Output = (L, Aux)>,
+    Args: Tree,
+    N: Argnums<Args>,
+    L: Tree,
+    Aux: Tree,
+{
+    type Output = (N::Gradient, Aux);
+    fn apply(&self, args: Args) -> Result<Self::Output> {
+        let ((_, aux), gradient) = value_and_gradient::<_, _, N>(&self.f, args)?;
+        Ok((gradient, aux))
+    }
+}
+
+impl<F, Args, N, L, Aux> Function<Args> for ValueAndGradAux<F, Args, N>
+where
+    F: Function<Args, Output = (L, Aux)>,
+    Args: Tree,
+    N: Argnums<Args>,
+    L: Tree,
+    Aux: Tree,
+{
+    type Output = ((L, Aux), N::Gradient);
+    fn apply(&self, args: Args) -> Result<Self::Output> {
+        value_and_gradient::<_, _, N>(&self.f, args)
+    }
+}
+
+fn value_and_gradient<F: Function<Args>, Args: Tree, N: Argnums<Args>>(
+    f: &F,
+    args: Args,
+) -> Result<(F::Output, N::Gradient)> {
+    let flat = Flat::of(&args);
+    let f = flat_fn(f);
+    let positions = N::positions();
+    let result = staged::run("grad", &flat, &|flat| gradient(flat, &positions, &f))?;
+    let (value, gradient): (Parts, Parts) = split(&result)?;
+    Ok((value.build()?, gradient.build()?))
+}
+
+type Parts = Flat;
+
+/// The two halves of a flattened pair.
+fn split(pair: &Flat) -> Result<(Flat, Flat)> {
+    let children = pair.def.root_children().unwrap_or_default();
+    let [(_, a), (_, b)] = children.as_slice() else { bail!(Type, "expected a pair") };
+    let at = a.leaf_count();
+    let part = |def: &TreeDef, leaves: &[Array]| Flat { leaves: leaves.into(), def: def.clone() };
+    Ok((part(a, &pair.leaves[..at]), part(b, &pair.leaves[at..])))
+}
+
+/// The flattened pair of the function's result and the gradient of its first leaf.
+fn gradient(flat: &Flat, positions: &[usize], f: FlatFn<'_>) -> Result<Flat> {
+    let avals = avals_of(flat)?;
+    let (traced, out_def) = trace_flat(&flat.def, &avals, f)?;
+    let out_avals = traced.program.out_avals();
+    check_scalar(&out_avals, &out_def)?;
+
+    let children = flat.def.root_children().unwrap_or_default();
+    let wanted = super::jit::leaves_of(&flat.def, positions, "argnums")?;
+    for ((aval, wanted), path) in avals.iter().zip(&wanted).zip(flat.def.paths()) {
+        if *wanted && !aval.dtype.is_inexact() {
+            return Err(err!(
+                Type,
+                "grad requires real- or complex-valued inputs (input dtype that is a sub-dtype of float or complex), but got {} for argument{path}",
+                aval.dtype
+            )
+            .help("convert it with `astype(DType::F32)`, or keep it out of the differentiated argument"));
+        }
+    }
+
+    let primals: Vec<Array> = traced.captures.iter().chain(&flat.leaves).cloned().collect();
+    let nonzero: Vec<bool> = std::iter::repeat_n(false, traced.captures.len()).chain(wanted.iter().copied()).collect();
+    let (outs, linear) = ad::linearize(&traced.program, &primals, &nonzero)?;
+    let mut cts: Tangents = vec![None; outs.len()];
+    let one = crate::numpy::full(&[], crate::dtype::Scalar::Int(1), out_avals[0].dtype);
+    cts[0] = Some(crate::spmd::collective::match_vma(&one, &out_avals[0].vma));
+    let mut gradients = linear.transpose(&cts)?.into_iter().skip(traced.captures.len());
+
+    // In the order of the leaves of the arguments, then regrouped by position.
+    let mut by_leaf: Vec<Option<Array>> = Vec::new();
+    for (aval, wanted) in avals.iter().zip(&wanted) {
+        by_leaf.push(wanted.then(|| {
+            let ct = gradients.next().flatten();
+            ct.unwrap_or_else(|| Array::zeros_of(&aval.clone().strong()))
+        }));
+    }
+    let mut pair = Flat::default();
+    pair.node(tree::Node::Tuple(2));
+    pair.append(&Flat { leaves: outs.into(), def: out_def });
+    if let [_, _, ..] = positions {
+        pair.node(tree::Node::Tuple(positions.len()));
+    }
+    for &position in positions {
+        let start: usize = children[..position].iter().map(|(_, d)| d.leaf_count()).sum();
+        let def = &children[position].1;
+        let leaves = by_leaf[start..start + def.leaf_count()].iter().flatten().cloned().collect();
+        pair.append(&Flat { leaves, def: def.clone() });
+    }
+    Ok(pair)
+}
+
+fn check_scalar(outs: &[crate::program::Aval], def: &TreeDef) -> Result<()> {
+    // With an auxiliary result the differentiated value is the first of a pair.
+    let first = outs.first().filter(|a| a.rank() == 0);
+    match first {
+        Some(aval) if aval.dtype.is_float() => Ok(()),
+        Some(aval) if aval.dtype.is_complex() => Err(err!(
+            Type,
+            "grad requires real-valued outputs (output dtype that is a sub-dtype of float), but got {}",
+            aval.dtype
+        )
+        .help("differentiate a real function of the result, its real part or squared length")),
+        Some(aval) => Err(err!(
+            Type,
+            "grad requires real- or complex-valued outputs (output dtype that is a sub-dtype of float or complex), but got {}",
+            aval.dtype
+        )),
+        None => {
+            let got: Vec<_> = outs.iter().map(|a| format!("{:?}", a.shape.as_slice())).collect();
+            let got = match got.as_slice() {
+                [one] => one.replace('[', "(").replace(']', ",)"),
+                _ => format!("{} leaves ({})", got.len(), def.paths().join(", ")),
+            };
+            Err(err!(Value, "Gradient only defined for scalar-output functions. Output had shape: {got}.")
+                .help("reduce it with `.sum(..)` or `.mean(..)`, or use `jacrev` or `vjp`"))
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! `vmap`: a function of one example made a function of a batch.
+
+use std::marker::PhantomData;
+
+use super::batching::{batch_eval, bound, move_batch};
+use super::staged::{self, FlatFn, avals_of, flat_fn, trace_flat};
+use crate::array::Array;
+use crate::error::{Result, bail, err};
+use crate::function::Function;
+use crate::prefix::{Axes, IntoPrefix, Prefix};
+use crate::primitive::BatchAxis;
+use crate::program::axis_env::with_axes;
+use crate::shape::{AxisName, normalize_axis};
+use crate::tree::{Flat, Tree};
+
+/// A vectorized function; see [`vmap`].
+pub struct Vmap<F, Args> {
+    f: F,
+    in_axes: Axes,
+    out_axes: Axes,
+    axis_name: Option<AxisName>,
+    axis_size: Option<usize>,
+    spmd_axis_name: Option<AxisName>,
+    args: PhantomData<fn(Args)>,
+}
+
+/// Maps `f` over an axis of its arguments: axis 0 of every one, unless [`in_axes`](Vmap::in_axes) says otherwise.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let dots = vmap(|x: Array, y: Array| x.dot(y)).in_axes((0, None));
+/// let rows = dots.call((array([[1.0f32, 2.0], [3.0, 4.0]]), array([10.0f32, 1.0])))?;
+/// assert_eq!(rows.to_vec::<f32>()?, [12.0, 34.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn vmap<Args: Tree, F: Function<Args>>(f: F) -> Vmap<F, Args> {
+    Vmap {
+        f,
+        in_axes: Prefix::Leaf(Some(0)),
+        out_axes: Prefix::Leaf(Some(0)),
+        axis_name: None,
+        axis_size: None,
+        spmd_axis_name: None,
+        args: PhantomData,
+    }
+}
+
+impl<F, Args> Vmap<F, Args> {
+    /// The mapped axis of each argument, or of parts of it; `None` where it is not mapped.
+    pub fn in_axes(mut self, axes: impl IntoPrefix<Option<i32>>) -> Self {
+        self.in_axes = axes.into_prefix();
+        self
+    }
+
+    /// Where the mapped axis goes in each result, or part of it; `None` for results that do not depend on it.
+    pub fn out_axes(mut self, axes: impl IntoPrefix<Option<i32>>) -> Self {
+        self.out_axes = axes.into_prefix();
+        self
+    }
+
+    /// Names the axis, for collectives.
+    pub fn axis_name(mut self, name: impl Into<AxisName>) -> Self {
+        self.axis_name = Some(name.into());
+        self
+    }
+
+    /// The size of the axis, for when no argument has it.
+    pub fn axis_size(mut self, size: usize) -> Self {
+        self.axis_size = Some(size);
+        self
+    }
+
+    /// The mesh axis that the mapped axis is sharded over in inner `shard_map`s.
+    pub fn spmd_axis_name(mut self, name: impl Into<AxisName>) -> Self {
+        self.spmd_axis_name = Some(name.into());
+        self
+    }
+}
+
+impl<F: Function<Args>, Args: Tree> Function<Args> for Vmap<F, Args> {
+    type Output = F::Output;
+
+    fn apply(&self, args: Args) -> Result<F::Output> {
+        let flat = Flat::of(&args);
+        let f = flat_fn(&self.f);
+        staged::run("vmap", &flat, &|flat| self.map(flat, &f))?.build()
+    }
+}
+
+impl<F, Args> Vmap<F, Args> {
+    fn map(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
+        let avals = avals_of(flat)?;
+        let axes = self.in_axes.resolve(&flat.def, "vmap in_axes")?;
+        let paths = || flat.def.paths();
+        let dims: Vec<Option<usize>> = axes
+            .iter()
+            .zip(&avals)
+            .enumerate()
+            .map(|(i, (axis, aval))| match axis {
+                None => Ok(None),
+                Some(_) if aval.rank() == 0 => Err(err!(
+                    Value,
+                    "vmap was requested to map its argument{} along axis {}, which implies that its rank should be at least 1, but is only 0 (its shape is ())",
+                    paths()[i],
+                    axis.unwrap_or(0)
+                )
+                .help("use in_axes None for arguments that are not mapped")),
+                Some(axis) => normalize_axis(*axis as isize, aval.rank())
+                    .map(Some)
+                    .map_err(|e| e.context(format!("vmap in_axes of argument{}", paths()[i]))),
+            })
+            .collect::<Result<_>>()?;
+
+        let mut size = self.axis_size;
+        for ((dim, aval), i) in dims.iter().zip(&avals).zip(0..) {
+            let Some(d) = dim else { continue };
+            let n = aval.shape[*d];
+            if *size.get_or_insert(n) != n {
+                let all: Vec<String> = dims
+                    .iter()
+                    .zip(&avals)
+                    .zip(paths())
+                    .filter_map(|((d, a), p)| {
+                        d.map(|d| format!("argument{p} of type {a} has size {} at axis {d}", a.shape[d]))
+                    })
+                    .collect();
+                let _ = i;
+                return Err(err!(Value, "vmap got inconsistent sizes for array axes to be mapped: {}", all.join("; ")));
+            }
+        }
+        let Some(size) = size else {
+            return Err(err!(Value, "vmap must have at least one non-None value in in_axes, or an axis_size")
+                .help("call `.axis_size(n)` when no argument is mapped"));
+        };
+        let axis = BatchAxis { size, name: self.axis_name, spmd_name: self.spmd_axis_name };
+
+        let inner: Vec<_> = avals
+            .iter()
+            .zip(&dims)
+            .map(|(aval, dim)| {
+                let mut shape = aval.shape.clone();
+                if let Some(d) = dim {
+                    shape.remove(*d);
+                }
+                aval.with_shape(shape)
+            })
+            .collect();
+        let (traced, out_def) = with_axes(bound(&axis), || trace_flat(&flat.def, &inner, f))?;
+        let args: Vec<Array> = traced.captures.iter().chain(&flat.leaves).cloned().collect();
+        let all_dims: Vec<_> = std::iter::repeat_n(None, traced.captures.len()).chain(dims).collect();
+        let (outs, out_dims) = batch_eval(&traced.program, &axis, &args, &all_dims)?;
+
+        let out_axes = self.out_axes.resolve(&out_def, "vmap out_axes")?;
+        let leaves = outs
+            .into_iter()
+            .zip(out_dims)
+            .zip(out_axes)
+            .map(|((out, dim), want)| match (want, dim) {
+                (None, None) => Ok(out),
+                (None, Some(_)) => bail!(
+                    Value,
+                    "at vmap out_axes, got axis spec None but output was batched on axis {}",
+                    dim.unwrap_or(0)
+                ),
+                (Some(want), dim) => {
+                    let rank = out.ndim() + dim.is_none() as usize;
+                    let to = normalize_axis(want as isize, rank).map_err(|e| e.context("vmap out_axes"))?;
+                    Ok(move_batch(&out, dim, to, size))
+                }
+            })
+            .collect::<Result<_>>()?;
+        Ok(Flat { leaves, def: out_def })
+    }
+}

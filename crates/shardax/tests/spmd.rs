@@ -1,0 +1,57 @@
+//! `pmap`, `shard_map` and collectives on eight simulated devices.
+
+mod common;
+
+use common::setup;
+use shardax::prelude::*;
+
+#[test]
+fn scale_and_add() -> Result<()> {
+    setup();
+    let n = device_count();
+    let x = arange(0..4 * n as i32).reshape([n, 4]);
+    let scale_add = pmap(|x: Array, y: Array| x * 2 + y).in_axes((0, None));
+    let out = scale_add.call((&x, 100.0f32))?;
+    assert_eq!(out.dtype(), DType::F32);
+    assert_eq!(out.shape(), [8, 4]);
+    assert_eq!(out.to_f64_vec()?[..3], [100.0, 102.0, 104.0]);
+
+    let scale_sum = pmap(|x: Array| {
+        let scaled = x * 2;
+        let total = psum(scaled.sum(..), "devices");
+        (scaled, total)
+    })
+    .axis_name("devices");
+    let (scaled, total) = scale_sum.call(&x)?;
+    assert_eq!(total.to_vec::<i32>()?, [992; 8]);
+    assert_eq!(scaled.shape(), [8, 4]);
+    println!("{scaled} {total}");
+    Ok(())
+}
+
+#[test]
+fn shard_map_psum() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("i", 4), ("j", 2)])?;
+    let f = jit(shard_map(|x: Array| psum(x, ("i", "j")), &mesh).in_specs(P!["i", "j"]).out_specs(P![]));
+    let x = arange(0..64).reshape([8, 8]);
+    let x = device_put(&x, &NamedSharding::new(&mesh, P!["i", "j"]))?;
+    let y = f.call(&x)?;
+    assert_eq!(y.shape(), [2, 4]);
+    println!("{y}");
+    Ok(())
+}
+
+#[test]
+fn grads() -> Result<()> {
+    setup();
+    let g = grad(|x: Array| (&x * &x * &x).sum(..));
+    assert_eq!(g.call(array([1.0f32, 2.0]))?.to_vec::<f32>()?, [3.0, 12.0]);
+    let gg = grad(|x: Array| -> Result<Array> { Ok(grad(|x: Array| x.sin().sum(..)).call(&x)?.sum(..)) });
+    println!("{}", gg.call(array([1.0f32, 2.0]))?);
+    let v = vmap(grad(|x: Array| x.tanh())).call(array([0.5f32, 1.0]))?;
+    println!("{v}");
+    let h = hessian(|x: Array| (&x * &x * &x).sum(..)).call(array([1.0f32, 2.0]))?;
+    println!("{h}");
+    Ok(())
+}
