@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -11,6 +12,7 @@ use crate::element::{ElementType, ShapeText, dense_byte_size};
 use crate::error::{Code, Error, Result};
 use crate::event::{Event, no_event};
 use crate::hold::{Hold, View};
+use crate::launch::Launch;
 use crate::raw::*;
 
 pub(crate) type Dims = SmallVec<[i64; 4]>;
@@ -22,6 +24,8 @@ pub struct Buffer {
     ty: ElementType,
     dims: Dims,
     device: Device,
+    /// The launch that makes it, when that can fail while it runs.
+    pub(crate) origin: Option<Arc<Launch>>,
 }
 
 // SAFETY: PJRT buffers may be used from any thread; the rest is immutable or atomic.
@@ -43,7 +47,7 @@ impl Buffer {
         let Some(raw) = NonNull::new(raw) else {
             return Err(Error::new(Code::Internal, "the plugin gave no buffer"));
         };
-        Ok(Buffer { raw, hold: Hold::new(), ty, dims: Dims::from_slice(dims), device })
+        Ok(Buffer { raw, hold: Hold::new(), ty, dims: Dims::from_slice(dims), device, origin: None })
     }
 
     #[inline]
@@ -114,7 +118,9 @@ impl Buffer {
         // SAFETY: the buffer is live; the event is ours.
         unsafe {
             self.api().call(&mut args)?;
-            Event::from_raw(&self.device.client().plugin, args.event).ok_or_else(|| no_event("PJRT_Buffer_ReadyEvent"))
+            Event::from_raw(&self.device.client().plugin, args.event)
+                .map(|event| event.of(self.origin.clone()))
+                .ok_or_else(|| no_event("PJRT_Buffer_ReadyEvent"))
         }
     }
 
@@ -185,7 +191,7 @@ impl Buffer {
         unsafe {
             self.api().call(&mut args)?;
             match Event::from_raw(&self.device.client().plugin, args.event) {
-                Some(event) => event.wait(),
+                Some(event) => event.of(self.origin.clone()).wait(),
                 None => Err(no_event("PJRT_Buffer_ToHostBuffer")),
             }
         }
@@ -220,7 +226,7 @@ impl Buffer {
     /// # Errors
     /// The device is another client's or another process's, or the buffer was deleted or donated.
     pub fn copy_to_device(&self, device: &Device) -> Result<Buffer> {
-        if !std::sync::Arc::ptr_eq(self.device.client(), device.client()) || !device.is_addressable() {
+        if !Arc::ptr_eq(self.device.client(), device.client()) || !device.is_addressable() {
             return Err(Error::invalid_argument(format!(
                 "a buffer on {} cannot be copied to {device}, which this client cannot use",
                 self.device
@@ -231,7 +237,9 @@ impl Buffer {
         // SAFETY: buffer and device are live; the copy is ours.
         unsafe {
             self.api().call(&mut args)?;
-            Buffer::from_raw(args.copy, device.clone(), self.ty, &self.dims)
+            let mut copy = Buffer::from_raw(args.copy, device.clone(), self.ty, &self.dims)?;
+            copy.origin = self.origin.clone();
+            Ok(copy)
         }
     }
 

@@ -10,6 +10,7 @@ use crate::device::{Device, DeviceInfo};
 use crate::element::{ElementType, ShapeText, dense_byte_size};
 use crate::error::{Code, Error, Result};
 use crate::event::{self, Event, no_event};
+use crate::gate::Gate;
 use crate::host::{AlignedBytes, HostBytes};
 use crate::plugin::Plugin;
 use crate::raw::*;
@@ -34,6 +35,8 @@ pub(crate) struct ClientInner {
     process_index: usize,
     /// Device memory is host memory, so it can be read in place.
     pub(crate) is_cpu: bool,
+    /// Keeps the number of launches under way below what the plugin can take; for plugins that need it.
+    pub(crate) gate: Option<Gate>,
     /// A launch on several devices failed inside a plugin that cannot do another one after that.
     pub(crate) wedged: AtomicBool,
 }
@@ -61,6 +64,7 @@ impl Client {
             platform_version: String::new(),
             process_index: 0,
             is_cpu: false,
+            gate: None,
             wedged: AtomicBool::new(false),
         };
         inner.describe()?;
@@ -241,6 +245,9 @@ impl ClientInner {
             }
         }
         self.is_cpu = self.platform_name.eq_ignore_ascii_case("cpu");
+        if self.is_cpu && self.devices.len() > 1 {
+            self.gate = Some(Gate::new(self.devices.len()));
+        }
         Ok(())
     }
 
@@ -291,6 +298,9 @@ impl Drop for ClientInner {
                 // SAFETY: buffers and executables hold the client, so none is left.
                 let _ = unsafe { self.0.api().call(&mut args) };
             }
+        }
+        if let Some(gate) = &self.gate {
+            gate.clear();
         }
         let owned = Owned(self.plugin.clone(), self.raw);
         if event::in_callback() {

@@ -93,6 +93,12 @@ impl Device {
         &self.client
     }
 
+    /// Place among the client's devices.
+    #[inline]
+    pub(crate) fn index(&self) -> usize {
+        self.index as usize
+    }
+
     pub(crate) fn raw(&self) -> *mut RawDevice {
         self.info().raw
     }

@@ -8,6 +8,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::launch::Launch;
 use crate::plugin::Plugin;
 use crate::raw::*;
 
@@ -17,6 +18,7 @@ use crate::raw::*;
 pub struct Event {
     plugin: Plugin,
     raw: NonNull<RawEvent>,
+    origin: Option<Arc<Launch>>,
 }
 
 // SAFETY: PJRT events may be used and destroyed from any thread.
@@ -46,7 +48,17 @@ impl Event {
     /// # Safety
     /// `raw` is null or a live event of this plugin that nobody else destroys.
     pub(crate) unsafe fn from_raw(plugin: &Plugin, raw: *mut RawEvent) -> Option<Event> {
-        NonNull::new(raw).map(|raw| Event { plugin: plugin.clone(), raw })
+        NonNull::new(raw).map(|raw| Event { plugin: plugin.clone(), raw, origin: None })
+    }
+
+    /// The same event, which also tells of a failure of this launch.
+    pub(crate) fn of(mut self, origin: Option<Arc<Launch>>) -> Event {
+        self.origin = origin;
+        self
+    }
+
+    fn check_origin(&self) -> Result<()> {
+        self.origin.as_ref().map_or(Ok(()), |launch| launch.check())
     }
 
     /// Blocks until the work is done.
@@ -60,7 +72,7 @@ impl Event {
     pub(crate) fn wait_ref(&self) -> Result<()> {
         let mut args = EventAwait { event: self.raw.as_ptr(), ..Default::default() };
         // SAFETY: the event is live.
-        unsafe { self.plugin.api().call(&mut args) }
+        unsafe { self.plugin.api().call(&mut args) }.and_then(|()| self.check_origin())
     }
 
     /// Whether the work is done, well or not.
@@ -74,6 +86,10 @@ impl Event {
     ///
     /// A panic in `f` is caught and dropped. `f` should be short: it may hold up other work of the plugin.
     pub fn on_ready(self, f: impl FnOnce(Result<()>) + Send + 'static) {
+        Event::call_when_ready(Arc::new(self), f);
+    }
+
+    pub(crate) fn call_when_ready(event: Arc<Event>, f: impl FnOnce(Result<()>) + Send + 'static) {
         type Callback = Box<dyn FnOnce(Result<()>) + Send>;
         struct State {
             // Destroyed by whichever comes last, the callback or the registering call.
@@ -85,7 +101,7 @@ impl Event {
             // SAFETY: `state` is the box leaked below, and this runs once.
             let state = unsafe { Box::from_raw(state.cast::<State>()) };
             let result = if error.is_null() {
-                Ok(())
+                state.event.check_origin()
             } else {
                 Err(state.event.plugin.api().take_error(error, "PJRT_Event_OnReady"))
             };
@@ -96,7 +112,6 @@ impl Event {
             });
         }
 
-        let event = Arc::new(self);
         let state = Box::into_raw(Box::new(State { event: event.clone(), f: Box::new(f) }));
         let mut args = EventOnReady {
             event: event.raw.as_ptr(),

@@ -30,6 +30,8 @@ pub struct Executable {
     device_ids: Vec<usize>,
     /// `None` when the plugin does not show its programs.
     pub(crate) has_collectives: Option<bool>,
+    /// It can fail while it runs.
+    pub(crate) calls_host: bool,
     shardings: OnceLock<Shardings>,
 }
 
@@ -140,6 +142,7 @@ impl Client {
             devices: Vec::new(),
             device_ids: Vec::new(),
             has_collectives: None,
+            calls_host: false,
             shardings: OnceLock::new(),
         };
         executable.read_outputs()?;
@@ -447,6 +450,8 @@ impl Executable {
             ));
         }
         self.has_collectives = Some(summary.has_collectives);
+        // Functions are registered for host memory only.
+        self.calls_host = summary.calls_host && self.client.inner.is_cpu;
         Ok(())
     }
 }

@@ -1,14 +1,22 @@
 //! Execution: every argument checked and held, then one call into the plugin.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use crate::buffer::Buffer;
 use crate::device::Device;
 use crate::element::ShapeText;
 use crate::error::{Error, Result};
+use crate::event::Event;
 use crate::executable::Executable;
+use crate::gate::Completion;
 use crate::hold::Holds;
+use crate::launch::Launch;
 use crate::raw::*;
+
+/// The record of a launch that can fail while it runs.
+type Origin = Option<Arc<Launch>>;
 
 /// Pointers of one launch; inline for one device and few arrays.
 type Pointers = SmallVec<[*mut RawBuffer; 16]>;
@@ -31,11 +39,15 @@ impl Executable {
         if self.devices.len() > 1 {
             self.client.inner.check_not_wedged()?;
         }
-        let outputs = self.launch(args, &self.devices, std::ptr::null_mut())?;
+        let (outputs, origin) = self.launch(args, &self.devices, std::ptr::null_mut())?;
         if self.outputs.is_empty() {
             return Ok(self.devices.iter().map(|_| Vec::new()).collect());
         }
-        outputs.chunks(self.outputs.len()).zip(&self.devices).map(|(raw, device)| self.wrap(raw, device)).collect()
+        outputs
+            .chunks(self.outputs.len())
+            .zip(&self.devices)
+            .map(|(raw, device)| self.wrap(raw, device, &origin))
+            .collect()
     }
 
     /// Runs the program on one device: a portable executable on any, another on one of its own devices, for which it
@@ -57,15 +69,29 @@ impl Executable {
                 "the program has collectives, so it must run on all its devices at once; use execute",
             ));
         }
-        let outputs = self.launch(args, std::slice::from_ref(device), device.raw())?;
-        self.wrap(&outputs, device)
+        let (outputs, origin) = self.launch(args, std::slice::from_ref(device), device.raw())?;
+        self.wrap(&outputs, device, &origin)
     }
 
     #[inline]
-    fn launch(&self, args: &[&Buffer], devices: &[Device], on: *mut RawDevice) -> Result<Pointers> {
+    fn launch(&self, args: &[&Buffer], devices: &[Device], on: *mut RawDevice) -> Result<(Pointers, Origin)> {
         let (num_args, num_outputs) = (self.parameters.len(), self.outputs.len());
         self.check(args, devices)?;
-        let holds = Holds::take(args, &self.donated)?;
+        let tracked = self.calls_host || args.iter().any(|arg| arg.origin.is_some());
+        let launch_id = if tracked || devices.len() > 1 { self.client.inner.launch_id() } else { 0 };
+        let origin = if tracked { Some(Launch::begin(launch_id, args, devices.len())?) } else { None };
+        let gate = self.client.inner.gate.as_ref();
+        if let Some(gate) = gate {
+            // Before the arguments are held, since it may wait.
+            if devices.len() > 1 { gate.enter_multi() } else { gate.enter_single(devices[0].index()) }
+        }
+        let holds = match Holds::take(args, &self.donated) {
+            Ok(holds) => holds,
+            Err(error) => {
+                self.not_started(&origin, devices);
+                return Err(error);
+            }
+        };
 
         let inputs: Pointers = args.iter().map(|arg| arg.raw()).collect();
         let mut outputs = Pointers::from_elem(std::ptr::null_mut(), num_outputs * devices.len());
@@ -83,7 +109,7 @@ impl Executable {
             recv_callbacks: std::ptr::null_mut(),
             num_send_ops: 0,
             num_recv_ops: 0,
-            launch_id: if devices.len() > 1 { self.client.inner.launch_id() } else { 0 },
+            launch_id,
             non_donatable_input_indices: std::ptr::null(),
             num_non_donatable_input_indices: 0,
             context: std::ptr::null_mut(),
@@ -92,6 +118,10 @@ impl Executable {
             task_ids: std::ptr::null_mut(),
             incarnation_ids: std::ptr::null_mut(),
         };
+        let mut events = SmallVec::<[*mut RawEvent; 8]>::new();
+        if tracked || gate.is_some() {
+            events.resize(devices.len(), std::ptr::null_mut());
+        }
         let mut call = LoadedExecute {
             executable: self.loaded.as_ptr(),
             options: &raw mut options,
@@ -99,7 +129,7 @@ impl Executable {
             num_devices: devices.len(),
             num_args,
             output_lists: output_lists.as_ptr(),
-            device_complete_events: std::ptr::null_mut(),
+            device_complete_events: if events.is_empty() { std::ptr::null_mut() } else { events.as_mut_ptr() },
             execute_device: on,
             ..Default::default()
         };
@@ -108,14 +138,57 @@ impl Executable {
         let result = unsafe { self.api().call(&mut call) };
         holds.finish(result.is_ok());
         match result {
-            Ok(()) => Ok(outputs),
+            Ok(()) => {
+                self.started(&origin, devices, &events);
+                Ok((outputs, origin))
+            }
             Err(error) => {
+                self.not_started(&origin, devices);
                 let inner = &self.client.inner;
                 if devices.len() > 1 && inner.is_cpu {
                     inner.wedged.store(true, std::sync::atomic::Ordering::Relaxed);
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// Tells those who keep count of launches what became of one, and when each device has finished it.
+    #[inline]
+    fn started(&self, origin: &Origin, devices: &[Device], events: &[*mut RawEvent]) {
+        let gate = self.client.inner.gate.as_ref();
+        // SAFETY: the plugin made these events for us to own.
+        let take = |&event| unsafe { Event::from_raw(self.client.plugin(), event) };
+        if let (Some(gate), None, [event]) = (gate, origin, events) {
+            let completion = take(event).filter(|event| !event.is_ready()).map(Arc::new);
+            return gate.single_started(devices[0].index(), completion);
+        }
+        let completion: Completion = events.iter().filter_map(take).map(Arc::new).collect();
+        if let Some(launch) = origin {
+            for event in &completion {
+                let launch = launch.clone();
+                Event::call_when_ready(event.clone(), move |_| launch.device_done());
+            }
+            for _ in completion.len()..devices.len() {
+                launch.device_done(); // an event is missing, which no plugin is known to do
+            }
+        }
+        match gate {
+            Some(gate) if devices.len() > 1 => gate.multi_started(completion),
+            Some(gate) => gate.single_started(devices[0].index(), completion.into_iter().next()),
+            None => {}
+        }
+    }
+
+    #[cold]
+    fn not_started(&self, origin: &Origin, devices: &[Device]) {
+        if let Some(launch) = origin {
+            launch.abandon();
+        }
+        match &self.client.inner.gate {
+            Some(gate) if devices.len() > 1 => gate.multi_started(Completion::new()),
+            Some(gate) => gate.single_started(devices[0].index(), None),
+            None => {}
         }
     }
 
@@ -150,7 +223,7 @@ impl Executable {
     #[cold]
     fn wrong_argument(&self, args: &[&Buffer], device: &Device) -> Error {
         for (i, (arg, spec)) in args.iter().zip(&self.parameters).enumerate() {
-            if !std::sync::Arc::ptr_eq(arg.device().client(), device.client()) {
+            if !Arc::ptr_eq(arg.device().client(), device.client()) {
                 return Error::invalid_argument(format!("argument {i} for {device} belongs to another client"));
             }
             if arg.device() != device {
@@ -168,11 +241,14 @@ impl Executable {
     }
 
     #[inline]
-    fn wrap(&self, raw: &[*mut RawBuffer], device: &Device) -> Result<Vec<Buffer>> {
-        raw.iter()
-            .zip(&self.outputs)
+    fn wrap(&self, raw: &[*mut RawBuffer], device: &Device, origin: &Origin) -> Result<Vec<Buffer>> {
+        let mut outputs = Vec::with_capacity(raw.len());
+        for (&raw, (ty, dims)) in raw.iter().zip(&self.outputs) {
             // SAFETY: the plugin made these results, of the types and shapes that it announced, for us to own.
-            .map(|(&raw, (ty, dims))| unsafe { Buffer::from_raw(raw, device.clone(), *ty, dims) })
-            .collect()
+            let mut output = unsafe { Buffer::from_raw(raw, device.clone(), *ty, dims)? };
+            output.origin.clone_from(origin);
+            outputs.push(output);
+        }
+        Ok(outputs)
     }
 }

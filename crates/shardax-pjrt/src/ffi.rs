@@ -23,6 +23,7 @@ use crate::api::slice;
 use crate::element::{ElementType, dense_byte_size};
 use crate::error::{Code, Error, Result};
 use crate::event::guard_callback;
+use crate::launch;
 use crate::plugin::Plugin;
 use crate::raw::{RawError, RawExtension};
 
@@ -31,10 +32,15 @@ pub const MAX_HANDLERS: usize = 64;
 
 type Handler = Box<dyn Fn(&mut CallFrame<'_>) -> std::result::Result<(), String> + Send + Sync>;
 
+/// A registered function and its name.
+type Registered = (String, Handler);
+
 /// Makes `handler` callable as `name` from programs that run on host memory, for the life of the process.
 ///
-/// An `Err` or a panic of the handler becomes the error of the execution's results. Where several devices run the
-/// program, an error on one does not stop the others, so a program should not have a collective wait for such a result.
+/// After an `Err` or a panic of the handler its results are zeros, the program goes on to its end, so that no other
+/// device waits for this one in vain, and waiting for or reading any result of the execution gives the error, as it
+/// does for results of executions that used them. A program should therefore not loop until such a result is something
+/// other than zero.
 ///
 /// # Errors
 /// The plugin has no FFI, the name is taken, or [`MAX_HANDLERS`] functions are registered already.
@@ -43,11 +49,11 @@ where
     F: Fn(&mut CallFrame<'_>) -> std::result::Result<(), String> + Send + Sync + 'static,
 {
     #[derive(Default)]
-    struct Registered {
+    struct All {
         slots: usize,
         names: HashSet<(PathBuf, String)>,
     }
-    static REGISTERED: OnceLock<Mutex<Registered>> = OnceLock::new();
+    static REGISTERED: OnceLock<Mutex<All>> = OnceLock::new();
     const FFI_EXTENSION: i32 = 5;
     const PLATFORM: &str = "Host";
 
@@ -78,7 +84,7 @@ where
     }
     // A slot is used once, also when the registration fails: the plugin may have kept the address.
     all.slots += 1;
-    let _ = HANDLERS[slot].set(Box::new(handler));
+    let _ = HANDLERS[slot].set((name.to_owned(), Box::new(handler)));
     let mut args = RawRegister {
         struct_size: size_of::<RawRegister>(),
         name: name.as_ptr().cast(),
@@ -158,31 +164,41 @@ impl<'a> CallFrame<'a> {
 
     /// Number of the device that the program runs on; `None` when the plugin does not tell.
     pub fn device_ordinal(&self) -> Option<i32> {
+        // SAFETY: this entry takes a context and writes an i32.
+        unsafe { self.ask::<i32>(|api| api.device_ordinal_get) }
+    }
+
+    /// Number of the launch, see `launch_id` of the client.
+    fn run_id(&self) -> Option<i64> {
+        // SAFETY: this entry takes a context and writes an i64.
+        unsafe { self.ask::<i64>(|api| api.run_id_get) }
+    }
+
+    /// # Safety
+    /// The entry takes a context and writes one `T`.
+    unsafe fn ask<T: Default>(&self, entry: impl Fn(&RawFfiApi) -> Option<RawFfiFn>) -> Option<T> {
         #[repr(C)]
-        struct Args {
+        struct Args<T> {
             struct_size: usize,
             extension: *mut c_void,
             context: *mut c_void,
-            ordinal: i32,
+            answer: T,
         }
         let mut args = Args {
-            struct_size: std::mem::offset_of!(Args, ordinal) + size_of::<i32>(),
+            struct_size: std::mem::offset_of!(Args<T>, answer) + size_of::<T>(),
             extension: std::ptr::null_mut(),
             context: self.frame.context,
-            ordinal: -1,
+            answer: T::default(),
         };
-        // SAFETY: the API table is live and as long as it says; this entry takes these arguments.
+        // SAFETY: the API table is live and as long as it says.
         unsafe {
             let api = self.frame.api.as_ref()?;
             if api.struct_size < size_of::<RawFfiApi>() {
                 return None;
             }
-            let error = api.device_ordinal_get?((&raw mut args).cast());
-            if !error.is_null() {
-                return None; // no way to learn more; a tiny leak in a case that does not happen
-            }
+            // An error object here would leak; these two have none to give.
+            entry(api)?((&raw mut args).cast()).is_null().then_some(args.answer)
         }
-        Some(args.ordinal)
     }
 }
 
@@ -240,7 +256,7 @@ fn integer(ty: ElementType, bytes: &[u8]) -> Option<i64> {
     })
 }
 
-static HANDLERS: [OnceLock<Handler>; MAX_HANDLERS] = [const { OnceLock::new() }; MAX_HANDLERS];
+static HANDLERS: [OnceLock<Registered>; MAX_HANDLERS] = [const { OnceLock::new() }; MAX_HANDLERS];
 
 type RawHandler = unsafe extern "C" fn(*mut RawFrame) -> *mut c_void;
 
@@ -268,23 +284,30 @@ unsafe fn enter(slot: usize, frame: &RawFrame) -> *mut c_void {
         if answer_probe(frame) || frame.stage != EXECUTE {
             return std::ptr::null_mut();
         }
-        let result = guard_callback(|| {
-            let handler = HANDLERS[slot].get().ok_or_else(|| "the handler is gone".to_owned())?;
-            let mut call = read_frame(frame)?;
-            handler(&mut call)
-        });
-        match result {
-            Ok(Ok(())) => std::ptr::null_mut(),
-            Ok(Err(message)) => make_error(frame, message),
+        let Some((name, handler)) = HANDLERS[slot].get() else {
+            return make_error(frame, "the function is not there".into());
+        };
+        let mut call = match read_frame(frame) {
+            Ok(call) => call,
+            // For want of a result to clear. It happens on every device alike, so that none waits for another.
+            Err(message) => return make_error(frame, format!("function {name:?}: {message}")),
+        };
+        let message = match guard_callback(|| handler(&mut call)) {
+            Ok(Ok(())) => return std::ptr::null_mut(),
+            Ok(Err(message)) => message,
             Err(panic) => {
-                let text = panic
-                    .downcast_ref::<String>()
-                    .map(String::as_str)
-                    .or_else(|| panic.downcast_ref::<&str>().copied())
-                    .unwrap_or("no message");
-                make_error(frame, format!("the handler panicked: {text}"))
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                format!("panicked: {}", text.or_else(|| panic.downcast_ref().copied()).unwrap_or("no message"))
             }
+        };
+        let message = format!("function {name:?}: {message}");
+        if call.run_id().is_some_and(|id| launch::fail(id, Error::new(Code::Internal, message.clone()))) {
+            for result in call.rets() {
+                result.data.fill(0);
+            }
+            return std::ptr::null_mut();
         }
+        make_error(frame, message)
     }
 }
 
@@ -442,7 +465,8 @@ struct RawFfiApi {
     minor: c_int,
     internal: *mut c_void,
     error_create: Option<RawFfiFn>,
-    between: [Option<RawFfiFn>; 16],
+    between: [Option<RawFfiFn>; 15],
+    run_id_get: Option<RawFfiFn>,
     device_ordinal_get: Option<RawFfiFn>,
 }
 

@@ -78,6 +78,8 @@ pub(crate) struct Summary {
     /// Parameters whose memory an execution takes.
     pub(crate) donated: Vec<usize>,
     pub(crate) has_collectives: bool,
+    /// It calls functions that may be registered by the host.
+    pub(crate) calls_host: bool,
     /// Every result lies row-major in memory.
     pub(crate) results_row_major: bool,
 }
@@ -91,10 +93,12 @@ impl Summary {
         let aliases = module.aliases.iter().flat_map(|a| &a.entries).map(|e| e.parameter_number);
         let donors = module.donors.iter().flat_map(|d| &d.entries).map(|e| e.parameter_number);
         let donated = aliases.chain(donors).filter_map(|n| usize::try_from(n).ok()).collect();
-        let instructions = module.computations.iter().flat_map(|c| &c.instructions);
-        let has_collectives = instructions.into_iter().any(|i| is_collective(&i.opcode));
+        let mut instructions = module.computations.iter().flat_map(|c| &c.instructions);
+        let has_collectives = instructions.clone().any(|i| is_collective(&i.opcode));
+        const TYPED_FFI: i32 = 4;
+        let calls_host = instructions.any(|i| i.custom_call_api_version == TYPED_FFI);
         let results_row_major = shape.result.as_ref().is_none_or(ShapeProto::is_row_major);
-        Ok(Summary { parameters, donated, has_collectives, results_row_major })
+        Ok(Summary { parameters, donated, has_collectives, calls_host, results_row_major })
     }
 }
 
@@ -184,6 +188,8 @@ struct OpcodesProto {
 struct OpcodeProto {
     #[prost(string, tag = "2")]
     opcode: String,
+    #[prost(int32, tag = "77")]
+    custom_call_api_version: i32,
 }
 
 #[derive(Clone, PartialEq, Message)]

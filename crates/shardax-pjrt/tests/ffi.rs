@@ -141,3 +141,66 @@ fn handlers_of_all_devices_run_at_once_and_know_their_device() {
         }
     });
 }
+
+/// The plugin, told of an error on one device, has collectives wait for that device until it aborts the process.
+#[test]
+fn a_failure_on_one_device_reaches_every_result_and_no_collective_waits() {
+    within(30, || {
+        let client = client(8);
+        let fail = Arc::new(AtomicUsize::new(1));
+        let failing = fail.clone();
+        ffi::register(client.plugin(), "test.fails_on_three", move |frame| {
+            if frame.device_ordinal() == Some(3) && failing.load(Ordering::SeqCst) == 1 {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                return Err("device three".into());
+            }
+            let (args, rets) = frame.split();
+            rets[0].data.copy_from_slice(args[0].data);
+            Ok(())
+        })
+        .unwrap();
+        let call =
+            client.compile(&spread(8, 4, "test.fails_on_three"), &partitions(8), signature([f32s(&[4])])).unwrap();
+        let reduce = client.compile(&all_reduce(8, 4, false), &partitions(8), signature([f32s(&[4])])).unwrap();
+        let portable = CompileOptions { portable: true, ..Default::default() };
+        let one = client.compile(&affine(4, false), &portable, signature([f32s(&[4])])).unwrap();
+        let xs: Vec<Buffer> = (0..8).map(|d| put(&client, d, &[d as f32; 4])).collect();
+        let xs: Vec<&Buffer> = xs.iter().collect();
+        let failed = |result: Result<()>| {
+            let error = result.unwrap_err();
+            assert!(error.message.contains("test.fails_on_three") && error.message.contains("device three"), "{error}");
+        };
+
+        let ys = call.execute(&xs).unwrap();
+        let ys: Vec<&Buffer> = ys.iter().map(|y| &y[0]).collect();
+        // Not waited for: the failure is yet to come when these start.
+        let zs = reduce.execute(&ys).unwrap();
+        let zs: Vec<&Buffer> = zs.iter().map(|z| &z[0]).collect();
+        let last = reduce.execute(&zs).unwrap();
+        let copy = zs[2].copy_to_device(&client.devices()[5]).unwrap();
+        let single = one.execute_on(&[zs[1]], &client.devices()[1]).unwrap();
+        // Of the first results only the failed device's: others may be ready before the failure.
+        for buffer in zs.iter().copied().chain(last.iter().map(|z| &z[0])).chain([ys[3], &copy, &single[0]]) {
+            failed(buffer.block_until_ready());
+            failed(buffer.to_host(&mut [0; 16]));
+            failed(buffer.with_bytes(|_| ()));
+            failed(buffer.ready().unwrap().wait());
+            let (send, receive) = std::sync::mpsc::channel();
+            buffer.ready().unwrap().on_ready(move |result| send.send(result).unwrap());
+            failed(receive.recv().unwrap());
+        }
+        // Known by now: refused before anything runs.
+        failed(reduce.execute(&ys).map(|_| ()));
+        failed(reduce.execute(&zs).map(|_| ()));
+
+        // Everything works again, also in a long chain.
+        fail.store(0, Ordering::SeqCst);
+        let mut ys = call.execute(&xs).unwrap();
+        for _ in 0..200 {
+            ys = call.execute(&ys.iter().map(|y| &y[0]).collect::<Vec<_>>()).unwrap();
+        }
+        assert_eq!(get(&ys[3][0]), [3.0; 4]);
+        let zs = reduce.execute(&ys.iter().map(|y| &y[0]).collect::<Vec<_>>()).unwrap();
+        assert_eq!(get(&zs[0][0]), [28.0; 4]);
+    });
+}

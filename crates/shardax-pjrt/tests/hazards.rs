@@ -261,3 +261,106 @@ fn racing_donation_and_use() {
         assert_eq!(get(&results[0][0]), [28.0; 4]);
     });
 }
+
+/// The plugin keeps one table of collectives for the whole process.
+#[test]
+fn clients_running_at_the_same_time_do_not_meet() {
+    within(60, || {
+        std::thread::scope(|scope| {
+            for seed in 0..4 {
+                scope.spawn(move || {
+                    let client = new_client(4);
+                    let exe =
+                        client.compile(&all_reduce(4, 4, false), &partitions(4), signature([f32s(&[4])])).unwrap();
+                    let xs: Vec<Buffer> = (0..4).map(|d| put(&client, d, &[(seed * 10 + d) as f32; 4])).collect();
+                    for _ in 0..100 {
+                        let results = exe.execute(&refs(&xs)).unwrap();
+                        assert_eq!(get(&results[3][0]), [(seed * 40 + 6) as f32; 4]);
+                    }
+                });
+            }
+        });
+    });
+}
+
+/// Programs with collectives on overlapping sets of devices, launched by several threads without waiting.
+#[test]
+fn overlapping_sets_of_devices() {
+    within(60, || {
+        let client = new_client(8);
+        let sets: [&[usize]; 6] = [&[0, 1], &[1, 2], &[2, 0], &[7, 3, 1, 0], &[0, 1, 2, 3, 4, 5, 6, 7], &[6, 5]];
+        std::thread::scope(|scope| {
+            for set in sets {
+                let client = &client;
+                scope.spawn(move || {
+                    let n = set.len();
+                    let options = CompileOptions { device_ids: set.to_vec(), ..partitions(n) };
+                    let exe = client.compile(&all_reduce(n, 4, false), &options, signature([f32s(&[4])])).unwrap();
+                    assert_eq!(exe.device_ids(), set);
+                    let xs: Vec<Buffer> = set.iter().map(|&d| put(client, d, &[1.0; 4])).collect();
+                    for _ in 0..20 {
+                        let under_way: Vec<_> = (0..10).map(|_| exe.execute(&refs(&xs)).unwrap()).collect();
+                        for results in under_way {
+                            assert_eq!(get(&results[n - 1][0]), [n as f32; 4]);
+                        }
+                    }
+                });
+            }
+        });
+    });
+}
+
+/// More launches under way than the plugin can take: without a limit it hangs at the 33rd.
+#[test]
+fn hundreds_of_launches_without_waiting() {
+    within(60, || {
+        let client = new_client(8);
+        let reduce = client.compile(&all_reduce(8, 4, false), &partitions(8), signature([f32s(&[4])])).unwrap();
+        let portable = CompileOptions { portable: true, ..Default::default() };
+        let halve = affine(4, false).replace("dense<2.0>", "dense<0.125>").replace("dense<1.0>", "dense<0.0>");
+        let halve = client.compile(&halve, &portable, signature([f32s(&[4])])).unwrap();
+        let xs = inputs(&client, 8, 4);
+        let kept: Vec<_> = (0..300).map(|_| reduce.execute(&refs(&xs)).unwrap()).collect();
+        assert!(kept.iter().all(|results| get(&results[7][0]) == [28.0; 4]));
+
+        // Each step uses the one before, on single devices and on all, so that none has begun when the next is launched.
+        let big =
+            client.compile(&all_reduce(8, 1 << 18, false), &partitions(8), signature([f32s(&[1 << 18])])).unwrap();
+        let slow = big.execute(&refs(&inputs(&client, 8, 1 << 18))).unwrap();
+        let mut step = xs;
+        for _ in 0..60 {
+            let sums = reduce.execute(&refs(&step)).unwrap();
+            step = sums
+                .iter()
+                .zip(client.devices())
+                .map(|(sum, device)| {
+                    let mut x = halve.execute_on(&[&sum[0]], device).unwrap().pop().unwrap();
+                    for _ in 0..2 {
+                        x = x.copy_to_device(&client.devices()[(device.id() + 1) % 8]).unwrap();
+                        x = x.copy_to_device(device).unwrap();
+                    }
+                    x
+                })
+                .collect();
+        }
+        assert_eq!(get(&step[5]), [28.0 / 8.0; 4]);
+        drop(slow);
+        // On one device alone, from several threads.
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let results: Vec<_> = (0..200)
+                        .map(|i| {
+                            if i % 3 == 0 {
+                                reduce.execute(&refs(&step)).unwrap().swap_remove(0)
+                            } else {
+                                halve.execute_on(&[&step[0]], &client.devices()[0]).unwrap()
+                            }
+                        })
+                        .collect();
+                    results.iter().for_each(|y| y[0].block_until_ready().unwrap());
+                });
+            }
+        });
+    });
+}

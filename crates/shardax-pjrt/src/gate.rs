@@ -1,0 +1,142 @@
+//! How many launches may be under way: fewer than the CPU plugin can take without hanging.
+//!
+//! The plugin lets 32 launches be under way on a device. A launch on several devices beyond that blocks, on each device,
+//! one of the threads that run programs. When the programs under way have collectives, too few threads are left for all
+//! participants of one to come together, and everything waits until the process is aborted: a loop that launches 40
+//! steps without waiting is enough. So the calling thread waits here instead, before the plugin's limit is reached.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::event::Event;
+
+/// Launches on several devices; each counts on all of its devices.
+const MULTI_LIMIT: usize = 12;
+/// Launches on one device, on each device. With the above less than the plugin's 32.
+const SINGLE_LIMIT: usize = 16;
+
+/// Completion of a launch on each of its devices.
+pub(crate) type Completion = SmallVec<[Arc<Event>; 8]>;
+
+/// Counts of a client.
+pub(crate) struct Gate {
+    multi: Mutex<Multi>,
+    single: Vec<Single>,
+}
+
+#[derive(Default)]
+struct Multi {
+    /// Between the check and the plugin's answer.
+    starting: usize,
+    under_way: VecDeque<Completion>,
+    /// Taken from the front of `under_way` by a thread that waits for them.
+    awaited: usize,
+}
+
+#[derive(Default)]
+struct Single {
+    count: AtomicUsize,
+    under_way: Mutex<VecDeque<Arc<Event>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Gate {
+    pub(crate) fn new(devices: usize) -> Gate {
+        Gate { multi: Mutex::default(), single: (0..devices).map(|_| Single::default()).collect() }
+    }
+
+    /// Waits until a launch on several devices may start.
+    pub(crate) fn enter_multi(&self) {
+        let mut multi = lock(&self.multi);
+        while multi.starting + multi.under_way.len() + multi.awaited >= MULTI_LIMIT {
+            match multi.under_way.pop_front() {
+                Some(oldest) => {
+                    multi.awaited += 1;
+                    drop(multi);
+                    for event in &oldest {
+                        let _ = event.wait_ref(); // its error is its results' affair
+                    }
+                    multi = lock(&self.multi);
+                    multi.awaited -= 1;
+                }
+                None => {
+                    drop(multi);
+                    std::thread::sleep(Duration::from_micros(20));
+                    multi = lock(&self.multi);
+                }
+            }
+        }
+        multi.starting += 1;
+    }
+
+    /// The launch has started, or, with no completion to wait for, it has not.
+    pub(crate) fn multi_started(&self, completion: Completion) {
+        let mut multi = lock(&self.multi);
+        multi.starting -= 1;
+        if !completion.is_empty() {
+            multi.under_way.push_back(completion);
+        }
+    }
+
+    /// Waits until a launch on one device may start.
+    #[inline]
+    pub(crate) fn enter_single(&self, device: usize) {
+        let single = &self.single[device];
+        if single.count.fetch_add(1, Ordering::Relaxed) >= SINGLE_LIMIT {
+            single.wait();
+        }
+    }
+
+    /// As [`Gate::multi_started`].
+    #[inline]
+    pub(crate) fn single_started(&self, device: usize, completion: Option<Arc<Event>>) {
+        let single = &self.single[device];
+        match completion {
+            // Mostly it has run by now, on this thread.
+            None => {
+                single.count.fetch_sub(1, Ordering::Relaxed);
+            }
+            Some(event) => lock(&single.under_way).push_back(event),
+        }
+    }
+
+    /// Forgets the events, which must not outlive the client.
+    pub(crate) fn clear(&self) {
+        lock(&self.multi).under_way.clear();
+        for single in &self.single {
+            lock(&single.under_way).clear();
+        }
+    }
+}
+
+impl Single {
+    #[cold]
+    fn wait(&self) {
+        while self.count.load(Ordering::Relaxed) > SINGLE_LIMIT {
+            let mut under_way = lock(&self.under_way);
+            let before = under_way.len();
+            under_way.retain(|event| !event.is_ready());
+            let done = before - under_way.len();
+            let oldest = if done == 0 { under_way.pop_front() } else { None };
+            drop(under_way);
+            let done = match oldest {
+                Some(event) => {
+                    let _ = event.wait_ref();
+                    1
+                }
+                None => done,
+            };
+            if done == 0 {
+                std::thread::sleep(Duration::from_micros(20)); // others are starting theirs
+            }
+            self.count.fetch_sub(done, Ordering::Relaxed);
+        }
+    }
+}
