@@ -1,1 +1,177 @@
-//! shardax-macros
+//! Derive macros for shardax: [`Tree`](macro@Tree) and [`Module`](macro@Module).
+
+use proc_macro2::{Ident, TokenStream};
+use quote::{format_ident, quote};
+use syn::{Attribute, Data, DeriveInput, Error, Fields, Result, parse_macro_input, parse_quote};
+
+/// Makes a struct or an enum a tree: its fields are its children, in order.
+///
+/// A field marked `#[tree(static)]` is part of the structure instead; its type must be
+/// `Clone + Eq + Hash + Debug + Send + Sync + 'static`.
+#[proc_macro_derive(Tree, attributes(tree))]
+pub fn derive_tree(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    let input = parse_macro_input!(input as DeriveInput);
+    tree(input).unwrap_or_else(Error::into_compile_error).into()
+}
+
+/// Makes a struct a module of a neural network: a tree (see [`Tree`](macro@Tree)) with the methods of
+/// `shardax_nn::Module`.
+#[proc_macro_derive(Module, attributes(tree))]
+pub fn derive_module(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    let input = parse_macro_input!(input as DeriveInput);
+    let name = input.ident.clone();
+    let (generics, module) = (input.generics.clone(), quote!(::shardax_nn::Module));
+    let (_, types, _) = generics.split_for_impl();
+    let mut bounded = generics.clone();
+    for param in bounded.type_params_mut() {
+        param.bounds.push(parse_quote!(::shardax::Tree));
+    }
+    let (params, _, clause) = bounded.split_for_impl();
+    let tree = tree(input).unwrap_or_else(Error::into_compile_error);
+    quote! {
+        #tree
+        impl #params #module for #name #types #clause {}
+    }
+    .into()
+}
+
+fn tree(input: DeriveInput) -> Result<TokenStream> {
+    let name = &input.ident;
+    let mut generics = input.generics.clone();
+    for param in generics.type_params_mut() {
+        param.bounds.push(parse_quote!(::shardax::Tree));
+    }
+    let (params, _, clause) = generics.split_for_impl();
+    let (_, types, _) = input.generics.split_for_impl();
+    let text = name.to_string();
+    let (flatten, unflatten) = match &input.data {
+        Data::Struct(data) => {
+            let shape = Shape::new(&data.fields, &text)?;
+            let (pattern, write) = shape.write(quote!(#name));
+            let (node, read) = (&shape.node, shape.read(quote!(#name)));
+            (
+                quote! { let #pattern = self; #write },
+                quote! { from.expect(#node)?; ::core::result::Result::Ok(#read) },
+            )
+        }
+        Data::Enum(data) => {
+            let mut writes = Vec::new();
+            let mut reads = Vec::new();
+            for variant in &data.variants {
+                let ident = &variant.ident;
+                let shape = Shape::new(&variant.fields, &format!("{text}::{ident}"))?;
+                let (pattern, write) = shape.write(quote!(#name::#ident));
+                writes.push(quote! { #pattern => { #write } });
+                let (node, read) = (&shape.node, shape.read(quote!(#name::#ident)));
+                reads.push(quote! { if node == #node { return ::core::result::Result::Ok(#read); } });
+            }
+            (
+                quote! { match self { #(#writes)* } },
+                quote! {
+                    let node = from.node()?;
+                    #(#reads)*
+                    ::core::result::Result::Err(::shardax::tree::unexpected(#text, &node))
+                },
+            )
+        }
+        Data::Union(_) => return Err(Error::new_spanned(name, "a union cannot be a tree")),
+    };
+    Ok(quote! {
+        impl #params ::shardax::Tree for #name #types #clause {
+            fn flatten(&self, out: &mut ::shardax::tree::Flat) { #flatten }
+            fn unflatten(from: &mut ::shardax::tree::Unflatten<'_>) -> ::shardax::Result<Self> { #unflatten }
+        }
+    })
+}
+
+/// The fields of a struct or a variant.
+struct Shape {
+    fields: Vec<Field>,
+    kind: Kind,
+    /// The node that it is flattened to.
+    node: TokenStream,
+}
+
+struct Field {
+    ident: Option<Ident>,
+    is_static: bool,
+}
+
+enum Kind {
+    Named,
+    Tuple,
+    Unit,
+}
+
+impl Shape {
+    fn new(fields: &Fields, name: &str) -> Result<Self> {
+        let kind = match fields {
+            Fields::Named(_) => Kind::Named,
+            Fields::Unnamed(_) => Kind::Tuple,
+            Fields::Unit => Kind::Unit,
+        };
+        let fields: Vec<Field> = fields
+            .iter()
+            .map(|f| Ok(Field { ident: f.ident.clone(), is_static: is_static(&f.attrs)? }))
+            .collect::<Result<_>>()?;
+        let names = fields.iter().enumerate().map(|(i, f)| match &f.ident {
+            Some(ident) => ident.to_string(),
+            None => i.to_string(),
+        });
+        let node = quote!(::shardax::tree::Node::Struct { name: #name, fields: &[#(#names),*] });
+        Ok(Shape { fields, kind, node })
+    }
+
+    fn bindings(&self) -> Vec<Ident> {
+        (0..self.fields.len()).map(|i| format_ident!("field_{i}")).collect()
+    }
+
+    /// A pattern that binds the fields, and the statements that write them.
+    fn write(&self, path: TokenStream) -> (TokenStream, TokenStream) {
+        let bindings = self.bindings();
+        let pattern = match self.kind {
+            Kind::Named => {
+                let names = self.fields.iter().map(|f| &f.ident);
+                quote!(#path { #(#names: #bindings),* })
+            }
+            Kind::Tuple => quote!(#path(#(#bindings),*)),
+            Kind::Unit => quote!(#path),
+        };
+        let node = &self.node;
+        let writes = self.fields.iter().zip(&bindings).map(|(f, b)| match f.is_static {
+            true => quote!(::shardax::Tree::flatten(&::shardax::Static(::core::clone::Clone::clone(#b)), out);),
+            false => quote!(::shardax::Tree::flatten(#b, out);),
+        });
+        (pattern, quote! { out.node(#node); #(#writes)* })
+    }
+
+    /// The expression that reads the fields.
+    fn read(&self, path: TokenStream) -> TokenStream {
+        let reads = self.fields.iter().map(|f| match f.is_static {
+            true => quote!(<::shardax::Static<_> as ::shardax::Tree>::unflatten(from)?.0),
+            false => quote!(::shardax::Tree::unflatten(from)?),
+        });
+        match self.kind {
+            Kind::Named => {
+                let names = self.fields.iter().map(|f| &f.ident);
+                quote!(#path { #(#names: #reads),* })
+            }
+            Kind::Tuple => quote!(#path(#(#reads),*)),
+            Kind::Unit => quote!(#path),
+        }
+    }
+}
+
+fn is_static(attrs: &[Attribute]) -> Result<bool> {
+    let mut found = false;
+    for attr in attrs.iter().filter(|a| a.path().is_ident("tree")) {
+        attr.parse_nested_meta(|meta| {
+            if meta.path.is_ident("static") {
+                found = true;
+                return Ok(());
+            }
+            Err(meta.error("unknown option: `#[tree(static)]` is the only one"))
+        })?;
+    }
+    Ok(found)
+}

@@ -20,6 +20,9 @@
 
 #![forbid(unsafe_code)]
 
+// Derived code names this crate by its name, here too.
+extern crate self as shardax;
+
 pub mod array;
 pub mod config;
 pub mod dtype;
@@ -51,6 +54,8 @@ pub use transform::{
     jacrev, jit, jvp, linearize, stop_gradient, value_and_grad, vjp, vmap,
 };
 pub use tree::{Static, Tree};
+// The derive macro and the trait share their name.
+pub use shardax_macros::{Module, Tree};
 
 /// What a program needs: `use shardax::prelude::*;`
 pub mod prelude {
@@ -70,5 +75,6 @@ pub mod prelude {
         Arg, grad, hessian, jacfwd, jacrev, jit, jvp, linearize, stop_gradient, value_and_grad, vjp, vmap,
     };
     pub use crate::tree::{self, Static, Tree};
+    pub use shardax_macros::{Module, Tree};
     pub use crate::{P, config};
 }

@@ -256,6 +256,12 @@ impl Unflatten<'_> {
     }
 }
 
+/// The error of a node that no variant of an enum has; for derived code.
+#[doc(hidden)]
+pub fn unexpected(name: &str, node: &Node) -> crate::Error {
+    err!(Type, "tree structure mismatch: {node:?} is no variant of {name}")
+}
+
 fn mismatch(expected: &str, found: Option<&Token>) -> crate::Error {
     err!(Type, "tree structure mismatch: expected {expected}, found {found:?}")
 }

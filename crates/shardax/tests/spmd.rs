@@ -55,3 +55,55 @@ fn grads() -> Result<()> {
     println!("{h}");
     Ok(())
 }
+
+#[derive(Tree, Clone)]
+struct Params {
+    w: Array,
+    b: Array,
+}
+
+fn mse(p: Params, x: Array, y: Array) -> Array {
+    (x.dot(&p.w) + p.b - y).square().mean(..)
+}
+
+fn train_step(p: Params, x: Array, y: Array, lr: f32) -> Result<(Params, Array)> {
+    let (loss, grads) = value_and_grad(mse).call((p.clone(), x, y))?;
+    let grads = pmean(grads, "batch");
+    Ok((tree::map2(|p, g| p - g * lr, p, grads)?, pmean(loss, "batch")))
+}
+
+/// The program of the design: forgetting `pmean` is an error, and with it training converges as on one device.
+#[test]
+fn data_parallel_training_step() -> Result<()> {
+    setup();
+    let step = pmap(train_step).axis_name("batch").in_axes((None, 0, 0, None)).out_axes((None, None));
+    let x = arange(0..80).astype(DType::F32).reshape([8, 2, 5]) / 80.0;
+    let y = (&x * 2.0).sum(2);
+    let mut p = Params { w: zeros(5), b: zeros(()) };
+    let mut single = p.clone();
+    let one = jit(train_step_single);
+    for _ in 0..5 {
+        let (next, loss) = step.call((&p, &x, &y, 0.1f32))?;
+        let (next_single, single_loss) = one.call((&single, x.reshape([16, 5]), y.reshape(16), 0.1f32))?;
+        assert!((loss.item::<f32>()? - single_loss.item::<f32>()?).abs() < 1e-5);
+        (p, single) = (next, next_single);
+    }
+    assert!(allclose(&p.w, &single.w, 1e-5, 1e-6)?);
+    assert!(p.w.is_fully_replicated());
+
+    let forgot = pmap(|p: Params, x: Array, y: Array| -> Result<Params> {
+        let grads = grad(mse).call((p.clone(), x, y))?;
+        tree::map2(|p, g| p - g * 0.1, p, grads)
+    })
+    .axis_name("batch")
+    .in_axes((None, 0, 0))
+    .out_axes(None);
+    let error = forgot.call((&p, &x, &y)).err().expect("parameters vary").to_string();
+    assert!(error.contains("output.w") && error.contains("'batch'"), "{error}");
+    Ok(())
+}
+
+fn train_step_single(p: Params, x: Array, y: Array, lr: f32) -> Result<(Params, Array)> {
+    let (loss, grads) = value_and_grad(mse).call((p.clone(), x, y))?;
+    Ok((tree::map2(|p, g| p - g * lr, p, grads)?, loss))
+}
