@@ -68,6 +68,9 @@ impl Client {
             wedged: AtomicBool::new(false),
         };
         inner.describe()?;
+        if inner.devices.is_empty() {
+            return Err(Error::invalid_argument("the client has no devices; ask for at least one"));
+        }
         let inner = Arc::new(inner);
         let device = |index| Device::new(inner.clone(), index);
         let devices: Arc<[Device]> = (0..inner.devices.len()).map(device).collect();

@@ -1,7 +1,14 @@
 //! The PJRT C API made safe: find and load a plugin, compile, execute, transfer.
 //!
 //! This is the one crate of shardax with `unsafe` in it. What it promises: no call of its public interface, in any
-//! order and from any number of threads, crashes the process or hangs.
+//! order and from any number of threads, crashes the process or hangs. What the CPU plugin would hang or crash on is
+//! kept from it, each in the module of its name:
+//!
+//! - `hold`: an argument that is wrong, deleted, or donated meanwhile by another thread;
+//! - `gate`: more launches under way than it has room for;
+//! - `launch`: a function of the host that fails on one device while the others wait in a collective;
+//! - `client` (`launch_id`): two clients that run collectives at the same time;
+//! - `elf`: a library file that was cut short.
 //!
 //! ```no_run
 //! use shardax_pjrt::{Client, CompileOptions, ElementType, ParameterSpec, Plugin, Signature, Value};

@@ -17,6 +17,8 @@ fn client_and_devices_describe_themselves() {
         assert_eq!(device.memory_stats().unwrap_err().code, Code::Unimplemented);
     }
     assert_ne!(client.devices()[0], client.devices()[1]);
+    let none = Client::new(client.plugin(), &[("cpu_device_count", Value::Int(0))]).unwrap_err();
+    assert!(none.message.contains("no devices"), "{none}");
     let (major, minor) = client.plugin().api_version();
     assert!(major == 0 && minor > 60);
     let attributes = client.plugin().attributes();
