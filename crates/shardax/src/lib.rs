@@ -25,6 +25,7 @@ extern crate self as shardax;
 
 pub mod array;
 pub mod config;
+pub mod control_flow;
 pub mod dtype;
 pub mod error;
 pub mod function;
@@ -42,6 +43,9 @@ mod transform;
 pub mod tree;
 
 pub use array::{Array, array, block_until_ready, device_get, device_put};
+pub use control_flow::{
+    ScanOptions, associative_scan, cond, custom_jvp, custom_vjp, fori_loop, scan, scan_n, switch, while_loop,
+};
 pub use dtype::DType;
 pub use error::{Error, ErrorKind, Result};
 pub use function::Function;
@@ -60,6 +64,9 @@ pub use shardax_macros::{Module, Tree};
 /// What a program needs: `use shardax::prelude::*;`
 pub mod prelude {
     pub use crate::array::{Array, Operand, array, block_until_ready, device_get, device_put};
+    pub use crate::control_flow::{
+        ScanOptions, associative_scan, cond, custom_jvp, custom_vjp, fori_loop, scan, scan_n, switch, while_loop,
+    };
     pub use crate::dtype::DType;
     pub use crate::error::Result;
     pub use crate::function::Function;

@@ -5,11 +5,18 @@
 //! it has. Rules are ordinary shardax code on [`Array`]s, so they nest and differentiate like a user's.
 
 pub(crate) mod binary;
+pub(crate) mod call;
+pub(crate) mod cond;
+pub(crate) mod custom_jvp;
+pub(crate) mod custom_vjp;
 pub(crate) mod dot;
 pub(crate) mod elementwise;
+pub(crate) mod held;
 pub(crate) mod reduce;
+pub(crate) mod scan;
 pub(crate) mod shape_ops;
 pub(crate) mod unary;
+pub(crate) mod while_loop;
 
 use std::any::Any;
 use std::fmt::Debug;

@@ -1,0 +1,110 @@
+//! Control flow inside traced functions: loops, choices, and functions with their own derivatives.
+//!
+//! A Rust `for` or `if` runs while a function is traced: it repeats, or leaves out, what is recorded. The functions
+//! here record the loop or the choice itself. Their closures may capture arrays, concrete or traced.
+
+mod conditionals;
+mod custom;
+mod loops;
+mod scan;
+
+pub use conditionals::{Branches, cond, switch};
+pub use custom::{CustomJvp, CustomVjp, custom_jvp, custom_vjp};
+pub use loops::{fori_loop, while_loop};
+pub use scan::{ScanOptions, associative_scan, map, scan, scan_n};
+
+use crate::array::Array;
+use crate::dtype::promote;
+use crate::error::{Result, err};
+use crate::primitive::held::cast_up;
+use crate::program::Aval;
+use crate::tree::{Flat, TreeDef, same_structure};
+
+/// The two parts of a flattened pair.
+fn pair_of(flat: &Flat) -> Result<(Flat, Flat)> {
+    let children = flat.def.root_children().unwrap_or_default();
+    let [(_, a), (_, b)] = children.as_slice() else { return Err(err!(Type, "expected a pair of trees")) };
+    let (first, second) = flat.leaves.split_at(a.leaf_count());
+    Ok((Flat { leaves: first.into(), def: a.clone() }, Flat { leaves: second.into(), def: b.clone() }))
+}
+
+/// What the carry of a loop is called in errors.
+struct Carry<'a> {
+    /// `scan`, `while_loop`, …
+    function: &'a str,
+    def: &'a TreeDef,
+    /// The key path of each leaf.
+    paths: Vec<String>,
+}
+
+impl<'a> Carry<'a> {
+    fn new(function: &'a str, def: &'a TreeDef) -> Self {
+        let paths = def.paths().iter().map(|path| format!("carry{path}")).collect();
+        Carry { function, def, paths }
+    }
+
+    /// Checks the structure of what the body returned, and makes each leaf vary over the axes of the leaf it replaces.
+    fn returned(&self, before: &[Array], after: &mut Flat) -> Result<()> {
+        same_structure(self.def, &after.def).map_err(|e| {
+            let what = self.function;
+            e.context(format!(
+                "{what} body function carry input and carry output must have the same pytree structure, but they differ"
+            ))
+            .help("return a carry of the structure that the body was given")
+        })?;
+        for (old, new) in before.iter().zip(&mut after.leaves) {
+            *new = cast_up(new, &old.vma());
+        }
+        Ok(())
+    }
+
+    /// Compares the types of the carry before and after a step.
+    ///
+    /// Where a plain number starts a carry of another dtype, returns the types to start from instead.
+    fn check(&self, before: &[Aval], after: &[Aval]) -> Result<Option<Vec<Aval>>> {
+        let mut start = before.to_vec();
+        let mut changed = false;
+        for (old, new) in start.iter_mut().zip(after) {
+            if old.weak && old.dtype != new.dtype {
+                let (dtype, weak) = promote((old.dtype, true), (new.dtype, new.weak));
+                changed |= dtype != old.dtype;
+                *old = Aval { weak, ..old.with_dtype(dtype) };
+            }
+        }
+        if changed {
+            return Ok(Some(start));
+        }
+        for ((old, new), path) in before.iter().zip(after).zip(&self.paths) {
+            if old.dtype == new.dtype && old.shape == new.shape && new.vma.is_subset(&old.vma) {
+                continue;
+            }
+            let (what, help) = if old.dtype != new.dtype {
+                ("dtypes", "convert the output with `astype`, or start from a carry of the output's type".to_owned())
+            } else if old.shape != new.shape {
+                ("shapes", "return a carry of the shape that the body was given".to_owned())
+            } else {
+                let names: Vec<_> = new.vma.minus(&old.vma).iter().map(|n| format!("'{n}'")).collect();
+                let axes = format!("({},)", names.join(", "));
+                ("manual axis types", format!("apply `pcast(.., {axes}, to='varying')` to the initial value of {path}"))
+            };
+            return Err(err!(
+                Type,
+                "{} body function carry input and carry output must have equal types (body_fun output and input must have \
+                 identical types), but they differ: the input {path} has type {old} but the corresponding output has type \
+                 {new}, so the {what} do not match",
+                self.function
+            )
+            .help(help));
+        }
+        Ok(None)
+    }
+}
+
+/// Arrays converted to these types where their dtypes differ.
+fn converted(arrays: &[Array], avals: &[Aval]) -> Vec<Array> {
+    let convert = |(array, aval): (&Array, &Aval)| match array.dtype() == aval.dtype {
+        true => array.clone(),
+        false => crate::numpy::convert(array, aval.dtype, aval.weak),
+    };
+    arrays.iter().zip(avals).map(convert).collect()
+}

@@ -1,0 +1,87 @@
+//! `call`: a named program applied as a whole, which is what a `jit` inside a traced function records.
+
+use smallvec::SmallVec;
+
+use super::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents, held};
+use crate::array::Array;
+use crate::error::{Result, bail};
+use crate::lower::{Lowering, Value};
+use crate::program::{Aval, Program};
+use crate::shape::AxisSet;
+use crate::transform::{ad, batching};
+
+/// Operands and results are those of the program.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[allow(dead_code)] // `jit` inlines what it traces at present.
+pub(crate) struct Call {
+    pub name: String,
+    pub program: Program,
+}
+
+/// Whether operands of these types may stand for the program's inputs.
+pub(super) fn check_operands(name: &str, program: &Program, args: &[Aval]) -> Result<()> {
+    if args.len() != program.inputs.len() {
+        bail!(Type, "{name} takes {} operands, got {}", program.inputs.len(), args.len());
+    }
+    for (i, (arg, want)) in args.iter().zip(program.in_avals()).enumerate() {
+        if (arg.dtype, &arg.shape) != (want.dtype, &want.shape) {
+            bail!(Type, "operand {i} of {name} must have type {want}, got {arg}");
+        }
+    }
+    Ok(())
+}
+
+// Each rule interprets the program in place: what is left of the call are its equations.
+impl Primitive for Call {
+    fn name(&self) -> &'static str {
+        "jit"
+    }
+
+    fn output_count(&self) -> usize {
+        self.program.outputs.len()
+    }
+
+    fn programs(&self) -> Vec<&Program> {
+        vec![&self.program]
+    }
+
+    fn print_params(&self) -> String {
+        format!("name={}", self.name)
+    }
+
+    fn casts_operands(&self) -> bool {
+        false
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        check_operands(&self.name, &self.program, args)?;
+        Ok(self.program.out_avals().into())
+    }
+
+    fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
+        Ok(held::vary(&self.program, args)?.into())
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
+        cx.program(&self.program, args)
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let (outs, out_tangents) = ad::jvp_eval(&self.program, args, tangents, false)?;
+        Ok((outs.into(), out_tangents))
+    }
+
+    fn linearize(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let (outs, out_tangents) = ad::jvp_eval(&self.program, args, tangents, true)?;
+        Ok((outs.into(), out_tangents))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        ad::backward(&self.program, args, cts)
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        let (outs, out_dims) = batching::batch_eval(&self.program, axis, args, dims)?;
+        Ok((outs.into(), out_dims))
+    }
+}
