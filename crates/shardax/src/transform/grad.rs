@@ -194,7 +194,7 @@ fn gradient(flat: &Flat, positions: &[usize], f: FlatFn<'_>) -> Result<Flat> {
     let mut cts: Tangents = vec![None; outs.len()];
     let one = crate::numpy::full(&[], crate::dtype::Scalar::Int(1), out_avals[0].dtype);
     cts[0] = Some(crate::spmd::collective::match_vma(&one, &out_avals[0].vma));
-    let mut gradients = linear.transpose(&cts)?.into_iter().skip(traced.captures.len());
+    let mut gradients = linear.transpose(&cts)?.into_iter();
 
     // In the order of the leaves of the arguments, then regrouped by position.
     let mut by_leaf: Vec<Option<Array>> = Vec::new();
