@@ -49,10 +49,7 @@ fn tree(input: DeriveInput) -> Result<TokenStream> {
             let shape = Shape::new(&data.fields, &text)?;
             let (pattern, write) = shape.write(quote!(#name));
             let (node, read) = (&shape.node, shape.read(quote!(#name)));
-            (
-                quote! { let #pattern = self; #write },
-                quote! { from.expect(#node)?; ::core::result::Result::Ok(#read) },
-            )
+            (quote! { let #pattern = self; #write }, quote! { from.expect(#node)?; ::core::result::Result::Ok(#read) })
         }
         Data::Enum(data) => {
             let mut writes = Vec::new();

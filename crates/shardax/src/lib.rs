@@ -82,6 +82,6 @@ pub mod prelude {
         Arg, grad, hessian, jacfwd, jacrev, jit, jvp, linearize, stop_gradient, value_and_grad, vjp, vmap,
     };
     pub use crate::tree::{self, Static, Tree};
-    pub use shardax_macros::{Module, Tree};
     pub use crate::{P, config};
+    pub use shardax_macros::{Module, Tree};
 }

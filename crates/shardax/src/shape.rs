@@ -112,9 +112,41 @@ impl fmt::Debug for AxisName {
     }
 }
 
-/// One axis name or several (major first): what collectives take.
+/// One axis name or several (major first), or an axis cut into groups: what collectives take.
 pub trait IntoAxisNames {
     fn into_axis_names(self) -> SmallVec<[AxisName; 2]>;
+
+    /// The groups of participants that a collective stays within; see [`axis_index_groups`].
+    fn groups(&self) -> Option<Vec<Vec<usize>>> {
+        None
+    }
+}
+
+/// An axis whose participants form groups; see [`axis_index_groups`].
+#[derive(Clone, Debug)]
+pub struct Grouped {
+    axis: AxisName,
+    groups: Vec<Vec<usize>>,
+}
+
+/// The axis with its participants in groups: a collective over it works within each group.
+///
+/// The groups must hold every index exactly once. `psum(x, axis_index_groups("i", [[0, 2], [1, 3]]))` sums the even
+/// and the odd participants apart.
+pub fn axis_index_groups(
+    axis: impl Into<AxisName>,
+    groups: impl IntoIterator<Item = impl Into<Vec<usize>>>,
+) -> Grouped {
+    Grouped { axis: axis.into(), groups: groups.into_iter().map(Into::into).collect() }
+}
+
+impl IntoAxisNames for Grouped {
+    fn into_axis_names(self) -> SmallVec<[AxisName; 2]> {
+        smallvec::smallvec![self.axis]
+    }
+    fn groups(&self) -> Option<Vec<Vec<usize>>> {
+        Some(self.groups.clone())
+    }
 }
 
 impl IntoAxisNames for &str {

@@ -107,3 +107,82 @@ fn train_step_single(p: Params, x: Array, y: Array, lr: f32) -> Result<(Params, 
     let (loss, grads) = value_and_grad(mse).call((p.clone(), x, y))?;
     Ok((tree::map2(|p, g| p - g * lr, p, grads)?, loss))
 }
+
+/// Nested maps, one mesh axis at a time, and axes that are left to the compiler.
+#[test]
+fn partial_manual() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("i", 4), ("j", 2)])?;
+    let x = arange(0..8 * 6).reshape([8, 6]);
+    let want = (&x * 2).sum(0);
+
+    let auto = shard_map(|x: Array| psum((x * 2).sum(0), "i"), &mesh).axis_names("i").in_specs(P!["i"]).out_specs(P![]);
+    assert_eq!(jit(auto).call(&x)?.to_vec::<i32>()?, want.to_vec::<i32>()?);
+
+    let nested = shard_map(
+        |x: Array| -> Result<Array> {
+            assert_eq!(x.shape(), [2, 6]);
+            let inner = shard_map(|x: Array| psum(x.sum(0), "j") + axis_index("j") * 0, None)
+                .axis_names("j")
+                .in_specs(P!["j"])
+                .out_specs(P![])
+                .check_vma(false);
+            Ok(psum(inner.call(x * 2)?, "i"))
+        },
+        &mesh,
+    )
+    .axis_names("i")
+    .in_specs(P!["i"])
+    .out_specs(P![])
+    .check_vma(false);
+    assert_eq!(jit(nested).call(&x)?.to_vec::<i32>()?, want.to_vec::<i32>()?);
+
+    let index =
+        shard_map(|x: Array| x * 0 + axis_index("i"), &mesh).axis_names("i").in_specs(P!["i"]).out_specs(P!["i"]);
+    assert_eq!(jit(index).call(arange(0..8))?.to_vec::<i32>()?, [0, 0, 1, 1, 2, 2, 3, 3]);
+
+    // SPEC 86
+    let _context = set_mesh(&mesh)?;
+    let total = smap(
+        |x: Array| -> Result<Array> {
+            smap(
+                |x: Array| {
+                    assert_eq!(x.shape(), [1, 1, 128]);
+                    psum(x, ("i", "j"))
+                },
+                "j",
+            )
+            .in_axes(1)
+            .out_axes(None)
+            .call(x)
+        },
+        "i",
+    )
+    .in_axes(0)
+    .out_axes(None);
+    let y = jit(total).call(ones([4, 2, 128]))?;
+    assert_eq!(y.shape(), [1, 1, 128]);
+    assert_eq!(y.to_vec::<f32>()?[0], 8.0);
+    Ok(())
+}
+
+#[test]
+fn groups_and_permutations() -> Result<()> {
+    setup();
+    let x = arange(0..8);
+    let by = |f: fn(Array) -> Array| pmap(f).axis_name("i").call(&x).and_then(|y| y.to_vec::<i32>());
+    assert_eq!(
+        by(|x| psum(x, axis_index_groups("i", [[0, 2, 4, 6], [1, 3, 5, 7]])))?,
+        [12, 16, 12, 16, 12, 16, 12, 16]
+    );
+    assert_eq!(
+        by(|x| psum(x, axis_index_groups("i", [vec![0, 1], vec![2, 3, 4, 5, 6, 7]])))?,
+        [1, 1, 27, 27, 27, 27, 27, 27]
+    );
+    assert_eq!(by(|x| pshuffle(x, "i", [1, 2, 3, 4, 5, 6, 7, 0]))?, [1, 2, 3, 4, 5, 6, 7, 0]);
+    assert_eq!(by(|x| pbroadcast(x, "i", 3))?, [3; 8]);
+    assert_eq!(by(|x| ppermute(x + 1, "i", [(0, 1), (1, 2)]))?, [0, 1, 2, 0, 0, 0, 0, 0]);
+    let swapped = pmap(|x: Array| pswapaxes(x, "i", 0)).axis_name("i").call(arange(0..64).reshape([8, 8]))?;
+    assert_eq!(swapped.to_vec::<i32>()?, arange(0..64).reshape([8, 8]).t().to_vec::<i32>()?);
+    Ok(())
+}

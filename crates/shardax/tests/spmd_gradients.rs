@@ -68,14 +68,12 @@ fn inner_gradients() -> Result<()> {
     let local = |w: Array, x: Array| (w * x).sum(..);
     let summed = shard_map(grad(local), &mesh).in_specs((P![], P!["i"])).out_specs(P![]).call((&w, &x))?;
     close(&summed, &x.sum(0))?;
-    let apart = shard_map(
-        move |w: Array, x: Array| -> Result<Array> { Ok(grad(local).call((w, x))?.expand_dims(0)) },
-        &mesh,
-    )
-    .in_specs((P![], P!["i"]))
-    .out_specs(P!["i"])
-    .check_vma(false)
-    .call((&w, &x))?;
+    let apart =
+        shard_map(move |w: Array, x: Array| -> Result<Array> { Ok(grad(local).call((w, x))?.expand_dims(0)) }, &mesh)
+            .in_specs((P![], P!["i"]))
+            .out_specs(P!["i"])
+            .check_vma(false)
+            .call((&w, &x))?;
     close(&apart, &x)?;
     Ok(())
 }
@@ -104,12 +102,8 @@ fn collectives_under_grad() -> Result<()> {
         ("axis_index", |x| &x * axis_index("i") * &x),
     ];
     for (name, body) in bodies {
-        let mapped = move |x: Array| -> Result<Array> {
-            Ok(pmap(body).axis_name("i").call(x)?.square().sum(..))
-        };
-        let as_vmap = move |x: Array| -> Result<Array> {
-            Ok(vmap(body).axis_name("i").call(x)?.square().sum(..))
-        };
+        let mapped = move |x: Array| -> Result<Array> { Ok(pmap(body).axis_name("i").call(x)?.square().sum(..)) };
+        let as_vmap = move |x: Array| -> Result<Array> { Ok(vmap(body).axis_name("i").call(x)?.square().sum(..)) };
         let (v, g) = value_and_grad(mapped).call(&x)?;
         let (vv, vg) = value_and_grad(as_vmap).call(&x)?;
         assert!(allclose(&v, &vv, 1e-5, 1e-6)?, "{name}: {v} and {vv}");

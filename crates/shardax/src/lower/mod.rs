@@ -13,7 +13,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::program::eval::Env;
 use crate::program::{Atom, Aval, Program};
-use crate::shape::Shape;
+use crate::shape::{AxisName, Shape};
 use crate::sharding::Mesh;
 
 /// A value in the text being written.
@@ -42,6 +42,7 @@ pub struct Lowering {
     next_channel: u32,
     /// The mesh whose axes are manual where text is being written.
     pub(crate) manual_mesh: Option<Mesh>,
+    pub(crate) manual_axes: Vec<AxisName>,
 }
 
 impl Lowering {

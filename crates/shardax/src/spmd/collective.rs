@@ -26,12 +26,63 @@ pub(crate) struct Axes {
     pub size: usize,
     /// Whether types track what varies over them.
     pub checked: bool,
+    /// The groups that communication stays within; all participants where there are none.
+    pub groups: Option<Vec<Vec<usize>>>,
 }
 
 impl Axes {
+    /// These axes, without groups; their size does not matter to a sum.
+    fn summed(names: Names, checked: bool) -> Axes {
+        Axes { names, size: 0, checked, groups: None }
+    }
+
+    /// Cuts the axes into groups, checked to hold every index once. `size` becomes that of a group, 0 where they differ.
+    pub fn with_groups(mut self, groups: Option<Vec<Vec<usize>>>, operation: &str) -> Result<Axes> {
+        let Some(groups) = groups else { return Ok(self) };
+        if self.checked {
+            return Err(err!(
+                NotImplemented,
+                "{operation} with axis_index_groups inside a shard_map that checks varying axes"
+            )
+            .help("call `.check_vma(false)` on the shard_map, or use pmap"));
+        }
+        let mut all: Vec<usize> = groups.iter().flatten().copied().collect();
+        all.sort_unstable();
+        if !all.iter().copied().eq(0..self.size) {
+            bail!(
+                Value,
+                "axis_index_groups must cover all indices exactly once: {groups:?} for an axis of size {}",
+                self.size
+            );
+        }
+        let first = groups.first().map_or(0, Vec::len);
+        self.size = if groups.iter().all(|g| g.len() == first) { first } else { 0 };
+        self.groups = Some(groups);
+        Ok(self)
+    }
+
+    /// The size of every group, or what `operation` cannot do with groups of different sizes.
+    pub fn even_size(&self, operation: &str) -> Result<usize> {
+        match self.size {
+            0 => Err(err!(Value, "{operation} needs axis_index_groups of one size, got {:?}", self.groups)),
+            n => Ok(n),
+        }
+    }
+
+    /// The participants that communicate, as positions in the mesh.
+    pub fn mesh_groups(&self, mesh: &Mesh) -> Vec<Vec<usize>> {
+        let whole = mesh.groups(&self.names);
+        match &self.groups {
+            None => whole,
+            Some(groups) => {
+                whole.iter().flat_map(|w| groups.iter().map(|g| g.iter().map(|&i| w[i]).collect())).collect()
+            }
+        }
+    }
+
     /// Looks the names up; `operation` is for the error of a name that is not bound.
     pub fn bound(names: &[AxisName], operation: &str) -> Result<Axes> {
-        let mut axes = Axes { names: Names::new(), size: 1, checked: false };
+        let mut axes = Axes { names: Names::new(), size: 1, checked: false, groups: None };
         for &name in names {
             let found = axis_env::lookup(name, operation)?;
             if axes.names.contains(&name) {
@@ -51,7 +102,7 @@ impl Axes {
     /// The axes but one, which is handled apart; `None` when none is left.
     fn without(&self, axis: &BatchAxis) -> Option<Axes> {
         let names: Names = self.names.iter().copied().filter(|n| Some(*n) != axis.name).collect();
-        (!names.is_empty()).then(|| Axes { names, size: self.size / axis.size, checked: self.checked })
+        (!names.is_empty()).then(|| Axes { names, size: self.size / axis.size, checked: self.checked, groups: None })
     }
 
     pub fn has(&self, name: Option<AxisName>) -> bool {
@@ -60,13 +111,14 @@ impl Axes {
 
     /// The groups of participants and a channel, as attributes.
     fn attrs(&self, cx: &mut Lowering, group_attr: &str) -> Result<String> {
-        let groups = mesh(cx)?.groups(&self.names);
+        let groups = self.mesh_groups(&mesh(cx)?);
         Ok(format!("{}, {}", channel(cx), groups_text(group_attr, &groups)))
     }
 
     pub fn print(&self) -> String {
         let names: Vec<_> = self.names.iter().map(|n| n.as_str()).collect();
-        format!("axes=({})", names.join(","))
+        let groups = self.groups.as_ref().map(|g| format!(" groups={g:?}")).unwrap_or_default();
+        format!("axes=({}){groups}", names.join(","))
     }
 }
 
@@ -80,11 +132,15 @@ pub(crate) fn channel(cx: &mut Lowering) -> String {
 
 /// `replica_groups = dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>`
 pub(crate) fn groups_text(attr: &str, groups: &[Vec<usize>]) -> String {
+    // Rows of one length: shorter groups are filled with -1.
+    let width = groups.iter().map(Vec::len).max().unwrap_or(0);
     let rows: Vec<String> = groups
         .iter()
-        .map(|g| format!("[{}]", g.iter().map(|p| p.to_string()).collect::<Vec<_>>().join(", ")))
+        .map(|g| {
+            let padded = g.iter().map(|p| p.to_string()).chain(std::iter::repeat_n("-1".to_owned(), width - g.len()));
+            format!("[{}]", padded.collect::<Vec<_>>().join(", "))
+        })
         .collect();
-    let width = groups.first().map_or(0, Vec::len);
     format!("{attr} = dense<[{}]> : tensor<{}x{width}xi64>", rows.join(", "), groups.len())
 }
 
@@ -103,7 +159,7 @@ pub(crate) fn match_vma(x: &Array, axes: &AxisSet) -> Array {
     let extra: Names = vma.minus(axes).iter().collect();
     let x = match extra.is_empty() {
         true => x.clone(),
-        false => AllReduce { reducer: Reducer::Sum, axes: Axes { names: extra, size: 0, checked: true } }.apply(x),
+        false => AllReduce { reducer: Reducer::Sum, axes: Axes::summed(extra, true) }.apply(x),
     };
     pcast_to(&x, axes)
 }
@@ -145,7 +201,7 @@ impl Primitive for Pcast {
     }
 
     fn transpose(&self, cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
-        let sum = AllReduce { reducer: Reducer::Sum, axes: Axes { names: self.axes.clone(), size: 0, checked: true } };
+        let sum = AllReduce { reducer: Reducer::Sum, axes: Axes::summed(self.axes.clone(), true) };
         Ok(vec![cts[0].as_ref().map(|ct| sum.apply(ct))])
     }
 
@@ -196,7 +252,8 @@ impl Primitive for AllReduce {
     }
 
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
-        Ok(smallvec![args[0].minus(&self.axes.set())])
+        // Groups end with different results.
+        Ok(smallvec![if self.axes.groups.is_some() { args[0].clone() } else { args[0].minus(&self.axes.set()) }])
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
@@ -234,6 +291,9 @@ impl Primitive for AllReduce {
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         if !self.axes.has(axis.name) {
             return Ok((smallvec![self.apply(&args[0])], dims.to_vec()));
+        }
+        if self.axes.groups.is_some() {
+            single_axis(&self.axes, self.name())?;
         }
         let local = match dims[0] {
             Some(d) => lax::reduce(&args[0], self.reducer, &[d]),
@@ -289,8 +349,8 @@ impl Primitive for AllGather {
     /// The result is the same everywhere, but is typed as varying, as JAX does: its transpose is then a scatter.
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
         match self.axes.checked {
-            true => Ok(smallvec![args[0].clone()]),
-            false => Ok(smallvec![args[0].minus(&self.axes.set())]),
+            false if self.axes.groups.is_none() => Ok(smallvec![args[0].minus(&self.axes.set())]),
+            _ => Ok(smallvec![args[0].clone()]),
         }
     }
 
@@ -331,6 +391,9 @@ impl Primitive for AllGather {
 
 /// A collective over several axes of which one is mapped by `vmap` has no simple form.
 pub(crate) fn single_axis(axes: &Axes, name: &str) -> Result<()> {
+    if axes.groups.is_some() {
+        bail!(NotImplemented, "{name} with axis_index_groups over an axis that vmap maps");
+    }
     if axes.names.len() == 1 {
         return Ok(());
     }

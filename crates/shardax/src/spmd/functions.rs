@@ -3,7 +3,7 @@
 use super::collective::{AllGather, AllReduce, Axes, PsumScatter};
 use super::permute::{AllToAll, AxisIndex, Ppermute};
 use crate::array::{Array, Repr};
-use crate::dtype::DType;
+use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail, err};
 use crate::numpy::{convert, to_inexact};
 use crate::primitive::reduce::Reducer;
@@ -15,7 +15,10 @@ use crate::tree::{self, Tree};
 #[track_caller]
 fn on_leaves<T: Tree>(x: T, axis: impl IntoAxisNames, name: &str, f: impl Fn(&Array, &Axes) -> Result<Array>) -> T {
     let location = std::panic::Location::caller();
-    let axes = Axes::bound(&axis.into_axis_names(), name).map_err(|e| e.at(location));
+    let groups = axis.groups();
+    let axes = Axes::bound(&axis.into_axis_names(), name)
+        .and_then(|axes| axes.with_groups(groups, name))
+        .map_err(|e| e.at(location));
     let kept = x.clone();
     let apply = |leaf: Array| {
         let made = axes.clone().and_then(|axes| {
@@ -49,8 +52,8 @@ pub fn psum<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
 #[track_caller]
 fn sum(x: &Array, axes: &Axes) -> Array {
     let x = if x.dtype() == DType::Bool { x.astype(DType::I32) } else { x.clone() };
-    // A constant needs no communication.
-    if is_constant(&x) {
+    // A constant needs no communication, where all groups have one size.
+    if is_constant(&x) && axes.size != 0 {
         return x * axes.size;
     }
     AllReduce { reducer: Reducer::Sum, axes: axes.clone() }.apply(&x)
@@ -61,7 +64,11 @@ fn sum(x: &Array, axes: &Axes) -> Array {
 pub fn pmean<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
     on_leaves(x, axis, "pmean", |x, axes| {
         let x = convert(x, to_inexact(x.dtype()), x.weak_type());
-        Ok(sum(&x, axes) / axes.size)
+        let count = match axes.size {
+            0 => sum(&Array::literal(Scalar::Int(1), x.dtype(), false), axes),
+            n => Array::literal(Scalar::Int(n as i128), x.dtype(), true),
+        };
+        Ok(sum(&x, axes) / count)
     })
 }
 
@@ -89,6 +96,7 @@ fn extreme(x: &Array, axes: &Axes, reducer: Reducer) -> Array {
 #[track_caller]
 pub fn all_gather<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
     on_leaves(x, axis, "all_gather", |x, axes| {
+        axes.even_size("all_gather")?;
         let dim = normalize_axis(dim as isize, x.ndim() + 1)?;
         Ok(AllGather { axes: axes.clone(), dim }.apply(&x.expand_dims(dim as i32)))
     })
@@ -98,6 +106,7 @@ pub fn all_gather<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
 #[track_caller]
 pub fn all_gather_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
     on_leaves(x, axis, "all_gather", |x, axes| {
+        axes.even_size("all_gather")?;
         let dim = normalize_axis(dim as isize, x.ndim())?;
         Ok(AllGather { axes: axes.clone(), dim }.apply(x))
     })
@@ -107,6 +116,7 @@ pub fn all_gather_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T 
 #[track_caller]
 pub fn psum_scatter<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
     on_leaves(x, axis, "psum_scatter", |x, axes| {
+        axes.even_size("psum_scatter")?;
         let dim = normalize_axis(dim as isize, x.ndim())?;
         if x.shape()[dim] != axes.size {
             return Err(err!(
@@ -125,6 +135,7 @@ pub fn psum_scatter<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
 #[track_caller]
 pub fn psum_scatter_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
     on_leaves(x, axis, "psum_scatter", |x, axes| {
+        axes.even_size("psum_scatter")?;
         let dim = normalize_axis(dim as isize, x.ndim())?;
         Ok(PsumScatter { axes: axes.clone(), dim }.apply(x))
     })
@@ -135,6 +146,7 @@ pub fn psum_scatter_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> 
 #[track_caller]
 pub fn all_to_all<T: Tree>(x: T, axis: impl IntoAxisNames, split: i32, concat: i32) -> T {
     on_leaves(x, axis, "all_to_all", |x, axes| {
+        axes.even_size("all_to_all")?;
         let split = normalize_axis(split as isize, x.ndim())?;
         let concat = normalize_axis(concat as isize, x.ndim())?;
         if x.shape()[split] != axes.size {
@@ -156,6 +168,7 @@ pub fn all_to_all<T: Tree>(x: T, axis: impl IntoAxisNames, split: i32, concat: i
 #[track_caller]
 pub fn all_to_all_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, split: i32, concat: i32) -> T {
     on_leaves(x, axis, "all_to_all", |x, axes| {
+        axes.even_size("all_to_all")?;
         let split = normalize_axis(split as isize, x.ndim())?;
         let concat = normalize_axis(concat as isize, x.ndim())?;
         Ok(AllToAll { axes: axes.clone(), split, concat }.apply(x))
@@ -184,6 +197,46 @@ pub fn ppermute<T: Tree>(x: T, axis: impl IntoAxisNames, perm: impl AsRef<[(usiz
             );
         }
         Ok(Ppermute { axes: axes.clone(), perm: perm.to_vec() }.apply(x))
+    })
+}
+
+/// Participant `i` receives the value of participant `perm[i]`; `perm` is a permutation of all indices.
+#[track_caller]
+pub fn pshuffle<T: Tree>(x: T, axis: impl IntoAxisNames, perm: impl AsRef<[usize]>) -> T {
+    let perm = perm.as_ref();
+    on_leaves(x, axis, "pshuffle", |x, axes| {
+        let mut sorted = perm.to_vec();
+        sorted.sort_unstable();
+        if !sorted.iter().copied().eq(0..axes.size) {
+            return Err(err!(Value, "`perm` does not represent a permutation: {perm:?}")
+                .help(format!("it must hold each of the {} indices once", axes.size)));
+        }
+        let perm = perm.iter().enumerate().map(|(to, &from)| (from, to)).collect();
+        Ok(Ppermute { axes: axes.clone(), perm }.apply(x))
+    })
+}
+
+/// Exchanges the mapped axis with dimension `dim`, which must be as long: [`all_to_all`] with one dimension.
+#[track_caller]
+pub fn pswapaxes<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
+    all_to_all(x, axis, dim, dim)
+}
+
+/// Every participant gets the value of participant `source`.
+#[track_caller]
+pub fn pbroadcast<T: Tree>(x: T, axis: impl IntoAxisNames, source: usize) -> T {
+    on_leaves(x, axis, "pbroadcast", |x, axes| {
+        let size = axes.even_size("pbroadcast")?;
+        if source >= size {
+            bail!(
+                Value,
+                "pbroadcast source {source} is out of range: the axes {:?} have {size} participants",
+                axes.names
+            );
+        }
+        // Gathering moves bits as they are, of every dtype; a masked sum would not keep -0.0.
+        let all = AllGather { axes: axes.clone(), dim: 0 }.apply(&x.expand_dims(0));
+        Ok(crate::lax::slice_in_dim(&all, source, source + 1, 0).squeeze(0))
     })
 }
 

@@ -12,6 +12,7 @@ use crate::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
 use crate::program::Aval;
 use crate::program::trace::bind1;
 use crate::shape::{AxisName, AxisSet};
+use crate::sharding::Mesh;
 use crate::transform::batching::move_batch;
 
 /// Each participant's value sent to another; those that receive none get zeros.
@@ -152,7 +153,7 @@ impl Primitive for AllToAll {
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        let groups = mesh(cx)?.groups(&self.axes.names);
+        let groups = self.axes.mesh_groups(&mesh(cx)?);
         let attrs = format!(
             "split_dimension = {} : i64, concat_dimension = {} : i64, split_count = {} : i64, {}, {}",
             self.split,
@@ -227,7 +228,7 @@ impl Primitive for AxisIndex {
     fn lower(&self, cx: &mut Lowering, _args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let mesh = mesh(cx)?;
         let out = &outs[0];
-        let id = cx.op("stablehlo.partition_id", &[], "", &Aval::scalar(DType::U32));
+        let id = partition_id(cx, &mesh)?;
         let id = cx.op("stablehlo.convert", &[id], "", out);
         let mut index: Option<Value> = None;
         for &name in &self.axes.names {
@@ -256,4 +257,23 @@ impl Primitive for AxisIndex {
         single_axis(&self.axes, "axis_index")?;
         Ok((smallvec![lax::iota(DType::I32, &[axis.size], 0)], vec![Some(0)]))
     }
+}
+
+/// The device's position in the mesh. It only means something where every axis is manual, so the others are made
+/// manual around it.
+fn partition_id(cx: &mut Lowering, mesh: &Mesh) -> Result<Value> {
+    let aval = Aval::scalar(DType::U32);
+    let rest: Vec<String> =
+        mesh.axis_names().filter(|n| !cx.manual_axes.contains(n)).map(|n| format!("{:?}", n.as_str())).collect();
+    if rest.is_empty() {
+        return Ok(cx.op("stablehlo.partition_id", &[], "", &aval));
+    }
+    let attrs = format!(
+        "in_shardings = #sdy.sharding_per_value<[]>, manual_axes = #sdy<manual_axes{{{}}}>, out_shardings = #sdy.sharding_per_value<[<@{}, []>]>",
+        rest.join(", "),
+        cx.mesh_name(mesh)
+    );
+    let region =
+        cx.region_returning("sdy.return", &[], |cx, _| Ok(vec![cx.op("stablehlo.partition_id", &[], "", &aval)]))?;
+    Ok(cx.op_with("sdy.manual_computation", &[], &attrs, vec![region], &[aval])[0])
 }

@@ -234,7 +234,7 @@ impl Options {
         // The body: the mapped dimensions, now of size 1, are squeezed out; results get theirs.
         let mut out_def = TreeDef::default();
         let mut out_dims = Vec::new();
-        let Traced { program: body, captures } = ShardMap::bind_axes(&mesh, false, || {
+        let Traced { program: body, captures } = ShardMap::bind_axes(&mesh, &[self.axis_name], false, || {
             trace(&blocks, |args| {
                 let squeezed: Vec<Array> = args
                     .iter()
@@ -262,6 +262,7 @@ impl Options {
         })?;
         let call = ShardMap {
             mesh,
+            manual: vec![self.axis_name],
             in_specs: std::iter::repeat_n(PartitionSpec::default(), captures.len()).chain(in_specs).collect(),
             out_specs: out_dims.iter().map(|d| self.spec(*d)).collect(),
             checked: false,

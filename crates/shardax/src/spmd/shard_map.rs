@@ -3,7 +3,7 @@
 mod rules;
 mod transformed;
 
-pub use transformed::{ShardMapped, shard_map};
+pub use transformed::{ShardMapped, Smapped, shard_map, smap};
 
 use smallvec::SmallVec;
 
@@ -18,6 +18,8 @@ use crate::sharding::{Mesh, NamedSharding, PartitionSpec};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ShardMap {
     pub mesh: Mesh,
+    /// The axes over which the program is run device by device; the others are left to the compiler.
+    pub manual: Vec<AxisName>,
     pub in_specs: Vec<PartitionSpec>,
     pub out_specs: Vec<PartitionSpec>,
     /// Whether types in the body track which axes values vary over.
@@ -28,14 +30,27 @@ pub(crate) struct ShardMap {
 impl ShardMap {
     /// The manual axes.
     pub fn axes(&self) -> impl Iterator<Item = AxisName> + '_ {
-        self.mesh.axis_names()
+        self.manual.iter().copied()
+    }
+
+    /// The same map of no program, to put another in.
+    fn without_body(&self) -> ShardMap {
+        ShardMap {
+            mesh: self.mesh.clone(),
+            manual: self.manual.clone(),
+            in_specs: Vec::new(),
+            out_specs: Vec::new(),
+            checked: self.checked,
+            body: Program::default(),
+        }
     }
 
     /// Runs `f`, which traces a body, with the axes bound.
-    pub fn bind_axes<R>(mesh: &Mesh, checked: bool, f: impl FnOnce() -> R) -> R {
+    pub fn bind_axes<R>(mesh: &Mesh, manual: &[AxisName], checked: bool, f: impl FnOnce() -> R) -> R {
         let bound = mesh
             .axes()
             .iter()
+            .filter(|(name, _)| manual.contains(name))
             .map(|&(name, size)| BoundAxis { name, size, kind: AxisKind::Manual { checked, mesh: mesh.clone() } })
             .collect();
         with_axes(bound, f)
@@ -44,7 +59,7 @@ impl ShardMap {
     /// The type of the block that a device has of a value.
     pub fn block(mesh: &Mesh, spec: &PartitionSpec, aval: &Aval, checked: bool) -> Result<Aval> {
         let shape = NamedSharding::new(mesh, spec.clone()).shard_shape(&aval.shape)?;
-        let vma = if checked { spec.all_axes().collect() } else { AxisSet::default() };
+        let vma = if checked { aval.vma.union(&spec.all_axes().collect()) } else { AxisSet::default() };
         Ok(Aval { shape, vma, ..aval.clone() })
     }
 
@@ -69,7 +84,8 @@ impl ShardMap {
             .enumerate()
             .map(|(d, &n)| Ok(n * self.mesh.axes_size(spec.axes(d))?))
             .collect::<Result<_>>()?;
-        Ok(Aval { shape, vma: AxisSet::default(), ..block.clone() })
+        let vma = block.vma.minus(&self.axes().collect());
+        Ok(Aval { shape, vma, ..block.clone() })
     }
 
     /// The axes that a spec does not name: all their devices hold one value.
@@ -100,9 +116,10 @@ impl ShardMap {
             specs(&self.out_specs, outs)
         );
         let blocks: Vec<Aval> = self.body.in_avals().cloned().collect();
-        let outer = cx.manual_mesh.replace(self.mesh.clone());
+        let all = self.axes().chain(cx.manual_axes.iter().copied()).collect();
+        let outer = (cx.manual_mesh.replace(self.mesh.clone()), std::mem::replace(&mut cx.manual_axes, all));
         let region = cx.region_returning("sdy.return", &blocks, |cx, args| cx.program(&self.body, args));
-        cx.manual_mesh = outer;
+        (cx.manual_mesh, cx.manual_axes) = outer;
         Ok(cx.op_with("sdy.manual_computation", args, &attrs, vec![region?], outs))
     }
 }

@@ -12,6 +12,7 @@ use crate::program::{Aval, Program};
 use crate::shape::{AxisName, AxisSet};
 use crate::sharding::PartitionSpec;
 use crate::spmd::collective::{AllReduce, Axes, match_vma};
+use crate::spmd::vary;
 use crate::transform::{ad, batching};
 
 /// A spec that splits dimension 0 over these axes.
@@ -29,11 +30,11 @@ impl ShardMap {
         out_specs: Vec<PartitionSpec>,
     ) -> Self {
         let in_specs = std::iter::repeat_n(PartitionSpec::default(), captured).chain(in_specs).collect();
-        ShardMap { mesh: self.mesh.clone(), in_specs, out_specs, checked: self.checked, body }
+        ShardMap { in_specs, out_specs, body, ..self.without_body() }
     }
 
     fn in_body<R>(&self, f: impl FnOnce() -> R) -> R {
-        ShardMap::bind_axes(&self.mesh, self.checked, f)
+        ShardMap::bind_axes(&self.mesh, &self.manual, self.checked, f)
     }
 
     fn apply(self, captures: &[Array], args: impl IntoIterator<Item = Array>) -> Outputs {
@@ -67,8 +68,8 @@ impl Primitive for ShardMap {
 
     fn print_params(&self) -> String {
         format!(
-            "mesh={} in_specs={:?} out_specs={:?} check_vma={}",
-            self.mesh, self.in_specs, self.out_specs, self.checked
+            "mesh={} axis_names={:?} in_specs={:?} out_specs={:?} check_vma={}",
+            self.mesh, self.manual, self.in_specs, self.out_specs, self.checked
         )
     }
 
@@ -91,8 +92,16 @@ impl Primitive for ShardMap {
     }
 
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
-        let union = args.iter().fold(AxisSet::default(), |a, b| a.union(b));
-        Ok(SmallVec::from_elem(union, self.out_specs.len()))
+        // Inside, operands vary over the axes that split them too; outside, none of its own axes is left.
+        let inner: Vec<AxisSet> =
+            args.iter().zip(&self.in_specs).map(|(set, spec)| set.union(&spec.all_axes().collect())).collect();
+        let own: AxisSet = self.axes().collect();
+        Ok(vary::outputs(&self.body, &inner)?.iter().map(|set| set.minus(&own)).collect())
+    }
+
+    /// Operands keep what they vary over of the enclosing map's axes.
+    fn casts_operands(&self) -> bool {
+        false
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
@@ -274,7 +283,7 @@ impl ShardMap {
     /// How a residual leaves the known part: split along dimension 0 over every axis that it may vary over.
     fn residual_spec(&self, residual: &Array) -> PartitionSpec {
         let axes: SmallVec<[AxisName; 2]> = match self.checked {
-            true => residual.vma().iter().collect(),
+            true => residual.vma().iter().filter(|n| self.manual.contains(n)).collect(),
             false => self.axes().collect(),
         };
         over(&axes)
@@ -295,13 +304,16 @@ impl ShardMap {
         let axes = self.unmentioned(spec);
         if self.checked || axes.is_empty() {
             return match self.checked {
-                true => match_vma(&ct, &spec.all_axes().collect()),
+                true => match_vma(&ct, &ct.vma().minus(&self.axes().collect()).union(&spec.all_axes().collect())),
                 false => ct,
             };
         }
         let size = self.mesh.axes_size(&axes).unwrap_or(1);
-        AllReduce { reducer: crate::primitive::reduce::Reducer::Sum, axes: Axes { names: axes, size, checked: false } }
-            .apply(&ct)
+        AllReduce {
+            reducer: crate::primitive::reduce::Reducer::Sum,
+            axes: Axes { names: axes, size, checked: false, groups: None },
+        }
+        .apply(&ct)
     }
 }
 

@@ -6,25 +6,30 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::ShardMap;
-use crate::error::{Result, err};
+use crate::error::{Result, bail, err};
 use crate::function::Function;
-use crate::prefix::{IntoPrefix, Specs};
+use crate::prefix::{Axes, IntoPrefix, Specs};
+use crate::program::Aval;
+use crate::program::axis_env;
 use crate::program::trace::{Traced, bind, check_usable};
-use crate::sharding::{Mesh, PartitionSpec};
+use crate::shape::{AxisName, AxisSet, IntoAxisNames, normalize_axis};
+use crate::sharding::{Mesh, NamedSharding, PartitionSpec};
+use crate::spmd::context::{IntoMesh, get_mesh};
 use crate::transform::staged::{self, FlatFn, avals_of, flat_fn, trace_flat};
-use crate::tree::{Flat, Tree};
+use crate::tree::{Flat, Tree, TreeDef};
 
 /// A function that each device runs on its blocks; see [`shard_map`].
 pub struct ShardMapped<F, Args> {
     f: F,
-    mesh: Mesh,
+    mesh: Option<Mesh>,
+    axis_names: Option<Vec<AxisName>>,
     in_specs: Option<Specs>,
     out_specs: Option<Specs>,
     check_vma: bool,
     args: PhantomData<fn(Args)>,
 }
 
-/// Runs `f` on every device of `mesh`, each on its block of the arguments.
+/// Runs `f` on every device of `mesh`, each on its block of the arguments. `None` for the mesh takes the context mesh.
 ///
 /// A dimension that a spec names is divided by the size of its axes; blocks keep their rank. Results are joined as
 /// `out_specs` say; an axis that a spec does not name promises that all devices along it return the same, which is
@@ -38,8 +43,16 @@ pub struct ShardMapped<F, Args> {
 /// assert_eq!(jit(total).call(arange(0..64).reshape([8, 8]))?.item::<i32>()?, 2016);
 /// # Ok::<(), shardax::Error>(())
 /// ```
-pub fn shard_map<Args: Tree, F: Function<Args>>(f: F, mesh: &Mesh) -> ShardMapped<F, Args> {
-    ShardMapped { f, mesh: mesh.clone(), in_specs: None, out_specs: None, check_vma: true, args: PhantomData }
+pub fn shard_map<Args: Tree, F: Function<Args>>(f: F, mesh: impl IntoMesh) -> ShardMapped<F, Args> {
+    ShardMapped {
+        f,
+        mesh: mesh.into_mesh(),
+        axis_names: None,
+        in_specs: None,
+        out_specs: None,
+        check_vma: true,
+        args: PhantomData,
+    }
 }
 
 impl<F, Args> ShardMapped<F, Args> {
@@ -52,6 +65,13 @@ impl<F, Args> ShardMapped<F, Args> {
     /// How the results of the devices, or parts of them, are joined.
     pub fn out_specs(mut self, specs: impl IntoPrefix<PartitionSpec>) -> Self {
         self.out_specs = Some(specs.into_prefix());
+        self
+    }
+
+    /// The axes that are manual: over the others the compiler partitions the body. By default all that are not
+    /// manual already.
+    pub fn axis_names(mut self, names: impl IntoAxisNames) -> Self {
+        self.axis_names = Some(names.into_axis_names().to_vec());
         self
     }
 
@@ -81,22 +101,37 @@ impl<F, Args> ShardMapped<F, Args> {
         };
         let in_specs = self.in_specs.as_ref().ok_or_else(|| missing("in_specs"))?;
         let out_specs = self.out_specs.as_ref().ok_or_else(|| missing("out_specs"))?;
-        // A spec for a function of one argument may be given bare.
         let in_specs = in_specs.resolve(&flat.def, "shard_map in_specs")?;
-        let paths = flat.def.paths();
-        let whole = avals_of(flat)?;
-        let blocks = whole
+        self.map_with(flat, f, in_specs, &|def, _| out_specs.resolve(def, "shard_map out_specs"))
+    }
+
+    /// Applies the mapped function in the trace in effect; `out_specs` gives a spec for each result, from the
+    /// structure and ranks of the results.
+    fn map_with(
+        &self,
+        flat: &Flat,
+        f: FlatFn<'_>,
+        in_specs: Vec<PartitionSpec>,
+        out_specs: &dyn Fn(&TreeDef, &[usize]) -> Result<Vec<PartitionSpec>>,
+    ) -> Result<Flat> {
+        let (mesh, manual) = self.resolve_mesh()?;
+        in_specs.iter().try_for_each(|spec| check_manual(spec, &manual, &mesh, "in_specs"))?;
+        let blocks = avals_of(flat)?
             .iter()
             .zip(&in_specs)
-            .zip(&paths)
-            .map(|((aval, spec), path)| check_in_spec(&self.mesh, spec, aval, path, self.check_vma))
+            .zip(flat.def.paths())
+            .map(|((aval, spec), path)| check_in_spec(&mesh, spec, aval, &path, self.check_vma))
             .collect::<Result<Vec<_>>>()?;
         let (Traced { program, captures }, out_def) =
-            ShardMap::bind_axes(&self.mesh, self.check_vma, || trace_flat(&flat.def, &blocks, f))?;
+            ShardMap::bind_axes(&mesh, &manual, self.check_vma, || trace_flat(&flat.def, &blocks, f))?;
+        let ranks: Vec<usize> = program.out_avals().iter().map(Aval::rank).collect();
+        let out_specs = out_specs(&out_def, &ranks)?;
+        out_specs.iter().try_for_each(|spec| check_manual(spec, &manual, &mesh, "out_specs"))?;
         let call = ShardMap {
-            mesh: self.mesh.clone(),
+            mesh,
+            manual,
             in_specs: std::iter::repeat_n(PartitionSpec::default(), captures.len()).chain(in_specs).collect(),
-            out_specs: out_specs.resolve(&out_def, "shard_map out_specs")?,
+            out_specs,
             checked: self.check_vma,
             body: program,
         };
@@ -110,14 +145,128 @@ impl<F, Args> ShardMapped<F, Args> {
     }
 }
 
+impl<F, Args> ShardMapped<F, Args> {
+    /// The mesh, and the axes that become manual.
+    fn resolve_mesh(&self) -> Result<(Mesh, Vec<AxisName>)> {
+        let outer = axis_env::manual();
+        let mesh = match (&self.mesh, &outer) {
+            (Some(mesh), Some((context, _))) if mesh != context => {
+                return Err(err!(Value, "The context mesh {context} should match the mesh passed to shard_map {mesh}")
+                    .help("inside a shard_map pass `None` for the mesh: the context mesh is used"));
+            }
+            (Some(mesh), _) => mesh.clone(),
+            (None, _) => get_mesh().ok_or_else(|| {
+                err!(Value, "The context mesh cannot be empty. Use `set_mesh(mesh)` to enter into a mesh context")
+                    .help("or pass a mesh to shard_map")
+            })?,
+        };
+        let taken = outer.map(|(_, names)| names).unwrap_or_default();
+        let manual: Vec<AxisName> = match &self.axis_names {
+            Some(names) => names.clone(),
+            None => mesh.axis_names().filter(|n| !taken.contains(*n)).collect(),
+        };
+        if let Some(bad) = manual.iter().find(|n| mesh.axis_size(**n).is_none()) {
+            bail!(
+                Value,
+                "shard_map axis_names {manual:?} must be a subset of the axes of the mesh {mesh}: {bad:?} is not one of them"
+            );
+        }
+        if let Some(bad) = manual.iter().find(|n| taken.contains(**n)) {
+            bail!(Value, "the axis {bad:?} is manual already: an enclosing shard_map or pmap maps over it");
+        }
+        if manual.is_empty() {
+            bail!(Value, "every axis of the mesh {mesh} is manual already: there is none left for this shard_map");
+        }
+        Ok((mesh, manual))
+    }
+}
+
+/// A spec may name manual axes alone.
+fn check_manual(spec: &PartitionSpec, manual: &[AxisName], mesh: &Mesh, what: &str) -> Result<()> {
+    NamedSharding::try_new(mesh, spec.clone())?;
+    match spec.all_axes().find(|n| !manual.contains(n)) {
+        None => Ok(()),
+        Some(name) => Err(err!(
+            Value,
+            "shard_map {what} {spec} refers to {name:?}, but a spec must refer to an axis marked as manual ({manual:?})"
+        )),
+    }
+}
+
+/// A function mapped over one axis of the context mesh; see [`smap`].
+pub struct Smapped<F, Args> {
+    inner: ShardMapped<F, Args>,
+    in_axes: Option<Axes>,
+    out_axes: Option<Axes>,
+    axis: AxisName,
+}
+
+/// Runs `f` over one axis of the context mesh, each device on its block: [`shard_map`] with axes instead of specs.
+///
+/// Blocks keep their rank. Nested, each maps over one axis of the mesh.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let _mesh = set_mesh(&make_mesh([("i", 8)])?)?;
+/// let f = smap(|x: Array| psum(x, "i"), "i").in_axes(0).out_axes(None);
+/// assert_eq!(f.call(arange(0..8))?.to_vec::<i32>()?, [28]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn smap<Args: Tree, F: Function<Args>>(f: F, axis_name: impl Into<AxisName>) -> Smapped<F, Args> {
+    let axis = axis_name.into();
+    Smapped { inner: shard_map(f, None).axis_names(axis), in_axes: None, out_axes: None, axis }
+}
+
+impl<F, Args> Smapped<F, Args> {
+    /// The dimension of each argument, or part of one, that is split; `None` gives it whole to every device.
+    pub fn in_axes(mut self, axes: impl IntoPrefix<Option<i32>>) -> Self {
+        self.in_axes = Some(axes.into_prefix());
+        self
+    }
+
+    /// The dimension along which results are joined; `None` for results that are equal on all devices.
+    pub fn out_axes(mut self, axes: impl IntoPrefix<Option<i32>>) -> Self {
+        self.out_axes = Some(axes.into_prefix());
+        self
+    }
+}
+
+impl<F: Function<Args>, Args: Tree> Function<Args> for Smapped<F, Args> {
+    type Output = F::Output;
+
+    fn apply(&self, args: Args) -> Result<F::Output> {
+        let missing = |what: &str| {
+            err!(
+                Type,
+                "smap needs {what}: the axis {:?} is an Auto axis, whose arguments have no sharding in their types",
+                self.axis
+            )
+            .help(format!("call `.{what}(…)` on it"))
+        };
+        let in_axes = self.in_axes.as_ref().ok_or_else(|| missing("in_axes"))?;
+        let out_axes = self.out_axes.as_ref().ok_or_else(|| missing("out_axes"))?;
+        let spec = |axis: Option<i32>, rank: usize, what: &str| -> Result<PartitionSpec> {
+            let Some(axis) = axis else { return Ok(PartitionSpec::default()) };
+            let d = normalize_axis(axis as isize, rank).map_err(|e| e.context(format!("smap {what}")))?;
+            Ok(PartitionSpec::default().insert(d, &[self.axis]))
+        };
+        let specs = |axes: &Axes, def: &TreeDef, ranks: &[usize], what: &str| -> Result<Vec<PartitionSpec>> {
+            let resolved = axes.resolve(def, &format!("smap {what}"))?;
+            resolved.into_iter().zip(ranks).map(|(a, &rank)| spec(a, rank, what)).collect()
+        };
+        let flat = Flat::of(&args);
+        let f = flat_fn(&self.inner.f);
+        let in_specs = |flat: &Flat| {
+            specs(in_axes, &flat.def, &flat.leaves.iter().map(|l| l.ndim()).collect::<Vec<_>>(), "in_axes")
+        };
+        let out_specs = |def: &TreeDef, ranks: &[usize]| specs(out_axes, def, ranks, "out_axes");
+        staged::run("smap", &flat, &|flat| self.inner.map_with(flat, &f, in_specs(flat)?, &out_specs))?.build()
+    }
+}
+
 /// The block of an argument, or what is wrong with its spec.
-fn check_in_spec(
-    mesh: &Mesh,
-    spec: &PartitionSpec,
-    aval: &crate::program::Aval,
-    path: &str,
-    checked: bool,
-) -> Result<crate::program::Aval> {
+fn check_in_spec(mesh: &Mesh, spec: &PartitionSpec, aval: &Aval, path: &str, checked: bool) -> Result<Aval> {
     if spec.len() > aval.rank() {
         return Err(err!(
             Value,
@@ -146,7 +295,9 @@ impl ShardMap {
     fn check_outputs(&self, paths: &[String]) -> Result<()> {
         let mut bad = Vec::new();
         for ((block, spec), path) in self.body.out_avals().iter().zip(&self.out_specs).zip(paths) {
-            let extra = block.vma.minus(&spec.all_axes().collect());
+            let own: AxisSet = self.axes().collect();
+            let named: AxisSet = spec.all_axes().collect();
+            let extra: AxisSet = block.vma.iter().filter(|n| own.contains(*n) && !named.contains(*n)).collect();
             if !extra.is_empty() {
                 bad.push(format!("  * output{path} of type {block} has the spec {spec}, but may vary over {extra}"));
             }
