@@ -82,6 +82,13 @@ impl IntoPrefix<PartitionSpec> for PartitionSpec {
     }
 }
 
+/// `None` stands for a value that is not split: a static one, or one that every device gets whole.
+impl IntoPrefix<PartitionSpec> for Option<PartitionSpec> {
+    fn into_prefix(self) -> Specs {
+        Prefix::Leaf(self.unwrap_or_default())
+    }
+}
+
 impl<T, A: IntoPrefix<T>> IntoPrefix<T> for Vec<A> {
     fn into_prefix(self) -> Prefix<T> {
         Prefix::Node(self.into_iter().map(IntoPrefix::into_prefix).collect())

@@ -186,3 +186,16 @@ fn groups_and_permutations() -> Result<()> {
     assert_eq!(swapped.to_vec::<i32>()?, arange(0..64).reshape([8, 8]).t().to_vec::<i32>()?);
     Ok(())
 }
+
+/// SPEC 10
+#[test]
+fn one_device_runs_collectives() -> Result<()> {
+    setup();
+    let f = pmap(|x: Array| {
+        let all = all_gather(psum(&x + axis_index("i"), "i"), "i", 0);
+        psum_scatter(all, "i", 0) + ppermute(pmax(x, "i"), "i", [(0, 0)])
+    })
+    .axis_name("i");
+    assert_eq!(f.call(array([[1, 2]]))?.to_vec::<i32>()?, [2, 4]);
+    Ok(())
+}

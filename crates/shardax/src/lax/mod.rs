@@ -49,7 +49,7 @@ pub(crate) fn reduce_sum(x: &Array, axes: &[usize]) -> Array {
 
 /// Elements `start..limit` along one dimension.
 #[track_caller]
-pub(crate) fn slice_in_dim(x: &Array, start: usize, limit: usize, dim: usize) -> Array {
+pub fn slice_in_dim(x: &Array, start: usize, limit: usize, dim: usize) -> Array {
     let mut s: SmallVec<[usize; 4]> = SmallVec::from_elem(0, x.ndim());
     let mut l: SmallVec<[usize; 4]> = x.shape().into();
     if dim < x.ndim() {

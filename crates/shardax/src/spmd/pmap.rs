@@ -78,6 +78,11 @@ pub fn pmap<Args: Tree, F: Function<Args>>(f: F) -> Pmap<F, Args> {
 }
 
 impl<F, Args> Pmap<F, Args> {
+    /// The function that is mapped.
+    pub fn wrapped(&self) -> &F {
+        &self.f
+    }
+
     fn with(mut self, set: impl FnOnce(&mut Options)) -> Self {
         set(&mut self.options);
         self.cache = OnceLock::new();

@@ -95,6 +95,10 @@ impl ShardMap {
     }
 
     fn lower_call(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        if self.mesh.size() == 1 {
+            // One device's block is the whole, and the compiler partitions nothing.
+            return self.in_manual(cx, |cx| cx.program(&self.body, args));
+        }
         let name = cx.mesh_name(&self.mesh);
         let specs = |specs: &[PartitionSpec], avals: &[Aval]| {
             let all: Vec<String> = specs
@@ -116,10 +120,17 @@ impl ShardMap {
             specs(&self.out_specs, outs)
         );
         let blocks: Vec<Aval> = self.body.in_avals().cloned().collect();
+        let region = self
+            .in_manual(cx, |cx| cx.region_returning("sdy.return", &blocks, |cx, args| cx.program(&self.body, args)))?;
+        Ok(cx.op_with("sdy.manual_computation", args, &attrs, vec![region], outs))
+    }
+
+    /// Writes text in which the axes are manual.
+    fn in_manual<R>(&self, cx: &mut Lowering, f: impl FnOnce(&mut Lowering) -> R) -> R {
         let all = self.axes().chain(cx.manual_axes.iter().copied()).collect();
         let outer = (cx.manual_mesh.replace(self.mesh.clone()), std::mem::replace(&mut cx.manual_axes, all));
-        let region = cx.region_returning("sdy.return", &blocks, |cx, args| cx.program(&self.body, args));
+        let result = f(cx);
         (cx.manual_mesh, cx.manual_axes) = outer;
-        Ok(cx.op_with("sdy.manual_computation", args, &attrs, vec![region?], outs))
+        result
     }
 }

@@ -257,7 +257,9 @@ impl Primitive for ShardMap {
             }
         }
         let parts = self.mesh.axes_size(&spmd)?;
-        let inner = BatchAxis { size: axis.size / parts, ..axis.clone() };
+        // An axis of its own shadows the mapped one of the same name.
+        let name = axis.name.filter(|n| !self.manual.contains(n));
+        let inner = BatchAxis { size: axis.size / parts, name, ..axis.clone() };
         let force = vec![!spmd.is_empty(); self.out_specs.len()];
         let (Traced { program, captures }, batched) =
             self.in_body(|| batching::batch_program(&self.body, &inner, dims, &force))?;
