@@ -31,10 +31,12 @@ pub mod error;
 pub mod function;
 pub mod lax;
 pub mod lower;
+pub mod nn;
 pub mod numpy;
 pub mod prefix;
 pub mod primitive;
 pub mod program;
+pub mod random;
 pub mod runtime;
 pub mod shape;
 pub mod sharding;
@@ -42,7 +44,10 @@ mod spmd;
 mod transform;
 pub mod tree;
 
-pub use array::{Array, array, block_until_ready, device_get, device_put};
+pub use array::{
+    Array, At, Ellipsis, IndexItem, IntoIndex, IntoIndexItem, NewAxis, Slice, array, block_until_ready, device_get,
+    device_put,
+};
 pub use control_flow::{
     ScanOptions, associative_scan, cond, custom_jvp, custom_vjp, fori_loop, scan, scan_n, switch, while_loop,
 };
@@ -63,7 +68,9 @@ pub use shardax_macros::{Module, Tree};
 
 /// What a program needs: `use shardax::prelude::*;`
 pub mod prelude {
-    pub use crate::array::{Array, Operand, array, block_until_ready, device_get, device_put};
+    pub use crate::array::{
+        Array, Ellipsis, NewAxis, Operand, Slice, array, block_until_ready, device_get, device_put,
+    };
     pub use crate::control_flow::{
         ScanOptions, associative_scan, cond, custom_jvp, custom_vjp, fori_loop, scan, scan_n, switch, while_loop,
     };
@@ -82,6 +89,6 @@ pub mod prelude {
         Arg, grad, hessian, jacfwd, jacrev, jit, jvp, linearize, stop_gradient, value_and_grad, vjp, vmap,
     };
     pub use crate::tree::{self, Static, Tree};
-    pub use crate::{P, config};
+    pub use crate::{P, config, lax, random, s};
     pub use shardax_macros::{Module, Tree};
 }

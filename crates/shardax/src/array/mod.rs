@@ -1,7 +1,9 @@
 //! `Array`: one logical array, concrete on any number of devices, or traced. User code cannot tell and need not.
 
+mod at;
 pub(crate) mod host;
-
+mod index;
+mod index_plan;
 mod operators;
 mod print;
 mod shards;
@@ -11,8 +13,9 @@ use std::sync::{Arc, OnceLock};
 use shardax_pjrt as pjrt;
 use smallvec::SmallVec;
 
+pub use at::At;
 pub use host::{IntoHostArray, array};
-
+pub use index::{Ellipsis, IndexItem, IntoIndex, IntoIndexItem, NewAxis, Rows, Slice};
 pub use operators::Operand;
 pub use shards::{Shard, block_until_ready, device_get, device_put};
 
@@ -119,7 +122,7 @@ impl Array {
     /// The result, or an array that carries the error, made at the caller's line.
     #[track_caller]
     pub(crate) fn from_result(result: Result<Array>, like: &Array) -> Self {
-        let location = std::panic::Location::caller();
+        let location = crate::program::trace::source(std::panic::Location::caller());
         result.unwrap_or_else(|e| {
             let e = e.at(location);
             crate::program::trace::record_error(&e);

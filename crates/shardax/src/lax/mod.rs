@@ -1,6 +1,10 @@
 //! The layer below `numpy`: operations close to the primitives, on arrays of one dtype and fitting shapes.
 
+mod indexing;
+
 use smallvec::SmallVec;
+
+pub use indexing::*;
 
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
@@ -132,20 +136,4 @@ pub(crate) fn polygamma(n: i32, x: &Array) -> Array {
     }
     let order = crate::numpy::full(x.shape(), Scalar::Int(n as i128), x.dtype());
     crate::primitive::binary::POLYGAMMA.apply(&order, x)
-}
-
-/// The cumulative product along a dimension.
-#[track_caller]
-pub(crate) fn cumprod(x: &Array, dim: usize, reverse: bool) -> Array {
-    let n = x.shape()[dim];
-    let mut x = if reverse { rev(x, &[dim]) } else { x.clone() };
-    let mut step = 1;
-    while step < n {
-        let mut head = x.shape_owned();
-        head[dim] = step;
-        let ones = crate::numpy::full(&head, Scalar::Int(1), x.dtype());
-        x = &x * concatenate(&[ones, slice_in_dim(&x, 0, n - step, dim)], dim);
-        step *= 2;
-    }
-    if reverse { rev(&x, &[dim]) } else { x }
 }

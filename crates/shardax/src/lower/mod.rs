@@ -3,6 +3,7 @@
 //! Operations are written in MLIR's generic form, which is the same for all of them.
 
 mod attr;
+mod expand;
 pub(crate) mod module;
 
 use std::fmt::Write as _;

@@ -2,12 +2,14 @@
 
 mod creation;
 mod elementwise;
+mod indexing;
 mod linalg;
 mod reductions;
 mod shapes;
 
 pub use creation::*;
 pub use elementwise::*;
+pub use indexing::*;
 pub use linalg::*;
 pub use reductions::*;
 pub use shapes::*;

@@ -5,16 +5,25 @@
 //! it has. Rules are ordinary shardax code on [`Array`]s, so they nest and differentiate like a user's.
 
 pub(crate) mod binary;
+pub(crate) mod bitcast;
 pub(crate) mod call;
+pub(crate) mod composite;
 pub(crate) mod cond;
+pub(crate) mod cumulative;
 pub(crate) mod custom_jvp;
 pub(crate) mod custom_vjp;
 pub(crate) mod dot;
+pub(crate) mod dynamic_slice;
 pub(crate) mod elementwise;
+pub(crate) mod gather;
 pub(crate) mod held;
 pub(crate) mod reduce;
 pub(crate) mod scan;
+pub(crate) mod scatter;
 pub(crate) mod shape_ops;
+pub(crate) mod sort;
+pub(crate) mod threefry;
+pub(crate) mod top_k;
 pub(crate) mod unary;
 pub(crate) mod while_loop;
 

@@ -14,7 +14,7 @@ use crate::transform::batching::move_batch;
 
 type Ints = SmallVec<[usize; 4]>;
 
-fn list(values: &[usize]) -> String {
+pub(super) fn list(values: &[usize]) -> String {
     let inner: Vec<_> = values.iter().map(|v| v.to_string()).collect();
     format!("({}{})", inner.join(","), if values.len() == 1 { "," } else { "" })
 }

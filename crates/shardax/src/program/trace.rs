@@ -143,6 +143,22 @@ pub(crate) fn with_source<R>(source: &'static Location<'static>, f: impl FnOnce(
     f()
 }
 
+/// The line that equations are attributed to: the one in effect, or `location`.
+pub(crate) fn source(location: &'static Location<'static>) -> &'static Location<'static> {
+    SOURCE.get().unwrap_or(location)
+}
+
+/// Runs `f` with the equations it makes attributed to the caller's line, or to the one in effect.
+#[track_caller]
+pub(crate) fn at_caller<R>(f: impl FnOnce() -> R) -> R {
+    with_source(source(Location::caller()), f)
+}
+
+/// Whether an operation on `args` runs at once, rather than being recorded.
+pub(crate) fn runs_now(args: &[Array]) -> bool {
+    !args.iter().any(Array::is_traced) && STACK.with_borrow(|stack| stack.iter().all(|frame| frame.linear))
+}
+
 /// Traces `f` on inputs of these types into a program.
 pub(crate) fn trace(avals: &[Aval], f: impl FnOnce(&[Array]) -> Result<Vec<Array>>) -> Result<Traced> {
     trace_in(Frame::new(false), avals, f)
@@ -202,7 +218,7 @@ pub(crate) fn first(mut outputs: Outputs) -> Array {
 }
 
 pub(crate) fn bind_at(primitive: Arc<dyn Primitive>, args: &[Array], location: &'static Location<'static>) -> Outputs {
-    let location = SOURCE.get().unwrap_or(location);
+    let location = source(location);
     let count = primitive.output_count();
     match try_bind(primitive, args, location) {
         Ok(outputs) => outputs,

@@ -1,0 +1,590 @@
+//! Turning an index into primitives: slices for constants, gathers and scatters for integer arrays.
+//!
+//! In a trace numbers and ranges are constants of the program. Outside of one, on a single device, where a block begins
+//! is an operand, so that a loop over batches or rows compiles once.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::index::{IndexItem, Strided};
+use super::{Array, Repr};
+use crate::dtype::{DType, Scalar};
+use crate::error::{Result, bail, err};
+use crate::lax;
+use crate::numpy::promote_args_of;
+use crate::primitive::binary::{ADD, Compare, MAX, MIN, MUL, Select};
+use crate::primitive::composite::composite1;
+use crate::primitive::dynamic_slice::{DynamicSlice, DynamicUpdateSlice};
+use crate::primitive::gather::{Gather, GatherDimensionNumbers, GatherScatterMode};
+use crate::primitive::scatter::{Scatter, ScatterDimensionNumbers, ScatterKind};
+use crate::program::trace::{bind1, runs_now};
+use crate::shape::{Shape, broadcast_shapes};
+use crate::sharding::Sharding;
+
+/// What the caller says about the places of integer arrays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Options {
+    pub mode: Option<GatherScatterMode>,
+    pub fill: Option<Scalar>,
+    pub unique: bool,
+    pub sorted: bool,
+}
+
+/// What an entry of an index does, with ellipses written out. Entries stand in the order of the axes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Entry {
+    Part {
+        axis: usize,
+        part: Strided,
+    },
+    New,
+    Fixed {
+        axis: usize,
+        at: usize,
+    },
+    /// The places are the next of the index's arrays.
+    Places {
+        axis: usize,
+    },
+}
+
+/// An index into arrays of one shape, without the values of its integer arrays.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Plan {
+    entries: Vec<Entry>,
+    /// The shape that the integer arrays broadcast to.
+    block: Shape,
+    /// Where among the entries the dimensions of the block go, when there is one.
+    block_at: usize,
+}
+
+fn entries(shape: &[usize], items: &[IndexItem]) -> Result<(Vec<Entry>, Vec<Array>)> {
+    let rank = shape.len();
+    let taken = items.iter().filter(|i| !matches!(i, IndexItem::NewAxis | IndexItem::Ellipsis)).count();
+    if taken > rank {
+        return Err(err!(
+            Index,
+            "too many indices for array: array is {rank}-dimensional, but {taken} were indexed (shape {shape:?})"
+        )
+        .help("an index has at most one entry for each dimension, besides NewAxis and Ellipsis"));
+    }
+    if items.iter().filter(|i| matches!(i, IndexItem::Ellipsis)).count() > 1 {
+        bail!(Index, "an index can only have a single Ellipsis");
+    }
+    let full = |axis: usize| Entry::Part { axis, part: Strided { start: 0, len: shape[axis], step: 1 } };
+    let mut out = Vec::with_capacity(rank);
+    let mut places = Vec::new();
+    let mut axis = 0;
+    for item in items {
+        match item {
+            IndexItem::NewAxis => out.push(Entry::New),
+            IndexItem::Ellipsis => {
+                let end = axis + rank - taken;
+                out.extend((axis..end).map(full));
+                axis = end;
+            }
+            IndexItem::At(i) => {
+                let n = shape[axis];
+                let at = if *i < 0 { i.saturating_add(n as i64) } else { *i };
+                if !(0..n as i64).contains(&at) {
+                    return Err(err!(Index, "index {i} is out of bounds for axis {axis} with size {n}").help(
+                        match n {
+                            0 => format!("the axis is empty (shape {shape:?})"),
+                            _ => format!("indices of this axis run from -{n} to {}", n - 1),
+                        },
+                    ));
+                }
+                out.push(Entry::Fixed { axis, at: at as usize });
+                axis += 1;
+            }
+            IndexItem::Slice(slice) => {
+                let part = slice.resolve(shape[axis]).ok_or_else(|| {
+                    err!(Value, "slice step cannot be zero (axis {axis} of an array of shape {shape:?})")
+                })?;
+                out.push(Entry::Part { axis, part });
+                axis += 1;
+            }
+            IndexItem::Array(a) => {
+                check_places(a)?;
+                out.push(Entry::Places { axis });
+                places.push(a.clone());
+                axis += 1;
+            }
+        }
+    }
+    out.extend((axis..rank).map(full));
+    Ok((out, places))
+}
+
+fn check_places(a: &Array) -> Result<()> {
+    a.check()?;
+    if a.dtype() == DType::Bool {
+        return Err(err!(
+            Index,
+            "Array boolean indices must be concrete: a mask ({}) cannot index, because the shape of the result would depend on its values",
+            a.type_name()
+        )
+        .help("use `where_(mask, x, other)` to choose elements, or read the mask and index with the numbers of its true places"));
+    }
+    if !a.dtype().is_integer() {
+        return Err(err!(Type, "Indexer must have integer or boolean type, got indexer with type {}", a.type_name())
+            .help("convert it with `astype(DType::I32)`"));
+    }
+    Ok(())
+}
+
+/// Places with negative ones counted from the end of a dimension of size `n`.
+fn from_front(places: &Array, n: usize) -> Array {
+    let wide = matches!(places.dtype(), DType::U32 | DType::U64 | DType::I64) || n > i32::MAX as usize;
+    let dtype = if wide { DType::I64 } else { DType::I32 };
+    let unsigned = !places.dtype().is_signed();
+    let places = places.astype(dtype);
+    if unsigned {
+        return places;
+    }
+    let number = |v: usize| Array::literal(Scalar::Int(v as i128), dtype, false);
+    let negative = Compare::Lt.apply(&places, &number(0));
+    Select.apply(&negative, &places, &ADD.apply(&places, &number(n)))
+}
+
+impl Plan {
+    /// The plan of an index, and its integer arrays.
+    fn new(x: &Array, items: &[IndexItem]) -> Result<(Plan, Vec<Array>)> {
+        x.check()?;
+        let (entries, places) = entries(x.shape(), items)?;
+        let shapes: Vec<&[usize]> = places.iter().map(|p| p.shape()).collect();
+        let Some(block) = broadcast_shapes(&shapes) else {
+            let types: Vec<String> = places.iter().map(|p| p.type_name()).collect();
+            return Err(err!(
+                Index,
+                "shape mismatch: indexing arrays could not be broadcast together with shapes {}",
+                types.join(" and ")
+            ));
+        };
+        // Numbers count as arrays when there are arrays.
+        let advanced: Vec<usize> = (0..entries.len())
+            .filter(|&i| !places.is_empty() && matches!(entries[i], Entry::Fixed { .. } | Entry::Places { .. }))
+            .collect();
+        let together = advanced.windows(2).all(|w| w[1] == w[0] + 1);
+        let block_at = if together { advanced.first().copied().unwrap_or(0) } else { 0 };
+        Ok((Plan { entries, block, block_at }, places))
+    }
+
+    fn has_places(&self) -> bool {
+        self.entries.iter().any(|e| matches!(e, Entry::Places { .. }))
+    }
+
+    /// The block that holds all that numbers and plain ranges name: where it begins, and its sizes.
+    fn bounds(&self, shape: &[usize]) -> (Vec<usize>, Vec<usize>) {
+        let mut start = vec![0; shape.len()];
+        let mut sizes = shape.to_vec();
+        for entry in &self.entries {
+            match *entry {
+                Entry::Part { axis, part } if part.step == 1 => (start[axis], sizes[axis]) = (part.start, part.len),
+                Entry::Fixed { axis, at } => (start[axis], sizes[axis]) = (at, 1),
+                _ => {}
+            }
+        }
+        (start, sizes)
+    }
+
+    /// The same index into that block alone.
+    fn within_bounds(mut self) -> Self {
+        for entry in &mut self.entries {
+            match entry {
+                Entry::Part { part, .. } if part.step == 1 => part.start = 0,
+                Entry::Fixed { at, .. } => *at = 0,
+                _ => {}
+            }
+        }
+        self
+    }
+
+    /// The result's dimensions, built from each kept part and new axis, with the block in its place.
+    fn layout<T>(&self, block: impl Fn() -> Vec<T>, each: impl Fn(&Entry) -> Option<T>) -> Vec<T> {
+        let mut out = Vec::new();
+        for (i, entry) in self.entries.iter().enumerate() {
+            if i == self.block_at {
+                out.extend(block());
+            }
+            out.extend(each(entry));
+        }
+        if self.block_at >= self.entries.len() {
+            out.extend(block());
+        }
+        out
+    }
+
+    fn result_shape(&self) -> Vec<usize> {
+        self.layout(
+            || self.block.to_vec(),
+            |e| match e {
+                Entry::Part { part, .. } => Some(part.len),
+                Entry::New => Some(1),
+                _ => None,
+            },
+        )
+    }
+
+    /// Which dimensions of the result, new axes left out, are kept parts (the others are the block's).
+    fn kept_dims(&self) -> Vec<usize> {
+        let kept = self.layout(|| vec![false; self.block.len()], |e| matches!(e, Entry::Part { .. }).then_some(true));
+        (0..kept.len()).filter(|&i| kept[i]).collect()
+    }
+
+    /// An axis of size 0 has no places: nothing but an empty result can be made of it.
+    fn empty_axis(&self, shape: &[usize]) -> Option<usize> {
+        self.entries.iter().find_map(|e| match e {
+            Entry::Places { axis } if shape[*axis] == 0 => Some(*axis),
+            _ => None,
+        })
+    }
+
+    /// The places of each integer array, from 0 and of one dtype.
+    fn places(&self, shape: &[usize], raw: &[Array]) -> Vec<Array> {
+        let axes = self.entries.iter().filter_map(|e| match e {
+            Entry::Places { axis } => Some(*axis),
+            _ => None,
+        });
+        let mut places: Vec<Array> = axes.zip(raw).map(|(axis, p)| from_front(p, shape[axis])).collect();
+        if places.iter().any(|p| p.dtype() == DType::I64) {
+            places.iter_mut().for_each(|p| *p = p.astype(DType::I64));
+        }
+        places
+    }
+
+    /// `x` cut to the parts and numbers; axes of numbers are gone, those of places are whole.
+    fn cut(&self, x: &Array) -> Array {
+        let rank = x.ndim();
+        let mut start: SmallVec<[usize; 4]> = smallvec![0; rank];
+        let mut limit: SmallVec<[usize; 4]> = x.shape().into();
+        let mut strides: SmallVec<[usize; 4]> = smallvec![1; rank];
+        let mut backwards: SmallVec<[usize; 4]> = SmallVec::new();
+        let mut shape = Shape::new();
+        for entry in &self.entries {
+            match *entry {
+                Entry::Part { axis, part } => {
+                    let stride = part.step.unsigned_abs() as usize;
+                    let span = part.len.saturating_sub(1) * stride;
+                    start[axis] = if part.step < 0 { part.start - span } else { part.start };
+                    limit[axis] = if part.len == 0 { start[axis] } else { start[axis] + span + 1 };
+                    strides[axis] = stride;
+                    if part.step < 0 && part.len > 1 {
+                        backwards.push(axis);
+                    }
+                    shape.push(part.len);
+                }
+                Entry::Fixed { axis, at } => (start[axis], limit[axis]) = (at, at + 1),
+                Entry::Places { axis } => shape.push(x.shape()[axis]),
+                Entry::New => {}
+            }
+        }
+        let whole = start.iter().all(|s| *s == 0) && limit.as_slice() == x.shape() && strides.iter().all(|s| *s == 1);
+        let mut out = if whole { x.clone() } else { lax::slice(x, &start, &limit, Some(&strides)) };
+        if !backwards.is_empty() {
+            out = lax::rev(&out, &backwards);
+        }
+        if self.has_places() { lax::reshape(&out, &shape) } else { out }
+    }
+}
+
+/// A number of the dtype of `places`.
+fn number(v: i64, places: &[Array]) -> Array {
+    Array::literal(Scalar::Int(v as i128), places.first().map(|p| p.dtype()).unwrap_or(DType::I32), false)
+}
+
+/// Scalars for the axes that are cut to a block.
+fn cut_starts(shape: &[usize], start: &[usize], sizes: &[usize]) -> Vec<Array> {
+    let cut = (0..shape.len()).filter(|&d| sizes[d] < shape[d]);
+    cut.map(|d| Array::literal(Scalar::Int(start[d] as i128), DType::I32, false)).collect()
+}
+
+/// A start for every axis, from those of the axes that are cut; and what is left of the operands.
+fn starts_of<'a>(shape: &[usize], sizes: &[usize], args: &'a [Array]) -> (Vec<Array>, &'a [Array]) {
+    let mut given = args.iter();
+    let starts = (0..shape.len()).map(|d| match sizes[d] < shape[d] {
+        true => given.next().cloned().unwrap_or_else(|| number(0, &[])),
+        false => number(0, &[]),
+    });
+    (starts.collect(), given.as_slice())
+}
+
+/// Whether a block's place may be an operand: where it runs at once, and partitioning does not depend on it.
+fn is_movable(x: &Array, args: &[Array]) -> bool {
+    let single = matches!(&x.0, Repr::Concrete(c) if matches!(c.sharding, Sharding::Single(_)));
+    single && runs_now(args) && x.shape().iter().all(|d| *d <= i32::MAX as usize)
+}
+
+/// The part of `x` that an index names.
+pub(super) fn get(x: &Array, items: &[IndexItem], options: &Options) -> Result<Array> {
+    let (plan, places) = Plan::new(x, items)?;
+    let shape = plan.result_shape();
+    if let Some(axis) = plan.empty_axis(x.shape()) {
+        if plan.block.iter().all(|d| *d > 0) {
+            bail!(
+                Index,
+                "cannot index axis {axis} with size 0 of an array of shape {:?} with an integer array",
+                x.shape()
+            );
+        }
+        return Ok(crate::numpy::full(&shape, Scalar::Int(0), x.dtype()));
+    }
+    let unchanged =
+        |e: &Entry| matches!(e, Entry::Part { axis, part } if part.step == 1 && part.len == x.shape()[*axis]);
+    if plan.entries.iter().all(unchanged) {
+        return Ok(x.clone());
+    }
+    let mut args = vec![x.clone()];
+    args.extend(places);
+    if !is_movable(x, &args) {
+        return composite1("getitem", (plan, *options), &args, |(plan, options), args| {
+            plan.get(&args[0], &args[1..], options).map(|x| vec![x])
+        });
+    }
+    let (start, sizes) = plan.bounds(x.shape());
+    args.splice(1..1, cut_starts(x.shape(), &start, &sizes));
+    composite1("getitem_block", (plan.within_bounds(), sizes, *options), &args, |(plan, sizes, options), args| {
+        let (starts, places) = starts_of(args[0].shape(), sizes, &args[1..]);
+        plan.get(&read_block(&args[0], &starts, sizes), places, options).map(|x| vec![x])
+    })
+}
+
+/// The block of these sizes that begins at `starts`.
+fn read_block(x: &Array, starts: &[Array], sizes: &[usize]) -> Array {
+    if sizes == x.shape() {
+        return x.clone();
+    }
+    let operands: Vec<Array> = std::iter::once(x).chain(starts).cloned().collect();
+    bind1(DynamicSlice { sizes: sizes.into() }, &operands)
+}
+
+impl Plan {
+    /// The part of `x` that the index names with these arrays.
+    fn get(&self, x: &Array, raw: &[Array], options: &Options) -> Result<Array> {
+        let shape = self.result_shape();
+        let cut = self.cut(x);
+        if raw.is_empty() {
+            return Ok(lax::reshape(&cut, &shape));
+        }
+        let places = self.places(x.shape(), raw);
+        let mode = options.mode.unwrap_or(GatherScatterMode::Clip);
+        // The axes of `cut` in the order of the entries: kept parts, and places.
+        let indexed: Vec<bool> = self
+            .entries
+            .iter()
+            .filter_map(|e| match e {
+                Entry::Part { .. } => Some(false),
+                Entry::Places { .. } => Some(true),
+                _ => None,
+            })
+            .collect();
+        let axes: Vec<usize> = (0..indexed.len()).filter(|&d| indexed[d]).collect();
+        let sizes: Vec<usize> = cut.shape().iter().zip(&indexed).map(|(&n, &i)| if i { 1 } else { n }).collect();
+        let out = if self.block.is_empty() && mode != GatherScatterMode::FillOrDrop {
+            // One place: a block that begins there.
+            let mut given = places.iter();
+            let starts: Vec<Array> = indexed
+                .iter()
+                .map(|i| if *i { given.next().cloned() } else { None }.unwrap_or_else(|| number(0, &places)))
+                .collect();
+            read_block(&cut, &starts, &sizes)
+        } else {
+            let all: Vec<usize> = (0..self.block.len()).collect();
+            let columns: Vec<Array> = places.iter().map(|p| column(p, &self.block, &all)).collect();
+            let gather = Gather {
+                dims: GatherDimensionNumbers {
+                    offset_dims: self.kept_dims(),
+                    collapsed_slice_dims: axes.clone(),
+                    start_index_map: axes,
+                    ..GatherDimensionNumbers::default()
+                },
+                slice_sizes: sizes,
+                mode,
+                fill_value: options.fill,
+                unique_indices: options.unique,
+                indices_are_sorted: options.sorted,
+            };
+            gather.apply(&cut, &lax::concatenate(&columns, self.block.len()))
+        };
+        Ok(lax::reshape(&out, &shape))
+    }
+}
+
+/// Places as one column of a matrix of indices whose rows have shape `rows`; the places' last dimensions are `dims`.
+fn column(places: &Array, rows: &[usize], dims: &[usize]) -> Array {
+    let mut shape: Shape = rows.into();
+    shape.push(1);
+    let first = dims.len() - places.ndim();
+    places.broadcast_in_dim(&shape, &dims[first..])
+}
+
+/// `x` with `value` combined with what is at the place that an index names.
+pub(super) fn update(
+    x: &Array,
+    items: &[IndexItem],
+    kind: ScatterKind,
+    value: &Array,
+    options: &Options,
+) -> Result<Array> {
+    let (plan, places) = Plan::new(x, items)?;
+    let value = fit_value(x, value, &plan.result_shape())?;
+    let nothing = plan.block.contains(&0)
+        || plan.empty_axis(x.shape()).is_some()
+        || plan.entries.iter().any(|e| matches!(e, Entry::Part { part, .. } if part.len == 0));
+    if nothing {
+        return Ok(x.clone());
+    }
+    let mut args = vec![x.clone(), value];
+    args.extend(places);
+    let is_block =
+        args.len() == 2 && plan.entries.iter().all(|e| !matches!(e, Entry::Part { part, .. } if part.step != 1));
+    if !is_block {
+        return composite1("scatter", (plan, kind, *options), &args, |(plan, kind, options), args| {
+            let value = args[1].broadcast_to(plan.result_shape());
+            plan.scatter(&args[0], *kind, &value, &args[2..], options).map(|x| vec![x])
+        });
+    }
+    let (start, sizes) = plan.bounds(x.shape());
+    let starts = cut_starts(x.shape(), &start, &sizes);
+    if is_movable(x, &args) {
+        args.extend(starts);
+        return composite1("update_block", (plan.within_bounds(), kind, sizes), &args, |(plan, kind, sizes), args| {
+            let (starts, _) = starts_of(args[0].shape(), sizes, &args[2..]);
+            let value = args[1].broadcast_to(plan.result_shape());
+            Ok(vec![update_block(&args[0], &starts, sizes, *kind, &value)])
+        });
+    }
+    composite1("update_block_at", (plan, kind, start, sizes), &args, |(plan, kind, start, sizes), args| {
+        let shape = args[0].shape();
+        let literals = cut_starts(shape, start, sizes);
+        let value = args[1].broadcast_to(plan.result_shape());
+        Ok(vec![update_block(&args[0], &starts_of(shape, sizes, &literals).0, sizes, *kind, &value)])
+    })
+}
+
+/// The value in the array's dtype; it broadcasts to the place's shape.
+fn fit_value(x: &Array, value: &Array, shape: &[usize]) -> Result<Array> {
+    let promoted = promote_args_of("scatter", &[x, value])?;
+    if promoted[0].dtype() != x.dtype() {
+        return Err(err!(
+            Type,
+            "scatter inputs have incompatible types: cannot safely cast value from dtype {} to the array's dtype {}",
+            value.type_name(),
+            x.dtype()
+        )
+        .help(format!(
+            "convert the value with `astype(DType::{:?})`, or the array to a wider dtype first",
+            x.dtype()
+        )));
+    }
+    let fits = value.ndim() <= shape.len()
+        && value.shape().iter().zip(&shape[shape.len() - value.ndim()..]).all(|(&n, &m)| n == m || n == 1);
+    if !fits {
+        return Err(err!(
+            Value,
+            "Incompatible shapes for broadcasting: an update of shape {:?} for a place of shape {shape:?}",
+            value.shape()
+        )
+        .help("an update broadcasts to the shape that `x.get(index)` has"));
+    }
+    Ok(crate::numpy::convert(&promoted[1], x.dtype(), false))
+}
+
+/// An update of one block: needs no scatter.
+fn update_block(x: &Array, starts: &[Array], sizes: &[usize], kind: ScatterKind, value: &Array) -> Array {
+    let value = lax::reshape(value, sizes);
+    let here = || read_block(x, starts, sizes);
+    let block = match kind {
+        ScatterKind::Set => value,
+        ScatterKind::Add => ADD.apply(&here(), &value),
+        ScatterKind::Mul => MUL.apply(&here(), &value),
+        ScatterKind::Min => MIN.apply(&here(), &value),
+        ScatterKind::Max => MAX.apply(&here(), &value),
+    };
+    if sizes == x.shape() {
+        return block;
+    }
+    let operands: Vec<Array> = [x, &block].into_iter().chain(starts).cloned().collect();
+    bind1(DynamicUpdateSlice, &operands)
+}
+
+/// A dimension of an update, new axes left out.
+#[derive(Clone, Copy)]
+enum UpdateDim {
+    /// One of the block's dimensions, of this size.
+    Block(usize),
+    /// Along a block of the operand.
+    Window(usize),
+    /// Every so many elements of an axis: each has its own position.
+    Strided(Strided),
+}
+
+impl Plan {
+    fn scatter(&self, x: &Array, kind: ScatterKind, value: &Array, raw: &[Array], options: &Options) -> Result<Array> {
+        let numbers = self.places(x.shape(), raw);
+        let dims: Vec<UpdateDim> = self.layout(
+            || self.block.iter().map(|&n| UpdateDim::Block(n)).collect(),
+            |e| match e {
+                Entry::Part { part, .. } if part.step == 1 => Some(UpdateDim::Window(part.len)),
+                Entry::Part { part, .. } => Some(UpdateDim::Strided(*part)),
+                _ => None,
+            },
+        );
+        let shape: Vec<usize> = dims
+            .iter()
+            .map(|d| match *d {
+                UpdateDim::Block(n) | UpdateDim::Window(n) => n,
+                UpdateDim::Strided(part) => part.len,
+            })
+            .collect();
+        // The rows of the index matrix run over all dimensions but windows.
+        let is_window = |d: &UpdateDim| matches!(d, UpdateDim::Window(_));
+        let rows: Vec<usize> = (0..dims.len()).filter(|&i| !is_window(&dims[i])).map(|i| shape[i]).collect();
+        let mut row_dims = dims.iter().filter(|d| !is_window(d)).enumerate();
+        let block_dims: Vec<usize> =
+            row_dims.clone().filter(|(_, d)| matches!(d, UpdateDim::Block(_))).map(|(i, _)| i).collect();
+        let mut strided_dims = row_dims.by_ref().filter(|(_, d)| matches!(d, UpdateDim::Strided(_))).map(|(i, _)| i);
+
+        let mut places = numbers.iter();
+        let mut columns = Vec::new();
+        let mut mapped = Vec::new();
+        let mut inserted = Vec::new();
+        for entry in &self.entries {
+            let (axis, component, at) = match *entry {
+                Entry::New => continue,
+                Entry::Part { axis, part } if part.step == 1 && part.len == x.shape()[axis] => continue,
+                Entry::Part { axis, part } if part.step == 1 => {
+                    mapped.push(axis);
+                    columns.push(column(&number(part.start as i64, &numbers), &rows, &[]));
+                    continue;
+                }
+                Entry::Part { axis, part } => {
+                    let i = lax::iota(number(0, &numbers).dtype(), &[part.len], 0);
+                    let at = strided_dims.next().into_iter().collect::<Vec<_>>();
+                    (axis, i * number(part.step, &numbers) + number(part.start as i64, &numbers), at)
+                }
+                Entry::Fixed { axis, at } => (axis, number(at as i64, &numbers), Vec::new()),
+                Entry::Places { axis } => {
+                    let Some(p) = places.next() else { bail!(Runtime, "an index lost its places") };
+                    (axis, p.clone(), block_dims.clone())
+                }
+            };
+            mapped.push(axis);
+            inserted.push(axis);
+            columns.push(column(&component, &rows, &at));
+        }
+        let scatter = Scatter {
+            kind,
+            dims: ScatterDimensionNumbers {
+                update_window_dims: (0..dims.len()).filter(|&i| is_window(&dims[i])).collect(),
+                inserted_window_dims: inserted,
+                scatter_dims_to_operand_dims: mapped,
+                ..ScatterDimensionNumbers::default()
+            },
+            mode: options.mode.unwrap_or(GatherScatterMode::FillOrDrop),
+            unique_indices: options.unique || raw.is_empty(),
+            indices_are_sorted: options.sorted,
+        };
+        let indices = lax::concatenate(&columns, rows.len());
+        Ok(scatter.apply(x, &indices, &lax::reshape(value, &shape)))
+    }
+}

@@ -1,0 +1,227 @@
+//! Blocks at computed positions, gathers and scatters, sorting and cumulative reductions.
+
+use crate::array::{Array, Operand};
+use crate::dtype::{DType, Scalar};
+use crate::error::{Result, bail, err};
+use crate::primitive::cumulative::{Cumulative, CumulativeKind};
+use crate::primitive::dynamic_slice::{DynamicSlice, DynamicUpdateSlice};
+use crate::primitive::gather::Gather;
+use crate::primitive::scatter::Scatter;
+use crate::primitive::sort::Sort;
+use crate::primitive::top_k::TopK;
+use crate::program::trace::bind1;
+use crate::shape::normalize_axis;
+
+pub use crate::primitive::gather::{GatherDimensionNumbers, GatherScatterMode};
+pub use crate::primitive::scatter::{ScatterDimensionNumbers, ScatterKind};
+
+/// Start indices as scalars of one integer dtype; negative ones count from the end of their dimension.
+#[track_caller]
+fn starts(name: &str, x: &Array, starts: &[Array]) -> Result<Vec<Array>> {
+    if starts.len() != x.ndim() {
+        bail!(Type, "{name} of {} needs a start index for each dimension, got {}", x.type_name(), starts.len());
+    }
+    starts.iter().zip(x.shape()).map(|(s, &n)| start(name, s, n)).collect()
+}
+
+/// One start index in a dimension of size `n`.
+#[track_caller]
+fn start(name: &str, start: &Array, n: usize) -> Result<Array> {
+    start.check()?;
+    if start.ndim() != 0 || !start.dtype().is_integer() {
+        return Err(err!(Type, "{name} start indices must be integer scalars, got {}", start.type_name())
+            .help("give one scalar for each dimension"));
+    }
+    if let crate::array::Repr::Literal(l) = &start.0 {
+        let v = l.value.to_i128();
+        let v = if v < 0 { v + n as i128 } else { v };
+        return Ok(Array::literal(Scalar::Int(v.clamp(0, i32::MAX as i128)), DType::I32, false));
+    }
+    let signed = start.dtype().is_signed();
+    let start = start.astype(DType::I32);
+    Ok(if signed { crate::numpy::where_(start.less(0), &start + n, &start).astype(DType::I32) } else { start })
+}
+
+/// The block of `sizes` that begins at `start_indices`, one integer scalar a dimension. Negative indices count from the
+/// end; indices are then clamped so that the block lies inside `x`.
+///
+/// Fails where a block is larger than `x`, or the number of indices is not the rank.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = arange(0..5);
+/// assert_eq!(lax::dynamic_slice(&x, &[array(1)], &[3]).to_vec::<i32>()?, [1, 2, 3]);
+/// assert_eq!(lax::dynamic_slice(&x, &[array(9)], &[3]).to_vec::<i32>()?, [2, 3, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn dynamic_slice(x: &Array, start_indices: &[Array], sizes: &[usize]) -> Array {
+    let made = x.check().and_then(|()| starts("dynamic_slice", x, start_indices));
+    match made {
+        Ok(starts) => {
+            let args: Vec<Array> = std::iter::once(x.clone()).chain(starts).collect();
+            bind1(DynamicSlice { sizes: sizes.into() }, &args)
+        }
+        Err(e) => Array::from_result(Err(e), x),
+    }
+}
+
+/// `x` with `update` written at `start_indices`, as in [`dynamic_slice`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = lax::dynamic_update_slice(&zeros([4]), &ones([2]), &[array(1)]);
+/// assert_eq!(x.to_vec::<f32>()?, [0.0, 1.0, 1.0, 0.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn dynamic_update_slice(x: &Array, update: &Array, start_indices: &[Array]) -> Array {
+    let made = x.check().and_then(|()| starts("dynamic_update_slice", x, start_indices));
+    match made {
+        Ok(starts) => {
+            let args: Vec<Array> = [x.clone(), update.clone()].into_iter().chain(starts).collect();
+            bind1(DynamicUpdateSlice, &args)
+        }
+        Err(e) => Array::from_result(Err(e), x),
+    }
+}
+
+/// Start indices of 0 but along `axis`.
+#[track_caller]
+fn along(x: &Array, start_index: &Array, axis: i32) -> Result<(usize, Vec<Array>)> {
+    x.check()?;
+    let axis = normalize_axis(axis as isize, x.ndim())?;
+    let zero = Array::literal(Scalar::Int(0), DType::I32, false);
+    let mut starts = vec![zero; x.ndim()];
+    starts[axis] = start_index.clone();
+    Ok((axis, starts))
+}
+
+/// [`dynamic_slice`] along one axis: `size` entries from `start_index` on.
+#[track_caller]
+pub fn dynamic_slice_in_dim(x: &Array, start_index: impl Operand, size: usize, axis: i32) -> Array {
+    match along(x, &start_index.into_array(), axis) {
+        Ok((axis, starts)) => {
+            let mut sizes = x.shape().to_vec();
+            sizes[axis] = size;
+            dynamic_slice(x, &starts, &sizes)
+        }
+        Err(e) => Array::from_result(Err(e), x),
+    }
+}
+
+/// The entry at `index` of `axis`, which goes away.
+#[track_caller]
+pub fn dynamic_index_in_dim(x: &Array, index: impl Operand, axis: i32) -> Array {
+    dynamic_slice_in_dim(x, index, 1, axis).squeeze(axis)
+}
+
+/// [`dynamic_update_slice`] along one axis.
+#[track_caller]
+pub fn dynamic_update_slice_in_dim(x: &Array, update: &Array, start_index: impl Operand, axis: i32) -> Array {
+    match along(x, &start_index.into_array(), axis) {
+        Ok((_, starts)) => dynamic_update_slice(x, update, &starts),
+        Err(e) => Array::from_result(Err(e), x),
+    }
+}
+
+/// `x` with the entry at `index` of `axis` replaced by `update`, which has one dimension less.
+#[track_caller]
+pub fn dynamic_update_index_in_dim(x: &Array, update: &Array, index: impl Operand, axis: i32) -> Array {
+    dynamic_update_slice_in_dim(x, &update.expand_dims(axis), index, axis)
+}
+
+/// XLA's gather: a block of `slice_sizes` for each position in `indices` (along its last dimension).
+///
+/// Out of bounds, [`GatherScatterMode::FillOrDrop`] reads NaN, or the lowest signed or highest unsigned integer.
+#[track_caller]
+pub fn gather(
+    x: &Array,
+    indices: &Array,
+    dimension_numbers: GatherDimensionNumbers,
+    slice_sizes: &[usize],
+    mode: GatherScatterMode,
+) -> Array {
+    Gather {
+        dims: dimension_numbers,
+        slice_sizes: slice_sizes.to_vec(),
+        mode,
+        fill_value: None,
+        unique_indices: false,
+        indices_are_sorted: false,
+    }
+    .apply(x, indices)
+}
+
+/// XLA's scatter: `x` with a block of `updates` combined in for each position in `indices` (along its last dimension).
+#[track_caller]
+pub fn scatter(
+    kind: ScatterKind,
+    x: &Array,
+    indices: &Array,
+    updates: &Array,
+    dimension_numbers: ScatterDimensionNumbers,
+    mode: GatherScatterMode,
+) -> Array {
+    Scatter { kind, dims: dimension_numbers, mode, unique_indices: false, indices_are_sorted: false }
+        .apply(x, indices, updates)
+}
+
+/// All `operands`, of one shape, in the ascending order of the first `num_keys` of them along `dimension`. Stable.
+///
+/// Among floats, -0 equals 0 and NaN comes last.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let sorted = lax::sort(&[array([3, 1, 2]), array([10, 20, 30])], 0, 1)?;
+/// assert_eq!(sorted[1].to_vec::<i32>()?, [20, 30, 10]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn sort(operands: &[Array], dimension: i32, num_keys: usize) -> Result<Vec<Array>> {
+    let Some(first) = operands.first() else { bail!(Value, "sort needs at least one array") };
+    operands.iter().try_for_each(Array::check)?;
+    let dimension = normalize_axis(dimension as isize, first.ndim())?;
+    let outs = Sort { operands: operands.len(), dimension, num_keys, is_stable: true }.apply(operands);
+    outs.iter().try_for_each(Array::check)?;
+    Ok(outs.into_vec())
+}
+
+/// The `k` largest elements along the last dimension, in descending order, and their indices (int32).
+///
+/// Fails where `k` is larger than that dimension.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (values, indices) = lax::top_k(&array([1, 5, 3]), 2);
+/// assert_eq!((values.to_vec::<i32>()?, indices.to_vec::<i32>()?), (vec![5, 3], vec![1, 2]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn top_k(x: &Array, k: usize) -> (Array, Array) {
+    let outs = TopK { k }.apply(x);
+    (outs[0].clone(), outs[1].clone())
+}
+
+macro_rules! cumulative_functions {
+    ($($(#[$doc:meta])* $name:ident => $kind:ident;)*) => {$(
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name(x: &Array, axis: usize, reverse: bool) -> Array {
+            Cumulative { kind: CumulativeKind::$kind, axis, reverse }.apply(x)
+        }
+    )*};
+}
+
+cumulative_functions! {
+    /// The sum of each element and all before it along `axis`; from the end with `reverse`.
+    cumsum => Sum;
+    /// The product of each element and all before it.
+    cumprod => Prod;
+    /// The largest of each element and all before it.
+    cummax => Max;
+    /// The smallest of each element and all before it.
+    cummin => Min;
+    /// The logarithm of the sum of exponentials of each element and all before it.
+    cumlogsumexp => LogSumExp;
+}

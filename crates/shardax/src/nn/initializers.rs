@@ -1,0 +1,194 @@
+//! Initializers of weights: how large random numbers should be for a layer of this shape.
+//!
+//! Each is a function of a key, a shape and a dtype, as [`jax.nn.initializers`](https://docs.jax.dev/en/latest/jax.nn.initializers.html)
+//! defines it, and gives the same numbers.
+//!
+//! ```
+//! # use shardax::prelude::*;
+//! use shardax::nn::initializers;
+//! let w = initializers::he_normal().init(&random::key(0), &[784, 128], DType::F32);
+//! assert_eq!(w.shape(), [784, 128]);
+//! # Ok::<(), shardax::Error>(())
+//! ```
+
+use crate::array::Array;
+use crate::dtype::{DType, Scalar};
+use crate::error::{Result, err};
+use crate::program::trace::at_caller;
+use crate::random;
+use crate::shape::normalize_axis;
+
+/// Which of a layer's sizes the variance is divided by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fan {
+    In,
+    Out,
+    /// The mean of both.
+    Avg,
+    /// The geometric mean of both.
+    GeoAvg,
+}
+
+/// The distribution that weights are drawn from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Distribution {
+    /// Normal, cut at two standard deviations; its variance is that of the result.
+    TruncatedNormal,
+    Normal,
+    Uniform,
+}
+
+/// A way to make the first weights of a layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Initializer(Kind);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Constant(f64),
+    Normal { stddev: f64 },
+    TruncatedNormal { stddev: f64, lower: f64, upper: f64 },
+    Uniform { scale: f64 },
+    VarianceScaling { scale: f64, mode: Fan, distribution: Distribution, in_axis: i32, out_axis: i32 },
+}
+
+/// Zeros.
+pub fn zeros() -> Initializer {
+    constant(0.0)
+}
+
+/// Ones.
+pub fn ones() -> Initializer {
+    constant(1.0)
+}
+
+/// One number everywhere.
+pub fn constant(value: f64) -> Initializer {
+    Initializer(Kind::Constant(value))
+}
+
+/// Normal with mean 0.
+pub fn normal(stddev: f64) -> Initializer {
+    Initializer(Kind::Normal { stddev })
+}
+
+/// Normal with mean 0, cut at two standard deviations (the result's are then a little smaller than `stddev`).
+pub fn truncated_normal(stddev: f64) -> Initializer {
+    Initializer(Kind::TruncatedNormal { stddev, lower: -2.0, upper: 2.0 })
+}
+
+/// Uniform in `[0, scale)`.
+pub fn uniform(scale: f64) -> Initializer {
+    Initializer(Kind::Uniform { scale })
+}
+
+/// Of variance `scale / n`, where `n` is the number of inputs or outputs of a unit. The last two axes are inputs and
+/// outputs; those before them are the receptive field of a convolution.
+pub fn variance_scaling(scale: f64, mode: Fan, distribution: Distribution) -> Initializer {
+    Initializer(Kind::VarianceScaling { scale, mode, distribution, in_axis: -2, out_axis: -1 })
+}
+
+macro_rules! scalings {
+    ($($(#[$doc:meta])* $name:ident: $scale:literal $mode:ident $distribution:ident;)*) => {$(
+        $(#[$doc])*
+        pub fn $name() -> Initializer {
+            variance_scaling($scale, Fan::$mode, Distribution::$distribution)
+        }
+    )*};
+}
+
+scalings! {
+    /// [LeCun](http://yann.lecun.com/exdb/publis/pdf/lecun-98b.pdf): variance 1 / inputs, truncated normal.
+    lecun_normal: 1.0 In TruncatedNormal;
+    /// LeCun, uniform.
+    lecun_uniform: 1.0 In Uniform;
+    /// [He](https://arxiv.org/abs/1502.01852): variance 2 / inputs, truncated normal.
+    he_normal: 2.0 In TruncatedNormal;
+    /// He, uniform.
+    he_uniform: 2.0 In Uniform;
+    /// [Glorot](http://proceedings.mlr.press/v9/glorot10a.html): variance 2 / (inputs + outputs), truncated normal.
+    glorot_normal: 1.0 Avg TruncatedNormal;
+    /// Glorot, uniform.
+    glorot_uniform: 1.0 Avg Uniform;
+}
+
+impl Initializer {
+    /// The axes of inputs and outputs, for [`variance_scaling`] and what is made of it; others keep none.
+    pub fn axes(self, in_axis: i32, out_axis: i32) -> Self {
+        match self.0 {
+            Kind::VarianceScaling { scale, mode, distribution, .. } => {
+                Initializer(Kind::VarianceScaling { scale, mode, distribution, in_axis, out_axis })
+            }
+            _ => self,
+        }
+    }
+
+    /// The weights.
+    ///
+    /// Fails for a dtype that is not floating point, or a shape without the axes that the variance depends on.
+    #[track_caller]
+    pub fn init(&self, key: &Array, shape: &[usize], dtype: DType) -> Array {
+        let made = at_caller(|| self.make(key, shape, dtype));
+        Array::from_result(made, key)
+    }
+
+    fn make(&self, key: &Array, shape: &[usize], dtype: DType) -> Result<Array> {
+        let number = |v: f64| Array::literal(Scalar::float(v), dtype, false);
+        if !dtype.is_float() && !matches!(self.0, Kind::Constant(_)) {
+            return Err(err!(Type, "initializers make floating point weights, got dtype {dtype}"));
+        }
+        Ok(match self.0 {
+            Kind::Constant(value) => crate::numpy::full(shape, Scalar::float(value), dtype),
+            Kind::Normal { stddev } => random::normal_dtype(key, shape, dtype) * number(stddev),
+            Kind::TruncatedNormal { stddev, lower, upper } => {
+                random::truncated_normal_dtype(key, lower, upper, shape, dtype) * number(stddev)
+            }
+            Kind::Uniform { scale } => random::uniform_dtype(key, shape, dtype, 0.0, 1.0) * number(scale),
+            Kind::VarianceScaling { scale, mode, distribution, in_axis, out_axis } => {
+                let (fan_in, fan_out) = fans(shape, in_axis, out_axis)?;
+                let n = match mode {
+                    Fan::In => fan_in,
+                    Fan::Out => fan_out,
+                    Fan::Avg => (fan_in + fan_out) / 2.0,
+                    Fan::GeoAvg => (fan_in * fan_out).sqrt(),
+                };
+                // Each step is rounded to the dtype, as arithmetic on arrays is.
+                let rounded = |v: f64| round(v, dtype);
+                let variance = rounded(scale / n);
+                match distribution {
+                    Distribution::TruncatedNormal => {
+                        // The standard deviation of a standard normal cut at 2.
+                        let stddev = rounded(rounded(variance.sqrt()) / rounded(0.879_625_661_034_239_78));
+                        random::truncated_normal_dtype(key, -2, 2, shape, dtype) * number(stddev)
+                    }
+                    Distribution::Normal => random::normal_dtype(key, shape, dtype) * number(rounded(variance.sqrt())),
+                    Distribution::Uniform => {
+                        let bound = rounded(rounded(3.0 * variance).sqrt());
+                        random::uniform_dtype(key, shape, dtype, -1, 1) * number(bound)
+                    }
+                }
+            }
+        })
+    }
+}
+
+/// The nearest number of a dtype.
+fn round(v: f64, dtype: DType) -> f64 {
+    let mut bytes = Vec::with_capacity(8);
+    Scalar::float(v).write(dtype, &mut bytes);
+    Scalar::read(dtype, &bytes).to_f64()
+}
+
+/// The numbers of inputs and outputs of a unit.
+fn fans(shape: &[usize], in_axis: i32, out_axis: i32) -> Result<(f64, f64)> {
+    let rank = shape.len();
+    if rank < 2 {
+        return Err(err!(
+            Value,
+            "Can't compute input and output sizes of a {rank}-dimensional weights tensor. Must be at least 2D."
+        )
+        .help("use `normal`, `uniform` or `zeros` for weights of one dimension"));
+    }
+    let (i, o) = (normalize_axis(in_axis as isize, rank)?, normalize_axis(out_axis as isize, rank)?);
+    let field: usize = (0..rank).filter(|&d| d != i && d != o).map(|d| shape[d]).product();
+    Ok(((shape[i] * field) as f64, (shape[o] * field) as f64))
+}

@@ -1,0 +1,3 @@
+//! Functions for neural networks.
+
+pub mod initializers;

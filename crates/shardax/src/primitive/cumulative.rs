@@ -1,0 +1,120 @@
+//! Cumulative reductions along an axis: each element with all before it.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::binary::{MAX, MIN, Select};
+use super::elementwise::Accepts;
+use super::unary::{ABS, EXP, IS_FINITE, LOG1P};
+use super::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::array::Array;
+use crate::control_flow::associative_scan;
+use crate::error::{Result, err};
+use crate::lower::{Lowering, Value};
+use crate::program::Aval;
+use crate::program::trace::{bind1, trace};
+
+/// How elements are combined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum CumulativeKind {
+    Sum,
+    Prod,
+    Max,
+    Min,
+    LogSumExp,
+}
+
+/// A cumulative reduction; `reverse` counts from the end of the axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Cumulative {
+    pub kind: CumulativeKind,
+    pub axis: usize,
+    pub reverse: bool,
+}
+
+impl Cumulative {
+    #[track_caller]
+    pub fn apply(self, x: &Array) -> Array {
+        bind1(self, std::slice::from_ref(x))
+    }
+
+    fn combine(self, a: &Array, b: &Array) -> Array {
+        match self.kind {
+            CumulativeKind::Sum => a + b,
+            CumulativeKind::Prod => a * b,
+            CumulativeKind::Max => MAX.apply(a, b),
+            CumulativeKind::Min => MIN.apply(a, b),
+            CumulativeKind::LogSumExp => log_add_exp(a, b),
+        }
+    }
+
+    /// The reduction in terms of simpler operations.
+    fn expand(self, x: &Array) -> Result<Array> {
+        associative_scan(|a, b| self.combine(&a, &b), x.clone(), self.reverse, self.axis as i32)
+    }
+}
+
+/// log(eᵃ + eᵇ), without overflow.
+fn log_add_exp(a: &Array, b: &Array) -> Array {
+    let high = MAX.apply(a, b);
+    let gap = a - b;
+    let sum = &high + LOG1P.apply(&EXP.apply(&-ABS.apply(&gap)));
+    // Equal infinities have no gap; with NaN the sum is NaN, as the larger is.
+    Select.apply(&IS_FINITE.apply(&gap), &high, &sum)
+}
+
+impl Primitive for Cumulative {
+    fn name(&self) -> &'static str {
+        match self.kind {
+            CumulativeKind::Sum => "cumsum",
+            CumulativeKind::Prod => "cumprod",
+            CumulativeKind::Max => "cummax",
+            CumulativeKind::Min => "cummin",
+            CumulativeKind::LogSumExp => "cumlogsumexp",
+        }
+    }
+
+    fn print_params(&self) -> String {
+        format!("axis={} reverse={}", self.axis, self.reverse)
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        let accepts = match self.kind {
+            CumulativeKind::Sum | CumulativeKind::Prod => Accepts::Number,
+            CumulativeKind::Max | CumulativeKind::Min => Accepts::Real,
+            CumulativeKind::LogSumExp => Accepts::Float,
+        };
+        accepts.check(self.name(), args[0].dtype)?;
+        if self.axis >= args[0].rank() {
+            return Err(err!(Index, "{} axis {} is out of bounds for {}", self.name(), self.axis, args[0]));
+        }
+        Ok(smallvec![args[0].clone()])
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
+        cx.expand(args, |args| Ok(vec![self.expand(&args[0])?]))
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        if self.kind == CumulativeKind::Sum {
+            return Ok((smallvec![self.apply(&args[0])], vec![tangents[0].as_ref().map(|t| self.apply(t))]));
+        }
+        // The derivative of the expansion.
+        let expanded = trace(&[args[0].aval()], |x| Ok(vec![self.expand(&x[0])?]))?;
+        let (outs, tangents) = crate::transform::ad::jvp_eval(&expanded.program, args, tangents, false)?;
+        Ok((outs.into(), tangents))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
+        if self.kind != CumulativeKind::Sum {
+            return Err(err!(NotImplemented, "'{}' is not linear and has no transpose", self.name()));
+        }
+        let back = Cumulative { reverse: !self.reverse, ..*self };
+        Ok(vec![cts[0].as_ref().map(|ct| back.apply(ct))])
+    }
+
+    fn batch(&self, _axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        let d = dims[0].unwrap_or(0);
+        let axis = if self.axis >= d { self.axis + 1 } else { self.axis };
+        Ok((smallvec![Cumulative { axis, ..*self }.apply(&args[0])], vec![Some(d)]))
+    }
+}

@@ -1,0 +1,154 @@
+//! Sort: several arrays put into the order of the first ones, the keys, along a dimension.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::gather::{GatherScatterMode, take_along};
+use super::{BatchAxis, Dims, Outputs, Primitive, Tangents};
+use crate::array::Array;
+use crate::dtype::{Category, DType, Scalar};
+use crate::error::{Result, bail, err};
+use crate::lower::{Lowering, Value};
+use crate::program::Aval;
+use crate::program::trace::bind;
+use crate::transform::batching::move_batch;
+
+/// `sort(x, y, …)`: all operands in the ascending order of the first `num_keys`, compared one after the other.
+///
+/// Among floats -0 equals 0 and NaN comes last; complex numbers compare by real, then imaginary part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Sort {
+    pub operands: usize,
+    pub dimension: usize,
+    pub num_keys: usize,
+    pub is_stable: bool,
+}
+
+impl Sort {
+    #[track_caller]
+    pub fn apply(self, args: &[Array]) -> Outputs {
+        bind(std::sync::Arc::new(self), args)
+    }
+}
+
+/// One scalar compared by the sort, so that the total order is the one that is promised.
+fn comparable(cx: &mut Lowering, v: Value) -> Value {
+    let scalar = cx.aval(v);
+    if !scalar.dtype.is_float() {
+        return v;
+    }
+    let flag = Aval::scalar(DType::Bool);
+    let zero = cx.constant(Scalar::Int(0), &scalar);
+    let is_zero = compare(cx, "EQ", "FLOAT", v, zero, &flag);
+    let plus_zero = cx.op("stablehlo.select", &[is_zero, zero, v], "", &scalar);
+    let is_nan = compare(cx, "NE", "FLOAT", v, v, &flag);
+    let nan = cx.constant(Scalar::float(f64::NAN), &scalar);
+    cx.op("stablehlo.select", &[is_nan, nan, plus_zero], "", &scalar)
+}
+
+fn compare(cx: &mut Lowering, direction: &str, kind: &str, x: Value, y: Value, flag: &Aval) -> Value {
+    let attrs = format!(
+        "comparison_direction = #stablehlo<comparison_direction {direction}>, compare_type = #stablehlo<comparison_type {kind}>"
+    );
+    cx.op("stablehlo.compare", &[x, y], &attrs, flag)
+}
+
+/// The numbers that a key compares by.
+fn parts(cx: &mut Lowering, key: Value) -> SmallVec<[Value; 2]> {
+    let dtype = cx.dtype(key);
+    if !dtype.is_complex() {
+        return smallvec![comparable(cx, key)];
+    }
+    let real = Aval::scalar(dtype.real());
+    ["stablehlo.real", "stablehlo.imag"]
+        .into_iter()
+        .map(|op| {
+            let part = cx.op(op, &[key], "", &real);
+            comparable(cx, part)
+        })
+        .collect()
+}
+
+/// Whether `x` comes before `y`: at the first key where they differ.
+fn before(cx: &mut Lowering, keys: &[(Value, Value)]) -> Result<Value> {
+    let flag = Aval::scalar(DType::Bool);
+    let mut pairs: Vec<(Value, Value)> = Vec::new();
+    for &(x, y) in keys {
+        let (x, y) = (parts(cx, x), parts(cx, y));
+        pairs.extend(x.into_iter().zip(y));
+    }
+    let mut result: Option<Value> = None;
+    for (x, y) in pairs.into_iter().rev() {
+        let kind = match cx.dtype(x).category() {
+            Category::Float | Category::Complex => "TOTALORDER",
+            Category::Signed => "SIGNED",
+            Category::Unsigned | Category::Bool => "UNSIGNED",
+        };
+        let less = compare(cx, "LT", kind, x, y, &flag);
+        result = Some(match result {
+            None => less,
+            Some(rest) => {
+                let equal = compare(cx, "EQ", kind, x, y, &flag);
+                let later = cx.op("stablehlo.and", &[equal, rest], "", &flag);
+                cx.op("stablehlo.or", &[less, later], "", &flag)
+            }
+        });
+    }
+    result.ok_or_else(|| err!(Value, "sort needs at least one key"))
+}
+
+impl Primitive for Sort {
+    fn name(&self) -> &'static str {
+        "sort"
+    }
+
+    fn output_count(&self) -> usize {
+        self.operands
+    }
+
+    fn print_params(&self) -> String {
+        format!("dimension={} num_keys={} is_stable={}", self.dimension, self.num_keys, self.is_stable)
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        if self.num_keys == 0 || self.num_keys > args.len() || self.operands != args.len() {
+            bail!(Value, "sort of {} arrays cannot have {} keys", args.len(), self.num_keys);
+        }
+        if self.dimension >= args[0].rank() {
+            bail!(Index, "sort dimension {} is out of bounds for {}", self.dimension, args[0]);
+        }
+        if let Some(other) = args.iter().find(|a| a.shape != args[0].shape) {
+            bail!(Type, "sort needs arrays of one shape, got {} and {other}", args[0]);
+        }
+        Ok(args.iter().cloned().collect())
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let scalars: Vec<Aval> =
+            args.iter().flat_map(|&v| [Aval::scalar(cx.dtype(v)), Aval::scalar(cx.dtype(v))]).collect();
+        let region = cx.region(&scalars, |cx, values| {
+            let keys: Vec<(Value, Value)> = (0..self.num_keys).map(|k| (values[2 * k], values[2 * k + 1])).collect();
+            Ok(vec![before(cx, &keys)?])
+        })?;
+        let attrs = format!("dimension = {} : i64, is_stable = {}", self.dimension, self.is_stable);
+        Ok(cx.op_with("stablehlo.sort", args, &attrs, vec![region], outs))
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        // Where each element came from: sorted along.
+        let from = crate::lax::iota(DType::I32, args[0].shape(), self.dimension);
+        let mut operands = args.to_vec();
+        operands.push(from);
+        let mut outs = Sort { operands: self.operands + 1, ..*self }.apply(&operands);
+        let Some(from) = outs.pop() else { bail!(Runtime, "sort lost its operands") };
+        let mode = GatherScatterMode::PromiseInBounds;
+        let tangents =
+            tangents.iter().map(|t| t.as_ref().map(|t| take_along(t, &from, self.dimension, mode, true))).collect();
+        Ok((outs, tangents))
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        let moved: Vec<Array> = args.iter().zip(dims).map(|(a, d)| move_batch(a, *d, 0, axis.size)).collect();
+        let outs = Sort { dimension: self.dimension + 1, ..*self }.apply(&moved);
+        Ok((outs, vec![Some(0); self.operands]))
+    }
+}

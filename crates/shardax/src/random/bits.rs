@@ -1,0 +1,60 @@
+//! Random bits: the cipher applied to the number of each element, so that any part can be made alone.
+
+use super::{word, words};
+use crate::array::Array;
+use crate::dtype::{DType, Scalar};
+use crate::lax;
+use crate::primitive::binary::{ADD, MUL, OR, SHIFT_LEFT, SHIFT_RIGHT_LOGICAL, XOR};
+use crate::primitive::threefry::Threefry2x32;
+
+/// The encrypted number of each element (64 bits, row-major), as high and low words.
+pub(super) fn blocks(key: &Array, shape: &[usize]) -> [Array; 2] {
+    let [k0, k1] = words(key);
+    let [high, low] = numbers(shape);
+    let mut out = Threefry2x32.apply(&[k0, k1, high, low]);
+    match (out.pop(), out.pop()) {
+        (Some(second), Some(first)) => [first, second],
+        // Two results are what the cipher has.
+        _ => [word(0), word(0)],
+    }
+}
+
+/// Random bits as unsigned integers so many bits wide.
+pub(super) fn random_bits(key: &Array, shape: &[usize], width: usize) -> Array {
+    let [first, second] = blocks(key, shape);
+    let narrow = |dtype| XOR.apply(&first, &second).astype(dtype);
+    match width {
+        8 => narrow(DType::U8),
+        16 => narrow(DType::U16),
+        32 => narrow(DType::U32),
+        _ => {
+            let by = Array::literal(Scalar::Int(32), DType::U64, false);
+            OR.apply(&SHIFT_LEFT.apply(&first.astype(DType::U64), &by), &second.astype(DType::U64))
+        }
+    }
+}
+
+/// Each element's row-major number, as high and low words.
+///
+/// It is put together from one count a dimension, so that a partitioned array counts its own part.
+fn numbers(shape: &[usize]) -> [Array; 2] {
+    let size = shape.iter().map(|&d| d as u128).product::<u128>();
+    let dtype = if size <= 1 << 32 { DType::U32 } else { DType::U64 };
+    let number = |v: u128| Array::literal(Scalar::Int(v as i128), dtype, false);
+    let mut stride = size;
+    let mut sum: Option<Array> = None;
+    for (d, &n) in shape.iter().enumerate().filter(|(_, n)| **n != 1) {
+        stride /= (n as u128).max(1);
+        let count = lax::iota(dtype, shape, d);
+        let term = if stride > 1 { MUL.apply(&count, &number(stride)) } else { count };
+        sum = Some(match sum {
+            Some(sum) => ADD.apply(&sum, &term),
+            None => term,
+        });
+    }
+    let low = sum.unwrap_or_else(|| word(0).broadcast_to(shape));
+    if dtype == DType::U32 {
+        return [word(0), low];
+    }
+    [SHIFT_RIGHT_LOGICAL.apply(&low, &number(32)).astype(DType::U32), low.astype(DType::U32)]
+}

@@ -1,0 +1,271 @@
+//! Samples of continuous distributions.
+
+use super::{bits::random_bits, sample, split_two};
+use crate::array::{Array, Operand};
+use crate::dtype::{DType, Scalar};
+use crate::error::{Result, bail, err};
+use crate::lax;
+use crate::numpy::{IntoShape, convert};
+use crate::primitive::binary::{ADD, DIV, MAX, MIN, MUL, NEXTAFTER, OR, SHIFT_RIGHT_LOGICAL, SUB};
+use crate::primitive::bitcast::BitcastConvert;
+use crate::primitive::composite::composite1;
+use crate::primitive::unary::{ABS, ERF, ERF_INV, LOG, LOG1P, NEG, SIGN, TAN};
+use crate::shape::broadcast_shapes;
+use crate::transform::stop_gradient;
+
+/// A number of a floating point dtype.
+fn float(v: f64, dtype: DType) -> Array {
+    Array::literal(Scalar::float(v), dtype, false)
+}
+
+/// What is particular to a floating point dtype.
+struct Float {
+    /// Explicit bits of the mantissa.
+    mantissa: usize,
+    /// The bits of 1.
+    one: i128,
+    /// The smallest normal number.
+    tiny: f64,
+}
+
+impl Float {
+    fn of(name: &str, dtype: DType) -> Result<Float> {
+        let (mantissa, one, exponent) = match dtype {
+            DType::F16 => (10, 0x3C00, -14),
+            DType::Bf16 => (7, 0x3F80, -126),
+            DType::F32 => (23, 0x3F80_0000, -126),
+            DType::F64 => (52, 0x3FF0_0000_0000_0000, -1022),
+            _ => {
+                return Err(err!(Type, "dtype argument to `{name}` must be a float dtype, got {dtype}")
+                    .help("use DType::F32, F64, F16 or Bf16, and convert the result with `astype`"));
+            }
+        };
+        Ok(Float { mantissa, one, tiny: 2f64.powi(exponent) })
+    }
+
+    /// The distance from 1 to the next number, above or (half of it) below.
+    fn eps(&self) -> f64 {
+        2f64.powi(-(self.mantissa as i32))
+    }
+}
+
+fn unsigned(bits: usize) -> DType {
+    match bits {
+        8 => DType::U8,
+        16 => DType::U16,
+        32 => DType::U32,
+        _ => DType::U64,
+    }
+}
+
+/// Uniform from `min` to `max`, scalars or arrays that broadcast to the shape.
+pub(super) fn uniform_traced(key: &Array, shape: &[usize], dtype: DType, min: &Array, max: &Array) -> Result<Array> {
+    let form = Float::of("uniform", dtype)?;
+    // A random mantissa with the exponent of 1 is uniform from 1 to 2.
+    let width = if form.mantissa < 8 { 8 } else { dtype.bits() };
+    let uint = unsigned(dtype.bits());
+    let number = |v: i128| Array::literal(Scalar::Int(v), uint, false);
+    let bits = random_bits(key, shape, width).astype(uint);
+    let mantissa = SHIFT_RIGHT_LOGICAL.apply(&bits, &number((width - form.mantissa) as i128));
+    let from_one = BitcastConvert { dtype }.apply(&OR.apply(&mantissa, &number(form.one)));
+    let unit = SUB.apply(&from_one, &float(1.0, dtype));
+    let spread = |x: &Array| if x.ndim() == 0 { x.clone() } else { x.broadcast_to(shape) };
+    let (min, max) = (spread(min), spread(max));
+    let scaled = ADD.apply(&MUL.apply(&unit, &SUB.apply(&max, &min)), &min);
+    Ok(MAX.apply(&min, &scaled))
+}
+
+/// Uniform from one number to another.
+fn uniform_numbers(key: &Array, shape: &[usize], dtype: DType, min: f64, max: f64) -> Result<Array> {
+    // The width of the interval is rounded as the samples are.
+    uniform_traced(key, shape, dtype, &float(min, dtype), &float(max, dtype))
+}
+
+pub(super) fn check_broadcast(name: &str, shape: &[usize], params: &[&Array]) -> Result<()> {
+    for p in params {
+        p.check()?;
+        check_broadcast_shape(name, shape, p.shape())?;
+    }
+    Ok(())
+}
+
+pub(super) fn check_broadcast_shape(name: &str, shape: &[usize], param: &[usize]) -> Result<()> {
+    if broadcast_shapes(&[shape, param]).is_some_and(|s| s.as_slice() == shape) {
+        return Ok(());
+    }
+    Err(err!(
+        Value,
+        "{name} parameter shapes must be broadcast-compatible with shape argument, and the result of broadcasting the shapes must equal the shape argument, but got a parameter of shape {param:?} for shape {shape:?}"
+    ))
+}
+
+/// Uniform in `[0, 1)`, float32.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = random::uniform(&random::key(0), [1000]).to_vec::<f32>()?;
+/// assert!(x.iter().all(|v| (0.0..1.0).contains(v)));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn uniform(key: &Array, shape: impl IntoShape) -> Array {
+    sample("uniform", key, shape, DType::F32, |shape| {
+        composite1("uniform_unit", shape, std::slice::from_ref(key), |shape, args| {
+            Ok(vec![uniform_numbers(&args[0], shape, DType::F32, 0.0, 1.0)?])
+        })
+    })
+}
+
+/// Uniform in `[minval, maxval)`, which broadcast to the shape.
+///
+/// Fails for a dtype that is not floating point.
+#[track_caller]
+pub fn uniform_dtype(
+    key: &Array,
+    shape: impl IntoShape,
+    dtype: DType,
+    minval: impl Operand,
+    maxval: impl Operand,
+) -> Array {
+    let (min, max) = (minval.into_array(), maxval.into_array());
+    sample("uniform", key, shape, dtype, |shape| {
+        Float::of("uniform", dtype)?;
+        check_broadcast("uniform", &shape, &[&min, &max])?;
+        let args = [key.clone(), convert(&min, dtype, false), convert(&max, dtype, false)];
+        composite1("uniform", (shape, dtype), &args, |(shape, dtype), args| {
+            Ok(vec![uniform_traced(&args[0], shape, *dtype, &args[1], &args[2])?])
+        })
+    })
+}
+
+fn normal_traced(key: &Array, shape: &[usize], dtype: DType) -> Result<Array> {
+    if dtype.is_complex() {
+        let [re, im] = split_two(key);
+        let real = dtype.real();
+        let both = lax::complex(&normal_traced(&re, shape, real)?, &normal_traced(&im, shape, real)?);
+        return Ok(DIV.apply(&both, &Array::literal(Scalar::float(2f64.sqrt()), dtype, false)));
+    }
+    // The open interval from -1: the inverse error function is infinite at its end.
+    let above_minus_one = -1.0 + Float::of("normal", dtype)?.eps() / 2.0;
+    let u = uniform_numbers(key, shape, dtype, above_minus_one, 1.0)?;
+    Ok(MUL.apply(&float(2f64.sqrt(), dtype), &ERF_INV.apply(&u)))
+}
+
+/// Normal with mean 0 and variance 1, float32.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = random::normal(&random::key(42), ());
+/// assert!((x.item::<f32>()? - -0.028304616).abs() < 1e-6);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn normal(key: &Array, shape: impl IntoShape) -> Array {
+    normal_dtype(key, shape, DType::F32)
+}
+
+/// Normal with mean 0 and variance 1 (of complex numbers: both parts together).
+///
+/// Fails for a dtype that is neither floating point nor complex.
+#[track_caller]
+pub fn normal_dtype(key: &Array, shape: impl IntoShape, dtype: DType) -> Array {
+    sample("normal", key, shape, dtype, |shape| {
+        if !dtype.is_inexact() {
+            bail!(Type, "dtype argument to `normal` must be a float or complex dtype, got {dtype}");
+        }
+        composite1("normal", (shape, dtype), std::slice::from_ref(key), |(shape, dtype), args| {
+            Ok(vec![normal_traced(&args[0], shape, *dtype)?])
+        })
+    })
+}
+
+/// Normal with mean 0 and variance 1, cut to the open interval from `lower` to `upper`; float32.
+#[track_caller]
+pub fn truncated_normal(key: &Array, lower: impl Operand, upper: impl Operand, shape: impl IntoShape) -> Array {
+    truncated_normal_dtype(key, lower, upper, shape, DType::F32)
+}
+
+/// [`truncated_normal`] of a floating point dtype.
+#[track_caller]
+pub fn truncated_normal_dtype(
+    key: &Array,
+    lower: impl Operand,
+    upper: impl Operand,
+    shape: impl IntoShape,
+    dtype: DType,
+) -> Array {
+    let (lower, upper) = (lower.into_array(), upper.into_array());
+    sample("truncated_normal", key, shape, dtype, |shape| {
+        Float::of("truncated_normal", dtype)?;
+        check_broadcast("truncated_normal", &shape, &[&lower, &upper])?;
+        let args = [key.clone(), convert(&lower, dtype, false), convert(&upper, dtype, false)];
+        composite1("truncated_normal", (shape, dtype), &args, |(shape, dtype), args| {
+            let dtype = *dtype;
+            let spread = |x: &Array| if x.ndim() == 0 { x.clone() } else { x.broadcast_to(shape.as_slice()) };
+            let (lower, upper) = (spread(&args[1]), spread(&args[2]));
+            let root = float(2f64.sqrt(), dtype);
+            let bound = |x: &Array| ERF.apply(&DIV.apply(x, &root));
+            let u = uniform_traced(&args[0], shape, dtype, &bound(&lower), &bound(&upper))?;
+            let x = MUL.apply(&root, &ERF_INV.apply(&u));
+            // Rounding must not push a value out of the interval.
+            let inside = |x: &Array, to: f64| NEXTAFTER.apply(&stop_gradient(x.clone()), &float(to, dtype));
+            Ok(vec![MIN.apply(&MAX.apply(&x, &inside(&lower, f64::INFINITY)), &inside(&upper, f64::NEG_INFINITY))])
+        })
+    })
+}
+
+pub(super) fn gumbel_traced(key: &Array, shape: &[usize], dtype: DType) -> Result<Array> {
+    let u = uniform_numbers(key, shape, dtype, Float::of("gumbel", dtype)?.tiny, 1.0)?;
+    Ok(NEG.apply(&LOG.apply(&NEG.apply(&LOG.apply(&u)))))
+}
+
+macro_rules! standard_samplers {
+    ($($(#[$doc:meta])* $name:ident $name_dtype:ident $text:literal => $body:expr;)*) => {$(
+        $(#[$doc])*
+        /// Float32.
+        #[track_caller]
+        pub fn $name(key: &Array, shape: impl IntoShape) -> Array {
+            $name_dtype(key, shape, DType::F32)
+        }
+
+        $(#[$doc])*
+        /// Of a floating point dtype; fails for any other.
+        #[track_caller]
+        pub fn $name_dtype(key: &Array, shape: impl IntoShape, dtype: DType) -> Array {
+            sample($text, key, shape, dtype, |shape| {
+                Float::of($text, dtype)?;
+                composite1($text, (shape, dtype), std::slice::from_ref(key), |(shape, dtype), args| {
+                    let body: fn(&Array, &[usize], DType) -> Result<Array> = $body;
+                    Ok(vec![body(&args[0], shape, *dtype)?])
+                })
+            })
+        }
+    )*};
+}
+
+standard_samplers! {
+    /// Standard Gumbel: `-log(-log(u))`.
+    gumbel gumbel_dtype "gumbel" => gumbel_traced;
+    /// Exponential with rate 1.
+    exponential exponential_dtype "exponential" => |key, shape, dtype| {
+        let u = uniform_numbers(key, shape, dtype, 0.0, 1.0)?;
+        Ok(NEG.apply(&LOG1P.apply(&NEG.apply(&u))))
+    };
+    /// Laplace with mean 0 and scale 1.
+    laplace laplace_dtype "laplace" => |key, shape, dtype| {
+        let above_minus_one = -1.0 + Float::of("laplace", dtype)?.eps() / 2.0;
+        let u = uniform_numbers(key, shape, dtype, above_minus_one, 1.0)?;
+        Ok(MUL.apply(&SIGN.apply(&u), &LOG1P.apply(&NEG.apply(&ABS.apply(&u)))))
+    };
+    /// Standard logistic: `log(u / (1 - u))`.
+    logistic logistic_dtype "logistic" => |key, shape, dtype| {
+        let u = uniform_numbers(key, shape, dtype, Float::of("logistic", dtype)?.tiny, 1.0)?;
+        Ok(SUB.apply(&LOG.apply(&u), &LOG1P.apply(&NEG.apply(&u))))
+    };
+    /// Standard Cauchy.
+    cauchy cauchy_dtype "cauchy" => |key, shape, dtype| {
+        let u = uniform_numbers(key, shape, dtype, Float::of("cauchy", dtype)?.eps(), 1.0)?;
+        let centered = SUB.apply(&u, &float(0.5, dtype));
+        Ok(TAN.apply(&MUL.apply(&float(std::f64::consts::PI, dtype), &centered)))
+    };
+}

@@ -1,0 +1,403 @@
+//! Samples of discrete distributions, permutations and choices.
+
+use super::bits::random_bits;
+use super::continuous::{check_broadcast, check_broadcast_shape, gumbel_traced, uniform_traced};
+use super::{check_key, like, made, sample, shape_of, split_two};
+use crate::array::{Array, Operand};
+use crate::dtype::{Category, DType, Scalar};
+use crate::error::{Result, bail, err};
+use crate::lax;
+use crate::numpy::{IntoShape, convert};
+use crate::primitive::binary::{ADD, AND, Compare, MAX, MIN, MUL, REM, SUB, Select};
+use crate::primitive::composite::composite1;
+use crate::primitive::reduce::{highest, lowest};
+use crate::primitive::sort::Sort;
+use crate::shape::{Shape, normalize_axis, size};
+
+/// Uniform integers in `[minval, maxval)`, int32.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = random::randint(&random::key(42), [4], 3, 17);
+/// assert_eq!(x.to_vec::<i32>()?, [11, 15, 14, 14]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn randint(key: &Array, shape: impl IntoShape, minval: impl Operand, maxval: impl Operand) -> Array {
+    randint_dtype(key, shape, minval, maxval, DType::I32)
+}
+
+/// Uniform integers in `[minval, maxval)`, which broadcast to the shape. Bounds beyond the dtype are clamped to it (an
+/// end just beyond is kept); an empty range gives `minval`.
+///
+/// Fails for a dtype or bounds that are not integers.
+#[track_caller]
+pub fn randint_dtype(
+    key: &Array,
+    shape: impl IntoShape,
+    minval: impl Operand,
+    maxval: impl Operand,
+    dtype: DType,
+) -> Array {
+    let (min, max) = (minval.into_array(), maxval.into_array());
+    sample("randint", key, shape, dtype, |shape| {
+        if !dtype.is_integer() {
+            bail!(Type, "randint only accepts integer dtypes, got {dtype}");
+        }
+        check_broadcast("randint", &shape, &[&min, &max])?;
+        if let Some(odd) = [&min, &max].into_iter().find(|b| !b.dtype().is_integer()) {
+            bail!(Type, "randint bounds must be integers, got {}", odd.type_name());
+        }
+        let args = [key.clone(), bound(&min), bound(&max)];
+        composite1("randint", (shape, dtype), &args, |(shape, dtype), args| {
+            Ok(vec![randint_traced(&args[0], shape, *dtype, &args[1], &args[2])])
+        })
+    })
+}
+
+/// A plain number as an array wide enough for it.
+fn bound(b: &Array) -> Array {
+    match &b.0 {
+        crate::array::Repr::Literal(l) => {
+            let v = l.value.to_i128();
+            let dtype = match v {
+                _ if i32::try_from(v).is_ok() => DType::I32,
+                _ if i64::try_from(v).is_ok() => DType::I64,
+                _ => DType::U64,
+            };
+            Array::literal(Scalar::Int(v.clamp(i64::MIN as i128, u64::MAX as i128)), dtype, false)
+        }
+        _ => convert(b, b.dtype(), false),
+    }
+}
+
+/// `x` as `dtype`, with values out of its range clamped to it.
+fn clamp_to(x: &Array, dtype: DType) -> Array {
+    let from = x.dtype();
+    let number = |v: i128| Array::literal(Scalar::Int(v), from, false);
+    let low = lowest(dtype).to_i128().max(lowest(from).to_i128());
+    let high = highest(dtype).to_i128().min(highest(from).to_i128());
+    MIN.apply(&MAX.apply(x, &number(low)), &number(high)).astype(dtype)
+}
+
+fn randint_traced(key: &Array, shape: &[usize], dtype: DType, min: &Array, max: &Array) -> Array {
+    if dtype.bits() < 32 {
+        // Narrow integers are sampled at 32 bits, where remainders are less biased.
+        let edge = |x: &Array, high: i128| {
+            let number = |v| Array::literal(Scalar::Int(v), DType::I32, false);
+            MIN.apply(&MAX.apply(&x.astype(DType::I32), &number(lowest(dtype).to_i128())), &number(high))
+        };
+        let high = highest(dtype).to_i128();
+        return randint_traced(key, shape, DType::I32, &edge(min, high), &edge(max, high + 1)).astype(dtype);
+    }
+    // Whether the end lies beyond the dtype: then its largest number is included.
+    let beyond = match highest(dtype).to_i128() {
+        high if high >= highest(max.dtype()).to_i128() => None,
+        high => Some(Compare::Gt.apply(max, &Array::literal(Scalar::Int(high), max.dtype(), false))),
+    };
+    let spread = |x: &Array| if x.ndim() == 0 { x.clone() } else { x.broadcast_to(shape) };
+    let (min, max) = (spread(&clamp_to(min, dtype)), spread(&clamp_to(max, dtype)));
+
+    let [k1, k2] = split_two(key);
+    let bits = |key: &Array| random_bits(key, shape, dtype.bits());
+    let (high, low) = (bits(&k1), bits(&k2));
+    let uint = high.dtype();
+    let number = |v: i128| Array::literal(Scalar::Int(v), uint, false);
+    let empty = Compare::Le.apply(&max, &min);
+    let mut span = Select.apply(&empty, &SUB.apply(&max, &min).astype(uint), &number(1));
+    if let Some(beyond) = beyond {
+        // A span of all numbers wraps to 0, and a remainder by 0 leaves them as they are.
+        let wider = AND.apply(&spread(&beyond), &Compare::Gt.apply(&max, &min));
+        span = Select.apply(&wider, &span, &ADD.apply(&span, &number(1)));
+    }
+    // (high · 2ⁿ + low) mod span, with 2ⁿ mod span made from 2^(n/2) so that nothing overflows.
+    let half = REM.apply(&number(1 << (dtype.bits() / 2)), &span);
+    let factor = REM.apply(&MUL.apply(&half, &half), &span);
+    let sum = ADD.apply(&MUL.apply(&REM.apply(&high, &span), &factor), &REM.apply(&low, &span));
+    ADD.apply(&min, &REM.apply(&sum, &span).astype(dtype))
+}
+
+/// True with probability `p`, a floating point number or array that broadcasts to the shape.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let coin = random::bernoulli(&random::key(0), 0.5, [10]);
+/// assert_eq!(coin.dtype(), DType::Bool);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn bernoulli(key: &Array, p: impl Operand, shape: impl IntoShape) -> Array {
+    let p = p.into_array();
+    sample("bernoulli", key, shape, DType::Bool, |shape| {
+        check_broadcast("bernoulli", &shape, &[&p])?;
+        if !p.dtype().is_float() {
+            bail!(Type, "bernoulli probability `p` must have a floating dtype, got {}.", p.dtype());
+        }
+        let p = convert(&p, p.dtype(), false);
+        composite1("bernoulli", shape, &[key.clone(), p], |shape, args| {
+            let (key, p) = (&args[0], &args[1]);
+            let number = |v: f64| Array::literal(Scalar::float(v), p.dtype(), false);
+            let u = uniform_traced(key, shape, p.dtype(), &number(0.0), &number(1.0))?;
+            let p = if p.ndim() == 0 { p.clone() } else { p.broadcast_to(shape.as_slice()) };
+            Ok(vec![Compare::Lt.apply(&u, &p)])
+        })
+    })
+}
+
+/// -1 or 1 with equal probability, float32; see [`rademacher_dtype`].
+#[track_caller]
+pub fn rademacher(key: &Array, shape: impl IntoShape) -> Array {
+    rademacher_dtype(key, shape, DType::F32)
+}
+
+/// -1 or 1 with equal probability.
+#[track_caller]
+pub fn rademacher_dtype(key: &Array, shape: impl IntoShape, dtype: DType) -> Array {
+    let heads = bernoulli(key, 0.5, shape);
+    if heads.error().is_some() {
+        return heads;
+    }
+    (heads.astype(dtype) * 2 - 1).astype(dtype)
+}
+
+/// Indices along `axis` of `logits`, drawn with probability proportional to their exponentials: one for each of the
+/// other dimensions. int32.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let logits = array([[0.0f32, -1e9], [-1e9, 0.0]]);
+/// assert_eq!(random::categorical(&random::key(0), &logits, -1).to_vec::<i32>()?, [0, 1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn categorical(key: &Array, logits: &Array, axis: i32) -> Array {
+    categorical_shape(key, logits, axis, None)
+}
+
+/// [`categorical`] with the result's shape, into which the other dimensions of the logits broadcast; `None` for theirs.
+#[track_caller]
+pub fn categorical_shape(key: &Array, logits: &Array, axis: i32, shape: Option<&[usize]>) -> Array {
+    let categorical = || {
+        check_key("categorical", key)?;
+        logits.check()?;
+        if !logits.dtype().is_float() {
+            return Err(err!(Type, "categorical logits must have a floating dtype, got {}", logits.type_name()));
+        }
+        let axis = normalize_axis(axis as isize, logits.ndim())?;
+        let mut rest = logits.shape_owned();
+        let n = rest.remove(axis);
+        if n == 0 {
+            bail!(
+                Value,
+                "categorical needs at least one category, got logits of shape {:?} with axis {axis}",
+                logits.shape()
+            );
+        }
+        let shape: Shape = shape.map(Shape::from_slice).unwrap_or_else(|| rest.clone());
+        check_broadcast_shape("categorical", &shape, &rest)?;
+        // The categories' axis among the result's dimensions, of which some may come before the logits'.
+        let first = shape.len() - rest.len();
+        let mut full = shape.clone();
+        full.insert(first + axis, n);
+        composite1("categorical", (full, first + axis), &[key.clone(), logits.clone()], |(full, axis), args| {
+            let noise = gumbel_traced(&args[0], full, args[1].dtype())?;
+            let spread = args[1].broadcast_to(full.as_slice());
+            Ok(vec![ADD.apply(&noise, &spread).argmax(*axis as i32)])
+        })
+    };
+    made(categorical, || like([], DType::I32))
+}
+
+/// The numbers from 0 to `a`, int32, or the entries of an array `a` along its first dimension, in random order.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let order = random::permutation(&random::key(42), 8);
+/// assert_eq!(order.to_vec::<i32>()?, [7, 4, 2, 5, 3, 6, 0, 1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn permutation(key: &Array, a: impl Population) -> Array {
+    match a.population() {
+        (_, Some(x)) => permutation_axis(key, &x, 0, false),
+        (n, None) => {
+            let order = || {
+                check_key("permutation", key)?;
+                composite1("permutation", n, std::slice::from_ref(key), |n, args| {
+                    Ok(vec![permutation_traced(&args[0], *n)])
+                })
+            };
+            made(order, || like([n], DType::I32))
+        }
+    }
+}
+
+/// The entries of `x` along `axis` in random order: whole entries together, or, if `independent`, each line in an order
+/// of its own.
+///
+/// Fails for a scalar.
+#[track_caller]
+pub fn permutation_axis(key: &Array, x: &Array, axis: i32, independent: bool) -> Array {
+    let permuted = || {
+        check_key("permutation", key)?;
+        x.check()?;
+        let axis = normalize_axis(axis as isize, x.ndim())?;
+        composite1("permutation_axis", (axis, independent), &[key.clone(), x.clone()], |(axis, independent), args| {
+            let (key, x) = (&args[0], &args[1]);
+            Ok(vec![match *independent || x.ndim() == 1 {
+                true => sort_randomly(key, x, *axis),
+                false => x.take(permutation_traced(key, x.shape()[*axis]), *axis as i32),
+            }])
+        })
+    };
+    made(permuted, || x.clone())
+}
+
+fn permutation_traced(key: &Array, n: usize) -> Array {
+    sort_randomly(key, &lax::iota(DType::I32, &[n], 0), 0)
+}
+
+/// Sorts by random numbers of 32 bits, as often as makes ties unlikely to matter.
+fn sort_randomly(key: &Array, x: &Array, axis: usize) -> Array {
+    let count = size(x.shape()).max(1) as f64;
+    let rounds = (3.0 * count.ln() / (u32::MAX as f64).ln()).ceil() as usize;
+    let (mut key, mut x) = (key.clone(), x.clone());
+    for _ in 0..rounds {
+        let [next, sub] = split_two(&key);
+        key = next;
+        let keys = random_bits(&sub, x.shape(), 32);
+        let sort = Sort { operands: 2, dimension: axis, num_keys: 1, is_stable: true };
+        x = sort.apply(&[keys, x]).swap_remove(1);
+    }
+    x
+}
+
+/// What [`choice`] draws from: the numbers from 0 to `n`, or the entries of an array along its first dimension.
+pub trait Population {
+    /// The number of entries, and the array where there is one.
+    fn population(self) -> (usize, Option<Array>);
+}
+
+impl Population for usize {
+    fn population(self) -> (usize, Option<Array>) {
+        (self, None)
+    }
+}
+
+impl Population for i32 {
+    fn population(self) -> (usize, Option<Array>) {
+        (self.max(0) as usize, None)
+    }
+}
+
+impl Population for &Array {
+    fn population(self) -> (usize, Option<Array>) {
+        (self.shape().first().copied().unwrap_or(0), Some(self.clone()))
+    }
+}
+
+/// Entries drawn from a population with equal probability, with or without replacement.
+///
+/// `a` is a number (draws from 0 up to it, int32) or an array (draws entries along axis 0).
+///
+/// Fails for more draws than entries without replacement, or none to draw from.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let hand = random::choice(&random::key(1), 52, [5], false).to_vec::<i32>()?;
+/// assert!(hand.iter().all(|card| (0..52).contains(card)));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn choice(key: &Array, a: impl Population, shape: impl IntoShape, replace: bool) -> Array {
+    let (n, array) = a.population();
+    choose(key, n, array, shape, replace, None)
+}
+
+/// [`choice`] with the probabilities `p` of the entries, floating point of shape `[n]`.
+#[track_caller]
+pub fn choice_p(key: &Array, a: impl Population, shape: impl IntoShape, replace: bool, p: &Array) -> Array {
+    let (n, array) = a.population();
+    choose(key, n, array, shape, replace, Some(p))
+}
+
+#[track_caller]
+fn choose(
+    key: &Array,
+    n: usize,
+    array: Option<Array>,
+    shape: impl IntoShape,
+    replace: bool,
+    p: Option<&Array>,
+) -> Array {
+    let choice = || {
+        let shape = shape_of("choice", shape)?;
+        check_key("choice", key)?;
+        if let Some(a) = &array {
+            a.check()?;
+            if a.ndim() == 0 {
+                bail!(
+                    Type,
+                    "choice draws from an array of one dimension or more, or from a number, got {}",
+                    a.type_name()
+                );
+            }
+        }
+        let draws = size(&shape);
+        if n == 0 && draws > 0 {
+            bail!(Value, "a must be greater than 0 unless no samples are taken");
+        }
+        if !replace && draws > n {
+            return Err(err!(
+                Value,
+                "Cannot take a larger sample (size {draws}) than population (size {n}) when 'replace=False'"
+            )
+            .help("draw fewer, or draw with replacement"));
+        }
+        let mut args = vec![key.clone()];
+        if let Some(p) = p {
+            p.check()?;
+            if p.shape() != [n] || p.dtype().category() != Category::Float {
+                bail!(
+                    Value,
+                    "p must be None or a 1D vector with the same size as a.shape[axis]: p is {} for {n} entries",
+                    p.type_name()
+                );
+            }
+            args.push(p.clone());
+        }
+        let drawn = composite1("choice", (n, shape.clone(), replace), &args, |(n, shape, replace), args| {
+            let p = args.get(1);
+            Ok(vec![if *replace { drawn_again(&args[0], *n, shape, p)? } else { drawn_once(&args[0], *n, shape, p)? }])
+        })?;
+        Ok(match &array {
+            // Where nothing is drawn there is no place to clamp.
+            Some(a) if n > 0 => a.get(&drawn),
+            Some(a) => crate::numpy::full(&shape, Scalar::Int(0), a.dtype()),
+            None => drawn,
+        })
+    };
+    made(choice, || array.clone().unwrap_or_else(|| like([], DType::I32)))
+}
+
+fn drawn_again(key: &Array, n: usize, shape: &[usize], p: Option<&Array>) -> Result<Array> {
+    let Some(p) = p else {
+        let number = |v: usize| Array::literal(Scalar::Int(v as i128), DType::I32, false);
+        return Ok(randint_traced(key, shape, DType::I32, &number(0), &number(n)));
+    };
+    let sums = p.cumsum(0);
+    let number = |v: f64| Array::literal(Scalar::float(v), p.dtype(), false);
+    let u = uniform_traced(key, shape, p.dtype(), &number(0.0), &number(1.0))?;
+    let last = lax::reshape(&lax::slice_in_dim(&sums, n.saturating_sub(1), n, 0), &[]);
+    Ok(sums.searchsorted(MUL.apply(&last, &SUB.apply(&number(1.0), &u))))
+}
+
+fn drawn_once(key: &Array, n: usize, shape: &[usize], p: Option<&Array>) -> Result<Array> {
+    let draws = size(shape);
+    let drawn = match p {
+        None => lax::slice_in_dim(&permutation_traced(key, n), 0, draws, 0),
+        // The largest of the logarithms with Gumbel noise are a sample without replacement.
+        Some(p) => lax::top_k(&ADD.apply(&gumbel_traced(key, &[n], p.dtype())?, &p.log()), draws).1,
+    };
+    Ok(lax::reshape(&drawn, shape))
+}

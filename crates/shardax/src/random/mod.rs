@@ -1,0 +1,227 @@
+//! Random numbers, bit for bit those of JAX: Threefry-2x32 keys that are split, never advanced.
+//!
+//! A key is a uint32 array of shape `[2]`; `split` makes keys of shape `[n, 2]`. Every function is a pure function of
+//! its key: use each key once, and split it for more. Values do not depend on how arrays are sharded.
+//!
+//! Functions named `_dtype` take all parameters of JAX's function of that name; the others have its defaults.
+//!
+//! ```
+//! # use shardax::prelude::*;
+//! let key = random::key(42);
+//! let x = random::normal(&key, [2]);
+//! assert!((x.to_vec::<f32>()?[1] - 0.46713185).abs() < 1e-6);
+//! # Ok::<(), shardax::Error>(())
+//! ```
+
+mod bits;
+mod continuous;
+mod discrete;
+
+pub use continuous::*;
+pub use discrete::*;
+
+use crate::array::{Array, Operand, Repr};
+use crate::dtype::{DType, Scalar};
+use crate::error::{Result, bail, err};
+use crate::lax;
+use crate::numpy::IntoShape;
+use crate::primitive::composite::composite1;
+use crate::primitive::threefry::Threefry2x32;
+use crate::program::trace::at_caller;
+use crate::shape::Shape;
+
+/// A key from a seed, whose low 32 bits count (negative seeds wrap).
+///
+/// Fails for a seed that is not an integer scalar.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(random::key(42).to_vec::<u32>()?, [0, 42]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn key(seed: impl Operand) -> Array {
+    let seed = seed.into_array();
+    made(|| key_of(&seed), || like([2], DType::U32))
+}
+
+/// [`key`], under JAX's older name.
+#[allow(non_snake_case)]
+#[track_caller]
+pub fn PRNGKey(seed: impl Operand) -> Array {
+    key(seed)
+}
+
+fn key_of(seed: &Array) -> Result<Array> {
+    seed.check()?;
+    if seed.ndim() != 0 || !seed.dtype().is_integer() {
+        bail!(Type, "PRNG key seed must be an integer scalar; got {}", seed.type_name());
+    }
+    if let Repr::Literal(l) = &seed.0 {
+        return Array::from_slice(&[0, l.value.to_i128() as u32], &[2]);
+    }
+    composite1("key", (), std::slice::from_ref(seed), |(), args| {
+        let low = args[0].astype(DType::U32).reshape([1]);
+        Ok(vec![lax::concatenate(&[word(0).broadcast_to([1]), low], 0)])
+    })
+}
+
+/// `num` new keys (or an array of them, for a shape): uint32 of shape `[num, 2]`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let keys = random::split(&random::key(42), 2);
+/// assert_eq!(keys.to_vec::<u32>()?, [1832780943, 270669613, 64467757, 2916123636]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn split(key: &Array, num: impl IntoShape) -> Array {
+    let split = || {
+        let shape = shape_of("split", num)?;
+        check_key("split", key)?;
+        composite1("split", shape, std::slice::from_ref(key), |shape, args| Ok(vec![split_traced(&args[0], shape)]))
+    };
+    made(split, || key.clone())
+}
+
+/// A new key made from a key and a number of 32 bits.
+///
+/// Fails for a negative number, or one that is no integer scalar.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(random::fold_in(&random::key(42), 5).to_vec::<u32>()?, [2765691542, 824333390]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn fold_in(key: &Array, data: impl Operand) -> Array {
+    let data = data.into_array();
+    let fold_in = || {
+        check_key("fold_in", key)?;
+        data.check()?;
+        if data.ndim() != 0 || !data.dtype().is_integer() {
+            bail!(Type, "fold_in accepts an integer scalar, but was given {}", data.type_name());
+        }
+        if let Repr::Literal(l) = &data.0
+            && !(0..1i128 << 32).contains(&l.value.to_i128())
+        {
+            return Err(err!(Value, "fold_in takes a number of 32 bits, got {} (OverflowError)", l.value.to_i128())
+                .help("fold in a number from 0 to 4294967295"));
+        }
+        let data = data.astype(DType::U32);
+        composite1("fold_in", (), &[key.clone(), data], |(), args| {
+            let [k0, k1] = words(&args[0]);
+            let out = Threefry2x32.apply(&[k0, k1, word(0), args[1].clone()]);
+            Ok(vec![pairs(&out[0], &out[1])])
+        })
+    };
+    made(fold_in, || key.clone())
+}
+
+/// Uniformly random bits, as unsigned integers of 32 bits.
+#[track_caller]
+pub fn bits(key: &Array, shape: impl IntoShape) -> Array {
+    bits_dtype(key, shape, DType::U32)
+}
+
+/// Uniformly random bits, as unsigned integers of a dtype.
+///
+/// Fails for any other dtype.
+#[track_caller]
+pub fn bits_dtype(key: &Array, shape: impl IntoShape, dtype: DType) -> Array {
+    sample("bits", key, shape, dtype, |shape| {
+        if !dtype.is_integer() || dtype.is_signed() {
+            bail!(Type, "dtype argument to `bits` must be an unsigned int dtype, got {dtype}");
+        }
+        composite1("bits", (shape, dtype), std::slice::from_ref(key), |(shape, dtype), args| {
+            Ok(vec![bits::random_bits(&args[0], shape, dtype.bits())])
+        })
+    })
+}
+
+/// The shape that is written.
+fn shape_of(name: &str, shape: impl IntoShape) -> Result<Shape> {
+    let dims = shape.into_dims();
+    if let Some(d) = dims.iter().find(|d| **d < 0) {
+        bail!(
+            Value,
+            "Shapes must be 1D sequences of sizes that are not negative, got {d} in {:?} for {name}",
+            dims.as_slice()
+        );
+    }
+    Ok(dims.iter().map(|&d| d as usize).collect())
+}
+
+/// What a failed sampler's result is like.
+fn like(shape: impl AsRef<[usize]>, dtype: DType) -> Array {
+    let aval = crate::program::Aval::new(dtype, Shape::from_slice(shape.as_ref()));
+    Array::failed(err!(Runtime, "not made"), aval)
+}
+
+/// The result of `f`, whose operations belong to the caller's line; an error is carried in an array like `like`.
+#[track_caller]
+fn made(f: impl FnOnce() -> Result<Array>, like: impl FnOnce() -> Array) -> Array {
+    match at_caller(f) {
+        Ok(array) => array,
+        Err(e) => Array::from_result(Err(e), &like()),
+    }
+}
+
+/// Checks a key and a shape, and carries an error in an array of that shape.
+#[track_caller]
+fn sample(
+    name: &str,
+    key: &Array,
+    shape: impl IntoShape,
+    dtype: DType,
+    f: impl FnOnce(Shape) -> Result<Array>,
+) -> Array {
+    match shape_of(name, shape) {
+        Ok(shape) => made(|| check_key(name, key).and_then(|()| f(shape.clone())), || like(shape.clone(), dtype)),
+        Err(e) => Array::from_result(Err(e), &like(Shape::new(), dtype)),
+    }
+}
+
+fn check_key(name: &str, key: &Array) -> Result<()> {
+    key.check()?;
+    if key.dtype() == DType::U32 && key.shape() == [2] {
+        return Ok(());
+    }
+    if key.dtype() == DType::U32 && key.shape().last() == Some(&2) {
+        return Err(err!(
+            Value,
+            "{name} accepts a single key, but was given a key array of shape {:?}",
+            &key.shape()[..key.ndim() - 1]
+        )
+        .help("use `vmap` for batching, or take one key with `keys.get(i)`"));
+    }
+    Err(err!(Type, "{name}: unexpected PRNG key type {}", key.type_name())
+        .help("a key is a uint32 array of shape [2], made by `random::key(seed)` or `random::split`"))
+}
+
+/// A plain uint32.
+fn word(v: u32) -> Array {
+    Array::literal(Scalar::Int(v as i128), DType::U32, false)
+}
+
+/// The two words of a key, as scalars.
+fn words(key: &Array) -> [Array; 2] {
+    [0, 1].map(|i| lax::reshape(&lax::slice_in_dim(key, i, i + 1, 0), &[]))
+}
+
+/// Two arrays as one, along a new last dimension.
+fn pairs(first: &Array, second: &Array) -> Array {
+    let last = first.ndim() as i32;
+    lax::concatenate(&[first.expand_dims(last), second.expand_dims(last)], first.ndim())
+}
+
+fn split_traced(key: &Array, shape: &[usize]) -> Array {
+    let [first, second] = bits::blocks(key, shape);
+    pairs(&first, &second)
+}
+
+/// Two keys from one.
+fn split_two(key: &Array) -> [Array; 2] {
+    let keys = split_traced(key, &[2]);
+    [0, 1].map(|i| lax::reshape(&lax::slice_in_dim(&keys, i, i + 1, 0), &[2]))
+}
