@@ -1,10 +1,14 @@
 //! The layer below `numpy`: operations close to the primitives, on arrays of one dtype and fitting shapes.
 
+pub(crate) mod conv;
 mod indexing;
+pub(crate) mod reduce_window;
 
 use smallvec::SmallVec;
 
+pub use conv::*;
 pub use indexing::*;
+pub use reduce_window::{Window, reduce_window_max, reduce_window_min, reduce_window_sum};
 
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};

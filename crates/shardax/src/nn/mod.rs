@@ -1,3 +1,31 @@
-//! Functions for neural networks.
+//! Functions of neural networks: activations, pooling, initializers. Layers, losses and optimizers are in the crate `shardax-nn`.
 
+mod activation;
 pub mod initializers;
+mod pool;
+
+pub use activation::*;
+pub use pool::{Pool, avg_pool, max_pool, min_pool};
+
+use crate::array::{Array, Operand};
+use crate::lax::{ConvOptions, Padding, conv_general_dilated};
+
+/// Convolution of channels-last inputs (`NHWC`, in any rank) with `HWIO` kernels; the result is channels-last too.
+///
+/// `strides` has an entry for each spatial dimension. [`lax::conv_general_dilated`](conv_general_dilated) has
+/// everything else.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::{lax::Padding, nn::conv};
+/// let images = ones([8, 32, 32, 3]);
+/// let y = conv(&images, ones([3, 3, 3, 16]), [2, 2], Padding::Same);
+/// assert_eq!(y.shape(), [8, 16, 16, 16]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn conv(x: impl Operand, kernel: impl Operand, strides: impl AsRef<[usize]>, padding: impl Into<Padding>) -> Array {
+    let (x, kernel) = (x.into_array(), kernel.into_array());
+    let options = ConvOptions::new().channels_last(kernel.ndim().saturating_sub(2));
+    conv_general_dilated(x, kernel, strides, padding, options)
+}

@@ -1,0 +1,155 @@
+//! Activation functions, softmax and one-hot encoding, with JAX's definitions and gradients.
+
+use crate::array::{Array, Operand};
+use crate::dtype::DType;
+use crate::lax;
+use crate::numpy::{erf, expm1, maximum, minimum, tanh, where_};
+use crate::transform::stop_gradient;
+
+macro_rules! activations {
+    ($($(#[$doc:meta])* $name:ident => |$x:ident| $body:expr;)*) => {$(
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name(x: impl Operand) -> Array {
+            let $x = x.into_array();
+            $body
+        }
+    )*};
+}
+
+activations! {
+    /// The rectifier, `max(x, 0)`, with gradient 0 at 0.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # use shardax::nn::relu;
+    /// let x = array([-1.0f32, 0.0, 2.0]);
+    /// assert_eq!(relu(&x).to_vec::<f32>()?, [0.0, 0.0, 2.0]);
+    /// let slope = grad(|x: Array| relu(x).sum(..)).call(&x)?;
+    /// assert_eq!(slope.to_vec::<f32>()?, [0.0, 0.0, 1.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    relu => |x| where_(x.less_equal(0), 0, &x);
+    /// `min(max(x, 0), 6)`.
+    relu6 => |x| minimum(maximum(x, 0), 6);
+    /// The Gaussian error linear unit in its tanh approximation, JAX's default.
+    ///
+    /// Source: [Hendrycks and Gimpel 2016](https://arxiv.org/abs/1606.08415). [`gelu_exact`] is the exact form.
+    gelu => |x| {
+        let inner = (&x + integer_cube(&x) * 0.044715) * (2.0 / std::f64::consts::PI).sqrt();
+        x * (tanh(&inner) + 1) * 0.5
+    };
+    /// The Gaussian error linear unit, `x Φ(x)`: JAX's `gelu(approximate=False)`.
+    gelu_exact => |x| &x * (erf(&(&x * std::f64::consts::FRAC_1_SQRT_2)) + 1) * 0.5;
+    /// The sigmoid linear unit (swish), `x * sigmoid(x)`.
+    silu => |x| &x * x.logistic();
+    /// The logistic function, `1 / (1 + exp(-x))`.
+    sigmoid => |x| x.logistic();
+    /// `log(sigmoid(x))`, without overflow.
+    log_sigmoid => |x| -softplus(-x);
+    /// `log(1 + exp(x))`, without overflow.
+    softplus => |x| maximum(&x, 0) + (-x.abs()).exp().log1p();
+    /// `x / (1 + |x|)`.
+    soft_sign => |x| &x / (x.abs() + 1);
+    /// `x` kept between -1 and 1.
+    hard_tanh => |x| where_(x.greater(1), 1, where_(x.less(-1), -1, &x));
+    /// `relu6(x + 3) / 6`.
+    hard_sigmoid => |x| relu6(x + 3) / 6;
+    /// The scaled exponential linear unit, of self-normalizing networks.
+    ///
+    /// Source: [Klambauer et al. 2017](https://arxiv.org/abs/1706.02515).
+    selu => |x| elu_of(x, 1.6732632423543772) * 1.0507009873554805;
+    /// `x * tanh(softplus(x))`.
+    mish => |x| &x * softplus(&x).tanh();
+}
+
+#[track_caller]
+fn integer_cube(x: &Array) -> Array {
+    crate::numpy::integer_pow(x, 3)
+}
+
+#[track_caller]
+fn elu_of(x: Array, alpha: f64) -> Array {
+    // Where x is large its exponential is not needed, and would overflow in the gradient.
+    let small = where_(x.greater(0), 0, &x);
+    where_(x.greater(0), &x, expm1(&small) * alpha)
+}
+
+/// The exponential linear unit: `x` where positive, `alpha * (exp(x) - 1)` elsewhere. JAX's default `alpha` is 1.
+#[track_caller]
+pub fn elu(x: impl Operand, alpha: f64) -> Array {
+    elu_of(x.into_array(), alpha)
+}
+
+/// The continuously differentiable exponential linear unit, `max(x, 0) + alpha * (exp(min(x, 0) / alpha) - 1)`.
+/// JAX's default `alpha` is 1.
+#[track_caller]
+pub fn celu(x: impl Operand, alpha: f64) -> Array {
+    let x = x.into_array();
+    maximum(&x, 0) + expm1(&(minimum(&x, 0) / alpha)) * alpha
+}
+
+/// `x` where it is not negative, `slope * x` elsewhere. JAX's default `slope` is 0.01.
+#[track_caller]
+pub fn leaky_relu(x: impl Operand, slope: f64) -> Array {
+    let x = x.into_array();
+    where_(x.greater_equal(0), &x, &x * slope)
+}
+
+/// The gated linear unit: the first half of `axis` times the sigmoid of the second.
+#[track_caller]
+pub fn glu(x: impl Operand, axis: i32) -> Array {
+    let x = x.into_array();
+    match x.split(2, axis) {
+        Ok(halves) => &halves[0] * halves[1].logistic(),
+        Err(error) => Array::from_result(Err(error), &x),
+    }
+}
+
+/// `x` less its maximum over `axis`, which changes no ratio of exponentials and keeps them finite.
+#[track_caller]
+fn shifted(x: &Array, axis: i32) -> Array {
+    x - stop_gradient(x.max_keepdims(axis))
+}
+
+/// `exp(x) / sum(exp(x))` over `axis`, without overflow.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::nn::softmax;
+/// let p = softmax(array([0.0f32, 0.0, 1000.0]), -1);
+/// assert_eq!(p.to_vec::<f32>()?, [0.0, 0.0, 1.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn softmax(x: impl Operand, axis: i32) -> Array {
+    let exponentials = shifted(&x.into_array(), axis).exp();
+    &exponentials / exponentials.sum_keepdims(axis)
+}
+
+/// `log(softmax(x))` over `axis`, without overflow.
+#[track_caller]
+pub fn log_softmax(x: impl Operand, axis: i32) -> Array {
+    let shifted = shifted(&x.into_array(), axis);
+    &shifted - shifted.exp().sum_keepdims(axis).log()
+}
+
+/// Each label as a row of `num_classes` numbers: 1 at the label, 0 elsewhere. Labels beyond the classes give zeros.
+///
+/// `labels` are integers of any shape; the result has one dimension more, the last, and is float32. Convert it with
+/// `astype` where another dtype is wanted.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::nn::one_hot;
+/// let y = one_hot(array([1, 0]), 3);
+/// assert_eq!(y.to_vec::<f32>()?, [0.0, 1.0, 0.0, 1.0, 0.0, 0.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn one_hot(labels: impl Operand, num_classes: usize) -> Array {
+    let labels = labels.into_array();
+    let labels = labels.expand_dims(-1);
+    let classes = lax::iota(DType::I32, &[num_classes], 0);
+    labels.equal(classes).astype(DType::F32)
+}

@@ -1,0 +1,121 @@
+//! Pooling of channels-last arrays.
+
+use crate::array::{Array, Operand};
+use crate::lax::reduce_window::reduce_window;
+use crate::lax::{Padding, Window};
+use crate::primitive::reduce::Reducer;
+
+/// A pooling window over the spatial dimensions of arrays whose last dimension is the features.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::{lax::Padding, nn::Pool};
+/// let x = arange(0.0f32..16.0).reshape([1, 4, 4, 1]);
+/// let y = Pool::new([3, 3]).strides([2, 2]).padding(Padding::Same).max(&x);
+/// assert_eq!(y.shape(), [1, 2, 2, 1]);
+/// assert_eq!(y.to_vec::<f32>()?, [10.0, 11.0, 14.0, 15.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Pool {
+    window: Vec<usize>,
+    strides: Vec<usize>,
+    padding: Padding,
+    count_include_pad: bool,
+}
+
+impl Pool {
+    /// A window of these sizes, one for each spatial dimension. It moves by one, without padding.
+    pub fn new(window: impl AsRef<[usize]>) -> Self {
+        let window: Vec<usize> = window.as_ref().into();
+        Pool { strides: vec![1; window.len()], window, padding: Padding::Valid, count_include_pad: true }
+    }
+
+    /// How far the window moves in each spatial dimension. Default 1.
+    pub fn strides(mut self, strides: impl AsRef<[usize]>) -> Self {
+        self.strides = strides.as_ref().into();
+        self
+    }
+
+    /// The padding of the spatial dimensions. Default [`Padding::Valid`].
+    pub fn padding(mut self, padding: impl Into<Padding>) -> Self {
+        self.padding = padding.into();
+        self
+    }
+
+    /// Whether [`avg`](Pool::avg) counts the padding's zeros as elements. Default true.
+    pub fn count_include_pad(mut self, count: bool) -> Self {
+        self.count_include_pad = count;
+        self
+    }
+
+    /// The maximum of each position of the window. Gradients go to the first of equal elements.
+    ///
+    /// `x` is `[..., spatial dimensions, features]`.
+    #[track_caller]
+    pub fn max(&self, x: impl Operand) -> Array {
+        let x = x.into_array();
+        reduce_window("max_pool", &x, &self.over(&x), Reducer::Max)
+    }
+
+    /// The minimum of each position of the window. Gradients go to the first of equal elements.
+    #[track_caller]
+    pub fn min(&self, x: impl Operand) -> Array {
+        let x = x.into_array();
+        reduce_window("min_pool", &x, &self.over(&x), Reducer::Min)
+    }
+
+    /// The mean of each position of the window.
+    #[track_caller]
+    pub fn avg(&self, x: impl Operand) -> Array {
+        let x = x.into_array();
+        let window = self.over(&x);
+        let sum = reduce_window("avg_pool", &x, &window, Reducer::Sum);
+        if self.count_include_pad {
+            return sum / self.window.iter().fold(1, |n: usize, &w| n.saturating_mul(w)) as f64;
+        }
+        let ones = Array::zeros_of(&x.aval().strong()) + 1;
+        sum / reduce_window("avg_pool", &ones, &window, Reducer::Sum)
+    }
+
+    /// The window over all dimensions of `x`.
+    fn over(&self, x: &Array) -> Window {
+        // Too few dimensions give a window that does not fit, which the reduction reports.
+        let before = x.ndim().saturating_sub(self.window.len() + 1);
+        let all = |values: &[usize]| [vec![1; before], values.to_vec(), vec![1]].concat();
+        let padding = match &self.padding {
+            Padding::Explicit(pairs) => Padding::Explicit([vec![(0, 0); before], pairs.clone(), vec![(0, 0)]].concat()),
+            other => other.clone(),
+        };
+        Window::new(all(&self.window)).strides(all(&self.strides)).padding(padding)
+    }
+}
+
+/// The maximum of each `window` of a channels-last array, the window moving by `strides`, without padding.
+///
+/// `x` is `[..., spatial dimensions, features]`; `window` and `strides` have an entry for each spatial dimension.
+/// Gradients go to the first of equal elements, as in JAX. [`Pool`] has more options.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::nn::max_pool;
+/// let x = array([[1.0f32, 2.0], [4.0, 3.0]]).reshape([1, 2, 2, 1]);
+/// assert_eq!(max_pool(&x, [2, 2], [2, 2]).item::<f32>()?, 4.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn max_pool(x: impl Operand, window: impl AsRef<[usize]>, strides: impl AsRef<[usize]>) -> Array {
+    Pool::new(window).strides(strides).max(x)
+}
+
+/// The minimum of each `window` of a channels-last array; see [`max_pool`].
+#[track_caller]
+pub fn min_pool(x: impl Operand, window: impl AsRef<[usize]>, strides: impl AsRef<[usize]>) -> Array {
+    Pool::new(window).strides(strides).min(x)
+}
+
+/// The mean of each `window` of a channels-last array; see [`max_pool`].
+#[track_caller]
+pub fn avg_pool(x: impl Operand, window: impl AsRef<[usize]>, strides: impl AsRef<[usize]>) -> Array {
+    Pool::new(window).strides(strides).avg(x)
+}

@@ -1,0 +1,272 @@
+//! Convolutions and windowed reductions, compared with JAX.
+
+mod common;
+
+use common::golden::{Case, Golden, dtype};
+use common::setup;
+use serde_json::Value;
+use shardax::lax::{self, ConvOptions, Padding, Window};
+use shardax::nn::{Pool, avg_pool, max_pool, min_pool, relu};
+use shardax::prelude::*;
+
+fn padding(value: &Value) -> Padding {
+    match value.as_str() {
+        Some("SAME") => Padding::Same,
+        Some("VALID") | None if value.is_null() || value.is_string() => Padding::Valid,
+        _ => {
+            let pair = |p: &Value| (p[0].as_i64().expect("low"), p[1].as_i64().expect("high"));
+            Padding::Explicit(value.as_array().expect("pairs").iter().map(pair).collect())
+        }
+    }
+}
+
+fn conv_options(case: &Case<'_>) -> ConvOptions {
+    let mut options = ConvOptions::new();
+    if let Some(layout) = case.param("layout").as_array() {
+        let name = |i: usize| layout[i].as_str().expect("a layout");
+        options = options.dimension_numbers(name(0), name(1), name(2));
+    }
+    if let Some(d) = case.sizes("lhs_dilation") {
+        options = options.lhs_dilation(d);
+    }
+    if let Some(d) = case.sizes("rhs_dilation") {
+        options = options.rhs_dilation(d);
+    }
+    if let Some(n) = case.number("feature_group_count") {
+        options = options.feature_group_count(n as usize);
+    }
+    if let Some(n) = case.number("batch_group_count") {
+        options = options.batch_group_count(n as usize);
+    }
+    if let Some(d) = case.text("preferred") {
+        options = options.preferred_element_type(dtype(d));
+    }
+    options
+}
+
+#[test]
+fn conv_matches_jax() {
+    setup();
+    Golden::open("conv").each(
+        |case| case.op == "conv_general_dilated",
+        |case| {
+            let (options, pads) = (conv_options(case), padding(case.param("padding")));
+            let strides = case.sizes("strides").unwrap_or_default();
+            case.check(|x| Ok(vec![lax::conv_general_dilated(&x[0], &x[1], &strides, pads.clone(), options.clone())]))
+        },
+    );
+}
+
+#[test]
+fn conv_transpose_matches_jax() {
+    setup();
+    Golden::open("conv").each(
+        |case| case.op == "conv_transpose",
+        |case| {
+            let (strides, pads) = (case.sizes("strides").unwrap_or_default(), padding(case.param("padding")));
+            case.check(|x| Ok(vec![lax::conv_transpose(&x[0], &x[1], &strides, pads.clone(), ConvOptions::new())]))
+        },
+    );
+}
+
+#[test]
+fn reduce_window_matches_jax() {
+    setup();
+    Golden::open("window").each(
+        |case| case.op == "reduce_window",
+        |case| {
+            let mut window =
+                Window::new(case.sizes("window").unwrap_or_default()).padding(padding(case.param("padding")));
+            if let Some(s) = case.sizes("strides") {
+                window = window.strides(s);
+            }
+            if let Some(d) = case.sizes("base_dilation") {
+                window = window.base_dilation(d);
+            }
+            if let Some(d) = case.sizes("window_dilation") {
+                window = window.window_dilation(d);
+            }
+            let kind = case.text("kind").unwrap_or_default();
+            case.check(|x| {
+                Ok(vec![match kind {
+                    "max" => lax::reduce_window_max(&x[0], window.clone()),
+                    "min" => lax::reduce_window_min(&x[0], window.clone()),
+                    _ => lax::reduce_window_sum(&x[0], window.clone()),
+                }])
+            })
+        },
+    );
+}
+
+// SPEC 145
+#[test]
+fn pooling_matches_flax() {
+    setup();
+    Golden::open("window").each(
+        |case| case.op.ends_with("_pool"),
+        |case| {
+            let mut pool = Pool::new(case.sizes("window").unwrap_or_default()).padding(padding(case.param("padding")));
+            if let Some(s) = case.sizes("strides") {
+                pool = pool.strides(s);
+            }
+            if let Some(count) = case.param("count_include_pad").as_bool() {
+                pool = pool.count_include_pad(count);
+            }
+            case.check(|x| Ok(vec![if case.op == "avg_pool" { pool.avg(&x[0]) } else { pool.max(&x[0]) }]))
+        },
+    );
+}
+
+/// A number in the middle of nowhere for each element, with ties.
+fn numbers(shape: &[usize], seed: u32) -> Array {
+    let mut state = seed;
+    let values: Vec<f32> = (0..shape.iter().product::<usize>())
+        .map(|_| {
+            state = state.wrapping_mul(1664525).wrapping_add(1013904223);
+            ((state >> 16) % 7) as f32 - 3.0
+        })
+        .collect();
+    Array::from_vec(values, shape).expect("as many numbers as elements")
+}
+
+/// The elements from `start` to `limit`.
+fn part(x: &Array, start: &[usize], limit: &[usize]) -> Array {
+    let cuts = (0..x.ndim()).map(|d| (-(start[d] as i64), limit[d] as i64 - x.shape()[d] as i64, 0));
+    lax::pad(x, &0.0f32.into(), &cuts.collect::<Vec<_>>())
+}
+
+/// The gradient of a weighted sum of `f(x)`.
+fn weighted_grad(f: impl Fn(&Array) -> Array, x: &Array, weights: &Array) -> Result<Vec<f32>> {
+    jit(grad(|x: Array| (f(&x) * weights).sum(..))).call(x)?.to_vec::<f32>()
+}
+
+/// Max pooling takes one of four ways by window; all must choose the same element.
+#[test]
+fn every_way_to_pool_agrees() -> Result<()> {
+    setup();
+    // A window of 36 elements in steps of 6 tiles; with a padding of nothing but a different shape it does not.
+    let x = relu(numbers(&[2, 12, 12, 3], 1));
+    let weights = numbers(&[2, 2, 2, 3], 2);
+    let tiled = weighted_grad(|x| max_pool(x, [6, 6], [6, 6]), &x, &weights)?;
+    let scattered =
+        weighted_grad(|x| Pool::new([6, 6]).strides([6, 6]).padding([(0, 0), (0, 1)]).max(x), &x, &weights)?;
+    assert_eq!(tiled, scattered);
+
+    let weights = numbers(&[2, 6, 6, 3], 3);
+    let tiled = weighted_grad(|x| max_pool(x, [2, 2], [2, 2]), &x, &weights)?;
+    let sliced = weighted_grad(|x| Pool::new([2, 2]).strides([2, 2]).padding([(0, 0), (0, 1)]).max(x), &x, &weights)?;
+    assert_eq!(tiled, sliced);
+
+    // A large window that overlaps, forward and backward, against one output at a time.
+    let x = numbers(&[1, 9, 9, 1], 4);
+    let weights = numbers(&[1, 4, 4, 1], 5);
+    let all = weighted_grad(|x| min_pool(x, [6, 6], [1, 1]), &x, &weights)?;
+    let mut sum = vec![0.0; 81];
+    for i in 0..4usize {
+        for j in 0..4usize {
+            let one = weighted_grad(
+                |x| {
+                    let one = part(x, &[0, i, j, 0], &[1, i + 6, j + 6, 1]);
+                    min_pool(one, [6, 6], [6, 6])
+                },
+                &x,
+                &part(&weights, &[0, i, j, 0], &[1, i + 1, j + 1, 1]),
+            )?;
+            sum.iter_mut().zip(one).for_each(|(s, o)| *s += o);
+        }
+    }
+    assert_eq!(all, sum);
+    let push = |x: Array, t: Array| jvp(|x: Array| min_pool(x, [6, 6], [1, 1]), x, t).map(|(_, t)| t);
+    let t = numbers(&[1, 9, 9, 1], 6);
+    let forward = (push(x.clone(), t.clone())? * &weights).sum(..).item::<f32>()?;
+    let backward: f32 = all.iter().zip(t.to_vec::<f32>()?).map(|(a, b)| a * b).sum();
+    assert_eq!(forward, backward);
+    Ok(())
+}
+
+/// Second derivatives, and derivatives of a batch, go through the same rules.
+#[test]
+fn derivatives_nest() -> Result<()> {
+    setup();
+    let x = numbers(&[1, 6, 6, 2], 7);
+    let kernel = numbers(&[3, 3, 2, 2], 8);
+    let f = |x: &Array| {
+        let y = shardax::nn::conv(x, &kernel, [1, 1], Padding::Same);
+        max_pool(&y * &y, [2, 2], [2, 2]).sum(..)
+    };
+    // Where the choice of the maxima does not change f is quadratic: its gradient is linear in x.
+    let slope = |x: Array| grad(|x: Array| f(&x)).call(x);
+    let (g, dg) = jvp(slope, &x, &x)?;
+    assert!(allclose(&dg, &g, 1e-5, 1e-4)?);
+
+    let xs = stack(&[x.clone(), &x + 1, &x * 2], 0);
+    let batched = vmap(slope).call(&xs)?;
+    for i in 0..3usize {
+        let one = part(&xs, &[i, 0, 0, 0, 0], &[i + 1, 1, 6, 6, 2]).squeeze(0);
+        let row = part(&batched, &[i, 0, 0, 0, 0], &[i + 1, 1, 6, 6, 2]).squeeze(0);
+        assert!(allclose(slope(one)?, row, 1e-5, 1e-4)?);
+    }
+    Ok(())
+}
+
+#[test]
+fn avg_pool_is_the_mean() -> Result<()> {
+    setup();
+    let x = arange(0.0f32..16.0).reshape([1, 4, 4, 1]);
+    assert_eq!(avg_pool(&x, [2, 2], [2, 2]).to_vec::<f32>()?, [2.5, 4.5, 10.5, 12.5]);
+    Ok(())
+}
+
+fn message(x: Array) -> String {
+    x.check().expect_err("an error").to_string()
+}
+
+#[test]
+fn errors_name_operands_and_the_fix() {
+    setup();
+    let x = ones([2, 8, 8, 3]);
+    let nhwc = || ConvOptions::new().dimension_numbers("NHWC", "HWIO", "NHWC");
+    let conv =
+        |kernel: Array, options: ConvOptions| lax::conv_general_dilated(&x, kernel, [1, 1], Padding::Same, options);
+
+    let text = message(conv(ones([3, 3, 4, 5]), nhwc()));
+    assert!(
+        text.contains("3 / 1 != 4") && text.contains("float32[2,8,8,3]") && text.contains("float32[3,3,4,5]"),
+        "{text}"
+    );
+    assert!(text.contains("convolution.rs"), "{text}");
+    let text = message(conv(ones([3, 3, 1, 4]), nhwc().feature_group_count(3)));
+    assert!(text.contains("4 is not a multiple of 3"), "{text}");
+    let text = message(conv(ones([3, 3, 3, 4]), nhwc().batch_group_count(4)));
+    assert!(text.contains("2 is not a multiple of 4"), "{text}");
+    let text = message(conv(ones([3, 3, 3]), nhwc()));
+    assert!(text.contains("rank") && text.contains("float32[3,3,3]"), "{text}");
+    let text = message(conv(ones([3, 3, 3, 4]).astype(DType::Bf16), nhwc()));
+    assert!(text.contains("same dtypes") && text.contains("bfloat16"), "{text}");
+    let text = message(conv(ones([3, 3, 3, 4]), ConvOptions::new().dimension_numbers("NHWC", "HHIO", "NHWC")));
+    assert!(text.contains("HHIO"), "{text}");
+    let text = message(conv(ones([3, 3, 3, 4]), ConvOptions::new().dimension_numbers("NHWC", "HWIO", "NHC")));
+    assert!(text.contains("NHC"), "{text}");
+    let text = message(lax::conv_general_dilated(&x, ones([3, 3, 3, 4]), [1], Padding::Same, nhwc()));
+    assert!(text.contains("window_strides is [1]"), "{text}");
+    let text = message(lax::conv_general_dilated(&x, ones([3, 3, 3, 4]), [0, 1], Padding::Valid, nhwc()));
+    assert!(text.contains("stride 0"), "{text}");
+    let text = message(lax::conv_general_dilated(&x, ones([3, 3, 3, 4]), [1, 1], [(-9, 0), (0, 0)], nhwc()));
+    assert!(text.contains("(-9, 0)"), "{text}");
+    let text = message(lax::conv_general_dilated(&x, ones([3, 3, 3, 4]), [1, 1], [(1, 1)], nhwc()));
+    assert!(text.contains("1 pairs"), "{text}");
+    let text = message(conv(ones([3, 3, 3, 4]), nhwc().lhs_dilation([2, 2])));
+    assert!(text.contains("lhs_dilation"), "{text}");
+
+    let text = message(max_pool(ones([4]), [2, 2], [2, 2]));
+    assert!(text.contains("max_pool") && text.contains("float32[4]"), "{text}");
+    let text = message(max_pool(&x, [2, 2], [0, 2]));
+    assert!(text.contains("stride 0"), "{text}");
+    let text = message(max_pool(&x, [0, 2], [1, 1]));
+    assert!(text.contains("size 0"), "{text}");
+    let text = message(max_pool(&x, [usize::MAX, 2], [usize::MAX, 1]));
+    assert!(text.contains("too large"), "{text}");
+    let text =
+        message(lax::conv_general_dilated(&x, ones([3, 3, 3, 4]), [1, 1], [(i64::MAX, i64::MAX), (0, 0)], nhwc()));
+    assert!(text.contains("too large"), "{text}");
+}
