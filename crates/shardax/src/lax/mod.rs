@@ -12,7 +12,7 @@ pub use reduce_window::{Window, reduce_window_max, reduce_window_min, reduce_win
 
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
-use crate::primitive::binary::{COMPLEX, DIV};
+use crate::primitive::binary::{COMPLEX, DIV, SHIFT_RIGHT_ARITHMETIC, SHIFT_RIGHT_LOGICAL};
 use crate::primitive::dot::DotGeneral;
 use crate::primitive::reduce::{Reduce, Reducer};
 use crate::primitive::shape_ops::{BroadcastInDim, Concatenate, Iota, Pad, Reshape, Reverse, Slice, Transpose};
@@ -130,6 +130,18 @@ pub(crate) fn complex(re: &Array, im: &Array) -> Array {
 #[track_caller]
 pub fn div(x: &Array, y: &Array) -> Array {
     DIV.apply(x, y)
+}
+
+/// `x >> y`, filling with the sign bit whether the type is signed or not.
+#[track_caller]
+pub fn shift_right_arithmetic(x: &Array, y: &Array) -> Array {
+    SHIFT_RIGHT_ARITHMETIC.apply(x, y)
+}
+
+/// `x >> y`, filling with zeros whether the type is signed or not.
+#[track_caller]
+pub fn shift_right_logical(x: &Array, y: &Array) -> Array {
+    SHIFT_RIGHT_LOGICAL.apply(x, y)
 }
 
 /// The `n`-th derivative of the digamma function.

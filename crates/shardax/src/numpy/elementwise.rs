@@ -84,46 +84,57 @@ pub fn right_shift(x: impl Operand, y: impl Operand) -> Array {
     )
 }
 
-/// The largest integer not above `x / y`.
+/// The largest integer not above `x / y`. Of an integer division by 0 nothing useful is to be had: -2 (-1 of 0 by 0),
+/// as in JAX, or the largest number of an unsigned type.
 #[track_caller]
 pub fn floor_divide(x: impl Operand, y: impl Operand) -> Array {
-    apply_promoted(
-        "floor_divide",
-        x,
-        y,
-        |d| d,
-        |x, y| {
-            let q = binary::DIV.apply(x, y);
-            match x.dtype().category() {
-                Category::Float => unary::FLOOR.apply(&((x - remainder(x, y)) / y)).astype(x.dtype()),
-                Category::Signed => {
-                    let rest = binary::REM.apply(x, y);
-                    let low = rest.not_equal(0) & (rest.less(0) ^ y.less(0));
-                    q - low.astype(x.dtype())
-                }
-                _ => q,
+    divmod("floor_divide", x, y, |x, y| {
+        let quotient = binary::DIV.apply(x, y);
+        match x.dtype().category() {
+            Category::Float => {
+                let rest = binary::REM.apply(x, y);
+                // Without the remainder the division is exact but for rounding; infinity by 0 stays infinite.
+                let exact = binary::DIV.apply(&where_(y.equal(0), x, x - &rest), y);
+                round(&where_(crosses(&rest, y), &exact - 1, &exact))
             }
-        },
-    )
+            Category::Signed => {
+                let low = binary::REM.apply(x, y).not_equal(0) & sign(x).not_equal(sign(y));
+                where_(low, &quotient - 1, &quotient)
+            }
+            _ => quotient,
+        }
+    })
 }
 
-/// `x - y * floor(x / y)`: the remainder with the sign of `y`, as `%` in Python.
+/// `x - y * floor(x / y)`: the remainder with the sign of `y`, as `%` in Python. Of an integer by 0 it is 0.
 #[track_caller]
 pub fn remainder(x: impl Operand, y: impl Operand) -> Array {
-    apply_promoted(
-        "remainder",
-        x,
-        y,
-        |d| d,
-        |x, y| {
-            let rest = binary::REM.apply(x, y);
-            if x.dtype().category() == Category::Unsigned {
-                return rest;
-            }
-            let wrong_sign = rest.not_equal(0) & (rest.less(0) ^ y.less(0));
-            where_(wrong_sign, &rest + y, &rest)
-        },
-    )
+    divmod("remainder", x, y, |x, y| {
+        let y = if x.dtype().is_integer() { where_(y.equal(0), 1, y) } else { y.clone() };
+        let rest = binary::REM.apply(x, &y);
+        match x.dtype().category() {
+            Category::Unsigned => rest,
+            _ => where_(crosses(&rest, &y), &rest + &y, &rest),
+        }
+    })
+}
+
+/// Whether a truncated remainder has the other sign than `y`.
+fn crosses(rest: &Array, y: &Array) -> Array {
+    rest.not_equal(0) & (rest.less(0) ^ y.less(0))
+}
+
+/// Promotes for `floor_divide` and `remainder`: booleans count as int32, complex numbers are refused.
+#[track_caller]
+fn divmod(name: &str, x: impl Operand, y: impl Operand, apply: impl FnOnce(&Array, &Array) -> Array) -> Array {
+    let (x, y) = (x.into_array(), y.into_array());
+    for operand in [&x, &y] {
+        if operand.dtype().is_complex() {
+            let e = err!(Type, "{name} does not support complex-valued inputs, got {}", operand.type_name());
+            return Array::from_result(Err(e), &x);
+        }
+    }
+    apply_promoted(name, &x, &y, |d| if d == DType::Bool { DType::I32 } else { d }, apply)
 }
 
 /// The remainder with the sign of `x`, as `%` in Rust.
@@ -374,6 +385,36 @@ unary_functions! {
     imag => |x: &Array| if x.dtype().is_complex() { unary::IMAG.apply(x) } else { super::zeros_like(x) };
     /// The complex conjugate.
     conj => |x: &Array| if x.dtype().is_complex() { unary::CONJ.apply(x) } else { x.clone() };
+}
+
+/// `x` rounded to so many decimals; negative ones round to tens, hundreds and so on. Halves go to the even neighbour.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(around(&array([1.25f32, -0.754]), 1).to_vec::<f32>()?, [1.2, -0.8]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn around(x: &Array, decimals: i32) -> Array {
+    if decimals == 0 || (decimals > 0 && !x.dtype().is_inexact()) {
+        return round(x);
+    }
+    if !x.dtype().is_float() {
+        let e = err!(NotImplemented, "around of {} to {decimals} decimals", x.type_name())
+            .help("convert it with `astype(DType::F32)`, or round the real and the imaginary part");
+        return Array::from_result(Err(e), x);
+    }
+    // Halves have too few digits for the factor.
+    let wide = if x.dtype().bits() < 32 { x.astype(DType::F32) } else { x.clone() };
+    let factor = 10f64.powi(decimals.abs());
+    let rounded = if decimals > 0 { round(&(wide * factor)) / factor } else { round(&(wide / factor)) * factor };
+    convert(&rounded, x.dtype(), x.weak_type())
+}
+
+/// The next representable number after `x` towards `y`. Floating point.
+#[track_caller]
+pub fn nextafter(x: impl Operand, y: impl Operand) -> Array {
+    apply_promoted("nextafter", x, y, to_inexact, |x, y| binary::NEXTAFTER.apply(x, y))
 }
 
 /// A complex array of a real and an imaginary part.

@@ -163,7 +163,7 @@ impl Array {
         self.check()?;
         let axis = normalize_axis(axis as isize, self.ndim())?;
         let n = self.shape()[axis];
-        if parts == 0 || n % parts != 0 {
+        if parts == 0 || !n.is_multiple_of(parts) {
             bail!(
                 Value,
                 "array split does not result in an equal division: axis {axis} of size {n} into {parts} parts"

@@ -178,9 +178,9 @@ binary! {
     ATAN2 "atan2" "stablehlo.atan2" Inexact same,
         [Factor(|x, y, _| y / (x * x + y * y)), Factor(|x, y, _| -x / (x * x + y * y))], None;
     MAX "max" "stablehlo.maximum" Any same,
-        [Factor(|x, y, out| chosen(x, y, out)), Factor(|x, y, out| chosen(y, x, out))], None;
+        [Factor(chosen), Factor(|x, y, out| chosen(y, x, out))], None;
     MIN "min" "stablehlo.minimum" Any same,
-        [Factor(|x, y, out| chosen(x, y, out)), Factor(|x, y, out| chosen(y, x, out))], None;
+        [Factor(chosen), Factor(|x, y, out| chosen(y, x, out))], None;
     NEXTAFTER "nextafter" "chlo.next_after" Float same, [Zero, Zero], None;
     POLYGAMMA "polygamma" "chlo.polygamma" Float same,
         [Zero, Factor(|n, x, _| POLYGAMMA.apply(&(n + 1), x))], None;

@@ -124,6 +124,8 @@ impl Request {
             } else {
                 Vec::new()
             },
+            // By default the CPU's `maximum` and `minimum` may lose a NaN.
+            overrides: vec![("xla_cpu_enable_fast_min_max".into(), pjrt::Value::Bool(false))],
             ..Default::default()
         };
         let executable = client()?

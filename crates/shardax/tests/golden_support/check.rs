@@ -1,0 +1,263 @@
+//! Comparing with the reference values: results, gradients, tangents and batches.
+//!
+//! Compiling costs more than running, so the checks of many cases are compiled as one program. Where that fails, it is
+//! halved until the checks at fault are alone.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use shardax::dtype::Scalar;
+use shardax::prelude::*;
+
+use super::read::ints;
+use super::{Case, Fun, Host, family};
+
+/// Checks in one program.
+const CHUNK: usize = 64;
+
+/// One thing to compute, and what JAX has for it.
+struct Check<'a> {
+    case: &'a Case,
+    what: String,
+    inputs: Vec<Array>,
+    wanted: Vec<(String, &'a Host)>,
+    tol: f64,
+    run: Box<dyn Fn(&[Array]) -> Result<Vec<Array>> + 'a>,
+}
+
+impl Check<'_> {
+    fn path(&self) -> String {
+        format!("{}/{}", self.case.path(), self.what)
+    }
+}
+
+/// Compares all cases of a family, and fails with all differences.
+///
+/// `pending` lists paths, or beginnings of paths, `family/case` or `family/case/what`, that are known to fail or to
+/// differ, each with the reason. One that passes, or that no case has, is a failure too.
+pub fn check_family(name: &'static str, function: fn(&Case) -> Option<Fun>, pending: &[(&str, &str)]) {
+    let start = Instant::now();
+    let cases = family(name);
+    let pending: Vec<&str> = pending.iter().map(|(path, _)| *path).filter(|p| belongs(p, name)).collect();
+    let is_pending = |path: &str| pending.iter().any(|p| path.starts_with(p));
+    let mut failures = Vec::new();
+    let mut met: Vec<&str> = Vec::new();
+    let mut passing_pending: Vec<String> = Vec::new();
+    let functions: Vec<Option<Fun>> =
+        cases.iter().map(|case| catch_unwind(AssertUnwindSafe(|| function(case))).ok().flatten()).collect();
+
+    let mut checks = Vec::new();
+    for (case, f) in cases.iter().zip(&functions) {
+        match f {
+            Some(f) => checks.extend(checks_of(case, f)),
+            None if is_pending(&case.path()) => {
+                met.extend(pending.iter().filter(|p| case.path().starts_with(**p)));
+            }
+            None => failures.push(format!("{}: no function for {}{}", case.path(), case.op, case.meta["params"])),
+        }
+    }
+    let (waiting, ready): (Vec<_>, Vec<_>) = checks.into_iter().partition(|c| is_pending(&c.path()));
+    for chunk in ready.chunks(CHUNK) {
+        failures.extend(run(chunk));
+    }
+    for check in &waiting {
+        met.extend(pending.iter().filter(|p| check.path().starts_with(**p)));
+        if run(std::slice::from_ref(check)).is_empty() {
+            passing_pending.push(check.path());
+        }
+    }
+    failures.extend(
+        pending.iter().filter(|p| !met.contains(p)).map(|p| format!("{p}: pending, but there is no such case")),
+    );
+    failures.extend(passing_pending.iter().map(|p| format!("{p}: pending, but it passes")));
+    eprintln!(
+        "{name}: {} cases, {} checks, {} pending, {} failures, {:.1} s",
+        cases.len(),
+        ready.len(),
+        cases.len() - functions.iter().flatten().count() + waiting.len(),
+        failures.len(),
+        start.elapsed().as_secs_f64()
+    );
+    assert!(failures.is_empty(), "{} failures in {name}:\n{}", failures.len(), failures.join("\n"));
+}
+
+fn belongs(path: &str, family: &str) -> bool {
+    path.split('/').next() == Some(family)
+}
+
+fn checks_of<'a>(case: &'a Case, f: &'a Fun) -> Vec<Check<'a>> {
+    let tol = case.meta["tol"].as_f64().unwrap_or(0.0);
+    let grad_tol = case.meta["grad_tol"].as_f64().unwrap_or(tol);
+    let inputs: Vec<Array> = all(case, "in").into_iter().map(|(_, host)| host.array()).collect();
+    let ins = inputs.len();
+    let floats: Vec<usize> = ints(&case.meta["argnums_float"]).into_iter().map(|i| i as usize).collect();
+    let results: Vec<usize> = ints(&case.meta["outs_float"]).into_iter().map(|i| i as usize).collect();
+
+    let mut checks = vec![Check {
+        case,
+        what: "out".into(),
+        inputs: inputs.clone(),
+        wanted: all(case, "out"),
+        tol,
+        run: Box::new(|xs| f(xs)),
+    }];
+
+    // As a function of the differentiated arguments alone, with the differentiated results alone.
+    let partial = {
+        let (floats, results) = (floats.clone(), results.clone());
+        move |xs: &[Array], diff: Vec<Array>| -> Result<Vec<Array>> {
+            let mut args = xs.to_vec();
+            for (&i, x) in floats.iter().zip(diff) {
+                args[i] = x;
+            }
+            let outs = f(&args)?;
+            Ok(results.iter().map(|&i| outs[i].clone()).collect())
+        }
+    };
+    let pick = |xs: &[Array], at: &[usize]| -> Vec<Array> { at.iter().map(|&i| xs[i].clone()).collect() };
+
+    let cts = all(case, "ct");
+    if !cts.is_empty() {
+        let (partial, floats) = (partial.clone(), floats.clone());
+        checks.push(Check {
+            case,
+            what: "vjp".into(),
+            inputs: inputs.iter().cloned().chain(cts.into_iter().map(|(_, h)| h.array())).collect(),
+            wanted: all(case, "vjp"),
+            tol: grad_tol,
+            run: Box::new(move |xs| {
+                let (xs, cts) = xs.split_at(ins);
+                let (_, pull_back) = vjp::<(Vec<Array>,), _>(|d: Vec<Array>| partial(xs, d), pick(xs, &floats))?;
+                Ok(pull_back.call(cts.to_vec())?.0)
+            }),
+        });
+    }
+    let tangents = all(case, "tan");
+    if !tangents.is_empty() {
+        let (partial, floats) = (partial.clone(), floats.clone());
+        checks.push(Check {
+            case,
+            what: "jvp".into(),
+            inputs: inputs.iter().cloned().chain(tangents.into_iter().map(|(_, h)| h.array())).collect(),
+            wanted: all(case, "jvp"),
+            tol: grad_tol,
+            run: Box::new(move |xs| {
+                let (xs, ts) = xs.split_at(ins);
+                Ok(jvp::<(Vec<Array>,), _>(|d: Vec<Array>| partial(xs, d), pick(xs, &floats), ts.to_vec())?.1)
+            }),
+        });
+    }
+    for n in 0.. {
+        let prefix = if n == 0 { "batch".to_owned() } else { format!("batch{n}") };
+        let axes = &case.meta[format!("{prefix}_in_axes")];
+        let Some(axes) = axes.as_array() else { break };
+        let axes: Vec<Option<i32>> = axes.iter().map(|a| a.as_i64().map(|a| a as i32)).collect();
+        let inputs = (0..ins)
+            .map(|i| case.host(&format!("{prefix}/in/{i}")).map_or_else(|| inputs[i].clone(), Host::array))
+            .collect();
+        checks.push(Check {
+            case,
+            wanted: all(case, &format!("{prefix}/out")),
+            what: prefix,
+            inputs,
+            tol,
+            run: Box::new(move |xs| vmap(|xs: Vec<Array>| f(&xs)).in_axes((axes.clone(),)).call(xs.to_vec())),
+        });
+    }
+    checks
+}
+
+/// The tensors `kind/0`, `kind/1`, … in order, with their keys; numbers may be missing.
+fn all<'a>(case: &'a Case, kind: &str) -> Vec<(String, &'a Host)> {
+    let count = case.count("ins").max(case.count("outs"));
+    (0..count)
+        .filter_map(|i| {
+            let key = format!("{kind}/{i}");
+            case.host(&key).map(|host| (key, host))
+        })
+        .collect()
+}
+
+/// The differences found by these checks, compiled as one program.
+fn run(checks: &[Check<'_>]) -> Vec<String> {
+    let inputs: Vec<Array> = checks.iter().flat_map(|c| c.inputs.iter().cloned()).collect();
+    let program = jit(|xs: Vec<Array>| -> Result<Vec<Array>> {
+        let (mut outs, mut at) = (Vec::new(), 0);
+        for check in checks {
+            let found = (check.run)(&xs[at..at + check.inputs.len()])?;
+            at += check.inputs.len();
+            if found.len() != check.wanted.len() {
+                panic!("{} results, but JAX has {}", found.len(), check.wanted.len());
+            }
+            outs.extend(found);
+        }
+        Ok(outs)
+    });
+    let results = catch_unwind(AssertUnwindSafe(|| program.call(inputs)));
+    let failure = match results {
+        Ok(Ok(outs)) => {
+            let mut outs = outs.into_iter();
+            let mut failures = Vec::new();
+            for check in checks {
+                for (key, want) in &check.wanted {
+                    let found = outs.next().map_or(Err("no result".to_owned()), |out| differ(&out, want, check.tol));
+                    failures.extend(found.err().map(|e| format!("{}/{key}: {e}", check.case.path())));
+                }
+            }
+            return failures;
+        }
+        Ok(Err(error)) => error.to_string(),
+        Err(panic) => format!("panic: {}", text_of(&*panic)),
+    };
+    match checks {
+        [check] => vec![format!("{}: {failure}", check.path())],
+        _ => {
+            let (a, b) = checks.split_at(checks.len() / 2);
+            [run(a), run(b)].concat()
+        }
+    }
+}
+
+fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string())).unwrap_or_default()
+}
+
+/// Whether an array is what JAX has, within the tolerance.
+fn differ(got: &Array, want: &Host, tol: f64) -> Result<(), String> {
+    if (got.dtype(), got.shape()) != (want.dtype, want.shape.as_slice()) {
+        return Err(format!("got {}, want {}{:?}", got.type_name(), want.dtype, want.shape));
+    }
+    let bytes = got.to_bytes().map_err(|e| e.to_string())?;
+    let read = |bytes: &[u8]| -> Vec<Scalar> {
+        bytes.chunks_exact(want.dtype.byte_size()).map(|b| Scalar::read(want.dtype, b)).collect()
+    };
+    let (found, wanted) = (read(&bytes), read(&want.bytes));
+    match found.iter().zip(&wanted).position(|(g, w)| !close(*g, *w, tol)) {
+        None => Ok(()),
+        Some(i) if wanted.len() <= 12 => Err(format!("got {found:?}, want {wanted:?} (first difference at {i})")),
+        Some(i) => {
+            let count = found.iter().zip(&wanted).filter(|(g, w)| !close(**g, **w, tol)).count();
+            Err(format!("{count} of {} differ, first at {i}: got {:?}, want {:?}", wanted.len(), found[i], wanted[i]))
+        }
+    }
+}
+
+fn close(got: Scalar, want: Scalar, tol: f64) -> bool {
+    let part = |g: f64, w: f64| {
+        (g.is_nan() && w.is_nan())
+            || g.to_bits() == w.to_bits()
+            || (tol > 0.0 && (g == w || (g - w).abs() <= tol * (1.0 + w.abs())))
+    };
+    match (got, want) {
+        (Scalar::Int(g), Scalar::Int(w)) => g == w,
+        (Scalar::Bool(g), Scalar::Bool(w)) => g == w,
+        // The tolerance of a complex number is relative to its length.
+        (Scalar::Complex(..), Scalar::Complex(..)) if tol > 0.0 => {
+            let length = want.to_f64().hypot(want.imag());
+            let distance = (got.to_f64() - want.to_f64()).hypot(got.imag() - want.imag());
+            distance <= tol * (1.0 + length) || (part(got.to_f64(), want.to_f64()) && part(got.imag(), want.imag()))
+        }
+        _ => part(got.to_f64(), want.to_f64()) && part(got.imag(), want.imag()),
+    }
+}
