@@ -384,7 +384,7 @@ pub fn promote(a: (DType, bool), b: (DType, bool)) -> (DType, bool) {
             if weak_rank(a) >= weak_rank(b) { (a, true) } else { (b, true) }
         }
         ((w, true), (s, false)) | ((s, false), (w, true)) => promote_weak(w, s),
-        ((a, false), (b, false)) => (promote_strong(a, b), false),
+        ((a, false), (b, false)) => promote_strong(a, b),
     }
 }
 
@@ -409,14 +409,16 @@ fn promote_weak(weak: DType, strong: DType) -> (DType, bool) {
     }
 }
 
-fn promote_strong(a: DType, b: DType) -> DType {
+/// Two types that arrays were made with.
+fn promote_strong(a: DType, b: DType) -> (DType, bool) {
     use DType::*;
     let (a, b) = if (a.category(), a.byte_size()) <= (b.category(), b.byte_size()) { (a, b) } else { (b, a) };
-    match (a, b) {
+    let dtype = match (a, b) {
         _ if a == b => a,
         (Bool | Float0, other) => other,
-        // An unsigned with a signed: the smallest signed that holds both; uint64 with any signed is float.
-        (U64, I8 | I16 | I32 | I64) => F32,
+        // No integer holds both a uint64 and a signed one: a weak float, as an integer with a plain float.
+        (U64, I8 | I16 | I32 | I64) => return (F32, true),
+        // An unsigned with a signed: the smallest signed that holds both.
         (U8 | U16 | U32, I8 | I16 | I32 | I64) => {
             let wide = match a {
                 U8 => I16,
@@ -429,5 +431,6 @@ fn promote_strong(a: DType, b: DType) -> DType {
         (F64, Complex64) => Complex128,
         // Within a category the wider; across categories the higher.
         (_, high) => high,
-    }
+    };
+    (dtype, false)
 }

@@ -20,3 +20,9 @@ macro_rules! families {
 }
 
 families! { unary binary }
+
+#[test]
+fn promotion() {
+    setup();
+    golden_support::promotion::check();
+}

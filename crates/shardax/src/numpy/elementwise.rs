@@ -143,18 +143,19 @@ pub fn fmod(x: impl Operand, y: impl Operand) -> Array {
     binary_op(binary::REM, x, y)
 }
 
-/// `x` to the power `y`. A plain integer exponent multiplies.
+/// `x` to the power `y`. A plain integer exponent multiplies; booleans count as int32.
 #[track_caller]
 pub fn power(x: impl Operand, y: impl Operand) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
+    let counted = |x: &Array| if x.dtype() == DType::Bool { x.astype(DType::I32) } else { x.clone() };
     if let crate::array::Repr::Literal(l) = &y.0
         && let Scalar::Int(n) = l.value
         && let Ok(n) = i32::try_from(n)
     {
-        return integer_pow(&x, n);
+        return integer_pow(&counted(&x), n);
     }
-    if x.dtype().is_integer() && y.dtype().is_integer() {
-        return Array::from_result(integer_power(&x, &y), &x);
+    if !x.dtype().is_inexact() && !y.dtype().is_inexact() {
+        return Array::from_result(integer_power(&counted(&x), &counted(&y)), &x);
     }
     apply_promoted("pow", x, y, to_inexact, |x, y| binary::POW.apply(x, y))
 }
@@ -163,17 +164,13 @@ pub fn power(x: impl Operand, y: impl Operand) -> Array {
 fn integer_power(x: &Array, y: &Array) -> Result<Array> {
     let args = promote_args("pow", &[x, y])?;
     let (mut base, mut exponent) = (args[0].clone(), args[1].clone());
-    let mut result = full_ones(&(&base + &exponent));
+    let mut result = super::ones_like(&(&base + &exponent));
     for _ in 0..base.dtype().bits().min(32) {
         result = where_((&exponent & 1).equal(1), &result * &base, &result);
         exponent = right_shift(&exponent, 1);
         base = &base * &base;
     }
     Ok(result)
-}
-
-fn full_ones(x: &Array) -> Array {
-    super::ones_like(x)
 }
 
 /// `x` to a constant integer power.
@@ -293,8 +290,8 @@ unary_functions! {
         Category::Unsigned => x.not_equal(0).astype(x.dtype()),
         _ => unary::SIGN.apply(x),
     };
-    /// `x * x`.
-    square => |x: &Array| x * x;
+    /// `x * x`; booleans count as int32.
+    square => |x: &Array| if x.dtype() == DType::Bool { square(&x.astype(DType::I32)) } else { x * x };
     /// `1 / x`, floating point.
     reciprocal => |x: &Array| divide(1, x);
     /// e to the power `x`. Integers become float32, as for all functions of this kind.

@@ -60,21 +60,20 @@ pub(crate) fn promote_args(name: &str, args: &[&Array]) -> Result<Vec<Array>> {
     promote_args_to(name, args, |d| d)
 }
 
+/// The same in the dtype that `adjust` makes of the common one.
+#[track_caller]
+fn promote_args_to(name: &str, args: &[&Array], adjust: impl Fn(DType) -> DType) -> Result<Vec<Array>> {
+    broadcast_args(name, &promote_dtypes(args, adjust)?)
+}
+
 /// The operands in their common dtype; their shapes stay.
 #[track_caller]
 pub(crate) fn promote_args_of(_name: &str, args: &[&Array]) -> Result<Vec<Array>> {
-    for a in args {
-        a.check()?;
-    }
-    let (dtype, weak) = args.iter().map(|a| (a.dtype(), a.weak_type())).reduce(promote).unwrap_or((DType::F32, true));
-    for a in args {
-        check_fits(a, dtype)?;
-    }
-    Ok(args.iter().map(|a| convert(a, dtype, weak)).collect())
+    promote_dtypes(args, |d| d)
 }
 
 #[track_caller]
-fn promote_args_to(name: &str, args: &[&Array], adjust: impl Fn(DType) -> DType) -> Result<Vec<Array>> {
+fn promote_dtypes(args: &[&Array], adjust: impl Fn(DType) -> DType) -> Result<Vec<Array>> {
     for a in args {
         a.check()?;
     }
@@ -83,8 +82,7 @@ fn promote_args_to(name: &str, args: &[&Array], adjust: impl Fn(DType) -> DType)
     for a in args {
         check_fits(a, dtype)?;
     }
-    let converted: Vec<Array> = args.iter().map(|a| convert(a, dtype, weak)).collect();
-    broadcast_args(name, &converted)
+    Ok(args.iter().map(|a| convert(a, dtype, weak)).collect())
 }
 
 #[track_caller]
@@ -103,7 +101,11 @@ pub(crate) fn broadcast_args(name: &str, args: &[Array]) -> Result<Vec<Array>> {
     Ok(args.iter().map(|a| if a.ndim() == 0 { a.clone() } else { a.broadcast_to(shape.as_slice()) }).collect())
 }
 
-/// Floating point for arithmetic that needs it: integers and booleans become float32.
+/// Floating point for arithmetic that needs it: 64-bit integers become float64, others and booleans float32.
 pub(crate) fn to_inexact(dtype: DType) -> DType {
-    if dtype.category() >= Category::Float { dtype } else { DType::F32 }
+    match dtype {
+        DType::I64 | DType::U64 => DType::F64,
+        d if d.category() >= Category::Float => d,
+        _ => DType::F32,
+    }
 }

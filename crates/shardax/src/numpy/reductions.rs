@@ -83,8 +83,8 @@ impl Array {
             let count: usize = axes.iter().map(|&a| x.shape()[a]).product();
             let dtype = to_inexact(x.dtype());
             let wide = if dtype.bits() < 32 { DType::F32 } else { dtype };
-            let sum = lax::reduce(&convert(x, wide, x.weak_type()), Reducer::Sum, axes);
-            convert(&(sum / count as f64), dtype, x.weak_type())
+            let sum = lax::reduce(&convert(x, wide, false), Reducer::Sum, axes);
+            convert(&(sum / count as f64), dtype, false)
         })
     }
 
@@ -94,14 +94,14 @@ impl Array {
         self.reduced(axes, |x, axes| {
             let dtype = to_inexact(x.dtype());
             let signed: SmallVec<[i32; 4]> = axes.iter().map(|&a| a as i32).collect();
-            let wide = convert(x, if dtype.bits() < 32 { DType::F32 } else { dtype }, x.weak_type());
+            let wide = convert(x, if dtype.bits() < 32 { DType::F32 } else { dtype }, false);
             let centered = &wide - wide.mean_keepdims(signed.as_slice());
             let squares = if dtype.is_complex() {
                 super::real(&(&centered * super::conj(&centered)))
             } else {
                 &centered * &centered
             };
-            convert(&squares.mean(signed.as_slice()), dtype.real(), x.weak_type())
+            convert(&squares.mean(signed.as_slice()), dtype.real(), false)
         })
     }
 
@@ -174,8 +174,8 @@ impl Array {
     #[track_caller]
     pub fn logsumexp(&self, axes: impl IntoAxes) -> Array {
         self.reduced(axes, |x, axes| {
-            let x = convert(x, to_inexact(x.dtype()), x.weak_type());
-            let max = lax::reduce(&x, Reducer::Max, axes);
+            let x = convert(x, to_inexact(x.dtype()), false);
+            let max = lax::reduce(&super::real(&x), Reducer::Max, axes);
             let max = crate::transform::stop_gradient(super::where_(max.isfinite(), &max, 0));
             let dims: Vec<usize> = (0..x.ndim()).filter(|d| !axes.contains(d)).collect();
             let shifted = &x - max.broadcast_in_dim(x.shape(), &dims);

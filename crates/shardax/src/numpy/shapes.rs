@@ -223,15 +223,7 @@ fn join(arrays: &[Array], f: impl FnOnce(&[Array]) -> Result<Array>) -> Array {
         return Array::from_result(Err(err!(Value, "Need at least one array to concatenate.")), &like);
     };
     // Promotion alone: joined arrays are not broadcast against each other.
-    let made = arrays.iter().try_for_each(Array::check).and_then(|()| {
-        let (dtype, weak) = arrays
-            .iter()
-            .map(|a| (a.dtype(), a.weak_type()))
-            .reduce(crate::dtype::promote)
-            .unwrap_or((first.dtype(), false));
-        let converted: Vec<Array> = arrays.iter().map(|a| super::convert(a, dtype, weak)).collect();
-        f(&converted)
-    });
+    let made = super::promote_args_of("concatenate", &arrays.iter().collect::<Vec<_>>()).and_then(|args| f(&args));
     Array::from_result(made, first)
 }
 

@@ -177,9 +177,9 @@ binary! {
         ], None;
     ATAN2 "atan2" "stablehlo.atan2" Inexact same,
         [Factor(|x, y, _| y / (x * x + y * y)), Factor(|x, y, _| -x / (x * x + y * y))], None;
-    MAX "max" "stablehlo.maximum" Any same,
+    MAX "max" "stablehlo.maximum" Real same,
         [Factor(chosen), Factor(|x, y, out| chosen(y, x, out))], None;
-    MIN "min" "stablehlo.minimum" Any same,
+    MIN "min" "stablehlo.minimum" Real same,
         [Factor(chosen), Factor(|x, y, out| chosen(y, x, out))], None;
     NEXTAFTER "nextafter" "chlo.next_after" Float same, [Zero, Zero], None;
     POLYGAMMA "polygamma" "chlo.polygamma" Float same,

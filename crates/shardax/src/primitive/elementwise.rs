@@ -123,11 +123,8 @@ pub(crate) fn batch(
                 Some(_) => {
                     let like = (0..args.len()).find(|&j| rank(j) == full).unwrap_or(i);
                     let mut shape = args[like].shape_owned();
-                    match dims[like] {
-                        Some(d) => {
-                            shape.remove(d);
-                        }
-                        None => {}
+                    if let Some(d) = dims[like] {
+                        shape.remove(d);
                     }
                     shape.insert(0, axis.size);
                     args[i].broadcast_in_dim(&shape, &[0])

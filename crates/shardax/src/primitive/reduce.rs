@@ -21,7 +21,6 @@ pub(crate) enum Reducer {
     Min,
     And,
     Or,
-    Xor,
 }
 
 impl Reducer {
@@ -33,14 +32,13 @@ impl Reducer {
             Reducer::Min => "stablehlo.minimum",
             Reducer::And => "stablehlo.and",
             Reducer::Or => "stablehlo.or",
-            Reducer::Xor => "stablehlo.xor",
         }
     }
 
     /// What combining nothing gives.
     pub fn identity(self, dtype: DType) -> Scalar {
         match self {
-            Reducer::Sum | Reducer::Or | Reducer::Xor => Scalar::Int(0),
+            Reducer::Sum | Reducer::Or => Scalar::Int(0),
             Reducer::Prod => Scalar::Int(1),
             Reducer::And if dtype == DType::Bool => Scalar::Bool(true),
             Reducer::And => Scalar::Int(-1),
@@ -112,7 +110,6 @@ impl Primitive for Reduce {
             Reducer::Min => "reduce_min",
             Reducer::And => "reduce_and",
             Reducer::Or => "reduce_or",
-            Reducer::Xor => "reduce_xor",
         }
     }
 
@@ -122,12 +119,12 @@ impl Primitive for Reduce {
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         let accepts = match self.reducer {
-            Reducer::And | Reducer::Or | Reducer::Xor => Accepts::Bits,
-            Reducer::Max | Reducer::Min => Accepts::Any,
+            Reducer::And | Reducer::Or => Accepts::Bits,
+            Reducer::Max | Reducer::Min => Accepts::Real,
             _ => Accepts::Number,
         };
         accepts.check(self.name(), args[0].dtype)?;
-        Ok(smallvec![args[0].with_shape(reduced(self.name(), &self.axes, &args[0])?)])
+        Ok(smallvec![args[0].with_shape(reduced(self.name(), &self.axes, &args[0])?).strong()])
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -74,7 +74,7 @@ impl Primitive for Unary {
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         self.0.accepts.check(self.0.name, args[0].dtype)?;
         let dtype = (self.0.result)(args[0].dtype);
-        Ok(smallvec![Aval { dtype, weak: args[0].weak && dtype == args[0].dtype, ..args[0].clone() }])
+        Ok(smallvec![Aval { dtype, weak: args[0].weak && dtype != DType::Bool, ..args[0].clone() }])
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

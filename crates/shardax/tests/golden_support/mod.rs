@@ -4,10 +4,11 @@ mod check;
 mod read;
 
 pub mod binary;
+pub mod promotion;
 pub mod unary;
 
 pub use check::check_family;
-pub use read::{Case, Host, family, golden_dir};
+pub use read::{Case, Host, dtype, family, golden_dir};
 
 use shardax::prelude::*;
 
