@@ -1,0 +1,51 @@
+//! The clock: how often a call is timed, and what is kept of the times.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use shardax::Result;
+
+/// What the timed calls of one row may take in all.
+const BUDGET: Duration = Duration::from_secs(3);
+const WARM_UP: usize = 3;
+pub const MIN_RUNS: usize = 3;
+const MAX_RUNS: usize = 3000;
+
+/// Times of one row.
+#[derive(Serialize)]
+pub struct Timing {
+    pub median_us: f64,
+    pub min_us: f64,
+    pub runs: usize,
+}
+
+impl Timing {
+    fn of(mut times: Vec<f64>) -> Timing {
+        times.sort_by(f64::total_cmp);
+        let runs = times.len();
+        let median = (times[(runs - 1) / 2] + times[runs / 2]) / 2.0;
+        Timing { median_us: median, min_us: times[0], runs }
+    }
+}
+
+/// Times `call`, which waits for its results; they are dropped before the clock stops, as Python drops them.
+pub fn measure<R>(mut call: impl FnMut() -> Result<R>) -> Result<Timing> {
+    for _ in 0..WARM_UP {
+        call()?;
+    }
+    measure_parts(MIN_RUNS, || {
+        let start = Instant::now();
+        drop(call()?);
+        Ok(start.elapsed())
+    })
+}
+
+/// Calls `once`, which holds the clock itself, at least `least` times and until the budget is spent.
+pub fn measure_parts(least: usize, mut once: impl FnMut() -> Result<Duration>) -> Result<Timing> {
+    let begin = Instant::now();
+    let mut times = Vec::new();
+    while times.len() < least || (begin.elapsed() < BUDGET && times.len() < MAX_RUNS) {
+        times.push(once()?.as_secs_f64() * 1e6);
+    }
+    Ok(Timing::of(times))
+}

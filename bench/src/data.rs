@@ -1,0 +1,25 @@
+//! Arguments, made and placed before the clock starts.
+
+use shardax::prelude::*;
+
+/// Numbers from -1 to 1.
+pub fn uniform(shape: &[usize], seed: u64) -> Result<Array> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let size = shape.iter().product();
+    Array::from_vec((0..size).map(|_| random.f32() * 2.0 - 1.0).collect(), shape)
+}
+
+/// The first `n` devices in a row.
+pub fn line(n: usize, axis: &str) -> Result<Mesh> {
+    make_mesh([(axis, n)])
+}
+
+/// `tree` split along axis 0 over the devices of `mesh`.
+pub fn split<T: Tree>(tree: T, mesh: &Mesh, axis: &str) -> Result<T> {
+    device_put(&tree, &NamedSharding::new(mesh, P![axis]))
+}
+
+/// `tree` whole on every device of `mesh`.
+pub fn replicated<T: Tree>(tree: T, mesh: &Mesh) -> Result<T> {
+    device_put(&tree, &NamedSharding::new(mesh, P![]))
+}

@@ -1,0 +1,91 @@
+//! The benchmark rows, done by shardax. `bench/README.md` defines them; `bench/jax_bench.py` is their peer in JAX.
+
+#![forbid(unsafe_code)]
+
+mod arithmetic;
+mod clock;
+mod data;
+mod dispatch;
+mod startup;
+mod training;
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use clock::Timing;
+use serde::Serialize;
+use shardax::Result;
+
+/// All rows simulate as many devices; a row on fewer uses the first of them.
+const DEVICES: usize = 8;
+
+/// A row: its name, and what runs it.
+type Row = (&'static str, fn() -> Result<Timing>);
+
+const ROWS: &[Row] = &[
+    ("jit_tiny", dispatch::jit_tiny),
+    ("jit_64_args", dispatch::jit_64_args),
+    ("pmap_scale_8", dispatch::pmap_scale_8),
+    ("pmap_psum_8", dispatch::pmap_psum_8),
+    ("shard_map_scale_8", dispatch::shard_map_scale_8),
+    ("psum_16mib_8", dispatch::psum_16mib_8),
+    ("matmul_2048", arithmetic::matmul_2048),
+    ("fused_elementwise_16m", arithmetic::fused_elementwise_16m),
+    ("reduce_axis0_16m", arithmetic::reduce_axis0_16m),
+    ("mlp_step_1", || training::mlp_step(1)),
+    ("mlp_step_8", || training::mlp_step(8)),
+    ("first_result", startup::first_result),
+];
+
+/// The benchmark rows, done by shardax.
+#[derive(Parser)]
+struct Options {
+    /// Where the results go (default: standard output)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Only rows whose name contains NAME
+    #[arg(long, value_name = "NAME", default_value = "")]
+    filter: String,
+    /// Print the row names and stop
+    #[arg(long)]
+    list: bool,
+    /// What `first_result` spawns
+    #[arg(long, hide = true)]
+    child: bool,
+}
+
+#[derive(Serialize)]
+struct Measured {
+    name: &'static str,
+    #[serde(flatten)]
+    timing: Timing,
+}
+
+fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let options = Options::parse();
+    shardax::config::set_num_cpu_devices(DEVICES)?;
+    if options.child {
+        return Ok(startup::child()?);
+    }
+    let rows = ROWS.iter().filter(|(name, _)| name.contains(&options.filter));
+    if options.list {
+        rows.for_each(|(name, _)| println!("{name}"));
+        return Ok(());
+    }
+
+    let mut measured = Vec::new();
+    for &(name, run) in rows {
+        let timing = run()?;
+        eprintln!("{name:24} {:12.1} µs  (min {:.1}, {} runs)", timing.median_us, timing.min_us, timing.runs);
+        measured.push(Measured { name, timing });
+    }
+    if measured.is_empty() {
+        return Err(format!("no row's name contains {:?}", options.filter).into());
+    }
+    let text = serde_json::to_string_pretty(&measured)? + "\n";
+    match options.json {
+        Some(path) => std::fs::write(path, text)?,
+        None => print!("{text}"),
+    }
+    Ok(())
+}

@@ -1,0 +1,41 @@
+//! Rows of what comes before the first step.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use shardax::prelude::*;
+use shardax::{Error, ErrorKind};
+
+use crate::DEVICES;
+use crate::clock::{MIN_RUNS, Timing, measure_parts};
+use crate::dispatch::scale;
+
+/// From spawning a process to the line that it prints.
+pub fn first_result() -> Result<Timing> {
+    let spawn = || -> std::io::Result<Duration> {
+        let start = Instant::now();
+        let mut child = Command::new(std::env::current_exe()?).arg("--child").stdout(Stdio::piped()).spawn()?;
+        let mut line = String::new();
+        if let Some(out) = child.stdout.take() {
+            BufReader::new(out).read_line(&mut line)?;
+        }
+        let time = start.elapsed();
+        match child.wait()?.success() && !line.is_empty() {
+            true => Ok(time),
+            false => Err(std::io::Error::other("the child process failed")),
+        }
+    };
+    let spawn = || spawn().map_err(|e| Error::new(ErrorKind::Runtime, e.to_string()));
+    spawn()?; // warms caches
+    measure_parts(MIN_RUNS, spawn)
+}
+
+/// What `first_result` spawns: `pmap` of `scale` on host values.
+pub fn child() -> Result<()> {
+    let values: Vec<f32> = (0..DEVICES * 4).map(|i| i as f32).collect();
+    let x = Array::from_vec(values, &[DEVICES, 4])?;
+    let y = pmap(scale).axis_name("i").call(&x)?;
+    println!("{:?}", y.to_vec::<f32>()?);
+    Ok(())
+}

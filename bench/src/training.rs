@@ -1,0 +1,118 @@
+//! Rows of data-parallel training steps: the state replicated and donated, the batch split along axis 0.
+
+use shardax::prelude::*;
+
+use crate::clock::{Timing, measure};
+use crate::data::{line, replicated, split, uniform};
+
+/// What a row trains.
+trait Model: Tree {
+    fn logits(&self, x: Array) -> Array;
+}
+
+/// How it is trained.
+trait Optimizer<M: Model>: Copy {
+    type State: Tree;
+    fn init(self, model: &M) -> Result<Self::State>;
+    fn update(self, model: M, state: Self::State, grads: M) -> Result<(M, Self::State)>;
+}
+
+#[derive(Clone, Tree)]
+struct Linear {
+    kernel: Array,
+    bias: Array,
+}
+
+impl Linear {
+    fn new(inputs: usize, outputs: usize) -> Result<Linear> {
+        let kernel = uniform(&[inputs, outputs], 0)? * (3.0 / inputs as f64).sqrt();
+        Ok(Linear { kernel, bias: zeros([outputs]) })
+    }
+
+    fn apply(&self, x: Array) -> Array {
+        x.dot(&self.kernel) + &self.bias
+    }
+}
+
+#[derive(Clone, Tree)]
+struct Mlp {
+    layer1: Linear,
+    layer2: Linear,
+    layer3: Linear,
+}
+
+impl Model for Mlp {
+    fn logits(&self, x: Array) -> Array {
+        let x = self.layer1.apply(x).maximum(0);
+        let x = self.layer2.apply(x).maximum(0);
+        self.layer3.apply(x)
+    }
+}
+
+/// Plain gradient descent with this learning rate.
+#[derive(Clone, Copy)]
+struct Sgd(f64);
+
+impl<M: Model> Optimizer<M> for Sgd {
+    type State = ();
+
+    fn init(self, _: &M) -> Result<()> {
+        Ok(())
+    }
+
+    fn update(self, model: M, _: (), grads: M) -> Result<(M, ())> {
+        Ok((tree::map2(|p, g| p - g * self.0, model, grads)?, ()))
+    }
+}
+
+/// Mean softmax cross entropy with integer labels, and the accuracy.
+fn loss_and_accuracy<M: Model>(model: M, x: Array, labels: Array) -> (Array, Array) {
+    let logits = model.logits(x);
+    let classes = arange(0..10);
+    let chosen = where_(labels.expand_dims(1).equal(&classes), &logits, 0).sum(1);
+    let loss = (logits.logsumexp(1) - chosen).mean(..);
+    (loss, logits.argmax(1).equal(labels).mean(..))
+}
+
+struct Training<M: Model, O: Optimizer<M>> {
+    optimizer: O,
+    state: (M, O::State),
+    batch: (Array, Array),
+}
+
+impl<M: Model, O: Optimizer<M>> Training<M, O> {
+    fn new(n: usize, model: M, optimizer: O, batch: usize, features: &[usize]) -> Result<Self> {
+        let mesh = line(n, "batch")?;
+        let state = (model.clone(), optimizer.init(&model)?);
+        let mut random = fastrand::Rng::with_seed(0);
+        let labels: Vec<i32> = (0..batch).map(|_| random.i32(0..10)).collect();
+        let x = uniform(&[&[n, batch / n], features].concat(), 1)?.abs();
+        let y = Array::from_vec(labels, &[n, batch / n])?;
+        Ok(Training { optimizer, state: replicated(state, &mesh)?, batch: split((x, y), &mesh, "batch")? })
+    }
+
+    /// Times the step, whose state goes into the next.
+    fn measure(self) -> Result<Timing> {
+        let Training { optimizer, mut state, batch: (x, y) } = self;
+        let step = pmap(move |(model, state): (M, O::State), x: Array, y: Array| {
+            let ((loss, accuracy), grads) = value_and_grad(loss_and_accuracy::<M>).has_aux().call((&model, x, y))?;
+            let grads = pmean(grads, "batch");
+            let (loss, accuracy) = pmean((loss, accuracy), "batch");
+            Ok((optimizer.update(model, state, grads)?, loss, accuracy))
+        })
+        .axis_name("batch")
+        .in_axes((None, 0, 0))
+        .out_axes(None)
+        .donate_argnums([0]);
+        measure(|| {
+            state = block_until_ready(step.call((&state, &x, &y))?)?.0;
+            Ok(())
+        })
+    }
+}
+
+pub fn mlp_step(n: usize) -> Result<Timing> {
+    let model =
+        Mlp { layer1: Linear::new(784, 1024)?, layer2: Linear::new(1024, 1024)?, layer3: Linear::new(1024, 10)? };
+    Training::new(n, model, Sgd(0.1), 512, &[784])?.measure()
+}
