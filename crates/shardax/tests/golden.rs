@@ -7,7 +7,11 @@ use common::setup;
 use golden_support::check_family;
 
 /// What is known to fail or to differ: a path, or the beginning of paths, and the reason.
-const PENDING: &[(&str, &str)] = &[];
+const PENDING: &[(&str, &str)] = &[
+    ("sort/argsort_f64", "indices are int32, as without JAX's 64-bit mode"),
+    ("random/key_from_seed_x64", "seeds count 32 bits, as without JAX's 64-bit mode"),
+    ("random/orthogonal", "needs a QR decomposition"),
+];
 
 macro_rules! families {
     ($($name:ident)*) => {$(
@@ -19,7 +23,7 @@ macro_rules! families {
     )*};
 }
 
-families! { unary binary }
+families! { unary binary index random sort }
 
 #[test]
 fn promotion() {

@@ -4,7 +4,10 @@ mod check;
 mod read;
 
 pub mod binary;
+pub mod index;
 pub mod promotion;
+pub mod random;
+pub mod sort;
 pub mod unary;
 
 pub use check::check_family;
