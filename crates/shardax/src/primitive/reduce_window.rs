@@ -1,9 +1,11 @@
 //! Windowed reductions: the maximum, minimum or sum of each position of a moving window.
 //!
-//! Windows that do not overlap and stand side by side, the pooling of most networks, are not lowered to
-//! `reduce_window` and their derivative not to `select_and_scatter`, which the CPU plugin runs an element at a time.
-//! Forward, they are the maximum of a few strided slices; backward, one selection over the operand cut into blocks.
-//! For f32[128,32,32,32] and 2×2 windows, forward and gradient take 2.3 ms instead of 57.
+//! Windows of few elements, which pooling has, are not lowered to `reduce_window`, nor their derivatives to
+//! `select_and_scatter`, which the CPU plugin runs an element at a time. Forward, they combine one strided slice for
+//! each element of the window; backward, the place of the chosen element is found from the same slices, and cotangents
+//! are selected by it. Where windows stand side by side, that is one selection over the operand cut into blocks. Forward
+//! and gradient of f32[128,32,32,32] take 2.3 ms instead of 57 with 2×2 windows side by side, 17 instead of 105 with
+//! 3×3 windows two apart.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -81,8 +83,12 @@ impl ReduceWindow {
     }
 
     /// The padding and base dilation as a pad's configuration.
+    fn pad_config(&self) -> Vec<(i64, i64, i64)> {
+        self.dims.iter().map(|d| (d.low, d.high, d.base_dilation as i64 - 1)).collect()
+    }
+
     fn pad(&self, x: &Array, value: Scalar) -> Array {
-        let config: Vec<_> = self.dims.iter().map(|d| (d.low, d.high, d.base_dilation as i64 - 1)).collect();
+        let config = self.pad_config();
         if config.iter().all(|c| *c == (0, 0, 0)) {
             return x.clone();
         }
@@ -183,6 +189,11 @@ impl ReduceWindow {
     }
 }
 
+fn padded_size(n: usize, (low, high, interior): (i64, i64, i64)) -> usize {
+    let n = n as i64;
+    (n + low + high + interior * (n - 1).max(0)).max(0) as usize
+}
+
 /// The combination of two values of one type.
 ///
 /// The CPU plugin's own maximum and minimum may lose a NaN, and are thirty times slower in reductions where they are
@@ -244,7 +255,23 @@ impl Primitive for ReduceWindow {
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let out = &outs[0];
-        if self.tiles() && self.count() <= MAX_SLICES && size(&out.shape) > 0 {
+        let dtype = out.dtype;
+        let init = cx.constant(self.reducer.identity(dtype), &Aval::scalar(dtype));
+        if self.count() <= MAX_SLICES && size(&out.shape) > 0 {
+            let config = self.pad_config();
+            let column = |f: fn(&(i64, i64, i64)) -> i64| ints(&config.iter().map(f).collect::<Vec<_>>());
+            let padded = if config.iter().all(|c| *c == (0, 0, 0)) {
+                args[0]
+            } else {
+                let attrs = format!(
+                    "edge_padding_low = {}, edge_padding_high = {}, interior_padding = {}",
+                    column(|c| c.0),
+                    column(|c| c.1),
+                    column(|c| c.2)
+                );
+                let shape = cx.shape(args[0]).iter().zip(&config).map(|(&n, c)| padded_size(n, *c)).collect::<Shape>();
+                cx.op("stablehlo.pad", &[args[0], init], &attrs, &Aval::new(dtype, shape))
+            };
             let mut result = None;
             for p in self.parts(&out.shape) {
                 let attrs = format!(
@@ -253,7 +280,7 @@ impl Primitive for ReduceWindow {
                     ints(&p.limit),
                     ints(&p.strides)
                 );
-                let part = cx.op("stablehlo.slice", args, &attrs, out);
+                let part = cx.op("stablehlo.slice", &[padded], &attrs, out);
                 result = Some(match result {
                     None => part,
                     Some(r) => combine(self.reducer, cx, r, part, out),
@@ -261,8 +288,6 @@ impl Primitive for ReduceWindow {
             }
             return Ok(result.into_iter().collect());
         }
-        let dtype = out.dtype;
-        let init = cx.constant(self.reducer.identity(dtype), &Aval::scalar(dtype));
         let scalar = Aval::scalar(dtype);
         let region = cx.region(&[scalar.clone(), scalar.clone()], |cx, args| {
             Ok(vec![combine(self.reducer, cx, args[0], args[1], &scalar)])
