@@ -1,121 +1,11 @@
-//! Convolutions and windowed reductions, compared with JAX.
+//! Convolutions and windowed reductions: ways that must agree, nested derivatives, errors. `golden.rs` compares with JAX.
 
 mod common;
 
-use common::golden::{Case, Golden, dtype};
 use common::setup;
-use serde_json::Value;
-use shardax::lax::{self, ConvOptions, Padding, Window};
+use shardax::lax::{self, ConvOptions, Padding};
 use shardax::nn::{Pool, avg_pool, max_pool, min_pool, relu};
 use shardax::prelude::*;
-
-fn padding(value: &Value) -> Padding {
-    match value.as_str() {
-        Some("SAME") => Padding::Same,
-        Some("VALID") | None if value.is_null() || value.is_string() => Padding::Valid,
-        _ => {
-            let pair = |p: &Value| (p[0].as_i64().expect("low"), p[1].as_i64().expect("high"));
-            Padding::Explicit(value.as_array().expect("pairs").iter().map(pair).collect())
-        }
-    }
-}
-
-fn conv_options(case: &Case<'_>) -> ConvOptions {
-    let mut options = ConvOptions::new();
-    if let Some(layout) = case.param("layout").as_array() {
-        let name = |i: usize| layout[i].as_str().expect("a layout");
-        options = options.dimension_numbers(name(0), name(1), name(2));
-    }
-    if let Some(d) = case.sizes("lhs_dilation") {
-        options = options.lhs_dilation(d);
-    }
-    if let Some(d) = case.sizes("rhs_dilation") {
-        options = options.rhs_dilation(d);
-    }
-    if let Some(n) = case.number("feature_group_count") {
-        options = options.feature_group_count(n as usize);
-    }
-    if let Some(n) = case.number("batch_group_count") {
-        options = options.batch_group_count(n as usize);
-    }
-    if let Some(d) = case.text("preferred") {
-        options = options.preferred_element_type(dtype(d));
-    }
-    options
-}
-
-#[test]
-fn conv_matches_jax() {
-    setup();
-    Golden::open("conv").each(
-        |case| case.op == "conv_general_dilated",
-        |case| {
-            let (options, pads) = (conv_options(case), padding(case.param("padding")));
-            let strides = case.sizes("strides").unwrap_or_default();
-            case.check(|x| Ok(vec![lax::conv_general_dilated(&x[0], &x[1], &strides, pads.clone(), options.clone())]))
-        },
-    );
-}
-
-#[test]
-fn conv_transpose_matches_jax() {
-    setup();
-    Golden::open("conv").each(
-        |case| case.op == "conv_transpose",
-        |case| {
-            let (strides, pads) = (case.sizes("strides").unwrap_or_default(), padding(case.param("padding")));
-            case.check(|x| Ok(vec![lax::conv_transpose(&x[0], &x[1], &strides, pads.clone(), ConvOptions::new())]))
-        },
-    );
-}
-
-#[test]
-fn reduce_window_matches_jax() {
-    setup();
-    Golden::open("window").each(
-        |case| case.op == "reduce_window",
-        |case| {
-            let mut window =
-                Window::new(case.sizes("window").unwrap_or_default()).padding(padding(case.param("padding")));
-            if let Some(s) = case.sizes("strides") {
-                window = window.strides(s);
-            }
-            if let Some(d) = case.sizes("base_dilation") {
-                window = window.base_dilation(d);
-            }
-            if let Some(d) = case.sizes("window_dilation") {
-                window = window.window_dilation(d);
-            }
-            let kind = case.text("kind").unwrap_or_default();
-            case.check(|x| {
-                Ok(vec![match kind {
-                    "max" => lax::reduce_window_max(&x[0], window.clone()),
-                    "min" => lax::reduce_window_min(&x[0], window.clone()),
-                    _ => lax::reduce_window_sum(&x[0], window.clone()),
-                }])
-            })
-        },
-    );
-}
-
-// SPEC 145
-#[test]
-fn pooling_matches_flax() {
-    setup();
-    Golden::open("window").each(
-        |case| case.op.ends_with("_pool"),
-        |case| {
-            let mut pool = Pool::new(case.sizes("window").unwrap_or_default()).padding(padding(case.param("padding")));
-            if let Some(s) = case.sizes("strides") {
-                pool = pool.strides(s);
-            }
-            if let Some(count) = case.param("count_include_pad").as_bool() {
-                pool = pool.count_include_pad(count);
-            }
-            case.check(|x| Ok(vec![if case.op == "avg_pool" { pool.avg(&x[0]) } else { pool.max(&x[0]) }]))
-        },
-    );
-}
 
 /// A number in the middle of nowhere for each element, with ties.
 fn numbers(shape: &[usize], seed: u32) -> Array {
@@ -209,6 +99,7 @@ fn derivatives_nest() -> Result<()> {
     Ok(())
 }
 
+// SPEC 145
 #[test]
 fn avg_pool_is_the_mean() -> Result<()> {
     setup();

@@ -23,7 +23,7 @@ macro_rules! families {
     )*};
 }
 
-families! { unary binary index random sort }
+families! { unary binary conv index random sort window }
 
 #[test]
 fn promotion() {

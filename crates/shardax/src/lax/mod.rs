@@ -77,8 +77,9 @@ pub(crate) fn concatenate(arrays: &[Array], dim: usize) -> Array {
     bind1(Concatenate { dimension: dim }, arrays)
 }
 
+/// The elements in reverse order along some dimensions.
 #[track_caller]
-pub(crate) fn rev(x: &Array, dims: &[usize]) -> Array {
+pub fn rev(x: &Array, dims: &[usize]) -> Array {
     bind1(Reverse { dims: dims.into() }, std::slice::from_ref(x))
 }
 

@@ -205,7 +205,9 @@ fn combine(reducer: Reducer, cx: &mut Lowering, a: Value, b: Value, out: &Aval) 
         _ => return cx.op(reducer.op(), &[a, b], "", out),
     };
     let attrs = |direction: &str| {
-        format!("comparison_direction = #stablehlo<comparison_direction {direction}>, compare_type = #stablehlo<comparison_type FLOAT>")
+        format!(
+            "comparison_direction = #stablehlo<comparison_direction {direction}>, compare_type = #stablehlo<comparison_type FLOAT>"
+        )
     };
     let flag = Aval::new(DType::Bool, out.shape.clone());
     let better = cx.op("stablehlo.compare", &[a, b], &attrs(direction), &flag);

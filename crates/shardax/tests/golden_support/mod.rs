@@ -4,11 +4,13 @@ mod check;
 mod read;
 
 pub mod binary;
+pub mod conv;
 pub mod index;
 pub mod promotion;
 pub mod random;
 pub mod sort;
 pub mod unary;
+pub mod window;
 
 pub use check::check_family;
 pub use read::{Case, Host, dtype, family, golden_dir};

@@ -95,7 +95,8 @@ pub fn dtype(short: &str) -> DType {
 }
 
 pub fn golden_dir() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
+    // The tests of crates above read them too.
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shardax/tests/golden")
 }
 
 /// The cases of a file, in the order of `index.txt`.

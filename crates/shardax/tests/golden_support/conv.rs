@@ -1,0 +1,65 @@
+//! Convolutions.
+
+use serde_json::Value;
+use shardax::lax::{self, ConvOptions, Padding};
+
+use super::{Case, Fun, two};
+
+/// A padding among the parameters: `"SAME"`, `"VALID"` or pairs.
+pub fn padding(value: &Value) -> Padding {
+    let pair = |p: &Value| Some((p[0].as_i64()?, p[1].as_i64()?));
+    match value.as_str() {
+        Some("SAME") => Padding::Same,
+        Some(_) => Padding::Valid,
+        None => Padding::Explicit(value.as_array().into_iter().flatten().filter_map(pair).collect()),
+    }
+}
+
+/// A list of sizes among the parameters; `None` where it has none of this name.
+pub fn sizes(case: &Case, name: &str) -> Option<Vec<usize>> {
+    case.param(name).as_array().map(|l| l.iter().filter_map(|v| Some(v.as_u64()? as usize)).collect())
+}
+
+fn options(case: &Case) -> ConvOptions {
+    let mut options = ConvOptions::new();
+    if let Some([lhs, rhs, out]) = case.param("layout").as_array().map(Vec::as_slice) {
+        let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+        options = options.dimension_numbers(&text(lhs), &text(rhs), &text(out));
+    }
+    if let Some(d) = sizes(case, "lhs_dilation") {
+        options = options.lhs_dilation(d);
+    }
+    if let Some(d) = sizes(case, "rhs_dilation") {
+        options = options.rhs_dilation(d);
+    }
+    if let Some(n) = case.param("feature_group_count").as_u64() {
+        options = options.feature_group_count(n as usize);
+    }
+    if let Some(n) = case.param("batch_group_count").as_u64() {
+        options = options.batch_group_count(n as usize);
+    }
+    if let Some(d) = case.dtype("preferred") {
+        options = options.preferred_element_type(d);
+    }
+    options
+}
+
+pub fn function(case: &Case) -> Option<Fun> {
+    let strides = sizes(case, "strides").unwrap_or_default();
+    let pads = padding(case.param("padding"));
+    let options = options(case);
+    match case.op.as_str() {
+        "conv_general_dilated" => {
+            two(move |x, k| lax::conv_general_dilated(x, k, &strides, pads.clone(), options.clone()))
+        }
+        "conv_transpose" => two(move |x, k| lax::conv_transpose(x, k, &strides, pads.clone(), options.clone())),
+        // `numpy.convolve`: one batch, one feature, the kernel reversed.
+        "convolve" => two(|x, k| {
+            let n = k.shape()[0];
+            let reversed = lax::rev(k, &[0]).reshape([1, 1, n]);
+            let edge = n as i64 - 1;
+            lax::conv(x.reshape([1, 1, x.shape()[0]]), reversed, [1], [(edge, edge)]).reshape([-1])
+        }),
+        _ => None,
+    }
+}
