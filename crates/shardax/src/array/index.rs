@@ -8,7 +8,7 @@ use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToIncl
 use super::index_plan::{self, Options};
 use super::{Array, At};
 use crate::dtype::{Element, Scalar};
-use crate::error::err;
+use crate::error::{Result, err};
 use crate::program::trace::{at_caller, with_source};
 
 /// A new axis of size 1, in an index: `x.get((.., NewAxis))`.
@@ -342,6 +342,33 @@ impl Array {
     pub fn iter(&self) -> Rows {
         let count = if self.error().is_some() { 1 } else { self.shape().first().copied().unwrap_or(1) };
         Rows { array: self.clone(), next: 0, count, location: std::panic::Location::caller() }
+    }
+
+    /// The entries along the first dimension, to be given names.
+    ///
+    /// Fails when there are not exactly `N` of them.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let [w_key, b_key] = random::split(&random::key(0), 2).unstack()?;
+    /// let (w, b) = (random::normal(&w_key, [3, 4]), random::normal(&b_key, 4));
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn unstack<const N: usize>(&self) -> Result<[Array; N]> {
+        let unstacked = || {
+            self.check()?;
+            if self.shape().first() != Some(&N) {
+                let error =
+                    err!(Value, "unstack into {N} parts needs a first dimension of {N}, got {}", self.type_name());
+                return Err(error.help("use `iter` where the number of parts is not known beforehand"));
+            }
+            let parts: [Array; N] = std::array::from_fn(|i| self.get(i));
+            parts.iter().try_for_each(Array::check)?;
+            Ok(parts)
+        };
+        let location = std::panic::Location::caller();
+        at_caller(unstacked).map_err(|e| e.at(location))
     }
 }
 
