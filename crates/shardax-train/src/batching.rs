@@ -1,0 +1,185 @@
+//! Batches: out of a data set, with a mask for the last one, and split over devices.
+
+use std::panic::Location;
+
+use shardax::error::{Error, ErrorKind, Result};
+use shardax::prelude::*;
+
+use crate::data::{Dataset, shuffled};
+
+/// Examples that are worked on at once.
+#[derive(Clone, Debug, Tree)]
+pub struct Batch {
+    /// float32 `[B, …]`
+    pub images: Array,
+    /// int32 `[B]`
+    pub labels: Array,
+    /// bool `[B]`: false for the blank examples that fill up the last batch.
+    pub mask: Array,
+}
+
+/// The batches of a data set; see [`Dataset::batches`].
+#[derive(Clone, Debug)]
+pub struct Batches<'a> {
+    data: &'a Dataset,
+    order: Vec<usize>,
+    size: usize,
+    drop_last: bool,
+    at: usize,
+}
+
+impl Dataset {
+    /// Batches of `size` examples, in order. All have one shape: where the last is short, blank examples fill it up,
+    /// which [`Batch::mask`] tells apart.
+    ///
+    /// A size that gives no batches at all is an error, which comes in the place of the first.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let (_, test) = shardax_train::digits()?.split(1500);
+    /// let batches: Vec<_> = test.batches(64).collect::<Result<_>>()?;
+    /// assert_eq!(batches.len(), 5);
+    /// assert_eq!(batches[4].images.shape(), [64, 8, 8, 1]);
+    /// assert_eq!(batches[4].mask.sum(..).item::<i32>()?, 297 - 4 * 64);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn batches(&self, size: usize) -> Batches<'_> {
+        Batches { data: self, order: (0..self.len()).collect(), size, drop_last: false, at: 0 }
+    }
+}
+
+impl Batches<'_> {
+    /// Takes the examples in an order that follows from `seed`: give each epoch its own.
+    pub fn shuffle(mut self, seed: u64) -> Self {
+        self.order = shuffled(self.data.len(), seed);
+        self
+    }
+
+    /// Leaves out the last batch when it is short.
+    pub fn drop_last(mut self) -> Self {
+        self.drop_last = true;
+        self
+    }
+
+    /// How many batches are left.
+    fn left(&self) -> usize {
+        let examples = self.order.len() - self.at;
+        match self.size {
+            0 => 0,
+            size if self.drop_last => examples / size,
+            size => examples.div_ceil(size),
+        }
+    }
+
+    /// Why there is no batch at all, if there is none.
+    fn nothing(&self) -> Option<Error> {
+        if self.at > 0 || self.order.is_empty() || self.left() > 0 {
+            return None;
+        }
+        let (size, len) = (self.size, self.order.len());
+        Some(match size {
+            0 => Error::new(ErrorKind::Value, "a batch needs at least one example, got batch size 0"),
+            _ => {
+                Error::new(ErrorKind::Value, format!("batch size {size} is larger than the data set ({len} examples)"))
+                    .help("take smaller batches, or keep the short one, which is masked, by leaving out `drop_last`")
+            }
+        })
+    }
+
+    fn batch(&self, examples: &[usize]) -> Result<Batch> {
+        let mut images = Vec::with_capacity(self.size * self.data.pixels());
+        let mut labels = Vec::with_capacity(self.size);
+        for &i in examples {
+            images.extend_from_slice(self.data.image(i).unwrap_or_default());
+            labels.extend(self.data.labels().get(i));
+        }
+        images.resize(self.size * self.data.pixels(), 0.0);
+        labels.resize(self.size, 0);
+        let mask: Vec<bool> = (0..self.size).map(|i| i < examples.len()).collect();
+        let shape = [&[self.size], self.data.image_shape()].concat();
+        Ok(Batch {
+            images: Array::from_vec(images, &shape)?,
+            labels: Array::from_vec(labels, &[self.size])?,
+            mask: Array::from_vec(mask, &[self.size])?,
+        })
+    }
+}
+
+impl Iterator for Batches<'_> {
+    type Item = Result<Batch>;
+
+    fn next(&mut self) -> Option<Result<Batch>> {
+        if let Some(error) = self.nothing() {
+            self.at = self.order.len();
+            return Some(Err(error));
+        }
+        if self.left() == 0 {
+            return None;
+        }
+        let end = self.order.len().min(self.at + self.size);
+        let batch = self.batch(&self.order[self.at..end]);
+        self.at = end;
+        Some(batch)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.left() + usize::from(self.nothing().is_some());
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for Batches<'_> {}
+
+/// Splits the leading dimension of every array of a tree over `num_devices`: `[B, …]` becomes `[n, B / n, …]`, the
+/// form that [`pmap`] takes.
+///
+/// Fails when `num_devices` does not divide the size of the batch.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax_train::shard_batch;
+///
+/// let (images, labels) = shard_batch(&(zeros([128, 32, 32, 3]), zeros([128])), 8)?;
+/// assert_eq!(images.shape(), [8, 16, 32, 32, 3]);
+/// assert_eq!(labels.shape(), [8, 16]);
+///
+/// let error = shard_batch(&zeros([100]), 8).unwrap_err();
+/// assert_eq!(error.message(), "Batch size 100 must be divisible by num_devices (8)");
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn shard_batch<T: Tree>(tree: &T, num_devices: usize) -> Result<T> {
+    let location = Location::caller();
+    for (path, leaf) in tree::leaves_with_path(tree) {
+        leaf.check()?;
+        match leaf.shape() {
+            [batch, ..] if num_devices > 0 && batch.is_multiple_of(num_devices) => {}
+            [batch, ..] => return Err(indivisible(*batch, num_devices).at(location)),
+            [] => {
+                let what = format!("shard_batch splits the first dimension, but the array `{path}` is a scalar");
+                let error = Error::new(ErrorKind::Value, what);
+                return Err(error
+                    .help("give the values that all examples share to pmap with in_axes None")
+                    .at(location));
+            }
+        }
+    }
+    tree::map(
+        |leaf| {
+            let (batch, example) = (leaf.shape()[0], &leaf.shape()[1..]);
+            leaf.reshape([&[num_devices, batch / num_devices], example].concat())
+        },
+        tree.clone(),
+    )
+}
+
+fn indivisible(batch: usize, n: usize) -> Error {
+    let error =
+        Error::new(ErrorKind::Indivisible, format!("Batch size {batch} must be divisible by num_devices ({n})"));
+    if n == 0 {
+        return error.help("num_devices must be at least 1: `device_count()` says how many there are");
+    }
+    let (below, above) = (batch / n * n, batch.next_multiple_of(n));
+    let near = if below == 0 { above.to_string() } else { format!("{below} or {above}") };
+    error.help(format!("take batches of {near}; a short last batch is left out, or filled up and masked"))
+}

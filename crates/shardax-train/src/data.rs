@@ -1,0 +1,144 @@
+//! Data sets on the host: images with labels, shuffled and split.
+
+use std::io::Read;
+
+use shardax::error::{Error, ErrorKind, Result};
+
+/// Images of one shape, each with the number of its class, in host memory.
+///
+/// [`batches`](Dataset::batches) makes arrays of them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dataset {
+    pub(crate) images: Vec<f32>,
+    pub(crate) image_shape: Vec<usize>,
+    pub(crate) labels: Vec<i32>,
+}
+
+/// The digits: 1,797 handwritten digits of 8 × 8 pixels between 0 and 1, of shape `[8, 8, 1]`, in the order of the file.
+///
+/// Source: [E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits,
+/// 1998](https://doi.org/10.24432/C50P49), CC BY 4.0. The program carries the file in itself.
+///
+/// ```
+/// let digits = shardax_train::digits()?;
+/// assert_eq!((digits.len(), digits.image_shape()), (1797, &[8, 8, 1][..]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn digits() -> Result<Dataset> {
+    let packed: &[u8] = include_bytes!("../../../data/digits.csv.gz");
+    Dataset::from_csv(flate2::read::GzDecoder::new(packed), &[8, 8, 1], 16.0)
+}
+
+impl Dataset {
+    /// Reads lines of comma-separated numbers: an image's pixels in row-major order, then its label. Pixels are
+    /// divided by `scale`.
+    ///
+    /// Fails, with the number of the line, where one does not hold an image of `image_shape` and a label.
+    ///
+    /// ```
+    /// use shardax_train::Dataset;
+    ///
+    /// let data = Dataset::from_csv("0,8,16,4,7\n16,0,0,0,1\n".as_bytes(), &[2, 2, 1], 16.0)?;
+    /// assert_eq!(data.labels(), [7, 1]);
+    /// assert_eq!(data.image(0), Some(&[0.0, 0.5, 1.0, 0.25][..]));
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn from_csv(reader: impl Read, image_shape: &[usize], scale: f32) -> Result<Dataset> {
+        let mut data = Dataset { images: Vec::new(), image_shape: image_shape.to_vec(), labels: Vec::new() };
+        let pixels: usize = image_shape.iter().product();
+        let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(reader);
+        for (line, record) in reader.records().enumerate() {
+            let wrong = |what: String| {
+                Error::new(ErrorKind::Value, format!("line {} of the data: {what}", line + 1)).help(format!(
+                    "a line holds the {pixels} pixels of an image of shape {image_shape:?}, then its label"
+                ))
+            };
+            let record = record.map_err(|e| wrong(e.to_string()))?;
+            if record.len() != pixels + 1 {
+                return Err(wrong(format!("it has {} numbers, not {}", record.len(), pixels + 1)));
+            }
+            let number = |field: &str| wrong(format!("{field:?} is not a number"));
+            for field in record.iter().take(pixels) {
+                let pixel: f32 = field.trim().parse().map_err(|_| number(field))?;
+                data.images.push(pixel / scale);
+            }
+            for field in record.iter().skip(pixels) {
+                data.labels.push(field.trim().parse().map_err(|_| number(field))?);
+            }
+        }
+        Ok(data)
+    }
+
+    /// The number of examples.
+    pub fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// Whether there are no examples.
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty()
+    }
+
+    /// The shape of one image.
+    pub fn image_shape(&self) -> &[usize] {
+        &self.image_shape
+    }
+
+    /// The labels in order.
+    pub fn labels(&self) -> &[i32] {
+        &self.labels
+    }
+
+    /// The pixels of image `i` in row-major order; `None` past the end.
+    pub fn image(&self, i: usize) -> Option<&[f32]> {
+        let pixels = self.pixels();
+        self.images.get(i * pixels..(i + 1) * pixels)
+    }
+
+    pub(crate) fn pixels(&self) -> usize {
+        self.image_shape.iter().product()
+    }
+
+    /// The examples in an order that follows from `seed`.
+    ///
+    /// ```
+    /// let digits = shardax_train::digits()?;
+    /// let shuffled = digits.clone().shuffle(7);
+    /// assert_eq!(shuffled, digits.clone().shuffle(7));
+    /// assert_ne!(shuffled.labels(), digits.labels());
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn shuffle(self, seed: u64) -> Dataset {
+        self.select(&shuffled(self.len(), seed))
+    }
+
+    /// The first `n` examples and the others: a training and a test set.
+    ///
+    /// ```
+    /// let (train, test) = shardax_train::digits()?.shuffle(0).split(1500);
+    /// assert_eq!((train.len(), test.len()), (1500, 297));
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn split(mut self, n: usize) -> (Dataset, Dataset) {
+        let n = n.min(self.len());
+        let images = self.images.split_off(n * self.pixels());
+        let labels = self.labels.split_off(n);
+        let rest = Dataset { images, image_shape: self.image_shape.clone(), labels };
+        (self, rest)
+    }
+
+    fn select(&self, order: &[usize]) -> Dataset {
+        Dataset {
+            images: order.iter().filter_map(|&i| self.image(i)).flatten().copied().collect(),
+            image_shape: self.image_shape.clone(),
+            labels: order.iter().filter_map(|&i| self.labels.get(i)).copied().collect(),
+        }
+    }
+}
+
+/// The numbers below `n` in an order that follows from `seed`.
+pub(crate) fn shuffled(n: usize, seed: u64) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..n).collect();
+    fastrand::Rng::with_seed(seed).shuffle(&mut order);
+    order
+}

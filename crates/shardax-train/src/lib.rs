@@ -1,0 +1,32 @@
+//! What a training program needs around its step: data, batches, progress, averages and plots.
+//!
+//! ```
+//! use shardax::prelude::*;
+//! use shardax_train::{Average, digits, shard_batch};
+//! # shardax::config::set_num_cpu_devices(8).ok();
+//!
+//! let (train, _test) = digits()?.shuffle(0).split(1500);
+//! let brightness = pmap(|images: Array| pmean(images.mean(..), "batch")).axis_name("batch").out_axes(None);
+//!
+//! let mut mean = Average::new();
+//! for batch in train.batches(64).drop_last() {
+//!     let batch = shard_batch(&batch?, device_count())?;
+//!     mean.add(brightness.call(batch.images)?);
+//! }
+//! assert!((mean.value()? - 0.305).abs() < 0.005);
+//! # Ok::<(), shardax::Error>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod batching;
+pub mod data;
+pub mod metrics;
+pub mod plot;
+pub mod progress;
+
+pub use batching::{Batch, Batches, shard_batch};
+pub use data::{Dataset, digits};
+pub use metrics::Average;
+pub use plot::{Panel, Plot};
+pub use progress::Progress;

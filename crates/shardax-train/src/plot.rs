@@ -1,0 +1,197 @@
+//! Curves of a training run as an SVG picture.
+
+use std::fmt::Display;
+use std::ops::Range;
+use std::path::Path;
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+use shardax::error::{Error, ErrorKind, Result};
+
+const PANEL: (u32, u32) = (460, 340);
+const COLORS: [RGBColor; 5] = [
+    RGBColor(37, 99, 235),
+    RGBColor(234, 88, 12),
+    RGBColor(5, 150, 105),
+    RGBColor(147, 51, 234),
+    RGBColor(202, 138, 4),
+];
+const INK: RGBColor = RGBColor(31, 41, 55);
+const FAINT: RGBColor = RGBColor(107, 114, 128);
+const GRID: RGBColor = RGBColor(229, 231, 235);
+/// With fewer points than this each one gets a dot.
+const DOTS: usize = 40;
+
+/// A row of panels, each with curves.
+///
+/// ```
+/// use shardax_train::{Panel, Plot};
+///
+/// let loss = Panel::new("loss", "epoch").line("train", [1.2, 0.6, 0.4]);
+/// let accuracy = Panel::new("accuracy", "epoch").line("train", [0.6, 0.8, 0.9]).line("test", [0.5, 0.7, 0.8]);
+/// let svg = Plot::new().panel(loss).panel(accuracy).to_svg()?;
+/// assert!(svg.starts_with("<svg"));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Plot {
+    panels: Vec<Panel>,
+}
+
+/// Curves over one pair of axes; see [`Plot`].
+#[derive(Clone, Debug)]
+pub struct Panel {
+    title: String,
+    x_label: String,
+    lines: Vec<Line>,
+}
+
+#[derive(Clone, Debug)]
+struct Line {
+    name: String,
+    /// `(x, y)`; the first x is 1.
+    points: Vec<(f64, f64)>,
+}
+
+impl Panel {
+    /// A panel without curves. `title` names what is drawn, `x_label` what is counted from left to right.
+    pub fn new(title: &str, x_label: &str) -> Self {
+        Panel { title: title.into(), x_label: x_label.into(), lines: Vec::new() }
+    }
+
+    /// Adds a curve through these values, the first at 1. Values that are not finite leave gaps.
+    pub fn line(mut self, name: &str, values: impl IntoIterator<Item = f64>) -> Self {
+        let points = values.into_iter().enumerate().map(|(i, y)| (i as f64 + 1.0, y)).collect();
+        self.lines.push(Line { name: name.into(), points });
+        self
+    }
+
+    fn finite(&self) -> impl Iterator<Item = (f64, f64)> {
+        self.lines.iter().flat_map(|l| l.points.iter().copied()).filter(|(_, y)| y.is_finite())
+    }
+
+    fn x_range(&self) -> Range<f64> {
+        let last = self.lines.iter().map(|l| l.points.len()).max().unwrap_or(0).max(2);
+        1.0..last as f64
+    }
+
+    /// All values, and a little room above and below.
+    fn y_range(&self) -> Range<f64> {
+        let (low, high) = self.finite().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), (_, y)| (l.min(y), h.max(y)));
+        if low > high {
+            return 0.0..1.0;
+        }
+        let room = match (high - low) * 0.06 {
+            0.0 => high.abs().max(1.0) * 0.06,
+            room => room,
+        };
+        // What is never negative is not shown with room below 0.
+        let bottom = if low >= 0.0 { (low - room).max(0.0) } else { low - room };
+        bottom..high + room
+    }
+}
+
+impl Plot {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a panel on the right.
+    pub fn panel(mut self, panel: Panel) -> Self {
+        self.panels.push(panel);
+        self
+    }
+
+    /// The picture as SVG text.
+    pub fn to_svg(&self) -> Result<String> {
+        let mut svg = String::new();
+        let count = self.panels.len().max(1);
+        let area = SVGBackend::with_string(&mut svg, (PANEL.0 * count as u32, PANEL.1)).into_drawing_area();
+        let drawn = area.fill(&WHITE).map_err(failed).and_then(|()| {
+            let areas = area.split_evenly((1, count));
+            self.panels.iter().zip(&areas).try_for_each(|(panel, area)| panel.draw(area))?;
+            area.present().map_err(failed)
+        });
+        drop(area);
+        drawn.map(|()| svg)
+    }
+
+    /// Writes the picture to a file. Fails where the file cannot be written.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        std::fs::write(path, self.to_svg()?).map_err(|e| {
+            Error::new(ErrorKind::Runtime, format!("the plot cannot be written to {}: {e}", path.display()))
+        })
+    }
+}
+
+fn failed(error: impl Display) -> Error {
+    Error::new(ErrorKind::Runtime, format!("the plot cannot be drawn: {error}"))
+}
+
+impl Panel {
+    fn draw(&self, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Result<()> {
+        self.draw_header(area)?;
+        let mut chart = ChartBuilder::on(area)
+            .margin_top(52)
+            .margin_right(24)
+            .margin_bottom(6)
+            .margin_left(10)
+            .x_label_area_size(40)
+            .y_label_area_size(46)
+            .build_cartesian_2d(self.x_range(), self.y_range())
+            .map_err(failed)?;
+        let decimals = decimals(&self.y_range());
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(GRID)
+            .axis_style(GRID)
+            .x_desc(&self.x_label)
+            .axis_desc_style(("sans-serif", 13).into_font().color(&FAINT))
+            .label_style(("sans-serif", 12).into_font().color(&FAINT))
+            .x_labels(self.x_range().end.min(8.0) as usize)
+            .y_labels(6)
+            .x_label_formatter(&|x| if x.fract() == 0.0 { format!("{x}") } else { String::new() })
+            .y_label_formatter(&|y| format!("{y:.decimals$}"))
+            .draw()
+            .map_err(failed)?;
+        for (line, color) in self.lines.iter().zip(COLORS.iter().cycle()) {
+            let style = color.stroke_width(2);
+            for run in line.points.split(|(_, y)| !y.is_finite()) {
+                chart.draw_series(LineSeries::new(run.iter().copied(), style)).map_err(failed)?;
+                if line.points.len() < DOTS {
+                    let dots = run.iter().map(|&at| Circle::new(at, 3, color.filled()));
+                    chart.draw_series(dots).map_err(failed)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The title on the left and the names of the curves on the right, above the axes.
+    fn draw_header(&self, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Result<()> {
+        let title = ("sans-serif", 17).into_font().style(FontStyle::Bold).color(&INK);
+        let name = ("sans-serif", 13).into_font().color(&INK).pos(Pos::new(HPos::Left, VPos::Center));
+        area.draw_text(&self.title, &title.pos(Pos::new(HPos::Left, VPos::Center)), (56, 28)).map_err(failed)?;
+        let mut right = PANEL.0 as i32 - 24;
+        let keys: Vec<_> = self.lines.iter().zip(COLORS.iter().cycle()).collect();
+        for (line, color) in keys.into_iter().rev() {
+            // Without the font at hand its width is estimated.
+            let left = right - 8 * line.name.chars().count() as i32;
+            area.draw_text(&line.name, &name, (left, 28)).map_err(failed)?;
+            let key = PathElement::new([(left - 26, 28), (left - 8, 28)], color.stroke_width(3));
+            area.draw(&key).map_err(failed)?;
+            right = left - 40;
+        }
+        Ok(())
+    }
+}
+
+/// Decimals that tell the labels of an axis apart.
+fn decimals(range: &Range<f64>) -> usize {
+    let step = (range.end - range.start) / 6.0;
+    (-step.log10()).ceil().clamp(0.0, 6.0) as usize
+}

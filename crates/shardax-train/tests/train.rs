@@ -1,0 +1,127 @@
+//! Batches, averages and plots: shapes, masks and errors.
+
+use shardax::ErrorKind;
+use shardax::prelude::*;
+use shardax_train::*;
+
+fn setup() {
+    config::set_num_cpu_devices(8).expect("eight CPU devices");
+}
+
+/// SPEC 166: 128 images over 8 devices. SPEC 165: every array of a tree is split.
+#[test]
+fn a_batch_is_split_over_devices() -> Result<()> {
+    setup();
+    let batch = (arange(0..128 * 3).reshape([128, 3]), vec![zeros(128)]);
+    let (images, rest) = shard_batch(&batch, 8)?;
+    assert_eq!(images.shape(), [8, 16, 3]);
+    assert_eq!(rest[0].shape(), [8, 16]);
+    assert_eq!(images.to_vec::<i32>()?, batch.0.to_vec::<i32>()?);
+    assert_eq!(shard_batch(&zeros([128, 32, 32, 3]), 8)?.shape(), [8, 16, 32, 32, 3]);
+    Ok(())
+}
+
+/// SPEC 137
+#[test]
+fn a_batch_that_does_not_divide_is_an_error() {
+    setup();
+    let line = line!() + 1;
+    let error = shard_batch(&(zeros([100, 4]), zeros(100)), 8).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Indivisible);
+    assert_eq!(error.message(), "Batch size 100 must be divisible by num_devices (8)");
+    assert!(error.help_text().unwrap_or_default().contains("96 or 104"), "{error}");
+    let location = error.location().expect("the caller's line");
+    assert!(location.file().ends_with("train.rs") && location.line() == line, "{error}");
+
+    assert!(shard_batch(&zeros(3), 8).unwrap_err().help_text().unwrap_or_default().contains("batches of 8"));
+    assert!(shard_batch(&zeros(3), 0).is_err());
+    let error = shard_batch(&(zeros([8, 2]), zeros(())), 8).unwrap_err().to_string();
+    assert!(error.contains("`[1]` is a scalar"), "{error}");
+    // An operation that failed before is what the error is about.
+    let error = shard_batch(&(zeros(3) + zeros(4)), 8).unwrap_err().to_string();
+    assert!(error.contains("broadcasting"), "{error}");
+}
+
+#[test]
+fn an_epoch_has_every_example_once() -> Result<()> {
+    setup();
+    let data = digits()?;
+    let mut seen = [0; 10];
+    let mut count = 0;
+    let batches = data.batches(128).shuffle(3);
+    assert_eq!(batches.len(), 15);
+    for batch in batches {
+        let batch = batch?;
+        assert_eq!(batch.images.shape(), [128, 8, 8, 1]);
+        let (labels, mask) = (batch.labels.to_vec::<i32>()?, batch.mask.to_vec::<bool>()?);
+        for (label, _) in labels.iter().zip(mask).filter(|(_, real)| *real) {
+            seen[*label as usize] += 1;
+            count += 1;
+        }
+    }
+    let mut all = [0; 10];
+    data.labels().iter().for_each(|&label| all[label as usize] += 1);
+    assert_eq!((count, seen), (1797, all));
+    assert_eq!(data.batches(128).drop_last().count(), 14);
+    Ok(())
+}
+
+#[test]
+fn the_seed_alone_decides_the_order() -> Result<()> {
+    setup();
+    let data = digits()?;
+    let first = |seed| -> Result<Vec<i32>> {
+        let mut batches = data.batches(64).shuffle(seed);
+        batches.next().expect("a batch")?.labels.to_vec()
+    };
+    assert_eq!(first(1)?, first(1)?);
+    assert_ne!(first(1)?, first(2)?);
+    Ok(())
+}
+
+#[test]
+fn sizes_without_batches_are_errors() -> Result<()> {
+    setup();
+    let (data, none) = digits()?.split(5000);
+    assert!(none.is_empty() && none.batches(8).next().is_none());
+    let error = |batches: Batches| batches.collect::<Result<Vec<_>>>().unwrap_err().to_string();
+    assert!(error(data.batches(0)).contains("batch size 0"));
+    assert!(error(data.batches(2000).drop_last()).contains("larger than the data set (1797 examples)"));
+    assert_eq!(data.batches(2000).count(), 1);
+    Ok(())
+}
+
+#[test]
+fn a_line_that_does_not_fit_is_named() {
+    let read = |text: &str| Dataset::from_csv(text.as_bytes(), &[1, 2, 1], 1.0).unwrap_err().to_string();
+    assert!(read("1,2,3\n1,2\n").contains("line 2 of the data: it has 2 numbers, not 3"));
+    assert!(read("1,x,3\n").contains("\"x\" is not a number"));
+}
+
+#[test]
+fn averages_are_weighted_and_carry_errors() -> Result<()> {
+    setup();
+    let mut average = Average::new();
+    assert!(average.value()?.is_nan());
+    average.add(2.0);
+    average.add_sum(array(9.0f32), 3);
+    assert_eq!(average.value()?, 2.75);
+    average.add(zeros(2));
+    assert!(average.value().is_err());
+    Ok(())
+}
+
+#[test]
+fn a_plot_names_its_curves_and_takes_any_values() -> Result<()> {
+    let odd =
+        Panel::new("a < b", "step").line("one", [1.0]).line("none", []).line("odd", [f64::NAN, 1.0, f64::INFINITY]);
+    let flat = Panel::new("flat", "step").line("zero", [0.0; 3]).line("many", (0..1000).map(|i| (i as f64).sin()));
+    let svg = Plot::new().panel(odd).panel(flat).panel(Panel::new("empty", "")).to_svg()?;
+    for text in ["a &lt; b", "one", "odd", "many"] {
+        assert!(svg.contains(text), "{text}");
+    }
+    assert!(!svg.contains("NaN") && !svg.contains("inf"));
+    let error = Plot::new().save("/nowhere/at/all.svg").unwrap_err().to_string();
+    assert!(error.contains("/nowhere/at/all.svg"), "{error}");
+    Ok(())
+}

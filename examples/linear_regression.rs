@@ -1,0 +1,88 @@
+//! Linear regression by gradient descent, data-parallel: each device has its share of the samples and a copy of the
+//! parameters; the mean of the gradients keeps the copies equal.
+//!
+//!     cargo run --release --example linear_regression
+//!
+//! JAX prints the same losses for the same keys.
+
+use clap::Parser;
+use shardax::prelude::*;
+
+/// Fits a line through noisy samples on several devices at once.
+#[derive(Parser)]
+struct Cli {
+    /// CPU devices to simulate
+    #[arg(long, default_value_t = 4)]
+    devices: usize,
+    /// Passes over the samples
+    #[arg(long, default_value_t = 50)]
+    epochs: usize,
+    #[arg(long, default_value_t = 0.05)]
+    learning_rate: f32,
+}
+
+const FEATURES: usize = 5;
+const SAMPLES: usize = 100;
+
+#[derive(Tree, Clone)]
+struct Params {
+    w: Array,
+    b: Array,
+}
+
+impl Params {
+    fn random(w_key: &Array, b_key: &Array) -> Self {
+        Params { w: random::normal(w_key, FEATURES), b: random::normal(b_key, ()) }
+    }
+
+    fn predict(&self, x: &Array) -> Array {
+        x.dot(&self.w) + &self.b
+    }
+}
+
+fn mse(params: Params, x: Array, y: Array) -> Array {
+    (params.predict(&x) - y).square().mean(..)
+}
+
+/// What each device does: its own gradient, the mean of all gradients, its own update.
+fn train_step(params: Params, x: Array, y: Array, learning_rate: f32) -> Result<(Params, Array)> {
+    let (loss, grads) = value_and_grad(mse).call((&params, x, y))?;
+    let grads = pmean(grads, "devices");
+    let params = tree::map2(|p, g| p - g * learning_rate, params, grads)?;
+    Ok((params, pmean(loss, "devices")))
+}
+
+fn main() -> Result<()> {
+    let cli = Cli::parse();
+    config::set_num_cpu_devices(cli.devices)?;
+    let n = device_count();
+    println!("devices: {n}");
+
+    // y = x·w + b and some noise.
+    let [key, w_key, b_key, x_key, noise_key] = random::split(&random::key(0), 5).unstack()?;
+    let truth = Params::random(&w_key, &b_key);
+    let x = random::normal(&x_key, [n * SAMPLES, FEATURES]);
+    let y = truth.predict(&x) + 0.1 * random::normal(&noise_key, n * SAMPLES);
+
+    // 100 samples for each device, and a copy of the first guess.
+    let (x, y) = (x.reshape([n, SAMPLES, FEATURES]), y.reshape([n, SAMPLES]));
+    let [_, w_key, b_key] = random::split(&key, 3).unstack()?;
+    let guess = Params::random(&w_key, &b_key);
+    let mut params = tree::map(|p| stack(&vec![p; n], 0), guess)?;
+
+    let step = pmap(train_step).axis_name("devices").in_axes((0, 0, 0, None));
+    for epoch in 1..=cli.epochs {
+        let (updated, loss) = step.call((&params, &x, &y, cli.learning_rate))?;
+        params = updated;
+        if epoch % 10 == 0 {
+            println!("epoch {epoch}: loss {:.4}", loss.get(0).item::<f32>()?);
+        }
+    }
+
+    let same = (1..n).map(|i| allclose(params.w.get(i), params.w.get(0), 0.0, 0.0));
+    println!("replicas identical: {}", same.collect::<Result<Vec<_>>>()?.iter().all(|same| *same));
+    println!("w learned {}", params.w.get(0));
+    println!("w true    {}", truth.w);
+    println!("b learned {}, true {}", params.b.get(0), truth.b);
+    Ok(())
+}
