@@ -59,8 +59,8 @@ pub use runtime::{Device, device_count, devices, local_device_count, local_devic
 pub use sharding::{AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding, make_mesh};
 pub use spmd::*;
 pub use transform::{
-    Arg, Argnums, Grad, GradAux, Jit, LinearFn, ValueAndGrad, ValueAndGradAux, VjpFn, Vmap, grad, hessian, jacfwd,
-    jacrev, jit, jvp, linearize, stop_gradient, value_and_grad, vjp, vmap,
+    Arg, Argnums, DisableJit, Grad, GradAux, Jit, LinearFn, ValueAndGrad, ValueAndGradAux, VjpFn, Vmap, disable_jit,
+    grad, hessian, jacfwd, jacrev, jit, jvp, linearize, make_program, stop_gradient, value_and_grad, vjp, vmap,
 };
 pub use tree::{Static, Tree};
 // The derive macro and the trait share their name.
@@ -86,7 +86,8 @@ pub mod prelude {
     };
     pub use crate::spmd::*;
     pub use crate::transform::{
-        Arg, grad, hessian, jacfwd, jacrev, jit, jvp, linearize, stop_gradient, value_and_grad, vjp, vmap,
+        Arg, disable_jit, grad, hessian, jacfwd, jacrev, jit, jvp, linearize, make_program, stop_gradient,
+        value_and_grad, vjp, vmap,
     };
     pub use crate::tree::{self, Static, Tree};
     pub use crate::{P, config, lax, random, s};

@@ -21,6 +21,7 @@ pub use shards::{Shard, block_until_ready, device_get, device_put};
 
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result, err};
+use crate::program::concretize;
 use crate::program::trace::check_usable;
 use crate::program::{Aval, Var};
 use crate::runtime::{self, transfer};
@@ -161,7 +162,8 @@ impl Array {
         }
     }
 
-    pub(crate) fn vma(&self) -> AxisSet {
+    /// The manual mesh axes over which the value may differ from device to device, inside a `shard_map`.
+    pub fn vma(&self) -> AxisSet {
         self.aval_ref().map(|a| a.vma.clone()).unwrap_or_default()
     }
 
@@ -220,7 +222,7 @@ impl Array {
                 Ok(c.clone())
             }
             Repr::Error(e) => Err(e.0.clone()),
-            Repr::Traced(t) => Err(err!(
+            Repr::Traced(t) => concretize::value(t)?.ok_or_else(|| err!(
                 Type,
                 "the value of a traced array of type {} is not known while its function is traced (ConcretizationTypeError)",
                 t.aval

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use super::{Array, Repr};
+use super::{Array, Repr, Tracer};
 use crate::dtype::{Category, DType, Scalar};
+use crate::program::concretize;
 use crate::shape::size;
 
 /// More elements than this are summarized with `...`.
@@ -37,10 +38,24 @@ impl fmt::Debug for Array {
 
 fn values(array: &Array) -> Result<String, String> {
     if let Repr::Traced(t) = &array.0 {
-        return Err(format!("Traced<{}>", t.aval.short()));
+        return Err(traced(t));
     }
     let scalars = array.to_scalars().map_err(|e| format!("<{e}>"))?;
     Ok(format_values(&scalars, array.shape(), array.dtype()))
+}
+
+/// A traced array prints its type; where its value is known because the function is run at once, that too, block by
+/// block inside a `shard_map`.
+fn traced(t: &Tracer) -> String {
+    let mut text = format!("Traced<{}>", t.aval.short());
+    if let Ok(Some(blocks)) = concretize::per_device(t) {
+        for (coordinates, block) in blocks {
+            text.push_str(&format!("\nOn devices at mesh coordinates ({coordinates}):\n{block}"));
+        }
+    } else if let Ok(Some(value)) = concretize::value(t) {
+        text.push_str(&format!(" with value {}", Array(Repr::Concrete(value))));
+    }
+    text
 }
 
 fn format_values(scalars: &[Scalar], shape: &[usize], dtype: DType) -> String {

@@ -1,6 +1,7 @@
 //! The program IR: what JAX calls a jaxpr. Typed inputs, equations and outputs.
 
 pub(crate) mod axis_env;
+pub(crate) mod concretize;
 pub(crate) mod eval;
 mod print;
 pub(crate) mod simplify;

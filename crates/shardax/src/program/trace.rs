@@ -20,6 +20,7 @@ use crate::primitive::{Outputs, Primitive};
 use crate::runtime;
 use crate::shape::AxisSet;
 use crate::spmd::collective::pcast_to;
+use crate::spmd::shard_map::ShardMap;
 
 thread_local! {
     static STACK: RefCell<Vec<Frame>> = const { RefCell::new(Vec::new()) };
@@ -36,6 +37,18 @@ struct Frame {
     captures: Vec<Array>,
     capture_vars: HashMap<(u64, usize), Var>,
     error: Option<Error>,
+    /// The variables of the arguments, and what stands for them where they are known.
+    args: Vec<Var>,
+    known: Option<Known>,
+}
+
+/// What the arguments of a function are while it is traced only to be run at once.
+#[derive(Clone)]
+pub(crate) enum Known {
+    /// These arrays.
+    Whole(Vec<Array>),
+    /// Their blocks, inside this map (whose body is left empty).
+    Blocks(Vec<Array>, Box<ShardMap>),
 }
 
 /// A traced function and the arrays it captured: the program's inputs are the captures, then the arguments.
@@ -54,6 +67,8 @@ impl Frame {
             captures: Vec::new(),
             capture_vars: HashMap::new(),
             error: None,
+            args: Vec::new(),
+            known: None,
         }
     }
 
@@ -164,6 +179,28 @@ pub(crate) fn trace(avals: &[Aval], f: impl FnOnce(&[Array]) -> Result<Vec<Array
     trace_in(Frame::new(false), avals, f)
 }
 
+/// Traces `f`, with what its inputs are where that is known: their values can then be read while it is traced.
+pub(crate) fn trace_known(
+    known: Known,
+    avals: &[Aval],
+    f: impl FnOnce(&[Array]) -> Result<Vec<Array>>,
+) -> Result<Traced> {
+    trace_in(Frame { known: Some(known), ..Frame::new(false) }, avals, f)
+}
+
+/// What has been traced so far of the function that `tracer` belongs to, as a function of its captures and arguments
+/// with that value as its result; and what those are. `None` where the arguments are not known.
+pub(crate) fn so_far(tracer: &Tracer) -> Option<(Traced, Known)> {
+    STACK.with_borrow(|stack| {
+        let frame = stack.iter().find(|f| f.id == tracer.trace)?;
+        let known = frame.known.clone()?;
+        let mut program = frame.program.clone();
+        program.inputs.extend(&frame.args);
+        program.outputs = vec![Atom::Var(tracer.var)];
+        Some((Traced { program, captures: frame.captures.clone() }, known))
+    })
+}
+
 /// Runs `f` with a linear trace on top, whose inputs (of these types) are passed to it: operations on them
 /// are recorded in the returned program, all others where they would be without it.
 pub(crate) fn trace_linear(avals: &[Aval], f: impl FnOnce(&[Array]) -> Result<Vec<Array>>) -> Result<Traced> {
@@ -172,6 +209,7 @@ pub(crate) fn trace_linear(avals: &[Aval], f: impl FnOnce(&[Array]) -> Result<Ve
 
 fn trace_in(mut frame: Frame, avals: &[Aval], f: impl FnOnce(&[Array]) -> Result<Vec<Array>>) -> Result<Traced> {
     let args: Vec<Var> = avals.iter().map(|aval| frame.new_var(aval.clone())).collect();
+    frame.args = args.clone();
     let inputs: Vec<Array> = args.iter().map(|&v| frame.tracer(v)).collect();
     let (guard, _) = FrameGuard::push(frame);
 

@@ -314,6 +314,8 @@ pub(crate) struct AllGather {
     pub axes: Axes,
     /// The dimension along which values are joined, which the operand has (`tiled`).
     pub dim: usize,
+    /// Whether the result, which is the same everywhere, is typed so.
+    pub invariant: bool,
 }
 
 impl AllGather {
@@ -346,12 +348,11 @@ impl Primitive for AllGather {
         Ok(smallvec![out])
     }
 
-    /// The result is the same everywhere, but is typed as varying, as JAX does: its transpose is then a scatter.
+    /// Where types are tracked the result is typed as varying unless asked for otherwise, as in JAX: its transpose is
+    /// then a scatter of the sum.
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
-        match self.axes.checked {
-            false if self.axes.groups.is_none() => Ok(smallvec![args[0].minus(&self.axes.set())]),
-            _ => Ok(smallvec![args[0].clone()]),
-        }
+        let same = self.axes.groups.is_none() && (self.invariant || !self.axes.checked);
+        Ok(smallvec![if same { args[0].minus(&self.axes.set()) } else { args[0].clone() }])
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
@@ -369,7 +370,11 @@ impl Primitive for AllGather {
 
     fn transpose(&self, cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
         let scatter = PsumScatter { axes: self.axes.clone(), dim: self.dim };
-        Ok(vec![cts[0].as_ref().map(|ct| scatter.apply(ct))])
+        Ok(vec![cts[0].as_ref().map(|ct| {
+            let sum = scatter.apply(ct);
+            // The one cotangent of a result that all share is counted once.
+            if self.invariant && self.axes.checked { sum / self.axes.size } else { sum }
+        })])
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
@@ -466,7 +471,7 @@ impl Primitive for PsumScatter {
     }
 
     fn transpose(&self, cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
-        let gather = AllGather { axes: self.axes.clone(), dim: self.dim };
+        let gather = AllGather { axes: self.axes.clone(), dim: self.dim, invariant: false };
         Ok(vec![cts[0].as_ref().map(|ct| gather.apply(ct))])
     }
 

@@ -98,7 +98,7 @@ pub fn all_gather<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
     on_leaves(x, axis, "all_gather", |x, axes| {
         axes.even_size("all_gather")?;
         let dim = normalize_axis(dim as isize, x.ndim() + 1)?;
-        Ok(AllGather { axes: axes.clone(), dim }.apply(&x.expand_dims(dim as i32)))
+        Ok(AllGather { axes: axes.clone(), dim, invariant: false }.apply(&x.expand_dims(dim as i32)))
     })
 }
 
@@ -108,7 +108,18 @@ pub fn all_gather_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T 
     on_leaves(x, axis, "all_gather", |x, axes| {
         axes.even_size("all_gather")?;
         let dim = normalize_axis(dim as isize, x.ndim())?;
-        Ok(AllGather { axes: axes.clone(), dim }.apply(x))
+        Ok(AllGather { axes: axes.clone(), dim, invariant: false }.apply(x))
+    })
+}
+
+/// [`all_gather_tiled`], typed as the same on all participants (JAX's `to='invarying'`): it may leave a `shard_map`
+/// that checks varying axes as replicated.
+#[track_caller]
+pub fn all_gather_invariant<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
+    on_leaves(x, axis, "all_gather", |x, axes| {
+        let size = axes.even_size("all_gather")?;
+        let dim = normalize_axis(dim as isize, x.ndim())?;
+        Ok(AllGather { axes: axes.clone(), dim, invariant: size > 0 }.apply(x))
     })
 }
 
@@ -235,7 +246,7 @@ pub fn pbroadcast<T: Tree>(x: T, axis: impl IntoAxisNames, source: usize) -> T {
             );
         }
         // Gathering moves bits as they are, of every dtype; a masked sum would not keep -0.0.
-        let all = AllGather { axes: axes.clone(), dim: 0 }.apply(&x.expand_dims(0));
+        let all = AllGather { axes: axes.clone(), dim: 0, invariant: true }.apply(&x.expand_dims(0));
         Ok(crate::lax::slice_in_dim(&all, source, source + 1, 0).squeeze(0))
     })
 }

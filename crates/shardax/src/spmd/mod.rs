@@ -10,8 +10,8 @@ pub(crate) mod vary;
 
 pub use context::{IntoMesh, MeshGuard, get_mesh, set_mesh};
 pub use functions::{
-    all_gather, all_gather_tiled, all_to_all, all_to_all_tiled, axis_index, axis_size, pbroadcast, pcast, pmax, pmean,
-    pmin, ppermute, pshuffle, psum, psum_scatter, psum_scatter_tiled, pswapaxes,
+    all_gather, all_gather_invariant, all_gather_tiled, all_to_all, all_to_all_tiled, axis_index, axis_size,
+    pbroadcast, pcast, pmax, pmean, pmin, ppermute, pshuffle, psum, psum_scatter, psum_scatter_tiled, pswapaxes,
 };
 pub use pmap::{Pmap, pmap};
 pub use shard_map::{ShardMapped, Smapped, shard_map, smap};

@@ -4,13 +4,14 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 
 use super::ad::{self, Linearized};
-use super::staged::{self, FlatFn, avals_of, flat_fn, trace_flat};
+use super::staged::{self, FlatFn, avals_of, flat_fn, trace_known};
 use super::vmap::vmap;
 use crate::array::Array;
 use crate::error::{Result, bail, err};
 use crate::function::{Function, IntoArgs};
 use crate::primitive::Tangents;
 use crate::program::Aval;
+use crate::program::trace::Known;
 use crate::tree::{self, Flat, Tree, TreeDef, same_structure};
 
 /// The result of `f` at `primals`, and its tangent for these tangents of the arguments.
@@ -35,7 +36,7 @@ pub fn jvp<Args: Tree, F: Function<Args>>(
         let (primals, tangents) = halves(pair)?;
         same_structure(&primals.def, &tangents.def)?;
         let avals = avals_of(&primals)?;
-        let (traced, out_def) = trace_flat(&primals.def, &avals, &f)?;
+        let (traced, out_def) = trace_known(&primals.def, &avals, Known::Whole(primals.leaves.to_vec()), &f)?;
         let mut ts: Tangents = vec![None; traced.captures.len()];
         for (aval, t) in avals.iter().zip(&tangents.leaves) {
             ts.push(check_tangent(aval, t)?);
@@ -123,7 +124,7 @@ fn at_point(flat: &Flat, f: FlatFn<'_>) -> Result<(Flat, AtPoint)> {
     let in_avals = avals_of(flat)?;
     let found = RefCell::new(None);
     let result = staged::run("linearize", flat, &|flat| {
-        let (traced, out_def) = trace_flat(&flat.def, &in_avals, f)?;
+        let (traced, out_def) = trace_known(&flat.def, &in_avals, Known::Whole(flat.leaves.to_vec()), f)?;
         let primals: Vec<Array> = traced.captures.iter().chain(&flat.leaves).cloned().collect();
         let nonzero: Vec<bool> = std::iter::repeat_n(false, traced.captures.len())
             .chain(in_avals.iter().map(|a| a.dtype.is_inexact()))

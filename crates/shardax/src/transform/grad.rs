@@ -3,11 +3,12 @@
 use std::marker::PhantomData;
 
 use super::ad;
-use super::staged::{self, FlatFn, avals_of, flat_fn, trace_flat};
+use super::staged::{self, FlatFn, avals_of, flat_fn, trace_known};
 use crate::array::Array;
 use crate::error::{Result, bail, err};
 use crate::function::{ArgAt, Function};
 use crate::primitive::Tangents;
+use crate::program::trace::Known;
 use crate::tree::{self, Flat, Tree, TreeDef};
 
 /// The position of an argument as a type: `Arg::<1>`.
@@ -171,7 +172,7 @@ fn split(pair: &Flat) -> Result<(Flat, Flat)> {
 /// The flattened pair of the function's result and the gradient of its first leaf.
 fn gradient(flat: &Flat, positions: &[usize], f: FlatFn<'_>) -> Result<Flat> {
     let avals = avals_of(flat)?;
-    let (traced, out_def) = trace_flat(&flat.def, &avals, f)?;
+    let (traced, out_def) = trace_known(&flat.def, &avals, Known::Whole(flat.leaves.to_vec()), f)?;
     let out_avals = traced.program.out_avals();
     check_scalar(&out_avals, &out_def)?;
 

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::dispatch::{self, Built, Cache};
-use super::staged::{FlatFn, avals_of, flat_fn, trace_flat};
+use super::staged::{FlatFn, avals_of, flat_fn, is_jit_disabled, trace_flat};
 use crate::error::{Result, bail};
 use crate::function::Function;
 use crate::program::Program;
@@ -57,7 +57,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Jit<F, Args> {
     type Output = F::Output;
 
     fn apply(&self, args: Args) -> Result<F::Output> {
-        if is_tracing() {
+        if is_tracing() || is_jit_disabled() {
             return self.f.apply(args);
         }
         let flat = Flat::of(&args);

@@ -12,6 +12,7 @@ mod vmap;
 pub use derivative::{LinearFn, VjpFn, hessian, jacfwd, jacrev, jvp, linearize, vjp};
 pub use grad::{Arg, Argnums, Grad, GradAux, ValueAndGrad, ValueAndGradAux, grad, value_and_grad};
 pub use jit::{Jit, jit};
+pub use staged::{DisableJit, disable_jit, make_program};
 pub use vmap::{Vmap, vmap};
 
 use crate::array::Array;

@@ -1,10 +1,13 @@
 //! What transformations share: tracing a function on flattened arguments, and running a transformation at once
 //! when nothing is being traced.
 
+use std::cell::Cell;
+use std::marker::PhantomData;
+
 use crate::error::Result;
-use crate::function::Function;
-use crate::program::Aval;
-use crate::program::trace::{Traced, is_tracing, trace};
+use crate::function::{Function, IntoArgs};
+use crate::program::trace::{self, Known, Traced, is_tracing, trace};
+use crate::program::{Aval, Program};
 use crate::runtime::eager;
 use crate::tree::{Flat, Tree, TreeDef};
 
@@ -27,6 +30,57 @@ pub(crate) fn trace_flat(def: &TreeDef, avals: &[Aval], f: FlatFn<'_>) -> Result
     Ok((traced, out_def))
 }
 
+/// The same, when these are the arguments: their values can be read while the function is traced.
+pub(crate) fn trace_known(def: &TreeDef, avals: &[Aval], known: Known, f: FlatFn<'_>) -> Result<(Traced, TreeDef)> {
+    let mut out_def = TreeDef::default();
+    let traced = trace::trace_known(known, avals, |args| {
+        let out = f(&Flat { leaves: args.into(), def: def.clone() })?;
+        out_def = out.def;
+        Ok(out.leaves.into_vec())
+    })?;
+    Ok((traced, out_def))
+}
+
+/// The program that `f` is traced to on arguments like these (JAX's `make_jaxpr`). Arrays that `f` captures come first
+/// among its inputs.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let program = make_program(|x: Array| x.sin() * 2.0, array([1.0f32, 2.0]))?;
+/// assert_eq!(program.eqns().len(), 2);
+/// println!("{program}");
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn make_program<Args: Tree, F: Function<Args>>(f: F, args: impl IntoArgs<Args>) -> Result<Program> {
+    let flat = Flat::of(&args.into_args());
+    Ok(trace_flat(&flat.def, &avals_of(&flat)?, &flat_fn(&f))?.0.program)
+}
+
+thread_local! {
+    static JIT_DISABLED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Lets `jit` compile again, when dropped.
+#[must_use = "jit is disabled only while the guard lives"]
+pub struct DisableJit(PhantomData<*const ()>);
+
+impl Drop for DisableJit {
+    fn drop(&mut self) {
+        JIT_DISABLED.set(JIT_DISABLED.get() - 1);
+    }
+}
+
+/// Makes `jit` call its function operation by operation on this thread while the guard lives, so that values can be
+/// read and printed inside.
+pub fn disable_jit() -> DisableJit {
+    JIT_DISABLED.set(JIT_DISABLED.get() + 1);
+    DisableJit(PhantomData)
+}
+
+pub(crate) fn is_jit_disabled() -> bool {
+    JIT_DISABLED.get() > 0
+}
+
 /// The types of the leaves, each checked to be usable.
 pub(crate) fn avals_of(flat: &Flat) -> Result<Vec<Aval>> {
     let paths = || flat.def.paths();
@@ -47,7 +101,8 @@ pub(crate) fn run(name: &str, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
         return f(flat);
     }
     let avals = avals_of(flat)?;
-    let (traced, def) = trace_flat(&flat.def, &avals, f)?;
+    let known = Known::Whole(flat.leaves.to_vec());
+    let (traced, def) = trace_known(&flat.def, &avals, known, f)?;
     let leaves = eager::run_traced(name, &traced, &flat.leaves)?.into();
     Ok(Flat { leaves, def })
 }

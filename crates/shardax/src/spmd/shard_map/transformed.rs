@@ -9,13 +9,13 @@ use super::ShardMap;
 use crate::error::{Result, bail, err};
 use crate::function::Function;
 use crate::prefix::{Axes, IntoPrefix, Specs};
-use crate::program::Aval;
 use crate::program::axis_env;
-use crate::program::trace::{Traced, bind, check_usable};
+use crate::program::trace::{Known, Traced, bind, check_usable};
+use crate::program::{Aval, Program};
 use crate::shape::{AxisName, AxisSet, IntoAxisNames, normalize_axis};
 use crate::sharding::{Mesh, NamedSharding, PartitionSpec};
 use crate::spmd::context::{IntoMesh, get_mesh};
-use crate::transform::staged::{self, FlatFn, avals_of, flat_fn, trace_flat};
+use crate::transform::staged::{self, FlatFn, avals_of, flat_fn, trace_known};
 use crate::tree::{Flat, Tree, TreeDef};
 
 /// A function that each device runs on its blocks; see [`shard_map`].
@@ -122,8 +122,17 @@ impl<F, Args> ShardMapped<F, Args> {
             .zip(flat.def.paths())
             .map(|((aval, spec), path)| check_in_spec(&mesh, spec, aval, &path, self.check_vma))
             .collect::<Result<Vec<_>>>()?;
+        let template = ShardMap {
+            mesh: mesh.clone(),
+            manual: manual.clone(),
+            in_specs: in_specs.clone(),
+            out_specs: Vec::new(),
+            checked: self.check_vma,
+            body: Program::default(),
+        };
+        let known = Known::Blocks(flat.leaves.to_vec(), Box::new(template));
         let (Traced { program, captures }, out_def) =
-            ShardMap::bind_axes(&mesh, &manual, self.check_vma, || trace_flat(&flat.def, &blocks, f))?;
+            ShardMap::bind_axes(&mesh, &manual, self.check_vma, || trace_known(&flat.def, &blocks, known, f))?;
         let ranks: Vec<usize> = program.out_avals().iter().map(Aval::rank).collect();
         let out_specs = out_specs(&out_def, &ranks)?;
         out_specs.iter().try_for_each(|spec| check_manual(spec, &manual, &mesh, "out_specs"))?;
