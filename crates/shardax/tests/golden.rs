@@ -23,7 +23,7 @@ macro_rules! families {
     )*};
 }
 
-families! { unary binary conv index random sort window }
+families! { unary binary select convert reduce dot shape sort index conv window random }
 
 #[test]
 fn promotion() {

@@ -3,16 +3,21 @@
 pub(crate) mod conv;
 mod indexing;
 pub(crate) mod reduce_window;
+mod select;
 
 use smallvec::SmallVec;
 
 pub use conv::*;
 pub use indexing::*;
 pub use reduce_window::{Window, reduce_window_max, reduce_window_min, reduce_window_sum};
+pub use select::*;
 
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
+use crate::error::err;
+use crate::numpy::IntoShape;
 use crate::primitive::binary::{COMPLEX, DIV, SHIFT_RIGHT_ARITHMETIC, SHIFT_RIGHT_LOGICAL};
+use crate::primitive::bitcast::BitcastConvert;
 use crate::primitive::dot::DotGeneral;
 use crate::primitive::reduce::{Reduce, Reducer};
 use crate::primitive::shape_ops::{BroadcastInDim, Concatenate, Iota, Pad, Reshape, Reverse, Slice, Transpose};
@@ -35,8 +40,16 @@ pub(crate) fn reshape(x: &Array, shape: &[usize]) -> Array {
     bind1(Reshape { shape: shape.into() }, std::slice::from_ref(x))
 }
 
+/// Repeated to `shape`: dimension `i` of `x` becomes dimension `dims[i]`, and its size is kept or was 1.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = lax::broadcast_in_dim(&array([1, 2]), &[2, 3], &[0]);
+/// assert_eq!(x.to_vec::<i32>()?, [1, 1, 1, 2, 2, 2]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
-pub(crate) fn broadcast_in_dim(x: &Array, shape: &[usize], dims: &[usize]) -> Array {
+pub fn broadcast_in_dim(x: &Array, shape: &[usize], dims: &[usize]) -> Array {
     if x.shape() == shape && dims.iter().copied().eq(0..x.ndim()) {
         return x.clone();
     }
@@ -60,24 +73,30 @@ pub(crate) fn reduce_sum(x: &Array, axes: &[usize]) -> Array {
 pub fn slice_in_dim(x: &Array, start: usize, limit: usize, dim: usize) -> Array {
     let mut s: SmallVec<[usize; 4]> = SmallVec::from_elem(0, x.ndim());
     let mut l: SmallVec<[usize; 4]> = x.shape().into();
-    if dim < x.ndim() {
-        (s[dim], l[dim]) = (start, limit);
+    if dim >= x.ndim() {
+        let e = err!(Index, "slice_in_dim dimension {dim} is out of bounds for {}", x.type_name());
+        return Array::from_result(Err(e), x);
     }
+    (s[dim], l[dim]) = (start, limit);
     slice(x, &s, &l, None)
 }
 
+/// The elements from `start` to `limit`, in steps of `strides` (1 unless given), in each dimension.
+///
+/// Fails where a bound lies outside the array.
 #[track_caller]
-pub(crate) fn slice(x: &Array, start: &[usize], limit: &[usize], strides: Option<&[usize]>) -> Array {
+pub fn slice(x: &Array, start: &[usize], limit: &[usize], strides: Option<&[usize]>) -> Array {
     let strides = strides.map(Into::into).unwrap_or_else(|| SmallVec::from_elem(1, x.ndim()));
     bind1(Slice { start: start.into(), limit: limit.into(), strides }, std::slice::from_ref(x))
 }
 
+/// Arrays of one dtype joined along a dimension.
 #[track_caller]
-pub(crate) fn concatenate(arrays: &[Array], dim: usize) -> Array {
+pub fn concatenate(arrays: &[Array], dim: usize) -> Array {
     bind1(Concatenate { dimension: dim }, arrays)
 }
 
-/// The elements in reverse order along some dimensions.
+/// The elements in reverse order along `dims`.
 #[track_caller]
 pub fn rev(x: &Array, dims: &[usize]) -> Array {
     bind1(Reverse { dims: dims.into() }, std::slice::from_ref(x))
@@ -92,6 +111,23 @@ pub fn pad(x: &Array, value: &Array, config: &[(i64, i64, i64)]) -> Array {
 #[track_caller]
 pub(crate) fn iota(dtype: DType, shape: &[usize], dim: usize) -> Array {
     bind1(Iota { dtype, shape: shape.into(), dimension: dim }, &[])
+}
+
+/// The index along dimension `dim` of each element of an array of `shape`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(lax::broadcasted_iota(DType::I32, [2, 2], 1).to_vec::<i32>()?, [0, 1, 0, 1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn broadcasted_iota(dtype: DType, shape: impl IntoShape, dim: usize) -> Array {
+    let dims = shape.into_dims();
+    if let Some(d) = dims.iter().find(|d| **d < 0) {
+        let e = err!(Value, "a shape must not have negative sizes, got {d} in {:?}", dims.as_slice());
+        return Array::from_result(Err(e), &Array::literal(Scalar::Int(0), dtype, false));
+    }
+    iota(dtype, &dims.iter().map(|&d| d as usize).collect::<SmallVec<[usize; 4]>>(), dim)
 }
 
 /// Contraction over the given dimensions, batched over others; see `dot_general` in the StableHLO specification.
@@ -125,6 +161,19 @@ pub(crate) fn trunc(x: &Array) -> Array {
 #[track_caller]
 pub(crate) fn complex(re: &Array, im: &Array) -> Array {
     COMPLEX.apply(re, im)
+}
+
+/// The bits of `x` read as `dtype`. A narrower type adds a last dimension; a wider one takes the last dimension away,
+/// which must have the size of the quotient of the widths.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(lax::bitcast_convert_type(&array([1.0f32]), DType::U32).to_vec::<u32>()?, [0x3F80_0000]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn bitcast_convert_type(x: &Array, dtype: DType) -> Array {
+    BitcastConvert { dtype }.apply(x)
 }
 
 /// Division that truncates towards zero for integers, as the primitive does.

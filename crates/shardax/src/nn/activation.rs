@@ -3,7 +3,7 @@
 use crate::array::{Array, Operand};
 use crate::dtype::DType;
 use crate::lax;
-use crate::numpy::{erf, expm1, maximum, minimum, tanh, where_};
+use crate::numpy::{IntoAxes, erf, expm1, maximum, minimum, tanh, where_};
 use crate::transform::stop_gradient;
 
 macro_rules! activations {
@@ -106,13 +106,13 @@ pub fn glu(x: impl Operand, axis: i32) -> Array {
     }
 }
 
-/// `x` less its maximum over `axis`, which changes no ratio of exponentials and keeps them finite.
+/// `x` less its maximum over `axes`, which changes no ratio of exponentials and keeps them finite.
 #[track_caller]
-fn shifted(x: &Array, axis: i32) -> Array {
-    x - stop_gradient(x.max_keepdims(axis))
+fn shifted(x: &Array, axes: impl IntoAxes) -> Array {
+    x - stop_gradient(x.max_keepdims(axes))
 }
 
-/// `exp(x) / sum(exp(x))` over `axis`, without overflow.
+/// `exp(x) / sum(exp(x))` over `axes`, without overflow.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -122,16 +122,16 @@ fn shifted(x: &Array, axis: i32) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn softmax(x: impl Operand, axis: i32) -> Array {
-    let exponentials = shifted(&x.into_array(), axis).exp();
-    &exponentials / exponentials.sum_keepdims(axis)
+pub fn softmax(x: impl Operand, axes: impl IntoAxes + Copy) -> Array {
+    let exponentials = shifted(&x.into_array(), axes).exp();
+    &exponentials / exponentials.sum_keepdims(axes)
 }
 
-/// `log(softmax(x))` over `axis`, without overflow.
+/// `log(softmax(x))` over `axes`, without overflow.
 #[track_caller]
-pub fn log_softmax(x: impl Operand, axis: i32) -> Array {
-    let shifted = shifted(&x.into_array(), axis);
-    &shifted - shifted.exp().sum_keepdims(axis).log()
+pub fn log_softmax(x: impl Operand, axes: impl IntoAxes + Copy) -> Array {
+    let shifted = shifted(&x.into_array(), axes);
+    &shifted - shifted.exp().sum_keepdims(axes).log()
 }
 
 /// Each label as a row of `num_classes` numbers: 1 at the label, 0 elsewhere. Labels beyond the classes give zeros.

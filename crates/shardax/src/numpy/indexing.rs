@@ -29,7 +29,7 @@ impl IntoAxis for std::ops::RangeFull {
 }
 
 /// The array, flat if no axis is named, and the axis.
-fn with_axis(x: &Array, axis: impl IntoAxis) -> Result<(Array, usize)> {
+pub(super) fn with_axis(x: &Array, axis: impl IntoAxis) -> Result<(Array, usize)> {
     x.check()?;
     match axis.into_axis() {
         Some(axis) => Ok((x.clone(), normalize_axis(axis as isize, x.ndim())?)),

@@ -6,7 +6,7 @@ use super::promote_args_of;
 use crate::array::{Array, Operand};
 use crate::error::{Result, err};
 use crate::lax;
-use crate::shape::broadcast_shapes;
+use crate::shape::{broadcast_shapes, normalize_axis};
 
 impl Array {
     /// The product of NumPy's `dot`: over the last axis of `self` and the second to last of `other` (its only one
@@ -104,4 +104,61 @@ fn mismatch(name: &str, x: &Array, y: &Array, contract: usize) -> Result<()> {
 #[track_caller]
 pub fn outer(x: impl Operand, y: impl Operand) -> Array {
     x.into_array().ravel().expand_dims(1) * y.into_array().ravel().expand_dims(0)
+}
+
+/// The dot product of two arrays as flat vectors, the first one conjugated.
+#[track_caller]
+pub fn vdot(x: impl Operand, y: impl Operand) -> Array {
+    dot(super::conj(&x.into_array()).ravel(), y.into_array().ravel())
+}
+
+/// Sums over the last dimensions of both. Scalars multiply.
+#[track_caller]
+pub fn inner(x: impl Operand, y: impl Operand) -> Array {
+    product("inner", x, y, |x, y| {
+        if x.ndim() == 0 || y.ndim() == 0 {
+            return Ok(x * y);
+        }
+        mismatch("inner", x, y, y.ndim() - 1)?;
+        Ok(lax::dot_general(x, y, (&[x.ndim() - 1], &[y.ndim() - 1]), (&[], &[]), None))
+    })
+}
+
+/// Which dimensions [`tensordot`] sums over: so many last ones of the first array with as many first ones of the second,
+/// or lists of both.
+pub trait ContractAxes {
+    /// The dimensions of both, for arrays of these ranks.
+    fn contract_axes(self, ranks: [usize; 2]) -> Result<[SmallVec<[usize; 4]>; 2]>;
+}
+
+impl ContractAxes for usize {
+    fn contract_axes(self, [a, b]: [usize; 2]) -> Result<[SmallVec<[usize; 4]>; 2]> {
+        if self > a || self > b {
+            return Err(err!(Type, "tensordot over {self} dimensions, of arrays of rank {a} and {b}"));
+        }
+        Ok([(a - self..a).collect(), (0..self).collect()])
+    }
+}
+
+impl<const N: usize> ContractAxes for ([i32; N], [i32; N]) {
+    fn contract_axes(self, ranks: [usize; 2]) -> Result<[SmallVec<[usize; 4]>; 2]> {
+        let of = |axes: [i32; N], rank| axes.iter().map(|&a| normalize_axis(a as isize, rank)).collect::<Result<_>>();
+        Ok([of(self.0, ranks[0])?, of(self.1, ranks[1])?])
+    }
+}
+
+/// The product summed over pairs of dimensions: those that are left of `x` come first, then those of `y`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (x, y) = (ones([2, 3, 4]), ones([4, 3, 5]));
+/// assert_eq!(tensordot(&x, &y, ([2, 1], [0, 1])).shape(), [2, 5]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn tensordot(x: impl Operand, y: impl Operand, axes: impl ContractAxes) -> Array {
+    product("tensordot", x, y, |x, y| {
+        let [a, b] = axes.contract_axes([x.ndim(), y.ndim()])?;
+        Ok(lax::dot_general(x, y, (&a, &b), (&[], &[]), None))
+    })
 }

@@ -1,17 +1,23 @@
 //! What users call: NumPy's functions with JAX's promotion, as functions and as methods of `Array`.
 
 mod creation;
+mod einsum;
 mod elementwise;
 mod indexing;
 mod linalg;
+mod matrices;
 mod reductions;
+mod repeats;
 mod shapes;
 
 pub use creation::*;
+pub use einsum::*;
 pub use elementwise::*;
 pub use indexing::*;
 pub use linalg::*;
+pub use matrices::{diag, diagonal, eye_offset, trace, tril, triu};
 pub use reductions::*;
+pub use repeats::*;
 pub use shapes::*;
 
 use crate::array::{Array, Repr};

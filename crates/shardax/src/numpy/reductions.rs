@@ -4,6 +4,7 @@ use std::ops::RangeFull;
 
 use smallvec::SmallVec;
 
+use super::indexing::{IntoAxis, with_axis};
 use super::{convert, to_inexact};
 use crate::array::{Array, Operand};
 use crate::dtype::{Category, DType};
@@ -91,24 +92,38 @@ impl Array {
     /// The variance over `axes` (of the whole population), floating point.
     #[track_caller]
     pub fn var(&self, axes: impl IntoAxes) -> Array {
+        self.var_ddof(axes, 0)
+    }
+
+    /// The sum of squared differences from the mean, divided by the number of elements less `ddof`: with 1, the variance
+    /// of a population that the elements are a sample of.
+    #[track_caller]
+    pub fn var_ddof(&self, axes: impl IntoAxes, ddof: usize) -> Array {
         self.reduced(axes, |x, axes| {
             let dtype = to_inexact(x.dtype());
             let signed: SmallVec<[i32; 4]> = axes.iter().map(|&a| a as i32).collect();
             let wide = convert(x, if dtype.bits() < 32 { DType::F32 } else { dtype }, false);
             let centered = &wide - wide.mean_keepdims(signed.as_slice());
-            let squares = if dtype.is_complex() {
-                super::real(&(&centered * super::conj(&centered)))
-            } else {
-                &centered * &centered
+            let squares = match dtype.is_complex() {
+                true => super::real(&(&centered * super::conj(&centered))),
+                false => &centered * &centered,
             };
-            convert(&squares.mean(signed.as_slice()), dtype.real(), false)
+            let count: usize = axes.iter().map(|&a| x.shape()[a]).product();
+            let sum = lax::reduce(&squares, Reducer::Sum, axes);
+            convert(&(sum / (count as f64 - ddof as f64)), dtype.real(), false)
         })
     }
 
     /// The standard deviation over `axes` (of the whole population), floating point.
     #[track_caller]
     pub fn std(&self, axes: impl IntoAxes) -> Array {
-        self.var(axes).sqrt()
+        self.std_ddof(axes, 0)
+    }
+
+    /// The square root of [`var_ddof`](Self::var_ddof).
+    #[track_caller]
+    pub fn std_ddof(&self, axes: impl IntoAxes, ddof: usize) -> Array {
+        self.var_ddof(axes, ddof).sqrt()
     }
 
     /// The largest element over `axes`; NaN if any is. Fails for no elements.
@@ -151,23 +166,24 @@ impl Array {
         self.reduced(axes, |x, axes| lax::reduce(&truth(x), Reducer::Or, axes))
     }
 
-    /// The index, int32, of the first largest element along `axis`.
+    /// The index, int32, of the first largest element along `axis`; `..` counts in the flat array. NaN is the largest.
     #[track_caller]
-    pub fn argmax(&self, axis: i32) -> Array {
+    pub fn argmax(&self, axis: impl IntoAxis) -> Array {
         self.arg_extreme(axis, false)
     }
 
-    /// The index, int32, of the first smallest element along `axis`.
+    /// The index, int32, of the first smallest element along `axis`; `..` counts in the flat array. NaN is the smallest.
     #[track_caller]
-    pub fn argmin(&self, axis: i32) -> Array {
+    pub fn argmin(&self, axis: impl IntoAxis) -> Array {
         self.arg_extreme(axis, true)
     }
 
     #[track_caller]
-    fn arg_extreme(&self, axis: i32, min: bool) -> Array {
-        self.reduced(axis, |x, axes| {
-            bind1(ArgMax { min, axis: axes[0], index_dtype: DType::I32 }, std::slice::from_ref(x))
-        })
+    fn arg_extreme(&self, axis: impl IntoAxis, min: bool) -> Array {
+        match with_axis(self, axis) {
+            Ok((x, axis)) => bind1(ArgMax { min, axis, index_dtype: DType::I32 }, &[x]),
+            Err(e) => Array::from_result(Err(e), self),
+        }
     }
 
     /// `log(sum(exp(x)))` over `axes`, without overflow.
@@ -198,6 +214,36 @@ impl Array {
     #[track_caller]
     pub fn sum_keepdims(&self, axes: impl IntoAxes) -> Array {
         self.keepdims(axes, |x, axes| x.sum(axes))
+    }
+
+    /// [`prod`](Self::prod) with the reduced axes kept, of size 1.
+    #[track_caller]
+    pub fn prod_keepdims(&self, axes: impl IntoAxes) -> Array {
+        self.keepdims(axes, |x, axes| x.prod(axes))
+    }
+
+    /// [`all`](Self::all) with the reduced axes kept, of size 1.
+    #[track_caller]
+    pub fn all_keepdims(&self, axes: impl IntoAxes) -> Array {
+        self.keepdims(axes, |x, axes| x.all(axes))
+    }
+
+    /// [`any`](Self::any) with the reduced axes kept, of size 1.
+    #[track_caller]
+    pub fn any_keepdims(&self, axes: impl IntoAxes) -> Array {
+        self.keepdims(axes, |x, axes| x.any(axes))
+    }
+
+    /// [`std`](Self::std) with the reduced axes kept, of size 1.
+    #[track_caller]
+    pub fn std_keepdims(&self, axes: impl IntoAxes) -> Array {
+        self.keepdims(axes, |x, axes| x.std(axes))
+    }
+
+    /// [`logsumexp`](Self::logsumexp) with the reduced axes kept, of size 1.
+    #[track_caller]
+    pub fn logsumexp_keepdims(&self, axes: impl IntoAxes) -> Array {
+        self.keepdims(axes, |x, axes| x.logsumexp(axes))
     }
 
     /// [`mean`](Self::mean) with the reduced axes kept, of size 1.
@@ -252,13 +298,13 @@ reduction_functions! {
 
 /// See [`Array::argmax`].
 #[track_caller]
-pub fn argmax(x: impl Operand, axis: i32) -> Array {
+pub fn argmax(x: impl Operand, axis: impl IntoAxis) -> Array {
     x.into_array().argmax(axis)
 }
 
 /// See [`Array::argmin`].
 #[track_caller]
-pub fn argmin(x: impl Operand, axis: i32) -> Array {
+pub fn argmin(x: impl Operand, axis: impl IntoAxis) -> Array {
     x.into_array().argmin(axis)
 }
 

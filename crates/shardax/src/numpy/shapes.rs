@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::creation::IntoShape;
+use super::reductions::{IntoAxes, normalize_axes};
 use crate::array::{Array, Operand};
 use crate::error::{Result, bail, err};
 use crate::lax;
@@ -96,32 +97,36 @@ impl Array {
         }
     }
 
-    /// Without the dimension at `axis`, which must be of size 1.
+    /// Without the dimensions at `axes`, which must be of size 1; `..` takes out all that are.
     #[track_caller]
-    pub fn squeeze(&self, axis: i32) -> Array {
+    pub fn squeeze(&self, axes: impl IntoAxes) -> Array {
         let made = self.check().and_then(|()| {
-            let axis = normalize_axis(axis as isize, self.ndim())?;
-            if self.shape()[axis] != 1 {
+            let axes = match axes.into_axes() {
+                None => (0..self.ndim()).filter(|&d| self.shape()[d] == 1).collect(),
+                Some(axes) => normalize_axes(axes.as_slice(), self.ndim())?,
+            };
+            if axes.iter().any(|&a| self.shape()[a] != 1) {
                 return Err(err!(
                     Value,
-                    "cannot select an axis to squeeze out which has size not equal to one, got shape={:?} and dimensions=({axis},)",
-                    self.shape()
+                    "cannot select an axis to squeeze out which has size not equal to one, got shape={:?} and dimensions={:?}",
+                    self.shape(),
+                    axes.as_slice()
                 ));
             }
-            let mut shape = self.shape_owned();
-            shape.remove(axis);
+            let shape: Shape = (0..self.ndim()).filter(|d| !axes.contains(d)).map(|d| self.shape()[d]).collect();
             Ok(lax::reshape(self, &shape))
         });
         Array::from_result(made, self)
     }
 
-    /// With a new dimension of size 1 at `axis`.
+    /// With new dimensions of size 1, which stand at `axes` of the result.
     #[track_caller]
-    pub fn expand_dims(&self, axis: i32) -> Array {
+    pub fn expand_dims(&self, axes: impl IntoAxes) -> Array {
         let made = self.check().and_then(|()| {
-            let axis = normalize_axis(axis as isize, self.ndim() + 1)?;
+            let axes = axes.into_axes().unwrap_or_default();
+            let axes = normalize_axes(axes.as_slice(), self.ndim() + axes.len())?;
             let mut shape = self.shape_owned();
-            shape.insert(axis, 1);
+            axes.iter().for_each(|&a| shape.insert(a, 1));
             Ok(lax::reshape(self, &shape))
         });
         Array::from_result(made, self)
@@ -171,6 +176,23 @@ impl Array {
         }
         let step = n / parts;
         Ok((0..parts).map(|i| lax::slice_in_dim(self, i * step, (i + 1) * step, axis)).collect())
+    }
+}
+
+impl Array {
+    /// Cut along `axis` before each of `places`; one beyond the end, or before the one before it, leaves an empty part.
+    #[track_caller]
+    pub fn split_at(&self, places: &[usize], axis: i32) -> Result<Vec<Array>> {
+        self.check()?;
+        let axis = normalize_axis(axis as isize, self.ndim())?;
+        let n = self.shape()[axis];
+        let starts = std::iter::once(0).chain(places.iter().copied());
+        let ends = places.iter().copied().chain(std::iter::once(n));
+        Ok(starts
+            .zip(ends)
+            .map(|(start, end)| (start.min(n), end.min(n)))
+            .map(|(start, end)| lax::slice_in_dim(self, start, end.max(start), axis))
+            .collect())
     }
 }
 
@@ -249,9 +271,9 @@ shape_functions! {
     /// See [`Array::moveaxis`].
     moveaxis(from: i32, to: i32);
     /// See [`Array::squeeze`].
-    squeeze(axis: i32);
+    squeeze(axes: impl IntoAxes);
     /// See [`Array::expand_dims`].
-    expand_dims(axis: i32);
+    expand_dims(axes: impl IntoAxes);
     /// See [`Array::ravel`].
     ravel();
 }

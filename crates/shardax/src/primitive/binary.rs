@@ -414,13 +414,13 @@ impl Primitive for Convert {
         if from == self.dtype {
             return Ok(vec![v]);
         }
+        if self.dtype == DType::Bool {
+            let zero = cx.constant(crate::dtype::Scalar::Int(0), &cx.aval(v));
+            return Compare::Ne.lower(cx, &[v, zero], outs);
+        }
         if from.is_complex() && !self.dtype.is_complex() {
             let real = Aval::new(from.real(), outs[0].shape.clone());
             v = cx.op("stablehlo.real", &[v], "", &real);
-        }
-        if self.dtype == DType::Bool && from != DType::Bool {
-            let zero = cx.constant(crate::dtype::Scalar::Int(0), &cx.aval(v));
-            return Compare::Ne.lower(cx, &[v, zero], outs);
         }
         Ok(vec![cx.op("stablehlo.convert", &[v], "", &outs[0])])
     }

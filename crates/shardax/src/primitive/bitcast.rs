@@ -1,8 +1,7 @@
-//! Reading the bits of an element as another dtype of the same width.
+//! Reading the bits of elements as another dtype.
 
 use smallvec::{SmallVec, smallvec};
 
-use super::elementwise;
 use super::{BatchAxis, Dims, Outputs, Primitive, Tangents};
 use crate::array::Array;
 use crate::dtype::{Category, DType};
@@ -10,8 +9,10 @@ use crate::error::{Result, err};
 use crate::lower::{Lowering, Value};
 use crate::program::Aval;
 use crate::program::trace::bind1;
+use crate::transform::batching::move_batch;
 
-/// The same bits as elements of `dtype`. It has no derivative.
+/// The same bits as elements of `dtype`; a narrower one adds a last dimension, a wider one takes it away. It has no
+/// derivative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct BitcastConvert {
     pub dtype: DType,
@@ -36,11 +37,24 @@ impl Primitive for BitcastConvert {
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         let from = args[0].dtype;
         let casts = |d: DType| !d.is_complex() && d.category() != Category::Bool;
-        if from != self.dtype && (!casts(from) || !casts(self.dtype) || from.bits() != self.dtype.bits()) {
+        if from != self.dtype && (!casts(from) || !casts(self.dtype)) {
             return Err(err!(Type, "bitcast_convert_type cannot read {from} as {}", self.dtype)
-                .help("both must be numbers of one width, not complex"));
+                .help("both must be real numbers"));
         }
-        Ok(smallvec![args[0].with_dtype(self.dtype)])
+        let (old, new) = (from.bits(), self.dtype.bits());
+        let mut shape = args[0].shape.clone();
+        if new < old {
+            shape.push(old / new);
+        } else if new > old && shape.pop() != Some(new / old) {
+            return Err(err!(
+                Type,
+                "bitcast_convert_type of {} to {} needs a last dimension of size {}",
+                args[0],
+                self.dtype,
+                new / old
+            ));
+        }
+        Ok(smallvec![args[0].with_shape(shape).with_dtype(self.dtype)])
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
@@ -52,6 +66,7 @@ impl Primitive for BitcastConvert {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        elementwise::batch(axis, args, dims, |args| self.apply(&args[0]))
+        // In front, where the width of the elements does not matter.
+        Ok((smallvec![self.apply(&move_batch(&args[0], dims[0], 0, axis.size))], vec![Some(0)]))
     }
 }

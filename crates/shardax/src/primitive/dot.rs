@@ -46,14 +46,17 @@ impl DotGeneral {
         let other_free = free(other.ndim(), other_contract, other_batch);
         // In the cotangent the free dimensions of `lhs` come before those of `rhs`.
         let other_start = if is_lhs { batch + this_free.len() } else { batch };
+        // Where the result is wider than the operands, so is what is computed from its cotangent.
+        let other = &if other.dtype() == ct.dtype() { other.clone() } else { other.astype(ct.dtype()) };
         let out = DotGeneral {
             lhs_contract: (other_start..other_start + other_free.len()).collect(),
             rhs_contract: other_free.iter().copied().collect(),
             lhs_batch: (0..batch).collect(),
             rhs_batch: other_batch.clone(),
-            preferred: (this.dtype != ct.dtype() || this.dtype != other.dtype()).then_some(this.dtype),
+            preferred: None,
         }
         .apply(ct, other);
+        let out = if out.dtype() == this.dtype { out } else { out.astype(this.dtype) };
         // The result is [batch, free of this, contracted of other in its order]: bring it into the operand's order.
         let mut contracted: Vec<usize> = (0..this_contract.len()).collect();
         contracted.sort_by_key(|&i| other_contract[i]);

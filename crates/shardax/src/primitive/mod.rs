@@ -7,6 +7,7 @@
 pub(crate) mod binary;
 pub(crate) mod bitcast;
 pub(crate) mod call;
+pub(crate) mod clamp;
 pub(crate) mod composite;
 pub(crate) mod cond;
 pub(crate) mod conv;

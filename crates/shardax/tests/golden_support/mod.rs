@@ -5,9 +5,14 @@ mod read;
 
 pub mod binary;
 pub mod conv;
+pub mod convert;
+pub mod dot;
 pub mod index;
 pub mod promotion;
 pub mod random;
+pub mod reduce;
+pub mod select;
+pub mod shape;
 pub mod sort;
 pub mod unary;
 pub mod window;
