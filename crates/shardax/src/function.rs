@@ -12,11 +12,13 @@ pub trait Function<Args: Tree> {
     type Output: Tree;
 
     /// Applies the function to arguments that are concrete or traced.
+    #[track_caller]
     fn apply(&self, args: Args) -> Result<Self::Output>;
 
     /// Applies the function. Arguments may be values or references, and plain numbers where arrays are expected.
     ///
     /// A function of one argument takes it bare: `f.call(&x)`; of several, as a tuple: `f.call((&x, 1.0))`.
+    #[track_caller]
     fn call<A: IntoArgs<Args>>(&self, args: A) -> Result<Self::Output>
     where
         Self: Sized,

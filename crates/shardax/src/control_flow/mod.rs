@@ -83,9 +83,19 @@ impl<'a> Carry<'a> {
             } else if old.shape != new.shape {
                 ("shapes", "return a carry of the shape that the body was given".to_owned())
             } else {
-                let names: Vec<_> = new.vma.minus(&old.vma).iter().map(|n| format!("'{n}'")).collect();
-                let axes = format!("({},)", names.join(", "));
-                ("manual axis types", format!("apply `pcast(.., {axes}, to='varying')` to the initial value of {path}"))
+                let missing = new.vma.minus(&old.vma);
+                let list =
+                    |quote: char| missing.iter().map(|n| format!("{quote}{}{quote}", n.as_str())).collect::<Vec<_>>();
+                let jax = format!("({},)", list('\'').join(", "));
+                let axes = list('"').join(", ");
+                let axes = if list('"').len() == 1 { axes } else { format!("({axes})") };
+                (
+                    "manual axis types",
+                    format!(
+                        "start from a value that varies over the same axes: apply `pcast(.., {axes})` to the initial value \
+                         of {path} (in JAX `pcast(..., {jax}, to='varying')`)"
+                    ),
+                )
             };
             return Err(err!(
                 Type,

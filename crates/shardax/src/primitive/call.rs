@@ -2,12 +2,13 @@
 
 use smallvec::SmallVec;
 
-use super::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents, held};
+use super::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
 use crate::array::Array;
 use crate::error::{Result, bail};
 use crate::lower::{Lowering, Value};
 use crate::program::{Aval, Program};
 use crate::shape::AxisSet;
+use crate::spmd::vary;
 use crate::transform::{ad, batching};
 
 /// Operands and results are those of the program.
@@ -59,7 +60,7 @@ impl Primitive for Call {
     }
 
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
-        Ok(held::vary(&self.program, args)?.into())
+        Ok(vary::outputs(&self.program, args)?.into())
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {

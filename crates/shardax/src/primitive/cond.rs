@@ -3,8 +3,8 @@
 use smallvec::SmallVec;
 
 use super::held::{
-    Residual, Split, bind_checked, cast_all, fits, join, marked, marked_tangents, operand_sets, spread_marked,
-    tangent_or_zeros, vary, varying, zeros,
+    Residual, Split, bind_checked, cast_all, join, marked, marked_tangents, operand_sets, sets_of, spread_marked,
+    tangent_or_zeros, varying, zeros,
 };
 use super::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
 use crate::array::Array;
@@ -16,6 +16,7 @@ use crate::program::eval::eval;
 use crate::program::trace::{Traced, trace};
 use crate::program::{Aval, Program};
 use crate::shape::AxisSet;
+use crate::spmd::vary;
 use crate::transform::ad::{backward, jvp_program};
 use crate::transform::batching::{batch_eval, batch_program, move_batch};
 
@@ -32,24 +33,33 @@ impl Cond {
     /// Where the index varies over an axis, so does all that goes into a branch: a branch that runs on some of the
     /// devices only must hold no communication, and the cast of an operand communicates when it is transposed.
     pub(crate) fn fit(&self, index: &Array, args: &[Array]) -> Result<(Cond, Vec<Array>)> {
-        let first = &self.branches[0];
-        let chosen = index.vma();
-        let outs = self.branches.iter().map(Program::out_avals).collect::<Vec<_>>();
-        let same = |avals: &[Vec<Aval>]| avals.windows(2).all(|w| w[0].iter().zip(&w[1]).all(|(a, b)| a.vma == b.vma));
-        if chosen.is_empty() && fits(first.in_avals(), args) && same(&outs) {
-            return Ok((self.clone(), args.to_vec()));
+        match self.fit_sets(&index.vma(), &sets_of(args))? {
+            Some((cond, sets)) => Ok((cond, cast_all(args, &sets))),
+            None => Ok((self.clone(), args.to_vec())),
         }
-        let sets: Vec<AxisSet> =
-            operand_sets(first.in_avals(), args).into_iter().map(|set| set.union(&chosen)).collect();
-        let out_sets = self.out_sets(&chosen, &sets)?;
+    }
+
+    /// This choice for operands that vary over these axes, and the axes that they are to be cast to. `None` where it
+    /// is made for them.
+    fn fit_sets(&self, index: &AxisSet, args: &[AxisSet]) -> Result<Option<(Cond, Vec<AxisSet>)>> {
+        let args: Vec<AxisSet> = args.iter().map(|set| set.union(index)).collect();
+        let inputs = operand_sets(self.in_avals().iter(), &args);
+        let outs = self.branches.iter().map(Program::out_avals).collect::<Vec<_>>();
+        let want = outs.first().into_iter().flatten().map(|a| a.vma.union(index));
+        let same = |avals: &Vec<Aval>| want.clone().zip(avals).all(|(set, aval)| set == aval.vma);
+        if inputs.is_none() && outs.iter().all(same) {
+            return Ok(None);
+        }
+        let sets = inputs.unwrap_or(args);
+        let out_sets = self.out_sets(index, &sets)?;
         let branches = self.branches.iter().map(|b| varying(b, &sets, &out_sets)).collect::<Result<_>>()?;
-        Ok((Cond { branches }, cast_all(args, &sets)))
+        Ok(Some((Cond { branches }, sets)))
     }
 
     fn out_sets(&self, index: &AxisSet, inputs: &[AxisSet]) -> Result<Vec<AxisSet>> {
         let mut union = vec![index.clone(); self.output_count()];
         for branch in &self.branches {
-            let outs = vary(branch, inputs)?;
+            let outs = vary::outputs(branch, inputs)?;
             union.iter_mut().zip(outs).for_each(|(set, out)| *set = set.union(&out));
         }
         Ok(union)
@@ -224,13 +234,15 @@ impl Primitive for Cond {
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let index = args[0].known()?;
         let args = &args[1..];
+        let sets: Vec<AxisSet> = args.iter().map(|a| a.aval().vma).collect();
+        let this = self.fit_sets(&index.vma(), &sets)?.map_or_else(|| self.clone(), |(this, _)| this);
         let mut operands: Vec<Array> =
             args.iter().filter(|a| !a.is_linear()).map(|a| a.known().cloned()).collect::<Result<_>>()?;
         let known = operands.len();
         operands.extend(cts.iter().flatten().cloned());
         let has_ct: Vec<bool> = cts.iter().map(Option::is_some).collect();
         let types: Vec<Aval> = operands.iter().map(Array::aval).collect();
-        let ins = self.in_avals();
+        let ins = this.in_avals();
 
         let transposed = |branch: &Program, want: &[bool], has: &mut Vec<bool>| {
             trace(&types, |inputs| {
@@ -247,12 +259,12 @@ impl Primitive for Cond {
             })
         };
         let mut want = vec![false; args.len()];
-        for branch in &self.branches {
+        for branch in &this.branches {
             let mut has = Vec::new();
             transposed(branch, &want, &mut has)?;
             want = has;
         }
-        let back = self.branches.iter().map(|b| transposed(b, &want, &mut Vec::new())).collect::<Result<Vec<_>>>()?;
+        let back = this.branches.iter().map(|b| transposed(b, &want, &mut Vec::new())).collect::<Result<Vec<_>>>()?;
         let results = Cond::run(back, index, &operands)?;
         let mut in_cts = vec![None];
         in_cts.extend(spread_marked(results, &want));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::call::check_operands;
-use super::held::{self, bind_checked, tangent_or_zeros};
+use super::held::{bind_checked, tangent_or_zeros};
 use super::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
 use crate::array::Array;
 use crate::error::{Error, ErrorKind, Result, bail};
@@ -17,6 +17,7 @@ use crate::program::axis_env::with_axes;
 use crate::program::trace::{Traced, check_usable, trace};
 use crate::program::{Aval, Program};
 use crate::shape::{AxisName, AxisSet};
+use crate::spmd::vary;
 use crate::transform::ad::{backward, tangent_aval};
 use crate::transform::batching::{batch_eval, batch_program, bound, move_batch};
 use crate::tree::TreeDef;
@@ -93,16 +94,16 @@ pub(super) fn check_captured(name: &str, tangents: &[Option<Array>]) -> Result<(
         .help("pass the value as an argument of the function, and return its tangent or cotangent from the rule"))
 }
 
-/// An error that says more where a rule used a value of a finished trace.
-pub(super) fn in_rule(name: &str, error: Error) -> Error {
-    match error.kind() {
+/// Runs a rule; an error says more where it used a value of a finished trace.
+pub(super) fn in_rule<T>(name: &str, rule: impl FnOnce() -> Result<T>) -> Result<T> {
+    rule().map_err(|error| match error.kind() {
         ErrorKind::Leak => error
             .context(format!("a rule of a {name} function captured a value of the function being differentiated"))
             .help(
                 "pass the value as an argument of the function (for custom_vjp, return it among the residuals of fwd)",
             ),
         _ => error,
-    }
+    })
 }
 
 /// Checks that arrays have these types; `what` begins the error.
@@ -111,7 +112,6 @@ pub(super) fn check_types(what: &str, arrays: &[Array], avals: &[Aval]) -> Resul
         bail!(Type, "{what}: expected {} arrays but got {}", avals.len(), arrays.len());
     }
     for (i, (array, aval)) in arrays.iter().zip(avals).enumerate() {
-        check_usable(array)?;
         if (array.dtype(), array.shape()) != (aval.dtype, aval.shape.as_slice()) {
             bail!(Type, "{what}: expected {} but got {} (array {i})", aval, array.type_name());
         }
@@ -177,7 +177,7 @@ impl Primitive for CustomJvp {
     }
 
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
-        Ok(held::vary(&self.program, args)?.into())
+        Ok(vary::outputs(&self.program, args)?.into())
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
@@ -192,7 +192,11 @@ impl Primitive for CustomJvp {
             .zip(primals)
             .map(|(t, primal)| tangent_or_zeros(t, &primal.aval()))
             .collect();
-        let (outs, out_tangents) = (self.rule)(primals, &given).map_err(|e| in_rule("custom_jvp", e))?;
+        let (outs, out_tangents) = in_rule("custom_jvp", || {
+            let (outs, out_tangents) = (self.rule)(primals, &given)?;
+            outs.iter().chain(&out_tangents).try_for_each(check_usable)?;
+            Ok((outs, out_tangents))
+        })?;
         let what = "Custom JVP rule must produce primal and tangent outputs with equal shapes and dtypes";
         let avals = self.program.out_avals();
         check_types(&format!("{what} as the function's"), &outs, &avals)?;

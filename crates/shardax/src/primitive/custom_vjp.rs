@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::call::check_operands;
 use super::custom_jvp::{RuleId, check_captured, check_types, eval_batched, in_rule, trace_entry};
-use super::held::{self, bind_checked, marked_tangents, tangent_or_zeros};
+use super::held::{bind_checked, marked_tangents, tangent_or_zeros};
 use super::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
 use crate::array::Array;
 use crate::error::{Result, bail, err};
@@ -16,6 +16,7 @@ use crate::lower::{Lowering, Value};
 use crate::program::trace::{Traced, check_usable};
 use crate::program::{Aval, Program};
 use crate::shape::AxisSet;
+use crate::spmd::vary;
 use crate::transform::ad::{backward, tangent_aval};
 use crate::transform::batching::{batch_program, move_batch};
 use crate::tree::TreeDef;
@@ -125,7 +126,7 @@ impl Primitive for CustomVjp {
     }
 
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
-        Ok(held::vary(&self.program, args)?.into())
+        Ok(vary::outputs(&self.program, args)?.into())
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
@@ -140,16 +141,19 @@ impl Primitive for CustomVjp {
         let (captured, tangents) = tangents.split_at(self.num_consts);
         check_captured("custom_vjp", captured)?;
         let primals = &args[self.num_consts..];
-        let (outs, residuals, def) = (self.rules.fwd)(primals).map_err(|e| in_rule("custom_vjp", e))?;
+        let (outs, residuals, def) = in_rule("custom_vjp", || {
+            let (outs, residuals, def) = (self.rules.fwd)(primals)?;
+            outs.iter().chain(&residuals).try_for_each(check_usable)?;
+            Ok((outs, residuals, def))
+        })?;
         let out_avals = self.program.out_avals();
         check_types("Custom VJP fwd rule must produce the primal function's output and residuals", &outs, &out_avals)?;
-        residuals.iter().try_for_each(check_usable)?;
         let nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
         let pullback = Pullback {
             rules: self.rules.clone(),
             structure: def,
             num_residuals: residuals.len(),
-            args: primals.iter().map(Array::aval).collect(),
+            args: primals.iter().map(|x| x.aval().strong()).collect(),
             outs: out_avals.clone(),
             nonzero,
         };
@@ -244,7 +248,11 @@ impl Primitive for Pullback {
                 tangent_or_zeros(&ct, aval)
             })
             .collect();
-        let in_cts = (self.rules.bwd)(&self.structure, &residuals, &out_cts).map_err(|e| in_rule("custom_vjp", e))?;
+        let in_cts = in_rule("custom_vjp", || {
+            let cts = (self.rules.bwd)(&self.structure, &residuals, &out_cts)?;
+            cts.iter().try_for_each(check_usable)?;
+            Ok(cts)
+        })?;
         let what = "Custom VJP bwd rule must produce an output with the same structure and types as the args tuple of the primal function";
         if in_cts.len() != self.args.len() {
             bail!(Type, "{what}: got {} cotangents for {} arguments", in_cts.len(), self.args.len());

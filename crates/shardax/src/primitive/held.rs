@@ -1,13 +1,11 @@
 //! What primitives that hold programs share: the varying axes of their operands, and joining what they captured.
 
-use smallvec::SmallVec;
-
 use super::{Outputs, Primitive, Tangents};
 use crate::array::{Array, Repr};
 use crate::error::{Result, err};
 use crate::program::eval::eval;
 use crate::program::trace::{Traced, bind, check_usable, trace};
-use crate::program::{Atom, Aval, Program, Var};
+use crate::program::{Aval, Program, Var};
 use crate::shape::AxisSet;
 use crate::spmd::collective::pcast_to;
 use crate::transform::ad::{Linearized, linearize, tangent_aval};
@@ -20,36 +18,19 @@ pub(crate) fn bind_checked(primitive: impl Primitive + 'static, args: &[Array]) 
     Ok(outs)
 }
 
-/// The manual axes that the outputs of `program` vary over when its inputs vary over these.
-pub(crate) fn vary(program: &Program, inputs: &[AxisSet]) -> Result<Vec<AxisSet>> {
-    let mut sets: Vec<AxisSet> = vec![AxisSet::default(); program.avals.len()];
-    for (var, set) in program.inputs.iter().zip(inputs) {
-        sets[var.index()] = set.clone();
-    }
-    let of = |sets: &[AxisSet], atom: &Atom| match atom {
-        Atom::Var(v) => sets[v.index()].clone(),
-        Atom::Literal { .. } => AxisSet::default(),
-    };
-    for eqn in &program.eqns {
-        let args: SmallVec<[AxisSet; 3]> = eqn.inputs.iter().map(|a| of(&sets, a)).collect();
-        for (var, set) in eqn.outputs.iter().zip(eqn.primitive.vary(&args)?) {
-            sets[var.index()] = set;
-        }
-    }
-    Ok(program.outputs.iter().map(|a| of(&sets, a)).collect())
+/// The axes that each operand of a program is to vary over: its own, and those that the program was traced for.
+/// `None` where those are the same.
+pub(crate) fn operand_sets<'a>(
+    inputs: impl Iterator<Item = &'a Aval> + Clone,
+    args: &[AxisSet],
+) -> Option<Vec<AxisSet>> {
+    let same = inputs.clone().zip(args).all(|(aval, arg)| aval.vma == *arg);
+    (!same).then(|| inputs.zip(args).map(|(aval, arg)| aval.vma.union(arg)).collect())
 }
 
-/// Whether the operands vary over the axes that the program was traced for.
-pub(crate) fn fits<'a>(inputs: impl Iterator<Item = &'a Aval>, args: &[Array]) -> bool {
-    inputs.zip(args).all(|(aval, arg)| match &arg.0 {
-        Repr::Traced(t) => t.aval.vma == aval.vma,
-        _ => aval.vma.is_empty(),
-    })
-}
-
-/// The axes that each operand of a program varies over: its own, and those that the program was traced for.
-pub(crate) fn operand_sets<'a>(inputs: impl Iterator<Item = &'a Aval>, args: &[Array]) -> Vec<AxisSet> {
-    inputs.zip(args).map(|(aval, arg)| aval.vma.union(&arg.vma())).collect()
+/// The axes that each array varies over.
+pub(crate) fn sets_of(args: &[Array]) -> Vec<AxisSet> {
+    args.iter().map(Array::vma).collect()
 }
 
 /// The program for inputs that vary over these axes, with (its first) outputs made to vary over those.

@@ -3,8 +3,8 @@
 use smallvec::SmallVec;
 
 use super::held::{
-    Residual, Split, bind_checked, cast_all, cast_up, fits, marked, marked_tangents, operand_sets, spread_marked,
-    tangent_or_zeros, vary, varying, zeros,
+    Residual, Split, bind_checked, cast_all, cast_up, marked, marked_tangents, operand_sets, sets_of, spread_marked,
+    tangent_or_zeros, varying, zeros,
 };
 use super::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
 use crate::array::Array;
@@ -15,6 +15,7 @@ use crate::program::eval::eval;
 use crate::program::trace::{Traced, trace};
 use crate::program::{Atom, Aval, Program};
 use crate::shape::AxisSet;
+use crate::spmd::vary;
 use crate::transform::ad::{backward, jvp_program, tangent_aval};
 use crate::transform::batching::{batch_program, move_batch};
 
@@ -93,13 +94,21 @@ impl Scan {
 
     /// This loop and its operands, made to agree on the manual axes that each operand varies over.
     pub(crate) fn fit(&self, args: &[Array]) -> Result<(Scan, Vec<Array>)> {
-        if fits(self.body.in_avals(), args) {
-            return Ok((self.clone(), args.to_vec()));
+        match self.fit_sets(&sets_of(args))? {
+            Some((scan, sets)) => Ok((scan, cast_all(args, &sets))),
+            None => Ok((self.clone(), args.to_vec())),
         }
-        let mut sets = operand_sets(self.body.in_avals(), args);
+    }
+
+    /// This loop for operands that vary over these axes, and the axes that they are to be cast to. `None` where it is
+    /// made for them.
+    fn fit_sets(&self, args: &[AxisSet]) -> Result<Option<(Scan, Vec<AxisSet>)>> {
+        let Some(mut sets) = operand_sets(self.body.inputs.iter().map(|v| self.body.aval_of(*v)), args) else {
+            return Ok(None);
+        };
         let carry = self.carry_sets(&mut sets)?;
         let body = varying(&self.body, &sets, &carry)?;
-        Ok((Scan { body, ..self.clone() }, cast_all(args, &sets)))
+        Ok(Some((Scan { body, ..self.clone() }, sets)))
     }
 
     /// The axes that the carry varies over: its own, and what the body adds in any number of steps.
@@ -107,7 +116,7 @@ impl Scan {
     fn carry_sets(&self, sets: &mut [AxisSet]) -> Result<Vec<AxisSet>> {
         let inputs = self.num_consts..self.num_consts + self.num_carry;
         loop {
-            let outs = vary(&self.body, sets)?;
+            let outs = vary::outputs(&self.body, sets)?;
             let mut grown = false;
             for (set, out) in sets[inputs.clone()].iter_mut().zip(&outs) {
                 grown |= !out.is_subset(set);
@@ -182,7 +191,7 @@ impl Primitive for Scan {
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
         let mut sets = args.to_vec();
         let carry = self.carry_sets(&mut sets)?;
-        let outs = vary(&self.body, &sets)?;
+        let outs = vary::outputs(&self.body, &sets)?;
         Ok(carry.into_iter().chain(outs.into_iter().skip(self.num_carry)).collect())
     }
 
@@ -277,14 +286,12 @@ impl Primitive for Scan {
             }
             nonzero[nc..nc + nk].iter_mut().zip(carry).for_each(|(given, out)| *given |= *out);
         };
-        let Split { known, linear, residuals, .. } = split;
-        let (known, residuals) = hoist(known, residuals, &in_roles, out_roles.len(), &args)?;
-
         // The known loop stacks what the linear one needs of each step.
-        let stacked = known.program.outputs.len() - out_roles.len();
-        let outs = [out_roles.clone(), vec![Scanned; stacked]].concat();
+        let Split { known, linear, mut residuals, .. } = split;
+        let known = spare(known, &mut residuals, (&in_roles, &out_roles), &args)?;
+        let mut outs = out_roles.clone();
+        outs.resize(known.program.outputs.len(), Scanned);
         let mut results = scan.run(known, &in_roles, &outs, args.clone())?;
-        let stacked = results.split_off(out_roles.len());
 
         let carry_out: Vec<bool> = nonzero[nc..nc + nk].to_vec();
         let has: Vec<bool> = carry_out.iter().chain(&linear.nonzero_out[nk..]).copied().collect();
@@ -302,7 +309,7 @@ impl Primitive for Scan {
             let (role, array) = match residual {
                 Residual::Input(i) => (in_roles[i], args[i].clone()),
                 Residual::Outer(array) => (Const, array),
-                Residual::Stored(k) => (Scanned, stacked[k].clone()),
+                Residual::Stored(k) => (Scanned, results[k].clone()),
             };
             ins.push(role);
             operands.push(array);
@@ -310,10 +317,49 @@ impl Primitive for Scan {
         ins.extend(marked(&in_roles, &nonzero));
         operands.extend(marked_tangents(tangents, &args, &nonzero));
         let out_tangents = scan.run(body, &ins, &marked(&out_roles, &has), operands)?;
+        results.truncate(out_roles.len());
         Ok((results.into(), spread_marked(out_tangents, &has)))
     }
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        match self.fit_sets(&args.iter().map(|a| a.aval().vma).collect::<Vec<_>>())? {
+            Some((scan, _)) => scan.transpose_fitted(cts, args),
+            None => self.transpose_fitted(cts, args),
+        }
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        let (scan, args) = self.fit(args)?;
+        let (nc, nk) = (scan.num_consts, scan.num_carry);
+        let (in_roles, out_roles) = (scan.in_roles(), scan.out_roles());
+        // A carry is batched once any step makes it so.
+        let mut batched: Vec<bool> = dims.iter().map(Option::is_some).collect();
+        let (body, has) = loop {
+            let inner: Dims = (0..args.len())
+                .map(|i| batched[i].then(|| if in_roles[i] == Const { dims[i].unwrap_or(0) } else { 0 }))
+                .collect();
+            let mut force = vec![false; out_roles.len()];
+            force[..nk].copy_from_slice(&batched[nc..nc + nk]);
+            let (body, has) = batch_program(&scan.body, axis, &inner, &force)?;
+            if has[..nk] == force[..nk] {
+                break (body, has);
+            }
+            batched[nc..nc + nk].copy_from_slice(&has[..nk]);
+        };
+        let place = |i: usize, arg: &Array| match in_roles[i] {
+            Carry if batched[i] => move_batch(arg, dims[i], 0, axis.size),
+            Scanned if batched[i] => move_batch(arg, dims[i], 1, axis.size),
+            _ => arg.clone(),
+        };
+        let operands = args.iter().enumerate().map(|(i, arg)| place(i, arg)).collect();
+        let results = scan.run(body, &in_roles, &out_roles, operands)?;
+        let dim = |(has, role): (&bool, &Role)| has.then_some(if *role == Carry { 0 } else { 1 });
+        Ok((results.into(), has.iter().zip(&out_roles).map(dim).collect()))
+    }
+}
+
+impl Scan {
+    fn transpose_fitted(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let (in_roles, nk) = (self.in_roles(), self.num_carry);
         let ins: Vec<Aval> = self.body.in_avals().cloned().collect();
         let outs = self.body.out_avals();
@@ -386,37 +432,6 @@ impl Primitive for Scan {
         Ok(in_cts)
     }
 
-    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let (scan, args) = self.fit(args)?;
-        let (nc, nk) = (scan.num_consts, scan.num_carry);
-        let (in_roles, out_roles) = (scan.in_roles(), scan.out_roles());
-        // A carry is batched once any step makes it so.
-        let mut batched: Vec<bool> = dims.iter().map(Option::is_some).collect();
-        let (body, has) = loop {
-            let inner: Dims = (0..args.len())
-                .map(|i| batched[i].then(|| if in_roles[i] == Const { dims[i].unwrap_or(0) } else { 0 }))
-                .collect();
-            let mut force = vec![false; out_roles.len()];
-            force[..nk].copy_from_slice(&batched[nc..nc + nk]);
-            let (body, has) = batch_program(&scan.body, axis, &inner, &force)?;
-            if has[..nk] == force[..nk] {
-                break (body, has);
-            }
-            batched[nc..nc + nk].copy_from_slice(&has[..nk]);
-        };
-        let place = |i: usize, arg: &Array| match in_roles[i] {
-            Carry if batched[i] => move_batch(arg, dims[i], 0, axis.size),
-            Scanned if batched[i] => move_batch(arg, dims[i], 1, axis.size),
-            _ => arg.clone(),
-        };
-        let operands = args.iter().enumerate().map(|(i, arg)| place(i, arg)).collect();
-        let results = scan.run(body, &in_roles, &out_roles, operands)?;
-        let dim = |(has, role): (&bool, &Role)| has.then_some(if *role == Carry { 0 } else { 1 });
-        Ok((results.into(), has.iter().zip(&out_roles).map(dim).collect()))
-    }
-}
-
-impl Scan {
     /// One step of the loop: from the carry and the stacked outputs so far to the next.
     fn lower_step(
         &self,
@@ -469,18 +484,15 @@ fn less_than(cx: &mut Lowering, a: Value, b: Value) -> Value {
     cx.op("stablehlo.compare", &[a, b], attrs, &Aval::scalar(DType::Bool))
 }
 
-/// Computes residuals that are the same in every step once, before the loop, instead of stacking them.
-fn hoist(
-    mut known: Traced,
-    mut residuals: Vec<Residual>,
-    in_roles: &[Role],
-    primal_outs: usize,
-    args: &[Array],
-) -> Result<(Traced, Vec<Residual>)> {
-    let program = &known.program;
-    let captures = known.captures.len();
+/// Makes the known loop stack no more than it must: residuals that are the same in every step are computed once,
+/// before the loop, and those that it returns anyway are taken from there. Positions of stored residuals become
+/// positions among all the results of the known loop.
+fn spare(known: Traced, residuals: &mut [Residual], roles: (&[Role], &[Role]), args: &[Array]) -> Result<Traced> {
+    let (in_roles, out_roles) = roles;
+    let Traced { program, captures } = known;
+    let program = program.simplified();
     let mut changes = vec![false; program.avals.len()];
-    for (var, role) in program.inputs[captures..].iter().zip(in_roles) {
+    for (var, role) in program.inputs[captures.len()..].iter().zip(in_roles) {
         changes[var.index()] = *role != Const;
     }
     let changing = |changes: &[bool], atom: &Atom| matches!(atom, Atom::Var(v) if changes[v.index()]);
@@ -489,23 +501,63 @@ fn hoist(
         eqn.outputs.iter().for_each(|v| changes[v.index()] = any);
     }
 
-    let (outs, stacked) = program.outputs.split_at(primal_outs);
-    let keep: Vec<bool> = stacked.iter().map(|a| changing(&changes, a)).collect();
-    let drop: Vec<bool> = keep.iter().map(|k| !k).collect();
-    // What is evaluated depends on none of the inputs that change.
-    let once = Program { outputs: marked(stacked, &drop), ..program.clone() }.simplified();
-    let operands: Vec<Array> = known.captures.iter().chain(args).cloned().collect();
-    let mut values = eval(&once, &operands)?.into_iter();
-    let mut next = 0;
-    for residual in &mut residuals {
+    let (outs, stored) = program.outputs.split_at(out_roles.len());
+    let once: Vec<bool> = stored.iter().map(|a| !changing(&changes, a)).collect();
+    // What is evaluated depends on none of the operands that change.
+    let before = Program { outputs: marked(stored, &once), ..program.clone() }.simplified();
+    let operands: Vec<Array> = captures.iter().chain(args).cloned().collect();
+    let mut values = eval(&before, &operands)?.into_iter();
+    let mut kept = outs.to_vec();
+    for residual in residuals {
         let Residual::Stored(k) = residual else { continue };
-        if keep[*k] {
-            *k = next;
-            next += 1;
-        } else if let Some(value) = values.next() {
-            *residual = Residual::Outer(value);
+        if once[*k] {
+            if let Some(value) = values.next() {
+                *residual = Residual::Outer(value);
+            }
+            continue;
         }
+        let known = kept.iter().enumerate().skip_while(|(i, _)| out_roles.get(*i) == Some(&Carry));
+        let found = known.into_iter().find(|(_, out)| **out == stored[*k]).map(|(i, _)| i);
+        if found.is_none() {
+            kept.push(stored[*k]);
+        }
+        *k = found.unwrap_or(kept.len() - 1);
     }
-    known.program.outputs = [outs, &marked(stacked, &keep)].concat();
-    Ok((known, residuals))
+    Ok(Traced { program: Program { outputs: kept, ..program }, captures })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prelude::*;
+    use crate::transform::staged::{flat_fn, trace_flat};
+    use crate::tree::Flat;
+
+    /// The scans in the gradient of `f`.
+    fn scans_of_grad(f: impl Fn(Array, Array) -> Result<Array>, w: Array, xs: Array) -> Result<Vec<Scan>> {
+        let g = grad(f);
+        let flat = Flat::of(&(w, xs));
+        let avals: Vec<Aval> = flat.leaves.iter().map(Array::aval).collect();
+        let (traced, _) = trace_flat(&flat.def, &avals, &flat_fn(&g))?;
+        let program = traced.program.simplified();
+        Ok(program.eqns.iter().filter_map(|e| e.primitive.as_any().downcast_ref::<Scan>().cloned()).collect())
+    }
+
+    #[test]
+    fn constants_and_outputs_are_not_stored_again() -> Result<()> {
+        let last = |w: Array, xs: Array| -> Result<Array> {
+            let step = |h: Array, x: Array| {
+                let y = (w.sin() * h + x).exp();
+                (y.clone(), y)
+            };
+            Ok(scan(step, Array::from(0.0), xs)?.1.sum(..))
+        };
+        let scans = scans_of_grad(last, array(0.1f32), array([0.1f32, 0.2]))?;
+        let [forward, backward] = &scans[..] else { panic!("{scans:?}") };
+        // The last carry, the outputs (which are the derivative of exp), and the carry that each step started from;
+        // sin(w) and cos(w) go along as constants.
+        assert_eq!(forward.body.outputs.len(), 3, "{:?}", forward.body);
+        assert_eq!((backward.num_consts, backward.num_carry, backward.reverse), (2, 2, true), "{:?}", backward.body);
+        Ok(())
+    }
 }

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::held::{
-    bind_checked, cast_all, fits, marked, marked_tangents, new_var, operand_sets, spread_marked, vary, varying,
+    bind_checked, cast_all, marked, marked_tangents, new_var, operand_sets, sets_of, spread_marked, varying,
 };
 use super::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
 use crate::array::Array;
@@ -15,6 +15,7 @@ use crate::program::eval::eval;
 use crate::program::trace::{Traced, trace};
 use crate::program::{Aval, Program};
 use crate::shape::AxisSet;
+use crate::spmd::vary;
 use crate::transform::ad::{jvp_program, tangent_aval};
 use crate::transform::batching::{batch_program, move_batch};
 
@@ -39,8 +40,9 @@ impl While {
     }
 
     /// The types of the operands.
-    fn in_avals(&self) -> impl Iterator<Item = &Aval> {
-        self.cond.in_avals().take(self.cond_consts).chain(self.body.in_avals())
+    fn in_avals(&self) -> impl Iterator<Item = &Aval> + Clone {
+        let cond = self.cond.inputs.iter().take(self.cond_consts).map(|v| self.cond.aval_of(*v));
+        cond.chain(self.body.inputs.iter().map(|v| self.body.aval_of(*v)))
     }
 
     /// The constants of the condition, those of the body, and the carry.
@@ -53,7 +55,7 @@ impl While {
     /// The axes that the carry varies over; those of the carry's operands in `sets` are extended to them.
     fn carry_sets(&self, sets: &mut [AxisSet]) -> Result<Vec<AxisSet>> {
         loop {
-            let outs = vary(&self.body, &sets[self.cond_consts..])?;
+            let outs = vary::outputs(&self.body, &sets[self.cond_consts..])?;
             let mut grown = false;
             for (set, out) in sets[self.num_consts()..].iter_mut().zip(&outs) {
                 grown |= !out.is_subset(set);
@@ -67,10 +69,9 @@ impl While {
 
     /// This loop and its operands, made to agree on the manual axes that each operand varies over.
     pub(crate) fn fit(&self, args: &[Array]) -> Result<(While, Vec<Array>)> {
-        if fits(self.in_avals(), args) {
+        let Some(mut sets) = operand_sets(self.in_avals(), &sets_of(args)) else {
             return Ok((self.clone(), args.to_vec()));
-        }
-        let mut sets = operand_sets(self.in_avals(), args);
+        };
         let carry = self.carry_sets(&mut sets)?;
         let (cond_sets, _, _) = self.parts(&sets);
         let cond = varying(&self.cond, &[cond_sets, &carry].concat(), &[])?;
@@ -143,7 +144,7 @@ impl Primitive for While {
         let carry = self.carry_sets(&mut sets)?;
         // Devices that leave the loop at different times hold different values, whatever the body does.
         let (cond_sets, _, _) = self.parts(&sets);
-        let predicate = vary(&self.cond, &[cond_sets, &carry].concat())?;
+        let predicate = vary::outputs(&self.cond, &[cond_sets, &carry].concat())?;
         Ok(carry.iter().map(|set| predicate.iter().fold(set.clone(), |a, b| a.union(b))).collect())
     }
 

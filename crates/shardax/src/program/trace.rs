@@ -216,6 +216,8 @@ fn trace_in(mut frame: Frame, avals: &[Aval], f: impl FnOnce(&[Array]) -> Result
     let outputs = catch_unwind(AssertUnwindSafe(|| f(&inputs)));
     let recorded = STACK.with_borrow(|stack| stack.get(guard.0 - 1).and_then(|f| f.error.clone()));
     let outputs = match (outputs, recorded) {
+        // The recorded error, with more said about it on the way.
+        (Ok(Err(error)), Some(recorded)) if error.message().ends_with(recorded.message()) => return Err(error),
         // A panic that follows a recorded error is its consequence (an index into the shape of an array that
         // could not be made, say): the error is what the user needs to see.
         (_, Some(error)) => return Err(error),

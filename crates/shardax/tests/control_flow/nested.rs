@@ -1,0 +1,400 @@
+//! Transformations of control flow in each other, and control flow in control flow.
+
+use shardax::Arg;
+use shardax::prelude::*;
+
+use crate::common::setup;
+use crate::{check_gradient, close, same};
+
+/// A small recurrent network: the weights are captured by the step.
+fn rnn(w: &Array, h: Array, xs: Array) -> Result<(Array, Array)> {
+    let step = |h: Array, x: Array| {
+        let h = (w.dot(h) + x).tanh();
+        (h.clone(), h)
+    };
+    scan(step, h, xs)
+}
+
+fn rnn_loss(w: Array, h: Array, xs: Array) -> Result<Array> {
+    let (h, ys) = rnn(&w, h, xs)?;
+    Ok(h.sum(..) + (ys.square() * 0.5).sum(..))
+}
+
+fn rnn_inputs() -> (Array, Array, Array) {
+    let w = array([[0.5f32, -0.3, 0.2], [0.1, 0.4, -0.6], [-0.2, 0.7, 0.3]]);
+    let h = array([0.1f32, -0.2, 0.3]);
+    let xs = array([[0.3f32, 0.1, -0.5], [-0.7, 0.2, 0.4], [0.6, -0.1, 0.2], [0.05, 0.9, -0.3]]);
+    (w, h, xs)
+}
+
+#[test]
+fn gradients_of_scan() -> Result<()> {
+    setup();
+    let (w, h, xs) = rnn_inputs();
+    check_gradient(|w| rnn_loss(w, h.clone(), xs.clone()), &w)?;
+    check_gradient(|h| rnn_loss(w.clone(), h, xs.clone()), &h)?;
+    check_gradient(|xs| rnn_loss(w.clone(), h.clone(), xs), &xs)?;
+    let all = grad(rnn_loss).argnums((Arg::<0>, Arg::<1>, Arg::<2>));
+    let (gw, gh, gx) = all.call((&w, &h, &xs))?;
+    // The same steps, written out.
+    let unrolled = |w: Array, mut h: Array, xs: Array| -> Result<Array> {
+        let mut sum = Array::from(0.0);
+        for x in xs.split(4, 0)? {
+            h = (w.dot(h) + x.reshape(3)).tanh();
+            sum = sum + (h.square() * 0.5).sum(..);
+        }
+        Ok(h.sum(..) + sum)
+    };
+    let (uw, uh, ux) = grad(unrolled).argnums((Arg::<0>, Arg::<1>, Arg::<2>)).call((&w, &h, &xs))?;
+    same(&gw, &uw);
+    same(&gh, &uh);
+    same(&gx, &ux);
+    let (jw, _, jx) = jit(all).call((&w, &h, &xs))?;
+    same(&jw, &uw);
+    same(&jx, &ux);
+    Ok(())
+}
+
+#[test]
+fn second_derivatives_of_scan() -> Result<()> {
+    setup();
+    let (w, h, xs) = rnn_inputs();
+    // The gradient's length, differentiated again.
+    let steepness = |w: Array| -> Result<Array> {
+        Ok(grad(|w: Array| rnn_loss(w, h.clone(), xs.clone())).call(w)?.square().sum(..))
+    };
+    check_gradient(steepness, &w)?;
+    let of_h = |h: Array| rnn_loss(w.clone(), h, xs.clone());
+    let forward_over_reverse = hessian(of_h).call(&h)?;
+    let reverse_over_forward = shardax::jacrev(shardax::jacfwd(of_h)).call(&h)?;
+    same(&forward_over_reverse, &reverse_over_forward);
+    same(&forward_over_reverse, &forward_over_reverse.t());
+    Ok(())
+}
+
+#[test]
+fn vmap_and_grad_of_scan_commute() -> Result<()> {
+    setup();
+    let (w, h, xs) = rnn_inputs();
+    let hs = stack(&[h.clone(), &h * 2, -&h], 0);
+    let per_example = vmap(grad(rnn_loss)).in_axes((None, 0, None)).call((&w, &hs, &xs))?;
+    assert_eq!(per_example.shape(), [3, 3, 3]);
+    for (i, h) in hs.split(3, 0)?.into_iter().enumerate() {
+        let alone = grad(rnn_loss).call((&w, h.reshape(3), &xs))?;
+        same(&per_example.split(3, 0)?[i].squeeze(0), &alone);
+    }
+    let total =
+        |w: Array| -> Result<Array> { Ok(vmap(rnn_loss).in_axes((None, 0, None)).call((w, &hs, &xs))?.sum(..)) };
+    same(&grad(total).call(&w)?, &per_example.sum(0));
+    Ok(())
+}
+
+#[test]
+fn scans_in_scans_capture_from_both() -> Result<()> {
+    setup();
+    let rows = array([[0.3f32, -0.1, 0.5], [0.2, 0.8, -0.4]]);
+    let f = |a: Array, rows: Array| -> Result<Array> {
+        let outer = |c: Array, row: Array| -> Result<(Array, Array)> {
+            let scale = (&c * &a).sin();
+            let inner = |s: Array, x: Array| {
+                let s = &s * &scale + &x * &a + row.sum(..);
+                (s.clone(), s * x)
+            };
+            let (s, ys) = scan(inner, c.clone(), row.clone())?;
+            Ok((s + c, ys))
+        };
+        let (c, ys) = scan(outer, Array::from(0.1), rows)?;
+        Ok(c + ys.sum(..))
+    };
+    check_gradient(|a| f(a, rows.clone()), &array(0.7f32))?;
+    check_gradient(|rows| f(array(0.7f32), rows), &rows)?;
+    check_gradient(|a| grad(|a: Array| f(a, rows.clone())).call(a), &array(0.7f32))?;
+    Ok(())
+}
+
+#[test]
+fn branches_with_weights() -> Result<()> {
+    setup();
+    let xs = array([0.5f32, -0.4, 1.2, -0.9]);
+    let f = |w: Array, xs: Array| -> Result<Array> {
+        let step = |c: Array, x: Array| -> Result<(Array, Array)> {
+            let c = cond(x.greater(0), |c: Array| (c * &w).sin() * &x, |c| (c - &x * &w * &w).exp() * 0.1, c)?;
+            let y = switch(
+                (&c * 10).astype(DType::I32),
+                (|c: Array| &c * &c, |c: Array| c * 2, |c: Array| c.cos()),
+                c.clone(),
+            )?;
+            Ok((c, y))
+        };
+        let (c, ys) = scan(step, Array::from(0.5), xs)?;
+        Ok(c + ys.sum(..))
+    };
+    let w = array(0.8f32);
+    check_gradient(|w| f(w, xs.clone()), &w)?;
+    check_gradient(|xs| f(w.clone(), xs), &xs)?;
+    let tangent = jvp(|w: Array| f(w, xs.clone()), &w, 1.0f32)?.1;
+    same(&tangent, &grad(|w: Array| f(w, xs.clone())).call(&w)?);
+    // Each example its own branches.
+    let ws = array([0.8f32, -0.3]);
+    let both = vmap(grad(f)).in_axes((0, None)).call((&ws, &xs))?;
+    let alone = |w: f32| -> Result<f64> { grad(f).call((w, &xs))?.to_f64() };
+    close(&both, &[alone(0.8)?, alone(-0.3)?]);
+    Ok(())
+}
+
+#[test]
+fn branches_that_keep_different_things() -> Result<()> {
+    setup();
+    // One branch needs two matrices, one a vector and a scalar, one nothing, for the derivative.
+    let f = |i: Array, x: Array| -> Result<Array> {
+        let branches = (
+            |x: Array| (x.sin() * x.exp()).reshape([2, 1]).matmul(x.cos().reshape([1, 2])).sum(..),
+            |x: Array| x.tanh().sum(..) * x.sum(..).sin(),
+            |x: Array| x.sum(..) * 3,
+        );
+        switch(i, branches, x)
+    };
+    let x = array([0.4f32, -0.7]);
+    for i in 0..3 {
+        check_gradient(|x| f(Array::from(i), x), &x)?;
+        check_gradient(|x| Ok(grad(|x: Array| f(Array::from(i), x)).call(x)?.square().sum(..)), &x)?;
+    }
+    let indices = array([2, 0, 1]);
+    let each = vmap(grad(f).argnums(Arg::<1>)).in_axes((0, None)).call((&indices, &x))?;
+    let rows = each.split(3, 0)?;
+    for (row, i) in rows.iter().zip([2, 0, 1]) {
+        same(&row.reshape(2), &grad(f).argnums(Arg::<1>).call((i, &x))?);
+    }
+    Ok(())
+}
+
+#[test]
+fn while_with_a_predicate_for_each_example() -> Result<()> {
+    setup();
+    // Steps of the logistic map until it exceeds a bound, at most 50.
+    let f = |x: Array, bound: Array| {
+        let going = |(n, x): (Array, Array)| x.less(&bound) & n.less(50);
+        while_loop(going, |(n, x): (Array, Array)| (n + 1, 3.7 * &x * (1 - &x)), (Array::from(0), x))
+    };
+    let xs = array([0.1f32, 0.95, 0.02, 0.4]);
+    let (counts, ends) = vmap(f).in_axes((0, None)).call((&xs, 0.9f32))?;
+    let (jit_counts, _) = jit(vmap(f).in_axes((0, None))).call((&xs, 0.9f32))?;
+    same(&counts, &jit_counts);
+    for (i, x) in xs.to_vec::<f32>()?.into_iter().enumerate() {
+        let (count, end) = f(array(x), array(0.9f32))?;
+        assert_eq!(counts.to_f64_vec()?[i], count.to_f64()?);
+        close(&end, &[ends.to_f64_vec()?[i]]);
+    }
+    // Derivatives per example, forward.
+    let slopes = vmap(|x: Array| -> Result<Array> { Ok(jvp(|x: Array| f(x, array(0.9f32)), x, 1.0f32)?.1.1) });
+    let slope = jvp(|x: Array| f(x, array(0.9f32)), 0.1f32, 1.0f32)?.1.1;
+    close(&slope, &slopes.call(&xs)?.to_f64_vec()?[..1]);
+    Ok(())
+}
+
+#[test]
+fn while_that_no_gradient_flows_through() -> Result<()> {
+    setup();
+    let f = |x: Array| -> Result<Array> {
+        let n = while_loop(|n: Array| n.less(5), |n| n + 1, Array::from(0))?;
+        // The predicate depends on x, the result does not.
+        let m = while_loop(|m: Array| m.less(&x), |m| m + 1, Array::from(0))?;
+        Ok(x * n.astype(DType::F32) + m)
+    };
+    close(&grad(f).call(2.5f32)?, &[5.0]);
+    Ok(())
+}
+
+#[test]
+fn fori_loops_differentiate() -> Result<()> {
+    setup();
+    let newton = |a: Array| fori_loop(0, 12, |_, x: Array| 0.5 * (&x + &a / &x), Array::from(1.0));
+    close(&grad(newton).call(4.0f32)?, &[0.25]);
+    close(&grad(grad(newton)).call(4.0f32)?, &[-1.0 / 32.0]);
+    let dynamic = |n: Array, a: Array| fori_loop(0, n, |_, x: Array| 0.5 * (&x + &a / &x), Array::from(1.0));
+    let slope = jvp(|a: Array| dynamic(array(12), a), 4.0f32, 1.0f32)?.1;
+    close(&slope, &[0.25]);
+    // Bounds for each example.
+    let roots = vmap(dynamic).in_axes((0, None)).call((array([0, 1, 12]), 4.0f32))?;
+    close(&roots, &[1.0, 2.5, 2.0]);
+    close(&fori_loop(5, 2, |_, x: Array| x + 1, Array::from(3.0))?, &[3.0]);
+    Ok(())
+}
+
+#[test]
+fn options_of_scan() -> Result<()> {
+    setup();
+    let xs = arange(0..7).astype(DType::F32) * 0.3 - 1.0;
+    let step = |c: Array, x: Array| (&c * 0.7 + &x, c.sin() * x);
+    for reverse in [false, true] {
+        let plain = ScanOptions::default().reverse(reverse);
+        let f = |options: ScanOptions, xs: Array| -> Result<Array> {
+            let (c, ys) = options.scan(step, Array::from(0.2), xs)?;
+            Ok(concatenate(&[c.reshape(1), ys], 0))
+        };
+        let loss =
+            |options: ScanOptions| grad(move |xs: Array| -> Result<Array> { Ok(f(options, xs)?.square().sum(..)) });
+        let want = f(plain, xs.clone())?;
+        let slope = loss(plain).call(&xs)?;
+        for unroll in [2, 3, 100] {
+            let options = plain.unroll(unroll);
+            same(&f(options, xs.clone())?, &want);
+            same(&loss(options).call(&xs)?, &slope);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn any_tree_may_be_carried_and_stacked() -> Result<()> {
+    setup();
+    let xs = (arange(0..3), vec![array([true, false, true]), array([[1i8, 2], [3, 4], [5, 6]])]);
+    let step = |(n, any): (Array, Option<Array>), (i, v): (Array, Vec<Array>)| -> Result<_> {
+        let any = any.map(|a| a | &v[0]);
+        Ok(((n + &i, any), (v[1].clone(), v[0].clone(), i)))
+    };
+    let ((n, any), (a, b, c)) = scan(step, (array(10), Some(array(false))), xs.clone())?;
+    assert_eq!((n.item::<i32>()?, any.map(|a| a.item::<bool>()).transpose()?), (13, Some(true)));
+    assert_eq!((a.shape(), a.dtype()), (&[3, 2][..], DType::I8));
+    assert_eq!(a.to_vec::<i8>()?, [1, 2, 3, 4, 5, 6]);
+    assert_eq!(b.to_vec::<bool>()?, [true, false, true]);
+    assert_eq!(c.to_vec::<i32>()?, [0, 1, 2]);
+    let nothing = scan(|c: Array, x: Array| (c, (x.clone(), x.sum(..))), array(1.0f32), zeros([0, 4]))?;
+    assert_eq!((nothing.1.0.shape(), nothing.1.1.shape()), (&[0, 4][..], &[0][..]));
+    Ok(())
+}
+
+#[test]
+fn associative_scans() -> Result<()> {
+    setup();
+    let x = arange(1..14).astype(DType::F32) / 5.0;
+    for n in [1usize, 2, 3, 8, 13] {
+        let x = x.split(13, 0)?[..n].to_vec();
+        let x = concatenate(&x, 0);
+        let values = x.to_f64_vec()?;
+        let sums: Vec<f64> = (0..n).map(|i| values[..=i].iter().sum()).collect();
+        let prefixes = jit(|x: Array| associative_scan(|a: Array, b: Array| a + b, x, false, 0));
+        close(&prefixes.call(&x)?, &sums);
+        let from_end: Vec<f64> = (0..n).map(|i| values[i..].iter().sum()).collect();
+        let suffixes = jit(|x: Array| associative_scan(|a: Array, b: Array| a + b, x, true, -1));
+        close(&suffixes.call(&x)?, &from_end);
+    }
+    // A linear recurrence h' = a h + b along axis 1, as compositions of affine maps.
+    let (a, b) = (array([[0.5f32, 0.3, -0.2], [1.0, 2.0, 3.0]]), array([[1.0f32, 2.0, 3.0], [0.1, 0.2, 0.3]]));
+    let compose = |(a1, b1): (Array, Array), (a2, b2): (Array, Array)| (a1 * &a2, a2 * b1 + b2);
+    let (_, h) = associative_scan(compose, (a.clone(), b.clone()), false, 1)?;
+    let (_, want) = scan(
+        |h: Array, (a, b): (Array, Array)| {
+            let h = a * h + b;
+            (h.clone(), h)
+        },
+        zeros(2),
+        (a.t(), b.t()),
+    )?;
+    same(&h, &want.t());
+    let empty = associative_scan(|a: Array, b: Array| a + b, zeros([0, 2]), false, 0)?;
+    assert_eq!(empty.shape(), [0, 2]);
+    Ok(())
+}
+
+/// sin(x) y, with a rule that doubles the one derivative and triples the other.
+fn odd(x: Array, y: Array) -> Result<Array> {
+    custom_vjp(|x: Array, y: Array| x.sin() * y)
+        .defvjp(
+            |x: Array, y: Array| (x.sin() * &y, (x, y)),
+            |(x, y): (Array, Array), ct: Array| (2 * x.cos() * y * &ct, 3 * x.sin() * ct),
+        )
+        .call((x, y))
+}
+
+#[test]
+fn custom_vjp_under_vmap_keeps_its_rule() -> Result<()> {
+    setup();
+    let xs = array([0.3f32, -0.5, 1.1]);
+    let y = array(0.7f32);
+    // grad of vmap: the argument that the examples share gets the sum.
+    let f = |xs: Array, y: Array| -> Result<Array> { Ok(vmap(odd).in_axes((0, None)).call((xs, y))?.sum(..)) };
+    let (gx, gy) = grad(f).argnums((Arg::<0>, Arg::<1>)).call((&xs, &y))?;
+    same(&gx, &(xs.cos() * 2 * &y));
+    same(&gy, &(xs.sin().sum(..) * 3));
+    // vmap of grad, vmap of vmap of grad, grad of vmap of vmap.
+    let each = vmap(grad(odd)).in_axes((0, None)).call((&xs, &y))?;
+    same(&each, &gx);
+    let ys = array([0.7f32, 2.0]);
+    let twice = |xs: Array, ys: Array| -> Result<Array> {
+        let inner = |x: Array, ys: Array| vmap(odd).in_axes((None, 0)).call((x, ys));
+        Ok(vmap(inner).in_axes((0, None)).call((xs, ys))?.sum(..))
+    };
+    let (gx, gy) = grad(twice).argnums((Arg::<0>, Arg::<1>)).call((&xs, &ys))?;
+    same(&gx, &(xs.cos() * 2 * ys.sum(..)));
+    same(&gy, &(ones(2) * xs.sin().sum(..) * 3));
+    // In a scan, under jit.
+    let in_scan = |xs: Array, y: Array| -> Result<Array> {
+        Ok(scan(|c: Array, x| -> Result<(Array, ())> { Ok((c + odd(x, y.clone())?, ())) }, Array::from(0.0), xs)?.0)
+    };
+    let (gx, gy) = jit(grad(in_scan).argnums((Arg::<0>, Arg::<1>))).call((&xs, &y))?;
+    same(&gx, &(xs.cos() * 2 * &y));
+    same(&gy, &(xs.sin().sum(..) * 3));
+    Ok(())
+}
+
+#[test]
+fn custom_jvp_under_vmap_keeps_its_rule() -> Result<()> {
+    setup();
+    let odd = |x: Array, y: Array| {
+        custom_jvp(|x: Array, y: Array| x.sin() * y)
+            .defjvp(|(x, y): (Array, Array), (dx, dy): (Array, Array)| {
+                (x.sin() * &y, 2 * x.cos() * y * dx + 3 * x.sin() * dy)
+            })
+            .call((x, y))
+    };
+    let xs = array([0.3f32, -0.5, 1.1]);
+    let f = |xs: Array, y: Array| -> Result<Array> { Ok(vmap(odd).in_axes((0, None)).call((xs, y))?.sum(..)) };
+    let (gx, gy) = grad(f).argnums((Arg::<0>, Arg::<1>)).call((&xs, 0.7f32))?;
+    same(&gx, &(xs.cos() * 2 * 0.7));
+    same(&gy, &(xs.sin().sum(..) * 3));
+    let tangent = jvp(f, (&xs, 0.7f32), (ones(3), 0.0f32))?.1;
+    same(&tangent, &gx.sum(..));
+    Ok(())
+}
+
+#[test]
+fn rules_with_integers_and_structures() -> Result<()> {
+    setup();
+    // Multiplies by an integer; the rule is wrong on purpose.
+    let f = |x: Array, n: Array| {
+        custom_jvp(|x: Array, n: Array| (x * n.astype(DType::F32), n))
+            .defjvp(|(x, n): (Array, Array), (dx, dn): (Array, Array)| ((x * n.astype(DType::F32), n), (dx * 100, dn)))
+            .call((x, n))
+    };
+    let g = grad(|x: Array, n: Array| -> Result<Array> { Ok(f(x, n)?.0) });
+    close(&g.call((2.0f32, 3))?, &[100.0]);
+    let h = |x: Array, n: Array| {
+        custom_vjp(|x: Array, n: Array| x * n.astype(DType::F32))
+            .defvjp(
+                |x: Array, n: Array| (x * n.astype(DType::F32), (Static("kept"), n)),
+                |(kept, n): (Static<&'static str>, Array), ct: Array| {
+                    assert_eq!(*kept, "kept");
+                    (ct * 7 * n.astype(DType::F32), n)
+                },
+            )
+            .call((x, n))
+    };
+    close(&grad(h).call((2.0f32, 3))?, &[21.0]);
+    Ok(())
+}
+
+#[test]
+fn custom_functions_of_plain_values_just_run() -> Result<()> {
+    setup();
+    close(&odd(array(1.0f32), array(2.0f32))?, &[2.0 * 1f64.sin()]);
+    close(&jit(odd).call((1.0f32, 2.0f32))?, &[2.0 * 1f64.sin()]);
+    // A rule that is not linear in what it leaves out: only the value is asked for.
+    let never = custom_jvp(|x: Array| x * 2).defjvp(|_: (Array,), _: (Array,)| -> Result<(Array, Array)> {
+        Err(shardax::Error::new(shardax::ErrorKind::Value, "asked"))
+    });
+    close(&jit(|x: Array| never.call(x)).call(3.0f32)?, &[6.0]);
+    let asked = grad(|x: Array| never.call(x)).call(3.0f32);
+    assert!(asked.err().is_some_and(|e| e.message() == "asked"));
+    Ok(())
+}
