@@ -200,8 +200,14 @@ impl Primitive for Pcast {
         Ok((smallvec![out], vec![tangents[0].as_ref().map(|t| bind1(self.clone(), std::slice::from_ref(t)))]))
     }
 
-    fn transpose(&self, cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
-        let sum = AllReduce { reducer: Reducer::Sum, axes: Axes::summed(self.axes.clone(), true) };
+    fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        // Over axes that the operand varied over already, nothing was cast.
+        let before = args[0].aval().vma;
+        let cast: Names = self.axes.iter().copied().filter(|n| !before.contains(*n)).collect();
+        if cast.is_empty() {
+            return Ok(cts.to_vec());
+        }
+        let sum = AllReduce { reducer: Reducer::Sum, axes: Axes::summed(cast, true) };
         Ok(vec![cts[0].as_ref().map(|ct| sum.apply(ct))])
     }
 

@@ -81,6 +81,37 @@ fn gradients_of_loops_with_collectives() -> Result<()> {
 }
 
 #[test]
+fn each_device_takes_its_branch() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("i", 8)])?;
+    let w = array([0.5f32, -1.5]);
+    let body = |w: Array, x: Array| -> Result<Array> {
+        let on_true = |w: Array| (w.sin() * &x).sum(..);
+        // A branch that does not look at what varies.
+        let y = cond(x.sum(..).greater(0), on_true, |w| (&w * &w).sum(..), w)?;
+        Ok(y.reshape(1))
+    };
+    let each = shard_map(body, &mesh).in_specs((P![], P!["i"])).out_specs(P!["i"]);
+    let reference = vmap(body).in_axes((None, 0));
+    same(&each.call((&w, values()))?, &reference.call((&w, values()))?.reshape(8));
+    let sharded = |w: Array, x: Array| -> Result<Array> { Ok(each.call((w, x))?.sum(..)) };
+    let mapped = |w: Array, x: Array| -> Result<Array> { Ok(reference.call((w, x))?.sum(..)) };
+    let both = (Arg::<0>, Arg::<1>);
+    let (gw, gx) = jit(grad(sharded).argnums(both)).call((&w, values()))?;
+    let (vw, vx) = grad(mapped).argnums(both).call((&w, values()))?;
+    same(&gw, &vw);
+    same(&gx, &vx);
+
+    // Its result differs from device to device, though neither branch's does.
+    let constant = |x: Array| cond(x.sum(..).greater(0), |()| ones(2), |()| zeros(2), ());
+    let error = shard_map(constant, &mesh).in_specs(P!["i"]).out_specs(P![]).call(values()).err();
+    assert!(error.is_some_and(|e| e.to_string().contains("can't be statically inferred")));
+    let split = shard_map(constant, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).call(values())?;
+    close(&split.reshape([8, 2]).sum(1), &[0.0, 0.0, 0.0, 0.0, 2.0, 2.0, 2.0, 2.0].map(|v: f64| v));
+    Ok(())
+}
+
+#[test]
 fn each_device_loops_as_long_as_it_must() -> Result<()> {
     setup();
     let mesh = make_mesh([("i", 8)])?;
