@@ -48,6 +48,10 @@ pub use array::{
     Array, At, Ellipsis, IndexItem, IntoIndex, IntoIndexItem, NewAxis, Slice, array, block_until_ready, device_get,
     device_put,
 };
+pub use array::{
+    device_put_replicated, device_put_sharded, make_array_from_callback, make_array_from_process_local_data,
+    make_array_from_single_device_arrays, replicate, unreplicate,
+};
 pub use control_flow::{
     ScanOptions, associative_scan, cond, custom_jvp, custom_vjp, fori_loop, scan, scan_n, switch, while_loop,
 };
@@ -57,6 +61,7 @@ pub use function::Function;
 pub use runtime::load::clear_caches;
 pub use runtime::{Device, device_count, devices, local_device_count, local_devices, process_count, process_index};
 pub use sharding::{AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding, make_mesh};
+pub use sharding::{visualize_array_sharding, visualize_sharding, visualize_sharding_svg};
 pub use spmd::*;
 pub use transform::{
     Arg, Argnums, DisableJit, Grad, GradAux, Jit, LinearFn, ValueAndGrad, ValueAndGradAux, VjpFn, Vmap, disable_jit,
@@ -71,6 +76,10 @@ pub mod prelude {
     pub use crate::array::{
         Array, Ellipsis, NewAxis, Operand, Slice, array, block_until_ready, device_get, device_put,
     };
+    pub use crate::array::{
+        device_put_replicated, device_put_sharded, make_array_from_callback, make_array_from_process_local_data,
+        make_array_from_single_device_arrays, replicate, unreplicate,
+    };
     pub use crate::control_flow::{
         ScanOptions, associative_scan, cond, custom_jvp, custom_vjp, fori_loop, scan, scan_n, switch, while_loop,
     };
@@ -84,6 +93,7 @@ pub mod prelude {
     pub use crate::sharding::{
         AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding, make_mesh,
     };
+    pub use crate::sharding::{visualize_array_sharding, visualize_sharding, visualize_sharding_svg};
     pub use crate::spmd::*;
     pub use crate::transform::{
         Arg, disable_jit, grad, hessian, jacfwd, jacrev, jit, jvp, linearize, make_program, stop_gradient,

@@ -135,6 +135,14 @@ impl Flat {
         self.leaves.extend(other.leaves.iter().cloned());
     }
 
+    /// The two halves of a flattened pair.
+    pub(crate) fn halves(&self) -> Result<(Flat, Flat)> {
+        let children = self.def.root_children().unwrap_or_default();
+        let [(_, a), (_, b)] = children.as_slice() else { bail!(Type, "expected a pair, found {:?}", self.def) };
+        let (first, second) = self.leaves.split_at(a.leaf_count());
+        Ok((Flat { leaves: first.into(), def: a.clone() }, Flat { leaves: second.into(), def: b.clone() }))
+    }
+
     /// Puts the tree together again.
     pub fn build<T: Tree>(&self) -> Result<T> {
         unflatten(&self.def, &self.leaves)

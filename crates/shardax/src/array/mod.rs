@@ -1,5 +1,6 @@
 //! `Array`: one logical array, concrete on any number of devices, or traced. User code cannot tell and need not.
 
+mod assemble;
 mod at;
 pub(crate) mod host;
 mod index;
@@ -13,6 +14,10 @@ use std::sync::{Arc, OnceLock};
 use shardax_pjrt as pjrt;
 use smallvec::SmallVec;
 
+pub use assemble::{
+    device_put_replicated, device_put_sharded, make_array_from_callback, make_array_from_process_local_data,
+    make_array_from_single_device_arrays, replicate, unreplicate,
+};
 pub use at::At;
 pub use host::{IntoHostArray, array};
 pub use index::{Ellipsis, IndexItem, IntoIndex, IntoIndexItem, NewAxis, Rows, Slice};

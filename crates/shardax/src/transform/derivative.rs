@@ -7,7 +7,7 @@ use super::ad::{self, Linearized};
 use super::staged::{self, FlatFn, avals_of, flat_fn, trace_known};
 use super::vmap::vmap;
 use crate::array::Array;
-use crate::error::{Result, bail, err};
+use crate::error::{Result, err};
 use crate::function::{Function, IntoArgs};
 use crate::primitive::Tangents;
 use crate::program::Aval;
@@ -33,7 +33,7 @@ pub fn jvp<Args: Tree, F: Function<Args>>(
     let f = flat_fn(&f);
     let pair = Flat::of(&(primals, tangents));
     staged::run("jvp", &pair, &|pair| {
-        let (primals, tangents) = halves(pair)?;
+        let (primals, tangents) = pair.halves()?;
         same_structure(&primals.def, &tangents.def)?;
         let avals = avals_of(&primals)?;
         let (traced, out_def) = trace_known(&primals.def, &avals, Known::Whole(primals.leaves.to_vec()), &f)?;
@@ -71,14 +71,6 @@ fn check_tangent(aval: &Aval, t: &Array) -> Result<Option<Array>> {
         ));
     }
     Ok(Some(crate::numpy::convert(t, aval.dtype, false)))
-}
-
-fn halves(pair: &Flat) -> Result<(Flat, Flat)> {
-    let children = pair.def.root_children().unwrap_or_default();
-    let [(_, a), (_, b)] = children.as_slice() else { bail!(Type, "expected a pair") };
-    let at = a.leaf_count();
-    let part = |def: &TreeDef, leaves: &[Array]| Flat { leaves: leaves.into(), def: def.clone() };
-    Ok((part(a, &pair.leaves[..at]), part(b, &pair.leaves[at..])))
 }
 
 /// A function linearized at a point: what [`vjp`] and [`linearize`] share.
@@ -140,7 +132,7 @@ fn at_point(flat: &Flat, f: FlatFn<'_>) -> Result<(Flat, AtPoint)> {
             Some(AtPoint { linear, in_def: flat.def.clone(), in_avals: in_avals.clone(), out_def, out_avals });
         Ok(out)
     })?;
-    let (out, residuals) = halves(&result)?;
+    let (out, residuals) = result.halves()?;
     let mut at = found.into_inner().ok_or_else(|| err!(Runtime, "linearization left no linear map"))?;
     at.linear.residuals = residuals.leaves.into_vec();
     Ok((out, at))

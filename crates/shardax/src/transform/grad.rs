@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use super::ad;
 use super::staged::{self, FlatFn, avals_of, flat_fn, trace_known};
 use crate::array::Array;
-use crate::error::{Result, bail, err};
+use crate::error::{Result, err};
 use crate::function::{ArgAt, Function};
 use crate::primitive::Tangents;
 use crate::program::trace::Known;
@@ -154,19 +154,8 @@ fn value_and_gradient<F: Function<Args>, Args: Tree, N: Argnums<Args>>(
     let f = flat_fn(f);
     let positions = N::positions();
     let result = staged::run("grad", &flat, &|flat| gradient(flat, &positions, &f))?;
-    let (value, gradient): (Parts, Parts) = split(&result)?;
+    let (value, gradient) = result.halves()?;
     Ok((value.build()?, gradient.build()?))
-}
-
-type Parts = Flat;
-
-/// The two halves of a flattened pair.
-fn split(pair: &Flat) -> Result<(Flat, Flat)> {
-    let children = pair.def.root_children().unwrap_or_default();
-    let [(_, a), (_, b)] = children.as_slice() else { bail!(Type, "expected a pair") };
-    let at = a.leaf_count();
-    let part = |def: &TreeDef, leaves: &[Array]| Flat { leaves: leaves.into(), def: def.clone() };
-    Ok((part(a, &pair.leaves[..at]), part(b, &pair.leaves[at..])))
 }
 
 /// The flattened pair of the function's result and the gradient of its first leaf.
