@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use crate::error::{Result, bail, err};
+use crate::error::{AtCaller, Result, bail, err};
 use crate::runtime;
 
 static CONFIG: Mutex<Config> = Mutex::new(Config { num_cpu_devices: None, platform: None });
@@ -20,7 +20,12 @@ fn with<R>(f: impl FnOnce(&mut Config) -> R) -> R {
 /// variable `SHARDAX_NUM_CPU_DEVICES`). Without it a CPU host has one device.
 ///
 /// Fails when `n` is 0, or when devices are in use already and their number differs.
+#[track_caller]
 pub fn set_num_cpu_devices(n: usize) -> Result<()> {
+    use_cpu_devices(n).at_caller()
+}
+
+fn use_cpu_devices(n: usize) -> Result<()> {
     if n == 0 {
         bail!(Value, "the number of CPU devices must be at least 1");
     }
@@ -37,31 +42,46 @@ pub fn set_num_cpu_devices(n: usize) -> Result<()> {
 }
 
 /// Chooses the platform: `cpu` (the default), `cuda` or `tpu` (the environment variable `SHARDAX_PLATFORM`).
+#[track_caller]
 pub fn set_platform(name: &str) -> Result<()> {
     if runtime::is_started() {
-        bail!(Runtime, "the platform cannot be set to {name:?}: devices are in use already");
+        let late = err!(Runtime, "the platform cannot be set to {name:?}: devices are in use already")
+            .help("set it before anything creates an array or asks for devices");
+        return Err(late).at_caller();
     }
     with(|c| c.platform = Some(name.to_lowercase()));
     Ok(())
 }
 
 /// Sets an option by its name: `num_cpu_devices` or `platform` (JAX's names with `jax_` are taken too).
+#[track_caller]
 pub fn update(name: &str, value: &str) -> Result<()> {
     match name.strip_prefix("jax_").unwrap_or(name) {
         "num_cpu_devices" => {
-            let n = value.parse().map_err(|_| err!(Value, "{name} takes a number, got {value:?}"))?;
+            let n = value.parse().map_err(|_| err!(Value, "{name} takes a number, got {value:?}")).at_caller()?;
             set_num_cpu_devices(n)
         }
         "platform" | "platforms" => set_platform(value),
-        _ => Err(err!(Value, "Unrecognized config option: {name}").help("known: num_cpu_devices, platform")),
+        _ => {
+            Err(err!(Value, "Unrecognized config option: {name}").help("known: num_cpu_devices, platform")).at_caller()
+        }
     }
 }
 
-pub(crate) fn num_cpu_devices() -> usize {
-    with(|c| c.num_cpu_devices)
-        .or_else(|| std::env::var("SHARDAX_NUM_CPU_DEVICES").ok()?.parse().ok())
-        .filter(|n| *n > 0)
-        .unwrap_or(1)
+pub(crate) fn num_cpu_devices() -> Result<usize> {
+    const VARIABLE: &str = "SHARDAX_NUM_CPU_DEVICES";
+    if let Some(n) = with(|c| c.num_cpu_devices) {
+        return Ok(n);
+    }
+    match std::env::var(VARIABLE) {
+        Err(_) => Ok(1),
+        Ok(text) if text.is_empty() => Ok(1),
+        Ok(text) => match text.parse() {
+            Ok(n) if n > 0 => Ok(n),
+            _ => Err(err!(Value, "the environment variable {VARIABLE} is {text:?}, which is not a number of devices")
+                .help("set it to a whole number of at least 1, or unset it")),
+        },
+    }
 }
 
 pub(crate) fn platform() -> String {

@@ -4,6 +4,8 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
+use crate::source;
+
 /// `Result` with shardax's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -66,13 +68,14 @@ impl Error {
         Error(Arc::new(inner))
     }
 
-    /// Records the user's source line, unless one is recorded already.
+    /// Records the user's source line, unless one is recorded already. A line inside the library stands for the
+    /// user's line that led there.
     pub fn at(self, location: &'static Location<'static>) -> Self {
         if self.0.location.is_some() {
             return self;
         }
         let mut inner = Arc::unwrap_or_clone(self.0);
-        inner.location = Some(location);
+        inner.location = source::user_line(location);
         Error(Arc::new(inner))
     }
 
@@ -99,6 +102,20 @@ impl Error {
     /// How the mistake is mended, where there is something to say.
     pub fn help_text(&self) -> Option<&str> {
         self.0.help.as_deref()
+    }
+}
+
+/// Records the caller's line in an error: the last thing in a public function that returns a `Result`.
+pub(crate) trait AtCaller {
+    #[track_caller]
+    fn at_caller(self) -> Self;
+}
+
+impl<T> AtCaller for Result<T> {
+    #[track_caller]
+    fn at_caller(self) -> Self {
+        let location = Location::caller();
+        self.map_err(|e| e.at(location))
     }
 }
 

@@ -1,7 +1,8 @@
 //! Functions that can be transformed: closures by arity, and transformed functions themselves.
 
 use crate::array::Array;
-use crate::error::Result;
+use crate::error::{AtCaller, Result};
+use crate::source;
 use crate::tree::Tree;
 
 /// A function from a tuple of trees to a tree.
@@ -23,7 +24,8 @@ pub trait Function<Args: Tree> {
     where
         Self: Sized,
     {
-        self.apply(args.into_args())
+        let _line = source::enter();
+        self.apply(args.into_args()).at_caller()
     }
 }
 

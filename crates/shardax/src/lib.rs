@@ -40,6 +40,7 @@ pub mod random;
 pub mod runtime;
 pub mod shape;
 pub mod sharding;
+mod source;
 mod spmd;
 mod transform;
 pub mod tree;

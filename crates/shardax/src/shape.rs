@@ -11,19 +11,21 @@ use crate::error::{Result, err};
 /// The dimensions of an array; empty for a scalar.
 pub type Shape = SmallVec<[usize; 4]>;
 
-/// The number of elements of `shape` (1 for a scalar).
+/// The number of elements of `shape` (1 for a scalar); `usize::MAX` where it is larger than that.
 pub fn size(shape: &[usize]) -> usize {
-    shape.iter().product()
+    shape.iter().fold(1, |n: usize, &d| n.saturating_mul(d))
 }
 
 /// `axis` counted from the front: negative axes count from the end, as in NumPy.
 pub fn normalize_axis(axis: isize, rank: usize) -> Result<usize> {
-    let n = if axis < 0 { axis + rank as isize } else { axis };
+    let n = if axis < 0 { axis.saturating_add(rank as isize) } else { axis };
     if (0..rank as isize).contains(&n) {
         Ok(n as usize)
     } else {
-        Err(err!(Index, "axis {axis} is out of bounds for an array of rank {rank}")
-            .help(format!("axes of a rank-{rank} array run from -{rank} to {}", rank as isize - 1)))
+        Err(err!(Index, "axis {axis} is out of bounds for an array of rank {rank}").help(match rank {
+            0 => "a scalar has no axes".to_owned(),
+            _ => format!("axes of a rank-{rank} array run from -{rank} to {}", rank - 1),
+        }))
     }
 }
 

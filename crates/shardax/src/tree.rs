@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use crate::array::Array;
 use crate::dtype::{Element, Scalar};
-use crate::error::{Result, bail, err};
+use crate::error::{AtCaller, Result, bail, err};
 
 /// A value made of arrays: flattened into leaves and a [`TreeDef`], and rebuilt from them.
 pub trait Tree: Clone {
@@ -144,6 +144,7 @@ impl Flat {
     }
 
     /// Puts the tree together again.
+    #[track_caller]
     pub fn build<T: Tree>(&self) -> Result<T> {
         unflatten(&self.def, &self.leaves)
     }
@@ -275,7 +276,12 @@ fn mismatch(expected: &str, found: Option<&Token>) -> crate::Error {
 }
 
 /// Rebuilds a tree of type `T`.
+#[track_caller]
 pub fn unflatten<T: Tree>(def: &TreeDef, leaves: &[Array]) -> Result<T> {
+    rebuild(def, leaves).at_caller()
+}
+
+fn rebuild<T: Tree>(def: &TreeDef, leaves: &[Array]) -> Result<T> {
     let mut from = Unflatten { tokens: def.0.iter(), leaves: leaves.iter() };
     let tree = T::unflatten(&mut from)?;
     if from.tokens.next().is_some() || from.leaves.next().is_some() {
@@ -308,6 +314,7 @@ pub fn leaves_with_path<T: Tree>(tree: &T) -> Vec<(String, Array)> {
 /// assert_eq!(doubled.0.to_vec::<i32>()?, [2, 4]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+#[track_caller]
 pub fn map<T: Tree>(mut f: impl FnMut(Array) -> Array, tree: T) -> Result<T> {
     let mut flat = Flat::of(&tree);
     for leaf in &mut flat.leaves {
@@ -319,9 +326,10 @@ pub fn map<T: Tree>(mut f: impl FnMut(Array) -> Array, tree: T) -> Result<T> {
 /// Applies `f` to the leaves of two trees of one structure, pairwise.
 ///
 /// An error names the first key path at which the structures differ.
+#[track_caller]
 pub fn map2<T: Tree>(mut f: impl FnMut(Array, Array) -> Array, a: T, b: T) -> Result<T> {
     let (mut a, b) = (Flat::of(&a), Flat::of(&b));
-    same_structure(&a.def, &b.def)?;
+    same_structure(&a.def, &b.def).at_caller()?;
     for (x, y) in a.leaves.iter_mut().zip(b.leaves) {
         *x = f(x.clone(), y);
     }
@@ -329,10 +337,11 @@ pub fn map2<T: Tree>(mut f: impl FnMut(Array, Array) -> Array, a: T, b: T) -> Re
 }
 
 /// Applies `f` to the leaves of three trees of one structure.
+#[track_caller]
 pub fn map3<T: Tree>(mut f: impl FnMut(Array, Array, Array) -> Array, a: T, b: T, c: T) -> Result<T> {
     let (mut a, b, c) = (Flat::of(&a), Flat::of(&b), Flat::of(&c));
-    same_structure(&a.def, &b.def)?;
-    same_structure(&a.def, &c.def)?;
+    same_structure(&a.def, &b.def).at_caller()?;
+    same_structure(&a.def, &c.def).at_caller()?;
     for ((x, y), z) in a.leaves.iter_mut().zip(b.leaves).zip(c.leaves) {
         *x = f(x.clone(), y, z);
     }

@@ -1,7 +1,7 @@
 //! Arrays from and to the host.
 
 use crate::dtype::{DType, Element, Scalar};
-use crate::error::{Result, bail, err};
+use crate::error::{AtCaller, Error, Result, bail, err};
 use crate::program::Aval;
 use crate::runtime::{self, transfer};
 use crate::shape::{Shape, size};
@@ -94,7 +94,6 @@ impl<T: IntoHostArray + ?Sized> IntoHostArray for &T {
 /// ```
 #[track_caller]
 pub fn array<T: IntoHostArray>(values: T) -> Array {
-    let location = std::panic::Location::caller();
     let mut elements = Vec::new();
     let made =
         match values.collect(&mut elements) {
@@ -102,16 +101,23 @@ pub fn array<T: IntoHostArray>(values: T) -> Array {
             None => Err(err!(Value, "array got rows of different lengths")
                 .help("all rows of a nested array must have one length")),
         };
-    made.unwrap_or_else(|e| Array::failed(e.at(location), Aval::scalar(T::Element::DTYPE)))
+    Array::from_result(made, &Array::literal(Scalar::Int(0), T::Element::DTYPE, false))
 }
 
 impl Array {
     /// An array of `shape` with these elements in row-major order.
     ///
     /// Fails when the number of elements is not the product of the shape.
+    #[track_caller]
     pub fn from_slice<T: Element>(elements: &[T], shape: &[usize]) -> Result<Array> {
         if elements.len() != size(shape) {
-            bail!(Value, "an array of shape {shape:?} has {} elements, but {} were given", size(shape), elements.len());
+            let wrong = err!(
+                Value,
+                "an array of shape {shape:?} has {} elements, but {} were given",
+                size(shape),
+                elements.len()
+            );
+            return Err(wrong.help("give as many elements as the product of the shape")).at_caller();
         }
         let mut bytes = Vec::with_capacity(size_of_val(elements));
         elements.iter().for_each(|e| e.write(&mut bytes));
@@ -119,34 +125,33 @@ impl Array {
     }
 
     /// The same, from a `Vec`.
+    #[track_caller]
     pub fn from_vec<T: Element>(elements: Vec<T>, shape: &[usize]) -> Result<Array> {
         Array::from_slice(&elements, shape)
     }
 
     /// An array of `shape` from its elements' bytes, in the machine's order and row-major.
+    #[track_caller]
     pub fn from_bytes(bytes: &[u8], dtype: DType, shape: &[usize]) -> Result<Array> {
-        let need = size(shape) * dtype.byte_size();
-        if bytes.len() != need {
-            bail!(Value, "an array {dtype}{shape:?} has {need} bytes, but {} were given", bytes.len());
-        }
-        let device = runtime::default_device()?.clone();
-        let sharding = Sharding::Single(SingleDeviceSharding(device));
-        transfer::array_from_host(bytes, Aval::new(dtype, shape), sharding, false)
+        place(bytes, dtype, shape).at_caller()
     }
 
     /// The elements' bytes in row-major order, in the machine's order. Waits for the values.
+    #[track_caller]
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        transfer::to_host(&*self.concrete()?)
+        self.concrete().and_then(|c| transfer::to_host(&c)).at_caller()
     }
 
     /// The elements in row-major order. Waits for the values.
     ///
     /// Fails when `T` is not the array's dtype.
+    #[track_caller]
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         self.check()?;
         if T::DTYPE != self.dtype() {
-            return Err(err!(Type, "an array of type {} cannot be read as {}", self.type_name(), T::DTYPE)
-                .help(format!("read it as {}, or convert it with `astype(DType::{:?})`", self.dtype(), T::DTYPE)));
+            let wrong = err!(Type, "an array of type {} cannot be read as {}", self.type_name(), T::DTYPE)
+                .help(format!("read it as {}, or convert it with `astype(DType::{:?})`", self.dtype(), T::DTYPE));
+            return Err(wrong).at_caller();
         }
         let bytes = self.to_bytes()?;
         Ok(bytes.chunks_exact(size_of::<T>()).map(T::read).collect())
@@ -155,30 +160,51 @@ impl Array {
     /// The only element. Waits for the value.
     ///
     /// Fails when there is not exactly one, or when `T` is not the array's dtype.
+    #[track_caller]
     pub fn item<T: Element>(&self) -> Result<T> {
         self.check()?;
-        if self.size() != 1 {
-            bail!(Value, "item needs an array of one element, got shape {:?}", self.shape());
+        match self.to_vec::<T>()?.as_slice() {
+            [value] => Ok(*value),
+            _ => Err(self.not_one("item")).at_caller(),
         }
-        Ok(self.to_vec::<T>()?[0])
     }
 
     /// The elements as host numbers of any dtype.
+    #[track_caller]
     pub(crate) fn to_scalars(&self) -> Result<Vec<Scalar>> {
         let dtype = self.dtype();
         Ok(self.to_bytes()?.chunks_exact(dtype.byte_size()).map(|b| Scalar::read(dtype, b)).collect())
     }
 
     /// The elements as `f64`, whatever the dtype; of complex numbers the real part. Waits for the values.
+    #[track_caller]
     pub fn to_f64_vec(&self) -> Result<Vec<f64>> {
         Ok(self.to_scalars()?.into_iter().map(Scalar::to_f64).collect())
     }
 
     /// The only element as `f64`, whatever the dtype. Waits for the value.
+    #[track_caller]
     pub fn to_f64(&self) -> Result<f64> {
         match self.to_f64_vec()?.as_slice() {
             [value] => Ok(*value),
-            _ => Err(err!(Value, "to_f64 needs an array of one element, got shape {:?}", self.shape())),
+            _ => Err(self.not_one("to_f64")).at_caller(),
         }
     }
+
+    fn not_one(&self, name: &str) -> Error {
+        err!(Value, "{name} needs an array of one element, got {}", self.type_name())
+            .help("reduce or index it first, or read all elements with `to_vec`")
+    }
+}
+
+/// An array of host bytes on the default device.
+fn place(bytes: &[u8], dtype: DType, shape: &[usize]) -> Result<Array> {
+    let aval = Aval::new(dtype, shape);
+    let need = aval.byte_size()?;
+    if bytes.len() != need {
+        bail!(Value, "an array {aval} has {need} bytes, but {} were given", bytes.len());
+    }
+    let device = runtime::default_device()?.clone();
+    let sharding = Sharding::Single(SingleDeviceSharding(device));
+    transfer::array_from_host(bytes, aval, sharding, false)
 }

@@ -25,7 +25,7 @@ pub use operators::Operand;
 pub use shards::{Shard, block_until_ready, device_get, device_put};
 
 use crate::dtype::{DType, Scalar};
-use crate::error::{Error, Result, err};
+use crate::error::{AtCaller, Error, Result, err};
 use crate::program::concretize;
 use crate::program::trace::check_usable;
 use crate::program::{Aval, Var};
@@ -128,7 +128,7 @@ impl Array {
     /// The result, or an array that carries the error, made at the caller's line.
     #[track_caller]
     pub(crate) fn from_result(result: Result<Array>, like: &Array) -> Self {
-        let location = crate::program::trace::source(std::panic::Location::caller());
+        let location = std::panic::Location::caller();
         result.unwrap_or_else(|e| {
             let e = e.at(location);
             crate::program::trace::record_error(&e);
@@ -145,8 +145,9 @@ impl Array {
     }
 
     /// `Err` if an operation on the way to it failed, if it was deleted, or if its trace is over.
+    #[track_caller]
     pub fn check(&self) -> Result<()> {
-        check_usable(self)
+        check_usable(self).at_caller()
     }
 
     pub(crate) fn aval(&self) -> Aval {
@@ -227,13 +228,14 @@ impl Array {
                 Ok(c.clone())
             }
             Repr::Error(e) => Err(e.0.clone()),
-            Repr::Traced(t) => concretize::value(t)?.ok_or_else(|| err!(
+            Repr::Traced(t) => check_usable(self).and_then(|()| concretize::value(t))?.ok_or_else(|| err!(
                 Type,
                 "the value of a traced array of type {} is not known while its function is traced (ConcretizationTypeError)",
                 t.aval
             )
             .help("read values outside of the transformed function, or use `cond`, `where_` or `while_loop` to act on them inside")),
             Repr::Literal(l) => {
+                crate::numpy::check_fits(self, l.dtype)?;
                 let mut bytes = Vec::with_capacity(16);
                 l.value.write(l.dtype, &mut bytes);
                 let device = runtime::default_device()?.clone();

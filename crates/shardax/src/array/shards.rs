@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::{Array, Buffers, Concrete, Repr};
-use crate::error::{Result, bail};
+use crate::error::{AtCaller, Result, err};
 use crate::program::Aval;
+use crate::program::trace::check_usable;
 use crate::runtime::{Device, transfer};
 use crate::sharding::{Index, Sharding, SingleDeviceSharding};
 use crate::tree::{Flat, Tree};
@@ -25,13 +26,15 @@ impl Array {
     /// Where its parts lie.
     ///
     /// Fails for a traced array, whose place is decided when it is compiled.
+    #[track_caller]
     pub fn sharding(&self) -> Result<Sharding> {
-        Ok(self.concrete()?.sharding.clone())
+        Ok(self.concrete().at_caller()?.sharding.clone())
     }
 
     /// The devices that hold a part.
+    #[track_caller]
     pub fn devices(&self) -> Result<Vec<Device>> {
-        Ok(self.concrete()?.sharding.devices().to_vec())
+        Ok(self.concrete().at_caller()?.sharding.devices().to_vec())
     }
 
     /// Whether it stays on its devices when it meets arrays on others.
@@ -57,10 +60,11 @@ impl Array {
     }
 
     /// The parts on this process's devices, in the order of the sharding's devices.
+    #[track_caller]
     pub fn addressable_shards(&self) -> Result<Vec<Shard>> {
-        let c = self.concrete()?;
+        let c = self.concrete().at_caller()?;
         let shape = &c.aval.shape;
-        let part = c.sharding.shard_shape(shape)?;
+        let part = c.sharding.shard_shape(shape).at_caller()?;
         let indices: Vec<Index> = (0..c.buffers.len()).map(|i| c.sharding.index_at(i, shape)).collect();
         Ok(c.sharding
             .devices()
@@ -81,19 +85,25 @@ impl Array {
     }
 
     /// The data of shard `i`.
+    #[track_caller]
     pub fn addressable_data(&self, i: usize) -> Result<Array> {
         let mut shards = self.addressable_shards()?;
         if i >= shards.len() {
-            bail!(Index, "shard {i} is out of range: the array has {} addressable shards", shards.len());
+            let wrong = err!(Index, "shard {i} is out of range: the array has {} addressable shards", shards.len());
+            return Err(wrong.help("shards are counted from 0, on this process's devices alone")).at_caller();
         }
         Ok(shards.swap_remove(i).data)
     }
 
     /// Waits until the values are there. Errors of the computation surface here.
+    #[track_caller]
     pub fn block_until_ready(&self) -> Result<()> {
         match &self.0 {
             Repr::Literal(_) => Ok(()),
-            _ => self.concrete()?.buffers.iter().try_for_each(|b| Ok(b.block_until_ready()?)),
+            _ => {
+                let ready = |c: Arc<Concrete>| c.buffers.iter().try_for_each(|b| Ok(b.block_until_ready()?));
+                self.concrete().and_then(ready).at_caller()
+            }
         }
     }
 
@@ -115,8 +125,9 @@ impl Array {
 }
 
 /// Waits until every array of a tree has its values; returns the tree.
+#[track_caller]
 pub fn block_until_ready<T: Tree>(tree: T) -> Result<T> {
-    Flat::of(&tree).leaves.iter().try_for_each(Array::block_until_ready)?;
+    Flat::of(&tree).leaves.iter().try_for_each(Array::block_until_ready).at_caller()?;
     Ok(tree)
 }
 
@@ -132,17 +143,19 @@ pub fn block_until_ready<T: Tree>(tree: T) -> Result<T> {
 /// assert_eq!(x.addressable_shards()?[3].data.to_vec::<i32>()?, [6, 7]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+#[track_caller]
 pub fn device_put<T: Tree>(tree: &T, to: impl Into<Sharding>) -> Result<T> {
     let to = to.into();
     let mut flat = Flat::of(tree);
     for leaf in &mut flat.leaves {
-        *leaf = put(leaf, &to)?;
+        *leaf = put(leaf, &to).at_caller()?;
     }
-    flat.build()
+    flat.build().at_caller()
 }
 
 fn put(array: &Array, to: &Sharding) -> Result<Array> {
     if array.is_traced() {
+        check_usable(array)?;
         // Placement inside a traced function is the compiler's.
         return Ok(array.clone());
     }
@@ -155,11 +168,12 @@ fn put(array: &Array, to: &Sharding) -> Result<Array> {
 }
 
 /// Copies every array of a tree to the default device, whole: the host's view of it.
+#[track_caller]
 pub fn device_get<T: Tree>(tree: &T) -> Result<T> {
     let mut flat = Flat::of(tree);
     for leaf in &mut flat.leaves {
         let aval = leaf.aval();
         *leaf = Array::from_bytes(&leaf.to_bytes()?, aval.dtype, &aval.shape)?;
     }
-    flat.build()
+    flat.build().at_caller()
 }

@@ -6,8 +6,10 @@ use super::convert;
 use crate::array::{Array, Operand};
 use crate::dtype::{DType, Element, Scalar};
 use crate::error::err;
+use crate::program::Aval;
 use crate::program::trace::is_tracing;
-use crate::shape::{Shape, size};
+use crate::shape::Shape;
+use crate::source;
 
 /// What a shape may be written as: `[2, 3]`, a slice, a `Vec`, a number, or `()` for a scalar.
 pub trait IntoShape {
@@ -85,12 +87,21 @@ pub(crate) fn full(shape: &[usize], value: Scalar, dtype: DType) -> Array {
     }
     // Outside of a trace a copy from the host is quicker than a compilation.
     let element = scalar_bytes(value, dtype);
-    let bytes = match element.iter().all(|b| *b == 0) {
-        true => vec![0; size(shape) * element.len()],
-        false => element.repeat(size(shape)),
-    };
-    let like = Array::literal(value, dtype, false);
-    Array::from_result(Array::from_bytes(&bytes, dtype, shape), &like)
+    from_host(shape, dtype, |bytes, count| (0..count).for_each(|_| bytes.extend_from_slice(&element)))
+}
+
+/// An array of the bytes that `fill` appends, for so many elements. One that memory cannot hold is an error.
+#[track_caller]
+fn from_host(shape: &[usize], dtype: DType, fill: impl FnOnce(&mut Vec<u8>, usize)) -> Array {
+    let _line = source::enter();
+    let aval = Aval::new(dtype, shape);
+    let made = aval.byte_size().and_then(|size| {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(size).map_err(|e| err!(Runtime, "no memory for an array {aval}: {e}"))?;
+        fill(&mut bytes, aval.size());
+        Array::from_bytes(&bytes, dtype, shape)
+    });
+    Array::from_result(made, &Array::literal(Scalar::Int(0), dtype, false))
 }
 
 fn scalar_bytes(value: Scalar, dtype: DType) -> Vec<u8> {
@@ -134,12 +145,18 @@ pub fn ones_dtype(shape: impl IntoShape, dtype: DType) -> Array {
 /// Zeros of the shape and dtype of `x`.
 #[track_caller]
 pub fn zeros_like(x: &Array) -> Array {
+    if x.error().is_some() {
+        return x.clone();
+    }
     full(x.shape(), Scalar::Int(0), x.dtype())
 }
 
 /// Ones of the shape and dtype of `x`.
 #[track_caller]
 pub fn ones_like(x: &Array) -> Array {
+    if x.error().is_some() {
+        return x.clone();
+    }
     full(x.shape(), Scalar::Int(1), x.dtype())
 }
 
@@ -170,27 +187,29 @@ pub fn arange_step<T: Element + Into<f64>>(range: Range<T>, step: f64) -> Array 
         return Array::from_result(Err(err!(Value, "arange needs a step that is not 0, got {step}")), &like);
     }
     let n = ((end - start) / step).ceil().max(0.0) as usize;
-    let mut bytes = Vec::with_capacity(n * T::DTYPE.byte_size());
-    for i in 0..n {
-        Scalar::float(start + i as f64 * step).write(T::DTYPE, &mut bytes);
-    }
-    Array::from_result(Array::from_bytes(&bytes, T::DTYPE, &[n]), &like)
+    from_host(&[n], T::DTYPE, |bytes, n| {
+        for i in 0..n {
+            Scalar::float(start + i as f64 * step).write(T::DTYPE, bytes);
+        }
+    })
 }
 
 /// `n` numbers from `start` to `end`, both included, float32.
 #[track_caller]
 pub fn linspace(start: f64, end: f64, n: usize) -> Array {
     let last = n.saturating_sub(1).max(1) as f64;
-    let values: Vec<f32> = (0..n)
-        .map(|i| if i + 1 == n && n > 1 { end as f32 } else { (start + (end - start) * i as f64 / last) as f32 })
-        .collect();
-    Array::from_result(Array::from_slice(&values, &[n]), &Array::literal(Scalar::Int(0), DType::F32, false))
+    from_host(&[n], DType::F32, |bytes, n| {
+        for i in 0..n {
+            let value = if i + 1 == n && n > 1 { end } else { start + (end - start) * i as f64 / last };
+            (value as f32).write(bytes);
+        }
+    })
 }
 
 /// The identity matrix, float32.
 #[track_caller]
 pub fn eye(n: usize) -> Array {
-    let mut values = vec![0f32; n * n];
-    values.iter_mut().step_by(n + 1).for_each(|v| *v = 1.0);
-    Array::from_result(Array::from_slice(&values, &[n, n]), &Array::literal(Scalar::Int(0), DType::F32, false))
+    from_host(&[n, n], DType::F32, |bytes, count| {
+        (0..count).for_each(|i| ((i % (n + 1) == 0) as u8 as f32).write(bytes));
+    })
 }

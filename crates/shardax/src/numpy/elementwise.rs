@@ -7,6 +7,7 @@ use crate::error::{Result, err};
 use crate::lax;
 use crate::primitive::binary::{self, Binary, Compare, IntegerPow, Select};
 use crate::primitive::unary::{self, Unary};
+use crate::source;
 
 #[track_caller]
 fn binary_op(op: Binary, x: impl Operand, y: impl Operand) -> Array {
@@ -21,6 +22,7 @@ fn apply_promoted(
     adjust: impl Fn(DType) -> DType,
     apply: impl FnOnce(&Array, &Array) -> Array,
 ) -> Array {
+    let _line = source::enter();
     let (x, y) = (x.into_array(), y.into_array());
     match promote_args_to(name, &[&x, &y], adjust) {
         Ok(args) => apply(&args[0], &args[1]),
@@ -146,6 +148,7 @@ pub fn fmod(x: impl Operand, y: impl Operand) -> Array {
 /// `x` to the power `y`. A plain integer exponent multiplies; booleans count as int32.
 #[track_caller]
 pub fn power(x: impl Operand, y: impl Operand) -> Array {
+    let _line = source::enter();
     let (x, y) = (x.into_array(), y.into_array());
     let counted = |x: &Array| if x.dtype() == DType::Bool { x.astype(DType::I32) } else { x.clone() };
     if let crate::array::Repr::Literal(l) = &y.0
@@ -225,6 +228,7 @@ comparisons! {
 /// `x` where `condition` is true, else `y`; broadcast and promoted.
 #[track_caller]
 pub fn where_(condition: impl Operand, x: impl Operand, y: impl Operand) -> Array {
+    let _line = source::enter();
     let (condition, x, y) = (condition.into_array(), x.into_array(), y.into_array());
     let made = promote_args("where", &[&x, &y]).and_then(|args| {
         let condition = if condition.dtype() == DType::Bool { condition.clone() } else { condition.not_equal(0) };
@@ -241,7 +245,9 @@ pub fn clip(x: &Array, min: impl Operand, max: impl Operand) -> Array {
 }
 
 /// Whether all elements differ by at most `atol + rtol * |y|`. Waits for the values.
+#[track_caller]
 pub fn allclose(x: impl Operand, y: impl Operand, rtol: f64, atol: f64) -> Result<bool> {
+    let _line = source::enter();
     let (x, y) = (x.into_array(), y.into_array());
     let close = abs(&subtract(&x, &y)).less_equal(atol + rtol * abs(&y)) | x.equal(&y);
     close.all(..).item::<bool>()
@@ -258,6 +264,7 @@ macro_rules! unary_functions {
             $(#[$doc])*
             #[track_caller]
             pub fn $name(x: &Array) -> Array {
+                let _line = source::enter();
                 $op(x)
             }
         )*

@@ -7,6 +7,7 @@ use crate::array::{Array, Operand};
 use crate::error::{Result, err};
 use crate::lax;
 use crate::shape::{broadcast_shapes, normalize_axis};
+use crate::source;
 
 impl Array {
     /// The product of NumPy's `dot`: over the last axis of `self` and the second to last of `other` (its only one
@@ -79,6 +80,7 @@ pub fn matmul(x: impl Operand, y: impl Operand) -> Array {
 
 #[track_caller]
 fn product(name: &str, x: impl Operand, y: impl Operand, f: impl FnOnce(&Array, &Array) -> Result<Array>) -> Array {
+    let _line = source::enter();
     let (x, y) = (x.into_array(), y.into_array());
     let made = promote_args_of(name, &[&x, &y]).and_then(|args| f(&args[0], &args[1]));
     Array::from_result(made, if x.ndim() >= y.ndim() { &x } else { &y })

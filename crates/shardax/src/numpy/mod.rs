@@ -47,7 +47,7 @@ fn convert_scalar(value: Scalar, dtype: DType) -> Scalar {
 }
 
 /// A plain number that does not fit the type it would take is an error, not a wrapped value.
-fn check_fits(x: &Array, dtype: DType) -> Result<()> {
+pub(crate) fn check_fits(x: &Array, dtype: DType) -> Result<()> {
     if let Repr::Literal(l) = &x.0
         && let Scalar::Int(value) = l.value
         && dtype.is_integer()

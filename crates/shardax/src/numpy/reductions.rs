@@ -13,6 +13,7 @@ use crate::lax;
 use crate::primitive::reduce::{ArgMax, Reducer};
 use crate::program::trace::bind1;
 use crate::shape::normalize_axis;
+use crate::source;
 
 /// Which axes: `..` for all, one number, or several. Negative axes count from the end.
 pub trait IntoAxes {
@@ -59,6 +60,7 @@ pub(crate) fn normalize_axes(axes: impl IntoAxes, rank: usize) -> Result<SmallVe
 impl Array {
     #[track_caller]
     fn reduced(&self, axes: impl IntoAxes, f: impl FnOnce(&Array, &[usize]) -> Array) -> Array {
+        let _line = source::enter();
         match self.check().and_then(|()| normalize_axes(axes, self.ndim())) {
             Ok(axes) => f(self, &axes),
             Err(e) => Array::from_result(Err(e), self),

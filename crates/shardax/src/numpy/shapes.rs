@@ -5,9 +5,10 @@ use smallvec::SmallVec;
 use super::creation::IntoShape;
 use super::reductions::{IntoAxes, normalize_axes};
 use crate::array::{Array, Operand};
-use crate::error::{Result, bail, err};
+use crate::error::{AtCaller, Result, bail, err};
 use crate::lax;
 use crate::shape::{Shape, normalize_axis, size};
+use crate::source;
 
 impl Array {
     /// The same elements in row-major order, in another shape. One dimension may be -1: it follows from the others.
@@ -100,6 +101,7 @@ impl Array {
     /// Without the dimensions at `axes`, which must be of size 1; `..` takes out all that are.
     #[track_caller]
     pub fn squeeze(&self, axes: impl IntoAxes) -> Array {
+        let _line = source::enter();
         let made = self.check().and_then(|()| {
             let axes = match axes.into_axes() {
                 None => (0..self.ndim()).filter(|&d| self.shape()[d] == 1).collect(),
@@ -122,6 +124,7 @@ impl Array {
     /// With new dimensions of size 1, which stand at `axes` of the result.
     #[track_caller]
     pub fn expand_dims(&self, axes: impl IntoAxes) -> Array {
+        let _line = source::enter();
         let made = self.check().and_then(|()| {
             let axes = axes.into_axes().unwrap_or_default();
             let axes = normalize_axes(axes.as_slice(), self.ndim() + axes.len())?;
@@ -135,6 +138,7 @@ impl Array {
     /// Repeated to a shape by NumPy's rules.
     #[track_caller]
     pub fn broadcast_to(&self, shape: impl IntoShape) -> Array {
+        let _line = source::enter();
         let made = self.check().and_then(|()| {
             let dims = shape.into_dims();
             let target: Shape = dims.iter().map(|&d| d.max(0) as usize).collect();
@@ -165,14 +169,16 @@ impl Array {
     /// Cut into `parts` arrays of equal size along `axis`.
     #[track_caller]
     pub fn split(&self, parts: usize, axis: i32) -> Result<Vec<Array>> {
+        let _line = source::enter();
         self.check()?;
-        let axis = normalize_axis(axis as isize, self.ndim())?;
+        let axis = normalize_axis(axis as isize, self.ndim()).at_caller()?;
         let n = self.shape()[axis];
         if parts == 0 || !n.is_multiple_of(parts) {
-            bail!(
+            let wrong = err!(
                 Value,
                 "array split does not result in an equal division: axis {axis} of size {n} into {parts} parts"
             );
+            return Err(wrong.help("the number of parts must divide the size of the axis")).at_caller();
         }
         let step = n / parts;
         Ok((0..parts).map(|i| lax::slice_in_dim(self, i * step, (i + 1) * step, axis)).collect())
@@ -198,7 +204,7 @@ impl Array {
 
 /// The shape that `dims` ask for, with -1 resolved.
 fn resolve(dims: &[i64], from: &[usize]) -> Result<Shape> {
-    let known: i64 = dims.iter().filter(|d| **d >= 0).product();
+    let known = dims.iter().filter(|d| **d >= 0).fold(1, |n: i64, &d| n.saturating_mul(d));
     let unknown = dims.iter().filter(|d| **d < 0).count();
     if unknown == 0 {
         return Ok(dims.iter().map(|&d| d as usize).collect());
@@ -240,6 +246,7 @@ pub fn stack(arrays: &[Array], axis: i32) -> Array {
 
 #[track_caller]
 fn join(arrays: &[Array], f: impl FnOnce(&[Array]) -> Result<Array>) -> Array {
+    let _line = source::enter();
     let Some(first) = arrays.first() else {
         let like = Array::literal(crate::dtype::Scalar::Int(0), crate::DType::F32, false);
         return Array::from_result(Err(err!(Value, "Need at least one array to concatenate.")), &like);

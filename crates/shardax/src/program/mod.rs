@@ -14,6 +14,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::dtype::{DType, Scalar};
+use crate::error::{Result, err};
 use crate::primitive::Primitive;
 use crate::shape::{AxisSet, Shape, size};
 
@@ -44,6 +45,16 @@ impl Aval {
 
     pub fn size(&self) -> usize {
         size(&self.shape)
+    }
+
+    /// The bytes of its elements. Fails when no machine can address so many.
+    pub fn byte_size(&self) -> Result<usize> {
+        // A size of 0 does not hide that the others are out of range: strides are products of them.
+        let all: Shape = self.shape.iter().map(|&d| d.max(1)).collect();
+        if size(&all).saturating_mul(self.dtype.byte_size()) > isize::MAX as usize {
+            return Err(err!(Value, "an array {self} is too large: its size in bytes does not fit 63 bits"));
+        }
+        Ok(self.size() * self.dtype.byte_size())
     }
 
     pub fn with_dtype(&self, dtype: DType) -> Self {

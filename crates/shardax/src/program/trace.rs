@@ -5,7 +5,7 @@
 //! lets everything else through to the trace below: that alone separates the linear part of a function from
 //! the part that is known (partial evaluation).
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -19,12 +19,13 @@ use crate::error::{Error, Result, bail, err};
 use crate::primitive::{Outputs, Primitive};
 use crate::runtime;
 use crate::shape::AxisSet;
+use crate::source;
+pub(crate) use crate::source::with_source;
 use crate::spmd::collective::pcast_to;
 use crate::spmd::shard_map::ShardMap;
 
 thread_local! {
     static STACK: RefCell<Vec<Frame>> = const { RefCell::new(Vec::new()) };
-    static SOURCE: Cell<Option<&'static Location<'static>>> = const { Cell::new(None) };
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -146,27 +147,11 @@ pub(crate) fn record_error(error: &Error) {
     });
 }
 
-/// Runs `f` with the equations it makes attributed to `source`.
-pub(crate) fn with_source<R>(source: &'static Location<'static>, f: impl FnOnce() -> R) -> R {
-    struct Restore(Option<&'static Location<'static>>);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            SOURCE.set(self.0);
-        }
-    }
-    let _restore = Restore(SOURCE.replace(Some(source)));
-    f()
-}
-
-/// The line that equations are attributed to: the one in effect, or `location`.
-pub(crate) fn source(location: &'static Location<'static>) -> &'static Location<'static> {
-    SOURCE.get().unwrap_or(location)
-}
-
-/// Runs `f` with the equations it makes attributed to the caller's line, or to the one in effect.
+/// Runs `f` with the equations it makes attributed to the caller's line, or to the user's line that led there.
 #[track_caller]
 pub(crate) fn at_caller<R>(f: impl FnOnce() -> R) -> R {
-    with_source(source(Location::caller()), f)
+    let _line = source::enter();
+    f()
 }
 
 /// Whether an operation on `args` runs at once, rather than being recorded.
@@ -258,7 +243,7 @@ pub(crate) fn first(mut outputs: Outputs) -> Array {
 }
 
 pub(crate) fn bind_at(primitive: Arc<dyn Primitive>, args: &[Array], location: &'static Location<'static>) -> Outputs {
-    let location = source(location);
+    let location = source::user_line(location).unwrap_or(location);
     let count = primitive.output_count();
     match try_bind(primitive, args, location) {
         Ok(outputs) => outputs,
@@ -286,6 +271,15 @@ pub(crate) fn check_usable(array: &Array) -> Result<()> {
     }
 }
 
+/// The types of the results, which must be of a size that can be addressed.
+pub(crate) fn infer(primitive: &dyn Primitive, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+    let outs = primitive.infer(args)?;
+    for out in &outs {
+        out.byte_size().map_err(|e| e.context(primitive.name()))?;
+    }
+    Ok(outs)
+}
+
 fn try_bind(primitive: Arc<dyn Primitive>, args: &[Array], location: &'static Location<'static>) -> Result<Outputs> {
     for arg in args {
         check_usable(arg)?;
@@ -308,7 +302,7 @@ fn try_bind(primitive: Arc<dyn Primitive>, args: &[Array], location: &'static Lo
         cast_operands(&mut args);
     }
     let avals: SmallVec<[Aval; 3]> = args.iter().map(|a| a.aval()).collect();
-    let mut outs = primitive.infer(&avals)?;
+    let mut outs = infer(primitive.as_ref(), &avals)?;
     if super::axis_env::any_checked() {
         let vmas: SmallVec<[AxisSet; 3]> = avals.iter().map(|a| a.vma.clone()).collect();
         for (out, vma) in outs.iter_mut().zip(primitive.vary(&vmas)?) {

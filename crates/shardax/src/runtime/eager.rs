@@ -12,7 +12,7 @@ use super::placement::{ArgNames, Place, known_outputs, place, preferred_inputs};
 use crate::array::{Array, Concrete};
 use crate::error::Result;
 use crate::primitive::{Outputs, Primitive};
-use crate::program::trace::Traced;
+use crate::program::trace::{Traced, infer};
 use crate::program::{Atom, Aval, Eqn, Program, Var};
 use crate::sharding::Sharding;
 
@@ -68,7 +68,7 @@ pub(crate) fn run(primitive: Arc<dyn Primitive>, args: &[Array]) -> Result<Outpu
 /// A program of one equation.
 fn single(primitive: Arc<dyn Primitive>, args: &[Arc<Concrete>]) -> Result<Program> {
     let mut avals: Vec<Aval> = args.iter().map(|a| a.aval.clone()).collect();
-    let outs = primitive.infer(&avals)?;
+    let outs = infer(primitive.as_ref(), &avals)?;
     let inputs: Vec<Var> = (0..avals.len() as u32).map(Var).collect();
     let outputs: SmallVec<[Var; 1]> = (0..outs.len()).map(|i| Var((avals.len() + i) as u32)).collect();
     avals.extend(outs);

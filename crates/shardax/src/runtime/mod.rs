@@ -13,7 +13,7 @@ use std::sync::{Mutex, OnceLock};
 use shardax_pjrt as pjrt;
 
 use crate::config;
-use crate::error::{Result, err};
+use crate::error::{AtCaller, Result, err};
 
 /// A device: a CPU (real or simulated), a GPU or a TPU core.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -85,7 +85,7 @@ pub(crate) fn client() -> Result<&'static Client> {
     let (plugin, options) = match platform.as_str() {
         "cpu" => (
             pjrt::Plugin::cpu().map_err(plugin_error)?,
-            vec![("cpu_device_count", pjrt::Value::Int(config::num_cpu_devices() as i64))],
+            vec![("cpu_device_count", pjrt::Value::Int(config::num_cpu_devices()? as i64))],
         ),
         other => (pjrt::Plugin::find(other).map_err(plugin_error)?, Vec::new()),
     };
@@ -97,13 +97,15 @@ pub(crate) fn client() -> Result<&'static Client> {
 }
 
 /// All devices, those of other processes included, in the order of their ids.
+#[track_caller]
 pub fn devices() -> Result<Vec<Device>> {
-    client().map(|c| c.devices.clone())
+    client().map(|c| c.devices.clone()).at_caller()
 }
 
 /// The devices that this process drives.
+#[track_caller]
 pub fn local_devices() -> Result<Vec<Device>> {
-    client().map(|c| c.local_devices.clone())
+    client().map(|c| c.local_devices.clone()).at_caller()
 }
 
 /// The number of devices of all processes; 0 when the plugin cannot be loaded ([`devices`] says why).

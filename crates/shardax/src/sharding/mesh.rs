@@ -4,7 +4,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use crate::error::{Result, bail, err};
+use crate::error::{AtCaller, Result, bail, err};
 use crate::runtime::{Device, devices};
 use crate::shape::AxisName;
 
@@ -43,8 +43,12 @@ impl Mesh {
     /// A mesh of these devices in row-major order.
     ///
     /// Fails when an axis name occurs twice, a device occurs twice, or the sizes do not multiply to the number of devices.
+    #[track_caller]
     pub fn new<N: Into<AxisName>>(devices: Vec<Device>, axes: impl IntoIterator<Item = (N, usize)>) -> Result<Self> {
-        let axes: Vec<(AxisName, usize)> = axes.into_iter().map(|(n, s)| (n.into(), s)).collect();
+        Mesh::of(devices, axes.into_iter().map(|(n, s)| (n.into(), s)).collect()).at_caller()
+    }
+
+    fn of(devices: Vec<Device>, axes: Vec<(AxisName, usize)>) -> Result<Self> {
         for (i, (name, size)) in axes.iter().enumerate() {
             if axes[..i].iter().any(|(n, _)| n == name) {
                 bail!(Value, "mesh axis names must be unique, got {name:?} twice in {axes:?}");
@@ -53,7 +57,7 @@ impl Mesh {
                 bail!(Value, "mesh axis {name:?} has size 0: every axis needs at least one device");
             }
         }
-        let count: usize = axes.iter().map(|(_, s)| s).product();
+        let count = axes.iter().fold(1, |n: usize, (_, s)| n.saturating_mul(*s));
         if count != devices.len() {
             bail!(Value, "mesh axes {axes:?} hold {count} devices, but {} devices were given", devices.len());
         }
@@ -67,8 +71,12 @@ impl Mesh {
     }
 
     /// The same mesh with these axis types.
+    #[track_caller]
     pub fn with_axis_types(&self, types: impl IntoIterator<Item = AxisType>) -> Result<Self> {
-        let types: Vec<AxisType> = types.into_iter().collect();
+        self.typed(types.into_iter().collect()).at_caller()
+    }
+
+    fn typed(&self, types: Vec<AxisType>) -> Result<Self> {
         if types.len() != self.0.axes.len() {
             bail!(Value, "{} axis types given for the {} axes of {self}", types.len(), self.0.axes.len());
         }
@@ -194,9 +202,13 @@ impl fmt::Debug for Mesh {
 /// A mesh of the first devices, as many as the axes need.
 ///
 /// Fails when there are fewer devices than the product of the sizes.
+#[track_caller]
 pub fn make_mesh<N: Into<AxisName>>(axes: impl IntoIterator<Item = (N, usize)>) -> Result<Mesh> {
-    let axes: Vec<(AxisName, usize)> = axes.into_iter().map(|(n, s)| (n.into(), s)).collect();
-    let count: usize = axes.iter().map(|(_, s)| s).product();
+    of_first_devices(axes.into_iter().map(|(n, s)| (n.into(), s)).collect()).at_caller()
+}
+
+fn of_first_devices(axes: Vec<(AxisName, usize)>) -> Result<Mesh> {
+    let count = axes.iter().fold(1, |n: usize, (_, s)| n.saturating_mul(*s));
     let all = devices()?;
     if all.len() < count {
         let sizes: Vec<usize> = axes.iter().map(|(_, s)| *s).collect();
@@ -209,5 +221,5 @@ pub fn make_mesh<N: Into<AxisName>>(axes: impl IntoIterator<Item = (N, usize)>) 
             "on CPU, call `shardax::config::set_num_cpu_devices({count})` before anything uses a device, or set SHARDAX_NUM_CPU_DEVICES={count}"
         )));
     }
-    Mesh::new(all[..count].to_vec(), axes)
+    Mesh::of(all[..count].to_vec(), axes)
 }

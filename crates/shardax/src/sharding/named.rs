@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::spec::{DimSpec, PartitionSpec};
 use super::{Index, Mesh};
-use crate::error::{Result, bail, err};
+use crate::error::{AtCaller, Result, err};
 use crate::runtime::Device;
 use crate::shape::{AxisName, Shape};
 
@@ -39,9 +39,10 @@ impl NamedSharding {
     }
 
     /// A sharding over `mesh`, checked.
+    #[track_caller]
     pub fn try_new(mesh: &Mesh, spec: PartitionSpec) -> Result<Self> {
         let sharding = Self::new(mesh, spec);
-        sharding.check_axes()?;
+        sharding.check_axes().at_caller()?;
         Ok(sharding)
     }
 
@@ -57,12 +58,10 @@ impl NamedSharding {
         let mut seen: Vec<AxisName> = Vec::new();
         for name in self.0.spec.all_axes() {
             if self.0.mesh.axis_size(name).is_none() {
-                return Err(err!(
-                    Value,
-                    "Resource axis: {name} of {} is not found in mesh: {}",
-                    self.0.spec,
-                    self.0.mesh
-                ));
+                let wrong =
+                    err!(Value, "Resource axis: {name} of {} is not found in mesh: {}", self.0.spec, self.0.mesh);
+                let known: Vec<_> = self.0.mesh.axis_names().collect();
+                return Err(wrong.help(format!("the mesh has the axes {known:?}")));
             }
             if seen.contains(&name) {
                 return Err(err!(
@@ -80,7 +79,12 @@ impl NamedSharding {
     /// The shape of each device's part of an array of `shape`.
     ///
     /// Fails when the spec is longer than the shape, names unknown axes, or does not divide a dimension.
+    #[track_caller]
     pub fn shard_shape(&self, shape: &[usize]) -> Result<Shape> {
+        self.divided(shape).at_caller()
+    }
+
+    fn divided(&self, shape: &[usize]) -> Result<Shape> {
         self.check_axes()?;
         let spec = &self.0.spec;
         if spec.len() > shape.len() {
@@ -89,7 +93,11 @@ impl NamedSharding {
                 "Sharding {self} is only valid for values of rank at least {}, but was applied to a value of rank {}",
                 spec.len(),
                 shape.len()
-            ));
+            )
+            .help(match shape.len() {
+                0 => "a scalar can only have the spec P![]".to_owned(),
+                n => format!("give the spec at most {n} entries, or the value more dimensions"),
+            }));
         }
         let mut out: Shape = shape.into();
         for (dim, d) in out.iter_mut().enumerate() {
@@ -156,6 +164,7 @@ impl Sharding {
     }
 
     /// The shape of each device's part.
+    #[track_caller]
     pub fn shard_shape(&self, shape: &[usize]) -> Result<Shape> {
         match self {
             Sharding::Single(_) => Ok(shape.into()),
@@ -171,6 +180,7 @@ impl Sharding {
     }
 
     /// Each device with the part of an array of `shape` that it has.
+    #[track_caller]
     pub fn devices_indices_map(&self, shape: &[usize]) -> Result<Vec<(Device, Index)>> {
         self.shard_shape(shape)?;
         Ok(self.devices().iter().enumerate().map(|(i, d)| (d.clone(), self.index_at(i, shape))).collect())
@@ -209,10 +219,11 @@ impl Sharding {
     }
 
     /// The spec; the whole array on one device has none.
+    #[track_caller]
     pub fn spec(&self) -> Result<&PartitionSpec> {
         match self {
             Sharding::Named(s) => Ok(s.spec()),
-            Sharding::Single(s) => bail!(Value, "{s} has no PartitionSpec: it is not a NamedSharding"),
+            Sharding::Single(s) => Err(err!(Value, "{s} has no PartitionSpec: it is not a NamedSharding")).at_caller(),
         }
     }
 }

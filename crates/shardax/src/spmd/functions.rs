@@ -4,17 +4,19 @@ use super::collective::{AllGather, AllReduce, Axes, PsumScatter};
 use super::permute::{AllToAll, AxisIndex, Ppermute};
 use crate::array::{Array, Repr};
 use crate::dtype::{DType, Scalar};
-use crate::error::{Result, bail, err};
+use crate::error::{AtCaller, Result, bail, err};
 use crate::numpy::{convert, to_inexact};
 use crate::primitive::reduce::Reducer;
 use crate::program::trace::bind1;
 use crate::shape::{AxisName, IntoAxisNames, normalize_axis};
+use crate::source;
 use crate::tree::{self, Tree};
 
 /// Applies a collective to every leaf; a failure leaves arrays that carry it.
 #[track_caller]
 fn on_leaves<T: Tree>(x: T, axis: impl IntoAxisNames, name: &str, f: impl Fn(&Array, &Axes) -> Result<Array>) -> T {
     let location = std::panic::Location::caller();
+    let _line = source::enter_at(location);
     let groups = axis.groups();
     let axes = Axes::bound(&axis.into_axis_names(), name)
         .and_then(|axes| axes.with_groups(groups, name))
@@ -254,13 +256,15 @@ pub fn pbroadcast<T: Tree>(x: T, axis: impl IntoAxisNames, source: usize) -> T {
 /// This participant's index along the axis, int32; over several axes the first is major.
 #[track_caller]
 pub fn axis_index(axis: impl IntoAxisNames) -> Array {
+    let _line = source::enter();
     let made = Axes::bound(&axis.into_axis_names(), "axis_index").map(|axes| bind1(AxisIndex { axes }, &[]));
     Array::from_result(made, &Array::literal(crate::dtype::Scalar::Int(0), DType::I32, false))
 }
 
 /// The number of participants of the axis.
+#[track_caller]
 pub fn axis_size(axis: impl IntoAxisNames) -> Result<usize> {
-    Axes::bound(&axis.into_axis_names(), "axis_size").map(|axes| axes.size)
+    Axes::bound(&axis.into_axis_names(), "axis_size").map(|axes| axes.size).at_caller()
 }
 
 /// Marks a value that is the same on all participants as one that may vary over these axes. Needs no communication.

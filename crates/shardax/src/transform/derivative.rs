@@ -7,11 +7,12 @@ use super::ad::{self, Linearized};
 use super::staged::{self, FlatFn, avals_of, flat_fn, trace_known};
 use super::vmap::vmap;
 use crate::array::Array;
-use crate::error::{Result, err};
+use crate::error::{AtCaller, Result, err};
 use crate::function::{Function, IntoArgs};
 use crate::primitive::Tangents;
 use crate::program::Aval;
 use crate::program::trace::Known;
+use crate::source;
 use crate::tree::{self, Flat, Tree, TreeDef, same_structure};
 
 /// The result of `f` at `primals`, and its tangent for these tangents of the arguments.
@@ -24,19 +25,24 @@ use crate::tree::{self, Flat, Tree, TreeDef, same_structure};
 /// assert_eq!((y.item::<f32>()?, dy.item::<f32>()?), (0.0, 1.0));
 /// # Ok::<(), shardax::Error>(())
 /// ```
+#[track_caller]
 pub fn jvp<Args: Tree, F: Function<Args>>(
     f: F,
     primals: impl IntoArgs<Args>,
     tangents: impl IntoArgs<Args>,
 ) -> Result<(F::Output, F::Output)> {
-    let (primals, tangents) = (primals.into_args(), tangents.into_args());
-    let f = flat_fn(&f);
-    let pair = Flat::of(&(primals, tangents));
-    staged::run("jvp", &pair, &|pair| {
+    let _line = source::enter();
+    let pair = Flat::of(&(primals.into_args(), tangents.into_args()));
+    push(&pair, &flat_fn(&f)).and_then(|out| out.build()).at_caller()
+}
+
+/// The flattened pair of the result and its tangent, from that of the arguments and their tangents.
+fn push(pair: &Flat, f: FlatFn<'_>) -> Result<Flat> {
+    staged::run("jvp", pair, &|pair| {
         let (primals, tangents) = pair.halves()?;
         same_structure(&primals.def, &tangents.def)?;
         let avals = avals_of(&primals)?;
-        let (traced, out_def) = trace_known(&primals.def, &avals, Known::Whole(primals.leaves.to_vec()), &f)?;
+        let (traced, out_def) = trace_known(&primals.def, &avals, Known::Whole(primals.leaves.to_vec()), f)?;
         let mut ts: Tangents = vec![None; traced.captures.len()];
         for (aval, t) in avals.iter().zip(&tangents.leaves) {
             ts.push(check_tangent(aval, t)?);
@@ -49,8 +55,7 @@ pub fn jvp<Args: Tree, F: Function<Args>>(
         out.append(&Flat { leaves: outs.into(), def: out_def.clone() });
         out.append(&Flat { leaves: out_ts.into(), def: out_def });
         Ok(out)
-    })?
-    .build()
+    })
 }
 
 fn zero(aval: &Aval) -> Array {
@@ -95,20 +100,24 @@ pub struct LinearFn<Args, Out> {
 }
 
 /// The result of `f` at `args`, and the function from cotangents of the result to cotangents of the arguments.
+#[track_caller]
 pub fn vjp<Args: Tree, F: Function<Args>>(
     f: F,
     args: impl IntoArgs<Args>,
 ) -> Result<(F::Output, VjpFn<Args, F::Output>)> {
-    let (out, at) = at_point(&Flat::of(&args.into_args()), &flat_fn(&f))?;
+    let _line = source::enter();
+    let (out, at) = at_point(&Flat::of(&args.into_args()), &flat_fn(&f)).at_caller()?;
     Ok((out.build()?, VjpFn { at, types: PhantomData }))
 }
 
 /// The result of `f` at `args`, and the function from tangents of the arguments to the tangent of the result.
+#[track_caller]
 pub fn linearize<Args: Tree, F: Function<Args>>(
     f: F,
     args: impl IntoArgs<Args>,
 ) -> Result<(F::Output, LinearFn<Args, F::Output>)> {
-    let (out, at) = at_point(&Flat::of(&args.into_args()), &flat_fn(&f))?;
+    let _line = source::enter();
+    let (out, at) = at_point(&Flat::of(&args.into_args()), &flat_fn(&f)).at_caller()?;
     Ok((out.build()?, LinearFn { at, types: PhantomData }))
 }
 
@@ -169,15 +178,19 @@ impl AtPoint {
 
 impl<Args: Tree, Out: Tree> VjpFn<Args, Out> {
     /// The cotangents of the arguments.
+    #[track_caller]
     pub fn call(&self, ct: impl crate::function::IntoArg<Out>) -> Result<Args> {
-        staged::run("vjp", &Flat::of(&ct.into_arg()), &|ct| self.at.pull_back(ct))?.build()
+        let _line = source::enter();
+        staged::run("vjp", &Flat::of(&ct.into_arg()), &|ct| self.at.pull_back(ct)).at_caller()?.build()
     }
 }
 
 impl<Args: Tree, Out: Tree> LinearFn<Args, Out> {
     /// The tangent of the result.
+    #[track_caller]
     pub fn call(&self, tangents: impl IntoArgs<Args>) -> Result<Out> {
-        staged::run("linear", &Flat::of(&tangents.into_args()), &|t| self.at.push_forward(t))?.build()
+        let _line = source::enter();
+        staged::run("linear", &Flat::of(&tangents.into_args()), &|t| self.at.push_forward(t)).at_caller()?.build()
     }
 }
 

@@ -1,0 +1,74 @@
+//! The user's line: where in a program an operation was asked for, also when the library asked for it on the way.
+//!
+//! `#[track_caller]` carries a line through functions, but not into closures. So the innermost line that is not the
+//! library's own is kept here, and stands in wherever a location turns out to lie inside the library.
+
+use std::cell::Cell;
+use std::panic::Location;
+
+/// A line of source code.
+pub(crate) type Line = &'static Location<'static>;
+
+thread_local! {
+    static LINE: Cell<Option<Line>> = const { Cell::new(None) };
+}
+
+/// The path of this crate, with which those of its siblings begin: `crates/shardax`, of `crates/shardax/src/source.rs`.
+fn stem() -> &'static str {
+    let end = file!().len() - "/src/source.rs".len();
+    let root = &file!()[..end];
+    // A registry's folder ends in the version.
+    root.strip_suffix(concat!("-", env!("CARGO_PKG_VERSION"))).unwrap_or(root)
+}
+
+/// Whether a location lies in the sources of shardax, shardax-nn or shardax-train.
+fn is_own(location: Line) -> bool {
+    let Some(rest) = location.file().strip_prefix(stem()) else { return false };
+    rest.split_once(['/', '\\']).is_some_and(|(_, inner)| inner.starts_with("src"))
+}
+
+/// The location, or where it is the library's own the innermost line of the user's; `None` where that is not known.
+pub(crate) fn user_line(location: Line) -> Option<Line> {
+    if is_own(location) { LINE.get() } else { Some(location) }
+}
+
+/// Restores the line that was the innermost before.
+pub(crate) struct Guard(Option<Line>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        LINE.set(self.0);
+    }
+}
+
+/// Keeps `location` as the innermost line of the user's, if it is one, until the guard is dropped.
+pub(crate) fn enter_at(location: Line) -> Guard {
+    let before = LINE.get();
+    if !is_own(location) {
+        LINE.set(Some(location));
+    }
+    Guard(before)
+}
+
+/// The same, of the caller's line: the first thing in a function that hands closures to others.
+#[track_caller]
+pub(crate) fn enter() -> Guard {
+    enter_at(Location::caller())
+}
+
+/// Runs `f` with the operations of the library attributed to `location`.
+pub(crate) fn with_source<R>(location: Line, f: impl FnOnce() -> R) -> R {
+    let _line = enter_at(location);
+    f()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_library_are_told_from_the_users() {
+        assert!(is_own(Location::caller()), "{}", stem());
+        assert!(stem().ends_with("shardax"), "{}", stem());
+    }
+}
