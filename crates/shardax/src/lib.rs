@@ -104,3 +104,8 @@ pub mod prelude {
     pub use crate::{P, config, lax, random, s};
     pub use shardax_macros::{Module, Tree};
 }
+
+/// The programs of the migration guide, run by `cargo test`.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/migrating-from-pmap.md")]
+struct MigrationGuide;
