@@ -109,3 +109,22 @@ pub mod prelude {
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/migrating-from-pmap.md")]
 struct MigrationGuide;
+
+/// What JAX finds out while it runs, and Rust's types before: programs that must not compile.
+#[cfg(doctest)]
+#[allow(dead_code)]
+mod must_not_compile {
+    /// A set has no order, so it cannot name axes.
+    ///
+    /// ```compile_fail
+    /// shardax::pcast(shardax::array(1.0f32), std::collections::HashSet::from(["i"]));
+    /// ```
+    fn test_pcast_axis_name_is_not_set() {}
+
+    /// Pairs that can be walked once are not a list of pairs.
+    ///
+    /// ```compile_fail
+    /// shardax::ppermute(shardax::array(1.0f32), "i", (0..4).zip(1..5));
+    /// ```
+    fn test_ppermute_zip_error() {}
+}

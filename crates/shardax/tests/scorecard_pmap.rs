@@ -331,3 +331,25 @@ fn test_psum_on_boolean_dtype() -> Result<()> {
     assert_eq!(mean.to_vec::<f32>()?, [0.375; 8]);
     Ok(())
 }
+
+#[test]
+fn test_prng_key() -> Result<()> {
+    setup();
+    let keys = shardax::random::split(&shardax::random::key(0), 8);
+    let out = pmap(|k: Array| k).call(&keys)?;
+    assert_eq!((out.dtype(), out.to_bytes()?), (keys.dtype(), keys.to_bytes()?));
+    Ok(())
+}
+
+#[test]
+fn test_float0_dtype_input() -> Result<()> {
+    setup();
+    let zeros = Array::from_bytes(&[0; 16], DType::Float0, &[8, 2])?;
+    let out = pmap(|x: Array, z: Array| {
+        assert_eq!(z.dtype(), DType::Float0);
+        x * 2
+    })
+    .call((ramp([8, 2]), &zeros))?;
+    assert_eq!(numbers(&out), numbers(&(ramp([8, 2]) * 2)));
+    Ok(())
+}

@@ -2,8 +2,10 @@
 
 use std::cell::RefCell;
 
+use crate::array::Array;
 use crate::error::{Result, err};
 use crate::program::axis_env;
+use crate::shape::AxisName;
 use crate::sharding::Mesh;
 
 thread_local! {
@@ -54,25 +56,101 @@ pub fn get_mesh() -> Option<Mesh> {
     axis_env::manual().map(|(mesh, _)| mesh).or_else(|| CONTEXT.with_borrow(|c| c.last().cloned()))
 }
 
-/// A mesh, or `None` for the context mesh.
+/// The shape of a mesh without its devices: which devices they are is known from the arguments.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AbstractMesh {
+    axes: Vec<(AxisName, usize)>,
+}
+
+impl AbstractMesh {
+    /// A mesh of these axes, major first.
+    pub fn new<N: Into<AxisName>>(axes: impl IntoIterator<Item = (N, usize)>) -> Self {
+        AbstractMesh { axes: axes.into_iter().map(|(n, s)| (n.into(), s)).collect() }
+    }
+
+    /// The mesh of this shape that an argument of the function being traced lies on.
+    fn resolve(&self) -> Result<Mesh> {
+        let found = ARGUMENTS.with_borrow(|all| all.iter().rev().find(|m| m.axes() == self.axes).cloned());
+        found.ok_or_else(|| {
+            err!(
+                Value,
+                "shard_map got an abstract mesh {:?}, but no argument has a NamedSharding over a mesh of this shape",
+                self.axes
+            )
+            .help("place an argument with `device_put(x, &NamedSharding::new(&mesh, …))`, or pass the mesh itself")
+        })
+    }
+}
+
+thread_local! {
+    /// The meshes that arguments lie on, of the functions being traced.
+    static ARGUMENTS: RefCell<Vec<Mesh>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs `f`, which traces a function on these arguments.
+pub(crate) fn with_arguments<R>(arguments: &[Array], f: impl FnOnce() -> R) -> R {
+    struct Restore(usize);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            ARGUMENTS.with_borrow_mut(|all| all.truncate(self.0));
+        }
+    }
+    let meshes = arguments.iter().filter_map(|a| Some(a.concrete_ref()?.sharding.as_named()?.mesh().clone()));
+    let _restore = Restore(ARGUMENTS.with_borrow_mut(|all| {
+        let depth = all.len();
+        all.extend(meshes);
+        depth
+    }));
+    f()
+}
+
+/// A mesh, as a function is given it.
+#[derive(Clone, Debug)]
+pub enum MeshArg {
+    Mesh(Mesh),
+    Abstract(AbstractMesh),
+    /// The context mesh.
+    Context,
+}
+
+impl MeshArg {
+    pub(crate) fn resolve(&self) -> Result<Mesh> {
+        match self {
+            MeshArg::Mesh(mesh) => Ok(mesh.clone()),
+            MeshArg::Abstract(mesh) => mesh.resolve(),
+            MeshArg::Context => get_mesh().ok_or_else(|| {
+                err!(Value, "The context mesh cannot be empty. Use `set_mesh(mesh)` to enter into a mesh context")
+                    .help("or pass a mesh to shard_map")
+            }),
+        }
+    }
+}
+
+/// A mesh, the shape of one, or `None` for the context mesh.
 pub trait IntoMesh {
-    fn into_mesh(self) -> Option<Mesh>;
+    fn into_mesh(self) -> MeshArg;
 }
 
 impl IntoMesh for &Mesh {
-    fn into_mesh(self) -> Option<Mesh> {
-        Some(self.clone())
+    fn into_mesh(self) -> MeshArg {
+        MeshArg::Mesh(self.clone())
     }
 }
 
 impl IntoMesh for Mesh {
-    fn into_mesh(self) -> Option<Mesh> {
-        Some(self)
+    fn into_mesh(self) -> MeshArg {
+        MeshArg::Mesh(self)
+    }
+}
+
+impl IntoMesh for &AbstractMesh {
+    fn into_mesh(self) -> MeshArg {
+        MeshArg::Abstract(self.clone())
     }
 }
 
 impl IntoMesh for Option<&Mesh> {
-    fn into_mesh(self) -> Option<Mesh> {
-        self.cloned()
+    fn into_mesh(self) -> MeshArg {
+        self.map_or(MeshArg::Context, IntoMesh::into_mesh)
     }
 }

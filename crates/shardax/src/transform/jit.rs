@@ -11,6 +11,7 @@ use crate::program::Program;
 use crate::program::trace::{Traced, is_tracing};
 use crate::runtime::eager;
 use crate::runtime::placement::Place;
+use crate::spmd::context::with_arguments;
 use crate::tree::{Flat, Tree, TreeDef};
 
 /// A compiled function; see [`jit`].
@@ -82,7 +83,7 @@ pub(crate) fn leaves_of(def: &TreeDef, argnums: &[usize], what: &str) -> Result<
 
 fn build(name: &str, flat: &Flat, donate_argnums: &[usize], f: FlatFn<'_>) -> Result<Built> {
     let donated = leaves_of(&flat.def, donate_argnums, "donate_argnums")?;
-    let (traced, out_def) = trace_flat(&flat.def, &avals_of(flat)?, f)?;
+    let (traced, out_def) = with_arguments(&flat.leaves, || trace_flat(&flat.def, &avals_of(flat)?, f))?;
     let pruned = Pruned::new(&traced)?;
     let args: Vec<_> = pruned
         .captures

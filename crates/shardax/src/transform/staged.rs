@@ -9,6 +9,7 @@ use crate::function::{Function, IntoArgs};
 use crate::program::trace::{self, Known, Traced, is_tracing, trace};
 use crate::program::{Aval, Program};
 use crate::runtime::eager;
+use crate::spmd::context::with_arguments;
 use crate::tree::{Flat, Tree, TreeDef};
 
 /// A function on flattened trees.
@@ -102,7 +103,7 @@ pub(crate) fn run(name: &str, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
     }
     let avals = avals_of(flat)?;
     let known = Known::Whole(flat.leaves.to_vec());
-    let (traced, def) = trace_known(&flat.def, &avals, known, f)?;
+    let (traced, def) = with_arguments(&flat.leaves, || trace_known(&flat.def, &avals, known, f))?;
     let leaves = eager::run_traced(name, &traced, &flat.leaves)?.into();
     Ok(Flat { leaves, def })
 }

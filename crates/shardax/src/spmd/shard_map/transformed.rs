@@ -14,14 +14,14 @@ use crate::program::trace::{Known, Traced, bind, check_usable};
 use crate::program::{Aval, Program};
 use crate::shape::{AxisName, AxisSet, IntoAxisNames, normalize_axis};
 use crate::sharding::{Mesh, NamedSharding, PartitionSpec};
-use crate::spmd::context::{IntoMesh, get_mesh};
+use crate::spmd::context::{IntoMesh, MeshArg};
 use crate::transform::staged::{self, FlatFn, avals_of, flat_fn, trace_known};
 use crate::tree::{Flat, Tree, TreeDef};
 
 /// A function that each device runs on its blocks; see [`shard_map`].
 pub struct ShardMapped<F, Args> {
     f: F,
-    mesh: Option<Mesh>,
+    mesh: MeshArg,
     axis_names: Option<Vec<AxisName>>,
     in_specs: Option<Specs>,
     out_specs: Option<Specs>,
@@ -29,7 +29,8 @@ pub struct ShardMapped<F, Args> {
     args: PhantomData<fn(Args)>,
 }
 
-/// Runs `f` on every device of `mesh`, each on its block of the arguments. `None` for the mesh takes the context mesh.
+/// Runs `f` on every device of `mesh`, each on its block of the arguments. `None` for the mesh takes the context mesh,
+/// an [`AbstractMesh`](crate::AbstractMesh) that of the arguments.
 ///
 /// A dimension that a spec names is divided by the size of its axes; blocks keep their rank. Results are joined as
 /// `out_specs` say; an axis that a spec does not name promises that all devices along it return the same, which is
@@ -158,17 +159,13 @@ impl<F, Args> ShardMapped<F, Args> {
     /// The mesh, and the axes that become manual.
     fn resolve_mesh(&self) -> Result<(Mesh, Vec<AxisName>)> {
         let outer = axis_env::manual();
-        let mesh = match (&self.mesh, &outer) {
-            (Some(mesh), Some((context, _))) if mesh != context => {
-                return Err(err!(Value, "The context mesh {context} should match the mesh passed to shard_map {mesh}")
-                    .help("inside a shard_map pass `None` for the mesh: the context mesh is used"));
-            }
-            (Some(mesh), _) => mesh.clone(),
-            (None, _) => get_mesh().ok_or_else(|| {
-                err!(Value, "The context mesh cannot be empty. Use `set_mesh(mesh)` to enter into a mesh context")
-                    .help("or pass a mesh to shard_map")
-            })?,
-        };
+        let mesh = self.mesh.resolve()?;
+        if let Some((context, _)) = &outer
+            && mesh != *context
+        {
+            return Err(err!(Value, "The context mesh {context} should match the mesh passed to shard_map {mesh}")
+                .help("inside a shard_map pass `None` for the mesh: the context mesh is used"));
+        }
         let taken = outer.map(|(_, names)| names).unwrap_or_default();
         let manual: Vec<AxisName> = match &self.axis_names {
             Some(names) => names.clone(),
