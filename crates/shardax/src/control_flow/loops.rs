@@ -119,7 +119,7 @@ where
         Ok((next, body_fun(i, carry).into_output()?))
     };
     if let (Repr::Literal(from), Repr::Literal(to)) = (&lower.0, &upper.0) {
-        let length = (to.value.to_i128() - from.value.to_i128()).clamp(0, i32::MAX as i128) as usize;
+        let length = (to.value.to_i128() - from.value.to_i128()).clamp(0, u32::MAX as i128) as usize;
         let args = Flat::of(&((lower, init), ()));
         let body = |args: &Flat| {
             let (carry, ()) = args.build::<((Array, C), ())>()?;

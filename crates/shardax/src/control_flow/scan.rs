@@ -173,6 +173,9 @@ impl ScanOptions {
         let mut carry = Carry::new(function, &init.def);
         carry.paths = paths.unwrap_or(carry.paths);
         let length = self.steps(&xs)?;
+        if i32::try_from(length).is_err() {
+            bail!(Value, "{function} counts its steps in int32: {length} are too many");
+        }
         if self.unroll == 0 {
             bail!(Value, "scan unroll must be at least 1, got 0");
         }

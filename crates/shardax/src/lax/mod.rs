@@ -5,6 +5,8 @@ mod indexing;
 pub(crate) mod reduce_window;
 mod select;
 
+pub use crate::control_flow::{associative_scan, cond, fori_loop, map, scan, switch, while_loop};
+
 use smallvec::SmallVec;
 
 pub use conv::*;

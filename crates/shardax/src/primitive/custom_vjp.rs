@@ -267,26 +267,8 @@ impl Primitive for Pullback {
         Ok(all)
     }
 
-    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        // Everything becomes batched at 0, the cotangents included.
-        let all = |avals: &[Aval]| -> Vec<Aval> {
-            let longer = |aval: &Aval| {
-                let mut shape = aval.shape.clone();
-                shape.insert(0, axis.size);
-                aval.with_shape(shape)
-            };
-            avals.iter().map(longer).collect()
-        };
-        let this = Pullback {
-            rules: self.rules.batched(axis, &vec![Some(0); self.args.len()]),
-            args: all(&self.args),
-            outs: all(&self.outs),
-            ..self.clone()
-        };
-        let operands: Vec<Array> =
-            args.iter().zip(dims).map(|(arg, dim)| move_batch(arg, *dim, 0, axis.size)).collect();
-        let outs = bind_checked(this, &operands)?;
-        let count = outs.len();
-        Ok((outs, vec![Some(0); count]))
+    fn batch(&self, _axis: &BatchAxis, _args: &[Array], _dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        // A program is transposed as soon as it is linearized, unless tangents are to be pushed through it.
+        Err(forward_mode())
     }
 }

@@ -128,6 +128,12 @@ impl Drop for FrameGuard {
     }
 }
 
+/// Whether `array` is a value of a linear trace: a tangent, or computed from one.
+pub(crate) fn is_linear(array: &Array) -> bool {
+    let Repr::Traced(t) = &array.0 else { return false };
+    STACK.with_borrow(|stack| stack.iter().any(|f| f.linear && f.id == t.trace))
+}
+
 /// Whether a function is being traced on this thread.
 pub(crate) fn is_tracing() -> bool {
     STACK.with_borrow(|stack| !stack.is_empty())

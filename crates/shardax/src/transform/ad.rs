@@ -7,7 +7,7 @@ use crate::array::Array;
 use crate::error::{Result, err};
 use crate::primitive::{Operand, Tangents};
 use crate::program::eval::Env;
-use crate::program::trace::{Traced, trace, trace_linear, with_source};
+use crate::program::trace::{Traced, is_linear, trace, trace_linear, with_source};
 use crate::program::{Atom, Aval, Program};
 use crate::spmd::collective::match_vma;
 
@@ -48,8 +48,10 @@ pub(crate) fn jvp_eval(
             let (outs, out_ts) = rule.map_err(|e| e.at(eqn.source))?;
             for ((var, out), t) in eqn.outputs.iter().zip(outs).zip(out_ts) {
                 env.set(*var, out);
+                // A linear map has no constant part: a tangent that does not depend on those given is zero.
                 if let Some(t) = t
                     && program.aval_of(*var).dtype.is_inexact()
+                    && (!linear || is_linear(&t))
                 {
                     tenv.set(*var, t);
                 }

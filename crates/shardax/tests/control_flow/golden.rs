@@ -149,7 +149,6 @@ fn rnn_step(a: &[Array]) -> impl Fn(Array, Array) -> (Array, Array) {
     }
 }
 
-// SPEC 41 42 43 46 47 (with loops)
 #[test]
 fn scans() {
     let g = Goldens::read("control");
@@ -245,7 +244,6 @@ fn fori_loops() {
     g.check("fori_empty", |a| leaves(fori_loop(3, 3, |_, v| v + 1, a[0].clone())));
 }
 
-// SPEC 41 42 46 (with conditionals)
 #[test]
 fn conds() {
     let g = Goldens::read("control");

@@ -398,3 +398,22 @@ fn custom_functions_of_plain_values_just_run() -> Result<()> {
     assert!(asked.err().is_some_and(|e| e.message() == "asked"));
     Ok(())
 }
+
+#[test]
+fn a_rule_may_return_a_constant_tangent() -> Result<()> {
+    setup();
+    // Rounding that gradients do not pass, before a function that has a reverse rule alone.
+    let rounded = |x: Array| {
+        custom_jvp(|x: Array| x.round()).defjvp(|(x,): (Array,), (t,): (Array,)| (x.round(), zeros_like(&t))).call(x)
+    };
+    let step = |c: Array, ()| -> Result<(Array, Array)> {
+        let y = odd(rounded(&c * 3)?, array(2.0f32))?;
+        Ok((c * 0.5 + &y, y))
+    };
+    let f = |x: Array| -> Result<Array> {
+        let (c, ys) = ScanOptions::default().length(2).scan(step, x, ())?;
+        Ok(c + ys.sum(..))
+    };
+    close(&grad(f).call(0.4f32)?, &[0.25]);
+    Ok(())
+}
