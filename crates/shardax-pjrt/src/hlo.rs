@@ -13,6 +13,8 @@ use crate::sharding::{OpSharding, OpShardingProto, transposed_iota};
 #[derive(Clone, Debug, PartialEq)]
 pub struct HloInstruction {
     pub computation: String,
+    /// Its computation is the one that an execution starts with.
+    pub in_entry: bool,
     pub name: String,
     /// HLO's name of the operation, e.g. `all-reduce`, `fusion`, `custom-call`.
     pub opcode: String,
@@ -25,6 +27,8 @@ pub struct HloInstruction {
     pub channel_id: Option<i64>,
     /// Names of the operands.
     pub operands: Vec<String>,
+    /// Names of the computations that it runs: a loop's condition and body, the branches of a conditional, a reducer.
+    pub calls: Vec<String>,
     /// For `custom-call`: the function called.
     pub custom_call_target: Option<String>,
 }
@@ -43,6 +47,9 @@ impl fmt::Display for HloInstruction {
             write!(f, "{}{}", if i > 0 { "," } else { "" }, ShapeText(*ty, dims))?;
         }
         write!(f, " {}({})", self.opcode, self.operands.join(", "))?;
+        if !self.calls.is_empty() {
+            write!(f, ", calls={{{}}}", self.calls.join(", "))?;
+        }
         if let Some(target) = &self.custom_call_target {
             write!(f, ", custom_call_target={target:?}")?;
         }
@@ -129,6 +136,10 @@ pub(crate) fn without_config(bytes: Vec<u8>) -> Result<Vec<u8>> {
 pub(crate) fn instructions(module: &[u8]) -> Result<Vec<HloInstruction>> {
     let module = ModuleProto::decode(module).map_err(bad_proto)?;
     let mut all = Vec::new();
+    let computations: HashMap<i64, &str> = module.computations.iter().map(|c| (c.id, c.name.as_str())).collect();
+    let name_of = |names: &HashMap<i64, &str>, id: &i64| {
+        names.get(id).map_or_else(|| format!("#{id}"), |name| (*name).to_owned())
+    };
     for computation in &module.computations {
         let names: HashMap<i64, &str> = computation.instructions.iter().map(|i| (i.id, i.name.as_str())).collect();
         for proto in &computation.instructions {
@@ -138,17 +149,15 @@ pub(crate) fn instructions(module: &[u8]) -> Result<Vec<HloInstruction>> {
             }
             all.push(HloInstruction {
                 computation: computation.name.clone(),
+                in_entry: computation.id == module.entry_computation_id,
                 name: proto.name.clone(),
                 opcode: proto.opcode.clone(),
                 shapes,
                 replica_groups: proto.groups(),
                 source_target_pairs: proto.source_target_pairs.iter().map(|p| (p.source, p.target)).collect(),
                 channel_id: (proto.channel_id > 0).then_some(proto.channel_id),
-                operands: proto
-                    .operand_ids
-                    .iter()
-                    .map(|id| names.get(id).map_or_else(|| format!("#{id}"), |name| (*name).to_owned()))
-                    .collect(),
+                operands: proto.operand_ids.iter().map(|id| name_of(&names, id)).collect(),
+                calls: proto.called_computation_ids.iter().map(|id| name_of(&computations, id)).collect(),
                 custom_call_target: Some(proto.custom_call_target.clone()).filter(|target| !target.is_empty()),
             });
         }
@@ -270,6 +279,8 @@ struct ShardingsProto {
 struct ModuleProto {
     #[prost(message, repeated, tag = "3")]
     computations: Vec<ComputationProto>,
+    #[prost(int64, tag = "6")]
+    entry_computation_id: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -278,6 +289,8 @@ struct ComputationProto {
     name: String,
     #[prost(message, repeated, tag = "2")]
     instructions: Vec<InstructionProto>,
+    #[prost(int64, tag = "5")]
+    id: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -296,6 +309,8 @@ struct InstructionProto {
     id: i64,
     #[prost(int64, repeated, tag = "36")]
     operand_ids: Vec<i64>,
+    #[prost(int64, repeated, tag = "38")]
+    called_computation_ids: Vec<i64>,
     /// The older form of `device_list`.
     #[prost(message, repeated, tag = "49")]
     replica_groups: Vec<GroupProto>,

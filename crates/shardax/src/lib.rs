@@ -42,6 +42,7 @@ pub mod shape;
 pub mod sharding;
 mod source;
 mod spmd;
+pub mod stages;
 mod transform;
 pub mod tree;
 
@@ -61,9 +62,12 @@ pub use error::{Error, ErrorKind, Result};
 pub use function::Function;
 pub use runtime::load::clear_caches;
 pub use runtime::{Device, device_count, devices, local_device_count, local_devices, process_count, process_index};
-pub use sharding::{AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding, make_mesh};
+pub use sharding::{
+    AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, ShardingLike, SingleDeviceSharding, make_mesh,
+};
 pub use sharding::{visualize_array_sharding, visualize_sharding, visualize_sharding_svg};
 pub use spmd::*;
+pub use stages::{Compiled, Lowered, eval_shape, shape_dtype_struct};
 pub use transform::{
     Arg, Argnums, DisableJit, Grad, GradAux, Jit, LinearFn, ValueAndGrad, ValueAndGradAux, VjpFn, Vmap, disable_jit,
     grad, hessian, jacfwd, jacrev, jit, jvp, linearize, make_program, stop_gradient, value_and_grad, vjp, vmap,
@@ -96,6 +100,7 @@ pub mod prelude {
     };
     pub use crate::sharding::{visualize_array_sharding, visualize_sharding, visualize_sharding_svg};
     pub use crate::spmd::*;
+    pub use crate::stages::{Collective, CollectiveKind, Compiled, Lowered, eval_shape, shape_dtype_struct};
     pub use crate::transform::{
         Arg, disable_jit, grad, hessian, jacfwd, jacrev, jit, jvp, linearize, make_program, stop_gradient,
         value_and_grad, vjp, vmap,

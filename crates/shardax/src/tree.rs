@@ -204,7 +204,7 @@ impl TreeDef {
     }
 
     /// Where two structures first differ: the key path and the two sides.
-    fn difference(&self, other: &TreeDef) -> String {
+    pub(crate) fn difference(&self, other: &TreeDef) -> String {
         let list = |def: &TreeDef| {
             let mut out = Vec::new();
             def.walk(&mut 0, String::new(), &mut |path, token| {

@@ -210,7 +210,7 @@ impl Array {
 
     /// Whether it is a value of a function being traced.
     pub fn is_traced(&self) -> bool {
-        matches!(self.0, Repr::Traced(_))
+        matches!(&self.0, Repr::Traced(t) if !t.is_only_type())
     }
 
     pub(crate) fn concrete_ref(&self) -> Option<&Concrete> {

@@ -15,9 +15,19 @@ pub(crate) struct Module<'a> {
     pub in_shardings: &'a [Option<NamedSharding>],
     /// A sharding for each output; `None` leaves it to the compiler.
     pub out_shardings: &'a [Option<NamedSharding>],
-    /// The output that takes each input's memory over.
-    pub aliases: &'a [Option<usize>],
+    /// What becomes of each input's memory.
+    pub donations: &'a [Donation],
     pub num_partitions: usize,
+}
+
+/// What becomes of the memory of an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Donation {
+    None,
+    /// This output takes it over.
+    To(usize),
+    /// The compiler finds the output that takes it over, once it has chosen how outputs are split.
+    ToAny,
 }
 
 impl Module<'_> {
@@ -40,10 +50,11 @@ impl Module<'_> {
         for (i, aval) in self.program.in_avals().enumerate() {
             let _ = write!(main, "{}%{i}: ", if i > 0 { ", " } else { "" });
             attr::write_type(&mut main, aval.dtype, &aval.shape);
-            let alias = self.aliases.get(i).copied().flatten();
             let mut attrs = Vec::new();
-            if let Some(output) = alias {
-                attrs.push(format!("tf.aliasing_output = {output} : i32"));
+            match self.donations.get(i) {
+                Some(Donation::To(output)) => attrs.push(format!("tf.aliasing_output = {output} : i32")),
+                Some(Donation::ToAny) => attrs.push("jax.buffer_donor = true".to_owned()),
+                Some(Donation::None) | None => {}
             }
             if let Some(Some(sharding)) = self.in_shardings.get(i) {
                 let mesh = cx.mesh_name(sharding.mesh());

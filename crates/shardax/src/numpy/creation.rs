@@ -68,7 +68,7 @@ impl IntoShape for Shape {
 }
 
 /// The shape that is written, which must not have negative sizes.
-fn shape_of(shape: impl IntoShape) -> Result<Shape, crate::Error> {
+pub(crate) fn shape_of(shape: impl IntoShape) -> Result<Shape, crate::Error> {
     let dims = shape.into_dims();
     if let Some(d) = dims.iter().find(|d| **d < 0) {
         return Err(err!(Value, "a shape must not have negative sizes, got {d} in {:?}", dims.as_slice()));

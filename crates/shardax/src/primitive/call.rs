@@ -13,7 +13,6 @@ use crate::transform::{ad, batching};
 
 /// Operands and results are those of the program.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[allow(dead_code)] // `jit` inlines what it traces at present.
 pub(crate) struct Call {
     pub name: String,
     pub program: Program,

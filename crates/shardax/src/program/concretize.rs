@@ -23,7 +23,7 @@ pub(crate) fn value(tracer: &Tracer) -> Result<Option<Arc<Concrete>>> {
         Known::Whole(args) => {
             let Some(inputs) = known_arrays(captures.iter().chain(&args))? else { return Ok(None) };
             let traced = Traced { program, captures: Vec::new() };
-            eager::run_traced("value", &traced, &inputs)?.into_iter().next()
+            eager::run_traced("value", &traced, &inputs, &Vec::new)?.into_iter().next()
         }
         Known::Blocks(args, map) => {
             if !tracer.aval.vma.is_empty() {

@@ -139,6 +139,11 @@ pub(crate) fn is_tracing() -> bool {
     STACK.with_borrow(|stack| !stack.is_empty())
 }
 
+/// Whether the innermost trace records everything that is asked, and not only what depends on tangents.
+pub(crate) fn is_staging() -> bool {
+    STACK.with_borrow(|stack| stack.last().is_some_and(|frame| !frame.linear))
+}
+
 /// Whether `trace` is still being recorded on this thread.
 fn is_live(trace: u64) -> bool {
     STACK.with_borrow(|stack| stack.iter().any(|f| f.id == trace))
@@ -266,6 +271,7 @@ pub(crate) fn bind_at(primitive: Arc<dyn Primitive>, args: &[Array], location: &
 pub(crate) fn check_usable(array: &Array) -> Result<()> {
     match &array.0 {
         Repr::Error(e) => Err(e.0.clone()),
+        Repr::Traced(t) if t.is_only_type() => Err(t.has_no_values()),
         Repr::Traced(t) if !is_live(t.trace) => Err(err!(
             Leak,
             "a traced array of type {} was used after the function that it was traced in had returned (UnexpectedTracerError)",

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::execute::LoadedProgram;
 use super::load::Request;
-use super::placement::{ArgNames, Place, known_outputs, place, preferred_inputs};
+use super::placement::{Input, Place, Placed, Placing};
 use crate::array::{Array, Concrete};
 use crate::error::Result;
 use crate::primitive::{Outputs, Primitive};
@@ -57,7 +57,8 @@ pub(crate) fn run(primitive: Arc<dyn Primitive>, args: &[Array]) -> Result<Outpu
         Some(loaded) => loaded,
         None => {
             let program = single(key.primitive.clone(), &args)?;
-            let loaded = request(key.primitive.name().to_owned(), program, &args)?.load()?;
+            let loaded =
+                request(key.primitive.name().to_owned(), program, &args, &|i| format!("argument[{i}]"))?.load()?;
             cache().lock().unwrap_or_else(|e| e.into_inner()).insert(key, loaded.clone());
             loaded
         }
@@ -82,32 +83,47 @@ fn single(primitive: Arc<dyn Primitive>, args: &[Arc<Concrete>]) -> Result<Progr
 }
 
 /// What to compile for a program on these arguments, when nothing is said about shardings.
-pub(crate) fn request(name: String, program: Program, args: &[Arc<Concrete>]) -> Result<Request> {
-    let names = ArgNames { function: &name, name: &|i| i.to_string() };
-    let place = place(&program, args, &names)?;
-    let preferred = preferred_inputs(&program, &place);
-    let in_shardings = args.iter().zip(preferred).map(|(arg, want)| input_sharding(arg, want)).collect();
-    let out_shardings = match &place {
-        Place::Single(_) => vec![None; program.outputs.len()],
-        Place::Mesh(_) => known_outputs(&program),
-    };
+pub(crate) fn request(
+    name: String,
+    program: Program,
+    args: &[Arc<Concrete>],
+    input_name: &dyn Fn(usize) -> String,
+) -> Result<Request> {
+    let input = |arg: &Arc<Concrete>| Input { committed: arg.committed.then(|| arg.sharding.clone()), given: None };
+    let placed = Placing {
+        program: &program,
+        function: &name,
+        inputs: &args.iter().map(input).collect::<Vec<_>>(),
+        input_name,
+        outputs: &[],
+        output_name: &|i| format!("output[{i}]"),
+    }
+    .place()?;
     let donated = vec![false; program.inputs.len()];
+    let Placed { place, in_shardings, out_shardings, .. } = placed;
     Ok(Request { name, program, place, in_shardings, out_shardings, donated })
 }
 
-/// A committed argument stays as it is; others go where the program wants them.
-pub(crate) fn input_sharding(arg: &Concrete, want: Sharding) -> Sharding {
-    match (&arg.sharding, &want) {
-        (have @ Sharding::Named(h), Sharding::Named(w)) if h.mesh().devices() == w.mesh().devices() => have.clone(),
-        _ => want,
-    }
-}
-
-/// Compiles and runs a traced function on its captures and arguments.
-pub(crate) fn run_traced(name: &str, traced: &Traced, args: &[Array]) -> Result<Vec<Array>> {
+/// Compiles and runs a traced function on its captures and arguments; `paths` gives the arguments' key paths.
+pub(crate) fn run_traced(
+    name: &str,
+    traced: &Traced,
+    args: &[Array],
+    paths: &dyn Fn() -> Vec<String>,
+) -> Result<Vec<Array>> {
+    let count = traced.captures.len();
     let args: Vec<Arc<Concrete>> = traced.captures.iter().chain(args).map(|a| a.concrete()).collect::<Result<_>>()?;
     let committed = args.iter().any(|a| a.committed);
-    let loaded = request(name.to_owned(), traced.program.simplified(), &args)?.load()?;
+    let input_name = |i: usize| input_name(i.checked_sub(count), paths);
+    let loaded = request(name.to_owned(), traced.program.simplified(), &args, &input_name)?.load()?;
     let committed = committed || matches!(loaded.place, Place::Mesh(_));
     Ok(loaded.run(&args, committed)?.into_vec())
+}
+
+/// What an input of a program is called in errors: an argument, or an array that its function captured.
+pub(crate) fn input_name(argument: Option<usize>, paths: &dyn Fn() -> Vec<String>) -> String {
+    match argument {
+        Some(i) => format!("argument{}", paths().get(i).map(String::as_str).unwrap_or_default()),
+        None => "a captured array".to_owned(),
+    }
 }

@@ -21,8 +21,6 @@ pub(crate) struct LoadedProgram {
     pub out_avals: Vec<Aval>,
     pub out_shardings: Vec<Sharding>,
     pub donated: Vec<bool>,
-    /// The StableHLO that it was compiled from.
-    pub text: String,
 }
 
 impl LoadedProgram {

@@ -10,9 +10,9 @@ use super::execute::LoadedProgram;
 use super::op_sharding;
 use super::placement::Place;
 use crate::error::{Result, err};
-use crate::lower::module::Module;
+use crate::lower::module::{Donation, Module};
 use crate::program::{Aval, Program};
-use crate::sharding::{NamedSharding, Sharding, SingleDeviceSharding};
+use crate::sharding::{NamedSharding, Sharding};
 
 /// Everything that a compiled program depends on.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -53,36 +53,33 @@ impl Request {
             program: &self.program,
             in_shardings: &named,
             out_shardings: &self.out_shardings,
-            aliases: &self.aliases(),
+            donations: &self.donations(),
             num_partitions: self.place.devices().len(),
         }
         .text()
     }
 
-    /// The output that takes over each donated input: the first of the same type and sharding that is free.
-    fn aliases(&self) -> Vec<Option<usize>> {
+    /// What becomes of each input's memory: the first output of the same type and sharding that is free takes it over.
+    pub fn donations(&self) -> Vec<Donation> {
         let outs = self.program.out_avals();
-        let mut taken = vec![false; outs.len()];
-        self.program
-            .in_avals()
-            .enumerate()
-            .map(|(i, aval)| {
-                if !self.donated.get(i).copied().unwrap_or(false) {
-                    return None;
-                }
-                let fits = |o: usize, out: &Aval| {
-                    let same_place = match (&self.place, &self.out_shardings[o]) {
-                        (Place::Single(_), _) => true,
-                        (_, Some(s)) => self.in_shardings[i].is_equivalent_to(&Sharding::Named(s.clone()), aval.rank()),
-                        (_, None) => false,
-                    };
-                    same_place && out.dtype == aval.dtype && out.shape == aval.shape
-                };
-                let found = outs.iter().enumerate().position(|(o, out)| !taken[o] && fits(o, out))?;
-                taken[found] = true;
-                Some(found)
-            })
-            .collect()
+        let mut free = vec![true; outs.len()];
+        let mut donations = vec![Donation::None; self.program.inputs.len()];
+        // Whether they lie alike, where that is known before compilation.
+        let alike = |i: usize, o: usize, rank: usize| match (&self.place, &self.out_shardings[o]) {
+            (Place::Single(_), _) => Some(true),
+            (_, Some(s)) => Some(self.in_shardings[i].is_equivalent_to(&Sharding::Named(s.clone()), rank)),
+            (_, None) => None,
+        };
+        for (i, aval) in self.program.in_avals().enumerate().filter(|(i, _)| self.donated[*i]) {
+            let same_type = |o: &usize| free[*o] && (outs[*o].dtype, &outs[*o].shape) == (aval.dtype, &aval.shape);
+            let first = |want| (0..outs.len()).filter(same_type).find(|&o| alike(i, o, aval.rank()) == want);
+            let to = first(Some(true)).map(|o| (o, Donation::To(o)));
+            if let Some((o, donation)) = to.or_else(|| first(None).map(|o| (o, Donation::ToAny))) {
+                free[o] = false;
+                donations[i] = donation;
+            }
+        }
+        donations
     }
 
     /// The compiled program, from memory where it was compiled before.
@@ -90,17 +87,20 @@ impl Request {
         if let Some(found) = cache().lock().unwrap_or_else(|e| e.into_inner()).get(&self) {
             return Ok(found.clone());
         }
-        let loaded = Arc::new(self.compile()?);
+        let loaded = Arc::new(self.compile(&[])?);
         cache().lock().unwrap_or_else(|e| e.into_inner()).insert(self, loaded.clone());
         Ok(loaded)
     }
 
-    /// Lowers and compiles.
-    pub fn compile(&self) -> Result<LoadedProgram> {
+    /// Lowers and compiles, with options of XLA.
+    pub fn compile(&self, xla_options: &[(&str, pjrt::Value)]) -> Result<LoadedProgram> {
         let text = self.lower()?;
+        // By default the CPU's `maximum` and `minimum` may lose a NaN.
+        let mut overrides = vec![("xla_cpu_enable_fast_min_max".to_owned(), pjrt::Value::Bool(false))];
+        overrides.extend(xla_options.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
         let devices = self.place.devices();
         let spmd = devices.len() > 1;
-        let aliases = self.aliases();
+        let donations = self.donations();
         let parameters = self
             .program
             .in_avals()
@@ -110,7 +110,7 @@ impl Request {
                 Ok(pjrt::ParameterSpec {
                     ty: aval.dtype.element_type(),
                     dims: dims.iter().map(|&d| d as i64).collect(),
-                    donated: aliases[i].is_some(),
+                    donated: donations[i] != Donation::None,
                 })
             })
             .collect::<Result<Vec<_>>>()?;
@@ -124,60 +124,54 @@ impl Request {
             } else {
                 Vec::new()
             },
-            // By default the CPU's `maximum` and `minimum` may lose a NaN.
-            overrides: vec![("xla_cpu_enable_fast_min_max".into(), pjrt::Value::Bool(false))],
+            overrides,
             ..Default::default()
         };
         let executable = client()?
             .pjrt
             .compile(&text, &options, pjrt::Signature { parameters })
             .map_err(|e| err!(Runtime, "XLA could not compile {}: {e}", self.name))?;
-        let out_shardings = self.result_shardings(&executable)?;
+        let found = self.result_shardings(&executable)?;
+        if found.iter().any(Option::is_none) {
+            let whole = |(given, found): (&Option<NamedSharding>, Option<Sharding>)| match found {
+                Some(_) => given.clone(),
+                None => self.place.replicated().as_named().cloned(),
+            };
+            let out_shardings = self.out_shardings.iter().zip(found).map(whole).collect();
+            return Request { out_shardings, ..self.clone() }.compile(xla_options);
+        }
         Ok(LoadedProgram {
             name: self.name.clone(),
             executable,
             place: self.place.clone(),
             in_shardings: self.in_shardings.clone(),
             out_avals: self.program.out_avals().into_iter().map(|a| Aval { vma: Default::default(), ..a }).collect(),
-            out_shardings,
-            donated: aliases.iter().map(Option::is_some).collect(),
-            text,
+            out_shardings: found.into_iter().flatten().collect(),
+            donated: donations.iter().map(|d| *d != Donation::None).collect(),
         })
     }
 
-    fn result_shardings(&self, executable: &pjrt::Executable) -> Result<Vec<Sharding>> {
-        let mesh = match &self.place {
-            Place::Single(d) => {
-                let single = Sharding::Single(SingleDeviceSharding(d.clone()));
-                return Ok(vec![single; self.program.outputs.len()]);
-            }
-            Place::Mesh(mesh) => mesh,
+    /// How each result lies. `None` where the compiler chose to split it in a way that no spec expresses, or into
+    /// parts of which some are padded.
+    fn result_shardings(&self, executable: &pjrt::Executable) -> Result<Vec<Option<Sharding>>> {
+        let Place::Mesh(mesh) = &self.place else {
+            return Ok(vec![Some(self.place.replicated()); self.program.outputs.len()]);
         };
         let chosen = match self.out_shardings.iter().any(Option::is_none) {
             true => executable.output_shardings()?,
             false => None,
         };
-        self.program
-            .out_avals()
-            .iter()
-            .enumerate()
-            .map(|(i, aval)| {
-                if let Some(s) = &self.out_shardings[i] {
-                    return Ok(Sharding::Named(s.clone()));
-                }
-                let op = chosen.as_ref().and_then(|c| c.get(i));
-                let named = match op {
-                    Some(op) => op_sharding::to_named(op, mesh, aval.rank()),
-                    None => Some(NamedSharding::new(mesh, Default::default())),
-                };
-                named.map(Sharding::Named).ok_or_else(|| {
-                    err!(
-                        NotImplemented,
-                        "the compiler split output {i} of {} in a way that no PartitionSpec over {mesh} expresses",
-                        self.name
-                    )
-                })
-            })
-            .collect()
+        let lies = |(i, (aval, part)): (usize, (&Aval, &[i64]))| {
+            if let Some(given) = &self.out_shardings[i] {
+                return Some(Sharding::Named(given.clone()));
+            }
+            let named = match chosen.as_ref().and_then(|c| c.get(i)) {
+                Some(op) => op_sharding::to_named(op, mesh, aval.rank())?,
+                None => NamedSharding::new(mesh, Default::default()),
+            };
+            let shape = named.shard_shape(&aval.shape).ok()?;
+            shape.iter().map(|&d| d as i64).eq(part.iter().copied()).then_some(Sharding::Named(named))
+        };
+        Ok(self.program.out_avals().iter().zip(executable.output_dims()).enumerate().map(lies).collect())
     }
 }

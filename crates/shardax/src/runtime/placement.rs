@@ -1,12 +1,11 @@
 //! Deciding where a program runs: the devices and the sharding of each argument and result.
 
-use smallvec::SmallVec;
-
 use super::{Device, default_device};
-use crate::array::Concrete;
 use crate::error::{Result, err};
-use crate::program::{Atom, Program};
+use crate::primitive::call::Call;
+use crate::program::{Atom, Aval, Program, Var};
 use crate::sharding::{Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding};
+use crate::spmd::constraint::ShardingConstraint;
 use crate::spmd::shard_map::ShardMap;
 
 /// Where a program runs.
@@ -17,6 +16,13 @@ pub(crate) enum Place {
 }
 
 impl Place {
+    fn of(sharding: &Sharding) -> Place {
+        match sharding {
+            Sharding::Single(s) => Place::Single(s.0.clone()),
+            Sharding::Named(s) => Place::Mesh(s.mesh().clone()),
+        }
+    }
+
     pub fn devices(&self) -> &[Device] {
         match self {
             Place::Single(d) => std::slice::from_ref(d),
@@ -33,101 +39,209 @@ impl Place {
     }
 }
 
-/// How arguments are named in the error of arguments on different devices.
-pub(crate) struct ArgNames<'a> {
-    pub function: &'a str,
-    pub name: &'a dyn Fn(usize) -> String,
+/// What is known of an argument before its program is placed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Input {
+    /// Where its array lies, if it has to stay on its devices.
+    pub committed: Option<Sharding>,
+    /// The sharding that `jit` was asked to give it.
+    pub given: Option<Sharding>,
 }
 
-/// Where `program` runs with these arguments: on the devices of those that are committed and of its `shard_map`s.
-///
-/// All must agree, order included; otherwise the error of JAX is returned, with both arguments.
-pub(crate) fn place(program: &Program, args: &[std::sync::Arc<Concrete>], names: &ArgNames<'_>) -> Result<Place> {
-    let mut found: Option<(Place, String)> = None;
-    let mut meet = |place: Place, what: &dyn Fn() -> String| -> Result<()> {
-        match &found {
-            None => found = Some((place, what())),
-            Some((first, first_what)) if first.devices() != place.devices() => {
-                return Err(err!(
-                    Value,
-                    "Received incompatible devices for jitted computation. Got {first_what} and {}",
-                    what()
-                )
-                .help("move one of them with `device_put(x, sharding)`, so that all lie on the same devices in the same order"));
+/// A program to be placed, with what is asked of its place.
+pub(crate) struct Placing<'a> {
+    pub program: &'a Program,
+    /// The function's name, for errors.
+    pub function: &'a str,
+    pub inputs: &'a [Input],
+    /// What an input is called in errors: `argument[0].w`.
+    pub input_name: &'a dyn Fn(usize) -> String,
+    /// The sharding that `jit` was asked to give each output; empty when it was asked for none.
+    pub outputs: &'a [Option<Sharding>],
+    /// What an output is called in errors: `output[0]`.
+    pub output_name: &'a dyn Fn(usize) -> String,
+}
+
+/// Where a program runs, and where its arguments and results lie.
+pub(crate) struct Placed {
+    pub place: Place,
+    pub in_shardings: Vec<Sharding>,
+    /// `None` leaves it to the compiler.
+    pub out_shardings: Vec<Option<NamedSharding>>,
+    /// Whether results have to stay on their devices.
+    pub committed: bool,
+}
+
+impl Placing<'_> {
+    /// Places the program: on the devices of the shardings that were asked for, of arguments that are committed, and
+    /// of what is inside it that names devices. All must agree, order included.
+    pub fn place(&self) -> Result<Placed> {
+        self.check_inputs()?;
+        let mut found: Option<(Place, String)> = None;
+        for (i, (input, aval)) in self.inputs.iter().zip(self.program.in_avals()).enumerate() {
+            let Some(sharding) = input.given.as_ref().or(input.committed.as_ref()) else { continue };
+            meet(&mut found, Place::of(sharding), &|| {
+                format!("{} of {} with shape {aval} and", (self.input_name)(i), self.function)
+            })?;
+        }
+        for sharding in self.outputs.iter().flatten() {
+            meet(&mut found, Place::of(sharding), &|| "explicit output sharding".to_owned())?;
+        }
+        let mut result = Ok(());
+        self.program.for_each_eqn(&mut |eqn| {
+            if result.is_err() {
+                return;
             }
-            Some(_) => {}
+            let any = eqn.primitive.as_any();
+            if let Some(sm) = any.downcast_ref::<ShardMap>() {
+                let place = Place::Mesh(sm.mesh.clone());
+                result = meet(&mut found, place, &|| "shard_map inside jit".to_owned());
+            } else if let Some(constraint) = any.downcast_ref::<ShardingConstraint>() {
+                result = meet(&mut found, Place::of(&constraint.sharding), &|| {
+                    format!("sharding_constraint inside jit at {}", eqn.source)
+                });
+            }
+        });
+        result?;
+        let asked = found.is_some();
+        let place = match found {
+            Some((place, _)) => place,
+            None => Place::Single(default_device()?.clone()),
+        };
+        let in_shardings = self
+            .inputs
+            .iter()
+            .zip(&self.program.inputs)
+            .map(|(input, var)| {
+                let known = input.given.clone().or_else(|| input.committed.clone());
+                known.or_else(|| wanted(self.program, *var)).unwrap_or_else(|| place.replicated())
+            })
+            .collect();
+        let out_shardings = self.place_outputs(&place)?;
+        Ok(Placed { place, in_shardings, out_shardings, committed: asked })
+    }
+
+    fn check_inputs(&self) -> Result<()> {
+        for (i, (input, aval)) in self.inputs.iter().zip(self.program.in_avals()).enumerate() {
+            let Some(given) = &input.given else { continue };
+            let name = || format!("{} of {} with shape {aval}", (self.input_name)(i), self.function);
+            given.shard_shape(&aval.shape).map_err(|e| e.context(name()))?;
+            if let Some(have) = &input.committed {
+                check_split(have, given, aval, &name)?;
+            }
         }
         Ok(())
-    };
-    for (i, arg) in args.iter().enumerate() {
-        if !arg.committed {
-            continue;
-        }
-        let place = match &arg.sharding {
-            Sharding::Single(s) => Place::Single(s.0.clone()),
-            Sharding::Named(s) => Place::Mesh(s.mesh().clone()),
-        };
-        meet(place, &|| {
-            let ids: Vec<_> = arg.sharding.devices().iter().map(Device::id).collect();
-            format!(
-                "argument {} of {} with shape {} and with device ids {ids:?} on platform {}",
-                (names.name)(i),
-                names.function,
-                arg.aval,
-                arg.sharding.devices()[0].platform().to_uppercase()
-            )
-        })?;
     }
-    let mut result = Ok(());
-    program.for_each_eqn(&mut |eqn| {
-        if let Some(sm) = eqn.primitive.as_any().downcast_ref::<ShardMap>()
-            && result.is_ok()
-        {
-            result = meet(Place::Mesh(sm.mesh.clone()), &|| {
-                let ids: Vec<_> = sm.mesh.devices().iter().map(Device::id).collect();
-                format!("shard_map inside jit with device ids {ids:?}")
+
+    fn place_outputs(&self, place: &Place) -> Result<Vec<Option<NamedSharding>>> {
+        let Place::Mesh(mesh) = place else { return Ok(vec![None; self.program.outputs.len()]) };
+        let mut out = known_outputs(self.program);
+        for (i, (given, aval)) in self.outputs.iter().zip(self.program.out_avals()).enumerate() {
+            let Some(given) = given else { continue };
+            given
+                .shard_shape(&aval.shape)
+                .map_err(|e| e.context(format!("{} of {} with shape {aval}", (self.output_name)(i), self.function)))?;
+            out[i] = Some(match given {
+                Sharding::Named(named) => named.clone(),
+                // A mesh of this one device.
+                Sharding::Single(_) => NamedSharding::new(mesh, PartitionSpec::default()),
             });
         }
-    });
-    result?;
-    match found {
-        Some((place, _)) => Ok(place),
-        None => Ok(Place::Single(default_device()?.clone())),
+        Ok(out)
     }
 }
 
-/// The sharding that each input should have where the caller leaves it open: what its first `shard_map` takes,
-/// else whole on every device.
-pub(crate) fn preferred_inputs(program: &Program, place: &Place) -> SmallVec<[Sharding; 8]> {
-    program
-        .inputs
-        .iter()
-        .map(|input| {
-            program
-                .eqns
-                .iter()
-                .find_map(|eqn| {
-                    let sm = eqn.primitive.as_any().downcast_ref::<ShardMap>()?;
-                    let at = eqn.inputs.iter().position(|a| *a == Atom::Var(*input))?;
-                    Some(Sharding::Named(NamedSharding::new(&sm.mesh, sm.in_specs[at].clone())))
-                })
-                .unwrap_or_else(|| place.replicated())
-        })
-        .collect()
+/// Adds one that names devices to those before it, with which it must agree.
+fn meet(found: &mut Option<(Place, String)>, place: Place, what: &dyn Fn() -> String) -> Result<()> {
+    let describe = |place: &Place| {
+        let devices = place.devices();
+        let ids: Vec<_> = devices.iter().map(Device::id).collect();
+        let platform = devices.first().map(|d| d.platform().to_uppercase()).unwrap_or_default();
+        format!("{} with device ids {ids:?} on platform {platform}", what())
+    };
+    match found {
+        None => *found = Some((place.clone(), describe(&place))),
+        Some((first, first_what)) if first.devices() != place.devices() => {
+            return Err(err!(
+                Value,
+                "Received incompatible devices for jitted computation. Got {first_what} and {}",
+                describe(&place)
+            )
+            .help(
+                "move one of them with `device_put(x, sharding)`, so that all lie on the same devices in the same order",
+            ));
+        }
+        // Of a device and a mesh of that one device, the mesh says more.
+        Some((first @ Place::Single(_), _)) => *first = place,
+        Some(_) => {}
+    }
+    Ok(())
 }
 
-/// The shardings of outputs that are known before compilation: results of `shard_map`.
+/// Fails where a committed array is not cut as it was asked to be: it is not moved silently. Arrays that are cut alike
+/// on other devices, or in another order, are copied.
+pub(crate) fn check_split(have: &Sharding, want: &Sharding, aval: &Aval, name: &dyn Fn() -> String) -> Result<()> {
+    if splits_alike(have, want, aval.rank()) {
+        return Ok(());
+    }
+    Err(err!(
+        Value,
+        "Sharding passed to jit does not match the sharding on the respective arg. Got jit sharding: {want}, arg sharding: {have} for {}",
+        name()
+    )
+    .help("committed arrays are not moved silently: move it with `device_put(x, sharding)`, or pass host data"))
+}
+
+/// Whether both cut an array of this rank into the same parts in the same order, on whatever devices.
+pub(crate) fn splits_alike(a: &Sharding, b: &Sharding, rank: usize) -> bool {
+    if a.is_fully_replicated() && b.is_fully_replicated() {
+        return true;
+    }
+    let count = a.devices().len();
+    // Divisible by every product of axis sizes.
+    let shape = vec![count * count; rank];
+    count == b.devices().len()
+        && match (a.shard_shape(&shape), b.shard_shape(&shape)) {
+            (Ok(x), Ok(y)) => x == y && (0..count).all(|i| a.index_at(i, &shape) == b.index_at(i, &shape)),
+            _ => false,
+        }
+}
+
+/// The sharding in which an input that lies nowhere in particular is first used; `None` where it is used whole.
+fn wanted(program: &Program, input: Var) -> Option<Sharding> {
+    program.eqns.iter().find_map(|eqn| {
+        let at = eqn.inputs.iter().position(|a| *a == Atom::Var(input))?;
+        let any = eqn.primitive.as_any();
+        if let Some(sm) = any.downcast_ref::<ShardMap>() {
+            return Some(Sharding::Named(NamedSharding::new(&sm.mesh, sm.in_specs.get(at)?.clone())));
+        }
+        if let Some(constraint) = any.downcast_ref::<ShardingConstraint>() {
+            return constraint.decided(&program.aval_of(input).shape);
+        }
+        let call = any.downcast_ref::<Call>()?;
+        wanted(&call.program, *call.program.inputs.get(at)?)
+    })
+}
+
+/// The shardings of outputs that are known before compilation: results of `shard_map` and of constraints.
 pub(crate) fn known_outputs(program: &Program) -> Vec<Option<NamedSharding>> {
-    program
-        .outputs
-        .iter()
-        .map(|output| {
-            let Atom::Var(var) = output else { return None };
-            program.eqns.iter().find_map(|eqn| {
-                let sm = eqn.primitive.as_any().downcast_ref::<ShardMap>()?;
-                let at = eqn.outputs.iter().position(|v| v == var)?;
-                Some(NamedSharding::new(&sm.mesh, sm.out_specs[at].clone()))
-            })
-        })
-        .collect()
+    program.outputs.iter().map(|output| known(program, output)).collect()
+}
+
+fn known(program: &Program, output: &Atom) -> Option<NamedSharding> {
+    let Atom::Var(var) = output else { return None };
+    program.eqns.iter().find_map(|eqn| {
+        let at = eqn.outputs.iter().position(|v| v == var)?;
+        let any = eqn.primitive.as_any();
+        if let Some(sm) = any.downcast_ref::<ShardMap>() {
+            // How it is cut over axes that are left to the compiler is the compiler's choice.
+            let all = sm.mesh.axes().iter().all(|(name, size)| *size == 1 || sm.manual.contains(name));
+            return all.then(|| NamedSharding::new(&sm.mesh, sm.out_specs[at].clone()));
+        }
+        if let Some(constraint) = any.downcast_ref::<ShardingConstraint>() {
+            return constraint.decided(&program.aval_of(*var).shape)?.as_named().cloned();
+        }
+        let call = any.downcast_ref::<Call>()?;
+        known(&call.program, call.program.outputs.get(at)?)
+    })
 }

@@ -1,10 +1,12 @@
 //! Meshes of devices, partition specs, and the shardings made of them.
 
+mod like;
 mod mesh;
 mod named;
 mod spec;
 mod visualize;
 
+pub use like::ShardingLike;
 pub use mesh::{AxisType, Mesh, make_mesh};
 pub use named::{NamedSharding, Sharding, SingleDeviceSharding};
 pub use spec::{DimSpec, IntoDimSpec, PartitionSpec};

@@ -76,6 +76,23 @@ impl NamedSharding {
         Ok(())
     }
 
+    /// Fails when the spec is longer than `rank`, or names an axis that the mesh lacks or one axis twice.
+    pub(crate) fn check_rank(&self, rank: usize) -> Result<()> {
+        self.check_axes()?;
+        let len = self.0.spec.len();
+        if len <= rank {
+            return Ok(());
+        }
+        Err(err!(
+            Value,
+            "Sharding {self} is only valid for values of rank at least {len}, but was applied to a value of rank {rank}"
+        )
+        .help(match rank {
+            0 => "a scalar can only have the spec P![]".to_owned(),
+            n => format!("give the spec at most {n} entries, or the value more dimensions"),
+        }))
+    }
+
     /// The shape of each device's part of an array of `shape`.
     ///
     /// Fails when the spec is longer than the shape, names unknown axes, or does not divide a dimension.
@@ -85,20 +102,8 @@ impl NamedSharding {
     }
 
     fn divided(&self, shape: &[usize]) -> Result<Shape> {
-        self.check_axes()?;
+        self.check_rank(shape.len())?;
         let spec = &self.0.spec;
-        if spec.len() > shape.len() {
-            return Err(err!(
-                Value,
-                "Sharding {self} is only valid for values of rank at least {}, but was applied to a value of rank {}",
-                spec.len(),
-                shape.len()
-            )
-            .help(match shape.len() {
-                0 => "a scalar can only have the spec P![]".to_owned(),
-                n => format!("give the spec at most {n} entries, or the value more dimensions"),
-            }));
-        }
         let mut out: Shape = shape.into();
         for (dim, d) in out.iter_mut().enumerate() {
             let parts = self.0.mesh.axes_size(spec.axes(dim))?;

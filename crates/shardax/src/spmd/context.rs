@@ -56,6 +56,11 @@ pub fn get_mesh() -> Option<Mesh> {
     axis_env::manual().map(|(mesh, _)| mesh).or_else(|| CONTEXT.with_borrow(|c| c.last().cloned()))
 }
 
+/// Whether this is the context mesh outside of any traced function.
+pub(crate) fn is_current(mesh: Option<&Mesh>) -> bool {
+    CONTEXT.with_borrow(|c| c.last() == mesh)
+}
+
 /// The shape of a mesh without its devices: which devices they are is known from the arguments.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AbstractMesh {

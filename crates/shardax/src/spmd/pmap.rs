@@ -8,19 +8,21 @@ use smallvec::SmallVec;
 
 use super::shard_map::ShardMap;
 use crate::array::Array;
-use crate::error::{Result, bail, err};
-use crate::function::Function;
+use crate::error::{AtCaller, Result, bail, err};
+use crate::function::{Function, IntoArgs};
 use crate::prefix::{Axes, IntoPrefix, Prefix};
 use crate::program::Aval;
 use crate::program::trace::{Traced, bind, check_usable, is_tracing, trace};
-use crate::runtime::placement::Place;
+use crate::runtime::placement::{Place, check_split, known_outputs};
 use crate::runtime::{Device, load::Request};
 use crate::shape::{AxisName, AxisSet, normalize_axis};
 use crate::sharding::{Mesh, NamedSharding, PartitionSpec, Sharding};
+use crate::source;
 use crate::spmd::vary;
-use crate::transform::dispatch::{self, Built, Cache};
-use crate::transform::jit::{Pruned, function_name, leaves_of};
-use crate::transform::staged::{FlatFn, avals_of, flat_fn, trace_flat};
+use crate::stages::{Lowered, Staged};
+use crate::transform::dispatch::{self, Cache};
+use crate::transform::jit::{Pruned, check_static, function_name, leaves_of};
+use crate::transform::staged::{FlatFn, avals_of, flat_fn, trace_flat, types_of};
 use crate::tree::{Flat, Tree, TreeDef};
 
 /// The name of the mapped axis when none is given.
@@ -43,6 +45,7 @@ struct Options {
     devices: Option<Vec<Device>>,
     axis_size: Option<usize>,
     donate_argnums: Vec<usize>,
+    static_argnums: Vec<usize>,
     check_replication: bool,
 }
 
@@ -70,6 +73,7 @@ pub fn pmap<Args: Tree, F: Function<Args>>(f: F) -> Pmap<F, Args> {
             devices: None,
             axis_size: None,
             donate_argnums: Vec::new(),
+            static_argnums: Vec::new(),
             check_replication: true,
         },
         cache: OnceLock::new(),
@@ -121,10 +125,29 @@ impl<F, Args> Pmap<F, Args> {
         self.with(|o| o.donate_argnums = argnums.to_vec())
     }
 
+    /// The arguments, by position, that are part of the compiled program, which is made anew for each of their values.
+    ///
+    /// What is static is said by types: plain numbers and [`Static`](crate::Static) values are. This checks that these
+    /// arguments hold nothing else.
+    pub fn static_broadcasted_argnums<const N: usize>(self, argnums: [usize; N]) -> Self {
+        self.with(|o| o.static_argnums = argnums.to_vec())
+    }
+
     /// Whether `out_axes(None)` requires that the result is known to be equal on all devices (the default).
     /// Without the check the first device's value is returned.
     pub fn check_replication(self, check: bool) -> Self {
         self.with(|o| o.check_replication = check)
+    }
+}
+
+impl<F: Function<Args>, Args: Tree> Pmap<F, Args> {
+    /// Traces and lowers the function for arguments of these types, which
+    /// [`shape_dtype_struct`](crate::shape_dtype_struct) can stand for.
+    #[track_caller]
+    pub fn lower<A: IntoArgs<Args>>(&self, args: A) -> Result<Lowered<Args, F::Output>> {
+        let _line = source::enter();
+        let flat = Flat::of(&args.into_args());
+        self.options.stage(&flat, &flat_fn(&self.f)).and_then(Lowered::new).at_caller()
     }
 }
 
@@ -138,7 +161,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Pmap<F, Args> {
             return self.options.map(&flat, &f)?.build();
         }
         let cache = self.cache.get_or_init(|| dispatch::shared::<F>(("pmap", &self.options)));
-        cache.call(&flat, &|flat| self.options.build(flat, &f))?.build()
+        cache.call(&flat, &|flat| self.options.stage(flat, &f)?.built())?.build()
     }
 }
 
@@ -304,69 +327,42 @@ impl Options {
         Ok(())
     }
 
-    fn build(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Built> {
-        let avals = avals_of(flat)?;
-        let Mapping { mesh, in_specs, .. } = self.mapping(flat, &avals)?;
+    /// Traces the mapped function and decides where it runs.
+    fn stage(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Staged> {
+        check_static(&flat.def, &self.static_argnums, "static_broadcasted_argnums")?;
         let donated = leaves_of(&flat.def, &self.donate_argnums, "donate_argnums")?;
-        let paths = flat.def.paths();
-        for ((leaf, spec), path) in flat.leaves.iter().zip(&in_specs).zip(&paths) {
-            check_placement(leaf, &NamedSharding::new(&mesh, spec.clone()), path)?;
+        let in_avals = types_of(flat)?;
+        let Mapping { mesh, in_specs, .. } = self.mapping(flat, &in_avals)?;
+        let in_shardings: Vec<Sharding> =
+            in_specs.iter().map(|s| NamedSharding::new(&mesh, s.clone()).into()).collect();
+        for (i, (leaf, want)) in flat.leaves.iter().zip(&in_shardings).enumerate() {
+            if let Some(have) = leaf.concrete_ref().filter(|c| c.committed) {
+                let name = || format!("argument{} of {} with shape {}", flat.def.paths()[i], self.name, have.aval);
+                check_split(&have.sharding, want, &have.aval, &name)?;
+            }
         }
-        let (traced, out_def) = trace_flat(&flat.def, &avals, &|flat| self.map(flat, f))?;
-        let pruned = Pruned::new(&traced)?;
+        let (traced, out_def) = trace_flat(&flat.def, &in_avals, &|flat| self.map(flat, f))?;
+        let pruned = Pruned::new(&traced, false)?;
         let place = Place::Mesh(mesh.clone());
         let captured = pruned.captures.iter().map(|_| place.replicated());
-        let args = pruned.kept.iter().map(|&i| Sharding::Named(NamedSharding::new(&mesh, in_specs[i].clone())));
-        let in_shardings: Vec<Sharding> = captured.chain(args).collect();
+        let in_shardings = captured.chain(pruned.kept.iter().map(|&i| in_shardings[i].clone())).collect();
         // An output that is an argument passed through, or a constant, is not a result of shard_map.
-        let out_shardings = crate::runtime::placement::known_outputs(&pruned.program)
+        let out_shardings = known_outputs(&pruned.program)
             .into_iter()
             .map(|s| Some(s.unwrap_or_else(|| NamedSharding::new(&mesh, PartitionSpec::default()))))
             .collect();
-        let donate_kept = pruned.kept.iter().map(|&i| donated[i]);
-        let donated = pruned.captures.iter().map(|_| false).chain(donate_kept).collect();
         let request = Request {
             name: format!("pmap_{}", self.name),
+            donated: pruned.donated(&donated),
             program: pruned.program,
             place,
             in_shardings,
             out_shardings,
-            donated,
         };
-        Ok(Built { loaded: request.load()?, captures: pruned.captures, kept: pruned.kept, out_def, committed: true })
+        let Pruned { captures, kept, .. } = pruned;
+        let in_def = flat.def.clone();
+        Ok(Staged { request, captures, kept, in_def, in_avals, donated, out_def, committed: true })
     }
-}
-
-/// A committed argument is not moved silently: it must be split as the function takes it.
-fn check_placement(leaf: &Array, want: &NamedSharding, path: &str) -> Result<()> {
-    let Some(c) = leaf.concrete_ref().filter(|c| c.committed) else { return Ok(()) };
-    let rank = c.aval.rank();
-    let fits = match &c.sharding {
-        Sharding::Single(_) => want.is_fully_replicated() || want.mesh().size() == 1,
-        // Split alike; on other devices or in another order it is copied.
-        Sharding::Named(have) => {
-            let count = have.mesh().size();
-            let shape: SmallVec<[usize; 4]> = SmallVec::from_elem(count * want.mesh().size(), rank);
-            count == want.mesh().size()
-                && match (have.shard_shape(&shape), want.shard_shape(&shape)) {
-                    (Ok(a), Ok(b)) => {
-                        a == b && (0..count).all(|i| have.index_at(i, &shape) == want.index_at(i, &shape))
-                    }
-                    _ => false,
-                }
-                || have.is_fully_replicated() && want.is_fully_replicated()
-        }
-    };
-    if fits {
-        return Ok(());
-    }
-    Err(err!(
-        Value,
-        "Sharding passed to jit does not match the sharding on the respective arg. Got jit sharding: {want}, arg sharding: {} for argument{path} of type {}",
-        c.sharding,
-        c.aval
-    )
-    .help("pmap does not move committed arrays silently: move it with `device_put(x, sharding)`, or pass host data"))
 }
 
 /// The mesh of one axis over these devices; equal ones are one object, so that shardings compare at once.

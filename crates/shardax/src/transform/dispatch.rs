@@ -12,11 +12,14 @@ use crate::array::{Array, Concrete};
 use crate::error::Result;
 use crate::program::Aval;
 use crate::runtime::execute::LoadedProgram;
-use crate::sharding::Sharding;
+use crate::sharding::{Mesh, Sharding};
+use crate::spmd::{context, get_mesh};
 use crate::tree::{Flat, TreeDef};
 
 /// A compiled program, and the arguments that it is for.
 pub(crate) struct Entry {
+    /// The context mesh, which the function may have used.
+    mesh: Option<Mesh>,
     def: TreeDef,
     args: SmallVec<[ArgKey; 8]>,
     pub loaded: Arc<LoadedProgram>,
@@ -57,6 +60,7 @@ impl Entry {
         self.args.len() == flat.leaves.len()
             && self.args.iter().zip(&flat.leaves).all(|(key, leaf)| key.matches(leaf))
             && self.def == flat.def
+            && context::is_current(self.mesh.as_ref())
     }
 }
 
@@ -105,6 +109,8 @@ impl Cache {
         let mut hasher = std::hash::DefaultHasher::new();
         args.hash(&mut hasher);
         flat.def.hash(&mut hasher);
+        let mesh = get_mesh();
+        mesh.hash(&mut hasher);
         let hash = hasher.finish();
         let known = {
             let all = self.all.lock().unwrap_or_else(|e| e.into_inner());
@@ -114,7 +120,8 @@ impl Cache {
             Some(entry) => entry,
             None => {
                 let Built { loaded, captures, kept, out_def, committed } = build(flat)?;
-                let entry = Arc::new(Entry { def: flat.def.clone(), args, loaded, captures, kept, out_def, committed });
+                let entry =
+                    Arc::new(Entry { mesh, def: flat.def.clone(), args, loaded, captures, kept, out_def, committed });
                 self.all.lock().unwrap_or_else(|e| e.into_inner()).push((hash, entry.clone()));
                 entry
             }

@@ -1,29 +1,55 @@
 //! `jit`: a function compiled as one program for each kind of arguments.
 
+use std::hash::Hash;
 use std::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use super::dispatch::{self, Built, Cache};
-use super::staged::{FlatFn, avals_of, flat_fn, is_jit_disabled, trace_flat};
-use crate::error::{Result, bail};
-use crate::function::Function;
+use super::dispatch::{self, Cache};
+use super::staged::{FlatFn, avals_of, flat_fn, is_jit_disabled, trace_flat, types_of};
+use crate::array::Array;
+use crate::error::{AtCaller, Result, bail, err};
+use crate::function::{Function, IntoArgs};
+use crate::prefix::{IntoPrefix, Prefix};
+use crate::primitive::call::Call;
+use crate::primitive::held::bind_checked;
 use crate::program::Program;
-use crate::program::trace::{Traced, is_tracing};
-use crate::runtime::eager;
-use crate::runtime::placement::Place;
+use crate::program::trace::{Traced, is_staging, is_tracing};
+use crate::runtime::eager::input_name;
+use crate::runtime::load::Request;
+use crate::runtime::placement::{Input, Placed, Placing};
+use crate::sharding::{Sharding, ShardingLike};
+use crate::source;
+use crate::spmd::constraint::constrain;
 use crate::spmd::context::with_arguments;
+use crate::stages::{Lowered, Staged};
 use crate::tree::{Flat, Tree, TreeDef};
 
 /// A compiled function; see [`jit`].
 pub struct Jit<F, Args> {
     f: F,
-    name: &'static str,
-    donate_argnums: Vec<usize>,
-    cache: std::sync::OnceLock<Arc<Cache>>,
+    options: Options,
+    cache: OnceLock<Arc<Cache>>,
     args: PhantomData<fn(Args)>,
 }
 
+/// Shardings of arguments or results; `None` says nothing of a part.
+type Shardings = Prefix<Option<ShardingLike>>;
+
+#[derive(Clone, Hash)]
+pub(crate) struct Options {
+    pub name: &'static str,
+    donate_argnums: Vec<usize>,
+    static_argnums: Vec<usize>,
+    in_shardings: Shardings,
+    out_shardings: Shardings,
+    keep_unused: bool,
+    inline: bool,
+}
+
 /// Compiles `f` as one program. It is traced once for each structure, type and sharding of its arguments.
+///
+/// It runs where its committed arguments lie, which must all be on the same devices; others are moved there. Over
+/// several devices the compiler decides how values are split, and inserts the communication.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -32,7 +58,7 @@ pub struct Jit<F, Args> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub fn jit<Args: Tree, F: Function<Args>>(f: F) -> Jit<F, Args> {
-    Jit { f, name: function_name::<F>(), donate_argnums: Vec::new(), cache: Default::default(), args: PhantomData }
+    Jit { options: Options::new(function_name::<F>()), f, cache: OnceLock::new(), args: PhantomData }
 }
 
 /// The name of a function, for programs and errors.
@@ -46,34 +72,196 @@ pub(crate) fn function_name<F>() -> &'static str {
 }
 
 impl<F, Args> Jit<F, Args> {
-    /// The arguments, by position, whose memory the result may take over. They cannot be used afterwards.
-    pub fn donate_argnums<const N: usize>(mut self, argnums: [usize; N]) -> Self {
-        self.donate_argnums = argnums.to_vec();
-        self.cache = Default::default();
+    fn with(mut self, set: impl FnOnce(&mut Options)) -> Self {
+        set(&mut self.options);
+        self.cache = OnceLock::new();
         self
     }
+
+    /// The arguments, by position, whose memory the result may take over. They cannot be used afterwards.
+    ///
+    /// Memory can be taken over by a result of the same type and sharding. Without one, nothing is donated.
+    pub fn donate_argnums<const N: usize>(self, argnums: [usize; N]) -> Self {
+        self.with(|o| o.donate_argnums = argnums.to_vec())
+    }
+
+    /// The arguments, by position, that are part of the compiled program, which is made anew for each of their values.
+    ///
+    /// What is static is said by types: plain numbers and [`Static`](crate::Static) values are. This checks that these
+    /// arguments hold nothing else.
+    pub fn static_argnums<const N: usize>(self, argnums: [usize; N]) -> Self {
+        self.with(|o| o.static_argnums = argnums.to_vec())
+    }
+
+    /// How each argument, or part of one, lies: a sharding, a tree of them, or `None` where nothing is asked.
+    ///
+    /// Arrays that lie nowhere in particular are placed so; a committed one that lies otherwise is an error.
+    pub fn in_shardings(self, shardings: impl IntoPrefix<Option<ShardingLike>>) -> Self {
+        self.with(|o| o.in_shardings = shardings.into_prefix())
+    }
+
+    /// How the results, or parts of them, shall lie; `None` leaves it to the compiler.
+    pub fn out_shardings(self, shardings: impl IntoPrefix<Option<ShardingLike>>) -> Self {
+        self.with(|o| o.out_shardings = shardings.into_prefix())
+    }
+
+    /// Whether the program keeps arguments that nothing depends on. By default they are dropped.
+    pub fn keep_unused(self, keep: bool) -> Self {
+        self.with(|o| o.keep_unused = keep)
+    }
+
+    /// Whether a trace of a function that calls this one shows its operations instead of one call.
+    pub fn inline(self, inline: bool) -> Self {
+        self.with(|o| o.inline = inline)
+    }
+}
+
+impl<F: Function<Args>, Args: Tree> Jit<F, Args> {
+    /// Traces and lowers the function for arguments of these types, which
+    /// [`shape_dtype_struct`](crate::shape_dtype_struct) can stand for.
+    #[track_caller]
+    pub fn lower<A: IntoArgs<Args>>(&self, args: A) -> Result<Lowered<Args, F::Output>> {
+        let _line = source::enter();
+        let flat = Flat::of(&args.into_args());
+        self.options.stage(&flat, &flat_fn(&self.f)).and_then(Lowered::new).at_caller()
+    }
+}
+
+/// Lowers a function as `jit` without options does.
+#[track_caller]
+pub(crate) fn lower<Args: Tree, F: Function<Args>>(
+    f: &F,
+    args: Args,
+    name: &'static str,
+) -> Result<Lowered<Args, F::Output>> {
+    let _line = source::enter();
+    Options::new(name).stage(&Flat::of(&args), &flat_fn(f)).and_then(Lowered::new).at_caller()
 }
 
 impl<F: Function<Args>, Args: Tree> Function<Args> for Jit<F, Args> {
     type Output = F::Output;
 
     fn apply(&self, args: Args) -> Result<F::Output> {
-        if is_tracing() || is_jit_disabled() {
+        if is_jit_disabled() {
             return self.f.apply(args);
         }
         let flat = Flat::of(&args);
-        let cache = self.cache.get_or_init(|| dispatch::shared::<F>(("jit", &self.donate_argnums)));
         let f = flat_fn(&self.f);
-        cache.call(&flat, &|flat| build(self.name, flat, &self.donate_argnums, &f))?.build()
+        if is_tracing() {
+            return self.options.inside(&flat, &f)?.build();
+        }
+        let cache = self.cache.get_or_init(|| dispatch::shared::<F>(("jit", &self.options)));
+        cache.call(&flat, &|flat| self.options.stage(flat, &f)?.built())?.build()
     }
+}
+
+impl Options {
+    pub fn new(name: &'static str) -> Self {
+        Options {
+            name,
+            donate_argnums: Vec::new(),
+            static_argnums: Vec::new(),
+            in_shardings: Prefix::Leaf(None),
+            out_shardings: Prefix::Leaf(None),
+            keep_unused: false,
+            inline: false,
+        }
+    }
+
+    /// Which leaves are donated.
+    fn check_argnums(&self, def: &TreeDef) -> Result<Vec<bool>> {
+        check_static(def, &self.static_argnums, "static_argnums")?;
+        if let Some(both) = self.static_argnums.iter().find(|a| self.donate_argnums.contains(a)) {
+            bail!(
+                Value,
+                "static_argnums and donate_argnums cannot intersect. Argument {both} appears in both static_argnums and donate_argnums"
+            );
+        }
+        leaves_of(def, &self.donate_argnums, "donate_argnums")
+    }
+
+    /// Traces the function and decides where it runs.
+    pub fn stage(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Staged> {
+        let donated = self.check_argnums(&flat.def)?;
+        let in_avals = types_of(flat)?;
+        let given = resolve(&self.in_shardings, &flat.def, "jit in_shardings")?;
+        let (traced, out_def) = with_arguments(&flat.leaves, || trace_flat(&flat.def, &in_avals, f))?;
+        let pruned = Pruned::new(&traced, self.keep_unused)?;
+        let outputs = resolve(&self.out_shardings, &out_def, "jit out_shardings")?;
+
+        let captured =
+            pruned.captures.iter().map(|c| Input { committed: c.committed.then(|| c.sharding.clone()), given: None });
+        let kept = pruned.kept.iter().map(|&i| Input {
+            committed: flat.leaves[i].concrete_ref().filter(|c| c.committed).map(|c| c.sharding.clone()),
+            given: given[i].clone(),
+        });
+        let count = pruned.captures.len();
+        let paths = || flat.def.paths();
+        let Placed { place, in_shardings, out_shardings, committed } = Placing {
+            program: &pruned.program,
+            function: self.name,
+            inputs: &captured.chain(kept).collect::<Vec<_>>(),
+            input_name: &|i| input_name(i.checked_sub(count).map(|i| pruned.kept[i]), &paths),
+            outputs: &outputs,
+            output_name: &|i| format!("output{}", out_def.paths().get(i).map(String::as_str).unwrap_or_default()),
+        }
+        .place()?;
+        let donations = pruned.donated(&donated);
+        let request = Request {
+            name: self.name.to_owned(),
+            program: pruned.program,
+            place,
+            in_shardings,
+            out_shardings,
+            donated: donations,
+        };
+        Ok(Staged {
+            request,
+            captures: pruned.captures,
+            kept: pruned.kept,
+            in_def: flat.def.clone(),
+            in_avals,
+            donated,
+            out_def,
+            committed,
+        })
+    }
+
+    /// Applies the function in the trace in effect: as one call, or operation by operation.
+    fn inside(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
+        self.check_argnums(&flat.def)?;
+        let constrained = |flat: &Flat| -> Result<Flat> {
+            let leaves = constrain(flat, &self.in_shardings, "jit in_shardings")?;
+            let out = f(&Flat { leaves, def: flat.def.clone() })?;
+            let leaves = constrain(&out, &self.out_shardings, "jit out_shardings")?;
+            Ok(Flat { leaves, def: out.def })
+        };
+        // A call that mixed what depends on tangents with what does not could not be transposed.
+        if self.inline || !is_staging() {
+            return constrained(flat);
+        }
+        let (traced, def) = trace_flat(&flat.def, &avals_of(flat)?, &constrained)?;
+        let mut program = traced.program.simplified();
+        let mut used = program.used_inputs().into_iter();
+        let mut args: Vec<Array> = traced.captures.iter().chain(&flat.leaves).cloned().collect();
+        let mut both = program.inputs.iter().copied().zip(args.drain(..)).collect::<Vec<_>>();
+        both.retain(|_| used.next().unwrap_or(true));
+        (program.inputs, args) = both.into_iter().unzip();
+        let leaves = bind_checked(Call { name: self.name.to_owned(), program }, &args)?;
+        Ok(Flat { leaves: leaves.into_iter().collect(), def })
+    }
+}
+
+/// The sharding for each leaf, where one is asked for.
+fn resolve(shardings: &Shardings, def: &TreeDef, what: &str) -> Result<Vec<Option<Sharding>>> {
+    let all = shardings.resolve(def, what)?;
+    all.iter().map(|like| like.as_ref().map(|like| like.resolve(what)).transpose()).collect()
 }
 
 /// Which leaves of a tuple of arguments belong to these positions.
 pub(crate) fn leaves_of(def: &TreeDef, argnums: &[usize], what: &str) -> Result<Vec<bool>> {
     let children = def.root_children().unwrap_or_default();
-    if let Some(bad) = argnums.iter().find(|a| **a >= children.len()) {
-        bail!(Value, "{what} names argument {bad}, but the function takes {} arguments", children.len());
-    }
+    check_positions(argnums, children.len(), what)?;
     Ok(children
         .iter()
         .enumerate()
@@ -81,23 +269,31 @@ pub(crate) fn leaves_of(def: &TreeDef, argnums: &[usize], what: &str) -> Result<
         .collect())
 }
 
-fn build(name: &str, flat: &Flat, donate_argnums: &[usize], f: FlatFn<'_>) -> Result<Built> {
-    let donated = leaves_of(&flat.def, donate_argnums, "donate_argnums")?;
-    let (traced, out_def) = with_arguments(&flat.leaves, || trace_flat(&flat.def, &avals_of(flat)?, f))?;
-    let pruned = Pruned::new(&traced)?;
-    let args: Vec<_> = pruned
-        .captures
-        .iter()
-        .cloned()
-        .map(Ok)
-        .chain(pruned.kept.iter().map(|&i| flat.leaves[i].concrete()))
-        .collect::<Result<_>>()?;
-    let mut request = eager::request(name.to_owned(), pruned.program, &args)?;
-    for (at, &i) in pruned.kept.iter().enumerate() {
-        request.donated[pruned.captures.len() + at] = donated[i];
+/// Fails where an argument that is said to be static holds arrays.
+pub(crate) fn check_static(def: &TreeDef, argnums: &[usize], what: &str) -> Result<()> {
+    let children = def.root_children().unwrap_or_default();
+    check_positions(argnums, children.len(), what)?;
+    for &i in argnums {
+        let (_, argument) = &children[i];
+        if let Some(path) = argument.paths().first() {
+            return Err(err!(
+                Value,
+                "Non-hashable static arguments are not supported: {what} names argument {i}, which holds an array (argument[{i}]{path})"
+            )
+            .help("what is static is said by the type: pass a plain number, or wrap a value that compares and hashes in `Static`; arrays are data"));
+        }
     }
-    let committed = args.iter().any(|a| a.committed) || matches!(request.place, Place::Mesh(_));
-    Ok(Built { loaded: request.load()?, captures: pruned.captures, kept: pruned.kept, out_def, committed })
+    Ok(())
+}
+
+fn check_positions(argnums: &[usize], count: usize, what: &str) -> Result<()> {
+    match argnums.iter().find(|a| **a >= count) {
+        Some(bad) => Err(err!(
+            Value,
+            "{what} names argument {bad}, but the function only accepts {count} positional arguments, counted from 0"
+        )),
+        None => Ok(()),
+    }
 }
 
 /// A traced function without the equations and inputs that nothing depends on.
@@ -109,15 +305,25 @@ pub(crate) struct Pruned {
 }
 
 impl Pruned {
-    pub fn new(traced: &Traced) -> Result<Self> {
+    /// With `keep_unused` the arguments all stay.
+    pub fn new(traced: &Traced, keep_unused: bool) -> Result<Self> {
         let mut program = traced.program.simplified();
-        let used = program.used_inputs();
+        let mut used = program.used_inputs();
         let count = traced.captures.len();
+        if keep_unused {
+            used[count..].fill(true);
+        }
         let captures = traced.captures.iter().zip(&used).filter(|(_, u)| **u).map(|(c, _)| c.concrete());
         let captures = captures.collect::<Result<Vec<_>>>()?;
         let kept = used[count..].iter().enumerate().filter(|(_, u)| **u).map(|(i, _)| i).collect();
         let mut flags = used.iter();
         program.inputs.retain(|_| *flags.next().unwrap_or(&true));
         Ok(Pruned { program, captures, kept })
+    }
+
+    /// Which inputs of the program are donated, from which arguments are.
+    pub fn donated(&self, arguments: &[bool]) -> Vec<bool> {
+        let captured = self.captures.iter().map(|_| false);
+        captured.chain(self.kept.iter().map(|&i| arguments[i])).collect()
     }
 }

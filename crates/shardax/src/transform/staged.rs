@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 
+use crate::array::Array;
 use crate::error::Result;
 use crate::function::{Function, IntoArgs};
 use crate::program::trace::{self, Known, Traced, is_tracing, trace};
@@ -54,7 +55,7 @@ pub(crate) fn trace_known(def: &TreeDef, avals: &[Aval], known: Known, f: FlatFn
 /// ```
 pub fn make_program<Args: Tree, F: Function<Args>>(f: F, args: impl IntoArgs<Args>) -> Result<Program> {
     let flat = Flat::of(&args.into_args());
-    Ok(trace_flat(&flat.def, &avals_of(&flat)?, &flat_fn(&f))?.0.program)
+    Ok(trace_flat(&flat.def, &types_of(&flat)?, &flat_fn(&f))?.0.program)
 }
 
 thread_local! {
@@ -84,12 +85,21 @@ pub(crate) fn is_jit_disabled() -> bool {
 
 /// The types of the leaves, each checked to be usable.
 pub(crate) fn avals_of(flat: &Flat) -> Result<Vec<Aval>> {
+    avals_if(flat, Array::check)
+}
+
+/// The types of the leaves, which may stand for their types alone.
+pub(crate) fn types_of(flat: &Flat) -> Result<Vec<Aval>> {
+    avals_if(flat, |leaf| if leaf.is_only_type() { Ok(()) } else { leaf.check() })
+}
+
+fn avals_if(flat: &Flat, check: impl Fn(&Array) -> Result<()>) -> Result<Vec<Aval>> {
     let paths = || flat.def.paths();
     flat.leaves
         .iter()
         .enumerate()
         .map(|(i, leaf)| {
-            leaf.check().map_err(|e| e.context(format!("argument {}", paths().get(i).cloned().unwrap_or_default())))?;
+            check(leaf).map_err(|e| e.context(format!("argument {}", paths().get(i).cloned().unwrap_or_default())))?;
             Ok(leaf.aval())
         })
         .collect()
@@ -104,6 +114,6 @@ pub(crate) fn run(name: &str, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
     let avals = avals_of(flat)?;
     let known = Known::Whole(flat.leaves.to_vec());
     let (traced, def) = with_arguments(&flat.leaves, || trace_known(&flat.def, &avals, known, f))?;
-    let leaves = eager::run_traced(name, &traced, &flat.leaves)?.into();
+    let leaves = eager::run_traced(name, &traced, &flat.leaves, &|| flat.def.paths())?.into();
     Ok(Flat { leaves, def })
 }

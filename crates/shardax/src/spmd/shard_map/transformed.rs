@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::ShardMap;
 use crate::error::{Result, bail, err};
-use crate::function::Function;
+use crate::function::{Function, IntoArgs};
 use crate::prefix::{Axes, IntoPrefix, Specs};
 use crate::program::axis_env;
 use crate::program::trace::{Known, Traced, bind, check_usable};
@@ -15,6 +15,7 @@ use crate::program::{Aval, Program};
 use crate::shape::{AxisName, AxisSet, IntoAxisNames, normalize_axis};
 use crate::sharding::{Mesh, NamedSharding, PartitionSpec};
 use crate::spmd::context::{IntoMesh, MeshArg};
+use crate::stages::Lowered;
 use crate::transform::staged::{self, FlatFn, avals_of, flat_fn, trace_known};
 use crate::tree::{Flat, Tree, TreeDef};
 
@@ -81,6 +82,14 @@ impl<F, Args> ShardMapped<F, Args> {
     pub fn check_vma(mut self, check: bool) -> Self {
         self.check_vma = check;
         self
+    }
+}
+
+impl<F: Function<Args>, Args: Tree> ShardMapped<F, Args> {
+    /// Traces and lowers the function for arguments of these types, as [`jit`](crate::jit) of it would.
+    #[track_caller]
+    pub fn lower<A: IntoArgs<Args>>(&self, args: A) -> Result<Lowered<Args, F::Output>> {
+        crate::transform::jit::lower(self, args.into_args(), "shard_map")
     }
 }
 
@@ -235,6 +244,14 @@ impl<F, Args> Smapped<F, Args> {
     pub fn out_axes(mut self, axes: impl IntoPrefix<Option<i32>>) -> Self {
         self.out_axes = Some(axes.into_prefix());
         self
+    }
+}
+
+impl<F: Function<Args>, Args: Tree> Smapped<F, Args> {
+    /// Traces and lowers the function for arguments of these types, as [`jit`](crate::jit) of it would.
+    #[track_caller]
+    pub fn lower<A: IntoArgs<Args>>(&self, args: A) -> Result<Lowered<Args, F::Output>> {
+        crate::transform::jit::lower(self, args.into_args(), "smap")
     }
 }
 

@@ -1,0 +1,71 @@
+//! What is known of each leaf of a tree.
+
+use std::fmt;
+
+use crate::dtype::DType;
+use crate::program::Aval;
+use crate::tree::TreeDef;
+
+/// One value for each leaf of a tree, in order, with the leaf's key path.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LeafTree<T> {
+    def: TreeDef,
+    leaves: Vec<T>,
+}
+
+impl<T> LeafTree<T> {
+    pub(crate) fn new(def: &TreeDef, leaves: Vec<T>) -> Self {
+        LeafTree { def: def.clone(), leaves }
+    }
+
+    /// The structure of the tree.
+    pub fn structure(&self) -> &TreeDef {
+        &self.def
+    }
+
+    /// The values in the order of the leaves.
+    pub fn leaves(&self) -> &[T] {
+        &self.leaves
+    }
+
+    /// The value of the leaf at a key path, written as in errors: `[0].w`.
+    pub fn get(&self, path: &str) -> Option<&T> {
+        self.leaves.get(self.def.paths().iter().position(|p| p == path)?)
+    }
+
+    /// Each key path with its value.
+    pub fn iter(&self) -> impl Iterator<Item = (String, &T)> {
+        self.def.paths().into_iter().zip(&self.leaves)
+    }
+}
+
+/// A line for each leaf.
+impl<T: fmt::Display> fmt::Display for LeafTree<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.iter().try_for_each(|(path, value)| writeln!(f, "{path}: {value}"))
+    }
+}
+
+/// The type of an argument, and whether its memory is given away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArgInfo {
+    pub aval: Aval,
+    pub donated: bool,
+}
+
+impl ArgInfo {
+    pub fn shape(&self) -> &[usize] {
+        &self.aval.shape
+    }
+
+    pub fn dtype(&self) -> DType {
+        self.aval.dtype
+    }
+}
+
+/// `float32[8,4] donated`
+impl fmt::Display for ArgInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.aval, if self.donated { " donated" } else { "" })
+    }
+}

@@ -1,0 +1,388 @@
+//! Lowering and compiling ahead of time, and what a compiled program says of itself.
+
+mod common;
+
+use common::setup;
+use common::snapshot::snapshot;
+use shardax::ErrorKind;
+use shardax::prelude::*;
+use shardax::stages::Collectives;
+
+fn error<T>(result: Result<T>) -> shardax::Error {
+    result.err().expect("an error")
+}
+
+fn assert_says(error: &shardax::Error, parts: &[&str]) {
+    let text = error.to_string();
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in: {text}");
+    }
+}
+
+fn split(mesh: &Mesh, spec: PartitionSpec) -> NamedSharding {
+    NamedSharding::new(mesh, spec)
+}
+
+fn float_range(n: i32) -> Array {
+    arange(0..n).astype(DType::F32)
+}
+
+// SPEC 116
+#[test]
+fn test_lower_compile() -> Result<()> {
+    setup();
+    let f = pmap(|x: Array| &x - psum(x.clone(), "i")).axis_name("i");
+    let x = float_range(8);
+    let expected = f.call(&x)?;
+    let lowered = f.lower(&x)?;
+    let compiled = lowered.compile()?;
+    assert_eq!(compiled.call(&x)?.to_vec::<f32>()?, expected.to_vec::<f32>()?);
+    assert_eq!(lowered.args_info().leaves()[0].aval.to_string(), "float32[8]");
+    assert_eq!(lowered.out_info().leaves()[0].to_string(), "float32[8]");
+    assert_eq!(lowered.args_info(), compiled.args_info());
+    assert_eq!(compiled.input_shardings().leaves()[0].as_ref().map(|s| s.spec()).transpose()?, Some(&P!["i"]));
+    assert_eq!(compiled.output_shardings().leaves()[0].spec()?, &P!["i"]);
+    Ok(())
+}
+
+#[test]
+fn test_lower_compile_in_tree_mismatch() -> Result<()> {
+    setup();
+    let f = pmap(|xs: Vec<Array>| &xs[0] - psum(xs[0].clone(), "i")).axis_name("i");
+    let x = float_range(8);
+    let compiled = f.lower(vec![x.clone()])?.compile()?;
+    let wrong = error(compiled.call(vec![x.clone(), x]));
+    assert_eq!(wrong.kind(), ErrorKind::Type);
+    assert_says(
+        &wrong,
+        &["Function compiled with input pytree does not match the input pytree it was called with", "`[0]`"],
+    );
+    Ok(())
+}
+
+#[test]
+fn test_lower_has_replica_attributes() -> Result<()> {
+    setup();
+    let f = pmap(|x: Array| &x - psum(x.clone(), "i")).axis_name("i");
+    let text = f.lower(float_range(4))?.as_text().to_owned();
+    assert!(text.contains("mhlo.num_partitions = 4") && text.contains("mhlo.num_replicas = 1"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn test_lowered_args_info() -> Result<()> {
+    setup();
+    let f = pmap(|x: Array, (y,): (Array,)| &x - psum(x.clone(), "i") + y).axis_name("i");
+    let x = float_range(8);
+    let info = f.lower((&x, (x.astype(DType::I32),)))?.args_info();
+    assert_eq!(info.to_string(), "[0]: float32[8]\n[1][0]: int32[8]\n");
+    assert!(info.leaves().iter().all(|info| !info.donated));
+    assert_eq!(info.get("[1][0]").map(|info| (info.shape(), info.dtype())), Some((&[8][..], DType::I32)));
+    let donating = f.donate_argnums([0]).lower((&x, (x.clone(),)))?.args_info();
+    assert_eq!(donating.to_string(), "[0]: float32[8] donated\n[1][0]: float32[8]\n");
+    Ok(())
+}
+
+#[derive(Tree, Clone)]
+struct Params {
+    w: Array,
+    b: Array,
+}
+
+#[test]
+fn wrong_arguments_are_named() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("i", 8)])?;
+    let f = jit(|p: Params, x: Array, scale: f32| (x * p.w + p.b) * scale);
+    let p = Params { w: float_range(16), b: zeros(()) };
+    let x = device_put(&float_range(16), &split(&mesh, P!["i"]))?;
+    let compiled = f.lower((&p, &x, 2.0f32))?.compile()?;
+    assert_eq!(compiled.call((&p, &x, 2.0f32))?.get(3).item::<f32>()?, 18.0);
+
+    let wide = Params { w: float_range(32), b: array(1) };
+    let wrong = error(compiled.call((&wide, &x, 2.0f32)));
+    assert_eq!(wrong.kind(), ErrorKind::Type);
+    assert_says(
+        &wrong,
+        &[
+            "Argument types differ from the types for which this computation was compiled",
+            "argument[0].w compiled with float32[16] and called with float32[32]",
+            "argument[0].b compiled with float32[] and called with int32[]",
+        ],
+    );
+
+    let elsewhere = device_put(&x, &devices()?[1])?;
+    let wrong = error(compiled.call((&p, &elsewhere, 2.0f32)));
+    assert_eq!(wrong.kind(), ErrorKind::Value);
+    assert_says(
+        &wrong,
+        &[
+            "Computation was compiled for input shardings that disagree",
+            "argument[1] of type float32[16]: passed sharding SingleDeviceSharding(device=CpuDevice(id=1)), required sharding NamedSharding(mesh=Mesh('i': 8, axis_types=(Auto,)), spec=P('i',))",
+        ],
+    );
+    // Host data goes where it is wanted.
+    assert_eq!(compiled.call((&p, float_range(16), 2.0f32))?.sharding()?.spec()?, &P!["i"]);
+
+    let wrong = error(compiled.call((&p, &x, 3.0f32)));
+    assert_says(
+        &wrong,
+        &["does not match the input pytree", "at `[2]` one has the number 2.0, the other the number 3.0"],
+    );
+
+    let wrong = error(grad(|x: Array| -> Result<Array> { compiled.call((&p, x, 2.0f32)) }).call(&x));
+    assert_says(&wrong, &["lowered and compiled for a particular signature", "argument[1]"]);
+    Ok(())
+}
+
+#[test]
+fn lower_for_types_alone() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("i", 8)])?;
+    let x = shape_dtype_struct([16, 4], DType::F32);
+    assert_eq!((x.shape(), x.is_traced()), (&[16, 4][..], false));
+    let f = jit(|x: Array, w: Array| x.dot(w).sum(0)).in_shardings((split(&mesh, P!["i"]), P![]));
+    let wrong = error(f.lower((&x, shape_dtype_struct([4, 2], DType::F32))));
+    assert_says(&wrong, &["jit in_shardings requires a non-empty mesh in context"]);
+    let _mesh = set_mesh(&mesh)?;
+    let compiled = f.lower((&x, shape_dtype_struct([4, 2], DType::F32)))?.compile()?;
+    assert_eq!(compiled.call((ones([16, 4]), ones([4, 2])))?.to_vec::<f32>()?, [64.0, 64.0]);
+    assert_says(&error(x.to_vec::<f32>()), &["stands for its type alone"]);
+    assert_says(&error((&x + 1).check()), &["stands for its type alone"]);
+
+    let out = eval_shape(|x: Array| (x.sum(1), vec![x.astype(DType::I32)]), &x)?;
+    assert_eq!((out.0.type_name().as_str(), out.1[0].type_name().as_str()), ("float32[16]", "int32[16,4]"));
+    Ok(())
+}
+
+// SPEC 116
+#[test]
+fn shard_map_lowers_too() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("i", 4), ("j", 2)])?;
+    let f = shard_map(|x: Array| psum(x, "i"), &mesh).in_specs(P!["i", "j"]).out_specs(P![None, "j"]);
+    let compiled = f.lower(float_range(16).reshape([4, 4]))?.compile()?;
+    assert_eq!(compiled.call(float_range(16).reshape([4, 4]))?.to_vec::<f32>()?, [24.0, 28.0, 32.0, 36.0]);
+    let report = compiled.collectives()?;
+    assert_eq!(report.to_string(), "all-reduce over 'i', 8 bytes on each device, ×1");
+    assert_eq!(report[0].participants, 4);
+    Ok(())
+}
+
+#[test]
+fn compiled_programs_describe_themselves() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("i", 8)])?;
+    let x = device_put(&float_range(1024), &split(&mesh, P!["i"]))?;
+    let f = jit(|x: Array, unused: Array| {
+        let _ = unused;
+        x.sin() * 2
+    });
+    let lowered = f.lower((&x, &x))?;
+    assert_eq!(lowered.program().to_string().lines().count(), 4);
+    assert!(lowered.cost_analysis()?["flops"] > 0.0);
+    let compiled = lowered.compile()?;
+    assert!(compiled.cost_analysis()?["bytes accessed"] >= 1024.0);
+    let memory = compiled.memory_analysis()?;
+    assert_eq!((memory.arguments, memory.outputs), (512, 512));
+    let shardings = compiled.input_shardings();
+    assert_eq!(shardings.get("[0]"), Some(&Some(split(&mesh, P!["i"]).into())));
+    assert_eq!(shardings.get("[1]"), Some(&None));
+    let text = compiled.as_text()?;
+    assert!(text.starts_with("HloModule lambda") && text.contains("ENTRY") && text.contains("f32[128]"), "{text}");
+    assert!(lowered.compile_with_options(&[("xla_cpu_use_fusion_emitters", false.into())]).is_ok());
+    assert!(lowered.compile_with_options(&[("no_such_option", true.into())]).is_err());
+
+    let kept = jit(|x: Array, unused: Array| {
+        let _ = unused;
+        x.sin() * 2
+    })
+    .keep_unused(true);
+    let compiled = kept.lower((&x, &x))?.compile()?;
+    assert_eq!(compiled.memory_analysis()?.arguments, 1024);
+    assert!(compiled.input_shardings().get("[1]").is_some_and(Option::is_some));
+    assert_eq!(compiled.call((&x, &x))?.shape(), [1024]);
+    Ok(())
+}
+
+fn collectives_of_row(x: &Array) -> Result<Collectives> {
+    let first = jit(|x: Array| x.get(0));
+    let compiled = first.lower(x)?.compile()?;
+    assert_eq!(compiled.call(x)?.to_vec::<f32>()?, x.to_vec::<f32>()?[..32]);
+    compiled.collectives()
+}
+
+// SPEC 118, 119, 120, 121
+#[test]
+fn indexing_and_communication() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("x", 8)])?;
+    let x = float_range(256).reshape([8, 8, 4]);
+    let replicated = device_put(&x, &split(&mesh, P![None, None, None]))?;
+    assert!(collectives_of_row(&replicated)?.is_empty());
+    assert!(replicated.get(0).is_fully_replicated());
+
+    let inner = device_put(&x, &split(&mesh, P![None, "x", None]))?;
+    assert!(collectives_of_row(&inner)?.is_empty());
+    assert_eq!(inner.get(0).sharding()?.spec()?, &P!["x"]);
+
+    let leading = device_put(&x, &split(&mesh, P!["x", None, None]))?;
+    let report = collectives_of_row(&leading)?;
+    // The row, from the device that has it.
+    assert_eq!(report.to_string(), "all-reduce over 'x', 128 bytes on each device, ×1");
+    assert!(leading.get(0).is_fully_replicated());
+    Ok(())
+}
+
+fn loss(p: Params, x: Array, y: Array) -> Array {
+    (x.dot(&p.w) + p.b - y).square().mean(..)
+}
+
+fn update(p: Params, grads: Params) -> Result<Params> {
+    tree::map2(|p, g| p - g * 0.1, p, grads)
+}
+
+/// One all-reduce for loss and gradients together: XLA combines them.
+// SPEC 98, 99
+#[test]
+fn one_all_reduce_in_a_data_parallel_step() -> Result<()> {
+    setup();
+    let p = Params { w: zeros(5), b: zeros(()) };
+    let step = pmap(|p: Params, x: Array, y: Array| -> Result<(Params, Array)> {
+        let (value, grads) = value_and_grad(loss).call((p.clone(), x, y))?;
+        Ok((update(p, pmean(grads, "batch"))?, pmean(value, "batch")))
+    })
+    .axis_name("batch")
+    .in_axes((None, 0, 0))
+    .out_axes(None);
+    let bytes_of = |batch: usize| -> Result<(usize, String)> {
+        let report = step.lower((&p, ones([8, batch, 5]), ones([8, batch])))?.compile()?.collectives()?;
+        assert_eq!(report.count_of(CollectiveKind::AllReduce), report.count());
+        Ok((report.count(), report.to_string()))
+    };
+    let text = "all-reduce over 'batch', 28 bytes on each device, ×1";
+    assert_eq!(bytes_of(2)?, (1, text.to_owned()));
+    // As much for a larger batch.
+    assert_eq!(bytes_of(64)?, (1, text.to_owned()));
+
+    // The compiler's own partitioning of the same step.
+    let mesh = make_mesh([("batch", 8)])?;
+    let auto = jit(|p: Params, x: Array, y: Array| -> Result<(Params, Array)> {
+        let (value, grads) = value_and_grad(loss).call((p.clone(), x, y))?;
+        Ok((update(p, grads)?, value))
+    })
+    .in_shardings((split(&mesh, P![]), split(&mesh, P!["batch"]), split(&mesh, P!["batch"])))
+    .out_shardings(split(&mesh, P![]));
+    let report = auto.lower((&p, ones([16, 5]), ones(16)))?.compile()?.collectives()?;
+    assert_eq!(report.to_string(), text);
+    Ok(())
+}
+
+/// Micro-batches in a loop: what is in the loop, and what is not.
+// SPEC 171
+#[test]
+fn gradient_accumulation_communicates_once() -> Result<()> {
+    setup();
+    let p = Params { w: zeros(5), b: zeros(()) };
+    let accumulate = |once: bool| {
+        pmap(move |p: Params, x: Array, y: Array| -> Result<Params> {
+            let zero = Params { w: zeros(5), b: zeros(()) };
+            let (sum, _) = scan(
+                |sum: Params, (x, y): (Array, Array)| -> Result<(Params, ())> {
+                    let grads = grad(loss).call((p.clone(), x, y))?;
+                    let grads = if once { grads } else { pmean(grads, "batch") };
+                    Ok((tree::map2(|a, b| a + b, sum, grads)?, ()))
+                },
+                zero,
+                (x, y),
+            )?;
+            let sum = if once { pmean(sum, "batch") } else { sum };
+            update(p.clone(), tree::map(|g| g / 4, sum)?)
+        })
+        .axis_name("batch")
+        .in_axes((None, 0, 0))
+        .out_axes(None)
+    };
+    let args = (&p, ones([8, 4, 2, 5]), ones([8, 4, 2]));
+    let report = accumulate(true).lower(args.clone())?.compile()?.collectives()?;
+    assert_eq!(report.to_string(), "all-reduce over 'batch', 24 bytes on each device, ×1");
+    let report = accumulate(false).lower(args)?.compile()?.collectives()?;
+    assert_eq!(report.to_string(), "all-reduce over 'batch', 24 bytes on each device, ×1 in a loop");
+    Ok(())
+}
+
+#[test]
+fn collectives_name_their_axes() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("i", 4), ("j", 2)])?;
+    let f = shard_map(
+        |x: Array| {
+            let gathered = all_gather_tiled(x, "i", 0);
+            let scattered = psum_scatter_tiled(gathered, "j", 0);
+            let moved = ppermute(scattered, "i", [(0, 1), (1, 2), (2, 3), (3, 0)]);
+            let swapped = all_to_all_tiled(moved, "i", 0, 0);
+            pmax(swapped, ("i", "j"))
+        },
+        &mesh,
+    )
+    .in_specs(P![("i", "j")])
+    .out_specs(P![]);
+    let report = f.lower(float_range(64))?.compile()?.collectives()?;
+    let mut lines: Vec<String> = report.iter().map(|c| c.to_string()).collect();
+    lines.sort();
+    assert_eq!(
+        lines,
+        [
+            "all-gather over 'i', 128 bytes on each device, ×1",
+            "all-reduce over 'i', 'j', 64 bytes on each device, ×1",
+            "all-to-all over 'i', 64 bytes on each device, ×1",
+            "collective-permute over 'i', 64 bytes on each device, ×1",
+            "reduce-scatter over 'j', 128 bytes on each device, ×1",
+        ]
+    );
+    assert_eq!(jit(|x: Array| x + 1).lower(float_range(4))?.compile()?.collectives()?.to_string(), "no communication");
+    Ok(())
+}
+
+// SPEC 111, 112
+#[test]
+fn donation_in_the_lowered_program() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("i", 8)])?;
+    let x = device_put(&float_range(1024), &split(&mesh, P!["i"]))?;
+    let f = jit(|x: Array, y: Array| (x + 1, y.sum(0))).donate_argnums([0, 1]);
+    let lowered = f.lower((&x, ones([2, 8])))?;
+    assert_eq!(lowered.unused_donations(), ["argument[1] of type float32[2,8]"]);
+    // How the result lies is the compiler's choice: it finds the one that takes the memory over.
+    assert!(lowered.as_text().contains("jax.buffer_donor = true"), "{}", lowered.as_text());
+    assert_eq!(lowered.compile()?.memory_analysis()?.aliased, 512);
+    let one = f.lower((float_range(1024), ones([2, 8])))?;
+    assert!(one.as_text().contains("tf.aliasing_output = 0 : i32"), "{}", one.as_text());
+    Ok(())
+}
+
+#[test]
+fn text_of_lowered_programs() -> Result<()> {
+    setup();
+    let f = jit(|x: Array, y: Array| (x.dot(&y) + 1.5, y.sum(..)));
+    let lowered = f.lower((shape_dtype_struct([4, 8], DType::F32), shape_dtype_struct([8, 2], DType::F32)))?;
+    snapshot("lowered_dot", &format!("{}\n\n{}", lowered.program(), lowered.as_text()));
+
+    let f = pmap(|x: Array| psum(x.sin(), "i")).axis_name("i").out_axes(None).donate_argnums([0]);
+    let lowered = f.lower(shape_dtype_struct([8, 4], DType::F32))?;
+    snapshot("lowered_pmap", &format!("{}\n\n{}", lowered.program(), lowered.as_text()));
+
+    let mesh = make_mesh([("i", 4), ("j", 2)])?;
+    let rows = split(&mesh, P!["i"]);
+    let f = jit(move |x: Array| grad(|x: Array| with_sharding_constraint(x.tanh(), &rows).sum(..)).call(x))
+        .in_shardings(split(&mesh, P!["i", "j"]))
+        .out_shardings(split(&mesh, P![None, "j"]));
+    let lowered = f.lower(shape_dtype_struct([8, 4], DType::F32))?;
+    snapshot("lowered_constraint", &format!("{}\n\n{}", lowered.program(), lowered.as_text()));
+
+    let inner = jit(|x: Array| x * 2 + 1);
+    let f = jit(|x: Array| -> Result<Array> { Ok(inner.call(&x)? + inner.call(x)?.sum(..)) });
+    let lowered = f.lower(shape_dtype_struct([3], DType::F32))?;
+    snapshot("lowered_call", &format!("{}\n\n{}", lowered.program(), lowered.as_text()));
+    Ok(())
+}

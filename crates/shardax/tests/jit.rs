@@ -1,0 +1,445 @@
+//! `jit` with shardings, static arguments and donation; sharding constraints.
+
+mod common;
+
+use common::setup;
+use shardax::ErrorKind;
+use shardax::prelude::*;
+
+fn error<T>(result: Result<T>) -> shardax::Error {
+    result.err().expect("an error")
+}
+
+fn assert_says(error: &shardax::Error, parts: &[&str]) {
+    let text = error.to_string();
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in: {text}");
+    }
+}
+
+fn float_range(n: i32) -> Array {
+    arange(0..n).astype(DType::F32)
+}
+
+fn mesh() -> Result<Mesh> {
+    setup();
+    make_mesh([("i", 8)])
+}
+
+fn split(mesh: &Mesh, spec: PartitionSpec) -> NamedSharding {
+    NamedSharding::new(mesh, spec)
+}
+
+fn step(p: Params, x: Array) -> Array {
+    (x.clone() + p.w).sum(..) + p.b
+}
+
+#[derive(Tree, Clone)]
+struct Params {
+    w: Array,
+    b: Array,
+}
+
+// SPEC 133
+#[test]
+fn incompatible_devices() -> Result<()> {
+    let mesh = mesh()?;
+    let p = Params { w: device_put(&float_range(100), &devices()?[0])?, b: zeros(()) };
+    let two = make_mesh([("i", 2)])?;
+    let x = device_put(&float_range(100), &split(&two, P!["i"]))?;
+    let wrong = error(jit(step).call((&p, &x)));
+    assert_eq!(wrong.kind(), ErrorKind::Value);
+    assert_says(
+        &wrong,
+        &[
+            "Received incompatible devices for jitted computation. Got argument[0].w of step with shape float32[100] and with device ids [0] on platform CPU and argument[1] of step with shape float32[100] and with device ids [0, 1] on platform CPU",
+            "device_put(x, sharding)",
+        ],
+    );
+
+    // The same devices in another order.
+    let mut reversed = devices()?;
+    reversed.reverse();
+    let reversed = Mesh::new(reversed, [("i", 8)])?;
+    let x = device_put(&float_range(16), &split(&mesh, P!["i"]))?;
+    let y = device_put(&float_range(16), &split(&reversed, P!["i"]))?;
+    let wrong = error(jit(|x: Array, y: Array| x + y).call((&x, &y)));
+    assert_says(&wrong, &["argument[1] of lambda with shape float32[16] and with device ids [7, 6, 5, 4, 3, 2, 1, 0]"]);
+    // Also when the operation is run at once.
+    assert_says(&error((&x + &y).check()), &["argument[1] of add"]);
+
+    // What was captured, asked for, or inside.
+    let wrong = error(jit(move |x: Array| x + &y).call(&x));
+    assert_says(&wrong, &["Got a captured array of lambda with shape float32[16]"]);
+    let wrong = error(jit(|x: Array| x + 1).out_shardings(split(&reversed, P![])).call(&x));
+    assert_says(&wrong, &["and explicit output sharding with device ids [7, 6, 5, 4, 3, 2, 1, 0] on platform CPU"]);
+    let to = split(&reversed, P!["i"]);
+    let wrong = error(jit(move |x: Array| with_sharding_constraint(x, &to) + 1).call(&x));
+    assert_says(&wrong, &["and sharding_constraint inside jit at ", "tests/jit.rs:", "with device ids [7, 6, 5"]);
+    let inner = shard_map(|x: Array| psum(x, "i"), &reversed).in_specs(P!["i"]).out_specs(P![]);
+    assert_says(&error(jit(inner).call(&x)), &["and shard_map inside jit with device ids [7, 6, 5"]);
+    // As an argument of a transformation.
+    let p = Params { w: device_put(&float_range(16), &devices()?[0])?, b: zeros(()) };
+    let wrong = error(grad(|p: Params, x: Array| (p.w * x).sum(..)).call((&p, &x)));
+    assert_says(&wrong, &["argument[0].w", "argument[1]"]);
+
+    // Uncommitted arrays go with the others.
+    assert_eq!(jit(|x: Array, y: Array| x + y).call((&x, float_range(16)))?.sharding()?, x.sharding()?);
+    Ok(())
+}
+
+// SPEC 54
+#[test]
+fn shardings_are_kept() -> Result<()> {
+    let mesh = mesh()?;
+    let x = device_put(&float_range(16), &split(&mesh, P!["i"]))?;
+    let y = jit(|x: Array| x * 2 + 1).call(&x)?;
+    assert_eq!(y.sharding()?, x.sharding()?);
+    assert!(y.committed());
+    let mean = jit(|x: Array| x.mean(..)).call(&y)?;
+    assert_eq!(mean.item::<f32>()?, 16.0);
+    assert!(mean.is_fully_replicated() && mean.devices()?.len() == 8);
+
+    // Nothing is committed that was not.
+    let free = jit(|x: Array| x * 2).call(float_range(4))?;
+    assert!(!free.committed());
+    assert!(jit(|x: Array| x * 2).call(device_put(&float_range(4), &devices()?[3])?)?.committed());
+    assert_eq!(
+        jit(|x: Array| x * 2).call(device_put(&float_range(4), &devices()?[3])?)?.devices()?,
+        [devices()?[3].clone()]
+    );
+    Ok(())
+}
+
+#[test]
+fn in_and_out_shardings() -> Result<()> {
+    let mesh = mesh()?;
+    let (rows, whole) = (split(&mesh, P!["i"]), split(&mesh, P![]));
+    let p = Params { w: float_range(16), b: ones(()) };
+    let f = jit(|p: Params, x: Array| (p.w * &x + p.b, x.sum(..)))
+        .in_shardings(((rows.clone(), None), whole.clone()))
+        .out_shardings((&rows, None));
+    let (y, total) = f.call((&p, float_range(16)))?;
+    assert_eq!(y.sharding()?, rows.clone().into());
+    assert_eq!((y.get(3).item::<f32>()?, total.item::<f32>()?), (10.0, 120.0));
+    assert!(y.committed() && total.committed());
+    let compiled = f.lower((&p, float_range(16)))?.compile()?;
+    let taken = compiled.input_shardings();
+    let taken: Vec<_> = taken.iter().map(|(path, s)| (path, s.as_ref().map(|s| s.is_fully_replicated()))).collect();
+    assert_eq!(taken, [("[0].w".into(), Some(false)), ("[0].b".into(), Some(true)), ("[1]".into(), Some(true))]);
+
+    // A committed array that lies otherwise.
+    let wrong = error(f.call((&p, device_put(&float_range(16), &rows)?)));
+    assert_eq!(wrong.kind(), ErrorKind::Value);
+    assert_says(
+        &wrong,
+        &[
+            "Sharding passed to jit does not match the sharding on the respective arg. Got jit sharding: NamedSharding(mesh=Mesh('i': 8, axis_types=(Auto,)), spec=P())",
+            "arg sharding: NamedSharding(mesh=Mesh('i': 8, axis_types=(Auto,)), spec=P('i',)) for argument[1] of lambda with shape float32[16]",
+        ],
+    );
+    // One that lies alike elsewhere is copied.
+    let (y, _) = f.call((&p, device_put(&float_range(16), &devices()?[2])?))?;
+    assert_eq!(y.get(3).item::<f32>()?, 10.0);
+
+    let wrong = error(jit(|x: Array| x).in_shardings(&rows).call(float_range(9)));
+    assert_eq!(wrong.kind(), ErrorKind::Indivisible);
+    assert_says(
+        &wrong,
+        &["argument[0] of lambda with shape float32[9]", "axis 0 is partitioned 8 times, but the dimension size is 9"],
+    );
+    let wrong = error(jit(|x: Array| (x.get(..6), x)).out_shardings((&rows, None)).call(float_range(8)));
+    assert_eq!(wrong.kind(), ErrorKind::Indivisible);
+    assert_says(&wrong, &["output[0] of lambda with shape float32[6]"]);
+    let wrong = error(jit(|x: Array| x).in_shardings(((&rows, &rows),)).call(float_range(8)));
+    assert_says(&wrong, &["jit in_shardings[0] has 2 entries"]);
+    let wrong = error(jit(|x: Array| x).out_shardings((&rows, &rows)).call(float_range(8)));
+    assert_says(&wrong, &["jit out_shardings has 2 entries"]);
+    let wrong = error(jit(|x: Array| x).in_shardings(split(&mesh, P!["q"])).call(float_range(8)));
+    assert_says(&wrong, &["Resource axis: q of P('q',) is not found in mesh"]);
+    let wrong = error(jit(|x: Array| x).in_shardings(split(&mesh, P![None, "i"])).call(float_range(8)));
+    assert_says(&wrong, &["only valid for values of rank at least 2, but was applied to a value of rank 1"]);
+
+    // One device.
+    let third = devices()?[3].clone();
+    let y = jit(|x: Array| x + 1).in_shardings(&third).call(float_range(2))?;
+    assert_eq!((y.devices()?, y.committed()), (vec![third], true));
+    Ok(())
+}
+
+/// The compiler's choice is read back, also where it is none that an array can have.
+#[test]
+fn result_shardings() -> Result<()> {
+    let mesh = mesh()?;
+    let x = device_put(&float_range(64).reshape([8, 8]), &split(&mesh, P!["i"]))?;
+    let spec = |y: Array| Ok::<_, shardax::Error>(y.sharding()?.spec()?.to_string());
+    assert_eq!(spec(jit(|x: Array| x.swapaxes(0, 1)).call(&x)?)?, "P(None, 'i')");
+    assert_eq!(spec(jit(|x: Array| x.reshape(64)).call(&x)?)?, "P('i',)");
+    assert_eq!(spec(jit(|x: Array| x.sum(1)).call(&x)?)?, "P('i',)");
+    assert_eq!(spec(jit(|x: Array| x.sum(0)).call(&x)?)?, "P()");
+    for n in [1, 2, 3, 4, 6, 7] {
+        let y = jit(move |x: Array| x.get(..n) * 2).call(&x)?;
+        assert_eq!(y.shape(), [n as usize, 8]);
+        assert_eq!(y.to_vec::<f32>()?[n as usize * 8 - 1], (n as f32 * 8.0 - 1.0) * 2.0);
+    }
+    let grid = make_mesh([("a", 4), ("b", 2)])?;
+    let y = device_put(&float_range(64).reshape([8, 8]), &split(&grid, P!["a", "b"]))?;
+    assert_eq!(spec(jit(|x: Array| x.swapaxes(0, 1)).call(&y)?)?, "P('b', 'a')");
+    assert_eq!(spec(jit(|x: Array| x.reshape(64)).call(&y)?.reshape([8, 8]))?.is_empty(), false);
+    // Two meshes over the same devices.
+    let both = jit(|x: Array, y: Array| x + y).call((&x, &y))?;
+    assert_eq!(both.to_vec::<f32>()?[63], 126.0);
+    // A mesh of one device.
+    let one = make_mesh([("i", 1)])?;
+    let x = device_put(&float_range(4), &split(&one, P!["i"]))?;
+    let y = jit(|x: Array| x * 2).call(&x)?;
+    assert_eq!((y.to_vec::<f32>()?, y.devices()?.len()), (vec![0.0, 2.0, 4.0, 6.0], 1));
+    let y = jit(|x: Array| x * 2).out_shardings(split(&one, P!["i"])).call(float_range(4))?;
+    assert_eq!(y.sharding()?, split(&one, P!["i"]).into());
+    Ok(())
+}
+
+#[test]
+fn constraints() -> Result<()> {
+    let mesh = mesh()?;
+    let (rows, whole) = (split(&mesh, P!["i"]), split(&mesh, P![]));
+    let x = float_range(16);
+    // What is constrained first decides where uncommitted arguments go.
+    let to = rows.clone();
+    let f = jit(move |x: Array| with_sharding_constraint(x, &to) * 2);
+    let y = f.call(&x)?;
+    assert_eq!((y.sharding()?, y.committed()), (rows.clone().into(), true));
+    assert_eq!(f.lower(&x)?.compile()?.input_shardings().leaves()[0], Some(rows.clone().into()));
+
+    // On trees, with a part left open.
+    let (r, w) = (rows.clone(), whole.clone());
+    let f = jit(move |p: Params| with_sharding_constraint(p, (&r, &w)));
+    let p = f.call(Params { w: x.clone(), b: x.clone() })?;
+    assert_eq!((p.w.sharding()?, p.b.sharding()?), (rows.clone().into(), whole.clone().into()));
+    let r = rows.clone();
+    let p = jit(move |p: Params| with_sharding_constraint(p, (&r, None))).call(p)?;
+    assert_eq!(p.b.sharding()?, whole.clone().into());
+
+    // A spec over the context mesh; a dimension left to the compiler.
+    {
+        let _mesh = set_mesh(&mesh)?;
+        let y = jit(|x: Array| with_sharding_constraint(x.reshape([8, 2]), P!["i"])).call(&x)?;
+        assert_eq!(y.sharding()?.spec()?, &P!["i"]);
+        let open = P![shardax::sharding::DimSpec::Unconstrained, None];
+        let x = device_put(&float_range(16).reshape([8, 2]), &rows)?;
+        let y = jit(move |x: Array| with_sharding_constraint(x, &open)).call(&x)?;
+        assert_eq!(y.sharding()?.spec()?, &P!["i"]);
+    }
+
+    // At once.
+    assert_eq!(with_sharding_constraint(x.clone(), &rows).sharding()?, rows.clone().into());
+    let elsewhere = device_put(&x, &devices()?[1])?;
+    assert_says(
+        &error(with_sharding_constraint(elsewhere, &rows).check()),
+        &["Received incompatible devices", "argument[0] of sharding_constraint"],
+    );
+    assert_eq!(error(with_sharding_constraint(float_range(9), &rows).check()).kind(), ErrorKind::Indivisible);
+
+    // Inside, an uneven split is computed with, and the result is whole.
+    let to = rows.clone();
+    let y = jit(move |x: Array| with_sharding_constraint(x * 2, &to)).call(float_range(9))?;
+    assert_eq!((y.to_vec::<f32>()?[8], y.is_fully_replicated()), (16.0, true));
+
+    // Specs that do not fit.
+    let to = split(&mesh, P![None, "i"]);
+    let wrong = error(jit(move |x: Array| with_sharding_constraint(x, &to)).call(&x));
+    assert_says(
+        &wrong,
+        &[
+            "One of with_sharding_constraint arguments is incompatible with its sharding annotation",
+            "rank at least 2",
+            "tests/jit.rs:",
+        ],
+    );
+    let to = split(&mesh, P!["q"]);
+    let wrong = error(jit(move |x: Array| with_sharding_constraint(x, &to)).call(&x));
+    assert_says(&wrong, &["Resource axis: q of P('q',) is not found in mesh", "tests/jit.rs:"]);
+    let wrong = error(with_sharding_constraint(vec![x.clone()], [&rows, &rows])[0].check());
+    assert_says(&wrong, &["with_sharding_constraint has 2 entries"]);
+    let wrong = error(with_sharding_constraint(x.clone(), P!["i"]).check());
+    assert_says(&wrong, &["requires a non-empty mesh in context"]);
+    Ok(())
+}
+
+#[test]
+fn constraints_are_transformed() -> Result<()> {
+    let mesh = mesh()?;
+    let grid = make_mesh([("a", 4), ("b", 2)])?;
+    let rows = split(&mesh, P!["i"]);
+    let x = float_range(16);
+    let to = rows.clone();
+    let square = move |x: Array| with_sharding_constraint(&x * &x, &to);
+    let f = square.clone();
+    assert_eq!(grad(move |x: Array| f(x).sum(..)).call(&x)?.to_vec::<f32>()?, (&x * 2).to_vec::<f32>()?);
+    let f = square.clone();
+    let (_, tangent) = jvp(f, &x, ones(16))?;
+    assert_eq!((tangent.to_vec::<f32>()?, tangent.sharding()?), ((&x * 2).to_vec::<f32>()?, rows.clone().into()));
+    let f = square.clone();
+    let hessian = hessian(move |x: Array| f(x).sum(..)).call(float_range(8))?;
+    assert_eq!(hessian.to_vec::<f32>()?, (eye(8) * 2).to_vec::<f32>()?);
+
+    // A batch gets a dimension that is open, or the axis that is named.
+    let batch = float_range(64).reshape([4, 16]);
+    let f = square.clone();
+    assert_eq!(vmap(f).call(&batch)?.to_vec::<f32>()?, (&batch * &batch).to_vec::<f32>()?);
+    let inner = split(&grid, P!["b"]);
+    let f =
+        jit(vmap(move |x: Array| with_sharding_constraint(&x * &x, &inner)).spmd_axis_name("a").in_axes(1).out_axes(1));
+    let y = f.call(batch.swapaxes(0, 1))?;
+    assert_eq!(y.sharding()?.spec()?, &P!["b", "a"]);
+    assert_eq!(y.to_vec::<f32>()?, (&batch * &batch).swapaxes(0, 1).to_vec::<f32>()?);
+    let inner = split(&grid, P!["a"]);
+    let clash = vmap(move |x: Array| with_sharding_constraint(x, &inner)).spmd_axis_name("a");
+    assert_says(&error(clash.call(&batch)), &["DuplicateSpecError"]);
+
+    // Inside shard_map, axes that are left to the compiler alone.
+    let to = split(&grid, P!["a"]);
+    let manual =
+        shard_map(move |x: Array| with_sharding_constraint(x, &to), &grid).in_specs(P!["a"]).out_specs(P!["a"]);
+    assert_says(&error(manual.call(&x)), &["Axis: a of P('a',) is also found in manual_axes: {a, b}"]);
+    let to = split(&grid, P!["b"]);
+    let partial = shard_map(move |x: Array| with_sharding_constraint(x * 2, &to), &grid)
+        .axis_names("a")
+        .in_specs(P!["a"])
+        .out_specs(P!["a"]);
+    assert_eq!(jit(partial).call(&x)?.to_vec::<f32>()?, (&x * 2).to_vec::<f32>()?);
+    Ok(())
+}
+
+// SPEC 111, 112, 114, 115
+#[test]
+fn donation() -> Result<()> {
+    let mesh = mesh()?;
+    let rows = split(&mesh, P!["i"]);
+    let f = jit(|x: Array, y: Array| x + y).donate_argnums([0]);
+    // On one device and on eight; the result takes the memory.
+    for to in [shardax::Sharding::from(&devices()?[0]), shardax::Sharding::from(&rows)] {
+        let x = device_put(&float_range(1024), &to)?;
+        let y = device_put(&float_range(1024), &to)?;
+        let z = f.call((&x, &y))?;
+        assert_eq!(z.to_vec::<f32>()?[5], 10.0);
+        assert!(x.is_deleted() && !y.is_deleted());
+        let wrong = error(f.call((&x, &y)));
+        assert_eq!(wrong.kind(), ErrorKind::Deleted);
+        assert_says(&wrong, &["Array has been deleted with shape=float32[1024]", "donated to `lambda`"]);
+        assert_eq!(error((&x + 1).check()).kind(), ErrorKind::Deleted);
+        assert_eq!(error(x.to_vec::<f32>()).kind(), ErrorKind::Deleted);
+        // Twice in one call.
+        let wrong = error(f.call((&z, &z)));
+        println!("{wrong}");
+        assert_says(&wrong, &["donated"]);
+        assert!(!z.is_deleted());
+        assert_eq!(z.to_vec::<f32>()?[5], 10.0);
+        // The engine still runs.
+        assert_eq!(f.call((&z, &y))?.to_vec::<f32>()?[5], 15.0);
+    }
+    // Without a result of the same type nothing is donated.
+    let x = device_put(&float_range(1024), &rows)?;
+    assert_eq!(jit(|x: Array| x.sum(..)).donate_argnums([0]).call(&x)?.item::<f32>()?, 523776.0);
+    assert!(!x.is_deleted());
+    // A nested call donates nothing.
+    let inner = jit(|x: Array| x + 1).donate_argnums([0]);
+    assert_eq!(jit(move |x: Array| -> Result<Array> { Ok(inner.call(&x)? + x) }).call(&x)?.get(1).item::<f32>()?, 3.0);
+    assert!(!x.is_deleted());
+    assert_says(
+        &error(jit(|x: Array| x).donate_argnums([1]).call(&x)),
+        &["donate_argnums names argument 1", "only accepts 1 positional arguments"],
+    );
+    Ok(())
+}
+
+// SPEC 64
+#[test]
+fn static_arguments() -> Result<()> {
+    setup();
+    let traced = std::sync::atomic::AtomicUsize::new(0);
+    let count = || traced.load(std::sync::atomic::Ordering::Relaxed);
+    let f = jit(|x: Array, power: u32, name: Static<&'static str>| {
+        traced.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let y = (0..power).fold(ones(()), |y, _| y * &x);
+        if *name == "half" { y / 2 } else { y }
+    })
+    .static_argnums([1, 2]);
+    assert_eq!(f.call((3.0f32, 2u32, Static("whole")))?.item::<f32>()?, 9.0);
+    assert_eq!(f.call((4.0f32, 2u32, Static("whole")))?.item::<f32>()?, 16.0);
+    assert_eq!(count(), 1);
+    assert_eq!(f.call((4.0f32, 3u32, Static("half")))?.item::<f32>()?, 32.0);
+    assert_eq!(count(), 2);
+
+    let x = float_range(2);
+    let wrong = error(jit(|x: Array, y: Vec<Array>| x + &y[0]).static_argnums([1]).call((&x, vec![x.clone()])));
+    assert_eq!(wrong.kind(), ErrorKind::Value);
+    assert_says(
+        &wrong,
+        &[
+            "Non-hashable static arguments are not supported",
+            "argument 1, which holds an array (argument[1][0])",
+            "`Static`",
+        ],
+    );
+    let both = jit(|x: Array, n: i32| x + n).static_argnums([1]).donate_argnums([1]);
+    assert_says(&error(both.call((&x, 1))), &["static_argnums and donate_argnums cannot intersect"]);
+    let beyond = jit(|x: Array| x).static_argnums([5]);
+    assert_says(&error(beyond.call(&x)), &["static_argnums names argument 5", "only accepts 1 positional arguments"]);
+    let wrong = error(pmap(|x: Array, y: Array| x + y).static_broadcasted_argnums([1]).call((&x, &x)));
+    assert_says(&wrong, &["static_broadcasted_argnums names argument 1, which holds an array"]);
+    Ok(())
+}
+
+// SPEC 41, 47
+#[test]
+fn nested_in_other_transformations() -> Result<()> {
+    let mesh = mesh()?;
+    let f = jit(|x: Array| x.sin() * 2);
+    let x = float_range(8);
+    let program = jit(|x: Array| f.call(x)).lower(&x)?.program().to_string();
+    assert!(program.contains("jit[name=lambda"), "{program}");
+    let g = jit(|x: Array| x.sin() * 2).inline(true);
+    let program = jit(|x: Array| g.call(x)).lower(&x)?.program().to_string();
+    assert!(!program.contains("jit[name"), "{program}");
+
+    let close = |a: Array, b: Array| allclose(a, b, 1e-6, 1e-6);
+    let g = jit(grad(|x: Array| -> Result<Array> { Ok(f.call(x)?.sum(..)) }));
+    assert!(close(g.call(&x)?, x.cos() * 2)?);
+    assert!(close(grad(|x: Array| -> Result<Array> { Ok(f.call(x)?.sum(..)) }).call(&x)?, x.cos() * 2)?);
+    assert!(close(jit(vmap(&|x: Array| f.call(x))).call(&x)?, x.sin() * 2)?);
+    assert!(close(vmap(|x: Array| grad(|x: Array| f.call(x)).call(x)).call(&x)?, x.cos() * 2)?);
+    let second = grad(|x: Array| -> Result<Array> {
+        Ok(grad(|x: Array| -> Result<Array> { Ok(f.call(x)?.sum(..)) }).call(x)?.sum(..))
+    });
+    assert!(close(second.call(&x)?, x.sin() * -2)?);
+    // In a loop and in a mapped function.
+    let looped = jit(|x: Array| fori_loop(0, 3, |_, x| f.call(x), x));
+    assert!(close(looped.call(&x)?, ((x.sin() * 2).sin() * 2).sin() * 2)?);
+    let mapped =
+        shard_map(|x: Array| -> Result<Array> { Ok(psum(f.call(x)?, "i")) }, &mesh).in_specs(P!["i"]).out_specs(P![]);
+    assert!(close(mapped.call(&x)?, (x.sin() * 2).sum(..).reshape(1))?);
+
+    // Shardings of an inner jit are constraints.
+    let rows = split(&mesh, P!["i"]);
+    let inner = jit(|x: Array| x * 2).out_shardings(&rows);
+    let outer = jit(|x: Array| inner.call(x));
+    assert_eq!(outer.call(&x)?.sharding()?, rows.clone().into());
+    let inner = jit(|x: Array| x * 2).in_shardings(&rows);
+    assert_eq!(jit(|x: Array| inner.call(x)).call(&x)?.sharding()?, rows.into());
+    Ok(())
+}
+
+/// A function that uses the context mesh is compiled for each mesh.
+#[test]
+fn the_context_mesh_is_part_of_the_key() -> Result<()> {
+    setup();
+    let f = jit(|x: Array| with_sharding_constraint(x, P!["i"]));
+    let x = float_range(8);
+    for n in [8, 4, 2] {
+        let mesh = make_mesh([("i", n)])?;
+        let _mesh = set_mesh(&mesh)?;
+        assert_eq!(f.call(&x)?.devices()?.len(), n);
+    }
+    Ok(())
+}
