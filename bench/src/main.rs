@@ -15,6 +15,7 @@ use clap::Parser;
 use clock::Timing;
 use serde::Serialize;
 use shardax::Result;
+use shardax_alloc as _;
 
 /// All rows simulate as many devices; a row on fewer uses the first of them.
 const DEVICES: usize = 8;
