@@ -3,7 +3,7 @@
 use crate::array::{Array, Operand};
 use crate::dtype::DType;
 use crate::lax;
-use crate::numpy::{IntoAxes, erf, expm1, maximum, minimum, tanh, where_};
+use crate::numpy::{IntoAxes, erf, expm1, logaddexp, maximum, minimum, tanh, where_};
 use crate::transform::stop_gradient;
 
 macro_rules! activations {
@@ -31,7 +31,7 @@ activations! {
     /// ```
     relu => |x| where_(x.less_equal(0), 0, &x);
     /// `min(max(x, 0), 6)`.
-    relu6 => |x| minimum(maximum(x, 0), 6);
+    relu6 => |x| lax::clamp(0, &x, 6);
     /// The Gaussian error linear unit in its tanh approximation, JAX's default.
     ///
     /// Source: [Hendrycks and Gimpel 2016](https://arxiv.org/abs/1606.08415). [`gelu_exact`] is the exact form.
@@ -48,7 +48,7 @@ activations! {
     /// `log(sigmoid(x))`, without overflow.
     log_sigmoid => |x| -softplus(-x);
     /// `log(1 + exp(x))`, without overflow.
-    softplus => |x| maximum(&x, 0) + (-x.abs()).exp().log1p();
+    softplus => |x| logaddexp(x, 0);
     /// `x / (1 + |x|)`.
     soft_sign => |x| &x / (x.abs() + 1);
     /// `x` kept between -1 and 1.

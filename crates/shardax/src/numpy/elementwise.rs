@@ -415,6 +415,25 @@ pub fn around(x: &Array, decimals: i32) -> Array {
     convert(&rounded, x.dtype(), x.weak_type())
 }
 
+/// `log(exp(x) + exp(y))`, without overflow.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(logaddexp(array(1000.0f32), 1000.0).item::<f32>()?, 1000.6931);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn logaddexp(x: impl Operand, y: impl Operand) -> Array {
+    apply_promoted("logaddexp", x, y, to_inexact, |x, y| {
+        let difference = x - y;
+        // Not `maximum`, whose gradient at a tie would not fit that of `abs`: together they give both one half.
+        let larger = where_(x.greater_equal(y), x, y);
+        let sum = larger + log1p(&exp(&-abs(&difference)));
+        // Of equal infinities there is no difference.
+        where_(isnan(&difference), x + y, sum)
+    })
+}
+
 /// The next representable number after `x` towards `y`. Floating point.
 #[track_caller]
 pub fn nextafter(x: impl Operand, y: impl Operand) -> Array {

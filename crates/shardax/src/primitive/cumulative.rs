@@ -87,7 +87,7 @@ impl Primitive for Cumulative {
         if self.axis >= args[0].rank() {
             return Err(err!(Index, "{} axis {} is out of bounds for {}", self.name(), self.axis, args[0]));
         }
-        Ok(smallvec![args[0].clone()])
+        Ok(smallvec![args[0].clone().strong()])
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {

@@ -139,11 +139,15 @@ fn checks_of<'a>(case: &'a Case, f: &'a Fun) -> Vec<Check<'a>> {
             case,
             what: "jvp".into(),
             inputs: inputs.iter().cloned().chain(tangents.into_iter().map(|(_, h)| h.array())).collect(),
-            wanted: all(case, "jvp"),
+            // Once by `jvp`, once by `linearize`.
+            wanted: [all(case, "jvp"), all(case, "jvp")].concat(),
             tol: grad_tol,
             run: Box::new(move |xs| {
                 let (xs, ts) = xs.split_at(ins);
-                Ok(jvp::<(Vec<Array>,), _>(|d: Vec<Array>| partial(xs, d), pick(xs, &floats), ts.to_vec())?.1)
+                let of_floats = |d: Vec<Array>| partial(xs, d);
+                let (_, tangents) = jvp::<(Vec<Array>,), _>(of_floats, pick(xs, &floats), ts.to_vec())?;
+                let (_, linear) = linearize::<(Vec<Array>,), _>(of_floats, pick(xs, &floats))?;
+                Ok([tangents, linear.call(ts.to_vec())?].concat())
             }),
         });
     }

@@ -4,16 +4,19 @@ mod check;
 mod read;
 
 pub mod binary;
+pub mod control;
 pub mod conv;
 pub mod convert;
 pub mod dot;
 pub mod index;
+pub mod nn;
 pub mod promotion;
 pub mod random;
 pub mod reduce;
 pub mod select;
 pub mod shape;
 pub mod sort;
+pub mod transform;
 pub mod unary;
 pub mod window;
 
