@@ -46,7 +46,7 @@ pub fn broadcast_shapes(shapes: &[&[usize]]) -> Option<Shape> {
 }
 
 /// The name of a mapped axis. Names are interned: copying and comparing one costs a pointer.
-#[derive(Clone, Copy, Eq, Ord)]
+#[derive(Clone, Copy, Eq)]
 pub struct AxisName(&'static str);
 
 impl AxisName {
@@ -69,6 +69,12 @@ impl AxisName {
 impl PartialEq for AxisName {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self.0, other.0)
+    }
+}
+
+impl Ord for AxisName {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.cmp(other.0)
     }
 }
 

@@ -163,7 +163,7 @@ fn format_floats(values: &[f64], dtype: DType) -> Vec<String> {
     let finite: Vec<f64> = values.iter().copied().filter(|v| v.is_finite() && *v != 0.0).map(f64::abs).collect();
     let max = finite.iter().copied().fold(0.0, f64::max);
     let min = finite.iter().copied().fold(f64::INFINITY, f64::min);
-    let scientific = !finite.is_empty() && (max >= 1e8 || min < 1e-4 || max / min > 1e3 && (max >= 1e8 || min < 1e-4));
+    let scientific = !finite.is_empty() && (max >= 1e8 || min < 1e-4 || max / min > 1e3);
     // The shortest text that reads back as the element.
     let shortest = |v: f64| match dtype {
         DType::F32 | DType::F16 | DType::Bf16 => format!("{}", v as f32),

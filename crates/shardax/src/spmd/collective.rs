@@ -95,7 +95,14 @@ impl Axes {
         Ok(axes)
     }
 
-    fn set(&self) -> AxisSet {
+    /// Applies a collective over these axes; where types are tracked, to a value that varies over them.
+    #[track_caller]
+    pub fn bind(&self, collective: impl Primitive + 'static, x: &Array) -> Array {
+        let x = if self.checked { pcast_to(x, &self.set()) } else { x.clone() };
+        bind1(collective, &[x])
+    }
+
+    pub fn set(&self) -> AxisSet {
         self.names.iter().copied().collect()
     }
 
@@ -226,8 +233,7 @@ pub(crate) struct AllReduce {
 impl AllReduce {
     #[track_caller]
     pub fn apply(&self, x: &Array) -> Array {
-        let x = if self.axes.checked { pcast_to(x, &self.axes.set()) } else { x.clone() };
-        bind1(self.clone(), &[x])
+        self.axes.bind(self.clone(), x)
     }
 
     fn sum(&self) -> Self {
@@ -327,8 +333,7 @@ pub(crate) struct AllGather {
 impl AllGather {
     #[track_caller]
     pub fn apply(&self, x: &Array) -> Array {
-        let x = if self.axes.checked { pcast_to(x, &self.axes.set()) } else { x.clone() };
-        bind1(self.clone(), &[x])
+        self.axes.bind(self.clone(), x)
     }
 }
 
@@ -423,8 +428,7 @@ pub(crate) struct PsumScatter {
 impl PsumScatter {
     #[track_caller]
     pub fn apply(&self, x: &Array) -> Array {
-        let x = if self.axes.checked { pcast_to(x, &self.axes.set()) } else { x.clone() };
-        bind1(self.clone(), &[x])
+        self.axes.bind(self.clone(), x)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::collective::{Axes, channel, groups_text, mesh, pcast_to, single_axis};
+use super::collective::{Axes, channel, groups_text, mesh, single_axis};
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail, err};
@@ -26,12 +26,7 @@ pub(crate) struct Ppermute {
 impl Ppermute {
     #[track_caller]
     pub fn apply(&self, x: &Array) -> Array {
-        let x = if self.axes.checked { pcast_to(x, &self.set()) } else { x.clone() };
-        bind1(self.clone(), &[x])
-    }
-
-    fn set(&self) -> AxisSet {
-        self.axes.names.iter().copied().collect()
+        self.axes.bind(self.clone(), x)
     }
 }
 
@@ -53,7 +48,7 @@ impl Primitive for Ppermute {
     }
 
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
-        Ok(smallvec![args[0].union(&self.set())])
+        Ok(smallvec![args[0].union(&self.axes.set())])
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
@@ -107,12 +102,7 @@ pub(crate) struct AllToAll {
 impl AllToAll {
     #[track_caller]
     pub fn apply(&self, x: &Array) -> Array {
-        let x = if self.axes.checked { pcast_to(x, &self.set()) } else { x.clone() };
-        bind1(self.clone(), &[x])
-    }
-
-    fn set(&self) -> AxisSet {
-        self.axes.names.iter().copied().collect()
+        self.axes.bind(self.clone(), x)
     }
 }
 
@@ -135,7 +125,7 @@ impl Primitive for AllToAll {
         if self.split >= out.rank() || self.concat >= out.rank() {
             bail!(Index, "all_to_all axes {} and {} are out of bounds for {}", self.split, self.concat, args[0]);
         }
-        if out.shape[self.split] % n != 0 {
+        if !out.shape[self.split].is_multiple_of(n) {
             return Err(err!(
                 Value,
                 "all_to_all split_axis of size {} has to be divisible by the size {n} of the axes {:?}",
@@ -149,7 +139,7 @@ impl Primitive for AllToAll {
     }
 
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
-        Ok(smallvec![args[0].union(&self.set())])
+        Ok(smallvec![args[0].union(&self.axes.set())])
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
@@ -222,7 +212,7 @@ impl Primitive for AxisIndex {
     }
 
     fn vary(&self, _args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
-        Ok(smallvec![self.axes.names.iter().copied().collect()])
+        Ok(smallvec![self.axes.set()])
     }
 
     fn lower(&self, cx: &mut Lowering, _args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

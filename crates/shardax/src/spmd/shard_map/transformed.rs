@@ -103,6 +103,9 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for ShardMapped<F, Args> {
     }
 }
 
+/// A spec for each result, from the structure and the ranks of the results.
+type OutSpecs<'a> = &'a dyn Fn(&TreeDef, &[usize]) -> Result<Vec<PartitionSpec>>;
+
 impl<F, Args> ShardMapped<F, Args> {
     fn map(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
         let missing = |what: &str| {
@@ -122,7 +125,7 @@ impl<F, Args> ShardMapped<F, Args> {
         flat: &Flat,
         f: FlatFn<'_>,
         in_specs: Vec<PartitionSpec>,
-        out_specs: &dyn Fn(&TreeDef, &[usize]) -> Result<Vec<PartitionSpec>>,
+        out_specs: OutSpecs<'_>,
     ) -> Result<Flat> {
         let (mesh, manual) = self.resolve_mesh()?;
         in_specs.iter().try_for_each(|spec| check_manual(spec, &manual, &mesh, "in_specs"))?;
