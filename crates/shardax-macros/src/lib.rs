@@ -60,7 +60,7 @@ fn tree(input: DeriveInput) -> Result<TokenStream> {
                 let (pattern, write) = shape.write(quote!(#name::#ident));
                 writes.push(quote! { #pattern => { #write } });
                 let (node, read) = (&shape.node, shape.read(quote!(#name::#ident)));
-                reads.push(quote! { if node == #node { return ::core::result::Result::Ok(#read); } });
+                reads.push(quote! { if node == (#node) { return ::core::result::Result::Ok(#read); } });
             }
             (
                 quote! { match self { #(#writes)* } },

@@ -59,6 +59,8 @@ pub enum Node {
     Map(Arc<[String]>),
     /// A struct or an enum's variant; the names of its fields in order.
     Struct { name: &'static str, fields: &'static [&'static str] },
+    /// `Option::Some`: one child, which has no key of its own.
+    Some,
     /// `Option::None`: no children.
     None,
 }
@@ -69,6 +71,7 @@ impl Node {
             Node::Tuple(n) | Node::List(n) => *n,
             Node::Map(keys) => keys.len(),
             Node::Struct { fields, .. } => fields.len(),
+            Node::Some => 1,
             Node::None => 0,
         }
     }
@@ -76,6 +79,7 @@ impl Node {
     fn child_key(&self, i: usize) -> String {
         match self {
             Node::Tuple(_) | Node::List(_) | Node::None => format!("[{i}]"),
+            Node::Some => String::new(),
             Node::Map(keys) => format!("[{:?}]", keys[i]),
             Node::Struct { fields, .. } => format!(".{}", fields[i]),
         }
@@ -214,6 +218,7 @@ impl TreeDef {
                     Token::Node(Node::List(n)) => format!("a list of {n}"),
                     Token::Node(Node::Map(keys)) => format!("a map with keys {keys:?}"),
                     Token::Node(Node::Struct { name, .. }) => format!("a {name}"),
+                    Token::Node(Node::Some) => "Some".to_owned(),
                     Token::Node(Node::None) => "None".to_owned(),
                     Token::Number(value, _) => format!("the number {value:?}"),
                     Token::Static(value) => format!("the static value {value:?}"),
@@ -412,9 +417,9 @@ where
 impl<T: Tree> Tree for Option<T> {
     fn flatten(&self, out: &mut Flat) {
         match self {
-            // `Some` is a tuple of one, so that `Some(None)` and `None` differ.
+            // `Some` is a node, so that `Some(None)` and `None` differ.
             Some(x) => {
-                out.node(Node::Tuple(1));
+                out.node(Node::Some);
                 x.flatten(out);
             }
             None => out.node(Node::None),

@@ -116,7 +116,7 @@ impl ConvOptions {
     }
 
     /// The dimension numbers `NHWC`, `HWIO`, `NHWC`, for any number of spatial dimensions.
-    pub(crate) fn channels_last(mut self, spatial: usize) -> Self {
+    pub fn channels_last(mut self, spatial: usize) -> Self {
         // The letters only have to differ from each other and from N, C, I, O.
         let letters: String = ('a'..='z').take(spatial).collect();
         self.layout = Some([format!("N{letters}C"), format!("{letters}IO"), format!("N{letters}C")]);

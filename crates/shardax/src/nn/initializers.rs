@@ -189,6 +189,8 @@ fn fans(shape: &[usize], in_axis: i32, out_axis: i32) -> Result<(f64, f64)> {
         .help("use `normal`, `uniform` or `zeros` for weights of one dimension"));
     }
     let (i, o) = (normalize_axis(in_axis as isize, rank)?, normalize_axis(out_axis as isize, rank)?);
-    let field: usize = (0..rank).filter(|&d| d != i && d != o).map(|d| shape[d]).product();
-    Ok(((shape[i] * field) as f64, (shape[o] * field) as f64))
+    // As JAX has it also where both axes are the same, as they are in embeddings.
+    let (inputs, outputs) = (shape[i] as f64, shape[o] as f64);
+    let field = crate::shape::size(shape) as f64 / (inputs * outputs);
+    Ok((inputs * field, outputs * field))
 }

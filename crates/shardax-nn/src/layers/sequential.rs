@@ -1,0 +1,79 @@
+//! Layers one after the other.
+
+use shardax::prelude::*;
+
+use super::{Conv, Embed, LayerNorm, Linear, RmsNorm};
+use crate::Module;
+
+/// A module that maps one array to another.
+pub trait Layer: Module {
+    fn forward(&self, x: Array) -> Array;
+}
+
+macro_rules! layers {
+    ($($layer:ident)*) => {$(
+        impl Layer for $layer {
+            #[track_caller]
+            fn forward(&self, x: Array) -> Array {
+                $layer::forward(self, x)
+            }
+        }
+    )*};
+}
+
+layers!(Conv Embed LayerNorm Linear RmsNorm);
+
+/// Layers one after the other, as a tuple. A function, such as an activation, is wrapped in [`Apply`].
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let mut rngs = Rngs::new(0);
+/// let mlp = Sequential((Linear::new(4, 8, &mut rngs), Apply(relu), Linear::new(8, 2, &mut rngs)));
+/// assert_eq!(mlp.forward(ones([3, 4])).shape(), [3, 2]);
+/// assert_eq!(mlp.parameter_count(), 58);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Module, Clone, Debug)]
+pub struct Sequential<L>(pub L);
+
+/// A function as a layer without parameters.
+#[derive(Module, Clone, Copy, Debug)]
+pub struct Apply(#[tree(static)] pub fn(Array) -> Array);
+
+impl Layer for Apply {
+    fn forward(&self, x: Array) -> Array {
+        (self.0)(x)
+    }
+}
+
+impl<L: Layer> Sequential<L> {
+    #[track_caller]
+    pub fn forward(&self, x: impl Operand) -> Array {
+        self.0.forward(x.into_array())
+    }
+}
+
+macro_rules! tuples {
+    ($(($($t:ident $i:tt),+))*) => {$(
+        impl<$($t: Layer),+> Module for ($($t,)+) {}
+
+        impl<$($t: Layer),+> Layer for ($($t,)+) {
+            #[track_caller]
+            fn forward(&self, x: Array) -> Array {
+                $(let x = self.$i.forward(x);)+
+                x
+            }
+        }
+    )*};
+}
+
+tuples! {
+    (A 0)
+    (A 0, B 1)
+    (A 0, B 1, C 2)
+    (A 0, B 1, C 2, D 3)
+    (A 0, B 1, C 2, D 3, E 4)
+    (A 0, B 1, C 2, D 3, E 4, F 5)
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6)
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7)
+}

@@ -1,0 +1,79 @@
+//! Modules, layers, losses, optimizers and schedules for [shardax](shardax).
+//!
+//! A model is a struct whose fields are arrays and other modules, and nothing else: a tree. `#[derive(Module)]` makes
+//! it one; [`grad`](shardax::grad), [`jit`](shardax::jit), [`pmap`](shardax::pmap) and the optimizers take and return
+//! it as they do any tree, so there is no separate store of parameters.
+//!
+//! Layers have Flax NNX's names, defaults and first weights; losses, optimizers and schedules are Optax's.
+//!
+//! ```
+//! use shardax_nn::prelude::*;
+//!
+//! #[derive(Module, Clone)]
+//! struct Mlp {
+//!     hidden: Linear,
+//!     out: Linear,
+//! }
+//!
+//! impl Mlp {
+//!     fn forward(&self, x: Array) -> Array {
+//!         self.out.forward(relu(self.hidden.forward(x)))
+//!     }
+//! }
+//!
+//! let mut rngs = Rngs::new(0);
+//! let model = Mlp { hidden: Linear::new(2, 8, &mut rngs), out: Linear::new(8, 2, &mut rngs) };
+//! let state = TrainState::create(model, adam(1e-2))?;
+//!
+//! let step = jit(|state: TrainState<Mlp, Adam>, x: Array, labels: Array| -> Result<_> {
+//!     let loss = |model: Mlp| softmax_cross_entropy_with_integer_labels(model.forward(x.clone()), &labels).mean(..);
+//!     let (loss, grads) = value_and_grad(loss).call(state.params.clone())?;
+//!     Ok((state.apply_gradients(grads)?, loss))
+//! });
+//!
+//! let (x, labels) = (array([[0.0f32, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]), array([0, 1, 1, 0]));
+//! let (state, first) = step.call((state, &x, &labels))?;
+//! let (_, second) = step.call((state, &x, &labels))?;
+//! assert!(second.item::<f32>()? < first.item::<f32>()?);
+//! # Ok::<(), shardax::Error>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+// The derive macro names this crate.
+extern crate self as shardax_nn;
+
+mod attention;
+pub mod layers;
+pub mod losses;
+pub mod metrics;
+mod module;
+pub mod optim;
+mod rngs;
+
+pub use attention::dot_product_attention;
+pub use layers::*;
+pub use losses::*;
+pub use module::{Module, State, merge};
+pub use optim::*;
+pub use rngs::Rngs;
+pub use shardax::Module;
+
+/// What a program needs, of shardax and of this crate: `use shardax_nn::prelude::*;`
+pub mod prelude {
+    pub use crate::layers::*;
+    pub use crate::losses::*;
+    pub use crate::metrics::accuracy;
+    pub use crate::module::{Module, State, merge};
+    // Not all of them: `clip` and `scale` are too common as names.
+    pub use crate::optim::{
+        Adam, AdamW, GradientTransformation, Lamb, Lion, Optimizer, Schedule, Sgd, TrainState, adagrad, adam, adamw,
+        apply_updates, clip_by_global_norm, constant_schedule, cosine_decay_schedule, exponential_decay, global_norm,
+        join_schedules, lamb, linear_schedule, lion, multi_steps, piecewise_constant_schedule, polynomial_schedule,
+        rmsprop, sgd, sgd_momentum, warmup_cosine_decay_schedule, warmup_exponential_decay_schedule,
+    };
+    pub use crate::{Rngs, dot_product_attention};
+    pub use shardax::lax::Padding;
+    pub use shardax::nn::*;
+    pub use shardax::prelude::*;
+}

@@ -1,0 +1,4 @@
+//! The functions of the cases.
+
+pub mod nn;
+pub mod optim;

@@ -1,0 +1,133 @@
+//! Activations, losses, layers, first weights.
+
+use shardax::nn;
+use shardax_nn::prelude::*;
+
+use crate::golden_support::{Case, Fun, many, one, three, two};
+
+pub fn function(case: &Case) -> Option<Fun> {
+    activation(case).or_else(|| loss(case)).or_else(|| layer(case)).or_else(|| weights(case))
+}
+
+fn activation(case: &Case) -> Option<Fun> {
+    match case.op.as_str() {
+        "relu" => one(|x| nn::relu(x)),
+        "relu6" => one(|x| nn::relu6(x)),
+        "gelu_tanh" => one(|x| nn::gelu(x)),
+        "gelu_erf" => one(|x| nn::gelu_exact(x)),
+        "silu" => one(|x| nn::silu(x)),
+        "elu" => one(|x| nn::elu(x, 1.0)),
+        "selu" => one(|x| nn::selu(x)),
+        "celu" => one(|x| nn::celu(x, 1.0)),
+        "leaky_relu" => one(|x| nn::leaky_relu(x, 0.01)),
+        "softplus" => one(|x| nn::softplus(x)),
+        "soft_sign" => one(|x| nn::soft_sign(x)),
+        "sigmoid" => one(|x| nn::sigmoid(x)),
+        "log_sigmoid" => one(|x| nn::log_sigmoid(x)),
+        "hard_tanh" => one(|x| nn::hard_tanh(x)),
+        "hard_sigmoid" => one(|x| nn::hard_sigmoid(x)),
+        "mish" => one(|x| nn::mish(x)),
+        "glu" => one(|x| nn::glu(x, -1)),
+        // SPEC 153
+        "one_hot" => {
+            let (classes, dtype) = (case.int("num_classes") as usize, case.dtype("dtype")?);
+            let axis = case.param("axis").as_i64().unwrap_or(-1) as i32;
+            one(move |x| nn::one_hot(x, classes).astype(dtype).moveaxis(-1, axis))
+        }
+        _ => None,
+    }
+}
+
+fn loss(case: &Case) -> Option<Fun> {
+    match case.op.as_str() {
+        // SPEC 158
+        "softmax_cross_entropy" => two(|x, y| softmax_cross_entropy(x, y)),
+        // SPEC 159
+        "softmax_cross_entropy_with_integer_labels" => two(|x, y| softmax_cross_entropy_with_integer_labels(x, y)),
+        "sigmoid_binary_cross_entropy" => two(|x, y| sigmoid_binary_cross_entropy(x, y)),
+        "l2_loss" => two(|x, y| l2_loss(x, y)),
+        "squared_error" => two(|x, y| squared_error(x, y)),
+        "huber_loss" => two(|x, y| huber_loss(x, y, 1.0)),
+        "log_cosh" => two(|x, y| log_cosh(x, y)),
+        "smooth_labels" => {
+            let alpha = case.param("alpha").as_f64()?;
+            one(move |x| smooth_labels(x, alpha))
+        }
+        "cosine_similarity" => two(|x, y| cosine_similarity(x, y)),
+        "kl_divergence" => two(|x, y| kl_divergence(x, y)),
+        // SPEC 162
+        "accuracy" => two(|x, y| accuracy(x, y)),
+        "masked_mean_loss" => {
+            three(|x, y, mask| (softmax_cross_entropy_with_integer_labels(x, y) * mask).sum(..) / mask.sum(..))
+        }
+        _ => None,
+    }
+}
+
+fn layer(case: &Case) -> Option<Fun> {
+    fn batch_norm(x: &[Array]) -> (BatchNorm, BatchStats) {
+        let layer = BatchNorm { scale: x[1].clone(), bias: x[2].clone(), momentum: 0.9, ..BatchNorm::new(x[1].size()) };
+        (layer, BatchStats { mean: x[3].clone(), var: x[4].clone() })
+    }
+    match case.op.as_str() {
+        "layer_norm" => three(|x, scale, bias| {
+            LayerNorm { scale: scale.clone(), bias: bias.clone(), ..LayerNorm::new(4) }.forward(x)
+        }),
+        "rms_norm" => two(|x, scale| RmsNorm { scale: scale.clone(), ..RmsNorm::new(4) }.forward(x)),
+        "group_norm" => three(|x, scale, bias| {
+            GroupNorm { scale: scale.clone(), bias: bias.clone(), ..GroupNorm::new(4, 2) }.forward(x)
+        }),
+        "batch_norm_train" => many(|x| {
+            let (layer, stats) = batch_norm(x);
+            let (y, stats) = layer.train(&x[0], &stats);
+            Ok(vec![y, stats.mean, stats.var])
+        }),
+        "batch_norm_eval" => many(|x| {
+            let (layer, stats) = batch_norm(x);
+            Ok(vec![layer.forward(&x[0], &stats)])
+        }),
+        "dot_product_attention" => three(|q, k, v| dot_product_attention(q, k, v)),
+        "dropout" => {
+            let rate = case.param("rate").as_f64()?;
+            one(move |x| {
+                // Flax's layer keeps a stream of its own, forked from the one it is given.
+                let mut own = Rngs::from_key(Rngs::new(0).with("dropout", 3).dropout());
+                Dropout::new(rate).forward(x, Some(&own.dropout()))
+            })
+        }
+        _ => None,
+    }
+}
+
+/// The first weights of layers are those of Flax. SPEC 142-144, 148
+fn weights(case: &Case) -> Option<Fun> {
+    let made: fn() -> Vec<Array> = match case.op.as_str() {
+        "nnx_rngs" => || {
+            let four = |mut r: Rngs| [r.params(), r.params(), r.dropout(), r.params()];
+            [four(Rngs::new(0)), four(Rngs::new(42))].concat()
+        },
+        "nnx_rngs_named" => || {
+            let mut r = Rngs::new(1).with("params", 2).with("dropout", 3);
+            vec![r.params(), r.dropout(), r.dropout(), r.next("other")]
+        },
+        "nnx_linear_init" => || tree::leaves(&Linear::new(3, 4, &mut Rngs::new(0))),
+        "nnx_conv_init" => || tree::leaves(&Conv::new(2, 3, [3, 3], &mut Rngs::new(0))),
+        "nnx_two_layers_init" => || {
+            let mut rngs = Rngs::new(7);
+            vec![Linear::new(2, 3, &mut rngs).kernel, Linear::new(3, 2, &mut rngs).kernel]
+        },
+        "nnx_embed_init" => || vec![Embed::new(5, 3, &mut Rngs::new(0)).embedding],
+        "nnx_cnn_init" => || {
+            let mut rngs = Rngs::new(0);
+            let kernels = [
+                Conv::new(3, 32, [3, 3], &mut rngs).kernel,
+                Conv::new(32, 64, [3, 3], &mut rngs).kernel,
+                Linear::new(4096, 10, &mut rngs).kernel,
+            ];
+            let first = kernels.iter().map(|k| k.ravel().get(..8));
+            first.chain(kernels.iter().map(|k| stack(&[k.sum(..), k.square().sum(..)], 0))).collect()
+        },
+        _ => return None,
+    };
+    many(move |_| Ok(made()))
+}
