@@ -30,13 +30,8 @@ activations! {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     relu => |x| where_(x.less_equal(0), 0, &x);
-<<<<<<< HEAD
     /// `min(max(x, 0), 6)`.
     relu6 => |x| lax::clamp(0, &x, 6);
-=======
-    /// `min(max(x, 0), 6)`, with gradient 0 at 0 and at 6.
-    relu6 => |x| where_(x.less_equal(0), 0, where_(x.greater_equal(6), 6, &x));
->>>>>>> b75d165 (shardax-nn: modules, layers, losses, optimizers, schedules, compared with Flax and Optax)
     /// The Gaussian error linear unit in its tanh approximation, JAX's default.
     ///
     /// Source: [Hendrycks and Gimpel 2016](https://arxiv.org/abs/1606.08415). [`gelu_exact`] is the exact form.
@@ -53,12 +48,7 @@ activations! {
     /// `log(sigmoid(x))`, without overflow.
     log_sigmoid => |x| -softplus(-x);
     /// `log(1 + exp(x))`, without overflow.
-<<<<<<< HEAD
     softplus => |x| logaddexp(x, 0);
-=======
-    // Written so that the gradient at 0 is the logistic function's, too.
-    softplus => |x| relu(&x) + where_(x.greater(0), -&x, &x).exp().log1p();
->>>>>>> b75d165 (shardax-nn: modules, layers, losses, optimizers, schedules, compared with Flax and Optax)
     /// `x / (1 + |x|)`.
     soft_sign => |x| &x / (x.abs() + 1);
     /// `x` kept between -1 and 1.
