@@ -1,41 +1,11 @@
-//! Activations, losses, layers, first weights.
+//! Losses, layers and first weights; activations as in shardax's own tests.
 
-use shardax::nn;
 use shardax_nn::prelude::*;
 
-use crate::golden_support::{Case, Fun, many, one, three, two};
+use crate::golden_support::{self, Case, Fun, many, one, three, two};
 
 pub fn function(case: &Case) -> Option<Fun> {
-    activation(case).or_else(|| loss(case)).or_else(|| layer(case)).or_else(|| weights(case))
-}
-
-fn activation(case: &Case) -> Option<Fun> {
-    match case.op.as_str() {
-        "relu" => one(|x| nn::relu(x)),
-        "relu6" => one(|x| nn::relu6(x)),
-        "gelu_tanh" => one(|x| nn::gelu(x)),
-        "gelu_erf" => one(|x| nn::gelu_exact(x)),
-        "silu" => one(|x| nn::silu(x)),
-        "elu" => one(|x| nn::elu(x, 1.0)),
-        "selu" => one(|x| nn::selu(x)),
-        "celu" => one(|x| nn::celu(x, 1.0)),
-        "leaky_relu" => one(|x| nn::leaky_relu(x, 0.01)),
-        "softplus" => one(|x| nn::softplus(x)),
-        "soft_sign" => one(|x| nn::soft_sign(x)),
-        "sigmoid" => one(|x| nn::sigmoid(x)),
-        "log_sigmoid" => one(|x| nn::log_sigmoid(x)),
-        "hard_tanh" => one(|x| nn::hard_tanh(x)),
-        "hard_sigmoid" => one(|x| nn::hard_sigmoid(x)),
-        "mish" => one(|x| nn::mish(x)),
-        "glu" => one(|x| nn::glu(x, -1)),
-        // SPEC 153
-        "one_hot" => {
-            let (classes, dtype) = (case.int("num_classes") as usize, case.dtype("dtype")?);
-            let axis = case.param("axis").as_i64().unwrap_or(-1) as i32;
-            one(move |x| nn::one_hot(x, classes).astype(dtype).moveaxis(-1, axis))
-        }
-        _ => None,
-    }
+    golden_support::nn::function(case).or_else(|| loss(case)).or_else(|| layer(case)).or_else(|| weights(case))
 }
 
 fn loss(case: &Case) -> Option<Fun> {
