@@ -9,7 +9,7 @@ use crate::primitive::scatter::ScatterKind;
 use crate::program::trace::at_caller;
 
 /// A place in an array; see [`Array::at`].
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use = "a place does nothing until it is read or updated"]
 pub struct At {
     array: Array,

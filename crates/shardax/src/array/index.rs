@@ -71,7 +71,7 @@ pub(crate) struct Strided {
 }
 
 /// One entry of an index.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub enum IndexItem {
     /// One element: the dimension goes away. Negative numbers count from the end.
     At(i64),
@@ -373,7 +373,7 @@ impl Array {
 }
 
 /// The entries of an array along its first dimension; see [`Array::iter`].
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Rows {
     array: Array,
     next: usize,

@@ -588,3 +588,40 @@ impl Plan {
         Ok(scatter.apply(x, &indices, &lax::reshape(value, &shape)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::prelude::*;
+    use crate::program::Aval;
+    use crate::program::trace::trace;
+
+    fn program(f: impl Fn(&Array) -> Vec<Array>) -> String {
+        let traced = trace(&[Aval::new(DType::F32, vec![8, 3, 4])], |args| Ok(f(&args[0])));
+        traced.expect("a program").program.to_string()
+    }
+
+    /// Constant indices are slices in a program, and loops over rows are nothing else. SPEC 126
+    #[test]
+    fn constant_indices_need_no_gather() {
+        let text = program(|x| vec![x.get((0, 1..3)), x.get(s![.., -1, ..;-2])]);
+        let want = "{ lambda a:f32[8,3,4].
+  b:f32[1,2,4] = slice[start=(0,1,0) limit=(1,3,4) strides=(1,1,1)] a
+  c:f32[2,4] = reshape[shape=(2,4)] b
+  d:f32[8,1,2] = slice[start=(0,2,1) limit=(8,3,4) strides=(1,1,2)] a
+  e:f32[8,1,2] = rev[dimensions=(2,)] d
+  f:f32[8,2] = reshape[shape=(8,2)] e
+  in (c, f) }";
+        assert_eq!(text, want);
+        let text = program(|x| x.iter().map(|row| row.at((0, ..)).set(1)).collect());
+        assert!(!text.contains("gather") && !text.contains("scatter"), "{text}");
+    }
+
+    #[test]
+    fn one_place_is_a_block_and_several_are_gathered() {
+        let text = program(|x| {
+            let i = x.get((0, 0, 0)).astype(DType::I32);
+            vec![x.get(&i), x.get((.., i.broadcast_to([2])))]
+        });
+        assert!(text.contains("dynamic_slice[slice_sizes=(1,3,4)]") && text.matches(" gather[").count() == 1, "{text}");
+    }
+}

@@ -169,7 +169,7 @@ pub fn scatter(
 
 /// All `operands`, of one shape, in the ascending order of the first `num_keys` of them along `dimension`. Stable.
 ///
-/// Among floats, -0 equals 0 and NaN comes last.
+/// Among floats, -0 equals 0 (an array sorted alone has -0 first) and NaN comes last.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -157,7 +157,7 @@ impl Initializer {
                 match distribution {
                     Distribution::TruncatedNormal => {
                         // The standard deviation of a standard normal cut at 2.
-                        let stddev = rounded(rounded(variance.sqrt()) / rounded(0.879_625_661_034_239_78));
+                        let stddev = rounded(rounded(variance.sqrt()) / rounded(0.879_625_661_034_239_8));
                         random::truncated_normal_dtype(key, -2, 2, shape, dtype) * number(stddev)
                     }
                     Distribution::Normal => random::normal_dtype(key, shape, dtype) * number(rounded(variance.sqrt())),

@@ -284,7 +284,7 @@ impl Array {
             let mut less = sorted.less(&each);
             if values.dtype().is_float() {
                 // All numbers come before a NaN.
-                less = less | (super::isnan(&each) & !super::isnan(sorted));
+                less |= super::isnan(&each) & !super::isnan(sorted);
             }
             Ok(less.astype(DType::I32).sum(-1))
         });

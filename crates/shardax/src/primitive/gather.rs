@@ -296,7 +296,7 @@ impl Primitive for Gather {
             slice_sizes,
             // Different entries may hold equal positions, in any order.
             indices_are_sorted: self.indices_are_sorted && !indices,
-            unique_indices: self.unique_indices && !(indices && !x),
+            unique_indices: self.unique_indices && (x || !indices),
             ..self.clone()
         };
         Ok((smallvec![gather.apply(&front(0), &front(1))], vec![Some(0)]))

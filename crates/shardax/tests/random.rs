@@ -1,0 +1,218 @@
+//! Random numbers: JAX's values, the same however they are computed, and what they are distributed like.
+//!
+//! The reference values of every distribution are in `golden.rs`.
+
+mod common;
+
+use common::setup;
+use shardax::nn::initializers::{self, Distribution, Fan, Initializer};
+use shardax::prelude::*;
+use shardax::{Error, ErrorKind};
+
+fn error_of(x: Array) -> Error {
+    x.error().cloned().expect("an array that carries an error")
+}
+
+fn moments(x: &Array) -> Result<(f64, f64)> {
+    let values = x.to_f64_vec()?;
+    let mean = values.iter().sum::<f64>() / values.len() as f64;
+    Ok((mean, values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / values.len() as f64))
+}
+
+#[test]
+fn keys_and_values_of_jax() -> Result<()> {
+    setup();
+    // SPEC 38
+    let key = random::PRNGKey(42);
+    assert_eq!((key.shape(), key.dtype(), key.to_vec::<u32>()?), (&[2][..], DType::U32, vec![0, 42]));
+    assert_eq!(random::key(-1).to_vec::<u32>()?, [0, u32::MAX]);
+    assert_eq!(random::key(7u64 + (1 << 32)).to_vec::<u32>()?, [0, 7]);
+    assert_eq!(jit(|s: Array| random::key(s)).call(array(-1))?.to_vec::<u32>()?, [0, u32::MAX]);
+    assert_eq!(random::bits(&key, [2]).to_vec::<u32>()?, [2098992034, 2919706841]);
+    let keys = random::split(&key, 2);
+    assert_eq!(keys.to_vec::<u32>()?, [1832780943, 270669613, 64467757, 2916123636]);
+    assert_eq!(random::fold_in(&key, 5).to_vec::<u32>()?, [2765691542, 824333390]);
+    let normal = random::normal(&key, [2]).to_vec::<f32>()?;
+    assert!((normal[0] + 0.028304616).abs() < 1e-7 && (normal[1] - 0.46713185).abs() < 1e-6, "{normal:?}");
+    assert_eq!(random::normal(&key, ()).shape(), [0usize; 0]);
+    assert_eq!(random::randint(&key, [4], 3, 17).to_vec::<i32>()?, [11, 15, 14, 14]);
+    assert_eq!(random::permutation(&key, 8).to_vec::<i32>()?, [7, 4, 2, 5, 3, 6, 0, 1]);
+    Ok(())
+}
+
+#[test]
+fn values_do_not_depend_on_how_they_are_computed() -> Result<()> {
+    setup();
+    let key = random::key(3);
+    let eager = random::normal(&key, [8, 4]).to_vec::<f32>()?;
+    assert_eq!(jit(|k: Array| random::normal(&k, [8, 4])).call(&key)?.to_vec::<f32>()?, eager);
+    // Longer arrays begin with shorter ones.
+    assert_eq!(random::bits(&key, [3]).to_vec::<u32>()?, random::bits(&key, [100]).get(..3).to_vec::<u32>()?);
+    assert_eq!(random::bits(&key, [2, 3]).to_vec::<u32>()?, random::bits(&key, [6]).to_vec::<u32>()?);
+    // Nor on the devices that compute them.
+    let mesh = make_mesh([("x", 8)])?;
+    let on_mesh = device_put(&key, &NamedSharding::new(&mesh, P![]))?;
+    assert_eq!(random::normal(&on_mesh, [8, 4]).to_vec::<f32>()?, eager);
+    // A batch of keys gives what each gives.
+    let keys = random::split(&key, 4);
+    let batch = vmap(|k: Array| random::uniform(&k, [3])).call(&keys)?;
+    for i in 0..4 {
+        assert_eq!(batch.get(i).to_vec::<f32>()?, random::uniform(&keys.get(i), [3]).to_vec::<f32>()?);
+    }
+    let folded = vmap(|k: Array, i: Array| random::fold_in(&k, i)).in_axes((None, 0)).call((&key, arange(0..3)))?;
+    assert_eq!(folded.get(2).to_vec::<u32>()?, random::fold_in(&key, 2).to_vec::<u32>()?);
+    // One key for each device, which stays what it is.
+    let (same, drawn) = pmap(|k: Array| (k.clone(), random::uniform(&k, [2]))).call(random::split(&key, 8))?;
+    assert_eq!((same.dtype(), same.shape()), (DType::U32, &[8, 2][..]));
+    assert_eq!(drawn.get(5).to_vec::<f32>()?, random::uniform(&random::split(&key, 8).get(5), [2]).to_vec::<f32>()?);
+    Ok(())
+}
+
+#[test]
+fn distributions() -> Result<()> {
+    setup();
+    let key = random::key(0);
+    let n = [20000];
+    let near = |name: &str, x: Array, mean: f64, variance: f64| -> Result<()> {
+        let (m, v) = moments(&x)?;
+        assert!((m - mean).abs() < 0.05 && (v / variance - 1.0).abs() < 0.1, "{name}: mean {m}, variance {v}");
+        Ok(())
+    };
+    near("uniform", random::uniform_dtype(&key, n, DType::F32, -1, 3), 1.0, 16.0 / 12.0)?;
+    near("normal", random::normal(&key, n), 0.0, 1.0)?;
+    near("truncated_normal", random::truncated_normal(&key, -1.0, 1.0, n), 0.0, 0.2911)?;
+    near("gumbel", random::gumbel(&key, n), 0.5772, 1.6449)?;
+    near("exponential", random::exponential(&key, n), 1.0, 1.0)?;
+    near("laplace", random::laplace(&key, n), 0.0, 2.0)?;
+    near("logistic", random::logistic(&key, n), 0.0, 3.2899)?;
+    near("bernoulli", random::bernoulli(&key, 0.3, n), 0.3, 0.21)?;
+    near("rademacher", random::rademacher(&key, n), 0.0, 1.0)?;
+    near("randint", random::randint(&key, n, -3, 4), 0.0, 4.0)?;
+    near("choice", random::choice_p(&key, 2, n, true, &array([0.25f32, 0.75])), 0.75, 0.1875)?;
+    let logits = array([0.0f32, 3f32.ln()]);
+    near("categorical", random::categorical_shape(&key, &logits, 0, Some(&n)), 0.75, 0.1875)?;
+    for dtype in [DType::F16, DType::Bf16, DType::F64] {
+        let x = random::normal_dtype(&key, n, dtype);
+        assert_eq!(x.dtype(), dtype);
+        near("normal of another dtype", x, 0.0, 1.0)?;
+    }
+    near("normal, complex", random::normal_dtype(&key, n, DType::Complex64), 0.0, 0.5)?;
+    // Ends: 0 and no 1; nothing outside.
+    let u = random::uniform_dtype(&key, n, DType::Bf16, 0, 1).to_f64_vec()?;
+    assert!(u.iter().all(|v| (0.0..1.0).contains(v)) && u.contains(&0.0));
+    let x = random::truncated_normal(&key, -2, 2, n).to_f64_vec()?;
+    assert!(x.iter().all(|v| v.abs() < 2.0));
+    assert_eq!(random::randint(&key, [3], 5, 5).to_vec::<i32>()?, [5; 3]);
+    assert_eq!(random::randint(&key, [3], 9, 2).to_vec::<i32>()?, [9; 3]);
+    Ok(())
+}
+
+#[test]
+fn permutations_and_choices() -> Result<()> {
+    setup();
+    let key = random::key(1);
+    let mut order = random::permutation(&key, 100).to_vec::<i32>()?;
+    assert_ne!(order, (0..100).collect::<Vec<_>>());
+    order.sort_unstable();
+    assert_eq!(order, (0..100).collect::<Vec<_>>());
+    // Rows stay whole, columns of an independent permutation do not.
+    let x = arange(0..20).reshape([10, 2]);
+    let rows = random::permutation(&key, &x).to_vec::<i32>()?;
+    assert!(rows.chunks(2).all(|r| r[0] % 2 == 0 && r[1] == r[0] + 1));
+    let mixed = random::permutation_axis(&key, &x, 0, true).to_vec::<i32>()?;
+    assert!(mixed.chunks(2).all(|r| r[0] % 2 == 0 && r[1] % 2 == 1) && mixed.chunks(2).any(|r| r[1] != r[0] + 1));
+    let mut drawn = random::choice(&key, 6, [2, 3], false).to_vec::<i32>()?;
+    drawn.sort_unstable();
+    assert_eq!(drawn, [0, 1, 2, 3, 4, 5]);
+    assert_eq!(random::choice(&key, &x, [3], true).shape(), [3, 2]);
+    assert_eq!(random::choice(&key, &x, [0], true).shape(), [0, 2]);
+    assert_eq!(random::permutation(&key, 0).shape(), [0]);
+    Ok(())
+}
+
+#[test]
+fn gradients_reach_the_parameters() -> Result<()> {
+    setup();
+    let key = random::key(5);
+    let k = key.clone();
+    let f = move |lo: Array, hi: Array| random::uniform_dtype(&k, [50], DType::F32, lo, hi).sum(..);
+    let (lo, hi) = grad(f).argnums((Arg::<0>, Arg::<1>)).call((array(-1.0f32), array(2.0f32)))?;
+    // Each sample is lo + u (hi - lo).
+    let u = random::uniform(&key, [50]).to_f64_vec()?;
+    let sum: f64 = u.iter().sum();
+    assert!((hi.to_f64()? - sum).abs() < 1e-3 && (lo.to_f64()? - (50.0 - sum)).abs() < 1e-3);
+    let g = grad(|s: Array| (random::normal(&random::key(0), [10]) * s).sum(..)).call(array(1.0f32))?;
+    assert!((g.to_f64()? - random::normal(&random::key(0), [10]).sum(..).to_f64()?).abs() < 1e-5);
+    Ok(())
+}
+
+#[test]
+fn errors() {
+    setup();
+    let key = random::key(0);
+    let e = error_of(random::normal(&array([1.0f32, 2.0]), [2]));
+    assert!(e.kind() == ErrorKind::Type && e.help_text().is_some_and(|h| h.contains("random::key")), "{e}");
+    assert!(e.location().is_some_and(|at| at.file().ends_with("random.rs")), "{e}");
+    let e = error_of(random::uniform(&random::split(&key, 3), [2]));
+    assert!(e.message().contains("accepts a single key") && e.help_text().is_some_and(|h| h.contains("vmap")), "{e}");
+    assert!(error_of(random::key(0.5)).message().contains("must be an integer"));
+    assert!(error_of(random::key(array([1, 2]))).message().contains("scalar"));
+    assert!(error_of(random::fold_in(&key, -1)).message().contains("OverflowError"));
+    assert!(error_of(random::fold_in(&key, array([1]))).message().contains("scalar"));
+    assert!(error_of(random::normal_dtype(&key, [2], DType::I32)).message().contains("int32"));
+    assert!(error_of(random::uniform_dtype(&key, [2], DType::Complex64, 0, 1)).message().contains("float dtype"));
+    assert!(error_of(random::bits_dtype(&key, [2], DType::I32)).message().contains("unsigned"));
+    assert!(error_of(random::randint_dtype(&key, [2], 0, 1, DType::F32)).message().contains("integer dtypes"));
+    assert!(error_of(random::randint(&key, [2], 0.5, 1)).message().contains("integers"));
+    assert!(error_of(random::bernoulli(&key, 1, [2])).message().contains("floating dtype"));
+    let e = error_of(random::bernoulli(&key, array([0.5f32, 0.1]), [3]));
+    assert!(e.message().contains("[2]") && e.message().contains("[3]"), "{e}");
+    assert!(error_of(random::normal(&key, [-2])).message().contains("not negative"));
+    assert!(error_of(random::split(&key, -1)).check_kind(ErrorKind::Value));
+    assert!(error_of(random::choice(&key, 3, [4], false)).message().contains("replace=False"));
+    assert!(error_of(random::choice(&key, 0, [4], true)).message().contains("greater than 0"));
+    assert!(error_of(random::choice_p(&key, 3, [4], true, &array([0.5f32]))).message().contains("same size"));
+    assert!(error_of(random::categorical(&key, &array([1, 2]), 0)).message().contains("floating dtype"));
+    assert!(error_of(random::categorical(&key, &zeros([2, 2]), 2)).check_kind(ErrorKind::Index));
+    assert!(error_of(random::permutation_axis(&key, &array(1), 0, false)).check_kind(ErrorKind::Index));
+}
+
+trait CheckKind {
+    fn check_kind(&self, kind: ErrorKind) -> bool;
+}
+
+impl CheckKind for Error {
+    fn check_kind(&self, kind: ErrorKind) -> bool {
+        self.kind() == kind
+    }
+}
+
+#[test]
+fn initializers_have_the_variance_of_their_name() -> Result<()> {
+    setup();
+    let key = random::key(0);
+    let check = |name: &str, init: Initializer, shape: &[usize], variance: f64| -> Result<()> {
+        let w = init.init(&key, shape, DType::F32);
+        let (mean, v) = moments(&w)?;
+        assert!(
+            mean.abs() < 3.0 * (variance / w.size() as f64).sqrt() && (v / variance - 1.0).abs() < 0.1,
+            "{name}: {mean} {v}"
+        );
+        Ok(())
+    };
+    let (dense, conv): (&[usize], &[usize]) = (&[100, 80], &[3, 3, 20, 40]);
+    check("lecun_normal", initializers::lecun_normal(), dense, 1.0 / 100.0)?;
+    check("he_normal", initializers::he_normal(), conv, 2.0 / 180.0)?;
+    check("glorot_uniform", initializers::glorot_uniform(), conv, 2.0 / 540.0)?;
+    check("he_uniform", initializers::he_uniform(), dense, 2.0 / 100.0)?;
+    check("normal", initializers::normal(0.5), dense, 0.25)?;
+    let out = initializers::variance_scaling(1.0, Fan::Out, Distribution::Normal);
+    check("fan out", out, dense, 1.0 / 80.0)?;
+    check("other axes", out.axes(1, 0), dense, 1.0 / 100.0)?;
+    assert_eq!(initializers::ones().init(&key, &[2], DType::Bf16).to_f64_vec()?, [1.0, 1.0]);
+    assert_eq!(initializers::zeros().init(&key, &[2, 2], DType::F32).to_vec::<f32>()?, [0.0; 4]);
+    let e = error_of(initializers::he_normal().init(&key, &[3], DType::F32));
+    assert!(e.message().contains("1-dimensional weights tensor"), "{e}");
+    assert!(initializers::he_normal().init(&key, &[3, 2], DType::I32).check().is_err());
+    Ok(())
+}
