@@ -5,6 +5,8 @@ mod at;
 pub(crate) mod host;
 mod index;
 mod index_plan;
+#[cfg(feature = "ndarray")]
+mod ndarray;
 mod operators;
 mod print;
 mod shards;

@@ -1,0 +1,114 @@
+//! Trees: taken apart, put together, mapped, and what their errors name.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::setup;
+use shardax::prelude::*;
+
+#[derive(Tree, Clone)]
+struct Dense {
+    kernel: Array,
+    bias: Option<Array>,
+    #[tree(static)]
+    name: String,
+}
+
+#[derive(Tree, Clone)]
+enum Layer {
+    Dense(Dense),
+    Scale { by: Array, times: i32 },
+    Identity,
+}
+
+#[derive(Tree, Clone)]
+struct Pair<T>(T, T);
+
+#[derive(Tree, Clone)]
+struct Model {
+    layers: Vec<Layer>,
+    extra: BTreeMap<String, Pair<Array>>,
+}
+
+fn model() -> Model {
+    let dense = Dense { kernel: ones([2, 3]), bias: Some(zeros(3)), name: "first".into() };
+    let plain = Dense { kernel: ones([3, 1]), bias: None, name: "second".into() };
+    Model {
+        layers: vec![
+            Layer::Dense(dense),
+            Layer::Scale { by: array(2.0f32), times: 3 },
+            Layer::Identity,
+            Layer::Dense(plain),
+        ],
+        extra: [("a".to_owned(), Pair(ones(1), ones(2)))].into(),
+    }
+}
+
+// SPEC 48, 49
+#[test]
+fn derived_trees_round_trip() -> Result<()> {
+    setup();
+    let paths: Vec<String> = tree::leaves_with_path(&model()).into_iter().map(|(p, _)| p).collect();
+    assert_eq!(paths.len(), 6);
+    assert!(paths[0].contains("layers[0]") && paths[0].ends_with("kernel"), "{paths:?}");
+    assert!(paths[4].contains("extra[\"a\"]"), "{paths:?}");
+    let doubled = tree::map(|x| x * 2, model())?;
+    let Layer::Dense(first) = &doubled.layers[0] else { panic!("the first layer is dense") };
+    assert_eq!((first.name.as_str(), first.kernel.to_vec::<f32>()?[0]), ("first", 2.0));
+    assert!(matches!(&doubled.layers[1], Layer::Scale { times: 3, .. }));
+    assert!(matches!(doubled.layers[2], Layer::Identity));
+    Ok(())
+}
+
+#[test]
+fn differences_are_named() {
+    setup();
+    let mut other = model();
+    other.layers.pop();
+    let error = tree::map2(|a, b| a + b, model(), other).err().expect("different lengths").to_string();
+    assert!(error.contains("layers") && error.contains('4') && error.contains('3'), "{error}");
+    let mut renamed = model();
+    if let Layer::Dense(dense) = &mut renamed.layers[0] {
+        dense.name = "other".into();
+    }
+    let error = tree::map2(|a, b| a + b, model(), renamed).err().expect("another static").to_string();
+    assert!(error.contains("first") && error.contains("other"), "{error}");
+}
+
+// SPEC 50, 66
+#[test]
+fn structured_arguments_and_gradients() -> Result<()> {
+    setup();
+    fn forward(m: Model, x: Array) -> Array {
+        let mut x = x;
+        for layer in &m.layers {
+            x = match layer {
+                Layer::Dense(d) => match &d.bias {
+                    Some(b) => x.dot(&d.kernel) + b,
+                    None => x.dot(&d.kernel),
+                },
+                Layer::Scale { by, times } => x * by * *times,
+                Layer::Identity => x,
+            };
+        }
+        x.sum(..)
+    }
+    let grads = jit(grad(forward)).call((model(), ones([4, 2])))?;
+    let Layer::Scale { by, .. } = &grads.layers[1] else { panic!("the structure is kept") };
+    assert_eq!(by.to_vec::<f32>()?, [4.0 * 2.0 * 3.0 * 3.0]);
+    assert_eq!(grads.extra["a"].1.to_vec::<f32>()?, [0.0, 0.0]);
+    Ok(())
+}
+
+#[test]
+fn arrays_of_ndarray() -> Result<()> {
+    setup();
+    let host = ndarray::Array3::from_shape_fn((2, 3, 4), |(i, j, k)| (i * 12 + j * 4 + k) as i32);
+    let x = Array::from_ndarray(&host)?;
+    assert_eq!((x.shape(), x.to_ndarray::<i32>()?), (&[2, 3, 4][..], host.clone().into_dyn()));
+    let columns = Array::from_ndarray(&host.slice(ndarray::s![.., .., ..;2]))?;
+    assert_eq!(columns.to_vec::<i32>()?[..3], [0, 2, 4]);
+    assert!(x.to_ndarray::<f32>().is_err());
+    Ok(())
+}
