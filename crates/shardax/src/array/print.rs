@@ -12,6 +12,8 @@ const THRESHOLD: usize = 1000;
 /// How many elements are shown on each side of `...`.
 const EDGE: usize = 3;
 const LINE_WIDTH: usize = 75;
+/// No float shows more digits after the point.
+const MAX_DECIMALS: usize = 8;
 
 /// The values, as NumPy prints them. Waits for them. An array without values prints its type or its error.
 impl fmt::Display for Array {
@@ -137,6 +139,7 @@ fn format_elements(scalars: &[Scalar], dtype: DType, scalar: bool) -> Vec<String
             scalars.iter().map(|s| if s.is_zero() { "False".into() } else { "True".to_owned() }).collect()
         }
         Category::Signed | Category::Unsigned => scalars.iter().map(|s| s.to_i128().to_string()).collect(),
+        Category::Float if scalar => scalars.iter().map(|s| format_scalar(s.to_f64(), dtype)).collect(),
         Category::Float => format_floats(&scalars.iter().map(|s| s.to_f64()).collect::<Vec<_>>(), dtype),
         Category::Complex => {
             let re = format_floats(&scalars.iter().map(|s| s.to_f64()).collect::<Vec<_>>(), dtype.real());
@@ -158,74 +161,96 @@ fn format_elements(scalars: &[Scalar], dtype: DType, scalar: bool) -> Vec<String
     texts.into_iter().map(|t| format!("{t:>width$}")).collect()
 }
 
+/// The shortest text that reads back as the element.
+fn shortest(v: f64, dtype: DType) -> String {
+    match dtype {
+        DType::F32 | DType::F16 | DType::Bf16 => format!("{}", v as f32),
+        _ => format!("{v}"),
+    }
+}
+
+/// The same with an exponent: `1.5e-7`.
+fn shortest_exponent(v: f64, dtype: DType) -> String {
+    match dtype {
+        DType::F64 => format!("{v:e}"),
+        _ => format!("{:e}", v as f32),
+    }
+}
+
+fn exponent_text(e: i32) -> String {
+    format!("e{}{:02}", if e < 0 { '-' } else { '+' }, e.abs())
+}
+
+/// One float alone, which has all its digits.
+fn format_scalar(v: f64, dtype: DType) -> String {
+    if !v.is_finite() {
+        return special(v);
+    }
+    if v != 0.0 && !(1e-4..1e16).contains(&v.abs()) {
+        let text = shortest_exponent(v, dtype);
+        let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+        return format!("{mantissa}{}", exponent_text(exponent.parse().unwrap_or(0)));
+    }
+    let text = shortest(v, dtype);
+    if text.contains('.') { text } else { format!("{text}.0") }
+}
+
+fn special(v: f64) -> String {
+    match v.is_nan() {
+        true => "nan",
+        false if v > 0.0 => "inf",
+        false => "-inf",
+    }
+    .to_owned()
+}
+
 /// Floats with as many decimals as the longest needs to read back, at most 8; scientific when they span too far.
 fn format_floats(values: &[f64], dtype: DType) -> Vec<String> {
     let finite: Vec<f64> = values.iter().copied().filter(|v| v.is_finite() && *v != 0.0).map(f64::abs).collect();
     let max = finite.iter().copied().fold(0.0, f64::max);
     let min = finite.iter().copied().fold(f64::INFINITY, f64::min);
     let scientific = !finite.is_empty() && (max >= 1e8 || min < 1e-4 || max / min > 1e3);
-    // The shortest text that reads back as the element.
-    let shortest = |v: f64| match dtype {
-        DType::F32 | DType::F16 | DType::Bf16 => format!("{}", v as f32),
-        _ => format!("{v}"),
-    };
-    let sci = |v: f64| match dtype {
-        DType::F64 => format!("{v:e}"),
-        _ => format!("{:e}", v as f32),
-    };
-    let special = |v: f64| {
-        if v.is_nan() {
-            "nan".to_owned()
-        } else if v > 0.0 {
-            "inf".into()
-        } else {
-            "-inf".into()
-        }
-    };
+    let shortest = |v: f64| shortest(v, dtype);
+    let sci = |v: f64| shortest_exponent(v, dtype);
+    // The digits after the point in a number's text.
+    let decimals = |text: &str| text.split_once('.').map_or(0, |(_, d)| d.len());
     if scientific {
-        let digits = values
-            .iter()
-            .filter(|v| v.is_finite())
-            .map(|v| sci(*v).split('e').next().and_then(|m| m.split_once('.')).map_or(0, |(_, d)| d.len()))
-            .max()
-            .unwrap_or(0)
-            .min(8);
-        return values
+        let parts: Vec<Option<(String, i32)>> = values
             .iter()
             .map(|&v| {
-                if !v.is_finite() {
-                    return special(v);
-                }
-                let text = format!("{v:.digits$e}");
-                let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-                let e: i32 = exponent.parse().unwrap_or(0);
-                let point = if digits == 0 { "." } else { "" };
-                format!("{mantissa}{point}e{}{:02}", if e < 0 { '-' } else { '+' }, e.abs())
+                let short = sci(v);
+                let (mantissa, _) = short.split_once('e')?;
+                let text = if decimals(mantissa) > MAX_DECIMALS { format!("{v:.MAX_DECIMALS$e}") } else { short };
+                let (mantissa, exponent) = text.split_once('e')?;
+                Some((mantissa.to_owned(), exponent.parse().ok()?))
             })
             .collect();
+        let digits = parts.iter().flatten().map(|(mantissa, _)| decimals(mantissa)).max().unwrap_or(0);
+        let write = |(v, part): (&f64, Option<(String, i32)>)| match part {
+            // Filled up with zeros, as NumPy does here alone.
+            Some((mantissa, e)) if v.is_finite() => {
+                let point = if mantissa.contains('.') { "" } else { "." };
+                let zeros = "0".repeat(digits - decimals(&mantissa));
+                format!("{mantissa}{point}{zeros}{}", exponent_text(e))
+            }
+            _ => special(*v),
+        };
+        return values.iter().zip(parts).map(write).collect();
     }
-    let digits = values
-        .iter()
-        .filter(|v| v.is_finite())
-        .map(|v| shortest(*v).split_once('.').map_or(0, |(_, d)| d.len()))
-        .max()
-        .unwrap_or(0)
-        .min(8);
+    let finite = values.iter().filter(|v| v.is_finite());
+    let digits = finite.map(|v| decimals(&shortest(*v))).max().unwrap_or(0).min(MAX_DECIMALS);
     values
         .iter()
         .map(|&v| {
             if !v.is_finite() {
                 return special(v);
             }
-            let text = format!("{v:.digits$}");
+            let short = shortest(v);
+            let text = if decimals(&short) > digits { format!("{v:.digits$}") } else { short };
             // NumPy drops trailing zeros and keeps the column of the point.
-            match text.split_once('.') {
-                Some((whole, decimals)) => {
-                    let kept = decimals.trim_end_matches('0');
-                    format!("{whole}.{kept}{}", " ".repeat(decimals.len() - kept.len()))
-                }
-                None => format!("{text}."),
-            }
+            let (whole, rest) = text.split_once('.').unwrap_or((&text, ""));
+            let kept = rest.trim_end_matches('0');
+            format!("{whole}.{kept}{}", " ".repeat(digits - kept.len()))
         })
         .collect()
 }
