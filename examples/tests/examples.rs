@@ -58,3 +58,43 @@ fn linear_regression_on_one_device() {
     let text = output("linear_regression", &["--devices", "1"]);
     assert!(numbers(&text, "loss").last().is_some_and(|loss| *loss < 0.05), "{text}");
 }
+
+/// The whole program: it learns, its replicas stay equal, and it draws what it did.
+#[test]
+fn digits() {
+    let plot = std::env::temp_dir().join(format!("shardax-digits-{}.svg", std::process::id()));
+    let text = output("digits", &["--plot", &plot.display().to_string()]);
+    assert!(text.contains("devices: 8\n"), "{text}");
+    assert!(text.contains("replicas identical: true\n"), "{text}");
+    assert!(numbers(&text, "\ntest accuracy: ")[0] >= 0.97, "{text}");
+    assert!(numbers(&text, "samples/s: ")[0] > 0.0, "{text}");
+    let losses = numbers(&text, "train loss");
+    assert!(losses.len() > 2 && losses[losses.len() - 1] < 0.1 * losses[0], "{text}");
+
+    let svg = std::fs::read_to_string(&plot).expect("the plot");
+    assert!(svg.starts_with("<svg") && svg.contains("Accuracy"));
+    std::fs::remove_file(plot).expect("the plot is removed");
+}
+
+/// SPEC 183: the mean of the devices' gradients is the gradient of the whole batch.
+#[test]
+fn digits_on_one_device_learn_the_same() {
+    let loss = |devices| numbers(&output("digits", &["--epochs", "1", "--devices", devices]), "train loss")[0];
+    let (one, eight) = (loss("1"), loss("8"));
+    assert!((one - eight).abs() < 1e-4 * one, "{one} on one device, {eight} on eight");
+}
+
+/// SPEC 137, and other sizes that cannot be: an error that says what to do, and no crash.
+#[test]
+fn digits_refuse_batches_that_do_not_fit() {
+    for (size, message) in [
+        ("100", "Batch size 100 must be divisible by num_devices (8)"),
+        ("2000", "batch size 2000 is larger than the data set (1500 examples)"),
+        ("0", "batch size 0"),
+    ] {
+        let out = run("digits", &["--batch-size", size]);
+        let text = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{text}");
+        assert!(text.contains(message) && !text.contains("panicked"), "{text}");
+    }
+}

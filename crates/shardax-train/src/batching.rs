@@ -32,7 +32,8 @@ impl Dataset {
     /// Batches of `size` examples, in order. All have one shape: where the last is short, blank examples fill it up,
     /// which [`Batch::mask`] tells apart.
     ///
-    /// A size that gives no batches at all is an error, which comes in the place of the first.
+    /// A size that gives no batches at all, or batches beyond the host's memory, is an error, which comes in the place
+    /// of the first.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -87,13 +88,19 @@ impl Batches<'_> {
     }
 
     fn batch(&self, examples: &[usize]) -> Result<Batch> {
-        let mut images = Vec::with_capacity(self.size * self.data.pixels());
-        let mut labels = Vec::with_capacity(self.size);
+        let too_large = || {
+            let shape = self.data.image_shape();
+            Error::new(ErrorKind::Value, format!("{} images of shape {shape:?} do not fit in memory", self.size))
+        };
+        let pixels = self.size.checked_mul(self.data.pixels()).ok_or_else(too_large)?;
+        let (mut images, mut labels) = (Vec::new(), Vec::new());
+        images.try_reserve_exact(pixels).map_err(|_| too_large())?;
+        labels.try_reserve_exact(self.size).map_err(|_| too_large())?;
         for &i in examples {
             images.extend_from_slice(self.data.image(i).unwrap_or_default());
             labels.extend(self.data.labels().get(i));
         }
-        images.resize(self.size * self.data.pixels(), 0.0);
+        images.resize(pixels, 0.0);
         labels.resize(self.size, 0);
         let mask: Vec<bool> = (0..self.size).map(|i| i < examples.len()).collect();
         let shape = [&[self.size], self.data.image_shape()].concat();

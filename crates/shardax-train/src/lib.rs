@@ -24,9 +24,11 @@ pub mod data;
 pub mod metrics;
 pub mod plot;
 pub mod progress;
+mod replicas;
 
 pub use batching::{Batch, Batches, shard_batch};
 pub use data::{Dataset, digits};
 pub use metrics::Average;
 pub use plot::{Panel, Plot};
 pub use progress::Progress;
+pub use replicas::replicas_identical;

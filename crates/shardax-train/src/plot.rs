@@ -180,11 +180,11 @@ impl Panel {
         let keys: Vec<_> = self.lines.iter().zip(COLORS.iter().cycle()).collect();
         for (line, color) in keys.into_iter().rev() {
             // Without the font at hand its width is estimated.
-            let left = right - 8 * line.name.chars().count() as i32;
+            let left = right - 7 * line.name.chars().count() as i32;
             area.draw_text(&line.name, &name, (left, 28)).map_err(failed)?;
             let key = PathElement::new([(left - 26, 28), (left - 8, 28)], color.stroke_width(3));
             area.draw(&key).map_err(failed)?;
-            right = left - 40;
+            right = left - 42;
         }
         Ok(())
     }
@@ -192,6 +192,6 @@ impl Panel {
 
 /// Decimals that tell the labels of an axis apart.
 fn decimals(range: &Range<f64>) -> usize {
-    let step = (range.end - range.start) / 6.0;
+    let step = (range.end - range.start) / 5.0;
     (-step.log10()).ceil().clamp(0.0, 6.0) as usize
 }

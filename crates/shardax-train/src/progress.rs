@@ -24,7 +24,7 @@ pub struct Progress {
 impl Progress {
     /// The progress of a run of so many steps.
     pub fn new(steps: usize) -> Self {
-        let style = ProgressStyle::with_template("{bar:40.cyan/238} {pos}/{len} steps, {per_sec}, {eta} left {msg}");
+        let style = ProgressStyle::with_template("{bar:40.cyan/238} {pos}/{len} steps, {eta} left {msg}");
         let style = style.map(|style| style.progress_chars("━╸━")).unwrap_or_else(|_| ProgressStyle::default_bar());
         // Draws on standard error, and only where that is a terminal.
         Progress { bar: ProgressBar::new(steps as u64).with_style(style) }

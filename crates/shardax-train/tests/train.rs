@@ -87,6 +87,8 @@ fn sizes_without_batches_are_errors() -> Result<()> {
     let error = |batches: Batches| batches.collect::<Result<Vec<_>>>().unwrap_err().to_string();
     assert!(error(data.batches(0)).contains("batch size 0"));
     assert!(error(data.batches(2000).drop_last()).contains("larger than the data set (1797 examples)"));
+    assert!(error(data.batches(usize::MAX)).contains("do not fit in memory"));
+    assert!(error(data.batches(usize::MAX / 1000)).contains("do not fit in memory"));
     assert_eq!(data.batches(2000).count(), 1);
     Ok(())
 }

@@ -1,0 +1,33 @@
+//! Copies on several devices, compared.
+
+use shardax::error::Result;
+use shardax::prelude::*;
+
+/// Whether the devices that hold the same part of an array hold the same bits, in every array of a tree: after a
+/// data-parallel step that forgets to average its gradients they do not. Waits for the values.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax_train::replicas_identical;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+///
+/// // The check that would refuse this is turned off.
+/// let drift = pmap(|w: Array, x: Array| w + x).in_axes((None, 0)).out_axes(None).check_replication(false);
+/// assert!(!replicas_identical(&drift.call((zeros(3), arange(0..8)))?)?);
+///
+/// let mean = pmap(|w: Array, x: Array| w + pmean(x, "i")).axis_name("i").in_axes((None, 0)).out_axes(None);
+/// assert!(replicas_identical(&mean.call((zeros(3), arange(0..8)))?)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn replicas_identical<T: Tree>(tree: &T) -> Result<bool> {
+    for leaf in tree::leaves(tree) {
+        let shards = leaf.addressable_shards()?;
+        for copy in shards.iter().filter(|shard| shard.replica_id > 0) {
+            let first = shards.iter().find(|shard| shard.index == copy.index).unwrap_or(copy);
+            if first.data.to_bytes()? != copy.data.to_bytes()? {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}

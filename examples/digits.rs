@@ -1,0 +1,136 @@
+//! Trains a small convolutional network on handwritten digits, data-parallel over eight CPU devices.
+//!
+//!     cargo run --release --example digits
+//!     cargo run --release --example digits -- --devices 4 --epochs 5 --plot digits.svg
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::Parser;
+use shardax_nn::prelude::*;
+use shardax_train::{Average, Batch, Dataset, Panel, Plot, Progress, digits, replicas_identical, shard_batch};
+
+/// Trains a small convolutional network on handwritten digits, on several devices at once.
+#[derive(Parser)]
+struct Cli {
+    /// CPU devices to simulate
+    #[arg(long, default_value_t = 8)]
+    devices: usize,
+    /// Passes over the training set
+    #[arg(long, default_value_t = 15)]
+    epochs: u32,
+    /// Examples in a step, over all devices
+    #[arg(long, default_value_t = 64)]
+    batch_size: usize,
+    #[arg(long, default_value_t = 1e-3)]
+    learning_rate: f64,
+    /// Decides the first weights and the order of the examples
+    #[arg(long, default_value_t = 0)]
+    seed: u32,
+    /// Draws the loss and accuracy curves
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+}
+
+#[derive(Module, Clone)]
+struct Cnn {
+    conv1: Conv,
+    conv2: Conv,
+    dense: Linear,
+}
+
+impl Cnn {
+    fn new(rngs: &mut Rngs) -> Self {
+        Cnn {
+            conv1: Conv::new(1, 32, [3, 3], rngs),
+            conv2: Conv::new(32, 64, [3, 3], rngs),
+            dense: Linear::new(64 * 2 * 2, 10, rngs),
+        }
+    }
+
+    fn forward(&self, x: &Array) -> Array {
+        let x = max_pool(relu(self.conv1.forward(x)), [2, 2], [2, 2]);
+        let x = max_pool(relu(self.conv2.forward(x)), [2, 2], [2, 2]);
+        self.dense.forward(x.flatten_from(1))
+    }
+}
+
+fn loss_fn(model: Cnn, batch: Batch) -> (Array, Array) {
+    let logits = model.forward(&batch.images);
+    let loss = softmax_cross_entropy_with_integer_labels(&logits, &batch.labels).mean(..);
+    (loss, accuracy(&logits, &batch.labels))
+}
+
+/// What training changes: the model, and what Adam remembers.
+type State = Optimizer<Cnn, Adam>;
+
+/// What each device does with its share of a batch. The mean of the gradients keeps the copies of the model equal.
+fn train_step(mut state: State, batch: Batch) -> Result<(State, Array, Array)> {
+    let ((loss, accuracy), grads) = value_and_grad(loss_fn).has_aux().call((&state.model, batch))?;
+    state.update(pmean(grads, "batch"))?;
+    let (loss, accuracy) = pmean((loss, accuracy), "batch");
+    Ok((state, loss, accuracy))
+}
+
+/// How many of the real examples of a batch are recognized, and how many there are, on all devices together.
+fn eval_step(model: Cnn, batch: Batch) -> (Array, Array) {
+    let right = model.forward(&batch.images).argmax(-1).equal(&batch.labels) & &batch.mask;
+    psum((right.sum(..), batch.mask.sum(..)), "batch")
+}
+
+fn main() -> Result<()> {
+    let cli = Cli::parse();
+    config::set_num_cpu_devices(cli.devices)?;
+    let n = device_count();
+    let (train, test) = digits()?.shuffle(cli.seed.into()).split(1500);
+
+    let mut state = State::new(Cnn::new(&mut Rngs::new(cli.seed)), adam(cli.learning_rate))?;
+    // Every device has the whole state and its share of the batch. The new state takes over the old one's memory.
+    let train_step = pmap(train_step).axis_name("batch").in_axes((None, 0)).out_axes(None).donate_argnums([0]);
+    let eval_step = pmap(eval_step).axis_name("batch").in_axes((None, 0)).out_axes(None);
+    let evaluate = |model: &Cnn, data: &Dataset| -> Result<f64> {
+        let mut accuracy = Average::new();
+        for batch in data.batches(cli.batch_size) {
+            let (right, count) = eval_step.call((model, shard_batch(&batch?, n)?))?;
+            accuracy.add_sum(right, count);
+        }
+        accuracy.value()
+    };
+
+    let steps = train.batches(cli.batch_size).drop_last().len();
+    let progress = Progress::new(cli.epochs as usize * steps);
+    let (mut history, mut samples_per_second) = (Vec::new(), 0.0);
+    for epoch in 1..=cli.epochs {
+        let start = Instant::now();
+        let (mut loss, mut accuracy) = (Average::new(), Average::new());
+        let order = u64::from(cli.seed) + u64::from(epoch);
+        for batch in train.batches(cli.batch_size).shuffle(order).drop_last() {
+            let (next, step_loss, step_accuracy) = train_step.call((state, shard_batch(&batch?, n)?))?;
+            state = next;
+            loss.add(step_loss);
+            accuracy.add(step_accuracy);
+            progress.step();
+        }
+        // Reading the averages waits for the epoch's last step.
+        let (loss, accuracy) = (loss.value()?, accuracy.value()?);
+        samples_per_second = (steps * cli.batch_size) as f64 / start.elapsed().as_secs_f64();
+        let test_accuracy = evaluate(&state.model, &test)?;
+        progress.println(format_args!(
+            "epoch {epoch:2}: train loss {loss:.6}, train accuracy {accuracy:.4}, test accuracy {test_accuracy:.4}"
+        ));
+        history.push([loss, accuracy, test_accuracy]);
+    }
+    drop(progress);
+
+    println!("devices: {n}");
+    println!("test accuracy: {:.4}", evaluate(&state.model, &test)?);
+    println!("replicas identical: {}", replicas_identical(&state)?);
+    println!("samples/s: {samples_per_second:.0}");
+    if let Some(path) = cli.plot {
+        let curve = |i: usize| history.iter().map(move |h| h[i]);
+        let loss = Panel::new("Loss", "epoch").line("train", curve(0));
+        let accuracy = Panel::new("Accuracy", "epoch").line("train", curve(1)).line("test", curve(2));
+        Plot::new().panel(loss).panel(accuracy).save(&path)?;
+    }
+    Ok(())
+}
