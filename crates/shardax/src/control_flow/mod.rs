@@ -118,3 +118,45 @@ fn converted(arrays: &[Array], avals: &[Aval]) -> Vec<Array> {
     };
     arrays.iter().zip(avals).map(convert).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prelude::*;
+    use crate::transform::staged::{flat_fn, trace_flat};
+
+    #[test]
+    fn loops_and_branches_in_print() -> Result<()> {
+        let f = |x: Array, y: Array| -> Result<Array> {
+            let (c, _) = scan_n(|c: Array| (c * &y, ()), x, 3)?;
+            cond(c.greater(&y), |c| while_loop(|v: Array| v.greater(1), |v| v - &y, c), |c| -c, c.clone())
+        };
+        let flat = Flat::of(&(array(1.0f32), array(2.0f32)));
+        let avals: Vec<Aval> = flat.leaves.iter().map(Array::aval).collect();
+        let program = trace_flat(&flat.def, &avals, &flat_fn(&f))?.0.program.simplified();
+        let text = "
+{ lambda a:f32[] b:f32[].
+  c:f32[] = scan[length=3 reverse=false num_consts=1 num_carry=1 unroll=1
+    { lambda a:f32[] b:f32[].
+      c:f32[] = mul b a
+      in (c) }] b a
+  d:bool[] = gt c b
+  e:i32[] = convert[dtype=int32] d
+  f:f32[] = cond[
+    { lambda a:f32[] b:f32[].
+      c:f32[] = neg b
+      in (c) }
+    { lambda a:f32[] b:f32[].
+      c:f32[] = while[cond_consts=0 body_consts=1
+        { lambda a:f32[].
+          b:bool[] = gt a 1.0:f32[]
+          in (b) }
+        { lambda a:f32[] b:f32[].
+          c:f32[] = sub b a
+          in (c) }] a b
+      in (c) }] e b c
+  in (f) }";
+        assert_eq!(format!("\n{program}"), text);
+        Ok(())
+    }
+}
