@@ -193,6 +193,21 @@ fn while_with_a_predicate_for_each_example() -> Result<()> {
 }
 
 #[test]
+fn linearized_loops_push_tangents_forward() -> Result<()> {
+    setup();
+    let (w, h, xs) = rnn_inputs();
+    let of_w = |w: Array| rnn_loss(w, h.clone(), xs.clone());
+    let growing = |x: Array| while_loop(|x: Array| x.less(100), |x| &x * &x + 1, x);
+    let (value, map) = linearize(of_w, &w)?;
+    same(&value, &of_w(w.clone())?);
+    same(&map.call(&w.cos())?, &jvp(of_w, &w, w.cos())?.1);
+    let (value, map) = linearize(growing, 1.5f32)?;
+    same(&value, &growing(array(1.5f32))?);
+    same(&map.call(2.0f32)?, &jvp(growing, 1.5f32, 2.0f32)?.1);
+    Ok(())
+}
+
+#[test]
 fn while_that_no_gradient_flows_through() -> Result<()> {
     setup();
     let f = |x: Array| -> Result<Array> {
