@@ -41,7 +41,7 @@ fn gradients_of_scan() -> Result<()> {
         let mut sum = Array::from(0.0);
         for x in xs.split(4, 0)? {
             h = (w.dot(h) + x.reshape(3)).tanh();
-            sum = sum + (h.square() * 0.5).sum(..);
+            sum += (h.square() * 0.5).sum(..);
         }
         Ok(h.sum(..) + sum)
     };
@@ -200,7 +200,7 @@ fn linearized_loops_push_tangents_forward() -> Result<()> {
     let growing = |x: Array| while_loop(|x: Array| x.less(100), |x| &x * &x + 1, x);
     let (value, map) = linearize(of_w, &w)?;
     same(&value, &of_w(w.clone())?);
-    same(&map.call(&w.cos())?, &jvp(of_w, &w, w.cos())?.1);
+    same(&map.call(w.cos())?, &jvp(of_w, &w, w.cos())?.1);
     let (value, map) = linearize(growing, 1.5f32)?;
     same(&value, &growing(array(1.5f32))?);
     same(&map.call(2.0f32)?, &jvp(growing, 1.5f32, 2.0f32)?.1);

@@ -20,7 +20,7 @@ fn a_carry_that_varies_must_start_so() -> Result<()> {
         };
         shard_map(body, &mesh).in_specs(P!["i"]).out_specs(P!["i"])
     };
-    let error = sums(|c| c).call(values()).err().expect("an error").to_string();
+    let error = sums(|c| c).call(values()).expect_err("an error").to_string();
     for phrase in [
         "scan body function carry input and carry output must have equal types",
         "the input carry has type float32[]~",
@@ -173,7 +173,7 @@ fn scans_over_sharded_arrays() -> Result<()> {
     let (c, ys) = run(w.clone(), xs.clone())?;
     let slope = grad(loss).call((&w, &xs))?;
     for spec in [P![None, "i"], P!["i"], P!["j", "i"], P![None, None, "j"]] {
-        let sharded = device_put(&xs, &NamedSharding::new(&mesh, spec))?;
+        let sharded = device_put(&xs, NamedSharding::new(&mesh, spec))?;
         let (got, rows) = run(w.clone(), sharded.clone())?;
         same(&got, &c);
         same(&rows, &ys);
