@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use crate::error::{AtCaller, Result, bail, err};
+use crate::error::{AtCaller, Result, err};
 use crate::runtime;
 
 static CONFIG: Mutex<Config> = Mutex::new(Config { num_cpu_devices: None, platform: None });
@@ -27,7 +27,8 @@ pub fn set_num_cpu_devices(n: usize) -> Result<()> {
 
 fn use_cpu_devices(n: usize) -> Result<()> {
     if n == 0 {
-        bail!(Value, "the number of CPU devices must be at least 1");
+        return Err(err!(Value, "the number of CPU devices must be at least 1")
+            .help("use 1 for a host without simulated devices"));
     }
     if runtime::is_started() {
         let have = runtime::device_count();
@@ -58,7 +59,12 @@ pub fn set_platform(name: &str) -> Result<()> {
 pub fn update(name: &str, value: &str) -> Result<()> {
     match name.strip_prefix("jax_").unwrap_or(name) {
         "num_cpu_devices" => {
-            let n = value.parse().map_err(|_| err!(Value, "{name} takes a number, got {value:?}")).at_caller()?;
+            let n = value
+                .parse()
+                .map_err(|_| {
+                    err!(Value, "{name} takes a number, got {value:?}").help("write a whole number of at least 1")
+                })
+                .at_caller()?;
             set_num_cpu_devices(n)
         }
         "platform" | "platforms" => set_platform(value),

@@ -278,6 +278,7 @@ pub fn unexpected(name: &str, node: &Node) -> crate::Error {
 
 fn mismatch(expected: &str, found: Option<&Token>) -> crate::Error {
     err!(Type, "tree structure mismatch: expected {expected}, found {found:?}")
+        .help("give the structure and all leaves of one tree of this type")
 }
 
 /// Rebuilds a tree of type `T`.
@@ -290,7 +291,8 @@ fn rebuild<T: Tree>(def: &TreeDef, leaves: &[Array]) -> Result<T> {
     let mut from = Unflatten { tokens: def.0.iter(), leaves: leaves.iter() };
     let tree = T::unflatten(&mut from)?;
     if from.tokens.next().is_some() || from.leaves.next().is_some() {
-        bail!(Type, "tree structure mismatch: the structure has more nodes or leaves than the type takes");
+        return Err(err!(Type, "tree structure mismatch: the structure has more nodes or leaves than the type takes")
+            .help("give the leaves of one tree of this type, as `tree::leaves` does"));
     }
     Ok(tree)
 }
@@ -357,7 +359,8 @@ pub(crate) fn same_structure(a: &TreeDef, b: &TreeDef) -> Result<()> {
     if a == b {
         return Ok(());
     }
-    Err(err!(Type, "trees of different structure: {}", a.difference(b)))
+    Err(err!(Type, "trees of different structure: {}", a.difference(b))
+        .help("both must have the same keys, lengths, options and static values at every node"))
 }
 
 impl Tree for Array {
@@ -377,7 +380,8 @@ impl<T: Tree> Tree for Vec<T> {
     fn unflatten(from: &mut Unflatten<'_>) -> Result<Self> {
         match from.node()? {
             Node::List(n) => (0..n).map(|_| T::unflatten(from)).collect(),
-            other => Err(err!(Type, "tree structure mismatch: expected a list, found {other:?}")),
+            other => Err(err!(Type, "tree structure mismatch: expected a list, found {other:?}")
+                .help("rebuild the type that was taken apart")),
         }
     }
 }

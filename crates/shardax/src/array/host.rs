@@ -1,7 +1,7 @@
 //! Arrays from and to the host.
 
 use crate::dtype::{DType, Element, Scalar};
-use crate::error::{AtCaller, Error, Result, bail, err};
+use crate::error::{AtCaller, Error, Result, err};
 use crate::program::Aval;
 use crate::runtime::{self, transfer};
 use crate::shape::{Shape, size};
@@ -202,7 +202,8 @@ fn place(bytes: &[u8], dtype: DType, shape: &[usize]) -> Result<Array> {
     let aval = Aval::new(dtype, shape);
     let need = aval.byte_size()?;
     if bytes.len() != need {
-        bail!(Value, "an array {aval} has {need} bytes, but {} were given", bytes.len());
+        return Err(err!(Value, "an array {aval} has {need} bytes, but {} were given", bytes.len())
+            .help("give as many elements as the product of the shape, in the machine's byte order"));
     }
     let device = runtime::default_device()?.clone();
     let sharding = Sharding::Single(SingleDeviceSharding(device));

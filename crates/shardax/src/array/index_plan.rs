@@ -68,7 +68,8 @@ fn entries(shape: &[usize], items: &[IndexItem]) -> Result<(Vec<Entry>, Vec<Arra
         .help("an index has at most one entry for each dimension, besides NewAxis and Ellipsis"));
     }
     if items.iter().filter(|i| matches!(i, IndexItem::Ellipsis)).count() > 1 {
-        bail!(Index, "an index can only have a single Ellipsis");
+        return Err(err!(Index, "an index can only have a single Ellipsis")
+            .help("write `..` for each dimension that is taken whole"));
     }
     let full = |axis: usize| Entry::Part { axis, part: Strided { start: 0, len: shape[axis], step: 1 } };
     let mut out = Vec::with_capacity(rank);
@@ -99,6 +100,7 @@ fn entries(shape: &[usize], items: &[IndexItem]) -> Result<(Vec<Entry>, Vec<Arra
             IndexItem::Slice(slice) => {
                 let part = slice.resolve(shape[axis]).ok_or_else(|| {
                     err!(Value, "slice step cannot be zero (axis {axis} of an array of shape {shape:?})")
+                        .help("use a step of at least 1, or a negative one to go backwards")
                 })?;
                 out.push(Entry::Part { axis, part });
                 axis += 1;
@@ -158,7 +160,8 @@ impl Plan {
                 Index,
                 "shape mismatch: indexing arrays could not be broadcast together with shapes {}",
                 types.join(" and ")
-            ));
+            )
+            .help("arrays pair up elementwise; for all combinations give one of them a new axis with `expand_dims`"));
         };
         // Numbers count as arrays when there are arrays.
         let advanced: Vec<usize> = (0..entries.len())

@@ -155,7 +155,13 @@ pub fn switch<T: Tree, B: Branches<T>>(index: impl Operand, branches: B, operand
         let index = index.into_array();
         index.check()?;
         if index.ndim() != 0 {
-            bail!(Type, "Branch index must be scalar, got {} of shape {:?}", index.type_name(), index.shape());
+            return Err(err!(
+                Type,
+                "Branch index must be scalar, got {} of shape {:?}",
+                index.type_name(),
+                index.shape()
+            )
+            .help("use `vmap` to choose for each entry"));
         }
         if !index.dtype().is_integer() {
             return Err(err!(Type, "Index type must be an integer, got {}", index.dtype())

@@ -7,7 +7,7 @@ use super::scan::ScanOptions;
 use super::{Carry, converted};
 use crate::array::{Array, Operand, Repr};
 use crate::dtype::{DType, promote};
-use crate::error::{Result, bail, err};
+use crate::error::{Result, err};
 use crate::function::IntoOutput;
 use crate::numpy::convert;
 use crate::primitive::held::drop_unused_captures;
@@ -142,7 +142,8 @@ fn bounds(lower: Array, upper: Array) -> Result<(Array, Array)> {
     for bound in [&lower, &upper] {
         bound.check()?;
         if bound.ndim() != 0 || !bound.dtype().is_integer() {
-            bail!(Type, "fori_loop bounds must be integer scalars, got {}", bound.type_name());
+            return Err(err!(Type, "fori_loop bounds must be integer scalars, got {}", bound.type_name())
+                .help("convert them with `as i32`, or `astype(DType::I32)`"));
         }
     }
     let (dtype, weak) = promote((lower.dtype(), lower.weak_type()), (upper.dtype(), upper.weak_type()));

@@ -177,7 +177,7 @@ impl ScanOptions {
             bail!(Value, "{function} counts its steps in int32: {length} are too many");
         }
         if self.unroll == 0 {
-            bail!(Value, "scan unroll must be at least 1, got 0");
+            return Err(err!(Value, "scan unroll must be at least 1, got 0").help("1 does one step in each iteration"));
         }
         for aval in &mut avals[count..] {
             aval.shape.remove(0);
@@ -233,13 +233,15 @@ impl ScanOptions {
         }
         let list = sizes.iter().map(|s| s.to_string()).collect::<Vec<_>>().join(", ");
         if sizes.windows(2).any(|w| w[0] != w[1]) {
-            bail!(Value, "scan got values with different leading axis sizes: {list}");
+            return Err(err!(Value, "scan got values with different leading axis sizes: {list}")
+                .help("all arrays must have one entry for each step"));
         }
         match (self.length, sizes.first()) {
             (Some(length), Some(size)) if length != *size => Err(err!(
                 Value,
                 "scan got `length` argument of {length} which disagrees with leading axis sizes [{list}]"
-            )),
+            )
+            .help("leave `length` out: it follows from the arrays")),
             (Some(length), _) => Ok(length),
             (None, Some(size)) => Ok(*size),
             (None, None) => Err(err!(Value, "scan got no values to scan over and `length` not provided")
@@ -281,7 +283,11 @@ where
         let dims: Vec<usize> = avals.iter().map(dim).collect::<Result<_>>()?;
         let size = first.shape[dims[0]];
         if avals.iter().zip(&dims).any(|(aval, d)| aval.shape[*d] != size) {
-            bail!(Value, "Array inputs to associative_scan must have the same size along axis {axis}, got {avals:?}");
+            return Err(err!(
+                Value,
+                "Array inputs to associative_scan must have the same size along axis {axis}, got {avals:?}"
+            )
+            .help("all arrays are scanned together"));
         }
         let flip = |leaves: Vec<Array>| -> Vec<Array> {
             leaves.iter().zip(&dims).map(|(x, d)| if reverse { lax::rev(x, &[*d]) } else { x.clone() }).collect()

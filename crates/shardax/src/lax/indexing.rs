@@ -19,7 +19,13 @@ pub use crate::primitive::scatter::{ScatterDimensionNumbers, ScatterKind};
 #[track_caller]
 fn starts(name: &str, x: &Array, starts: &[Array]) -> Result<Vec<Array>> {
     if starts.len() != x.ndim() {
-        bail!(Type, "{name} of {} needs a start index for each dimension, got {}", x.type_name(), starts.len());
+        return Err(err!(
+            Type,
+            "{name} of {} needs a start index for each dimension, got {}",
+            x.type_name(),
+            starts.len()
+        )
+        .help("use `dynamic_slice_in_dim` for one dimension alone"));
     }
     starts.iter().zip(x.shape()).map(|(s, &n)| start(name, s, n)).collect()
 }

@@ -1,7 +1,7 @@
 //! Windowed reductions: maximum, minimum and sum of a window that moves over an array.
 
 use crate::array::{Array, Operand};
-use crate::error::{Result, bail};
+use crate::error::{Result, err};
 use crate::primitive::reduce::Reducer;
 use crate::primitive::reduce_window::ReduceWindow;
 use crate::primitive::window::WindowDim;
@@ -83,7 +83,7 @@ impl Window {
             ("window dilation", dilation),
         ] {
             if values.len() != rank {
-                bail!(Value, "{name} of {} needs {rank} {what}, one for each dimension, got {values:?}", x.type_name());
+                return Err(err!(Value, "{name} of {} needs {rank} {what}, one for each dimension, got {values:?}", x.type_name()).help("give as many as the array has dimensions; `nn::max_pool` takes those of the spatial dimensions alone"));
             }
         }
         let sizes: Vec<usize> = x.shape().iter().zip(base).map(|(&n, &by)| extent(n, by)).collect();

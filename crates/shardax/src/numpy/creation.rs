@@ -71,7 +71,8 @@ impl IntoShape for Shape {
 pub(crate) fn shape_of(shape: impl IntoShape) -> Result<Shape, crate::Error> {
     let dims = shape.into_dims();
     if let Some(d) = dims.iter().find(|d| **d < 0) {
-        return Err(err!(Value, "a shape must not have negative sizes, got {d} in {:?}", dims.as_slice()));
+        return Err(err!(Value, "a shape must not have negative sizes, got {d} in {:?}", dims.as_slice())
+            .help("-1 stands for \"what is left\" in `reshape` alone"));
     }
     Ok(dims.iter().map(|&d| d as usize).collect())
 }
@@ -97,7 +98,10 @@ fn from_host(shape: &[usize], dtype: DType, fill: impl FnOnce(&mut Vec<u8>, usiz
     let aval = Aval::new(dtype, shape);
     let made = aval.byte_size().and_then(|size| {
         let mut bytes = Vec::new();
-        bytes.try_reserve_exact(size).map_err(|e| err!(Runtime, "no memory for an array {aval}: {e}"))?;
+        bytes.try_reserve_exact(size).map_err(|e| {
+            err!(Runtime, "no memory for an array {aval}: {e}")
+                .help("check the shape, or make the array in parts with a sharding")
+        })?;
         fill(&mut bytes, aval.size());
         Array::from_bytes(&bytes, dtype, shape)
     });
@@ -184,7 +188,10 @@ pub fn arange_step<T: Element + Into<f64>>(range: Range<T>, step: f64) -> Array 
     let (start, end): (f64, f64) = (range.start.into(), range.end.into());
     let like = Array::literal(Scalar::Int(0), T::DTYPE, false);
     if step == 0.0 || !step.is_finite() {
-        return Array::from_result(Err(err!(Value, "arange needs a step that is not 0, got {step}")), &like);
+        return Array::from_result(
+            Err(err!(Value, "arange needs a step that is not 0, got {step}").help("use `full` for a constant")),
+            &like,
+        );
     }
     let n = ((end - start) / step).ceil().max(0.0) as usize;
     from_host(&[n], T::DTYPE, |bytes, n| {

@@ -132,7 +132,8 @@ fn divmod(name: &str, x: impl Operand, y: impl Operand, apply: impl FnOnce(&Arra
     let (x, y) = (x.into_array(), y.into_array());
     for operand in [&x, &y] {
         if operand.dtype().is_complex() {
-            let e = err!(Type, "{name} does not support complex-valued inputs, got {}", operand.type_name());
+            let e = err!(Type, "{name} does not support complex-valued inputs, got {}", operand.type_name())
+                .help("take `real(..)` or `imag(..)` first");
             return Array::from_result(Err(e), &x);
         }
     }
@@ -459,7 +460,8 @@ impl Array {
     #[track_caller]
     pub fn astype(&self, dtype: DType) -> Array {
         if dtype == DType::Float0 {
-            let e = err!(Type, "an array of type {} cannot be converted to float0", self.type_name());
+            let e = err!(Type, "an array of type {} cannot be converted to float0", self.type_name())
+                .help("float0 is the type of gradients of what is not differentiable; use DType::Bool");
             return Array::from_result(Err(e), self);
         }
         convert(self, dtype, false)

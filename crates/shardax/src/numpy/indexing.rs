@@ -96,7 +96,8 @@ impl Array {
             let (x, axis) = with_axis(self, axis)?;
             indices.check()?;
             if !indices.dtype().is_integer() {
-                return Err(err!(Type, "take_along_axis indices must be of integer type, got {}", indices.type_name()));
+                return Err(err!(Type, "take_along_axis indices must be of integer type, got {}", indices.type_name())
+                    .help("convert them with `astype(DType::I32)`"));
             }
             if indices.ndim() != x.ndim() {
                 return Err(err!(
@@ -276,7 +277,12 @@ impl Array {
             let args = super::promote_args_of("searchsorted", &[self, &values])?;
             let (sorted, values) = (&args[0], &args[1]);
             if sorted.ndim() != 1 {
-                bail!(Value, "searchsorted needs a sorted array of one dimension, got {}", sorted.type_name());
+                return Err(err!(
+                    Value,
+                    "searchsorted needs a sorted array of one dimension, got {}",
+                    sorted.type_name()
+                )
+                .help("use `vmap` for several sorted rows"));
             }
             let mut shape = values.shape_owned();
             shape.push(sorted.shape()[0]);

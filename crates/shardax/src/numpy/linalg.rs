@@ -63,6 +63,7 @@ pub fn matmul(x: impl Operand, y: impl Operand) -> Array {
         let y_lead = y.ndim() - 2;
         let lead = broadcast_shapes(&[&x.shape()[..x_lead], &y.shape()[..y_lead]]).ok_or_else(|| {
             err!(Value, "matmul got incompatible shapes for broadcasting: {} and {}", x.type_name(), y.type_name())
+                .help("the leading dimensions must be equal or 1")
         })?;
         let spread = |a: &Array, own: usize| {
             let mut shape = lead.clone();

@@ -8,7 +8,7 @@ use super::indexing::{IntoAxis, with_axis};
 use super::{convert, to_inexact};
 use crate::array::{Array, Operand};
 use crate::dtype::{Category, DType};
-use crate::error::{Result, bail};
+use crate::error::{Result, err};
 use crate::lax;
 use crate::primitive::reduce::{ArgMax, Reducer};
 use crate::program::trace::bind1;
@@ -52,7 +52,8 @@ pub(crate) fn normalize_axes(axes: impl IntoAxes, rank: usize) -> Result<SmallVe
         axes.iter().map(|&a| normalize_axis(a as isize, rank)).collect::<Result<_>>()?;
     out.sort_unstable();
     if out.windows(2).any(|w| w[0] == w[1]) {
-        bail!(Value, "axes {:?} name one axis twice", axes.as_slice());
+        return Err(err!(Value, "axes {:?} name one axis twice", axes.as_slice())
+            .help("name each axis once; negative axes count from the end"));
     }
     Ok(out)
 }
@@ -149,7 +150,8 @@ impl Array {
                     Value,
                     "zero-size array to reduction operation {name} which has no identity: {} over axes {axes:?}",
                     x.type_name()
-                );
+                )
+                .help("leave empty arrays out, or join a first value to them with `concatenate`");
                 return Array::from_result(Err(e), x);
             }
             lax::reduce(x, reducer, axes)

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::creation::IntoShape;
 use super::reductions::{IntoAxes, normalize_axes};
 use crate::array::{Array, Operand};
-use crate::error::{AtCaller, Result, bail, err};
+use crate::error::{AtCaller, Result, err};
 use crate::lax;
 use crate::shape::{Shape, normalize_axis, size};
 use crate::source;
@@ -113,7 +113,7 @@ impl Array {
                     "cannot select an axis to squeeze out which has size not equal to one, got shape={:?} and dimensions={:?}",
                     self.shape(),
                     axes.as_slice()
-                ));
+                ).help("only dimensions of size 1 can be taken out; index or reduce the others"));
             }
             let shape: Shape = (0..self.ndim()).filter(|d| !axes.contains(d)).map(|d| self.shape()[d]).collect();
             Ok(lax::reshape(self, &shape))
@@ -152,7 +152,8 @@ impl Array {
                     "Incompatible shapes for broadcasting: {:?} and requested shape {:?}",
                     self.shape(),
                     dims.as_slice()
-                ));
+                )
+                .help("from the last dimension backwards, sizes must be equal, or 1 in the array"));
             }
             let first = target.len() - rank;
             Ok(lax::broadcast_in_dim(self, &target, &(first..target.len()).collect::<SmallVec<[usize; 4]>>()))
@@ -231,12 +232,13 @@ pub fn concatenate(arrays: &[Array], axis: i32) -> Array {
 pub fn stack(arrays: &[Array], axis: i32) -> Array {
     join(arrays, |args| {
         if let Some(odd) = args.iter().find(|a| a.shape() != args[0].shape()) {
-            bail!(
+            return Err(err!(
                 Value,
                 "All input arrays must have the same shape: stack got {} and {}",
                 args[0].type_name(),
                 odd.type_name()
-            );
+            )
+            .help("use `concatenate` for arrays that differ in the size of one dimension"));
         }
         let axis = normalize_axis(axis as isize, args[0].ndim() + 1)?;
         let expanded: Vec<Array> = args.iter().map(|a| a.expand_dims(axis as i32)).collect();
@@ -249,7 +251,11 @@ fn join(arrays: &[Array], f: impl FnOnce(&[Array]) -> Result<Array>) -> Array {
     let _line = source::enter();
     let Some(first) = arrays.first() else {
         let like = Array::literal(crate::dtype::Scalar::Int(0), crate::DType::F32, false);
-        return Array::from_result(Err(err!(Value, "Need at least one array to concatenate.")), &like);
+        return Array::from_result(
+            Err(err!(Value, "Need at least one array to concatenate.")
+                .help("an empty array of the wanted shape, `zeros([0, n])`, can be joined to any")),
+            &like,
+        );
     };
     // Promotion alone: joined arrays are not broadcast against each other.
     let made = super::promote_args_of("concatenate", &arrays.iter().collect::<Vec<_>>()).and_then(|args| f(&args));

@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use super::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
 use crate::array::Array;
 use crate::dtype::DType;
-use crate::error::{Result, bail, err};
+use crate::error::{Result, err};
 use crate::lower::{Lowering, Value};
 use crate::program::Aval;
 use crate::program::trace::bind1;
@@ -89,14 +89,20 @@ impl Primitive for DotGeneral {
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         let (l, r) = (&args[0], &args[1]);
         if l.dtype != r.dtype {
-            bail!(Type, "dot_general requires arguments to have the same dtypes, got {l} and {r}");
+            return Err(err!(Type, "dot_general requires arguments to have the same dtypes, got {l} and {r}")
+                .help("convert one of them with `astype`, or use `dot`, which promotes"));
         }
         let in_range = self.lhs_contract.iter().chain(&self.lhs_batch).all(|&d| d < l.rank())
             && self.rhs_contract.iter().chain(&self.rhs_batch).all(|&d| d < r.rank())
             && self.lhs_contract.len() == self.rhs_contract.len()
             && self.lhs_batch.len() == self.rhs_batch.len();
         if !in_range {
-            bail!(Index, "dot_general dimension numbers {} are out of range for {l} and {r}", self.print_params());
+            return Err(err!(
+                Index,
+                "dot_general dimension numbers {} are out of range for {l} and {r}",
+                self.print_params()
+            )
+            .help("give dimensions of the operands, as many on the left as on the right"));
         }
         for (what, a, b) in
             [("contracting", &self.lhs_contract, &self.rhs_contract), ("batch", &self.lhs_batch, &self.rhs_batch)]

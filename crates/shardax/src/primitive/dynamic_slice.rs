@@ -51,7 +51,8 @@ fn check_block(name: &str, x: &Aval, sizes: &[usize]) -> Result<()> {
             Type,
             "{name} block of sizes {sizes:?} is larger than the operand of shape {:?} in dimension {d}",
             x.shape.as_slice()
-        )),
+        )
+        .help("sizes are those of the result; starts are clamped so that it fits")),
     }
 }
 

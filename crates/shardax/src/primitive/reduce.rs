@@ -225,13 +225,14 @@ impl Primitive for ArgMax {
         Accepts::Real.check(self.name(), args[0].dtype)?;
         let shape = reduced(self.name(), &[self.axis], &args[0])?;
         if args[0].shape[self.axis] == 0 {
-            bail!(
+            return Err(err!(
                 Value,
                 "attempt to get {} of an empty sequence: axis {} of {} has size 0",
                 self.name(),
                 self.axis,
                 args[0]
-            );
+            )
+            .help("leave empty arrays out"));
         }
         Ok(smallvec![Aval::new(self.index_dtype, shape)])
     }

@@ -98,12 +98,13 @@ impl Primitive for Transpose {
         let mut sorted = self.permutation.clone();
         sorted.sort_unstable();
         if !sorted.iter().copied().eq(0..args[0].rank()) {
-            bail!(
+            return Err(err!(
                 Type,
                 "transpose permutation isn't a permutation of operand dimensions, got permutation {} for operand {}",
                 list(&self.permutation),
                 args[0]
-            );
+            )
+            .help("name every dimension once: `transpose(&[1, 0])` of a matrix"));
         }
         let shape: Shape = self.permutation.iter().map(|&d| args[0].shape[d]).collect();
         Ok(smallvec![args[0].with_shape(shape)])
@@ -229,12 +230,13 @@ impl Primitive for Slice {
         for d in 0..rank {
             let (a, b, s) = (self.start[d], self.limit[d], self.strides[d]);
             if a > b || b > x.shape[d] || s == 0 {
-                bail!(
+                return Err(err!(
                     Index,
                     "slice {a}..{b} by {s} is out of bounds for dimension {d} of size {} of an array of shape {}",
                     x.shape[d],
                     list(&x.shape)
-                );
+                )
+                .help("slices with constant bounds must lie inside; `get` clamps ranges"));
             }
             shape.push((b - a).div_ceil(s));
         }
@@ -300,17 +302,18 @@ impl Primitive for Pad {
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         let (x, value) = (&args[0], &args[1]);
         if self.config.len() != x.rank() || value.rank() != 0 || value.dtype != x.dtype {
-            bail!(Type, "pad of {x} with value {value} got {} padding entries", self.config.len());
+            return Err(err!(Type, "pad of {x} with value {value} got {} padding entries", self.config.len())
+                .help("give a scalar of the array's dtype, and (low, high, interior) for each dimension"));
         }
         let mut shape = Shape::new();
         for (&n, &(low, high, interior)) in x.shape.iter().zip(&self.config) {
             let n = n as i64;
             let m = low + high + n + interior * (n - 1).max(0);
             if interior < 0 || m < 0 {
-                bail!(
+                return Err(err!(
                     Value,
                     "pad ({low}, {high}, {interior}) of a dimension of size {n} gives {m}: sizes and interior padding must not be negative"
-                );
+                ).help("negative edges cut elements off, at most as many as there are"));
             }
             shape.push(m as usize);
         }
@@ -407,7 +410,7 @@ impl Primitive for Concatenate {
                     Type,
                     "Cannot concatenate arrays with shapes that differ in dimensions other than the one being concatenated: concatenating along dimension {} for {first} and {arg}",
                     self.dimension
-                ));
+                ).help("all sizes but that of the joined dimension must be equal"));
             }
             shape[self.dimension] += arg.shape[self.dimension];
         }

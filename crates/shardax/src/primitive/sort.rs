@@ -137,13 +137,15 @@ impl Primitive for Sort {
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         if self.num_keys == 0 || self.num_keys > args.len() || self.operands != args.len() {
-            bail!(Value, "sort of {} arrays cannot have {} keys", args.len(), self.num_keys);
+            return Err(err!(Value, "sort of {} arrays cannot have {} keys", args.len(), self.num_keys)
+                .help("use from 1 to as many keys as there are arrays"));
         }
         if self.dimension >= args[0].rank() {
             bail!(Index, "sort dimension {} is out of bounds for {}", self.dimension, args[0]);
         }
         if let Some(other) = args.iter().find(|a| a.shape != args[0].shape) {
-            bail!(Type, "sort needs arrays of one shape, got {} and {other}", args[0]);
+            return Err(err!(Type, "sort needs arrays of one shape, got {} and {other}", args[0])
+                .help("operands are sorted together: give them one shape"));
         }
         Ok(args.iter().cloned().collect())
     }

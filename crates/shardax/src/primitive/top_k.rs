@@ -7,7 +7,7 @@ use super::gather::{GatherScatterMode, take_along};
 use super::{BatchAxis, Dims, Outputs, Primitive, Tangents};
 use crate::array::Array;
 use crate::dtype::DType;
-use crate::error::{Result, bail};
+use crate::error::{Result, bail, err};
 use crate::lower::{Lowering, Value};
 use crate::program::Aval;
 use crate::program::trace::bind;
@@ -45,7 +45,13 @@ impl Primitive for TopK {
             bail!(Type, "top_k operand must have at least one dimension, got {}", args[0]);
         };
         if self.k > n {
-            bail!(Value, "top_k argument k={} must be no larger than the last dimension of {}", self.k, args[0]);
+            return Err(err!(
+                Value,
+                "top_k argument k={} must be no larger than the last dimension of {}",
+                self.k,
+                args[0]
+            )
+            .help("take at most as many as the last dimension has"));
         }
         let mut shape = args[0].shape.clone();
         if let Some(last) = shape.last_mut() {

@@ -52,7 +52,8 @@ impl Aval {
         // A size of 0 does not hide that the others are out of range: strides are products of them.
         let all: Shape = self.shape.iter().map(|&d| d.max(1)).collect();
         if size(&all).saturating_mul(self.dtype.byte_size()) > isize::MAX as usize {
-            return Err(err!(Value, "an array {self} is too large: its size in bytes does not fit 63 bits"));
+            return Err(err!(Value, "an array {self} is too large: its size in bytes does not fit 63 bits")
+                .help("check the shape: sizes are numbers of elements"));
         }
         Ok(self.size() * self.dtype.byte_size())
     }

@@ -46,7 +46,8 @@ pub fn randint_dtype(
         }
         check_broadcast("randint", &shape, &[&min, &max])?;
         if let Some(odd) = [&min, &max].into_iter().find(|b| !b.dtype().is_integer()) {
-            bail!(Type, "randint bounds must be integers, got {}", odd.type_name());
+            return Err(err!(Type, "randint bounds must be integers, got {}", odd.type_name())
+                .help("convert them with `astype(DType::I32)`"));
         }
         let args = [key.clone(), bound(&min), bound(&max)];
         composite1("randint", (shape, dtype), &args, |(shape, dtype), args| {
@@ -131,7 +132,8 @@ pub fn bernoulli(key: &Array, p: impl Operand, shape: impl IntoShape) -> Array {
     sample("bernoulli", key, shape, DType::Bool, |shape| {
         check_broadcast("bernoulli", &shape, &[&p])?;
         if !p.dtype().is_float() {
-            bail!(Type, "bernoulli probability `p` must have a floating dtype, got {}.", p.dtype());
+            return Err(err!(Type, "bernoulli probability `p` must have a floating dtype, got {}.", p.dtype())
+                .help("write it as a float: `0.5`"));
         }
         let p = convert(&p, p.dtype(), false);
         composite1("bernoulli", shape, &[key.clone(), p], |shape, args| {
@@ -181,7 +183,8 @@ pub fn categorical_shape(key: &Array, logits: &Array, axis: i32, shape: Option<&
         check_key("categorical", key)?;
         logits.check()?;
         if !logits.dtype().is_float() {
-            return Err(err!(Type, "categorical logits must have a floating dtype, got {}", logits.type_name()));
+            return Err(err!(Type, "categorical logits must have a floating dtype, got {}", logits.type_name())
+                .help("convert them with `astype(DType::F32)`"));
         }
         let axis = normalize_axis(axis as isize, logits.ndim())?;
         let mut rest = logits.shape_owned();

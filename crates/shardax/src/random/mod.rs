@@ -55,7 +55,8 @@ pub fn PRNGKey(seed: impl Operand) -> Array {
 fn key_of(seed: &Array) -> Result<Array> {
     seed.check()?;
     if seed.ndim() != 0 || !seed.dtype().is_integer() {
-        bail!(Type, "PRNG key seed must be an integer scalar; got {}", seed.type_name());
+        return Err(err!(Type, "PRNG key seed must be an integer scalar; got {}", seed.type_name())
+            .help("convert it with `as i32`, or `astype(DType::I32)`"));
     }
     if let Repr::Literal(l) = &seed.0 {
         return Array::from_slice(&[0, l.value.to_i128() as u32], &[2]);
@@ -143,11 +144,12 @@ pub fn bits_dtype(key: &Array, shape: impl IntoShape, dtype: DType) -> Array {
 fn shape_of(name: &str, shape: impl IntoShape) -> Result<Shape> {
     let dims = shape.into_dims();
     if let Some(d) = dims.iter().find(|d| **d < 0) {
-        bail!(
+        return Err(err!(
             Value,
             "Shapes must be 1D sequences of sizes that are not negative, got {d} in {:?} for {name}",
             dims.as_slice()
-        );
+        )
+        .help("give the shape that the result must have"));
     }
     Ok(dims.iter().map(|&d| d as usize).collect())
 }

@@ -51,19 +51,26 @@ impl Mesh {
     fn of(devices: Vec<Device>, axes: Vec<(AxisName, usize)>) -> Result<Self> {
         for (i, (name, size)) in axes.iter().enumerate() {
             if axes[..i].iter().any(|(n, _)| n == name) {
-                bail!(Value, "mesh axis names must be unique, got {name:?} twice in {axes:?}");
+                return Err(err!(Value, "mesh axis names must be unique, got {name:?} twice in {axes:?}")
+                    .help("give each axis a name of its own"));
             }
             if *size == 0 {
-                bail!(Value, "mesh axis {name:?} has size 0: every axis needs at least one device");
+                return Err(err!(Value, "mesh axis {name:?} has size 0: every axis needs at least one device")
+                    .help("leave the axis out"));
             }
         }
         let count = axes.iter().fold(1, |n: usize, (_, s)| n.saturating_mul(*s));
         if count != devices.len() {
-            bail!(Value, "mesh axes {axes:?} hold {count} devices, but {} devices were given", devices.len());
+            return Err(err!(
+                Value,
+                "mesh axes {axes:?} hold {count} devices, but {} devices were given",
+                devices.len()
+            )
+            .help("the product of the sizes must be the number of devices; `make_mesh` takes the first ones"));
         }
         for (i, d) in devices.iter().enumerate() {
             if devices[..i].contains(d) {
-                bail!(Value, "device {d} occurs twice in the mesh");
+                return Err(err!(Value, "device {d} occurs twice in the mesh").help("name each device once"));
             }
         }
         let types = vec![AxisType::Auto; axes.len()];
@@ -78,7 +85,8 @@ impl Mesh {
 
     fn typed(&self, types: Vec<AxisType>) -> Result<Self> {
         if types.len() != self.0.axes.len() {
-            bail!(Value, "{} axis types given for the {} axes of {self}", types.len(), self.0.axes.len());
+            return Err(err!(Value, "{} axis types given for the {} axes of {self}", types.len(), self.0.axes.len())
+                .help("give one type for each axis"));
         }
         if types.contains(&AxisType::Explicit) {
             bail!(NotImplemented, "mesh axes of type Explicit (sharding in types) are not supported yet; use Auto");

@@ -228,7 +228,9 @@ impl Sharding {
     pub fn spec(&self) -> Result<&PartitionSpec> {
         match self {
             Sharding::Named(s) => Ok(s.spec()),
-            Sharding::Single(s) => Err(err!(Value, "{s} has no PartitionSpec: it is not a NamedSharding")).at_caller(),
+            Sharding::Single(s) => Err(err!(Value, "{s} has no PartitionSpec: it is not a NamedSharding")
+                .help("an array on one device is not split; ask `as_named()` which kind it is"))
+            .at_caller(),
         }
     }
 }

@@ -86,7 +86,7 @@ impl Axes {
         for &name in names {
             let found = axis_env::lookup(name, operation)?;
             if axes.names.contains(&name) {
-                bail!(Value, "{operation} got the axis {name:?} twice");
+                return Err(err!(Value, "{operation} got the axis {name:?} twice").help("name each axis once"));
             }
             axes.names.push(name);
             axes.size *= found.size;

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::shard_map::ShardMap;
 use crate::array::Array;
-use crate::error::{AtCaller, Result, bail, err};
+use crate::error::{AtCaller, Result, err};
 use crate::function::{Function, IntoArgs};
 use crate::prefix::{Axes, IntoPrefix, Prefix};
 use crate::program::Aval;
@@ -215,15 +215,19 @@ impl Options {
                 "pmap got inconsistent sizes for array axes to be mapped: {} has size {size}, but {} has size {other}",
                 describe(first),
                 describe(odd)
-            ));
+            ).help("give all mapped arguments one slice for each device, and in_axes None to those that every device gets whole"));
         }
         if let Some(want) = self.axis_size
             && want != size
         {
-            bail!(Value, "Specified axis_size {want} doesn't match received axis_size {size}.");
+            return Err(err!(Value, "Specified axis_size {want} doesn't match received axis_size {size}.")
+                .help("leave axis_size out: it follows from the arguments"));
         }
         let candidates = match &self.devices {
-            Some(d) if d.is_empty() => bail!(Value, "'devices' argument to pmap must be non-empty, or None."),
+            Some(d) if d.is_empty() => {
+                return Err(err!(Value, "'devices' argument to pmap must be non-empty, or None.")
+                    .help("leave `devices` out to use the first ones"));
+            }
             Some(d) => d.clone(),
             None => crate::runtime::devices()?,
         };

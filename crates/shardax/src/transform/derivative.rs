@@ -73,7 +73,8 @@ fn check_tangent(aval: &Aval, t: &Array) -> Result<Option<Array>> {
             "primal and tangent arguments do not match; expected a tangent of type {}, got {}",
             aval.clone().strong(),
             t.type_name()
-        ));
+        )
+        .help("give tangents (or cotangents) of the shapes and dtypes of the values: `ones_like(&x)`"));
     }
     Ok(Some(crate::numpy::convert(t, aval.dtype, false)))
 }

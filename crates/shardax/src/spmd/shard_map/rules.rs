@@ -253,7 +253,8 @@ impl Primitive for ShardMap {
                 return Err(err!(
                     Value,
                     "vmap spmd_axis_name cannot appear in shard_map {which}: {name:?} is in {spec}"
-                ));
+                )
+                .help("name a mesh axis that the specs leave free"));
             }
         }
         let parts = self.mesh.axes_size(&spmd)?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::ShardMap;
-use crate::error::{Result, bail, err};
+use crate::error::{Result, err};
 use crate::function::{Function, IntoArgs};
 use crate::prefix::{Axes, IntoPrefix, Specs};
 use crate::program::axis_env;
@@ -184,16 +184,21 @@ impl<F, Args> ShardMapped<F, Args> {
             None => mesh.axis_names().filter(|n| !taken.contains(*n)).collect(),
         };
         if let Some(bad) = manual.iter().find(|n| mesh.axis_size(**n).is_none()) {
-            bail!(
+            return Err(err!(
                 Value,
                 "shard_map axis_names {manual:?} must be a subset of the axes of the mesh {mesh}: {bad:?} is not one of them"
-            );
+            ).help("name axes of the mesh, or leave axis_names out to take all"));
         }
         if let Some(bad) = manual.iter().find(|n| taken.contains(**n)) {
-            bail!(Value, "the axis {bad:?} is manual already: an enclosing shard_map or pmap maps over it");
+            return Err(err!(Value, "the axis {bad:?} is manual already: an enclosing shard_map or pmap maps over it")
+                .help("name axes that are free"));
         }
         if manual.is_empty() {
-            bail!(Value, "every axis of the mesh {mesh} is manual already: there is none left for this shard_map");
+            return Err(err!(
+                Value,
+                "every axis of the mesh {mesh} is manual already: there is none left for this shard_map"
+            )
+            .help("let the outer one take some axes only, with axis_names"));
         }
         Ok((mesh, manual))
     }
@@ -207,7 +212,8 @@ fn check_manual(spec: &PartitionSpec, manual: &[AxisName], mesh: &Mesh, what: &s
         Some(name) => Err(err!(
             Value,
             "shard_map {what} {spec} refers to {name:?}, but a spec must refer to an axis marked as manual ({manual:?})"
-        )),
+        )
+        .help("add the axis to axis_names, or leave its splitting to the compiler")),
     }
 }
 
