@@ -215,6 +215,11 @@ impl Array {
         matches!(&self.0, Repr::Traced(t) if !t.is_only_type())
     }
 
+    /// Whether it is a plain number.
+    pub(crate) fn is_number(&self) -> bool {
+        matches!(self.0, Repr::Literal(_))
+    }
+
     pub(crate) fn concrete_ref(&self) -> Option<&Concrete> {
         match &self.0 {
             Repr::Concrete(c) => Some(c),

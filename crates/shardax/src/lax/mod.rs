@@ -76,7 +76,8 @@ pub fn slice_in_dim(x: &Array, start: usize, limit: usize, dim: usize) -> Array 
     let mut s: SmallVec<[usize; 4]> = SmallVec::from_elem(0, x.ndim());
     let mut l: SmallVec<[usize; 4]> = x.shape().into();
     if dim >= x.ndim() {
-        let e = err!(Index, "slice_in_dim dimension {dim} is out of bounds for {}", x.type_name());
+        let e = err!(Index, "slice_in_dim dimension {dim} is out of bounds for {}", x.type_name())
+            .help("dimensions are counted from 0");
         return Array::from_result(Err(e), x);
     }
     (s[dim], l[dim]) = (start, limit);

@@ -251,7 +251,7 @@ impl Array {
     pub fn roll(&self, shift: i64, axis: impl IntoAxis) -> Array {
         self.along(axis, |x, axis| {
             let n = x.shape()[axis];
-            let cut = if n == 0 { 0 } else { (-shift).rem_euclid(n as i64) as usize };
+            let cut = if n == 0 { 0 } else { (n - shift.rem_euclid(n as i64) as usize) % n };
             if cut == 0 {
                 return lax::reshape(x, self.shape());
             }

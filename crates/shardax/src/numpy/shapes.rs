@@ -222,6 +222,9 @@ fn resolve(dims: &[i64], from: &[usize]) -> Result<Shape> {
 #[track_caller]
 pub fn concatenate(arrays: &[Array], axis: i32) -> Array {
     join(arrays, |args| {
+        if args[0].ndim() == 0 {
+            return Err(err!(Value, "Zero-dimensional arrays cannot be concatenated.").help("use `stack` for scalars"));
+        }
         let axis = normalize_axis(axis as isize, args[0].ndim())?;
         Ok(lax::concatenate(args, axis))
     })

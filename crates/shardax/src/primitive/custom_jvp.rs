@@ -11,7 +11,7 @@ use super::call::check_operands;
 use super::held::{bind_checked, tangent_or_zeros};
 use super::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
 use crate::array::Array;
-use crate::error::{Error, ErrorKind, Result, bail};
+use crate::error::{Error, ErrorKind, Result, err};
 use crate::lower::{Lowering, Value};
 use crate::program::axis_env::with_axes;
 use crate::program::trace::{Traced, check_usable, trace};
@@ -109,11 +109,13 @@ pub(super) fn in_rule<T>(name: &str, rule: impl FnOnce() -> Result<T>) -> Result
 /// Checks that arrays have these types; `what` begins the error.
 pub(super) fn check_types(what: &str, arrays: &[Array], avals: &[Aval]) -> Result<()> {
     if arrays.len() != avals.len() {
-        bail!(Type, "{what}: expected {} arrays but got {}", avals.len(), arrays.len());
+        return Err(err!(Type, "{what}: expected {} arrays but got {}", avals.len(), arrays.len())
+            .help("return as many arrays as the function does"));
     }
     for (i, (array, aval)) in arrays.iter().zip(avals).enumerate() {
         if (array.dtype(), array.shape()) != (aval.dtype, aval.shape.as_slice()) {
-            bail!(Type, "{what}: expected {} but got {} (array {i})", aval, array.type_name());
+            return Err(err!(Type, "{what}: expected {} but got {} (array {i})", aval, array.type_name())
+                .help("give every output of the rule the shape and dtype of what it stands for"));
         }
     }
     Ok(())
@@ -201,7 +203,8 @@ impl Primitive for CustomJvp {
         let avals = self.program.out_avals();
         check_types(&format!("{what} as the function's"), &outs, &avals)?;
         if out_tangents.len() != outs.len() {
-            bail!(Type, "{what}: got {} primal outputs and {} tangents", outs.len(), out_tangents.len());
+            return Err(err!(Type, "{what}: got {} primal outputs and {} tangents", outs.len(), out_tangents.len())
+                .help("return one tangent for each output"));
         }
         let mut all = Tangents::new();
         for (t, aval) in out_tangents.into_iter().zip(&avals) {

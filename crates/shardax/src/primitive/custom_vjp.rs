@@ -11,7 +11,7 @@ use super::custom_jvp::{RuleId, check_captured, check_types, eval_batched, in_ru
 use super::held::{bind_checked, marked_tangents, tangent_or_zeros};
 use super::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
 use crate::array::Array;
-use crate::error::{Result, bail, err};
+use crate::error::{Result, err};
 use crate::lower::{Lowering, Value};
 use crate::program::trace::{Traced, check_usable};
 use crate::program::{Aval, Program};
@@ -255,7 +255,8 @@ impl Primitive for Pullback {
         })?;
         let what = "Custom VJP bwd rule must produce an output with the same structure and types as the args tuple of the primal function";
         if in_cts.len() != self.args.len() {
-            bail!(Type, "{what}: got {} cotangents for {} arguments", in_cts.len(), self.args.len());
+            return Err(err!(Type, "{what}: got {} cotangents for {} arguments", in_cts.len(), self.args.len())
+                .help("return one cotangent for each argument"));
         }
         let mut all: Tangents = vec![None; self.num_residuals];
         for ((ct, aval), nonzero) in in_cts.into_iter().zip(&self.args).zip(&self.nonzero) {

@@ -104,6 +104,19 @@ impl Primitive for DotGeneral {
             )
             .help("give dimensions of the operands, as many on the left as on the right"));
         }
+        let distinct = |a: &Ints, b: &Ints| {
+            let mut all: Ints = a.iter().chain(b).copied().collect();
+            all.sort_unstable();
+            all.windows(2).all(|w| w[0] != w[1])
+        };
+        if !distinct(&self.lhs_contract, &self.lhs_batch) || !distinct(&self.rhs_contract, &self.rhs_batch) {
+            return Err(err!(
+                Value,
+                "dot_general contracting and batch dimensions must be distinct, got {} for {l} and {r}",
+                self.print_params()
+            )
+            .help("name each dimension of an operand at most once"));
+        }
         for (what, a, b) in
             [("contracting", &self.lhs_contract, &self.rhs_contract), ("batch", &self.lhs_batch, &self.rhs_batch)]
         {

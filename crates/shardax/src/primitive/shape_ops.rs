@@ -308,11 +308,16 @@ impl Primitive for Pad {
         let mut shape = Shape::new();
         for (&n, &(low, high, interior)) in x.shape.iter().zip(&self.config) {
             let n = n as i64;
-            let m = low + high + n + interior * (n - 1).max(0);
-            if interior < 0 || m < 0 {
+            // Nothing overflows in 128 bits; what is too large for memory is refused with the shape.
+            let wide = |v: i64| v as i128;
+            let m = wide(low) + wide(high) + wide(n) + wide(interior) * wide(n - 1).max(0);
+            if interior < 0
+                || m < 0
+                || [low, high, m.clamp(0, i64::MAX as i128) as i64].iter().any(|v| v.unsigned_abs() > 1 << 60)
+            {
                 return Err(err!(
                     Value,
-                    "pad ({low}, {high}, {interior}) of a dimension of size {n} gives {m}: sizes and interior padding must not be negative"
+                    "pad ({low}, {high}, {interior}) of a dimension of size {n} gives {m}: sizes and interior padding must not be negative, nor too large"
                 ).help("negative edges cut elements off, at most as many as there are"));
             }
             shape.push(m as usize);

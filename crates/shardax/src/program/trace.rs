@@ -158,6 +158,20 @@ pub(crate) fn record_error(error: &Error) {
     });
 }
 
+/// Runs `f`, a function called in the trace in effect, so that what fails inside is its failure: the enclosing
+/// function does not fail too if it handles the error.
+pub(crate) fn scoped<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
+    let swap = |error: Option<Error>| {
+        STACK.with_borrow_mut(|stack| stack.last_mut().and_then(|frame| std::mem::replace(&mut frame.error, error)))
+    };
+    let before = swap(None);
+    let out = f();
+    match swap(before) {
+        Some(inside) => out.and(Err(inside)),
+        None => out,
+    }
+}
+
 /// Runs `f` with the equations it makes attributed to the caller's line, or to the user's line that led there.
 #[track_caller]
 pub(crate) fn at_caller<R>(f: impl FnOnce() -> R) -> R {

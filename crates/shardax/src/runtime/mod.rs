@@ -83,10 +83,10 @@ pub(crate) fn client() -> Result<&'static Client> {
     let platform = config::platform();
     let plugin_error = |e: pjrt::Error| err!(Plugin, "{e}");
     let (plugin, options) = match platform.as_str() {
-        "cpu" => (
-            pjrt::Plugin::cpu().map_err(plugin_error)?,
-            vec![("cpu_device_count", pjrt::Value::Int(config::num_cpu_devices()? as i64))],
-        ),
+        "cpu" => {
+            let count = config::num_cpu_devices()?;
+            (pjrt::Plugin::cpu().map_err(plugin_error)?, vec![("cpu_device_count", pjrt::Value::Int(count as i64))])
+        }
         other => (pjrt::Plugin::find(other).map_err(plugin_error)?, Vec::new()),
     };
     let pjrt = pjrt::Client::new(&plugin, &options)?;

@@ -49,11 +49,12 @@ impl Axes {
         let mut all: Vec<usize> = groups.iter().flatten().copied().collect();
         all.sort_unstable();
         if !all.iter().copied().eq(0..self.size) {
-            bail!(
+            return Err(err!(
                 Value,
                 "axis_index_groups must cover all indices exactly once: {groups:?} for an axis of size {}",
                 self.size
-            );
+            )
+            .help("name every index from 0 to the size of the axis in one group"));
         }
         let first = groups.first().map_or(0, Vec::len);
         self.size = if groups.iter().all(|g| g.len() == first) { first } else { 0 };
@@ -447,16 +448,20 @@ impl Primitive for PsumScatter {
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         if args[0].dtype == DType::Bool {
-            bail!(Type, "psum_scatter does not accept dtype bool");
+            return Err(err!(Type, "psum_scatter does not accept dtype bool")
+                .help("convert it with `astype(DType::I32)` to count"));
         }
         let mut out = args[0].clone();
         match out.shape.get_mut(self.dim) {
             Some(d) if *d % self.axes.size == 0 => *d /= self.axes.size,
-            Some(d) => bail!(
-                Value,
-                "tiled reduce_scatter operand scatter dimension size {d} must be divisible by shard_count {}",
-                self.axes.size
-            ),
+            Some(d) => {
+                return Err(err!(
+                    Value,
+                    "tiled reduce_scatter operand scatter dimension size {d} must be divisible by shard_count {}",
+                    self.axes.size
+                )
+                .help("make the dimension a multiple of the number of participants"));
+            }
             None => bail!(Index, "psum_scatter dimension {} is out of bounds for {}", self.dim, args[0]),
         }
         Ok(smallvec![out])

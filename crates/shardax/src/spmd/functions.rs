@@ -4,7 +4,7 @@ use super::collective::{AllGather, AllReduce, Axes, PsumScatter};
 use super::permute::{AllToAll, AxisIndex, Ppermute};
 use crate::array::{Array, Repr};
 use crate::dtype::{DType, Scalar};
-use crate::error::{AtCaller, Result, bail, err};
+use crate::error::{AtCaller, Result, err};
 use crate::numpy::{convert, to_inexact};
 use crate::primitive::reduce::Reducer;
 use crate::program::trace::bind1;
@@ -163,12 +163,12 @@ pub fn all_to_all<T: Tree>(x: T, axis: impl IntoAxisNames, split: i32, concat: i
         let split = normalize_axis(split as isize, x.ndim())?;
         let concat = normalize_axis(concat as isize, x.ndim())?;
         if x.shape()[split] != axes.size {
-            bail!(
+            return Err(err!(
                 Value,
                 "all_to_all requires the size of the mapped axis axis_name to equal x.shape[split_axis], but they are {} and {} respectively",
                 axes.size,
                 x.shape()[split]
-            );
+            ).help("use all_to_all_tiled for dimensions that are a multiple of it"));
         }
         // The split dimension, cut to size 1, becomes the one along which parts are joined.
         let x = x.moveaxis(split as i32, concat as i32);
@@ -199,15 +199,17 @@ pub fn ppermute<T: Tree>(x: T, axis: impl IntoAxisNames, perm: impl AsRef<[(usiz
             all.windows(2).all(|w| w[0] != w[1])
         };
         if !unique(|p| p.0) || !unique(|p| p.1) {
-            bail!(Value, "ppermute sources and destinations must be unique, got {perm:?}");
+            return Err(err!(Value, "ppermute sources and destinations must be unique, got {perm:?}")
+                .help("each participant sends to at most one, and receives from at most one"));
         }
         if let Some(p) = perm.iter().find(|p| p.0 >= axes.size || p.1 >= axes.size) {
-            bail!(
+            return Err(err!(
                 Value,
                 "ppermute pair {p:?} is out of range: the axes {:?} have {} participants",
                 axes.names,
                 axes.size
-            );
+            )
+            .help("indices run from 0 to the number of participants"));
         }
         Ok(Ppermute { axes: axes.clone(), perm: perm.to_vec() }.apply(x))
     })
@@ -241,11 +243,12 @@ pub fn pbroadcast<T: Tree>(x: T, axis: impl IntoAxisNames, source: usize) -> T {
     on_leaves(x, axis, "pbroadcast", |x, axes| {
         let size = axes.even_size("pbroadcast")?;
         if source >= size {
-            bail!(
+            return Err(err!(
                 Value,
                 "pbroadcast source {source} is out of range: the axes {:?} have {size} participants",
                 axes.names
-            );
+            )
+            .help("indices run from 0 to the number of participants"));
         }
         // Gathering moves bits as they are, of every dtype; a masked sum would not keep -0.0.
         let all = AllGather { axes: axes.clone(), dim: 0, invariant: true }.apply(&x.expand_dims(0));
@@ -275,11 +278,12 @@ pub fn pcast<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
     on_leaves(x, axis, "pcast", |x, axes| {
         let set = axes.names.iter().copied().collect();
         if let Some(name) = axes.names.iter().copied().find(|n: &AxisName| x.vma().contains(*n)) {
-            bail!(
+            return Err(err!(
                 Value,
                 "Unsupported pcast from=varying, to='varying': the value of type {} varies over {name:?} already",
                 x.type_name()
-            );
+            )
+            .help("leave the cast out: the value varies already"));
         }
         Ok(if axes.checked { super::collective::pcast_to(x, &set) } else { x.clone() })
     })

@@ -131,7 +131,8 @@ impl Primitive for AllToAll {
                 "all_to_all split_axis of size {} has to be divisible by the size {n} of the axes {:?}",
                 out.shape[self.split],
                 self.axes.names
-            ));
+            )
+            .help("make the dimension a multiple of the number of participants"));
         }
         out.shape[self.split] /= n;
         out.shape[self.concat] *= n;

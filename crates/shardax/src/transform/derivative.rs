@@ -198,6 +198,7 @@ impl<Args: Tree, Out: Tree> LinearFn<Args, Out> {
 /// The Jacobian of an array function of one array, by forward mode: of shape `f(x).shape + x.shape`.
 pub fn jacfwd<F: Function<(Array,), Output = Array>>(f: F) -> impl Function<(Array,), Output = Array> {
     move |x: Array| -> Result<Array> {
+        differentiable("jacfwd", "inputs", &x)?;
         let n = x.size();
         let basis = basis(&x).reshape([&[n], x.shape()].concat());
         let columns =
@@ -213,7 +214,9 @@ pub fn jacfwd<F: Function<(Array,), Output = Array>>(f: F) -> impl Function<(Arr
 /// The Jacobian of an array function of one array, by reverse mode: of shape `f(x).shape + x.shape`.
 pub fn jacrev<F: Function<(Array,), Output = Array>>(f: F) -> impl Function<(Array,), Output = Array> {
     move |x: Array| -> Result<Array> {
+        differentiable("jacrev", "inputs", &x)?;
         let (y, pull_back) = vjp::<(Array,), _>(|x: Array| f.apply((x,)), x.clone())?;
+        differentiable("jacrev", "outputs", &y)?;
         let basis = basis(&y).reshape([&[y.size()], y.shape()].concat());
         let rows = vmap(|ct: Array| -> Result<Array> { Ok(pull_back.call(ct)?.0) }).call(basis)?;
         Ok(rows.reshape([y.shape(), x.shape()].concat()))
@@ -223,6 +226,15 @@ pub fn jacrev<F: Function<(Array,), Output = Array>>(f: F) -> impl Function<(Arr
 /// The matrix of second derivatives of a scalar function of one array: of shape `x.shape + x.shape`.
 pub fn hessian<F: Function<(Array,), Output = Array>>(f: F) -> impl Function<(Array,), Output = Array> {
     jacfwd(jacrev(f))
+}
+
+fn differentiable(name: &str, what: &str, x: &Array) -> Result<()> {
+    x.check()?;
+    if x.dtype().is_inexact() {
+        return Ok(());
+    }
+    Err(err!(Type, "{name} requires real- or complex-valued {what}, but got {}", x.type_name())
+        .help("convert it with `astype(DType::F32)`"))
 }
 
 /// The identity of the size of `x`, in its dtype.

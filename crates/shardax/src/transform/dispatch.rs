@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex, RwLock};
 use smallvec::SmallVec;
 
 use crate::array::{Array, Concrete};
-use crate::error::Result;
+use crate::error::{Error, Result, err};
 use crate::program::Aval;
+use crate::program::trace::check_usable;
 use crate::runtime::execute::LoadedProgram;
 use crate::sharding::{Mesh, Sharding};
 use crate::spmd::{context, get_mesh};
@@ -64,6 +65,48 @@ impl Entry {
     }
 }
 
+/// Every argument can be used, also those that the program does not take.
+fn check_all(flat: &Flat) -> Result<()> {
+    let mut leaves = flat.leaves.iter().enumerate();
+    leaves.try_for_each(|(i, leaf)| check_usable(leaf).map_err(|e| of_argument(flat, i, e)))
+}
+
+/// An error of an argument says which; one that happened before the call does not.
+fn of_argument(flat: &Flat, i: usize, error: Error) -> Error {
+    if flat.leaves[i].error().is_some() {
+        return error;
+    }
+    error.context(format!("argument{}", flat.def.paths().get(i).cloned().unwrap_or_default()))
+}
+
+impl Entry {
+    /// What the program's operand `i` is to the caller.
+    fn operand_name(&self, i: usize) -> String {
+        let argument =
+            i.checked_sub(self.captures.len()).and_then(|k| self.def.paths().get(*self.kept.get(k)?).cloned());
+        argument.map_or_else(|| "a captured array".to_owned(), |path| format!("argument{path}"))
+    }
+
+    /// An execution that was refused because of a donation, in the caller's terms.
+    fn explain(&self, args: &[Arc<Concrete>], error: Error) -> Error {
+        let donated = |i: usize| self.loaded.donated.get(i).copied().unwrap_or(false);
+        for j in 0..args.len() {
+            let shared = |i: &usize| args[*i].buffers.iter().any(|a| args[j].buffers.iter().any(|b| Arc::ptr_eq(a, b)));
+            let Some(i) = (0..j).find(shared).filter(|&i| donated(i) || donated(j)) else { continue };
+            let (first, second) = (self.operand_name(i), self.operand_name(j));
+            return err!(
+                Value,
+                "Attempt to use a buffer that was previously donated in the same call to Execute(): {first} and {second} of {} are the same array of type {}, and {} is donated",
+                self.loaded.name,
+                args[j].aval,
+                if donated(i) { &first } else { &second }
+            )
+            .help("pass a copy, or leave the argument out of donate_argnums");
+        }
+        error
+    }
+}
+
 impl ArgKey {
     fn of(leaf: &Array) -> Self {
         ArgKey {
@@ -78,7 +121,8 @@ impl ArgKey {
             Some(c) => {
                 self.committed == c.committed && self.sharding.as_ref() == Some(&c.sharding) && self.aval == c.aval
             }
-            None => self.sharding.is_none() && self.aval == leaf.aval(),
+            // A plain number: what failed or was traced is no argument, whatever its type.
+            None => leaf.is_number() && self.sharding.is_none() && self.aval == leaf.aval(),
         }
     }
 }
@@ -87,11 +131,15 @@ impl Cache {
     /// Runs the function on these arguments; `build` compiles it where it has not been compiled for such arguments.
     pub fn call(&self, flat: &Flat, build: &dyn Fn(&Flat) -> Result<Built>) -> Result<Flat> {
         let entry = self.find(flat, build)?;
+        if entry.kept.len() < flat.leaves.len() {
+            check_all(flat)?;
+        }
         let mut args: SmallVec<[Arc<Concrete>; 16]> = entry.captures.iter().cloned().collect();
         for &i in &entry.kept {
-            args.push(flat.leaves[i].concrete()?);
+            args.push(flat.leaves[i].concrete().map_err(|e| of_argument(flat, i, e))?);
         }
-        let leaves = entry.loaded.run(&args, entry.committed)?.into_iter().collect();
+        let outs = entry.loaded.run(&args, entry.committed).map_err(|e| entry.explain(&args, e))?;
+        let leaves = outs.into_iter().collect();
         Ok(Flat { leaves, def: entry.out_def.clone() })
     }
 
@@ -102,9 +150,7 @@ impl Cache {
         {
             return Ok(last.clone());
         }
-        for leaf in &flat.leaves {
-            leaf.check()?;
-        }
+        check_all(flat)?;
         let args: SmallVec<[ArgKey; 8]> = flat.leaves.iter().map(ArgKey::of).collect();
         let mut hasher = std::hash::DefaultHasher::new();
         args.hash(&mut hasher);

@@ -106,14 +106,14 @@ pub fn value_and_grad<Args: Tree, F: Function<Args>>(f: F) -> ValueAndGrad<F, Ar
 impl<F: Function<Args>, Args: Tree, N: Argnums<Args>> Function<Args> for Grad<F, Args, N> {
     type Output = N::Gradient;
     fn apply(&self, args: Args) -> Result<N::Gradient> {
-        Ok(value_and_gradient::<_, _, N>(&self.f, args)?.1)
+        Ok(value_and_gradient::<_, _, N>(&self.f, args, false)?.1)
     }
 }
 
 impl<F: Function<Args>, Args: Tree, N: Argnums<Args>> Function<Args> for ValueAndGrad<F, Args, N> {
     type Output = (F::Output, N::Gradient);
     fn apply(&self, args: Args) -> Result<Self::Output> {
-        value_and_gradient::<_, _, N>(&self.f, args)
+        value_and_gradient::<_, _, N>(&self.f, args, false)
     }
 }
 
@@ -127,7 +127,7 @@ where
 {
     type Output = (N::Gradient, Aux);
     fn apply(&self, args: Args) -> Result<Self::Output> {
-        let ((_, aux), gradient) = value_and_gradient::<_, _, N>(&self.f, args)?;
+        let ((_, aux), gradient) = value_and_gradient::<_, _, N>(&self.f, args, true)?;
         Ok((gradient, aux))
     }
 }
@@ -142,28 +142,29 @@ where
 {
     type Output = ((L, Aux), N::Gradient);
     fn apply(&self, args: Args) -> Result<Self::Output> {
-        value_and_gradient::<_, _, N>(&self.f, args)
+        value_and_gradient::<_, _, N>(&self.f, args, true)
     }
 }
 
 fn value_and_gradient<F: Function<Args>, Args: Tree, N: Argnums<Args>>(
     f: &F,
     args: Args,
+    has_aux: bool,
 ) -> Result<(F::Output, N::Gradient)> {
     let flat = Flat::of(&args);
     let f = flat_fn(f);
     let positions = N::positions();
-    let result = staged::run("grad", &flat, &|flat| gradient(flat, &positions, &f))?;
+    let result = staged::run("grad", &flat, &|flat| gradient(flat, &positions, has_aux, &f))?;
     let (value, gradient) = result.halves()?;
     Ok((value.build()?, gradient.build()?))
 }
 
 /// The flattened pair of the function's result and the gradient of its first leaf.
-fn gradient(flat: &Flat, positions: &[usize], f: FlatFn<'_>) -> Result<Flat> {
+fn gradient(flat: &Flat, positions: &[usize], has_aux: bool, f: FlatFn<'_>) -> Result<Flat> {
     let avals = avals_of(flat)?;
     let (traced, out_def) = trace_known(&flat.def, &avals, Known::Whole(flat.leaves.to_vec()), f)?;
     let out_avals = traced.program.out_avals();
-    check_scalar(&out_avals, &out_def)?;
+    check_scalar(&out_avals, &out_def, has_aux)?;
 
     let children = flat.def.root_children().unwrap_or_default();
     let wanted = super::jit::leaves_of(&flat.def, positions, "argnums")?;
@@ -209,30 +210,38 @@ fn gradient(flat: &Flat, positions: &[usize], f: FlatFn<'_>) -> Result<Flat> {
     Ok(pair)
 }
 
-fn check_scalar(outs: &[crate::program::Aval], def: &TreeDef) -> Result<()> {
-    // With an auxiliary result the differentiated value is the first of a pair.
-    let first = outs.first().filter(|a| a.rank() == 0);
-    match first {
-        Some(aval) if aval.dtype.is_float() => Ok(()),
-        Some(aval) if aval.dtype.is_complex() => Err(err!(
+/// The differentiated value, with an auxiliary result the first of a pair, must be one floating point scalar.
+fn check_scalar(outs: &[crate::program::Aval], def: &TreeDef, has_aux: bool) -> Result<()> {
+    let count = match has_aux {
+        true => def.root_children().and_then(|c| Some(c.first()?.1.leaf_count())).unwrap_or(0),
+        false => outs.len(),
+    };
+    let values = outs.get(..count).unwrap_or(outs);
+    match values {
+        [aval] if aval.rank() > 0 => {
+            let shape: Vec<_> = aval.shape.iter().map(|d| d.to_string()).collect();
+            let shape = format!("({}{})", shape.join(", "), if shape.len() == 1 { "," } else { "" });
+            Err(err!(Value, "Gradient only defined for scalar-output functions. Output had shape: {shape}.")
+                .help("reduce it with `.sum(..)` or `.mean(..)`, or use `jacrev` or `vjp`"))
+        }
+        [aval] if aval.dtype.is_float() => Ok(()),
+        [aval] if aval.dtype.is_complex() => Err(err!(
             Type,
             "grad requires real-valued outputs (output dtype that is a sub-dtype of float), but got {}",
             aval.dtype
         )
         .help("differentiate a real function of the result, its real part or squared length")),
-        Some(aval) => Err(err!(
+        [aval] => Err(err!(
             Type,
             "grad requires real- or complex-valued outputs (output dtype that is a sub-dtype of float or complex), but got {}",
             aval.dtype
-        )),
-        None => {
-            let got: Vec<_> = outs.iter().map(|a| format!("{:?}", a.shape.as_slice())).collect();
-            let got = match got.as_slice() {
-                [one] => one.replace('[', "(").replace(']', ",)"),
-                _ => format!("{} leaves ({})", got.len(), def.paths().join(", ")),
-            };
-            Err(err!(Value, "Gradient only defined for scalar-output functions. Output had shape: {got}.")
-                .help("reduce it with `.sum(..)` or `.mean(..)`, or use `jacrev` or `vjp`"))
+        )
+        .help("convert it with `astype(DType::F32)`: integers have no gradients")),
+        many => {
+            let types: Vec<String> = many.iter().map(|a| a.to_string()).collect();
+            let types = types.join(", ");
+            Err(err!(Value, "Gradient only defined for scalar-output functions. Output was a tree of {count} arrays: ({types})")
+                .help("return one scalar; of a function that returns `(scalar, more)` take the gradient with `.has_aux()`"))
         }
     }
 }

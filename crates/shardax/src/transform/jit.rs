@@ -7,13 +7,13 @@ use std::sync::{Arc, OnceLock};
 use super::dispatch::{self, Cache};
 use super::staged::{FlatFn, avals_of, flat_fn, is_jit_disabled, trace_flat, types_of};
 use crate::array::Array;
-use crate::error::{AtCaller, Result, bail, err};
+use crate::error::{AtCaller, Result, err};
 use crate::function::{Function, IntoArgs};
 use crate::prefix::{IntoPrefix, Prefix};
 use crate::primitive::call::Call;
 use crate::primitive::held::bind_checked;
 use crate::program::Program;
-use crate::program::trace::{Traced, is_staging, is_tracing};
+use crate::program::trace::{Traced, is_staging, is_tracing, scoped};
 use crate::runtime::eager::input_name;
 use crate::runtime::load::Request;
 use crate::runtime::placement::{Input, Placed, Placing};
@@ -143,7 +143,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Jit<F, Args> {
 
     fn apply(&self, args: Args) -> Result<F::Output> {
         if is_jit_disabled() {
-            return self.f.apply(args);
+            return scoped(|| self.f.apply(args));
         }
         let flat = Flat::of(&args);
         let f = flat_fn(&self.f);
@@ -172,10 +172,10 @@ impl Options {
     fn check_argnums(&self, def: &TreeDef) -> Result<Vec<bool>> {
         check_static(def, &self.static_argnums, "static_argnums")?;
         if let Some(both) = self.static_argnums.iter().find(|a| self.donate_argnums.contains(a)) {
-            bail!(
+            return Err(err!(
                 Value,
                 "static_argnums and donate_argnums cannot intersect. Argument {both} appears in both static_argnums and donate_argnums"
-            );
+            ).help("static arguments hold no arrays: leave them out of donate_argnums"));
         }
         leaves_of(def, &self.donate_argnums, "donate_argnums")
     }
@@ -238,7 +238,7 @@ impl Options {
         };
         // A call that mixed what depends on tangents with what does not could not be transposed.
         if self.inline || !is_staging() {
-            return constrained(flat);
+            return scoped(|| constrained(flat));
         }
         let (traced, def) = trace_flat(&flat.def, &avals_of(flat)?, &constrained)?;
         let mut program = traced.program.simplified();
@@ -291,7 +291,8 @@ fn check_positions(argnums: &[usize], count: usize, what: &str) -> Result<()> {
         Some(bad) => Err(err!(
             Value,
             "{what} names argument {bad}, but the function only accepts {count} positional arguments, counted from 0"
-        )),
+        )
+        .help("name arguments of the function, the first as 0")),
         None => Ok(()),
     }
 }

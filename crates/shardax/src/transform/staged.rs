@@ -99,7 +99,7 @@ fn avals_if(flat: &Flat, check: impl Fn(&Array) -> Result<()>) -> Result<Vec<Ava
         .iter()
         .enumerate()
         .map(|(i, leaf)| {
-            check(leaf).map_err(|e| e.context(format!("argument {}", paths().get(i).cloned().unwrap_or_default())))?;
+            check(leaf).map_err(|e| e.context(format!("argument{}", paths().get(i).cloned().unwrap_or_default())))?;
             Ok(leaf.aval())
         })
         .collect()

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use super::batching::{batch_eval, bound, move_batch};
 use super::staged::{self, FlatFn, avals_of, flat_fn, trace_flat};
 use crate::array::Array;
-use crate::error::{Result, bail, err};
+use crate::error::{Result, err};
 use crate::function::Function;
 use crate::prefix::{Axes, IntoPrefix, Prefix};
 use crate::primitive::BatchAxis;
@@ -111,22 +111,18 @@ impl<F, Args> Vmap<F, Args> {
             })
             .collect::<Result<_>>()?;
 
+        let mapped =
+            || dims.iter().zip(&avals).zip(paths()).filter_map(|((d, a), path)| d.map(|d| (a.shape[d], a, d, path)));
         let mut size = self.axis_size;
-        for ((dim, aval), i) in dims.iter().zip(&avals).zip(0..) {
-            let Some(d) = dim else { continue };
-            let n = aval.shape[*d];
-            if *size.get_or_insert(n) != n {
-                let all: Vec<String> = dims
-                    .iter()
-                    .zip(&avals)
-                    .zip(paths())
-                    .filter_map(|((d, a), p)| {
-                        d.map(|d| format!("argument{p} of type {a} has size {} at axis {d}", a.shape[d]))
-                    })
-                    .collect();
-                let _ = i;
-                return Err(err!(Value, "vmap got inconsistent sizes for array axes to be mapped: {}", all.join("; ")));
+        if mapped().any(|(n, ..)| *size.get_or_insert(n) != n) {
+            let mut all: Vec<String> = mapped()
+                .map(|(n, a, d, path)| format!("argument{path} of type {a} has size {n} at axis {d}"))
+                .collect();
+            if let Some(n) = self.axis_size {
+                all.insert(0, format!("axis_size {n} was given"));
             }
+            return Err(err!(Value, "vmap got inconsistent sizes for array axes to be mapped: {}", all.join("; "))
+                .help("give all mapped arguments one size, and in_axes None to those that are the same for all"));
         }
         let Some(size) = size else {
             return Err(err!(Value, "vmap must have at least one non-None value in in_axes, or an axis_size")
@@ -151,24 +147,27 @@ impl<F, Args> Vmap<F, Args> {
         let (outs, out_dims) = batch_eval(&traced.program, &axis, &args, &all_dims)?;
 
         let out_axes = self.out_axes.resolve(&out_def, "vmap out_axes")?;
-        let leaves = outs
-            .into_iter()
-            .zip(out_dims)
-            .zip(out_axes)
-            .map(|((out, dim), want)| match (want, dim) {
-                (None, None) => Ok(out),
-                (None, Some(_)) => bail!(
-                    Value,
-                    "at vmap out_axes, got axis spec None but output was batched on axis {}",
-                    dim.unwrap_or(0)
-                ),
-                (Some(want), dim) => {
-                    let rank = out.ndim() + dim.is_none() as usize;
-                    let to = normalize_axis(want as isize, rank).map_err(|e| e.context("vmap out_axes"))?;
-                    Ok(move_batch(&out, dim, to, size))
-                }
-            })
-            .collect::<Result<_>>()?;
+        let leaves =
+            outs.into_iter()
+                .zip(out_dims)
+                .zip(out_axes)
+                .map(|((out, dim), want)| match (want, dim) {
+                    (None, None) => Ok(out),
+                    (None, Some(_)) => return Err(err!(
+                        Value,
+                        "at vmap out_axes, got axis spec None but output was batched on axis {}",
+                        dim.unwrap_or(0)
+                    )
+                    .help(
+                        "give the output an axis, or reduce it over the mapped axis with a collective (`axis_name`)",
+                    )),
+                    (Some(want), dim) => {
+                        let rank = out.ndim() + dim.is_none() as usize;
+                        let to = normalize_axis(want as isize, rank).map_err(|e| e.context("vmap out_axes"))?;
+                        Ok(move_batch(&out, dim, to, size))
+                    }
+                })
+                .collect::<Result<_>>()?;
         Ok(Flat { leaves, def: out_def })
     }
 }

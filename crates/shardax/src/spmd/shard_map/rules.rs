@@ -258,6 +258,14 @@ impl Primitive for ShardMap {
             }
         }
         let parts = self.mesh.axes_size(&spmd)?;
+        if axis.size % parts != 0 {
+            return Err(err!(
+                Value,
+                "vmap spmd_axis_name {spmd:?} of size {parts} does not divide the mapped axis of size {}",
+                axis.size
+            )
+            .help(format!("make the mapped axis a multiple of {parts}")));
+        }
         // An axis of its own shadows the mapped one of the same name.
         let name = axis.name.filter(|n| !self.manual.contains(n));
         let inner = BatchAxis { size: axis.size / parts, name, ..axis.clone() };

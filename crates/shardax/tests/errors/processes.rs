@@ -1,0 +1,133 @@
+//! Mistakes that concern a whole process: a plugin that is missing or broken, and settings that make no sense. Each runs
+//! in a process of its own, which must report the error and end well, within a minute.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use shardax::prelude::*;
+
+/// Says which part a child process plays.
+const CHILD: &str = "SHARDAX_ERRORS_CHILD";
+
+/// What a child does: asks for devices and for values, twice, and prints what comes of it.
+#[test]
+fn child() {
+    if std::env::var_os(CHILD).is_none() {
+        return;
+    }
+    let first = (array([1, 2]) + 1).to_vec::<i32>().expect_err("there is no engine");
+    println!("first: {first}");
+    println!("kind: {:?}", first.kind());
+    println!("again: {}", devices().expect_err("still none"));
+    println!("jit: {}", jit(|x: Array| x * 2).call(1.0).expect_err("still none"));
+    println!("pmap: {}", pmap(|x: Array| x * 2).call(ones(2)).expect_err("still none"));
+    println!("count: {} {}", device_count(), process_count());
+}
+
+struct Case {
+    name: &'static str,
+    variables: Vec<(&'static str, PathBuf)>,
+    kind: &'static str,
+    phrases: Vec<String>,
+}
+
+fn run(case: &Case, home: &Path) -> Result<(), String> {
+    let mut command = Command::new(std::env::current_exe().map_err(|e| e.to_string())?);
+    command.args(["processes::child", "--exact", "--nocapture"]);
+    for name in ["VIRTUAL_ENV", "CONDA_PREFIX", "SHARDAX_CPU_PLUGIN", "SHARDAX_NUM_CPU_DEVICES", "SHARDAX_PLATFORM"] {
+        command.env_remove(name);
+    }
+    command.env(CHILD, "1").env("SHARDAX_OFFLINE", "1").env("PATH", home);
+    command.env("HOME", home).env("XDG_CACHE_HOME", home.join("cache")).envs(case.variables.iter().cloned());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(|e| e.to_string())?;
+    let start = Instant::now();
+    while child.try_wait().map_err(|e| e.to_string())?.is_none() {
+        if start.elapsed() > Duration::from_secs(60) {
+            child.kill().map_err(|e| e.to_string())?;
+            return Err("it hangs".into());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let output = child.wait_with_output().map_err(|e| e.to_string())?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        return Err(format!("it ends with {}:\n{text}{}", output.status, String::from_utf8_lossy(&output.stderr)));
+    }
+    let kind = format!("kind: {}", case.kind);
+    let wanted =
+        case.phrases.iter().map(String::as_str).chain([kind.as_str(), "again: ", "jit: ", "pmap: ", "count: 0 1"]);
+    let lacking: Vec<&str> = wanted.filter(|phrase| !text.contains(phrase)).collect();
+    let ours = text.matches("tests/errors/processes.rs:").count();
+    match (lacking.as_slice(), ours) {
+        ([], 4..) => Ok(()),
+        ([], n) => Err(format!("only {n} of 4 errors name the user's line:\n{text}")),
+        (_, _) => Err(format!("it lacks {lacking:?}:\n{text}")),
+    }
+}
+
+#[test]
+fn a_process_without_an_engine_reports_it() {
+    let home = std::env::temp_dir().join(format!("shardax-errors-{}", std::process::id()));
+    std::fs::create_dir_all(&home).expect("a folder for the test");
+    let garbage = home.join("garbage.so");
+    std::fs::write(&garbage, b"this is no library").expect("a file for the test");
+    let empty = home.join("empty.so");
+    std::fs::write(&empty, b"").expect("a file for the test");
+    // A real library, though not a plugin; and the first half of one.
+    let library = std::env::current_exe().expect("this program");
+    let half = home.join("half.so");
+    let bytes = std::fs::read(&library).expect("this program");
+    std::fs::write(&half, &bytes[..bytes.len() / 2]).expect("a file for the test");
+    let missing = home.join("missing.so");
+
+    let plugin = |path: &Path| vec![("SHARDAX_CPU_PLUGIN", path.to_owned())];
+    let text = |path: &Path| path.display().to_string();
+    let cases = [
+        Case {
+            name: "plugin: nowhere",
+            variables: vec![],
+            kind: "Plugin",
+            phrases: vec!["no cpu PJRT plugin".into(), "Searched:".into(), "pip install xla-cpu-pjrt".into()],
+        },
+        Case {
+            name: "plugin: no such file",
+            variables: plugin(&missing),
+            kind: "Plugin",
+            phrases: vec![text(&missing), "there is no such file".into()],
+        },
+        Case { name: "plugin: a folder", variables: plugin(&home), kind: "Plugin", phrases: vec![text(&home)] },
+        Case { name: "plugin: garbage", variables: plugin(&garbage), kind: "Plugin", phrases: vec![text(&garbage)] },
+        Case { name: "plugin: empty", variables: plugin(&empty), kind: "Plugin", phrases: vec![text(&empty)] },
+        Case { name: "plugin: cut short", variables: plugin(&half), kind: "Plugin", phrases: vec![text(&half)] },
+        Case { name: "plugin: a program", variables: plugin(&library), kind: "Plugin", phrases: vec![text(&library)] },
+        Case {
+            name: "platform: unknown",
+            variables: vec![("SHARDAX_PLATFORM", "abacus".into())],
+            kind: "Plugin",
+            phrases: vec!["abacus".into(), "known are cpu, cuda, tpu".into()],
+        },
+        Case {
+            name: "platform: not installed",
+            variables: vec![("SHARDAX_PLATFORM", "tpu".into())],
+            kind: "Plugin",
+            phrases: vec!["no tpu PJRT plugin".into(), "pip install libtpu".into()],
+        },
+        Case {
+            name: "devices: no number",
+            variables: vec![("SHARDAX_NUM_CPU_DEVICES", "many".into())],
+            kind: "Value",
+            phrases: vec!["SHARDAX_NUM_CPU_DEVICES".into(), "\"many\"".into()],
+        },
+        Case {
+            name: "devices: none",
+            variables: vec![("SHARDAX_NUM_CPU_DEVICES", "0".into())],
+            kind: "Value",
+            phrases: vec!["SHARDAX_NUM_CPU_DEVICES".into(), "\"0\"".into()],
+        },
+    ];
+    let failures: Vec<String> =
+        cases.iter().filter_map(|case| run(case, &home).err().map(|why| format!("{}: {why}", case.name))).collect();
+    let _ = std::fs::remove_dir_all(&home);
+    assert!(failures.is_empty(), "{} of {} fail\n\n{}", failures.len(), cases.len(), failures.join("\n\n"));
+}

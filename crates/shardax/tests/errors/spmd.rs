@@ -1,0 +1,530 @@
+//! Mistakes with `pmap`, `shard_map`, collectives, meshes and shardings.
+
+use shardax::ErrorKind::{Index, Indivisible, Name, NotImplemented, Type, Value};
+use shardax::axis_index_groups;
+use shardax::prelude::*;
+
+use crate::{Table, at};
+
+pub(crate) fn rows(t: &mut Table) {
+    pmaps(t);
+    placement(t);
+    shard_maps(t);
+    varying(t);
+    collectives(t);
+    shardings(t);
+}
+
+fn double(x: Array) -> Array {
+    x * 2
+}
+
+fn pmaps(t: &mut Table) {
+    // SPEC 137
+    t.row("pmap: batch not divisible", Value, &["100", "8 devices", "must be divisible by num_devices"], || {
+        at!(pmap(double).call(ones([100, 3])))
+    });
+    // SPEC 138
+    t.row("pmap: no device dimension", Value, &["float32[128,32,32,3]", "size 128", "8 devices", "reshape"], || {
+        at!(pmap(double).call(zeros([128, 32, 32, 3])))
+    });
+    t.row("pmap: nothing", Value, &["size 0", "8 devices"], || at!(pmap(double).call(zeros([0, 3]))));
+    t.row("pmap: sizes", Value, &["inconsistent sizes", "argument[0]", "size 8", "argument[1]", "size 4"], || {
+        at!(pmap(|x: Array, y: Array| x + y).call((ones(8), ones(4))))
+    });
+    t.row("pmap: scalar", Value, &["pmap was requested to map its argument[1]", "rank should be at least 1"], || {
+        at!(pmap(|x: Array, y: Array| x + y).call((ones(8), 1.0f32)))
+    });
+    t.row("pmap: in_axes", Index, &["pmap in_axes of argument[0]", "axis 1 is out of bounds"], || {
+        at!(pmap(double).in_axes(1).call(ones(8)))
+    });
+    t.row("pmap: in_axes structure", Value, &["pmap in_axes[0] has 2 entries", "no children"], || {
+        at!(pmap(double).in_axes(((0, 0),)).call(ones(8)))
+    });
+    t.row("pmap: in_axes too many", Value, &["pmap in_axes tree prefix error"], || {
+        at!(pmap(double).in_axes((0, 0)).call(ones(8)))
+    });
+    t.row("pmap: out_axes structure", Value, &["pmap out_axes tree prefix error", "3 entries"], || {
+        at!(pmap(|x: Array| (x.clone(), x)).out_axes((0, 0, 0)).call(ones(8)))
+    });
+    t.row("pmap: out_axes", Index, &["pmap out_axes", "axis 1 is out of bounds"], || {
+        at!(pmap(double).out_axes(1).call(ones(8)))
+    });
+    t.row("pmap: out_axes None of what varies", Value, &["out_axes is None for output", "'batch'", "pmean"], || {
+        at!(pmap(double).axis_name("batch").out_axes(None).call(ones(8)))
+    });
+    t.row("pmap: no mapped argument", Value, &["pmap requires at least one argument with a mapped axis."], || {
+        at!(pmap(double).in_axes(None).call(ones(8)))
+    });
+    t.row("pmap: no mapped argument, with axis_size", Value, &["at least one argument with a mapped axis."], || {
+        at!(pmap(double).in_axes(None).axis_size(8).call(ones(8)))
+    });
+    t.row("pmap: axis_size", Value, &["Specified axis_size 4 doesn't match received axis_size 8."], || {
+        at!(pmap(double).axis_size(4).call(ones(8)))
+    });
+    t.row("pmap: no devices", Value, &["'devices' argument to pmap must be non-empty, or None."], || {
+        at!(pmap(double).devices(vec![]).call(ones(8)))
+    });
+    t.row("pmap: fewer devices", Value, &["size 8", "4 devices"], || {
+        let few = devices()?[..4].to_vec();
+        at!(pmap(double).devices(few).call(ones(8)))
+    });
+    t.row("pmap: one device twice", Value, &["occurs twice in the mesh"], || {
+        let d = devices()?[0].clone();
+        at!(pmap(double).devices(vec![d.clone(), d]).call(ones(2)))
+    });
+    // SPEC 139
+    t.row("pmap: no axis name", Name, &["unbound axis name: devices", "axis_name(\"devices\")"], || {
+        pmap(|x: Array| at!(psum(x, "devices"))).call(ones(8))
+    });
+    t.row("pmap: another axis name", Name, &["unbound axis name: b", "bound here: batch"], || {
+        pmap(|x: Array| at!(pmean(x, "b"))).axis_name("batch").call(ones(8))
+    });
+    // SPEC 134
+    // SPEC 71
+    t.row(
+        "pmap: in pmap",
+        Value,
+        &["The context mesh Mesh(", "should match the mesh passed to shard_map Mesh("],
+        || {
+            let inner = |x: Array| at!(pmap(double).axis_name("j").call(x));
+            pmap(inner).axis_name("i").call(ones([8, 8]))
+        },
+    );
+    t.row("pmap: in shard_map", Value, &["The context mesh Mesh(", "should match"], || {
+        let mesh = make_mesh([("i", 8)])?;
+        let inner = |x: Array| at!(pmap(double).call(x));
+        shard_map(inner, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).call(ones([64, 3]))
+    });
+    t.row("pmap: inside", Type, &["dot requires contracting dimensions", "float32[3]", "float32[4]"], || {
+        pmap(|x: Array| at!(x.dot(ones(4)))).call(ones([8, 3]))
+    });
+}
+
+fn placement(t: &mut Table) {
+    // SPEC 69
+    t.row(
+        "pmap: committed otherwise",
+        Value,
+        &["Sharding passed to jit does not match the sharding on the respective arg", "argument[0]"],
+        || {
+            let mesh = make_mesh([("x", 8)])?;
+            let x = device_put(&ones([8, 8]), &NamedSharding::new(&mesh, P![None, "x"]))?;
+            at!(pmap(double).call(&x))
+        },
+    )
+    .at_once_only();
+    t.row(
+        "pmap: committed to one device",
+        Value,
+        &["Sharding passed to jit does not match", "SingleDeviceSharding"],
+        || {
+            let x = device_put(&ones(8), &devices()?[1])?;
+            at!(pmap(double).call(&x))
+        },
+    )
+    .at_once_only();
+    // SPEC 133
+    t.row(
+        "add: on two devices",
+        Value,
+        &["Received incompatible devices for jitted computation", "float32[3]", "device ids [0]", "device ids [1]"],
+        || {
+            let (x, y) = (device_put(&ones(3), &devices()?[0])?, device_put(&ones(3), &devices()?[1])?);
+            at!(x + y).check()
+        },
+    )
+    .at_once_only();
+    t.row(
+        "jit: on two devices",
+        Value,
+        &["Received incompatible devices for jitted computation", "argument[0] of lambda", "argument[1] of lambda"],
+        || {
+            let (x, y) = (device_put(&ones(3), &devices()?[0])?, device_put(&ones(3), &devices()?[1])?);
+            at!(jit(|x: Array, y: Array| x * y).call((x, y)))
+        },
+    )
+    .at_once_only();
+    t.row("jit: another order of devices", Value, &["Received incompatible devices"], || {
+        let all = devices()?;
+        let back = all.iter().rev().cloned().collect();
+        let (a, b) = (Mesh::new(all, [("x", 8)])?, Mesh::new(back, [("x", 8)])?);
+        let x = device_put(&ones(8), &NamedSharding::new(&a, P!["x"]))?;
+        let y = device_put(&ones(8), &NamedSharding::new(&b, P!["x"]))?;
+        at!(jit(|x: Array, y: Array| x * y).call((x, y)))
+    })
+    .at_once_only();
+    t.row(
+        "jit of pmap: on another device",
+        Value,
+        &["Received incompatible devices", "shard_map inside jit with device ids [0, 1"],
+        || {
+            let x = device_put(&ones(8), &devices()?[1])?;
+            at!(jit(pmap(double)).call(&x))
+        },
+    )
+    .at_once_only();
+    t.row("shard_map: on another device", Value, &["Received incompatible devices"], || {
+        let mesh = make_mesh([("i", 8)])?;
+        let x = device_put(&ones(8), &devices()?[1])?;
+        at!(shard_map(double, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).call(&x))
+    })
+    .at_once_only();
+    t.row(
+        "device_put: not divisible",
+        Indivisible,
+        &["implies that array axis 0 is partitioned 8 times, but the dimension size is 9", "[9]"],
+        || {
+            let mesh = make_mesh([("x", 8)])?;
+            at!(device_put(&ones(9), &NamedSharding::new(&mesh, P!["x"])))
+        },
+    )
+    .at_once_only();
+    t.row("device_put: rank", Value, &["only valid for values of rank at least 2"], || {
+        let mesh = make_mesh([("x", 8)])?;
+        at!(device_put(&ones(8), &NamedSharding::new(&mesh, P![None, "x"])))
+    })
+    .at_once_only();
+    t.row("device_put: unknown axis", Value, &["Resource axis: q of P('q',) is not found in mesh"], || {
+        let mesh = make_mesh([("x", 8)])?;
+        at!(device_put(&ones(8), &NamedSharding::new(&mesh, P!["q"])))
+    })
+    .at_once_only();
+}
+
+fn shard_maps(t: &mut Table) {
+    let mesh = || make_mesh([("i", 4), ("j", 2)]);
+    t.row(
+        "shard_map: not divisible",
+        Value,
+        &["not evenly divisible by the corresponding mesh axis sizes", "size 6", "'i'", "P('i',)"],
+        move || {
+            let mesh = mesh()?;
+            at!(shard_map(double, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).call(ones(6)))
+        },
+    );
+    t.row(
+        "shard_map: in_specs too long",
+        Value,
+        &["was given an in_specs entry which is too long", "float32[8]"],
+        move || {
+            let mesh = mesh()?;
+            at!(shard_map(double, &mesh).in_specs(P!["i", "j"]).out_specs(P!["i"]).call(ones(8)))
+        },
+    );
+    t.row(
+        "shard_map: in_specs of a scalar",
+        Value,
+        &["was given an in_specs entry which is too long", "P![]"],
+        move || {
+            let mesh = mesh()?;
+            at!(shard_map(double, &mesh).in_specs(P!["i"]).out_specs(P![]).call(1.0f32))
+        },
+    );
+    // SPEC 140
+    t.row(
+        "shard_map: out_specs too long",
+        Value,
+        &["was given an out_specs entry which is too long", "float32[2]"],
+        move || {
+            let mesh = mesh()?;
+            at!(shard_map(double, &mesh).in_specs(P!["i"]).out_specs(P!["i", "j"]).call(ones(8)))
+        },
+    );
+    // SPEC 140
+    t.row(
+        "shard_map: out_specs of a scalar",
+        Value,
+        &["out_specs entry which is too long", "expand_dims(0)"],
+        move || {
+            let mesh = mesh()?;
+            at!(shard_map(|x: Array| x.sum(..), &mesh).in_specs(P!["i"]).out_specs(P!["i"]).call(ones(8)))
+        },
+    );
+    // SPEC 140
+    t.row(
+        "shard_map: a pmap body",
+        Type,
+        &["dot requires contracting dimensions", "float32[1,3]", "float32[1,3]"],
+        || {
+            let mesh = make_mesh([("i", 8)])?;
+            let body = |x: Array, y: Array| at!(x.dot(y));
+            shard_map(body, &mesh).in_specs((P!["i"], P!["i"])).out_specs(P!["i"]).call((ones([8, 3]), ones([8, 3])))
+        },
+    );
+    t.row("shard_map: unknown axis", Value, &["Resource axis: q of P('q',) is not found in mesh"], move || {
+        let mesh = mesh()?;
+        at!(shard_map(double, &mesh).in_specs(P!["q"]).out_specs(P!["i"]).call(ones(8)))
+    });
+    t.row(
+        "shard_map: one axis twice",
+        Value,
+        &["A single P('i', 'i') cannot use the mesh axis 'i' twice"],
+        move || {
+            let mesh = mesh()?;
+            at!(shard_map(double, &mesh).in_specs(P!["i", "i"]).out_specs(P!["i"]).call(ones([8, 8])))
+        },
+    );
+    t.row("shard_map: no in_specs", Type, &["shard_map needs in_specs"], move || {
+        let mesh = mesh()?;
+        at!(shard_map(double, &mesh).out_specs(P!["i"]).call(ones(8)))
+    });
+    t.row("shard_map: no out_specs", Type, &["shard_map needs out_specs"], move || {
+        let mesh = mesh()?;
+        at!(shard_map(double, &mesh).in_specs(P!["i"]).call(ones(8)))
+    });
+    t.row("shard_map: in_specs structure", Value, &["shard_map in_specs tree prefix error", "3 entries"], move || {
+        let mesh = mesh()?;
+        at!(shard_map(double, &mesh).in_specs((P![], P![], P![])).out_specs(P![]).call(ones(8)))
+    });
+    t.row("shard_map: out_specs structure", Value, &["shard_map out_specs tree prefix error"], move || {
+        let mesh = mesh()?;
+        at!(shard_map(double, &mesh).in_specs(P!["i"]).out_specs((P!["i"], P!["i"])).call(ones(8)))
+    });
+    t.row("shard_map: no mesh", Value, &["The context mesh cannot be empty"], || {
+        at!(shard_map(double, None).in_specs(P!["i"]).out_specs(P!["i"]).call(ones(8)))
+    });
+    t.row("shard_map: axis_names", Value, &["axis_names ['q'] must be a subset"], move || {
+        let mesh = mesh()?;
+        at!(shard_map(double, &mesh).axis_names("q").in_specs(P![]).out_specs(P![]).call(ones(8)))
+    });
+    t.row("shard_map: spec of an automatic axis", Value, &["must refer to an axis marked as manual"], move || {
+        let mesh = mesh()?;
+        at!(shard_map(double, &mesh).axis_names("i").in_specs(P!["j"]).out_specs(P!["i"]).call(ones(8)))
+    });
+    t.row(
+        "shard_map: another mesh inside",
+        Value,
+        &["The context mesh", "should match the mesh passed to shard_map"],
+        move || {
+            let (mesh, other) = (mesh()?, make_mesh([("k", 8)])?);
+            let inner = move |x: Array| at!(shard_map(double, &other).in_specs(P!["k"]).out_specs(P!["k"]).call(x));
+            shard_map(inner, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).call(ones(32))
+        },
+    );
+    t.row("shard_map: nothing left inside", Value, &["manual already"], move || {
+        let mesh = mesh()?;
+        let inner = |x: Array| at!(shard_map(double, None).in_specs(P![]).out_specs(P![]).call(x));
+        shard_map(inner, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).call(ones(8))
+    });
+    t.row("set_mesh: in jit", Value, &["set_mesh"], move || {
+        let mesh = mesh()?;
+        jit(move |x: Array| -> Result<Array> { at!(set_mesh(&mesh)).map(|_| x) }).call(ones(3))
+    });
+    t.row("smap: no in_axes", Type, &["smap needs in_axes", "Auto"], move || {
+        let _mesh = set_mesh(&mesh()?)?;
+        at!(smap(double, "i").out_axes(0).call(ones(8)))
+    })
+    .at_once_only();
+    t.row("smap: axis", Index, &["smap in_axes", "axis 1 is out of bounds"], move || {
+        let _mesh = set_mesh(&mesh()?)?;
+        at!(smap(double, "i").in_axes(1).out_axes(0).call(ones(8)))
+    })
+    .at_once_only();
+    t.row(
+        "vmap: spmd_axis_name that a spec has",
+        Value,
+        &["vmap spmd_axis_name cannot appear in shard_map in_specs"],
+        move || {
+            let mesh = mesh()?;
+            let inner = move |x: Array| at!(shard_map(double, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).call(x));
+            vmap(inner).spmd_axis_name("i").call(ones([4, 8]))
+        },
+    );
+    t.row("vmap: spmd_axis_name does not divide", Value, &["spmd_axis_name", "'j'", "3"], move || {
+        let mesh = mesh()?;
+        let inner = move |x: Array| at!(shard_map(double, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).call(x));
+        vmap(inner).spmd_axis_name("j").call(ones([3, 8]))
+    });
+}
+
+fn varying(t: &mut Table) {
+    let mesh = || make_mesh([("i", 8)]);
+    // SPEC 82
+    t.row(
+        "shard_map: out_specs of what varies",
+        Value,
+        &["out_specs which require replication which can't be statically inferred", "output", "{i}"],
+        move || {
+            let mesh = mesh()?;
+            at!(shard_map(double, &mesh).in_specs(P!["i"]).out_specs(P![]).call(ones(8)))
+        },
+    );
+    t.row("pcast: varies already", Value, &["Unsupported pcast from=varying, to='varying'"], move || {
+        let mesh = mesh()?;
+        shard_map(|x: Array| at!(pcast(x, "i")), &mesh).in_specs(P!["i"]).out_specs(P!["i"]).call(ones(8))
+    });
+    t.row(
+        "scan: carry that begins to vary",
+        Type,
+        &["scan body function carry", "manual axis types", "to='varying'"],
+        move || {
+            let mesh = mesh()?;
+            let f = |x: Array| -> Result<Array> { Ok(at!(scan(|c: Array, x: Array| (c + x, ()), zeros(()), x))?.0) };
+            shard_map(f, &mesh).in_specs(P!["i"]).out_specs(P![]).call(ones(8))
+        },
+    );
+}
+
+fn collectives(t: &mut Table) {
+    t.row(
+        "psum: outside",
+        Name,
+        &["unbound axis name: i", "Found an unbound axis name: i", "To fix this, please call psum under"],
+        || at!(psum(ones(3), "i")),
+    );
+    t.row("pmean: tree outside", Name, &["unbound axis name: i"], || at!(pmean((ones(3), ones(2)), "i")).0);
+    t.row("axis_index: outside", Name, &["unbound axis name: i", "please call axis_index under"], || {
+        at!(axis_index("i"))
+    });
+    t.row("axis_size: outside", Name, &["unbound axis name: i"], || at!(axis_size("i")));
+    t.row("ppermute: outside", Name, &["unbound axis name: i"], || at!(ppermute(ones(3), "i", [(0, 1)])));
+    t.row("pmap: collective after it returned", Name, &["unbound axis name: i"], || {
+        pmap(|x: Array| psum(x, "i")).axis_name("i").call(ones(8))?;
+        at!(psum(ones(3), "i")).check()
+    });
+    in_pmap(t, "psum: one axis twice", Value, &["psum got the axis 'i' twice"], |x| at!(psum(x, ("i", "i"))));
+    in_pmap(t, "psum: failed operand", Value, &["incompatible shapes"], |x| psum(at!(x + ones(7)), "i"));
+    in_pmap(
+        t,
+        "psum: groups that leave some out",
+        Value,
+        &["axis_index_groups must cover all indices exactly once"],
+        |x| at!(psum(x, axis_index_groups("i", [[0, 1], [2, 3]]))),
+    );
+    in_pmap(t, "psum: groups with repeats", Value, &["axis_index_groups must cover all indices exactly once"], |x| {
+        at!(psum(x, axis_index_groups("i", [[0, 1, 2, 3], [3, 4, 5, 6]])))
+    });
+    in_pmap(t, "psum: groups out of range", Value, &["axis_index_groups must cover all indices exactly once"], |x| {
+        at!(psum(x, axis_index_groups("i", [[0, 1, 2, 3], [4, 5, 6, 9]])))
+    });
+    in_pmap(t, "all_gather: axis", Index, &["axis 3 is out of bounds"], |x| at!(all_gather(x, "i", 3)));
+    in_pmap(t, "all_gather: tiled scalar", Index, &["axis 0 is out of bounds for an array of rank 0"], |x| {
+        at!(all_gather_tiled(x.sum(..), "i", 0))
+    });
+    in_pmap(
+        t,
+        "psum_scatter: size",
+        Value,
+        &["reduce_scatter operand scatter dimension size 4 must match shard count 8"],
+        |x| at!(psum_scatter(x, "i", 0)),
+    );
+    in_pmap(t, "psum_scatter: tiled size", Value, &["dimension size 4 must be divisible by shard_count 8"], |x| {
+        at!(psum_scatter_tiled(x, "i", 0))
+    });
+    in_pmap(t, "psum_scatter: booleans", Type, &["psum_scatter does not accept dtype bool"], |x| {
+        at!(psum_scatter(x.broadcast_to([8, 4]).greater(0), "i", 0))
+    });
+    in_pmap(t, "psum_scatter: axis", Index, &["axis 1 is out of bounds"], |x| at!(psum_scatter(x, "i", 1)));
+    in_pmap(t, "all_to_all: size", Value, &["all_to_all requires the size of the mapped axis", "8 and 4"], |x| {
+        at!(all_to_all(x, "i", 0, 0))
+    });
+    in_pmap(t, "all_to_all: tiled size", Value, &["has to be divisible", "size 4", "size 8"], |x| {
+        at!(all_to_all_tiled(x, "i", 0, 0))
+    });
+    in_pmap(t, "all_to_all: axis", Index, &["axis 1 is out of bounds"], |x| at!(all_to_all_tiled(x, "i", 0, 1)));
+    in_pmap(
+        t,
+        "ppermute: one source twice",
+        Value,
+        &["ppermute sources and destinations must be unique, got [(0, 1), (0, 2)]"],
+        |x| at!(ppermute(x, "i", [(0, 1), (0, 2)])),
+    );
+    in_pmap(t, "ppermute: one destination twice", Value, &["must be unique"], |x| {
+        at!(ppermute(x, "i", [(0, 2), (1, 2)]))
+    });
+    in_pmap(t, "ppermute: out of range", Value, &["(0, 8)", "8 participants"], |x| at!(ppermute(x, "i", [(0, 8)])));
+    in_pmap(
+        t,
+        "pshuffle: no permutation",
+        Value,
+        &["`perm` does not represent a permutation: [0, 0, 1, 2, 3, 4, 5, 6]"],
+        |x| at!(pshuffle(x, "i", [0, 0, 1, 2, 3, 4, 5, 6])),
+    );
+    in_pmap(t, "pswapaxes: size", Value, &["all_to_all requires the size of the mapped axis"], |x| {
+        at!(pswapaxes(x, "i", 0))
+    });
+    in_pmap(t, "pbroadcast: source", Value, &["pbroadcast", "8"], |x| at!(pbroadcast(x, "i", 8)));
+    t.row("all_gather: over two axes, one of vmap", NotImplemented, &["all_gather over"], || {
+        let f = |x: Array| at!(all_gather(x, ("i", "j"), 0));
+        pmap(vmap(f).axis_name("j")).axis_name("i").call(ones([8, 3]))
+    });
+}
+
+/// A row whose mistake is made on `float32[4]` inside a `pmap` over 8 devices.
+fn in_pmap(
+    t: &mut Table,
+    name: &'static str,
+    kind: shardax::ErrorKind,
+    phrases: &'static [&'static str],
+    f: impl Fn(Array) -> Array + Copy + 'static,
+) {
+    t.row(name, kind, phrases, move || pmap(f).axis_name("i").call(ones([8, 4])));
+}
+
+fn shardings(t: &mut Table) {
+    t.row("make_mesh: too many", Value, &["Number of devices 8 must be >= the product of mesh_shape [16]"], || {
+        at!(make_mesh([("i", 16)]))
+    });
+    t.row("make_mesh: overflow", Value, &["Number of devices 8 must be >="], || {
+        at!(make_mesh([("i", usize::MAX), ("j", 2)]))
+    });
+    t.row("make_mesh: size 0", Value, &["'i' has size 0"], || at!(make_mesh([("i", 0), ("j", 2)])));
+    t.row("make_mesh: one name twice", Value, &["mesh axis names must be unique", "'i'"], || {
+        at!(make_mesh([("i", 2), ("i", 2)]))
+    });
+    t.row("Mesh: count", Value, &["hold 4 devices, but 8 devices were given"], || {
+        let all = devices()?;
+        at!(Mesh::new(all, [("i", 4)]))
+    });
+    t.row("Mesh: one device twice", Value, &["occurs twice in the mesh"], || {
+        let d = devices()?[0].clone();
+        at!(Mesh::new(vec![d.clone(), d], [("i", 2)]))
+    });
+    t.row("Mesh: axis types", Value, &["2 axis types given for the 1 axes"], || {
+        let mesh = make_mesh([("i", 8)])?;
+        at!(mesh.with_axis_types([AxisType::Auto, AxisType::Auto]))
+    });
+    t.row(
+        "NamedSharding: unknown axis",
+        Value,
+        &["Resource axis: q of P('q',) is not found in mesh: Mesh('i': 8"],
+        || {
+            let mesh = make_mesh([("i", 8)])?;
+            at!(NamedSharding::try_new(&mesh, P!["q"]))
+        },
+    );
+    t.row("NamedSharding: one axis twice", Value, &["A single P('i', 'i') cannot use the mesh axis 'i' twice"], || {
+        let mesh = make_mesh([("i", 8)])?;
+        at!(NamedSharding::try_new(&mesh, P!["i", "i"]))
+    });
+    t.row(
+        "NamedSharding: shard_shape",
+        Indivisible,
+        &["array axis 1 is partitioned 8 times", "size is 4", "[3, 4]"],
+        || {
+            let mesh = make_mesh([("i", 8)])?;
+            at!(NamedSharding::new(&mesh, P![None, "i"]).shard_shape(&[3, 4]))
+        },
+    );
+    t.row("SingleDeviceSharding: spec", Value, &["has no PartitionSpec"], || {
+        let sharding = Sharding::from(&devices()?[0]);
+        at!(sharding.spec()).map(|_| ())
+    });
+    t.row(
+        "config: devices in use",
+        shardax::ErrorKind::Runtime,
+        &["cannot be set to 3: 8 devices are in use already"],
+        || at!(config::set_num_cpu_devices(3)),
+    );
+    t.row("config: no devices", Value, &["at least 1"], || at!(config::set_num_cpu_devices(0)));
+    t.row("config: platform in use", shardax::ErrorKind::Runtime, &["cannot be set to \"tpu\""], || {
+        at!(config::set_platform("tpu"))
+    });
+    t.row("config: no number", Value, &["num_cpu_devices takes a number, got \"many\""], || {
+        at!(config::update("jax_num_cpu_devices", "many"))
+    });
+    t.row("config: unknown", Value, &["Unrecognized config option: jax_enable_everything"], || {
+        at!(config::update("jax_enable_everything", "1"))
+    });
+}
