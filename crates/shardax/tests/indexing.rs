@@ -445,6 +445,12 @@ fn sorting() -> Result<()> {
     assert!(lax::sort(&[array([1])], 0, 2).is_err());
     // Numbers are found where they would be put.
     assert_eq!(ints(&array([1.0f32, 2.0, nan]).searchsorted(array([0.5f32, 2.0, 9.0, nan]))), [0, 1, 2, 2]);
+    let squares: Vec<i32> = (0..37).map(|i| i * i).collect();
+    let found = Array::from_slice(&squares, &[37])?.searchsorted(arange(-1..1400));
+    let want: Vec<i32> = (-1..1400).map(|v| squares.iter().filter(|s| **s < v).count() as i32).collect();
+    assert_eq!(ints(&found), want);
+    assert_eq!(ints(&zeros([0]).searchsorted(array([1.0f32]))), [0]);
+    assert!(zeros([1, 1]).searchsorted(1).check().is_err());
     Ok(())
 }
 
@@ -503,6 +509,43 @@ fn rows_of_sharded_arrays() -> Result<()> {
         assert!(row.sharding()?.is_equivalent_to(&want, 2), "{spec}: {:?}", row.sharding()?);
         assert_eq!(ints(&x.at((1, 0, 0)).set(-1).get((1, 0, ..2))), [-1, 33], "{spec}");
         assert_eq!(ints(&x.get((array([0, 3]), 0, 0))), [0, 96], "{spec}");
+    }
+    Ok(())
+}
+
+/// An embedding looked up by each device's own tokens: what varies over the mesh meets what does not.
+#[test]
+fn inside_of_shard_map() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("i", 8)])?;
+    let table = (arange(0..20).reshape([5, 4]) % 7).astype(DType::F32) / 3.0;
+    let tokens = (arange(0..16) * 3 % 5).reshape([8, 2]);
+    let loss = |table: &Array, tokens: &Array| {
+        let rows = table.get(tokens);
+        let sorted = rows.sort(-1).cumsum(-1) + rows.cumprod(-1);
+        let changed = sorted.at((0, 0)).set(table.get((1, 1))).at((.., tokens.get((0, ..)) % 4)).add(0.5);
+        let first = lax::dynamic_slice_in_dim(&changed, tokens.get((0, 0)), 1, -1);
+        (changed.square().sum(..) + first.sum(..)) + lax::top_k(&rows, 2).0.sum(..)
+    };
+    let per_device = |table: Array, tokens: Array| -> Result<Array> {
+        let mesh = make_mesh([("i", 8)])?;
+        shard_map(|table: Array, tokens: Array| psum(loss(&table, &tokens), "i"), &mesh)
+            .in_specs((P![], P!["i"]))
+            .out_specs(P![])
+            .call((table, tokens))
+    };
+    let together = |table: Array, tokens: Array| {
+        (0..8).map(|d| loss(&table, &tokens.get(d..d + 1))).fold(Array::from(0.0), |sum, l| sum + l)
+    };
+    let (v, g) = value_and_grad(per_device).call((&table, &tokens))?;
+    let (want, want_g) = value_and_grad(together).call((&table, &tokens))?;
+    assert!(allclose(&v, &want, 1e-5, 1e-5)? && allclose(&g, &want_g, 1e-5, 1e-5)?, "{v} {want}\n{g}\n{want_g}");
+    // Each device draws its own numbers from one key.
+    let draw = shard_map(|key: Array| random::uniform(&random::fold_in(&key, axis_index("i")), [1]), &mesh);
+    let drawn = draw.in_specs(P![]).out_specs(P!["i"]).call(random::key(0))?;
+    for i in 0..8 {
+        let one = random::uniform(&random::fold_in(&random::key(0), i), [1]);
+        assert_eq!(floats(&drawn.get(i..i + 1)), floats(&one));
     }
     Ok(())
 }

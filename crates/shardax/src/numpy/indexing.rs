@@ -4,6 +4,7 @@ use crate::array::{Array, Operand};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail, err};
 use crate::lax;
+use crate::primitive::composite::composite1;
 use crate::primitive::cumulative::{Cumulative, CumulativeKind};
 use crate::primitive::gather::{GatherScatterMode, take_along};
 use crate::primitive::sort::Sort;
@@ -121,18 +122,22 @@ impl Array {
                 );
             };
             shape[axis] = k;
-            let indices = indices.broadcast_to(&shape);
             if n == 0 && !shape.contains(&0) {
                 bail!(Index, "cannot take from axis {axis} with size 0 of {}", x.type_name());
             }
-            shape[axis] = n;
-            let x = x.broadcast_to(&shape);
-            let indices = if indices.dtype().is_signed() {
-                super::where_(indices.less(0), &indices + n, &indices)
-            } else {
-                indices
-            };
-            Ok(take_along(&x, &indices, axis, GatherScatterMode::FillOrDrop, false))
+            composite1("take_along_axis", (shape, axis), &[x, indices.clone()], |(shape, axis), args| {
+                let n = args[0].shape()[*axis];
+                let indices = args[1].broadcast_to(shape);
+                let mut shape = shape.clone();
+                shape[*axis] = n;
+                let indices = if indices.dtype().is_signed() {
+                    super::where_(indices.less(0), &indices + n, &indices)
+                } else {
+                    indices
+                };
+                let x = args[0].broadcast_to(&shape);
+                Ok(vec![take_along(&x, &indices, *axis, GatherScatterMode::FillOrDrop, false)])
+            })
         });
         Array::from_result(made, self)
     }
@@ -161,11 +166,7 @@ impl Array {
     /// ```
     #[track_caller]
     pub fn argsort(&self, axis: impl IntoAxis) -> Array {
-        self.along(axis, |x, dimension| {
-            let sort = Sort { operands: 2, dimension, num_keys: 1, is_stable: true };
-            let numbers = lax::iota(DType::I32, x.shape(), dimension);
-            sort.apply(&[crate::transform::stop_gradient(x.clone()), numbers]).swap_remove(1)
-        })
+        self.ordered(axis, false)
     }
 
     /// The elements in descending order along `axis` (`..`: of the flat array); NaN comes first.
@@ -177,12 +178,24 @@ impl Array {
     /// The indices, int32, that put the elements in descending order along `axis`. Equal elements keep their order.
     #[track_caller]
     pub fn argsort_descending(&self, axis: impl IntoAxis) -> Array {
-        self.along(axis, |x, dimension| {
-            // Sorted backwards from the end, equal elements come out in their order.
-            let last = x.shape()[dimension].saturating_sub(1);
-            let backwards = lax::rev(x, &[dimension]).argsort(dimension as i32);
-            last - lax::rev(&backwards, &[dimension])
-        })
+        self.ordered(axis, true)
+    }
+
+    /// The indices that put the elements in order.
+    #[track_caller]
+    fn ordered(&self, axis: impl IntoAxis, descending: bool) -> Array {
+        let made = at_caller(|| {
+            let (x, axis) = with_axis(self, axis)?;
+            let x = crate::transform::stop_gradient(x);
+            composite1("argsort", (axis, descending), &[x], |&(dimension, descending), args| {
+                // Backwards from the end, equal elements come out of an ascending sort in their order.
+                let turned = |x: &Array| if descending { lax::rev(x, &[dimension]) } else { x.clone() };
+                let numbers = turned(&lax::iota(DType::I32, args[0].shape(), dimension));
+                let sort = Sort { operands: 2, dimension, num_keys: 1, is_stable: true };
+                Ok(vec![turned(&sort.apply(&[turned(&args[0]), numbers])[1])])
+            })
+        });
+        Array::from_result(made, self)
     }
 
     /// The sum of each element and all before it along `axis` (`..`: of the flat array). Booleans are counted.
@@ -249,15 +262,31 @@ impl Array {
     /// ```
     #[track_caller]
     pub fn roll(&self, shift: i64, axis: impl IntoAxis) -> Array {
-        self.along(axis, |x, axis| {
-            let n = x.shape()[axis];
-            let cut = if n == 0 { 0 } else { (n - shift.rem_euclid(n as i64) as usize) % n };
+        let made = at_caller(|| {
+            let axis = axis.into_axis();
+            let (n, axis) = match axis {
+                Some(axis) => {
+                    let axis = normalize_axis(axis as isize, self.ndim())?;
+                    (self.shape()[axis], Some(axis))
+                }
+                None => (self.size(), None),
+            };
+            self.check()?;
+            let cut = if n == 0 { 0 } else { (-(shift as i128)).rem_euclid(n as i128) as usize };
             if cut == 0 {
-                return lax::reshape(x, self.shape());
+                return Ok(self.clone());
             }
-            let parts = [lax::slice_in_dim(x, cut, n, axis), lax::slice_in_dim(x, 0, cut, axis)];
-            lax::reshape(&lax::concatenate(&parts, axis), self.shape())
-        })
+            composite1("roll", (cut, axis), std::slice::from_ref(self), |&(cut, axis), args| {
+                let (x, axis) = match axis {
+                    Some(axis) => (args[0].clone(), axis),
+                    None => (args[0].ravel(), 0),
+                };
+                let n = x.shape()[axis];
+                let parts = [lax::slice_in_dim(&x, cut, n, axis), lax::slice_in_dim(&x, 0, cut, axis)];
+                Ok(vec![lax::reshape(&lax::concatenate(&parts, axis), args[0].shape())])
+            })
+        });
+        Array::from_result(made, self)
     }
 
     /// For each of `values` the first place where it can be put into this ascending array so that it stays sorted
@@ -284,18 +313,31 @@ impl Array {
                 )
                 .help("use `vmap` for several sorted rows"));
             }
-            let mut shape = values.shape_owned();
-            shape.push(sorted.shape()[0]);
-            let each = values.broadcast_in_dim(&shape, &(0..values.ndim()).collect::<Vec<_>>());
-            let mut less = sorted.less(&each);
-            if values.dtype().is_float() {
-                // All numbers come before a NaN.
-                less |= super::isnan(&each) & !super::isnan(sorted);
-            }
-            Ok(less.astype(DType::I32).sum(-1))
+            composite1("searchsorted", (), &[sorted.clone(), values.clone()], |(), args| {
+                Ok(vec![count_less(&args[0], &args[1])])
+            })
         });
         Array::from_result(made, &values)
     }
+}
+
+/// How many elements of an ascending array are less than each value, by bisection.
+fn count_less(sorted: &Array, values: &Array) -> Array {
+    let n = sorted.shape()[0];
+    let mut count = super::full(values.shape(), Scalar::Int(0), DType::I32);
+    let mut step = if n == 0 { 0 } else { 1 << n.ilog2() };
+    while step > 0 {
+        let more = &count + step;
+        let probe = sorted.get(&more - 1);
+        let mut less = probe.less(values);
+        if values.dtype().is_float() {
+            // All numbers come before a NaN.
+            less |= super::isnan(values) & !super::isnan(&probe);
+        }
+        count = super::where_(less & more.less_equal(n), &more, &count);
+        step /= 2;
+    }
+    count
 }
 
 macro_rules! axis_functions {
