@@ -1,0 +1,336 @@
+//! Properties of random programs: derivatives against finite differences, `vmap` against a loop, compiled against not,
+//! and contractions, reductions and broadcasting against plain loops on the host. Seeded: every run sees the same programs.
+
+mod common;
+
+use common::setup;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
+use shardax::prelude::*;
+use shardax::{nn, numpy as np};
+
+/// Runs `test` on so many values.
+fn check<S: Strategy>(cases: u32, values: S, test: impl Fn(S::Value) -> Result<(), TestCaseError>) {
+    setup();
+    let config = Config { cases, failure_persistence: None, max_shrink_iters: 64, ..Config::default() };
+    let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    if let Err(failure) = TestRunner::new_with_rng(config, rng).run(&values, test) {
+        panic!("{failure}");
+    }
+}
+
+fn fail(error: shardax::Error) -> TestCaseError {
+    TestCaseError::fail(error.to_string())
+}
+
+fn close(what: &str, got: &[f64], want: &[f64], tol: f64) -> Result<(), TestCaseError> {
+    let far = |(g, w): (&f64, &f64)| !((g - w).abs() <= tol * (1.0 + w.abs()));
+    if got.len() != want.len() || got.iter().zip(want).any(far) {
+        return Err(TestCaseError::fail(format!("{what}: {got:?} and {want:?}")));
+    }
+    Ok(())
+}
+
+/// One step of a random program on a matrix; each gives a matrix of the same size, perhaps transposed.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Sin,
+    Tanh,
+    Softplus,
+    Rational,
+    Where,
+    Abs,
+    WithEarlier,
+    Transpose,
+    Flip(i32),
+    Roll(i32),
+    CumSum(i32),
+    CumProd(i32),
+    Centre(i32),
+    Softmax(i32),
+    LogSumExp(i32),
+    Max(i32),
+    Norm(i32),
+    Matmul,
+    Einsum,
+    ConcatenateAndCut(i32),
+    PadAndCut,
+    Sort(i32),
+    TakeRows,
+    ScanRows,
+    MapRows,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    use Step::*;
+    let axis = 0..2i32;
+    prop_oneof![
+        Just(Sin),
+        Just(Tanh),
+        Just(Softplus),
+        Just(Rational),
+        Just(Where),
+        Just(Abs),
+        Just(WithEarlier),
+        Just(Transpose),
+        axis.clone().prop_map(Flip),
+        axis.clone().prop_map(Roll),
+        axis.clone().prop_map(CumSum),
+        axis.clone().prop_map(CumProd),
+        axis.clone().prop_map(Centre),
+        axis.clone().prop_map(Softmax),
+        axis.clone().prop_map(LogSumExp),
+        axis.clone().prop_map(Max),
+        axis.clone().prop_map(Norm),
+        Just(Matmul),
+        Just(Einsum),
+        axis.clone().prop_map(ConcatenateAndCut),
+        Just(PadAndCut),
+        axis.prop_map(Sort),
+        Just(TakeRows),
+        Just(ScanRows),
+        Just(MapRows),
+    ]
+}
+
+/// A matrix of fixed numbers between -1 and 1, float64.
+fn fixed(m: usize, n: usize) -> Array {
+    let values: Vec<f64> = (0..m * n).map(|i| (i as f64 * 1.7 + 0.3).sin()).collect();
+    Array::from_slice(&values, &[m, n]).expect("a matrix")
+}
+
+fn apply(step: Step, x: &Array, earlier: &Array) -> Result<Array> {
+    let [m, n] = [x.shape()[0], x.shape()[1]];
+    Ok(match step {
+        Step::Sin => x.sin(),
+        Step::Tanh => (x * 1.5).tanh(),
+        Step::Softplus => nn::softplus(x),
+        Step::Rational => x / (x.square() + 1),
+        Step::Where => where_(x.greater(0.1), x * 2, x.square()),
+        Step::Abs => x.abs(),
+        Step::WithEarlier if earlier.shape() == x.shape() => x * earlier.cos(),
+        Step::WithEarlier => x * earlier.sum(..).tanh(),
+        Step::Transpose => x.t(),
+        Step::Flip(axis) => x.flip(axis) * 0.5 + x,
+        Step::Roll(axis) => x.roll(1, axis) - x,
+        Step::CumSum(axis) => x.cumsum(axis),
+        Step::CumProd(axis) => x.tanh().cumprod(axis),
+        Step::Centre(axis) => x - x.mean_keepdims(axis),
+        Step::Softmax(axis) => nn::softmax(x, axis),
+        Step::LogSumExp(axis) => x - x.logsumexp_keepdims(axis),
+        Step::Max(axis) => x + x.max_keepdims(axis),
+        Step::Norm(axis) => x / (x.square().sum_keepdims(axis) + 1).sqrt(),
+        Step::Matmul => x.matmul(fixed(n, n)).tanh(),
+        Step::Einsum => np::einsum("ij,ik,kj->ij", &[x, &fixed(m, m), x]).tanh(),
+        Step::ConcatenateAndCut(axis) => {
+            let both = np::concatenate(&[x.sin(), x.clone()], axis);
+            if axis == 0 { both.get(1..1 + m as i64) } else { both.get((.., 1..1 + n as i64)) }
+        }
+        Step::PadAndCut => np::pad(x, &[(1, 1), (0, 2)], np::PadMode::Reflect).get((2.., 2..)),
+        Step::Sort(axis) => x.sort(axis),
+        Step::TakeRows => {
+            let places: Vec<i32> = (0..m as i32).map(|i| (i * i + 1) % m as i32).collect();
+            x.take(array(places), 0)
+        }
+        Step::ScanRows => {
+            let step = |carry: Array, row: Array| {
+                let next = (carry * 0.5 + row).sin();
+                (next.clone(), next)
+            };
+            scan(step, x.get(0), x.clone())?.1
+        }
+        Step::MapRows => vmap(|row: Array| &row * row.sum(..).tanh()).call(x)?,
+    })
+}
+
+fn run(steps: &[Step], x: Array) -> Result<Array> {
+    let (mut now, mut before) = (x.clone(), x);
+    for &step in steps {
+        let next = apply(step, &now, &before)?;
+        before = std::mem::replace(&mut now, next);
+    }
+    Ok(now)
+}
+
+/// A scalar function made of a program.
+fn scalar(steps: &[Step], x: Array) -> Result<Array> {
+    let y = run(steps, x)?;
+    Ok((&y * fixed(y.shape()[0], y.shape()[1])).sum(..))
+}
+
+fn program() -> impl Strategy<Value = (Vec<Step>, usize, usize)> {
+    (prop::collection::vec(step(), 1..5), 1..4usize, 1..4usize)
+}
+
+#[test]
+fn derivatives_are_those_of_finite_differences() {
+    check(24, program(), |(steps, m, n)| {
+        let f = |x: Array| scalar(&steps, x);
+        let slope = |x: Array| -> Result<Array> { grad(f).call(x) };
+        let v = fixed(n, m).t() + 0.1;
+        // Everything in one program: differences, gradient, tangent, and the same of the gradient.
+        let all = jit(|x: Array, v: Array| -> Result<Vec<Array>> {
+            let eps = 1e-6;
+            let central = |g: &dyn Fn(Array) -> Result<Array>| -> Result<Array> {
+                Ok((g(&x + &v * eps)? - g(&x - &v * eps)?) / (2.0 * eps))
+            };
+            let along = |g: Array| (g * &v).sum(..);
+            let (_, tangent) = jvp::<(Array,), _>(f, &x, &v)?;
+            let (_, forward_of_reverse) = jvp::<(Array,), _>(slope, &x, &v)?;
+            let reverse_of_reverse = grad(|x: Array| -> Result<Array> { Ok(along(slope(x)?)) }).call(&x)?;
+            Ok(vec![
+                central(&f)?,
+                along(slope(x.clone())?),
+                tangent,
+                central(&slope)?,
+                forward_of_reverse,
+                reverse_of_reverse,
+            ])
+        });
+        let found = all.call((fixed(m, n) * 1.3, v)).map_err(fail)?;
+        let found: Vec<Vec<f64>> = found.iter().map(Array::to_f64_vec).collect::<Result<_>>().map_err(fail)?;
+        close("gradient and differences", &found[1], &found[0], 1e-6)?;
+        close("tangent and gradient", &found[2], &found[1], 1e-9)?;
+        close("second derivative and differences", &found[4], &found[3], 1e-6)?;
+        close("forward over reverse and reverse over reverse", &found[4], &found[5], 1e-9)
+    });
+}
+
+#[test]
+fn vmap_is_a_loop() {
+    check(24, (program(), 0..3i32, -3..3i32), |((steps, m, n), in_axis, out_axis)| {
+        let (f, slope) = (|x: Array| run(&steps, x), |x: Array| grad(|x: Array| scalar(&steps, x)).call(x));
+        let xs = fixed(3 * m, n).reshape([3, m as i32, n as i32]);
+        let both = jit(|xs: Array| -> Result<Vec<Array>> {
+            let moved = xs.moveaxis(0, in_axis);
+            let mapped = vmap(f).in_axes(in_axis).out_axes(out_axis).call(&moved)?.moveaxis(out_axis, 0);
+            let slopes = vmap(slope).in_axes(in_axis).call(&moved)?;
+            let rows: Vec<Array> = (0..3).map(|i| xs.get(i)).collect();
+            let looped = rows.iter().map(|x| f(x.clone())).collect::<Result<Vec<_>>>()?;
+            let slopes_looped = rows.iter().map(|x| slope(x.clone())).collect::<Result<Vec<_>>>()?;
+            Ok(vec![mapped, np::stack(&looped, 0), slopes, np::stack(&slopes_looped, 0)])
+        });
+        let found = both.call(xs).map_err(fail)?;
+        prop_assert_eq!(found[0].shape(), found[1].shape());
+        let found: Vec<Vec<f64>> = found.iter().map(Array::to_f64_vec).collect::<Result<_>>().map_err(fail)?;
+        close("vmap and loop", &found[0], &found[1], 1e-12)?;
+        close("vmap and loop of the gradient", &found[2], &found[3], 1e-12)
+    });
+}
+
+#[test]
+fn compiled_values_are_those_of_single_operations() {
+    check(8, program(), |(steps, m, n)| {
+        let f = |x: Array| run(&steps, x);
+        let x = fixed(m, n);
+        let compiled = jit(f).call(&x).and_then(|y| y.to_f64_vec()).map_err(fail)?;
+        let eager = f(x).and_then(|y| y.to_f64_vec()).map_err(fail)?;
+        close("jit and single operations", &compiled, &eager, 1e-12)
+    });
+}
+
+// Integers, which are exact, against loops on the host.
+
+/// All indices into an array of this shape, in row-major order.
+fn indices(shape: &[usize]) -> Vec<Vec<usize>> {
+    shape.iter().fold(vec![vec![]], |all, &n| {
+        all.iter().flat_map(|index| (0..n).map(|i| [index.as_slice(), &[i]].concat()).collect::<Vec<_>>()).collect()
+    })
+}
+
+/// The place of an index, dimensions of size 1 being repeated.
+fn place(shape: &[usize], index: &[usize]) -> usize {
+    let index = &index[index.len() - shape.len()..];
+    shape.iter().zip(index).fold(0, |at, (&n, &i)| at * n + if n == 1 { 0 } else { i })
+}
+
+fn numbers(shape: &[usize], seed: i32) -> Vec<i32> {
+    (0..shape.iter().product::<usize>() as i32).map(|i| (i * 7 + seed * 3) % 11 - 5).collect()
+}
+
+fn on_device(values: &[i32], shape: &[usize]) -> Result<Array, TestCaseError> {
+    Array::from_slice(values, shape).map_err(fail)
+}
+
+#[test]
+fn broadcasting_is_that_of_numpy() {
+    let sizes = || prop::collection::vec(0..4usize, 0..4);
+    check(32, (sizes(), sizes()), |(a, b)| {
+        let rank = a.len().max(b.len());
+        let size = |shape: &[usize], d: usize| if d + shape.len() < rank { 1 } else { shape[d + shape.len() - rank] };
+        let pairs: Vec<(usize, usize)> = (0..rank).map(|d| (size(&a, d), size(&b, d))).collect();
+        let (xs, ys) = (numbers(&a, 1), numbers(&b, 2));
+        let sum = on_device(&xs, &a)? * 3 + on_device(&ys, &b)?;
+        if pairs.iter().any(|(m, n)| m != n && *m != 1 && *n != 1) {
+            let message = sum.check().err().map(|e| e.to_string()).unwrap_or_default();
+            prop_assert!(message.contains("incompatible shapes for broadcasting"), "{a:?} {b:?}: {message:?}");
+            return Ok(());
+        }
+        let shape: Vec<usize> = pairs.iter().map(|(m, n)| if *m == 1 { *n } else { *m }).collect();
+        let want: Vec<i32> = indices(&shape).iter().map(|i| xs[place(&a, i)] * 3 + ys[place(&b, i)]).collect();
+        prop_assert_eq!(sum.shape(), shape.as_slice());
+        prop_assert_eq!(sum.to_vec::<i32>().map_err(fail)?, want);
+        Ok(())
+    });
+}
+
+#[test]
+fn reductions_are_loops() {
+    check(16, (prop::collection::vec(1..4usize, 1..4), any::<[bool; 3]>()), |(shape, reduced)| {
+        let axes: Vec<i32> = (0..shape.len()).filter(|&d| reduced[d]).map(|d| d as i32).collect();
+        let kept: Vec<usize> = (0..shape.len()).filter(|&d| !reduced[d]).collect();
+        let xs = numbers(&shape, 4);
+        let out: Vec<usize> = kept.iter().map(|&d| shape[d]).collect();
+        let groups: Vec<Vec<i32>> = indices(&out)
+            .iter()
+            .map(|o| {
+                let fits = |i: &&Vec<usize>| kept.iter().zip(o).all(|(&d, &j)| i[d] == j);
+                indices(&shape).iter().filter(fits).map(|i| xs[place(&shape, i)]).collect()
+            })
+            .collect();
+        let found = jit(|x: Array| (x.sum(axes.as_slice()), x.max(axes.as_slice()), x.prod(axes.as_slice())))
+            .call(on_device(&xs, &shape)?)
+            .map_err(fail)?;
+        let of = |f: fn(&Vec<i32>) -> i32| groups.iter().map(f).collect::<Vec<i32>>();
+        prop_assert_eq!(found.0.shape(), out.as_slice());
+        prop_assert_eq!(found.0.to_vec::<i32>().map_err(fail)?, of(|g| g.iter().sum()));
+        prop_assert_eq!(found.1.to_vec::<i32>().map_err(fail)?, of(|g| *g.iter().max().expect("an element")));
+        prop_assert_eq!(found.2.to_vec::<i32>().map_err(fail)?, of(|g| g.iter().fold(1, |p, x| p.wrapping_mul(*x))));
+        Ok(())
+    });
+}
+
+#[test]
+fn einsum_is_a_sum_over_all_indices() {
+    let labels = || prop::collection::vec(0..4usize, 0..4);
+    let operands = prop::collection::vec(labels(), 1..4);
+    check(24, (operands, prop::array::uniform4(1..4usize), any::<[bool; 4]>()), |(operands, sizes, wanted)| {
+        let letter = |l: &usize| char::from(b'i' + *l as u8);
+        let output: Vec<usize> =
+            (0..4).rev().filter(|l| wanted[*l] && operands.iter().any(|o| o.contains(l))).collect();
+        let word = |ls: &Vec<usize>| ls.iter().map(letter).collect::<String>();
+        let spec = format!("{}->{}", operands.iter().map(word).collect::<Vec<_>>().join(","), word(&output));
+
+        let shapes: Vec<Vec<usize>> = operands.iter().map(|o| o.iter().map(|&l| sizes[l]).collect()).collect();
+        let values: Vec<Vec<i32>> = shapes.iter().zip(1..).map(|(s, seed)| numbers(s, seed)).collect();
+        let shape: Vec<usize> = output.iter().map(|&l| sizes[l]).collect();
+        let mut want = vec![0i32; shape.iter().product()];
+        // Labels that nothing has do not count.
+        let all: Vec<usize> =
+            (0..4).map(|l| if operands.iter().any(|o| o.contains(&l)) { sizes[l] } else { 1 }).collect();
+        for index in indices(&all) {
+            let at =
+                |labels: &[usize], shape: &[usize]| labels.iter().zip(shape).fold(0, |at, (&l, &n)| at * n + index[l]);
+            let terms = operands.iter().zip(&shapes).zip(&values).map(|((o, s), v)| v[at(o, s)]);
+            want[at(&output, &shape)] += terms.product::<i32>();
+        }
+
+        let arrays: Vec<Array> =
+            values.iter().zip(&shapes).map(|(v, s)| on_device(v, s)).collect::<Result<_, TestCaseError>>()?;
+        let found =
+            jit(|xs: Vec<Array>| np::einsum(&spec, &xs.iter().collect::<Vec<_>>())).call(arrays).map_err(fail)?;
+        prop_assert_eq!(found.shape(), shape.as_slice(), "{}", spec);
+        prop_assert_eq!(found.to_vec::<i32>().map_err(fail)?, want, "{} of {:?}", spec, shapes);
+        Ok(())
+    });
+}
