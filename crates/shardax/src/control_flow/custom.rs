@@ -5,7 +5,7 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use crate::array::Array;
-use crate::error::{Result, bail};
+use crate::error::{Result, err};
 use crate::function::Function;
 use crate::primitive::Primitive;
 use crate::primitive::custom_jvp as jvp;
@@ -185,12 +185,13 @@ where
             let cts = Flat { leaves: cts.into(), def: out_def.clone() }.build::<F::Output>()?;
             let in_cts = Flat::of(&rules.1.apply((residuals, cts))?);
             if in_cts.leaves.len() != count {
-                bail!(
+                return Err(err!(
                     Type,
                     "Custom VJP bwd rule must produce an output with the same container (pytree) structure as the args tuple \
                      of the primal function: it has {count} arrays, but the rule returned {}",
                     in_cts.leaves.len()
-                );
+                )
+                .help("return a tuple with a cotangent for each argument, of the argument's own structure"));
             }
             Ok(in_cts.leaves.into_vec())
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Carry, converted, pair_of};
 use crate::array::Array;
-use crate::error::{Result, bail, err};
+use crate::error::{Result, err};
 use crate::function::IntoOutput;
 use crate::lax;
 use crate::primitive::held::drop_unused_captures;
@@ -174,7 +174,9 @@ impl ScanOptions {
         carry.paths = paths.unwrap_or(carry.paths);
         let length = self.steps(&xs)?;
         if i32::try_from(length).is_err() {
-            bail!(Value, "{function} counts its steps in int32: {length} are too many");
+            return Err(
+                err!(Value, "{function} counts its steps in int32: {length} are too many").help("nest two loops")
+            );
         }
         if self.unroll == 0 {
             return Err(err!(Value, "scan unroll must be at least 1, got 0").help("1 does one step in each iteration"));
