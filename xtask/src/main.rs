@@ -1,0 +1,67 @@
+//! Chores of the workspace.
+//!
+//! `cargo xtask docs` writes the pages of `docs` that follow from the tests; with `--check` it fails where the
+//! committed ones are stale.
+
+#![forbid(unsafe_code)]
+
+mod pages;
+mod rows;
+mod tests;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo xtask docs [--check]";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let done = match args.as_slice() {
+        ["docs"] => docs(false),
+        ["docs", "--check"] => docs(true),
+        _ => Err(USAGE.to_owned()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The folder of the workspace.
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_owned()
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// Writes the pages, or with `check` compares them with what is committed.
+fn docs(check: bool) -> Result<(), String> {
+    let root = root();
+    let docs = root.join("docs");
+    let found = tests::find(&root)?;
+    let spec = pages::spec(&rows::spec(&read(&docs.join("spec-rows.txt"))?)?, &found)?;
+    let scorecard = pages::scorecard(&rows::scorecard(&read(&docs.join("scorecard-rows.txt"))?)?, &found);
+    let mut stale = Vec::new();
+    for (name, page) in [("spec.md", &spec), ("scorecard.md", &scorecard)] {
+        let path = docs.join(name);
+        if check {
+            if std::fs::read_to_string(&path).ok().as_ref() != Some(&page.text) {
+                stale.push(format!("docs/{name}"));
+            }
+        } else {
+            std::fs::write(&path, &page.text).map_err(|e| format!("{}: {e}", path.display()))?;
+        }
+        println!("docs/{name}: {} of {} rows have a test", page.proved, page.rows);
+    }
+    match stale.as_slice() {
+        [] => Ok(()),
+        _ => Err(format!("stale: {}. Run `cargo xtask docs` and commit what it writes", stale.join(", "))),
+    }
+}
