@@ -10,7 +10,7 @@ pub use shapes::{eval_shape, shape_dtype_struct};
 pub use shardax_pjrt::{MemoryAnalysis, Value as CompilerOption};
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -72,13 +72,13 @@ impl Staged {
 /// ```
 pub struct Lowered<Args, Out> {
     staged: Arc<Staged>,
-    text: String,
+    text: Arc<str>,
     types: PhantomData<fn(Args) -> Out>,
 }
 
 impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
     pub(crate) fn new(staged: Staged) -> Result<Self> {
-        let text = staged.request.lower()?;
+        let text = staged.request.lower()?.into();
         Ok(Lowered { staged: Arc::new(staged), text, types: PhantomData })
     }
 
@@ -135,6 +135,19 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
 
     fn compiled(&self, loaded: Arc<LoadedProgram>) -> Compiled<Args, Out> {
         Compiled { staged: self.staged.clone(), loaded, types: PhantomData }
+    }
+}
+
+impl<Args, Out> Clone for Lowered<Args, Out> {
+    fn clone(&self) -> Self {
+        Lowered { staged: self.staged.clone(), text: self.text.clone(), types: PhantomData }
+    }
+}
+
+/// `Lowered(step)`, with a line for each argument.
+impl<Args, Out> fmt::Debug for Lowered<Args, Out> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lowered({})\n{}", self.staged.request.name, self.staged.args_info())
     }
 }
 
@@ -306,5 +319,18 @@ impl<Args, Out> Compiled<Args, Out> {
     /// The type of each argument, and whether it is donated.
     pub fn args_info(&self) -> LeafTree<ArgInfo> {
         self.staged.args_info()
+    }
+}
+
+impl<Args, Out> Clone for Compiled<Args, Out> {
+    fn clone(&self) -> Self {
+        Compiled { staged: self.staged.clone(), loaded: self.loaded.clone(), types: PhantomData }
+    }
+}
+
+/// `Compiled(step)`, with a line for each argument.
+impl<Args, Out> fmt::Debug for Compiled<Args, Out> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Compiled({})\n{}", self.staged.request.name, self.staged.args_info())
     }
 }

@@ -386,3 +386,24 @@ fn text_of_lowered_programs() -> Result<()> {
     snapshot("lowered_call", &format!("{}\n\n{}", lowered.program(), lowered.as_text()));
     Ok(())
 }
+
+// SPEC 123, 125, 126, 127
+#[test]
+fn shards_are_sliced_without_a_gather() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("x", 8)])?;
+    let x = device_put(&float_range(256).reshape([8, 8, 4]), &split(&mesh, P![None, "x"]))?;
+    let rows = jit(|x: Array| (0..8).map(|i| x.get(i)).collect::<Vec<_>>());
+    let lowered = rows.lower(&x)?;
+    assert!(!lowered.as_text().contains("gather"), "{}", lowered.as_text());
+    let compiled = lowered.compile()?;
+    assert!(!compiled.as_text()?.contains("gather") && compiled.collectives()?.is_empty());
+    assert_eq!(compiled.call(&x)?[7].sharding()?.spec()?, &P!["x"]);
+
+    // Whole on every device first: then the first row is there.
+    let whole = device_put(&x, &split(&mesh, P![]))?;
+    assert!(collectives_of_row(&whole)?.is_empty());
+    let replicated = pmap(|x: Array| pmean(x, "i")).axis_name("i").out_axes(None).call(ones([8, 8, 4]))?;
+    assert!(replicated.is_fully_replicated() && replicated.shape() == [8, 4]);
+    Ok(())
+}

@@ -179,7 +179,7 @@ fn result_shardings() -> Result<()> {
     assert_eq!(spec(jit(|x: Array| x.sum(0)).call(&x)?)?, "P()");
     for n in [1, 2, 3, 4, 6, 7] {
         let y = jit(move |x: Array| x.get(..n) * 2).call(&x)?;
-        assert_eq!(y.shape(), [n as usize, 8]);
+        assert_eq!((y.shape(), y.is_fully_replicated()), (&[n as usize, 8][..], true));
         assert_eq!(y.to_vec::<f32>()?[n as usize * 8 - 1], (n as f32 * 8.0 - 1.0) * 2.0);
     }
     let grid = make_mesh([("a", 4), ("b", 2)])?;
@@ -441,5 +441,81 @@ fn the_context_mesh_is_part_of_the_key() -> Result<()> {
         let _mesh = set_mesh(&mesh)?;
         assert_eq!(f.call(&x)?.devices()?.len(), n);
     }
+    Ok(())
+}
+
+/// The compiler may split a program as it likes; the numbers stay the same, and what it chose is read back.
+// SPEC 17, 18, 19, 20
+#[test]
+fn any_sharding_computes_the_same() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("a", 4), ("b", 2)])?;
+    let x = (float_range(256).reshape([8, 8, 4]) / 7).sin();
+    let functions: [(&str, fn(Array) -> Array); 9] = [
+        ("sum", |x| x.sum(1)),
+        ("transpose", |x| x.swapaxes(0, 2)),
+        ("flatten", |x| x.reshape(256)),
+        ("join", |x| x.reshape([4, 16, 4])),
+        ("slice", |x| x.get((1..7, .., 1..))),
+        ("reverse", |x| x.get(s![..;-1, ..]).cumsum(0)),
+        ("dot", |x| x.get(0).dot(x.get(1).t())),
+        ("softmax", |x| (&x - x.max(2).expand_dims(2)).exp()),
+        ("concatenate", |x| concatenate(&[x.clone(), x * 2], 1)),
+    ];
+    let specs = [P!["a"], P![None, "b"], P!["b", "a"], P![("a", "b")], P![("b", "a"), None, None], P!["b", None, "a"]];
+    for (name, f) in functions {
+        let expected = jit(f).call(&x)?.to_vec::<f32>()?;
+        for spec in &specs {
+            let x = device_put(&x, &split(&mesh, spec.clone()))?;
+            let y = jit(f).call(&x)?;
+            let close = y.to_vec::<f32>()?.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-5);
+            assert!(close, "{name} of an array split by {spec} gives {y}");
+            // Each shard is the part of the whole that its index says.
+            for shard in y.addressable_shards()? {
+                let ranges: Vec<_> = shard.index.iter().map(|r| (r.end - r.start) as i64).collect();
+                assert_eq!(shard.data.shape().iter().map(|&d| d as i64).collect::<Vec<_>>(), ranges, "{name} {spec}");
+            }
+        }
+    }
+    Ok(())
+}
+
+// SPEC 68, 77, 132
+#[test]
+fn shard_map_and_pmap_inside_and_beside_jit() -> Result<()> {
+    let mesh = mesh()?;
+    let f = shard_map(|x: Array| psum(x.sum(..), "i"), &mesh).in_specs(P!["i"]).out_specs(P![]);
+    let x = float_range(64).reshape([8, 8]);
+    // At once and compiled.
+    assert_eq!((f.call(&x)?.item::<f32>()?, jit(f_of(&mesh)).call(&x)?.item::<f32>()?), (2016.0, 2016.0));
+    // Split otherwise over the same devices: the compiler moves it. Over other devices: an error.
+    let columns = device_put(&x, &split(&mesh, P![None, "i"]))?;
+    assert_eq!(jit(f_of(&mesh)).call(&columns)?.item::<f32>()?, 2016.0);
+    let elsewhere = device_put(&x, &devices()?[0])?;
+    assert_says(&error(jit(f_of(&mesh)).call(&elsewhere)), &["Received incompatible devices for jitted computation"]);
+    assert_says(&error(f.call(&elsewhere)), &["Received incompatible devices for jitted computation"]);
+
+    // What pmap returns is an array like any other.
+    let y = pmap(|x: Array| x * 2).call(&x)?;
+    let z = jit(|y: Array| y + 1).call(&y)?;
+    assert_eq!((z.sharding()?.spec()?, z.get((3, 2)).item::<f32>()?), (&P!["_internal_pmap_axis_name"], 53.0));
+    assert_eq!(jit(|y: Array| y.mean(..)).call(&y)?.item::<f32>()?, 63.0);
+    Ok(())
+}
+
+fn f_of(mesh: &Mesh) -> impl Function<(Array,), Output = Array> + use<> {
+    shard_map(|x: Array| psum(x.sum(..), "i"), mesh).in_specs(P!["i"]).out_specs(P![])
+}
+
+// SPEC 113
+#[test]
+fn donated_arrays_that_are_moved() -> Result<()> {
+    let mesh = mesh()?;
+    let rows = split(&mesh, P!["i"]);
+    let f = jit(|x: Array| x + 1).in_shardings(&rows).out_shardings(&rows).donate_argnums([0]);
+    let host = float_range(1024);
+    assert_eq!(f.call(&host)?.get(5).item::<f32>()?, 6.0);
+    // The copy was donated; the original goes with it.
+    assert!(host.is_deleted());
     Ok(())
 }

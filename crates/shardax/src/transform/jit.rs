@@ -64,6 +64,9 @@ pub fn jit<Args: Tree, F: Function<Args>>(f: F) -> Jit<F, Args> {
 /// The name of a function, for programs and errors.
 pub(crate) fn function_name<F>() -> &'static str {
     let full = std::any::type_name::<F>();
+    if full.starts_with("fn(") {
+        return "lambda";
+    }
     let plain = full.split('<').next().unwrap_or(full);
     match plain.rsplit("::").find(|part| !part.starts_with('{')) {
         Some(name) if !plain.contains("{{closure}}") => name,
