@@ -95,7 +95,7 @@ fn wrong_arguments_are_named() -> Result<()> {
     let mesh = make_mesh([("i", 8)])?;
     let f = jit(|p: Params, x: Array, scale: f32| (x * p.w + p.b) * scale);
     let p = Params { w: float_range(16), b: zeros(()) };
-    let x = device_put(&float_range(16), &split(&mesh, P!["i"]))?;
+    let x = device_put(&float_range(16), split(&mesh, P!["i"]))?;
     let compiled = f.lower((&p, &x, 2.0f32))?.compile()?;
     assert_eq!(compiled.call((&p, &x, 2.0f32))?.get(3).item::<f32>()?, 18.0);
 
@@ -173,7 +173,7 @@ fn shard_map_lowers_too() -> Result<()> {
 fn compiled_programs_describe_themselves() -> Result<()> {
     setup();
     let mesh = make_mesh([("i", 8)])?;
-    let x = device_put(&float_range(1024), &split(&mesh, P!["i"]))?;
+    let x = device_put(&float_range(1024), split(&mesh, P!["i"]))?;
     let f = jit(|x: Array, unused: Array| {
         let _ = unused;
         x.sin() * 2
@@ -218,15 +218,15 @@ fn indexing_and_communication() -> Result<()> {
     setup();
     let mesh = make_mesh([("x", 8)])?;
     let x = float_range(256).reshape([8, 8, 4]);
-    let replicated = device_put(&x, &split(&mesh, P![None, None, None]))?;
+    let replicated = device_put(&x, split(&mesh, P![None, None, None]))?;
     assert!(collectives_of_row(&replicated)?.is_empty());
     assert!(replicated.get(0).is_fully_replicated());
 
-    let inner = device_put(&x, &split(&mesh, P![None, "x", None]))?;
+    let inner = device_put(&x, split(&mesh, P![None, "x", None]))?;
     assert!(collectives_of_row(&inner)?.is_empty());
     assert_eq!(inner.get(0).sharding()?.spec()?, &P!["x"]);
 
-    let leading = device_put(&x, &split(&mesh, P!["x", None, None]))?;
+    let leading = device_put(&x, split(&mesh, P!["x", None, None]))?;
     let report = collectives_of_row(&leading)?;
     // The row, from the device that has it.
     assert_eq!(report.to_string(), "all-reduce over 'x', 128 bytes on each device, ×1");
@@ -349,7 +349,7 @@ fn collectives_name_their_axes() -> Result<()> {
 fn donation_in_the_lowered_program() -> Result<()> {
     setup();
     let mesh = make_mesh([("i", 8)])?;
-    let x = device_put(&float_range(1024), &split(&mesh, P!["i"]))?;
+    let x = device_put(&float_range(1024), split(&mesh, P!["i"]))?;
     let f = jit(|x: Array, y: Array| (x + 1, y.sum(0))).donate_argnums([0, 1]);
     let lowered = f.lower((&x, ones([2, 8])))?;
     assert_eq!(lowered.unused_donations(), ["argument[1] of type float32[2,8]"]);
@@ -392,7 +392,7 @@ fn text_of_lowered_programs() -> Result<()> {
 fn shards_are_sliced_without_a_gather() -> Result<()> {
     setup();
     let mesh = make_mesh([("x", 8)])?;
-    let x = device_put(&float_range(256).reshape([8, 8, 4]), &split(&mesh, P![None, "x"]))?;
+    let x = device_put(&float_range(256).reshape([8, 8, 4]), split(&mesh, P![None, "x"]))?;
     let rows = jit(|x: Array| (0..8).map(|i| x.get(i)).collect::<Vec<_>>());
     let lowered = rows.lower(&x)?;
     assert!(!lowered.as_text().contains("gather"), "{}", lowered.as_text());
@@ -401,7 +401,7 @@ fn shards_are_sliced_without_a_gather() -> Result<()> {
     assert_eq!(compiled.call(&x)?[7].sharding()?.spec()?, &P!["x"]);
 
     // Whole on every device first: then the first row is there.
-    let whole = device_put(&x, &split(&mesh, P![]))?;
+    let whole = device_put(&x, split(&mesh, P![]))?;
     assert!(collectives_of_row(&whole)?.is_empty());
     let replicated = pmap(|x: Array| pmean(x, "i")).axis_name("i").out_axes(None).call(ones([8, 8, 4]))?;
     assert!(replicated.is_fully_replicated() && replicated.shape() == [8, 4]);
