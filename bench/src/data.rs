@@ -16,10 +16,10 @@ pub fn line(n: usize, axis: &str) -> Result<Mesh> {
 
 /// `tree` split along axis 0 over the devices of `mesh`.
 pub fn split<T: Tree>(tree: T, mesh: &Mesh, axis: &str) -> Result<T> {
-    device_put(&tree, &NamedSharding::new(mesh, P![axis]))
+    device_put(&tree, NamedSharding::new(mesh, P![axis]))
 }
 
 /// `tree` whole on every device of `mesh`.
 pub fn replicated<T: Tree>(tree: T, mesh: &Mesh) -> Result<T> {
-    device_put(&tree, &NamedSharding::new(mesh, P![]))
+    device_put(&tree, NamedSharding::new(mesh, P![]))
 }

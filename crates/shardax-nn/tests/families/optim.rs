@@ -1,7 +1,7 @@
 //! Optimizers over three updates, and schedules. SPEC 155
 
 use shardax_nn::optim::*;
-use shardax_nn::prelude::{Array, Result, Tree, stack, tree, zeros};
+use shardax_nn::prelude::{Array, stack, tree};
 
 use crate::golden_support::{Case, Fun, many, two};
 

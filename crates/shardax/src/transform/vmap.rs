@@ -147,27 +147,25 @@ impl<F, Args> Vmap<F, Args> {
         let (outs, out_dims) = batch_eval(&traced.program, &axis, &args, &all_dims)?;
 
         let out_axes = self.out_axes.resolve(&out_def, "vmap out_axes")?;
-        let leaves =
-            outs.into_iter()
-                .zip(out_dims)
-                .zip(out_axes)
-                .map(|((out, dim), want)| match (want, dim) {
-                    (None, None) => Ok(out),
-                    (None, Some(_)) => return Err(err!(
-                        Value,
-                        "at vmap out_axes, got axis spec None but output was batched on axis {}",
-                        dim.unwrap_or(0)
-                    )
-                    .help(
-                        "give the output an axis, or reduce it over the mapped axis with a collective (`axis_name`)",
-                    )),
-                    (Some(want), dim) => {
-                        let rank = out.ndim() + dim.is_none() as usize;
-                        let to = normalize_axis(want as isize, rank).map_err(|e| e.context("vmap out_axes"))?;
-                        Ok(move_batch(&out, dim, to, size))
-                    }
-                })
-                .collect::<Result<_>>()?;
+        let leaves = outs
+            .into_iter()
+            .zip(out_dims)
+            .zip(out_axes)
+            .map(|((out, dim), want)| match (want, dim) {
+                (None, None) => Ok(out),
+                (None, Some(_)) => Err(err!(
+                    Value,
+                    "at vmap out_axes, got axis spec None but output was batched on axis {}",
+                    dim.unwrap_or(0)
+                )
+                .help("give the output an axis, or reduce it over the mapped axis with a collective (`axis_name`)")),
+                (Some(want), dim) => {
+                    let rank = out.ndim() + dim.is_none() as usize;
+                    let to = normalize_axis(want as isize, rank).map_err(|e| e.context("vmap out_axes"))?;
+                    Ok(move_batch(&out, dim, to, size))
+                }
+            })
+            .collect::<Result<_>>()?;
         Ok(Flat { leaves, def: out_def })
     }
 }

@@ -258,7 +258,7 @@ impl Primitive for ShardMap {
             }
         }
         let parts = self.mesh.axes_size(&spmd)?;
-        if axis.size % parts != 0 {
+        if !axis.size.is_multiple_of(parts) {
             return Err(err!(
                 Value,
                 "vmap spmd_axis_name {spmd:?} of size {parts} does not divide the mapped axis of size {}",
