@@ -199,3 +199,26 @@ fn one_device_runs_collectives() -> Result<()> {
     assert_eq!(f.call(array([[1, 2]]))?.to_vec::<i32>()?, [2, 4]);
     Ok(())
 }
+
+/// Maxima over a dimension keep NaN, whether one device reduces it, several together, or each its own block.
+#[test]
+fn maxima_keep_nan() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("i", 8)])?;
+    let mut values: Vec<f32> = (0..64).map(|i| i as f32).collect();
+    (values[9], values[60]) = (f32::NAN, f32::NAN);
+    let x = Array::from_vec(values, &[8, 8])?;
+    let split = device_put(&x, &NamedSharding::new(&mesh, P!["i"]))?;
+    let nans = |x: Array| -> Result<Vec<bool>> { Ok(x.to_vec::<f32>()?.into_iter().map(f32::is_nan).collect()) };
+    let columns = [false, true, false, false, true, false, false, false];
+    let rows = [false, true, false, false, false, false, false, true];
+    for x in [&x, &split] {
+        for f in [|x: Array| x.max(0), |x: Array| x.min(0)] {
+            assert_eq!(nans(jit(f).call(x)?)?, columns);
+        }
+        assert_eq!(nans(jit(|x: Array| x.max(1)).call(x)?)?, rows);
+    }
+    let blocks = shard_map(|x: Array| x.max(1), &mesh).in_specs(P!["i"]).out_specs(P!["i"]);
+    assert_eq!(nans(blocks.call(&split)?)?, rows);
+    Ok(())
+}

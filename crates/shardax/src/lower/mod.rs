@@ -44,11 +44,19 @@ pub struct Lowering {
     /// The mesh whose axes are manual where text is being written.
     pub(crate) manual_mesh: Option<Mesh>,
     pub(crate) manual_axes: Vec<AxisName>,
+    /// Whether the program is for several devices.
+    pub(crate) many_devices: bool,
 }
 
 impl Lowering {
     pub(crate) fn new() -> Self {
         Lowering { indent: 2, ..Lowering::default() }
+    }
+
+    /// Whether the text being written runs on one device as it is: nothing is left for the compiler to split.
+    pub(crate) fn is_local(&self) -> bool {
+        let manual = |mesh: &Mesh| mesh.axis_names().all(|name| self.manual_axes.contains(&name));
+        !self.many_devices || self.manual_mesh.as_ref().is_some_and(manual)
     }
 
     pub fn dtype(&self, v: Value) -> DType {

@@ -34,6 +34,7 @@ impl Module<'_> {
     /// The StableHLO text.
     pub fn text(&self) -> Result<String> {
         let mut cx = Lowering::new();
+        cx.many_devices = self.num_partitions > 1;
         let args: Vec<Value> = self
             .program
             .in_avals()

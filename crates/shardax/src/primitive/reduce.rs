@@ -2,6 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use super::binary::Compare;
 use super::elementwise::Accepts;
 use super::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
 use crate::array::Array;
@@ -45,6 +46,34 @@ impl Reducer {
             Reducer::Max => lowest(dtype),
             Reducer::Min => highest(dtype),
         }
+    }
+
+    /// The combination of two values of one type, with NaN where either is.
+    ///
+    /// A comparison and a selection: the CPU plugin's own maximum keeps a NaN only under an option with which it does
+    /// not vectorize reductions. The maxima of the rows of f32[4096,1024] take 2 ms instead of 22.
+    pub fn combine(self, cx: &mut Lowering, a: Value, b: Value, out: &Aval) -> Value {
+        let direction = match self {
+            Reducer::Max if out.dtype.is_float() => "GE",
+            Reducer::Min if out.dtype.is_float() => "LE",
+            _ => return cx.op(self.op(), &[a, b], "", out),
+        };
+        let attrs = |direction: &str| {
+            format!(
+                "comparison_direction = #stablehlo<comparison_direction {direction}>, compare_type = #stablehlo<comparison_type FLOAT>"
+            )
+        };
+        let flag = Aval::new(DType::Bool, out.shape.clone());
+        let better = cx.op("stablehlo.compare", &[a, b], &attrs(direction), &flag);
+        let nan = cx.op("stablehlo.compare", &[a, a], &attrs("NE"), &flag);
+        let keep = cx.op("stablehlo.or", &[better, nan], "", &flag);
+        cx.op("stablehlo.select", &[keep, a, b], "", out)
+    }
+
+    /// The body of a reduction that no compiler splits over devices: it would not know how to join the parts.
+    pub fn local_region(self, cx: &mut Lowering, dtype: DType) -> Result<crate::lower::Region> {
+        let scalar = Aval::scalar(dtype);
+        cx.region(&[scalar.clone(), scalar.clone()], |cx, args| Ok(vec![self.combine(cx, args[0], args[1], &scalar)]))
     }
 
     /// The body of a reduction: a function of two scalars.
@@ -129,10 +158,26 @@ impl Primitive for Reduce {
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let dtype = cx.dtype(args[0]);
-        let init = cx.constant(self.reducer.identity(dtype), &Aval::scalar(dtype));
-        let region = self.reducer.region(cx, dtype)?;
         let attrs = format!("dimensions = {}", ints(&self.axes));
-        Ok(cx.op_with("stablehlo.reduce", &[args[0], init], &attrs, vec![region], outs))
+        let init = cx.constant(self.reducer.identity(dtype), &Aval::scalar(dtype));
+        if cx.is_local() {
+            let region = self.reducer.local_region(cx, dtype)?;
+            return Ok(cx.op_with("stablehlo.reduce", &[args[0], init], &attrs, vec![region], outs));
+        }
+        let region = self.reducer.region(cx, dtype)?;
+        let reduced = cx.op_with("stablehlo.reduce", &[args[0], init], &attrs, vec![region], outs);
+        if !dtype.is_float() || !matches!(self.reducer, Reducer::Max | Reducer::Min) {
+            return Ok(reduced);
+        }
+        // Where devices join their parts the maximum may lose a NaN: look for it apart.
+        let flags = Aval::new(DType::Bool, cx.shape(args[0]).clone());
+        let nan = Compare::Ne.lower(cx, &[args[0], args[0]], std::slice::from_ref(&flags))?;
+        let none = cx.constant(Scalar::Bool(false), &Aval::scalar(DType::Bool));
+        let region = Reducer::Or.region(cx, DType::Bool)?;
+        let found = Aval::new(DType::Bool, outs[0].shape.clone());
+        let found = cx.op_with("stablehlo.reduce", &[nan[0], none], &attrs, vec![region], &[found]);
+        let value = cx.constant(Scalar::float(f64::NAN), &outs[0]);
+        Ok(vec![cx.op("stablehlo.select", &[found[0], value, reduced[0]], "", &outs[0])])
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {

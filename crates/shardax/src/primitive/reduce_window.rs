@@ -194,28 +194,6 @@ fn padded_size(n: usize, (low, high, interior): (i64, i64, i64)) -> usize {
     (n + low + high + interior * (n - 1).max(0)).max(0) as usize
 }
 
-/// The combination of two values of one type.
-///
-/// The CPU plugin's own maximum and minimum may lose a NaN, and are thirty times slower in reductions where they are
-/// told not to; a comparison and a selection keep it at no cost.
-fn combine(reducer: Reducer, cx: &mut Lowering, a: Value, b: Value, out: &Aval) -> Value {
-    let direction = match reducer {
-        Reducer::Max if out.dtype.is_float() => "GE",
-        Reducer::Min if out.dtype.is_float() => "LE",
-        _ => return cx.op(reducer.op(), &[a, b], "", out),
-    };
-    let attrs = |direction: &str| {
-        format!(
-            "comparison_direction = #stablehlo<comparison_direction {direction}>, compare_type = #stablehlo<comparison_type FLOAT>"
-        )
-    };
-    let flag = Aval::new(DType::Bool, out.shape.clone());
-    let better = cx.op("stablehlo.compare", &[a, b], &attrs(direction), &flag);
-    let nan = cx.op("stablehlo.compare", &[a, a], &attrs("NE"), &flag);
-    let keep = cx.op("stablehlo.or", &[better, nan], "", &flag);
-    cx.op("stablehlo.select", &[keep, a, b], "", out)
-}
-
 impl Primitive for ReduceWindow {
     fn name(&self) -> &'static str {
         match self.reducer {
@@ -285,15 +263,12 @@ impl Primitive for ReduceWindow {
                 let part = cx.op("stablehlo.slice", &[padded], &attrs, out);
                 result = Some(match result {
                     None => part,
-                    Some(r) => combine(self.reducer, cx, r, part, out),
+                    Some(r) => self.reducer.combine(cx, r, part, out),
                 });
             }
             return Ok(result.into_iter().collect());
         }
-        let scalar = Aval::scalar(dtype);
-        let region = cx.region(&[scalar.clone(), scalar.clone()], |cx, args| {
-            Ok(vec![combine(self.reducer, cx, args[0], args[1], &scalar)])
-        })?;
+        let region = self.reducer.local_region(cx, dtype)?;
         let column = |f: fn(&WindowDim) -> usize| ints(&self.dims.iter().map(f).collect::<Vec<_>>());
         let attrs = format!(
             "window_dimensions = {}, window_strides = {}, base_dilations = {}, window_dilations = {}, padding = {}",
