@@ -57,6 +57,9 @@ fn main() -> Result<()> {
     config::set_num_cpu_devices(cli.devices)?;
     let n = device_count();
     println!("devices: {n}");
+    if n < 2 {
+        println!("note: one device does it all; more of them share the work");
+    }
 
     // y = x·w + b and some noise.
     let [key, w_key, b_key, x_key, noise_key] = random::split(&random::key(0), 5).unstack()?;
@@ -64,25 +67,25 @@ fn main() -> Result<()> {
     let x = random::normal(&x_key, [n * SAMPLES, FEATURES]);
     let y = truth.predict(&x) + 0.1 * random::normal(&noise_key, n * SAMPLES);
 
-    // 100 samples for each device, and a copy of the first guess.
+    // Each device gets 100 samples, and a copy of the first guess.
     let (x, y) = (x.reshape([n, SAMPLES, FEATURES]), y.reshape([n, SAMPLES]));
     let [_, w_key, b_key] = random::split(&key, 3).unstack()?;
-    let guess = Params::random(&w_key, &b_key);
-    let mut params = tree::map(|p| stack(&vec![p; n], 0), guess)?;
+    let mut params = replicate(&Params::random(&w_key, &b_key))?;
 
-    let step = pmap(train_step).axis_name("devices").in_axes((0, 0, 0, None));
+    let step = pmap(train_step).axis_name("devices").in_axes((0, 0, 0, None)).out_axes((0, None));
     for epoch in 1..=cli.epochs {
         let (updated, loss) = step.call((&params, &x, &y, cli.learning_rate))?;
         params = updated;
         if epoch % 10 == 0 {
-            println!("epoch {epoch}: loss {:.4}", loss.get(0).item::<f32>()?);
+            println!("epoch {epoch}: loss {:.4}", loss.item::<f32>()?);
         }
     }
 
-    let same = (1..n).map(|i| allclose(params.w.get(i), params.w.get(0), 0.0, 0.0));
-    println!("replicas identical: {}", same.collect::<Result<Vec<_>>>()?.iter().all(|same| *same));
-    println!("w learned {}", params.w.get(0));
+    let same = params.w.equal(params.w.get(0)).all(..) & params.b.equal(params.b.get(0)).all(..);
+    println!("replicas identical: {}", same.item::<bool>()?);
+    let learned = unreplicate(&params)?;
+    println!("w learned {}", learned.w);
     println!("w true    {}", truth.w);
-    println!("b learned {}, true {}", params.b.get(0), truth.b);
+    println!("b learned {}, true {}", learned.b, truth.b);
     Ok(())
 }

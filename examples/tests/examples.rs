@@ -56,6 +56,7 @@ fn linear_regression() {
 #[test]
 fn linear_regression_on_one_device() {
     let text = output("linear_regression", &["--devices", "1"]);
+    assert!(text.contains("note: one device"), "{text}");
     assert!(numbers(&text, "loss").last().is_some_and(|loss| *loss < 0.05), "{text}");
 }
 
