@@ -238,6 +238,22 @@ fn loss(p: Params, x: Array, y: Array) -> Array {
     (x.dot(&p.w) + p.b - y).square().mean(..)
 }
 
+/// A transformed function is called as the one it was made from.
+#[test]
+fn names_of_programs() -> Result<()> {
+    setup();
+    let args = (Params { w: zeros(5), b: zeros(()) }, ones([16, 5]), ones(16));
+    let name = |lowered: &str| lowered.split(' ').nth(1).map(str::to_owned);
+    assert_eq!(name(jit(loss).lower(args.clone())?.as_text()).as_deref(), Some("@loss"));
+    assert_eq!(name(jit(value_and_grad(&loss)).lower(args.clone())?.as_text()).as_deref(), Some("@loss"));
+    assert_eq!(name(jit(|p: Params| p.w).lower(args.0.clone())?.as_text()).as_deref(), Some("@lambda"));
+    let pointer: fn(Params, Array, Array) -> Array = loss;
+    assert_eq!(name(jit(grad(pointer)).lower(args)?.as_text()).as_deref(), Some("@lambda"));
+    let mapped = pmap(vmap(|x: Array| x.sin()));
+    assert_eq!(name(mapped.lower(ones([8, 2]))?.as_text()).as_deref(), Some("@pmap_lambda"));
+    Ok(())
+}
+
 fn update(p: Params, grads: Params) -> Result<Params> {
     tree::map2(|p, g| p - g * 0.1, p, grads)
 }

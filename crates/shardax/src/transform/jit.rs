@@ -61,15 +61,17 @@ pub fn jit<Args: Tree, F: Function<Args>>(f: F) -> Jit<F, Args> {
     Jit { options: Options::new(function_name::<F>()), f, cache: OnceLock::new(), args: PhantomData }
 }
 
-/// The name of a function, for programs and errors.
+/// The name of a function, for programs and errors: of a transformed one that of the function it was made from.
 pub(crate) fn function_name<F>() -> &'static str {
-    let full = std::any::type_name::<F>();
-    if full.starts_with("fn(") {
-        return "lambda";
+    let mut name = std::any::type_name::<F>().trim_start_matches('&');
+    while let Some((transformed, inner)) = name.split_once('<')
+        && transformed.starts_with("shardax::")
+    {
+        name = inner.trim_start_matches('&');
     }
-    let plain = full.split('<').next().unwrap_or(full);
-    match plain.rsplit("::").find(|part| !part.starts_with('{')) {
-        Some(name) if !plain.contains("{{closure}}") => name,
+    let path = name.split(['<', '>', ',', '(']).next().unwrap_or(name);
+    match path.rsplit("::").next() {
+        Some(last) if last != "fn" && !last.starts_with('{') => last,
         _ => "lambda",
     }
 }
