@@ -1,7 +1,7 @@
 //! shardax-nn against Flax and Optax: the reference values of the families `nn` and `optim`.
 
 #[path = "../../shardax/tests/golden_support/mod.rs"]
-#[allow(dead_code, clippy::type_complexity, clippy::eq_op)]
+#[allow(dead_code)]
 mod golden_support;
 
 mod families;

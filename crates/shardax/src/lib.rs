@@ -19,8 +19,6 @@
 //! ```
 
 #![forbid(unsafe_code)]
-// The type of a linear map names its arguments and its result; an alias would hide what it maps.
-#![allow(clippy::type_complexity)]
 
 // Derived code names this crate by its name, here too.
 extern crate self as shardax;

@@ -1,7 +1,6 @@
 //! shardax against JAX: every reference value under `tests/golden`, with its gradients, tangents and batches.
 
 mod common;
-#[allow(clippy::type_complexity, clippy::eq_op)]
 mod golden_support;
 
 use common::setup;

@@ -295,7 +295,7 @@ fn check_gradient(name: &str, f: impl Fn(Array) -> Array + Clone, x: &Array) -> 
         };
         (0..values.len()).map(|i| Ok((at(i, eps)? - at(i, -eps)?) / (2.0 * eps as f64))).collect::<Result<_>>()?
     };
-    let eager = grad(loss.clone()).call(x)?;
+    let eager = grad(loss).call(x)?;
     let compiled = jit(grad(loss)).call(x)?;
     for got in [eager, compiled] {
         for (g, w) in got.to_f64_vec()?.iter().zip(&want) {

@@ -51,7 +51,7 @@ fn values_do_not_depend_on_how_they_are_computed() -> Result<()> {
     assert_eq!(random::bits(&key, [2, 3]).to_vec::<u32>()?, random::bits(&key, [6]).to_vec::<u32>()?);
     // Nor on the devices that compute them.
     let mesh = make_mesh([("x", 8)])?;
-    let on_mesh = device_put(&key, &NamedSharding::new(&mesh, P![]))?;
+    let on_mesh = device_put(&key, NamedSharding::new(&mesh, P![]))?;
     assert_eq!(random::normal(&on_mesh, [8, 4]).to_vec::<f32>()?, eager);
     // A batch of keys gives what each gives.
     let keys = random::split(&key, 4);

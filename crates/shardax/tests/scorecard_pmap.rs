@@ -183,6 +183,7 @@ fn test_no_devices_error() {
     assert!(text.contains("'devices' argument to pmap must be non-empty, or None."), "{text}");
 }
 
+// SPEC 14
 #[test]
 fn test_one_device() -> Result<()> {
     setup();

@@ -315,7 +315,7 @@ fn test_pvary_eager() -> Result<()> {
 /// The program of a function's gradient with a cotangent given.
 fn transposed(f: impl Function<(Array,), Output = Array>, x: &Array) -> Result<Program> {
     make_program(
-        |x: Array| -> Result<Array> { Ok(grad(|x: Array| -> Result<Array> { Ok(f.apply((x,))?.sum(..)) }).call(x)?) },
+        |x: Array| -> Result<Array> { grad(|x: Array| -> Result<Array> { Ok(f.apply((x,))?.sum(..)) }).call(x) },
         x,
     )
 }
@@ -356,7 +356,7 @@ fn test_reverse_mode_ad() -> Result<()> {
     let f = shard_map(|x: Array| (x * &constant).sin(), &mesh).in_specs(P!["i", "j"]).out_specs(P!["i", "j"]);
     let x = ramp([8, 4]);
     let tiled = concatenate(&vec![concatenate(&[constant.clone(), constant.clone()], 1); 4], 0);
-    let (y, dy) = jvp(|x: Array| f.apply((x,)), &x, &ones_like(&x))?;
+    let (y, dy) = jvp(|x: Array| f.apply((x,)), &x, ones_like(&x))?;
     close(&y, &(&x * &tiled).sin());
     close(&dy, &((&x * &tiled).cos() * &tiled));
     let g = grad(|x: Array| -> Result<Array> { Ok(f.apply((x,))?.sum(..)) }).call(&x)?;
@@ -403,7 +403,7 @@ fn test_partial_auto() -> Result<()> {
     .axis_names("i")
     .in_specs(P!["i"])
     .out_specs(P![]);
-    let x = device_put(&ramp([8, 8]), &NamedSharding::new(&mesh, P!["i", "j"]))?;
+    let x = device_put(&ramp([8, 8]), NamedSharding::new(&mesh, P!["i", "j"]))?;
     let f = jit(f);
     close(&f.call(&x)?, &(ramp([8, 8]).square().sum(..)));
     close(&grad(|x: Array| f.apply((x,))).call(&x)?, &(ramp([8, 8]) * 2));
@@ -538,7 +538,7 @@ fn test_against_ref() -> Result<()> {
 fn test_shard_map_abstract_mesh() -> Result<()> {
     let mesh = mesh42()?;
     let shape = AbstractMesh::new([("i", 4), ("j", 2)]);
-    let x = device_put(&ramp([8, 2]), &NamedSharding::new(&mesh, P!["i", "j"]))?;
+    let x = device_put(&ramp([8, 2]), NamedSharding::new(&mesh, P!["i", "j"]))?;
     let f = || shard_map(|x: Array| x.sin(), &shape).in_specs(P!["i", "j"]).out_specs(P!["i", "j"]);
     for y in [f().call(&x)?, jit(f()).call(&x)?] {
         close(&y, &ramp([8, 2]).sin());

@@ -5,6 +5,7 @@ mod common;
 use common::setup;
 use shardax::prelude::*;
 
+// SPEC 55, 56, 57, 58, 59, 60, 61, 63, 74, 90, 97
 #[test]
 fn scale_and_add() -> Result<()> {
     setup();
@@ -29,6 +30,7 @@ fn scale_and_add() -> Result<()> {
     Ok(())
 }
 
+// SPEC 75, 77, 81, 88, 91, 100
 #[test]
 fn shard_map_psum() -> Result<()> {
     setup();
@@ -42,6 +44,7 @@ fn shard_map_psum() -> Result<()> {
     Ok(())
 }
 
+// SPEC 42, 43, 46, 47
 #[test]
 fn grads() -> Result<()> {
     setup();
@@ -73,6 +76,7 @@ fn train_step(p: Params, x: Array, y: Array, lr: f32) -> Result<(Params, Array)>
 }
 
 /// The program of the design: forgetting `pmean` is an error, and with it training converges as on one device.
+// SPEC 44, 62, 92, 154, 160, 161, 163, 176, 177, 183
 #[test]
 fn data_parallel_training_step() -> Result<()> {
     setup();
@@ -109,6 +113,7 @@ fn train_step_single(p: Params, x: Array, y: Array, lr: f32) -> Result<(Params, 
 }
 
 /// Nested maps, one mesh axis at a time, and axes that are left to the compiler.
+// SPEC 79, 80, 85
 #[test]
 fn partial_manual() -> Result<()> {
     setup();

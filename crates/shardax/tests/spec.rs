@@ -1,0 +1,223 @@
+//! Rows of the specification that are small enough for a few lines each.
+
+mod common;
+
+use common::setup;
+use shardax::ErrorKind;
+use shardax::prelude::*;
+
+// SPEC 1, 2, 3, 4, 5, 6, 15
+#[test]
+fn devices_of_one_process() -> Result<()> {
+    setup();
+    assert_eq!((device_count(), local_device_count()), (8, 8));
+    assert_eq!(devices()?, local_devices()?);
+    assert_eq!(format!("{:?}", devices()?[..2].to_vec()), "[CpuDevice(id=0), CpuDevice(id=1)]");
+    assert_eq!((process_index(), process_count()), (0, 1));
+    Ok(())
+}
+
+// SPEC 7
+#[test]
+fn the_first_devices_are_used() -> Result<()> {
+    setup();
+    let y = pmap(|x: Array| x + 1).call(arange(0..3))?;
+    assert_eq!(y.devices()?, devices()?[..3]);
+    Ok(())
+}
+
+// SPEC 9, 12
+#[test]
+fn settings_by_name() {
+    setup();
+    assert!(config::update("jax_num_cpu_devices", "8").is_ok());
+    let late = config::set_num_cpu_devices(4);
+    // Once devices are in use their number is fixed.
+    if device_count() == 8 {
+        assert!(late.is_err());
+    }
+    assert_eq!(config::update("no_such_option", "1").err().map(|e| e.kind()), Some(ErrorKind::Value));
+    assert!(config::update("num_cpu_devices", "many").is_err());
+}
+
+// SPEC 17, 18, 19, 20, 21, 22
+#[test]
+fn meshes_and_shardings() -> Result<()> {
+    setup();
+    let mesh = Mesh::new(devices()?, [("x", 8)])?;
+    assert_eq!(mesh, make_mesh([("x", 8)])?);
+    let whole = Sharding::from(NamedSharding::new(&mesh, P![]));
+    let gaps = Sharding::from(NamedSharding::new(&mesh, P![None, None]));
+    assert_ne!(whole, gaps);
+    assert!(whole.is_equivalent_to(&gaps, 2) && gaps.is_fully_replicated());
+    assert_eq!(P![("x",)], P!["x"]);
+    assert_ne!(P!["x"], P!["x", None]);
+    assert!(matches!(arange(0..4).sharding()?, Sharding::Single(_)));
+    Ok(())
+}
+
+// SPEC 23, 68, 54
+#[test]
+fn results_of_pmap_meet_jit() -> Result<()> {
+    setup();
+    let y = pmap(|x: Array| x * 2).axis_name("x").call(arange(0..32).reshape([8, 4]))?;
+    assert_eq!(y.sharding()?.spec()?, &P!["x"]);
+    assert_eq!(jit(|y: Array| y.mean(..)).call(&y)?.item::<f32>()?, 31.0);
+    assert_eq!(y.mean(..).item::<f32>()?, 31.0);
+    Ok(())
+}
+
+// SPEC 25, 26, 40
+#[test]
+fn host_data_in_and_out() -> Result<()> {
+    setup();
+    let sharding = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
+    let x = device_put(&array(vec![1.5f32; 16]), &sharding)?;
+    let host = device_get(&x)?;
+    assert_eq!((host.devices()?.len(), host.to_vec::<f32>()?), (1, vec![1.5; 16]));
+    assert_eq!(x.get(3).item::<f32>()?, 1.5);
+    Ok(())
+}
+
+// SPEC 33, 123
+#[test]
+fn replication_without_an_axis() -> Result<()> {
+    setup();
+    let x = device_put(&arange(0..4), &NamedSharding::new(&make_mesh([("x", 8)])?, P![]))?;
+    assert_eq!((x.shape(), x.is_fully_replicated()), (&[4][..], true));
+    assert_eq!(pmap(|x: Array, y: Array| x * y.sum(..)).in_axes((None, 0)).call((&x, ones(8)))?.shape(), [8, 4]);
+    Ok(())
+}
+
+// SPEC 36, 37, 39
+#[test]
+fn the_usual_functions() -> Result<()> {
+    setup();
+    let x = arange(0..6).reshape([2, 3]);
+    assert_eq!(stack(&[x.clone(), x.clone()], 0).shape(), [2, 2, 3]);
+    assert_eq!(x.expand_dims(0).squeeze(0).broadcast_to([4, 2, 3]).shape(), [4, 2, 3]);
+    assert_eq!((&x + 1 - 1).to_vec::<i32>()?, x.to_vec::<i32>()?);
+    assert_eq!((x.pow(2).sum(..).item::<i32>()?, x.argmax(1).to_vec::<i32>()?), (55, vec![2, 2]));
+    assert_eq!(x.dot(x.t()).to_vec::<i32>()?, x.matmul(x.t()).to_vec::<i32>()?);
+    let half = (&x / 2).astype(DType::Bf16);
+    assert_eq!((half.dtype(), (&half * 2.0).dtype()), (DType::Bf16, DType::Bf16));
+    assert!(allclose(half.astype(DType::F32), &x / 2, 1e-2, 0.0)?);
+    assert!(x.equal(&x).all(..).item::<bool>()?);
+    Ok(())
+}
+
+// SPEC 41, 45, 53
+#[test]
+fn auxiliary_results() -> Result<()> {
+    setup();
+    let f = jit(value_and_grad(|x: Array| (x.square().sum(..), x * 2)).has_aux());
+    let ((loss, aux), gradient) = f.call(array([1.0f32, 2.0]))?;
+    assert_eq!(loss.item::<f32>()?, 5.0);
+    assert_eq!(aux.to_vec::<f32>()?, gradient.to_vec::<f32>()?);
+    Ok(())
+}
+
+// SPEC 65, 114
+#[test]
+fn donated_arguments_are_gone() -> Result<()> {
+    setup();
+    let step = pmap(|x: Array| x + 1).donate_argnums([0]);
+    let x = step.call(zeros([8, 4]))?;
+    let y = step.call(&x)?;
+    let error = (&x + 1).to_bytes().err().expect("donated");
+    assert_eq!(error.kind(), ErrorKind::Deleted);
+    assert!(error.to_string().contains("Array has been deleted") && error.to_string().contains("donated"), "{error}");
+    assert_eq!(y.to_vec::<f32>()?, [2.0; 32]);
+    let twice = pmap(|a: Array, b: Array| (a + 1, b + 2)).donate_argnums([0, 1]);
+    assert!(twice.call((&y, &y)).is_err());
+    Ok(())
+}
+
+// SPEC 67, 135
+#[test]
+fn a_map_of_nothing_says_what_to_do() {
+    setup();
+    let error = pmap(|x: Array| x).in_axes(None).call(ones(4)).err().expect("nothing is mapped");
+    assert!(error.to_string().contains("pmap requires at least one argument with a mapped axis"), "{error}");
+    assert!(error.help_text().is_some_and(|h| h.contains("device_put")));
+}
+
+// SPEC 76, 78, 83, 140
+#[test]
+fn blocks_keep_their_rank() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("x", 8)])?;
+    let f = shard_map(
+        |x: Array, w: Array| {
+            assert_eq!((x.shape(), w.shape()), (&[1, 128][..], &[128, 2][..]));
+            x.squeeze(0).dot(w).expand_dims(0)
+        },
+        &mesh,
+    )
+    .in_specs((P!["x"], P![]))
+    .out_specs(P!["x"]);
+    assert_eq!(jit(f).call((ones([8, 128]), ones([128, 2])))?.shape(), [8, 2]);
+    let moved = shard_map(|x: Array| x.dot(ones([3, 3])), &mesh).in_specs(P!["x"]).out_specs(P!["x"]);
+    let error = moved.call(ones([8, 128])).err().expect("ranks do not fit");
+    assert!(error.to_string().contains("float32[1,128]"), "{error}");
+    Ok(())
+}
+
+// SPEC 87
+#[test]
+fn meshes_print_their_kinds() -> Result<()> {
+    setup();
+    let text = make_mesh([("x", 4), ("y", 2)])?.to_string();
+    assert_eq!(text, "Mesh('x': 4, 'y': 2, axis_types=(Auto, Auto))");
+    Ok(())
+}
+
+// SPEC 95, 139
+#[test]
+fn collectives_need_their_axis() {
+    setup();
+    let error = pmap(|x: Array| psum(x, "devices")).call(ones(8)).err().expect("the axis has another name");
+    assert_eq!(error.kind(), ErrorKind::Name);
+    assert!(error.to_string().contains("unbound axis name: devices"), "{error}");
+}
+
+// SPEC 96
+#[test]
+fn the_mean_of_three_vectors() -> Result<()> {
+    setup();
+    let x = array([[1.0f32, 2.0, 3.0], [1.5, 2.5, 3.5], [0.5, 1.5, 2.5]]);
+    let y = pmap(|x: Array| pmean(x, "i")).axis_name("i").call(&x)?;
+    assert_eq!(y.to_vec::<f32>()?, [1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 1.0, 2.0, 3.0]);
+    Ok(())
+}
+
+// SPEC 171, 174, 175
+#[test]
+fn accumulation_and_masks() -> Result<()> {
+    setup();
+    // Four micro-batches, one reduction.
+    let f = |w: Array, x: Array| (x * &w).square().mean(..);
+    let accumulated = pmap(move |w: Array, x: Array| -> Result<Array> {
+        let (sum, _) = shardax::scan(
+            |g: Array, x: Array| -> Result<(Array, ())> { Ok((g + grad(f).call((&w, x))?, ())) },
+            zeros_like(&w),
+            x.reshape([4, 2]),
+        )?;
+        Ok(pmean(sum / 4, "i"))
+    })
+    .axis_name("i")
+    .in_axes((None, 0))
+    .out_axes(None);
+    let (w, x) = (array(2.0f32), arange(0..64).astype(DType::F32).reshape([8, 8]));
+    let whole = grad(f).call((&w, &x))?;
+    assert!(allclose(accumulated.call((&w, &x))?, whole, 1e-5, 0.0)?);
+
+    // The mean over all real examples is psum(sum) / psum(count), not the mean of means.
+    let masked = pmap(|x: Array, m: Array| psum((x * &m).sum(..), "i") / psum(m.sum(..), "i").maximum(1))
+        .axis_name("i")
+        .out_axes(None);
+    let (x, m) = (array([[1.0f32, 2.0], [6.0, 9.0]]), array([[1.0f32, 1.0], [1.0, 0.0]]));
+    assert_eq!(masked.call((&x, &m))?.item::<f32>()?, 3.0);
+    assert_eq!(masked.call((&x, zeros([2, 2])))?.item::<f32>()?, 0.0);
+    Ok(())
+}
