@@ -115,6 +115,11 @@ pub mod prelude {
 #[doc = include_str!("../../../docs/migrating-from-pmap.md")]
 struct MigrationGuide;
 
+/// The mistakes of the page on errors, made by `cargo test`.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/errors.md")]
+struct ErrorsPage;
+
 /// What JAX finds out while it runs, and Rust's types before: programs that must not compile.
 #[cfg(doctest)]
 #[allow(dead_code)]

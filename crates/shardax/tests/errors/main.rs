@@ -158,8 +158,6 @@ fn check(row: &Row) -> Result<(), String> {
     Ok(())
 }
 
-/// SPEC 139
-/// SPEC 140
 #[test]
 fn every_mistake_is_an_error_that_names_the_users_line() {
     common::setup();
@@ -205,4 +203,19 @@ fn every_mistake_is_an_error_that_names_the_users_line() {
     println!("{count} rows");
     assert!(failures.is_empty(), "{} of {count} rows fail\n\n{}", failures.len(), failures.join("\n\n"));
     assert!(!all || count >= 150, "only {count} rows ran");
+}
+
+/// Every error has an example, how it happens and how to mend it. SPEC 141
+#[test]
+fn the_page_on_errors_says_all_three() {
+    let page = include_str!("../../../../docs/errors.md");
+    let sections: Vec<&str> = page.split("\n## ").skip(1).collect();
+    assert!(sections.len() >= 12, "{} sections", sections.len());
+    for section in sections {
+        let title = section.lines().next().unwrap_or_default();
+        let parts: Vec<&str> = section.split("\n### ").collect();
+        let [_, example, happens, mend] = parts.as_slice() else { panic!("{title} has {} parts", parts.len() - 1) };
+        assert!(example.starts_with("Example\n") && example.contains("```"), "{title}");
+        assert!(happens.starts_with("How it happens\n") && mend.starts_with("How to mend it\n"), "{title}");
+    }
 }
