@@ -127,7 +127,8 @@ pub(crate) fn iota(dtype: DType, shape: &[usize], dim: usize) -> Array {
 pub fn broadcasted_iota(dtype: DType, shape: impl IntoShape, dim: usize) -> Array {
     let dims = shape.into_dims();
     if let Some(d) = dims.iter().find(|d| **d < 0) {
-        let e = err!(Value, "a shape must not have negative sizes, got {d} in {:?}", dims.as_slice());
+        let e = err!(Value, "a shape must not have negative sizes, got {d} in {:?}", dims.as_slice())
+            .help("give the size of each dimension");
         return Array::from_result(Err(e), &Array::literal(Scalar::Int(0), dtype, false));
     }
     iota(dtype, &dims.iter().map(|&d| d as usize).collect::<SmallVec<[usize; 4]>>(), dim)

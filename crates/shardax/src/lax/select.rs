@@ -27,7 +27,10 @@ pub fn select(pred: &Array, on_true: &Array, on_false: &Array) -> Array {
 #[track_caller]
 pub fn select_n(which: &Array, cases: &[Array]) -> Array {
     let Some((first, rest)) = cases.split_first() else {
-        return Array::from_result(Err(err!(Type, "select_n() must have at least one case")), which);
+        return Array::from_result(
+            Err(err!(Type, "select_n() must have at least one case").help("give the arrays to choose from")),
+            which,
+        );
     };
     match which.dtype() {
         DType::Bool if rest.len() <= 1 => rest.iter().fold(first.clone(), |a, b| Select.apply(which, &a, b)),
@@ -35,11 +38,12 @@ pub fn select_n(which: &Array, cases: &[Array]) -> Array {
             .zip(rest)
             .fold(first.clone(), |chosen, (n, case)| Select.apply(&which.greater_equal(n), &chosen, case)),
         dtype => {
+            let count = cases.len();
             let e = err!(
                 Type,
-                "select_n() predicate must be boolean, for at most 2 cases, or int32, got {dtype} for {} cases",
-                cases.len()
-            );
+                "select_n() predicate must be boolean, for at most 2 cases, or int32, got {dtype} for {count} cases"
+            )
+            .help("convert it with `astype(DType::I32)`");
             Array::from_result(Err(e), first)
         }
     }

@@ -55,7 +55,8 @@ fn contract(spec: &str, operands: &[&Array]) -> Result<Array> {
                 "einsum({spec:?}): dimension '{}' has sizes {sizes} in {}",
                 name(l),
                 types(operands)
-            ));
+            )
+            .help("a letter stands for one size in all arrays, or for 1, which is repeated"));
         }
         terms.push(unique(Term { array: array.clone(), labels: labels.clone() }, &size)?);
     }

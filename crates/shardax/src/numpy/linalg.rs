@@ -137,7 +137,8 @@ pub trait ContractAxes {
 impl ContractAxes for usize {
     fn contract_axes(self, [a, b]: [usize; 2]) -> Result<[SmallVec<[usize; 4]>; 2]> {
         if self > a || self > b {
-            return Err(err!(Type, "tensordot over {self} dimensions, of arrays of rank {a} and {b}"));
+            return Err(err!(Type, "tensordot over {self} dimensions, of arrays of rank {a} and {b}")
+                .help("sum over no more dimensions than both arrays have"));
         }
         Ok([(a - self..a).collect(), (0..self).collect()])
     }

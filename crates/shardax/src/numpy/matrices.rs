@@ -3,7 +3,7 @@
 use super::{convert, where_};
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
-use crate::error::{Result, bail, err};
+use crate::error::{Result, err};
 use crate::lax;
 use crate::program::trace::at_caller;
 use crate::shape::normalize_axis;
@@ -66,11 +66,12 @@ impl Array {
         let made = self.check().and_then(|()| {
             let (a, b) = (normalize_axis(axis1 as isize, self.ndim())?, normalize_axis(axis2 as isize, self.ndim())?);
             if a == b {
-                bail!(
+                return Err(err!(
                     Value,
                     "axis1 and axis2 cannot be the same: diagonal of {} got {axis1} and {axis2}",
                     self.type_name()
-                );
+                )
+                .help("name the two dimensions that the matrices lie in"));
             }
             let order: Vec<usize> = (0..self.ndim()).filter(|&d| d != a && d != b).chain([a, b]).collect();
             Ok(at_caller(|| lax::transpose(self, &order).last_diagonal(offset)))
@@ -102,7 +103,8 @@ impl Array {
     fn triangle(&self, name: &str, k: i32, keep: impl Fn(&Array, Array) -> Array) -> Array {
         let made = self.check().and_then(|()| {
             if self.ndim() < 2 {
-                bail!(Value, "{name} needs at least two dimensions, got {}", self.type_name());
+                return Err(err!(Value, "{name} needs at least two dimensions, got {}", self.type_name())
+                    .help("make a matrix of it with `reshape` or `expand_dims`"));
             }
             let zero = Array::literal(Scalar::Int(0), self.dtype(), self.weak_type());
             Ok(where_(band(self.shape(), k, keep), self, zero))
@@ -124,7 +126,11 @@ pub fn diag(x: &Array, k: i32) -> Array {
     at_caller(|| match x.ndim() {
         1 => vector_on_diagonal(x, k),
         2 => x.diagonal(k, 0, 1),
-        _ => Array::from_result(Err(err!(Value, "diag input must be 1d or 2d, got {}", x.type_name())), x),
+        _ => {
+            let e = err!(Value, "diag input must be 1d or 2d, got {}", x.type_name())
+                .help("of stacks of matrices take `diagonal(k, -2, -1)`");
+            Array::from_result(Err(e), x)
+        }
     })
 }
 

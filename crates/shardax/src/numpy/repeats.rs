@@ -4,7 +4,7 @@ use super::convert;
 use super::indexing::{IntoAxis, with_axis};
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
-use crate::error::{Result, bail, err};
+use crate::error::{Result, err};
 use crate::lax::{self, GatherScatterMode};
 use crate::program::trace::at_caller;
 
@@ -51,7 +51,8 @@ pub fn pad(x: &Array, widths: &[(usize, usize)], mode: PadMode) -> Array {
             match mode {
                 PadMode::Constant(value) => {
                     let value = convert(&Array::literal(Scalar::float(value), DType::F64, false), x.dtype(), false);
-                    let config: Vec<_> = widths.iter().map(|&(lo, hi)| (lo as i64, hi as i64, 0)).collect();
+                    let signed = |width: usize| i64::try_from(width).unwrap_or(i64::MAX);
+                    let config: Vec<_> = widths.iter().map(|&(lo, hi)| (signed(lo), signed(hi), 0)).collect();
                     Ok(lax::pad(x, &value, &config))
                 }
                 _ => widths.iter().enumerate().try_fold(x.clone(), |x, (d, &w)| extend(&x, d, w, mode)),
@@ -64,13 +65,20 @@ pub fn pad(x: &Array, widths: &[(usize, usize)], mode: PadMode) -> Array {
 /// One dimension extended by elements of its own.
 fn extend(x: &Array, dim: usize, (low, high): (usize, usize), mode: PadMode) -> Result<Array> {
     let n = x.shape()[dim] as i64;
-    if low + high == 0 {
+    if (low, high) == (0, 0) {
         return Ok(x.clone());
     }
     if n == 0 {
-        bail!(Value, "pad cannot extend the empty dimension {dim} of {} with {mode:?}", x.type_name());
+        return Err(err!(Value, "pad cannot extend the empty dimension {dim} of {} with {mode:?}", x.type_name())
+            .help("pad it with `PadMode::Constant`"));
     }
-    let places: Vec<i32> = (-(low as i64)..n + high as i64)
+    let (low, high) =
+        (i64::from(i32::try_from(low).unwrap_or(i32::MAX)), i64::from(i32::try_from(high).unwrap_or(i32::MAX)));
+    if low + n + high > i64::from(i32::MAX) {
+        return Err(err!(Value, "pad of dimension {dim} of {} by {low} and {high} is too large", x.type_name())
+            .help("a dimension may have up to 2147483647 elements"));
+    }
+    let places: Vec<i32> = (-low..n + high)
         .map(|i| match mode {
             PadMode::Edge => i.clamp(0, n - 1),
             PadMode::Wrap => i.rem_euclid(n),
@@ -102,7 +110,7 @@ pub fn tile(x: &Array, reps: &[usize]) -> Array {
         let (n, r) = (of(x.shape(), i), of(reps, i));
         before.extend([1, n]);
         between.extend([r, n]);
-        after.push(r * n);
+        after.push(usize::saturating_mul(r, n));
     }
     at_caller(|| {
         let spread = lax::broadcast_in_dim(&lax::reshape(x, &before), &between, &(0..2 * rank).collect::<Vec<_>>());
@@ -126,7 +134,7 @@ pub fn repeat(x: &Array, repeats: usize, axis: impl IntoAxis) -> Array {
             let dims: Vec<usize> = (0..shape.len()).filter(|&d| d != axis + 1).collect();
             let spread = lax::broadcast_in_dim(&x, &shape, &dims);
             shape.remove(axis + 1);
-            shape[axis] *= repeats;
+            shape[axis] = shape[axis].saturating_mul(repeats);
             lax::reshape(&spread, &shape)
         });
         Array::from_result(made, x)

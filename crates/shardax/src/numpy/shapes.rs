@@ -190,8 +190,9 @@ impl Array {
     /// Cut along `axis` before each of `places`; one beyond the end, or before the one before it, leaves an empty part.
     #[track_caller]
     pub fn split_at(&self, places: &[usize], axis: i32) -> Result<Vec<Array>> {
+        let _line = source::enter();
         self.check()?;
-        let axis = normalize_axis(axis as isize, self.ndim())?;
+        let axis = normalize_axis(axis as isize, self.ndim()).at_caller()?;
         let n = self.shape()[axis];
         let starts = std::iter::once(0).chain(places.iter().copied());
         let ends = places.iter().copied().chain(std::iter::once(n));

@@ -351,7 +351,8 @@ impl Primitive for Select {
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         if args[0].dtype != DType::Bool {
-            return Err(err!(Type, "select must have a boolean predicate, got {}", args[0]));
+            return Err(err!(Type, "select must have a boolean predicate, got {}", args[0])
+                .help("compare it, as in `x.not_equal(0)`, or use `where_`"));
         }
         let dtype = elementwise::dtype_of("select", Accepts::Any, &args[1..])?;
         let shape = elementwise::shape_of("select", args)?.shape;

@@ -52,7 +52,8 @@ impl Primitive for BitcastConvert {
                 args[0],
                 self.dtype,
                 new / old
-            ));
+            )
+            .help("it holds the parts of each wider element: make it with `reshape`"));
         }
         Ok(smallvec![args[0].with_shape(shape).with_dtype(self.dtype)])
     }

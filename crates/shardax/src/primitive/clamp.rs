@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use super::elementwise::{self, Accepts};
 use super::{BatchAxis, Dims, Outputs, Primitive, Tangents};
 use crate::array::Array;
-use crate::error::{Result, bail};
+use crate::error::{Result, err};
 use crate::lower::{Lowering, Value};
 use crate::numpy::where_;
 use crate::program::Aval;
@@ -24,13 +24,14 @@ impl Primitive for Clamp {
         elementwise::dtype_of("clamp", Accepts::Real, args)?;
         let out = elementwise::shape_of("clamp", args)?;
         if out.shape != args[1].shape {
-            bail!(
+            return Err(err!(
                 Type,
                 "clamp of {} got bounds {} and {}: they must be scalars or of its shape",
                 args[1],
                 args[0],
                 args[2]
-            );
+            )
+            .help("`clip` broadcasts; or repeat the array with `broadcast_to`"));
         }
         Ok(smallvec![Aval { weak: args[1].weak, ..out }])
     }

@@ -73,7 +73,8 @@ pub(crate) fn dtype_of(name: &str, accepts: Accepts, args: &[Aval]) -> Result<DT
     accepts.check(name, dtype)?;
     if args.iter().any(|a| a.dtype != dtype) {
         let all: Vec<_> = args.iter().map(|a| a.to_string()).collect();
-        return Err(err!(Type, "{name} requires arguments to have the same dtypes, got {}", all.join(", ")));
+        return Err(err!(Type, "{name} requires arguments to have the same dtypes, got {}", all.join(", "))
+            .help("convert them to one dtype with `astype`"));
     }
     Ok(dtype)
 }

@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use super::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
-use crate::error::{Result, bail, err};
+use crate::error::{Error, ErrorKind, Result, err};
 use crate::lower::{Lowering, Value, ints};
 use crate::program::Aval;
 use crate::program::trace::bind1;
@@ -156,12 +156,15 @@ impl Primitive for BroadcastInDim {
             && self.dims.windows(2).all(|w| w[0] < w[1])
             && self.dims.iter().zip(&x.shape).all(|(&d, &n)| self.shape.get(d).is_some_and(|&m| n == m || n == 1));
         if !fits {
-            bail!(
+            return Err(err!(
                 Type,
                 "broadcast_in_dim cannot repeat {x} to shape {} along dimensions {}",
                 list(&self.shape),
                 list(&self.dims)
-            );
+            )
+            .help(
+                "name for each dimension of the operand, in order, one of the shape that has its size; size 1 fits any",
+            ));
         }
         Ok(smallvec![x.with_shape(self.shape.clone())])
     }
@@ -219,12 +222,13 @@ impl Primitive for Slice {
         let x = &args[0];
         let rank = x.rank();
         if self.start.len() != rank || self.limit.len() != rank || self.strides.len() != rank {
-            bail!(
+            return Err(err!(
                 Type,
                 "slice of {x} needs {rank} bounds, got start {} limit {}",
                 list(&self.start),
                 list(&self.limit)
-            );
+            )
+            .help("give a start, a limit and a stride for each dimension"));
         }
         let mut shape = Shape::new();
         for d in 0..rank {
@@ -396,15 +400,18 @@ impl Primitive for Concatenate {
     }
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
-        let Some(first) = args.first() else { bail!(Value, "concatenate needs at least one array") };
+        let Some(first) = args.first() else {
+            return Err(err!(Value, "concatenate needs at least one array").help("give the arrays to join"));
+        };
         let mut shape = first.shape.clone();
         if self.dimension >= shape.len() {
-            bail!(
+            return Err(err!(
                 Index,
                 "concatenate dimension {} is out of bounds for arrays of rank {}",
                 self.dimension,
                 shape.len()
-            );
+            )
+            .help("join along an existing dimension, or along a new one with `stack`"));
         }
         for arg in &args[1..] {
             let fits = arg.rank() == first.rank()
@@ -471,6 +478,15 @@ impl Primitive for Reverse {
     }
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        let rank = args[0].rank();
+        if let Some((i, d)) = self.dims.iter().enumerate().find(|(i, d)| **d >= rank || self.dims[..*i].contains(d)) {
+            let (kind, why) = match self.dims[..i].contains(d) {
+                true => (ErrorKind::Value, "comes twice"),
+                false => (ErrorKind::Index, "is out of bounds"),
+            };
+            return Err(Error::new(kind, format!("rev: dimension {d} {why} for {}", args[0]))
+                .help(format!("name each dimension below {rank} once")));
+        }
         Ok(smallvec![args[0].clone()])
     }
 
@@ -512,13 +528,14 @@ impl Primitive for Iota {
 
     fn infer(&self, _args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         if self.dtype == DType::Bool || self.dimension >= self.shape.len() {
-            bail!(
+            return Err(err!(
                 Type,
                 "iota of dtype {} along dimension {} of shape {}",
                 self.dtype,
                 self.dimension,
                 list(&self.shape)
-            );
+            )
+            .help("it counts, in a dtype of numbers, along a dimension that the shape has"));
         }
         Ok(smallvec![Aval::new(self.dtype, self.shape.clone())])
     }

@@ -1,9 +1,9 @@
 //! Mistakes with arrays: making, combining, reshaping, reducing, indexing and reading them, and trees of them.
 
-use shardax::ErrorKind::{Index, Runtime, Type, Value};
+use shardax::ErrorKind::{Index, NotImplemented, Runtime, Type, Value};
 use shardax::lax::Padding;
 use shardax::prelude::*;
-use shardax::{IndexItem, nn};
+use shardax::{IndexItem, lax, nn};
 
 use crate::{Table, at};
 
@@ -19,6 +19,9 @@ pub(crate) fn rows(t: &mut Table) {
     trees(t);
     randoms(t);
     windows(t);
+    contractions(t);
+    parts(t);
+    choices(t);
 }
 
 fn creation(t: &mut Table) {
@@ -405,4 +408,112 @@ fn windows(t: &mut Table) {
     t.row("max_pool: window", Value, &["window"], || at!(nn::max_pool(ones([1, 8, 8, 3]), [2, 2, 2, 2, 2], [2, 2])));
     t.row("max_pool: stride 0", Value, &["stride"], || at!(nn::max_pool(ones([1, 8, 8, 3]), [2, 2], [0, 2])));
     t.row("max_pool: window 0", Value, &["window"], || at!(nn::max_pool(ones([1, 8, 8, 3]), [0, 2], [2, 2])));
+}
+
+fn contractions(t: &mut Table) {
+    t.row("einsum: operands", Value, &["einsum(\"ij,jk->ik\")", "2 arrays", "1 were given"], || {
+        at!(einsum("ij,jk->ik", &[&ones([2, 3])]))
+    });
+    t.row("einsum: none", Value, &["einsum"], || at!(einsum("->", &[])));
+    t.row("einsum: rank", Value, &["\"ij\" has 2 letters", "3 dimensions"], || {
+        at!(einsum("ij->i", &[&ones([2, 3, 4])]))
+    });
+    t.row("einsum: sizes", Value, &["'j' has sizes", "float32[2,3]", "float32[4,5]"], || {
+        at!(einsum("ij,jk->ik", &[&ones([2, 3]), &ones([4, 5])]))
+    });
+    t.row("einsum: diagonal of unequal sizes", Value, &["'i' has sizes 3 and 2"], || {
+        at!(einsum("ii->i", &[&ones([2, 3])]))
+    });
+    t.row("einsum: unknown letter", Value, &["the result has 'z'"], || at!(einsum("ij->iz", &[&ones([2, 3])])));
+    t.row("einsum: letter twice", Value, &["the result has 'i' twice"], || at!(einsum("ij->ii", &[&ones([2, 3])])));
+    t.row("einsum: no letter", Value, &["'1' is not a letter"], || at!(einsum("i1->i", &[&ones([2, 3])])));
+    t.row("einsum: lost ellipsis", Value, &["ellipsis"], || at!(einsum("...i->i", &[&ones([2, 3])])));
+    t.row("tensordot: too many", Type, &["3 dimensions"], || at!(tensordot(ones([2, 3]), ones([2, 3]), 3)));
+    t.row("tensordot: axis", Index, &["axis 5 is out of bounds"], || {
+        at!(tensordot(ones([2, 3]), ones([2, 3]), ([5], [0])))
+    });
+    t.row("tensordot: sizes", Type, &["contracting dimensions"], || at!(tensordot(ones([2, 3]), ones([2, 3]), 1)));
+    t.row("inner: sizes", Type, &["inner", "3 and 4"], || at!(inner(ones([2, 3]), ones([2, 4]))));
+    t.row("vdot: sizes", Type, &["3 and 4"], || at!(vdot(ones(3), ones(4))));
+}
+
+fn parts(t: &mut Table) {
+    let x = || ones([2, 3]);
+    t.row("pad: pairs", Value, &["2 pairs of widths", "got 1"], move || at!(pad(&x(), &[(1, 1)], PadMode::Edge)));
+    t.row("pad: empty", Value, &["empty dimension 0"], || at!(pad(&ones([0, 3]), &[(1, 1), (0, 0)], PadMode::Wrap)));
+    t.row("pad: too wide", Value, &["too large"], move || at!(pad(&x(), &[(usize::MAX, 1), (0, 0)], PadMode::Reflect)));
+    t.row("pad: too wide with a constant", Value, &["too large"], move || {
+        at!(pad(&x(), &[(usize::MAX, 1), (0, 0)], PadMode::Constant(0.0)))
+    });
+    t.row("lax::pad: too wide", Value, &["too large"], move || {
+        at!(lax::pad(&x(), &array(0.0f32), &[(i64::MAX, i64::MAX, 0), (0, 0, 0)]))
+    });
+    t.row("lax::pad: below nothing", Value, &["must not be negative"], move || {
+        at!(lax::pad(&x(), &array(0.0f32), &[(-2, -2, 0), (0, 0, 0)]))
+    });
+    t.row("tile: too large", Value, &["too large"], move || at!(tile(&x(), &[usize::MAX, 2])));
+    t.row("repeat: too large", Value, &["too large"], move || at!(repeat(&x(), usize::MAX, 0)));
+    t.row("repeat: axis", Index, &["axis 2 is out of bounds"], move || at!(repeat(&x(), 2, 2)));
+    t.row("diag: rank", Value, &["must be 1d or 2d", "[2,3,4]"], || at!(diag(&ones([2, 3, 4]), 0)));
+    t.row("diag: far", Value, &["too large"], || at!(diag(&ones(3), i32::MIN)));
+    t.row("diagonal: axes", Value, &["cannot be the same"], move || at!(x().diagonal(0, 0, -2)));
+    t.row("diagonal: axis", Index, &["axis 2 is out of bounds"], move || at!(x().diagonal(0, 0, 2)));
+    t.row("trace: rank", Index, &["out of bounds for an array of rank 1"], || at!(ones(3).trace()));
+    t.row("tril: rank", Value, &["at least two dimensions"], || at!(ones(3).tril(0)));
+    t.row("split_at: axis", Index, &["axis 2 is out of bounds"], move || at!(x().split_at(&[1], 2)));
+    t.row("squeeze: one of several", Value, &["not equal to one"], || at!(ones([1, 2]).squeeze([0, 1])));
+    t.row("expand_dims: twice", Value, &["name one axis twice"], move || at!(x().expand_dims([0, 0])));
+    t.row("lax::slice: bounds", Index, &["out of bounds", "size 3"], move || {
+        at!(lax::slice(&x(), &[0, 1], &[2, 4], None))
+    });
+    t.row("lax::slice: rank", Type, &["needs 2 bounds"], move || at!(lax::slice(&x(), &[0], &[2], None)));
+    t.row("lax::slice_in_dim: dimension", Index, &["dimension 2 is out of bounds"], move || {
+        at!(lax::slice_in_dim(&x(), 0, 1, 2))
+    });
+    t.row("lax::rev: twice", Value, &["dimension 0 comes twice"], move || at!(lax::rev(&x(), &[0, 0])));
+    t.row("lax::rev: dimension", Index, &["dimension 2 is out of bounds", "float32[2,3]"], move || {
+        at!(lax::rev(&x(), &[2]))
+    });
+    t.row("lax::broadcast_in_dim: sizes", Type, &["cannot repeat", "float32[2,3]"], move || {
+        at!(lax::broadcast_in_dim(&x(), &[2, 4], &[0, 1]))
+    });
+    t.row("lax::concatenate: dimension", Index, &["dimension 2 is out of bounds"], move || {
+        at!(lax::concatenate(&[x(), x()], 2))
+    });
+    t.row("lax::concatenate: none", Value, &["at least one array"], || at!(lax::concatenate(&[], 0)));
+    t.row("lax::broadcasted_iota: dimension", Type, &["along dimension 1"], || {
+        at!(lax::broadcasted_iota(DType::I32, [3], 1))
+    });
+    t.row("lax::broadcasted_iota: size", Value, &["negative sizes"], || {
+        at!(lax::broadcasted_iota(DType::I32, [-3], 0))
+    });
+    t.row("lax::broadcasted_iota: dtype", Type, &["bool"], || at!(lax::broadcasted_iota(DType::Bool, [3], 0)));
+}
+
+fn choices(t: &mut Table) {
+    t.row("lax::select: predicate", Type, &["boolean predicate", "int32[3]"], || {
+        at!(lax::select(&arange(0..3), &ones(3), &ones(3)))
+    });
+    t.row("lax::select: shapes", Type, &["different shapes"], || {
+        at!(lax::select(&array([true; 3]), &ones(3), &ones(4)))
+    });
+    t.row("lax::select_n: cases", Type, &["at least one case"], || at!(lax::select_n(&array(true), &[])));
+    t.row("lax::select_n: booleans", Type, &["at most 2 cases"], || {
+        at!(lax::select_n(&array(true), &[ones(3), ones(3), ones(3)]))
+    });
+    t.row("lax::select_n: dtype", Type, &["boolean", "float32"], || at!(lax::select_n(&ones(3), &[ones(3), ones(3)])));
+    t.row("lax::clamp: bounds", Type, &["bounds", "scalars or of its shape"], || {
+        at!(lax::clamp(ones(3), &array(1.0f32), ones(3)))
+    });
+    t.row("lax::clamp: dtypes", Type, &["same dtypes"], || at!(lax::clamp(arange(0..3), &ones(3), 1)));
+    t.row("lax::bitcast: booleans", Type, &["cannot read bool as uint8"], || {
+        at!(lax::bitcast_convert_type(&array([true]), DType::U8))
+    });
+    t.row("lax::bitcast: last dimension", Type, &["last dimension of size 4"], || {
+        at!(lax::bitcast_convert_type(&array([1u8, 2]), DType::U32))
+    });
+    t.row("around: complex", NotImplemented, &["around"], || at!(around(&complex(ones(2), 0.0), 2)));
+    t.row("logaddexp: shapes", Value, &["logaddexp got incompatible shapes"], || at!(logaddexp(ones(3), ones(4))));
+    t.row("max: complex", Type, &["real types"], || at!(complex(ones(2), 0.0).max(..)));
+    t.row("argmax: axis", Index, &["axis 1 is out of bounds"], || at!(ones(3).argmax(1)));
 }
