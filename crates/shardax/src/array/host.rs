@@ -9,7 +9,7 @@ use crate::sharding::{Sharding, SingleDeviceSharding};
 
 use super::Array;
 
-/// A host value that [`array`] takes: a number, or nested arrays, slices or `Vec`s of numbers.
+/// A host value that [`array()`] takes: a number, or nested arrays, slices or `Vec`s of numbers.
 pub trait IntoHostArray {
     type Element: Element;
 
