@@ -1,4 +1,4 @@
-//! Modules, layers, losses, optimizers and schedules for [shardax](shardax).
+//! Modules, layers, losses, optimizers and schedules for [`shardax`].
 //!
 //! A model is a struct whose fields are arrays and other modules, and nothing else: a tree. `#[derive(Module)]` makes
 //! it one; [`grad`](shardax::grad), [`jit`](shardax::jit), [`pmap`](shardax::pmap) and the optimizers take and return
