@@ -14,8 +14,6 @@ use std::fmt::{self, Write as _};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use crate::array::{Array, Concrete};
 use crate::error::{Result, err};
 use crate::function::Function;
@@ -26,7 +24,7 @@ use crate::runtime::load::Request;
 use crate::runtime::placement::{Place, splits_alike};
 use crate::sharding::{Mesh, Sharding};
 use crate::transform::dispatch::Built;
-use crate::tree::{Flat, Tree, TreeDef};
+use crate::tree::{self, Flat, Tree, TreeDef};
 
 /// A function that was traced for its arguments and placed: all that is needed to compile it and call it.
 pub(crate) struct Staged {
@@ -166,12 +164,8 @@ impl<Args: Tree, Out: Tree> Function<Args> for Compiled<Args, Out> {
     fn apply(&self, args: Args) -> Result<Out> {
         let flat = Flat::of(&args);
         self.check(&flat)?;
-        let mut args: SmallVec<[Arc<Concrete>; 16]> = self.staged.captures.iter().cloned().collect();
-        for &i in &self.staged.kept {
-            args.push(flat.leaves[i].concrete()?);
-        }
-        let leaves = self.loaded.run(&args, self.staged.committed)?.into_iter().collect();
-        Flat { leaves, def: self.staged.out_def.clone() }.build()
+        let Staged { captures, kept, out_def, committed, .. } = &*self.staged;
+        tree::rebuild(out_def, self.loaded.call(captures, kept, &flat.leaves, *committed)?)
     }
 }
 

@@ -240,13 +240,13 @@ impl TreeDef {
 /// Reads a flattened tree from its start.
 pub struct Unflatten<'a> {
     tokens: std::slice::Iter<'a, Token>,
-    leaves: std::slice::Iter<'a, Array>,
+    leaves: smallvec::IntoIter<[Array; 8]>,
 }
 
 impl Unflatten<'_> {
     pub fn leaf(&mut self) -> Result<Array> {
         match (self.tokens.next(), self.leaves.next()) {
-            (Some(Token::Leaf), Some(array)) => Ok(array.clone()),
+            (Some(Token::Leaf), Some(array)) => Ok(array),
             (token, _) => Err(mismatch("an array", token)),
         }
     }
@@ -284,11 +284,12 @@ fn mismatch(expected: &str, found: Option<&Token>) -> crate::Error {
 /// Rebuilds a tree of type `T`.
 #[track_caller]
 pub fn unflatten<T: Tree>(def: &TreeDef, leaves: &[Array]) -> Result<T> {
-    rebuild(def, leaves).at_caller()
+    rebuild(def, leaves.iter().cloned().collect()).at_caller()
 }
 
-fn rebuild<T: Tree>(def: &TreeDef, leaves: &[Array]) -> Result<T> {
-    let mut from = Unflatten { tokens: def.0.iter(), leaves: leaves.iter() };
+/// Rebuilds a tree of leaves that are not needed any more.
+pub(crate) fn rebuild<T: Tree>(def: &TreeDef, leaves: SmallVec<[Array; 8]>) -> Result<T> {
+    let mut from = Unflatten { tokens: def.0.iter(), leaves: leaves.into_iter() };
     let tree = T::unflatten(&mut from)?;
     if from.tokens.next().is_some() || from.leaves.next().is_some() {
         return Err(err!(Type, "tree structure mismatch: the structure has more nodes or leaves than the type takes")

@@ -117,7 +117,7 @@ pub(crate) fn run_traced(
     let input_name = |i: usize| input_name(i.checked_sub(count), paths);
     let loaded = request(name.to_owned(), traced.program.simplified(), &args, &input_name)?.load()?;
     let committed = committed || matches!(loaded.place, Place::Mesh(_));
-    Ok(loaded.run(&args, committed)?.into_vec())
+    loaded.run(&args, committed)
 }
 
 /// What an input of a program is called in errors: an argument, or an array that its function captured.

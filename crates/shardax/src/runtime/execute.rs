@@ -1,5 +1,6 @@
 //! Running a compiled program: place the arguments, execute, wrap the results.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 
 use shardax_pjrt as pjrt;
@@ -21,51 +22,99 @@ pub(crate) struct LoadedProgram {
     pub out_avals: Vec<Aval>,
     pub out_shardings: Vec<Sharding>,
     pub donated: Vec<bool>,
+    /// Whether each device is told to run it by itself, which is quicker for little work.
+    pub apart: bool,
 }
 
+/// Under so many floating-point operations the CPU plugin runs a program on the calling thread, when it is for one
+/// device; one launched on several devices goes through other threads, which costs more than the work.
+const LITTLE_WORK: f64 = 1000.0;
+
 impl LoadedProgram {
+    /// Whether the executable is best run device by device: it has little to do, and no device waits for another.
+    /// One that donates is not, so that a launch never takes some devices' part of an argument and fails on others.
+    pub fn runs_apart(executable: &pjrt::Executable) -> bool {
+        let work = || executable.cost_analysis().ok()?.into_iter().find(|(name, _)| name == "flops").map(|(_, v)| v);
+        executable.device_ids().len() > 1
+            && executable.has_collectives() == Some(false)
+            && !executable.parameters().iter().any(|p| p.donated)
+            && matches!(work(), Some(pjrt::Value::Float(flops)) if f64::from(flops) < LITTLE_WORK)
+    }
+
+    /// Runs on what a function captured and on those of its arguments that the program takes, as [`run`](Self::run).
+    pub fn call(
+        &self,
+        captures: &[Arc<Concrete>],
+        kept: &[usize],
+        leaves: &[Array],
+        committed: bool,
+    ) -> Result<SmallVec<[Array; 8]>> {
+        // Plain numbers are sent to a device first.
+        let numbers = kept.iter().map(|&i| &leaves[i]).filter(|leaf| leaf.concrete_ref().is_none());
+        let sent: SmallVec<[Arc<Concrete>; 2]> = numbers.map(Array::concrete).collect::<Result<_>>()?;
+        let mut sent = sent.iter().map(Arc::as_ref);
+        let mut args: SmallVec<[&Concrete; 32]> = captures.iter().map(Arc::as_ref).collect();
+        args.extend(kept.iter().filter_map(|&i| leaves[i].concrete_ref().or_else(|| sent.next())));
+        self.run(&args, committed)
+    }
+
     /// Runs on all devices; returns at once, with arrays whose values are still being computed.
     ///
     /// `committed` says whether the results stay where they are when they meet arrays on other devices.
-    pub fn run(&self, args: &[Arc<Concrete>], committed: bool) -> Result<SmallVec<[Array; 1]>> {
-        let devices = self.place.devices().len();
-        let count = args.len();
-        let mut placed: SmallVec<[Buffers; 8]> = SmallVec::new();
-        for (arg, want) in args.iter().zip(&self.in_shardings) {
-            arg.check_alive()?;
-            placed.push(if arg.sharding == *want { arg.buffers.clone() } else { transfer::reshard(arg, want)? });
-        }
-        let mut flat: SmallVec<[&pjrt::Buffer; 32]> = SmallVec::with_capacity(devices * count);
-        for d in 0..devices {
-            for buffers in &placed {
-                flat.push(&buffers[d]);
+    pub fn run<A, C>(&self, args: &[A], committed: bool) -> Result<C>
+    where
+        A: Borrow<Concrete>,
+        C: FromIterator<Array>,
+    {
+        let mut moved: SmallVec<[(usize, Buffers); 2]> = SmallVec::new();
+        for (i, (arg, want)) in args.iter().zip(&self.in_shardings).enumerate() {
+            if arg.borrow().sharding != *want {
+                moved.push((i, transfer::reshard(arg.borrow(), want)?));
             }
         }
-        let results = self.executable.execute(&flat)?;
-        for ((arg, buffers), donated) in args.iter().zip(&placed).zip(&self.donated) {
-            if *donated {
-                arg.mark_taken(&self.name);
-                // A copy was donated: the original goes too, as if it had been.
-                if !arg.buffers.iter().zip(buffers).all(|(a, b)| Arc::ptr_eq(a, b)) {
-                    for b in &arg.buffers {
-                        b.delete()?;
-                    }
-                }
-            }
+        let mut placed: SmallVec<[&Buffers; 32]> = args.iter().map(|arg| &arg.borrow().buffers).collect();
+        for (i, buffers) in &moved {
+            placed[*i] = buffers;
         }
-        let mut outs: SmallVec<[Buffers; 1]> = SmallVec::from_elem(Buffers::new(), self.out_avals.len());
-        for per_device in results {
-            for (out, buffer) in outs.iter_mut().zip(per_device) {
+        let mut outs: SmallVec<[Buffers; 8]> = SmallVec::from_elem(Buffers::new(), self.out_avals.len());
+        self.launch(&placed, &mut outs).or_else(|error| {
+            // The engine's word for an argument that is gone is not the user's.
+            args.iter().try_for_each(|arg| arg.borrow().check_alive())?;
+            Err(error)
+        })?;
+        for (arg, _) in args.iter().zip(&self.donated).filter(|(_, donated)| **donated) {
+            arg.borrow().mark_taken(&self.name);
+        }
+        for (i, _) in moved.iter().filter(|(i, _)| self.donated[*i]) {
+            // A copy was donated: what is left of the original goes too, as if it had been.
+            args[*i].borrow().buffers.iter().try_for_each(|buffer| buffer.delete())?;
+        }
+        let wrap = |((buffers, aval), sharding): ((Buffers, &Aval), &Sharding)| {
+            Array::from_concrete(Concrete::new(aval.clone(), sharding.clone(), committed, buffers))
+        };
+        Ok(outs.into_iter().zip(&self.out_avals).zip(&self.out_shardings).map(wrap).collect())
+    }
+
+    /// Starts the program on all devices and appends each device's results to `outs`.
+    fn launch(&self, placed: &[&Buffers], outs: &mut [Buffers]) -> Result<()> {
+        let mut keep = |results: Vec<pjrt::Buffer>| {
+            for (out, buffer) in outs.iter_mut().zip(results) {
                 out.push(Arc::new(buffer));
             }
+        };
+        let devices = self.place.devices();
+        if self.apart {
+            for (d, device) in devices.iter().enumerate() {
+                let args: SmallVec<[&pjrt::Buffer; 32]> = placed.iter().map(|buffers| &*buffers[d]).collect();
+                keep(self.executable.execute_on(&args, &device.0)?);
+            }
+            return Ok(());
         }
-        Ok(outs
-            .into_iter()
-            .zip(&self.out_avals)
-            .zip(&self.out_shardings)
-            .map(|((buffers, aval), sharding)| {
-                Array::from_concrete(Concrete::new(aval.clone(), sharding.clone(), committed, buffers))
-            })
-            .collect())
+        let mut args: SmallVec<[&pjrt::Buffer; 32]> = SmallVec::with_capacity(devices.len() * placed.len());
+        for d in 0..devices.len() {
+            args.extend(placed.iter().map(|buffers| &*buffers[d]));
+        }
+        self.executable.execute(&args)?.into_iter().for_each(keep);
+        Ok(())
     }
 }

@@ -141,6 +141,7 @@ impl Request {
             return Request { out_shardings, ..self.clone() }.compile(xla_options);
         }
         Ok(LoadedProgram {
+            apart: LoadedProgram::runs_apart(&executable),
             name: self.name.clone(),
             executable,
             place: self.place.clone(),

@@ -161,7 +161,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Pmap<F, Args> {
             return self.options.map(&flat, &f)?.build();
         }
         let cache = self.cache.get_or_init(|| dispatch::shared::<F>(("pmap", &self.options)));
-        cache.call(&flat, &|flat| self.options.stage(flat, &f)?.built())?.build()
+        cache.call(&flat, &|flat| self.options.stage(flat, &f)?.built())
     }
 }
 

@@ -15,7 +15,7 @@ use crate::program::trace::check_usable;
 use crate::runtime::execute::LoadedProgram;
 use crate::sharding::{Mesh, Sharding};
 use crate::spmd::{context, get_mesh};
-use crate::tree::{Flat, TreeDef};
+use crate::tree::{self, Flat, Tree, TreeDef};
 
 /// A compiled program, and the arguments that it is for.
 pub(crate) struct Entry {
@@ -88,17 +88,21 @@ impl Entry {
     }
 
     /// An execution that was refused because of a donation, in the caller's terms.
-    fn explain(&self, args: &[Arc<Concrete>], error: Error) -> Error {
+    fn explain(&self, flat: &Flat, error: Error) -> Error {
         let donated = |i: usize| self.loaded.donated.get(i).copied().unwrap_or(false);
-        for j in 0..args.len() {
-            let shared = |i: &usize| args[*i].buffers.iter().any(|a| args[j].buffers.iter().any(|b| Arc::ptr_eq(a, b)));
+        let captured = self.captures.iter().map(|c| Some(&**c));
+        let args: Vec<_> = captured.chain(self.kept.iter().map(|&i| flat.leaves[i].concrete_ref())).collect();
+        let share = |a: &Concrete, b: &Concrete| a.buffers.iter().any(|x| b.buffers.iter().any(|y| Arc::ptr_eq(x, y)));
+        for (j, arg) in args.iter().enumerate() {
+            let Some(arg) = arg else { continue };
+            let shared = |i: &usize| args[*i].is_some_and(|other| share(other, arg));
             let Some(i) = (0..j).find(shared).filter(|&i| donated(i) || donated(j)) else { continue };
             let (first, second) = (self.operand_name(i), self.operand_name(j));
             return err!(
                 Value,
                 "Attempt to use a buffer that was previously donated in the same call to Execute(): {first} and {second} of {} are the same array of type {}, and {} is donated",
                 self.loaded.name,
-                args[j].aval,
+                arg.aval,
                 if donated(i) { &first } else { &second }
             )
             .help("pass a copy, or leave the argument out of donate_argnums");
@@ -129,18 +133,16 @@ impl ArgKey {
 
 impl Cache {
     /// Runs the function on these arguments; `build` compiles it where it has not been compiled for such arguments.
-    pub fn call(&self, flat: &Flat, build: &dyn Fn(&Flat) -> Result<Built>) -> Result<Flat> {
+    pub fn call<T: Tree>(&self, flat: &Flat, build: &dyn Fn(&Flat) -> Result<Built>) -> Result<T> {
         let entry = self.find(flat, build)?;
         if entry.kept.len() < flat.leaves.len() {
             check_all(flat)?;
         }
-        let mut args: SmallVec<[Arc<Concrete>; 16]> = entry.captures.iter().cloned().collect();
-        for &i in &entry.kept {
-            args.push(flat.leaves[i].concrete().map_err(|e| of_argument(flat, i, e))?);
+        match entry.loaded.call(&entry.captures, &entry.kept, &flat.leaves, entry.committed) {
+            Ok(leaves) => tree::rebuild(&entry.out_def, leaves),
+            // What the program takes is checked as it starts; why it was refused is looked for only then.
+            Err(error) => Err(check_all(flat).err().unwrap_or_else(|| entry.explain(flat, error))),
         }
-        let outs = entry.loaded.run(&args, entry.committed).map_err(|e| entry.explain(&args, e))?;
-        let leaves = outs.into_iter().collect();
-        Ok(Flat { leaves, def: entry.out_def.clone() })
     }
 
     /// The compiled program for these arguments.

@@ -156,7 +156,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Jit<F, Args> {
             return self.options.inside(&flat, &f)?.build();
         }
         let cache = self.cache.get_or_init(|| dispatch::shared::<F>(("jit", &self.options)));
-        cache.call(&flat, &|flat| self.options.stage(flat, &f)?.built())?.build()
+        cache.call(&flat, &|flat| self.options.stage(flat, &f)?.built())
     }
 }
 
