@@ -478,6 +478,15 @@ fn accumulating_and_moving() -> Result<()> {
     }
     assert_eq!(ints(&array([true, true, false]).cumsum(0)), [1, 2, 2]);
     assert_eq!(ints(&array([[1, 2], [3, 4]]).cumprod(..)), [1, 2, 6, 24]);
+    let x = [0.5f32, -100.0, 3.0, f32::NEG_INFINITY, 2.0];
+    let mut sum = 0.0f64;
+    for (got, v) in floats(&lax::cumlogsumexp(&array(x), 0, false)).into_iter().zip(x) {
+        sum += (v as f64).exp();
+        assert!((got as f64 - sum.ln()).abs() < 1e-6, "{got} {}", sum.ln());
+    }
+    assert_eq!(floats(&lax::cumlogsumexp(&array([f32::NEG_INFINITY; 2]), 0, true)), [f32::NEG_INFINITY; 2]);
+    let halves = full_like(&zeros([1000]).astype(DType::Bf16), 0.125).cumsum(0);
+    assert_eq!(halves.get(-1).to_f64()?, 125.0);
     assert_eq!(array([0i32; 0]).cumsum(0).shape(), [0]);
     assert!(array([1]).cumsum(1).check().is_err());
 
