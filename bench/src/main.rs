@@ -4,6 +4,7 @@
 
 mod arithmetic;
 mod clock;
+mod cnn;
 mod data;
 mod dispatch;
 mod startup;
@@ -33,8 +34,13 @@ const ROWS: &[Row] = &[
     ("matmul_2048", arithmetic::matmul_2048),
     ("fused_elementwise_16m", arithmetic::fused_elementwise_16m),
     ("reduce_axis0_16m", arithmetic::reduce_axis0_16m),
+    ("cnn_step_1", || cnn::cnn_step(1)),
+    ("cnn_step_2", || cnn::cnn_step(2)),
+    ("cnn_step_8", || cnn::cnn_step(8)),
     ("mlp_step_1", || training::mlp_step(1)),
     ("mlp_step_8", || training::mlp_step(8)),
+    ("cnn_trace_lower", cnn::cnn_trace_lower),
+    ("cnn_compile", cnn::cnn_compile),
     ("first_result", startup::first_result),
 ];
 
