@@ -173,6 +173,20 @@ fn eight_devices_train_as_one() -> Result<()> {
         one = alone.call((one, &x, &labels))?;
         eight = together.call((eight, &shards.0, &shards.1))?;
     }
+    // In shard_map the mean over the axis is part of the loss.
+    let mesh = make_mesh([("batch", 8)])?;
+    let sharded = jit(shard_map(
+        |m: Small, x: Array, labels: Array| grad(|m: Small| pmean(m.loss(&x, &labels), "batch")).call(m),
+        &mesh,
+    )
+    .in_specs((P![], P!["batch"], P!["batch"]))
+    .out_specs(P![]));
+    let whole = grad(|m: Small| m.loss(&x, &labels)).call(one.model.clone())?;
+    let parts = sharded.call((one.model.clone(), &x, &labels))?;
+    for ((path, a), b) in tree::leaves_with_path(&whole).into_iter().zip(tree::leaves(&parts)) {
+        assert!(allclose(&a, &b, 1e-4, 1e-6)?, "gradient {path}: {a} {b}");
+    }
+
     for ((path, a), b) in tree::leaves_with_path(&one.model).into_iter().zip(tree::leaves(&eight.model)) {
         assert!(allclose(&a, &b, 1e-4, 1e-5)?, "{path}: {a} {b}");
     }
