@@ -34,30 +34,30 @@ fn weighted_grad(f: impl Fn(&Array) -> Array, x: &Array, weights: &Array) -> Res
 #[test]
 fn every_way_to_pool_agrees() -> Result<()> {
     setup();
-    // A window of 36 elements in steps of 6 tiles; with a padding of nothing but a different shape it does not.
-    let x = relu(numbers(&[2, 12, 12, 3], 1));
+    // A window of 81 elements in steps of 9 tiles; with a padding of nothing but a different shape it does not.
+    let x = relu(numbers(&[2, 18, 18, 3], 1));
     let weights = numbers(&[2, 2, 2, 3], 2);
-    let tiled = weighted_grad(|x| max_pool(x, [6, 6], [6, 6]), &x, &weights)?;
+    let tiled = weighted_grad(|x| max_pool(x, [9, 9], [9, 9]), &x, &weights)?;
     let scattered =
-        weighted_grad(|x| Pool::new([6, 6]).strides([6, 6]).padding([(0, 0), (0, 1)]).max(x), &x, &weights)?;
+        weighted_grad(|x| Pool::new([9, 9]).strides([9, 9]).padding([(0, 0), (0, 1)]).max(x), &x, &weights)?;
     assert_eq!(tiled, scattered);
 
-    let weights = numbers(&[2, 6, 6, 3], 3);
+    let weights = numbers(&[2, 9, 9, 3], 3);
     let tiled = weighted_grad(|x| max_pool(x, [2, 2], [2, 2]), &x, &weights)?;
     let sliced = weighted_grad(|x| Pool::new([2, 2]).strides([2, 2]).padding([(0, 0), (0, 1)]).max(x), &x, &weights)?;
     assert_eq!(tiled, sliced);
 
     // A large window that overlaps, forward and backward, against one output at a time.
-    let x = numbers(&[1, 9, 9, 1], 4);
+    let x = numbers(&[1, 12, 12, 1], 4);
     let weights = numbers(&[1, 4, 4, 1], 5);
-    let all = weighted_grad(|x| min_pool(x, [6, 6], [1, 1]), &x, &weights)?;
-    let mut sum = vec![0.0; 81];
+    let all = weighted_grad(|x| min_pool(x, [9, 9], [1, 1]), &x, &weights)?;
+    let mut sum = vec![0.0; 144];
     for i in 0..4usize {
         for j in 0..4usize {
             let one = weighted_grad(
                 |x| {
-                    let one = part(x, &[0, i, j, 0], &[1, i + 6, j + 6, 1]);
-                    min_pool(one, [6, 6], [6, 6])
+                    let one = part(x, &[0, i, j, 0], &[1, i + 9, j + 9, 1]);
+                    min_pool(one, [9, 9], [9, 9])
                 },
                 &x,
                 &part(&weights, &[0, i, j, 0], &[1, i + 1, j + 1, 1]),
@@ -66,8 +66,8 @@ fn every_way_to_pool_agrees() -> Result<()> {
         }
     }
     assert_eq!(all, sum);
-    let push = |x: Array, t: Array| jvp(|x: Array| min_pool(x, [6, 6], [1, 1]), x, t).map(|(_, t)| t);
-    let t = numbers(&[1, 9, 9, 1], 6);
+    let push = |x: Array, t: Array| jvp(|x: Array| min_pool(x, [9, 9], [1, 1]), x, t).map(|(_, t)| t);
+    let t = numbers(&[1, 12, 12, 1], 6);
     let forward = (push(x.clone(), t.clone())? * &weights).sum(..).item::<f32>()?;
     let backward: f32 = all.iter().zip(t.to_vec::<f32>()?).map(|(a, b)| a * b).sum();
     assert_eq!(forward, backward);

@@ -27,7 +27,7 @@ use crate::shape::{Shape, size};
 type Ints = SmallVec<[usize; 4]>;
 
 /// Windows of up to this many elements are written out as one slice an element.
-const MAX_SLICES: usize = 32;
+const MAX_SLICES: usize = 64;
 
 /// `reduce_window_max`, `_min` and `_sum`. Padding holds what does not change the result.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
