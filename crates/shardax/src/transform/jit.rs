@@ -11,7 +11,7 @@ use crate::error::{AtCaller, Result, err};
 use crate::function::{Function, IntoArgs};
 use crate::prefix::{IntoPrefix, Prefix};
 use crate::primitive::call::Call;
-use crate::primitive::held::bind_checked;
+use crate::primitive::held::{bind_checked, marked};
 use crate::program::Program;
 use crate::program::trace::{Traced, is_staging, is_tracing, scoped};
 use crate::runtime::eager::input_name;
@@ -246,13 +246,11 @@ impl Options {
             return scoped(|| constrained(flat));
         }
         let (traced, def) = trace_flat(&flat.def, &avals_of(flat)?, &constrained)?;
-        let mut program = traced.program.simplified();
-        let mut used = program.used_inputs().into_iter();
-        let mut args: Vec<Array> = traced.captures.iter().chain(&flat.leaves).cloned().collect();
-        let mut both = program.inputs.iter().copied().zip(args.drain(..)).collect::<Vec<_>>();
-        both.retain(|_| used.next().unwrap_or(true));
-        (program.inputs, args) = both.into_iter().unzip();
-        let leaves = bind_checked(Call { name: self.name.to_owned(), program }, &args)?;
+        let program = traced.program.simplified();
+        let used = program.used_inputs();
+        let args: Vec<Array> = traced.captures.iter().chain(&flat.leaves).cloned().collect();
+        let program = Program { inputs: marked(&program.inputs, &used), ..program };
+        let leaves = bind_checked(Call { name: self.name.to_owned(), program }, &marked(&args, &used))?;
         Ok(Flat { leaves: leaves.into_iter().collect(), def })
     }
 }
