@@ -23,7 +23,7 @@ use crate::runtime::execute::LoadedProgram;
 use crate::runtime::load::Request;
 use crate::runtime::placement::{Place, splits_alike};
 use crate::sharding::{Mesh, Sharding};
-use crate::transform::dispatch::Built;
+use crate::transform::dispatch::{Built, explain};
 use crate::tree::{self, Flat, Tree, TreeDef};
 
 /// A function that was traced for its arguments and placed: all that is needed to compile it and call it.
@@ -165,7 +165,8 @@ impl<Args: Tree, Out: Tree> Function<Args> for Compiled<Args, Out> {
         let flat = Flat::of(&args);
         self.check(&flat)?;
         let Staged { captures, kept, out_def, committed, .. } = &*self.staged;
-        tree::rebuild(out_def, self.loaded.call(captures, kept, &flat.leaves, *committed)?)
+        let called = self.loaded.call(captures, kept, &flat.leaves, *committed);
+        tree::rebuild(out_def, called.map_err(|e| explain(&self.loaded, captures, kept, &flat, e))?)
     }
 }
 

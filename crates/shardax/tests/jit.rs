@@ -331,8 +331,11 @@ fn donation() -> Result<()> {
         assert_eq!(error(x.to_vec::<f32>()).kind(), ErrorKind::Deleted);
         // Twice in one call.
         let wrong = error(f.call((&z, &z)));
-        println!("{wrong}");
-        assert_says(&wrong, &["donated"]);
+        let phrase =
+            "previously donated in the same call to Execute(): argument[0] and argument[1] of lambda are the same";
+        assert_says(&wrong, &[phrase]);
+        let compiled = f.lower((&z, &y))?.compile()?;
+        assert_says(&error(compiled.call((&z, &z))), &[phrase]);
         assert!(!z.is_deleted());
         assert_eq!(z.to_vec::<f32>()?[5], 10.0);
         // The engine still runs.

@@ -12,6 +12,7 @@ use crate::array::{Array, Concrete};
 use crate::error::{Error, Result, err};
 use crate::program::Aval;
 use crate::program::trace::check_usable;
+use crate::runtime::eager::input_name;
 use crate::runtime::execute::LoadedProgram;
 use crate::sharding::{Mesh, Sharding};
 use crate::spmd::{context, get_mesh};
@@ -79,36 +80,34 @@ fn of_argument(flat: &Flat, i: usize, error: Error) -> Error {
     error.context(format!("argument{}", flat.def.paths().get(i).cloned().unwrap_or_default()))
 }
 
-impl Entry {
-    /// What the program's operand `i` is to the caller.
-    fn operand_name(&self, i: usize) -> String {
-        let argument =
-            i.checked_sub(self.captures.len()).and_then(|k| self.def.paths().get(*self.kept.get(k)?).cloned());
-        argument.map_or_else(|| "a captured array".to_owned(), |path| format!("argument{path}"))
+/// An execution that was refused because of a donation, in the caller's terms.
+pub(crate) fn explain(
+    loaded: &LoadedProgram,
+    captures: &[Arc<Concrete>],
+    kept: &[usize],
+    flat: &Flat,
+    error: Error,
+) -> Error {
+    let donated = |i: usize| loaded.donated.get(i).copied().unwrap_or(false);
+    let captured = captures.iter().map(|c| Some(&**c));
+    let args: Vec<_> = captured.chain(kept.iter().map(|&i| flat.leaves[i].concrete_ref())).collect();
+    let share = |a: &Concrete, b: &Concrete| a.buffers.iter().any(|x| b.buffers.iter().any(|y| Arc::ptr_eq(x, y)));
+    let name = |i: usize| input_name(i.checked_sub(captures.len()).map(|i| kept[i]), &|| flat.def.paths());
+    for (j, arg) in args.iter().enumerate() {
+        let Some(arg) = arg else { continue };
+        let shared = |i: &usize| args[*i].is_some_and(|other| share(other, arg));
+        let Some(i) = (0..j).find(shared).filter(|&i| donated(i) || donated(j)) else { continue };
+        let (first, second) = (name(i), name(j));
+        return err!(
+            Value,
+            "Attempt to use a buffer that was previously donated in the same call to Execute(): {first} and {second} of {} are the same array of type {}, and {} is donated",
+            loaded.name,
+            arg.aval,
+            if donated(i) { &first } else { &second }
+        )
+        .help("pass a copy, or leave the argument out of donate_argnums");
     }
-
-    /// An execution that was refused because of a donation, in the caller's terms.
-    fn explain(&self, flat: &Flat, error: Error) -> Error {
-        let donated = |i: usize| self.loaded.donated.get(i).copied().unwrap_or(false);
-        let captured = self.captures.iter().map(|c| Some(&**c));
-        let args: Vec<_> = captured.chain(self.kept.iter().map(|&i| flat.leaves[i].concrete_ref())).collect();
-        let share = |a: &Concrete, b: &Concrete| a.buffers.iter().any(|x| b.buffers.iter().any(|y| Arc::ptr_eq(x, y)));
-        for (j, arg) in args.iter().enumerate() {
-            let Some(arg) = arg else { continue };
-            let shared = |i: &usize| args[*i].is_some_and(|other| share(other, arg));
-            let Some(i) = (0..j).find(shared).filter(|&i| donated(i) || donated(j)) else { continue };
-            let (first, second) = (self.operand_name(i), self.operand_name(j));
-            return err!(
-                Value,
-                "Attempt to use a buffer that was previously donated in the same call to Execute(): {first} and {second} of {} are the same array of type {}, and {} is donated",
-                self.loaded.name,
-                arg.aval,
-                if donated(i) { &first } else { &second }
-            )
-            .help("pass a copy, or leave the argument out of donate_argnums");
-        }
-        error
-    }
+    error
 }
 
 impl ArgKey {
@@ -138,10 +137,11 @@ impl Cache {
         if entry.kept.len() < flat.leaves.len() {
             check_all(flat)?;
         }
-        match entry.loaded.call(&entry.captures, &entry.kept, &flat.leaves, entry.committed) {
+        let Entry { loaded, captures, kept, .. } = &*entry;
+        match loaded.call(captures, kept, &flat.leaves, entry.committed) {
             Ok(leaves) => tree::rebuild(&entry.out_def, leaves),
             // What the program takes is checked as it starts; why it was refused is looked for only then.
-            Err(error) => Err(check_all(flat).err().unwrap_or_else(|| entry.explain(flat, error))),
+            Err(error) => Err(check_all(flat).err().unwrap_or_else(|| explain(loaded, captures, kept, flat, error))),
         }
     }
 
