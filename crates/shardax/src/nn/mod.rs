@@ -21,6 +21,7 @@ use crate::lax::{ConvOptions, Padding, conv_general_dilated};
 /// let images = ones([8, 32, 32, 3]);
 /// let y = conv(&images, ones([3, 3, 3, 16]), [2, 2], Padding::Same);
 /// assert_eq!(y.shape(), [8, 16, 16, 16]);
+/// y.block_until_ready()?;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
