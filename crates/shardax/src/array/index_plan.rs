@@ -323,11 +323,12 @@ pub(super) fn get(x: &Array, items: &[IndexItem], options: &Options) -> Result<A
     let shape = plan.result_shape();
     if let Some(axis) = plan.empty_axis(x.shape()) {
         if plan.block.iter().all(|d| *d > 0) {
-            bail!(
+            return Err(err!(
                 Index,
                 "cannot index axis {axis} with size 0 of an array of shape {:?} with an integer array",
                 x.shape()
-            );
+            )
+            .help("an empty axis has no entries to take"));
         }
         return Ok(crate::numpy::full(&shape, Scalar::Int(0), x.dtype()));
     }

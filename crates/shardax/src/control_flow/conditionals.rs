@@ -14,6 +14,7 @@ use crate::primitive::cond::Cond;
 use crate::primitive::held::{join, marked};
 use crate::program::trace::{Traced, bind_at, check_usable, with_source};
 use crate::program::{Aval, Program};
+use crate::source;
 use crate::transform::staged::{avals_of, trace_flat};
 use crate::tree::{Flat, Tree, TreeDef, same_structure};
 
@@ -45,6 +46,7 @@ where
     B: IntoOutput<Output = O>,
 {
     let at = Location::caller();
+    let _line = source::enter_at(at);
     let on_true = |flat: &Flat| Ok(Flat::of(&true_fun(flat.build()?).into_output()?));
     let on_false = |flat: &Flat| Ok(Flat::of(&false_fun(flat.build()?).into_output()?));
     let run = || {
@@ -151,6 +153,7 @@ tuples_of_branches! {
 #[track_caller]
 pub fn switch<T: Tree, B: Branches<T>>(index: impl Operand, branches: B, operands: T) -> Result<B::Output> {
     let at = Location::caller();
+    let _line = source::enter_at(at);
     let run = || {
         let index = index.into_array();
         index.check()?;

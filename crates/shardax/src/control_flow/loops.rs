@@ -13,6 +13,7 @@ use crate::numpy::convert;
 use crate::primitive::held::drop_unused_captures;
 use crate::primitive::while_loop::While;
 use crate::program::trace::{bind_at, check_usable, with_source};
+use crate::source;
 use crate::transform::staged::{avals_of, trace_flat};
 use crate::tree::{Flat, Tree};
 
@@ -41,6 +42,7 @@ where
     let cond = |carry: &Flat| Ok(Flat::of(&cond_fun(carry.build()?).into_output()?));
     let body = |carry: &Flat| Ok(Flat::of(&body_fun(carry.build()?).into_output()?));
     let at = Location::caller();
+    let _line = source::enter_at(at);
     let init = Flat::of(&init);
     run_while(&Carry::new("while_loop", &init.def), &cond, &body, &init, at).map_err(|e| e.at(at))?.build()
 }
@@ -108,6 +110,7 @@ where
     R: IntoOutput<Output = C>,
 {
     let at = Location::caller();
+    let _line = source::enter_at(at);
     let init_def = Flat::of(&init).def;
     let (lower, upper) = bounds(lower.into_array(), upper.into_array()).map_err(|e| e.at(at))?;
     let mut paths: Vec<String> = init_def.paths().iter().map(|path| format!("carry{path}")).collect();

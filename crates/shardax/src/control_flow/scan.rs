@@ -13,6 +13,7 @@ use crate::primitive::scan::Scan;
 use crate::program::Aval;
 use crate::program::trace::{bind_at, check_usable, with_source};
 use crate::shape::normalize_axis;
+use crate::source;
 use crate::transform::staged::{avals_of, trace_flat};
 use crate::tree::{Flat, Tree, TreeDef, same_structure};
 
@@ -271,6 +272,7 @@ where
     R: IntoOutput<Output = T>,
 {
     let at = Location::caller();
+    let _line = source::enter_at(at);
     let combine = |def: &TreeDef, a: Vec<Array>, b: Vec<Array>| -> Result<Vec<Array>> {
         let build = |leaves: Vec<Array>| Flat { leaves: leaves.into(), def: def.clone() }.build::<T>();
         let out = Flat::of(&f(build(a)?, build(b)?).into_output()?);

@@ -4,6 +4,7 @@ use crate::array::{Array, Operand};
 use crate::dtype::DType;
 use crate::lax;
 use crate::numpy::{IntoAxes, erf, expm1, logaddexp, maximum, minimum, tanh, where_};
+use crate::source;
 use crate::transform::stop_gradient;
 
 macro_rules! activations {
@@ -123,6 +124,7 @@ fn shifted(x: &Array, axes: impl IntoAxes) -> Array {
 /// ```
 #[track_caller]
 pub fn softmax(x: impl Operand, axes: impl IntoAxes + Copy) -> Array {
+    let _line = source::enter();
     let exponentials = shifted(&x.into_array(), axes).exp();
     &exponentials / exponentials.sum_keepdims(axes)
 }
@@ -130,6 +132,7 @@ pub fn softmax(x: impl Operand, axes: impl IntoAxes + Copy) -> Array {
 /// `log(softmax(x))` over `axes`, without overflow.
 #[track_caller]
 pub fn log_softmax(x: impl Operand, axes: impl IntoAxes + Copy) -> Array {
+    let _line = source::enter();
     let shifted = shifted(&x.into_array(), axes);
     &shifted - shifted.exp().sum_keepdims(axes).log()
 }

@@ -123,7 +123,8 @@ impl Array {
             };
             shape[axis] = k;
             if n == 0 && !shape.contains(&0) {
-                bail!(Index, "cannot take from axis {axis} with size 0 of {}", x.type_name());
+                return Err(err!(Index, "cannot take from axis {axis} with size 0 of {}", x.type_name())
+                    .help("an empty axis has no entries to take"));
             }
             composite1("take_along_axis", (shape, axis), &[x, indices.clone()], |(shape, axis), args| {
                 let n = args[0].shape()[*axis];

@@ -7,7 +7,7 @@ use super::gather::{GatherScatterMode, take_along};
 use super::{BatchAxis, Dims, Outputs, Primitive, Tangents};
 use crate::array::Array;
 use crate::dtype::DType;
-use crate::error::{Result, bail, err};
+use crate::error::{Result, err};
 use crate::lower::{Lowering, Value};
 use crate::program::Aval;
 use crate::program::trace::bind;
@@ -42,7 +42,8 @@ impl Primitive for TopK {
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         Accepts::Real.check("top_k", args[0].dtype)?;
         let Some(&n) = args[0].shape.last() else {
-            bail!(Type, "top_k operand must have at least one dimension, got {}", args[0]);
+            return Err(err!(Type, "top_k operand must have at least one dimension, got {}", args[0])
+                .help("give the array an axis"));
         };
         if self.k > n {
             return Err(err!(

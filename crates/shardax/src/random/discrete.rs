@@ -190,11 +190,12 @@ pub fn categorical_shape(key: &Array, logits: &Array, axis: i32, shape: Option<&
         let mut rest = logits.shape_owned();
         let n = rest.remove(axis);
         if n == 0 {
-            bail!(
+            return Err(err!(
                 Value,
                 "categorical needs at least one category, got logits of shape {:?} with axis {axis}",
                 logits.shape()
-            );
+            )
+            .help("the axis of the logits must have an entry for each category"));
         }
         let shape: Shape = shape.map(Shape::from_slice).unwrap_or_else(|| rest.clone());
         check_broadcast_shape("categorical", &shape, &rest)?;
@@ -339,16 +340,18 @@ fn choose(
         if let Some(a) = &array {
             a.check()?;
             if a.ndim() == 0 {
-                bail!(
+                return Err(err!(
                     Type,
                     "choice draws from an array of one dimension or more, or from a number, got {}",
                     a.type_name()
-                );
+                )
+                .help("pass the number itself, or give the array an axis"));
             }
         }
         let draws = size(&shape);
         if n == 0 && draws > 0 {
-            bail!(Value, "a must be greater than 0 unless no samples are taken");
+            return Err(err!(Value, "a must be greater than 0 unless no samples are taken")
+                .help("draw from an array with entries"));
         }
         if !replace && draws > n {
             return Err(err!(

@@ -101,7 +101,8 @@ pub fn fold_in(key: &Array, data: impl Operand) -> Array {
         check_key("fold_in", key)?;
         data.check()?;
         if data.ndim() != 0 || !data.dtype().is_integer() {
-            bail!(Type, "fold_in accepts an integer scalar, but was given {}", data.type_name());
+            return Err(err!(Type, "fold_in accepts an integer scalar, but was given {}", data.type_name())
+                .help("convert it with `astype(DType::U32)`; use `vmap` for several"));
         }
         if let Repr::Literal(l) = &data.0
             && !(0..1i128 << 32).contains(&l.value.to_i128())

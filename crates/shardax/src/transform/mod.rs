@@ -53,6 +53,7 @@ impl Primitive for StopGradient {
 /// The same tree; gradients do not flow through it.
 #[track_caller]
 pub fn stop_gradient<T: Tree>(x: T) -> T {
+    let _line = crate::source::enter();
     let kept = x.clone();
     tree::map(
         |a| {

@@ -8,6 +8,7 @@ mod common;
 
 mod arrays;
 mod control_flow;
+mod grid;
 mod lifetimes;
 mod processes;
 mod spmd;
