@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use smallvec::SmallVec;
 
@@ -24,6 +25,8 @@ pub struct Buffer {
     ty: ElementType,
     dims: Dims,
     device: Device,
+    /// Its data is known to be there: there is nothing to wait for.
+    pub(crate) ready: AtomicBool,
     /// The launch that makes it, when that can fail while it runs.
     pub(crate) origin: Option<Arc<Launch>>,
 }
@@ -47,7 +50,8 @@ impl Buffer {
         let Some(raw) = NonNull::new(raw) else {
             return Err(Error::new(Code::Internal, "the plugin gave no buffer"));
         };
-        Ok(Buffer { raw, hold: Hold::new(), ty, dims: Dims::from_slice(dims), device, origin: None })
+        let ready = AtomicBool::new(false);
+        Ok(Buffer { raw, hold: Hold::new(), ty, dims: Dims::from_slice(dims), device, ready, origin: None })
     }
 
     #[inline]
@@ -129,7 +133,12 @@ impl Buffer {
     /// # Errors
     /// The execution that makes it failed, or it was deleted or donated.
     pub fn block_until_ready(&self) -> Result<()> {
-        self.ready()?.wait()
+        if self.ready.load(Ordering::Acquire) {
+            return self.hold.check(|| format!("the buffer ({})", self.shape_text()));
+        }
+        self.ready()?.wait()?;
+        self.ready.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// Waits for its data and copies it to `out`, dense and row-major.

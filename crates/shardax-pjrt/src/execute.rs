@@ -21,6 +21,14 @@ type Origin = Option<Arc<Launch>>;
 /// Pointers of one launch; inline for one device and few arrays.
 type Pointers = SmallVec<[*mut RawBuffer; 16]>;
 
+/// What a launch gives.
+struct Started {
+    outputs: Pointers,
+    origin: Origin,
+    /// Whether all results have their data.
+    ready: bool,
+}
+
 impl Executable {
     /// Runs the program on all its devices in this process. Does not wait for it: results may be passed on, and
     /// reading them waits.
@@ -39,14 +47,14 @@ impl Executable {
         if self.devices.len() > 1 {
             self.client.inner.check_not_wedged()?;
         }
-        let (outputs, origin) = self.launch(args, &self.devices, std::ptr::null_mut())?;
+        let Started { outputs, origin, ready } = self.launch(args, &self.devices, std::ptr::null_mut())?;
         if self.outputs.is_empty() {
             return Ok(self.devices.iter().map(|_| Vec::new()).collect());
         }
         outputs
             .chunks(self.outputs.len())
             .zip(&self.devices)
-            .map(|(raw, device)| self.wrap(raw, device, &origin))
+            .map(|(raw, device)| self.wrap(raw, device, &origin, ready))
             .collect()
     }
 
@@ -69,12 +77,12 @@ impl Executable {
                 "the program has collectives, so it must run on all its devices at once; use execute",
             ));
         }
-        let (outputs, origin) = self.launch(args, std::slice::from_ref(device), device.raw())?;
-        self.wrap(&outputs, device, &origin)
+        let Started { outputs, origin, ready } = self.launch(args, std::slice::from_ref(device), device.raw())?;
+        self.wrap(&outputs, device, &origin, ready)
     }
 
     #[inline]
-    fn launch(&self, args: &[&Buffer], devices: &[Device], on: *mut RawDevice) -> Result<(Pointers, Origin)> {
+    fn launch(&self, args: &[&Buffer], devices: &[Device], on: *mut RawDevice) -> Result<Started> {
         let (num_args, num_outputs) = (self.parameters.len(), self.outputs.len());
         self.check(args, devices)?;
         let tracked = self.calls_host || args.iter().any(|arg| arg.origin.is_some());
@@ -139,8 +147,8 @@ impl Executable {
         holds.finish(result.is_ok());
         match result {
             Ok(()) => {
-                self.started(&origin, devices, &events);
-                Ok((outputs, origin))
+                let ready = self.started(&origin, devices, &events);
+                Ok(Started { outputs, origin, ready })
             }
             Err(error) => {
                 self.not_started(&origin, devices);
@@ -153,15 +161,21 @@ impl Executable {
         }
     }
 
-    /// Tells those who keep count of launches what became of one, and when each device has finished it.
+    /// Tells those who keep count of launches what became of one, and when each device has finished it. Returns
+    /// whether it has finished, well, by now.
     #[inline]
-    fn started(&self, origin: &Origin, devices: &[Device], events: &[*mut RawEvent]) {
+    fn started(&self, origin: &Origin, devices: &[Device], events: &[*mut RawEvent]) -> bool {
         let gate = self.client.inner.gate.as_ref();
         // SAFETY: the plugin made these events for us to own.
         let take = |&event| unsafe { Event::from_raw(self.client.plugin(), event) };
         if let (Some(gate), None, [event]) = (gate, origin, events) {
-            let completion = take(event).filter(|event| !event.is_ready()).map(Arc::new);
-            return gate.single_started(devices[0].index(), completion);
+            // Mostly it has run by now, on this thread.
+            let (over, under_way) = match take(event) {
+                Some(event) if event.is_ready() => (Some(event), None),
+                event => (None, event.map(Arc::new)),
+            };
+            gate.single_started(devices[0].index(), under_way);
+            return over.is_some_and(|event| event.wait().is_ok());
         }
         let completion: Completion = events.iter().filter_map(take).map(Arc::new).collect();
         if let Some(launch) = origin {
@@ -178,6 +192,7 @@ impl Executable {
             Some(gate) => gate.single_started(devices[0].index(), completion.into_iter().next()),
             None => {}
         }
+        false
     }
 
     #[cold]
@@ -241,12 +256,13 @@ impl Executable {
     }
 
     #[inline]
-    fn wrap(&self, raw: &[*mut RawBuffer], device: &Device, origin: &Origin) -> Result<Vec<Buffer>> {
+    fn wrap(&self, raw: &[*mut RawBuffer], device: &Device, origin: &Origin, ready: bool) -> Result<Vec<Buffer>> {
         let mut outputs = Vec::with_capacity(raw.len());
         for (&raw, (ty, dims)) in raw.iter().zip(&self.outputs) {
             // SAFETY: the plugin made these results, of the types and shapes that it announced, for us to own.
             let mut output = unsafe { Buffer::from_raw(raw, device.clone(), *ty, dims)? };
             output.origin.clone_from(origin);
+            *output.ready.get_mut() = ready;
             outputs.push(output);
         }
         Ok(outputs)

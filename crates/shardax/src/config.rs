@@ -1,15 +1,18 @@
 //! Settings of the process, made before the first use of a device.
 
+use std::path::PathBuf;
 use std::sync::Mutex;
 
 use crate::error::{AtCaller, Result, err};
 use crate::runtime;
 
-static CONFIG: Mutex<Config> = Mutex::new(Config { num_cpu_devices: None, platform: None });
+static CONFIG: Mutex<Config> = Mutex::new(Config { num_cpu_devices: None, platform: None, cache_dir: None });
 
 struct Config {
     num_cpu_devices: Option<usize>,
     platform: Option<String>,
+    /// Empty turns the cache off.
+    cache_dir: Option<PathBuf>,
 }
 
 fn with<R>(f: impl FnOnce(&mut Config) -> R) -> R {
@@ -54,7 +57,32 @@ pub fn set_platform(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Sets an option by its name: `num_cpu_devices` or `platform` (JAX's names with `jax_` are taken too).
+/// Keeps compiled programs in this directory, where later processes find them (JAX's `jax_compilation_cache_dir`; the
+/// environment variable `SHARDAX_COMPILATION_CACHE_DIR`). Off by default; an empty path turns it off.
+///
+/// It may be set at any time and holds for what is compiled afterwards. Any number of processes may share a
+/// directory, in which nothing is ever deleted. Programs are found again by the same plugin on a machine of the same
+/// kind. A damaged file costs a line on standard error and a compilation. The directory must be one that only trusted
+/// users can write to: what lies there is run.
+///
+/// Fails when the directory cannot be made.
+#[track_caller]
+pub fn set_compilation_cache_dir(dir: impl Into<PathBuf>) -> Result<()> {
+    let dir = dir.into();
+    if !dir.as_os_str().is_empty() {
+        std::fs::create_dir_all(&dir)
+            .map_err(|e| {
+                err!(Value, "the compilation cache cannot be in {}: {e}", dir.display())
+                    .help("name a directory that this process may write to")
+            })
+            .at_caller()?;
+    }
+    with(|c| c.cache_dir = Some(dir));
+    Ok(())
+}
+
+/// Sets an option by its name: `num_cpu_devices`, `platform` or `compilation_cache_dir` (JAX's names with `jax_` are
+/// taken too).
 #[track_caller]
 pub fn update(name: &str, value: &str) -> Result<()> {
     match name.strip_prefix("jax_").unwrap_or(name) {
@@ -68,10 +96,18 @@ pub fn update(name: &str, value: &str) -> Result<()> {
             set_num_cpu_devices(n)
         }
         "platform" | "platforms" => set_platform(value),
-        _ => {
-            Err(err!(Value, "Unrecognized config option: {name}").help("known: num_cpu_devices, platform")).at_caller()
-        }
+        "compilation_cache_dir" => set_compilation_cache_dir(value),
+        _ => Err(err!(Value, "Unrecognized config option: {name}")
+            .help("known: num_cpu_devices, platform, compilation_cache_dir"))
+        .at_caller(),
     }
+}
+
+/// Where compiled programs are kept, if they are.
+pub(crate) fn compilation_cache_dir() -> Option<PathBuf> {
+    with(|c| c.cache_dir.clone())
+        .or_else(|| std::env::var_os("SHARDAX_COMPILATION_CACHE_DIR").map(PathBuf::from))
+        .filter(|dir| !dir.as_os_str().is_empty())
 }
 
 pub(crate) fn num_cpu_devices() -> Result<usize> {

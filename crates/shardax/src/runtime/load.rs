@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use shardax_pjrt as pjrt;
 
-use super::client;
 use super::execute::LoadedProgram;
 use super::op_sharding;
 use super::placement::Place;
+use super::{client, disk_cache};
 use crate::error::{Result, err};
 use crate::lower::module::{Donation, Module};
 use crate::program::{Aval, Program};
@@ -127,9 +127,7 @@ impl Request {
             overrides,
             ..Default::default()
         };
-        let executable = client()?
-            .pjrt
-            .compile(&text, &options, pjrt::Signature { parameters })
+        let executable = disk_cache::load_or_compile(&client()?.pjrt, &text, &options, pjrt::Signature { parameters })
             .map_err(|e| err!(Runtime, "XLA could not compile {}: {e}", self.name))?;
         let found = self.result_shardings(&executable)?;
         if found.iter().any(Option::is_none) {

@@ -1,5 +1,6 @@
 //! The engine: the plugin's client and devices, compiled programs, and the movement of data.
 
+mod disk_cache;
 pub(crate) mod eager;
 pub(crate) mod execute;
 pub(crate) mod load;
