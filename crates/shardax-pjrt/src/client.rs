@@ -10,6 +10,7 @@ use crate::device::{Device, DeviceInfo};
 use crate::element::{ElementType, ShapeText, dense_byte_size};
 use crate::error::{Code, Error, Result};
 use crate::event::{self, Event, no_event};
+use crate::exit;
 use crate::gate::Gate;
 use crate::host::{AlignedBytes, HostBytes};
 use crate::plugin::Plugin;
@@ -35,8 +36,8 @@ pub(crate) struct ClientInner {
     process_index: usize,
     /// Device memory is host memory, so it can be read in place.
     pub(crate) is_cpu: bool,
-    /// Keeps the number of launches under way below what the plugin can take; for plugins that need it.
-    pub(crate) gate: Option<Gate>,
+    /// Keeps the number of launches under way below what the plugin can take.
+    pub(crate) gate: Gate,
     /// A launch on several devices failed inside a plugin that cannot do another one after that.
     pub(crate) wedged: AtomicBool,
 }
@@ -64,7 +65,7 @@ impl Client {
             platform_version: String::new(),
             process_index: 0,
             is_cpu: false,
-            gate: None,
+            gate: Gate::new(0),
             wedged: AtomicBool::new(false),
         };
         inner.describe()?;
@@ -72,6 +73,7 @@ impl Client {
             return Err(Error::invalid_argument("the client has no devices; ask for at least one"));
         }
         let inner = Arc::new(inner);
+        exit::watch(&inner);
         let device = |index| Device::new(inner.clone(), index);
         let devices: Arc<[Device]> = (0..inner.devices.len()).map(device).collect();
         let addressable = devices.iter().filter(|d| d.is_addressable()).cloned().collect();
@@ -248,9 +250,7 @@ impl ClientInner {
             }
         }
         self.is_cpu = self.platform_name.eq_ignore_ascii_case("cpu");
-        if self.is_cpu && self.devices.len() > 1 {
-            self.gate = Some(Gate::new(self.devices.len()));
-        }
+        self.gate = Gate::new(self.devices.len());
         Ok(())
     }
 
@@ -302,9 +302,7 @@ impl Drop for ClientInner {
                 let _ = unsafe { self.0.api().call(&mut args) };
             }
         }
-        if let Some(gate) = &self.gate {
-            gate.clear();
-        }
+        self.gate.clear();
         let owned = Owned(self.plugin.clone(), self.raw);
         if event::in_callback() {
             // On a thread of the plugin, destroying would wait for this very thread.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
 
 use crate::api::{Api, slice, text};
 use crate::buffer::Dims;
@@ -32,6 +33,8 @@ pub struct Executable {
     pub(crate) has_collectives: Option<bool>,
     /// It can fail while it runs.
     pub(crate) calls_host: bool,
+    /// Whether it has been launched before.
+    pub(crate) launched: AtomicBool,
     shardings: OnceLock<Shardings>,
 }
 
@@ -143,6 +146,7 @@ impl Client {
             device_ids: Vec::new(),
             has_collectives: None,
             calls_host: false,
+            launched: AtomicBool::new(false),
             shardings: OnceLock::new(),
         };
         executable.read_outputs()?;

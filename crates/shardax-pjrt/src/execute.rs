@@ -1,6 +1,7 @@
 //! Execution: every argument checked and held, then one call into the plugin.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
@@ -10,6 +11,7 @@ use crate::element::ShapeText;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::executable::Executable;
+use crate::exit;
 use crate::gate::Completion;
 use crate::hold::Holds;
 use crate::launch::Launch;
@@ -88,10 +90,12 @@ impl Executable {
         let tracked = self.calls_host || args.iter().any(|arg| arg.origin.is_some());
         let launch_id = if tracked || devices.len() > 1 { self.client.inner.launch_id() } else { 0 };
         let origin = if tracked { Some(Launch::begin(launch_id, args, devices.len())?) } else { None };
-        let gate = self.client.inner.gate.as_ref();
-        if let Some(gate) = gate {
-            // Before the arguments are held, since it may wait.
-            if devices.len() > 1 { gate.enter_multi() } else { gate.enter_single(devices[0].index()) }
+        let gate = &self.client.inner.gate;
+        // Before the arguments are held, since it may wait.
+        if devices.len() > 1 {
+            gate.enter_multi()?
+        } else {
+            gate.enter_single(devices[0].index())?
         }
         let holds = match Holds::take(args, &self.donated) {
             Ok(holds) => holds,
@@ -126,10 +130,7 @@ impl Executable {
             task_ids: std::ptr::null_mut(),
             incarnation_ids: std::ptr::null_mut(),
         };
-        let mut events = SmallVec::<[*mut RawEvent; 8]>::new();
-        if tracked || gate.is_some() {
-            events.resize(devices.len(), std::ptr::null_mut());
-        }
+        let mut events = SmallVec::<[*mut RawEvent; 8]>::from_elem(std::ptr::null_mut(), devices.len());
         let mut call = LoadedExecute {
             executable: self.loaded.as_ptr(),
             options: &raw mut options,
@@ -137,7 +138,7 @@ impl Executable {
             num_devices: devices.len(),
             num_args,
             output_lists: output_lists.as_ptr(),
-            device_complete_events: if events.is_empty() { std::ptr::null_mut() } else { events.as_mut_ptr() },
+            device_complete_events: events.as_mut_ptr(),
             execute_device: on,
             ..Default::default()
         };
@@ -154,7 +155,7 @@ impl Executable {
                 self.not_started(&origin, devices);
                 let inner = &self.client.inner;
                 if devices.len() > 1 && inner.is_cpu {
-                    inner.wedged.store(true, std::sync::atomic::Ordering::Relaxed);
+                    inner.wedged.store(true, Ordering::Relaxed);
                 }
                 Err(error)
             }
@@ -165,19 +166,28 @@ impl Executable {
     /// whether it has finished, well, by now.
     #[inline]
     fn started(&self, origin: &Origin, devices: &[Device], events: &[*mut RawEvent]) -> bool {
-        let gate = self.client.inner.gate.as_ref();
+        let gate = &self.client.inner.gate;
+        let first = !self.launched.load(Ordering::Relaxed);
         // SAFETY: the plugin made these events for us to own.
         let take = |&event| unsafe { Event::from_raw(self.client.plugin(), event) };
-        if let (Some(gate), None, [event]) = (gate, origin, events) {
+        if let (None, [event], false) = (origin, events, first) {
             // Mostly it has run by now, on this thread.
             let (over, under_way) = match take(event) {
                 Some(event) if event.is_ready() => (Some(event), None),
                 event => (None, event.map(Arc::new)),
             };
+            if under_way.is_some() {
+                exit::thread_launched();
+            }
             gate.single_started(devices[0].index(), under_way);
             return over.is_some_and(|event| event.wait().is_ok());
         }
         let completion: Completion = events.iter().filter_map(take).map(Arc::new).collect();
+        exit::thread_launched();
+        if first {
+            self.launched.store(true, Ordering::Relaxed);
+            exit::after_first_launch(&completion);
+        }
         if let Some(launch) = origin {
             for event in &completion {
                 let launch = launch.clone();
@@ -187,10 +197,10 @@ impl Executable {
                 launch.device_done(); // an event is missing, which no plugin is known to do
             }
         }
-        match gate {
-            Some(gate) if devices.len() > 1 => gate.multi_started(completion),
-            Some(gate) => gate.single_started(devices[0].index(), completion.into_iter().next()),
-            None => {}
+        if devices.len() > 1 {
+            gate.multi_started(completion);
+        } else {
+            gate.single_started(devices[0].index(), completion.into_iter().next());
         }
         false
     }
@@ -200,10 +210,11 @@ impl Executable {
         if let Some(launch) = origin {
             launch.abandon();
         }
-        match &self.client.inner.gate {
-            Some(gate) if devices.len() > 1 => gate.multi_started(Completion::new()),
-            Some(gate) => gate.single_started(devices[0].index(), None),
-            None => {}
+        let gate = &self.client.inner.gate;
+        if devices.len() > 1 {
+            gate.multi_started(Completion::new());
+        } else {
+            gate.single_started(devices[0].index(), None);
         }
     }
 

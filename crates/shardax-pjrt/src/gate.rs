@@ -1,4 +1,4 @@
-//! How many launches may be under way: fewer than the CPU plugin can take without hanging.
+//! The launches under way: fewer than the CPU plugin can take without hanging, and waited for at the end.
 //!
 //! The plugin lets 32 launches be under way on a device. A launch on several devices beyond that blocks, on each device,
 //! one of the threads that run programs. When the programs under way have collectives, too few threads are left for all
@@ -12,12 +12,17 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use crate::error::{Error, Result};
 use crate::event::Event;
+use crate::exit;
 
 /// Launches on several devices; each counts on all of its devices.
 const MULTI_LIMIT: usize = 12;
 /// Launches on one device, on each device. With the above less than the plugin's 32.
 const SINGLE_LIMIT: usize = 16;
+
+/// Between looks at what other threads do.
+const POLL: Duration = Duration::from_micros(20);
 
 /// Completion of a launch on each of its devices.
 pub(crate) type Completion = SmallVec<[Arc<Event>; 8]>;
@@ -47,33 +52,46 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+#[cold]
+fn ending() -> Error {
+    Error::failed_precondition("the process is ending, so nothing can be launched any more")
+}
+
 impl Gate {
     pub(crate) fn new(devices: usize) -> Gate {
         Gate { multi: Mutex::default(), single: (0..devices).map(|_| Single::default()).collect() }
     }
 
     /// Waits until a launch on several devices may start.
-    pub(crate) fn enter_multi(&self) {
+    ///
+    /// # Errors
+    /// The process is ending.
+    pub(crate) fn enter_multi(&self) -> Result<()> {
         let mut multi = lock(&self.multi);
         while multi.starting + multi.under_way.len() + multi.awaited >= MULTI_LIMIT {
-            match multi.under_way.pop_front() {
-                Some(oldest) => {
-                    multi.awaited += 1;
-                    drop(multi);
-                    for event in &oldest {
-                        let _ = event.wait_ref(); // its error is its results' affair
-                    }
-                    multi = lock(&self.multi);
-                    multi.awaited -= 1;
-                }
-                None => {
-                    drop(multi);
-                    std::thread::sleep(Duration::from_micros(20));
-                    multi = lock(&self.multi);
-                }
-            }
+            multi = self.wait_for_oldest(multi);
+        }
+        if exit::is_near() {
+            return Err(ending());
         }
         multi.starting += 1;
+        Ok(())
+    }
+
+    fn wait_for_oldest<'a>(&'a self, mut multi: MutexGuard<'a, Multi>) -> MutexGuard<'a, Multi> {
+        let Some(oldest) = multi.under_way.pop_front() else {
+            drop(multi);
+            std::thread::sleep(POLL); // others start theirs, or wait for them
+            return lock(&self.multi);
+        };
+        multi.awaited += 1;
+        drop(multi);
+        for event in &oldest {
+            let _ = event.wait_ref(); // its error is its results' affair
+        }
+        let mut multi = lock(&self.multi);
+        multi.awaited -= 1;
+        multi
     }
 
     /// The launch has started, or, with no completion to wait for, it has not.
@@ -86,12 +104,21 @@ impl Gate {
     }
 
     /// Waits until a launch on one device may start.
+    ///
+    /// # Errors
+    /// The process is ending.
     #[inline]
-    pub(crate) fn enter_single(&self, device: usize) {
+    pub(crate) fn enter_single(&self, device: usize) -> Result<()> {
         let single = &self.single[device];
-        if single.count.fetch_add(1, Ordering::Relaxed) >= SINGLE_LIMIT {
-            single.wait();
+        // Counted before the look at the exit, which sets its flag before it looks at the count.
+        if single.count.fetch_add(1, Ordering::SeqCst) >= SINGLE_LIMIT {
+            single.wait_until(SINGLE_LIMIT);
         }
+        if exit::is_near() {
+            single.count.fetch_sub(1, Ordering::SeqCst);
+            return Err(ending());
+        }
+        Ok(())
     }
 
     /// As [`Gate::multi_started`].
@@ -101,9 +128,29 @@ impl Gate {
         match completion {
             // Mostly it has run by now, on this thread.
             None => {
-                single.count.fetch_sub(1, Ordering::Relaxed);
+                single.count.fetch_sub(1, Ordering::SeqCst);
             }
             Some(event) => lock(&single.under_way).push_back(event),
+        }
+    }
+
+    /// Waits for the launches of this moment.
+    pub(crate) fn wait_for_present(&self) {
+        let present: Vec<Completion> = lock(&self.multi).under_way.iter().cloned().collect();
+        let single = self.single.iter().flat_map(|single| lock(&single.under_way).iter().cloned().collect::<Vec<_>>());
+        for event in present.into_iter().flatten().chain(single) {
+            let _ = event.wait_ref();
+        }
+    }
+
+    /// Waits for all launches, once no more are let in.
+    pub(crate) fn drain(&self) {
+        for single in &self.single {
+            single.wait_until(0);
+        }
+        let mut multi = lock(&self.multi);
+        while multi.starting + multi.under_way.len() + multi.awaited > 0 {
+            multi = self.wait_for_oldest(multi);
         }
     }
 
@@ -117,9 +164,10 @@ impl Gate {
 }
 
 impl Single {
+    /// Waits until no more than so many have started and not ended.
     #[cold]
-    fn wait(&self) {
-        while self.count.load(Ordering::Relaxed) > SINGLE_LIMIT {
+    fn wait_until(&self, limit: usize) {
+        while self.count.load(Ordering::SeqCst) > limit {
             let mut under_way = lock(&self.under_way);
             let before = under_way.len();
             under_way.retain(|event| !event.is_ready());
@@ -134,9 +182,9 @@ impl Single {
                 None => done,
             };
             if done == 0 {
-                std::thread::sleep(Duration::from_micros(20)); // others are starting theirs
+                std::thread::sleep(POLL); // others are starting theirs
             }
-            self.count.fetch_sub(done, Ordering::Relaxed);
+            self.count.fetch_sub(done, Ordering::SeqCst);
         }
     }
 }

@@ -39,6 +39,7 @@ mod error;
 mod event;
 mod executable;
 mod execute;
+mod exit;
 pub mod ffi;
 mod gate;
 mod hlo;
