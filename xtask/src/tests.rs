@@ -1,4 +1,7 @@
-//! What the workspace's sources say about themselves: test functions, and the comments that name rows.
+//! What the workspace's sources and pages say about themselves: tests, and the comments that name rows.
+//!
+//! A test is a function marked `#[test]`, one whose documentation is a program that must not compile, or a program of a
+//! page of `docs`. A comment names rows as `// SPEC 62, 82`, before a program of a page as `<!-- SPEC 62 -->`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,17 +17,20 @@ pub struct Found {
     pub tests: Vec<(String, String)>,
 }
 
-/// Reads all sources below `crates` and `examples`.
+/// Reads all sources below `crates` and `examples`, and the pages of `docs`.
 pub fn find(root: &Path) -> Result<Found, String> {
     let mut files = Vec::new();
-    for folder in ["crates", "examples"] {
+    for folder in ["crates", "examples", "docs"] {
         list(&root.join(folder), &mut files)?;
     }
     files.sort();
     let mut found = Found::default();
     for path in files {
-        let place = place(path.strip_prefix(root).unwrap_or(&path));
-        scan(&read(&path)?, &place, &mut found);
+        let inside = path.strip_prefix(root).unwrap_or(&path);
+        match path.extension().is_some_and(|e| e == "md") {
+            true => scan_page(&read(&path)?, &inside.to_string_lossy(), &mut found),
+            false => scan(&read(&path)?, &place(inside), &mut found),
+        }
     }
     for places in found.rows.values_mut() {
         places.sort();
@@ -41,7 +47,7 @@ fn list(folder: &Path, out: &mut Vec<PathBuf>) -> Result<(), String> {
             if path.file_name().is_none_or(|n| n != "target") {
                 list(&path, out)?;
             }
-        } else if path.extension().is_some_and(|e| e == "rs") {
+        } else if path.extension().is_some_and(|e| e == "rs" || e == "md") {
             out.push(path);
         }
     }
@@ -55,10 +61,26 @@ fn place(path: &Path) -> String {
     kept.cloned().collect::<Vec<_>>().join("/")
 }
 
+/// A page, whose programs are run by `cargo test`.
+fn scan_page(text: &str, place: &str, found: &mut Found) {
+    let (mut heading, mut rows) = ("", Vec::new());
+    for line in text.lines() {
+        if let Some(title) = line.strip_prefix('#') {
+            heading = title.trim_start_matches('#').trim();
+        } else if let Some((_, comment)) = line.split_once("<!--") {
+            rows = numbers(comment);
+        } else if line.starts_with("```rust") {
+            for number in rows.drain(..) {
+                found.rows.entry(number).or_default().push(format!("{place}: {heading}"));
+            }
+        }
+    }
+}
+
 fn scan(text: &str, place: &str, found: &mut Found) {
     let lines: Vec<&str> = text.lines().collect();
     for (i, line) in lines.iter().enumerate() {
-        if line.trim() == "#[test]"
+        if (line.trim() == "#[test]" || line.trim() == "/// ```compile_fail")
             && let Some(name) = lines[i + 1..].iter().find_map(|l| function(l))
         {
             found.tests.push((place.to_owned(), name.to_owned()));
@@ -135,5 +157,13 @@ mod unit {
         assert_eq!(found.rows[&2], ["f: b"]);
         assert_eq!(found.rows[&3], ["f: c: d"]);
         assert_eq!(found.tests, [("f".to_owned(), "b".to_owned())]);
+    }
+
+    #[test]
+    fn programs_of_pages_are_tests() {
+        let text = "# Page\n## Part\n<!-- SPEC 4 -->\n```text\n```\n```rust\n# fn main() {}\n```\n<!-- SPEC 5 -->\nend\n";
+        let mut found = Found::default();
+        scan_page(text, "docs/page.md", &mut found);
+        assert_eq!(found.rows.into_iter().collect::<Vec<_>>(), [(4, vec!["docs/page.md: Part".to_owned()])]);
     }
 }

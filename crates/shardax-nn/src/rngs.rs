@@ -38,7 +38,6 @@ impl Stream {
 /// let layer = Linear::new(4, 2, &mut rngs);
 /// let key = rngs.dropout();
 /// assert_eq!(key.shape(), [2]);
-/// key.block_until_ready()?;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[derive(Tree, Clone, Debug)]

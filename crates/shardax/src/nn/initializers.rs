@@ -8,7 +8,6 @@
 //! use shardax::nn::initializers;
 //! let w = initializers::he_normal().init(&random::key(0), &[784, 128], DType::F32);
 //! assert_eq!(w.shape(), [784, 128]);
-//! w.block_until_ready()?;
 //! # Ok::<(), shardax::Error>(())
 //! ```
 

@@ -13,7 +13,6 @@ use crate::primitive::reduce::Reducer;
 /// let x = arange(0.0f32..16.0).reshape([1, 4, 4, 1]);
 /// let y = Pool::new([3, 3]).strides([2, 2]).padding(Padding::Same).max(&x);
 /// assert_eq!(y.shape(), [1, 2, 2, 1]);
-/// y.block_until_ready()?;
 /// assert_eq!(y.to_vec::<f32>()?, [10.0, 11.0, 14.0, 15.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
