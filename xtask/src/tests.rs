@@ -161,7 +161,8 @@ mod unit {
 
     #[test]
     fn programs_of_pages_are_tests() {
-        let text = "# Page\n## Part\n<!-- SPEC 4 -->\n```text\n```\n```rust\n# fn main() {}\n```\n<!-- SPEC 5 -->\nend\n";
+        let text =
+            "# Page\n## Part\n<!-- SPEC 4 -->\n```text\n```\n```rust\n# fn main() {}\n```\n<!-- SPEC 5 -->\nend\n";
         let mut found = Found::default();
         scan_page(text, "docs/page.md", &mut found);
         assert_eq!(found.rows.into_iter().collect::<Vec<_>>(), [(4, vec!["docs/page.md: Part".to_owned()])]);

@@ -69,8 +69,9 @@ pub use sharding::{visualize_array_sharding, visualize_sharding, visualize_shard
 pub use spmd::*;
 pub use stages::{Compiled, Lowered, eval_shape, shape_dtype_struct};
 pub use transform::{
-    Arg, Argnums, DisableJit, Grad, GradAux, Jit, LinearFn, ValueAndGrad, ValueAndGradAux, VjpFn, Vmap, disable_jit,
-    grad, hessian, jacfwd, jacrev, jit, jvp, linearize, make_program, stop_gradient, value_and_grad, vjp, vmap,
+    Arg, Argnums, Checkpoint, CheckpointPolicy, DisableJit, Grad, GradAux, Jit, LinearFn, ValueAndGrad,
+    ValueAndGradAux, VjpFn, Vmap, checkpoint, checkpoint_name, disable_jit, grad, hessian, jacfwd, jacrev, jit, jvp,
+    linearize, make_program, stop_gradient, value_and_grad, vjp, vmap,
 };
 pub use tree::{Static, Tree};
 // The derive macro and the trait share their name.
@@ -102,8 +103,8 @@ pub mod prelude {
     pub use crate::spmd::*;
     pub use crate::stages::{Collective, CollectiveKind, Compiled, Lowered, eval_shape, shape_dtype_struct};
     pub use crate::transform::{
-        Arg, disable_jit, grad, hessian, jacfwd, jacrev, jit, jvp, linearize, make_program, stop_gradient,
-        value_and_grad, vjp, vmap,
+        Arg, CheckpointPolicy, checkpoint, checkpoint_name, disable_jit, grad, hessian, jacfwd, jacrev, jit, jvp,
+        linearize, make_program, stop_gradient, value_and_grad, vjp, vmap,
     };
     pub use crate::tree::{self, Static, Tree};
     pub use crate::{P, config, lax, random, s};

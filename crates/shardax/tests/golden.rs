@@ -10,7 +10,6 @@ const IN_SHARDAX_NN: &str = "losses and layers are in shardax-nn, which compares
 
 /// What is known to fail or to differ: a path, or the beginning of paths, and the reason.
 const PENDING: &[(&str, &str)] = &[
-    ("control/scan_checkpoint", "there is no checkpoint yet"),
     ("nn/batch_norm", IN_SHARDAX_NN),
     ("nn/group_norm", IN_SHARDAX_NN),
     ("nn/layer_norm", IN_SHARDAX_NN),
@@ -27,7 +26,6 @@ const PENDING: &[(&str, &str)] = &[
     ("nn/smooth_labels", IN_SHARDAX_NN),
     ("nn/softmax_cross_entropy", IN_SHARDAX_NN),
     ("nn/squared_error", IN_SHARDAX_NN),
-    ("transform/checkpoint", "there is no checkpoint yet"),
     ("sort/argsort_f64", "indices are int32, as without JAX's 64-bit mode"),
     ("random/key_from_seed_x64", "seeds count 32 bits, as without JAX's 64-bit mode"),
     ("random/orthogonal", "needs a QR decomposition"),

@@ -7,14 +7,11 @@ use std::sync::Arc;
 use crate::array::Array;
 use crate::error::{Result, err};
 use crate::function::Function;
-use crate::primitive::Primitive;
 use crate::primitive::custom_jvp as jvp;
 use crate::primitive::custom_jvp::RuleId;
 use crate::primitive::custom_vjp as vjp;
-use crate::primitive::held::drop_unused_captures;
-use crate::program::Program;
-use crate::program::trace::{bind_at, check_usable, is_tracing};
-use crate::transform::staged::{avals_of, flat_fn, trace_flat};
+use crate::program::trace::is_tracing;
+use crate::transform::staged::{flat_fn, record};
 use crate::tree::{Flat, Tree, TreeDef, same_structure};
 
 /// A function with its own forward-mode derivative; see [`custom_jvp`].
@@ -197,20 +194,4 @@ where
         };
         vjp::VjpRules { id: RuleId::of(&self.rules, &args.def), fwd: Arc::new(fwd), bwd: Arc::new(bwd) }
     }
-}
-
-/// Traces `f` into a program and records the primitive made of it.
-fn record(
-    flat: &Flat,
-    f: &dyn Fn(&Flat) -> Result<Flat>,
-    at: &'static Location<'static>,
-    primitive: impl FnOnce(Program, usize, &TreeDef) -> Arc<dyn Primitive>,
-) -> Result<Flat> {
-    let (traced, def) = trace_flat(&flat.def, &avals_of(flat)?, f)?;
-    let traced = drop_unused_captures(traced);
-    let primitive = primitive(traced.program, traced.captures.len(), &def);
-    let operands = [&traced.captures[..], &flat.leaves].concat();
-    let outs = bind_at(primitive, &operands, at);
-    outs.iter().try_for_each(check_usable)?;
-    Ok(Flat { leaves: outs.into_iter().collect(), def })
 }

@@ -21,10 +21,29 @@ use crate::numpy::IntoShape;
 use crate::primitive::binary::{COMPLEX, DIV, SHIFT_RIGHT_ARITHMETIC, SHIFT_RIGHT_LOGICAL};
 use crate::primitive::bitcast::BitcastConvert;
 use crate::primitive::dot::DotGeneral;
+use crate::primitive::optimization_barrier::OptimizationBarrier;
 use crate::primitive::reduce::{Reduce, Reducer};
 use crate::primitive::shape_ops::{BroadcastInDim, Concatenate, Iota, Pad, Reshape, Reverse, Slice, Transpose};
 use crate::primitive::unary::{CEIL, DIGAMMA, FLOOR};
 use crate::program::trace::bind1;
+use crate::source;
+use crate::tree::{Flat, Tree};
+
+/// The same values; the compiler computes all of them before it uses any, and merges none with an equal value elsewhere.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let f = jit(|x: Array, y: Array| lax::optimization_barrier((x.sin(), y)));
+/// assert_eq!(f.call((0.0f32, 1.0f32))?.0.item::<f32>()?, 0.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn optimization_barrier<T: Tree>(x: T) -> T {
+    let _line = source::enter();
+    let flat = Flat::of(&x);
+    let leaves = OptimizationBarrier::apply(&flat.leaves).into_vec().into();
+    Flat { leaves, def: flat.def }.build().unwrap_or(x)
+}
 
 #[track_caller]
 pub(crate) fn transpose(x: &Array, permutation: &[usize]) -> Array {

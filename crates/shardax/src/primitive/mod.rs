@@ -7,6 +7,7 @@
 pub(crate) mod binary;
 pub(crate) mod bitcast;
 pub(crate) mod call;
+pub(crate) mod checkpoint;
 pub(crate) mod clamp;
 pub(crate) mod composite;
 pub(crate) mod cond;
@@ -19,6 +20,7 @@ pub(crate) mod dynamic_slice;
 pub(crate) mod elementwise;
 pub(crate) mod gather;
 pub(crate) mod held;
+pub(crate) mod optimization_barrier;
 pub(crate) mod reduce;
 pub(crate) mod reduce_window;
 pub(crate) mod scan;

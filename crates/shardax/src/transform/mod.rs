@@ -2,6 +2,7 @@
 
 pub(crate) mod ad;
 pub(crate) mod batching;
+mod checkpoint;
 mod derivative;
 pub(crate) mod dispatch;
 mod grad;
@@ -9,6 +10,7 @@ pub(crate) mod jit;
 pub(crate) mod staged;
 mod vmap;
 
+pub use checkpoint::{Checkpoint, CheckpointPolicy, checkpoint, checkpoint_name};
 pub use derivative::{LinearFn, VjpFn, hessian, jacfwd, jacrev, jvp, linearize, vjp};
 pub use grad::{Arg, Argnums, Grad, GradAux, ValueAndGrad, ValueAndGradAux, grad, value_and_grad};
 pub use jit::{Jit, jit};

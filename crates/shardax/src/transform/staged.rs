@@ -3,11 +3,15 @@
 
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::panic::Location;
+use std::sync::Arc;
 
 use crate::array::Array;
 use crate::error::Result;
 use crate::function::{Function, IntoArgs};
-use crate::program::trace::{self, Known, Traced, is_tracing, trace};
+use crate::primitive::Primitive;
+use crate::primitive::held::drop_unused_captures;
+use crate::program::trace::{self, Known, Traced, bind_at, check_usable, is_tracing, trace};
 use crate::program::{Aval, Program};
 use crate::runtime::eager;
 use crate::spmd::context::with_arguments;
@@ -116,4 +120,21 @@ pub(crate) fn run(name: &str, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
     let (traced, def) = with_arguments(&flat.leaves, || trace_known(&flat.def, &avals, known, f))?;
     let leaves = eager::run_traced(name, &traced, &flat.leaves, &|| flat.def.paths())?.into();
     Ok(Flat { leaves, def })
+}
+
+/// Traces `f` into a program, and records the primitive made of it: of the program, of how many of its inputs were
+/// captured (they come first), and of the structure of the result.
+pub(crate) fn record(
+    flat: &Flat,
+    f: FlatFn<'_>,
+    at: &'static Location<'static>,
+    primitive: impl FnOnce(Program, usize, &TreeDef) -> Arc<dyn Primitive>,
+) -> Result<Flat> {
+    let (traced, def) = trace_flat(&flat.def, &avals_of(flat)?, f)?;
+    let traced = drop_unused_captures(traced);
+    let primitive = primitive(traced.program, traced.captures.len(), &def);
+    let operands = [&traced.captures[..], &flat.leaves].concat();
+    let outs = bind_at(primitive, &operands, at);
+    outs.iter().try_for_each(check_usable)?;
+    Ok(Flat { leaves: outs.into_iter().collect(), def })
 }

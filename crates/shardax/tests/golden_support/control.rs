@@ -7,7 +7,6 @@ use super::{Case, Fun, many};
 
 pub fn function(case: &Case) -> Option<Fun> {
     match case.name.as_str() {
-        "scan_checkpoint" => None,
         name if name.contains("scan") => scans(name),
         name if name.starts_with("cond") || name.starts_with("switch") || name.ends_with("_cond") => conditionals(name),
         name => loops(name),
@@ -38,6 +37,10 @@ fn scans(name: &str) -> Option<Fun> {
             many(|a| leaves(scan(sum_step, a[0].clone(), a[1].clone())))
         }
         "scan_rnn" => many(|a| leaves(scan(rnn_step(a), a[2].clone(), a[3].clone()))),
+        "scan_checkpoint" => many(|a| {
+            let step = checkpoint(rnn_step(a));
+            leaves(scan(|h: Array, x: Array| step.call((h, x)), a[2].clone(), a[3].clone()))
+        }),
         "scan_rnn_reverse" => {
             many(|a| leaves(ScanOptions::default().reverse(true).scan(rnn_step(a), a[2].clone(), a[3].clone())))
         }

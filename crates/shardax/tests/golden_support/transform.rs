@@ -159,6 +159,7 @@ fn first_order(name: &str) -> Option<Fun> {
             leaves(pull_back.call(&a[0]))
         }),
         "stop_gradient" => many(|a| leaves(grad(|x: Array| (&x * stop_gradient(x.clone())).sum(..)).call(&a[0]))),
+        "checkpoint" => many(|a| leaves(value_and_grad(checkpoint(|x: Array| x.sin().sin().sum(..))).call(&a[0]))),
         "straight_through" => many(|a| {
             let f = |x: Array| (&x + stop_gradient(x.round() - &x)).square().sum(..);
             leaves(grad(f).call(&a[0]))

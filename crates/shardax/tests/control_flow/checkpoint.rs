@@ -1,0 +1,171 @@
+//! Checkpoints: the values and gradients are those of the function; what differs is what is kept and computed again.
+
+use shardax::prelude::*;
+
+use crate::common::setup;
+use crate::{check_gradient, same};
+
+fn layer(w: Array, x: Array) -> Array {
+    x.matmul(&w).tanh().sin()
+}
+
+fn weights() -> Array {
+    array([[0.5f32, -0.3, 0.2], [0.1, 0.4, -0.6], [-0.2, 0.7, 0.3]])
+}
+
+fn inputs() -> Array {
+    array([[0.3f32, 0.1, -0.5], [-0.7, 0.2, 0.4]])
+}
+
+/// Two layers with the policy, or without a checkpoint.
+fn network(policy: Option<CheckpointPolicy>) -> impl Fn(Array, Array) -> Result<Array> {
+    move |w, x| match &policy {
+        None => Ok(layer(w.clone(), layer(w, x)).sum(..)),
+        Some(policy) => {
+            let layer = checkpoint(layer).policy(policy.clone());
+            Ok(layer.call((&w, layer.call((&w, x))?))?.sum(..))
+        }
+    }
+}
+
+fn policies() -> [CheckpointPolicy; 5] {
+    [
+        CheckpointPolicy::NothingSaveable,
+        CheckpointPolicy::EverythingSaveable,
+        CheckpointPolicy::DotsSaveable,
+        CheckpointPolicy::DotsWithNoBatchDimsSaveable,
+        CheckpointPolicy::save_only_these_names(["hidden"]),
+    ]
+}
+
+#[test]
+fn values_and_gradients_are_those_of_the_function() -> Result<()> {
+    setup();
+    let (w, x) = (weights(), inputs());
+    let plain = network(None);
+    for policy in policies() {
+        let kept = network(Some(policy.clone()));
+        same(&kept(w.clone(), x.clone())?, &plain(w.clone(), x.clone())?);
+        let (got, want) = (value_and_grad(&kept).call((&w, &x))?, value_and_grad(&plain).call((&w, &x))?);
+        same(&got.0, &want.0);
+        same(&got.1, &want.1);
+        same(&jit(grad(&kept)).call((&w, &x))?, &want.1);
+        check_gradient(|w| kept(w, x.clone()), &w)?;
+        // Forward, second order, mapped.
+        let along = |f: &dyn Fn(Array) -> Result<Array>| jvp(|x: Array| f(x), &x, &ones([2, 3]));
+        let (got, want) = (along(&|x| kept(w.clone(), x))?, along(&|x| plain(w.clone(), x))?);
+        same(&got.1, &want.1);
+        let curve = |f: &dyn Fn(Array, Array) -> Result<Array>| {
+            grad(|x: Array| -> Result<Array> { Ok(grad(|x: Array| f(w.clone(), x)).call(x)?.square().sum(..)) })
+                .call(&x)
+        };
+        same(&curve(&kept)?, &curve(&plain)?);
+        let rows = |f: &dyn Fn(Array, Array) -> Result<Array>| {
+            vmap(grad(|w: Array, x: Array| f(w, x.expand_dims(0)))).in_axes((None, 0)).call((&w, &x))
+        };
+        same(&rows(&kept)?, &rows(&plain)?);
+    }
+    Ok(())
+}
+
+/// How often a primitive stands in the program of the gradient.
+fn count(policy: Option<CheckpointPolicy>, primitive: &str) -> Result<usize> {
+    let program = make_program(grad(network(policy)), (weights(), inputs()))?.to_string();
+    Ok(program.matches(&format!("= {primitive}")).count())
+}
+
+#[test]
+fn policies_say_what_is_computed_again() -> Result<()> {
+    setup();
+    // Two layers, each with a product forward; the gradient has two for the weights and one for the inner input.
+    assert_eq!((count(None, "tanh")?, count(None, "dot_general")?), (2, 5));
+    assert_eq!(count(None, "optimization_barrier")?, 0);
+    assert_eq!(count(Some(CheckpointPolicy::NothingSaveable), "tanh")?, 4);
+    assert_eq!(count(Some(CheckpointPolicy::NothingSaveable), "dot_general")?, 7);
+    assert_eq!(count(Some(CheckpointPolicy::NothingSaveable), "optimization_barrier")?, 2);
+    assert_eq!(count(Some(CheckpointPolicy::DotsSaveable), "tanh")?, 4);
+    assert_eq!(count(Some(CheckpointPolicy::DotsSaveable), "dot_general")?, 5);
+    assert_eq!(count(Some(CheckpointPolicy::EverythingSaveable), "tanh")?, 2);
+
+    let named = |x: Array| checkpoint_name(x.erf(), "hidden").sin().exp();
+    let program = |policy| make_program(grad(checkpoint(named).policy(policy)), 0.5f32);
+    let text = program(CheckpointPolicy::save_only_these_names(["hidden"]))?.to_string();
+    assert_eq!((text.matches("= erf").count(), text.matches("= sin").count()), (1, 2), "{text}");
+    let text = program(CheckpointPolicy::save_only_these_names(["another"]))?.to_string();
+    assert_eq!((text.matches("= erf").count(), text.matches("= sin").count()), (2, 2), "{text}");
+    Ok(())
+}
+
+#[test]
+fn a_loop_needs_less_memory() -> Result<()> {
+    setup();
+    let temporary = |checkpointed: bool| -> Result<i64> {
+        let layers = |w: Array, x: Array| (0..8).fold(x, |x, _| x.matmul(&w).tanh());
+        let f = move |w: Array, x: Array| -> Result<Array> {
+            let kept = checkpoint(layers);
+            let step = |x: Array| match checkpointed {
+                true => Ok((kept.call((&w, x))?, ())),
+                false => Ok((layers(w.clone(), x), ())),
+            };
+            Ok(scan_n(step, x, 16)?.0.sum(..))
+        };
+        let ty = || shape_dtype_struct([64, 64], DType::F32);
+        let compiled = jit(grad(f)).lower((ty(), ty()))?.compile()?;
+        Ok(compiled.memory_analysis()?.temporaries)
+    };
+    let (kept, again) = (temporary(false)?, temporary(true)?);
+    assert!(again * 3 < kept, "{again} bytes against {kept}");
+    Ok(())
+}
+
+#[test]
+fn the_body_of_a_scan_keeps_its_carries_alone() -> Result<()> {
+    setup();
+    let (w, xs) = (weights(), ones([5, 2, 3]));
+    let run = |w: Array, checkpointed: bool| -> Result<Array> {
+        let step = |x: Array, y: Array| {
+            let x = layer(w.clone(), x + y);
+            (x.clone(), x.sum(..))
+        };
+        let (x, sums) = match checkpointed {
+            true => {
+                let step = checkpoint(step).prevent_cse(false);
+                scan(|x: Array, y: Array| step.call((x, y)), inputs(), xs.clone())?
+            }
+            false => scan(step, inputs(), xs.clone())?,
+        };
+        Ok(x.sum(..) + sums.square().sum(..))
+    };
+    same(&grad(|w: Array| run(w, true)).call(&w)?, &grad(|w: Array| run(w, false)).call(&w)?);
+    let program = |checkpointed| make_program(grad(move |w: Array| run(w, checkpointed)), &w);
+    let stored =
+        |program: &str| program.lines().find(|l| l.contains("= scan")).unwrap_or_default().matches("5,2,3").count();
+    let (kept, again) = (program(false)?.to_string(), program(true)?.to_string());
+    assert!(stored(&again) < stored(&kept), "{again}\n{kept}");
+    Ok(())
+}
+
+#[test]
+fn gradients_inside_and_outside_of_shard_map() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("i", 2)])?;
+    let (w, x) = (weights(), inputs());
+    let plain = network(None);
+    let want = grad(&plain).call((&w, &x))?;
+    for check in [true, false] {
+        let kept = network(Some(CheckpointPolicy::NothingSaveable));
+        let sharded = shard_map(move |w: Array, x: Array| Ok(psum(kept(w, x)?, "i")), &mesh)
+            .in_specs((P![], P!["i"]))
+            .out_specs(P![])
+            .check_vma(check);
+        same(&grad(sharded).call((&w, &x))?, &want);
+        let kept = network(Some(CheckpointPolicy::DotsSaveable));
+        let inside = move |w: Array, x: Array| -> Result<Array> {
+            let g = grad(|w: Array| kept(w, x.clone())).call(w)?;
+            Ok(if check { g } else { psum(g, "i") })
+        };
+        let inside = shard_map(inside, &mesh).in_specs((P![], P!["i"])).out_specs(P![]).check_vma(check);
+        same(&jit(inside).call((&w, &x))?, &want);
+    }
+    Ok(())
+}
