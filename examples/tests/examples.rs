@@ -60,7 +60,7 @@ fn linear_regression_on_one_device() {
     assert!(numbers(&text, "loss").last().is_some_and(|loss| *loss < 0.05), "{text}");
 }
 
-/// The whole program: it learns, its replicas stay equal, and it draws what it did.
+/// The whole program: it learns, its replicas stay equal, and it draws what it did. SPEC 181
 #[test]
 fn digits() {
     let plot = std::env::temp_dir().join(format!("shardax-digits-{}.svg", std::process::id()));
