@@ -148,8 +148,8 @@ fn what_mixed_precision_sends() -> Result<()> {
         let lowered = step.axis_name("batch").in_axes((None, 0)).out_axes(None).lower(types)?;
         let bytes = lowered.compile()?.collectives()?.iter().map(|c| c.bytes * c.count).sum();
         let text = lowered.as_text();
-        let reduced = text.split("\"stablehlo.all_reduce\"").nth(1).and_then(|rest| rest.split("-> ").nth(1));
-        Ok((bytes, reduced.and_then(|ty| ty.lines().next()).unwrap_or_default().to_owned()))
+        let reduced = text.lines().find(|l| l.contains("use_global_device_ids")).and_then(|l| l.rsplit("-> ").next());
+        Ok((bytes, reduced.unwrap_or_default().to_owned()))
     };
     let whole = (64 * 32 * 4, "tensor<64x32xf32>".to_owned());
     assert_eq!(sent(DType::F32, DType::F32)?, whole);
