@@ -1,22 +1,10 @@
 //! `call`: a named program applied as a whole, which is what a `jit` inside a traced function records.
 
-use smallvec::SmallVec;
-
 use super::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
 use crate::array::Array;
 use crate::error::{Result, bail};
-use crate::lower::{Lowering, Value};
 use crate::program::{Aval, Program};
-use crate::shape::AxisSet;
-use crate::spmd::vary;
 use crate::transform::{ad, batching};
-
-/// Operands and results are those of the program.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Call {
-    pub name: String,
-    pub program: Program,
-}
 
 /// Whether operands of these types may stand for the program's inputs.
 pub(super) fn check_operands(name: &str, program: &Program, args: &[Aval]) -> Result<()> {
@@ -31,39 +19,59 @@ pub(super) fn check_operands(name: &str, program: &Program, args: &[Aval]) -> Re
     Ok(())
 }
 
+/// The rules of a primitive that stands for its `program`, with the same operands and results.
+macro_rules! in_place {
+    () => {
+        fn output_count(&self) -> usize {
+            self.program.outputs.len()
+        }
+
+        fn programs(&self) -> Vec<&crate::program::Program> {
+            vec![&self.program]
+        }
+
+        fn casts_operands(&self) -> bool {
+            false
+        }
+
+        fn infer(&self, args: &[Aval]) -> Result<smallvec::SmallVec<[Aval; 1]>> {
+            crate::primitive::call::check_operands(self.name(), &self.program, args)?;
+            Ok(self.program.out_avals().into())
+        }
+
+        fn vary(&self, args: &[crate::shape::AxisSet]) -> Result<smallvec::SmallVec<[crate::shape::AxisSet; 1]>> {
+            Ok(crate::spmd::vary::outputs(&self.program, args)?.into())
+        }
+
+        fn lower(
+            &self,
+            cx: &mut crate::lower::Lowering,
+            args: &[crate::lower::Value],
+            _outs: &[Aval],
+        ) -> Result<Vec<crate::lower::Value>> {
+            cx.program(&self.program, args)
+        }
+    };
+}
+pub(super) use in_place;
+
+/// Operands and results are those of the program.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Call {
+    pub name: String,
+    pub program: Program,
+}
+
 // Each rule interprets the program in place: what is left of the call are its equations.
 impl Primitive for Call {
     fn name(&self) -> &'static str {
         "jit"
     }
 
-    fn output_count(&self) -> usize {
-        self.program.outputs.len()
-    }
-
-    fn programs(&self) -> Vec<&Program> {
-        vec![&self.program]
-    }
+    in_place!();
 
     fn print_params(&self) -> String {
         format!("name={}", self.name)
-    }
-
-    fn casts_operands(&self) -> bool {
-        false
-    }
-
-    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
-        check_operands(&self.name, &self.program, args)?;
-        Ok(self.program.out_avals().into())
-    }
-
-    fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
-        Ok(vary::outputs(&self.program, args)?.into())
-    }
-
-    fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
-        cx.program(&self.program, args)
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {

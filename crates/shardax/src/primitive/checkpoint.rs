@@ -2,7 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::call::check_operands;
+use super::call::in_place;
 use super::conv::ConvGeneralDilated;
 use super::dot::DotGeneral;
 use super::held::{
@@ -16,8 +16,6 @@ use crate::lower::{Lowering, Value};
 use crate::program::eval::eval;
 use crate::program::trace::{Traced, bind1, trace};
 use crate::program::{Atom, Aval, Eqn, Program};
-use crate::shape::AxisSet;
-use crate::spmd::vary;
 use crate::transform::CheckpointPolicy;
 use crate::transform::ad::{backward, jvp_program};
 use crate::transform::batching::batch_program;
@@ -98,33 +96,10 @@ impl Primitive for Checkpoint {
         "checkpoint"
     }
 
-    fn output_count(&self) -> usize {
-        self.program.outputs.len()
-    }
-
-    fn programs(&self) -> Vec<&Program> {
-        vec![&self.program]
-    }
+    in_place!();
 
     fn print_params(&self) -> String {
         format!("policy={:?} prevent_cse={}", self.policy, self.prevent_cse)
-    }
-
-    fn casts_operands(&self) -> bool {
-        false
-    }
-
-    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
-        check_operands("checkpoint", &self.program, args)?;
-        Ok(self.program.out_avals().into())
-    }
-
-    fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
-        Ok(vary::outputs(&self.program, args)?.into())
-    }
-
-    fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
-        cx.program(&self.program, args)
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {

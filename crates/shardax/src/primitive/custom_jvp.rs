@@ -5,19 +5,15 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
-use super::call::check_operands;
+use super::call::in_place;
 use super::held::{bind_checked, tangent_or_zeros};
 use super::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
 use crate::array::Array;
 use crate::error::{Error, ErrorKind, Result, err};
-use crate::lower::{Lowering, Value};
 use crate::program::axis_env::with_axes;
 use crate::program::trace::{Traced, check_usable, trace};
 use crate::program::{Aval, Program};
-use crate::shape::{AxisName, AxisSet};
-use crate::spmd::vary;
+use crate::shape::AxisName;
 use crate::transform::ad::{backward, tangent_aval};
 use crate::transform::batching::{batch_eval, batch_program, bound, move_batch};
 use crate::tree::TreeDef;
@@ -161,30 +157,7 @@ impl Primitive for CustomJvp {
         "custom_jvp"
     }
 
-    fn output_count(&self) -> usize {
-        self.program.outputs.len()
-    }
-
-    fn programs(&self) -> Vec<&Program> {
-        vec![&self.program]
-    }
-
-    fn casts_operands(&self) -> bool {
-        false
-    }
-
-    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
-        check_operands("custom_jvp", &self.program, args)?;
-        Ok(self.program.out_avals().into())
-    }
-
-    fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
-        Ok(vary::outputs(&self.program, args)?.into())
-    }
-
-    fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
-        cx.program(&self.program, args)
-    }
+    in_place!();
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         check_captured("custom_jvp", &tangents[..self.num_consts])?;

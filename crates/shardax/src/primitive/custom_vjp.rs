@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::call::check_operands;
+use super::call::in_place;
 use super::custom_jvp::{RuleId, check_captured, check_types, eval_batched, in_rule, trace_entry};
 use super::held::{bind_checked, marked_tangents, tangent_or_zeros};
 use super::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
@@ -16,7 +16,6 @@ use crate::lower::{Lowering, Value};
 use crate::program::trace::{Traced, check_usable};
 use crate::program::{Aval, Program};
 use crate::shape::AxisSet;
-use crate::spmd::vary;
 use crate::transform::ad::{backward, tangent_aval};
 use crate::transform::batching::{batch_program, move_batch};
 use crate::tree::TreeDef;
@@ -108,30 +107,7 @@ impl Primitive for CustomVjp {
         "custom_vjp"
     }
 
-    fn output_count(&self) -> usize {
-        self.program.outputs.len()
-    }
-
-    fn programs(&self) -> Vec<&Program> {
-        vec![&self.program]
-    }
-
-    fn casts_operands(&self) -> bool {
-        false
-    }
-
-    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
-        check_operands("custom_vjp", &self.program, args)?;
-        Ok(self.program.out_avals().into())
-    }
-
-    fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
-        Ok(vary::outputs(&self.program, args)?.into())
-    }
-
-    fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
-        cx.program(&self.program, args)
-    }
+    in_place!();
 
     fn jvp(&self, _args: &[Array], _tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         Err(forward_mode())
