@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use smallvec::SmallVec;
 
 use super::execute::LoadedProgram;
-use super::load::Request;
+use super::load::{Effort, Request};
 use super::placement::{Input, Place, Placed, Placing};
 use crate::array::{Array, Concrete};
 use crate::error::Result;
@@ -15,6 +15,9 @@ use crate::primitive::{Outputs, Primitive};
 use crate::program::trace::{Traced, infer};
 use crate::program::{Atom, Aval, Eqn, Program, Var};
 use crate::sharding::Sharding;
+
+/// Up to so many elements, an operation runs in microseconds however it is compiled, and compiling it takes longest.
+const SMALL: usize = 4096;
 
 /// A primitive with the types and places of its operands.
 #[derive(Clone)]
@@ -57,8 +60,10 @@ pub(crate) fn run(primitive: Arc<dyn Primitive>, args: &[Array]) -> Result<Outpu
         Some(loaded) => loaded,
         None => {
             let program = single(key.primitive.clone(), &args)?;
-            let loaded =
-                request(key.primitive.name().to_owned(), program, &args, &|i| format!("argument[{i}]"))?.load()?;
+            let small = key.primitive.programs().is_empty() && program.avals.iter().all(|a| a.size() <= SMALL);
+            let request = request(key.primitive.name().to_owned(), program, &args, &|i| format!("argument[{i}]"))?;
+            let effort = if small { Effort::Quick } else { Effort::Full };
+            let loaded = Request { effort, ..request }.load()?;
             cache().lock().unwrap_or_else(|e| e.into_inner()).insert(key, loaded.clone());
             loaded
         }
@@ -101,7 +106,7 @@ pub(crate) fn request(
     .place()?;
     let donated = vec![false; program.inputs.len()];
     let Placed { place, in_shardings, out_shardings, .. } = placed;
-    Ok(Request { name, program, place, in_shardings, out_shardings, donated })
+    Ok(Request { name, program, place, in_shardings, out_shardings, donated, effort: Effort::Full })
 }
 
 /// Compiles and runs a traced function on its captures and arguments; `paths` gives the arguments' key paths.

@@ -26,6 +26,16 @@ pub(crate) struct Request {
     pub out_shardings: Vec<Option<NamedSharding>>,
     /// The inputs whose memory may be taken over.
     pub donated: Vec<bool>,
+    pub effort: Effort,
+}
+
+/// How much the compiler does for the program's speed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum Effort {
+    #[default]
+    Full,
+    /// For a program that takes far longer to compile than to run: a fraction of the time to compile it.
+    Quick,
 }
 
 type Cache = Mutex<HashMap<Request, Arc<LoadedProgram>>>;
@@ -97,6 +107,10 @@ impl Request {
         let text = self.lower()?;
         // By default the CPU's `maximum` and `minimum` may lose a NaN.
         let mut overrides = vec![("xla_cpu_enable_fast_min_max".to_owned(), pjrt::Value::Bool(false))];
+        if self.effort == Effort::Quick {
+            overrides.push(("xla_cpu_use_fusion_emitters".to_owned(), pjrt::Value::Bool(false)));
+            overrides.push(("xla_backend_optimization_level".to_owned(), pjrt::Value::Int(1)));
+        }
         overrides.extend(xla_options.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
         let devices = self.place.devices();
         let spmd = devices.len() > 1;

@@ -13,8 +13,9 @@ use crate::function::{Function, IntoArgs};
 use crate::prefix::{Axes, IntoPrefix, Prefix};
 use crate::program::Aval;
 use crate::program::trace::{Traced, bind, check_usable, is_tracing, trace};
+use crate::runtime::Device;
+use crate::runtime::load::{Effort, Request};
 use crate::runtime::placement::{Place, check_split, known_outputs};
-use crate::runtime::{Device, load::Request};
 use crate::shape::{AxisName, AxisSet, normalize_axis};
 use crate::sharding::{Mesh, NamedSharding, PartitionSpec, Sharding};
 use crate::source;
@@ -362,6 +363,7 @@ impl Options {
             place,
             in_shardings,
             out_shardings,
+            effort: Effort::Full,
         };
         let Pruned { captures, kept, .. } = pruned;
         let in_def = flat.def.clone();

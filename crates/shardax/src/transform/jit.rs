@@ -15,7 +15,7 @@ use crate::primitive::held::{bind_checked, marked};
 use crate::program::Program;
 use crate::program::trace::{Traced, is_staging, is_tracing, scoped};
 use crate::runtime::eager::input_name;
-use crate::runtime::load::Request;
+use crate::runtime::load::{Effort, Request};
 use crate::runtime::placement::{Input, Placed, Placing};
 use crate::sharding::{Sharding, ShardingLike};
 use crate::source;
@@ -219,6 +219,7 @@ impl Options {
             in_shardings,
             out_shardings,
             donated: donations,
+            effort: Effort::Full,
         };
         Ok(Staged {
             request,
