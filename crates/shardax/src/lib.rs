@@ -116,6 +116,11 @@ pub mod prelude {
 #[doc = include_str!("../../../docs/migrating-from-pmap.md")]
 struct MigrationGuide;
 
+/// The programs of the page on kinds of parallelism, run by `cargo test`.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/parallelism.md")]
+struct ParallelismPage;
+
 /// The mistakes of the page on errors, made by `cargo test`.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/errors.md")]
