@@ -47,12 +47,12 @@ mod transform;
 pub mod tree;
 
 pub use array::{
-    Array, At, Ellipsis, IndexItem, IntoIndex, IntoIndexItem, NewAxis, Slice, array, block_until_ready, device_get,
-    device_put,
+    Array, At, Ellipsis, IndexItem, IntoIndex, IntoIndexItem, NewAxis, PutOptions, Slice, array, block_until_ready,
+    device_get, device_put,
 };
 pub use array::{
     device_put_replicated, device_put_sharded, make_array_from_callback, make_array_from_process_local_data,
-    make_array_from_single_device_arrays, replicate, unreplicate,
+    make_array_from_process_local_data_of_shape, make_array_from_single_device_arrays, replicate, unreplicate,
 };
 pub use control_flow::{
     ScanOptions, associative_scan, cond, custom_jvp, custom_vjp, fori_loop, scan, scan_n, switch, while_loop,
@@ -80,11 +80,11 @@ pub use shardax_macros::{Module, Tree};
 /// What a program needs: `use shardax::prelude::*;`
 pub mod prelude {
     pub use crate::array::{
-        Array, Ellipsis, NewAxis, Operand, Slice, array, block_until_ready, device_get, device_put,
+        Array, Ellipsis, NewAxis, Operand, PutOptions, Slice, array, block_until_ready, device_get, device_put,
     };
     pub use crate::array::{
         device_put_replicated, device_put_sharded, make_array_from_callback, make_array_from_process_local_data,
-        make_array_from_single_device_arrays, replicate, unreplicate,
+        make_array_from_process_local_data_of_shape, make_array_from_single_device_arrays, replicate, unreplicate,
     };
     pub use crate::control_flow::{
         ScanOptions, associative_scan, cond, custom_jvp, custom_vjp, fori_loop, scan, scan_n, switch, while_loop,

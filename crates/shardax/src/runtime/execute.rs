@@ -68,8 +68,13 @@ impl LoadedProgram {
     {
         let mut moved: SmallVec<[(usize, Buffers); 2]> = SmallVec::new();
         for (i, (arg, want)) in args.iter().zip(&self.in_shardings).enumerate() {
-            if arg.borrow().sharding != *want {
-                moved.push((i, transfer::reshard(arg.borrow(), want)?));
+            let arg = arg.borrow();
+            // An array whose memory went on into another is refused here, not by the engine.
+            if arg.is_taken() {
+                arg.check_alive()?;
+            }
+            if arg.sharding != *want {
+                moved.push((i, transfer::reshard(arg, want)?));
             }
         }
         let mut placed: SmallVec<[&Buffers; 32]> = args.iter().map(|arg| &arg.borrow().buffers).collect();
