@@ -45,6 +45,7 @@ mod spmd;
 pub mod stages;
 mod transform;
 pub mod tree;
+mod warning;
 
 pub use array::{
     Array, At, Ellipsis, IndexItem, IntoIndex, IntoIndexItem, NewAxis, PutOptions, Slice, array, block_until_ready,

@@ -62,7 +62,8 @@ pub(crate) struct Client {
     pub pjrt: pjrt::Client,
     pub devices: Vec<Device>,
     pub local_devices: Vec<Device>,
-    platform_name: String,
+    /// In lower case: `cpu`, `cuda`, `tpu`.
+    pub platform_name: String,
 }
 
 static CLIENT: OnceLock<Client> = OnceLock::new();
