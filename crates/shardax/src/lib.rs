@@ -66,7 +66,7 @@ pub use runtime::{Device, device_count, devices, local_device_count, local_devic
 pub use sharding::{
     AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, ShardingLike, SingleDeviceSharding, make_mesh,
 };
-pub use sharding::{visualize_array_sharding, visualize_sharding, visualize_sharding_svg};
+pub use sharding::{visualize_array_sharding, visualize_sharding, visualize_sharding_color, visualize_sharding_svg};
 pub use spmd::*;
 pub use stages::{Compiled, Lowered, eval_shape, shape_dtype_struct};
 pub use transform::{
@@ -100,7 +100,9 @@ pub mod prelude {
     pub use crate::sharding::{
         AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding, make_mesh,
     };
-    pub use crate::sharding::{visualize_array_sharding, visualize_sharding, visualize_sharding_svg};
+    pub use crate::sharding::{
+        visualize_array_sharding, visualize_sharding, visualize_sharding_color, visualize_sharding_svg,
+    };
     pub use crate::spmd::*;
     pub use crate::stages::{Collective, CollectiveKind, Compiled, Lowered, eval_shape, shape_dtype_struct};
     pub use crate::transform::{
