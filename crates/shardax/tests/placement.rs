@@ -465,3 +465,77 @@ fn stacks_for_devices_are_n_times_the_memory_one_copy_on_each() -> Result<()> {
     fails(unreplicate(&array(1.0f32)), ErrorKind::Index, &[]);
     Ok(())
 }
+
+// SPEC 25, 130
+#[test]
+fn host_data_is_stacked_on_the_host_device_data_on_its_devices() -> Result<()> {
+    let (split, whole) = shardings()?;
+    let all = devices()?;
+    // Rows of the host are one slice, which goes to the devices in parts.
+    let rows: Vec<Vec<i32>> = (0..8).map(|i| (i * 3..i * 3 + 3).collect()).collect();
+    let x = Array::from_slice_on(&rows.concat(), &[8, 3], &split)?;
+    assert_eq!((spec(&x)?, x.committed()), (P!["x"], true));
+    for (row, shard) in rows.iter().zip(x.addressable_shards()?) {
+        assert_eq!(*row, ints(&shard.data));
+    }
+    assert_eq!(Array::from_slice_on(&[1, 2], &[2], &all[6])?.devices()?, all[6..7]);
+    assert!(Array::from_slice_on(&[1, 2], &[2], &whole)?.is_fully_replicated());
+    fails(Array::from_slice_on(&[0; 9], &[9], &split), ErrorKind::Indivisible, &["the dimension size is 9"]);
+    fails(Array::from_slice_on(&[0; 9], &[8], &split), ErrorKind::Value, &["has 8 elements, but 9 were given"]);
+
+    // What lies on a device is stacked there, and what is split stays split: nothing moves.
+    let parts = (0..4).map(|i| device_put(&arange(i..i + 3), &all[5])).collect::<Result<Vec<_>>>()?;
+    let stacked = stack(&parts, 0);
+    assert_eq!((stacked.devices()?, ints(&stacked)[3..6].to_vec()), (all[5..6].to_vec(), vec![1, 2, 3]));
+    let parts = (0..2).map(|i| device_put(&arange(i..i + 8), &split)).collect::<Result<Vec<_>>>()?;
+    let stacked = stack(&parts, 0);
+    assert_eq!((spec(&stacked)?, stacked.committed()), (P![None, "x"], true));
+    assert_eq!(ints(&stacked.addressable_data(2)?), [2, 3]);
+    let compiled = jit(|a: Array, b: Array| stack(&[a, b], 0)).lower((&parts[0], &parts[1]))?.compile()?;
+    assert!(compiled.collectives()?.is_empty());
+    Ok(())
+}
+
+// SPEC 35
+#[test]
+fn that_entries_are_equal_is_not_known_to_the_array() -> Result<()> {
+    let (split, whole) = shardings()?;
+    let communicates =
+        |x: &Array| -> Result<bool> { Ok(!jit(|x: Array| x.get(0)).lower(x)?.compile()?.collectives()?.is_empty()) };
+    // The same values everywhere, in two layouts: one says so, the other does not.
+    let copies = device_put_replicated(&ones(5), &devices()?)?;
+    let rows = copies.addressable_shards()?.iter().map(|s| s.data.to_vec::<f32>()).collect::<Result<Vec<_>>>()?;
+    assert!(rows.iter().all(|row| *row == rows[0]));
+    assert!(!copies.is_fully_replicated() && communicates(&copies)?);
+    let replicated = device_put(&ones([8, 5]), &whole)?;
+    assert!(replicated.is_fully_replicated() && !communicates(&replicated)?);
+    // Nor is it found out: a pmap that returns equal values returns one for each device.
+    let sums = pmap(|x: Array| psum(x, "x")).axis_name("x").call(arange(0..8))?;
+    assert_eq!((ints(&sums), spec(&sums)?, sums.is_fully_replicated()), (vec![28; 8], P!["x"], false));
+    assert!(communicates(&device_put(&sums, &split)?)?);
+    Ok(())
+}
+
+// SPEC 122
+#[test]
+fn unreplicating_by_an_index_communicates_and_unreplicate_does_not() -> Result<()> {
+    shardings()?;
+    let state = (ones([5, 2]), vec![arange(0..5), array(3)]);
+    let stacked = replicate(&state)?;
+    // tree::map → get → a slice of the whole array → the devices have to be sent what the first one has.
+    let by_index = jit(|(a, list): (Array, Vec<Array>)| tree::map(|x| x.get(0), (a, list)));
+    let lowered = by_index.lower(stacked.clone())?;
+    assert!(lowered.program().to_string().contains("slice"), "{}", lowered.program());
+    assert!(!lowered.as_text().contains("all_reduce") && !lowered.as_text().contains("all_gather"));
+    let compiled = lowered.compile()?;
+    assert!(!compiled.collectives()?.is_empty(), "{}", compiled.as_text()?);
+    let (a, list) = compiled.call(stacked.clone())?;
+    assert_eq!((a.devices()?.len(), list[0].devices()?.len()), (8, 8));
+
+    let (b, others) = unreplicate(&stacked)?;
+    assert_eq!((b.to_vec::<f32>()?, ints(&others[0])), (a.to_vec::<f32>()?, ints(&list[0])));
+    for x in [&b, &others[0], &others[1]] {
+        assert_eq!(x.devices()?, devices()?[..1], "the first device has it already");
+    }
+    Ok(())
+}

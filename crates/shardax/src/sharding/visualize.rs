@@ -142,17 +142,17 @@ fn terminal_color(device: usize) -> u8 {
 /// # shardax::config::set_num_cpu_devices(8).ok();
 /// let sharding = NamedSharding::new(&make_mesh([("i", 2), ("j", 2)])?, P!["i", "j"]);
 /// let picture = "\
-/// ┌─────────┬─────────┐
-/// │         │         │
-/// │  CPU 0  │  CPU 1  │
-/// │         │         │
-/// │         │         │
-/// ├─────────┼─────────┤
-/// │         │         │
-/// │  CPU 2  │  CPU 3  │
-/// │         │         │
-/// │         │         │
-/// └─────────┴─────────┘
+/// ┌──────────┬──────────┐
+/// │          │          │
+/// │  CPU 0   │  CPU 1   │
+/// │          │          │
+/// │          │          │
+/// ├──────────┼──────────┤
+/// │          │          │
+/// │  CPU 2   │  CPU 3   │
+/// │          │          │
+/// │          │          │
+/// └──────────┴──────────┘
 /// ";
 /// assert_eq!(visualize_sharding(&[4, 4], &sharding)?, picture);
 /// # Ok::<(), shardax::Error>(())
