@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use common::setup;
 use shardax::prelude::*;
+use shardax::sharding::DimSpec;
 use shardax::{Error, ErrorKind, ShardingLike};
 
 fn ints(x: &Array) -> Vec<i32> {
@@ -294,6 +295,45 @@ fn what_is_known_of_a_place() -> Result<()> {
     // Replicated over an axis of one device is whole, whatever its spec says.
     let one = NamedSharding::new(&make_mesh([("x", 1)])?, P!["x"]);
     assert!(device_put(&on_one, &one)?.is_fully_replicated());
+    Ok(())
+}
+
+#[test]
+fn what_is_known_of_devices() -> Result<()> {
+    let (split, whole) = shardings()?;
+    let all = devices()?;
+    let there = Sharding::from(&all[3]);
+    for sharding in [Sharding::from(&split), (&whole).into()] {
+        assert_eq!((sharding.num_devices(), sharding.addressable_devices()), (8, all.clone()));
+        assert!(sharding.is_fully_addressable());
+    }
+    assert_eq!((there.num_devices(), there.addressable_devices()), (1, vec![all[3].clone()]));
+    assert_eq!(split.mesh().local_devices(), all);
+    assert!(!split.mesh().is_multi_process() && all.iter().all(Device::is_addressable));
+    let x = device_put(&ones([8, 3]), &whole)?;
+    assert_eq!((x.nbytes(), Array::from(1).nbytes(), ones([8, 0]).nbytes()), (96, 4, 0));
+    x.block_until_ready()?;
+    assert!(x.is_ready()?);
+    Ok(())
+}
+
+/// Only constraints can leave a dimension to the compiler: an array has to lie somewhere.
+#[test]
+fn unconstrained_dimensions_are_for_constraints() -> Result<()> {
+    let (split, _) = shardings()?;
+    let open = NamedSharding::new(split.mesh(), P![DimSpec::Unconstrained]);
+    let x = arange(0..8);
+    let says = |what: &str| format!("Unconstrained dims are not allowed when passed to {what}");
+    fails(device_put(&x, &open), ErrorKind::Value, &[&says("device_put"), "P(UNCONSTRAINED,)"]);
+    fails(jit(|x: Array| x).in_shardings(&open).call(&x), ErrorKind::Value, &[&says("jit in_shardings")]);
+    fails(jit(|x: Array| x).out_shardings(&open).call(&x), ErrorKind::Value, &[&says("jit out_shardings")]);
+    let made = make_array_from_callback([8], DType::I32, &open, |_| Ok(arange(0..8)));
+    fails(made, ErrorKind::Value, &[&says("make_array_from_callback")]);
+    let made = make_array_from_single_device_arrays([8], &open, std::slice::from_ref(&x));
+    fails(made, ErrorKind::Value, &[&says("make_array_from_single_device_arrays")]);
+    fails(Array::from_slice_on(&[0; 8], &[8], &open), ErrorKind::Value, &[&says("an array of host data")]);
+    let f = jit(move |x: Array| with_sharding_constraint(x * 2, &open));
+    assert_eq!(ints(&f.call(device_put(&x, &split)?)?)[7], 14);
     Ok(())
 }
 

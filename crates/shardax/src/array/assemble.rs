@@ -8,7 +8,7 @@ use super::{Array, Buffers, Concrete, device_put};
 use crate::dtype::DType;
 use crate::error::{AtCaller, Error, Result, err};
 use crate::program::Aval;
-use crate::runtime::{Device, client, process_index, transfer};
+use crate::runtime::{Device, client, transfer};
 use crate::sharding::{Index, Sharding};
 
 /// An array of which `part` gives each device's part, from the ranges of the whole that the device holds.
@@ -40,11 +40,12 @@ pub fn make_array_from_callback(
 }
 
 fn from_callback(aval: Aval, sharding: Sharding, part: &mut dyn FnMut(&Index) -> Result<Array>) -> Result<Array> {
+    sharding.check_constrained("make_array_from_callback")?;
     let want = sharding.shard_shape(&aval.shape)?;
     let dims: SmallVec<[i64; 4]> = want.iter().map(|&d| d as i64).collect();
     let mut made: Vec<(Index, Vec<u8>)> = Vec::new();
     let mut buffers = Buffers::new();
-    for (i, device) in sharding.devices().iter().enumerate().filter(|(_, d)| is_here(d)) {
+    for (i, device) in sharding.devices().iter().enumerate().filter(|(_, d)| d.is_addressable()) {
         let index = sharding.index_at(i, &aval.shape);
         let at = match made.iter().position(|(known, _)| *known == index) {
             Some(at) => at,
@@ -99,8 +100,9 @@ pub fn make_array_from_single_device_arrays(
 
 fn from_parts(shape: &[usize], sharding: Sharding, parts: &[Array]) -> Result<Array> {
     const ONE_EACH: &str = "give one array on each device of the sharding, in any order: `device_put(part, device)`";
+    sharding.check_constrained("make_array_from_single_device_arrays")?;
     let want = sharding.shard_shape(shape)?;
-    let devices: Vec<&Device> = sharding.devices().iter().filter(|d| is_here(d)).collect();
+    let devices: Vec<&Device> = sharding.devices().iter().filter(|d| d.is_addressable()).collect();
     let parts: Vec<Arc<Concrete>> = parts.iter().map(Array::concrete).collect::<Result<_>>()?;
     if parts.len() != devices.len() || parts.is_empty() {
         return Err(err!(
@@ -205,10 +207,6 @@ pub fn make_array_from_process_local_data_of_shape(
         .at_caller();
     }
     make_array_from_process_local_data(sharding, local)
-}
-
-fn is_here(device: &Device) -> bool {
-    device.process_index() == process_index()
 }
 
 fn wrong_shape(want: &[usize], have: &[usize], whole: &Aval, sharding: &Sharding) -> Error {

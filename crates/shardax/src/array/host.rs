@@ -237,5 +237,6 @@ fn put(bytes: &[u8], dtype: DType, shape: &[usize], to: Sharding, committed: boo
         return Err(err!(Value, "an array {aval} has {need} bytes, but {} were given", bytes.len())
             .help("give as many elements as the product of the shape, in the machine's byte order"));
     }
+    to.check_constrained("an array of host data")?;
     transfer::array_from_host(bytes, aval, to, committed)
 }

@@ -214,6 +214,11 @@ impl Array {
         crate::shape::size(self.shape())
     }
 
+    /// The bytes of all elements; of what is replicated, those of one copy.
+    pub fn nbytes(&self) -> usize {
+        self.size().saturating_mul(self.dtype().byte_size())
+    }
+
     /// The type as text: `float32[8,128]`.
     pub fn type_name(&self) -> String {
         self.aval().to_string()

@@ -114,6 +114,7 @@ impl PutOptions {
             Some(to) => (to, true),
             None => (&c.sharding, c.committed),
         };
+        sharding.check_constrained("device_put")?;
         let same = c.committed == committed && c.sharding == *sharding;
         if same && !self.donate && self.may_alias != Some(false) {
             return Ok(Array(Repr::Concrete(c)));
@@ -133,6 +134,8 @@ impl PutOptions {
 /// Marks an array as donated, and frees what no other array shares of it.
 fn give_away(array: &Concrete) -> Result<()> {
     array.mark_taken("device_put");
-    let own = array.buffers.iter().filter(|buffer| Arc::strong_count(buffer) == 1);
-    Ok(own.map(|buffer| buffer.delete()).collect::<Result<(), _>>()?)
+    for buffer in array.buffers.iter().filter(|buffer| Arc::strong_count(buffer) == 1) {
+        buffer.delete()?;
+    }
+    Ok(())
 }

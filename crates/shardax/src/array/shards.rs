@@ -67,9 +67,8 @@ impl Array {
     /// Whether this process drives every device that holds a part, so that it can read all of it. With one process
     /// it always does.
     pub fn is_fully_addressable(&self) -> bool {
-        let here = crate::runtime::process_index();
         match &self.0 {
-            Repr::Concrete(c) => c.sharding.devices().iter().all(|d| d.process_index() == here),
+            Repr::Concrete(c) => c.sharding.is_fully_addressable(),
             _ => true,
         }
     }
@@ -104,13 +103,12 @@ impl Array {
         let c = self.concrete().at_caller()?;
         let shape = &c.aval.shape;
         let part = Aval::new(c.aval.dtype, c.sharding.shard_shape(shape).at_caller()?);
-        let here = crate::runtime::process_index();
         let mut buffers = c.buffers.iter();
         let mut shards: Vec<GlobalShard> = Vec::with_capacity(c.sharding.devices().len());
         for (i, device) in c.sharding.devices().iter().enumerate() {
             let index = c.sharding.index_at(i, shape);
             let replica_id = shards.iter().filter(|s| s.index == index).count();
-            let buffer = if device.process_index() == here { buffers.next() } else { None };
+            let buffer = if device.is_addressable() { buffers.next() } else { None };
             let data = buffer.map(|buffer| {
                 let sharding = Sharding::Single(SingleDeviceSharding(device.clone()));
                 Array::from_concrete(Concrete::new(part.clone(), sharding, true, smallvec::smallvec![buffer.clone()]))
@@ -131,6 +129,14 @@ impl Array {
             return Err(wrong.help("shards are counted from 0, on this process's devices alone")).at_caller();
         }
         Ok(shards.swap_remove(i).data)
+    }
+
+    /// Whether the values are there, so that reading them does not wait.
+    #[track_caller]
+    pub fn is_ready(&self) -> Result<bool> {
+        let c = self.concrete().at_caller()?;
+        let all = || c.buffers.iter().try_fold(true, |ready, b| Ok(ready && b.ready()?.is_ready()));
+        all().at_caller()
     }
 
     /// Waits until the values are there. Errors of the computation surface here.

@@ -130,7 +130,8 @@ impl<F, Args> Pmap<F, Args> {
         self.with(|o| o.axis_size = Some(size))
     }
 
-    /// The arguments, by position, whose memory the result may take over. They cannot be used afterwards.
+    /// The arguments, by position, whose memory the result may take over. They cannot be used afterwards. Warnings as of
+    /// [`Jit::donate_argnums`](crate::Jit::donate_argnums).
     pub fn donate_argnums<const N: usize>(self, argnums: [usize; N]) -> Self {
         self.with(|o| o.donate_argnums = argnums.to_vec())
     }
