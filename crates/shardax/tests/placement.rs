@@ -199,7 +199,7 @@ fn donated_arrays_are_given_away() -> Result<()> {
 #[test]
 fn an_array_that_was_taken_over_is_refused_on_the_hot_path() -> Result<()> {
     let (split, _) = shardings()?;
-    let f = pmap(|x: Array| x + 1);
+    let f = jit(|x: Array| x + 1);
     let x = device_put(&arange(0..8), &split)?;
     f.call(&x)?;
     f.call(&x)?;
