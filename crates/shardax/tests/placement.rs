@@ -244,8 +244,24 @@ fn inside_a_compiled_function_nothing_is_moved() -> Result<()> {
     let s = split.clone();
     let y = jit(move |x: Array| -> Result<Array> { Ok(device_put(&(x * 2), &s)? + 1) }).call(arange(0..8))?;
     assert_eq!(ints(&y), [1, 3, 5, 7, 9, 11, 13, 15]);
-    let wrong = jit(move |x: Array| device_put(&x, (&split, &split))).call(arange(0..8));
+    // But what is asked must be possible.
+    let s = split.clone();
+    let wrong = jit(move |x: Array| device_put(&x, (&s, &s))).call(arange(0..8));
     fails(wrong, ErrorKind::Value, &["device_put device tree prefix error"]);
+    let s = split.clone();
+    let wrong = jit(move |x: Array| device_put(&x, &s));
+    fails(wrong.call(arange(0..9)), ErrorKind::Indivisible, &["the dimension size is 9"]);
+    fails(wrong.call(array(1)), ErrorKind::Value, &["only valid for values of rank at least 1"]);
+    // Where each device has its own block there is nowhere to put it.
+    let (mesh, device) = (split.mesh().clone(), devices()?[1].clone());
+    let says: &[_] = &["device_put with explicit device not allowed within shard_map", "CpuDevice(id=1)"];
+    let put = move |x: Array| device_put(&x, &device);
+    let mapped = shard_map(put.clone(), &mesh).in_specs(P!["x"]).out_specs(P!["x"]);
+    fails(mapped.call(arange(0..8)), ErrorKind::Value, says);
+    fails(jit(mapped).call(arange(0..8)), ErrorKind::Value, says);
+    fails(pmap(put.clone()).call(arange(0..8)), ErrorKind::Value, says);
+    assert_eq!(ints(&vmap(put).call(arange(0..8))?)[7], 7);
+    assert_eq!(ints(&pmap(|x: Array| device_put(&x, None)).call(arange(0..8))?)[7], 7);
     Ok(())
 }
 

@@ -108,6 +108,12 @@ impl Concrete {
         self.taken.get().is_some()
     }
 
+    /// Frees what no other array shares, of an array that was given away.
+    pub fn free_own_memory(&self) -> Result<()> {
+        let own = |buffer: &&Arc<pjrt::Buffer>| Arc::strong_count(buffer) == 1;
+        Ok(self.buffers.iter().filter(own).try_for_each(|buffer| buffer.delete())?)
+    }
+
     pub fn check_alive(&self) -> Result<()> {
         let by = match self.taken.get() {
             Some(by) if by == "delete" => "by a call of `delete`".to_owned(),

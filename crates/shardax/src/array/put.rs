@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{Array, Concrete, Repr};
 use crate::error::{AtCaller, Result, err};
 use crate::prefix::{IntoPrefix, Prefix};
+use crate::program::axis_env;
 use crate::program::trace::check_usable;
 use crate::runtime::transfer;
 use crate::sharding::{Sharding, ShardingLike};
@@ -15,8 +16,10 @@ use crate::tree::{Flat, Tree};
 ///
 /// Arrays that lie right already keep their memory, and parts that lie right on some devices theirs. A
 /// [`PartitionSpec`](crate::PartitionSpec) alone is over the context mesh. `None` leaves a part where it is, committed
-/// or not. Inside a function that is compiled nothing is moved: where its values lie is the compiler's choice, which
-/// [`with_sharding_constraint`](crate::with_sharding_constraint) guides. [`PutOptions`] says what becomes of the memory.
+/// or not. [`PutOptions`] says what becomes of the memory.
+///
+/// Inside a function that is compiled nothing is moved: where its values lie is the compiler's choice, which
+/// [`with_sharding_constraint`](crate::with_sharding_constraint) guides.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -35,7 +38,7 @@ use crate::tree::{Flat, Tree};
 /// ```
 ///
 /// Fails when a tree of shardings does not match the value's (the error has the key path), and when a sharding does not
-/// fit a shape.
+/// fit a shape; inside `shard_map` and `pmap` always, where each device has its own block.
 #[track_caller]
 pub fn device_put<T: Tree>(tree: &T, to: impl IntoPrefix<Option<ShardingLike>>) -> Result<T> {
     PutOptions::default().device_put(tree, to)
@@ -99,7 +102,10 @@ impl PutOptions {
             })?;
         }
         if self.donate {
-            flat.leaves.iter().filter_map(Array::concrete_ref).try_for_each(give_away)?;
+            for given in flat.leaves.iter().filter_map(Array::concrete_ref) {
+                given.mark_taken("device_put");
+                given.free_own_memory()?;
+            }
         }
         Ok(out)
     }
@@ -107,7 +113,7 @@ impl PutOptions {
     fn put(self, array: &Array, to: Option<&Sharding>) -> Result<Array> {
         if array.is_traced() {
             check_usable(array)?;
-            return Ok(array.clone());
+            return check_inside(array, to).map(|()| array.clone());
         }
         let c = array.concrete()?;
         let (sharding, committed) = match to {
@@ -131,11 +137,15 @@ impl PutOptions {
     }
 }
 
-/// Marks an array as donated, and frees what no other array shares of it.
-fn give_away(array: &Concrete) -> Result<()> {
-    array.mark_taken("device_put");
-    for buffer in array.buffers.iter().filter(|buffer| Arc::strong_count(buffer) == 1) {
-        buffer.delete()?;
+/// What a function that is traced asks for must be possible, though it is not done.
+fn check_inside(array: &Array, to: Option<&Sharding>) -> Result<()> {
+    let Some(to) = to else { return Ok(()) };
+    if axis_env::manual().is_some() {
+        return Err(err!(
+            Value,
+            "device_put with explicit device not allowed within shard_map-decorated functions, but got {to}: inside shard_map and pmap each device has its own block"
+        )
+        .help("place the arguments or the results, outside of the function; inside, `ppermute` and its kin move blocks"));
     }
-    Ok(())
+    to.shard_shape(array.shape()).map(|_| ())
 }

@@ -98,8 +98,8 @@ impl LoadedProgram {
             arg.borrow().mark_taken(&self.name);
         }
         for (i, _) in moved.iter().filter(|(i, _)| self.donated[*i]) {
-            // A copy was donated: what is left of the original goes too, as if it had been.
-            args[*i].borrow().buffers.iter().try_for_each(|buffer| buffer.delete())?;
+            // A copy was donated: what is left of the original goes too.
+            args[*i].borrow().free_own_memory()?;
         }
         let wrap = |((buffers, aval), sharding): ((Buffers, &Aval), &Sharding)| {
             Array::from_concrete(Concrete::new(aval.clone(), sharding.clone(), committed, buffers))
