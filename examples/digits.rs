@@ -84,8 +84,10 @@ fn main() -> Result<()> {
     let n = device_count();
     let (train, test) = digits()?.shuffle(cli.seed.into()).split(1500);
 
-    let mut state = State::new(Cnn::new(&mut Rngs::new(cli.seed)), adam(cli.learning_rate))?;
     // Every device has the whole state and its share of the batch. The new state takes over the old one's memory.
+    let replicated = NamedSharding::new(&make_mesh([("batch", n)])?, P![]);
+    let mut state = State::new(Cnn::new(&mut Rngs::new(cli.seed)), adam(cli.learning_rate))?;
+    state = device_put(&state, &replicated)?;
     let train_step = pmap(train_step).axis_name("batch").in_axes((None, 0)).out_axes(None).donate_argnums([0]);
     let eval_step = pmap(eval_step).axis_name("batch").in_axes((None, 0)).out_axes(None);
     let evaluate = |model: &Cnn, data: &Dataset| -> Result<f64> {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use crate::error::{AtCaller, Result, err};
-use crate::runtime;
+use crate::{runtime, warning};
 
 static CONFIG: Mutex<Config> = Mutex::new(Config { num_cpu_devices: None, platform: None, cache_dir: None });
 
@@ -62,7 +62,7 @@ pub fn set_platform(name: &str) -> Result<()> {
 ///
 /// It may be set at any time and holds for what is compiled afterwards. Any number of processes may share a
 /// directory, in which nothing is ever deleted. Programs are found again by the same plugin on a machine of the same
-/// kind. A damaged file costs a line on standard error and a compilation. The directory must be one that only trusted
+/// kind. A damaged file costs a warning and a compilation. The directory must be one that only trusted
 /// users can write to: what lies there is run.
 ///
 /// Fails when the directory cannot be made.
@@ -79,6 +79,24 @@ pub fn set_compilation_cache_dir(dir: impl Into<PathBuf>) -> Result<()> {
     }
     with(|c| c.cache_dir = Some(dir));
     Ok(())
+}
+
+/// Takes over the warnings, which are lines on standard error otherwise: `hook` gets the text of each, which holds the
+/// user's line and how what is warned of is avoided. It may be set at any time, and again.
+///
+/// There are few: of donated arguments whose memory no result can take over, of those that have to be moved first, and
+/// of files of the compilation cache that cannot be read or written.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (send, warnings) = std::sync::mpsc::sync_channel(16);
+/// config::set_warning_hook(move |text| drop(send.try_send(text.to_owned())));
+/// jit(|x: Array| x.sum(..)).donate_argnums([0]).call(ones(8))?;
+/// assert!(warnings.try_recv().is_ok_and(|text| text.starts_with("Some donated buffers were not usable: float32[8]")));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn set_warning_hook(hook: impl Fn(&str) + Send + Sync + 'static) {
+    warning::set_hook(std::sync::Arc::new(hook));
 }
 
 /// Sets an option by its name: `num_cpu_devices`, `platform` or `compilation_cache_dir` (JAX's names with `jax_` are

@@ -45,14 +45,15 @@ mod spmd;
 pub mod stages;
 mod transform;
 pub mod tree;
+mod warning;
 
 pub use array::{
-    Array, At, Ellipsis, IndexItem, IntoIndex, IntoIndexItem, NewAxis, Slice, array, block_until_ready, device_get,
-    device_put,
+    Array, At, Ellipsis, IndexItem, IntoIndex, IntoIndexItem, NewAxis, PutOptions, Slice, array, block_until_ready,
+    device_get, device_put,
 };
 pub use array::{
     device_put_replicated, device_put_sharded, make_array_from_callback, make_array_from_process_local_data,
-    make_array_from_single_device_arrays, replicate, unreplicate,
+    make_array_from_process_local_data_of_shape, make_array_from_single_device_arrays, replicate, unreplicate,
 };
 pub use control_flow::{
     ScanOptions, associative_scan, cond, custom_jvp, custom_vjp, fori_loop, scan, scan_n, switch, while_loop,
@@ -65,7 +66,7 @@ pub use runtime::{Device, device_count, devices, local_device_count, local_devic
 pub use sharding::{
     AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, ShardingLike, SingleDeviceSharding, make_mesh,
 };
-pub use sharding::{visualize_array_sharding, visualize_sharding, visualize_sharding_svg};
+pub use sharding::{visualize_array_sharding, visualize_sharding, visualize_sharding_color, visualize_sharding_svg};
 pub use spmd::*;
 pub use stages::{Compiled, Lowered, eval_shape, shape_dtype_struct};
 pub use transform::{
@@ -80,11 +81,11 @@ pub use shardax_macros::{Module, Tree};
 /// What a program needs: `use shardax::prelude::*;`
 pub mod prelude {
     pub use crate::array::{
-        Array, Ellipsis, NewAxis, Operand, Slice, array, block_until_ready, device_get, device_put,
+        Array, Ellipsis, NewAxis, Operand, PutOptions, Slice, array, block_until_ready, device_get, device_put,
     };
     pub use crate::array::{
         device_put_replicated, device_put_sharded, make_array_from_callback, make_array_from_process_local_data,
-        make_array_from_single_device_arrays, replicate, unreplicate,
+        make_array_from_process_local_data_of_shape, make_array_from_single_device_arrays, replicate, unreplicate,
     };
     pub use crate::control_flow::{
         ScanOptions, associative_scan, cond, custom_jvp, custom_vjp, fori_loop, scan, scan_n, switch, while_loop,
@@ -99,7 +100,9 @@ pub mod prelude {
     pub use crate::sharding::{
         AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding, make_mesh,
     };
-    pub use crate::sharding::{visualize_array_sharding, visualize_sharding, visualize_sharding_svg};
+    pub use crate::sharding::{
+        visualize_array_sharding, visualize_sharding, visualize_sharding_color, visualize_sharding_svg,
+    };
     pub use crate::spmd::*;
     pub use crate::stages::{Collective, CollectiveKind, Compiled, Lowered, eval_shape, shape_dtype_struct};
     pub use crate::transform::{

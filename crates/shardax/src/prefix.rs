@@ -9,6 +9,8 @@ use crate::tree::TreeDef;
 pub enum Prefix<T> {
     Leaf(T),
     Node(Vec<Prefix<T>>),
+    /// One prefix for each child, by the key of a map or the name of a field.
+    Named(Vec<(String, Prefix<T>)>),
 }
 
 /// A mapped axis for each argument or part of one; `None` where it is not mapped.
@@ -25,35 +27,45 @@ impl<T: Clone + std::fmt::Debug> Prefix<T> {
     }
 
     fn fill(&self, def: &TreeDef, what: &str, path: String, out: &mut Vec<T>) -> Result<()> {
-        let prefixes = match self {
-            Prefix::Leaf(value) => {
-                out.extend(std::iter::repeat_n(value.clone(), def.leaf_count()));
-                return Ok(());
-            }
-            Prefix::Node(prefixes) => prefixes,
-        };
-        let found = def.root_children();
-        let count = found.as_ref().map(Vec::len);
-        let Some(children) = found.filter(|c| c.len() == prefixes.len()) else {
-            let has = match count {
-                Some(n) => format!("{n} children"),
+        let children = def.root_children();
+        let wrong = |has: String| {
+            let found = match &children {
+                Some(children) => format!("{} children", children.len()),
                 None => "no children (it is an array)".to_owned(),
             };
-            return Err(err!(
+            Err(err!(
                 Value,
-                "{what} tree prefix error: {what}{path} has {} entries, but the corresponding value has {has}",
-                prefixes.len()
+                "{what} tree prefix error: {what}{path} has {has}, but the corresponding value has {found}"
             )
-            .help("give one entry for each part of the value, or one entry for all of it"));
+            .help("give one entry for each part of the value, or one entry for all of it"))
         };
-        for (prefix, (key, child)) in prefixes.iter().zip(children) {
-            prefix.fill(&child, what, format!("{path}{key}"), out)?;
+        match (self, &children) {
+            (Prefix::Leaf(value), _) => {
+                out.extend(std::iter::repeat_n(value.clone(), def.leaf_count()));
+                Ok(())
+            }
+            (Prefix::Node(prefixes), Some(children)) if prefixes.len() == children.len() => prefixes
+                .iter()
+                .zip(children)
+                .try_for_each(|(prefix, (key, child))| prefix.fill(child, what, format!("{path}{key}"), out)),
+            (Prefix::Node(prefixes), _) => wrong(format!("{} entries", prefixes.len())),
+            (Prefix::Named(prefixes), Some(children)) if prefixes.len() == children.len() => {
+                children.iter().try_for_each(|(key, child)| {
+                    let named = |name: &str| *key == format!("[{name:?}]") || *key == format!(".{name}");
+                    match prefixes.iter().find(|(name, _)| named(name)) {
+                        Some((_, prefix)) => prefix.fill(child, what, format!("{path}{key}"), out),
+                        None => wrong(format!("no entry {key}")),
+                    }
+                })
+            }
+            (Prefix::Named(prefixes), _) => {
+                wrong(format!("the entries {:?}", prefixes.iter().map(|(name, _)| name).collect::<Vec<_>>()))
+            }
         }
-        Ok(())
     }
 }
 
-/// What a prefix may be written as: a value, or a tuple or list of prefixes.
+/// What a prefix may be written as: a value, or a tuple, list or map of prefixes.
 pub trait IntoPrefix<T> {
     fn into_prefix(self) -> Prefix<T>;
 }
@@ -98,6 +110,13 @@ impl<T, A: IntoPrefix<T>> IntoPrefix<T> for Vec<A> {
 impl<T, A: IntoPrefix<T>, const N: usize> IntoPrefix<T> for [A; N] {
     fn into_prefix(self) -> Prefix<T> {
         Prefix::Node(self.into_iter().map(IntoPrefix::into_prefix).collect())
+    }
+}
+
+/// For maps, and for structs by the names of their fields.
+impl<T, K: std::fmt::Display, A: IntoPrefix<T>> IntoPrefix<T> for std::collections::BTreeMap<K, A> {
+    fn into_prefix(self) -> Prefix<T> {
+        Prefix::Named(self.into_iter().map(|(key, prefix)| (key.to_string(), prefix.into_prefix())).collect())
     }
 }
 

@@ -36,6 +36,11 @@ pub(crate) fn user_line(location: Line) -> Option<Line> {
     if is_own(location) { LINE.get() } else { Some(location) }
 }
 
+/// The user's innermost line that is known.
+pub(crate) fn line() -> Option<Line> {
+    LINE.get()
+}
+
 /// Restores the line that was the innermost before.
 pub(crate) struct Guard(Option<Line>);
 

@@ -25,6 +25,7 @@ use crate::runtime::placement::{Place, splits_alike};
 use crate::sharding::{Mesh, Sharding};
 use crate::transform::dispatch::{Built, explain};
 use crate::tree::{self, Flat, Tree, TreeDef};
+use crate::warning;
 
 /// A function that was traced for its arguments and placed: all that is needed to compile it and call it.
 pub(crate) struct Staged {
@@ -46,8 +47,38 @@ pub(crate) struct Staged {
 impl Staged {
     /// Compiles it, for calls that check nothing more.
     pub fn built(self) -> Result<Built> {
+        self.warn_of_donations();
         let Staged { request, captures, kept, out_def, committed, .. } = self;
         Ok(Built { loaded: request.load()?, captures, kept, out_def, committed })
+    }
+
+    /// The donated arguments whose memory no result takes over, and whether the program takes them at all.
+    fn unused_donations(&self) -> Vec<(usize, bool)> {
+        let used = self.request.donations();
+        let at = |i: usize| self.kept.iter().position(|k| *k == i);
+        let reused = |i: usize| at(i).is_some_and(|at| used[self.captures.len() + at] != Donation::None);
+        (0..self.donated.len()).filter(|&i| self.donated[i] && !reused(i)).map(|i| (i, at(i).is_some())).collect()
+    }
+
+    /// Says which donations are in vain, once for each compilation. Of arguments that nothing depends on it says nothing,
+    /// as JAX does.
+    fn warn_of_donations(&self) {
+        let unused: Vec<usize> =
+            self.unused_donations().into_iter().filter(|(_, kept)| *kept).map(|(i, _)| i).collect();
+        if unused.is_empty() {
+            return;
+        }
+        let paths = self.in_def.paths();
+        let list = |f: &dyn Fn(usize) -> String| unused.iter().map(|&i| f(i)).collect::<Vec<_>>().join(", ");
+        warning::warn(
+            &format!(
+                "Some donated buffers were not usable: {} ({} of {}).",
+                list(&|i| self.in_avals[i].to_string()),
+                list(&|i| format!("argument{}", paths[i])),
+                self.request.name,
+            ),
+            "memory is taken over by a result of the same shape, dtype and sharding; without one, leave the argument out of donate_argnums",
+        );
     }
 
     fn args_info(&self) -> LeafTree<ArgInfo> {
@@ -77,6 +108,7 @@ pub struct Lowered<Args, Out> {
 impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
     pub(crate) fn new(staged: Staged) -> Result<Self> {
         let text = staged.request.lower()?.into();
+        staged.warn_of_donations();
         Ok(Lowered { staged: Arc::new(staged), text, types: PhantomData })
     }
 
@@ -104,14 +136,9 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
     /// Donated arguments whose memory no result can take over, because none has their type and sharding. They stay.
     pub fn unused_donations(&self) -> Vec<String> {
         let staged = &self.staged;
-        let used = staged.request.donations();
         let paths = staged.in_def.paths();
-        let reused = |i: usize| {
-            let at = staged.kept.iter().position(|k| *k == i)?;
-            Some(used[staged.captures.len() + at] != Donation::None)
-        };
-        let unused = (0..paths.len()).filter(|&i| staged.donated[i] && reused(i) != Some(true));
-        unused.map(|i| format!("argument{} of type {}", paths[i], staged.in_avals[i])).collect()
+        let describe = |(i, _): (usize, bool)| format!("argument{} of type {}", paths[i], staged.in_avals[i]);
+        staged.unused_donations().into_iter().map(describe).collect()
     }
 
     /// Compiles it for the devices that its arguments and shardings name.

@@ -119,17 +119,6 @@ fn arrays_from_parts() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn pictures_of_shardings() -> Result<()> {
-    setup();
-    let sharding = NamedSharding::new(&make_mesh([("i", 2), ("j", 2)])?, P!["i"]);
-    let text = visualize_sharding(&[4, 4], &sharding)?;
-    assert_eq!(text, "┌─────────┐\n│ CPU 0,1 │\n├─────────┤\n│ CPU 2,3 │\n└─────────┘\n");
-    assert_eq!(visualize_sharding_svg(&[4, 4], &sharding)?.matches("<rect").count(), 2);
-    assert!(visualize_sharding(&[2, 2, 2], &sharding).is_err());
-    Ok(())
-}
-
 /// Random numbers that are the same in every run (a linear congruential generator, its high bits).
 struct Random(u64);
 

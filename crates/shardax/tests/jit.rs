@@ -521,5 +521,11 @@ fn donated_arrays_that_are_moved() -> Result<()> {
     assert_eq!(f.call(&host)?.get(5).item::<f32>()?, 6.0);
     // The copy was donated; the original goes with it.
     assert!(host.is_deleted());
+    // But not memory that another array shares.
+    let host = float_range(1024);
+    let shares = device_put(&host, &devices()?[0])?;
+    f.call(&host)?;
+    assert!(host.is_deleted() && !shares.is_deleted());
+    assert_eq!(shares.get(7).item::<f32>()?, 7.0);
     Ok(())
 }

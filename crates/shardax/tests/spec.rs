@@ -26,6 +26,30 @@ fn the_first_devices_are_used() -> Result<()> {
     Ok(())
 }
 
+// SPEC 14
+#[test]
+fn pmap_on_a_named_platform() -> Result<()> {
+    setup();
+    let all = devices()?;
+    for name in ["cpu", "CPU"] {
+        let y = pmap(|x: Array| x + 1).backend(name).devices(&all[2..6]).call(arange(0..4))?;
+        assert_eq!((y.to_vec::<i32>()?, y.devices()?), (vec![1, 2, 3, 4], all[2..6].to_vec()));
+    }
+    for name in ["cuda", "gpu", "tpu", "no_such_platform"] {
+        let f = pmap(|x: Array| x + 1).backend(name);
+        let says = |error: shardax::Error| {
+            assert_eq!(error.kind(), ErrorKind::Value);
+            let text = error.to_string();
+            assert!(text.contains(&format!("Unknown backend {name}. Available backends are [\"cpu\"]")), "{text}");
+            assert!(text.contains(&format!("SHARDAX_PLATFORM={name}")) && text.contains(file!()), "{text}");
+        };
+        says(f.call(arange(0..4)).err().expect("no such platform"));
+        says(f.lower(arange(0..4)).err().expect("no such platform"));
+        says(jit(move |x: Array| f.call(x)).call(arange(0..4)).err().expect("no such platform"));
+    }
+    Ok(())
+}
+
 // SPEC 9, 12
 #[test]
 fn settings_by_name() {

@@ -112,3 +112,21 @@ fn arrays_of_ndarray() -> Result<()> {
     assert!(x.to_ndarray::<f32>().is_err());
     Ok(())
 }
+
+/// A prefix may name the keys of a map or the fields of a struct, in any order.
+#[test]
+fn prefixes_by_name() -> Result<()> {
+    setup();
+    let batch = BTreeMap::from([("image".to_owned(), ones([8, 4])), ("scale".to_owned(), array(3.0f32))]);
+    let f = |b: BTreeMap<String, Array>| &b["image"] * &b["scale"];
+    let axes = || BTreeMap::from([("scale", None), ("image", Some(0))]);
+    assert_eq!(pmap(f).in_axes((axes(),)).call(&batch)?.to_vec::<f32>()?, [3.0; 32]);
+    assert_eq!(vmap(f).in_axes((axes(),)).call(&batch)?.shape(), [8, 4]);
+    let wrong = pmap(f).in_axes((BTreeMap::from([("scale", None), ("images", Some(0))]),)).call(&batch);
+    let text = wrong.err().map(|e| e.to_string()).unwrap_or_default();
+    assert!(
+        text.contains("pmap in_axes[0] has no entry [\"image\"], but the corresponding value has 2 children"),
+        "{text}"
+    );
+    Ok(())
+}

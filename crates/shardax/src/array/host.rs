@@ -110,21 +110,31 @@ impl Array {
     /// Fails when the number of elements is not the product of the shape.
     #[track_caller]
     pub fn from_slice<T: Element>(elements: &[T], shape: &[usize]) -> Result<Array> {
-        if elements.len() != size(shape) {
-            let wrong = err!(
-                Value,
-                "an array of shape {shape:?} has {} elements, but {} were given",
-                size(shape),
-                elements.len()
-            );
-            return Err(wrong.help("give as many elements as the product of the shape")).at_caller();
-        }
-        let mut bytes = Vec::with_capacity(size_of_val(elements));
-        elements.iter().for_each(|e| e.write(&mut bytes));
+        let bytes = bytes_of(elements, shape).at_caller()?;
         Array::from_bytes(&bytes, T::DTYPE, shape)
     }
 
-    /// The same, from a `Vec`.
+    /// The same, laid out by a device or a sharding: each device gets its part straight from the host, so that none has
+    /// to hold the whole. The array is committed, as one that [`device_put`](crate::device_put) places.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # shardax::config::set_num_cpu_devices(8).ok();
+    /// let rows = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
+    /// let batch: Vec<f32> = (0..64).map(|i| i as f32).collect();
+    /// let x = Array::from_slice_on(&batch, &[32, 2], &rows)?;
+    /// assert_eq!(x.addressable_data(7)?.to_vec::<f32>()?, batch[56..]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    ///
+    /// Fails also when the sharding does not divide the shape.
+    #[track_caller]
+    pub fn from_slice_on<T: Element>(elements: &[T], shape: &[usize], to: impl Into<Sharding>) -> Result<Array> {
+        let placed = bytes_of(elements, shape).and_then(|bytes| put(&bytes, T::DTYPE, shape, to.into(), true));
+        placed.at_caller()
+    }
+
+    /// The same as [`from_slice`](Array::from_slice), from a `Vec`.
     #[track_caller]
     pub fn from_vec<T: Element>(elements: Vec<T>, shape: &[usize]) -> Result<Array> {
         Array::from_slice(&elements, shape)
@@ -197,15 +207,36 @@ impl Array {
     }
 }
 
+/// The bytes of host elements, of which there must be as many as the shape says.
+fn bytes_of<T: Element>(elements: &[T], shape: &[usize]) -> Result<Vec<u8>> {
+    if elements.len() != size(shape) {
+        return Err(err!(
+            Value,
+            "an array of shape {shape:?} has {} elements, but {} were given",
+            size(shape),
+            elements.len()
+        )
+        .help("give as many elements as the product of the shape"));
+    }
+    let mut bytes = Vec::with_capacity(size_of_val(elements));
+    elements.iter().for_each(|e| e.write(&mut bytes));
+    Ok(bytes)
+}
+
 /// An array of host bytes on the default device.
 fn place(bytes: &[u8], dtype: DType, shape: &[usize]) -> Result<Array> {
+    let device = runtime::default_device()?.clone();
+    put(bytes, dtype, shape, Sharding::Single(SingleDeviceSharding(device)), false)
+}
+
+/// An array of host bytes, placed.
+fn put(bytes: &[u8], dtype: DType, shape: &[usize], to: Sharding, committed: bool) -> Result<Array> {
     let aval = Aval::new(dtype, shape);
     let need = aval.byte_size()?;
     if bytes.len() != need {
         return Err(err!(Value, "an array {aval} has {need} bytes, but {} were given", bytes.len())
             .help("give as many elements as the product of the shape, in the machine's byte order"));
     }
-    let device = runtime::default_device()?.clone();
-    let sharding = Sharding::Single(SingleDeviceSharding(device));
-    transfer::array_from_host(bytes, aval, sharding, false)
+    to.check_constrained("an array of host data")?;
+    transfer::array_from_host(bytes, aval, to, committed)
 }

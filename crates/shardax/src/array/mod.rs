@@ -9,7 +9,9 @@ mod index_plan;
 mod ndarray;
 mod operators;
 mod print;
+mod put;
 mod shards;
+mod stacked;
 
 use std::sync::{Arc, OnceLock};
 
@@ -17,14 +19,16 @@ use shardax_pjrt as pjrt;
 use smallvec::SmallVec;
 
 pub use assemble::{
-    device_put_replicated, device_put_sharded, make_array_from_callback, make_array_from_process_local_data,
-    make_array_from_single_device_arrays, replicate, unreplicate,
+    make_array_from_callback, make_array_from_process_local_data, make_array_from_process_local_data_of_shape,
+    make_array_from_single_device_arrays,
 };
 pub use at::At;
 pub use host::{IntoHostArray, array};
 pub use index::{Ellipsis, IndexItem, IntoIndex, IntoIndexItem, NewAxis, Rows, Slice};
 pub use operators::Operand;
-pub use shards::{Shard, block_until_ready, device_get, device_put};
+pub use put::{PutOptions, device_put};
+pub use shards::{GlobalShard, Shard, block_until_ready, device_get};
+pub use stacked::{device_put_replicated, device_put_sharded, replicate, unreplicate};
 
 use crate::dtype::{DType, Scalar};
 use crate::error::{AtCaller, Error, Result, err};
@@ -97,6 +101,17 @@ impl Concrete {
     /// Records who took the memory.
     pub fn mark_taken(&self, by: &str) {
         let _ = self.taken.set(by.to_owned());
+    }
+
+    /// Whether it was deleted or donated by name; its memory may live on in another array.
+    pub fn is_taken(&self) -> bool {
+        self.taken.get().is_some()
+    }
+
+    /// Frees what no other array shares, of an array that was given away.
+    pub fn free_own_memory(&self) -> Result<()> {
+        let own = |buffer: &&Arc<pjrt::Buffer>| Arc::strong_count(buffer) == 1;
+        Ok(self.buffers.iter().filter(own).try_for_each(|buffer| buffer.delete())?)
     }
 
     pub fn check_alive(&self) -> Result<()> {
@@ -203,6 +218,11 @@ impl Array {
     /// The number of elements.
     pub fn size(&self) -> usize {
         crate::shape::size(self.shape())
+    }
+
+    /// The bytes of all elements; of what is replicated, those of one copy.
+    pub fn nbytes(&self) -> usize {
+        self.size().saturating_mul(self.dtype().byte_size())
     }
 
     /// The type as text: `float32[8,128]`.

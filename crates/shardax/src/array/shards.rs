@@ -1,16 +1,15 @@
-//! Where an array lies: its sharding, its shards, and moving it.
+//! Where an array lies: its sharding, its shards, waiting for them and freeing them.
 
 use std::sync::Arc;
 
-use super::{Array, Buffers, Concrete, Repr};
+use super::{Array, Concrete, Repr};
 use crate::error::{AtCaller, Result, err};
 use crate::program::Aval;
-use crate::program::trace::check_usable;
-use crate::runtime::{Device, transfer};
+use crate::runtime::Device;
 use crate::sharding::{Index, Sharding, SingleDeviceSharding};
 use crate::tree::{Flat, Tree};
 
-/// One device's part of an array.
+/// One device's part of an array, on this process.
 #[derive(Clone, Debug)]
 pub struct Shard {
     pub device: Device,
@@ -22,6 +21,18 @@ pub struct Shard {
     pub data: Array,
 }
 
+/// One device's part of an array, on any process.
+#[derive(Clone, Debug)]
+pub struct GlobalShard {
+    pub device: Device,
+    /// The part of the whole array: a range for each dimension.
+    pub index: Index,
+    /// Which copy of this part it is, counted from 0 over all processes.
+    pub replica_id: usize,
+    /// The part, as an array on its device; `None` where another process has it.
+    pub data: Option<Array>,
+}
+
 impl Array {
     /// Where its parts lie.
     ///
@@ -31,13 +42,16 @@ impl Array {
         Ok(self.concrete().at_caller()?.sharding.clone())
     }
 
-    /// The devices that hold a part.
+    /// The devices that hold a part, those of other processes included, in the order of the sharding.
+    ///
+    /// Fails for an array that was deleted, and for a traced one.
     #[track_caller]
     pub fn devices(&self) -> Result<Vec<Device>> {
         Ok(self.concrete().at_caller()?.sharding.devices().to_vec())
     }
 
-    /// Whether it stays on its devices when it meets arrays on others.
+    /// Whether it stays on its devices when it meets arrays on others: it was put there, or computed from arrays that
+    /// were. Other arrays go where they are needed.
     pub fn committed(&self) -> bool {
         matches!(&self.0, Repr::Concrete(c) if c.committed)
     }
@@ -50,41 +64,63 @@ impl Array {
         }
     }
 
-    /// Whether this process drives every device that holds a part.
+    /// Whether this process drives every device that holds a part, so that it can read all of it. With one process
+    /// it always does.
     pub fn is_fully_addressable(&self) -> bool {
-        let here = crate::runtime::process_index();
         match &self.0 {
-            Repr::Concrete(c) => c.sharding.devices().iter().all(|d| d.process_index() == here),
+            Repr::Concrete(c) => c.sharding.is_fully_addressable(),
             _ => true,
         }
     }
 
     /// The parts on this process's devices, in the order of the sharding's devices.
+    ///
+    /// A part is an array of its own, which shares the memory of this one. Fails for an array that was deleted, and for
+    /// a traced one.
     #[track_caller]
     pub fn addressable_shards(&self) -> Result<Vec<Shard>> {
-        let c = self.concrete().at_caller()?;
-        let shape = &c.aval.shape;
-        let part = c.sharding.shard_shape(shape).at_caller()?;
-        let indices: Vec<Index> = (0..c.buffers.len()).map(|i| c.sharding.index_at(i, shape)).collect();
-        Ok(c.sharding
-            .devices()
-            .iter()
-            .enumerate()
-            .map(|(i, device)| {
-                let sharding = Sharding::Single(SingleDeviceSharding(device.clone()));
-                let aval = Aval::new(c.aval.dtype, part.clone());
-                let buffers: Buffers = smallvec::smallvec![c.buffers[i].clone()];
-                Shard {
-                    device: device.clone(),
-                    index: indices[i].clone(),
-                    replica_id: indices[..i].iter().filter(|x| **x == indices[i]).count(),
-                    data: Array::from_concrete(Concrete::new(aval, sharding, true, buffers)),
-                }
-            })
-            .collect())
+        let here = |s: GlobalShard| {
+            let GlobalShard { device, index, replica_id, data } = s;
+            data.map(|data| Shard { device, index, replica_id, data })
+        };
+        Ok(self.global_shards()?.into_iter().filter_map(here).collect())
     }
 
-    /// The data of shard `i`.
+    /// The parts on all devices, those of other processes included, whose data is not here. In one process these are
+    /// the [`addressable_shards`](Array::addressable_shards).
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # shardax::config::set_num_cpu_devices(8).ok();
+    /// let x = device_put(&arange(0..16), &NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]))?;
+    /// let shards = x.global_shards()?;
+    /// assert_eq!((shards.len(), shards[3].index[0].clone()), (8, 6..8));
+    /// assert!(shards[3].data.is_some());
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn global_shards(&self) -> Result<Vec<GlobalShard>> {
+        let c = self.concrete().at_caller()?;
+        let shape = &c.aval.shape;
+        let part = Aval::new(c.aval.dtype, c.sharding.shard_shape(shape).at_caller()?);
+        let mut buffers = c.buffers.iter();
+        let mut shards: Vec<GlobalShard> = Vec::with_capacity(c.sharding.devices().len());
+        for (i, device) in c.sharding.devices().iter().enumerate() {
+            let index = c.sharding.index_at(i, shape);
+            let replica_id = shards.iter().filter(|s| s.index == index).count();
+            let buffer = if device.is_addressable() { buffers.next() } else { None };
+            let data = buffer.map(|buffer| {
+                let sharding = Sharding::Single(SingleDeviceSharding(device.clone()));
+                Array::from_concrete(Concrete::new(part.clone(), sharding, true, smallvec::smallvec![buffer.clone()]))
+            });
+            shards.push(GlobalShard { device: device.clone(), index, replica_id, data });
+        }
+        Ok(shards)
+    }
+
+    /// The data of the part on the `i`th of this process's devices: `addressable_shards()?[i].data`.
+    ///
+    /// Fails when there are not so many.
     #[track_caller]
     pub fn addressable_data(&self, i: usize) -> Result<Array> {
         let mut shards = self.addressable_shards()?;
@@ -93,6 +129,14 @@ impl Array {
             return Err(wrong.help("shards are counted from 0, on this process's devices alone")).at_caller();
         }
         Ok(shards.swap_remove(i).data)
+    }
+
+    /// Whether the values are there, so that reading them does not wait.
+    #[track_caller]
+    pub fn is_ready(&self) -> Result<bool> {
+        let c = self.concrete().at_caller()?;
+        let all = || c.buffers.iter().try_fold(true, |ready, b| Ok(ready && b.ready()?.is_ready()));
+        all().at_caller()
     }
 
     /// Waits until the values are there. Errors of the computation surface here.
@@ -129,42 +173,6 @@ impl Array {
 pub fn block_until_ready<T: Tree>(tree: T) -> Result<T> {
     Flat::of(&tree).leaves.iter().try_for_each(Array::block_until_ready).at_caller()?;
     Ok(tree)
-}
-
-/// Moves every array of a tree to a device or a sharding. The results are committed: they stay there.
-///
-/// Arrays that lie right already are returned as they are. Fails when a sharding does not fit a shape.
-///
-/// ```
-/// # use shardax::prelude::*;
-/// # shardax::config::set_num_cpu_devices(8).ok();
-/// let mesh = make_mesh([("x", 8)])?;
-/// let x = device_put(&arange(0..16), &NamedSharding::new(&mesh, P!["x"]))?;
-/// assert_eq!(x.addressable_shards()?[3].data.to_vec::<i32>()?, [6, 7]);
-/// # Ok::<(), shardax::Error>(())
-/// ```
-#[track_caller]
-pub fn device_put<T: Tree>(tree: &T, to: impl Into<Sharding>) -> Result<T> {
-    let to = to.into();
-    let mut flat = Flat::of(tree);
-    for leaf in &mut flat.leaves {
-        *leaf = put(leaf, &to).at_caller()?;
-    }
-    flat.build().at_caller()
-}
-
-fn put(array: &Array, to: &Sharding) -> Result<Array> {
-    if array.is_traced() {
-        check_usable(array)?;
-        // Placement inside a traced function is the compiler's.
-        return Ok(array.clone());
-    }
-    let c = array.concrete()?;
-    if c.committed && c.sharding == *to {
-        return Ok(array.clone());
-    }
-    let buffers = transfer::reshard(&c, to)?;
-    Ok(Array(Repr::Concrete(Arc::new(Concrete::new(c.aval.clone(), to.clone(), true, buffers)))))
 }
 
 /// Copies every array of a tree to the default device, whole: the host's view of it.

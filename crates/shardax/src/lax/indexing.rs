@@ -1,5 +1,6 @@
 //! Blocks at computed positions, gathers and scatters, sorting and cumulative reductions.
 
+use super::Dim;
 use crate::array::{Array, Operand};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail, err};
@@ -213,8 +214,11 @@ macro_rules! cumulative_functions {
     ($($(#[$doc:meta])* $name:ident => $kind:ident;)*) => {$(
         $(#[$doc])*
         #[track_caller]
-        pub fn $name(x: &Array, axis: usize, reverse: bool) -> Array {
-            Cumulative { kind: CumulativeKind::$kind, axis, reverse }.apply(x)
+        pub fn $name(x: &Array, axis: impl Dim, reverse: bool) -> Array {
+            match axis.of(x.ndim()) {
+                Ok(axis) => Cumulative { kind: CumulativeKind::$kind, axis, reverse }.apply(x),
+                Err(e) => Array::from_result(Err(e), x),
+            }
         }
     )*};
 }

@@ -16,7 +16,7 @@ pub use select::*;
 
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
-use crate::error::err;
+use crate::error::{Result, err};
 use crate::numpy::IntoShape;
 use crate::primitive::binary::{COMPLEX, DIV, SHIFT_RIGHT_ARITHMETIC, SHIFT_RIGHT_LOGICAL};
 use crate::primitive::bitcast::BitcastConvert;
@@ -26,6 +26,7 @@ use crate::primitive::reduce::{Reduce, Reducer};
 use crate::primitive::shape_ops::{BroadcastInDim, Concatenate, Iota, Pad, Reshape, Reverse, Slice, Transpose};
 use crate::primitive::unary::{CEIL, DIGAMMA, FLOOR};
 use crate::program::trace::bind1;
+use crate::shape::normalize_axis;
 use crate::source;
 use crate::tree::{Flat, Tree};
 
@@ -89,16 +90,38 @@ pub(crate) fn reduce_sum(x: &Array, axes: &[usize]) -> Array {
     reduce(x, Reducer::Sum, axes)
 }
 
+/// A dimension of an array: counted from the front, or, as a negative `i32`, from the end.
+pub trait Dim: Copy {
+    /// Counted from the front. Fails for a negative one that lies before the first of `rank`.
+    fn of(self, rank: usize) -> Result<usize>;
+}
+
+impl Dim for usize {
+    fn of(self, _rank: usize) -> Result<usize> {
+        Ok(self)
+    }
+}
+
+impl Dim for i32 {
+    fn of(self, rank: usize) -> Result<usize> {
+        if self >= 0 { Ok(self as usize) } else { normalize_axis(self as isize, rank) }
+    }
+}
+
 /// Elements `start..limit` along one dimension.
 #[track_caller]
-pub fn slice_in_dim(x: &Array, start: usize, limit: usize, dim: usize) -> Array {
+pub fn slice_in_dim(x: &Array, start: usize, limit: usize, dim: impl Dim) -> Array {
+    let dim = match dim.of(x.ndim()) {
+        Ok(dim) if dim < x.ndim() => dim,
+        Err(e) => return Array::from_result(Err(e), x),
+        Ok(dim) => {
+            let e = err!(Index, "slice_in_dim dimension {dim} is out of bounds for {}", x.type_name())
+                .help("dimensions are counted from 0");
+            return Array::from_result(Err(e), x);
+        }
+    };
     let mut s: SmallVec<[usize; 4]> = SmallVec::from_elem(0, x.ndim());
     let mut l: SmallVec<[usize; 4]> = x.shape().into();
-    if dim >= x.ndim() {
-        let e = err!(Index, "slice_in_dim dimension {dim} is out of bounds for {}", x.type_name())
-            .help("dimensions are counted from 0");
-        return Array::from_result(Err(e), x);
-    }
     (s[dim], l[dim]) = (start, limit);
     slice(x, &s, &l, None)
 }
@@ -114,14 +137,21 @@ pub fn slice(x: &Array, start: &[usize], limit: &[usize], strides: Option<&[usiz
 
 /// Arrays of one dtype joined along a dimension.
 #[track_caller]
-pub fn concatenate(arrays: &[Array], dim: usize) -> Array {
-    bind1(Concatenate { dimension: dim }, arrays)
+pub fn concatenate(arrays: &[Array], dim: impl Dim) -> Array {
+    let first = arrays.first();
+    match (dim.of(first.map_or(0, Array::ndim)), first) {
+        (Err(e), Some(first)) => Array::from_result(Err(e), first),
+        (dim, _) => bind1(Concatenate { dimension: dim.unwrap_or_default() }, arrays),
+    }
 }
 
 /// The elements in reverse order along `dims`.
 #[track_caller]
-pub fn rev(x: &Array, dims: &[usize]) -> Array {
-    bind1(Reverse { dims: dims.into() }, std::slice::from_ref(x))
+pub fn rev(x: &Array, dims: &[impl Dim]) -> Array {
+    match dims.iter().map(|d| d.of(x.ndim())).collect() {
+        Ok(dims) => bind1(Reverse { dims }, std::slice::from_ref(x)),
+        Err(e) => Array::from_result(Err(e), x),
+    }
 }
 
 /// Pads each dimension by `(low, high, interior)` elements of `value`; negative edges cut.
@@ -143,8 +173,12 @@ pub(crate) fn iota(dtype: DType, shape: &[usize], dim: usize) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn broadcasted_iota(dtype: DType, shape: impl IntoShape, dim: usize) -> Array {
+pub fn broadcasted_iota(dtype: DType, shape: impl IntoShape, dim: impl Dim) -> Array {
     let dims = shape.into_dims();
+    let dim = match dim.of(dims.len()) {
+        Ok(dim) => dim,
+        Err(e) => return Array::from_result(Err(e), &Array::literal(Scalar::Int(0), dtype, false)),
+    };
     if let Some(d) = dims.iter().find(|d| **d < 0) {
         let e = err!(Value, "a shape must not have negative sizes, got {d} in {:?}", dims.as_slice())
             .help("give the size of each dimension");

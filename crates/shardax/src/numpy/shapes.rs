@@ -32,10 +32,13 @@ impl Array {
         lax::reshape(self, &[self.size()])
     }
 
-    /// The dimensions from `axis` on made one: `[N, H, W, C]` from 1 is `[N, H*W*C]`.
+    /// The dimensions from `axis` on made one: `[N, H, W, C]` from 1 is `[N, H*W*C]`. From behind the last one, a
+    /// dimension of size 1 is added.
     #[track_caller]
     pub fn flatten_from(&self, axis: i32) -> Array {
-        match self.check().and_then(|()| normalize_axis(axis as isize, self.ndim() + 1)) {
+        let rank = self.ndim();
+        let places = if axis < 0 { rank } else { rank + 1 };
+        match self.check().and_then(|()| normalize_axis(axis as isize, places)) {
             Ok(axis) => {
                 let mut shape: Shape = self.shape()[..axis].into();
                 shape.push(size(&self.shape()[axis..]));

@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use sha2::{Digest, Sha256};
 use shardax_pjrt as pjrt;
 
-use crate::config;
+use crate::{config, warning};
 
 const DIGEST: usize = 32;
 
 /// The executable from disk, or else compiled and written to disk. Only compiling can fail: what goes wrong with the
-/// files is said on standard error.
+/// files is a warning.
 pub(super) fn load_or_compile(
     client: &pjrt::Client,
     text: &str,
@@ -28,7 +28,8 @@ pub(super) fn load_or_compile(
     };
     let path = directory.join(key(client, text, options));
     let complain = |what: &str, error: &dyn std::fmt::Display| {
-        eprintln!("shardax: compilation cache: {what} {}: {error}", path.display());
+        let help = "programs are compiled all the same; empty the directory, or name another one";
+        warning::warn(&format!("compilation cache: {what} {}: {error}", path.display()), help);
     };
     match read(&path) {
         Ok(bytes) => match client.deserialize(&bytes, options, signature.clone()) {

@@ -2,6 +2,7 @@
 
 use std::borrow::Borrow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use shardax_pjrt as pjrt;
 use smallvec::SmallVec;
@@ -12,6 +13,7 @@ use crate::array::{Array, Buffers, Concrete};
 use crate::error::Result;
 use crate::program::Aval;
 use crate::sharding::Sharding;
+use crate::warning;
 
 /// A program compiled for its devices.
 pub(crate) struct LoadedProgram {
@@ -24,6 +26,8 @@ pub(crate) struct LoadedProgram {
     pub donated: Vec<bool>,
     /// Whether each device is told to run it by itself, which is quicker for little work.
     pub apart: bool,
+    /// Whether it was said that a donated argument had to be moved.
+    pub warned: AtomicBool,
 }
 
 /// Under so many floating-point operations the CPU plugin runs a program on the calling thread, when it is for one
@@ -68,9 +72,17 @@ impl LoadedProgram {
     {
         let mut moved: SmallVec<[(usize, Buffers); 2]> = SmallVec::new();
         for (i, (arg, want)) in args.iter().zip(&self.in_shardings).enumerate() {
-            if arg.borrow().sharding != *want {
-                moved.push((i, transfer::reshard(arg.borrow(), want)?));
+            let arg = arg.borrow();
+            // An array whose memory went on into another is refused here, not by the engine.
+            if arg.is_taken() {
+                arg.check_alive()?;
             }
+            if arg.sharding != *want {
+                moved.push((i, transfer::reshard(arg, want)?));
+            }
+        }
+        for (i, buffers) in moved.iter().filter(|(i, _)| self.donated[*i]) {
+            self.warn_of_move(args[*i].borrow(), &self.in_shardings[*i], buffers);
         }
         let mut placed: SmallVec<[&Buffers; 32]> = args.iter().map(|arg| &arg.borrow().buffers).collect();
         for (i, buffers) in &moved {
@@ -86,13 +98,29 @@ impl LoadedProgram {
             arg.borrow().mark_taken(&self.name);
         }
         for (i, _) in moved.iter().filter(|(i, _)| self.donated[*i]) {
-            // A copy was donated: what is left of the original goes too, as if it had been.
-            args[*i].borrow().buffers.iter().try_for_each(|buffer| buffer.delete())?;
+            // A copy was donated: what is left of the original goes too.
+            args[*i].borrow().free_own_memory()?;
         }
         let wrap = |((buffers, aval), sharding): ((Buffers, &Aval), &Sharding)| {
             Array::from_concrete(Concrete::new(aval.clone(), sharding.clone(), committed, buffers))
         };
         Ok(outs.into_iter().zip(&self.out_avals).zip(&self.out_shardings).map(wrap).collect())
+    }
+
+    /// Says, once for each program, that what is donated had to be copied to where the program takes it.
+    fn warn_of_move(&self, arg: &Concrete, want: &Sharding, moved: &Buffers) {
+        let copied = moved.iter().any(|b| !arg.buffers.iter().any(|a| Arc::ptr_eq(a, b)));
+        if !copied || self.warned.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let kind = if self.name.starts_with("pmap_") { "pmap" } else { "jit" };
+        warning::warn(
+            &format!(
+                "Donated {kind} argument required resharding. This causes a brief 2x memory spike before the original is freed. An argument of {}, of type {}, was at {}, and is taken at {want}.",
+                self.name, arg.aval, arg.sharding
+            ),
+            &format!("for optimal donation, place it before {kind} is called: `device_put(x, sharding)`"),
+        );
     }
 
     /// Starts the program on all devices and appends each device's results to `outs`.

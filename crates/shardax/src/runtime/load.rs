@@ -154,6 +154,7 @@ impl Request {
         }
         Ok(LoadedProgram {
             apart: LoadedProgram::runs_apart(&executable),
+            warned: Default::default(),
             name: self.name.clone(),
             executable,
             place: self.place.clone(),

@@ -36,6 +36,11 @@ impl Device {
         self.0.process_index()
     }
 
+    /// Whether this process drives it.
+    pub fn is_addressable(&self) -> bool {
+        self.0.is_addressable()
+    }
+
     /// `cpu`, `cuda`, …
     pub fn platform(&self) -> &'static str {
         client().map(|c| c.platform_name.as_str()).unwrap_or("unknown")
@@ -62,7 +67,8 @@ pub(crate) struct Client {
     pub pjrt: pjrt::Client,
     pub devices: Vec<Device>,
     pub local_devices: Vec<Device>,
-    platform_name: String,
+    /// In lower case: `cpu`, `cuda`, `tpu`.
+    pub platform_name: String,
 }
 
 static CLIENT: OnceLock<Client> = OnceLock::new();

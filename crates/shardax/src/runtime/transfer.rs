@@ -98,6 +98,14 @@ pub(crate) fn reshard(array: &Concrete, sharding: &Sharding) -> Result<Buffers> 
     Ok(out)
 }
 
+/// The same values in other memory of the same device.
+pub(crate) fn copy(buffer: &pjrt::Buffer) -> Result<Arc<pjrt::Buffer>> {
+    let mut bytes = vec![0; buffer.byte_size()];
+    buffer.to_host(&mut bytes)?;
+    let client = &client()?.pjrt;
+    Ok(Arc::new(client.buffer_from_host(&bytes, buffer.element_type(), buffer.dims(), buffer.device())?))
+}
+
 /// The part of a row-major array that `index` selects.
 pub(crate) fn extract(bytes: &[u8], shape: &[usize], index: &Index, element: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(index.iter().map(|r| r.len()).product::<usize>() * element);

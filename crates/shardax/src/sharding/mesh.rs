@@ -99,6 +99,16 @@ impl Mesh {
         &self.0.devices
     }
 
+    /// Those of the devices that this process drives.
+    pub fn local_devices(&self) -> Vec<Device> {
+        self.0.devices.iter().filter(|d| d.is_addressable()).cloned().collect()
+    }
+
+    /// Whether devices of other processes are among them.
+    pub fn is_multi_process(&self) -> bool {
+        !self.0.devices.iter().all(Device::is_addressable)
+    }
+
     /// The axes, major first.
     pub fn axes(&self) -> &[(AxisName, usize)] {
         &self.0.axes

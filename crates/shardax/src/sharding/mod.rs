@@ -10,7 +10,7 @@ pub use like::ShardingLike;
 pub use mesh::{AxisType, Mesh, make_mesh};
 pub use named::{NamedSharding, Sharding, SingleDeviceSharding};
 pub use spec::{DimSpec, IntoDimSpec, PartitionSpec};
-pub use visualize::{visualize_array_sharding, visualize_sharding, visualize_sharding_svg};
+pub use visualize::{visualize_array_sharding, visualize_sharding, visualize_sharding_color, visualize_sharding_svg};
 
 /// A part of an array: the range of each dimension.
 pub type Index = smallvec::SmallVec<[std::ops::Range<usize>; 4]>;

@@ -168,6 +168,35 @@ impl Sharding {
         }
     }
 
+    /// The number of devices, those of other processes included.
+    pub fn num_devices(&self) -> usize {
+        self.devices().len()
+    }
+
+    /// The devices that this process drives, in the order of the parts.
+    pub fn addressable_devices(&self) -> Vec<Device> {
+        self.devices().iter().filter(|d| d.is_addressable()).cloned().collect()
+    }
+
+    /// Whether this process drives all of the devices. With one process it always does.
+    pub fn is_fully_addressable(&self) -> bool {
+        self.devices().iter().all(Device::is_addressable)
+    }
+
+    /// Fails where a dimension is left to the compiler: `what` needs to know where all parts are.
+    pub(crate) fn check_constrained(&self, what: &str) -> Result<()> {
+        match self {
+            Sharding::Named(s) if s.spec().dims().contains(&DimSpec::Unconstrained) => Err(err!(
+                Value,
+                "Unconstrained dims are not allowed when passed to {what}: {self}"
+            )
+            .help(
+                "say how each dimension is split, or `None`; only `with_sharding_constraint` leaves it to the compiler",
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// The shape of each device's part.
     #[track_caller]
     pub fn shard_shape(&self, shape: &[usize]) -> Result<Shape> {

@@ -1,45 +1,138 @@
-//! Pictures of shardings: boxes in the terminal, or SVG.
+//! Pictures of shardings: boxes in the terminal, with or without colours, or SVG.
 
 use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write as _};
+use std::ops::Range;
 
 use super::Sharding;
-use crate::error::{Result, bail};
+use crate::error::{AtCaller, Result, err};
 
 /// A rectangle of an array and the devices that hold it.
 struct Cell {
-    rows: std::ops::Range<usize>,
-    columns: std::ops::Range<usize>,
+    rows: Range<usize>,
+    columns: Range<usize>,
     devices: Vec<usize>,
 }
 
-/// The distinct parts of an array of one or two dimensions; a vector is one row.
-fn cells(shape: &[usize], sharding: &Sharding) -> Result<Vec<Cell>> {
-    if shape.is_empty() || shape.len() > 2 {
-        bail!(Value, "only arrays of one or two dimensions can be drawn, got shape {shape:?}");
-    }
-    let mut cells: Vec<Cell> = Vec::new();
-    for (device, index) in sharding.devices_indices_map(shape)? {
-        let (rows, columns) = match index.as_slice() {
-            [columns] => (0..1, columns.clone()),
-            [rows, columns] => (rows.clone(), columns.clone()),
-            _ => continue,
+/// The distinct parts of an array of one or two dimensions, row by row; a vector is one row.
+struct Grid {
+    /// Of the array.
+    height: usize,
+    width: usize,
+    is_vector: bool,
+    platform: String,
+    cells: Vec<Cell>,
+}
+
+impl Grid {
+    fn of(shape: &[usize], sharding: &Sharding) -> Result<Grid> {
+        let (height, width) = match *shape {
+            [n] => (1, n),
+            [m, n] => (m, n),
+            _ => {
+                return Err(err!(
+                    Value,
+                    "`visualize_sharding` only works for shapes with 1 and 2 dimensions, got shape {shape:?}"
+                )
+                .help("draw two of the dimensions: the shape and the sharding of a slice"));
+            }
         };
-        match cells.iter_mut().find(|c| c.rows == rows && c.columns == columns) {
-            Some(cell) => cell.devices.push(device.id()),
-            None => cells.push(Cell { rows, columns, devices: vec![device.id()] }),
+        let mut cells: Vec<Cell> = Vec::new();
+        for (device, index) in sharding.devices_indices_map(shape)? {
+            let columns = index.last().cloned().unwrap_or_default();
+            let rows = if shape.len() == 1 { 0..1 } else { index[0].clone() };
+            match cells.iter_mut().find(|c| c.rows == rows && c.columns == columns) {
+                Some(cell) => cell.devices.push(device.id()),
+                None => cells.push(Cell { rows, columns, devices: vec![device.id()] }),
+            }
         }
+        cells.sort_by_key(|c| (c.rows.start, c.columns.start));
+        cells.iter_mut().for_each(|c| c.devices.sort_unstable());
+        let platform = sharding.devices().first().map(|d| d.platform().to_uppercase()).unwrap_or_default();
+        Ok(Grid { height, width, is_vector: shape.len() == 1, platform, cells })
     }
-    cells.sort_by_key(|c| (c.rows.start, c.columns.start));
-    Ok(cells)
+
+    fn label(&self, cell: &Cell) -> String {
+        let ids: Vec<String> = cell.devices.iter().map(usize::to_string).collect();
+        format!("{} {}", self.platform, ids.join(","))
+    }
+
+    /// Boxes of about the array's proportions, at most 80 columns wide where that is enough for the names.
+    fn boxes(&self, color: bool) -> String {
+        const HEIGHT: f64 = 10.0;
+        const WIDEST: usize = 80;
+        // A character is so many times as high as it is wide.
+        const CHARACTER: f64 = 2.5;
+        let rows: Vec<&[Cell]> = self.cells.chunk_by(|a, b| a.rows == b.rows).collect();
+        let columns = rows.first().map_or(0, |row| row.len());
+        let part = |range: &Range<usize>, whole: usize| range.len() as f64 / whole.max(1) as f64;
+        let aspect = match self.is_vector {
+            true => 1.0 / self.width.max(1) as f64,
+            false => self.width as f64 / self.height.max(1) as f64,
+        };
+        let base_width = (HEIGHT * aspect).floor();
+        let widest_label = self.cells.iter().map(|c| self.label(c).len()).max().unwrap_or(0);
+        let inner = |c: &Cell| ((part(&c.columns, self.width) * base_width * CHARACTER) as usize).clamp(9, WIDEST) - 2;
+        let room = WIDEST.saturating_sub(columns + 1) / columns.max(1);
+        let width = self.cells.iter().map(inner).max().unwrap_or(0).min(room).max(widest_label);
+
+        let rule = |left: char, middle: char, right: char| {
+            let bars = vec!["─".repeat(width); columns].join(&middle.to_string());
+            format!("{left}{bars}{right}\n")
+        };
+        let mut out = rule('┌', '┬', '┐');
+        for (i, row) in rows.iter().enumerate() {
+            if i > 0 {
+                out.push_str(&rule('├', '┼', '┤'));
+            }
+            let lines = match self.is_vector {
+                true => 1,
+                false => ((part(&row[0].rows, self.height) * HEIGHT) as usize).saturating_sub(1).max(1),
+            };
+            for line in 0..lines {
+                for cell in *row {
+                    let text = if line == (lines - 1) / 2 { self.label(cell) } else { String::new() };
+                    let _ = match color {
+                        true => write!(out, "│\x1b[30;48;5;{}m{text:^width$}\x1b[0m", terminal_color(cell.devices[0])),
+                        false => write!(out, "│{text:^width$}"),
+                    };
+                }
+                out.push_str("│\n");
+            }
+        }
+        out.push_str(&rule('└', '┴', '┘'));
+        out
+    }
+
+    fn svg(&self) -> String {
+        let aspect = self.height as f64 / self.width.max(1) as f64;
+        let (w, h) = (640.0, if self.is_vector { 80.0 } else { (640.0 * aspect).clamp(120.0, 960.0) });
+        let (sx, sy) = (w / self.width.max(1) as f64, h / self.height.max(1) as f64);
+        let mut out = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {w} {h}\" font-family=\"sans-serif\" font-size=\"14\">\n"
+        );
+        for cell in &self.cells {
+            let (x, y) = (cell.columns.start as f64 * sx, cell.rows.start as f64 * sy);
+            let (cw, ch) = (cell.columns.len() as f64 * sx, cell.rows.len() as f64 * sy);
+            // Hues a golden angle apart differ for neighbouring devices.
+            let hue = (cell.devices[0] as f64 * 137.5) % 360.0;
+            let _ = writeln!(
+                out,
+                "  <rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{cw:.1}\" height=\"{ch:.1}\" fill=\"hsl({hue:.0},60%,80%)\" stroke=\"#444\"/>\n  <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" dominant-baseline=\"middle\">{}</text>",
+                x + cw / 2.0,
+                y + ch / 2.0,
+                self.label(cell)
+            );
+        }
+        out.push_str("</svg>\n");
+        out
+    }
 }
 
-fn label(platform: &str, cell: &Cell) -> String {
-    let ids: Vec<String> = cell.devices.iter().map(usize::to_string).collect();
-    format!("{platform} {}", ids.join(","))
-}
-
-fn platform(sharding: &Sharding) -> String {
-    sharding.devices().first().map(|d| d.platform().to_uppercase()).unwrap_or_default()
+/// A light colour of the 256 that terminals have; neighbouring devices have different ones.
+fn terminal_color(device: usize) -> u8 {
+    const LIGHT: [u8; 12] = [117, 215, 150, 211, 183, 222, 115, 180, 153, 174, 193, 146];
+    LIGHT[device % LIGHT.len()]
 }
 
 /// How an array of this shape lies on devices, as boxes of text: one for each part, with the devices that hold it.
@@ -48,71 +141,50 @@ fn platform(sharding: &Sharding) -> String {
 /// # use shardax::prelude::*;
 /// # shardax::config::set_num_cpu_devices(8).ok();
 /// let sharding = NamedSharding::new(&make_mesh([("i", 2), ("j", 2)])?, P!["i", "j"]);
-/// println!("{}", visualize_sharding(&[4, 4], &sharding)?);
+/// let picture = "\
+/// ┌──────────┬──────────┐
+/// │          │          │
+/// │  CPU 0   │  CPU 1   │
+/// │          │          │
+/// │          │          │
+/// ├──────────┼──────────┤
+/// │          │          │
+/// │  CPU 2   │  CPU 3   │
+/// │          │          │
+/// │          │          │
+/// └──────────┴──────────┘
+/// ";
+/// assert_eq!(visualize_sharding(&[4, 4], &sharding)?, picture);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
 /// Fails for arrays of other than one or two dimensions, and where the sharding does not divide the shape.
+#[track_caller]
 pub fn visualize_sharding(shape: &[usize], sharding: impl Into<Sharding>) -> Result<String> {
-    let sharding = sharding.into();
-    let cells = cells(shape, &sharding)?;
-    let platform = platform(&sharding);
-    let rows: Vec<Vec<&Cell>> = cells.chunk_by(|a, b| a.rows == b.rows).map(|row| row.iter().collect()).collect();
-    let width = cells.iter().map(|c| label(&platform, c).len()).max().unwrap_or(0) + 2;
-    let columns = rows.first().map_or(0, Vec::len);
-    let rule = |left: char, middle: char, right: char| {
-        let bars = vec!["─".repeat(width); columns].join(&middle.to_string());
-        format!("{left}{bars}{right}\n")
-    };
-    let mut out = rule('┌', '┬', '┐');
-    for (i, row) in rows.iter().enumerate() {
-        if i > 0 {
-            out.push_str(&rule('├', '┼', '┤'));
-        }
-        for cell in row {
-            let _ = write!(out, "│{:^width$}", label(&platform, cell));
-        }
-        out.push_str("│\n");
-    }
-    out.push_str(&rule('└', '┴', '┘'));
-    Ok(out)
+    Ok(Grid::of(shape, &sharding.into()).at_caller()?.boxes(false))
+}
+
+/// The same for a terminal with colours: each box in the colour of the first device that holds it.
+#[track_caller]
+pub fn visualize_sharding_color(shape: &[usize], sharding: impl Into<Sharding>) -> Result<String> {
+    Ok(Grid::of(shape, &sharding.into()).at_caller()?.boxes(true))
 }
 
 /// The same as an SVG picture: parts in proportion, coloured by the first device that holds them.
+#[track_caller]
 pub fn visualize_sharding_svg(shape: &[usize], sharding: impl Into<Sharding>) -> Result<String> {
-    let sharding = sharding.into();
-    let cells = cells(shape, &sharding)?;
-    let platform = platform(&sharding);
-    let (height, width) = match *shape {
-        [n] => (1, n),
-        [m, n] => (m, n),
-        _ => (1, 1),
-    };
-    let (w, h) =
-        (640.0, if height == 1 { 80.0 } else { (640.0 * height as f64 / width.max(1) as f64).clamp(120.0, 960.0) });
-    let (sx, sy) = (w / width.max(1) as f64, h / height.max(1) as f64);
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {w} {h}\" font-family=\"sans-serif\" font-size=\"14\">\n"
-    );
-    for cell in &cells {
-        let (x, y) = (cell.columns.start as f64 * sx, cell.rows.start as f64 * sy);
-        let (cw, ch) = (cell.columns.len() as f64 * sx, cell.rows.len() as f64 * sy);
-        // Hues a golden angle apart differ for neighbouring devices.
-        let hue = (cell.devices[0] as f64 * 137.5) % 360.0;
-        let _ = writeln!(
-            out,
-            "  <rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{cw:.1}\" height=\"{ch:.1}\" fill=\"hsl({hue:.0},60%,80%)\" stroke=\"#444\"/>\n  <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" dominant-baseline=\"middle\">{}</text>",
-            x + cw / 2.0,
-            y + ch / 2.0,
-            label(&platform, cell)
-        );
-    }
-    out.push_str("</svg>\n");
-    Ok(out)
+    Ok(Grid::of(shape, &sharding.into()).at_caller()?.svg())
 }
 
-/// Prints how an array lies on its devices; see [`visualize_sharding`].
+/// Prints how an array lies on its devices, as [`visualize_sharding`] draws it: with colours where standard output is a
+/// terminal and the environment variable `NO_COLOR` is not set.
+///
+/// Fails also for an array that was deleted, and for a traced one, which lies nowhere yet.
+#[track_caller]
 pub fn visualize_array_sharding(array: &crate::Array) -> Result<()> {
-    print!("{}", visualize_sharding(array.shape(), array.sharding()?)?);
+    let color = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+    let picture = Grid::of(array.shape(), &array.sharding().at_caller()?).at_caller()?.boxes(color);
+    // A reader that has gone away is no mistake of the program's.
+    let _ = io::stdout().write_all(picture.as_bytes());
     Ok(())
 }

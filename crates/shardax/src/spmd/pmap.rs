@@ -44,6 +44,7 @@ struct Options {
     in_axes: Axes,
     out_axes: Axes,
     devices: Option<Vec<Device>>,
+    backend: Option<String>,
     axis_size: Option<usize>,
     donate_argnums: Vec<usize>,
     static_argnums: Vec<usize>,
@@ -72,6 +73,7 @@ pub fn pmap<Args: Tree, F: Function<Args>>(f: F) -> Pmap<F, Args> {
             in_axes: Prefix::Leaf(Some(0)),
             out_axes: Prefix::Leaf(Some(0)),
             devices: None,
+            backend: None,
             axis_size: None,
             donate_argnums: Vec::new(),
             static_argnums: Vec::new(),
@@ -116,12 +118,20 @@ impl<F, Args> Pmap<F, Args> {
         self.with(|o| o.devices = Some(devices))
     }
 
+    /// The platform whose devices to use: `cpu`, `cuda` (or `gpu`) or `tpu`. A process works with one platform, the one
+    /// that `SHARDAX_PLATFORM` names, so this checks that it is the one that the program was written for; calls on
+    /// another are errors.
+    pub fn backend(self, platform: &str) -> Self {
+        self.with(|o| o.backend = Some(platform.to_lowercase()))
+    }
+
     /// The size of the mapped axis; it must be that of the arguments.
     pub fn axis_size(self, size: usize) -> Self {
         self.with(|o| o.axis_size = Some(size))
     }
 
-    /// The arguments, by position, whose memory the result may take over. They cannot be used afterwards.
+    /// The arguments, by position, whose memory the result may take over. They cannot be used afterwards. Warnings as of
+    /// [`Jit::donate_argnums`](crate::Jit::donate_argnums).
     pub fn donate_argnums<const N: usize>(self, argnums: [usize; N]) -> Self {
         self.with(|o| o.donate_argnums = argnums.to_vec())
     }
@@ -223,6 +233,9 @@ impl Options {
         {
             return Err(err!(Value, "Specified axis_size {want} doesn't match received axis_size {size}.")
                 .help("leave axis_size out: it follows from the arguments"));
+        }
+        if let Some(backend) = &self.backend {
+            check_backend(backend)?;
         }
         let candidates = match &self.devices {
             Some(d) if d.is_empty() => {
@@ -369,6 +382,17 @@ impl Options {
         let in_def = flat.def.clone();
         Ok(Staged { request, captures, kept, in_def, in_avals, donated, out_def, committed: true })
     }
+}
+
+/// Fails when the process works with another platform.
+fn check_backend(asked: &str) -> Result<()> {
+    let have = crate::runtime::client()?.platform_name.as_str();
+    if asked == have || (asked == "gpu" && matches!(have, "cuda" | "rocm")) {
+        return Ok(());
+    }
+    Err(err!(Value, "Unknown backend {asked}. Available backends are [{have:?}]").help(format!(
+        "a process works with one platform: set SHARDAX_PLATFORM={asked} (or call `config::set_platform`) before it uses a device, or leave `backend` out"
+    )))
 }
 
 /// The mesh of one axis over these devices; equal ones are one object, so that shardings compare at once.

@@ -3,7 +3,9 @@
 use std::fmt;
 
 use crate::dtype::DType;
+use crate::prefix::{IntoPrefix, Prefix};
 use crate::program::Aval;
+use crate::sharding::{Sharding, ShardingLike};
 use crate::tree::TreeDef;
 
 /// One value for each leaf of a tree, in order, with the leaf's key path.
@@ -43,6 +45,29 @@ impl<T> LeafTree<T> {
 impl<T: fmt::Display> fmt::Display for LeafTree<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.iter().try_for_each(|(path, value)| writeln!(f, "{path}: {value}"))
+    }
+}
+
+/// A sharding for each leaf, for values of this structure: `device_put(&args, &compiled.input_shardings())`.
+impl IntoPrefix<Option<ShardingLike>> for &LeafTree<Sharding> {
+    fn into_prefix(self) -> Prefix<Option<ShardingLike>> {
+        nest(&self.def, &mut self.leaves.iter().map(|s| Some(s.into())))
+    }
+}
+
+/// The same; `None` says nothing of a leaf.
+impl IntoPrefix<Option<ShardingLike>> for &LeafTree<Option<Sharding>> {
+    fn into_prefix(self) -> Prefix<Option<ShardingLike>> {
+        nest(&self.def, &mut self.leaves.iter().map(|s| s.as_ref().map(Into::into)))
+    }
+}
+
+fn nest<T>(def: &TreeDef, leaves: &mut dyn Iterator<Item = Option<T>>) -> Prefix<Option<T>> {
+    match def.root_children() {
+        Some(children) => Prefix::Node(children.iter().map(|(_, child)| nest(child, leaves)).collect()),
+        // A number has no leaf.
+        None if def.leaf_count() == 0 => Prefix::Leaf(None),
+        None => Prefix::Leaf(leaves.next().flatten()),
     }
 }
 

@@ -85,7 +85,9 @@ impl<F, Args> Jit<F, Args> {
 
     /// The arguments, by position, whose memory the result may take over. They cannot be used afterwards.
     ///
-    /// Memory can be taken over by a result of the same type and sharding. Without one, nothing is donated.
+    /// Memory can be taken over by a result of the same type and sharding. Without one nothing is donated, and a warning
+    /// says so; another says when an argument had to be moved before it could be donated
+    /// ([`config::set_warning_hook`](crate::config::set_warning_hook)).
     pub fn donate_argnums<const N: usize>(self, argnums: [usize; N]) -> Self {
         self.with(|o| o.donate_argnums = argnums.to_vec())
     }
@@ -259,7 +261,12 @@ impl Options {
 /// The sharding for each leaf, where one is asked for.
 fn resolve(shardings: &Shardings, def: &TreeDef, what: &str) -> Result<Vec<Option<Sharding>>> {
     let all = shardings.resolve(def, what)?;
-    all.iter().map(|like| like.as_ref().map(|like| like.resolve(what)).transpose()).collect()
+    let placed = |like: &ShardingLike| {
+        let sharding = like.resolve(what)?;
+        sharding.check_constrained(what)?;
+        Ok(sharding)
+    };
+    all.iter().map(|like| like.as_ref().map(placed).transpose()).collect()
 }
 
 /// Which leaves of a tuple of arguments belong to these positions.

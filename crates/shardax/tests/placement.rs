@@ -1,0 +1,597 @@
+//! `device_put` and its options, shards of this process and of all, arrays made of parts.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::setup;
+use shardax::prelude::*;
+use shardax::sharding::DimSpec;
+use shardax::{Error, ErrorKind, ShardingLike};
+
+fn ints(x: &Array) -> Vec<i32> {
+    x.to_vec().expect("int32 values")
+}
+
+fn spec(x: &Array) -> Result<PartitionSpec> {
+    Ok(x.sharding()?.spec()?.clone())
+}
+
+/// Split over eight devices, and whole on each.
+fn shardings() -> Result<(NamedSharding, NamedSharding)> {
+    setup();
+    let mesh = make_mesh([("x", 8)])?;
+    Ok((NamedSharding::new(&mesh, P!["x"]), NamedSharding::new(&mesh, P![])))
+}
+
+#[track_caller]
+fn fails<T>(result: Result<T>, kind: ErrorKind, says: &[&str]) -> Error {
+    let error = result.err().expect("an error");
+    assert_eq!(error.kind(), kind, "{error}");
+    for words in says {
+        assert!(error.to_string().contains(words), "{words:?} is not in: {error}");
+    }
+    assert_eq!(error.location().map(|l| l.file()), Some(file!()), "{error}");
+    assert!(error.help_text().is_some(), "{error}");
+    error
+}
+
+/// Whether they are the same memory: deleting one deletes the other.
+fn is_same_memory(a: Array, b: &Array) -> Result<bool> {
+    assert!(!a.is_deleted() && !b.is_deleted());
+    a.delete()?;
+    Ok(b.is_deleted())
+}
+
+#[test]
+fn to_a_device_a_sharding_a_spec_or_nowhere() -> Result<()> {
+    let (split, _) = shardings()?;
+    let all = devices()?;
+    let x = arange(0..16);
+    assert!(!x.committed());
+    let there = device_put(&x, &all[3])?;
+    assert_eq!((there.devices()?, there.committed()), (all[3..4].to_vec(), true));
+    assert_eq!(spec(&device_put(&x, &split)?)?, P!["x"]);
+    assert_eq!(spec(&device_put(&x, Sharding::from(&split))?)?, P!["x"]);
+    assert_eq!(device_put(&x, SingleDeviceSharding(all[1].clone()))?.devices()?, all[1..2]);
+    fails(device_put(&x, P!["x"]), ErrorKind::Value, &["device_put requires a non-empty mesh", "P('x',)"]);
+    let _mesh = set_mesh(split.mesh());
+    assert_eq!(spec(&device_put(&x, P!["x"])?)?, P!["x"]);
+
+    // Nowhere in particular: what is placed stays as it is, what is not is on the default device.
+    assert!(!device_put(&x, None)?.committed());
+    assert_eq!(device_put(&there, None)?.devices()?, all[3..4]);
+    let number = device_put(&Array::from(7), None)?;
+    assert_eq!((number.devices()?, number.committed(), number.item::<i32>()?), (all[..1].to_vec(), false, 7));
+    assert!(device_put(&Array::from(7), &all[0])?.committed());
+    Ok(())
+}
+
+#[test]
+fn what_lies_right_is_not_copied() -> Result<()> {
+    let (split, whole) = shardings()?;
+    let all = devices()?;
+    let x = device_put(&arange(0..16), &split)?;
+    assert!(is_same_memory(device_put(&x, &split)?, &x)?);
+    // Also where the array was not committed, and where another sharding means the same.
+    let x = arange(0..16);
+    let y = device_put(&x, &all[0])?;
+    assert!(!x.committed() && y.committed());
+    assert!(is_same_memory(y, &x)?);
+    let x = device_put(&arange(0..16), &split)?;
+    assert!(is_same_memory(device_put(&x, &NamedSharding::new(split.mesh(), P![("x",)]))?, &x)?);
+    // One device's copy of what is replicated.
+    let x = device_put(&arange(0..16), &whole)?;
+    assert!(is_same_memory(device_put(&x, &all[5])?, &x)?);
+    // Another layout is another array.
+    let x = device_put(&arange(0..16), &split)?;
+    assert!(!is_same_memory(device_put(&x, &whole)?, &x)?);
+    Ok(())
+}
+
+/// A module whose fields are named in prefixes.
+#[derive(Clone, Tree)]
+struct Dense {
+    w: Array,
+    b: Option<Array>,
+}
+
+#[test]
+fn trees_of_shardings() -> Result<()> {
+    let (split, whole) = shardings()?;
+    let all = devices()?;
+    let tree = || (arange(0..8), vec![arange(0..16), ones(24)], 3);
+    let (a, list, number) = device_put(&tree(), (&split, &whole, None))?;
+    assert_eq!((spec(&a)?, spec(&list[0])?, spec(&list[1])?, number), (P!["x"], P![], P![], 3));
+    // Of kinds that differ, in lists of lists; `None` leaves a part alone.
+    let (a, list, _) = device_put(&tree(), (&all[2], vec![Some(ShardingLike::from(&split)), None], None))?;
+    assert_eq!((a.devices()?, spec(&list[0])?, list[1].committed()), (all[2..3].to_vec(), P!["x"], false));
+
+    let batch = BTreeMap::from([("image".to_owned(), ones([8, 4])), ("label".to_owned(), arange(0..8))]);
+    let put = device_put(&batch, BTreeMap::from([("label", &split), ("image", &whole)]))?;
+    assert_eq!((spec(&put["image"])?, spec(&put["label"])?), (P![], P!["x"]));
+    let dense = Dense { w: ones([8, 2]), b: Some(zeros(2)) };
+    let put = device_put(&dense, BTreeMap::from([("w", &split), ("b", &whole)]))?;
+    assert_eq!((spec(&put.w)?, put.b.map(|b| spec(&b)).transpose()?), (P!["x"], Some(P![])));
+    let put = device_put(&Dense { b: None, ..dense.clone() }, BTreeMap::from([("w", &split), ("b", &whole)]))?;
+    assert!(put.b.is_none());
+
+    let says = |error: Error, words: &str| assert!(error.to_string().contains(words), "{words:?} is not in: {error}");
+    let error = fails(
+        device_put(&tree(), (&split, vec![&whole; 3], None)),
+        ErrorKind::Value,
+        &["device_put device tree prefix error: device_put device[1] has 3 entries", "2 children"],
+    );
+    says(error, "one entry for each part");
+    fails(device_put(&arange(0..8), (&split, &split)), ErrorKind::Value, &["no children (it is an array)"]);
+    fails(
+        device_put(&batch, BTreeMap::from([("image", &split)])),
+        ErrorKind::Value,
+        &["device_put device has the entries [\"image\"]", "2 children"],
+    );
+    fails(
+        device_put(&batch, BTreeMap::from([("image", &split), ("labels", &split)])),
+        ErrorKind::Value,
+        &["has no entry [\"label\"]"],
+    );
+    // A leaf that does not fit is named.
+    fails(
+        device_put(&(arange(0..8), vec![arange(0..8), arange(0..9)]), &split),
+        ErrorKind::Indivisible,
+        &["device_put of value[1][1], of type int32[9]", "array axis 0 is partitioned 8 times"],
+    );
+    fails(device_put(&array(1.0f32), &split), ErrorKind::Value, &["only valid for values of rank at least 1"]);
+    Ok(())
+}
+
+#[test]
+fn the_shardings_of_a_compiled_function_place_its_arguments() -> Result<()> {
+    let (split, _) = shardings()?;
+    let f = jit(|x: Array, (y, n): (Array, i32)| x + y * n).in_shardings((&split, None));
+    let args = (arange(0..8), (arange(0..8), 2));
+    let compiled = f.lower(args.clone())?.compile()?;
+    let (x, (y, n)) = device_put(&args, &compiled.input_shardings())?;
+    assert_eq!((spec(&x)?, spec(&y)?, n), (P!["x"], P![], 2));
+    let out = compiled.call((x, (y, n)))?;
+    assert_eq!(ints(&device_put(&out, &compiled.output_shardings())?), [0, 3, 6, 9, 12, 15, 18, 21]);
+    Ok(())
+}
+
+#[test]
+fn donated_arrays_are_given_away() -> Result<()> {
+    let (split, whole) = shardings()?;
+    let all = devices()?;
+    let donate = PutOptions::default().donate(true);
+    let targets = || -> [Sharding; 4] { [(&split).into(), (&whole).into(), (&all[0]).into(), (&all[1]).into()] };
+    for from in targets() {
+        for to in targets() {
+            let x = device_put(&arange(0..16), &from)?;
+            let y = donate.device_put(&x, &to)?;
+            assert_eq!((y.sharding()?, ints(&y)), (to.clone(), (0..16).collect()), "{from} to {to}");
+            assert!(x.is_deleted() && !y.is_deleted(), "{from} to {to}");
+            let says: &[_] = &["Array has been deleted with shape=int32[16]", "donated to `device_put`"];
+            fails(x.to_vec::<i32>(), ErrorKind::Deleted, says);
+            fails(jit(|x: Array| x + 1).call(&x), ErrorKind::Deleted, says);
+            fails(device_put(&x, &to), ErrorKind::Deleted, says);
+            fails((&x + 1).to_vec::<i32>(), ErrorKind::Deleted, says);
+            assert_eq!(ints(&(y + 1))[15], 16);
+        }
+    }
+    // What another array shares stays with it.
+    let x = device_put(&arange(0..16), &whole)?;
+    let one = device_put(&x, &all[4])?;
+    let y = donate.device_put(&x, &split)?;
+    assert!(x.is_deleted());
+    assert_eq!((ints(&one), ints(&y)), ((0..16).collect(), (0..16).collect()));
+
+    // Of a tree everything or nothing.
+    let (good, bad) = (arange(0..8), arange(0..9));
+    fails(donate.device_put(&(good.clone(), bad.clone()), &split), ErrorKind::Indivisible, &["value[1]"]);
+    assert!(!good.is_deleted() && !bad.is_deleted());
+    let (a, b) = donate.device_put(&(good.clone(), good.clone()), (&split, &whole))?;
+    assert_eq!((ints(&a), ints(&b), good.is_deleted()), ((0..8).collect(), (0..8).collect(), true));
+    // A plain number has nothing to give.
+    assert_eq!(donate.device_put(&Array::from(3), &whole)?.item::<i32>()?, 3);
+    Ok(())
+}
+
+/// A compiled function must not take an array whose memory went on into another.
+#[test]
+fn an_array_that_was_taken_over_is_refused_on_the_hot_path() -> Result<()> {
+    let (split, _) = shardings()?;
+    let f = jit(|x: Array| x + 1);
+    let x = device_put(&arange(0..8), &split)?;
+    f.call(&x)?;
+    f.call(&x)?;
+    let y = PutOptions::default().donate(true).device_put(&x, &split)?;
+    fails(f.call(&x), ErrorKind::Deleted, &["donated to `device_put`"]);
+    assert_eq!(ints(&f.call(&y)?)[7], 8);
+    Ok(())
+}
+
+#[test]
+fn memory_is_shared_only_where_it_may_be() -> Result<()> {
+    let (split, whole) = shardings()?;
+    let all = devices()?;
+    let copy = PutOptions::default().may_alias(false);
+    for to in [Sharding::from(&split), (&whole).into(), (&all[0]).into()] {
+        let x = device_put(&arange(0..16), &to)?;
+        let y = copy.device_put(&x, &to)?;
+        assert_eq!((y.sharding()?, y.committed()), (to.clone(), true));
+        assert!(!is_same_memory(x, &y)?, "{to}");
+        assert_eq!(ints(&y), (0..16).collect::<Vec<_>>());
+        let x = device_put(&arange(0..16), &to)?;
+        assert!(is_same_memory(PutOptions::default().may_alias(true).device_put(&x, &to)?, &x)?, "{to}");
+    }
+    // Part by part: what one device has whole already.
+    let x = device_put(&arange(0..16), &all[2])?;
+    assert!(!is_same_memory(copy.device_put(&x, &whole)?, &x)?);
+    // A copy is committed as its original is.
+    let x = ones(4);
+    let y = copy.device_put(&x, None)?;
+    assert!(!y.committed() && !is_same_memory(x, &y)?);
+    fails(
+        PutOptions::default().donate(true).may_alias(true).device_put(&y, &split),
+        ErrorKind::Value,
+        &["may_alias and donate cannot be True at the same time"],
+    );
+    Ok(())
+}
+
+#[test]
+fn inside_a_compiled_function_nothing_is_moved() -> Result<()> {
+    let (split, _) = shardings()?;
+    let s = split.clone();
+    let y = jit(move |x: Array| -> Result<Array> { Ok(device_put(&(x * 2), &s)? + 1) }).call(arange(0..8))?;
+    assert_eq!(ints(&y), [1, 3, 5, 7, 9, 11, 13, 15]);
+    // But what is asked must be possible.
+    let s = split.clone();
+    let wrong = jit(move |x: Array| device_put(&x, (&s, &s))).call(arange(0..8));
+    fails(wrong, ErrorKind::Value, &["device_put device tree prefix error"]);
+    let s = split.clone();
+    let wrong = jit(move |x: Array| device_put(&x, &s));
+    fails(wrong.call(arange(0..9)), ErrorKind::Indivisible, &["the dimension size is 9"]);
+    fails(wrong.call(array(1)), ErrorKind::Value, &["only valid for values of rank at least 1"]);
+    // Where each device has its own block there is nowhere to put it.
+    let (mesh, device) = (split.mesh().clone(), devices()?[1].clone());
+    let says: &[_] = &["device_put with explicit device not allowed within shard_map", "CpuDevice(id=1)"];
+    let put = move |x: Array| device_put(&x, &device);
+    let mapped = shard_map(put.clone(), &mesh).in_specs(P!["x"]).out_specs(P!["x"]);
+    fails(mapped.call(arange(0..8)), ErrorKind::Value, says);
+    fails(jit(mapped).call(arange(0..8)), ErrorKind::Value, says);
+    fails(pmap(put.clone()).call(arange(0..8)), ErrorKind::Value, says);
+    assert_eq!(ints(&vmap(put).call(arange(0..8))?)[7], 7);
+    assert_eq!(ints(&pmap(|x: Array| device_put(&x, None)).call(arange(0..8))?)[7], 7);
+    Ok(())
+}
+
+#[test]
+fn shards_here_and_everywhere() -> Result<()> {
+    let (split, whole) = shardings()?;
+    let mesh = make_mesh([("i", 4), ("j", 2)])?;
+    for sharding in [split.clone(), whole, NamedSharding::new(&mesh, P![None, "i"]), NamedSharding::new(&mesh, P!["j"])]
+    {
+        let x = device_put(&arange(0..64).reshape([8, 8]), &sharding)?;
+        let (here, all) = (x.addressable_shards()?, x.global_shards()?);
+        assert_eq!((here.len(), all.len(), x.devices()?.len()), (8, 8, 8));
+        for (i, (a, b)) in here.iter().zip(&all).enumerate() {
+            assert_eq!((&a.device, &a.index, a.replica_id), (&b.device, &b.index, b.replica_id));
+            assert_eq!(a.device, x.devices()?[i]);
+            let data = b.data.as_ref().expect("one process has all parts");
+            assert_eq!(ints(data), ints(&a.data));
+            assert_eq!(ints(data), ints(&x.addressable_data(i)?));
+            assert_eq!((data.devices()?, data.committed()), (vec![a.device.clone()], true));
+            let first = a.index[0].start * 8 + a.index[1].start;
+            assert_eq!(ints(data)[0], first as i32);
+        }
+        let mut indices: Vec<_> = here.iter().map(|s| (s.index.clone(), s.replica_id)).collect();
+        indices.sort_by_key(|(index, id)| (index[0].start, index[1].start, *id));
+        indices.dedup();
+        assert_eq!(indices.len(), 8, "each copy of a part has a number of its own");
+    }
+    let x = device_put(&arange(0..8), &split)?;
+    fails(x.addressable_data(8), ErrorKind::Index, &["shard 8 is out of range: the array has 8 addressable shards"]);
+    // A number, and an array that nothing was said of, are on the default device.
+    assert_eq!(ones(3).global_shards()?.len(), 1);
+    assert_eq!(Array::from(2).addressable_shards()?[0].device, devices()?[0]);
+    Ok(())
+}
+
+#[test]
+fn what_is_known_of_a_place() -> Result<()> {
+    let (split, whole) = shardings()?;
+    let on_one = ones([8, 2]);
+    let (rows, copies) = (device_put(&on_one, &split)?, device_put(&on_one, &whole)?);
+    let about = |x: &Array| (x.is_fully_addressable(), x.is_fully_replicated(), x.committed());
+    assert_eq!(about(&on_one), (true, true, false));
+    assert_eq!(about(&rows), (true, false, true));
+    assert_eq!(about(&copies), (true, true, true));
+    assert_eq!(about(&(&rows + 1)), (true, false, true));
+    assert_eq!(about(&(&on_one + 1)), (true, true, false));
+    // Replicated over an axis of one device is whole, whatever its spec says.
+    let one = NamedSharding::new(&make_mesh([("x", 1)])?, P!["x"]);
+    assert!(device_put(&on_one, &one)?.is_fully_replicated());
+    Ok(())
+}
+
+#[test]
+fn what_is_known_of_devices() -> Result<()> {
+    let (split, whole) = shardings()?;
+    let all = devices()?;
+    let there = Sharding::from(&all[3]);
+    for sharding in [Sharding::from(&split), (&whole).into()] {
+        assert_eq!((sharding.num_devices(), sharding.addressable_devices()), (8, all.clone()));
+        assert!(sharding.is_fully_addressable());
+    }
+    assert_eq!((there.num_devices(), there.addressable_devices()), (1, vec![all[3].clone()]));
+    assert_eq!(split.mesh().local_devices(), all);
+    assert!(!split.mesh().is_multi_process() && all.iter().all(Device::is_addressable));
+    let x = device_put(&ones([8, 3]), &whole)?;
+    assert_eq!((x.nbytes(), Array::from(1).nbytes(), ones([8, 0]).nbytes()), (96, 4, 0));
+    x.block_until_ready()?;
+    assert!(x.is_ready()?);
+    Ok(())
+}
+
+/// Only constraints can leave a dimension to the compiler: an array has to lie somewhere.
+#[test]
+fn unconstrained_dimensions_are_for_constraints() -> Result<()> {
+    let (split, _) = shardings()?;
+    let open = NamedSharding::new(split.mesh(), P![DimSpec::Unconstrained]);
+    let x = arange(0..8);
+    let says = |what: &str| format!("Unconstrained dims are not allowed when passed to {what}");
+    fails(device_put(&x, &open), ErrorKind::Value, &[&says("device_put"), "P(UNCONSTRAINED,)"]);
+    fails(jit(|x: Array| x).in_shardings(&open).call(&x), ErrorKind::Value, &[&says("jit in_shardings")]);
+    fails(jit(|x: Array| x).out_shardings(&open).call(&x), ErrorKind::Value, &[&says("jit out_shardings")]);
+    let made = make_array_from_callback([8], DType::I32, &open, |_| Ok(arange(0..8)));
+    fails(made, ErrorKind::Value, &[&says("make_array_from_callback")]);
+    let made = make_array_from_single_device_arrays([8], &open, std::slice::from_ref(&x));
+    fails(made, ErrorKind::Value, &[&says("make_array_from_single_device_arrays")]);
+    fails(Array::from_slice_on(&[0; 8], &[8], &open), ErrorKind::Value, &[&says("an array of host data")]);
+    let f = jit(move |x: Array| with_sharding_constraint(x * 2, &open));
+    assert_eq!(ints(&f.call(device_put(&x, &split)?)?)[7], 14);
+    Ok(())
+}
+
+#[test]
+fn deleting_twice_is_deleting_once() -> Result<()> {
+    let (split, _) = shardings()?;
+    let x = device_put(&arange(0..8), &split)?;
+    let clone = x.clone();
+    x.delete()?;
+    x.delete()?;
+    clone.delete()?;
+    assert!(x.is_deleted() && clone.is_deleted());
+    let says: &[_] = &["Array has been deleted with shape=int32[8]", "by a call of `delete`"];
+    fails(x.to_vec::<i32>(), ErrorKind::Deleted, says);
+    fails(x.sharding(), ErrorKind::Deleted, says);
+    fails(x.devices(), ErrorKind::Deleted, says);
+    fails(x.addressable_shards(), ErrorKind::Deleted, says);
+    fails(x.global_shards(), ErrorKind::Deleted, says);
+    fails(x.addressable_data(0), ErrorKind::Deleted, says);
+    fails(x.copy(), ErrorKind::Deleted, says);
+    // Its type is still known.
+    assert_eq!((x.shape(), x.type_name()), (&[8][..], "int32[8]".to_owned()));
+    // A plain number has nothing to delete.
+    let number = Array::from(1);
+    number.delete()?;
+    assert!(!number.is_deleted());
+    Ok(())
+}
+
+#[test]
+fn callbacks_give_parts() -> Result<()> {
+    let (split, whole) = shardings()?;
+    let part = |n: i32| move |_: &shardax::sharding::Index| Ok(arange(0..n));
+    let x = make_array_from_callback([5], DType::I32, &whole, part(5))?;
+    assert_eq!((ints(&x), x.is_fully_replicated(), x.committed()), ((0..5).collect(), true, true));
+    let empty = make_array_from_callback([0, 3], DType::F32, &split, |_| Ok(zeros([0, 3])))?;
+    assert_eq!(empty.shape(), [0, 3]);
+    fails(
+        make_array_from_callback([8], DType::I32, &split, part(3)),
+        ErrorKind::Value,
+        &["Expected shard shape [1] doesn't match the single device array shape [3]", "int32[8]", "P('x',)", "[0..1]"],
+    );
+    fails(
+        make_array_from_callback([8], DType::I32, &split, |_| Ok(ones(1))),
+        ErrorKind::Type,
+        &["must match the dtype of the addressable shards", "dtype=int32", "dtype=float32"],
+    );
+    let indivisible = make_array_from_callback([9], DType::I32, &split, part(1));
+    fails(indivisible, ErrorKind::Indivisible, &["partitioned 8 times, but the dimension size is 9"]);
+    // What the callback could not do, at the line where it could not.
+    let line = line!() + 1;
+    let error = make_array_from_callback([8], DType::I32, &split, |_| Ok(ones(3) + ones(4))).err().expect("shapes");
+    assert_eq!(error.location().map(|l| l.line()), Some(line));
+    Ok(())
+}
+
+#[test]
+fn parts_make_an_array() -> Result<()> {
+    let (split, _) = shardings()?;
+    let all = devices()?;
+    let part = |d: usize, x: Array| device_put(&x, &all[d]);
+    let parts = || (0..8).map(|d| part(d, array([d as i32]))).collect::<Result<Vec<_>>>();
+    let make = |parts: &[Array]| make_array_from_single_device_arrays([8], &split, parts);
+
+    // In any order, and without a copy.
+    let mut mixed = parts()?;
+    mixed.reverse();
+    mixed.swap(1, 5);
+    let x = make(&mixed)?;
+    assert_eq!((ints(&x), x.committed()), ((0..8).collect(), true));
+    assert!(is_same_memory(x, &mixed[3])?);
+
+    let with = |d: usize, x: Array| -> Result<Vec<Array>> {
+        let mut list = parts()?;
+        list[d] = x;
+        Ok(list)
+    };
+    let eight = "Expected 8 per-device arrays (this is how many devices are addressable by the sharding";
+    fails(make(&parts()?[1..]), ErrorKind::Value, &[eight, "but got 7"]);
+    fails(make(&[]), ErrorKind::Value, &[eight, "but got 0"]);
+    fails(
+        make(&with(0, part(1, array([5]))?)?),
+        ErrorKind::Value,
+        &["from distinct devices, but got device IDs [1, 1, 2, 3, 4, 5, 6, 7]"],
+    );
+    fails(
+        make(&with(3, device_put(&arange(0..8), &split)?)?),
+        ErrorKind::Value,
+        &["must have one shard each", "int32[8] had 8 shards"],
+    );
+    let shape = "Expected shard shape [1] doesn't match the single device array shape [2]";
+    fails(make(&with(7, part(7, arange(0..2))?)?), ErrorKind::Value, &[shape]);
+    fails(
+        make_array_from_single_device_arrays([16], &split, &parts()?),
+        ErrorKind::Value,
+        &["Expected shard shape [2] doesn't match the single device array shape [1]", "int32[16]"],
+    );
+    fails(
+        make(&with(7, part(7, ones(1))?)?),
+        ErrorKind::Type,
+        &["must have matching dtypes. Got float32, expected int32"],
+    );
+    let few = NamedSharding::new(&make_mesh([("x", 4)])?, P!["x"]);
+    fails(
+        make_array_from_single_device_arrays([4], &few, &parts()?[2..6]),
+        ErrorKind::Value,
+        &["Sharding contains devices [0, 1] that are not present", "contain devices [4, 5] that are not present"],
+    );
+    fails(
+        make_array_from_single_device_arrays([9], &split, &parts()?),
+        ErrorKind::Indivisible,
+        &["the dimension size is 9"],
+    );
+    let gone = part(2, array([2]))?;
+    gone.delete()?;
+    fails(make(&with(2, gone)?), ErrorKind::Deleted, &["Array has been deleted"]);
+    Ok(())
+}
+
+#[test]
+fn the_part_of_one_process_is_the_whole() -> Result<()> {
+    let (split, whole) = shardings()?;
+    let x = arange(0..16);
+    let made = make_array_from_process_local_data(&split, &x)?;
+    assert_eq!((made.shape(), spec(&made)?, made.committed(), ints(&made)), (&[16][..], P!["x"], true, ints(&x)));
+    assert_eq!(make_array_from_process_local_data(&whole, &arange(0..5))?.shape(), [5]);
+    let of_shape = |shape: &[Option<usize>]| make_array_from_process_local_data_of_shape(&split, &x, shape);
+    assert_eq!(of_shape(&[Some(16)])?.shape(), [16]);
+    assert_eq!(of_shape(&[None])?.shape(), [16]);
+    let wrong = "global_shape should be None or equal to the shape of the local data";
+    fails(of_shape(&[Some(32)]), ErrorKind::Value, &[wrong, "Got global_shape=[32]", "int32[16]"]);
+    fails(of_shape(&[Some(8)]), ErrorKind::Value, &[wrong, "[8]"]);
+    fails(of_shape(&[None, Some(1)]), ErrorKind::Value, &[wrong, "[None, 1]"]);
+    fails(of_shape(&[]), ErrorKind::Value, &[wrong, "[]"]);
+    fails(make_array_from_process_local_data(&split, &arange(0..5)), ErrorKind::Indivisible, &["size is 5"]);
+    Ok(())
+}
+
+// SPEC 131
+#[test]
+fn stacks_for_devices_are_n_times_the_memory_one_copy_on_each() -> Result<()> {
+    setup();
+    let all = devices()?;
+    let x = arange(0..3);
+    let copies = device_put_replicated(&x, &all)?;
+    assert_eq!((copies.shape(), copies.size()), (&[8, 3][..], 8 * x.size()));
+    let rows: Vec<Array> =
+        (0..8).map(|d| device_put(&arange(d..d + 3), &all[7 - d as usize])).collect::<Result<_>>()?;
+    let stacked = device_put_sharded(&rows, &all)?;
+    for (d, (copy, row)) in copies.addressable_shards()?.iter().zip(stacked.addressable_shards()?).enumerate() {
+        assert_eq!((&copy.device, &row.device), (&all[d], &all[d]));
+        assert_eq!((copy.data.shape(), ints(&copy.data)), (&[1, 3][..], vec![0, 1, 2]));
+        assert_eq!(ints(&row.data), (d as i32..d as i32 + 3).collect::<Vec<_>>());
+    }
+    // The fix: replicated without the axis is one logical array, of the size that it had.
+    let whole = device_put(&x, &NamedSharding::new(&make_mesh([("x", 8)])?, P![]))?;
+    assert_eq!((whole.shape(), whole.is_fully_replicated()), (&[3][..], true));
+
+    fails(device_put_sharded(&rows[..3], &all), ErrorKind::Value, &["got 3 values for 8 devices"]);
+    fails(device_put_sharded::<Array>(&[], &[]), ErrorKind::Value, &["got 0 values"]);
+    fails(device_put_replicated(&x, &[]), ErrorKind::Value, &["must be a non-empty sequence"]);
+    let mixed = [(arange(0..3), ones(2)), (arange(0..3), ones(3))];
+    fails(
+        device_put_sharded(&mixed, &all[..2]),
+        ErrorKind::Value,
+        &["must have consistent shape and dtype", "value[1] is float32[2] for device 0 and float32[3] for device 1"],
+    );
+    fails(device_put_sharded(&[ones(2), arange(0..2)], &all[..2]), ErrorKind::Value, &["float32[2]", "int32[2]"]);
+    fails(unreplicate(&array(1.0f32)), ErrorKind::Index, &[]);
+    Ok(())
+}
+
+// SPEC 25, 130
+#[test]
+fn host_data_is_stacked_on_the_host_device_data_on_its_devices() -> Result<()> {
+    let (split, whole) = shardings()?;
+    let all = devices()?;
+    // Rows of the host are one slice, which goes to the devices in parts.
+    let rows: Vec<Vec<i32>> = (0..8).map(|i| (i * 3..i * 3 + 3).collect()).collect();
+    let x = Array::from_slice_on(&rows.concat(), &[8, 3], &split)?;
+    assert_eq!((spec(&x)?, x.committed()), (P!["x"], true));
+    for (row, shard) in rows.iter().zip(x.addressable_shards()?) {
+        assert_eq!(*row, ints(&shard.data));
+    }
+    assert_eq!(Array::from_slice_on(&[1, 2], &[2], &all[6])?.devices()?, all[6..7]);
+    assert!(Array::from_slice_on(&[1, 2], &[2], &whole)?.is_fully_replicated());
+    fails(Array::from_slice_on(&[0; 9], &[9], &split), ErrorKind::Indivisible, &["the dimension size is 9"]);
+    fails(Array::from_slice_on(&[0; 9], &[8], &split), ErrorKind::Value, &["has 8 elements, but 9 were given"]);
+
+    // What lies on a device is stacked there, and what is split stays split: nothing moves.
+    let parts = (0..4).map(|i| device_put(&arange(i..i + 3), &all[5])).collect::<Result<Vec<_>>>()?;
+    let stacked = stack(&parts, 0);
+    assert_eq!((stacked.devices()?, ints(&stacked)[3..6].to_vec()), (all[5..6].to_vec(), vec![1, 2, 3]));
+    let parts = (0..2).map(|i| device_put(&arange(i..i + 8), &split)).collect::<Result<Vec<_>>>()?;
+    let stacked = stack(&parts, 0);
+    assert_eq!((spec(&stacked)?, stacked.committed()), (P![None, "x"], true));
+    assert_eq!(ints(&stacked.addressable_data(2)?), [2, 3]);
+    let compiled = jit(|a: Array, b: Array| stack(&[a, b], 0)).lower((&parts[0], &parts[1]))?.compile()?;
+    assert!(compiled.collectives()?.is_empty());
+    Ok(())
+}
+
+// SPEC 35
+#[test]
+fn that_entries_are_equal_is_not_known_to_the_array() -> Result<()> {
+    let (split, whole) = shardings()?;
+    let communicates =
+        |x: &Array| -> Result<bool> { Ok(!jit(|x: Array| x.get(0)).lower(x)?.compile()?.collectives()?.is_empty()) };
+    // The same values everywhere, in two layouts: one says so, the other does not.
+    let copies = device_put_replicated(&ones(5), &devices()?)?;
+    let rows = copies.addressable_shards()?.iter().map(|s| s.data.to_vec::<f32>()).collect::<Result<Vec<_>>>()?;
+    assert!(rows.iter().all(|row| *row == rows[0]));
+    assert!(!copies.is_fully_replicated() && communicates(&copies)?);
+    let replicated = device_put(&ones([8, 5]), &whole)?;
+    assert!(replicated.is_fully_replicated() && !communicates(&replicated)?);
+    // Nor is it found out: a pmap that returns equal values returns one for each device.
+    let sums = pmap(|x: Array| psum(x, "x")).axis_name("x").call(arange(0..8))?;
+    assert_eq!((ints(&sums), spec(&sums)?, sums.is_fully_replicated()), (vec![28; 8], P!["x"], false));
+    assert!(communicates(&device_put(&sums, &split)?)?);
+    Ok(())
+}
+
+// SPEC 122
+#[test]
+fn unreplicating_by_an_index_communicates_and_unreplicate_does_not() -> Result<()> {
+    shardings()?;
+    let state = (ones([5, 2]), vec![arange(0..5), array(3)]);
+    let stacked = replicate(&state)?;
+    // tree::map → get → a slice of the whole array → the devices have to be sent what the first one has.
+    let by_index = jit(|(a, list): (Array, Vec<Array>)| tree::map(|x| x.get(0), (a, list)));
+    let lowered = by_index.lower(stacked.clone())?;
+    assert!(lowered.program().to_string().contains("slice"), "{}", lowered.program());
+    assert!(!lowered.as_text().contains("all_reduce") && !lowered.as_text().contains("all_gather"));
+    let compiled = lowered.compile()?;
+    assert!(!compiled.collectives()?.is_empty(), "{}", compiled.as_text()?);
+    let (a, list) = compiled.call(stacked.clone())?;
+    assert_eq!((a.devices()?.len(), list[0].devices()?.len()), (8, 8));
+
+    let (b, others) = unreplicate(&stacked)?;
+    assert_eq!((b.to_vec::<f32>()?, ints(&others[0])), (a.to_vec::<f32>()?, ints(&list[0])));
+    for x in [&b, &others[0], &others[1]] {
+        assert_eq!(x.devices()?, devices()?[..1], "the first device has it already");
+    }
+    Ok(())
+}

@@ -1,0 +1,163 @@
+//! What is said of donations that are in vain or cost memory. The hook is the process's, so this is a file of its own.
+
+mod common;
+
+use std::process::Command;
+use std::sync::{Mutex, OnceLock};
+
+use common::setup;
+use shardax::prelude::*;
+
+fn all() -> &'static Mutex<Vec<String>> {
+    static ALL: OnceLock<Mutex<Vec<String>>> = OnceLock::new();
+    ALL.get_or_init(|| {
+        config::set_warning_hook(|text| all().lock().expect("warnings").push(text.to_owned()));
+        Mutex::default()
+    })
+}
+
+/// The warnings so far that name this function.
+fn warnings_of(function: &str) -> Vec<String> {
+    let word = |text: &str| text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|w| w == function);
+    all().lock().expect("warnings").iter().filter(|text| word(text)).cloned().collect()
+}
+
+fn start() {
+    setup();
+    all();
+}
+
+fn total(x: Array) -> Array {
+    x.sum(..)
+}
+
+#[test]
+fn donations_in_vain() -> Result<()> {
+    start();
+    let f = jit(total).donate_argnums([0]);
+    let line = line!() + 2;
+    for _ in 0..3 {
+        f.call(ones(8))?;
+    }
+    // Once for each compilation.
+    let said = warnings_of("total");
+    let [text] = said.as_slice() else { panic!("{said:?}") };
+    assert!(text.starts_with("Some donated buffers were not usable: float32[8] (argument[0] of total)."), "{text}");
+    assert!(text.contains(&format!("{}:{line}:", file!())), "{text}");
+    assert!(text.contains("help: memory is taken over by a result of the same shape, dtype and sharding"), "{text}");
+    f.call(ones([8, 2]))?;
+    assert_eq!(warnings_of("total").len(), 2);
+    f.lower(ones(5))?;
+    assert!(warnings_of("total")[2].contains("float32[5]"));
+    Ok(())
+}
+
+fn rows(x: Array) -> Array {
+    x.sum(0)
+}
+
+fn both((x, y): (Array, Array), z: Array) -> Array {
+    x + y + z.sum(..)
+}
+
+fn second(_: Array, y: Array) -> Array {
+    y + 1
+}
+
+#[test]
+fn the_conditions_of_jax() -> Result<()> {
+    start();
+    let sharding = NamedSharding::new(&make_mesh([("i", 8)])?, P!["i"]);
+    let x = device_put(&ones([8, 4]), &sharding)?;
+    pmap(rows).donate_argnums([0]).call(&x)?;
+    let said = warnings_of("pmap_rows");
+    assert!(said.len() == 1 && said[0].contains("not usable: float32[8,4] (argument[0] of pmap_rows)"), "{said:?}");
+    // Of two donated arguments of a type one result takes one.
+    jit(both).donate_argnums([0, 1]).call(((ones(4), ones(4)), ones(3)))?;
+    let said = warnings_of("both");
+    let text = "not usable: float32[4], float32[3] (argument[0][1], argument[1] of both)";
+    assert!(said.len() == 1 && said[0].contains(text), "{said:?}");
+    // What the program does not take at all is not spoken of.
+    jit(second).donate_argnums([0]).call((ones(3), ones(4)))?;
+    assert!(warnings_of("second").is_empty());
+    Ok(())
+}
+
+fn elsewhere(x: Array) -> Array {
+    x + 1
+}
+
+#[test]
+fn a_result_that_lies_elsewhere_takes_nothing() -> Result<()> {
+    start();
+    let mesh = make_mesh([("i", 8)])?;
+    let (split, whole) = (NamedSharding::new(&mesh, P!["i"]), NamedSharding::new(&mesh, P![]));
+    let x = device_put(&arange(0..8), &split)?;
+    jit(elsewhere).donate_argnums([0]).out_shardings(&whole).call(&x)?;
+    assert!(warnings_of("elsewhere")[0].contains("Some donated buffers were not usable: int32[8]"));
+    assert!(!x.is_deleted());
+    // Where it lies is the compiler's choice: it may be the same.
+    jit(elsewhere).donate_argnums([0]).call(&x)?;
+    assert_eq!(warnings_of("elsewhere").len(), 1);
+    Ok(())
+}
+
+fn step(x: Array) -> Array {
+    x + 1
+}
+
+fn placed(x: Array) -> Array {
+    x * 2
+}
+
+// SPEC 113, 115
+#[test]
+fn donations_that_are_moved_first() -> Result<()> {
+    start();
+    let f = pmap(step).donate_argnums([0]);
+    let x = ones([8, 4]);
+    f.call(&x)?;
+    assert!(x.is_deleted());
+    f.call(ones([8, 4]))?;
+    let said = warnings_of("pmap_step");
+    let [text] = said.as_slice() else { panic!("once: {said:?}") };
+    for words in [
+        "Donated pmap argument required resharding. This causes a brief 2x memory spike before the original is freed.",
+        "of type float32[8,4], was at SingleDeviceSharding(device=CpuDevice(id=0)), and is taken at NamedSharding(",
+        "device_put",
+        file!(),
+    ] {
+        assert!(text.contains(words), "{words:?} is not in {text}");
+    }
+    let sharding = NamedSharding::new(&make_mesh([("i", 8)])?, P!["i"]);
+    let f = jit(step).in_shardings(&sharding).out_shardings(&sharding).donate_argnums([0]);
+    f.call(ones(16))?;
+    assert!(warnings_of("step").iter().any(|text| text.starts_with("Donated jit argument required resharding.")));
+
+    // Placed before the call, whatever the axis is called, there is nothing to say.
+    let f = pmap(placed).donate_argnums([0]);
+    let x = device_put(&ones([8, 4]), &sharding)?;
+    f.call(f.call(&x)?)?;
+    assert!(x.is_deleted());
+    assert!(warnings_of("pmap_placed").is_empty());
+    Ok(())
+}
+
+#[test]
+#[ignore = "run by another test"]
+fn on_standard_error() -> Result<()> {
+    setup();
+    jit(total).donate_argnums([0]).call(ones(8))?;
+    Ok(())
+}
+
+#[test]
+fn without_a_hook_warnings_are_lines_on_standard_error() -> std::io::Result<()> {
+    let out = Command::new(std::env::current_exe()?)
+        .args(["--exact", "on_standard_error", "--ignored", "--nocapture"])
+        .output()?;
+    let text = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{text}");
+    assert!(text.contains("shardax: warning: Some donated buffers were not usable: float32[8]"), "{text}");
+    Ok(())
+}
