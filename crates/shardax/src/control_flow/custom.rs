@@ -15,6 +15,7 @@ use crate::transform::staged::{flat_fn, record};
 use crate::tree::{Flat, Tree, TreeDef, same_structure};
 
 /// A function with its own forward-mode derivative; see [`custom_jvp`].
+#[must_use = "a transformed function does nothing until it is called"]
 pub struct CustomJvp<F, Args, R = ()> {
     f: F,
     rule: Arc<R>,
@@ -89,6 +90,7 @@ where
 }
 
 /// A function with its own reverse-mode derivative; see [`custom_vjp`].
+#[must_use = "a transformed function does nothing until it is called"]
 pub struct CustomVjp<F, Args, Rules = ()> {
     f: F,
     rules: Arc<Rules>,

@@ -30,6 +30,7 @@ use crate::tree::{Flat, Tree, TreeDef};
 const DEFAULT_AXIS: &str = "_internal_pmap_axis_name";
 
 /// A function mapped over devices; see [`pmap`].
+#[must_use = "a transformed function does nothing until it is called"]
 pub struct Pmap<F, Args> {
     f: F,
     options: Options,

@@ -45,6 +45,7 @@ argnums_tuples! { (I) (I, J) (I, J, K) (I, J, K, L) }
 macro_rules! gradient_types {
     ($($(#[$doc:meta])* $name:ident)*) => {$(
         $(#[$doc])*
+        #[must_use = "a transformed function does nothing until it is called"]
         pub struct $name<F, Args, N = Arg<0>> {
             f: F,
             types: PhantomData<fn(Args, N)>,

@@ -25,6 +25,7 @@ use crate::stages::{Lowered, Staged};
 use crate::tree::{Flat, Tree, TreeDef};
 
 /// A compiled function; see [`jit`].
+#[must_use = "a transformed function does nothing until it is called"]
 pub struct Jit<F, Args> {
     f: F,
     options: Options,

@@ -14,6 +14,7 @@ use crate::shape::{AxisName, normalize_axis};
 use crate::tree::{Flat, Tree};
 
 /// A vectorized function; see [`vmap`].
+#[must_use = "a transformed function does nothing until it is called"]
 pub struct Vmap<F, Args> {
     f: F,
     in_axes: Axes,

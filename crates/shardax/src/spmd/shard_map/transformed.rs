@@ -20,6 +20,7 @@ use crate::transform::staged::{self, FlatFn, avals_of, flat_fn, trace_known};
 use crate::tree::{Flat, Tree, TreeDef};
 
 /// A function that each device runs on its blocks; see [`shard_map`].
+#[must_use = "a transformed function does nothing until it is called"]
 pub struct ShardMapped<F, Args> {
     f: F,
     mesh: MeshArg,
@@ -218,6 +219,7 @@ fn check_manual(spec: &PartitionSpec, manual: &[AxisName], mesh: &Mesh, what: &s
 }
 
 /// A function mapped over one axis of the context mesh; see [`smap`].
+#[must_use = "a transformed function does nothing until it is called"]
 pub struct Smapped<F, Args> {
     inner: ShardMapped<F, Args>,
     in_axes: Option<Axes>,
