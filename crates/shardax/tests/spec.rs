@@ -245,3 +245,29 @@ fn accumulation_and_masks() -> Result<()> {
     assert_eq!(masked.call((&x, zeros([2, 2])))?.item::<f32>()?, 0.0);
     Ok(())
 }
+
+// SPEC 72
+#[test]
+fn mapped_functions_can_be_debugged() -> Result<()> {
+    setup();
+    let seen = std::sync::Mutex::new(Vec::new());
+    let f = pmap(|x: Array| -> Result<Array> {
+        let doubled = x * 2;
+        seen.lock().expect("text").push(doubled.to_string());
+        let total = psum(doubled.sum(..), "i");
+        // What is the same everywhere can be read, and decides.
+        Ok(if total.item::<i32>()? > 5 { doubled } else { total })
+    })
+    .axis_name("i");
+    {
+        let _values = disable_jit();
+        assert_eq!(f.call(arange(0..4).reshape([2, 2]))?.to_vec::<i32>()?, [0, 2, 4, 6]);
+    }
+    let text = seen.lock().expect("text").remove(0);
+    assert!(text.contains("On devices at mesh coordinates (i=0):\n[0 2]"), "{text}");
+    assert!(text.contains("On devices at mesh coordinates (i=1):\n[4 6]"), "{text}");
+    // Compiled, the value is not known while the function is traced, and the error says what to do.
+    let message = f.call(arange(0..4).reshape([2, 2])).unwrap_err().to_string();
+    assert!(message.contains("disable_jit") && message.contains("spec.rs"), "{message}");
+    Ok(())
+}

@@ -260,7 +260,7 @@ impl Array {
                 "the value of a traced array of type {} is not known while its function is traced (ConcretizationTypeError)",
                 t.aval
             )
-            .help("read values outside of the transformed function, or use `cond`, `where_` or `while_loop` to act on them inside")),
+            .help("read values outside of the transformed function; use `cond`, `where_` or `while_loop` to act on them inside; to debug, call it while a `disable_jit()` lives")),
             Repr::Literal(l) => {
                 crate::numpy::check_fits(self, l.dtype)?;
                 let mut bytes = Vec::with_capacity(16);

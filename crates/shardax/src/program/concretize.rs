@@ -11,8 +11,10 @@ use crate::array::{Array, Concrete, Repr, Tracer};
 use crate::error::{Result, err};
 use crate::primitive::shape_ops::Reshape;
 use crate::runtime::eager;
+use crate::shape::AxisSet;
 use crate::sharding::PartitionSpec;
 use crate::spmd::shard_map::ShardMap;
+use crate::spmd::vary;
 
 /// The value of a traced array; `None` where the arguments of its function are not known.
 ///
@@ -26,12 +28,12 @@ pub(crate) fn value(tracer: &Tracer) -> Result<Option<Arc<Concrete>>> {
             eager::run_traced("value", &traced, &inputs, &Vec::new)?.into_iter().next()
         }
         Known::Blocks(args, map) => {
-            if !tracer.aval.vma.is_empty() {
+            let varying = varying(tracer, &program, &captures, &map)?;
+            if !varying.is_empty() {
                 return Err(err!(
                     Type,
-                    "the value of type {} varies over {} and has no single value to read (TracerBoolConversionError)",
-                    tracer.aval,
-                    tracer.aval.vma
+                    "the value of type {} varies over {varying} and has no single value to read (TracerBoolConversionError)",
+                    tracer.aval
                 )
                 .help("reduce it first, with psum or pmean, or act on it with `where_` or `cond`"));
             }
@@ -56,7 +58,7 @@ pub(crate) fn per_device(tracer: &Tracer) -> Result<Option<Vec<(String, Array)>>
         source: std::panic::Location::caller(),
     });
     program.outputs = vec![Atom::Var(stacked)];
-    let axes: Vec<_> = tracer.aval.vma.iter().collect();
+    let axes: Vec<_> = varying(tracer, &program, &captures, &map)?.iter().collect();
     let mesh = map.mesh.clone();
     let spec = PartitionSpec::default().insert(0, &axes);
     let Some(all) = blocks(program, &captures, &args, *map, spec)? else { return Ok(None) };
@@ -79,6 +81,17 @@ pub(crate) fn per_device(tracer: &Tracer) -> Result<Option<Vec<(String, Array)>>
         })
         .collect::<Result<_>>()
         .map(Some)
+}
+
+/// The axes that the value, which `program` computes, varies over: those of its type, or where types do not tell, what
+/// the program says.
+fn varying(tracer: &Tracer, program: &Program, captures: &[Array], map: &ShardMap) -> Result<AxisSet> {
+    if map.checked {
+        return Ok(tracer.aval.vma.clone());
+    }
+    let captured = captures.iter().map(|_| AxisSet::default());
+    let inputs: Vec<AxisSet> = captured.chain(map.in_specs.iter().map(|spec| spec.all_axes().collect())).collect();
+    Ok(vary::outputs(program, &inputs)?.pop().unwrap_or_default())
 }
 
 fn blocks(

@@ -11,8 +11,8 @@ use crate::array::Array;
 use crate::error::{AtCaller, Result, err};
 use crate::function::{Function, IntoArgs};
 use crate::prefix::{Axes, IntoPrefix, Prefix};
-use crate::program::Aval;
-use crate::program::trace::{Traced, bind, check_usable, is_tracing, trace};
+use crate::program::trace::{Known, Traced, bind, check_usable, is_tracing, trace_known};
+use crate::program::{Aval, Program};
 use crate::runtime::Device;
 use crate::runtime::load::{Effort, Request};
 use crate::runtime::placement::{Place, check_split, known_outputs};
@@ -23,7 +23,7 @@ use crate::spmd::vary;
 use crate::stages::{Lowered, Staged};
 use crate::transform::dispatch::{self, Cache};
 use crate::transform::jit::{Pruned, check_static, function_name, leaves_of};
-use crate::transform::staged::{FlatFn, avals_of, flat_fn, trace_flat, types_of};
+use crate::transform::staged::{self, FlatFn, avals_of, flat_fn, is_jit_disabled, trace_flat, types_of};
 use crate::tree::{Flat, Tree, TreeDef};
 
 /// The name of the mapped axis when none is given.
@@ -172,6 +172,9 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Pmap<F, Args> {
         if is_tracing() {
             return self.options.map(&flat, &f)?.build();
         }
+        if is_jit_disabled() {
+            return staged::run("pmap", &flat, &|flat| self.options.map(flat, &f))?.build();
+        }
         let cache = self.cache.get_or_init(|| dispatch::shared::<F>(("pmap", &self.options)));
         cache.call(&flat, &|flat| self.options.stage(flat, &f)?.built())
     }
@@ -281,8 +284,17 @@ impl Options {
         // The body: the mapped dimensions, now of size 1, are squeezed out; results get theirs.
         let mut out_def = TreeDef::default();
         let mut out_dims = Vec::new();
+        let mut call = ShardMap {
+            mesh: mesh.clone(),
+            manual: vec![self.axis_name],
+            in_specs: in_specs.clone(),
+            out_specs: Vec::new(),
+            checked: false,
+            body: Program::default(),
+        };
+        let known = Known::Blocks(flat.leaves.to_vec(), Box::new(call.clone()));
         let Traced { program: body, captures } = ShardMap::bind_axes(&mesh, &[self.axis_name], false, || {
-            trace(&blocks, |args| {
+            trace_known(known, &blocks, |args| {
                 let squeezed: Vec<Array> = args
                     .iter()
                     .zip(&dims)
@@ -307,14 +319,9 @@ impl Options {
                     .collect()
             })
         })?;
-        let call = ShardMap {
-            mesh,
-            manual: vec![self.axis_name],
-            in_specs: std::iter::repeat_n(PartitionSpec::default(), captures.len()).chain(in_specs).collect(),
-            out_specs: out_dims.iter().map(|d| self.spec(*d)).collect(),
-            checked: false,
-            body,
-        };
+        call.in_specs = std::iter::repeat_n(PartitionSpec::default(), captures.len()).chain(in_specs).collect();
+        call.out_specs = out_dims.iter().map(|d| self.spec(*d)).collect();
+        call.body = body;
         if self.check_replication {
             self.check_outputs(&call, &out_dims, &out_def)?;
         }

@@ -76,8 +76,20 @@ impl Drop for DisableJit {
     }
 }
 
-/// Makes `jit` call its function operation by operation on this thread while the guard lives, so that values can be
-/// read and printed inside.
+/// Makes `jit` call its function operation by operation on this thread while the guard lives, and `pmap` show what each
+/// device has, so that values can be read and printed inside.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let f = jit(|x: Array| -> Result<Array> {
+///     let y = x * 2;
+///     println!("{y}");
+///     Ok(if y.item::<i32>()? > 5 { y } else { -y })
+/// });
+/// let _values = disable_jit();
+/// assert_eq!(f.call(array(3))?.item::<i32>()?, 6);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn disable_jit() -> DisableJit {
     JIT_DISABLED.set(JIT_DISABLED.get() + 1);
     DisableJit(PhantomData)
