@@ -161,3 +161,50 @@ fn without_a_hook_warnings_are_lines_on_standard_error() -> std::io::Result<()> 
     assert!(text.contains("shardax: warning: Some donated buffers were not usable: float32[8]"), "{text}");
     Ok(())
 }
+
+fn loss(w: Array, x: Array) -> Array {
+    (x * w).sin().sum(..)
+}
+
+/// A step that reduces the loss for the report, but not the gradients.
+fn forgetful(axis: &'static str) -> impl Fn(Array, Array) -> Result<(Array, Array)> {
+    move |w, x| {
+        let (value, g) = value_and_grad(loss).call((&w, &x))?;
+        Ok((w - g * 0.1, pmean(value, axis)))
+    }
+}
+
+// SPEC 176
+#[test]
+fn gradients_that_nothing_reduces() -> Result<()> {
+    start();
+    let (w, x) = (ones([8, 3]), arange(0..24).astype(DType::F32).reshape([8, 3]));
+    let line = line!() + 1;
+    let (diverged, _) = pmap(forgetful("drift")).axis_name("drift").call((&w, &x))?;
+    let said = warnings_of("drift");
+    let [text] = said.as_slice() else { panic!("{said:?}") };
+    assert!(
+        text.contains("takes gradients and returns argument[0] changed, but nothing is reduced over \"drift\""),
+        "{text}"
+    );
+    assert!(text.contains("`let grads = pmean(grads, \"drift\")`"), "{text}");
+    assert!(text.contains(&format!("{}:{line}:", file!())), "{text}");
+    assert!(!allclose(diverged.get(0), diverged.get(1), 1e-6, 1e-6)?);
+
+    // Said once for each compilation, not for each call; and not where it is meant, or where something is reduced.
+    let calm = |axis: &str| assert_eq!(warnings_of(axis), Vec::<String>::new());
+    let meant = pmap(forgetful("meant")).axis_name("meant").check_replication(false);
+    meant.call((&w, &x))?;
+    calm("meant");
+    let reduced = |w: Array, x: Array| -> Result<Array> { Ok(&w - pmean(grad(loss).call((&w, x))?, "reduced") * 0.1) };
+    pmap(reduced).axis_name("reduced").call((&w, &x))?;
+    calm("reduced");
+    pmap(grad(|x: Array| x.sin().sum(..))).call(&x)?;
+    pmap(|w: Array, x: Array| w * x).axis_name("forward").call((&w, &x))?;
+    calm("forward");
+    pmap(|w: Array, x: Array| grad(|w: Array| loss(w, x.clone()).square()).call(w).map(|g| g.sum(..)))
+        .axis_name("others")
+        .call((&w, &x))?;
+    calm("others");
+    Ok(())
+}

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use smallvec::SmallVec;
 
+use super::lint::{Values, unreduced_gradients};
 use super::shard_map::ShardMap;
 use crate::array::Array;
 use crate::error::{AtCaller, Result, err};
@@ -22,6 +23,7 @@ use crate::source;
 use crate::spmd::vary;
 use crate::stages::{Lowered, Staged};
 use crate::transform::dispatch::{self, Cache};
+use crate::transform::grad::gradients_taken;
 use crate::transform::jit::{Pruned, check_static, function_name, leaves_of};
 use crate::transform::staged::{self, FlatFn, avals_of, flat_fn, is_jit_disabled, trace_flat, types_of};
 use crate::tree::{Flat, Tree, TreeDef};
@@ -284,6 +286,8 @@ impl Options {
         // The body: the mapped dimensions, now of size 1, are squeezed out; results get theirs.
         let mut out_def = TreeDef::default();
         let mut out_dims = Vec::new();
+        let (mut in_blocks, mut out_blocks) = (Vec::new(), Vec::new());
+        let gradients = gradients_taken();
         let mut call = ShardMap {
             mesh: mesh.clone(),
             manual: vec![self.axis_name],
@@ -300,8 +304,10 @@ impl Options {
                     .zip(&dims)
                     .map(|(x, d)| if let Some(d) = d { x.squeeze(*d as i32) } else { x.clone() })
                     .collect();
+                in_blocks = squeezed.iter().map(Array::aval).collect();
                 let out = f(&Flat { leaves: squeezed.into(), def: flat.def.clone() })?;
                 out_def = out.def;
+                out_blocks = out.leaves.iter().map(Array::aval).collect();
                 let axes = self.out_axes.resolve(&out_def, "pmap out_axes")?;
                 out.leaves
                     .iter()
@@ -324,6 +330,11 @@ impl Options {
         call.body = body;
         if self.check_replication {
             self.check_outputs(&call, &out_dims, &out_def)?;
+            if gradients_taken() > gradients && self.axis_name != AxisName::new(DEFAULT_AXIS) {
+                let args = Values { def: &flat.def, avals: &in_blocks };
+                let outs = Values { def: &out_def, avals: &out_blocks };
+                unreduced_gradients(self.axis_name, &args, &outs, &call.body)?;
+            }
         }
         let args: Vec<Array> = captures.iter().chain(&flat.leaves).cloned().collect();
         let leaves: SmallVec<[Array; 8]> = bind(Arc::new(call), &args).into_iter().collect();

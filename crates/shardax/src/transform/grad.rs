@@ -1,5 +1,6 @@
 //! Gradients: reverse-mode differentiation of functions with a scalar result.
 
+use std::cell::Cell;
 use std::marker::PhantomData;
 
 use super::ad;
@@ -160,8 +161,18 @@ fn value_and_gradient<F: Function<Args>, Args: Tree, N: Argnums<Args>>(
     Ok((value.build()?, gradient.build()?))
 }
 
+thread_local! {
+    static TAKEN: Cell<u64> = const { Cell::new(0) };
+}
+
+/// How many gradients have been taken on this thread, which tells whether a function that was traced takes any.
+pub(crate) fn gradients_taken() -> u64 {
+    TAKEN.get()
+}
+
 /// The flattened pair of the function's result and the gradient of its first leaf.
 fn gradient(flat: &Flat, positions: &[usize], has_aux: bool, f: FlatFn<'_>) -> Result<Flat> {
+    TAKEN.set(TAKEN.get() + 1);
     let avals = avals_of(flat)?;
     let (traced, out_def) = trace_known(&flat.def, &avals, Known::Whole(flat.leaves.to_vec()), f)?;
     let out_avals = traced.program.out_avals();

@@ -5,7 +5,7 @@ pub(crate) mod batching;
 mod checkpoint;
 mod derivative;
 pub(crate) mod dispatch;
-mod grad;
+pub(crate) mod grad;
 pub(crate) mod jit;
 pub(crate) mod staged;
 mod vmap;
