@@ -41,15 +41,16 @@ pub(super) fn unreduced_gradients(axis: AxisName, args: &Values, outs: &Values, 
     results.push((outs.def.clone(), all));
     let captured = body.inputs.len() - args.avals.len();
     for (i, (def, leaves)) in args.parts().into_iter().enumerate() {
-        let Some((_, back)) = results.iter().find(|(d, r)| *d == def && outs.types(r) == args.types(&leaves)) else {
-            continue;
-        };
+        // A result is the new value of the first argument like it.
+        let like = |(d, r): &(TreeDef, Range<usize>)| *d == def && outs.types(r) == args.types(&leaves);
+        let Some(at) = results.iter().position(like) else { continue };
+        let (_, back) = results.swap_remove(at);
         let varies = |input: usize| input >= captured && !leaves.contains(&(input - captured));
         let inputs: Vec<AxisSet> =
             (0..body.inputs.len()).map(|input| varies(input).then_some(axis).into_iter().collect()).collect();
         let sets = vary::outputs(body, &inputs)?;
         // What is meant to differ, such as statistics of a device's own batches, is among what does not.
-        let mut changed = back.clone().filter(|&o| outs.avals[o].dtype.is_inexact()).peekable();
+        let mut changed = back.filter(|&o| outs.avals[o].dtype.is_inexact()).peekable();
         if changed.peek().is_some() && changed.all(|o| !sets[o].is_empty()) {
             warning::warn(
                 &format!(
