@@ -45,6 +45,25 @@ fn cache() -> &'static Cache {
     CACHE.get_or_init(Default::default)
 }
 
+/// The options of XLA that every program is compiled with; see `docs/engine.md`.
+fn engine_options(cpu: bool, effort: Effort) -> Vec<(String, pjrt::Value)> {
+    // By default the CPU's `maximum` and `minimum` may lose a NaN.
+    let mut options = vec![("xla_cpu_enable_fast_min_max".to_owned(), pjrt::Value::Bool(false))];
+    if effort == Effort::Quick {
+        options.push(("xla_cpu_use_fusion_emitters".to_owned(), pjrt::Value::Bool(false)));
+        options.push(("xla_backend_optimization_level".to_owned(), pjrt::Value::Int(1)));
+    }
+    if cpu {
+        // XNNPACK's matrix products pack the right operand and keep the packed copy for as long as operands come at the
+        // same address: an array changed in place, or a new one in freed memory, is multiplied by its old contents.
+        options.push(("xla_cpu_use_xnnpack".to_owned(), pjrt::Value::Bool(false)));
+        // Sums of f32 by YNNPACK, which uses vectors where XLA's own loops add element by element.
+        let sums = pjrt::Value::String("LIBRARY_FUSION_TYPE_REDUCE".to_owned());
+        options.push(("xla_cpu_experimental_ynn_fusion_type".to_owned(), sums));
+    }
+    options
+}
+
 /// Drops every compiled program that is not held elsewhere.
 pub fn clear_caches() {
     cache().lock().unwrap_or_else(|e| e.into_inner()).clear();
@@ -105,12 +124,7 @@ impl Request {
     /// Lowers and compiles, with options of XLA.
     pub fn compile(&self, xla_options: &[(&str, pjrt::Value)]) -> Result<LoadedProgram> {
         let text = self.lower()?;
-        // By default the CPU's `maximum` and `minimum` may lose a NaN.
-        let mut overrides = vec![("xla_cpu_enable_fast_min_max".to_owned(), pjrt::Value::Bool(false))];
-        if self.effort == Effort::Quick {
-            overrides.push(("xla_cpu_use_fusion_emitters".to_owned(), pjrt::Value::Bool(false)));
-            overrides.push(("xla_backend_optimization_level".to_owned(), pjrt::Value::Int(1)));
-        }
+        let mut overrides = engine_options(client()?.platform_name == "cpu", self.effort);
         overrides.extend(xla_options.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
         let devices = self.place.devices();
         let spmd = devices.len() > 1;
