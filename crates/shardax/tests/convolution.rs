@@ -75,6 +75,49 @@ fn every_way_to_pool_agrees() -> Result<()> {
 }
 
 /// Second derivatives, and derivatives of a batch, go through the same rules.
+/// A convolution of few features is a matrix product where its layout has the channels last; any layout must agree.
+#[test]
+fn convolutions_of_few_features_agree() -> Result<()> {
+    setup();
+    let pads = |n: usize, pad: (i64, i64)| Padding::Explicit(vec![pad; n]);
+    for (spatial, kernel, specs, first) in [
+        (&[11][..], &[3][..], ("NWC", "WIO", "NWC"), ("NCW", "OIW", "NCW")),
+        (&[9, 8], &[3, 2], ("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")),
+        (&[9, 8], &[1, 1], ("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")),
+        (&[5, 4, 6], &[2, 1, 3], ("NDHWC", "DHWIO", "NDHWC"), ("NCDHW", "OIDHW", "NCDHW")),
+    ] {
+        let n = spatial.len();
+        let x = numbers(&[&[2][..], spatial, &[3]].concat(), 5);
+        let k = numbers(&[kernel, &[3, 20]].concat(), 6);
+        let to_first = |x: &Array| x.moveaxis(-1, 1);
+        for (stride, pad, dilation) in
+            [(1, (1, 1), 1), (2, (0, 1), 1), (1, (2, 0), 2), (2, (-1, 2), 1), (3, (1, 1), 1), (1, (0, 0), 1)]
+        {
+            let conv = |x: &Array, k: &Array, s: (&str, &str, &str)| {
+                let options = ConvOptions::new().dimension_numbers(s.0, s.1, s.2).rhs_dilation(vec![dilation; n]);
+                lax::conv_general_dilated(x, k, vec![stride; n], pads(n, pad), options)
+            };
+            let last = |x: Array, k: Array| conv(&x, &k, specs);
+            let feature_first = |x: Array, k: Array| {
+                let k = k.moveaxis(-1, 0).moveaxis(-1, 1);
+                conv(&to_first(&x), &k, first).moveaxis(1, -1)
+            };
+            let (a, b) = (jit(last).call((&x, &k))?, jit(feature_first).call((&x, &k))?);
+            assert_eq!(
+                (a.shape(), a.to_vec::<f32>()?),
+                (b.shape(), b.to_vec()?),
+                "{specs:?} {stride} {pad:?} {dilation}"
+            );
+            let weights = numbers(b.shape(), 7);
+            let (a, da) = jit(value_and_grad(|k: Array, x: Array| (last(x, k) * &weights).sum(..))).call((&k, &x))?;
+            let (b, db) =
+                jit(value_and_grad(|k: Array, x: Array| (feature_first(x, k) * &weights).sum(..))).call((&k, &x))?;
+            assert_eq!((a.item::<f32>()?, da.to_vec::<f32>()?), (b.item()?, db.to_vec()?));
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn derivatives_nest() -> Result<()> {
     setup();

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::conv_dot;
 use super::shape_ops::Reverse;
 use super::window::{self, WindowDim};
 use super::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
@@ -235,6 +236,16 @@ impl Primitive for ConvGeneralDilated {
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        if let Some(product) = conv_dot::lower(self, cx, args, &outs[0]) {
+            return Ok(vec![product]);
+        }
+        if self.window.iter().any(|w| w.low < 0 || w.high < 0) {
+            // The CPU plugin's convolution gives wrong numbers where padding cuts elements off: cut them off before.
+            let spatial = self.lhs[2..].iter().copied();
+            let padded = window::pad(cx, args[0], spatial.zip(self.window.iter().copied()));
+            let window = self.window.iter().map(|w| WindowDim { low: 0, high: 0, base_dilation: 1, ..*w }).collect();
+            return ConvGeneralDilated { window, ..self.clone() }.lower(cx, &[padded, args[1]], outs);
+        }
         let column = |f: fn(&WindowDim) -> usize| ints(&self.window.iter().map(f).collect::<Vec<_>>());
         let attrs = format!(
             "window_strides = {}, padding = {}, lhs_dilation = {}, rhs_dilation = {}, window_reversal = {}, dimension_numbers = #stablehlo.conv<{}>, feature_group_count = {} : i64, batch_group_count = {} : i64, precision_config = [#stablehlo<precision DEFAULT>, #stablehlo<precision DEFAULT>]",

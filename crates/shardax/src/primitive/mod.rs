@@ -12,6 +12,7 @@ pub(crate) mod clamp;
 pub(crate) mod composite;
 pub(crate) mod cond;
 pub(crate) mod conv;
+mod conv_dot;
 pub(crate) mod cumulative;
 pub(crate) mod custom_jvp;
 pub(crate) mod custom_vjp;
