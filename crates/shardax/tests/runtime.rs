@@ -157,6 +157,9 @@ fn with_a_cache_on_disk() -> Result<()> {
     common::setup();
     let y = jit(|x: Array| (x * 3).sum(..)).call(array([1, 2, 3]))?;
     assert_eq!(y.item::<i32>()?, 18);
+    // Sums of many floats come from a library.
+    let y = jit(|x: Array| x.sum(0)).call(ones([MANY, 32]))?;
+    assert_eq!(y.to_vec::<f32>()?, [MANY as f32; 32]);
     let f = pmap(|x: Array| (&x + 1, psum(x, "i"))).axis_name("i").donate_argnums([0]);
     let (next, total) = f.call(arange(0..8))?;
     assert_eq!((next.to_vec::<i32>()?, total.to_vec::<i32>()?), ((1..9).collect(), vec![28; 8]));
