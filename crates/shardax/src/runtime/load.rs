@@ -1,7 +1,7 @@
 //! Compiling programs, and keeping what was compiled.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use shardax_pjrt as pjrt;
 
@@ -45,22 +45,29 @@ fn cache() -> &'static Cache {
     CACHE.get_or_init(Default::default)
 }
 
-/// The options of XLA that every program is compiled with; see `docs/engine.md`.
-fn engine_options(cpu: bool, effort: Effort) -> Vec<(String, pjrt::Value)> {
-    // By default the CPU's `maximum` and `minimum` may lose a NaN.
-    let mut options = vec![("xla_cpu_enable_fast_min_max".to_owned(), pjrt::Value::Bool(false))];
-    if effort == Effort::Quick {
-        options.push(("xla_cpu_use_fusion_emitters".to_owned(), pjrt::Value::Bool(false)));
-        options.push(("xla_backend_optimization_level".to_owned(), pjrt::Value::Int(1)));
-    }
-    if cpu {
+/// Options of the CPU compiler that the plugin was found not to know.
+static UNKNOWN: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+
+fn unknown() -> MutexGuard<'static, Vec<&'static str>> {
+    UNKNOWN.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// The options of the CPU compiler that every program is compiled with; see `docs/engine.md`.
+fn cpu_options(effort: Effort) -> Vec<(&'static str, pjrt::Value)> {
+    let mut options = vec![
+        // By default `maximum` and `minimum` may lose a NaN.
+        ("xla_cpu_enable_fast_min_max", pjrt::Value::Bool(false)),
         // XNNPACK's matrix products pack the right operand and keep the packed copy for as long as operands come at the
         // same address: an array changed in place, or a new one in freed memory, is multiplied by its old contents.
-        options.push(("xla_cpu_use_xnnpack".to_owned(), pjrt::Value::Bool(false)));
+        ("xla_cpu_use_xnnpack", pjrt::Value::Bool(false)),
         // Sums of f32 by YNNPACK, which uses vectors where XLA's own loops add element by element.
-        let sums = pjrt::Value::String("LIBRARY_FUSION_TYPE_REDUCE".to_owned());
-        options.push(("xla_cpu_experimental_ynn_fusion_type".to_owned(), sums));
+        ("xla_cpu_experimental_ynn_fusion_type", pjrt::Value::String("LIBRARY_FUSION_TYPE_REDUCE".to_owned())),
+    ];
+    if effort == Effort::Quick {
+        options.push(("xla_cpu_use_fusion_emitters", pjrt::Value::Bool(false)));
+        options.push(("xla_backend_optimization_level", pjrt::Value::Int(1)));
     }
+    options.retain(|(name, _)| !unknown().contains(name));
     options
 }
 
@@ -124,8 +131,10 @@ impl Request {
     /// Lowers and compiles, with options of XLA.
     pub fn compile(&self, xla_options: &[(&str, pjrt::Value)]) -> Result<LoadedProgram> {
         let text = self.lower()?;
-        let mut overrides = engine_options(client()?.platform_name == "cpu", self.effort);
-        overrides.extend(xla_options.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+        let client = client()?;
+        let ours = if client.platform_name == "cpu" { cpu_options(self.effort) } else { Vec::new() };
+        let overrides =
+            ours.iter().chain(xla_options).map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
         let devices = self.place.devices();
         let spmd = devices.len() > 1;
         let donations = self.donations();
@@ -155,8 +164,21 @@ impl Request {
             overrides,
             ..Default::default()
         };
-        let executable = disk_cache::load_or_compile(&client()?.pjrt, &text, &options, pjrt::Signature { parameters })
-            .map_err(|e| err!(Runtime, "XLA could not compile {}: {e}", self.name))?;
+        let signature = pjrt::Signature { parameters };
+        let executable = match disk_cache::load_or_compile(&client.pjrt, &text, &options, signature) {
+            Ok(executable) => executable,
+            Err(error) => match ours
+                .iter()
+                .find(|(name, _)| error.message.contains(name) && !xla_options.iter().any(|(given, _)| given == name))
+            {
+                // Another version of the plugin.
+                Some((name, _)) => {
+                    unknown().push(*name);
+                    return self.compile(xla_options);
+                }
+                None => return Err(err!(Runtime, "XLA could not compile {}: {error}", self.name)),
+            },
+        };
         let found = self.result_shardings(&executable)?;
         if found.iter().any(Option::is_none) {
             let whole = |(given, found): (&Option<NamedSharding>, Option<Sharding>)| match found {
