@@ -7,6 +7,7 @@ use super::ad::{self, Linearized};
 use super::staged::{self, FlatFn, avals_of, flat_fn, trace_known};
 use super::vmap::vmap;
 use crate::array::Array;
+use crate::dtype::DType;
 use crate::error::{AtCaller, Result, err};
 use crate::function::{Function, IntoArgs};
 use crate::primitive::Tangents;
@@ -58,8 +59,10 @@ fn push(pair: &Flat, f: FlatFn<'_>) -> Result<Flat> {
     })
 }
 
+/// The tangent of a value that nothing differentiable reaches; of integers it has the dtype `float0`.
 fn zero(aval: &Aval) -> Array {
-    Array::zeros_of(&aval.clone().strong())
+    let dtype = if aval.dtype.is_inexact() { aval.dtype } else { DType::Float0 };
+    Array::zeros_of(&aval.with_dtype(dtype).strong())
 }
 
 /// The tangent of a value of this type, checked; none where the value is not differentiable.
