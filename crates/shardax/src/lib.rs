@@ -60,7 +60,7 @@ pub use control_flow::{
 };
 pub use dtype::DType;
 pub use error::{Error, ErrorKind, Result};
-pub use function::Function;
+pub use function::{Function, IntoArgnums};
 pub use runtime::load::clear_caches;
 pub use runtime::{Device, device_count, devices, local_device_count, local_devices, process_count, process_index};
 pub use sharding::{

@@ -173,6 +173,10 @@ impl<F, Args> ShardMapped<F, Args> {
     fn resolve_mesh(&self) -> Result<(Mesh, Vec<AxisName>)> {
         let outer = axis_env::manual();
         let mesh = self.mesh.resolve()?;
+        if mesh.axes().is_empty() {
+            return Err(err!(Value, "shard_map requires a non-empty mesh, got {mesh}")
+                .help("give the mesh an axis: `make_mesh([(\"i\", 8)])`"));
+        }
         if let Some((context, _)) = &outer
             && mesh != *context
         {
