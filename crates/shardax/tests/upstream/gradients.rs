@@ -76,3 +76,32 @@ fn auxiliary_results_and_several_arguments() -> Result<()> {
     grad(|_: (), x: Array| x.sum(..)).call(((), ramp(3)))?;
     Ok(())
 }
+
+#[test]
+fn transposes_of_linear_functions() -> Result<()> {
+    setup();
+    let w = noise([3, 4]);
+    let f = |x: Array, y: (Array, Array)| (w.dot(&x) + y.0.sum(..), y.1 * 2);
+    let args = || (noise(4), (noise(2), noise(3)));
+    let (_, pull) = vjp(f, args())?;
+    let back = linear_transpose(f, (shape_dtype_struct(4, DType::F32), (noise(2), noise(3))))?;
+    let ct = || (ramp(3), ramp(3) + 1);
+    let ((x, (a, b)), (vx, (va, vb))) = (back.call(ct())?, pull.call(ct())?);
+    [(x, vx), (a, va), (b, vb)].iter().for_each(|(got, want)| close(got, want));
+    // A linearized function can be transposed, in a checked map too.
+    let mesh = make_mesh([("i", 8)])?;
+    let there_and_back = |p: Array, t: Array| -> Result<Array> {
+        let (_, push) = linearize(|x: Array| x.square().mean(..), &p)?;
+        let back = linear_transpose(|t: Array| push.call(t), &p)?;
+        Ok(back.call(push.call(t)?)?.0)
+    };
+    let mapped = shard_map(there_and_back, &mesh).in_specs((P!["i"], P!["i"])).out_specs(P!["i"]);
+    close(&mapped.call((ramp(8), ones(8)))?, &(ramp(8).square() * 4));
+    let error = linear_transpose(|x: Array| x.sin(), noise(3))?.call(noise(3)).err().expect("not linear");
+    assert_eq!(error.kind(), ErrorKind::NotImplemented);
+    let error = linear_transpose(|x: Array| &x * &x, noise(3))?.call(noise(3)).err().expect("not linear");
+    assert_eq!(error.kind(), ErrorKind::NotImplemented);
+    let error = linear_transpose(|x: Array| x * 2, arange(0..3)).err().expect("integers");
+    assert_eq!(error.kind(), ErrorKind::Type);
+    Ok(())
+}
