@@ -219,6 +219,18 @@ fn test_cond_rep_rule() -> Result<()> {
 }
 
 #[test]
+fn test_cond_pvary_errors() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("x", 2), ("y", 2)])?;
+    let f = |x: Array, y: Array| cond(true, |(x, _): (Array, Array)| x, |(_, y)| y, (x, y));
+    let f = shard_map(f, &mesh).in_specs((P!["x"], P!["y"])).out_specs(P![("x", "y")]);
+    let error = f.call((ramp(4), ramp(4))).err().expect("they vary over different axes");
+    assert_eq!(error.kind(), ErrorKind::Type);
+    assert!(error.to_string().contains("pcast(..., ('y',), to='varying')"), "{error}");
+    Ok(())
+}
+
+#[test]
 fn test_scan_pvary_errors2() -> Result<()> {
     let mesh = mesh42()?;
     let f = |cast: bool| {
