@@ -82,7 +82,7 @@ fn apply(step: Step, split: &Split, x: &Array, earlier: &Array, w: &Array) -> Re
         Step::ScatterColumns if columns.is_empty() => x.matmul(w),
         Step::ScatterColumns => psum_scatter_tiled(x.matmul(own(w, columns, 0)?), columns, 1),
         Step::ThereAndBack => match columns {
-            [axis] if x.shape()[0] % axis_size(*axis)? == 0 => {
+            [axis] if x.shape()[0].is_multiple_of(axis_size(*axis)?) => {
                 let rows = all_to_all_tiled(x.clone(), *axis, 0, 1);
                 all_to_all_tiled(rows.tanh(), *axis, 1, 0)
             }

@@ -3,8 +3,13 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod checkpoints;
+mod gradients;
+mod placement;
 mod pmap_cases;
 mod shard_map_cases;
+mod shard_map_more;
+mod vmaps;
 
 use shardax::prelude::*;
 
@@ -33,8 +38,3 @@ fn close(a: &Array, b: &Array) {
 fn message<T>(result: Result<T>) -> String {
     result.err().expect("an error").to_string()
 }
-
-mod checkpoints;
-mod gradients;
-mod placement;
-mod vmaps;
