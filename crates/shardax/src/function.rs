@@ -7,7 +7,7 @@ use crate::tree::Tree;
 
 /// A function from a tuple of trees to a tree.
 ///
-/// Implemented for closures and functions of one to eight arguments that return a tree or a `Result` of one, and
+/// Implemented for closures and functions of up to eight arguments that return a tree or a `Result` of one, and
 /// for every transformed function, so that transformations nest in any order.
 pub trait Function<Args: Tree> {
     type Output: Tree;
@@ -18,7 +18,7 @@ pub trait Function<Args: Tree> {
 
     /// Applies the function. Arguments may be values or references, and plain numbers where arrays are expected.
     ///
-    /// A function of one argument takes it bare: `f.call(&x)`; of several, as a tuple: `f.call((&x, 1.0))`.
+    /// A function of one argument takes it bare: `f.call(&x)`; of several, as a tuple: `f.call((&x, 1.0))`; of none, `f.call(())`.
     #[track_caller]
     fn call<A: IntoArgs<Args>>(&self, args: A) -> Result<Self::Output>
     where
@@ -89,6 +89,29 @@ impl<A, T: IntoArg<A>> IntoArgs<(A,)> for T {
     }
 }
 
+/// Positions of arguments: one or several, negative ones from the last.
+pub trait IntoArgnums {
+    fn into_argnums(self) -> Vec<i32>;
+}
+
+impl IntoArgnums for i32 {
+    fn into_argnums(self) -> Vec<i32> {
+        vec![self]
+    }
+}
+
+impl<const N: usize> IntoArgnums for [i32; N] {
+    fn into_argnums(self) -> Vec<i32> {
+        self.to_vec()
+    }
+}
+
+impl IntoArgnums for Vec<i32> {
+    fn into_argnums(self) -> Vec<i32> {
+        self
+    }
+}
+
 /// The arguments of a function as a type: selects one by its position.
 pub trait ArgAt<const N: usize> {
     type Arg: Tree;
@@ -136,6 +159,21 @@ macro_rules! arg_at {
             }
         }
     )*};
+}
+
+impl<Func, Out> Function<()> for Func
+where
+    Func: Fn() -> Out,
+    Out: IntoOutput,
+{
+    type Output = Out::Output;
+    fn apply(&self, (): ()) -> Result<Self::Output> {
+        self().into_output()
+    }
+}
+
+impl IntoArgs<()> for () {
+    fn into_args(self) {}
 }
 
 arities! {

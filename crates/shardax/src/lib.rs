@@ -60,7 +60,7 @@ pub use control_flow::{
 };
 pub use dtype::DType;
 pub use error::{Error, ErrorKind, Result};
-pub use function::Function;
+pub use function::{Function, IntoArgnums};
 pub use runtime::load::clear_caches;
 pub use runtime::{Device, device_count, devices, local_device_count, local_devices, process_count, process_index};
 pub use sharding::{
@@ -72,7 +72,7 @@ pub use stages::{Compiled, Lowered, eval_shape, shape_dtype_struct};
 pub use transform::{
     Arg, Argnums, Checkpoint, CheckpointPolicy, DisableJit, Grad, GradAux, Jit, LinearFn, ValueAndGrad,
     ValueAndGradAux, VjpFn, Vmap, checkpoint, checkpoint_name, disable_jit, grad, hessian, jacfwd, jacrev, jit, jvp,
-    linearize, make_program, stop_gradient, value_and_grad, vjp, vmap,
+    linear_transpose, linearize, make_program, stop_gradient, value_and_grad, vjp, vmap,
 };
 pub use tree::{Static, Tree};
 // The derive macro and the trait share their name.
@@ -107,7 +107,7 @@ pub mod prelude {
     pub use crate::stages::{Collective, CollectiveKind, Compiled, Lowered, eval_shape, shape_dtype_struct};
     pub use crate::transform::{
         Arg, CheckpointPolicy, checkpoint, checkpoint_name, disable_jit, grad, hessian, jacfwd, jacrev, jit, jvp,
-        linearize, make_program, stop_gradient, value_and_grad, vjp, vmap,
+        linear_transpose, linearize, make_program, stop_gradient, value_and_grad, vjp, vmap,
     };
     pub use crate::tree::{self, Static, Tree};
     pub use crate::{P, config, lax, random, s};

@@ -133,24 +133,21 @@ pub trait IntoAxisNames {
 /// An axis whose participants form groups; see [`axis_index_groups`].
 #[derive(Clone, Debug)]
 pub struct Grouped {
-    axis: AxisName,
+    axes: SmallVec<[AxisName; 2]>,
     groups: Vec<Vec<usize>>,
 }
 
-/// The axis with its participants in groups: a collective over it works within each group.
+/// The axis, or several, with their participants in groups: a collective over it works within each group.
 ///
 /// The groups must hold every index exactly once. `psum(x, axis_index_groups("i", [[0, 2], [1, 3]]))` sums the even
 /// and the odd participants apart.
-pub fn axis_index_groups(
-    axis: impl Into<AxisName>,
-    groups: impl IntoIterator<Item = impl Into<Vec<usize>>>,
-) -> Grouped {
-    Grouped { axis: axis.into(), groups: groups.into_iter().map(Into::into).collect() }
+pub fn axis_index_groups(axis: impl IntoAxisNames, groups: impl IntoIterator<Item = impl Into<Vec<usize>>>) -> Grouped {
+    Grouped { axes: axis.into_axis_names(), groups: groups.into_iter().map(Into::into).collect() }
 }
 
 impl IntoAxisNames for Grouped {
     fn into_axis_names(self) -> SmallVec<[AxisName; 2]> {
-        smallvec::smallvec![self.axis]
+        self.axes
     }
     fn groups(&self) -> Option<Vec<Vec<usize>>> {
         Some(self.groups.clone())

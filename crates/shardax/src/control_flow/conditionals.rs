@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::cast_hint;
 use crate::array::{Array, Operand};
 use crate::dtype::DType;
 use crate::error::{Result, bail, err};
@@ -263,6 +264,19 @@ fn same_results(
                  the corresponding output of {other_name} has type {other}, so the {what} do not match"
             )
             .help(help));
+        }
+        if out.vma != other.vma {
+            let fixes: Vec<String> = [(name, out, other), (other_name, other, out)]
+                .into_iter()
+                .filter(|(_, have, want)| !want.vma.is_subset(&have.vma))
+                .map(|(name, have, want)| cast_hint(&want.vma.minus(&have.vma), &format!("the output{path} of {name}")))
+                .collect();
+            return Err(err!(
+                Type,
+                "cond branches must have equal output types but they differ: the output{path} of {name} has type {out} but \
+                 the corresponding output of {other_name} has type {other}, so the manual axis types do not match"
+            )
+            .help(fixes.join("; ")));
         }
     }
     Ok(())

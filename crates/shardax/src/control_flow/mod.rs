@@ -18,6 +18,7 @@ use crate::dtype::promote;
 use crate::error::{Result, err};
 use crate::primitive::held::cast_up;
 use crate::program::Aval;
+use crate::shape::AxisSet;
 use crate::tree::{Flat, TreeDef, same_structure};
 
 /// The two parts of a flattened pair.
@@ -83,19 +84,8 @@ impl<'a> Carry<'a> {
             } else if old.shape != new.shape {
                 ("shapes", "return a carry of the shape that the body was given".to_owned())
             } else {
-                let missing = new.vma.minus(&old.vma);
-                let list =
-                    |quote: char| missing.iter().map(|n| format!("{quote}{}{quote}", n.as_str())).collect::<Vec<_>>();
-                let jax = format!("({},)", list('\'').join(", "));
-                let axes = list('"').join(", ");
-                let axes = if list('"').len() == 1 { axes } else { format!("({axes})") };
-                (
-                    "manual axis types",
-                    format!(
-                        "start from a value that varies over the same axes: apply `pcast(.., {axes})` to the initial value \
-                         of {path} (in JAX `pcast(..., {jax}, to='varying')`)"
-                    ),
-                )
+                let hint = cast_hint(&new.vma.minus(&old.vma), &format!("the initial value of {path}"));
+                ("manual axis types", format!("start from a value that varies over the same axes: {hint}"))
             };
             return Err(err!(
                 Type,
@@ -108,6 +98,15 @@ impl<'a> Carry<'a> {
         }
         Ok(None)
     }
+}
+
+/// How a value is made to vary over these axes too.
+fn cast_hint(missing: &AxisSet, what: &str) -> String {
+    let list = |quote: char| missing.iter().map(|n| format!("{quote}{}{quote}", n.as_str())).collect::<Vec<_>>();
+    let jax = format!("({},)", list('\'').join(", "));
+    let axes = list('"').join(", ");
+    let axes = if list('"').len() == 1 { axes } else { format!("({axes})") };
+    format!("apply `pcast(.., {axes})` to {what} (in JAX `pcast(..., {jax}, to='varying')`)")
 }
 
 /// Arrays converted to these types where their dtypes differ.

@@ -5,6 +5,8 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::call::in_place;
 use super::held::{bind_checked, tangent_or_zeros};
 use super::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
@@ -25,7 +27,7 @@ pub(crate) enum RuleId {
     /// arguments of this structure. The rule that it identifies keeps the function alive.
     Function(TypeId, usize, Box<TreeDef>),
     /// That rule, batched over an axis.
-    Batched { of: Box<RuleId>, size: usize, name: Option<AxisName>, spmd_name: Option<AxisName>, dims: Dims },
+    Batched { of: Box<RuleId>, size: usize, name: Option<AxisName>, spmd_names: SmallVec<[AxisName; 2]>, dims: Dims },
 }
 
 impl RuleId {
@@ -39,7 +41,7 @@ impl RuleId {
             of: Box::new(self.clone()),
             size: axis.size,
             name: axis.name,
-            spmd_name: axis.spmd_name,
+            spmd_names: axis.spmd_names.clone(),
             dims: dims.to_vec(),
         }
     }

@@ -58,8 +58,8 @@ pub type Dims = Vec<Option<usize>>;
 pub struct BatchAxis {
     pub size: usize,
     pub name: Option<AxisName>,
-    /// The mesh axis that the batch is sharded over inside (`spmd_axis_name`).
-    pub spmd_name: Option<AxisName>,
+    /// The mesh axes that the batch is sharded over inside (`spmd_axis_name`).
+    pub spmd_names: SmallVec<[AxisName; 2]>,
 }
 
 /// An operand of an equation being transposed.

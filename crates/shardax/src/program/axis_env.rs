@@ -24,6 +24,29 @@ pub(crate) enum AxisKind {
 
 thread_local! {
     static BOUND: RefCell<Vec<BoundAxis>> = const { RefCell::new(Vec::new()) };
+    /// The mesh axes that `vmap`s in effect will shard their entries over.
+    static SPMD: RefCell<Vec<AxisName>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs `f`, which traces one entry of a batch that will be sharded over these mesh axes.
+pub(crate) fn with_spmd<R>(names: &[AxisName], f: impl FnOnce() -> R) -> R {
+    struct Restore(usize);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            SPMD.with_borrow_mut(|s| s.truncate(self.0));
+        }
+    }
+    let _restore = Restore(SPMD.with_borrow_mut(|s| {
+        let depth = s.len();
+        s.extend(names);
+        depth
+    }));
+    f()
+}
+
+/// Whether devices along this mesh axis will hold different entries of a batch.
+pub(crate) fn is_spmd(name: AxisName) -> bool {
+    SPMD.with_borrow(|s| s.contains(&name))
 }
 
 /// Runs `f` with `axes` bound besides those that are bound already.

@@ -2,11 +2,13 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use super::{mapped, ordered};
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{Result, bail, err};
 use crate::lax;
 use crate::lower::{Lowering, Value};
+use crate::primitive::elementwise::Accepts;
 use crate::primitive::reduce::Reducer;
 use crate::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
 use crate::program::Aval;
@@ -22,30 +24,26 @@ pub(crate) type Names = SmallVec<[AxisName; 2]>;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Axes {
     pub names: Names,
-    /// The number of participants.
+    /// The number of participants, or of those in a group; 0 where groups differ in size.
     pub size: usize,
     /// Whether types track what varies over them.
     pub checked: bool,
+    /// Those among them that a mesh has: the others are mapped by `vmap`.
+    pub manual: AxisSet,
     /// The groups that communication stays within; all participants where there are none.
     pub groups: Option<Vec<Vec<usize>>>,
 }
 
 impl Axes {
-    /// These axes, without groups; their size does not matter to a sum.
-    fn summed(names: Names, checked: bool) -> Axes {
-        Axes { names, size: 0, checked, groups: None }
+    /// These axes of a mesh, without groups; their size does not matter to a sum.
+    pub fn summed(names: Names, checked: bool) -> Axes {
+        let manual = names.iter().copied().collect();
+        Axes { names, size: 0, checked, manual, groups: None }
     }
 
-    /// Cuts the axes into groups, checked to hold every index once. `size` becomes that of a group, 0 where they differ.
-    pub fn with_groups(mut self, groups: Option<Vec<Vec<usize>>>, operation: &str) -> Result<Axes> {
+    /// Cuts the axes into groups, checked to hold every index once.
+    pub fn with_groups(mut self, groups: Option<Vec<Vec<usize>>>) -> Result<Axes> {
         let Some(groups) = groups else { return Ok(self) };
-        if self.checked {
-            return Err(err!(
-                NotImplemented,
-                "{operation} with axis_index_groups inside a shard_map that checks varying axes"
-            )
-            .help("call `.check_vma(false)` on the shard_map, or use pmap"));
-        }
         let mut all: Vec<usize> = groups.iter().flatten().copied().collect();
         all.sort_unstable();
         if !all.iter().copied().eq(0..self.size) {
@@ -65,8 +63,18 @@ impl Axes {
     /// The size of every group, or what `operation` cannot do with groups of different sizes.
     pub fn even_size(&self, operation: &str) -> Result<usize> {
         match self.size {
-            0 => Err(err!(Value, "{operation} needs axis_index_groups of one size, got {:?}", self.groups)),
+            0 => Err(err!(Value, "{operation} needs axis_index_groups of one size, got {:?}", self.groups)
+                .help("give all groups as many members: the shape of the result depends on it")),
             n => Ok(n),
+        }
+    }
+
+    /// Fails where the axes are cut into groups.
+    pub fn no_groups(&self, operation: &str) -> Result<()> {
+        match &self.groups {
+            None => Ok(()),
+            Some(groups) => Err(err!(Value, "{operation} takes no axis_index_groups, got {groups:?}")
+                .help("name the axis alone; indices are those along the whole axis")),
         }
     }
 
@@ -83,7 +91,7 @@ impl Axes {
 
     /// Looks the names up; `operation` is for the error of a name that is not bound.
     pub fn bound(names: &[AxisName], operation: &str) -> Result<Axes> {
-        let mut axes = Axes { names: Names::new(), size: 1, checked: false, groups: None };
+        let mut axes = Axes { names: Names::new(), size: 1, checked: false, manual: AxisSet::default(), groups: None };
         for &name in names {
             let found = axis_env::lookup(name, operation)?;
             if axes.names.contains(&name) {
@@ -91,7 +99,10 @@ impl Axes {
             }
             axes.names.push(name);
             axes.size *= found.size;
-            axes.checked |= matches!(found.kind, AxisKind::Manual { checked: true, .. });
+            if let AxisKind::Manual { checked, .. } = found.kind {
+                axes.manual.insert(name);
+                axes.checked |= checked;
+            }
         }
         Ok(axes)
     }
@@ -103,14 +114,36 @@ impl Axes {
         bind1(collective, &[x])
     }
 
+    /// The axes over which what each participant has may differ from device to device.
     pub fn set(&self) -> AxisSet {
-        self.names.iter().copied().collect()
+        self.manual.clone()
+    }
+
+    /// The axes that `vmap` maps, over which types say nothing.
+    fn mapped(&self) -> Option<Axes> {
+        let names: Names = self.names.iter().copied().filter(|n| !self.manual.contains(*n)).collect();
+        (!names.is_empty()).then(|| Axes { names, checked: false, manual: AxisSet::default(), ..self.clone() })
     }
 
     /// The axes but one, which is handled apart; `None` when none is left.
-    fn without(&self, axis: &BatchAxis) -> Option<Axes> {
+    pub fn without(&self, axis: &BatchAxis) -> Option<Axes> {
         let names: Names = self.names.iter().copied().filter(|n| Some(*n) != axis.name).collect();
-        (!names.is_empty()).then(|| Axes { names, size: self.size / axis.size, checked: self.checked, groups: None })
+        (!names.is_empty()).then(|| Axes { names, size: self.size / axis.size, ..self.clone() })
+    }
+
+    /// The axes one by one; the mapped one is not bound any more.
+    pub fn each(&self, mapped: &BatchAxis) -> Result<Vec<Axes>> {
+        let one = |&name: &AxisName| {
+            let manual: AxisSet = self.manual.iter().filter(|n| *n == name).collect();
+            Ok(Axes {
+                size: if mapped.name == Some(name) { mapped.size } else { axis_env::lookup(name, "it")?.size },
+                checked: self.checked && !manual.is_empty(),
+                names: smallvec![name],
+                manual,
+                groups: None,
+            })
+        };
+        self.names.iter().map(one).collect()
     }
 
     pub fn has(&self, name: Option<AxisName>) -> bool {
@@ -247,7 +280,7 @@ impl Primitive for AllReduce {
         match self.reducer {
             Reducer::Max => "pmax",
             Reducer::Min => "pmin",
-            _ if self.axes.checked => "psum_invariant",
+            _ if self.axes.checked && self.axes.groups.is_none() => "psum_invariant",
             _ => "psum",
         }
     }
@@ -261,16 +294,25 @@ impl Primitive for AllReduce {
     }
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        let accepts = if self.reducer == Reducer::Sum { Accepts::Number } else { Accepts::Real };
+        accepts.check(self.name(), args[0].dtype)?;
         Ok(smallvec![args[0].clone()])
     }
 
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
-        // Groups end with different results.
-        Ok(smallvec![if self.axes.groups.is_some() { args[0].clone() } else { args[0].minus(&self.axes.set()) }])
+        // Groups end with different results, of one and the same value if they differ in size.
+        Ok(smallvec![match (&self.axes.groups, self.axes.size) {
+            (None, _) => args[0].minus(&self.axes.set()),
+            (Some(_), 0) => args[0].union(&self.axes.set()),
+            (Some(_), _) => args[0].clone(),
+        }])
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let attrs = format!("{}, use_global_device_ids", self.axes.attrs(cx, "replica_groups")?);
+        if matches!(self.reducer, Reducer::Max | Reducer::Min) && outs[0].dtype.is_float() {
+            return ordered::all_reduce(self.reducer, cx, args[0], &attrs, &outs[0]);
+        }
         let region = self.reducer.region(cx, outs[0].dtype)?;
         Ok(cx.op_with("stablehlo.all_reduce", args, &attrs, vec![region], outs))
     }
@@ -295,9 +337,13 @@ impl Primitive for AllReduce {
         }
         // Each participant's operand went into the sum that all have. Where types tell a cotangent that is the same
         // everywhere, it is that; where they do not, each holds a part of it.
-        Ok(vec![cts[0].as_ref().map(|ct| match self.axes.checked {
-            true => pcast_to(ct, &ct.vma().union(&self.axes.set())),
-            false => self.apply(ct),
+        let checked = self.axes.checked && self.axes.groups.is_none();
+        Ok(vec![cts[0].as_ref().map(|ct| match (checked, self.axes.mapped()) {
+            (false, _) => self.apply(ct),
+            (true, None) => pcast_to(ct, &ct.vma().union(&self.axes.set())),
+            (true, Some(axes)) => {
+                pcast_to(&AllReduce { axes, ..self.clone() }.apply(ct), &ct.vma().union(&self.axes.set()))
+            }
         })])
     }
 
@@ -306,7 +352,10 @@ impl Primitive for AllReduce {
             return Ok((smallvec![self.apply(&args[0])], dims.to_vec()));
         }
         if self.axes.groups.is_some() {
-            single_axis(&self.axes, self.name())?;
+            return mapped::groups(&self.axes, self.name(), axis, args, dims, |axes| AllReduce {
+                axes,
+                ..self.clone()
+            });
         }
         let local = match dims[0] {
             Some(d) => lax::reduce(&args[0], self.reducer, &[d]),
@@ -395,7 +444,19 @@ impl Primitive for AllGather {
             let dim = if self.dim >= d { self.dim + 1 } else { self.dim };
             return Ok((smallvec![AllGather { dim, ..self.clone() }.apply(&args[0])], vec![Some(d)]));
         }
-        single_axis(&self.axes, "all_gather")?;
+        if self.axes.groups.is_some() {
+            return mapped::groups(&self.axes, "all_gather", axis, args, dims, |axes| AllGather {
+                axes,
+                ..self.clone()
+            });
+        }
+        if self.axes.names.len() > 1 {
+            // The innermost first, so that those of the first axis end outermost.
+            return mapped::rewritten(axis, args, dims, |x| {
+                let one = |x: Array, axes: Axes| AllGather { axes, ..self.clone() }.apply(&x);
+                Ok(self.axes.each(axis)?.into_iter().rev().fold(x.clone(), one))
+            });
+        }
         // [N, …, n, …] becomes […, N * n, …].
         let x = move_batch(&args[0], dims[0], 0, axis.size);
         let x = x.moveaxis(0, self.dim as i32);
@@ -404,18 +465,6 @@ impl Primitive for AllGather {
         shape[self.dim] *= outer;
         Ok((smallvec![x.reshape(&shape)], vec![None]))
     }
-}
-
-/// A collective over several axes of which one is mapped by `vmap` has no simple form.
-pub(crate) fn single_axis(axes: &Axes, name: &str) -> Result<()> {
-    if axes.groups.is_some() {
-        bail!(NotImplemented, "{name} with axis_index_groups over an axis that vmap maps");
-    }
-    if axes.names.len() == 1 {
-        return Ok(());
-    }
-    Err(err!(NotImplemented, "{name} over {:?} where vmap maps only one of the axes", axes.names)
-        .help("call it over one axis after the other"))
 }
 
 /// The sum over all participants, of which each gets its part along a dimension: `psum_scatter`.
@@ -496,7 +545,18 @@ impl Primitive for PsumScatter {
             let dim = if self.dim >= d { self.dim + 1 } else { self.dim };
             return Ok((smallvec![PsumScatter { dim, ..self.clone() }.apply(&args[0])], vec![Some(d)]));
         }
-        single_axis(&self.axes, "psum_scatter")?;
+        if self.axes.groups.is_some() {
+            return mapped::groups(&self.axes, self.name(), axis, args, dims, |axes| PsumScatter {
+                axes,
+                ..self.clone()
+            });
+        }
+        if self.axes.names.len() > 1 {
+            return mapped::rewritten(axis, args, dims, |x| {
+                let one = |x: Array, axes: Axes| PsumScatter { axes, ..self.clone() }.apply(&x);
+                Ok(self.axes.each(axis)?.into_iter().fold(x.clone(), one))
+            });
+        }
         let sum = match dims[0] {
             Some(d) => lax::reduce(&args[0], Reducer::Sum, &[d]),
             None => &args[0] * axis.size,

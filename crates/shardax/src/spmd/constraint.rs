@@ -74,16 +74,23 @@ impl Primitive for ShardingConstraint {
             return Ok((smallvec![self.apply(&args[0])], dims.to_vec()));
         };
         // Where the batch lies is the compiler's choice, unless `spmd_axis_name` says it.
-        let entry = match axis.spmd_name {
-            Some(name) => DimSpec::Axes(smallvec![name]),
-            None => DimSpec::Unconstrained,
-        };
+        let names = &axis.spmd_names;
+        if let Some(name) = named.spec().all_axes().find(|n| names.contains(n)) {
+            return Err(err!(
+                Value,
+                "vmap spmd_axis_name {name:?} cannot appear in with_sharding_constraint spec, but got spec {}",
+                named.spec()
+            )
+            .help("name a mesh axis that the specs leave free"));
+        }
+        let entry =
+            if names.is_empty() { DimSpec::Unconstrained } else { DimSpec::Axes(names.iter().copied().collect()) };
         let mut spec = named.spec().dims().to_vec();
         if spec.len() < d {
             spec.resize(d, DimSpec::None);
         }
         spec.insert(d, entry);
-        let sharding = NamedSharding::new(named.mesh(), PartitionSpec::new(spec)).into();
+        let sharding = NamedSharding::try_new(named.mesh(), PartitionSpec::new(spec))?.into();
         Ok((smallvec![ShardingConstraint { sharding }.apply(&args[0])], dims.to_vec()))
     }
 }

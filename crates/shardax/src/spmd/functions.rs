@@ -7,7 +7,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{AtCaller, Result, err};
 use crate::numpy::{convert, to_inexact};
 use crate::primitive::reduce::Reducer;
-use crate::program::trace::bind1;
+use crate::program::trace::{bind1, record_error};
 use crate::shape::{AxisName, IntoAxisNames, normalize_axis};
 use crate::source;
 use crate::tree::{self, Tree};
@@ -19,8 +19,10 @@ fn on_leaves<T: Tree>(x: T, axis: impl IntoAxisNames, name: &str, f: impl Fn(&Ar
     let _line = source::enter_at(location);
     let groups = axis.groups();
     let axes = Axes::bound(&axis.into_axis_names(), name)
-        .and_then(|axes| axes.with_groups(groups, name))
+        .and_then(|axes| axes.with_groups(groups))
         .map_err(|e| e.at(location));
+    // A tree without arrays has none to carry it.
+    let _ = axes.as_ref().inspect_err(|e| record_error(e));
     let kept = x.clone();
     let apply = |leaf: Array| {
         let made = axes.clone().and_then(|axes| {
@@ -30,6 +32,14 @@ fn on_leaves<T: Tree>(x: T, axis: impl IntoAxisNames, name: &str, f: impl Fn(&Ar
         Array::from_result(made.map_err(|e| e.at(location)), &leaf)
     };
     tree::map(apply, x).unwrap_or(kept)
+}
+
+/// The axes of these names, which are not cut into groups.
+fn whole(axis: impl IntoAxisNames, name: &str) -> Result<Axes> {
+    let groups = axis.groups();
+    let axes = Axes::bound(&axis.into_axis_names(), name)?.with_groups(groups)?;
+    axes.no_groups(name)?;
+    Ok(axes)
 }
 
 /// Whether every participant has this very value, known while tracing.
@@ -193,6 +203,7 @@ pub fn all_to_all_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, split: i32, con
 pub fn ppermute<T: Tree>(x: T, axis: impl IntoAxisNames, perm: impl AsRef<[(usize, usize)]>) -> T {
     let perm = perm.as_ref();
     on_leaves(x, axis, "ppermute", |x, axes| {
+        axes.no_groups("ppermute")?;
         let unique = |pick: fn(&(usize, usize)) -> usize| {
             let mut all: Vec<usize> = perm.iter().map(pick).collect();
             all.sort_unstable();
@@ -220,6 +231,7 @@ pub fn ppermute<T: Tree>(x: T, axis: impl IntoAxisNames, perm: impl AsRef<[(usiz
 pub fn pshuffle<T: Tree>(x: T, axis: impl IntoAxisNames, perm: impl AsRef<[usize]>) -> T {
     let perm = perm.as_ref();
     on_leaves(x, axis, "pshuffle", |x, axes| {
+        axes.no_groups("pshuffle")?;
         let mut sorted = perm.to_vec();
         sorted.sort_unstable();
         if !sorted.iter().copied().eq(0..axes.size) {
@@ -260,14 +272,14 @@ pub fn pbroadcast<T: Tree>(x: T, axis: impl IntoAxisNames, source: usize) -> T {
 #[track_caller]
 pub fn axis_index(axis: impl IntoAxisNames) -> Array {
     let _line = source::enter();
-    let made = Axes::bound(&axis.into_axis_names(), "axis_index").map(|axes| bind1(AxisIndex { axes }, &[]));
+    let made = whole(axis, "axis_index").map(|axes| bind1(AxisIndex { axes }, &[]));
     Array::from_result(made, &Array::literal(crate::dtype::Scalar::Int(0), DType::I32, false))
 }
 
 /// The number of participants of the axis.
 #[track_caller]
 pub fn axis_size(axis: impl IntoAxisNames) -> Result<usize> {
-    Axes::bound(&axis.into_axis_names(), "axis_size").map(|axes| axes.size).at_caller()
+    whole(axis, "axis_size").map(|axes| axes.size).at_caller()
 }
 
 /// Marks a value that is the same on all participants as one that may vary over these axes. Needs no communication.
@@ -276,6 +288,7 @@ pub fn axis_size(axis: impl IntoAxisNames) -> Result<usize> {
 #[track_caller]
 pub fn pcast<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
     on_leaves(x, axis, "pcast", |x, axes| {
+        axes.no_groups("pcast")?;
         let set = axes.names.iter().copied().collect();
         if let Some(name) = axes.names.iter().copied().find(|n: &AxisName| x.vma().contains(*n)) {
             return Err(err!(

@@ -5,6 +5,8 @@ pub(crate) mod constraint;
 pub(crate) mod context;
 mod functions;
 pub(crate) mod lint;
+mod mapped;
+mod ordered;
 mod permute;
 pub(crate) mod pmap;
 pub(crate) mod shard_map;

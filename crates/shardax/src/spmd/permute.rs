@@ -2,7 +2,8 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::collective::{Axes, channel, groups_text, mesh, single_axis};
+use super::collective::{Axes, channel, groups_text, mesh};
+use super::mapped;
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail, err};
@@ -77,7 +78,9 @@ impl Primitive for Ppermute {
         if !self.axes.has(axis.name) {
             return Ok((smallvec![self.apply(&args[0])], dims.to_vec()));
         }
-        single_axis(&self.axes, "ppermute")?;
+        if self.axes.names.len() > 1 {
+            return mapped::permute(&self.axes, &self.perm, axis, args, dims);
+        }
         // Row d of the result is row s of the operand, or zeros.
         let x = move_batch(&args[0], dims[0], 0, axis.size);
         let zeros = Array::zeros_of(&lax::slice_in_dim(&x, 0, 1, 0).aval());
@@ -103,6 +106,34 @@ impl AllToAll {
     #[track_caller]
     pub fn apply(&self, x: &Array) -> Array {
         self.axes.bind(self.clone(), x)
+    }
+}
+
+impl AllToAll {
+    /// The same as exchanges over one axis after the other.
+    fn one_by_one(&self, axis: &BatchAxis, x: &Array) -> Result<Array> {
+        // One dimension for each axis, cut from the dimension that is split.
+        let axes = self.axes.each(axis)?;
+        let mut cut = x.shape_owned();
+        cut[self.split] /= self.axes.size;
+        axes.iter().rev().for_each(|one| cut.insert(self.split, one.size));
+        let mut x = x.reshape(&cut);
+        for (i, one) in axes.iter().enumerate() {
+            let at = self.split + i;
+            x = AllToAll { axes: one.clone(), split: at, concat: at }.apply(&x);
+        }
+        // The sources, before the dimension that they are joined along.
+        for i in 0..axes.len() {
+            let (from, to) = match self.concat < self.split {
+                true => (self.split + i, self.concat + i),
+                false => (self.split, self.concat + axes.len() - 1),
+            };
+            x = x.moveaxis(from as i32, to as i32);
+        }
+        let mut joined = x.shape_owned();
+        joined.drain(self.concat..self.concat + axes.len());
+        joined[self.concat] *= self.axes.size;
+        Ok(x.reshape(&joined))
     }
 }
 
@@ -172,7 +203,12 @@ impl Primitive for AllToAll {
             let out = AllToAll { axes: self.axes.clone(), split: shift(self.split), concat: shift(self.concat) };
             return Ok((smallvec![out.apply(&args[0])], vec![Some(d)]));
         }
-        single_axis(&self.axes, "all_to_all")?;
+        if self.axes.groups.is_some() {
+            return mapped::groups(&self.axes, self.name(), axis, args, dims, |axes| AllToAll { axes, ..self.clone() });
+        }
+        if self.axes.names.len() > 1 {
+            return mapped::rewritten(axis, args, dims, |x| self.one_by_one(axis, x));
+        }
         // Entry s, part d becomes entry d, part s: cut the split dimension, exchange, join.
         let n = axis.size;
         let x = move_batch(&args[0], dims[0], 0, n);
@@ -245,8 +281,14 @@ impl Primitive for AxisIndex {
         if !self.axes.has(axis.name) {
             return Ok((smallvec![bind1(self.clone(), &[])], vec![None]));
         }
-        single_axis(&self.axes, "axis_index")?;
-        Ok((smallvec![lax::iota(DType::I32, &[axis.size], 0)], vec![Some(0)]))
+        let mut index = Array::literal(Scalar::Int(0), DType::I32, false);
+        for one in self.axes.each(axis)? {
+            let (size, mapped) = (one.size, one.has(axis.name));
+            let coordinate =
+                if mapped { lax::iota(DType::I32, &[size], 0) } else { bind1(AxisIndex { axes: one }, &[]) };
+            index = index * size + coordinate;
+        }
+        Ok((smallvec![index], vec![Some(0)]))
     }
 }
 

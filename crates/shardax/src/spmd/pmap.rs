@@ -10,7 +10,7 @@ use super::lint::{Values, unreduced_gradients};
 use super::shard_map::ShardMap;
 use crate::array::Array;
 use crate::error::{AtCaller, Result, err};
-use crate::function::{Function, IntoArgs};
+use crate::function::{Function, IntoArgnums, IntoArgs};
 use crate::prefix::{Axes, IntoPrefix, Prefix};
 use crate::program::trace::{Known, Traced, bind, check_usable, is_tracing, trace_known};
 use crate::program::{Aval, Program};
@@ -24,7 +24,7 @@ use crate::spmd::vary;
 use crate::stages::{Lowered, Staged};
 use crate::transform::dispatch::{self, Cache};
 use crate::transform::grad::gradients_taken;
-use crate::transform::jit::{Pruned, check_static, function_name, leaves_of};
+use crate::transform::jit::{Pruned, check_argnums, function_name};
 use crate::transform::staged::{self, FlatFn, avals_of, flat_fn, is_jit_disabled, trace_flat, types_of};
 use crate::tree::{Flat, Tree, TreeDef};
 
@@ -49,8 +49,8 @@ struct Options {
     devices: Option<Vec<Device>>,
     backend: Option<String>,
     axis_size: Option<usize>,
-    donate_argnums: Vec<usize>,
-    static_argnums: Vec<usize>,
+    donate_argnums: Vec<i32>,
+    static_argnums: Vec<i32>,
     check_replication: bool,
 }
 
@@ -133,18 +133,21 @@ impl<F, Args> Pmap<F, Args> {
         self.with(|o| o.axis_size = Some(size))
     }
 
-    /// The arguments, by position, whose memory the result may take over. They cannot be used afterwards. Warnings as of
-    /// [`Jit::donate_argnums`](crate::Jit::donate_argnums).
-    pub fn donate_argnums<const N: usize>(self, argnums: [usize; N]) -> Self {
-        self.with(|o| o.donate_argnums = argnums.to_vec())
+    /// The arguments, by position (negative from the last), whose memory the result may take over. They cannot be used
+    /// afterwards. Warnings as of [`Jit::donate_argnums`](crate::Jit::donate_argnums).
+    pub fn donate_argnums(self, argnums: impl IntoArgnums) -> Self {
+        let argnums = argnums.into_argnums();
+        self.with(|o| o.donate_argnums = argnums)
     }
 
-    /// The arguments, by position, that are part of the compiled program, which is made anew for each of their values.
+    /// The arguments, by position (negative from the last), that are part of the compiled program, which is made anew
+    /// for each of their values.
     ///
     /// What is static is said by types: plain numbers and [`Static`](crate::Static) values are. This checks that these
     /// arguments hold nothing else.
-    pub fn static_broadcasted_argnums<const N: usize>(self, argnums: [usize; N]) -> Self {
-        self.with(|o| o.static_argnums = argnums.to_vec())
+    pub fn static_broadcasted_argnums(self, argnums: impl IntoArgnums) -> Self {
+        let argnums = argnums.into_argnums();
+        self.with(|o| o.static_argnums = argnums)
     }
 
     /// Whether `out_axes(None)` requires that the result is known to be equal on all devices (the default).
@@ -172,6 +175,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Pmap<F, Args> {
         let flat = Flat::of(&args);
         let f = flat_fn(&self.f);
         if is_tracing() {
+            self.options.check_argnums(&flat.def)?;
             return self.options.map(&flat, &f)?.build();
         }
         if is_jit_disabled() {
@@ -196,6 +200,11 @@ impl Options {
             Some(d) => PartitionSpec::default().insert(d, &[self.axis_name]),
             None => PartitionSpec::default(),
         }
+    }
+
+    /// Which leaves are donated.
+    fn check_argnums(&self, def: &TreeDef) -> Result<Vec<bool>> {
+        check_argnums(def, (&self.static_argnums, "static_broadcasted_argnums"), &self.donate_argnums)
     }
 
     fn mapping(&self, flat: &Flat, avals: &[Aval]) -> Result<Mapping> {
@@ -366,8 +375,7 @@ impl Options {
 
     /// Traces the mapped function and decides where it runs.
     fn stage(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Staged> {
-        check_static(&flat.def, &self.static_argnums, "static_broadcasted_argnums")?;
-        let donated = leaves_of(&flat.def, &self.donate_argnums, "donate_argnums")?;
+        let donated = self.check_argnums(&flat.def)?;
         let in_avals = types_of(flat)?;
         let Mapping { mesh, in_specs, .. } = self.mapping(flat, &in_avals)?;
         let in_shardings: Vec<Sharding> =

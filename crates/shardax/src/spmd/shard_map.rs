@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::error::{Result, err};
 use crate::lower::{Lowering, Value};
-use crate::program::axis_env::{AxisKind, BoundAxis, with_axes};
+use crate::program::axis_env::{AxisKind, BoundAxis, is_spmd, with_axes};
 use crate::program::{Aval, Program};
 use crate::shape::{AxisName, AxisSet, Shape};
 use crate::sharding::{Mesh, NamedSharding, PartitionSpec};
@@ -88,10 +88,11 @@ impl ShardMap {
         Ok(Aval { shape, vma, ..block.clone() })
     }
 
-    /// The axes that a spec does not name: all their devices hold one value.
+    /// The axes that a spec does not name: all their devices hold one value, unless they hold that of different
+    /// entries of a batch.
     fn unmentioned(&self, spec: &PartitionSpec) -> SmallVec<[AxisName; 2]> {
         let named: AxisSet = spec.all_axes().collect();
-        self.axes().filter(|n| !named.contains(*n)).collect()
+        self.axes().filter(|n| !named.contains(*n) && !is_spmd(*n)).collect()
     }
 
     fn lower_call(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -4,9 +4,10 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 
 use super::ad::{self, Linearized};
-use super::staged::{self, FlatFn, avals_of, flat_fn, trace_known};
+use super::staged::{self, FlatFn, avals_of, flat_fn, trace_flat, trace_known, types_of};
 use super::vmap::vmap;
 use crate::array::Array;
+use crate::dtype::DType;
 use crate::error::{AtCaller, Result, err};
 use crate::function::{Function, IntoArgs};
 use crate::primitive::Tangents;
@@ -58,8 +59,10 @@ fn push(pair: &Flat, f: FlatFn<'_>) -> Result<Flat> {
     })
 }
 
+/// The tangent of a value that nothing differentiable reaches; of integers it has the dtype `float0`.
 fn zero(aval: &Aval) -> Array {
-    Array::zeros_of(&aval.clone().strong())
+    let dtype = if aval.dtype.is_inexact() { aval.dtype } else { DType::Float0 };
+    Array::zeros_of(&aval.with_dtype(dtype).strong())
 }
 
 /// The tangent of a value of this type, checked; none where the value is not differentiable.
@@ -120,6 +123,43 @@ pub fn linearize<Args: Tree, F: Function<Args>>(
     let _line = source::enter();
     let (out, at) = at_point(&Flat::of(&args.into_args()), &flat_fn(&f)).at_caller()?;
     Ok((out.build()?, LinearFn { at, types: PhantomData }))
+}
+
+/// The transpose of a function that is linear: from cotangents of its result to cotangents of its arguments, of which
+/// only the types matter ([`shape_dtype_struct`](crate::shape_dtype_struct) will do).
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let w = array([[1.0f32, 2.0], [3.0, 4.0]]);
+/// let back = linear_transpose(|x: Array| w.dot(x), ones(2))?;
+/// assert_eq!(back.call(array([1.0f32, 0.0]))?.0.to_vec::<f32>()?, [1.0, 2.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails when an argument or a result is not floating point; applying it fails where the function is not linear.
+#[track_caller]
+pub fn linear_transpose<Args: Tree, F: Function<Args>>(
+    f: F,
+    args: impl IntoArgs<Args>,
+) -> Result<VjpFn<Args, F::Output>> {
+    let _line = source::enter();
+    let at = transposable(&Flat::of(&args.into_args()), &flat_fn(&f)).at_caller()?;
+    Ok(VjpFn { at, types: PhantomData })
+}
+
+fn transposable(flat: &Flat, f: FlatFn<'_>) -> Result<AtPoint> {
+    let in_avals = types_of(flat)?;
+    let (traced, out_def) = trace_flat(&flat.def, &in_avals, f)?;
+    let out_avals = traced.program.out_avals();
+    for (what, avals) in [("inputs", &in_avals), ("outputs", &out_avals)] {
+        if let Some(aval) = avals.iter().find(|a| !a.dtype.is_inexact()) {
+            return Err(err!(Type, "linear_transpose only supports floating point and complex {what}, but got {aval}")
+                .help("capture what is not differentiable instead of passing it"));
+        }
+    }
+    let nonzero_out = vec![true; out_avals.len()];
+    let linear = Linearized { program: traced.program, residuals: traced.captures, nonzero_out };
+    Ok(AtPoint { linear, in_def: flat.def.clone(), in_avals, out_def, out_avals })
 }
 
 fn at_point(flat: &Flat, f: FlatFn<'_>) -> Result<(Flat, AtPoint)> {

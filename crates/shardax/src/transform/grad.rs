@@ -6,9 +6,11 @@ use std::marker::PhantomData;
 use super::ad;
 use super::staged::{self, FlatFn, avals_of, flat_fn, trace_known};
 use crate::array::Array;
+use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::function::{ArgAt, Function};
 use crate::primitive::Tangents;
+use crate::program::Aval;
 use crate::program::trace::Known;
 use crate::tree::{self, Flat, Tree, TreeDef};
 
@@ -43,19 +45,40 @@ macro_rules! argnums_tuples {
 
 argnums_tuples! { (I) (I, J) (I, J, K) (I, J, K, L) }
 
+/// What arguments and results may be.
+#[derive(Clone, Copy, Debug, Default)]
+struct Options {
+    allow_int: bool,
+    holomorphic: bool,
+    has_aux: bool,
+}
+
 macro_rules! gradient_types {
     ($($(#[$doc:meta])* $name:ident)*) => {$(
         $(#[$doc])*
         #[must_use = "a transformed function does nothing until it is called"]
         pub struct $name<F, Args, N = Arg<0>> {
             f: F,
+            options: Options,
             types: PhantomData<fn(Args, N)>,
         }
 
         impl<F, Args, N> $name<F, Args, N> {
             /// Takes the gradient with respect to these arguments instead of the first.
             pub fn argnums<M: Argnums<Args>>(self, _argnums: M) -> $name<F, Args, M> {
-                $name { f: self.f, types: PhantomData }
+                $name { f: self.f, options: self.options, types: PhantomData }
+            }
+
+            /// Lets the arguments hold integers and booleans, whose gradients are zeros of dtype `float0`.
+            pub fn allow_int(mut self) -> Self {
+                self.options.allow_int = true;
+                self
+            }
+
+            /// Promises that the function is holomorphic: of complex arguments, with a complex result.
+            pub fn holomorphic(mut self) -> Self {
+                self.options.holomorphic = true;
+                self
             }
         }
     )*};
@@ -75,14 +98,14 @@ gradient_types! {
 impl<F, Args, N> Grad<F, Args, N> {
     /// The function returns `(scalar, aux)`; the result is `(gradient, aux)`.
     pub fn has_aux(self) -> GradAux<F, Args, N> {
-        GradAux { f: self.f, types: PhantomData }
+        GradAux { f: self.f, options: Options { has_aux: true, ..self.options }, types: PhantomData }
     }
 }
 
 impl<F, Args, N> ValueAndGrad<F, Args, N> {
     /// The function returns `(scalar, aux)`; the result is `((scalar, aux), gradient)`.
     pub fn has_aux(self) -> ValueAndGradAux<F, Args, N> {
-        ValueAndGradAux { f: self.f, types: PhantomData }
+        ValueAndGradAux { f: self.f, options: Options { has_aux: true, ..self.options }, types: PhantomData }
     }
 }
 
@@ -95,27 +118,29 @@ impl<F, Args, N> ValueAndGrad<F, Args, N> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails when the result is not one floating point scalar, or when the argument has leaves that are not floating point.
+/// Fails when the result is not one floating point scalar, or when the argument has leaves that are not floating point
+/// (see [`allow_int`](Grad::allow_int)). Of a real function of a complex argument `x + iy` the gradient is
+/// `∂f/∂x - i ∂f/∂y`; of a complex function, see [`holomorphic`](Grad::holomorphic).
 pub fn grad<Args: Tree, F: Function<Args>>(f: F) -> Grad<F, Args> {
-    Grad { f, types: PhantomData }
+    Grad { f, options: Options::default(), types: PhantomData }
 }
 
 /// The value of a scalar function, and its gradient with respect to its first argument.
 pub fn value_and_grad<Args: Tree, F: Function<Args>>(f: F) -> ValueAndGrad<F, Args> {
-    ValueAndGrad { f, types: PhantomData }
+    ValueAndGrad { f, options: Options::default(), types: PhantomData }
 }
 
 impl<F: Function<Args>, Args: Tree, N: Argnums<Args>> Function<Args> for Grad<F, Args, N> {
     type Output = N::Gradient;
     fn apply(&self, args: Args) -> Result<N::Gradient> {
-        Ok(value_and_gradient::<_, _, N>(&self.f, args, false)?.1)
+        Ok(value_and_gradient::<_, _, N>(&self.f, args, self.options)?.1)
     }
 }
 
 impl<F: Function<Args>, Args: Tree, N: Argnums<Args>> Function<Args> for ValueAndGrad<F, Args, N> {
     type Output = (F::Output, N::Gradient);
     fn apply(&self, args: Args) -> Result<Self::Output> {
-        value_and_gradient::<_, _, N>(&self.f, args, false)
+        value_and_gradient::<_, _, N>(&self.f, args, self.options)
     }
 }
 
@@ -129,7 +154,7 @@ where
 {
     type Output = (N::Gradient, Aux);
     fn apply(&self, args: Args) -> Result<Self::Output> {
-        let ((_, aux), gradient) = value_and_gradient::<_, _, N>(&self.f, args, true)?;
+        let ((_, aux), gradient) = value_and_gradient::<_, _, N>(&self.f, args, self.options)?;
         Ok((gradient, aux))
     }
 }
@@ -144,19 +169,19 @@ where
 {
     type Output = ((L, Aux), N::Gradient);
     fn apply(&self, args: Args) -> Result<Self::Output> {
-        value_and_gradient::<_, _, N>(&self.f, args, true)
+        value_and_gradient::<_, _, N>(&self.f, args, self.options)
     }
 }
 
 fn value_and_gradient<F: Function<Args>, Args: Tree, N: Argnums<Args>>(
     f: &F,
     args: Args,
-    has_aux: bool,
+    options: Options,
 ) -> Result<(F::Output, N::Gradient)> {
     let flat = Flat::of(&args);
     let f = flat_fn(f);
     let positions = N::positions();
-    let result = staged::run("grad", &flat, &|flat| gradient(flat, &positions, has_aux, &f))?;
+    let result = staged::run("grad", &flat, &|flat| gradient(flat, &positions, options, &f))?;
     let (value, gradient) = result.halves()?;
     Ok((value.build()?, gradient.build()?))
 }
@@ -171,28 +196,25 @@ pub(crate) fn gradients_taken() -> u64 {
 }
 
 /// The flattened pair of the function's result and the gradient of its first leaf.
-fn gradient(flat: &Flat, positions: &[usize], has_aux: bool, f: FlatFn<'_>) -> Result<Flat> {
+fn gradient(flat: &Flat, positions: &[usize], options: Options, f: FlatFn<'_>) -> Result<Flat> {
     TAKEN.set(TAKEN.get() + 1);
     let avals = avals_of(flat)?;
-    let (traced, out_def) = trace_known(&flat.def, &avals, Known::Whole(flat.leaves.to_vec()), f)?;
-    let out_avals = traced.program.out_avals();
-    check_scalar(&out_avals, &out_def, has_aux)?;
-
-    let children = flat.def.root_children().unwrap_or_default();
-    let wanted = super::jit::leaves_of(&flat.def, positions, "argnums")?;
+    let wanted = super::jit::leaves_of(&flat.def, positions);
     for ((aval, wanted), path) in avals.iter().zip(&wanted).zip(flat.def.paths()) {
-        if *wanted && !aval.dtype.is_inexact() {
-            return Err(err!(
-                Type,
-                "grad requires real- or complex-valued inputs (input dtype that is a sub-dtype of float or complex), but got {} for argument{path}",
-                aval.dtype
-            )
-            .help("convert it with `astype(DType::F32)`, or keep it out of the differentiated argument"));
+        if *wanted {
+            check_input(aval, &path, options)?;
         }
     }
+    let (traced, out_def) = trace_known(&flat.def, &avals, Known::Whole(flat.leaves.to_vec()), f)?;
+    let out_avals = traced.program.out_avals();
+    check_scalar(&out_avals, &out_def, options)?;
+
+    let children = flat.def.root_children().unwrap_or_default();
+    let varied: Vec<bool> =
+        avals.iter().zip(&wanted).map(|(aval, wanted)| *wanted && aval.dtype.is_inexact()).collect();
 
     let primals: Vec<Array> = traced.captures.iter().chain(&flat.leaves).cloned().collect();
-    let nonzero: Vec<bool> = std::iter::repeat_n(false, traced.captures.len()).chain(wanted.iter().copied()).collect();
+    let nonzero: Vec<bool> = std::iter::repeat_n(false, traced.captures.len()).chain(varied.iter().copied()).collect();
     let (outs, linear) = ad::linearize(&traced.program, &primals, &nonzero)?;
     let mut cts: Tangents = vec![None; outs.len()];
     let one = crate::numpy::full(&[], crate::dtype::Scalar::Int(1), out_avals[0].dtype);
@@ -203,6 +225,9 @@ fn gradient(flat: &Flat, positions: &[usize], has_aux: bool, f: FlatFn<'_>) -> R
     let mut by_leaf: Vec<Option<Array>> = Vec::new();
     for (aval, wanted) in avals.iter().zip(&wanted) {
         by_leaf.push(wanted.then(|| {
+            if !aval.dtype.is_inexact() {
+                return Array::zeros_of(&aval.with_dtype(DType::Float0).strong());
+            }
             let ct = gradients.next().flatten();
             ct.unwrap_or_else(|| Array::zeros_of(&aval.clone().strong()))
         }));
@@ -222,9 +247,29 @@ fn gradient(flat: &Flat, positions: &[usize], has_aux: bool, f: FlatFn<'_>) -> R
     Ok(pair)
 }
 
+/// A leaf of an argument that is differentiated.
+fn check_input(aval: &Aval, path: &str, options: Options) -> Result<()> {
+    let dtype = aval.dtype;
+    if options.holomorphic && !dtype.is_complex() {
+        return Err(err!(
+            Type,
+            "grad with holomorphic=True requires inputs with complex dtype, but got {dtype} for argument{path}"
+        )
+        .help("make it complex with `complex(x, 0)`, or leave `.holomorphic()` out"));
+    }
+    if dtype.is_inexact() || options.allow_int {
+        return Ok(());
+    }
+    Err(err!(
+        Type,
+        "grad requires real- or complex-valued inputs (input dtype that is a sub-dtype of float or complex), but got {dtype} for argument{path}. If you want to use Boolean- or integer-valued inputs, use vjp or set allow_int to True."
+    )
+    .help("convert it with `astype(DType::F32)`, keep it out of the differentiated argument, or call `.allow_int()`"))
+}
+
 /// The differentiated value, with an auxiliary result the first of a pair, must be one floating point scalar.
-fn check_scalar(outs: &[crate::program::Aval], def: &TreeDef, has_aux: bool) -> Result<()> {
-    let count = match has_aux {
+fn check_scalar(outs: &[Aval], def: &TreeDef, options: Options) -> Result<()> {
+    let count = match options.has_aux {
         true => def.root_children().and_then(|c| Some(c.first()?.1.leaf_count())).unwrap_or(0),
         false => outs.len(),
     };
@@ -236,13 +281,20 @@ fn check_scalar(outs: &[crate::program::Aval], def: &TreeDef, has_aux: bool) -> 
             Err(err!(Value, "Gradient only defined for scalar-output functions. Output had shape: {shape}.")
                 .help("reduce it with `.sum(..)` or `.mean(..)`, or use `jacrev` or `vjp`"))
         }
+        [aval] if aval.dtype.is_complex() && options.holomorphic => Ok(()),
+        [aval] if options.holomorphic => Err(err!(
+            Type,
+            "grad with holomorphic=True requires outputs with complex dtype, but got {}",
+            aval.dtype
+        )
+        .help("a holomorphic function has complex values; leave `.holomorphic()` out for a real one")),
         [aval] if aval.dtype.is_float() => Ok(()),
         [aval] if aval.dtype.is_complex() => Err(err!(
             Type,
-            "grad requires real-valued outputs (output dtype that is a sub-dtype of float), but got {}",
+            "grad requires real-valued outputs (output dtype that is a sub-dtype of float), but got {}. For holomorphic differentiation, pass holomorphic=True.",
             aval.dtype
         )
-        .help("differentiate a real function of the result, its real part or squared length")),
+        .help("differentiate a real function of the result, its real part or squared length; of a holomorphic function call `.holomorphic()`")),
         [aval] => Err(err!(
             Type,
             "grad requires real- or complex-valued outputs (output dtype that is a sub-dtype of float or complex), but got {}",

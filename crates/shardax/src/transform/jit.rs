@@ -8,7 +8,7 @@ use super::dispatch::{self, Cache};
 use super::staged::{FlatFn, avals_of, flat_fn, is_jit_disabled, trace_flat, types_of};
 use crate::array::Array;
 use crate::error::{AtCaller, Result, err};
-use crate::function::{Function, IntoArgs};
+use crate::function::{Function, IntoArgnums, IntoArgs};
 use crate::prefix::{IntoPrefix, Prefix};
 use crate::primitive::call::Call;
 use crate::primitive::held::{bind_checked, marked};
@@ -39,8 +39,8 @@ type Shardings = Prefix<Option<ShardingLike>>;
 #[derive(Clone, Hash)]
 pub(crate) struct Options {
     pub name: &'static str,
-    donate_argnums: Vec<usize>,
-    static_argnums: Vec<usize>,
+    donate_argnums: Vec<i32>,
+    static_argnums: Vec<i32>,
     in_shardings: Shardings,
     out_shardings: Shardings,
     keep_unused: bool,
@@ -84,21 +84,25 @@ impl<F, Args> Jit<F, Args> {
         self
     }
 
-    /// The arguments, by position, whose memory the result may take over. They cannot be used afterwards.
+    /// The arguments, by position (negative from the last), whose memory the result may take over. They cannot be used
+    /// afterwards.
     ///
     /// Memory can be taken over by a result of the same type and sharding. Without one nothing is donated, and a warning
     /// says so; another says when an argument had to be moved before it could be donated
     /// ([`config::set_warning_hook`](crate::config::set_warning_hook)).
-    pub fn donate_argnums<const N: usize>(self, argnums: [usize; N]) -> Self {
-        self.with(|o| o.donate_argnums = argnums.to_vec())
+    pub fn donate_argnums(self, argnums: impl IntoArgnums) -> Self {
+        let argnums = argnums.into_argnums();
+        self.with(|o| o.donate_argnums = argnums)
     }
 
-    /// The arguments, by position, that are part of the compiled program, which is made anew for each of their values.
+    /// The arguments, by position (negative from the last), that are part of the compiled program, which is made anew
+    /// for each of their values.
     ///
     /// What is static is said by types: plain numbers and [`Static`](crate::Static) values are. This checks that these
     /// arguments hold nothing else.
-    pub fn static_argnums<const N: usize>(self, argnums: [usize; N]) -> Self {
-        self.with(|o| o.static_argnums = argnums.to_vec())
+    pub fn static_argnums(self, argnums: impl IntoArgnums) -> Self {
+        let argnums = argnums.into_argnums();
+        self.with(|o| o.static_argnums = argnums)
     }
 
     /// How each argument, or part of one, lies: a sharding, a tree of them, or `None` where nothing is asked.
@@ -178,14 +182,7 @@ impl Options {
 
     /// Which leaves are donated.
     fn check_argnums(&self, def: &TreeDef) -> Result<Vec<bool>> {
-        check_static(def, &self.static_argnums, "static_argnums")?;
-        if let Some(both) = self.static_argnums.iter().find(|a| self.donate_argnums.contains(a)) {
-            return Err(err!(
-                Value,
-                "static_argnums and donate_argnums cannot intersect. Argument {both} appears in both static_argnums and donate_argnums"
-            ).help("static arguments hold no arrays: leave them out of donate_argnums"));
-        }
-        leaves_of(def, &self.donate_argnums, "donate_argnums")
+        check_argnums(def, (&self.static_argnums, "static_argnums"), &self.donate_argnums)
     }
 
     /// Traces the function and decides where it runs.
@@ -270,21 +267,46 @@ fn resolve(shardings: &Shardings, def: &TreeDef, what: &str) -> Result<Vec<Optio
     all.iter().map(|like| like.as_ref().map(placed).transpose()).collect()
 }
 
+/// Checks which arguments are said to be static and donated; returns which leaves are donated.
+pub(crate) fn check_argnums(def: &TreeDef, (fixed, what): (&[i32], &str), donated: &[i32]) -> Result<Vec<bool>> {
+    let count = def.root_children().map_or(0, |c| c.len());
+    let fixed = positions(fixed, count, what)?;
+    let donated = positions(donated, count, "donate_argnums")?;
+    check_static(def, &fixed, what)?;
+    if let Some(both) = fixed.iter().find(|a| donated.contains(a)) {
+        return Err(err!(
+            Value,
+            "{what} and donate_argnums cannot intersect. Argument {both} appears in both {what} and donate_argnums"
+        )
+        .help("static arguments hold no arrays: leave them out of donate_argnums"));
+    }
+    Ok(leaves_of(def, &donated))
+}
+
+/// Positions counted from the first, of so many arguments.
+fn positions(argnums: &[i32], count: usize, what: &str) -> Result<Vec<usize>> {
+    let place = |&a: &i32| {
+        let place = if a < 0 { count as i64 + a as i64 } else { a as i64 };
+        usize::try_from(place).ok().filter(|p| *p < count).ok_or_else(|| {
+            err!(
+                Value,
+                "{what} names argument {a}, but the function only accepts {count} positional arguments, counted from 0"
+            )
+            .help("name arguments of the function, the first as 0 and the last as -1")
+        })
+    };
+    argnums.iter().map(place).collect()
+}
+
 /// Which leaves of a tuple of arguments belong to these positions.
-pub(crate) fn leaves_of(def: &TreeDef, argnums: &[usize], what: &str) -> Result<Vec<bool>> {
-    let children = def.root_children().unwrap_or_default();
-    check_positions(argnums, children.len(), what)?;
-    Ok(children
-        .iter()
-        .enumerate()
-        .flat_map(|(i, (_, def))| std::iter::repeat_n(argnums.contains(&i), def.leaf_count()))
-        .collect())
+pub(crate) fn leaves_of(def: &TreeDef, argnums: &[usize]) -> Vec<bool> {
+    let children = def.root_children().unwrap_or_default().into_iter().enumerate();
+    children.flat_map(|(i, (_, def))| std::iter::repeat_n(argnums.contains(&i), def.leaf_count())).collect()
 }
 
 /// Fails where an argument that is said to be static holds arrays.
-pub(crate) fn check_static(def: &TreeDef, argnums: &[usize], what: &str) -> Result<()> {
+fn check_static(def: &TreeDef, argnums: &[usize], what: &str) -> Result<()> {
     let children = def.root_children().unwrap_or_default();
-    check_positions(argnums, children.len(), what)?;
     for &i in argnums {
         let (_, argument) = &children[i];
         if let Some(path) = argument.paths().first() {
@@ -296,17 +318,6 @@ pub(crate) fn check_static(def: &TreeDef, argnums: &[usize], what: &str) -> Resu
         }
     }
     Ok(())
-}
-
-fn check_positions(argnums: &[usize], count: usize, what: &str) -> Result<()> {
-    match argnums.iter().find(|a| **a >= count) {
-        Some(bad) => Err(err!(
-            Value,
-            "{what} names argument {bad}, but the function only accepts {count} positional arguments, counted from 0"
-        )
-        .help("name arguments of the function, the first as 0")),
-        None => Ok(()),
-    }
 }
 
 /// A traced function without the equations and inputs that nothing depends on.

@@ -11,7 +11,7 @@ pub(crate) mod staged;
 mod vmap;
 
 pub use checkpoint::{Checkpoint, CheckpointPolicy, checkpoint, checkpoint_name};
-pub use derivative::{LinearFn, VjpFn, hessian, jacfwd, jacrev, jvp, linearize, vjp};
+pub use derivative::{LinearFn, VjpFn, hessian, jacfwd, jacrev, jvp, linear_transpose, linearize, vjp};
 pub use grad::{Arg, Argnums, Grad, GradAux, ValueAndGrad, ValueAndGradAux, grad, value_and_grad};
 pub use jit::{Jit, jit};
 pub use staged::{DisableJit, disable_jit, make_program};

@@ -2,6 +2,8 @@
 
 use std::marker::PhantomData;
 
+use smallvec::SmallVec;
+
 use super::batching::{batch_eval, bound, move_batch};
 use super::staged::{self, FlatFn, avals_of, flat_fn, trace_flat};
 use crate::array::Array;
@@ -9,8 +11,8 @@ use crate::error::{Result, err};
 use crate::function::Function;
 use crate::prefix::{Axes, IntoPrefix, Prefix};
 use crate::primitive::BatchAxis;
-use crate::program::axis_env::with_axes;
-use crate::shape::{AxisName, normalize_axis};
+use crate::program::axis_env::{with_axes, with_spmd};
+use crate::shape::{AxisName, IntoAxisNames, normalize_axis};
 use crate::tree::{Flat, Tree};
 
 /// A vectorized function; see [`vmap`].
@@ -21,7 +23,7 @@ pub struct Vmap<F, Args> {
     out_axes: Axes,
     axis_name: Option<AxisName>,
     axis_size: Option<usize>,
-    spmd_axis_name: Option<AxisName>,
+    spmd_axis_name: SmallVec<[AxisName; 2]>,
     args: PhantomData<fn(Args)>,
 }
 
@@ -41,7 +43,7 @@ pub fn vmap<Args: Tree, F: Function<Args>>(f: F) -> Vmap<F, Args> {
         out_axes: Prefix::Leaf(Some(0)),
         axis_name: None,
         axis_size: None,
-        spmd_axis_name: None,
+        spmd_axis_name: SmallVec::new(),
         args: PhantomData,
     }
 }
@@ -71,9 +73,9 @@ impl<F, Args> Vmap<F, Args> {
         self
     }
 
-    /// The mesh axis that the mapped axis is sharded over in inner `shard_map`s.
-    pub fn spmd_axis_name(mut self, name: impl Into<AxisName>) -> Self {
-        self.spmd_axis_name = Some(name.into());
+    /// The mesh axis, or axes, that the mapped axis is sharded over in inner `shard_map`s and sharding constraints.
+    pub fn spmd_axis_name(mut self, names: impl IntoAxisNames) -> Self {
+        self.spmd_axis_name = names.into_axis_names();
         self
     }
 }
@@ -129,7 +131,7 @@ impl<F, Args> Vmap<F, Args> {
             return Err(err!(Value, "vmap must have at least one non-None value in in_axes, or an axis_size")
                 .help("call `.axis_size(n)` when no argument is mapped"));
         };
-        let axis = BatchAxis { size, name: self.axis_name, spmd_name: self.spmd_axis_name };
+        let axis = BatchAxis { size, name: self.axis_name, spmd_names: self.spmd_axis_name.clone() };
 
         let inner: Vec<_> = avals
             .iter()
@@ -142,7 +144,8 @@ impl<F, Args> Vmap<F, Args> {
                 aval.with_shape(shape)
             })
             .collect();
-        let (traced, out_def) = with_axes(bound(&axis), || trace_flat(&flat.def, &inner, f))?;
+        let (traced, out_def) =
+            with_spmd(&axis.spmd_names, || with_axes(bound(&axis), || trace_flat(&flat.def, &inner, f)))?;
         let args: Vec<Array> = traced.captures.iter().chain(&flat.leaves).cloned().collect();
         let all_dims: Vec<_> = std::iter::repeat_n(None, traced.captures.len()).chain(dims).collect();
         let (outs, out_dims) = batch_eval(&traced.program, &axis, &args, &all_dims)?;

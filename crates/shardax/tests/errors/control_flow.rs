@@ -18,6 +18,35 @@ pub(crate) fn rows(t: &mut Table) {
     t.row("cond: result structures", Type, &["same pytree structure"], || {
         at!(cond(true, |x: Array| vec![x], |x: Array| vec![x.clone(), x], ones(2)))
     });
+    t.row(
+        "cond: results that vary over different axes",
+        Type,
+        &[
+            "cond branches must have equal output types",
+            "true_fun has type float32[4]{V:i}",
+            "the manual axis types do not match",
+            "pcast(..., ('j',), to='varying')",
+            "of true_fun",
+        ],
+        || {
+            let mesh = make_mesh([("i", 2), ("j", 2)])?;
+            let f = |x: Array, y: Array| {
+                let swap = |(x, y): (Array, Array)| (y, x);
+                at!(cond(true, |both: (Array, Array)| both, swap, (x, y)))
+            };
+            shard_map(f, &mesh).in_specs((P!["i"], P!["j"])).out_specs(P![("i", "j")]).call((ones(8), ones(8)))
+        },
+    );
+    t.row(
+        "switch: results that vary over different axes",
+        Type,
+        &["of branch 1 has type float32[]", "pcast(.., \"i\")"],
+        || {
+            let mesh = make_mesh([("i", 2)])?;
+            let f = |x: Array| at!(switch(0, (|x: Array| x.sum(..), |_: Array| ones(())), x));
+            shard_map(f, &mesh).in_specs(P!["i"]).out_specs(P![]).call(ones(8))
+        },
+    );
     t.row("cond: inside a branch", Value, &["incompatible shapes"], || {
         cond(true, |x: Array| at!(x + ones(3)), |x: Array| x, ones(2))
     });

@@ -7,6 +7,7 @@
 mod common;
 
 mod arrays;
+mod collectives;
 mod control_flow;
 mod grid;
 mod lifetimes;
@@ -179,6 +180,7 @@ fn every_mistake_is_an_error_that_names_the_users_line() {
         control_flow::rows(&mut table);
         transforms::rows(&mut table);
         spmd::rows(&mut table);
+        collectives::rows(&mut table);
         lifetimes::rows(&mut table);
         for row in table.0.iter().filter(|row| row.name.contains(&only)) {
             let _ = report.send((row.name, None));
@@ -203,7 +205,7 @@ fn every_mistake_is_an_error_that_names_the_users_line() {
     }
     println!("{count} rows");
     assert!(failures.is_empty(), "{} of {count} rows fail\n\n{}", failures.len(), failures.join("\n\n"));
-    assert!(!all || count >= 150, "only {count} rows ran");
+    assert!(!all || count >= 450, "only {count} rows ran");
 }
 
 /// Every error has an example, how it happens and how to mend it. SPEC 141

@@ -1,7 +1,6 @@
 //! Mistakes with `pmap`, `shard_map`, collectives, meshes and shardings.
 
-use shardax::ErrorKind::{Index, Indivisible, Name, NotImplemented, Type, Value};
-use shardax::axis_index_groups;
+use shardax::ErrorKind::{Index, Indivisible, Name, Type, Value};
 use shardax::prelude::*;
 
 use crate::{Table, at};
@@ -11,7 +10,6 @@ pub(crate) fn rows(t: &mut Table) {
     placement(t);
     shard_maps(t);
     varying(t);
-    collectives(t);
     shardings(t);
 }
 
@@ -96,6 +94,48 @@ fn pmaps(t: &mut Table) {
         let inner = |x: Array| at!(pmap(double).call(x));
         shard_map(inner, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).call(ones([64, 3]))
     });
+    t.row("shard_map: in pmap", Value, &["The context mesh Mesh(", "should match"], || {
+        let mesh = make_mesh([("j", 8)])?;
+        let inner = move |x: Array| at!(shard_map(double, &mesh).in_specs(P!["j"]).out_specs(P!["j"]).call(x));
+        pmap(inner).call(ones([8, 8]))
+    });
+    t.row(
+        "pmap: static argument that holds an array",
+        Value,
+        &["Non-hashable static arguments are not supported", "names argument 1"],
+        || at!(pmap(|x: Array, y: Array| x + y).static_broadcasted_argnums([1]).call((ones(8), ones(8)))),
+    );
+    t.row(
+        "pmap: static argument that holds an array, from the last",
+        Value,
+        &["Non-hashable static arguments are not supported", "names argument 1", "argument[1][0]"],
+        || {
+            let f = pmap(|x: Array, y: (Array, i32)| x + y.0).static_broadcasted_argnums(-1);
+            at!(f.call((ones(8), (ones(8), 2))))
+        },
+    );
+    t.row(
+        "pmap: static argnums beyond",
+        Value,
+        &["static_broadcasted_argnums names argument 2", "only accepts 1"],
+        || at!(pmap(double).static_broadcasted_argnums([2]).call(ones(8))),
+    );
+    t.row("pmap: static argnums before the first", Value, &["static_broadcasted_argnums names argument -2"], || {
+        at!(pmap(double).static_broadcasted_argnums(-2).call(ones(8)))
+    });
+    t.row("pmap: static and donated", Value, &["cannot intersect", "Argument 1 appears in both"], || {
+        let f = pmap(|x: Array, n: i32| x * n).static_broadcasted_argnums([1]).donate_argnums(-1);
+        at!(f.call((ones(8), 2)))
+    });
+    t.row("pmap: in_axes of parts", Index, &["pmap in_axes of argument[0][1]", "axis -3 is out of bounds"], || {
+        at!(pmap(|x: (Array, Array)| x.0 + x.1).in_axes(((0, -3),)).call((ones([8, 2]), ones([8, 2]))))
+    });
+    t.row("pmap: sizes of several axes", Value, &["inconsistent sizes", "size 8", "argument[1]", "size 3"], || {
+        at!(pmap(|x: Array, y: Array| x + y).in_axes((0, 1)).call((ones([8, 2]), ones([8, 3]))))
+    });
+    t.row("pmap: out_axes of parts", Index, &["pmap out_axes", "axis 3 is out of bounds"], || {
+        at!(pmap(|x: Array| (x.clone(), x)).out_axes((0, 3)).call(ones([8, 2])))
+    });
     t.row("pmap: inside", Type, &["dot requires contracting dimensions", "float32[3]", "float32[4]"], || {
         pmap(|x: Array| at!(x.dot(ones(4)))).call(ones([8, 3]))
     });
@@ -161,6 +201,16 @@ fn placement(t: &mut Table) {
         || {
             let x = device_put(&ones(8), &devices()?[1])?;
             at!(jit(pmap(double)).call(&x))
+        },
+    )
+    .at_once_only();
+    t.row(
+        "add: a result of pmap and what lies elsewhere",
+        Value,
+        &["Received incompatible devices for jitted computation", "device ids [0, 1", "device ids [3]"],
+        || {
+            let (x, y) = (pmap(double).call(ones([8, 2]))?, device_put(&ones([8, 2]), &devices()?[3])?);
+            at!(x + y).check()
         },
     )
     .at_once_only();
@@ -316,6 +366,52 @@ fn shard_maps(t: &mut Table) {
         at!(smap(double, "i").out_axes(0).call(ones(8)))
     })
     .at_once_only();
+    t.row("smap: no mesh", Value, &["The context mesh cannot be empty. Use `set_mesh(mesh)`"], || {
+        at!(smap(double, "i").in_axes(0).out_axes(0).call(ones(8)))
+    });
+    t.row("smap: unknown axis", Value, &["must be a subset of the axes of the mesh", "'q'"], move || {
+        let _mesh = set_mesh(&mesh()?)?;
+        at!(smap(double, "q").in_axes(0).out_axes(0).call(ones(8)))
+    })
+    .at_once_only();
+    t.row("smap: one axis twice", Value, &["manual already", "'i'"], move || {
+        let _mesh = set_mesh(&mesh()?)?;
+        let inner = |x: Array| at!(smap(double, "i").in_axes(0).out_axes(0).call(x));
+        smap(inner, "i").in_axes(0).out_axes(0).call(ones(16))
+    })
+    .at_once_only();
+    t.row("shard_map: empty mesh", Value, &["shard_map requires a non-empty mesh"], || {
+        let mesh = Mesh::new(vec![devices()?[0].clone()], Vec::<(&str, usize)>::new())?;
+        at!(shard_map(double, &mesh).in_specs(P![]).out_specs(P![]).call(ones(8)))
+    });
+    t.row("shard_map: out_specs of an unknown axis", Value, &["Resource axis: q of P('q',)"], move || {
+        let mesh = mesh()?;
+        at!(shard_map(double, &mesh).in_specs(P!["i"]).out_specs(P!["q"]).call(ones(8)))
+    });
+    t.row(
+        "shard_map: not divisible by two axes",
+        Value,
+        &["argument[1]", "not evenly divisible by the corresponding mesh axis sizes", "total size 8"],
+        move || {
+            let mesh = mesh()?;
+            let f = shard_map(|x: Array, y: Array| x + y, &mesh).in_specs((P!["i"], P![("i", "j")]));
+            at!(f.out_specs(P!["i"]).call((ones(4), ones(4))))
+        },
+    );
+    t.row("vmap: spmd_axis_name that the mesh lacks", Value, &["q is not found in mesh"], move || {
+        let mesh = mesh()?;
+        let inner = move |x: Array| at!(shard_map(double, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).call(x));
+        vmap(inner).spmd_axis_name("q").call(ones([4, 8]))
+    });
+    t.row(
+        "vmap: spmd_axis_name that a constraint has",
+        Value,
+        &["vmap spmd_axis_name 'i' cannot appear in with_sharding_constraint spec, but got spec P('i',)"],
+        move || {
+            let sharding = NamedSharding::new(&mesh()?, P!["i"]);
+            vmap(move |x: Array| at!(with_sharding_constraint(x, &sharding))).spmd_axis_name("i").call(ones([4, 8]))
+        },
+    );
     t.row("smap: axis", Index, &["smap in_axes", "axis 1 is out of bounds"], move || {
         let _mesh = set_mesh(&mesh()?)?;
         at!(smap(double, "i").in_axes(1).out_axes(0).call(ones(8)))
@@ -364,102 +460,6 @@ fn varying(t: &mut Table) {
             shard_map(f, &mesh).in_specs(P!["i"]).out_specs(P![]).call(ones(8))
         },
     );
-}
-
-fn collectives(t: &mut Table) {
-    t.row(
-        "psum: outside",
-        Name,
-        &["unbound axis name: i", "Found an unbound axis name: i", "To fix this, please call psum under"],
-        || at!(psum(ones(3), "i")),
-    );
-    t.row("pmean: tree outside", Name, &["unbound axis name: i"], || at!(pmean((ones(3), ones(2)), "i")).0);
-    t.row("axis_index: outside", Name, &["unbound axis name: i", "please call axis_index under"], || {
-        at!(axis_index("i"))
-    });
-    t.row("axis_size: outside", Name, &["unbound axis name: i"], || at!(axis_size("i")));
-    t.row("ppermute: outside", Name, &["unbound axis name: i"], || at!(ppermute(ones(3), "i", [(0, 1)])));
-    t.row("pmap: collective after it returned", Name, &["unbound axis name: i"], || {
-        pmap(|x: Array| psum(x, "i")).axis_name("i").call(ones(8))?;
-        at!(psum(ones(3), "i")).check()
-    });
-    in_pmap(t, "psum: one axis twice", Value, &["psum got the axis 'i' twice"], |x| at!(psum(x, ("i", "i"))));
-    in_pmap(t, "psum: failed operand", Value, &["incompatible shapes"], |x| psum(at!(x + ones(7)), "i"));
-    in_pmap(
-        t,
-        "psum: groups that leave some out",
-        Value,
-        &["axis_index_groups must cover all indices exactly once"],
-        |x| at!(psum(x, axis_index_groups("i", [[0, 1], [2, 3]]))),
-    );
-    in_pmap(t, "psum: groups with repeats", Value, &["axis_index_groups must cover all indices exactly once"], |x| {
-        at!(psum(x, axis_index_groups("i", [[0, 1, 2, 3], [3, 4, 5, 6]])))
-    });
-    in_pmap(t, "psum: groups out of range", Value, &["axis_index_groups must cover all indices exactly once"], |x| {
-        at!(psum(x, axis_index_groups("i", [[0, 1, 2, 3], [4, 5, 6, 9]])))
-    });
-    in_pmap(t, "all_gather: axis", Index, &["axis 3 is out of bounds"], |x| at!(all_gather(x, "i", 3)));
-    in_pmap(t, "all_gather: tiled scalar", Index, &["axis 0 is out of bounds for an array of rank 0"], |x| {
-        at!(all_gather_tiled(x.sum(..), "i", 0))
-    });
-    in_pmap(
-        t,
-        "psum_scatter: size",
-        Value,
-        &["reduce_scatter operand scatter dimension size 4 must match shard count 8"],
-        |x| at!(psum_scatter(x, "i", 0)),
-    );
-    in_pmap(t, "psum_scatter: tiled size", Value, &["dimension size 4 must be divisible by shard_count 8"], |x| {
-        at!(psum_scatter_tiled(x, "i", 0))
-    });
-    in_pmap(t, "psum_scatter: booleans", Type, &["psum_scatter does not accept dtype bool"], |x| {
-        at!(psum_scatter(x.broadcast_to([8, 4]).greater(0), "i", 0))
-    });
-    in_pmap(t, "psum_scatter: axis", Index, &["axis 1 is out of bounds"], |x| at!(psum_scatter(x, "i", 1)));
-    in_pmap(t, "all_to_all: size", Value, &["all_to_all requires the size of the mapped axis", "8 and 4"], |x| {
-        at!(all_to_all(x, "i", 0, 0))
-    });
-    in_pmap(t, "all_to_all: tiled size", Value, &["has to be divisible", "size 4", "size 8"], |x| {
-        at!(all_to_all_tiled(x, "i", 0, 0))
-    });
-    in_pmap(t, "all_to_all: axis", Index, &["axis 1 is out of bounds"], |x| at!(all_to_all_tiled(x, "i", 0, 1)));
-    in_pmap(
-        t,
-        "ppermute: one source twice",
-        Value,
-        &["ppermute sources and destinations must be unique, got [(0, 1), (0, 2)]"],
-        |x| at!(ppermute(x, "i", [(0, 1), (0, 2)])),
-    );
-    in_pmap(t, "ppermute: one destination twice", Value, &["must be unique"], |x| {
-        at!(ppermute(x, "i", [(0, 2), (1, 2)]))
-    });
-    in_pmap(t, "ppermute: out of range", Value, &["(0, 8)", "8 participants"], |x| at!(ppermute(x, "i", [(0, 8)])));
-    in_pmap(
-        t,
-        "pshuffle: no permutation",
-        Value,
-        &["`perm` does not represent a permutation: [0, 0, 1, 2, 3, 4, 5, 6]"],
-        |x| at!(pshuffle(x, "i", [0, 0, 1, 2, 3, 4, 5, 6])),
-    );
-    in_pmap(t, "pswapaxes: size", Value, &["all_to_all requires the size of the mapped axis"], |x| {
-        at!(pswapaxes(x, "i", 0))
-    });
-    in_pmap(t, "pbroadcast: source", Value, &["pbroadcast", "8"], |x| at!(pbroadcast(x, "i", 8)));
-    t.row("all_gather: over two axes, one of vmap", NotImplemented, &["all_gather over"], || {
-        let f = |x: Array| at!(all_gather(x, ("i", "j"), 0));
-        pmap(vmap(f).axis_name("j")).axis_name("i").call(ones([8, 3]))
-    });
-}
-
-/// A row whose mistake is made on `float32[4]` inside a `pmap` over 8 devices.
-fn in_pmap(
-    t: &mut Table,
-    name: &'static str,
-    kind: shardax::ErrorKind,
-    phrases: &'static [&'static str],
-    f: impl Fn(Array) -> Array + Copy + 'static,
-) {
-    t.row(name, kind, phrases, move || pmap(f).axis_name("i").call(ones([8, 4])));
 }
 
 fn shardings(t: &mut Table) {

@@ -48,6 +48,18 @@ fn jits(t: &mut Table) {
         || at!(jit(|x: Array| x * 2).donate_argnums([1]).call(ones(3))),
     )
     .at_once_only();
+    t.row("jit: static argument that holds an array", Value, &["Non-hashable static arguments", "argument 0"], || {
+        at!(jit(|x: Array| x * 2).static_argnums(-1).call(ones(3)))
+    });
+    t.row(
+        "jit: static and donated",
+        Value,
+        &["static_argnums and donate_argnums cannot intersect. Argument 1"],
+        || at!(jit(|x: Array, n: i32| x * n).static_argnums(1).donate_argnums([-1]).call((ones(3), 2))),
+    );
+    t.row("jit: static_argnums beyond", Value, &["static_argnums names argument -2", "only accepts 1"], || {
+        at!(jit(|x: Array| x * 2).static_argnums(-2).call(ones(3)))
+    });
     t.row("jit: index after a failure", Value, &["incompatible shapes"], || {
         let f = |x: Array| {
             let bad = at!(x + ones(4));
@@ -65,6 +77,15 @@ fn vmaps(t: &mut Table) {
         Value,
         &["vmap got inconsistent sizes for array axes to be mapped", "size 3", "size 4"],
         || at!(vmap(|x: Array, y: Array| x + y).call((ones(3), ones(4)))),
+    );
+    t.row(
+        "vmap: sizes of each argument",
+        Value,
+        &["argument[0]", "float32[3]", "argument[1][0]", "size 4 at axis 1", "argument[1][1]", "size 5"],
+        || {
+            let f = vmap(|x: Array, y: (Array, Array)| x + y.0.sum(..) + y.1).in_axes((0, (1, 0)));
+            at!(f.call((ones(3), (ones([2, 4]), ones(5)))))
+        },
     );
     t.row("vmap: scalar", Value, &["vmap was requested to map its argument[1]", "rank should be at least 1"], || {
         at!(vmap(|x: Array, y: Array| x + y).call((ones(3), 1.0f32)))
@@ -139,6 +160,21 @@ fn gradients(t: &mut Table) {
         &["grad requires real- or complex-valued inputs", "argument[0][1]"],
         || at!(grad(|x: (Array, Array)| (x.0 * x.1).sum(..)).call((ones(3), arange(0..3)))),
     );
+    t.row("grad: holomorphic of real numbers", Type, &["requires inputs with complex dtype, but got float32"], || {
+        at!(grad(|x: Array| x.sum(..)).holomorphic().call(ones(3)))
+    });
+    t.row(
+        "grad: holomorphic with a real result",
+        Type,
+        &["requires outputs with complex dtype, but got float32"],
+        || at!(grad(|x: Array| x.abs().sum(..)).holomorphic().call(complex(ones(3), 1.0))),
+    );
+    t.row("grad: allow_int and an integer result", Type, &["grad requires real- or complex-valued outputs"], || {
+        at!(grad(|x: Array| x.sum(..)).allow_int().call(arange(0..3)))
+    });
+    t.row("checkpoint: inside", Type, &["dot requires contracting dimensions"], || {
+        grad(checkpoint(|x: Array| at!(x.dot(ones(4))))).call(ones(3))
+    });
     t.row("grad: inside", Type, &["dot requires contracting dimensions"], || {
         grad(|x: Array| at!(x.dot(ones(4)))).call(ones(3))
     });

@@ -140,11 +140,9 @@ impl Primitive for ShardMap {
                     match operand {
                         Some(i) => residual_specs.push(self.in_specs[i].clone()),
                         None => {
-                            let spec = self.residual_spec(residual);
-                            // A scalar that differs from device to device gets a dimension to be split along.
-                            let needs_dim = residual.ndim() == 0 && !spec.is_empty();
-                            outs.push(if needs_dim { residual.expand_dims(0) } else { residual.clone() });
-                            residual_specs.push(spec);
+                            // A scalar gets a dimension to be split along.
+                            outs.push(if residual.ndim() == 0 { residual.expand_dims(0) } else { residual.clone() });
+                            residual_specs.push(PartitionSpec::default());
                         }
                     }
                 }
@@ -154,6 +152,12 @@ impl Primitive for ShardMap {
         })?;
         let lin = linear.ok_or_else(|| err!(Runtime, "linearization left no linear map"))?;
         let computed: Vec<bool> = sources.iter().map(Option::is_none).collect();
+        // Residuals leave split along dimension 0 over every axis that they may vary over.
+        let varying = self.varying(&known, captures.len())?;
+        let places = residual_specs.iter_mut().zip(&computed).filter(|(_, c)| **c);
+        for ((spec, _), axes) in places.zip(&varying[count..]) {
+            *spec = over(axes);
+        }
         let out_specs = self.out_specs.iter().cloned().chain(pick(&residual_specs, &computed)).collect();
         let call = self.with_body(known, captures.len(), self.in_specs.clone(), out_specs);
         let mut outs = call.apply(&captures, args.iter().cloned()).into_iter();
@@ -244,11 +248,9 @@ impl Primitive for ShardMap {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let spmd: SmallVec<[AxisName; 1]> = axis.spmd_name.into_iter().collect();
+        let spmd = &axis.spmd_names;
         for spec in self.in_specs.iter().chain(&self.out_specs) {
-            if let Some(name) = spmd.first()
-                && spec.all_axes().any(|n| n == *name)
-            {
+            if let Some(name) = spec.all_axes().find(|n| spmd.contains(n)) {
                 let which = if self.in_specs.contains(spec) { "in_specs" } else { "out_specs" };
                 return Err(err!(
                     Value,
@@ -257,7 +259,7 @@ impl Primitive for ShardMap {
                 .help("name a mesh axis that the specs leave free"));
             }
         }
-        let parts = self.mesh.axes_size(&spmd)?;
+        let parts = self.mesh.axes_size(spmd)?;
         if !axis.size.is_multiple_of(parts) {
             return Err(err!(
                 Value,
@@ -276,13 +278,13 @@ impl Primitive for ShardMap {
             .in_specs
             .iter()
             .zip(dims)
-            .map(|(spec, dim)| dim.map_or_else(|| spec.clone(), |d| spec.insert(d, &spmd)))
+            .map(|(spec, dim)| dim.map_or_else(|| spec.clone(), |d| spec.insert(d, spmd)))
             .collect();
         let out_specs = self
             .out_specs
             .iter()
             .zip(&batched)
-            .map(|(spec, b)| if *b { spec.insert(0, &spmd) } else { spec.clone() })
+            .map(|(spec, b)| if *b { spec.insert(0, spmd) } else { spec.clone() })
             .collect();
         let call = self.with_body(program, captures.len(), in_specs, out_specs);
         let outs = call.apply(&captures, args.iter().cloned());
@@ -291,13 +293,15 @@ impl Primitive for ShardMap {
 }
 
 impl ShardMap {
-    /// How a residual leaves the known part: split along dimension 0 over every axis that it may vary over.
-    fn residual_spec(&self, residual: &Array) -> PartitionSpec {
-        let axes: SmallVec<[AxisName; 2]> = match self.checked {
-            true => residual.vma().iter().filter(|n| self.manual.contains(n)).collect(),
-            false => self.axes().collect(),
-        };
-        over(&axes)
+    /// The own axes, in the mesh's order, that each result of a body with these captures may vary over.
+    fn varying(&self, body: &Program, captured: usize) -> Result<Vec<SmallVec<[AxisName; 2]>>> {
+        let own = |set: &AxisSet| self.axes().filter(|n| set.contains(*n)).collect();
+        if self.checked {
+            return Ok(body.out_avals().iter().map(|aval| own(&aval.vma)).collect());
+        }
+        let captures = std::iter::repeat_n(AxisSet::default(), captured);
+        let inputs: Vec<AxisSet> = captures.chain(self.in_specs.iter().map(|spec| spec.all_axes().collect())).collect();
+        Ok(vary::outputs(body, &inputs)?.iter().map(own).collect())
     }
 
     /// The cotangent of an output, as the body takes it. Where types do not track what varies, the devices that hold
@@ -319,12 +323,7 @@ impl ShardMap {
                 false => ct,
             };
         }
-        let size = self.mesh.axes_size(&axes).unwrap_or(1);
-        AllReduce {
-            reducer: crate::primitive::reduce::Reducer::Sum,
-            axes: Axes { names: axes, size, checked: false, groups: None },
-        }
-        .apply(&ct)
+        AllReduce { reducer: crate::primitive::reduce::Reducer::Sum, axes: Axes::summed(axes, false) }.apply(&ct)
     }
 }
 

@@ -110,7 +110,10 @@ type OutSpecs<'a> = &'a dyn Fn(&TreeDef, &[usize]) -> Result<Vec<PartitionSpec>>
 impl<F, Args> ShardMapped<F, Args> {
     fn map(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
         let missing = |what: &str| {
-            err!(Type, "shard_map needs {what}")
+            err!(
+                Type,
+                "shard_map needs {what}: it must be a pytree of `PartitionSpec` instances, but it was `None` when the mesh axes are of type AxisType.Auto"
+            )
                 .help(format!("call `.{what}(P![…])` on it, with one spec for each argument or result"))
         };
         let in_specs = self.in_specs.as_ref().ok_or_else(|| missing("in_specs"))?;
@@ -173,6 +176,10 @@ impl<F, Args> ShardMapped<F, Args> {
     fn resolve_mesh(&self) -> Result<(Mesh, Vec<AxisName>)> {
         let outer = axis_env::manual();
         let mesh = self.mesh.resolve()?;
+        if mesh.axes().is_empty() {
+            return Err(err!(Value, "shard_map requires a non-empty mesh, got {mesh}")
+                .help("give the mesh an axis: `make_mesh([(\"i\", 8)])`"));
+        }
         if let Some((context, _)) = &outer
             && mesh != *context
         {

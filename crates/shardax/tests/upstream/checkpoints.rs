@@ -1,0 +1,155 @@
+//! `checkpoint` alone, in loops, and inside and around `pmap` and `shard_map`.
+
+use shardax::prelude::*;
+use shardax::program::Program;
+
+use crate::common::setup;
+use crate::{close, noise};
+
+fn count(program: &Program, name: &str) -> usize {
+    let mut n = 0;
+    program.for_each_eqn(&mut |eqn| n += (eqn.primitive.name() == name) as usize);
+    n
+}
+
+fn layer(w: Array, x: Array) -> Array {
+    (x.dot(&w)).sin().tanh()
+}
+
+#[test]
+fn derivatives_are_the_same() -> Result<()> {
+    setup();
+    let (w, x) = (noise([4, 4]), noise([3, 4]));
+    let plain = |w: Array, x: Array| layer(w.clone(), layer(w, x)).square().sum(..);
+    let saved = |w: Array, x: Array| -> Result<Array> {
+        let f = checkpoint(layer);
+        Ok(f.call((w.clone(), f.call((w, x))?))?.square().sum(..))
+    };
+    let both = (Arg::<0>, Arg::<1>);
+    let (v, (gw, gx)) = value_and_grad(saved).argnums(both).call((&w, &x))?;
+    let (pv, (pw, px)) = value_and_grad(plain).argnums(both).call((&w, &x))?;
+    close(&v, &pv);
+    close(&gw, &pw);
+    close(&gx, &px);
+    close(&jit(grad(saved)).call((&w, &x))?, &pw);
+    close(
+        &jvp(saved, (&w, &x), (ones_like(&w), ones_like(&x)))?.1,
+        &jvp(plain, (&w, &x), (ones_like(&w), ones_like(&x)))?.1,
+    );
+    let (_, push) = linearize(saved, (&w, &x))?;
+    close(&push.call((ones_like(&w), ones_like(&x)))?, &jvp(plain, (&w, &x), (ones_like(&w), ones_like(&x)))?.1);
+    let twice = |f: &dyn Fn(Array, Array) -> Result<Array>| -> Result<Array> {
+        let slope = |w: Array| grad(|w: Array| f(w, x.clone())).call(w);
+        grad(|w: Array| -> Result<Array> { Ok(slope(w)?.square().sum(..)) }).call(&w)
+    };
+    close(&twice(&saved)?, &twice(&|w, x| Ok(plain(w, x)))?);
+    let hvp = |f: &dyn Fn(Array, Array) -> Result<Array>| -> Result<Array> {
+        Ok(jvp(|w: Array| grad(|w: Array| f(w, x.clone())).call(w), &w, ones_like(&w))?.1)
+    };
+    close(&hvp(&saved)?, &hvp(&|w, x| Ok(plain(w, x)))?);
+    let xs = noise([5, 3, 4]);
+    close(
+        &vmap(grad(saved)).in_axes((None, 0)).call((&w, &xs))?,
+        &vmap(grad(plain)).in_axes((None, 0)).call((&w, &xs))?,
+    );
+    let batched = |f: &dyn Fn(Array, Array) -> Result<Array>| -> Result<Array> {
+        let total = |w: Array| -> Result<Array> { Ok(vmap(|x: Array| f(w.clone(), x)).call(&xs)?.sum(..)) };
+        grad(total).call(&w)
+    };
+    close(&batched(&saved)?, &batched(&|w, x| Ok(plain(w, x)))?);
+    // Outside of any transformation it is the function itself.
+    close(&checkpoint(layer).call((&w, &x))?, &layer(w, x));
+    Ok(())
+}
+
+/// It is computed again: its sines occur twice, and behind a barrier.
+#[test]
+fn it_is_computed_again() -> Result<()> {
+    setup();
+    let f = |x: Array| -> Result<Array> { Ok(checkpoint(|x: Array| x.sin().sin().sin()).call(x)?.sum(..)) };
+    let g = make_program(grad(f), noise(3))?;
+    let plain = make_program(grad(|x: Array| x.sin().sin().sin().sum(..)), noise(3))?;
+    assert_eq!((count(&g, "optimization_barrier"), count(&plain, "optimization_barrier")), (1, 0), "{g}");
+    assert!(count(&g, "sin") > count(&plain, "sin"), "{g}");
+    // The values that are kept for the way back: of each layer its operand alone.
+    let deep = |save: bool| {
+        move |w: Array, x: Array| -> Result<Array> {
+            let step = |x: Array, w: Array| -> Result<(Array, ())> {
+                let y = if save { checkpoint(layer).call((w, x))? } else { layer(w, x) };
+                Ok((y, ()))
+            };
+            Ok(scan(step, x, w)?.0.sum(..))
+        }
+    };
+    let (w, x) = (noise([6, 8, 8]), noise([64, 8]));
+    close(&grad(deep(true)).call((&w, &x))?, &grad(deep(false)).call((&w, &x))?);
+    let memory = |save: bool| -> Result<usize> {
+        Ok(jit(grad(deep(save))).lower((&w, &x))?.compile()?.memory_analysis()?.temporaries as usize)
+    };
+    assert!(memory(true)? < memory(false)?);
+    Ok(())
+}
+
+#[test]
+fn test_remat_of_pmap() -> Result<()> {
+    setup();
+    let (w, x) = (noise([4, 4]), noise([8, 3, 4]));
+    let mapped = |w: Array, x: Array| pmap(layer).in_axes((None, 0)).call((w, x));
+    let around = |w: Array, x: Array| -> Result<Array> { Ok(checkpoint(mapped).call((w, x))?.sum(..)) };
+    let inside =
+        |w: Array, x: Array| -> Result<Array> { Ok(pmap(checkpoint(layer)).in_axes((None, 0)).call((w, x))?.sum(..)) };
+    let plain = |w: Array, x: Array| -> Result<Array> { Ok(mapped(w, x)?.sum(..)) };
+    let want = grad(plain).call((&w, &x))?;
+    close(&grad(around).call((&w, &x))?, &want);
+    close(&grad(inside).call((&w, &x))?, &want);
+    close(&jit(grad(inside)).call((&w, &x))?, &want);
+    Ok(())
+}
+
+#[test]
+fn test_axis_index_remat() -> Result<()> {
+    setup();
+    let f = |k: Array| random::bernoulli(&random::fold_in(&k, axis_index("i")), 0.5, [4]);
+    let keys = random::split(&random::key(0), 8);
+    let (a, b) = (pmap(checkpoint(f)).axis_name("i").call(&keys)?, pmap(f).axis_name("i").call(&keys)?);
+    assert_eq!(a.to_vec::<bool>()?, b.to_vec::<bool>()?);
+    Ok(())
+}
+
+#[test]
+fn test_grad_remat() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("i", 4), ("j", 2)])?;
+    let (w, x) = (noise([4, 4]), noise([8, 4]));
+    for check in [true, false] {
+        let body = |w: Array, x: Array| psum(layer(w, x).sum(0), "i");
+        let inside = |w: Array, x: Array| -> Result<Array> {
+            let f = shard_map(checkpoint(body), &mesh).in_specs((P![], P!["i"])).out_specs(P![]).check_vma(check);
+            Ok(f.call((w, x))?.square().sum(..))
+        };
+        let plain = |w: Array, x: Array| -> Result<Array> {
+            let f = shard_map(body, &mesh).in_specs((P![], P!["i"])).out_specs(P![]).check_vma(check);
+            Ok(f.call((w, x))?.square().sum(..))
+        };
+        let around = |w: Array, x: Array| checkpoint(plain).call((w, x));
+        let both = (Arg::<0>, Arg::<1>);
+        let want = grad(|w: Array, x: Array| layer(w, x).sum(0).square().sum(..)).argnums(both).call((&w, &x))?;
+        for got in [
+            grad(plain).argnums(both).call((&w, &x))?,
+            grad(inside).argnums(both).call((&w, &x))?,
+            grad(around).argnums(both).call((&w, &x))?,
+            jit(grad(inside).argnums(both)).call((&w, &x))?,
+        ] {
+            close(&got.0, &want.0);
+            close(&got.1, &want.1);
+        }
+        // Inside of the body, where types track what varies.
+        let local = move |w: Array, x: Array| checkpoint(layer).call((w, x)).map(|y| psum(y.sum(..), "i"));
+        let slope =
+            shard_map(grad(local), &mesh).in_specs((P![], P!["i"])).out_specs(P![]).check_vma(check).call((&w, &x));
+        let reference = |w: Array, x: Array| psum(layer(w, x).sum(..), "i");
+        let want = shard_map(grad(reference), &mesh).in_specs((P![], P!["i"])).out_specs(P![]).check_vma(check);
+        close(&slope?, &want.call((&w, &x))?);
+    }
+    Ok(())
+}

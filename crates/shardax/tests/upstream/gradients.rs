@@ -1,0 +1,107 @@
+//! `grad` and `value_and_grad` with their options, beyond real functions of real arguments.
+
+use shardax::ErrorKind;
+use shardax::prelude::*;
+
+use crate::common::setup;
+use crate::{close, message, noise, numbers, ramp};
+
+#[test]
+fn integers_have_float0_gradients() -> Result<()> {
+    setup();
+    let f = |x: Array, n: (Array, Array)| (x * &n.0).sum(..) + n.1.astype(DType::F32).sum(..);
+    let n = (arange(0..3), array([true, false]));
+    let g = grad(f).argnums((Arg::<0>, Arg::<1>)).allow_int();
+    let (dx, (di, db)) = g.call((noise(3), n.clone()))?;
+    close(&dx, &ramp(3));
+    assert_eq!((di.dtype(), di.shape(), db.dtype(), db.shape()), (DType::Float0, &[3][..], DType::Float0, &[2][..]));
+    let only = grad(|n: Array| n.astype(DType::F32).sum(..)).allow_int().call(arange(0..3))?;
+    assert_eq!((only.dtype(), only.shape()), (DType::Float0, &[3][..]));
+    let (v, g) = jit(value_and_grad(f).argnums(Arg::<1>).allow_int()).call((noise(3), n.clone()))?;
+    assert_eq!((v.shape().len(), g.0.dtype()), (0, DType::Float0));
+    let mapped = pmap(grad(f).argnums(Arg::<1>).allow_int()).in_axes((None, 0));
+    let both = mapped.call((noise(3), (arange(0..24).reshape([8, 3]), ones([8, 2]).greater(0))))?;
+    assert_eq!((both.0.dtype(), both.0.shape()), (DType::Float0, &[8, 3][..]));
+    assert!(message(grad(f).argnums(Arg::<1>).call((noise(3), n))).contains("allow_int"));
+    Ok(())
+}
+
+#[test]
+fn complex_arguments_and_results() -> Result<()> {
+    setup();
+    let z = complex(noise(4), noise(4).cos());
+    let g = grad(|z: Array| z.abs().square().sum(..)).call(&z)?;
+    close(&real(&g), &(real(&z) * 2));
+    close(&imag(&g), &(imag(&z) * -2));
+    // d sin z / dz = cos z.
+    let d = vmap(grad(|z: Array| z.sin()).holomorphic()).call(&z)?;
+    close(&real(&d), &real(&z.cos()));
+    close(&imag(&d), &imag(&z.cos()));
+    let (v, d) = value_and_grad(|z: Array| (&z * &z * z).sum(..)).holomorphic().call(&z)?;
+    close(&real(&v), &real(&(&z * &z * &z).sum(..)));
+    close(&imag(&d), &imag(&(&z * &z * 3)));
+    for (f, what) in [
+        (
+            grad(|z: Array| z.sum(..)).holomorphic().call(noise(3)),
+            "requires inputs with complex dtype, but got float32",
+        ),
+        (
+            grad(|z: Array| z.abs().sum(..)).holomorphic().call(&z),
+            "requires outputs with complex dtype, but got float32",
+        ),
+        (grad(|z: Array| z.sum(..)).call(&z), "For holomorphic differentiation, pass holomorphic=True"),
+    ] {
+        let error = f.err().expect("an error");
+        assert_eq!(error.kind(), ErrorKind::Type);
+        assert!(error.to_string().contains(what), "{error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn auxiliary_results_and_several_arguments() -> Result<()> {
+    setup();
+    let f = |x: Array, y: Array, z: (Array, Array)| ((&x * &y).sum(..) + (&z.0 * &z.1).sum(..), (y, z.0));
+    let args = || (noise(3), ramp(3), (ramp(2), noise(2)));
+    let ((v, (aux, _)), (dz, dx)) = value_and_grad(f).has_aux().argnums((Arg::<2>, Arg::<0>)).call(args())?;
+    assert_eq!(v.ndim(), 0);
+    close(&aux, &ramp(3));
+    close(&dx, &ramp(3));
+    close(&dz.1, &ramp(2));
+    let (dy, (aux, _)) = jit(grad(f).argnums(Arg::<1>).has_aux()).call(args())?;
+    close(&dy, &noise(3));
+    close(&aux, &ramp(3));
+    // A number is an argument too, and so is nothing at all.
+    assert_eq!(numbers(&grad(|x: Array, _: ()| x.square()).call((3.0f32, ()))?), [6.0]);
+    grad(|_: (), x: Array| x.sum(..)).call(((), ramp(3)))?;
+    Ok(())
+}
+
+#[test]
+fn transposes_of_linear_functions() -> Result<()> {
+    setup();
+    let w = noise([3, 4]);
+    let f = |x: Array, y: (Array, Array)| (w.dot(&x) + y.0.sum(..), y.1 * 2);
+    let args = || (noise(4), (noise(2), noise(3)));
+    let (_, pull) = vjp(f, args())?;
+    let back = linear_transpose(f, (shape_dtype_struct(4, DType::F32), (noise(2), noise(3))))?;
+    let ct = || (ramp(3), ramp(3) + 1);
+    let ((x, (a, b)), (vx, (va, vb))) = (back.call(ct())?, pull.call(ct())?);
+    [(x, vx), (a, va), (b, vb)].iter().for_each(|(got, want)| close(got, want));
+    // A linearized function can be transposed, in a checked map too.
+    let mesh = make_mesh([("i", 8)])?;
+    let there_and_back = |p: Array, t: Array| -> Result<Array> {
+        let (_, push) = linearize(|x: Array| x.square().mean(..), &p)?;
+        let back = linear_transpose(|t: Array| push.call(t), &p)?;
+        Ok(back.call(push.call(t)?)?.0)
+    };
+    let mapped = shard_map(there_and_back, &mesh).in_specs((P!["i"], P!["i"])).out_specs(P!["i"]);
+    close(&mapped.call((ramp(8), ones(8)))?, &(ramp(8).square() * 4));
+    let error = linear_transpose(|x: Array| x.sin(), noise(3))?.call(noise(3)).err().expect("not linear");
+    assert_eq!(error.kind(), ErrorKind::NotImplemented);
+    let error = linear_transpose(|x: Array| &x * &x, noise(3))?.call(noise(3)).err().expect("not linear");
+    assert_eq!(error.kind(), ErrorKind::NotImplemented);
+    let error = linear_transpose(|x: Array| x * 2, arange(0..3)).err().expect("integers");
+    assert_eq!(error.kind(), ErrorKind::Type);
+    Ok(())
+}

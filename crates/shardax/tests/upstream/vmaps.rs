@@ -1,0 +1,101 @@
+//! `vmap` of trees, of nothing, and along any axis.
+
+use std::collections::BTreeMap;
+
+use shardax::prelude::*;
+
+use crate::common::setup;
+use crate::{close, message, noise, numbers, ramp};
+
+#[test]
+fn axes_of_every_kind() -> Result<()> {
+    setup();
+    let x = noise([2, 3, 4]);
+    for (i, o) in [(0, 0), (-1, 0), (1, -1), (-3, -2), (2, 1)] {
+        let y = vmap(|x: Array| x * 2).in_axes([i]).out_axes(o).call(&x)?;
+        close(&y.moveaxis(o, 0), &(x.moveaxis(i, 0) * 2));
+    }
+    type Dict = BTreeMap<String, Array>;
+    let dict: Dict = [("b".to_owned(), ramp([3, 2])), ("a".to_owned(), ramp(3))].into();
+    let f = vmap(|d: Dict, n: Option<Array>, (): ()| (&d["a"] + d["b"].sum(..), n, ()));
+    let (y, none, ()) = f.call((&dict, None::<Array>, ()))?;
+    assert!(none.is_none());
+    close(&y, &(ramp(3) + ramp([3, 2]).sum(1)));
+    // The keys of a map are in order: "a" comes first.
+    let f = vmap(|d: Dict| &d["a"] + &d["b"]).in_axes(([Some(0), None],));
+    assert_eq!(f.call(&dict)?.shape(), [3, 3, 2]);
+    Ok(())
+}
+
+#[test]
+fn results_that_do_not_depend_on_the_axis() -> Result<()> {
+    setup();
+    let f = vmap(|_: Array| (ones(2), ())).out_axes((1, 0));
+    assert_eq!(f.call(ramp(3))?.0.shape(), [2, 3]);
+    let f = vmap(|x: Array| (ones(2), psum(x, "i"))).axis_name("i").out_axes(None);
+    let (a, b) = f.call(ramp(3))?;
+    assert_eq!((a.shape(), numbers(&b)), (&[2][..], vec![3.0]));
+    vmap(|_: Array| ()).call(ramp(3))?;
+    assert!(message(vmap(|x: (), _: ()| x).call(((), ()))).contains("at least one non-None value in in_axes"));
+    Ok(())
+}
+
+/// The innermost axis of a name is meant.
+#[test]
+fn shadowed_names() -> Result<()> {
+    setup();
+    let inner = |x: Array| vmap(|x: Array| psum(x, "i") * axis_index("i")).axis_name("i").call(x);
+    let y = vmap(inner).axis_name("i").call(ramp([2, 3]))?;
+    close(&y, &(ramp([2, 3]).sum_keepdims(1) * ramp(3)));
+    let after = |x: Array| -> Result<Array> {
+        let y = vmap(|x: Array| psum(x, "i")).axis_name("i").out_axes(None).call(&x)?;
+        Ok(y + psum(x, "i"))
+    };
+    let y = vmap(after).axis_name("i").call(ramp([2, 3]))?;
+    close(&y, &(ramp([2, 3]).sum_keepdims(1) + ramp([2, 3]).sum_keepdims(0)));
+    Ok(())
+}
+
+/// Collectives of values that are not batched.
+#[test]
+fn constants_under_collectives() -> Result<()> {
+    setup();
+    let f = |x: Array, w: Array| -> Result<Vec<Array>> {
+        Ok(vec![
+            psum(&w * 2, "i") + &x * 0,
+            pmean(&w * 2, "i") + &x * 0,
+            pmax(&w * 2, "i") + &x * 0,
+            all_gather(&w * 2, "i", 0).sum(0) + &x * 0,
+            psum_scatter(w.broadcast_to([4, 2]) * 2, "i", 0) + &x * 0,
+            all_to_all(w.broadcast_to([4, 2]) * 2, "i", 0, 0).sum(0) + &x * 0,
+            ppermute(&w * 2, "i", [(0, 1), (1, 0)]) + &x * 0,
+            pbroadcast(&w * 2, "i", 1) + &x * 0,
+            psum(Array::from(1), "i") + axis_size("i")? as i32 + x,
+        ])
+    };
+    let (x, w) = (noise([4, 2]), ramp(2));
+    let one = vmap(f).in_axes((0, None)).axis_name("i").call((&x, &w))?;
+    let devices = pmap(f).in_axes((0, None)).axis_name("i").call((&x, &w))?;
+    one.iter().zip(&devices).for_each(|(a, b)| close(a, b));
+    let total = |x: Array, w: Array| -> Result<Array> {
+        Ok(vmap(f)
+            .in_axes((0, None))
+            .axis_name("i")
+            .call((x, w))?
+            .iter()
+            .map(|y| y.sin().sum(..))
+            .fold(zeros(()), |a, b| a + b))
+    };
+    let mapped = |x: Array, w: Array| -> Result<Array> {
+        Ok(pmap(f)
+            .in_axes((0, None))
+            .axis_name("i")
+            .call((x, w))?
+            .iter()
+            .map(|y| y.sin().sum(..))
+            .fold(zeros(()), |a, b| a + b))
+    };
+    let slope = grad(total).argnums(Arg::<1>).call((&x, &w))?;
+    close(&grad(mapped).argnums(Arg::<1>).call((&x, &w))?, &slope);
+    Ok(())
+}
