@@ -159,3 +159,22 @@ fn what_mixed_precision_sends() -> Result<()> {
     assert!(half.0 <= whole.0 && half.1 == "tensor<64x32xbf16>", "{half:?}");
     Ok(())
 }
+
+/// SPEC 185, 186: a step returns before it has run, and adding its loss to an average does not wait for it; reading does.
+#[test]
+fn losses_are_read_when_they_are_wanted() -> Result<()> {
+    setup();
+    let step = pmap(|x: Array| pmean((0..6).fold(x, |x, _| x.matmul(&x) / 512).mean(..), "batch"))
+        .axis_name("batch")
+        .out_axes(None);
+    let x = ones([DEVICES, 512, 512]);
+    block_until_ready(step.call(&x)?)?; // compiled, and its argument placed
+    let mut average = Average::new();
+    let losses = (0..3).map(|_| step.call(&x)).collect::<Result<Vec<_>>>()?;
+    for loss in &losses {
+        average.add(loss.clone());
+    }
+    assert!(!losses[2].is_ready()?, "the third step ran within the time that calling it took");
+    assert_eq!(average.value()?, 1.0);
+    Ok(())
+}
