@@ -30,6 +30,7 @@ pub mod dtype;
 pub mod error;
 pub mod function;
 pub mod lax;
+pub mod linalg;
 pub mod lower;
 pub mod nn;
 pub mod numpy;
@@ -110,7 +111,7 @@ pub mod prelude {
         linear_transpose, linearize, make_program, stop_gradient, value_and_grad, vjp, vmap,
     };
     pub use crate::tree::{self, Static, Tree};
-    pub use crate::{P, config, lax, random, s};
+    pub use crate::{P, config, lax, linalg, random, s};
     pub use shardax_macros::{Module, Tree};
 }
 

@@ -28,7 +28,6 @@ const PENDING: &[(&str, &str)] = &[
     ("nn/squared_error", IN_SHARDAX_NN),
     ("sort/argsort_f64", "indices are int32, as without JAX's 64-bit mode"),
     ("random/key_from_seed_x64", "seeds count 32 bits, as without JAX's 64-bit mode"),
-    ("random/orthogonal", "needs a QR decomposition"),
 ];
 
 macro_rules! families {
@@ -41,7 +40,7 @@ macro_rules! families {
     )*};
 }
 
-families! { unary binary select convert reduce dot shape sort index conv window control transform nn random }
+families! { unary binary select convert reduce dot shape sort index conv window control transform nn random linalg }
 
 #[test]
 fn promotion() {

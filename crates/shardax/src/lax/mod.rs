@@ -2,6 +2,7 @@
 
 pub(crate) mod conv;
 mod indexing;
+pub mod linalg;
 pub(crate) mod reduce_window;
 mod select;
 
@@ -11,6 +12,7 @@ use smallvec::SmallVec;
 
 pub use conv::*;
 pub use indexing::*;
+pub use linalg::{Triangular, cholesky, triangular_solve};
 pub use reduce_window::{Window, reduce_window_max, reduce_window_min, reduce_window_sum};
 pub use select::*;
 

@@ -49,6 +49,7 @@ enum Kind {
     TruncatedNormal { stddev: f64, lower: f64, upper: f64 },
     Uniform { scale: f64 },
     VarianceScaling { scale: f64, mode: Fan, distribution: Distribution, in_axis: i32, out_axis: i32 },
+    Orthogonal { scale: f64, column_axis: i32 },
 }
 
 /// Zeros.
@@ -79,6 +80,13 @@ pub fn truncated_normal(stddev: f64) -> Initializer {
 /// Uniform in `[0, scale)`.
 pub fn uniform(scale: f64) -> Initializer {
     Initializer(Kind::Uniform { scale })
+}
+
+/// Uniformly distributed orthogonal matrices, multiplied by `scale`: the columns are those of the last axis (or the one
+/// set with [`axes`](Initializer::axes)), the rows all others together. Where they are not as many, the fewer of them are
+/// orthonormal.
+pub fn orthogonal(scale: f64) -> Initializer {
+    Initializer(Kind::Orthogonal { scale, column_axis: -1 })
 }
 
 /// Of variance `scale / n`, where `n` is the number of inputs or outputs of a unit. The last two axes are inputs and
@@ -112,12 +120,14 @@ scalings! {
 }
 
 impl Initializer {
-    /// The axes of inputs and outputs, for [`variance_scaling`] and what is made of it; others keep none.
+    /// The axes of inputs and outputs, for [`variance_scaling`] and what is made of it, and [`orthogonal`], which has
+    /// columns along `out_axis`; others keep none.
     pub fn axes(self, in_axis: i32, out_axis: i32) -> Self {
         match self.0 {
             Kind::VarianceScaling { scale, mode, distribution, .. } => {
                 Initializer(Kind::VarianceScaling { scale, mode, distribution, in_axis, out_axis })
             }
+            Kind::Orthogonal { scale, .. } => Initializer(Kind::Orthogonal { scale, column_axis: out_axis }),
             _ => self,
         }
     }
@@ -143,6 +153,9 @@ impl Initializer {
                 random::truncated_normal_dtype(key, lower, upper, shape, dtype) * number(stddev)
             }
             Kind::Uniform { scale } => random::uniform_dtype(key, shape, dtype, 0.0, 1.0) * number(scale),
+            Kind::Orthogonal { scale, column_axis } => {
+                orthogonal_columns(key, shape, dtype, column_axis)? * number(scale)
+            }
             Kind::VarianceScaling { scale, mode, distribution, in_axis, out_axis } => {
                 let (fan_in, fan_out) = fans(shape, in_axis, out_axis)?;
                 let n = match mode {
@@ -169,6 +182,24 @@ impl Initializer {
             }
         })
     }
+}
+
+fn orthogonal_columns(key: &Array, shape: &[usize], dtype: DType, column_axis: i32) -> Result<Array> {
+    if shape.len() < 2 {
+        return Err(err!(Value, "orthogonal initializer requires at least a 2D shape, got {shape:?}")
+            .help("use `normal`, `uniform` or `zeros` for weights of one dimension"));
+    }
+    let axis = normalize_axis(column_axis as isize, shape.len())?;
+    if shape.contains(&0) {
+        return Ok(crate::numpy::full(shape, Scalar::Int(0), dtype));
+    }
+    let columns = shape[axis];
+    let rows = crate::shape::size(shape) / columns;
+    let q = random::orthogonal_dtype(key, [rows, columns], (), dtype);
+    let mut moved = shape.to_vec();
+    moved.remove(axis);
+    moved.push(columns);
+    Ok(q.reshape(moved).moveaxis(-1, axis as i32))
 }
 
 /// The nearest number of a dtype.

@@ -79,7 +79,7 @@ pub(crate) fn promote_args_of(_name: &str, args: &[&Array]) -> Result<Vec<Array>
 }
 
 #[track_caller]
-fn promote_dtypes(args: &[&Array], adjust: impl Fn(DType) -> DType) -> Result<Vec<Array>> {
+pub(crate) fn promote_dtypes(args: &[&Array], adjust: impl Fn(DType) -> DType) -> Result<Vec<Array>> {
     for a in args {
         a.check()?;
     }

@@ -179,6 +179,43 @@ pub fn normal_dtype(key: &Array, shape: impl IntoShape, dtype: DType) -> Array {
     })
 }
 
+/// Uniformly distributed orthogonal matrices, float32 of `[n, n]`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let q = random::orthogonal(&random::key(0), 3);
+/// assert!(allclose(q.matmul(q.mt()), eye(3), 1e-5, 1e-5)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn orthogonal(key: &Array, n: usize) -> Array {
+    orthogonal_dtype(key, [n, n], (), DType::F32)
+}
+
+/// Uniformly distributed matrices of `n` rows and `m` columns: an array of `[..shape, n, m]`. The rows are orthonormal
+/// where they are fewer than the columns, else the columns are. Complex ones are unitary.
+///
+/// Fails for a dtype that is neither floating point nor complex.
+#[track_caller]
+pub fn orthogonal_dtype(key: &Array, [n, m]: [usize; 2], shape: impl IntoShape, dtype: DType) -> Array {
+    sample("orthogonal", key, shape, dtype, |shape| {
+        if !dtype.is_inexact() {
+            return Err(err!(Type, "dtype argument to `orthogonal` must be a float or complex dtype, got {dtype}")
+                .help("use DType::F32, and convert the result with `astype`"));
+        }
+        let (rows, columns) = (n.max(m), n.min(m));
+        composite1("orthogonal", (shape, dtype, rows, columns), std::slice::from_ref(key), |params, args| {
+            let (shape, dtype, rows, columns) = params;
+            let shape = [shape, &[*rows, *columns][..]].concat();
+            let (q, r) = lax::linalg::qr(&normal_traced(&args[0], &shape, *dtype)?, false);
+            // Only with a positive diagonal in `r` all matrices are equally likely
+            // (Mezzadri, https://arxiv.org/abs/math-ph/0609050).
+            Ok(vec![q * SIGN.apply(&r.last_diagonal(0)).expand_dims(-2)])
+        })
+        .map(|q| if n < m { q.mt() } else { q })
+    })
+}
+
 /// Normal with mean 0 and variance 1, cut to the open interval from `lower` to `upper`; float32.
 #[track_caller]
 pub fn truncated_normal(key: &Array, lower: impl Operand, upper: impl Operand, shape: impl IntoShape) -> Array {

@@ -11,6 +11,7 @@ mod collectives;
 mod control_flow;
 mod grid;
 mod lifetimes;
+mod linalg;
 mod processes;
 mod spmd;
 mod transforms;
@@ -177,6 +178,7 @@ fn every_mistake_is_an_error_that_names_the_users_line() {
     let started = rows.spawn(move || {
         let mut table = Table::default();
         arrays::rows(&mut table);
+        linalg::rows(&mut table);
         control_flow::rows(&mut table);
         transforms::rows(&mut table);
         spmd::rows(&mut table);

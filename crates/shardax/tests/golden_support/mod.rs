@@ -9,6 +9,7 @@ pub mod conv;
 pub mod convert;
 pub mod dot;
 pub mod index;
+pub mod linalg;
 pub mod nn;
 pub mod promotion;
 pub mod random;

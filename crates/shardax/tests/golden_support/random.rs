@@ -96,6 +96,7 @@ pub fn function(case: &Case) -> Option<Fun> {
                 "glorot_uniform" => initializers::glorot_uniform(),
                 "normal" => initializers::normal(0.02),
                 "uniform" => initializers::uniform(0.05),
+                "orthogonal" => initializers::orthogonal(1.0),
                 "truncated_normal" => initializers::truncated_normal(0.02),
                 _ => return None,
             };

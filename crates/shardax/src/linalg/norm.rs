@@ -1,0 +1,181 @@
+//! Norms of vectors and matrices.
+
+use smallvec::SmallVec;
+
+use super::{eigvalsh, inexact};
+use crate::array::{Array, Operand};
+use crate::error::{Result, err};
+use crate::numpy::{IntoAxes, conj, real};
+use crate::primitive::composite::composite1;
+use crate::primitive::matrix::{adjoint, product};
+use crate::primitive::unary::{ABS, SQRT};
+use crate::program::trace::at_caller;
+use crate::shape::normalize_axis;
+
+/// Which norm: a number, or one of these.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum NormOrder {
+    /// The square root of the sum of squares: 2 for vectors, Frobenius for matrices.
+    #[default]
+    Default,
+    /// That of matrices alone.
+    Fro,
+    /// Of vectors the `p`-th root of the sum of `p`-th powers of absolute values; infinity is the largest, -infinity the
+    /// smallest absolute value, and 0 counts the elements that are not 0.
+    ///
+    /// Of matrices 1 is the largest sum of absolute values of a column, infinity that of a row, -1 and -infinity are the
+    /// smallest ones, and 2 is the largest singular value.
+    P(f64),
+}
+
+impl From<i32> for NormOrder {
+    fn from(p: i32) -> Self {
+        NormOrder::P(p.into())
+    }
+}
+
+impl From<f64> for NormOrder {
+    fn from(p: f64) -> Self {
+        NormOrder::P(p)
+    }
+}
+
+/// The norm of vectors along one axis, or of matrices along two (rows, then columns). `..` stands for all axes of an array
+/// of one or two dimensions; with [`NormOrder::Default`] of any array.
+///
+/// The result is real and has the other axes. The norm of no elements is 0. Where a norm is 0 its gradient is NaN.
+///
+/// Fails for another number of axes, orders that matrices have none of, and axes that are out of bounds.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::linalg::{NormOrder, norm};
+/// let x = array([[3.0f32, 4.0], [6.0, 8.0]]);
+/// assert_eq!(norm(&x, 2, -1).to_vec::<f32>()?, [5.0, 10.0]);
+/// assert_eq!(norm(&x, f64::INFINITY, 0).to_vec::<f32>()?, [6.0, 8.0]);
+/// assert_eq!(norm(&x, 1, ..).item::<f32>()?, 12.0);
+/// assert_eq!(norm(&x, NormOrder::Default, ..).item::<f32>()?, 125.0f32.sqrt());
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn norm(x: impl Operand, order: impl Into<NormOrder>, axes: impl IntoAxes) -> Array {
+    run(x.into_array(), order.into(), axes, false)
+}
+
+/// [`norm`] with its axes kept, of size 1.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(linalg::norm_keepdims(ones([2, 4]), 2, 1).to_vec::<f32>()?, [2.0, 2.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn norm_keepdims(x: impl Operand, order: impl Into<NormOrder>, axes: impl IntoAxes) -> Array {
+    run(x.into_array(), order.into(), axes, true)
+}
+
+/// What is computed; the bits of a number stand for it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Params {
+    fro: bool,
+    p: u64,
+    axes: SmallVec<[i32; 4]>,
+}
+
+#[track_caller]
+fn run(x: Array, order: NormOrder, axes: impl IntoAxes, keepdims: bool) -> Array {
+    let made = at_caller(|| {
+        let like = inexact(&x)?;
+        let rank = x.ndim();
+        let given = axes.into_axes();
+        let all = given.is_none();
+        let axes: SmallVec<[usize; 4]> = match given {
+            None => (0..rank).collect(),
+            Some(axes) => axes.iter().map(|&a| normalize_axis(a as isize, rank)).collect::<Result<_>>()?,
+        };
+        let fro = check(&x, order, &axes, all)?;
+        let p = if let NormOrder::P(p) = order { p } else { 2.0 };
+        let signed = axes.iter().map(|&a| a as i32).collect();
+        let params = Params { fro, p: p.to_bits(), axes: signed };
+        let out = composite1("norm", params, &[like], |params, x| {
+            let p = f64::from_bits(params.p);
+            Ok(vec![match params.axes[..] {
+                _ if params.fro => root_of_squares(&x[0], &params.axes),
+                [rows, columns] => matrix_norm(&x[0], p, rows, columns),
+                _ => vector_norm(&x[0], p, &params.axes),
+            }])
+        })?;
+        let mut kept = x.shape_owned();
+        axes.iter().for_each(|&a| kept[a] = 1);
+        Ok(if keepdims { crate::lax::reshape(&out, &kept) } else { out })
+    });
+    Array::from_result(made, &x)
+}
+
+/// Whether it is the square root of the sum of squares; or what is wrong.
+fn check(x: &Array, order: NormOrder, axes: &[usize], all: bool) -> Result<bool> {
+    let what = x.type_name();
+    match (order, axes) {
+        (NormOrder::Default, _) if all => Ok(true),
+        (_, [a, b]) if a == b => Err(err!(Value, "norm of {what} got axis {a} twice")
+            .help("name the axes of the rows and of the columns")),
+        (NormOrder::Default, [_] | [_, _]) | (NormOrder::Fro, [_, _]) => Ok(true),
+        (NormOrder::P(p), [_]) if !p.is_nan() => Ok(false),
+        (NormOrder::P(p), [_, _]) if p.abs() == 1.0 || p.is_infinite() || p == 2.0 => Ok(false),
+        (_, [_] | [_, _]) => Err(err!(Value, "invalid order {order:?} for the norm over axes {axes:?} of {what}").help(
+            "vectors have orders that are numbers; matrices have 1, -1, 2, infinity, -infinity and the Frobenius norm",
+        )),
+        _ => Err(err!(Value, "improper number of axes for norm of {what}: {axes:?}")
+            .help("name one axis for the norm of vectors, or two for that of matrices")),
+    }
+}
+
+fn root_of_squares(x: &Array, axes: &[i32]) -> Array {
+    let squares = if x.dtype().is_complex() { real(&(x * conj(x))) } else { x * x };
+    SQRT.apply(&squares.sum(axes))
+}
+
+fn absolute(x: &Array) -> Array {
+    ABS.apply(x)
+}
+
+/// The largest or smallest over an axis, 0 of no elements.
+fn extreme(x: &Array, axis: i32, largest: bool) -> Array {
+    match (x.shape()[axis as usize], largest) {
+        (0, true) => x.sum(axis),
+        (_, true) => x.max(axis),
+        (_, false) => x.min(axis),
+    }
+}
+
+fn vector_norm(x: &Array, p: f64, axes: &[i32]) -> Array {
+    let axis = axes.first().copied().unwrap_or_default();
+    if p.is_infinite() {
+        return extreme(&absolute(x), axis, p > 0.0);
+    }
+    if p == 2.0 {
+        return root_of_squares(x, axes);
+    }
+    let size = absolute(x);
+    if p == 0.0 {
+        return x.not_equal(0).astype(size.dtype()).sum(axis);
+    }
+    if p == 1.0 {
+        return size.sum(axis);
+    }
+    size.pow(p).sum(axis).pow(1.0 / p)
+}
+
+fn matrix_norm(x: &Array, p: f64, rows: i32, columns: i32) -> Array {
+    if p == 2.0 {
+        // The largest eigenvalue of xᴴ x is as accurate as the singular value.
+        let last = x.ndim() as i32;
+        let order: Vec<i32> = (0..last).filter(|&d| d != rows && d != columns).chain([rows, columns]).collect();
+        let x = x.transpose(&order);
+        let values = eigvalsh(product(&adjoint(&x), &x));
+        return SQRT.apply(&extreme(&values, last - 2, true));
+    }
+    // Sums of columns go over the rows.
+    let (sum, other) = if p.abs() == 1.0 { (rows, columns) } else { (columns, rows) };
+    extreme(&absolute(x).sum(sum), if other > sum { other - 1 } else { other }, p > 0.0)
+}

@@ -1,0 +1,144 @@
+//! Linear algebra over devices, at once and in half precision; reference values are in `golden.rs`.
+
+mod common;
+
+use common::setup;
+use shardax::lax::Triangular;
+use shardax::prelude::*;
+
+type Fun = fn(Array, Array, Array) -> Array;
+
+/// Functions of matrices, of positive definite ones, and of right-hand sides.
+const FUNCTIONS: [(&str, Fun); 11] = [
+    ("cholesky", |_, s, _| linalg::cholesky(s)),
+    ("triangular_solve", |x, _, b| {
+        lax::triangular_solve(&x, &b, Triangular { left_side: true, lower: true, ..Default::default() })
+    }),
+    ("qr", |x, _, _| linalg::qr(x).0),
+    ("solve", |x, _, b| linalg::solve(x, b)),
+    ("inv", |x, _, _| linalg::inv(x)),
+    ("lu", |x, _, _| lax::linalg::lu(&x).0),
+    ("det", |x, _, _| linalg::det(x)),
+    ("slogdet", |x, _, _| linalg::slogdet(x).1),
+    ("eigvalsh", |_, s, _| linalg::eigvalsh(s)),
+    ("matrix_power", |x, _, _| linalg::matrix_power(x, -2)),
+    ("norm", |x, _, _| linalg::norm(x, 2, [-2, -1])),
+];
+
+fn operands() -> [Array; 3] {
+    let x = random::normal(&random::key(0), [8, 5, 5]) + eye(5) * 4;
+    let s = x.matmul(x.mt());
+    [x, s, random::normal(&random::key(1), [8, 5, 2])]
+}
+
+fn close(a: &Array, b: &Array) -> Result<bool> {
+    allclose(a, b, 2e-3, 2e-3)
+}
+
+#[test]
+fn one_matrix_a_device_as_all_on_one() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("i", 8)])?;
+    let [x, s, b] = operands();
+    for (name, f) in FUNCTIONS {
+        let want = f(x.clone(), s.clone(), b.clone());
+        let put = |a: &Array| device_put(a, NamedSharding::new(&mesh, P!["i"]));
+        let got = jit(f).call((put(&x)?, put(&s)?, put(&b)?))?;
+        assert!(close(&got, &want)?, "{name}, jit");
+        let specs = (P!["i"], P!["i"], P!["i"]);
+        let mapped = shard_map(f, &mesh).in_specs(specs.clone()).out_specs(P!["i"]);
+        assert!(close(&mapped.call((x.clone(), s.clone(), b.clone()))?, &want)?, "{name}, shard_map");
+        let got = pmap(f).call((x.clone(), s.clone(), b.clone()))?;
+        assert!(close(&got, &want)?, "{name}, pmap");
+
+        let slopes = |x: Array, s: Array, b: Array| {
+            grad(move |(x, s, b): (Array, Array, Array)| f(x, s, b).sum(..)).call((x, s, b))
+        };
+        let want = slopes(x.clone(), s.clone(), b.clone())?;
+        let mapped = shard_map(slopes, &mesh).in_specs(specs.clone()).out_specs(specs);
+        let got = mapped.call((x.clone(), s.clone(), b.clone()))?;
+        for (got, want) in [(&got.0, &want.0), (&got.1, &want.1), (&got.2, &want.2)] {
+            assert!(close(got, want)?, "{name}, gradient in shard_map");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_stack_is_its_matrices() -> Result<()> {
+    setup();
+    let [x, s, b] = operands();
+    for (name, f) in FUNCTIONS {
+        let all = f(x.clone(), s.clone(), b.clone());
+        let mapped = vmap(f).call((x.clone(), s.clone(), b.clone()))?;
+        assert!(close(&all, &mapped)?, "{name}");
+        assert!(close(&all.get(3), &f(x.get(3), s.get(3), b.get(3)))?, "{name}");
+    }
+    Ok(())
+}
+
+#[test]
+fn half_precision_is_computed_in_single() -> Result<()> {
+    setup();
+    let half = |a: &Array| a.astype(DType::Bf16);
+    let single = |a: &Array| half(a).astype(DType::F32);
+    let [x, s, b] = operands();
+    let functions = FUNCTIONS.iter().filter(|(name, _)| !["matrix_power", "norm", "slogdet"].contains(name));
+    for (name, f) in functions {
+        let got = f(half(&x), half(&s), half(&b));
+        assert_eq!(got.dtype(), DType::Bf16, "{name}");
+        let want = f(single(&x), single(&s), single(&b));
+        assert!(allclose(got.astype(DType::F32), want, 0.02, 0.02)?, "{name}");
+    }
+    Ok(())
+}
+
+#[test]
+fn large_matrices_are_decomposed_by_blocks() -> Result<()> {
+    setup();
+    for shape in [[300, 300], [300, 140], [140, 300]] {
+        let x = random::normal_dtype(&random::key(2), shape, DType::F64);
+        let (lu, pivots, permutation) = lax::linalg::lu(&x);
+        let k = shape[0].min(shape[1]);
+        assert_eq!(pivots.shape(), [k]);
+        let l = lax::slice_in_dim(&lu, 0, k, 1).tril(-1) + eye_offset(shape[0], k, 0).astype(DType::F64);
+        let u = lax::slice_in_dim(&lu, 0, k, 0).triu(0);
+        assert!(allclose(l.matmul(u), x.take(&permutation, 0), 1e-11, 1e-11)?, "{shape:?}");
+        assert!(l.abs().max(..).item::<f64>()? <= 1.0, "{shape:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn eigenvectors_are_as_accurate_as_the_dtype() -> Result<()> {
+    setup();
+    for (dtype, tol) in [(DType::F32, 1e-4), (DType::F64, 1e-11), (DType::Complex64, 1e-4), (DType::Complex128, 1e-11)]
+    {
+        let x = random::normal_dtype(&random::key(3), [2, 60, 60], dtype);
+        let s = &x + conj(&x.mt());
+        let (w, v) = linalg::eigh(&s);
+        assert!((w.get(s![.., 1..]) - w.get(s![.., ..59])).greater_equal(0).all(..).item::<bool>()?, "{dtype}");
+        let vh = conj(&v.mt());
+        assert!(allclose(v.matmul(w.astype(dtype).expand_dims(-1) * &vh), &s, tol, tol)?, "{dtype}");
+        assert!(allclose(vh.matmul(&v), eye(60).astype(dtype), tol, tol)?, "{dtype}");
+    }
+    Ok(())
+}
+
+#[test]
+fn singular_matrices_give_no_panic() -> Result<()> {
+    setup();
+    let x = zeros([3, 3]);
+    assert!(!linalg::inv(&x).isfinite().any(..).item::<bool>()?);
+    assert_eq!(linalg::det(zeros([5, 5])).item::<f32>()?, 0.0);
+    let (sign, size) = linalg::slogdet(&x);
+    assert_eq!((sign.item::<f32>()?, size.item::<f32>()?), (0.0, f32::NEG_INFINITY));
+    assert!(linalg::det(full_like(&zeros([4, 4]), f32::NAN)).isnan().item::<bool>()?);
+    assert_eq!(linalg::solve(zeros([0, 0]), zeros([0, 2])).shape(), [0, 2]);
+    assert_eq!(linalg::solve(zeros([3, 0, 0]), zeros(0)).shape(), [3, 0]);
+    assert_eq!(linalg::inv(zeros([0, 2, 2])).shape(), [0, 2, 2]);
+    assert_eq!(linalg::qr(zeros([0, 4, 2])).0.shape(), [0, 4, 2]);
+    assert_eq!(linalg::eigh(zeros([0, 2, 2])).1.shape(), [0, 2, 2]);
+    assert_eq!(lax::linalg::lu(&zeros([0, 4, 2])).2.shape(), [0, 4]);
+    Ok(())
+}
