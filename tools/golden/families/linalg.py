@@ -137,7 +137,7 @@ for dtype, tols in DECOMPOSED.items():
     for n in (1, 2, 3, 5):
         full(f"det_{dtype}_{n}", jnp.linalg.det, well_conditioned(n, n, dtype=dtype), op="det", **tols)
     full(f"slogdet_{dtype}", lambda x: tuple(jnp.linalg.slogdet(x)), well_conditioned(4, 4, dtype=dtype), op="slogdet", **tols)
-    for shape in ((4, 4), (5, 3), (3, 5), (1, 1), (2, 3, 3)):
+    for shape in ((4, 4), (5, 3), (3, 5)) + ((1, 1), (2, 3, 3)) * (dtype == "f32"):
         label = "x".join(map(str, shape))
         matrix = well_conditioned(*shape, dtype=dtype)
         full(f"lu_{dtype}_{label}", lambda x: tuple(lax.linalg.lu(x)), matrix, op="lu", **tols)
@@ -161,7 +161,7 @@ for dtype, tols in DECOMPOSED.items():
     full(f"eigvalsh_{dtype}", jnp.linalg.eigvalsh, positive_definite(4, 4, dtype=dtype), op="eigvalsh", **tols)
     full(f"eigh_projections_{dtype}", projections, positive_definite(3, 3, dtype=dtype), op="eigh_projections", batch=False,
          **(tols | ({} if dtype == "f64" else {"tol": 2e-4})))
-    for n in (-2, 0, 1, 5):
+    for n in (-2, 0, 5) if dtype == "f32" else ():
         full(
             f"matrix_power_{dtype}_{n}",
             lambda x, n=n: jnp.linalg.matrix_power(x, n),
@@ -227,7 +227,7 @@ for order in (None, "fro", 0, 0.5, 1, -1, 2, 3, np.inf, -np.inf):
         if (pair and order in (0, 0.5, 3)) or (axis == -1 and order == "fro") or (axis is None and order is not None):
             continue
         for dtype in ("f32", "c64"):
-            for keepdims in (False, True):
+            for keepdims in (False, True) if dtype == "f32" and order in (None, 1) else (False,):
                 params = {"ord": label, "axis": axis if not pair else list(axis)} | ({"keepdims": True} if keepdims else {})
                 name = f"norm_{dtype}_{label}_" + ("all" if axis is None else str(axis).replace(" ", ""))
                 full(
