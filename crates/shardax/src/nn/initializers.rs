@@ -143,7 +143,12 @@ impl Initializer {
 
     fn make(&self, key: &Array, shape: &[usize], dtype: DType) -> Result<Array> {
         let number = |v: f64| Array::literal(Scalar::float(v), dtype, false);
-        if !dtype.is_float() && !matches!(self.0, Kind::Constant(_)) {
+        let accepted = match self.0 {
+            Kind::Constant(_) => true,
+            Kind::Normal { .. } | Kind::Orthogonal { .. } => dtype.is_inexact(),
+            _ => dtype.is_float(),
+        };
+        if !accepted {
             return Err(err!(Type, "initializers make floating point weights, got dtype {dtype}"));
         }
         Ok(match self.0 {
