@@ -36,6 +36,7 @@ pub mod nn;
 pub mod numpy;
 pub mod prefix;
 pub mod primitive;
+pub mod profiler;
 pub mod program;
 pub mod random;
 pub mod runtime;

@@ -11,6 +11,7 @@ use super::placement::Place;
 use super::transfer;
 use crate::array::{Array, Buffers, Concrete};
 use crate::error::Result;
+use crate::profiler;
 use crate::program::Aval;
 use crate::sharding::Sharding;
 use crate::warning;
@@ -70,6 +71,7 @@ impl LoadedProgram {
         A: Borrow<Concrete>,
         C: FromIterator<Array>,
     {
+        let _span = profiler::span(|| self.name.clone().into());
         let mut moved: SmallVec<[(usize, Buffers); 2]> = SmallVec::new();
         for (i, (arg, want)) in args.iter().zip(&self.in_shardings).enumerate() {
             let arg = arg.borrow();
@@ -88,12 +90,16 @@ impl LoadedProgram {
         for (i, buffers) in &moved {
             placed[*i] = buffers;
         }
+        let begun = profiler::now();
         let mut outs: SmallVec<[Buffers; 8]> = SmallVec::from_elem(Buffers::new(), self.out_avals.len());
         self.launch(&placed, &mut outs).or_else(|error| {
             // The engine's word for an argument that is gone is not the user's.
             args.iter().try_for_each(|arg| arg.borrow().check_alive())?;
             Err(error)
         })?;
+        if let Some(moment) = begun {
+            profiler::launched(moment, &self.name, self.place.devices(), &outs);
+        }
         for (arg, _) in args.iter().zip(&self.donated).filter(|(_, donated)| **donated) {
             arg.borrow().mark_taken(&self.name);
         }

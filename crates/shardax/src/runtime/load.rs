@@ -11,6 +11,7 @@ use super::placement::Place;
 use super::{client, disk_cache};
 use crate::error::{Result, err};
 use crate::lower::module::{Donation, Module};
+use crate::profiler;
 use crate::program::{Aval, Program};
 use crate::sharding::{NamedSharding, Sharding};
 
@@ -130,6 +131,7 @@ impl Request {
 
     /// Lowers and compiles, with options of XLA.
     pub fn compile(&self, xla_options: &[(&str, pjrt::Value)]) -> Result<LoadedProgram> {
+        let _span = profiler::span(|| format!("compile {}", self.name).into());
         let text = self.lower()?;
         let client = client()?;
         let ours = if client.platform_name == "cpu" { cpu_options(self.effort) } else { Vec::new() };

@@ -8,12 +8,14 @@ use smallvec::SmallVec;
 use super::client;
 use crate::array::{Array, Buffers, Concrete};
 use crate::error::Result;
+use crate::profiler;
 use crate::program::Aval;
 use crate::shape::size;
 use crate::sharding::{Index, Sharding};
 
 /// The buffers of a host array laid out by `sharding`.
 pub(crate) fn buffers_from_host(bytes: &[u8], aval: &Aval, sharding: &Sharding) -> Result<Buffers> {
+    let _span = profiler::span(|| format!("{aval} from the host").into());
     let client = client()?;
     let shard_shape = sharding.shard_shape(&aval.shape)?;
     let dims: SmallVec<[i64; 4]> = shard_shape.iter().map(|&d| d as i64).collect();
@@ -43,6 +45,7 @@ pub(crate) fn array_from_host(bytes: &[u8], aval: Aval, sharding: Sharding, comm
 
 /// The whole array's bytes in row-major order.
 pub(crate) fn to_host(array: &Concrete) -> Result<Vec<u8>> {
+    let _span = profiler::span(|| format!("{} to the host", array.aval).into());
     array.check_alive()?;
     let shape = &array.aval.shape;
     let element = array.aval.dtype.byte_size();
@@ -79,6 +82,7 @@ pub(crate) fn reshard(array: &Concrete, sharding: &Sharding) -> Result<Buffers> 
     if array.sharding.is_equivalent_to(sharding, array.aval.rank()) {
         return Ok(array.buffers.clone());
     }
+    let _span = profiler::span(|| format!("reshard {} to {sharding}", array.aval).into());
     let shape = &array.aval.shape;
     sharding.shard_shape(shape)?;
     // A part that some device has whole moves as it is.

@@ -1,0 +1,232 @@
+//! Profiles: what each thread and each device did when, in the formats that TensorBoard, Perfetto and chrome://tracing
+//! read.
+//!
+//! ```
+//! # use shardax::prelude::*;
+//! # use shardax::profiler;
+//! # let folder = std::env::temp_dir().join(format!("shardax-profile-{}", std::process::id()));
+//! let step = jit(|x: Array| x.matmul(&x).tanh());
+//! let mut x = ones([64, 64]);
+//! let profile = profiler::trace(&folder)?;
+//! for i in 0..3 {
+//!     let _step = profiler::annotate(format!("step {i}"));
+//!     x = step.call(&x)?;
+//! }
+//! block_until_ready(x)?;
+//! let written = profile.stop()?;
+//! assert!(written.iter().any(|file| file.to_string_lossy().ends_with(".trace.json.gz")));
+//! # std::fs::remove_dir_all(&folder).ok();
+//! # Ok::<(), shardax::Error>(())
+//! ```
+
+mod formats;
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime};
+
+use crate::array::Buffers;
+use crate::error::{AtCaller, Result, err};
+use crate::runtime::Device;
+
+static ACTIVE: AtomicBool = AtomicBool::new(false);
+static RECORDING: Mutex<Option<Recording>> = Mutex::new(None);
+/// A device has finished a program that the profile shows.
+static FINISHED: Condvar = Condvar::new();
+
+/// Where something happened.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Track {
+    /// A thread of the host: its number, and its name.
+    Thread(u64, String),
+    /// A device, by its id.
+    Device(usize, String),
+}
+
+/// Something that took a while; times are nanoseconds after the start of the recording.
+struct Event {
+    track: Track,
+    name: Cow<'static, str>,
+    begin: u64,
+    end: u64,
+}
+
+struct Recording {
+    number: u64,
+    start: Instant,
+    started_at: SystemTime,
+    events: Vec<Event>,
+    /// How many runs of programs on devices have not finished yet.
+    under_way: usize,
+}
+
+impl Recording {
+    fn now(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+fn recording() -> MutexGuard<'static, Option<Recording>> {
+    RECORDING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether a profile is being recorded.
+#[inline]
+fn is_active() -> bool {
+    ACTIVE.load(Ordering::Relaxed)
+}
+
+/// A profile being recorded; see [`trace`]. Dropping it writes the profile.
+#[must_use = "the profile ends where this is dropped"]
+#[derive(Debug)]
+pub struct Profile {
+    folder: PathBuf,
+    number: u64,
+}
+
+/// Records a profile from now on, until it is stopped or dropped, and writes it below `folder` then.
+///
+/// It shows, for each thread, the calls of compiled functions by name, compilations, transfers and what
+/// [`annotate`] marks; and for each device, from when to when it ran each program. `tensorboard --logdir folder` finds
+/// it under `plugins/profile`; the file `….trace.json.gz` opens in Perfetto or chrome://tracing.
+///
+/// Fails when a profile is being recorded already.
+#[track_caller]
+pub fn trace(folder: impl AsRef<Path>) -> Result<Profile> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let mut current = recording();
+    if current.is_some() {
+        return Err(err!(Runtime, "Only one profile may be run at a time.").help("stop the other one first"))
+            .at_caller();
+    }
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let (start, started_at) = (Instant::now(), SystemTime::now());
+    *current = Some(Recording { number, start, started_at, events: Vec::new(), under_way: 0 });
+    ACTIVE.store(true, Ordering::Relaxed);
+    Ok(Profile { folder: folder.as_ref().to_owned(), number })
+}
+
+impl Profile {
+    /// Ends the profile, waits for the programs that it shows, and writes it. Returns the files.
+    ///
+    /// Fails when they cannot be written.
+    #[track_caller]
+    pub fn stop(self) -> Result<Vec<PathBuf>> {
+        self.finish().at_caller()
+    }
+
+    fn finish(&self) -> Result<Vec<PathBuf>> {
+        let mut current = recording();
+        if current.as_ref().is_none_or(|r| r.number != self.number) {
+            return Ok(Vec::new());
+        }
+        ACTIVE.store(false, Ordering::Relaxed);
+        while current.as_ref().is_some_and(|r| r.under_way > 0) {
+            current = FINISHED.wait(current).unwrap_or_else(PoisonError::into_inner);
+        }
+        let Some(mut done) = current.take() else { return Ok(Vec::new()) };
+        drop(current);
+        done.events.sort_by(|a, b| (&a.track, a.begin).cmp(&(&b.track, b.begin)));
+        one_after_the_other(&mut done.events);
+        formats::write(&self.folder, &done.events, done.started_at)
+            .map_err(|e| err!(Runtime, "cannot write the profile below {}: {e}", self.folder.display()))
+    }
+}
+
+impl Drop for Profile {
+    fn drop(&mut self) {
+        if let Err(error) = self.finish() {
+            crate::warning::warn(error.message(), "give a folder that can be written to");
+        }
+    }
+}
+
+/// A device runs a program when it has finished those before it.
+fn one_after_the_other(events: &mut [Event]) {
+    for i in 1..events.len() {
+        let (before, this) = events.split_at_mut(i);
+        let (before, this) = (&before[i - 1], &mut this[0]);
+        if matches!(this.track, Track::Device(..)) && this.track == before.track {
+            this.begin = this.begin.max(before.end).min(this.end);
+        }
+    }
+}
+
+/// A stretch of a thread's time under a name; see [`annotate`].
+#[must_use = "the stretch ends where this is dropped"]
+#[derive(Debug)]
+pub struct Annotation(Option<(Cow<'static, str>, u64, u64)>);
+
+/// Marks what this thread does while the result lives, in the profile if one is recorded (JAX's `TraceAnnotation`).
+pub fn annotate(name: impl Into<Cow<'static, str>>) -> Annotation {
+    span(|| name.into())
+}
+
+/// [`annotate`] whose name is made only when it is recorded.
+#[inline]
+pub(crate) fn span(name: impl FnOnce() -> Cow<'static, str>) -> Annotation {
+    if is_active() { begin(name()) } else { Annotation(None) }
+}
+
+#[cold]
+fn begin(name: Cow<'static, str>) -> Annotation {
+    Annotation(recording().as_ref().map(|r| (name, r.number, r.now())))
+}
+
+impl Drop for Annotation {
+    fn drop(&mut self) {
+        if let Some((name, number, begin)) = self.0.take() {
+            record(number, this_thread(), name, begin);
+        }
+    }
+}
+
+/// Adds what has ended just now.
+fn record(number: u64, track: Track, name: Cow<'static, str>, begin: u64) {
+    if let Some(current) = recording().as_mut().filter(|r| r.number == number) {
+        let end = current.now().max(begin);
+        current.events.push(Event { track, name, begin, end });
+    }
+}
+
+fn this_thread() -> Track {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    thread_local! {
+        static NUMBER: u64 = NEXT.fetch_add(1, Ordering::Relaxed);
+    }
+    let name = std::thread::current().name().unwrap_or("thread").to_owned();
+    Track::Thread(NUMBER.try_with(|n| *n).unwrap_or(0), name)
+}
+
+/// A moment of the profile that is being recorded: which profile, and when.
+#[derive(Clone, Copy)]
+pub(crate) struct Moment(u64, u64);
+
+/// Now; `None` where no profile is recorded.
+#[inline]
+pub(crate) fn now() -> Option<Moment> {
+    if is_active() { recording().as_ref().map(|r| Moment(r.number, r.now())) } else { None }
+}
+
+/// Records when each device finishes a program that was launched at that moment; `results` are those of the program.
+#[cold]
+pub(crate) fn launched(Moment(number, begin): Moment, name: &str, devices: &[Device], results: &[Buffers]) {
+    let Some(buffers) = results.first() else { return };
+    for (device, buffer) in devices.iter().zip(buffers) {
+        let Ok(ready) = buffer.ready() else { continue };
+        match recording().as_mut().filter(|r| r.number == number) {
+            Some(current) => current.under_way += 1,
+            None => return,
+        }
+        let (track, name) = (Track::Device(device.id(), device.to_string()), name.to_owned());
+        ready.on_ready(move |_| {
+            record(number, track, name.into(), begin);
+            if let Some(current) = recording().as_mut().filter(|r| r.number == number) {
+                current.under_way -= 1;
+            }
+            FINISHED.notify_all();
+        });
+    }
+}

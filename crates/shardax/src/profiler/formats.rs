@@ -1,0 +1,168 @@
+//! The files of a profile: XSpace, which TensorBoard's profile page reads, and the trace-event JSON of chrome://tracing.
+//!
+//! XSpace is the protocol buffer of tsl/profiler/protobuf/xplane.proto; only the fields that are used are named here.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use prost::Message;
+
+use super::{Event, Track};
+
+#[derive(Clone, PartialEq, Message)]
+struct XSpace {
+    #[prost(message, repeated, tag = "1")]
+    planes: Vec<XPlane>,
+    #[prost(string, repeated, tag = "4")]
+    hostnames: Vec<String>,
+}
+
+/// The threads of the host, or a device.
+#[derive(Clone, PartialEq, Message)]
+struct XPlane {
+    #[prost(int64, tag = "1")]
+    id: i64,
+    #[prost(string, tag = "2")]
+    name: String,
+    #[prost(message, repeated, tag = "3")]
+    lines: Vec<XLine>,
+    /// The names of events, by number.
+    #[prost(map = "int64, message", tag = "4")]
+    event_metadata: HashMap<i64, XEventMetadata>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct XLine {
+    #[prost(int64, tag = "1")]
+    id: i64,
+    #[prost(string, tag = "2")]
+    name: String,
+    #[prost(int64, tag = "3")]
+    timestamp_ns: i64,
+    #[prost(message, repeated, tag = "4")]
+    events: Vec<XEvent>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct XEvent {
+    #[prost(int64, tag = "1")]
+    metadata_id: i64,
+    /// After the line's time.
+    #[prost(int64, tag = "2")]
+    offset_ps: i64,
+    #[prost(int64, tag = "3")]
+    duration_ps: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct XEventMetadata {
+    #[prost(int64, tag = "1")]
+    id: i64,
+    #[prost(string, tag = "2")]
+    name: String,
+}
+
+/// Writes the files into a folder of their own below `folder`; returns where.
+pub(super) fn write(folder: &Path, events: &[Event], started_at: SystemTime) -> io::Result<Vec<PathBuf>> {
+    let since = started_at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let folder = folder.join("plugins").join("profile").join(since.as_millis().to_string());
+    std::fs::create_dir_all(&folder)?;
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = match host.trim() {
+        "" => "host",
+        host => host,
+    };
+    let space = space(events, host, i64::try_from(since.as_nanos()).unwrap_or(i64::MAX));
+    let files = [folder.join(format!("{host}.xplane.pb")), folder.join(format!("{host}.trace.json.gz"))];
+    std::fs::write(&files[0], space.encode_to_vec())?;
+    let mut packed = GzEncoder::new(Vec::new(), Compression::default());
+    packed.write_all(json(events).as_bytes())?;
+    std::fs::write(&files[1], packed.finish()?)?;
+    Ok(files.into())
+}
+
+/// The events of one track after the other, which are in order.
+fn tracks(events: &[Event]) -> impl Iterator<Item = &[Event]> {
+    events.chunk_by(|a, b| a.track == b.track)
+}
+
+fn space(events: &[Event], host: &str, started_ns: i64) -> XSpace {
+    let plane = |name: String| XPlane { name, ..XPlane::default() };
+    let mut planes = vec![plane("/host:CPU".to_owned())];
+    for track in tracks(events) {
+        let (at, id, name) = match &track[0].track {
+            Track::Thread(id, name) => (0, *id, name),
+            Track::Device(id, name) => {
+                planes.push(plane(format!("/device:{name}")));
+                (planes.len() - 1, *id as u64, name)
+            }
+        };
+        let plane = &mut planes[at];
+        let ps = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX).saturating_mul(1000);
+        let mut line = XLine {
+            id: id as i64,
+            name: name.clone(),
+            timestamp_ns: started_ns,
+            events: Vec::with_capacity(track.len()),
+        };
+        for event in track {
+            let known = plane.event_metadata.values().find(|m| m.name == event.name).map(|m| m.id);
+            let metadata_id = known.unwrap_or(plane.event_metadata.len() as i64 + 1);
+            if known.is_none() {
+                let named = XEventMetadata { id: metadata_id, name: event.name.to_string() };
+                plane.event_metadata.insert(metadata_id, named);
+            }
+            line.events.push(XEvent {
+                metadata_id,
+                offset_ps: ps(event.begin),
+                duration_ps: ps(event.end - event.begin),
+            });
+        }
+        plane.lines.push(line);
+    }
+    planes.iter_mut().enumerate().for_each(|(i, plane)| plane.id = i as i64);
+    XSpace { planes, hostnames: vec![host.to_owned()] }
+}
+
+/// Threads are threads of the process 1, and each device is a process; times are microseconds.
+fn json(events: &[Event]) -> String {
+    let mut out = vec![r#"{"ph":"M","pid":1,"name":"process_name","args":{"name":"host"}}"#.to_owned()];
+    for track in tracks(events) {
+        let (pid, tid) = match &track[0].track {
+            Track::Thread(id, name) => {
+                let name = quoted(name);
+                out.push(format!(r#"{{"ph":"M","pid":1,"tid":{id},"name":"thread_name","args":{{"name":{name}}}}}"#));
+                (1, *id)
+            }
+            Track::Device(id, name) => {
+                let (pid, name) = (*id as u64 + 2, quoted(name));
+                out.push(format!(r#"{{"ph":"M","pid":{pid},"name":"process_name","args":{{"name":{name}}}}}"#));
+                (pid, 1)
+            }
+        };
+        for event in track {
+            let (begin, took) = (event.begin as f64 / 1000.0, (event.end - event.begin) as f64 / 1000.0);
+            let name = quoted(&event.name);
+            out.push(format!(r#"{{"ph":"X","pid":{pid},"tid":{tid},"ts":{begin:.3},"dur":{took:.3},"name":{name}}}"#));
+        }
+    }
+    format!(r#"{{"displayTimeUnit":"ns","traceEvents":[{}]}}"#, out.join(",\n"))
+}
+
+/// A JSON string.
+fn quoted(text: &str) -> String {
+    let mut out = String::from('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if c.is_control() => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
