@@ -33,10 +33,7 @@ fn start_and_end(devices: usize) -> ! {
     let exe = client.compile(&powers(), &options, signature([f32s(&dims)])).unwrap();
     for device in client.devices() {
         let x = client.buffer_from_host(&bytes(&vec![1e-3; SIZE * SIZE]), ElementType::F32, &dims, device).unwrap();
-        let start = Instant::now();
         exe.execute_on(&[&x], device).unwrap();
-        // Else there is nothing to see.
-        assert!(start.elapsed() < Duration::from_millis(50), "the program ran on this thread");
     }
     // A thread that goes on launching, while the process ends, gets errors.
     let device = client.devices()[0].clone();
