@@ -14,7 +14,6 @@ use crate::runtime::eager;
 use crate::shape::AxisSet;
 use crate::sharding::PartitionSpec;
 use crate::spmd::shard_map::ShardMap;
-use crate::spmd::vary;
 
 /// The value of a traced array; `None` where the arguments of its function are not known.
 ///
@@ -28,7 +27,7 @@ pub(crate) fn value(tracer: &Tracer) -> Result<Option<Arc<Concrete>>> {
             eager::run_traced("value", &traced, &inputs, &Vec::new)?.into_iter().next()
         }
         Known::Blocks(args, map) => {
-            let varying = varying(tracer, &program, &captures, &map)?;
+            let varying = varying(&program, &captures, &map)?;
             if !varying.is_empty() {
                 return Err(err!(
                     Type,
@@ -58,7 +57,7 @@ pub(crate) fn per_device(tracer: &Tracer) -> Result<Option<Vec<(String, Array)>>
         source: std::panic::Location::caller(),
     });
     program.outputs = vec![Atom::Var(stacked)];
-    let axes: Vec<_> = varying(tracer, &program, &captures, &map)?.iter().collect();
+    let axes: Vec<_> = varying(&program, &captures, &map)?.iter().collect();
     let mesh = map.mesh.clone();
     let spec = PartitionSpec::default().insert(0, &axes);
     let Some(all) = blocks(program, &captures, &args, *map, spec)? else { return Ok(None) };
@@ -83,15 +82,9 @@ pub(crate) fn per_device(tracer: &Tracer) -> Result<Option<Vec<(String, Array)>>
         .map(Some)
 }
 
-/// The axes that the value, which `program` computes, varies over: those of its type, or where types do not tell, what
-/// the program says.
-fn varying(tracer: &Tracer, program: &Program, captures: &[Array], map: &ShardMap) -> Result<AxisSet> {
-    if map.checked {
-        return Ok(tracer.aval.vma.clone());
-    }
-    let captured = captures.iter().map(|_| AxisSet::default());
-    let inputs: Vec<AxisSet> = captured.chain(map.in_specs.iter().map(|spec| spec.all_axes().collect())).collect();
-    Ok(vary::outputs(program, &inputs)?.pop().unwrap_or_default())
+/// The axes that the value, which `program` computes, varies over.
+fn varying(program: &Program, captures: &[Array], map: &ShardMap) -> Result<AxisSet> {
+    Ok(map.varying(program, captures.len())?.pop().unwrap_or_default())
 }
 
 fn blocks(

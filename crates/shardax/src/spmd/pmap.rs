@@ -17,10 +17,9 @@ use crate::program::{Aval, Program};
 use crate::runtime::Device;
 use crate::runtime::load::{Effort, Request};
 use crate::runtime::placement::{Place, check_split, known_outputs};
-use crate::shape::{AxisName, AxisSet, normalize_axis};
+use crate::shape::{AxisName, normalize_axis};
 use crate::sharding::{Mesh, NamedSharding, PartitionSpec, Sharding};
 use crate::source;
-use crate::spmd::vary;
 use crate::stages::{Lowered, Staged};
 use crate::transform::dispatch::{self, Cache};
 use crate::transform::grad::gradients_taken;
@@ -356,9 +355,7 @@ impl Options {
         if out_dims.iter().all(Option::is_some) {
             return Ok(());
         }
-        let inputs: Vec<AxisSet> = call.in_specs.iter().map(|s| s.all_axes().collect()).collect();
-        let varying = vary::outputs(&call.body, &inputs)?;
-        for ((dim, set), path) in out_dims.iter().zip(varying).zip(def.paths()) {
+        for ((dim, set), path) in out_dims.iter().zip(call.varying(&call.body, 0)?).zip(def.paths()) {
             if dim.is_none() && !set.is_empty() {
                 let axis = self.axis_name;
                 return Err(err!(

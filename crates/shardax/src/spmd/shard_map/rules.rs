@@ -155,8 +155,10 @@ impl Primitive for ShardMap {
         // Residuals leave split along dimension 0 over every axis that they may vary over.
         let varying = self.varying(&known, captures.len())?;
         let places = residual_specs.iter_mut().zip(&computed).filter(|(_, c)| **c);
-        for ((spec, _), axes) in places.zip(&varying[count..]) {
-            *spec = over(axes);
+        for ((spec, _), set) in places.zip(&varying[count..]) {
+            // The own axes, in the mesh's order.
+            let axes: SmallVec<[AxisName; 2]> = self.axes().filter(|n| set.contains(*n)).collect();
+            *spec = over(&axes);
         }
         let out_specs = self.out_specs.iter().cloned().chain(pick(&residual_specs, &computed)).collect();
         let call = self.with_body(known, captures.len(), self.in_specs.clone(), out_specs);
@@ -293,15 +295,15 @@ impl Primitive for ShardMap {
 }
 
 impl ShardMap {
-    /// The own axes, in the mesh's order, that each result of a body with these captures may vary over.
-    fn varying(&self, body: &Program, captured: usize) -> Result<Vec<SmallVec<[AxisName; 2]>>> {
-        let own = |set: &AxisSet| self.axes().filter(|n| set.contains(*n)).collect();
+    /// The axes that each result of `body`, whose first inputs are captured, may vary over: what types say, or where
+    /// they do not track it, what the body says.
+    pub fn varying(&self, body: &Program, captured: usize) -> Result<Vec<AxisSet>> {
         if self.checked {
-            return Ok(body.out_avals().iter().map(|aval| own(&aval.vma)).collect());
+            return Ok(body.out_avals().into_iter().map(|aval| aval.vma).collect());
         }
         let captures = std::iter::repeat_n(AxisSet::default(), captured);
         let inputs: Vec<AxisSet> = captures.chain(self.in_specs.iter().map(|spec| spec.all_axes().collect())).collect();
-        Ok(vary::outputs(body, &inputs)?.iter().map(own).collect())
+        vary::outputs(body, &inputs)
     }
 
     /// The cotangent of an output, as the body takes it. Where types do not track what varies, the devices that hold
