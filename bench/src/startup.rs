@@ -1,6 +1,7 @@
 //! Rows of what comes before the first step.
 
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -11,11 +12,32 @@ use crate::DEVICES;
 use crate::clock::{MIN_RUNS, Timing, measure_parts};
 use crate::dispatch::scale;
 
-/// From spawning a process to the line that it prints.
+/// From spawning a process to the line that it prints, where everything is compiled.
 pub fn first_result() -> Result<Timing> {
+    first(Path::new(""))
+}
+
+/// The same, where an earlier process has compiled.
+pub fn first_result_warm() -> Result<Timing> {
+    with_cache(first)
+}
+
+/// Runs `f` with a folder of its own for compiled programs.
+pub fn with_cache<R>(f: impl FnOnce(&Path) -> Result<R>) -> Result<R> {
+    let folder = std::env::temp_dir().join(format!("shardax-bench-{}", std::process::id()));
+    let result = f(&folder);
+    let _ = std::fs::remove_dir_all(&folder);
+    result
+}
+
+fn first(cache: &Path) -> Result<Timing> {
     let spawn = || -> std::io::Result<Duration> {
         let start = Instant::now();
-        let mut child = Command::new(std::env::current_exe()?).arg("--child").stdout(Stdio::piped()).spawn()?;
+        let mut child = Command::new(std::env::current_exe()?)
+            .arg("--child")
+            .env("SHARDAX_COMPILATION_CACHE_DIR", cache)
+            .stdout(Stdio::piped())
+            .spawn()?;
         let mut line = String::new();
         if let Some(out) = child.stdout.take() {
             BufReader::new(out).read_line(&mut line)?;

@@ -34,6 +34,12 @@ FAMILIES = [
     "random",
     "nn",
     "optim",
+    "edges",
+    "half",
+    "optim_ten",
+    "optim_more",
+    "nn_more",
+    "nn_half",
 ]
 DEFAULT_OUT = Path(__file__).resolve().parents[2] / "crates" / "shardax" / "tests" / "golden"
 

@@ -2,17 +2,24 @@
 //!
 //! `cargo xtask docs` writes the pages of `docs` that follow from the tests; with `--check` it fails where the
 //! committed ones are stale.
+//! `cargo xtask fuzz --count N --seed S` compares random programs with JAX.
+//! `cargo xtask sanitize [address] [thread] [miri]` runs the tests of `shardax-pjrt` under these, or all three.
 
 #![forbid(unsafe_code)]
 
+mod counts;
+mod fuzz;
 mod pages;
 mod rows;
+mod sanitize;
 mod tests;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask docs [--check]";
+const USAGE: &str = "usage: cargo xtask docs [--check]
+       cargo xtask fuzz [--count N] [--seed S]
+       cargo xtask sanitize [address] [thread] [miri]";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -20,6 +27,11 @@ fn main() -> ExitCode {
     let done = match args.as_slice() {
         ["docs"] => docs(false),
         ["docs", "--check"] => docs(true),
+        ["sanitize", tools @ ..] => {
+            let known = sanitize::TOOLS.iter().filter(|tool| tools.is_empty() || tools.contains(&tool.name));
+            sanitize::run(&root(), &known.collect::<Vec<_>>())
+        }
+        ["fuzz", options @ ..] => fuzz::run(&root(), options),
         _ => Err(USAGE.to_owned()),
     };
     match done {
@@ -48,16 +60,19 @@ fn docs(check: bool) -> Result<(), String> {
     let found = tests::find(&root)?;
     let spec = pages::spec(&rows::spec(&read(&docs.join("spec-rows.txt"))?)?, &found)?;
     let scorecard = pages::scorecard(&rows::scorecard(&read(&docs.join("scorecard-rows.txt"))?)?, &found);
+    let testing = counts::page(&root, &read(&docs.join("testing.md"))?, &found)?;
     let mut stale = Vec::new();
-    for (name, page) in [("spec.md", &spec), ("scorecard.md", &scorecard)] {
+    for (name, text) in [("spec.md", &spec.text), ("scorecard.md", &scorecard.text), ("testing.md", &testing)] {
         let path = docs.join(name);
         if check {
-            if std::fs::read_to_string(&path).ok().as_ref() != Some(&page.text) {
+            if std::fs::read_to_string(&path).ok().as_ref() != Some(text) {
                 stale.push(format!("docs/{name}"));
             }
         } else {
-            std::fs::write(&path, &page.text).map_err(|e| format!("{}: {e}", path.display()))?;
+            std::fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;
         }
+    }
+    for (name, page) in [("spec.md", &spec), ("scorecard.md", &scorecard)] {
         println!("docs/{name}: {} of {} rows have a test", page.proved, page.rows);
     }
     match stale.as_slice() {

@@ -39,6 +39,15 @@ pub fn find(root: &Path) -> Result<Found, String> {
     Ok(found)
 }
 
+/// The files of a folder that end so, in order.
+pub fn files(folder: &Path, extension: &str) -> Result<Vec<PathBuf>, String> {
+    let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let mut found: Vec<PathBuf> = entries.filter_map(|e| Some(e.ok()?.path())).collect();
+    found.retain(|path| path.extension().is_some_and(|e| e == extension));
+    found.sort();
+    Ok(found)
+}
+
 fn list(folder: &Path, out: &mut Vec<PathBuf>) -> Result<(), String> {
     let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     for entry in entries {

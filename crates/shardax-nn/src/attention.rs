@@ -23,6 +23,8 @@ pub fn dot_product_attention(query: impl Operand, key: impl Operand, value: impl
     // Heads become a batch dimension of the products.
     let heads_first = |x: Array| x.swapaxes(-3, -2);
     let (q, k, v) = (heads_first(query), heads_first(key.into_array()), heads_first(value.into_array()));
-    let scores = (q / (depth as f64).sqrt()).matmul(k.mt());
-    softmax(scores, -1).matmul(v).swapaxes(-3, -2)
+    // Scores and their softmax are in float32 at least, as JAX has them.
+    let wide = |x: &Array| if x.dtype().byte_size() < 4 { x.astype(DType::F32) } else { x.clone() };
+    let scores = wide(&q).matmul(wide(&k).mt()) / (depth as f64).sqrt();
+    softmax(scores, -1).astype(k.dtype()).matmul(v).swapaxes(-3, -2)
 }

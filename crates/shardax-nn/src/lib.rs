@@ -44,6 +44,7 @@
 extern crate self as shardax_nn;
 
 mod attention;
+mod check;
 pub mod layers;
 pub mod losses;
 pub mod metrics;
@@ -56,7 +57,7 @@ pub use layers::*;
 pub use losses::*;
 pub use module::{Module, State, merge};
 pub use optim::*;
-pub use rngs::Rngs;
+pub use rngs::{RngStream, Rngs};
 pub use shardax::Module;
 
 /// What a program needs, of shardax and of this crate: `use shardax_nn::prelude::*;`
@@ -65,14 +66,17 @@ pub mod prelude {
     pub use crate::losses::*;
     pub use crate::metrics::accuracy;
     pub use crate::module::{Module, State, merge};
-    // Not all of them: `clip` and `scale` are too common as names.
+    // Not all of them: `clip`, `scale` and `trace` are too common as names.
     pub use crate::optim::{
-        Adam, AdamW, GradientTransformation, Lamb, Lion, Optimizer, Schedule, Sgd, TrainState, adagrad, adam, adamw,
-        apply_updates, clip_by_global_norm, constant_schedule, cosine_decay_schedule, exponential_decay, global_norm,
-        join_schedules, lamb, linear_schedule, lion, multi_steps, piecewise_constant_schedule, polynomial_schedule,
-        rmsprop, sgd, sgd_momentum, warmup_cosine_decay_schedule, warmup_exponential_decay_schedule,
+        Adam, AdamW, GradientTransformation, InjectHyperparams, Lamb, Lion, Optimizer, Schedule, Sgd, TrainState,
+        adabelief, adafactor, adagrad, adam, adamw, add_decayed_weights, apply_if_finite, apply_updates,
+        clip_by_global_norm, constant_schedule, cosine_decay_schedule, ema, exponential_decay, freeze, fromage,
+        global_norm, incremental_update, inject_hyperparams, join_schedules, lamb, lars, lbfgs, linear_schedule, lion,
+        masked, multi_steps, multi_transform, muon, noisy_sgd, partition, periodic_update, piecewise_constant_schedule,
+        polynomial_schedule, radam, rmsprop, sam, schedule_free, set_to_zero, sgd, sgd_momentum,
+        warmup_constant_schedule, warmup_cosine_decay_schedule, warmup_exponential_decay_schedule, yogi,
     };
-    pub use crate::{Rngs, dot_product_attention};
+    pub use crate::{RngStream, Rngs, dot_product_attention};
     pub use shardax::lax::Padding;
     pub use shardax::nn::*;
     pub use shardax::prelude::*;

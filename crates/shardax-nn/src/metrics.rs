@@ -2,7 +2,11 @@
 
 use shardax::prelude::*;
 
+use crate::check::{integer, require, same_shape};
+
 /// The share of rows whose largest logit is the label's: `mean(argmax(logits, -1) == labels)`.
+///
+/// `logits` are `[..., classes]`, `labels` `[...]`, integers; anything else is an error.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -12,5 +16,12 @@ use shardax::prelude::*;
 /// ```
 #[track_caller]
 pub fn accuracy(logits: impl Operand, labels: impl Operand) -> Array {
-    logits.into_array().argmax(-1).equal(labels).mean(..)
+    let (predictions, labels) = (logits.into_array().argmax(-1), labels.into_array());
+    require!(
+        &predictions,
+        predictions.check(),
+        integer("accuracy", "labels", &labels),
+        same_shape("accuracy", ("predictions", predictions.shape()), ("labels", labels.shape())),
+    );
+    predictions.equal(labels).mean(..)
 }

@@ -64,7 +64,7 @@ pub trait Module: Tree {
 }
 
 /// The key path of each leaf, without the dot in front.
-fn keys(def: &TreeDef) -> Vec<String> {
+pub(crate) fn keys(def: &TreeDef) -> Vec<String> {
     def.paths().into_iter().map(|path| path.strip_prefix('.').map(str::to_owned).unwrap_or(path)).collect()
 }
 

@@ -4,31 +4,48 @@ use std::collections::BTreeMap;
 
 use shardax::prelude::*;
 
-/// A key, and how many keys were made of it.
+/// One stream of random keys: a key, and how many keys were made of it. A tree.
+///
+/// [`Rngs::fork`] makes it; a layer that draws while a program runs, such as [`Dropout`](crate::Dropout), is given a key
+/// of it in each step.
 #[derive(Tree, Clone, Debug)]
-struct Stream {
+pub struct RngStream {
     key: Array,
     count: Array,
 }
 
-impl Stream {
+impl RngStream {
+    /// The stream of this key.
     #[track_caller]
-    fn new(key: Array) -> Self {
-        Stream { key, count: zeros_dtype((), DType::U32) }
+    pub fn new(key: Array) -> Self {
+        RngStream { key, count: zeros_dtype((), DType::U32) }
     }
 
+    /// The next key: the stream's, folded with the count.
     #[track_caller]
-    fn next(&mut self) -> Array {
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> Array {
         let key = random::fold_in(&self.key, &self.count);
-        self.count = &self.count + 1;
+        self.skip();
         key
+    }
+
+    /// A stream of its own, from the next key.
+    #[track_caller]
+    pub fn fork(&mut self) -> Self {
+        RngStream::new(self.next())
+    }
+
+    fn skip(&mut self) {
+        self.count = &self.count + 1;
     }
 }
 
 /// Streams of random keys: each call gives a new one, the stream's key folded with a counter.
 ///
 /// Layers draw from the stream `params`. A stream that was not given a seed of its own is the default one. Models made
-/// with the same seed, layer by layer in the same order, have the same weights as in Flax NNX.
+/// with the same seed, layer by layer in the same order, have the same weights as in Flax NNX: each layer draws as many
+/// keys as there, and [`fork`](Rngs::fork) draws what `nnx.Dropout(rate, rngs=rngs)` does.
 ///
 /// It is a tree, so a compiled function can take it and return it.
 ///
@@ -42,8 +59,8 @@ impl Stream {
 /// ```
 #[derive(Tree, Clone, Debug)]
 pub struct Rngs {
-    default: Stream,
-    named: BTreeMap<String, Stream>,
+    default: RngStream,
+    named: BTreeMap<String, RngStream>,
 }
 
 impl Rngs {
@@ -56,20 +73,45 @@ impl Rngs {
     /// The default stream, from a key.
     #[track_caller]
     pub fn from_key(key: Array) -> Self {
-        Rngs { default: Stream::new(key), named: BTreeMap::new() }
+        Rngs { default: RngStream::new(key), named: BTreeMap::new() }
     }
 
     /// The same, and a stream of its own, from a seed, under this name.
     #[track_caller]
     pub fn with(mut self, name: &str, seed: impl Operand) -> Self {
-        self.named.insert(name.to_owned(), Stream::new(random::key(seed)));
+        self.named.insert(name.to_owned(), RngStream::new(random::key(seed)));
         self
     }
 
     /// The next key of the stream of this name, or of the default stream where there is none.
     #[track_caller]
     pub fn next(&mut self, name: &str) -> Array {
-        self.named.get_mut(name).unwrap_or(&mut self.default).next()
+        self.stream(name).next()
+    }
+
+    /// A stream of its own, from the next key of the stream of this name: what `nnx.Dropout(rate, rngs=rngs)` keeps, and
+    /// what it draws of `rngs`. It stands beside the model, since keys have no gradients.
+    ///
+    /// ```
+    /// use shardax_nn::prelude::*;
+    /// let mut rngs = Rngs::new(0);
+    /// let (dropout, mut stream) = (Dropout::new(0.5), rngs.fork("dropout"));
+    /// let y = dropout.forward(ones([4]), Some(&stream.next()));
+    /// assert_eq!(y.shape(), [4]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn fork(&mut self, name: &str) -> RngStream {
+        self.stream(name).fork()
+    }
+
+    /// Leaves out so many keys for weights, which a layer of Flax draws for parameters that begin as ones or zeros.
+    pub(crate) fn skip_params(&mut self, count: usize) {
+        (0..count).for_each(|_| self.stream("params").skip());
+    }
+
+    fn stream(&mut self, name: &str) -> &mut RngStream {
+        self.named.get_mut(name).unwrap_or(&mut self.default)
     }
 
     /// The next key for weights.

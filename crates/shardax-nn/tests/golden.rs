@@ -1,4 +1,4 @@
-//! shardax-nn against Flax and Optax: the reference values of the families `nn` and `optim`.
+//! shardax-nn against Flax and Optax: the reference values of the families `nn…` and `optim…`.
 
 #[path = "../../shardax/tests/golden_support/mod.rs"]
 #[allow(dead_code)]
@@ -19,4 +19,24 @@ fn nn() {
 #[test]
 fn optim() {
     check_family("optim", families::optim::function, PENDING);
+}
+
+#[test]
+fn optim_ten() {
+    check_family("optim_ten", families::optim_ten::function, PENDING);
+}
+
+#[test]
+fn optim_more() {
+    check_family("optim_more", families::optim_more::function, PENDING);
+}
+
+#[test]
+fn nn_more() {
+    check_family("nn_more", families::nn_more::function, PENDING);
+}
+
+#[test]
+fn nn_half() {
+    check_family("nn_half", families::nn_half::function, PENDING);
 }

@@ -1,6 +1,6 @@
 //! Models, their trees and their training, on one device and on eight.
 
-use shardax_nn::optim::ClipByGlobalNorm;
+use shardax_nn::optim::*;
 use shardax_nn::prelude::*;
 
 fn setup() {
@@ -145,7 +145,7 @@ fn eight_devices_train_as_one() -> Result<()> {
     let mut rngs = Rngs::new(3);
     let model = Small {
         conv: Conv::builder(1, 4, [3, 3]).use_bias(false).build(&mut rngs),
-        norm: LayerNorm::new(4),
+        norm: LayerNorm::new(4, &mut rngs),
         dense: Linear::new(4 * 4 * 4, 3, &mut rngs),
     };
     let schedule = warmup_cosine_decay_schedule(0.0, 0.05, 2, 10, 0.0);
@@ -246,8 +246,240 @@ fn layers_report_what_does_not_fit() {
     assert!(text.contains("feature_group_count 0"), "{text}");
     let text = message(Linear::new(3, 4, &mut rngs).forward(ones([2, 5])));
     assert!(text.contains("training.rs"), "{text}");
-    let text = message(GroupNorm::new(6, 4).forward(ones([2, 5, 6])));
-    assert!(text.contains("reshape"), "{text}");
+    let text = message(GroupNorm::new(6, 4, &mut rngs).forward(ones([2, 5, 6])));
+    assert!(text.contains("num_groups must divide the 6 features, got 4") && text.contains("training.rs"), "{text}");
     let wrong = TrainState::create(vec![ones([2])], sgd(0.1)).expect("a state").apply_gradients(vec![]);
     assert!(wrong.unwrap_err().to_string().contains("structure"));
+}
+
+/// The error's text, which must name this file.
+fn refused(x: Array) -> String {
+    let text = x.check().expect_err("an error").to_string();
+    assert!(text.contains("training.rs"), "{text}");
+    text
+}
+
+#[test]
+fn losses_refuse_shapes_and_dtypes_that_do_not_belong_together() -> Result<()> {
+    setup();
+    let logits = array([[0.5f32, -0.5, 0.0], [1.0, 2.0, 3.0]]);
+    let integer = |labels: Array| softmax_cross_entropy_with_integer_labels(&logits, labels);
+    assert!(refused(integer(array([0.0f32, 1.0]))).contains("subdtype of integer, got float32[2]"));
+    assert!(refused(integer(array([1]))).contains("[2] and labels [1]"));
+    assert!(refused(integer(array(1))).contains("shape mismatch"));
+    let (ints, floats, row) = (array([[1, 2, 3], [4, 5, 6]]), logits.clone(), array([1.0f32, 2.0, 3.0]));
+    let float = "subdtype of floating, got int32[2,3]";
+    for x in [
+        softmax_cross_entropy(&ints, &floats),
+        safe_softmax_cross_entropy(&ints, &floats),
+        sigmoid_binary_cross_entropy(&ints, &floats),
+        sigmoid_focal_loss(&ints, &floats, None, 2.0),
+        poly_loss_cross_entropy(&floats, &ints, 2.0),
+        softmax_cross_entropy_with_integer_labels(&ints, array([0, 1])),
+        squared_error(&ints, &floats),
+        l2_loss(&ints, &floats),
+        mse(&ints, &floats),
+        huber_loss(&ints, &floats, 1.0),
+        log_cosh(&ints, &floats),
+        cosine_similarity(&floats, &ints, 0.0),
+        cosine_distance(&ints, &floats, 0.0),
+        smooth_labels(&ints, 0.1),
+        kl_divergence(&floats, &ints),
+        kl_divergence_with_log_targets(&ints, &floats),
+        generalized_kl_divergence(&floats, &ints),
+        ntxent(&ints, array([0, 1]), 0.5),
+    ] {
+        assert!(refused(x.clone()).contains(float), "{x}");
+    }
+    assert!(
+        refused(ctc_loss(ints.reshape([1, 2, 3]), zeros([1, 2]), array([[1]]), zeros([1, 1]), 0, -1e5))
+            .contains("int32")
+    );
+    for x in
+        [squared_error(&floats, &row), mse(&floats, &row), perceptron_loss(&floats, &row), ntxent(&floats, &row, 0.5)]
+    {
+        assert!(refused(x).contains("shape mismatch"));
+    }
+    assert!(refused(accuracy(&logits, array([1]))).contains("shape mismatch"));
+    assert!(refused(accuracy(&logits, array([1.0f32, 0.0]))).contains("subdtype of integer"));
+    // What went wrong before is what the error is about.
+    assert!(refused(squared_error(zeros(3) + zeros(4), zeros(3))).contains("broadcasting"));
+    for (x, what) in [
+        (huber_loss(&floats, &floats, f64::NAN), "delta must be at least 0 and finite, got NaN"),
+        (smooth_labels(&floats, 2.0), "alpha must be at least 0 and at most 1, got 2.0"),
+        (cosine_similarity(&floats, &floats, -1.0), "epsilon must be at least 0"),
+        (sigmoid_focal_loss(&floats, &floats, Some(f64::NAN), 2.0), "alpha must be finite"),
+        (sigmoid_focal_loss(&floats, &floats, None, -1.0), "gamma must be at least 0"),
+        (ntxent(&floats, array([0, 1]), 0.0), "temperature must be"),
+        (poly_loss_cross_entropy(&floats, &floats, f64::INFINITY), "epsilon must be finite"),
+    ] {
+        assert!(refused(x).contains(what), "{what}");
+    }
+    Ok(())
+}
+
+#[test]
+fn layers_refuse_parameters_out_of_their_range() {
+    setup();
+    let mut rngs = Rngs::new(0);
+    let x = ones([2, 6]);
+    for groups in [0, 4, 7, usize::MAX] {
+        let text = refused(GroupNorm::new(6, groups, &mut rngs).forward(&x));
+        assert!(text.contains(&format!("num_groups must divide the 6 features, got {groups}")), "{text}");
+    }
+    let key = random::key(0);
+    for rate in [f64::NAN, -1.0, 2.0, f64::INFINITY] {
+        for key in [None, Some(&key)] {
+            assert!(refused(Dropout::new(rate).forward(&x, key)).contains("rate must be at least 0 and at most 1"));
+        }
+    }
+    for epsilon in [f64::NAN, -1.0, f64::INFINITY] {
+        let what = "epsilon must be at least 0 and finite";
+        assert!(refused(LayerNorm { epsilon, ..LayerNorm::new(6, &mut rngs) }.forward(&x)).contains(what));
+        assert!(refused(RmsNorm { epsilon, ..RmsNorm::new(6, &mut rngs) }.forward(&x)).contains(what));
+        assert!(refused(GroupNorm { epsilon, ..GroupNorm::new(6, 2, &mut rngs) }.forward(&x)).contains(what));
+        let norm = BatchNorm { epsilon, ..BatchNorm::new(6, &mut rngs) };
+        assert!(refused(norm.forward(&x, &BatchStats::new(6))).contains(what));
+        assert!(refused(norm.train(&x, &BatchStats::new(6)).0).contains(what));
+    }
+    let norm = BatchNorm { momentum: 1.5, ..BatchNorm::new(6, &mut rngs) };
+    assert!(refused(norm.train(&x, &BatchStats::new(6)).1.mean).contains("momentum must be at least 0 and at most 1"));
+    let norm = BatchNorm::new(6, &mut rngs);
+    assert!(refused(norm.forward(&x, &BatchStats::new(1))).contains("got statistics of 1"));
+    // One feature is not repeated.
+    assert!(
+        refused(LayerNorm::new(6, &mut rngs).forward(ones([2, 1])))
+            .contains("LayerNorm of 6 features got float32[2,1]")
+    );
+    assert!(refused(LayerNorm::new(1, &mut rngs).forward(&x)).contains("LayerNorm of 1 features"));
+    assert!(refused(GroupNorm::new(6, 2, &mut rngs).forward(array(1.0f32))).contains("GroupNorm of 6 features"));
+}
+
+#[test]
+fn optimizers_refuse_numbers_out_of_their_range() {
+    setup();
+    fn message<T: GradientTransformation<Array>>(tx: T) -> String {
+        let Err(error) = TrainState::create(ones([2, 2]), tx) else { panic!("no error") };
+        let text = error.to_string();
+        assert!(text.contains("training.rs"), "{text}");
+        text
+    }
+    assert!(message(sgd(f64::NAN)).contains("learning_rate: the value must be finite, got NaN"));
+    assert!(message(adamw(0.1, f64::INFINITY)).contains("weight_decay: the value must be finite"));
+    assert!(message(sgd_momentum(0.1, 1.5, false)).contains("trace: decay must be"));
+    for b in [f64::NAN, -0.1, 1.0] {
+        let rate = || scale_by_learning_rate(0.1);
+        assert!(
+            message((ScaleByAdam { b1: b, ..scale_by_adam() }, rate())).contains("b1 must be at least 0 and below 1")
+        );
+        assert!(message((ScaleByAdam { b2: b, ..scale_by_adam() }, rate())).contains("b2 must be"));
+        assert!(message(ScaleByAmsgrad { b2: b, ..scale_by_amsgrad() }).contains("b2 must be"));
+        assert!(message(ScaleByAdamax { b2: b, ..scale_by_adamax() }).contains("b2 must be"));
+        assert!(message(ScaleByBelief { b1: b, ..scale_by_belief() }).contains("b1 must be"));
+        assert!(message(ScaleByYogi { b1: b, ..scale_by_yogi() }).contains("b1 must be"));
+        assert!(message(ScaleByRadam { b2: b, ..scale_by_radam() }).contains("b2 must be"));
+        assert!(message(ScaleByAdan { b3: b, ..scale_by_adan() }).contains("b3 must be"));
+        assert!(message(scale_by_lion(b, 0.9)).contains("b1 must be"));
+        assert!(message(ScaleByNovograd { b2: b, ..scale_by_novograd() }).contains("b2 must be"));
+        assert!(message(scale_by_rms(b, 1e-8)).contains("decay must be"));
+        assert!(message(ema(b, true)).contains("decay must be"));
+        assert!(message(ScaleByMuon { beta: b, ..scale_by_muon() }).contains("beta must be"));
+    }
+    assert!(message(ScaleByAdam { eps: -1.0, ..scale_by_adam() }).contains("eps must be at least 0"));
+    assert!(message(scale_by_rss(f64::NAN, 1e-7)).contains("initial_accumulator_value"));
+    assert!(message(shardax_nn::optim::clip(-1.0)).contains("max_delta must be at least 0, got -1"));
+    assert!(message(clip_by_global_norm(f64::NAN)).contains("max_norm must be at least 0"));
+    assert!(message(clip_by_block_rms(0.0)).contains("threshold"));
+    assert!(message(multi_steps(sgd(0.1), 0)).contains("every must be at least 1, got 0"));
+    assert!(message(apply_every(0)).contains("k must be at least 1"));
+    assert!(message(ScaleByLbfgs { memory_size: 0, ..scale_by_lbfgs() }).contains("memory_size must be at least 1"));
+    assert!(message(Sam { sync_period: 0, ..sam(sgd(0.1), sgd(0.1)) }).contains("sync_period must be at least 1"));
+    assert!(message(partition((("a", sgd(0.1)),), |_, _| "b")).contains("the label \"b\", which is none of [\"a\"]"));
+    assert!(message(adam(cosine_decay_schedule(0.1, 0, 0.0))).contains("decay_steps"));
+    assert!(message(adam(warmup_cosine_decay_schedule(0.0, 0.1, 10, 10, 0.0))).contains("decay_steps"));
+    assert!(message(adam(piecewise_constant_schedule(0.1, [(1, -1.0)]))).contains("a scale must be at least 0"));
+    assert!(
+        message(adam(join_schedules([constant_schedule(0.1)], [3])))
+            .contains("1 schedules join at 0 boundaries, got 1")
+    );
+    assert!(message(adam(&ones([2]))).contains("must be a scalar"));
+    assert!(refused(cosine_decay_schedule(0.1, 0, 0.0).at(0)).contains("decay_steps"));
+    assert!(periodic_update(ones([1]), ones([1]), 0, 0).is_err());
+}
+
+#[test]
+fn updates_are_added_in_the_common_dtype_and_rounded_once() -> Result<()> {
+    setup();
+    // 1 + 2^-8 is a tie, and 1 + 2^-8 + 2^-17 is above it: rounded first, the update would vanish.
+    let (params, update) = (ones_dtype([1], DType::Bf16), array([2f32.powi(-8) + 2f32.powi(-17)]));
+    let next = apply_updates(params, update.clone())?;
+    assert_eq!((next.dtype(), next.to_f64_vec()?), (DType::Bf16, vec![1.0078125]));
+    assert_eq!((ones_dtype([1], DType::Bf16) + update.astype(DType::Bf16)).to_f64_vec()?, [1.0]);
+    Ok(())
+}
+
+/// Sums of squares in 16 bits would stop growing at a fraction of the value.
+#[test]
+fn norms_of_half_precision_are_summed_in_float32() -> Result<()> {
+    setup();
+    let x = random::normal(&random::key(0), [4096, 1024]);
+    let exact = x.square().sum(..).to_f64()?.sqrt();
+    assert!((exact - 2048.0).abs() < 3.0, "{exact}");
+    for dtype in [DType::Bf16, DType::F16] {
+        // Of float16 the sum of squares would be beyond the largest number; its length is not.
+        let x = if dtype == DType::F16 { &x / 16 } else { x.clone() }.astype(dtype);
+        let (wanted, tol) = if dtype == DType::F16 { (exact / 16.0, 1e-3) } else { (exact, 8e-3) };
+        let norm = global_norm(&x);
+        assert_eq!(norm.dtype(), dtype);
+        assert!((norm.to_f64()? / wanted - 1.0).abs() < tol, "{dtype}: {norm}, not {wanted}");
+        let clipping = clip_by_global_norm(1.0);
+        let (clipped, ()) = clipping.update(x.clone(), clipping.init(&x)?, &x)?;
+        let length = clipped.astype(DType::F32).square().sum(..).to_f64()?.sqrt();
+        assert!((length - 1.0).abs() < 2.0 * tol, "{dtype}: {length}");
+    }
+    Ok(())
+}
+
+/// A new learning rate is data: the step is not compiled anew.
+#[test]
+fn an_injected_learning_rate_is_read_and_set_without_a_new_program() -> Result<()> {
+    setup();
+    type Tx = InjectHyperparams<Sgd>;
+    let tx = inject_hyperparams([("learning_rate", 0.5)], |h| sgd(&h["learning_rate"]));
+    let traces = std::cell::Cell::new(0);
+    let step = jit(|state: TrainState<Array, Tx>, grad: Array| {
+        traces.set(traces.get() + 1);
+        state.apply_gradients(grad)
+    });
+    let mut state = TrainState::create(array([1.0f32]), tx)?;
+    let mut seen = Vec::new();
+    for (rate, wanted) in [(0.5f32, 0.5f32), (0.25, 0.25), (0.125, 0.125)] {
+        assert!(state.opt_state.hyperparams["learning_rate"].item::<f32>()? > 0.0);
+        state.opt_state.hyperparams.insert("learning_rate".into(), array(rate));
+        state = step.call((state, ones([1])))?;
+        assert_eq!(state.params.to_vec::<f32>()?, [wanted]);
+        seen.push(traces.get());
+    }
+    // The first result is placed where the first arguments were not yet; from then on nothing changes.
+    assert_eq!(seen[1], seen[2], "{seen:?}");
+    Ok(())
+}
+
+/// The state of a masked transformation holds nothing for the others, and paths are the model's.
+#[test]
+fn masks_and_groups_see_key_paths() -> Result<()> {
+    setup();
+    let model = Mlp::new(&mut Rngs::new(0));
+    let adam_of_kernels = masked(scale_by_adam(), |path: &str, _: &Array| path.ends_with("kernel"));
+    let state = adam_of_kernels.init(&model)?;
+    assert_eq!(state.mu.keys().collect::<Vec<_>>(), ["hidden.kernel", "out.kernel"]);
+    let tx = partition((("head", adam(0.1)), ("body", set_to_zero())), |path: &str, _: &Array| {
+        if path.starts_with("out") { "head" } else { "body" }
+    });
+    let start = TrainState::create(model.clone(), tx)?;
+    let next = start.apply_gradients(tree::map(|p| ones_like(&p), model.clone())?)?;
+    let same = |a: &Array, b: &Array| -> Result<bool> { Ok(a.to_vec::<f32>()? == b.to_vec::<f32>()?) };
+    assert!(same(&next.params.hidden.kernel, &model.hidden.kernel)?);
+    assert!(!same(&next.params.out.kernel, &model.out.kernel)?);
+    Ok(())
 }

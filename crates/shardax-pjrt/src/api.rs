@@ -4,6 +4,7 @@ use std::ffi::{c_char, c_void};
 use std::mem::size_of;
 
 use crate::error::{Code, Error, Result};
+use crate::exit;
 use crate::raw::*;
 
 /// The major version of the C API that this crate speaks.
@@ -53,6 +54,9 @@ impl Api {
     /// Every input pointer in `args` is null or valid as the PJRT C API asks of that function.
     #[inline]
     pub(crate) unsafe fn call<C: Call>(&self, args: &mut C) -> Result<()> {
+        if exit::is_forked() {
+            return Err(exit::forked());
+        }
         let Some(function) = self.table[C::INDEX] else {
             return Err(self.missing(C::NAME));
         };

@@ -123,7 +123,7 @@ impl Buffer {
         unsafe {
             self.api().call(&mut args)?;
             Event::from_raw(&self.device.client().plugin, args.event)
-                .map(|event| event.of(self.origin.clone()))
+                .map(|event| event.of(self.origin.clone()).keeping(self.device.client()))
                 .ok_or_else(|| no_event("PJRT_Buffer_ReadyEvent"))
         }
     }

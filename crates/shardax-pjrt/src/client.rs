@@ -1,8 +1,8 @@
 //! The client: a plugin's devices, and the making of buffers and executables on them.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::api::{Api, slice, text};
 use crate::buffer::Buffer;
@@ -15,6 +15,7 @@ use crate::gate::Gate;
 use crate::host::{AlignedBytes, HostBytes};
 use crate::plugin::Plugin;
 use crate::raw::*;
+use crate::sealed;
 use crate::value::{self, Value};
 
 /// A running instance of a plugin, with its devices. Cloning is a reference count.
@@ -34,12 +35,15 @@ pub(crate) struct ClientInner {
     platform_name: String,
     platform_version: String,
     process_index: usize,
+    /// Some devices stand for those of other processes, which the plugin does not know of.
+    has_owners: bool,
     /// Device memory is host memory, so it can be read in place.
     pub(crate) is_cpu: bool,
     /// Keeps the number of launches under way below what the plugin can take.
     pub(crate) gate: Gate,
     /// A launch on several devices failed inside a plugin that cannot do another one after that.
-    pub(crate) wedged: AtomicBool,
+    pub(crate) broken: AtomicBool,
+    engine: OnceLock<String>,
 }
 
 // SAFETY: PJRT clients may be used from any thread; everything else is immutable or atomic.
@@ -47,11 +51,49 @@ unsafe impl Send for ClientInner {}
 unsafe impl Sync for ClientInner {}
 
 impl Client {
+    /// As many devices as the CPU plugin can simulate: it takes the rest of a device's number, divided by 2048, for the
+    /// number of a process.
+    pub const MAX_CPU_DEVICES: usize = 2048;
+
     /// Starts a client. The CPU plugin takes `cpu_device_count` (`Value::Int`, default 4).
     ///
     /// # Errors
-    /// The plugin cannot start, e.g. for want of the hardware. Unknown options are ignored by the CPU plugin.
+    /// The plugin cannot start, e.g. for want of the hardware, or `cpu_device_count` is not between 1 and
+    /// [`Client::MAX_CPU_DEVICES`]. Unknown options are ignored by the CPU plugin.
     pub fn new(plugin: &Plugin, options: &[(&str, Value)]) -> Result<Client> {
+        Client::start(plugin, options, None)
+    }
+
+    /// Starts a client of a plugin that knows one process, some of whose devices stand for other processes' own:
+    /// `owner` gives the process of the device with an id, `process_index` is this one. Programs are
+    /// [partitioned](Client::partition) over all devices, and compiled and run on this process's.
+    ///
+    /// # Errors
+    /// As for [`Client::new`]; also when no device is this process's.
+    pub fn with_owners(
+        plugin: &Plugin,
+        options: &[(&str, Value)],
+        process_index: usize,
+        owner: impl Fn(usize) -> usize,
+    ) -> Result<Client> {
+        Client::start(plugin, options, Some((process_index, &owner)))
+    }
+
+    fn start(
+        plugin: &Plugin,
+        options: &[(&str, Value)],
+        owners: Option<(usize, &dyn Fn(usize) -> usize)>,
+    ) -> Result<Client> {
+        for (name, value) in options {
+            if let ("cpu_device_count", Value::Int(count)) = (*name, value)
+                && !(1..=Client::MAX_CPU_DEVICES as i64).contains(count)
+            {
+                return Err(Error::invalid_argument(format!(
+                    "cpu_device_count is {count}, and must be between 1 and {}",
+                    Client::MAX_CPU_DEVICES
+                )));
+            }
+        }
         let raw_options = value::to_raw(options);
         let mut args =
             ClientCreate { create_options: raw_options.as_ptr(), num_options: raw_options.len(), ..Default::default() };
@@ -64,13 +106,23 @@ impl Client {
             platform_name: String::new(),
             platform_version: String::new(),
             process_index: 0,
+            has_owners: false,
             is_cpu: false,
             gate: Gate::new(0),
-            wedged: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
+            engine: OnceLock::new(),
         };
         inner.describe()?;
         if inner.devices.is_empty() {
             return Err(Error::invalid_argument("the client has no devices; ask for at least one"));
+        }
+        if let Some((process_index, owner)) = owners {
+            inner.process_index = process_index;
+            inner.has_owners = true;
+            inner.devices.iter_mut().for_each(|device| device.set_owner(owner(device.id()), process_index));
+            if !inner.devices.iter().any(DeviceInfo::is_addressable) {
+                return Err(Error::invalid_argument(format!("no device belongs to this process, {process_index}")));
+            }
         }
         let inner = Arc::new(inner);
         exit::watch(&inner);
@@ -98,6 +150,26 @@ impl Client {
     /// This process's place among those that share the devices; 0 when it is alone.
     pub fn process_index(&self) -> usize {
         self.inner.process_index
+    }
+
+    /// Whether an execution on several devices failed inside the plugin, which would hang in the next one: all further
+    /// ones are refused. Executions on one device and transfers still work. A new client on the same plugin does all.
+    #[inline]
+    pub fn is_broken(&self) -> bool {
+        self.inner.is_broken()
+    }
+
+    /// All that compiled programs depend on, but for the programs and their options: the plugin's file and versions, the
+    /// devices, the processor. Equal in two processes that can exchange compiled programs.
+    ///
+    /// # Errors
+    /// The system does not say what its processor is.
+    pub fn engine(&self) -> Result<&str> {
+        if let Some(engine) = self.inner.engine.get() {
+            return Ok(engine);
+        }
+        let engine = sealed::engine(self)?;
+        Ok(self.inner.engine.get_or_init(|| engine))
     }
 
     /// All devices, those of other processes included.
@@ -200,6 +272,7 @@ impl Client {
             self.api().call(&mut args)?;
             let buffer = Buffer::from_raw(args.buffer, device.clone(), ty, dims)?;
             let done = Event::from_raw(&self.inner.plugin, args.done_with_host_buffer)
+                .map(|event| event.keeping(&self.inner))
                 .ok_or_else(|| no_event("PJRT_Client_BufferFromHostBuffer"))?;
             Ok((buffer, done))
         }
@@ -207,6 +280,12 @@ impl Client {
 
     pub(crate) fn check_device(&self, device: &Device) -> Result<()> {
         if !Arc::ptr_eq(&self.inner, device.client()) {
+            if device.client().is_broken() {
+                return Err(Error::failed_precondition(format!(
+                    "{device} belongs to an earlier client, in which an execution on several devices failed inside the \
+                     plugin; use the devices of this one"
+                )));
+            }
             return Err(Error::invalid_argument(format!("{device} belongs to another client")));
         }
         if !device.is_addressable() {
@@ -217,6 +296,10 @@ impl Client {
             )));
         }
         Ok(())
+    }
+
+    pub(crate) fn has_owners(&self) -> bool {
+        self.inner.has_owners
     }
 
     pub(crate) fn api(&self) -> &Api {
@@ -277,10 +360,14 @@ impl ClientInner {
         (NEXT.fetch_add(1, Ordering::Relaxed) & i32::MAX).max(1)
     }
 
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Relaxed)
+    }
+
     /// Refuses launches on several devices once one has failed in a plugin that would hang in the next.
     #[inline]
-    pub(crate) fn check_not_wedged(&self) -> Result<()> {
-        if self.wedged.load(Ordering::Relaxed) {
+    pub(crate) fn check_not_broken(&self) -> Result<()> {
+        if self.is_broken() {
             return Err(Error::failed_precondition(
                 "an earlier execution on several devices failed inside the plugin, which would hang in the next one; \
                  make a new Client",
@@ -303,6 +390,9 @@ impl Drop for ClientInner {
             }
         }
         self.gate.clear();
+        if self.is_broken() {
+            return; // its threads wait for each other for ever, and so would this one
+        }
         let owned = Owned(self.plugin.clone(), self.raw);
         if event::in_callback() {
             // On a thread of the plugin, destroying would wait for this very thread.

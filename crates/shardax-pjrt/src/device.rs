@@ -79,6 +79,22 @@ impl DeviceInfo {
     }
 }
 
+impl DeviceInfo {
+    pub(crate) fn id(&self) -> usize {
+        self.id
+    }
+
+    pub(crate) fn is_addressable(&self) -> bool {
+        self.is_addressable
+    }
+
+    /// Says whose it is, in the place of a plugin that knows one process.
+    pub(crate) fn set_owner(&mut self, owner: usize, process_index: usize) {
+        self.process_index = owner;
+        self.is_addressable = owner == process_index;
+    }
+}
+
 impl Device {
     pub(crate) fn new(client: Arc<ClientInner>, index: usize) -> Device {
         Device { client, index: index as u32 }
@@ -91,6 +107,12 @@ impl Device {
     #[inline]
     pub(crate) fn client(&self) -> &Arc<ClientInner> {
         &self.client
+    }
+
+    /// Whether it belongs to the same client, so that data can go from one to the other.
+    #[inline]
+    pub fn is_beside(&self, other: &Device) -> bool {
+        Arc::ptr_eq(&self.client, &other.client)
     }
 
     /// Place among the client's devices.

@@ -1,10 +1,10 @@
 //! A look at a library before `dlopen`, which would crash the process on a file that was cut short.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
 use crate::error::{Code, Error, Result};
+use crate::guard;
 
 const MACHINE: Option<(u16, &str)> = if cfg!(target_arch = "x86_64") {
     Some((62, "x86-64"))
@@ -14,18 +14,10 @@ const MACHINE: Option<(u16, &str)> = if cfg!(target_arch = "x86_64") {
     None
 };
 
-/// Checks that `path` is a whole 64-bit shared library for this machine.
+/// Checks that `path` is a whole 64-bit shared library for this machine, and one that may be run.
 pub(crate) fn check(path: &Path) -> Result<()> {
-    let read = |e: std::io::Error| match e.kind() {
-        std::io::ErrorKind::NotFound => Error::new(Code::NotFound, "there is no such file"),
-        std::io::ErrorKind::PermissionDenied => Error::new(Code::PermissionDenied, e.to_string()),
-        _ => Error::new(Code::Unknown, e.to_string()),
-    };
-    let mut file = File::open(path).map_err(read)?;
-    let metadata = file.metadata().map_err(read)?;
-    if !metadata.is_file() {
-        return Err(Error::invalid_argument("it is not a file"));
-    }
+    let mut file = guard::open_trusted(path)?;
+    let size = file.metadata().map_err(|e| Error::new(Code::Unknown, e.to_string()))?.len();
     // Other systems have other formats; there the loader has the only say.
     if !cfg!(target_os = "linux") {
         return Ok(());
@@ -51,7 +43,7 @@ pub(crate) fn check(path: &Path) -> Result<()> {
     let table_end = |offset: u64, size: u16, count: u16| offset.checked_add(u64::from(size) * u64::from(count));
     let ends = [table_end(u64_at(32), u16_at(54), u16_at(56)), table_end(u64_at(40), u16_at(58), u16_at(60))];
     for end in ends {
-        if end.is_none_or(|end| end > metadata.len()) {
+        if end.is_none_or(|end| end > size) {
             return Err(Error::new(Code::DataLoss, "the file is cut short"));
         }
     }

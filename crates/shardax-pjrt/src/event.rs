@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use crate::client::ClientInner;
 use crate::error::{Error, Result};
 use crate::launch::Launch;
 use crate::plugin::Plugin;
@@ -14,11 +15,13 @@ use crate::raw::*;
 
 /// Completion of asynchronous work on a device.
 ///
-/// Dropping an event does not cancel the work.
+/// Dropping an event does not cancel the work. The client lives at least as long.
 pub struct Event {
     plugin: Plugin,
     raw: NonNull<RawEvent>,
     origin: Option<Arc<Launch>>,
+    /// None in the client's own record of its launches.
+    client: Option<Arc<ClientInner>>,
 }
 
 // SAFETY: PJRT events may be used and destroyed from any thread.
@@ -43,12 +46,18 @@ pub(crate) fn guard_callback<R>(f: impl FnOnce() -> R) -> std::thread::Result<R>
 }
 
 impl Event {
-    /// Takes ownership of an event; `None` when the plugin gave none.
+    /// Takes ownership of an event; `None` when the plugin gave none. Who hands it out names its client too.
     ///
     /// # Safety
     /// `raw` is null or a live event of this plugin that nobody else destroys.
     pub(crate) unsafe fn from_raw(plugin: &Plugin, raw: *mut RawEvent) -> Option<Event> {
-        NonNull::new(raw).map(|raw| Event { plugin: plugin.clone(), raw, origin: None })
+        NonNull::new(raw).map(|raw| Event { plugin: plugin.clone(), raw, origin: None, client: None })
+    }
+
+    /// The same event, which keeps its client.
+    pub(crate) fn keeping(mut self, client: &Arc<ClientInner>) -> Event {
+        self.client = Some(client.clone());
+        self
     }
 
     /// The same event, which also tells of a failure of this launch.

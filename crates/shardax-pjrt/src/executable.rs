@@ -14,6 +14,7 @@ use crate::error::{Code, Error, Result};
 use crate::hlo::{self, HloInstruction, Shardings, Summary};
 use crate::options::{CompileOptions, ParameterSpec, Signature};
 use crate::raw::*;
+use crate::sealed;
 use crate::sharding::OpSharding;
 use crate::value::{self, Value};
 
@@ -72,16 +73,37 @@ impl Client {
     /// The program does not parse or compile, the options do not fit the client, or the signature does not fit the
     /// program.
     pub fn compile(&self, mlir: &str, options: &CompileOptions, signature: Signature) -> Result<Executable> {
+        self.check_own(options)?;
+        let loaded = self.compile_program("mlir", mlir.as_bytes(), options)?;
+        self.executable(loaded, signature)
+    }
+
+    /// Compiles a serialized `HloModuleProto`, as [`Partitioned::localize`](crate::Partitioned::localize) makes it.
+    ///
+    /// # Errors
+    /// As for [`Client::compile`].
+    pub fn compile_hlo(&self, module: &[u8], options: &CompileOptions, signature: Signature) -> Result<Executable> {
+        self.check_own(options)?;
+        let loaded = self.compile_program("hlo", module, options)?;
+        self.executable(loaded, signature)
+    }
+
+    /// Compiles a program to see whether that goes well.
+    pub(crate) fn compile_only(&self, mlir: &str, options: &CompileOptions) -> Result<()> {
+        let loaded = self.compile_program("mlir", mlir.as_bytes(), options)?;
+        self.executable(loaded, Signature::default()).map(drop)
+    }
+
+    fn compile_program(&self, format: &str, code: &[u8], options: &CompileOptions) -> Result<Loaded> {
         let encoded = options.encode(self)?;
-        let loaded = with_large_stack(|| {
-            const FORMAT: &str = "mlir";
+        with_large_stack(|| {
             let program = Program {
                 struct_size: size_of::<Program>(),
                 extension_start: std::ptr::null_mut(),
-                code: mlir.as_ptr().cast_mut().cast(), // only read
-                code_size: mlir.len(),
-                format: FORMAT.as_ptr().cast(),
-                format_size: FORMAT.len(),
+                code: code.as_ptr().cast_mut().cast(), // only read
+                code_size: code.len(),
+                format: format.as_ptr().cast(),
+                format_size: format.len(),
             };
             let mut args = ClientCompile {
                 client: self.inner.raw,
@@ -93,15 +115,28 @@ impl Client {
             // SAFETY: program and options live through the call.
             unsafe { self.api().call(&mut args)? };
             Ok(Loaded(args.executable))
-        })?;
-        self.executable(loaded, signature)
+        })
+    }
+
+    /// Refuses devices of other processes: a plugin that does not know of those would run their parts here.
+    fn check_own(&self, options: &CompileOptions) -> Result<()> {
+        let other = |id: &&usize| self.device_by_id(**id).is_some_and(|d| self.has_owners() && !d.is_addressable());
+        match options.device_ids.iter().find(other) {
+            Some(&id) => self.check_device(self.device_by_id(id).unwrap_or(&self.devices()[0])),
+            None => Ok(()),
+        }
     }
 
     /// Loads what [`Executable::serialize`] wrote. The options must be those it was compiled with, but for the devices.
     ///
+    /// What is loaded is run: the bytes must come from somebody trusted. Against accidents they carry a digest.
+    ///
     /// # Errors
-    /// The bytes are from another plugin version or machine or are damaged, or as for [`Client::compile`].
+    /// The bytes are from another plugin version or processor, are damaged, or are a program of another signature; or as
+    /// for [`Client::compile`].
     pub fn deserialize(&self, bytes: &[u8], options: &CompileOptions, signature: Signature) -> Result<Executable> {
+        self.check_own(options)?;
+        let bytes = sealed::open(bytes, self.engine()?, &signature.parameters)?;
         let encoded = options.encode(self)?;
         let loaded = with_large_stack(|| {
             let mut args = DeserializeAndLoad {
@@ -247,16 +282,17 @@ impl Executable {
         }
     }
 
-    /// The compiled program as bytes, for [`Client::deserialize`] by the same plugin version on a like machine.
+    /// The compiled program as bytes, for [`Client::deserialize`] by the same plugin version on a like processor.
     ///
     /// # Errors
-    /// The platform cannot.
+    /// The platform cannot, or does not say what its processor is.
     pub fn serialize(&self) -> Result<Vec<u8>> {
+        let engine = self.client.engine()?;
         let mut args = ExecutableSerialize { executable: self.raw.as_ptr(), ..Default::default() };
         // SAFETY: the executable is live; the bytes are until they are freed below.
         unsafe {
             self.api().call(&mut args)?;
-            let bytes = slice(args.bytes.cast::<u8>(), args.bytes_size).to_vec();
+            let bytes = sealed::seal(engine, &self.parameters, slice(args.bytes.cast::<u8>(), args.bytes_size));
             if let Some(free) = args.deleter {
                 free(args.serialized);
             }

@@ -47,7 +47,7 @@ impl Executable {
             return Err(Error::invalid_argument("a portable executable has no devices of its own; use execute_on"));
         }
         if self.devices.len() > 1 {
-            self.client.inner.check_not_wedged()?;
+            self.client.inner.check_not_broken()?;
         }
         let Started { outputs, origin, ready } = self.launch(args, &self.devices, std::ptr::null_mut())?;
         if self.outputs.is_empty() {
@@ -155,7 +155,7 @@ impl Executable {
                 self.not_started(&origin, devices);
                 let inner = &self.client.inner;
                 if devices.len() > 1 && inner.is_cpu {
-                    inner.wedged.store(true, Ordering::Relaxed);
+                    inner.broken.store(true, Ordering::Relaxed);
                 }
                 Err(error)
             }

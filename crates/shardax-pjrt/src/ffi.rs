@@ -13,6 +13,7 @@
 use std::collections::HashSet;
 use std::ffi::{c_char, c_int, c_void};
 use std::fmt;
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -20,7 +21,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use smallvec::SmallVec;
 
 use crate::api::slice;
-use crate::element::{ElementType, dense_byte_size};
+use crate::element::{ElementType, ShapeText, dense_byte_size};
 use crate::error::{Code, Error, Result};
 use crate::event::guard_callback;
 use crate::launch;
@@ -40,7 +41,8 @@ type Registered = (String, Handler);
 /// After an `Err` or a panic of the handler its results are zeros, the program goes on to its end, so that no other
 /// device waits for this one in vain, and waiting for or reading any result of the execution gives the error, as it
 /// does for results of executions that used them. A program should therefore not loop until such a result is something
-/// other than zero.
+/// other than zero. A handler that returns `Ok` and never asked for the data of one of its results ([`Ret::data`]) has
+/// forgotten it: that is an error too.
 ///
 /// # Errors
 /// The plugin has no FFI, the name is taken, or [`MAX_HANDLERS`] functions are registered already.
@@ -119,11 +121,33 @@ pub struct Arg<'a> {
 }
 
 /// A result to write: dense, row-major.
-#[derive(Debug)]
 pub struct Ret<'a> {
     pub ty: ElementType,
     pub dims: &'a [i64],
-    pub data: &'a mut [u8],
+    data: *mut u8,
+    len: usize,
+    /// Whether it was asked for, and is initialized since.
+    asked: bool,
+    memory: PhantomData<&'a mut [u8]>,
+}
+
+impl Ret<'_> {
+    /// Where to write it. Zeros at first: the engine's memory holds whatever was there before.
+    pub fn data(&mut self) -> &mut [u8] {
+        // SAFETY: the memory is as long, belongs to this call, and is initialized before anybody sees it.
+        unsafe {
+            if !std::mem::replace(&mut self.asked, true) {
+                std::ptr::write_bytes(self.data, 0, self.len);
+            }
+            std::slice::from_raw_parts_mut(self.data, self.len)
+        }
+    }
+}
+
+impl fmt::Debug for Ret<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ret({})", ShapeText(self.ty, self.dims))
+    }
 }
 
 /// An attribute of the call.
@@ -168,8 +192,8 @@ impl<'a> CallFrame<'a> {
         unsafe { self.ask::<i32>(|api| api.device_ordinal_get) }
     }
 
-    /// Number of the launch, see `launch_id` of the client.
-    fn run_id(&self) -> Option<i64> {
+    /// Number of the launch, which no other launch of this process has meanwhile.
+    pub fn run_id(&self) -> Option<i64> {
         // SAFETY: this entry takes a context and writes an i64.
         unsafe { self.ask::<i64>(|api| api.run_id_get) }
     }
@@ -293,7 +317,10 @@ unsafe fn enter(slot: usize, frame: &RawFrame) -> *mut c_void {
             Err(message) => return make_error(frame, format!("function {name:?}: {message}")),
         };
         let message = match guard_callback(|| handler(&mut call)) {
-            Ok(Ok(())) => return std::ptr::null_mut(),
+            Ok(Ok(())) => match call.results.iter().position(|result| !result.asked && result.len > 0) {
+                None => return std::ptr::null_mut(),
+                Some(i) => format!("returned Ok and has not written result {i} ({:?})", call.results[i]),
+            },
             Ok(Err(message)) => message,
             Err(panic) => {
                 let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -303,7 +330,7 @@ unsafe fn enter(slot: usize, frame: &RawFrame) -> *mut c_void {
         let message = format!("function {name:?}: {message}");
         if call.run_id().is_some_and(|id| launch::fail(id, Error::new(Code::Internal, message.clone()))) {
             for result in call.rets() {
-                result.data.fill(0);
+                result.data().fill(0);
             }
             return std::ptr::null_mut();
         }
@@ -358,8 +385,7 @@ unsafe fn read_frame(frame: &RawFrame) -> std::result::Result<CallFrame<'_>, Str
                 let range = start as usize..start as usize + len;
                 if is_result {
                     written.push(range);
-                    let data = std::slice::from_raw_parts_mut(start, len);
-                    call.results.push(Ret { ty, dims, data });
+                    call.results.push(Ret { ty, dims, data: start, len, asked: false, memory: PhantomData });
                 } else {
                     read.push(range);
                     call.args.push(Arg { ty, dims, data: std::slice::from_raw_parts(start, len) });

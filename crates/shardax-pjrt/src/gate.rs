@@ -8,11 +8,11 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::event::Event;
 use crate::exit;
 
@@ -52,9 +52,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-#[cold]
-fn ending() -> Error {
-    Error::failed_precondition("the process is ending, so nothing can be launched any more")
+/// Looks until it is so, or until the deadline.
+fn poll(deadline: Instant, mut is_so: impl FnMut() -> bool) -> bool {
+    let mut pause = POLL;
+    while !is_so() {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(1));
+    }
+    true
 }
 
 impl Gate {
@@ -71,9 +79,7 @@ impl Gate {
         while multi.starting + multi.under_way.len() + multi.awaited >= MULTI_LIMIT {
             multi = self.wait_for_oldest(multi);
         }
-        if exit::is_near() {
-            return Err(ending());
-        }
+        exit::check()?;
         multi.starting += 1;
         Ok(())
     }
@@ -110,15 +116,13 @@ impl Gate {
     #[inline]
     pub(crate) fn enter_single(&self, device: usize) -> Result<()> {
         let single = &self.single[device];
-        // Counted before the look at the exit, which sets its flag before it looks at the count.
+        // Counted before the look at the exit, which sets its stage before it looks at the count.
         if single.count.fetch_add(1, Ordering::SeqCst) >= SINGLE_LIMIT {
             single.wait_until(SINGLE_LIMIT);
         }
-        if exit::is_near() {
+        exit::check().inspect_err(|_| {
             single.count.fetch_sub(1, Ordering::SeqCst);
-            return Err(ending());
-        }
-        Ok(())
+        })
     }
 
     /// As [`Gate::multi_started`].
@@ -134,24 +138,23 @@ impl Gate {
         }
     }
 
-    /// Waits for the launches of this moment.
-    pub(crate) fn wait_for_present(&self) {
+    /// Waits for the launches of this moment, until the deadline.
+    pub(crate) fn wait_for_present(&self, deadline: Instant) {
         let present: Vec<Completion> = lock(&self.multi).under_way.iter().cloned().collect();
         let single = self.single.iter().flat_map(|single| lock(&single.under_way).iter().cloned().collect::<Vec<_>>());
         for event in present.into_iter().flatten().chain(single) {
-            let _ = event.wait_ref();
+            poll(deadline, || event.is_ready());
         }
     }
 
-    /// Waits for all launches, once no more are let in.
-    pub(crate) fn drain(&self) {
-        for single in &self.single {
-            single.wait_until(0);
-        }
-        let mut multi = lock(&self.multi);
-        while multi.starting + multi.under_way.len() + multi.awaited > 0 {
-            multi = self.wait_for_oldest(multi);
-        }
+    /// Waits for all launches, once no more are let in; false when some are still under way at the deadline.
+    pub(crate) fn drain(&self, deadline: Instant) -> bool {
+        poll(deadline, || {
+            let mut multi = lock(&self.multi);
+            multi.under_way.retain(|completion| !completion.iter().all(|event| event.is_ready()));
+            let idle = multi.starting + multi.under_way.len() + multi.awaited == 0;
+            self.single.iter().fold(idle, |idle, single| single.sweep() == 0 && idle)
+        })
     }
 
     /// Forgets the events, which must not outlive the client.
@@ -168,23 +171,26 @@ impl Single {
     #[cold]
     fn wait_until(&self, limit: usize) {
         while self.count.load(Ordering::SeqCst) > limit {
-            let mut under_way = lock(&self.under_way);
-            let before = under_way.len();
-            under_way.retain(|event| !event.is_ready());
-            let done = before - under_way.len();
-            let oldest = if done == 0 { under_way.pop_front() } else { None };
-            drop(under_way);
-            let done = match oldest {
+            if self.sweep() <= limit {
+                return;
+            }
+            let oldest = lock(&self.under_way).pop_front();
+            match oldest {
                 Some(event) => {
                     let _ = event.wait_ref();
-                    1
+                    self.count.fetch_sub(1, Ordering::SeqCst);
                 }
-                None => done,
-            };
-            if done == 0 {
-                std::thread::sleep(POLL); // others are starting theirs
+                None => std::thread::sleep(POLL), // others are starting theirs
             }
-            self.count.fetch_sub(done, Ordering::SeqCst);
         }
+    }
+
+    /// Forgets those that have ended, and counts the others.
+    fn sweep(&self) -> usize {
+        let mut under_way = lock(&self.under_way);
+        let before = under_way.len();
+        under_way.retain(|event| !event.is_ready());
+        let done = before - under_way.len();
+        self.count.fetch_sub(done, Ordering::SeqCst) - done
     }
 }

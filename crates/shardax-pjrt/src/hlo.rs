@@ -1,5 +1,8 @@
 //! The optimized program: what of XLA's `HloModuleProto` is of use, decoded.
 
+pub(crate) mod localize;
+pub(crate) mod wire;
+
 use std::collections::HashMap;
 use std::fmt;
 
@@ -84,6 +87,7 @@ pub(crate) struct Summary {
     pub(crate) parameters: Vec<(Option<ElementType>, Vec<i64>)>,
     /// Parameters whose memory an execution takes.
     pub(crate) donated: Vec<usize>,
+    /// Devices exchange data, in collectives or through functions of the host.
     pub(crate) has_collectives: bool,
     /// It calls functions that may be registered by the host.
     pub(crate) calls_host: bool,
@@ -101,7 +105,8 @@ impl Summary {
         let donors = module.donors.iter().flat_map(|d| &d.entries).map(|e| e.parameter_number);
         let donated = aliases.chain(donors).filter_map(|n| usize::try_from(n).ok()).collect();
         let mut instructions = module.computations.iter().flat_map(|c| &c.instructions);
-        let has_collectives = instructions.clone().any(|i| is_collective(&i.opcode));
+        let has_collectives =
+            instructions.clone().any(|i| is_collective(&i.opcode) || localize::meets(&i.custom_call_target));
         const TYPED_FFI: i32 = 4;
         let calls_host = instructions.any(|i| i.custom_call_api_version == TYPED_FFI);
         let results_row_major = shape.result.as_ref().is_none_or(ShapeProto::is_row_major);
@@ -197,6 +202,8 @@ struct OpcodesProto {
 struct OpcodeProto {
     #[prost(string, tag = "2")]
     opcode: String,
+    #[prost(string, tag = "28")]
+    custom_call_target: String,
     #[prost(int32, tag = "77")]
     custom_call_api_version: i32,
 }

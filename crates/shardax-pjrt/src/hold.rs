@@ -124,7 +124,8 @@ fn gone(attempt: Attempt, name: &str) -> Error {
 }
 
 thread_local! {
-    /// Buffers whose memory this thread is reading.
+    /// Buffers whose memory this thread is reading. Gone while the thread's last locals are dropped, from which others
+    /// may still read: then a thread that waits for itself finds out by the time that passes.
     static READING: RefCell<Vec<*const Buffer>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -143,14 +144,15 @@ impl<'a> View<'a> {
                 Attempt::Busy | Attempt::Viewed => wait.for_launch(),
             }
         }
-        READING.with_borrow_mut(|reading| reading.push(buffer));
+        let _ = READING.try_with(|reading| reading.borrow_mut().push(buffer));
         Ok(View(buffer))
     }
 }
 
 impl Drop for View<'_> {
     fn drop(&mut self) {
-        READING.with_borrow_mut(|reading| {
+        let _ = READING.try_with(|reading| {
+            let mut reading = reading.borrow_mut();
             if let Some(at) = reading.iter().rposition(|&b| std::ptr::eq(b, self.0)) {
                 reading.swap_remove(at);
             }
@@ -281,7 +283,7 @@ impl Wait {
     }
 
     fn for_reader(&mut self, buffer: *const Buffer, name: impl Fn() -> String) -> Result<()> {
-        if READING.with_borrow(|reading| reading.contains(&buffer)) {
+        if READING.try_with(|reading| reading.borrow().contains(&buffer)).unwrap_or(false) {
             return Err(Error::failed_precondition(format!(
                 "{} is being read by this very thread (Buffer::with_bytes), so it can be neither donated nor deleted",
                 name()

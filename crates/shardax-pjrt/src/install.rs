@@ -1,13 +1,18 @@
 //! Installing a plugin: pip downloads a pinned wheel, the library is checked and moved into the cache in one step.
+//!
+//! It may be killed at any moment, and several processes may do it at once. None of it takes longer than
+//! `SHARDAX_INSTALL_SECONDS` (600).
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
 use crate::error::{Code, Error, Result};
+use crate::guard;
 use crate::search::{Environment, Wheel};
 
 /// Puts the wheel's library at `library` inside `folder`. Several processes may do so at once; one of them works.
@@ -16,12 +21,21 @@ pub(crate) fn install(wheel: &Wheel, env: &Environment, folder: &Path, library: 
     let sha256 = wheel.sha256.iter().find(|(name, _)| *name == arch).map(|(_, sha256)| *sha256).ok_or_else(|| {
         Error::new(Code::Unimplemented, format!("{} {} has no wheel for {arch}", wheel.package, wheel.version))
     })?;
-    fs::create_dir_all(folder).map_err(|e| io_error(e, "cannot make the folder", folder))?;
+    let limit = Limit::of(env);
+    guard::make_folder(folder)?;
 
     // The lock goes with the process that holds it, so one that was killed blocks nobody.
     let lock_path = folder.join("lock");
     let lock = File::create(&lock_path).map_err(|e| io_error(e, "cannot make the lock file", &lock_path))?;
-    lock.lock().map_err(|e| io_error(e, "cannot lock", &lock_path))?;
+    while let Err(error) = lock.try_lock() {
+        match error {
+            TryLockError::WouldBlock if !limit.is_over() => std::thread::sleep(POLL),
+            TryLockError::WouldBlock => {
+                return Err(limit.error(format!("another process, which has locked {},", lock_path.display())));
+            }
+            TryLockError::Error(e) => return Err(io_error(e, "cannot lock", &lock_path)),
+        }
+    }
     if library.is_file() {
         return Ok(()); // another process was faster
     }
@@ -29,12 +43,74 @@ pub(crate) fn install(wheel: &Wheel, env: &Environment, folder: &Path, library: 
 
     eprintln!("shardax: installing the XLA CPU plugin ({} MB) into {}", wheel.megabytes, folder.display());
     let work = folder.join(format!("{WORK_PREFIX}{}", std::process::id()));
-    let result = download_and_unpack(wheel, env, sha256, &work, library);
+    let result = download_and_unpack(wheel, env, &limit, sha256, &work, library);
     let _ = fs::remove_dir_all(&work);
     result
 }
 
 const WORK_PREFIX: &str = "tmp-";
+
+/// Between looks at what other processes do.
+const POLL: Duration = Duration::from_millis(20);
+
+/// When an installation is given up.
+struct Limit {
+    time: Duration,
+    end: Instant,
+}
+
+impl Limit {
+    fn of(env: &Environment) -> Limit {
+        let seconds = env.var("SHARDAX_INSTALL_SECONDS").and_then(|text| text.to_str()?.parse().ok());
+        let time = seconds.and_then(|s| Duration::try_from_secs_f64(s).ok()).unwrap_or(Duration::from_secs(600));
+        // Further off than a clock can say is as good as a year.
+        let now = Instant::now();
+        Limit { time, end: now.checked_add(time).unwrap_or(now + Duration::from_secs(365 * 24 * 3600)) }
+    }
+
+    fn is_over(&self) -> bool {
+        Instant::now() >= self.end
+    }
+
+    fn error(&self, who: String) -> Error {
+        let message = format!(
+            "{who} was not done after {:?} (SHARDAX_INSTALL_SECONDS sets another limit, in seconds)",
+            self.time
+        );
+        Error::new(Code::DeadlineExceeded, message)
+    }
+}
+
+/// How it ended; `None` when it had to be killed.
+fn wait(child: &mut Child, limit: &Limit) -> io::Result<Option<ExitStatus>> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if limit.is_over() {
+            let _ = child.kill();
+            child.wait()?;
+            return Ok(None);
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// Has the process be killed when this one is, lest it go on writing where another installs.
+fn end_with_this_process(command: &mut Command) {
+    #[cfg(target_os = "linux")]
+    // SAFETY: between fork and exec only this one system call is made.
+    unsafe {
+        std::os::unix::process::CommandExt::pre_exec(command, || {
+            match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
+        });
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = command;
+}
 
 /// What an interrupted install left; nobody else can be at work, since the caller holds the lock.
 fn remove_leftovers(folder: &Path) {
@@ -45,9 +121,16 @@ fn remove_leftovers(folder: &Path) {
     }
 }
 
-fn download_and_unpack(wheel: &Wheel, env: &Environment, sha256: &str, work: &Path, library: &Path) -> Result<()> {
-    fs::create_dir_all(work).map_err(|e| io_error(e, "cannot make the folder", work))?;
-    let downloaded = download(wheel, env, work)?;
+fn download_and_unpack(
+    wheel: &Wheel,
+    env: &Environment,
+    limit: &Limit,
+    sha256: &str,
+    work: &Path,
+    library: &Path,
+) -> Result<()> {
+    guard::make_folder(work)?;
+    let downloaded = download(wheel, env, limit, work)?;
     let actual = sha256_of(&downloaded).map_err(|e| io_error(e, "cannot read", &downloaded))?;
     if actual != sha256 {
         return Err(Error::new(
@@ -63,31 +146,34 @@ fn download_and_unpack(wheel: &Wheel, env: &Environment, sha256: &str, work: &Pa
     fs::rename(&unpacked, library).map_err(|e| io_error(e, "cannot move the library to", library))
 }
 
-fn download(wheel: &Wheel, env: &Environment, work: &Path) -> Result<PathBuf> {
+fn download(wheel: &Wheel, env: &Environment, limit: &Limit, work: &Path) -> Result<PathBuf> {
     let python = env.on_path("python3").next().ok_or_else(|| {
         Error::new(Code::NotFound, "there is no python3 on PATH, and its pip is what downloads the plugin")
     })?;
     let requirement = format!("{}=={}", wheel.package, wheel.version);
-    let output = Command::new(&python)
-        .args(["-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--dest"])
+    let command = format!("`{} -m pip download {requirement}`", python.display());
+    // Into a file: a pipe would stay open for as long as any process that pip started.
+    let said = work.join("stderr");
+    let stderr = File::create(&said).map_err(|e| io_error(e, "cannot write", &said))?;
+    let mut pip = Command::new(&python);
+    pip.args(["-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--dest"])
         .arg(work)
         .arg(&requirement)
         .stdin(Stdio::null())
-        .output()
-        .map_err(|e| io_error(e, "cannot start", &python))?;
-    if !output.status.success() {
-        let stderr = String::from_utf8_lossy(&output.stderr);
+        .stdout(Stdio::null())
+        .stderr(stderr);
+    end_with_this_process(&mut pip);
+    let mut pip = pip.spawn().map_err(|e| io_error(e, "cannot start", &python))?;
+    let status = wait(&mut pip, limit).map_err(|e| io_error(e, "cannot wait for", &python))?;
+    let Some(status) = status else {
+        return Err(limit.error(command));
+    };
+    if !status.success() {
+        let stderr = fs::read(&said).unwrap_or_default();
+        let stderr = String::from_utf8_lossy(&stderr);
         let tail: Vec<&str> = stderr.lines().rev().filter(|line| !line.trim().is_empty()).take(4).collect();
         let tail: Vec<&str> = tail.into_iter().rev().collect();
-        return Err(Error::new(
-            Code::Unavailable,
-            format!(
-                "`{} -m pip download {requirement}` failed ({}): {}",
-                python.display(),
-                output.status,
-                tail.join(" / ")
-            ),
-        ));
+        return Err(Error::new(Code::Unavailable, format!("{command} failed ({status}): {}", tail.join(" / "))));
     }
     let files = fs::read_dir(work).map_err(|e| io_error(e, "cannot read the folder", work))?;
     files

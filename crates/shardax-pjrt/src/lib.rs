@@ -8,7 +8,9 @@
 //! - `gate`: more launches under way than it has room for;
 //! - `launch`: a function of the host that fails on one device while the others wait in a collective;
 //! - `client` (`launch_id`): two clients that run collectives at the same time;
-//! - `elf`: a library file that was cut short.
+//! - `elf`, `guard`: a library file that was cut short, or that others may have written;
+//! - `sealed`: a compiled program whose bytes changed, or that another plugin or processor wrote;
+//! - `exit`: the end of the process, or its `fork`, while programs run.
 //!
 //! ```no_run
 //! use shardax_pjrt::{Client, CompileOptions, ElementType, ParameterSpec, Plugin, Signature, Value};
@@ -42,14 +44,18 @@ mod execute;
 mod exit;
 pub mod ffi;
 mod gate;
+pub mod guard;
 mod hlo;
 mod hold;
 mod host;
 mod install;
 mod launch;
 mod options;
+mod partition;
 mod plugin;
+mod quiet;
 mod raw;
+mod sealed;
 mod search;
 mod sharding;
 mod value;
@@ -64,6 +70,7 @@ pub use executable::{Executable, MemoryAnalysis};
 pub use hlo::HloInstruction;
 pub use host::{AlignedBytes, HostBytes};
 pub use options::{CompileOptions, ParameterSpec, Signature};
+pub use partition::Partitioned;
 pub use plugin::Plugin;
 pub use search::{Environment, PluginSpec, Wheel};
 pub use sharding::{OpSharding, ShardingKind};

@@ -97,6 +97,7 @@ impl CompileOptions {
         } else {
             Some(self.assignment(client, count)?)
         };
+        self.check_overrides()?;
         let overrides = self.overrides.iter().map(|(name, value)| (name.clone(), OverrideProto::new(value))).collect();
         let build = BuildOptionsProto {
             device_ordinal: -1,
@@ -115,6 +116,21 @@ impl CompileOptions {
             env_option_overrides: overrides,
         };
         Ok(options.encode_to_vec())
+    }
+
+    /// Refuses values on which the compiler throws through this crate, which ends the process, or never comes back.
+    fn check_overrides(&self) -> Result<()> {
+        const LIMITS: &[(&str, i64, i64)] = &[("xla_cpu_parallel_codegen_split_count", 1, 4096)];
+        for (name, value) in &self.overrides {
+            let Some((_, least, most)) = LIMITS.iter().find(|(limited, _, _)| limited == name) else { continue };
+            // As text too it is a number.
+            if value.to_string().trim().parse().is_ok_and(|n: i64| !(*least..=*most).contains(&n)) {
+                return Err(Error::invalid_argument(format!(
+                    "{name} is {value}, and must be between {least} and {most}"
+                )));
+            }
+        }
+        Ok(())
     }
 
     fn assignment(&self, client: &Client, count: usize) -> Result<AssignmentProto> {

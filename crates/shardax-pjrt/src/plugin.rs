@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::raw::*;
 use crate::search::{Environment, PluginSpec};
 use crate::value::Value;
-use crate::{elf, value};
+use crate::{elf, guard, value};
 
 /// A loaded PJRT plugin. Cloning is a reference count; the library stays loaded until the process ends.
 #[derive(Clone)]
@@ -26,13 +26,15 @@ impl Plugin {
     ///
     /// # Errors
     /// The file is not there, is no library for this machine, is cut short, is no PJRT plugin, speaks another major
-    /// version of the C API, or fails to initialize.
+    /// version of the C API, or fails to initialize. The file or its folder belongs to somebody else than this user and
+    /// root, or others may write to it: loading it is running it.
     pub fn load(path: &Path) -> Result<Plugin> {
         static LOADED: OnceLock<Mutex<HashMap<PathBuf, Plugin>>> = OnceLock::new();
 
         let context = |e: Error| e.during(format_args!("cannot load the PJRT plugin {}", path.display()));
         elf::check(path).map_err(context)?;
         let key = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        guard::check_folder(key.parent().unwrap_or(&key)).map_err(context)?;
         let mut loaded = LOADED.get_or_init(Default::default).lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(plugin) = loaded.get(&key) {
             return Ok(plugin.clone());
@@ -107,7 +109,6 @@ impl fmt::Debug for Plugin {
 }
 
 fn open(path: &Path) -> Result<Inner> {
-    quiet_logs();
     // SAFETY: running the initializers of a plugin the user chose is what loading it means. The library is never
     // unloaded, so its functions and data live for ever.
     let api = unsafe {
@@ -126,16 +127,6 @@ fn open(path: &Path) -> Result<Inner> {
     // SAFETY: no inputs.
     unsafe { api.call(&mut PluginInitialize::default())? };
     Ok(Inner { path: path.to_owned(), api })
-}
-
-/// XLA logs to stderr from its first moment on unless this is set before it is loaded.
-fn quiet_logs() {
-    const VARIABLE: &str = "TF_CPP_MIN_LOG_LEVEL";
-    if std::env::var_os(VARIABLE).is_none() {
-        // SAFETY: runs under the lock of `Plugin::load` and before any plugin thread exists; a foreign thread that
-        // reads the environment through C in this very moment is the user's to avoid, as with any set_var.
-        unsafe { std::env::set_var(VARIABLE, "2") };
-    }
 }
 
 fn describe(error: &libloading::Error) -> String {

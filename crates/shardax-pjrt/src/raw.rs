@@ -1,6 +1,8 @@
-//! The calls of the PJRT C API that this crate makes: argument structs and their places in the function table.
+//! The calls of the PJRT C API that this crate makes: argument structs, their places in the function table, and their
+//! sizes as the C header gives them (`PJRT_…_STRUCT_SIZE`: up to the end of the last field).
 
 use std::ffi::{c_char, c_int, c_void};
+use std::mem::offset_of;
 
 macro_rules! opaque {
     ($( $name:ident )*) => { $(
@@ -50,13 +52,19 @@ pub unsafe trait Call {
 }
 
 macro_rules! calls {
-    ($( $name:ident $index:literal $c_name:literal { $( $field:ident : $ty:ty ),* $(,)? } )*) => { $(
+    ($( $name:ident $index:literal $size:literal $c_name:literal { $( $field:ident : $ty:ty ),* $(,)? } )*) => { $(
         #[repr(C)]
         pub struct $name {
             pub struct_size: usize,
             pub extension_start: *mut c_void,
             $( pub $field: $ty, )*
         }
+        // A slip in the transcription would otherwise show as a crash.
+        const _: () = {
+            let mut _end = offset_of!($name, extension_start) + size_of::<*mut c_void>();
+            $( _end = offset_of!($name, $field) + size_of::<$ty>(); )*
+            assert!(_end == $size && $index < TABLE_LEN);
+        };
         // SAFETY: layout and index are transcribed from the C API, version 0.81.
         unsafe impl Call for $name {
             const INDEX: usize = $index;
@@ -72,20 +80,20 @@ macro_rules! calls {
 }
 
 calls! {
-    ErrorDestroy 0 "PJRT_Error_Destroy" { error: *mut RawError }
-    ErrorMessage 1 "PJRT_Error_Message" { error: *const RawError, message: *const c_char, message_size: usize }
-    ErrorGetCode 2 "PJRT_Error_GetCode" { error: *const RawError, code: c_int }
-    PluginInitialize 3 "PJRT_Plugin_Initialize" { }
-    PluginAttributes 4 "PJRT_Plugin_Attributes" { attributes: *const NamedValue, num_attributes: usize }
-    EventDestroy 5 "PJRT_Event_Destroy" { event: *mut RawEvent }
-    EventIsReady 6 "PJRT_Event_IsReady" { event: *mut RawEvent, is_ready: bool }
-    EventAwait 8 "PJRT_Event_Await" { event: *mut RawEvent }
-    EventOnReady 9 "PJRT_Event_OnReady" {
+    ErrorDestroy 0 24 "PJRT_Error_Destroy" { error: *mut RawError }
+    ErrorMessage 1 40 "PJRT_Error_Message" { error: *const RawError, message: *const c_char, message_size: usize }
+    ErrorGetCode 2 28 "PJRT_Error_GetCode" { error: *const RawError, code: c_int }
+    PluginInitialize 3 16 "PJRT_Plugin_Initialize" { }
+    PluginAttributes 4 32 "PJRT_Plugin_Attributes" { attributes: *const NamedValue, num_attributes: usize }
+    EventDestroy 5 24 "PJRT_Event_Destroy" { event: *mut RawEvent }
+    EventIsReady 6 25 "PJRT_Event_IsReady" { event: *mut RawEvent, is_ready: bool }
+    EventAwait 8 24 "PJRT_Event_Await" { event: *mut RawEvent }
+    EventOnReady 9 40 "PJRT_Event_OnReady" {
         event: *mut RawEvent,
         callback: Option<unsafe extern "C" fn(*mut RawError, *mut c_void)>,
         user_arg: *mut c_void,
     }
-    ClientCreate 10 "PJRT_Client_Create" {
+    ClientCreate 10 88 "PJRT_Client_Create" {
         create_options: *const NamedValue,
         num_options: usize,
         kv_get_callback: *mut c_void,
@@ -96,22 +104,22 @@ calls! {
         kv_try_get_callback: *mut c_void,
         kv_try_get_user_arg: *mut c_void,
     }
-    ClientDestroy 11 "PJRT_Client_Destroy" { client: *mut RawClient }
-    ClientPlatformName 12 "PJRT_Client_PlatformName" { client: *mut RawClient, text: *const c_char, text_size: usize }
-    ClientProcessIndex 13 "PJRT_Client_ProcessIndex" { client: *mut RawClient, process_index: c_int }
-    ClientPlatformVersion 14 "PJRT_Client_PlatformVersion" { client: *mut RawClient, text: *const c_char, text_size: usize }
-    ClientDevices 15 "PJRT_Client_Devices" { client: *mut RawClient, devices: *const *mut RawDevice, num_devices: usize }
-    ClientAddressableDevices 16 "PJRT_Client_AddressableDevices" {
+    ClientDestroy 11 24 "PJRT_Client_Destroy" { client: *mut RawClient }
+    ClientPlatformName 12 40 "PJRT_Client_PlatformName" { client: *mut RawClient, text: *const c_char, text_size: usize }
+    ClientProcessIndex 13 28 "PJRT_Client_ProcessIndex" { client: *mut RawClient, process_index: c_int }
+    ClientPlatformVersion 14 40 "PJRT_Client_PlatformVersion" { client: *mut RawClient, text: *const c_char, text_size: usize }
+    ClientDevices 15 40 "PJRT_Client_Devices" { client: *mut RawClient, devices: *const *mut RawDevice, num_devices: usize }
+    ClientAddressableDevices 16 40 "PJRT_Client_AddressableDevices" {
         client: *mut RawClient, devices: *const *mut RawDevice, num_devices: usize,
     }
-    ClientCompile 20 "PJRT_Client_Compile" {
+    ClientCompile 20 56 "PJRT_Client_Compile" {
         client: *mut RawClient,
         program: *const Program,
         compile_options: *const c_char,
         compile_options_size: usize,
         executable: *mut RawLoaded,
     }
-    BufferFromHostBuffer 22 "PJRT_Client_BufferFromHostBuffer" {
+    BufferFromHostBuffer 22 120 "PJRT_Client_BufferFromHostBuffer" {
         client: *mut RawClient,
         data: *const c_void,
         element_type: c_int,
@@ -126,24 +134,24 @@ calls! {
         done_with_host_buffer: *mut RawEvent,
         buffer: *mut RawBuffer,
     }
-    DescriptionId 23 "PJRT_DeviceDescription_Id" { description: *mut RawDeviceDescription, id: c_int }
-    DescriptionProcessIndex 24 "PJRT_DeviceDescription_ProcessIndex" {
+    DescriptionId 23 28 "PJRT_DeviceDescription_Id" { description: *mut RawDeviceDescription, id: c_int }
+    DescriptionProcessIndex 24 28 "PJRT_DeviceDescription_ProcessIndex" {
         description: *mut RawDeviceDescription, process_index: c_int,
     }
-    DescriptionAttributes 25 "PJRT_DeviceDescription_Attributes" {
+    DescriptionAttributes 25 40 "PJRT_DeviceDescription_Attributes" {
         description: *mut RawDeviceDescription, num_attributes: usize, attributes: *const NamedValue,
     }
-    DescriptionKind 26 "PJRT_DeviceDescription_Kind" {
+    DescriptionKind 26 40 "PJRT_DeviceDescription_Kind" {
         description: *mut RawDeviceDescription, text: *const c_char, text_size: usize,
     }
-    DescriptionDebugString 27 "PJRT_DeviceDescription_DebugString" {
+    DescriptionDebugString 27 40 "PJRT_DeviceDescription_DebugString" {
         description: *mut RawDeviceDescription, text: *const c_char, text_size: usize,
     }
-    DeviceGetDescription 29 "PJRT_Device_GetDescription" {
+    DeviceGetDescription 29 32 "PJRT_Device_GetDescription" {
         device: *mut RawDevice, description: *mut RawDeviceDescription,
     }
-    DeviceLocalHardwareId 31 "PJRT_Device_LocalHardwareId" { device: *mut RawDevice, local_hardware_id: c_int }
-    DeviceMemoryStats 34 "PJRT_Device_MemoryStats" {
+    DeviceLocalHardwareId 31 28 "PJRT_Device_LocalHardwareId" { device: *mut RawDevice, local_hardware_id: c_int }
+    DeviceMemoryStats 34 185 "PJRT_Device_MemoryStats" {
         device: *mut RawDevice,
         bytes_in_use: i64,
         peak_bytes_in_use: i64, peak_bytes_in_use_is_set: bool,
@@ -157,30 +165,30 @@ calls! {
         pool_bytes: i64, pool_bytes_is_set: bool,
         peak_pool_bytes: i64, peak_pool_bytes_is_set: bool,
     }
-    ExecutableDestroy 40 "PJRT_Executable_Destroy" { executable: *mut RawExecutable }
-    ExecutableName 41 "PJRT_Executable_Name" { executable: *mut RawExecutable, text: *const c_char, text_size: usize }
-    ExecutableNumOutputs 44 "PJRT_Executable_NumOutputs" { executable: *mut RawExecutable, num_outputs: usize }
-    ExecutableCostAnalysis 46 "PJRT_Executable_GetCostAnalysis" {
+    ExecutableDestroy 40 24 "PJRT_Executable_Destroy" { executable: *mut RawExecutable }
+    ExecutableName 41 40 "PJRT_Executable_Name" { executable: *mut RawExecutable, text: *const c_char, text_size: usize }
+    ExecutableNumOutputs 44 32 "PJRT_Executable_NumOutputs" { executable: *mut RawExecutable, num_outputs: usize }
+    ExecutableCostAnalysis 46 40 "PJRT_Executable_GetCostAnalysis" {
         executable: *mut RawExecutable, num_properties: usize, properties: *const NamedValue,
     }
-    ExecutableOptimizedProgram 48 "PJRT_Executable_OptimizedProgram" {
+    ExecutableOptimizedProgram 48 32 "PJRT_Executable_OptimizedProgram" {
         executable: *mut RawExecutable, program: *mut Program,
     }
-    ExecutableSerialize 49 "PJRT_Executable_Serialize" {
+    ExecutableSerialize 49 56 "PJRT_Executable_Serialize" {
         executable: *const RawExecutable,
         bytes: *const c_char,
         bytes_size: usize,
         serialized: *mut RawSerialized,
         deleter: Option<unsafe extern "C" fn(*mut RawSerialized)>,
     }
-    LoadedDestroy 50 "PJRT_LoadedExecutable_Destroy" { executable: *mut RawLoaded }
-    LoadedGetExecutable 51 "PJRT_LoadedExecutable_GetExecutable" {
+    LoadedDestroy 50 24 "PJRT_LoadedExecutable_Destroy" { executable: *mut RawLoaded }
+    LoadedGetExecutable 51 32 "PJRT_LoadedExecutable_GetExecutable" {
         loaded: *mut RawLoaded, executable: *mut RawExecutable,
     }
-    LoadedAddressableDevices 52 "PJRT_LoadedExecutable_AddressableDevices" {
+    LoadedAddressableDevices 52 40 "PJRT_LoadedExecutable_AddressableDevices" {
         executable: *mut RawLoaded, devices: *const *mut RawDevice, num_devices: usize,
     }
-    LoadedExecute 55 "PJRT_LoadedExecutable_Execute" {
+    LoadedExecute 55 80 "PJRT_LoadedExecutable_Execute" {
         executable: *mut RawLoaded,
         options: *mut ExecuteOptions,
         argument_lists: *const *const *mut RawBuffer,
@@ -190,7 +198,7 @@ calls! {
         device_complete_events: *mut *mut RawEvent,
         execute_device: *mut RawDevice,
     }
-    DeserializeAndLoad 56 "PJRT_Executable_DeserializeAndLoad" {
+    DeserializeAndLoad 56 64 "PJRT_Executable_DeserializeAndLoad" {
         client: *mut RawClient,
         bytes: *const c_char,
         bytes_size: usize,
@@ -198,31 +206,31 @@ calls! {
         overridden_options: *const c_char,
         overridden_options_size: usize,
     }
-    BufferDestroy 58 "PJRT_Buffer_Destroy" { buffer: *mut RawBuffer }
-    BufferDelete 67 "PJRT_Buffer_Delete" { buffer: *mut RawBuffer }
-    BufferIsDeleted 68 "PJRT_Buffer_IsDeleted" { buffer: *mut RawBuffer, is_deleted: bool }
-    BufferCopyToDevice 69 "PJRT_Buffer_CopyToDevice" {
+    BufferDestroy 58 24 "PJRT_Buffer_Destroy" { buffer: *mut RawBuffer }
+    BufferDelete 67 24 "PJRT_Buffer_Delete" { buffer: *mut RawBuffer }
+    BufferIsDeleted 68 25 "PJRT_Buffer_IsDeleted" { buffer: *mut RawBuffer, is_deleted: bool }
+    BufferCopyToDevice 69 40 "PJRT_Buffer_CopyToDevice" {
         buffer: *mut RawBuffer, device: *mut RawDevice, copy: *mut RawBuffer,
     }
-    BufferToHostBuffer 70 "PJRT_Buffer_ToHostBuffer" {
+    BufferToHostBuffer 70 56 "PJRT_Buffer_ToHostBuffer" {
         buffer: *mut RawBuffer,
         host_layout: *mut MemoryLayout,
         dst: *mut c_void,
         dst_size: usize,
         event: *mut RawEvent,
     }
-    BufferReadyEvent 72 "PJRT_Buffer_ReadyEvent" { buffer: *mut RawBuffer, event: *mut RawEvent }
-    BufferUnsafePointer 73 "PJRT_Buffer_UnsafePointer" { buffer: *mut RawBuffer, pointer: usize }
-    ExecutableOutputElementTypes 90 "PJRT_Executable_OutputElementTypes" {
+    BufferReadyEvent 72 32 "PJRT_Buffer_ReadyEvent" { buffer: *mut RawBuffer, event: *mut RawEvent }
+    BufferUnsafePointer 73 32 "PJRT_Buffer_UnsafePointer" { buffer: *mut RawBuffer, pointer: usize }
+    ExecutableOutputElementTypes 90 40 "PJRT_Executable_OutputElementTypes" {
         executable: *mut RawExecutable, types: *const c_int, num_types: usize,
     }
-    ExecutableOutputDimensions 91 "PJRT_Executable_OutputDimensions" {
+    ExecutableOutputDimensions 91 48 "PJRT_Executable_OutputDimensions" {
         executable: *mut RawExecutable, num_outputs: usize, dims: *const i64, dim_sizes: *const usize,
     }
-    ExecutableFingerprint 94 "PJRT_Executable_Fingerprint" {
+    ExecutableFingerprint 94 40 "PJRT_Executable_Fingerprint" {
         executable: *mut RawExecutable, text: *const c_char, text_size: usize,
     }
-    ExecutableMemoryStats 96 "PJRT_Executable_GetCompiledMemoryStats" {
+    ExecutableMemoryStats 96 112 "PJRT_Executable_GetCompiledMemoryStats" {
         executable: *mut RawExecutable,
         generated_code: i64, argument: i64, output: i64, alias: i64, temp: i64,
         host_generated_code: i64, host_argument: i64, host_output: i64, host_alias: i64, host_temp: i64,
@@ -305,3 +313,13 @@ pub struct ExecuteOptions {
 pub const IMMUTABLE_ONLY_DURING_CALL: c_int = 0;
 pub const IMMUTABLE_ZERO_COPY: c_int = 2;
 pub const MUTABLE_ZERO_COPY: c_int = 3;
+
+const _: () = {
+    assert!(size_of::<RawApiHeader>() + TABLE_LEN * size_of::<RawFn>() == 984);
+    assert!(size_of::<RawExtension>() == 24);
+    assert!(size_of::<NamedValue>() == 56);
+    assert!(size_of::<Program>() == 48);
+    assert!(offset_of!(MemoryLayout, kind) + size_of::<c_int>() == 76);
+    assert!(size_of::<TiledLayout>() == 56);
+    assert!(size_of::<ExecuteOptions>() == 112);
+};

@@ -104,8 +104,8 @@ impl PluginSpec {
     /// names the places searched and the command to run.
     pub fn locate(&self, env: &Environment) -> Result<PathBuf> {
         if let Some(path) = env.path(self.variable) {
-            if path.is_file() {
-                return Ok(path);
+            if path.exists() {
+                return Ok(path); // whatever it is: what is wrong with it, loading it says best
             }
             return Err(Error::new(
                 Code::NotFound,
@@ -196,6 +196,11 @@ impl Environment {
     /// Exactly these variables.
     pub fn from_vars<V: Into<OsString>>(vars: impl IntoIterator<Item = (&'static str, V)>) -> Environment {
         Environment { variables: vars.into_iter().map(|(k, v)| (k.to_owned(), v.into())).collect() }
+    }
+
+    /// Sets one more.
+    pub fn set(&mut self, name: &str, value: impl Into<OsString>) {
+        self.variables.insert(name.to_owned(), value.into());
     }
 
     pub(crate) fn var(&self, name: &str) -> Option<&OsString> {

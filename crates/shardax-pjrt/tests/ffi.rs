@@ -56,7 +56,7 @@ fn a_handler_sees_arguments_results_and_attributes() {
         assert_eq!(frame.attrs().len(), 6);
         let (args, rets) = frame.split();
         assert_eq!((args.len(), args[0].ty, args[0].dims), (1, ElementType::F32, &[4][..]));
-        for (to, x) in rets[0].data.chunks_exact_mut(4).zip(floats(args[0].data)) {
+        for (to, x) in rets[0].data().chunks_exact_mut(4).zip(floats(args[0].data)) {
             to.copy_from_slice(&(x * by).to_ne_bytes());
         }
         Ok(())
@@ -125,7 +125,7 @@ fn handlers_of_all_devices_run_at_once_and_know_their_device() {
         ffi::register(client.plugin(), "test.meet", move |frame| {
             barrier.wait();
             let device = frame.device_ordinal().ok_or("no ordinal")? as f32;
-            for to in frame.rets()[0].data.chunks_exact_mut(4) {
+            for to in frame.rets()[0].data().chunks_exact_mut(4) {
                 to.copy_from_slice(&device.to_ne_bytes());
             }
             Ok(())
@@ -155,7 +155,7 @@ fn a_failure_on_one_device_reaches_every_result_and_no_collective_waits() {
                 return Err("device three".into());
             }
             let (args, rets) = frame.split();
-            rets[0].data.copy_from_slice(args[0].data);
+            rets[0].data().copy_from_slice(args[0].data);
             Ok(())
         })
         .unwrap();
@@ -202,5 +202,39 @@ fn a_failure_on_one_device_reaches_every_result_and_no_collective_waits() {
         assert_eq!(get(&ys[3][0]), [3.0; 4]);
         let zs = reduce.execute(&ys.iter().map(|y| &y[0]).collect::<Vec<_>>()).unwrap();
         assert_eq!(get(&zs[0][0]), [28.0; 4]);
+    });
+}
+
+#[test]
+fn a_handler_that_forgets_a_result_is_an_error() {
+    within(60, || {
+        let client = client(8);
+        ffi::register(client.plugin(), "test.forgets", |_| Ok(())).unwrap();
+        ffi::register(client.plugin(), "test.looks", |frame| {
+            assert_eq!(frame.rets()[0].dims, [4]);
+            Ok(())
+        })
+        .unwrap();
+        let x = put(&client, 0, &[1.0; 4]);
+        for target in ["test.forgets", "test.looks"] {
+            let text = program(4, target, "");
+            let exe = client.compile(&text, &CompileOptions::default(), signature([f32s(&[4])])).unwrap();
+            let error = exe.execute(&[&x]).and_then(|y| y[0][0].block_until_ready()).unwrap_err();
+            let says = format!("function {target:?}: returned Ok and has not written result 0 (Ret(f32[4]))");
+            assert!(error.message.contains(&says), "{error}");
+        }
+        // A result without elements has nothing to write; what is not written of another is zero.
+        let exe = client
+            .compile(&program(0, "test.forgets", ""), &CompileOptions::default(), signature([f32s(&[0])]))
+            .unwrap();
+        exe.execute(&[&put(&client, 0, &[])]).unwrap()[0][0].block_until_ready().unwrap();
+        ffi::register(client.plugin(), "test.half", |frame| {
+            frame.rets()[0].data()[..4].copy_from_slice(&1.0f32.to_ne_bytes());
+            Ok(())
+        })
+        .unwrap();
+        let exe =
+            client.compile(&program(4, "test.half", ""), &CompileOptions::default(), signature([f32s(&[4])])).unwrap();
+        assert_eq!(get(&exe.execute(&[&x]).unwrap()[0][0]), [1.0, 0.0, 0.0, 0.0]);
     });
 }

@@ -179,6 +179,25 @@ fn bad_programs_and_options_are_errors() {
     assert!(client.deserialize(b"", &CompileOptions::default(), one()).is_err());
 }
 
+/// A negative count has the compiler throw, which ends the process; a large one takes for ever.
+#[test]
+fn options_that_would_end_or_hang_the_process_are_refused() {
+    let client = client(8);
+    let name = "xla_cpu_parallel_codegen_split_count";
+    for value in
+        [Value::Int(-1), Value::Int(0), Value::Int(1_000_000_000), Value::Int(i64::MIN), "-1".into(), " -1".into()]
+    {
+        let says = format!("{name} is {value}, and must be between 1 and 4096");
+        let options = CompileOptions { overrides: vec![(name.into(), value)], ..Default::default() };
+        let error = client.compile(&affine(4, false), &options, signature([f32s(&[4])])).unwrap_err();
+        assert!(error.message.contains(&says), "{error}");
+    }
+    for value in [1, 4096] {
+        let options = CompileOptions { overrides: vec![(name.into(), Value::Int(value))], ..Default::default() };
+        client.compile(&affine(4, false), &options, signature([f32s(&[4])])).unwrap();
+    }
+}
+
 #[test]
 fn a_buffer_being_read_is_not_donated_under_the_reader() {
     within(60, || {
@@ -362,5 +381,38 @@ fn hundreds_of_launches_without_waiting() {
                 });
             }
         });
+    });
+}
+
+#[test]
+fn a_thousand_threads() {
+    within(120, || {
+        let client = new_client(8);
+        let portable = CompileOptions { portable: true, ..Default::default() };
+        let one = client.compile(&affine(4, false), &portable, signature([f32s(&[4])])).unwrap();
+        let reduce = client.compile(&all_reduce(8, 4, false), &partitions(8), signature([f32s(&[4])])).unwrap();
+        let compiled = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for thread in 0..1000 {
+                let (client, one, reduce, compiled) = (&client, &one, &reduce, &compiled);
+                let run = move || {
+                    let device = &client.devices()[thread % 8];
+                    for i in 0..5 {
+                        let x = put(client, thread % 8, &[thread as f32; 4]);
+                        assert_eq!(get(&one.execute_on(&[&x], device).unwrap()[0]), [2.0 * thread as f32 + 1.0; 4]);
+                        if (thread + i) % 20 == 0 {
+                            let sums = reduce.execute(&refs(&inputs(client, 8, 4))).unwrap();
+                            assert_eq!(get(&sums[thread % 8][0]), [28.0; 4]);
+                        }
+                    }
+                    if thread % 50 == 0 {
+                        client.compile(&affine(4, false), &Default::default(), signature([f32s(&[4])])).unwrap();
+                        compiled.fetch_add(1, Ordering::Relaxed);
+                    }
+                };
+                std::thread::Builder::new().stack_size(256 << 10).spawn_scoped(scope, run).unwrap();
+            }
+        });
+        assert_eq!(compiled.into_inner(), 20);
     });
 }

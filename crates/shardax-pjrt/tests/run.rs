@@ -17,8 +17,10 @@ fn client_and_devices_describe_themselves() {
         assert_eq!(device.memory_stats().unwrap_err().code, Code::Unimplemented);
     }
     assert_ne!(client.devices()[0], client.devices()[1]);
-    let none = Client::new(client.plugin(), &[("cpu_device_count", Value::Int(0))]).unwrap_err();
-    assert!(none.message.contains("no devices"), "{none}");
+    for count in [0, -1, 2049, 100_000, i64::MAX] {
+        let error = Client::new(client.plugin(), &[("cpu_device_count", Value::Int(count))]).unwrap_err();
+        assert!(error.message.contains(&format!("cpu_device_count is {count}, and must be between 1 and 2048")));
+    }
     let (major, minor) = client.plugin().api_version();
     assert!(major == 0 && minor > 60);
     let attributes = client.plugin().attributes();

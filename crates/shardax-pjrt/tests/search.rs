@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 use shardax_pjrt::*;
@@ -272,6 +273,123 @@ fn two_processes_install_once() {
         announced += stderr.matches("shardax: installing the XLA CPU plugin (63 MB) into").count();
     }
     assert_eq!((starts(&home), announced), (1, 1));
+}
+
+/// Processes that install are killed at random moments, in pairs. What they leave never passes for a plugin, and the next
+/// one installs.
+#[test]
+fn an_installer_killed_at_any_moment_leaves_nothing_wrong() {
+    let home = Folder::new();
+    let contents = library();
+    let sha256 = made_up_wheel(&home, &contents).wheel.unwrap().sha256[0].1;
+    let start = || {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "install_child", "--nocapture"])
+            .env("TEST_HOME", &home.0)
+            .env("TEST_SHA256", sha256)
+            .stderr(std::process::Stdio::null())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    let mut random = std::process::id();
+    let mut pause = || {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        std::thread::sleep(Duration::from_micros(u64::from(random >> 12) % 330_000));
+    };
+    let mut ended_well = 0;
+    for round in 0..12 {
+        let _ = fs::remove_file(cached(&home));
+        let mut pair = [start(), start()];
+        pause();
+        pair[round % 2].kill().unwrap();
+        if round % 3 == 0 {
+            pause();
+            pair[1 - round % 2].kill().unwrap();
+        }
+        for child in &mut pair {
+            let start = Instant::now();
+            let status = loop {
+                match child.try_wait().unwrap() {
+                    Some(status) => break status,
+                    None if start.elapsed() > Duration::from_secs(60) => panic!("round {round}: it hangs"),
+                    None => std::thread::sleep(Duration::from_millis(5)),
+                }
+            };
+            ended_well += usize::from(status.success());
+            assert_ne!(status.code(), Some(101), "round {round}: it failed");
+        }
+        // Whole, or not there.
+        assert!(fs::read(cached(&home)).is_ok_and(|bytes| bytes == contents) || !cached(&home).exists());
+    }
+    assert!(ended_well >= 4, "only {ended_well} were not killed");
+    let _ = fs::remove_file(cached(&home));
+    assert!(start().wait().unwrap().success());
+    assert_eq!(fs::read(cached(&home)).unwrap(), contents);
+    let left: Vec<_> = fs::read_dir(cached(&home).parent().unwrap()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert!(left.iter().all(|name| name == "lock" || name == "xla_cpu_pjrt.so"), "{left:?}");
+}
+
+#[test]
+fn a_pip_that_never_returns_is_given_up() {
+    let home = Folder::new();
+    let spec = made_up_wheel(&home, &library());
+    // It has started another process, as pyenv's and others do, which holds on to what it was given.
+    home.script("bin/python3", "#!/bin/sh\nPATH=/usr/bin:/bin\nsleep 30 &\nwait\n");
+    let mut env = install_env(&home.0);
+    env.set("SHARDAX_INSTALL_SECONDS", "0.3");
+    let start = Instant::now();
+    let error = spec.locate(&env).unwrap_err();
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    assert_eq!(error.code, Code::DeadlineExceeded);
+    assert!(error.message.contains("pip download xla-cpu-pjrt==0.0.1` was not done after 300ms"), "{error}");
+    assert!(error.message.contains("SHARDAX_INSTALL_SECONDS"), "{error}");
+
+    // Another process that is at it for ever.
+    let lock = fs::File::create(cached(&home).parent().unwrap().join("lock")).unwrap();
+    lock.lock().unwrap();
+    let error = spec.locate(&env).unwrap_err();
+    assert!(error.message.contains("another process, which has locked"), "{error}");
+    drop(lock);
+    made_up_wheel(&home, &library()).locate(&install_env(&home.0)).unwrap();
+}
+
+#[test]
+fn what_others_may_have_written_is_not_run() {
+    let home = Folder::new();
+    let mode = |path: &Path, mode: u32| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    let refused = |path: &Path, phrase: &str| {
+        let error = Plugin::load(path).unwrap_err();
+        assert!(error.message.contains(phrase), "{phrase} is missing in {error}");
+        let env = Environment::from_vars([("SHARDAX_CPU_PLUGIN", path.to_owned())]);
+        assert_eq!(PluginSpec::CPU.locate(&env).unwrap(), path, "it is found, and refused when it is loaded");
+    };
+    let plugin = home.file("own/plugin.so", &library());
+    mode(&plugin, 0o646);
+    refused(&plugin, "others may write to it (mode 646), and what lies there is run; `chmod go-w`");
+    mode(&plugin, 0o644);
+    mode(&home.path("own"), 0o777);
+    refused(&plugin, "others may write to it (mode 777)");
+    mode(&home.path("own"), 0o755);
+    // Nothing is wrong with it now, but that it is no plugin.
+    assert_eq!(Plugin::load(&plugin).unwrap_err().code, Code::FailedPrecondition);
+
+    // The other end of a FIFO may never come.
+    let fifo = home.path("own/fifo.so");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    refused(&fifo, "it is not a file");
+
+    let cache = cached(&home);
+    fs::create_dir_all(cache.parent().unwrap()).unwrap();
+    mode(cache.parent().unwrap(), 0o777);
+    let error = made_up_wheel(&home, &library()).locate(&install_env(&home.0)).unwrap_err();
+    assert!(error.message.contains("others may write to it"), "{error}");
+    assert_eq!(starts(&home), 0, "nothing is downloaded");
+
+    match std::os::unix::fs::chown(&plugin, Some(12345), None) {
+        Ok(()) => refused(&plugin, "it belongs to user 12345, and this process runs as user 0"),
+        Err(_) => eprintln!("only root can give files away: skipped"),
+    }
 }
 
 #[test]

@@ -209,8 +209,71 @@ fn serialized_programs_run_again() {
     let fresh = new_client(8);
     let exe = fresh.deserialize(&bytes, &partitions(8), signature([f32s(&[4])])).unwrap();
     assert_eq!((exe.device_ids().len(), exe.has_collectives()), (8, Some(true)));
+    // What it is judged by is the same.
+    let cost = |exe: &Executable| {
+        let mut cost = exe.cost_analysis().unwrap();
+        cost.sort_by(|(a, _), (b, _)| a.cmp(b));
+        cost
+    };
+    assert_eq!(cost(&exe), cost(&compiled));
+    assert_eq!(exe.memory_analysis().map(|m| m.temporaries), compiled.memory_analysis().map(|m| m.temporaries));
     let xs: Vec<Buffer> = (0..8).map(|d| put(&fresh, d, &[d as f32; 4])).collect();
     assert_eq!(get(&exe.execute(&xs.iter().collect::<Vec<_>>()).unwrap()[5][0]), [28.0; 4]);
+}
+
+/// The plugin itself crashes on them.
+#[test]
+fn serialized_programs_with_changed_bits_are_refused() {
+    let client = client(8);
+    let one = CompileOptions::default();
+    let bytes = client.compile(&affine(4, false), &one, signature([f32s(&[4])])).unwrap().serialize().unwrap();
+    let refused = |bytes: &[u8]| {
+        let error = client.deserialize(bytes, &one, signature([f32s(&[4])])).unwrap_err();
+        assert_eq!(error.code, Code::DataLoss, "{error}");
+    };
+    // Each of 200 bits spread over the whole, and pieces left out, doubled and swapped.
+    for i in 0..200 {
+        let at = i * bytes.len() / 200;
+        let mut changed = bytes.clone();
+        changed[at] ^= 1 << (i % 8);
+        refused(&changed);
+    }
+    let (head, tail) = bytes.split_at(bytes.len() / 3);
+    for parts in [[head, &tail[1..]], [tail, head], [&bytes, tail]] {
+        refused(&parts.concat());
+    }
+    // Swapped with a program of other parameters: its own signature tells.
+    let error = client.deserialize(&bytes, &one, signature([f32s(&[4]), f32s(&[4])])).unwrap_err();
+    assert!(error.message.contains("the compiled program takes (f32[4]), and the signature is (f32[4], f32[4])"));
+    // Written where there are other devices.
+    let error = new_client(2).deserialize(&bytes, &one, signature([f32s(&[4])])).unwrap_err();
+    assert!(error.message.contains("compiled by another version of the plugin or for another processor"), "{error}");
+    assert!(error.message.contains("devices"), "{error}");
+}
+
+#[test]
+fn an_event_keeps_its_client() {
+    within(60, || {
+        for _ in 0..20 {
+            let client = new_client(2);
+            let exe = client.compile(&all_reduce(2, 1 << 18, false), &partitions(2), signature([f32s(&[1 << 18])]));
+            let xs: Vec<Buffer> = (0..2).map(|d| put(&client, d, &vec![1.0; 1 << 18])).collect();
+            let ys = exe.unwrap().execute(&xs.iter().collect::<Vec<_>>()).unwrap();
+            let events: Vec<Event> = ys.iter().map(|y| y[0].ready().unwrap()).collect();
+            drop((xs, ys, client));
+            events.into_iter().for_each(|event| event.wait().unwrap());
+        }
+    });
+}
+
+/// Another thread may be reading the environment, in C.
+#[test]
+fn nothing_changes_the_environment_after_the_start() {
+    let before: Vec<_> = std::env::vars_os().collect();
+    assert_eq!(std::env::var("TF_CPP_MIN_LOG_LEVEL").as_deref(), Ok("2"), "it is set before main");
+    let client = new_client(3);
+    client.compile(&affine(3, false), &CompileOptions::default(), signature([f32s(&[3])])).unwrap();
+    assert_eq!(std::env::vars_os().collect::<Vec<_>>(), before);
 }
 
 /// `dot` of a row-sharded and a column-sharded matrix, with the result's sharding left to the compiler.

@@ -26,6 +26,8 @@ pub struct Batches<'a> {
     size: usize,
     drop_last: bool,
     at: usize,
+    /// Where they were asked for.
+    location: &'static Location<'static>,
 }
 
 impl Dataset {
@@ -44,8 +46,10 @@ impl Dataset {
     /// assert_eq!(batches[4].mask.sum(..).item::<i32>()?, 297 - 4 * 64);
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    #[track_caller]
     pub fn batches(&self, size: usize) -> Batches<'_> {
-        Batches { data: self, order: (0..self.len()).collect(), size, drop_last: false, at: 0 }
+        let location = Location::caller();
+        Batches { data: self, order: (0..self.len()).collect(), size, drop_last: false, at: 0, location }
     }
 }
 
@@ -118,13 +122,13 @@ impl Iterator for Batches<'_> {
     fn next(&mut self) -> Option<Result<Batch>> {
         if let Some(error) = self.nothing() {
             self.at = self.order.len();
-            return Some(Err(error));
+            return Some(Err(error.at(self.location)));
         }
         if self.left() == 0 {
             return None;
         }
-        let end = self.order.len().min(self.at + self.size);
-        let batch = self.batch(&self.order[self.at..end]);
+        let end = self.order.len().min(self.at.saturating_add(self.size));
+        let batch = self.batch(&self.order[self.at..end]).map_err(|error| error.at(self.location));
         self.at = end;
         Some(batch)
     }

@@ -1,6 +1,7 @@
 //! Data sets on the host: images with labels, shuffled and split.
 
 use std::io::Read;
+use std::panic::Location;
 
 use shardax::error::{Error, ErrorKind, Result};
 
@@ -33,7 +34,8 @@ impl Dataset {
     /// Reads lines of comma-separated numbers: an image's pixels in row-major order, then its label. Pixels are
     /// divided by `scale`.
     ///
-    /// Fails, with the number of the line, where one does not hold an image of `image_shape` and a label.
+    /// Fails, with the number of the line, where one does not hold an image of `image_shape` and a label; and where the
+    /// scale is 0 or not finite, or an image has more pixels than there can be.
     ///
     /// ```
     /// use shardax_train::Dataset;
@@ -43,9 +45,24 @@ impl Dataset {
     /// assert_eq!(data.image(0), Some(&[0.0, 0.5, 1.0, 0.25][..]));
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    #[track_caller]
     pub fn from_csv(reader: impl Read, image_shape: &[usize], scale: f32) -> Result<Dataset> {
+        let location = Location::caller();
+        Dataset::read_csv(reader, image_shape, scale).map_err(|error| error.at(location))
+    }
+
+    fn read_csv(reader: impl Read, image_shape: &[usize], scale: f32) -> Result<Dataset> {
+        if !scale.is_normal() {
+            let what = format!("pixels are divided by `scale`, which must be finite and not 0, got {scale}");
+            return Err(Error::new(ErrorKind::Value, what));
+        }
+        let numbers = image_shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).and_then(|n| n.checked_add(1));
+        let Some(numbers) = numbers else {
+            let what = format!("an image of shape {image_shape:?} has more pixels than there can be");
+            return Err(Error::new(ErrorKind::Value, what));
+        };
         let mut data = Dataset { images: Vec::new(), image_shape: image_shape.to_vec(), labels: Vec::new() };
-        let pixels: usize = image_shape.iter().product();
+        let pixels = numbers - 1;
         let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(reader);
         for (line, record) in reader.records().enumerate() {
             let wrong = |what: String| {
@@ -54,8 +71,8 @@ impl Dataset {
                 ))
             };
             let record = record.map_err(|e| wrong(e.to_string()))?;
-            if record.len() != pixels + 1 {
-                return Err(wrong(format!("it has {} numbers, not {}", record.len(), pixels + 1)));
+            if record.len() != numbers {
+                return Err(wrong(format!("it has {} numbers, not {numbers}", record.len())));
             }
             let number = |field: &str| wrong(format!("{field:?} is not a number"));
             for field in record.iter().take(pixels) {
@@ -91,7 +108,8 @@ impl Dataset {
 
     /// The pixels of image `i` in row-major order; `None` past the end.
     pub fn image(&self, i: usize) -> Option<&[f32]> {
-        let pixels = self.pixels();
+        // An image without pixels is there too, but none past the end.
+        let (pixels, i) = (self.pixels(), (i < self.len()).then_some(i)?);
         self.images.get(i * pixels..(i + 1) * pixels)
     }
 

@@ -20,6 +20,10 @@ const COLORS: [RGBColor; 5] = [
 const INK: RGBColor = RGBColor(31, 41, 55);
 const FAINT: RGBColor = RGBColor(107, 114, 128);
 const GRID: RGBColor = RGBColor(229, 231, 235);
+/// Values beyond this have no place on an axis: the distance of two would not be finite, and a pixel would be nothing.
+const LARGEST: f64 = 1e100;
+/// The least height of an axis, and its least share of the values: below, its marks could not be told apart.
+const LEAST: (f64, f64) = (1e-100, 1e-9);
 /// With fewer points than this each one gets a dot.
 const DOTS: usize = 40;
 
@@ -60,15 +64,16 @@ impl Panel {
         Panel { title: title.into(), x_label: x_label.into(), lines: Vec::new() }
     }
 
-    /// Adds a curve through these values, the first at 1. Values that are not finite leave gaps.
+    /// Adds a curve through these values, the first at 1. Values that are not finite, or beyond ±1e100, leave gaps.
     pub fn line(mut self, name: &str, values: impl IntoIterator<Item = f64>) -> Self {
         let points = values.into_iter().enumerate().map(|(i, y)| (i as f64 + 1.0, y)).collect();
         self.lines.push(Line { name: name.into(), points });
         self
     }
 
+    /// What is drawn.
     fn finite(&self) -> impl Iterator<Item = (f64, f64)> {
-        self.lines.iter().flat_map(|l| l.points.iter().copied()).filter(|(_, y)| y.is_finite())
+        self.lines.iter().flat_map(|l| l.points.iter().copied()).filter(|(_, y)| is_drawn(*y))
     }
 
     fn x_range(&self) -> Range<f64> {
@@ -82,9 +87,10 @@ impl Panel {
         if low > high {
             return 0.0..1.0;
         }
-        let room = match (high - low) * 0.06 {
-            0.0 => high.abs().max(1.0) * 0.06,
-            room => room,
+        let size = low.abs().max(high.abs());
+        let room = match high - low {
+            0.0 => size.max(1.0) * 0.06,
+            height => (height * 0.06).max(size * LEAST.1).max(LEAST.0),
         };
         // What is never negative is not shown with room below 0.
         let bottom = if low >= 0.0 { (low - room).max(0.0) } else { low - room };
@@ -92,7 +98,13 @@ impl Panel {
     }
 }
 
+/// Whether a value has a place on the axis.
+fn is_drawn(y: f64) -> bool {
+    y.abs() <= LARGEST
+}
+
 impl Plot {
+    /// A plot without panels.
     pub fn new() -> Self {
         Self::default()
     }
@@ -142,7 +154,7 @@ impl Panel {
             .y_label_area_size(46)
             .build_cartesian_2d(self.x_range(), self.y_range())
             .map_err(failed)?;
-        let decimals = decimals(&self.y_range());
+        let label = labels(&self.y_range());
         chart
             .configure_mesh()
             .disable_x_mesh()
@@ -155,12 +167,12 @@ impl Panel {
             .x_labels(self.x_range().end.min(8.0) as usize)
             .y_labels(6)
             .x_label_formatter(&|x| if x.fract() == 0.0 { format!("{x}") } else { String::new() })
-            .y_label_formatter(&|y| format!("{y:.decimals$}"))
+            .y_label_formatter(&label)
             .draw()
             .map_err(failed)?;
         for (line, color) in self.lines.iter().zip(COLORS.iter().cycle()) {
             let style = color.stroke_width(2);
-            for run in line.points.split(|(_, y)| !y.is_finite()) {
+            for run in line.points.split(|(_, y)| !is_drawn(*y)) {
                 chart.draw_series(LineSeries::new(run.iter().copied(), style)).map_err(failed)?;
                 if line.points.len() < DOTS {
                     let dots = run.iter().map(|&at| Circle::new(at, 3, color.filled()));
@@ -190,8 +202,12 @@ impl Panel {
     }
 }
 
-/// Decimals that tell the labels of an axis apart.
-fn decimals(range: &Range<f64>) -> usize {
-    let step = (range.end - range.start) / 5.0;
-    (-step.log10()).ceil().clamp(0.0, 6.0) as usize
+/// How the labels of an axis are written, so that they can be told apart: with as many decimals as that takes, or, very
+/// large or small, with an exponent.
+fn labels(range: &Range<f64>) -> impl Fn(&f64) -> String + use<> {
+    let (step, size) = ((range.end - range.start) / 5.0, range.start.abs().max(range.end.abs()));
+    let decimals = (-step.log10()).ceil().clamp(0.0, 6.0) as usize;
+    let digits = ((size / step).log10().ceil() + 1.0).clamp(0.0, 12.0) as usize;
+    let plain = (1e-6..1e9).contains(&size) && step >= 1e-6;
+    move |y| if plain { format!("{y:.decimals$}") } else { format!("{y:.digits$e}") }
 }

@@ -101,6 +101,42 @@ fn a_line_that_does_not_fit_is_named() {
 }
 
 #[test]
+fn shapes_and_scales_of_data_that_cannot_be_are_errors() {
+    let read =
+        |shape: &[usize], scale: f32| Dataset::from_csv("1,2\n".as_bytes(), shape, scale).unwrap_err().to_string();
+    assert!(read(&[usize::MAX, 2], 1.0).contains("has more pixels than there can be"));
+    assert!(read(&[usize::MAX], 1.0).contains("has more pixels than there can be"));
+    for scale in [0.0, f32::NAN, f32::INFINITY] {
+        assert!(read(&[1], scale).contains("must be finite and not 0"), "{scale}");
+    }
+}
+
+#[test]
+fn an_image_past_the_end_is_none() -> Result<()> {
+    let data = digits()?;
+    assert_eq!(data.image(usize::MAX), None);
+    assert_eq!(data.image(data.len()), None);
+    let blank = Dataset::from_csv("7\n".as_bytes(), &[0], 1.0)?;
+    assert_eq!((blank.image(0), blank.image(1)), (Some(&[][..]), None));
+    Ok(())
+}
+
+#[test]
+fn errors_of_data_and_batches_name_the_callers_line() -> Result<()> {
+    setup();
+    let line = line!() + 1;
+    let error = Dataset::from_csv("1,x\n".as_bytes(), &[1], 1.0).unwrap_err();
+    assert_eq!(error.location().map(|at| (at.file().ends_with("train.rs"), at.line())), Some((true, line)), "{error}");
+    let data = digits()?;
+    let line = line!() + 1;
+    let error = data.batches(0).next().expect("an error in the place of the first batch").unwrap_err();
+    assert_eq!(error.location().map(|at| at.line()), Some(line), "{error}");
+    let error = data.batches(usize::MAX).next().expect("an error").unwrap_err();
+    assert!(error.location().is_some(), "{error}");
+    Ok(())
+}
+
+#[test]
 fn averages_are_weighted_and_carry_errors() -> Result<()> {
     setup();
     let mut average = Average::new();
@@ -123,6 +159,23 @@ fn a_plot_names_its_curves_and_takes_any_values() -> Result<()> {
         assert!(svg.contains(text), "{text}");
     }
     assert!(!svg.contains("NaN") && !svg.contains("inf"));
+    // Each of these hung, or made an axis without end.
+    let hostile: [&[f64]; 9] = [
+        &[1e308, -1e308],
+        &[f64::MAX, f64::MIN, 1.0],
+        &[5e-324, 1e-323],
+        &[1e16, 1e16 + 2.0],
+        &[-1e100, 1e100],
+        &[1e-320, 0.0],
+        &[1e99, 1e99],
+        &[f64::NAN, f64::INFINITY, f64::NEG_INFINITY],
+        &[0.1, 0.1 + 1e-17, 0.1 + 3e-17],
+    ];
+    for values in hostile {
+        let svg = Plot::new().panel(Panel::new("hostile", "x").line("y", values.iter().copied())).to_svg()?;
+        assert!(svg.len() < 20_000, "{values:?}: {} bytes", svg.len());
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{values:?}");
+    }
     let error = Plot::new().save("/nowhere/at/all.svg").unwrap_err().to_string();
     assert!(error.contains("/nowhere/at/all.svg"), "{error}");
     Ok(())

@@ -1,18 +1,34 @@
 //! Settings of the process, made before the first use of a device.
 
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock};
 
 use crate::error::{AtCaller, Result, err};
-use crate::{runtime, warning};
+use crate::warning;
 
-static CONFIG: Mutex<Config> = Mutex::new(Config { num_cpu_devices: None, platform: None, cache_dir: None });
+static CONFIG: Mutex<Config> =
+    Mutex::new(Config { num_cpu_devices: None, platform: None, cache_dir: None, cache_max_size: None });
+
+static MAX_PROGRAMS: AtomicUsize = AtomicUsize::new(4096);
+static MAX_BYTES: AtomicUsize = AtomicUsize::new(2 << 30);
+static EXPLAIN_MISSES: AtomicBool = AtomicBool::new(false);
+static LOG_COMPILES: AtomicBool = AtomicBool::new(false);
+
+/// How many devices there are, once they are in use: what they were made from is settled then.
+static IN_USE: OnceLock<usize> = OnceLock::new();
+
+/// Says that the devices were made.
+pub(crate) fn settle(devices: usize) {
+    let _ = IN_USE.set(devices);
+}
 
 struct Config {
     num_cpu_devices: Option<usize>,
     platform: Option<String>,
     /// Empty turns the cache off.
     cache_dir: Option<PathBuf>,
+    cache_max_size: Option<u64>,
 }
 
 fn with<R>(f: impl FnOnce(&mut Config) -> R) -> R {
@@ -22,7 +38,7 @@ fn with<R>(f: impl FnOnce(&mut Config) -> R) -> R {
 /// Sets the number of CPU devices that the host simulates (JAX's `jax_num_cpu_devices`; the environment
 /// variable `SHARDAX_NUM_CPU_DEVICES`). Without it a CPU host has one device.
 ///
-/// Fails when `n` is 0, or when devices are in use already and their number differs.
+/// Fails when `n` is 0 or more than 2,048, or when devices are in use already and their number differs.
 #[track_caller]
 pub fn set_num_cpu_devices(n: usize) -> Result<()> {
     use_cpu_devices(n).at_caller()
@@ -33,8 +49,8 @@ fn use_cpu_devices(n: usize) -> Result<()> {
         return Err(err!(Value, "the number of CPU devices must be at least 1")
             .help("use 1 for a host without simulated devices"));
     }
-    if runtime::is_started() {
-        let have = runtime::device_count();
+    check_count(n)?;
+    if let Some(&have) = IN_USE.get() {
         if have == n {
             return Ok(());
         }
@@ -45,10 +61,19 @@ fn use_cpu_devices(n: usize) -> Result<()> {
     Ok(())
 }
 
+fn check_count(n: usize) -> Result<usize> {
+    const MOST: usize = shardax_pjrt::Client::MAX_CPU_DEVICES;
+    if n > MOST {
+        return Err(err!(Value, "{n} CPU devices are more than the engine can simulate")
+            .help(format!("ask for at most {MOST}")));
+    }
+    Ok(n)
+}
+
 /// Chooses the platform: `cpu` (the default), `cuda` or `tpu` (the environment variable `SHARDAX_PLATFORM`).
 #[track_caller]
 pub fn set_platform(name: &str) -> Result<()> {
-    if runtime::is_started() {
+    if IN_USE.get().is_some() {
         let late = err!(Runtime, "the platform cannot be set to {name:?}: devices are in use already")
             .help("set it before anything creates an array or asks for devices");
         return Err(late).at_caller();
@@ -58,22 +83,23 @@ pub fn set_platform(name: &str) -> Result<()> {
 }
 
 /// Keeps compiled programs in this directory, where later processes find them (JAX's `jax_compilation_cache_dir`; the
-/// environment variable `SHARDAX_COMPILATION_CACHE_DIR`). Off by default; an empty path turns it off.
+/// environment variable `SHARDAX_COMPILATION_CACHE_DIR`). By default it is `shardax/programs` in the user's cache
+/// (`$XDG_CACHE_HOME` or `~/.cache`); an empty path turns it off.
 ///
 /// It may be set at any time and holds for what is compiled afterwards. Any number of processes may share a
-/// directory, in which nothing is ever deleted. Programs are found again by the same plugin on a machine of the same
-/// kind. A damaged file costs a warning and a compilation. The directory must be one that only trusted
-/// users can write to: what lies there is run.
+/// directory; see [`set_compilation_cache_max_size`] for what it may hold. Programs are found again by the same plugin
+/// with the same options on a processor of the same kind. A damaged file costs a warning and a compilation.
 ///
-/// Fails when the directory cannot be made.
+/// Fails when the directory cannot be made, belongs to another user, or may be written to by others: what lies there is
+/// run.
 #[track_caller]
 pub fn set_compilation_cache_dir(dir: impl Into<PathBuf>) -> Result<()> {
     let dir = dir.into();
     if !dir.as_os_str().is_empty() {
-        std::fs::create_dir_all(&dir)
+        shardax_pjrt::guard::make_folder(&dir)
             .map_err(|e| {
                 err!(Value, "the compilation cache cannot be in {}: {e}", dir.display())
-                    .help("name a directory that this process may write to")
+                    .help("name a directory that this user may write to, and nobody else")
             })
             .at_caller()?;
     }
@@ -99,33 +125,135 @@ pub fn set_warning_hook(hook: impl Fn(&str) + Send + Sync + 'static) {
     warning::set_hook(std::sync::Arc::new(hook));
 }
 
-/// Sets an option by its name: `num_cpu_devices`, `platform` or `compilation_cache_dir` (JAX's names with `jax_` are
-/// taken too).
+/// Keeps at most so many bytes of compiled programs on disk (JAX's `jax_compilation_cache_max_size`; the environment
+/// variable `SHARDAX_COMPILATION_CACHE_MAX_SIZE`); 512 MiB by default. Those that were not used for longest go first, when
+/// a process writes its first and then after each sixteenth of the size.
+pub fn set_compilation_cache_max_size(bytes: u64) {
+    with(|c| c.cache_max_size = Some(bytes));
+}
+
+/// Bounds the compiled programs that are kept in memory, all functions' and operations' together: when there are more
+/// than `count` (4096), those that were not used for the longest time go. They are compiled anew when they are needed again.
+///
+/// It may be set at any time, and holds from the next compilation on. Fails when `count` is 0. [`clear_caches`](crate::clear_caches) drops all at once.
+#[track_caller]
+pub fn set_max_compiled_programs(count: usize) -> Result<()> {
+    if count == 0 {
+        return Err(err!(Value, "max_compiled_programs must be at least 1, got 0")
+            .help("a program that runs has to be kept; `clear_caches` drops them all"))
+        .at_caller();
+    }
+    MAX_PROGRAMS.store(count, Relaxed);
+    Ok(())
+}
+
+/// Bounds the memory of the compiled programs that are kept, about as much as the compiler takes for them (2 GiB). The
+/// newest is kept in any case.
+pub fn set_max_compiled_bytes(bytes: usize) {
+    MAX_BYTES.store(bytes, Relaxed);
+}
+
+/// Whether it is told why a function is traced and compiled again (JAX's `jax_explain_cache_misses`), where the warnings
+/// go: the argument that is not what it was, and in what.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (send, told) = std::sync::mpsc::sync_channel(16);
+/// config::set_warning_hook(move |text| drop(send.try_send(text.to_owned())));
+/// config::set_explain_cache_misses(true);
+/// let f = jit(|x: Array| x * 2);
+/// let (two, three) = (ones(2), ones(3));
+/// f.call(&two)?;
+/// f.call(&three)?;
+/// assert!(told.recv().is_ok_and(|text| text.contains("never seen function")));
+/// assert!(told.recv().is_ok_and(|text| text.contains("at argument[0], now float32[3] and before float32[2]")));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn set_explain_cache_misses(explain: bool) {
+    EXPLAIN_MISSES.store(explain, Relaxed);
+}
+
+/// Whether each trace, lowering and compilation is told, with the time it took, where the warnings go (JAX's
+/// `jax_log_compiles`). [`count`](crate::count) counts them for tests.
+pub fn set_log_compiles(log: bool) {
+    LOG_COMPILES.store(log, Relaxed);
+}
+
+/// Sets an option by its name: `num_cpu_devices`, `platform`, `compilation_cache_dir`, `compilation_cache_max_size`,
+/// `max_compiled_programs`, `max_compiled_bytes`, `explain_cache_misses` or `log_compiles` (JAX's names with `jax_` are taken too).
 #[track_caller]
 pub fn update(name: &str, value: &str) -> Result<()> {
     match name.strip_prefix("jax_").unwrap_or(name) {
-        "num_cpu_devices" => {
-            let n = value
-                .parse()
-                .map_err(|_| {
-                    err!(Value, "{name} takes a number, got {value:?}").help("write a whole number of at least 1")
-                })
-                .at_caller()?;
-            set_num_cpu_devices(n)
+        "num_cpu_devices" => set_num_cpu_devices(number(name, value).at_caller()?),
+        "max_compiled_programs" => set_max_compiled_programs(number(name, value).at_caller()?),
+        "max_compiled_bytes" => {
+            set_max_compiled_bytes(number(name, value).at_caller()?);
+            Ok(())
+        }
+        "explain_cache_misses" => {
+            set_explain_cache_misses(flag(name, value).at_caller()?);
+            Ok(())
+        }
+        "log_compiles" => {
+            set_log_compiles(flag(name, value).at_caller()?);
+            Ok(())
         }
         "platform" | "platforms" => set_platform(value),
         "compilation_cache_dir" => set_compilation_cache_dir(value),
+        "compilation_cache_max_size" => {
+            let bytes = value
+                .parse()
+                .map_err(|_| err!(Value, "{name} takes a number of bytes, got {value:?}").help("write a whole number"))
+                .at_caller()?;
+            set_compilation_cache_max_size(bytes);
+            Ok(())
+        }
         _ => Err(err!(Value, "Unrecognized config option: {name}")
-            .help("known: num_cpu_devices, platform, compilation_cache_dir"))
+            .help("known: num_cpu_devices, platform, compilation_cache_dir, compilation_cache_max_size, max_compiled_programs, max_compiled_bytes, explain_cache_misses, log_compiles"))
         .at_caller(),
     }
 }
 
+fn number(name: &str, value: &str) -> Result<usize> {
+    let number = value.parse().map_err(|_| err!(Value, "{name} takes a number, got {value:?}"));
+    number.map_err(|e| e.help("write a whole number of at least 1"))
+}
+
+fn flag(name: &str, value: &str) -> Result<bool> {
+    match value.to_lowercase().as_str() {
+        "1" | "true" => Ok(true),
+        "0" | "false" => Ok(false),
+        _ => Err(err!(Value, "{name} is either true or false, got {value:?}").help("write `true` or `false`")),
+    }
+}
+
+/// How many compiled programs are kept in memory, and how many bytes of them.
+pub(crate) fn compiled_bounds() -> (usize, usize) {
+    (MAX_PROGRAMS.load(Relaxed), MAX_BYTES.load(Relaxed))
+}
+
+pub(crate) fn explains_cache_misses() -> bool {
+    EXPLAIN_MISSES.load(Relaxed)
+}
+
+pub(crate) fn logs_compiles() -> bool {
+    LOG_COMPILES.load(Relaxed)
+}
+
 /// Where compiled programs are kept, if they are.
 pub(crate) fn compilation_cache_dir() -> Option<PathBuf> {
+    static DEFAULT: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let of_user = || Some(shardax_pjrt::Environment::of_process().cache_folder()?.join("programs"));
     with(|c| c.cache_dir.clone())
         .or_else(|| std::env::var_os("SHARDAX_COMPILATION_CACHE_DIR").map(PathBuf::from))
+        .or_else(|| DEFAULT.get_or_init(of_user).clone())
         .filter(|dir| !dir.as_os_str().is_empty())
+}
+
+/// How many bytes of compiled programs are kept.
+pub(crate) fn compilation_cache_max_size() -> u64 {
+    let of_process = || std::env::var("SHARDAX_COMPILATION_CACHE_MAX_SIZE").ok()?.parse().ok();
+    with(|c| c.cache_max_size).or_else(of_process).unwrap_or(512 << 20)
 }
 
 pub(crate) fn num_cpu_devices() -> Result<usize> {
@@ -137,7 +265,9 @@ pub(crate) fn num_cpu_devices() -> Result<usize> {
         Err(_) => Ok(1),
         Ok(text) if text.is_empty() => Ok(1),
         Ok(text) => match text.parse() {
-            Ok(n) if n > 0 => Ok(n),
+            Ok(n) if n > 0 => {
+                check_count(n).map_err(|e| e.context(format_args!("the environment variable {VARIABLE}")))
+            }
             _ => Err(err!(Value, "the environment variable {VARIABLE} is {text:?}, which is not a number of devices")
                 .help("set it to a whole number of at least 1, or unset it")),
         },

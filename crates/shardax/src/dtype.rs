@@ -104,6 +104,15 @@ impl DType {
         matches!(self.category(), Category::Signed | Category::Float)
     }
 
+    /// The lowest and the highest number of an integer type.
+    fn integer_range(self) -> Option<(i128, i128)> {
+        match self.category() {
+            Category::Signed => Some((-1 << (self.bits() - 1), (1 << (self.bits() - 1)) - 1)),
+            Category::Unsigned => Some((0, (1 << self.bits()) - 1)),
+            _ => None,
+        }
+    }
+
     /// The real type of a complex type's parts; any other type itself.
     pub fn real(self) -> DType {
         match self {
@@ -147,6 +156,11 @@ impl DType {
             DType::Complex128 => "c128",
             other => other.mlir(),
         }
+    }
+
+    /// The dtype whose elements are of this type, if there is one.
+    pub(crate) fn of_element(ty: ElementType) -> Option<DType> {
+        DType::ALL.into_iter().find(|dtype| dtype.element_type() == ty)
     }
 
     pub(crate) fn element_type(self) -> ElementType {
@@ -283,6 +297,13 @@ pub enum Scalar {
 }
 
 impl Scalar {
+    /// The value as an element of `dtype`.
+    pub(crate) fn converted(self, dtype: DType) -> Scalar {
+        let mut bytes = Vec::with_capacity(16);
+        self.write(dtype, &mut bytes);
+        Scalar::read(dtype, &bytes)
+    }
+
     pub fn float(v: f64) -> Self {
         Scalar::Float(v.to_bits())
     }
@@ -315,10 +336,14 @@ impl Scalar {
         }
     }
 
-    /// The value's bytes as an element of `dtype`; integers wrap as `astype` does.
+    /// The value's bytes as an element of `dtype`, converted as `astype` does: integers wrap, floats truncate and
+    /// saturate.
     pub fn write(self, dtype: DType, out: &mut Vec<u8>) {
-        let i = self.to_i128();
         let f = self.to_f64();
+        let i = match self {
+            Scalar::Int(i) => i,
+            _ => dtype.integer_range().map_or(0, |(low, high)| (f as i128).clamp(low, high)),
+        };
         match dtype {
             DType::Bool => (!self.is_zero()).write(out),
             DType::Float0 => false.write(out),

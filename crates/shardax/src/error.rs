@@ -79,6 +79,13 @@ impl Error {
         Error(Arc::new(inner))
     }
 
+    /// Forgets the source line: it is one of a primitive's rule, and the user's is to be recorded.
+    pub(crate) fn anywhere(self) -> Self {
+        let mut inner = Arc::unwrap_or_clone(self.0);
+        inner.location = None;
+        Error(Arc::new(inner))
+    }
+
     /// Puts `context` and a colon before the message.
     pub fn context(self, context: impl fmt::Display) -> Self {
         let mut inner = Arc::unwrap_or_clone(self.0);
@@ -165,7 +172,14 @@ impl From<shardax_pjrt::Error> for Error {
             shardax_pjrt::Code::NotFound | shardax_pjrt::Code::Unavailable => ErrorKind::Plugin,
             _ => ErrorKind::Runtime,
         };
-        Error::new(kind, error.to_string())
+        let message = Error::new(kind, error.to_string());
+        match error.code {
+            shardax_pjrt::Code::ResourceExhausted => message.help(
+                "memory ran out: make batches smaller, shard large arrays over more devices, recompute with `checkpoint`, \
+                 or donate arguments that are not needed afterwards",
+            ),
+            _ => message,
+        }
     }
 }
 

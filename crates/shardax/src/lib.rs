@@ -23,31 +23,65 @@
 // Derived code names this crate by its name, here too.
 extern crate self as shardax;
 
-pub mod array;
+// The floors of the house: each uses those above it in this list. `docs/architecture.md` draws them.
 pub mod config;
-pub mod control_flow;
 pub mod dtype;
 pub mod error;
-pub mod function;
-pub mod lax;
-pub mod linalg;
-pub mod lower;
-pub mod nn;
-pub mod numpy;
-pub mod prefix;
-pub mod primitive;
+mod local;
 pub mod profiler;
-pub mod program;
-pub mod random;
-pub mod runtime;
 pub mod shape;
-pub mod sharding;
 mod source;
-mod spmd;
-pub mod stages;
-mod transform;
-pub mod tree;
+mod stack;
 mod warning;
+
+pub mod sharding;
+
+mod core;
+
+mod interpret;
+
+mod ops;
+
+mod engine;
+
+pub mod linalg;
+pub mod nn;
+pub mod random;
+mod spmd;
+mod transform;
+
+pub use core::{function, lower, prefix, program, tree};
+pub use engine::stages;
+pub use ops::callback::debug;
+pub use ops::{control_flow, lax, numpy};
+
+/// Arrays: what they are made of, how they are indexed and where they lie.
+pub mod array {
+    pub use crate::core::array::*;
+    pub use crate::engine::assemble::*;
+    pub use crate::engine::put::{PutOptions, device_put};
+    pub use crate::engine::stacked::*;
+    pub use crate::ops::index::{At, Ellipsis, IndexItem, IntoIndex, IntoIndexItem, NewAxis, Rows, Slice};
+    pub use crate::ops::operators::Operand;
+}
+
+pub mod primitive {
+    #![doc = include_str!("primitive.md")]
+
+    pub use crate::core::lower::{Lowering, Region, Value, bools, ints};
+    pub use crate::core::primitive::*;
+    pub use crate::core::program::{Aval, Program};
+    pub use crate::interpret::batching::move_batch;
+    pub use crate::shape::{AxisName, AxisSet};
+    pub use smallvec::{SmallVec, smallvec};
+}
+
+/// The devices of this process and of the others.
+pub mod runtime {
+    pub use crate::engine::counts::{Counts, count};
+    pub use crate::engine::programs::clear_caches;
+    pub use crate::sharding::device::*;
+}
 
 pub use array::{
     Array, At, Ellipsis, IndexItem, IntoIndex, IntoIndexItem, NewAxis, PutOptions, Slice, array, block_until_ready,
@@ -60,59 +94,66 @@ pub use array::{
 pub use control_flow::{
     ScanOptions, associative_scan, cond, custom_jvp, custom_vjp, fori_loop, scan, scan_n, switch, while_loop,
 };
+pub use core::array::visualize_array_sharding;
+pub use core::function::{Function, IntoArgnums};
+pub use core::sharding_like::ShardingLike;
+pub use core::tree::{Static, Tree};
 pub use dtype::DType;
+pub use engine::counts::{Counts, count};
+pub use engine::programs::clear_caches;
+pub use engine::staged::{DisableJit, disable_jit};
+pub use engine::stages::{Compiled, Lowered, eval_shape, shape_dtype_struct};
 pub use error::{Error, ErrorKind, Result};
-pub use function::{Function, IntoArgnums};
-pub use runtime::load::clear_caches;
-pub use runtime::{Device, device_count, devices, local_device_count, local_devices, process_count, process_index};
+pub use interpret::flat::make_program;
+pub use ops::callback::{
+    HostArg, HostCallback, HostResult, IntoOperands, VmapMethod, ffi_call, io_callback, pure_callback,
+};
+pub use ops::collective::*;
+pub use ops::primitive::checkpoint::CheckpointPolicy;
+pub use ops::primitive::stop_gradient::stop_gradient;
+pub use shape::{Grouped, axis_index_groups};
 pub use sharding::{
-    AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, ShardingLike, SingleDeviceSharding, make_mesh,
+    AbstractMesh, AxisType, IntoMesh, Mesh, MeshArg, MeshGuard, NamedSharding, PartitionSpec, Sharding,
+    SingleDeviceSharding, get_mesh, make_mesh,
 };
-pub use sharding::{visualize_array_sharding, visualize_sharding, visualize_sharding_color, visualize_sharding_svg};
+pub use sharding::{Device, device_count, devices, local_device_count, local_devices, process_count, process_index};
+pub use sharding::{visualize_sharding, visualize_sharding_color, visualize_sharding_svg};
 pub use spmd::*;
-pub use stages::{Compiled, Lowered, eval_shape, shape_dtype_struct};
 pub use transform::{
-    Arg, Argnums, Checkpoint, CheckpointPolicy, DisableJit, Grad, GradAux, Jit, LinearFn, ValueAndGrad,
-    ValueAndGradAux, VjpFn, Vmap, checkpoint, checkpoint_name, disable_jit, grad, hessian, jacfwd, jacrev, jit, jvp,
-    linear_transpose, linearize, make_program, stop_gradient, value_and_grad, vjp, vmap,
+    Arg, Argnums, Checkpoint, Grad, GradAux, Jit, LinearFn, MaxTraces, ValueAndGrad, ValueAndGradAux, VjpFn, Vmap,
+    assert_max_traces, checkpoint, checkpoint_name, grad, hessian, jacfwd, jacrev, jit, jvp, linear_transpose,
+    linearize, value_and_grad, vjp, vjp_has_aux, vmap,
 };
-pub use tree::{Static, Tree};
 // The derive macro and the trait share their name.
 pub use shardax_macros::{Module, Tree};
 
 /// What a program needs: `use shardax::prelude::*;`
 pub mod prelude {
-    pub use crate::array::{
-        Array, Ellipsis, NewAxis, Operand, PutOptions, Slice, array, block_until_ready, device_get, device_put,
-    };
-    pub use crate::array::{
-        device_put_replicated, device_put_sharded, make_array_from_callback, make_array_from_process_local_data,
-        make_array_from_process_local_data_of_shape, make_array_from_single_device_arrays, replicate, unreplicate,
-    };
-    pub use crate::control_flow::{
-        ScanOptions, associative_scan, cond, custom_jvp, custom_vjp, fori_loop, scan, scan_n, switch, while_loop,
-    };
-    pub use crate::dtype::DType;
+    pub use crate::array::{Operand, array};
     pub use crate::error::Result;
-    pub use crate::function::Function;
     pub use crate::numpy::*;
-    pub use crate::runtime::{
-        Device, device_count, devices, local_device_count, local_devices, process_count, process_index,
-    };
+    pub use crate::ops::callback::{VmapMethod, ffi_call, io_callback, pure_callback};
+    pub use crate::ops::collective::*;
+    pub use crate::shape::{Grouped, axis_index_groups};
     pub use crate::sharding::{
-        AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding, make_mesh,
-    };
-    pub use crate::sharding::{
-        visualize_array_sharding, visualize_sharding, visualize_sharding_color, visualize_sharding_svg,
+        AbstractMesh, AxisType, IntoMesh, Mesh, MeshArg, MeshGuard, NamedSharding, PartitionSpec, Sharding,
+        SingleDeviceSharding, get_mesh, make_mesh,
     };
     pub use crate::spmd::*;
     pub use crate::stages::{Collective, CollectiveKind, Compiled, Lowered, eval_shape, shape_dtype_struct};
-    pub use crate::transform::{
-        Arg, CheckpointPolicy, checkpoint, checkpoint_name, disable_jit, grad, hessian, jacfwd, jacrev, jit, jvp,
-        linear_transpose, linearize, make_program, stop_gradient, value_and_grad, vjp, vmap,
-    };
     pub use crate::tree::{self, Static, Tree};
-    pub use crate::{P, config, lax, linalg, random, s};
+    pub use crate::{
+        Arg, Array, CheckpointPolicy, DType, Device, Ellipsis, Function, NewAxis, PutOptions, ScanOptions, Slice,
+        assert_max_traces, associative_scan, block_until_ready, checkpoint, checkpoint_name, cond, custom_jvp,
+        custom_vjp, device_count, device_get, device_put, device_put_replicated, device_put_sharded, devices,
+        disable_jit, fori_loop, grad, hessian, jacfwd, jacrev, jit, jvp, linear_transpose, linearize,
+        local_device_count, local_devices, make_array_from_callback, make_array_from_process_local_data,
+        make_array_from_process_local_data_of_shape, make_array_from_single_device_arrays, make_program, process_count,
+        process_index, replicate, scan, scan_n, stop_gradient, switch, unreplicate, value_and_grad,
+        visualize_array_sharding, visualize_sharding, visualize_sharding_color, visualize_sharding_svg, vjp, vmap,
+        while_loop,
+    };
+    pub use crate::{P, config, debug_print, lax, linalg, random, s};
     pub use shardax_macros::{Module, Tree};
 }
 
@@ -141,11 +182,4 @@ mod must_not_compile {
     /// shardax::pcast(shardax::array(1.0f32), std::collections::HashSet::from(["i"]));
     /// ```
     fn test_pcast_axis_name_is_not_set() {}
-
-    /// Pairs that can be walked once are not a list of pairs.
-    ///
-    /// ```compile_fail
-    /// shardax::ppermute(shardax::array(1.0f32), "i", (0..4).zip(1..5));
-    /// ```
-    fn test_ppermute_zip_error() {}
 }

@@ -27,9 +27,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
 
-use crate::array::Buffers;
+use shardax_pjrt as pjrt;
+
 use crate::error::{AtCaller, Result, err};
-use crate::runtime::Device;
 
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 static RECORDING: Mutex<Option<Recording>> = Mutex::new(None);
@@ -210,17 +210,19 @@ pub(crate) fn now() -> Option<Moment> {
     if is_active() { recording().as_ref().map(|r| Moment(r.number, r.now())) } else { None }
 }
 
-/// Records when each device finishes a program that was launched at that moment; `results` are those of the program.
+/// Records when each device finishes a program that was launched at that moment: its id, its name, and the event.
 #[cold]
-pub(crate) fn launched(Moment(number, begin): Moment, name: &str, devices: &[Device], results: &[Buffers]) {
-    let Some(buffers) = results.first() else { return };
-    for (device, buffer) in devices.iter().zip(buffers) {
-        let Ok(ready) = buffer.ready() else { continue };
+pub(crate) fn launched(
+    Moment(number, begin): Moment,
+    name: &str,
+    devices: impl Iterator<Item = (usize, String, pjrt::Event)>,
+) {
+    for (id, device, ready) in devices {
         match recording().as_mut().filter(|r| r.number == number) {
             Some(current) => current.under_way += 1,
             None => return,
         }
-        let (track, name) = (Track::Device(device.id(), device.to_string()), name.to_owned());
+        let (track, name) = (Track::Device(id, device), name.to_owned());
         ready.on_ready(move |_| {
             record(number, track, name.into(), begin);
             if let Some(current) = recording().as_mut().filter(|r| r.number == number) {

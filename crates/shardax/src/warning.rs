@@ -21,10 +21,19 @@ pub(crate) fn warn(message: &str, help: &str) {
         text.push_str(&format!("\n  at {}:{}:{}", at.file(), at.line(), at.column()));
     }
     text.push_str(&format!("\n  help: {help}"));
+    say("warning: ", &text);
+}
+
+/// Tells what the user asked to be told.
+pub(crate) fn log(text: &str) {
+    say("", text);
+}
+
+fn say(kind: &str, text: &str) {
     let hook = HOOK.read().unwrap_or_else(PoisonError::into_inner).clone();
     match hook {
-        Some(hook) => hook(&text),
+        Some(hook) => hook(text),
         // A closed stream is no reason to stop.
-        None => drop(writeln!(std::io::stderr(), "shardax: warning: {text}")),
+        None => drop(writeln!(std::io::stderr(), "shardax: {kind}{text}")),
     }
 }

@@ -192,6 +192,9 @@ fn compiled_programs_describe_themselves() -> Result<()> {
     assert!(text.starts_with("HloModule lambda") && text.contains("ENTRY") && text.contains("f32[128]"), "{text}");
     assert!(lowered.compile_with_options(&[("xla_cpu_use_fusion_emitters", false.into())]).is_ok());
     assert!(lowered.compile_with_options(&[("no_such_option", true.into())]).is_err());
+    // With a negative count the compiler would end the process.
+    let negative = error(lowered.compile_with_options(&[("xla_cpu_parallel_codegen_split_count", (-1i64).into())]));
+    assert_says(&negative, &["xla_cpu_parallel_codegen_split_count is -1, and must be between 1 and 4096"]);
 
     let kept = jit(|x: Array, unused: Array| {
         let _ = unused;

@@ -195,59 +195,113 @@ fn resident_mib() -> usize {
     text.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or(0) / 256
 }
 
-/// Sixteen threads call, donate, delete and reshard the same arrays: right results or clean errors, no hang, no leak.
+/// What sixteen threads share: an array that comes and goes, and functions compiled before and during.
+struct Shared {
+    mesh: Mesh,
+    slot: std::sync::Mutex<Array>,
+    rounds: AtomicUsize,
+    /// The bytes of a sharded function's gradient, as it was before there were threads.
+    slope: Vec<u8>,
+}
+
+fn small() -> Array {
+    arange(0..64).reshape([8, 8])
+}
+
+/// The gradient of products and sums over the mesh, by matrix and weights.
+fn slope(mesh: &Mesh) -> Result<Vec<u8>> {
+    let loss = |x: Array, w: Array| -> Result<Array> {
+        let part = |x: Array, w: Array| pmean((x.matmul(w).sin() * 0.1).sum(..), "i");
+        shard_map(part, mesh).in_specs((P!["i"], P![])).out_specs(P![]).call((x, w))
+    };
+    let x = device_put(&small().astype(DType::F32).sin(), &NamedSharding::new(mesh, P!["i"]))?;
+    let w = random::normal(&random::key(3), [8, 8]);
+    let (dx, dw) = jit(grad(loss).argnums((Arg::<0>, Arg::<1>))).call((x, w))?;
+    Ok([dx.to_bytes()?, dw.to_bytes()?].concat())
+}
+
+impl Shared {
+    fn slot(&self) -> std::sync::MutexGuard<'_, Array> {
+        self.slot.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// One thing that a thread does with the shared array; what else is wrong than its absence panics.
+    fn round(&self, n: usize) -> Result<()> {
+        let x = self.slot().clone();
+        let over = |spec| NamedSharding::new(&self.mesh, spec);
+        match n % 9 {
+            0 => *self.slot() = pmap(|x: Array| x + 0).donate_argnums([0]).call(&x)?,
+            1 => {
+                let sums = pmap(|x: Array| psum(x, "i")).axis_name("i").call(&x)?;
+                assert_eq!(sums.to_vec::<i32>()?[..3], [224, 232, 240]);
+            }
+            2 => assert_eq!(device_put(&x, &over(P![None, "i"]))?.to_vec::<i32>()?[..3], [0, 1, 2]),
+            3 => x.copy()?.delete()?,
+            4 => assert_eq!(x.to_vec::<i32>()?[63], 63),
+            // A shape that is new to the caches, again and again.
+            5 => {
+                let size = 1 + n / 9 % 60;
+                let y = jit(|x: Array| (x * 2).sum(..)).call(arange(0..size as i32))?;
+                assert_eq!(y.item::<i32>()?, (size * (size - 1)) as i32);
+            }
+            // An error, with its values, and nothing after it changed.
+            6 => {
+                let error = (&x + arange(0..7)).to_vec::<i32>().err().expect("shapes that do not fit");
+                assert!(error.kind() == ErrorKind::Deleted || error.to_string().contains("[7]"), "{error}");
+            }
+            7 => assert_eq!(device_put(&device_put(&x, &over(P![]))?, &over(P!["i"]))?.to_vec::<i32>()?[9], 9),
+            _ => assert_eq!(slope(&self.mesh)?, self.slope, "the bits of a gradient changed"),
+        }
+        Ok(())
+    }
+
+    /// Rounds until the time is over. Where another thread donated or deleted the array, there is a fresh one.
+    fn run(&self, thread: usize, until: Instant) {
+        for n in thread.. {
+            if Instant::now() >= until {
+                break;
+            }
+            self.rounds.fetch_add(1, Ordering::Relaxed);
+            let Err(error) = self.round(n) else { continue };
+            let text = error.to_string();
+            let gone = error.kind() == ErrorKind::Deleted || text.contains("delete") || text.contains("donat");
+            assert!(gone, "{text}");
+            let mut current = self.slot();
+            if current.is_deleted() {
+                *current = device_put(&small(), &NamedSharding::new(&self.mesh, P!["i"])).expect("a fresh array");
+            }
+        }
+    }
+}
+
+/// Sixteen threads call, donate, delete and reshard the same arrays, compile new shapes and meet errors: right results,
+/// to the bit, or clean errors; no hang; and a resident size that is flat once all is warm.
 #[test]
 fn many_threads_share_arrays() -> Result<()> {
     setup();
     let mesh = make_mesh([("i", 8)])?;
-    let sharded = NamedSharding::new(&mesh, P!["i"]);
-    let x = device_put(&arange(0..64).reshape([8, 8]), &sharded)?;
-    let slot = std::sync::Mutex::new(x.clone());
-    let bump = pmap(|x: Array| x + 0).donate_argnums([0]);
-    let total = pmap(|x: Array| psum(x, "i")).axis_name("i");
-    let want = ints(&total.call(&x)?);
-    let until = Instant::now() + stress_time();
-    let rounds = AtomicUsize::new(0);
-    let start = resident_mib();
+    let x = device_put(&small(), &NamedSharding::new(&mesh, P!["i"]))?;
+    let slope = slope(&mesh)?;
+    let shared = Shared { mesh, slot: std::sync::Mutex::new(x), rounds: AtomicUsize::new(0), slope };
+    let (start, time) = (resident_mib(), stress_time());
+    let until = Instant::now() + time;
+    let mut warm = start;
     std::thread::scope(|scope| {
         for thread in 0..16 {
-            let (slot, bump, total, want, sharded, mesh, rounds) =
-                (&slot, &bump, &total, &want, &sharded, &mesh, &rounds);
-            scope.spawn(move || {
-                let mut n = thread;
-                while Instant::now() < until {
-                    n += 1;
-                    rounds.fetch_add(1, Ordering::Relaxed);
-                    let x = slot.lock().unwrap_or_else(|e| e.into_inner()).clone();
-                    let outcome = match n % 5 {
-                        0 => bump.call(&x).map(|y| *slot.lock().unwrap_or_else(|e| e.into_inner()) = y),
-                        1 => total.call(&x).and_then(|y| y.to_vec::<i32>()).map(|y| assert_eq!(y, *want)),
-                        2 => device_put(&x, &NamedSharding::new(mesh, P![None, "i"]))
-                            .and_then(|y| y.to_vec::<i32>())
-                            .map(|y| assert_eq!(y[..3], [0, 1, 2])),
-                        3 => x.copy().and_then(|y| y.delete()),
-                        _ => x.to_vec::<i32>().map(|y| assert_eq!(y[63], 63)),
-                    };
-                    if let Err(e) = outcome {
-                        // The array was donated by another thread between taking and using it.
-                        let text = e.to_string();
-                        assert!(
-                            e.kind() == ErrorKind::Deleted || text.contains("delete") || text.contains("donat"),
-                            "{text}"
-                        );
-                        let mut current = slot.lock().unwrap_or_else(|e| e.into_inner());
-                        if current.is_deleted() {
-                            let fresh = device_put(&arange(0..64).reshape([8, 8]), sharded).expect("a fresh array");
-                            *current = fresh;
-                        }
-                    }
-                }
-            });
+            let shared = &shared;
+            scope.spawn(move || shared.run(thread, until));
         }
+        std::thread::sleep(time / 2);
+        warm = resident_mib();
     });
-    let grown = resident_mib().saturating_sub(start);
-    println!("{} rounds, resident memory grew by {grown} MiB", rounds.load(Ordering::Relaxed));
-    assert!(rounds.load(Ordering::Relaxed) > 50);
-    assert!(grown < 256, "resident memory grew by {grown} MiB");
+    let (end, rounds) = (resident_mib(), shared.rounds.load(Ordering::Relaxed));
+    println!("{rounds} rounds; resident: {start} MiB at first, {warm} at half the time, {end} at the end");
+    assert!(rounds > 50);
+    assert!(end.saturating_sub(start) < 256, "resident memory grew from {start} to {end} MiB");
+    let warmed = time >= Duration::from_secs(60);
+    assert!(
+        !warmed || end.saturating_sub(warm) < 32,
+        "resident memory grew from {warm} to {end} MiB when all was warm"
+    );
     Ok(())
 }

@@ -1,10 +1,12 @@
 //! shardax against JAX: every reference value under `tests/golden`, with its gradients, tangents and batches.
 
 mod common;
+#[allow(dead_code)]
 mod golden_support;
 
 use common::setup;
 use golden_support::check_family;
+use golden_support::compare::{differ, is_blind};
 
 const IN_SHARDAX_NN: &str = "losses and layers are in shardax-nn, which compares them";
 
@@ -37,10 +39,52 @@ macro_rules! families {
             setup();
             check_family(stringify!($name), golden_support::$name::function, PENDING);
         }
-    )*};
+    )*
+        const FAMILIES: &[(&str, fn(&golden_support::Case) -> Option<golden_support::Fun>)] =
+            &[$((stringify!($name), golden_support::$name::function)),*];
+    };
 }
 
-families! { unary binary select convert reduce dot shape sort index conv window control transform nn random linalg }
+families! { unary binary select convert reduce dot shape sort index conv window control transform nn random linalg edges half }
+
+/// The families of the slice that `cargo test` runs: programs of the others take the compiler long to split.
+const QUICKLY_SPLIT: [&str; 8] = ["unary", "binary", "select", "convert", "reduce", "dot", "shape", "index"];
+
+/// Every primitive with operands that are split inside `jit`: a slice of the checks; with `SHARDAX_SPLIT_EVERY=1` all, with
+/// `SHARDAX_SPLIT_FAMILY` those of one family.
+#[test]
+fn operands_split_by_the_compiler() {
+    setup();
+    let every = std::env::var("SHARDAX_SPLIT_EVERY").ok().and_then(|n| n.parse().ok());
+    let only = std::env::var("SHARDAX_SPLIT_FAMILY").ok();
+    let chosen = |name: &str| match &only {
+        Some(only) => only == name,
+        None => every.is_some() || QUICKLY_SPLIT.contains(&name),
+    };
+    let families: Vec<_> = FAMILIES.iter().copied().filter(|(name, _)| chosen(name)).collect();
+    let every = every.unwrap_or(61);
+    // What the compiler's partitioner is known to get wrong.
+    let pending = golden_support::read::known(&golden_support::golden_dir().join("split_known.txt"));
+    let pending = if only.is_some() { Vec::new() } else { pending };
+    golden_support::split::check_split(&families, every, &pending);
+}
+
+#[test]
+fn zeros_never_pass_for_other_values() {
+    let host = |values: &[f32]| {
+        let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        golden_support::Host { dtype: shardax::DType::F32, shape: vec![values.len()], bytes }
+    };
+    // Below the tolerance, and infinite: both compared by their own scale.
+    for values in [&[3e-7f32, -2e-7][..], &[f32::INFINITY, 0.0], &[f32::NAN], &[1e30]] {
+        assert!(!is_blind(&host(values), 0.4), "{values:?}");
+        let zeros = shardax::numpy::zeros([values.len()]);
+        assert!(differ(&zeros, &host(values), 0.4).is_err(), "{values:?}");
+    }
+    assert!(is_blind(&host(&[1.0, -0.5]), 0.6));
+    // Nothing but zeros is what zeros may pass for.
+    assert!(!is_blind(&host(&[0.0, -0.0]), 1e-5));
+}
 
 #[test]
 fn promotion() {

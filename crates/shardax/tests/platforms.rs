@@ -62,6 +62,16 @@ fn a_cpu_host_has_one_device_unless_told_otherwise() {
     }
 }
 
+#[test]
+fn more_devices_than_the_engine_takes_are_refused_at_once() {
+    for wrong in ["2049", "100000"] {
+        says(
+            &[("SHARDAX_NUM_CPU_DEVICES", wrong)],
+            &["error of kind Value", "SHARDAX_NUM_CPU_DEVICES: ", wrong, "help: ask for at most 2048"],
+        );
+    }
+}
+
 // SPEC 11
 #[test]
 fn one_program_for_every_platform() {

@@ -1,4 +1,4 @@
-//! How compiled programs are run: on all devices at once or one by one, and from a cache on disk.
+//! How compiled programs are run: on all devices at once or one by one.
 
 mod common;
 
@@ -148,80 +148,4 @@ fn a_mesh_of_one_device() -> Result<()> {
     assert_eq!((total.to_vec::<i32>()?, index.to_vec::<i32>()?), (vec![6], vec![0]));
     clear_caches();
     Ok(())
-}
-
-/// What `compiled_programs_are_found_on_disk` runs in processes of their own.
-#[test]
-#[ignore = "run by another test"]
-fn with_a_cache_on_disk() -> Result<()> {
-    common::setup();
-    let y = jit(|x: Array| (x * 3).sum(..)).call(array([1, 2, 3]))?;
-    assert_eq!(y.item::<i32>()?, 18);
-    // Sums of many floats come from a library.
-    let y = jit(|x: Array| x.sum(0)).call(ones([MANY, 32]))?;
-    assert_eq!(y.to_vec::<f32>()?, [MANY as f32; 32]);
-    let f = pmap(|x: Array| (&x + 1, psum(x, "i"))).axis_name("i").donate_argnums([0]);
-    let (next, total) = f.call(arange(0..8))?;
-    assert_eq!((next.to_vec::<i32>()?, total.to_vec::<i32>()?), ((1..9).collect(), vec![28; 8]));
-    // Sharded as the compiler chooses.
-    let x = device_put(&arange(0..8), &NamedSharding::new(&make_mesh([("i", 8)])?, P!["i"]))?;
-    let y = jit(|x: Array| x.reshape([4, 2]) * 2).call(&x)?;
-    assert_eq!(y.to_vec::<i32>()?, (0..8).map(|i| i * 2).collect::<Vec<_>>());
-    Ok(())
-}
-
-#[test]
-fn compiled_programs_are_found_on_disk() -> std::io::Result<()> {
-    let directory = std::env::temp_dir().join(format!("shardax-cache-{}", std::process::id()));
-    let files = || -> std::io::Result<Vec<_>> {
-        let mut files = Vec::new();
-        for entry in std::fs::read_dir(&directory)? {
-            let entry = entry?;
-            files.push((entry.path(), entry.metadata()?.modified()?));
-        }
-        files.sort();
-        Ok(files)
-    };
-    let run = || -> std::io::Result<String> {
-        let out = std::process::Command::new(std::env::current_exe()?)
-            .args(["--exact", "with_a_cache_on_disk", "--ignored", "--nocapture"])
-            .env("SHARDAX_COMPILATION_CACHE_DIR", &directory)
-            .output()?;
-        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-        Ok(String::from_utf8_lossy(&out.stderr).into_owned())
-    };
-    let complaints = |stderr: String| stderr.lines().filter(|line| line.contains("compilation cache")).count();
-
-    assert_eq!(complaints(run()?), 0);
-    let first = files()?;
-    assert!(first.len() >= 3, "{first:?}");
-    assert_eq!(complaints(run()?), 0);
-    assert_eq!(files()?, first, "nothing is compiled the second time");
-
-    // Damaged: cut, and empty.
-    let bytes = std::fs::read(&first[0].0)?;
-    std::fs::write(&first[0].0, &bytes[..bytes.len() - 7])?;
-    std::fs::write(&first[1].0, [])?;
-    let damaged = files()?;
-    assert_eq!(complaints(run()?), 2);
-    let mended = files()?;
-    assert_eq!(mended.len(), first.len());
-    assert!(mended[0].1 > damaged[0].1 && mended[1].1 > damaged[1].1, "they are written anew");
-    assert_eq!(std::fs::read(&mended[0].0)?.len(), bytes.len());
-    assert_eq!(complaints(run()?), 0);
-
-    // What cannot be written costs a line, and the program runs.
-    std::fs::remove_dir_all(&directory)?;
-    std::fs::write(&directory, "a file, not a directory")?;
-    assert!(complaints(run()?) >= 3);
-    std::fs::remove_file(&directory)
-}
-
-#[test]
-fn the_cache_on_disk_must_be_a_directory() -> std::io::Result<()> {
-    let file = std::env::temp_dir().join(format!("shardax-no-cache-{}", std::process::id()));
-    std::fs::write(&file, "")?;
-    let error = config::set_compilation_cache_dir(file.join("below"));
-    assert!(error.is_err_and(|e| e.kind() == ErrorKind::Value && e.to_string().contains("compilation cache")));
-    std::fs::remove_file(&file)
 }

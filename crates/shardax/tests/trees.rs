@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use common::setup;
 use shardax::prelude::*;
@@ -128,5 +128,79 @@ fn prefixes_by_name() -> Result<()> {
         text.contains("pmap in_axes[0] has no entry [\"image\"], but the corresponding value has 2 children"),
         "{text}"
     );
+    Ok(())
+}
+
+/// A list: a type that holds itself.
+#[derive(Tree, Clone)]
+struct Chain {
+    value: Array,
+    next: Option<Box<Chain>>,
+}
+
+#[test]
+fn recursive_trees_are_differentiated() -> Result<()> {
+    setup();
+    let chain = (1..=3).rev().fold(None, |next, v| Some(Box::new(Chain { value: array(v as f32), next })));
+    let chain = *chain.expect("three links");
+    let product = |c: Chain| {
+        let (mut product, mut link) = (c.value, c.next);
+        while let Some(next) = link {
+            product = product * next.value;
+            link = next.next;
+        }
+        product
+    };
+    let slope = jit(grad(product)).call(&chain)?;
+    let values: Vec<f32> = tree::leaves(&slope).iter().map(Array::item).collect::<Result<_>>()?;
+    assert_eq!(values, [6.0, 3.0, 2.0]);
+    let paths: Vec<String> = tree::leaves_with_path(&slope).into_iter().map(|(path, _)| path).collect();
+    assert_eq!(paths, [".value", ".next.value", ".next.next.value"]);
+    Ok(())
+}
+
+/// In the order of their keys, whatever order the map has.
+#[test]
+fn hash_maps_are_trees() -> Result<()> {
+    setup();
+    let batch: HashMap<String, Array> = (0..20).map(|i| (format!("{i:02}"), ones([2]) * i)).collect();
+    let paths: Vec<String> = tree::leaves_with_path(&batch).into_iter().map(|(path, _)| path).collect();
+    assert_eq!(paths, (0..20).map(|i| format!("[\"{i:02}\"]")).collect::<Vec<_>>());
+    let sums = vmap(|b: HashMap<String, Array>| &b["03"] + &b["19"]).call(&batch)?;
+    assert_eq!(sums.to_vec::<f32>()?, [22.0; 2]);
+    let f = |b: HashMap<String, Array>| &b["x"] * &b["y"];
+    let batch = HashMap::from([("x".to_owned(), ones([8])), ("y".to_owned(), array(3.0f32))]);
+    let axes = HashMap::from([("y", None), ("x", Some(0))]);
+    assert_eq!(vmap(f).in_axes((axes,)).call(&batch)?.to_vec::<f32>()?, [3.0; 8]);
+    Ok(())
+}
+
+#[test]
+fn functions_take_sixteen_arguments() -> Result<()> {
+    setup();
+    #[rustfmt::skip]
+    let f = |a: Array, b: Array, c: Array, d: Array, e: Array, f: Array, g: Array, h: Array,
+             i: Array, j: Array, k: Array, l: Array, m: Array, n: Array, o: Array, p: Array| {
+        a + b + c + d + e + f + g + h + i + j + k + l + m + n + o * p
+    };
+    let x = || array(2.0f32);
+    let args = (x(), x(), x(), x(), x(), x(), x(), x(), x(), x(), x(), x(), x(), x(), x(), 5.0f32);
+    assert_eq!(jit(f).call(args.clone())?.item::<f32>()?, 38.0);
+    assert_eq!(grad(f).argnums(Arg::<15>).call(args.clone())?.item::<f32>()?, 2.0);
+    let several =
+        vmap(f).in_axes((None, None, None, None, None, None, None, None, None, None, None, None, None, None, None, 0));
+    let last = array([1.0f32, 2.0]);
+    let args = (x(), x(), x(), x(), x(), x(), x(), x(), x(), x(), x(), x(), x(), x(), x(), last);
+    assert_eq!(several.call(args)?.to_vec::<f32>()?, [30.0, 32.0]);
+    Ok(())
+}
+
+#[test]
+fn a_leaf_of_several_elements_is_neither_true_nor_false() -> Result<()> {
+    setup();
+    assert!(tree::all(&(array(true), vec![array(2), array(0.5f32)]))?);
+    assert!(!tree::all(&(array(true), array(0)))?);
+    let error = tree::all(&(array(true), array([true, true]))).err().map(|e| e.to_string()).unwrap_or_default();
+    assert!(error.contains("2 elements is ambiguous: leaf[1], of type bool[2]"), "{error}");
     Ok(())
 }

@@ -1,44 +1,16 @@
-//! Transformations that need little or no memory: scaling, clipping, momentum, weight decay.
+//! Transformations that need little or no memory: scaling, momentum, learning rates, weight decay.
 
 use shardax::prelude::*;
 
-use super::{GradientTransformation, Schedule, count, zeros_of};
-
-/// The length of a tree taken as one vector: `sqrt(sum of squares)`, a scalar.
-///
-/// ```
-/// use shardax_nn::prelude::*;
-/// let norm = global_norm(&(array([3.0f32]), array([[4.0f32]])));
-/// assert_eq!(norm.item::<f32>()?, 5.0);
-/// # Ok::<(), shardax::Error>(())
-/// ```
-#[track_caller]
-pub fn global_norm<P: Tree>(tree: &P) -> Array {
-    let squares = tree::leaves(tree).into_iter().map(|x| x.abs().square().sum(..));
-    squares.reduce(|a, b| a + b).unwrap_or_else(|| zeros(())).sqrt()
-}
-
-/// Implements a transformation without state from `|self, updates, params| …`.
-macro_rules! stateless {
-    ($name:ident, |$this:ident, $updates:ident, $params:ident| $body:expr) => {
-        impl<P: Tree> GradientTransformation<P> for $name {
-            type State = ();
-
-            fn init(&self, _params: &P) -> Result<()> {
-                Ok(())
-            }
-
-            fn update(&self, $updates: P, _state: (), $params: &P) -> Result<(P, ())> {
-                let $this = self;
-                Ok(($body?, ()))
-            }
-        }
-    };
-}
+use super::clipping::global_norm;
+use super::tree_utils::{abs_sq, bias_correction, cast, update_moment};
+use super::{GradientTransformation, Schedule, count, safe_increment, zeros_in};
+use crate::check::{DECAY, FINITE, NOT_NEGATIVE, within};
 
 /// See [`scale`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct Scale {
+    /// What updates are multiplied by.
     pub factor: f64,
 }
 
@@ -47,93 +19,158 @@ pub fn scale(factor: f64) -> Scale {
     Scale { factor }
 }
 
-stateless!(Scale, |this, updates, _params| tree::map(|u| u * this.factor, updates));
+stateless!(Scale, |this| within("scale", "factor", this.factor, FINITE), |this, updates, _params| tree::map(
+    |u| u * this.factor,
+    updates
+));
 
-/// See [`clip`].
+/// See [`set_to_zero`].
 #[derive(Tree, Clone, Debug, PartialEq)]
-pub struct Clip {
-    pub max_delta: f64,
+pub struct SetToZero {}
+
+/// Updates of zero: what it is applied to stays as it is.
+pub fn set_to_zero() -> SetToZero {
+    SetToZero {}
 }
 
-/// Keeps each element between `-max_delta` and `max_delta`.
-pub fn clip(max_delta: f64) -> Clip {
-    Clip { max_delta }
-}
+stateless!(SetToZero, |_this| Ok(()), |_this, updates, _params| tree::map(|u| zeros_like(&u), updates));
 
-stateless!(Clip, |this, updates, _params| tree::map(|u| u.clip(-this.max_delta, this.max_delta), updates));
-
-/// See [`clip_by_global_norm`].
+/// See [`scale_by_sign`].
 #[derive(Tree, Clone, Debug, PartialEq)]
-pub struct ClipByGlobalNorm {
-    pub max_norm: f64,
+pub struct ScaleBySign {}
+
+/// The signs of the updates.
+pub fn scale_by_sign() -> ScaleBySign {
+    ScaleBySign {}
 }
 
-/// Scales all gradients together so that their [`global_norm`] is at most `max_norm`.
-///
-/// Source: [Pascanu et al. 2012](https://arxiv.org/abs/1211.5063).
-pub fn clip_by_global_norm(max_norm: f64) -> ClipByGlobalNorm {
-    ClipByGlobalNorm { max_norm }
-}
-
-stateless!(ClipByGlobalNorm, |this, updates, _params| {
-    let norm = global_norm(&updates);
-    let small = norm.less(this.max_norm);
-    tree::map(
-        |u| {
-            let clipped = &u / norm.astype(u.dtype()) * this.max_norm;
-            where_(&small, u, clipped)
-        },
-        updates,
-    )
-});
+stateless!(ScaleBySign, |_this| Ok(()), |_this, updates, _params| tree::map(|u| u.sign(), updates));
 
 /// See [`add_decayed_weights`].
-#[derive(Tree, Clone, Debug, PartialEq)]
+#[derive(Tree, Clone, Debug)]
 pub struct AddDecayedWeights {
-    pub weight_decay: f64,
+    /// The share of the parameters that is added.
+    pub weight_decay: Schedule,
 }
 
-/// Adds the parameters times `weight_decay`.
-pub fn add_decayed_weights(weight_decay: f64) -> AddDecayedWeights {
-    AddDecayedWeights { weight_decay }
+/// Adds the parameters times `weight_decay`, a number or a [`Schedule`].
+///
+/// To leave out some parameters, such as biases, wrap it in [`masked`](super::masked).
+pub fn add_decayed_weights(weight_decay: impl Into<Schedule>) -> AddDecayedWeights {
+    AddDecayedWeights { weight_decay: weight_decay.into() }
 }
 
-stateless!(AddDecayedWeights, |this, updates, params| {
-    tree::map2(|u, p| u + p * this.weight_decay, updates, params.clone())
-});
+impl<P: Tree> GradientTransformation<P> for AddDecayedWeights {
+    type State = ScheduleState;
+
+    #[track_caller]
+    fn init(&self, _params: &P) -> Result<ScheduleState> {
+        self.weight_decay.start("add_decayed_weights: weight_decay")
+    }
+
+    fn update(&self, grads: P, state: ScheduleState, params: &P) -> Result<(P, ScheduleState)> {
+        if let Schedule::Constant { value: 0.0 } = self.weight_decay {
+            return Ok((grads, state));
+        }
+        let (decay, state) = self.weight_decay.step(state);
+        Ok((tree::map2(|u, p| u + p * &decay, grads, params.clone())?, state))
+    }
+}
+
+/// What [`scale_by_trust_ratio`] and [`scale_by_param_block_norm`] take the length of an array as: at least `min_norm`.
+fn safe_norm(x: &Array, min_norm: f64) -> Array {
+    let square = abs_sq(x).sum(..);
+    let least = square.sqrt().less_equal(min_norm);
+    // The root is not taken where it has no derivative.
+    where_(&least, full_like(&square, min_norm), where_(&least, 1, square).sqrt())
+}
 
 /// See [`scale_by_trust_ratio`].
 #[derive(Tree, Clone, Debug, PartialEq)]
-pub struct ScaleByTrustRatio {}
-
-/// Scales each array by the ratio of the parameter's norm to its own.
-pub fn scale_by_trust_ratio() -> ScaleByTrustRatio {
-    ScaleByTrustRatio {}
+pub struct ScaleByTrustRatio {
+    /// The least length that a parameter or an update counts as. Default 0.
+    pub min_norm: f64,
+    /// What the ratio is multiplied by. Default 1.
+    pub trust_coefficient: f64,
+    /// Added to the length of the update. Default 0.
+    pub eps: f64,
 }
 
-stateless!(ScaleByTrustRatio, |_this, updates, params| {
-    tree::map2(
+/// Scales each array by the ratio of the parameter's length to its own.
+pub fn scale_by_trust_ratio() -> ScaleByTrustRatio {
+    ScaleByTrustRatio { min_norm: 0.0, trust_coefficient: 1.0, eps: 0.0 }
+}
+
+stateless!(
+    ScaleByTrustRatio,
+    |this| within("scale_by_trust_ratio", "min_norm", this.min_norm, NOT_NEGATIVE)
+        .and_then(|()| within("scale_by_trust_ratio", "trust_coefficient", this.trust_coefficient, NOT_NEGATIVE))
+        .and_then(|()| within("scale_by_trust_ratio", "eps", this.eps, NOT_NEGATIVE)),
+    |this, updates, params| tree::map2(
         |u, p| {
-            let (param_norm, update_norm) = (global_norm(&p), global_norm(&u));
+            let (param_norm, update_norm) = (safe_norm(&p, this.min_norm), safe_norm(&u, this.min_norm));
             let none = param_norm.equal(0) | update_norm.equal(0);
-            let ratio = where_(&none, 1, &param_norm / where_(&none, 1, &update_norm));
-            &u * ratio.astype(u.dtype())
+            let length = where_(&none, 1, &update_norm) + this.eps;
+            u * where_(&none, 1, param_norm * this.trust_coefficient / length)
         },
         updates,
         params.clone(),
     )
-});
+);
+
+/// See [`scale_by_param_block_norm`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct ScaleByParamBlockNorm {
+    /// The least length that a parameter counts as. Default 1e-3.
+    pub min_scale: f64,
+}
+
+/// Scales each array by the length of its parameter.
+pub fn scale_by_param_block_norm() -> ScaleByParamBlockNorm {
+    ScaleByParamBlockNorm { min_scale: 1e-3 }
+}
+
+stateless!(
+    ScaleByParamBlockNorm,
+    |this| within("scale_by_param_block_norm", "min_scale", this.min_scale, NOT_NEGATIVE),
+    |this, updates, params| tree::map2(|u, p| u * safe_norm(&p, this.min_scale), updates, params.clone())
+);
+
+/// See [`scale_by_param_block_rms`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct ScaleByParamBlockRms {
+    /// The least root mean square that a parameter counts as. Default 1e-3.
+    pub min_scale: f64,
+}
+
+/// Scales each array by the root mean square of its parameter.
+pub fn scale_by_param_block_rms() -> ScaleByParamBlockRms {
+    ScaleByParamBlockRms { min_scale: 1e-3 }
+}
+
+stateless!(
+    ScaleByParamBlockRms,
+    |this| within("scale_by_param_block_rms", "min_scale", this.min_scale, NOT_NEGATIVE),
+    |this, updates, params| tree::map2(
+        |u, p| u * maximum(abs_sq(&p).mean(..).sqrt(), this.min_scale),
+        updates,
+        params.clone()
+    )
+);
 
 /// See [`trace`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct Trace {
+    /// The share of what came before that stays, between 0 and 1.
     pub decay: f64,
+    /// Whether to look a step ahead.
     pub nesterov: bool,
 }
 
 /// The state of a [`Trace`].
 #[derive(Tree, Clone, Debug)]
 pub struct TraceState<P> {
+    /// The sum of what came before.
     pub trace: P,
 }
 
@@ -145,8 +182,10 @@ pub fn trace(decay: f64, nesterov: bool) -> Trace {
 impl<P: Tree> GradientTransformation<P> for Trace {
     type State = TraceState<P>;
 
+    #[track_caller]
     fn init(&self, params: &P) -> Result<Self::State> {
-        Ok(TraceState { trace: zeros_of(params)? })
+        within("trace", "decay", self.decay, 0.0..=1.0)?;
+        Ok(TraceState { trace: zeros_in(params, None)? })
     }
 
     fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
@@ -157,38 +196,256 @@ impl<P: Tree> GradientTransformation<P> for Trace {
     }
 }
 
+/// See [`ema`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct Ema {
+    /// The share of the average that each step keeps.
+    pub decay: f64,
+    /// Whether to free the average of its beginning at zero.
+    pub debias: bool,
+    /// The dtype of the average. Default: that of the parameters.
+    #[tree(static)]
+    pub accumulator_dtype: Option<DType>,
+}
+
+/// The state of an [`Ema`].
+#[derive(Tree, Clone, Debug)]
+pub struct EmaState<P> {
+    /// The steps taken, int32.
+    pub count: Array,
+    /// The average.
+    pub ema: P,
+}
+
+/// An exponential moving average, of gradients in a chain, or of parameters on its own: then each step is
+/// `update(params, state, &params)`, whose first result is the average.
+///
+/// ```
+/// use shardax_nn::optim::ema;
+/// use shardax_nn::prelude::*;
+/// let average = ema(0.9, true);
+/// let state = average.init(&zeros([1]))?;
+/// let (mean, state) = average.update(array([1.0f32]), state, &zeros([1]))?;
+/// assert!(allclose(mean, array([1.0f32]), 1e-6, 0.0)?);
+/// # let _ = state;
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn ema(decay: f64, debias: bool) -> Ema {
+    Ema { decay, debias, accumulator_dtype: None }
+}
+
+impl<P: Tree> GradientTransformation<P> for Ema {
+    type State = EmaState<P>;
+
+    #[track_caller]
+    fn init(&self, params: &P) -> Result<Self::State> {
+        within("ema", "decay", self.decay, DECAY)?;
+        Ok(EmaState { count: count(), ema: zeros_in(params, self.accumulator_dtype)? })
+    }
+
+    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
+        let ema = update_moment(&grads, &state.ema, self.decay, 1)?;
+        let count = safe_increment(state.count);
+        let updates = if self.debias { bias_correction(&ema, self.decay, &count)? } else { ema.clone() };
+        Ok((updates, EmaState { count, ema: cast(&ema, self.accumulator_dtype)? }))
+    }
+}
+
 /// See [`scale_by_learning_rate`].
 #[derive(Tree, Clone, Debug)]
 pub struct ScaleByLearningRate {
+    /// What updates are multiplied by, with the sign changed.
     pub learning_rate: Schedule,
+    /// Whether the sign is changed. Default true.
+    pub flip_sign: bool,
 }
 
-/// The state of a [`ScaleByLearningRate`]: the count of steps, where the rate depends on it.
+/// The state of a [`ScaleByLearningRate`] or [`AddDecayedWeights`]: the count of steps, where the number depends on it.
 #[derive(Tree, Clone, Debug)]
 pub struct ScheduleState {
+    /// The steps taken, int32.
     pub count: Option<Array>,
 }
 
 /// Multiplies by minus the learning rate, a number or a [`Schedule`].
 pub fn scale_by_learning_rate(learning_rate: impl Into<Schedule>) -> ScaleByLearningRate {
-    ScaleByLearningRate { learning_rate: learning_rate.into() }
+    ScaleByLearningRate { learning_rate: learning_rate.into(), flip_sign: true }
 }
 
 impl<P: Tree> GradientTransformation<P> for ScaleByLearningRate {
     type State = ScheduleState;
 
+    #[track_caller]
     fn init(&self, _params: &P) -> Result<ScheduleState> {
-        let constant = matches!(self.learning_rate, Schedule::Constant { .. });
-        Ok(ScheduleState { count: if constant { None } else { Some(count()) } })
+        self.learning_rate.start("learning_rate")
     }
 
     fn update(&self, grads: P, state: ScheduleState, _params: &P) -> Result<(P, ScheduleState)> {
-        if let Schedule::Constant { value } = self.learning_rate {
-            return Ok((tree::map(|u| u * -value, grads)?, state));
-        }
-        let step = state.count.unwrap_or_else(count);
-        let rate = -self.learning_rate.at(&step);
-        let updates = tree::map(|u| &u * rate.astype(u.dtype()), grads)?;
-        Ok((updates, ScheduleState { count: Some(step + 1) }))
+        let scheduled = state.count.is_some();
+        let (rate, state) = self.learning_rate.step(state);
+        let rate = if self.flip_sign { -rate } else { rate };
+        let updates = tree::map(|u| if scheduled { &u * rate.astype(u.dtype()) } else { &u * &rate }, grads)?;
+        Ok((updates, state))
+    }
+}
+
+/// See [`apply_every`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct ApplyEvery {
+    /// How many updates are added up, at least 1.
+    pub k: usize,
+}
+
+/// The state of [`ApplyEvery`].
+#[derive(Tree, Clone, Debug)]
+pub struct ApplyEveryState<P> {
+    /// Updates since the last that was let through, int32.
+    pub count: Array,
+    /// Their sum.
+    pub grad_acc: P,
+}
+
+/// Adds up `k` updates and lets their sum through; in between updates are zero. See [`multi_steps`](super::multi_steps)
+/// for means of gradients.
+pub fn apply_every(k: usize) -> ApplyEvery {
+    ApplyEvery { k }
+}
+
+impl<P: Tree> GradientTransformation<P> for ApplyEvery {
+    type State = ApplyEveryState<P>;
+
+    #[track_caller]
+    fn init(&self, params: &P) -> Result<Self::State> {
+        crate::check::positive("apply_every", "k", self.k)?;
+        Ok(ApplyEveryState { count: count(), grad_acc: zeros_in(params, None)? })
+    }
+
+    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
+        let (first, last) = (state.count.equal(0), state.count.equal(self.k.saturating_sub(1)));
+        let grad_acc = tree::map2(|g, sum| where_(&first, &g, sum + &g), grads, state.grad_acc)?;
+        let updates = tree::map(|sum| where_(&last, &sum, zeros_like(&sum)), grad_acc.clone())?;
+        let count = where_(&last, 0, state.count + 1);
+        Ok((updates, ApplyEveryState { count, grad_acc }))
+    }
+}
+
+/// See [`normalize`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct Normalize {}
+
+/// Divides all gradients together by their [`global_norm`]: what [`sam`](super::sam) looks for the worst direction with.
+pub fn normalize() -> Normalize {
+    Normalize {}
+}
+
+stateless!(Normalize, |_this| Ok(()), |_this, updates, _params| {
+    let norm = global_norm(&updates);
+    tree::map(|u| u / &norm, updates)
+});
+
+/// See [`scale_by_optimistic_gradient`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct ScaleByOptimisticGradient {
+    /// The weight of the gradient. Default 1.
+    pub alpha: f64,
+    /// The weight of its change. Default 1.
+    pub beta: f64,
+}
+
+/// The state of [`ScaleByOptimisticGradient`].
+#[derive(Tree, Clone, Debug)]
+pub struct OptimisticGradientState<P> {
+    /// Whether there was no step yet.
+    pub is_initial_step: Array,
+    /// The gradients of the last step.
+    pub previous_gradient: P,
+}
+
+/// The gradient, and what it changed by since the last step: for games, in which plain descent circles.
+///
+/// Source: [Mokhtari et al. 2019](https://arxiv.org/abs/1901.08511).
+pub fn scale_by_optimistic_gradient() -> ScaleByOptimisticGradient {
+    ScaleByOptimisticGradient { alpha: 1.0, beta: 1.0 }
+}
+
+impl<P: Tree> GradientTransformation<P> for ScaleByOptimisticGradient {
+    type State = OptimisticGradientState<P>;
+
+    #[track_caller]
+    fn init(&self, params: &P) -> Result<Self::State> {
+        within("scale_by_optimistic_gradient", "alpha", self.alpha, FINITE)?;
+        within("scale_by_optimistic_gradient", "beta", self.beta, FINITE)?;
+        Ok(OptimisticGradientState { is_initial_step: array(true), previous_gradient: zeros_in(params, None)? })
+    }
+
+    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
+        let ahead = |g: Array, before: Array| {
+            let before = where_(&state.is_initial_step, &g, before);
+            (self.alpha + self.beta) * g - self.beta * before
+        };
+        let updates = tree::map2(ahead, grads.clone(), state.previous_gradient)?;
+        Ok((updates, OptimisticGradientState { is_initial_step: array(false), previous_gradient: grads }))
+    }
+}
+
+/// See [`scale_by_rprop`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct ScaleByRprop {
+    /// The size of the first steps.
+    pub learning_rate: f64,
+    /// What a step's size is multiplied by where the sign of the gradient changed. Default 0.5.
+    pub eta_minus: f64,
+    /// What it is multiplied by where the sign stayed. Default 1.2.
+    pub eta_plus: f64,
+    /// The least size. Default 1e-6.
+    pub min_step_size: f64,
+    /// The largest size. Default 50.
+    pub max_step_size: f64,
+}
+
+/// The state of [`ScaleByRprop`].
+#[derive(Tree, Clone, Debug)]
+pub struct RpropState<P> {
+    /// The size of each element's step.
+    pub step_sizes: P,
+    /// The updates of the last step.
+    pub prev_updates: P,
+}
+
+/// Steps whose size grows while the sign of the gradient stays, and shrinks where it changes.
+///
+/// Source: [Riedmiller and Braun 1993](https://ieeexplore.ieee.org/document/298623).
+pub fn scale_by_rprop(learning_rate: f64) -> ScaleByRprop {
+    ScaleByRprop { learning_rate, eta_minus: 0.5, eta_plus: 1.2, min_step_size: 1e-6, max_step_size: 50.0 }
+}
+
+impl<P: Tree> GradientTransformation<P> for ScaleByRprop {
+    type State = RpropState<P>;
+
+    #[track_caller]
+    fn init(&self, params: &P) -> Result<Self::State> {
+        within("scale_by_rprop", "learning_rate", self.learning_rate, NOT_NEGATIVE)?;
+        within("scale_by_rprop", "eta_minus", self.eta_minus, 0.0..=1.0)?;
+        within("scale_by_rprop", "eta_plus", self.eta_plus, 1.0..f64::INFINITY)?;
+        within("scale_by_rprop", "min_step_size", self.min_step_size, NOT_NEGATIVE)?;
+        within("scale_by_rprop", "max_step_size", self.max_step_size, self.min_step_size..f64::INFINITY)?;
+        let step_sizes = super::tree_utils::full_like(params, self.learning_rate)?;
+        Ok(RpropState { step_sizes, prev_updates: zeros_in(params, None)? })
+    }
+
+    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
+        let same = tree::map2(|g, before| g * before, grads.clone(), state.prev_updates.clone())?;
+        let resize = |same: Array, size: Array| {
+            let factor = where_(same.greater(0), self.eta_plus, self.eta_minus);
+            let resized = (&size * factor.astype(size.dtype())).clip(self.min_step_size, self.max_step_size);
+            where_(same.equal(0), &size, resized)
+        };
+        let step_sizes = tree::map2(resize, same.clone(), state.step_sizes)?;
+        let zero_where_changed = |same: Array, x: Array| where_(same.less(0), zeros_like(&x), x);
+        let steps = tree::map2(|g, size| size * g.sign(), grads, step_sizes.clone())?;
+        let prev_updates = tree::map2(zero_where_changed, same.clone(), steps)?;
+        // As Optax does it, a step is made one call after its gradient.
+        let updates = tree::map2(zero_where_changed, same, state.prev_updates)?;
+        Ok((updates, RpropState { step_sizes, prev_updates }))
     }
 }

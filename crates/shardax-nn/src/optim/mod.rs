@@ -17,21 +17,63 @@
 //! # Ok::<(), shardax::Error>(())
 //! ```
 
-mod adaptive;
+/// Implements a transformation without state: `|self| check of its numbers`, `|self, updates, params| updates`.
+macro_rules! stateless {
+    ($name:ident, |$it:ident| $check:expr, |$this:ident, $updates:ident, $params:ident| $body:expr) => {
+        impl<P: Tree> GradientTransformation<P> for $name {
+            type State = ();
+
+            #[track_caller]
+            fn init(&self, _params: &P) -> Result<()> {
+                let $it = self;
+                $check
+            }
+
+            fn update(&self, $updates: P, _state: (), $params: &P) -> Result<(P, ())> {
+                let $this = self;
+                Ok(($body?, ()))
+            }
+        }
+    };
+}
+
+mod adam;
+mod clipping;
+mod conditionality;
 mod gradient;
+mod inject;
+mod lbfgs;
+mod masking;
 mod multi_steps;
+mod muon;
+mod noise;
 mod optimizers;
+mod rms;
+mod sam;
 mod schedule;
+mod schedule_free;
 mod train_state;
+pub mod tree_utils;
 
-pub use adaptive::*;
+pub use adam::*;
+pub use clipping::*;
+pub use conditionality::*;
 pub use gradient::*;
+pub use inject::{InjectHyperparams, InjectHyperparamsState, inject_hyperparams};
+pub use lbfgs::*;
+pub use masking::*;
 pub use multi_steps::{MultiSteps, MultiStepsState, multi_steps};
+pub use muon::*;
+pub use noise::*;
 pub use optimizers::*;
+pub use rms::*;
+pub use sam::*;
 pub use schedule::*;
+pub use schedule_free::*;
 pub use train_state::{Optimizer, TrainState};
+pub use tree_utils::safe_increment;
 
-use shardax::prelude::{Array, DType, Result, Tree, tree, zeros_dtype, zeros_like};
+use shardax::prelude::{Array, DType, Operand, Result, Tree, remainder, tree, where_, zeros_dtype};
 
 /// A transformation of gradients of parameters of type `P`, any tree.
 pub trait GradientTransformation<P: Tree>: Tree {
@@ -39,6 +81,8 @@ pub trait GradientTransformation<P: Tree>: Tree {
     type State: Tree;
 
     /// The state before the first step.
+    ///
+    /// Fails when a number of the transformation is out of its range.
     fn init(&self, params: &P) -> Result<Self::State>;
 
     /// The updates for these gradients (or for the updates of the transformation before it), and the next state.
@@ -47,24 +91,74 @@ pub trait GradientTransformation<P: Tree>: Tree {
     fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)>;
 }
 
-/// `params + updates`, in the dtypes of `params`.
+/// `params + updates`: added in the dtype that both promote to, then rounded to those of `params`.
+///
+/// Fails when the two do not have one structure.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let params = apply_updates(ones([2]), array([0.5f32, -0.5]))?;
+/// assert_eq!(params.to_vec::<f32>()?, [1.5, 0.5]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
 pub fn apply_updates<P: Tree>(params: P, updates: P) -> Result<P> {
     tree::map2(
         |p, u| {
             let dtype = p.dtype();
-            p + u.astype(dtype)
+            (p + u).astype(dtype)
         },
         params,
         updates,
     )
 }
 
+/// `step_size * new + (1 - step_size) * old`: parameters that follow others slowly, such as a target network's.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let target = incremental_update(ones([1]), zeros([1]), 0.25)?;
+/// assert_eq!(target.to_vec::<f32>()?, [0.25]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn incremental_update<P: Tree>(new_tensors: P, old_tensors: P, step_size: impl Operand) -> Result<P> {
+    let step_size = step_size.into_array();
+    let rest = 1 - &step_size;
+    tree::map2(|new, old| &step_size * new + &rest * old, new_tensors, old_tensors)
+}
+
+/// The new parameters where `steps` is a multiple of `update_period`, the old ones elsewhere.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let target = |step: i32| periodic_update(ones([1]), zeros([1]), step, 10);
+/// assert_eq!(target(20)?.to_vec::<f32>()?, [1.0]);
+/// assert_eq!(target(21)?.to_vec::<f32>()?, [0.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn periodic_update<P: Tree>(
+    new_tensors: P,
+    old_tensors: P,
+    steps: impl Operand,
+    update_period: usize,
+) -> Result<P> {
+    crate::check::positive("periodic_update", "update_period", update_period)?;
+    let due = remainder(steps.into_array(), update_period).equal(0);
+    tree::map2(|new, old| where_(&due, new, old), new_tensors, old_tensors)
+}
+
 /// No transformation, or one.
 impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for Option<T> {
     type State = Option<T::State>;
 
+    #[track_caller]
     fn init(&self, params: &P) -> Result<Self::State> {
-        self.as_ref().map(|t| t.init(params)).transpose()
+        Ok(match self {
+            Some(t) => Some(t.init(params)?),
+            None => None,
+        })
     }
 
     fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
@@ -84,6 +178,7 @@ macro_rules! chains {
         impl<P: Tree, $($t: GradientTransformation<P>),+> GradientTransformation<P> for ($($t,)+) {
             type State = ($($t::State,)+);
 
+            #[track_caller]
             fn init(&self, params: &P) -> Result<Self::State> {
                 Ok(($(self.$i.init(params)?,)+))
             }
@@ -104,11 +199,13 @@ chains! {
     (A a 0, B b 1, C c 2, D d 3)
     (A a 0, B b 1, C c 2, D d 3, E e 4)
     (A a 0, B b 1, C c 2, D d 3, E e 4, F f 5)
+    (A a 0, B b 1, C c 2, D d 3, E e 4, F f 5, G g 6)
+    (A a 0, B b 1, C c 2, D d 3, E e 4, F f 5, G g 6, H h 7)
 }
 
-/// Zeros like every array of `params`.
-fn zeros_of<P: Tree>(params: &P) -> Result<P> {
-    tree::map(|p| zeros_like(&p), params.clone())
+/// Zeros like every array of `params`, in its dtype or in this one.
+fn zeros_in<P: Tree>(params: &P, dtype: Option<DType>) -> Result<P> {
+    tree::map(|p| zeros_dtype(p.shape(), dtype.unwrap_or(p.dtype())), params.clone())
 }
 
 /// Zero, int32: a count of steps.

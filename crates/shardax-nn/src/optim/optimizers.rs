@@ -3,6 +3,8 @@
 //! An optimizer is a tuple. To change one of its numbers, write the chain out:
 //! `(ScaleByAdam { b1: 0.8, ..scale_by_adam() }, scale_by_learning_rate(1e-3))`.
 
+use shardax::prelude::{Array, Operand, random};
+
 use super::*;
 
 /// See [`sgd`].
@@ -17,6 +19,56 @@ pub type RmsProp = (ScaleByRms, ScaleByLearningRate);
 pub type AdaGrad = (ScaleByRss, ScaleByLearningRate);
 /// See [`lion`].
 pub type Lion = (ScaleByLion, AddDecayedWeights, ScaleByLearningRate);
+/// See [`adafactor`].
+pub type Adafactor = (
+    ScaleByFactoredRms,
+    Option<ClipByBlockRms>,
+    Option<ScaleByLearningRate>,
+    Option<ScaleByParamBlockRms>,
+    Option<Ema>,
+    Option<AddDecayedWeights>,
+    Scale,
+);
+/// See [`adabelief`].
+pub type AdaBelief = (ScaleByBelief, ScaleByLearningRate);
+/// See [`adadelta`].
+pub type AdaDelta = (AddDecayedWeights, ScaleByAdadelta, ScaleByLearningRate);
+/// See [`adamax`].
+pub type Adamax = (ScaleByAdamax, ScaleByLearningRate);
+/// See [`adamaxw`].
+pub type AdamaxW = (ScaleByAdamax, AddDecayedWeights, ScaleByLearningRate);
+/// See [`adan`].
+pub type Adan = (ScaleByAdan, AddDecayedWeights, ScaleByLearningRate);
+/// See [`amsgrad`].
+pub type Amsgrad = (ScaleByAmsgrad, ScaleByLearningRate);
+/// See [`dpsgd`].
+pub type DpSgd = (DifferentiallyPrivateAggregate, Option<Trace>, ScaleByLearningRate);
+/// See [`fromage`].
+pub type Fromage = (ScaleByTrustRatio, ScaleByLearningRate, AddDecayedWeights);
+/// See [`lars`].
+pub type Lars = (AddDecayedWeights, ScaleByTrustRatio, ScaleByLearningRate, Trace);
+/// See [`noisy_sgd`].
+pub type NoisySgd = (AddNoise, ScaleByLearningRate);
+/// See [`novograd`].
+pub type Novograd = (ScaleByNovograd, ScaleByLearningRate);
+/// See [`optimistic_gradient_descent`].
+pub type OptimisticGradientDescent = (ScaleByOptimisticGradient, ScaleByLearningRate);
+/// See [`rprop`].
+pub type Rprop = (ScaleByRprop, Scale);
+/// See [`radam`].
+pub type Radam = (ScaleByRadam, ScaleByLearningRate);
+/// See [`rmsprop_centered`].
+pub type RmsPropCentered = (ScaleByStddev, ScaleByLearningRate, Option<Trace>);
+/// See [`rmsprop_momentum`].
+pub type RmsPropMomentum = (ScaleByRms, ScaleByLearningRate, Trace);
+/// See [`sign_sgd`].
+pub type SignSgd = (ScaleBySign, ScaleByLearningRate);
+/// See [`signum`].
+pub type Signum = (Ema, ScaleBySign, ScaleByLearningRate);
+/// See [`sm3`].
+pub type Sm3 = (ScaleBySm3, ScaleByLearningRate);
+/// See [`yogi`].
+pub type Yogi = (ScaleByYogi, ScaleByLearningRate);
 /// See [`lamb`].
 pub type Lamb = (ScaleByAdam, AddDecayedWeights, ScaleByTrustRatio, ScaleByLearningRate);
 
@@ -78,4 +130,189 @@ pub fn lion(learning_rate: impl Into<Schedule>) -> Lion {
 pub fn lamb(learning_rate: impl Into<Schedule>, weight_decay: f64) -> Lamb {
     let adam = ScaleByAdam { eps: 1e-6, ..scale_by_adam() };
     (adam, add_decayed_weights(weight_decay), scale_by_trust_ratio(), scale_by_learning_rate(learning_rate))
+}
+
+/// Adafactor: updates scaled to each parameter's size, with means of squares for rows and columns only. `None` for the
+/// learning rate leaves the size of steps to it.
+///
+/// Source: [Shazeer and Stern 2018](https://arxiv.org/abs/1804.04235).
+///
+/// ```
+/// use shardax_nn::optim::adafactor;
+/// use shardax_nn::prelude::*;
+/// let state = TrainState::create(ones([256, 128]), adafactor(Some(0.01)))?;
+/// // A row and a column, and not the whole.
+/// let factored = &state.opt_state.0;
+/// assert_eq!((factored.v_row.shape(), factored.v_col.shape()), (&[128][..], &[256][..]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn adafactor<S: Into<Schedule>>(learning_rate: Option<S>) -> Adafactor {
+    (
+        scale_by_factored_rms(),
+        Some(clip_by_block_rms(1.0)),
+        learning_rate.map(|rate| ScaleByLearningRate { flip_sign: false, ..scale_by_learning_rate(rate) }),
+        Some(scale_by_param_block_rms()),
+        None,
+        None,
+        scale(-1.0),
+    )
+}
+
+/// Adam that scales by how far gradients were from their mean, with epsilons 1e-16.
+///
+/// Source: [Zhuang et al. 2020](https://arxiv.org/abs/2010.07468).
+pub fn adabelief(learning_rate: impl Into<Schedule>) -> AdaBelief {
+    (scale_by_belief(), scale_by_learning_rate(learning_rate))
+}
+
+/// AdaDelta, with `rho` 0.9, epsilon 1e-6 and no weight decay.
+///
+/// Source: [Zeiler 2012](https://arxiv.org/abs/1212.5701).
+pub fn adadelta(learning_rate: impl Into<Schedule>) -> AdaDelta {
+    (add_decayed_weights(0.0), scale_by_adadelta(), scale_by_learning_rate(learning_rate))
+}
+
+/// Adam with the largest absolute gradients.
+///
+/// Source: [Kingma and Ba 2014](https://arxiv.org/abs/1412.6980).
+pub fn adamax(learning_rate: impl Into<Schedule>) -> Adamax {
+    (scale_by_adamax(), scale_by_learning_rate(learning_rate))
+}
+
+/// [`adamax`] with weight decay. Optax's default `weight_decay` is 1e-4.
+pub fn adamaxw(learning_rate: impl Into<Schedule>, weight_decay: f64) -> AdamaxW {
+    (scale_by_adamax(), add_decayed_weights(weight_decay), scale_by_learning_rate(learning_rate))
+}
+
+/// Adan, with decay rates 0.98, 0.92 and 0.99, and epsilons 1e-8. Optax's default `weight_decay` is 0.
+///
+/// Source: [Xie et al. 2022](https://arxiv.org/abs/2208.06677).
+pub fn adan(learning_rate: impl Into<Schedule>, weight_decay: f64) -> Adan {
+    let adan = ScaleByAdan { eps_root: 1e-8, ..scale_by_adan() };
+    (adan, add_decayed_weights(weight_decay), scale_by_learning_rate(learning_rate))
+}
+
+/// Adam with the largest mean of squares so far.
+///
+/// Source: [Reddi et al. 2018](https://openreview.net/forum?id=ryQu7f-RZ).
+pub fn amsgrad(learning_rate: impl Into<Schedule>) -> Amsgrad {
+    (scale_by_amsgrad(), scale_by_learning_rate(learning_rate))
+}
+
+/// Stochastic gradient descent with differential privacy, of gradients of every example, `[batch, …]` each: those of
+/// `vmap(grad(loss))`. The seed is of the noise.
+///
+/// Source: [Abadi et al. 2016](https://arxiv.org/abs/1607.00133).
+pub fn dpsgd(
+    learning_rate: impl Into<Schedule>,
+    l2_norm_clip: f64,
+    noise_multiplier: f64,
+    seed: impl Operand,
+    momentum: Option<f64>,
+) -> DpSgd {
+    let aggregate = differentially_private_aggregate(l2_norm_clip, noise_multiplier, &random::key(seed));
+    (aggregate, momentum.map(|decay| trace(decay, false)), scale_by_learning_rate(learning_rate))
+}
+
+/// Steps whose size is a share of each parameter's, with a least length of 1e-6.
+///
+/// Source: [Bernstein et al. 2020](https://arxiv.org/abs/2002.03432).
+pub fn fromage(learning_rate: impl Into<Schedule>) -> Fromage {
+    let trust_ratio = ScaleByTrustRatio { min_norm: 1e-6, ..scale_by_trust_ratio() };
+    let (rate, decay): (Schedule, Schedule) = match learning_rate.into() {
+        Schedule::Constant { value } => {
+            let factor = 1.0 / (1.0 + value * value).sqrt();
+            ((value * factor).into(), (factor - 1.0).into())
+        }
+        schedule => {
+            let again = schedule.clone();
+            let factor = |rate: &Array| -> Array { (rate * rate + 1).rsqrt() };
+            let scaled = move |step: &Array| {
+                let rate = schedule.at(step);
+                factor(&rate) * rate
+            };
+            (Schedule::function(scaled), Schedule::function(move |step| factor(&again.at(step)) - 1))
+        }
+    };
+    (trust_ratio, scale_by_learning_rate(rate), add_decayed_weights(decay))
+}
+
+/// LARS: momentum of gradients scaled by each layer's ratio of norms, with trust coefficient 1e-3 and momentum 0.9.
+/// Optax's default `weight_decay` is 0.
+///
+/// Source: [You et al. 2017](https://arxiv.org/abs/1708.03888).
+pub fn lars(learning_rate: impl Into<Schedule>, weight_decay: f64) -> Lars {
+    let trust_ratio = ScaleByTrustRatio { trust_coefficient: 1e-3, ..scale_by_trust_ratio() };
+    (add_decayed_weights(weight_decay), trust_ratio, scale_by_learning_rate(learning_rate), trace(0.9, false))
+}
+
+/// Stochastic gradient descent with noise of variance `0.01 / step^0.55`.
+///
+/// Source: [Neelakantan et al. 2014](https://arxiv.org/abs/1511.06807).
+pub fn noisy_sgd(learning_rate: impl Into<Schedule>, key: &Array) -> NoisySgd {
+    (add_noise(0.01, 0.55, key), scale_by_learning_rate(learning_rate))
+}
+
+/// NovoGrad, with decay rates 0.9 and 0.25 and epsilon 1e-6.
+///
+/// Source: [Ginsburg et al. 2019](https://arxiv.org/abs/1905.11286).
+pub fn novograd(learning_rate: impl Into<Schedule>) -> Novograd {
+    (ScaleByNovograd { eps: 1e-6, ..scale_by_novograd() }, scale_by_learning_rate(learning_rate))
+}
+
+/// Rectified Adam.
+///
+/// Source: [Liu et al. 2019](https://arxiv.org/abs/1908.03265).
+pub fn radam(learning_rate: impl Into<Schedule>) -> Radam {
+    (scale_by_radam(), scale_by_learning_rate(learning_rate))
+}
+
+/// [`rmsprop`] that divides by the standard deviation, with momentum where it is given: Optax's `rmsprop(centered=True)`.
+pub fn rmsprop_centered(learning_rate: impl Into<Schedule>, momentum: Option<f64>) -> RmsPropCentered {
+    (scale_by_stddev(), scale_by_learning_rate(learning_rate), momentum.map(|decay| trace(decay, false)))
+}
+
+/// [`rmsprop`] with momentum: Optax's `rmsprop(momentum=…)`.
+pub fn rmsprop_momentum(learning_rate: impl Into<Schedule>, momentum: f64, nesterov: bool) -> RmsPropMomentum {
+    (scale_by_rms(0.9, 1e-8), scale_by_learning_rate(learning_rate), trace(momentum, nesterov))
+}
+
+/// The learning rate times the signs of the gradients.
+///
+/// Source: [Bernstein et al. 2018](https://arxiv.org/abs/1802.04434).
+pub fn sign_sgd(learning_rate: impl Into<Schedule>) -> SignSgd {
+    (scale_by_sign(), scale_by_learning_rate(learning_rate))
+}
+
+/// [`sign_sgd`] of a mean of the gradients. Optax's default `beta` is 0.9.
+pub fn signum(learning_rate: impl Into<Schedule>, beta: f64) -> Signum {
+    (ema(beta, false), scale_by_sign(), scale_by_learning_rate(learning_rate))
+}
+
+/// SM3, with momentum 0.9.
+///
+/// Source: [Anil et al. 2019](https://arxiv.org/abs/1901.11150).
+pub fn sm3(learning_rate: impl Into<Schedule>) -> Sm3 {
+    (scale_by_sm3(), scale_by_learning_rate(learning_rate))
+}
+
+/// Yogi, with epsilon 1e-3.
+///
+/// Source: [Zaheer et al. 2018](https://papers.nips.cc/paper/2018/hash/90365351ccc7437a1309dc64e4db32a3-Abstract.html).
+pub fn yogi(learning_rate: impl Into<Schedule>) -> Yogi {
+    (scale_by_yogi(), scale_by_learning_rate(learning_rate))
+}
+
+/// Descent along the gradient and its change, with weights 1.
+///
+/// Source: [Mokhtari et al. 2019](https://arxiv.org/abs/1901.08511).
+pub fn optimistic_gradient_descent(learning_rate: impl Into<Schedule>) -> OptimisticGradientDescent {
+    (scale_by_optimistic_gradient(), scale_by_learning_rate(learning_rate))
+}
+
+/// Rprop, whose first steps have this size.
+///
+/// Source: [Riedmiller and Braun 1993](https://ieeexplore.ieee.org/document/298623).
+pub fn rprop(learning_rate: f64) -> Rprop {
+    (scale_by_rprop(learning_rate), scale(-1.0))
 }

@@ -6,7 +6,11 @@ use std::sync::Arc;
 
 use shardax::prelude::*;
 
-/// A number for each step, such as a learning rate. Plain numbers are constant schedules.
+use super::{ScheduleState, count, safe_increment};
+use crate::check::{FINITE, NOT_NEGATIVE, positive, require, value_error, within};
+
+/// A number for each step, such as a learning rate. Plain numbers are constant schedules, and so are arrays, which can
+/// change without a new program.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -16,23 +20,51 @@ use shardax::prelude::*;
 /// let optimizer = adam(schedule);
 /// # Ok::<(), shardax::Error>(())
 /// ```
-#[derive(Tree, Clone, Debug, PartialEq)]
+#[derive(Tree, Clone, Debug)]
 #[non_exhaustive]
 pub enum Schedule {
+    /// See [`constant_schedule`].
     Constant { value: f64 },
+    /// A constant that is data: a scalar.
+    Value { value: Array },
+    /// See [`polynomial_schedule`].
     Polynomial { init_value: f64, end_value: f64, power: f64, transition_steps: usize, transition_begin: usize },
+    /// See [`exponential_decay`].
     Exponential(ExponentialDecay),
+    /// See [`cosine_decay_schedule`].
     Cosine { init_value: f64, decay_steps: usize, alpha: f64, exponent: f64 },
+    /// See [`piecewise_constant_schedule`].
     PiecewiseConstant { init_value: f64, boundaries_and_scales: Vec<(usize, f64)> },
+    /// See [`piecewise_interpolate_schedule`].
+    PiecewiseInterpolate {
+        #[tree(static)]
+        interpolate_type: Interpolate,
+        init_value: f64,
+        boundaries_and_scales: Vec<(usize, f64)>,
+    },
+    /// See [`join_schedules`].
     Join { schedules: Vec<Schedule>, boundaries: Vec<usize> },
+    /// See [`Schedule::function`].
     Function(#[tree(static)] ScheduleFn),
+}
+
+/// How [`piecewise_interpolate_schedule`] goes from one value to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Interpolate {
+    /// Along a line.
+    Linear,
+    /// As half a period of a cosine.
+    Cosine,
 }
 
 /// See [`exponential_decay`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ExponentialDecay {
+    /// The number at the beginning.
     pub init_value: f64,
+    /// In how many steps it decays once; 0 for a constant.
     pub transition_steps: usize,
+    /// What it is multiplied by; 0 for a constant.
     pub decay_rate: f64,
     /// The step at which the decay begins. Default 0.
     pub transition_begin: usize,
@@ -75,6 +107,18 @@ impl From<f64> for Schedule {
 impl From<f32> for Schedule {
     fn from(value: f32) -> Self {
         constant_schedule(value as f64)
+    }
+}
+
+impl From<Array> for Schedule {
+    fn from(value: Array) -> Self {
+        Schedule::Value { value }
+    }
+}
+
+impl From<&Array> for Schedule {
+    fn from(value: &Array) -> Self {
+        value.clone().into()
     }
 }
 
@@ -152,7 +196,143 @@ pub fn warmup_exponential_decay_schedule(init_value: f64, warmup_steps: usize, d
     join_schedules([linear_schedule(init_value, decay.init_value, warmup_steps), decay.into()], [warmup_steps])
 }
 
+/// From `init_value` up to `peak_value` in `warmup_steps`, then that.
+pub fn warmup_constant_schedule(init_value: f64, peak_value: f64, warmup_steps: usize) -> Schedule {
+    linear_schedule(init_value, peak_value, warmup_steps)
+}
+
+/// From each boundary's value to the next, along lines or cosines; a boundary's value is the one before times its scale,
+/// and the first is `init_value`, at step 0.
+pub fn piecewise_interpolate_schedule(
+    interpolate_type: Interpolate,
+    init_value: f64,
+    boundaries_and_scales: impl Into<Vec<(usize, f64)>>,
+) -> Schedule {
+    let mut boundaries_and_scales = boundaries_and_scales.into();
+    boundaries_and_scales.sort_by_key(|&(boundary, _)| boundary);
+    Schedule::PiecewiseInterpolate { interpolate_type, init_value, boundaries_and_scales }
+}
+
+/// One cycle in lines: up to `peak_value` in 0.3 of `transition_steps`, back down until 0.85 of them, and then to
+/// 1/10000 of that. With Optax's defaults, which begin at 1/25 of the peak; [`piecewise_interpolate_schedule`] takes
+/// others.
+///
+/// Source: [Smith and Topin 2018](https://arxiv.org/abs/1708.07120).
+pub fn linear_onecycle_schedule(transition_steps: usize, peak_value: f64) -> Schedule {
+    let at = |share: f64| (share * transition_steps as f64) as usize;
+    let scales = [(at(0.3), 25.0), (at(0.85), 1.0 / 25.0), (transition_steps, 1e-4)];
+    piecewise_interpolate_schedule(Interpolate::Linear, peak_value / 25.0, scales)
+}
+
+/// One cycle in cosines: up to `peak_value` in 0.3 of `transition_steps`, and down to 1/250000 of it. With Optax's
+/// defaults, which begin at 1/25 of the peak.
+///
+/// Source: [Smith and Topin 2018](https://arxiv.org/abs/1708.07120).
+pub fn cosine_onecycle_schedule(transition_steps: usize, peak_value: f64) -> Schedule {
+    let first = (0.3 * transition_steps as f64) as usize;
+    let scales = [(first, 25.0), (transition_steps, 1.0 / (25.0 * 1e4))];
+    piecewise_interpolate_schedule(Interpolate::Cosine, peak_value / 25.0, scales)
+}
+
+/// Cosine decays with warm restarts: each is the arguments of a [`warmup_cosine_decay_schedule`], and lasts its
+/// `decay_steps`.
+///
+/// Source: [Loshchilov and Hutter 2016](https://arxiv.org/abs/1608.03983).
+///
+/// ```
+/// use shardax_nn::optim::sgdr_schedule;
+/// use shardax_nn::prelude::*;
+/// let schedule = sgdr_schedule([(0.0, 0.1, 2, 10, 0.0), (0.0, 0.05, 2, 20, 0.0)]);
+/// assert!((schedule.at(12).to_f64()? - 0.05).abs() < 1e-7);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn sgdr_schedule(cosine_kwargs: impl IntoIterator<Item = (f64, f64, usize, usize, f64)>) -> Schedule {
+    let (mut schedules, mut boundaries, mut step) = (Vec::new(), Vec::new(), 0usize);
+    for (init_value, peak_value, warmup_steps, decay_steps, end_value) in cosine_kwargs {
+        if !schedules.is_empty() {
+            boundaries.push(step);
+        }
+        schedules.push(warmup_cosine_decay_schedule(init_value, peak_value, warmup_steps, decay_steps, end_value));
+        step = step.saturating_add(decay_steps);
+    }
+    join_schedules(schedules, boundaries)
+}
+
 impl Schedule {
+    /// Whether the numbers are such that there is a value at every step; `name` is what it is used as.
+    #[track_caller]
+    pub(crate) fn check(&self, name: &str) -> Result<()> {
+        match self {
+            Schedule::Constant { value } => within(name, "the value", *value, FINITE),
+            Schedule::Value { value } => {
+                value.check()?;
+                match value.shape() {
+                    [] => Ok(()),
+                    _ => value_error(format!("{name}: an array must be a scalar, got {}", value.type_name())),
+                }
+            }
+            Schedule::Polynomial { init_value, end_value, power, .. } => {
+                within(name, "init_value", *init_value, FINITE)?;
+                within(name, "end_value", *end_value, FINITE)?;
+                within(name, "power", *power, FINITE)
+            }
+            Schedule::Exponential(decay) => {
+                within(name, "init_value", decay.init_value, FINITE)?;
+                within(name, "decay_rate", decay.decay_rate, NOT_NEGATIVE)?;
+                within(name, "end_value", decay.end_value.unwrap_or(0.0), FINITE)
+            }
+            Schedule::Cosine { init_value, decay_steps, alpha, exponent } => {
+                within(name, "init_value", *init_value, FINITE)?;
+                within(name, "alpha", *alpha, FINITE)?;
+                within(name, "exponent", *exponent, FINITE)?;
+                positive(name, "decay_steps, which includes a warmup,", *decay_steps)
+            }
+            Schedule::PiecewiseConstant { init_value, boundaries_and_scales }
+            | Schedule::PiecewiseInterpolate { init_value, boundaries_and_scales, .. } => {
+                within(name, "init_value", *init_value, FINITE)?;
+                for (_, scale) in boundaries_and_scales {
+                    within(name, "a scale", *scale, NOT_NEGATIVE)?;
+                }
+                Ok(())
+            }
+            Schedule::Join { schedules, boundaries } => {
+                let (n, m) = (schedules.len(), boundaries.len());
+                if n != m + 1 {
+                    return value_error(format!("{name}: {n} schedules join at {} boundaries, got {m}", n.max(1) - 1));
+                }
+                for schedule in schedules {
+                    schedule.check(name)?;
+                }
+                Ok(())
+            }
+            Schedule::Function(_) => Ok(()),
+        }
+    }
+
+    /// Whether it is the same at every step.
+    pub(super) fn is_constant(&self) -> bool {
+        matches!(self, Schedule::Constant { .. } | Schedule::Value { .. })
+    }
+
+    /// The state before the first step, of what uses it as `name`.
+    #[track_caller]
+    pub(super) fn start(&self, name: &str) -> Result<ScheduleState> {
+        self.check(name)?;
+        Ok(ScheduleState { count: (!self.is_constant()).then(count) })
+    }
+
+    /// The number of this step, weak where it is a plain one, and the next state.
+    pub(super) fn step(&self, state: ScheduleState) -> (Array, ScheduleState) {
+        match self {
+            Schedule::Constant { value } => (value.into_array(), state),
+            Schedule::Value { value } => (value.clone(), state),
+            _ => {
+                let step = state.count.unwrap_or_else(count);
+                (self.at(&step), ScheduleState { count: Some(safe_increment(step)) })
+            }
+        }
+    }
+
     /// A schedule that is any function of the step, an int32 scalar.
     ///
     /// Programs are compiled anew for every `Schedule` made this way: make it once.
@@ -160,11 +340,14 @@ impl Schedule {
         Schedule::Function(ScheduleFn(Arc::new(f)))
     }
 
-    /// The number at a step, which counts from 0: a float32 scalar.
+    /// The number at a step, which counts from 0: a float32 scalar. Numbers that are not finite, a cosine over no steps,
+    /// negative scales, and joined schedules without a boundary between two are an error.
     #[track_caller]
     pub fn at(&self, step: impl Operand) -> Array {
         let step = step.into_array();
+        require!(&zeros(()), self.check("schedule"));
         match self {
+            Schedule::Value { value } => value.clone(),
             Schedule::Constant { value } => zeros(()) + *value,
             Schedule::Function(f) => f.0(&step),
             &Schedule::Polynomial { init_value, end_value, power: exponent, transition_steps, transition_begin } => {
@@ -178,7 +361,7 @@ impl Schedule {
             }
             Schedule::Exponential(decay) => decay.at(&step),
             &Schedule::Cosine { init_value, decay_steps, alpha, exponent } => {
-                let done = minimum(step, decay_steps).astype(DType::F32) / decay_steps.max(1);
+                let done = minimum(step, decay_steps).astype(DType::F32) / decay_steps;
                 let cosine = ((done * std::f64::consts::PI).cos() + 1) * 0.5;
                 let cosine = if exponent == 1.0 { cosine } else { power(cosine, exponent) };
                 (cosine * (1.0 - alpha) + alpha) * init_value
@@ -187,6 +370,23 @@ impl Schedule {
                 boundaries_and_scales.iter().fold(zeros(()) + *init_value, |value, &(boundary, scale)| {
                     where_(step.less(boundary), &value, &value * scale)
                 })
+            }
+            Schedule::PiecewiseInterpolate { interpolate_type, init_value, boundaries_and_scales } => {
+                let (mut start, mut value, mut found) = (0, zeros(()) + *init_value, zeros(()));
+                for &(end, scale) in boundaries_and_scales {
+                    let next = &value * scale;
+                    let done = (&step - start).astype(DType::F32) / end.saturating_sub(start).max(1);
+                    let between = match interpolate_type {
+                        Interpolate::Linear => (&next - &value) * done + &value,
+                        Interpolate::Cosine => {
+                            &next + (&value - &next) / 2.0 * ((done * std::f64::consts::PI).cos() + 1)
+                        }
+                    };
+                    let here = step.greater_equal(start) & step.less(end);
+                    found = where_(here, between, found);
+                    (start, value) = (end, next);
+                }
+                where_(step.greater_equal(start), value, found)
             }
             Schedule::Join { schedules, boundaries } => {
                 let first = schedules.first().map_or_else(|| zeros(()), |s| s.at(&step));
@@ -200,8 +400,11 @@ impl Schedule {
 
 impl ExponentialDecay {
     fn at(&self, step: &Array) -> Array {
+        if self.transition_steps == 0 || self.decay_rate == 0.0 {
+            return zeros(()) + self.init_value;
+        }
         let steps = step - self.transition_begin;
-        let periods = steps.astype(DType::F32) / self.transition_steps.max(1);
+        let periods = steps.astype(DType::F32) / self.transition_steps;
         let periods = if self.staircase { periods.floor() } else { periods };
         let decayed = where_(steps.less_equal(0), self.init_value, power(self.decay_rate, periods) * self.init_value);
         match self.end_value {

@@ -2,7 +2,7 @@
 
 use shardax::prelude::*;
 
-use super::{GradientTransformation, apply_updates, count};
+use super::{GradientTransformation, apply_updates, count, safe_increment};
 
 /// The state of a training: step, parameters, optimizer and its state. A tree, whose functions return a new one.
 ///
@@ -25,7 +25,8 @@ pub struct TrainState<P: Tree, T: GradientTransformation<P>> {
 }
 
 impl<P: Tree, T: GradientTransformation<P>> TrainState<P, T> {
-    /// The state before the first step.
+    /// The state before the first step. Fails when a number of the optimizer is out of its range.
+    #[track_caller]
     pub fn create(params: P, tx: T) -> Result<Self> {
         let opt_state = tx.init(&params)?;
         Ok(TrainState { step: count(), params, tx, opt_state })
@@ -35,7 +36,7 @@ impl<P: Tree, T: GradientTransformation<P>> TrainState<P, T> {
     pub fn apply_gradients(self, grads: P) -> Result<Self> {
         let TrainState { step, params, tx, opt_state } = self;
         let (updates, opt_state) = tx.update(grads, opt_state, &params)?;
-        Ok(TrainState { step: step + 1, params: apply_updates(params, updates)?, tx, opt_state })
+        Ok(TrainState { step: safe_increment(step), params: apply_updates(params, updates)?, tx, opt_state })
     }
 }
 
@@ -63,7 +64,8 @@ pub struct Optimizer<M: Tree, T: GradientTransformation<M>> {
 }
 
 impl<M: Tree, T: GradientTransformation<M>> Optimizer<M, T> {
-    /// The optimizer of `model`, before the first step.
+    /// The optimizer of `model`, before the first step. Fails when a number of it is out of its range.
+    #[track_caller]
     pub fn new(model: M, tx: T) -> Result<Self> {
         let opt_state = tx.init(&model)?;
         Ok(Optimizer { step: count(), model, tx, opt_state })
@@ -74,7 +76,7 @@ impl<M: Tree, T: GradientTransformation<M>> Optimizer<M, T> {
         let (updates, opt_state) = self.tx.update(grads, self.opt_state.clone(), &self.model)?;
         self.model = apply_updates(self.model.clone(), updates)?;
         self.opt_state = opt_state;
-        self.step = &self.step + 1;
+        self.step = safe_increment(&self.step);
         Ok(())
     }
 }

@@ -23,7 +23,7 @@ fn loss(case: &Case) -> Option<Fun> {
             let alpha = case.param("alpha").as_f64()?;
             one(move |x| smooth_labels(x, alpha))
         }
-        "cosine_similarity" => two(|x, y| cosine_similarity(x, y)),
+        "cosine_similarity" => two(|x, y| cosine_similarity(x, y, 0.0)),
         "kl_divergence" => two(|x, y| kl_divergence(x, y)),
         // SPEC 162
         "accuracy" => two(|x, y| accuracy(x, y)),
@@ -36,16 +36,21 @@ fn loss(case: &Case) -> Option<Fun> {
 
 fn layer(case: &Case) -> Option<Fun> {
     fn batch_norm(x: &[Array]) -> (BatchNorm, BatchStats) {
-        let layer = BatchNorm { scale: x[1].clone(), bias: x[2].clone(), momentum: 0.9, ..BatchNorm::new(x[1].size()) };
+        let layer = BatchNorm {
+            scale: x[1].clone(),
+            bias: x[2].clone(),
+            momentum: 0.9,
+            ..BatchNorm::new(x[1].size(), &mut Rngs::new(0))
+        };
         (layer, BatchStats { mean: x[3].clone(), var: x[4].clone() })
     }
     match case.op.as_str() {
         "layer_norm" => three(|x, scale, bias| {
-            LayerNorm { scale: scale.clone(), bias: bias.clone(), ..LayerNorm::new(4) }.forward(x)
+            LayerNorm { scale: scale.clone(), bias: bias.clone(), ..LayerNorm::new(4, &mut Rngs::new(0)) }.forward(x)
         }),
-        "rms_norm" => two(|x, scale| RmsNorm { scale: scale.clone(), ..RmsNorm::new(4) }.forward(x)),
+        "rms_norm" => two(|x, scale| RmsNorm { scale: scale.clone(), ..RmsNorm::new(4, &mut Rngs::new(0)) }.forward(x)),
         "group_norm" => three(|x, scale, bias| {
-            GroupNorm { scale: scale.clone(), bias: bias.clone(), ..GroupNorm::new(4, 2) }.forward(x)
+            GroupNorm { scale: scale.clone(), bias: bias.clone(), ..GroupNorm::new(4, 2, &mut Rngs::new(0)) }.forward(x)
         }),
         "batch_norm_train" => many(|x| {
             let (layer, stats) = batch_norm(x);

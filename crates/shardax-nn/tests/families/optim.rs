@@ -10,8 +10,7 @@ type Params = (Array, Array);
 
 pub fn function(case: &Case) -> Option<Fun> {
     if case.name.starts_with("schedule_") {
-        let schedule = schedule(case)?;
-        return many(move |_| Ok(vec![stack(&(0..13).map(|i| schedule.at(i)).collect::<Vec<_>>(), 0)]));
+        return schedule_of(schedule(case)?);
     }
     let number = |name: &str| case.param(name).as_f64();
     let rate = number("learning_rate");
@@ -38,6 +37,11 @@ pub fn function(case: &Case) -> Option<Fun> {
         "global_norm" => two(|w, b| global_norm(&(w.clone(), b.clone()))),
         _ => None,
     }
+}
+
+/// The values of the first 13 steps.
+pub fn schedule_of(schedule: Schedule) -> Option<Fun> {
+    many(move |_| Ok(vec![stack(&(0..13).map(|i| schedule.at(i)).collect::<Vec<_>>(), 0)]))
 }
 
 /// Three updates: the parameters after each, then the leaves of the state after the last.

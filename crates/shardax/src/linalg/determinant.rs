@@ -1,15 +1,16 @@
 //! Determinants.
 
 use super::{inexact, pair};
-use crate::array::{Array, Operand};
-use crate::lax;
-use crate::numpy::{ones_like, where_};
-use crate::primitive::composite::{composite, composite1};
-use crate::primitive::det::{Det, parity};
-use crate::primitive::lu::Lu;
-use crate::primitive::matrix::square;
-use crate::primitive::unary::{ABS, LOG, SIGN};
-use crate::program::trace::at_caller;
+use crate::core::array::Array;
+use crate::core::program::trace::at_caller;
+use crate::ops::lax;
+use crate::ops::numpy::{convert, ones_like, where_};
+use crate::ops::operators::Operand;
+use crate::ops::primitive::composite::{composite, composite1};
+use crate::ops::primitive::det::{Det, parity};
+use crate::ops::primitive::lu::Lu;
+use crate::ops::primitive::matrix::square;
+use crate::ops::primitive::unary::{ABS, LOG, SIGN};
 
 /// The determinants of square matrices: `[...]` of `[..., n, n]`; 1 for `n = 0`.
 ///
@@ -66,7 +67,10 @@ pub fn slogdet(x: impl Operand) -> (Array, Array) {
     let made = at_caller(|| {
         let x = inexact(&x)?;
         square("slogdet", &x.aval())?;
-        composite("slogdet", (), 2, &[x], |(), x| Ok(slogdet_traced(&x[0])))
+        composite("slogdet", (), 2, &[x], |(), x| {
+            let weak = x[0].weak_type();
+            Ok(slogdet_traced(&x[0]).iter().map(|y| convert(y, y.dtype(), weak)).collect())
+        })
     });
     pair(made, &x)
 }

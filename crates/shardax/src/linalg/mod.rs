@@ -17,16 +17,17 @@ mod norm;
 pub use determinant::{det, slogdet};
 pub use norm::{NormOrder, norm, norm_keepdims};
 
-use crate::array::{Array, Operand};
+use crate::core::array::Array;
+use crate::core::program::trace::at_caller;
 use crate::error::{Result, err};
-use crate::lax;
-use crate::numpy::{matmul, promote_dtypes, to_inexact};
-use crate::primitive::composite::{composite, composite1};
-use crate::primitive::eigh::Eigh;
-use crate::primitive::lu::{Lu, Solve};
-use crate::primitive::matrix::{adjoint, eye_like, square, square_of_any};
-use crate::primitive::qr::Qr;
-use crate::program::trace::at_caller;
+use crate::ops::lax;
+use crate::ops::numpy::{matmul, promote_dtypes, to_inexact};
+use crate::ops::operators::Operand;
+use crate::ops::primitive::composite::{composite, composite1};
+use crate::ops::primitive::eigh::Eigh;
+use crate::ops::primitive::lu::{Lu, Solve};
+use crate::ops::primitive::matrix::{adjoint, eye_like, square, square_of_any};
+use crate::ops::primitive::qr::Qr;
 use crate::shape::broadcast_shapes;
 
 /// The operand with floating point or complex elements.
@@ -186,7 +187,7 @@ pub fn solve(a: impl Operand, b: impl Operand) -> Array {
 
 fn solve_traced(a: &Array, b: &Array) -> Result<Vec<Array>> {
     let rank = a.ndim();
-    let factors = Lu.apply(&crate::transform::stop_gradient(a.clone()));
+    let factors = Lu.apply(&crate::ops::primitive::stop_gradient::stop_gradient(a.clone()));
     let columns = if b.ndim() == 1 { b.expand_dims(-1) } else { b.clone() };
     let lead = broadcast_shapes(&[&a.shape()[..rank - 2], &columns.shape()[..columns.ndim() - 2]]).unwrap_or_default();
     let spread = |x: &Array, own: usize| x.broadcast_to([&lead, &x.shape()[x.ndim() - own..]].concat());

@@ -3,13 +3,14 @@
 use smallvec::SmallVec;
 
 use super::{eigvalsh, inexact};
-use crate::array::{Array, Operand};
+use crate::core::array::Array;
+use crate::core::program::trace::at_caller;
 use crate::error::{Result, err};
-use crate::numpy::{IntoAxes, conj, real};
-use crate::primitive::composite::composite1;
-use crate::primitive::matrix::{adjoint, product};
-use crate::primitive::unary::{ABS, SQRT};
-use crate::program::trace::at_caller;
+use crate::ops::numpy::{IntoAxes, conj, maximum, real};
+use crate::ops::operators::Operand;
+use crate::ops::primitive::composite::composite1;
+use crate::ops::primitive::matrix::{adjoint, product};
+use crate::ops::primitive::unary::{ABS, SQRT};
 use crate::shape::normalize_axis;
 
 /// Which norm: a number, or one of these.
@@ -107,7 +108,7 @@ fn run(x: Array, order: NormOrder, axes: impl IntoAxes, keepdims: bool) -> Array
         })?;
         let mut kept = x.shape_owned();
         axes.iter().for_each(|&a| kept[a] = 1);
-        Ok(if keepdims { crate::lax::reshape(&out, &kept) } else { out })
+        Ok(if keepdims { crate::ops::lax::reshape(&out, &kept) } else { out })
     });
     Array::from_result(made, &x)
 }
@@ -143,7 +144,8 @@ fn absolute(x: &Array) -> Array {
 fn extreme(x: &Array, axis: i32, largest: bool) -> Array {
     match (x.shape()[axis as usize], largest) {
         (0, true) => x.sum(axis),
-        (_, true) => x.max(axis),
+        // Where all are 0 the gradient is halved, as in JAX, which takes 0 for the first element.
+        (_, true) => maximum(x.max(axis), 0),
         (_, false) => x.min(axis),
     }
 }

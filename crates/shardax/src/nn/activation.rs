@@ -1,11 +1,13 @@
 //! Activation functions, softmax and one-hot encoding, with JAX's definitions and gradients.
 
-use crate::array::{Array, Operand};
-use crate::dtype::DType;
-use crate::lax;
-use crate::numpy::{IntoAxes, erf, expm1, logaddexp, maximum, minimum, tanh, where_};
+use crate::core::array::Array;
+use crate::dtype::{Category, DType};
+use crate::ops::lax;
+use crate::ops::numpy::{IntoAxes, convert, erfc, expm1, logaddexp, maximum, minimum, tanh, to_inexact, where_};
+use crate::ops::operators::Operand;
+use crate::ops::primitive::expanded::RELU;
+use crate::ops::primitive::stop_gradient::stop_gradient;
 use crate::source;
-use crate::transform::stop_gradient;
 
 macro_rules! activations {
     ($($(#[$doc:meta])* $name:ident => |$x:ident| $body:expr;)*) => {$(
@@ -19,7 +21,7 @@ macro_rules! activations {
 }
 
 activations! {
-    /// The rectifier, `max(x, 0)`, with gradient 0 at 0.
+    /// The rectifier, `max(x, 0)`, with gradient 0 at 0 and at NaN.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -30,18 +32,22 @@ activations! {
     /// assert_eq!(slope.to_vec::<f32>()?, [0.0, 0.0, 1.0]);
     /// # Ok::<(), shardax::Error>(())
     /// ```
-    relu => |x| where_(x.less_equal(0), 0, &x);
+    relu => |x| RELU.apply(&[if x.dtype() == DType::Bool { convert(&x, DType::I32, true) } else { x }]);
     /// `min(max(x, 0), 6)`.
-    relu6 => |x| lax::clamp(0, &x, 6);
+    relu6 => |x| lax::clamp(0, &float_if_exact(x), 6);
     /// The Gaussian error linear unit in its tanh approximation, JAX's default.
     ///
     /// Source: [Hendrycks and Gimpel 2016](https://arxiv.org/abs/1606.08415). [`gelu_exact`] is the exact form.
     gelu => |x| {
+        let x = floating(&x);
         let inner = (&x + integer_cube(&x) * 0.044715) * (2.0 / std::f64::consts::PI).sqrt();
-        x * (tanh(&inner) + 1) * 0.5
+        x * ((tanh(&inner) + 1) * 0.5)
     };
     /// The Gaussian error linear unit, `x Φ(x)`: JAX's `gelu(approximate=False)`.
-    gelu_exact => |x| &x * (erf(&(&x * std::f64::consts::FRAC_1_SQRT_2)) + 1) * 0.5;
+    gelu_exact => |x| {
+        let x = floating(&x);
+        0.5 * &x * erfc(&(-&x * std::f64::consts::FRAC_1_SQRT_2))
+    };
     /// The sigmoid linear unit (swish), `x * sigmoid(x)`.
     silu => |x| &x * x.logistic();
     /// The logistic function, `1 / (1 + exp(-x))`.
@@ -53,7 +59,11 @@ activations! {
     /// `x / (1 + |x|)`.
     soft_sign => |x| &x / (x.abs() + 1);
     /// `x` kept between -1 and 1.
-    hard_tanh => |x| where_(x.greater(1), 1, where_(x.less(-1), -1, &x));
+    hard_tanh => |x| {
+        // Unsigned numbers have no -1, and lie above it.
+        let low = if x.dtype().category() <= Category::Unsigned { x.clone() } else { where_(x.less(-1), -1, &x) };
+        where_(x.greater(1), 1, low)
+    };
     /// `relu6(x + 3) / 6`.
     hard_sigmoid => |x| relu6(x + 3) / 6;
     /// The scaled exponential linear unit, of self-normalizing networks.
@@ -64,15 +74,27 @@ activations! {
     mish => |x| &x * softplus(&x).tanh();
 }
 
+/// The array in floating point, with a type that does not give way.
+#[track_caller]
+fn floating(x: &Array) -> Array {
+    convert(x, to_inexact(x.dtype()), false)
+}
+
+/// Integers and booleans as the float that a plain number is; other arrays as they are.
+#[track_caller]
+fn float_if_exact(x: Array) -> Array {
+    if x.dtype().is_inexact() { x } else { convert(&x, DType::F32, true) }
+}
+
 #[track_caller]
 fn integer_cube(x: &Array) -> Array {
-    crate::numpy::integer_pow(x, 3)
+    crate::ops::numpy::integer_pow(x, 3)
 }
 
 #[track_caller]
 fn elu_of(x: Array, alpha: f64) -> Array {
     // Where x is large its exponential is not needed, and would overflow in the gradient.
-    let small = where_(x.greater(0), 0, &x);
+    let small = where_(x.greater(0), 0.0, &x);
     where_(x.greater(0), &x, expm1(&small) * alpha)
 }
 
@@ -110,7 +132,9 @@ pub fn glu(x: impl Operand, axis: i32) -> Array {
 /// `x` less its maximum over `axes`, which changes no ratio of exponentials and keeps them finite.
 #[track_caller]
 fn shifted(x: &Array, axes: impl IntoAxes) -> Array {
-    x - stop_gradient(x.max_keepdims(axes))
+    // Nothing has no maximum; it only has to have the shape.
+    let max = if x.size() == 0 { x.sum_keepdims(axes) } else { x.max_keepdims(axes) };
+    x - stop_gradient(max)
 }
 
 /// `exp(x) / sum(exp(x))` over `axes`, without overflow.

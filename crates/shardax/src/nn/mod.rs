@@ -7,8 +7,9 @@ mod pool;
 pub use activation::*;
 pub use pool::{Pool, avg_pool, max_pool, min_pool};
 
-use crate::array::{Array, Operand};
-use crate::lax::{ConvOptions, Padding, conv_general_dilated};
+use crate::core::array::Array;
+use crate::ops::lax::{ConvOptions, Padding, conv_general_dilated};
+use crate::ops::operators::Operand;
 
 /// Convolution of channels-last inputs (`NHWC`, in any rank) with `HWIO` kernels; the result is channels-last too.
 ///

@@ -1,9 +1,10 @@
 //! Pooling of channels-last arrays.
 
-use crate::array::{Array, Operand};
-use crate::lax::reduce_window::reduce_window;
-use crate::lax::{Padding, Window};
-use crate::primitive::reduce::Reducer;
+use crate::core::array::Array;
+use crate::ops::lax::reduce_window::reduce_window;
+use crate::ops::lax::{Padding, Window};
+use crate::ops::operators::Operand;
+use crate::ops::primitive::reduce::Reducer;
 
 /// A pooling window over the spatial dimensions of arrays whose last dimension is the features.
 ///

@@ -67,7 +67,7 @@ struct XEventMetadata {
 }
 
 /// Writes the files into a folder of their own below `folder`; returns where.
-pub(super) fn write(folder: &Path, events: &[Event], started_at: SystemTime) -> io::Result<Vec<PathBuf>> {
+pub(crate) fn write(folder: &Path, events: &[Event], started_at: SystemTime) -> io::Result<Vec<PathBuf>> {
     let since = started_at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let folder = folder.join("plugins").join("profile").join(since.as_millis().to_string());
     std::fs::create_dir_all(&folder)?;

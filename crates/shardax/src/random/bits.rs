@@ -1,14 +1,14 @@
 //! Random bits: the cipher applied to the number of each element, so that any part can be made alone.
 
 use super::{word, words};
-use crate::array::Array;
+use crate::core::array::Array;
 use crate::dtype::{DType, Scalar};
-use crate::lax;
-use crate::primitive::binary::{ADD, MUL, OR, SHIFT_LEFT, SHIFT_RIGHT_LOGICAL, XOR};
-use crate::primitive::threefry::Threefry2x32;
+use crate::ops::lax;
+use crate::ops::primitive::binary::{ADD, MUL, OR, SHIFT_LEFT, SHIFT_RIGHT_LOGICAL, XOR};
+use crate::ops::primitive::threefry::Threefry2x32;
 
 /// The encrypted number of each element (64 bits, row-major), as high and low words.
-pub(super) fn blocks(key: &Array, shape: &[usize]) -> [Array; 2] {
+pub(crate) fn blocks(key: &Array, shape: &[usize]) -> [Array; 2] {
     let [k0, k1] = words(key);
     let [high, low] = numbers(shape);
     let mut out = Threefry2x32.apply(&[k0, k1, high, low]);
@@ -20,7 +20,7 @@ pub(super) fn blocks(key: &Array, shape: &[usize]) -> [Array; 2] {
 }
 
 /// Random bits as unsigned integers so many bits wide.
-pub(super) fn random_bits(key: &Array, shape: &[usize], width: usize) -> Array {
+pub(crate) fn random_bits(key: &Array, shape: &[usize], width: usize) -> Array {
     let [first, second] = blocks(key, shape);
     let narrow = |dtype| XOR.apply(&first, &second).astype(dtype);
     match width {

@@ -1,17 +1,19 @@
 //! Samples of continuous distributions.
 
-use super::{bits::random_bits, sample, split_two};
-use crate::array::{Array, Operand};
+use super::bits::random_bits;
+use super::{sample, split_two};
+use crate::core::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail, err};
-use crate::lax;
-use crate::numpy::{IntoShape, convert};
-use crate::primitive::binary::{ADD, DIV, MAX, MIN, MUL, NEXTAFTER, OR, SHIFT_RIGHT_LOGICAL, SUB};
-use crate::primitive::bitcast::BitcastConvert;
-use crate::primitive::composite::composite1;
-use crate::primitive::unary::{ABS, ERF, ERF_INV, LOG, LOG1P, NEG, SIGN, TAN};
+use crate::ops::lax;
+use crate::ops::numpy::{IntoShape, convert};
+use crate::ops::operators::Operand;
+use crate::ops::primitive::binary::{ADD, DIV, MAX, MIN, MUL, NEXTAFTER, OR, SHIFT_RIGHT_LOGICAL, SUB};
+use crate::ops::primitive::bitcast::BitcastConvert;
+use crate::ops::primitive::composite::composite1;
+use crate::ops::primitive::stop_gradient::stop_gradient;
+use crate::ops::primitive::unary::{ABS, ERF, ERF_INV, LOG, LOG1P, NEG, SIGN, TAN};
 use crate::shape::broadcast_shapes;
-use crate::transform::stop_gradient;
 
 /// A number of a floating point dtype.
 fn float(v: f64, dtype: DType) -> Array {
@@ -59,7 +61,7 @@ fn unsigned(bits: usize) -> DType {
 }
 
 /// Uniform from `min` to `max`, scalars or arrays that broadcast to the shape.
-pub(super) fn uniform_traced(key: &Array, shape: &[usize], dtype: DType, min: &Array, max: &Array) -> Result<Array> {
+pub(crate) fn uniform_traced(key: &Array, shape: &[usize], dtype: DType, min: &Array, max: &Array) -> Result<Array> {
     let form = Float::of("uniform", dtype)?;
     // A random mantissa with the exponent of 1 is uniform from 1 to 2.
     let width = if form.mantissa < 8 { 8 } else { dtype.bits() };
@@ -81,7 +83,7 @@ fn uniform_numbers(key: &Array, shape: &[usize], dtype: DType, min: f64, max: f6
     uniform_traced(key, shape, dtype, &float(min, dtype), &float(max, dtype))
 }
 
-pub(super) fn check_broadcast(name: &str, shape: &[usize], params: &[&Array]) -> Result<()> {
+pub(crate) fn check_broadcast(name: &str, shape: &[usize], params: &[&Array]) -> Result<()> {
     for p in params {
         p.check()?;
         check_broadcast_shape(name, shape, p.shape())?;
@@ -89,7 +91,7 @@ pub(super) fn check_broadcast(name: &str, shape: &[usize], params: &[&Array]) ->
     Ok(())
 }
 
-pub(super) fn check_broadcast_shape(name: &str, shape: &[usize], param: &[usize]) -> Result<()> {
+pub(crate) fn check_broadcast_shape(name: &str, shape: &[usize], param: &[usize]) -> Result<()> {
     if broadcast_shapes(&[shape, param]).is_some_and(|s| s.as_slice() == shape) {
         return Ok(());
     }
@@ -251,7 +253,7 @@ pub fn truncated_normal_dtype(
     })
 }
 
-pub(super) fn gumbel_traced(key: &Array, shape: &[usize], dtype: DType) -> Result<Array> {
+pub(crate) fn gumbel_traced(key: &Array, shape: &[usize], dtype: DType) -> Result<Array> {
     let u = uniform_numbers(key, shape, dtype, Float::of("gumbel", dtype)?.tiny, 1.0)?;
     Ok(NEG.apply(&LOG.apply(&NEG.apply(&LOG.apply(&u)))))
 }

@@ -3,15 +3,16 @@
 use super::bits::random_bits;
 use super::continuous::{check_broadcast, check_broadcast_shape, gumbel_traced, uniform_traced};
 use super::{check_key, like, made, sample, shape_of, split_two};
-use crate::array::{Array, Operand};
+use crate::core::array::Array;
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Result, bail, err};
-use crate::lax;
-use crate::numpy::{IntoShape, convert};
-use crate::primitive::binary::{ADD, AND, Compare, MAX, MIN, MUL, REM, SUB, Select};
-use crate::primitive::composite::composite1;
-use crate::primitive::reduce::{highest, lowest};
-use crate::primitive::sort::Sort;
+use crate::ops::lax;
+use crate::ops::numpy::{IntoShape, convert};
+use crate::ops::operators::Operand;
+use crate::ops::primitive::binary::{ADD, AND, Compare, MAX, MIN, MUL, REM, SUB, Select};
+use crate::ops::primitive::composite::composite1;
+use crate::ops::primitive::reduce::{highest, lowest};
+use crate::ops::primitive::sort::Sort;
 use crate::shape::{Shape, normalize_axis, size};
 
 /// Uniform integers in `[minval, maxval)`, int32.
@@ -59,7 +60,7 @@ pub fn randint_dtype(
 /// A plain number as an array wide enough for it.
 fn bound(b: &Array) -> Array {
     match &b.0 {
-        crate::array::Repr::Literal(l) => {
+        crate::core::array::Repr::Literal(l) => {
             let v = l.value.to_i128();
             let dtype = match v {
                 _ if i32::try_from(v).is_ok() => DType::I32,
@@ -146,13 +147,13 @@ pub fn bernoulli(key: &Array, p: impl Operand, shape: impl IntoShape) -> Array {
     })
 }
 
-/// -1 or 1 with equal probability, float32; see [`rademacher_dtype`].
+/// -1 or 1 with equal probability, int32; see [`rademacher_dtype`].
 #[track_caller]
 pub fn rademacher(key: &Array, shape: impl IntoShape) -> Array {
-    rademacher_dtype(key, shape, DType::F32)
+    rademacher_dtype(key, shape, DType::I32)
 }
 
-/// -1 or 1 with equal probability.
+/// -1 or 1 with equal probability. As in JAX an unsigned -1 is the largest number, and both are true as booleans.
 #[track_caller]
 pub fn rademacher_dtype(key: &Array, shape: impl IntoShape, dtype: DType) -> Array {
     let heads = bernoulli(key, 0.5, shape);
@@ -379,7 +380,7 @@ fn choose(
         Ok(match &array {
             // Where nothing is drawn there is no place to clamp.
             Some(a) if n > 0 => a.get(&drawn),
-            Some(a) => crate::numpy::full(&shape, Scalar::Int(0), a.dtype()),
+            Some(a) => crate::ops::numpy::full(&shape, Scalar::Int(0), a.dtype()),
             None => drawn,
         })
     };

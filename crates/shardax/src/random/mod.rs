@@ -20,14 +20,15 @@ mod discrete;
 pub use continuous::*;
 pub use discrete::*;
 
-use crate::array::{Array, Operand, Repr};
+use crate::core::array::{Array, Repr};
+use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail, err};
-use crate::lax;
-use crate::numpy::IntoShape;
-use crate::primitive::composite::composite1;
-use crate::primitive::threefry::Threefry2x32;
-use crate::program::trace::at_caller;
+use crate::ops::lax;
+use crate::ops::numpy::IntoShape;
+use crate::ops::operators::Operand;
+use crate::ops::primitive::composite::composite1;
+use crate::ops::primitive::threefry::Threefry2x32;
 use crate::shape::Shape;
 
 /// A key from a seed, whose low 32 bits count (negative seeds wrap).
@@ -83,6 +84,21 @@ pub fn split(key: &Array, num: impl IntoShape) -> Array {
         composite1("split", shape, std::slice::from_ref(key), |shape, args| Ok(vec![split_traced(&args[0], shape)]))
     };
     made(split, || key.clone())
+}
+
+/// `N` new keys, each by itself: the rows of [`split`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let [params, dropout] = random::split_n(&random::key(42));
+/// assert_eq!(params.to_vec::<u32>()?, [1832780943, 270669613]);
+/// assert_eq!(random::split_n::<5>(&dropout).len(), 5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn split_n<const N: usize>(key: &Array) -> [Array; N] {
+    let keys = split(key, N);
+    std::array::from_fn(|i| keys.get(i))
 }
 
 /// A new key made from a key and a number of 32 bits.
@@ -157,7 +173,7 @@ fn shape_of(name: &str, shape: impl IntoShape) -> Result<Shape> {
 
 /// What a failed sampler's result is like.
 fn like(shape: impl AsRef<[usize]>, dtype: DType) -> Array {
-    let aval = crate::program::Aval::new(dtype, Shape::from_slice(shape.as_ref()));
+    let aval = crate::core::program::Aval::new(dtype, Shape::from_slice(shape.as_ref()));
     Array::failed(err!(Runtime, "not made"), aval)
 }
 

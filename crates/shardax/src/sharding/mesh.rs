@@ -4,8 +4,8 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use super::device::{Device, devices};
 use crate::error::{AtCaller, Result, bail, err};
-use crate::runtime::{Device, devices};
 use crate::shape::AxisName;
 
 /// Who partitions an array over a mesh axis.
@@ -144,6 +144,21 @@ impl Mesh {
                 })
             })
             .product()
+    }
+
+    /// What an axis is called in a program's text, quoted: by its own name where that is plain, else by its place among
+    /// the axes. Not all that a string can hold can be written in MLIR.
+    pub(crate) fn axis_text(&self, axis: AxisName) -> String {
+        let plain = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        if plain(axis.as_str()) {
+            return format!("\"{axis}\"");
+        }
+        let at = self.axis_names().position(|name| name == axis).unwrap_or(self.0.axes.len());
+        let mut alias = format!("axis_{at}");
+        while self.axis_names().any(|name| name.as_str() == alias) {
+            alias.push('_');
+        }
+        format!("\"{alias}\"")
     }
 
     /// The coordinate along `name` of the device at `position` in row-major order.

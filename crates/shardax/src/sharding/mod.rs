@@ -1,16 +1,19 @@
 //! Meshes of devices, partition specs, and the shardings made of them.
 
-mod like;
+pub(crate) mod axis_env;
+pub(crate) mod context;
+pub(crate) mod device;
 mod mesh;
 mod named;
 mod spec;
-mod visualize;
+pub(crate) mod visualize;
 
-pub use like::ShardingLike;
+pub use context::{AbstractMesh, IntoMesh, MeshArg, MeshGuard, get_mesh};
+pub use device::{Device, device_count, devices, local_device_count, local_devices, process_count, process_index};
 pub use mesh::{AxisType, Mesh, make_mesh};
 pub use named::{NamedSharding, Sharding, SingleDeviceSharding};
 pub use spec::{DimSpec, IntoDimSpec, PartitionSpec};
-pub use visualize::{visualize_array_sharding, visualize_sharding, visualize_sharding_color, visualize_sharding_svg};
+pub use visualize::{visualize_sharding, visualize_sharding_color, visualize_sharding_svg};
 
 /// A part of an array: the range of each dimension.
 pub type Index = smallvec::SmallVec<[std::ops::Range<usize>; 4]>;

@@ -1,13 +1,14 @@
 //! Shardings: where the parts of an array lie.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::device::Device;
 use super::spec::{DimSpec, PartitionSpec};
 use super::{Index, Mesh};
 use crate::error::{AtCaller, Result, err};
-use crate::runtime::Device;
 use crate::shape::{AxisName, Shape};
 
 /// An array split over a mesh by a [`PartitionSpec`].
@@ -23,6 +24,13 @@ struct Named {
 /// A whole array on one device.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct SingleDeviceSharding(pub Device);
+
+impl SingleDeviceSharding {
+    /// The whole array on this device.
+    pub fn new(device: impl Borrow<Device>) -> Self {
+        SingleDeviceSharding(device.borrow().clone())
+    }
+}
 
 /// Where the parts of an array lie.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -149,7 +157,7 @@ impl NamedSharding {
             match self.0.spec.dims().get(dim) {
                 Some(DimSpec::Unconstrained) => text.push_str("{?}"),
                 _ => {
-                    let names: Vec<_> = self.0.spec.axes(dim).iter().map(|n| format!("{:?}", n.as_str())).collect();
+                    let names: Vec<_> = self.0.spec.axes(dim).iter().map(|n| self.0.mesh.axis_text(*n)).collect();
                     text.push_str(&format!("{{{}}}", names.join(", ")));
                 }
             }

@@ -176,14 +176,11 @@ pub fn visualize_sharding_svg(shape: &[usize], sharding: impl Into<Sharding>) ->
     Ok(Grid::of(shape, &sharding.into()).at_caller()?.svg())
 }
 
-/// Prints how an array lies on its devices, as [`visualize_sharding`] draws it: with colours where standard output is a
-/// terminal and the environment variable `NO_COLOR` is not set.
-///
-/// Fails also for an array that was deleted, and for a traced one, which lies nowhere yet.
-#[track_caller]
-pub fn visualize_array_sharding(array: &crate::Array) -> Result<()> {
+/// Prints how an array of this shape lies: with colours where standard output is a terminal and the environment variable
+/// `NO_COLOR` is not set.
+pub(crate) fn print(shape: &[usize], sharding: &Sharding) -> Result<()> {
     let color = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-    let picture = Grid::of(array.shape(), &array.sharding().at_caller()?).at_caller()?.boxes(color);
+    let picture = Grid::of(shape, sharding)?.boxes(color);
     // A reader that has gone away is no mistake of the program's.
     let _ = io::stdout().write_all(picture.as_bytes());
     Ok(())

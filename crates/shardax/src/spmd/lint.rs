@@ -1,16 +1,17 @@
-//! What compiles and runs and is yet most likely a mistake: said once, while the function is traced.
+//! A reduction that was forgotten, found in the finished body of a `pmap`.
 
 use std::ops::Range;
 
-use super::vary;
-use crate::error::Result;
-use crate::program::{Aval, Program};
+use super::blocks::Mapped;
+use crate::core::program::{Aval, Program};
+use crate::core::tree::TreeDef;
+use crate::error::{Result, err};
+use crate::interpret::vary;
 use crate::shape::{AxisName, AxisSet};
-use crate::tree::TreeDef;
 use crate::warning;
 
 /// Arguments or results of a mapped function, as the body has them.
-pub(super) struct Values<'a> {
+pub(crate) struct Values<'a> {
     pub def: &'a TreeDef,
     pub avals: &'a [Aval],
 }
@@ -29,14 +30,14 @@ impl Values<'_> {
             .collect()
     }
 
-    fn types(&self, leaves: &Range<usize>) -> Vec<(crate::DType, &[usize])> {
+    fn types(&self, leaves: &Range<usize>) -> Vec<(crate::dtype::DType, &[usize])> {
         self.avals[leaves.clone()].iter().map(|a| (a.dtype, a.shape.as_slice())).collect()
     }
 }
 
 /// Warns of a training step that lacks its reduction: gradients are taken in the body, and an argument that is equal on
 /// all devices comes back different on each. The last inputs of `body` are the arguments.
-pub(super) fn unreduced_gradients(axis: AxisName, args: &Values, outs: &Values, body: &Program) -> Result<()> {
+pub(crate) fn unreduced_gradients(axis: AxisName, args: &Values, outs: &Values, body: &Program) -> Result<()> {
     let (mut results, all) = (outs.parts(), 0..outs.avals.len());
     results.push((outs.def.clone(), all));
     let captured = body.inputs.len() - args.avals.len();
@@ -61,6 +62,26 @@ pub(super) fn unreduced_gradients(axis: AxisName, args: &Values, outs: &Values, 
                 ),
             );
             break;
+        }
+    }
+    Ok(())
+}
+
+/// Fails where a result without a mapped axis may differ from device to device.
+pub(super) fn unreduced_results(axis: AxisName, mapped: &Mapped, out_dims: &[Option<usize>]) -> Result<()> {
+    if out_dims.iter().all(Option::is_some) {
+        return Ok(());
+    }
+    let varying = mapped.map.varying(&mapped.map.body, 0)?;
+    for ((dim, set), path) in out_dims.iter().zip(varying).zip(mapped.out_def.paths()) {
+        if dim.is_none() && !set.is_empty() {
+            return Err(err!(
+                Value,
+                "pmap out_axes is None for output{path}, but its value may vary over the mapped axis {axis:?}: the devices would hold different values of one array"
+            )
+            .help(format!(
+                "reduce it first (`pmean(x, {axis:?})`; of a training step, the gradients), return one value for each device with out_axes 0, or take the first device's with `.check_replication(false)`"
+            )));
         }
     }
     Ok(())

@@ -1,31 +1,30 @@
 //! `pmap`: `jit` of `shard_map` over a mesh of one axis, with the mapped axis squeezed out and put back.
 
-use std::collections::HashMap;
+use std::cell::RefCell;
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
-use smallvec::SmallVec;
-
-use super::lint::{Values, unreduced_gradients};
-use super::shard_map::ShardMap;
-use crate::array::Array;
+use super::blocks::{Manual, trace_blocks};
+use super::lint::{Values, unreduced_gradients, unreduced_results};
+use super::pmap_mesh::Choice;
+use crate::core::array::Array;
+use crate::core::function::{Function, IntoArgnums, IntoArgs};
+use crate::core::prefix::{Axes, IntoPrefix, Prefix, mapped_size};
+use crate::core::program::Aval;
+use crate::core::program::trace::{check_usable, is_tracing};
+use crate::core::tree::{Flat, Tree, TreeDef};
+use crate::engine::dispatch::{self, Cache};
+use crate::engine::staged::{self, is_jit_disabled};
+use crate::engine::stages::staging::Staging;
+use crate::engine::stages::{Lowered, Staged};
 use crate::error::{AtCaller, Result, err};
-use crate::function::{Function, IntoArgnums, IntoArgs};
-use crate::prefix::{Axes, IntoPrefix, Prefix};
-use crate::program::trace::{Known, Traced, bind, check_usable, is_tracing, trace_known};
-use crate::program::{Aval, Program};
-use crate::runtime::Device;
-use crate::runtime::load::{Effort, Request};
-use crate::runtime::placement::{Place, check_split, known_outputs};
-use crate::shape::{AxisName, normalize_axis};
-use crate::sharding::{Mesh, NamedSharding, PartitionSpec, Sharding};
+use crate::interpret::flat::{FlatFn, avals_of, flat_fn, types_of};
+use crate::ops::shard_map::ShardMap;
+use crate::shape::AxisName;
+use crate::sharding::{Device, Mesh, NamedSharding, PartitionSpec, axis_env};
 use crate::source;
-use crate::stages::{Lowered, Staged};
-use crate::transform::dispatch::{self, Cache};
 use crate::transform::grad::gradients_taken;
-use crate::transform::jit::{Pruned, check_argnums, function_name};
-use crate::transform::staged::{self, FlatFn, avals_of, flat_fn, is_jit_disabled, trace_flat, types_of};
-use crate::tree::{Flat, Tree, TreeDef};
+use crate::transform::jit::{check_argnums, function_name};
 
 /// The name of the mapped axis when none is given.
 const DEFAULT_AXIS: &str = "_internal_pmap_axis_name";
@@ -162,7 +161,7 @@ impl<F: Function<Args>, Args: Tree> Pmap<F, Args> {
     #[track_caller]
     pub fn lower<A: IntoArgs<Args>>(&self, args: A) -> Result<Lowered<Args, F::Output>> {
         let _line = source::enter();
-        let flat = Flat::of(&args.into_args());
+        let flat = Flat::of_arguments(&args.into_args());
         self.options.stage(&flat, &flat_fn(&self.f)).and_then(Lowered::new).at_caller()
     }
 }
@@ -171,21 +170,24 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Pmap<F, Args> {
     type Output = F::Output;
 
     fn apply(&self, args: Args) -> Result<F::Output> {
-        let flat = Flat::of(&args);
+        let flat = Flat::of_arguments(&args);
         let f = flat_fn(&self.f);
         if is_tracing() {
             self.options.check_argnums(&flat.def)?;
-            return self.options.map(&flat, &f)?.build();
+            return self.options.map(&flat, &self.options.mapping(&flat, &avals_of(&flat)?)?, &f)?.build();
         }
         if is_jit_disabled() {
-            return staged::run("pmap", &flat, &|flat| self.options.map(flat, &f))?.build();
+            return staged::run("pmap", &flat, &|flat| {
+                self.options.map(flat, &self.options.mapping(flat, &avals_of(flat)?)?, &f)
+            })?
+            .build();
         }
         let cache = self.cache.get_or_init(|| dispatch::shared::<F>(("pmap", &self.options)));
-        cache.call(&flat, &|flat| self.options.stage(flat, &f)?.built())
+        cache.call(self.options.name, &flat, &|flat| self.options.stage(flat, &f)?.built())
     }
 }
 
-/// The arguments' part in the mapping.
+/// How the arguments are mapped.
 struct Mapping {
     mesh: Mesh,
     /// The mapped dimension of each leaf.
@@ -207,228 +209,83 @@ impl Options {
     }
 
     fn mapping(&self, flat: &Flat, avals: &[Aval]) -> Result<Mapping> {
-        let axes = self.in_axes.resolve(&flat.def, "pmap in_axes")?;
-        let paths = || flat.def.paths();
-        let dims: Vec<Option<usize>> = axes
-            .iter()
-            .zip(avals)
-            .enumerate()
-            .map(|(i, (axis, aval))| match axis {
-                None => Ok(None),
-                Some(_) if aval.rank() == 0 => Err(err!(
-                    Value,
-                    "pmap was requested to map its argument{} along axis {}, which implies that its rank should be at least 1, but is only 0 (its shape is ())",
-                    paths()[i],
-                    axis.unwrap_or(0)
-                )
-                .help("use in_axes None for arguments that every device gets whole")),
-                Some(a) => normalize_axis(*a as isize, aval.rank())
-                    .map(Some)
-                    .map_err(|e| e.context(format!("pmap in_axes of argument{}", paths()[i]))),
-            })
-            .collect::<Result<_>>()?;
-        let sizes: Vec<(usize, usize)> =
-            dims.iter().zip(avals).enumerate().filter_map(|(i, (d, a))| d.map(|d| (i, a.shape[d]))).collect();
-        let Some(&(first, size)) = sizes.first() else {
-            return Err(err!(Value, "pmap requires at least one argument with a mapped axis.")
-                .help("to give every device the same value, use `device_put(x, &NamedSharding::new(&mesh, P![]))`, or map an extra argument such as `arange(0..n)`"));
-        };
-        if let Some(&(odd, other)) = sizes.iter().find(|(_, s)| *s != size) {
-            let describe = |i: usize| format!("argument{} of type {}", paths()[i], avals[i]);
-            return Err(err!(
-                Value,
-                "pmap got inconsistent sizes for array axes to be mapped: {} has size {size}, but {} has size {other}",
-                describe(first),
-                describe(odd)
-            ).help("give all mapped arguments one slice for each device, and in_axes None to those that every device gets whole"));
+        let dims = self.in_axes.dims(&flat.def, avals, "pmap")?;
+        let mesh = Choice {
+            size: mapped_size(&flat.def, avals, &dims, None, "pmap")?,
+            asked: self.axis_size,
+            axis: self.axis_name,
+            devices: self.devices.as_deref(),
+            backend: self.backend.as_deref(),
         }
-        if let Some(want) = self.axis_size
-            && want != size
-        {
-            return Err(err!(Value, "Specified axis_size {want} doesn't match received axis_size {size}.")
-                .help("leave axis_size out: it follows from the arguments"));
-        }
-        if let Some(backend) = &self.backend {
-            check_backend(backend)?;
-        }
-        let candidates = match &self.devices {
-            Some(d) if d.is_empty() => {
-                return Err(err!(Value, "'devices' argument to pmap must be non-empty, or None.")
-                    .help("leave `devices` out to use the first ones"));
-            }
-            Some(d) => d.clone(),
-            None => crate::runtime::devices()?,
-        };
-        if size == 0 || size > candidates.len() {
-            let what = format!("argument{} of type {}", paths()[first], avals[first]);
-            return Err(err!(
-                Value,
-                "pmap maps axis {} of {what}, of size {size}, over devices, but there are {} devices: compiling computation requires {size} logical devices (the batch size {size} must be divisible by num_devices, with a leading axis of one slice for each device)",
-                dims[first].unwrap_or(0),
-                candidates.len()
-            )
-            .help(format!(
-                "reshape it so that the mapped axis has one slice for each device: for a batch of b examples, `x.reshape([n, b / n, …])` with n at most {}",
-                candidates.len()
-            )));
-        }
-        let mesh = mesh_of(&candidates[..size], self.axis_name)?;
+        .mesh(&|| {
+            let first = dims.iter().position(Option::is_some).unwrap_or(0);
+            let (d, path) = (dims[first].unwrap_or(0), &flat.def.paths()[first]);
+            format!("axis {d} of argument{path} of type {}", avals[first])
+        })?;
         let in_specs = dims.iter().map(|d| self.spec(*d)).collect();
         Ok(Mapping { mesh, dims, in_specs })
     }
 
+    /// Compiles it as `jit` does, with shardings that follow from the axes.
+    fn stage(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Staged> {
+        let donated = self.check_argnums(&flat.def)?;
+        let mapping = self.mapping(flat, &types_of(flat)?)?;
+        let place = |spec: &PartitionSpec| Some(NamedSharding::new(&mapping.mesh, spec.clone()).into());
+        let staging = Staging {
+            function: self.name,
+            program: format!("pmap_{}", self.name),
+            donated,
+            keep_unused: false,
+            in_shardings: mapping.in_specs.iter().map(place).collect(),
+            captured: place(&PartitionSpec::default()),
+            // A result that is not one of the map is the same everywhere.
+            out_shardings: &|_, program| {
+                let whole = || place(&PartitionSpec::default());
+                Ok(program.out_shardings().into_iter().map(|s| s.map(Into::into).or_else(whole)).collect())
+            },
+        };
+        staging.stage(flat, &|flat| self.map(flat, &mapping, f))
+    }
+
     /// Applies the mapped function in the trace in effect.
-    fn map(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
-        let avals = avals_of(flat)?;
-        let Mapping { mesh, dims, in_specs } = self.mapping(flat, &avals)?;
-        if let Some((outer, _)) = crate::program::axis_env::manual() {
+    fn map(&self, flat: &Flat, Mapping { mesh, dims, in_specs }: &Mapping, f: FlatFn<'_>) -> Result<Flat> {
+        if let Some((outer, _)) = axis_env::manual() {
             return Err(err!(Value, "The context mesh {outer} should match the mesh passed to shard_map {mesh}: a pmap cannot run inside a pmap or shard_map")
                 .help("map over a mesh of several axes with one shard_map, or use vmap for the inner one"));
         }
-        let blocks: Vec<Aval> = avals
-            .iter()
-            .zip(&in_specs)
-            .map(|(aval, spec)| ShardMap::block(&mesh, spec, aval, false))
-            .collect::<Result<_>>()?;
-
-        // The body: the mapped dimensions, now of size 1, are squeezed out; results get theirs.
-        let mut out_def = TreeDef::default();
-        let mut out_dims = Vec::new();
-        let (mut in_blocks, mut out_blocks) = (Vec::new(), Vec::new());
+        let block = |(leaf, spec): (&Array, &PartitionSpec)| ShardMap::block(mesh, spec, &leaf.aval(), false);
+        let blocks: Vec<Aval> = flat.leaves.iter().zip(in_specs).map(block).collect::<Result<_>>()?;
         let gradients = gradients_taken();
-        let mut call = ShardMap {
-            mesh: mesh.clone(),
-            manual: vec![self.axis_name],
-            in_specs: in_specs.clone(),
-            out_specs: Vec::new(),
-            checked: false,
-            body: Program::default(),
+
+        // In the body the mapped dimensions, now of size 1, are squeezed out; results get theirs.
+        let (in_blocks, out_blocks, out_dims) = (RefCell::default(), RefCell::default(), RefCell::default());
+        let body = |args: &Flat| {
+            let squeeze = |(x, d): (&Array, &Option<usize>)| d.map_or_else(|| x.clone(), |d| x.squeeze(d as i32));
+            let leaves = args.leaves.iter().zip(dims).map(squeeze).collect();
+            let args = Flat { leaves, def: args.def.clone() };
+            in_blocks.replace(args.leaves.iter().map(Array::aval).collect::<Vec<_>>());
+            let mut out = f(&args)?;
+            out.leaves.iter().try_for_each(check_usable)?;
+            let out_avals: Vec<Aval> = out.leaves.iter().map(Array::aval).collect();
+            let added = self.out_axes.out_dims(&out.def, &out_avals, "pmap")?;
+            for (y, d) in out.leaves.iter_mut().zip(&added) {
+                *y = d.map_or_else(|| y.clone(), |d| y.expand_dims(d as i32));
+            }
+            out_blocks.replace(out_avals);
+            out_dims.replace(added);
+            Ok(out)
         };
-        let known = Known::Blocks(flat.leaves.to_vec(), Box::new(call.clone()));
-        let Traced { program: body, captures } = ShardMap::bind_axes(&mesh, &[self.axis_name], false, || {
-            trace_known(known, &blocks, |args| {
-                let squeezed: Vec<Array> = args
-                    .iter()
-                    .zip(&dims)
-                    .map(|(x, d)| if let Some(d) = d { x.squeeze(*d as i32) } else { x.clone() })
-                    .collect();
-                in_blocks = squeezed.iter().map(Array::aval).collect();
-                let out = f(&Flat { leaves: squeezed.into(), def: flat.def.clone() })?;
-                out_def = out.def;
-                out_blocks = out.leaves.iter().map(Array::aval).collect();
-                let axes = self.out_axes.resolve(&out_def, "pmap out_axes")?;
-                out.leaves
-                    .iter()
-                    .zip(&axes)
-                    .map(|(y, axis)| {
-                        check_usable(y)?;
-                        let Some(a) = axis else {
-                            out_dims.push(None);
-                            return Ok(y.clone());
-                        };
-                        let d = normalize_axis(*a as isize, y.ndim() + 1).map_err(|e| e.context("pmap out_axes"))?;
-                        out_dims.push(Some(d));
-                        Ok(y.expand_dims(d as i32))
-                    })
-                    .collect()
-            })
-        })?;
-        call.in_specs = std::iter::repeat_n(PartitionSpec::default(), captures.len()).chain(in_specs).collect();
-        call.out_specs = out_dims.iter().map(|d| self.spec(*d)).collect();
-        call.body = body;
+        let on = Manual { mesh, axes: &[self.axis_name], checked: false };
+        let out_specs = |_: &TreeDef, _: &[usize]| Ok(out_dims.borrow().iter().map(|d| self.spec(*d)).collect());
+        let mapped = trace_blocks(on, flat, &blocks, in_specs.clone(), &body, &out_specs)?;
         if self.check_replication {
-            self.check_outputs(&call, &out_dims, &out_def)?;
+            unreduced_results(self.axis_name, &mapped, &out_dims.borrow())?;
             if gradients_taken() > gradients && self.axis_name != AxisName::new(DEFAULT_AXIS) {
-                let args = Values { def: &flat.def, avals: &in_blocks };
-                let outs = Values { def: &out_def, avals: &out_blocks };
-                unreduced_gradients(self.axis_name, &args, &outs, &call.body)?;
+                let args = Values { def: &flat.def, avals: &in_blocks.borrow() };
+                let outs = Values { def: &mapped.out_def, avals: &out_blocks.borrow() };
+                unreduced_gradients(self.axis_name, &args, &outs, &mapped.map.body)?;
             }
         }
-        let args: Vec<Array> = captures.iter().chain(&flat.leaves).cloned().collect();
-        let leaves: SmallVec<[Array; 8]> = bind(Arc::new(call), &args).into_iter().collect();
-        leaves.iter().try_for_each(check_usable)?;
-        Ok(Flat { leaves, def: out_def })
+        mapped.apply(flat)
     }
-
-    /// Fails where a result without a mapped axis may differ from device to device.
-    fn check_outputs(&self, call: &ShardMap, out_dims: &[Option<usize>], def: &TreeDef) -> Result<()> {
-        if out_dims.iter().all(Option::is_some) {
-            return Ok(());
-        }
-        for ((dim, set), path) in out_dims.iter().zip(call.varying(&call.body, 0)?).zip(def.paths()) {
-            if dim.is_none() && !set.is_empty() {
-                let axis = self.axis_name;
-                return Err(err!(
-                    Value,
-                    "pmap out_axes is None for output{path}, but its value may vary over the mapped axis {axis:?}: the devices would hold different values of one array"
-                )
-                .help(format!(
-                    "reduce it first (`pmean(x, {axis:?})`; of a training step, the gradients), return one value for each device with out_axes 0, or take the first device's with `.check_replication(false)`"
-                )));
-            }
-        }
-        Ok(())
-    }
-
-    /// Traces the mapped function and decides where it runs.
-    fn stage(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Staged> {
-        let donated = self.check_argnums(&flat.def)?;
-        let in_avals = types_of(flat)?;
-        let Mapping { mesh, in_specs, .. } = self.mapping(flat, &in_avals)?;
-        let in_shardings: Vec<Sharding> =
-            in_specs.iter().map(|s| NamedSharding::new(&mesh, s.clone()).into()).collect();
-        for (i, (leaf, want)) in flat.leaves.iter().zip(&in_shardings).enumerate() {
-            if let Some(have) = leaf.concrete_ref().filter(|c| c.committed) {
-                let name = || format!("argument{} of {} with shape {}", flat.def.paths()[i], self.name, have.aval);
-                check_split(&have.sharding, want, &have.aval, &name)?;
-            }
-        }
-        let (traced, out_def) = trace_flat(&flat.def, &in_avals, &|flat| self.map(flat, f))?;
-        let pruned = Pruned::new(&traced, false)?;
-        let place = Place::Mesh(mesh.clone());
-        let captured = pruned.captures.iter().map(|_| place.replicated());
-        let in_shardings = captured.chain(pruned.kept.iter().map(|&i| in_shardings[i].clone())).collect();
-        // An output that is an argument passed through, or a constant, is not a result of shard_map.
-        let out_shardings = known_outputs(&pruned.program)
-            .into_iter()
-            .map(|s| Some(s.unwrap_or_else(|| NamedSharding::new(&mesh, PartitionSpec::default()))))
-            .collect();
-        let request = Request {
-            name: format!("pmap_{}", self.name),
-            donated: pruned.donated(&donated),
-            program: pruned.program,
-            place,
-            in_shardings,
-            out_shardings,
-            effort: Effort::Full,
-        };
-        let Pruned { captures, kept, .. } = pruned;
-        let in_def = flat.def.clone();
-        Ok(Staged { request, captures, kept, in_def, in_avals, donated, out_def, committed: true })
-    }
-}
-
-/// Fails when the process works with another platform.
-fn check_backend(asked: &str) -> Result<()> {
-    let have = crate::runtime::client()?.platform_name.as_str();
-    if asked == have || (asked == "gpu" && matches!(have, "cuda" | "rocm")) {
-        return Ok(());
-    }
-    Err(err!(Value, "Unknown backend {asked}. Available backends are [{have:?}]").help(format!(
-        "a process works with one platform: set SHARDAX_PLATFORM={asked} (or call `config::set_platform`) before it uses a device, or leave `backend` out"
-    )))
-}
-
-/// The mesh of one axis over these devices; equal ones are one object, so that shardings compare at once.
-fn mesh_of(devices: &[Device], axis: AxisName) -> Result<Mesh> {
-    type Meshes = Mutex<HashMap<(Vec<usize>, AxisName), Mesh>>;
-    static MESHES: OnceLock<Meshes> = OnceLock::new();
-    let ids = devices.iter().map(Device::id).collect();
-    let mut meshes = MESHES.get_or_init(Default::default).lock().unwrap_or_else(|e| e.into_inner());
-    if let Some(mesh) = meshes.get(&(Vec::clone(&ids), axis)) {
-        return Ok(mesh.clone());
-    }
-    let mesh = Mesh::new(devices.to_vec(), [(axis, devices.len())])?;
-    meshes.insert((ids, axis), mesh.clone());
-    Ok(mesh)
 }

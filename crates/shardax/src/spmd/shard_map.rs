@@ -1,137 +1,342 @@
-//! The primitive behind `shard_map` and `pmap`: a program that each device runs on its own block of the arguments.
+//! `shard_map` as users call it.
 
-mod rules;
-mod transformed;
+use std::marker::PhantomData;
 
-pub use transformed::{ShardMapped, Smapped, shard_map, smap};
-
-use smallvec::SmallVec;
-
+use super::blocks::{Manual, OutSpecs, trace_blocks};
+use crate::core::function::{Function, IntoArgs};
+use crate::core::prefix::{Axes, IntoPrefix, Specs};
+use crate::core::program::Aval;
+use crate::core::tree::{Flat, Tree, TreeDef};
+use crate::engine::staged;
+use crate::engine::stages::Lowered;
 use crate::error::{Result, err};
-use crate::lower::{Lowering, Value};
-use crate::program::axis_env::{AxisKind, BoundAxis, is_spmd, with_axes};
-use crate::program::{Aval, Program};
-use crate::shape::{AxisName, AxisSet, Shape};
+use crate::interpret::flat::{FlatFn, avals_of, flat_fn};
+use crate::ops::shard_map::ShardMap;
+use crate::shape::{AxisName, AxisSet, IntoAxisNames, normalize_axis};
+use crate::sharding::axis_env;
+use crate::sharding::context::{IntoMesh, MeshArg};
 use crate::sharding::{Mesh, NamedSharding, PartitionSpec};
 
-/// A program run by every device of a mesh on its blocks of the operands.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct ShardMap {
-    pub mesh: Mesh,
-    /// The axes over which the program is run device by device; the others are left to the compiler.
-    pub manual: Vec<AxisName>,
-    pub in_specs: Vec<PartitionSpec>,
-    pub out_specs: Vec<PartitionSpec>,
-    /// Whether types in the body track which axes values vary over.
-    pub checked: bool,
-    pub body: Program,
+/// A function that each device runs on its blocks; see [`shard_map`].
+#[must_use = "a transformed function does nothing until it is called"]
+pub struct ShardMapped<F, Args> {
+    f: F,
+    mesh: MeshArg,
+    axis_names: Option<Vec<AxisName>>,
+    in_specs: Option<Specs>,
+    out_specs: Option<Specs>,
+    check_vma: bool,
+    args: PhantomData<fn(Args)>,
+}
+
+/// Runs `f` on every device of `mesh`, each on its block of the arguments. `None` for the mesh takes the context mesh,
+/// an [`AbstractMesh`](crate::AbstractMesh) that of the arguments.
+///
+/// A dimension that a spec names is divided by the size of its axes; blocks keep their rank. Results are joined as
+/// `out_specs` say; an axis that a spec does not name promises that all devices along it return the same, which is
+/// checked while tracing unless [`check_vma(false)`](ShardMapped::check_vma) says otherwise.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let mesh = make_mesh([("i", 4), ("j", 2)])?;
+/// let total = shard_map(|x: Array| psum(x.sum(..), ("i", "j")), &mesh).in_specs(P!["i", "j"]).out_specs(P![]);
+/// assert_eq!(jit(total).call(arange(0..64).reshape([8, 8]))?.item::<i32>()?, 2016);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn shard_map<Args: Tree, F: Function<Args>>(f: F, mesh: impl IntoMesh) -> ShardMapped<F, Args> {
+    ShardMapped {
+        f,
+        mesh: mesh.into_mesh(),
+        axis_names: None,
+        in_specs: None,
+        out_specs: None,
+        check_vma: true,
+        args: PhantomData,
+    }
+}
+
+impl<F, Args> ShardMapped<F, Args> {
+    /// How each argument, or part of one, is split over the mesh.
+    pub fn in_specs(mut self, specs: impl IntoPrefix<PartitionSpec>) -> Self {
+        self.in_specs = Some(specs.into_prefix());
+        self
+    }
+
+    /// How the results of the devices, or parts of them, are joined.
+    pub fn out_specs(mut self, specs: impl IntoPrefix<PartitionSpec>) -> Self {
+        self.out_specs = Some(specs.into_prefix());
+        self
+    }
+
+    /// The axes that are manual: over the others the compiler partitions the body. By default all that are not
+    /// manual already.
+    pub fn axis_names(mut self, names: impl IntoAxisNames) -> Self {
+        self.axis_names = Some(names.into_axis_names().to_vec());
+        self
+    }
+
+    /// Whether types track which axes values vary over (the default). It makes results that `out_specs` call
+    /// replicated an error where they may differ, and gradients of replicated arguments sums over the devices.
+    pub fn check_vma(mut self, check: bool) -> Self {
+        self.check_vma = check;
+        self
+    }
+}
+
+impl<F: Function<Args>, Args: Tree> ShardMapped<F, Args> {
+    /// Traces and lowers the function for arguments of these types, as [`jit`](crate::jit) of it would.
+    #[track_caller]
+    pub fn lower<A: IntoArgs<Args>>(&self, args: A) -> Result<Lowered<Args, F::Output>> {
+        crate::transform::jit::lower(self, args.into_args(), "shard_map")
+    }
+}
+
+impl<F: Function<Args>, Args: Tree> Function<Args> for ShardMapped<F, Args> {
+    type Output = F::Output;
+
+    fn apply(&self, args: Args) -> Result<F::Output> {
+        let flat = Flat::of_arguments(&args);
+        let f = flat_fn(&self.f);
+        staged::run("shard_map", &flat, &|flat| self.map(flat, &f))?.build()
+    }
+}
+
+impl<F, Args> ShardMapped<F, Args> {
+    fn map(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
+        let missing = |what: &str| {
+            err!(
+                Type,
+                "shard_map needs {what}: it must be a pytree of `PartitionSpec` instances, but it was `None` when the mesh axes are of type AxisType.Auto"
+            )
+                .help(format!("call `.{what}(P![…])` on it, with one spec for each argument or result"))
+        };
+        let in_specs = self.in_specs.as_ref().ok_or_else(|| missing("in_specs"))?;
+        let out_specs = self.out_specs.as_ref().ok_or_else(|| missing("out_specs"))?;
+        let in_specs = in_specs.resolve(&flat.def, "shard_map in_specs")?;
+        self.map_with(flat, f, in_specs, &|def, _| out_specs.resolve(def, "shard_map out_specs"))
+    }
+
+    /// Applies the mapped function in the trace in effect; `out_specs` gives a spec for each result, from the
+    /// structure and ranks of the results.
+    fn map_with(
+        &self,
+        flat: &Flat,
+        f: FlatFn<'_>,
+        in_specs: Vec<PartitionSpec>,
+        out_specs: OutSpecs<'_>,
+    ) -> Result<Flat> {
+        let (mesh, manual) = self.resolve_mesh()?;
+        in_specs.iter().try_for_each(|spec| check_manual(spec, &manual, &mesh, "in_specs"))?;
+        let blocks = avals_of(flat)?
+            .iter()
+            .zip(&in_specs)
+            .enumerate()
+            .map(|(i, (aval, spec))| check_in_spec(&mesh, spec, aval, &|| flat.def.path(i), self.check_vma))
+            .collect::<Result<Vec<_>>>()?;
+        let on = Manual { mesh: &mesh, axes: &manual, checked: self.check_vma };
+        let mapped = trace_blocks(on, flat, &blocks, in_specs, f, &|def, ranks| {
+            let specs = out_specs(def, ranks)?;
+            specs.iter().try_for_each(|spec| check_manual(spec, &manual, &mesh, "out_specs"))?;
+            Ok(specs)
+        })?;
+        if self.check_vma {
+            mapped.map.check_outputs(&mapped.out_def)?;
+        }
+        mapped.apply(flat)
+    }
+}
+
+impl<F, Args> ShardMapped<F, Args> {
+    /// The mesh, and the axes that become manual.
+    fn resolve_mesh(&self) -> Result<(Mesh, Vec<AxisName>)> {
+        let outer = axis_env::manual();
+        let mesh = self.mesh.resolve()?;
+        if mesh.axes().is_empty() {
+            return Err(err!(Value, "shard_map requires a non-empty mesh, got {mesh}")
+                .help("give the mesh an axis: `make_mesh([(\"i\", 8)])`"));
+        }
+        if let Some((context, _)) = &outer
+            && mesh != *context
+        {
+            return Err(err!(Value, "The context mesh {context} should match the mesh passed to shard_map {mesh}")
+                .help("inside a shard_map pass `None` for the mesh: the context mesh is used"));
+        }
+        let taken = outer.map(|(_, names)| names).unwrap_or_default();
+        let manual: Vec<AxisName> = match &self.axis_names {
+            Some(names) => names.clone(),
+            None => mesh.axis_names().filter(|n| !taken.contains(*n)).collect(),
+        };
+        if let Some(bad) = manual.iter().find(|n| mesh.axis_size(**n).is_none()) {
+            return Err(err!(
+                Value,
+                "shard_map axis_names {manual:?} must be a subset of the axes of the mesh {mesh}: {bad:?} is not one of them"
+            ).help("name axes of the mesh, or leave axis_names out to take all"));
+        }
+        if let Some(bad) = manual.iter().find(|n| taken.contains(**n)) {
+            return Err(err!(Value, "the axis {bad:?} is manual already: an enclosing shard_map or pmap maps over it")
+                .help("name axes that are free"));
+        }
+        if manual.is_empty() {
+            return Err(err!(
+                Value,
+                "every axis of the mesh {mesh} is manual already: there is none left for this shard_map"
+            )
+            .help("let the outer one take some axes only, with axis_names"));
+        }
+        Ok((mesh, manual))
+    }
+}
+
+/// A spec may name manual axes alone.
+fn check_manual(spec: &PartitionSpec, manual: &[AxisName], mesh: &Mesh, what: &str) -> Result<()> {
+    NamedSharding::try_new(mesh, spec.clone())?;
+    match spec.all_axes().find(|n| !manual.contains(n)) {
+        None => Ok(()),
+        Some(name) => Err(err!(
+            Value,
+            "shard_map {what} {spec} refers to {name:?}, but a spec must refer to an axis marked as manual ({manual:?})"
+        )
+        .help("add the axis to axis_names, or leave its splitting to the compiler")),
+    }
+}
+
+/// A function mapped over one axis of the context mesh; see [`smap`].
+#[must_use = "a transformed function does nothing until it is called"]
+pub struct Smapped<F, Args> {
+    inner: ShardMapped<F, Args>,
+    in_axes: Option<Axes>,
+    out_axes: Option<Axes>,
+    axis: AxisName,
+}
+
+/// Runs `f` over one axis of the context mesh, each device on its block: [`shard_map`] with axes instead of specs.
+///
+/// Blocks keep their rank. Nested, each maps over one axis of the mesh.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let _mesh = set_mesh(&make_mesh([("i", 8)])?)?;
+/// let f = smap(|x: Array| psum(x, "i"), "i").in_axes(0).out_axes(None);
+/// assert_eq!(f.call(arange(0..8))?.to_vec::<i32>()?, [28]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn smap<Args: Tree, F: Function<Args>>(f: F, axis_name: impl Into<AxisName>) -> Smapped<F, Args> {
+    let axis = axis_name.into();
+    Smapped { inner: shard_map(f, None).axis_names(axis), in_axes: None, out_axes: None, axis }
+}
+
+impl<F, Args> Smapped<F, Args> {
+    /// The dimension of each argument, or part of one, that is split; `None` gives it whole to every device.
+    pub fn in_axes(mut self, axes: impl IntoPrefix<Option<i32>>) -> Self {
+        self.in_axes = Some(axes.into_prefix());
+        self
+    }
+
+    /// The dimension along which results are joined; `None` for results that are equal on all devices.
+    pub fn out_axes(mut self, axes: impl IntoPrefix<Option<i32>>) -> Self {
+        self.out_axes = Some(axes.into_prefix());
+        self
+    }
+}
+
+impl<F: Function<Args>, Args: Tree> Smapped<F, Args> {
+    /// Traces and lowers the function for arguments of these types, as [`jit`](crate::jit) of it would.
+    #[track_caller]
+    pub fn lower<A: IntoArgs<Args>>(&self, args: A) -> Result<Lowered<Args, F::Output>> {
+        crate::transform::jit::lower(self, args.into_args(), "smap")
+    }
+}
+
+impl<F: Function<Args>, Args: Tree> Function<Args> for Smapped<F, Args> {
+    type Output = F::Output;
+
+    fn apply(&self, args: Args) -> Result<F::Output> {
+        let missing = |what: &str| {
+            err!(
+                Type,
+                "smap needs {what}: the axis {:?} is an Auto axis, whose arguments have no sharding in their types",
+                self.axis
+            )
+            .help(format!("call `.{what}(…)` on it"))
+        };
+        let in_axes = self.in_axes.as_ref().ok_or_else(|| missing("in_axes"))?;
+        let out_axes = self.out_axes.as_ref().ok_or_else(|| missing("out_axes"))?;
+        let spec = |axis: Option<i32>, rank: usize, what: &str| -> Result<PartitionSpec> {
+            let Some(axis) = axis else { return Ok(PartitionSpec::default()) };
+            let d = normalize_axis(axis as isize, rank).map_err(|e| e.context(format!("smap {what}")))?;
+            Ok(PartitionSpec::default().insert(d, &[self.axis]))
+        };
+        let specs = |axes: &Axes, def: &TreeDef, ranks: &[usize], what: &str| -> Result<Vec<PartitionSpec>> {
+            let resolved = axes.resolve(def, &format!("smap {what}"))?;
+            resolved.into_iter().zip(ranks).map(|(a, &rank)| spec(a, rank, what)).collect()
+        };
+        let flat = Flat::of_arguments(&args);
+        let f = flat_fn(&self.inner.f);
+        let in_specs = |flat: &Flat| {
+            specs(in_axes, &flat.def, &flat.leaves.iter().map(|l| l.ndim()).collect::<Vec<_>>(), "in_axes")
+        };
+        let out_specs = |def: &TreeDef, ranks: &[usize]| specs(out_axes, def, ranks, "out_axes");
+        staged::run("smap", &flat, &|flat| self.inner.map_with(flat, &f, in_specs(flat)?, &out_specs))?.build()
+    }
+}
+
+/// The block of an argument, or what is wrong with its spec.
+fn check_in_spec(
+    mesh: &Mesh,
+    spec: &PartitionSpec,
+    aval: &Aval,
+    path: &dyn Fn() -> String,
+    checked: bool,
+) -> Result<Aval> {
+    if spec.len() > aval.rank() {
+        return Err(err!(
+            Value,
+            "shard_map applied to a function was given an in_specs entry which is too long to be compatible with the corresponding argument: {spec} has {} entries, but argument{} of type {aval} has rank {}",
+            spec.len(),
+            path(),
+            aval.rank()
+        )
+        .help(if aval.rank() == 0 { "a scalar can only have the spec P![]" } else { "shorten the spec" }));
+    }
+    for (d, &n) in aval.shape.iter().enumerate() {
+        let parts = mesh.axes_size(spec.axes(d))?;
+        if n % parts != 0 {
+            return Err(err!(
+                Value,
+                "shard_map applied to a function was given argument{} of type {aval} with in_specs {spec}, but axis {d} of size {n} is not evenly divisible by the corresponding mesh axis sizes: {:?} of total size {parts}",
+                path(),
+                spec.axes(d)
+            )
+            .help(format!("make axis {d} a multiple of {parts}")));
+        }
+    }
+    ShardMap::block(mesh, spec, aval, checked)
 }
 
 impl ShardMap {
-    /// The manual axes.
-    pub fn axes(&self) -> impl Iterator<Item = AxisName> + '_ {
-        self.manual.iter().copied()
-    }
-
-    /// The same map of no program, to put another in.
-    fn without_body(&self) -> ShardMap {
-        ShardMap {
-            mesh: self.mesh.clone(),
-            manual: self.manual.clone(),
-            in_specs: Vec::new(),
-            out_specs: Vec::new(),
-            checked: self.checked,
-            body: Program::default(),
+    /// Fails where a result may vary over an axis that its spec does not name.
+    fn check_outputs(&self, def: &TreeDef) -> Result<()> {
+        let mut bad = Vec::new();
+        for (i, (block, spec)) in self.body.out_avals().iter().zip(&self.out_specs).enumerate() {
+            let own: AxisSet = self.axes().collect();
+            let named: AxisSet = spec.all_axes().collect();
+            let extra: AxisSet = block.vma.iter().filter(|n| own.contains(*n) && !named.contains(*n)).collect();
+            if !extra.is_empty() {
+                let path = def.path(i);
+                bad.push(format!("  * output{path} of type {block} has the spec {spec}, but may vary over {extra}"));
+            }
         }
-    }
-
-    /// Runs `f`, which traces a body, with the axes bound.
-    pub fn bind_axes<R>(mesh: &Mesh, manual: &[AxisName], checked: bool, f: impl FnOnce() -> R) -> R {
-        let bound = mesh
-            .axes()
-            .iter()
-            .filter(|(name, _)| manual.contains(name))
-            .map(|&(name, size)| BoundAxis { name, size, kind: AxisKind::Manual { checked, mesh: mesh.clone() } })
-            .collect();
-        with_axes(bound, f)
-    }
-
-    /// The type of the block that a device has of a value.
-    pub fn block(mesh: &Mesh, spec: &PartitionSpec, aval: &Aval, checked: bool) -> Result<Aval> {
-        let shape = NamedSharding::new(mesh, spec.clone()).shard_shape(&aval.shape)?;
-        let vma = if checked { aval.vma.union(&spec.all_axes().collect()) } else { AxisSet::default() };
-        Ok(Aval { shape, vma, ..aval.clone() })
-    }
-
-    /// The type of the whole that blocks of this type make.
-    pub fn whole(&self, spec: &PartitionSpec, block: &Aval) -> Result<Aval> {
-        if spec.len() > block.rank() {
-            return Err(err!(
-                Value,
-                "shard_map applied to a function was given an out_specs entry which is too long to be compatible with the corresponding output value: {spec} has {} entries, but the output {block} has rank {}",
-                spec.len(),
-                block.rank()
-            )
-            .help(if block.rank() == 0 {
-                "a scalar output can only have the spec P![]; give it a dimension with `expand_dims(0)` to stack one per device"
-            } else {
-                "shorten the spec, or give the output more dimensions"
-            }));
+        if bad.is_empty() {
+            return Ok(());
         }
-        let shape: Shape = block
-            .shape
-            .iter()
-            .enumerate()
-            .map(|(d, &n)| Ok(n * self.mesh.axes_size(spec.axes(d))?))
-            .collect::<Result<_>>()?;
-        let vma = block.vma.minus(&self.axes().collect());
-        Ok(Aval { shape, vma, ..block.clone() })
-    }
-
-    /// The axes that a spec does not name: all their devices hold one value, unless they hold that of different
-    /// entries of a batch.
-    fn unmentioned(&self, spec: &PartitionSpec) -> SmallVec<[AxisName; 2]> {
-        let named: AxisSet = spec.all_axes().collect();
-        self.axes().filter(|n| !named.contains(*n) && !is_spmd(*n)).collect()
-    }
-
-    fn lower_call(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        if self.mesh.size() == 1 {
-            // One device's block is the whole, and the compiler partitions nothing.
-            return self.in_manual(cx, |cx| cx.program(&self.body, args));
-        }
-        let name = cx.mesh_name(&self.mesh);
-        let specs = |specs: &[PartitionSpec], avals: &[Aval]| {
-            let all: Vec<String> = specs
-                .iter()
-                .zip(avals)
-                .map(|(s, a)| {
-                    let text = NamedSharding::new(&self.mesh, s.clone()).sdy(&name, a.rank());
-                    text.trim_start_matches("#sdy.sharding").to_owned()
-                })
-                .collect();
-            format!("#sdy.sharding_per_value<[{}]>", all.join(", "))
-        };
-        let in_avals: Vec<Aval> = args.iter().map(|&v| cx.aval(v)).collect();
-        let axes: Vec<String> = self.axes().map(|n| format!("{:?}", n.as_str())).collect();
-        let attrs = format!(
-            "in_shardings = {}, manual_axes = #sdy<manual_axes{{{}}}>, out_shardings = {}",
-            specs(&self.in_specs, &in_avals),
-            axes.join(", "),
-            specs(&self.out_specs, outs)
-        );
-        let blocks: Vec<Aval> = self.body.in_avals().cloned().collect();
-        let region = self
-            .in_manual(cx, |cx| cx.region_returning("sdy.return", &blocks, |cx, args| cx.program(&self.body, args)))?;
-        Ok(cx.op_with("sdy.manual_computation", args, &attrs, vec![region], outs))
-    }
-
-    /// Writes text in which the axes are manual.
-    fn in_manual<R>(&self, cx: &mut Lowering, f: impl FnOnce(&mut Lowering) -> R) -> R {
-        let all = self.axes().chain(cx.manual_axes.iter().copied()).collect();
-        let outer = (cx.manual_mesh.replace(self.mesh.clone()), std::mem::replace(&mut cx.manual_axes, all));
-        let result = f(cx);
-        (cx.manual_mesh, cx.manual_axes) = outer;
-        result
+        Err(err!(
+            Value,
+            "shard_map applied to a function was given out_specs which require replication which can't be statically inferred given the mesh: {}\n{}",
+            self.mesh,
+            bad.join("\n")
+        )
+        .help("reduce the output over these axes (psum, pmean, …), name them in out_specs, or, if you know that it is the same on all devices, turn the check off with check_vma(false)"))
     }
 }

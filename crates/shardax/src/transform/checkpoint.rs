@@ -4,36 +4,12 @@ use std::marker::PhantomData;
 use std::panic::Location;
 use std::sync::Arc;
 
-use super::staged::{flat_fn, record};
+use crate::core::function::Function;
+use crate::core::program::trace::{bind1, is_tracing};
+use crate::core::tree::{self, Flat, Tree};
 use crate::error::Result;
-use crate::function::Function;
-use crate::primitive::checkpoint as primitive;
-use crate::program::trace::{bind1, is_tracing};
-use crate::tree::{self, Flat, Tree};
-
-/// Which intermediate values of a [`checkpoint`] are kept for its gradient (JAX's `checkpoint_policies`).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum CheckpointPolicy {
-    /// None: all is computed again from the arguments.
-    #[default]
-    NothingSaveable,
-    /// All that the gradient needs, as without `checkpoint`.
-    EverythingSaveable,
-    /// Results of matrix products and convolutions; what is cheap is computed again.
-    DotsSaveable,
-    /// Results of matrix products that have no batch dimensions.
-    DotsWithNoBatchDimsSaveable,
-    /// Values that [`checkpoint_name`] gave one of these names.
-    SaveOnlyTheseNames(Vec<String>),
-}
-
-impl CheckpointPolicy {
-    /// Keeps the values that [`checkpoint_name`] gave one of these names.
-    pub fn save_only_these_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
-        CheckpointPolicy::SaveOnlyTheseNames(names.into_iter().map(str::to_owned).collect())
-    }
-}
+use crate::interpret::flat::{flat_fn, record};
+use crate::ops::primitive::checkpoint::{self as primitive, CheckpointPolicy};
 
 /// A function whose gradient computes its intermediate values again; see [`checkpoint`].
 #[must_use = "a transformed function does nothing until it is called"]
@@ -94,7 +70,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Checkpoint<F, Args> {
             return self.f.apply(args);
         }
         let (policy, prevent_cse) = (self.policy.clone(), self.prevent_cse);
-        let out = record(&Flat::of(&args), &flat_fn(&self.f), Location::caller(), |program, _, _| {
+        let out = record(&Flat::of_arguments(&args), &flat_fn(&self.f), Location::caller(), |program, _, _| {
             Arc::new(primitive::Checkpoint { program, policy, prevent_cse })
         })?;
         out.build()
@@ -115,7 +91,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Checkpoint<F, Args> {
 pub fn checkpoint_name<T: Tree>(x: T, name: &str) -> T {
     let _line = crate::source::enter();
     let kept = x.clone();
-    let named = |a: crate::Array| match a.is_traced() {
+    let named = |a: crate::core::array::Array| match a.is_traced() {
         true => bind1(primitive::Name { name: name.to_owned() }, &[a]),
         false => a,
     };

@@ -3,18 +3,21 @@
 use std::cell::RefCell;
 use std::marker::PhantomData;
 
-use super::ad::{self, Linearized};
-use super::staged::{self, FlatFn, avals_of, flat_fn, trace_flat, trace_known, types_of};
+use std::rc::Rc;
+
 use super::vmap::vmap;
-use crate::array::Array;
+use crate::core::array::Array;
+use crate::core::function::{Function, IntoArgs};
+use crate::core::primitive::Tangents;
+use crate::core::program::Aval;
+use crate::core::tree::{self, Flat, Tree, TreeDef, same_structure};
 use crate::dtype::DType;
+use crate::engine::known::Whole;
+use crate::engine::staged;
 use crate::error::{AtCaller, Result, err};
-use crate::function::{Function, IntoArgs};
-use crate::primitive::Tangents;
-use crate::program::Aval;
-use crate::program::trace::Known;
+use crate::interpret::ad::{self, Linearized};
+use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_flat, trace_known, types_of};
 use crate::source;
-use crate::tree::{self, Flat, Tree, TreeDef, same_structure};
 
 /// The result of `f` at `primals`, and its tangent for these tangents of the arguments.
 ///
@@ -33,7 +36,7 @@ pub fn jvp<Args: Tree, F: Function<Args>>(
     tangents: impl IntoArgs<Args>,
 ) -> Result<(F::Output, F::Output)> {
     let _line = source::enter();
-    let pair = Flat::of(&(primals.into_args(), tangents.into_args()));
+    let pair = Flat::of_arguments(&(primals.into_args(), tangents.into_args()));
     push(&pair, &flat_fn(&f)).and_then(|out| out.build()).at_caller()
 }
 
@@ -43,7 +46,7 @@ fn push(pair: &Flat, f: FlatFn<'_>) -> Result<Flat> {
         let (primals, tangents) = pair.halves()?;
         same_structure(&primals.def, &tangents.def)?;
         let avals = avals_of(&primals)?;
-        let (traced, out_def) = trace_known(&primals.def, &avals, Known::Whole(primals.leaves.to_vec()), f)?;
+        let (traced, out_def) = trace_known(Rc::new(Whole(primals.leaves.to_vec())), &primals.def, &avals, f)?;
         let mut ts: Tangents = vec![None; traced.captures.len()];
         for (aval, t) in avals.iter().zip(&tangents.leaves) {
             ts.push(check_tangent(aval, t)?);
@@ -79,7 +82,7 @@ fn check_tangent(aval: &Aval, t: &Array) -> Result<Option<Array>> {
         )
         .help("give tangents (or cotangents) of the shapes and dtypes of the values: `ones_like(&x)`"));
     }
-    Ok(Some(crate::numpy::convert(t, aval.dtype, false)))
+    Ok(Some(crate::ops::numpy::convert(t, aval.dtype, false)))
 }
 
 /// A function linearized at a point: what [`vjp`] and [`linearize`] share.
@@ -110,8 +113,30 @@ pub fn vjp<Args: Tree, F: Function<Args>>(
     args: impl IntoArgs<Args>,
 ) -> Result<(F::Output, VjpFn<Args, F::Output>)> {
     let _line = source::enter();
-    let (out, at) = at_point(&Flat::of(&args.into_args()), &flat_fn(&f)).at_caller()?;
+    let (out, at) = at_point(&Flat::of_arguments(&args.into_args()), &flat_fn(&f)).at_caller()?;
     Ok((out.build()?, VjpFn { at, types: PhantomData }))
+}
+
+/// As [`vjp`], of a function that returns a pair: its result, and what is not differentiated (JAX's `has_aux`).
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let f = |x: Array| (x.square(), x.cos());
+/// let (y, pull_back, aux) = shardax::vjp_has_aux(f, array([0.0f32, 3.0]))?;
+/// assert_eq!((y.to_vec::<f32>()?, aux.to_vec::<f32>()?[0]), (vec![0.0, 9.0], 1.0));
+/// assert_eq!(pull_back.call(ones([2]))?.0.to_vec::<f32>()?, [0.0, 6.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn vjp_has_aux<Args: Tree, Out: Tree, Aux: Tree, F: Function<Args, Output = (Out, Aux)>>(
+    f: F,
+    args: impl IntoArgs<Args>,
+) -> Result<(Out, VjpFn<Args, Out>, Aux)> {
+    let _line = source::enter();
+    let (pair, mut at) = at_point(&Flat::of(&args.into_args()), &flat_fn(&f)).at_caller()?;
+    let (out, aux) = pair.halves()?;
+    at.keep_results(&out);
+    Ok((out.build()?, VjpFn { at, types: PhantomData }, aux.build()?))
 }
 
 /// The result of `f` at `args`, and the function from tangents of the arguments to the tangent of the result.
@@ -121,7 +146,7 @@ pub fn linearize<Args: Tree, F: Function<Args>>(
     args: impl IntoArgs<Args>,
 ) -> Result<(F::Output, LinearFn<Args, F::Output>)> {
     let _line = source::enter();
-    let (out, at) = at_point(&Flat::of(&args.into_args()), &flat_fn(&f)).at_caller()?;
+    let (out, at) = at_point(&Flat::of_arguments(&args.into_args()), &flat_fn(&f)).at_caller()?;
     Ok((out.build()?, LinearFn { at, types: PhantomData }))
 }
 
@@ -143,7 +168,7 @@ pub fn linear_transpose<Args: Tree, F: Function<Args>>(
     args: impl IntoArgs<Args>,
 ) -> Result<VjpFn<Args, F::Output>> {
     let _line = source::enter();
-    let at = transposable(&Flat::of(&args.into_args()), &flat_fn(&f)).at_caller()?;
+    let at = transposable(&Flat::of_arguments(&args.into_args()), &flat_fn(&f)).at_caller()?;
     Ok(VjpFn { at, types: PhantomData })
 }
 
@@ -166,7 +191,7 @@ fn at_point(flat: &Flat, f: FlatFn<'_>) -> Result<(Flat, AtPoint)> {
     let in_avals = avals_of(flat)?;
     let found = RefCell::new(None);
     let result = staged::run("linearize", flat, &|flat| {
-        let (traced, out_def) = trace_known(&flat.def, &in_avals, Known::Whole(flat.leaves.to_vec()), f)?;
+        let (traced, out_def) = trace_known(Rc::new(Whole(flat.leaves.to_vec())), &flat.def, &in_avals, f)?;
         let primals: Vec<Array> = traced.captures.iter().chain(&flat.leaves).cloned().collect();
         let nonzero: Vec<bool> = std::iter::repeat_n(false, traced.captures.len())
             .chain(in_avals.iter().map(|a| a.dtype.is_inexact()))
@@ -189,6 +214,15 @@ fn at_point(flat: &Flat, f: FlatFn<'_>) -> Result<(Flat, AtPoint)> {
 }
 
 impl AtPoint {
+    /// Forgets all results but the first, which are these.
+    fn keep_results(&mut self, out: &Flat) {
+        self.out_def = out.def.clone();
+        self.out_avals.truncate(out.leaves.len());
+        self.linear.nonzero_out.truncate(out.leaves.len());
+        let kept = self.linear.nonzero_out.iter().filter(|nz| **nz).count();
+        self.linear.program.outputs.truncate(kept);
+    }
+
     fn pull_back(&self, ct: &Flat) -> Result<Flat> {
         same_structure(&self.out_def, &ct.def)?;
         let cts: Tangents =
@@ -220,9 +254,9 @@ impl AtPoint {
 impl<Args: Tree, Out: Tree> VjpFn<Args, Out> {
     /// The cotangents of the arguments.
     #[track_caller]
-    pub fn call(&self, ct: impl crate::function::IntoArg<Out>) -> Result<Args> {
+    pub fn call(&self, ct: impl crate::core::function::IntoArg<Out>) -> Result<Args> {
         let _line = source::enter();
-        staged::run("vjp", &Flat::of(&ct.into_arg()), &|ct| self.at.pull_back(ct)).at_caller()?.build()
+        staged::run("vjp", &Flat::of_arguments(&ct.into_arg()), &|ct| self.at.pull_back(ct)).at_caller()?.build()
     }
 }
 
@@ -231,7 +265,9 @@ impl<Args: Tree, Out: Tree> LinearFn<Args, Out> {
     #[track_caller]
     pub fn call(&self, tangents: impl IntoArgs<Args>) -> Result<Out> {
         let _line = source::enter();
-        staged::run("linear", &Flat::of(&tangents.into_args()), &|t| self.at.push_forward(t)).at_caller()?.build()
+        staged::run("linear", &Flat::of_arguments(&tangents.into_args()), &|t| self.at.push_forward(t))
+            .at_caller()?
+            .build()
     }
 }
 
@@ -280,7 +316,7 @@ fn differentiable(name: &str, what: &str, x: &Array) -> Result<()> {
 /// The identity of the size of `x`, in its dtype.
 fn basis(x: &Array) -> Array {
     let n = x.size();
-    let row = crate::lax::iota(crate::DType::I32, &[n, n], 0);
-    let column = crate::lax::iota(crate::DType::I32, &[n, n], 1);
+    let row = crate::ops::lax::iota(crate::dtype::DType::I32, &[n, n], 0);
+    let column = crate::ops::lax::iota(crate::dtype::DType::I32, &[n, n], 1);
     row.equal(column).astype(x.dtype())
 }

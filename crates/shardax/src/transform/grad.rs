@@ -3,16 +3,19 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 
-use super::ad;
-use super::staged::{self, FlatFn, avals_of, flat_fn, trace_known};
-use crate::array::Array;
+use std::rc::Rc;
+
+use crate::core::array::Array;
+use crate::core::function::{ArgAt, Function};
+use crate::core::primitive::Tangents;
+use crate::core::program::Aval;
+use crate::core::tree::{self, Flat, Tree, TreeDef};
 use crate::dtype::DType;
+use crate::engine::known::Whole;
+use crate::engine::staged;
 use crate::error::{Result, err};
-use crate::function::{ArgAt, Function};
-use crate::primitive::Tangents;
-use crate::program::Aval;
-use crate::program::trace::Known;
-use crate::tree::{self, Flat, Tree, TreeDef};
+use crate::interpret::ad;
+use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_known};
 
 /// The position of an argument as a type: `Arg::<1>`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,7 +49,7 @@ macro_rules! argnums_tuples {
 argnums_tuples! { (I) (I, J) (I, J, K) (I, J, K, L) }
 
 /// What arguments and results may be.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Hash)]
 struct Options {
     allow_int: bool,
     holomorphic: bool,
@@ -178,10 +181,11 @@ fn value_and_gradient<F: Function<Args>, Args: Tree, N: Argnums<Args>>(
     args: Args,
     options: Options,
 ) -> Result<(F::Output, N::Gradient)> {
-    let flat = Flat::of(&args);
-    let f = flat_fn(f);
+    let flat = Flat::of_arguments(&args);
+    let f = flat_fn::<Args, F>(f);
     let positions = N::positions();
-    let result = staged::run("grad", &flat, &|flat| gradient(flat, &positions, options, &f))?;
+    let result =
+        staged::run_known::<F>("grad", (&positions, options), &flat, &|flat| gradient(flat, &positions, options, &f))?;
     let (value, gradient) = result.halves()?;
     Ok((value.build()?, gradient.build()?))
 }
@@ -200,12 +204,12 @@ fn gradient(flat: &Flat, positions: &[usize], options: Options, f: FlatFn<'_>) -
     TAKEN.set(TAKEN.get() + 1);
     let avals = avals_of(flat)?;
     let wanted = super::jit::leaves_of(&flat.def, positions);
-    for ((aval, wanted), path) in avals.iter().zip(&wanted).zip(flat.def.paths()) {
+    for (i, (aval, wanted)) in avals.iter().zip(&wanted).enumerate() {
         if *wanted {
-            check_input(aval, &path, options)?;
+            check_input(aval, &|| flat.def.path(i), options)?;
         }
     }
-    let (traced, out_def) = trace_known(&flat.def, &avals, Known::Whole(flat.leaves.to_vec()), f)?;
+    let (traced, out_def) = trace_known(Rc::new(Whole(flat.leaves.to_vec())), &flat.def, &avals, f)?;
     let out_avals = traced.program.out_avals();
     check_scalar(&out_avals, &out_def, options)?;
 
@@ -217,8 +221,8 @@ fn gradient(flat: &Flat, positions: &[usize], options: Options, f: FlatFn<'_>) -
     let nonzero: Vec<bool> = std::iter::repeat_n(false, traced.captures.len()).chain(varied.iter().copied()).collect();
     let (outs, linear) = ad::linearize(&traced.program, &primals, &nonzero)?;
     let mut cts: Tangents = vec![None; outs.len()];
-    let one = crate::numpy::full(&[], crate::dtype::Scalar::Int(1), out_avals[0].dtype);
-    cts[0] = Some(crate::spmd::collective::match_vma(&one, &out_avals[0].vma));
+    let one = crate::ops::numpy::full(&[], crate::dtype::Scalar::Int(1), out_avals[0].dtype);
+    cts[0] = Some(one.varying_as(&out_avals[0].vma));
     let mut gradients = linear.transpose(&cts)?.into_iter();
 
     // In the order of the leaves of the arguments, then regrouped by position.
@@ -248,12 +252,13 @@ fn gradient(flat: &Flat, positions: &[usize], options: Options, f: FlatFn<'_>) -
 }
 
 /// A leaf of an argument that is differentiated.
-fn check_input(aval: &Aval, path: &str, options: Options) -> Result<()> {
+fn check_input(aval: &Aval, path: &dyn Fn() -> String, options: Options) -> Result<()> {
     let dtype = aval.dtype;
     if options.holomorphic && !dtype.is_complex() {
         return Err(err!(
             Type,
-            "grad with holomorphic=True requires inputs with complex dtype, but got {dtype} for argument{path}"
+            "grad with holomorphic=True requires inputs with complex dtype, but got {dtype} for argument{}",
+            path()
         )
         .help("make it complex with `complex(x, 0)`, or leave `.holomorphic()` out"));
     }
@@ -262,7 +267,8 @@ fn check_input(aval: &Aval, path: &str, options: Options) -> Result<()> {
     }
     Err(err!(
         Type,
-        "grad requires real- or complex-valued inputs (input dtype that is a sub-dtype of float or complex), but got {dtype} for argument{path}. If you want to use Boolean- or integer-valued inputs, use vjp or set allow_int to True."
+        "grad requires real- or complex-valued inputs (input dtype that is a sub-dtype of float or complex), but got {dtype} for argument{}. If you want to use Boolean- or integer-valued inputs, use vjp or set allow_int to True.",
+        path()
     )
     .help("convert it with `astype(DType::F32)`, keep it out of the differentiated argument, or call `.allow_int()`"))
 }

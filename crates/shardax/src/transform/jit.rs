@@ -4,25 +4,24 @@ use std::hash::Hash;
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 
-use super::dispatch::{self, Cache};
-use super::staged::{FlatFn, avals_of, flat_fn, is_jit_disabled, trace_flat, types_of};
-use crate::array::Array;
+use crate::core::array::Array;
+use crate::core::function::{Function, IntoArgnums, IntoArgs};
+use crate::core::prefix::{IntoPrefix, Prefix};
+use crate::core::program::Program;
+use crate::core::program::trace::{is_staging, is_tracing, scoped};
+use crate::core::sharding_like::ShardingLike;
+use crate::core::tree::{Flat, Tree, TreeDef};
+use crate::engine::dispatch::{self, Cache};
+use crate::engine::staged::is_jit_disabled;
+use crate::engine::stages::staging::Staging;
+use crate::engine::stages::{Lowered, Staged};
 use crate::error::{AtCaller, Result, err};
-use crate::function::{Function, IntoArgnums, IntoArgs};
-use crate::prefix::{IntoPrefix, Prefix};
-use crate::primitive::call::Call;
-use crate::primitive::held::{bind_checked, marked};
-use crate::program::Program;
-use crate::program::trace::{Traced, is_staging, is_tracing, scoped};
-use crate::runtime::eager::input_name;
-use crate::runtime::load::{Effort, Request};
-use crate::runtime::placement::{Input, Placed, Placing};
-use crate::sharding::{Sharding, ShardingLike};
+use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_flat};
+use crate::interpret::held::{bind_checked, marked};
+use crate::ops::collective::constraint::constrain;
+use crate::ops::primitive::call::Call;
+use crate::sharding::Sharding;
 use crate::source;
-use crate::spmd::constraint::constrain;
-use crate::spmd::context::with_arguments;
-use crate::stages::{Lowered, Staged};
-use crate::tree::{Flat, Tree, TreeDef};
 
 /// A compiled function; see [`jit`].
 #[must_use = "a transformed function does nothing until it is called"]
@@ -70,9 +69,18 @@ pub(crate) fn function_name<F>() -> &'static str {
     {
         name = inner.trim_start_matches('&');
     }
+    // A method of a trait: `<Type as Trait>::method`.
+    if name.starts_with('<') {
+        let mut depth = 0;
+        let end = name.find(|c| {
+            depth += i32::from(c == '<') - i32::from(c == '>');
+            depth == 0
+        });
+        name = &name[end.map_or(0, |end| end + 1)..];
+    }
     let path = name.split(['<', '>', ',', '(']).next().unwrap_or(name);
     match path.rsplit("::").next() {
-        Some(last) if last != "fn" && !last.starts_with('{') => last,
+        Some(last) if !last.is_empty() && last != "fn" && !last.starts_with('{') => last,
         _ => "lambda",
     }
 }
@@ -134,7 +142,7 @@ impl<F: Function<Args>, Args: Tree> Jit<F, Args> {
     #[track_caller]
     pub fn lower<A: IntoArgs<Args>>(&self, args: A) -> Result<Lowered<Args, F::Output>> {
         let _line = source::enter();
-        let flat = Flat::of(&args.into_args());
+        let flat = Flat::of_arguments(&args.into_args());
         self.options.stage(&flat, &flat_fn(&self.f)).and_then(Lowered::new).at_caller()
     }
 }
@@ -147,7 +155,7 @@ pub(crate) fn lower<Args: Tree, F: Function<Args>>(
     name: &'static str,
 ) -> Result<Lowered<Args, F::Output>> {
     let _line = source::enter();
-    Options::new(name).stage(&Flat::of(&args), &flat_fn(f)).and_then(Lowered::new).at_caller()
+    Options::new(name).stage(&Flat::of_arguments(&args), &flat_fn(f)).and_then(Lowered::new).at_caller()
 }
 
 impl<F: Function<Args>, Args: Tree> Function<Args> for Jit<F, Args> {
@@ -157,13 +165,13 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Jit<F, Args> {
         if is_jit_disabled() {
             return scoped(|| self.f.apply(args));
         }
-        let flat = Flat::of(&args);
+        let flat = Flat::of_arguments(&args);
         let f = flat_fn(&self.f);
         if is_tracing() {
             return self.options.inside(&flat, &f)?.build();
         }
         let cache = self.cache.get_or_init(|| dispatch::shared::<F>(("jit", &self.options)));
-        cache.call(&flat, &|flat| self.options.stage(flat, &f)?.built())
+        cache.call(self.options.name, &flat, &|flat| self.options.stage(flat, &f)?.built())
     }
 }
 
@@ -187,50 +195,16 @@ impl Options {
 
     /// Traces the function and decides where it runs.
     pub fn stage(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Staged> {
-        let donated = self.check_argnums(&flat.def)?;
-        let in_avals = types_of(flat)?;
-        let given = resolve(&self.in_shardings, &flat.def, "jit in_shardings")?;
-        let (traced, out_def) = with_arguments(&flat.leaves, || trace_flat(&flat.def, &in_avals, f))?;
-        let pruned = Pruned::new(&traced, self.keep_unused)?;
-        let outputs = resolve(&self.out_shardings, &out_def, "jit out_shardings")?;
-
-        let captured =
-            pruned.captures.iter().map(|c| Input { committed: c.committed.then(|| c.sharding.clone()), given: None });
-        let kept = pruned.kept.iter().map(|&i| Input {
-            committed: flat.leaves[i].concrete_ref().filter(|c| c.committed).map(|c| c.sharding.clone()),
-            given: given[i].clone(),
-        });
-        let count = pruned.captures.len();
-        let paths = || flat.def.paths();
-        let Placed { place, in_shardings, out_shardings, committed } = Placing {
-            program: &pruned.program,
+        let staging = Staging {
             function: self.name,
-            inputs: &captured.chain(kept).collect::<Vec<_>>(),
-            input_name: &|i| input_name(i.checked_sub(count).map(|i| pruned.kept[i]), &paths),
-            outputs: &outputs,
-            output_name: &|i| format!("output{}", out_def.paths().get(i).map(String::as_str).unwrap_or_default()),
-        }
-        .place()?;
-        let donations = pruned.donated(&donated);
-        let request = Request {
-            name: self.name.to_owned(),
-            program: pruned.program,
-            place,
-            in_shardings,
-            out_shardings,
-            donated: donations,
-            effort: Effort::Full,
+            program: self.name.to_owned(),
+            donated: self.check_argnums(&flat.def)?,
+            keep_unused: self.keep_unused,
+            in_shardings: resolve(&self.in_shardings, &flat.def, "jit in_shardings")?,
+            captured: None,
+            out_shardings: &|def, _| resolve(&self.out_shardings, def, "jit out_shardings"),
         };
-        Ok(Staged {
-            request,
-            captures: pruned.captures,
-            kept: pruned.kept,
-            in_def: flat.def.clone(),
-            in_avals,
-            donated,
-            out_def,
-            committed,
-        })
+        staging.stage(flat, f)
     }
 
     /// Applies the function in the trace in effect: as one call, or operation by operation.
@@ -318,36 +292,4 @@ fn check_static(def: &TreeDef, argnums: &[usize], what: &str) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// A traced function without the equations and inputs that nothing depends on.
-pub(crate) struct Pruned {
-    pub program: Program,
-    pub captures: Vec<Arc<crate::array::Concrete>>,
-    /// The arguments that are left.
-    pub kept: Vec<usize>,
-}
-
-impl Pruned {
-    /// With `keep_unused` the arguments all stay.
-    pub fn new(traced: &Traced, keep_unused: bool) -> Result<Self> {
-        let mut program = traced.program.simplified();
-        let mut used = program.used_inputs();
-        let count = traced.captures.len();
-        if keep_unused {
-            used[count..].fill(true);
-        }
-        let captures = traced.captures.iter().zip(&used).filter(|(_, u)| **u).map(|(c, _)| c.concrete());
-        let captures = captures.collect::<Result<Vec<_>>>()?;
-        let kept = used[count..].iter().enumerate().filter(|(_, u)| **u).map(|(i, _)| i).collect();
-        let mut flags = used.iter();
-        program.inputs.retain(|_| *flags.next().unwrap_or(&true));
-        Ok(Pruned { program, captures, kept })
-    }
-
-    /// Which inputs of the program are donated, from which arguments are.
-    pub fn donated(&self, arguments: &[bool]) -> Vec<bool> {
-        let captured = self.captures.iter().map(|_| false);
-        captured.chain(self.kept.iter().map(|&i| arguments[i])).collect()
-    }
 }

@@ -4,16 +4,17 @@ use std::marker::PhantomData;
 
 use smallvec::SmallVec;
 
-use super::batching::{batch_eval, bound, move_batch};
-use super::staged::{self, FlatFn, avals_of, flat_fn, trace_flat};
-use crate::array::Array;
+use crate::core::array::Array;
+use crate::core::function::Function;
+use crate::core::prefix::{Axes, IntoPrefix, Prefix, mapped_size};
+use crate::core::primitive::BatchAxis;
+use crate::core::tree::{Flat, Tree};
+use crate::engine::staged;
 use crate::error::{Result, err};
-use crate::function::Function;
-use crate::prefix::{Axes, IntoPrefix, Prefix};
-use crate::primitive::BatchAxis;
-use crate::program::axis_env::{with_axes, with_spmd};
+use crate::interpret::batching::{batch_eval, bound, move_batch};
+use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_flat};
 use crate::shape::{AxisName, IntoAxisNames, normalize_axis};
-use crate::tree::{Flat, Tree};
+use crate::sharding::axis_env::{with_axes, with_spmd};
 
 /// A vectorized function; see [`vmap`].
 #[must_use = "a transformed function does nothing until it is called"]
@@ -84,7 +85,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Vmap<F, Args> {
     type Output = F::Output;
 
     fn apply(&self, args: Args) -> Result<F::Output> {
-        let flat = Flat::of(&args);
+        let flat = Flat::of_arguments(&args);
         let f = flat_fn(&self.f);
         staged::run("vmap", &flat, &|flat| self.map(flat, &f))?.build()
     }
@@ -93,40 +94,8 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Vmap<F, Args> {
 impl<F, Args> Vmap<F, Args> {
     fn map(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
         let avals = avals_of(flat)?;
-        let axes = self.in_axes.resolve(&flat.def, "vmap in_axes")?;
-        let paths = || flat.def.paths();
-        let dims: Vec<Option<usize>> = axes
-            .iter()
-            .zip(&avals)
-            .enumerate()
-            .map(|(i, (axis, aval))| match axis {
-                None => Ok(None),
-                Some(_) if aval.rank() == 0 => Err(err!(
-                    Value,
-                    "vmap was requested to map its argument{} along axis {}, which implies that its rank should be at least 1, but is only 0 (its shape is ())",
-                    paths()[i],
-                    axis.unwrap_or(0)
-                )
-                .help("use in_axes None for arguments that are not mapped")),
-                Some(axis) => normalize_axis(*axis as isize, aval.rank())
-                    .map(Some)
-                    .map_err(|e| e.context(format!("vmap in_axes of argument{}", paths()[i]))),
-            })
-            .collect::<Result<_>>()?;
-
-        let mapped =
-            || dims.iter().zip(&avals).zip(paths()).filter_map(|((d, a), path)| d.map(|d| (a.shape[d], a, d, path)));
-        let mut size = self.axis_size;
-        if mapped().any(|(n, ..)| *size.get_or_insert(n) != n) {
-            let mut all: Vec<String> = mapped()
-                .map(|(n, a, d, path)| format!("argument{path} of type {a} has size {n} at axis {d}"))
-                .collect();
-            if let Some(n) = self.axis_size {
-                all.insert(0, format!("axis_size {n} was given"));
-            }
-            return Err(err!(Value, "vmap got inconsistent sizes for array axes to be mapped: {}", all.join("; "))
-                .help("give all mapped arguments one size, and in_axes None to those that are the same for all"));
-        }
+        let dims = self.in_axes.dims(&flat.def, &avals, "vmap")?;
+        let size = mapped_size(&flat.def, &avals, &dims, self.axis_size, "vmap")?;
         let Some(size) = size else {
             return Err(err!(Value, "vmap must have at least one non-None value in in_axes, or an axis_size")
                 .help("call `.axis_size(n)` when no argument is mapped"));

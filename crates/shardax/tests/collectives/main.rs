@@ -1,8 +1,8 @@
 //! Collectives: on every dtype, in groups, over several axes, and mapped by `vmap`.
 
+mod cases;
 #[path = "../common/mod.rs"]
 mod common;
-
 mod dtypes;
 mod groups;
 mod nests;

@@ -1,6 +1,7 @@
 //! What integration tests share.
 #![allow(dead_code)]
 
+pub mod child;
 pub mod snapshot;
 
 /// Simulates eight CPU devices; every test calls it first.

@@ -13,9 +13,14 @@ pub(crate) fn rows(t: &mut Table) {
     leaked(t);
 }
 
+/// An array that has values in a trace too, where a range would be computed by the program.
+fn eight() -> Array {
+    array([0, 1, 2, 3, 4, 5, 6, 7])
+}
+
 fn deleted(t: &mut Table) {
     let gone = || -> Result<Array> {
-        let x = arange(0..8);
+        let x = eight();
         x.delete()?;
         Ok(x)
     };
@@ -28,13 +33,13 @@ fn deleted(t: &mut Table) {
         at!(x + 1).check()
     });
     t.row("deleted: clone", Deleted, &["Array has been deleted", "by a call of `delete`"], || {
-        let x = arange(0..8);
+        let x = eight();
         let y = x.clone();
         x.delete()?;
         at!(y * 2).check()
     });
     t.row("deleted: shard", Deleted, &["Array has been deleted", "shared its memory"], || {
-        let x = arange(0..8);
+        let x = eight();
         let shard = x.addressable_data(0)?;
         x.delete()?;
         at!(shard.to_vec::<i32>())
@@ -42,27 +47,27 @@ fn deleted(t: &mut Table) {
     .at_once_only();
     t.row("deleted: jit argument", Deleted, &["Array has been deleted", "argument[0]"], move || {
         let f = jit(|x: Array| x * 2);
-        f.call(arange(0..8))?;
+        f.call(eight())?;
         let x = gone()?;
         at!(f.call(x))
     })
     .at_once_only();
     t.row("deleted: jit argument that is not used", Deleted, &["Array has been deleted"], move || {
         let f = jit(|_: Array, y: Array| y * 2);
-        f.call((arange(0..8), arange(0..8)))?;
+        f.call((eight(), eight()))?;
         let x = gone()?;
-        at!(f.call((x, arange(0..8))))
+        at!(f.call((x, eight())))
     })
     .at_once_only();
     t.row("deleted: captured", Deleted, &["Array has been deleted"], || {
-        let x = arange(0..8);
+        let x = eight();
         let y = x.clone();
         let f = jit(move |z: Array| at!(&y + z));
         x.delete()?;
         f.call(1)
     });
     t.row("deleted: captured by what is compiled", Deleted, &["Array has been deleted"], || {
-        let x = arange(0..8);
+        let x = eight();
         let y = x.clone();
         let f = jit(move |z: Array| &y + z);
         f.call(1)?;

@@ -1,13 +1,16 @@
 //! The reference values from JAX (`tools/golden/README.md` has the format): reading them, and comparing with them.
 
 mod check;
-mod read;
+pub mod compare;
+pub mod read;
 
 pub mod binary;
 pub mod control;
 pub mod conv;
 pub mod convert;
 pub mod dot;
+pub mod edges;
+pub mod half;
 pub mod index;
 pub mod linalg;
 pub mod nn;
@@ -17,6 +20,7 @@ pub mod reduce;
 pub mod select;
 pub mod shape;
 pub mod sort;
+pub mod split;
 pub mod transform;
 pub mod unary;
 pub mod window;
@@ -24,27 +28,44 @@ pub mod window;
 pub use check::check_family;
 pub use read::{Case, Host, dtype, family, golden_dir};
 
+use std::cell::Cell;
+use std::panic::Location;
+
 use shardax::prelude::*;
 
 /// The function of a case.
 pub type Fun = Box<dyn Fn(&[Array]) -> Result<Vec<Array>>>;
 
+thread_local! {
+    static MADE_AT: Cell<Option<&'static Location<'static>>> = const { Cell::new(None) };
+}
+
+/// Where the function that was made last, by [`one`] to [`many`], is written.
+pub fn made_at() -> Option<&'static Location<'static>> {
+    MADE_AT.get()
+}
+
 /// A function of one array.
+#[track_caller]
 pub fn one(f: impl Fn(&Array) -> Array + 'static) -> Option<Fun> {
     many(move |xs| Ok(vec![f(&xs[0])]))
 }
 
 /// A function of two arrays.
+#[track_caller]
 pub fn two(f: impl Fn(&Array, &Array) -> Array + 'static) -> Option<Fun> {
     many(move |xs| Ok(vec![f(&xs[0], &xs[1])]))
 }
 
 /// A function of three arrays.
+#[track_caller]
 pub fn three(f: impl Fn(&Array, &Array, &Array) -> Array + 'static) -> Option<Fun> {
     many(move |xs| Ok(vec![f(&xs[0], &xs[1], &xs[2])]))
 }
 
 /// Any function.
+#[track_caller]
 pub fn many(f: impl Fn(&[Array]) -> Result<Vec<Array>> + 'static) -> Option<Fun> {
+    MADE_AT.set(Some(Location::caller()));
     Some(Box::new(f))
 }

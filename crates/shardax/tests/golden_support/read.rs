@@ -1,7 +1,7 @@
 //! Reading a family of reference values.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Dtype, SafeTensors};
 use serde_json::Value;
@@ -84,6 +84,14 @@ impl Case {
     }
 }
 
+/// What is known to differ, and why: lines `name: reason` of a file; those that begin with `#` are comments.
+pub fn known(path: &Path) -> Vec<(String, String)> {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let lines = text.lines().filter(|l| !l.starts_with('#') && !l.is_empty());
+    let entry = |line: &str| line.split_once(": ").map(|(name, why)| (name.to_owned(), why.to_owned()));
+    lines.map(|line| entry(line).unwrap_or_else(|| panic!("{}: {line:?} has no reason", path.display()))).collect()
+}
+
 /// A JSON list of integers; nothing for null.
 pub fn ints(value: &Value) -> Vec<i64> {
     value.as_array().into_iter().flatten().filter_map(Value::as_i64).collect()
@@ -101,8 +109,12 @@ pub fn golden_dir() -> PathBuf {
 
 /// The cases of a file, in the order of `index.txt`.
 pub fn family(name: &'static str) -> Vec<Case> {
-    let path = golden_dir().join(format!("{name}.safetensors"));
-    let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    cases(&golden_dir().join(format!("{name}.safetensors")), name)
+}
+
+/// The cases of any file in this format.
+pub fn cases(path: &Path, name: &'static str) -> Vec<Case> {
+    let bytes = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let (_, header) = SafeTensors::read_metadata(&bytes).expect("a safetensors header");
     let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
     let mut tensors: BTreeMap<String, BTreeMap<String, Host>> = BTreeMap::new();

@@ -58,7 +58,7 @@ pub fn function(case: &Case) -> Option<Fun> {
         "dynamic_update_slice" => many(|xs| Ok(vec![lax::dynamic_update_slice(&xs[0], &xs[1], &xs[2..])])),
         "dynamic_index_in_dim" => {
             let axis = case.axis("axis");
-            two(move |x, i| lax::dynamic_index_in_dim(x, i, axis))
+            two(move |x, i| lax::dynamic_index_in_dim(x, i, axis).squeeze(axis))
         }
         "dynamic_update_index_in_dim" => {
             let axis = case.axis("axis");

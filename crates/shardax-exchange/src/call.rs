@@ -1,0 +1,92 @@
+//! One call of a program: which device makes it, with whom, and its data.
+
+use shardax_pjrt::ElementType;
+use shardax_pjrt::ffi::{Attr, CallFrame};
+
+use crate::Outcome;
+
+/// What a call says of itself.
+pub(crate) struct Call<'a> {
+    /// The launch that it is part of.
+    pub(crate) launch: i64,
+    /// Its number in the program.
+    pub(crate) number: i64,
+    pub(crate) device: usize,
+    pub(crate) ty: ElementType,
+    attributes: Vec<(&'a str, Attr<'a>)>,
+}
+
+/// The id of the device that makes a call.
+pub(crate) fn device(frame: &CallFrame<'_>) -> Outcome<usize> {
+    let device = frame.device_ordinal().and_then(|device| usize::try_from(device).ok());
+    device.ok_or_else(|| "the plugin does not tell which device calls".into())
+}
+
+impl<'a> Call<'a> {
+    pub(crate) fn read(frame: &CallFrame<'a>) -> Outcome<Call<'a>> {
+        let attributes = frame.attrs();
+        let number = attributes.iter().find(|(name, _)| *name == "n").and_then(|(_, n)| n.as_i64()).unwrap_or(-1);
+        let launch = frame.run_id().ok_or("the plugin does not tell which launch calls")?;
+        let ty = frame.args().first().ok_or("the call has no arguments")?.ty;
+        Ok(Call { launch, number, device: device(frame)?, ty, attributes })
+    }
+
+    fn list(&self, name: &str) -> Outcome<Vec<usize>> {
+        let found = self.attributes.iter().find(|(n, _)| *n == name).and_then(|(_, list)| list.as_i64s());
+        let numbers = found.ok_or_else(|| format!("the call has no list {name:?}"))?;
+        numbers.iter().map(|&n| usize::try_from(n).map_err(|_| format!("{name:?} has {n}"))).collect()
+    }
+
+    /// The operation by which values are combined.
+    pub(crate) fn op(&self) -> Outcome<&str> {
+        let found = self.attributes.iter().find(|(name, _)| *name == "op").and_then(|(_, op)| op.as_str());
+        found.ok_or_else(|| "the call has no operation".into())
+    }
+
+    /// The devices that this one meets, in the group's order.
+    pub(crate) fn group(&self) -> Outcome<Vec<usize>> {
+        let (flat, sizes) = (self.list("groups")?, self.list("sizes")?);
+        let mut rest = flat.as_slice();
+        for size in sizes {
+            let (group, others) = rest.split_at_checked(size).ok_or("the groups are cut short")?;
+            if group.contains(&self.device) {
+                return Ok(group.to_vec());
+            }
+            rest = others;
+        }
+        Err("the device is in none of the groups".into())
+    }
+
+    /// Sources and targets of a permutation.
+    pub(crate) fn pairs(&self) -> Outcome<Vec<(usize, usize)>> {
+        Ok(self.list("pairs")?.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect())
+    }
+
+    /// All devices of the program.
+    pub(crate) fn devices(&self) -> Outcome<Vec<usize>> {
+        self.list("devices")
+    }
+}
+
+/// The arguments but for the one that orders, one after the other.
+pub(crate) fn gather_args(frame: &mut CallFrame<'_>) -> Vec<u8> {
+    // There is one result for each argument, and the order behind.
+    let (args, rets) = frame.split();
+    let args = &args[..(rets.len() - 1).min(args.len())];
+    let mut data = Vec::with_capacity(args.iter().map(|arg| arg.data.len()).sum());
+    args.iter().for_each(|arg| data.extend_from_slice(arg.data));
+    data
+}
+
+/// Fills the results, whose bytes lie one after the other, and the order.
+pub(crate) fn scatter_results(frame: &mut CallFrame<'_>, mut data: &[u8]) -> Outcome<()> {
+    let rets = frame.rets();
+    let last = rets.len() - 1;
+    rets[last].data().fill(0);
+    for ret in &mut rets[..last] {
+        let (own, rest) = data.split_at_checked(ret.data().len()).ok_or("less came than the program expects")?;
+        ret.data().copy_from_slice(own);
+        data = rest;
+    }
+    if data.is_empty() { Ok(()) } else { Err("more came than the program expects".into()) }
+}

@@ -1,0 +1,284 @@
+//! Programs over several processes, bit by bit equal to the plugin's own collectives in one.
+
+#[path = "../../shardax-mpi/tests/common/mod.rs"]
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{CASE, job, launchers};
+use shardax_exchange::Exchange;
+use shardax_mpi::{Launcher, Search, World};
+use shardax_pjrt::*;
+
+/// Devices in all.
+const DEVICES: usize = 4;
+const FOLDER: &str = "SHARDAX_TEST_FOLDER";
+const MANY: &str = include_str!("../../shardax-pjrt/tests/localize/collectives.mlir");
+
+/// A program over four devices, and the type and shape of its one parameter on each.
+struct Case {
+    name: &'static str,
+    text: String,
+    ty: ElementType,
+    dims: Vec<i64>,
+}
+
+/// `op` over the devices of each group, of `n` elements on each.
+fn reduction(name: &'static str, ty: ElementType, op: &str, n: i64, groups: &str) -> Case {
+    let (t, whole) = (ty.mlir_name(), n * DEVICES as i64);
+    let rank = if groups.contains("], [") { "2x2" } else { "1x4" };
+    let text = format!(
+        "module attributes {{mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32}} {{
+        sdy.mesh @mesh = <[\"i\"=4]>
+        func.func @main(%x: tensor<{whole}x{t}> {{sdy.sharding = #sdy.sharding<@mesh, [{{\"i\"}}]>}})
+            -> (tensor<{whole}x{t}> {{sdy.sharding = #sdy.sharding<@mesh, [{{\"i\"}}]>}}) {{
+          %r = sdy.manual_computation(%x) in_shardings=[<@mesh, [{{\"i\"}}]>] out_shardings=[<@mesh, [{{\"i\"}}]>]
+              manual_axes={{\"i\"}} (%s: tensor<{n}x{t}>) {{
+            %t = \"stablehlo.all_reduce\"(%s) <{{replica_groups = dense<{groups}> : tensor<{rank}xi64>,
+              channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, use_global_device_ids}}> ({{
+              ^bb0(%a: tensor<{t}>, %b: tensor<{t}>):
+                %c = stablehlo.{op} %a, %b : tensor<{t}>
+                stablehlo.return %c : tensor<{t}>
+              }}) : (tensor<{n}x{t}>) -> tensor<{n}x{t}>
+            sdy.return %t : tensor<{n}x{t}>
+          }} : (tensor<{whole}x{t}>) -> tensor<{whole}x{t}>
+          return %r : tensor<{whole}x{t}>
+        }}
+        }}"
+    );
+    Case { name, text, ty, dims: vec![n] }
+}
+
+fn cases() -> Vec<Case> {
+    use ElementType::*;
+    let all = "[[0, 1, 2, 3]]";
+    vec![
+        Case { name: "many", text: MANY.to_owned(), ty: F32, dims: vec![4, 8] },
+        reduction("sum_f32", F32, "add", 1000, all),
+        // Larger than what goes to everybody whole, and divided by nothing.
+        reduction("sum_large", F32, "add", 50_021, all),
+        reduction("sum_in_another_order", F32, "add", 1000, "[[2, 0, 3, 1]]"),
+        reduction("product_f64", F64, "multiply", 777, all),
+        reduction("sum_bf16", Bf16, "add", 1000, all),
+        reduction("sum_f16", F16, "add", 1000, all),
+        reduction("sum_s32", S32, "add", 1000, all),
+        reduction("product_u8", U8, "multiply", 1000, all),
+        reduction("maximum_f32", F32, "maximum", 1000, all),
+        reduction("minimum_in_pairs", F32, "minimum", 1000, "[[0, 3], [1, 2]]"),
+        reduction("or_pred", Pred, "or", 1000, "[[0, 1], [2, 3]]"),
+    ]
+}
+
+/// What a device is given: numbers of many magnitudes; among floats zeros of both signs and infinities.
+fn input(case: &Case, device: usize) -> Vec<u8> {
+    let count = case.dims.iter().product::<i64>() as usize;
+    let mut state = 0x9e37_79b9_7f4a_7c15u64 ^ (device as u64 + 1) << 32;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let mut bytes = Vec::new();
+    for i in 0..count {
+        let random = next();
+        let magnitude = [1e-3f32, 1.0, 37.0, 1e4][(random % 4) as usize];
+        let mut x = ((random >> 40) as f32 / (1u64 << 23) as f32 - 1.0) * magnitude;
+        match i % 50 {
+            0 => x = 0.0,
+            1 => x = -0.0,
+            2 => x = [0.0, -0.0][device % 2],
+            3 if device == 2 => x = f32::INFINITY,
+            _ => {}
+        }
+        match case.ty {
+            ElementType::F32 => bytes.extend(x.to_ne_bytes()),
+            ElementType::F64 => bytes.extend(f64::from(x).to_ne_bytes()),
+            ElementType::Bf16 => bytes.extend(((x.to_bits() >> 16) as u16).to_ne_bytes()),
+            // Any bits but those of NaN and infinity.
+            ElementType::F16 => bytes.extend((random as u16 & 0xbbff).to_ne_bytes()),
+            ElementType::Pred => bytes.push((random & 1) as u8),
+            ty => bytes.extend(&random.to_ne_bytes()[..ty.byte_size()]),
+        }
+    }
+    bytes
+}
+
+fn signature(case: &Case) -> Signature {
+    Signature { parameters: vec![ParameterSpec::new(case.ty, case.dims.clone())] }
+}
+
+/// Runs a program on this client's own devices and gives each one's results, one after the other.
+fn run(client: &Client, program: &Executable, case: &Case) -> Vec<(usize, Vec<u8>)> {
+    let put =
+        |device: &Device| client.buffer_from_host(&input(case, device.id()), case.ty, &case.dims, device).unwrap();
+    let inputs: Vec<Buffer> = program.devices().iter().map(put).collect();
+    let results = program.execute(&inputs.iter().collect::<Vec<_>>()).unwrap();
+    let read = |buffers: &Vec<Buffer>| {
+        let bytes = |buffer: &Buffer| {
+            let mut bytes = vec![0; buffer.byte_size()];
+            buffer.to_host(&mut bytes).unwrap();
+            bytes
+        };
+        buffers.iter().flat_map(bytes).collect()
+    };
+    program.device_ids().iter().copied().zip(results.iter().map(read)).collect()
+}
+
+fn options() -> CompileOptions {
+    CompileOptions { num_partitions: DEVICES, ..Default::default() }
+}
+
+/// With the plugin's own collectives, in this process.
+fn native(case: &Case) -> Vec<(usize, Vec<u8>)> {
+    let client = Client::new(&Plugin::cpu().unwrap(), &[("cpu_device_count", Value::Int(DEVICES as i64))]).unwrap();
+    let program = client.compile(&case.text, &options(), signature(case)).unwrap();
+    run(&client, &program, case)
+}
+
+/// This process's part of a job.
+fn member(rank: usize, size: usize) -> (Client, Vec<usize>) {
+    let owners: Vec<usize> = (0..DEVICES).map(|device| device * size / DEVICES).collect();
+    let count = [("cpu_device_count", Value::Int(DEVICES as i64))];
+    (Client::with_owners(&Plugin::cpu().unwrap(), &count, rank, |id| owners[id]).unwrap(), owners)
+}
+
+/// Through the exchange, on this process's devices.
+fn localized(client: &Client, case: &Case) -> Executable {
+    let own: Vec<usize> = client.addressable_devices().iter().map(Device::id).collect();
+    let module = client.partition(&case.text, &options()).unwrap().localize().unwrap();
+    let options = CompileOptions { num_replicas: own.len(), device_ids: own, ..Default::default() };
+    client.compile_hlo(&module, &options, signature(case)).unwrap()
+}
+
+fn file(folder: &Path, case: &str, device: usize) -> PathBuf {
+    folder.join(format!("{case}.{device}"))
+}
+
+/// What a process of a job does; nothing when the tests run.
+#[test]
+fn child() {
+    let Ok(what) = std::env::var(CASE) else { return };
+    let launcher = Launcher::detect();
+    let world = World::join(launcher.as_ref(), &Search::from_environment(launcher.as_ref())).unwrap();
+    let (client, owners) = member(world.rank(), world.size());
+    let timeout = Duration::from_secs(if what == "late" { 2 } else { 60 });
+    let exchange: Arc<Exchange> = Exchange::new(Some(world.clone()), owners, timeout);
+    exchange.register(client.plugin()).unwrap();
+    match what.as_str() {
+        "equal" => {
+            let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
+            for case in cases() {
+                let program = localized(&client, &case);
+                // Again and again: each launch is a meeting of its own.
+                let mut results = run(&client, &program, &case);
+                for _ in 0..3 {
+                    results = run(&client, &program, &case);
+                }
+                results
+                    .iter()
+                    .for_each(|(device, bytes)| std::fs::write(file(&folder, case.name, *device), bytes).unwrap());
+            }
+        }
+        "late" => {
+            let case = &cases()[1];
+            let program = localized(&client, case);
+            // Everybody has been there once.
+            run(&client, &program, case);
+            if world.rank() == 0 {
+                let own = &client.addressable_devices()[0];
+                let x = client.buffer_from_host(&input(case, own.id()), case.ty, &case.dims, own).unwrap();
+                let inputs: Vec<&Buffer> = program.devices().iter().map(|_| &x).collect();
+                let results = program.execute(&inputs).unwrap();
+                let error = results[0][0].block_until_ready().unwrap_err();
+                assert!(error.message.contains("call 0 (shardax.all_reduce) of device 0 in process 0"), "{error}");
+                assert!(error.message.contains("waited in vain for the others"), "{error}");
+                assert!(error.message.ends_with("the others are processes [1, 2, 3]"), "{error}");
+                // It stays so.
+                let again = program.execute(&inputs).unwrap()[0][0].block_until_ready().unwrap_err();
+                assert!(again.message.contains("waited in vain"), "{again}");
+            }
+        }
+        other => panic!("no case {other}"),
+    }
+    println!("[{what} is right in {}]", world.rank());
+    if what == "equal" {
+        world.leave(Duration::from_secs(30)).unwrap();
+    } else {
+        // What was given up cannot be left in good order.
+        let _ = world.store().barrier("end", Duration::from_secs(30));
+        world.abort(if world.rank() == 0 { 3 } else { 4 });
+    }
+}
+
+#[track_caller]
+fn assert_equal(case: &str, device: usize, got: &[u8], expected: &[u8]) {
+    assert_eq!(got.len(), expected.len(), "{case} on device {device}");
+    let words = got.chunks(4).zip(expected.chunks(4)).enumerate();
+    let differ: Vec<_> = words.filter(|(_, (a, b))| a != b).take(8).collect();
+    assert!(differ.is_empty(), "{case} on device {device}, the first words: {differ:x?}");
+}
+
+#[track_caller]
+fn is_equal_over(processes: usize) {
+    for launcher in launchers() {
+        let folder = std::env::temp_dir().join(format!("shardax-equal-{}-{processes}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let outcome = job(&launcher, "equal", processes, &[(FOLDER, folder.to_str().unwrap())]);
+        assert!(outcome.success, "{}:\n{}", launcher.display(), outcome.text);
+        for case in cases() {
+            for (device, expected) in native(&case) {
+                let got = std::fs::read(file(&folder, case.name, device)).unwrap();
+                assert_equal(case.name, device, &got, &expected);
+            }
+        }
+        let _ = std::fs::remove_dir_all(&folder);
+    }
+}
+
+/// SPEC 30: the same numbers, bit by bit, however many processes there are.
+#[test]
+fn two_processes_of_two_devices_are_bit_equal_to_one() {
+    is_equal_over(2);
+}
+
+#[test]
+fn four_processes_are_bit_equal_to_one() {
+    is_equal_over(4);
+}
+
+#[test]
+fn one_process_can_use_the_exchange_too() {
+    let (client, owners) = member(0, 1);
+    Exchange::new(None, owners, Duration::from_secs(30)).register(client.plugin()).unwrap();
+    for case in cases() {
+        let program = localized(&client, &case);
+        assert_eq!(program.has_collectives(), Some(true), "{}: its devices wait for each other", case.name);
+        for ((device, got), (_, expected)) in run(&client, &program, &case).into_iter().zip(native(&case)) {
+            assert_equal(case.name, device, &got, &expected);
+        }
+    }
+}
+
+#[test]
+fn a_process_that_does_not_come_is_an_error_within_the_timeout() {
+    for launcher in launchers() {
+        let outcome = job(&launcher, "late", 4, &[]);
+        assert!(outcome.text.contains("[late is right in 0]"), "{}", outcome.text);
+    }
+}
+
+#[test]
+fn devices_of_other_processes_are_refused() {
+    let (client, _) = member(1, 2);
+    assert_eq!((client.process_index(), client.devices().len(), client.addressable_devices().len()), (1, 4, 2));
+    let case = &cases()[1];
+    let error =
+        client.compile(&case.text, &CompileOptions { device_ids: vec![0, 1, 2, 3], ..options() }, signature(case));
+    assert_eq!(error.unwrap_err().message, "device 0 (cpu) belongs to process 0, and this is process 1");
+    let plugin = Plugin::cpu().unwrap();
+    let nobody = Client::with_owners(&plugin, &[("cpu_device_count", Value::Int(2))], 5, |_| 0);
+    assert_eq!(nobody.unwrap_err().message, "no device belongs to this process, 5");
+}

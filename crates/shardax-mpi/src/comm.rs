@@ -1,0 +1,413 @@
+//! Communicators: bytes exchanged by the processes of a group, in requests that are waited for until a deadline.
+
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::abi::{Handle, Table};
+use crate::error::{Error, Kind, Result};
+
+/// Messages are cut into pieces of this size; MPI counts bytes in a C `int`.
+const PIECE: usize = 1 << 30;
+
+/// Looks at a request before the waiting thread sleeps in between.
+const EAGER_TRIES: u32 = 2000;
+const NAP: Duration = Duration::from_micros(20);
+
+/// A group of processes that exchange data with each other and nobody else. Cloning is a reference count.
+///
+/// All of them must start the same operations in the same order on it. Ranks are places in the group.
+#[derive(Clone)]
+pub struct Communicator {
+    inner: Arc<Inner>,
+    piece: usize,
+}
+
+struct Inner {
+    table: Arc<Table>,
+    handle: Handle,
+    rank: usize,
+    size: usize,
+}
+
+impl Communicator {
+    /// # Safety
+    /// `handle` is a live communicator of this library, for the caller to give away. It is never freed, since freeing
+    /// is an operation of the whole group.
+    pub(crate) unsafe fn from_handle(table: &Arc<Table>, handle: Handle) -> Result<Communicator> {
+        let (mut rank, mut size) = (0, 0);
+        // SAFETY: promised by the caller.
+        unsafe {
+            table.return_errors(handle)?;
+            table.check("MPI_Comm_rank", (table.comm_rank)(handle, &raw mut rank))?;
+            table.check("MPI_Comm_size", (table.comm_size)(handle, &raw mut size))?;
+        }
+        let (rank, size) = (usize::try_from(rank).unwrap_or(0), usize::try_from(size).unwrap_or(1));
+        Ok(Communicator { inner: Arc::new(Inner { table: table.clone(), handle, rank, size }), piece: PIECE })
+    }
+
+    /// This process's place in the group.
+    pub fn rank(&self) -> usize {
+        self.inner.rank
+    }
+
+    /// Number of processes in the group.
+    pub fn size(&self) -> usize {
+        self.inner.size
+    }
+
+    /// The same group, with messages cut into pieces of at most so many bytes (at least 1, at most 1 GiB). All processes
+    /// of the group must cut alike.
+    pub fn with_piece_size(&self, bytes: usize) -> Communicator {
+        Communicator { inner: self.inner.clone(), piece: bytes.clamp(1, PIECE) }
+    }
+
+    /// Another communicator of the same processes. An operation of all of them, without a deadline.
+    ///
+    /// # Errors
+    /// MPI's.
+    pub fn duplicate(&self) -> Result<Communicator> {
+        let (table, mut handle) = (&self.inner.table, 0);
+        // SAFETY: the communicator is live.
+        unsafe {
+            table.check("MPI_Comm_dup", (table.comm_dup)(self.inner.handle, &raw mut handle))?;
+            Communicator::from_handle(table, handle)
+        }
+    }
+
+    /// A communicator of these processes, given in ascending order; this one must be among them. An operation of those
+    /// processes alone, without a deadline. Where one process makes several at once, their tags must differ.
+    ///
+    /// # Errors
+    /// The list is not as described, or MPI's.
+    pub fn group(&self, ranks: &[usize], tag: u16) -> Result<Communicator> {
+        let ascending = ranks.windows(2).all(|pair| pair[0] < pair[1]);
+        if !ascending || ranks.iter().any(|&rank| rank >= self.size()) || !ranks.contains(&self.rank()) {
+            return Err(Error::invalid_argument(format!(
+                "a group is a list of ascending ranks below {} with this process's, {}, among them; not {ranks:?}",
+                self.size(),
+                self.rank()
+            )));
+        }
+        let ranks: Vec<c_int> = ranks.iter().map(|&rank| rank as c_int).collect();
+        let table = &self.inner.table;
+        let (mut all, mut some, mut handle) = (0, 0, 0);
+        // Tags are at least 15 bits wide.
+        let tag = c_int::from(tag & 0x7fff);
+        // SAFETY: the communicator is live, the ranks are its own, and the groups are freed once.
+        unsafe {
+            table.check("MPI_Comm_group", (table.comm_group)(self.inner.handle, &raw mut all))?;
+            let made = (table.group_incl)(all, ranks.len() as c_int, ranks.as_ptr(), &raw mut some);
+            let made = table.check("MPI_Group_incl", made).and_then(|()| {
+                let code = (table.comm_create_group)(self.inner.handle, some, tag, &raw mut handle);
+                (table.group_free)(&raw mut some);
+                table.check("MPI_Comm_create_group", code)
+            });
+            (table.group_free)(&raw mut all);
+            made?;
+            Communicator::from_handle(table, handle)
+        }
+    }
+
+    /// Gives every process the data of all, one after the other by rank. `counts` are the numbers of bytes of each, and
+    /// the same everywhere.
+    ///
+    /// # Errors
+    /// Counts that do not fit, or MPI's.
+    pub fn all_gather(&self, data: Vec<u8>, counts: &[usize]) -> Result<Request> {
+        if counts.len() != self.size() || counts[self.rank()] != data.len() {
+            return Err(self.wrong_counts("all_gather", &data, counts));
+        }
+        let parts = ranges(counts);
+        let mut result = vec![0u8; parts.last().map_or(0, |last| last.end)];
+        // Displacements are C `int`s, too.
+        if result.len() <= self.piece {
+            let (sizes, starts) = (as_ints(counts), starts(&parts));
+            let mut request = Request::new(self, data, result);
+            let Request { data, result, lists, .. } = &mut request;
+            lists.extend([sizes, starts]);
+            let (inner, table) = (&self.inner, &self.inner.table);
+            let mut handle = 0;
+            // SAFETY: the memory and the lists belong to the request, which outlives the operation.
+            let code = unsafe {
+                (table.iallgatherv)(
+                    data.as_ptr().cast(),
+                    data.len() as c_int,
+                    table.constants.byte,
+                    result.as_mut_ptr().cast(),
+                    lists[0].as_ptr(),
+                    lists[1].as_ptr(),
+                    table.constants.byte,
+                    inner.handle,
+                    &raw mut handle,
+                )
+            };
+            request.started("MPI_Iallgatherv", code, handle)?;
+            return Ok(request);
+        }
+        result[parts[self.rank()].clone()].copy_from_slice(&data);
+        let whole = 0..data.len();
+        let mut request = Request::new(self, data, result);
+        for peer in self.peers() {
+            request.receive(peer, parts[peer].clone())?;
+            request.send(peer, whole.clone())?;
+        }
+        Ok(request)
+    }
+
+    /// Gives every process its part of the data of each. `counts` are the numbers of bytes for each process, which lie
+    /// one after the other in `data`; `result_counts` those that come from each.
+    ///
+    /// # Errors
+    /// Counts that do not fit, or MPI's.
+    pub fn all_to_all(&self, data: Vec<u8>, counts: &[usize], result_counts: &[usize]) -> Result<Request> {
+        let own = self.rank();
+        if counts.len() != self.size()
+            || result_counts.len() != self.size()
+            || counts.iter().sum::<usize>() != data.len()
+            || counts[own] != result_counts[own]
+        {
+            return Err(self.wrong_counts("all_to_all", &data, counts));
+        }
+        let (from, to) = (ranges(counts), ranges(result_counts));
+        let mut result = vec![0u8; to.last().map_or(0, |last| last.end)];
+        // Always point to point: each process knows only its own sizes, and all would have to choose alike.
+        result[to[own].clone()].copy_from_slice(&data[from[own].clone()]);
+        let mut request = Request::new(self, data, result);
+        for peer in self.peers() {
+            request.receive(peer, to[peer].clone())?;
+            request.send(peer, from[peer].clone())?;
+        }
+        Ok(request)
+    }
+
+    /// Gives every process the data of `root`. The others pass as many bytes, whatever they are.
+    ///
+    /// # Errors
+    /// No such rank, or MPI's.
+    pub fn broadcast(&self, root: usize, data: Vec<u8>) -> Result<Request> {
+        self.check_rank(root)?;
+        let mut request = Request::new(self, Vec::new(), data);
+        let (inner, table) = (&self.inner, &self.inner.table);
+        let len = request.result.len();
+        for start in (0..len).step_by(self.piece) {
+            let size = self.piece.min(len - start);
+            let mut handle = 0;
+            // SAFETY: the memory belongs to the request, which outlives the operation.
+            let code = unsafe {
+                let at = request.result.as_mut_ptr().add(start).cast::<c_void>();
+                (table.ibcast)(at, size as c_int, table.constants.byte, root as c_int, inner.handle, &raw mut handle)
+            };
+            request.started("MPI_Ibcast", code, handle)?;
+        }
+        Ok(request)
+    }
+
+    /// Sends bytes to one process, which must [`receive`](Communicator::receive) as many. The result is empty.
+    ///
+    /// # Errors
+    /// No such rank, or MPI's.
+    pub fn send(&self, to: usize, data: Vec<u8>) -> Result<Request> {
+        self.check_rank(to)?;
+        let whole = 0..data.len();
+        let mut request = Request::new(self, data, Vec::new());
+        request.send(to, whole)?;
+        Ok(request)
+    }
+
+    /// Receives so many bytes that one process sends.
+    ///
+    /// # Errors
+    /// No such rank, or MPI's.
+    pub fn receive(&self, from: usize, bytes: usize) -> Result<Request> {
+        self.check_rank(from)?;
+        let mut request = Request::new(self, Vec::new(), vec![0; bytes]);
+        request.receive(from, 0..bytes)?;
+        Ok(request)
+    }
+
+    /// The other processes, starting with the next, so that not all begin with the same one.
+    fn peers(&self) -> impl Iterator<Item = usize> + use<> {
+        let (rank, size) = (self.rank(), self.size());
+        (1..size).map(move |step| (rank + step) % size)
+    }
+
+    fn check_rank(&self, rank: usize) -> Result<()> {
+        if rank < self.size() {
+            return Ok(());
+        }
+        Err(Error::invalid_argument(format!("there is no process {rank} among {}", self.size())))
+    }
+
+    #[cold]
+    fn wrong_counts(&self, what: &str, data: &[u8], counts: &[usize]) -> Error {
+        Error::invalid_argument(format!(
+            "{what} of {} bytes by process {} of {} does not fit the counts {counts:?}",
+            data.len(),
+            self.rank(),
+            self.size()
+        ))
+    }
+}
+
+impl std::fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Communicator").field("rank", &self.rank()).field("size", &self.size()).finish()
+    }
+}
+
+/// An operation under way, with the memory that it reads and writes.
+///
+/// Dropped before it is done, it leaves that memory to MPI for ever: collectives cannot be called back.
+#[must_use = "an operation that is not waited for may never happen"]
+pub struct Request {
+    comm: Communicator,
+    data: Vec<u8>,
+    result: Vec<u8>,
+    /// Counts and displacements, which MPI reads until it is done.
+    lists: Vec<Vec<c_int>>,
+    /// Of the pieces that were not done at the last look.
+    pending: Vec<Handle>,
+}
+
+impl Request {
+    fn new(comm: &Communicator, data: Vec<u8>, result: Vec<u8>) -> Request {
+        Request { comm: comm.clone(), data, result, lists: Vec::new(), pending: Vec::new() }
+    }
+
+    fn started(&mut self, what: &str, code: c_int, handle: Handle) -> Result<()> {
+        self.comm.inner.table.check(what, code)?;
+        self.pending.push(handle);
+        Ok(())
+    }
+
+    fn send(&mut self, to: usize, range: Range<usize>) -> Result<()> {
+        let inner = self.comm.inner.clone();
+        let table = &inner.table;
+        for start in range.clone().step_by(self.comm.piece) {
+            let piece = &self.data[start..range.end.min(start + self.comm.piece)];
+            let mut handle = 0;
+            // SAFETY: the memory belongs to this request, which outlives the operation.
+            let code = unsafe {
+                let (at, size) = (piece.as_ptr().cast(), piece.len() as c_int);
+                (table.isend)(at, size, table.constants.byte, to as c_int, 0, inner.handle, &raw mut handle)
+            };
+            self.started("MPI_Isend", code, handle)?;
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, from: usize, range: Range<usize>) -> Result<()> {
+        let inner = self.comm.inner.clone();
+        let table = &inner.table;
+        for start in range.clone().step_by(self.comm.piece) {
+            let piece = &mut self.result[start..range.end.min(start + self.comm.piece)];
+            let mut handle = 0;
+            // SAFETY: the memory belongs to this request, which outlives the operation; pieces do not overlap.
+            let code = unsafe {
+                let (at, size) = (piece.as_mut_ptr().cast(), piece.len() as c_int);
+                (table.irecv)(at, size, table.constants.byte, from as c_int, 0, inner.handle, &raw mut handle)
+            };
+            self.started("MPI_Irecv", code, handle)?;
+        }
+        Ok(())
+    }
+
+    /// Looks whether it is done, which also moves it on.
+    ///
+    /// # Errors
+    /// MPI's, e.g. that another process has died.
+    pub fn is_done(&mut self) -> Result<bool> {
+        let table = &self.comm.inner.table;
+        let mut failed = None;
+        self.pending.retain_mut(|handle| {
+            // SAFETY: the handle is of an operation that was started, and its memory is this request's.
+            match unsafe { table.is_done(handle) } {
+                Ok(done) => !done,
+                Err(error) => {
+                    failed.get_or_insert(error);
+                    true
+                }
+            }
+        });
+        failed.map_or(Ok(self.pending.is_empty()), Err)
+    }
+
+    /// Takes back a receive that nothing was sent for.
+    pub(crate) fn cancel(mut self) -> Result<()> {
+        for handle in &mut self.pending {
+            // SAFETY: the handle is of a receive that was started.
+            let code = unsafe { (self.comm.inner.table.cancel)(handle) };
+            self.comm.inner.table.check("MPI_Cancel", code)?;
+        }
+        let deadline = Instant::now() + Duration::from_secs(10);
+        self.wait(deadline).map(drop)
+    }
+
+    /// What was received by a request that is done.
+    pub(crate) fn take_result(&mut self) -> Vec<u8> {
+        debug_assert!(self.pending.is_empty());
+        std::mem::take(&mut self.result)
+    }
+
+    /// Waits until it is done and gives what was received.
+    ///
+    /// # Errors
+    /// [`Kind::DeadlineExceeded`] when it is not done in time; MPI's, e.g. that another process has died.
+    pub fn wait(mut self, deadline: Instant) -> Result<Vec<u8>> {
+        let mut tries = 0;
+        while !self.is_done()? {
+            tries += 1;
+            if tries < EAGER_TRIES {
+                std::thread::yield_now();
+                continue;
+            }
+            if Instant::now() >= deadline {
+                return Err(Error::new(
+                    Kind::DeadlineExceeded,
+                    format!(
+                        "process {} of {} waited in vain for the others in an exchange of {} bytes",
+                        self.comm.rank(),
+                        self.comm.size(),
+                        self.data.len().max(self.result.len())
+                    ),
+                ));
+            }
+            std::thread::sleep(NAP);
+        }
+        Ok(self.take_result())
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if !self.pending.is_empty() {
+            std::mem::forget((
+                std::mem::take(&mut self.data),
+                std::mem::take(&mut self.result),
+                std::mem::take(&mut self.lists),
+            ));
+        }
+    }
+}
+
+/// Where parts of these sizes lie, one after the other.
+fn ranges(counts: &[usize]) -> Vec<Range<usize>> {
+    let mut start = 0;
+    let next = |&count: &usize| {
+        let range = start..start + count;
+        start += count;
+        range
+    };
+    counts.iter().map(next).collect()
+}
+
+/// Used where the sum fits.
+fn as_ints(counts: &[usize]) -> Vec<c_int> {
+    counts.iter().map(|&count| count as c_int).collect()
+}
+
+fn starts(parts: &[Range<usize>]) -> Vec<c_int> {
+    parts.iter().map(|part| part.start as c_int).collect()
+}

@@ -1,0 +1,192 @@
+//! Which MPI library to load: the one named, the launcher's own, or one that the system knows.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+
+use crate::abi::Table;
+use crate::error::{Error, Kind, Result};
+use crate::launch::{Family, Launcher};
+
+/// Names that the system's loader is asked for, with the MPI that they belong to; `None` where any may.
+const NAMES: &[(&str, Option<Family>)] = &[
+    ("libmpi_abi.so.1", None),
+    ("libmpi_abi.so.0", None),
+    ("libmpi.so.40", Some(Family::OpenMpi)),
+    ("libmpi.so.12", Some(Family::Mpich)),
+    ("libmpich.so.12", Some(Family::Mpich)),
+];
+
+/// The variable that names a library.
+const VARIABLE: &str = "SHARDAX_MPI_LIBRARY";
+
+/// Where libraries are looked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Search {
+    /// The one library to take, whatever else there is.
+    pub named: Option<PathBuf>,
+    /// Folders to look in first.
+    pub folders: Vec<PathBuf>,
+    /// The MPI whose libraries come first.
+    pub family: Option<Family>,
+}
+
+impl Search {
+    /// The search of this process: `SHARDAX_MPI_LIBRARY`, then beside the launcher's program, then by name.
+    pub fn from_environment(launcher: Option<&Launcher>) -> Search {
+        Search {
+            named: std::env::var_os(VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from),
+            folders: launcher_program().map(|program| folders_beside(&program)).unwrap_or_default(),
+            family: launcher.and_then(|launcher| launcher.family),
+        }
+    }
+
+    /// What is tried, best first.
+    fn candidates(&self) -> Vec<PathBuf> {
+        if let Some(named) = &self.named {
+            return vec![named.clone()];
+        }
+        // A library of another MPI would start a world of its own in every process.
+        let fits = |family: &Option<Family>| match (family, self.family) {
+            (Some(theirs), Some(ours)) => *theirs == ours,
+            _ => true,
+        };
+        let names: Vec<&str> = NAMES
+            .iter()
+            .filter(|(_, family)| fits(family))
+            .chain(NAMES.iter().filter(|(_, family)| !fits(family)))
+            .map(|(name, _)| *name)
+            .collect();
+        let beside = self.folders.iter().flat_map(|folder| names.iter().map(|name| folder.join(name)));
+        beside.filter(|path| path.exists()).chain(names.iter().map(PathBuf::from)).collect()
+    }
+
+    /// Loads the first library that is there and can be used.
+    pub(crate) fn load(&self) -> Result<Table> {
+        let mut tried = String::new();
+        for path in self.candidates() {
+            match open(&path) {
+                Ok(table) => return Ok(table),
+                Err(reason) => {
+                    let _ = write!(tried, "\n  {}: {reason}", path.display());
+                }
+            }
+        }
+        let folders = match (&self.named, self.folders.is_empty()) {
+            (Some(_), _) => format!("{VARIABLE} names a library that cannot be used:"),
+            (None, true) => "searched by name:".to_owned(),
+            (None, false) => {
+                let list: Vec<String> = self.folders.iter().map(|f| f.display().to_string()).collect();
+                format!("searched beside the launcher in {}, and by name:", list.join(", "))
+            }
+        };
+        Err(Error::new(
+            Kind::NoLibrary,
+            format!(
+                "no MPI library was found; {folders}{tried}\n`apt-get install openmpi-bin`, or `pip install mpich`, or \
+                 set {VARIABLE} to the path of the library that belongs to your launcher"
+            ),
+        ))
+    }
+}
+
+fn open(path: &Path) -> std::result::Result<Table, String> {
+    // A path is a file; a bare name is the loader's to find.
+    if path.to_string_lossy().contains('/') {
+        check_file(path)?;
+    }
+    // SAFETY: initializers of MPI libraries run here, as they would in a program that is linked with one. Global, since
+    // Open MPI's own plugins look their symbols up in it.
+    let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }.map_err(|error| error.to_string())?;
+    Table::read(library, path)
+}
+
+/// The loader would say of a text file only that it is too short.
+fn check_file(path: &Path) -> std::result::Result<(), String> {
+    let metadata = path.metadata().map_err(|error| error.to_string())?;
+    if !metadata.is_file() {
+        return Err("it is not a file".into());
+    }
+    Ok(())
+}
+
+/// The program of the launcher that this process descends from; a shell or a debugger may stand between.
+fn launcher_program() -> Option<PathBuf> {
+    const KNOWN: &[&str] = &["mpi", "orte", "prte", "hydra", "orted"];
+    let mut process = parent_of("self")?;
+    for _ in 0..8 {
+        let program = std::fs::read_link(format!("/proc/{process}/exe")).ok()?;
+        let name = program.file_name()?.to_string_lossy().into_owned();
+        if KNOWN.iter().any(|known| name.contains(known)) {
+            return Some(program);
+        }
+        process = parent_of(&process)?;
+    }
+    None
+}
+
+/// The launcher's process, or what stands between it and this one.
+pub(crate) fn parent_of(process: &str) -> Option<String> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().to_owned();
+    (parent != "0").then_some(parent)
+}
+
+/// Where an installation that has this program in `bin` keeps libraries.
+fn folders_beside(program: &Path) -> Vec<PathBuf> {
+    let Some(root) = program.parent().and_then(Path::parent) else { return Vec::new() };
+    let multiarch = format!("lib/{}-linux-gnu", std::env::consts::ARCH);
+    [multiarch.as_str(), "lib", "lib64"].iter().map(|lib| root.join(lib)).filter(|folder| folder.is_dir()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_that_was_named_is_the_only_one_tried() {
+        let search = Search { named: Some("/nowhere/libmpi.so".into()), ..Default::default() };
+        let error = search.load().err().expect("there is no such library");
+        assert_eq!(error.kind, Kind::NoLibrary);
+        let lines: Vec<&str> = error.message.lines().collect();
+        assert_eq!(
+            lines[..2],
+            [
+                "no MPI library was found; SHARDAX_MPI_LIBRARY names a library that cannot be used:",
+                "  /nowhere/libmpi.so: No such file or directory (os error 2)",
+            ]
+        );
+        assert_eq!(
+            lines[2],
+            "`apt-get install openmpi-bin`, or `pip install mpich`, or set SHARDAX_MPI_LIBRARY to the path of the library \
+             that belongs to your launcher"
+        );
+    }
+
+    #[test]
+    fn a_library_that_is_no_mpi_is_refused_by_what_it_lacks() {
+        let search = Search { named: Some("libc.so.6".into()), ..Default::default() };
+        let error = search.load().err().expect("it is no MPI library");
+        assert!(error.message.contains("libc.so.6: it has no function MPI_"), "{error}");
+        let search = Search { named: Some("/".into()), ..Default::default() };
+        let error = search.load().err().expect("it is a folder");
+        assert!(error.message.contains("it is not a file"), "{error}");
+    }
+
+    #[test]
+    fn libraries_of_the_launchers_mpi_come_first() {
+        let names = |family| {
+            let search = Search { family: Some(family), ..Default::default() };
+            search.candidates().iter().map(|path| path.display().to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            names(Family::OpenMpi),
+            ["libmpi_abi.so.1", "libmpi_abi.so.0", "libmpi.so.40", "libmpi.so.12", "libmpich.so.12"]
+        );
+        assert_eq!(
+            names(Family::Mpich),
+            ["libmpi_abi.so.1", "libmpi_abi.so.0", "libmpi.so.12", "libmpich.so.12", "libmpi.so.40"]
+        );
+    }
+}

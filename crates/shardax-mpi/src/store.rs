@@ -1,0 +1,218 @@
+//! A key-value store that all processes share, and barriers that name who is missing.
+//!
+//! What one process puts is sent to all, so that reading is local. Nothing moves by itself: a process takes in what the
+//! others sent whenever it calls the store.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::comm::{Communicator, Request};
+use crate::error::{Error, Kind, Result};
+
+const NAP: Duration = Duration::from_micros(50);
+
+/// The store of this process's job. Cloning is a reference count.
+#[derive(Clone)]
+pub struct Store {
+    comm: Communicator,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    values: HashMap<String, Vec<u8>>,
+    /// What is expected next of each other process.
+    incoming: Vec<(usize, Incoming)>,
+    /// Sent and perhaps not received.
+    outgoing: Vec<Request>,
+    /// How often each barrier was passed here.
+    passed: HashMap<String, u64>,
+}
+
+/// A message is a head with the lengths of key and value, and both after it.
+enum Incoming {
+    Head(Request),
+    Body { request: Request, key_len: usize },
+}
+
+const HEAD: usize = 16;
+
+impl Store {
+    pub(crate) fn new(comm: Communicator) -> Store {
+        Store { comm, state: Arc::default() }
+    }
+
+    /// Puts a value under a key, for all processes.
+    ///
+    /// # Errors
+    /// There is a value under it already, as far as is known here; MPI's.
+    pub fn put(&self, key: &str, value: &[u8]) -> Result<()> {
+        let mut state = self.state();
+        self.advance(&mut state)?;
+        self.put_into(&mut state, key, value)
+    }
+
+    /// The value under a key, waited for.
+    ///
+    /// # Errors
+    /// [`Kind::DeadlineExceeded`] when nobody puts one in time; MPI's.
+    pub fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
+        let deadline = Instant::now() + timeout;
+        self.wait_until(deadline, |state| state.values.get(key).cloned())?.ok_or_else(|| {
+            Error::new(
+                Kind::DeadlineExceeded,
+                format!("no process put a value under the key {key:?} within {timeout:?}"),
+            )
+        })
+    }
+
+    /// The value under a key if there is one by now.
+    ///
+    /// # Errors
+    /// MPI's.
+    pub fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>> {
+        let mut state = self.state();
+        self.advance(&mut state)?;
+        Ok(state.values.get(key).cloned())
+    }
+
+    /// Waits until all processes have come to the barrier of this name, as often as this one.
+    ///
+    /// # Errors
+    /// [`Kind::DeadlineExceeded`] naming those that have not come; MPI's.
+    pub fn barrier(&self, name: &str, timeout: Duration) -> Result<()> {
+        let deadline = Instant::now() + timeout;
+        let (own, size) = (self.comm.rank(), self.comm.size());
+        let round = {
+            let mut state = self.state();
+            let round = state.passed.get(name).copied().unwrap_or(0);
+            let key = barrier_key(name, round, own);
+            // Its own mark is there already where it came before and gave up.
+            if !state.values.contains_key(&key) {
+                self.put_into(&mut state, &key, &[])?;
+            }
+            round
+        };
+        let missing = |state: &State| -> Vec<usize> {
+            (0..size).filter(|&rank| !state.values.contains_key(&barrier_key(name, round, rank))).collect()
+        };
+        let all = self.wait_until(deadline, |state| missing(state).is_empty().then_some(()))?;
+        let mut state = self.state();
+        if all.is_none() {
+            let missing = missing(&state);
+            return Err(Error::new(
+                Kind::DeadlineExceeded,
+                format!(
+                    "{} of {size} processes came to the barrier {name:?} within {timeout:?}; missing: processes {missing:?}",
+                    size - missing.len()
+                ),
+            ));
+        }
+        state.passed.insert(name.to_owned(), round + 1);
+        (0..size).for_each(|rank| drop(state.values.remove(&barrier_key(name, round, rank))));
+        Ok(())
+    }
+
+    /// Expects nothing more of the others, all of which have left.
+    pub(crate) fn close(&self) -> Result<()> {
+        let incoming = std::mem::take(&mut self.state().incoming);
+        incoming.into_iter().try_for_each(|(_, expected)| match expected {
+            Incoming::Head(request) | Incoming::Body { request, .. } => request.cancel(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait_until<R>(&self, deadline: Instant, found: impl Fn(&State) -> Option<R>) -> Result<Option<R>> {
+        loop {
+            {
+                let mut state = self.state();
+                self.advance(&mut state)?;
+                if let Some(result) = found(&state) {
+                    return Ok(Some(result));
+                }
+            }
+            if Instant::now() >= deadline {
+                return Ok(None);
+            }
+            std::thread::sleep(NAP);
+        }
+    }
+
+    fn put_into(&self, state: &mut State, key: &str, value: &[u8]) -> Result<()> {
+        if state.values.contains_key(key) {
+            return Err(Error::new(
+                Kind::FailedPrecondition,
+                format!("there is a value under the key {key:?} already"),
+            ));
+        }
+        let mut head = (key.len() as u64).to_ne_bytes().to_vec();
+        head.extend((value.len() as u64).to_ne_bytes());
+        let body = [key.as_bytes(), value].concat();
+        for peer in (0..self.comm.size()).filter(|&rank| rank != self.comm.rank()) {
+            state.outgoing.push(self.comm.send(peer, head.clone())?);
+            state.outgoing.push(self.comm.send(peer, body.clone())?);
+        }
+        state.values.insert(key.to_owned(), value.to_vec());
+        Ok(())
+    }
+
+    /// Takes in what has arrived.
+    fn advance(&self, state: &mut State) -> Result<()> {
+        if state.incoming.is_empty() {
+            for peer in (0..self.comm.size()).filter(|&rank| rank != self.comm.rank()) {
+                state.incoming.push((peer, Incoming::Head(self.comm.receive(peer, HEAD)?)));
+            }
+        }
+        let State { values, incoming, outgoing, .. } = state;
+        for (peer, expected) in incoming {
+            loop {
+                let request = match expected {
+                    Incoming::Head(request) | Incoming::Body { request, .. } => request,
+                };
+                if !request.is_done()? {
+                    break;
+                }
+                let next = match expected {
+                    Incoming::Head(request) => {
+                        let head = request.take_result();
+                        let number =
+                            |at: usize| u64::from_ne_bytes(head[at..at + 8].try_into().unwrap_or_default()) as usize;
+                        let (key_len, value_len) = (number(0), number(8));
+                        Incoming::Body { request: self.comm.receive(*peer, key_len + value_len)?, key_len }
+                    }
+                    Incoming::Body { request, key_len } => {
+                        let mut key = request.take_result();
+                        let value = key.split_off(*key_len);
+                        values.insert(String::from_utf8_lossy(&key).into_owned(), value);
+                        Incoming::Head(self.comm.receive(*peer, HEAD)?)
+                    }
+                };
+                *expected = next;
+            }
+        }
+        let mut failed = None;
+        outgoing.retain_mut(|request| match request.is_done() {
+            Ok(done) => !done,
+            Err(error) => {
+                failed.get_or_insert(error);
+                false
+            }
+        });
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+fn barrier_key(name: &str, round: u64, rank: usize) -> String {
+    format!("shardax.barrier/{name}/{round}/{rank}")
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").field("comm", &self.comm).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,247 @@
+//! The processes that a launcher started together: joining them, and leaving.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::abi::Table;
+use crate::comm::Communicator;
+use crate::error::{Error, Kind, Result};
+use crate::find::{self, Search};
+use crate::launch::Launcher;
+use crate::store::Store;
+
+/// All processes of a job. Cloning is a reference count.
+#[derive(Clone)]
+pub struct World {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    table: Arc<Table>,
+    launcher: Option<Launcher>,
+    data: Communicator,
+    store: Store,
+    /// The host of each process.
+    hosts: Vec<String>,
+}
+
+/// How long the first exchange may take, in which processes tell their hosts.
+const START: Duration = Duration::from_secs(300);
+
+static JOINED: AtomicBool = AtomicBool::new(false);
+
+impl World {
+    /// Joins the other processes of the job: loads an MPI library, starts it, and meets them. Once in a process.
+    ///
+    /// # Errors
+    /// [`Kind::NoLibrary`] with what was searched; [`Kind::WrongLibrary`] when the library is of another MPI than the
+    /// launcher, and sees this process alone; [`Kind::FailedPrecondition`] the second time; MPI's own.
+    pub fn join(launcher: Option<&Launcher>, search: &Search) -> Result<World> {
+        if JOINED.swap(true, Ordering::SeqCst) {
+            return Err(Error::new(Kind::FailedPrecondition, "this process has joined the others already"));
+        }
+        World::join_first(launcher, search).inspect_err(|error| {
+            // Another library may be tried. What has been started cannot be started again.
+            if error.kind == Kind::NoLibrary {
+                JOINED.store(false, Ordering::SeqCst);
+            }
+        })
+    }
+
+    fn join_first(launcher: Option<&Launcher>, search: &Search) -> Result<World> {
+        let of_launcher = |mut error: Error| {
+            if let Some(launcher) = launcher {
+                error.message = format!("this process is {}, and {}", place(launcher), error.message);
+            }
+            error
+        };
+        let table = Arc::new(search.load().map_err(of_launcher)?);
+        table.start()?;
+        // SAFETY: the world lives as long as MPI, and is only given away as a duplicate below.
+        let world = unsafe { Communicator::from_handle(&table, table.constants.world)? };
+        if let Some(launcher) = launcher
+            && launcher.size != world.size()
+        {
+            return Err(Error::new(
+                Kind::WrongLibrary,
+                format!(
+                    "this process is {}, but to the MPI library it is one of {}: {} ({}, {}) belongs to another MPI than \
+                     the launcher. Set SHARDAX_MPI_LIBRARY to the library of the launcher's MPI, or use the launcher of \
+                     the library's",
+                    place(launcher),
+                    world.size(),
+                    table.path,
+                    table.version,
+                    table.constants.interface
+                ),
+            ));
+        }
+        // Apart from each other, and from whatever else in this process uses MPI's world.
+        let (data, store) = (world.duplicate()?, world.duplicate()?);
+        let hosts = gather_texts(&data, &host_name())?;
+        Ok(World {
+            inner: Arc::new(Inner { table, launcher: launcher.cloned(), data, store: Store::new(store), hosts }),
+        })
+    }
+
+    /// This process's number among all.
+    pub fn rank(&self) -> usize {
+        self.inner.data.rank()
+    }
+
+    /// Number of processes.
+    pub fn size(&self) -> usize {
+        self.inner.data.size()
+    }
+
+    /// This process's number among those of its host.
+    pub fn local_rank(&self) -> usize {
+        let hosts = &self.inner.hosts;
+        hosts[..self.rank()].iter().filter(|host| **host == hosts[self.rank()]).count()
+    }
+
+    /// Number of processes on this host.
+    pub fn local_size(&self) -> usize {
+        self.inner.hosts.iter().filter(|host| **host == self.inner.hosts[self.rank()]).count()
+    }
+
+    /// The name of each process's host.
+    pub fn hosts(&self) -> &[String] {
+        &self.inner.hosts
+    }
+
+    /// What started the processes, where that is known.
+    pub fn launcher(&self) -> Option<&Launcher> {
+        self.inner.launcher.as_ref()
+    }
+
+    /// The communicator of all processes.
+    pub fn data(&self) -> &Communicator {
+        &self.inner.data
+    }
+
+    /// The key-value store of all processes.
+    pub fn store(&self) -> &Store {
+        &self.inner.store
+    }
+
+    /// The library in use, e.g. `Open MPI v4.1.4 (libmpi.so.40)`.
+    pub fn library(&self) -> String {
+        format!("{} ({})", self.inner.table.version, self.inner.table.path)
+    }
+
+    /// What to tell a person whose launcher lets this process use fewer cores than its share of the host's.
+    pub fn binding_warning(&self) -> Option<String> {
+        let own = allowed_cores("self")?;
+        // The launcher itself is not bound.
+        let all = allowed_cores(&find::parent_of("self")?)?;
+        bound(own, all, self.local_size())
+    }
+
+    /// Ends the job, all processes of it, with this exit code.
+    pub fn abort(&self, code: i32) -> ! {
+        // SAFETY: the world lives as long as MPI.
+        unsafe { (self.inner.table.abort)(self.inner.table.constants.world, code) };
+        std::process::abort()
+    }
+
+    /// Leaves the job: waits for the other processes to do so, too. Without it, launchers take the end of this process for
+    /// a failure, and end the others. Nothing can be exchanged afterwards.
+    ///
+    /// # Errors
+    /// MPI's; [`Kind::DeadlineExceeded`] naming the processes that have not come by the deadline, after which it may be
+    /// tried again.
+    pub fn leave(&self, timeout: Duration) -> Result<()> {
+        // Here, where there is a deadline; and what others were sent has arrived by then.
+        self.inner.store.barrier("shardax.leave", timeout)?;
+        self.inner.store.close()?;
+        let mut ended = 0;
+        // SAFETY: `finalized` may be called at any time, and `finalize` once.
+        unsafe {
+            self.inner.table.check("MPI_Finalized", (self.inner.table.finalized)(&raw mut ended))?;
+            if ended != 0 {
+                return Ok(());
+            }
+            self.inner.table.check("MPI_Finalize", (self.inner.table.finalize)())
+        }
+    }
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("World").field("rank", &self.rank()).field("size", &self.size()).finish_non_exhaustive()
+    }
+}
+
+/// `1 of 4 started by mpirun (Open MPI)`.
+fn place(launcher: &Launcher) -> String {
+    launcher.to_string().trim_start_matches("process ").to_owned()
+}
+
+/// The text of each process, by rank.
+fn gather_texts(comm: &Communicator, text: &str) -> Result<Vec<String>> {
+    let deadline = Instant::now() + START;
+    let lengths = comm.all_gather((text.len() as u64).to_ne_bytes().to_vec(), &vec![8; comm.size()])?.wait(deadline)?;
+    let lengths: Vec<usize> =
+        lengths.chunks_exact(8).map(|b| u64::from_ne_bytes(b.try_into().unwrap_or_default()) as usize).collect();
+    let all = comm.all_gather(text.as_bytes().to_vec(), &lengths)?.wait(deadline)?;
+    let mut start = 0;
+    let cut = |&len: &usize| {
+        start += len;
+        String::from_utf8_lossy(&all[start - len..start]).into_owned()
+    };
+    Ok(lengths.iter().map(cut).collect())
+}
+
+fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").map_or_else(|_| "?".to_owned(), |name| name.trim().to_owned())
+}
+
+/// Number of cores that a process may use.
+fn allowed_cores(process: &str) -> Option<usize> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    count_list(list.trim())
+}
+
+/// The size of a list such as `0-3,8`.
+fn count_list(list: &str) -> Option<usize> {
+    list.split(',')
+        .map(|part| match part.split_once('-') {
+            Some((first, last)) => (last.parse::<usize>().ok()? + 1).checked_sub(first.parse().ok()?),
+            None => part.parse::<usize>().ok().map(|_| 1),
+        })
+        .sum()
+}
+
+fn bound(own: usize, all: usize, processes: usize) -> Option<String> {
+    (own < all / processes.max(1)).then(|| {
+        format!(
+            "the launcher lets this process use {own} of {all} cores, and there are {processes} processes on this host: \
+             XLA's threads would share {own}. `mpirun --bind-to none` lets each use all of them"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_bound_to_less_than_its_share_is_told() {
+        assert_eq!(
+            bound(1, 8, 2).unwrap(),
+            "the launcher lets this process use 1 of 8 cores, and there are 2 processes on this host: XLA's threads would \
+             share 1. `mpirun --bind-to none` lets each use all of them"
+        );
+        assert_eq!((bound(4, 8, 2), bound(1, 2, 2), bound(1, 2, 4)), (None, None, None));
+    }
+
+    #[test]
+    fn lists_of_cores_are_counted() {
+        assert_eq!((count_list("0-3,8"), count_list("5"), count_list("0-63")), (Some(5), Some(1), Some(64)));
+        assert_eq!((count_list(""), count_list("3-1")), (None, None));
+    }
+}

@@ -1,0 +1,83 @@
+//! Jobs of several processes, started by tests.
+//!
+//! `SHARDAX_MPIRUN` names launchers, separated by `:`; without it, `mpirun` of the `PATH`. Where none is found the tests
+//! say so and pass, except under `CI`.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What a job may take.
+const LIMIT: Duration = Duration::from_secs(120);
+/// Tells a process of a job what to do.
+pub const CASE: &str = "SHARDAX_MPI_TEST_CASE";
+
+/// The launchers to try.
+pub fn launchers() -> Vec<PathBuf> {
+    let named = std::env::var_os("SHARDAX_MPIRUN");
+    let found: Vec<PathBuf> = match &named {
+        Some(list) => std::env::split_paths(list).collect(),
+        None => {
+            let folders = std::env::var_os("PATH").unwrap_or_default();
+            std::env::split_paths(&folders).map(|folder| folder.join("mpirun")).filter(|p| p.exists()).take(1).collect()
+        }
+    };
+    assert!(
+        !found.is_empty() || std::env::var_os("CI").is_none(),
+        "no mpirun was found, and CI must have one: apt-get install openmpi-bin"
+    );
+    if found.is_empty() {
+        println!("skipped: no mpirun in PATH or SHARDAX_MPIRUN");
+    }
+    found
+}
+
+struct Job(Child);
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub struct Outcome {
+    pub success: bool,
+    pub text: String,
+}
+
+/// Runs the test `child` of this program in so many processes.
+pub fn job(launcher: &PathBuf, case: &str, processes: usize, variables: &[(&str, &str)]) -> Outcome {
+    // One at a time: each is as many processes as the machine has cores, or more.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = std::env::temp_dir().join(format!("shardax-mpi-{}-{case}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let (out, err) = (dir.join("out"), dir.join("err"));
+    let mut command = Command::new(launcher);
+    command.args(["-n", &processes.to_string()]);
+    let version = Command::new(launcher).arg("--version").output().unwrap();
+    if String::from_utf8_lossy(&version.stdout).contains("Open MPI") {
+        command.args(["--oversubscribe", "--bind-to", "none"]);
+        command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    }
+    command.arg(std::env::current_exe().unwrap()).args(["child", "--exact", "--nocapture", "--test-threads=1"]);
+    command.env(CASE, case).envs(variables.iter().copied()).env_remove("SHARDAX_MPIRUN");
+    command.stdin(Stdio::null());
+    command.stdout(std::fs::File::create(&out).unwrap()).stderr(std::fs::File::create(&err).unwrap());
+    let mut job = Job(command.spawn().unwrap());
+    let start = Instant::now();
+    let status = loop {
+        match job.0.try_wait().unwrap() {
+            Some(status) => break Some(status),
+            None if start.elapsed() > LIMIT => break None,
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    drop(job);
+    let text = [out, err].map(|file| std::fs::read_to_string(file).unwrap_or_default()).concat();
+    let _ = std::fs::remove_dir_all(&dir);
+    let status = status.unwrap_or_else(|| panic!("{case} under {} ran past {LIMIT:?}:\n{text}", launcher.display()));
+    Outcome { success: status.success(), text }
+}

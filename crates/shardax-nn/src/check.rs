@@ -1,0 +1,99 @@
+//! What arguments must be: numbers in their range, arrays of a kind and a shape.
+
+use std::fmt::Debug;
+use std::ops::{Bound, RangeBounds};
+
+use shardax::prelude::*;
+use shardax::{Error, ErrorKind};
+
+/// Returns an array that carries the error of a failed check, in the place of the result of the enclosing function.
+macro_rules! require {
+    ($like:expr, $($check:expr),+ $(,)?) => {
+        $(if let Err(error) = $check {
+            return Array::from_error(error, $like);
+        })+
+    };
+}
+
+pub(crate) use require;
+
+/// Every finite number.
+pub(crate) const FINITE: (Bound<f64>, Bound<f64>) =
+    (Bound::Excluded(f64::NEG_INFINITY), Bound::Excluded(f64::INFINITY));
+/// Every finite number that is not negative.
+pub(crate) const NOT_NEGATIVE: (Bound<f64>, Bound<f64>) = (Bound::Included(0.0), Bound::Excluded(f64::INFINITY));
+/// A share of what was, of an average that is freed of its beginning at zero.
+pub(crate) const DECAY: std::ops::Range<f64> = 0.0..1.0;
+
+/// Whether the parameter `name` of `owner` is in its range; NaN is in none.
+#[track_caller]
+pub(crate) fn within(owner: &str, name: &str, value: f64, range: impl RangeBounds<f64>) -> Result<()> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    let bounds = [
+        match range.start_bound() {
+            Bound::Included(low) => Some(format!("at least {low}")),
+            Bound::Excluded(low) if low.is_finite() => Some(format!("above {low}")),
+            _ => None,
+        },
+        match range.end_bound() {
+            Bound::Included(high) => Some(format!("at most {high}")),
+            Bound::Excluded(high) if high.is_finite() => Some(format!("below {high}")),
+            Bound::Excluded(_) => Some("finite".to_owned()),
+            Bound::Unbounded => None,
+        },
+    ];
+    let wanted = bounds.into_iter().flatten().collect::<Vec<_>>().join(" and ");
+    refuse(owner, name, value, &if wanted.is_empty() { "a number".to_owned() } else { wanted })
+}
+
+/// Whether the parameter `name` of `owner` is at least 1.
+#[track_caller]
+pub(crate) fn positive(owner: &str, name: &str, value: usize) -> Result<()> {
+    if value > 0 { Ok(()) } else { refuse(owner, name, value, "at least 1") }
+}
+
+#[track_caller]
+fn refuse<T>(owner: &str, name: &str, value: impl Debug, wanted: &str) -> Result<T> {
+    value_error(format!("{owner}: {name} must be {wanted}, got {value:?}"))
+}
+
+/// A value error with the caller's line.
+#[track_caller]
+pub(crate) fn value_error<T>(message: impl Into<String>) -> Result<T> {
+    Err(Error::new(ErrorKind::Value, message).at(std::panic::Location::caller()))
+}
+
+/// Whether an array that `owner` calls `name` is of real floating point, as Optax's losses ask.
+pub(crate) fn floating(owner: &str, name: &str, x: &Array) -> Result<()> {
+    kind(owner, name, x, "floating", DType::is_float)
+}
+
+/// Whether an array that `owner` calls `name` is of integers.
+pub(crate) fn integer(owner: &str, name: &str, x: &Array) -> Result<()> {
+    kind(owner, name, x, "integer", DType::is_integer)
+}
+
+fn kind(owner: &str, name: &str, x: &Array, wanted: &str, ok: fn(DType) -> bool) -> Result<()> {
+    // What went wrong before is what the error is about.
+    x.check()?;
+    if ok(x.dtype()) {
+        return Ok(());
+    }
+    let what = format!(
+        "{owner}: expected {name} to have a dtype that is a subdtype of {wanted}, got {} instead",
+        x.type_name()
+    );
+    Err(Error::new(ErrorKind::Type, what).help("convert it with `astype`"))
+}
+
+/// Whether two arrays that `owner` calls by these names have these shapes, which must be equal.
+pub(crate) fn same_shape(owner: &str, a: (&str, &[usize]), b: (&str, &[usize])) -> Result<()> {
+    if a.1 == b.1 {
+        return Ok(());
+    }
+    let what = format!("{owner}: shape mismatch: {} {:?} and {} {:?}", a.0, a.1, b.0, b.1);
+    Err(Error::new(ErrorKind::Value, what)
+        .help("they must have one shape; `broadcast_to` repeats what is the same for all"))
+}

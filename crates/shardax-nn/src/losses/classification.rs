@@ -1,0 +1,218 @@
+//! Losses of classes: cross entropies, and margins.
+
+use shardax::nn::{log_sigmoid, log_softmax, softmax};
+use shardax::prelude::*;
+
+use crate::check::{FINITE, NOT_NEGATIVE, floating, integer, require, same_shape, within};
+
+/// The cross entropy between the softmax of `logits` and `labels`, which are probabilities: one-hot, or soft.
+///
+/// Both are `[..., classes]`, where `labels` may be broadcast; the result is `[...]`. Logits that are not of floating
+/// point are an error.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let loss = softmax_cross_entropy(zeros([1, 4]), one_hot(array([2]), 4));
+/// assert!((loss.item::<f32>()? - 4.0f32.ln()).abs() < 1e-6);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn softmax_cross_entropy(logits: impl Operand, labels: impl Operand) -> Array {
+    let logits = logits.into_array();
+    require!(&logits, floating("softmax_cross_entropy", "logits", &logits));
+    -(log_softmax(logits, -1) * labels).sum(-1)
+}
+
+/// The cross entropy between the softmax of `logits` and integer labels.
+///
+/// `logits` are `[..., classes]` of floating point, `labels` `[...]` of integers, and the result `[...]`; anything else is
+/// an error. Negative labels count from the last class; a label beyond the classes gives NaN.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let loss = softmax_cross_entropy_with_integer_labels(array([[1000.0f32, 0.0]]), array([0]));
+/// assert_eq!(loss.item::<f32>()?, 0.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn softmax_cross_entropy_with_integer_labels(logits: impl Operand, labels: impl Operand) -> Array {
+    let (logits, labels) = (logits.into_array(), labels.into_array());
+    let name = "softmax_cross_entropy_with_integer_labels";
+    let [batch @ .., classes] = logits.shape() else {
+        // The checks below have said what else is wrong; a scalar has no classes.
+        require!(&logits, floating(name, "logits", &logits));
+        return logits.logsumexp(-1);
+    };
+    require!(
+        &logits.max(-1),
+        floating(name, "logits", &logits),
+        integer(name, "labels", &labels),
+        same_shape(name, ("logits without the classes", batch), ("labels", labels.shape())),
+    );
+    let classes = *classes as i64;
+    // Narrow labels cannot hold the number of classes.
+    let labels = if labels.dtype().byte_size() < 4 { labels.astype(DType::I32) } else { labels };
+    let labels = where_(labels.less(0), &labels + classes, &labels);
+    let known = labels.greater_equal(0) & labels.less(classes);
+    // A selection instead of a gather: its gradient is elementwise, and needs no scatter.
+    let chosen = labels.expand_dims(-1).equal(arange(0..classes as i32).astype(labels.dtype()));
+    let label_logits = where_(chosen, &logits, 0).sum(-1);
+    where_(known, logits.logsumexp(-1) - label_logits, f64::NAN)
+}
+
+/// As [`softmax_cross_entropy`], with 0 where a label is 0 and its logit minus infinity.
+///
+/// Fails as [`softmax_cross_entropy`] does.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let loss = safe_softmax_cross_entropy(array([[0.0f32, f32::NEG_INFINITY]]), array([[1.0f32, 0.0]]));
+/// assert_eq!(loss.item::<f32>()?, 0.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn safe_softmax_cross_entropy(logits: impl Operand, labels: impl Operand) -> Array {
+    fn weighted(x: &Array, weights: &Array) -> Array {
+        let logs = log_softmax(x, -1);
+        where_(weights.not_equal(0), weights * &logs, zeros_like(&logs))
+    }
+    let (logits, labels) = (logits.into_array(), labels.into_array());
+    require!(&logits, floating("safe_softmax_cross_entropy", "logits", &logits));
+    let rule = |(x, weights): (Array, Array), (dx, dw): (Array, Array)| {
+        let mean = (&dx * softmax(&x, -1)).sum_keepdims(-1);
+        (weighted(&x, &weights), &weights * &dx - &weights * mean + dw * log_softmax(&x, -1))
+    };
+    let logs = custom_jvp(|x: Array, weights: Array| weighted(&x, &weights)).defjvp(rule).call((&logits, labels));
+    match logs {
+        Ok(logs) => -logs.sum(-1),
+        Err(error) => Array::from_error(error, &logits),
+    }
+}
+
+/// The cross entropy of the softmax of `logits`, and `epsilon` times the probability that it misses: PolyLoss. Optax's
+/// default `epsilon` is 2.
+///
+/// `logits` and `labels` are `[..., classes]` of floating point, the result `[...]`.
+///
+/// Source: [Leng et al. 2022](https://arxiv.org/abs/2204.12511).
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let loss = poly_loss_cross_entropy(zeros([1, 2]), array([[1.0f32, 0.0]]), 2.0);
+/// assert!((loss.item::<f32>()? - (2.0f32.ln() + 1.0)).abs() < 1e-6);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn poly_loss_cross_entropy(logits: impl Operand, labels: impl Operand, epsilon: f64) -> Array {
+    let (name, logits, labels) = ("poly_loss_cross_entropy", logits.into_array(), labels.into_array());
+    require!(
+        &logits,
+        floating(name, "logits", &logits),
+        floating(name, "labels", &labels),
+        within(name, "epsilon", epsilon, FINITE),
+    );
+    let missed = (&labels * (1 - softmax(&logits, -1))).sum(-1);
+    softmax_cross_entropy(logits, labels) + missed * epsilon
+}
+
+/// The binary cross entropy between the sigmoid of `logits` and `labels` between 0 and 1, elementwise, in the dtype of
+/// `logits`, which must be of floating point.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let loss = sigmoid_binary_cross_entropy(array([0.0f32, 100.0]), array([1, 1]));
+/// assert!(allclose(loss, array([2.0f32.ln(), 0.0]), 1e-6, 1e-6)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn sigmoid_binary_cross_entropy(logits: impl Operand, labels: impl Operand) -> Array {
+    let (logits, labels) = (logits.into_array(), labels.into_array());
+    require!(&logits, floating("sigmoid_binary_cross_entropy", "logits", &logits));
+    let labels = labels.astype(logits.dtype());
+    -&labels * log_sigmoid(&logits) - (1 - &labels) * log_sigmoid(-logits)
+}
+
+/// [`sigmoid_binary_cross_entropy`], scaled down where the prediction is sure and right, by
+/// `(1 - probability of the label)^gamma`; `alpha` weighs the positive class, `1 - alpha` the negative. Optax's default
+/// `gamma` is 2.
+///
+/// Source: [Lin et al. 2017](https://arxiv.org/abs/1708.02002).
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let (logits, labels) = (array([3.0f32]), array([1.0f32]));
+/// let focal = sigmoid_focal_loss(&logits, &labels, None, 2.0).item::<f32>()?;
+/// assert!(focal < 0.01 * sigmoid_binary_cross_entropy(logits, labels).item::<f32>()?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn sigmoid_focal_loss(logits: impl Operand, labels: impl Operand, alpha: Option<f64>, gamma: f64) -> Array {
+    let (name, logits, labels) = ("sigmoid_focal_loss", logits.into_array(), labels.into_array());
+    require!(
+        &logits,
+        floating(name, "logits", &logits),
+        within(name, "gamma", gamma, NOT_NEGATIVE),
+        within(name, "alpha", alpha.unwrap_or(0.0), FINITE),
+    );
+    let labels = labels.astype(logits.dtype());
+    let entropy = sigmoid_binary_cross_entropy(&logits, &labels);
+    // log((1 - labels) p + labels (1 - p)), of logarithms, without what has no weight.
+    let missed = {
+        let weights = stack(&[1 - &labels, labels.clone()], -1);
+        let logs = stack(&[log_sigmoid(&logits), log_sigmoid(-&logits)], -1);
+        let logs = where_(weights.not_equal(0), logs, f64::NEG_INFINITY);
+        let largest = stop_gradient(logs.max_keepdims(-1));
+        (weights * (logs - &largest).exp()).sum(-1).log() + largest.squeeze(-1)
+    };
+    let loss = entropy * (missed * gamma).exp();
+    match alpha {
+        Some(alpha) => (&labels * alpha + (1 - &labels) * (1.0 - alpha)) * loss,
+        None => loss,
+    }
+}
+
+/// `max(0, 1 - predictor_outputs * targets)`, elementwise, for targets of -1 and 1.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let loss = hinge_loss(array([2.0f32, 0.5]), array([1.0f32, -1.0]));
+/// assert_eq!(loss.to_vec::<f32>()?, [0.0, 1.5]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn hinge_loss(predictor_outputs: impl Operand, targets: impl Operand) -> Array {
+    maximum(0, 1 - predictor_outputs.into_array() * targets)
+}
+
+/// `max(0, -predictor_outputs * targets)`, elementwise, for targets of -1 and 1; both have one shape.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let loss = perceptron_loss(array([2.0f32, 0.5]), array([1.0f32, -1.0]));
+/// assert_eq!(loss.to_vec::<f32>()?, [0.0, 0.5]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn perceptron_loss(predictor_outputs: impl Operand, targets: impl Operand) -> Array {
+    let (outputs, targets) = (predictor_outputs.into_array(), targets.into_array());
+    let shapes = (("predictor_outputs", outputs.shape()), ("targets", targets.shape()));
+    require!(&outputs, outputs.check(), targets.check(), same_shape("perceptron_loss", shapes.0, shapes.1));
+    maximum(0, -outputs * targets)
+}
+
+/// `labels`, of floating point, mixed with the uniform distribution over the last axis:
+/// `(1 - alpha) * labels + alpha / classes`, for `alpha` from 0 to 1.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let smooth = smooth_labels(array([1.0f32, 0.0]), 0.5);
+/// assert_eq!(smooth.to_vec::<f32>()?, [0.75, 0.25]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn smooth_labels(labels: impl Operand, alpha: f64) -> Array {
+    let labels = labels.into_array();
+    require!(&labels, floating("smooth_labels", "labels", &labels), within("smooth_labels", "alpha", alpha, 0.0..=1.0),);
+    let classes = labels.shape().last().copied().unwrap_or(1).max(1);
+    labels * (1.0 - alpha) + alpha / classes as f64
+}

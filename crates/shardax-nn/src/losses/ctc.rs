@@ -1,0 +1,122 @@
+//! Connectionist temporal classification: labels of a sequence whose places in time are not known.
+
+use shardax::nn::{log_softmax, one_hot};
+use shardax::prelude::*;
+use shardax::{Error, ErrorKind};
+
+use crate::check::{FINITE, floating, integer, same_shape, within};
+
+/// The CTC loss of each sequence: minus the logarithm of the probability of all ways to read `labels` out of `logits`.
+///
+/// | argument | type |
+/// |---|---|
+/// | `logits` | `[batch, time, classes]`, floating point |
+/// | `logit_paddings` | `[batch, time]`: 1 where a step is padding, 0 elsewhere |
+/// | `labels` | `[batch, labels]`, integers |
+/// | `label_paddings` | `[batch, labels]`, as `logit_paddings`; padding comes last |
+/// | `blank_id` | the class that stands for no label; Optax's default is 0 |
+/// | `log_epsilon` | what stands for the logarithm of 0; Optax's default is -1e5 |
+///
+/// The result is `[batch]`. Shapes that do not belong together are an error.
+///
+/// Source: [Graves et al. 2006](https://dl.acm.org/doi/abs/10.1145/1143844.1143891).
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// // Two steps, the label 1: "1 1", "- 1" and "1 -", each with probability 1/9.
+/// let loss = ctc_loss(zeros([1, 2, 3]), zeros([1, 2]), array([[1]]), zeros([1, 1]), 0, -1e5);
+/// assert!((loss.item::<f32>()? - 3.0f32.ln()).abs() < 1e-5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn ctc_loss(
+    logits: impl Operand,
+    logit_paddings: impl Operand,
+    labels: impl Operand,
+    label_paddings: impl Operand,
+    blank_id: usize,
+    log_epsilon: f64,
+) -> Array {
+    ctc_loss_with_forward_probs(logits, logit_paddings, labels, label_paddings, blank_id, log_epsilon).0
+}
+
+/// [`ctc_loss`], and the logarithms of the forward probabilities: `[time, batch, labels + 1]` of blanks between labels,
+/// and `[time, batch, labels]` of labels.
+#[track_caller]
+pub fn ctc_loss_with_forward_probs(
+    logits: impl Operand,
+    logit_paddings: impl Operand,
+    labels: impl Operand,
+    label_paddings: impl Operand,
+    blank_id: usize,
+    log_epsilon: f64,
+) -> (Array, Array, Array) {
+    let logits = logits.into_array();
+    let (paddings, labels) = (logit_paddings.into_array(), labels.into_array());
+    match forward(&logits, paddings, labels, label_paddings.into_array(), blank_id, log_epsilon) {
+        Ok(found) => found,
+        Err(error) => {
+            let failed = Array::from_error(error, &logits);
+            (failed.clone(), failed.clone(), failed)
+        }
+    }
+}
+
+fn forward(
+    logits: &Array,
+    logit_paddings: Array,
+    labels: Array,
+    label_paddings: Array,
+    blank_id: usize,
+    log_epsilon: f64,
+) -> Result<(Array, Array, Array)> {
+    let name = "ctc_loss";
+    floating(name, "logits", logits)?;
+    integer(name, "labels", &labels)?;
+    within(name, "log_epsilon", log_epsilon, FINITE)?;
+    logit_paddings.check()?;
+    label_paddings.check()?;
+    let (&[batch, time, classes], &[_, longest]) = (logits.shape(), labels.shape()) else {
+        let what = format!(
+            "{name}: expected logits of rank 3 and labels of rank 2, got {} and {}",
+            logits.type_name(),
+            labels.type_name()
+        );
+        return Err(Error::new(ErrorKind::Value, what));
+    };
+    same_shape(name, ("labels", labels.shape()), ("label_paddings", label_paddings.shape()))?;
+    same_shape(name, ("logits without the classes", &[batch, time]), ("logit_paddings", logit_paddings.shape()))?;
+    same_shape(name, ("labels", labels.shape()), ("a batch like the logits'", &[batch, longest]))?;
+    if blank_id >= classes {
+        let what = format!("{name}: blank_id must be one of the {classes} classes, got {blank_id}");
+        return Err(Error::new(ErrorKind::Value, what));
+    }
+
+    let logs = log_softmax(logits, -1);
+    let lengths = longest - label_paddings.sum(1).astype(DType::I32);
+    let repeat = labels.get((.., ..-1)).equal(labels.get((.., 1..))).astype(DType::F32);
+    let repeat = pad(&repeat, &[(0, 0), (0, 1)], PadMode::Constant(0.0));
+    // Time comes first.
+    let blank = blank_id as i64;
+    let log_blank = logs.get((.., .., blank..blank + 1)).transpose(&[1, 0, 2]);
+    let log_labels = einsum("btk,bnk->tbn", &[&logs, &one_hot(&labels, classes)]);
+    let nothing = zeros([batch, longest + 1]) + log_epsilon;
+    let start = (nothing.at((.., 0)).set(0.0), zeros([batch, longest]) + log_epsilon);
+    let add = |blanks: &Array, score: Array| {
+        concatenate(&[blanks.get((.., ..1)), logaddexp(blanks.get((.., 1..)), score)], -1)
+    };
+    let step = |(blanks, emits): (Array, Array), (log_label, log_blank, padding): (Array, Array, Array)| {
+        let before = add(&blanks, &emits + &repeat * log_epsilon);
+        let next_emits = logaddexp(before.get((.., ..-1)) + &log_label, &emits + &log_label);
+        let next_blanks = add(&(before + &log_blank), &emits + &log_blank + (1 - &repeat) * log_epsilon);
+        let padding = padding.reshape([batch, 1]);
+        let kept = |old: &Array, new: Array| &padding * old + (1 - &padding) * new;
+        let next = (kept(&blanks, next_blanks), kept(&emits, next_emits));
+        (next.clone(), next)
+    };
+    let (_, (blanks, emits)) = scan(step, start, (log_labels, log_blank, logit_paddings.t()))?;
+    let last = add(&blanks.get(-1), emits.get(-1));
+    let blanks = blanks.at(-1).set(&last);
+    let loss = -(last * one_hot(lengths, longest + 1)).sum(-1);
+    Ok((loss, blanks, emits))
+}

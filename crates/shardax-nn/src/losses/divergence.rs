@@ -1,0 +1,55 @@
+//! Kullback-Leibler divergences of distributions.
+
+use shardax::prelude::*;
+
+use crate::check::{floating, require};
+
+/// The Kullback-Leibler divergence of `targets`, probabilities, from predictions given as logarithms, over the last axis.
+///
+/// Both are `[..., classes]` of floating point, the result `[...]`.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let p = array([0.5f32, 0.5]);
+/// assert_eq!(kl_divergence(p.log(), &p).item::<f32>()?, 0.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn kl_divergence(log_predictions: impl Operand, targets: impl Operand) -> Array {
+    let (name, logs, targets) = ("kl_divergence", log_predictions.into_array(), targets.into_array());
+    require!(&logs, floating(name, "log_predictions", &logs), floating(name, "targets", &targets));
+    let zero = targets.equal(0);
+    // The logarithm of 0 is not taken, so that its gradient is no NaN.
+    let log_targets = where_(&zero, 0, where_(&zero, 1, &targets).log());
+    (targets * (log_targets - logs)).sum(-1)
+}
+
+/// [`kl_divergence`] of targets that are given as logarithms too.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let logs = array([0.5f32, 0.5]).log();
+/// assert_eq!(kl_divergence_with_log_targets(&logs, &logs).item::<f32>()?, 0.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn kl_divergence_with_log_targets(log_predictions: impl Operand, log_targets: impl Operand) -> Array {
+    let (logs, targets) = (log_predictions.into_array(), log_targets.into_array());
+    let name = "kl_divergence_with_log_targets";
+    require!(&logs, floating(name, "log_predictions", &logs), floating(name, "log_targets", &targets));
+    (targets.exp() * (&targets - logs)).sum(-1)
+}
+
+/// [`kl_divergence`] of measures that need not sum to 1: with `sum(exp(log_predictions) - targets)` added.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let p = array([0.5f32, 1.5]);
+/// assert!(generalized_kl_divergence(p.log(), &p).item::<f32>()?.abs() < 1e-6);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn generalized_kl_divergence(log_predictions: impl Operand, targets: impl Operand) -> Array {
+    let (logs, targets) = (log_predictions.into_array(), targets.into_array());
+    kl_divergence(&logs, &targets) + (logs.exp() - targets).sum(-1)
+}

@@ -1,0 +1,16 @@
+//! Losses, each for every example: reduce them with `.mean(..)`. Names, formulas and checks are Optax's.
+//!
+//! Predictions and logits are of floating point; an integer array, or shapes that do not belong together, are an error
+//! that the result carries, never a broadcast that nobody asked for.
+
+mod classification;
+mod ctc;
+mod divergence;
+mod regression;
+mod self_supervised;
+
+pub use classification::*;
+pub use ctc::{ctc_loss, ctc_loss_with_forward_probs};
+pub use divergence::*;
+pub use regression::*;
+pub use self_supervised::ntxent;

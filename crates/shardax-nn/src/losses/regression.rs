@@ -1,0 +1,107 @@
+//! Losses of numbers and vectors.
+
+use shardax::nn::softplus;
+use shardax::prelude::*;
+
+use crate::check::{NOT_NEGATIVE, floating, require, same_shape, within};
+
+/// `(predictions - targets)²`, elementwise. Predictions are of floating point, and both have one shape.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// assert_eq!(squared_error(array([1.0f32]), array([3.0f32])).to_vec::<f32>()?, [4.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn squared_error(predictions: impl Operand, targets: impl Operand) -> Array {
+    let (name, predictions, targets) = ("squared_error", predictions.into_array(), targets.into_array());
+    require!(
+        &predictions,
+        floating(name, "predictions", &predictions),
+        targets.check(),
+        same_shape(name, ("predictions", predictions.shape()), ("targets", targets.shape())),
+    );
+    (predictions - targets).square()
+}
+
+/// `(predictions - targets)² / 2`, elementwise; otherwise as [`squared_error`].
+#[track_caller]
+pub fn l2_loss(predictions: impl Operand, targets: impl Operand) -> Array {
+    squared_error(predictions, targets) * 0.5
+}
+
+/// The mean over everything of [`squared_error`]: a scalar.
+#[track_caller]
+pub fn mse(predictions: impl Operand, targets: impl Operand) -> Array {
+    squared_error(predictions, targets).mean(..)
+}
+
+/// Squared error below `delta`, linear beyond, elementwise. Predictions are of floating point. Optax's default `delta` is
+/// 1.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let loss = huber_loss(array([0.5f32, 3.0]), array([0.0f32, 0.0]), 1.0);
+/// assert_eq!(loss.to_vec::<f32>()?, [0.125, 2.5]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn huber_loss(predictions: impl Operand, targets: impl Operand, delta: f64) -> Array {
+    let predictions = predictions.into_array();
+    require!(
+        &predictions,
+        floating("huber_loss", "predictions", &predictions),
+        within("huber_loss", "delta", delta, NOT_NEGATIVE),
+    );
+    let error = (predictions - targets).abs();
+    let quadratic = minimum(&error, delta);
+    quadratic.square() * 0.5 + (error - quadratic) * delta
+}
+
+/// `log(cosh(predictions - targets))`, elementwise, without overflow. Predictions are of floating point.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let loss = log_cosh(array([0.0f32, 1000.0]), array([0.0f32, 0.0]));
+/// assert!(allclose(loss, array([0.0f32, 1000.0 - 2.0f32.ln()]), 1e-6, 1e-6)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn log_cosh(predictions: impl Operand, targets: impl Operand) -> Array {
+    let predictions = predictions.into_array();
+    require!(&predictions, floating("log_cosh", "predictions", &predictions));
+    let error = predictions - targets;
+    // log((exp(e) + exp(-e)) / 2), with the larger exponential taken out.
+    &error + softplus(&error * -2) - std::f64::consts::LN_2
+}
+
+/// The cosine of the angle between vectors along the last axis, both of floating point.
+///
+/// The squared length of a vector counts as `epsilon` at least. Optax's default is 0, with which the cosine of a zero
+/// vector is NaN.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let cosine = cosine_similarity(array([[3.0f32, 0.0], [0.0, 0.0]]), array([4.0f32, 0.0]), 0.0);
+/// assert_eq!(cosine.get(0).item::<f32>()?, 1.0);
+/// assert!(cosine.get(1).item::<f32>()?.is_nan());
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn cosine_similarity(predictions: impl Operand, targets: impl Operand, epsilon: f64) -> Array {
+    let (name, a, b) = ("cosine_similarity", predictions.into_array(), targets.into_array());
+    require!(
+        &a,
+        floating(name, "predictions", &a),
+        floating(name, "targets", &b),
+        within(name, "epsilon", epsilon, NOT_NEGATIVE),
+    );
+    let length = |x: &Array| maximum(x.square().sum_keepdims(-1), epsilon).sqrt();
+    ((&a / length(&a)) * (&b / length(&b))).sum(-1)
+}
+
+/// `1 - cosine_similarity`, which has the details.
+#[track_caller]
+pub fn cosine_distance(predictions: impl Operand, targets: impl Operand, epsilon: f64) -> Array {
+    1 - cosine_similarity(predictions, targets, epsilon)
+}

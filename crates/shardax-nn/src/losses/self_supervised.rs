@@ -1,0 +1,52 @@
+//! Losses of embeddings without classes.
+
+use shardax::prelude::*;
+
+use super::cosine_similarity;
+use crate::check::{floating, require, same_shape, within};
+
+/// The normalized temperature-scaled cross entropy: for every pair of examples with one label, how likely their
+/// similarity makes it among the pairs with different ones. A scalar. Optax's default `temperature` is 0.07.
+///
+/// `embeddings` are `[batch, features]` of floating point, `labels` `[batch]`; the batch needs at least one pair of equal
+/// labels, without which the result is NaN.
+///
+/// Source: [Chen et al. 2020](https://arxiv.org/abs/2002.05709).
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let embeddings = array([[1.0f32, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]]);
+/// let (right, wrong) = (array([0, 0, 1, 1]), array([0, 1, 0, 1]));
+/// let loss = |labels: Array| ntxent(&embeddings, labels, 0.5).item::<f32>();
+/// assert!(loss(right)? < loss(wrong)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn ntxent(embeddings: impl Operand, labels: impl Operand, temperature: f64) -> Array {
+    let (embeddings, labels) = (embeddings.into_array(), labels.into_array());
+    let batch = &embeddings.shape()[..embeddings.ndim().min(1)];
+    require!(
+        &embeddings,
+        floating("ntxent", "embeddings", &embeddings),
+        labels.check(),
+        same_shape("ntxent", ("the batch of the embeddings", batch), ("labels", labels.shape())),
+        within("ntxent", "temperature", temperature, f64::MIN_POSITIVE..f64::INFINITY),
+    );
+    let epsilon = match embeddings.dtype() {
+        DType::Bf16 => 2f64.powi(-7),
+        DType::F16 => 2f64.powi(-10),
+        DType::F64 => f64::EPSILON,
+        _ => f32::EPSILON as f64,
+    };
+    let rows = embeddings.expand_dims(0);
+    let similar = cosine_similarity(rows, embeddings.expand_dims(1), epsilon) / temperature;
+    let equal = labels.expand_dims(1).equal(labels.expand_dims(0));
+    let pairs = &equal & &eye(batch[0]).equal(0);
+    let only = |which: &Array| where_(which, &similar, f64::NEG_INFINITY);
+    let (apart, together) = (only(&!&equal), only(&pairs));
+    let largest = stop_gradient(concatenate(&[apart.clone(), together.clone()], -1).max_keepdims(1));
+    let (apart, together) = (apart - &largest, together - &largest);
+    let all = apart.exp().sum_keepdims(1) + together.exp();
+    let logs = where_(&pairs, together - all.log(), 0);
+    -logs.sum(..) / pairs.sum(..)
+}

@@ -1,0 +1,483 @@
+//! Adam and its relatives: a mean of the gradients, divided by the root of a mean of their squares.
+
+use shardax::prelude::*;
+
+use super::tree_utils::{
+    abs_sq, bias_correction, cast, cast_like, sub, update_infinity_moment, update_moment, update_moment_per_elem_norm,
+};
+use super::{GradientTransformation, count, safe_increment, zeros_in};
+use crate::check::{DECAY, FINITE, NOT_NEGATIVE, within};
+
+/// Whether the decay rates and epsilons that these transformations share are in their ranges.
+#[track_caller]
+fn check(owner: &str, [b1, b2]: [f64; 2], [eps, eps_root]: [f64; 2]) -> Result<()> {
+    within(owner, "b1", b1, DECAY)?;
+    within(owner, "b2", b2, DECAY)?;
+    within(owner, "eps", eps, NOT_NEGATIVE)?;
+    within(owner, "eps_root", eps_root, NOT_NEGATIVE)
+}
+
+/// The mean of the gradients without its bias; with Nesterov's look a step ahead.
+fn unbiased<P: Tree>(mu: &P, grads: &P, b1: f64, count: &Array, nesterov: bool) -> Result<P> {
+    if !nesterov {
+        return bias_correction(mu, b1, count);
+    }
+    let ahead = bias_correction(mu, b1, &safe_increment(count))?;
+    tree::map2(|m, g| b1 * m + (1.0 - b1) * g, ahead, bias_correction(grads, b1, count)?)
+}
+
+/// `m / (sqrt(v + eps_root) + eps)`, leaf by leaf.
+fn ratio<P: Tree>(mu: P, nu: P, eps: f64, eps_root: f64) -> Result<P> {
+    tree::map2(|m, v| m / ((if eps_root == 0.0 { v } else { v + eps_root }).sqrt() + eps), mu, nu)
+}
+
+/// See [`scale_by_adam`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct ScaleByAdam {
+    /// How much of the mean of the gradients each step keeps. Default 0.9.
+    pub b1: f64,
+    /// How much of the mean of their squares each step keeps. Default 0.999.
+    pub b2: f64,
+    /// Added outside of the square root. Default 1e-8.
+    pub eps: f64,
+    /// Added inside of the square root. Default 0.
+    pub eps_root: f64,
+    /// Whether to look a step ahead.
+    pub nesterov: bool,
+    /// The dtype of the mean of the gradients. Default: that of the parameters.
+    #[tree(static)]
+    pub mu_dtype: Option<DType>,
+}
+
+/// The state of [`ScaleByAdam`] and its relatives.
+#[derive(Tree, Clone, Debug)]
+pub struct AdamState<P> {
+    /// The steps taken, int32.
+    pub count: Array,
+    /// The mean of the gradients.
+    pub mu: P,
+    /// The mean of their squares.
+    pub nu: P,
+}
+
+impl<P: Tree> AdamState<P> {
+    fn new(params: &P) -> Result<Self> {
+        Ok(AdamState { count: count(), mu: zeros_in(params, None)?, nu: zeros_in(params, None)? })
+    }
+}
+
+/// Divides the mean of the gradients by the square root of the mean of their squares, with Adam's defaults.
+///
+/// Source: [Kingma and Ba 2014](https://arxiv.org/abs/1412.6980).
+pub fn scale_by_adam() -> ScaleByAdam {
+    ScaleByAdam { b1: 0.9, b2: 0.999, eps: 1e-8, eps_root: 0.0, nesterov: false, mu_dtype: None }
+}
+
+impl<P: Tree> GradientTransformation<P> for ScaleByAdam {
+    type State = AdamState<P>;
+
+    #[track_caller]
+    fn init(&self, params: &P) -> Result<Self::State> {
+        check("scale_by_adam", [self.b1, self.b2], [self.eps, self.eps_root])?;
+        Ok(AdamState { mu: zeros_in(params, self.mu_dtype)?, ..AdamState::new(params)? })
+    }
+
+    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
+        let count = safe_increment(&state.count);
+        let mu = update_moment(&grads, &state.mu, self.b1, 1)?;
+        let nu = update_moment_per_elem_norm(&grads, &state.nu, self.b2, 2)?;
+        let mean = unbiased(&mu, &grads, self.b1, &count, self.nesterov)?;
+        let updates = ratio(mean, bias_correction(&nu, self.b2, &count)?, self.eps, self.eps_root)?;
+        let nu = cast_like(&nu, &state.nu)?;
+        Ok((updates, AdamState { count, mu: cast(&mu, self.mu_dtype)?, nu }))
+    }
+}
+
+/// See [`scale_by_amsgrad`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct ScaleByAmsgrad {
+    /// As in [`ScaleByAdam`].
+    pub b1: f64,
+    /// As in [`ScaleByAdam`].
+    pub b2: f64,
+    /// As in [`ScaleByAdam`].
+    pub eps: f64,
+    /// As in [`ScaleByAdam`].
+    pub eps_root: f64,
+}
+
+/// The state of [`ScaleByAmsgrad`].
+#[derive(Tree, Clone, Debug)]
+pub struct AmsgradState<P> {
+    /// The steps taken, int32.
+    pub count: Array,
+    /// The mean of the gradients.
+    pub mu: P,
+    /// The mean of their squares.
+    pub nu: P,
+    /// The largest that the mean of squares has been.
+    pub nu_max: P,
+}
+
+/// [`scale_by_adam`] with the largest mean of squares so far.
+///
+/// Source: [Reddi et al. 2018](https://openreview.net/forum?id=ryQu7f-RZ).
+pub fn scale_by_amsgrad() -> ScaleByAmsgrad {
+    ScaleByAmsgrad { b1: 0.9, b2: 0.999, eps: 1e-8, eps_root: 0.0 }
+}
+
+impl<P: Tree> GradientTransformation<P> for ScaleByAmsgrad {
+    type State = AmsgradState<P>;
+
+    #[track_caller]
+    fn init(&self, params: &P) -> Result<Self::State> {
+        check("scale_by_amsgrad", [self.b1, self.b2], [self.eps, self.eps_root])?;
+        let zeros = zeros_in(params, None)?;
+        Ok(AmsgradState { count: count(), mu: zeros.clone(), nu: zeros.clone(), nu_max: zeros })
+    }
+
+    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
+        let count = safe_increment(&state.count);
+        let mu = update_moment(&grads, &state.mu, self.b1, 1)?;
+        let nu = update_moment_per_elem_norm(&grads, &state.nu, self.b2, 2)?;
+        let nu_max = tree::map2(maximum, state.nu_max, bias_correction(&nu, self.b2, &count)?)?;
+        let updates = ratio(bias_correction(&mu, self.b1, &count)?, nu_max.clone(), self.eps, self.eps_root)?;
+        Ok((updates, AmsgradState { count, mu, nu, nu_max }))
+    }
+}
+
+/// See [`scale_by_adamax`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct ScaleByAdamax {
+    /// As in [`ScaleByAdam`].
+    pub b1: f64,
+    /// How much of the largest absolute value each step keeps. Default 0.999.
+    pub b2: f64,
+    /// Added to absolute values. Default 1e-8.
+    pub eps: f64,
+}
+
+/// [`scale_by_adam`] with the largest absolute value, which decays, in the place of the root of the mean of squares.
+///
+/// Source: [Kingma and Ba 2014](https://arxiv.org/abs/1412.6980).
+pub fn scale_by_adamax() -> ScaleByAdamax {
+    ScaleByAdamax { b1: 0.9, b2: 0.999, eps: 1e-8 }
+}
+
+impl<P: Tree> GradientTransformation<P> for ScaleByAdamax {
+    type State = AdamState<P>;
+
+    #[track_caller]
+    fn init(&self, params: &P) -> Result<Self::State> {
+        check("scale_by_adamax", [self.b1, self.b2], [self.eps, 0.0])?;
+        AdamState::new(params)
+    }
+
+    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
+        let count = safe_increment(&state.count);
+        let mu = update_moment(&grads, &state.mu, self.b1, 1)?;
+        let nu = update_infinity_moment(&grads, &state.nu, self.b2, self.eps)?;
+        let updates = tree::map2(|m, v| m / v, bias_correction(&mu, self.b1, &count)?, nu.clone())?;
+        Ok((updates, AdamState { count, mu, nu }))
+    }
+}
+
+/// See [`scale_by_belief`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct ScaleByBelief {
+    /// As in [`ScaleByAdam`].
+    pub b1: f64,
+    /// As in [`ScaleByAdam`].
+    pub b2: f64,
+    /// Added outside of the square root. Default 1e-16.
+    pub eps: f64,
+    /// Added to the mean of squares in each step. Default 1e-16.
+    pub eps_root: f64,
+    /// Whether to look a step ahead.
+    pub nesterov: bool,
+}
+
+/// [`scale_by_adam`] with the squares of what the mean did not predict.
+///
+/// Source: [Zhuang et al. 2020](https://arxiv.org/abs/2010.07468).
+pub fn scale_by_belief() -> ScaleByBelief {
+    ScaleByBelief { b1: 0.9, b2: 0.999, eps: 1e-16, eps_root: 1e-16, nesterov: false }
+}
+
+impl<P: Tree> GradientTransformation<P> for ScaleByBelief {
+    type State = AdamState<P>;
+
+    #[track_caller]
+    fn init(&self, params: &P) -> Result<Self::State> {
+        check("scale_by_belief", [self.b1, self.b2], [self.eps, self.eps_root])?;
+        AdamState::new(params)
+    }
+
+    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
+        let count = safe_increment(&state.count);
+        let mu = update_moment(&grads, &state.mu, self.b1, 1)?;
+        let nu = update_moment_per_elem_norm(&sub(&grads, &mu)?, &state.nu, self.b2, 2)?;
+        let nu = tree::map(|v| v + self.eps_root, nu)?;
+        let mean = unbiased(&mu, &grads, self.b1, &count, self.nesterov)?;
+        let updates = ratio(mean, bias_correction(&nu, self.b2, &count)?, self.eps, 0.0)?;
+        Ok((updates, AdamState { count, mu, nu }))
+    }
+}
+
+/// See [`scale_by_yogi`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct ScaleByYogi {
+    /// As in [`ScaleByAdam`].
+    pub b1: f64,
+    /// As in [`ScaleByAdam`].
+    pub b2: f64,
+    /// Added outside of the square root. Default 1e-3.
+    pub eps: f64,
+    /// Added inside of the square root. Default 0.
+    pub eps_root: f64,
+    /// What both means begin with. Default 1e-6.
+    pub initial_accumulator_value: f64,
+}
+
+/// [`scale_by_adam`] whose mean of squares grows and falls by no more than the new square.
+///
+/// Source: [Zaheer et al. 2018](https://papers.nips.cc/paper/2018/hash/90365351ccc7437a1309dc64e4db32a3-Abstract.html).
+pub fn scale_by_yogi() -> ScaleByYogi {
+    ScaleByYogi { b1: 0.9, b2: 0.999, eps: 1e-3, eps_root: 0.0, initial_accumulator_value: 1e-6 }
+}
+
+impl<P: Tree> GradientTransformation<P> for ScaleByYogi {
+    type State = AdamState<P>;
+
+    #[track_caller]
+    fn init(&self, params: &P) -> Result<Self::State> {
+        check("scale_by_yogi", [self.b1, self.b2], [self.eps, self.eps_root])?;
+        within("scale_by_yogi", "initial_accumulator_value", self.initial_accumulator_value, NOT_NEGATIVE)?;
+        let start = super::tree_utils::full_like(params, self.initial_accumulator_value)?;
+        Ok(AdamState { count: count(), mu: start.clone(), nu: start })
+    }
+
+    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
+        let count = safe_increment(&state.count);
+        let mu = update_moment(&grads, &state.mu, self.b1, 1)?;
+        let moved = |g: Array, v: Array| {
+            let square = abs_sq(&g);
+            &v - (1.0 - self.b2) * (&v - &square).sign() * square
+        };
+        let nu = tree::map2(moved, grads, state.nu)?;
+        let mean = bias_correction(&mu, self.b1, &count)?;
+        let updates = ratio(mean, bias_correction(&nu, self.b2, &count)?, self.eps, self.eps_root)?;
+        Ok((updates, AdamState { count, mu, nu }))
+    }
+}
+
+/// See [`scale_by_radam`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct ScaleByRadam {
+    /// As in [`ScaleByAdam`].
+    pub b1: f64,
+    /// As in [`ScaleByAdam`].
+    pub b2: f64,
+    /// As in [`ScaleByAdam`].
+    pub eps: f64,
+    /// As in [`ScaleByAdam`].
+    pub eps_root: f64,
+    /// From how many samples of the variance on it is used. Default 5.
+    pub threshold: f64,
+    /// Whether to look a step ahead.
+    pub nesterov: bool,
+}
+
+/// [`scale_by_adam`], rectified: in the first steps, whose mean of squares says little, the mean of the gradients alone.
+///
+/// Source: [Liu et al. 2019](https://arxiv.org/abs/1908.03265).
+pub fn scale_by_radam() -> ScaleByRadam {
+    ScaleByRadam { b1: 0.9, b2: 0.999, eps: 1e-8, eps_root: 0.0, threshold: 5.0, nesterov: false }
+}
+
+impl<P: Tree> GradientTransformation<P> for ScaleByRadam {
+    type State = AdamState<P>;
+
+    #[track_caller]
+    fn init(&self, params: &P) -> Result<Self::State> {
+        check("scale_by_radam", [self.b1, self.b2], [self.eps, self.eps_root])?;
+        within("scale_by_radam", "threshold", self.threshold, FINITE)?;
+        AdamState::new(params)
+    }
+
+    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
+        let count = safe_increment(&state.count);
+        let mu = update_moment(&grads, &state.mu, self.b1, 1)?;
+        let nu = update_moment_per_elem_norm(&grads, &state.nu, self.b2, 2)?;
+        let ro_inf = 2.0 / (1.0 - self.b2) - 1.0;
+        let steps = count.astype(DType::F32);
+        let kept: Array = power(self.b2, &steps);
+        let ro: Array = ro_inf - 2 * steps * &kept / (1 - kept);
+        let r: Array = ((&ro - 4) * (&ro - 2) * ro_inf / ((ro_inf - 4.0) * (ro_inf - 2.0) * &ro)).sqrt();
+        let mean = unbiased(&mu, &grads, self.b1, &count, self.nesterov)?;
+        let scaled = tree::map(|m| r.astype(m.dtype()) * m, mean.clone())?;
+        let scaled = ratio(scaled, bias_correction(&nu, self.b2, &count)?, self.eps, self.eps_root)?;
+        let enough = ro.greater_equal(self.threshold);
+        let updates = super::tree_utils::where_(enough, &scaled, &mean)?;
+        Ok((updates, AdamState { count, mu, nu }))
+    }
+}
+
+/// See [`scale_by_adan`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct ScaleByAdan {
+    /// How much of the mean of the gradients each step keeps. Default 0.98.
+    pub b1: f64,
+    /// How much of the mean of their differences each step keeps. Default 0.92.
+    pub b2: f64,
+    /// How much of the mean of squares each step keeps. Default 0.99.
+    pub b3: f64,
+    /// Added outside of the square root. Default 1e-8.
+    pub eps: f64,
+    /// Added inside of the square root. Default 0.
+    pub eps_root: f64,
+}
+
+/// The state of [`ScaleByAdan`].
+#[derive(Tree, Clone, Debug)]
+pub struct AdanState<P> {
+    /// The mean of the gradients.
+    pub m: P,
+    /// The mean of their differences.
+    pub v: P,
+    /// The mean of squares.
+    pub n: P,
+    /// The gradients before.
+    pub g: P,
+    /// The steps taken, int32.
+    pub t: Array,
+}
+
+/// Adam with Nesterov's momentum, estimated from the differences of gradients.
+///
+/// Source: [Xie et al. 2022](https://arxiv.org/abs/2208.06677).
+pub fn scale_by_adan() -> ScaleByAdan {
+    ScaleByAdan { b1: 0.98, b2: 0.92, b3: 0.99, eps: 1e-8, eps_root: 0.0 }
+}
+
+impl<P: Tree> GradientTransformation<P> for ScaleByAdan {
+    type State = AdanState<P>;
+
+    #[track_caller]
+    fn init(&self, params: &P) -> Result<Self::State> {
+        check("scale_by_adan", [self.b1, self.b2], [self.eps, self.eps_root])?;
+        within("scale_by_adan", "b3", self.b3, DECAY)?;
+        let zeros = zeros_in(params, None)?;
+        Ok(AdanState { m: zeros.clone(), v: zeros.clone(), n: zeros.clone(), g: zeros, t: count() })
+    }
+
+    fn update(&self, g: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
+        let first = state.t.equal(0);
+        let change = tree::map2(|new, old| where_(&first, zeros_like(&new), &new - old), g.clone(), state.g)?;
+        let m = update_moment(&g, &state.m, self.b1, 1)?;
+        let v = update_moment(&change, &state.v, self.b2, 1)?;
+        let ahead = |m: Array, v: Array| m + (1.0 - self.b2) * v;
+        let n = update_moment_per_elem_norm(&tree::map2(ahead, g.clone(), change)?, &state.n, self.b3, 2)?;
+        let t = safe_increment(&state.t);
+        let mean = tree::map2(ahead, bias_correction(&m, self.b1, &t)?, bias_correction(&v, self.b2, &t)?)?;
+        let updates = ratio(mean, bias_correction(&n, self.b3, &t)?, self.eps, self.eps_root)?;
+        Ok((updates, AdanState { m, v, n, g, t }))
+    }
+}
+
+/// See [`scale_by_lion`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct ScaleByLion {
+    /// The share of the mean in what the sign is taken of. Default 0.9.
+    pub b1: f64,
+    /// How much of the mean each step keeps. Default 0.99.
+    pub b2: f64,
+    /// The dtype of the mean. Default: that of the parameters.
+    #[tree(static)]
+    pub mu_dtype: Option<DType>,
+}
+
+/// The state of [`ScaleByLion`].
+#[derive(Tree, Clone, Debug)]
+pub struct LionState<P> {
+    /// The steps taken, int32.
+    pub count: Array,
+    /// The mean of the gradients.
+    pub mu: P,
+}
+
+/// The sign of a mean of the gradients.
+///
+/// Source: [Chen et al. 2023](https://arxiv.org/abs/2302.06675).
+pub fn scale_by_lion(b1: f64, b2: f64) -> ScaleByLion {
+    ScaleByLion { b1, b2, mu_dtype: None }
+}
+
+impl<P: Tree> GradientTransformation<P> for ScaleByLion {
+    type State = LionState<P>;
+
+    #[track_caller]
+    fn init(&self, params: &P) -> Result<Self::State> {
+        check("scale_by_lion", [self.b1, self.b2], [0.0, 0.0])?;
+        Ok(LionState { count: count(), mu: zeros_in(params, self.mu_dtype)? })
+    }
+
+    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
+        let mixed = update_moment(&grads, &state.mu, self.b1, 1)?;
+        let mu = cast(&update_moment(&grads, &state.mu, self.b2, 1)?, self.mu_dtype)?;
+        Ok((tree::map(|x| x.sign(), mixed)?, LionState { count: safe_increment(state.count), mu }))
+    }
+}
+
+/// See [`scale_by_novograd`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct ScaleByNovograd {
+    /// How much of the mean of the updates each step keeps. Default 0.9.
+    pub b1: f64,
+    /// How much of the mean of squared lengths each step keeps. Default 0.25.
+    pub b2: f64,
+    /// Added outside of the square root. Default 1e-8.
+    pub eps: f64,
+    /// Added inside of the square root. Default 0.
+    pub eps_root: f64,
+    /// The share of the parameters that is added before the mean. Default 0.
+    pub weight_decay: f64,
+}
+
+/// Divides each array by its length, averaged, then takes the mean: Adam with one number an array for the squares.
+///
+/// Source: [Ginsburg et al. 2019](https://arxiv.org/abs/1905.11286).
+pub fn scale_by_novograd() -> ScaleByNovograd {
+    ScaleByNovograd { b1: 0.9, b2: 0.25, eps: 1e-8, eps_root: 0.0, weight_decay: 0.0 }
+}
+
+impl<P: Tree> GradientTransformation<P> for ScaleByNovograd {
+    type State = AdamState<P>;
+
+    #[track_caller]
+    fn init(&self, params: &P) -> Result<Self::State> {
+        check("scale_by_novograd", [self.b1, self.b2], [self.eps, self.eps_root])?;
+        within("scale_by_novograd", "weight_decay", self.weight_decay, FINITE)?;
+        let nu = tree::map(|p| zeros_dtype((), p.dtype()), params.clone())?;
+        Ok(AdamState { count: count(), mu: zeros_in(params, None)?, nu })
+    }
+
+    fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
+        let count = safe_increment(&state.count);
+        let first = count.equal(1);
+        let square = |g: &Array| abs_sq(g).sum(..).sqrt().square();
+        let average = |g: Array, v: Array| {
+            let new = square(&g);
+            where_(&first, &new, (1.0 - self.b2) * &new + self.b2 * v)
+        };
+        let nu = tree::map2(average, grads.clone(), state.nu)?;
+        let scaled = tree::map3(
+            |g, v, p| g / ((v + self.eps_root).sqrt() + self.eps) + self.weight_decay * p,
+            grads,
+            nu.clone(),
+            params.clone(),
+        )?;
+        let mu = tree::map2(|u, m| where_(&first, &u, self.b1 * m + &u), scaled, state.mu)?;
+        Ok((mu.clone(), AdamState { count, mu, nu }))
+    }
+}

@@ -1,0 +1,229 @@
+//! Transformations that bound gradients, or keep them from harm: clipping, NaNs, signs of parameters.
+
+use shardax::prelude::*;
+
+use super::GradientTransformation;
+use super::tree_utils::{abs_sq, total};
+use crate::check::{NOT_NEGATIVE, within};
+
+/// Every number that is not negative, infinity too: a bound that may be none.
+const BOUND: std::ops::RangeFrom<f64> = 0.0..;
+
+/// The length of a tree taken as one vector: `sqrt(sum of squares)`, a scalar.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let norm = global_norm(&(array([3.0f32]), array([[4.0f32]])));
+/// assert_eq!(norm.item::<f32>()?, 5.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn global_norm<P: Tree>(tree: &P) -> Array {
+    total(tree::leaves(tree).iter().map(|x| abs_sq(x).sum(..))).sqrt()
+}
+
+/// See [`clip`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct Clip {
+    /// The bound, not negative.
+    pub max_delta: f64,
+}
+
+/// Keeps each element between `-max_delta` and `max_delta`.
+pub fn clip(max_delta: f64) -> Clip {
+    Clip { max_delta }
+}
+
+stateless!(Clip, |this| within("clip", "max_delta", this.max_delta, BOUND), |this, updates, _params| tree::map(
+    |u| u.clip(-this.max_delta, this.max_delta),
+    updates
+));
+
+/// See [`clip_by_block_rms`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct ClipByBlockRms {
+    /// The bound, above 0.
+    pub threshold: f64,
+}
+
+/// Scales each array so that its root mean square is at most `threshold`.
+pub fn clip_by_block_rms(threshold: f64) -> ClipByBlockRms {
+    ClipByBlockRms { threshold }
+}
+
+stateless!(
+    ClipByBlockRms,
+    |this| within("clip_by_block_rms", "threshold", this.threshold, f64::MIN_POSITIVE..),
+    |this, updates, _params| tree::map(|u| &u / maximum(1.0, abs_sq(&u).mean(..).sqrt() / this.threshold), updates)
+);
+
+/// See [`clip_by_global_norm`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct ClipByGlobalNorm {
+    /// The bound, not negative.
+    pub max_norm: f64,
+}
+
+/// Scales all gradients together so that their [`global_norm`] is at most `max_norm`.
+///
+/// Source: [Pascanu et al. 2012](https://arxiv.org/abs/1211.5063).
+pub fn clip_by_global_norm(max_norm: f64) -> ClipByGlobalNorm {
+    ClipByGlobalNorm { max_norm }
+}
+
+stateless!(
+    ClipByGlobalNorm,
+    |this| within("clip_by_global_norm", "max_norm", this.max_norm, BOUND),
+    |this, updates, _params| {
+        let norm = global_norm(&updates);
+        let small = norm.less(this.max_norm);
+        tree::map(
+            |u| {
+                let clipped = &u / norm.astype(u.dtype()) * this.max_norm;
+                where_(&small, u, clipped)
+            },
+            updates,
+        )
+    }
+);
+
+/// See [`adaptive_grad_clip`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct AdaptiveGradClip {
+    /// The largest ratio of a unit's gradient to its parameters, not negative.
+    pub clipping: f64,
+    /// The least length that parameters count as. Default 1e-3.
+    pub eps: f64,
+}
+
+/// Scales the gradient of each unit (the weights into one output) so that its length is at most `clipping` times that of
+/// the unit's parameters.
+///
+/// Arrays have at most five dimensions, of which the last counts the units.
+///
+/// Source: [Brock et al. 2021](https://arxiv.org/abs/2102.06171).
+pub fn adaptive_grad_clip(clipping: f64) -> AdaptiveGradClip {
+    AdaptiveGradClip { clipping, eps: 1e-3 }
+}
+
+fn axes(range: std::ops::Range<usize>) -> Vec<i32> {
+    range.map(|axis| axis as i32).collect()
+}
+
+/// The length of each unit's weights, in the shape of `x`.
+fn unitwise_norm(x: &Array) -> Array {
+    let squares = abs_sq(x);
+    let sizes = x.shape().iter().filter(|&&n| n != 1).count();
+    let norm = match x.ndim() {
+        n if sizes <= 1 => squares.sum_keepdims(&axes(0..n)[..]),
+        2 | 3 => squares.sum_keepdims(0),
+        n => squares.sum_keepdims(&axes(0..n - 1)[..]),
+    };
+    norm.sqrt().broadcast_to(x.shape())
+}
+
+stateless!(
+    AdaptiveGradClip,
+    |this| within("adaptive_grad_clip", "clipping", this.clipping, NOT_NEGATIVE).and_then(|()| within(
+        "adaptive_grad_clip",
+        "eps",
+        this.eps,
+        NOT_NEGATIVE
+    )),
+    |this, updates, params| tree::map2(
+        |u, p| {
+            let (norm, longest) = (unitwise_norm(&u), maximum(unitwise_norm(&p), this.eps) * this.clipping);
+            let clipped = &u * (&longest / maximum(&norm, 1e-6));
+            where_(norm.less(longest), u, clipped)
+        },
+        updates,
+        params.clone(),
+    )
+);
+
+/// See [`normalize_by_update_norm`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct NormalizeByUpdateNorm {
+    /// The length that updates have. Default 1.
+    pub scale_factor: f64,
+    /// Added to the length. Default 1e-6.
+    pub eps: f64,
+}
+
+/// Divides all gradients together by their [`global_norm`].
+pub fn normalize_by_update_norm() -> NormalizeByUpdateNorm {
+    NormalizeByUpdateNorm { scale_factor: 1.0, eps: 1e-6 }
+}
+
+stateless!(
+    NormalizeByUpdateNorm,
+    |this| within("normalize_by_update_norm", "scale_factor", this.scale_factor, f64::MIN_POSITIVE..)
+        .and_then(|()| within("normalize_by_update_norm", "eps", this.eps, NOT_NEGATIVE)),
+    |this, updates, _params| {
+        let norm = (global_norm(&updates) + this.eps) / this.scale_factor;
+        tree::map(|u| u / &norm, updates)
+    }
+);
+
+/// See [`centralize`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct Centralize {}
+
+/// Subtracts from each array of two dimensions or more the mean over all dimensions but the first.
+///
+/// Source: [Yong et al. 2020](https://arxiv.org/abs/2004.01461).
+pub fn centralize() -> Centralize {
+    Centralize {}
+}
+
+stateless!(Centralize, |_this| Ok(()), |_this, updates, _params| tree::map(
+    |u| match u.ndim() {
+        0 | 1 => u,
+        n => &u - u.mean_keepdims(&axes(1..n)[..]),
+    },
+    updates
+));
+
+/// See [`keep_params_nonnegative`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct KeepParamsNonnegative {}
+
+/// Changes updates that would make a parameter negative, so that it becomes 0. Comes last in a chain.
+pub fn keep_params_nonnegative() -> KeepParamsNonnegative {
+    KeepParamsNonnegative {}
+}
+
+stateless!(KeepParamsNonnegative, |_this| Ok(()), |_this, updates, params| tree::map2(
+    |u, p| where_((&p + &u).less(0), -p, u),
+    updates,
+    params.clone()
+));
+
+/// See [`zero_nans`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct ZeroNans {}
+
+/// The state of [`ZeroNans`].
+#[derive(Tree, Clone, Debug)]
+pub struct ZeroNansState<P> {
+    /// Whether the last gradients had a NaN, for each array a bool.
+    pub found_nan: P,
+}
+
+/// Puts 0 in the place of NaNs.
+pub fn zero_nans() -> ZeroNans {
+    ZeroNans {}
+}
+
+impl<P: Tree> GradientTransformation<P> for ZeroNans {
+    type State = ZeroNansState<P>;
+
+    fn init(&self, params: &P) -> Result<Self::State> {
+        Ok(ZeroNansState { found_nan: tree::map(|_| zeros_dtype((), DType::Bool), params.clone())? })
+    }
+
+    fn update(&self, grads: P, _state: Self::State, _params: &P) -> Result<(P, Self::State)> {
+        let found_nan = tree::map(|g| g.isnan().any(..), grads.clone())?;
+        Ok((tree::map(|g| where_(g.isnan(), zeros_like(&g), g), grads)?, ZeroNansState { found_nan }))
+    }
+}

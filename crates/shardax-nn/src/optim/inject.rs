@@ -1,0 +1,135 @@
+//! Hyperparameters that can be read and set while training, without a new program.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use shardax::prelude::*;
+
+use super::{GradientTransformation, Schedule, count, safe_increment, tree_utils};
+use crate::State;
+use crate::check::value_error;
+
+/// A function that makes an optimizer of its hyperparameters; compared by identity.
+struct Factory<T>(Arc<dyn Fn(&State) -> T + Send + Sync>);
+
+impl<T> Clone for Factory<T> {
+    fn clone(&self) -> Self {
+        Factory(self.0.clone())
+    }
+}
+
+impl<T> PartialEq for Factory<T> {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl<T> Eq for Factory<T> {}
+
+impl<T> Hash for Factory<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.0).hash(state);
+    }
+}
+
+impl<T> fmt::Debug for Factory<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an optimizer's factory")
+    }
+}
+
+/// See [`inject_hyperparams`].
+#[derive(Debug)]
+pub struct InjectHyperparams<T> {
+    inner_factory: Factory<T>,
+    hyperparams: BTreeMap<String, Schedule>,
+}
+
+impl<T> Clone for InjectHyperparams<T> {
+    fn clone(&self) -> Self {
+        InjectHyperparams { inner_factory: self.inner_factory.clone(), hyperparams: self.hyperparams.clone() }
+    }
+}
+
+/// The state of [`InjectHyperparams`].
+#[derive(Tree, Clone, Debug)]
+pub struct InjectHyperparamsState<S> {
+    /// The steps taken, int32.
+    pub count: Array,
+    /// The hyperparameters of the last step; those that are no schedules may be set for the next.
+    pub hyperparams: State,
+    /// The state of the optimizer.
+    pub inner_state: S,
+}
+
+/// The optimizer that `inner_factory` makes of its hyperparameters, which are arrays in the state: they can be read, and
+/// those that were given as numbers can be set, without compiling the step anew. What takes a [`Schedule`], such as a
+/// learning rate or a weight decay, takes such an array.
+///
+/// Their dtype is the one that the parameters promote to. Programs are compiled anew for every `inject_hyperparams`: make
+/// it once.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// type Tx = InjectHyperparams<Sgd>;
+/// let optimizer = inject_hyperparams([("learning_rate", 0.5)], |h| sgd(&h["learning_rate"]));
+/// let mut state = TrainState::create(array([1.0f32]), optimizer)?;
+/// let step = jit(|state: TrainState<Array, Tx>, grad: Array| state.apply_gradients(grad));
+/// state = step.call((state, array([1.0f32])))?;
+/// assert_eq!(state.params.to_vec::<f32>()?, [0.5]);
+///
+/// state.opt_state.hyperparams.insert("learning_rate".into(), array(0.25f32));
+/// state = step.call((state, array([1.0f32])))?;
+/// assert_eq!(state.params.to_vec::<f32>()?, [0.25]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn inject_hyperparams<T, S: Into<Schedule>, const N: usize>(
+    hyperparams: [(&str, S); N],
+    inner_factory: impl Fn(&State) -> T + Send + Sync + 'static,
+) -> InjectHyperparams<T> {
+    let hyperparams = hyperparams.map(|(name, value)| (name.to_owned(), value.into())).into_iter().collect();
+    InjectHyperparams { inner_factory: Factory(Arc::new(inner_factory)), hyperparams }
+}
+
+impl<T: 'static> Tree for InjectHyperparams<T> {
+    fn flatten(&self, out: &mut tree::Flat) {
+        (Static(self.inner_factory.clone()), self.hyperparams.clone()).flatten(out);
+    }
+
+    fn unflatten(from: &mut tree::Unflatten<'_>) -> Result<Self> {
+        let (factory, hyperparams) = <(Static<Factory<T>>, BTreeMap<String, Schedule>)>::unflatten(from)?;
+        Ok(InjectHyperparams { inner_factory: factory.0, hyperparams })
+    }
+}
+
+impl<P: Tree, T: GradientTransformation<P> + 'static> GradientTransformation<P> for InjectHyperparams<T> {
+    type State = InjectHyperparamsState<T::State>;
+
+    #[track_caller]
+    fn init(&self, params: &P) -> Result<Self::State> {
+        for (name, value) in &self.hyperparams {
+            value.check(name)?;
+        }
+        let dtype = tree_utils::dtype(params);
+        let hyperparams: State = self.hyperparams.iter().map(|(k, v)| (k.clone(), v.at(0).astype(dtype))).collect();
+        let inner_state = (self.inner_factory.0)(&hyperparams).init(params)?;
+        Ok(InjectHyperparamsState { count: count(), hyperparams, inner_state })
+    }
+
+    fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
+        let dtype = tree_utils::dtype(params);
+        let mut hyperparams = state.hyperparams;
+        for (name, value) in &self.hyperparams {
+            if !hyperparams.contains_key(name) {
+                return value_error(format!("inject_hyperparams: the state has no {name:?}"));
+            }
+            if !value.is_constant() {
+                hyperparams.insert(name.clone(), value.at(&state.count).astype(dtype));
+            }
+        }
+        let (updates, inner_state) = (self.inner_factory.0)(&hyperparams).update(grads, state.inner_state, params)?;
+        Ok((updates, InjectHyperparamsState { count: safe_increment(state.count), hyperparams, inner_state }))
+    }
+}

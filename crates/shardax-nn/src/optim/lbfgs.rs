@@ -1,0 +1,135 @@
+//! L-BFGS: the inverse of the Hessian, estimated from the last steps.
+
+use shardax::prelude::*;
+
+use super::tree_utils::{abs_sq, add_scale, cast_like, scale, sub, total, vdot};
+use super::{
+    GradientTransformation, ScaleByLearningRate, Schedule, count, safe_increment, scale_by_learning_rate, zeros_in,
+};
+use crate::check::positive;
+
+/// See [`scale_by_lbfgs`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct ScaleByLbfgs {
+    /// How many steps are remembered, at least 1. Default 10.
+    pub memory_size: usize,
+    /// Whether the estimate begins at the size that the last step had. Default true.
+    pub scale_init_precond: bool,
+}
+
+/// The state of [`ScaleByLbfgs`].
+#[derive(Tree, Clone, Debug)]
+pub struct LbfgsState<P> {
+    /// The steps taken, int32.
+    pub count: Array,
+    /// The parameters of the last step.
+    pub params: P,
+    /// The gradients of the last step.
+    pub updates: P,
+    /// The changes of the parameters, `[memory_size, …]`.
+    pub diff_params_memory: P,
+    /// The changes of the gradients, `[memory_size, …]`.
+    pub diff_updates_memory: P,
+    /// One over the products of both, `[memory_size]`.
+    pub weights_memory: Array,
+}
+
+/// Multiplies gradients by an estimate of the inverse of the Hessian, from the changes of the last steps.
+///
+/// Source: [Nocedal and Wright 1999](https://doi.org/10.1007/978-0-387-40065-5), algorithm 7.4.
+pub fn scale_by_lbfgs() -> ScaleByLbfgs {
+    ScaleByLbfgs { memory_size: 10, scale_init_precond: true }
+}
+
+fn squared_norm<P: Tree>(tree: &P) -> Array {
+    total(tree::leaves(tree).iter().map(|x| abs_sq(x).sum(..)))
+}
+
+impl<P: Tree> GradientTransformation<P> for ScaleByLbfgs {
+    type State = LbfgsState<P>;
+
+    #[track_caller]
+    fn init(&self, params: &P) -> Result<Self::State> {
+        positive("scale_by_lbfgs", "memory_size", self.memory_size)?;
+        let stacked = |p: Array| zeros_dtype([&[self.memory_size], p.shape()].concat(), p.dtype());
+        let memory = tree::map(stacked, params.clone())?;
+        Ok(LbfgsState {
+            count: count(),
+            params: zeros_in(params, None)?,
+            updates: zeros_in(params, None)?,
+            diff_params_memory: memory.clone(),
+            diff_updates_memory: memory,
+            weights_memory: zeros([self.memory_size]),
+        })
+    }
+
+    fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
+        let started = state.count.greater(0);
+        let diff_params = sub(params, &state.params)?;
+        let diff_updates = sub(&grads, &state.updates)?;
+        let product = vdot(&diff_updates, &diff_params)?.real();
+        let flat = product.equal(0);
+        let weight = where_(&flat, 0, 1 / where_(&flat, 1, &product));
+        // Before the first step there is nothing to compare with.
+        let known = |x: &Array| where_(&started, x, zeros_like(x));
+        let diff_params = tree::map(|x| known(&x), diff_params)?;
+        let diff_updates = tree::map(|x| known(&x), diff_updates)?;
+        let slot = remainder(&state.count - 1, self.memory_size);
+        let remember = |memory: Array, new: Array| memory.at(&slot).set(new);
+        let diff_params_memory = tree::map2(remember, state.diff_params_memory, diff_params.clone())?;
+        let diff_updates_memory = tree::map2(remember, state.diff_updates_memory, diff_updates.clone())?;
+        let weights_memory = remember(state.weights_memory, known(&weight));
+
+        let identity = if self.scale_init_precond {
+            let (up, down) = (vdot(&diff_updates, &diff_params)?.real(), squared_norm(&diff_updates));
+            let moved = down.greater(0);
+            let ratio = where_(&moved, up / where_(&moved, &down, 1), 1);
+            where_(&started, ratio, minimum(1, 1 / squared_norm(&grads).sqrt()))
+        } else {
+            array(1.0f32)
+        };
+        // From the newest to the oldest, and back.
+        let order: Vec<Array> = (0..self.memory_size).map(|i| remainder(&state.count + i, self.memory_size)).collect();
+        let at = |memory: &P, i: &Array| tree::map(|x| x.get(i), memory.clone());
+        let (mut vector, mut alphas) = (grads.clone(), Vec::new());
+        for i in order.iter().rev() {
+            let (dw, du) = (at(&diff_params_memory, i)?, at(&diff_updates_memory, i)?);
+            let alpha = weights_memory.get(i) * vdot(&dw, &vector)?.real();
+            vector = cast_like(&add_scale(&vector, -&alpha, &du)?, &vector)?;
+            alphas.push(alpha);
+        }
+        vector = scale(identity, &vector)?;
+        for (i, alpha) in order.iter().zip(alphas.into_iter().rev()) {
+            let (dw, du) = (at(&diff_params_memory, i)?, at(&diff_updates_memory, i)?);
+            let beta = weights_memory.get(i) * vdot(&du, &vector)?.real();
+            vector = cast_like(&add_scale(&vector, alpha - beta, &dw)?, &vector)?;
+        }
+        let count = safe_increment(state.count);
+        let params = params.clone();
+        let state =
+            LbfgsState { count, params, updates: grads, diff_params_memory, diff_updates_memory, weights_memory };
+        Ok((vector, state))
+    }
+}
+
+/// See [`lbfgs`].
+pub type Lbfgs = (ScaleByLbfgs, ScaleByLearningRate);
+
+/// L-BFGS with steps of this size: Optax's with `linesearch=None`. For minima of smooth functions whose gradients have no
+/// noise.
+///
+/// ```
+/// use shardax_nn::optim::lbfgs;
+/// use shardax_nn::prelude::*;
+/// let scales = array([1.0f32, 10.0]);
+/// let mut state = TrainState::create(ones([2]), lbfgs(1.0))?;
+/// for _ in 0..10 {
+///     let grads = &scales * &state.params;
+///     state = state.apply_gradients(grads)?;
+/// }
+/// assert!(global_norm(&state.params).item::<f32>()? < 1e-3);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn lbfgs(learning_rate: impl Into<Schedule>) -> Lbfgs {
+    (scale_by_lbfgs(), scale_by_learning_rate(learning_rate))
+}

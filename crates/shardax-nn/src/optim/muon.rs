@@ -1,0 +1,142 @@
+//! Muon: momentum made orthogonal, for matrices.
+
+use shardax::prelude::*;
+
+use super::tree_utils::{bias_correction, cast, update_moment};
+use super::{
+    AdamW, AddDecayedWeights, GradientTransformation, Partition, ScaleByAdam, ScaleByLearningRate, Schedule,
+    add_decayed_weights, count, partition, safe_increment, scale_by_adam, scale_by_learning_rate, zeros_in,
+};
+use crate::check::{DECAY, FINITE, NOT_NEGATIVE, value_error, within};
+
+/// See [`scale_by_muon`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct ScaleByMuon {
+    /// The coefficients of the Newton-Schulz iteration. Default (3.4445, -4.775, 2.0315).
+    pub ns_coeffs: (f64, f64, f64),
+    /// How many iterations. Default 5.
+    pub ns_steps: usize,
+    /// How much of the mean of the gradients each step keeps. Default 0.95.
+    pub beta: f64,
+    /// Added to the length that matrices are divided by. Default 1e-8.
+    pub eps: f64,
+    /// Whether to look a step ahead. Default true.
+    pub nesterov: bool,
+    /// The dtype of the mean of the gradients. Default: that of the parameters.
+    #[tree(static)]
+    pub mu_dtype: Option<DType>,
+}
+
+/// The state of [`ScaleByMuon`].
+#[derive(Tree, Clone, Debug)]
+pub struct MuonState<P> {
+    /// The steps taken, int32.
+    pub count: Array,
+    /// The mean of the gradients.
+    pub mu: P,
+}
+
+/// The mean of the gradients, each a matrix, made nearly orthogonal by some steps of the Newton-Schulz iteration.
+///
+/// Source: [Jordan 2024](https://kellerjordan.github.io/posts/muon/).
+pub fn scale_by_muon() -> ScaleByMuon {
+    ScaleByMuon {
+        ns_coeffs: (3.4445, -4.775, 2.0315),
+        ns_steps: 5,
+        beta: 0.95,
+        eps: 1e-8,
+        nesterov: true,
+        mu_dtype: None,
+    }
+}
+
+impl ScaleByMuon {
+    fn orthogonal(&self, x: Array) -> Array {
+        let &[rows, columns] = x.shape() else { return x };
+        let (a, b, c) = self.ns_coeffs;
+        // The smaller of the two products.
+        let mut x = if rows > columns { x.t() } else { x };
+        x = &x / (x.square().sum(..).sqrt() + self.eps);
+        for _ in 0..self.ns_steps {
+            let square = x.matmul(x.t());
+            let polynomial = b * &square + (c * &square).matmul(&square);
+            x = a * &x + polynomial.matmul(&x);
+        }
+        if rows > columns { x.t() } else { x }
+    }
+}
+
+impl<P: Tree> GradientTransformation<P> for ScaleByMuon {
+    type State = MuonState<P>;
+
+    #[track_caller]
+    fn init(&self, params: &P) -> Result<Self::State> {
+        within("scale_by_muon", "beta", self.beta, DECAY)?;
+        within("scale_by_muon", "eps", self.eps, NOT_NEGATIVE)?;
+        for coefficient in [self.ns_coeffs.0, self.ns_coeffs.1, self.ns_coeffs.2] {
+            within("scale_by_muon", "a coefficient", coefficient, FINITE)?;
+        }
+        for (path, p) in tree::leaves_with_path(params) {
+            if p.ndim() != 2 {
+                return value_error(format!("scale_by_muon is for matrices, but `{path}` is {}", p.type_name()));
+            }
+        }
+        Ok(MuonState { count: count(), mu: zeros_in(params, self.mu_dtype)? })
+    }
+
+    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
+        let mu = update_moment(&grads, &state.mu, self.beta, 1)?;
+        let count = safe_increment(&state.count);
+        let mean = if self.nesterov {
+            let ahead = bias_correction(&mu, self.beta, &safe_increment(&count))?;
+            let now = bias_correction(&grads, self.beta, &count)?;
+            tree::map2(|m, g| self.beta * m + (1.0 - self.beta) * g, ahead, now)?
+        } else {
+            bias_correction(&mu, self.beta, &count)?
+        };
+        let updates = tree::map(|m| self.orthogonal(m), mean)?;
+        Ok((updates, MuonState { count, mu: cast(&mu, self.mu_dtype)? }))
+    }
+}
+
+/// See [`scale_by_shape`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct ScaleByShape {}
+
+/// Multiplies each matrix, `[in, out]`, by `sqrt(max(1, out / in))`, so that learning rates carry over to other widths.
+pub fn scale_by_shape() -> ScaleByShape {
+    ScaleByShape {}
+}
+
+stateless!(ScaleByShape, |_this| Ok(()), |_this, updates, _params| tree::map(
+    |u| match *u.shape() {
+        [rows, columns] => u * (columns as f64 / rows.max(1) as f64).max(1.0).sqrt(),
+        _ => u,
+    },
+    updates
+));
+
+/// See [`muon`].
+pub type Muon = Partition<((ScaleByMuon, ScaleByShape, AddDecayedWeights, ScaleByLearningRate), AdamW)>;
+
+/// Muon for matrices, and AdamW with Nesterov's momentum for all other parameters, both at this learning rate and without
+/// weight decay.
+///
+/// Source: [Jordan 2024](https://kellerjordan.github.io/posts/muon/).
+///
+/// ```
+/// use shardax_nn::optim::muon;
+/// use shardax_nn::prelude::*;
+/// let model = Linear::new(4, 4, &mut Rngs::new(0));
+/// let state = TrainState::create(model.clone(), muon(0.1))?;
+/// let state = state.apply_gradients(model.clone())?;
+/// assert_eq!(state.params.kernel.shape(), [4, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn muon(learning_rate: impl Into<Schedule>) -> Muon {
+    let rate = learning_rate.into();
+    let adam = ScaleByAdam { nesterov: true, ..scale_by_adam() };
+    let matrices = (scale_by_muon(), scale_by_shape(), add_decayed_weights(0.0), scale_by_learning_rate(rate.clone()));
+    let others = (adam, add_decayed_weights(0.0), scale_by_learning_rate(rate));
+    partition((("muon", matrices), ("adam", others)), |_, p: &Array| if p.ndim() == 2 { "muon" } else { "adam" })
+}

@@ -1,0 +1,145 @@
+//! Transformations that draw random numbers, and private gradients.
+
+use shardax::prelude::*;
+
+use super::tree_utils::{abs_sq, random_like, total};
+use super::{GradientTransformation, count, safe_increment};
+use crate::check::{FINITE, NOT_NEGATIVE, value_error, within};
+
+/// See [`add_noise`].
+#[derive(Tree, Clone, Debug)]
+pub struct AddNoise {
+    /// The variance of the first step.
+    pub eta: f64,
+    /// How fast it falls: the variance of step `t`, from 1, is `eta / t^gamma`.
+    pub gamma: f64,
+    /// The random key to begin with.
+    pub key: Array,
+}
+
+/// The state of [`AddNoise`].
+#[derive(Tree, Clone, Debug)]
+pub struct AddNoiseState {
+    /// The steps taken, int32.
+    pub count: Array,
+    /// The key of the next step.
+    pub rng_key: Array,
+}
+
+/// Adds normal noise, whose variance falls from step to step.
+///
+/// Source: [Neelakantan et al. 2014](https://arxiv.org/abs/1511.06807).
+pub fn add_noise(eta: f64, gamma: f64, key: &Array) -> AddNoise {
+    AddNoise { eta, gamma, key: key.clone() }
+}
+
+impl<P: Tree> GradientTransformation<P> for AddNoise {
+    type State = AddNoiseState;
+
+    #[track_caller]
+    fn init(&self, _params: &P) -> Result<Self::State> {
+        within("add_noise", "eta", self.eta, NOT_NEGATIVE)?;
+        within("add_noise", "gamma", self.gamma, FINITE)?;
+        Ok(AddNoiseState { count: count(), rng_key: self.key.clone() })
+    }
+
+    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
+        let count = safe_increment(&state.count);
+        let deviation = (self.eta / power(count.astype(DType::F32), self.gamma)).sqrt();
+        let [rng_key, key] = random::split(&state.rng_key, 2).unstack()?;
+        let noise = random_like(&key, &grads)?;
+        // As a plain number the deviation leaves the dtypes of the updates alone.
+        let updates = tree::map2(|u, n| &u + deviation.astype(u.dtype()) * n, grads, noise)?;
+        Ok((updates, AddNoiseState { count, rng_key }))
+    }
+}
+
+/// The sum over a batch of gradients, `[batch, …]` each, of which every example's are scaled so that their length is at
+/// most `l2_norm_clip`; and how many were scaled, int32.
+///
+/// Fails when the arrays have not one batch size.
+///
+/// ```
+/// use shardax_nn::optim::per_example_global_norm_clip;
+/// use shardax_nn::prelude::*;
+/// let grads = array([[3.0f32, 4.0], [0.3, 0.4]]);
+/// let (sum, clipped) = per_example_global_norm_clip(&grads, 1.0)?;
+/// assert!(allclose(sum, array([0.9f32, 1.2]), 1e-6, 0.0)?);
+/// assert_eq!(clipped.item::<i32>()?, 1);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn per_example_global_norm_clip<P: Tree>(grads: &P, l2_norm_clip: f64) -> Result<(P, Array)> {
+    let name = "per_example_global_norm_clip";
+    within(name, "l2_norm_clip", l2_norm_clip, NOT_NEGATIVE)?;
+    let leaves = tree::leaves(grads);
+    let batch = leaves.first().and_then(|g| g.shape().first().copied());
+    if let Some(g) = leaves.iter().find(|g| g.shape().first().copied() != batch || batch.is_none()) {
+        return value_error(format!("{name} expects a batch dimension in the 0th axis of all, got {}", g.type_name()));
+    }
+    let squares = leaves.iter().map(|g| abs_sq(&g.reshape([batch.unwrap_or(0) as i64, -1])).sum(1));
+    let ratio = l2_norm_clip / total(squares).sqrt();
+    let ratio = where_(ratio.isnan(), 1, minimum(ratio, 1));
+    let clipped = ratio.less(1).sum(..);
+    Ok((tree::map(|g| tensordot(&ratio, g, 1), grads.clone())?, clipped))
+}
+
+/// See [`differentially_private_aggregate`].
+#[derive(Tree, Clone, Debug)]
+pub struct DifferentiallyPrivateAggregate {
+    /// The length that the gradients of one example are scaled to at most.
+    pub l2_norm_clip: f64,
+    /// The deviation of the noise, as a multiple of that.
+    pub noise_multiplier: f64,
+    /// The random key to begin with.
+    pub key: Array,
+}
+
+/// The state of [`DifferentiallyPrivateAggregate`].
+#[derive(Tree, Clone, Debug)]
+pub struct DifferentiallyPrivateAggregateState {
+    /// The key of the next step.
+    pub rng_key: Array,
+}
+
+/// The mean of per-example gradients, `[batch, …]` each, clipped example by example, with noise: of [`dpsgd`](super::dpsgd).
+///
+/// Comes first in a chain; the parameters, and what follows, are without the batch.
+///
+/// Source: [Abadi et al. 2016](https://arxiv.org/abs/1607.00133).
+pub fn differentially_private_aggregate(
+    l2_norm_clip: f64,
+    noise_multiplier: f64,
+    key: &Array,
+) -> DifferentiallyPrivateAggregate {
+    DifferentiallyPrivateAggregate { l2_norm_clip, noise_multiplier, key: key.clone() }
+}
+
+impl<P: Tree> GradientTransformation<P> for DifferentiallyPrivateAggregate {
+    type State = DifferentiallyPrivateAggregateState;
+
+    #[track_caller]
+    fn init(&self, _params: &P) -> Result<Self::State> {
+        let name = "differentially_private_aggregate";
+        within(name, "l2_norm_clip", self.l2_norm_clip, NOT_NEGATIVE)?;
+        within(name, "noise_multiplier", self.noise_multiplier, NOT_NEGATIVE)?;
+        Ok(DifferentiallyPrivateAggregateState { rng_key: self.key.clone() })
+    }
+
+    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
+        let leaves = tree::leaves(&grads);
+        let batch = leaves.first().and_then(|g| g.shape().first().copied()).unwrap_or(0);
+        let (clipped, _) = per_example_global_norm_clip(&grads, self.l2_norm_clip)?;
+        let keys = random::split(&state.rng_key, leaves.len() + 1);
+        let (mut at, deviation) = (0, self.l2_norm_clip * self.noise_multiplier);
+        let noised = tree::map(
+            |g| {
+                at += 1;
+                let noise = random::normal_dtype(&keys.get(at), g.shape(), g.dtype());
+                (g + deviation * noise) / batch
+            },
+            clipped,
+        )?;
+        Ok((noised, DifferentiallyPrivateAggregateState { rng_key: keys.get(0) }))
+    }
+}

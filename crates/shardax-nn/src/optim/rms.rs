@@ -1,0 +1,372 @@
+//! Transformations that divide by a root of squares: RMSProp, AdaGrad, AdaDelta, Adafactor, SM3.
+
+use shardax::prelude::*;
+
+use super::tree_utils::{
+    abs_sq, bias_correction, full_like as full_tree, mul, update_moment, update_moment_per_elem_norm,
+};
+use super::{GradientTransformation, count, safe_increment, zeros_in};
+use crate::check::{DECAY, FINITE, NOT_NEGATIVE, within};
+
+/// `1 / sqrt(n + eps)`, or `1 / (sqrt(n) + eps)`.
+fn inverse_root(n: Array, eps: f64, eps_in_sqrt: bool) -> Array {
+    if eps_in_sqrt { (n + eps).rsqrt() } else { 1 / (n.sqrt() + eps) }
+}
+
+/// See [`scale_by_rms`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct ScaleByRms {
+    /// How much of the mean of squares each step keeps.
+    pub decay: f64,
+    /// Added to keep from dividing by zero.
+    pub eps: f64,
+    /// What the mean of squares begins with. Default 0.
+    pub initial_scale: f64,
+    /// Whether `eps` is added inside of the square root. Default true.
+    pub eps_in_sqrt: bool,
+    /// Whether to free the mean of its beginning. Default false.
+    pub bias_correction: bool,
+}
+
+/// The state of [`ScaleByRms`].
+#[derive(Tree, Clone, Debug)]
+pub struct RmsState<P> {
+    /// The steps taken, int32, where the mean is freed of its beginning.
+    pub count: Option<Array>,
+    /// The mean of the squared gradients.
+    pub nu: P,
+}
+
+/// Divides by the root mean square of the gradients.
+pub fn scale_by_rms(decay: f64, eps: f64) -> ScaleByRms {
+    ScaleByRms { decay, eps, initial_scale: 0.0, eps_in_sqrt: true, bias_correction: false }
+}
+
+impl<P: Tree> GradientTransformation<P> for ScaleByRms {
+    type State = RmsState<P>;
+
+    #[track_caller]
+    fn init(&self, params: &P) -> Result<Self::State> {
+        within("scale_by_rms", "decay", self.decay, DECAY)?;
+        within("scale_by_rms", "eps", self.eps, NOT_NEGATIVE)?;
+        within("scale_by_rms", "initial_scale", self.initial_scale, NOT_NEGATIVE)?;
+        Ok(RmsState { count: self.bias_correction.then(count), nu: full_tree(params, self.initial_scale)? })
+    }
+
+    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
+        let nu = update_moment_per_elem_norm(&grads, &state.nu, self.decay, 2)?;
+        let count = state.count.map(safe_increment);
+        let mean = match &count {
+            Some(count) => bias_correction(&nu, self.decay, count)?,
+            None => nu.clone(),
+        };
+        let updates = tree::map2(|n, g| inverse_root(n, self.eps, self.eps_in_sqrt) * g, mean, grads)?;
+        Ok((updates, RmsState { count, nu }))
+    }
+}
+
+/// See [`scale_by_stddev`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct ScaleByStddev {
+    /// How much of both means each step keeps. Default 0.9.
+    pub decay: f64,
+    /// Added to keep from dividing by zero. Default 1e-8.
+    pub eps: f64,
+    /// What the mean of squares begins with. Default 0.
+    pub initial_scale: f64,
+}
+
+/// The state of [`ScaleByStddev`].
+#[derive(Tree, Clone, Debug)]
+pub struct StddevState<P> {
+    /// The mean of the gradients.
+    pub mu: P,
+    /// The mean of the squared gradients.
+    pub nu: P,
+}
+
+/// Divides by the standard deviation of the gradients: RMSProp, centered.
+pub fn scale_by_stddev() -> ScaleByStddev {
+    ScaleByStddev { decay: 0.9, eps: 1e-8, initial_scale: 0.0 }
+}
+
+impl<P: Tree> GradientTransformation<P> for ScaleByStddev {
+    type State = StddevState<P>;
+
+    #[track_caller]
+    fn init(&self, params: &P) -> Result<Self::State> {
+        within("scale_by_stddev", "decay", self.decay, DECAY)?;
+        within("scale_by_stddev", "eps", self.eps, NOT_NEGATIVE)?;
+        within("scale_by_stddev", "initial_scale", self.initial_scale, NOT_NEGATIVE)?;
+        Ok(StddevState { mu: zeros_in(params, None)?, nu: full_tree(params, self.initial_scale)? })
+    }
+
+    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
+        let mu = update_moment(&grads, &state.mu, self.decay, 1)?;
+        let nu = update_moment_per_elem_norm(&grads, &state.nu, self.decay, 2)?;
+        let inverse = tree::map2(|m, n| (n - abs_sq(&m) + self.eps).rsqrt(), mu.clone(), nu.clone())?;
+        Ok((mul(&inverse, &grads)?, StddevState { mu, nu }))
+    }
+}
+
+/// See [`scale_by_rss`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct ScaleByRss {
+    /// What the sum of squares begins with.
+    pub initial_accumulator_value: f64,
+    /// Added inside of the square root.
+    pub eps: f64,
+}
+
+/// The state of [`ScaleByRss`].
+#[derive(Tree, Clone, Debug)]
+pub struct RssState<P> {
+    /// The sum of all squared gradients.
+    pub sum_of_squares: P,
+}
+
+/// Divides by the root of the sum of all squared gradients.
+pub fn scale_by_rss(initial_accumulator_value: f64, eps: f64) -> ScaleByRss {
+    ScaleByRss { initial_accumulator_value, eps }
+}
+
+impl<P: Tree> GradientTransformation<P> for ScaleByRss {
+    type State = RssState<P>;
+
+    #[track_caller]
+    fn init(&self, params: &P) -> Result<Self::State> {
+        within("scale_by_rss", "initial_accumulator_value", self.initial_accumulator_value, NOT_NEGATIVE)?;
+        within("scale_by_rss", "eps", self.eps, NOT_NEGATIVE)?;
+        Ok(RssState { sum_of_squares: full_tree(params, self.initial_accumulator_value)? })
+    }
+
+    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
+        let sum_of_squares = tree::map2(|g, s| abs_sq(&g) + s, grads.clone(), state.sum_of_squares)?;
+        let inverse = tree::map(|s| where_(s.greater(0), (&s + self.eps).rsqrt(), 0), sum_of_squares.clone())?;
+        Ok((mul(&inverse, &grads)?, RssState { sum_of_squares }))
+    }
+}
+
+/// See [`scale_by_adadelta`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct ScaleByAdadelta {
+    /// How much of both means each step keeps. Default 0.9.
+    pub rho: f64,
+    /// Added inside of the square roots. Default 1e-6.
+    pub eps: f64,
+}
+
+/// The state of [`ScaleByAdadelta`].
+#[derive(Tree, Clone, Debug)]
+pub struct AdadeltaState<P> {
+    /// The mean of the squared gradients.
+    pub e_g: P,
+    /// The mean of the squared updates.
+    pub e_x: P,
+}
+
+/// Multiplies by the ratio of the root mean squares of updates and gradients.
+///
+/// Source: [Zeiler 2012](https://arxiv.org/abs/1212.5701).
+pub fn scale_by_adadelta() -> ScaleByAdadelta {
+    ScaleByAdadelta { rho: 0.9, eps: 1e-6 }
+}
+
+impl<P: Tree> GradientTransformation<P> for ScaleByAdadelta {
+    type State = AdadeltaState<P>;
+
+    #[track_caller]
+    fn init(&self, params: &P) -> Result<Self::State> {
+        within("scale_by_adadelta", "rho", self.rho, DECAY)?;
+        within("scale_by_adadelta", "eps", self.eps, NOT_NEGATIVE)?;
+        Ok(AdadeltaState { e_g: zeros_in(params, None)?, e_x: zeros_in(params, None)? })
+    }
+
+    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
+        let e_g = update_moment(&grads, &state.e_g, self.rho, 2)?;
+        let scaled = |g: Array, e_g: Array, e_x: Array| (e_x + self.eps).sqrt() / (e_g + self.eps).sqrt() * g;
+        let updates = tree::map3(scaled, grads, e_g.clone(), state.e_x.clone())?;
+        let e_x = update_moment(&updates, &state.e_x, self.rho, 2)?;
+        Ok((updates, AdadeltaState { e_g, e_x }))
+    }
+}
+
+/// See [`scale_by_factored_rms`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct ScaleByFactoredRms {
+    /// Whether large matrices keep only the means of rows and columns. Default true.
+    pub factored: bool,
+    /// The step `t` keeps `1 - (t + 1)^-decay_rate` of the means. Default 0.8.
+    pub decay_rate: f64,
+    /// The step at which the count begins. Default 0.
+    pub step_offset: usize,
+    /// Arrays are factored from this size of their second largest dimension on. Default 128.
+    pub min_dim_size_to_factor: usize,
+    /// Added to the squares. Default 1e-30.
+    pub epsilon: f64,
+}
+
+/// The state of [`ScaleByFactoredRms`]: for each array either the means over its largest and its second largest
+/// dimension, or that of all elements; the others are zeros of shape `[1]`.
+#[derive(Tree, Clone, Debug)]
+pub struct FactoredState<P> {
+    /// The steps taken, int32.
+    pub count: Array,
+    /// The means over the largest dimension.
+    pub v_row: P,
+    /// The means over the second largest.
+    pub v_col: P,
+    /// The means of what is not factored.
+    pub v: P,
+}
+
+/// Divides by the root mean square of the gradients, whose means are kept for rows and columns only: Adafactor's.
+///
+/// Source: [Shazeer and Stern 2018](https://arxiv.org/abs/1804.04235).
+pub fn scale_by_factored_rms() -> ScaleByFactoredRms {
+    ScaleByFactoredRms { factored: true, decay_rate: 0.8, step_offset: 0, min_dim_size_to_factor: 128, epsilon: 1e-30 }
+}
+
+impl ScaleByFactoredRms {
+    /// The second largest and the largest dimension, of an array that is factored.
+    fn factored_dims(&self, shape: &[usize]) -> Option<(usize, usize)> {
+        if !self.factored || shape.len() < 2 {
+            return None;
+        }
+        let mut dims: Vec<usize> = (0..shape.len()).collect();
+        dims.sort_by_key(|&d| shape[d]);
+        let (d1, d0) = (dims[dims.len() - 2], dims[dims.len() - 1]);
+        (shape[d1] >= self.min_dim_size_to_factor).then_some((d1, d0))
+    }
+}
+
+/// Zeros like `x` without a dimension.
+fn zeros_without(x: &Array, dim: usize) -> Array {
+    let shape: Vec<usize> = (0..x.ndim()).filter(|&d| d != dim).map(|d| x.shape()[d]).collect();
+    zeros_dtype(shape, x.dtype())
+}
+
+impl<P: Tree> GradientTransformation<P> for ScaleByFactoredRms {
+    type State = FactoredState<P>;
+
+    #[track_caller]
+    fn init(&self, params: &P) -> Result<Self::State> {
+        within("scale_by_factored_rms", "decay_rate", self.decay_rate, NOT_NEGATIVE)?;
+        within("scale_by_factored_rms", "epsilon", self.epsilon, NOT_NEGATIVE)?;
+        let unused = |p: &Array| zeros_dtype([1], p.dtype());
+        let with = |made: &dyn Fn(&Array, Option<(usize, usize)>) -> Array| {
+            tree::map(|p| made(&p, self.factored_dims(p.shape())), params.clone())
+        };
+        Ok(FactoredState {
+            count: count(),
+            v_row: with(&|p, dims| dims.map_or_else(|| unused(p), |(_, d0)| zeros_without(p, d0)))?,
+            v_col: with(&|p, dims| dims.map_or_else(|| unused(p), |(d1, _)| zeros_without(p, d1)))?,
+            v: with(&|p, dims| if dims.is_some() { unused(p) } else { zeros_like(p) })?,
+        })
+    }
+
+    fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
+        let step = (&state.count - self.step_offset + 1).astype(DType::F32);
+        let decay = 1 - power(step, -self.decay_rate);
+        let average = |old: Array, new: Array, p: &Array| (&decay * old + (1 - &decay) * new).astype(p.dtype());
+        let square = |g: &Array| abs_sq(g) + self.epsilon;
+        // The mean over one of the two dimensions of what is factored; the old zeros of what is not.
+        let mean_over = |which: fn((usize, usize)) -> usize, old: P| {
+            let mean = |g: Array, old: Array, p: Array| match self.factored_dims(p.shape()) {
+                Some(dims) => average(old, square(&g).mean(which(dims) as i32), &p),
+                None => old,
+            };
+            tree::map3(mean, grads.clone(), old, params.clone())
+        };
+        let v_row = mean_over(|(_, d0)| d0, state.v_row)?;
+        let v_col = mean_over(|(d1, _)| d1, state.v_col)?;
+        let whole = |g: Array, old: Array, p: Array| match self.factored_dims(p.shape()) {
+            Some(_) => old,
+            None => average(old, square(&g), &p),
+        };
+        let v = tree::map3(whole, grads.clone(), state.v, params.clone())?;
+
+        let rows = tree::map3(
+            |g, row, p| match self.factored_dims(p.shape()) {
+                Some((d1, d0)) => {
+                    let reduced = if d1 > d0 { d1 - 1 } else { d1 };
+                    let factor = power(&row / row.mean_keepdims(reduced as i32), -0.5);
+                    g * factor.expand_dims(d0 as i32)
+                }
+                None => g,
+            },
+            grads,
+            v_row.clone(),
+            params.clone(),
+        )?;
+        let updates = tree::map3(
+            |u, col, v| match self.factored_dims(u.shape()) {
+                Some((d1, _)) => u * power(col, -0.5).expand_dims(d1 as i32),
+                None => u * power(v, -0.5),
+            },
+            rows,
+            v_col.clone(),
+            v.clone(),
+        )?;
+        Ok((updates, FactoredState { count: safe_increment(state.count), v_row, v_col, v }))
+    }
+}
+
+/// See [`scale_by_sm3`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct ScaleBySm3 {
+    /// How much of the mean of the updates each step keeps. Default 0.9.
+    pub b1: f64,
+    /// How much of the largest squares each step keeps; 1 for their sum. Default 1.
+    pub b2: f64,
+    /// Added inside of the square root. Default 1e-8.
+    pub eps: f64,
+}
+
+/// The state of [`ScaleBySm3`].
+#[derive(Tree, Clone, Debug)]
+pub struct Sm3State<P> {
+    /// For each array, in order, and each of its dimensions the largest accumulated squares along it.
+    pub mu: Vec<Vec<Array>>,
+    /// The mean of the updates.
+    pub nu: P,
+}
+
+/// Divides by the root of accumulated squares, of which only the largest along each dimension are kept.
+///
+/// Source: [Anil et al. 2019](https://arxiv.org/abs/1901.11150).
+pub fn scale_by_sm3() -> ScaleBySm3 {
+    ScaleBySm3 { b1: 0.9, b2: 1.0, eps: 1e-8 }
+}
+
+impl<P: Tree> GradientTransformation<P> for ScaleBySm3 {
+    type State = Sm3State<P>;
+
+    #[track_caller]
+    fn init(&self, params: &P) -> Result<Self::State> {
+        within("scale_by_sm3", "b1", self.b1, DECAY)?;
+        within("scale_by_sm3", "b2", self.b2, 0.0..=1.0)?;
+        within("scale_by_sm3", "eps", self.eps, FINITE)?;
+        let vectors = |p: &Array| p.shape().iter().map(|&n| zeros_dtype([n], p.dtype())).collect();
+        Ok(Sm3State { mu: tree::leaves(params).iter().map(vectors).collect(), nu: zeros_in(params, None)? })
+    }
+
+    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
+        let new = if self.b2 == 1.0 { 1.0 } else { 1.0 - self.b2 };
+        let mut largest = state.mu.into_iter();
+        let mut mu = Vec::new();
+        let scaled = |g: Array| {
+            let rank = g.ndim();
+            let others = |d: usize| -> Vec<i32> { (0..rank).filter(|&o| o != d).map(|o| o as i32).collect() };
+            let spread = |(d, v): (usize, Array)| if rank < 2 { v } else { v.expand_dims(&others(d)[..]) };
+            let spread = largest.next().unwrap_or_default().into_iter().enumerate().map(spread);
+            let before = spread.reduce(minimum).unwrap_or_else(|| zeros_like(&g));
+            let sum = new * g.square() + self.b2 * before;
+            mu.push((0..rank).map(|d| if rank < 2 { sum.clone() } else { sum.max(&others(d)[..]) }).collect());
+            &g * where_(sum.greater(0), (&sum + self.eps).rsqrt(), 0)
+        };
+        let scaled = tree::map(scaled, grads)?;
+        let nu = update_moment(&scaled, &state.nu, self.b1, 1)?;
+        Ok((nu.clone(), Sm3State { mu, nu }))
+    }
+}

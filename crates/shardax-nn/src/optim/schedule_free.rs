@@ -1,0 +1,133 @@
+//! Schedule-free optimizers: an average of the iterates in the place of a learning rate that decays.
+
+use shardax::prelude::*;
+
+use super::{
+    AddDecayedWeights, GradientTransformation, ScaleByLearningRate, ScaleByRms, Schedule, add_decayed_weights,
+    apply_updates, safe_increment, scale_by_learning_rate, scale_by_rms, tree_utils,
+};
+use crate::check::{NOT_NEGATIVE, within};
+
+/// See [`schedule_free`].
+#[derive(Tree, Clone, Debug)]
+pub struct ScheduleFree<T> {
+    /// The optimizer, without momentum.
+    pub base_optimizer: T,
+    /// Its learning rate.
+    pub learning_rate: Schedule,
+    /// The share of the average in the point at which gradients are taken. Default 0.9.
+    pub b1: f64,
+    /// Iterates weigh in the average as this power of the largest learning rate so far. Default 2.
+    pub weight_lr_power: f64,
+    /// The dtype of the iterates. Default: that of the parameters.
+    #[tree(static)]
+    pub state_dtype: Option<DType>,
+}
+
+/// The state of [`ScheduleFree`].
+#[derive(Tree, Clone, Debug)]
+pub struct ScheduleFreeState<P, S> {
+    /// The share of the average.
+    pub b1: Array,
+    /// The sum of the weights of all iterates.
+    pub weight_sum: Array,
+    /// The number of the next step, which counts from 1, int32.
+    pub step_count: Array,
+    /// The largest learning rate so far.
+    pub max_lr: Array,
+    /// The state of the optimizer.
+    pub base_optimizer_state: S,
+    /// The iterates.
+    pub z: P,
+}
+
+/// The optimizer without a schedule: gradients are taken between its iterates and their average. The average is what
+/// [`schedule_free_eval_params`] gives, for evaluation.
+///
+/// Source: [Defazio et al. 2024](https://arxiv.org/abs/2405.15682).
+pub fn schedule_free<T>(base_optimizer: T, learning_rate: impl Into<Schedule>) -> ScheduleFree<T> {
+    ScheduleFree {
+        base_optimizer,
+        learning_rate: learning_rate.into(),
+        b1: 0.9,
+        weight_lr_power: 2.0,
+        state_dtype: None,
+    }
+}
+
+/// The parameters to evaluate with, of the state and the parameters of a training with [`schedule_free`].
+#[track_caller]
+pub fn schedule_free_eval_params<P: Tree, S>(state: &ScheduleFreeState<P, S>, params: &P) -> Result<P> {
+    tree::map2(|y, z| (y - (1.0 - &state.b1) * z) / &state.b1, params.clone(), state.z.clone())
+}
+
+impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for ScheduleFree<T> {
+    type State = ScheduleFreeState<P, T::State>;
+
+    #[track_caller]
+    fn init(&self, params: &P) -> Result<Self::State> {
+        within("schedule_free", "b1", self.b1, f64::MIN_POSITIVE..=1.0)?;
+        within("schedule_free", "weight_lr_power", self.weight_lr_power, NOT_NEGATIVE)?;
+        self.learning_rate.check("schedule_free: learning_rate")?;
+        let narrow = tree::leaves(params).iter().map(Array::dtype).min_by_key(|d| d.byte_size());
+        let dtype = narrow.unwrap_or(DType::F32);
+        Ok(ScheduleFreeState {
+            b1: zeros_dtype((), dtype) + self.b1,
+            weight_sum: zeros_dtype((), dtype),
+            step_count: ones_dtype((), DType::I32),
+            max_lr: zeros_dtype((), dtype),
+            base_optimizer_state: self.base_optimizer.init(params)?,
+            z: tree_utils::cast(params, self.state_dtype)?,
+        })
+    }
+
+    fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
+        let rate = match &self.learning_rate {
+            Schedule::Constant { value } => value.into_array(),
+            schedule => schedule.at(&state.step_count).astype(state.max_lr.dtype()),
+        };
+        let max_lr = maximum(&state.max_lr, rate);
+        let weight = power(&max_lr, self.weight_lr_power);
+        let weight_sum = &state.weight_sum + &weight;
+        let share = &weight / &weight_sum;
+        // 0 / 0, before the learning rate has left 0, is 0.
+        let share = where_(share.isnan() & !(weight.isnan() | weight_sum.isnan()), 0, share);
+        let (updates, base_optimizer_state) = self.base_optimizer.update(grads, state.base_optimizer_state, params)?;
+        let z = apply_updates(state.z.clone(), updates)?;
+        let before = tree::map2(|y, z| (y - (1.0 - self.b1) * z) / self.b1, params.clone(), state.z)?;
+        let mean = tree::map2(|x, z| (1 - &share) * x + &share * z, before, z.clone())?;
+        let next = tree::map2(|x, z| self.b1 * x + (1.0 - self.b1) * z, mean, z.clone())?;
+        let updates = tree_utils::sub(&next, params)?;
+        let step_count = safe_increment(state.step_count);
+        Ok((updates, ScheduleFreeState { b1: state.b1, weight_sum, step_count, max_lr, base_optimizer_state, z }))
+    }
+}
+
+/// See [`schedule_free_sgd`].
+pub type ScheduleFreeSgd = ScheduleFree<(Option<AddDecayedWeights>, ScaleByLearningRate)>;
+/// See [`schedule_free_adamw`].
+pub type ScheduleFreeAdamW = ScheduleFree<(ScaleByRms, AddDecayedWeights, ScaleByLearningRate)>;
+
+/// [`schedule_free`] stochastic gradient descent. For a warmup give a
+/// [`warmup_constant_schedule`](super::warmup_constant_schedule).
+///
+/// ```
+/// use shardax_nn::optim::schedule_free_sgd;
+/// use shardax_nn::prelude::*;
+/// let state = TrainState::create(array([1.0f32]), schedule_free_sgd(0.5))?;
+/// let state = state.apply_gradients(array([1.0f32]))?;
+/// assert_eq!(state.params.to_vec::<f32>()?, [0.5]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn schedule_free_sgd(learning_rate: impl Into<Schedule>) -> ScheduleFreeSgd {
+    let learning_rate = learning_rate.into();
+    schedule_free((None, scale_by_learning_rate(learning_rate.clone())), learning_rate)
+}
+
+/// [`schedule_free`] AdamW. Optax's default learning rate is 0.0025, and its default `weight_decay` 0.
+pub fn schedule_free_adamw(learning_rate: impl Into<Schedule>, weight_decay: f64) -> ScheduleFreeAdamW {
+    let learning_rate = learning_rate.into();
+    let rms = ScaleByRms { eps_in_sqrt: false, bias_correction: true, ..scale_by_rms(0.999, 1e-8) };
+    let decay = add_decayed_weights(weight_decay);
+    schedule_free((rms, decay, scale_by_learning_rate(learning_rate.clone())), learning_rate)
+}

@@ -1,0 +1,256 @@
+//! Partitioning without compiling: a program for many devices as the HLO that each of them runs.
+//!
+//! The plugin partitions only on the way to an executable. So the program is given a call that nobody registered: XLA
+//! runs its passes and ends before it makes code, for want of that function. What the partitioner made is read from the
+//! dump that XLA writes into a folder made for the purpose.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::client::Client;
+use crate::error::{Code, Error, Result};
+use crate::hlo::wire::Wire;
+use crate::options::CompileOptions;
+use crate::sharding::OpSharding;
+use crate::value::Value;
+
+/// The function that does not exist.
+pub(crate) const STOP: &str = "shardax_stop";
+
+/// The file that XLA writes after the last pass that is of use here.
+const DUMPED: &str = "spmd-partitioner.after_call-inliner.before_pipeline-end.hlo.pb";
+
+/// The passes that partitioning takes; the others would be for nothing.
+const PASSES: &str = "flatten-call-graph,shardy-xla,spmd-partitioning,call-inliner,spmd-prepare";
+
+/// A program as each of its devices runs it, with collectives, not yet optimized.
+#[derive(Clone, Debug)]
+pub struct Partitioned {
+    /// A serialized `HloModuleProto`.
+    pub(crate) module: Vec<u8>,
+    pub(crate) output_shardings: Option<Vec<OpSharding>>,
+    pub(crate) parameter_shardings: Option<Vec<OpSharding>>,
+    /// The device of each partition.
+    pub(crate) device_ids: Vec<usize>,
+}
+
+impl Client {
+    /// Partitions a StableHLO program over the devices of the options, which may be other processes'. It is not compiled.
+    ///
+    /// # Errors
+    /// Those of [`Client::compile`]; [`Code::Unimplemented`] when the plugin does not show what it partitioned.
+    pub fn partition(&self, mlir: &str, options: &CompileOptions) -> Result<Partitioned> {
+        let mut options = options.clone();
+        if options.num_replicas != 1 || options.portable {
+            return Err(Error::invalid_argument(
+                "only a program for one replica of several partitions can be partitioned",
+            ));
+        }
+        if !options.propagate_to_outputs.is_empty() {
+            options.propagate_to_outputs.push(false); // the stop's
+        }
+        let device_ids = match options.device_ids.is_empty() {
+            true => self.devices().iter().map(|device| device.id()).take(options.num_partitions).collect(),
+            false => options.device_ids.clone(),
+        };
+        let folder = Folder::make()?;
+        let text = |value: &str| Value::String(value.to_owned());
+        options.overrides.extend([
+            ("xla_dump_to".to_owned(), text(&folder.0.to_string_lossy())),
+            ("xla_dump_hlo_as_proto".to_owned(), Value::Bool(true)),
+            ("xla_dump_hlo_pass_re".to_owned(), text("call-inliner")),
+            ("xla_enable_hlo_passes_only".to_owned(), text(PASSES)),
+        ]);
+        match self.compile_only(&with_stop(mlir)?, &options) {
+            Err(error) if error.message.contains(STOP) => {}
+            Err(error) => return Err(error),
+            Ok(()) => {
+                return Err(Error::new(
+                    Code::Unimplemented,
+                    "the plugin compiled a program that calls a function which does not exist, so it cannot be stopped \
+                     after partitioning",
+                ));
+            }
+        }
+        let module = folder.dumped()?;
+        let (parameter_shardings, output_shardings) = shardings(&module)?;
+        Ok(Partitioned { module, output_shardings, parameter_shardings, device_ids })
+    }
+}
+
+impl Partitioned {
+    /// The sharding of each result, given or chosen by the compiler; `None` when the program was not partitioned.
+    pub fn output_shardings(&self) -> Option<&[OpSharding]> {
+        self.output_shardings.as_deref()
+    }
+
+    /// The sharding of each parameter, given or chosen by the compiler; `None` when the program was not partitioned.
+    pub fn parameter_shardings(&self) -> Option<&[OpSharding]> {
+        self.parameter_shardings.as_deref()
+    }
+}
+
+/// The shardings of parameters and outputs, without the stop's.
+fn shardings(module: &[u8]) -> Result<(Option<Vec<OpSharding>>, Option<Vec<OpSharding>>)> {
+    let shardings = crate::hlo::Shardings::decode(module, 0)?;
+    let outputs = shardings.outputs.map(|mut outputs| {
+        outputs.pop();
+        outputs
+    });
+    Ok((shardings.parameters, outputs))
+}
+
+/// The program with one more result, which the function that does not exist gives.
+fn with_stop(mlir: &str) -> Result<String> {
+    let odd =
+        |what: &str| Error::invalid_argument(format!("the program cannot be partitioned alone: it has no {what}"));
+    let main = mlir.find("@main(").ok_or_else(|| odd("function @main"))?;
+    let parameters = main + "@main".len();
+    let mut at = closing(mlir, parameters).ok_or_else(|| odd("end of its parameters"))?;
+    let body = body_start(mlir, at).ok_or_else(|| odd("body"))?;
+    let results = mlir[at..body].trim();
+    let results = results.strip_prefix("->").map_or("", str::trim);
+    // `-> (a, b)`, or one type without parentheses.
+    let inner = match results.strip_prefix('(').and_then(|r| r.strip_suffix(')')) {
+        Some(inner) => inner,
+        None => results,
+    };
+    let end = closing(mlir, body).ok_or_else(|| odd("end"))? - 1;
+    let last_line = mlir[..end].trim_end().rfind('\n').map_or(body + 1, |newline| newline + 1);
+    let line = mlir[last_line..end].trim();
+    let values = line
+        .strip_prefix("func.return")
+        .or_else(|| line.strip_prefix("return"))
+        .ok_or_else(|| odd("return on its last line"))?
+        .trim();
+    let (names, types) = values.split_once(" : ").unwrap_or(("", ""));
+    let comma = |list: &str| if list.is_empty() { "" } else { ", " };
+    let mut out = String::with_capacity(mlir.len() + 200);
+    out.push_str(&mlir[..at]);
+    out.push_str(&format!(" -> ({inner}{}tensor<f32>) ", comma(inner)));
+    at = body;
+    out.push_str(&mlir[at..last_line]);
+    out.push_str(&format!("%{STOP} = stablehlo.custom_call @{STOP}() {{api_version = 4 : i32}} : () -> tensor<f32>\n"));
+    out.push_str(&format!("return {names}{}%{STOP} : {types}{}tensor<f32>\n", comma(names), comma(types)));
+    out.push_str(&mlir[end..]);
+    Ok(out)
+}
+
+/// The place after the bracket that closes the one at `open`. Texts in quotes are not looked into.
+fn closing(text: &str, open: usize) -> Option<usize> {
+    let (mut depth, mut quoted, mut escaped) = (0usize, false, false);
+    for (i, byte) in text.bytes().enumerate().skip(open) {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            _ if quoted => {}
+            b'(' | b'{' => depth += 1,
+            b')' | b'}' => {
+                depth = depth.checked_sub(1)?;
+                if depth == 0 {
+                    return Some(i + 1);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The brace that opens a function's body, behind its results, whose attributes have braces, too.
+fn body_start(text: &str, after_parameters: usize) -> Option<usize> {
+    let mut at = after_parameters;
+    let rest = text[at..].trim_start();
+    at = text.len() - rest.len();
+    if let Some(results) = rest.strip_prefix("->") {
+        at = text.len() - results.trim_start().len();
+        if text[at..].starts_with('(') {
+            at = closing(text, at)?;
+        } else {
+            at += text[at..].find('{')?;
+        }
+    }
+    let rest = text[at..].trim_start();
+    rest.starts_with('{').then_some(text.len() - rest.len())
+}
+
+/// A folder of this process's own, deleted in the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn make() -> Result<Folder> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("shardax-partition-{}-{number}", std::process::id()));
+        let mut builder = fs::DirBuilder::new();
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        // Left by a process of the same number that was killed.
+        let _ = fs::remove_dir_all(&path);
+        builder.create(&path).map_err(|error| cannot(&path, &error))?;
+        Ok(Folder(path))
+    }
+
+    /// The partitioned module.
+    fn dumped(&self) -> Result<Vec<u8>> {
+        let entries = fs::read_dir(&self.0).map_err(|error| cannot(&self.0, &error))?;
+        let file = entries.flatten().map(|entry| entry.path()).find(|path| path.to_string_lossy().ends_with(DUMPED));
+        let Some(file) = file else {
+            return Err(Error::new(
+                Code::Unimplemented,
+                format!("the plugin does not show what it partitioned: it wrote no file that ends in {DUMPED:?}"),
+            ));
+        };
+        let bytes = fs::read(&file).map_err(|error| cannot(&file, &error))?;
+        const MODULE: u32 = 1;
+        let module = Wire::parse(&bytes)?.bytes(MODULE).map(<[u8]>::to_vec);
+        module.ok_or_else(|| Error::new(Code::DataLoss, "the plugin's dump has no module"))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn cannot(path: &Path, error: &std::io::Error) -> Error {
+    Error::new(Code::Unknown, format!("partitioning needs the folder {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stop_is_one_more_result_of_any_main() {
+        let stop = "%shardax_stop = stablehlo.custom_call @shardax_stop() {api_version = 4 : i32} : () -> tensor<f32>";
+        let none = with_stop("func.func @main() {\n  return\n}").unwrap();
+        assert_eq!(
+            none,
+            format!("func.func @main() -> (tensor<f32>) {{\n{stop}\nreturn %shardax_stop : tensor<f32>\n}}")
+        );
+        let one =
+            with_stop("func.func public @main(%x: tensor<2xf32>) -> tensor<2xf32> {\n  return %x : tensor<2xf32>\n}");
+        assert!(one.unwrap().contains("-> (tensor<2xf32>, tensor<f32>) {\n"));
+        let two = with_stop(
+            "func.func @main(%x: tensor<f32> {a = \"){\"}) -> (tensor<f32> {b = {}}, tensor<f32>) {\n\
+             func.return %x, %x : tensor<f32>, tensor<f32>\n}\nfunc.func @other() {\n return\n}",
+        )
+        .unwrap();
+        assert!(two.contains("-> (tensor<f32> {b = {}}, tensor<f32>, tensor<f32>) {\n"), "{two}");
+        assert!(
+            two.contains("return %x, %x, %shardax_stop : tensor<f32>, tensor<f32>, tensor<f32>\n}\nfunc.func @other()")
+        );
+    }
+
+    #[test]
+    fn a_text_without_main_is_an_error() {
+        for (text, lacks) in [("", "function @main"), ("@main(", "end of its parameters"), ("@main()", "body")] {
+            let error = with_stop(text).unwrap_err();
+            assert_eq!(error.message, format!("the program cannot be partitioned alone: it has no {lacks}"));
+        }
+    }
+}

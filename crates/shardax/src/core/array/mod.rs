@@ -1,0 +1,305 @@
+//! `Array`: one logical array, concrete on any number of devices, or traced. User code cannot tell and need not.
+
+pub(crate) mod host;
+pub(crate) mod print;
+mod shards;
+pub(crate) mod transfer;
+
+use std::sync::{Arc, OnceLock};
+
+use shardax_pjrt as pjrt;
+use smallvec::SmallVec;
+
+pub use host::{IntoHostArray, array};
+pub use shards::{GlobalShard, Shard, block_until_ready, device_get, visualize_array_sharding};
+
+use super::program::concretize;
+use super::program::trace::check_usable;
+use super::program::{Aval, Var};
+use crate::dtype::{DType, Scalar};
+use crate::error::{AtCaller, Error, Result, err};
+use crate::shape::{AxisSet, Shape};
+use crate::sharding::device;
+use crate::sharding::{Sharding, SingleDeviceSharding};
+
+/// The buffers of a concrete array, one for each device of its sharding.
+pub(crate) type Buffers = SmallVec<[Arc<pjrt::Buffer>; 1]>;
+
+/// A multi-dimensional array of one dtype.
+///
+/// Cloning costs a reference count. Operations on it never panic: one that cannot be done gives an array
+/// that carries the error, which the enclosing call, or reading it, returns.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = array([[1.0f32, 2.0], [3.0, 4.0]]);
+/// let y = (&x * 2.0 + 1.0).sum(0);
+/// assert_eq!(y.shape(), [2]);
+/// assert_eq!(y.to_vec::<f32>()?, [10.0, 14.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Array(pub(crate) Repr);
+
+#[derive(Clone)]
+pub(crate) enum Repr {
+    Concrete(Arc<Concrete>),
+    /// A plain number: a scalar that has not been sent to a device.
+    Literal(Literal),
+    Traced(Arc<Tracer>),
+    /// An operation failed; the type is a guess, for code that looks at shapes.
+    Error(Arc<(Error, Aval)>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Literal {
+    pub value: Scalar,
+    pub dtype: DType,
+    pub weak: bool,
+}
+
+impl Literal {
+    /// A plain number that does not fit the type it would take is an error, not a wrapped value.
+    pub fn check_fits(&self, dtype: DType) -> Result<()> {
+        match self.value {
+            Scalar::Int(value) if dtype.is_integer() && self.value.converted(dtype) != self.value => {
+                Err(err!(Value, "integer {value} is out of bounds for {dtype} (OverflowError)")
+                    .help("convert the array to a wider type first, or the number to a floating point one"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A value of a function being traced.
+pub(crate) struct Tracer {
+    pub trace: u64,
+    pub var: Var,
+    pub aval: Aval,
+}
+
+/// An array that has, or is about to have, its values.
+pub(crate) struct Concrete {
+    pub aval: Aval,
+    pub sharding: Sharding,
+    /// Whether it must stay on its devices.
+    pub committed: bool,
+    pub buffers: Buffers,
+    /// What deleted it or took its memory.
+    taken: OnceLock<String>,
+}
+
+impl Concrete {
+    pub fn new(aval: Aval, sharding: Sharding, committed: bool, buffers: Buffers) -> Self {
+        Concrete { aval, sharding, committed, buffers, taken: OnceLock::new() }
+    }
+
+    /// Records who took the memory.
+    pub fn mark_taken(&self, by: &str) {
+        let _ = self.taken.set(by.to_owned());
+    }
+
+    /// Whether it was deleted or donated by name; its memory may live on in another array.
+    pub fn is_taken(&self) -> bool {
+        self.taken.get().is_some()
+    }
+
+    /// Frees what no other array shares, of an array that was given away.
+    pub fn free_own_memory(&self) -> Result<()> {
+        let own = |buffer: &&Arc<pjrt::Buffer>| Arc::strong_count(buffer) == 1;
+        Ok(self.buffers.iter().filter(own).try_for_each(|buffer| buffer.delete())?)
+    }
+
+    pub fn check_alive(&self) -> Result<()> {
+        let by = match self.taken.get() {
+            Some(by) if by == "delete" => "by a call of `delete`".to_owned(),
+            Some(by) => format!("when it was donated to `{by}`"),
+            None if self.buffers.iter().any(|b| b.is_deleted()) => {
+                "because another array that shared its memory was deleted or donated".to_owned()
+            }
+            None => return Ok(()),
+        };
+        Err(err!(Deleted, "Array has been deleted with shape={}. It was deleted {by}.", self.aval)
+            .help("use the result of that call instead, or do not donate the argument"))
+    }
+}
+
+impl Array {
+    pub(crate) fn from_concrete(c: Concrete) -> Self {
+        Array(Repr::Concrete(Arc::new(c)))
+    }
+
+    pub(crate) fn literal(value: Scalar, dtype: DType, weak: bool) -> Self {
+        Array(Repr::Literal(Literal { value, dtype, weak }))
+    }
+
+    /// An array that carries an error in the place of its values.
+    pub(crate) fn failed(error: Error, aval: Aval) -> Self {
+        Array(Repr::Error(Arc::new((error, aval))))
+    }
+
+    /// The result, or an array that carries the error, made at the caller's line.
+    #[track_caller]
+    pub(crate) fn from_result(result: Result<Array>, like: &Array) -> Self {
+        let location = std::panic::Location::caller();
+        result.unwrap_or_else(|e| {
+            let e = e.at(location);
+            super::program::trace::record_error(&e);
+            Array::failed(e, like.aval())
+        })
+    }
+
+    /// An array that carries `error`, with the caller's line, and the type of `like`: what a function returns, in the
+    /// place of a panic or of a wrong number, for arguments that it refuses.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # use shardax::{Error, ErrorKind};
+    /// fn half(x: Array) -> Array {
+    ///     if x.dtype().is_integer() {
+    ///         return Array::from_error(Error::new(ErrorKind::Type, "half of an integer"), &x);
+    ///     }
+    ///     x / 2
+    /// }
+    /// assert!(half(array([1, 2])).to_vec::<i32>().is_err());
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn from_error(error: Error, like: &Array) -> Self {
+        Array::from_result(Err(error), like)
+    }
+
+    /// The error that it carries, if an operation on the way to it failed.
+    pub fn error(&self) -> Option<&Error> {
+        match &self.0 {
+            Repr::Error(e) => Some(&e.0),
+            _ => None,
+        }
+    }
+
+    /// `Err` if an operation on the way to it failed, if it was deleted, or if its trace is over.
+    #[track_caller]
+    pub fn check(&self) -> Result<()> {
+        check_usable(self).at_caller()
+    }
+
+    /// An error for a plain number that does not fit `dtype`.
+    pub(crate) fn check_fits(&self, dtype: DType) -> Result<()> {
+        match &self.0 {
+            Repr::Literal(l) => l.check_fits(dtype),
+            _ => Ok(()),
+        }
+    }
+
+    /// Its type: shape, dtype, whether it is weakly typed, and the manual axes it varies over.
+    pub fn aval(&self) -> Aval {
+        match &self.0 {
+            Repr::Concrete(c) => c.aval.clone(),
+            Repr::Literal(l) => Aval { weak: l.weak, ..Aval::scalar(l.dtype) },
+            Repr::Traced(t) => t.aval.clone(),
+            Repr::Error(e) => e.1.clone(),
+        }
+    }
+
+    fn aval_ref(&self) -> Option<&Aval> {
+        match &self.0 {
+            Repr::Concrete(c) => Some(&c.aval),
+            Repr::Literal(_) => None,
+            Repr::Traced(t) => Some(&t.aval),
+            Repr::Error(e) => Some(&e.1),
+        }
+    }
+
+    /// The manual mesh axes over which the value may differ from device to device, inside a `shard_map`.
+    pub fn vma(&self) -> AxisSet {
+        self.aval_ref().map(|a| a.vma.clone()).unwrap_or_default()
+    }
+
+    /// The dimensions; empty for a scalar.
+    pub fn shape(&self) -> &[usize] {
+        self.aval_ref().map(|a| a.shape.as_slice()).unwrap_or(&[])
+    }
+
+    pub fn dtype(&self) -> DType {
+        match &self.0 {
+            Repr::Literal(l) => l.dtype,
+            _ => self.aval_ref().map(|a| a.dtype).unwrap_or(DType::F32),
+        }
+    }
+
+    /// Whether its dtype gives way in promotion, as a plain number's does.
+    pub fn weak_type(&self) -> bool {
+        match &self.0 {
+            Repr::Literal(l) => l.weak,
+            _ => self.aval_ref().is_some_and(|a| a.weak),
+        }
+    }
+
+    /// The number of dimensions.
+    pub fn ndim(&self) -> usize {
+        self.shape().len()
+    }
+
+    /// The number of elements.
+    pub fn size(&self) -> usize {
+        crate::shape::size(self.shape())
+    }
+
+    /// The bytes of all elements; of what is replicated, those of one copy.
+    pub fn nbytes(&self) -> usize {
+        self.size().saturating_mul(self.dtype().byte_size())
+    }
+
+    /// The type as text: `float32[8,128]`.
+    pub fn type_name(&self) -> String {
+        self.aval().to_string()
+    }
+
+    /// Whether it is a value of a function being traced.
+    pub fn is_traced(&self) -> bool {
+        matches!(&self.0, Repr::Traced(t) if !t.is_only_type())
+    }
+
+    /// Whether it is a plain number.
+    pub(crate) fn is_number(&self) -> bool {
+        matches!(self.0, Repr::Literal(_))
+    }
+
+    pub(crate) fn concrete_ref(&self) -> Option<&Concrete> {
+        match &self.0 {
+            Repr::Concrete(c) => Some(c),
+            _ => None,
+        }
+    }
+
+    /// The concrete array; a plain number is sent to the default device.
+    pub(crate) fn concrete(&self) -> Result<Arc<Concrete>> {
+        match &self.0 {
+            Repr::Concrete(c) => {
+                c.check_alive()?;
+                Ok(c.clone())
+            }
+            Repr::Error(e) => Err(e.0.clone()),
+            Repr::Traced(t) => check_usable(self).and_then(|()| concretize::value(t))?.ok_or_else(|| err!(
+                Type,
+                "the value of a traced array of type {} is not known while its function is traced (ConcretizationTypeError)",
+                t.aval
+            )
+            .help("read values outside of the transformed function; use `cond`, `where_` or `while_loop` to act on them inside; to debug, call it while a `disable_jit()` lives")),
+            Repr::Literal(l) => {
+                l.check_fits(l.dtype)?;
+                let mut bytes = Vec::with_capacity(16);
+                l.value.write(l.dtype, &mut bytes);
+                let device = device::default_device()?.clone();
+                let sharding = Sharding::Single(SingleDeviceSharding(device));
+                let aval = self.aval();
+                let buffers = transfer::buffers_from_host(&bytes, &aval, &sharding)?;
+                Ok(Arc::new(Concrete::new(aval, sharding, false, buffers)))
+            }
+        }
+    }
+
+    pub(crate) fn shape_owned(&self) -> Shape {
+        self.shape().into()
+    }
+}

@@ -1,0 +1,262 @@
+//! Printing arrays as NumPy does.
+
+use std::fmt;
+
+use super::{Array, Repr, Tracer};
+use crate::core::program::concretize;
+use crate::dtype::{Category, DType, Scalar};
+use crate::shape::size;
+
+/// More elements than this are summarized with `...`.
+const THRESHOLD: usize = 1000;
+/// How many elements are shown on each side of `...`.
+const EDGE: usize = 3;
+const LINE_WIDTH: usize = 75;
+/// No float shows more digits after the point.
+const MAX_DECIMALS: usize = 8;
+
+/// The values, as NumPy prints them. Waits for them. An array without values prints its type or its error.
+impl fmt::Display for Array {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match values(self) {
+            Ok(text) => f.write_str(&text),
+            Err(text) => f.write_str(&text),
+        }
+    }
+}
+
+/// `Array([1, 2], dtype=int32)`
+impl fmt::Debug for Array {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match values(self) {
+            Ok(text) => {
+                let pad = format!("\n{}", " ".repeat("Array(".len()));
+                write!(f, "Array({}, dtype={})", text.replace('\n', &pad), self.dtype())
+            }
+            Err(text) => f.write_str(&text),
+        }
+    }
+}
+
+fn values(array: &Array) -> Result<String, String> {
+    if let Repr::Traced(t) = &array.0 {
+        return Err(traced(t));
+    }
+    let scalars = array.to_scalars().map_err(|e| format!("<{e}>"))?;
+    Ok(format_values(&scalars, array.shape(), array.dtype()))
+}
+
+/// A traced array prints its type; where its value is known because the function is run at once, that too, block by
+/// block inside a `shard_map`.
+fn traced(t: &Tracer) -> String {
+    let mut text = format!("Traced<{}>", t.aval.short());
+    if let Ok(Some(blocks)) = concretize::per_device(t) {
+        for (coordinates, block) in blocks {
+            text.push_str(&format!("\nOn devices at mesh coordinates ({coordinates}):\n{block}"));
+        }
+    } else if let Ok(Some(value)) = concretize::value(t) {
+        text.push_str(&format!(" with value {}", Array(Repr::Concrete(value))));
+    }
+    text
+}
+
+/// The text of elements given as bytes.
+pub(crate) fn of_bytes(bytes: &[u8], dtype: DType, shape: &[usize]) -> String {
+    let scalars: Vec<Scalar> = bytes.chunks_exact(dtype.byte_size()).map(|b| Scalar::read(dtype, b)).collect();
+    format_values(&scalars, shape, dtype)
+}
+
+fn format_values(scalars: &[Scalar], shape: &[usize], dtype: DType) -> String {
+    if size(shape) == 0 {
+        return "[]".into();
+    }
+    let summarize = scalars.len() > THRESHOLD;
+    let mut shown = Vec::new();
+    visit(shape, summarize, &mut |at| shown.push(at));
+    let texts = format_elements(&shown.iter().map(|&i| scalars[i]).collect::<Vec<_>>(), dtype, shape.is_empty());
+    let mut texts = texts.into_iter();
+    let mut out = String::new();
+    write_axis(&mut out, shape, summarize, 0, &mut || texts.next().unwrap_or_default());
+    out
+}
+
+/// The positions that are shown along an axis of `len`; `None` is the gap.
+fn positions(len: usize, summarize: bool) -> Vec<Option<usize>> {
+    if summarize && len > 2 * EDGE {
+        (0..EDGE).map(Some).chain([None]).chain((len - EDGE..len).map(Some)).collect()
+    } else {
+        (0..len).map(Some).collect()
+    }
+}
+
+fn visit(shape: &[usize], summarize: bool, f: &mut dyn FnMut(usize)) {
+    fn go(shape: &[usize], summarize: bool, base: usize, f: &mut dyn FnMut(usize)) {
+        match shape.split_first() {
+            None => f(base),
+            Some((&len, rest)) => {
+                for i in positions(len, summarize).into_iter().flatten() {
+                    go(rest, summarize, base + i * size(rest), f);
+                }
+            }
+        }
+    }
+    go(shape, summarize, 0, f);
+}
+
+fn write_axis(out: &mut String, shape: &[usize], summarize: bool, depth: usize, next: &mut dyn FnMut() -> String) {
+    let Some((&len, rest)) = shape.split_first() else {
+        out.push_str(&next());
+        return;
+    };
+    out.push('[');
+    let mut column = depth + 1;
+    for (n, i) in positions(len, summarize).into_iter().enumerate() {
+        if rest.is_empty() {
+            let text = if i.is_some() { next() } else { "...".into() };
+            if n > 0 && column + 1 + text.len() > LINE_WIDTH {
+                out.push('\n');
+                out.push_str(&" ".repeat(depth + 1));
+                column = depth + 1;
+            } else if n > 0 {
+                out.push(' ');
+                column += 1;
+            }
+            column += text.len();
+            out.push_str(&text);
+        } else {
+            if n > 0 {
+                // One line break for each closing bracket above the rows, as NumPy separates blocks.
+                out.push_str(&"\n".repeat(rest.len()));
+                out.push_str(&" ".repeat(depth + 1));
+            }
+            match i {
+                Some(_) => write_axis(out, rest, summarize, depth + 1, next),
+                None => out.push_str("..."),
+            }
+        }
+    }
+    out.push(']');
+}
+
+/// The elements' texts, of one width.
+fn format_elements(scalars: &[Scalar], dtype: DType, scalar: bool) -> Vec<String> {
+    let texts: Vec<String> = match dtype.category() {
+        Category::Bool => {
+            scalars.iter().map(|s| if s.is_zero() { "False".into() } else { "True".to_owned() }).collect()
+        }
+        Category::Signed | Category::Unsigned => scalars.iter().map(|s| s.to_i128().to_string()).collect(),
+        Category::Float if scalar => scalars.iter().map(|s| format_scalar(s.to_f64(), dtype)).collect(),
+        Category::Float => format_floats(&scalars.iter().map(|s| s.to_f64()).collect::<Vec<_>>(), dtype),
+        Category::Complex => {
+            let re = format_floats(&scalars.iter().map(|s| s.to_f64()).collect::<Vec<_>>(), dtype.real());
+            let im = format_floats(&scalars.iter().map(|s| s.imag()).collect::<Vec<_>>(), dtype.real());
+            re.iter()
+                .zip(&im)
+                .map(|(r, i)| {
+                    let i = i.trim();
+                    let sign = if i.starts_with('-') { "" } else { "+" };
+                    format!("{r}{sign}{i}j")
+                })
+                .collect()
+        }
+    };
+    if scalar {
+        return texts.into_iter().map(|t| t.trim().to_owned()).collect();
+    }
+    let width = texts.iter().map(String::len).max().unwrap_or(0);
+    texts.into_iter().map(|t| format!("{t:>width$}")).collect()
+}
+
+/// The shortest text that reads back as the element.
+fn shortest(v: f64, dtype: DType) -> String {
+    match dtype {
+        DType::F32 | DType::F16 | DType::Bf16 => format!("{}", v as f32),
+        _ => format!("{v}"),
+    }
+}
+
+/// The same with an exponent: `1.5e-7`.
+fn shortest_exponent(v: f64, dtype: DType) -> String {
+    match dtype {
+        DType::F64 => format!("{v:e}"),
+        _ => format!("{:e}", v as f32),
+    }
+}
+
+fn exponent_text(e: i32) -> String {
+    format!("e{}{:02}", if e < 0 { '-' } else { '+' }, e.abs())
+}
+
+/// One float alone, which has all its digits.
+fn format_scalar(v: f64, dtype: DType) -> String {
+    if !v.is_finite() {
+        return special(v);
+    }
+    if v != 0.0 && !(1e-4..1e16).contains(&v.abs()) {
+        let text = shortest_exponent(v, dtype);
+        let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+        return format!("{mantissa}{}", exponent_text(exponent.parse().unwrap_or(0)));
+    }
+    let text = shortest(v, dtype);
+    if text.contains('.') { text } else { format!("{text}.0") }
+}
+
+fn special(v: f64) -> String {
+    match v.is_nan() {
+        true => "nan",
+        false if v > 0.0 => "inf",
+        false => "-inf",
+    }
+    .to_owned()
+}
+
+/// Floats with as many decimals as the longest needs to read back, at most 8; scientific when they span too far.
+fn format_floats(values: &[f64], dtype: DType) -> Vec<String> {
+    let finite: Vec<f64> = values.iter().copied().filter(|v| v.is_finite() && *v != 0.0).map(f64::abs).collect();
+    let max = finite.iter().copied().fold(0.0, f64::max);
+    let min = finite.iter().copied().fold(f64::INFINITY, f64::min);
+    let scientific = !finite.is_empty() && (max >= 1e8 || min < 1e-4 || max / min > 1e3);
+    let shortest = |v: f64| shortest(v, dtype);
+    let sci = |v: f64| shortest_exponent(v, dtype);
+    // The digits after the point in a number's text.
+    let decimals = |text: &str| text.split_once('.').map_or(0, |(_, d)| d.len());
+    if scientific {
+        let parts: Vec<Option<(String, i32)>> = values
+            .iter()
+            .map(|&v| {
+                let short = sci(v);
+                let (mantissa, _) = short.split_once('e')?;
+                let text = if decimals(mantissa) > MAX_DECIMALS { format!("{v:.MAX_DECIMALS$e}") } else { short };
+                let (mantissa, exponent) = text.split_once('e')?;
+                Some((mantissa.to_owned(), exponent.parse().ok()?))
+            })
+            .collect();
+        let digits = parts.iter().flatten().map(|(mantissa, _)| decimals(mantissa)).max().unwrap_or(0);
+        let write = |(v, part): (&f64, Option<(String, i32)>)| match part {
+            // Filled up with zeros, as NumPy does here alone.
+            Some((mantissa, e)) if v.is_finite() => {
+                let point = if mantissa.contains('.') { "" } else { "." };
+                let zeros = "0".repeat(digits - decimals(&mantissa));
+                format!("{mantissa}{point}{zeros}{}", exponent_text(e))
+            }
+            _ => special(*v),
+        };
+        return values.iter().zip(parts).map(write).collect();
+    }
+    let finite = values.iter().filter(|v| v.is_finite());
+    let digits = finite.map(|v| decimals(&shortest(*v))).max().unwrap_or(0).min(MAX_DECIMALS);
+    values
+        .iter()
+        .map(|&v| {
+            if !v.is_finite() {
+                return special(v);
+            }
+            let short = shortest(v);
+            let text = if decimals(&short) > digits { format!("{v:.digits$}") } else { short };
+            // NumPy drops trailing zeros and keeps the column of the point.
+            let (whole, rest) = text.split_once('.').unwrap_or((&text, ""));
+            let kept = rest.trim_end_matches('0');
+            format!("{whole}.{kept}{}", " ".repeat(digits - kept.len()))
+        })
+        .collect()
+}

@@ -1,0 +1,196 @@
+//! Where an array lies: its sharding, its shards, waiting for them and freeing them.
+
+use std::sync::Arc;
+
+use super::{Array, Concrete, Repr};
+use crate::core::program::Aval;
+use crate::core::tree::{Flat, Tree};
+use crate::error::{AtCaller, Result, err};
+use crate::sharding::device::Device;
+use crate::sharding::{Index, Sharding, SingleDeviceSharding, visualize};
+
+/// One device's part of an array, on this process.
+#[derive(Clone, Debug)]
+pub struct Shard {
+    pub device: Device,
+    /// The part of the whole array: a range for each dimension.
+    pub index: Index,
+    /// Which copy of this part it is, counted from 0.
+    pub replica_id: usize,
+    /// The part, as an array on its device.
+    pub data: Array,
+}
+
+/// One device's part of an array, on any process.
+#[derive(Clone, Debug)]
+pub struct GlobalShard {
+    pub device: Device,
+    /// The part of the whole array: a range for each dimension.
+    pub index: Index,
+    /// Which copy of this part it is, counted from 0 over all processes.
+    pub replica_id: usize,
+    /// The part, as an array on its device; `None` where another process has it.
+    pub data: Option<Array>,
+}
+
+impl Array {
+    /// Where its parts lie.
+    ///
+    /// Fails for a traced array, whose place is decided when it is compiled.
+    #[track_caller]
+    pub fn sharding(&self) -> Result<Sharding> {
+        Ok(self.concrete().at_caller()?.sharding.clone())
+    }
+
+    /// The devices that hold a part, those of other processes included, in the order of the sharding.
+    ///
+    /// Fails for an array that was deleted, and for a traced one.
+    #[track_caller]
+    pub fn devices(&self) -> Result<Vec<Device>> {
+        Ok(self.concrete().at_caller()?.sharding.devices().to_vec())
+    }
+
+    /// Whether it stays on its devices when it meets arrays on others: it was put there, or computed from arrays that
+    /// were. Other arrays go where they are needed.
+    pub fn committed(&self) -> bool {
+        matches!(&self.0, Repr::Concrete(c) if c.committed)
+    }
+
+    /// Whether every device has the whole array.
+    pub fn is_fully_replicated(&self) -> bool {
+        match &self.0 {
+            Repr::Concrete(c) => c.sharding.is_fully_replicated(),
+            _ => true,
+        }
+    }
+
+    /// Whether this process drives every device that holds a part, so that it can read all of it. With one process
+    /// it always does.
+    pub fn is_fully_addressable(&self) -> bool {
+        match &self.0 {
+            Repr::Concrete(c) => c.sharding.is_fully_addressable(),
+            _ => true,
+        }
+    }
+
+    /// The parts on this process's devices, in the order of the sharding's devices.
+    ///
+    /// A part is an array of its own, which shares the memory of this one. Fails for an array that was deleted, and for
+    /// a traced one.
+    #[track_caller]
+    pub fn addressable_shards(&self) -> Result<Vec<Shard>> {
+        let here = |s: GlobalShard| {
+            let GlobalShard { device, index, replica_id, data } = s;
+            data.map(|data| Shard { device, index, replica_id, data })
+        };
+        Ok(self.global_shards()?.into_iter().filter_map(here).collect())
+    }
+
+    /// The parts on all devices, those of other processes included, whose data is not here. In one process these are
+    /// the [`addressable_shards`](Array::addressable_shards).
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # shardax::config::set_num_cpu_devices(8).ok();
+    /// let x = device_put(&arange(0..16), &NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]))?;
+    /// let shards = x.global_shards()?;
+    /// assert_eq!((shards.len(), shards[3].index[0].clone()), (8, 6..8));
+    /// assert!(shards[3].data.is_some());
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn global_shards(&self) -> Result<Vec<GlobalShard>> {
+        let c = self.concrete().at_caller()?;
+        let shape = &c.aval.shape;
+        let part = Aval::new(c.aval.dtype, c.sharding.shard_shape(shape).at_caller()?);
+        let mut buffers = c.buffers.iter();
+        let mut shards: Vec<GlobalShard> = Vec::with_capacity(c.sharding.devices().len());
+        for (i, device) in c.sharding.devices().iter().enumerate() {
+            let index = c.sharding.index_at(i, shape);
+            let replica_id = shards.iter().filter(|s| s.index == index).count();
+            let buffer = if device.is_addressable() { buffers.next() } else { None };
+            let data = buffer.map(|buffer| {
+                let sharding = Sharding::Single(SingleDeviceSharding(device.clone()));
+                Array::from_concrete(Concrete::new(part.clone(), sharding, true, smallvec::smallvec![buffer.clone()]))
+            });
+            shards.push(GlobalShard { device: device.clone(), index, replica_id, data });
+        }
+        Ok(shards)
+    }
+
+    /// The data of the part on the `i`th of this process's devices: `addressable_shards()?[i].data`.
+    ///
+    /// Fails when there are not so many.
+    #[track_caller]
+    pub fn addressable_data(&self, i: usize) -> Result<Array> {
+        let mut shards = self.addressable_shards()?;
+        if i >= shards.len() {
+            let wrong = err!(Index, "shard {i} is out of range: the array has {} addressable shards", shards.len());
+            return Err(wrong.help("shards are counted from 0, on this process's devices alone")).at_caller();
+        }
+        Ok(shards.swap_remove(i).data)
+    }
+
+    /// Whether the values are there, so that reading them does not wait.
+    #[track_caller]
+    pub fn is_ready(&self) -> Result<bool> {
+        let c = self.concrete().at_caller()?;
+        let all = || c.buffers.iter().try_fold(true, |ready, b| Ok(ready && b.ready()?.is_ready()));
+        all().at_caller()
+    }
+
+    /// Waits until the values are there. Errors of the computation surface here.
+    #[track_caller]
+    pub fn block_until_ready(&self) -> Result<()> {
+        match &self.0 {
+            Repr::Literal(_) => Ok(()),
+            _ => {
+                let ready = |c: Arc<Concrete>| c.buffers.iter().try_for_each(|b| Ok(b.block_until_ready()?));
+                self.concrete().and_then(ready).at_caller()
+            }
+        }
+    }
+
+    /// Frees the memory at once; later use of the array is an error. Deleting twice does nothing.
+    pub fn delete(&self) -> Result<()> {
+        if let Repr::Concrete(c) = &self.0 {
+            c.mark_taken("delete");
+            for b in &c.buffers {
+                b.delete()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it was deleted or donated.
+    pub fn is_deleted(&self) -> bool {
+        matches!(&self.0, Repr::Concrete(c) if c.check_alive().is_err())
+    }
+}
+
+/// Waits until every array of a tree has its values; returns the tree.
+#[track_caller]
+pub fn block_until_ready<T: Tree>(tree: T) -> Result<T> {
+    Flat::of(&tree).leaves.iter().try_for_each(Array::block_until_ready).at_caller()?;
+    Ok(tree)
+}
+
+/// Copies every array of a tree to the default device, whole: the host's view of it.
+#[track_caller]
+pub fn device_get<T: Tree>(tree: &T) -> Result<T> {
+    let mut flat = Flat::of(tree);
+    for leaf in &mut flat.leaves {
+        let aval = leaf.aval();
+        *leaf = Array::from_bytes(&leaf.to_bytes()?, aval.dtype, &aval.shape)?;
+    }
+    flat.build().at_caller()
+}
+
+/// Prints how an array lies on its devices, as [`visualize_sharding`](crate::visualize_sharding) draws it: with colours
+/// where standard output is a terminal and the environment variable `NO_COLOR` is not set.
+///
+/// Fails also for an array that was deleted, and for a traced one, which lies nowhere yet.
+#[track_caller]
+pub fn visualize_array_sharding(array: &Array) -> Result<()> {
+    array.sharding().and_then(|sharding| visualize::print(array.shape(), &sharding)).at_caller()
+}

@@ -1,0 +1,173 @@
+//! Movement of data between the host and devices, and between shardings.
+
+use std::sync::Arc;
+
+use shardax_pjrt as pjrt;
+use smallvec::SmallVec;
+
+use super::{Array, Buffers, Concrete};
+use crate::core::program::Aval;
+use crate::error::Result;
+use crate::profiler;
+use crate::shape::size;
+use crate::sharding::device::client;
+use crate::sharding::{Index, Sharding};
+
+/// The buffers of a host array laid out by `sharding`.
+pub(crate) fn buffers_from_host(bytes: &[u8], aval: &Aval, sharding: &Sharding) -> Result<Buffers> {
+    let _span = profiler::span(|| format!("{aval} from the host").into());
+    let client = client()?;
+    let shard_shape = sharding.shard_shape(&aval.shape)?;
+    let dims: SmallVec<[i64; 4]> = shard_shape.iter().map(|&d| d as i64).collect();
+    let whole = shard_shape == aval.shape;
+    sharding
+        .devices()
+        .iter()
+        .enumerate()
+        .map(|(i, device)| {
+            let ty = aval.dtype.element_type();
+            let buffer = if whole {
+                client.pjrt.buffer_from_host(bytes, ty, &dims, &device.0)?
+            } else {
+                let part = extract(bytes, &aval.shape, &sharding.index_at(i, &aval.shape), aval.dtype.byte_size());
+                client.pjrt.buffer_from_host(&part, ty, &dims, &device.0)?
+            };
+            Ok(Arc::new(buffer))
+        })
+        .collect()
+}
+
+/// An array made of host bytes in row-major order.
+pub(crate) fn array_from_host(bytes: &[u8], aval: Aval, sharding: Sharding, committed: bool) -> Result<Array> {
+    let buffers = buffers_from_host(bytes, &aval, &sharding)?;
+    Ok(Array::from_concrete(Concrete::new(aval, sharding, committed, buffers)))
+}
+
+/// The whole array's bytes in row-major order.
+pub(crate) fn to_host(array: &Concrete) -> Result<Vec<u8>> {
+    let _span = profiler::span(|| format!("{} to the host", array.aval).into());
+    array.check_alive()?;
+    let shape = &array.aval.shape;
+    let element = array.aval.dtype.byte_size();
+    let mut out = vec![0u8; size(shape) * element];
+    if array.sharding.is_fully_replicated() {
+        read(&array.buffers[0], &mut out)?;
+        return Ok(out);
+    }
+    let mut part = Vec::new();
+    for (i, buffer) in array.buffers.iter().enumerate() {
+        let index = array.sharding.index_at(i, shape);
+        // Replicas hold the same part; the first is enough.
+        if (0..i).any(|j| array.sharding.index_at(j, shape) == index) {
+            continue;
+        }
+        part.resize(index.iter().map(|r| r.len()).product::<usize>() * element, 0);
+        read(buffer, &mut part)?;
+        insert(&part, &mut out, shape, &index, element);
+    }
+    Ok(out)
+}
+
+fn read(buffer: &pjrt::Buffer, out: &mut [u8]) -> Result<()> {
+    if out.is_empty() {
+        return Ok(());
+    }
+    buffer.with_bytes(|bytes| out.copy_from_slice(&bytes[..out.len()]))?;
+    Ok(())
+}
+
+/// The buffers of `array` laid out by `sharding`; those that lie right already are shared.
+pub(crate) fn reshard(array: &Concrete, sharding: &Sharding) -> Result<Buffers> {
+    array.check_alive()?;
+    if array.sharding.is_equivalent_to(sharding, array.aval.rank()) {
+        return Ok(array.buffers.clone());
+    }
+    let _span = profiler::span(|| format!("reshard {} to {sharding}", array.aval).into());
+    let shape = &array.aval.shape;
+    sharding.shard_shape(shape)?;
+    // A part that some device has whole moves as it is.
+    let have: Vec<Index> = (0..array.buffers.len()).map(|i| array.sharding.index_at(i, shape)).collect();
+    let devices = sharding.devices();
+    let mut out = Buffers::new();
+    for (i, device) in devices.iter().enumerate() {
+        let want = sharding.index_at(i, shape);
+        let same = |j: &usize| have[*j] == want;
+        let from = (0..have.len()).filter(same).find(|&j| array.sharding.devices()[j] == *device);
+        match from.or_else(|| (0..have.len()).find(same)) {
+            Some(j) if array.sharding.devices()[j] == *device => out.push(array.buffers[j].clone()),
+            Some(j) if array.sharding.devices()[j].0.is_beside(&device.0) => {
+                out.push(Arc::new(array.buffers[j].copy_to_device(&device.0)?));
+            }
+            // In no place as it is wanted, or in an engine that failed.
+            _ => return buffers_from_host(&to_host(array)?, &array.aval, sharding),
+        }
+    }
+    Ok(out)
+}
+
+/// The same values in other memory of the same device.
+pub(crate) fn copy(buffer: &pjrt::Buffer) -> Result<Arc<pjrt::Buffer>> {
+    let mut bytes = vec![0; buffer.byte_size()];
+    buffer.to_host(&mut bytes)?;
+    let client = &client()?.pjrt;
+    Ok(Arc::new(client.buffer_from_host(&bytes, buffer.element_type(), buffer.dims(), buffer.device())?))
+}
+
+/// The part of a row-major array that `index` selects.
+pub(crate) fn extract(bytes: &[u8], shape: &[usize], index: &Index, element: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(index.iter().map(|r| r.len()).product::<usize>() * element);
+    runs(shape, index, element, |start, len| out.extend_from_slice(&bytes[start..start + len]));
+    out
+}
+
+/// Writes `part` into the place of a row-major array that `index` selects.
+fn insert(part: &[u8], out: &mut [u8], shape: &[usize], index: &Index, element: usize) {
+    let mut at = 0;
+    runs(shape, index, element, |start, len| {
+        out[start..start + len].copy_from_slice(&part[at..at + len]);
+        at += len;
+    });
+}
+
+/// Calls `visit` with the start and length in bytes of each contiguous run of the part, in order.
+fn runs(shape: &[usize], index: &Index, element: usize, mut visit: impl FnMut(usize, usize)) {
+    if index.iter().any(|r| r.is_empty()) {
+        return;
+    }
+    // Trailing dimensions that are taken whole belong to one run with the last that is not.
+    let mut inner = shape.len();
+    let mut run = element;
+    while inner > 0 && index[inner - 1].len() == shape[inner - 1] {
+        inner -= 1;
+        run *= shape[inner];
+    }
+    let stride = run;
+    if inner > 0 {
+        inner -= 1;
+        run *= index[inner].len();
+    }
+    let mut position: SmallVec<[usize; 4]> = index[..inner].iter().map(|r| r.start).collect();
+    loop {
+        let mut start = 0;
+        for (d, p) in position.iter().enumerate() {
+            start = start * shape[d] + p;
+        }
+        if inner < shape.len() && !index.is_empty() {
+            let first = index.get(inner).map(|r| r.start).unwrap_or(0);
+            start = start * shape[inner] + first;
+        }
+        visit(start * stride, run);
+        let mut d = inner;
+        loop {
+            if d == 0 {
+                return;
+            }
+            d -= 1;
+            position[d] += 1;
+            if position[d] < index[d].end {
+                break;
+            }
+            position[d] = index[d].start;
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Functions that can be transformed: closures by arity, and transformed functions themselves.
+
+use super::array::Array;
+use super::tree::Tree;
+use crate::error::{AtCaller, Result};
+use crate::source;
+
+/// A function from a tuple of trees to a tree.
+///
+/// Implemented for closures and functions of up to sixteen arguments that return a tree or a `Result` of one, and
+/// for every transformed function, so that transformations nest in any order.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a function that can be transformed, of the arguments `{Args}`",
+    label = "not a function of arrays and trees",
+    note = "it takes its arguments by value (`|x: Array|`, not `|x: &Array|`), up to sixteen, and returns a tree or a `Result` of one",
+    note = "closures say their arguments' types: `|x: Array, y: Array| x + y`"
+)]
+pub trait Function<Args: Tree> {
+    type Output: Tree;
+
+    /// Applies the function to arguments that are concrete or traced.
+    #[track_caller]
+    fn apply(&self, args: Args) -> Result<Self::Output>;
+
+    /// Applies the function. Arguments may be values or references, and plain numbers where arrays are expected.
+    ///
+    /// A function of one argument takes it bare: `f.call(&x)`; of several, as a tuple: `f.call((&x, 1.0))`; of none, `f.call(())`.
+    #[track_caller]
+    fn call<A: IntoArgs<Args>>(&self, args: A) -> Result<Self::Output>
+    where
+        Self: Sized,
+    {
+        let _line = source::enter();
+        self.apply(args.into_args()).at_caller()
+    }
+}
+
+/// What a transformable function may return: a tree, or a `Result` of one.
+pub trait IntoOutput {
+    type Output: Tree;
+    fn into_output(self) -> Result<Self::Output>;
+}
+
+impl<T: Tree> IntoOutput for T {
+    type Output = T;
+    fn into_output(self) -> Result<T> {
+        Ok(self)
+    }
+}
+
+impl<T: Tree> IntoOutput for Result<T> {
+    type Output = T;
+    fn into_output(self) -> Result<T> {
+        self
+    }
+}
+
+/// What may stand for an argument of type `T`: the value, a reference to it, or a number for an array.
+pub trait IntoArg<T> {
+    fn into_arg(self) -> T;
+}
+
+impl<T> IntoArg<T> for T {
+    fn into_arg(self) -> T {
+        self
+    }
+}
+
+impl<T: Clone> IntoArg<T> for &T {
+    fn into_arg(self) -> T {
+        self.clone()
+    }
+}
+
+macro_rules! numbers_into_arg {
+    ($($t:ty)*) => {$(
+        impl IntoArg<Array> for $t {
+            fn into_arg(self) -> Array {
+                self.into()
+            }
+        }
+    )*};
+}
+
+numbers_into_arg!(bool i8 i16 i32 i64 u8 u16 u32 u64 usize f32 f64);
+
+/// What may stand for the arguments `Args`: the bare argument of a function of one, else a tuple.
+pub trait IntoArgs<Args> {
+    fn into_args(self) -> Args;
+}
+
+impl<A, T: IntoArg<A>> IntoArgs<(A,)> for T {
+    fn into_args(self) -> (A,) {
+        (self.into_arg(),)
+    }
+}
+
+/// Positions of arguments: one or several, negative ones from the last.
+pub trait IntoArgnums {
+    fn into_argnums(self) -> Vec<i32>;
+}
+
+impl IntoArgnums for i32 {
+    fn into_argnums(self) -> Vec<i32> {
+        vec![self]
+    }
+}
+
+impl<const N: usize> IntoArgnums for [i32; N] {
+    fn into_argnums(self) -> Vec<i32> {
+        self.to_vec()
+    }
+}
+
+impl IntoArgnums for Vec<i32> {
+    fn into_argnums(self) -> Vec<i32> {
+        self
+    }
+}
+
+/// The arguments of a function as a type: selects one by its position.
+pub trait ArgAt<const N: usize> {
+    type Arg: Tree;
+    fn arg(&self) -> &Self::Arg;
+    /// The same arguments with this one replaced.
+    fn with_arg(self, arg: Self::Arg) -> Self;
+}
+
+macro_rules! arities {
+    ($(($($t:ident $v:ident $s:ident),+))*) => {$(
+        impl<Func, Out, $($t: Tree),+> Function<($($t,)+)> for Func
+        where
+            Func: Fn($($t),+) -> Out,
+            Out: IntoOutput,
+        {
+            type Output = Out::Output;
+            fn apply(&self, ($($v,)+): ($($t,)+)) -> Result<Self::Output> {
+                self($($v),+).into_output()
+            }
+        }
+    )*};
+}
+
+macro_rules! tuples_into_args {
+    ($(($($t:ident $v:ident $s:ident),+))*) => {$(
+        impl<$($t,)+ $($s: IntoArg<$t>),+> IntoArgs<($($t,)+)> for ($($s,)+) {
+            fn into_args(self) -> ($($t,)+) {
+                let ($($v,)+) = self;
+                ($($v.into_arg(),)+)
+            }
+        }
+    )*};
+}
+
+macro_rules! arg_at {
+    ($([$($i:tt $pick:ident)+] $types:tt;)*) => {$($(arg_at! { @one $i $pick $types })+)*};
+    (@one $i:tt $pick:ident ($($t:ident),+)) => {
+        impl<$($t: Tree),+> ArgAt<$i> for ($($t,)+) {
+            type Arg = $pick;
+            fn arg(&self) -> &$pick {
+                &self.$i
+            }
+            fn with_arg(mut self, arg: $pick) -> Self {
+                self.$i = arg;
+                self
+            }
+        }
+    };
+}
+
+impl<Func, Out> Function<()> for Func
+where
+    Func: Fn() -> Out,
+    Out: IntoOutput,
+{
+    type Output = Out::Output;
+    fn apply(&self, (): ()) -> Result<Self::Output> {
+        self().into_output()
+    }
+}
+
+impl IntoArgs<()> for () {
+    fn into_args(self) {}
+}
+
+arities! {
+    (A a SA)
+    (A a SA, B b SB)
+    (A a SA, B b SB, C c SC)
+    (A a SA, B b SB, C c SC, D d SD)
+    (A a SA, B b SB, C c SC, D d SD, E e SE)
+    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF)
+    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG)
+    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH)
+    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI)
+    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI, J j SJ)
+    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI, J j SJ, K k SK)
+    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI, J j SJ, K k SK, L l SL)
+    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI, J j SJ, K k SK, L l SL, M m SM)
+    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI, J j SJ, K k SK, L l SL, M m SM, N n SN)
+    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI, J j SJ, K k SK, L l SL, M m SM, N n SN, O o SO)
+    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI, J j SJ, K k SK, L l SL, M m SM, N n SN, O o SO, P p SP)
+}
+
+tuples_into_args! {
+    (A a SA, B b SB)
+    (A a SA, B b SB, C c SC)
+    (A a SA, B b SB, C c SC, D d SD)
+    (A a SA, B b SB, C c SC, D d SD, E e SE)
+    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF)
+    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG)
+    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH)
+    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI)
+    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI, J j SJ)
+    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI, J j SJ, K k SK)
+    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI, J j SJ, K k SK, L l SL)
+    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI, J j SJ, K k SK, L l SL, M m SM)
+    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI, J j SJ, K k SK, L l SL, M m SM, N n SN)
+    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI, J j SJ, K k SK, L l SL, M m SM, N n SN, O o SO)
+    (A a SA, B b SB, C c SC, D d SD, E e SE, F f SF, G g SG, H h SH, I i SI, J j SJ, K k SK, L l SL, M m SM, N n SN, O o SO, P p SP)
+}
+
+arg_at! {
+    [0 A] (A);
+    [0 A 1 B] (A, B);
+    [0 A 1 B 2 C] (A, B, C);
+    [0 A 1 B 2 C 3 D] (A, B, C, D);
+    [0 A 1 B 2 C 3 D 4 E] (A, B, C, D, E);
+    [0 A 1 B 2 C 3 D 4 E 5 F] (A, B, C, D, E, F);
+    [0 A 1 B 2 C 3 D 4 E 5 F 6 G] (A, B, C, D, E, F, G);
+    [0 A 1 B 2 C 3 D 4 E 5 F 6 G 7 H] (A, B, C, D, E, F, G, H);
+    [0 A 1 B 2 C 3 D 4 E 5 F 6 G 7 H 8 I] (A, B, C, D, E, F, G, H, I);
+    [0 A 1 B 2 C 3 D 4 E 5 F 6 G 7 H 8 I 9 J] (A, B, C, D, E, F, G, H, I, J);
+    [0 A 1 B 2 C 3 D 4 E 5 F 6 G 7 H 8 I 9 J 10 K] (A, B, C, D, E, F, G, H, I, J, K);
+    [0 A 1 B 2 C 3 D 4 E 5 F 6 G 7 H 8 I 9 J 10 K 11 L] (A, B, C, D, E, F, G, H, I, J, K, L);
+    [0 A 1 B 2 C 3 D 4 E 5 F 6 G 7 H 8 I 9 J 10 K 11 L 12 M] (A, B, C, D, E, F, G, H, I, J, K, L, M);
+    [0 A 1 B 2 C 3 D 4 E 5 F 6 G 7 H 8 I 9 J 10 K 11 L 12 M 13 N] (A, B, C, D, E, F, G, H, I, J, K, L, M, N);
+    [0 A 1 B 2 C 3 D 4 E 5 F 6 G 7 H 8 I 9 J 10 K 11 L 12 M 13 N 14 O] (A, B, C, D, E, F, G, H, I, J, K, L, M, N, O);
+    [0 A 1 B 2 C 3 D 4 E 5 F 6 G 7 H 8 I 9 J 10 K 11 L 12 M 13 N 14 O 15 P] (A, B, C, D, E, F, G, H, I, J, K, L, M, N, O, P);
+}

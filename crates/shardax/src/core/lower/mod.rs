@@ -1,0 +1,292 @@
+//! Lowering: writing a program as StableHLO text with `sdy` shardings.
+//!
+//! Operations are written in MLIR's generic form, which is the same for all of them.
+
+mod attr;
+mod expand;
+pub(crate) mod module;
+
+use std::fmt::Write as _;
+
+pub(crate) use attr::constant_text;
+pub use attr::{bools, ints};
+
+use super::program::{Atom, Aval, Env, Program};
+use crate::dtype::{DType, Scalar};
+use crate::error::{Result, err};
+use crate::shape::{AxisName, Shape};
+use crate::sharding::{DimSpec, Mesh, NamedSharding, PartitionSpec};
+use crate::stack::grow;
+
+/// A value in the text being written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Value(u32);
+
+struct ValueInfo {
+    /// `%name`, or `%name#result` for an operation of several results.
+    name: u32,
+    result: Option<u32>,
+    dtype: DType,
+    shape: Shape,
+}
+
+/// The body of an operation's region; made by [`Lowering::region`].
+pub struct Region(String);
+
+/// The text being written: what a primitive's [`lower`](crate::primitive::Primitive::lower) adds its operations to.
+#[derive(Default)]
+pub struct Lowering {
+    text: String,
+    indent: usize,
+    values: Vec<ValueInfo>,
+    next_name: u32,
+    meshes: Vec<Mesh>,
+    next_channel: u32,
+    /// The mesh whose axes are manual where text is being written.
+    pub(crate) manual_mesh: Option<Mesh>,
+    pub(crate) manual_axes: Vec<AxisName>,
+    /// Whether the program is for several devices.
+    pub(crate) many_devices: bool,
+    /// The mesh that the compiler splits values over, where arguments or results say so.
+    pub(crate) auto_mesh: Option<Mesh>,
+}
+
+impl Lowering {
+    pub(crate) fn new() -> Self {
+        Lowering { indent: 2, ..Lowering::default() }
+    }
+
+    /// Whether the text being written runs on one device as it is: nothing is left for the compiler to split.
+    pub(crate) fn is_local(&self) -> bool {
+        let manual = |mesh: &Mesh| mesh.axis_names().all(|name| self.manual_axes.contains(&name));
+        !self.many_devices || self.manual_mesh.as_ref().is_some_and(manual)
+    }
+
+    /// The dtype of a value.
+    pub fn dtype(&self, v: Value) -> DType {
+        self.values[v.0 as usize].dtype
+    }
+
+    /// The shape of a value.
+    pub fn shape(&self, v: Value) -> &Shape {
+        &self.values[v.0 as usize].shape
+    }
+
+    /// The type of a value.
+    pub fn aval(&self, v: Value) -> Aval {
+        Aval::new(self.dtype(v), self.shape(v).clone())
+    }
+
+    /// Names a value of this type: the result of the next operation, or a block's argument.
+    fn define(&mut self, name: u32, result: Option<u32>, aval: &Aval) -> Value {
+        self.values.push(ValueInfo { name, result, dtype: aval.dtype, shape: aval.shape.clone() });
+        Value(self.values.len() as u32 - 1)
+    }
+
+    fn fresh(&mut self) -> u32 {
+        self.next_name += 1;
+        self.next_name - 1
+    }
+
+    fn write_value(&mut self, v: Value) {
+        let info = &self.values[v.0 as usize];
+        let _ = match info.result {
+            Some(r) => write!(self.text, "%{}#{r}", info.name),
+            None => write!(self.text, "%{}", info.name),
+        };
+    }
+
+    fn write_list<T: Copy>(&mut self, items: &[T], mut write: impl FnMut(&mut Self, T)) {
+        for (i, &item) in items.iter().enumerate() {
+            if i > 0 {
+                self.text.push_str(", ");
+            }
+            write(self, item);
+        }
+    }
+
+    /// A channel that no other communication of this program uses.
+    pub fn channel(&mut self) -> u32 {
+        self.next_channel += 1;
+        self.next_channel
+    }
+
+    /// A sharding of a value of this rank as an attribute: `sdy.sharding_constraint` takes it as `sharding = …`.
+    pub fn sharding(&mut self, sharding: &NamedSharding, rank: usize) -> String {
+        let mesh = self.mesh_name(sharding.mesh());
+        sharding.sdy(&mesh, rank)
+    }
+
+    /// The name of `mesh` in the text.
+    pub fn mesh_name(&mut self, mesh: &Mesh) -> String {
+        let at = self.meshes.iter().position(|m| m == mesh).unwrap_or_else(|| {
+            self.meshes.push(mesh.clone());
+            self.meshes.len() - 1
+        });
+        if at == 0 { "mesh".into() } else { format!("mesh_{at}") }
+    }
+
+    /// An operation with one result: `cx.op("stablehlo.add", &[x, y], "", &out)`. `attrs` is the inside of its attribute
+    /// dictionary, as in MLIR's generic form.
+    pub fn op(&mut self, name: &str, args: &[Value], attrs: &str, out: &Aval) -> Value {
+        self.op_with(name, args, attrs, Vec::new(), std::slice::from_ref(out))[0]
+    }
+
+    /// An operation with any number of results and regions.
+    pub fn op_with(
+        &mut self,
+        name: &str,
+        args: &[Value],
+        attrs: &str,
+        regions: Vec<Region>,
+        outs: &[Aval],
+    ) -> Vec<Value> {
+        self.pad();
+        let id = self.fresh();
+        let _ = match outs.len() {
+            0 => Ok(()),
+            1 => write!(self.text, "%{id} = "),
+            n => write!(self.text, "%{id}:{n} = "),
+        };
+        let _ = write!(self.text, "\"{name}\"(");
+        self.write_list(args, |cx, v| cx.write_value(v));
+        self.text.push(')');
+        if !regions.is_empty() {
+            self.text.push_str(" (");
+            for (i, region) in regions.into_iter().enumerate() {
+                self.text.push_str(if i > 0 { ", {\n" } else { "{\n" });
+                self.text.push_str(&region.0);
+                self.pad();
+                self.text.push('}');
+            }
+            self.text.push(')');
+        }
+        if !attrs.is_empty() {
+            let _ = write!(self.text, " {{{attrs}}}");
+        }
+        self.text.push_str(" : (");
+        self.write_list(args, |cx, v| {
+            let info = &cx.values[v.0 as usize];
+            attr::write_type(&mut cx.text, info.dtype, &info.shape);
+        });
+        self.text.push_str(") -> ");
+        if outs.len() != 1 {
+            self.text.push('(');
+        }
+        for (i, out) in outs.iter().enumerate() {
+            if i > 0 {
+                self.text.push_str(", ");
+            }
+            attr::write_type(&mut self.text, out.dtype, &out.shape);
+        }
+        if outs.len() != 1 {
+            self.text.push(')');
+        }
+        self.text.push('\n');
+        let many = outs.len() > 1;
+        outs.iter().enumerate().map(|(i, out)| self.define(id, many.then_some(i as u32), out)).collect()
+    }
+
+    fn pad(&mut self) {
+        for _ in 0..self.indent {
+            self.text.push_str("  ");
+        }
+    }
+
+    /// A region with one block, whose arguments have these types; `body` returns what the block returns.
+    pub fn region(
+        &mut self,
+        args: &[Aval],
+        body: impl FnOnce(&mut Lowering, &[Value]) -> Result<Vec<Value>>,
+    ) -> Result<Region> {
+        self.region_returning("stablehlo.return", args, body)
+    }
+
+    /// The same, for a dialect with its own terminator.
+    pub fn region_returning(
+        &mut self,
+        terminator: &str,
+        args: &[Aval],
+        body: impl FnOnce(&mut Lowering, &[Value]) -> Result<Vec<Value>>,
+    ) -> Result<Region> {
+        let outer = std::mem::take(&mut self.text);
+        self.indent += 1;
+        let mut values = Vec::with_capacity(args.len());
+        if !args.is_empty() {
+            self.pad();
+            self.text.push_str("^bb0(");
+            for (i, aval) in args.iter().enumerate() {
+                let id = self.fresh();
+                let _ = write!(self.text, "{}%{id}: ", if i > 0 { ", " } else { "" });
+                attr::write_type(&mut self.text, aval.dtype, &aval.shape);
+                values.push(self.define(id, None, aval));
+            }
+            self.text.push_str("):\n");
+        }
+        let result = body(self, &values);
+        if let Ok(outs) = &result {
+            self.op_with(terminator, outs, "", Vec::new(), &[]);
+        }
+        self.indent -= 1;
+        let inner = std::mem::replace(&mut self.text, outer);
+        result.map(|_| Region(inner))
+    }
+
+    /// A constant with every element equal to `value`.
+    pub fn constant(&mut self, value: Scalar, aval: &Aval) -> Value {
+        let mut attrs = String::from("value = dense<");
+        attrs.push_str(&constant_text(value, aval.dtype));
+        attrs.push_str("> : ");
+        attr::write_type(&mut attrs, aval.dtype, &aval.shape);
+        self.op("stablehlo.constant", &[], &attrs, aval)
+    }
+
+    /// `v` with these dimensions left whole: the compiler may split the others alone.
+    pub(crate) fn with_whole(&mut self, v: Value, dims: &[usize]) -> Value {
+        let Some(mesh) = self.manual_mesh.clone().or_else(|| self.auto_mesh.clone()).filter(|_| !self.is_local())
+        else {
+            return v;
+        };
+        let rank = self.shape(v).len();
+        let spec = (0..rank).map(|d| if dims.contains(&d) { DimSpec::None } else { DimSpec::Unconstrained });
+        let mesh_name = self.mesh_name(&mesh);
+        let sharding = NamedSharding::new(&mesh, PartitionSpec::new(spec)).sdy(&mesh_name, rank);
+        let aval = self.aval(v);
+        self.op("sdy.sharding_constraint", &[v], &format!("sharding = {sharding}"), &aval)
+    }
+
+    /// The value repeated to the type `out`; its dimension `i` becomes `dims[i]`.
+    pub fn broadcast_in_dim(&mut self, v: Value, dims: &[usize], out: &Aval) -> Value {
+        self.op("stablehlo.broadcast_in_dim", &[v], &format!("broadcast_dimensions = {}", ints(dims)), out)
+    }
+
+    /// Writes the equations of `program` and returns its outputs.
+    pub fn program(&mut self, program: &Program, args: &[Value]) -> Result<Vec<Value>> {
+        let mut env: Env<Value> = Env::new(program);
+        for (var, arg) in program.inputs.iter().zip(args) {
+            env.set(*var, *arg);
+        }
+        let mut inputs = Vec::new();
+        let mut outs = Vec::new();
+        for eqn in &program.eqns {
+            inputs.clear();
+            for atom in &eqn.inputs {
+                inputs.push(self.atom(&env, atom)?);
+            }
+            outs.clear();
+            outs.extend(eqn.outputs.iter().map(|v| program.aval_of(*v).clone()));
+            let values = grow(|| eqn.primitive.lower(self, &inputs, &outs)).map_err(|e| e.at(eqn.source))?;
+            for (var, value) in eqn.outputs.iter().zip(values) {
+                env.set(*var, value);
+            }
+        }
+        program.outputs.iter().map(|a| self.atom(&env, a)).collect()
+    }
+
+    fn atom(&mut self, env: &Env<Value>, atom: &Atom) -> Result<Value> {
+        match atom {
+            Atom::Var(v) => env.get(*v).copied().ok_or_else(|| err!(Runtime, "variable {v:?} has no value")),
+            Atom::Literal { value, dtype, .. } => Ok(self.constant(*value, &Aval::scalar(*dtype))),
+        }
+    }
+}

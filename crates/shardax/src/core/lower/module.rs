@@ -1,0 +1,104 @@
+//! The module around a program: its meshes, and its `main` with argument and result shardings.
+
+use std::fmt::Write as _;
+
+use super::{Lowering, Value, attr};
+use crate::core::program::Program;
+use crate::error::Result;
+use crate::sharding::NamedSharding;
+
+/// What `main` is to look like.
+pub(crate) struct Module<'a> {
+    pub name: &'a str,
+    pub program: &'a Program,
+    /// A sharding for each input; none in a program for one device.
+    pub in_shardings: &'a [Option<NamedSharding>],
+    /// A sharding for each output; `None` leaves it to the compiler.
+    pub out_shardings: &'a [Option<NamedSharding>],
+    /// What becomes of each input's memory.
+    pub donations: &'a [Donation],
+    pub num_partitions: usize,
+}
+
+/// What becomes of the memory of an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Donation {
+    None,
+    /// This output takes it over.
+    To(usize),
+    /// The compiler finds the output that takes it over, once it has chosen how outputs are split.
+    ToAny,
+}
+
+impl Module<'_> {
+    /// The StableHLO text.
+    pub fn text(&self) -> Result<String> {
+        let mut cx = Lowering::new();
+        cx.many_devices = self.num_partitions > 1;
+        let mut shardings = self.in_shardings.iter().chain(self.out_shardings).flatten();
+        cx.auto_mesh = shardings.next().map(|sharding| sharding.mesh().clone());
+        let args: Vec<Value> = self
+            .program
+            .in_avals()
+            .map(|aval| {
+                let name = cx.fresh();
+                cx.define(name, None, aval)
+            })
+            .collect();
+        let outs = cx.program(self.program, &args)?;
+        cx.op_with("func.return", &outs, "", Vec::new(), &[]);
+        let body = std::mem::take(&mut cx.text);
+
+        let mut main = String::from("  func.func public @main(");
+        for (i, aval) in self.program.in_avals().enumerate() {
+            let _ = write!(main, "{}%{i}: ", if i > 0 { ", " } else { "" });
+            attr::write_type(&mut main, aval.dtype, &aval.shape);
+            let mut attrs = Vec::new();
+            match self.donations.get(i) {
+                Some(Donation::To(output)) => attrs.push(format!("tf.aliasing_output = {output} : i32")),
+                Some(Donation::ToAny) => attrs.push("jax.buffer_donor = true".to_owned()),
+                Some(Donation::None) | None => {}
+            }
+            if let Some(Some(sharding)) = self.in_shardings.get(i) {
+                let mesh = cx.mesh_name(sharding.mesh());
+                attrs.push(format!("sdy.sharding = {}", sharding.sdy(&mesh, aval.rank())));
+            }
+            write_attrs(&mut main, &attrs);
+        }
+        main.push_str(") -> (");
+        for (i, aval) in self.program.out_avals().iter().enumerate() {
+            if i > 0 {
+                main.push_str(", ");
+            }
+            attr::write_type(&mut main, aval.dtype, &aval.shape);
+            let mut attrs = Vec::new();
+            if let Some(Some(sharding)) = self.out_shardings.get(i) {
+                let mesh = cx.mesh_name(sharding.mesh());
+                attrs.push(format!("sdy.sharding = {}", sharding.sdy(&mesh, aval.rank())));
+            }
+            write_attrs(&mut main, &attrs);
+        }
+        main.push_str(") {\n");
+
+        let name: String = self.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+        let mut text = format!(
+            "module @{name} attributes {{mhlo.num_partitions = {} : i32, mhlo.num_replicas = 1 : i32}} {{\n",
+            self.num_partitions
+        );
+        for (i, mesh) in cx.meshes.iter().enumerate() {
+            let axes: Vec<_> = mesh.axes().iter().map(|(n, s)| format!("{}={s}", mesh.axis_text(*n))).collect();
+            let suffix = if i == 0 { String::new() } else { format!("_{i}") };
+            let _ = writeln!(text, "  sdy.mesh @mesh{suffix} = <[{}]>", axes.join(", "));
+        }
+        text.push_str(&main);
+        text.push_str(&body);
+        text.push_str("  }\n}\n");
+        Ok(text)
+    }
+}
+
+fn write_attrs(text: &mut String, attrs: &[String]) {
+    if !attrs.is_empty() {
+        let _ = write!(text, " {{{}}}", attrs.join(", "));
+    }
+}

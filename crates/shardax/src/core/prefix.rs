@@ -1,0 +1,218 @@
+//! Tree prefixes: axes or specs given for whole arguments, or for parts of them.
+
+use super::program::Aval;
+use super::tree::TreeDef;
+use crate::error::{Result, err};
+use crate::shape::normalize_axis;
+use crate::sharding::PartitionSpec;
+
+/// One value for a whole subtree, or one prefix for each of its children.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Prefix<T> {
+    Leaf(T),
+    Node(Vec<Prefix<T>>),
+    /// One prefix for each child, by the key of a map or the name of a field.
+    Named(Vec<(String, Prefix<T>)>),
+}
+
+/// A mapped axis for each argument or part of one; `None` where it is not mapped.
+pub type Axes = Prefix<Option<i32>>;
+/// A partition spec for each argument or part of one.
+pub type Specs = Prefix<PartitionSpec>;
+
+impl<T: Clone + std::fmt::Debug> Prefix<T> {
+    /// The value for each leaf of `def`, in order. `what` names the prefix in errors: `pmap in_axes`.
+    pub(crate) fn resolve(&self, def: &TreeDef, what: &str) -> Result<Vec<T>> {
+        let mut out = Vec::with_capacity(def.leaf_count());
+        self.fill(def, what, String::new(), &mut out)?;
+        Ok(out)
+    }
+
+    fn fill(&self, def: &TreeDef, what: &str, path: String, out: &mut Vec<T>) -> Result<()> {
+        let children = def.root_children();
+        let wrong = |has: String| {
+            let found = match &children {
+                Some(children) => format!("{} children", children.len()),
+                None => "no children (it is an array)".to_owned(),
+            };
+            Err(err!(
+                Value,
+                "{what} tree prefix error: {what}{path} has {has}, but the corresponding value has {found}"
+            )
+            .help("give one entry for each part of the value, or one entry for all of it"))
+        };
+        match (self, &children) {
+            (Prefix::Leaf(value), _) => {
+                out.extend(std::iter::repeat_n(value.clone(), def.leaf_count()));
+                Ok(())
+            }
+            (Prefix::Node(prefixes), Some(children)) if prefixes.len() == children.len() => prefixes
+                .iter()
+                .zip(children)
+                .try_for_each(|(prefix, (key, child))| prefix.fill(child, what, format!("{path}{key}"), out)),
+            (Prefix::Node(prefixes), _) => wrong(format!("{} entries", prefixes.len())),
+            (Prefix::Named(prefixes), Some(children)) if prefixes.len() == children.len() => {
+                children.iter().try_for_each(|(key, child)| {
+                    let named = |name: &str| *key == format!("[{name:?}]") || *key == format!(".{name}");
+                    match prefixes.iter().find(|(name, _)| named(name)) {
+                        Some((_, prefix)) => prefix.fill(child, what, format!("{path}{key}"), out),
+                        None => wrong(format!("no entry {key}")),
+                    }
+                })
+            }
+            (Prefix::Named(prefixes), _) => {
+                wrong(format!("the entries {:?}", prefixes.iter().map(|(name, _)| name).collect::<Vec<_>>()))
+            }
+        }
+    }
+}
+
+impl Axes {
+    /// The mapped dimension of each leaf of the arguments; `function` is what maps them.
+    pub(crate) fn dims(&self, def: &TreeDef, avals: &[Aval], function: &str) -> Result<Vec<Option<usize>>> {
+        let axes = self.resolve(def, &format!("{function} in_axes"))?;
+        let path = |i: usize| def.paths().swap_remove(i);
+        let dim = |(i, (axis, aval)): (usize, (&Option<i32>, &Aval))| {
+            match axis {
+            None => Ok(None),
+            Some(axis) if aval.rank() == 0 => Err(err!(
+                Value,
+                "{function} was requested to map its argument{} along axis {axis}, which implies that its rank should be at least 1, but is only 0 (its shape is ())",
+                path(i)
+            )
+            .help("use in_axes None for arguments that are not mapped")),
+            Some(axis) => normalize_axis(*axis as isize, aval.rank())
+                .map(Some)
+                .map_err(|e| e.context(format!("{function} in_axes of argument{}", path(i)))),
+        }
+        };
+        axes.iter().zip(avals).enumerate().map(dim).collect()
+    }
+
+    /// Where each result gets the mapped dimension; these are the results' types without it.
+    pub(crate) fn out_dims(&self, def: &TreeDef, avals: &[Aval], function: &str) -> Result<Vec<Option<usize>>> {
+        let what = format!("{function} out_axes");
+        let dim = |(axis, aval): (&Option<i32>, &Aval)| {
+            axis.map(|a| normalize_axis(a as isize, aval.rank() + 1).map_err(|e| e.context(&what))).transpose()
+        };
+        self.resolve(def, &what)?.iter().zip(avals).map(dim).collect()
+    }
+}
+
+/// The size of the mapped axis, which all arguments that have one share; `None` where none has.
+pub(crate) fn mapped_size(
+    def: &TreeDef,
+    avals: &[Aval],
+    dims: &[Option<usize>],
+    given: Option<usize>,
+    function: &str,
+) -> Result<Option<usize>> {
+    let mapped = || dims.iter().zip(avals).enumerate().filter_map(|(i, (d, a))| d.map(|d| (a.shape[d], a, d, i)));
+    let mut size = given;
+    if mapped().all(|(n, ..)| *size.get_or_insert(n) == n) {
+        return Ok(size);
+    }
+    let paths = def.paths();
+    let given = given.map(|n| format!("axis_size {n} was given"));
+    let sizes = mapped().map(|(n, a, d, i)| format!("argument{} of type {a} has size {n} at axis {d}", paths[i]));
+    let all: Vec<String> = given.into_iter().chain(sizes).collect();
+    Err(err!(Value, "{function} got inconsistent sizes for array axes to be mapped: {}", all.join("; "))
+        .help("give all mapped arguments one size, and in_axes None to those that are the same for all"))
+}
+
+/// What a prefix may be written as: a value, or a tuple, list or map of prefixes.
+pub trait IntoPrefix<T> {
+    fn into_prefix(self) -> Prefix<T>;
+}
+
+impl<T> IntoPrefix<T> for Prefix<T> {
+    fn into_prefix(self) -> Prefix<T> {
+        self
+    }
+}
+
+impl IntoPrefix<Option<i32>> for i32 {
+    fn into_prefix(self) -> Axes {
+        Prefix::Leaf(Some(self))
+    }
+}
+
+impl IntoPrefix<Option<i32>> for Option<i32> {
+    fn into_prefix(self) -> Axes {
+        Prefix::Leaf(self)
+    }
+}
+
+impl IntoPrefix<PartitionSpec> for PartitionSpec {
+    fn into_prefix(self) -> Specs {
+        Prefix::Leaf(self)
+    }
+}
+
+impl IntoPrefix<PartitionSpec> for &PartitionSpec {
+    fn into_prefix(self) -> Specs {
+        Prefix::Leaf(self.clone())
+    }
+}
+
+/// `None` stands for a value that is not split: a static one, or one that every device gets whole.
+impl IntoPrefix<PartitionSpec> for Option<PartitionSpec> {
+    fn into_prefix(self) -> Specs {
+        Prefix::Leaf(self.unwrap_or_default())
+    }
+}
+
+impl<T, A: IntoPrefix<T>> IntoPrefix<T> for Vec<A> {
+    fn into_prefix(self) -> Prefix<T> {
+        Prefix::Node(self.into_iter().map(IntoPrefix::into_prefix).collect())
+    }
+}
+
+impl<T, A: IntoPrefix<T>, const N: usize> IntoPrefix<T> for [A; N] {
+    fn into_prefix(self) -> Prefix<T> {
+        Prefix::Node(self.into_iter().map(IntoPrefix::into_prefix).collect())
+    }
+}
+
+/// For maps, and for structs by the names of their fields.
+impl<T, K: std::fmt::Display, A: IntoPrefix<T>> IntoPrefix<T> for std::collections::HashMap<K, A> {
+    fn into_prefix(self) -> Prefix<T> {
+        Prefix::Named(self.into_iter().map(|(key, prefix)| (key.to_string(), prefix.into_prefix())).collect())
+    }
+}
+
+/// For maps, and for structs by the names of their fields.
+impl<T, K: std::fmt::Display, A: IntoPrefix<T>> IntoPrefix<T> for std::collections::BTreeMap<K, A> {
+    fn into_prefix(self) -> Prefix<T> {
+        Prefix::Named(self.into_iter().map(|(key, prefix)| (key.to_string(), prefix.into_prefix())).collect())
+    }
+}
+
+macro_rules! tuple_prefixes {
+    ($(($($t:ident $i:tt),+))*) => {$(
+        impl<T, $($t: IntoPrefix<T>),+> IntoPrefix<T> for ($($t,)+) {
+            fn into_prefix(self) -> Prefix<T> {
+                Prefix::Node(vec![$(self.$i.into_prefix()),+])
+            }
+        }
+    )*};
+}
+
+tuple_prefixes! {
+    (A 0)
+    (A 0, B 1)
+    (A 0, B 1, C 2)
+    (A 0, B 1, C 2, D 3)
+    (A 0, B 1, C 2, D 3, E 4)
+    (A 0, B 1, C 2, D 3, E 4, F 5)
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6)
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7)
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8)
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8, J 9)
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8, J 9, K 10)
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8, J 9, K 10, L 11)
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8, J 9, K 10, L 11, M 12)
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8, J 9, K 10, L 11, M 12, N 13)
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8, J 9, K 10, L 11, M 12, N 13, O 14)
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7, I 8, J 9, K 10, L 11, M 12, N 13, O 14, P 15)
+}

@@ -1,0 +1,227 @@
+//! Primitives: each is one struct with all its rules side by side.
+//!
+//! Rules are ordinary shardax code on [`Array`]s, so they nest and differentiate like a user's.
+
+use std::any::Any;
+use std::fmt::Debug;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::array::Array;
+use super::lower::{Lowering, Value};
+use super::program::trace;
+use super::program::{Aval, Program};
+use crate::error::{Result, err};
+use crate::shape::{AxisName, AxisSet};
+use crate::sharding::{NamedSharding, Sharding};
+use crate::stack::grow;
+
+/// The types of an operation's results.
+pub type Avals = SmallVec<[Aval; 1]>;
+/// The results of an operation.
+pub type Outputs = SmallVec<[Array; 1]>;
+/// A tangent or cotangent for each value; `None` is a zero that is never computed.
+pub type Tangents = Vec<Option<Array>>;
+/// The batched axis of each value; `None` where it is not batched.
+pub type Dims = Vec<Option<usize>>;
+
+/// What a mapped axis is called and how long it is, for batching rules.
+#[derive(Clone, Debug)]
+pub struct BatchAxis {
+    pub size: usize,
+    pub name: Option<AxisName>,
+    /// The mesh axes that the batch is sharded over inside (`spmd_axis_name`).
+    pub spmd_names: SmallVec<[AxisName; 2]>,
+}
+
+/// An operand of an equation being transposed.
+#[derive(Clone, Debug)]
+pub enum Operand {
+    /// A value that the linear function does not vary with.
+    Known(Array),
+    /// A value that it is linear in: its cotangent is wanted.
+    Linear(Aval),
+}
+
+impl Operand {
+    /// Whether its cotangent is wanted.
+    pub fn is_linear(&self) -> bool {
+        matches!(self, Operand::Linear(_))
+    }
+
+    /// Its type.
+    pub fn aval(&self) -> Aval {
+        match self {
+            Operand::Known(a) => a.aval(),
+            Operand::Linear(aval) => aval.clone(),
+        }
+    }
+
+    /// Its value. Fails for an operand that the function is linear in: a product of two such is not linear.
+    pub fn known(&self) -> Result<&Array> {
+        match self {
+            Operand::Known(a) => Ok(a),
+            Operand::Linear(_) => Err(err!(NotImplemented, "transpose with respect to an operand that is not linear")),
+        }
+    }
+}
+
+/// Applies a primitive at the caller's line: outside of any transformation it is compiled for these operands and run at
+/// once, in a function that is being traced it becomes an equation.
+///
+/// Like every operation it does not fail in place: the results of one that cannot be done carry the error, with the
+/// user's line, which is the caller's where the function that binds is `#[track_caller]`.
+#[track_caller]
+pub fn bind(primitive: impl Primitive + 'static, args: &[Array]) -> Outputs {
+    trace::bind(Arc::new(primitive), args)
+}
+
+/// [`bind`] of a primitive with one result.
+#[track_caller]
+pub fn bind1(primitive: impl Primitive + 'static, args: &[Array]) -> Array {
+    trace::bind1(primitive, args)
+}
+
+/// An operation that programs are made of: a struct of its parameters, with all its rules.
+///
+/// The struct derives `Clone, Debug, PartialEq, Eq, Hash`, because its parameters are part of what a compiled program
+/// is kept by: two that are equal must compute the same. `infer` and `lower` are all that an operation needs to run and
+/// to stand in a `jit`; the other rules are asked for when it is differentiated, batched or split.
+///
+/// [The module](crate::primitive) has an example.
+pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
+    /// The name in a printed program.
+    fn name(&self) -> &'static str;
+
+    /// How many results it has.
+    fn output_count(&self) -> usize {
+        1
+    }
+
+    /// The result types for these operand types, or what is wrong with the operands. The number of operands is the one
+    /// given to [`bind`]: check it before indexing where that is not a function of your own.
+    ///
+    /// The `vma` of the results is set by [`vary`](Primitive::vary).
+    fn infer(&self, args: &[Aval]) -> Result<Avals>;
+
+    /// Writes its StableHLO, and returns its results: values of the types `outs`.
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>>;
+
+    /// The results and their tangents, from the operands and theirs; at least one operand has a tangent.
+    ///
+    /// Tangents must be made by linear operations on tangents, so that reverse mode can transpose them: by others, or by
+    /// this primitive where it has a [`transpose`](Primitive::transpose).
+    fn jvp(&self, _args: &[Array], _tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        Err(err!(NotImplemented, "Differentiation rule for '{}' not implemented", self.name()))
+    }
+
+    /// As [`jvp`](Primitive::jvp), with the part that depends on the tangents kept apart from the part that does not.
+    ///
+    /// Only primitives that hold programs write their own: for all others the tracer keeps the two apart.
+    fn linearize(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        self.jvp(args, tangents)
+    }
+
+    /// The cotangents of the linear operands (`None` for the known ones), from those of the results.
+    fn transpose(&self, _cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
+        Err(err!(
+            NotImplemented,
+            "Transpose rule (for reverse-mode differentiation) for '{}' not implemented",
+            self.name()
+        ))
+    }
+
+    /// The results for operands of which some have a batch axis, and where that is in the results.
+    fn batch(&self, _axis: &BatchAxis, _args: &[Array], _dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        Err(err!(NotImplemented, "Batching rule for '{}' not implemented", self.name()))
+    }
+
+    /// The manual axes that the results vary over. By default all that an operand varies over.
+    fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
+        let union = args.iter().fold(AxisSet::default(), |a, b| a.union(b));
+        Ok(SmallVec::from_elem(union, self.output_count()))
+    }
+
+    /// Whether operands must vary over the same axes (and are cast to when they do not).
+    fn casts_operands(&self) -> bool {
+        true
+    }
+
+    /// Whether it communicates over the named axis.
+    fn uses_axis(&self, name: AxisName) -> bool {
+        self.programs().iter().any(|p| grow(|| p.eqns.iter().any(|e| e.primitive.uses_axis(name))))
+    }
+
+    /// The programs among its parameters.
+    fn programs(&self) -> Vec<&Program> {
+        Vec::new()
+    }
+
+    /// The parameters in a printed program, as `name=value` separated by spaces; programs are printed apart.
+    fn print_params(&self) -> String {
+        String::new()
+    }
+
+    /// The devices that it names by itself, and which a program that holds it runs on: those of this sharding.
+    fn placed_on(&self) -> Option<Sharding> {
+        None
+    }
+
+    /// How it takes an operand that lies nowhere in particular; `None` where it takes it as it comes.
+    fn in_sharding(&self, _operand: usize, _aval: &Aval) -> Option<Sharding> {
+        None
+    }
+
+    /// How one of its results lies, where that is known before compilation.
+    fn out_sharding(&self, _result: usize, _aval: &Aval) -> Option<NamedSharding> {
+        None
+    }
+
+    /// What must live as long as a program that holds it: a function of the host, say.
+    fn keeps(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        None
+    }
+
+    /// Whether it must be kept though no result is used, or may not be merged with its equal.
+    fn has_effects(&self) -> bool {
+        self.programs().iter().any(|p| grow(|| p.eqns.iter().any(|e| e.primitive.has_effects())))
+    }
+}
+
+/// Running a primitive at once on arrays that have their values; the engine implements it for every primitive.
+#[doc(hidden)]
+#[diagnostic::on_unimplemented(
+    message = "a primitive must compare and hash: its parameters are part of what a compiled program is kept by",
+    note = "put `#[derive(Clone, Debug, PartialEq, Eq, Hash)]` on `{Self}`"
+)]
+pub trait Run {
+    /// The results for these operands, which are on devices or plain numbers.
+    fn run(self: Arc<Self>, args: &[Array]) -> Result<Outputs>;
+}
+
+/// The parts of a primitive that do not depend on what it computes; implemented for every primitive.
+#[doc(hidden)]
+#[diagnostic::on_unimplemented(
+    message = "a primitive must compare and hash: its parameters are part of what a compiled program is kept by",
+    note = "put `#[derive(Clone, Debug, PartialEq, Eq, Hash)]` on `{Self}`"
+)]
+pub trait AnyPrimitive: Any {
+    fn as_any(&self) -> &dyn Any;
+    fn dyn_eq(&self, other: &dyn Primitive) -> bool;
+    fn dyn_hash(&self, state: &mut dyn Hasher);
+}
+
+impl<P: Primitive + Eq + Hash + Any> AnyPrimitive for P {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn dyn_eq(&self, other: &dyn Primitive) -> bool {
+        other.as_any().downcast_ref::<P>() == Some(self)
+    }
+    fn dyn_hash(&self, mut state: &mut dyn Hasher) {
+        std::any::TypeId::of::<P>().hash(&mut state);
+        self.hash(&mut state);
+    }
+}

@@ -1,0 +1,36 @@
+//! Reading values while a function is traced only to be run at once: outside of `jit`, `grad` and `shard_map` trace
+//! functions whose arguments are known, so what has been computed so far can be computed in truth.
+
+use std::sync::Arc;
+
+use super::trace::so_far;
+use crate::core::array::{Array, Concrete, Repr, Tracer};
+use crate::error::Result;
+
+/// The value of a traced array; `None` where the arguments of its function are not known.
+///
+/// Fails for a value that differs from device to device.
+pub(crate) fn value(tracer: &Tracer) -> Result<Option<Arc<Concrete>>> {
+    let Some((traced, known)) = so_far(tracer) else { return Ok(None) };
+    known.value(traced)?.map(|array| array.concrete()).transpose()
+}
+
+/// The blocks that the devices hold of a value inside an eager `shard_map`: for each its coordinates and the block.
+pub(crate) fn per_device(tracer: &Tracer) -> Result<Option<Vec<(String, Array)>>> {
+    so_far(tracer).map_or(Ok(None), |(traced, known)| known.per_device(traced))
+}
+
+/// The arrays, with traced ones of enclosing functions replaced by their values.
+pub(crate) fn known_arrays<'a>(arrays: impl Iterator<Item = &'a Array>) -> Result<Option<Vec<Array>>> {
+    let mut out = Vec::new();
+    for array in arrays {
+        out.push(match &array.0 {
+            Repr::Traced(t) => match value(t)? {
+                Some(c) => Array(Repr::Concrete(c)),
+                None => return Ok(None),
+            },
+            _ => array.clone(),
+        });
+    }
+    Ok(Some(out))
+}

@@ -1,0 +1,229 @@
+//! The program IR: what JAX calls a jaxpr. Typed inputs, equations and outputs.
+
+pub(crate) mod concretize;
+mod print;
+pub(crate) mod simplify;
+pub(crate) mod trace;
+
+use std::hash::{Hash, Hasher};
+use std::panic::Location;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::primitive::Primitive;
+use crate::dtype::{DType, Scalar};
+use crate::error::{Result, err};
+use crate::shape::{AxisSet, Shape, size};
+use crate::sharding::{NamedSharding, Sharding};
+use crate::stack::grow;
+
+/// The type of a value: dtype, shape, whether it is weakly typed, and the manual axes it varies over.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Aval {
+    pub dtype: DType,
+    pub shape: Shape,
+    /// A plain number's type, which gives way in promotion.
+    pub weak: bool,
+    /// The manual mesh axes over which the value may differ from device to device.
+    pub vma: AxisSet,
+}
+
+impl Aval {
+    pub fn new(dtype: DType, shape: impl Into<Shape>) -> Self {
+        Aval { dtype, shape: shape.into(), weak: false, vma: AxisSet::default() }
+    }
+
+    /// A single value of this dtype.
+    pub fn scalar(dtype: DType) -> Self {
+        Aval::new(dtype, Shape::new())
+    }
+
+    pub fn rank(&self) -> usize {
+        self.shape.len()
+    }
+
+    pub fn size(&self) -> usize {
+        size(&self.shape)
+    }
+
+    /// The bytes of its elements. Fails when no machine can address so many.
+    pub fn byte_size(&self) -> Result<usize> {
+        // A size of 0 does not hide that the others are out of range: strides are products of them.
+        let all: Shape = self.shape.iter().map(|&d| d.max(1)).collect();
+        if size(&all).saturating_mul(self.dtype.byte_size()) > isize::MAX as usize {
+            return Err(err!(Value, "an array {self} is too large: its size in bytes does not fit 63 bits")
+                .help("check the shape: sizes are numbers of elements"));
+        }
+        Ok(self.size() * self.dtype.byte_size())
+    }
+
+    pub fn with_dtype(&self, dtype: DType) -> Self {
+        Aval { dtype, weak: false, ..self.clone() }
+    }
+
+    pub fn with_shape(&self, shape: impl Into<Shape>) -> Self {
+        Aval { shape: shape.into(), ..self.clone() }
+    }
+
+    pub fn strong(mut self) -> Self {
+        self.weak = false;
+        self
+    }
+}
+
+/// A variable of a [`Program`]: an index into its types.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Var(pub(crate) u32);
+
+impl Var {
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// An operand: a variable, or a number written in place (always a scalar).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Atom {
+    Var(Var),
+    Literal { value: Scalar, dtype: DType, weak: bool },
+}
+
+/// One application of a primitive.
+#[derive(Clone)]
+pub struct Eqn {
+    pub primitive: Arc<dyn Primitive>,
+    pub inputs: SmallVec<[Atom; 3]>,
+    pub outputs: SmallVec<[Var; 1]>,
+    /// The user's line that asked for it.
+    pub source: &'static Location<'static>,
+}
+
+/// A traced function: inputs, equations in order, outputs. Closed: it refers to nothing outside itself.
+#[derive(Clone, Default)]
+pub struct Program {
+    pub(crate) avals: Vec<Aval>,
+    pub(crate) inputs: Vec<Var>,
+    pub(crate) eqns: Vec<Eqn>,
+    pub(crate) outputs: Vec<Atom>,
+}
+
+impl Program {
+    /// The types of the inputs.
+    pub fn in_avals(&self) -> impl ExactSizeIterator<Item = &Aval> + '_ {
+        self.inputs.iter().map(|v| self.aval_of(*v))
+    }
+
+    /// The types of the outputs.
+    pub fn out_avals(&self) -> Vec<Aval> {
+        self.outputs.iter().map(|a| self.atom_aval(a)).collect()
+    }
+
+    /// The equations in order.
+    pub fn eqns(&self) -> &[Eqn] {
+        &self.eqns
+    }
+
+    pub(crate) fn aval_of(&self, var: Var) -> &Aval {
+        &self.avals[var.index()]
+    }
+
+    pub(crate) fn atom_aval(&self, atom: &Atom) -> Aval {
+        match atom {
+            Atom::Var(v) => self.aval_of(*v).clone(),
+            Atom::Literal { dtype, weak, .. } => {
+                Aval { dtype: *dtype, shape: Shape::new(), weak: *weak, vma: AxisSet::default() }
+            }
+        }
+    }
+
+    /// How an input that lies nowhere in particular is first taken; `None` where it is taken whole.
+    pub(crate) fn in_sharding(&self, input: Var) -> Option<Sharding> {
+        self.eqns.iter().find_map(|eqn| {
+            let operand = eqn.inputs.iter().position(|a| *a == Atom::Var(input))?;
+            eqn.primitive.in_sharding(operand, self.aval_of(input))
+        })
+    }
+
+    /// How each output lies, where that is known before compilation.
+    pub(crate) fn out_shardings(&self) -> Vec<Option<NamedSharding>> {
+        let known = |output: &Atom| {
+            let Atom::Var(var) = output else { return None };
+            self.eqns.iter().find_map(|eqn| {
+                let result = eqn.outputs.iter().position(|v| v == var)?;
+                eqn.primitive.out_sharding(result, self.aval_of(*var))
+            })
+        };
+        self.outputs.iter().map(known).collect()
+    }
+
+    /// Calls `visit` with every equation, those of inner programs included.
+    pub fn for_each_eqn(&self, visit: &mut dyn FnMut(&Eqn)) {
+        for eqn in &self.eqns {
+            visit(eqn);
+            for inner in eqn.primitive.programs() {
+                grow(|| inner.for_each_eqn(visit));
+            }
+        }
+    }
+}
+
+/// Source lines do not count: programs that compute the same are the same.
+impl PartialEq for Eqn {
+    fn eq(&self, other: &Self) -> bool {
+        self.inputs == other.inputs && self.outputs == other.outputs && self.primitive.dyn_eq(other.primitive.as_ref())
+    }
+}
+
+impl Eq for Eqn {}
+
+impl Hash for Eqn {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.primitive.dyn_hash(state);
+        self.inputs.hash(state);
+        self.outputs.hash(state);
+    }
+}
+
+impl PartialEq for Program {
+    fn eq(&self, other: &Self) -> bool {
+        self.inputs == other.inputs
+            && self.outputs == other.outputs
+            && grow(|| self.eqns == other.eqns)
+            && self.avals == other.avals
+    }
+}
+
+impl Eq for Program {}
+
+impl Hash for Program {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.avals.hash(state);
+        self.inputs.hash(state);
+        grow(|| self.eqns.hash(state));
+        self.outputs.hash(state);
+    }
+}
+
+/// The values of a program's variables while it is being interpreted.
+pub(crate) struct Env<T> {
+    values: Vec<Option<T>>,
+}
+
+impl<T: Clone> Env<T> {
+    pub fn new(program: &Program) -> Self {
+        Env { values: vec![None; program.avals.len()] }
+    }
+
+    pub fn set(&mut self, var: Var, value: T) {
+        self.values[var.index()] = Some(value);
+    }
+
+    pub fn get(&self, var: Var) -> Option<&T> {
+        self.values[var.index()].as_ref()
+    }
+
+    pub fn take(&mut self, var: Var) -> Option<T> {
+        self.values[var.index()].take()
+    }
+}

@@ -1,0 +1,186 @@
+//! Running a compiled program: place the arguments, execute, wrap the results.
+
+use std::any::Any;
+use std::borrow::Borrow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use shardax_pjrt as pjrt;
+use smallvec::SmallVec;
+
+use super::load::Request;
+use super::placement::Place;
+use super::programs::LastUse;
+use crate::core::array::transfer;
+use crate::core::array::{Array, Buffers, Concrete};
+use crate::core::program::Aval;
+use crate::error::Result;
+use crate::profiler;
+use crate::sharding::Sharding;
+use crate::sharding::device::GO_ON;
+use crate::warning;
+
+/// A program compiled for its devices.
+pub(crate) struct LoadedProgram {
+    pub name: String,
+    pub executable: pjrt::Executable,
+    pub place: Place,
+    pub in_shardings: Vec<Sharding>,
+    pub out_avals: Vec<Aval>,
+    pub out_shardings: Vec<Sharding>,
+    pub donated: Vec<bool>,
+    /// What its primitives need while it runs: functions of the host that it calls.
+    pub keeps: Vec<Arc<dyn Any + Send + Sync>>,
+    /// Whether each device is told to run it by itself, which is quicker for little work.
+    pub apart: bool,
+    /// Whether it was said that a donated argument had to be moved.
+    pub warned: AtomicBool,
+    /// What it was compiled for; none where it was compiled with options of the user's.
+    pub request: Option<Request>,
+    /// About what it takes in memory.
+    pub bytes: usize,
+    pub last_use: LastUse,
+}
+
+/// Under so many floating-point operations the CPU plugin runs a program on the calling thread, when it is for one
+/// device; one launched on several devices goes through other threads, which costs more than the work.
+const LITTLE_WORK: f64 = 1000.0;
+
+impl LoadedProgram {
+    /// Whether the executable is best run device by device: it has little to do, and no device waits for another.
+    /// One that donates is not, so that a launch never takes some devices' part of an argument and fails on others.
+    pub fn runs_apart(executable: &pjrt::Executable) -> bool {
+        let work = || executable.cost_analysis().ok()?.into_iter().find(|(name, _)| name == "flops").map(|(_, v)| v);
+        executable.device_ids().len() > 1
+            && executable.has_collectives() == Some(false)
+            && !executable.parameters().iter().any(|p| p.donated)
+            && matches!(work(), Some(pjrt::Value::Float(flops)) if f64::from(flops) < LITTLE_WORK)
+    }
+
+    /// Runs on what a function captured and on those of its arguments that the program takes, as [`run`](Self::run).
+    pub fn call(
+        &self,
+        captures: &[Arc<Concrete>],
+        kept: &[usize],
+        leaves: &[Array],
+        committed: bool,
+    ) -> Result<SmallVec<[Array; 8]>> {
+        // Plain numbers are sent to a device first.
+        let numbers = kept.iter().map(|&i| &leaves[i]).filter(|leaf| leaf.concrete_ref().is_none());
+        let sent: SmallVec<[Arc<Concrete>; 2]> = numbers.map(Array::concrete).collect::<Result<_>>()?;
+        let mut sent = sent.iter().map(Arc::as_ref);
+        let mut args: SmallVec<[&Concrete; 32]> = captures.iter().map(Arc::as_ref).collect();
+        args.extend(kept.iter().filter_map(|&i| leaves[i].concrete_ref().or_else(|| sent.next())));
+        self.run(&args, committed)
+    }
+
+    /// Runs on all devices; returns at once, with arrays whose values are still being computed.
+    ///
+    /// `committed` says whether the results stay where they are when they meet arrays on other devices.
+    pub fn run<A, C>(&self, args: &[A], committed: bool) -> Result<C>
+    where
+        A: Borrow<Concrete>,
+        C: FromIterator<Array>,
+    {
+        let _span = profiler::span(|| self.name.clone().into());
+        let mut moved: SmallVec<[(usize, Buffers); 2]> = SmallVec::new();
+        for (i, (arg, want)) in args.iter().zip(&self.in_shardings).enumerate() {
+            let arg = arg.borrow();
+            // An array whose memory went on into another is refused here, not by the engine.
+            if arg.is_taken() {
+                arg.check_alive()?;
+            }
+            if arg.sharding != *want {
+                moved.push((i, transfer::reshard(arg, want)?));
+            }
+        }
+        for (i, buffers) in moved.iter().filter(|(i, _)| self.donated[*i]) {
+            self.warn_of_move(args[*i].borrow(), &self.in_shardings[*i], buffers);
+        }
+        let mut placed: SmallVec<[&Buffers; 32]> = args.iter().map(|arg| &arg.borrow().buffers).collect();
+        for (i, buffers) in &moved {
+            placed[*i] = buffers;
+        }
+        let begun = profiler::now();
+        let mut outs: SmallVec<[Buffers; 8]> = SmallVec::from_elem(Buffers::new(), self.out_avals.len());
+        self.launch(&placed, &mut outs).or_else(|error| {
+            // The engine's word for an argument that is gone is not the user's.
+            args.iter().try_for_each(|arg| arg.borrow().check_alive())?;
+            Err(match self.executable.client().is_broken() {
+                true => error.help(GO_ON),
+                false => error,
+            })
+        })?;
+        if !self.keeps.is_empty() {
+            self.keep_until_done(&outs)?;
+        }
+        if let Some(moment) = begun {
+            let first = outs.first().into_iter().flatten().zip(self.place.devices());
+            let devices = first.filter_map(|(out, d)| Some((d.id(), d.to_string(), out.ready().ok()?)));
+            profiler::launched(moment, &self.name, devices);
+        }
+        for (arg, _) in args.iter().zip(&self.donated).filter(|(_, donated)| **donated) {
+            arg.borrow().mark_taken(&self.name);
+        }
+        for (i, _) in moved.iter().filter(|(i, _)| self.donated[*i]) {
+            // A copy was donated: what is left of the original goes too.
+            args[*i].borrow().free_own_memory()?;
+        }
+        let wrap = |((buffers, aval), sharding): ((Buffers, &Aval), &Sharding)| {
+            Array::from_concrete(Concrete::new(aval.clone(), sharding.clone(), committed, buffers))
+        };
+        Ok(outs.into_iter().zip(&self.out_avals).zip(&self.out_shardings).map(wrap).collect())
+    }
+
+    /// Keeps the functions that it calls until it has run, also when nothing else holds the program any more. One without
+    /// results does not say when it is done: its functions stay.
+    fn keep_until_done(&self, outs: &[Buffers]) -> Result<()> {
+        if outs.is_empty() {
+            std::mem::forget(self.keeps.clone());
+        }
+        for buffer in outs.first().into_iter().flatten() {
+            let keeps = self.keeps.clone();
+            buffer.ready()?.on_ready(move |_| drop(keeps));
+        }
+        Ok(())
+    }
+
+    /// Says, once for each program, that what is donated had to be copied to where the program takes it.
+    fn warn_of_move(&self, arg: &Concrete, want: &Sharding, moved: &Buffers) {
+        let copied = moved.iter().any(|b| !arg.buffers.iter().any(|a| Arc::ptr_eq(a, b)));
+        if !copied || self.warned.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let kind = if self.name.starts_with("pmap_") { "pmap" } else { "jit" };
+        warning::warn(
+            &format!(
+                "Donated {kind} argument required resharding. This causes a brief 2x memory spike before the original is freed. An argument of {}, of type {}, was at {}, and is taken at {want}.",
+                self.name, arg.aval, arg.sharding
+            ),
+            &format!("for optimal donation, place it before {kind} is called: `device_put(x, sharding)`"),
+        );
+    }
+
+    /// Starts the program on all devices and appends each device's results to `outs`.
+    fn launch(&self, placed: &[&Buffers], outs: &mut [Buffers]) -> Result<()> {
+        let mut keep = |results: Vec<pjrt::Buffer>| {
+            for (out, buffer) in outs.iter_mut().zip(results) {
+                out.push(Arc::new(buffer));
+            }
+        };
+        let devices = self.place.devices();
+        if self.apart {
+            for (d, device) in devices.iter().enumerate() {
+                let args: SmallVec<[&pjrt::Buffer; 32]> = placed.iter().map(|buffers| &*buffers[d]).collect();
+                keep(self.executable.execute_on(&args, &device.0)?);
+            }
+            return Ok(());
+        }
+        let mut args: SmallVec<[&pjrt::Buffer; 32]> = SmallVec::with_capacity(devices.len() * placed.len());
+        for d in 0..devices.len() {
+            args.extend(placed.iter().map(|buffers| &*buffers[d]));
+        }
+        self.executable.execute(&args)?.into_iter().for_each(keep);
+        Ok(())
+    }
+}

@@ -1,0 +1,340 @@
+//! Compiling programs, and keeping what was compiled.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Instant;
+
+use shardax_pjrt as pjrt;
+use smallvec::SmallVec;
+
+use super::execute::LoadedProgram;
+use super::op_sharding;
+use super::placement::Place;
+use super::programs::{Table, hash_of, register};
+use super::{counts, disk_cache};
+use crate::core::lower::module::{Donation, Module};
+use crate::core::program::{Aval, Program};
+use crate::error::{Result, err};
+use crate::profiler;
+use crate::sharding::device::{check_current, client};
+use crate::sharding::{NamedSharding, Sharding};
+use crate::warning;
+
+/// Everything that a compiled program depends on.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Request {
+    pub name: String,
+    pub program: Program,
+    pub place: Place,
+    /// The sharding of each input.
+    pub in_shardings: Vec<Sharding>,
+    /// The sharding of each output; `None` leaves it to the compiler.
+    pub out_shardings: Vec<Option<NamedSharding>>,
+    /// The inputs whose memory may be taken over.
+    pub donated: Vec<bool>,
+    pub effort: Effort,
+}
+
+/// How much the compiler does for the program's speed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum Effort {
+    #[default]
+    Full,
+    /// For a program that takes far longer to compile than to run: a fraction of the time to compile it.
+    Quick,
+    /// For many results of many operations on single numbers: nothing is fused.
+    Unfused,
+}
+
+/// Up to so many elements a value is as good as a single number.
+const TINY: usize = 64;
+/// From so many pairs of a result and an operation on, fusion takes longer than all else.
+const MANY_PAIRS: usize = 10_000;
+
+/// Every program that something holds, by the hash of its request: what is asked for again is not compiled again. This
+/// alone keeps none.
+static ALIVE: Mutex<BTreeMap<u64, SmallVec<[Weak<LoadedProgram>; 1]>>> = Mutex::new(BTreeMap::new());
+
+/// The programs of transformations that were called outside of `jit`, which no function holds.
+fn at_once() -> &'static Table<Arc<LoadedProgram>> {
+    static TABLE: OnceLock<Arc<Table<Arc<LoadedProgram>>>> = OnceLock::new();
+    TABLE.get_or_init(|| register(Table::new(4)))
+}
+
+/// The living program for a request; compared without the lock.
+fn alive(hash: u64, request: &Request) -> Option<Arc<LoadedProgram>> {
+    let found: SmallVec<[Arc<LoadedProgram>; 1]> = {
+        let all = ALIVE.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(&hash)?.iter().filter_map(Weak::upgrade).collect()
+    };
+    found.into_iter().find(|program| program.request.as_ref() == Some(request))
+}
+
+fn keep_alive(hash: u64, program: &Arc<LoadedProgram>) {
+    /// How many entries there were when the dead ones were last taken out.
+    static SWEPT: AtomicUsize = AtomicUsize::new(0);
+    let mut all = ALIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    if all.len() > 2 * SWEPT.load(Ordering::Relaxed) + 64 {
+        all.retain(|_, programs| programs.iter().any(|program| program.strong_count() > 0));
+        SWEPT.store(all.len(), Ordering::Relaxed);
+    }
+    let programs = all.entry(hash).or_default();
+    programs.retain(|program| program.strong_count() > 0);
+    programs.push(Arc::downgrade(program));
+}
+
+/// Options of the CPU compiler that the plugin was found not to know.
+static UNKNOWN: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+
+fn unknown() -> MutexGuard<'static, Vec<&'static str>> {
+    UNKNOWN.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// What may happen without an option, where that is worse than time.
+const RISKS: &[(&str, &str)] = &[
+    ("xla_cpu_enable_fast_min_max", "`maximum` and `minimum` may lose a NaN"),
+    ("xla_cpu_use_xnnpack", "a matrix product may use the old contents of an array that was changed in place"),
+];
+
+/// Goes on without an option that this plugin does not know. Nobody need hear of it, unless numbers may be wrong now.
+fn forget(option: &'static str) {
+    unknown().push(option);
+    if let Some((_, risk)) = RISKS.iter().find(|(name, _)| *name == option) {
+        warning::warn(
+            &format!("the CPU plugin does not know the option {option}, which keeps numbers right: {risk}"),
+            "use the plugin that shardax installs (unset SHARDAX_CPU_PLUGIN), or make sure that this one needs no such option",
+        );
+    }
+}
+
+/// The options of the CPU compiler that every program is compiled with; see `docs/engine.md`.
+fn cpu_options(effort: Effort) -> Vec<(&'static str, pjrt::Value)> {
+    let mut options = vec![
+        // By default `maximum` and `minimum` may lose a NaN.
+        ("xla_cpu_enable_fast_min_max", pjrt::Value::Bool(false)),
+        // XNNPACK's matrix products pack the right operand and keep the packed copy for as long as operands come at the
+        // same address: an array changed in place, or a new one in freed memory, is multiplied by its old contents.
+        ("xla_cpu_use_xnnpack", pjrt::Value::Bool(false)),
+        // Sums of f32 by YNNPACK, which uses vectors where XLA's own loops add element by element.
+        ("xla_cpu_experimental_ynn_fusion_type", pjrt::Value::String("LIBRARY_FUSION_TYPE_REDUCE".to_owned())),
+    ];
+    if effort == Effort::Unfused {
+        options.push(("xla_disable_hlo_passes", pjrt::Value::String("fusion".to_owned())));
+    }
+    if effort == Effort::Quick {
+        options.push(("xla_cpu_use_fusion_emitters", pjrt::Value::Bool(false)));
+        options.push(("xla_backend_optimization_level", pjrt::Value::Int(1)));
+    }
+    options.retain(|(name, _)| !unknown().contains(name));
+    options
+}
+
+/// About what a compiled program takes in memory: its code, and what the compiler keeps of its operations.
+fn size_of_program(executable: &pjrt::Executable, text: &str) -> usize {
+    let code = executable.memory_analysis().map_or(0, |memory| memory.generated_code.max(0) as usize);
+    code + BYTES_OF_TEXT * text.len()
+}
+
+/// The memory that a character of a program's text stands for, and a program for itself: an estimate.
+const BYTES_OF_TEXT: usize = 64;
+
+impl Request {
+    /// The StableHLO text.
+    pub fn lower(&self) -> Result<String> {
+        let begun = Instant::now();
+        let text = self.text()?;
+        counts::lowered(&self.name, begun);
+        Ok(text)
+    }
+
+    fn text(&self) -> Result<String> {
+        let named: Vec<Option<NamedSharding>> = match &self.place {
+            Place::Single(_) => Vec::new(),
+            Place::Mesh(_) => self.in_shardings.iter().map(|s| s.as_named().cloned()).collect(),
+        };
+        Module {
+            name: &self.name,
+            program: &self.program,
+            in_shardings: &named,
+            out_shardings: &self.out_shardings,
+            donations: &self.donations(),
+            num_partitions: self.place.devices().len(),
+        }
+        .text()
+    }
+
+    /// Fusion computes for each result anew what several need, so that the time to compile grows with their product
+    /// (`docs/engine.md`). On next to no data, and outside of loops, it gains nothing.
+    fn effort(&self) -> Effort {
+        let mut operations = 0;
+        let mut loops = false;
+        self.program.for_each_eqn(&mut |eqn| {
+            operations += 1;
+            loops |= matches!(eqn.primitive.name(), "scan" | "while");
+        });
+        let tiny = || self.program.avals.iter().all(|aval| aval.size() <= TINY);
+        let many = operations * self.program.outputs.len() >= MANY_PAIRS;
+        if self.effort == Effort::Full && many && !loops && tiny() { Effort::Unfused } else { self.effort }
+    }
+
+    /// What becomes of each input's memory: the first output of the same type and sharding that is free takes it over.
+    pub fn donations(&self) -> Vec<Donation> {
+        let outs = self.program.out_avals();
+        let mut free = vec![true; outs.len()];
+        let mut donations = vec![Donation::None; self.program.inputs.len()];
+        // Whether they lie alike, where that is known before compilation.
+        let alike = |i: usize, o: usize, rank: usize| match (&self.place, &self.out_shardings[o]) {
+            (Place::Single(_), _) => Some(true),
+            (_, Some(s)) => Some(self.in_shardings[i].is_equivalent_to(&Sharding::Named(s.clone()), rank)),
+            (_, None) => None,
+        };
+        for (i, aval) in self.program.in_avals().enumerate().filter(|(i, _)| self.donated[*i]) {
+            let same_type = |o: &usize| free[*o] && (outs[*o].dtype, &outs[*o].shape) == (aval.dtype, &aval.shape);
+            let first = |want| (0..outs.len()).filter(same_type).find(|&o| alike(i, o, aval.rank()) == want);
+            let to = first(Some(true)).map(|o| (o, Donation::To(o)));
+            if let Some((o, donation)) = to.or_else(|| first(None).map(|o| (o, Donation::ToAny))) {
+                free[o] = false;
+                donations[i] = donation;
+            }
+        }
+        donations
+    }
+
+    /// The compiled program; the one that was compiled before, where something holds it.
+    pub fn load(self) -> Result<Arc<LoadedProgram>> {
+        let hash = hash_of(&self);
+        alive(hash, &self).map_or_else(|| self.load_new(hash), Ok)
+    }
+
+    fn load_new(self, hash: u64) -> Result<Arc<LoadedProgram>> {
+        let program = self.compile(&[])?;
+        let program = Arc::new(LoadedProgram { request: Some(self), ..program });
+        keep_alive(hash, &program);
+        Ok(program)
+    }
+
+    /// The same, of a program that nothing else holds afterwards: it is kept here.
+    pub fn load_at_once(self) -> Result<Arc<LoadedProgram>> {
+        let hash = hash_of(&self);
+        if let Some(found) = at_once().find(hash, |program| program.request.as_ref() == Some(&self)) {
+            return Ok(found);
+        }
+        let program = alive(hash, &self).map_or_else(|| self.load_new(hash), Ok)?;
+        at_once().insert(hash, program.clone());
+        Ok(program)
+    }
+
+    /// Lowers and compiles, with options of XLA.
+    pub fn compile(&self, xla_options: &[(&str, pjrt::Value)]) -> Result<LoadedProgram> {
+        let _span = profiler::span(|| format!("compile {}", self.name).into());
+        let text = self.lower()?;
+        counts::compiling(&self.name, self.program.in_avals());
+        let begun = Instant::now();
+        let client = client()?;
+        let ours = if client.platform_name == "cpu" { cpu_options(self.effort()) } else { Vec::new() };
+        let overrides =
+            ours.iter().chain(xla_options).map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        let devices = self.place.devices();
+        devices.first().map_or(Ok(()), check_current)?;
+        let spmd = devices.len() > 1;
+        let donations = self.donations();
+        let parameters = self
+            .program
+            .in_avals()
+            .enumerate()
+            .map(|(i, aval)| {
+                let dims = self.in_shardings[i].shard_shape(&aval.shape)?;
+                Ok(pjrt::ParameterSpec {
+                    ty: aval.dtype.element_type(),
+                    dims: dims.iter().map(|&d| d as i64).collect(),
+                    donated: donations[i] != Donation::None,
+                })
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let options = pjrt::CompileOptions {
+            num_replicas: 1,
+            num_partitions: devices.len(),
+            device_ids: devices.iter().map(|d| d.id()).collect(),
+            use_shardy: spmd,
+            propagate_to_outputs: if spmd {
+                self.out_shardings.iter().map(Option::is_none).collect()
+            } else {
+                Vec::new()
+            },
+            overrides,
+            ..Default::default()
+        };
+        let signature = pjrt::Signature { parameters };
+        let mut keeps = Vec::new();
+        self.program.for_each_eqn(&mut |eqn| keeps.extend(eqn.primitive.keeps()));
+        // Functions have their numbers from this process.
+        let compiled = match keeps.is_empty() {
+            true => disk_cache::load_or_compile(&client.pjrt, &text, &options, signature),
+            false => client.pjrt.compile(&text, &options, signature),
+        };
+        let executable = match compiled {
+            Ok(executable) => executable,
+            Err(error) => match ours
+                .iter()
+                .find(|(name, _)| error.message.contains(name) && !xla_options.iter().any(|(given, _)| given == name))
+            {
+                // Another version of the plugin.
+                Some((name, _)) => {
+                    forget(name);
+                    return self.compile(xla_options);
+                }
+                None => return Err(err!(Runtime, "XLA could not compile {}: {error}", self.name)),
+            },
+        };
+        counts::compiled(&self.name, begun);
+        let found = self.result_shardings(&executable)?;
+        if found.iter().any(Option::is_none) {
+            let whole = |(given, found): (&Option<NamedSharding>, Option<Sharding>)| match found {
+                Some(_) => given.clone(),
+                None => self.place.replicated().as_named().cloned(),
+            };
+            let out_shardings = self.out_shardings.iter().zip(found).map(whole).collect();
+            return Request { out_shardings, ..self.clone() }.compile(xla_options);
+        }
+        Ok(LoadedProgram {
+            apart: LoadedProgram::runs_apart(&executable),
+            warned: Default::default(),
+            request: None,
+            bytes: size_of_program(&executable, &text),
+            last_use: Default::default(),
+            name: self.name.clone(),
+            executable,
+            place: self.place.clone(),
+            in_shardings: self.in_shardings.clone(),
+            out_avals: self.program.out_avals().into_iter().map(|a| Aval { vma: Default::default(), ..a }).collect(),
+            out_shardings: found.into_iter().flatten().collect(),
+            keeps,
+            donated: donations.iter().map(|d| *d != Donation::None).collect(),
+        })
+    }
+
+    /// How each result lies. `None` where the compiler chose to split it in a way that no spec expresses, or into
+    /// parts of which some are padded.
+    fn result_shardings(&self, executable: &pjrt::Executable) -> Result<Vec<Option<Sharding>>> {
+        let Place::Mesh(mesh) = &self.place else {
+            return Ok(vec![Some(self.place.replicated()); self.program.outputs.len()]);
+        };
+        let chosen = match self.out_shardings.iter().any(Option::is_none) {
+            true => executable.output_shardings()?,
+            false => None,
+        };
+        let lies = |(i, (aval, part)): (usize, (&Aval, &[i64]))| {
+            if let Some(given) = &self.out_shardings[i] {
+                return Some(Sharding::Named(given.clone()));
+            }
+            let named = match chosen.as_ref().and_then(|c| c.get(i)) {
+                Some(op) => op_sharding::to_named(op, mesh, aval.rank())?,
+                None => NamedSharding::new(mesh, Default::default()),
+            };
+            let shape = named.shard_shape(&aval.shape).ok()?;
+            shape.iter().map(|&d| d as i64).eq(part.iter().copied()).then_some(Sharding::Named(named))
+        };
+        Ok(self.program.out_avals().iter().zip(executable.output_dims()).enumerate().map(lies).collect())
+    }
+}

@@ -1,0 +1,17 @@
+//! The engine: programs compiled, kept and run, and arrays moved to where they are asked for.
+
+pub(crate) mod assemble;
+pub mod counts;
+mod disk_cache;
+pub(crate) mod dispatch;
+pub(crate) mod eager;
+pub(crate) mod execute;
+pub(crate) mod known;
+pub(crate) mod load;
+pub(crate) mod op_sharding;
+pub(crate) mod placement;
+pub(crate) mod programs;
+pub(crate) mod put;
+pub(crate) mod stacked;
+pub(crate) mod staged;
+pub mod stages;

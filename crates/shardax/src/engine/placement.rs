@@ -1,0 +1,201 @@
+//! Deciding where a program runs: the devices and the sharding of each argument and result.
+
+use crate::core::program::{Aval, Program};
+use crate::error::{Result, err};
+use crate::sharding::device::{Device, default_device};
+use crate::sharding::{Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding};
+
+/// Where a program runs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Place {
+    Single(Device),
+    Mesh(Mesh),
+}
+
+impl Place {
+    fn of(sharding: &Sharding) -> Place {
+        match sharding {
+            Sharding::Single(s) => Place::Single(s.0.clone()),
+            Sharding::Named(s) => Place::Mesh(s.mesh().clone()),
+        }
+    }
+
+    pub fn devices(&self) -> &[Device] {
+        match self {
+            Place::Single(d) => std::slice::from_ref(d),
+            Place::Mesh(m) => m.devices(),
+        }
+    }
+
+    /// The sharding of a value that every device has whole.
+    pub fn replicated(&self) -> Sharding {
+        match self {
+            Place::Single(d) => Sharding::Single(SingleDeviceSharding(d.clone())),
+            Place::Mesh(m) => Sharding::Named(NamedSharding::new(m, PartitionSpec::default())),
+        }
+    }
+}
+
+/// What is known of an argument before its program is placed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Input {
+    /// Where its array lies, if it has to stay on its devices.
+    pub committed: Option<Sharding>,
+    /// The sharding that `jit` was asked to give it.
+    pub given: Option<Sharding>,
+}
+
+/// A program to be placed, with what is asked of its place.
+pub(crate) struct Placing<'a> {
+    pub program: &'a Program,
+    /// The function's name, for errors.
+    pub function: &'a str,
+    pub inputs: &'a [Input],
+    /// What an input is called in errors: `argument[0].w`.
+    pub input_name: &'a dyn Fn(usize) -> String,
+    /// The sharding that `jit` was asked to give each output; empty when it was asked for none.
+    pub outputs: &'a [Option<Sharding>],
+    /// What an output is called in errors: `output[0]`.
+    pub output_name: &'a dyn Fn(usize) -> String,
+}
+
+/// Where a program runs, and where its arguments and results lie.
+pub(crate) struct Placed {
+    pub place: Place,
+    pub in_shardings: Vec<Sharding>,
+    /// `None` leaves it to the compiler.
+    pub out_shardings: Vec<Option<NamedSharding>>,
+    /// Whether results have to stay on their devices.
+    pub committed: bool,
+}
+
+impl Placing<'_> {
+    /// Places the program: on the devices of the shardings that were asked for, of arguments that are committed, and
+    /// of what is inside it that names devices. All must agree, order included.
+    pub fn place(&self) -> Result<Placed> {
+        self.check_inputs()?;
+        let mut found: Option<(Place, String)> = None;
+        for (i, (input, aval)) in self.inputs.iter().zip(self.program.in_avals()).enumerate() {
+            let Some(sharding) = input.given.as_ref().or(input.committed.as_ref()) else { continue };
+            meet(&mut found, Place::of(sharding), &|| {
+                (format!("{} of {} with shape {aval} and", (self.input_name)(i), self.function), String::new())
+            })?;
+        }
+        for sharding in self.outputs.iter().flatten() {
+            meet(&mut found, Place::of(sharding), &|| ("explicit output sharding".to_owned(), String::new()))?;
+        }
+        let mut result = Ok(());
+        self.program.for_each_eqn(&mut |eqn| {
+            if result.is_err() {
+                return;
+            }
+            if let Some(sharding) = eqn.primitive.placed_on() {
+                let what = || (format!("{} inside jit", eqn.primitive.name()), format!(" (at {})", eqn.source));
+                result = meet(&mut found, Place::of(&sharding), &what);
+            }
+        });
+        result?;
+        let asked = found.is_some();
+        let place = match found {
+            Some((place, _)) => place,
+            None => Place::Single(default_device()?.clone()),
+        };
+        let in_shardings = self
+            .inputs
+            .iter()
+            .zip(&self.program.inputs)
+            .map(|(input, var)| {
+                let known = input.given.clone().or_else(|| input.committed.clone());
+                known.or_else(|| self.program.in_sharding(*var)).unwrap_or_else(|| place.replicated())
+            })
+            .collect();
+        let out_shardings = self.place_outputs(&place)?;
+        Ok(Placed { place, in_shardings, out_shardings, committed: asked })
+    }
+
+    fn check_inputs(&self) -> Result<()> {
+        for (i, (input, aval)) in self.inputs.iter().zip(self.program.in_avals()).enumerate() {
+            let Some(given) = &input.given else { continue };
+            let name = || format!("{} of {} with shape {aval}", (self.input_name)(i), self.function);
+            given.shard_shape(&aval.shape).map_err(|e| e.context(name()))?;
+            if let Some(have) = &input.committed {
+                check_split(have, given, aval, &name)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn place_outputs(&self, place: &Place) -> Result<Vec<Option<NamedSharding>>> {
+        let Place::Mesh(mesh) = place else { return Ok(vec![None; self.program.outputs.len()]) };
+        let mut out = self.program.out_shardings();
+        for (i, (given, aval)) in self.outputs.iter().zip(self.program.out_avals()).enumerate() {
+            let Some(given) = given else { continue };
+            given
+                .shard_shape(&aval.shape)
+                .map_err(|e| e.context(format!("{} of {} with shape {aval}", (self.output_name)(i), self.function)))?;
+            out[i] = Some(match given {
+                Sharding::Named(named) => named.clone(),
+                // A mesh of this one device.
+                Sharding::Single(_) => NamedSharding::new(mesh, PartitionSpec::default()),
+            });
+        }
+        Ok(out)
+    }
+}
+
+/// Adds one that names devices to those before it, with which it must agree; `what` says what it is, and where.
+fn meet(found: &mut Option<(Place, String)>, place: Place, what: &dyn Fn() -> (String, String)) -> Result<()> {
+    let describe = |place: &Place| {
+        let devices = place.devices();
+        let ids: Vec<_> = devices.iter().map(Device::id).collect();
+        let platform = devices.first().map(|d| d.platform().to_uppercase()).unwrap_or_default();
+        let (what, at) = what();
+        format!("{what} with device ids {ids:?} on platform {platform}{at}")
+    };
+    match found {
+        None => *found = Some((place.clone(), describe(&place))),
+        Some((first, first_what)) if first.devices() != place.devices() => {
+            return Err(err!(
+                Value,
+                "Received incompatible devices for jitted computation. Got {first_what} and {}",
+                describe(&place)
+            )
+            .help(
+                "move one of them with `device_put(x, sharding)`, so that all lie on the same devices in the same order",
+            ));
+        }
+        // Of a device and a mesh of that one device, the mesh says more.
+        Some((first @ Place::Single(_), _)) => *first = place,
+        Some(_) => {}
+    }
+    Ok(())
+}
+
+/// Fails where a committed array is not cut as it was asked to be: it is not moved silently. Arrays that are cut alike
+/// on other devices, or in another order, are copied.
+pub(crate) fn check_split(have: &Sharding, want: &Sharding, aval: &Aval, name: &dyn Fn() -> String) -> Result<()> {
+    if splits_alike(have, want, aval.rank()) {
+        return Ok(());
+    }
+    Err(err!(
+        Value,
+        "Sharding passed to jit does not match the sharding on the respective arg. Got jit sharding: {want}, arg sharding: {have} for {}",
+        name()
+    )
+    .help("committed arrays are not moved silently: move it with `device_put(x, sharding)`, or pass host data"))
+}
+
+/// Whether both cut an array of this rank into the same parts in the same order, on whatever devices.
+pub(crate) fn splits_alike(a: &Sharding, b: &Sharding, rank: usize) -> bool {
+    if a.is_fully_replicated() && b.is_fully_replicated() {
+        return true;
+    }
+    let count = a.devices().len();
+    // Divisible by every product of axis sizes.
+    let shape = vec![count * count; rank];
+    count == b.devices().len()
+        && match (a.shard_shape(&shape), b.shard_shape(&shape)) {
+            (Ok(x), Ok(y)) => x == y && (0..count).all(|i| a.index_at(i, &shape) == b.index_at(i, &shape)),
+            _ => false,
+        }
+}

@@ -1,0 +1,97 @@
+//! What is known of each leaf of a tree.
+
+use std::fmt;
+
+use crate::core::prefix::{IntoPrefix, Prefix};
+use crate::core::program::Aval;
+use crate::core::sharding_like::ShardingLike;
+use crate::core::tree::TreeDef;
+use crate::dtype::DType;
+use crate::sharding::Sharding;
+
+/// One value for each leaf of a tree, in order, with the leaf's key path.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LeafTree<T> {
+    def: TreeDef,
+    leaves: Vec<T>,
+}
+
+impl<T> LeafTree<T> {
+    pub(crate) fn new(def: &TreeDef, leaves: Vec<T>) -> Self {
+        LeafTree { def: def.clone(), leaves }
+    }
+
+    /// The structure of the tree.
+    pub fn structure(&self) -> &TreeDef {
+        &self.def
+    }
+
+    /// The values in the order of the leaves.
+    pub fn leaves(&self) -> &[T] {
+        &self.leaves
+    }
+
+    /// The value of the leaf at a key path, written as in errors: `[0].w`.
+    pub fn get(&self, path: &str) -> Option<&T> {
+        self.leaves.get(self.def.paths().iter().position(|p| p == path)?)
+    }
+
+    /// Each key path with its value.
+    pub fn iter(&self) -> impl Iterator<Item = (String, &T)> {
+        self.def.paths().into_iter().zip(&self.leaves)
+    }
+}
+
+/// A line for each leaf.
+impl<T: fmt::Display> fmt::Display for LeafTree<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.iter().try_for_each(|(path, value)| writeln!(f, "{path}: {value}"))
+    }
+}
+
+/// A sharding for each leaf, for values of this structure: `device_put(&args, &compiled.input_shardings())`.
+impl IntoPrefix<Option<ShardingLike>> for &LeafTree<Sharding> {
+    fn into_prefix(self) -> Prefix<Option<ShardingLike>> {
+        nest(&self.def, &mut self.leaves.iter().map(|s| Some(s.into())))
+    }
+}
+
+/// The same; `None` says nothing of a leaf.
+impl IntoPrefix<Option<ShardingLike>> for &LeafTree<Option<Sharding>> {
+    fn into_prefix(self) -> Prefix<Option<ShardingLike>> {
+        nest(&self.def, &mut self.leaves.iter().map(|s| s.as_ref().map(Into::into)))
+    }
+}
+
+fn nest<T>(def: &TreeDef, leaves: &mut dyn Iterator<Item = Option<T>>) -> Prefix<Option<T>> {
+    match def.root_children() {
+        Some(children) => Prefix::Node(children.iter().map(|(_, child)| nest(child, leaves)).collect()),
+        // A number has no leaf.
+        None if def.leaf_count() == 0 => Prefix::Leaf(None),
+        None => Prefix::Leaf(leaves.next().flatten()),
+    }
+}
+
+/// The type of an argument, and whether its memory is given away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArgInfo {
+    pub aval: Aval,
+    pub donated: bool,
+}
+
+impl ArgInfo {
+    pub fn shape(&self) -> &[usize] {
+        &self.aval.shape
+    }
+
+    pub fn dtype(&self) -> DType {
+        self.aval.dtype
+    }
+}
+
+/// `float32[8,4] donated`
+impl fmt::Display for ArgInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.aval, if self.donated { " donated" } else { "" })
+    }
+}

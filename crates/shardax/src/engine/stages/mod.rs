@@ -1,0 +1,359 @@
+//! Ahead-of-time compilation: `lower` gives a [`Lowered`], whose `compile` gives a [`Compiled`].
+
+mod collectives;
+mod leaves;
+mod shapes;
+pub(crate) mod staging;
+
+pub use collectives::{Collective, CollectiveKind, Collectives};
+pub use leaves::{ArgInfo, LeafTree};
+pub use shapes::{eval_shape, shape_dtype_struct};
+pub use shardax_pjrt::{MemoryAnalysis, Value as CompilerOption};
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use super::dispatch::{Built, explain};
+use super::execute::LoadedProgram;
+use super::load::Request;
+use super::placement::{Place, splits_alike};
+use crate::core::array::{Array, Concrete};
+use crate::core::function::Function;
+use crate::core::lower::module::Donation;
+use crate::core::program::{Aval, Program};
+use crate::core::tree::{self, Flat, Tree, TreeDef};
+use crate::error::{Result, err};
+use crate::sharding::{Mesh, Sharding};
+use crate::warning;
+
+/// A function that was traced for its arguments and placed: all that is needed to compile it and call it.
+pub(crate) struct Staged {
+    pub request: Request,
+    /// Arrays that the function captured: the program's first inputs.
+    pub captures: Vec<Arc<Concrete>>,
+    /// Which arguments the program takes.
+    pub kept: Vec<usize>,
+    pub in_def: TreeDef,
+    /// The types of all arguments, those that the program does not take included.
+    pub in_avals: Vec<Aval>,
+    /// Which arguments are donated.
+    pub donated: Vec<bool>,
+    pub out_def: TreeDef,
+    /// Whether results have to stay on their devices.
+    pub committed: bool,
+}
+
+impl Staged {
+    /// Compiles it, for calls that check nothing more.
+    pub fn built(self) -> Result<Built> {
+        self.warn_of_donations();
+        let Staged { request, captures, kept, out_def, committed, .. } = self;
+        Ok(Built { loaded: request.load()?, captures, kept, out_def, committed, reusable: true })
+    }
+
+    /// The donated arguments whose memory no result takes over, and whether the program takes them at all.
+    fn unused_donations(&self) -> Vec<(usize, bool)> {
+        let used = self.request.donations();
+        let at = |i: usize| self.kept.iter().position(|k| *k == i);
+        let reused = |i: usize| at(i).is_some_and(|at| used[self.captures.len() + at] != Donation::None);
+        (0..self.donated.len()).filter(|&i| self.donated[i] && !reused(i)).map(|i| (i, at(i).is_some())).collect()
+    }
+
+    /// Says which donations are in vain, once for each compilation. Of arguments that nothing depends on it says nothing,
+    /// as JAX does.
+    fn warn_of_donations(&self) {
+        let unused: Vec<usize> =
+            self.unused_donations().into_iter().filter(|(_, kept)| *kept).map(|(i, _)| i).collect();
+        if unused.is_empty() {
+            return;
+        }
+        let paths = self.in_def.paths();
+        let list = |f: &dyn Fn(usize) -> String| unused.iter().map(|&i| f(i)).collect::<Vec<_>>().join(", ");
+        warning::warn(
+            &format!(
+                "Some donated buffers were not usable: {} ({} of {}).",
+                list(&|i| self.in_avals[i].to_string()),
+                list(&|i| format!("argument{}", paths[i])),
+                self.request.name,
+            ),
+            "memory is taken over by a result of the same shape, dtype and sharding; without one, leave the argument out of donate_argnums",
+        );
+    }
+
+    fn args_info(&self) -> LeafTree<ArgInfo> {
+        let info = |(aval, donated): (&Aval, &bool)| ArgInfo { aval: aval.clone(), donated: *donated };
+        LeafTree::new(&self.in_def, self.in_avals.iter().zip(&self.donated).map(info).collect())
+    }
+}
+
+/// A function lowered for arguments of certain types: what `lower` of [`jit`](crate::jit), [`pmap`](crate::pmap) and
+/// [`shard_map`](crate::shard_map) returns.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let f = jit(|x: Array| x.sin() * 2);
+/// let lowered = f.lower(array([1.0f32, 2.0]))?;
+/// assert!(lowered.as_text().contains("stablehlo.sine"));
+/// let compiled = lowered.compile()?;
+/// assert_eq!(compiled.call(array([0.0f32, 0.0]))?.to_vec::<f32>()?, [0.0, 0.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub struct Lowered<Args, Out> {
+    staged: Arc<Staged>,
+    text: Arc<str>,
+    types: PhantomData<fn(Args) -> Out>,
+}
+
+impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
+    pub(crate) fn new(staged: Staged) -> Result<Self> {
+        let text = staged.request.lower()?.into();
+        staged.warn_of_donations();
+        Ok(Lowered { staged: Arc::new(staged), text, types: PhantomData })
+    }
+
+    /// The program as StableHLO text, with `sdy` shardings.
+    pub fn as_text(&self) -> &str {
+        &self.text
+    }
+
+    /// The program before it was lowered. Its first inputs are arrays that the function captured; arguments that
+    /// nothing depends on are missing.
+    pub fn program(&self) -> &Program {
+        &self.staged.request.program
+    }
+
+    /// The type of each argument, and whether it is donated.
+    pub fn args_info(&self) -> LeafTree<ArgInfo> {
+        self.staged.args_info()
+    }
+
+    /// The type of each result.
+    pub fn out_info(&self) -> LeafTree<Aval> {
+        LeafTree::new(&self.staged.out_def, self.staged.request.program.out_avals())
+    }
+
+    /// Donated arguments whose memory no result can take over, because none has their type and sharding. They stay.
+    pub fn unused_donations(&self) -> Vec<String> {
+        let staged = &self.staged;
+        let paths = staged.in_def.paths();
+        let describe = |(i, _): (usize, bool)| format!("argument{} of type {}", paths[i], staged.in_avals[i]);
+        staged.unused_donations().into_iter().map(describe).collect()
+    }
+
+    /// Compiles it for the devices that its arguments and shardings name.
+    pub fn compile(&self) -> Result<Compiled<Args, Out>> {
+        Ok(self.compiled(self.staged.request.clone().load()?))
+    }
+
+    /// Compiles it with options of XLA, by their names: `("xla_cpu_enable_fast_math", true.into())`.
+    pub fn compile_with_options(&self, options: &[(&str, CompilerOption)]) -> Result<Compiled<Args, Out>> {
+        Ok(self.compiled(Arc::new(self.staged.request.compile(options)?)))
+    }
+
+    /// The compiler's estimates of what one call costs on a device, such as `flops` and `bytes accessed`.
+    ///
+    /// The program is compiled for it. Fails where the platform estimates nothing.
+    pub fn cost_analysis(&self) -> Result<BTreeMap<String, f64>> {
+        self.compile()?.cost_analysis()
+    }
+
+    fn compiled(&self, loaded: Arc<LoadedProgram>) -> Compiled<Args, Out> {
+        Compiled { staged: self.staged.clone(), loaded, types: PhantomData }
+    }
+}
+
+impl<Args, Out> Clone for Lowered<Args, Out> {
+    fn clone(&self) -> Self {
+        Lowered { staged: self.staged.clone(), text: self.text.clone(), types: PhantomData }
+    }
+}
+
+/// `Lowered(step)`, with a line for each argument.
+impl<Args, Out> fmt::Debug for Lowered<Args, Out> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lowered({})\n{}", self.staged.request.name, self.staged.args_info())
+    }
+}
+
+/// A function compiled for arguments of certain types and shardings; calling it with others is an error.
+///
+/// It is made by [`Lowered::compile`], and called like the function itself.
+pub struct Compiled<Args, Out> {
+    staged: Arc<Staged>,
+    loaded: Arc<LoadedProgram>,
+    types: PhantomData<fn(Args) -> Out>,
+}
+
+impl<Args: Tree, Out: Tree> Function<Args> for Compiled<Args, Out> {
+    type Output = Out;
+
+    fn apply(&self, args: Args) -> Result<Out> {
+        let flat = Flat::of_arguments(&args);
+        self.check(&flat)?;
+        let Staged { captures, kept, out_def, committed, .. } = &*self.staged;
+        let called = self.loaded.call(captures, kept, &flat.leaves, *committed);
+        tree::rebuild(out_def, called.map_err(|e| explain(&self.loaded, captures, kept, &flat, e))?)
+    }
+}
+
+impl<Args, Out> Compiled<Args, Out> {
+    fn check(&self, flat: &Flat) -> Result<()> {
+        let staged = &self.staged;
+        if flat.def != staged.in_def {
+            return Err(err!(
+                Type,
+                "Function compiled with input pytree does not match the input pytree it was called with: {}",
+                staged.in_def.difference(&flat.def)
+            )
+            .help("a compiled function takes arguments of one structure, plain numbers and static values included; lower it again for others"));
+        }
+        let paths = || flat.def.paths();
+        for (i, leaf) in flat.leaves.iter().enumerate() {
+            leaf.check().map_err(|e| e.context(format!("argument{}", paths()[i])))?;
+            if leaf.is_traced() {
+                return Err(err!(
+                    Type,
+                    "Cannot apply transformations to a function lowered and compiled for a particular signature: argument{} is a value of a function being traced",
+                    paths()[i]
+                )
+                .help("transform the function before it is lowered"));
+            }
+        }
+        self.mismatches(flat, &|i, leaf| {
+            let (have, want) = (leaf.aval(), &staged.in_avals[i]);
+            let same = (have.dtype, &have.shape) == (want.dtype, &want.shape);
+            (!same).then(|| format!("compiled with {want} and called with {have}"))
+        })
+        .map_or(Ok(()), |list| {
+            Err(err!(
+                Type,
+                "Argument types differ from the types for which this computation was compiled. The mismatches are:{list}"
+            )
+            .help("convert them, or lower and compile the function for these types"))
+        })?;
+        self.mismatches(flat, &|i, leaf| {
+            let have = leaf.concrete_ref().filter(|c| c.committed).map(|c| &c.sharding)?;
+            let want = self.in_sharding(i)?;
+            let same = have.devices() == want.devices() && splits_alike(have, want, leaf.ndim());
+            (!same).then(|| format!("of type {}: passed sharding {have}, required sharding {want}", leaf.aval()))
+        })
+        .map_or(Ok(()), |list| {
+            Err(err!(
+                Value,
+                "Computation was compiled for input shardings that disagree with the shardings of arguments passed to it. The mismatches are:{list}"
+            )
+            .help("move them with `device_put(x, sharding)`, or lower and compile the function for these shardings"))
+        })
+    }
+
+    /// One line for each argument that has something wrong.
+    fn mismatches(&self, flat: &Flat, wrong: &dyn Fn(usize, &Array) -> Option<String>) -> Option<String> {
+        let mut list = String::new();
+        for (i, leaf) in flat.leaves.iter().enumerate() {
+            if let Some(what) = wrong(i, leaf) {
+                let _ = write!(list, "\n  argument{} {what}", flat.def.paths()[i]);
+            }
+        }
+        (!list.is_empty()).then_some(list)
+    }
+
+    /// The sharding of an argument; `None` for one that the program does not take.
+    fn in_sharding(&self, argument: usize) -> Option<&Sharding> {
+        let at = self.staged.kept.iter().position(|k| *k == argument)?;
+        self.loaded.in_shardings.get(self.staged.captures.len() + at)
+    }
+
+    fn mesh(&self) -> Option<&Mesh> {
+        match &self.loaded.place {
+            Place::Mesh(mesh) => Some(mesh),
+            Place::Single(_) => None,
+        }
+    }
+
+    /// The optimized program, as HLO text: computation by computation, each instruction with its shape on one device.
+    ///
+    /// Fails where the platform does not show its programs.
+    pub fn as_text(&self) -> Result<String> {
+        let instructions = self.loaded.executable.instructions()?;
+        let mut text = format!("HloModule {}", self.loaded.name);
+        let mut computation = None;
+        for instruction in &instructions {
+            if computation != Some(&instruction.computation) {
+                let close = if computation.is_some() { "\n}" } else { "" };
+                let entry = if instruction.in_entry { "ENTRY " } else { "" };
+                let _ = write!(text, "{close}\n\n{entry}{} {{", instruction.computation);
+                computation = Some(&instruction.computation);
+            }
+            let _ = write!(text, "\n  {instruction}");
+        }
+        text.push_str("\n}\n");
+        Ok(text)
+    }
+
+    /// The communication of the compiled program: each kind of collective with its axes, bytes and count.
+    ///
+    /// Fails where the platform does not show its programs.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # shardax::config::set_num_cpu_devices(8).ok();
+    /// let total = pmap(|x: Array| psum(x, "i")).axis_name("i");
+    /// let compiled = total.lower(arange(0..8))?.compile()?;
+    /// println!("{}", compiled.collectives()?); // all-reduce over 'i', 4 bytes on each device, ×1
+    /// assert_eq!(compiled.collectives()?.count(), 1);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn collectives(&self) -> Result<Collectives> {
+        Ok(Collectives::of(&self.loaded.executable.instructions()?, self.mesh()))
+    }
+
+    /// The memory that one call needs on each device.
+    ///
+    /// Fails where the platform does not tell.
+    pub fn memory_analysis(&self) -> Result<MemoryAnalysis> {
+        Ok(self.loaded.executable.memory_analysis()?)
+    }
+
+    /// The compiler's estimates of what one call costs on a device, such as `flops` and `bytes accessed`.
+    ///
+    /// Fails where the platform estimates nothing.
+    pub fn cost_analysis(&self) -> Result<BTreeMap<String, f64>> {
+        let number = |(name, value)| match value {
+            CompilerOption::Float(v) => Some((name, v as f64)),
+            CompilerOption::Int(v) => Some((name, v as f64)),
+            _ => None,
+        };
+        Ok(self.loaded.executable.cost_analysis()?.into_iter().filter_map(number).collect())
+    }
+
+    /// How the program takes each argument; `None` for arguments that it does not take, as nothing depends on them.
+    pub fn input_shardings(&self) -> LeafTree<Option<Sharding>> {
+        let all = (0..self.staged.in_avals.len()).map(|i| self.in_sharding(i).cloned()).collect();
+        LeafTree::new(&self.staged.in_def, all)
+    }
+
+    /// How each result lies, given or chosen by the compiler.
+    pub fn output_shardings(&self) -> LeafTree<Sharding> {
+        LeafTree::new(&self.staged.out_def, self.loaded.out_shardings.clone())
+    }
+
+    /// The type of each argument, and whether it is donated.
+    pub fn args_info(&self) -> LeafTree<ArgInfo> {
+        self.staged.args_info()
+    }
+}
+
+impl<Args, Out> Clone for Compiled<Args, Out> {
+    fn clone(&self) -> Self {
+        Compiled { staged: self.staged.clone(), loaded: self.loaded.clone(), types: PhantomData }
+    }
+}
+
+/// `Compiled(step)`, with a line for each argument.
+impl<Args, Out> fmt::Debug for Compiled<Args, Out> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Compiled({})\n{}", self.staged.request.name, self.staged.args_info())
+    }
+}

@@ -1,0 +1,229 @@
+//! Differentiation of programs: forward mode, linearization, and the transpose of linear programs.
+//!
+//! Reverse mode is linearize followed by transpose. Each function here interprets a program with the rules
+//! of its primitives; what it computes is recorded in the trace in effect.
+
+use super::eval::at_eqn;
+use crate::core::array::Array;
+use crate::core::primitive::{Operand, Tangents};
+use crate::core::program::trace::{Traced, is_linear, trace, trace_linear};
+use crate::core::program::{Atom, Aval, Env, Program};
+use crate::error::{Result, err};
+
+/// The type of a tangent of a value: its own type, without weakness; `None` where it is not differentiable.
+pub(crate) fn tangent_aval(aval: &Aval) -> Option<Aval> {
+    aval.dtype.is_inexact().then(|| aval.clone().strong())
+}
+
+/// The outputs of `program` and their tangents.
+///
+/// With `linear`, tangents are inputs of a linear trace and rules keep them apart from known values.
+pub(crate) fn jvp_eval(
+    program: &Program,
+    primals: &[Array],
+    tangents: &[Option<Array>],
+    linear: bool,
+) -> Result<(Vec<Array>, Tangents)> {
+    let mut env = Env::new(program);
+    let mut tenv: Env<Array> = Env::new(program);
+    for ((var, primal), tangent) in program.inputs.iter().zip(primals).zip(tangents) {
+        env.set(*var, primal.clone());
+        if let Some(t) = tangent {
+            tenv.set(*var, t.clone());
+        }
+    }
+    let tangent_of = |tenv: &Env<Array>, atom: &Atom| match atom {
+        Atom::Var(v) => tenv.get(*v).cloned(),
+        Atom::Literal { .. } => None,
+    };
+    for eqn in &program.eqns {
+        at_eqn(eqn, || {
+            let ts: Vec<_> = eqn.inputs.iter().map(|a| tangent_of(&tenv, a)).collect();
+            if ts.iter().all(Option::is_none) {
+                return env.apply(eqn);
+            }
+            let args = env.arrays(&eqn.inputs)?;
+            let rule = if linear { eqn.primitive.linearize(&args, &ts) } else { eqn.primitive.jvp(&args, &ts) };
+            let (outs, out_ts) = rule.map_err(|e| e.at(eqn.source))?;
+            for ((var, out), t) in eqn.outputs.iter().zip(outs).zip(out_ts) {
+                env.set(*var, out);
+                // A linear map has no constant part: a tangent that does not depend on those given is zero.
+                if let Some(t) = t
+                    && program.aval_of(*var).dtype.is_inexact()
+                    && (!linear || is_linear(&t))
+                {
+                    tenv.set(*var, t);
+                }
+            }
+            Ok(())
+        })?;
+    }
+    let out_tangents = program.outputs.iter().map(|a| tangent_of(&tenv, a)).collect();
+    Ok((env.arrays(&program.outputs)?, out_tangents))
+}
+
+/// The linear part of a function at a point.
+pub(crate) struct Linearized {
+    /// From the residuals, then the nonzero tangents, to the nonzero output tangents.
+    pub program: Program,
+    pub residuals: Vec<Array>,
+    /// Which outputs have a tangent.
+    pub nonzero_out: Vec<bool>,
+}
+
+/// The outputs of `program` at `primals`, and the linear map of tangents at that point.
+///
+/// `nonzero` says which inputs have a tangent.
+pub(crate) fn linearize(program: &Program, primals: &[Array], nonzero: &[bool]) -> Result<(Vec<Array>, Linearized)> {
+    let avals: Vec<Aval> = program
+        .in_avals()
+        .zip(nonzero)
+        .filter(|(_, nz)| **nz)
+        .map(|(aval, _)| tangent_aval(aval).ok_or_else(|| err!(Type, "a value of type {aval} has no tangent")))
+        .collect::<Result<_>>()?;
+    let mut outs = Vec::new();
+    let mut nonzero_out = Vec::new();
+    let Traced { program, captures } = trace_linear(&avals, |inputs| {
+        let mut inputs = inputs.iter().cloned();
+        let tangents: Tangents = nonzero.iter().map(|nz| if *nz { inputs.next() } else { None }).collect();
+        let (o, ts) = jvp_eval(program, primals, &tangents, true)?;
+        outs = o;
+        nonzero_out = ts.iter().map(Option::is_some).collect();
+        Ok(ts.into_iter().flatten().collect())
+    })?;
+    Ok((outs, Linearized { program, residuals: captures, nonzero_out }))
+}
+
+impl Linearized {
+    /// The output tangents for these input tangents (one for each nonzero input).
+    pub fn apply(&self, tangents: &[Array]) -> Result<Tangents> {
+        let args: Vec<Array> = self.residuals.iter().chain(tangents).cloned().collect();
+        let mut outs = super::eval::eval(&self.program, &args)?.into_iter();
+        Ok(self.nonzero_out.iter().map(|nz| if *nz { outs.next() } else { None }).collect())
+    }
+
+    /// The cotangents of the nonzero inputs, from those of all outputs.
+    pub fn transpose(&self, cts: &[Option<Array>]) -> Result<Tangents> {
+        let cts: Vec<_> = cts.iter().zip(&self.nonzero_out).filter(|(_, nz)| **nz).map(|(ct, _)| ct.clone()).collect();
+        let count = self.program.inputs.len() - self.residuals.len();
+        let args: Vec<Operand> = self
+            .residuals
+            .iter()
+            .map(|r| Operand::Known(r.clone()))
+            .chain(self.program.in_avals().rev_skip(count))
+            .collect();
+        let all = backward(&self.program, &args, &cts)?;
+        Ok(all[self.residuals.len()..].to_vec())
+    }
+}
+
+/// The last `count` types of an iterator as linear operands.
+trait RevSkip {
+    fn rev_skip(self, count: usize) -> impl Iterator<Item = Operand>;
+}
+
+impl<'a, I: ExactSizeIterator<Item = &'a Aval>> RevSkip for I {
+    fn rev_skip(self, count: usize) -> impl Iterator<Item = Operand> {
+        let skip = self.len() - count;
+        self.skip(skip).map(|aval| Operand::Linear(aval.clone()))
+    }
+}
+
+/// The cotangents of the linear operands of a program that is linear in them.
+///
+/// Equations that depend on known operands alone are evaluated first; the others are transposed in reverse.
+pub(crate) fn backward(program: &Program, args: &[Operand], cts: &[Option<Array>]) -> Result<Tangents> {
+    let mut env = Env::new(program);
+    let mut linear = vec![false; program.avals.len()];
+    for (var, arg) in program.inputs.iter().zip(args) {
+        match arg {
+            Operand::Known(array) => env.set(*var, array.clone()),
+            Operand::Linear(_) => linear[var.index()] = true,
+        }
+    }
+    let is_linear = |linear: &[bool], atom: &Atom| matches!(atom, Atom::Var(v) if linear[v.index()]);
+    let mut pending = Vec::new();
+    for eqn in &program.eqns {
+        if eqn.inputs.iter().any(|a| is_linear(&linear, a)) {
+            eqn.outputs.iter().for_each(|v| linear[v.index()] = true);
+            pending.push(eqn);
+        } else {
+            at_eqn(eqn, || env.apply(eqn))?;
+        }
+    }
+
+    let mut ct_env: Env<Array> = Env::new(program);
+    let add = |ct_env: &mut Env<Array>, atom: &Atom, ct: Array| {
+        if let Atom::Var(v) = atom
+            && linear[v.index()]
+        {
+            let ct = ct.varying_as(&program.aval_of(*v).vma);
+            let sum = match ct_env.get(*v) {
+                Some(existing) => existing + &ct,
+                None => ct,
+            };
+            ct_env.set(*v, sum);
+        }
+    };
+    for (atom, ct) in program.outputs.iter().zip(cts) {
+        if let Some(ct) = ct {
+            add(&mut ct_env, atom, ct.clone());
+        }
+    }
+    for eqn in pending.into_iter().rev() {
+        at_eqn(eqn, || -> Result<()> {
+            let cts: Vec<_> = eqn.outputs.iter().map(|v| ct_env.take(*v)).collect();
+            if cts.iter().all(Option::is_none) {
+                return Ok(());
+            }
+            let operands: Vec<Operand> = eqn
+                .inputs
+                .iter()
+                .map(|a| match is_linear(&linear, a) {
+                    true => Ok(Operand::Linear(program.atom_aval(a))),
+                    false => env.array(a).map(Operand::Known),
+                })
+                .collect::<Result<_>>()?;
+            let in_cts = eqn.primitive.transpose(&cts, &operands).map_err(|e| e.at(eqn.source))?;
+            for (atom, ct) in eqn.inputs.iter().zip(in_cts) {
+                if let Some(ct) = ct {
+                    add(&mut ct_env, atom, ct);
+                }
+            }
+            Ok(())
+        })?;
+    }
+    Ok(program
+        .inputs
+        .iter()
+        .zip(args)
+        .map(|(v, arg)| if arg.is_linear() { ct_env.get(*v).cloned() } else { None })
+        .collect())
+}
+
+/// Traces the forward-mode derivative of a program: from its inputs, then the nonzero tangents, to its outputs,
+/// then the tangents of the outputs in `want` (zeros where there is none) and of any other that has one.
+///
+/// Returns the program and which outputs have a tangent in it.
+pub(crate) fn jvp_program(program: &Program, nonzero: &[bool], want: &[bool]) -> Result<(Traced, Vec<bool>)> {
+    let mut avals: Vec<Aval> = program.in_avals().cloned().collect();
+    let count = avals.len();
+    avals.extend(program.in_avals().zip(nonzero).filter(|(_, nz)| **nz).filter_map(|(a, _)| tangent_aval(a)));
+    let mut has = Vec::new();
+    let traced = trace(&avals, |args| {
+        let mut given = args[count..].iter().cloned();
+        let tangents: Tangents = nonzero.iter().map(|nz| if *nz { given.next() } else { None }).collect();
+        let (mut outs, ts) = jvp_eval(program, &args[..count], &tangents, false)?;
+        has = ts.iter().zip(want).map(|(t, want)| t.is_some() || *want).collect();
+        let out_tangents: Vec<Array> = ts
+            .into_iter()
+            .zip(&has)
+            .zip(program.out_avals())
+            .filter(|((_, has), _)| **has)
+            .map(|((t, _), aval)| t.map(|t| t.varying_as(&aval.vma)).unwrap_or_else(|| Array::zeros_of(&aval)))
+            .collect();
+        outs.extend(out_tangents);
+        Ok(outs)
+    })?;
+    Ok((traced, has))
+}

@@ -1,0 +1,107 @@
+//! Vectorizing programs: interpreting one with some of its inputs carrying a batch axis.
+
+use super::eval::at_eqn;
+use crate::core::array::Array;
+use crate::core::primitive::{BatchAxis, Dims};
+use crate::core::program::trace::{Traced, trace};
+use crate::core::program::{Atom, Aval, Env, Program};
+use crate::error::Result;
+use crate::sharding::axis_env::{AxisKind, BoundAxis};
+
+/// The outputs of `program` on batched inputs, and their batch axes.
+pub(crate) fn batch_eval(
+    program: &Program,
+    axis: &BatchAxis,
+    args: &[Array],
+    dims: &[Option<usize>],
+) -> Result<(Vec<Array>, Dims)> {
+    let mut env = Env::new(program);
+    let mut dim_env: Env<usize> = Env::new(program);
+    for ((var, arg), dim) in program.inputs.iter().zip(args).zip(dims) {
+        env.set(*var, arg.clone());
+        if let Some(d) = dim {
+            dim_env.set(*var, *d);
+        }
+    }
+    let dim_of = |dim_env: &Env<usize>, atom: &Atom| match atom {
+        Atom::Var(v) => dim_env.get(*v).copied(),
+        Atom::Literal { .. } => None,
+    };
+    for eqn in &program.eqns {
+        at_eqn(eqn, || {
+            let dims: Dims = eqn.inputs.iter().map(|a| dim_of(&dim_env, a)).collect();
+            // A collective over the batched axis changes even values that are not batched.
+            let names_axis = axis.name.is_some_and(|name| eqn.primitive.uses_axis(name));
+            if dims.iter().all(Option::is_none) && !names_axis {
+                return env.apply(eqn);
+            }
+            let args = env.arrays(&eqn.inputs)?;
+            let (outs, out_dims) = eqn.primitive.batch(axis, &args, &dims).map_err(|e| e.at(eqn.source))?;
+            for ((var, out), dim) in eqn.outputs.iter().zip(outs).zip(out_dims) {
+                crate::core::program::trace::check_usable(&out)?;
+                env.set(*var, out);
+                if let Some(d) = dim {
+                    dim_env.set(*var, d);
+                }
+            }
+            Ok(())
+        })?;
+    }
+    let out_dims = program.outputs.iter().map(|a| dim_of(&dim_env, a)).collect();
+    Ok((env.arrays(&program.outputs)?, out_dims))
+}
+
+/// Traces the batched form of a program. Outputs marked in `force` get a batch axis, at 0, even where they have none;
+/// outputs that have one get it at 0.
+///
+/// Returns the program and which outputs are batched.
+pub(crate) fn batch_program(
+    program: &Program,
+    axis: &BatchAxis,
+    dims: &[Option<usize>],
+    force: &[bool],
+) -> Result<(Traced, Vec<bool>)> {
+    let avals: Vec<Aval> = program
+        .in_avals()
+        .zip(dims)
+        .map(|(aval, dim)| match dim {
+            Some(d) => {
+                let mut shape = aval.shape.clone();
+                shape.insert(*d, axis.size);
+                aval.with_shape(shape)
+            }
+            None => aval.clone(),
+        })
+        .collect();
+    let mut batched = Vec::new();
+    let traced = trace(&avals, |args| {
+        let (outs, out_dims) = batch_eval(program, axis, args, dims)?;
+        batched = out_dims.iter().zip(force).map(|(d, force)| d.is_some() || *force).collect();
+        Ok(outs
+            .into_iter()
+            .zip(out_dims)
+            .zip(&batched)
+            .map(|((out, dim), batched)| if *batched { move_batch(&out, dim, 0, axis.size) } else { out })
+            .collect())
+    })?;
+    Ok((traced, batched))
+}
+
+/// `array` with its batch axis at `to`; one is made by repetition where it has none.
+pub fn move_batch(array: &Array, dim: Option<usize>, to: usize, size: usize) -> Array {
+    match dim {
+        Some(d) if d == to => array.clone(),
+        Some(d) => array.moveaxis(d as i32, to as i32),
+        None => {
+            let mut shape = array.aval().shape;
+            shape.insert(to, size);
+            let dims: Vec<usize> = (0..shape.len()).filter(|&i| i != to).collect();
+            array.broadcast_in_dim(&shape, &dims)
+        }
+    }
+}
+
+/// The axis that `vmap` binds while it traces.
+pub(crate) fn bound(axis: &BatchAxis) -> Vec<BoundAxis> {
+    axis.name.map(|name| BoundAxis { name, size: axis.size, kind: AxisKind::Mapped }).into_iter().collect()
+}

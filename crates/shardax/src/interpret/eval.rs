@@ -1,0 +1,49 @@
+//! Evaluating a program on arrays: its equations are applied one by one in the trace in effect.
+
+use crate::core::array::Array;
+use crate::core::program::trace::{bind_at, check_usable, with_source};
+use crate::core::program::{Atom, Env, Eqn, Program};
+use crate::error::{Result, err};
+use crate::stack::grow;
+
+impl Env<Array> {
+    /// The array that an operand stands for.
+    pub fn array(&self, atom: &Atom) -> Result<Array> {
+        match atom {
+            Atom::Literal { value, dtype, weak } => Ok(Array::literal(*value, *dtype, *weak)),
+            Atom::Var(var) => self.get(*var).cloned().ok_or_else(|| err!(Runtime, "variable {var:?} has no value")),
+        }
+    }
+
+    pub fn arrays(&self, atoms: &[Atom]) -> Result<Vec<Array>> {
+        atoms.iter().map(|a| self.array(a)).collect()
+    }
+
+    /// Applies an equation as it is.
+    pub fn apply(&mut self, eqn: &Eqn) -> Result<()> {
+        let args = self.arrays(&eqn.inputs)?;
+        let outs = bind_at(eqn.primitive.clone(), &args, eqn.source);
+        for (var, out) in eqn.outputs.iter().zip(outs) {
+            check_usable(&out)?;
+            self.set(*var, out);
+        }
+        Ok(())
+    }
+}
+
+/// Interprets an equation: `f` at its line, with enough stack for the programs that it may hold.
+pub(crate) fn at_eqn<R>(eqn: &Eqn, f: impl FnOnce() -> R) -> R {
+    grow(|| with_source(eqn.source, f))
+}
+
+/// The outputs of `program` on `args`.
+pub(crate) fn eval(program: &Program, args: &[Array]) -> Result<Vec<Array>> {
+    let mut env = Env::new(program);
+    for (var, arg) in program.inputs.iter().zip(args) {
+        env.set(*var, arg.clone());
+    }
+    for eqn in &program.eqns {
+        at_eqn(eqn, || env.apply(eqn))?;
+    }
+    env.arrays(&program.outputs)
+}

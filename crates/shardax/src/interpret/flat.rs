@@ -1,0 +1,108 @@
+//! Tracing functions on flattened trees: what transformations and control flow share.
+
+use std::panic::Location;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::held::drop_unused_captures;
+use crate::core::array::Array;
+use crate::core::function::{Function, IntoArgs};
+use crate::core::primitive::Primitive;
+use crate::core::program::trace::{Known, Traced, bind_at, check_usable, trace_with_known};
+use crate::core::program::{Aval, Program};
+use crate::core::tree::{Flat, Tree, TreeDef};
+use crate::error::Result;
+use crate::sharding::context::with_argument_meshes;
+
+/// A function on flattened trees.
+pub(crate) type FlatFn<'a> = &'a dyn Fn(&Flat) -> Result<Flat>;
+
+/// `f` on the flattened tuple of its arguments.
+pub(crate) fn flat_fn<Args: Tree, F: Function<Args>>(f: &F) -> impl Fn(&Flat) -> Result<Flat> + '_ {
+    move |flat| Ok(Flat::of(&f.apply(flat.build::<Args>()?)?))
+}
+
+/// Traces `f` on inputs of these types; also returns the structure of its result.
+pub(crate) fn trace_flat(def: &TreeDef, avals: &[Aval], f: FlatFn<'_>) -> Result<(Traced, TreeDef)> {
+    trace_with(None, def, avals, f)
+}
+
+/// The same, when these are the arguments: their values can be read while the function is traced.
+pub(crate) fn trace_known(
+    known: Rc<dyn Known>,
+    def: &TreeDef,
+    avals: &[Aval],
+    f: FlatFn<'_>,
+) -> Result<(Traced, TreeDef)> {
+    trace_with(Some(known), def, avals, f)
+}
+
+fn trace_with(known: Option<Rc<dyn Known>>, def: &TreeDef, avals: &[Aval], f: FlatFn<'_>) -> Result<(Traced, TreeDef)> {
+    let mut out_def = TreeDef::default();
+    let traced = trace_with_known(known, avals, |args| {
+        let out = f(&Flat { leaves: args.into(), def: def.clone() })?;
+        out_def = out.def;
+        Ok(out.leaves.into_vec())
+    })?;
+    Ok((traced, out_def))
+}
+
+/// The program that `f` is traced to on arguments like these (JAX's `make_jaxpr`). Arrays that `f` captures come first
+/// among its inputs.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let program = make_program(|x: Array| x.sin() * 2.0, array([1.0f32, 2.0]))?;
+/// assert_eq!(program.eqns().len(), 2);
+/// println!("{program}");
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn make_program<Args: Tree, F: Function<Args>>(f: F, args: impl IntoArgs<Args>) -> Result<Program> {
+    let flat = Flat::of_arguments(&args.into_args());
+    Ok(trace_flat(&flat.def, &types_of(&flat)?, &flat_fn(&f))?.0.program)
+}
+
+/// The types of the leaves, each checked to be usable.
+pub(crate) fn avals_of(flat: &Flat) -> Result<Vec<Aval>> {
+    avals_if(flat, Array::check)
+}
+
+/// The types of the leaves, which may stand for their types alone.
+pub(crate) fn types_of(flat: &Flat) -> Result<Vec<Aval>> {
+    avals_if(flat, |leaf| if leaf.is_only_type() { Ok(()) } else { leaf.check() })
+}
+
+fn avals_if(flat: &Flat, check: impl Fn(&Array) -> Result<()>) -> Result<Vec<Aval>> {
+    let paths = || flat.def.paths();
+    flat.leaves
+        .iter()
+        .enumerate()
+        .map(|(i, leaf)| {
+            check(leaf).map_err(|e| e.context(format!("argument{}", paths().get(i).cloned().unwrap_or_default())))?;
+            Ok(leaf.aval())
+        })
+        .collect()
+}
+
+/// Traces `f` into a program, and records the primitive made of it: of the program, of how many of its inputs were
+/// captured (they come first), and of the structure of the result.
+pub(crate) fn record(
+    flat: &Flat,
+    f: FlatFn<'_>,
+    at: &'static Location<'static>,
+    primitive: impl FnOnce(Program, usize, &TreeDef) -> Arc<dyn Primitive>,
+) -> Result<Flat> {
+    let (traced, def) = trace_flat(&flat.def, &avals_of(flat)?, f)?;
+    let traced = drop_unused_captures(traced);
+    let primitive = primitive(traced.program, traced.captures.len(), &def);
+    let operands = [&traced.captures[..], &flat.leaves].concat();
+    let outs = bind_at(primitive, &operands, at);
+    outs.iter().try_for_each(check_usable)?;
+    Ok(Flat { leaves: outs.into_iter().collect(), def })
+}
+
+/// Runs `f`, which traces a function on these arguments: a mesh that is given without its devices is one that they lie on.
+pub(crate) fn with_arguments<R>(arguments: &[Array], f: impl FnOnce() -> R) -> R {
+    let mesh = |a: &Array| Some(a.concrete_ref()?.sharding.as_named()?.mesh().clone());
+    with_argument_meshes(arguments.iter().filter_map(mesh), f)
+}

@@ -1,0 +1,27 @@
+//! Which manual axes the outputs of a program may vary over: what tells a replicated result from one that is not.
+
+use smallvec::SmallVec;
+
+use crate::core::program::{Atom, Env, Program};
+use crate::error::Result;
+use crate::shape::AxisSet;
+use crate::stack::grow;
+
+/// The axes that each output varies over, when the inputs vary over `inputs`.
+pub(crate) fn outputs(program: &Program, inputs: &[AxisSet]) -> Result<Vec<AxisSet>> {
+    let mut env: Env<AxisSet> = Env::new(program);
+    for (var, set) in program.inputs.iter().zip(inputs) {
+        env.set(*var, set.clone());
+    }
+    let of = |env: &Env<AxisSet>, atom: &Atom| match atom {
+        Atom::Var(v) => env.get(*v).cloned().unwrap_or_default(),
+        Atom::Literal { .. } => AxisSet::default(),
+    };
+    for eqn in &program.eqns {
+        let args: SmallVec<[AxisSet; 3]> = eqn.inputs.iter().map(|a| of(&env, a)).collect();
+        for (var, set) in eqn.outputs.iter().zip(grow(|| eqn.primitive.vary(&args))?) {
+            env.set(*var, set);
+        }
+    }
+    Ok(program.outputs.iter().map(|a| of(&env, a)).collect())
+}

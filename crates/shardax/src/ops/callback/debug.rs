@@ -1,0 +1,139 @@
+//! What shows values while a program runs: `debug::callback` and [`debug_print!`](crate::debug_print).
+
+use super::primitive::Kind;
+use super::{HostArg, HostCallback, IntoOperands};
+use crate::core::array::Array;
+use crate::error::Result;
+
+/// Calls a function of the host with these arrays, for what it shows or notes.
+///
+/// It is called as often as its line is reached while the program runs, also where nothing depends on it, in no order
+/// between calls that do not depend on each other: under `vmap` once for each entry of the batch, under `grad` with the
+/// values, inside a `shard_map` by each device with its own block. A program that the compiler splits over several devices
+/// cannot call it. Where arrays have their values it is called at once.
+///
+/// Fails as [`pure_callback`](crate::pure_callback) does: a debug callback's error is the error of the results of the
+/// program that it stands in.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let f = jit(|x: Array| -> Result<Array> {
+///     shardax::debug::callback(|args| { println!("norm {}", args[0]); Ok(()) }, x.square().sum(..))?;
+///     Ok(x * 2)
+/// });
+/// f.call(array([3.0f32, 4.0]))?;
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn callback<F>(f: F, operands: impl IntoOperands) -> Result<()>
+where
+    F: Fn(&[HostArg<'_>]) -> Result<()> + Send + Sync + 'static,
+{
+    HostCallback::new(move |args: &[HostArg<'_>], _: &mut [_]| f(args), &(), Kind::Debug).call(operands)
+}
+
+/// What stands for a value in [`debug_print!`](crate::debug_print): its name, and the array.
+#[doc(hidden)]
+pub type Named = (&'static str, Array);
+
+/// The line with its values; for [`debug_print!`](crate::debug_print).
+#[doc(hidden)]
+#[track_caller]
+pub fn print(format: &'static str, values: Vec<Named>) {
+    let (names, arrays): (Vec<&'static str>, Vec<Array>) = values.into_iter().unzip();
+    let shown = callback(
+        move |args| {
+            println!("{}", fill(format, &names, args));
+            Ok(())
+        },
+        arrays,
+    );
+    if let Err(error) = shown {
+        // The enclosing call returns it where there is one.
+        crate::core::program::trace::record_error(&error);
+        eprintln!("debug_print!({format:?}): {error}");
+    }
+}
+
+/// The text with `{}`, `{0}` and `{name}` replaced by values; `{{` and `}}` are braces.
+fn fill(format: &str, names: &[&str], args: &[HostArg<'_>]) -> String {
+    let mut out = String::new();
+    let mut next = 0;
+    let mut rest = format;
+    while let Some(at) = rest.find(['{', '}']) {
+        out.push_str(&rest[..at]);
+        let (brace, after) = rest[at..].split_at(1);
+        if after.starts_with(brace) {
+            out.push_str(brace);
+            rest = &after[1..];
+            continue;
+        }
+        let Some(end) = after.find('}').filter(|_| brace == "{") else {
+            out.push_str(brace);
+            rest = after;
+            continue;
+        };
+        let inside = after[..end].trim();
+        let found = match inside {
+            "" => {
+                next += 1;
+                args.get(next - 1)
+            }
+            name => match name.parse::<usize>() {
+                Ok(i) => args.get(i),
+                Err(_) => names.iter().position(|n| *n == name).and_then(|i| args.get(i)),
+            },
+        };
+        match found {
+            Some(value) => out.push_str(&value.to_string()),
+            // Nothing of this name: the text stays as it is, so that the mistake is seen.
+            None => out.push_str(&rest[at..at + end + 2]),
+        }
+        rest = &after[end + 1..];
+    }
+    out + rest
+}
+
+/// Prints a line with values whenever it is reached while the program runs; see [`debug::callback`](crate::debug::callback).
+///
+/// `{}` stands for the next value, `{0}` for one by its position, `{name}` for one that is given as `name = value` or is
+/// a variable of that name. Values are arrays, printed as NumPy prints them, or plain numbers.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let f = jit(|x: Array| {
+///     let y = x.sin();
+///     debug_print!("sin of {} is {y}, its square {square}", x, y, square = &y * &y);
+///     y
+/// });
+/// f.call(array([0.0f32, 1.0]))?;
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[macro_export]
+macro_rules! debug_print {
+    ($format:literal $(, $($values:tt)*)?) => {
+        $crate::debug::print($format, $crate::debug_print!(@values [] $($($values)*)?))
+    };
+    (@values [$($done:expr,)*]) => { ::std::vec![$($done),*] };
+    (@values [$($done:expr,)*] $name:ident = $value:expr $(, $($rest:tt)*)?) => {
+        $crate::debug_print!(@values [$($done,)* (stringify!($name), $crate::Array::from(($value).clone())),] $($($rest)*)?)
+    };
+    (@values [$($done:expr,)*] $value:expr $(, $($rest:tt)*)?) => {
+        $crate::debug_print!(@values [$($done,)* (stringify!($value), $crate::Array::from(($value).clone())),] $($($rest)*)?)
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+
+    #[test]
+    fn texts_are_filled_with_values() {
+        let (one, two) = (1i32.to_ne_bytes(), 2i32.to_ne_bytes());
+        let arg = |bytes| HostArg { dtype: DType::I32, shape: Default::default(), bytes };
+        let args = [arg(&one), arg(&two)];
+        let names = ["x", "y"];
+        assert_eq!(fill("{} and {}, {1} {x} {{y}} {none} }{", &names, &args), "1 and 2, 2 1 {y} {none} }{");
+    }
+}

@@ -1,0 +1,203 @@
+//! Functions of the host in programs: `pure_callback`, `io_callback`, `ffi_call`, and what shows values.
+
+pub mod debug;
+mod function;
+mod primitive;
+mod views;
+
+use std::sync::Arc;
+
+use function::HostFunction;
+pub use primitive::VmapMethod;
+use primitive::{HostCall, Kind};
+pub use views::{HostArg, HostResult};
+
+use crate::core::array::Array;
+use crate::core::program::trace::{check_usable, runs_now};
+use crate::core::tree::{Flat, Tree};
+use crate::error::{AtCaller, Result};
+use crate::ops::operators::Operand;
+use crate::source;
+
+/// A function of the host as a function of arrays; see [`pure_callback`].
+#[derive(Clone, Debug)]
+#[must_use = "a host function does nothing until it is called"]
+pub struct HostCallback<T> {
+    call: HostCall,
+    results: Flat,
+    types: std::marker::PhantomData<fn() -> T>,
+}
+
+/// A function of the host without effects, as a function of arrays with results of these types: a tree of
+/// [`shape_dtype_struct`](crate::shape_dtype_struct)s, or of arrays of which only the types matter.
+///
+/// It may be left out where its results are not used, and be called more often than it is asked for. It is called on
+/// threads of the engine, from several devices at once: inside a `shard_map` by each with its own block, and otherwise
+/// with whole arrays. It sees its arguments in place and writes each result whole; an error or a panic is the error of
+/// the call, or of reading its results. It must not compute with arrays: the engine's threads may all be waiting for it.
+///
+/// Under `vmap` it needs a [`vmap_method`](HostCallback::vmap_method); it has no derivative unless `custom_jvp` or
+/// `custom_vjp` gives one.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let gamma = pure_callback(
+///     |args, results| results[0].write(args[0].values::<f32>()?.map(|x| x.max(0.0).powf(1.5))),
+///     shape_dtype_struct([3], DType::F32),
+/// );
+/// let f = jit(move |x: Array| Ok::<_, shardax::Error>(gamma.call(x * 2)? + 1));
+/// assert_eq!(f.call(array([2.0f32, 8.0, -1.0]))?.to_vec::<f32>()?, [9.0, 65.0, 1.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn pure_callback<T, F>(f: F, results: T) -> HostCallback<T>
+where
+    T: Tree,
+    F: Fn(&[HostArg<'_>], &mut [HostResult<'_>]) -> Result<()> + Send + Sync + 'static,
+{
+    HostCallback::new(f, &results, Kind::Pure)
+}
+
+/// A function of the host with effects, as a function of arrays; otherwise as [`pure_callback`].
+///
+/// It is called even where its results are not used, and as often as it is asked for: under `vmap` once for each entry
+/// of the batch, in no order between calls that do not depend on each other, and inside a `shard_map` by each device. A
+/// program that the compiler splits over several devices cannot call it. It has no derivative.
+pub fn io_callback<T, F>(f: F, results: T) -> HostCallback<T>
+where
+    T: Tree,
+    F: Fn(&[HostArg<'_>], &mut [HostResult<'_>]) -> Result<()> + Send + Sync + 'static,
+{
+    HostCallback::new(f, &results, Kind::Io)
+}
+
+/// A function that works on the engine's memory, such as one of a library in another language; as [`pure_callback`].
+pub fn ffi_call<T, F>(f: F, results: T) -> HostCallback<T>
+where
+    T: Tree,
+    F: Fn(&[HostArg<'_>], &mut [HostResult<'_>]) -> Result<()> + Send + Sync + 'static,
+{
+    HostCallback::new(f, &results, Kind::Ffi)
+}
+
+impl<T: Tree> HostCallback<T> {
+    fn new<F>(f: F, results: &T, kind: Kind) -> Self
+    where
+        F: Fn(&[HostArg<'_>], &mut [HostResult<'_>]) -> Result<()> + Send + Sync + 'static,
+    {
+        let results = Flat::of(results);
+        let types = results.leaves.iter().map(|r| (r.dtype(), r.aval().shape)).collect();
+        let call = HostCall { function: HostFunction::new(f), results: types, kind, vmap: None };
+        HostCallback { call, results, types: std::marker::PhantomData }
+    }
+
+    /// How `vmap` calls it. Without one, `vmap` of it is an error; one with effects is always called once for each entry.
+    pub fn vmap_method(mut self, method: VmapMethod) -> Self {
+        self.call.vmap = Some(method);
+        self
+    }
+
+    /// Calls it: at once where the operands have their values and nothing is being traced. Operands are an array or a
+    /// plain number, a tuple or list of such; of another tree, its [`leaves`](crate::tree::leaves).
+    #[track_caller]
+    pub fn call(&self, operands: impl IntoOperands) -> Result<T> {
+        let _line = source::enter();
+        self.apply(&operands.into_operands()).at_caller()?.build()
+    }
+
+    #[track_caller]
+    fn apply(&self, args: &[Array]) -> Result<Flat> {
+        // A result type that could not be made.
+        self.results.leaves.iter().filter_map(Array::error).try_for_each(|e| Err(e.clone()))?;
+        args.iter().try_for_each(check_usable)?;
+        let leaves = match runs_now(args) {
+            true => self.run(args)?.into(),
+            false => {
+                let outs = self.call.clone().apply(args);
+                outs.iter().try_for_each(check_usable)?;
+                outs.into_iter().collect()
+            }
+        };
+        Ok(Flat { leaves, def: self.results.def.clone() })
+    }
+
+    /// Calls the function on this thread.
+    fn run(&self, args: &[Array]) -> Result<Vec<Array>> {
+        let bytes: Vec<Vec<u8>> = args.iter().map(Array::to_bytes).collect::<Result<_>>()?;
+        let view = |(array, bytes): (&Array, _)| HostArg { dtype: array.dtype(), shape: array.shape().into(), bytes };
+        let args: Vec<HostArg<'_>> = args.iter().zip(bytes.iter().map(Vec::as_slice)).map(view).collect();
+        let sizes = self.results.leaves.iter().map(|r| r.aval().byte_size().map(|n| vec![0; n]));
+        let mut made: Vec<Vec<u8>> = sizes.collect::<Result<_>>()?;
+        let types = self.call.results.iter().zip(&mut made);
+        let room = types.map(|((dtype, shape), bytes)| HostResult {
+            dtype: *dtype,
+            shape: shape.clone(),
+            bytes,
+            written: false,
+        });
+        guarded(&self.call.function, &args, &mut room.collect::<Vec<_>>())?;
+        let array =
+            |((dtype, shape), bytes): (&(_, crate::shape::Shape), &Vec<u8>)| Array::from_bytes(bytes, *dtype, shape);
+        self.call.results.iter().zip(&made).map(array).collect()
+    }
+}
+
+/// What a function of the host is called with: an array or a plain number, or a tuple or list of such.
+pub trait IntoOperands {
+    fn into_operands(self) -> Vec<Array>;
+}
+
+impl<T: Operand> IntoOperands for T {
+    fn into_operands(self) -> Vec<Array> {
+        vec![self.into_array()]
+    }
+}
+
+impl<T: Operand> IntoOperands for Vec<T> {
+    fn into_operands(self) -> Vec<Array> {
+        self.into_iter().map(Operand::into_array).collect()
+    }
+}
+
+impl<T: Operand, const N: usize> IntoOperands for [T; N] {
+    fn into_operands(self) -> Vec<Array> {
+        self.into_iter().map(Operand::into_array).collect()
+    }
+}
+
+impl IntoOperands for &[Array] {
+    fn into_operands(self) -> Vec<Array> {
+        self.to_vec()
+    }
+}
+
+macro_rules! tuples_of_operands {
+    ($(($($t:ident $i:tt),*))*) => {$(
+        impl<$($t: Operand),*> IntoOperands for ($($t,)*) {
+            fn into_operands(self) -> Vec<Array> {
+                vec![$(self.$i.into_array()),*]
+            }
+        }
+    )*};
+}
+
+tuples_of_operands! {
+    ()
+    (A 0)
+    (A 0, B 1)
+    (A 0, B 1, C 2)
+    (A 0, B 1, C 2, D 3)
+    (A 0, B 1, C 2, D 3, E 4)
+    (A 0, B 1, C 2, D 3, E 4, F 5)
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6)
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7)
+}
+
+/// A panic is an error here too.
+fn guarded(f: &Arc<HostFunction>, args: &[HostArg<'_>], results: &mut [HostResult<'_>]) -> Result<()> {
+    let call = std::panic::AssertUnwindSafe(|| f.call(args, results));
+    std::panic::catch_unwind(call).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref().copied()).unwrap_or("no message");
+        Err(crate::error::err!(Runtime, "the host function {f:?} panicked: {text}"))
+    })
+}

@@ -1,0 +1,172 @@
+//! `host_call`: a call of a function of the host from a program.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::function::{HostFunction, TARGET, register};
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
+use crate::core::program::Aval;
+use crate::core::program::trace::bind;
+use crate::core::tree::Flat;
+use crate::dtype::DType;
+use crate::error::{Result, bail, err};
+use crate::interpret::batching::move_batch;
+use crate::ops::control_flow;
+use crate::shape::Shape;
+
+/// What a call may do beside computing its results; named after JAX's functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    /// Nothing: it may be left out, done twice, or done in another order.
+    Pure,
+    /// As [`Pure`](Kind::Pure), of a function that stands for one in another language.
+    Ffi,
+    /// What it likes.
+    Io,
+    /// It shows what it is given.
+    Debug,
+}
+
+/// How `vmap` calls a function of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum VmapMethod {
+    /// Once for each entry of the batch, one after the other.
+    Sequential,
+    /// Once: arguments have the batch in front, those that are not batched with size 1.
+    ExpandDims,
+    /// Once: all arguments have the batch in front.
+    BroadcastAll,
+}
+
+/// A call of a function of the host, with results of these types.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct HostCall {
+    pub function: Arc<HostFunction>,
+    pub results: SmallVec<[(DType, Shape); 1]>,
+    pub kind: Kind,
+    pub vmap: Option<VmapMethod>,
+}
+
+impl HostCall {
+    #[track_caller]
+    pub fn apply(self, args: &[Array]) -> Outputs {
+        bind(Arc::new(self), args)
+    }
+
+    /// The same call once for each entry of a batch, of which each operand is or has a part.
+    fn each(&self, args: &[Array], dims: &[Option<usize>], size: usize) -> Result<Outputs> {
+        let slices = |i: usize| move_batch(&args[i], dims[i], 0, size);
+        let batched: Vec<Array> = (0..args.len()).filter(|&i| dims[i].is_some()).map(slices).collect();
+        let step = |slices: Vec<Array>| -> Result<Vec<Array>> {
+            let mut slices = slices.into_iter();
+            let operand = |i: usize| if dims[i].is_some() { slices.next() } else { Some(args[i].clone()) };
+            let operands: Vec<Array> = (0..args.len()).map(operand).collect::<Option<_>>().unwrap_or_default();
+            Ok(self.clone().apply(&operands).into_vec())
+        };
+        let outs: Vec<Array> = control_flow::map(step, batched)?;
+        Ok(Flat::of(&outs).leaves.into_iter().collect())
+    }
+}
+
+impl Primitive for HostCall {
+    fn name(&self) -> &'static str {
+        match self.kind {
+            Kind::Pure => "pure_callback",
+            Kind::Ffi => "ffi_call",
+            Kind::Io => "io_callback",
+            Kind::Debug => "debug_callback",
+        }
+    }
+
+    fn output_count(&self) -> usize {
+        self.results.len()
+    }
+
+    fn has_effects(&self) -> bool {
+        matches!(self.kind, Kind::Io | Kind::Debug)
+    }
+
+    fn keeps(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        Some(self.function.clone())
+    }
+
+    fn print_params(&self) -> String {
+        format!("function={:?}", self.function)
+    }
+
+    fn infer(&self, _args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        Ok(self.results.iter().map(|(dtype, shape)| Aval::new(*dtype, shape.clone())).collect())
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        register()?;
+        // The compiler splits no call with effects, and takes none that one device is to do: it loses the call's sharding.
+        if self.has_effects() && !cx.is_local() {
+            return Err(err!(
+                NotImplemented,
+                "{} in a program that the compiler splits over several devices is not supported",
+                self.name()
+            )
+            .help("call it inside a `shard_map`, where each device calls it with its own block, or outside of `jit`"));
+        }
+        let layouts = |shapes: Vec<&Shape>| {
+            let rows = shapes.iter().map(|s| {
+                let order: Vec<String> = (0..s.len()).rev().map(|d| d.to_string()).collect();
+                format!("dense<[{}]> : tensor<{}xindex>", order.join(", "), s.len())
+            });
+            format!("[{}]", rows.collect::<Vec<_>>().join(", "))
+        };
+        let operands = layouts(args.iter().map(|&v| cx.shape(v)).collect());
+        let results = layouts(outs.iter().map(|o| &o.shape).collect());
+        let attrs = format!(
+            "call_target_name = \"{TARGET}\", api_version = 4 : i32, has_side_effect = {}, \
+             backend_config = {{function = {} : i64}}, operand_layouts = {operands}, result_layouts = {results}",
+            self.has_effects(),
+            self.function.number,
+        );
+        Ok(cx.op_with("stablehlo.custom_call", args, &attrs, Vec::new(), outs))
+    }
+
+    fn jvp(&self, args: &[Array], _tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        match self.kind {
+            Kind::Debug => Ok((self.clone().apply(args), vec![None; self.results.len()])),
+            Kind::Pure => Err(err!(
+                NotImplemented,
+                "Pure callbacks do not support JVP. Please use `custom_jvp` to use callbacks while taking gradients."
+            )),
+            Kind::Io => Err(err!(
+                NotImplemented,
+                "IO callbacks do not support JVP. Please use `custom_jvp` to use callbacks while taking gradients."
+            )),
+            Kind::Ffi => Err(err!(
+                NotImplemented,
+                "The FFI call to {:?} cannot be differentiated. You can use `custom_jvp` or `custom_vjp` to add support.",
+                self.function
+            )),
+        }
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        let method = match (self.kind, self.vmap) {
+            (Kind::Io | Kind::Debug, _) => VmapMethod::Sequential,
+            (_, Some(method)) => method,
+            (_, None) => bail!(
+                NotImplemented,
+                "vmap is only supported for {} with a vmap method: call `.vmap_method(VmapMethod::…)` on it",
+                self.name()
+            ),
+        };
+        if method == VmapMethod::Sequential {
+            return Ok((self.each(args, dims, axis.size)?, vec![Some(0); self.results.len()]));
+        }
+        let size = |d: Option<usize>| if d.is_some() || method == VmapMethod::BroadcastAll { axis.size } else { 1 };
+        let args: Vec<Array> = args.iter().zip(dims).map(|(a, &d)| move_batch(a, d, 0, size(d))).collect();
+        let mut batched = self.clone();
+        batched.results.iter_mut().for_each(|(_, shape)| shape.insert(0, axis.size));
+        Ok((batched.apply(&args), vec![Some(0); self.results.len()]))
+    }
+}

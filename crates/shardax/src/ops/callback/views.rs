@@ -1,0 +1,123 @@
+//! What a function of the host sees: its arguments, and results that it writes.
+
+use crate::core::array::print;
+use crate::dtype::{DType, Element};
+use crate::error::{Result, err};
+use crate::shape::Shape;
+
+/// An argument of a function of the host: dense, row-major, in the engine's own memory.
+#[derive(Clone, Debug)]
+pub struct HostArg<'a> {
+    pub(super) dtype: DType,
+    pub(super) shape: Shape,
+    pub(super) bytes: &'a [u8],
+}
+
+impl<'a> HostArg<'a> {
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The dimensions; empty for a scalar.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The elements' bytes, in the machine's order.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// The elements in row-major order, read as they are asked for. Fails when `T` is not the argument's dtype.
+    pub fn values<T: Element>(&self) -> Result<impl ExactSizeIterator<Item = T> + 'a> {
+        check::<T>("an argument", "read", self.dtype, &self.shape)?;
+        Ok(self.bytes.chunks_exact(size_of::<T>()).map(T::read))
+    }
+
+    /// The elements in row-major order. Fails when `T` is not the argument's dtype.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        Ok(self.values()?.collect())
+    }
+
+    /// The only element. Fails when there is not exactly one, or when `T` is not the argument's dtype.
+    pub fn item<T: Element>(&self) -> Result<T> {
+        let mut values = self.values()?;
+        match (values.next(), values.len()) {
+            (Some(value), 0) => Ok(value),
+            (_, more) => Err(err!(Value, "an argument of {} elements has no single element", more + 1)
+                .help("read it with `values` or `to_vec`")),
+        }
+    }
+}
+
+/// As NumPy prints it.
+impl std::fmt::Display for HostArg<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&print::of_bytes(self.bytes, self.dtype, &self.shape))
+    }
+}
+
+/// A result of a function of the host. It is written whole and cannot be read: what is there before is not defined.
+#[derive(Debug)]
+pub struct HostResult<'a> {
+    pub(super) dtype: DType,
+    pub(super) shape: Shape,
+    pub(super) bytes: &'a mut [u8],
+    pub(super) written: bool,
+}
+
+impl HostResult<'_> {
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The dimensions; empty for a scalar.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Writes all elements, in row-major order.
+    ///
+    /// Fails when `T` is not the result's dtype, or when there are too few or too many.
+    pub fn write<T: Element>(&mut self, values: impl IntoIterator<Item = T>) -> Result<()> {
+        check::<T>("a result", "written", self.dtype, &self.shape)?;
+        let size = crate::shape::size(&self.shape);
+        let wrong = |found: &dyn std::fmt::Display| {
+            err!(Value, "a result of shape {:?} has {size} elements, but {found} were written", self.shape.as_slice())
+                .help("write as many as the result types given to the callback say")
+        };
+        let mut element = Vec::with_capacity(size_of::<T>());
+        let mut count = 0;
+        let mut room = self.bytes.chunks_exact_mut(size_of::<T>());
+        for value in values {
+            let Some(to) = room.next() else { return Err(wrong(&"more")) };
+            element.clear();
+            value.write(&mut element);
+            to.copy_from_slice(&element);
+            count += 1;
+        }
+        if count < size {
+            return Err(wrong(&count));
+        }
+        self.written = true;
+        Ok(())
+    }
+
+    /// Writes all elements' bytes, in the machine's order. Fails when there are too few or too many.
+    pub fn write_bytes(&mut self, bytes: &[u8]) -> Result<()> {
+        if bytes.len() != self.bytes.len() {
+            return Err(err!(Value, "a result has {} bytes, but {} were written", self.bytes.len(), bytes.len()));
+        }
+        self.bytes.copy_from_slice(bytes);
+        self.written = true;
+        Ok(())
+    }
+}
+
+fn check<T: Element>(what: &str, done: &str, dtype: DType, shape: &[usize]) -> Result<()> {
+    if T::DTYPE == dtype {
+        return Ok(());
+    }
+    Err(err!(Type, "{what} of a host function, of type {dtype}{shape:?}, cannot be {done} as {}", T::DTYPE)
+        .help("use the Rust type of its dtype, or convert the array with `astype` before the call"))
+}

@@ -1,0 +1,178 @@
+//! `with_sharding_constraint`: telling the compiler where a value inside a program lies.
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::prefix::{IntoPrefix, Prefix};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::program::Aval;
+use crate::core::program::trace::{bind1, is_tracing};
+use crate::core::sharding_like::ShardingLike;
+use crate::core::tree::{Flat, Tree};
+use crate::error::{Result, err};
+use crate::sharding::axis_env;
+use crate::sharding::{DimSpec, NamedSharding, PartitionSpec, Sharding};
+use crate::source;
+
+/// A value that lies as its sharding says.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ShardingConstraint {
+    pub sharding: Sharding,
+}
+
+impl ShardingConstraint {
+    /// The sharding of an array of `shape`, where the constraint leaves none of it to the compiler.
+    pub fn decided(&self, shape: &[usize]) -> Option<Sharding> {
+        let open = |named: &NamedSharding| named.spec().dims().contains(&DimSpec::Unconstrained);
+        let decided = self.sharding.as_named().is_none_or(|named| !open(named));
+        // An array that is not divisible is padded while it is computed, but cannot be returned so.
+        (decided && self.sharding.shard_shape(shape).is_ok()).then(|| self.sharding.clone())
+    }
+
+    #[track_caller]
+    fn apply(&self, x: &Array) -> Array {
+        bind1(self.clone(), std::slice::from_ref(x))
+    }
+}
+
+impl Primitive for ShardingConstraint {
+    fn name(&self) -> &'static str {
+        "sharding_constraint"
+    }
+
+    fn placed_on(&self) -> Option<Sharding> {
+        Some(self.sharding.clone())
+    }
+
+    fn in_sharding(&self, _operand: usize, aval: &Aval) -> Option<Sharding> {
+        self.decided(&aval.shape)
+    }
+
+    fn out_sharding(&self, _result: usize, aval: &Aval) -> Option<NamedSharding> {
+        self.decided(&aval.shape)?.as_named().cloned()
+    }
+
+    fn print_params(&self) -> String {
+        format!("sharding={}", self.sharding)
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        if let Sharding::Named(named) = &self.sharding {
+            named.check_rank(args[0].rank()).map_err(|e| {
+                e.context("One of with_sharding_constraint arguments is incompatible with its sharding annotation")
+            })?;
+        }
+        Ok(smallvec![args[0].clone()])
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let Some(named) = self.sharding.as_named().filter(|named| named.mesh().size() > 1) else {
+            return Ok(args.to_vec());
+        };
+        let attrs = format!("sharding = {}", cx.sharding(named, outs[0].rank()));
+        Ok(vec![cx.op("sdy.sharding_constraint", args, &attrs, &outs[0])])
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        Ok((smallvec![self.apply(&args[0])], vec![tangents[0].as_ref().map(|t| self.apply(t))]))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
+        Ok(vec![cts[0].as_ref().map(|ct| self.apply(ct))])
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        let (Sharding::Named(named), Some(d)) = (&self.sharding, dims[0]) else {
+            return Ok((smallvec![self.apply(&args[0])], dims.to_vec()));
+        };
+        // Where the batch lies is the compiler's choice, unless `spmd_axis_name` says it.
+        let names = &axis.spmd_names;
+        if let Some(name) = named.spec().all_axes().find(|n| names.contains(n)) {
+            return Err(err!(
+                Value,
+                "vmap spmd_axis_name {name:?} cannot appear in with_sharding_constraint spec, but got spec {}",
+                named.spec()
+            )
+            .help("name a mesh axis that the specs leave free"));
+        }
+        let entry =
+            if names.is_empty() { DimSpec::Unconstrained } else { DimSpec::Axes(names.iter().copied().collect()) };
+        let mut spec = named.spec().dims().to_vec();
+        if spec.len() < d {
+            spec.resize(d, DimSpec::None);
+        }
+        spec.insert(d, entry);
+        let sharding = NamedSharding::try_new(named.mesh(), PartitionSpec::new(spec))?.into();
+        Ok((smallvec![ShardingConstraint { sharding }.apply(&args[0])], dims.to_vec()))
+    }
+}
+
+/// The same tree, whose arrays lie as `shardings` say: one sharding, or a tree of them; `None` leaves a part to the
+/// compiler, and so does `DimSpec::Unconstrained` one dimension.
+///
+/// A [`PartitionSpec`] alone is over the context mesh ([`set_mesh`](crate::set_mesh)). Outside of `jit` the arrays are
+/// moved. Arrays of which a sharding splits a dimension unevenly can be computed with, but not returned so.
+///
+/// A sharding of more dimensions than the array has, or that names an axis its mesh lacks, gives arrays that carry the
+/// error.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let mesh = make_mesh([("i", 8)])?;
+/// let split = NamedSharding::new(&mesh, P!["i"]);
+/// let f = jit(move |x: Array| with_sharding_constraint(x * 2, &split));
+/// assert_eq!(f.call(arange(0..8))?.sharding()?.spec()?, &P!["i"]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn with_sharding_constraint<T: Tree>(x: T, shardings: impl IntoPrefix<Option<ShardingLike>>) -> T {
+    let _line = source::enter();
+    let flat = Flat::of(&x);
+    let leaves = constrain(&flat, &shardings.into_prefix(), "with_sharding_constraint")
+        .unwrap_or_else(|e| flat.leaves.iter().map(|leaf| Array::from_result(Err(e.clone()), leaf)).collect());
+    Flat { leaves, def: flat.def }.build().unwrap_or(x)
+}
+
+/// The leaves of a tree, constrained to the shardings for them.
+pub(crate) fn constrain(
+    flat: &Flat,
+    shardings: &Prefix<Option<ShardingLike>>,
+    what: &str,
+) -> Result<SmallVec<[Array; 8]>> {
+    let all = shardings.resolve(&flat.def, what)?;
+    let constrained = |(leaf, like): (&Array, &Option<ShardingLike>)| match like {
+        Some(like) => Array::from_result(like.resolve(what).and_then(|to| constrain_leaf(leaf, to)), leaf),
+        None => leaf.clone(),
+    };
+    Ok(flat.leaves.iter().zip(&all).map(constrained).collect())
+}
+
+fn constrain_leaf(x: &Array, sharding: Sharding) -> Result<Array> {
+    x.check()?;
+    if let (Some((mesh, manual)), Sharding::Named(named)) = (axis_env::manual(), &sharding) {
+        if let Some(name) = named.spec().all_axes().find(|n| manual.contains(*n)) {
+            return Err(err!(
+                Value,
+                "Axis: {name} of {} is also found in manual_axes: {manual}: inside shard_map each device has its own block",
+                named.spec()
+            )
+            .help("say in in_specs and out_specs how blocks are cut over manual axes; constraints name the other axes"));
+        }
+        if *named.mesh() != mesh {
+            return Err(err!(
+                Value,
+                "The context mesh {mesh} should match the mesh of the sharding {sharding} inside shard_map"
+            ));
+        }
+        if mesh.axis_names().all(|n| manual.contains(n)) {
+            return Ok(x.clone());
+        }
+    }
+    if !is_tracing() {
+        // The result is an array at once, which cannot be padded.
+        sharding.shard_shape(x.shape())?;
+    }
+    Ok(ShardingConstraint { sharding }.apply(x))
+}

@@ -1,0 +1,349 @@
+//! The collectives that users call: over one axis name or several, on arrays and on whole trees.
+
+use super::permute::{AllToAll, AxisIndex, Ppermute};
+use super::reduce::{AllGather, AllReduce, Axes, PsumScatter};
+use crate::core::array::{Array, Repr};
+use crate::core::program::trace::{bind1, record_error};
+use crate::core::tree::{self, Tree};
+use crate::dtype::{DType, Scalar};
+use crate::error::{AtCaller, Result, err};
+use crate::ops::numpy::{convert, to_inexact};
+use crate::ops::primitive::reduce::Reducer;
+use crate::shape::{AxisName, IntoAxisNames, normalize_axis};
+use crate::source;
+
+/// Applies a collective to every leaf; a failure leaves arrays that carry it.
+#[track_caller]
+fn on_leaves<T: Tree>(x: T, axis: impl IntoAxisNames, name: &str, f: impl Fn(&Array, &Axes) -> Result<Array>) -> T {
+    let location = std::panic::Location::caller();
+    let _line = source::enter_at(location);
+    let groups = axis.groups();
+    let axes = Axes::bound(&axis.into_axis_names(), name)
+        .and_then(|axes| axes.with_groups(groups))
+        .map_err(|e| e.at(location));
+    // A tree without arrays has none to carry it.
+    let _ = axes.as_ref().inspect_err(|e| record_error(e));
+    let kept = x.clone();
+    let apply = |leaf: Array| {
+        let made = axes.clone().and_then(|axes| {
+            leaf.check()?;
+            f(&leaf, &axes)
+        });
+        Array::from_result(made.map_err(|e| e.at(location)), &leaf)
+    };
+    tree::map(apply, x).unwrap_or(kept)
+}
+
+/// The axes of these names, which are not cut into groups.
+fn whole(axis: impl IntoAxisNames, name: &str) -> Result<Axes> {
+    let groups = axis.groups();
+    let axes = Axes::bound(&axis.into_axis_names(), name)?.with_groups(groups)?;
+    axes.no_groups(name)?;
+    Ok(axes)
+}
+
+/// Whether every participant has this very value, known while tracing.
+fn is_constant(x: &Array) -> bool {
+    matches!(x.0, Repr::Literal(_) | Repr::Concrete(_))
+}
+
+/// The sum over all participants of the axis, which all of them get. Booleans are counted as int32.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let total = pmap(|x: Array| psum(x, "i")).axis_name("i").call(arange(0..8))?;
+/// assert_eq!(total.to_vec::<i32>()?, [28; 8]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn psum<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
+    on_leaves(x, axis, "psum", |x, axes| Ok(sum(x, axes)))
+}
+
+#[track_caller]
+fn sum(x: &Array, axes: &Axes) -> Array {
+    let x = if x.dtype() == DType::Bool { x.astype(DType::I32) } else { x.clone() };
+    // A constant needs no communication, where all groups have one size.
+    if is_constant(&x) && axes.size != 0 {
+        return x * axes.size;
+    }
+    AllReduce { reducer: Reducer::Sum, axes: axes.clone() }.apply(&x)
+}
+
+/// The mean over all participants of the axis, which all of them get. Integers and booleans become float32.
+#[track_caller]
+pub fn pmean<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
+    on_leaves(x, axis, "pmean", |x, axes| {
+        let x = convert(x, to_inexact(x.dtype()), x.weak_type());
+        let count = match axes.size {
+            0 => sum(&Array::literal(Scalar::Int(1), x.dtype(), false), axes),
+            n => Array::literal(Scalar::Int(n as i128), x.dtype(), true),
+        };
+        Ok(sum(&x, axes) / count)
+    })
+}
+
+/// The largest value among all participants of the axis, elementwise.
+#[track_caller]
+pub fn pmax<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
+    on_leaves(x, axis, "pmax", |x, axes| Ok(extreme(x, axes, Reducer::Max)))
+}
+
+/// The smallest value among all participants of the axis, elementwise.
+#[track_caller]
+pub fn pmin<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
+    on_leaves(x, axis, "pmin", |x, axes| Ok(extreme(x, axes, Reducer::Min)))
+}
+
+#[track_caller]
+fn extreme(x: &Array, axes: &Axes, reducer: Reducer) -> Array {
+    if is_constant(x) {
+        return x.clone();
+    }
+    AllReduce { reducer, axes: axes.clone() }.apply(x)
+}
+
+/// Every participant's value, stacked along a new dimension at `dim`.
+#[track_caller]
+pub fn all_gather<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
+    on_leaves(x, axis, "all_gather", |x, axes| {
+        axes.even_size("all_gather")?;
+        let dim = normalize_axis(dim as isize, x.ndim() + 1)?;
+        Ok(AllGather { axes: axes.clone(), dim, invariant: false }.apply(&x.expand_dims(dim as i32)))
+    })
+}
+
+/// Every participant's value, joined along the existing dimension `dim`.
+#[track_caller]
+pub fn all_gather_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
+    on_leaves(x, axis, "all_gather", |x, axes| {
+        axes.even_size("all_gather")?;
+        let dim = normalize_axis(dim as isize, x.ndim())?;
+        Ok(AllGather { axes: axes.clone(), dim, invariant: false }.apply(x))
+    })
+}
+
+/// [`all_gather_tiled`], typed as the same on all participants (JAX's `to='invarying'`): it may leave a `shard_map`
+/// that checks varying axes as replicated.
+#[track_caller]
+pub fn all_gather_invariant<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
+    on_leaves(x, axis, "all_gather", |x, axes| {
+        let size = axes.even_size("all_gather")?;
+        let dim = normalize_axis(dim as isize, x.ndim())?;
+        Ok(AllGather { axes: axes.clone(), dim, invariant: size > 0 }.apply(x))
+    })
+}
+
+/// The sum over all participants, of which participant `i` gets slice `i` along `dim`, which must have their number.
+#[track_caller]
+pub fn psum_scatter<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
+    on_leaves(x, axis, "psum_scatter", |x, axes| {
+        axes.even_size("psum_scatter")?;
+        let dim = normalize_axis(dim as isize, x.ndim())?;
+        if x.shape()[dim] != axes.size {
+            return Err(err!(
+                Value,
+                "reduce_scatter operand scatter dimension size {} must match shard count {}",
+                x.shape()[dim],
+                axes.size
+            )
+            .help("use psum_scatter_tiled for dimensions that are a multiple of it"));
+        }
+        Ok(PsumScatter { axes: axes.clone(), dim }.apply(x).squeeze(dim as i32))
+    })
+}
+
+/// The sum over all participants, of which each gets its part along `dim`, which their number must divide.
+#[track_caller]
+pub fn psum_scatter_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
+    on_leaves(x, axis, "psum_scatter", |x, axes| {
+        axes.even_size("psum_scatter")?;
+        let dim = normalize_axis(dim as isize, x.ndim())?;
+        Ok(PsumScatter { axes: axes.clone(), dim }.apply(x))
+    })
+}
+
+/// Slice `i` along `split` goes to participant `i`; what arrives is stacked at `concat`. `split` must have as many
+/// entries as there are participants, and disappears.
+#[track_caller]
+pub fn all_to_all<T: Tree>(x: T, axis: impl IntoAxisNames, split: i32, concat: i32) -> T {
+    on_leaves(x, axis, "all_to_all", |x, axes| {
+        axes.even_size("all_to_all")?;
+        let split = normalize_axis(split as isize, x.ndim())?;
+        let concat = normalize_axis(concat as isize, x.ndim())?;
+        if x.shape()[split] != axes.size {
+            return Err(err!(
+                Value,
+                "all_to_all requires the size of the mapped axis axis_name to equal x.shape[split_axis], but they are {} and {} respectively",
+                axes.size,
+                x.shape()[split]
+            ).help("use all_to_all_tiled for dimensions that are a multiple of it"));
+        }
+        // The split dimension, cut to size 1, becomes the one along which parts are joined.
+        let x = x.moveaxis(split as i32, concat as i32);
+        Ok(AllToAll { axes: axes.clone(), split: concat, concat }.apply(&x))
+    })
+}
+
+/// Part `i` along `split` goes to participant `i`; what arrives is joined along `concat`. The number of participants
+/// must divide `split`.
+#[track_caller]
+pub fn all_to_all_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, split: i32, concat: i32) -> T {
+    on_leaves(x, axis, "all_to_all", |x, axes| {
+        axes.even_size("all_to_all")?;
+        let split = normalize_axis(split as isize, x.ndim())?;
+        let concat = normalize_axis(concat as isize, x.ndim())?;
+        Ok(AllToAll { axes: axes.clone(), split, concat }.apply(x))
+    })
+}
+
+/// Who sends to whom: a pair of indices, or a reference to one.
+pub trait SourceTarget {
+    fn source_target(self) -> (usize, usize);
+}
+
+impl SourceTarget for (usize, usize) {
+    fn source_target(self) -> (usize, usize) {
+        self
+    }
+}
+
+impl SourceTarget for &(usize, usize) {
+    fn source_target(self) -> (usize, usize) {
+        *self
+    }
+}
+
+/// Sends each participant's value from the first to the second of a pair of indices; those that receive none get zeros.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let ahead = pmap(|x: Array| ppermute(x, "i", (0..7).zip(1..8))).axis_name("i");
+/// assert_eq!(ahead.call(arange(10..18))?.to_vec::<i32>()?, [0, 10, 11, 12, 13, 14, 15, 16]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn ppermute<T: Tree>(x: T, axis: impl IntoAxisNames, perm: impl IntoIterator<Item = impl SourceTarget>) -> T {
+    let perm: Vec<(usize, usize)> = perm.into_iter().map(SourceTarget::source_target).collect();
+    on_leaves(x, axis, "ppermute", |x, axes| {
+        axes.no_groups("ppermute")?;
+        let unique = |pick: fn(&(usize, usize)) -> usize| {
+            let mut all: Vec<usize> = perm.iter().map(pick).collect();
+            all.sort_unstable();
+            all.windows(2).all(|w| w[0] != w[1])
+        };
+        if !unique(|p| p.0) || !unique(|p| p.1) {
+            return Err(err!(Value, "ppermute sources and destinations must be unique, got {perm:?}")
+                .help("each participant sends to at most one, and receives from at most one"));
+        }
+        if let Some(p) = perm.iter().find(|p| p.0 >= axes.size || p.1 >= axes.size) {
+            return Err(err!(
+                Value,
+                "ppermute pair {p:?} is out of range: the axes {:?} have {} participants",
+                axes.names,
+                axes.size
+            )
+            .help("indices run from 0 to the number of participants"));
+        }
+        Ok(Ppermute { axes: axes.clone(), perm: perm.clone() }.apply(x))
+    })
+}
+
+/// Sends each participant's value to the one `shift` further on, round the end: a ring. Negative shifts go back.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let round = pmap(|x: Array| (pshift(x.clone(), "i", 1), pshift(x, "i", -2))).axis_name("i");
+/// let (next, back) = round.call(arange(0..8))?;
+/// assert_eq!(next.to_vec::<i32>()?, [7, 0, 1, 2, 3, 4, 5, 6]);
+/// assert_eq!(back.to_vec::<i32>()?, [2, 3, 4, 5, 6, 7, 0, 1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn pshift<T: Tree>(x: T, axis: impl IntoAxisNames, shift: i32) -> T {
+    on_leaves(x, axis, "pshift", |x, axes| {
+        axes.no_groups("pshift")?;
+        let to = |from: usize| (from as i128 + i128::from(shift)).rem_euclid(axes.size as i128) as usize;
+        let perm = (0..axes.size).map(|from| (from, to(from))).collect();
+        Ok(Ppermute { axes: axes.clone(), perm }.apply(x))
+    })
+}
+
+/// Participant `i` receives the value of participant `perm[i]`; `perm` is a permutation of all indices.
+#[track_caller]
+pub fn pshuffle<T: Tree>(x: T, axis: impl IntoAxisNames, perm: impl AsRef<[usize]>) -> T {
+    let perm = perm.as_ref();
+    on_leaves(x, axis, "pshuffle", |x, axes| {
+        axes.no_groups("pshuffle")?;
+        let mut sorted = perm.to_vec();
+        sorted.sort_unstable();
+        if !sorted.iter().copied().eq(0..axes.size) {
+            return Err(err!(Value, "`perm` does not represent a permutation: {perm:?}")
+                .help(format!("it must hold each of the {} indices once", axes.size)));
+        }
+        let perm = perm.iter().enumerate().map(|(to, &from)| (from, to)).collect();
+        Ok(Ppermute { axes: axes.clone(), perm }.apply(x))
+    })
+}
+
+/// Exchanges the mapped axis with dimension `dim`, which must be as long: [`all_to_all`] with one dimension.
+#[track_caller]
+pub fn pswapaxes<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
+    all_to_all(x, axis, dim, dim)
+}
+
+/// Every participant gets the value of participant `source`.
+#[track_caller]
+pub fn pbroadcast<T: Tree>(x: T, axis: impl IntoAxisNames, source: usize) -> T {
+    on_leaves(x, axis, "pbroadcast", |x, axes| {
+        let size = axes.even_size("pbroadcast")?;
+        if source >= size {
+            return Err(err!(
+                Value,
+                "pbroadcast source {source} is out of range: the axes {:?} have {size} participants",
+                axes.names
+            )
+            .help("indices run from 0 to the number of participants"));
+        }
+        // Gathering moves bits as they are, of every dtype; a masked sum would not keep -0.0.
+        let all = AllGather { axes: axes.clone(), dim: 0, invariant: true }.apply(&x.expand_dims(0));
+        Ok(crate::ops::lax::slice_in_dim(&all, source, source + 1, 0).squeeze(0))
+    })
+}
+
+/// This participant's index along the axis, int32; over several axes the first is major.
+#[track_caller]
+pub fn axis_index(axis: impl IntoAxisNames) -> Array {
+    let _line = source::enter();
+    let made = whole(axis, "axis_index").map(|axes| bind1(AxisIndex { axes }, &[]));
+    Array::from_result(made, &Array::literal(crate::dtype::Scalar::Int(0), DType::I32, false))
+}
+
+/// The number of participants of the axis.
+#[track_caller]
+pub fn axis_size(axis: impl IntoAxisNames) -> Result<usize> {
+    whole(axis, "axis_size").map(|axes| axes.size).at_caller()
+}
+
+/// Marks a value that is the same on all participants as one that may vary over these axes. Needs no communication.
+///
+/// Fails for a value that varies over one of them already.
+#[track_caller]
+pub fn pcast<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
+    on_leaves(x, axis, "pcast", |x, axes| {
+        axes.no_groups("pcast")?;
+        let set = axes.names.iter().copied().collect();
+        if let Some(name) = axes.names.iter().copied().find(|n: &AxisName| x.vma().contains(*n)) {
+            return Err(err!(
+                Value,
+                "Unsupported pcast from=varying, to='varying': the value of type {} varies over {name:?} already",
+                x.type_name()
+            )
+            .help("leave the cast out: the value varies already"));
+        }
+        Ok(if axes.checked { x.varying_over(&set) } else { x.clone() })
+    })
+}

@@ -1,0 +1,117 @@
+//! Collectives over an axis that `vmap` maps, beside other axes or cut into groups.
+
+use smallvec::smallvec;
+
+use super::permute::{AxisIndex, Ppermute};
+use super::reduce::Axes;
+use crate::core::array::{Array, array};
+use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive};
+use crate::core::program::Aval;
+use crate::core::program::trace::{Traced, bind1, trace};
+use crate::error::{Result, err};
+use crate::interpret::batching::{batch_eval, move_batch};
+use crate::ops::lax;
+use crate::sharding::axis_env;
+
+/// A collective batched as what `f` writes for it: operations that have simple rules.
+pub(crate) fn rewritten(
+    axis: &BatchAxis,
+    args: &[Array],
+    dims: &[Option<usize>],
+    f: impl FnOnce(&Array) -> Result<Array>,
+) -> Result<(Outputs, Dims)> {
+    let mut aval = args[0].aval();
+    if let Some(d) = dims[0] {
+        aval.shape.remove(d);
+    }
+    let Traced { program, captures } = trace(&[aval], |x| Ok(vec![f(&x[0])?]))?;
+    let args: Vec<Array> = captures.iter().chain(args).cloned().collect();
+    let dims: Dims = std::iter::repeat_n(None, captures.len()).chain(dims.iter().copied()).collect();
+    let (outs, dims) = batch_eval(&program, axis, &args, &dims)?;
+    Ok((outs.into(), dims))
+}
+
+/// A collective within groups of the mapped axis: that of the members of each, who are an axis of their own.
+pub(crate) fn groups<P: Primitive>(
+    axes: &Axes,
+    operation: &str,
+    axis: &BatchAxis,
+    args: &[Array],
+    dims: &[Option<usize>],
+    collective: impl Fn(Axes) -> P,
+) -> Result<(Outputs, Dims)> {
+    let groups = axes.groups.as_deref().unwrap_or_default();
+    if axes.names.len() > 1 {
+        return Err(err!(
+            NotImplemented,
+            "{operation} with axis_index_groups over {:?} where vmap maps only one of the axes",
+            axes.names
+        )
+        .help("map the axes by one pmap or shard_map, or use groups of one axis"));
+    }
+    let x = move_batch(&args[0], dims[0], 0, axis.size);
+    let mut parts = Vec::new();
+    for group in groups {
+        let own = Axes { size: group.len(), groups: None, ..axes.clone() };
+        let members = BatchAxis { size: group.len(), ..axis.clone() };
+        let (outs, dims) = collective(own).batch(&members, &[rows(&x, group.iter().copied())], &[Some(0)])?;
+        parts.push(move_batch(&outs[0], dims[0], 0, group.len()));
+    }
+    // Back in the order of the axis.
+    let mut places = vec![0; axis.size];
+    groups.iter().flatten().enumerate().for_each(|(place, &member)| places[member] = place);
+    Ok((smallvec![rows(&lax::concatenate(&parts, 0), places)], vec![Some(0)]))
+}
+
+/// These rows of an array.
+fn rows(x: &Array, places: impl IntoIterator<Item = usize>) -> Array {
+    let places: Vec<i32> = places.into_iter().map(|p| p as i32).collect();
+    x.take(array(places), 0)
+}
+
+/// `ppermute` over several axes of which one is mapped: what each of its rows sends to each other.
+pub(crate) fn permute(
+    axes: &Axes,
+    perm: &[(usize, usize)],
+    axis: &BatchAxis,
+    args: &[Array],
+    dims: &[Option<usize>],
+) -> Result<(Outputs, Dims)> {
+    let x = move_batch(&args[0], dims[0], 0, axis.size);
+    let Some(rest) = axes.without(axis) else {
+        return Err(err!(Runtime, "ppermute over several axes has lost all but one"));
+    };
+    // Of an index, that along the mapped axis and that along the others.
+    let after = axes.names.iter().skip_while(|n| Some(**n) != axis.name).skip(1);
+    let stride: usize = after.map(|&n| Ok(axis_env::lookup(n, "ppermute")?.size)).product::<Result<_>>()?;
+    let place = |i: usize| (i / stride % axis.size, i / stride / axis.size * stride + i % stride);
+    let me = bind1(AxisIndex { axes: rest.clone() }, &[]);
+    let row = |i: usize| lax::slice_in_dim(&x, i, i + 1, 0);
+    let received = (0..axis.size).map(|to| {
+        let mut sum: Option<Array> = None;
+        for from in 0..axis.size {
+            let pairs: Vec<_> = perm
+                .iter()
+                .map(|&(s, d)| (place(s), place(d)))
+                .filter(|(s, d)| (s.0, d.0) == (from, to))
+                .map(|(s, d)| (s.1, d.1))
+                .collect();
+            if pairs.is_empty() {
+                continue;
+            }
+            let mut here = vec![false; rest.size];
+            pairs.iter().for_each(|(_, d)| here[*d] = true);
+            let sent = Ppermute { axes: rest.clone(), perm: pairs }.apply(&row(from));
+            sum = Some(match sum {
+                None => sent,
+                Some(others) => crate::ops::numpy::where_(array(here).take(&me, 0), sent, others),
+            });
+        }
+        sum.unwrap_or_else(|| Array::zeros_of(&zeros_type(&row(0))))
+    });
+    Ok((smallvec![lax::concatenate(&received.collect::<Vec<_>>(), 0)], vec![Some(0)]))
+}
+
+fn zeros_type(x: &Array) -> Aval {
+    x.aval().strong()
+}

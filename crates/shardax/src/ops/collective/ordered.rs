@@ -1,0 +1,46 @@
+//! Maxima of floating point numbers over devices, as maxima of integers that are in the same order.
+//!
+//! No engine promises that an all-reduce keeps a NaN, and the CPU's does not. Among integers NaN has a place: the last.
+
+use crate::core::lower::{Lowering, Value};
+use crate::core::program::Aval;
+use crate::dtype::{DType, Scalar};
+use crate::error::{Result, err};
+use crate::ops::primitive::reduce::{Reducer, highest, lowest};
+
+/// The maximum or minimum of a floating point value over devices; `attrs` say which.
+pub(crate) fn all_reduce(reducer: Reducer, cx: &mut Lowering, x: Value, attrs: &str, out: &Aval) -> Result<Vec<Value>> {
+    let dtype = match out.dtype.bits() {
+        16 => DType::I16,
+        32 => DType::I32,
+        64 => DType::I64,
+        bits => return Err(err!(NotImplemented, "{} of numbers of {bits} bits", reducer.op())),
+    };
+    let (ints, flags) = (out.with_dtype(dtype), out.with_dtype(DType::Bool));
+    let nan = cx.op("stablehlo.compare", &[x, x], &comparison("NE", "FLOAT"), &flags);
+    let last = if reducer == Reducer::Max { highest(dtype) } else { lowest(dtype) };
+    let last = cx.constant(last, &ints);
+    let bits = cx.op("stablehlo.bitcast_convert", &[x], "", &ints);
+    let key = flipped(cx, bits, &ints);
+    let key = cx.op("stablehlo.select", &[nan, last, key], "", &ints);
+    let region = reducer.region(cx, dtype)?;
+    let key = cx.op_with("stablehlo.all_reduce", &[key], attrs, vec![region], std::slice::from_ref(&ints))[0];
+    let bits = flipped(cx, key, &ints);
+    Ok(vec![cx.op("stablehlo.bitcast_convert", &[bits], "", out)])
+}
+
+/// The bits of a number, those of negative ones turned around below the sign so that they are in its order; and back.
+fn flipped(cx: &mut Lowering, bits: Value, ints: &Aval) -> Value {
+    let mask = cx.constant(highest(ints.dtype), ints);
+    let zero = cx.constant(Scalar::Int(0), ints);
+    let negative =
+        cx.op("stablehlo.compare", &[bits, zero], &comparison("LT", "SIGNED"), &ints.with_dtype(DType::Bool));
+    let turned = cx.op("stablehlo.xor", &[bits, mask], "", ints);
+    cx.op("stablehlo.select", &[negative, turned, bits], "", ints)
+}
+
+fn comparison(direction: &str, of: &str) -> String {
+    format!(
+        "comparison_direction = #stablehlo<comparison_direction {direction}>, compare_type = #stablehlo<comparison_type {of}>"
+    )
+}

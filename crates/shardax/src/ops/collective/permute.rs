@@ -1,0 +1,312 @@
+//! Collectives that move values between participants: `ppermute`, `all_to_all`; and the index of each.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::mapped;
+use super::reduce::{Axes, channel, groups_text, mesh};
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::program::Aval;
+use crate::core::program::trace::bind1;
+use crate::dtype::{DType, Scalar};
+use crate::error::{Result, bail, err};
+use crate::interpret::batching::move_batch;
+use crate::ops::lax;
+use crate::shape::{AxisName, AxisSet};
+use crate::sharding::Mesh;
+
+/// Each participant's value sent to another; those that receive none get zeros.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Ppermute {
+    pub axes: Axes,
+    /// Pairs of source and destination, as indices along the axes.
+    pub perm: Vec<(usize, usize)>,
+}
+
+impl Ppermute {
+    #[track_caller]
+    pub fn apply(&self, x: &Array) -> Array {
+        self.axes.bind(self.clone(), x)
+    }
+}
+
+impl Primitive for Ppermute {
+    fn name(&self) -> &'static str {
+        "ppermute"
+    }
+
+    fn print_params(&self) -> String {
+        format!("{} perm={:?}", self.axes.print(), self.perm)
+    }
+
+    fn uses_axis(&self, name: AxisName) -> bool {
+        self.axes.names.contains(&name)
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        Ok(smallvec![args[0].clone()])
+    }
+
+    fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
+        Ok(smallvec![args[0].union(&self.axes.set())])
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let groups = mesh(cx)?.groups(&self.axes.names);
+        let pairs: Vec<Vec<usize>> =
+            groups.iter().flat_map(|g| self.perm.iter().map(|&(s, d)| vec![g[s], g[d]])).collect();
+        let pairs = match pairs.is_empty() {
+            true => "source_target_pairs = dense<> : tensor<0x2xi64>".to_owned(),
+            false => groups_text("source_target_pairs", &pairs),
+        };
+        let attrs = format!("{}, {pairs}", channel(cx));
+        Ok(vec![cx.op("stablehlo.collective_permute", args, &attrs, &outs[0])])
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        Ok((smallvec![self.apply(&args[0])], vec![tangents[0].as_ref().map(|t| self.apply(t))]))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
+        let perm = self.perm.iter().map(|&(s, d)| (d, s)).collect();
+        let inverse = Ppermute { axes: self.axes.clone(), perm };
+        Ok(vec![cts[0].as_ref().map(|ct| inverse.apply(ct))])
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        if !self.axes.has(axis.name) {
+            return Ok((smallvec![self.apply(&args[0])], dims.to_vec()));
+        }
+        if self.axes.names.len() > 1 {
+            return mapped::permute(&self.axes, &self.perm, axis, args, dims);
+        }
+        // Row d of the result is row s of the operand, or zeros.
+        let x = move_batch(&args[0], dims[0], 0, axis.size);
+        let zeros = Array::zeros_of(&lax::slice_in_dim(&x, 0, 1, 0).aval());
+        let rows: Vec<Array> = (0..axis.size)
+            .map(|to| match self.perm.iter().find(|(_, d)| *d == to) {
+                Some(&(from, _)) => lax::slice_in_dim(&x, from, from + 1, 0),
+                None => zeros.clone(),
+            })
+            .collect();
+        Ok((smallvec![lax::concatenate(&rows, 0)], vec![Some(0)]))
+    }
+}
+
+/// Each participant's value cut along one dimension, the parts exchanged and joined along another (`tiled`).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct AllToAll {
+    pub axes: Axes,
+    pub split: usize,
+    pub concat: usize,
+}
+
+impl AllToAll {
+    #[track_caller]
+    pub fn apply(&self, x: &Array) -> Array {
+        self.axes.bind(self.clone(), x)
+    }
+}
+
+impl AllToAll {
+    /// The same as exchanges over one axis after the other.
+    fn one_by_one(&self, axis: &BatchAxis, x: &Array) -> Result<Array> {
+        // One dimension for each axis, cut from the dimension that is split.
+        let axes = self.axes.each(axis)?;
+        let mut cut = x.shape_owned();
+        cut[self.split] /= self.axes.size;
+        axes.iter().rev().for_each(|one| cut.insert(self.split, one.size));
+        let mut x = x.reshape(&cut);
+        for (i, one) in axes.iter().enumerate() {
+            let at = self.split + i;
+            x = AllToAll { axes: one.clone(), split: at, concat: at }.apply(&x);
+        }
+        // The sources, before the dimension that they are joined along.
+        for i in 0..axes.len() {
+            let (from, to) = match self.concat < self.split {
+                true => (self.split + i, self.concat + i),
+                false => (self.split, self.concat + axes.len() - 1),
+            };
+            x = x.moveaxis(from as i32, to as i32);
+        }
+        let mut joined = x.shape_owned();
+        joined.drain(self.concat..self.concat + axes.len());
+        joined[self.concat] *= self.axes.size;
+        Ok(x.reshape(&joined))
+    }
+}
+
+impl Primitive for AllToAll {
+    fn name(&self) -> &'static str {
+        "all_to_all"
+    }
+
+    fn print_params(&self) -> String {
+        format!("{} split={} concat={}", self.axes.print(), self.split, self.concat)
+    }
+
+    fn uses_axis(&self, name: AxisName) -> bool {
+        self.axes.names.contains(&name)
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        let mut out = args[0].clone();
+        let n = self.axes.size;
+        if self.split >= out.rank() || self.concat >= out.rank() {
+            bail!(Index, "all_to_all axes {} and {} are out of bounds for {}", self.split, self.concat, args[0]);
+        }
+        if !out.shape[self.split].is_multiple_of(n) {
+            return Err(err!(
+                Value,
+                "all_to_all split_axis of size {} has to be divisible by the size {n} of the axes {:?}",
+                out.shape[self.split],
+                self.axes.names
+            )
+            .help("make the dimension a multiple of the number of participants"));
+        }
+        out.shape[self.split] /= n;
+        out.shape[self.concat] *= n;
+        Ok(smallvec![out])
+    }
+
+    fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
+        Ok(smallvec![args[0].union(&self.axes.set())])
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let groups = self.axes.mesh_groups(&mesh(cx)?);
+        let attrs = format!(
+            "split_dimension = {} : i64, concat_dimension = {} : i64, split_count = {} : i64, {}, {}",
+            self.split,
+            self.concat,
+            self.axes.size,
+            channel(cx),
+            groups_text("replica_groups", &groups)
+        );
+        Ok(vec![cx.op("stablehlo.all_to_all", args, &attrs, &outs[0])])
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        Ok((smallvec![self.apply(&args[0])], vec![tangents[0].as_ref().map(|t| self.apply(t))]))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
+        let inverse = AllToAll { axes: self.axes.clone(), split: self.concat, concat: self.split };
+        Ok(vec![cts[0].as_ref().map(|ct| inverse.apply(ct))])
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        if !self.axes.has(axis.name) {
+            let d = dims[0].unwrap_or(0);
+            let shift = |i: usize| if i >= d { i + 1 } else { i };
+            let out = AllToAll { axes: self.axes.clone(), split: shift(self.split), concat: shift(self.concat) };
+            return Ok((smallvec![out.apply(&args[0])], vec![Some(d)]));
+        }
+        if self.axes.groups.is_some() {
+            return mapped::groups(&self.axes, self.name(), axis, args, dims, |axes| AllToAll { axes, ..self.clone() });
+        }
+        if self.axes.names.len() > 1 {
+            return mapped::rewritten(axis, args, dims, |x| self.one_by_one(axis, x));
+        }
+        // Entry s, part d becomes entry d, part s: cut the split dimension, exchange, join.
+        let n = axis.size;
+        let x = move_batch(&args[0], dims[0], 0, n);
+        let mut cut = x.shape_owned();
+        cut[self.split + 1] /= n;
+        cut.insert(self.split + 1, n);
+        let x = x.reshape(&cut).swapaxes(0, self.split as i32 + 1);
+        // Now the source index stands where the split dimension was cut: bring it before the concat dimension.
+        let x = x.moveaxis(self.split as i32 + 1, self.concat as i32 + 1);
+        let mut joined = x.shape_owned();
+        let sources = joined.remove(self.concat + 1);
+        joined[self.concat + 1] *= sources;
+        Ok((smallvec![x.reshape(&joined)], vec![Some(0)]))
+    }
+}
+
+/// The participant's index along the axes, int32.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct AxisIndex {
+    pub axes: Axes,
+}
+
+impl Primitive for AxisIndex {
+    fn name(&self) -> &'static str {
+        "axis_index"
+    }
+
+    fn print_params(&self) -> String {
+        self.axes.print()
+    }
+
+    fn uses_axis(&self, name: AxisName) -> bool {
+        self.axes.names.contains(&name)
+    }
+
+    fn infer(&self, _args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        Ok(smallvec![Aval::scalar(DType::I32)])
+    }
+
+    fn vary(&self, _args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
+        Ok(smallvec![self.axes.set()])
+    }
+
+    fn lower(&self, cx: &mut Lowering, _args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let mesh = mesh(cx)?;
+        let out = &outs[0];
+        let id = partition_id(cx, &mesh)?;
+        let id = cx.op("stablehlo.convert", &[id], "", out);
+        let mut index: Option<Value> = None;
+        for &name in &self.axes.names {
+            let size = mesh.axis_size(name).unwrap_or(1);
+            let after = mesh.axes().iter().skip_while(|(n, _)| *n != name).skip(1);
+            let stride: usize = after.map(|(_, s)| s).product();
+            let constant = |cx: &mut Lowering, n: usize| cx.constant(Scalar::Int(n as i128), out);
+            let (stride, size) = (constant(cx, stride), constant(cx, size));
+            let quotient = cx.op("stablehlo.divide", &[id, stride], "", out);
+            let coordinate = cx.op("stablehlo.remainder", &[quotient, size], "", out);
+            index = Some(match index {
+                None => coordinate,
+                Some(i) => {
+                    let scaled = cx.op("stablehlo.multiply", &[i, size], "", out);
+                    cx.op("stablehlo.add", &[scaled, coordinate], "", out)
+                }
+            });
+        }
+        Ok(index.into_iter().collect())
+    }
+
+    fn batch(&self, axis: &BatchAxis, _args: &[Array], _dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        if !self.axes.has(axis.name) {
+            return Ok((smallvec![bind1(self.clone(), &[])], vec![None]));
+        }
+        let mut index = Array::literal(Scalar::Int(0), DType::I32, false);
+        for one in self.axes.each(axis)? {
+            let (size, mapped) = (one.size, one.has(axis.name));
+            let coordinate =
+                if mapped { lax::iota(DType::I32, &[size], 0) } else { bind1(AxisIndex { axes: one }, &[]) };
+            index = index * size + coordinate;
+        }
+        Ok((smallvec![index], vec![Some(0)]))
+    }
+}
+
+/// The device's position in the mesh. It only means something where every axis is manual, so the others are made
+/// manual around it.
+fn partition_id(cx: &mut Lowering, mesh: &Mesh) -> Result<Value> {
+    let aval = Aval::scalar(DType::U32);
+    let rest: Vec<String> =
+        mesh.axis_names().filter(|n| !cx.manual_axes.contains(n)).map(|n| mesh.axis_text(n)).collect();
+    if rest.is_empty() {
+        return Ok(cx.op("stablehlo.partition_id", &[], "", &aval));
+    }
+    let attrs = format!(
+        "in_shardings = #sdy.sharding_per_value<[]>, manual_axes = #sdy<manual_axes{{{}}}>, out_shardings = #sdy.sharding_per_value<[<@{}, []>]>",
+        rest.join(", "),
+        cx.mesh_name(mesh)
+    );
+    let region =
+        cx.region_returning("sdy.return", &[], |cx, _| Ok(vec![cx.op("stablehlo.partition_id", &[], "", &aval)]))?;
+    Ok(cx.op_with("sdy.manual_computation", &[], &attrs, vec![region], &[aval])[0])
+}

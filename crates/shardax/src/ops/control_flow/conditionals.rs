@@ -1,0 +1,284 @@
+//! `cond` and `switch`: choosing among functions by a value.
+
+use std::panic::Location;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::cast_hint;
+use crate::core::array::Array;
+use crate::core::function::IntoOutput;
+use crate::core::program::trace::{Traced, bind_at, check_usable, with_source};
+use crate::core::program::{Aval, Program};
+use crate::core::tree::{Flat, Tree, TreeDef, same_structure};
+use crate::dtype::DType;
+use crate::error::{Result, bail, err};
+use crate::interpret::flat::{avals_of, trace_flat};
+use crate::interpret::held::{join, marked};
+use crate::ops::numpy::convert;
+use crate::ops::operators::Operand;
+use crate::ops::primitive::cond::Cond;
+use crate::source;
+
+/// `true_fun(operands)` where `pred`, a scalar, is true (or not 0), else `false_fun(operands)`. Only one of them runs.
+///
+/// Under `vmap` with a predicate for each example both run, and each example takes its result.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::control_flow::cond;
+/// let f = |x: Array| cond(x.greater(0), |x| x.sqrt(), |x| -x, x.clone());
+/// assert_eq!(f(array(9.0f32))?.item::<f32>()?, 3.0);
+/// assert_eq!(f(array(-9.0f32))?.item::<f32>()?, 9.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails when `pred` is not a scalar, or when the functions' results differ in structure, dtypes or shapes.
+#[track_caller]
+pub fn cond<T, O, A, B>(
+    pred: impl Operand,
+    true_fun: impl Fn(T) -> A,
+    false_fun: impl Fn(T) -> B,
+    operands: T,
+) -> Result<O>
+where
+    T: Tree,
+    O: Tree,
+    A: IntoOutput<Output = O>,
+    B: IntoOutput<Output = O>,
+{
+    let at = Location::caller();
+    let _line = source::enter_at(at);
+    let on_true = |flat: &Flat| Ok(Flat::of(&true_fun(flat.build()?).into_output()?));
+    let on_false = |flat: &Flat| Ok(Flat::of(&false_fun(flat.build()?).into_output()?));
+    let run = || {
+        let pred = pred.into_array();
+        pred.check()?;
+        if pred.ndim() != 0 {
+            return Err(err!(Type, "Pred must be a scalar, got {} of shape {:?}", pred.type_name(), pred.shape())
+                .help("reduce it with `.any(..)` or `.all(..)`, or choose elementwise with `where_`"));
+        }
+        let index = with_source(at, || {
+            let truth = if pred.dtype() == DType::Bool { pred } else { pred.not_equal(0) };
+            convert(&truth, DType::I32, false)
+        });
+        choose(index, &[&on_false, &on_true], &["false_fun", "true_fun"], &Flat::of_arguments(&operands), at)
+    };
+    run().map_err(|e| e.at(at))?.build()
+}
+
+/// The functions that [`switch`] chooses among: a tuple, a `Vec` or an array of functions of the operands that all
+/// return the same type, or a `Result` of it.
+pub trait Branches<T> {
+    type Output: Tree;
+
+    /// How many there are.
+    fn count(&self) -> usize;
+
+    /// Applies one of them.
+    fn apply(&self, index: usize, operands: T) -> Result<Self::Output>;
+}
+
+impl<T, F: Fn(T) -> R, R: IntoOutput> Branches<T> for Vec<F> {
+    type Output = R::Output;
+
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn apply(&self, index: usize, operands: T) -> Result<R::Output> {
+        match self.get(index) {
+            Some(f) => f(operands).into_output(),
+            None => Err(err!(Index, "there is no branch {index}")),
+        }
+    }
+}
+
+impl<T, F: Fn(T) -> R, R: IntoOutput, const N: usize> Branches<T> for [F; N] {
+    type Output = R::Output;
+
+    fn count(&self) -> usize {
+        N
+    }
+
+    fn apply(&self, index: usize, operands: T) -> Result<R::Output> {
+        match self.get(index) {
+            Some(f) => f(operands).into_output(),
+            None => Err(err!(Index, "there is no branch {index}")),
+        }
+    }
+}
+
+macro_rules! tuples_of_branches {
+    ($(($n:literal $($f:ident $r:ident $i:tt),+))*) => {$(
+        impl<T, Out: Tree, $($f: Fn(T) -> $r, $r: IntoOutput<Output = Out>),+> Branches<T> for ($($f,)+) {
+            type Output = Out;
+
+            fn count(&self) -> usize {
+                $n
+            }
+
+            fn apply(&self, index: usize, operands: T) -> Result<Out> {
+                match index {
+                    $($i => (self.$i)(operands).into_output(),)+
+                    _ => Err(err!(Index, "there is no branch {index}")),
+                }
+            }
+        }
+    )*};
+}
+
+tuples_of_branches! {
+    (1 F0 R0 0)
+    (2 F0 R0 0, F1 R1 1)
+    (3 F0 R0 0, F1 R1 1, F2 R2 2)
+    (4 F0 R0 0, F1 R1 1, F2 R2 2, F3 R3 3)
+    (5 F0 R0 0, F1 R1 1, F2 R2 2, F3 R3 3, F4 R4 4)
+    (6 F0 R0 0, F1 R1 1, F2 R2 2, F3 R3 3, F4 R4 4, F5 R5 5)
+    (7 F0 R0 0, F1 R1 1, F2 R2 2, F3 R3 3, F4 R4 4, F5 R5 5, F6 R6 6)
+    (8 F0 R0 0, F1 R1 1, F2 R2 2, F3 R3 3, F4 R4 4, F5 R5 5, F6 R6 6, F7 R7 7)
+}
+
+/// The branch of this index, an integer scalar, applied to the operands; an index out of range is clamped into it.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::control_flow::switch;
+/// let f = |i: i32| switch(i, (|x: Array| x + 1, |x: Array| x * 10, |x: Array| -x), array(5));
+/// assert_eq!(f(1)?.item::<i32>()?, 50);
+/// assert_eq!(f(7)?.item::<i32>()?, -5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails when the index is not an integer scalar, when there are no branches, or when the branches' results differ in
+/// structure, dtypes or shapes.
+#[track_caller]
+pub fn switch<T: Tree, B: Branches<T>>(index: impl Operand, branches: B, operands: T) -> Result<B::Output> {
+    let at = Location::caller();
+    let _line = source::enter_at(at);
+    let run = || {
+        let index = index.into_array();
+        index.check()?;
+        if index.ndim() != 0 {
+            return Err(err!(
+                Type,
+                "Branch index must be scalar, got {} of shape {:?}",
+                index.type_name(),
+                index.shape()
+            )
+            .help("use `vmap` to choose for each entry"));
+        }
+        if !index.dtype().is_integer() {
+            return Err(err!(Type, "Index type must be an integer, got {}", index.dtype())
+                .help("convert it with `astype(DType::I32)`"));
+        }
+        let count = branches.count();
+        let apply = |i: usize| {
+            let branches = &branches;
+            move |flat: &Flat| Ok(Flat::of(&branches.apply(i, flat.build()?)?))
+        };
+        let functions: Vec<_> = (0..count).map(apply).collect();
+        let flat = Flat::of_arguments(&operands);
+        match &functions[..] {
+            [] => Err(err!(Value, "Empty branch sequence").help("give switch at least one branch")),
+            [only] => only(&flat),
+            _ => {
+                let index = with_source(at, || {
+                    // Clamping in a wider type first: the last index may not fit a narrow one.
+                    let wide = if index.dtype().bits() < 32 { index.astype(DType::I32) } else { index };
+                    convert(&wide.clip(0, count - 1), DType::I32, false)
+                });
+                let names: Vec<String> = (0..count).map(|i| format!("branch {i}")).collect();
+                let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                let functions: Vec<FlatFn<'_>> = functions.iter().map(|f| f as FlatFn<'_>).collect();
+                choose(index, &functions, &names, &flat, at)
+            }
+        }
+    };
+    run().map_err(|e| e.at(at))?.build()
+}
+
+type FlatFn<'a> = &'a dyn Fn(&Flat) -> Result<Flat>;
+
+fn choose(
+    index: Array,
+    branches: &[FlatFn<'_>],
+    names: &[&str],
+    operands: &Flat,
+    at: &'static Location<'static>,
+) -> Result<Flat> {
+    let avals = avals_of(operands)?;
+    let mut traced: Vec<Traced> = Vec::new();
+    let mut first: Option<(TreeDef, Vec<Aval>)> = None;
+    for (branch, name) in branches.iter().zip(names) {
+        let (branch, def) = trace_flat(&operands.def, &avals, *branch)?;
+        let outs = branch.program.out_avals();
+        match &first {
+            Some((first_def, first_outs)) => same_results(names[0], first_def, first_outs, name, &def, &outs)?,
+            None => first = Some((def, outs)),
+        }
+        traced.push(branch);
+    }
+    let Some((def, _)) = first else { bail!(Value, "Empty branch sequence") };
+
+    let (branches, captures) = join(traced);
+    let mut branches: Vec<Program> = branches.iter().map(Program::simplified).collect();
+    let mut used = vec![false; captures.len() + operands.leaves.len()];
+    for branch in &branches {
+        used.iter_mut().zip(branch.used_inputs()).for_each(|(used, here)| *used |= here);
+    }
+    for branch in &mut branches {
+        branch.inputs = marked(&branch.inputs, &used);
+    }
+    let args = marked(&[&captures[..], &operands.leaves].concat(), &used);
+    let outs = with_source(at, || -> Result<SmallVec<[Array; 1]>> {
+        let (this, mut args) = Cond { branches }.fit(&index, &args)?;
+        args.insert(0, index.clone());
+        Ok(bind_at(Arc::new(this), &args, at))
+    })?;
+    outs.iter().try_for_each(check_usable)?;
+    Ok(Flat { leaves: outs.into_iter().collect(), def })
+}
+
+/// Compares what two branches return.
+fn same_results(
+    name: &str,
+    def: &TreeDef,
+    outs: &[Aval],
+    other_name: &str,
+    other_def: &TreeDef,
+    others: &[Aval],
+) -> Result<()> {
+    let help = format!("revise {name} and/or {other_name} so that all output types match");
+    same_structure(def, other_def).map_err(|e| {
+        e.context(format!(
+            "cond branch outputs must have the same pytree structure, but those of {name} and {other_name} differ"
+        ))
+        .help(help.clone())
+    })?;
+    for ((out, other), path) in outs.iter().zip(others).zip(def.paths()) {
+        if (out.dtype, &out.shape) != (other.dtype, &other.shape) {
+            let what = if out.dtype != other.dtype { "dtypes" } else { "shapes" };
+            return Err(err!(
+                Type,
+                "cond branches must have equal output types but they differ: the output{path} of {name} has type {out} but \
+                 the corresponding output of {other_name} has type {other}, so the {what} do not match"
+            )
+            .help(help));
+        }
+        if out.vma != other.vma {
+            let fixes: Vec<String> = [(name, out, other), (other_name, other, out)]
+                .into_iter()
+                .filter(|(_, have, want)| !want.vma.is_subset(&have.vma))
+                .map(|(name, have, want)| cast_hint(&want.vma.minus(&have.vma), &format!("the output{path} of {name}")))
+                .collect();
+            return Err(err!(
+                Type,
+                "cond branches must have equal output types but they differ: the output{path} of {name} has type {out} but \
+                 the corresponding output of {other_name} has type {other}, so the manual axis types do not match"
+            )
+            .help(fixes.join("; ")));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,165 @@
+//! `while_loop` and `fori_loop`.
+
+use std::panic::Location;
+use std::sync::Arc;
+
+use super::scan::ScanOptions;
+use super::{Carry, converted};
+use crate::core::array::{Array, Repr};
+use crate::core::function::IntoOutput;
+use crate::core::program::trace::{bind_at, check_usable, with_source};
+use crate::core::tree::{Flat, Tree};
+use crate::dtype::{DType, promote};
+use crate::error::{Result, err};
+use crate::interpret::flat::{avals_of, trace_flat};
+use crate::interpret::held::drop_unused_captures;
+use crate::ops::numpy::convert;
+use crate::ops::operators::Operand;
+use crate::ops::primitive::while_loop::While;
+use crate::source;
+
+/// Applies `body_fun` to the carry as long as `cond_fun` of it, a boolean scalar, is true.
+///
+/// The number of steps may depend on the data, so that it can be differentiated in forward mode only: for reverse
+/// mode use [`scan`](super::scan()) or [`fori_loop`] with plain numbers as bounds.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::control_flow::while_loop;
+/// let x = while_loop(|x: Array| x.less(100), |x| x * 3, array(1))?;
+/// assert_eq!(x.item::<i32>()?, 243);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails when the condition is not one boolean, or when the body changes the structure, a dtype or a shape of the
+/// carry.
+#[track_caller]
+pub fn while_loop<C, P, R>(cond_fun: impl Fn(C) -> P, body_fun: impl Fn(C) -> R, init: C) -> Result<C>
+where
+    C: Tree,
+    P: IntoOutput<Output = Array>,
+    R: IntoOutput<Output = C>,
+{
+    let cond = |carry: &Flat| Ok(Flat::of(&cond_fun(carry.build()?).into_output()?));
+    let body = |carry: &Flat| Ok(Flat::of(&body_fun(carry.build()?).into_output()?));
+    let at = Location::caller();
+    let _line = source::enter_at(at);
+    let init = Flat::of_arguments(&init);
+    run_while(&Carry::new("while_loop", &init.def), &cond, &body, &init, at).map_err(|e| e.at(at))?.build()
+}
+
+type FlatFn<'a> = &'a dyn Fn(&Flat) -> Result<Flat>;
+
+fn run_while(
+    carry: &Carry<'_>,
+    cond: FlatFn<'_>,
+    body: FlatFn<'_>,
+    init: &Flat,
+    at: &'static Location<'static>,
+) -> Result<Flat> {
+    let mut avals = avals_of(init)?;
+    let step = |args: &Flat| {
+        let mut next = body(args)?;
+        carry.returned(&args.leaves, &mut next)?;
+        Ok(next)
+    };
+    let mut body = trace_flat(&init.def, &avals, &step)?.0;
+    if let Some(start) = carry.check(&avals, &body.program.out_avals())? {
+        avals = start;
+        body = trace_flat(&init.def, &avals, &step)?.0;
+        carry.check(&avals, &body.program.out_avals())?;
+    }
+    let cond = trace_flat(&init.def, &avals, cond)?.0;
+    let predicate = cond.program.out_avals();
+    if !matches!(&predicate[..], [p] if p.dtype == DType::Bool && p.rank() == 0) {
+        return Err(err!(Type, "cond_fun must return a boolean scalar, but got output type(s) {predicate:?}")
+            .help("compare, and reduce with `.any(..)` or `.all(..)` where the carry is an array"));
+    }
+
+    let (cond, body) = (drop_unused_captures(cond), drop_unused_captures(body));
+    let this = While {
+        cond: cond.program,
+        body: body.program,
+        cond_consts: cond.captures.len(),
+        body_consts: body.captures.len(),
+    };
+    let start = with_source(at, || converted(&init.leaves, &avals));
+    let outs = bind_at(Arc::new(this), &[cond.captures, body.captures, start].concat(), at);
+    outs.iter().try_for_each(check_usable)?;
+    Ok(Flat { leaves: outs.into_iter().collect(), def: init.def.clone() })
+}
+
+/// Applies `body_fun` to the index, an integer scalar, and the carry, for each index from `lower` up to `upper`.
+///
+/// With plain numbers as bounds it is a [`scan`](super::scan()), which can be differentiated in both modes; with
+/// arrays it is a [`while_loop`], which can be differentiated in forward mode only.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::control_flow::fori_loop;
+/// let factorial = fori_loop(1, 6, |i, product| product * i, array(1))?;
+/// assert_eq!(factorial.item::<i32>()?, 120);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails when a bound is not an integer scalar, or when the body changes the structure, a dtype or a shape of the
+/// carry.
+#[track_caller]
+pub fn fori_loop<C, R>(lower: impl Operand, upper: impl Operand, body_fun: impl Fn(Array, C) -> R, init: C) -> Result<C>
+where
+    C: Tree,
+    R: IntoOutput<Output = C>,
+{
+    let at = Location::caller();
+    let _line = source::enter_at(at);
+    let init_def = Flat::of(&init).def;
+    let (lower, upper) = bounds(lower.into_array(), upper.into_array()).map_err(|e| e.at(at))?;
+    let mut paths: Vec<String> = init_def.paths().iter().map(|path| format!("carry{path}")).collect();
+    paths.insert(0, "the index".into());
+
+    // The index is carried along.
+    let step = |(i, carry): (Array, C)| -> Result<(Array, C)> {
+        let next = &i + 1;
+        Ok((next, body_fun(i, carry).into_output()?))
+    };
+    if let (Repr::Literal(from), Repr::Literal(to)) = (&lower.0, &upper.0) {
+        let length = (to.value.to_i128() - from.value.to_i128()).clamp(0, u32::MAX as i128) as usize;
+        let args = Flat::of_arguments(&((lower, init), ()));
+        let body = |args: &Flat| {
+            let (carry, ()) = args.build::<((Array, C), ())>()?;
+            Ok(Flat::of(&(step(carry)?, ())))
+        };
+        let out = ScanOptions::default().length(length).run("fori_loop", &args, Some(paths), &body, at)?;
+        let ((_, last), ()) = out.build::<((Array, C), ())>()?;
+        return Ok(last);
+    }
+    let init = Flat::of_arguments(&(lower, init));
+    let cond = |carry: &Flat| Ok(Flat::of(&carry.leaves[0].less(&upper)));
+    let body = |carry: &Flat| Ok(Flat::of(&step(carry.build()?)?));
+    let carry = Carry { function: "fori_loop", def: &init.def, paths };
+    let out = run_while(&carry, &cond, &body, &init, at).map_err(|e| e.at(at))?;
+    Ok(out.build::<(Array, C)>()?.1)
+}
+
+/// The bounds in one integer type.
+fn bounds(lower: Array, upper: Array) -> Result<(Array, Array)> {
+    for bound in [&lower, &upper] {
+        bound.check()?;
+        if bound.ndim() != 0 || !bound.dtype().is_integer() {
+            return Err(err!(Type, "fori_loop bounds must be integer scalars, got {}", bound.type_name())
+                .help("convert them with `as i32`, or `astype(DType::I32)`"));
+        }
+    }
+    let (dtype, weak) = promote((lower.dtype(), lower.weak_type()), (upper.dtype(), upper.weak_type()));
+    let own = |a: &Array| a.weak_type() || a.dtype() == dtype;
+    if !own(&lower) || !own(&upper) {
+        return Err(err!(
+            Type,
+            "lower and upper arguments to fori_loop must have equal types, got {} and {}",
+            lower.dtype(),
+            upper.dtype()
+        )
+        .help("convert one of them with `astype`"));
+    }
+    Ok((convert(&lower, dtype, weak), convert(&upper, dtype, weak)))
+}

@@ -1,0 +1,153 @@
+//! Control flow inside traced functions: loops, choices, and functions with their own derivatives.
+//!
+//! A Rust `for` or `if` runs while a function is traced: it repeats, or leaves out, what is recorded. The functions
+//! here record the loop or the choice itself. Their closures may capture arrays, concrete or traced.
+
+mod conditionals;
+mod custom;
+mod loops;
+mod scan;
+
+pub use conditionals::{Branches, cond, switch};
+pub use custom::{CustomJvp, CustomVjp, custom_jvp, custom_vjp};
+pub use loops::{fori_loop, while_loop};
+pub use scan::{ScanOptions, associative_scan, map, scan, scan_n};
+
+use crate::core::array::Array;
+use crate::core::program::Aval;
+use crate::core::tree::{Flat, TreeDef, same_structure};
+use crate::dtype::promote;
+use crate::error::{Result, err};
+use crate::interpret::held::cast_up;
+use crate::shape::AxisSet;
+
+/// What the carry of a loop is called in errors.
+struct Carry<'a> {
+    /// `scan`, `while_loop`, …
+    function: &'a str,
+    def: &'a TreeDef,
+    /// The key path of each leaf.
+    paths: Vec<String>,
+}
+
+impl<'a> Carry<'a> {
+    fn new(function: &'a str, def: &'a TreeDef) -> Self {
+        let paths = def.paths().iter().map(|path| format!("carry{path}")).collect();
+        Carry { function, def, paths }
+    }
+
+    /// Checks the structure of what the body returned, and makes each leaf vary over the axes of the leaf it replaces.
+    fn returned(&self, before: &[Array], after: &mut Flat) -> Result<()> {
+        same_structure(self.def, &after.def).map_err(|e| {
+            let what = self.function;
+            e.context(format!(
+                "{what} body function carry input and carry output must have the same pytree structure, but they differ"
+            ))
+            .help("return a carry of the structure that the body was given")
+        })?;
+        for (old, new) in before.iter().zip(&mut after.leaves) {
+            *new = cast_up(new, &old.vma());
+        }
+        Ok(())
+    }
+
+    /// Compares the types of the carry before and after a step.
+    ///
+    /// Where a plain number starts a carry of another dtype, returns the types to start from instead.
+    fn check(&self, before: &[Aval], after: &[Aval]) -> Result<Option<Vec<Aval>>> {
+        let mut start = before.to_vec();
+        let mut changed = false;
+        for (old, new) in start.iter_mut().zip(after) {
+            if old.weak && old.dtype != new.dtype {
+                let (dtype, weak) = promote((old.dtype, true), (new.dtype, new.weak));
+                changed |= dtype != old.dtype;
+                *old = Aval { weak, ..old.with_dtype(dtype) };
+            }
+        }
+        if changed {
+            return Ok(Some(start));
+        }
+        for ((old, new), path) in before.iter().zip(after).zip(&self.paths) {
+            if old.dtype == new.dtype && old.shape == new.shape && new.vma.is_subset(&old.vma) {
+                continue;
+            }
+            let (what, help) = if old.dtype != new.dtype {
+                ("dtypes", "convert the output with `astype`, or start from a carry of the output's type".to_owned())
+            } else if old.shape != new.shape {
+                ("shapes", "return a carry of the shape that the body was given".to_owned())
+            } else {
+                let hint = cast_hint(&new.vma.minus(&old.vma), &format!("the initial value of {path}"));
+                ("manual axis types", format!("start from a value that varies over the same axes: {hint}"))
+            };
+            return Err(err!(
+                Type,
+                "{} body function carry input and carry output must have equal types (body_fun output and input must have \
+                 identical types), but they differ: the input {path} has type {old} but the corresponding output has type \
+                 {new}, so the {what} do not match",
+                self.function
+            )
+            .help(help));
+        }
+        Ok(None)
+    }
+}
+
+/// How a value is made to vary over these axes too.
+fn cast_hint(missing: &AxisSet, what: &str) -> String {
+    let list = |quote: char| missing.iter().map(|n| format!("{quote}{}{quote}", n.as_str())).collect::<Vec<_>>();
+    let jax = format!("({},)", list('\'').join(", "));
+    let axes = list('"').join(", ");
+    let axes = if list('"').len() == 1 { axes } else { format!("({axes})") };
+    format!("apply `pcast(.., {axes})` to {what} (in JAX `pcast(..., {jax}, to='varying')`)")
+}
+
+/// Arrays converted to these types where their dtypes differ.
+fn converted(arrays: &[Array], avals: &[Aval]) -> Vec<Array> {
+    let convert = |(array, aval): (&Array, &Aval)| match array.dtype() == aval.dtype {
+        true => array.clone(),
+        false => super::numpy::convert(array, aval.dtype, aval.weak),
+    };
+    arrays.iter().zip(avals).map(convert).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::interpret::flat::{flat_fn, trace_flat};
+    use crate::prelude::*;
+
+    #[test]
+    fn loops_and_branches_in_print() -> Result<()> {
+        let f = |x: Array, y: Array| -> Result<Array> {
+            let (c, _) = scan_n(|c: Array| (c * &y, ()), x, 3)?;
+            cond(c.greater(&y), |c| while_loop(|v: Array| v.greater(1), |v| v - &y, c), |c| -c, c.clone())
+        };
+        let flat = Flat::of(&(array(1.0f32), array(2.0f32)));
+        let avals: Vec<Aval> = flat.leaves.iter().map(Array::aval).collect();
+        let program = trace_flat(&flat.def, &avals, &flat_fn(&f))?.0.program.simplified();
+        let text = "
+{ lambda a:f32[] b:f32[].
+  c:f32[] = scan[length=3 reverse=false num_consts=1 num_carry=1 unroll=1
+    { lambda a:f32[] b:f32[].
+      c:f32[] = mul b a
+      in (c) }] b a
+  d:bool[] = gt c b
+  e:i32[] = convert[dtype=int32] d
+  f:f32[] = cond[
+    { lambda a:f32[] b:f32[].
+      c:f32[] = neg b
+      in (c) }
+    { lambda a:f32[] b:f32[].
+      c:f32[] = while[cond_consts=0 body_consts=1
+        { lambda a:f32[].
+          b:bool[] = gt a 1.0:f32[]
+          in (b) }
+        { lambda a:f32[] b:f32[].
+          c:f32[] = sub b a
+          in (c) }] a b
+      in (c) }] e b c
+  in (f) }";
+        assert_eq!(format!("\n{program}"), text);
+        Ok(())
+    }
+}

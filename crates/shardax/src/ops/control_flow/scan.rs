@@ -1,0 +1,372 @@
+//! `scan` and what is made of it: `map`, `associative_scan`.
+
+use std::panic::Location;
+use std::sync::Arc;
+
+use super::{Carry, converted};
+use crate::core::array::Array;
+use crate::core::function::IntoOutput;
+use crate::core::program::Aval;
+use crate::core::program::trace::{bind_at, check_usable, with_source};
+use crate::core::tree::{Flat, Tree, TreeDef, same_structure};
+use crate::error::{Result, err};
+use crate::interpret::flat::{avals_of, trace_flat};
+use crate::interpret::held::drop_unused_captures;
+use crate::ops::lax;
+use crate::ops::primitive::scan::Scan;
+use crate::shape::normalize_axis;
+use crate::source;
+
+/// A loop over the leading axis of `xs` that carries a state.
+///
+/// `f` takes the carry and one slice of `xs`, and returns the next carry and an output; the result is the last carry
+/// and the outputs stacked along a new leading axis. It is traced once, however many steps there are, and can be
+/// differentiated in both modes.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::control_flow::scan;
+/// let (sum, partial) = scan(|sum, x| (&sum + x, sum), Array::from(0.0), array([1.0f32, 2.0, 3.0]))?;
+/// assert_eq!(sum.item::<f32>()?, 6.0);
+/// assert_eq!(partial.to_vec::<f32>()?, [0.0, 1.0, 3.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails when the leaves of `xs` differ in the size of their leading axis, or when a step changes the structure, a
+/// dtype or a shape of the carry.
+#[track_caller]
+pub fn scan<C, X, Y, R>(f: impl Fn(C, X) -> R, init: C, xs: X) -> Result<(C, Y)>
+where
+    C: Tree,
+    X: Tree,
+    Y: Tree,
+    R: IntoOutput<Output = (C, Y)>,
+{
+    ScanOptions::default().scan(f, init, xs)
+}
+
+/// [`scan`] over nothing: `length` steps of `f`, which takes the carry alone.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::control_flow::scan_n;
+/// let (last, powers) = scan_n(|x: Array| (&x * 2, x), array(1), 4)?;
+/// assert_eq!(last.item::<i32>()?, 16);
+/// assert_eq!(powers.to_vec::<i32>()?, [1, 2, 4, 8]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn scan_n<C, Y, R>(f: impl Fn(C) -> R, init: C, length: usize) -> Result<(C, Y)>
+where
+    C: Tree,
+    Y: Tree,
+    R: IntoOutput<Output = (C, Y)>,
+{
+    ScanOptions::default().length(length).scan(|carry, ()| f(carry), init, ())
+}
+
+/// Applies `f` to each slice of `xs` along the leading axis, one after the other, and stacks the results.
+///
+/// As `vmap` it gives every slice its own result; but it needs the memory of one step only.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let rows = shardax::control_flow::map(|row: Array| &row / row.sum(..), array([[1.0f32, 3.0], [2.0, 2.0]]))?;
+/// assert_eq!(rows.to_vec::<f32>()?, [0.25, 0.75, 0.5, 0.5]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn map<X, Y, R>(f: impl Fn(X) -> R, xs: X) -> Result<Y>
+where
+    X: Tree,
+    Y: Tree,
+    R: IntoOutput<Output = Y>,
+{
+    let step = |(), x| -> Result<((), Y)> { Ok(((), f(x).into_output()?)) };
+    Ok(ScanOptions::default().scan(step, (), xs)?.1)
+}
+
+/// How a [`scan`] runs.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::control_flow::ScanOptions;
+/// let (_, suffix_sums): (_, Array) = ScanOptions::default().reverse(true).scan(
+///     |sum: Array, x: Array| (&sum + &x, sum + x),
+///     Array::from(0),
+///     array([1, 2, 3]),
+/// )?;
+/// assert_eq!(suffix_sums.to_vec::<i32>()?, [6, 5, 3]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScanOptions {
+    length: Option<usize>,
+    reverse: bool,
+    unroll: usize,
+}
+
+impl Default for ScanOptions {
+    fn default() -> Self {
+        ScanOptions { length: None, reverse: false, unroll: 1 }
+    }
+}
+
+impl ScanOptions {
+    /// The number of steps, for when there is nothing to scan over.
+    pub fn length(mut self, length: usize) -> Self {
+        self.length = Some(length);
+        self
+    }
+
+    /// Runs from the last slice to the first; outputs stay where their slices are.
+    pub fn reverse(mut self, reverse: bool) -> Self {
+        self.reverse = reverse;
+        self
+    }
+
+    /// Does this many steps in each iteration of the compiled loop: larger code, less overhead.
+    pub fn unroll(mut self, steps: usize) -> Self {
+        self.unroll = steps;
+        self
+    }
+
+    /// As [`scan`](scan()).
+    #[track_caller]
+    pub fn scan<C, X, Y, R>(self, f: impl Fn(C, X) -> R, init: C, xs: X) -> Result<(C, Y)>
+    where
+        C: Tree,
+        X: Tree,
+        Y: Tree,
+        R: IntoOutput<Output = (C, Y)>,
+    {
+        let args = Flat::of_arguments(&(init, xs));
+        let body = |args: &Flat| {
+            let (carry, x) = args.build::<(C, X)>()?;
+            Ok(Flat::of(&f(carry, x).into_output()?))
+        };
+        self.run("scan", &args, None, &body, Location::caller())?.build()
+    }
+
+    /// The same, on the flattened pair of carry and arrays. `paths` says what the leaves of the carry are called.
+    pub(crate) fn run(
+        self,
+        function: &str,
+        args: &Flat,
+        paths: Option<Vec<String>>,
+        body: &dyn Fn(&Flat) -> Result<Flat>,
+        at: &'static Location<'static>,
+    ) -> Result<Flat> {
+        self.run_inner(function, args, paths, body, at).map_err(|e| e.at(at))
+    }
+
+    fn run_inner(
+        self,
+        function: &str,
+        args: &Flat,
+        paths: Option<Vec<String>>,
+        body: &dyn Fn(&Flat) -> Result<Flat>,
+        at: &'static Location<'static>,
+    ) -> Result<Flat> {
+        let mut avals = avals_of(args)?;
+        let (init, xs) = args.halves()?;
+        let count = init.leaves.len();
+        let mut carry = Carry::new(function, &init.def);
+        carry.paths = paths.unwrap_or(carry.paths);
+        let length = self.steps(&xs)?;
+        if i32::try_from(length).is_err() {
+            return Err(
+                err!(Value, "{function} counts its steps in int32: {length} are too many").help("nest two loops")
+            );
+        }
+        if self.unroll == 0 {
+            return Err(err!(Value, "scan unroll must be at least 1, got 0").help("1 does one step in each iteration"));
+        }
+        for aval in &mut avals[count..] {
+            aval.shape.remove(0);
+        }
+
+        let step = |args: &Flat| {
+            let (mut next, ys) = body(args)?.halves()?;
+            carry.returned(&args.leaves[..count], &mut next)?;
+            let mut out = Flat::default();
+            out.node(crate::core::tree::Node::Tuple(2));
+            out.append(&next);
+            out.append(&ys);
+            Ok(out)
+        };
+        let (mut traced, mut def) = trace_flat(&args.def, &avals, &step)?;
+        if let Some(start) = carry.check(&avals[..count], &traced.program.out_avals())? {
+            avals[..count].clone_from_slice(&start);
+            (traced, def) = trace_flat(&args.def, &avals, &step)?;
+            carry.check(&avals[..count], &traced.program.out_avals())?;
+        }
+
+        let traced = drop_unused_captures(traced);
+        let scan = Scan {
+            body: traced.program,
+            length,
+            reverse: self.reverse,
+            num_consts: traced.captures.len(),
+            num_carry: count,
+            unroll: self.unroll,
+        };
+        let init = with_source(at, || converted(&init.leaves, &avals));
+        let operands = [traced.captures, init, xs.leaves.to_vec()].concat();
+        let outs = bind_at(Arc::new(scan), &operands, at);
+        outs.iter().try_for_each(check_usable)?;
+        Ok(Flat { leaves: outs.into_iter().collect(), def })
+    }
+
+    /// The number of steps, on which the arrays and the `length` option must agree.
+    fn steps(self, xs: &Flat) -> Result<usize> {
+        let mut sizes = Vec::new();
+        for (leaf, path) in xs.leaves.iter().zip(xs.def.paths()) {
+            match leaf.shape().first() {
+                Some(size) => sizes.push(*size),
+                None => {
+                    return Err(err!(
+                        Value,
+                        "scan got value with no leading axis to scan over: xs{path} has type {}",
+                        leaf.type_name()
+                    )
+                    .help("let the closure capture values that are the same in every step"));
+                }
+            }
+        }
+        let list = sizes.iter().map(|s| s.to_string()).collect::<Vec<_>>().join(", ");
+        if sizes.windows(2).any(|w| w[0] != w[1]) {
+            return Err(err!(Value, "scan got values with different leading axis sizes: {list}")
+                .help("all arrays must have one entry for each step"));
+        }
+        match (self.length, sizes.first()) {
+            (Some(length), Some(size)) if length != *size => Err(err!(
+                Value,
+                "scan got `length` argument of {length} which disagrees with leading axis sizes [{list}]"
+            )
+            .help("leave `length` out: it follows from the arrays")),
+            (Some(length), _) => Ok(length),
+            (None, Some(size)) => Ok(*size),
+            (None, None) => Err(err!(Value, "scan got no values to scan over and `length` not provided")
+                .help("call `scan_n(f, init, n)`, or set `ScanOptions::length`")),
+        }
+    }
+}
+
+/// All partial results of an associative operation along an axis, in a logarithmic number of applications.
+///
+/// `f` combines two trees of arrays elementwise along `axis` (it is given several elements at once), as `a + b` does.
+/// With `reverse`, results run from the end.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::control_flow::associative_scan;
+/// let products = associative_scan(|a: Array, b: Array| a * b, array([1, 2, 3, 4]), false, 0)?;
+/// assert_eq!(products.to_vec::<i32>()?, [1, 2, 6, 24]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn associative_scan<T, R>(f: impl Fn(T, T) -> R, elems: T, reverse: bool, axis: i32) -> Result<T>
+where
+    T: Tree,
+    R: IntoOutput<Output = T>,
+{
+    let at = Location::caller();
+    let _line = source::enter_at(at);
+    let combine = |def: &TreeDef, a: Vec<Array>, b: Vec<Array>| -> Result<Vec<Array>> {
+        let build = |leaves: Vec<Array>| Flat { leaves: leaves.into(), def: def.clone() }.build::<T>();
+        let shapes: Vec<Vec<usize>> = a.iter().map(|x| x.shape().to_vec()).collect();
+        let out = Flat::of(&f(build(a)?, build(b)?).into_output()?);
+        same_structure(def, &out.def).map_err(|e| e.context("associative_scan function"))?;
+        for (given, got) in shapes.iter().zip(&out.leaves) {
+            got.check()?;
+            if got.shape() != given.as_slice() {
+                return Err(err!(
+                    Value,
+                    "associative_scan function must return arrays of the shape of its operands: it was given {given:?} and returned {}",
+                    got.type_name()
+                )
+                .help("the function combines many elements at once: it is elementwise along the axis, as `a + b` is"));
+            }
+        }
+        Ok(out.leaves.into_vec())
+    };
+    let run = || -> Result<T> {
+        let flat = Flat::of(&elems);
+        let avals = avals_of(&flat)?;
+        let Some(first) = avals.first() else { return Ok(elems.clone()) };
+        let dim = |aval: &Aval| normalize_axis(axis as isize, aval.rank());
+        let dims: Vec<usize> = avals.iter().map(dim).collect::<Result<_>>()?;
+        let size = first.shape[dims[0]];
+        if avals.iter().zip(&dims).any(|(aval, d)| aval.shape[*d] != size) {
+            return Err(err!(
+                Value,
+                "Array inputs to associative_scan must have the same size along axis {axis}, got {avals:?}"
+            )
+            .help("all arrays are scanned together"));
+        }
+        let flip = |leaves: Vec<Array>| -> Vec<Array> {
+            leaves.iter().zip(&dims).map(|(x, d)| if reverse { lax::rev(x, &[*d]) } else { x.clone() }).collect()
+        };
+        let combine = |a, b| combine(&flat.def, a, b);
+        let leaves = flip(prefixes(&combine, flip(flat.leaves.to_vec()), &dims, size)?);
+        Flat { leaves: leaves.into(), def: flat.def.clone() }.build()
+    };
+    run().map_err(|e| e.at(at))
+}
+
+/// Combines pairs of neighbours, scans those, and fills the elements between in.
+fn prefixes(
+    combine: &dyn Fn(Vec<Array>, Vec<Array>) -> Result<Vec<Array>>,
+    elems: Vec<Array>,
+    dims: &[usize],
+    size: usize,
+) -> Result<Vec<Array>> {
+    if size < 2 {
+        return Ok(elems);
+    }
+    let every_second = |list: &[Array], start: usize, limit: usize| -> Vec<Array> {
+        list.iter().zip(dims).map(|(x, d)| part(x, *d, start, limit, 2)).collect()
+    };
+    let run = |list: &[Array], start: usize, limit: usize| -> Vec<Array> {
+        list.iter().zip(dims).map(|(x, d)| part(x, *d, start, limit, 1)).collect()
+    };
+    let pairs = combine(every_second(&elems, 0, size - 1), every_second(&elems, 1, size))?;
+    let odd = prefixes(combine, pairs, dims, size / 2)?;
+    let evens = (size - 1) / 2;
+    let later = match evens {
+        0 => run(&elems, 0, 0),
+        _ => combine(run(&odd, 0, evens), every_second(&elems, 2, size))?,
+    };
+    let first = run(&elems, 0, 1);
+    Ok((0..elems.len())
+        .map(|i| {
+            let even = lax::concatenate(&[first[i].clone(), later[i].clone()], dims[i]);
+            interleave(&even, &odd[i], dims[i], size)
+        })
+        .collect())
+}
+
+fn part(x: &Array, dim: usize, start: usize, limit: usize, stride: usize) -> Array {
+    let mut from = vec![0; x.ndim()];
+    let mut to = x.shape().to_vec();
+    let mut strides = vec![1; x.ndim()];
+    (from[dim], to[dim], strides[dim]) = (start, limit, stride);
+    lax::slice(x, &from, &to, Some(&strides))
+}
+
+/// `even[0], odd[0], even[1], …`: `size` elements in all.
+fn interleave(even: &Array, odd: &Array, dim: usize, size: usize) -> Array {
+    let pairs = size.div_ceil(2);
+    // A last element without a partner is given one, and it is cut off again.
+    let odd = if size.is_multiple_of(2) {
+        odd.clone()
+    } else {
+        lax::concatenate(&[odd.clone(), part(even, dim, pairs - 1, pairs, 1)], dim)
+    };
+    let next = dim as i32 + 1;
+    let both = lax::concatenate(&[even.expand_dims(next), odd.expand_dims(next)], dim + 1);
+    let mut shape = even.shape().to_vec();
+    shape[dim] = 2 * pairs;
+    part(&both.reshape(shape.as_slice()), dim, 0, size, 1)
+}

@@ -1,0 +1,467 @@
+//! Turning an index into primitives: slices for constants, gathers and scatters for integer arrays.
+//!
+//! In a trace numbers and ranges are constants of the program. Outside of one, on a single device, where a block begins
+//! is an operand, so that a loop over batches or rows compiles once.
+
+mod update;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::{IndexItem, Strided};
+use crate::core::array::{Array, Repr};
+use crate::core::program::trace::{bind1, runs_now};
+use crate::dtype::{DType, Scalar};
+use crate::error::{Result, err};
+use crate::ops::lax;
+use crate::ops::primitive::binary::{ADD, Compare, MIN, Select};
+use crate::ops::primitive::composite::composite1;
+use crate::ops::primitive::dynamic_slice::DynamicSlice;
+use crate::ops::primitive::gather::{Gather, GatherDimensionNumbers, GatherScatterMode};
+use crate::shape::{Shape, broadcast_shapes};
+use crate::sharding::Sharding;
+
+pub(crate) use update::update;
+
+/// What the caller says about the places of integer arrays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Options {
+    pub mode: Option<GatherScatterMode>,
+    pub fill: Option<Scalar>,
+    pub unique: bool,
+    pub sorted: bool,
+}
+
+/// What an entry of an index does, with ellipses written out. Entries stand in the order of the axes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Entry {
+    Part {
+        axis: usize,
+        part: Strided,
+    },
+    New,
+    Fixed {
+        axis: usize,
+        at: usize,
+    },
+    /// The places are the next of the index's arrays.
+    Places {
+        axis: usize,
+    },
+}
+
+/// An index into arrays of one shape, without the values of its integer arrays.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Plan {
+    entries: Vec<Entry>,
+    /// The shape that the integer arrays broadcast to.
+    block: Shape,
+    /// Where among the entries the dimensions of the block go, when there is one.
+    block_at: usize,
+}
+
+fn entries(shape: &[usize], items: &[IndexItem]) -> Result<(Vec<Entry>, Vec<Array>)> {
+    let rank = shape.len();
+    let taken = items.iter().filter(|i| !matches!(i, IndexItem::NewAxis | IndexItem::Ellipsis)).count();
+    if taken > rank {
+        return Err(err!(
+            Index,
+            "too many indices for array: array is {rank}-dimensional, but {taken} were indexed (shape {shape:?})"
+        )
+        .help("an index has at most one entry for each dimension, besides NewAxis and Ellipsis"));
+    }
+    if items.iter().filter(|i| matches!(i, IndexItem::Ellipsis)).count() > 1 {
+        return Err(err!(Index, "an index can only have a single Ellipsis")
+            .help("write `..` for each dimension that is taken whole"));
+    }
+    let full = |axis: usize| Entry::Part { axis, part: Strided { start: 0, len: shape[axis], step: 1 } };
+    let mut out = Vec::with_capacity(rank);
+    let mut places = Vec::new();
+    let mut axis = 0;
+    for item in items {
+        match item {
+            IndexItem::NewAxis => out.push(Entry::New),
+            IndexItem::Ellipsis => {
+                let end = axis + rank - taken;
+                out.extend((axis..end).map(full));
+                axis = end;
+            }
+            IndexItem::At(i) => {
+                let n = shape[axis];
+                let at = if *i < 0 { i.saturating_add(n as i64) } else { *i };
+                if !(0..n as i64).contains(&at) {
+                    return Err(err!(Index, "index {i} is out of bounds for axis {axis} with size {n}").help(
+                        match n {
+                            0 => format!("the axis is empty (shape {shape:?})"),
+                            _ => format!("indices of this axis run from -{n} to {}", n - 1),
+                        },
+                    ));
+                }
+                out.push(Entry::Fixed { axis, at: at as usize });
+                axis += 1;
+            }
+            IndexItem::Slice(slice) => {
+                let part = slice.resolve(shape[axis]).ok_or_else(|| {
+                    err!(Value, "slice step cannot be zero (axis {axis} of an array of shape {shape:?})")
+                        .help("use a step of at least 1, or a negative one to go backwards")
+                })?;
+                out.push(Entry::Part { axis, part });
+                axis += 1;
+            }
+            IndexItem::Array(a) => {
+                check_places(a)?;
+                out.push(Entry::Places { axis });
+                places.push(a.clone());
+                axis += 1;
+            }
+        }
+    }
+    out.extend((axis..rank).map(full));
+    Ok((out, places))
+}
+
+fn check_places(a: &Array) -> Result<()> {
+    a.check()?;
+    if a.dtype() == DType::Bool {
+        return Err(err!(
+            Index,
+            "Array boolean indices must be concrete: a mask ({}) cannot index, because the shape of the result would depend on its values",
+            a.type_name()
+        )
+        .help("use `where_(mask, x, other)` to choose elements, or read the mask and index with the numbers of its true places"));
+    }
+    if !a.dtype().is_integer() {
+        return Err(err!(Type, "Indexer must have integer or boolean type, got indexer with type {}", a.type_name())
+            .help("convert it with `astype(DType::I32)`"));
+    }
+    Ok(())
+}
+
+/// Places with negative ones counted from the end of a dimension of size `n`.
+pub(crate) fn from_front(places: &Array, n: usize) -> Array {
+    let wide = matches!(places.dtype(), DType::U32 | DType::U64 | DType::I64) || n > i32::MAX as usize;
+    let dtype = if wide { DType::I64 } else { DType::I32 };
+    let unsigned = !places.dtype().is_signed();
+    let places = match places.dtype() {
+        // What is too large to be signed is beyond the end.
+        DType::U64 => MIN.apply(places, &Array::literal(Scalar::Int(i64::MAX as i128), DType::U64, false)),
+        _ => places.clone(),
+    };
+    let places = places.astype(dtype);
+    if unsigned {
+        return places;
+    }
+    let number = |v: usize| Array::literal(Scalar::Int(v as i128), dtype, false);
+    let negative = Compare::Lt.apply(&places, &number(0));
+    Select.apply(&negative, &places, &ADD.apply(&places, &number(n)))
+}
+
+impl Plan {
+    /// The plan of an index, and its integer arrays.
+    fn new(x: &Array, items: &[IndexItem]) -> Result<(Plan, Vec<Array>)> {
+        x.check()?;
+        let (entries, places) = entries(x.shape(), items)?;
+        let shapes: Vec<&[usize]> = places.iter().map(|p| p.shape()).collect();
+        let Some(block) = broadcast_shapes(&shapes) else {
+            let types: Vec<String> = places.iter().map(|p| p.type_name()).collect();
+            return Err(err!(
+                Index,
+                "shape mismatch: indexing arrays could not be broadcast together with shapes {}",
+                types.join(" and ")
+            )
+            .help("arrays pair up elementwise; for all combinations give one of them a new axis with `expand_dims`"));
+        };
+        // Numbers count as arrays when there are arrays.
+        let advanced: Vec<usize> = (0..entries.len())
+            .filter(|&i| !places.is_empty() && matches!(entries[i], Entry::Fixed { .. } | Entry::Places { .. }))
+            .collect();
+        let together = advanced.windows(2).all(|w| w[1] == w[0] + 1);
+        let block_at = if together { advanced.first().copied().unwrap_or(0) } else { 0 };
+        Ok((Plan { entries, block, block_at }, places))
+    }
+
+    fn has_places(&self) -> bool {
+        self.entries.iter().any(|e| matches!(e, Entry::Places { .. }))
+    }
+
+    /// The block that holds all that numbers and plain ranges name: where it begins, and its sizes.
+    fn bounds(&self, shape: &[usize]) -> (Vec<usize>, Vec<usize>) {
+        let mut start = vec![0; shape.len()];
+        let mut sizes = shape.to_vec();
+        for entry in &self.entries {
+            match *entry {
+                Entry::Part { axis, part } if part.step == 1 => (start[axis], sizes[axis]) = (part.start, part.len),
+                Entry::Fixed { axis, at } => (start[axis], sizes[axis]) = (at, 1),
+                _ => {}
+            }
+        }
+        (start, sizes)
+    }
+
+    /// The same index into that block alone.
+    fn within_bounds(mut self) -> Self {
+        for entry in &mut self.entries {
+            match entry {
+                Entry::Part { part, .. } if part.step == 1 => part.start = 0,
+                Entry::Fixed { at, .. } => *at = 0,
+                _ => {}
+            }
+        }
+        self
+    }
+
+    /// The result's dimensions, built from each kept part and new axis, with the block in its place.
+    fn layout<T>(&self, block: impl Fn() -> Vec<T>, each: impl Fn(&Entry) -> Option<T>) -> Vec<T> {
+        let mut out = Vec::new();
+        for (i, entry) in self.entries.iter().enumerate() {
+            if i == self.block_at {
+                out.extend(block());
+            }
+            out.extend(each(entry));
+        }
+        if self.block_at >= self.entries.len() {
+            out.extend(block());
+        }
+        out
+    }
+
+    fn result_shape(&self) -> Vec<usize> {
+        self.layout(
+            || self.block.to_vec(),
+            |e| match e {
+                Entry::Part { part, .. } => Some(part.len),
+                Entry::New => Some(1),
+                _ => None,
+            },
+        )
+    }
+
+    /// Which dimensions of the result, new axes left out, are kept parts (the others are the block's).
+    fn kept_dims(&self) -> Vec<usize> {
+        let kept = self.layout(|| vec![false; self.block.len()], |e| matches!(e, Entry::Part { .. }).then_some(true));
+        (0..kept.len()).filter(|&i| kept[i]).collect()
+    }
+
+    /// An axis of size 0 has no places: nothing but an empty result can be made of it.
+    fn empty_axis(&self, shape: &[usize]) -> Option<usize> {
+        self.entries.iter().find_map(|e| match e {
+            Entry::Places { axis } if shape[*axis] == 0 => Some(*axis),
+            _ => None,
+        })
+    }
+
+    /// The places of each integer array, from 0 and of one dtype.
+    fn places(&self, shape: &[usize], raw: &[Array]) -> Vec<Array> {
+        let axes = self.entries.iter().filter_map(|e| match e {
+            Entry::Places { axis } => Some(*axis),
+            _ => None,
+        });
+        let mut places: Vec<Array> = axes.zip(raw).map(|(axis, p)| from_front(p, shape[axis])).collect();
+        if places.iter().any(|p| p.dtype() == DType::I64) {
+            places.iter_mut().for_each(|p| *p = p.astype(DType::I64));
+        }
+        places
+    }
+
+    /// `x` cut to the parts and numbers; axes of numbers are gone, those of places are whole.
+    fn cut(&self, x: &Array) -> Array {
+        let rank = x.ndim();
+        let mut start: SmallVec<[usize; 4]> = smallvec![0; rank];
+        let mut limit: SmallVec<[usize; 4]> = x.shape().into();
+        let mut strides: SmallVec<[usize; 4]> = smallvec![1; rank];
+        let mut backwards: SmallVec<[usize; 4]> = SmallVec::new();
+        let mut shape = Shape::new();
+        for entry in &self.entries {
+            match *entry {
+                Entry::Part { axis, part } => {
+                    let stride = part.step.unsigned_abs() as usize;
+                    let span = part.len.saturating_sub(1) * stride;
+                    start[axis] = if part.step < 0 { part.start - span } else { part.start };
+                    limit[axis] = if part.len == 0 { start[axis] } else { start[axis] + span + 1 };
+                    strides[axis] = stride;
+                    if part.step < 0 && part.len > 1 {
+                        backwards.push(axis);
+                    }
+                    shape.push(part.len);
+                }
+                Entry::Fixed { axis, at } => (start[axis], limit[axis]) = (at, at + 1),
+                Entry::Places { axis } => shape.push(x.shape()[axis]),
+                Entry::New => {}
+            }
+        }
+        let whole = start.iter().all(|s| *s == 0) && limit.as_slice() == x.shape() && strides.iter().all(|s| *s == 1);
+        let mut out = if whole { x.clone() } else { lax::slice(x, &start, &limit, Some(&strides)) };
+        if !backwards.is_empty() {
+            out = lax::rev(&out, &backwards);
+        }
+        if self.has_places() { lax::reshape(&out, &shape) } else { out }
+    }
+}
+
+/// A number of the dtype of `places`.
+fn number(v: i64, places: &[Array]) -> Array {
+    Array::literal(Scalar::Int(v as i128), places.first().map(|p| p.dtype()).unwrap_or(DType::I32), false)
+}
+
+/// Scalars for the axes that are cut to a block.
+fn cut_starts(shape: &[usize], start: &[usize], sizes: &[usize]) -> Vec<Array> {
+    let cut = (0..shape.len()).filter(|&d| sizes[d] < shape[d]);
+    cut.map(|d| Array::literal(Scalar::Int(start[d] as i128), DType::I32, false)).collect()
+}
+
+/// A start for every axis, from those of the axes that are cut; and what is left of the operands.
+fn starts_of<'a>(shape: &[usize], sizes: &[usize], args: &'a [Array]) -> (Vec<Array>, &'a [Array]) {
+    let mut given = args.iter();
+    let starts = (0..shape.len()).map(|d| match sizes[d] < shape[d] {
+        true => given.next().cloned().unwrap_or_else(|| number(0, &[])),
+        false => number(0, &[]),
+    });
+    (starts.collect(), given.as_slice())
+}
+
+/// Whether a block's place may be an operand: where it runs at once, and partitioning does not depend on it.
+fn is_movable(x: &Array, args: &[Array]) -> bool {
+    let single = matches!(&x.0, Repr::Concrete(c) if matches!(c.sharding, Sharding::Single(_)));
+    single && runs_now(args) && x.shape().iter().all(|d| *d <= i32::MAX as usize)
+}
+
+/// The part of `x` that an index names.
+pub(crate) fn get(x: &Array, items: &[IndexItem], options: &Options) -> Result<Array> {
+    let (plan, places) = Plan::new(x, items)?;
+    let shape = plan.result_shape();
+    if let Some(axis) = plan.empty_axis(x.shape()) {
+        if plan.block.iter().all(|d| *d > 0) {
+            return Err(err!(
+                Index,
+                "cannot index axis {axis} with size 0 of an array of shape {:?} with an integer array",
+                x.shape()
+            )
+            .help("an empty axis has no entries to take"));
+        }
+        return Ok(crate::ops::numpy::full(&shape, Scalar::Int(0), x.dtype()));
+    }
+    let unchanged =
+        |e: &Entry| matches!(e, Entry::Part { axis, part } if part.step == 1 && part.len == x.shape()[*axis]);
+    if plan.entries.iter().all(unchanged) {
+        return Ok(x.clone());
+    }
+    let mut args = vec![x.clone()];
+    args.extend(places);
+    if !is_movable(x, &args) {
+        return composite1("getitem", (plan, *options), &args, |(plan, options), args| {
+            plan.get(&args[0], &args[1..], options).map(|x| vec![x])
+        });
+    }
+    let (start, sizes) = plan.bounds(x.shape());
+    args.splice(1..1, cut_starts(x.shape(), &start, &sizes));
+    composite1("getitem_block", (plan.within_bounds(), sizes, *options), &args, |(plan, sizes, options), args| {
+        let (starts, places) = starts_of(args[0].shape(), sizes, &args[1..]);
+        plan.get(&read_block(&args[0], &starts, sizes), places, options).map(|x| vec![x])
+    })
+}
+
+/// The block of these sizes that begins at `starts`.
+fn read_block(x: &Array, starts: &[Array], sizes: &[usize]) -> Array {
+    if sizes == x.shape() {
+        return x.clone();
+    }
+    let operands: Vec<Array> = std::iter::once(x).chain(starts).cloned().collect();
+    bind1(DynamicSlice { sizes: sizes.into() }, &operands)
+}
+
+impl Plan {
+    /// The part of `x` that the index names with these arrays.
+    fn get(&self, x: &Array, raw: &[Array], options: &Options) -> Result<Array> {
+        let shape = self.result_shape();
+        let cut = self.cut(x);
+        if raw.is_empty() {
+            return Ok(lax::reshape(&cut, &shape));
+        }
+        let places = self.places(x.shape(), raw);
+        // Beyond the bounds the nearest entry is read, but gets no gradient.
+        let mode = options.mode.unwrap_or(GatherScatterMode::PromiseInBounds);
+        // The axes of `cut` in the order of the entries: kept parts, and places.
+        let indexed: Vec<bool> = self
+            .entries
+            .iter()
+            .filter_map(|e| match e {
+                Entry::Part { .. } => Some(false),
+                Entry::Places { .. } => Some(true),
+                _ => None,
+            })
+            .collect();
+        let axes: Vec<usize> = (0..indexed.len()).filter(|&d| indexed[d]).collect();
+        let sizes: Vec<usize> = cut.shape().iter().zip(&indexed).map(|(&n, &i)| if i { 1 } else { n }).collect();
+        let out = if self.block.is_empty() && mode != GatherScatterMode::FillOrDrop {
+            // One place: a block that begins there.
+            let mut given = places.iter();
+            let starts: Vec<Array> = indexed
+                .iter()
+                .map(|i| if *i { given.next().cloned() } else { None }.unwrap_or_else(|| number(0, &places)))
+                .collect();
+            read_block(&cut, &starts, &sizes)
+        } else {
+            let all: Vec<usize> = (0..self.block.len()).collect();
+            let columns: Vec<Array> = places.iter().map(|p| column(p, &self.block, &all)).collect();
+            let gather = Gather {
+                dims: GatherDimensionNumbers {
+                    offset_dims: self.kept_dims(),
+                    collapsed_slice_dims: axes.clone(),
+                    start_index_map: axes,
+                    ..GatherDimensionNumbers::default()
+                },
+                slice_sizes: sizes,
+                mode,
+                fill_value: options.fill,
+                unique_indices: options.unique,
+                indices_are_sorted: options.sorted,
+            };
+            gather.apply(&cut, &lax::concatenate(&columns, self.block.len()))
+        };
+        Ok(lax::reshape(&out, &shape))
+    }
+}
+
+/// Places as one column of a matrix of indices whose rows have shape `rows`; the places' last dimensions are `dims`.
+fn column(places: &Array, rows: &[usize], dims: &[usize]) -> Array {
+    let mut shape: Shape = rows.into();
+    shape.push(1);
+    let first = dims.len() - places.ndim();
+    places.broadcast_in_dim(&shape, &dims[first..])
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::core::program::Aval;
+    use crate::core::program::trace::trace;
+    use crate::prelude::*;
+
+    fn program(f: impl Fn(&Array) -> Vec<Array>) -> String {
+        let traced = trace(&[Aval::new(DType::F32, vec![8, 3, 4])], |args| Ok(f(&args[0])));
+        traced.expect("a program").program.to_string()
+    }
+
+    /// Constant indices are slices in a program, and loops over rows are nothing else. SPEC 126
+    #[test]
+    fn constant_indices_need_no_gather() {
+        let text = program(|x| vec![x.get((0, 1..3)), x.get(s![.., -1, ..;-2])]);
+        let want = "{ lambda a:f32[8,3,4].
+  b:f32[1,2,4] = slice[start=(0,1,0) limit=(1,3,4) strides=(1,1,1)] a
+  c:f32[2,4] = reshape[shape=(2,4)] b
+  d:f32[8,1,2] = slice[start=(0,2,1) limit=(8,3,4) strides=(1,1,2)] a
+  e:f32[8,1,2] = rev[dimensions=(2,)] d
+  f:f32[8,2] = reshape[shape=(8,2)] e
+  in (c, f) }";
+        assert_eq!(text, want);
+        let text = program(|x| x.iter().map(|row| row.at((0, ..)).set(1)).collect());
+        assert!(!text.contains("gather") && !text.contains("scatter"), "{text}");
+    }
+
+    #[test]
+    fn one_place_is_a_block_and_several_are_gathered() {
+        let text = program(|x| {
+            let i = x.get((0, 0, 0)).astype(DType::I32);
+            vec![x.get(&i), x.get((.., i.broadcast_to([2])))]
+        });
+        assert!(text.contains("dynamic_slice[slice_sizes=(1,3,4)]") && text.matches(" gather[").count() == 1, "{text}");
+    }
+}

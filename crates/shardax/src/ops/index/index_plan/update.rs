@@ -1,0 +1,190 @@
+//! Updates of the part of an array that an index names.
+
+use super::{Entry, Options, Plan, column, cut_starts, is_movable, number, read_block, starts_of};
+use crate::core::array::Array;
+use crate::core::program::trace::bind1;
+use crate::dtype::promote;
+use crate::error::{Result, bail, err};
+use crate::ops::index::{IndexItem, Strided};
+use crate::ops::lax;
+use crate::ops::numpy::convert;
+use crate::ops::primitive::binary::{ADD, MAX, MIN, MUL};
+use crate::ops::primitive::composite::composite1;
+use crate::ops::primitive::dynamic_slice::DynamicUpdateSlice;
+use crate::ops::primitive::gather::GatherScatterMode;
+use crate::ops::primitive::scatter::{Scatter, ScatterDimensionNumbers, ScatterKind};
+
+/// `x` with `value` combined with what is at the place that an index names.
+pub(crate) fn update(
+    x: &Array,
+    items: &[IndexItem],
+    kind: ScatterKind,
+    value: &Array,
+    options: &Options,
+) -> Result<Array> {
+    let (plan, places) = Plan::new(x, items)?;
+    let value = fit_value(x, value, &plan.result_shape())?;
+    let nothing = plan.block.contains(&0)
+        || plan.empty_axis(x.shape()).is_some()
+        || plan.entries.iter().any(|e| matches!(e, Entry::Part { part, .. } if part.len == 0));
+    if nothing {
+        return Ok(x.clone());
+    }
+    let mut args = vec![x.clone(), value];
+    args.extend(places);
+    let is_block =
+        args.len() == 2 && plan.entries.iter().all(|e| !matches!(e, Entry::Part { part, .. } if part.step != 1));
+    if !is_block {
+        return composite1("scatter", (plan, kind, *options), &args, |(plan, kind, options), args| {
+            let value = args[1].broadcast_to(plan.result_shape());
+            plan.scatter(&args[0], *kind, &value, &args[2..], options).map(|x| vec![x])
+        });
+    }
+    let (start, sizes) = plan.bounds(x.shape());
+    let starts = cut_starts(x.shape(), &start, &sizes);
+    if is_movable(x, &args) {
+        args.extend(starts);
+        return composite1("update_block", (plan.within_bounds(), kind, sizes), &args, |(plan, kind, sizes), args| {
+            let (starts, _) = starts_of(args[0].shape(), sizes, &args[2..]);
+            let value = args[1].broadcast_to(plan.result_shape());
+            Ok(vec![update_block(&args[0], &starts, sizes, *kind, &value)])
+        });
+    }
+    composite1("update_block_at", (plan, kind, start, sizes), &args, |(plan, kind, start, sizes), args| {
+        let shape = args[0].shape();
+        let literals = cut_starts(shape, start, sizes);
+        let value = args[1].broadcast_to(plan.result_shape());
+        Ok(vec![update_block(&args[0], &starts_of(shape, sizes, &literals).0, sizes, *kind, &value)])
+    })
+}
+
+/// The value in the array's dtype; it broadcasts to the place's shape.
+fn fit_value(x: &Array, value: &Array, shape: &[usize]) -> Result<Array> {
+    // The array keeps its type, also a plain number's.
+    value.check()?;
+    let common = promote((x.dtype(), false), (value.dtype(), value.weak_type())).0;
+    value.check_fits(x.dtype())?;
+    if common != x.dtype() {
+        return Err(err!(
+            Type,
+            "scatter inputs have incompatible types: cannot safely cast value from dtype {} to the array's dtype {}",
+            value.type_name(),
+            x.dtype()
+        )
+        .help(format!(
+            "convert the value with `astype(DType::{:?})`, or the array to a wider dtype first",
+            x.dtype()
+        )));
+    }
+    let fits = value.ndim() <= shape.len()
+        && value.shape().iter().zip(&shape[shape.len() - value.ndim()..]).all(|(&n, &m)| n == m || n == 1);
+    if !fits {
+        return Err(err!(
+            Value,
+            "Incompatible shapes for broadcasting: an update of shape {:?} for a place of shape {shape:?}",
+            value.shape()
+        )
+        .help("an update broadcasts to the shape that `x.get(index)` has"));
+    }
+    Ok(convert(value, x.dtype(), x.weak_type()))
+}
+
+/// An update of one block: needs no scatter.
+fn update_block(x: &Array, starts: &[Array], sizes: &[usize], kind: ScatterKind, value: &Array) -> Array {
+    let value = lax::reshape(value, sizes);
+    let here = || read_block(x, starts, sizes);
+    let block = match kind {
+        ScatterKind::Set => value,
+        ScatterKind::Add => ADD.apply(&here(), &value),
+        ScatterKind::Mul => MUL.apply(&here(), &value),
+        ScatterKind::Min => MIN.apply(&here(), &value),
+        ScatterKind::Max => MAX.apply(&here(), &value),
+    };
+    if sizes == x.shape() {
+        return block;
+    }
+    let operands: Vec<Array> = [x, &block].into_iter().chain(starts).cloned().collect();
+    bind1(DynamicUpdateSlice, &operands)
+}
+
+/// A dimension of an update, new axes left out.
+#[derive(Clone, Copy)]
+enum UpdateDim {
+    /// One of the block's dimensions, of this size.
+    Block(usize),
+    /// Along a block of the operand.
+    Window(usize),
+    /// Every so many elements of an axis: each has its own position.
+    Strided(Strided),
+}
+
+impl Plan {
+    fn scatter(&self, x: &Array, kind: ScatterKind, value: &Array, raw: &[Array], options: &Options) -> Result<Array> {
+        let numbers = self.places(x.shape(), raw);
+        let dims: Vec<UpdateDim> = self.layout(
+            || self.block.iter().map(|&n| UpdateDim::Block(n)).collect(),
+            |e| match e {
+                Entry::Part { part, .. } if part.step == 1 => Some(UpdateDim::Window(part.len)),
+                Entry::Part { part, .. } => Some(UpdateDim::Strided(*part)),
+                _ => None,
+            },
+        );
+        let shape: Vec<usize> = dims
+            .iter()
+            .map(|d| match *d {
+                UpdateDim::Block(n) | UpdateDim::Window(n) => n,
+                UpdateDim::Strided(part) => part.len,
+            })
+            .collect();
+        // The rows of the index matrix run over all dimensions but windows.
+        let is_window = |d: &UpdateDim| matches!(d, UpdateDim::Window(_));
+        let rows: Vec<usize> = (0..dims.len()).filter(|&i| !is_window(&dims[i])).map(|i| shape[i]).collect();
+        let mut row_dims = dims.iter().filter(|d| !is_window(d)).enumerate();
+        let block_dims: Vec<usize> =
+            row_dims.clone().filter(|(_, d)| matches!(d, UpdateDim::Block(_))).map(|(i, _)| i).collect();
+        let mut strided_dims = row_dims.by_ref().filter(|(_, d)| matches!(d, UpdateDim::Strided(_))).map(|(i, _)| i);
+
+        let mut places = numbers.iter();
+        let mut columns = Vec::new();
+        let mut mapped = Vec::new();
+        let mut inserted = Vec::new();
+        for entry in &self.entries {
+            let (axis, component, at) = match *entry {
+                Entry::New => continue,
+                Entry::Part { axis, part } if part.step == 1 && part.len == x.shape()[axis] => continue,
+                Entry::Part { axis, part } if part.step == 1 => {
+                    mapped.push(axis);
+                    columns.push(column(&number(part.start as i64, &numbers), &rows, &[]));
+                    continue;
+                }
+                Entry::Part { axis, part } => {
+                    let i = lax::iota(number(0, &numbers).dtype(), &[part.len], 0);
+                    let at = strided_dims.next().into_iter().collect::<Vec<_>>();
+                    (axis, i * number(part.step, &numbers) + number(part.start as i64, &numbers), at)
+                }
+                Entry::Fixed { axis, at } => (axis, number(at as i64, &numbers), Vec::new()),
+                Entry::Places { axis } => {
+                    let Some(p) = places.next() else { bail!(Runtime, "an index lost its places") };
+                    (axis, p.clone(), block_dims.clone())
+                }
+            };
+            mapped.push(axis);
+            inserted.push(axis);
+            columns.push(column(&component, &rows, &at));
+        }
+        let scatter = Scatter {
+            kind,
+            dims: ScatterDimensionNumbers {
+                update_window_dims: (0..dims.len()).filter(|&i| is_window(&dims[i])).collect(),
+                inserted_window_dims: inserted,
+                scatter_dims_to_operand_dims: mapped,
+                ..ScatterDimensionNumbers::default()
+            },
+            mode: options.mode.unwrap_or(GatherScatterMode::FillOrDrop),
+            unique_indices: options.unique || raw.is_empty(),
+            indices_are_sorted: options.sorted,
+        };
+        let indices = lax::concatenate(&columns, rows.len());
+        Ok(scatter.apply(x, &indices, &lax::reshape(value, &shape)))
+    }
+}

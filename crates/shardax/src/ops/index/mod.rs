@@ -1,0 +1,424 @@
+//! Indexing by NumPy's rules: numbers, ranges with steps, new axes and integer arrays.
+//!
+//! Numbers and ranges are constants: they lower to a slice and a reshape, never to a gather. A number out of range
+//! is an error; ranges are clamped, as in NumPy. Integer arrays are gathered, and clamped to the bounds.
+
+mod at;
+mod index_plan;
+
+use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
+
+pub use at::At;
+use index_plan::Options;
+pub(crate) use index_plan::from_front;
+
+use crate::core::array::Array;
+use crate::core::program::trace::{at_caller, with_source};
+use crate::dtype::{Element, Scalar};
+use crate::error::{Result, err};
+
+/// A new axis of size 1, in an index: `x.get((.., NewAxis))`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NewAxis;
+
+/// As many full ranges as are missing, in an index: `x.get((Ellipsis, 0))`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ellipsis;
+
+/// `start..stop` by `step`, as Python's `start:stop:step`: negative bounds count from the end, bounds out of range are
+/// clamped, and a negative step goes backwards. `None` stands for the end that the step comes from or goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Slice {
+    pub start: Option<i64>,
+    pub stop: Option<i64>,
+    pub step: i64,
+}
+
+impl Slice {
+    /// A slice with all three parts.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(arange(0..6).get(Slice::new(None, None, -2)).to_vec::<i32>()?, [5, 3, 1]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn new(start: impl Into<Option<i64>>, stop: impl Into<Option<i64>>, step: i64) -> Self {
+        Slice { start: start.into(), stop: stop.into(), step }
+    }
+
+    /// The whole of a dimension.
+    pub const FULL: Slice = Slice { start: None, stop: None, step: 1 };
+
+    /// The first index, the number of elements and the step, in a dimension of size `n`; `None` for step 0.
+    pub(crate) fn resolve(self, n: usize) -> Option<Strided> {
+        let (n, step) = (n as i64, self.step);
+        if step == 0 {
+            return None;
+        }
+        // Backwards, the bounds lie one place lower: the last element, and the place before the first.
+        let (low, high) = if step > 0 { (0, n) } else { (-1, n - 1) };
+        let bound = |b: i64| (if b < 0 { b.saturating_add(n) } else { b }).clamp(low, high);
+        let start = self.start.map_or(if step > 0 { low } else { high }, bound);
+        let stop = self.stop.map_or(if step > 0 { high } else { low }, bound);
+        let distance = if step > 0 { stop - start } else { start - stop };
+        let len = if distance <= 0 { 0 } else { (distance as u64).div_ceil(step.unsigned_abs()) as usize };
+        // A step beyond the dimension takes one element.
+        let step = if len > 1 { step } else { 1 };
+        Some(Strided { start: if len == 0 { 0 } else { start as usize }, len, step })
+    }
+}
+
+/// Elements `start`, `start + step`, … of a dimension, `len` of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Strided {
+    pub start: usize,
+    pub len: usize,
+    pub step: i64,
+}
+
+/// One entry of an index.
+#[derive(Clone, Debug)]
+pub enum IndexItem {
+    /// One element: the dimension goes away. Negative numbers count from the end.
+    At(i64),
+    Slice(Slice),
+    NewAxis,
+    Ellipsis,
+    /// The elements at these places.
+    Array(Array),
+}
+
+/// What one entry of an index may be written as.
+pub trait IntoIndexItem {
+    fn into_index_item(self) -> IndexItem;
+}
+
+/// An index: one entry, or a tuple of up to eight; `Vec<IndexItem>` for one made at run time.
+pub trait IntoIndex {
+    fn into_index(self) -> Vec<IndexItem>;
+}
+
+impl<T: IntoIndexItem> IntoIndex for T {
+    fn into_index(self) -> Vec<IndexItem> {
+        vec![self.into_index_item()]
+    }
+}
+
+impl IntoIndex for Vec<IndexItem> {
+    fn into_index(self) -> Vec<IndexItem> {
+        self
+    }
+}
+
+impl IntoIndex for &[IndexItem] {
+    fn into_index(self) -> Vec<IndexItem> {
+        self.to_vec()
+    }
+}
+
+macro_rules! tuple_indices {
+    ($(($($t:ident $i:tt),*))*) => {$(
+        impl<$($t: IntoIndexItem),*> IntoIndex for ($($t,)*) {
+            fn into_index(self) -> Vec<IndexItem> {
+                vec![$(self.$i.into_index_item()),*]
+            }
+        }
+    )*};
+}
+
+tuple_indices! {
+    ()
+    (A 0)
+    (A 0, B 1)
+    (A 0, B 1, C 2)
+    (A 0, B 1, C 2, D 3)
+    (A 0, B 1, C 2, D 3, E 4)
+    (A 0, B 1, C 2, D 3, E 4, F 5)
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6)
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7)
+}
+
+fn slice(start: Option<i64>, stop: Option<i64>) -> IndexItem {
+    IndexItem::Slice(Slice { start, stop, step: 1 })
+}
+
+/// The bound after an included last element; after -1 comes the end.
+fn after(last: i64) -> Option<i64> {
+    if last == -1 { None } else { Some(last.saturating_add(1)) }
+}
+
+macro_rules! number_items {
+    ($($t:ty),*) => {$(
+        impl IntoIndexItem for $t {
+            fn into_index_item(self) -> IndexItem {
+                IndexItem::At(number(self))
+            }
+        }
+        impl IntoIndexItem for Range<$t> {
+            fn into_index_item(self) -> IndexItem {
+                slice(Some(number(self.start)), Some(number(self.end)))
+            }
+        }
+        impl IntoIndexItem for RangeFrom<$t> {
+            fn into_index_item(self) -> IndexItem {
+                slice(Some(number(self.start)), None)
+            }
+        }
+        impl IntoIndexItem for RangeTo<$t> {
+            fn into_index_item(self) -> IndexItem {
+                slice(None, Some(number(self.end)))
+            }
+        }
+        impl IntoIndexItem for RangeInclusive<$t> {
+            fn into_index_item(self) -> IndexItem {
+                slice(Some(number(*self.start())), after(number(*self.end())))
+            }
+        }
+        impl IntoIndexItem for RangeToInclusive<$t> {
+            fn into_index_item(self) -> IndexItem {
+                slice(None, after(number(self.end)))
+            }
+        }
+    )*};
+}
+
+number_items!(i32, i64, isize, u8, u32, u64, usize);
+
+/// A number that does not fit is out of range in any case.
+fn number<T: TryInto<i64>>(n: T) -> i64 {
+    n.try_into().unwrap_or(i64::MAX)
+}
+
+impl IntoIndexItem for RangeFull {
+    fn into_index_item(self) -> IndexItem {
+        IndexItem::Slice(Slice::FULL)
+    }
+}
+
+impl IntoIndexItem for Slice {
+    fn into_index_item(self) -> IndexItem {
+        IndexItem::Slice(self)
+    }
+}
+
+impl IntoIndexItem for NewAxis {
+    fn into_index_item(self) -> IndexItem {
+        IndexItem::NewAxis
+    }
+}
+
+impl IntoIndexItem for Ellipsis {
+    fn into_index_item(self) -> IndexItem {
+        IndexItem::Ellipsis
+    }
+}
+
+impl IntoIndexItem for IndexItem {
+    fn into_index_item(self) -> IndexItem {
+        self
+    }
+}
+
+impl IntoIndexItem for Array {
+    fn into_index_item(self) -> IndexItem {
+        IndexItem::Array(self)
+    }
+}
+
+impl IntoIndexItem for &Array {
+    fn into_index_item(self) -> IndexItem {
+        IndexItem::Array(self.clone())
+    }
+}
+
+macro_rules! list_items {
+    ($($t:ty),*) => {$(
+        impl<const N: usize> IntoIndexItem for [$t; N] {
+            #[track_caller]
+            fn into_index_item(self) -> IndexItem {
+                self.as_slice().into_index_item()
+            }
+        }
+        impl IntoIndexItem for Vec<$t> {
+            #[track_caller]
+            fn into_index_item(self) -> IndexItem {
+                self.as_slice().into_index_item()
+            }
+        }
+        impl IntoIndexItem for &[$t] {
+            #[track_caller]
+            fn into_index_item(self) -> IndexItem {
+                let like = Array::literal(Scalar::Int(0), <$t as Element>::DTYPE, false);
+                IndexItem::Array(Array::from_result(Array::from_slice(self, &[self.len()]), &like))
+            }
+        }
+    )*};
+}
+
+list_items!(i32, i64, bool);
+
+/// An index with steps: `s![1..10; 2, .., ..; -1]` is Python's `[1:10:2, :, ::-1]`. Entries without a step are as in
+/// [`Array::get`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = arange(0..12).reshape([3, 4]);
+/// assert_eq!(x.get(s![..;-1, 1..;2]).get(0).to_vec::<i32>()?, [9, 11]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[macro_export]
+macro_rules! s {
+    (@items [$($done:expr,)*]) => { ::std::vec![$($done),*] };
+    (@items [$($done:expr,)*] $range:expr; $step:expr $(, $($rest:tt)*)?) => {
+        $crate::s!(@items [$($done,)* $crate::IndexItem::with_step($range, $step),] $($($rest)*)?)
+    };
+    (@items [$($done:expr,)*] $item:expr $(, $($rest:tt)*)?) => {
+        $crate::s!(@items [$($done,)* $crate::IntoIndexItem::into_index_item($item),] $($($rest)*)?)
+    };
+    ($($items:tt)*) => {{
+        let items: ::std::vec::Vec<$crate::IndexItem> = $crate::s!(@items [] $($items)*);
+        items
+    }};
+}
+
+impl IndexItem {
+    /// A range with a step; entries that are no ranges stay as they are.
+    pub fn with_step(range: impl IntoIndexItem, step: i64) -> IndexItem {
+        match range.into_index_item() {
+            IndexItem::Slice(s) => IndexItem::Slice(Slice { step, ..s }),
+            other => other,
+        }
+    }
+}
+
+impl Array {
+    /// The part of the array that `index` names, by NumPy's rules.
+    ///
+    /// An index is one entry or a tuple of entries, one for each dimension from the first: a number (the dimension
+    /// goes away; negative counts from the end), a range (clamped; see [`s!`](crate::s) for steps), `..` for a whole
+    /// dimension, [`NewAxis`], [`Ellipsis`], or an integer array, whose places are clamped to the bounds. Several arrays
+    /// are broadcast together; their dimensions come first when something stands between them.
+    ///
+    /// Fails for a number out of range, too many entries, or a boolean array.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let x = arange(0..12).reshape([3, 4]);
+    /// assert_eq!(x.get(-1).to_vec::<i32>()?, [8, 9, 10, 11]);
+    /// assert_eq!(x.get((.., 1..3)).shape(), [3, 2]);
+    /// assert_eq!(x.get((.., NewAxis, 0)).shape(), [3, 1]);
+    /// assert_eq!(x.get((&array([0, 2]), &array([1, 3]))).to_vec::<i32>()?, [1, 11]);
+    /// assert!(x.get(3).check().is_err());
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn get(&self, index: impl IntoIndex) -> Array {
+        let items = index.into_index();
+        Array::from_result(at_caller(|| index_plan::get(self, &items, &Options::default())), self)
+    }
+
+    /// A place in the array, to be updated: `x.at((0, ..)).set(1.0)` is `x` with its first row replaced.
+    ///
+    /// The index is as in [`get`](Self::get). Updates whose places (in integer arrays) are out of bounds are dropped.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let x = zeros([3]);
+    /// assert_eq!(x.at(1).set(5.0).to_vec::<f32>()?, [0.0, 5.0, 0.0]);
+    /// assert_eq!(x.at(&array([0, 0, 2])).add(1.0).to_vec::<f32>()?, [2.0, 0.0, 1.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[must_use = "`at` names a place; call `set`, `add`, … on it"]
+    #[track_caller]
+    pub fn at(&self, index: impl IntoIndex) -> At {
+        At::new(self, index.into_index())
+    }
+
+    /// The entries along the first dimension, in order. A scalar has none: it gives one entry that carries the error.
+    ///
+    /// Each is a constant slice, so a loop over rows lowers to no gather.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let sums: Vec<Array> = arange(0..4).reshape([2, 2]).iter().map(|row| row.sum(..)).collect();
+    /// assert_eq!(sums[1].item::<i32>()?, 5);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn iter(&self) -> Rows {
+        let count = if self.error().is_some() { 1 } else { self.shape().first().copied().unwrap_or(1) };
+        Rows { array: self.clone(), next: 0, count, location: std::panic::Location::caller() }
+    }
+
+    /// The entries along the first dimension, to be given names.
+    ///
+    /// Fails when there are not exactly `N` of them.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let [w_key, b_key] = random::split(&random::key(0), 2).unstack()?;
+    /// let (w, b) = (random::normal(&w_key, [3, 4]), random::normal(&b_key, 4));
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn unstack<const N: usize>(&self) -> Result<[Array; N]> {
+        let unstacked = || {
+            self.check()?;
+            if self.shape().first() != Some(&N) {
+                let error =
+                    err!(Value, "unstack into {N} parts needs a first dimension of {N}, got {}", self.type_name());
+                return Err(error.help("use `iter` where the number of parts is not known beforehand"));
+            }
+            let parts: [Array; N] = std::array::from_fn(|i| self.get(i));
+            parts.iter().try_for_each(Array::check)?;
+            Ok(parts)
+        };
+        let location = std::panic::Location::caller();
+        at_caller(unstacked).map_err(|e| e.at(location))
+    }
+}
+
+/// The entries of an array along its first dimension; see [`Array::iter`].
+#[derive(Clone, Debug)]
+pub struct Rows {
+    array: Array,
+    next: usize,
+    count: usize,
+    location: &'static std::panic::Location<'static>,
+}
+
+impl Iterator for Rows {
+    type Item = Array;
+
+    fn next(&mut self) -> Option<Array> {
+        if self.next == self.count {
+            return None;
+        }
+        self.next += 1;
+        let row = match self.array.ndim() {
+            0 => self.array.check().and_then(|()| {
+                Err(err!(Type, "iteration over a 0-d array (TypeError)")
+                    .help("iterate over an array of one dimension or more"))
+            }),
+            _ => with_source(self.location, || {
+                index_plan::get(&self.array, &[IndexItem::At(self.next as i64 - 1)], &Options::default())
+            }),
+        };
+        Some(Array::from_result(row.map_err(|e| e.at(self.location)), &self.array))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.count - self.next, Some(self.count - self.next))
+    }
+}
+
+impl ExactSizeIterator for Rows {}
+
+impl IntoIterator for &Array {
+    type Item = Array;
+    type IntoIter = Rows;
+    #[track_caller]
+    fn into_iter(self) -> Rows {
+        self.iter()
+    }
+}

@@ -1,0 +1,340 @@
+//! Convolutions, and the padding of windows.
+
+use smallvec::SmallVec;
+
+use crate::core::array::Array;
+use crate::dtype::DType;
+use crate::error::{Result, bail, err};
+use crate::ops::operators::Operand;
+use crate::ops::primitive::conv::{ConvGeneralDilated, Spec};
+use crate::ops::primitive::window::WindowDim;
+
+/// How a convolution's or a pooling's operand is padded before the window moves over it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Padding {
+    /// As much as it takes that the result's size is the operand's divided by the stride, rounded up; an odd
+    /// element goes to the end.
+    Same,
+    /// The same, but an odd element goes to the start.
+    SameLower,
+    /// None: the window stays inside the operand.
+    #[default]
+    Valid,
+    /// So much before and after each spatial dimension. Negative numbers cut elements off.
+    Explicit(Vec<(i64, i64)>),
+}
+
+impl From<Vec<(i64, i64)>> for Padding {
+    fn from(pairs: Vec<(i64, i64)>) -> Self {
+        Padding::Explicit(pairs)
+    }
+}
+
+impl<const N: usize> From<[(i64, i64); N]> for Padding {
+    fn from(pairs: [(i64, i64); N]) -> Self {
+        Padding::Explicit(pairs.into())
+    }
+}
+
+impl Padding {
+    /// The padding of each dimension: of `sizes` elements, under windows with these extents and strides.
+    pub(crate) fn resolve(
+        &self,
+        name: &str,
+        sizes: &[usize],
+        extents: &[usize],
+        strides: &[usize],
+    ) -> Result<Vec<(i64, i64)>> {
+        let same = |odd_first: bool| {
+            sizes.iter().zip(extents).zip(strides).map(move |((&n, &extent), &stride)| {
+                // Of nothing nothing is left: the last window would end before the first.
+                let steps = (n as i128 - 1).div_euclid(stride.max(1) as i128);
+                let covered = steps.saturating_mul(stride as i128).saturating_add(extent as i128);
+                let total = i64::try_from((covered - n as i128).max(0)).unwrap_or(i64::MAX);
+                let low = if odd_first { total - total / 2 } else { total / 2 };
+                (low, total - low)
+            })
+        };
+        match self {
+            Padding::Same => Ok(same(false).collect()),
+            Padding::SameLower => Ok(same(true).collect()),
+            Padding::Valid => Ok(vec![(0, 0); sizes.len()]),
+            Padding::Explicit(pairs) if pairs.len() == sizes.len() => Ok(pairs.clone()),
+            Padding::Explicit(pairs) => {
+                Err(err!(Value, "{name} got {} pairs of padding {pairs:?} for {} dimensions", pairs.len(), sizes.len())
+                    .help("give a pair (before, after) for each dimension that the window moves along"))
+            }
+        }
+    }
+}
+
+/// The options of [`conv_general_dilated`] beside strides and padding.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::lax::{self, ConvOptions, Padding};
+/// // A depthwise convolution of channels-last images.
+/// let x = ones([1, 8, 8, 3]);
+/// let kernel = ones([3, 3, 1, 3]);
+/// let options = ConvOptions::new().dimension_numbers("NHWC", "HWIO", "NHWC").feature_group_count(3);
+/// let y = lax::conv_general_dilated(&x, &kernel, [1, 1], Padding::Same, options);
+/// assert_eq!(y.shape(), [1, 8, 8, 3]);
+/// assert_eq!(y.max(..).item::<f32>()?, 9.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ConvOptions {
+    lhs_dilation: Option<Vec<usize>>,
+    rhs_dilation: Option<Vec<usize>>,
+    layout: Option<[String; 3]>,
+    feature_group_count: Option<usize>,
+    batch_group_count: Option<usize>,
+    preferred_element_type: Option<DType>,
+}
+
+impl ConvOptions {
+    pub fn new() -> Self {
+        ConvOptions::default()
+    }
+
+    /// The distance between the input's elements in each spatial dimension (zeros lie between). Default 1.
+    pub fn lhs_dilation(mut self, dilation: impl AsRef<[usize]>) -> Self {
+        self.lhs_dilation = Some(dilation.as_ref().into());
+        self
+    }
+
+    /// The distance between the kernel's elements in each spatial dimension. Default 1.
+    pub fn rhs_dilation(mut self, dilation: impl AsRef<[usize]>) -> Self {
+        self.rhs_dilation = Some(dilation.as_ref().into());
+        self
+    }
+
+    /// What each dimension of the input, of the kernel and of the result is: `N` batch, `C` features, `I` and `O`
+    /// the kernel's input and output features; any other letter a spatial dimension, in the kernel's order.
+    /// Default `"NCHW"`, `"OIHW"`, `"NCHW"`, and alike in other ranks.
+    pub fn dimension_numbers(mut self, lhs: &str, rhs: &str, out: &str) -> Self {
+        self.layout = Some([lhs.to_owned(), rhs.to_owned(), out.to_owned()]);
+        self
+    }
+
+    /// The dimension numbers `NHWC`, `HWIO`, `NHWC`, for any number of spatial dimensions.
+    pub fn channels_last(mut self, spatial: usize) -> Self {
+        // The letters only have to differ from each other and from N, C, I, O.
+        let letters: String = ('a'..='z').take(spatial).collect();
+        self.layout = Some([format!("N{letters}C"), format!("{letters}IO"), format!("N{letters}C")]);
+        self
+    }
+
+    /// Features are convolved in so many independent groups. Default 1.
+    pub fn feature_group_count(mut self, count: usize) -> Self {
+        self.feature_group_count = Some(count);
+        self
+    }
+
+    /// The batch is convolved in so many groups, each with its own part of the output features. Default 1.
+    pub fn batch_group_count(mut self, count: usize) -> Self {
+        self.batch_group_count = Some(count);
+        self
+    }
+
+    /// The dtype to accumulate in and to return. Default: the operands'.
+    pub fn preferred_element_type(mut self, dtype: DType) -> Self {
+        self.preferred_element_type = Some(dtype);
+        self
+    }
+
+    /// Where the dimensions of input, kernel and result lie.
+    fn specs(&self, rank: usize) -> Result<[Spec; 3]> {
+        let Some([lhs, rhs, out]) = &self.layout else {
+            return Ok([(0..rank).collect(), (0..rank).collect(), (0..rank).collect()]);
+        };
+        let invalid = |text: &str, why: &str| {
+            err!(Value, "convolution dimension numbers ({lhs:?}, {rhs:?}, {out:?}): {text:?} {why}")
+                .help("for channels-last images use \"NHWC\", \"HWIO\", \"NHWC\"")
+        };
+        let place = |text: &str, letter: char| text.chars().position(|c| c == letter);
+        let spatial: Vec<char> = rhs.chars().filter(|c| !"OI".contains(*c)).collect();
+        let spec = |text: &str, first: char, second: char| -> Result<Spec> {
+            if text.chars().count() != rank {
+                return Err(invalid(text, &format!("must have a letter for each of {rank} dimensions")));
+            }
+            let mut spec = Spec::new();
+            for c in [first, second].into_iter().chain(spatial.iter().copied()) {
+                match place(text, c) {
+                    Some(d) if !spec.contains(&d) => spec.push(d),
+                    _ => return Err(invalid(text, &format!("must name dimension {c:?} once"))),
+                }
+            }
+            Ok(spec)
+        };
+        Ok([spec(lhs, 'N', 'C')?, spec(rhs, 'O', 'I')?, spec(out, 'N', 'C')?])
+    }
+
+    fn primitive(&self, lhs: &Array, rhs: &Array, strides: &[usize], padding: &Padding) -> Result<ConvGeneralDilated> {
+        lhs.check()?;
+        rhs.check()?;
+        let name = "conv_general_dilated";
+        let rank = lhs.ndim();
+        if rank < 2 || rhs.ndim() != rank {
+            return Err(err!(
+                Value,
+                "{name} needs operands of one rank, at least 2, got {} and {}",
+                lhs.type_name(),
+                rhs.type_name()
+            )
+            .help("an input has a batch and a feature dimension beside the spatial ones, a kernel an input and an output feature dimension"));
+        }
+        let [lhs_spec, rhs_spec, out_spec] = self.specs(rank)?;
+        let ones = vec![1; rank - 2];
+        let lhs_dilation = self.lhs_dilation.as_ref().unwrap_or(&ones);
+        let rhs_dilation = self.rhs_dilation.as_ref().unwrap_or(&ones);
+        for (what, values) in
+            [("window_strides", strides), ("lhs_dilation", lhs_dilation), ("rhs_dilation", rhs_dilation)]
+        {
+            if values.len() != rank - 2 {
+                bail!(
+                    Value,
+                    "{name} of {} and {} has {} spatial dimensions, but {what} is {values:?}",
+                    lhs.type_name(),
+                    rhs.type_name(),
+                    rank - 2
+                );
+            }
+        }
+        if matches!(padding, Padding::Same | Padding::SameLower) && lhs_dilation.iter().any(|&d| d != 1) {
+            return Err(err!(Value, "{name} with lhs_dilation {lhs_dilation:?} does not define padding {padding:?}")
+                .help("give the padding explicitly, or use conv_transpose"));
+        }
+        let sizes: Vec<usize> = lhs_spec[2..].iter().map(|&d| lhs.shape()[d]).collect();
+        let extents: Vec<usize> =
+            rhs_spec[2..].iter().zip(rhs_dilation).map(|(&d, by)| extent(rhs.shape()[d], *by)).collect();
+        let pads = padding.resolve(name, &sizes, &extents, strides)?;
+        let window: SmallVec<[WindowDim; 2]> = (0..rank - 2)
+            .map(|i| WindowDim {
+                stride: strides[i],
+                low: pads[i].0,
+                high: pads[i].1,
+                base_dilation: lhs_dilation[i],
+                window_dilation: rhs_dilation[i],
+            })
+            .collect();
+        Ok(ConvGeneralDilated {
+            window,
+            lhs: lhs_spec,
+            rhs: rhs_spec,
+            out: out_spec,
+            feature_group_count: self.feature_group_count.unwrap_or(1),
+            batch_group_count: self.batch_group_count.unwrap_or(1),
+            preferred: self.preferred_element_type.filter(|d| *d != lhs.dtype()),
+        })
+    }
+}
+
+/// The extent of `n` elements that are `by` apart.
+pub(crate) fn extent(n: usize, by: usize) -> usize {
+    if n == 0 { 0 } else { (n - 1).saturating_mul(by).saturating_add(1) }
+}
+
+/// Convolution in general form (as in neural networks: the kernel is not reversed).
+///
+/// `lhs` is the input, `rhs` the kernel, of one dtype. Their dimensions are `NCHW` and `OIHW`, and the result's `NCHW`,
+/// unless `options` say otherwise. `window_strides` has one entry a spatial dimension.
+///
+/// Fails when ranks, feature counts or groups do not fit together; the message names both operands.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::lax::{self, ConvOptions, Padding};
+/// let x = arange(0.0f32..16.0).reshape([1, 1, 4, 4]);
+/// let kernel = ones([1, 1, 2, 2]);
+/// let y = lax::conv_general_dilated(&x, &kernel, [2, 2], Padding::Valid, ConvOptions::new());
+/// assert_eq!(y.to_vec::<f32>()?, [10.0, 18.0, 42.0, 50.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn conv_general_dilated(
+    lhs: impl Operand,
+    rhs: impl Operand,
+    window_strides: impl AsRef<[usize]>,
+    padding: impl Into<Padding>,
+    options: ConvOptions,
+) -> Array {
+    let (lhs, rhs) = (lhs.into_array(), rhs.into_array());
+    let primitive = options.primitive(&lhs, &rhs, window_strides.as_ref(), &padding.into());
+    match primitive {
+        Ok(conv) => conv.apply(&lhs, &rhs),
+        Err(error) => Array::from_result(Err(error), &lhs),
+    }
+}
+
+/// Convolution of `NCHW` inputs (in any rank: batch, features, spatial dimensions) with `OIHW` kernels.
+#[track_caller]
+pub fn conv(
+    lhs: impl Operand,
+    rhs: impl Operand,
+    window_strides: impl AsRef<[usize]>,
+    padding: impl Into<Padding>,
+) -> Array {
+    conv_general_dilated(lhs, rhs, window_strides, padding, ConvOptions::new())
+}
+
+/// The fractionally strided convolution ("deconvolution") that enlarges `lhs` by `strides`.
+///
+/// Dimensions are channels-last (`NHWC`, `HWIO`) unless `options` say otherwise. `Same` and `Valid` are the padding of
+/// the convolution that it goes back on; explicit padding is that of the enlarged input. The kernel is not reversed.
+/// `options.lhs_dilation` is not used.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::lax::{self, ConvOptions, Padding};
+/// let x = ones([1, 4, 4, 2]);
+/// let y = lax::conv_transpose(&x, ones([3, 3, 2, 5]), [2, 2], Padding::Same, ConvOptions::new());
+/// assert_eq!(y.shape(), [1, 8, 8, 5]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn conv_transpose(
+    lhs: impl Operand,
+    rhs: impl Operand,
+    strides: impl AsRef<[usize]>,
+    padding: impl Into<Padding>,
+    mut options: ConvOptions,
+) -> Array {
+    let (lhs, rhs) = (lhs.into_array(), rhs.into_array());
+    let strides = strides.as_ref();
+    let spatial = lhs.ndim().saturating_sub(2);
+    if options.layout.is_none() {
+        options = options.channels_last(spatial);
+    }
+    let ones = vec![1; spatial];
+    let padding = padding.into();
+    let result = (|| {
+        let [_, rhs_spec, _] = options.specs(spatial + 2)?;
+        if rhs.ndim() != spatial + 2 || strides.len() != spatial {
+            bail!(
+                Value,
+                "conv_transpose got {} and {} with strides {strides:?}: it needs operands of one rank, at least 2, and a stride for each spatial dimension",
+                lhs.type_name(),
+                rhs.type_name()
+            );
+        }
+        let dilation = options.rhs_dilation.as_ref().unwrap_or(&ones);
+        let pad = |i: usize| {
+            let k = extent(rhs.shape()[rhs_spec[i + 2]], dilation.get(i).copied().unwrap_or(1)) as i64;
+            let s = strides[i] as i64;
+            let same = padding != Padding::Valid;
+            let overlap = k.saturating_add(s) - 2;
+            let total = if same { overlap } else { overlap.saturating_add((k - s).max(0)) };
+            let low = if !same || s > k - 1 { k - 1 } else { (total + 1) / 2 };
+            (low, total - low)
+        };
+        Ok(match &padding {
+            Padding::Explicit(_) => padding.clone(),
+            _ => Padding::Explicit((0..spatial).map(pad).collect()),
+        })
+    })();
+    match result {
+        Ok(padding) => conv_general_dilated(&lhs, &rhs, &ones, padding, options.lhs_dilation(strides)),
+        Err(error) => Array::from_result(Err(error), &lhs),
+    }
+}

@@ -1,0 +1,266 @@
+//! Blocks at computed positions, gathers and scatters, sorting and cumulative reductions.
+
+use super::Dim;
+use crate::core::array::Array;
+use crate::core::program::trace::{at_caller, bind1};
+use crate::dtype::{DType, Scalar};
+use crate::error::{AtCaller, Result, err};
+use crate::ops::operators::Operand;
+use crate::ops::primitive::binary::{ADD, MAX, MIN, Select};
+use crate::ops::primitive::cumulative::{Cumulative, CumulativeKind};
+use crate::ops::primitive::dynamic_slice::{DynamicSlice, DynamicUpdateSlice};
+use crate::ops::primitive::gather::Gather;
+use crate::ops::primitive::scatter::Scatter;
+use crate::ops::primitive::sort::Sort;
+use crate::ops::primitive::top_k::TopK;
+use crate::shape::normalize_axis;
+
+pub use crate::ops::primitive::gather::{GatherDimensionNumbers, GatherScatterMode};
+pub use crate::ops::primitive::scatter::{ScatterDimensionNumbers, ScatterKind};
+
+/// Start indices as scalars of one integer dtype; negative ones count from the end of their dimension.
+#[track_caller]
+fn starts(name: &str, x: &Array, starts: &[Array]) -> Result<Vec<Array>> {
+    if starts.len() != x.ndim() {
+        return Err(err!(
+            Type,
+            "{name} of {} needs a start index for each dimension, got {}",
+            x.type_name(),
+            starts.len()
+        )
+        .help("use `dynamic_slice_in_dim` for one dimension alone"));
+    }
+    let dtype = if x.shape().iter().any(|n| *n > i32::MAX as usize) { DType::I64 } else { DType::I32 };
+    starts.iter().zip(x.shape()).map(|(s, &n)| start(name, s, n, dtype)).collect()
+}
+
+/// One start index, of `dtype`, in a dimension of size `n`.
+#[track_caller]
+fn start(name: &str, start: &Array, n: usize, dtype: DType) -> Result<Array> {
+    start.check()?;
+    if start.ndim() != 0 || !start.dtype().is_integer() {
+        return Err(err!(Type, "{name} start indices must be integer scalars, got {}", start.type_name())
+            .help("give one scalar for each dimension"));
+    }
+    let number = |v: usize, dtype| Array::literal(Scalar::Int(v as i128), dtype, false);
+    if let crate::core::array::Repr::Literal(l) = &start.0 {
+        let v = l.value.to_i128();
+        let v = if v < 0 { v + n as i128 } else { v };
+        return Ok(Array::literal(Scalar::Int(v.clamp(0, n as i128)), dtype, false));
+    }
+    // What a narrower type cannot hold is beyond the end, or before the start, in its own.
+    let own = match start.dtype() {
+        wide @ (DType::I64 | DType::U64 | DType::U32) => wide,
+        _ => dtype,
+    };
+    let start = start.astype(own);
+    let start = match own.is_signed() {
+        true => Select.apply(&start.less(0), &start, &ADD.apply(&start, &number(n, own))),
+        false => start,
+    };
+    if own == dtype {
+        return Ok(start);
+    }
+    let inside = MIN.apply(&start, &number(n, own));
+    Ok(if own.is_signed() { MAX.apply(&inside, &number(0, own)) } else { inside }.astype(dtype))
+}
+
+/// The block of `sizes` that begins at `start_indices`, one integer scalar a dimension. Negative indices count from the
+/// end; indices are then clamped so that the block lies inside `x`.
+///
+/// Fails where a block is larger than `x`, or the number of indices is not the rank.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = arange(0..5);
+/// assert_eq!(lax::dynamic_slice(&x, &[array(1)], &[3]).to_vec::<i32>()?, [1, 2, 3]);
+/// assert_eq!(lax::dynamic_slice(&x, &[array(9)], &[3]).to_vec::<i32>()?, [2, 3, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn dynamic_slice(x: &Array, start_indices: &[Array], sizes: &[usize]) -> Array {
+    let made = x.check().and_then(|()| starts("dynamic_slice", x, start_indices));
+    match made {
+        Ok(starts) => {
+            let args: Vec<Array> = std::iter::once(x.clone()).chain(starts).collect();
+            bind1(DynamicSlice { sizes: sizes.into() }, &args)
+        }
+        Err(e) => Array::from_result(Err(e), x),
+    }
+}
+
+/// `x` with `update` written at `start_indices`, as in [`dynamic_slice`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = lax::dynamic_update_slice(&zeros([4]), &ones([2]), &[array(1)]);
+/// assert_eq!(x.to_vec::<f32>()?, [0.0, 1.0, 1.0, 0.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn dynamic_update_slice(x: &Array, update: &Array, start_indices: &[Array]) -> Array {
+    let made = x.check().and_then(|()| update.check()).and_then(|()| starts("dynamic_update_slice", x, start_indices));
+    match made {
+        Ok(starts) => {
+            let args: Vec<Array> = [x.clone(), update.clone()].into_iter().chain(starts).collect();
+            bind1(DynamicUpdateSlice, &args)
+        }
+        Err(e) => Array::from_result(Err(e), x),
+    }
+}
+
+/// Start indices of 0 but along `axis`.
+#[track_caller]
+fn along(x: &Array, start_index: &Array, axis: i32) -> Result<(usize, Vec<Array>)> {
+    x.check()?;
+    let axis = normalize_axis(axis as isize, x.ndim())?;
+    let zero = Array::literal(Scalar::Int(0), DType::I32, false);
+    let mut starts = vec![zero; x.ndim()];
+    starts[axis] = start_index.clone();
+    Ok((axis, starts))
+}
+
+/// [`dynamic_slice`] along one axis: `size` entries from `start_index` on.
+#[track_caller]
+pub fn dynamic_slice_in_dim(x: &Array, start_index: impl Operand, size: usize, axis: i32) -> Array {
+    match along(x, &start_index.into_array(), axis) {
+        Ok((axis, starts)) => {
+            let mut sizes = x.shape().to_vec();
+            sizes[axis] = size;
+            dynamic_slice(x, &starts, &sizes)
+        }
+        Err(e) => Array::from_result(Err(e), x),
+    }
+}
+
+/// The entry at `index` of `axis`, which stays, of size 1; `.squeeze(axis)` takes it away.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = arange(0..6).reshape([2, 3]);
+/// assert_eq!(lax::dynamic_index_in_dim(&x, array(1), 0).shape(), [1, 3]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn dynamic_index_in_dim(x: &Array, index: impl Operand, axis: i32) -> Array {
+    dynamic_slice_in_dim(x, index, 1, axis)
+}
+
+/// [`dynamic_update_slice`] along one axis.
+#[track_caller]
+pub fn dynamic_update_slice_in_dim(x: &Array, update: &Array, start_index: impl Operand, axis: i32) -> Array {
+    match along(x, &start_index.into_array(), axis) {
+        Ok((_, starts)) => dynamic_update_slice(x, update, &starts),
+        Err(e) => Array::from_result(Err(e), x),
+    }
+}
+
+/// `x` with the entry at `index` of `axis` replaced by `update`, which has that axis with size 1, or does not have it.
+#[track_caller]
+pub fn dynamic_update_index_in_dim(x: &Array, update: &Array, index: impl Operand, axis: i32) -> Array {
+    let update = if update.ndim() == x.ndim() { update.clone() } else { update.expand_dims(axis) };
+    dynamic_update_slice_in_dim(x, &update, index, axis)
+}
+
+/// XLA's gather: a block of `slice_sizes` for each position in `indices` (along its last dimension).
+///
+/// Out of bounds, [`GatherScatterMode::FillOrDrop`] reads NaN, or the lowest signed or highest unsigned integer.
+#[track_caller]
+pub fn gather(
+    x: &Array,
+    indices: &Array,
+    dimension_numbers: GatherDimensionNumbers,
+    slice_sizes: &[usize],
+    mode: GatherScatterMode,
+) -> Array {
+    Gather {
+        dims: dimension_numbers,
+        slice_sizes: slice_sizes.to_vec(),
+        mode,
+        fill_value: None,
+        unique_indices: false,
+        indices_are_sorted: false,
+    }
+    .apply(x, indices)
+}
+
+/// XLA's scatter: `x` with a block of `updates` combined in for each position in `indices` (along its last dimension).
+#[track_caller]
+pub fn scatter(
+    kind: ScatterKind,
+    x: &Array,
+    indices: &Array,
+    updates: &Array,
+    dimension_numbers: ScatterDimensionNumbers,
+    mode: GatherScatterMode,
+) -> Array {
+    Scatter { kind, dims: dimension_numbers, mode, unique_indices: false, indices_are_sorted: false }
+        .apply(x, indices, updates)
+}
+
+/// All `operands`, of one shape, in the ascending order of the first `num_keys` of them along `dimension`. Stable.
+///
+/// Among floats, -0 equals 0 (an array sorted alone has -0 first) and NaN comes last.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let sorted = lax::sort(&[array([3, 1, 2]), array([10, 20, 30])], 0, 1)?;
+/// assert_eq!(sorted[1].to_vec::<i32>()?, [20, 30, 10]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn sort(operands: &[Array], dimension: i32, num_keys: usize) -> Result<Vec<Array>> {
+    let sorted = || {
+        let Some(first) = operands.first() else {
+            return Err(err!(Value, "sort needs at least one array").help("give the arrays to sort, the keys first"));
+        };
+        operands.iter().try_for_each(Array::check)?;
+        let dimension = normalize_axis(dimension as isize, first.ndim())?;
+        let outs = Sort { operands: operands.len(), dimension, num_keys, is_stable: true }.apply(operands);
+        outs.iter().try_for_each(Array::check)?;
+        Ok(outs.into_vec())
+    };
+    at_caller(sorted).at_caller()
+}
+
+/// The `k` largest elements along the last dimension, in descending order, and their indices (int32).
+///
+/// Fails where `k` is larger than that dimension.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (values, indices) = lax::top_k(&array([1, 5, 3]), 2);
+/// assert_eq!((values.to_vec::<i32>()?, indices.to_vec::<i32>()?), (vec![5, 3], vec![1, 2]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn top_k(x: &Array, k: usize) -> (Array, Array) {
+    let outs = TopK { k }.apply(x);
+    (outs[0].clone(), outs[1].clone())
+}
+
+macro_rules! cumulative_functions {
+    ($($(#[$doc:meta])* $name:ident => $kind:ident;)*) => {$(
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name(x: &Array, axis: impl Dim, reverse: bool) -> Array {
+            match axis.of(x.ndim()) {
+                Ok(axis) => Cumulative { kind: CumulativeKind::$kind, axis, reverse }.apply(x),
+                Err(e) => Array::from_result(Err(e), x),
+            }
+        }
+    )*};
+}
+
+cumulative_functions! {
+    /// The sum of each element and all before it along `axis`; from the end with `reverse`.
+    cumsum => Sum;
+    /// The product of each element and all before it.
+    cumprod => Prod;
+    /// The largest of each element and all before it.
+    cummax => Max;
+    /// The smallest of each element and all before it.
+    cummin => Min;
+    /// The logarithm of the sum of exponentials of each element and all before it.
+    cumlogsumexp => LogSumExp;
+}

@@ -1,0 +1,123 @@
+//! Decompositions and triangular systems, as close to the primitives as [`lax`](super) is.
+//!
+//! Matrices are in the last two dimensions, and there may be any number of them: results have the same leading
+//! dimensions. Dtypes are floating point or complex; half precision is computed in float32. [`crate::linalg`] has what is
+//! made of these, and converts integers.
+
+use crate::core::array::Array;
+use crate::core::program::trace::at_caller;
+use crate::ops::primitive::cholesky::Cholesky;
+use crate::ops::primitive::composite::composite1;
+use crate::ops::primitive::lu::Lu;
+use crate::ops::primitive::matrix::{adjoint, square};
+use crate::ops::primitive::qr::Qr;
+use crate::ops::primitive::triangular_solve::{Op, TriangularSolve};
+
+/// The lower triangular `l` with `l lᴴ = x`, of positive definite matrices `[..., n, n]`; zeros above the diagonal.
+///
+/// Decomposes the mean of `x` and its conjugate transpose. A matrix that is not positive definite gives NaN.
+///
+/// Fails for integers, less than two dimensions, and matrices that are not square.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let l = lax::cholesky(&array([[4.0f32, 2.0], [2.0, 5.0]]));
+/// assert_eq!(l.to_vec::<f32>()?, [2.0, 0.0, 1.0, 2.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn cholesky(x: &Array) -> Array {
+    let made = at_caller(|| {
+        x.check()?;
+        square("cholesky", &x.aval())?;
+        composite1("cholesky_symmetrized", (), std::slice::from_ref(x), |(), x| {
+            Ok(vec![Cholesky.apply(&((&x[0] + adjoint(&x[0])) / 2))])
+        })
+    });
+    Array::from_result(made, x)
+}
+
+/// How [`triangular_solve`] reads its matrix: nothing of this unless it is set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Triangular {
+    /// Solves `a x = b`, and not `x a = b`.
+    pub left_side: bool,
+    /// The lower triangle counts, and not the upper one. The other is not read.
+    pub lower: bool,
+    /// `a` is transposed.
+    pub transpose_a: bool,
+    /// `a` is conjugated.
+    pub conjugate_a: bool,
+    /// The diagonal of `a` is ones, and is not read.
+    pub unit_diagonal: bool,
+}
+
+/// The `x` with `x a = b`, or `a x = b`, for triangular matrices `a`.
+///
+/// `a` is `[..., n, n]`; `b`, and the result, `[..., k, n]`, or `[..., n, k]` where `a` is on the left, with the same
+/// leading dimensions and the same dtype. A zero on the diagonal gives infinity or NaN.
+///
+/// Fails for integers, different dtypes, and shapes that do not fit.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::lax::Triangular;
+/// let (a, b) = (array([[2.0f32, 0.0], [1.0, 4.0]]), array([[4.0f32], [10.0]]));
+/// let x = lax::triangular_solve(&a, &b, Triangular { left_side: true, lower: true, ..Default::default() });
+/// assert_eq!(x.to_vec::<f32>()?, [2.0, 2.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn triangular_solve(a: &Array, b: &Array, options: Triangular) -> Array {
+    let Triangular { left_side, lower, transpose_a, conjugate_a, unit_diagonal } = options;
+    at_caller(|| {
+        let a = if conjugate_a && !transpose_a && a.dtype().is_complex() { &crate::ops::numpy::conj(a) } else { a };
+        let op = match (transpose_a, conjugate_a) {
+            (false, _) => Op::Plain,
+            (true, false) => Op::Transpose,
+            (true, true) => Op::Adjoint,
+        };
+        TriangularSolve { left_side, lower, op, unit_diagonal }.apply(a, b)
+    })
+}
+
+/// `(lu, pivots, permutation)` of matrices `[..., m, n]` with `x[permutation] = l u`.
+///
+/// `lu`, of the shape of `x`, has `u` in its upper triangle, and below the diagonal `l`, whose diagonal is ones. `pivots`,
+/// int32 `[..., min(m, n)]`, has the row that each row was exchanged with, one after the other; `permutation`, int32
+/// `[..., m]`, is what all exchanges make together.
+///
+/// Fails for integers, and less than two dimensions.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (lu, pivots, permutation) = lax::linalg::lu(&array([[1.0f32, 2.0], [4.0, 4.0]]));
+/// assert_eq!(lu.to_vec::<f32>()?, [4.0, 4.0, 0.25, 1.0]);
+/// assert_eq!(pivots.to_vec::<i32>()?, [1, 1]);
+/// assert_eq!(permutation.to_vec::<i32>()?, [1, 0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn lu(x: &Array) -> (Array, Array, Array) {
+    let outs = Lu.apply(x);
+    (outs[0].clone(), outs[1].clone(), outs[2].clone())
+}
+
+/// `(q, r)` with `q r = x`, for matrices `[..., m, n]`: orthonormal columns in `q`, and `r` upper triangular.
+///
+/// With `full_matrices`, `q` is `[..., m, m]` and `r` is `[..., m, n]`; otherwise, with the smaller of the two sizes as
+/// `k`, `q` is `[..., m, k]` and `r` is `[..., k, n]`. The diagonal of `r` is real, but not positive.
+///
+/// Fails for integers, and less than two dimensions; and where the full decomposition of a tall matrix is differentiated.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (q, r) = lax::linalg::qr(&array([[3.0f32], [4.0]]), false);
+/// assert!(allclose(&q * &r, array([[3.0f32], [4.0]]), 1e-6, 1e-6)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn qr(x: &Array, full_matrices: bool) -> (Array, Array) {
+    let outs = Qr { full: full_matrices }.apply(x);
+    (outs[0].clone(), outs[1].clone())
+}

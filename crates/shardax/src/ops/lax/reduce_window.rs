@@ -1,0 +1,132 @@
+//! Windowed reductions: maximum, minimum and sum of a window that moves over an array.
+
+use crate::core::array::Array;
+use crate::error::{Result, err};
+use crate::ops::operators::Operand;
+use crate::ops::primitive::reduce::Reducer;
+use crate::ops::primitive::reduce_window::ReduceWindow;
+use crate::ops::primitive::window::WindowDim;
+
+use super::conv::{Padding, extent};
+
+/// A window and how it moves: one entry for each dimension of the operand.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::lax::{self, Padding, Window};
+/// let x = array([1, 5, 2, 4, 3]);
+/// let y = lax::reduce_window_max(&x, Window::new([3]).padding(Padding::Same));
+/// assert_eq!(y.to_vec::<i32>()?, [5, 5, 5, 4, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Window {
+    dimensions: Vec<usize>,
+    strides: Option<Vec<usize>>,
+    padding: Padding,
+    base_dilation: Option<Vec<usize>>,
+    window_dilation: Option<Vec<usize>>,
+}
+
+impl<const N: usize> From<[usize; N]> for Window {
+    fn from(dimensions: [usize; N]) -> Self {
+        Window::new(dimensions)
+    }
+}
+
+impl Window {
+    /// A window of these sizes that moves by one, without padding.
+    pub fn new(dimensions: impl AsRef<[usize]>) -> Self {
+        Window {
+            dimensions: dimensions.as_ref().into(),
+            strides: None,
+            padding: Padding::Valid,
+            base_dilation: None,
+            window_dilation: None,
+        }
+    }
+
+    /// How far the window moves. Default 1.
+    pub fn strides(mut self, strides: impl AsRef<[usize]>) -> Self {
+        self.strides = Some(strides.as_ref().into());
+        self
+    }
+
+    /// What is put around the operand; it never changes a result. Default [`Padding::Valid`].
+    pub fn padding(mut self, padding: impl Into<Padding>) -> Self {
+        self.padding = padding.into();
+        self
+    }
+
+    /// The distance between the operand's elements. Default 1.
+    pub fn base_dilation(mut self, dilation: impl AsRef<[usize]>) -> Self {
+        self.base_dilation = Some(dilation.as_ref().into());
+        self
+    }
+
+    /// The distance between the window's elements. Default 1.
+    pub fn window_dilation(mut self, dilation: impl AsRef<[usize]>) -> Self {
+        self.window_dilation = Some(dilation.as_ref().into());
+        self
+    }
+
+    fn primitive(&self, name: &str, x: &Array, reducer: Reducer) -> Result<ReduceWindow> {
+        x.check()?;
+        let rank = x.ndim();
+        let ones = vec![1; rank];
+        let strides = self.strides.as_ref().unwrap_or(&ones);
+        let base = self.base_dilation.as_ref().unwrap_or(&ones);
+        let dilation = self.window_dilation.as_ref().unwrap_or(&ones);
+        for (what, values) in [
+            ("window dimensions", &self.dimensions),
+            ("window strides", strides),
+            ("base dilation", base),
+            ("window dilation", dilation),
+        ] {
+            if values.len() != rank {
+                return Err(err!(Value, "{name} of {} needs {rank} {what}, one for each dimension, got {values:?}", x.type_name()).help("give as many as the array has dimensions; `nn::max_pool` takes those of the spatial dimensions alone"));
+            }
+        }
+        let sizes: Vec<usize> = x.shape().iter().zip(base).map(|(&n, &by)| extent(n, by)).collect();
+        let extents: Vec<usize> = self.dimensions.iter().zip(dilation).map(|(&n, &by)| extent(n, by)).collect();
+        let pads = self.padding.resolve(name, &sizes, &extents, strides)?;
+        let dims = (0..rank).map(|i| WindowDim {
+            stride: strides[i],
+            low: pads[i].0,
+            high: pads[i].1,
+            base_dilation: base[i],
+            window_dilation: dilation[i],
+        });
+        Ok(ReduceWindow { reducer, window: self.dimensions.as_slice().into(), dims: dims.collect() })
+    }
+}
+
+#[track_caller]
+pub(crate) fn reduce_window(name: &str, x: &Array, window: &Window, reducer: Reducer) -> Array {
+    match window.primitive(name, x, reducer) {
+        Ok(primitive) => primitive.apply(x),
+        Err(error) => Array::from_result(Err(error), x),
+    }
+}
+
+/// The maximum of each position of a window.
+///
+/// The gradient goes to the first of equal elements.
+#[track_caller]
+pub fn reduce_window_max(x: impl Operand, window: impl Into<Window>) -> Array {
+    reduce_window("reduce_window_max", &x.into_array(), &window.into(), Reducer::Max)
+}
+
+/// The minimum of each position of a window.
+///
+/// The gradient goes to the first of equal elements.
+#[track_caller]
+pub fn reduce_window_min(x: impl Operand, window: impl Into<Window>) -> Array {
+    reduce_window("reduce_window_min", &x.into_array(), &window.into(), Reducer::Min)
+}
+
+/// The sum of each position of a window.
+#[track_caller]
+pub fn reduce_window_sum(x: impl Operand, window: impl Into<Window>) -> Array {
+    reduce_window("reduce_window_sum", &x.into_array(), &window.into(), Reducer::Sum)
+}

@@ -1,0 +1,60 @@
+//! Choosing between arrays element by element.
+
+use crate::core::array::Array;
+use crate::core::program::trace::bind1;
+use crate::dtype::DType;
+use crate::error::err;
+use crate::ops::operators::Operand;
+use crate::ops::primitive::binary::Select;
+use crate::ops::primitive::clamp::Clamp;
+
+/// `on_true` where `pred` holds, else `on_false`: of one dtype, and of one shape or scalars.
+///
+/// [`where_`](crate::numpy::where_) also promotes and broadcasts.
+#[track_caller]
+pub fn select(pred: &Array, on_true: &Array, on_false: &Array) -> Array {
+    Select.apply(pred, on_false, on_true)
+}
+
+/// Element by element the case that `which` names: a boolean array chooses between two, an int32 array between any
+/// number. Numbers out of range choose the first or the last.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let y = lax::select_n(&array([2, 0]), &[array([1, 2]), array([3, 4]), array([5, 6])]);
+/// assert_eq!(y.to_vec::<i32>()?, [5, 2]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn select_n(which: &Array, cases: &[Array]) -> Array {
+    let Some((first, rest)) = cases.split_first() else {
+        return Array::from_result(
+            Err(err!(Type, "select_n() must have at least one case").help("give the arrays to choose from")),
+            which,
+        );
+    };
+    match which.dtype() {
+        DType::Bool if rest.len() <= 1 => rest.iter().fold(first.clone(), |a, b| Select.apply(which, &a, b)),
+        DType::I32 => (1..)
+            .zip(rest)
+            .fold(first.clone(), |chosen, (n, case)| Select.apply(&which.greater_equal(n), &chosen, case)),
+        dtype => {
+            let count = cases.len();
+            let e = err!(
+                Type,
+                "select_n() predicate must be boolean, for at most 2 cases, or int32, got {dtype} for {count} cases"
+            )
+            .help("convert it with `astype(DType::I32)`");
+            Array::from_result(Err(e), first)
+        }
+    }
+}
+
+/// `x` kept between `min` and `max`, each a scalar or of the shape of `x`; where they cross, `max`.
+///
+/// The gradient with respect to `x` is 0 at the bounds and beyond them.
+#[track_caller]
+pub fn clamp(min: impl Operand, x: &Array, max: impl Operand) -> Array {
+    let like = |bound: Array| if bound.weak_type() { bound.astype(x.dtype()) } else { bound };
+    bind1(Clamp, &[like(min.into_array()), x.clone(), like(max.into_array())])
+}

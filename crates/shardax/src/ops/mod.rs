@@ -1,0 +1,13 @@
+//! Operations: the primitives, each with all its rules, and the functions that apply them.
+
+pub mod callback;
+pub(crate) mod collective;
+pub mod control_flow;
+pub(crate) mod index;
+pub mod lax;
+#[cfg(feature = "ndarray")]
+mod ndarray;
+pub mod numpy;
+pub(crate) mod operators;
+pub(crate) mod primitive;
+pub(crate) mod shard_map;

@@ -1,0 +1,38 @@
+//! `ndarray` arrays in and out (the feature `ndarray`).
+
+use ndarray::{ArrayBase, ArrayD, Data, Dimension, IxDyn};
+
+use crate::core::array::Array;
+use crate::dtype::Element;
+use crate::error::{Result, err};
+
+impl Array {
+    /// An array with the shape and elements of an `ndarray` array or view, whatever its memory order.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let x = Array::from_ndarray(&ndarray::arr2(&[[1.0f32, 2.0], [3.0, 4.0]]).t())?;
+    /// assert_eq!(x.to_vec::<f32>()?, [1.0, 3.0, 2.0, 4.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn from_ndarray<S, D>(values: &ArrayBase<S, D>) -> Result<Array>
+    where
+        S: Data,
+        S::Elem: Element,
+        D: Dimension,
+    {
+        match values.as_slice() {
+            Some(elements) => Array::from_slice(elements, values.shape()),
+            // `iter` walks in row-major order.
+            None => Array::from_slice(&values.iter().copied().collect::<Vec<_>>(), values.shape()),
+        }
+    }
+
+    /// The elements as an `ndarray` array. Waits for the values.
+    ///
+    /// Fails when `T` is not the array's dtype.
+    pub fn to_ndarray<T: Element>(&self) -> Result<ArrayD<T>> {
+        let elements = self.to_vec::<T>()?;
+        ArrayD::from_shape_vec(IxDyn(self.shape()), elements).map_err(|e| err!(Runtime, "{e}"))
+    }
+}

@@ -1,0 +1,313 @@
+//! Making arrays: constants, ranges, identity.
+
+use std::ops::Range;
+
+use super::convert;
+use crate::core::array::Array;
+use crate::core::array::host::place;
+use crate::core::program::Aval;
+use crate::core::program::trace::is_tracing;
+use crate::dtype::{DType, Element, Scalar};
+use crate::error::{Error, err};
+use crate::ops::lax;
+use crate::ops::operators::Operand;
+use crate::ops::primitive::composite::composite1;
+use crate::shape::Shape;
+use crate::source;
+
+/// What a shape may be written as: `[2, 3]`, a slice, a `Vec`, a number, or `()` for a scalar.
+pub trait IntoShape {
+    /// The dimensions; -1 stands for one that follows from the others.
+    fn into_dims(self) -> smallvec::SmallVec<[i64; 4]>;
+}
+
+/// A size; one that does not fit is larger than any array.
+fn number<T: TryInto<i64>>(size: T) -> i64 {
+    size.try_into().unwrap_or(i64::MAX)
+}
+
+macro_rules! into_shape {
+    ($($t:ty),*) => {$(
+        impl<const N: usize> IntoShape for [$t; N] {
+            fn into_dims(self) -> smallvec::SmallVec<[i64; 4]> {
+                self.iter().map(|&d| number(d)).collect()
+            }
+        }
+        impl IntoShape for &[$t] {
+            fn into_dims(self) -> smallvec::SmallVec<[i64; 4]> {
+                self.iter().map(|&d| number(d)).collect()
+            }
+        }
+        impl<const N: usize> IntoShape for &[$t; N] {
+            fn into_dims(self) -> smallvec::SmallVec<[i64; 4]> {
+                self.iter().map(|&d| number(d)).collect()
+            }
+        }
+        impl IntoShape for Vec<$t> {
+            fn into_dims(self) -> smallvec::SmallVec<[i64; 4]> {
+                self.iter().map(|&d| number(d)).collect()
+            }
+        }
+        impl IntoShape for $t {
+            fn into_dims(self) -> smallvec::SmallVec<[i64; 4]> {
+                smallvec::smallvec![number(self)]
+            }
+        }
+    )*};
+}
+
+into_shape!(usize, i32, i64, isize);
+
+impl IntoShape for () {
+    fn into_dims(self) -> smallvec::SmallVec<[i64; 4]> {
+        Default::default()
+    }
+}
+
+impl IntoShape for &Shape {
+    fn into_dims(self) -> smallvec::SmallVec<[i64; 4]> {
+        self.iter().map(|&d| number(d)).collect()
+    }
+}
+
+impl IntoShape for Shape {
+    fn into_dims(self) -> smallvec::SmallVec<[i64; 4]> {
+        (&self).into_dims()
+    }
+}
+
+/// The shape that is written, which must not have negative sizes.
+pub(crate) fn shape_of(shape: impl IntoShape) -> Result<Shape, Error> {
+    let dims = shape.into_dims();
+    if let Some(d) = dims.iter().find(|d| **d < 0) {
+        return Err(err!(Value, "a shape must not have negative sizes, got {d} in {:?}", dims.as_slice())
+            .help("-1 stands for \"what is left\" in `reshape` alone"));
+    }
+    Ok(dims.iter().map(|&d| d as usize).collect())
+}
+
+/// Every element `value`, of `dtype`.
+#[track_caller]
+pub(crate) fn full(shape: &[usize], value: Scalar, dtype: DType) -> Array {
+    full_of(&Aval::new(dtype, shape), value)
+}
+
+/// Every element `value`, of this type.
+#[track_caller]
+fn full_of(aval: &Aval, value: Scalar) -> Array {
+    let element = scalar_bytes(value, aval.dtype);
+    let number = Array::literal(Scalar::read(aval.dtype, &element), aval.dtype, aval.weak);
+    if aval.shape.is_empty() {
+        return number;
+    }
+    made(
+        aval,
+        |bytes, count| (0..count).for_each(|_| bytes.extend_from_slice(&element)),
+        || Ok(number.broadcast_in_dim(&aval.shape, &[])),
+    )
+}
+
+/// Up to so many bytes a copy from the host is quicker than a compilation; more than that is not held twice.
+const FROM_HOST: usize = 64 << 20;
+
+/// An array that nothing but its parameters decides: the bytes that `fill` appends, for so many elements, or what
+/// `program` computes, in a trace or where it is large. One that memory cannot hold is an error.
+#[track_caller]
+fn made(aval: &Aval, fill: impl FnOnce(&mut Vec<u8>, usize), program: impl FnOnce() -> Result<Array, Error>) -> Array {
+    let _line = source::enter();
+    let make = |size: usize| {
+        if is_tracing() {
+            return program();
+        }
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(size).map_err(|e| {
+            err!(Runtime, "no memory for an array {aval}: {e}")
+                .help("check the shape, or make the array in parts with a sharding")
+        })?;
+        if size > FROM_HOST {
+            drop(bytes);
+            return program();
+        }
+        fill(&mut bytes, aval.size());
+        place(&bytes, aval.clone())
+    };
+    Array::from_result(aval.byte_size().and_then(make), &Array::literal(Scalar::Int(0), aval.dtype, aval.weak))
+}
+
+/// The number of a dtype that is nearest.
+fn nearest(value: f64, dtype: DType) -> Scalar {
+    Scalar::read(dtype, &scalar_bytes(Scalar::float(value), dtype))
+}
+
+fn scalar_bytes(value: Scalar, dtype: DType) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(16);
+    value.write(dtype, &mut bytes);
+    bytes
+}
+
+#[track_caller]
+fn constant(shape: impl IntoShape, value: Scalar, dtype: DType) -> Array {
+    match shape_of(shape) {
+        Ok(shape) => full(&shape, value, dtype),
+        Err(e) => Array::from_result(Err(e), &Array::literal(value, dtype, false)),
+    }
+}
+
+/// Zeros, float32.
+#[track_caller]
+pub fn zeros(shape: impl IntoShape) -> Array {
+    constant(shape, Scalar::Int(0), DType::F32)
+}
+
+/// Ones, float32.
+#[track_caller]
+pub fn ones(shape: impl IntoShape) -> Array {
+    constant(shape, Scalar::Int(1), DType::F32)
+}
+
+/// Zeros of a dtype.
+#[track_caller]
+pub fn zeros_dtype(shape: impl IntoShape, dtype: DType) -> Array {
+    constant(shape, Scalar::Int(0), dtype)
+}
+
+/// Ones of a dtype.
+#[track_caller]
+pub fn ones_dtype(shape: impl IntoShape, dtype: DType) -> Array {
+    constant(shape, Scalar::Int(1), dtype)
+}
+
+/// Zeros of the shape and dtype of `x`.
+#[track_caller]
+pub fn zeros_like(x: &Array) -> Array {
+    if x.error().is_some() {
+        return x.clone();
+    }
+    full_of(&x.aval(), Scalar::Int(0))
+}
+
+/// Ones of the shape and dtype of `x`.
+#[track_caller]
+pub fn ones_like(x: &Array) -> Array {
+    if x.error().is_some() {
+        return x.clone();
+    }
+    full_of(&x.aval(), Scalar::Int(1))
+}
+
+/// `value` of the shape and dtype of `x`. A number of another type is converted as by [`Array::astype`].
+///
+/// Fails for a plain integer that the dtype cannot hold.
+#[track_caller]
+pub fn full_like(x: &Array, value: impl Operand) -> Array {
+    let value = value.into_array();
+    let made = x.check().and_then(|()| value.check()).and_then(|()| value.check_fits(x.dtype()));
+    match made {
+        Ok(()) => convert(&value, x.dtype(), x.weak_type()).broadcast_to(x.shape()),
+        Err(e) => Array::from_result(Err(e), x),
+    }
+}
+
+/// The integers of a range, of the range's type.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(arange(2..5).to_vec::<i32>()?, [2, 3, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn arange<T: Element + Into<f64>>(range: Range<T>) -> Array {
+    arange_step(range, 1.0)
+}
+
+/// The numbers `start, start + step, …` before `end`, of the range's type.
+#[track_caller]
+pub fn arange_step<T: Element + Into<f64>>(range: Range<T>, step: f64) -> Array {
+    let (start, end): (f64, f64) = (range.start.into(), range.end.into());
+    let dtype = T::DTYPE;
+    let n = match range_length(start, end, step) {
+        Ok(n) => n,
+        Err(e) => return Array::from_result(Err(e), &Array::literal(Scalar::Int(0), dtype, false)),
+    };
+    made(
+        &Aval::new(dtype, [n].as_slice()),
+        |bytes, n| {
+            // As the program computes: each operation is rounded to the dtype, but integers are made from float64.
+            let round = |v| if dtype.is_float() { nearest(v, dtype).to_f64() } else { v };
+            let (start, step) = (round(start), round(step));
+            for i in 0..n {
+                Scalar::float(start + round(step * round(i as f64))).write(dtype, bytes);
+            }
+        },
+        || {
+            let params = (dtype, n, start.to_bits(), step.to_bits());
+            composite1("arange", params, &[], |&(dtype, n, start, step), _| {
+                let (start, step) = (f64::from_bits(start), f64::from_bits(step));
+                let line = |of| {
+                    let number = |value| Array::literal(nearest(value, of), of, false);
+                    let index = lax::iota(of, &[n], 0);
+                    number(start) + if step == 1.0 { index } else { number(step) * index }
+                };
+                let own = dtype.is_float() || dtype.is_integer() && step == 1.0;
+                Ok(vec![if own { line(dtype) } else { line(DType::F64).astype(dtype) }])
+            })
+        },
+    )
+}
+
+/// How many numbers `start, start + step, …` are before `end`; too many for a `usize` are `usize::MAX`.
+fn range_length(start: f64, end: f64, step: f64) -> Result<usize, Error> {
+    if step == 0.0 || !step.is_finite() {
+        return Err(err!(Value, "arange needs a step that is not 0, got {step}").help("use `full_like` for a constant"));
+    }
+    if start.is_nan() || end.is_nan() {
+        return Err(err!(Value, "arange cannot convert float NaN to integer: its range is {start}..{end}")
+            .help("give a start and an end that are numbers"));
+    }
+    Ok(((end - start) / step).ceil().max(0.0) as usize)
+}
+
+/// `n` numbers from `start` to `end`, both included, float32.
+#[track_caller]
+pub fn linspace(start: f64, end: f64, n: usize) -> Array {
+    let last = n.saturating_sub(1).max(1) as f64;
+    made(
+        &Aval::new(DType::F32, [n].as_slice()),
+        |bytes, n| {
+            for i in 0..n {
+                let value = if i + 1 == n && n > 1 { end } else { start + (end - start) * i as f64 / last };
+                (value as f32).write(bytes);
+            }
+        },
+        || {
+            composite1("linspace", (n, start.to_bits(), end.to_bits()), &[], |&(n, start, end), _| {
+                let number = |bits| Array::literal(nearest(f64::from_bits(bits), DType::F32), DType::F32, false);
+                let (start, end) = (number(start), number(end));
+                if n < 2 {
+                    return Ok(vec![start.broadcast_in_dim(&[n], &[])]);
+                }
+                let part = lax::iota(DType::F32, &[n - 1], 0) / (n - 1) as f64;
+                let inner = start * (1.0 - &part) + &end * part;
+                Ok(vec![lax::concatenate(&[inner, end.broadcast_in_dim(&[1], &[])], 0)])
+            })
+        },
+    )
+}
+
+/// The identity matrix, float32.
+#[track_caller]
+pub fn eye(n: usize) -> Array {
+    made(
+        &Aval::new(DType::F32, [n, n].as_slice()),
+        |bytes, count| (0..count).for_each(|i| ((i % (n + 1) == 0) as u8 as f32).write(bytes)),
+        || composite1("eye", n, &[], |&n, _| Ok(vec![super::eye_offset(n, n, 0)])),
+    )
+}
+
+impl Array {
+    /// Zeros of this type (strong).
+    #[track_caller]
+    pub(crate) fn zeros_of(aval: &Aval) -> Array {
+        full(aval.shape.as_slice(), Scalar::Int(0), aval.dtype)
+    }
+}

@@ -1,0 +1,226 @@
+//! `einsum`: sums of products, written with a letter for each dimension.
+
+use super::matrices::merge_dims;
+use super::promote_args_of;
+use crate::core::array::Array;
+use crate::core::program::trace::at_caller;
+use crate::error::{Result, bail, err};
+use crate::ops::lax;
+
+/// What stands for a dimension: a letter, or a place in an ellipsis counted from its end.
+type Label = u32;
+
+const ELLIPSIS: Label = 0x80_0000;
+
+/// An array, and the label of each of its dimensions.
+#[derive(Clone)]
+struct Term {
+    array: Array,
+    labels: Vec<Label>,
+}
+
+/// Sums of products of arrays, by Einstein's convention: each dimension has a letter, letters that the result lacks are
+/// summed over. Without `->` the result has, in alphabetical order, the letters that occur once. `...` stands for any
+/// number of leading dimensions, which broadcast. Of more than two arrays the cheapest pairs are multiplied first.
+///
+/// Fails when the letters do not fit the arrays, or the sizes do not fit each other.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (x, y) = (array([[1.0f32, 2.0], [3.0, 4.0]]), array([10.0f32, 1.0]));
+/// assert_eq!(einsum("ij,j->i", &[&x, &y]).to_vec::<f32>()?, [12.0, 34.0]);
+/// assert_eq!(einsum("ii", &[&x]).item::<f32>()?, 5.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn einsum(spec: &str, operands: &[&Array]) -> Array {
+    let made = at_caller(|| contract(spec, operands));
+    let like = operands.first().map(|x| (*x).clone()).unwrap_or_else(|| Array::from(0.0f32));
+    Array::from_result(made, &like)
+}
+
+fn contract(spec: &str, operands: &[&Array]) -> Result<Array> {
+    let (inputs, output) = parse(spec, operands)?;
+    let arrays = promote_args_of("einsum", operands)?;
+    let size = |label: Label| {
+        let sizes = inputs.iter().zip(&arrays).flat_map(|(ls, a)| ls.iter().zip(a.shape()));
+        sizes.filter(|(l, _)| **l == label).map(|(_, n)| *n).find(|n| *n != 1).unwrap_or(1)
+    };
+    let mut terms = Vec::new();
+    for (labels, array) in inputs.iter().zip(&arrays) {
+        if let Some((&l, &n)) = labels.iter().zip(array.shape()).find(|(l, n)| **n != 1 && **n != size(**l)) {
+            let sizes = format!("{n} and {}", size(l));
+            return Err(err!(
+                Value,
+                "einsum({spec:?}): dimension '{}' has sizes {sizes} in {}",
+                name(l),
+                types(operands)
+            )
+            .help("a letter stands for one size in all arrays, or for 1, which is repeated"));
+        }
+        terms.push(unique(Term { array: array.clone(), labels: labels.clone() }, &size)?);
+    }
+
+    // What no other operand and not the result has is summed at once.
+    for i in 0..terms.len() {
+        let others: Vec<Label> = wanted(&terms, &output, &[i]);
+        terms[i] = sum_out(&terms[i], &others);
+    }
+    while terms.len() > 1 {
+        let (i, j) = cheapest(&terms, &output, &size);
+        let kept = wanted(&terms, &output, &[i, j]);
+        let product = multiply(&terms[i], &terms[j], &kept);
+        product.array.check()?;
+        terms.remove(j);
+        terms[i] = product;
+    }
+    let [term] = terms.as_slice() else { bail!(Value, "einsum({spec:?}) needs at least one array") };
+    let order: Vec<usize> = output.iter().filter_map(|l| term.labels.iter().position(|m| m == l)).collect();
+    Ok(lax::transpose(&term.array, &order))
+}
+
+/// The labels of the operands and of the result.
+fn parse(spec: &str, operands: &[&Array]) -> Result<(Vec<Vec<Label>>, Vec<Label>)> {
+    let fail = |why: String| {
+        err!(Value, "einsum({spec:?}) of {}: {why}", types(operands))
+            .help("write one letter a dimension, operands apart by commas: \"ij,jk->ik\"")
+    };
+    let spec: String = spec.chars().filter(|c| !c.is_whitespace()).collect();
+    let (left, right) = match spec.split_once("->") {
+        Some((left, right)) => (left, Some(right)),
+        None => (spec.as_str(), None),
+    };
+    let parts: Vec<&str> = left.split(',').collect();
+    if parts.len() != operands.len() {
+        return Err(fail(format!("the letters are for {} arrays, but {} were given", parts.len(), operands.len())));
+    }
+    let labels = |part: &str, hidden: usize| -> Result<Vec<Label>> {
+        let (before, after) = part.split_once("...").unwrap_or((part, ""));
+        if let Some(odd) = before.chars().chain(after.chars()).find(|c| !c.is_alphabetic()) {
+            return Err(fail(format!("{odd:?} is not a letter")));
+        }
+        let ellipsis = (0..hidden as Label).rev().map(|i| ELLIPSIS - i);
+        Ok(before.chars().map(|c| c as Label).chain(ellipsis).chain(after.chars().map(|c| c as Label)).collect())
+    };
+    let mut hidden = 0;
+    let mut inputs = Vec::new();
+    for (part, x) in parts.iter().zip(operands) {
+        let letters = part.replace("...", "").chars().count();
+        let rest = x.ndim().checked_sub(letters).filter(|rest| *rest == 0 || part.contains("..."));
+        let Some(rest) = rest else {
+            return Err(fail(format!("{part:?} has {letters} letters, but its array has {} dimensions", x.ndim())));
+        };
+        hidden = hidden.max(rest);
+        inputs.push(labels(part, rest)?);
+    }
+    let output = match right {
+        Some(right) => labels(right, hidden)?,
+        None => {
+            let all: Vec<Label> = inputs.iter().flatten().copied().collect();
+            let mut once: Vec<Label> = all
+                .iter()
+                .copied()
+                .filter(|l| *l <= ELLIPSIS - hidden as Label && all.iter().filter(|m| *m == l).count() == 1)
+                .collect();
+            once.sort_unstable();
+            (0..hidden as Label).rev().map(|i| ELLIPSIS - i).chain(once).collect()
+        }
+    };
+    for (i, l) in output.iter().enumerate() {
+        if output[..i].contains(l) {
+            return Err(fail(format!("the result has '{}' twice", name(*l))));
+        }
+        if !inputs.iter().any(|labels| labels.contains(l)) {
+            return Err(fail(format!("the result has '{}', which no operand has", name(*l))));
+        }
+    }
+    if let Some(right) = right
+        && hidden > 0
+        && !right.contains("...")
+    {
+        return Err(fail("the operands have an ellipsis, but the result has none".into()));
+    }
+    Ok((inputs, output))
+}
+
+fn name(label: Label) -> String {
+    char::from_u32(label).filter(|c| c.is_alphabetic()).map_or_else(|| "...".to_owned(), String::from)
+}
+
+fn types(operands: &[&Array]) -> String {
+    operands.iter().map(|x| x.type_name()).collect::<Vec<_>>().join(" and ")
+}
+
+/// The term with each label once, and without dimensions of size 1 that others have in full.
+fn unique(mut term: Term, size: &impl Fn(Label) -> usize) -> Result<Term> {
+    while let Some((a, b)) = repeated(&term.labels) {
+        if term.array.shape()[a] != term.array.shape()[b] {
+            bail!(Value, "einsum takes the diagonal of dimensions of equal size, got {}", term.array.type_name());
+        }
+        term.array = merge_dims(&term.array, a, b)?;
+        term.labels.remove(b);
+    }
+    let full: Vec<bool> = term.labels.iter().zip(term.array.shape()).map(|(l, n)| *n == size(*l)).collect();
+    let shape: Vec<usize> = term.array.shape().iter().zip(&full).filter(|(_, f)| **f).map(|(n, _)| *n).collect();
+    let labels = term.labels.iter().zip(&full).filter(|(_, f)| **f).map(|(l, _)| *l).collect();
+    Ok(Term { array: lax::reshape(&term.array, &shape), labels })
+}
+
+/// Two dimensions with one label.
+fn repeated(labels: &[Label]) -> Option<(usize, usize)> {
+    (0..labels.len()).find_map(|b| labels[..b].iter().position(|l| *l == labels[b]).map(|a| (a, b)))
+}
+
+/// The labels of the result and of all terms but these.
+fn wanted(terms: &[Term], output: &[Label], but: &[usize]) -> Vec<Label> {
+    let others = terms.iter().enumerate().filter(|(i, _)| !but.contains(i)).flat_map(|(_, t)| &t.labels);
+    others.chain(output).copied().collect()
+}
+
+fn sum_out(term: &Term, wanted: &[Label]) -> Term {
+    let axes: Vec<usize> = (0..term.labels.len()).filter(|&d| !wanted.contains(&term.labels[d])).collect();
+    if axes.is_empty() {
+        return term.clone();
+    }
+    let labels = term.labels.iter().copied().filter(|l| wanted.contains(l)).collect();
+    Term { array: lax::reduce_sum(&term.array, &axes), labels }
+}
+
+/// The pair whose product is smallest in comparison with its factors.
+fn cheapest(terms: &[Term], output: &[Label], size: &impl Fn(Label) -> usize) -> (usize, usize) {
+    let elements = |labels: &[Label]| labels.iter().map(|l| size(*l) as f64).product::<f64>();
+    let mut best = (f64::INFINITY, (0, 1));
+    for j in 1..terms.len() {
+        for i in 0..j {
+            let kept = wanted(terms, output, &[i, j]);
+            let mut result: Vec<Label> =
+                terms[i].labels.iter().chain(&terms[j].labels).copied().filter(|l| kept.contains(l)).collect();
+            result.sort_unstable();
+            result.dedup();
+            let cost = elements(&result) - elements(&terms[i].labels) - elements(&terms[j].labels);
+            if cost < best.0 {
+                best = (cost, (i, j));
+            }
+        }
+    }
+    best.1
+}
+
+/// The product of two terms, summed over the labels that both have and that are not `kept`.
+fn multiply(a: &Term, b: &Term, kept: &[Label]) -> Term {
+    let both: Vec<Label> = a.labels.iter().copied().filter(|l| b.labels.contains(l)).collect();
+    let (batch, contract): (Vec<Label>, Vec<Label>) = both.iter().partition(|l| kept.contains(l));
+    let places = |term: &Term, labels: &[Label]| -> Vec<usize> {
+        labels.iter().filter_map(|l| term.labels.iter().position(|m| m == l)).collect()
+    };
+    let array = lax::dot_general(
+        &a.array,
+        &b.array,
+        (&places(a, &contract), &places(b, &contract)),
+        (&places(a, &batch), &places(b, &batch)),
+        None,
+    );
+    let free = |term: &Term| term.labels.iter().copied().filter(|l| !both.contains(l)).collect::<Vec<_>>();
+    let labels = [batch, free(a), free(b)].concat();
+    Term { array, labels }
+}

@@ -1,0 +1,543 @@
+//! Elementwise functions: arithmetic, comparison, choice.
+
+use super::{convert, promote_args, promote_args_to, to_inexact};
+use crate::core::array::Array;
+use crate::dtype::{Category, DType, Scalar, promote};
+use crate::error::{Result, err};
+use crate::ops::lax;
+use crate::ops::operators::Operand;
+use crate::ops::primitive::binary::{self, Binary, Compare, IntegerPow, Select};
+use crate::ops::primitive::expanded::LOGADDEXP;
+use crate::ops::primitive::unary::{self, Unary};
+use crate::source;
+
+#[track_caller]
+fn binary_op(op: Binary, x: impl Operand, y: impl Operand) -> Array {
+    apply_promoted(op.name(), x, y, |d| d, |x, y| op.apply(x, y))
+}
+
+#[track_caller]
+fn apply_promoted(
+    name: &str,
+    x: impl Operand,
+    y: impl Operand,
+    adjust: impl Fn(DType) -> DType,
+    apply: impl FnOnce(&Array, &Array) -> Array,
+) -> Array {
+    let _line = source::enter();
+    let (x, y) = (x.into_array(), y.into_array());
+    match promote_args_to(name, &[&x, &y], adjust) {
+        Ok(args) => apply(&args[0], &args[1]),
+        Err(e) => Array::from_result(Err(e), if x.ndim() >= y.ndim() { &x } else { &y }),
+    }
+}
+
+macro_rules! binary_functions {
+    ($($(#[$doc:meta])* $name:ident => $op:ident;)*) => {$(
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name(x: impl Operand, y: impl Operand) -> Array {
+            binary_op(binary::$op, x, y)
+        }
+    )*};
+}
+
+binary_functions! {
+    /// `x + y`, broadcast and promoted.
+    add => ADD;
+    /// `x * y`, broadcast and promoted.
+    multiply => MUL;
+    /// The larger of each pair; NaN if either is.
+    maximum => MAX;
+    /// The smaller of each pair; NaN if either is.
+    minimum => MIN;
+    /// Bits set in both. Integers and booleans.
+    bitwise_and => AND;
+    /// Bits set in either. Integers and booleans.
+    bitwise_or => OR;
+    /// Bits set in one of both. Integers and booleans.
+    bitwise_xor => XOR;
+}
+
+/// `x << y`. Integers; booleans count as int32.
+#[track_caller]
+pub fn left_shift(x: impl Operand, y: impl Operand) -> Array {
+    apply_promoted(binary::SHIFT_LEFT.name(), x, y, counted, |x, y| binary::SHIFT_LEFT.apply(x, y))
+}
+
+/// `x - y`, broadcast and promoted. Booleans are refused, as NumPy does.
+#[track_caller]
+pub fn subtract(x: impl Operand, y: impl Operand) -> Array {
+    binary_op(binary::SUB, x, y)
+}
+
+/// `x / y`, always floating point: integers become float32.
+#[track_caller]
+pub fn divide(x: impl Operand, y: impl Operand) -> Array {
+    apply_promoted("div", x, y, to_inexact, |x, y| binary::DIV.apply(x, y))
+}
+
+/// `x >> y`, keeping the sign of signed integers. Booleans count as int32.
+#[track_caller]
+pub fn right_shift(x: impl Operand, y: impl Operand) -> Array {
+    apply_promoted("right_shift", x, y, counted, |x, y| match x.dtype().category() {
+        Category::Unsigned => binary::SHIFT_RIGHT_LOGICAL.apply(x, y),
+        _ => binary::SHIFT_RIGHT_ARITHMETIC.apply(x, y),
+    })
+}
+
+/// The largest integer not above `x / y`. Of an integer division by 0 nothing useful is to be had: -2 (-1 of 0 by 0),
+/// as in JAX, or the largest number of an unsigned type.
+#[track_caller]
+pub fn floor_divide(x: impl Operand, y: impl Operand) -> Array {
+    divmod("floor_divide", x, y, |x, y| {
+        let quotient = binary::DIV.apply(x, y);
+        match x.dtype().category() {
+            Category::Float => {
+                let rest = binary::REM.apply(x, y);
+                // Without the remainder the division is exact but for rounding; infinity by 0 stays infinite.
+                let exact = binary::DIV.apply(&where_(y.equal(0), x, x - &rest), y);
+                round(&where_(crosses(&rest, y), &exact - 1, &exact))
+            }
+            Category::Signed => {
+                let low = binary::REM.apply(x, y).not_equal(0) & sign(x).not_equal(sign(y));
+                where_(low, &quotient - 1, &quotient)
+            }
+            _ => quotient,
+        }
+    })
+}
+
+/// `x - y * floor(x / y)`: the remainder with the sign of `y`, as `%` in Python. Of an integer by 0 it is 0.
+#[track_caller]
+pub fn remainder(x: impl Operand, y: impl Operand) -> Array {
+    divmod("remainder", x, y, |x, y| {
+        let y = divisor(y);
+        let rest = binary::REM.apply(x, &y);
+        match x.dtype().category() {
+            Category::Unsigned => rest,
+            _ => where_(crosses(&rest, &y), &rest + &y, &rest),
+        }
+    })
+}
+
+/// Whether a truncated remainder has the other sign than `y`.
+fn crosses(rest: &Array, y: &Array) -> Array {
+    rest.not_equal(0) & (rest.less(0) ^ y.less(0))
+}
+
+/// Promotes for `floor_divide` and `remainder`: booleans count as int32, complex numbers are refused.
+#[track_caller]
+fn divmod(name: &str, x: impl Operand, y: impl Operand, apply: impl FnOnce(&Array, &Array) -> Array) -> Array {
+    let (x, y) = (x.into_array(), y.into_array());
+    for operand in [&x, &y] {
+        if operand.dtype().is_complex() {
+            let e = err!(Type, "{name} does not support complex-valued inputs, got {}", operand.type_name())
+                .help("take `real(..)` or `imag(..)` first");
+            return Array::from_result(Err(e), &x);
+        }
+    }
+    apply_promoted(name, &x, &y, counted, apply)
+}
+
+/// The dtype of arithmetic in which booleans count as int32.
+fn counted(dtype: DType) -> DType {
+    if dtype == DType::Bool { DType::I32 } else { dtype }
+}
+
+/// The remainder with the sign of `x`, as `%` in Rust. Of an integer by 0 it is 0; booleans count as int32.
+#[track_caller]
+pub fn fmod(x: impl Operand, y: impl Operand) -> Array {
+    apply_promoted(binary::REM.name(), x, y, counted, |x, y| binary::REM.apply(x, &divisor(y)))
+}
+
+/// What integers are divided by for a remainder: 1 in the place of 0.
+fn divisor(y: &Array) -> Array {
+    if y.dtype().is_integer() { where_(y.equal(0), 1, y) } else { y.clone() }
+}
+
+/// `x` to the power `y`. A plain integer exponent multiplies; booleans count as int32.
+#[track_caller]
+pub fn power(x: impl Operand, y: impl Operand) -> Array {
+    let _line = source::enter();
+    let (x, y) = (x.into_array(), y.into_array());
+    if let crate::core::array::Repr::Literal(l) = &y.0
+        && let Scalar::Int(n) = l.value
+        && let Ok(n) = i32::try_from(n)
+    {
+        return integer_pow(&convert(&x, counted(x.dtype()), x.weak_type()), n);
+    }
+    let common = promote((x.dtype(), x.weak_type()), (y.dtype(), y.weak_type())).0;
+    if !common.is_inexact() {
+        return Array::from_result(integer_power(&x, &y), &x);
+    }
+    // Not promoted, as in JAX: a plain base takes no width from an integer exponent, but is no longer plain.
+    let x = if y.dtype().is_integer() { convert(&x, x.dtype(), x.weak_type() && y.weak_type()) } else { x };
+    apply_promoted("pow", x, y, to_inexact, |x, y| binary::POW.apply(x, y))
+}
+
+/// An integer array to the power of an integer array, by squaring. As in JAX the exponent's last six bits count: with
+/// more, all but powers of 0 and 1 overflow. Negative exponents give nothing useful.
+fn integer_power(x: &Array, y: &Array) -> Result<Array> {
+    let args = promote_args_to("pow", &[x, y], counted)?;
+    let (mut base, mut exponent) = (settled(args[0].clone()), settled(args[1].clone()));
+    let mut result = where_(base.equal(0) & exponent.not_equal(0), 0, super::ones_like(&(&base + &exponent)));
+    for _ in 0..6 {
+        result = where_((&exponent & 1).equal(1), &result * &base, &result);
+        exponent =
+            binary::SHIFT_RIGHT_LOGICAL.apply(&exponent, &Array::literal(Scalar::Int(1), exponent.dtype(), false));
+        base = &base * &base;
+    }
+    Ok(result)
+}
+
+/// `x` to a constant integer power.
+#[track_caller]
+pub fn integer_pow(x: &Array, n: i32) -> Array {
+    IntegerPow(n).apply(x)
+}
+
+/// The angle of the point `(x, y)` (`y` first), in radians.
+#[track_caller]
+pub fn arctan2(y: impl Operand, x: impl Operand) -> Array {
+    apply_promoted("atan2", y, x, to_inexact, |y, x| binary::ATAN2.apply(y, x))
+}
+
+macro_rules! comparisons {
+    ($($(#[$doc:meta])* $name:ident => $op:ident;)*) => {
+        $(
+            $(#[$doc])*
+            #[track_caller]
+            pub fn $name(x: impl Operand, y: impl Operand) -> Array {
+                apply_promoted(stringify!($name), x, y, |d| d, |x, y| Compare::$op.apply(x, y))
+            }
+        )*
+
+        impl Array {
+            $(
+                $(#[$doc])*
+                #[track_caller]
+                pub fn $name(&self, other: impl Operand) -> Array {
+                    $name(self, other)
+                }
+            )*
+        }
+    };
+}
+
+comparisons! {
+    /// Where both are equal, as booleans.
+    equal => Eq;
+    /// Where both differ, as booleans.
+    not_equal => Ne;
+    /// Where the first is smaller, as booleans.
+    less => Lt;
+    /// Where the first is smaller or equal, as booleans.
+    less_equal => Le;
+    /// Where the first is larger, as booleans.
+    greater => Gt;
+    /// Where the first is larger or equal, as booleans.
+    greater_equal => Ge;
+}
+
+/// `x` where `condition` is true, else `y`; broadcast and promoted.
+#[track_caller]
+pub fn where_(condition: impl Operand, x: impl Operand, y: impl Operand) -> Array {
+    let _line = source::enter();
+    let (condition, x, y) = (condition.into_array(), x.into_array(), y.into_array());
+    let made = condition.check().and_then(|()| promote_args("where", &[&x, &y])).and_then(|args| {
+        let condition = if condition.dtype() == DType::Bool { condition.clone() } else { condition.not_equal(0) };
+        let all = super::broadcast_args("where", &[condition, args[0].clone(), args[1].clone()])?;
+        Ok(Select.apply(&all[0], &all[2], &all[1]))
+    });
+    Array::from_result(made, if x.ndim() >= y.ndim() { &x } else { &y })
+}
+
+/// `x` kept between `min` and `max`.
+#[track_caller]
+pub fn clip(x: &Array, min: impl Operand, max: impl Operand) -> Array {
+    minimum(maximum(x, min), max)
+}
+
+/// Whether all elements differ by at most `atol + rtol * |y|`. Waits for the values.
+#[track_caller]
+pub fn allclose(x: impl Operand, y: impl Operand, rtol: f64, atol: f64) -> Result<bool> {
+    let _line = source::enter();
+    let (x, y) = (x.into_array(), y.into_array());
+    let close = abs(&subtract(&x, &y)).less_equal(atol + rtol * abs(&y)) | x.equal(&y);
+    close.all(..).item::<bool>()
+}
+
+/// The logarithm to the base of which this is the natural one; of complex numbers part by part.
+#[track_caller]
+fn log_to_base(x: &Array, of_base: f64) -> Array {
+    let y = log(x);
+    if !y.dtype().is_complex() {
+        return y / of_base;
+    }
+    lax::complex(&(real(&y) / of_base), &(imag(&y) / of_base))
+}
+
+#[track_caller]
+fn float_op(op: Unary, x: &Array) -> Array {
+    op.apply(&convert(x, to_inexact(x.dtype()), x.weak_type()))
+}
+
+macro_rules! unary_functions {
+    ($($(#[$doc:meta])* $name:ident => $op:expr;)*) => {
+        $(
+            $(#[$doc])*
+            #[track_caller]
+            pub fn $name(x: &Array) -> Array {
+                let _line = source::enter();
+                $op(x)
+            }
+        )*
+
+        impl Array {
+            $(
+                $(#[$doc])*
+                #[track_caller]
+                pub fn $name(&self) -> Array {
+                    $name(self)
+                }
+            )*
+        }
+    };
+}
+
+macro_rules! floating {
+    ($op:ident) => {
+        |x: &Array| float_op(unary::$op, x)
+    };
+}
+
+unary_functions! {
+    /// `-x`.
+    negative => |x: &Array| unary::NEG.apply(x);
+    /// The absolute value; of a complex number its length.
+    abs => |x: &Array| if x.dtype().category() <= Category::Unsigned { x.clone() } else { unary::ABS.apply(x) };
+    /// -1, 0 or 1; of a complex number its direction.
+    sign => |x: &Array| match x.dtype().category() {
+        Category::Unsigned => x.not_equal(0).astype(x.dtype()),
+        _ => unary::SIGN.apply(x),
+    };
+    /// `x * x`; booleans count as int32.
+    square => |x: &Array| if x.dtype() == DType::Bool { square(&x.astype(DType::I32)) } else { x * x };
+    /// `1 / x`, floating point.
+    reciprocal => |x: &Array| divide(1, convert(x, to_inexact(x.dtype()), x.weak_type()));
+    /// e to the power `x`. Integers become float32, as for all functions of this kind.
+    exp => floating!(EXP);
+    /// 2 to the power `x`.
+    exp2 => |x: &Array| exp(&(convert(x, to_inexact(x.dtype()), x.weak_type()) * std::f64::consts::LN_2));
+    /// `exp(x) - 1`, precise near 0.
+    expm1 => floating!(EXPM1);
+    /// The natural logarithm.
+    log => floating!(LOG);
+    /// The logarithm to base 2.
+    log2 => |x: &Array| settled(log_to_base(x, std::f64::consts::LN_2));
+    /// The logarithm to base 10.
+    log10 => |x: &Array| settled(log_to_base(x, std::f64::consts::LN_10));
+    /// `log(1 + x)`, precise near 0.
+    log1p => floating!(LOG1P);
+    /// The square root.
+    sqrt => floating!(SQRT);
+    /// `1 / sqrt(x)`.
+    rsqrt => floating!(RSQRT);
+    /// The cube root.
+    cbrt => floating!(CBRT);
+    /// Sine of radians.
+    sin => floating!(SIN);
+    /// Cosine of radians.
+    cos => floating!(COS);
+    /// Tangent of radians.
+    tan => floating!(TAN);
+    /// Inverse sine, in radians.
+    arcsin => floating!(ASIN);
+    /// Inverse cosine, in radians.
+    arccos => floating!(ACOS);
+    /// Inverse tangent, in radians.
+    arctan => floating!(ATAN);
+    /// Hyperbolic sine.
+    sinh => floating!(SINH);
+    /// Hyperbolic cosine.
+    cosh => floating!(COSH);
+    /// Hyperbolic tangent.
+    tanh => floating!(TANH);
+    /// Inverse hyperbolic sine.
+    arcsinh => floating!(ASINH);
+    /// Inverse hyperbolic cosine.
+    arccosh => floating!(ACOSH);
+    /// Inverse hyperbolic tangent.
+    arctanh => floating!(ATANH);
+    /// The logistic function, `1 / (1 + exp(-x))`.
+    logistic => floating!(LOGISTIC);
+    /// The error function.
+    erf => floating!(ERF);
+    /// `1 - erf(x)`, precise for large `x`.
+    erfc => floating!(ERFC);
+    /// The inverse of the error function.
+    erf_inv => floating!(ERF_INV);
+    /// The logarithm of the absolute value of the gamma function.
+    lgamma => floating!(LGAMMA);
+    /// The derivative of `lgamma`.
+    digamma => floating!(DIGAMMA);
+    /// The largest integer not above `x`.
+    floor => |x: &Array| if x.dtype().category() <= Category::Signed { x.clone() } else { float_op(unary::FLOOR, x) };
+    /// The smallest integer not below `x`.
+    ceil => |x: &Array| if x.dtype().category() <= Category::Signed { x.clone() } else { float_op(unary::CEIL, x) };
+    /// The nearest integer; halves go to the even one.
+    round => |x: &Array| match x.dtype().category() {
+        Category::Unsigned | Category::Signed => x.clone(),
+        Category::Complex => lax::complex(&round(&real(x)), &round(&imag(x))),
+        _ => unary::ROUND.apply(x),
+    };
+    /// Rounds towards zero.
+    trunc => lax::trunc;
+    /// Where elements are neither infinite nor NaN.
+    isfinite => |x: &Array| match x.dtype().category() {
+        Category::Float => unary::IS_FINITE.apply(x),
+        Category::Complex => unary::IS_FINITE.apply(&real(x)) & unary::IS_FINITE.apply(&imag(x)),
+        _ => x.equal(x),
+    };
+    /// Where elements are NaN.
+    isnan => |x: &Array| x.not_equal(x);
+    /// Where elements are infinite.
+    isinf => |x: &Array| match x.dtype().category() {
+        Category::Float => abs(x).equal(f64::INFINITY),
+        Category::Complex => isinf(&real(x)) | isinf(&imag(x)),
+        _ => x.not_equal(x),
+    };
+    /// Each bit, or boolean, turned over.
+    bitwise_not => |x: &Array| unary::NOT.apply(x);
+    /// Where elements are zero or false.
+    logical_not => |x: &Array| if x.dtype() == DType::Bool { unary::NOT.apply(x) } else { x.equal(0) };
+    /// The number of bits set.
+    population_count => |x: &Array| unary::POPULATION_COUNT.apply(x);
+    /// The number of zero bits before the first that is set.
+    clz => |x: &Array| unary::CLZ.apply(x);
+    /// The real part.
+    real => |x: &Array| if x.dtype().is_complex() { unary::REAL.apply(x) } else { x.clone() };
+    /// The imaginary part; 0 of real numbers.
+    imag => |x: &Array| if x.dtype().is_complex() { unary::IMAG.apply(x) } else { super::zeros_like(x) };
+    /// The complex conjugate.
+    conj => |x: &Array| if x.dtype().is_complex() { unary::CONJ.apply(x) } else { x.clone() };
+}
+
+/// `x` rounded to so many decimals; negative ones round to tens, hundreds and so on. Halves go to the even neighbour.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(around(&array([1.25f32, -0.754]), 1).to_vec::<f32>()?, [1.2, -0.8]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn around(x: &Array, decimals: i32) -> Array {
+    // Beyond the digits that the dtype has there is nothing to round.
+    let digits = match x.dtype().real() {
+        DType::F64 => 308,
+        DType::F16 => 4,
+        _ => 38,
+    };
+    if decimals == 0 || decimals > digits || (decimals > 0 && !x.dtype().is_inexact()) {
+        return if decimals > digits && x.dtype().is_inexact() { x.clone() } else { round(x) };
+    }
+    if !x.dtype().is_inexact() {
+        let e = err!(NotImplemented, "around of {} to {decimals} decimals", x.type_name())
+            .help("convert it with `astype(DType::F32)`");
+        return Array::from_result(Err(e), x);
+    }
+    if x.dtype().is_complex() {
+        return lax::complex(&around(&real(x), decimals), &around(&imag(x), decimals));
+    }
+    if decimals < -digits {
+        return where_(isfinite(x), x * 0, x);
+    }
+    // Halves have too few digits for the factor.
+    let wide = if x.dtype().bits() < 32 { x.astype(DType::F32) } else { x.clone() };
+    let factor = 10f64.powi(decimals.abs());
+    let rounded = match decimals > 0 {
+        true => {
+            let scaled = &wide * factor;
+            // What is too large to be scaled has no decimals.
+            where_(isfinite(&scaled), round(&scaled) / factor, &wide)
+        }
+        false => round(&(wide / factor)) * factor,
+    };
+    convert(&rounded, x.dtype(), x.weak_type())
+}
+
+/// The array with a type that does not give way.
+#[track_caller]
+fn settled(x: Array) -> Array {
+    convert(&x, x.dtype(), false)
+}
+
+/// `log(exp(x) + exp(y))`, without overflow.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!((logaddexp(array(1000.0f32), 1000.0).item::<f32>()? - 1000.6931).abs() < 1e-3);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn logaddexp(x: impl Operand, y: impl Operand) -> Array {
+    apply_promoted("logaddexp", x, y, to_inexact, |x, y| LOGADDEXP.apply(&[x.clone(), y.clone()]))
+}
+
+/// The next representable number after `x` towards `y`. Floating point.
+#[track_caller]
+pub fn nextafter(x: impl Operand, y: impl Operand) -> Array {
+    apply_promoted("nextafter", x, y, to_inexact, |x, y| binary::NEXTAFTER.apply(x, y))
+}
+
+/// A complex array of a real and an imaginary part.
+#[track_caller]
+pub fn complex(re: impl Operand, im: impl Operand) -> Array {
+    apply_promoted("complex", re, im, to_inexact, lax::complex)
+}
+
+impl Array {
+    /// Converted to `dtype`. Floats to integers truncate and saturate, NaN becomes 0; complex to real drops the
+    /// imaginary part.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let x = array([1.7f32, -2.3]).astype(DType::I32);
+    /// assert_eq!(x.to_vec::<i32>()?, [1, -2]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn astype(&self, dtype: DType) -> Array {
+        if dtype == DType::Float0 {
+            let e = err!(Type, "an array of type {} cannot be converted to float0", self.type_name())
+                .help("float0 is the type of gradients of what is not differentiable; use DType::Bool");
+            return Array::from_result(Err(e), self);
+        }
+        convert(self, dtype, false)
+    }
+
+    /// To the power `y`.
+    #[track_caller]
+    pub fn pow(&self, y: impl Operand) -> Array {
+        power(self, y)
+    }
+
+    /// The larger of each pair.
+    #[track_caller]
+    pub fn maximum(&self, other: impl Operand) -> Array {
+        maximum(self, other)
+    }
+
+    /// The smaller of each pair.
+    #[track_caller]
+    pub fn minimum(&self, other: impl Operand) -> Array {
+        minimum(self, other)
+    }
+
+    /// Kept between `min` and `max`.
+    #[track_caller]
+    pub fn clip(&self, min: impl Operand, max: impl Operand) -> Array {
+        clip(self, min, max)
+    }
+}

@@ -1,0 +1,389 @@
+//! Taking, sorting, accumulating and rolling.
+
+use crate::core::array::Array;
+use crate::core::program::trace::at_caller;
+use crate::dtype::{DType, Scalar};
+use crate::error::{Result, bail, err};
+use crate::ops::index::from_front;
+use crate::ops::lax;
+use crate::ops::operators::Operand;
+use crate::ops::primitive::composite::composite1;
+use crate::ops::primitive::cumulative::{Cumulative, CumulativeKind};
+use crate::ops::primitive::gather::{GatherScatterMode, take_along};
+use crate::ops::primitive::sort::Sort;
+use crate::shape::{broadcast_shapes, normalize_axis};
+
+/// One axis, or `..` for the array as one flat dimension.
+pub trait IntoAxis {
+    /// The axis as written; `None` for the flat array.
+    fn into_axis(self) -> Option<i32>;
+}
+
+impl IntoAxis for i32 {
+    fn into_axis(self) -> Option<i32> {
+        Some(self)
+    }
+}
+
+impl IntoAxis for std::ops::RangeFull {
+    fn into_axis(self) -> Option<i32> {
+        None
+    }
+}
+
+/// The array, flat if no axis is named, and the axis.
+pub(crate) fn with_axis(x: &Array, axis: impl IntoAxis) -> Result<(Array, usize)> {
+    x.check()?;
+    match axis.into_axis() {
+        Some(axis) => Ok((x.clone(), normalize_axis(axis as isize, x.ndim())?)),
+        None => Ok((x.ravel(), 0)),
+    }
+}
+
+impl Array {
+    #[track_caller]
+    fn along(&self, axis: impl IntoAxis, f: impl FnOnce(&Array, usize) -> Array) -> Array {
+        match with_axis(self, axis) {
+            Ok((x, axis)) => at_caller(|| f(&x, axis)),
+            Err(e) => Array::from_result(Err(e), self),
+        }
+    }
+
+    /// The entries at `indices` (integers of any shape) along `axis`; `..` takes from the flat array. Negative indices
+    /// count from the end; out of bounds gives NaN, or the extreme of an integer dtype, as in JAX.
+    ///
+    /// The result's shape is the array's, with that of the indices in the place of the axis.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let x = arange(0..6).reshape([2, 3]);
+    /// assert_eq!(x.take([2, 0], 1).to_vec::<i32>()?, [2, 0, 5, 3]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn take(&self, indices: impl crate::ops::index::IntoIndexItem, axis: impl IntoAxis) -> Array {
+        self.take_mode(indices, axis, GatherScatterMode::FillOrDrop)
+    }
+
+    /// [`take`](Self::take) with another way to treat indices out of bounds. With [`GatherScatterMode::Clip`] negative
+    /// indices are out of bounds too, and stand for 0.
+    #[track_caller]
+    pub fn take_mode(
+        &self,
+        indices: impl crate::ops::index::IntoIndexItem,
+        axis: impl IntoAxis,
+        mode: GatherScatterMode,
+    ) -> Array {
+        use crate::ops::index::{IndexItem, Slice};
+        self.along(axis, |x, axis| {
+            let mut items = vec![IndexItem::Slice(Slice::FULL); axis];
+            items.push(match indices.into_index_item() {
+                IndexItem::At(i) => IndexItem::Array(Array::literal(Scalar::Int(i as i128), DType::I32, false)),
+                other => other,
+            });
+            // Clipped indices do not count from the end.
+            if let (Some(IndexItem::Array(i)), GatherScatterMode::Clip) = (items.last_mut(), mode)
+                && i.dtype().is_signed()
+            {
+                *i = i.maximum(0);
+            }
+            x.at(items).mode(mode).get()
+        })
+    }
+
+    /// For each index its entry along `axis`: `out[i, j] = x[indices[i, j], j]` for axis 0. The other dimensions
+    /// broadcast together. Negative indices count from the end; out of bounds gives NaN, or the extreme of an integer dtype.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let x = array([[1, 2, 3], [4, 5, 6]]);
+    /// assert_eq!(x.take_along_axis(&array([[2], [0]]), 1).to_vec::<i32>()?, [3, 4]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn take_along_axis(&self, indices: &Array, axis: impl IntoAxis) -> Array {
+        let made = at_caller(|| {
+            let (x, axis) = with_axis(self, axis)?;
+            indices.check()?;
+            if !indices.dtype().is_integer() {
+                return Err(err!(Type, "take_along_axis indices must be of integer type, got {}", indices.type_name())
+                    .help("convert them with `astype(DType::I32)`"));
+            }
+            if indices.ndim() != x.ndim() {
+                return Err(err!(
+                    Value,
+                    "indices and arr must have the same number of dimensions; {} vs. {}",
+                    indices.type_name(),
+                    x.type_name()
+                )
+                .help("add dimensions to the indices with `expand_dims`"));
+            }
+            let n = x.shape()[axis];
+            let (mut of_x, mut of_i) = (x.shape().to_vec(), indices.shape().to_vec());
+            let k = std::mem::replace(&mut of_i[axis], 1);
+            of_x[axis] = 1;
+            let Some(mut shape) = broadcast_shapes(&[&of_x, &of_i]) else {
+                bail!(
+                    Value,
+                    "take_along_axis got incompatible shapes for broadcasting: {} and indices {}",
+                    x.type_name(),
+                    indices.type_name()
+                );
+            };
+            shape[axis] = k;
+            if n == 0 && !shape.contains(&0) {
+                return Err(err!(Index, "cannot take from axis {axis} with size 0 of {}", x.type_name())
+                    .help("an empty axis has no entries to take"));
+            }
+            composite1("take_along_axis", (shape, axis), &[x, indices.clone()], |(shape, axis), args| {
+                let n = args[0].shape()[*axis];
+                let indices = from_front(&args[1].broadcast_to(shape), n);
+                let mut shape = shape.clone();
+                shape[*axis] = n;
+                let x = args[0].broadcast_to(&shape);
+                Ok(vec![take_along(&x, &indices, *axis, GatherScatterMode::FillOrDrop, false)])
+            })
+        });
+        Array::from_result(made, self)
+    }
+
+    /// The elements in ascending order along `axis` (`..`: of the flat array). Stable; NaN comes last.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([[3, 1, 2]]).sort(-1).to_vec::<i32>()?, [1, 2, 3]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn sort(&self, axis: impl IntoAxis) -> Array {
+        self.along(axis, |x, dimension| {
+            let sort = Sort { operands: 1, dimension, num_keys: 1, is_stable: true };
+            crate::core::program::trace::first(sort.apply(std::slice::from_ref(x)))
+        })
+    }
+
+    /// The indices, int32, that put the elements in ascending order along `axis`. Equal elements keep their order.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([3, 1, 2]).argsort(0).to_vec::<i32>()?, [1, 2, 0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn argsort(&self, axis: impl IntoAxis) -> Array {
+        self.ordered(axis, false)
+    }
+
+    /// The elements in descending order along `axis` (`..`: of the flat array); NaN comes first.
+    #[track_caller]
+    pub fn sort_descending(&self, axis: impl IntoAxis) -> Array {
+        self.along(axis, |x, dimension| lax::rev(&x.sort(dimension as i32), &[dimension]))
+    }
+
+    /// The indices, int32, that put the elements in descending order along `axis`. Equal elements keep their order.
+    #[track_caller]
+    pub fn argsort_descending(&self, axis: impl IntoAxis) -> Array {
+        self.ordered(axis, true)
+    }
+
+    /// The indices that put the elements in order.
+    #[track_caller]
+    fn ordered(&self, axis: impl IntoAxis, descending: bool) -> Array {
+        let made = at_caller(|| {
+            let (x, axis) = with_axis(self, axis)?;
+            let x = crate::ops::primitive::stop_gradient::stop_gradient(x);
+            composite1("argsort", (axis, descending), &[x], |&(dimension, descending), args| {
+                // Backwards from the end, equal elements come out of an ascending sort in their order.
+                let turned = |x: &Array| if descending { lax::rev(x, &[dimension]) } else { x.clone() };
+                let numbers = turned(&lax::iota(DType::I32, args[0].shape(), dimension));
+                let sort = Sort { operands: 2, dimension, num_keys: 1, is_stable: true };
+                Ok(vec![turned(&sort.apply(&[turned(&args[0]), numbers])[1])])
+            })
+        });
+        Array::from_result(made, self)
+    }
+
+    /// The sum of each element and all before it along `axis` (`..`: of the flat array). Booleans are counted.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([1, 2, 3]).cumsum(0).to_vec::<i32>()?, [1, 3, 6]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn cumsum(&self, axis: impl IntoAxis) -> Array {
+        self.accumulate(axis, CumulativeKind::Sum)
+    }
+
+    /// The product of each element and all before it along `axis`.
+    #[track_caller]
+    pub fn cumprod(&self, axis: impl IntoAxis) -> Array {
+        self.accumulate(axis, CumulativeKind::Prod)
+    }
+
+    /// The largest of each element and all before it along `axis`.
+    #[track_caller]
+    pub fn cummax(&self, axis: impl IntoAxis) -> Array {
+        self.along(axis, |x, axis| lax::cummax(x, axis, false))
+    }
+
+    /// The smallest of each element and all before it along `axis`.
+    #[track_caller]
+    pub fn cummin(&self, axis: impl IntoAxis) -> Array {
+        self.along(axis, |x, axis| lax::cummin(x, axis, false))
+    }
+
+    #[track_caller]
+    fn accumulate(&self, axis: impl IntoAxis, kind: CumulativeKind) -> Array {
+        self.along(axis, |x, axis| {
+            let dtype = if x.dtype() == DType::Bool { DType::I32 } else { x.dtype() };
+            let x = super::convert(x, dtype, false);
+            Cumulative { kind, axis, reverse: false }.apply(&x)
+        })
+    }
+
+    /// The elements in reverse order along `axis` (`..`: along all).
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([1, 2, 3]).flip(0).to_vec::<i32>()?, [3, 2, 1]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn flip(&self, axes: impl super::IntoAxes) -> Array {
+        match self.check().and_then(|()| super::normalize_axes(axes, self.ndim())) {
+            Ok(axes) if axes.is_empty() => self.clone(),
+            Ok(axes) => lax::rev(self, &axes),
+            Err(e) => Array::from_result(Err(e), self),
+        }
+    }
+
+    /// The elements moved by `shift` places along `axis` (`..`: of the flat array, which keeps its shape); those that
+    /// leave at the end come in at the start.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([1, 2, 3, 4]).roll(1, 0).to_vec::<i32>()?, [4, 1, 2, 3]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn roll(&self, shift: i64, axis: impl IntoAxis) -> Array {
+        let made = at_caller(|| {
+            let axis = axis.into_axis();
+            let (n, axis) = match axis {
+                Some(axis) => {
+                    let axis = normalize_axis(axis as isize, self.ndim())?;
+                    (self.shape()[axis], Some(axis))
+                }
+                None => (self.size(), None),
+            };
+            self.check()?;
+            let cut = if n == 0 { 0 } else { (-(shift as i128)).rem_euclid(n as i128) as usize };
+            if cut == 0 {
+                return Ok(self.clone());
+            }
+            composite1("roll", (cut, axis), std::slice::from_ref(self), |&(cut, axis), args| {
+                let (x, axis) = match axis {
+                    Some(axis) => (args[0].clone(), axis),
+                    None => (args[0].ravel(), 0),
+                };
+                let n = x.shape()[axis];
+                let parts = [lax::slice_in_dim(&x, cut, n, axis), lax::slice_in_dim(&x, 0, cut, axis)];
+                Ok(vec![lax::reshape(&lax::concatenate(&parts, axis), args[0].shape())])
+            })
+        });
+        Array::from_result(made, self)
+    }
+
+    /// For each of `values` the first place where it can be put into this ascending array so that it stays sorted
+    /// (int32): the number of elements that are less. NaN sorts last.
+    ///
+    /// Fails unless the array has one dimension.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([1, 2, 2, 5]).searchsorted(array([2, 3])).to_vec::<i32>()?, [1, 3]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn searchsorted(&self, values: impl Operand) -> Array {
+        let values = values.into_array();
+        let made = at_caller(|| {
+            let args = super::promote_args_of("searchsorted", &[self, &values])?;
+            let (sorted, values) = (&args[0], &args[1]);
+            if sorted.ndim() != 1 {
+                return Err(err!(
+                    Value,
+                    "searchsorted needs a sorted array of one dimension, got {}",
+                    sorted.type_name()
+                )
+                .help("use `vmap` for several sorted rows"));
+            }
+            composite1("searchsorted", (), &[sorted.clone(), values.clone()], |(), args| {
+                Ok(vec![count_less(&args[0], &args[1])])
+            })
+        });
+        Array::from_result(made, &values)
+    }
+}
+
+/// How many elements of an ascending array are less than each value, by bisection.
+fn count_less(sorted: &Array, values: &Array) -> Array {
+    let n = sorted.shape()[0];
+    let mut count = super::full(values.shape(), Scalar::Int(0), DType::I32);
+    let mut step = if n == 0 { 0 } else { 1 << n.ilog2() };
+    while step > 0 {
+        let more = &count + step;
+        let probe = sorted.get(&more - 1);
+        let mut less = probe.less(values);
+        if values.dtype().is_float() {
+            // All numbers come before a NaN.
+            less |= super::isnan(values) & !super::isnan(&probe);
+        }
+        count = super::where_(less & more.less_equal(n), &more, &count);
+        step /= 2;
+    }
+    count
+}
+
+macro_rules! axis_functions {
+    ($($name:ident)*) => {$(
+        #[doc = concat!("See [`Array::", stringify!($name), "`].")]
+        #[track_caller]
+        pub fn $name(x: impl Operand, axis: impl IntoAxis) -> Array {
+            x.into_array().$name(axis)
+        }
+    )*};
+}
+
+axis_functions!(sort argsort cumsum cumprod);
+
+/// See [`Array::take`].
+#[track_caller]
+pub fn take(x: impl Operand, indices: impl crate::ops::index::IntoIndexItem, axis: impl IntoAxis) -> Array {
+    x.into_array().take(indices, axis)
+}
+
+/// See [`Array::take_along_axis`].
+#[track_caller]
+pub fn take_along_axis(x: impl Operand, indices: &Array, axis: impl IntoAxis) -> Array {
+    x.into_array().take_along_axis(indices, axis)
+}
+
+/// See [`Array::flip`].
+#[track_caller]
+pub fn flip(x: impl Operand, axes: impl super::IntoAxes) -> Array {
+    x.into_array().flip(axes)
+}
+
+/// See [`Array::roll`].
+#[track_caller]
+pub fn roll(x: impl Operand, shift: i64, axis: impl IntoAxis) -> Array {
+    x.into_array().roll(shift, axis)
+}
+
+/// See [`Array::searchsorted`].
+#[track_caller]
+pub fn searchsorted(sorted: &Array, values: impl Operand) -> Array {
+    sorted.searchsorted(values)
+}

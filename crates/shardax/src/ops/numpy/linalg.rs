@@ -1,0 +1,169 @@
+//! Products of vectors, matrices and stacks of them.
+
+use smallvec::SmallVec;
+
+use super::promote_args_of;
+use crate::core::array::Array;
+use crate::error::{Result, err};
+use crate::ops::lax;
+use crate::ops::operators::Operand;
+use crate::shape::{broadcast_shapes, normalize_axis};
+use crate::source;
+
+impl Array {
+    /// The product of NumPy's `dot`: over the last axis of `self` and the second to last of `other` (its only one
+    /// for a vector). Scalars multiply.
+    #[track_caller]
+    pub fn dot(&self, other: impl Operand) -> Array {
+        dot(self, other)
+    }
+
+    /// The matrix product, broadcast over leading dimensions.
+    #[track_caller]
+    pub fn matmul(&self, other: impl Operand) -> Array {
+        matmul(self, other)
+    }
+}
+
+/// See [`Array::dot`].
+#[track_caller]
+pub fn dot(x: impl Operand, y: impl Operand) -> Array {
+    product("dot", x, y, |x, y| {
+        if x.ndim() == 0 || y.ndim() == 0 {
+            return Ok(x * y);
+        }
+        let contract = if y.ndim() == 1 { 0 } else { y.ndim() - 2 };
+        mismatch("dot", x, y, contract)?;
+        Ok(lax::dot_general(x, y, (&[x.ndim() - 1], &[contract]), (&[], &[]), None))
+    })
+}
+
+/// See [`Array::matmul`].
+#[track_caller]
+pub fn matmul(x: impl Operand, y: impl Operand) -> Array {
+    product("matmul", x, y, |x, y| {
+        if x.ndim() == 0 || y.ndim() == 0 {
+            return Err(err!(
+                Value,
+                "matmul needs arrays of at least one dimension, got {} and {}",
+                x.type_name(),
+                y.type_name()
+            )
+            .help("multiply by a scalar with `*`"));
+        }
+        let contract = if y.ndim() == 1 { 0 } else { y.ndim() - 2 };
+        mismatch("matmul", x, y, contract)?;
+        if x.ndim() <= 2 && y.ndim() <= 2 {
+            return Ok(lax::dot_general(x, y, (&[x.ndim() - 1], &[contract]), (&[], &[]), None));
+        }
+        if y.ndim() <= 2 {
+            return Ok(lax::dot_general(x, y, (&[x.ndim() - 1], &[contract]), (&[], &[]), None));
+        }
+        // Leading dimensions are broadcast, then batched over.
+        let x_lead = x.ndim().saturating_sub(2);
+        let y_lead = y.ndim() - 2;
+        let lead = broadcast_shapes(&[&x.shape()[..x_lead], &y.shape()[..y_lead]]).ok_or_else(|| {
+            err!(Value, "matmul got incompatible shapes for broadcasting: {} and {}", x.type_name(), y.type_name())
+                .help("the leading dimensions must be equal or 1")
+        })?;
+        let spread = |a: &Array, own: usize| {
+            let mut shape = lead.clone();
+            shape.extend_from_slice(&a.shape()[own..]);
+            a.broadcast_to(shape.as_slice())
+        };
+        let (xs, ys) = (if x.ndim() == 1 { x.clone() } else { spread(x, x_lead) }, spread(y, y_lead));
+        let batch: SmallVec<[usize; 4]> = (0..lead.len()).collect();
+        if x.ndim() == 1 {
+            return Ok(lax::dot_general(&ys, &xs, (&[ys.ndim() - 2], &[0]), (&[], &[]), None));
+        }
+        Ok(lax::dot_general(&xs, &ys, (&[xs.ndim() - 1], &[ys.ndim() - 2]), (&batch, &batch), None))
+    })
+}
+
+#[track_caller]
+fn product(name: &str, x: impl Operand, y: impl Operand, f: impl FnOnce(&Array, &Array) -> Result<Array>) -> Array {
+    let _line = source::enter();
+    let (x, y) = (x.into_array(), y.into_array());
+    let made = promote_args_of(name, &[&x, &y]).and_then(|args| f(&args[0], &args[1]));
+    Array::from_result(made, if x.ndim() >= y.ndim() { &x } else { &y })
+}
+
+fn mismatch(name: &str, x: &Array, y: &Array, contract: usize) -> Result<()> {
+    let (a, b) = (x.shape()[x.ndim() - 1], y.shape()[contract]);
+    if a == b {
+        return Ok(());
+    }
+    Err(err!(
+        Type,
+        "{name} requires contracting dimensions to have equal shapes, got {a} and {b} (operands {} and {})",
+        x.type_name(),
+        y.type_name()
+    )
+    .help(
+        "the last dimension of the left operand must equal the second to last of the right (the only one of a vector)",
+    ))
+}
+
+/// The outer product of two vectors.
+#[track_caller]
+pub fn outer(x: impl Operand, y: impl Operand) -> Array {
+    x.into_array().ravel().expand_dims(1) * y.into_array().ravel().expand_dims(0)
+}
+
+/// The dot product of two arrays as flat vectors, the first one conjugated.
+#[track_caller]
+pub fn vdot(x: impl Operand, y: impl Operand) -> Array {
+    dot(super::conj(&x.into_array()).ravel(), y.into_array().ravel())
+}
+
+/// Sums over the last dimensions of both. Scalars multiply.
+#[track_caller]
+pub fn inner(x: impl Operand, y: impl Operand) -> Array {
+    product("inner", x, y, |x, y| {
+        if x.ndim() == 0 || y.ndim() == 0 {
+            return Ok(x * y);
+        }
+        mismatch("inner", x, y, y.ndim() - 1)?;
+        Ok(lax::dot_general(x, y, (&[x.ndim() - 1], &[y.ndim() - 1]), (&[], &[]), None))
+    })
+}
+
+/// Which dimensions [`tensordot`] sums over: so many last ones of the first array with as many first ones of the second,
+/// or lists of both.
+pub trait ContractAxes {
+    /// The dimensions of both, for arrays of these ranks.
+    fn contract_axes(self, ranks: [usize; 2]) -> Result<[SmallVec<[usize; 4]>; 2]>;
+}
+
+impl ContractAxes for usize {
+    fn contract_axes(self, [a, b]: [usize; 2]) -> Result<[SmallVec<[usize; 4]>; 2]> {
+        if self > a || self > b {
+            return Err(err!(Type, "tensordot over {self} dimensions, of arrays of rank {a} and {b}")
+                .help("sum over no more dimensions than both arrays have"));
+        }
+        Ok([(a - self..a).collect(), (0..self).collect()])
+    }
+}
+
+impl<const N: usize> ContractAxes for ([i32; N], [i32; N]) {
+    fn contract_axes(self, ranks: [usize; 2]) -> Result<[SmallVec<[usize; 4]>; 2]> {
+        let of = |axes: [i32; N], rank| axes.iter().map(|&a| normalize_axis(a as isize, rank)).collect::<Result<_>>();
+        Ok([of(self.0, ranks[0])?, of(self.1, ranks[1])?])
+    }
+}
+
+/// The product summed over pairs of dimensions: those that are left of `x` come first, then those of `y`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (x, y) = (ones([2, 3, 4]), ones([4, 3, 5]));
+/// assert_eq!(tensordot(&x, &y, ([2, 1], [0, 1])).shape(), [2, 5]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn tensordot(x: impl Operand, y: impl Operand, axes: impl ContractAxes) -> Array {
+    product("tensordot", x, y, |x, y| {
+        let [a, b] = axes.contract_axes([x.ndim(), y.ndim()])?;
+        Ok(lax::dot_general(x, y, (&a, &b), (&[], &[]), None))
+    })
+}

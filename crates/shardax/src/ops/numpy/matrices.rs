@@ -1,0 +1,178 @@
+//! Parts of matrices: diagonals and triangles.
+
+use super::{convert, where_};
+use crate::core::array::Array;
+use crate::core::program::Aval;
+use crate::core::program::trace::at_caller;
+use crate::dtype::{DType, Scalar};
+use crate::error::{Result, err};
+use crate::ops::lax;
+use crate::shape::normalize_axis;
+
+/// Ones on the diagonal `k` places above the main one (below it where negative), else zeros: float32 of shape
+/// `[rows, columns]`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(eye_offset(2, 3, 1).to_vec::<f32>()?, [0.0, 1.0, 0.0, 0.0, 0.0, 1.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn eye_offset(rows: usize, columns: usize, k: i32) -> Array {
+    at_caller(|| convert(&band(&[rows, columns], k, Array::equal), DType::F32, false))
+}
+
+/// Compares, for each element of the last two dimensions, its column with its row + `k`.
+fn band(shape: &[usize], k: i32, compare: impl Fn(&Array, Array) -> Array) -> Array {
+    let rank = shape.len();
+    let index = |dim| lax::iota(DType::I32, shape, dim);
+    compare(&index(rank - 1), index(rank - 2) + k)
+}
+
+/// The element where a diagonal of an `n` by `m` matrix starts, counted row by row, and its length.
+fn diagonal_of(n: usize, m: usize, offset: i32) -> (usize, usize) {
+    let k = offset.unsigned_abs() as usize;
+    match offset >= 0 {
+        true => (k.min(m), n.min(m.saturating_sub(k))),
+        false => (k.min(n) * m, m.min(n.saturating_sub(k))),
+    }
+}
+
+impl Array {
+    /// The elements of the last two dimensions on a diagonal, which becomes the last dimension.
+    pub(crate) fn last_diagonal(&self, offset: i32) -> Array {
+        let (lead, [n, m]) = match self.shape() {
+            [lead @ .., n, m] => (lead, [*n, *m]),
+            _ => return self.clone(),
+        };
+        let (start, len) = diagonal_of(n, m, offset);
+        // Row by row, neighbours on a diagonal are one row and one column apart.
+        let flat = lax::reshape(self, &[lead, &[n * m]].concat());
+        let last = lead.len();
+        let mut from = vec![0; last + 1];
+        let mut to = flat.shape().to_vec();
+        let mut step = vec![1; last + 1];
+        from[last] = if len == 0 { 0 } else { start };
+        to[last] = if len == 0 { 0 } else { start + (len - 1) * (m + 1) + 1 };
+        step[last] = m + 1;
+        lax::slice(&flat, &from, &to, Some(&step))
+    }
+
+    /// The diagonal `offset` places above the main one of the matrices in `axis1` and `axis2`; it becomes the last
+    /// dimension.
+    ///
+    /// Fails for less than two dimensions, or equal axes.
+    #[track_caller]
+    pub fn diagonal(&self, offset: i32, axis1: i32, axis2: i32) -> Array {
+        let made = self.check().and_then(|()| {
+            let (a, b) = (normalize_axis(axis1 as isize, self.ndim())?, normalize_axis(axis2 as isize, self.ndim())?);
+            if a == b {
+                return Err(err!(
+                    Value,
+                    "axis1 and axis2 cannot be the same: diagonal of {} got {axis1} and {axis2}",
+                    self.type_name()
+                )
+                .help("name the two dimensions that the matrices lie in"));
+            }
+            let order: Vec<usize> = (0..self.ndim()).filter(|&d| d != a && d != b).chain([a, b]).collect();
+            Ok(at_caller(|| lax::transpose(self, &order).last_diagonal(offset)))
+        });
+        Array::from_result(made, self)
+    }
+
+    /// The sum of the main diagonal of the first two dimensions.
+    #[track_caller]
+    pub fn trace(&self) -> Array {
+        at_caller(|| {
+            let diagonal = self.diagonal(0, 0, 1);
+            if diagonal.error().is_some() { diagonal } else { diagonal.sum(-1) }
+        })
+    }
+
+    /// The lower triangle of the last two dimensions, up to the diagonal `k`; zeros above it.
+    #[track_caller]
+    pub fn tril(&self, k: i32) -> Array {
+        at_caller(|| self.triangle("tril", k, Array::less_equal))
+    }
+
+    /// The upper triangle of the last two dimensions, from the diagonal `k` on; zeros below it.
+    #[track_caller]
+    pub fn triu(&self, k: i32) -> Array {
+        at_caller(|| self.triangle("triu", k, Array::greater_equal))
+    }
+
+    fn triangle(&self, name: &str, k: i32, keep: impl Fn(&Array, Array) -> Array) -> Array {
+        let made = self.check().and_then(|()| {
+            if self.ndim() < 2 {
+                return Err(err!(Value, "{name} needs at least two dimensions, got {}", self.type_name())
+                    .help("make a matrix of it with `reshape` or `expand_dims`"));
+            }
+            let zero = Array::literal(Scalar::Int(0), self.dtype(), self.weak_type());
+            Ok(where_(band(self.shape(), k, keep), self, zero))
+        });
+        Array::from_result(made, self)
+    }
+}
+
+/// The matrix with a vector on its diagonal `k`, or the diagonal `k` of a matrix.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(diag(&array([1, 2]), 0).to_vec::<i32>()?, [1, 0, 0, 2]);
+/// assert_eq!(diag(&array([[1, 2], [3, 4]]), 1).to_vec::<i32>()?, [2]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn diag(x: &Array, k: i32) -> Array {
+    at_caller(|| match x.ndim() {
+        1 => vector_on_diagonal(x, k),
+        2 => x.diagonal(k, 0, 1),
+        _ => {
+            let e = err!(Value, "diag input must be 1d or 2d, got {}", x.type_name())
+                .help("of stacks of matrices take `diagonal(k, -2, -1)`");
+            Array::from_result(Err(e), x)
+        }
+    })
+}
+
+fn vector_on_diagonal(x: &Array, k: i32) -> Array {
+    let (n, shift) = (x.size() + k.unsigned_abs() as usize, k.unsigned_abs() as i64);
+    // Said before anything of that length is made.
+    if let Err(e) = Aval::new(x.dtype(), [n, n].as_slice()).byte_size() {
+        return Array::from_result(Err(e.context("diag")), x);
+    }
+    let zero = Array::literal(Scalar::Int(0), x.dtype(), x.weak_type());
+    // Row i has element i, or, below the main diagonal, column i has.
+    let padded = lax::pad(x, &convert(&zero, x.dtype(), false), &[(0, shift, 0)]);
+    let spread = lax::broadcast_in_dim(&padded, &[n, n], &[if k >= 0 { 0 } else { 1 }]);
+    where_(band(&[n, n], k, Array::equal), spread, zero)
+}
+
+macro_rules! matrix_functions {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident: $t:ty),*);)*) => {$(
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name(x: &Array, $($arg: $t),*) -> Array {
+            x.$name($($arg),*)
+        }
+    )*};
+}
+
+matrix_functions! {
+    /// See [`Array::diagonal`].
+    diagonal(offset: i32, axis1: i32, axis2: i32);
+    /// See [`Array::trace`].
+    trace();
+    /// See [`Array::tril`].
+    tril(k: i32);
+    /// See [`Array::triu`].
+    triu(k: i32);
+}
+
+/// The diagonal of dimensions `a` and `b` > `a` of an array, as a dimension in the place of `a`.
+pub(crate) fn merge_dims(x: &Array, a: usize, b: usize) -> Result<Array> {
+    let order: Vec<usize> = (0..x.ndim()).filter(|&d| d != a && d != b).chain([a, b]).collect();
+    let diagonal = lax::transpose(x, &order).last_diagonal(0);
+    diagonal.check()?;
+    Ok(diagonal.moveaxis(-1, a as i32))
+}

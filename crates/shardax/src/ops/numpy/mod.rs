@@ -1,0 +1,99 @@
+//! What users call: NumPy's functions with JAX's promotion, as functions and as methods of `Array`.
+
+mod creation;
+mod einsum;
+mod elementwise;
+mod indexing;
+mod linalg;
+mod matrices;
+mod reductions;
+mod repeats;
+mod shapes;
+
+pub use creation::*;
+pub use einsum::*;
+pub use elementwise::*;
+pub use indexing::*;
+pub use linalg::*;
+pub use matrices::{diag, diagonal, eye_offset, trace, tril, triu};
+pub use reductions::*;
+pub use repeats::*;
+pub use shapes::*;
+
+use super::primitive::binary::Convert;
+use crate::core::array::{Array, Repr};
+use crate::core::program::trace::bind1;
+use crate::dtype::{Category, DType, promote};
+use crate::error::{Result, err};
+use crate::shape::broadcast_shapes;
+
+/// `x` as `dtype`; `weak` marks the result's type as one that gives way.
+#[track_caller]
+pub(crate) fn convert(x: &Array, dtype: DType, weak: bool) -> Array {
+    if x.dtype() == dtype && x.weak_type() == weak {
+        return x.clone();
+    }
+    if let Repr::Literal(l) = &x.0 {
+        return Array::literal(l.value.converted(dtype), dtype, weak);
+    }
+    bind1(Convert { dtype, weak }, std::slice::from_ref(x))
+}
+
+/// The operands in their common dtype, and, where their shapes differ, broadcast to a common one.
+/// Scalars stay scalars: elementwise primitives repeat them.
+#[track_caller]
+pub(crate) fn promote_args(name: &str, args: &[&Array]) -> Result<Vec<Array>> {
+    promote_args_to(name, args, |d| d)
+}
+
+/// The same in the dtype that `adjust` makes of the common one.
+#[track_caller]
+fn promote_args_to(name: &str, args: &[&Array], adjust: impl Fn(DType) -> DType) -> Result<Vec<Array>> {
+    broadcast_args(name, &promote_dtypes(args, adjust)?)
+}
+
+/// The operands in their common dtype; their shapes stay.
+#[track_caller]
+pub(crate) fn promote_args_of(_name: &str, args: &[&Array]) -> Result<Vec<Array>> {
+    promote_dtypes(args, |d| d)
+}
+
+#[track_caller]
+pub(crate) fn promote_dtypes(args: &[&Array], adjust: impl Fn(DType) -> DType) -> Result<Vec<Array>> {
+    for a in args {
+        a.check()?;
+    }
+    let (dtype, weak) = args.iter().map(|a| (a.dtype(), a.weak_type())).reduce(promote).unwrap_or((DType::F32, true));
+    let dtype = adjust(dtype);
+    for a in args {
+        if let Repr::Literal(l) = &a.0 {
+            l.check_fits(dtype)?;
+        }
+    }
+    Ok(args.iter().map(|a| convert(a, dtype, weak)).collect())
+}
+
+#[track_caller]
+pub(crate) fn broadcast_args(name: &str, args: &[Array]) -> Result<Vec<Array>> {
+    let first = args.iter().find(|a| a.ndim() > 0);
+    let Some(first) = first else { return Ok(args.to_vec()) };
+    if args.iter().all(|a| a.ndim() == 0 || a.shape() == first.shape()) {
+        return Ok(args.to_vec());
+    }
+    let shapes: Vec<&[usize]> = args.iter().map(|a| a.shape()).collect();
+    let Some(shape) = broadcast_shapes(&shapes) else {
+        let types: Vec<String> = args.iter().map(|a| a.type_name()).collect();
+        return Err(err!(Value, "{name} got incompatible shapes for broadcasting: {}", types.join(" and "))
+            .help("from the last dimension backwards, sizes must be equal or 1; use `reshape` or `expand_dims` to line them up"));
+    };
+    Ok(args.iter().map(|a| if a.ndim() == 0 { a.clone() } else { a.broadcast_to(shape.as_slice()) }).collect())
+}
+
+/// Floating point for arithmetic that needs it: 64-bit integers become float64, others and booleans float32.
+pub(crate) fn to_inexact(dtype: DType) -> DType {
+    match dtype {
+        DType::I64 | DType::U64 => DType::F64,
+        d if d.category() >= Category::Float => d,
+        _ => DType::F32,
+    }
+}

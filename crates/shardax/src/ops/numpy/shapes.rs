@@ -1,0 +1,302 @@
+//! Changing shapes: reshape, transpose, broadcast, join and split.
+
+use smallvec::SmallVec;
+
+use super::creation::IntoShape;
+use super::reductions::{IntoAxes, normalize_axes};
+use crate::core::array::Array;
+use crate::error::{AtCaller, Result, err};
+use crate::ops::lax;
+use crate::ops::operators::Operand;
+use crate::shape::{Shape, normalize_axis, size};
+use crate::source;
+
+impl Array {
+    /// The same elements in row-major order, in another shape. One dimension may be -1: it follows from the others.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(arange(0..6).reshape([2, -1]).shape(), [2, 3]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn reshape(&self, shape: impl IntoShape) -> Array {
+        match self.check().and_then(|()| resolve(&shape.into_dims(), self.shape())) {
+            Ok(shape) => lax::reshape(self, &shape),
+            Err(e) => Array::from_result(Err(e), self),
+        }
+    }
+
+    /// All elements in one dimension.
+    #[track_caller]
+    pub fn ravel(&self) -> Array {
+        lax::reshape(self, &[self.size()])
+    }
+
+    /// The dimensions from `axis` on made one: `[N, H, W, C]` from 1 is `[N, H*W*C]`. From behind the last one, a
+    /// dimension of size 1 is added.
+    #[track_caller]
+    pub fn flatten_from(&self, axis: i32) -> Array {
+        let rank = self.ndim();
+        let places = if axis < 0 { rank } else { rank + 1 };
+        match self.check().and_then(|()| normalize_axis(axis as isize, places)) {
+            Ok(axis) => {
+                let mut shape: Shape = self.shape()[..axis].into();
+                shape.push(size(&self.shape()[axis..]));
+                lax::reshape(self, &shape)
+            }
+            Err(e) => Array::from_result(Err(e), self),
+        }
+    }
+
+    /// The dimensions in the order of `permutation`: `x.transpose([1, 0])`.
+    #[track_caller]
+    pub fn transpose(&self, permutation: impl AsRef<[i32]>) -> Array {
+        let permutation = permutation.as_ref();
+        let made: Result<SmallVec<[usize; 4]>> =
+            self.check().and_then(|()| permutation.iter().map(|&a| normalize_axis(a as isize, self.ndim())).collect());
+        match made {
+            Ok(p) => lax::transpose(self, &p),
+            Err(e) => Array::from_result(Err(e), self),
+        }
+    }
+
+    /// The dimensions reversed; a matrix transposed.
+    #[track_caller]
+    pub fn t(&self) -> Array {
+        lax::transpose(self, &(0..self.ndim()).rev().collect::<SmallVec<[usize; 4]>>())
+    }
+
+    /// The last two dimensions exchanged.
+    #[track_caller]
+    pub fn mt(&self) -> Array {
+        self.swapaxes(-1, -2)
+    }
+
+    /// Two dimensions exchanged.
+    #[track_caller]
+    pub fn swapaxes(&self, a: i32, b: i32) -> Array {
+        self.permuted(|rank| {
+            let (a, b) = (normalize_axis(a as isize, rank)?, normalize_axis(b as isize, rank)?);
+            let mut order: SmallVec<[usize; 4]> = (0..rank).collect();
+            order.swap(a, b);
+            Ok(order)
+        })
+    }
+
+    /// The dimension at `from` moved to `to`; the others keep their order.
+    #[track_caller]
+    pub fn moveaxis(&self, from: i32, to: i32) -> Array {
+        self.permuted(|rank| {
+            let (from, to) = (normalize_axis(from as isize, rank)?, normalize_axis(to as isize, rank)?);
+            let mut order: SmallVec<[usize; 4]> = (0..rank).filter(|&d| d != from).collect();
+            order.insert(to, from);
+            Ok(order)
+        })
+    }
+
+    #[track_caller]
+    fn permuted(&self, order: impl FnOnce(usize) -> Result<SmallVec<[usize; 4]>>) -> Array {
+        match self.check().and_then(|()| order(self.ndim())) {
+            Ok(order) => lax::transpose(self, &order),
+            Err(e) => Array::from_result(Err(e), self),
+        }
+    }
+
+    /// Without the dimensions at `axes`, which must be of size 1; `..` takes out all that are.
+    #[track_caller]
+    pub fn squeeze(&self, axes: impl IntoAxes) -> Array {
+        let _line = source::enter();
+        let made = self.check().and_then(|()| {
+            let axes = match axes.into_axes() {
+                None => (0..self.ndim()).filter(|&d| self.shape()[d] == 1).collect(),
+                Some(axes) => normalize_axes(axes.as_slice(), self.ndim())?,
+            };
+            if axes.iter().any(|&a| self.shape()[a] != 1) {
+                return Err(err!(
+                    Value,
+                    "cannot select an axis to squeeze out which has size not equal to one, got shape={:?} and dimensions={:?}",
+                    self.shape(),
+                    axes.as_slice()
+                ).help("only dimensions of size 1 can be taken out; index or reduce the others"));
+            }
+            let shape: Shape = (0..self.ndim()).filter(|d| !axes.contains(d)).map(|d| self.shape()[d]).collect();
+            Ok(lax::reshape(self, &shape))
+        });
+        Array::from_result(made, self)
+    }
+
+    /// With new dimensions of size 1, which stand at `axes` of the result.
+    #[track_caller]
+    pub fn expand_dims(&self, axes: impl IntoAxes) -> Array {
+        let _line = source::enter();
+        let made = self.check().and_then(|()| {
+            let axes = axes.into_axes().unwrap_or_default();
+            let axes = normalize_axes(axes.as_slice(), self.ndim() + axes.len())?;
+            let mut shape = self.shape_owned();
+            axes.iter().for_each(|&a| shape.insert(a, 1));
+            Ok(lax::reshape(self, &shape))
+        });
+        Array::from_result(made, self)
+    }
+
+    /// Repeated to a shape by NumPy's rules.
+    #[track_caller]
+    pub fn broadcast_to(&self, shape: impl IntoShape) -> Array {
+        let _line = source::enter();
+        let made = self.check().and_then(|()| {
+            let dims = shape.into_dims();
+            let target: Shape = dims.iter().map(|&d| d.max(0) as usize).collect();
+            let rank = self.ndim();
+            let fits = target.len() >= rank
+                && dims.iter().all(|d| *d >= 0)
+                && self.shape().iter().zip(&target[target.len() - rank..]).all(|(&n, &m)| n == m || n == 1);
+            if !fits {
+                return Err(err!(
+                    Value,
+                    "Incompatible shapes for broadcasting: {:?} and requested shape {:?}",
+                    self.shape(),
+                    dims.as_slice()
+                )
+                .help("from the last dimension backwards, sizes must be equal, or 1 in the array"));
+            }
+            let first = target.len() - rank;
+            Ok(lax::broadcast_in_dim(self, &target, &(first..target.len()).collect::<SmallVec<[usize; 4]>>()))
+        });
+        Array::from_result(made, self)
+    }
+
+    /// Repeated so that its dimension `i` becomes dimension `dims[i]` of `shape`.
+    #[track_caller]
+    pub(crate) fn broadcast_in_dim(&self, shape: &[usize], dims: &[usize]) -> Array {
+        lax::broadcast_in_dim(self, shape, dims)
+    }
+
+    /// Cut into `parts` arrays of equal size along `axis`.
+    #[track_caller]
+    pub fn split(&self, parts: usize, axis: i32) -> Result<Vec<Array>> {
+        let _line = source::enter();
+        self.check()?;
+        let axis = normalize_axis(axis as isize, self.ndim()).at_caller()?;
+        let n = self.shape()[axis];
+        // Of an empty axis one part is as good as many.
+        if parts == 0 || !n.is_multiple_of(parts) || (n == 0 && parts > 1 << 16) {
+            let wrong = err!(
+                Value,
+                "array split does not result in an equal division: axis {axis} of size {n} into {parts} parts"
+            );
+            return Err(wrong.help("the number of parts must divide the size of the axis")).at_caller();
+        }
+        let step = n / parts;
+        Ok((0..parts).map(|i| lax::slice_in_dim(self, i * step, (i + 1) * step, axis)).collect())
+    }
+}
+
+impl Array {
+    /// Cut along `axis` before each of `places`; one beyond the end, or before the one before it, leaves an empty part.
+    #[track_caller]
+    pub fn split_at(&self, places: &[usize], axis: i32) -> Result<Vec<Array>> {
+        let _line = source::enter();
+        self.check()?;
+        let axis = normalize_axis(axis as isize, self.ndim()).at_caller()?;
+        let n = self.shape()[axis];
+        let starts = std::iter::once(0).chain(places.iter().copied());
+        let ends = places.iter().copied().chain(std::iter::once(n));
+        Ok(starts
+            .zip(ends)
+            .map(|(start, end)| (start.min(n), end.min(n)))
+            .map(|(start, end)| lax::slice_in_dim(self, start, end.max(start), axis))
+            .collect())
+    }
+}
+
+/// The shape that `dims` ask for, with -1 resolved.
+fn resolve(dims: &[i64], from: &[usize]) -> Result<Shape> {
+    let known = dims.iter().filter(|d| **d >= 0).fold(1, |n: i64, &d| n.saturating_mul(d));
+    let unknown = dims.iter().filter(|d| **d < 0).count();
+    if unknown == 0 {
+        return Ok(dims.iter().map(|&d| d as usize).collect());
+    }
+    let total = size(from) as i64;
+    if unknown > 1 || dims.iter().any(|d| *d < -1) || known == 0 || total % known != 0 {
+        return Err(err!(Type, "cannot reshape array of shape {from:?} (size {total}) into shape {dims:?}")
+            .help("one dimension may be -1, and the others must divide the number of elements"));
+    }
+    Ok(dims.iter().map(|&d| if d < 0 { (total / known) as usize } else { d as usize }).collect())
+}
+
+/// The arrays joined along `axis`, promoted to one dtype. Fails for none, or for shapes that differ elsewhere.
+#[track_caller]
+pub fn concatenate(arrays: &[Array], axis: i32) -> Array {
+    join(arrays, |args| {
+        if args[0].ndim() == 0 {
+            return Err(err!(Value, "Zero-dimensional arrays cannot be concatenated.").help("use `stack` for scalars"));
+        }
+        let axis = normalize_axis(axis as isize, args[0].ndim())?;
+        Ok(lax::concatenate(args, axis))
+    })
+}
+
+/// The arrays, of one shape, joined along a new dimension at `axis`.
+#[track_caller]
+pub fn stack(arrays: &[Array], axis: i32) -> Array {
+    join(arrays, |args| {
+        if let Some(odd) = args.iter().find(|a| a.shape() != args[0].shape()) {
+            return Err(err!(
+                Value,
+                "All input arrays must have the same shape: stack got {} and {}",
+                args[0].type_name(),
+                odd.type_name()
+            )
+            .help("use `concatenate` for arrays that differ in the size of one dimension"));
+        }
+        let axis = normalize_axis(axis as isize, args[0].ndim() + 1)?;
+        let expanded: Vec<Array> = args.iter().map(|a| a.expand_dims(axis as i32)).collect();
+        Ok(lax::concatenate(&expanded, axis))
+    })
+}
+
+#[track_caller]
+fn join(arrays: &[Array], f: impl FnOnce(&[Array]) -> Result<Array>) -> Array {
+    let _line = source::enter();
+    let Some(first) = arrays.first() else {
+        let like = Array::literal(crate::dtype::Scalar::Int(0), crate::dtype::DType::F32, false);
+        return Array::from_result(
+            Err(err!(Value, "Need at least one array to concatenate.")
+                .help("an empty array of the wanted shape, `zeros([0, n])`, can be joined to any")),
+            &like,
+        );
+    };
+    // Promotion alone: joined arrays are not broadcast against each other.
+    let made = super::promote_args_of("concatenate", &arrays.iter().collect::<Vec<_>>()).and_then(|args| f(&args));
+    Array::from_result(made, first)
+}
+
+macro_rules! shape_functions {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident: $t:ty),*);)*) => {$(
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name(x: impl Operand, $($arg: $t),*) -> Array {
+            x.into_array().$name($($arg),*)
+        }
+    )*};
+}
+
+shape_functions! {
+    /// See [`Array::reshape`].
+    reshape(shape: impl IntoShape);
+    /// See [`Array::broadcast_to`].
+    broadcast_to(shape: impl IntoShape);
+    /// See [`Array::transpose`].
+    transpose(permutation: &[i32]);
+    /// See [`Array::swapaxes`].
+    swapaxes(a: i32, b: i32);
+    /// See [`Array::moveaxis`].
+    moveaxis(from: i32, to: i32);
+    /// See [`Array::squeeze`].
+    squeeze(axes: impl IntoAxes);
+    /// See [`Array::expand_dims`].
+    expand_dims(axes: impl IntoAxes);
+    /// See [`Array::ravel`].
+    ravel();
+}

@@ -1,0 +1,172 @@
+//! Operators on arrays, references to arrays and plain numbers.
+
+use std::ops;
+
+use super::numpy;
+use crate::core::array::Array;
+use crate::dtype::{DType, Element, Scalar};
+
+/// What an operation takes beside arrays: plain Rust numbers, which are weakly typed.
+pub trait Operand {
+    fn into_array(self) -> Array;
+}
+
+impl Operand for Array {
+    fn into_array(self) -> Array {
+        self
+    }
+}
+
+impl Operand for &Array {
+    fn into_array(self) -> Array {
+        self.clone()
+    }
+}
+
+macro_rules! number_operands {
+    ($($t:ty => $dtype:ident),*) => {$(
+        impl Operand for $t {
+            fn into_array(self) -> Array {
+                Array::literal(Element::to_scalar(self), DType::$dtype, true)
+            }
+        }
+
+        impl From<$t> for Array {
+            /// A weakly typed scalar.
+            fn from(value: $t) -> Array {
+                value.into_array()
+            }
+        }
+    )*};
+}
+
+// A plain number takes the other operand's width; alone it is 32 bits wide, as in JAX.
+number_operands!(
+    i8 => I32, i16 => I32, i32 => I32, i64 => I32, u8 => I32, u16 => I32, u32 => I32, u64 => I32,
+    f32 => F32, f64 => F32, num_complex::Complex<f32> => Complex64, num_complex::Complex<f64> => Complex64
+);
+
+impl Operand for usize {
+    fn into_array(self) -> Array {
+        Array::literal(Scalar::Int(self as i128), DType::I32, true)
+    }
+}
+
+impl From<usize> for Array {
+    /// A weakly typed scalar.
+    fn from(value: usize) -> Array {
+        value.into_array()
+    }
+}
+
+impl Operand for bool {
+    fn into_array(self) -> Array {
+        Array::literal(Scalar::Bool(self), DType::Bool, false)
+    }
+}
+
+impl From<bool> for Array {
+    fn from(value: bool) -> Array {
+        value.into_array()
+    }
+}
+
+impl From<&Array> for Array {
+    fn from(a: &Array) -> Array {
+        a.clone()
+    }
+}
+
+macro_rules! binary_operators {
+    ($($trait:ident $method:ident $assign_trait:ident $assign:ident => $f:path;)*) => {$(
+        impl<R: Operand> ops::$trait<R> for Array {
+            type Output = Array;
+            #[track_caller]
+            fn $method(self, rhs: R) -> Array {
+                $f(self, rhs)
+            }
+        }
+
+        impl<R: Operand> ops::$trait<R> for &Array {
+            type Output = Array;
+            #[track_caller]
+            fn $method(self, rhs: R) -> Array {
+                $f(self, rhs)
+            }
+        }
+
+        impl<R: Operand> ops::$assign_trait<R> for Array {
+            #[track_caller]
+            fn $assign(&mut self, rhs: R) {
+                *self = $f(&*self, rhs);
+            }
+        }
+
+        number_on_the_left!($trait $method $f: i8 i16 i32 i64 u8 u16 u32 u64 usize f32 f64);
+    )*};
+}
+
+macro_rules! number_on_the_left {
+    ($trait:ident $method:ident $f:path: $($t:ty)*) => {$(
+        impl ops::$trait<Array> for $t {
+            type Output = Array;
+            #[track_caller]
+            fn $method(self, rhs: Array) -> Array {
+                $f(self, rhs)
+            }
+        }
+
+        impl ops::$trait<&Array> for $t {
+            type Output = Array;
+            #[track_caller]
+            fn $method(self, rhs: &Array) -> Array {
+                $f(self, rhs)
+            }
+        }
+    )*};
+}
+
+binary_operators! {
+    Add add AddAssign add_assign => numpy::add;
+    Sub sub SubAssign sub_assign => numpy::subtract;
+    Mul mul MulAssign mul_assign => numpy::multiply;
+    Div div DivAssign div_assign => numpy::divide;
+    Rem rem RemAssign rem_assign => numpy::remainder;
+    BitAnd bitand BitAndAssign bitand_assign => numpy::bitwise_and;
+    BitOr bitor BitOrAssign bitor_assign => numpy::bitwise_or;
+    BitXor bitxor BitXorAssign bitxor_assign => numpy::bitwise_xor;
+    Shl shl ShlAssign shl_assign => numpy::left_shift;
+    Shr shr ShrAssign shr_assign => numpy::right_shift;
+}
+
+impl ops::Neg for Array {
+    type Output = Array;
+    #[track_caller]
+    fn neg(self) -> Array {
+        numpy::negative(&self)
+    }
+}
+
+impl ops::Neg for &Array {
+    type Output = Array;
+    #[track_caller]
+    fn neg(self) -> Array {
+        numpy::negative(self)
+    }
+}
+
+impl ops::Not for Array {
+    type Output = Array;
+    #[track_caller]
+    fn not(self) -> Array {
+        numpy::bitwise_not(&self)
+    }
+}
+
+impl ops::Not for &Array {
+    type Output = Array;
+    #[track_caller]
+    fn not(self) -> Array {
+        numpy::bitwise_not(self)
+    }
+}

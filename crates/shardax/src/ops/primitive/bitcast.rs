@@ -1,0 +1,73 @@
+//! Reading the bits of elements as another dtype.
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
+use crate::core::program::Aval;
+use crate::core::program::trace::bind1;
+use crate::dtype::{Category, DType};
+use crate::error::{Result, err};
+use crate::interpret::batching::move_batch;
+
+/// The same bits as elements of `dtype`; a narrower one adds a last dimension, a wider one takes it away. It has no
+/// derivative.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct BitcastConvert {
+    pub dtype: DType,
+}
+
+impl BitcastConvert {
+    #[track_caller]
+    pub fn apply(self, x: &Array) -> Array {
+        bind1(self, std::slice::from_ref(x))
+    }
+}
+
+impl Primitive for BitcastConvert {
+    fn name(&self) -> &'static str {
+        "bitcast_convert_type"
+    }
+
+    fn print_params(&self) -> String {
+        format!("dtype={}", self.dtype)
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        let from = args[0].dtype;
+        let casts = |d: DType| !d.is_complex() && d.category() != Category::Bool;
+        if from != self.dtype && (!casts(from) || !casts(self.dtype)) {
+            return Err(err!(Type, "bitcast_convert_type cannot read {from} as {}", self.dtype)
+                .help("both must be real numbers"));
+        }
+        let (old, new) = (from.bits(), self.dtype.bits());
+        let mut shape = args[0].shape.clone();
+        if new < old {
+            shape.push(old / new);
+        } else if new > old && shape.pop() != Some(new / old) {
+            return Err(err!(
+                Type,
+                "bitcast_convert_type of {} to {} needs a last dimension of size {}",
+                args[0],
+                self.dtype,
+                new / old
+            )
+            .help("it holds the parts of each wider element: make it with `reshape`"));
+        }
+        Ok(smallvec![args[0].with_shape(shape).with_dtype(self.dtype)])
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        Ok(vec![cx.op("stablehlo.bitcast_convert", args, "", &outs[0])])
+    }
+
+    fn jvp(&self, args: &[Array], _tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        Ok((smallvec![self.apply(&args[0])], vec![None]))
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        // In front, where the width of the elements does not matter.
+        Ok((smallvec![self.apply(&move_batch(&args[0], dims[0], 0, axis.size))], vec![Some(0)]))
+    }
+}

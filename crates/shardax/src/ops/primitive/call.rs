@@ -1,0 +1,104 @@
+//! `call`: a named program applied as a whole, which is what a `jit` inside a traced function records.
+
+use crate::core::array::Array;
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::program::{Aval, Program};
+use crate::error::{Result, bail};
+use crate::interpret::{ad, batching};
+use crate::sharding::{NamedSharding, Sharding};
+
+/// Whether operands of these types may stand for the program's inputs.
+pub(crate) fn check_operands(name: &str, program: &Program, args: &[Aval]) -> Result<()> {
+    if args.len() != program.inputs.len() {
+        bail!(Type, "{name} takes {} operands, got {}", program.inputs.len(), args.len());
+    }
+    for (i, (arg, want)) in args.iter().zip(program.in_avals()).enumerate() {
+        if (arg.dtype, &arg.shape) != (want.dtype, &want.shape) {
+            bail!(Type, "operand {i} of {name} must have type {want}, got {arg}");
+        }
+    }
+    Ok(())
+}
+
+/// The rules of a primitive that stands for its `program`, with the same operands and results.
+macro_rules! in_place {
+    () => {
+        fn output_count(&self) -> usize {
+            self.program.outputs.len()
+        }
+
+        fn programs(&self) -> Vec<&crate::core::program::Program> {
+            vec![&self.program]
+        }
+
+        fn casts_operands(&self) -> bool {
+            false
+        }
+
+        fn infer(&self, args: &[Aval]) -> Result<smallvec::SmallVec<[Aval; 1]>> {
+            super::call::check_operands(self.name(), &self.program, args)?;
+            Ok(self.program.out_avals().into())
+        }
+
+        fn vary(&self, args: &[crate::shape::AxisSet]) -> Result<smallvec::SmallVec<[crate::shape::AxisSet; 1]>> {
+            Ok(crate::interpret::vary::outputs(&self.program, args)?.into())
+        }
+
+        fn lower(
+            &self,
+            cx: &mut crate::core::lower::Lowering,
+            args: &[crate::core::lower::Value],
+            _outs: &[Aval],
+        ) -> Result<Vec<crate::core::lower::Value>> {
+            cx.program(&self.program, args)
+        }
+    };
+}
+pub(crate) use in_place;
+
+/// Operands and results are those of the program.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Call {
+    pub name: String,
+    pub program: Program,
+}
+
+// Each rule interprets the program in place: what is left of the call are its equations.
+impl Primitive for Call {
+    fn name(&self) -> &'static str {
+        "jit"
+    }
+
+    in_place!();
+
+    fn in_sharding(&self, operand: usize, _aval: &Aval) -> Option<Sharding> {
+        self.program.in_sharding(*self.program.inputs.get(operand)?)
+    }
+
+    fn out_sharding(&self, result: usize, _aval: &Aval) -> Option<NamedSharding> {
+        self.program.out_shardings().into_iter().nth(result)?
+    }
+
+    fn print_params(&self) -> String {
+        format!("name={}", self.name)
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let (outs, out_tangents) = ad::jvp_eval(&self.program, args, tangents, false)?;
+        Ok((outs.into(), out_tangents))
+    }
+
+    fn linearize(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let (outs, out_tangents) = ad::jvp_eval(&self.program, args, tangents, true)?;
+        Ok((outs.into(), out_tangents))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        ad::backward(&self.program, args, cts)
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        let (outs, out_dims) = batching::batch_eval(&self.program, axis, args, dims)?;
+        Ok((outs.into(), out_dims))
+    }
+}

@@ -1,0 +1,233 @@
+//! `checkpoint`: a program whose intermediate values are computed anew for its gradient instead of being kept.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::call::in_place;
+use super::conv::ConvGeneralDilated;
+use super::dot::DotGeneral;
+use super::optimization_barrier::OptimizationBarrier;
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::program::trace::{Traced, bind1, trace};
+use crate::core::program::{Atom, Aval, Eqn, Program};
+use crate::error::{Result, err};
+use crate::interpret::ad::{backward, jvp_program};
+use crate::interpret::batching::batch_program;
+use crate::interpret::eval::eval;
+use crate::interpret::held::{
+    Residual, Split, bind_checked, marked, marked_tangents, operand_sets, sets_of, spread_marked, varying,
+};
+
+/// Which intermediate values of a [`checkpoint`](crate::checkpoint) are kept for its gradient (JAX's `checkpoint_policies`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CheckpointPolicy {
+    /// None: all is computed again from the arguments.
+    #[default]
+    NothingSaveable,
+    /// All that the gradient needs, as without `checkpoint`.
+    EverythingSaveable,
+    /// Results of matrix products and convolutions; what is cheap is computed again.
+    DotsSaveable,
+    /// Results of matrix products that have no batch dimensions.
+    DotsWithNoBatchDimsSaveable,
+    /// Values that [`checkpoint_name`](crate::checkpoint_name) gave one of these names.
+    SaveOnlyTheseNames(Vec<String>),
+}
+
+impl CheckpointPolicy {
+    /// Keeps the values that [`checkpoint_name`](crate::checkpoint_name) gave one of these names.
+    pub fn save_only_these_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
+        CheckpointPolicy::SaveOnlyTheseNames(names.into_iter().map(str::to_owned).collect())
+    }
+}
+
+/// Operands and results are those of the program.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Checkpoint {
+    pub program: Program,
+    pub policy: CheckpointPolicy,
+    pub prevent_cse: bool,
+}
+
+impl Checkpoint {
+    /// The same of another program, applied to what this one captured, then the operands.
+    fn run(&self, Traced { program, captures }: Traced, args: &[Array]) -> Result<Outputs> {
+        let program = program.simplified();
+        bind_checked(Checkpoint { program, ..self.clone() }, &[&captures, args].concat())
+    }
+
+    /// The program for operands that vary over the axes that these do.
+    fn fit(&self, args: &[Array]) -> Result<Program> {
+        let avals: Vec<&Aval> = self.program.in_avals().collect();
+        match operand_sets(avals.into_iter(), &sets_of(args)) {
+            Some(sets) => varying(&self.program, &sets, &[]),
+            None => Ok(self.program.clone()),
+        }
+    }
+}
+
+/// A program that also returns what its gradient needs, as two: one that returns its outputs and what is saved, and
+/// one that computes what the gradient needs from the inputs and what is saved.
+struct Recomputed {
+    saving: Program,
+    again: Program,
+}
+
+impl Recomputed {
+    /// The first `count` outputs of `program` are its own.
+    fn of(program: &Program, count: usize, policy: &CheckpointPolicy) -> Recomputed {
+        let saves = |eqn: &&Eqn| policy.saves(eqn);
+        let saved: Vec<_> = program.eqns.iter().filter(saves).flat_map(|e| &e.outputs).copied().collect();
+        let again = Program {
+            inputs: [&program.inputs[..], &saved].concat(),
+            eqns: program.eqns.iter().filter(|e| !saves(e)).cloned().collect(),
+            outputs: program.outputs[count..].to_vec(),
+            avals: program.avals.clone(),
+        }
+        .simplified();
+        let (inputs, mut needed) = (program.inputs.len(), again.used_inputs());
+        needed[..inputs].fill(true);
+        let saved = marked(&saved, &needed[inputs..]).into_iter().map(Atom::Var);
+        let outputs = program.outputs[..count].iter().copied().chain(saved).collect();
+        Recomputed {
+            saving: Program { outputs, ..program.clone() }.simplified(),
+            again: Program { inputs: marked(&again.inputs, &needed), ..again },
+        }
+    }
+}
+
+impl CheckpointPolicy {
+    fn saves(&self, eqn: &Eqn) -> bool {
+        let primitive = eqn.primitive.as_any();
+        let dot = primitive.downcast_ref::<DotGeneral>();
+        match self {
+            CheckpointPolicy::NothingSaveable => false,
+            CheckpointPolicy::EverythingSaveable => true,
+            CheckpointPolicy::DotsSaveable => dot.is_some() || primitive.is::<ConvGeneralDilated>(),
+            CheckpointPolicy::DotsWithNoBatchDimsSaveable => dot.is_some_and(|dot| dot.lhs_batch.is_empty()),
+            CheckpointPolicy::SaveOnlyTheseNames(names) => {
+                primitive.downcast_ref::<Name>().is_some_and(|value| names.contains(&value.name))
+            }
+        }
+    }
+}
+
+impl Primitive for Checkpoint {
+    fn name(&self) -> &'static str {
+        "checkpoint"
+    }
+
+    in_place!();
+
+    fn print_params(&self) -> String {
+        format!("policy={:?} prevent_cse={}", self.policy, self.prevent_cse)
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
+        let count = self.output_count();
+        let (derived, has) = jvp_program(&self.fit(args)?, &nonzero, &vec![false; count])?;
+        let mut outs = self.run(derived, &[args, &marked_tangents(tangents, args, &nonzero)].concat())?;
+        let out_tangents: Vec<Array> = outs.drain(count..).collect();
+        Ok((outs, spread_marked(out_tangents, &has)))
+    }
+
+    fn linearize(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
+        let count = self.output_count();
+        let Split { known, linear, residuals, .. } = Split::of(&self.fit(args)?, &nonzero, |_| true)?;
+        let parts = Recomputed::of(&known.program, count, &self.policy);
+
+        let inputs = [&known.captures, args].concat();
+        let mut outs = eval(&parts.saving, &inputs)?;
+        let kept = [inputs, outs.split_off(count)].concat();
+
+        // The linear part takes what the program takes, and what is saved.
+        let operands = [&kept[..], &marked_tangents(tangents, args, &nonzero)].concat();
+        let types: Vec<Aval> = operands.iter().map(Array::aval).collect();
+        let derived = trace(&types, |inputs| {
+            let (kept, tangents) = inputs.split_at(kept.len());
+            let stored = eval(&parts.again, kept)?;
+            let residual = |residual: &Residual| match residual {
+                Residual::Input(i) => kept[known.captures.len() + i].clone(),
+                Residual::Outer(array) => array.clone(),
+                Residual::Stored(k) => stored[*k].clone(),
+            };
+            let residuals: Vec<Array> = residuals.iter().map(residual).collect();
+            eval(&linear.program, &[&residuals, tangents].concat())
+        })?;
+        let out_tangents = self.run(derived, &operands)?;
+        Ok((outs.into(), spread_marked(out_tangents, &linear.nonzero_out)))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        let known: Vec<bool> = args.iter().map(|a| !a.is_linear()).collect();
+        let given: Vec<bool> = cts.iter().map(Option::is_some).collect();
+        let mut operands: Vec<Array> =
+            marked(args, &known).iter().map(|a| a.known().cloned()).collect::<Result<_>>()?;
+        let count = operands.len();
+        operands.extend(cts.iter().flatten().cloned());
+        if self.prevent_cse {
+            // What is computed again must not be merged with its first computation, nor come before it is needed.
+            operands = OptimizationBarrier::apply(&operands).into_vec();
+        }
+        let cts = spread_marked(operands.split_off(count), &given);
+        let mut operands = operands.into_iter();
+        let args: Vec<Operand> = args
+            .iter()
+            .map(|arg| match arg {
+                Operand::Linear(aval) => Ok(Operand::Linear(aval.clone())),
+                Operand::Known(_) => {
+                    operands.next().map(Operand::Known).ok_or_else(|| err!(Runtime, "a barrier lost an operand"))
+                }
+            })
+            .collect::<Result<_>>()?;
+        backward(&self.program, &args, &cts)
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        let (batched, has) = batch_program(&self.program, axis, dims, &vec![false; self.output_count()])?;
+        Ok((self.run(batched, args)?, has.iter().map(|b| b.then_some(0)).collect()))
+    }
+}
+
+/// A value that a policy can name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Name {
+    pub name: String,
+}
+
+impl Name {
+    #[track_caller]
+    fn apply(&self, x: &Array) -> Array {
+        bind1(self.clone(), std::slice::from_ref(x))
+    }
+}
+
+impl Primitive for Name {
+    fn name(&self) -> &'static str {
+        "name"
+    }
+
+    fn print_params(&self) -> String {
+        format!("name={}", self.name)
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        Ok(args.into())
+    }
+
+    fn lower(&self, _cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
+        Ok(args.to_vec())
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        Ok((smallvec![self.apply(&args[0])], tangents.to_vec()))
+    }
+
+    fn batch(&self, _axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        Ok((smallvec![self.apply(&args[0])], dims.to_vec()))
+    }
+}

@@ -1,0 +1,63 @@
+//! The Cholesky decomposition.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::matrix::{batch_first, product, square, widened};
+use super::triangular_solve::{Op, TriangularSolve};
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
+use crate::core::program::Aval;
+use crate::core::program::trace::bind1;
+use crate::error::Result;
+
+/// The lower triangular `l` with `l lᴴ = a`, for Hermitian matrices of which the lower triangle is read; NaN where they
+/// are not positive definite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Cholesky;
+
+impl Cholesky {
+    #[track_caller]
+    pub fn apply(self, a: &Array) -> Array {
+        bind1(self, std::slice::from_ref(a))
+    }
+}
+
+impl Primitive for Cholesky {
+    fn name(&self) -> &'static str {
+        "cholesky"
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        square("cholesky", &args[0])?;
+        Ok(smallvec![args[0].clone()])
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        if outs[0].size() == 0 {
+            return Ok(args.to_vec());
+        }
+        widened(cx, args, outs, |cx, args, outs| {
+            let l = cx.op("stablehlo.cholesky", args, "lower = true", &outs[0]);
+            // What is above the diagonal is not specified.
+            cx.expand(&[l], |l| Ok(vec![l[0].tril(0)]))
+        })
+    }
+
+    /// `dl = l Φ(l⁻¹ da l⁻ᴴ)`, where `Φ` takes the lower triangle and half of the diagonal: equation 8 of
+    /// [Murray, Differentiation of the Cholesky decomposition](https://arxiv.org/abs/1602.07527).
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let l = self.apply(&args[0]);
+        let tangent = tangents[0].as_ref().map(|da| {
+            let solve = TriangularSolve { left_side: true, lower: true, op: Op::Plain, unit_diagonal: false };
+            let right = TriangularSolve { left_side: false, op: Op::Adjoint, ..solve };
+            let inner = right.apply(&l, &solve.apply(&l, da));
+            product(&l, &((inner.tril(0) + inner.tril(-1)) * 0.5))
+        });
+        Ok((smallvec![l], vec![tangent]))
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        Ok((smallvec![self.apply(&batch_first(axis, args, dims)[0])], vec![Some(0)]))
+    }
+}

@@ -1,0 +1,67 @@
+//! Keeping values between bounds.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::elementwise::{self, Accepts};
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
+use crate::core::program::Aval;
+use crate::core::program::trace::bind1;
+use crate::error::{Result, err};
+use crate::ops::numpy::where_;
+
+/// `clamp(min, x, max)`: the bounds are scalars or have the shape of `x`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Clamp;
+
+impl Primitive for Clamp {
+    fn name(&self) -> &'static str {
+        "clamp"
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        elementwise::dtype_of("clamp", Accepts::Real, args)?;
+        let out = elementwise::shape_of("clamp", args)?;
+        if out.shape != args[1].shape {
+            return Err(err!(
+                Type,
+                "clamp of {} got bounds {} and {}: they must be scalars or of its shape",
+                args[1],
+                args[0],
+                args[2]
+            )
+            .help("`clip` broadcasts; or repeat the array with `broadcast_to`"));
+        }
+        Ok(smallvec![Aval { weak: args[1].weak, ..out }])
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        Ok(elementwise::lower_op(cx, "stablehlo.clamp", args, "", &outs[0]))
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let (min, x, max) = (&args[0], &args[1], &args[2]);
+        let out = bind1(*self, args);
+        // Each point belongs to one operand alone; on a bound to none.
+        let mask = |i| match i {
+            0 => min.greater(x) & min.less(max),
+            1 => x.greater(min) & x.less(max),
+            _ => max.less(x) | max.less(min),
+        };
+        let mut sum: Option<Array> = None;
+        for (i, t) in tangents.iter().enumerate() {
+            let Some(t) = t else { continue };
+            let term = where_(mask(i), t, 0);
+            sum = Some(match sum {
+                Some(s) => s + term,
+                None => term,
+            });
+        }
+        Ok((smallvec![out], vec![sum]))
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        elementwise::batch(axis, args, dims, |args| bind1(*self, args))
+    }
+}

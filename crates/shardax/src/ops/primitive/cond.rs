@@ -1,0 +1,323 @@
+//! `cond`: one of several programs, chosen by an index.
+
+use smallvec::SmallVec;
+
+use super::binary::Select;
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::program::trace::{Traced, trace};
+use crate::core::program::{Aval, Program};
+use crate::dtype::DType;
+use crate::error::{Result, bail};
+use crate::interpret::ad::{backward, jvp_program};
+use crate::interpret::batching::{batch_eval, batch_program, move_batch};
+use crate::interpret::eval::eval;
+use crate::interpret::held::{
+    Residual, Split, bind_checked, cast_all, join, marked, marked_tangents, operand_sets, sets_of, spread_marked,
+    tangent_or_zeros, varying, zeros,
+};
+use crate::interpret::vary;
+use crate::shape::AxisSet;
+
+/// Operands are the index (an int32 scalar within range) and the operands of the branches, which all take the same;
+/// results are those of the branch chosen.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Cond {
+    pub branches: Vec<Program>,
+}
+
+impl Cond {
+    /// This choice and the branches' operands, made to agree on the manual axes that each operand varies over.
+    ///
+    /// Where the index varies over an axis, so does all that goes into a branch: a branch that runs on some of the
+    /// devices only must hold no communication, and the cast of an operand communicates when it is transposed.
+    pub(crate) fn fit(&self, index: &Array, args: &[Array]) -> Result<(Cond, Vec<Array>)> {
+        match self.fit_sets(&index.vma(), &sets_of(args))? {
+            Some((cond, sets)) => Ok((cond, cast_all(args, &sets))),
+            None => Ok((self.clone(), args.to_vec())),
+        }
+    }
+
+    /// This choice for operands that vary over these axes, and the axes that they are to be cast to. `None` where it
+    /// is made for them.
+    fn fit_sets(&self, index: &AxisSet, args: &[AxisSet]) -> Result<Option<(Cond, Vec<AxisSet>)>> {
+        let args: Vec<AxisSet> = args.iter().map(|set| set.union(index)).collect();
+        let inputs = operand_sets(self.in_avals().iter(), &args);
+        let outs = self.branches.iter().map(Program::out_avals).collect::<Vec<_>>();
+        let want = outs.first().into_iter().flatten().map(|a| a.vma.union(index));
+        let same = |avals: &Vec<Aval>| want.clone().zip(avals).all(|(set, aval)| set == aval.vma);
+        if inputs.is_none() && outs.iter().all(same) {
+            return Ok(None);
+        }
+        let sets = inputs.unwrap_or(args);
+        let out_sets = self.out_sets(index, &sets)?;
+        let branches = self.branches.iter().map(|b| varying(b, &sets, &out_sets)).collect::<Result<_>>()?;
+        Ok(Some((Cond { branches }, sets)))
+    }
+
+    fn out_sets(&self, index: &AxisSet, inputs: &[AxisSet]) -> Result<Vec<AxisSet>> {
+        let mut union = vec![index.clone(); self.output_count()];
+        for branch in &self.branches {
+            let outs = vary::outputs(branch, inputs)?;
+            union.iter_mut().zip(outs).for_each(|(set, out)| *set = set.union(&out));
+        }
+        Ok(union)
+    }
+
+    /// Chooses among programs that were traced on the types of `args`.
+    fn run(branches: Vec<Traced>, index: &Array, args: &[Array]) -> Result<Outputs> {
+        let (branches, captures) = join(branches);
+        let branches = branches.iter().map(Program::simplified).collect();
+        let (this, args) = Cond { branches }.fit(index, &[&captures, args].concat())?;
+        bind_checked(this, &[std::slice::from_ref(index), &args].concat())
+    }
+
+    fn in_avals(&self) -> Vec<Aval> {
+        self.branches.first().map(|b| b.in_avals().cloned().collect()).unwrap_or_default()
+    }
+}
+
+/// The union over the branches of which outputs have something.
+fn any_of(each: &[Vec<bool>]) -> Vec<bool> {
+    let count = each.first().map(Vec::len).unwrap_or(0);
+    (0..count).map(|i| each.iter().any(|marks| marks[i])).collect()
+}
+
+impl Primitive for Cond {
+    fn name(&self) -> &'static str {
+        "cond"
+    }
+
+    fn output_count(&self) -> usize {
+        self.branches.first().map(|b| b.outputs.len()).unwrap_or(0)
+    }
+
+    fn programs(&self) -> Vec<&Program> {
+        self.branches.iter().collect()
+    }
+
+    fn casts_operands(&self) -> bool {
+        false
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        let Some(first) = self.branches.first() else { bail!(Value, "Empty branch sequence") };
+        let Some((index, args)) = args.split_first() else { bail!(Type, "cond takes an index") };
+        if index.dtype != DType::I32 || index.rank() != 0 {
+            bail!(Type, "Branch index must be an int32 scalar, got {index}");
+        }
+        let mut outs = first.out_avals();
+        for branch in &self.branches {
+            if branch.inputs.len() != args.len() {
+                bail!(Type, "cond takes {} operands for its branches, got {}", branch.inputs.len(), args.len());
+            }
+            for (arg, want) in args.iter().zip(branch.in_avals()) {
+                if (arg.dtype, &arg.shape) != (want.dtype, &want.shape) {
+                    bail!(Type, "cond needs an operand of type {want}, got {arg}");
+                }
+            }
+            let others = branch.out_avals();
+            for (out, other) in outs.iter_mut().zip(&others) {
+                if (out.dtype, &out.shape) != (other.dtype, &other.shape) {
+                    bail!(Type, "cond branches must have equal output types but they differ: {out} and {other}");
+                }
+                out.weak &= other.weak;
+            }
+        }
+        Ok(outs.into())
+    }
+
+    fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
+        let Some((index, inputs)) = args.split_first() else { bail!(Type, "cond takes an index") };
+        Ok(self.out_sets(index, inputs)?.into())
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let regions =
+            self.branches.iter().map(|b| cx.region(&[], |cx, _| cx.program(b, &args[1..]))).collect::<Result<_>>()?;
+        Ok(cx.op_with("stablehlo.case", &args[..1], "", regions, outs))
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let index = &args[0];
+        let (this, args) = self.fit(index, &args[1..])?;
+        let nonzero: Vec<bool> = tangents[1..].iter().map(Option::is_some).collect();
+        let count = self.output_count();
+        let derive = |want: &[bool]| -> Result<(Vec<Traced>, Vec<Vec<bool>>)> {
+            let all: Vec<_> = this.branches.iter().map(|b| jvp_program(b, &nonzero, want)).collect::<Result<_>>()?;
+            Ok(all.into_iter().unzip())
+        };
+        let (mut branches, has) = derive(&vec![false; count])?;
+        let any = any_of(&has);
+        if has.iter().any(|h| *h != any) {
+            branches = derive(&any)?.0;
+        }
+        let operands = [&args[..], &marked_tangents(&tangents[1..], &args, &nonzero)].concat();
+        let mut results = Cond::run(branches, index, &operands)?;
+        let out_tangents: Vec<Array> = results.drain(count..).collect();
+        Ok((results, spread_marked(out_tangents, &any)))
+    }
+
+    fn linearize(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let index = &args[0];
+        let (this, args) = self.fit(index, &args[1..])?;
+        let nonzero: Vec<bool> = tangents[1..].iter().map(Option::is_some).collect();
+        let avals = this.in_avals();
+        let count = this.output_count();
+        let splits: Vec<Split> =
+            this.branches.iter().map(|b| Split::of(b, &nonzero, |_| true)).collect::<Result<_>>()?;
+
+        // Residuals of one type share a place among the results of the known part: only one branch runs.
+        let mut slots: Vec<Aval> = Vec::new();
+        let mut filled: Vec<Vec<usize>> = Vec::new();
+        for split in &splits {
+            let mut taken: Vec<usize> = Vec::new();
+            for aval in &split.stored {
+                let free = (0..slots.len()).find(|s| slots[*s] == *aval && !taken.contains(s));
+                taken.push(free.unwrap_or(slots.len()));
+                if free.is_none() {
+                    slots.push(aval.clone());
+                }
+            }
+            filled.push(taken);
+        }
+        let known = splits
+            .iter()
+            .zip(&filled)
+            .map(|(split, filled)| {
+                trace(&avals, |inputs| {
+                    let mut outs = eval(&split.known.program, &[&split.known.captures, inputs].concat())?;
+                    let stored = outs.split_off(count);
+                    outs.extend(slots.iter().enumerate().map(|(s, aval)| match filled.iter().position(|f| *f == s) {
+                        Some(at) => stored[at].clone(),
+                        None => zeros(aval),
+                    }));
+                    Ok(outs)
+                })
+            })
+            .collect::<Result<_>>()?;
+        let mut results = Cond::run(known, index, &args)?;
+        let stored: Vec<Array> = results.drain(count..).collect();
+
+        let any = any_of(&splits.iter().map(|s| s.linear.nonzero_out.clone()).collect::<Vec<_>>());
+        let given = marked_tangents(&tangents[1..], &args, &nonzero);
+        let operands = [&args[..], &stored, &given].concat();
+        let types: Vec<Aval> = operands.iter().map(Array::aval).collect();
+        let out_avals = this.branches[0].out_avals();
+        let linear = splits
+            .iter()
+            .zip(&filled)
+            .map(|(split, filled)| {
+                trace(&types, |inputs| {
+                    let mut operands: Vec<Array> = split
+                        .residuals
+                        .iter()
+                        .map(|residual| match residual {
+                            Residual::Input(i) => inputs[*i].clone(),
+                            Residual::Outer(array) => array.clone(),
+                            Residual::Stored(k) => inputs[args.len() + filled[*k]].clone(),
+                        })
+                        .collect();
+                    operands.extend_from_slice(&inputs[args.len() + slots.len()..]);
+                    let outs = spread_marked(eval(&split.linear.program, &operands)?, &split.linear.nonzero_out);
+                    let filled: Vec<Array> =
+                        outs.iter().zip(&out_avals).map(|(t, aval)| tangent_or_zeros(t, aval)).collect();
+                    Ok(marked(&filled, &any))
+                })
+            })
+            .collect::<Result<_>>()?;
+        let out_tangents = Cond::run(linear, index, &operands)?;
+        Ok((results, spread_marked(out_tangents, &any)))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        let index = args[0].known()?;
+        let args = &args[1..];
+        let sets: Vec<AxisSet> = args.iter().map(|a| a.aval().vma).collect();
+        let this = self.fit_sets(&index.vma(), &sets)?.map_or_else(|| self.clone(), |(this, _)| this);
+        let mut operands: Vec<Array> =
+            args.iter().filter(|a| !a.is_linear()).map(|a| a.known().cloned()).collect::<Result<_>>()?;
+        let known = operands.len();
+        operands.extend(cts.iter().flatten().cloned());
+        let has_ct: Vec<bool> = cts.iter().map(Option::is_some).collect();
+        let types: Vec<Aval> = operands.iter().map(Array::aval).collect();
+        let ins = this.in_avals();
+
+        let transposed = |branch: &Program, want: &[bool], has: &mut Vec<bool>| {
+            trace(&types, |inputs| {
+                let mut given = inputs[..known].iter().cloned();
+                let operand = |arg: &Operand| match arg {
+                    Operand::Known(array) => Operand::Known(given.next().unwrap_or_else(|| array.clone())),
+                    Operand::Linear(aval) => Operand::Linear(aval.clone()),
+                };
+                let operands: Vec<Operand> = args.iter().map(operand).collect();
+                let in_cts = backward(branch, &operands, &spread_marked(inputs[known..].iter().cloned(), &has_ct))?;
+                *has = in_cts.iter().zip(want).map(|(ct, want)| *want || ct.is_some()).collect();
+                let filled: Vec<Array> = in_cts.iter().zip(&ins).map(|(ct, aval)| tangent_or_zeros(ct, aval)).collect();
+                Ok(marked(&filled, has))
+            })
+        };
+        let mut want = vec![false; args.len()];
+        for branch in &this.branches {
+            let mut has = Vec::new();
+            transposed(branch, &want, &mut has)?;
+            want = has;
+        }
+        let back = this.branches.iter().map(|b| transposed(b, &want, &mut Vec::new())).collect::<Result<Vec<_>>>()?;
+        let results = Cond::run(back, index, &operands)?;
+        let mut in_cts = vec![None];
+        in_cts.extend(spread_marked(results, &want));
+        Ok(in_cts)
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        let index = &args[0];
+        let (this, args) = self.fit(index, &args[1..])?;
+        if dims[0].is_some() {
+            return this.batch_by_select(axis, index, &args, &dims[1..]);
+        }
+        let batched = |force: &[bool]| -> Result<(Vec<Traced>, Vec<Vec<bool>>)> {
+            let all: Vec<_> =
+                this.branches.iter().map(|b| batch_program(b, axis, &dims[1..], force)).collect::<Result<_>>()?;
+            Ok(all.into_iter().unzip())
+        };
+        let (mut branches, has) = batched(&vec![false; this.output_count()])?;
+        let any = any_of(&has);
+        if has.iter().any(|h| *h != any) {
+            branches = batched(&any)?.0;
+        }
+        let results = Cond::run(branches, index, &args)?;
+        Ok((results, any.iter().map(|b| b.then_some(0)).collect()))
+    }
+}
+
+impl Cond {
+    /// Each entry has its own index: all branches run, and each entry takes the results of its own.
+    fn batch_by_select(
+        &self,
+        axis: &BatchAxis,
+        index: &Array,
+        args: &[Array],
+        dims: &[Option<usize>],
+    ) -> Result<(Outputs, Dims)> {
+        let mut chosen: Option<Vec<Array>> = None;
+        for (i, branch) in self.branches.iter().enumerate() {
+            let (outs, out_dims) = batch_eval(branch, axis, args, dims)?;
+            let outs: Vec<Array> =
+                outs.iter().zip(out_dims).map(|(out, dim)| move_batch(out, dim, 0, axis.size)).collect();
+            let Some(others) = &mut chosen else {
+                chosen = Some(outs);
+                continue;
+            };
+            let here = index.equal(i);
+            for (other, out) in others.iter_mut().zip(outs) {
+                let here = here.broadcast_in_dim(out.shape(), &[0]);
+                *other = Select.apply(&here, other, &out);
+            }
+        }
+        let chosen = chosen.unwrap_or_default();
+        let count = chosen.len();
+        Ok((chosen.into(), vec![Some(0); count]))
+    }
+}

@@ -1,0 +1,326 @@
+//! Convolution in general form: any rank, layout, stride, padding, dilation and grouping.
+
+use std::fmt::Write as _;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::conv_dot;
+use super::shape_ops::Reverse;
+use super::window::{self, WindowDim};
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value, bools, ints};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::program::Aval;
+use crate::core::program::trace::bind1;
+use crate::dtype::DType;
+use crate::error::{Result, bail, err};
+use crate::interpret::batching::move_batch;
+use crate::shape::{Shape, size};
+
+/// Where each dimension of an array lies: batch and feature (of a kernel: output and input feature), then the
+/// spatial ones.
+pub(crate) type Spec = SmallVec<[usize; 5]>;
+
+/// `conv_general_dilated`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ConvGeneralDilated {
+    /// One entry a spatial dimension.
+    pub window: SmallVec<[WindowDim; 2]>,
+    pub lhs: Spec,
+    pub rhs: Spec,
+    pub out: Spec,
+    pub feature_group_count: usize,
+    pub batch_group_count: usize,
+    /// The dtype of the result where it is not the operands'.
+    pub preferred: Option<DType>,
+}
+
+/// The spec with its first two entries exchanged.
+fn swapped(spec: &Spec) -> Spec {
+    let mut spec = spec.clone();
+    spec.swap(0, 1);
+    spec
+}
+
+/// Merges axis `axis` into dimension `dim` of the other axes, which consists of `outer` groups: it goes between
+/// the groups and what is in them.
+fn fold(x: &Array, axis: usize, dim: usize, outer: usize) -> Array {
+    let count = x.shape()[axis];
+    let mut shape: Shape = x.shape().into();
+    shape.remove(axis);
+    let merged = {
+        let mut merged = shape.clone();
+        merged[dim] *= count;
+        merged
+    };
+    let placed = if outer == 1 {
+        move_batch(x, Some(axis), dim, count)
+    } else {
+        shape[dim] /= outer;
+        shape.insert(dim, outer);
+        shape.insert(0, count);
+        move_batch(x, Some(axis), 0, count).reshape(shape.as_slice()).moveaxis(0, dim as i32 + 1)
+    };
+    placed.reshape(merged.as_slice())
+}
+
+/// The reverse of [`fold`]: the array with the `count` entries on an axis of their own, and where that is.
+fn unfold(x: &Array, dim: usize, outer: usize, count: usize) -> (Array, usize) {
+    let mut shape: Shape = x.shape().into();
+    shape[dim] /= count;
+    let rest = shape[dim] / outer;
+    if outer == 1 {
+        shape.insert(dim, count);
+        return (x.reshape(shape.as_slice()), dim);
+    }
+    let mut split = shape.clone();
+    split[dim] = rest;
+    split.insert(dim, count);
+    split.insert(dim, outer);
+    shape.insert(0, count);
+    (x.reshape(split.as_slice()).moveaxis(dim as i32 + 1, 0).reshape(shape.as_slice()), 0)
+}
+
+impl ConvGeneralDilated {
+    #[track_caller]
+    pub fn apply(&self, lhs: &Array, rhs: &Array) -> Array {
+        bind1(self.clone(), &[lhs.clone(), rhs.clone()])
+    }
+
+    /// The movement of each spatial dimension, changed by `f` of the operand's, kernel's and result's sizes.
+    fn moved(
+        &self,
+        lhs: &[usize],
+        rhs: &[usize],
+        out: &[usize],
+        f: fn(WindowDim, usize, usize, usize) -> WindowDim,
+    ) -> SmallVec<[WindowDim; 2]> {
+        let sizes = self.lhs[2..].iter().zip(&self.rhs[2..]).zip(&self.out[2..]);
+        self.window.iter().zip(sizes).map(|(w, ((&l, &r), &o))| f(*w, lhs[l], rhs[r], out[o])).collect()
+    }
+
+    /// The cotangent of `lhs`: convolve the cotangent with the kernel reversed and its features exchanged.
+    fn lhs_ct(&self, ct: &Array, lhs: &Aval, rhs: &Array) -> Array {
+        let long = self.rhs[2..].iter().copied().filter(|&d| rhs.shape()[d] > 1).collect::<SmallVec<_>>();
+        let mut kernel =
+            if long.is_empty() { rhs.clone() } else { bind1(Reverse { dims: long }, std::slice::from_ref(rhs)) };
+        let groups = self.feature_group_count.max(self.batch_group_count);
+        if groups > 1 {
+            // The groups of the output features become those of the new output features, the old input ones.
+            let (split, axis) = unfold(&kernel, self.rhs[0], 1, groups);
+            kernel = fold(&split, axis, self.rhs[1], 1);
+        }
+        let transposed = ConvGeneralDilated {
+            window: self.moved(&lhs.shape, rhs.shape(), ct.shape(), WindowDim::to_operand),
+            lhs: self.out.clone(),
+            rhs: swapped(&self.rhs),
+            out: self.lhs.clone(),
+            feature_group_count: groups,
+            batch_group_count: 1,
+            preferred: None,
+        };
+        let out = transposed.apply(ct, &kernel);
+        if self.batch_group_count == 1 {
+            return out;
+        }
+        let (split, axis) = unfold(&out, self.lhs[1], 1, groups);
+        fold(&split, axis, self.lhs[0], 1)
+    }
+
+    /// The cotangent of `rhs`: convolve `lhs` with the cotangent, batch and features exchanged, so that it sums over
+    /// the batch. Groups of features become groups of the new batch, and the other way round.
+    fn rhs_ct(&self, ct: &Array, lhs: &Array, rhs: &Aval) -> Array {
+        ConvGeneralDilated {
+            window: self.moved(lhs.shape(), &rhs.shape, ct.shape(), WindowDim::to_window),
+            lhs: swapped(&self.lhs),
+            rhs: swapped(&self.out),
+            out: swapped(&self.rhs),
+            feature_group_count: self.batch_group_count,
+            batch_group_count: self.feature_group_count,
+            preferred: None,
+        }
+        .apply(lhs, ct)
+    }
+
+    /// `[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]`
+    fn layout(&self) -> String {
+        let one = |spec: &Spec, names: [&str; 2]| {
+            let mut parts = vec![String::new(); spec.len()];
+            for (i, &d) in spec.iter().enumerate() {
+                parts[d] = if i < 2 { names[i].to_owned() } else { (i - 2).to_string() };
+            }
+            parts.join(", ")
+        };
+        format!("[{}]x[{}]->[{}]", one(&self.lhs, ["b", "f"]), one(&self.rhs, ["o", "i"]), one(&self.out, ["b", "f"]))
+    }
+}
+
+impl Primitive for ConvGeneralDilated {
+    fn name(&self) -> &'static str {
+        "conv_general_dilated"
+    }
+
+    fn print_params(&self) -> String {
+        let mut text = window::print(&self.window, "rhs_dilation", "lhs_dilation");
+        let _ = write!(text, " dimension_numbers={}", self.layout().replace(", ", ","));
+        for (name, count) in
+            [("feature_group_count", self.feature_group_count), ("batch_group_count", self.batch_group_count)]
+        {
+            if count != 1 {
+                let _ = write!(text, " {name}={count}");
+            }
+        }
+        if let Some(d) = self.preferred {
+            let _ = write!(text, " preferred_element_type={d}");
+        }
+        text
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        let (l, r) = (&args[0], &args[1]);
+        let rank = self.window.len() + 2;
+        if l.dtype != r.dtype {
+            return Err(err!(Type, "conv_general_dilated requires arguments to have the same dtypes, got {l} and {r}")
+                .help("convert one of them with `astype`"));
+        }
+        if l.dtype == DType::Bool {
+            bail!(Type, "conv_general_dilated does not accept dtype bool, got {l} and {r}");
+        }
+        if l.rank() != rank || r.rank() != rank {
+            return Err(err!(
+                Value,
+                "conv_general_dilated with {} spatial dimensions needs operands of rank {rank}, got {l} and {r}",
+                self.window.len()
+            )
+            .help("an input has a batch and a feature dimension beside the spatial ones, a kernel an input and an output feature dimension"));
+        }
+        let (batch, features) = (l.shape[self.lhs[0]], l.shape[self.lhs[1]]);
+        let (out_features, in_features) = (r.shape[self.rhs[0]], r.shape[self.rhs[1]]);
+        let (groups, batch_groups) = (self.feature_group_count, self.batch_group_count);
+        if groups == 0 || batch_groups == 0 || (groups > 1 && batch_groups > 1) {
+            return Err(err!(
+                Value,
+                "conv_general_dilated got feature_group_count {groups} and batch_group_count {batch_groups}"
+            )
+            .help("both are positive, and at most one of them is more than 1"));
+        }
+        if features % groups != 0 || features / groups != in_features {
+            return Err(err!(
+                Value,
+                "conv_general_dilated lhs feature dimension size divided by feature_group_count must equal the rhs input feature dimension size, but {features} / {groups} != {in_features} (lhs {l}, rhs {r}, dimension numbers {})",
+                self.layout()
+            )
+            .help("the kernel's input features are the input's features (of one group); check that the layouts say which dimension is which"));
+        }
+        for (what, count) in [("feature_group_count", groups), ("batch_group_count", batch_groups)] {
+            if out_features % count != 0 {
+                bail!(
+                    Value,
+                    "conv_general_dilated rhs output feature dimension size must be a multiple of {what}, but {out_features} is not a multiple of {count} (rhs {r})"
+                );
+            }
+        }
+        if batch % batch_groups != 0 {
+            bail!(
+                Value,
+                "conv_general_dilated lhs batch dimension size must be a multiple of batch_group_count, but {batch} is not a multiple of {batch_groups} (lhs {l})"
+            );
+        }
+        let mut shape: Shape = smallvec![0; rank];
+        shape[self.out[0]] = batch / batch_groups;
+        shape[self.out[1]] = out_features;
+        for (i, w) in self.window.iter().enumerate() {
+            shape[self.out[i + 2]] = w.positions(self.name(), l.shape[self.lhs[i + 2]], r.shape[self.rhs[i + 2]])?;
+        }
+        Ok(smallvec![Aval::new(self.preferred.unwrap_or(l.dtype), shape)])
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        if let Some(product) = conv_dot::lower(self, cx, args, &outs[0]) {
+            return Ok(vec![product]);
+        }
+        if self.window.iter().any(|w| w.low < 0 || w.high < 0) {
+            // The CPU plugin's convolution gives wrong numbers where padding cuts elements off: cut them off before.
+            let spatial = self.lhs[2..].iter().copied();
+            let padded = window::pad(cx, args[0], spatial.zip(self.window.iter().copied()));
+            let window = self.window.iter().map(|w| WindowDim { low: 0, high: 0, base_dilation: 1, ..*w }).collect();
+            return ConvGeneralDilated { window, ..self.clone() }.lower(cx, &[padded, args[1]], outs);
+        }
+        // The partitioner's convolution gives wrong numbers where spatial dimensions are split, and where features or
+        // batches are in groups: leave them whole.
+        let grouped = self.feature_group_count > 1 || self.batch_group_count > 1;
+        let whole = |spec: &Spec| spec[if grouped { 0 } else { 2 }..].to_vec();
+        let args = [cx.with_whole(args[0], &whole(&self.lhs)), cx.with_whole(args[1], &whole(&self.rhs))];
+        let column = |f: fn(&WindowDim) -> usize| ints(&self.window.iter().map(f).collect::<Vec<_>>());
+        let attrs = format!(
+            "window_strides = {}, padding = {}, lhs_dilation = {}, rhs_dilation = {}, window_reversal = {}, dimension_numbers = #stablehlo.conv<{}>, feature_group_count = {} : i64, batch_group_count = {} : i64, precision_config = [#stablehlo<precision DEFAULT>, #stablehlo<precision DEFAULT>]",
+            column(|w| w.stride),
+            window::padding_attr(&self.window),
+            column(|w| w.base_dilation),
+            column(|w| w.window_dilation),
+            bools(&vec![false; self.window.len()]),
+            self.layout(),
+            self.feature_group_count,
+            self.batch_group_count
+        );
+        let out = cx.op("stablehlo.convolution", &args, &attrs, &outs[0]);
+        Ok(vec![cx.with_whole(out, &whole(&self.out))])
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let out = self.apply(&args[0], &args[1]);
+        let l = tangents[0].as_ref().map(|t| self.apply(t, &args[1]));
+        let r = tangents[1].as_ref().map(|t| self.apply(&args[0], t));
+        let tangent = match (l, r) {
+            (Some(l), Some(r)) => Some(l + r),
+            (l, r) => l.or(r),
+        };
+        Ok((smallvec![out], vec![tangent]))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        let Some(ct) = &cts[0] else { return Ok(vec![None, None]) };
+        let (l, r) = (args[0].aval(), args[1].aval());
+        let empty =
+            |aval: &Aval| (size(&aval.shape) == 0 || ct.size() == 0).then(|| Array::zeros_of(&aval.clone().strong()));
+        let ct = ct.astype(l.dtype);
+        match (&args[0], &args[1]) {
+            (Operand::Linear(_), Operand::Known(rhs)) => {
+                Ok(vec![Some(empty(&l).unwrap_or_else(|| self.lhs_ct(&ct, &l, rhs))), None])
+            }
+            (Operand::Known(lhs), Operand::Linear(_)) => {
+                Ok(vec![None, Some(empty(&r).unwrap_or_else(|| self.rhs_ct(&ct, lhs, &r)))])
+            }
+            _ => Err(err!(NotImplemented, "transpose of a convolution of two linear values")),
+        }
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        let (groups, batch_groups, n) = (self.feature_group_count, self.batch_group_count, axis.size);
+        let (out, at) = match (dims[0], dims[1]) {
+            // Inputs of their own and one kernel: a larger batch.
+            (Some(l), None) => {
+                let out = self.apply(&fold(&args[0], l, self.lhs[0], batch_groups), &args[1]);
+                unfold(&out, self.out[0], 1, n)
+            }
+            // Kernels of their own and one input: more output features.
+            (None, Some(r)) => {
+                let outer = groups.max(batch_groups);
+                let out = self.apply(&args[0], &fold(&args[1], r, self.rhs[0], outer));
+                unfold(&out, self.out[1], outer, n)
+            }
+            // Both: a group for each entry.
+            (Some(l), Some(r)) => {
+                let (into, conv) = if batch_groups > 1 {
+                    (self.lhs[0], ConvGeneralDilated { batch_group_count: batch_groups * n, ..self.clone() })
+                } else {
+                    (self.lhs[1], ConvGeneralDilated { feature_group_count: groups * n, ..self.clone() })
+                };
+                let out = conv.apply(&fold(&args[0], l, into, 1), &fold(&args[1], r, self.rhs[0], 1));
+                unfold(&out, self.out[1], 1, n)
+            }
+            (None, None) => return Ok((smallvec![self.apply(&args[0], &args[1])], vec![None])),
+        };
+        Ok((smallvec![out], vec![Some(at)]))
+    }
+}

@@ -1,0 +1,82 @@
+//! Convolutions of few input features as one matrix product.
+//!
+//! The CPU plugin's convolution packs the patches under the window in runs of features, which takes longer than the
+//! products when a run is three colours long. Here all patches are cut out with slices, joined along the features, and
+//! multiplied as a matrix: f32[128,32,32,3] by a 3×3 kernel to 32 features takes 4.9 ms of one core instead of 8.4.
+
+use super::conv::ConvGeneralDilated;
+use super::window;
+use crate::config;
+use crate::core::lower::{Lowering, Value, ints};
+use crate::core::program::Aval;
+use crate::dtype::DType;
+use crate::shape::{Shape, size};
+
+/// From this many features on, the plugin's convolution is as fast.
+const FEW: usize = 8;
+
+/// Windows of more elements would take too many slices.
+const MAX_WINDOW: usize = 64;
+
+/// The product in place of the convolution `conv` to `out`, where it is faster: f32 on CPU, channels last, few
+/// features, and patches that are no larger than the result.
+pub(crate) fn lower(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
+    let (lhs, rhs) = (cx.aval(args[0]), cx.aval(args[1]));
+    let last = lhs.rank() - 1;
+    let plain = conv.feature_group_count == 1
+        && conv.batch_group_count == 1
+        && conv.window.iter().all(|w| w.base_dilation == 1)
+        && [&lhs, &rhs, out].iter().all(|a| a.dtype == DType::F32 && size(&a.shape) > 0);
+    let spatial = |spec: &[usize], first: usize| spec.iter().copied().eq(first..first + conv.window.len());
+    // Batch, spatial dimensions, features; a kernel's spatial dimensions, its input and its output features.
+    let channels_last = [&conv.lhs, &conv.out].iter().all(|s| s[..2] == [0, last] && spatial(&s[2..], 1))
+        && conv.rhs[..2] == [last, last - 1]
+        && spatial(&conv.rhs[2..], 0);
+    let (features, window) = (out.shape[last], rhs.shape[..last - 1].iter().product::<usize>());
+    let depth = window * lhs.shape[last];
+    let worth_it = lhs.shape[last] < FEW && window <= MAX_WINDOW && depth <= features;
+    // What a compiler splits over devices it splits better as a convolution.
+    if !(plain && channels_last && worth_it && cx.is_local()) || config::platform() != "cpu" {
+        return None;
+    }
+
+    let matrix = |rows: usize, columns: usize| Aval::new(DType::F32, Shape::from_slice(&[rows, columns]));
+    let rows = size(&out.shape) / features;
+    let patches = patches(conv, cx, args[0], &rhs.shape, &out.shape);
+    let patches = cx.op("stablehlo.reshape", &[patches], "", &matrix(rows, depth));
+    let kernel = cx.op("stablehlo.reshape", &[args[1]], "", &matrix(depth, features));
+    let attrs = "dot_dimension_numbers = #stablehlo.dot<lhs_batching_dimensions = [], rhs_batching_dimensions = [], lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [0]>, precision_config = [#stablehlo<precision DEFAULT>, #stablehlo<precision DEFAULT>]";
+    let product = cx.op("stablehlo.dot_general", &[patches, kernel], attrs, &matrix(rows, features));
+    Some(cx.op("stablehlo.reshape", &[product], "", out))
+}
+
+/// What lies under the window at each position, as features in the order of the kernel's elements.
+fn patches(conv: &ConvGeneralDilated, cx: &mut Lowering, x: Value, kernel: &[usize], out: &[usize]) -> Value {
+    let padded = conv.window.iter().any(|w| (w.low, w.high) != (0, 0));
+    let mut joined = if padded { window::pad(cx, x, (1..).zip(conv.window.iter().copied())) } else { x };
+    let mut shape = cx.shape(joined).clone();
+    let (rank, last) = (shape.len(), shape.len() - 1);
+    // One dimension after the other, the last one's elements innermost: fewer slices than one for each element.
+    for (i, w) in conv.window.iter().enumerate().rev() {
+        let (mut starts, mut limits, mut strides) = (vec![0; rank], shape.to_vec(), vec![1; rank]);
+        strides[i + 1] = w.stride;
+        shape[i + 1] = out[i + 1];
+        let part = Aval::new(DType::F32, shape.clone());
+        let mut parts = Vec::with_capacity(kernel[i]);
+        for k in 0..kernel[i] {
+            starts[i + 1] = k * w.window_dilation;
+            limits[i + 1] = starts[i + 1] + (out[i + 1] - 1) * w.stride + 1;
+            let attrs = format!(
+                "start_indices = {}, limit_indices = {}, strides = {}",
+                ints(&starts),
+                ints(&limits),
+                ints(&strides)
+            );
+            parts.push(cx.op("stablehlo.slice", &[joined], &attrs, &part));
+        }
+        shape[last] *= kernel[i];
+        let whole = Aval::new(DType::F32, shape.clone());
+        joined = cx.op("stablehlo.concatenate", &parts, &format!("dimension = {last} : i64"), &whole);
+    }
+    joined
+}

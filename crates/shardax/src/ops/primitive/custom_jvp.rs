@@ -1,0 +1,230 @@
+//! `custom_jvp`: a program whose derivative the user gives as a rule.
+
+use std::any::TypeId;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::call::in_place;
+use crate::core::array::Array;
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::program::trace::{Traced, check_usable, trace};
+use crate::core::program::{Aval, Program};
+use crate::core::tree::TreeDef;
+use crate::error::{Error, ErrorKind, Result, err};
+use crate::interpret::ad::{backward, tangent_aval};
+use crate::interpret::batching::{batch_eval, batch_program, bound, move_batch};
+use crate::interpret::held::{bind_checked, tangent_or_zeros};
+use crate::shape::AxisName;
+use crate::sharding::axis_env::with_axes;
+
+/// What tells one user's rule from another: functions cannot be compared, but where they live can.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum RuleId {
+    /// A function of this type at this address (0 for one that captures nothing, which its type identifies), for
+    /// arguments of this structure. The rule that it identifies keeps the function alive.
+    Function(TypeId, usize, Box<TreeDef>),
+    /// That rule, batched over an axis.
+    Batched { of: Box<RuleId>, size: usize, name: Option<AxisName>, spmd_names: SmallVec<[AxisName; 2]>, dims: Dims },
+}
+
+impl RuleId {
+    pub fn of<F: 'static>(function: &Arc<F>, args: &TreeDef) -> RuleId {
+        let address = if size_of::<F>() == 0 { 0 } else { Arc::as_ptr(function) as usize };
+        RuleId::Function(TypeId::of::<F>(), address, Box::new(args.clone()))
+    }
+
+    pub fn batched(&self, axis: &BatchAxis, dims: &[Option<usize>]) -> RuleId {
+        RuleId::Batched {
+            of: Box::new(self.clone()),
+            size: axis.size,
+            name: axis.name,
+            spmd_names: axis.spmd_names.clone(),
+            dims: dims.to_vec(),
+        }
+    }
+}
+
+/// From the arguments and their tangents to the results and theirs.
+pub(crate) type JvpFn = dyn Fn(&[Array], &[Array]) -> Result<(Vec<Array>, Vec<Array>)> + Send + Sync;
+
+/// A program with its own forward-mode rule. Operands are what the program captured, then the arguments.
+#[derive(Clone)]
+pub(crate) struct CustomJvp {
+    pub program: Program,
+    pub num_consts: usize,
+    pub id: RuleId,
+    pub rule: Arc<JvpFn>,
+}
+
+impl PartialEq for CustomJvp {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.id, self.num_consts, &self.program) == (&other.id, other.num_consts, &other.program)
+    }
+}
+
+impl Eq for CustomJvp {}
+
+impl Hash for CustomJvp {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.id.hash(state);
+        self.program.hash(state);
+    }
+}
+
+impl fmt::Debug for CustomJvp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "custom_jvp {:?}", self.program)
+    }
+}
+
+/// An error where a tangent goes into a value that the function captured: a rule says nothing about those.
+pub(crate) fn check_captured(name: &str, tangents: &[Option<Array>]) -> Result<()> {
+    if tangents.iter().all(Option::is_none) {
+        return Ok(());
+    }
+    let error = format!(
+        "Detected differentiation of a {name} function with respect to a closed-over value, which its rule says nothing about"
+    );
+    Err(Error::new(ErrorKind::NotImplemented, error)
+        .help("pass the value as an argument of the function, and return its tangent or cotangent from the rule"))
+}
+
+/// Runs a rule; an error says more where it used a value of a finished trace.
+pub(crate) fn in_rule<T>(name: &str, rule: impl FnOnce() -> Result<T>) -> Result<T> {
+    rule().map_err(|error| match error.kind() {
+        ErrorKind::Leak => error
+            .context(format!("a rule of a {name} function captured a value of the function being differentiated"))
+            .help(
+                "pass the value as an argument of the function (for custom_vjp, return it among the residuals of fwd)",
+            ),
+        _ => error,
+    })
+}
+
+/// Checks that arrays have these types; `what` begins the error.
+pub(crate) fn check_types(what: &str, arrays: &[Array], avals: &[Aval]) -> Result<()> {
+    if arrays.len() != avals.len() {
+        return Err(err!(Type, "{what}: expected {} arrays but got {}", avals.len(), arrays.len())
+            .help("return as many arrays as the function does"));
+    }
+    for (i, (array, aval)) in arrays.iter().zip(avals).enumerate() {
+        if (array.dtype(), array.shape()) != (aval.dtype, aval.shape.as_slice()) {
+            return Err(err!(Type, "{what}: expected {} but got {} (array {i})", aval, array.type_name())
+                .help("give every output of the rule the shape and dtype of what it stands for"));
+        }
+    }
+    Ok(())
+}
+
+/// Traces a rule on entries of batched arrays, with the batched axis bound.
+pub(crate) fn trace_entry(
+    axis: &BatchAxis,
+    args: &[Array],
+    dims: &[Option<usize>],
+    rule: impl FnOnce(&[Array]) -> Result<Vec<Array>>,
+) -> Result<Traced> {
+    let avals: Vec<Aval> = args.iter().zip(dims).map(|(arg, dim)| entry(&arg.aval(), *dim)).collect();
+    with_axes(bound(axis), || trace(&avals, rule))
+}
+
+/// Evaluates what [`trace_entry`] traced on the batched arrays; all results are batched at 0.
+pub(crate) fn eval_batched(
+    axis: &BatchAxis,
+    traced: &Traced,
+    args: &[Array],
+    dims: &[Option<usize>],
+) -> Result<Vec<Array>> {
+    let captured = traced.captures.len();
+    let operands: Vec<Array> = traced.captures.iter().chain(args).cloned().collect();
+    let mut all: Dims = vec![None; captured];
+    all.extend(dims);
+    let (outs, out_dims) = batch_eval(&traced.program, axis, &operands, &all)?;
+    Ok(outs.iter().zip(out_dims).map(|(out, dim)| move_batch(out, dim, 0, axis.size)).collect())
+}
+
+/// The type of one entry of a batched array.
+fn entry(aval: &Aval, dim: Option<usize>) -> Aval {
+    let mut aval = aval.clone();
+    if let Some(d) = dim {
+        aval.shape.remove(d);
+    }
+    aval
+}
+
+impl Primitive for CustomJvp {
+    fn name(&self) -> &'static str {
+        "custom_jvp"
+    }
+
+    in_place!();
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        check_captured("custom_jvp", &tangents[..self.num_consts])?;
+        let primals = &args[self.num_consts..];
+        let given: Vec<Array> = tangents[self.num_consts..]
+            .iter()
+            .zip(primals)
+            .map(|(t, primal)| tangent_or_zeros(t, &primal.aval()))
+            .collect();
+        let (outs, out_tangents) = in_rule("custom_jvp", || {
+            let (outs, out_tangents) = (self.rule)(primals, &given)?;
+            outs.iter().chain(&out_tangents).try_for_each(check_usable)?;
+            Ok((outs, out_tangents))
+        })?;
+        let what = "Custom JVP rule must produce primal and tangent outputs with equal shapes and dtypes";
+        let avals = self.program.out_avals();
+        check_types(&format!("{what} as the function's"), &outs, &avals)?;
+        if out_tangents.len() != outs.len() {
+            return Err(err!(Type, "{what}: got {} primal outputs and {} tangents", outs.len(), out_tangents.len())
+                .help("return one tangent for each output"));
+        }
+        let mut all = Tangents::new();
+        for (t, aval) in out_tangents.into_iter().zip(&avals) {
+            let Some(aval) = tangent_aval(aval) else {
+                all.push(None);
+                continue;
+            };
+            check_types(what, std::slice::from_ref(&t), &[aval])?;
+            all.push(Some(t));
+        }
+        Ok((outs.into(), all))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        // Applied to tangents by another rule, it is what it computes.
+        backward(&self.program, args, cts)
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        let count = self.output_count();
+        let (Traced { program, captures }, _) = batch_program(&self.program, axis, dims, &vec![true; count])?;
+        let own = dims[self.num_consts..].to_vec();
+        let (rule, batch_axis) = (self.rule.clone(), axis.clone());
+        let batched = {
+            let own = own.clone();
+            move |primals: &[Array], tangents: &[Array]| {
+                let both = [primals, tangents].concat();
+                let dims = [&own[..], &own].concat();
+                let traced = trace_entry(&batch_axis, &both, &dims, |args| {
+                    let (primals, tangents) = args.split_at(args.len() / 2);
+                    let (outs, out_tangents) = rule(primals, tangents)?;
+                    Ok([outs, out_tangents].concat())
+                })?;
+                let mut outs = eval_batched(&batch_axis, &traced, &both, &dims)?;
+                let tangents = outs.split_off(outs.len() / 2);
+                Ok((outs, tangents))
+            }
+        };
+        let this = CustomJvp {
+            program,
+            num_consts: captures.len() + self.num_consts,
+            id: self.id.batched(axis, &own),
+            rule: Arc::new(batched),
+        };
+        let outs = bind_checked(this, &[&captures, args].concat())?;
+        Ok((outs, vec![Some(0); count]))
+    }
+}

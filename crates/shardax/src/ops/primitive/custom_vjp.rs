@@ -1,0 +1,251 @@
+//! `custom_vjp`: a program whose reverse-mode derivative the user gives as two rules.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::call::in_place;
+use super::custom_jvp::{RuleId, check_captured, check_types, eval_batched, in_rule, trace_entry};
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::program::trace::{Traced, check_usable};
+use crate::core::program::{Aval, Program};
+use crate::core::tree::TreeDef;
+use crate::error::{Result, err};
+use crate::interpret::ad::{backward, tangent_aval};
+use crate::interpret::batching::{batch_program, move_batch};
+use crate::interpret::held::{bind_checked, marked_tangents, tangent_or_zeros};
+use crate::shape::AxisSet;
+
+/// The results of the forward rule, its residuals, and the residuals' structure.
+pub(crate) type FwdFn = dyn Fn(&[Array]) -> Result<(Vec<Array>, Vec<Array>, TreeDef)> + Send + Sync;
+/// From the residuals and the cotangents of the results to a cotangent for each argument.
+pub(crate) type BwdFn = dyn Fn(&TreeDef, &[Array], &[Array]) -> Result<Vec<Array>> + Send + Sync;
+
+/// The two rules of a function.
+#[derive(Clone)]
+pub(crate) struct VjpRules {
+    pub id: RuleId,
+    pub fwd: Arc<FwdFn>,
+    pub bwd: Arc<BwdFn>,
+}
+
+impl PartialEq for VjpRules {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+}
+
+impl Eq for VjpRules {}
+
+impl Hash for VjpRules {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.id.hash(state);
+    }
+}
+
+impl fmt::Debug for VjpRules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.id)
+    }
+}
+
+impl VjpRules {
+    /// The rules for arguments that are batched at `dims`. Results, residuals and cotangents are batched at 0.
+    fn batched(&self, axis: &BatchAxis, dims: &[Option<usize>]) -> VjpRules {
+        let fwd = {
+            let (axis, dims, fwd) = (axis.clone(), dims.to_vec(), self.fwd.clone());
+            move |args: &[Array]| {
+                let mut structure = None;
+                let traced = trace_entry(&axis, args, &dims, |args| {
+                    let (outs, residuals, def) = fwd(args)?;
+                    structure = Some((outs.len(), def));
+                    Ok([outs, residuals].concat())
+                })?;
+                let (count, def) = structure.ok_or_else(|| err!(Runtime, "the fwd rule was not traced"))?;
+                let mut outs = eval_batched(&axis, &traced, args, &dims)?;
+                let residuals = outs.split_off(count);
+                Ok((outs, residuals, def))
+            }
+        };
+        let bwd = {
+            let (axis, dims, bwd) = (axis.clone(), dims.to_vec(), self.bwd.clone());
+            move |def: &TreeDef, residuals: &[Array], cts: &[Array]| {
+                let both = [residuals, cts].concat();
+                let all = vec![Some(0); both.len()];
+                let traced = trace_entry(&axis, &both, &all, |args| {
+                    let (residuals, cts) = args.split_at(residuals.len());
+                    bwd(def, residuals, cts)
+                })?;
+                let cts = eval_batched(&axis, &traced, &both, &all)?;
+                // An argument that all entries share gets the sum of their cotangents.
+                let place = |(ct, dim): (&Array, &Option<usize>)| match dim {
+                    Some(d) => move_batch(ct, Some(0), *d, axis.size),
+                    None if ct.dtype().is_inexact() => ct.sum(0),
+                    None => ct.clone(),
+                };
+                Ok(cts.iter().zip(&dims).map(place).collect())
+            }
+        };
+        VjpRules { id: self.id.batched(axis, dims), fwd: Arc::new(fwd), bwd: Arc::new(bwd) }
+    }
+}
+
+/// A program with its own reverse-mode rules. Operands are what the program captured, then the arguments.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct CustomVjp {
+    pub program: Program,
+    pub num_consts: usize,
+    pub rules: VjpRules,
+}
+
+impl Primitive for CustomVjp {
+    fn name(&self) -> &'static str {
+        "custom_vjp"
+    }
+
+    in_place!();
+
+    fn jvp(&self, _args: &[Array], _tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        Err(forward_mode())
+    }
+
+    fn linearize(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let (captured, tangents) = tangents.split_at(self.num_consts);
+        check_captured("custom_vjp", captured)?;
+        let primals = &args[self.num_consts..];
+        let (outs, residuals, def) = in_rule("custom_vjp", || {
+            let (outs, residuals, def) = (self.rules.fwd)(primals)?;
+            outs.iter().chain(&residuals).try_for_each(check_usable)?;
+            Ok((outs, residuals, def))
+        })?;
+        let out_avals = self.program.out_avals();
+        check_types("Custom VJP fwd rule must produce the primal function's output and residuals", &outs, &out_avals)?;
+        let nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
+        let pullback = Pullback {
+            rules: self.rules.clone(),
+            structure: def,
+            num_residuals: residuals.len(),
+            args: primals.iter().map(|x| x.aval().strong()).collect(),
+            outs: out_avals.clone(),
+            nonzero,
+        };
+        let operands = [residuals, marked_tangents(tangents, primals, &pullback.nonzero)].concat();
+        let mut given = bind_checked(pullback, &operands)?.into_iter();
+        let out_tangents = out_avals.iter().map(|a| tangent_aval(a).and_then(|_| given.next())).collect();
+        Ok((outs.into(), out_tangents))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        // Applied to tangents by another rule, it is what it computes.
+        backward(&self.program, args, cts)
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        let count = self.output_count();
+        let (Traced { program, captures }, _) = batch_program(&self.program, axis, dims, &vec![true; count])?;
+        let this = CustomVjp {
+            program,
+            num_consts: captures.len() + self.num_consts,
+            rules: self.rules.batched(axis, &dims[self.num_consts..]),
+        };
+        let outs = bind_checked(this, &[&captures, args].concat())?;
+        Ok((outs, vec![Some(0); count]))
+    }
+}
+
+fn forward_mode() -> crate::error::Error {
+    err!(Type, "can't apply forward-mode differentiation (jvp) to a custom_vjp function.")
+        .help("differentiate in reverse mode (`grad`, `vjp`), or give the function a rule with `custom_jvp`, which serves both modes")
+}
+
+/// The linear map of tangents that a custom_vjp function stands for, of which only the transpose is known: the bwd
+/// rule. Operands are the residuals and the tangents of the arguments that have one; results are the tangents of
+/// those results that have one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Pullback {
+    rules: VjpRules,
+    structure: TreeDef,
+    num_residuals: usize,
+    /// The types of all arguments, and of all results.
+    args: Vec<Aval>,
+    outs: Vec<Aval>,
+    /// Which arguments have a tangent.
+    nonzero: Vec<bool>,
+}
+
+impl Pullback {
+    fn tangent_avals(&self) -> SmallVec<[Aval; 1]> {
+        self.outs.iter().filter_map(tangent_aval).collect()
+    }
+}
+
+impl Primitive for Pullback {
+    fn name(&self) -> &'static str {
+        "custom_vjp_pullback"
+    }
+
+    fn output_count(&self) -> usize {
+        self.outs.iter().filter(|a| a.dtype.is_inexact()).count()
+    }
+
+    fn casts_operands(&self) -> bool {
+        false
+    }
+
+    fn infer(&self, _args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        Ok(self.tangent_avals())
+    }
+
+    fn vary(&self, _args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
+        Ok(self.tangent_avals().into_iter().map(|a| a.vma).collect())
+    }
+
+    fn lower(&self, _cx: &mut Lowering, _args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
+        Err(forward_mode())
+    }
+
+    fn jvp(&self, _args: &[Array], _tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        Err(forward_mode())
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        let residuals: Vec<Array> =
+            args[..self.num_residuals].iter().map(|a| a.known().cloned()).collect::<Result<_>>()?;
+        let mut given = cts.iter();
+        let out_cts: Vec<Array> = self
+            .outs
+            .iter()
+            .map(|aval| {
+                let ct = if aval.dtype.is_inexact() { given.next().cloned().flatten() } else { None };
+                tangent_or_zeros(&ct, aval)
+            })
+            .collect();
+        let in_cts = in_rule("custom_vjp", || {
+            let cts = (self.rules.bwd)(&self.structure, &residuals, &out_cts)?;
+            cts.iter().try_for_each(check_usable)?;
+            Ok(cts)
+        })?;
+        let what = "Custom VJP bwd rule must produce an output with the same structure and types as the args tuple of the primal function";
+        if in_cts.len() != self.args.len() {
+            return Err(err!(Type, "{what}: got {} cotangents for {} arguments", in_cts.len(), self.args.len())
+                .help("return one cotangent for each argument"));
+        }
+        let mut all: Tangents = vec![None; self.num_residuals];
+        for ((ct, aval), nonzero) in in_cts.into_iter().zip(&self.args).zip(&self.nonzero) {
+            if *nonzero {
+                check_types(what, std::slice::from_ref(&ct), std::slice::from_ref(aval))?;
+                all.push(Some(ct));
+            }
+        }
+        Ok(all)
+    }
+
+    fn batch(&self, _axis: &BatchAxis, _args: &[Array], _dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        // A program is transposed as soon as it is linearized, unless tangents are to be pushed through it.
+        Err(forward_mode())
+    }
+}

@@ -1,0 +1,216 @@
+//! Reading and writing a block whose position is computed: start indices are operands, sizes are constants.
+//!
+//! Start indices are clamped so that the block lies inside, as XLA does.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::gather::{Gather, GatherDimensionNumbers, GatherScatterMode};
+use super::scatter::{Scatter, ScatterDimensionNumbers, ScatterKind};
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value, ints};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::program::Aval;
+use crate::core::program::trace::bind1;
+use crate::dtype::{DType, Scalar};
+use crate::error::{Result, bail, err};
+use crate::interpret::batching::move_batch;
+use crate::shape::Shape;
+
+/// `dynamic_slice(x, start_0, …)`: the block of these sizes that begins at the start indices, one scalar a dimension.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct DynamicSlice {
+    pub sizes: Shape,
+}
+
+/// `dynamic_update_slice(x, block, start_0, …)`: `x` with `block` written at the start indices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct DynamicUpdateSlice;
+
+fn check_starts(name: &str, x: &Aval, starts: &[Aval]) -> Result<()> {
+    if starts.len() != x.rank() {
+        bail!(Type, "{name} of {x} needs a start index for each of its {} dimensions, got {}", x.rank(), starts.len());
+    }
+    for start in starts {
+        if start.rank() != 0 || !start.dtype.is_integer() {
+            bail!(Type, "{name} start indices must be integer scalars, got {start}");
+        }
+        if start.dtype != starts[0].dtype {
+            bail!(Type, "{name} start indices must have one dtype, got {} and {start}", starts[0]);
+        }
+    }
+    Ok(())
+}
+
+fn check_block(name: &str, x: &Aval, sizes: &[usize]) -> Result<()> {
+    if sizes.len() != x.rank() {
+        bail!(Type, "{name} of {x} needs a block of rank {}, got sizes {sizes:?}", x.rank());
+    }
+    match (0..sizes.len()).find(|&d| sizes[d] > x.shape[d]) {
+        None => Ok(()),
+        Some(d) => Err(err!(
+            Type,
+            "{name} block of sizes {sizes:?} is larger than the operand of shape {:?} in dimension {d}",
+            x.shape.as_slice()
+        )
+        .help("sizes are those of the result; starts are clamped so that it fits")),
+    }
+}
+
+/// The start indices as one matrix, a row for each entry of the batch, and every dimension that they index.
+fn stack_starts(axis: &BatchAxis, starts: &[Array], dims: &[Option<usize>]) -> Array {
+    let columns: Vec<Array> = starts
+        .iter()
+        .zip(dims)
+        .map(|(s, d)| match d {
+            Some(_) => s.reshape([axis.size, 1].as_slice()),
+            None => s.broadcast_in_dim(&[axis.size, 1], &[]),
+        })
+        .collect();
+    crate::ops::lax::concatenate(&columns, 1)
+}
+
+/// A zero of the start indices' dtype, for the batch dimension.
+fn zero_start(starts: &[Array]) -> Array {
+    Array::literal(Scalar::Int(0), starts.first().map(|s| s.dtype()).unwrap_or(DType::I32), false)
+}
+
+impl Primitive for DynamicSlice {
+    fn name(&self) -> &'static str {
+        "dynamic_slice"
+    }
+
+    fn print_params(&self) -> String {
+        format!("slice_sizes={}", super::shape_ops::list(&self.sizes))
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        check_block("dynamic_slice", &args[0], &self.sizes)?;
+        check_starts("dynamic_slice", &args[0], &args[1..])?;
+        Ok(smallvec![args[0].with_shape(self.sizes.clone())])
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        Ok(vec![cx.op("stablehlo.dynamic_slice", args, &format!("slice_sizes = {}", ints(&self.sizes)), &outs[0])])
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let out = bind1(self.clone(), args);
+        let tangent = tangents[0].as_ref().map(|t| {
+            let mut args = args.to_vec();
+            args[0] = t.clone();
+            bind1(self.clone(), &args)
+        });
+        Ok((smallvec![out], vec![tangent]))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        let mut out = vec![None; args.len()];
+        if let Some(ct) = &cts[0] {
+            let mut operands = vec![Array::zeros_of(&args[0].aval()), ct.clone()];
+            for start in &args[1..] {
+                operands.push(start.known()?.clone());
+            }
+            out[0] = Some(bind1(DynamicUpdateSlice, &operands));
+        }
+        Ok(out)
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        if dims[1..].iter().all(Option::is_none) {
+            let d = dims[0].unwrap_or(0);
+            let mut sizes = self.sizes.clone();
+            sizes.insert(d, axis.size);
+            let mut operands = args.to_vec();
+            operands.insert(1 + d, zero_start(&args[1..]));
+            return Ok((smallvec![bind1(DynamicSlice { sizes }, &operands)], vec![Some(d)]));
+        }
+        // Each entry has its own position: a gather of blocks.
+        let rank = self.sizes.len();
+        let gather = Gather {
+            dims: GatherDimensionNumbers {
+                offset_dims: (0..rank).collect(),
+                start_index_map: (0..rank).collect(),
+                ..GatherDimensionNumbers::default()
+            },
+            slice_sizes: self.sizes.to_vec(),
+            mode: GatherScatterMode::Clip,
+            fill_value: None,
+            unique_indices: true,
+            indices_are_sorted: true,
+        };
+        let starts = stack_starts(axis, &args[1..], &dims[1..]);
+        gather.batch(axis, &[args[0].clone(), starts], &[dims[0], Some(0)])
+    }
+}
+
+impl Primitive for DynamicUpdateSlice {
+    fn name(&self) -> &'static str {
+        "dynamic_update_slice"
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        let (x, block) = (&args[0], &args[1]);
+        if x.dtype != block.dtype {
+            return Err(err!(Type, "dynamic_update_slice update {block} must have the dtype of the operand {x}")
+                .help("convert the update with `astype`"));
+        }
+        check_block("dynamic_update_slice", x, &block.shape)?;
+        check_starts("dynamic_update_slice", x, &args[2..])?;
+        Ok(smallvec![x.clone()])
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        Ok(vec![cx.op("stablehlo.dynamic_update_slice", args, "", &outs[0])])
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let out = bind1(*self, args);
+        let mut operands = args.to_vec();
+        for i in 0..2 {
+            operands[i] = tangents[i].clone().unwrap_or_else(|| Array::zeros_of(&args[i].aval().strong()));
+        }
+        Ok((smallvec![out], vec![Some(bind1(*self, &operands))]))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        let mut out = vec![None; args.len()];
+        let Some(ct) = &cts[0] else { return Ok(out) };
+        let starts: Vec<Array> = args[2..].iter().map(|s| s.known().cloned()).collect::<Result<_>>()?;
+        let block = args[1].aval();
+        let with = |mut head: Vec<Array>| {
+            head.extend(starts.iter().cloned());
+            head
+        };
+        if args[0].is_linear() {
+            out[0] = Some(bind1(*self, &with(vec![ct.clone(), Array::zeros_of(&block)])));
+        }
+        if args[1].is_linear() {
+            out[1] = Some(bind1(DynamicSlice { sizes: block.shape }, &with(vec![ct.clone()])));
+        }
+        Ok(out)
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        let x = move_batch(&args[0], dims[0], 0, axis.size);
+        let block = move_batch(&args[1], dims[1], 0, axis.size);
+        if dims[2..].iter().all(Option::is_none) {
+            let mut operands = vec![x, block, zero_start(&args[2..])];
+            operands.extend(args[2..].iter().cloned());
+            return Ok((smallvec![bind1(*self, &operands)], vec![Some(0)]));
+        }
+        let rank = args.len() - 2;
+        let scatter = Scatter {
+            kind: ScatterKind::Set,
+            dims: ScatterDimensionNumbers {
+                update_window_dims: (0..rank).collect(),
+                scatter_dims_to_operand_dims: (0..rank).collect(),
+                ..ScatterDimensionNumbers::default()
+            },
+            mode: GatherScatterMode::Clip,
+            unique_indices: true,
+            indices_are_sorted: true,
+        };
+        let starts = stack_starts(axis, &args[2..], &dims[2..]);
+        scatter.batch(axis, &[x, starts, block], &[Some(0), Some(0), Some(0)])
+    }
+}

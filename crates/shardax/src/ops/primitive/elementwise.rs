@@ -1,0 +1,143 @@
+//! What all elementwise primitives share: shape rule, lowering and batching.
+//!
+//! Operands have one shape, or are scalars: a scalar is repeated, so `x * 2` needs no broadcast of its own.
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::{BatchAxis, Dims, Outputs};
+use crate::core::program::Aval;
+use crate::dtype::DType;
+use crate::error::{Result, err};
+use crate::interpret::batching::move_batch;
+
+/// The dtypes that an operation takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Accepts {
+    Any,
+    Number,
+    Real,
+    Inexact,
+    Float,
+    Complex,
+    Integer,
+    /// Integers and booleans.
+    Bits,
+    /// Floats, complex numbers, and signed integers.
+    Signed,
+}
+
+impl Accepts {
+    pub fn check(self, name: &str, dtype: DType) -> Result<()> {
+        let (ok, what) = match self {
+            Accepts::Any => (true, ""),
+            Accepts::Number => (dtype != DType::Bool, "numbers"),
+            Accepts::Real => (!dtype.is_complex(), "real types"),
+            Accepts::Inexact => (dtype.is_inexact(), "floating point and complex types"),
+            Accepts::Float => (dtype.is_float(), "floating point types"),
+            Accepts::Complex => (dtype.is_complex(), "complex types"),
+            Accepts::Integer => (dtype.is_integer(), "integers"),
+            Accepts::Bits => (dtype.is_integer() || dtype == DType::Bool, "integers and booleans"),
+            Accepts::Signed => {
+                (dtype.is_inexact() || dtype.is_signed(), "signed integers, floating point and complex types")
+            }
+        };
+        if ok {
+            return Ok(());
+        }
+        Err(err!(Type, "{name} does not accept dtype {dtype}. Accepted dtypes are {what}.")
+            .help("convert the operand with `astype`"))
+    }
+}
+
+/// The common shape of the operands.
+pub(crate) fn shape_of(name: &str, args: &[Aval]) -> Result<Aval> {
+    let mut out = args[0].clone();
+    for arg in &args[1..] {
+        if out.shape.is_empty() {
+            out.shape = arg.shape.clone();
+        } else if !arg.shape.is_empty() && arg.shape != out.shape {
+            let all: Vec<_> = args.iter().map(|a| a.to_string()).collect();
+            return Err(err!(Type, "{name} got arrays of different shapes: {}", all.join(", "))
+                .help("operands of an elementwise operation have one shape, or are scalars"));
+        }
+    }
+    out.weak = args.iter().all(|a| a.weak);
+    Ok(out)
+}
+
+/// The operands' common dtype, checked.
+pub(crate) fn dtype_of(name: &str, accepts: Accepts, args: &[Aval]) -> Result<DType> {
+    let dtype = args[0].dtype;
+    accepts.check(name, dtype)?;
+    if args.iter().any(|a| a.dtype != dtype) {
+        let all: Vec<_> = args.iter().map(|a| a.to_string()).collect();
+        return Err(err!(Type, "{name} requires arguments to have the same dtypes, got {}", all.join(", "))
+            .help("convert them to one dtype with `astype`"));
+    }
+    Ok(dtype)
+}
+
+/// Writes an operation whose scalar operands are repeated to the result's shape.
+pub(crate) fn lower_op(cx: &mut Lowering, op: &str, args: &[Value], attrs: &str, out: &Aval) -> Vec<Value> {
+    let args = spread(cx, args, &out.shape);
+    vec![cx.op(op, &args, attrs, out)]
+}
+
+/// The operands, with scalars repeated to `shape`.
+pub(crate) fn spread(cx: &mut Lowering, args: &[Value], shape: &[usize]) -> SmallVec<[Value; 3]> {
+    args.iter()
+        .map(|&v| {
+            if cx.shape(v).as_slice() == shape {
+                return v;
+            }
+            let out = Aval::new(cx.dtype(v), shape);
+            cx.broadcast_in_dim(v, &[], &out)
+        })
+        .collect()
+}
+
+/// Batches an elementwise operation: operands get the batch axis at one place, and one rank.
+pub(crate) fn batch(
+    axis: &BatchAxis,
+    args: &[Array],
+    dims: &[Option<usize>],
+    apply: impl FnOnce(&[Array]) -> Array,
+) -> Result<(Outputs, Dims)> {
+    let rank = |i: usize| args[i].ndim() - dims[i].is_some() as usize;
+    let full = (0..args.len()).map(rank).max().unwrap_or(0);
+    // Operands that agree on the axis, or are scalars of the whole batch, need no move.
+    let first = (0..args.len()).find_map(|i| if rank(i) == full { dims[i] } else { None });
+    let simple =
+        first.is_some() && (0..args.len()).all(|i| if rank(i) == full { dims[i] == first } else { dims[i].is_none() });
+    if let (true, Some(d)) = (simple, first) {
+        return Ok((smallvec![apply(args)], vec![Some(d)]));
+    }
+    let moved: Vec<Array> = (0..args.len())
+        .map(|i| {
+            if rank(i) == full {
+                return move_batch(&args[i], dims[i], 0, axis.size);
+            }
+            match dims[i] {
+                // A scalar for each batch entry: repeat it over the other operands' dimensions.
+                Some(_) => {
+                    let like = (0..args.len()).find(|&j| rank(j) == full).unwrap_or(i);
+                    let mut shape = args[like].shape_owned();
+                    if let Some(d) = dims[like] {
+                        shape.remove(d);
+                    }
+                    shape.insert(0, axis.size);
+                    args[i].broadcast_in_dim(&shape, &[0])
+                }
+                None => args[i].clone(),
+            }
+        })
+        .collect();
+    Ok((smallvec![apply(&moved)], vec![Some(0)]))
+}
+
+/// The cotangent of an operand that was a scalar repeated to the result's shape.
+pub(crate) fn unspread(ct: Array, operand: &Aval) -> Array {
+    if operand.rank() == 0 && ct.ndim() > 0 { ct.sum(..) } else { ct }
+}

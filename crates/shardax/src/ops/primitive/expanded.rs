@@ -1,0 +1,117 @@
+//! Elementwise functions whose derivative is not that of their expression: at ties, at infinity, at NaN. They are written
+//! out as simpler operations; each is an entry of the table below.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::binary::{ADD, Compare, MAX, MUL, SUB, Select};
+use super::elementwise::{self, Accepts};
+use super::unary::{ABS, EXP, LOG1P, NEG};
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
+use crate::core::program::Aval;
+use crate::core::program::trace::bind1;
+use crate::dtype::Scalar;
+use crate::error::Result;
+
+pub(crate) struct Def {
+    name: &'static str,
+    accepts: Accepts,
+    body: fn(&[Array]) -> Array,
+    /// The result's tangent from the operands, the result, and the tangent of the operand of this number.
+    tangent: fn(&[Array], &Array, usize, &Array) -> Array,
+}
+
+/// An elementwise function of operands of one dtype.
+#[derive(Clone, Copy)]
+pub(crate) struct Expanded(&'static Def);
+
+impl PartialEq for Expanded {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.name == other.0.name
+    }
+}
+
+impl Eq for Expanded {}
+
+impl std::hash::Hash for Expanded {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.name.hash(state);
+    }
+}
+
+impl std::fmt::Debug for Expanded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0.name)
+    }
+}
+
+impl Expanded {
+    #[track_caller]
+    pub fn apply(self, args: &[Array]) -> Array {
+        bind1(self, args)
+    }
+}
+
+impl Primitive for Expanded {
+    fn name(&self) -> &'static str {
+        self.0.name
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        let dtype = elementwise::dtype_of(self.0.name, self.0.accepts, args)?;
+        Ok(smallvec![Aval { dtype, ..elementwise::shape_of(self.0.name, args)? }])
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
+        cx.expand(args, |args| Ok(vec![(self.0.body)(args)]))
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let out = self.apply(args);
+        let terms =
+            tangents.iter().enumerate().filter_map(|(i, t)| t.as_ref().map(|t| (self.0.tangent)(args, &out, i, t)));
+        let tangent = terms.reduce(|a, b| a + b);
+        let tangent = tangent.map(|t| if t.shape() == out.shape() { t } else { t.broadcast_to(out.shape()) });
+        Ok((smallvec![out], vec![tangent]))
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        elementwise::batch(axis, args, dims, |args| self.apply(args))
+    }
+}
+
+macro_rules! expanded {
+    ($($ident:ident $name:literal $accepts:ident, $body:expr, $tangent:expr;)*) => {$(
+        pub(crate) static $ident: Expanded =
+            Expanded(&Def { name: $name, accepts: Accepts::$accepts, body: $body, tangent: $tangent });
+    )*};
+}
+
+fn zero(like: &Array) -> Array {
+    Array::literal(Scalar::Int(0), like.dtype(), false)
+}
+
+expanded! {
+    // Its slope is 0 at 0, and at NaN.
+    RELU "relu" Real,
+        |x| Select.apply(&Compare::Le.apply(&x[0], &zero(&x[0])), &x[0], &zero(&x[0])),
+        |x, _, _, t| Select.apply(&Compare::Gt.apply(&x[0], &zero(&x[0])), &zero(t), t);
+    // log(eˣ + eʸ), without overflow.
+    LOGADDEXP "logaddexp" Float,
+        |a| {
+            let gap = SUB.apply(&a[0], &a[1]);
+            let larger = MAX.apply(&a[0], &a[1]);
+            let sum = ADD.apply(&larger, &LOG1P.apply(&EXP.apply(&NEG.apply(&ABS.apply(&gap)))));
+            // Equal infinities have no gap; with NaN the sum is NaN.
+            Select.apply(&Compare::Ne.apply(&gap, &gap), &sum, &ADD.apply(&a[0], &a[1]))
+        },
+        |a, out, i, t| {
+            // Of infinities each has its whole share, as in JAX.
+            let finite = |x: &Array| {
+                let infinite = Compare::Eq.apply(x, &Array::literal(Scalar::float(f64::INFINITY), x.dtype(), false));
+                Select.apply(&infinite, x, &zero(x))
+            };
+            MUL.apply(t, &EXP.apply(&SUB.apply(&finite(&a[i]), &finite(out))))
+        };
+}

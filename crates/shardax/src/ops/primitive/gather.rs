@@ -1,0 +1,340 @@
+//! Gather: reading blocks at computed positions.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::binary::{AND, Compare, Select};
+use super::reduce::{highest, lowest};
+use super::scatter::{Scatter, ScatterDimensionNumbers, ScatterKind};
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value, ints};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::program::Aval;
+use crate::core::program::trace::bind1;
+use crate::dtype::{Category, DType, Scalar};
+use crate::error::{Result, bail};
+use crate::interpret::batching::move_batch;
+use crate::shape::Shape;
+
+/// What gathers and scatters do with positions out of bounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum GatherScatterMode {
+    /// Positions are clamped so that the block lies inside.
+    Clip,
+    /// Blocks out of bounds are read as a fill value, and are not written.
+    #[default]
+    FillOrDrop,
+    /// The caller vouches that all positions are inside; others give unspecified values.
+    PromiseInBounds,
+}
+
+/// How the dimensions of a gather's operand, indices and result belong together, as in
+/// [XLA](https://openxla.org/xla/operation_semantics#gather). Positions lie along the last dimension of the indices.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct GatherDimensionNumbers {
+    /// The dimensions of the result that run over a block.
+    pub offset_dims: Vec<usize>,
+    /// The operand's dimensions, of size 1 in a block, that the result leaves out.
+    pub collapsed_slice_dims: Vec<usize>,
+    /// The operand's dimension that each number of a position belongs to.
+    pub start_index_map: Vec<usize>,
+    /// The operand's dimensions that go along with dimensions of the indices.
+    pub operand_batching_dims: Vec<usize>,
+    /// The indices' dimensions that go along with dimensions of the operand.
+    pub start_indices_batching_dims: Vec<usize>,
+}
+
+impl GatherDimensionNumbers {
+    /// Those of the scatter that writes where this gather reads.
+    pub(crate) fn to_scatter(&self) -> ScatterDimensionNumbers {
+        ScatterDimensionNumbers {
+            update_window_dims: self.offset_dims.clone(),
+            inserted_window_dims: self.collapsed_slice_dims.clone(),
+            scatter_dims_to_operand_dims: self.start_index_map.clone(),
+            operand_batching_dims: self.operand_batching_dims.clone(),
+            scatter_indices_batching_dims: self.start_indices_batching_dims.clone(),
+        }
+    }
+
+    /// The operand's dimensions that have none in the result's blocks.
+    pub(crate) fn missing(&self, d: usize) -> bool {
+        self.collapsed_slice_dims.contains(&d) || self.operand_batching_dims.contains(&d)
+    }
+
+    /// The parts that are not empty, as attributes of StableHLO.
+    pub(crate) fn attribute(&self, names: [&str; 5], index_vector_dim: usize) -> String {
+        let lists = [
+            &self.offset_dims,
+            &self.collapsed_slice_dims,
+            &self.operand_batching_dims,
+            &self.start_indices_batching_dims,
+            &self.start_index_map,
+        ];
+        let mut parts: Vec<String> =
+            names.iter().zip(lists).filter(|(_, l)| !l.is_empty()).map(|(n, l)| format!("{n} = {l:?}")).collect();
+        parts.push(format!("index_vector_dim = {index_vector_dim}"));
+        parts.join(", ")
+    }
+
+    /// Checks that the dimensions fit an operand, indices and blocks; `what` names the operation.
+    pub(crate) fn check(
+        &self,
+        what: &str,
+        operand: &Aval,
+        indices: &Aval,
+        slice_sizes: &[usize],
+        out_rank: usize,
+    ) -> Result<()> {
+        let rank = operand.rank();
+        if !indices.dtype.is_integer() || indices.rank() == 0 {
+            bail!(Type, "{what} indices must be integers with positions along their last dimension, got {indices}");
+        }
+        let positions = indices.shape[indices.rank() - 1];
+        if positions != self.start_index_map.len() {
+            bail!(
+                Type,
+                "{what} positions have {positions} numbers ({indices}), but {} dimensions are indexed: {:?}",
+                self.start_index_map.len(),
+                self.start_index_map
+            );
+        }
+        let increasing = |l: &[usize], end: usize| l.windows(2).all(|w| w[0] < w[1]) && l.iter().all(|&d| d < end);
+        let mut mapped = self.start_index_map.clone();
+        mapped.sort_unstable();
+        let mut batching = self.operand_batching_dims.clone();
+        batching.sort_unstable();
+        let sound = slice_sizes.len() == rank
+            && increasing(&self.offset_dims, out_rank)
+            && increasing(&self.collapsed_slice_dims, rank)
+            && increasing(&mapped, rank)
+            && increasing(&batching, rank)
+            && self.collapsed_slice_dims.iter().chain(&self.start_index_map).all(|d| !batching.contains(d))
+            && self.operand_batching_dims.len() == self.start_indices_batching_dims.len()
+            && self.start_indices_batching_dims.iter().all(|&d| d + 1 < indices.rank())
+            && self.offset_dims.len() + self.collapsed_slice_dims.len() + batching.len() == rank
+            && out_rank == self.offset_dims.len() + indices.rank() - 1;
+        if !sound {
+            bail!(
+                Type,
+                "{what} of {operand} with indices {indices} has dimension numbers that do not fit: {self:?}, sizes {slice_sizes:?}"
+            );
+        }
+        for d in 0..rank {
+            if slice_sizes[d] > operand.shape[d] {
+                bail!(
+                    Index,
+                    "{what} block of sizes {slice_sizes:?} is larger than the operand of shape {:?} in dimension {d}",
+                    operand.shape.as_slice()
+                );
+            }
+            if slice_sizes[d] != 1 && self.missing(d) {
+                bail!(Type, "{what} block sizes {slice_sizes:?} must be 1 in the left-out dimension {d}");
+            }
+        }
+        for (&d, &i) in self.operand_batching_dims.iter().zip(&self.start_indices_batching_dims) {
+            if operand.shape[d] != indices.shape[i] {
+                bail!(Type, "{what} batching dimensions differ in size: {d} of {operand} and {i} of indices {indices}");
+            }
+        }
+        Ok(())
+    }
+
+    /// With one more dimension in front of the operand, the indices, or both.
+    pub(crate) fn batched(&self, operand: bool, indices: bool) -> Self {
+        let up = |dims: &[usize], by: bool| -> Vec<usize> { dims.iter().map(|d| d + by as usize).collect() };
+        let mut out = GatherDimensionNumbers {
+            // The result has the new dimension in front in any case.
+            offset_dims: up(&self.offset_dims, true),
+            collapsed_slice_dims: up(&self.collapsed_slice_dims, operand),
+            start_index_map: up(&self.start_index_map, operand),
+            operand_batching_dims: up(&self.operand_batching_dims, operand),
+            start_indices_batching_dims: up(&self.start_indices_batching_dims, indices),
+        };
+        match (operand, indices) {
+            (true, true) => {
+                out.operand_batching_dims.insert(0, 0);
+                out.start_indices_batching_dims.insert(0, 0);
+            }
+            (true, false) => out.offset_dims.insert(0, 0),
+            _ => {}
+        }
+        out
+    }
+}
+
+/// Blocks of an operand, one for each position of the indices.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Gather {
+    pub dims: GatherDimensionNumbers,
+    pub slice_sizes: Vec<usize>,
+    pub mode: GatherScatterMode,
+    /// What is read out of bounds; NaN, or the extreme value of an integer, when not said.
+    pub fill_value: Option<Scalar>,
+    pub unique_indices: bool,
+    pub indices_are_sorted: bool,
+}
+
+impl Gather {
+    #[track_caller]
+    pub fn apply(&self, operand: &Array, indices: &Array) -> Array {
+        bind1(self.clone(), &[operand.clone(), indices.clone()])
+    }
+
+    fn fill(&self, dtype: DType) -> Scalar {
+        self.fill_value.unwrap_or(match dtype.category() {
+            Category::Float | Category::Complex => Scalar::float(f64::NAN),
+            Category::Signed => lowest(dtype),
+            Category::Unsigned | Category::Bool => highest(dtype),
+        })
+    }
+
+    /// Whether each position's block lies inside the operand.
+    fn inside(&self, operand: &[usize], indices: &Array) -> Array {
+        let n = indices.ndim() - 1;
+        let mut inside: Option<Array> = None;
+        for (k, &d) in self.dims.start_index_map.iter().enumerate() {
+            let i = crate::ops::lax::slice_in_dim(indices, k, k + 1, n).reshape(&indices.shape()[..n]);
+            let last = Array::literal(Scalar::Int((operand[d] - self.slice_sizes[d]) as i128), i.dtype(), false);
+            let zero = Array::literal(Scalar::Int(0), i.dtype(), false);
+            let ok = AND.apply(&Compare::Ge.apply(&i, &zero), &Compare::Le.apply(&i, &last));
+            inside = Some(match inside {
+                Some(other) => AND.apply(&other, &ok),
+                None => ok,
+            });
+        }
+        inside.unwrap_or_else(|| crate::ops::numpy::full(&indices.shape()[..n], Scalar::Bool(true), DType::Bool))
+    }
+}
+
+impl Primitive for Gather {
+    fn name(&self) -> &'static str {
+        "gather"
+    }
+
+    fn print_params(&self) -> String {
+        let d = &self.dims;
+        let batching = match d.operand_batching_dims.is_empty() {
+            true => String::new(),
+            false => format!(
+                " operand_batching_dims={:?} start_indices_batching_dims={:?}",
+                d.operand_batching_dims, d.start_indices_batching_dims
+            ),
+        };
+        format!(
+            "offset_dims={:?} collapsed_slice_dims={:?} start_index_map={:?}{batching} slice_sizes={:?} mode={:?}",
+            d.offset_dims, d.collapsed_slice_dims, d.start_index_map, self.slice_sizes, self.mode
+        )
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        let (x, indices) = (&args[0], &args[1]);
+        let out_rank = (self.dims.offset_dims.len() + indices.rank()).saturating_sub(1);
+        self.dims.check("gather", x, indices, &self.slice_sizes, out_rank)?;
+        let mut block = (0..x.rank()).filter(|d| !self.dims.missing(*d)).map(|d| self.slice_sizes[d]);
+        let mut rows = indices.shape[..indices.rank() - 1].iter().copied();
+        let shape: Shape = (0..out_rank)
+            .filter_map(|d| if self.dims.offset_dims.contains(&d) { block.next() } else { rows.next() })
+            .collect();
+        Ok(smallvec![x.with_shape(shape)])
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let names = [
+            "offset_dims",
+            "collapsed_slice_dims",
+            "operand_batching_dims",
+            "start_indices_batching_dims",
+            "start_index_map",
+        ];
+        let attrs = format!(
+            "dimension_numbers = #stablehlo.gather<{}>, indices_are_sorted = {}, slice_sizes = {}",
+            self.dims.attribute(names, cx.shape(args[1]).len() - 1),
+            self.indices_are_sorted,
+            ints(&self.slice_sizes)
+        );
+        // The operation itself clamps positions.
+        let out = cx.op("stablehlo.gather", args, &attrs, &outs[0]);
+        if self.mode != GatherScatterMode::FillOrDrop {
+            return Ok(vec![out]);
+        }
+        let operand: Shape = cx.shape(args[0]).clone();
+        cx.expand(&[out, args[1]], |args| {
+            let (out, indices) = (&args[0], wide(&args[1]));
+            let rows: Vec<usize> = (0..out.ndim()).filter(|d| !self.dims.offset_dims.contains(d)).collect();
+            let inside = self.inside(&operand, &indices).broadcast_in_dim(out.shape(), &rows);
+            Ok(vec![Select.apply(&inside, &Array::literal(self.fill(out.dtype()), out.dtype(), false), out)])
+        })
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let zero_filled = Gather { fill_value: Some(Scalar::Int(0)), ..self.clone() };
+        let tangent = tangents[0].as_ref().map(|t| zero_filled.apply(t, &args[1]));
+        Ok((smallvec![self.apply(&args[0], &args[1])], vec![tangent]))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        let Some(ct) = &cts[0] else { return Ok(vec![None, None]) };
+        let scatter = Scatter {
+            kind: ScatterKind::Add,
+            dims: self.dims.to_scatter(),
+            mode: self.mode,
+            unique_indices: self.unique_indices,
+            indices_are_sorted: self.indices_are_sorted,
+        };
+        Ok(vec![Some(scatter.apply(&Array::zeros_of(&args[0].aval()), args[1].known()?, ct)), None])
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        let (x, indices) = (dims[0].is_some(), dims[1].is_some());
+        let front =
+            |i: usize| if dims[i].is_some() { move_batch(&args[i], dims[i], 0, axis.size) } else { args[i].clone() };
+        let mut slice_sizes = self.slice_sizes.clone();
+        if x {
+            slice_sizes.insert(0, if indices { 1 } else { axis.size });
+        }
+        let gather = Gather {
+            dims: self.dims.batched(x, indices),
+            slice_sizes,
+            // Different entries may hold equal positions, in any order.
+            indices_are_sorted: self.indices_are_sorted && !indices,
+            unique_indices: self.unique_indices && (x || !indices),
+            ..self.clone()
+        };
+        Ok((smallvec![gather.apply(&front(0), &front(1))], vec![Some(0)]))
+    }
+}
+
+/// Indices wide enough to be compared with any dimension's size.
+pub(crate) fn wide(indices: &Array) -> Array {
+    match indices.dtype() {
+        DType::I64 | DType::U64 | DType::I32 => indices.clone(),
+        DType::U32 => indices.astype(DType::I64),
+        _ => indices.astype(DType::I32),
+    }
+}
+
+/// `x` at `indices` along `axis`, entry by entry: their other dimensions are equal.
+#[track_caller]
+pub(crate) fn take_along(x: &Array, indices: &Array, axis: usize, mode: GatherScatterMode, unique: bool) -> Array {
+    if indices.shape().contains(&0) {
+        // There may be nothing to take from, either.
+        return crate::ops::numpy::full(indices.shape(), Scalar::Int(0), x.dtype());
+    }
+    let others: Vec<usize> = (0..x.ndim()).filter(|&d| d != axis).collect();
+    let mut shape = indices.shape_owned();
+    shape.push(1);
+    let gather = Gather {
+        dims: GatherDimensionNumbers {
+            offset_dims: Vec::new(),
+            collapsed_slice_dims: vec![axis],
+            start_index_map: vec![axis],
+            operand_batching_dims: others.clone(),
+            start_indices_batching_dims: others,
+        },
+        slice_sizes: vec![1; x.ndim()],
+        mode,
+        fill_value: None,
+        unique_indices: unique,
+        indices_are_sorted: false,
+    };
+    gather.apply(x, &indices.reshape(shape.as_slice()))
+}

@@ -1,0 +1,264 @@
+//! The LU decomposition with partial pivoting, and systems of linear equations solved with it.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::gather::{GatherScatterMode, take_along};
+use super::matrix::{batch_first, matrix, product, square, widened, with_last};
+use super::triangular_solve::{Op, TriangularSolve, solve_together};
+use super::unary::ABS;
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::program::Aval;
+use crate::core::program::trace::{bind, bind1};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::control_flow::fori_loop;
+use crate::ops::lax;
+use crate::ops::numpy::{imag, real, where_};
+
+/// `a[permutation] = l u`: both triangles in one matrix (without the ones on the diagonal of `l`), the row that each row
+/// was exchanged with, and the permutation of the rows that all exchanges make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Lu;
+
+/// Columns that are eliminated one by one before the rest of the matrix follows at once.
+const BLOCK: usize = 128;
+
+impl Lu {
+    #[track_caller]
+    pub fn apply(self, a: &Array) -> Outputs {
+        bind(std::sync::Arc::new(self), std::slice::from_ref(a))
+    }
+}
+
+/// Solves with the lower triangle, whose diagonal is ones.
+pub(crate) const UNIT_LOWER: TriangularSolve =
+    TriangularSolve { left_side: true, lower: true, op: Op::Plain, unit_diagonal: true };
+/// Solves with the upper triangle.
+pub(crate) const UPPER: TriangularSolve =
+    TriangularSolve { left_side: true, lower: false, op: Op::Plain, unit_diagonal: false };
+
+/// The rows in the order of `permutation`.
+pub(crate) fn permuted(x: &Array, permutation: &Array) -> Array {
+    let rank = x.ndim();
+    let dims: Vec<usize> = (0..rank - 1).collect();
+    let indices = permutation.broadcast_in_dim(x.shape(), &dims);
+    take_along(x, &indices, rank - 2, GatherScatterMode::PromiseInBounds, true)
+}
+
+/// The rows `r` and columns `c` of matrices.
+fn part(x: &Array, r: std::ops::Range<usize>, c: std::ops::Range<usize>) -> Array {
+    lax::slice_in_dim(&lax::slice_in_dim(x, r.start, r.end, -2), c.start, c.end, -1)
+}
+
+/// What the largest pivot is chosen by: of complex numbers the sum of both parts' sizes, as LAPACK has it.
+fn size(x: &Array) -> Array {
+    match x.dtype().is_complex() {
+        true => ABS.apply(&real(x)) + ABS.apply(&imag(x)),
+        false => ABS.apply(x),
+    }
+}
+
+/// The decomposition column by column.
+fn unblocked(a: &Array) -> Result<[Array; 3]> {
+    let rank = a.ndim();
+    let (lead, m, n) = (&a.shape()[..rank - 2], a.shape()[rank - 2], a.shape()[rank - 1]);
+    let vector = |len: usize| [lead, &[len]].concat();
+    let (row, column) = (lax::iota(DType::I32, a.shape(), rank - 2), lax::iota(DType::I32, a.shape(), rank - 1));
+    let steps = m.min(n);
+    let places = lax::iota(DType::I32, &vector(m), rank - 2);
+    let pivots = lax::iota(DType::I32, &vector(steps), rank - 2);
+    let step = |k: Array, (a, pivots, permutation): (Array, Array, Array)| {
+        let row_of = |a: &Array, at: &Array| where_(row.equal(at), a, 0).sum_keepdims(-2);
+        // The largest element on and below the diagonal.
+        let below = where_(row.greater_equal(&k) & column.equal(&k), size(&a), -1).max(-1);
+        let pivot = below.argmax(-1).expand_dims(-1);
+        let at = pivot.expand_dims(-1);
+        // Its row is exchanged with row k.
+        let (upper, lower) = (row_of(&a, &at), row_of(&a, &k));
+        let a = where_(row.equal(&k), &upper, where_(row.equal(&at), &lower, a));
+        let (first, second) = (
+            where_(places.equal(&pivot), &permutation, 0).sum_keepdims(-1),
+            where_(places.equal(&k), &permutation, 0).sum_keepdims(-1),
+        );
+        let permutation = where_(places.equal(&k), first, where_(places.equal(&pivot), second, permutation));
+        let index = lax::iota(DType::I32, pivots.shape(), rank - 2);
+        let pivots = where_(index.equal(&k), &pivot, pivots);
+        // A column of zeros needs no elimination.
+        let diagonal = where_(row.equal(&k) & column.equal(&k), &a, 0).sum_keepdims(-1).sum_keepdims(-2);
+        let divisor = where_(diagonal.equal(0), 1, diagonal);
+        let factors = where_(row.greater(&k) & column.equal(&k), &a / divisor, 0).sum_keepdims(-1);
+        let rest = &a - &factors * &upper;
+        let a = where_(row.greater(&k), where_(column.greater(&k), rest, where_(column.equal(&k), factors, &a)), &a);
+        (a, pivots, permutation)
+    };
+    let (a, pivots, permutation) = fori_loop(0, steps as i32, step, (a.clone(), pivots, places.clone()))?;
+    Ok([a, pivots, permutation])
+}
+
+/// The decomposition by blocks of columns, so that most of the work is products of matrices.
+fn blocked(a: &Array) -> Result<[Array; 3]> {
+    let rank = a.ndim();
+    let (m, n) = (a.shape()[rank - 2], a.shape()[rank - 1]);
+    let steps = m.min(n);
+    if steps <= BLOCK {
+        return unblocked(a);
+    }
+    let mut a = a.clone();
+    let mut pivots = Vec::new();
+    let mut permutation = lax::iota(DType::I32, &[&a.shape()[..rank - 2], &[m]].concat(), rank - 2);
+    for k in (0..steps).step_by(BLOCK) {
+        let end = (k + BLOCK).min(steps);
+        let [panel, panel_pivots, order] = unblocked(&part(&a, k..m, k..end))?;
+        pivots.push(panel_pivots + k as i32);
+        let (kept, moved) = (lax::slice_in_dim(&permutation, 0, k, -1), lax::slice_in_dim(&permutation, k, m, -1));
+        let moved = take_along(&moved, &order, rank - 2, GatherScatterMode::PromiseInBounds, true);
+        permutation = lax::concatenate(&[kept, moved], -1);
+        let left = permuted(&part(&a, k..m, 0..k), &order);
+        let right = permuted(&part(&a, k..m, end..n), &order);
+        let width = end - k;
+        let top = UNIT_LOWER.apply(&part(&panel, 0..width, 0..width), &part(&right, 0..width, 0..n - end));
+        let rest = part(&right, width..m - k, 0..n - end) - product(&part(&panel, width..m - k, 0..width), &top);
+        let right = lax::concatenate(&[top, rest], -2);
+        let rows = lax::concatenate(&[left, panel, right], -1);
+        a = lax::concatenate(&[part(&a, 0..k, 0..n), rows], -2);
+    }
+    Ok([a, lax::concatenate(&pivots, -1), permutation])
+}
+
+impl Primitive for Lu {
+    fn name(&self) -> &'static str {
+        "lu"
+    }
+
+    fn output_count(&self) -> usize {
+        3
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        let (m, n) = matrix("lu", &args[0])?;
+        let vector = |len: usize| with_last(&args[0], &[len]).with_dtype(DType::I32).strong();
+        Ok(smallvec![args[0].clone(), vector(m.min(n)), vector(m)])
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        widened(cx, args, outs, |cx, args, _| {
+            cx.expand(args, |a| {
+                if a[0].size() > 0 {
+                    return Ok(blocked(&a[0])?.into());
+                }
+                let count = |aval: &Aval| lax::iota(DType::I32, &aval.shape, aval.rank() - 1);
+                Ok(vec![a[0].clone(), count(&outs[1]), count(&outs[2])])
+            })
+        })
+    }
+
+    /// With `x = l⁻¹ da u⁻¹`: `dl = l tril(x, -1)` and `du = triu(x) u`, where `l` and `u` are completed to square matrices
+    /// by ones on the diagonal. From `da = dl u + l du`, of which `l⁻¹ dl` is strictly lower and `du u⁻¹` upper triangular.
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let outs = self.apply(&args[0]);
+        let Some(da) = &tangents[0] else { return Ok((outs, vec![None; 3])) };
+        let (lu, rank) = (&outs[0], outs[0].ndim());
+        let (m, n) = (lu.shape()[rank - 2], lu.shape()[rank - 1]);
+        let k = m.min(n);
+        let completed = |x: Array, size: usize, missing: (i64, i64)| {
+            let mut config = vec![(0, 0, 0); rank];
+            config[rank - 2].1 = missing.0;
+            config[rank - 1].1 = missing.1;
+            let zero = Array::zeros_of(&Aval::scalar(x.dtype()));
+            let diagonal = super::matrix::eye_like(&x, size);
+            let beyond = lax::iota(DType::I32, diagonal.shape(), rank - 1).greater_equal(k as i32);
+            lax::pad(&x, &zero, &config) + where_(beyond, diagonal, 0)
+        };
+        let l = completed(part(lu, 0..m, 0..k).tril(-1), m, (0, (m - k) as i64));
+        let l = where_(super::matrix::eye_like(lu, m).equal(1), 1, l);
+        let u = completed(part(lu, 0..k, 0..n).triu(0), n, ((n - k) as i64, 0));
+        let x = UNIT_LOWER.apply(&l, &permuted(da, &outs[2]));
+        let x = TriangularSolve { left_side: false, ..UPPER }.apply(&u, &x);
+        let tangent = product(&l, &x.tril(-1)) + product(&x.triu(0), &u);
+        Ok((outs, vec![Some(tangent), None, None]))
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        Ok((self.apply(&batch_first(axis, args, dims)[0]), vec![Some(0); 3]))
+    }
+}
+
+/// The `x` with `a x = b`, or `aᵀ x = b`, given `lu` and `permutation` of `a`. Its derivative is that of the solution, with
+/// the same decomposition: those two operands do not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Solve {
+    pub transpose: bool,
+}
+
+impl Solve {
+    #[track_caller]
+    pub fn apply(self, a: &Array, lu: &Array, permutation: &Array, b: &Array) -> Array {
+        bind1(self, &[a.clone(), lu.clone(), permutation.clone(), b.clone()])
+    }
+}
+
+impl Primitive for Solve {
+    fn name(&self) -> &'static str {
+        "linear_solve"
+    }
+
+    fn print_params(&self) -> String {
+        format!("transpose={}", self.transpose)
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        square("linear_solve", &args[0])?;
+        Ok(smallvec![Aval { weak: args[0].weak && args[3].weak, ..args[3].clone() }])
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        if outs[0].size() == 0 {
+            return Ok(vec![args[3]]);
+        }
+        widened(cx, &args[1..], outs, |cx, args, _| {
+            cx.expand(args, |args| {
+                let [lu, permutation, b] = args else { return Ok(Vec::new()) };
+                Ok(vec![match self.transpose {
+                    false => UPPER.apply(lu, &UNIT_LOWER.apply(lu, &permuted(b, permutation))),
+                    true => {
+                        let op = Op::Transpose;
+                        let y = TriangularSolve { op, ..UPPER }.apply(lu, b);
+                        let x = TriangularSolve { op, ..UNIT_LOWER }.apply(lu, &y);
+                        permuted(&x, &permutation.argsort(-1))
+                    }
+                }])
+            })
+        })
+    }
+
+    /// From `a x = b`: `a dx = db - da x`
+    /// ([Giles, An extended collection of matrix derivative results](https://people.maths.ox.ac.uk/gilesm/files/NA-08-01.pdf), 2.3.1).
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let [a, lu, permutation, b] = args else { return Ok((SmallVec::new(), Vec::new())) };
+        let x = self.apply(a, lu, permutation, b);
+        let from_a = tangents[0].as_ref().map(|da| -product(&if self.transpose { da.mt() } else { da.clone() }, &x));
+        let rhs = match (from_a, tangents[3].clone()) {
+            (Some(a), Some(b)) => Some(a + b),
+            (a, b) => a.or(b),
+        };
+        Ok((smallvec![x], vec![rhs.map(|rhs| self.apply(a, lu, permutation, &rhs))]))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        let (a, lu, permutation) = (args[0].known()?, args[1].known()?, args[2].known()?);
+        let back = Solve { transpose: !self.transpose };
+        let ct = cts[0].as_ref().map(|ct| back.apply(a, lu, permutation, ct));
+        Ok(vec![None, None, None, ct])
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        if let ([None, None, None, Some(d)], [a, lu, permutation, b]) = (dims, args) {
+            let (x, at) = solve_together(b, *d, true, |b| self.apply(a, lu, permutation, b));
+            return Ok((smallvec![x], vec![Some(at)]));
+        }
+        let args = batch_first(axis, args, dims);
+        Ok((smallvec![bind1(*self, &args)], vec![Some(0)]))
+    }
+}

@@ -1,0 +1,96 @@
+//! What the primitives of linear algebra share: they work on the matrices in the last two dimensions, and on as many of
+//! them as the dimensions before have.
+
+use super::elementwise::Accepts;
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::BatchAxis;
+use crate::core::program::Aval;
+use crate::dtype::DType;
+use crate::error::{Result, err};
+use crate::interpret::batching::move_batch;
+use crate::ops::numpy::{conj, matmul};
+use crate::shape::Shape;
+
+/// The rows and columns of matrices of floating point or complex numbers.
+pub(crate) fn matrix(name: &str, aval: &Aval) -> Result<(usize, usize)> {
+    Accepts::Inexact.check(name, aval.dtype)?;
+    dims(name, aval)
+}
+
+fn dims(name: &str, aval: &Aval) -> Result<(usize, usize)> {
+    match aval.shape[..] {
+        [.., m, n] => Ok((m, n)),
+        _ => Err(err!(Value, "{name} needs an array of at least two dimensions, got {aval}")
+            .help("the matrices are in the last two dimensions; make them with `reshape` or `expand_dims`")),
+    }
+}
+
+/// The size of square matrices of floating point or complex numbers.
+pub(crate) fn square(name: &str, aval: &Aval) -> Result<usize> {
+    Accepts::Inexact.check(name, aval.dtype)?;
+    square_of_any(name, aval)
+}
+
+/// The size of square matrices of any dtype.
+pub(crate) fn square_of_any(name: &str, aval: &Aval) -> Result<usize> {
+    let (m, n) = dims(name, aval)?;
+    if m == n {
+        return Ok(n);
+    }
+    Err(err!(Value, "{name} needs square matrices in the last two dimensions, got {aval}, where {m} is not {n}")
+        .help("the matrices are in the last two dimensions; for others than square ones use `qr`"))
+}
+
+/// The type of results that have these dimensions in the place of the matrix.
+pub(crate) fn with_last(aval: &Aval, dims: &[usize]) -> Aval {
+    let mut shape: Shape = aval.shape[..aval.rank() - 2].into();
+    shape.extend_from_slice(dims);
+    aval.with_shape(shape)
+}
+
+/// The operands with the batch as their first dimension.
+pub(crate) fn batch_first(axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Vec<Array> {
+    args.iter().zip(dims).map(|(x, d)| move_batch(x, *d, 0, axis.size)).collect()
+}
+
+/// Lowers with numbers of half precision widened to float32, and rounded once.
+pub(crate) fn widened(
+    cx: &mut Lowering,
+    args: &[Value],
+    outs: &[Aval],
+    lower: impl FnOnce(&mut Lowering, &[Value], &[Aval]) -> Result<Vec<Value>>,
+) -> Result<Vec<Value>> {
+    let is_half = |dtype: DType| dtype.is_float() && dtype.bits() < 32;
+    let convert = |cx: &mut Lowering, v: Value, dtype: DType| {
+        let aval = cx.aval(v).with_dtype(dtype);
+        cx.op("stablehlo.convert", &[v], "", &aval)
+    };
+    let args: Vec<Value> =
+        args.iter().map(|&v| if is_half(cx.dtype(v)) { convert(cx, v, DType::F32) } else { v }).collect();
+    let wide: Vec<Aval> =
+        outs.iter().map(|out| if is_half(out.dtype) { out.with_dtype(DType::F32) } else { out.clone() }).collect();
+    let made = lower(cx, &args, &wide)?;
+    let narrow = |(v, out): (Value, &Aval)| if is_half(out.dtype) { convert(cx, v, out.dtype) } else { v };
+    Ok(made.into_iter().zip(outs).map(narrow).collect())
+}
+
+/// The conjugate transpose.
+pub(crate) fn adjoint(x: &Array) -> Array {
+    let x = x.mt();
+    if x.dtype().is_complex() { conj(&x) } else { x }
+}
+
+/// The products of two stacks of matrices of one length.
+pub(crate) fn product(x: &Array, y: &Array) -> Array {
+    matmul(x, y)
+}
+
+/// `n` ones on the diagonals of matrices like these.
+pub(crate) fn eye_like(x: &Array, n: usize) -> Array {
+    let mut shape = x.shape_owned();
+    let rank = shape.len();
+    shape.truncate(rank.saturating_sub(2));
+    shape.extend_from_slice(&[n, n]);
+    crate::ops::numpy::eye_offset(n, n, 0).astype(x.dtype()).broadcast_to(shape.as_slice())
+}

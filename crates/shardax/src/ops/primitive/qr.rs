@@ -1,0 +1,133 @@
+//! The QR decomposition.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::matrix::{adjoint, batch_first, eye_like, matrix, product, widened, with_last};
+use super::triangular_solve::{Op, TriangularSolve};
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
+use crate::core::program::Aval;
+use crate::core::program::trace::bind;
+use crate::error::{Result, err};
+use crate::ops::lax;
+use crate::ops::numpy::{imag, zeros_like};
+
+/// `a = q r` with orthonormal columns in `q` and the upper triangular `r`, for `m` by `n` matrices: `q` has `m` columns
+/// where `full`, else as many as the smaller of `m` and `n`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Qr {
+    pub full: bool,
+}
+
+impl Qr {
+    #[track_caller]
+    pub fn apply(self, a: &Array) -> Outputs {
+        bind(std::sync::Arc::new(self), std::slice::from_ref(a))
+    }
+
+    /// The columns of `q`.
+    fn width(self, m: usize, n: usize) -> usize {
+        if self.full { m } else { m.min(n) }
+    }
+}
+
+/// The first `n` of the dimension `dim`.
+fn first(x: &Array, n: usize, dim: i32) -> Array {
+    lax::slice_in_dim(x, 0, n, dim)
+}
+
+impl Primitive for Qr {
+    fn name(&self) -> &'static str {
+        "qr"
+    }
+
+    fn output_count(&self) -> usize {
+        2
+    }
+
+    fn print_params(&self) -> String {
+        format!("full_matrices={}", self.full)
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        let (m, n) = matrix("qr", &args[0])?;
+        let k = self.width(m, n);
+        Ok(smallvec![with_last(&args[0], &[m, k]), with_last(&args[0], &[k, n])])
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let (m, n) = matrix("qr", &cx.aval(args[0]))?;
+        if m == 0 || n == 0 {
+            return cx.expand(args, |_| {
+                let q = first(&eye_like(&Array::zeros_of(&outs[0]), m), self.width(m, n), -1);
+                Ok(vec![q, Array::zeros_of(&outs[1])])
+            });
+        }
+        widened(cx, args, outs, |cx, args, outs| {
+            // Householder's method: `r` and, below it, the reflections that make `q`.
+            let packed = cx.aval(args[0]);
+            let factors = with_last(&packed, &[m.min(n)]);
+            let target = |name: &str| format!("call_target_name = \"{name}\"");
+            let made = cx.op_with("stablehlo.custom_call", args, &target("Qr"), Vec::new(), &[packed, factors]);
+            let k = self.width(m, n);
+            let parts = cx.expand(&made[..1], |packed| {
+                let mut config = vec![(0, 0, 0); packed[0].ndim()];
+                config[packed[0].ndim() - 1].1 = k as i64 - n as i64;
+                let zero = Array::zeros_of(&Aval::scalar(packed[0].dtype()));
+                Ok(vec![lax::pad(&packed[0], &zero, &config), first(&packed[0].triu(0), k, -2)])
+            })?;
+            let reflections = target("ProductOfElementaryHouseholderReflectors");
+            let q = cx.op("stablehlo.custom_call", &[parts[0], made[1]], &reflections, &outs[0]);
+            Ok(vec![q, parts[1]])
+        })
+    }
+
+    /// With `x = da r⁻¹` and `w = qᴴ x`: `dq = x + q (ω - w)` and `dr = (w - ω) r`, where `ω = qᴴ dq` is skew-Hermitian, has
+    /// the strictly lower triangle of `w`, and its diagonal so that the one of `r` stays real
+    /// ([Walter and Lehmann, Algorithmic differentiation of linear algebra functions](https://arxiv.org/abs/1001.1654), 2.1).
+    ///
+    /// Of a wide matrix the square part is decomposed so, and the rest of `r` is `qᴴ` times the rest of it.
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let a = &args[0];
+        let (m, n) = matrix("qr", &a.aval())?;
+        if self.full && m > n {
+            return Err(err!(
+                NotImplemented,
+                "the complete QR decomposition of tall matrices cannot be differentiated, got {}",
+                a.type_name()
+            )
+            .help("use the reduced decomposition, `qr`: the other columns of `q` are not unique"));
+        }
+        let outs = self.apply(a);
+        let Some(da) = &tangents[0] else { return Ok((outs, vec![None; 2])) };
+        if a.size() == 0 {
+            return Ok((outs, vec![None; 2]));
+        }
+        let (q, r) = (&outs[0], &outs[1]);
+        let k = m.min(n);
+        let r_square = first(r, k, -1);
+        let solve = TriangularSolve { left_side: false, lower: false, op: Op::Plain, unit_diagonal: false };
+        let x = solve.apply(&r_square, &first(da, k, -1));
+        let w = product(&adjoint(q), &x);
+        let lower = w.tril(-1);
+        let mut omega = &lower - adjoint(&lower);
+        if w.dtype().is_complex() {
+            let turn = imag(&(&w * eye_like(&w, k)));
+            omega = omega + lax::complex(&zeros_like(&turn), &turn);
+        }
+        let rest = &w - omega;
+        let dq = x - product(q, &rest);
+        let mut dr = product(&rest, &r_square);
+        if m < n {
+            let wide = |x: &Array| lax::slice_in_dim(x, m, n, -1);
+            let more = product(&adjoint(&dq), &wide(a)) + product(&adjoint(q), &wide(da));
+            dr = lax::concatenate(&[dr, more], -1);
+        }
+        Ok((outs, vec![Some(dq), Some(dr)]))
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        Ok((self.apply(&batch_first(axis, args, dims)[0]), vec![Some(0); 2]))
+    }
+}

@@ -1,0 +1,339 @@
+//! Windowed reductions: the maximum, minimum or sum of each position of a moving window.
+//!
+//! Windows of few elements, which pooling has, are not lowered to `reduce_window`, nor their derivatives to
+//! `select_and_scatter`, which the CPU plugin runs an element at a time. Forward, they combine one strided slice for
+//! each element of the window; backward, the place of the chosen element is found from the same slices, and cotangents
+//! are selected by it. Where windows stand side by side, that is one selection over the operand cut into blocks. Forward
+//! and gradient of f32[128,32,32,32] take 2.3 ms instead of 57 with 2×2 windows side by side, 17 instead of 105 with
+//! 3×3 windows two apart.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::binary::Select;
+use super::elementwise::Accepts;
+use super::reduce::{Reduce, Reducer, accumulated};
+use super::select_and_gather::SelectAndGather;
+use super::window::{self, WindowDim};
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value, ints};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::program::Aval;
+use crate::core::program::trace::bind1;
+use crate::dtype::{DType, Scalar};
+use crate::error::{Result, bail, err};
+use crate::ops::lax;
+use crate::shape::{Shape, size};
+
+type Ints = SmallVec<[usize; 4]>;
+
+/// Windows of up to this many elements are written out as one slice an element.
+const MAX_SLICES: usize = 64;
+
+/// `reduce_window_max`, `_min` and `_sum`. Padding holds what does not change the result.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ReduceWindow {
+    /// `Max`, `Min` or `Sum`.
+    pub reducer: Reducer,
+    pub window: Ints,
+    pub dims: SmallVec<[WindowDim; 4]>,
+}
+
+/// The bounds of one slice: for each element of a window, the operand's elements that it meets.
+struct Part {
+    start: Ints,
+    limit: Ints,
+    strides: Ints,
+}
+
+impl ReduceWindow {
+    #[track_caller]
+    pub fn apply(&self, x: &Array) -> Array {
+        bind1(self.clone(), std::slice::from_ref(x))
+    }
+
+    /// The number of elements of a window.
+    fn count(&self) -> usize {
+        self.window.iter().fold(1, |n: usize, &w| n.saturating_mul(w))
+    }
+
+    /// Whether each element of the operand (but for a remainder at the ends) is in exactly one window.
+    fn tiles(&self) -> bool {
+        self.dims.iter().zip(&self.window).all(|(d, &w)| *d == WindowDim::new(w))
+    }
+
+    /// For each element of the window in row-major order, where it lies over an operand that has its padding and
+    /// base dilation. `out` is the result's shape.
+    fn parts(&self, out: &[usize]) -> Vec<Part> {
+        (0..self.count())
+            .map(|mut k| {
+                let mut start: Ints = smallvec![0; self.window.len()];
+                for (d, &w) in self.window.iter().enumerate().rev() {
+                    start[d] = k % w * self.dims[d].window_dilation;
+                    k /= w;
+                }
+                let limit =
+                    (0..out.len()).map(|d| start[d] + out[d].saturating_sub(1) * self.dims[d].stride + out[d].min(1));
+                Part { limit: limit.collect(), start, strides: self.dims.iter().map(|d| d.stride).collect() }
+            })
+            .collect()
+    }
+
+    fn slices(&self, x: &Array, out: &[usize]) -> Vec<Array> {
+        self.parts(out).iter().map(|p| lax::slice(x, &p.start, &p.limit, Some(&p.strides))).collect()
+    }
+
+    /// The padding and base dilation as a pad's configuration.
+    fn pad_config(&self) -> Vec<(i64, i64, i64)> {
+        self.dims.iter().map(|d| (d.low, d.high, d.base_dilation as i64 - 1)).collect()
+    }
+
+    fn pad(&self, x: &Array, value: Scalar) -> Array {
+        let config = self.pad_config();
+        if config.iter().all(|c| *c == (0, 0, 0)) {
+            return x.clone();
+        }
+        lax::pad(x, &Array::literal(value, x.dtype(), false), &config)
+    }
+
+    /// The operand cut into blocks: each dimension with a window becomes two, of blocks and of elements in a block.
+    fn blocks(&self, x: &Array, out: &[usize]) -> Array {
+        let whole: Ints = out.iter().zip(&self.window).map(|(n, w)| n * w).collect();
+        let x =
+            if x.shape() == whole.as_slice() { x.clone() } else { lax::slice(x, &vec![0; out.len()], &whole, None) };
+        let mut shape = Shape::new();
+        for (&n, &w) in out.iter().zip(&self.window) {
+            shape.push(n);
+            if w > 1 {
+                shape.push(w);
+            }
+        }
+        lax::reshape(&x, &shape)
+    }
+
+    /// The dimensions of the blocked operand that lie inside blocks, and the others.
+    fn block_dims(&self) -> (Ints, Ints) {
+        let (mut inside, mut outside) = (Ints::new(), Ints::new());
+        for &w in &self.window {
+            let next = inside.len() + outside.len();
+            outside.push(next);
+            if w > 1 {
+                inside.push(next + 1);
+            }
+        }
+        (inside, outside)
+    }
+
+    /// The place in its window of the first element that is the result, counted in row-major order.
+    fn first_of_slices(&self, padded: &Array, y: &Array) -> Array {
+        let slices = self.slices(padded, y.shape());
+        let last = slices.len() - 1;
+        let number = |k: usize| Array::literal(Scalar::Int(k as i128), DType::I32, false);
+        let start = crate::ops::numpy::full(y.shape(), Scalar::Int(last as i128), DType::I32);
+        slices[..last]
+            .iter()
+            .enumerate()
+            .rev()
+            .fold(start, |first, (k, part)| Select.apply(&part.equal(y), &first, &number(k)))
+    }
+
+    /// The tangent of a maximum or minimum whose windows tile the operand: of each block, the tangent of the first
+    /// element that is the result.
+    fn tiled_tangent(&self, x: &Array, y: &Array, t: &Array) -> Array {
+        let blocks = self.blocks(x, y.shape());
+        let (inside, outside) = self.block_dims();
+        let spread = |a: &Array| a.broadcast_in_dim(blocks.shape(), &outside);
+        let place = inside.iter().fold(None, |place: Option<Array>, &d| {
+            let within = lax::iota(DType::I32, blocks.shape(), d);
+            Some(place.map(|p| p * blocks.shape()[d] + &within).unwrap_or(within))
+        });
+        // Windows of one element are the operand itself.
+        let Some(place) = place else { return self.blocks(t, y.shape()) };
+        let count = self.count();
+        let first = if count <= MAX_SLICES {
+            self.first_of_slices(x, y)
+        } else {
+            let beyond = Array::literal(Scalar::Int(count as i128 - 1), DType::I32, false);
+            let places = Select.apply(&blocks.equal(spread(y)), &beyond, &place);
+            Reduce { reducer: Reducer::Min, axes: inside.clone() }.apply(&places)
+        };
+        let chosen = place.equal(spread(&first));
+        let zero = Array::literal(Scalar::Int(0), t.dtype(), false);
+        let kept = Select.apply(&chosen, &zero, &self.blocks(t, y.shape()));
+        Reduce { reducer: Reducer::Sum, axes: inside }.apply(&kept)
+    }
+
+    /// The tangent of any other maximum or minimum.
+    fn tangent(&self, x: &Array, y: &Array, t: &Array) -> Result<Array> {
+        let (x, t) = (self.pad(x, self.reducer.identity(x.dtype())), self.pad(t, Scalar::Int(0)));
+        if self.count() > MAX_SLICES {
+            if self.dims.iter().any(|d| d.window_dilation != 1) {
+                bail!(
+                    NotImplemented,
+                    "the derivative of {} with window dilation is implemented for windows of up to {MAX_SLICES} elements, got {:?}",
+                    self.name(),
+                    self.window
+                );
+            }
+            let strides = self.dims.iter().map(|d| d.stride).collect();
+            let gather = SelectAndGather { min: self.reducer == Reducer::Min, window: self.window.clone(), strides };
+            return Ok(gather.apply(&t, &x));
+        }
+        let first = self.first_of_slices(&x, y);
+        let zero = Array::literal(Scalar::Int(0), t.dtype(), false);
+        let terms = self
+            .slices(&t, y.shape())
+            .into_iter()
+            .enumerate()
+            .map(|(k, part)| Select.apply(&first.equal(k as i32), &zero, &part));
+        terms.reduce(|a, b| a + b).ok_or_else(|| err!(Value, "{} got an empty window", self.name()))
+    }
+
+    /// Writes the reduction of operands of the result's dtype.
+    fn write(&self, cx: &mut Lowering, x: Value, out: &Aval) -> Result<Value> {
+        let dtype = out.dtype;
+        let init = cx.constant(self.reducer.identity(dtype), &Aval::scalar(dtype));
+        if self.count() <= MAX_SLICES && size(&out.shape) > 0 {
+            let config = self.pad_config();
+            let column = |f: fn(&(i64, i64, i64)) -> i64| ints(&config.iter().map(f).collect::<Vec<_>>());
+            let padded = if config.iter().all(|c| *c == (0, 0, 0)) {
+                x
+            } else {
+                let attrs = format!(
+                    "edge_padding_low = {}, edge_padding_high = {}, interior_padding = {}",
+                    column(|c| c.0),
+                    column(|c| c.1),
+                    column(|c| c.2)
+                );
+                let shape = cx.shape(x).iter().zip(&config).map(|(&n, c)| padded_size(n, *c)).collect::<Shape>();
+                cx.op("stablehlo.pad", &[x, init], &attrs, &Aval::new(dtype, shape))
+            };
+            let mut result = None;
+            for p in self.parts(&out.shape) {
+                let attrs = format!(
+                    "start_indices = {}, limit_indices = {}, strides = {}",
+                    ints(&p.start),
+                    ints(&p.limit),
+                    ints(&p.strides)
+                );
+                let part = cx.op("stablehlo.slice", &[padded], &attrs, out);
+                result = Some(match result {
+                    None => part,
+                    Some(r) => self.reducer.combine(cx, r, part, out),
+                });
+            }
+            return result.ok_or_else(|| err!(Value, "{} got an empty window", self.name()));
+        }
+        let region = self.reducer.local_region(cx, dtype)?;
+        let column = |f: fn(&WindowDim) -> usize| ints(&self.dims.iter().map(f).collect::<Vec<_>>());
+        let attrs = format!(
+            "window_dimensions = {}, window_strides = {}, base_dilations = {}, window_dilations = {}, padding = {}",
+            ints(&self.window),
+            column(|d| d.stride),
+            column(|d| d.base_dilation),
+            column(|d| d.window_dilation),
+            window::padding_attr(&self.dims)
+        );
+        let out = std::slice::from_ref(out);
+        Ok(cx.op_with("stablehlo.reduce_window", &[x, init], &attrs, vec![region], out)[0])
+    }
+}
+
+fn padded_size(n: usize, (low, high, interior): (i64, i64, i64)) -> usize {
+    let n = n as i64;
+    (n + low + high + interior * (n - 1).max(0)).max(0) as usize
+}
+
+impl Primitive for ReduceWindow {
+    fn name(&self) -> &'static str {
+        match self.reducer {
+            Reducer::Max => "reduce_window_max",
+            Reducer::Min => "reduce_window_min",
+            _ => "reduce_window_sum",
+        }
+    }
+
+    fn print_params(&self) -> String {
+        let sizes: Vec<_> = self.window.iter().map(usize::to_string).collect();
+        let movement = window::print(&self.dims, "window_dilation", "base_dilation");
+        format!("window_dimensions=({}) {movement}", sizes.join(","))
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        let x = &args[0];
+        let accepts = if self.reducer == Reducer::Sum { Accepts::Number } else { Accepts::Real };
+        accepts.check(self.name(), x.dtype)?;
+        if self.window.len() != x.rank() || self.dims.len() != x.rank() {
+            return Err(err!(
+                Value,
+                "{} of {x} needs one window size a dimension, got the {} sizes {:?}",
+                self.name(),
+                self.window.len(),
+                self.window
+            )
+            .help("a dimension without a window has window size 1"));
+        }
+        let shape = x
+            .shape
+            .iter()
+            .zip(&self.window)
+            .zip(&self.dims)
+            .map(|((&n, &w), d)| d.positions(self.name(), n, w))
+            .collect::<Result<Shape>>()?;
+        Ok(smallvec![x.with_shape(shape)])
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        Ok(vec![match self.reducer {
+            Reducer::Sum => accumulated(cx, args[0], &outs[0], |cx, x, out| self.write(cx, x, out))?,
+            _ => self.write(cx, args[0], &outs[0])?,
+        }])
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let x = &args[0];
+        let y = self.apply(x);
+        let tangent = match &tangents[0] {
+            None => None,
+            Some(t) if self.reducer == Reducer::Sum => Some(self.apply(t)),
+            Some(_) if y.size() == 0 => None,
+            Some(t) if self.tiles() => Some(self.tiled_tangent(x, &y, t)),
+            Some(t) => Some(self.tangent(x, &y, t)?),
+        };
+        Ok((smallvec![y], vec![tangent]))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        if self.reducer != Reducer::Sum {
+            bail!(NotImplemented, "'{}' is not linear and has no transpose", self.name());
+        }
+        let Some(ct) = &cts[0] else { return Ok(vec![None]) };
+        let shape = args[0].aval().shape;
+        if size(&shape) == 0 || ct.size() == 0 {
+            return Ok(vec![Some(Array::zeros_of(&args[0].aval().strong()))]);
+        }
+        if self.tiles() {
+            // Each element gets its window's cotangent; what no window covered gets zero.
+            let whole: Ints = ct.shape().iter().zip(&self.window).map(|(n, w)| n * w).collect();
+            let (inside, outside) = self.block_dims();
+            let mut blocks: Shape = smallvec![0; inside.len() + outside.len()];
+            outside.iter().zip(ct.shape()).for_each(|(&d, &n)| blocks[d] = n);
+            inside.iter().zip(self.window.iter().filter(|w| **w > 1)).for_each(|(&d, &w)| blocks[d] = w);
+            let spread = lax::reshape(&ct.broadcast_in_dim(&blocks, &outside), &whole);
+            if whole.as_slice() == shape.as_slice() {
+                return Ok(vec![Some(spread)]);
+            }
+            let rest: Vec<_> = shape.iter().zip(&whole).map(|(n, w)| (0, (n - w) as i64, 0)).collect();
+            return Ok(vec![Some(lax::pad(&spread, &Array::literal(Scalar::Int(0), ct.dtype(), false), &rest))]);
+        }
+        let dims = (0..shape.len()).map(|d| self.dims[d].to_operand(shape[d], self.window[d], ct.shape()[d])).collect();
+        Ok(vec![Some(ReduceWindow { dims, ..self.clone() }.apply(ct))])
+    }
+
+    fn batch(&self, _axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        let d = dims[0].unwrap_or(0);
+        let mut batched = self.clone();
+        batched.window.insert(d, 1);
+        batched.dims.insert(d, WindowDim::new(1));
+        Ok((smallvec![batched.apply(&args[0])], vec![Some(d)]))
+    }
+}

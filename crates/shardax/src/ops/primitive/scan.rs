@@ -1,0 +1,563 @@
+//! `scan`: a loop over the leading axis of arrays that carries a state and stacks its outputs.
+
+use smallvec::SmallVec;
+
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value, ints};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::program::trace::{Traced, trace};
+use crate::core::program::{Atom, Aval, Program};
+use crate::dtype::{DType, Scalar};
+use crate::error::{Result, bail};
+use crate::interpret::ad::{backward, jvp_program, tangent_aval};
+use crate::interpret::batching::{batch_program, move_batch};
+use crate::interpret::eval::eval;
+use crate::interpret::held::{
+    Residual, Split, bind_checked, cast_all, cast_up, marked, marked_tangents, operand_sets, sets_of, spread_marked,
+    tangent_or_zeros, varying, zeros,
+};
+use crate::interpret::vary;
+use crate::shape::AxisSet;
+
+/// A loop of `length` steps. Operands are the constants, the initial carry, and the arrays scanned along their
+/// leading axis; results are the final carry and the outputs of all steps, stacked.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Scan {
+    /// From constants, carry and one slice of each scanned array, to carry and outputs.
+    pub body: Program,
+    pub length: usize,
+    /// Whether the steps run from the last slice to the first.
+    pub reverse: bool,
+    pub num_consts: usize,
+    pub num_carry: usize,
+    /// How many steps an iteration of the compiled loop does.
+    pub unroll: usize,
+}
+
+/// What an operand or a result is to the loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Role {
+    Const,
+    Carry,
+    Scanned,
+}
+
+use Role::{Carry, Const, Scanned};
+
+/// Positions in the order of their roles; those of one role stay in order.
+fn by_role(roles: &[Role]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..roles.len()).collect();
+    order.sort_by_key(|&i| roles[i]);
+    order
+}
+
+impl Scan {
+    fn in_roles(&self) -> Vec<Role> {
+        let mut roles = vec![Scanned; self.body.inputs.len()];
+        roles[..self.num_consts].fill(Const);
+        roles[self.num_consts..][..self.num_carry].fill(Carry);
+        roles
+    }
+
+    fn out_roles(&self) -> Vec<Role> {
+        let mut roles = vec![Scanned; self.body.outputs.len()];
+        roles[..self.num_carry].fill(Carry);
+        roles
+    }
+
+    /// Runs a loop like this one over another body, whose inputs (after its captures) and outputs have these roles,
+    /// in any order; operands and results come in the order of the body's.
+    fn run(&self, body: Traced, in_roles: &[Role], out_roles: &[Role], args: Vec<Array>) -> Result<Vec<Array>> {
+        let captures = body.captures.len();
+        let mut roles = vec![Const; captures];
+        roles.extend(in_roles);
+        let mut operands = body.captures;
+        operands.extend(args);
+
+        let order = by_role(&roles);
+        let out_order = by_role(out_roles);
+        let mut program = body.program.simplified();
+        program.inputs = order.iter().map(|&i| program.inputs[i]).collect();
+        program.outputs = out_order.iter().map(|&i| program.outputs[i]).collect();
+        let scan = Scan {
+            body: program,
+            num_consts: roles.iter().filter(|r| **r == Const).count(),
+            num_carry: roles.iter().filter(|r| **r == Carry).count(),
+            ..*self
+        };
+        let operands: Vec<Array> = order.iter().map(|&i| operands[i].clone()).collect();
+        let (scan, operands) = scan.fit(&operands)?;
+        let mut results: Vec<(usize, Array)> = out_order.into_iter().zip(bind_checked(scan, &operands)?).collect();
+        results.sort_by_key(|(i, _)| *i);
+        Ok(results.into_iter().map(|(_, array)| array).collect())
+    }
+
+    /// This loop and its operands, made to agree on the manual axes that each operand varies over.
+    pub(crate) fn fit(&self, args: &[Array]) -> Result<(Scan, Vec<Array>)> {
+        match self.fit_sets(&sets_of(args))? {
+            Some((scan, sets)) => Ok((scan, cast_all(args, &sets))),
+            None => Ok((self.clone(), args.to_vec())),
+        }
+    }
+
+    /// This loop for operands that vary over these axes, and the axes that they are to be cast to. `None` where it is
+    /// made for them.
+    fn fit_sets(&self, args: &[AxisSet]) -> Result<Option<(Scan, Vec<AxisSet>)>> {
+        let Some(mut sets) = operand_sets(self.body.inputs.iter().map(|v| self.body.aval_of(*v)), args) else {
+            return Ok(None);
+        };
+        let carry = self.carry_sets(&mut sets)?;
+        let body = varying(&self.body, &sets, &carry)?;
+        Ok(Some((Scan { body, ..self.clone() }, sets)))
+    }
+
+    /// The axes that the carry varies over: its own, and what the body adds in any number of steps.
+    /// Those of the carry's operands in `sets` are extended to them.
+    fn carry_sets(&self, sets: &mut [AxisSet]) -> Result<Vec<AxisSet>> {
+        let inputs = self.num_consts..self.num_consts + self.num_carry;
+        loop {
+            let outs = vary::outputs(&self.body, sets)?;
+            let mut grown = false;
+            for (set, out) in sets[inputs.clone()].iter_mut().zip(&outs) {
+                grown |= !out.is_subset(set);
+                *set = set.union(out);
+            }
+            if !grown {
+                return Ok(sets[inputs].to_vec());
+            }
+        }
+    }
+
+    /// The operand type that gives each step an input of type `aval`.
+    fn operand(&self, role: Role, aval: &Aval) -> Aval {
+        if role != Scanned {
+            return aval.clone();
+        }
+        let mut shape = aval.shape.clone();
+        shape.insert(0, self.length);
+        aval.with_shape(shape)
+    }
+}
+
+impl Primitive for Scan {
+    fn name(&self) -> &'static str {
+        "scan"
+    }
+
+    fn output_count(&self) -> usize {
+        self.body.outputs.len()
+    }
+
+    fn programs(&self) -> Vec<&Program> {
+        vec![&self.body]
+    }
+
+    fn print_params(&self) -> String {
+        format!(
+            "length={} reverse={} num_consts={} num_carry={} unroll={}",
+            self.length, self.reverse, self.num_consts, self.num_carry, self.unroll
+        )
+    }
+
+    fn casts_operands(&self) -> bool {
+        false
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        let (in_roles, outs) = (self.in_roles(), self.body.out_avals());
+        if args.len() != in_roles.len() || outs.len() < self.num_carry {
+            bail!(Type, "scan takes {} operands, got {}", in_roles.len(), args.len());
+        }
+        for ((arg, role), aval) in args.iter().zip(&in_roles).zip(self.body.in_avals()) {
+            let want = self.operand(*role, aval);
+            if (arg.dtype, &arg.shape) != (want.dtype, &want.shape) {
+                bail!(Type, "scan needs an operand of type {want}, got {arg}");
+            }
+        }
+        let carry = &args[self.num_consts..][..self.num_carry];
+        for (arg, out) in carry.iter().zip(&outs) {
+            if (arg.dtype, &arg.shape) != (out.dtype, &out.shape) {
+                bail!(
+                    Type,
+                    "scan body function carry input and carry output must have equal types, got {arg} and {out}"
+                );
+            }
+        }
+        let weak = |i: usize, out: &Aval| out.weak && carry.get(i).is_none_or(|arg| arg.weak);
+        let typed = |(i, (out, role)): (usize, (&Aval, Role))| Aval { weak: weak(i, out), ..self.operand(role, out) };
+        Ok(outs.iter().zip(self.out_roles()).enumerate().map(typed).collect())
+    }
+
+    fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
+        let mut sets = args.to_vec();
+        let carry = self.carry_sets(&mut sets)?;
+        let outs = vary::outputs(&self.body, &sets)?;
+        Ok(carry.into_iter().chain(outs.into_iter().skip(self.num_carry)).collect())
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let (consts, rest) = args.split_at(self.num_consts);
+        let (init, xs) = rest.split_at(self.num_carry);
+        let stacked = &outs[self.num_carry..];
+        let mut state: Vec<Value> = init.to_vec();
+        state.extend(stacked.iter().map(|aval| cx.constant(Scalar::Int(0), aval)));
+
+        let index = Aval::scalar(DType::I32);
+        let unroll = self.unroll.clamp(1, self.length.max(1));
+        let mut done = 0;
+        if self.length / unroll > 1 {
+            done = self.length - self.length % unroll;
+            // Everything that the loop reads is passed along, as no text outside of it may be referred to from it
+            // when it is partitioned.
+            let counter = cx.constant(Scalar::Int(0), &index);
+            let operands: Vec<Value> = consts.iter().chain(xs).chain([&counter]).chain(&state).copied().collect();
+            let types: Vec<Aval> = operands.iter().map(|v| cx.aval(*v)).collect();
+            let (at_xs, at_counter) = (consts.len(), consts.len() + xs.len());
+            let condition = cx.region(&types, |cx, v| {
+                let limit = cx.constant(Scalar::Int(done as i128), &index);
+                Ok(vec![less_than(cx, v[at_counter], limit)])
+            })?;
+            let body = cx.region(&types, |cx, v| {
+                let mut counter = v[at_counter];
+                let mut state = v[at_counter + 1..].to_vec();
+                let one = cx.constant(Scalar::Int(1), &index);
+                for _ in 0..unroll {
+                    let at = match self.reverse {
+                        true => {
+                            let last = cx.constant(Scalar::Int(self.length as i128 - 1), &index);
+                            cx.op("stablehlo.subtract", &[last, counter], "", &index)
+                        }
+                        false => counter,
+                    };
+                    state = self.lower_step(cx, at, &v[..at_xs], &v[at_xs..at_counter], &state)?;
+                    counter = cx.op("stablehlo.add", &[counter, one], "", &index);
+                }
+                let mut next = v[..at_counter].to_vec();
+                next.push(counter);
+                next.extend(state);
+                Ok(next)
+            })?;
+            let results = cx.op_with("stablehlo.while", &operands, "", vec![condition, body], &types);
+            state = results[at_counter + 1..].to_vec();
+        }
+        for step in done..self.length {
+            let at = if self.reverse { self.length - 1 - step } else { step };
+            let at = cx.constant(Scalar::Int(at as i128), &index);
+            state = self.lower_step(cx, at, consts, xs, &state)?;
+        }
+        Ok(state)
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let (scan, args) = self.fit(args)?;
+        let (nc, nk) = (scan.num_consts, scan.num_carry);
+        let (in_roles, out_roles) = (scan.in_roles(), scan.out_roles());
+        // A carry has a tangent once any step gives it one.
+        let mut nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
+        let (body, has) = loop {
+            let mut want = vec![false; out_roles.len()];
+            want[..nk].copy_from_slice(&nonzero[nc..nc + nk]);
+            let (body, has) = jvp_program(&scan.body, &nonzero, &want)?;
+            if has[..nk] == want[..nk] {
+                break (body, has);
+            }
+            nonzero[nc..nc + nk].copy_from_slice(&has[..nk]);
+        };
+        let given = marked_tangents(tangents, &args, &nonzero);
+        let operands = [args, given].concat();
+        let ins = [in_roles.clone(), marked(&in_roles, &nonzero)].concat();
+        let outs = [out_roles.clone(), marked(&out_roles, &has)].concat();
+        let mut results = scan.run(body, &ins, &outs, operands)?;
+        let out_tangents = results.split_off(out_roles.len());
+        Ok((results.into(), spread_marked(out_tangents, &has)))
+    }
+
+    fn linearize(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let (scan, args) = self.fit(args)?;
+        let (nc, nk) = (scan.num_consts, scan.num_carry);
+        let (in_roles, out_roles) = (scan.in_roles(), scan.out_roles());
+        let mut nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
+        let split = loop {
+            // Constants and scanned arrays are there for the linear loop as they are for this one.
+            let split = Split::of(&scan.body, &nonzero, |i| in_roles[i] != Carry)?;
+            let carry = &split.linear.nonzero_out[..nk];
+            if carry.iter().zip(&nonzero[nc..]).all(|(out, given)| *given || !*out) {
+                break split;
+            }
+            nonzero[nc..nc + nk].iter_mut().zip(carry).for_each(|(given, out)| *given |= *out);
+        };
+        // The known loop stacks what the linear one needs of each step.
+        let Split { known, linear, mut residuals, .. } = split;
+        let known = spare(known, &mut residuals, (&in_roles, &out_roles), &args)?;
+        let mut outs = out_roles.clone();
+        outs.resize(known.program.outputs.len(), Scanned);
+        let mut results = scan.run(known, &in_roles, &outs, args.clone())?;
+
+        let carry_out: Vec<bool> = nonzero[nc..nc + nk].to_vec();
+        let has: Vec<bool> = carry_out.iter().chain(&linear.nonzero_out[nk..]).copied().collect();
+        let avals: Vec<Aval> = linear.program.in_avals().cloned().collect();
+        let out_avals = scan.body.out_avals();
+        let body = trace(&avals, |inputs| {
+            let outs = spread_marked(eval(&linear.program, inputs)?, &linear.nonzero_out);
+            let typed = |(t, aval): (&Option<Array>, &Aval)| cast_up(&tangent_or_zeros(t, aval), &aval.vma);
+            let all: Vec<Array> = outs.iter().zip(&out_avals).map(typed).collect();
+            Ok(marked(&all, &has))
+        })?;
+        let mut ins = Vec::new();
+        let mut operands = Vec::new();
+        for residual in residuals {
+            let (role, array) = match residual {
+                Residual::Input(i) => (in_roles[i], args[i].clone()),
+                Residual::Outer(array) => (Const, array),
+                Residual::Stored(k) => (Scanned, results[k].clone()),
+            };
+            ins.push(role);
+            operands.push(array);
+        }
+        ins.extend(marked(&in_roles, &nonzero));
+        operands.extend(marked_tangents(tangents, &args, &nonzero));
+        let out_tangents = scan.run(body, &ins, &marked(&out_roles, &has), operands)?;
+        results.truncate(out_roles.len());
+        Ok((results.into(), spread_marked(out_tangents, &has)))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        match self.fit_sets(&args.iter().map(|a| a.aval().vma).collect::<Vec<_>>())? {
+            Some((scan, _)) => scan.transpose_fitted(cts, args),
+            None => self.transpose_fitted(cts, args),
+        }
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        let (scan, args) = self.fit(args)?;
+        let (nc, nk) = (scan.num_consts, scan.num_carry);
+        let (in_roles, out_roles) = (scan.in_roles(), scan.out_roles());
+        // A carry is batched once any step makes it so.
+        let mut batched: Vec<bool> = dims.iter().map(Option::is_some).collect();
+        let (body, has) = loop {
+            let inner: Dims = (0..args.len())
+                .map(|i| batched[i].then(|| if in_roles[i] == Const { dims[i].unwrap_or(0) } else { 0 }))
+                .collect();
+            let mut force = vec![false; out_roles.len()];
+            force[..nk].copy_from_slice(&batched[nc..nc + nk]);
+            let (body, has) = batch_program(&scan.body, axis, &inner, &force)?;
+            if has[..nk] == force[..nk] {
+                break (body, has);
+            }
+            batched[nc..nc + nk].copy_from_slice(&has[..nk]);
+        };
+        let place = |i: usize, arg: &Array| match in_roles[i] {
+            Carry if batched[i] => move_batch(arg, dims[i], 0, axis.size),
+            Scanned if batched[i] => move_batch(arg, dims[i], 1, axis.size),
+            _ => arg.clone(),
+        };
+        let operands = args.iter().enumerate().map(|(i, arg)| place(i, arg)).collect();
+        let results = scan.run(body, &in_roles, &out_roles, operands)?;
+        let dim = |(has, role): (&bool, &Role)| has.then_some(if *role == Carry { 0 } else { 1 });
+        Ok((results.into(), has.iter().zip(&out_roles).map(dim).collect()))
+    }
+}
+
+impl Scan {
+    fn transpose_fitted(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        let (in_roles, nk) = (self.in_roles(), self.num_carry);
+        let ins: Vec<Aval> = self.body.in_avals().cloned().collect();
+        let outs = self.body.out_avals();
+        if let Some(aval) = outs[..nk].iter().find(|aval| tangent_aval(aval).is_none()) {
+            bail!(NotImplemented, "transpose of a scan that carries a value of type {aval}");
+        }
+        // A carry is linear throughout, also where it starts from zeros that are known.
+        let linear: Vec<bool> = args.iter().zip(&in_roles).map(|(a, role)| *role == Carry || a.is_linear()).collect();
+        let known: Vec<bool> = linear.iter().map(|l| !l).collect();
+        let sums: Vec<bool> = in_roles.iter().zip(&linear).map(|(role, l)| *role == Const && *l).collect();
+        let has_ys: Vec<bool> = cts[nk..].iter().map(Option::is_some).collect();
+
+        // Backwards, the loop carries the cotangents of the carry, and sums those of the constants.
+        let avals =
+            [marked(&ins, &known), marked(&ins, &sums), outs[..nk].to_vec(), marked(&outs[nk..], &has_ys)].concat();
+        let avals: Vec<Aval> = avals.into_iter().map(Aval::strong).collect();
+        let at_sums = known.iter().filter(|k| **k).count();
+        let at_carry = at_sums + sums.iter().filter(|s| **s).count();
+        let (mut has_sum, mut has_xs) = (Vec::new(), Vec::new());
+        let body = trace(&avals, |inputs| {
+            let mut given = inputs.iter().cloned();
+            let operand = |(aval, known): (&Aval, &bool)| match known {
+                true => given.next().map(Operand::Known).unwrap_or_else(|| Operand::Linear(aval.clone())),
+                false => Operand::Linear(aval.clone()),
+            };
+            let operands: Vec<Operand> = ins.iter().zip(&known).map(operand).collect();
+            let mut out_cts: Tangents = inputs[at_carry..at_carry + nk].iter().cloned().map(Some).collect();
+            out_cts.extend(spread_marked(inputs[at_carry + nk..].iter().cloned(), &has_ys));
+            let in_cts = backward(&self.body, &operands, &out_cts)?;
+
+            let of = |role: Role| in_cts.iter().zip(&in_roles).zip(&ins).filter(move |((_, r), _)| **r == role);
+            let consts = marked(&in_cts, &sums);
+            has_sum = consts.iter().map(Option::is_some).collect();
+            let mut outs: Vec<Array> = consts
+                .iter()
+                .zip(&inputs[at_sums..])
+                .map(|(ct, sum)| ct.as_ref().map(|ct| sum + ct).unwrap_or_else(|| sum.clone()))
+                .collect();
+            outs.extend(of(Carry).map(|((ct, _), aval)| tangent_or_zeros(ct, aval)));
+            has_xs = in_cts.iter().zip(&in_roles).map(|(ct, role)| *role == Scanned && ct.is_some()).collect();
+            outs.extend(of(Scanned).filter_map(|((ct, _), _)| ct.clone()));
+            Ok(outs)
+        })?;
+
+        let mut operands: Vec<Array> =
+            args.iter().zip(&known).filter(|(_, k)| **k).map(|(a, _)| a.known().cloned()).collect::<Result<_>>()?;
+        operands.extend(marked(&ins, &sums).iter().map(|aval| zeros(&aval.clone().strong())));
+        operands.extend(cts.iter().zip(&outs).take(nk).map(|(ct, aval)| tangent_or_zeros(ct, aval)));
+        operands.extend(cts[nk..].iter().flatten().cloned());
+        let mut roles = marked(&in_roles, &known);
+        roles.resize(at_carry + nk, Carry);
+        roles.resize(operands.len(), Scanned);
+        let xs = has_xs.iter().filter(|x| **x).count();
+        let out_roles = [vec![Carry; at_carry - at_sums + nk], vec![Scanned; xs]].concat();
+        let back = Scan { reverse: !self.reverse, ..self.clone() };
+        let mut results = back.run(body, &roles, &out_roles, operands)?.into_iter();
+
+        let mut in_cts: Tangents = vec![None; args.len()];
+        let mut has_sum = has_sum.into_iter();
+        for (i, ct) in in_cts.iter_mut().enumerate() {
+            let wanted = args[i].is_linear();
+            if sums[i] {
+                *ct = results.next().filter(|_| has_sum.next() == Some(true));
+            } else if in_roles[i] == Carry {
+                *ct = results.next().filter(|_| wanted);
+            } else if has_xs[i] {
+                *ct = results.next();
+            }
+        }
+        Ok(in_cts)
+    }
+
+    /// One step of the loop: from the carry and the stacked outputs so far to the next.
+    fn lower_step(
+        &self,
+        cx: &mut Lowering,
+        at: Value,
+        consts: &[Value],
+        xs: &[Value],
+        state: &[Value],
+    ) -> Result<Vec<Value>> {
+        let (carry, stacked) = state.split_at(self.num_carry);
+        let mut inputs = [consts, carry].concat();
+        let slices: Vec<Aval> = self.body.in_avals().skip(inputs.len()).cloned().collect();
+        for (x, aval) in xs.iter().zip(&slices) {
+            let mut sizes = aval.shape.clone();
+            sizes.insert(0, 1);
+            let operands = indices(cx, &[*x], at, aval.rank());
+            let attrs = format!("slice_sizes = {}", ints(&sizes));
+            let slice = cx.op("stablehlo.dynamic_slice", &operands, &attrs, &aval.with_shape(sizes));
+            inputs.push(cx.op("stablehlo.reshape", &[slice], "", aval));
+        }
+        let mut outs = cx.program(&self.body, &inputs)?;
+        let ys = outs.split_off(self.num_carry);
+        for (buffer, y) in stacked.iter().zip(ys) {
+            let mut row = cx.aval(y);
+            let rank = row.rank();
+            row.shape.insert(0, 1);
+            let row = cx.op("stablehlo.reshape", &[y], "", &row);
+            let operands = indices(cx, &[*buffer, row], at, rank);
+            let aval = cx.aval(*buffer);
+            outs.push(cx.op("stablehlo.dynamic_update_slice", &operands, "", &aval));
+        }
+        Ok(outs)
+    }
+}
+
+/// Operands followed by the index of a row: `at`, and zeros for the other dimensions.
+fn indices(cx: &mut Lowering, operands: &[Value], at: Value, rank: usize) -> Vec<Value> {
+    let mut all = operands.to_vec();
+    all.push(at);
+    if rank > 0 {
+        let zero = cx.constant(Scalar::Int(0), &Aval::scalar(DType::I32));
+        all.resize(all.len() + rank, zero);
+    }
+    all
+}
+
+fn less_than(cx: &mut Lowering, a: Value, b: Value) -> Value {
+    let attrs = "comparison_direction = #stablehlo<comparison_direction LT>, \
+                 compare_type = #stablehlo<comparison_type SIGNED>";
+    cx.op("stablehlo.compare", &[a, b], attrs, &Aval::scalar(DType::Bool))
+}
+
+/// Makes the known loop stack no more than it must: residuals that are the same in every step are computed once,
+/// before the loop, and those that it returns anyway are taken from there. Positions of stored residuals become
+/// positions among all the results of the known loop.
+fn spare(known: Traced, residuals: &mut [Residual], roles: (&[Role], &[Role]), args: &[Array]) -> Result<Traced> {
+    let (in_roles, out_roles) = roles;
+    let Traced { program, captures } = known;
+    let program = program.simplified();
+    let mut changes = vec![false; program.avals.len()];
+    for (var, role) in program.inputs[captures.len()..].iter().zip(in_roles) {
+        changes[var.index()] = *role != Const;
+    }
+    let changing = |changes: &[bool], atom: &Atom| matches!(atom, Atom::Var(v) if changes[v.index()]);
+    for eqn in &program.eqns {
+        let any = eqn.primitive.has_effects() || eqn.inputs.iter().any(|a| changing(&changes, a));
+        eqn.outputs.iter().for_each(|v| changes[v.index()] = any);
+    }
+
+    let (outs, stored) = program.outputs.split_at(out_roles.len());
+    let once: Vec<bool> = stored.iter().map(|a| !changing(&changes, a)).collect();
+    // What is evaluated depends on none of the operands that change.
+    let before = Program { outputs: marked(stored, &once), ..program.clone() }.simplified();
+    let operands: Vec<Array> = captures.iter().chain(args).cloned().collect();
+    let mut values = eval(&before, &operands)?.into_iter();
+    let mut kept = outs.to_vec();
+    for residual in residuals {
+        let Residual::Stored(k) = residual else { continue };
+        if once[*k] {
+            if let Some(value) = values.next() {
+                *residual = Residual::Outer(value);
+            }
+            continue;
+        }
+        let known = kept.iter().enumerate().skip_while(|(i, _)| out_roles.get(*i) == Some(&Carry));
+        let found = known.into_iter().find(|(_, out)| **out == stored[*k]).map(|(i, _)| i);
+        if found.is_none() {
+            kept.push(stored[*k]);
+        }
+        *k = found.unwrap_or(kept.len() - 1);
+    }
+    Ok(Traced { program: Program { outputs: kept, ..program }, captures })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::tree::Flat;
+    use crate::interpret::flat::{flat_fn, trace_flat};
+    use crate::prelude::*;
+
+    /// The scans in the gradient of `f`.
+    fn scans_of_grad(f: impl Fn(Array, Array) -> Result<Array>, w: Array, xs: Array) -> Result<Vec<Scan>> {
+        let g = grad(f);
+        let flat = Flat::of(&(w, xs));
+        let avals: Vec<Aval> = flat.leaves.iter().map(Array::aval).collect();
+        let (traced, _) = trace_flat(&flat.def, &avals, &flat_fn(&g))?;
+        let program = traced.program.simplified();
+        Ok(program.eqns.iter().filter_map(|e| e.primitive.as_any().downcast_ref::<Scan>().cloned()).collect())
+    }
+
+    #[test]
+    fn constants_and_outputs_are_not_stored_again() -> Result<()> {
+        let last = |w: Array, xs: Array| -> Result<Array> {
+            let step = |h: Array, x: Array| {
+                let y = (w.sin() * h + x).exp();
+                (y.clone(), y)
+            };
+            Ok(scan(step, Array::from(0.0), xs)?.1.sum(..))
+        };
+        let scans = scans_of_grad(last, array(0.1f32), array([0.1f32, 0.2]))?;
+        let [forward, backward] = &scans[..] else { panic!("{scans:?}") };
+        // The last carry, the outputs (which are the derivative of exp), and the carry that each step started from;
+        // sin(w) and cos(w) go along as constants.
+        assert_eq!(forward.body.outputs.len(), 3, "{:?}", forward.body);
+        assert_eq!((backward.num_consts, backward.num_carry, backward.reverse), (2, 2, true), "{:?}", backward.body);
+        Ok(())
+    }
+}

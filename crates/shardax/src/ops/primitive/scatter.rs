@@ -1,0 +1,316 @@
+//! Scatter: writing blocks at computed positions, or combining them with what is there.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::binary::{Compare, MAX, MIN, Select};
+use super::elementwise::Accepts;
+use super::gather::{Gather, GatherDimensionNumbers, GatherScatterMode, wide};
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::program::Aval;
+use crate::core::program::trace::bind1;
+use crate::dtype::{DType, Scalar};
+use crate::error::{Result, bail, err};
+use crate::interpret::batching::move_batch;
+
+/// What becomes of an element that is written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ScatterKind {
+    /// It is replaced; which of several updates of one element stays is not defined.
+    Set,
+    Add,
+    Mul,
+    Min,
+    Max,
+}
+
+/// How the dimensions of a scatter's operand, indices and updates belong together, as in
+/// [XLA](https://openxla.org/xla/operation_semantics#scatter). Positions lie along the last dimension of the indices.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ScatterDimensionNumbers {
+    /// The dimensions of the updates that run over a block.
+    pub update_window_dims: Vec<usize>,
+    /// The operand's dimensions, of size 1 in a block, that the updates leave out.
+    pub inserted_window_dims: Vec<usize>,
+    /// The operand's dimension that each number of a position belongs to.
+    pub scatter_dims_to_operand_dims: Vec<usize>,
+    /// The operand's dimensions that go along with dimensions of the indices.
+    pub operand_batching_dims: Vec<usize>,
+    /// The indices' dimensions that go along with dimensions of the operand.
+    pub scatter_indices_batching_dims: Vec<usize>,
+}
+
+impl ScatterDimensionNumbers {
+    /// Those of the gather that reads where this scatter writes.
+    pub(crate) fn to_gather(&self) -> GatherDimensionNumbers {
+        GatherDimensionNumbers {
+            offset_dims: self.update_window_dims.clone(),
+            collapsed_slice_dims: self.inserted_window_dims.clone(),
+            start_index_map: self.scatter_dims_to_operand_dims.clone(),
+            operand_batching_dims: self.operand_batching_dims.clone(),
+            start_indices_batching_dims: self.scatter_indices_batching_dims.clone(),
+        }
+    }
+}
+
+/// `scatter(operand, indices, updates)`: the operand with blocks written, one for each position of the indices.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Scatter {
+    pub kind: ScatterKind,
+    pub dims: ScatterDimensionNumbers,
+    pub mode: GatherScatterMode,
+    /// The caller vouches that no element is written twice.
+    pub unique_indices: bool,
+    pub indices_are_sorted: bool,
+}
+
+impl Scatter {
+    #[track_caller]
+    pub fn apply(&self, operand: &Array, indices: &Array, updates: &Array) -> Array {
+        bind1(self.clone(), &[operand.clone(), indices.clone(), updates.clone()])
+    }
+
+    fn with(&self, kind: ScatterKind) -> Self {
+        Scatter { kind, ..self.clone() }
+    }
+
+    /// The sizes of a block of the operand.
+    fn window(&self, rank: usize, updates: &[usize]) -> Vec<usize> {
+        let gather = self.dims.to_gather();
+        let mut windows = self.dims.update_window_dims.iter().map(|&d| updates.get(d).copied().unwrap_or(0));
+        (0..rank).map(|d| if gather.missing(d) { 1 } else { windows.next().unwrap_or(0) }).collect()
+    }
+
+    /// The gather that reads where this writes; out of bounds it reads zeros.
+    fn gather(&self, operand: &Aval, updates: &[usize]) -> Gather {
+        Gather {
+            dims: self.dims.to_gather(),
+            slice_sizes: self.window(operand.rank(), updates),
+            mode: self.mode,
+            fill_value: Some(Scalar::Int(0)),
+            unique_indices: self.unique_indices,
+            indices_are_sorted: self.indices_are_sorted,
+        }
+    }
+
+    /// The tangent of a replacing scatter whose positions may repeat: each element's tangent is that of the update
+    /// that was kept, found by scattering the updates' numbers.
+    fn set_tangent(&self, args: &[Array], operand_t: &Array, updates_t: &Array) -> Array {
+        let (operand, indices, updates) = (&args[0], &args[1], &args[2]);
+        let gather = self.gather(&operand.aval(), updates.shape());
+        // One number for each position: the same for all elements of its block.
+        let rows: Vec<usize> = (0..updates.ndim()).filter(|d| !self.dims.update_window_dims.contains(d)).collect();
+        let shape: Vec<usize> = rows.iter().map(|&d| updates.shape()[d]).collect();
+        let count = shape.iter().product::<usize>();
+        let numbers = (crate::ops::lax::iota(DType::I32, &[count], 0) + 1).reshape(shape.as_slice());
+        let numbers = numbers.broadcast_in_dim(updates.shape(), &rows);
+        let none = crate::ops::numpy::full(operand.shape(), Scalar::Int(0), DType::I32);
+        let kept = self.apply(&none, indices, &numbers);
+        let untouched = Compare::Eq.apply(&kept, &Array::literal(Scalar::Int(0), DType::I32, false));
+        let won = Compare::Eq.apply(&gather.apply(&kept, indices), &numbers);
+        self.with(ScatterKind::Add).apply(&only(&untouched, operand_t), indices, &only(&won, updates_t))
+    }
+
+    /// The tangent of a scatter of extremes: shared equally by all that equal the result.
+    fn extreme_tangent(&self, args: &[Array], out: &Array, operand_t: &Array, updates_t: &Array) -> Array {
+        let (operand, indices, updates) = (&args[0], &args[1], &args[2]);
+        let gather = self.gather(&operand.aval(), updates.shape());
+        let add = self.with(ScatterKind::Add);
+        // What nothing is written to stays itself, NaN too.
+        let number = |n: i128| Array::literal(Scalar::Int(n), operand.dtype(), false);
+        let always = Array::literal(Scalar::Bool(true), DType::Bool, false);
+        let writes =
+            add.apply(&number(0).broadcast_to(operand.shape()), indices, &number(1).broadcast_to(updates.shape()));
+        let written = Compare::Gt.apply(&writes, &number(0));
+        let operand_wins = Select.apply(&written, &always, &Compare::Eq.apply(operand, out)).astype(operand.dtype());
+        let update_wins = Compare::Eq.apply(updates, &gather.apply(out, indices)).astype(operand.dtype());
+        // NaN equals nothing: there no one wins.
+        let winners = MAX.apply(&add.apply(&operand_wins, indices, &update_wins), &number(1));
+        add.apply(&(operand_t * operand_wins), indices, &(updates_t * update_wins)) / winners
+    }
+}
+
+impl Primitive for Scatter {
+    fn name(&self) -> &'static str {
+        match self.kind {
+            ScatterKind::Set => "scatter",
+            ScatterKind::Add => "scatter_add",
+            ScatterKind::Mul => "scatter_mul",
+            ScatterKind::Min => "scatter_min",
+            ScatterKind::Max => "scatter_max",
+        }
+    }
+
+    fn print_params(&self) -> String {
+        let d = &self.dims;
+        let batching = match d.operand_batching_dims.is_empty() {
+            true => String::new(),
+            false => format!(
+                " operand_batching_dims={:?} scatter_indices_batching_dims={:?}",
+                d.operand_batching_dims, d.scatter_indices_batching_dims
+            ),
+        };
+        format!(
+            "update_window_dims={:?} inserted_window_dims={:?} scatter_dims_to_operand_dims={:?}{batching} mode={:?}{}",
+            d.update_window_dims,
+            d.inserted_window_dims,
+            d.scatter_dims_to_operand_dims,
+            self.mode,
+            if self.unique_indices { " unique_indices" } else { "" }
+        )
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        let (x, indices, updates) = (&args[0], &args[1], &args[2]);
+        if x.dtype != updates.dtype {
+            return Err(err!(Type, "{} updates {updates} must have the dtype of the operand {x}", self.name())
+                .help("convert the updates with `astype`"));
+        }
+        if matches!(self.kind, ScatterKind::Min | ScatterKind::Max) {
+            Accepts::Real.check(self.name(), x.dtype)?;
+        }
+        let window = self.window(x.rank(), &updates.shape);
+        self.dims.to_gather().check(self.name(), x, indices, &window, updates.rank())?;
+        let rows = (0..updates.rank()).filter(|d| !self.dims.update_window_dims.contains(d)).map(|d| updates.shape[d]);
+        if !rows.eq(indices.shape[..indices.rank() - 1].iter().copied()) {
+            bail!(
+                Type,
+                "{} updates {updates} do not have one block for each position of the indices {indices}",
+                self.name()
+            );
+        }
+        Ok(smallvec![x.clone()])
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let mut indices = args[1];
+        if self.mode == GatherScatterMode::Clip {
+            // The operation itself drops blocks that are out of bounds.
+            let window = self.window(cx.shape(args[0]).len(), cx.shape(args[2]));
+            let operand = cx.shape(args[0]).clone();
+            indices = cx.expand(&[args[1]], |args| {
+                let indices = wide(&args[0]);
+                let n = indices.ndim() - 1;
+                let columns: Vec<Array> = self
+                    .dims
+                    .scatter_dims_to_operand_dims
+                    .iter()
+                    .enumerate()
+                    .map(|(k, &d)| {
+                        let i = crate::ops::lax::slice_in_dim(&indices, k, k + 1, n);
+                        let bound = |v: usize| Array::literal(Scalar::Int(v as i128), i.dtype(), false);
+                        MIN.apply(&MAX.apply(&i, &bound(0)), &bound(operand[d] - window[d]))
+                    })
+                    .collect();
+                Ok(vec![if columns.is_empty() { indices } else { crate::ops::lax::concatenate(&columns, n) }])
+            })?[0];
+        }
+        let names = [
+            "update_window_dims",
+            "inserted_window_dims",
+            "input_batching_dims",
+            "scatter_indices_batching_dims",
+            "scatter_dims_to_operand_dims",
+        ];
+        let attrs = format!(
+            "scatter_dimension_numbers = #stablehlo.scatter<{}>, indices_are_sorted = {}, unique_indices = {}",
+            self.dims.to_gather().attribute(names, cx.shape(indices).len() - 1),
+            self.indices_are_sorted,
+            self.unique_indices
+        );
+        let scalar = Aval::scalar(cx.dtype(args[0]));
+        let region = cx.region(&[scalar.clone(), scalar.clone()], |cx, a| {
+            let op = match self.kind {
+                ScatterKind::Set => return Ok(vec![a[1]]),
+                ScatterKind::Add => "stablehlo.add",
+                ScatterKind::Mul => "stablehlo.multiply",
+                ScatterKind::Min => "stablehlo.minimum",
+                ScatterKind::Max => "stablehlo.maximum",
+            };
+            Ok(vec![cx.op(op, a, "", &scalar)])
+        })?;
+        // Where positions are split beside a batch, the partitioner joins the wrong parts: leave them whole.
+        let batch = &self.dims.scatter_indices_batching_dims;
+        let of_indices: Vec<usize> = (0..cx.shape(indices).len()).filter(|d| !batch.contains(d)).collect();
+        let rows = (0..cx.shape(args[2]).len()).filter(|d| !self.dims.update_window_dims.contains(d));
+        let of_updates: Vec<usize> = rows.enumerate().filter(|(k, _)| !batch.contains(k)).map(|(_, d)| d).collect();
+        let (indices, updates) = (cx.with_whole(indices, &of_indices), cx.with_whole(args[2], &of_updates));
+        Ok(cx.op_with("stablehlo.scatter", &[args[0], indices, updates], &attrs, vec![region], outs))
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let (operand, indices, updates) = (&args[0], &args[1], &args[2]);
+        let out = self.apply(operand, indices, updates);
+        let zeros = |i: usize| tangents[i].clone().unwrap_or_else(|| Array::zeros_of(&args[i].aval().strong()));
+        if tangents[0].is_none() && tangents[2].is_none() {
+            return Ok((smallvec![out], vec![None]));
+        }
+        let tangent = match self.kind {
+            ScatterKind::Add => self.apply(&zeros(0), indices, &zeros(2)),
+            ScatterKind::Set if self.unique_indices => self.apply(&zeros(0), indices, &zeros(2)),
+            ScatterKind::Set => self.set_tangent(args, &zeros(0), &zeros(2)),
+            ScatterKind::Min | ScatterKind::Max => self.extreme_tangent(args, &out, &zeros(0), &zeros(2)),
+            ScatterKind::Mul => {
+                let from_operand = tangents[0].as_ref().map(|t| self.apply(t, indices, updates));
+                match &tangents[2] {
+                    None => zeros_if_none(from_operand, operand),
+                    Some(_) if !self.unique_indices => {
+                        return Err(err!(
+                            NotImplemented,
+                            "scatter_mul is differentiable with respect to its updates only where positions do not repeat"
+                        )
+                        .help("say so with `x.at(index).unique_indices().multiply(v)`"));
+                    }
+                    Some(t) => {
+                        let there = self.gather(&operand.aval(), updates.shape()).apply(operand, indices);
+                        let base = zeros_if_none(from_operand, operand);
+                        self.with(ScatterKind::Add).apply(&base, indices, &(t * there))
+                    }
+                }
+            }
+        };
+        Ok((smallvec![out], vec![Some(tangent)]))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        let Some(ct) = &cts[0] else { return Ok(vec![None; 3]) };
+        let indices = args[1].known()?;
+        let updates = args[2].aval();
+        let gather = self.gather(&args[0].aval(), &updates.shape);
+        let (operand_ct, updates_ct): (Option<Array>, Option<Array>) = match self.kind {
+            ScatterKind::Add => {
+                (args[0].is_linear().then(|| ct.clone()), args[2].is_linear().then(|| gather.apply(ct, indices)))
+            }
+            ScatterKind::Set if self.unique_indices => (
+                args[0].is_linear().then(|| self.apply(ct, indices, &Array::zeros_of(&updates))),
+                args[2].is_linear().then(|| gather.apply(ct, indices)),
+            ),
+            ScatterKind::Mul if args[0].is_linear() => (Some(self.apply(ct, indices, args[2].known()?)), None),
+            _ => return Err(err!(NotImplemented, "'{}' is not linear and has no transpose", self.name())),
+        };
+        Ok(vec![operand_ct, None, updates_ct])
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        let operand = move_batch(&args[0], dims[0], 0, axis.size);
+        let updates = move_batch(&args[2], dims[2], 0, axis.size);
+        let indexed = dims[1].is_some();
+        let indices = if indexed { move_batch(&args[1], dims[1], 0, axis.size) } else { args[1].clone() };
+        let scatter = Scatter {
+            dims: self.dims.to_gather().batched(true, indexed).to_scatter(),
+            indices_are_sorted: self.indices_are_sorted && !indexed,
+            ..self.clone()
+        };
+        Ok((smallvec![scatter.apply(&operand, &indices, &updates)], vec![Some(0)]))
+    }
+}
+
+/// `x` where `which`, else zero.
+fn only(which: &Array, x: &Array) -> Array {
+    Select.apply(which, &Array::literal(Scalar::Int(0), x.dtype(), false), x)
+}
+
+fn zeros_if_none(t: Option<Array>, like: &Array) -> Array {
+    t.unwrap_or_else(|| Array::zeros_of(&like.aval().strong()))
+}

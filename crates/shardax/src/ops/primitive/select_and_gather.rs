@@ -1,0 +1,185 @@
+//! The derivative of windowed maxima with large windows: in each window, one element is selected by another array.
+//!
+//! The two primitives are each other's transpose. Both select the first largest (or smallest) element, and take
+//! operands that are padded already.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::reduce::Reducer;
+use super::window::WindowDim;
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Region, Value, ints};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::program::Aval;
+use crate::core::program::trace::bind1;
+use crate::dtype::{Category, DType, Scalar};
+use crate::error::{Result, bail};
+use crate::interpret::batching::move_batch;
+use crate::shape::Shape;
+
+type Ints = SmallVec<[usize; 4]>;
+
+/// `select_and_gather(values, operand)`: of each window, the value where the operand is largest. Linear in the values.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct SelectAndGather {
+    /// Select the smallest instead of the largest.
+    pub min: bool,
+    pub window: Ints,
+    pub strides: Ints,
+}
+
+/// `select_and_scatter_add(source, operand)`: each window's source is added where the operand is largest in the
+/// window. Linear in the source.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct SelectAndScatterAdd(pub SelectAndGather);
+
+impl SelectAndGather {
+    #[track_caller]
+    pub fn apply(&self, values: &Array, operand: &Array) -> Array {
+        bind1(self.clone(), &[values.clone(), operand.clone()])
+    }
+
+    fn positions(&self, name: &str, operand: &Aval) -> Result<Shape> {
+        if self.window.len() != operand.rank() || self.strides.len() != operand.rank() {
+            bail!(Value, "{name} of {operand} got the window {:?} with strides {:?}", self.window, self.strides);
+        }
+        let sizes = operand.shape.iter().zip(&self.window).zip(&self.strides);
+        sizes.map(|((&n, &w), &s)| WindowDim::new(s).positions(name, n, w)).collect()
+    }
+
+    fn params(&self) -> String {
+        format!("min={} window_dimensions={:?} window_strides={:?}", self.min, self.window, self.strides)
+    }
+
+    fn attrs(&self) -> String {
+        format!("window_dimensions = {}, window_strides = {}", ints(&self.window), ints(&self.strides))
+    }
+
+    /// Whether the first of two elements stays selected, as an operation's attributes.
+    fn compare(&self, dtype: DType) -> String {
+        let kind = match dtype.category() {
+            Category::Float | Category::Complex => "FLOAT",
+            Category::Signed => "SIGNED",
+            Category::Unsigned | Category::Bool => "UNSIGNED",
+        };
+        let direction = if self.min { "LE" } else { "GE" };
+        format!(
+            "comparison_direction = #stablehlo<comparison_direction {direction}>, compare_type = #stablehlo<comparison_type {kind}>"
+        )
+    }
+
+    /// The same with a batch axis in front.
+    fn batched(&self) -> Self {
+        let mut batched = self.clone();
+        batched.window.insert(0, 1);
+        batched.strides.insert(0, 1);
+        batched
+    }
+}
+
+/// Both operands with the batch axis in front.
+fn in_front(axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> [Array; 2] {
+    [0, 1].map(|i| move_batch(&args[i], dims[i], 0, axis.size))
+}
+
+impl Primitive for SelectAndGather {
+    fn name(&self) -> &'static str {
+        "select_and_gather"
+    }
+
+    fn print_params(&self) -> String {
+        self.params()
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        let (values, operand) = (&args[0], &args[1]);
+        if values.shape != operand.shape {
+            bail!(Type, "select_and_gather got arrays of different shapes: {values}, {operand}");
+        }
+        Ok(smallvec![values.with_shape(self.positions(self.name(), operand)?).strong()])
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let (value, operand) = (Aval::scalar(cx.dtype(args[0])), Aval::scalar(cx.dtype(args[1])));
+        let worst = if self.min { Reducer::Min } else { Reducer::Max }.identity(operand.dtype);
+        let init_operand = cx.constant(worst, &operand);
+        let init_value = cx.constant(Scalar::Int(0), &value);
+        let flag = Aval::scalar(DType::Bool);
+        let types = [operand.clone(), value.clone(), operand.clone(), value.clone()];
+        let region = cx.region(&types, |cx, a| {
+            let keep = cx.op("stablehlo.compare", &[a[0], a[2]], &self.compare(operand.dtype), &flag);
+            let kept = cx.op("stablehlo.select", &[keep, a[0], a[2]], "", &operand);
+            let carried = cx.op("stablehlo.select", &[keep, a[1], a[3]], "", &value);
+            Ok(vec![kept, carried])
+        })?;
+        let both = cx.op_with(
+            "stablehlo.reduce_window",
+            &[args[1], args[0], init_operand, init_value],
+            &self.attrs(),
+            vec![region],
+            &[Aval::new(operand.dtype, outs[0].shape.clone()), outs[0].clone()],
+        );
+        Ok(vec![both[1]])
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let tangent = tangents[0].as_ref().map(|t| self.apply(t, &args[1]));
+        Ok((smallvec![self.apply(&args[0], &args[1])], vec![tangent]))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        let Some(ct) = &cts[0] else { return Ok(vec![None, None]) };
+        let scattered = bind1(SelectAndScatterAdd(self.clone()), &[ct.clone(), args[1].known()?.clone()]);
+        Ok(vec![Some(scattered), None])
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        Ok((smallvec![bind1(self.batched(), &in_front(axis, args, dims))], vec![Some(0)]))
+    }
+}
+
+impl Primitive for SelectAndScatterAdd {
+    fn name(&self) -> &'static str {
+        "select_and_scatter_add"
+    }
+
+    fn print_params(&self) -> String {
+        self.0.params()
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        let (source, operand) = (&args[0], &args[1]);
+        let positions = self.0.positions(self.name(), operand)?;
+        if source.shape != positions || source.dtype != operand.dtype {
+            bail!(Type, "select_and_scatter_add of {operand} has {positions:?} windows, but got {source} to scatter");
+        }
+        Ok(smallvec![source.with_shape(operand.shape.clone()).strong()])
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let scalar = Aval::scalar(outs[0].dtype);
+        let flag = Aval::scalar(DType::Bool);
+        let zero = cx.constant(Scalar::Int(0), &scalar);
+        let pair = [scalar.clone(), scalar.clone()];
+        let compare = self.0.compare(scalar.dtype);
+        let select: Region = cx.region(&pair, |cx, a| Ok(vec![cx.op("stablehlo.compare", a, &compare, &flag)]))?;
+        let scatter = Reducer::Sum.region(cx, scalar.dtype)?;
+        let attrs = self.0.attrs();
+        Ok(cx.op_with("stablehlo.select_and_scatter", &[args[1], args[0], zero], &attrs, vec![select, scatter], outs))
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let tangent = tangents[0].as_ref().map(|t| bind1(self.clone(), &[t.clone(), args[1].clone()]));
+        Ok((smallvec![bind1(self.clone(), args)], vec![tangent]))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        let Some(ct) = &cts[0] else { return Ok(vec![None, None]) };
+        Ok(vec![Some(self.0.apply(ct, args[1].known()?)), None])
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        let batched = SelectAndScatterAdd(self.0.batched());
+        Ok((smallvec![bind1(batched, &in_front(axis, args, dims))], vec![Some(0)]))
+    }
+}

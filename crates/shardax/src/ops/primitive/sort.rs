@@ -1,0 +1,189 @@
+//! Sort: several arrays put into the order of the first ones, the keys, along a dimension.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::binary::{AND, Compare, SHIFT_RIGHT_ARITHMETIC, Select, XOR};
+use super::bitcast::BitcastConvert;
+use super::gather::{GatherScatterMode, take_along};
+use super::reduce::highest;
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
+use crate::core::program::Aval;
+use crate::core::program::trace::bind;
+use crate::dtype::{Category, DType, Scalar};
+use crate::error::{Result, bail, err};
+use crate::interpret::batching::move_batch;
+
+/// `sort(x, y, …)`: all operands in the ascending order of the first `num_keys`, compared one after the other.
+///
+/// Among floats -0 equals 0 (an array sorted alone has -0 first) and NaN comes last; complex numbers compare by real, then imaginary part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Sort {
+    pub operands: usize,
+    pub dimension: usize,
+    pub num_keys: usize,
+    pub is_stable: bool,
+}
+
+impl Sort {
+    #[track_caller]
+    pub fn apply(self, args: &[Array]) -> Outputs {
+        bind(std::sync::Arc::new(self), args)
+    }
+}
+
+/// One scalar compared by the sort, so that the total order is the one that is promised.
+fn comparable(cx: &mut Lowering, v: Value) -> Value {
+    let scalar = cx.aval(v);
+    if !scalar.dtype.is_float() {
+        return v;
+    }
+    let flag = Aval::scalar(DType::Bool);
+    let zero = cx.constant(Scalar::Int(0), &scalar);
+    let is_zero = compare(cx, "EQ", "FLOAT", v, zero, &flag);
+    let plus_zero = cx.op("stablehlo.select", &[is_zero, zero, v], "", &scalar);
+    let is_nan = compare(cx, "NE", "FLOAT", v, v, &flag);
+    let nan = cx.constant(Scalar::float(f64::NAN), &scalar);
+    cx.op("stablehlo.select", &[is_nan, nan, plus_zero], "", &scalar)
+}
+
+fn compare(cx: &mut Lowering, direction: &str, kind: &str, x: Value, y: Value, flag: &Aval) -> Value {
+    let attrs = format!(
+        "comparison_direction = #stablehlo<comparison_direction {direction}>, compare_type = #stablehlo<comparison_type {kind}>"
+    );
+    cx.op("stablehlo.compare", &[x, y], &attrs, flag)
+}
+
+/// Floats as integers that compare as they do, NaN last.
+fn ordered_bits(x: &Array) -> Array {
+    let nan = Array::literal(Scalar::float(f64::NAN), x.dtype(), false);
+    let x = Select.apply(&Compare::Ne.apply(x, x), x, &nan);
+    let dtype = match x.dtype().bits() {
+        16 => DType::I16,
+        32 => DType::I32,
+        _ => DType::I64,
+    };
+    flip_negative(&BitcastConvert { dtype }.apply(&x))
+}
+
+fn from_ordered_bits(bits: &Array, dtype: DType) -> Array {
+    BitcastConvert { dtype }.apply(&flip_negative(bits))
+}
+
+/// The magnitude of a negative float counts downwards as an integer: its bits but the sign are turned round.
+fn flip_negative(bits: &Array) -> Array {
+    let number = |v: i128| Array::literal(Scalar::Int(v), bits.dtype(), false);
+    let sign = SHIFT_RIGHT_ARITHMETIC.apply(bits, &number(bits.dtype().bits() as i128 - 1));
+    XOR.apply(bits, &AND.apply(&sign, &number(highest(bits.dtype()).to_i128())))
+}
+
+/// The numbers that a key compares by.
+fn parts(cx: &mut Lowering, key: Value) -> SmallVec<[Value; 2]> {
+    let dtype = cx.dtype(key);
+    if !dtype.is_complex() {
+        return smallvec![comparable(cx, key)];
+    }
+    let real = Aval::scalar(dtype.real());
+    ["stablehlo.real", "stablehlo.imag"]
+        .into_iter()
+        .map(|op| {
+            let part = cx.op(op, &[key], "", &real);
+            comparable(cx, part)
+        })
+        .collect()
+}
+
+/// Whether `x` comes before `y`: at the first key where they differ.
+fn before(cx: &mut Lowering, keys: &[(Value, Value)]) -> Result<Value> {
+    let flag = Aval::scalar(DType::Bool);
+    let mut pairs: Vec<(Value, Value)> = Vec::new();
+    for &(x, y) in keys {
+        let (x, y) = (parts(cx, x), parts(cx, y));
+        pairs.extend(x.into_iter().zip(y));
+    }
+    let mut result: Option<Value> = None;
+    for (x, y) in pairs.into_iter().rev() {
+        let kind = match cx.dtype(x).category() {
+            Category::Float | Category::Complex => "TOTALORDER",
+            Category::Signed => "SIGNED",
+            Category::Unsigned | Category::Bool => "UNSIGNED",
+        };
+        let less = compare(cx, "LT", kind, x, y, &flag);
+        result = Some(match result {
+            None => less,
+            Some(rest) => {
+                let equal = compare(cx, "EQ", kind, x, y, &flag);
+                let later = cx.op("stablehlo.and", &[equal, rest], "", &flag);
+                cx.op("stablehlo.or", &[less, later], "", &flag)
+            }
+        });
+    }
+    result.ok_or_else(|| err!(Value, "sort needs at least one key"))
+}
+
+impl Primitive for Sort {
+    fn name(&self) -> &'static str {
+        "sort"
+    }
+
+    fn output_count(&self) -> usize {
+        self.operands
+    }
+
+    fn print_params(&self) -> String {
+        format!("dimension={} num_keys={} is_stable={}", self.dimension, self.num_keys, self.is_stable)
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        if self.num_keys == 0 || self.num_keys > args.len() || self.operands != args.len() {
+            return Err(err!(Value, "sort of {} arrays cannot have {} keys", args.len(), self.num_keys)
+                .help("use from 1 to as many keys as there are arrays"));
+        }
+        if self.dimension >= args[0].rank() {
+            bail!(Index, "sort dimension {} is out of bounds for {}", self.dimension, args[0]);
+        }
+        if let Some(other) = args.iter().find(|a| a.shape != args[0].shape) {
+            return Err(err!(Type, "sort needs arrays of one shape, got {} and {other}", args[0])
+                .help("operands are sorted together: give them one shape"));
+        }
+        Ok(args.iter().cloned().collect())
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        if self.operands == 1 && cx.dtype(args[0]).is_float() {
+            // Integers are compared several times as fast.
+            return cx.expand(args, |args| {
+                let sorted = self.apply(&[ordered_bits(&args[0])]);
+                Ok(vec![from_ordered_bits(&sorted[0], args[0].dtype())])
+            });
+        }
+        let scalars: Vec<Aval> =
+            args.iter().flat_map(|&v| [Aval::scalar(cx.dtype(v)), Aval::scalar(cx.dtype(v))]).collect();
+        let region = cx.region(&scalars, |cx, values| {
+            let keys: Vec<(Value, Value)> = (0..self.num_keys).map(|k| (values[2 * k], values[2 * k + 1])).collect();
+            Ok(vec![before(cx, &keys)?])
+        })?;
+        let attrs = format!("dimension = {} : i64, is_stable = {}", self.dimension, self.is_stable);
+        Ok(cx.op_with("stablehlo.sort", args, &attrs, vec![region], outs))
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        // Where each element came from: sorted along.
+        let from = crate::ops::lax::iota(DType::I32, args[0].shape(), self.dimension);
+        let mut operands = args.to_vec();
+        operands.push(from);
+        let mut outs = Sort { operands: self.operands + 1, ..*self }.apply(&operands);
+        let Some(from) = outs.pop() else { bail!(Runtime, "sort lost its operands") };
+        let mode = GatherScatterMode::PromiseInBounds;
+        let tangents =
+            tangents.iter().map(|t| t.as_ref().map(|t| take_along(t, &from, self.dimension, mode, true))).collect();
+        Ok((outs, tangents))
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        let moved: Vec<Array> = args.iter().zip(dims).map(|(a, d)| move_batch(a, *d, 0, axis.size)).collect();
+        let outs = Sort { dimension: self.dimension + 1, ..*self }.apply(&moved);
+        Ok((outs, vec![Some(0); self.operands]))
+    }
+}

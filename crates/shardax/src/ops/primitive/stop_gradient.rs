@@ -1,0 +1,50 @@
+//! `stop_gradient`: the same values, through which no gradient flows.
+
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
+use crate::core::program::Aval;
+use crate::core::program::trace::bind1;
+use crate::core::tree::{self, Tree};
+use crate::error::Result;
+use smallvec::{SmallVec, smallvec};
+
+/// The same values, through which no gradient flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct StopGradient;
+
+impl Primitive for StopGradient {
+    fn name(&self) -> &'static str {
+        "stop_gradient"
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        Ok(smallvec![args[0].clone()])
+    }
+
+    fn lower(&self, _cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
+        Ok(args.to_vec())
+    }
+
+    fn jvp(&self, args: &[Array], _tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        Ok((smallvec![args[0].clone()], vec![None]))
+    }
+
+    fn batch(&self, _axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        Ok((smallvec![bind1(*self, args)], dims.to_vec()))
+    }
+}
+
+/// The same tree; gradients do not flow through it.
+#[track_caller]
+pub fn stop_gradient<T: Tree>(x: T) -> T {
+    let _line = crate::source::enter();
+    let kept = x.clone();
+    tree::map(
+        |a| {
+            if a.is_traced() && a.dtype().is_inexact() { bind1(StopGradient, &[a]) } else { a }
+        },
+        x,
+    )
+    .unwrap_or(kept)
+}

@@ -1,0 +1,152 @@
+//! Systems of linear equations with triangular matrices.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::matrix::{adjoint, batch_first, product, square, widened};
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::program::Aval;
+use crate::core::program::trace::bind1;
+use crate::error::{Result, err};
+use crate::ops::numpy::conj;
+
+/// What is done to a matrix before it is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Op {
+    Plain,
+    Transpose,
+    Adjoint,
+}
+
+impl Op {
+    fn of(self, a: &Array) -> Array {
+        match self {
+            Op::Plain => a.clone(),
+            Op::Transpose => a.mt(),
+            Op::Adjoint => adjoint(a),
+        }
+    }
+}
+
+/// The `x` with `op(a) x = b`, or `x op(a) = b` where `a` is not on the left. Of `a` one triangle is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct TriangularSolve {
+    pub left_side: bool,
+    pub lower: bool,
+    pub op: Op,
+    /// The diagonal is taken to be ones, and not read.
+    pub unit_diagonal: bool,
+}
+
+impl TriangularSolve {
+    #[track_caller]
+    pub fn apply(self, a: &Array, b: &Array) -> Array {
+        bind1(self, &[a.clone(), b.clone()])
+    }
+
+    /// The part of a matrix that is read.
+    fn triangle(self, a: &Array) -> Array {
+        let k = self.unit_diagonal as i32;
+        if self.lower { a.tril(-k) } else { a.triu(k) }
+    }
+}
+
+impl Primitive for TriangularSolve {
+    fn name(&self) -> &'static str {
+        "triangular_solve"
+    }
+
+    fn print_params(&self) -> String {
+        let TriangularSolve { left_side, lower, op, unit_diagonal } = self;
+        format!("left_side={left_side} lower={lower} op={op:?} unit_diagonal={unit_diagonal}")
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        let (a, b) = (&args[0], &args[1]);
+        let n = square("triangular_solve", a)?;
+        if a.dtype != b.dtype {
+            return Err(err!(Type, "triangular_solve requires arguments to have the same dtypes, got {a} and {b}")
+                .help("convert one of them with `astype`"));
+        }
+        let fits = a.rank() == b.rank()
+            && a.shape[..a.rank() - 2] == b.shape[..b.rank() - 2]
+            && b.shape[b.rank() - if self.left_side { 2 } else { 1 }] == n;
+        if !fits {
+            let wanted = if self.left_side { "[..., n, k]" } else { "[..., k, n]" };
+            return Err(err!(Type, "triangular_solve got matrices {a} and incompatible right-hand sides {b}")
+                .help(format!("for matrices [..., n, n] they are {wanted}, with the same leading dimensions")));
+        }
+        Ok(smallvec![Aval { weak: a.weak && b.weak, ..b.clone() }])
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        if outs[0].size() == 0 {
+            return Ok(vec![args[1]]);
+        }
+        let op = match self.op {
+            Op::Plain => "NO_TRANSPOSE",
+            Op::Transpose => "TRANSPOSE",
+            Op::Adjoint => "ADJOINT",
+        };
+        let attrs = format!(
+            "left_side = {}, lower = {}, unit_diagonal = {}, transpose_a = #stablehlo<transpose {op}>",
+            self.left_side, self.lower, self.unit_diagonal
+        );
+        widened(cx, args, outs, |cx, args, outs| Ok(vec![cx.op("stablehlo.triangular_solve", args, &attrs, &outs[0])]))
+    }
+
+    /// From `op(a) x = b`: `op(a) dx = db - op(da) x`
+    /// ([Giles, An extended collection of matrix derivative results](https://people.maths.ox.ac.uk/gilesm/files/NA-08-01.pdf), 2.3.1).
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let x = self.apply(&args[0], &args[1]);
+        let from_a = tangents[0].as_ref().map(|da| {
+            let da = self.op.of(&self.triangle(da));
+            -if self.left_side { product(&da, &x) } else { product(&x, &da) }
+        });
+        let rhs = match (from_a, tangents[1].clone()) {
+            (Some(a), Some(b)) => Some(a + b),
+            (a, b) => a.or(b),
+        };
+        Ok((smallvec![x], vec![rhs.map(|rhs| self.apply(&args[0], &rhs))]))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        let a = args[0].known()?;
+        // Transposed without conjugation.
+        let (a, op) = match self.op {
+            Op::Plain => (a.clone(), Op::Transpose),
+            Op::Transpose => (a.clone(), Op::Plain),
+            Op::Adjoint => (conj(a), Op::Plain),
+        };
+        let back = TriangularSolve { op, ..*self };
+        Ok(vec![None, cts[0].as_ref().map(|ct| back.apply(&a, ct))])
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        if let (None, Some(d)) = (dims[0], dims[1]) {
+            let (x, at) = solve_together(&args[1], d, self.left_side, |b| self.apply(&args[0], b));
+            return Ok((smallvec![x], vec![Some(at)]));
+        }
+        let args = batch_first(axis, args, dims);
+        Ok((smallvec![self.apply(&args[0], &args[1])], vec![Some(0)]))
+    }
+}
+
+/// Solves for batched right-hand sides of one matrix by putting them side by side (where the matrix is on the left, or
+/// one below the other). Returns also where the batch is.
+pub(crate) fn solve_together(
+    b: &Array,
+    dim: usize,
+    left_side: bool,
+    solve: impl FnOnce(&Array) -> Array,
+) -> (Array, usize) {
+    let last = b.ndim() - 1;
+    let at = if left_side { last } else { last - 2 };
+    let moved = b.moveaxis(dim as i32, at as i32);
+    let spread = moved.shape_owned();
+    let mut joined = spread.clone();
+    let first = if left_side { last - 1 } else { last - 2 };
+    joined[first] *= joined.remove(first + 1);
+    (solve(&moved.reshape(joined.as_slice())).reshape(spread.as_slice()), at)
+}

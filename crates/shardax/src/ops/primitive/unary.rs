@@ -1,0 +1,196 @@
+//! Elementwise primitives of one operand. Each is an entry of the table below, with all its rules.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::binary::IntegerPow;
+use super::elementwise::{self, Accepts};
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::program::Aval;
+use crate::core::program::trace::bind1;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::numpy::where_;
+
+/// The derivative of an operation.
+enum Derivative {
+    /// Piecewise constant: no tangent.
+    Zero,
+    /// The tangent times this function of the operand and the result.
+    Factor(fn(&Array, &Array) -> Array),
+    /// The operation itself is linear; its transpose.
+    Linear(fn(&Array) -> Array),
+    /// The result's tangent from the operand, the result and the operand's tangent.
+    Tangent(fn(&Array, &Array, &Array) -> Array),
+}
+
+use Derivative::{Factor, Linear, Tangent, Zero};
+
+/// An operation: its name, its StableHLO or CHLO operation, the dtypes it takes and gives, its derivative.
+pub(crate) struct Def {
+    name: &'static str,
+    op: &'static str,
+    accepts: Accepts,
+    result: fn(DType) -> DType,
+    derivative: Derivative,
+}
+
+/// An elementwise primitive of one operand.
+#[derive(Clone, Copy)]
+pub(crate) struct Unary(&'static Def);
+
+impl PartialEq for Unary {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.name == other.0.name
+    }
+}
+
+impl Eq for Unary {}
+
+impl std::hash::Hash for Unary {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.name.hash(state);
+    }
+}
+
+impl std::fmt::Debug for Unary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0.name)
+    }
+}
+
+impl Unary {
+    #[track_caller]
+    pub fn apply(self, x: &Array) -> Array {
+        bind1(self, std::slice::from_ref(x))
+    }
+}
+
+impl Primitive for Unary {
+    fn name(&self) -> &'static str {
+        self.0.name
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        self.0.accepts.check(self.0.name, args[0].dtype)?;
+        let dtype = (self.0.result)(args[0].dtype);
+        Ok(smallvec![Aval { dtype, weak: args[0].weak && dtype != DType::Bool, ..args[0].clone() }])
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        // XLA has NaN for the part that is 0 where the other overflows.
+        match (self.0.name, outs[0].dtype.is_complex()) {
+            ("sin", true) => cx.expand(args, |x| Ok(vec![complex_sin_cos(&x[0])[0].clone()])),
+            ("cos", true) => cx.expand(args, |x| Ok(vec![complex_sin_cos(&x[0])[1].clone()])),
+            _ => Ok(vec![cx.op(self.0.op, args, "", &outs[0])]),
+        }
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let y = self.apply(&args[0]);
+        let tangent = tangents[0].as_ref().and_then(|t| match &self.0.derivative {
+            Zero => None,
+            Factor(f) => Some(t * f(&args[0], &y)),
+            Linear(_) => Some(self.apply(t)),
+            Tangent(f) => Some(f(&args[0], &y, t)),
+        });
+        Ok((smallvec![y], vec![tangent]))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
+        match &self.0.derivative {
+            Linear(transpose) => Ok(vec![cts[0].as_ref().map(transpose)]),
+            _ => Err(crate::error::err!(NotImplemented, "'{}' is not linear and has no transpose", self.0.name)),
+        }
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        elementwise::batch(axis, args, dims, |args| self.apply(&args[0]))
+    }
+}
+
+fn same(dtype: DType) -> DType {
+    dtype
+}
+
+macro_rules! unary {
+    ($($ident:ident $name:literal $op:literal $accepts:ident $result:expr, $derivative:expr;)*) => {$(
+        pub(crate) static $ident: Unary = Unary(&Def {
+            name: $name,
+            op: $op,
+            accepts: Accepts::$accepts,
+            result: $result,
+            derivative: $derivative,
+        });
+    )*};
+}
+
+unary! {
+    NEG "neg" "stablehlo.negate" Number same, Linear(|ct| -ct);
+    SIGN "sign" "stablehlo.sign" Signed same, Zero;
+    FLOOR "floor" "stablehlo.floor" Float same, Zero;
+    CEIL "ceil" "stablehlo.ceil" Float same, Zero;
+    ROUND "round" "stablehlo.round_nearest_even" Float same, Zero;
+    IS_FINITE "is_finite" "stablehlo.is_finite" Float |_| DType::Bool, Zero;
+    EXP "exp" "stablehlo.exponential" Inexact same, Factor(|_, y| y.clone());
+    EXPM1 "expm1" "stablehlo.exponential_minus_one" Inexact same, Factor(|_, y| y + 1);
+    LOG "log" "stablehlo.log" Inexact same, Tangent(|x, _, t| t / x);
+    LOG1P "log1p" "stablehlo.log_plus_one" Inexact same, Tangent(|x, _, t| t / (x + 1));
+    SQRT "sqrt" "stablehlo.sqrt" Inexact same, Factor(|_, y| 0.5 / y);
+    RSQRT "rsqrt" "stablehlo.rsqrt" Inexact same, Factor(|x, y| -0.5 * y / x);
+    CBRT "cbrt" "stablehlo.cbrt" Float same, Factor(|_, y| IntegerPow(-2).apply(y) * (1.0 / 3.0));
+    SIN "sin" "stablehlo.sine" Inexact same, Factor(|x, _| COS.apply(x));
+    COS "cos" "stablehlo.cosine" Inexact same, Factor(|x, _| -SIN.apply(x));
+    TAN "tan" "stablehlo.tan" Inexact same, Factor(|_, y| y * y + 1);
+    TANH "tanh" "stablehlo.tanh" Inexact same, Factor(|_, y| (1 + y) * (1 - y));
+    LOGISTIC "logistic" "stablehlo.logistic" Inexact same, Factor(|_, y| y * (1 - y));
+    ASIN "asin" "chlo.asin" Inexact same, Factor(|x, _| RSQRT.apply(&(1 - x * x)));
+    ACOS "acos" "chlo.acos" Inexact same, Factor(|x, _| -RSQRT.apply(&(1 - x * x)));
+    ATAN "atan" "chlo.atan" Inexact same, Tangent(|x, _, t| t / (x * x + 1));
+    SINH "sinh" "chlo.sinh" Inexact same, Factor(|x, _| COSH.apply(x));
+    COSH "cosh" "chlo.cosh" Inexact same, Factor(|x, _| SINH.apply(x));
+    ASINH "asinh" "chlo.asinh" Inexact same, Factor(|x, _| RSQRT.apply(&(x * x + 1)));
+    ACOSH "acosh" "chlo.acosh" Inexact same, Factor(|x, _| RSQRT.apply(&(x * x - 1)));
+    ATANH "atanh" "chlo.atanh" Inexact same, Tangent(|x, _, t| (1 / (x + 1)) * (t / (1 - x)));
+    ERF "erf" "chlo.erf" Float same,
+        Factor(|x, _| std::f64::consts::FRAC_2_SQRT_PI * EXP.apply(&-(x * x)));
+    ERFC "erfc" "chlo.erfc" Float same,
+        Factor(|x, _| -std::f64::consts::FRAC_2_SQRT_PI * EXP.apply(&-(x * x)));
+    ERF_INV "erf_inv" "chlo.erf_inv" Float same,
+        Factor(|_, y| (1.0 / std::f64::consts::FRAC_2_SQRT_PI) * EXP.apply(&(y * y)));
+    LGAMMA "lgamma" "chlo.lgamma" Float same, Factor(|x, _| DIGAMMA.apply(x));
+    DIGAMMA "digamma" "chlo.digamma" Float same, Factor(|x, _| crate::ops::lax::polygamma(1, x));
+    ABS "abs" "stablehlo.abs" Signed DType::real, Tangent(|x, y, t| {
+        if !x.dtype().is_complex() {
+            // +1 at 0, as in JAX.
+            return where_(x.greater_equal(0), t, -t);
+        }
+        // The real part of t in the direction of x; 0 where that has none.
+        REAL.apply(&(t * CONJ.apply(x))) / where_(y.equal(0), 1, y)
+    });
+    NOT "not" "stablehlo.not" Bits same, Zero;
+    POPULATION_COUNT "population_count" "stablehlo.popcnt" Integer same, Zero;
+    CLZ "clz" "stablehlo.count_leading_zeros" Integer same, Zero;
+    REAL "real" "stablehlo.real" Complex DType::real, Linear(|ct| crate::ops::lax::complex(ct, &zeros_like(ct)));
+    // Cotangents pair with tangents as real numbers do, without conjugation.
+    IMAG "imag" "stablehlo.imag" Complex DType::real, Linear(|ct| crate::ops::lax::complex(&zeros_like(ct), &-ct));
+    CONJ "conj" "chlo.conj" Complex same, Linear(|ct| CONJ.apply(ct));
+}
+
+/// The sine and the cosine of complex numbers.
+fn complex_sin_cos(x: &Array) -> [Array; 2] {
+    let (a, b) = (REAL.apply(x), IMAG.apply(x));
+    let (sin, cos) = (SIN.apply(&a), COS.apply(&a));
+    // By `expm1`, which keeps the digits of small numbers.
+    let (up, down) = (EXPM1.apply(&b), EXPM1.apply(&-&b));
+    let (sinh, cosh) = ((&up - &down) / 2, (up + down + 2) / 2);
+    let real = a.equal(0);
+    let or_zero = |part: Array| where_(&real, 0, part).astype(a.dtype());
+    let sine = crate::ops::lax::complex(&or_zero(&sin * &cosh), &(&cos * &sinh));
+    [sine, crate::ops::lax::complex(&(cos * cosh), &or_zero(-sin * sinh))]
+}
+
+fn zeros_like(x: &Array) -> Array {
+    Array::zeros_of(&x.aval())
+}

@@ -1,0 +1,275 @@
+//! `while`: a loop that runs as long as a condition on its carry holds.
+
+use smallvec::SmallVec;
+
+use super::binary::Select;
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::program::trace::{Traced, trace};
+use crate::core::program::{Aval, Program};
+use crate::dtype::DType;
+use crate::error::{Result, bail, err};
+use crate::interpret::ad::{jvp_program, tangent_aval};
+use crate::interpret::batching::{batch_program, move_batch};
+use crate::interpret::eval::eval;
+use crate::interpret::held::{
+    bind_checked, cast_all, marked, marked_tangents, new_var, operand_sets, sets_of, spread_marked, varying,
+};
+use crate::interpret::vary;
+use crate::shape::AxisSet;
+
+/// Operands are the constants of the condition, those of the body, and the initial carry; results are the final carry.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct While {
+    /// From its constants and the carry to one boolean.
+    pub cond: Program,
+    /// From its constants and the carry to the carry.
+    pub body: Program,
+    pub cond_consts: usize,
+    pub body_consts: usize,
+}
+
+impl While {
+    fn num_consts(&self) -> usize {
+        self.cond_consts + self.body_consts
+    }
+
+    fn num_carry(&self) -> usize {
+        self.body.outputs.len()
+    }
+
+    /// The types of the operands.
+    fn in_avals(&self) -> impl Iterator<Item = &Aval> + Clone {
+        let cond = self.cond.inputs.iter().take(self.cond_consts).map(|v| self.cond.aval_of(*v));
+        cond.chain(self.body.inputs.iter().map(|v| self.body.aval_of(*v)))
+    }
+
+    /// The constants of the condition, those of the body, and the carry.
+    fn parts<'a, T>(&self, list: &'a [T]) -> (&'a [T], &'a [T], &'a [T]) {
+        let (cond, rest) = list.split_at(self.cond_consts);
+        let (body, carry) = rest.split_at(self.body_consts);
+        (cond, body, carry)
+    }
+
+    /// The axes that the carry varies over; those of the carry's operands in `sets` are extended to them.
+    fn carry_sets(&self, sets: &mut [AxisSet]) -> Result<Vec<AxisSet>> {
+        loop {
+            let outs = vary::outputs(&self.body, &sets[self.cond_consts..])?;
+            let mut grown = false;
+            for (set, out) in sets[self.num_consts()..].iter_mut().zip(&outs) {
+                grown |= !out.is_subset(set);
+                *set = set.union(out);
+            }
+            if !grown {
+                return Ok(sets[self.num_consts()..].to_vec());
+            }
+        }
+    }
+
+    /// This loop and its operands, made to agree on the manual axes that each operand varies over.
+    pub(crate) fn fit(&self, args: &[Array]) -> Result<(While, Vec<Array>)> {
+        let Some(mut sets) = operand_sets(self.in_avals(), &sets_of(args)) else {
+            return Ok((self.clone(), args.to_vec()));
+        };
+        let carry = self.carry_sets(&mut sets)?;
+        let (cond_sets, _, _) = self.parts(&sets);
+        let cond = varying(&self.cond, &[cond_sets, &carry].concat(), &[])?;
+        let body = varying(&self.body, &sets[self.cond_consts..], &carry)?;
+        Ok((While { cond, body, ..*self }, cast_all(args, &sets)))
+    }
+
+    /// Runs the loop whose captures come apart from its operands.
+    fn run(cond: Traced, body: Traced, cond_args: &[Array], body_args: &[Array], carry: &[Array]) -> Result<Outputs> {
+        let this = While {
+            cond_consts: cond.captures.len() + cond_args.len(),
+            body_consts: body.captures.len() + body_args.len(),
+            cond: cond.program.simplified(),
+            body: body.program.simplified(),
+        };
+        let args = [&cond.captures[..], cond_args, &body.captures, body_args, carry].concat();
+        let (this, args) = this.fit(&args)?;
+        bind_checked(this, &args)
+    }
+}
+
+impl Primitive for While {
+    fn name(&self) -> &'static str {
+        "while"
+    }
+
+    fn output_count(&self) -> usize {
+        self.num_carry()
+    }
+
+    fn programs(&self) -> Vec<&Program> {
+        vec![&self.cond, &self.body]
+    }
+
+    fn print_params(&self) -> String {
+        format!("cond_consts={} body_consts={}", self.cond_consts, self.body_consts)
+    }
+
+    fn casts_operands(&self) -> bool {
+        false
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        let count = self.num_consts() + self.num_carry();
+        if args.len() != count {
+            bail!(Type, "while takes {count} operands, got {}", args.len());
+        }
+        for (arg, want) in args.iter().zip(self.in_avals()) {
+            if (arg.dtype, &arg.shape) != (want.dtype, &want.shape) {
+                bail!(Type, "while needs an operand of type {want}, got {arg}");
+            }
+        }
+        let predicate = self.cond.out_avals();
+        if !matches!(&predicate[..], [p] if p.dtype == DType::Bool && p.rank() == 0) {
+            bail!(Type, "cond_fun must return a boolean scalar, but got output type(s) {predicate:?}");
+        }
+        let (_, _, carry) = self.parts(args);
+        carry
+            .iter()
+            .zip(self.body.out_avals())
+            .map(|(arg, out)| match (arg.dtype, &arg.shape) == (out.dtype, &out.shape) {
+                true => Ok(Aval { weak: arg.weak && out.weak, ..out }),
+                false => Err(err!(Type, "body_fun output and input must have identical types, got {arg} and {out}")),
+            })
+            .collect()
+    }
+
+    fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
+        let mut sets = args.to_vec();
+        let carry = self.carry_sets(&mut sets)?;
+        // Devices that leave the loop at different times hold different values, whatever the body does.
+        let (cond_sets, _, _) = self.parts(&sets);
+        let predicate = vary::outputs(&self.cond, &[cond_sets, &carry].concat())?;
+        Ok(carry.iter().map(|set| predicate.iter().fold(set.clone(), |a, b| a.union(b))).collect())
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let types: Vec<Aval> = args.iter().map(|v| cx.aval(*v)).collect();
+        let condition = cx.region(&types, |cx, v| {
+            let (consts, _, carry) = self.parts(v);
+            cx.program(&self.cond, &[consts, carry].concat())
+        })?;
+        let body = cx.region(&types, |cx, v| {
+            let next = cx.program(&self.body, &v[self.cond_consts..])?;
+            Ok([&v[..self.num_consts()], &next].concat())
+        })?;
+        let mut results = cx.op_with("stablehlo.while", args, "", vec![condition, body], &types);
+        Ok(results.split_off(results.len() - outs.len()))
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let (this, args) = self.fit(args)?;
+        let (cond_args, body_args, carry) = this.parts(&args);
+        // The condition has no derivative, so that neither have its constants.
+        let tangents = &tangents[this.cond_consts..];
+        let mut nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
+        let at_carry = this.body_consts;
+        let (mut body, has) = loop {
+            let (body, has) = jvp_program(&this.body, &nonzero, &nonzero[at_carry..])?;
+            if has == nonzero[at_carry..] {
+                break (body, has);
+            }
+            nonzero[at_carry..].copy_from_slice(&has);
+        };
+        // From (captures, constants, carry, their tangents) to (captures, constants, their tangents, carry, its tangents).
+        let const_tangents = nonzero[..at_carry].iter().filter(|nz| **nz).count();
+        let from = body.captures.len() + at_carry;
+        body.program.inputs[from..from + carry.len() + const_tangents].rotate_left(carry.len());
+
+        let mut cond = this.cond.clone();
+        for aval in marked(&carry.iter().map(Array::aval).collect::<Vec<_>>(), &has) {
+            let unused = new_var(&mut cond, tangent_aval(&aval).unwrap_or(aval));
+            cond.inputs.push(unused);
+        }
+        let given = marked_tangents(tangents, &args[this.cond_consts..], &nonzero);
+        let (given_consts, given_carry) = given.split_at(const_tangents);
+        let mut results = While::run(
+            Traced { program: cond, captures: Vec::new() },
+            body,
+            cond_args,
+            &[body_args, given_consts].concat(),
+            &[carry, given_carry].concat(),
+        )?;
+        let out_tangents: Vec<Array> = results.drain(this.num_carry()..).collect();
+        Ok((results, spread_marked(out_tangents, &has)))
+    }
+
+    fn linearize(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        // The number of steps is not known, so that nothing can be kept of each: the linear part runs the known part
+        // anew. That serves forward mode; reverse mode needs a transpose, which says what is wrong.
+        let (this, args) = self.fit(args)?;
+        let count = this.num_carry();
+        let known = bind_checked(this, &args)?;
+        if tangents[self.cond_consts..].iter().all(Option::is_none) {
+            return Ok((known, vec![None; count]));
+        }
+        let (_, out_tangents) = self.jvp(&args, tangents)?;
+        Ok((known, out_tangents))
+    }
+
+    fn transpose(&self, _cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
+        Err(err!(
+            Value,
+            "Reverse-mode differentiation does not work for while_loop or fori_loop with a dynamic trip count; \
+             use scan or fori_loop with static bounds"
+        )
+        .help("reverse mode needs the values of every step: bound the steps with `fori_loop(0, n, ..)` or `scan`, and let those past the end keep the carry with `where_`; forward mode (`jvp`) works as it is"))
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        let (this, args) = self.fit(args)?;
+        let (cond_args, body_args, carry) = this.parts(&args);
+        let (cond_dims, body_dims, carry_dims) = this.parts(dims);
+        let mut batched: Vec<bool> = carry_dims.iter().map(Option::is_some).collect();
+        let (cond, body, each) = loop {
+            let inner: Dims = batched.iter().map(|b| b.then_some(0)).collect();
+            let (body, has) = batch_program(&this.body, axis, &[body_dims, &inner].concat(), &batched)?;
+            if has != batched {
+                batched = has;
+                continue;
+            }
+            let (cond, each) = batch_program(&this.cond, axis, &[cond_dims, &inner].concat(), &[false])?;
+            if each == [true] && !batched.iter().all(|b| *b) {
+                // Each entry stops at its own time: all that is carried differs between entries.
+                batched.fill(true);
+                continue;
+            }
+            break (cond, body, each == [true]);
+        };
+        let moved: Vec<Array> = (0..carry.len())
+            .map(|i| if batched[i] { move_batch(&carry[i], carry_dims[i], 0, axis.size) } else { carry[i].clone() })
+            .collect();
+        let out_dims = batched.iter().map(|b| b.then_some(0)).collect();
+        if !each {
+            return Ok((While::run(cond, body, cond_args, body_args, &moved)?, out_dims));
+        }
+
+        // The loop runs while any entry does; entries that are done keep their carry.
+        let types = |args: &[Array]| args.iter().map(Array::aval).collect::<Vec<_>>();
+        let predicate = |args: &[Array], carry: &[Array]| -> Result<Array> {
+            let outs = eval(&cond.program, &[&cond.captures, args, carry].concat())?;
+            outs.into_iter().next().ok_or_else(|| err!(Runtime, "the condition of a while loop returned nothing"))
+        };
+        let any = trace(&[types(cond_args), types(&moved)].concat(), |inputs| {
+            let (consts, carry) = inputs.split_at(cond_args.len());
+            Ok(vec![predicate(consts, carry)?.any(..)])
+        })?;
+        let step = trace(&[types(cond_args), types(body_args), types(&moved)].concat(), |inputs| {
+            let (consts, rest) = inputs.split_at(cond_args.len());
+            let (_, carry) = rest.split_at(body_args.len());
+            let running = predicate(consts, carry)?;
+            let next = eval(&body.program, &[&body.captures, rest].concat())?;
+            let choose = |(old, new): (&Array, Array)| {
+                let running = running.broadcast_in_dim(new.shape(), &[0]);
+                Select.apply(&running, old, &new)
+            };
+            Ok(carry.iter().zip(next).map(choose).collect())
+        })?;
+        Ok((While::run(any, step, cond_args, &[cond_args, body_args].concat(), &moved)?, out_dims))
+    }
+}

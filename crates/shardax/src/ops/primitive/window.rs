@@ -1,0 +1,145 @@
+//! How a window moves along one dimension: what convolutions and windowed reductions share.
+
+use std::fmt::Write as _;
+
+use crate::core::lower::{Lowering, Value, ints};
+use crate::core::program::Aval;
+use crate::dtype::Scalar;
+use crate::error::{Result, bail, err};
+
+/// A window's movement along one dimension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct WindowDim {
+    pub stride: usize,
+    /// Elements put before and after the dimension; negative to cut.
+    pub low: i64,
+    pub high: i64,
+    /// The distance between the operand's elements.
+    pub base_dilation: usize,
+    /// The distance between the window's elements.
+    pub window_dilation: usize,
+}
+
+/// Writes the operand with the padding and base dilation of these dimensions; what is put in is zero.
+pub(crate) fn pad(cx: &mut Lowering, x: Value, dims: impl Iterator<Item = (usize, WindowDim)>) -> Value {
+    let mut out = cx.aval(x);
+    let [mut low, mut high, mut interior] = [(); 3].map(|()| vec![0; out.rank()]);
+    for (d, w) in dims {
+        (low[d], high[d], interior[d]) = (w.low, w.high, w.base_dilation as i64 - 1);
+        out.shape[d] = (dilate(out.shape[d], w.base_dilation) + w.low as i128 + w.high as i128) as usize;
+    }
+    let zero = cx.constant(Scalar::Int(0), &Aval::scalar(out.dtype));
+    let attrs = format!(
+        "edge_padding_low = {}, edge_padding_high = {}, interior_padding = {}",
+        ints(&low),
+        ints(&high),
+        ints(&interior)
+    );
+    cx.op("stablehlo.pad", &[x, zero], &attrs, &out)
+}
+
+/// What a size may not exceed.
+const MAX: usize = u32::MAX as usize;
+
+/// The extent of `n` elements that are `by` apart. Wide enough that no size a user gives overflows.
+fn dilate(n: usize, by: usize) -> i128 {
+    if n == 0 { 0 } else { (n as i128 - 1).saturating_mul(by as i128).saturating_add(1) }
+}
+
+impl WindowDim {
+    pub fn new(stride: usize) -> Self {
+        WindowDim { stride, low: 0, high: 0, base_dilation: 1, window_dilation: 1 }
+    }
+
+    /// The number of positions of a window of `window` elements over `n` elements.
+    pub fn positions(&self, name: &str, n: usize, window: usize) -> Result<usize> {
+        if self.stride == 0 || self.base_dilation == 0 || self.window_dilation == 0 || window == 0 {
+            return Err(err!(
+                Value,
+                "{name} got a window of size {window} with stride {}, base dilation {} and window dilation {}",
+                self.stride,
+                self.base_dilation,
+                self.window_dilation
+            )
+            .help("sizes, strides and dilations of a window are positive"));
+        }
+        if let Some(large) =
+            [window, self.stride, self.base_dilation, self.window_dilation].into_iter().find(|&v| v > MAX)
+        {
+            bail!(Value, "{name} got a window with the size, stride or dilation {large}, which is too large");
+        }
+        let padded = dilate(n, self.base_dilation) + self.low as i128 + self.high as i128;
+        if padded < 0 {
+            return Err(err!(
+                Value,
+                "{name} got padding ({}, {}) for a dimension of size {n}: it removes more elements than there are",
+                self.low,
+                self.high
+            )
+            .help("negative padding cuts elements off; make it smaller"));
+        }
+        let span = dilate(window, self.window_dilation);
+        let count = if padded < span { 0 } else { (padded - span) / self.stride as i128 + 1 };
+        if count > MAX as i128 {
+            bail!(Value, "{name} gives a dimension of size {count}, which is too large");
+        }
+        Ok(count as usize)
+    }
+
+    /// The movement that takes the result's cotangent back to the operand: the window runs over the result, whose
+    /// elements lie a stride apart, and takes one position for each element of the operand. `count` is the result's size.
+    pub fn to_operand(self, n: usize, window: usize, count: usize) -> WindowDim {
+        // Element `p` of the dilated operand met the window's element `k` at position `o` where
+        // p + low = o * stride + k * window_dilation; with the window reversed, `o` begins span - 1 - low before `p`.
+        let span = dilate(window, self.window_dilation);
+        let high = dilate(n, self.base_dilation) - dilate(count, self.stride) + self.low as i128;
+        WindowDim {
+            stride: self.base_dilation,
+            low: (span - 1 - self.low as i128) as i64,
+            high: high as i64,
+            base_dilation: self.stride,
+            window_dilation: self.window_dilation,
+        }
+    }
+
+    /// The movement that takes the result's cotangent to the window's elements: the cotangent, its elements a stride
+    /// apart, is the window, and takes one position for each element of the old one.
+    pub fn to_window(self, n: usize, window: usize, count: usize) -> WindowDim {
+        let span = dilate(window, self.window_dilation) + dilate(count, self.stride) - 1;
+        WindowDim {
+            stride: self.window_dilation,
+            low: self.low,
+            high: (span - dilate(n, self.base_dilation) - self.low as i128) as i64,
+            base_dilation: self.base_dilation,
+            window_dilation: self.stride,
+        }
+    }
+}
+
+/// `dense<[[1, 1], [0, 2]]> : tensor<2x2xi64>`: the padding of all dimensions as an attribute.
+pub(crate) fn padding_attr(dims: &[WindowDim]) -> String {
+    let mut text = String::from("dense<");
+    if !dims.is_empty() {
+        let rows: Vec<_> = dims.iter().map(|d| format!("[{}, {}]", d.low, d.high)).collect();
+        let _ = write!(text, "[{}]", rows.join(", "));
+    }
+    let _ = write!(text, "> : tensor<{}x2xi64>", dims.len());
+    text
+}
+
+/// The movement in a printed program; what is as usual is left out.
+pub(crate) fn print(dims: &[WindowDim], window_name: &str, base_name: &str) -> String {
+    let list = |f: &dyn Fn(&WindowDim) -> String| dims.iter().map(f).collect::<Vec<_>>().join(",");
+    let mut text = format!(
+        "window_strides=({}) padding=({})",
+        list(&|d| d.stride.to_string()),
+        list(&|d| format!("({},{})", d.low, d.high))
+    );
+    if dims.iter().any(|d| d.base_dilation != 1) {
+        let _ = write!(text, " {base_name}=({})", list(&|d| d.base_dilation.to_string()));
+    }
+    if dims.iter().any(|d| d.window_dilation != 1) {
+        let _ = write!(text, " {window_name}=({})", list(&|d| d.window_dilation.to_string()));
+    }
+    text
+}

@@ -1,0 +1,134 @@
+//! The primitive behind `shard_map` and `pmap`: a program that each device runs on its own block of the arguments.
+
+mod rules;
+
+use smallvec::SmallVec;
+
+use crate::core::lower::{Lowering, Value};
+use crate::core::program::{Aval, Program};
+use crate::error::{Result, err};
+use crate::shape::{AxisName, AxisSet, Shape};
+use crate::sharding::axis_env::{AxisKind, BoundAxis, is_spmd, with_axes};
+use crate::sharding::{Mesh, NamedSharding, PartitionSpec};
+
+/// A program run by every device of a mesh on its blocks of the operands.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ShardMap {
+    pub mesh: Mesh,
+    /// The axes over which the program is run device by device; the others are left to the compiler.
+    pub manual: Vec<AxisName>,
+    pub in_specs: Vec<PartitionSpec>,
+    pub out_specs: Vec<PartitionSpec>,
+    /// Whether types in the body track which axes values vary over.
+    pub checked: bool,
+    pub body: Program,
+}
+
+impl ShardMap {
+    /// The manual axes.
+    pub fn axes(&self) -> impl Iterator<Item = AxisName> + '_ {
+        self.manual.iter().copied()
+    }
+
+    /// The same map of no program, to put another in.
+    fn without_body(&self) -> ShardMap {
+        ShardMap {
+            mesh: self.mesh.clone(),
+            manual: self.manual.clone(),
+            in_specs: Vec::new(),
+            out_specs: Vec::new(),
+            checked: self.checked,
+            body: Program::default(),
+        }
+    }
+
+    /// Runs `f`, which traces a body, with the axes bound.
+    pub fn bind_axes<R>(mesh: &Mesh, manual: &[AxisName], checked: bool, f: impl FnOnce() -> R) -> R {
+        let bound = mesh
+            .axes()
+            .iter()
+            .filter(|(name, _)| manual.contains(name))
+            .map(|&(name, size)| BoundAxis { name, size, kind: AxisKind::Manual { checked, mesh: mesh.clone() } })
+            .collect();
+        with_axes(bound, f)
+    }
+
+    /// The type of the block that a device has of a value.
+    pub fn block(mesh: &Mesh, spec: &PartitionSpec, aval: &Aval, checked: bool) -> Result<Aval> {
+        let shape = NamedSharding::new(mesh, spec.clone()).shard_shape(&aval.shape)?;
+        let vma = if checked { aval.vma.union(&spec.all_axes().collect()) } else { AxisSet::default() };
+        Ok(Aval { shape, vma, ..aval.clone() })
+    }
+
+    /// The type of the whole that blocks of this type make.
+    pub fn whole(&self, spec: &PartitionSpec, block: &Aval) -> Result<Aval> {
+        if spec.len() > block.rank() {
+            return Err(err!(
+                Value,
+                "shard_map applied to a function was given an out_specs entry which is too long to be compatible with the corresponding output value: {spec} has {} entries, but the output {block} has rank {}",
+                spec.len(),
+                block.rank()
+            )
+            .help(if block.rank() == 0 {
+                "a scalar output can only have the spec P![]; give it a dimension with `expand_dims(0)` to stack one per device"
+            } else {
+                "shorten the spec, or give the output more dimensions"
+            }));
+        }
+        let shape: Shape = block
+            .shape
+            .iter()
+            .enumerate()
+            .map(|(d, &n)| Ok(n * self.mesh.axes_size(spec.axes(d))?))
+            .collect::<Result<_>>()?;
+        let vma = block.vma.minus(&self.axes().collect());
+        Ok(Aval { shape, vma, ..block.clone() })
+    }
+
+    /// The axes that a spec does not name: all their devices hold one value, unless they hold that of different
+    /// entries of a batch.
+    fn unmentioned(&self, spec: &PartitionSpec) -> SmallVec<[AxisName; 2]> {
+        let named: AxisSet = spec.all_axes().collect();
+        self.axes().filter(|n| !named.contains(*n) && !is_spmd(*n)).collect()
+    }
+
+    fn lower_call(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        if self.mesh.size() == 1 {
+            // One device's block is the whole, and the compiler partitions nothing.
+            return self.in_manual(cx, |cx| cx.program(&self.body, args));
+        }
+        let name = cx.mesh_name(&self.mesh);
+        let specs = |specs: &[PartitionSpec], avals: &[Aval]| {
+            let all: Vec<String> = specs
+                .iter()
+                .zip(avals)
+                .map(|(s, a)| {
+                    let text = NamedSharding::new(&self.mesh, s.clone()).sdy(&name, a.rank());
+                    text.trim_start_matches("#sdy.sharding").to_owned()
+                })
+                .collect();
+            format!("#sdy.sharding_per_value<[{}]>", all.join(", "))
+        };
+        let in_avals: Vec<Aval> = args.iter().map(|&v| cx.aval(v)).collect();
+        let axes: Vec<String> = self.axes().map(|n| self.mesh.axis_text(n)).collect();
+        let attrs = format!(
+            "in_shardings = {}, manual_axes = #sdy<manual_axes{{{}}}>, out_shardings = {}",
+            specs(&self.in_specs, &in_avals),
+            axes.join(", "),
+            specs(&self.out_specs, outs)
+        );
+        let blocks: Vec<Aval> = self.body.in_avals().cloned().collect();
+        let region = self
+            .in_manual(cx, |cx| cx.region_returning("sdy.return", &blocks, |cx, args| cx.program(&self.body, args)))?;
+        Ok(cx.op_with("sdy.manual_computation", args, &attrs, vec![region], outs))
+    }
+
+    /// Writes text in which the axes are manual.
+    fn in_manual<R>(&self, cx: &mut Lowering, f: impl FnOnce(&mut Lowering) -> R) -> R {
+        let all = self.axes().chain(cx.manual_axes.iter().copied()).collect();
+        let outer = (cx.manual_mesh.replace(self.mesh.clone()), std::mem::replace(&mut cx.manual_axes, all));
+        let result = f(cx);
+        (cx.manual_mesh, cx.manual_axes) = outer;
+        result
+    }
+}

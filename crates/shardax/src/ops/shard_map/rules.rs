@@ -1,0 +1,336 @@
+//! The rules of `shard_map`: types, derivatives, batching.
+
+use smallvec::SmallVec;
+
+use super::ShardMap;
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::program::trace::{Traced, bind, trace};
+use crate::core::program::{Aval, Program};
+use crate::error::{Result, err};
+use crate::interpret::held::{is_same, marked, spread_marked};
+use crate::interpret::vary;
+use crate::interpret::{ad, batching};
+use crate::ops::collective::reduce::{AllReduce, Axes};
+use crate::shape::{AxisName, AxisSet};
+use crate::sharding::{NamedSharding, PartitionSpec, Sharding};
+
+/// A spec that splits dimension 0 over these axes.
+fn over(axes: &[AxisName]) -> PartitionSpec {
+    PartitionSpec::default().insert(0, axes)
+}
+
+impl ShardMap {
+    /// This with another body; what the body captured comes first, whole on every device.
+    fn with_body(
+        &self,
+        body: Program,
+        captured: usize,
+        in_specs: Vec<PartitionSpec>,
+        out_specs: Vec<PartitionSpec>,
+    ) -> Self {
+        let in_specs = std::iter::repeat_n(PartitionSpec::default(), captured).chain(in_specs).collect();
+        ShardMap { in_specs, out_specs, body, ..self.without_body() }
+    }
+
+    fn in_body<R>(&self, f: impl FnOnce() -> R) -> R {
+        ShardMap::bind_axes(&self.mesh, &self.manual, self.checked, f)
+    }
+
+    fn apply(self, captures: &[Array], args: impl IntoIterator<Item = Array>) -> Outputs {
+        let args: Vec<Array> = captures.iter().cloned().chain(args).collect();
+        bind(std::sync::Arc::new(self), &args)
+    }
+}
+
+impl Primitive for ShardMap {
+    fn name(&self) -> &'static str {
+        "shard_map"
+    }
+
+    fn output_count(&self) -> usize {
+        self.out_specs.len()
+    }
+
+    fn placed_on(&self) -> Option<Sharding> {
+        Some(Sharding::Named(NamedSharding::new(&self.mesh, PartitionSpec::default())))
+    }
+
+    fn in_sharding(&self, operand: usize, _aval: &Aval) -> Option<Sharding> {
+        Some(Sharding::Named(NamedSharding::new(&self.mesh, self.in_specs.get(operand)?.clone())))
+    }
+
+    fn out_sharding(&self, result: usize, _aval: &Aval) -> Option<NamedSharding> {
+        // How it is cut over axes that are left to the compiler is the compiler's choice.
+        let all = self.mesh.axes().iter().all(|(name, size)| *size == 1 || self.manual.contains(name));
+        all.then(|| NamedSharding::new(&self.mesh, self.out_specs[result].clone()))
+    }
+
+    fn programs(&self) -> Vec<&Program> {
+        vec![&self.body]
+    }
+
+    fn print_params(&self) -> String {
+        format!(
+            "mesh={} axis_names={:?} in_specs={:?} out_specs={:?} check_vma={}",
+            self.mesh, self.manual, self.in_specs, self.out_specs, self.checked
+        )
+    }
+
+    fn uses_axis(&self, name: AxisName) -> bool {
+        // Its own axes shadow outer ones of the same name.
+        !self.axes().any(|n| n == name) && self.body.eqns().iter().any(|e| e.primitive.uses_axis(name))
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        for (i, ((arg, spec), block)) in args.iter().zip(&self.in_specs).zip(self.body.in_avals()).enumerate() {
+            let found = ShardMap::block(&self.mesh, spec, arg, self.checked)?;
+            if found.shape != block.shape || found.dtype != block.dtype {
+                return Err(err!(
+                    Type,
+                    "shard_map operand {i} of type {arg} gives blocks {found}, but the body takes {block}"
+                ));
+            }
+        }
+        self.body.out_avals().iter().zip(&self.out_specs).map(|(block, spec)| self.whole(spec, block)).collect()
+    }
+
+    fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
+        // Inside, operands vary over the axes that split them too; outside, none of its own axes is left.
+        let inner: Vec<AxisSet> =
+            args.iter().zip(&self.in_specs).map(|(set, spec)| set.union(&spec.all_axes().collect())).collect();
+        let own: AxisSet = self.axes().collect();
+        Ok(vary::outputs(&self.body, &inner)?.iter().map(|set| set.minus(&own)).collect())
+    }
+
+    /// Operands keep what they vary over of the enclosing map's axes.
+    fn casts_operands(&self) -> bool {
+        false
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        self.lower_call(cx, args, outs)
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
+        let count = self.out_specs.len();
+        let (Traced { program, captures }, has) =
+            self.in_body(|| ad::jvp_program(&self.body, &nonzero, &vec![false; count]))?;
+        let in_specs = self.in_specs.iter().cloned().chain(marked(&self.in_specs, &nonzero)).collect();
+        let out_specs = self.out_specs.iter().cloned().chain(marked(&self.out_specs, &has)).collect();
+        let call = self.with_body(program, captures.len(), in_specs, out_specs);
+        let mut outs =
+            call.apply(&captures, args.iter().cloned().chain(tangents.iter().flatten().cloned())).into_iter();
+        let primal: Outputs = outs.by_ref().take(count).collect();
+        Ok((primal, spread_marked(outs, &has)))
+    }
+
+    fn linearize(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
+        let blocks: Vec<Aval> = self.body.in_avals().cloned().collect();
+        let count = self.out_specs.len();
+
+        // The known part returns the residuals that it computes; those that are its own operands are passed as they are.
+        let mut linear = None;
+        let mut sources = Vec::new();
+        let mut residual_specs = Vec::new();
+        let Traced { program: known, captures } = self.in_body(|| {
+            trace(&blocks, |inputs| {
+                let (mut outs, lin) = ad::linearize(&self.body, inputs, &nonzero)?;
+                for residual in &lin.residuals {
+                    let operand = inputs.iter().position(|i| is_same(i, residual));
+                    sources.push(operand);
+                    match operand {
+                        Some(i) => residual_specs.push(self.in_specs[i].clone()),
+                        None => {
+                            // A scalar gets a dimension to be split along.
+                            outs.push(if residual.ndim() == 0 { residual.expand_dims(0) } else { residual.clone() });
+                            residual_specs.push(PartitionSpec::default());
+                        }
+                    }
+                }
+                linear = Some(lin);
+                Ok(outs)
+            })
+        })?;
+        let lin = linear.ok_or_else(|| err!(Runtime, "linearization left no linear map"))?;
+        let computed: Vec<bool> = sources.iter().map(Option::is_none).collect();
+        // Residuals leave split along dimension 0 over every axis that they may vary over.
+        let varying = self.varying(&known, captures.len())?;
+        let places = residual_specs.iter_mut().zip(&computed).filter(|(_, c)| **c);
+        for ((spec, _), set) in places.zip(&varying[count..]) {
+            // The own axes, in the mesh's order.
+            let axes: SmallVec<[AxisName; 2]> = self.axes().filter(|n| set.contains(*n)).collect();
+            *spec = over(&axes);
+        }
+        let out_specs = self.out_specs.iter().cloned().chain(marked(&residual_specs, &computed)).collect();
+        let call = self.with_body(known, captures.len(), self.in_specs.clone(), out_specs);
+        let mut outs = call.apply(&captures, args.iter().cloned()).into_iter();
+        let primal: Outputs = outs.by_ref().take(count).collect();
+        let residuals: Vec<Array> = sources
+            .iter()
+            .map(|source| match source {
+                Some(i) => Ok(args[*i].clone()),
+                None => outs.next().ok_or_else(|| err!(Runtime, "shard_map lost a residual")),
+            })
+            .collect::<Result<_>>()?;
+
+        // The linear part takes them back in.
+        let residual_avals: Vec<Aval> = residuals
+            .iter()
+            .zip(&residual_specs)
+            .map(|(r, s)| ShardMap::block(&self.mesh, s, &r.aval(), self.checked))
+            .collect::<Result<_>>()?;
+        let tangent_avals = blocks.iter().zip(&nonzero).filter(|(_, nz)| **nz).filter_map(|(a, _)| ad::tangent_aval(a));
+        let avals: Vec<Aval> = residual_avals.iter().cloned().chain(tangent_avals).collect();
+        let out_avals: Vec<Aval> = self.body.out_avals();
+        let body = self.in_body(|| {
+            trace(&avals, |inputs| {
+                let (rs, ts) = inputs.split_at(residuals.len());
+                let rs: Vec<Array> = rs
+                    .iter()
+                    .zip(&lin.residuals)
+                    .map(|(r, own)| if own.ndim() == 0 && r.ndim() == 1 { r.squeeze(0) } else { r.clone() })
+                    .collect();
+                let args: Vec<Array> = rs.into_iter().chain(ts.iter().cloned()).collect();
+                let outs = crate::interpret::eval::eval(&lin.program, &args)?;
+                let wanted = out_avals.iter().zip(&lin.nonzero_out).filter(|(_, nz)| **nz).map(|(a, _)| a);
+                Ok(outs.iter().zip(wanted).map(|(o, a)| o.varying_as(&a.vma)).collect())
+            })
+        })?;
+        let in_specs = residual_specs.into_iter().chain(marked(&self.in_specs, &nonzero)).collect();
+        let call =
+            self.with_body(body.program, body.captures.len(), in_specs, marked(&self.out_specs, &lin.nonzero_out));
+        let outs = call.apply(&body.captures, residuals.into_iter().chain(tangents.iter().flatten().cloned()));
+        Ok((primal, spread_marked(outs, &lin.nonzero_out)))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        let linear: Vec<bool> = args.iter().map(Operand::is_linear).collect();
+        let known: Vec<Array> = args.iter().filter_map(|a| a.known().ok().cloned()).collect();
+        let blocks: Vec<Aval> = self.body.in_avals().cloned().collect();
+        let has: Vec<bool> = cts.iter().map(Option::is_some).collect();
+        let outs: Vec<Aval> = self.body.out_avals();
+        let known_flags: Vec<bool> = linear.iter().map(|l| !l).collect();
+        let ct_specs = marked(&self.out_specs, &has);
+        let ct_avals: Vec<Aval> = marked(&outs, &has)
+            .iter()
+            .zip(&ct_specs)
+            .map(|(block, spec)| {
+                Ok(ShardMap::block(&self.mesh, spec, &self.whole(spec, block)?, self.checked)?.strong())
+            })
+            .collect::<Result<_>>()?;
+        let avals: Vec<Aval> = marked(&blocks, &known_flags).into_iter().chain(ct_avals).collect();
+
+        let mut wanted = Vec::new();
+        let body = self.in_body(|| {
+            trace(&avals, |inputs| {
+                let mut inputs = inputs.iter().cloned();
+                let mut next = || inputs.next().ok_or_else(|| err!(Runtime, "shard_map lost an operand"));
+                let operands: Vec<Operand> = linear
+                    .iter()
+                    .zip(&blocks)
+                    .map(|(l, aval)| if *l { Ok(Operand::Linear(aval.clone())) } else { next().map(Operand::Known) })
+                    .collect::<Result<_>>()?;
+                let cts: Tangents = has
+                    .iter()
+                    .zip(outs.iter().zip(&self.out_specs))
+                    .map(
+                        |(h, (aval, spec))| {
+                            if *h { next().map(|ct| Some(self.incoming(ct, aval, spec))) } else { Ok(None) }
+                        },
+                    )
+                    .collect::<Result<_>>()?;
+                let found = ad::backward(&self.body, &operands, &cts)?;
+                wanted = found.iter().map(Option::is_some).collect();
+                let outgoing = |(ct, spec): (Option<Array>, &PartitionSpec)| ct.map(|ct| self.outgoing(ct, spec));
+                Ok(found.into_iter().zip(&self.in_specs).filter_map(outgoing).collect())
+            })
+        })?;
+        let in_specs = marked(&self.in_specs, &known_flags).into_iter().chain(ct_specs).collect();
+        let call = self.with_body(body.program, body.captures.len(), in_specs, marked(&self.in_specs, &wanted));
+        let outs = call.apply(&body.captures, known.into_iter().chain(cts.iter().flatten().cloned()));
+        Ok(spread_marked(outs, &wanted))
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        let spmd = &axis.spmd_names;
+        for spec in self.in_specs.iter().chain(&self.out_specs) {
+            if let Some(name) = spec.all_axes().find(|n| spmd.contains(n)) {
+                let which = if self.in_specs.contains(spec) { "in_specs" } else { "out_specs" };
+                return Err(err!(
+                    Value,
+                    "vmap spmd_axis_name cannot appear in shard_map {which}: {name:?} is in {spec}"
+                )
+                .help("name a mesh axis that the specs leave free"));
+            }
+        }
+        let parts = self.mesh.axes_size(spmd)?;
+        if !axis.size.is_multiple_of(parts) {
+            return Err(err!(
+                Value,
+                "vmap spmd_axis_name {spmd:?} of size {parts} does not divide the mapped axis of size {}",
+                axis.size
+            )
+            .help(format!("make the mapped axis a multiple of {parts}")));
+        }
+        // An axis of its own shadows the mapped one of the same name.
+        let name = axis.name.filter(|n| !self.manual.contains(n));
+        let inner = BatchAxis { size: axis.size / parts, name, ..axis.clone() };
+        let force = vec![!spmd.is_empty(); self.out_specs.len()];
+        let (Traced { program, captures }, batched) =
+            self.in_body(|| batching::batch_program(&self.body, &inner, dims, &force))?;
+        let in_specs = self
+            .in_specs
+            .iter()
+            .zip(dims)
+            .map(|(spec, dim)| dim.map_or_else(|| spec.clone(), |d| spec.insert(d, spmd)))
+            .collect();
+        let out_specs = self
+            .out_specs
+            .iter()
+            .zip(&batched)
+            .map(|(spec, b)| if *b { spec.insert(0, spmd) } else { spec.clone() })
+            .collect();
+        let call = self.with_body(program, captures.len(), in_specs, out_specs);
+        let outs = call.apply(&captures, args.iter().cloned());
+        Ok((outs, batched.iter().map(|b| b.then_some(0)).collect()))
+    }
+}
+
+impl ShardMap {
+    /// The axes that each result of `body`, whose first inputs are captured, may vary over: what types say, or where
+    /// they do not track it, what the body says.
+    pub fn varying(&self, body: &Program, captured: usize) -> Result<Vec<AxisSet>> {
+        if self.checked {
+            return Ok(body.out_avals().into_iter().map(|aval| aval.vma).collect());
+        }
+        let captures = std::iter::repeat_n(AxisSet::default(), captured);
+        let inputs: Vec<AxisSet> = captures.chain(self.in_specs.iter().map(|spec| spec.all_axes().collect())).collect();
+        vary::outputs(body, &inputs)
+    }
+
+    /// The cotangent of an output, as the body takes it. Where types do not track what varies, the devices that hold
+    /// one value share its cotangent equally.
+    fn incoming(&self, ct: Array, out: &Aval, spec: &PartitionSpec) -> Array {
+        if self.checked {
+            return ct.varying_as(&out.vma);
+        }
+        let shared = self.mesh.axes_size(&self.unmentioned(spec)).unwrap_or(1);
+        if shared == 1 { ct } else { ct / shared }
+    }
+
+    /// The cotangent of an operand, as it leaves the body: operands that all devices hold get the sum of theirs.
+    fn outgoing(&self, ct: Array, spec: &PartitionSpec) -> Array {
+        let axes = self.unmentioned(spec);
+        if self.checked || axes.is_empty() {
+            return match self.checked {
+                true => ct.varying_as(&ct.vma().minus(&self.axes().collect()).union(&spec.all_axes().collect())),
+                false => ct,
+            };
+        }
+        AllReduce { reducer: crate::ops::primitive::reduce::Reducer::Sum, axes: Axes::summed(axes, false) }.apply(&ct)
+    }
+}

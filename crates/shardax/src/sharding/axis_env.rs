@@ -1,0 +1,100 @@
+//! The axis names that are bound while a function is traced: mapped by `vmap`, or manual axes of a mesh.
+
+use super::Mesh;
+use crate::error::{Result, err};
+use crate::local::{Stack, StackKey};
+use crate::shape::{AxisName, AxisSet};
+
+/// A bound axis.
+#[derive(Clone, Debug)]
+pub(crate) struct BoundAxis {
+    pub name: AxisName,
+    pub size: usize,
+    pub kind: AxisKind,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum AxisKind {
+    /// Mapped by `vmap`: collectives over it become ordinary operations.
+    Mapped,
+    /// A manual axis of a mesh; `checked` when types track what varies over it.
+    Manual { checked: bool, mesh: Mesh },
+}
+
+thread_local! {
+    static BOUND: Stack<BoundAxis> = const { Stack::new() };
+    /// The mesh axes that `vmap`s in effect will shard their entries over.
+    static SPMD: Stack<AxisName> = const { Stack::new() };
+}
+
+/// Runs `f`, which traces one entry of a batch that will be sharded over these mesh axes.
+pub(crate) fn with_spmd<R>(names: &[AxisName], f: impl FnOnce() -> R) -> R {
+    struct Restore(usize);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            SPMD.with_borrow_mut(|s| s.truncate(self.0));
+        }
+    }
+    let _restore = Restore(SPMD.with_borrow_mut(|s| {
+        let depth = s.len();
+        s.extend(names);
+        depth
+    }));
+    f()
+}
+
+/// Whether devices along this mesh axis will hold different entries of a batch.
+pub(crate) fn is_spmd(name: AxisName) -> bool {
+    SPMD.with_borrow(|s| s.contains(&name))
+}
+
+/// Runs `f` with `axes` bound besides those that are bound already.
+pub(crate) fn with_axes<R>(axes: Vec<BoundAxis>, f: impl FnOnce() -> R) -> R {
+    struct Restore(usize);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            BOUND.with_borrow_mut(|b| b.truncate(self.0));
+        }
+    }
+    let _restore = Restore(BOUND.with_borrow_mut(|b| {
+        let depth = b.len();
+        b.extend(axes);
+        depth
+    }));
+    f()
+}
+
+/// The innermost axis of this name.
+pub(crate) fn lookup(name: AxisName, operation: &str) -> Result<BoundAxis> {
+    BOUND.with_borrow(|bound| bound.iter().rev().find(|a| a.name == name).cloned()).ok_or_else(|| {
+        let known: Vec<_> = BOUND.with_borrow(|b| b.iter().map(|a| a.name.to_string()).collect());
+        let known = match known.is_empty() {
+            true => "no axis is bound here".to_owned(),
+            false => format!("bound here: {}", known.join(", ")),
+        };
+        err!(
+            Name,
+            "unbound axis name: {name}. Found an unbound axis name: {name}. To fix this, please call {operation} under `shard_map` ({known})"
+        )
+        .help(format!(
+            "call it inside `pmap(..).axis_name(\"{name}\")`, `vmap(..).axis_name(\"{name}\")` or `shard_map` over a mesh with an axis {name:?}"
+        ))
+    })
+}
+
+/// Whether any bound axis is tracked in types.
+pub(crate) fn any_checked() -> bool {
+    BOUND.with_borrow(|b| b.iter().any(|a| matches!(a.kind, AxisKind::Manual { checked: true, .. })))
+}
+
+/// The manual axes in effect and the mesh they belong to.
+pub(crate) fn manual() -> Option<(Mesh, AxisSet)> {
+    BOUND.with_borrow(|b| {
+        let mesh = b.iter().rev().find_map(|a| match &a.kind {
+            AxisKind::Manual { mesh, .. } => Some(mesh.clone()),
+            AxisKind::Mapped => None,
+        })?;
+        let names = b.iter().filter(|a| a.kind != AxisKind::Mapped).map(|a| a.name).collect();
+        Some((mesh, names))
+    })
+}

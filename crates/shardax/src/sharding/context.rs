@@ -1,0 +1,144 @@
+//! The context mesh: the mesh that functions use when none is given.
+
+use std::cell::Cell;
+
+use super::Mesh;
+use super::axis_env;
+use crate::error::{Result, err};
+use crate::local::{Stack, StackKey};
+use crate::shape::AxisName;
+
+thread_local! {
+    /// The meshes whose guards live, with the number of each guard.
+    static CONTEXT: Stack<(u64, Mesh)> = const { Stack::new() };
+    static NEXT: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Takes the mesh back, when dropped: of the meshes whose guards live, the one that was set last is the context mesh.
+#[must_use = "the mesh is the context mesh only while the guard lives"]
+pub struct MeshGuard {
+    number: u64,
+    // Guards belong to the thread that made them.
+    not_send: std::marker::PhantomData<*const ()>,
+}
+
+impl Drop for MeshGuard {
+    fn drop(&mut self) {
+        CONTEXT.with_borrow_mut(|c| c.retain(|(number, _)| *number != self.number));
+    }
+}
+
+/// Makes `mesh` the context mesh of this thread while the guard lives.
+pub(crate) fn enter(mesh: &Mesh) -> MeshGuard {
+    let number = NEXT.replace(NEXT.get() + 1);
+    CONTEXT.with_borrow_mut(|c| c.push((number, mesh.clone())));
+    MeshGuard { number, not_send: std::marker::PhantomData }
+}
+
+/// The context mesh: that of the enclosing `shard_map`, else the one that was set last.
+pub fn get_mesh() -> Option<Mesh> {
+    axis_env::manual().map(|(mesh, _)| mesh).or_else(|| CONTEXT.with_borrow(|c| c.last().map(|(_, mesh)| mesh.clone())))
+}
+
+/// Whether this is the context mesh outside of any traced function.
+pub(crate) fn is_current(mesh: Option<&Mesh>) -> bool {
+    CONTEXT.with_borrow(|c| c.last().map(|(_, mesh)| mesh) == mesh)
+}
+
+/// The shape of a mesh without its devices: which devices they are is known from the arguments.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AbstractMesh {
+    axes: Vec<(AxisName, usize)>,
+}
+
+impl AbstractMesh {
+    /// A mesh of these axes, major first.
+    pub fn new<N: Into<AxisName>>(axes: impl IntoIterator<Item = (N, usize)>) -> Self {
+        AbstractMesh { axes: axes.into_iter().map(|(n, s)| (n.into(), s)).collect() }
+    }
+
+    /// The mesh of this shape that an argument of the function being traced lies on.
+    fn resolve(&self) -> Result<Mesh> {
+        let found = ARGUMENTS.with_borrow(|all| all.iter().rev().find(|m| m.axes() == self.axes).cloned());
+        found.ok_or_else(|| {
+            err!(
+                Value,
+                "shard_map got an abstract mesh {:?}, but no argument has a NamedSharding over a mesh of this shape",
+                self.axes
+            )
+            .help("place an argument with `device_put(x, &NamedSharding::new(&mesh, …))`, or pass the mesh itself")
+        })
+    }
+}
+
+thread_local! {
+    /// The meshes that arguments lie on, of the functions being traced.
+    static ARGUMENTS: Stack<Mesh> = const { Stack::new() };
+}
+
+/// Runs `f`, which traces a function on arguments that lie on these meshes.
+pub(crate) fn with_argument_meshes<R>(meshes: impl Iterator<Item = Mesh>, f: impl FnOnce() -> R) -> R {
+    struct Restore(usize);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            ARGUMENTS.with_borrow_mut(|all| all.truncate(self.0));
+        }
+    }
+    let _restore = Restore(ARGUMENTS.with_borrow_mut(|all| {
+        let depth = all.len();
+        all.extend(meshes);
+        depth
+    }));
+    f()
+}
+
+/// A mesh, as a function is given it.
+#[derive(Clone, Debug)]
+pub enum MeshArg {
+    Mesh(Mesh),
+    Abstract(AbstractMesh),
+    /// The context mesh.
+    Context,
+}
+
+impl MeshArg {
+    pub(crate) fn resolve(&self) -> Result<Mesh> {
+        match self {
+            MeshArg::Mesh(mesh) => Ok(mesh.clone()),
+            MeshArg::Abstract(mesh) => mesh.resolve(),
+            MeshArg::Context => get_mesh().ok_or_else(|| {
+                err!(Value, "The context mesh cannot be empty. Use `set_mesh(mesh)` to enter into a mesh context")
+                    .help("or pass a mesh to shard_map")
+            }),
+        }
+    }
+}
+
+/// A mesh, the shape of one, or `None` for the context mesh.
+pub trait IntoMesh {
+    fn into_mesh(self) -> MeshArg;
+}
+
+impl IntoMesh for &Mesh {
+    fn into_mesh(self) -> MeshArg {
+        MeshArg::Mesh(self.clone())
+    }
+}
+
+impl IntoMesh for Mesh {
+    fn into_mesh(self) -> MeshArg {
+        MeshArg::Mesh(self)
+    }
+}
+
+impl IntoMesh for &AbstractMesh {
+    fn into_mesh(self) -> MeshArg {
+        MeshArg::Abstract(self.clone())
+    }
+}
+
+impl IntoMesh for Option<&Mesh> {
+    fn into_mesh(self) -> MeshArg {
+        self.map_or(MeshArg::Context, IntoMesh::into_mesh)
+    }
+}

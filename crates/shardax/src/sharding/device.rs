@@ -1,0 +1,165 @@
+//! The devices, and the client of the plugin that drives them.
+
+use std::fmt;
+use std::sync::{Mutex, OnceLock};
+
+use shardax_pjrt as pjrt;
+
+use crate::config;
+use crate::error::{AtCaller, Result, err};
+
+/// A device: a CPU (real or simulated), a GPU or a TPU core.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Device(pub(crate) pjrt::Device);
+
+impl Device {
+    /// The number that identifies it among the devices of all processes.
+    pub fn id(&self) -> usize {
+        self.0.id()
+    }
+
+    /// The kind of hardware, as the plugin names it.
+    pub fn kind(&self) -> &str {
+        self.0.kind()
+    }
+
+    /// The process that drives it.
+    pub fn process_index(&self) -> usize {
+        self.0.process_index()
+    }
+
+    /// Whether this process drives it.
+    pub fn is_addressable(&self) -> bool {
+        self.0.is_addressable()
+    }
+
+    /// `cpu`, `cuda`, …
+    pub fn platform(&self) -> &'static str {
+        client().map(|c| c.platform_name.as_str()).unwrap_or("unknown")
+    }
+}
+
+/// `CpuDevice(id=0)`
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let platform = self.platform();
+        let (head, tail) = platform.split_at(platform.len().min(1));
+        write!(f, "{}{tail}Device(id={})", head.to_uppercase(), self.id())
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The client of this process, made at first use; and another one after a failure that the engine does not survive.
+pub(crate) struct Client {
+    pub pjrt: pjrt::Client,
+    pub devices: Vec<Device>,
+    pub local_devices: Vec<Device>,
+    /// In lower case: `cpu`, `cuda`, `tpu`.
+    pub platform_name: String,
+    next: OnceLock<Box<Client>>,
+}
+
+static CLIENT: OnceLock<Client> = OnceLock::new();
+static STARTING: Mutex<()> = Mutex::new(());
+
+/// The client; starting it is tried again at the next use when it fails.
+pub(crate) fn client() -> Result<&'static Client> {
+    if let Some(client) = latest().filter(|client| !client.pjrt.is_broken()) {
+        return Ok(client);
+    }
+    let _starting = STARTING.lock().unwrap_or_else(|e| e.into_inner());
+    match latest() {
+        None => {
+            let client = start()?;
+            config::settle(client.devices.len());
+            Ok(CLIENT.get_or_init(|| client))
+        }
+        Some(client) if client.pjrt.is_broken() => {
+            let fresh = start()?;
+            Ok(client.next.get_or_init(|| Box::new(fresh)))
+        }
+        Some(client) => Ok(client),
+    }
+}
+
+/// How to go on after a failure that the engine does not survive.
+pub(crate) const GO_ON: &str = "there is a fresh engine: make meshes and arrays anew, from what `devices()` says now. Arrays from before can be read, and moved with `device_put`";
+
+/// Fails for a device of an engine that failed.
+pub(crate) fn check_current(device: &Device) -> Result<()> {
+    match client()?.devices.iter().any(|current| current.0.is_beside(&device.0)) {
+        true => Ok(()),
+        false => Err(err!(
+            Runtime,
+            "{device} belongs to an engine in which an earlier execution on several devices failed inside the plugin"
+        )
+        .help(GO_ON)),
+    }
+}
+
+fn latest() -> Option<&'static Client> {
+    let mut latest = CLIENT.get()?;
+    while let Some(next) = latest.next.get() {
+        latest = next;
+    }
+    Some(latest)
+}
+
+fn start() -> Result<Client> {
+    let platform = config::platform();
+    let plugin_error = |e: pjrt::Error| err!(Plugin, "{e}");
+    let (plugin, options) = match platform.as_str() {
+        "cpu" => {
+            let count = config::num_cpu_devices()?;
+            (pjrt::Plugin::cpu().map_err(plugin_error)?, vec![("cpu_device_count", pjrt::Value::Int(count as i64))])
+        }
+        other => (pjrt::Plugin::find(other).map_err(plugin_error)?, Vec::new()),
+    };
+    let pjrt = pjrt::Client::new(&plugin, &options)?;
+    let devices: Vec<Device> = pjrt.devices().iter().cloned().map(Device).collect();
+    let local_devices = pjrt.addressable_devices().iter().cloned().map(Device).collect();
+    let platform_name = pjrt.platform_name().to_lowercase();
+    Ok(Client { pjrt, devices, local_devices, platform_name, next: OnceLock::new() })
+}
+
+/// All devices, those of other processes included, in the order of their ids.
+#[track_caller]
+pub fn devices() -> Result<Vec<Device>> {
+    client().map(|c| c.devices.clone()).at_caller()
+}
+
+/// The devices that this process drives.
+#[track_caller]
+pub fn local_devices() -> Result<Vec<Device>> {
+    client().map(|c| c.local_devices.clone()).at_caller()
+}
+
+/// The number of devices of all processes; 0 when the plugin cannot be loaded ([`devices`] says why).
+pub fn device_count() -> usize {
+    client().map(|c| c.devices.len()).unwrap_or(0)
+}
+
+/// The number of devices that this process drives.
+pub fn local_device_count() -> usize {
+    client().map(|c| c.local_devices.len()).unwrap_or(0)
+}
+
+/// The index of this process among all that run the program.
+pub fn process_index() -> usize {
+    client().map(|c| c.pjrt.process_index()).unwrap_or(0)
+}
+
+/// The number of processes that run the program.
+pub fn process_count() -> usize {
+    client().map(|c| c.devices.iter().map(|d| d.process_index()).max().unwrap_or(0) + 1).unwrap_or(1)
+}
+
+/// The device that arrays go to when nothing says otherwise.
+pub(crate) fn default_device() -> Result<&'static Device> {
+    client()?.local_devices.first().ok_or_else(|| err!(Plugin, "the plugin reports no device"))
+}

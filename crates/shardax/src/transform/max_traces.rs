@@ -1,0 +1,51 @@
+//! `assert_max_traces`: a function that fails when it is traced more often than was meant.
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::jit::function_name;
+use crate::core::function::Function;
+use crate::core::program::trace::is_tracing;
+use crate::core::tree::Tree;
+use crate::error::{Result, err};
+
+/// A function that may be traced so many times; see [`assert_max_traces`].
+#[must_use = "a transformed function does nothing until it is called"]
+pub struct MaxTraces<F, Args> {
+    f: F,
+    max: usize,
+    traces: AtomicUsize,
+    args: PhantomData<fn(Args)>,
+}
+
+/// The same function, which fails when it is traced more than `max` times (Chex's `assert_max_traces`): a step that
+/// compiles anew without being meant to then says so.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let f = jit(assert_max_traces(|x: Array| x * 2, 1));
+/// f.call(array([1, 2]))?;
+/// f.call(array([3, 4]))?;
+/// assert!(f.call(array([1, 2, 3])).err().is_some_and(|e| e.message().contains("is traced > 1 times")));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn assert_max_traces<Args: Tree, F: Function<Args>>(f: F, max: usize) -> MaxTraces<F, Args> {
+    MaxTraces { f, max, traces: AtomicUsize::new(0), args: PhantomData }
+}
+
+impl<F: Function<Args>, Args: Tree> Function<Args> for MaxTraces<F, Args> {
+    type Output = F::Output;
+
+    fn apply(&self, args: Args) -> Result<F::Output> {
+        if is_tracing() && self.traces.fetch_add(1, Ordering::Relaxed) >= self.max {
+            return Err(err!(
+                Value,
+                "Function '{}' is traced > {} times (AssertionError)",
+                function_name::<F>(),
+                self.max
+            )
+            .help("`config::set_explain_cache_misses(true)` tells what differs between the calls"));
+        }
+        self.f.apply(args)
+    }
+}

@@ -1,0 +1,288 @@
+//! Functions of the host in programs, under every transformation.
+
+mod common;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use common::setup;
+use shardax::prelude::*;
+use shardax::{HostCallback, debug};
+
+fn vector(n: usize) -> Array {
+    shape_dtype_struct([n], DType::F32)
+}
+
+/// `x * 2 + 1`, of any shape, on the host; it counts its calls.
+fn affine(result: Array, calls: &Arc<AtomicUsize>) -> HostCallback<Array> {
+    let calls = calls.clone();
+    pure_callback(
+        move |args, results| {
+            calls.fetch_add(1, Ordering::SeqCst);
+            results[0].write(args[0].values::<f32>()?.map(|x| x * 2.0 + 1.0))
+        },
+        result,
+    )
+}
+
+#[test]
+fn a_pure_callback_runs_at_once_and_in_programs() -> Result<()> {
+    setup();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let f = affine(vector(3), &calls);
+    assert_eq!(f.call(array([1.0f32, 2.0, 3.0]))?.to_vec::<f32>()?, [3.0, 5.0, 7.0]);
+    let g = jit(move |x: Array| -> Result<Array> { Ok(f.call(&x * 10)? + x) });
+    for _ in 0..3 {
+        assert_eq!(g.call(array([1.0f32, 2.0, 3.0]))?.to_vec::<f32>()?, [22.0, 43.0, 64.0]);
+    }
+    assert_eq!(calls.load(Ordering::SeqCst), 4);
+    Ok(())
+}
+
+/// Whatever layout the compiler would like, the function sees rows.
+#[test]
+fn arguments_and_results_are_row_major() -> Result<()> {
+    setup();
+    let seen = pure_callback(
+        |args, results| {
+            assert_eq!((args[0].shape(), args[0].dtype()), (&[3, 2][..], DType::F32));
+            results[0].write(args[0].to_vec::<f32>()?)?;
+            results[1].write([args[0].to_vec::<f32>()?.len() as i32])
+        },
+        (shape_dtype_struct([3, 2], DType::F32), shape_dtype_struct([1], DType::I32)),
+    );
+    let f = jit(move |x: Array| -> Result<(Array, Array)> {
+        let (y, n) = seen.call(x.dot(array([[1.0f32, 0.0, 0.0], [0.0, 1.0, 0.0]])).t())?;
+        Ok((y.t(), n))
+    });
+    let (y, n) = f.call(array([[1.0f32, 2.0], [3.0, 4.0]]))?;
+    assert_eq!(y.to_vec::<f32>()?, [1.0, 2.0, 0.0, 3.0, 4.0, 0.0]);
+    assert_eq!(n.to_vec::<i32>()?, [6]);
+    Ok(())
+}
+
+#[test]
+fn errors_and_panics_are_errors_of_the_call() -> Result<()> {
+    setup();
+    let fails = || pure_callback(|args, _| args[0].to_vec::<i32>().map(drop), vector(2));
+    let panics = || pure_callback(|_, _| panic!("not {}", "again"), vector(2));
+    let lazy = || pure_callback(|_, _| Ok(()), vector(2));
+    let short = || pure_callback(|_, r| r[0].write([1.0f32]), vector(2));
+    let long = || pure_callback(|_, r| r[0].write([1.0f32; 3]), vector(2));
+    let cases: [(HostCallback<Array>, &str); 5] = [
+        (fails(), "float32[2], cannot be read as int32"),
+        (panics(), "not again"),
+        (lazy(), "left its result 0 unwritten"),
+        (short(), "has 2 elements, but 1 were written"),
+        (long(), "has 2 elements, but more were written"),
+    ];
+    for (f, phrase) in cases {
+        let text = |r: Result<Vec<f32>>| r.err().map(|e| e.to_string()).unwrap_or_default();
+        let eager = text(f.call(ones([2])).and_then(|y| y.to_vec::<f32>()));
+        assert!(eager.contains(phrase), "{eager}");
+        let compiled = text(jit(move |x: Array| f.call(x)).call(ones([2])).and_then(|y| y.to_vec::<f32>()));
+        assert!(compiled.contains(phrase), "{compiled}");
+    }
+    assert_eq!(jit(|x: Array| x + 1).call(ones([2]))?.to_vec::<f32>()?, [2.0; 2]);
+    Ok(())
+}
+
+#[test]
+fn vmap_calls_as_it_is_told_to() -> Result<()> {
+    setup();
+    let xs = arange(0..6).astype(DType::F32).reshape([3, 2]);
+    let want: Vec<f32> = (0..6).map(|x| x as f32 * 2.0 + 1.0).collect();
+    for (method, count) in [(VmapMethod::Sequential, 3), (VmapMethod::ExpandDims, 1), (VmapMethod::BroadcastAll, 1)] {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let f = affine(vector(2), &calls).vmap_method(method);
+        assert_eq!(jit(vmap(move |x: Array| f.call(x))).call(&xs)?.to_vec::<f32>()?, want, "{method:?}");
+        assert_eq!(calls.load(Ordering::SeqCst), count, "{method:?}");
+    }
+    // What an argument that is not batched looks like.
+    for (method, shapes) in [
+        (VmapMethod::Sequential, [vec![2], vec![]]),
+        (VmapMethod::ExpandDims, [vec![3, 2], vec![1]]),
+        (VmapMethod::BroadcastAll, [vec![3, 2], vec![3]]),
+    ] {
+        let seen = Arc::new(Mutex::new([vec![], vec![]]));
+        let note = seen.clone();
+        let f = pure_callback(
+            move |args, results| {
+                *note.lock().expect("no panic") = [args[0].shape().to_vec(), args[1].shape().to_vec()];
+                results[0].write(args[0].to_vec::<f32>()?)
+            },
+            vector(2),
+        )
+        .vmap_method(method);
+        let mapped = vmap(move |x: Array, y: Array| f.call((x, y))).in_axes((0, None));
+        assert_eq!(mapped.call((&xs, 7.0f32))?.to_vec::<f32>()?, xs.to_vec::<f32>()?);
+        assert_eq!(*seen.lock().expect("no panic"), shapes, "{method:?}");
+    }
+    let f = affine(vector(2), &Arc::default());
+    let error = vmap(move |x: Array| f.call(x)).call(&xs).err().map(|e| e.to_string()).unwrap_or_default();
+    assert!(error.contains("vmap is only supported for pure_callback with a vmap method"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn gradients_come_from_custom_rules_alone() -> Result<()> {
+    setup();
+    let f = affine(shape_dtype_struct((), DType::F32), &Arc::default());
+    let g = f.clone();
+    let error = grad(move |x: Array| g.call(x)).call(1.0f32).err().map(|e| e.to_string()).unwrap_or_default();
+    assert!(error.contains("Pure callbacks do not support JVP"), "{error}");
+    let i = io_callback(|_, r| r[0].write([0.0f32]), shape_dtype_struct((), DType::F32));
+    let error = grad(move |x: Array| i.call(x)).call(1.0f32).err().map(|e| e.to_string()).unwrap_or_default();
+    assert!(error.contains("IO callbacks do not support JVP"), "{error}");
+    let h = f.clone();
+    let error = grad(move |x: Array| Ok::<_, shardax::Error>(f.call(stop_gradient(x.clone()))? * x)).call(3.0f32)?;
+    assert_eq!(error.item::<f32>()?, 7.0);
+    let smooth = custom_jvp(move |x: Array| h.call(x)).defjvp(|(x,): (Array,), (t,): (Array,)| (x * 2 + 1, t * 2));
+    assert_eq!(grad(smooth).call(3.0f32)?.item::<f32>()?, 2.0);
+    Ok(())
+}
+
+/// In a program over several devices it is called with the whole, unless it has effects; in a `shard_map` each device calls
+/// it with its block.
+#[test]
+fn several_devices_call_it_with_the_whole_or_each_with_its_block() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("i", 8)])?;
+    let x = arange(0..16).astype(DType::F32);
+    let want: Vec<f32> = (0..16).map(|x| x as f32 * 2.0 + 1.0).collect();
+    let split = device_put(&x, &NamedSharding::new(&mesh, P!["i"]))?;
+    let calls = Arc::new(AtomicUsize::new(0));
+    let f = affine(vector(16), &calls);
+    assert_eq!(jit(move |x: Array| f.call(x)).call(&split)?.to_vec::<f32>()?, want);
+    calls.store(0, Ordering::SeqCst);
+    let count = calls.clone();
+    let f = io_callback(
+        move |args, results| {
+            count.fetch_add(1, Ordering::SeqCst);
+            results[0].write(args[0].values::<f32>()?.map(|x| x * 2.0 + 1.0))
+        },
+        vector(16),
+    );
+    let error = jit(move |x: Array| f.call(x)).call(&split).err().map(|e| e.to_string()).unwrap_or_default();
+    assert!(error.contains("io_callback in a program that the compiler splits over several devices"), "{error}");
+    let f = affine(vector(2), &calls);
+    let blocks = shard_map(move |x: Array| f.call(x), &mesh).in_specs((P!["i"],)).out_specs(P!["i"]);
+    assert_eq!(blocks.call(&x)?.to_vec::<f32>()?, want);
+    assert_eq!(calls.load(Ordering::SeqCst), 8);
+    Ok(())
+}
+
+/// Effects happen though nothing depends on them, and as often as they are asked for.
+#[test]
+fn effects_are_kept_in_loops_branches_and_batches() -> Result<()> {
+    setup();
+    let seen: Arc<Mutex<Vec<f32>>> = Arc::default();
+    let note = seen.clone();
+    let show = io_callback(
+        move |args, _| {
+            note.lock().expect("no panic").push(args[0].item::<f32>()?);
+            Ok(())
+        },
+        (),
+    );
+    let take = || {
+        let mut all = std::mem::take(&mut *seen.lock().expect("no panic"));
+        all.sort_by(f32::total_cmp);
+        all
+    };
+    let each = show.clone();
+    let doubled = jit(move |x: Array| -> Result<Array> {
+        each.call(&x)?;
+        each.call(&x)?;
+        Ok(x * 2)
+    });
+    doubled.call(3.0f32)?.item::<f32>()?;
+    assert_eq!(take(), [3.0, 3.0]);
+    let each = show.clone();
+    let looped = jit(move |x: Array| {
+        fori_loop(
+            0,
+            4,
+            |i: Array, x: Array| -> Result<Array> {
+                each.call(i.astype(DType::F32))?;
+                Ok(x + 1)
+            },
+            x,
+        )
+    });
+    assert_eq!(looped.call(0.0f32)?.item::<f32>()?, 4.0);
+    assert_eq!(take(), [0.0, 1.0, 2.0, 3.0]);
+    let each = show.clone();
+    let branch = jit(move |x: Array| -> Result<Array> {
+        let shown = |x: Array| -> Result<Array> {
+            each.call(&x)?;
+            Ok(x)
+        };
+        cond(x.greater(0), shown, |x: Array| -x, x)
+    });
+    assert_eq!((branch.call(2.0f32)?.item::<f32>()?, branch.call(-2.0f32)?.item::<f32>()?), (2.0, 2.0));
+    assert_eq!(take(), [2.0]);
+    let each = show.clone();
+    let batch = jit(vmap(move |x: Array| -> Result<Array> {
+        each.call(&x)?;
+        Ok(x + 1)
+    }));
+    assert_eq!(batch.call(array([5.0f32, 6.0, 7.0]))?.to_vec::<f32>()?, [6.0, 7.0, 8.0]);
+    assert_eq!(take(), [5.0, 6.0, 7.0]);
+    Ok(())
+}
+
+/// Debugging changes nothing: values are shown once under `grad`, and the gradient is the function's.
+#[test]
+fn debug_callbacks_see_values_under_grad() -> Result<()> {
+    setup();
+    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+    let note = seen.clone();
+    let f = move |x: Array| -> Result<Array> {
+        let note = note.clone();
+        debug::callback(
+            move |args| {
+                note.lock().expect("no panic").push(args[0].to_string());
+                Ok(())
+            },
+            &x * 3,
+        )?;
+        Ok(x.square().sum(..))
+    };
+    for round in 1..3 {
+        let g = if round == 1 {
+            grad(f.clone()).call(array([1.0f32, 2.0]))?
+        } else {
+            jit(grad(f.clone())).call(array([1.0f32, 2.0]))?
+        };
+        assert_eq!(g.to_vec::<f32>()?, [2.0, 4.0]);
+        assert_eq!(*seen.lock().expect("no panic"), vec!["[3. 6.]"; round]);
+    }
+    Ok(())
+}
+
+/// The program may be gone before it has run: the function is not.
+#[test]
+fn a_function_outlives_the_program_that_calls_it() -> Result<()> {
+    setup();
+    let held = Arc::new(AtomicUsize::new(0));
+    let mut made = Vec::new();
+    for i in 0..20 {
+        let count = held.clone();
+        let slow = pure_callback(
+            move |args, results| {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+                count.fetch_add(1, Ordering::SeqCst);
+                results[0].write(args[0].to_vec::<f32>()?)
+            },
+            vector(1000),
+        );
+        made.push(jit(move |x: Array| slow.call(x + i)).call(zeros([1000]))?);
+        shardax::clear_caches();
+    }
+    for (i, y) in made.iter().enumerate() {
+        assert_eq!(y.to_vec::<f32>()?, [i as f32; 1000]);
+    }
+    assert_eq!(held.load(Ordering::SeqCst), 20);
+    Ok(())
+}

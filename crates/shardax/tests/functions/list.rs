@@ -1,0 +1,148 @@
+//! The public functions on arrays, read from the sources: `numpy::sum`, `Array::sum`, `At::set`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// The folders or files whose functions compute, and the name that they have here.
+const MODULES: [(&str, &str); 10] = [
+    ("numpy", "numpy"),
+    ("lax", "lax"),
+    ("linalg", "linalg"),
+    ("nn", "nn"),
+    ("random", "random"),
+    ("control_flow", "control_flow"),
+    ("collective", "spmd"),
+    ("spmd", "spmd"),
+    ("array", "array"),
+    ("index", "array"),
+];
+
+/// The types whose methods compute.
+const TYPES: [&str; 5] = ["Array", "At", "Pool", "Initializer", "ScanOptions"];
+
+pub fn public_functions() -> BTreeSet<String> {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut out = BTreeSet::new();
+    for path in sources(&src) {
+        let inside = path.strip_prefix(&src).unwrap_or(&path).with_extension("");
+        let module = inside.iter().find_map(|part| MODULES.iter().find(|(folder, _)| part == *folder));
+        if let Some((_, module)) = module {
+            scan(&std::fs::read_to_string(&path).expect("a source"), module, &mut out);
+        }
+    }
+    out
+}
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut out = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        match path.is_dir() {
+            true => out.extend(sources(&path)),
+            false if path.extension().is_some_and(|e| e == "rs") => out.push(path),
+            false => {}
+        }
+    }
+    out
+}
+
+/// Adds the functions that a source declares, by itself or through its macros.
+fn scan(text: &str, module: &str, out: &mut BTreeSet<String>) {
+    // Programs in comments and unit tests declare nothing.
+    let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+    let lines: Vec<&str> = code.lines().map(|line| line.split("//").next().unwrap_or_default()).collect();
+    let mut macros: BTreeMap<&str, Vec<Option<&str>>> = BTreeMap::new();
+    let mut i = 0;
+    while i < lines.len() {
+        let block = block_from(&lines, i);
+        let head = lines[i];
+        if let Some(name) = head.strip_prefix("macro_rules! ") {
+            let name = name.split([' ', '{']).next().unwrap_or_default();
+            let declared = declared(block).into_iter().filter(|(f, _)| f.starts_with('$'));
+            macros.insert(name, declared.map(|(_, owner)| owner).collect());
+        } else if let Some((name, _)) = head.split_once('!').filter(|(name, _)| macros.contains_key(name)) {
+            for function in entries(block) {
+                for owner in &macros[name] {
+                    add(&function, *owner, module, out);
+                }
+            }
+        } else {
+            for (function, owner) in declared(block) {
+                add(function, owner, module, out);
+            }
+        }
+        i += block.len();
+    }
+}
+
+fn add(function: &str, owner: Option<&str>, module: &str, out: &mut BTreeSet<String>) {
+    match owner {
+        None => out.insert(format!("{module}::{function}")),
+        Some(owner) if TYPES.contains(&owner) => out.insert(format!("{owner}::{function}")),
+        Some(_) => false,
+    };
+}
+
+/// The lines of the item that begins at a line: up to its closing bracket, which stands where it does.
+fn block_from<'a, 'b>(lines: &'a [&'b str], start: usize) -> &'a [&'b str] {
+    let first = lines[start];
+    if !first.ends_with(['{', '(']) || first.starts_with([' ', '#']) {
+        return &lines[start..start + 1];
+    }
+    let end =
+        lines[start..].iter().skip(1).position(|line| line.starts_with(['}', ')']) && !line.ends_with(['{', '(']));
+    &lines[start..end.map_or(lines.len(), |end| start + end + 2)]
+}
+
+/// The public functions of an item, and the type whose methods they are.
+fn declared<'a>(block: &[&'a str]) -> Vec<(&'a str, Option<&'a str>)> {
+    let mut owner: Option<(&str, usize)> = None;
+    let mut out = Vec::new();
+    for line in block {
+        let indent = line.len() - line.trim_start().len();
+        let text = line.trim_start();
+        if owner.is_some_and(|(_, at)| indent <= at && text.starts_with('}')) {
+            owner = None;
+        }
+        if text.starts_with("impl") && !text.contains(" for ") {
+            let rest = text.trim_start_matches("impl").trim_start();
+            let rest = if rest.starts_with('<') { rest.split_once("> ").map_or("", |(_, rest)| rest) } else { rest };
+            owner = Some((rest.split(['<', ' ', '{']).next().unwrap_or_default(), indent));
+        }
+        if let Some(name) = text.strip_prefix("pub fn ") {
+            out.push((name.split(['(', '<']).next().unwrap_or_default(), owner.map(|(owner, _)| owner)));
+        }
+    }
+    out
+}
+
+/// The names that begin the entries of a macro's call, which end with `;`; all words, where there is no `;`.
+fn entries(block: &[&str]) -> Vec<String> {
+    let text = block.join("\n");
+    let inside = text.split_once(['{', '(']).map_or("", |(_, rest)| rest);
+    let inside = inside.trim_end().trim_end_matches(';').trim_end_matches(['}', ')']);
+    let word = |c: char| c.is_alphanumeric() || c == '_';
+    let mut out = Vec::new();
+    let mut depth = 0i32;
+    let mut at_start = true;
+    let plain = !inside.contains(';');
+    for token in inside.split_inclusive(|c: char| !word(c)) {
+        let name: String = token.chars().filter(|c| word(*c)).collect();
+        if !name.is_empty() && at_start && depth == 0 {
+            out.push(name.clone());
+        }
+        let end = token.chars().last().filter(|c| !word(*c));
+        match end {
+            Some('{' | '(' | '[') => {
+                depth += 1;
+                at_start = false;
+            }
+            Some('}' | ')' | ']') => depth -= 1,
+            Some(';') if depth == 0 => at_start = true,
+            Some(c) if !c.is_whitespace() => at_start = false,
+            _ => {}
+        }
+        at_start |= plain;
+    }
+    out
+}

@@ -1,0 +1,50 @@
+//! Every public function with every dtype, rank 0 to 3, empty arrays and hostile parameters: never a panic, never a wait
+//! without end, and the type that is traced is the type that is computed.
+//!
+//! The list of functions is read from the sources, so that none can be forgotten. A slice of the calls is made;
+//! `SHARDAX_CENSUS=all` makes all of them.
+
+mod cases;
+#[path = "../common/mod.rs"]
+mod common;
+mod edges;
+mod list;
+mod table;
+
+use std::collections::BTreeSet;
+
+use common::setup;
+
+#[test]
+fn every_public_function_has_an_entry() {
+    let public: BTreeSet<String> = list::public_functions();
+    assert!(public.len() > 400, "the sources were not read: {public:?}");
+    let tested: BTreeSet<String> = table::TABLE.iter().map(|(name, _)| name.to_string()).collect();
+    let excepted: BTreeSet<String> =
+        table::EXCEPTED.iter().flat_map(|(names, _)| names.split_whitespace()).map(str::to_owned).collect();
+    let known: BTreeSet<String> = tested.union(&excepted).cloned().collect();
+    let missing: Vec<_> = public.difference(&known).collect();
+    assert!(missing.is_empty(), "no entry in tests/functions/table.rs: {missing:#?}");
+    let gone: Vec<_> = known.difference(&public).collect();
+    assert!(gone.is_empty(), "no such public function: {gone:#?}");
+    let twice: Vec<_> = tested.intersection(&excepted).collect();
+    assert!(twice.is_empty(), "tested and excepted: {twice:#?}");
+}
+
+#[test]
+fn traced_functions_never_panic() {
+    setup();
+    cases::traced();
+}
+
+#[test]
+fn transformed_functions_never_panic() {
+    setup();
+    cases::transformed();
+}
+
+#[test]
+fn functions_run_as_they_are_traced() {
+    setup();
+    cases::executed();
+}

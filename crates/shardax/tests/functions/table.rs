@@ -1,0 +1,722 @@
+//! What each public function is called with in a case.
+
+use shardax::array::IndexItem;
+use shardax::lax::{
+    ConvOptions, GatherDimensionNumbers, GatherScatterMode, Padding, ScatterDimensionNumbers, ScatterKind,
+};
+use shardax::nn::{self, Pool, initializers as init};
+use shardax::numpy as np;
+use shardax::prelude::*;
+
+/// Operands and parameters.
+#[derive(Clone)]
+pub struct Case {
+    pub x: Array,
+    pub y: Array,
+    /// Booleans of the shape of `x`.
+    pub mask: Array,
+    /// Integers of some dtype and shape.
+    pub places: Array,
+    pub key: Array,
+    pub dtype: DType,
+    /// An axis, an offset, an exponent, a seed.
+    pub i: i32,
+    /// A size, a count.
+    pub n: usize,
+    pub f: f64,
+}
+
+impl Case {
+    fn both(&self) -> [Array; 2] {
+        [self.x.clone(), self.y.clone()]
+    }
+
+    /// A shape, as written: it may have negative or enormous sizes.
+    fn dims(&self) -> Vec<i64> {
+        vec![i64::from(self.i), self.n as i64]
+    }
+
+    /// As many numbers as `x` has dimensions, made from the parameters.
+    fn sizes(&self) -> Vec<usize> {
+        (0..self.x.ndim()).map(|d| if d == 0 { self.n } else { 1 }).collect()
+    }
+
+    fn starts(&self) -> Vec<Array> {
+        (0..self.x.ndim()).map(|d| if d == 0 { self.places.clone() } else { Array::from(self.i) }).collect()
+    }
+
+    fn widths(&self) -> Vec<(usize, usize)> {
+        self.sizes().into_iter().map(|n| (n, self.i.unsigned_abs() as usize)).collect()
+    }
+
+    /// An index with an entry of each kind, as far as `x` has dimensions.
+    fn index(&self) -> Vec<IndexItem> {
+        use shardax::IntoIndexItem;
+        let slice = Slice::new(i64::from(self.i), self.n as i64, i64::from(self.i));
+        let all = [slice.into_index_item(), (&self.places).into_index_item(), self.i.into_index_item()];
+        all.into_iter().take(self.x.ndim().max(1)).collect()
+    }
+
+    fn permutation(&self) -> Vec<i32> {
+        (0..self.x.ndim() as i32).rev().chain((self.i > 5).then_some(self.i)).collect()
+    }
+
+    fn padding(&self) -> Padding {
+        match self.i {
+            0 => Padding::Same,
+            -1 => Padding::Valid,
+            -2 => Padding::SameLower,
+            i => Padding::Explicit(vec![(i64::from(i), i64::MAX); self.x.ndim().saturating_sub(2)]),
+        }
+    }
+
+    fn window(&self) -> Vec<usize> {
+        self.sizes()
+    }
+
+    fn mode(&self) -> GatherScatterMode {
+        match self.i.rem_euclid(3) {
+            0 => GatherScatterMode::Clip,
+            1 => GatherScatterMode::FillOrDrop,
+            _ => GatherScatterMode::PromiseInBounds,
+        }
+    }
+
+    fn mapped<T: Tree>(&self, f: impl Fn(Array) -> T) -> Result<T> {
+        vmap(f).axis_name("i").call(&self.x)
+    }
+}
+
+/// What a function gives: arrays, or nothing that is looked at.
+pub trait Outcome {
+    fn results(self) -> Result<Vec<Array>>;
+}
+
+impl Outcome for Array {
+    fn results(self) -> Result<Vec<Array>> {
+        self.check().map(|()| vec![self])
+    }
+}
+
+impl Outcome for &Array {
+    fn results(self) -> Result<Vec<Array>> {
+        self.clone().results()
+    }
+}
+
+impl Outcome for Vec<Array> {
+    fn results(self) -> Result<Vec<Array>> {
+        self.iter().try_for_each(Array::check).map(|()| self)
+    }
+}
+
+impl Outcome for (Array, Array) {
+    fn results(self) -> Result<Vec<Array>> {
+        vec![self.0, self.1].results()
+    }
+}
+
+impl Outcome for (Array, Array, Array) {
+    fn results(self) -> Result<Vec<Array>> {
+        vec![self.0, self.1, self.2].results()
+    }
+}
+
+impl Outcome for () {
+    fn results(self) -> Result<Vec<Array>> {
+        Ok(Vec::new())
+    }
+}
+
+impl<T: Outcome> Outcome for Result<T> {
+    fn results(self) -> Result<Vec<Array>> {
+        self.and_then(T::results)
+    }
+}
+
+/// The value is not looked at.
+fn done<T>(_: T) {}
+
+pub type Call = fn(&Case) -> Result<Vec<Array>>;
+
+macro_rules! table {
+    ($($name:literal => |$c:ident| $call:expr;)*) => {
+        pub const TABLE: &[(&str, Call)] = &[$(($name, |$c| Outcome::results($call)),)*];
+    };
+}
+
+/// Several functions of the same parameters.
+macro_rules! same {
+    ($c:ident; $($call:expr),*) => {{
+        let all: Vec<Result<Vec<Array>>> = vec![$(Outcome::results($call)),*];
+        all.into_iter().collect::<Result<Vec<_>>>().map(|all| all.concat())
+    }};
+}
+
+/// Functions that have no entry, and why.
+pub const EXCEPTED: &[(&str, &str)] = &[
+    (
+        "Array::addressable_data Array::addressable_shards Array::global_shards Array::sharding Array::devices \
+         Array::committed Array::is_fully_addressable Array::is_fully_replicated Array::is_ready Array::is_deleted \
+         Array::delete Array::block_until_ready Array::from_slice_on array::block_until_ready \
+         array::device_get array::visualize_array_sharding",
+        "places, not computations: tests/placement.rs and tests/errors",
+    ),
+    (
+        "spmd::pmap spmd::shard_map spmd::smap spmd::set_mesh spmd::with_sharding_constraint",
+        "functions of functions and meshes: tests/errors/spmd.rs",
+    ),
+    ("control_flow::custom_jvp control_flow::custom_vjp", "functions of functions: tests/control_flow"),
+];
+
+table! {
+    "Array::abs" => |c| c.x.abs();
+    "Array::all" => |c| same!(c; c.x.all(c.i), c.x.all(..), c.x.all([c.i, 0]));
+    "Array::all_keepdims" => |c| c.x.all_keepdims([c.i, -1]);
+    "Array::aval" => |c| done(c.x.aval());
+    "Array::any" => |c| same!(c; c.x.any(c.i), c.x.any(..));
+    "Array::any_keepdims" => |c| c.x.any_keepdims(c.i);
+    "Array::arccos" => |c| c.x.arccos();
+    "Array::arccosh" => |c| c.x.arccosh();
+    "Array::arcsin" => |c| c.x.arcsin();
+    "Array::arcsinh" => |c| c.x.arcsinh();
+    "Array::arctan" => |c| c.x.arctan();
+    "Array::arctanh" => |c| c.x.arctanh();
+    "Array::argmax" => |c| same!(c; c.x.argmax(c.i), c.x.argmax(..));
+    "Array::argmin" => |c| c.x.argmin(c.i);
+    "Array::argsort" => |c| c.x.argsort(c.i);
+    "Array::argsort_descending" => |c| c.x.argsort_descending(c.i);
+    "Array::astype" => |c| c.x.astype(c.dtype);
+    "Array::at" => |c| c.x.at(c.index()).get();
+    "Array::bitwise_not" => |c| c.x.bitwise_not();
+    "Array::broadcast_to" => |c| c.x.broadcast_to(c.dims());
+    "Array::cbrt" => |c| c.x.cbrt();
+    "Array::ceil" => |c| c.x.ceil();
+    "Array::check" => |c| c.x.check();
+    "Array::clip" => |c| same!(c; c.x.clip(c.i, c.f), c.x.clip(&c.y, c.n));
+    "Array::clz" => |c| c.x.clz();
+    "Array::conj" => |c| c.x.conj();
+    "Array::cos" => |c| c.x.cos();
+    "Array::cosh" => |c| c.x.cosh();
+    "Array::cummax" => |c| c.x.cummax(c.i);
+    "Array::cummin" => |c| c.x.cummin(c.i);
+    "Array::cumprod" => |c| c.x.cumprod(c.i);
+    "Array::cumsum" => |c| same!(c; c.x.cumsum(c.i), c.x.cumsum(..));
+    "Array::diagonal" => |c| c.x.diagonal(c.i, 0, c.i);
+    "Array::digamma" => |c| c.x.digamma();
+    "Array::dot" => |c| c.x.dot(&c.y);
+    "Array::dtype" => |c| done(c.x.dtype());
+    "Array::equal" => |c| c.x.equal(&c.y);
+    "Array::erf" => |c| c.x.erf();
+    "Array::erf_inv" => |c| c.x.erf_inv();
+    "Array::erfc" => |c| c.x.erfc();
+    "Array::error" => |c| done(c.x.error());
+    "Array::exp" => |c| c.x.exp();
+    "Array::exp2" => |c| c.x.exp2();
+    "Array::expand_dims" => |c| same!(c; c.x.expand_dims(c.i), c.x.expand_dims([c.i, 0]));
+    "Array::expm1" => |c| c.x.expm1();
+    "Array::flatten_from" => |c| c.x.flatten_from(c.i);
+    "Array::flip" => |c| same!(c; c.x.flip(c.i), c.x.flip(..));
+    "Array::floor" => |c| c.x.floor();
+    "Array::from_bytes" => |c| Array::from_bytes(&[7; 8], c.dtype, &[c.n]);
+    "Array::from_error" => |c| Array::from_error(shardax::Error::new(shardax::ErrorKind::Value, c.f.to_string()), &c.x);
+    "Array::from_slice" => |c| Array::from_slice(&[1.5f32, 2.0], &[c.n, c.n]);
+    "Array::from_vec" => |c| Array::from_vec(vec![1i8; 3], &[c.n]);
+    "Array::get" => |c| same!(c; c.x.get(c.i), c.x.get(&c.places), c.x.get(Slice::new(None, None, i64::from(c.i))));
+    "Array::greater" => |c| c.x.greater(&c.y);
+    "Array::greater_equal" => |c| c.x.greater_equal(c.f);
+    "Array::imag" => |c| c.x.imag();
+    "Array::is_traced" => |c| done(c.x.is_traced());
+    "Array::isfinite" => |c| c.x.isfinite();
+    "Array::isinf" => |c| c.x.isinf();
+    "Array::isnan" => |c| c.x.isnan();
+    "Array::item" => |c| c.x.item::<f32>().map(done);
+    "Array::iter" => |c| c.x.iter().take(3).collect::<Vec<_>>();
+    "Array::less" => |c| c.x.less(c.i);
+    "Array::less_equal" => |c| c.x.less_equal(&c.y);
+    "Array::lgamma" => |c| c.x.lgamma();
+    "Array::log" => |c| c.x.log();
+    "Array::log10" => |c| c.x.log10();
+    "Array::log1p" => |c| c.x.log1p();
+    "Array::log2" => |c| c.x.log2();
+    "Array::logical_not" => |c| c.x.logical_not();
+    "Array::logistic" => |c| c.x.logistic();
+    "Array::logsumexp" => |c| same!(c; c.x.logsumexp(c.i), c.x.logsumexp(..));
+    "Array::logsumexp_keepdims" => |c| c.x.logsumexp_keepdims(c.i);
+    "Array::matmul" => |c| c.x.matmul(&c.y);
+    "Array::max" => |c| same!(c; c.x.max(c.i), c.x.max(..));
+    "Array::max_keepdims" => |c| c.x.max_keepdims(c.i);
+    "Array::maximum" => |c| c.x.maximum(&c.y);
+    "Array::mean" => |c| same!(c; c.x.mean(c.i), c.x.mean(..));
+    "Array::mean_keepdims" => |c| c.x.mean_keepdims(c.i);
+    "Array::min" => |c| c.x.min(c.i);
+    "Array::min_keepdims" => |c| c.x.min_keepdims([c.i]);
+    "Array::minimum" => |c| c.x.minimum(c.f);
+    "Array::moveaxis" => |c| c.x.moveaxis(c.i, -1);
+    "Array::mt" => |c| c.x.mt();
+    "Array::nbytes" => |c| done(c.x.nbytes());
+    "Array::ndim" => |c| done(c.x.ndim());
+    "Array::negative" => |c| c.x.negative();
+    "Array::not_equal" => |c| c.x.not_equal(&c.y);
+    "Array::population_count" => |c| c.x.population_count();
+    "Array::pow" => |c| same!(c; c.x.pow(&c.y), c.x.pow(c.i), c.x.pow(c.f));
+    "Array::prod" => |c| same!(c; c.x.prod(c.i), c.x.prod(..));
+    "Array::prod_keepdims" => |c| c.x.prod_keepdims(c.i);
+    "Array::ravel" => |c| c.x.ravel();
+    "Array::real" => |c| c.x.real();
+    "Array::reciprocal" => |c| c.x.reciprocal();
+    "Array::reshape" => |c| same!(c; c.x.reshape([c.n]), c.x.reshape(c.dims()), c.x.reshape([-1, c.i]));
+    "Array::roll" => |c| same!(c; c.x.roll(i64::from(c.i), c.i), c.x.roll(i64::MIN, ..));
+    "Array::round" => |c| c.x.round();
+    "Array::rsqrt" => |c| c.x.rsqrt();
+    "Array::searchsorted" => |c| c.x.searchsorted(&c.y);
+    "Array::shape" => |c| done(c.x.shape());
+    "Array::sign" => |c| c.x.sign();
+    "Array::sin" => |c| c.x.sin();
+    "Array::sinh" => |c| c.x.sinh();
+    "Array::size" => |c| done(c.x.size());
+    "Array::sort" => |c| same!(c; c.x.sort(c.i), c.x.sort(..));
+    "Array::sort_descending" => |c| c.x.sort_descending(c.i);
+    "Array::split" => |c| c.x.split(c.n, c.i);
+    "Array::split_at" => |c| c.x.split_at(&[c.n, 1, 0], c.i);
+    "Array::sqrt" => |c| c.x.sqrt();
+    "Array::square" => |c| c.x.square();
+    "Array::squeeze" => |c| same!(c; c.x.squeeze(..), c.x.squeeze(c.i), c.x.squeeze([c.i, 1]));
+    "Array::std" => |c| c.x.std(c.i);
+    "Array::std_ddof" => |c| c.x.std_ddof(.., c.n);
+    "Array::std_keepdims" => |c| c.x.std_keepdims(c.i);
+    "Array::sum" => |c| same!(c; c.x.sum(c.i), c.x.sum(..), c.x.sum([c.i, c.i]));
+    "Array::sum_keepdims" => |c| c.x.sum_keepdims(c.i);
+    "Array::swapaxes" => |c| c.x.swapaxes(c.i, 0);
+    "Array::t" => |c| c.x.t();
+    "Array::take" => |c| same!(c; c.x.take(&c.places, c.i), c.x.take(c.i, ..));
+    "Array::take_along_axis" => |c| c.x.take_along_axis(&c.places, c.i);
+    "Array::take_mode" => |c| c.x.take_mode(&c.places, c.i, c.mode());
+    "Array::tan" => |c| c.x.tan();
+    "Array::tanh" => |c| c.x.tanh();
+    "Array::to_bytes" => |c| c.x.to_bytes().map(done);
+    "Array::to_f64" => |c| c.x.to_f64().map(done);
+    "Array::to_f64_vec" => |c| c.x.to_f64_vec().map(done);
+    "Array::to_vec" => |c| c.x.to_vec::<u16>().map(done);
+    "Array::trace" => |c| c.x.trace();
+    "Array::transpose" => |c| c.x.transpose(&c.permutation());
+    "Array::tril" => |c| c.x.tril(c.i);
+    "Array::triu" => |c| c.x.triu(c.i);
+    "Array::trunc" => |c| c.x.trunc();
+    "Array::type_name" => |c| done((c.x.type_name(), c.x.to_string(), format!("{:?}", c.x)));
+    "Array::unstack" => |c| c.x.unstack::<3>().map(|parts| parts.to_vec());
+    "Array::var" => |c| same!(c; c.x.var(c.i), c.x.var(..));
+    "Array::var_ddof" => |c| c.x.var_ddof(c.i, c.n);
+    "Array::var_keepdims" => |c| c.x.var_keepdims(c.i);
+    "Array::vma" => |c| done(c.x.vma());
+    "Array::weak_type" => |c| done(c.x.weak_type());
+    "At::add" => |c| same!(c; c.x.at(c.index()).add(&c.y), c.x.at(c.i).add(c.n));
+    "At::fill_value" => |c| same!(c; c.x.at(&c.places).fill_value(c.f).get(), c.x.at(&c.places).fill_value(c.i).get());
+    "At::get" => |c| c.x.at((&c.places, c.i)).get();
+    "At::indices_are_sorted" => |c| c.x.at(&c.places).indices_are_sorted().set(&c.y);
+    "At::max" => |c| c.x.at(c.index()).max(&c.y);
+    "At::min" => |c| c.x.at(&c.places).min(c.f);
+    "At::mode" => |c| same!(c; c.x.at(&c.places).mode(c.mode()).get(), c.x.at(&c.places).mode(c.mode()).add(&c.y));
+    "At::multiply" => |c| c.x.at(c.index()).multiply(&c.y);
+    "At::set" => |c| same!(c; c.x.at(c.index()).set(&c.y), c.x.at(&c.places).set(c.i), c.x.at(..).set(c.f));
+    "At::subtract" => |c| c.x.at(&c.places).subtract(&c.y);
+    "At::unique_indices" => |c| c.x.at(c.index()).unique_indices().multiply(&c.y);
+    "Initializer::axes" => |c| init::glorot_normal().axes(c.i, 0).init(&c.key, c.x.shape(), c.dtype);
+    "Initializer::init" => |c| init::normal(c.f).init(&c.key, &[c.n, 2], c.dtype);
+    "Pool::avg" => |c| Pool::new(c.window()).padding(c.padding()).avg(&c.x);
+    "Pool::count_include_pad" => |c| Pool::new(c.window()).count_include_pad(c.i > 0).avg(&c.x);
+    "Pool::max" => |c| Pool::new(c.window()).strides(c.sizes()).max(&c.x);
+    "Pool::min" => |c| Pool::new([c.n]).min(&c.x);
+    "Pool::new" => |c| Pool::new([c.n, 2]).max(&c.x);
+    "Pool::padding" => |c| Pool::new([2]).padding(c.padding()).max(&c.x);
+    "Pool::strides" => |c| Pool::new([2]).strides([c.n]).max(&c.x);
+    "ScanOptions::length" => |c| ScanOptions::default().length(c.n).scan(|s: Array, x: Array| (s, x), c.y.clone(), c.x.clone());
+    "ScanOptions::reverse" => |c| {
+        ScanOptions::default().reverse(true).scan(|s: Array, x: Array| (&s + x, s), c.x.get(0), c.x.clone())
+    };
+    "ScanOptions::scan" => |c| ScanOptions::default().scan(|s: Array, x: Array| (s + x, ()), c.y.clone(), c.x.clone()).map(|(s, ())| s);
+    "ScanOptions::unroll" => |c| ScanOptions::default().unroll(c.n).scan(|s: Array, x: Array| (s, x), c.y.clone(), c.x.clone());
+    "array::array" => |c| same!(c; array(c.f), array(vec![vec![c.i], vec![]]), array(Vec::<Vec<f32>>::new()));
+    "control_flow::associative_scan" => |c| same!(c;
+        associative_scan(|a: Array, b: Array| a + b, c.x.clone(), c.i > 0, c.i),
+        associative_scan(|a: Array, _: Array| a.get(0), c.x.clone(), false, 0),
+        associative_scan(|a: Array, _: Array| a.expand_dims(0), c.x.clone(), false, c.i)
+    );
+    "control_flow::cond" => |c| same!(c;
+        cond(&c.mask, |x: Array| -x, |x: Array| x, c.x.clone()),
+        cond(c.i > 0, |x: Array| x.sum(..), |x: Array| x, c.x.clone()),
+        cond(&c.y, |x: Array| x.astype(DType::F32), |x: Array| x, c.x.clone())
+    );
+    "control_flow::fori_loop" => |c| same!(c;
+        fori_loop(c.i, c.n, |_, x: Array| x, c.x.clone()),
+        fori_loop(0, &c.y, |i, x: Array| x + i, c.x.clone()),
+        fori_loop(0, 3, |_, x: Array| x.sum(..), c.x.clone())
+    );
+    "control_flow::map" => |c| shardax::control_flow::map(|x: Array| x.sum(..), c.x.clone());
+    "control_flow::scan" => |c| same!(c;
+        scan(|s: Array, x: Array| (s * x, ()), c.y.clone(), c.x.clone()).map(|(s, ())| s),
+        scan(|s: Array, x: Array| (x, s), c.y.clone(), c.x.clone())
+    );
+    "control_flow::scan_n" => |c| scan_n(|s: Array| (&s * 2, s), c.x.clone(), c.n);
+    "control_flow::switch" => |c| switch(&c.places, (|x: Array| x, |x: Array| -x), c.x.clone());
+    "control_flow::while_loop" => |c| same!(c;
+        while_loop(|x: Array| x.greater(0), |x: Array| x - 1, c.x.clone()),
+        while_loop(|x: Array| x.sum(..).less(c.i), |x: Array| x.astype(c.dtype), c.y.clone())
+    );
+    "lax::bitcast_convert_type" => |c| lax::bitcast_convert_type(&c.x, c.dtype);
+    "lax::broadcast_in_dim" => |c| lax::broadcast_in_dim(&c.x, &[c.n, 3], &[c.i.unsigned_abs() as usize]);
+    "lax::broadcasted_iota" => |c| same!(c;
+        lax::broadcasted_iota(c.dtype, c.dims(), c.i),
+        lax::broadcasted_iota(c.dtype, [c.n], c.n)
+    );
+    "lax::cholesky" => |c| lax::cholesky(&c.x);
+    "lax::clamp" => |c| same!(c; lax::clamp(c.i, &c.x, c.f), lax::clamp(&c.y, &c.x, c.n));
+    "lax::concatenate" => |c| same!(c; lax::concatenate(&c.both(), c.i), lax::concatenate(&c.both(), c.n), lax::concatenate(&[], 0));
+    "lax::conv" => |c| lax::conv(&c.x, &c.y, [c.n], c.padding());
+    "lax::conv_general_dilated" => |c| same!(c;
+        lax::conv_general_dilated(&c.x, &c.y, [1], c.padding(), ConvOptions::new().feature_group_count(c.n)),
+        lax::conv_general_dilated(&c.x, &c.x, [c.n], c.padding(), ConvOptions::new().lhs_dilation([c.n]).rhs_dilation([c.n])),
+        lax::conv_general_dilated(&c.x, &c.x, [1], c.padding(), ConvOptions::new().batch_group_count(c.n)),
+        lax::conv_general_dilated(&c.x, &c.x, [1], c.padding(), ConvOptions::new().preferred_element_type(c.dtype)),
+        lax::conv_general_dilated(&c.x, &c.x, [1], c.padding(), ConvOptions::new().dimension_numbers("NNé", "", "OI"))
+    );
+    "lax::conv_transpose" => |c| lax::conv_transpose(&c.x, &c.y, [c.n], c.padding(), ConvOptions::new());
+    "lax::cumlogsumexp" => |c| lax::cumlogsumexp(&c.x, c.i, c.i > 0);
+    "lax::cummax" => |c| lax::cummax(&c.x, c.i, c.i > 0);
+    "lax::cummin" => |c| lax::cummin(&c.x, c.n, true);
+    "lax::cumprod" => |c| lax::cumprod(&c.x, c.i, false);
+    "lax::cumsum" => |c| lax::cumsum(&c.x, c.n, c.i > 0);
+    "lax::div" => |c| lax::div(&c.x, &c.y);
+    "lax::dot_general" => |c| same!(c;
+        lax::dot_general(&c.x, &c.y, (&[c.n], &[0]), (&[], &[]), Some(c.dtype)),
+        lax::dot_general(&c.x, &c.x, (&[0, 0], &[0, 0]), (&[c.n], &[c.n]), None)
+    );
+    "lax::dynamic_index_in_dim" => |c| same!(c;
+        lax::dynamic_index_in_dim(&c.x, &c.places, c.i),
+        lax::dynamic_index_in_dim(&c.x, c.n, 0)
+    );
+    "lax::dynamic_slice" => |c| lax::dynamic_slice(&c.x, &c.starts(), &c.sizes());
+    "lax::dynamic_slice_in_dim" => |c| lax::dynamic_slice_in_dim(&c.x, c.i, c.n, c.i);
+    "lax::dynamic_update_index_in_dim" => |c| lax::dynamic_update_index_in_dim(&c.x, &c.y, &c.places, c.i);
+    "lax::dynamic_update_slice" => |c| lax::dynamic_update_slice(&c.x, &c.y, &c.starts());
+    "lax::dynamic_update_slice_in_dim" => |c| lax::dynamic_update_slice_in_dim(&c.x, &c.y, c.n, c.i);
+    "lax::gather" => |c| {
+        let dims = GatherDimensionNumbers {
+            offset_dims: vec![0],
+            collapsed_slice_dims: vec![c.n],
+            start_index_map: vec![c.n],
+            ..Default::default()
+        };
+        same!(c;
+            lax::gather(&c.x, &c.places, dims, &c.sizes(), c.mode()),
+            lax::gather(&c.x, &c.places, GatherDimensionNumbers::default(), &c.sizes(), c.mode())
+        )
+    };
+    "lax::lu" => |c| lax::linalg::lu(&c.x);
+    "lax::optimization_barrier" => |c| lax::optimization_barrier((c.x.clone(), c.y.clone()));
+    "lax::pad" => |c| same!(c;
+        lax::pad(&c.x, &c.y, &c.sizes().iter().map(|&n| (i64::from(c.i), n as i64, i64::from(c.i))).collect::<Vec<_>>()),
+        lax::pad(&c.x, &Array::from(c.i).astype(c.x.dtype()), &c.sizes().iter().map(|_| (i64::MAX, i64::MAX, i64::MAX)).collect::<Vec<_>>()),
+        lax::pad(&c.x, &Array::from(c.i).astype(c.x.dtype()), &c.sizes().iter().map(|_| (i64::MIN, 1, 0)).collect::<Vec<_>>())
+    );
+    "lax::qr" => |c| lax::linalg::qr(&c.x, c.i > 0);
+    "lax::reduce_window_max" => |c| lax::reduce_window_max(&c.x, lax::Window::new(c.window()));
+    "lax::reduce_window_min" => |c| lax::reduce_window_min(&c.x, lax::Window::new(c.window()).padding(c.padding()).base_dilation(c.sizes()));
+    "lax::reduce_window_sum" => |c| lax::reduce_window_sum(&c.x, lax::Window::new(c.window()).strides(c.sizes()).window_dilation(c.sizes()));
+    "lax::rem" => |c| lax::rem(&c.x, &c.y);
+    "lax::rev" => |c| same!(c; lax::rev(&c.x, &[c.i]), lax::rev(&c.x, &[c.n, 0]));
+    "lax::scatter" => |c| same!(c;
+        lax::scatter(ScatterKind::Add, &c.x, &c.places, &c.y, ScatterDimensionNumbers::default(), c.mode()),
+        lax::scatter(ScatterKind::Max, &c.x, &c.places, &c.y, ScatterDimensionNumbers {
+            update_window_dims: vec![c.n],
+            inserted_window_dims: vec![0],
+            scatter_dims_to_operand_dims: vec![c.n],
+            ..Default::default()
+        }, c.mode())
+    );
+    "lax::select" => |c| same!(c; lax::select(&c.mask, &c.x, &c.y), lax::select(&c.x, &c.x, &c.y));
+    "lax::select_n" => |c| same!(c; lax::select_n(&c.mask, &c.both()), lax::select_n(&c.places, &c.both()), lax::select_n(&c.x, &[]));
+    "lax::shift_right_arithmetic" => |c| lax::shift_right_arithmetic(&c.x, &c.y);
+    "lax::shift_right_logical" => |c| lax::shift_right_logical(&c.x, &c.y);
+    "lax::slice" => |c| same!(c;
+        lax::slice(&c.x, &[0], &[c.n], Some(&[c.i.unsigned_abs() as usize])),
+        lax::slice(&c.x, &c.sizes(), c.x.shape(), Some(&c.sizes()))
+    );
+    "lax::slice_in_dim" => |c| same!(c; lax::slice_in_dim(&c.x, c.n, 2, c.i), lax::slice_in_dim(&c.x, 0, c.n, c.n));
+    "lax::sort" => |c| same!(c; lax::sort(&c.both(), c.i, c.n), lax::sort(&[], 0, 1), lax::sort(std::slice::from_ref(&c.x), c.i, 1));
+    "lax::top_k" => |c| lax::top_k(&c.x, c.n);
+    "lax::triangular_solve" => |c| lax::triangular_solve(&c.x, &c.y, lax::Triangular::default());
+    "linalg::cholesky" => |c| linalg::cholesky(&c.x);
+    "linalg::det" => |c| linalg::det(&c.x);
+    "linalg::eigh" => |c| linalg::eigh(&c.x);
+    "linalg::eigvalsh" => |c| linalg::eigvalsh(&c.x);
+    "linalg::inv" => |c| linalg::inv(&c.x);
+    "linalg::matrix_power" => |c| linalg::matrix_power(&c.x, c.i);
+    "linalg::norm" => |c| same!(c; linalg::norm(&c.x, c.f, c.i), linalg::norm(&c.x, linalg::NormOrder::Fro, ..));
+    "linalg::norm_keepdims" => |c| linalg::norm_keepdims(&c.x, c.f, [c.i, 0]);
+    "linalg::qr" => |c| linalg::qr(&c.x);
+    "linalg::qr_complete" => |c| linalg::qr_complete(&c.x);
+    "linalg::slogdet" => |c| linalg::slogdet(&c.x);
+    "linalg::solve" => |c| linalg::solve(&c.x, &c.y);
+    "nn::avg_pool" => |c| nn::avg_pool(&c.x, [c.n], [1]);
+    "nn::celu" => |c| nn::celu(&c.x, c.f);
+    "nn::constant" => |c| init::constant(c.f).init(&c.key, &[2, 2], c.dtype);
+    "nn::conv" => |c| same!(c; nn::conv(&c.x, &c.y, [c.n], c.padding()), nn::conv(&c.x, &c.x, [1], c.padding()));
+    "nn::elu" => |c| nn::elu(&c.x, c.f);
+    "nn::gelu" => |c| nn::gelu(&c.x);
+    "nn::gelu_exact" => |c| nn::gelu_exact(&c.x);
+    "nn::glorot_normal" => |c| init::glorot_normal().init(&c.key, &[c.n], c.dtype);
+    "nn::glorot_uniform" => |c| init::glorot_uniform().init(&c.key, c.x.shape(), c.dtype);
+    "nn::glu" => |c| nn::glu(&c.x, c.i);
+    "nn::hard_sigmoid" => |c| nn::hard_sigmoid(&c.x);
+    "nn::hard_tanh" => |c| nn::hard_tanh(&c.x);
+    "nn::he_normal" => |c| init::he_normal().axes(c.i, c.i).init(&c.key, c.x.shape(), c.dtype);
+    "nn::he_uniform" => |c| init::he_uniform().init(&c.x, &[2, 2], c.dtype);
+    "nn::leaky_relu" => |c| nn::leaky_relu(&c.x, c.f);
+    "nn::lecun_normal" => |c| init::lecun_normal().init(&c.key, &[c.n, c.n, 0], c.dtype);
+    "nn::lecun_uniform" => |c| init::lecun_uniform().init(&c.key, c.y.shape(), c.dtype);
+    "nn::log_sigmoid" => |c| nn::log_sigmoid(&c.x);
+    "nn::log_softmax" => |c| nn::log_softmax(&c.x, c.i);
+    "nn::max_pool" => |c| nn::max_pool(&c.x, [1], [c.n]);
+    "nn::min_pool" => |c| nn::min_pool(&c.x, [2], [c.n]);
+    "nn::mish" => |c| nn::mish(&c.x);
+    "nn::normal" => |c| init::normal(c.f).init(&c.key, c.x.shape(), c.dtype);
+    "nn::one_hot" => |c| nn::one_hot(&c.x, c.n);
+    "nn::ones" => |c| init::ones().init(&c.key, &[c.n], c.dtype);
+    "nn::orthogonal" => |c| same!(c;
+        init::orthogonal(c.f).axes(0, c.i).init(&c.key, c.x.shape(), c.dtype),
+        init::orthogonal(c.f).init(&c.key, &[c.n, 2], c.dtype)
+    );
+    "nn::relu" => |c| nn::relu(&c.x);
+    "nn::relu6" => |c| nn::relu6(&c.x);
+    "nn::selu" => |c| nn::selu(&c.x);
+    "nn::sigmoid" => |c| nn::sigmoid(&c.x);
+    "nn::silu" => |c| nn::silu(&c.x);
+    "nn::soft_sign" => |c| nn::soft_sign(&c.x);
+    "nn::softmax" => |c| same!(c; nn::softmax(&c.x, c.i), nn::softmax(&c.x, ..));
+    "nn::softplus" => |c| nn::softplus(&c.x);
+    "nn::truncated_normal" => |c| init::truncated_normal(c.f).init(&c.key, c.x.shape(), c.dtype);
+    "nn::uniform" => |c| init::uniform(c.f).init(&c.key, c.x.shape(), c.dtype);
+    "nn::variance_scaling" => |c| {
+        init::variance_scaling(c.f, init::Fan::Avg, init::Distribution::Uniform).axes(c.i, -1).init(&c.key, c.x.shape(), c.dtype)
+    };
+    "nn::zeros" => |c| init::zeros().init(&c.key, &[c.n], c.dtype);
+    "numpy::abs" => |c| np::abs(&c.x);
+    "numpy::add" => |c| same!(c; &c.x + &c.y, &c.x + c.i, &c.x + c.n, &c.x + c.f);
+    "numpy::allclose" => |c| np::allclose(&c.x, &c.y, c.f, c.f).map(done);
+    "numpy::arange" => |c| same!(c; np::arange(0..c.i.min(1000)), np::arange(0.0..c.f.min(1e3)), np::arange(250u8..5));
+    "numpy::arange_step" => |c| same!(c;
+        np::arange_step(0..10, c.f),
+        np::arange_step(i8::MIN..i8::MAX, 100.0),
+        np::arange_step(0.0..1.0, if c.f == 0.5 { 1e-300 } else { c.f })
+    );
+    "numpy::arccos" => |c| np::arccos(&c.x);
+    "numpy::arccosh" => |c| np::arccosh(&c.x);
+    "numpy::arcsin" => |c| np::arcsin(&c.x);
+    "numpy::arcsinh" => |c| np::arcsinh(&c.x);
+    "numpy::arctan" => |c| np::arctan(&c.x);
+    "numpy::arctan2" => |c| same!(c; np::arctan2(&c.x, &c.y), np::arctan2(c.i, &c.x));
+    "numpy::arctanh" => |c| np::arctanh(&c.x);
+    "numpy::argmax" => |c| np::argmax(&c.x, c.i);
+    "numpy::argmin" => |c| np::argmin(&c.x, ..);
+    "numpy::argsort" => |c| np::argsort(&c.x, ..);
+    "numpy::around" => |c| same!(c; np::around(&c.x, c.i), np::around(&c.x, 2));
+    "numpy::bitwise_and" => |c| same!(c; &c.x & &c.y, &c.x & c.i);
+    "numpy::bitwise_not" => |c| !&c.x;
+    "numpy::bitwise_or" => |c| &c.x | &c.y;
+    "numpy::bitwise_xor" => |c| &c.x ^ &c.y;
+    "numpy::broadcast_to" => |c| np::broadcast_to(&c.x, [c.n, 3]);
+    "numpy::cbrt" => |c| np::cbrt(&c.x);
+    "numpy::ceil" => |c| np::ceil(&c.x);
+    "numpy::clip" => |c| np::clip(&c.x, c.f, c.i);
+    "numpy::clz" => |c| np::clz(&c.x);
+    "numpy::complex" => |c| np::complex(&c.x, &c.y);
+    "numpy::concatenate" => |c| same!(c; np::concatenate(&c.both(), c.i), np::concatenate(&[], c.i));
+    "numpy::conj" => |c| np::conj(&c.x);
+    "numpy::cos" => |c| np::cos(&c.x);
+    "numpy::cosh" => |c| np::cosh(&c.x);
+    "numpy::cumprod" => |c| np::cumprod(&c.x, ..);
+    "numpy::cumsum" => |c| np::cumsum(&c.x, c.i);
+    "numpy::diag" => |c| np::diag(&c.x, if c.i == i32::MIN { c.i } else { c.i.clamp(-9, 9) });
+    "numpy::diagonal" => |c| np::diagonal(&c.x, c.i, c.i, 0);
+    "numpy::digamma" => |c| np::digamma(&c.x);
+    "numpy::divide" => |c| same!(c; &c.x / &c.y, &c.x / c.i, c.f / &c.x);
+    "numpy::dot" => |c| same!(c; np::dot(&c.x, &c.y), np::dot(&c.x, c.i));
+    "numpy::einsum" => |c| same!(c;
+        np::einsum("ij,jk->ik", &[&c.x, &c.y]),
+        np::einsum("...i,i...", &[&c.x, &c.y]),
+        np::einsum("ii->", &[&c.x]),
+        np::einsum("é->é", &[&c.x]),
+        np::einsum("->", &[]),
+        np::einsum("...,......->\u{0}", &[&c.x, &c.y])
+    );
+    "numpy::equal" => |c| same!(c; np::equal(&c.x, &c.y), np::equal(&c.x, c.n));
+    "numpy::erf" => |c| np::erf(&c.x);
+    "numpy::erf_inv" => |c| np::erf_inv(&c.x);
+    "numpy::erfc" => |c| np::erfc(&c.x);
+    "numpy::exp" => |c| np::exp(&c.x);
+    "numpy::exp2" => |c| np::exp2(&c.x);
+    "numpy::expand_dims" => |c| np::expand_dims(&c.x, [c.i, c.i]);
+    "numpy::expm1" => |c| np::expm1(&c.x);
+    "numpy::eye" => |c| np::eye(c.n);
+    "numpy::eye_offset" => |c| np::eye_offset(3, c.n, c.i);
+    "numpy::flip" => |c| np::flip(&c.x, [c.i, 0]);
+    "numpy::floor" => |c| np::floor(&c.x);
+    "numpy::floor_divide" => |c| same!(c; np::floor_divide(&c.x, &c.y), np::floor_divide(&c.x, c.i));
+    "numpy::fmod" => |c| same!(c; np::fmod(&c.x, &c.y), np::fmod(&c.x, 0));
+    "numpy::full_like" => |c| same!(c; np::full_like(&c.x, c.f), np::full_like(&c.x, c.i), np::full_like(&c.x, &c.y));
+    "numpy::greater" => |c| np::greater(&c.x, &c.y);
+    "numpy::greater_equal" => |c| np::greater_equal(c.i, &c.x);
+    "numpy::imag" => |c| np::imag(&c.x);
+    "numpy::inner" => |c| np::inner(&c.x, &c.y);
+    "numpy::integer_pow" => |c| np::integer_pow(&c.x, c.i);
+    "numpy::isfinite" => |c| np::isfinite(&c.x);
+    "numpy::isinf" => |c| np::isinf(&c.x);
+    "numpy::isnan" => |c| np::isnan(&c.x);
+    "numpy::left_shift" => |c| same!(c; &c.x << &c.y, &c.x << c.i);
+    "numpy::less" => |c| np::less(&c.x, &c.y);
+    "numpy::less_equal" => |c| np::less_equal(&c.x, c.i);
+    "numpy::lgamma" => |c| np::lgamma(&c.x);
+    "numpy::linspace" => |c| np::linspace(c.f, -c.f, c.n);
+    "numpy::log" => |c| np::log(&c.x);
+    "numpy::log10" => |c| np::log10(&c.x);
+    "numpy::log1p" => |c| np::log1p(&c.x);
+    "numpy::log2" => |c| np::log2(&c.x);
+    "numpy::logaddexp" => |c| np::logaddexp(&c.x, &c.y);
+    "numpy::logical_not" => |c| np::logical_not(&c.x);
+    "numpy::logistic" => |c| np::logistic(&c.x);
+    "numpy::logsumexp" => |c| np::logsumexp(&c.x, c.i);
+    "numpy::matmul" => |c| same!(c; np::matmul(&c.x, &c.y), np::matmul(&c.x, c.x.mt()));
+    "numpy::maximum" => |c| same!(c; np::maximum(&c.x, c.f), np::maximum(&c.x, c.n));
+    "numpy::mean" => |c| np::mean(&c.x, [c.i, 0]);
+    "numpy::meshgrid" => |c| same!(c; np::meshgrid(&[&c.x, &c.y]), np::meshgrid(&[&c.x, &c.x, &c.y]), np::meshgrid(&[]));
+    "numpy::minimum" => |c| np::minimum(&c.x, &c.y);
+    "numpy::moveaxis" => |c| np::moveaxis(&c.x, 0, c.i);
+    "numpy::multiply" => |c| same!(c; &c.x * &c.y, c.f * &c.x, c.n * &c.x);
+    "numpy::negative" => |c| -&c.x;
+    "numpy::nextafter" => |c| np::nextafter(&c.x, &c.y);
+    "numpy::not_equal" => |c| np::not_equal(&c.x, c.i);
+    "numpy::ones" => |c| same!(c; np::ones(c.dims()), np::ones([c.n, 0]));
+    "numpy::ones_dtype" => |c| np::ones_dtype([c.n], c.dtype);
+    "numpy::ones_like" => |c| np::ones_like(&c.x);
+    "numpy::outer" => |c| np::outer(&c.x, &c.y);
+    "numpy::pad" => |c| same!(c;
+        np::pad(&c.x, &c.widths(), np::PadMode::Constant(c.f)),
+        np::pad(&c.x, &vec![(2, 1); c.x.ndim()], np::PadMode::Edge),
+        np::pad(&c.x, &vec![(0, 3); c.x.ndim()], np::PadMode::Reflect),
+        np::pad(&c.x, &vec![(5, 0); c.x.ndim()], np::PadMode::Wrap),
+        np::pad(&c.x, &[(usize::MAX, usize::MAX)], np::PadMode::Wrap)
+    );
+    "numpy::population_count" => |c| np::population_count(&c.x);
+    "numpy::power" => |c| same!(c; np::power(&c.x, &c.y), np::power(c.f, &c.x), np::power(c.i, &c.x), np::power(&c.x, c.n));
+    "numpy::prod" => |c| np::prod(&c.x, ..);
+    "numpy::ravel" => |c| np::ravel(&c.x);
+    "numpy::real" => |c| np::real(&c.x);
+    "numpy::reciprocal" => |c| np::reciprocal(&c.x);
+    "numpy::remainder" => |c| same!(c; &c.x % &c.y, &c.x % c.i, &c.x % c.f);
+    "numpy::repeat" => |c| same!(c; np::repeat(&c.x, c.n, c.i), np::repeat(&c.x, c.n, ..));
+    "numpy::reshape" => |c| same!(c; np::reshape(&c.x, c.dims()), np::reshape(&c.x, [usize::MAX]), np::reshape(&c.x, ()));
+    "numpy::right_shift" => |c| same!(c; &c.x >> &c.y, &c.x >> c.i);
+    "numpy::roll" => |c| np::roll(&c.x, i64::MAX, c.i);
+    "numpy::round" => |c| np::round(&c.x);
+    "numpy::rsqrt" => |c| np::rsqrt(&c.x);
+    "numpy::searchsorted" => |c| same!(c; np::searchsorted(&c.x, c.f), np::searchsorted(&c.x, &c.y));
+    "numpy::sign" => |c| np::sign(&c.x);
+    "numpy::sin" => |c| np::sin(&c.x);
+    "numpy::sinh" => |c| np::sinh(&c.x);
+    "numpy::sort" => |c| np::sort(&c.x, c.i);
+    "numpy::sqrt" => |c| np::sqrt(&c.x);
+    "numpy::square" => |c| np::square(&c.x);
+    "numpy::squeeze" => |c| np::squeeze(&c.x, c.i);
+    "numpy::stack" => |c| same!(c; np::stack(&c.both(), c.i), np::stack(&[], 0));
+    "numpy::std" => |c| np::std(&c.x, ..);
+    "numpy::subtract" => |c| same!(c; &c.x - &c.y, c.i - &c.x);
+    "numpy::sum" => |c| np::sum(&c.x, c.i);
+    "numpy::swapaxes" => |c| np::swapaxes(&c.x, 0, c.i);
+    "numpy::take" => |c| same!(c; np::take(&c.x, &c.places, c.i), np::take(&c.x, c.places.expand_dims(0), ..));
+    "numpy::take_along_axis" => |c| same!(c;
+        np::take_along_axis(&c.x, &c.places, ..),
+        np::take_along_axis(&c.x, &c.x, c.i)
+    );
+    "numpy::tan" => |c| np::tan(&c.x);
+    "numpy::tanh" => |c| np::tanh(&c.x);
+    "numpy::tensordot" => |c| same!(c; np::tensordot(&c.x, &c.y, c.n), np::tensordot(&c.x, &c.y, ([c.i], [0])));
+    "numpy::tile" => |c| same!(c; np::tile(&c.x, &[c.n]), np::tile(&c.x, &[c.n, 1, c.n, 2]));
+    "numpy::trace" => |c| np::trace(&c.x);
+    "numpy::transpose" => |c| np::transpose(&c.x, &[c.i, 0]);
+    "numpy::tril" => |c| np::tril(&c.x, c.i);
+    "numpy::triu" => |c| np::triu(&c.x, c.i);
+    "numpy::trunc" => |c| np::trunc(&c.x);
+    "numpy::var" => |c| np::var(&c.x, c.i);
+    "numpy::vdot" => |c| np::vdot(&c.x, &c.y);
+    "numpy::where_" => |c| same!(c; np::where_(&c.mask, &c.x, &c.y), np::where_(&c.x, c.f, c.i), np::where_(&c.x, &c.y, c.n));
+    "numpy::zeros" => |c| np::zeros([c.n, c.n]);
+    "numpy::zeros_dtype" => |c| np::zeros_dtype(c.dims(), c.dtype);
+    "numpy::zeros_like" => |c| np::zeros_like(&c.x);
+    "random::PRNGKey" => |c| same!(c; random::PRNGKey(c.i), random::PRNGKey(&c.x));
+    "random::bernoulli" => |c| same!(c; random::bernoulli(&c.key, c.f, [3]), random::bernoulli(&c.key, &c.x, [c.n]));
+    "random::bits" => |c| random::bits(&c.key, c.dims());
+    "random::bits_dtype" => |c| random::bits_dtype(&c.key, [c.n], c.dtype);
+    "random::categorical" => |c| random::categorical(&c.key, &c.x, c.i);
+    "random::categorical_shape" => |c| random::categorical_shape(&c.key, &c.x, c.i, Some(&[c.n]));
+    "random::cauchy" => |c| random::cauchy(&c.key, [c.n]);
+    "random::cauchy_dtype" => |c| random::cauchy_dtype(&c.key, 3, c.dtype);
+    "random::choice" => |c| same!(c;
+        random::choice(&c.key, c.i, [2], c.i > 0),
+        random::choice(&c.key, c.n, [2], true),
+        random::choice(&c.key, &c.x, [c.n], c.i > 0)
+    );
+    "random::choice_p" => |c| same!(c;
+        random::choice_p(&c.key, &c.x, [2], c.i > 0, &c.y),
+        random::choice_p(&c.key, c.n, [2], true, &c.x)
+    );
+    "random::exponential" => |c| random::exponential(&c.x, [c.n]);
+    "random::exponential_dtype" => |c| random::exponential_dtype(&c.key, [2, 0], c.dtype);
+    "random::fold_in" => |c| same!(c; random::fold_in(&c.key, c.i), random::fold_in(&c.key, &c.x), random::fold_in(&c.key, c.n));
+    "random::gumbel" => |c| random::gumbel(&c.key, c.dims());
+    "random::gumbel_dtype" => |c| random::gumbel_dtype(&c.key, [c.n, 0], c.dtype);
+    "random::key" => |c| same!(c; random::key(c.n), random::key(c.f));
+    "random::laplace" => |c| random::laplace(&c.key, c.n);
+    "random::laplace_dtype" => |c| random::laplace_dtype(&c.key, c.x.shape(), c.dtype);
+    "random::logistic" => |c| random::logistic(&c.key, c.n);
+    "random::logistic_dtype" => |c| random::logistic_dtype(&c.key, c.x.shape(), c.dtype);
+    "random::normal" => |c| random::normal(&c.key, c.dims());
+    "random::normal_dtype" => |c| same!(c; random::normal_dtype(&c.key, c.x.shape(), c.dtype), random::normal_dtype(&c.key, c.n, c.dtype));
+    "random::orthogonal" => |c| random::orthogonal(&c.key, c.n);
+    "random::orthogonal_dtype" => |c| random::orthogonal_dtype(&c.key, [c.n, 2], [1, 0], c.dtype);
+    "random::permutation" => |c| same!(c;
+        random::permutation(&c.key, c.n),
+        random::permutation(&c.key, c.i),
+        random::permutation(&c.key, &c.x)
+    );
+    "random::permutation_axis" => |c| random::permutation_axis(&c.key, &c.x, c.i, c.i > 0);
+    "random::rademacher" => |c| random::rademacher(&c.key, c.dims());
+    "random::rademacher_dtype" => |c| random::rademacher_dtype(&c.key, c.x.shape(), c.dtype);
+    "random::randint" => |c| same!(c; random::randint(&c.key, 3, c.i, c.n), random::randint(&c.key, [c.n], &c.x, &c.y));
+    "random::randint_dtype" => |c| random::randint_dtype(&c.key, c.x.shape(), &c.x, c.n, c.dtype);
+    "random::split" => |c| same!(c; random::split(&c.key, c.n), random::split(&c.x, 2), random::split(&c.key, c.dims()));
+    "random::split_n" => |c| same!(c; random::split_n::<3>(&c.key)[2].clone(), random::split_n::<2>(&c.x)[0].clone());
+    "random::truncated_normal" => |c| random::truncated_normal(&c.key, c.f, c.i, 2);
+    "random::truncated_normal_dtype" => |c| random::truncated_normal_dtype(&c.key, &c.x, &c.y, c.x.shape(), c.dtype);
+    "random::uniform" => |c| random::uniform(&c.key, c.dims());
+    "random::uniform_dtype" => |c| random::uniform_dtype(&c.key, c.x.shape(), c.dtype, &c.x, c.f);
+    "spmd::all_gather" => |c| c.mapped(|x| all_gather(x, "i", c.i));
+    "spmd::all_gather_invariant" => |c| c.mapped(|x| all_gather_invariant(x, "i", c.i));
+    "spmd::all_gather_tiled" => |c| c.mapped(|x| all_gather_tiled(x, "i", c.i));
+    "spmd::all_to_all" => |c| c.mapped(|x| all_to_all(x, "i", c.i, 0));
+    "spmd::all_to_all_tiled" => |c| c.mapped(|x| all_to_all_tiled(x, "i", 0, c.i));
+    "spmd::axis_index" => |c| same!(c; c.mapped(|_| axis_index("i")), axis_index("none"), axis_index("é\"\n"));
+    "spmd::axis_size" => |c| axis_size("none").map(done).and(c.mapped(|x| x * axis_size("i").unwrap_or(0)));
+    "spmd::pbroadcast" => |c| c.mapped(|x| pbroadcast(x, "i", c.n));
+    "spmd::pcast" => |c| c.mapped(|x| pcast(x, "i"));
+    "spmd::pmax" => |c| same!(c; c.mapped(|x| pmax(x, "i")), pmax(c.x.clone(), "none"));
+    "spmd::pmean" => |c| c.mapped(|x| pmean(x, "i"));
+    "spmd::pmin" => |c| c.mapped(|x| pmin(x, ["i", "i"]));
+    "spmd::ppermute" => |c| c.mapped(|x| ppermute(x, "i", [(c.n, 0), (0, c.n)]));
+    "spmd::pshift" => |c| same!(c; c.mapped(|x| pshift(x, "i", c.i)), pshift(c.x.clone(), "none", 1));
+    "spmd::pshuffle" => |c| c.mapped(|x| pshuffle(x, "i", [c.n, 1, 2]));
+    "spmd::psum" => |c| same!(c; c.mapped(|x| psum(x, "i")), psum(c.x.clone(), "é"));
+    "spmd::psum_scatter" => |c| c.mapped(|x| psum_scatter(x, "i", c.i));
+    "spmd::psum_scatter_tiled" => |c| c.mapped(|x| psum_scatter_tiled(x, "i", c.i));
+    "spmd::pswapaxes" => |c| c.mapped(|x| pswapaxes(x, "i", c.i));
+}

@@ -1,0 +1,215 @@
+//! Random programs against JAX: `tools/fuzz` makes them with JAX's answers, from the operations of the golden tests; here
+//! they run in their modes, and what differs is told by operation and mode, and as Rust source.
+//!
+//! The committed programs run in `cargo test`; `cargo xtask fuzz` makes and runs more (`SHARDAX_FUZZ_FILE`).
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../golden_support/mod.rs"]
+#[allow(dead_code, unused_imports)]
+mod golden_support;
+
+mod collectives;
+mod program;
+mod source;
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use common::setup;
+use golden_support::Case;
+use golden_support::compare::{differ, is_blind};
+use golden_support::read::cases;
+use program::Program;
+use shardax::prelude::*;
+
+/// Programs compiled as one: compilation costs more than all else. Of several devices, fewer.
+const TOGETHER: usize = 24;
+const TOGETHER_ON_DEVICES: usize = 6;
+
+/// A program that is not what JAX computes.
+struct Failure<'a> {
+    program: &'a Case,
+    /// The operations that may be to blame.
+    operations: String,
+    what: String,
+}
+
+fn committed() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/programs.safetensors")
+}
+
+/// Committed programs whose results are known to differ, and why. One that passes fails the test.
+fn known() -> Vec<(String, String)> {
+    golden_support::read::known(&committed().with_file_name("known.txt"))
+}
+
+#[test]
+fn random_programs_are_what_jax_computes() {
+    setup();
+    let other = std::env::var_os("SHARDAX_FUZZ_FILE").map(PathBuf::from);
+    let known = if other.is_some() { Vec::new() } else { known() };
+    let cases = cases(&other.unwrap_or_else(committed), "fuzz");
+    let start = Instant::now();
+    let failures = run_all(&cases);
+    let mut wrong: Vec<String> = Vec::new();
+    for (name, why) in &known {
+        if !failures.iter().any(|f| f.program.name == *name) {
+            wrong.push(format!("{name} is known to differ ({why}), but it passes, or there is none"));
+        }
+    }
+    let failures: Vec<Failure> =
+        failures.into_iter().filter(|f| !known.iter().any(|(name, _)| f.program.name == *name)).collect();
+    report(&cases, &failures, start.elapsed().as_secs_f64());
+    // Of a program's reductions, the smallest; of each operation one.
+    let mut shown = BTreeMap::new();
+    for failure in minimal(&failures) {
+        shown.entry((failure.program.op.clone(), failure.operations.clone())).or_insert(failure);
+    }
+    wrong.extend(shown.values().take(40).map(|f| {
+        format!("{} ({}): {}\n\n{}", f.program.name, f.operations, f.what, source::rust(&Program::new(f.program)))
+    }));
+    assert!(wrong.is_empty(), "{} programs differ from JAX:\n{}", failures.len(), wrong.join("\n\n"));
+}
+
+#[test]
+fn a_wrong_answer_is_found() {
+    setup();
+    let mut cases = cases(&committed(), "fuzz");
+    cases.retain(|case| {
+        case.op == "jit" && case.count("ins") == 1 && case.host("out/0").is_some_and(|h| h.bytes.len() > 4)
+    });
+    cases.truncate(2);
+    let bytes = &mut cases[1].tensors.get_mut("out/0").expect("a result").bytes;
+    bytes[3] ^= 0x55;
+    let failures = run_all(&cases);
+    let [failure] = failures.as_slice() else { panic!("{} failures", failures.len()) };
+    assert_eq!(failure.program.name, cases[1].name);
+    let program = Program::new(failure.program);
+    assert_eq!(failure.operations, program.owner(program.results[0]).expect("its step").name());
+    let text = source::rust(&program);
+    assert!(text.contains("fn main() -> Result<()>") && text.contains("jit(f)"), "{text}");
+}
+
+/// Runs the programs on all cores; returns what differs from JAX.
+fn run_all(cases: &[Case]) -> Vec<Failure<'_>> {
+    let programs: Vec<Program> = cases.iter().map(Program::new).collect();
+    let mut groups: Vec<Vec<&Program>> = Vec::new();
+    let (alone, together): (Vec<_>, Vec<_>) = programs.iter().partition(|p| p.alone());
+    let (devices, one): (Vec<_>, Vec<_>) = together.into_iter().partition(|p| p.mode == "shard_map");
+    groups.extend(one.chunks(TOGETHER).map(<[_]>::to_vec));
+    groups.extend(devices.chunks(TOGETHER_ON_DEVICES).map(<[_]>::to_vec));
+    groups.extend(alone.into_iter().map(|p| vec![p]));
+    let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let workers = std::thread::available_parallelism().map_or(2, |n| n.get());
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                while let Some(group) = groups.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let failures = run(group);
+                    found.lock().unwrap_or_else(|e| e.into_inner()).extend(failures);
+                }
+            });
+        }
+    });
+    let mut found = found.into_inner().unwrap_or_else(|e| e.into_inner());
+    found.sort_by(|a, b| a.program.name.cmp(&b.program.name));
+    found
+}
+
+/// Runs programs as one. Where that fails, they are halved until the ones at fault are alone.
+fn run<'a>(group: &[&Program<'a>]) -> Vec<Failure<'a>> {
+    let arguments: Vec<Vec<Array>> = group.iter().map(|p| p.arguments()).collect();
+    let all = |xs: Vec<Array>| -> Result<Vec<Array>> {
+        let (mut outs, mut at) = (Vec::new(), 0);
+        for (program, args) in group.iter().zip(&arguments) {
+            let made = program.run(&xs[at..at + args.len()])?;
+            at += args.len();
+            for (k, ..) in program.wanted() {
+                outs.push(made.get(k).cloned().unwrap_or_else(|| panic!("{} results, want {}", made.len(), k + 1)));
+            }
+        }
+        Ok(outs)
+    };
+    let inputs = arguments.concat();
+    let eager = matches!(group, [p] if p.alone());
+    let results = catch_unwind(AssertUnwindSafe(|| if eager { all(inputs) } else { jit(all).call(inputs) }));
+    let failure = match results {
+        Ok(Ok(outs)) => {
+            let mut outs = outs.into_iter();
+            return group.iter().filter_map(|p| compare(p, &mut outs)).collect();
+        }
+        Ok(Err(error)) => error.to_string(),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()));
+            format!("panic: {}", text.unwrap_or_default())
+        }
+    };
+    match group {
+        [program] => {
+            let operations = program.steps.iter().map(|s| s.name()).collect::<Vec<_>>().join(" ");
+            vec![Failure { program: program.case, operations, what: failure }]
+        }
+        _ => {
+            let (a, b) = group.split_at(group.len() / 2);
+            let mut found = run(a);
+            found.extend(run(b));
+            found
+        }
+    }
+}
+
+/// The first result that differs.
+fn compare<'a>(program: &Program<'a>, outs: &mut impl Iterator<Item = Array>) -> Option<Failure<'a>> {
+    let mut first = None;
+    for (k, want, tol) in program.wanted() {
+        let got = outs.next().expect("a result for each answer");
+        let wrong = match is_blind(want, tol) {
+            true => Err("zeros would pass".to_owned()),
+            false => differ(&got, want, tol),
+        };
+        if let (Err(what), None) = (wrong, &first) {
+            let what = format!("result {k}: {what}");
+            first = Some(Failure { program: program.case, operations: program.blamed(k), what });
+        }
+    }
+    first
+}
+
+/// Of the failures that are reductions of one program, the smallest.
+fn minimal<'a, 'b>(failures: &'b [Failure<'a>]) -> Vec<&'b Failure<'a>> {
+    let mut smallest: BTreeMap<String, &Failure> = BTreeMap::new();
+    let size = |f: &Failure| f.program.meta["size"].as_u64().unwrap_or(0);
+    for failure in failures {
+        let of = failure.program.meta["of"].as_str().unwrap_or(&failure.program.name).to_owned();
+        let kept = smallest.entry(of).or_insert(failure);
+        if size(failure) < size(kept) {
+            *kept = failure;
+        }
+    }
+    smallest.into_values().collect()
+}
+
+/// Counts by mode, and failures by mode and operation; for `cargo xtask fuzz` also as a file (`SHARDAX_FUZZ_REPORT`).
+fn report(cases: &[Case], failures: &[Failure], seconds: f64) {
+    let count = |modes: &mut dyn Iterator<Item = String>| {
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        modes.for_each(|m| *counts.entry(m).or_default() += 1);
+        counts
+    };
+    let modes = count(&mut cases.iter().map(|c| c.op.clone()));
+    let blamed = count(&mut minimal(failures).iter().map(|f| format!("{} of {}", f.program.op, f.operations)));
+    eprintln!("{} programs in {seconds:.1} s: {modes:?}", cases.len());
+    eprintln!("{} differ from JAX: {blamed:#?}", failures.len());
+    if let Some(path) = std::env::var_os("SHARDAX_FUZZ_REPORT") {
+        let lines = modes.iter().map(|(name, n)| format!("mode\t{n}\t{name}\n"));
+        let lines = lines.chain(blamed.iter().map(|(name, n)| format!("blamed\t{n}\t{name}\n")));
+        let lines = lines.chain(failures.iter().map(|f| format!("failure\t{}\n", f.program.name)));
+        std::fs::write(path, lines.collect::<String>()).expect("a report");
+    }
+}

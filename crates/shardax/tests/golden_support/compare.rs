@@ -1,0 +1,71 @@
+//! Whether an array is what JAX has: the tolerance follows the values' scale, so that zeros never pass for an answer.
+
+use shardax::dtype::Scalar;
+use shardax::prelude::*;
+
+use super::Host;
+
+/// Whether an array is what JAX has: `|got - want| <= tol * (scale + |want|)`, where the scale is the largest magnitude
+/// that JAX has there, 1 at most. NaN equals NaN, infinities equal themselves, and `tol = 0` means every bit.
+pub fn differ(got: &Array, want: &Host, tol: f64) -> Result<(), String> {
+    if (got.dtype(), got.shape()) != (want.dtype, want.shape.as_slice()) {
+        return Err(format!("got {}, want {}{:?}", got.type_name(), want.dtype, want.shape));
+    }
+    let bytes = got.to_bytes().map_err(|e| e.to_string())?;
+    let (found, wanted) = (scalars(want.dtype, &bytes), want.scalars());
+    let scale = scale(&wanted);
+    let far = |(g, w): (&Scalar, &Scalar)| !close(*g, *w, tol, scale);
+    match found.iter().zip(&wanted).position(far) {
+        None => Ok(()),
+        Some(i) if wanted.len() <= 12 => Err(format!("got {found:?}, want {wanted:?} (first difference at {i})")),
+        Some(i) => {
+            let count = found.iter().zip(&wanted).filter(|pair| far(*pair)).count();
+            Err(format!("{count} of {} differ, first at {i}: got {:?}, want {:?}", wanted.len(), found[i], wanted[i]))
+        }
+    }
+}
+
+/// Whether zeros would pass for what JAX has, though it has others: a comparison that cannot fail.
+pub fn is_blind(want: &Host, tol: f64) -> bool {
+    let zeros = scalars(want.dtype, &vec![0; want.bytes.len()]);
+    let wanted = want.scalars();
+    let scale = scale(&wanted);
+    let is_zero = |w: &Scalar| w.to_f64() == 0.0 && w.imag() == 0.0;
+    !wanted.iter().all(is_zero) && zeros.iter().zip(&wanted).all(|(z, w)| close(*z, *w, tol, scale))
+}
+
+impl Host {
+    pub fn scalars(&self) -> Vec<Scalar> {
+        scalars(self.dtype, &self.bytes)
+    }
+}
+
+fn scalars(dtype: DType, bytes: &[u8]) -> Vec<Scalar> {
+    bytes.chunks_exact(dtype.byte_size()).map(|b| Scalar::read(dtype, b)).collect()
+}
+
+/// The largest finite magnitude, 1 at most.
+fn scale(values: &[Scalar]) -> f64 {
+    let magnitudes = values.iter().map(|v| v.to_f64().hypot(v.imag()));
+    magnitudes.filter(|m| m.is_finite()).fold(0.0, f64::max).min(1.0)
+}
+
+fn close(got: Scalar, want: Scalar, tol: f64, scale: f64) -> bool {
+    let part = |g: f64, w: f64| {
+        (g.is_nan() && w.is_nan())
+            || g.to_bits() == w.to_bits()
+            || (tol > 0.0 && (g == w || (w.is_finite() && (g - w).abs() <= tol * (scale + w.abs()))))
+    };
+    match (got, want) {
+        (Scalar::Int(g), Scalar::Int(w)) => g == w,
+        (Scalar::Bool(g), Scalar::Bool(w)) => g == w,
+        // The tolerance of a complex number is relative to its length.
+        (Scalar::Complex(..), Scalar::Complex(..)) if tol > 0.0 => {
+            let length = want.to_f64().hypot(want.imag());
+            let distance = (got.to_f64() - want.to_f64()).hypot(got.imag() - want.imag());
+            (length.is_finite() && distance <= tol * (scale + length))
+                || (part(got.to_f64(), want.to_f64()) && part(got.imag(), want.imag()))
+        }
+        _ => part(got.to_f64(), want.to_f64()) && part(got.imag(), want.imag()),
+    }
+}

@@ -1,0 +1,156 @@
+//! The floors of `src` point down: a file uses its own floor and those below it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The folders from the ground up; the files beside them are the vocabulary below all.
+const FLOORS: [&[&str]; 6] = [
+    &["sharding"],
+    &["core"],
+    &["interpret"],
+    &["ops"],
+    &["engine"],
+    // What users call.
+    &["transform", "spmd", "linalg", "random", "nn"],
+];
+
+/// Parts of the vocabulary that have a folder.
+const VOCABULARY: &[&str] = &["profiler"];
+
+fn source() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+/// The module path of each file: `["core", "program", "trace"]`.
+fn modules() -> BTreeMap<Vec<String>, PathBuf> {
+    fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(dir).expect("the folder can be read") {
+            let path = entry.expect("an entry").path();
+            match path.is_dir() {
+                true => walk(&path, found),
+                false => found.push(path),
+            }
+        }
+    }
+    let mut files = Vec::new();
+    walk(&source(), &mut files);
+    let of = |file: PathBuf| {
+        let inside = file.strip_prefix(source()).expect("below src").with_extension("");
+        let mut module: Vec<String> = inside.iter().map(|s| s.to_string_lossy().into_owned()).collect();
+        if matches!(module.last().map(String::as_str), Some("mod" | "lib")) {
+            module.pop();
+        }
+        (module, file)
+    };
+    files.into_iter().map(of).collect()
+}
+
+fn floor(module: &[String]) -> usize {
+    let Some(first) = module.first() else { return usize::MAX };
+    if module.len() == 1 && source().join(format!("{first}.rs")).exists() || VOCABULARY.contains(&first.as_str()) {
+        return 0;
+    }
+    let above = FLOORS.iter().position(|floor| floor.contains(&first.as_str()));
+    1 + above.unwrap_or_else(|| panic!("the folder {first} stands on no floor: add it to FLOORS in {}", file!()))
+}
+
+/// The code of a file, without comments and tests.
+fn code(file: &Path) -> String {
+    let text = fs::read_to_string(file).expect("a source file");
+    let text = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default().to_owned();
+    text.lines().filter(|line| !line.trim_start().starts_with("//")).map(|line| format!("{line}\n")).collect()
+}
+
+/// The paths that begin with `crate` or `super`, with lists in braces written out.
+fn paths(code: &str) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    for start in ["crate::", "super::"] {
+        for (at, _) in code.match_indices(start) {
+            let inside = code[..at].chars().next_back().is_some_and(|c| c.is_alphanumeric() || "_:$".contains(c));
+            if !inside {
+                expand(&code[at..], Vec::new(), &mut found);
+            }
+        }
+    }
+    found
+}
+
+/// Reads one path, or tree of paths, and returns what is behind it.
+fn expand<'a>(mut text: &'a str, mut path: Vec<String>, found: &mut Vec<Vec<String>>) -> &'a str {
+    loop {
+        text = text.trim_start();
+        if let Some(mut list) = text.strip_prefix('{') {
+            loop {
+                list = list.trim_start();
+                if let Some(rest) = list.strip_prefix('}') {
+                    return rest;
+                }
+                let rest = expand(list, path.clone(), found).trim_start();
+                // Something that is no path: the text goes on as code.
+                if rest.len() == list.len() {
+                    return rest;
+                }
+                // `as` gives another name to what was found.
+                let next = if rest.starts_with("as ") { rest.find([',', '}']).unwrap_or(rest.len()) } else { 0 };
+                list = rest[next..].strip_prefix(',').unwrap_or(&rest[next..]);
+            }
+        }
+        let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
+        path.push(text[..end].to_owned());
+        text = &text[end..];
+        match text.strip_prefix("::") {
+            Some(rest) if rest.starts_with(|c: char| c.is_alphabetic() || c == '{' || c == '_') => text = rest,
+            _ => {
+                found.push(path);
+                return text;
+            }
+        }
+    }
+}
+
+/// The arrows from file to file.
+fn arrows() -> BTreeSet<(Vec<String>, Vec<String>)> {
+    let modules = modules();
+    let mut arrows = BTreeSet::new();
+    for (module, file) in &modules {
+        for path in paths(&code(file)) {
+            let up = path.iter().take_while(|s| *s == "super").count();
+            let base: Vec<String> = match up {
+                0 => Vec::new(),
+                n => module[..module.len().saturating_sub(n)].to_vec(),
+            };
+            let rest = path.iter().skip(up.max(1)).cloned();
+            let mut target: Vec<String> = base.into_iter().chain(rest).collect();
+            while !modules.contains_key(&target) {
+                target.pop();
+            }
+            if target != *module {
+                arrows.insert((module.clone(), target));
+            }
+        }
+    }
+    arrows
+}
+
+#[test]
+fn arrows_point_down() {
+    let arrows = arrows();
+    assert!(arrows.len() > 800, "only {} arrows were found", arrows.len());
+    let up: Vec<String> = arrows
+        .iter()
+        .filter(|(from, to)| !from.is_empty() && floor(to) > floor(from))
+        .map(|(from, to)| {
+            format!("{} uses {}", from.join("::"), if to.is_empty() { "the root".into() } else { to.join("::") })
+        })
+        .collect();
+    assert!(up.is_empty(), "arrows that point up:\n{}\nmove what is used down, or what uses it up", up.join("\n"));
+}
+
+#[test]
+fn the_reader_of_paths_sees_lists_and_nesting() {
+    let text = "use crate::a::{self, b::{C, d}, E as F};\nlet x = super::g::h(1); $crate::no::yes()";
+    let found: Vec<String> = paths(text).iter().map(|p| p.join("::")).collect();
+    let want = ["crate::a::self", "crate::a::b::C", "crate::a::b::d", "crate::a::E", "super::g::h"];
+    assert_eq!(found, want);
+}

@@ -1,0 +1,147 @@
+//! Sums and products of half precision, at sizes where adding in half precision loses most of them.
+
+use shardax::lax::{self, Padding};
+use shardax::linalg::{NormOrder, norm};
+use shardax::nn::{avg_pool, log_softmax, softmax};
+use shardax::prelude::*;
+
+use super::common::setup;
+use super::floats;
+
+/// The dtypes, each with the relative distance of its numbers.
+const HALVES: [(DType, f64); 2] = [(DType::Bf16, 1.0 / 128.0), (DType::F16, 1.0 / 1024.0)];
+
+const N: usize = 200_000;
+
+/// So many numbers, about a hundredth each.
+fn hundredths(dtype: DType) -> Array {
+    (random::uniform(&random::key(1), &[N]) * 0.02).astype(dtype)
+}
+
+type Fun = fn(&Array) -> Array;
+
+/// Compares functions of `x` with the same functions of its numbers in float32, within the rounding of a result and so
+/// many roundings more.
+fn same_as_wide(x: &Array, eps: f64, functions: &[(&str, f64, Fun)]) {
+    let all = |x: Array| functions.iter().map(|(_, _, f)| f(&x)).collect::<Vec<_>>();
+    let (got, want) = (jit(all).call(x), jit(all).call(x.astype(DType::F32)));
+    let (got, want) = (got.expect("results"), want.expect("results"));
+    for ((got, want), (name, more, _)) in got.iter().zip(&want).zip(functions) {
+        assert_eq!(got.dtype(), x.dtype(), "{name}");
+        for (g, w) in floats(got).into_iter().zip(floats(want)) {
+            let allowed = eps * (0.5 + more) * w.abs().max(1e-3);
+            assert!((g - w).abs() <= allowed, "{name} of {}: {g}, want {w}", x.type_name());
+        }
+    }
+}
+
+#[test]
+fn half_precision_is_accumulated_in_float32_and_rounded_once() {
+    setup();
+    let of_vectors: &[(&str, f64, Fun)] = &[
+        ("sum", 0.0, |x| x.sum(..)),
+        ("sum of an odd count", 0.0, |x| x.get(1..).sum(..)),
+        ("mean", 0.0, |x| x.mean(..)),
+        ("var", 0.0, |x| x.var(..)),
+        ("std", 1.0, |x| x.std(..)),
+        ("norm", 1.0, |x| norm(x * 16, NormOrder::Default, ..)),
+        ("norm of order 1", 0.0, |x| norm(x, 1, ..)),
+        ("cumsum", 0.0, |x| x.cumsum(0).get(-1)),
+        ("vdot", 0.0, |x| vdot(x, ones_like(x))),
+        ("einsum", 0.0, |x| einsum("i->", &[x])),
+        ("convolution", 1.0, |x| lax::conv(x.reshape([1, N, 1]), ones_like(x).reshape([1, N, 1]), [1], Padding::Valid)),
+        ("windows", 0.0, |x| lax::reduce_window_sum(x, [N])),
+        ("small windows", 0.0, |x| lax::reduce_window_sum(x, [60])),
+        ("average pooling", 1.0, |x| avg_pool(x.reshape([1, N, 1]), [60], [60])),
+    ];
+    let of_rows: &[(&str, f64, Fun)] = &[
+        ("sums of rows", 0.0, |x| x.sum(1)),
+        ("sums of columns", 0.0, |x| x.transpose(&[1, 0]).sum(0)),
+        ("matrix product", 0.0, |x| x.matmul(ones_like(x).transpose(&[1, 0]))),
+        // Their terms are rounded too.
+        ("logsumexp", 2.0, |x| x.logsumexp(1)),
+        ("softmax", 2.0, |x| softmax(x, -1) * 64),
+        ("log_softmax", 2.0, |x| log_softmax(x, -1)),
+    ];
+    for (dtype, eps) in HALVES {
+        let x = hundredths(dtype);
+        same_as_wide(&x, eps, of_vectors);
+        same_as_wide(&x.reshape([4, N / 4]), eps, of_rows);
+    }
+}
+
+#[test]
+fn products_of_half_precision_and_their_gradients_are_rounded_once() {
+    setup();
+    for (dtype, eps) in HALVES {
+        // Rounded after each factor, the product would be off by several per cent.
+        let x = (random::uniform(&random::key(2), &[1000]) * 0.008 + 1).astype(dtype);
+        same_as_wide(
+            &x,
+            eps,
+            &[
+                ("prod", 0.0, |x| x.prod(..)),
+                ("cumprod", 0.0, |x| x.cumprod(0)),
+                ("gradient of prod", 0.0, |x| grad(|x: Array| x.prod(..)).call(x).expect("a gradient")),
+            ],
+        );
+    }
+}
+
+#[test]
+fn cotangents_of_what_was_repeated_are_summed_in_float32() {
+    setup();
+    let of_scalar: Fun = |x| {
+        let loss = |s: Array, x: Array| (s * x).astype(DType::F32).sum(..);
+        grad(loss).call((array(1.0f32).astype(x.dtype()), x.clone())).expect("a gradient")
+    };
+    let of_bias: Fun = |x| {
+        let x = x.reshape([N / 4, 4]);
+        let loss = |b: Array, x: Array| ((b + ones_like(&x)) * x).astype(DType::F32).sum(..);
+        grad(loss).call((ones([4]).astype(x.dtype()), x)).expect("a gradient")
+    };
+    for (dtype, eps) in HALVES {
+        let x = hundredths(dtype);
+        same_as_wide(&x, eps, &[("gradient of a scalar", 0.0, of_scalar), ("gradient of a bias", 0.0, of_bias)]);
+    }
+}
+
+/// What clipping by the global norm sees of a large layer.
+#[test]
+fn the_sum_of_squares_of_a_large_bfloat16_normal_is_its_size() -> Result<()> {
+    setup();
+    let x = random::normal(&random::key(0), &[4096, 1024]).astype(DType::Bf16);
+    let squares = x.square().sum(..).astype(DType::F32).item::<f32>()?;
+    assert!((squares / 4.19e6 - 1.0).abs() < 0.01, "{squares}");
+    Ok(())
+}
+
+/// On many devices parts are added in float32 too, and joined in it.
+#[test]
+fn a_split_half_precision_sum_is_rounded_once() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("a", 2), ("b", 4)])?;
+    for (dtype, eps) in HALVES {
+        let x = hundredths(dtype);
+        let want = floats(&x.astype(DType::F32).sum(..))[0];
+        let split = device_put(&x, NamedSharding::new(&mesh, P![("a", "b")]))?;
+        let got = floats(&jit(|x: Array| x.sum(..)).call(split)?)[0];
+        assert!((got - want).abs() <= eps * 0.5 * want, "{got}, want {want}");
+    }
+    Ok(())
+}
+
+/// YNNPACK makes the large sums, of half precision without a copy of the operand in float32.
+#[test]
+fn large_sums_are_left_to_ynnpack() -> Result<()> {
+    setup();
+    for dtype in [DType::F32, DType::Bf16, DType::F16] {
+        let x = ones([4096, 1024]).astype(dtype);
+        let compiled = jit(|x: Array| x.sum(..)).lower(x)?.compile()?;
+        let text = compiled.as_text()?;
+        assert!(text.contains("ynn_fusion"), "{text}");
+        let memory = compiled.memory_analysis()?;
+        assert!(memory.temporaries <= 4096 * 1024 * 4 / 16, "{memory:?}");
+    }
+    Ok(())
+}

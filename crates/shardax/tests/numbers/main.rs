@@ -1,0 +1,14 @@
+//! Numbers where the easy way is wrong: half precision, the edges of dtypes, ties and emptiness. (Each function's values
+//! there are compared with JAX's in `golden.rs`.)
+
+#[path = "../common/mod.rs"]
+mod common;
+mod edges;
+mod half;
+mod sharded;
+
+use shardax::prelude::*;
+
+fn floats(x: &Array) -> Vec<f64> {
+    x.to_f64_vec().expect("values")
+}

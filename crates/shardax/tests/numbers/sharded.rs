@@ -1,0 +1,61 @@
+//! Numbers of operands that the compiler splits, where its partitioner is wrong without a precaution.
+
+use shardax::lax::Padding;
+use shardax::nn;
+use shardax::prelude::*;
+
+use super::common::setup;
+use super::floats;
+
+/// On a mesh of 2×3, the image's rows split over `"b"`: the kernel's gradient was off by hundreds, and with the kernel's
+/// features over `"a"` the result too, also on 2×2.
+#[test]
+fn a_convolution_of_split_images_is_the_same() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("a", 2), ("b", 3)])?;
+    let (x, w) = (random::normal(&random::key(0), &[1, 6, 6, 6]), random::normal(&random::key(1), &[3, 3, 6, 6]));
+    let all = |x: Array, w: Array| {
+        let f = |x: Array, w: Array| nn::conv(x, w, [1, 1], Padding::Valid);
+        let loss = move |x: Array, w: Array| f(x, w).square().sum(..);
+        let (dx, dw) = grad(loss).argnums((Arg::<0>, Arg::<1>)).call((x.clone(), w.clone()))?;
+        Ok((f(x, w), dx, dw))
+    };
+    let (y, dx, dw) = jit(all).call((x.clone(), w.clone()))?;
+    for (of_x, of_w) in [(P![None, "b"], P![]), (P![None, "b"], P![None, None, "a"]), (P![], P![None, None, "a"])] {
+        let split = |v: &Array, spec: &PartitionSpec| device_put(v, &NamedSharding::new(&mesh, spec.clone()));
+        let found = jit(all).call((split(&x, &of_x)?, split(&w, &of_w)?))?;
+        for (got, want) in [(&found.0, &y), (&found.1, &dx), (&found.2, &dw)] {
+            let off = floats(got).iter().zip(floats(want)).fold(0.0, |m: f64, (g, w)| m.max((g - w).abs()));
+            assert!(off < 1e-2, "{of_x} {of_w}: off by {off}");
+        }
+    }
+    Ok(())
+}
+
+/// On a mesh of 2×4, a batch of updates split over `"a"` and its positions over `"b"`: sums and extremes went to the wrong
+/// rows.
+#[test]
+fn updates_at_split_positions_are_the_same() -> Result<()> {
+    setup();
+    let x = random::normal(&random::key(0), &[8, 4, 3]);
+    let u = random::normal(&random::key(1), &[8, 4, 3]);
+    let at = random::randint(&random::key(2), &[8, 4], 0, 4);
+    let all = |x: Array, at: Array, u: Array| {
+        vmap(|x: Array, at: Array, u: Array| {
+            let at = || x.at(&at);
+            [at().add(&u), at().max(&u), at().min(&u)].to_vec()
+        })
+        .call((x, at, u))
+    };
+    let want = jit(all).call((x.clone(), at.clone(), u.clone()))?;
+    for sizes in [[2, 4], [4, 2], [2, 2]] {
+        let mesh = make_mesh([("a", sizes[0]), ("b", sizes[1])])?;
+        let split = |v: &Array| device_put(v, &NamedSharding::new(&mesh, P!["a", "b"]));
+        let got = jit(all).call((split(&x)?, split(&at)?, split(&u)?))?;
+        for (got, want) in got.iter().zip(&want) {
+            let off = floats(got).iter().zip(floats(want)).fold(0.0, |m: f64, (g, w)| m.max((g - w).abs()));
+            assert!(off < 1e-5, "{sizes:?}: off by {off}");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! Gradients through `shard_map`, `pmap` and collectives, with types that track varying axes and without.
+
+use shardax::prelude::*;
+
+use crate::common::setup;
+
+fn close(a: &Array, b: &Array) -> Result<()> {
+    assert!(allclose(a, b, 1e-5, 1e-6)?, "{a}\nis not\n{b}");
+    Ok(())
+}
+
+fn ramp(shape: impl IntoShape) -> Array {
+    let x = arange(0..16).astype(DType::F32) / 10.0 + 0.1;
+    x.reshape(shape)
+}
+
+/// Outside of the map, gradients do not depend on the check: those of the same function on one device.
+#[test]
+fn outer_gradients() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("i", 8)])?;
+    let (x, w) = (ramp([8, 2]), ramp(16).reshape([8, 2]).sum(0));
+    for check in [true, false] {
+        let loss = |x: Array, w: Array| -> Result<Array> {
+            let mesh = make_mesh([("i", 8)])?;
+            shard_map(|x: Array, w: Array| psum((x * &w).sin().sum(..) + w.sum(..), "i"), &mesh)
+                .in_specs((P!["i"], P![]))
+                .out_specs(P![])
+                .check_vma(check)
+                .call((x, w))
+        };
+        let plain = |x: Array, w: Array| (x * &w).sin().sum(..) + w.sum(..) * 8;
+        let (v, g) = value_and_grad(loss).argnums((Arg::<0>, Arg::<1>)).call((&x, &w))?;
+        let (pv, pg) = value_and_grad(plain).argnums((Arg::<0>, Arg::<1>)).call((&x, &w))?;
+        close(&v, &pv)?;
+        close(&g.0, &pg.0)?;
+        close(&g.1, &pg.1)?;
+        // Second order, forward over reverse.
+        let hvp = |f: &dyn Fn(Array) -> Result<Array>| -> Result<Array> {
+            Ok(jvp(|w: Array| grad(|w: Array| f(w)).call(w), &w, ones_like(&w))?.1)
+        };
+        close(&hvp(&|w| loss(x.clone(), w))?, &hvp(&|w| Ok(plain(x.clone(), w)))?)?;
+        let twice = |f: &dyn Fn(Array) -> Result<Array>| -> Result<Array> {
+            grad(|w: Array| -> Result<Array> { Ok(grad(|w: Array| f(w)).call(w)?.square().sum(..)) }).call(&w)
+        };
+        close(&twice(&|w| loss(x.clone(), w))?, &twice(&|w| Ok(plain(x.clone(), w)))?)?;
+    }
+    let _ = mesh;
+    Ok(())
+}
+
+/// Inside of the map they do: with the check, psum's gradient is 2x and that of a replicated argument is summed.
+#[test]
+fn inner_gradients() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("i", 8)])?;
+    let x = ramp([8, 2]);
+    for (check, factor) in [(true, 2.0), (false, 16.0)] {
+        let g = shard_map(grad(|x: Array| psum((&x * &x).sum(..), "i")), &mesh)
+            .in_specs(P!["i"])
+            .out_specs(P!["i"])
+            .check_vma(check)
+            .call(&x)?;
+        close(&g, &(&x * factor))?;
+    }
+    let w = array([1.0f32, 2.0]);
+    let local = |w: Array, x: Array| (w * x).sum(..);
+    let summed = shard_map(grad(local), &mesh).in_specs((P![], P!["i"])).out_specs(P![]).call((&w, &x))?;
+    close(&summed, &x.sum(0))?;
+    let apart =
+        shard_map(move |w: Array, x: Array| -> Result<Array> { Ok(grad(local).call((w, x))?.expand_dims(0)) }, &mesh)
+            .in_specs((P![], P!["i"]))
+            .out_specs(P!["i"])
+            .check_vma(false)
+            .call((&w, &x))?;
+    close(&apart, &x)?;
+    Ok(())
+}
+
+/// `pmap` under `grad`, `vmap` and `jit`, and each collective's gradient against a numerical one.
+// SPEC 93
+#[test]
+fn collectives_under_grad() -> Result<()> {
+    setup();
+    let x = ramp([8, 2]);
+    type F = fn(Array) -> Array;
+    let bodies: [(&str, F); 9] = [
+        ("psum", |x| psum(x.sin(), "i") * &x),
+        ("pmean", |x| pmean(x.sin(), "i") * &x),
+        ("pmax", |x| pmax(x.sin(), "i") * &x),
+        ("pmin", |x| pmin(x.sin(), "i") * &x),
+        ("all_gather", |x| (all_gather(x.sin(), "i", 0) * &x).sum(0)),
+        ("psum_scatter", |x| {
+            let y = x.broadcast_to([8, 2]).sin() * arange(0..8).expand_dims(1);
+            psum_scatter(y, "i", 0) * &x
+        }),
+        ("all_to_all", |x| {
+            let y = x.broadcast_to([8, 2]).sin() * arange(0..8).expand_dims(1);
+            all_to_all(y, "i", 0, 0).sum(0) * &x
+        }),
+        ("ppermute", |x| ppermute(x.sin(), "i", (0..8).map(|i| (i, (i + 1) % 8)).collect::<Vec<_>>()) * &x),
+        ("axis_index", |x| &x * axis_index("i") * &x),
+    ];
+    for (name, body) in bodies {
+        let mapped = move |x: Array| -> Result<Array> { Ok(pmap(body).axis_name("i").call(x)?.square().sum(..)) };
+        let as_vmap = move |x: Array| -> Result<Array> { Ok(vmap(body).axis_name("i").call(x)?.square().sum(..)) };
+        let (v, g) = value_and_grad(mapped).call(&x)?;
+        let (vv, vg) = value_and_grad(as_vmap).call(&x)?;
+        assert!(allclose(&v, &vv, 1e-5, 1e-6)?, "{name}: {v} and {vv}");
+        assert!(allclose(&g, &vg, 1e-5, 1e-6)?, "{name}:\n{g}\nis not\n{vg}");
+        // Numerically, along one direction.
+        let d = (&x * 7.0).cos();
+        let step = 1e-2f32;
+        let up = mapped(&x + &d * step)?.to_f64()?;
+        let down = mapped(&x - &d * step)?.to_f64()?;
+        let numeric = (up - down) / (2.0 * step as f64);
+        let exact = (g * &d).sum(..).to_f64()?;
+        assert!((numeric - exact).abs() < 2e-2 * exact.abs().max(1.0), "{name}: {numeric} and {exact}");
+        let (_, t) = jvp(mapped, &x, &d)?;
+        assert!((t.to_f64()? - exact).abs() < 1e-3 * exact.abs().max(1.0), "{name}: jvp {t} and {exact}");
+        // Mapped once more, and compiled.
+        let stacked = stack(&[x.clone(), &x * 2.0], 0);
+        let both = jit(vmap(mapped)).call(&stacked)?;
+        assert!((both.to_f64_vec()?[0] - v.to_f64()?).abs() < 1e-3 * v.to_f64()?.abs(), "{name}: under vmap");
+    }
+    Ok(())
+}

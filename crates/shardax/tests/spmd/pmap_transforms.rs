@@ -1,0 +1,526 @@
+//! `pmap` of trees, with options, and inside and around other transformations. Names that begin with `test_` are those of JAX's own cases.
+
+use std::collections::BTreeMap;
+
+use shardax::ErrorKind;
+use shardax::prelude::*;
+
+use crate::common::setup;
+use crate::{close, message, noise, numbers, ramp};
+
+#[test]
+fn test_mean() -> Result<()> {
+    setup();
+    let x = ramp([8, 4]);
+    close(&pmap(|x: Array| &x - pmean(x.clone(), "i")).axis_name("i").call(&x)?, &(&x - x.mean(0)));
+    Ok(())
+}
+
+#[test]
+fn test_vmap_of() -> Result<()> {
+    setup();
+    let x = ramp([8, 4]);
+    close(&vmap(pmap(|x: Array| x)).in_axes(1).call(&x)?, &x.t());
+    Ok(())
+}
+
+#[test]
+fn test_complex_psum() -> Result<()> {
+    setup();
+    let x = complex(ramp([8, 4]), noise([8, 4]));
+    let y = pmap(|x: Array| &x - psum(x.clone(), "i")).axis_name("i").call(&x)?;
+    assert_eq!(y.dtype(), DType::Complex64);
+    close(&real(&y), &real(&(&x - x.sum(0))));
+    close(&imag(&y), &imag(&(&x - x.sum(0))));
+    Ok(())
+}
+
+#[test]
+fn test_partially_mapped() -> Result<()> {
+    setup();
+    let y = ramp([8, 4]);
+    let f = pmap(|x: Array, _: Array| x).in_axes((None, 0)).call((3.0f32, &y))?;
+    assert_eq!(numbers(&f), [3.0; 8]);
+    assert_eq!(f.sharding()?.spec()?.len(), 1);
+    let g = pmap(|x: Array, y: Array| x - psum(y, "i")).axis_name("i").in_axes((None, 0)).call((3.0f32, &y))?;
+    close(&g, &(-y.sum_keepdims(0) + 3).broadcast_to([8, 4]));
+    Ok(())
+}
+
+#[test]
+fn test_jvp_and_partial_eval() -> Result<()> {
+    setup();
+    let x = ramp([8, 4]);
+    let f = |x: Array| pmap(|x: Array| x.sin()).axis_name("i").call(x);
+    let (_, push) = linearize(f, &x)?;
+    close(&push.call(ones_like(&x))?, &x.cos());
+    Ok(())
+}
+
+#[test]
+fn test_grad_of_jvp() -> Result<()> {
+    setup();
+    let f = |x: Array| pmap(|x: Array| x.sin()).call(x);
+    let g = |x: Array| -> Result<Array> { Ok(jvp(f, &x, ones_like(&x))?.1.sum(..)) };
+    let x = noise([8, 3]);
+    close(&grad(g).call(&x)?, &-x.sin());
+    Ok(())
+}
+
+#[test]
+fn test_two_args_grad() -> Result<()> {
+    setup();
+    let f = |x: Array, y: Array| psum(&y * x.sin() * 3, "i") * y;
+    let mapped = move |x: Array, y: Array| -> Result<Array> { Ok(pmap(f).axis_name("i").call((x, y))?.sum(..)) };
+    let plain = move |x: Array, y: Array| -> Result<Array> { Ok(vmap(f).axis_name("i").call((x, y))?.sum(..)) };
+    let (x, y) = (noise([8, 3]), noise([8, 3]) + 0.5);
+    let both = (Arg::<0>, Arg::<1>);
+    let (a, b) = (grad(mapped).argnums(both).call((&x, &y))?, grad(plain).argnums(both).call((&x, &y))?);
+    close(&a.0, &b.0);
+    close(&a.1, &b.1);
+    Ok(())
+}
+
+#[test]
+fn test_array_reshape() -> Result<()> {
+    setup();
+    let x = ramp([8, 4]);
+    let y = pmap(|x: Array| x + 1).call(&x)?;
+    close(&y.reshape([4, 8]), &(x + 1).reshape([4, 8]));
+    Ok(())
+}
+
+#[test]
+fn test_pmap_constant_devices() -> Result<()> {
+    setup();
+    let mut few = devices()?[..7].to_vec();
+    few.rotate_left(3);
+    let y = pmap(|_: Array| Array::from(3)).devices(few.clone()).call(arange(0..7))?;
+    assert_eq!(y.to_vec::<i32>()?, [3; 7]);
+    assert_eq!(y.devices()?, few);
+    assert_eq!(pmap(|_: Array| Array::from(3)).call(arange(0..9)).err().map(|e| e.kind()), Some(ErrorKind::Value));
+    Ok(())
+}
+
+/// Results that are constants, arguments passed through, captured arrays, or nothing at all.
+#[test]
+fn results_that_nothing_was_computed_for() -> Result<()> {
+    setup();
+    let w = noise(3);
+    let f = pmap(|x: Array| (Array::from(2.5f32), x, w.clone(), ()));
+    let (a, b, c, ()) = f.call(ramp([8, 2]))?;
+    assert_eq!(numbers(&a), [2.5; 8]);
+    close(&b, &ramp([8, 2]));
+    close(&c, &w.broadcast_to([8, 3]));
+    let (a, c) = pmap(|_: Array| (Array::from(2.5f32), w.clone())).out_axes(None).call(ramp([8, 2]))?;
+    assert_eq!((a.shape(), c.shape()), (&[0usize; 0][..], &[3][..]));
+    pmap(|_: Array| ()).call(ramp([8, 2]))?;
+    assert_eq!(pmap(|x: Array| (None::<Array>, Some(x))).call(ramp(8))?.1.map(|x| x.size()), Some(8));
+    Ok(())
+}
+
+#[test]
+fn test_issue1065() -> Result<()> {
+    setup();
+    let exchange = |s: Array| pmap(jit(|s: Array| s)).axis_name("x").call(s);
+    let evolve = jit(move |s: Array| fori_loop(0, 1, |_, s: Array| exchange(s), s));
+    close(&evolve.call(ramp(8))?, &ramp(8));
+    Ok(())
+}
+
+#[test]
+fn test_many_args() -> Result<()> {
+    setup();
+    let args: Vec<Array> = (0..200).map(|i| ones(8) * i).collect();
+    let sum = pmap(|xs: Vec<Array>| xs.into_iter().reduce(|a, b| a + b).unwrap_or_else(|| zeros(())));
+    assert_eq!(sum.call(args)?.to_f64_vec()?, [19900.0; 8]);
+    let eight = pmap(|a: Array, b: Array, c: Array, d: Array, e: Array, f: Array, g: Array, h: Array| {
+        a + b + c + d + e + f + g + h
+    });
+    let x = ramp(8);
+    close(&eight.in_axes((0, 0, 0, None, 0, 0, 0, 0)).call((&x, &x, &x, 1.0, &x, &x, &x, &x))?, &(x * 7 + 1));
+    Ok(())
+}
+
+#[test]
+fn test_post_process_map2() -> Result<()> {
+    setup();
+    let (x, y) = (noise([80, 50]), noise([10, 50, 1]));
+    let matrix = x.clone();
+    let product = move |y: Array| -> Result<Array> {
+        let rows = |z: Array| vmap(|row: Array| row.dot(&y)).call(z);
+        Ok(pmap(rows).call(matrix.reshape([8, 10, 50]))?.reshape([80, 1]))
+    };
+    close(&vmap(product).call(&y)?, &einsum("ij,njk->nik", &[&x, &y]));
+    Ok(())
+}
+
+/// `vmap`, `scan` and `pmap` in each other, with a value of the outermost captured by the innermost.
+#[test]
+fn test_pmap_map_vmap_combinations() -> Result<()> {
+    setup();
+    let (x, y) = (noise([40, 5]), noise([5, 5]));
+    let rows = |z: Array, y: Array| -> Result<Array> { Ok(scan(|(), row: Array| ((), row.dot(&y)), (), z)?.1) };
+    let parallel = |y: Array| -> Result<Array> {
+        let x = x.reshape([8, 5, 5]);
+        Ok(pmap(|z: Array| rows(z, y.clone())).call(x)?.reshape(40))
+    };
+    let want = y.dot(x.t());
+    close(&vmap(parallel).call(&y)?, &want);
+    close(&scan(|(), y: Array| -> Result<((), Array)> { Ok(((), parallel(y)?)) }, (), y.clone())?.1, &want);
+    close(&jit(vmap(|y: Array| rows(x.clone(), y))).call(&y)?, &want);
+    Ok(())
+}
+
+#[test]
+fn test_psum_zero_cotangents() -> Result<()> {
+    setup();
+    type P = (Array, Array);
+    let loss = |p: P, meta: Array| meta * p.1 * p.0;
+    let inner = move |meta: Array, p: P| -> Result<Array> {
+        let (net, _) = psum(grad(loss).call((p.clone(), meta))?, "i");
+        Ok(&p.1 * (&p.0 + net))
+    };
+    let outer = move |p: P| -> Result<Array> { grad(inner).call((4.0, p)) };
+    let y = pmap(outer).axis_name("i").call((array([2.0f32]), array([3.0f32])))?;
+    assert_eq!(numbers(&y), [9.0]);
+    let total = move |p: P| -> Result<Array> { Ok(pmap(outer).axis_name("i").call(p)?.sum(..)) };
+    let twice = grad(total).call((array([2.0f32]), array([3.0f32])))?;
+    assert_eq!((numbers(&twice.0), numbers(&twice.1)), (vec![0.0], vec![6.0]));
+    Ok(())
+}
+
+#[test]
+fn test_arg_all_reduce() -> Result<()> {
+    setup();
+    let x = noise([3, 8, 2]);
+    for axis in [1, -2] {
+        let f = |g: fn(Array) -> Array| pmap(g).in_axes(axis).out_axes(None).axis_name("i").call(&x);
+        close(&f(|x| psum(x, "i"))?, &x.sum(1));
+        close(&f(|x| pmean(x, "i"))?, &x.mean(1));
+        close(&f(|x| pmax(x, "i"))?, &x.max(1));
+        close(&f(|x| pmin(x, "i"))?, &x.min(1));
+    }
+    Ok(())
+}
+
+#[test]
+fn test_num_replicas_with_switch() -> Result<()> {
+    setup();
+    let f =
+        |x: Array| cond(true, |x: Array| pmap(|x: Array| x * 2).call(x), |x: Array| pmap(|x: Array| x * 3).call(x), x);
+    close(&f(ramp([8, 2]))?, &(ramp([8, 2]) * 2));
+    close(&jit(f).call(ramp([8, 2]))?, &(ramp([8, 2]) * 2));
+    Ok(())
+}
+
+#[test]
+fn test_pmap_error_on_non_hashable_static_argument() {
+    setup();
+    let f = pmap(|x: Array, _: Array| x + 3).static_broadcasted_argnums([1]);
+    let error = f.call((ramp(8), ramp(1))).err().expect("an array is no static argument");
+    assert_eq!(error.kind(), ErrorKind::Value);
+    assert!(error.to_string().contains("Non-hashable static arguments are not supported"), "{error}");
+}
+
+#[test]
+fn test_axis_env_length() -> Result<()> {
+    setup();
+    let f = |x: Array| -> Result<Array> { Ok(pmap(|x: Array| x).call(stack(&[x], 0))?.get(0)) };
+    assert_eq!(numbers(&grad(f).call(3.0)?), [1.0]);
+    Ok(())
+}
+
+#[test]
+fn test_composition_with_jit_twice() -> Result<()> {
+    setup();
+    let f = jit(|x: Array| {
+        let y = &x * 2;
+        let g = jit(move |z: Array| pmap(|x: Array| x.expand_dims(0) * &y).call(z));
+        g.call(x)
+    });
+    assert_eq!(f.call(ones([1, 1]))?.shape(), [1, 1, 1]);
+    Ok(())
+}
+
+#[test]
+fn test_collectives_with_vmap2() -> Result<()> {
+    setup();
+    let x = noise([4, 2, 8, 8]);
+    for collective in [|x: Array| psum(x, ("i", "j")), |x: Array| pmean(x, ("j", "i")), |x: Array| pmax(x, ("i", "j"))]
+    {
+        let f = move |x: Array, y: Array| &x + collective(x.dot(y));
+        let one = vmap(vmap(f).axis_name("j")).axis_name("i").call((&x, &x))?;
+        close(&pmap(vmap(f).axis_name("j")).axis_name("i").call((&x, &x))?, &one);
+        close(&vmap(pmap(f).axis_name("j")).axis_name("i").call((&x, &x))?, &one);
+    }
+    Ok(())
+}
+
+#[test]
+fn test_p_permute_with_vmap() -> Result<()> {
+    setup();
+    let f = |x: Array, y: Array| &x + ppermute(x.dot(y), "i", [(0, 1), (1, 0)]);
+    let x = noise([2, 2, 8, 8]);
+    close(&vmap(pmap(f)).axis_name("i").call((&x, &x))?, &pmap(vmap(f)).axis_name("i").call((&x, &x))?);
+    Ok(())
+}
+
+#[test]
+fn test_pmap_dict_out_axes() -> Result<()> {
+    setup();
+    type Dict = BTreeMap<String, Array>;
+    let dict = |x: &Array| -> Dict { [("a".to_owned(), x.clone()), ("b".to_owned(), x * 2)].into() };
+    let y = pmap(move |x: Array| dict(&x)).out_axes([0, 1]).call(ramp([8, 3]))?;
+    close(&y["a"], &ramp([8, 3]));
+    close(&y["b"], &(ramp([8, 3]) * 2).t());
+    let text = message(pmap(move |x: Array| dict(&x)).out_axes([0, 0, 0]).call(ramp([8, 3])));
+    assert!(text.contains("pmap out_axes tree prefix error"), "{text}");
+    Ok(())
+}
+
+/// Axes for parts of arguments, nested as these are.
+#[test]
+fn axes_of_trees() -> Result<()> {
+    setup();
+    type Dict = BTreeMap<String, Array>;
+    let dict: Dict = [("a".to_owned(), ramp([8, 2])), ("b".to_owned(), ramp(3))].into();
+    let f = pmap(|x: (Array, (Array, Dict)), y: Vec<Array>| {
+        let (a, (b, c)) = x;
+        assert_eq!((a.shape(), b.shape(), y[0].shape(), y[1].shape()), (&[2][..], &[3][..], &[][..], &[2][..]));
+        (a + &c["a"] + &y[1], vec![b * &c["b"], y[0].clone()])
+    })
+    .in_axes(((0, (1, [Some(0), None])), [Some(-1), None]))
+    .out_axes((-1, vec![0, 0]));
+    let (a, rest) = f.call(((ramp([8, 2]), (ramp([3, 8]), dict)), vec![ramp(8), ramp(2)]))?;
+    close(&a, &(ramp([8, 2]) * 2 + ramp(2)).t());
+    close(&rest[0], &(ramp([3, 8]).t() * ramp(3)));
+    close(&rest[1], &ramp(8));
+    Ok(())
+}
+
+#[test]
+fn test_pmap_all_axes_grad() -> Result<()> {
+    setup();
+    let body = |x: Array, y: Array, z: Array| (x + y).sin() * z;
+    for (axes, out) in [((0, 0, 0), 0), ((2, 1, 0), 1), ((-1, -2, -3), -1), ((1, 0, 2), 2)] {
+        let at = |x: Array, axis: i32| x.moveaxis(0, axis);
+        let args = (at(noise([8, 3, 4]), axes.0), at(noise([8, 3, 1]), axes.1), at(noise([8, 1, 4]), axes.2));
+        let devices = |x: Array, y: Array, z: Array| -> Result<Array> {
+            Ok(pmap(body).in_axes(axes).out_axes(out).call((x, y, z))?.square().sum(..))
+        };
+        let one = |x: Array, y: Array, z: Array| -> Result<Array> {
+            Ok(vmap(body).in_axes(axes).out_axes(out).call((x, y, z))?.square().sum(..))
+        };
+        let all = (Arg::<0>, Arg::<1>, Arg::<2>);
+        let (a, b) = (grad(devices).argnums(all).call(args.clone())?, grad(one).argnums(all).call(args)?);
+        close(&a.0, &b.0);
+        close(&a.1, &b.1);
+        close(&a.2, &b.2);
+    }
+    Ok(())
+}
+
+/// A gradient with respect to a value that the mapped function captures.
+#[test]
+fn test_pmap_post_process() -> Result<()> {
+    setup();
+    let (x, y) = (noise([5, 7]), noise([5, 8, 7]));
+    let with_pmap = |x: Array, y: Array| -> Result<Array> {
+        Ok(pmap(|y: Array| (&x + y).sin()).in_axes(1).out_axes(2).call(y)?.sum(..))
+    };
+    let with_vmap = |x: Array, y: Array| -> Result<Array> {
+        Ok(vmap(|y: Array| (&x + y).sin()).in_axes(1).out_axes(2).call(y)?.sum(..))
+    };
+    close(&grad(with_pmap).call((&x, &y))?, &grad(with_vmap).call((&x, &y))?);
+    close(&jit(grad(with_pmap)).call((&x, &y))?, &grad(with_vmap).call((&x, &y))?);
+    Ok(())
+}
+
+#[test]
+fn test_jnp_stack() -> Result<()> {
+    setup();
+    let z = pmap(|x: Array| (&x + &x).reshape(())).call(arange(0..8))?;
+    let rows: Vec<Array> = (0..8).map(|i| z.get(i)).collect();
+    assert_eq!(stack(&rows, 0).to_vec::<i32>()?, (arange(0..8) * 2).to_vec::<i32>()?);
+    Ok(())
+}
+
+#[test]
+fn test_float0_dtype_output() -> Result<()> {
+    setup();
+    let y = pmap(|_: Array| Array::from_bytes(&[0], DType::Float0, &[])).call(ones(8))?;
+    assert_eq!((y.dtype(), y.shape()), (DType::Float0, &[8][..]));
+    Ok(())
+}
+
+#[test]
+fn test_lower_with_flattened_args() -> Result<()> {
+    setup();
+    pmap(|x: (Array, ())| x.0.get(0)).lower((ramp([8, 3]), ()))?.compile()?;
+    Ok(())
+}
+
+/// Every transformation inside and around `pmap`.
+#[test]
+fn compositions() -> Result<()> {
+    setup();
+    let x = noise([8, 4]);
+    let total = |x: Array| (&x * &x * &x).sum(..);
+    let want = x.square() * 3;
+    close(&pmap(grad(total)).call(&x)?, &want);
+    close(&pmap(jit(grad(total))).call(&x)?, &want);
+    close(&jit(pmap(grad(total))).call(&x)?, &want);
+    close(&pmap(vmap(grad(|x: Array| x.square() * x))).call(&x)?, &want);
+    let summed = move |x: Array| -> Result<Array> { Ok(pmap(total).call(x)?.sum(..)) };
+    close(&grad(summed).call(&x)?, &want);
+    close(&jit(grad(jit(summed))).call(&x)?, &want);
+    close(&jvp(pmap_cube, &x, ones_like(&x))?.1, &want);
+    let (_, back) = vjp(pmap_cube, &x)?;
+    close(&back.call(ones_like(&x))?.0, &want);
+    let stacked = stack(&[x.clone(), &x * 2], 0);
+    close(&vmap(grad(summed)).call(&stacked)?, &(stacked.square() * 3));
+    close(&pmap(|x: Array| jacfwd(|x: Array| x.sin()).call(x)).call(&x)?.sum(2), &x.cos());
+    close(&pmap(|x: Array| hessian(total).call(x)).call(&x)?.sum(2), &(&x * 6));
+    Ok(())
+}
+
+fn pmap_cube(x: Array) -> Result<Array> {
+    pmap(|x: Array| &x * &x * &x).call(x)
+}
+
+/// Loops and choices around collectives, in `pmap` and in `vmap` the same.
+#[test]
+fn collectives_in_control_flow() -> Result<()> {
+    setup();
+    let scanned =
+        |x: Array| -> Result<Array> { Ok(scan(|c: Array, y: Array| (psum(&c * &y, "i") + y, c), x.sum(..), x)?.0) };
+    let looped = |x: Array| while_loop(|c: Array| pmax(c.sum(..), "i").less(50), |c| &c + pmean(c.clone(), "i") + 1, x);
+    let counted = |x: Array| fori_loop(0, 3, |_, c: Array| ppermute(c, "i", [(0, 1), (1, 2), (2, 0)]), x);
+    let chosen = |x: Array| {
+        cond(psum(x.sum(..), "i").greater(0), |x: Array| &x - pmean(x.clone(), "i"), |x: Array| x * axis_index("i"), x)
+    };
+    let switched = |x: Array| {
+        let branches = (|x: Array| psum(x, "i"), |x: Array| pmax(x, "i"), |x: Array| all_gather(x, "i", 0).sum(0));
+        switch(psum(Array::from(1), "i") % 3, branches, x)
+    };
+    let x = noise([8, 3]);
+    close(&pmap(scanned).axis_name("i").call(&x)?, &vmap(scanned).axis_name("i").call(&x)?);
+    close(&pmap(looped).axis_name("i").call(&x)?, &vmap(looped).axis_name("i").call(&x)?);
+    close(&pmap(counted).axis_name("i").call(&x)?, &vmap(counted).axis_name("i").call(&x)?);
+    close(&pmap(chosen).axis_name("i").call(&x)?, &vmap(chosen).axis_name("i").call(&x)?);
+    close(&pmap(switched).axis_name("i").call(&x)?, &vmap(switched).axis_name("i").call(&x)?);
+    Ok(())
+}
+
+/// Random numbers on every device are those of its key.
+#[test]
+fn test_pmap_of_prng_key() -> Result<()> {
+    setup();
+    let keys = random::split(&random::key(7), 8);
+    let draw = |k: Array| {
+        let k = random::fold_in(&k, 3);
+        (random::normal(&k, [4]), random::randint(&k, [4], 0, 100), random::permutation(&k, 6))
+    };
+    let (a, b, c) = pmap(draw).call(&keys)?;
+    let (x, y, z) = vmap(draw).call(&keys)?;
+    close(&a, &x);
+    assert_eq!(b.to_vec::<i32>()?, y.to_vec::<i32>()?);
+    assert_eq!(c.to_vec::<i32>()?, z.to_vec::<i32>()?);
+    let here = |k: Array| random::bernoulli(&random::fold_in(&k, axis_index("i")), 0.5, [16]);
+    let coins = pmap(here).axis_name("i").in_axes(None).call(random::key(0));
+    assert!(message(coins).contains("at least one argument with a mapped axis"));
+    let coins = pmap(here).axis_name("i").call(&keys)?;
+    assert_eq!(coins.to_vec::<bool>()?, vmap(here).axis_name("i").call(&keys)?.to_vec::<bool>()?);
+    Ok(())
+}
+
+/// Devices in any order; the mapped axis need not use all.
+#[test]
+fn orders_of_devices() -> Result<()> {
+    setup();
+    let mut order = devices()?;
+    order.reverse();
+    order.swap(1, 5);
+    let f = pmap(|x: Array| (psum(&x * axis_index("i"), "i"), axis_index("i"), ppermute(x, "i", [(0, 1)])));
+    let f = f.axis_name("i").devices(order.clone());
+    let (a, b, c) = f.call(arange(1..9))?;
+    assert_eq!((a.to_vec::<i32>()?, b.to_vec::<i32>()?), (vec![168; 8], (0..8).collect()));
+    assert_eq!(c.to_vec::<i32>()?, [0, 1, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(b.devices()?, order);
+    // Chained with another order: the values stay.
+    let back = pmap(|x: Array| x * 2).call(&b)?;
+    assert_eq!(back.to_vec::<i32>()?, [0, 2, 4, 6, 8, 10, 12, 14]);
+    assert_eq!(f.call(arange(0..3))?.1.devices()?, order[..3]);
+    Ok(())
+}
+
+/// Functions are traced and compiled once for each kind of arguments.
+#[test]
+fn test_grad_of_pmap_compilation_caching() -> Result<()> {
+    setup();
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    static TRACES: AtomicUsize = AtomicUsize::new(0);
+    fn f(x: Array) -> Array {
+        TRACES.fetch_add(1, Ordering::SeqCst);
+        x.sin()
+    }
+    let count = || TRACES.swap(0, Ordering::SeqCst);
+    let x = noise([8, 2]);
+    // A fresh `pmap` of a known function with the same options does not trace it again.
+    for _ in 0..3 {
+        pmap(f).axis_name("i").call(&x)?;
+    }
+    assert_eq!(count(), 1);
+    pmap(f).axis_name("i").call(noise([8, 3]))?;
+    pmap(f).axis_name("j").call(&x)?;
+    pmap(f).axis_name("i").in_axes(0).out_axes(1).call(&x)?;
+    pmap(f).axis_name("i").call(noise([4, 2]))?;
+    assert_eq!(count(), 4);
+    // Its own result, which is split, is another kind of argument than what lies anywhere; then no more.
+    let y = pmap(f).axis_name("i").call(&x)?;
+    let g = pmap(f).axis_name("i");
+    g.call(&y)?;
+    assert!(count() <= 1);
+    g.call(g.call(&y)?)?;
+    assert_eq!(count(), 0);
+    let step = jit(grad(|x: Array| -> Result<Array> { Ok(pmap(f).call(x)?.sum(..)) }));
+    step.call(&x)?;
+    count();
+    step.call(&x * 2)?;
+    assert_eq!(count(), 0);
+    let sharded = jit(shard_map(f, &make_mesh([("i", 8)])?).in_specs(P!["i"]).out_specs(P!["i"]));
+    sharded.call(&x)?;
+    sharded.call(&x)?;
+    assert_eq!(count(), 1);
+    Ok(())
+}
+
+/// Donated arguments: their memory is reused where it can be, and the array is gone.
+#[test]
+fn donation() -> Result<()> {
+    setup();
+    let f = pmap(|x: Array, y: Array| (x + 1, y * 2)).donate_argnums([0]);
+    let (x, y) = (pmap(|x: Array| x).call(ramp([8, 2]))?, ramp([8, 2]));
+    let (a, b) = f.call((&x, &y))?;
+    assert!(x.is_deleted() && !y.is_deleted());
+    // In a loop each result is the next argument.
+    let (mut a, mut b) = (a, b);
+    for _ in 0..3 {
+        (a, b) = f.call((a, b))?;
+    }
+    close(&a, &(ramp([8, 2]) + 4));
+    close(&b, &(ramp([8, 2]) * 16));
+    // Two threads may not both donate it.
+    let x = pmap(|x: Array| x).call(ramp([8, 2]))?;
+    let g = pmap(|x: Array| x + 1).donate_argnums([0]);
+    let done: Vec<Result<Array>> = std::thread::scope(|s| {
+        let threads: Vec<_> = (0..4).map(|_| s.spawn(|| g.call(&x))).collect();
+        threads.into_iter().map(|t| t.join().expect("no panic")).collect()
+    });
+    let (ok, gone): (Vec<_>, Vec<_>) = done.into_iter().partition(Result::is_ok);
+    assert_eq!(ok.len(), 1);
+    assert!(gone.into_iter().all(|e| e.err().map(|e| e.kind()) == Some(ErrorKind::Deleted)));
+    close(&ok.into_iter().next().expect("one")?, &(ramp([8, 2]) + 1));
+    Ok(())
+}

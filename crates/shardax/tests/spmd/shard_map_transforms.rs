@@ -1,0 +1,425 @@
+//! `shard_map` differentiated, batched, checked, and with axes left to the compiler. Names that begin with `test_` are those of JAX's own cases.
+
+use shardax::ErrorKind;
+use shardax::prelude::*;
+
+use crate::common::setup;
+use crate::{close, message, noise, numbers, ramp};
+
+pub(crate) fn mesh42() -> Result<Mesh> {
+    setup();
+    make_mesh([("i", 4), ("j", 2)])
+}
+
+pub(crate) fn mesh8() -> Result<Mesh> {
+    setup();
+    make_mesh([("i", 8)])
+}
+
+#[test]
+fn functions_without_arguments() -> Result<()> {
+    let mesh = mesh42()?;
+    let f = || arange(0..4) + axis_index(("i", "j"));
+    let want: Vec<i32> = (0..8).flat_map(|d| (0..4).map(move |k| d + k)).collect();
+    let mapped = || shard_map(f, &mesh).in_specs(None).out_specs(P![("i", "j")]);
+    assert_eq!(mapped().call(())?.to_vec::<i32>()?, want);
+    assert_eq!(jit(mapped()).call(())?.to_vec::<i32>()?, want);
+    assert_eq!(jit(|| arange(0..3) * 2).call(())?.to_vec::<i32>()?, [0, 2, 4]);
+    assert!(message(pmap(|| ones(3)).call(())).contains("at least one argument with a mapped axis"));
+    assert!(message(vmap(|| ones(3)).call(())).contains("at least one non-None value in in_axes"));
+    assert_eq!(vmap(|| ones(3)).axis_size(2).call(())?.shape(), [2, 3]);
+    Ok(())
+}
+
+#[test]
+fn test_axis_index() -> Result<()> {
+    let mesh = mesh42()?;
+    let each = || stack(&[axis_index("i"), axis_index("j")], 0);
+    let y = shard_map(each, &mesh).in_specs(None).out_specs(P![("i", "j")]).call(())?;
+    assert_eq!(y.to_vec::<i32>()?, [0, 0, 0, 1, 1, 0, 1, 1, 2, 0, 2, 1, 3, 0, 3, 1]);
+    Ok(())
+}
+
+#[test]
+fn test_process_env_traces() -> Result<()> {
+    let mesh = mesh42()?;
+    let g = |x: Array| -> Result<Array> {
+        let y = (x * 3).sum(..);
+        shard_map(|x: Array| x * 2 * &y, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).call(ramp(8))
+    };
+    close(&jvp(g, ramp(8), ones(8))?.1, &(ramp(8) * 48));
+    let total = |x: Array| -> Result<Array> { Ok(g(x)?.square().sum(..)) };
+    let s = ramp(8).square().sum(..).to_f64()?;
+    close(&grad(total).call(ramp(8))?, &(ones(8) * (2.0 * 4.0 * s * 9.0 * 28.0)));
+    Ok(())
+}
+
+#[test]
+fn test_post_process() -> Result<()> {
+    let mesh = mesh42()?;
+    let f = |x: Array| -> Result<Array> {
+        shard_map(|y: Array| y.sin() * x.sin().sum(..), &mesh).in_specs(P!["i"]).out_specs(P!["i"]).call(ramp(8))
+    };
+    let x = ramp(8);
+    let (_, push) = linearize(f, &x)?;
+    close(&push.call(&x)?, &(x.sin() * (x.cos() * &x).sum(..)));
+    Ok(())
+}
+
+#[test]
+fn test_vmap_basic_axis_name_reuse_mesh_name() -> Result<()> {
+    let mesh = mesh42()?;
+    let g = |x: Array| shard_map(|x: Array| x * 2, &mesh).in_specs(P!["j"]).out_specs(P!["j"]).call(x);
+    close(&vmap(g).axis_name("i").call(ramp([8, 8]))?, &(ramp([8, 8]) * 2));
+    close(&vmap(g).axis_name("k").call(ramp([8, 8]))?, &(ramp([8, 8]) * 2));
+    close(&jit(vmap(vmap(g))).call(ramp([2, 3, 8]))?, &(ramp([2, 3, 8]) * 2));
+    Ok(())
+}
+
+#[test]
+fn test_vmap_of_grad_spmd_axis_name() -> Result<()> {
+    let mesh = mesh42()?;
+    let f = |x: Array| {
+        shard_map(|x: Array| x.sum(..).sin(), &mesh).in_specs(P!["j"]).out_specs(P![]).check_vma(false).call(x)
+    };
+    let x = ramp([4, 4]);
+    let put = device_put(&x, NamedSharding::new(&mesh, P!["i", "j"]))?;
+    close(&vmap(grad(f)).spmd_axis_name("i").call(&put)?, &vmap(grad(f)).call(&x)?);
+    // Devices along "i" hold different entries, whose gradients are not summed.
+    let linear = |x: Array| {
+        shard_map(|x: Array| psum(x.sum(..), "j"), &mesh).in_specs(P!["j"]).out_specs(P![]).check_vma(false).call(x)
+    };
+    close(&vmap(grad(linear)).spmd_axis_name("i").call(&put)?, &ones([4, 4]));
+    let whole =
+        |x: Array| shard_map(|x: Array| x.sum(..), &mesh).in_specs(P![]).out_specs(P![]).check_vma(false).call(x);
+    close(&vmap(grad(whole)).spmd_axis_name("i").call(&put)?, &ones([4, 4]));
+    Ok(())
+}
+
+#[test]
+fn test_vmap_spmd_axis_name_pair() -> Result<()> {
+    let mesh = mesh42()?;
+    let f = vmap(shard_map(|x: Array| x, &mesh).in_specs(P![]).out_specs(P![])).spmd_axis_name(("i", "j"));
+    let text = make_program(f, ramp([8, 4]))?.to_string();
+    assert_eq!(text.matches("P(('i', 'j'),)").count(), 2, "{text}");
+    let f = || vmap(shard_map(|x: Array| x * 2, &mesh).in_specs(P![]).out_specs(P![]));
+    close(&f().spmd_axis_name(["i", "j"]).call(ramp([8, 4]))?, &(ramp([8, 4]) * 2));
+    let text = message(f().spmd_axis_name("q").call(ramp([8, 4])));
+    assert!(text.contains("q is not found in mesh"), "{text}");
+    Ok(())
+}
+
+/// Arguments that are not batched keep their specs, and get none for the batch.
+#[test]
+fn test_vmap_shmap_spmd_axis_name_scalar() -> Result<()> {
+    let mesh = mesh42()?;
+    let f = shard_map(|x: Array, y: Array| x * y, &mesh).in_specs((P!["j"], P![])).out_specs(P!["j"]);
+    let y = jit(vmap(f).in_axes((0, None)).spmd_axis_name("i")).call((ramp([4, 4]), 3.0f32))?;
+    close(&y, &(ramp([4, 4]) * 3));
+    assert_eq!(y.sharding()?.spec()?, &P!["i", "j"]);
+    let constant = shard_map(|_: Array| ones(2), &mesh).in_specs(P!["j"]).out_specs(P!["j"]);
+    assert_eq!(vmap(constant).spmd_axis_name("i").call(ramp([4, 4]))?.shape(), [4, 4]);
+    Ok(())
+}
+
+/// `spmd_axis_name` comes first in the constraints inside.
+#[test]
+fn spmd_axis_name_of_constraints() -> Result<()> {
+    let mesh = mesh42()?;
+    let inner = NamedSharding::new(&mesh, P!["j"]);
+    let f = |x: Array| with_sharding_constraint(x * 2, &inner);
+    let y = jit(vmap(f).spmd_axis_name("i")).call(ramp([8, 4]))?;
+    assert_eq!(y.sharding()?.spec()?, &P!["i", "j"]);
+    let y = jit(vmap(f).in_axes(1).out_axes(1).spmd_axis_name("i")).call(ramp([4, 8]))?;
+    assert_eq!(y.sharding()?.spec()?, &P!["j", "i"]);
+    let text = message(jit(vmap(f).spmd_axis_name("j")).call(ramp([8, 4])));
+    assert!(text.contains("spmd_axis_name") && text.contains("'j'"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn test_psum_transpose_non_zero_cts() -> Result<()> {
+    let mesh = mesh8()?;
+    let f1 = |x: Array| {
+        shard_map(|x: Array| (x.clone(), psum(x, "i")), &mesh).in_specs(P!["i"]).out_specs((P!["i"], P![])).call(x)
+    };
+    let f2 = |x: Array| -> Result<Array> { Ok(f1(x)?.0.sum(..)) };
+    close(&grad(f2).call(ramp(16))?, &ones(16));
+    close(&jit(grad(f2)).call(ramp(16))?, &ones(16));
+    let f3 = |x: Array| -> Result<Array> { Ok(f1(x)?.1.sum(..)) };
+    close(&grad(f3).call(ramp(16))?, &ones(16));
+    Ok(())
+}
+
+#[test]
+fn test_vma_out_specs_error_check() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("x", 2), ("y", 2), ("z", 2)])?;
+    let f = shard_map(|x: Array| x * 2, &mesh).in_specs(P!["x", "y", "z"]).out_specs(P!["x"]);
+    let text = message(f.call(ramp([4, 2, 2])));
+    assert!(text.contains("P('x',)") && text.contains("{y, z}"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn test_while_rep_rule() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("x", 2), ("y", 2)])?;
+    // The carry is turned around: in the end every part may vary as much as any.
+    let turn = |x: Array, y: Array, z: Array| -> Result<Vec<Array>> {
+        let carry = (Array::from(0), (pcast(x.sum(..), ("x", "y")), pcast(y.sum(..), "y"), z.sum(..)));
+        let body = |(i, (a, b, c)): (Array, (Array, Array, Array))| (i + 1, (b, c, a));
+        let (_, (a, b, c)) = while_loop(|(i, _): (Array, (Array, Array, Array))| i.less(5), body, carry)?;
+        Ok(vec![a.expand_dims(0), b.expand_dims(0), c.expand_dims(0)])
+    };
+    let args = || (ramp(4), ramp(4), ramp(4));
+    let specs = (P![], P!["x"], P![("x", "y")]);
+    let mapped = |out: PartitionSpec| shard_map(turn, &mesh).in_specs(specs.clone()).out_specs(out).call(args());
+    assert_eq!(mapped(P![("x", "y")])?.len(), 3);
+    for spec in [P!["x"], P!["y"], P![]] {
+        assert!(message(mapped(spec)).contains("require replication"));
+    }
+    let keep = |x: Array, y: Array, z: Array| -> Result<Vec<Array>> {
+        let carry = (Array::from(0), vec![x.sum(..), y.sum(..), z.sum(..)]);
+        let body = |(i, rest): (Array, Vec<Array>)| (i + 1, rest);
+        let (_, rest) = while_loop(|(i, _): (Array, Vec<Array>)| i.less(1), body, carry)?;
+        Ok(rest.iter().map(|x| x.expand_dims(0)).collect())
+    };
+    let mapped = |out: [PartitionSpec; 3]| shard_map(keep, &mesh).in_specs(specs.clone()).out_specs(out).call(args());
+    mapped([P![], P!["x"], P![("x", "y")]])?;
+    assert!(message(mapped([P![], P![], P![("x", "y")]])).contains("require replication"));
+    Ok(())
+}
+
+#[test]
+fn test_cond_rep_rule() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("x", 2), ("y", 2)])?;
+    type F = fn(Array, Array) -> Result<Array>;
+    let mapped = |f: F, out: PartitionSpec| {
+        shard_map(f, &mesh).in_specs((P!["x"], P!["y"])).out_specs(out).call((ramp(4), ramp(4)))
+    };
+    let plain: F = |x, y| cond(true, |(x, _): (Array, Array)| x, |(x, _)| x + 1, (x, y));
+    mapped(plain, P!["x"])?;
+    assert!(message(mapped(plain, P![])).contains("require replication"));
+    let both: F = |x, y| cond(true, |(x, _): (Array, Array)| pcast(x, "y"), |(_, y)| pcast(y, "x"), (x, y));
+    mapped(both, P![("x", "y")])?;
+    assert!(message(mapped(both, P!["x"])).contains("require replication"));
+    let by_x: F = |x, y| cond(x.greater(0).any(..), |(x, _): (Array, Array)| x, |(x, _)| x + 1, (x, y));
+    mapped(by_x, P!["x"])?;
+    assert!(message(mapped(by_x, P![])).contains("require replication"));
+    // What the predicate varies over, the result does.
+    let by_y: F = |x, y| cond(y.greater(0).any(..), |(x, _): (Array, Array)| x, |(x, _)| x + 1, (x, y));
+    mapped(by_y, P![("x", "y")])?;
+    assert!(message(mapped(by_y, P!["x"])).contains("require replication"));
+    let switched: F =
+        |x, y| switch(Array::from(1), (|(x, _): (Array, Array)| x, |(x, _): (Array, Array)| x + 1), (x, y));
+    mapped(switched, P!["x"])?;
+    Ok(())
+}
+
+#[test]
+fn test_cond_pvary_errors() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("x", 2), ("y", 2)])?;
+    let f = |x: Array, y: Array| cond(true, |(x, _): (Array, Array)| x, |(_, y)| y, (x, y));
+    let f = shard_map(f, &mesh).in_specs((P!["x"], P!["y"])).out_specs(P![("x", "y")]);
+    let error = f.call((ramp(4), ramp(4))).err().expect("they vary over different axes");
+    assert_eq!(error.kind(), ErrorKind::Type);
+    assert!(error.to_string().contains("pcast(..., ('y',), to='varying')"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn test_scan_pvary_errors2() -> Result<()> {
+    let mesh = mesh42()?;
+    let f = |cast: bool| {
+        let body = move |x: Array, y: Array, z: Array| -> Result<Vec<Array>> {
+            let (x, y) = if cast { (pcast(x, "j"), pcast(y, ("i", "j"))) } else { (x, y) };
+            let step = |(a, b, c): (Array, Array, Array), _: Array| ((c, a, b), ());
+            let ((a, b, c), ()) = scan(step, (x, y, z), zeros(2))?;
+            Ok(vec![a, b, c])
+        };
+        let specs = (P!["i"], P![], P![("i", "j")]);
+        shard_map(body, &mesh).in_specs(specs).out_specs(P![("i", "j")]).call((ramp(4), ramp(1), ramp(8)))
+    };
+    let text = message(f(false));
+    assert!(text.contains("pcast") && text.contains("'j'"), "{text}");
+    f(true)?;
+    Ok(())
+}
+
+/// Keys that differ from device to device, and keys that do not, with every kind of draw.
+#[test]
+fn test_random_normal_rules() -> Result<()> {
+    let mesh = mesh8()?;
+    let draw = |k: Array| -> Vec<Array> {
+        vec![
+            random::normal(&k, [4]),
+            random::uniform(&k, [4]),
+            random::bernoulli(&k, 0.5, [4]).astype(DType::F32),
+            random::randint(&k, [4], 0, 9).astype(DType::F32),
+            random::permutation(&k, 4).astype(DType::F32),
+            random::gumbel(&k, [4]),
+            random::exponential(&k, [4]),
+            random::categorical(&k, &zeros([4, 3]), -1).astype(DType::F32),
+            random::choice_p(&k, 3, [4], true, &array([0.2f32, 0.3, 0.5])).astype(DType::F32),
+            random::truncated_normal(&k, -1.0f32, 1.0f32, [4]),
+        ]
+    };
+    let keys = random::split(&random::key(1), 8);
+    for check in [true, false] {
+        let each = move |k: Array| draw(k.squeeze(0));
+        let f = shard_map(each, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).check_vma(check);
+        for (a, b) in f.call(&keys)?.iter().zip(vmap(draw).call(&keys)?) {
+            close(a, &b.reshape(32));
+        }
+        let same = shard_map(draw, &mesh).in_specs(P![]).out_specs(P![]).check_vma(check);
+        for (a, b) in same.call(random::key(1))?.iter().zip(draw(random::key(1))) {
+            close(a, &b);
+        }
+    }
+    // Sharded draws do not depend on how they are split.
+    let sharded = jit(|k: Array| random::normal(&k, [64])).out_shardings(NamedSharding::new(&mesh, P!["i"]));
+    close(&sharded.call(random::key(2))?, &random::normal(&random::key(2), [64]));
+    Ok(())
+}
+
+#[test]
+fn test_check_rep_failure_inside_rule() -> Result<()> {
+    let mesh = mesh42()?;
+    let loss = |w: Array, x: Array| {
+        shard_map(|x: Array| psum((&w * x).square().sum(..), "i"), &mesh).in_specs(P!["i"]).out_specs(P![]).call(x)
+    };
+    let want = 2.0 * 3.0 * 140.0;
+    assert_eq!(numbers(&grad(loss).call((3.0, ramp(8)))?), [want]);
+    assert_eq!(numbers(&grad(jit(loss)).call((3.0, ramp(8)))?), [want]);
+    Ok(())
+}
+
+#[test]
+fn test_post_process_partial_eval_with_scalar_res() -> Result<()> {
+    let mesh = mesh42()?;
+    let f = |x: Array| shard_map(|| x.sin(), &mesh).in_specs(P![]).out_specs(P![]).call(());
+    close(&grad(f).call(2.0)?, &array(2.0f32).cos());
+    Ok(())
+}
+
+#[test]
+fn test_shmap_close_over_unused_params() -> Result<()> {
+    let mesh = mesh42()?;
+    let params = device_put(&ramp([4, 8]), NamedSharding::new(&mesh, P![]))?;
+    for check in [true, false] {
+        let update = |p: Array, batch: Array| {
+            let step = |b: Array| value_and_grad(|_: Array, b: Array| b.sum(..)).call((p.clone(), b));
+            let step = move |b: Array| -> Result<(Array, Array)> { step(b).map(|(v, g)| (v.expand_dims(0), g)) };
+            shard_map(step, &mesh).in_specs(P!["i"]).out_specs((P!["i"], P![])).check_vma(check).call(batch)
+        };
+        let (v, g) = jit(update).call((&params, &params))?;
+        close(&v, &ramp([4, 8]).sum(1));
+        close(&g, &zeros([4, 8]));
+    }
+    Ok(())
+}
+
+#[test]
+fn test_partial_auto_error_wsc_manual() -> Result<()> {
+    let mesh = mesh42()?;
+    let sharding = NamedSharding::new(&mesh, P!["i", "j"]);
+    let g = |x: Array| with_sharding_constraint(x.clone(), &sharding) * x;
+    for names in [&["i"][..], &["i", "j"][..]] {
+        let f = shard_map(g, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).check_vma(false).axis_names(names);
+        assert!(message(jit(f).call(ramp([4, 8]))).contains("manual"));
+    }
+    let wrong = shard_map(|x: Array| x, &mesh).in_specs(P!["i", "j"]).out_specs(P!["i"]).axis_names("i");
+    assert!(message(wrong.call(ramp([4, 8]))).contains("in_specs P('i', 'j') refers to 'j'"));
+    Ok(())
+}
+
+#[test]
+fn test_axis_size_1_partial_auto() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("i", 1), ("j", 2), ("k", 4)])?;
+    let f = shard_map(|x: Array| &x * &x, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).axis_names("i");
+    let v = device_put(&ramp([4, 8]), NamedSharding::new(&mesh, P!["i", "j"]))?;
+    close(&jit(f).call(&v)?, &(ramp([4, 8]).square()));
+    let mesh = make_mesh([("i", 1), ("j", 2)])?;
+    let index = shard_map(|| axis_index("i").reshape([1, 1]), &mesh).in_specs(None).out_specs(P!["i"]).axis_names("i");
+    assert_eq!(jit(index).call(())?.to_vec::<i32>()?, [0]);
+    Ok(())
+}
+
+#[test]
+fn test_partial_auto_of_pjit() -> Result<()> {
+    let mesh = mesh42()?;
+    let h = || -> Result<Array> {
+        Ok(jit(|| zeros(())).out_shardings(NamedSharding::new(&mesh, P![])).call(())?.reshape(1))
+    };
+    let f = shard_map(h, &mesh).in_specs(None).out_specs(P!["i"]).check_vma(false).axis_names("i");
+    close(&jit(f).call(())?, &zeros(4));
+    Ok(())
+}
+
+#[test]
+fn test_partial_auto_ppermute() -> Result<()> {
+    let mesh = mesh42()?;
+    let split = NamedSharding::new(&mesh, P!["j"]);
+    let g = |x: Array| ppermute(with_sharding_constraint(x, &split), "i", [(0, 1), (1, 2), (2, 3), (3, 0)]);
+    let f = shard_map(g, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).check_vma(false).axis_names("i");
+    assert_eq!(numbers(&jit(f).call(ramp(8))?), [6.0, 7.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+    Ok(())
+}
+
+/// Every collective over a manual axis, beside one that is left to the compiler.
+#[test]
+fn partial_auto_collectives() -> Result<()> {
+    let mesh = mesh42()?;
+    let all = |x: Array| -> Vec<Array> {
+        vec![
+            psum(x.clone(), "i"),
+            pmax(x.clone(), "i"),
+            pmin(x.clone(), "i"),
+            all_gather_tiled(x.clone(), "i", 0).sum_keepdims(0).broadcast_to(x.shape()),
+            psum_scatter_tiled(concatenate(&[x.clone(), x.clone()], 0), "i", 0),
+            all_to_all_tiled(x.clone(), "i", 0, 0),
+            ppermute(x.clone(), "i", [(0, 2), (1, 0)]),
+            &x * axis_index("i"),
+        ]
+    };
+    let x = noise([16, 6]);
+    for check in [true, false] {
+        let f = |axes: &[&str]| {
+            let f = shard_map(all, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).check_vma(check);
+            jit(f.axis_names(axes)).call(&x)
+        };
+        for (part, whole) in f(&["i"])?.iter().zip(f(&["i", "j"])?) {
+            close(part, &whole);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn test_partially_sharded_dim_with_auto() -> Result<()> {
+    let mesh = mesh42()?;
+    let split = NamedSharding::new(&mesh, P![("i", "j")]);
+    let f = |x: Array| -> Result<Array> {
+        let x = with_sharding_constraint(x, &split);
+        let g = shard_map(|x: Array| x.sum(..).expand_dims(0), &mesh).in_specs(P!["i"]).out_specs(P!["i"]);
+        g.check_vma(false).axis_names("i").call(x)
+    };
+    assert_eq!(numbers(&jit(f).call(ramp(8))?), [1.0, 5.0, 9.0, 13.0]);
+    Ok(())
+}
+
+#[test]
+fn test_nested_shmap_innermost_no_axis_names() -> Result<()> {
+    let mesh = mesh42()?;
+    let _context = set_mesh(&make_mesh([("i", 4), ("j", 2), ("k", 1)])?)?;
+    let h = |x: Array| shard_map(|x: Array| x * 2, None).in_specs(P![]).out_specs(P![]).call(x);
+    let g = move |x: Array| shard_map(h, None).in_specs(P![]).out_specs(P![]).axis_names("j").call(x);
+    let f = jit(shard_map(g, None).in_specs(P![]).out_specs(P![]).axis_names("i"));
+    close(&f.call(ones(4))?, &(ones(4) * 2));
+    let _ = mesh;
+    Ok(())
+}

@@ -1,0 +1,103 @@
+//! The tests of `shardax-pjrt`, where all `unsafe` is, under what finds its mistakes: AddressSanitizer, ThreadSanitizer
+//! and Miri. What this machine cannot run, the report says, and why.
+
+use std::path::Path;
+use std::process::Command;
+
+/// What is run.
+pub struct Tool {
+    pub name: &'static str,
+    run: fn(&Path) -> Result<String, Missing>,
+}
+
+/// Why it could not run, or did not pass.
+pub enum Missing {
+    NotHere(String),
+    Failed(String),
+}
+
+pub const TOOLS: &[Tool] =
+    &[Tool { name: "address", run: address }, Tool { name: "thread", run: thread }, Tool { name: "miri", run: miri }];
+
+/// Runs these, and prints a line on each.
+pub fn run(root: &Path, tools: &[&Tool]) -> Result<(), String> {
+    let mut report = Vec::new();
+    let mut failed = false;
+    for tool in tools {
+        println!("== {}", tool.name);
+        report.push(match (tool.run)(root) {
+            Ok(counts) => format!("{}: {counts}", tool.name),
+            Err(Missing::NotHere(why)) => format!("{}: not run here: {why}", tool.name),
+            Err(Missing::Failed(why)) => {
+                failed = true;
+                format!("{}: FAILED: {why}", tool.name)
+            }
+        });
+    }
+    println!("== sanitize\n{}", report.join("\n"));
+    if failed { Err("see above".to_owned()) } else { Ok(()) }
+}
+
+/// Memory errors. Leaks are not looked for: the plugin never gives its statics back.
+fn address(root: &Path) -> Result<String, Missing> {
+    let test = sanitized(root, "address", &["--lib", "--tests"], &[]);
+    tested(test.env("ASAN_OPTIONS", "detect_leaks=0:abort_on_error=0:detect_stack_use_after_return=1"))
+}
+
+/// Data races in this crate. The plugin is not built for it, so what it does to keep its threads apart is not seen: a
+/// value that goes through it from one thread to another looks like a race, and is named in `xtask/tsan.txt`.
+fn thread(root: &Path) -> Result<String, Missing> {
+    let rustc = Command::new("rustc").args(["--print", "sysroot"]).output().map_err(not_here)?;
+    let sysroot = String::from_utf8_lossy(&rustc.stdout).trim().to_owned();
+    // With the standard library's own locks unseen every use of them would be a race.
+    let std = Path::new(&sysroot).join("lib/rustlib/src/rust/library/std");
+    if !std.exists() {
+        return Err(Missing::NotHere(
+            "the standard library has to be built for it, and its source is not installed (`rustup component add rust-src`)"
+                .to_owned(),
+        ));
+    }
+    let test = sanitized(root, "thread", &["--lib", "--tests"], &["-Zbuild-std"]);
+    let options = format!("suppressions={}", root.join("xtask/tsan.txt").display());
+    tested(test.env("TSAN_OPTIONS", options))
+}
+
+/// Undefined behaviour in what does without the plugin, which Miri cannot load.
+fn miri(root: &Path) -> Result<String, Missing> {
+    let has = Command::new("cargo").args(["+nightly", "miri", "--version"]).output();
+    if !has.is_ok_and(|output| output.status.success()) {
+        return Err(Missing::NotHere(
+            "it is a part of nightly Rust that is not installed (`rustup +nightly component add miri`)".to_owned(),
+        ));
+    }
+    let mut test = Command::new("cargo");
+    test.args(["+nightly", "miri", "test", "-p", "shardax-pjrt", "--lib"]).current_dir(root);
+    tested(test.env("MIRIFLAGS", "-Zmiri-disable-isolation"))
+}
+
+/// `cargo test` of the crate with a sanitizer, which stable Rust has only for those who ask twice.
+fn sanitized(root: &Path, sanitizer: &str, tests: &[&str], more: &[&str]) -> &'static mut Command {
+    let mut test = Command::new("cargo");
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    test.args(["test", "-p", "shardax-pjrt", "--no-fail-fast", "--target", &target]).args(tests).args(more);
+    test.arg("--target-dir").arg(root.join("target/sanitize").join(sanitizer));
+    test.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}")).current_dir(root);
+    Box::leak(Box::new(test))
+}
+
+fn not_here(error: std::io::Error) -> Missing {
+    Missing::NotHere(error.to_string())
+}
+
+/// Runs it; gives the counts of its tests.
+fn tested(test: &mut Command) -> Result<String, Missing> {
+    let output = test.stderr(std::process::Stdio::inherit()).output().map_err(not_here)?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    print!("{text}");
+    let lines = |end: &str| text.lines().filter(|line| line.starts_with("test ") && line.ends_with(end)).count();
+    let counts = format!("{} tests passed, {} failed", lines("... ok"), lines("FAILED"));
+    match output.status.success() {
+        true => Ok(counts),
+        false => Err(Missing::Failed(format!("{counts} ({})", output.status))),
+    }
+}
