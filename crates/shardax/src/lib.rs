@@ -157,21 +157,6 @@ pub mod prelude {
     pub use shardax_macros::{Module, Tree};
 }
 
-/// The programs of the migration guide, run by `cargo test`.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/migrating-from-pmap.md")]
-struct MigrationGuide;
-
-/// The programs of the page on kinds of parallelism, run by `cargo test`.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/parallelism.md")]
-struct ParallelismPage;
-
-/// The mistakes of the page on errors, made by `cargo test`.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/errors.md")]
-struct ErrorsPage;
-
 /// What JAX finds out while it runs, and Rust's types before: programs that must not compile.
 #[cfg(doctest)]
 #[allow(dead_code)]
