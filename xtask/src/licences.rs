@@ -24,10 +24,11 @@ pub fn run(root: &Path) -> Result<(), String> {
         .filter(|(_, licence)| !is_allowed(licence, &allowed))
         .map(|(name, licence)| format!("{name}: {licence:?} is not among the licences of deny.toml"))
         .collect();
-    match refused.as_slice() {
-        [] => Ok(println!("the licences of {} crates are among those of deny.toml", crates.len())),
-        _ => Err(refused.join("\n")),
+    if !refused.is_empty() {
+        return Err(refused.join("\n"));
     }
+    println!("the licences of {} crates are among those of deny.toml", crates.len());
+    Ok(())
 }
 
 /// The list `allow` of `deny.toml`.

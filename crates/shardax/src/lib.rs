@@ -19,6 +19,7 @@
 //! ```
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 // Derived code names this crate by its name, here too.
 extern crate self as shardax;
@@ -50,7 +51,7 @@ pub mod random;
 mod spmd;
 mod transform;
 
-pub use core::{function, lower, prefix, program, tree};
+pub use core::{function, prefix, program, tree};
 pub use engine::stages;
 pub use ops::callback::debug;
 pub use ops::{control_flow, lax, numpy};

@@ -36,7 +36,9 @@ pub trait Tree: Clone {
 /// A tree taken apart: its leaves in order, and its structure.
 #[derive(Clone, Debug, Default)]
 pub struct Flat {
+    /// The arrays, in order.
     pub leaves: SmallVec<[Array; 8]>,
+    /// What they were taken from.
     pub def: TreeDef,
 }
 
@@ -65,7 +67,12 @@ pub enum Node {
     /// A map; the keys in order.
     Map(Arc<[String]>),
     /// A struct or an enum's variant; the names of its fields in order.
-    Struct { name: &'static str, fields: &'static [&'static str] },
+    Struct {
+        /// The type's name, of a variant with its own.
+        name: &'static str,
+        /// The names of the fields, numbers where they have none.
+        fields: &'static [&'static str],
+    },
     /// `Option::Some`: one child, which has no key of its own.
     Some,
     /// `Option::None`: no children.
@@ -165,6 +172,7 @@ impl Flat {
         self.def.0.push(Token::Node(node));
     }
 
+    /// Adds a leaf.
     pub fn leaf(&mut self, array: Array) {
         self.def.0.push(Token::Leaf);
         self.leaves.push(array);
@@ -192,6 +200,7 @@ impl Flat {
 }
 
 impl TreeDef {
+    /// How many leaves a tree of this structure has.
     pub fn leaf_count(&self) -> usize {
         self.0.iter().filter(|t| matches!(t, Token::Leaf)).count()
     }
@@ -335,6 +344,7 @@ pub struct Unflatten<'a> {
 }
 
 impl Unflatten<'_> {
+    /// The next leaf; an error where the structure has something else there.
     pub fn leaf(&mut self) -> Result<Array> {
         match (self.tokens.next(), self.leaves.next()) {
             (Some(Token::Leaf), Some(array)) => Ok(array),

@@ -25,6 +25,7 @@ pub struct Arg<const N: usize>;
 pub trait Argnums<Args> {
     /// The type of the gradient: the argument's, or a tuple of theirs.
     type Gradient: Tree;
+    /// The positions of the arguments.
     fn positions() -> Vec<usize>;
 }
 
