@@ -33,6 +33,7 @@ pub mod profiler;
 pub mod shape;
 mod source;
 mod stack;
+mod tuples;
 mod warning;
 
 pub mod sharding;

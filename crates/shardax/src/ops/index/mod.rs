@@ -100,7 +100,7 @@ pub trait IntoIndexItem {
     fn into_index_item(self) -> IndexItem;
 }
 
-/// An index: one entry, or a tuple of up to eight; `Vec<IndexItem>` for one made at run time.
+/// An index: one entry, or a tuple of up to sixteen; `Vec<IndexItem>` for one made at run time.
 pub trait IntoIndex {
     /// Its entries, in order.
     fn into_index(self) -> Vec<IndexItem>;
@@ -134,17 +134,8 @@ macro_rules! tuple_indices {
     )*};
 }
 
-tuple_indices! {
-    ()
-    (A 0)
-    (A 0, B 1)
-    (A 0, B 1, C 2)
-    (A 0, B 1, C 2, D 3)
-    (A 0, B 1, C 2, D 3, E 4)
-    (A 0, B 1, C 2, D 3, E 4, F 5)
-    (A 0, B 1, C 2, D 3, E 4, F 5, G 6)
-    (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7)
-}
+tuple_indices!(());
+crate::tuples::each!(tuple_indices);
 
 fn slice(start: Option<i64>, stop: Option<i64>) -> IndexItem {
     IndexItem::Slice(Slice { start, stop, step: 1 })

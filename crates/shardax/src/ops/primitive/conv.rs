@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::conv_dot;
 use super::shape_ops::Reverse;
 use super::window::{self, WindowDim};
+use super::{add_tangents, conv_dot};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, bools, ints};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
@@ -271,11 +271,7 @@ impl Primitive for ConvGeneralDilated {
         let out = self.apply(&args[0], &args[1]);
         let l = tangents[0].as_ref().map(|t| self.apply(t, &args[1]));
         let r = tangents[1].as_ref().map(|t| self.apply(&args[0], t));
-        let tangent = match (l, r) {
-            (Some(l), Some(r)) => Some(l + r),
-            (l, r) => l.or(r),
-        };
-        Ok((smallvec![out], vec![tangent]))
+        Ok((smallvec![out], vec![add_tangents(l, r)]))
     }
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {

@@ -2,6 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use super::add_tangents;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
@@ -165,11 +166,7 @@ impl Primitive for DotGeneral {
         let out = self.apply(&args[0], &args[1]);
         let l = tangents[0].as_ref().map(|t| self.apply(t, &args[1]));
         let r = tangents[1].as_ref().map(|t| self.apply(&args[0], t));
-        let tangent = match (l, r) {
-            (Some(l), Some(r)) => Some(l + r),
-            (l, r) => l.or(r),
-        };
-        Ok((smallvec![out], vec![tangent]))
+        Ok((smallvec![out], vec![add_tangents(l, r)]))
     }
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {

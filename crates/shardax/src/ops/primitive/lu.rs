@@ -2,6 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use super::add_tangents;
 use super::gather::{GatherScatterMode, take_along};
 use super::matrix::{batch_first, matrix, product, square, widened, with_last};
 use super::triangular_solve::{Op, TriangularSolve, solve_together};
@@ -239,10 +240,7 @@ impl Primitive for Solve {
         let [a, lu, permutation, b] = args else { return Ok((SmallVec::new(), Vec::new())) };
         let x = self.apply(a, lu, permutation, b);
         let from_a = tangents[0].as_ref().map(|da| -product(&if self.transpose { da.mt() } else { da.clone() }, &x));
-        let rhs = match (from_a, tangents[3].clone()) {
-            (Some(a), Some(b)) => Some(a + b),
-            (a, b) => a.or(b),
-        };
+        let rhs = add_tangents(from_a, tangents[3].clone());
         Ok((smallvec![x], vec![rhs.map(|rhs| self.apply(a, lu, permutation, &rhs))]))
     }
 

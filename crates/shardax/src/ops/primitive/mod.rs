@@ -38,3 +38,13 @@ pub(crate) mod triangular_solve;
 pub(crate) mod unary;
 pub(crate) mod while_loop;
 pub(crate) mod window;
+
+use crate::core::array::Array;
+
+/// The sum of two tangents. One that is missing is zero.
+pub(crate) fn add_tangents(a: Option<Array>, b: Option<Array>) -> Option<Array> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a + b),
+        (a, b) => a.or(b),
+    }
+}

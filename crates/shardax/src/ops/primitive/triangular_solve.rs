@@ -2,6 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use super::add_tangents;
 use super::matrix::{adjoint, batch_first, product, square, widened};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
@@ -104,10 +105,7 @@ impl Primitive for TriangularSolve {
             let da = self.op.of(&self.triangle(da));
             -if self.left_side { product(&da, &x) } else { product(&x, &da) }
         });
-        let rhs = match (from_a, tangents[1].clone()) {
-            (Some(a), Some(b)) => Some(a + b),
-            (a, b) => a.or(b),
-        };
+        let rhs = add_tangents(from_a, tangents[1].clone());
         Ok((smallvec![x], vec![rhs.map(|rhs| self.apply(&args[0], &rhs))]))
     }
 
