@@ -65,7 +65,7 @@ fn push(pair: &Flat, f: FlatFn<'_>) -> Result<Flat> {
 /// The tangent of a value that nothing differentiable reaches; of integers it has the dtype `float0`.
 fn zero(aval: &Aval) -> Array {
     let dtype = if aval.dtype.is_inexact() { aval.dtype } else { DType::Float0 };
-    Array::zeros_of(&aval.with_dtype(dtype).strong())
+    Array::zeros_of(&aval.with_dtype(dtype).settled())
 }
 
 /// The tangent of a value of this type, checked; none where the value is not differentiable.
@@ -77,12 +77,12 @@ fn check_tangent(aval: &Aval, t: &Array) -> Result<Option<Array>> {
         return Err(err!(
             Type,
             "primal and tangent arguments do not match; expected a tangent of type {}, got {}",
-            aval.clone().strong(),
+            aval.clone().settled(),
             t.type_name()
         )
         .help("give tangents (or cotangents) of the shapes and dtypes of the values: `ones_like(&x)`"));
     }
-    Ok(Some(crate::ops::numpy::convert(t, aval.dtype, false)))
+    Ok(Some(crate::ops::numpy::convert(t, aval.dtype, aval.clone().settled().weak)))
 }
 
 /// A function linearized at a point: what [`vjp`] and [`linearize`] share.

@@ -10,7 +10,7 @@ use crate::core::function::{ArgAt, Function};
 use crate::core::primitive::Tangents;
 use crate::core::program::Aval;
 use crate::core::tree::{self, Flat, Tree, TreeDef};
-use crate::dtype::DType;
+use crate::dtype::{DType, Scalar};
 use crate::engine::known::Whole;
 use crate::engine::staged;
 use crate::error::{Result, err};
@@ -221,8 +221,9 @@ fn gradient(flat: &Flat, positions: &[usize], options: Options, f: FlatFn<'_>) -
     let nonzero: Vec<bool> = std::iter::repeat_n(false, traced.captures.len()).chain(varied.iter().copied()).collect();
     let (outs, linear) = ad::linearize(&traced.program, &primals, &nonzero)?;
     let mut cts: Tangents = vec![None; outs.len()];
-    let one = crate::ops::numpy::full(&[], crate::dtype::Scalar::Int(1), out_avals[0].dtype);
-    cts[0] = Some(one.varying_as(&out_avals[0].vma));
+    let out = out_avals[0].clone().settled();
+    let one = Array::literal(Scalar::Int(1).converted(out.dtype), out.dtype, out.weak);
+    cts[0] = Some(one.varying_as(&out.vma));
     let mut gradients = linear.transpose(&cts)?.into_iter();
 
     // In the order of the leaves of the arguments, then regrouped by position.
@@ -230,10 +231,10 @@ fn gradient(flat: &Flat, positions: &[usize], options: Options, f: FlatFn<'_>) -
     for (aval, wanted) in avals.iter().zip(&wanted) {
         by_leaf.push(wanted.then(|| {
             if !aval.dtype.is_inexact() {
-                return Array::zeros_of(&aval.with_dtype(DType::Float0).strong());
+                return Array::zeros_of(&aval.with_dtype(DType::Float0).settled());
             }
             let ct = gradients.next().flatten();
-            ct.unwrap_or_else(|| Array::zeros_of(&aval.clone().strong()))
+            ct.unwrap_or_else(|| Array::zeros_of(&aval.clone().settled()))
         }));
     }
     let mut pair = Flat::default();

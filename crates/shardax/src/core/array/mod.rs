@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use shardax_pjrt as pjrt;
 use smallvec::SmallVec;
 
-pub use host::{IntoHostArray, array};
+pub use host::{IntoHostArray, array, array_of};
 pub use shards::{GlobalShard, Shard, block_until_ready, device_get, visualize_array_sharding};
 
 use super::program::concretize;

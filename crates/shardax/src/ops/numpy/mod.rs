@@ -39,6 +39,12 @@ pub(crate) fn convert(x: &Array, dtype: DType, weak: bool) -> Array {
     bind1(Convert { dtype, weak }, std::slice::from_ref(x))
 }
 
+/// `x` as `dtype`, which then stands (see [`Aval::settled`](crate::core::program::Aval::settled)).
+#[track_caller]
+pub(crate) fn settle(x: &Array, dtype: DType) -> Array {
+    convert(x, dtype, x.weak_type() && x.dtype().is_wide() && dtype.is_wide())
+}
+
 /// The operands in their common dtype, and, where their shapes differ, broadcast to a common one.
 /// Scalars stay scalars: elementwise primitives repeat them.
 #[track_caller]

@@ -5,7 +5,7 @@ use std::ops::RangeFull;
 use smallvec::SmallVec;
 
 use super::indexing::{IntoAxis, with_axis};
-use super::{convert, to_inexact};
+use super::{convert, settle, to_inexact};
 use crate::core::array::Array;
 use crate::core::program::trace::bind1;
 use crate::dtype::{Category, DType, Scalar};
@@ -82,8 +82,8 @@ impl Array {
         self.reduced(axes, |x, axes| {
             // In half precision the gradient too, a product of all others, is rounded once.
             let x = widen(x);
-            let product = lax::reduce(&convert(&x, accumulator(x.dtype()), false), Reducer::Prod, axes);
-            convert(&product, x.dtype(), false)
+            let product = lax::reduce(&settle(&x, accumulator(x.dtype())), Reducer::Prod, axes);
+            settle(&product, x.dtype())
         })
     }
 
@@ -93,8 +93,8 @@ impl Array {
         self.reduced(axes, |x, axes| {
             let count: usize = axes.iter().map(|&a| x.shape()[a]).product();
             let dtype = to_inexact(x.dtype());
-            let sum = lax::reduce(&convert(x, accumulator(dtype), false), Reducer::Sum, axes);
-            convert(&(sum / count as f64), dtype, false)
+            let sum = lax::reduce(&settle(x, accumulator(dtype)), Reducer::Sum, axes);
+            settle(&(sum / count as f64), dtype)
         })
     }
 
@@ -111,7 +111,7 @@ impl Array {
         self.reduced(axes, |x, axes| {
             let dtype = to_inexact(x.dtype());
             let signed: SmallVec<[i32; 4]> = axes.iter().map(|&a| a as i32).collect();
-            let wide = convert(x, accumulator(dtype), false);
+            let wide = settle(x, accumulator(dtype));
             let centered = &wide - wide.mean_keepdims(signed.as_slice());
             let squares = match dtype.is_complex() {
                 true => super::real(&(&centered * super::conj(&centered))),
@@ -122,7 +122,7 @@ impl Array {
             if count <= ddof {
                 return super::full(sum.shape(), Scalar::float(f64::NAN), dtype.real());
             }
-            convert(&(sum / (count - ddof) as f64), dtype.real(), false)
+            settle(&(sum / (count - ddof) as f64), dtype.real())
         })
     }
 
@@ -203,7 +203,7 @@ impl Array {
     #[track_caller]
     pub fn logsumexp(&self, axes: impl IntoAxes) -> Array {
         self.reduced(axes, |x, axes| {
-            let x = convert(x, to_inexact(x.dtype()), false);
+            let x = settle(x, to_inexact(x.dtype()));
             let max = lax::reduce(&super::real(&x), Reducer::Max, axes);
             let max = crate::ops::primitive::stop_gradient::stop_gradient(super::where_(max.isfinite(), &max, 0));
             let dims: Vec<usize> = (0..x.ndim()).filter(|d| !axes.contains(d)).collect();
