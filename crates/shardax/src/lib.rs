@@ -149,10 +149,11 @@ pub use sharding::{Device, device_count, devices, local_device_count, local_devi
 pub use sharding::{visualize_sharding, visualize_sharding_color, visualize_sharding_svg};
 pub use spmd::*;
 pub use transform::{
-    Arg, Argnums, Checkpoint, Grad, GradAux, Jit, LinearFn, MaxTraces, ValueAndGrad, ValueAndGradAux, VjpFn, Vmap,
+    Arg, Argnums, Checkpoint, Grad, GradAux, Hessian, Jacobian, Jit, LinearFn, MaxTraces, ValueAndGrad, ValueAndGradAux, VjpFn, Vmap,
     assert_max_traces, checkpoint, checkpoint_name, grad, hessian, jacfwd, jacrev, jit, jvp, linear_transpose,
     linearize, value_and_grad, vjp, vjp_has_aux, vmap,
 };
+pub use transform::jacobian;
 // The derive macro and the trait share their name.
 pub use shardax_macros::{Module, Tree};
 

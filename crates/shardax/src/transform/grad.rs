@@ -213,7 +213,6 @@ fn gradient(flat: &Flat, positions: &[usize], options: Options, f: FlatFn<'_>) -
     let out_avals = traced.program.out_avals();
     check_scalar(&out_avals, &out_def, options)?;
 
-    let children = flat.def.root_children().unwrap_or_default();
     let varied: Vec<bool> =
         avals.iter().zip(&wanted).map(|(aval, wanted)| *wanted && aval.dtype.is_inexact()).collect();
 
@@ -240,16 +239,26 @@ fn gradient(flat: &Flat, positions: &[usize], options: Options, f: FlatFn<'_>) -
     let mut pair = Flat::default();
     pair.node(tree::Node::Tuple(2));
     pair.append(&Flat { leaves: outs.into(), def: out_def });
+    let (order, def) = at_positions(&flat.def, positions);
+    pair.append(&Flat { leaves: order.into_iter().filter_map(|leaf| by_leaf[leaf].clone()).collect(), def });
+    Ok(pair)
+}
+
+/// The leaves of the arguments at these positions, in their order, and the structure that they make: that of the only one,
+/// or a tuple of them.
+pub(super) fn at_positions(def: &TreeDef, positions: &[usize]) -> (Vec<usize>, TreeDef) {
+    let children = def.root_children().unwrap_or_default();
+    let (mut order, mut all) = (Vec::new(), Flat::default());
     if let [_, _, ..] = positions {
-        pair.node(tree::Node::Tuple(positions.len()));
+        all.node(tree::Node::Tuple(positions.len()));
     }
     for &position in positions {
         let start: usize = children[..position].iter().map(|(_, d)| d.leaf_count()).sum();
         let def = &children[position].1;
-        let leaves = by_leaf[start..start + def.leaf_count()].iter().flatten().cloned().collect();
-        pair.append(&Flat { leaves, def: def.clone() });
+        order.extend(start..start + def.leaf_count());
+        all.append(&Flat { leaves: Default::default(), def: def.clone() });
     }
-    Ok(pair)
+    (order, all.def)
 }
 
 /// A leaf of an argument that is differentiated.

@@ -1,5 +1,6 @@
 //! What users call: NumPy's functions with JAX's promotion, as functions and as methods of `Array`.
 
+mod axes;
 mod creation;
 mod einsum;
 mod elementwise;
@@ -10,6 +11,8 @@ mod reductions;
 mod repeats;
 mod shapes;
 
+pub(crate) use axes::normalize_axes;
+pub use axes::{IntoAxes, IntoReduction, Over, over};
 pub use creation::*;
 pub use einsum::*;
 pub use elementwise::*;
