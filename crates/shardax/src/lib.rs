@@ -138,22 +138,22 @@ pub use ops::callback::{
     HostArg, HostCallback, HostResult, IntoOperands, VmapMethod, ffi_call, io_callback, pure_callback,
 };
 pub use ops::collective::*;
-pub use ops::primitive::checkpoint::CheckpointPolicy;
+pub use ops::primitive::checkpoint_policy::{CheckpointPolicy, Operation};
 pub use ops::primitive::stop_gradient::stop_gradient;
 pub use shape::{Grouped, axis_index_groups};
 pub use sharding::{
     AbstractMesh, AxisType, IntoMesh, Mesh, MeshArg, MeshGuard, NamedSharding, PartitionSpec, Sharding,
-    SingleDeviceSharding, get_mesh, make_mesh,
+    SingleDeviceSharding, get_mesh, make_mesh, manual_axes,
 };
 pub use sharding::{Device, device_count, devices, local_device_count, local_devices, process_count, process_index};
 pub use sharding::{visualize_sharding, visualize_sharding_color, visualize_sharding_svg};
 pub use spmd::*;
-pub use transform::{
-    Arg, Argnums, Checkpoint, Grad, GradAux, Hessian, Jacobian, Jit, LinearFn, MaxTraces, ValueAndGrad, ValueAndGradAux, VjpFn, Vmap,
-    assert_max_traces, checkpoint, checkpoint_name, grad, hessian, jacfwd, jacrev, jit, jvp, linear_transpose,
-    linearize, value_and_grad, vjp, vjp_has_aux, vmap,
-};
 pub use transform::jacobian;
+pub use transform::{
+    Arg, Argnums, Checkpoint, Grad, GradAux, Hessian, IntoJit, Jacobian, Jit, LinearFn, MaxTraces, ValueAndGrad,
+    ValueAndGradAux, VjpFn, Vmap, assert_max_traces, checkpoint, checkpoint_name, grad, hessian, jacfwd, jacrev, jit,
+    jvp, linear_transpose, linearize, value_and_grad, vjp, vjp_has_aux, vmap,
+};
 // The derive macro and the trait share their name.
 pub use shardax_macros::{Module, Tree};
 
@@ -167,14 +167,14 @@ pub mod prelude {
     pub use crate::shape::{Grouped, axis_index_groups};
     pub use crate::sharding::{
         AbstractMesh, AxisType, IntoMesh, Mesh, MeshArg, MeshGuard, NamedSharding, PartitionSpec, Sharding,
-        SingleDeviceSharding, get_mesh, make_mesh,
+        SingleDeviceSharding, get_mesh, make_mesh, manual_axes,
     };
     pub use crate::spmd::*;
     pub use crate::stages::{Collective, CollectiveKind, Compiled, Lowered, eval_shape, shape_dtype_struct};
     pub use crate::tree::{self, Static, Tree};
     pub use crate::{
-        Arg, Array, CheckpointPolicy, DType, Device, Ellipsis, Function, NewAxis, PutOptions, ScanOptions, Slice,
-        assert_max_traces, associative_scan, block_until_ready, checkpoint, checkpoint_name, cond, custom_jvp,
+        Arg, Array, CheckpointPolicy, DType, Device, Ellipsis, Function, IntoJit, NewAxis, PutOptions, ScanOptions,
+        Slice, assert_max_traces, associative_scan, block_until_ready, checkpoint, checkpoint_name, cond, custom_jvp,
         custom_vjp, device_count, device_get, device_put, device_put_replicated, device_put_sharded, devices,
         disable_jit, fori_loop, grad, hessian, jacfwd, jacrev, jit, jvp, linear_transpose, linearize,
         local_device_count, local_devices, make_array_from_callback, make_array_from_process_local_data,

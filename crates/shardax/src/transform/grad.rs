@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 
 use crate::core::array::Array;
-use crate::core::function::{ArgAt, Function};
+use crate::core::function::{Arg, Argnums, Function};
 use crate::core::primitive::Tangents;
 use crate::core::program::Aval;
 use crate::core::tree::{self, Flat, Tree, TreeDef};
@@ -16,37 +16,6 @@ use crate::engine::staged;
 use crate::error::{Result, err};
 use crate::interpret::ad;
 use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_known};
-
-/// The position of an argument as a type: `Arg::<1>`.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Arg<const N: usize>;
-
-/// One argument or several, whose gradients are taken: `Arg::<1>`, or `(Arg::<0>, Arg::<2>)`.
-pub trait Argnums<Args> {
-    /// The type of the gradient: the argument's, or a tuple of theirs.
-    type Gradient: Tree;
-    fn positions() -> Vec<usize>;
-}
-
-impl<Args: ArgAt<N>, const N: usize> Argnums<Args> for Arg<N> {
-    type Gradient = Args::Arg;
-    fn positions() -> Vec<usize> {
-        vec![N]
-    }
-}
-
-macro_rules! argnums_tuples {
-    ($(($($n:ident),+))*) => {$(
-        impl<Args: $(ArgAt<$n> +)+, $(const $n: usize),+> Argnums<Args> for ($(Arg<$n>,)+) {
-            type Gradient = ($(<Args as ArgAt<$n>>::Arg,)+);
-            fn positions() -> Vec<usize> {
-                vec![$($n),+]
-            }
-        }
-    )*};
-}
-
-argnums_tuples! { (I) (I, J) (I, J, K) (I, J, K, L) }
 
 /// What arguments and results may be.
 #[derive(Clone, Copy, Debug, Default, Hash)]

@@ -3,10 +3,10 @@
 use std::marker::PhantomData;
 use std::rc::Rc;
 
-use super::grad::{Arg, Argnums, at_positions};
+use super::grad::at_positions;
 use super::vmap::vmap;
 use crate::core::array::Array;
-use crate::core::function::Function;
+use crate::core::function::{Arg, Argnums, Function};
 use crate::core::primitive::Tangents;
 use crate::core::program::Aval;
 use crate::core::program::trace::Traced;
@@ -306,6 +306,10 @@ fn differentiable(name: &str, what: &str, aval: &Aval) -> Result<()> {
 fn basis(x: &Array) -> Array {
     let n = x.size();
     let of = x.aval().settled();
-    let ones = crate::ops::numpy::convert(&iota(DType::I32, &[n, n], 0).equal(iota(DType::I32, &[n, n], 1)), of.dtype, of.weak);
+    let ones = crate::ops::numpy::convert(
+        &iota(DType::I32, &[n, n], 0).equal(iota(DType::I32, &[n, n], 1)),
+        of.dtype,
+        of.weak,
+    );
     ones.reshape([&[n], x.shape()].concat()).varying_as(&of.vma)
 }

@@ -12,9 +12,9 @@ mod types;
 pub use compose::{Compose, Composed};
 pub use functions::{all, leaves, leaves_with_path, map, map_with_path, map2, map3, reduce, structure};
 use smallvec::SmallVec;
+use structure::Token;
 pub(crate) use structure::same_structure;
 pub use structure::{Node, TreeDef};
-use structure::Token;
 pub use types::Static;
 
 use super::array::{Array, Repr};
