@@ -164,7 +164,9 @@ fn from_parts(shape: &[usize], sharding: Sharding, parts: &[Array]) -> Result<Ar
     }
     let of = |device: &&Device| parts.iter().find(|p| p.sharding.devices()[0] == **device);
     let buffers = devices.iter().filter_map(of).map(|p| p.buffers[0].clone()).collect();
-    Ok(Array::from_concrete(Concrete::new(Aval::new(dtype, shape), sharding, true, buffers)))
+    let weak = parts.iter().all(|part| part.aval.weak);
+    let aval = Aval { weak, ..Aval::new(dtype, shape) };
+    Ok(Array::from_concrete(Concrete::new(aval, sharding, true, buffers)))
 }
 
 /// An array of which `local` is this process's part, of the shape that follows: the sizes of `local`, times the number

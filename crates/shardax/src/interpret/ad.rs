@@ -12,7 +12,7 @@ use crate::error::{Result, err};
 
 /// The type of a tangent of a value: its own type, without weakness; `None` where it is not differentiable.
 pub(crate) fn tangent_aval(aval: &Aval) -> Option<Aval> {
-    aval.dtype.is_inexact().then(|| aval.clone().strong())
+    aval.dtype.is_inexact().then(|| aval.clone().settled())
 }
 
 /// The outputs of `program` and their tangents.

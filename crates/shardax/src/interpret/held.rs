@@ -187,7 +187,7 @@ impl Split {
                 None if trace_of(array) != own => Residual::Outer(array.clone()),
                 _ => {
                     outs.push(array.clone());
-                    stored.push(array.aval().strong());
+                    stored.push(array.aval().settled());
                     Residual::Stored(stored.len() - 1)
                 }
             };

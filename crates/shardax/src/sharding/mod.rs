@@ -8,7 +8,7 @@ mod named;
 mod spec;
 pub(crate) mod visualize;
 
-pub use context::{AbstractMesh, IntoMesh, MeshArg, MeshGuard, get_mesh};
+pub use context::{AbstractMesh, IntoMesh, MeshArg, MeshGuard, get_mesh, manual_axes};
 pub use device::{Device, device_count, devices, local_device_count, local_devices, process_count, process_index};
 pub use mesh::{AxisType, Mesh, make_mesh};
 pub use named::{NamedSharding, Sharding, SingleDeviceSharding};

@@ -23,7 +23,7 @@ use crate::stack::grow;
 pub struct Aval {
     pub dtype: DType,
     pub shape: Shape,
-    /// A plain number's type, which gives way in promotion.
+    /// A plain number's type, or that of host data of 64 bits, which gives way in promotion.
     pub weak: bool,
     /// The manual mesh axes over which the value may differ from device to device.
     pub vma: AxisSet,
@@ -32,6 +32,11 @@ pub struct Aval {
 impl Aval {
     pub fn new(dtype: DType, shape: impl Into<Shape>) -> Self {
         Aval { dtype, shape: shape.into(), weak: false, vma: AxisSet::default() }
+    }
+
+    /// The type of host data that has this element type in Rust. 64 bits there are nobody's choice: they give way.
+    pub(crate) fn of_host(dtype: DType, shape: impl Into<Shape>) -> Self {
+        Aval { weak: dtype.is_wide(), ..Aval::new(dtype, shape) }
     }
 
     /// A single value of this dtype.
@@ -66,8 +71,10 @@ impl Aval {
         Aval { shape: shape.into(), ..self.clone() }
     }
 
-    pub fn strong(mut self) -> Self {
-        self.weak = false;
+    /// The type of what a plain number becomes once it is computed with (summed, a tangent): its dtype then stands, as in
+    /// JAX. Host data of 64 bits, whose dtype nobody stated, still give way.
+    pub fn settled(mut self) -> Self {
+        self.weak &= self.dtype.is_wide();
         self
     }
 }

@@ -1,6 +1,6 @@
 //! Elementwise functions: arithmetic, comparison, choice.
 
-use super::{convert, promote_args, promote_args_to, to_inexact};
+use super::{convert, promote_args, promote_args_to, settle, to_inexact};
 use crate::core::array::Array;
 use crate::dtype::{Category, DType, Scalar, promote};
 use crate::error::{Result, err};
@@ -467,10 +467,10 @@ pub fn around(x: &Array, decimals: i32) -> Array {
     convert(&rounded, x.dtype(), x.weak_type())
 }
 
-/// The array with a type that does not give way.
+/// The array with a type that stands.
 #[track_caller]
 fn settled(x: Array) -> Array {
-    convert(&x, x.dtype(), false)
+    settle(&x, x.dtype())
 }
 
 /// `log(exp(x) + exp(y))`, without overflow.

@@ -138,7 +138,7 @@ impl Primitive for Lu {
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         let (m, n) = matrix("lu", &args[0])?;
-        let vector = |len: usize| with_last(&args[0], &[len]).with_dtype(DType::I32).strong();
+        let vector = |len: usize| with_last(&args[0], &[len]).with_dtype(DType::I32).settled();
         Ok(smallvec![args[0].clone(), vector(m.min(n)), vector(m)])
     }
 

@@ -9,7 +9,7 @@ use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::interpret::batching::move_batch;
-use crate::ops::numpy::{conj, matmul};
+use crate::ops::numpy::{conj, convert, eye_offset, matmul};
 use crate::shape::Shape;
 
 /// The rows and columns of matrices of floating point or complex numbers.
@@ -92,5 +92,6 @@ pub(crate) fn eye_like(x: &Array, n: usize) -> Array {
     let rank = shape.len();
     shape.truncate(rank.saturating_sub(2));
     shape.extend_from_slice(&[n, n]);
-    crate::ops::numpy::eye_offset(n, n, 0).astype(x.dtype()).broadcast_to(shape.as_slice())
+    let of = x.aval().settled();
+    convert(&eye_offset(n, n, 0), of.dtype, of.weak).broadcast_to(shape.as_slice())
 }

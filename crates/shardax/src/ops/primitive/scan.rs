@@ -375,7 +375,7 @@ impl Scan {
         // Backwards, the loop carries the cotangents of the carry, and sums those of the constants.
         let avals =
             [marked(&ins, &known), marked(&ins, &sums), outs[..nk].to_vec(), marked(&outs[nk..], &has_ys)].concat();
-        let avals: Vec<Aval> = avals.into_iter().map(Aval::strong).collect();
+        let avals: Vec<Aval> = avals.into_iter().map(Aval::settled).collect();
         let at_sums = known.iter().filter(|k| **k).count();
         let at_carry = at_sums + sums.iter().filter(|s| **s).count();
         let (mut has_sum, mut has_xs) = (Vec::new(), Vec::new());
@@ -406,7 +406,7 @@ impl Scan {
 
         let mut operands: Vec<Array> =
             args.iter().zip(&known).filter(|(_, k)| **k).map(|(a, _)| a.known().cloned()).collect::<Result<_>>()?;
-        operands.extend(marked(&ins, &sums).iter().map(|aval| zeros(&aval.clone().strong())));
+        operands.extend(marked(&ins, &sums).iter().map(|aval| zeros(&aval.clone().settled())));
         operands.extend(cts.iter().zip(&outs).take(nk).map(|(ct, aval)| tangent_or_zeros(ct, aval)));
         operands.extend(cts[nk..].iter().flatten().cloned());
         let mut roles = marked(&in_roles, &known);

@@ -219,7 +219,7 @@ impl Primitive for ShardMap {
             .iter()
             .zip(&ct_specs)
             .map(|(block, spec)| {
-                Ok(ShardMap::block(&self.mesh, spec, &self.whole(spec, block)?, self.checked)?.strong())
+                Ok(ShardMap::block(&self.mesh, spec, &self.whole(spec, block)?, self.checked)?.settled())
             })
             .collect::<Result<_>>()?;
         let avals: Vec<Aval> = marked(&blocks, &known_flags).into_iter().chain(ct_avals).collect();
