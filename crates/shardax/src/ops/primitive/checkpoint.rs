@@ -18,6 +18,7 @@ use crate::interpret::eval::eval;
 use crate::interpret::held::{
     Residual, Split, bind_checked, marked, marked_tangents, operand_sets, sets_of, spread_marked, varying,
 };
+use crate::scope::Part;
 
 /// Which intermediate values of a [`checkpoint`](crate::checkpoint) are kept for its gradient (JAX's `checkpoint_policies`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -119,7 +120,7 @@ impl Primitive for Checkpoint {
         "checkpoint"
     }
 
-    in_place!();
+    in_place!(_this => Some(Part::Name("checkpoint".into())));
 
     fn print_params(&self) -> String {
         format!("policy={:?} prevent_cse={}", self.policy, self.prevent_cse)
