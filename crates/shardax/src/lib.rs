@@ -58,6 +58,7 @@ pub mod dtype;
 pub mod error;
 mod local;
 pub mod profiler;
+mod scope;
 pub mod shape;
 mod source;
 mod stack;
@@ -140,6 +141,7 @@ pub use ops::callback::{
 pub use ops::collective::*;
 pub use ops::primitive::checkpoint_policy::{CheckpointPolicy, Operation};
 pub use ops::primitive::stop_gradient::stop_gradient;
+pub use scope::{NamedScope, named_scope};
 pub use shape::{Grouped, axis_index_groups};
 pub use sharding::{
     AbstractMesh, AxisType, IntoMesh, Mesh, MeshArg, MeshGuard, NamedSharding, PartitionSpec, Sharding,
@@ -178,8 +180,8 @@ pub mod prelude {
         custom_vjp, device_count, device_get, device_put, device_put_replicated, device_put_sharded, devices,
         disable_jit, fori_loop, grad, hessian, jacfwd, jacrev, jit, jvp, linear_transpose, linearize,
         local_device_count, local_devices, make_array_from_callback, make_array_from_process_local_data,
-        make_array_from_process_local_data_of_shape, make_array_from_single_device_arrays, make_program, process_count,
-        process_index, replicate, scan, scan_n, stop_gradient, switch, unreplicate, value_and_grad,
+        make_array_from_process_local_data_of_shape, make_array_from_single_device_arrays, make_program, named_scope,
+        process_count, process_index, replicate, scan, scan_n, stop_gradient, switch, unreplicate, value_and_grad,
         visualize_array_sharding, visualize_sharding, visualize_sharding_color, visualize_sharding_svg, vjp, vmap,
         while_loop,
     };

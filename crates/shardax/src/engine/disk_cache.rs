@@ -23,10 +23,11 @@ type Key = [u8; 32];
 const USED: Duration = Duration::from_secs(3600);
 
 /// The executable from disk, or else compiled and written to disk. Only compiling can fail: what goes wrong with the
-/// files is a warning.
+/// files is a warning. It is found again by the text without locations: lines that move do not compile again.
 pub(super) fn load_or_compile(
     client: &pjrt::Client,
     text: &str,
+    plain: &str,
     options: &pjrt::CompileOptions,
     signature: pjrt::Signature,
 ) -> pjrt::Result<pjrt::Executable> {
@@ -34,7 +35,7 @@ pub(super) fn load_or_compile(
     let (Some(folder), Ok(engine)) = (folder(), client.engine()) else {
         return client.compile(text, options, signature);
     };
-    let key = key(engine, options, text);
+    let key = key(engine, options, plain);
     let path = folder.join(name(&key));
     match read(&path, &key).and_then(|bytes| client.deserialize(&bytes, options, signature.clone())) {
         Ok(executable) => return Ok(executable),

@@ -14,6 +14,7 @@ use super::placement::Place;
 use super::programs::{Table, hash_of, register};
 use super::{counts, disk_cache};
 use crate::core::lower::module::{Donation, Module};
+use crate::core::lower::without_locations;
 use crate::core::program::{Aval, Program};
 use crate::error::{Result, err};
 use crate::profiler;
@@ -140,7 +141,7 @@ fn size_of_program(executable: &pjrt::Executable, text: &str) -> usize {
 const BYTES_OF_TEXT: usize = 64;
 
 impl Request {
-    /// The StableHLO text.
+    /// The StableHLO text, with locations.
     pub fn lower(&self) -> Result<String> {
         let begun = Instant::now();
         let text = self.text()?;
@@ -148,7 +149,7 @@ impl Request {
         Ok(text)
     }
 
-    fn text(&self) -> Result<String> {
+    pub fn text(&self) -> Result<String> {
         let named: Vec<Option<NamedSharding>> = match &self.place {
             Place::Single(_) => Vec::new(),
             Place::Mesh(_) => self.in_shardings.iter().map(|s| s.as_named().cloned()).collect(),
@@ -229,6 +230,7 @@ impl Request {
     pub fn compile(&self, xla_options: &[(&str, pjrt::Value)]) -> Result<LoadedProgram> {
         let _span = profiler::span(|| format!("compile {}", self.name).into());
         let text = self.lower()?;
+        let plain = without_locations(&text);
         counts::compiling(&self.name, self.program.in_avals());
         let begun = Instant::now();
         let client = client()?;
@@ -270,7 +272,7 @@ impl Request {
         self.program.for_each_eqn(&mut |eqn| keeps.extend(eqn.primitive.keeps()));
         // Functions have their numbers from this process.
         let compiled = match keeps.is_empty() {
-            true => disk_cache::load_or_compile(&client.pjrt, &text, &options, signature),
+            true => disk_cache::load_or_compile(&client.pjrt, &text, &plain, &options, signature),
             false => client.pjrt.compile(&text, &options, signature),
         };
         let executable = match compiled {
@@ -301,7 +303,7 @@ impl Request {
             apart: LoadedProgram::runs_apart(&executable),
             warned: Default::default(),
             request: None,
-            bytes: size_of_program(&executable, &text),
+            bytes: size_of_program(&executable, &plain),
             last_use: Default::default(),
             name: self.name.clone(),
             executable,

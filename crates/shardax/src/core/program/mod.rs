@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 use super::primitive::Primitive;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
+use crate::scope::Scope;
 use crate::shape::{AxisSet, Shape, size};
 use crate::sharding::{NamedSharding, Sharding};
 use crate::stack::grow;
@@ -104,6 +105,8 @@ pub struct Eqn {
     pub outputs: SmallVec<[Var; 1]>,
     /// The user's line that asked for it.
     pub source: &'static Location<'static>,
+    /// The names that it was asked for under.
+    pub(crate) scope: Scope,
 }
 
 /// A traced function: inputs, equations in order, outputs. Closed: it refers to nothing outside itself.
@@ -175,7 +178,7 @@ impl Program {
     }
 }
 
-/// Source lines do not count: programs that compute the same are the same.
+/// Source lines and names do not count: programs that compute the same are the same.
 impl PartialEq for Eqn {
     fn eq(&self, other: &Self) -> bool {
         self.inputs == other.inputs && self.outputs == other.outputs && self.primitive.dyn_eq(other.primitive.as_ref())
