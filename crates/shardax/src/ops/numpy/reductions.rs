@@ -8,7 +8,7 @@ use super::indexing::{IntoAxis, with_axis};
 use super::{convert, to_inexact};
 use crate::core::array::Array;
 use crate::core::program::trace::bind1;
-use crate::dtype::{Category, DType, Scalar};
+use crate::dtype::{Category, DType};
 use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::operators::Operand;
@@ -119,10 +119,10 @@ impl Array {
             };
             let count: usize = axes.iter().map(|&a| x.shape()[a]).product();
             let sum = lax::reduce(&squares, Reducer::Sum, axes);
-            if count <= ddof {
-                return super::full(sum.shape(), Scalar::float(f64::NAN), dtype.real());
-            }
-            convert(&(sum / (count - ddof) as f64), dtype.real(), false)
+            let mean = sum / (count as f64 - ddof as f64);
+            // The quotient that is not there has its part in gradients, as in JAX.
+            let mean = if count > ddof { mean } else { super::where_(false, mean, f64::NAN) };
+            convert(&mean, dtype.real(), false)
         })
     }
 
