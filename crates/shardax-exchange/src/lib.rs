@@ -11,6 +11,7 @@
 //! **Failure.** Every wait ends at a deadline. The first failure is the result of the launch, and of every later call: the
 //! processes no longer agree on where they are.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod call;
 mod group;

@@ -15,9 +15,11 @@ use crate::sharding::{OpSharding, OpShardingProto, transposed_iota};
 /// One instruction of an optimized program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HloInstruction {
+    /// The name of the computation that it stands in.
     pub computation: String,
     /// Its computation is the one that an execution starts with.
     pub in_entry: bool,
+    /// What operands call it.
     pub name: String,
     /// HLO's name of the operation, e.g. `all-reduce`, `fusion`, `custom-call`.
     pub opcode: String,
@@ -27,6 +29,7 @@ pub struct HloInstruction {
     pub replica_groups: Vec<Vec<i64>>,
     /// For `collective-permute`: pairs of source and target.
     pub source_target_pairs: Vec<(i64, i64)>,
+    /// For collectives: the channel, which all participants share.
     pub channel_id: Option<i64>,
     /// Names of the operands.
     pub operands: Vec<String>,

@@ -93,10 +93,12 @@ impl Error {
         Error(Arc::new(inner))
     }
 
+    /// What kind of mistake it is.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
+    /// What was asked for and why it cannot be done, without the line and the help.
     pub fn message(&self) -> &str {
         &self.0.message
     }

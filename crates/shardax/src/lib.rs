@@ -48,6 +48,7 @@
 //! ```
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 // Derived code names this crate by its name, here too.
 extern crate self as shardax;
@@ -80,7 +81,7 @@ pub mod random;
 mod spmd;
 mod transform;
 
-pub use core::{function, lower, prefix, program, tree};
+pub use core::{function, prefix, program, tree};
 pub use engine::stages;
 pub use ops::callback::debug;
 pub use ops::{control_flow, lax, numpy};
@@ -188,21 +189,6 @@ pub mod prelude {
     pub use crate::{P, config, debug_print, lax, linalg, random, s};
     pub use shardax_macros::{Module, Tree};
 }
-
-/// The programs of the migration guide, run by `cargo test`.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/migrating-from-pmap.md")]
-struct MigrationGuide;
-
-/// The programs of the page on kinds of parallelism, run by `cargo test`.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/parallelism.md")]
-struct ParallelismPage;
-
-/// The mistakes of the page on errors, made by `cargo test`.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/errors.md")]
-struct ErrorsPage;
 
 /// What JAX finds out while it runs, and Rust's types before: programs that must not compile.
 #[cfg(doctest)]

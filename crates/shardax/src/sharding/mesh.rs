@@ -114,10 +114,12 @@ impl Mesh {
         &self.0.axes
     }
 
+    /// The names of the axes, in order.
     pub fn axis_names(&self) -> impl Iterator<Item = AxisName> + '_ {
         self.0.axes.iter().map(|(n, _)| *n)
     }
 
+    /// The type of each axis.
     pub fn axis_types(&self) -> &[AxisType] {
         &self.0.types
     }

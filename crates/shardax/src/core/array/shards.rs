@@ -12,6 +12,7 @@ use crate::sharding::{Index, Sharding, SingleDeviceSharding, visualize};
 /// One device's part of an array, on this process.
 #[derive(Clone, Debug)]
 pub struct Shard {
+    /// Where it lies.
     pub device: Device,
     /// The part of the whole array: a range for each dimension.
     pub index: Index,
@@ -24,6 +25,7 @@ pub struct Shard {
 /// One device's part of an array, on any process.
 #[derive(Clone, Debug)]
 pub struct GlobalShard {
+    /// Where it lies.
     pub device: Device,
     /// The part of the whole array: a range for each dimension.
     pub index: Index,
