@@ -80,7 +80,8 @@ impl World {
         }
         // Apart from each other, and from whatever else in this process uses MPI's world.
         let (data, store) = (world.duplicate()?, world.duplicate()?);
-        let hosts = gather_texts(&data, &host_name())?;
+        let hosts = data.all_gather_any(host_name().as_bytes(), Instant::now() + START)?;
+        let hosts = hosts.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
         Ok(World {
             inner: Arc::new(Inner { table, launcher: launcher.cloned(), data, store: Store::new(store), hosts }),
         })
@@ -178,21 +179,6 @@ impl fmt::Debug for World {
 /// `1 of 4 started by mpirun (Open MPI)`.
 fn place(launcher: &Launcher) -> String {
     launcher.to_string().trim_start_matches("process ").to_owned()
-}
-
-/// The text of each process, by rank.
-fn gather_texts(comm: &Communicator, text: &str) -> Result<Vec<String>> {
-    let deadline = Instant::now() + START;
-    let lengths = comm.all_gather((text.len() as u64).to_ne_bytes().to_vec(), &vec![8; comm.size()])?.wait(deadline)?;
-    let lengths: Vec<usize> =
-        lengths.chunks_exact(8).map(|b| u64::from_ne_bytes(b.try_into().unwrap_or_default()) as usize).collect();
-    let all = comm.all_gather(text.as_bytes().to_vec(), &lengths)?.wait(deadline)?;
-    let mut start = 0;
-    let cut = |&len: &usize| {
-        start += len;
-        String::from_utf8_lossy(&all[start - len..start]).into_owned()
-    };
-    Ok(lengths.iter().map(cut).collect())
 }
 
 fn host_name() -> String {

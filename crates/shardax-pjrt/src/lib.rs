@@ -66,6 +66,7 @@ pub use device::{Device, MemoryStats};
 pub use element::ElementType;
 pub use error::{Code, Error, Result};
 pub use event::Event;
+pub use exit::at_end;
 pub use executable::{Executable, MemoryAnalysis};
 pub use hlo::HloInstruction;
 pub use host::{AlignedBytes, HostBytes};

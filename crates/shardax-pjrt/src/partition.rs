@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::client::Client;
 use crate::error::{Code, Error, Result};
+use crate::hlo::HloInstruction;
 use crate::hlo::wire::Wire;
 use crate::options::CompileOptions;
 use crate::sharding::OpSharding;
@@ -80,6 +81,30 @@ impl Client {
 }
 
 impl Partitioned {
+    /// What [`Partitioned::module`] gave, in another process perhaps. The devices are those that it was partitioned for.
+    ///
+    /// # Errors
+    /// The bytes are no module.
+    pub fn from_module(module: Vec<u8>, device_ids: Vec<usize>) -> Result<Partitioned> {
+        let (parameter_shardings, output_shardings) = shardings(&module)?;
+        Ok(Partitioned { module, output_shardings, parameter_shardings, device_ids })
+    }
+
+    /// The serialized `HloModuleProto`.
+    pub fn module(&self) -> &[u8] {
+        &self.module
+    }
+
+    /// The instructions that each device runs, before they are optimized; collectives number partitions.
+    ///
+    /// # Errors
+    /// The plugin wrote something that cannot be read.
+    pub fn instructions(&self) -> Result<Vec<HloInstruction>> {
+        let mut all = crate::hlo::instructions(&self.module)?;
+        all.retain(|i| i.custom_call_target.as_deref() != Some(STOP));
+        Ok(all)
+    }
+
     /// The sharding of each result, given or chosen by the compiler; `None` when the program was not partitioned.
     pub fn output_shardings(&self) -> Option<&[OpSharding]> {
         self.output_shardings.as_deref()

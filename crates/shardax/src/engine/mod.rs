@@ -12,6 +12,8 @@ pub(crate) mod op_sharding;
 pub(crate) mod placement;
 pub(crate) mod programs;
 pub(crate) mod put;
+pub(crate) mod reshard;
+mod spanning;
 pub(crate) mod stacked;
 pub(crate) mod staged;
 pub mod stages;

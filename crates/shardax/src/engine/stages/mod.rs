@@ -276,7 +276,7 @@ impl<Args, Out> Compiled<Args, Out> {
     ///
     /// Fails where the platform does not show its programs.
     pub fn as_text(&self) -> Result<String> {
-        let instructions = self.loaded.executable.instructions()?;
+        let instructions = self.loaded.instructions()?;
         let mut text = format!("HloModule {}", self.loaded.name);
         let mut computation = None;
         for instruction in &instructions {
@@ -306,7 +306,7 @@ impl<Args, Out> Compiled<Args, Out> {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     pub fn collectives(&self) -> Result<Collectives> {
-        Ok(Collectives::of(&self.loaded.executable.instructions()?, self.mesh()))
+        Ok(Collectives::of(&self.loaded.instructions()?, self.mesh()))
     }
 
     /// The memory that one call needs on each device.
