@@ -62,12 +62,7 @@ impl At {
 
 impl Channel {
     /// Made by all processes of the group, each of which says first that it has come: making it has no deadline.
-    pub(crate) fn make(
-        world: &World,
-        devices: &[usize],
-        processes: &[usize],
-        timeout: Duration,
-    ) -> Outcome<Channel> {
+    pub(crate) fn make(world: &World, devices: &[usize], processes: &[usize], timeout: Duration) -> Outcome<Channel> {
         let name = format!("shardax.group/{devices:?}");
         world.store().exchange(&name, processes, &[], timeout).map_err(|error| error.message)?;
         // Several groups may be made at once by the threads of one process.

@@ -144,12 +144,7 @@ fn with_stop(mlir: &str) -> Result<String> {
     let end = closing(mlir, body).ok_or_else(|| odd("end"))? - 1;
     let last_line = mlir[..end].trim_end().rfind('\n').map_or(body + 1, |newline| newline + 1);
     let line = mlir[last_line..end].trim();
-    let values = line
-        .strip_prefix("func.return")
-        .or_else(|| line.strip_prefix("return"))
-        .ok_or_else(|| odd("return on its last line"))?
-        .trim();
-    let (names, types) = values.split_once(" : ").unwrap_or(("", ""));
+    let (names, types) = returned(line).ok_or_else(|| odd("return on its last line"))?;
     let comma = |list: &str| if list.is_empty() { "" } else { ", " };
     let mut out = String::with_capacity(mlir.len() + 200);
     out.push_str(&mlir[..at]);
@@ -160,6 +155,16 @@ fn with_stop(mlir: &str) -> Result<String> {
     out.push_str(&format!("return {names}{}%{STOP} : {types}{}tensor<f32>\n", comma(names), comma(types)));
     out.push_str(&mlir[end..]);
     Ok(out)
+}
+
+/// The values that a line returns, and their types: `return %x : tensor<f32>`, or `"func.return"(%x) : (tensor<f32>) -> ()`.
+fn returned(line: &str) -> Option<(&str, &str)> {
+    if let Some(generic) = line.strip_prefix("\"func.return\"(") {
+        let (names, types) = generic.split_once(") : (")?;
+        return Some((names, types.strip_suffix(") -> ()")?));
+    }
+    let values = line.strip_prefix("func.return").or_else(|| line.strip_prefix("return"))?.trim();
+    Some(values.split_once(" : ").unwrap_or(("", "")))
 }
 
 /// The place after the bracket that closes the one at `open`. Texts in quotes are not looked into.
@@ -269,6 +274,14 @@ mod tests {
         assert!(
             two.contains("return %x, %x, %shardax_stop : tensor<f32>, tensor<f32>, tensor<f32>\n}\nfunc.func @other()")
         );
+    }
+
+    #[test]
+    fn what_is_returned_may_be_written_in_both_ways() {
+        assert_eq!(returned("func.return %a, %b : tensor<f32>, i1"), Some(("%a, %b", "tensor<f32>, i1")));
+        assert_eq!(returned("\"func.return\"(%a, %b) : (tensor<f32>, i1) -> ()"), Some(("%a, %b", "tensor<f32>, i1")));
+        assert_eq!((returned("return"), returned("\"func.return\"() : () -> ()")), (Some(("", "")), Some(("", ""))));
+        assert_eq!(returned("%a = stablehlo.add %b, %c : i1"), None);
     }
 
     #[test]

@@ -59,6 +59,7 @@ pub use ops::{control_flow, lax, numpy};
 pub mod array {
     pub use crate::core::array::*;
     pub use crate::engine::assemble::*;
+    pub use crate::engine::local_data::*;
     pub use crate::engine::put::{PutOptions, device_put};
     pub use crate::engine::stacked::*;
     pub use crate::ops::index::{At, Ellipsis, IndexItem, IntoIndex, IntoIndexItem, NewAxis, Rows, Slice};
@@ -91,7 +92,6 @@ pub use array::{
     device_put_replicated, device_put_sharded, make_array_from_callback, make_array_from_process_local_data,
     make_array_from_process_local_data_of_shape, make_array_from_single_device_arrays, replicate, unreplicate,
 };
-pub use sharding::distributed;
 pub use control_flow::{
     ScanOptions, associative_scan, cond, custom_jvp, custom_vjp, fori_loop, scan, scan_n, switch, while_loop,
 };
@@ -113,12 +113,14 @@ pub use ops::collective::*;
 pub use ops::primitive::checkpoint::CheckpointPolicy;
 pub use ops::primitive::stop_gradient::stop_gradient;
 pub use shape::{Grouped, axis_index_groups};
+pub use sharding::distributed;
 pub use sharding::{
     AbstractMesh, AxisType, IntoMesh, Mesh, MeshArg, MeshGuard, NamedSharding, PartitionSpec, Sharding,
     SingleDeviceSharding, get_mesh, make_mesh,
 };
 pub use sharding::{Device, device_count, devices, local_device_count, local_devices, process_count, process_index};
 pub use sharding::{visualize_sharding, visualize_sharding_color, visualize_sharding_svg};
+pub use spmd::multihost;
 pub use spmd::*;
 pub use transform::{
     Arg, Argnums, Checkpoint, Grad, GradAux, Jit, LinearFn, MaxTraces, ValueAndGrad, ValueAndGradAux, VjpFn, Vmap,

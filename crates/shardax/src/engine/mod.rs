@@ -8,6 +8,7 @@ pub(crate) mod eager;
 pub(crate) mod execute;
 pub(crate) mod known;
 pub(crate) mod load;
+pub(crate) mod local_data;
 pub(crate) mod op_sharding;
 pub(crate) mod placement;
 pub(crate) mod programs;

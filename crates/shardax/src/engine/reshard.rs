@@ -91,12 +91,11 @@ pub(crate) fn check_same(array: &Concrete, want: &Sharding) -> Result<()> {
     if !ranks.contains(&processes.rank()) {
         return Ok(());
     }
-    let bytes = transfer::to_host(array)?;
-    processes.agree(&ranks, &format!("device_put of {} to {want}", array.aval), &bytes, &|rank| {
+    let (bytes, aval) = (transfer::to_host(array)?, array.aval.clone().strong());
+    processes.agree(&ranks, &format!("device_put of {aval} to {want}"), &bytes, &|rank| {
         err!(
             Value,
-            "{} passed to device_put is not the same on each process: process {rank} has another value",
-            array.aval
+            "{aval} passed to device_put is not the same on each process: process {rank} has another value"
         )
         .help("pass the same value on each process, such as one made from the same seed; for each process's own part there is `make_array_from_process_local_data`")
     })

@@ -54,7 +54,9 @@ impl Job<'_> {
                 self.name,
                 processes.rank()
             )
-            .help("call it on the processes whose devices are in its mesh: `if mesh.local_devices().is_empty() { … }`"));
+            .help(
+                "call it on the processes whose devices are in its mesh: `if mesh.local_devices().is_empty() { … }`",
+            ));
         }
         let whole = [self.name, self.types, if self.own { "" } else { self.text }, &format!("{:?}", self.options)];
         let digest = Sha256::digest(whole.join("\0"));

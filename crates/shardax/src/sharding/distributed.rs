@@ -218,11 +218,8 @@ impl Processes {
         let count = config::num_cpu_devices()?;
         let plugin = pjrt::Plugin::cpu().map_err(|e| err!(Plugin, "{e}"))?;
         let bytes = std::fs::metadata(plugin.path()).map_or(0, |file| file.len());
-        let same = format!(
-            "shardax {} with a plugin of {bytes} bytes, {:?}",
-            env!("CARGO_PKG_VERSION"),
-            plugin.api_version()
-        );
+        let same =
+            format!("shardax {} with a plugin of {bytes} bytes, {:?}", env!("CARGO_PKG_VERSION"), plugin.api_version());
         let all = world.data().all_gather_any(format!("{count}\n{same}").as_bytes(), deadline)?;
         let mut owners = Vec::new();
         for (process, facts) in all.iter().enumerate() {
@@ -236,21 +233,22 @@ impl Processes {
         }
         const MOST: usize = pjrt::Client::MAX_CPU_DEVICES;
         if owners.len() > MOST {
-            return Err(err!(Value, "{} devices of {} processes are more than the CPU plugin can drive together, {MOST}", owners.len(), world.size())
-                .help("use fewer processes, or fewer devices on each: a process needs no more than one for all of its cores"));
+            return Err(err!(
+                Value,
+                "{} devices of {} processes are more than the CPU plugin can drive together, {MOST}",
+                owners.len(),
+                world.size()
+            )
+            .help(
+                "use fewer processes, or fewer devices on each: a process needs no more than one for all of its cores",
+            ));
         }
         let exchange = Exchange::new(Some(world.clone()), owners.clone(), timeout());
         exchange.set_limits(timeout(), patience());
         exchange.set_listener(|text| {
             warning::warn(text, "every process must run the same computations; look at what the late ones do");
         });
-        Ok(Processes {
-            world,
-            exchange,
-            owners,
-            registered: AtomicBool::new(false),
-            left: AtomicBool::new(false),
-        })
+        Ok(Processes { world, exchange, owners, registered: AtomicBool::new(false), left: AtomicBool::new(false) })
     }
 
     pub fn rank(&self) -> usize {
@@ -275,15 +273,6 @@ impl Processes {
         ranks
     }
 
-    /// The first of these processes that is on this one's host and has as many devices as it.
-    pub fn first_like(&self, ranks: &[usize]) -> usize {
-        let own = self.rank();
-        let hosts = self.world.hosts();
-        let count = |rank: usize| self.owners.iter().filter(|&&owner| owner == rank).count();
-        let like = |&&rank: &&usize| hosts[rank] == hosts[own] && count(rank) == count(own);
-        ranks.iter().find(like).copied().unwrap_or(own)
-    }
-
     /// Meets these processes, each of which says what it is about to do, as `what`, and on what, as `value`; both must
     /// be the same everywhere. `differ` is the error of values that differ.
     pub fn agree(&self, ranks: &[usize], what: &str, value: &[u8], differ: &dyn Fn(usize) -> Error) -> Result<()> {
@@ -296,8 +285,9 @@ impl Processes {
         let all = self.world.store().exchange(&name, ranks, &own, timeout()).map_err(|error| match error.kind {
             mpi::Kind::DeadlineExceeded => {
                 let missing = error.message.rsplit_once("missing: ").map_or("others", |(_, who)| who);
-                err!(DeadlineExceeded, "{missing} have not come to {what} within {:?}", timeout())
-                    .help("all processes must run the same computations in the same order; look at what the late ones do")
+                err!(DeadlineExceeded, "{missing} have not come to {what} within {:?}", timeout()).help(
+                    "all processes must run the same computations in the same order; look at what the late ones do",
+                )
             }
             _ => error.into(),
         })?;
@@ -355,7 +345,7 @@ impl Processes {
         Ok(made)
     }
 
-    /// The processes among these for which [`first_like`](Self::first_like) is the same as for this one.
+    /// Those of these processes that are on this one's host and have as many devices.
     pub fn like(&self, ranks: &[usize]) -> Vec<usize> {
         let own = self.rank();
         let hosts = self.world.hosts();

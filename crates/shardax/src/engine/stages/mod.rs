@@ -231,7 +231,10 @@ impl<Args, Out> Compiled<Args, Out> {
                 Type,
                 "Argument types differ from the types for which this computation was compiled. The mismatches are:{list}"
             )
-            .help("convert them, or lower and compile the function for these types"))
+            .help(match self.loaded.partitioned {
+                None => "convert them, or lower and compile the function for these types",
+                Some(_) => "what is compiled ahead of time takes and returns global arrays: convert with `multihost::host_local_array_to_global_array` and `global_array_to_host_local_array`",
+            }))
         })?;
         self.mismatches(flat, &|i, leaf| {
             let have = leaf.concrete_ref().filter(|c| c.committed).map(|c| &c.sharding)?;
