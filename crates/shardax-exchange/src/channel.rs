@@ -104,11 +104,12 @@ impl Channel {
         let all = self.wait(exchange, at, self.comm.all_gather(own.clone(), &counts))?;
         for (process, theirs) in self.processes.iter().zip(all.chunks_exact(own.len())) {
             if theirs != own {
+                let theirs = At::from_bytes(theirs);
+                let (what, own) = (theirs.describe(exchange), at.describe(exchange));
+                let another = if what == own { " (another program of that name)" } else { "" };
                 return Err(format!(
-                    "process {process} is at {} where this one is at {}: all processes must run the same computations in \
-                     the same order",
-                    At::from_bytes(theirs).describe(exchange),
-                    at.describe(exchange)
+                    "process {process} is at {what}{another} where this one is at {own}: all processes must run the same \
+                     computations in the same order"
                 ));
             }
         }

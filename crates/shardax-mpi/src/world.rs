@@ -9,7 +9,7 @@ use crate::abi::Table;
 use crate::comm::Communicator;
 use crate::error::{Error, Kind, Result};
 use crate::find::{self, Search};
-use crate::launch::Launcher;
+use crate::launch::{Family, Launcher};
 use crate::store::Store;
 
 /// All processes of a job. Cloning is a reference count.
@@ -58,25 +58,32 @@ impl World {
             error
         };
         let table = Arc::new(search.load().map_err(of_launcher)?);
+        let wrong = |launcher: &Launcher, seen: &str| {
+            Error::new(
+                Kind::WrongLibrary,
+                format!(
+                    "this process is {}, {seen}{} ({}, {}) belongs to another MPI than the launcher. Set \
+                     SHARDAX_MPI_LIBRARY to the library of the launcher's MPI, or use the launcher of the library's",
+                    place(launcher),
+                    table.path,
+                    table.version,
+                    table.constants.interface
+                ),
+            )
+        };
+        // Others end the process when they are started by Open MPI's launcher.
+        if let Some(launcher) = launcher.filter(|launcher| launcher.family == Some(Family::OpenMpi))
+            && !table.version.contains("Open MPI")
+        {
+            return Err(wrong(launcher, "and "));
+        }
         table.start()?;
         // SAFETY: the world lives as long as MPI, and is only given away as a duplicate below.
         let world = unsafe { Communicator::from_handle(&table, table.constants.world)? };
         if let Some(launcher) = launcher
             && launcher.size != world.size()
         {
-            return Err(Error::new(
-                Kind::WrongLibrary,
-                format!(
-                    "this process is {}, but to the MPI library it is one of {}: {} ({}, {}) belongs to another MPI than \
-                     the launcher. Set SHARDAX_MPI_LIBRARY to the library of the launcher's MPI, or use the launcher of \
-                     the library's",
-                    place(launcher),
-                    world.size(),
-                    table.path,
-                    table.version,
-                    table.constants.interface
-                ),
-            ));
+            return Err(wrong(launcher, &format!("but to the MPI library it is one of {}: ", world.size())));
         }
         // Apart from each other, and from whatever else in this process uses MPI's world.
         let (data, store) = (world.duplicate()?, world.duplicate()?);

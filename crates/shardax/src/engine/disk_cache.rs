@@ -32,7 +32,12 @@ pub(super) fn load_or_compile(
 ) -> pjrt::Result<pjrt::Executable> {
     let load = |bytes: &[u8]| client.deserialize(bytes, options, signature.clone());
     let make = || client.compile(text, options, signature.clone());
-    load_or_make(client, (&format!("{options:?}"), text), &load, &make, &pjrt::Executable::serialize)
+    // What runs on one device runs on any of them.
+    let mut known = options.clone();
+    if known.device_ids.len() == 1 {
+        known.device_ids.clear();
+    }
+    load_or_make(client, (&format!("{known:?}"), text), &load, &make, &pjrt::Executable::serialize)
 }
 
 /// The same for whatever is made of a program and settings.

@@ -17,6 +17,9 @@ use crate::{config, warning};
 const TIMEOUT: Duration = Duration::from_secs(600);
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Those who wait in vain have the first word, before the end of one that has finished ends them.
+const GRACE: Duration = Duration::from_secs(5);
+
 static JOINED: OnceLock<Processes> = OnceLock::new();
 /// In milliseconds; 0 where it was not set.
 static LIMITS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
@@ -372,7 +375,7 @@ impl Processes {
             return;
         }
         eprintln!("shardax: process {rank} has finished and waits for the others");
-        if let Err(error) = self.world.leave(timeout().saturating_sub(patience)) {
+        if let Err(error) = self.world.leave(timeout() + GRACE) {
             eprintln!("shardax: process {rank} has finished, and ends the job: {error}");
             self.world.abort(1);
         }

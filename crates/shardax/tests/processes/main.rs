@@ -3,6 +3,7 @@
 mod arrays;
 mod convert;
 mod equal;
+mod faults;
 #[path = "../../../shardax-mpi/tests/common/mod.rs"]
 mod launch;
 mod maps;
@@ -82,6 +83,7 @@ cases! {
         donation_and_gradients
         programs_are_found_on_disk
         many_launches_keep_their_order
+        processes_that_do_not_agree_are_told
     }
     equal {
         programs_are_equal_bit_by_bit
@@ -152,7 +154,11 @@ fn start(launcher: &PathBuf, processes: usize, devices: usize) -> Said {
 #[test]
 fn child() {
     let Ok(what) = std::env::var(CASE) else { return };
-    if !what.starts_with("cases-") {
+    if let Some(fault) = what.strip_prefix("fault-") {
+        if let Err(error) = faults::child(fault) {
+            eprintln!("{error}");
+            std::process::exit(3);
+        }
         return;
     }
     shardax::distributed::initialize().unwrap();

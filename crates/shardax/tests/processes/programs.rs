@@ -154,3 +154,28 @@ pub fn many_launches_keep_their_order() -> Result<()> {
     }
     x.block_until_ready()
 }
+
+/// Another program, shape or constant on one process, and other values: errors on all, and all go on.
+pub fn processes_that_do_not_agree_are_told() -> Result<()> {
+    let (x, odd) = (counted(4 * device_count())?, process_index() == 1);
+    let other = move |x: Array| if odd { x.max(..) } else { x.sum(..) };
+    fails(jit(other).call(&x), &["compiles another program than this one as `lambda` (float32["]);
+    let named = if odd {
+        jit(|x: Array| x.clone() + x.min(..)).call(&x)
+    } else {
+        jit(|x: Array| (x.cos(), x)).call(&x).map(|y| y.0)
+    };
+    fails(named, &["where this one is at the compilation of `"]);
+    let constant = process_index() as f32;
+    fails(jit(move |x: Array| x.sum(..) + constant).call(&x), &["constants made from `process_index()`"]);
+    let y =
+        make_array_from_callback([(2 + 2 * usize::from(odd)) * device_count()], DType::F32, &x.sharding()?, |index| {
+            Ok(ones(index[0].len()))
+        })?;
+    fails(
+        jit(|x: Array| x.tanh().sum(..)).call(&y),
+        &["process ", "where this one is at the compilation of `lambda` (float32["],
+    );
+    assert_eq!(jit(|x: Array| x.sum(..) * 0.0).call(&x)?.item::<f32>()?, 0.0);
+    Ok(())
+}
