@@ -90,6 +90,7 @@ pub use ops::{control_flow, lax, numpy};
 pub mod array {
     pub use crate::core::array::*;
     pub use crate::engine::assemble::*;
+    pub use crate::engine::local_data::*;
     pub use crate::engine::put::{PutOptions, device_put};
     pub use crate::engine::stacked::*;
     pub use crate::ops::index::{At, Ellipsis, IndexItem, IntoIndex, IntoIndexItem, NewAxis, Rows, Slice};
@@ -144,12 +145,14 @@ pub use ops::primitive::checkpoint_policy::{CheckpointPolicy, Operation};
 pub use ops::primitive::stop_gradient::stop_gradient;
 pub use scope::{NamedScope, named_scope};
 pub use shape::{Grouped, axis_index_groups};
+pub use sharding::distributed;
 pub use sharding::{
     AbstractMesh, AxisType, IntoMesh, Mesh, MeshArg, MeshGuard, NamedSharding, PartitionSpec, Sharding,
     SingleDeviceSharding, get_mesh, make_mesh, manual_axes,
 };
 pub use sharding::{Device, device_count, devices, local_device_count, local_devices, process_count, process_index};
 pub use sharding::{visualize_sharding, visualize_sharding_color, visualize_sharding_svg};
+pub use spmd::multihost;
 pub use spmd::*;
 pub use transform::jacobian;
 pub use transform::{

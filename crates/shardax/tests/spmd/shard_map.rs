@@ -5,7 +5,7 @@ use shardax::prelude::*;
 use shardax::program::Program;
 
 use crate::common::setup;
-use crate::{close, message, numbers};
+use crate::{close, message};
 
 fn ramp(shape: impl IntoShape + Clone) -> Array {
     let n: i64 = shape.clone().into_dims().iter().product();

@@ -238,7 +238,10 @@ impl<Args, Out> Compiled<Args, Out> {
                 Type,
                 "Argument types differ from the types for which this computation was compiled. The mismatches are:{list}"
             )
-            .help("convert them, or lower and compile the function for these types"))
+            .help(match self.loaded.partitioned {
+                None => "convert them, or lower and compile the function for these types",
+                Some(_) => "what is compiled ahead of time takes and returns global arrays: convert with `multihost::host_local_array_to_global_array` and `global_array_to_host_local_array`",
+            }))
         })?;
         self.mismatches(flat, &|i, leaf| {
             let have = leaf.concrete_ref().filter(|c| c.committed).map(|c| &c.sharding)?;
@@ -283,7 +286,7 @@ impl<Args, Out> Compiled<Args, Out> {
     ///
     /// Fails where the platform does not show its programs.
     pub fn as_text(&self) -> Result<String> {
-        let instructions = self.loaded.executable.instructions()?;
+        let instructions = self.loaded.instructions()?;
         let mut text = format!("HloModule {}", self.loaded.name);
         let mut computation = None;
         for instruction in &instructions {
@@ -313,7 +316,7 @@ impl<Args, Out> Compiled<Args, Out> {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     pub fn collectives(&self) -> Result<Collectives> {
-        Ok(Collectives::of(&self.loaded.executable.instructions()?, self.mesh()))
+        Ok(Collectives::of(&self.loaded.instructions()?, self.mesh()))
     }
 
     /// The memory that one call needs on each device.
