@@ -75,7 +75,21 @@ fn tree(input: DeriveInput) -> Result<TokenStream> {
         }
         Data::Union(_) => return Err(Error::new_spanned(name, "a union cannot be a tree")),
     };
+    // A name that no parameter of a user's type has.
+    let part = format_ident!("__Part");
+    let mut composed = generics.clone();
+    composed.params.push(parse_quote!(#part: ::shardax::Tree));
+    let (composed, _, _) = composed.split_for_impl();
     Ok(quote! {
+        impl #composed ::shardax::tree::Compose<#part> for #name #types #clause {
+            type Composed = ::shardax::tree::Composed<Self, #part>;
+            fn compose(
+                self,
+                part: &mut dyn FnMut() -> ::shardax::Result<#part>,
+            ) -> ::shardax::Result<Self::Composed> {
+                ::shardax::tree::Composed::new(&self, part)
+            }
+        }
         impl #params ::shardax::Tree for #name #types #clause {
             fn flatten(&self, out: &mut ::shardax::tree::Flat) { #flatten }
             fn unflatten(from: &mut ::shardax::tree::Unflatten<'_>) -> ::shardax::Result<Self> { #unflatten }

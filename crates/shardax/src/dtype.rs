@@ -121,6 +121,12 @@ impl DType {
         self.category() >= Category::Float
     }
 
+    /// Floating point of 64 bits in a part. Rust writes its literals so, JAX does not: host data of this type gives way
+    /// in promotion, until its dtype is stated.
+    pub(crate) fn is_wide(self) -> bool {
+        matches!(self, DType::F64 | DType::Complex128)
+    }
+
     /// Whether it is an integer, with a sign or without; `bool` is not.
     pub fn is_integer(self) -> bool {
         matches!(self.category(), Category::Signed | Category::Unsigned)
@@ -437,13 +443,15 @@ impl fmt::Debug for Scalar {
 /// The dtype of the result of an operation on `a` and `b`, and whether it is weak: JAX's promotion
 /// lattice ([type promotion semantics](https://docs.jax.dev/en/latest/type_promotion.html)).
 ///
-/// Plain Rust numbers are weak: they take the other operand's dtype, unless their category is higher.
+/// Plain Rust numbers are weak: they take the other operand's dtype, unless their category is higher. So are host data of
+/// 64 bits whose dtype was not stated ([`array`](crate::array())).
 pub fn promote(a: (DType, bool), b: (DType, bool)) -> (DType, bool) {
     match (a, b) {
         _ if a == b => a,
         ((a, true), (b, true)) => {
-            // Between weak types the higher category wins with its default width.
-            if weak_rank(a) >= weak_rank(b) { (a, true) } else { (b, true) }
+            // Between weak types the higher category wins with its default width; host data of 64 bits keep theirs.
+            let (low, high) = if weak_rank(a) >= weak_rank(b) { (b, a) } else { (a, b) };
+            (if low == DType::F64 && high == DType::Complex64 { DType::Complex128 } else { high }, true)
         }
         ((w, true), (s, false)) | ((s, false), (w, true)) => promote_weak(w, s),
         ((a, false), (b, false)) => promote_strong(a, b),

@@ -134,6 +134,46 @@ pub trait ArgAt<const N: usize> {
     fn with_arg(self, arg: Self::Arg) -> Self;
 }
 
+/// The position of an argument as a type: `Arg::<1>`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Arg<const N: usize>;
+
+/// One argument or several, whose gradients are taken: `Arg::<1>`, or `(Arg::<0>, Arg::<2>)`.
+pub trait Argnums<Args> {
+    /// The type of the gradient: the argument's, or a tuple of theirs.
+    type Gradient: Tree;
+    /// The positions of the arguments.
+    fn positions() -> Vec<usize>;
+    /// The arguments themselves.
+    fn of(args: &Args) -> Self::Gradient;
+}
+
+impl<Args: ArgAt<N>, const N: usize> Argnums<Args> for Arg<N> {
+    type Gradient = Args::Arg;
+    fn positions() -> Vec<usize> {
+        vec![N]
+    }
+    fn of(args: &Args) -> Args::Arg {
+        args.arg().clone()
+    }
+}
+
+macro_rules! argnums_tuples {
+    ($(($($n:ident),+))*) => {$(
+        impl<Args: $(ArgAt<$n> +)+, $(const $n: usize),+> Argnums<Args> for ($(Arg<$n>,)+) {
+            type Gradient = ($(<Args as ArgAt<$n>>::Arg,)+);
+            fn positions() -> Vec<usize> {
+                vec![$($n),+]
+            }
+            fn of(args: &Args) -> Self::Gradient {
+                ($(ArgAt::<$n>::arg(args).clone(),)+)
+            }
+        }
+    )*};
+}
+
+argnums_tuples! { (I) (I, J) (I, J, K) (I, J, K, L) }
+
 macro_rules! arities {
     ($(($($t:ident $v:ident $s:ident),+))*) => {$(
         impl<Func, Out, $($t: Tree),+> Function<($($t,)+)> for Func

@@ -165,6 +165,24 @@ impl IntoPrefix<PartitionSpec> for Option<PartitionSpec> {
     }
 }
 
+impl IntoPrefix<Option<PartitionSpec>> for PartitionSpec {
+    fn into_prefix(self) -> Prefix<Option<PartitionSpec>> {
+        Prefix::Leaf(Some(self))
+    }
+}
+
+impl IntoPrefix<Option<PartitionSpec>> for &PartitionSpec {
+    fn into_prefix(self) -> Prefix<Option<PartitionSpec>> {
+        Prefix::Leaf(Some(self.clone()))
+    }
+}
+
+impl IntoPrefix<Option<PartitionSpec>> for Option<PartitionSpec> {
+    fn into_prefix(self) -> Prefix<Option<PartitionSpec>> {
+        Prefix::Leaf(self)
+    }
+}
+
 impl<T, A: IntoPrefix<T>> IntoPrefix<T> for Vec<A> {
     fn into_prefix(self) -> Prefix<T> {
         Prefix::Node(self.into_iter().map(IntoPrefix::into_prefix).collect())

@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 use super::primitive::Primitive;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
+use crate::scope::Scope;
 use crate::shape::{AxisSet, Shape, size};
 use crate::sharding::{NamedSharding, Sharding};
 use crate::stack::grow;
@@ -25,7 +26,7 @@ pub struct Aval {
     pub dtype: DType,
     /// Its sizes.
     pub shape: Shape,
-    /// A plain number's type, which gives way in promotion.
+    /// A plain number's type, or that of host data of 64 bits, which gives way in promotion.
     pub weak: bool,
     /// The manual mesh axes over which the value may differ from device to device.
     pub vma: AxisSet,
@@ -35,6 +36,11 @@ impl Aval {
     /// The type of an array of this dtype and shape, strong, the same on all devices.
     pub fn new(dtype: DType, shape: impl Into<Shape>) -> Self {
         Aval { dtype, shape: shape.into(), weak: false, vma: AxisSet::default() }
+    }
+
+    /// The type of host data that has this element type in Rust. 64 bits there are nobody's choice: they give way.
+    pub(crate) fn of_host(dtype: DType, shape: impl Into<Shape>) -> Self {
+        Aval { weak: dtype.is_wide(), ..Aval::new(dtype, shape) }
     }
 
     /// A single value of this dtype.
@@ -73,9 +79,10 @@ impl Aval {
         Aval { shape: shape.into(), ..self.clone() }
     }
 
-    /// The same, not giving way to other dtypes.
-    pub fn strong(mut self) -> Self {
-        self.weak = false;
+    /// The type of what a plain number becomes once it is computed with (summed, a tangent): its dtype then stands, as in
+    /// JAX. Host data of 64 bits, whose dtype nobody stated, still give way.
+    pub fn settled(mut self) -> Self {
+        self.weak &= self.dtype.is_wide();
         self
     }
 }
@@ -117,6 +124,8 @@ pub struct Eqn {
     pub outputs: SmallVec<[Var; 1]>,
     /// The user's line that asked for it.
     pub source: &'static Location<'static>,
+    /// The names that it was asked for under.
+    pub(crate) scope: Scope,
 }
 
 /// A traced function: inputs, equations in order, outputs. Closed: it refers to nothing outside itself.
@@ -188,7 +197,7 @@ impl Program {
     }
 }
 
-/// Source lines do not count: programs that compute the same are the same.
+/// Source lines and names do not count: programs that compute the same are the same.
 impl PartialEq for Eqn {
     fn eq(&self, other: &Self) -> bool {
         self.inputs == other.inputs && self.outputs == other.outputs && self.primitive.dyn_eq(other.primitive.as_ref())
