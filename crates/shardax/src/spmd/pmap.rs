@@ -8,7 +8,7 @@ use super::blocks::{Manual, trace_blocks};
 use super::lint::{Values, unreduced_gradients, unreduced_results};
 use super::pmap_mesh::Choice;
 use crate::core::array::Array;
-use crate::core::function::{Function, IntoArgnums, IntoArgs};
+use crate::core::function::{Function, IntoArgnums, IntoArgs, identity_of};
 use crate::core::prefix::{Axes, IntoPrefix, Prefix, mapped_size};
 use crate::core::program::Aval;
 use crate::core::program::trace::{check_usable, is_tracing};
@@ -169,6 +169,10 @@ impl<F: Function<Args>, Args: Tree> Pmap<F, Args> {
 impl<F: Function<Args>, Args: Tree> Function<Args> for Pmap<F, Args> {
     type Output = F::Output;
 
+    fn identity(&self) -> Option<u64> {
+        identity_of::<Self>(&self.options, self.f.identity())
+    }
+
     fn apply(&self, args: Args) -> Result<F::Output> {
         let flat = Flat::of_arguments(&args);
         let f = flat_fn(&self.f);
@@ -182,8 +186,8 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Pmap<F, Args> {
             })?
             .build();
         }
-        let cache = self.cache.get_or_init(|| dispatch::shared::<F>(("pmap", &self.options)));
-        cache.call(self.options.name, &flat, &|flat| self.options.stage(flat, &f)?.built())
+        let cache = self.cache.get_or_init(|| dispatch::shared(self.f.identity(), ("pmap", &self.options)));
+        cache.call(self.options.name, &flat, &|flat| self.options.stage(flat, &f)?.load())
     }
 }
 
@@ -243,6 +247,7 @@ impl Options {
                 let whole = || place(&PartitionSpec::default());
                 Ok(program.out_shardings().into_iter().map(|s| s.map(Into::into).or_else(whole)).collect())
             },
+            traces: None,
         };
         staging.stage(flat, &|flat| self.map(flat, &mapping, f))
     }
