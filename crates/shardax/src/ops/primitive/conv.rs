@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use smallvec::{SmallVec, smallvec};
 
 use super::conv_dot;
-use super::shape_ops::Reverse;
+use super::slices::Reverse;
 use super::window::{self, WindowDim};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, bools, ints};
