@@ -66,7 +66,7 @@ pub mod prelude {
     pub use crate::layers::*;
     pub use crate::losses::*;
     pub use crate::metrics::accuracy;
-    pub use crate::module::{Module, State, merge};
+    pub use crate::module::{Module, State as ModuleState, merge};
     // Not all of them: `clip`, `scale` and `trace` are too common as names.
     pub use crate::optim::{
         Adam, AdamW, GradientTransformation, InjectHyperparams, Lamb, Lion, Optimizer, Schedule, Sgd, TrainState,

@@ -283,6 +283,125 @@ fn a_gradient_outside_of_jit_is_traced_once() -> Result<()> {
     Ok(())
 }
 
+/// The first call is traced and compiled; later ones give their own values without.
+fn once(name: &str, call: &dyn Fn(f32) -> Result<Vec<f32>>, want: &dyn Fn(f32) -> Vec<f32>) -> Result<()> {
+    assert_eq!(call(1.0)?, want(1.0), "{name}");
+    let (result, counts) = count(|| call(2.0));
+    assert_eq!((result?, counts), (want(2.0), Counts::default()), "{name}");
+    Ok(())
+}
+
+#[test]
+fn transformations_outside_of_jit_are_traced_once() -> Result<()> {
+    let _one = start();
+    let mesh = make_mesh([("x", 8)])?;
+    let x = |v: f32| Array::from_vec(vec![v; 8], &[8]);
+    once("vmap", &|v| vmap(|x: Array| x * 3 + 0.125).call(x(v)?)?.to_vec(), &|v| vec![v * 3.0 + 0.125; 8])?;
+    once("jvp", &|v| jvp(|x: Array| &x * &x * 1.25, x(v)?, x(1.0)?)?.1.to_vec(), &|v| vec![2.5 * v; 8])?;
+    once(
+        "shard_map",
+        &|v| shard_map(|x: Array| psum(x * 0.5, "x"), &mesh).in_specs(P!["x"]).out_specs(P![]).call(x(v)?)?.to_vec(),
+        &|v| vec![v * 4.0],
+    )?;
+    let vjp_of = |v: f32| -> Result<Vec<f32>> {
+        let (y, back) = vjp(|x: Array| &x * &x * 0.75, x(v)?)?;
+        let mut all = back.call(&y)?.0.to_vec::<f32>()?;
+        all.push(back.call(x(1.0)?)?.0.to_vec::<f32>()?[0]);
+        Ok(all)
+    };
+    once("vjp", &vjp_of, &|v| [vec![1.125 * v * v * v; 8], vec![1.5 * v]].concat())?;
+    let linear = |v: f32| linearize(|x: Array| &x * &x * 0.5, x(v)?)?.1.call(x(3.0)?)?.to_vec();
+    once("linearize", &linear, &|v| vec![3.0 * v; 8])?;
+    let aux = |v: f32| -> Result<Vec<f32>> {
+        let (_, back, aux) = shardax::vjp_has_aux(|x: Array| (&x * &x, x.sum(..)), x(v)?)?;
+        Ok([back.call(x(1.0)?)?.0.to_vec::<f32>()?, aux.to_vec()?].concat())
+    };
+    once("vjp_has_aux", &aux, &|v| [vec![2.0 * v; 8], vec![8.0 * v]].concat())?;
+    // Transformations of transformations, and Jacobians.
+    let slopes = |v: f32| vmap(grad(|x: Array| &x * &x * &x)).call(x(v)?)?.to_vec();
+    once("vmap of grad", &slopes, &|v| vec![3.0 * v * v; 8])?;
+    let jit_inside = |v: f32| grad(jit(|x: Array| (&x * &x).sum(..))).call(x(v)?)?.to_vec();
+    once("grad of jit", &jit_inside, &|v| vec![2.0 * v; 8])?;
+    let rows = |v: f32| shardax::jacrev(|x: Array| x.sum(..).square()).call(x(v)?)?.to_vec();
+    once("jacrev", &rows, &|v| vec![16.0 * v; 8])?;
+
+    // Other options are another function.
+    let by = |axis: i32| vmap(|x: Array| x.sum(..)).in_axes(axis).call(ones([2, 3]));
+    assert_eq!((by(0)?.shape(), by(1)?.shape(), by(0)?.shape()), (&[2][..], &[3][..], &[2][..]));
+    // One that reads a value is what it is for that value.
+    let reads = |x: Array| -> Result<Array> { Ok(if x.item::<f32>()? > 0.0 { x * 1 } else { x * -1 }) };
+    for v in [3.0f32, -3.0, 3.0] {
+        assert_eq!(jvp(reads, v, 1.0f32)?.1.item::<f32>()?, v.signum());
+        assert_eq!(vjp(reads, v)?.1.call(1.0f32)?.0.item::<f32>()?, v.signum());
+    }
+    // One that captures is what it captured.
+    for by in [2.0f32, 5.0] {
+        let by = array(by);
+        let (_, back) = vjp(move |x: Array| x * &by, 1.0f32)?;
+        let slope = back.call(1.0f32)?.0.item::<f32>()?;
+        assert!(slope == 2.0 || slope == 5.0);
+    }
+    Ok(())
+}
+
+#[test]
+fn other_devices_need_no_new_trace() -> Result<()> {
+    let _one = start();
+    let (devices, scale) = (devices()?, array(1.5f32));
+    let f = jit(move |x: Array| (x * &scale).sum(..));
+    let on = |i: usize| device_put(&ones(6), &devices[i]);
+    let first = Counts { traces: 1, lowerings: 1, compilations: 1 };
+    assert_eq!(count(|| f.call(on(1)?)).1, first);
+    for i in 2..5 {
+        let (result, counts) = count(|| f.call(on(i)?));
+        let result = result?;
+        assert_eq!((result.item::<f32>()?, result.devices()?[0].id()), (9.0, i));
+        assert_eq!(counts, Counts { traces: 0, ..first }, "device {i}");
+    }
+    // Sharded over the half of the devices, then over the others.
+    let half = |range: std::ops::Range<usize>| -> Result<Array> {
+        let mesh = Mesh::new(devices[range].to_vec(), [("x", 4)])?;
+        device_put(&ones(8), &NamedSharding::new(&mesh, P!["x"]))
+    };
+    assert_eq!(count(|| f.call(half(0..4)?)).1.traces, 1);
+    let (result, counts) = count(|| f.call(half(4..8)?));
+    assert_eq!((result?.item::<f32>()?, counts.traces), (12.0, 0));
+    // What asks where its arguments lie is traced for each place; so is a new type.
+    let abstract_mesh = AbstractMesh::new([("x", 4)]);
+    let summed = shard_map(|x: Array| psum(x.sum(..), "x"), &abstract_mesh).in_specs(P!["x"]).out_specs(P![]);
+    let g = jit(summed);
+    for range in [0..4, 4..8] {
+        let (result, counts) = count(|| g.call(half(range)?));
+        assert_eq!((result?.item::<f32>()?, counts.traces), (8.0, 1));
+    }
+    assert_eq!(count(|| f.call(ones(7))).1.traces, 1);
+    Ok(())
+}
+
+#[test]
+fn threads_that_ask_for_one_program_compile_it_once() -> Result<()> {
+    let _one = start();
+    let compiled = std::sync::atomic::AtomicU64::new(0);
+    let barrier = std::sync::Barrier::new(8);
+    std::thread::scope(|threads| {
+        let run = || -> Result<f32> {
+            // Each has a function of its own; their programs are equal.
+            let power = 7;
+            barrier.wait();
+            let f = jit(move |x: Array| x.pow(power).cos().sum(..) * 0.0 + 3.0);
+            let (result, counts) = count(|| f.call(ones([17, 3])));
+            barrier.wait();
+            compiled.fetch_add(counts.compilations, std::sync::atomic::Ordering::Relaxed);
+            result?.item()
+        };
+        let all: Vec<_> = (0..8).map(|_| threads.spawn(run)).collect();
+        all.into_iter().for_each(|thread| assert_eq!(thread.join().expect("no panic").expect("a sum"), 3.0));
+    });
+    // Beside it there are the constants of the arguments, which come from the host.
+    assert_eq!(compiled.into_inner(), 1);
+    Ok(())
+}
+
 /// Resident memory in MiB.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

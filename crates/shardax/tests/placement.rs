@@ -258,6 +258,56 @@ fn inside_a_compiled_function_nothing_is_moved() -> Result<()> {
     Ok(())
 }
 
+/// As in JAX: a device that a compiled function names inside is not where its values go.
+#[test]
+fn a_device_inside_a_compiled_function_is_no_more_than_a_wish() -> Result<()> {
+    setup();
+    let devices = devices()?;
+    let (first, second) = (devices[0].clone(), devices[1].clone());
+    let moved = move |x: Array| -> Result<Array> { Ok(device_put(&x, &second)? * 2) };
+    let f = jit(moved);
+    let on = |x: &Array| -> Result<(usize, bool)> { Ok((x.devices()?[0].id(), x.committed())) };
+    let x = ones(4);
+    assert_eq!(on(&f.call(&x)?)?, (0, false));
+    assert_eq!(on(&f.call(device_put(&x, &first)?)?)?, (0, true));
+    assert_eq!(on(&f.call(device_put(&x, &devices[1])?)?)?, (1, true));
+    Ok(())
+}
+
+#[test]
+fn waiting_for_values_references_and_trees() -> Result<()> {
+    setup();
+    let x = ones(4) * 2;
+    block_until_ready(&x)?;
+    block_until_ready(&(x.clone(), vec![ones(2)]))?;
+    let y: Array = block_until_ready(x.clone())?;
+    let borrowed: &Array = block_until_ready(&y)?;
+    assert!(borrowed.is_ready()?);
+    x.delete()?;
+    fails(block_until_ready(&x), ErrorKind::Deleted, &["Array has been deleted"]);
+    Ok(())
+}
+
+#[test]
+fn which_axes_are_manual() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("x", 4), ("y", 2)])?;
+    assert!(manual_axes().is_empty());
+    let names = || manual_axes().iter().map(|name| name.as_str().to_owned()).collect::<Vec<_>>();
+    let seen = std::cell::RefCell::new(Vec::new());
+    let look = |x: Array| {
+        seen.borrow_mut().push(names());
+        x
+    };
+    jit(shard_map(look, &mesh).axis_names(["y"]).in_specs(P!["y"]).out_specs(P!["y"])).call(ones(8))?;
+    shard_map(look, &mesh).in_specs(P!["y"]).out_specs(P!["y"]).call(ones(8))?;
+    pmap(look).axis_name("i").call(ones([8, 1]))?;
+    vmap(look).axis_name("i").call(ones([8, 1]))?;
+    assert_eq!(seen.take(), [vec!["y"], vec!["x", "y"], vec!["i"], vec![]]);
+    assert!(manual_axes().is_empty());
+    Ok(())
+}
+
 #[test]
 fn shards_here_and_everywhere() -> Result<()> {
     let (split, whole) = shardings()?;

@@ -1,5 +1,7 @@
 //! Functions that can be transformed: closures by arity, and transformed functions themselves.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use super::array::Array;
 use super::tree::Tree;
 use crate::error::{AtCaller, Result};
@@ -23,6 +25,13 @@ pub trait Function<Args: Tree> {
     #[track_caller]
     fn apply(&self, args: Args) -> Result<Self::Output>;
 
+    /// What tells it from every other function, where it captures nothing: its type. A transformation adds its options.
+    /// Functions of one identity share what was compiled for them.
+    #[doc(hidden)]
+    fn identity(&self) -> Option<u64> {
+        (size_of_val(self) == 0).then(|| hash_of(typeid::of::<Self>()))
+    }
+
     /// Applies the function. Arguments may be values or references, and plain numbers where arrays are expected.
     ///
     /// A function of one argument takes it bare: `f.call(&x)`; of several, as a tuple: `f.call((&x, 1.0))`; of none, `f.call(())`.
@@ -34,6 +43,17 @@ pub trait Function<Args: Tree> {
         let _line = source::enter();
         self.apply(args.into_args()).at_caller()
     }
+}
+
+fn hash_of(value: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The identity of a transformation of type `T`, from its options and the identity of its function.
+pub(crate) fn identity_of<T>(options: impl Hash, function: Option<u64>) -> Option<u64> {
+    function.map(|function| hash_of((typeid::of::<T>(), options, function)))
 }
 
 /// What a transformable function may return: a tree, or a `Result` of one.

@@ -67,23 +67,6 @@ impl LoadedProgram {
         })
     }
 
-    /// Runs on what a function captured and on those of its arguments that the program takes, as [`run`](Self::run).
-    pub fn call(
-        &self,
-        captures: &[Arc<Concrete>],
-        kept: &[usize],
-        leaves: &[Array],
-        committed: bool,
-    ) -> Result<SmallVec<[Array; 8]>> {
-        // Plain numbers are sent to a device first.
-        let numbers = kept.iter().map(|&i| &leaves[i]).filter(|leaf| leaf.concrete_ref().is_none());
-        let sent: SmallVec<[Arc<Concrete>; 2]> = numbers.map(Array::concrete).collect::<Result<_>>()?;
-        let mut sent = sent.iter().map(Arc::as_ref);
-        let mut args: SmallVec<[&Concrete; 32]> = captures.iter().map(Arc::as_ref).collect();
-        args.extend(kept.iter().filter_map(|&i| leaves[i].concrete_ref().or_else(|| sent.next())));
-        self.run(&args, committed)
-    }
-
     /// Runs on all devices; returns at once, with arrays whose values are still being computed.
     ///
     /// `committed` says whether the results stay where they are when they meet arrays on other devices.

@@ -85,6 +85,32 @@ fn keep_alive(hash: u64, program: &Arc<LoadedProgram>) {
     programs.push(Arc::downgrade(program));
 }
 
+/// The hashes of the programs that are being compiled, each with the lock that whoever asks for it waits on.
+static COMPILING: Mutex<BTreeMap<u64, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
+
+/// A place among the threads that ask for one program.
+struct Turn {
+    hash: u64,
+    lock: Arc<Mutex<()>>,
+}
+
+impl Turn {
+    fn of(hash: u64) -> Turn {
+        let mut all = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
+        Turn { hash, lock: all.entry(hash).or_default().clone() }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut all = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
+        // The list has the lock, and this: nobody waits.
+        if Arc::strong_count(&self.lock) == 2 {
+            all.remove(&self.hash);
+        }
+    }
+}
+
 /// Options of the CPU compiler that the plugin was found not to know.
 static UNKNOWN: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
 
@@ -208,7 +234,13 @@ impl Request {
         alive(hash, &self).map_or_else(|| self.load_new(hash), Ok)
     }
 
+    /// Compiles the program. Of several threads that ask for one program the first compiles it, and the others wait.
     fn load_new(self, hash: u64) -> Result<Arc<LoadedProgram>> {
+        let turn = Turn::of(hash);
+        let _mine = turn.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = alive(hash, &self) {
+            return Ok(found);
+        }
         let program = self.compile(&[])?;
         let program = Arc::new(LoadedProgram { request: Some(self), ..program });
         keep_alive(hash, &program);

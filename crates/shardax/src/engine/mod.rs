@@ -1,6 +1,7 @@
 //! The engine: programs compiled, kept and run, and arrays moved to where they are asked for.
 
 pub(crate) mod assemble;
+pub(crate) mod calling;
 pub mod counts;
 mod disk_cache;
 pub(crate) mod dispatch;
@@ -9,6 +10,7 @@ pub(crate) mod execute;
 pub(crate) mod known;
 pub(crate) mod load;
 pub(crate) mod local_data;
+mod miss;
 pub(crate) mod op_sharding;
 pub(crate) mod placement;
 pub(crate) mod programs;

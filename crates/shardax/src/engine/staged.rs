@@ -1,20 +1,22 @@
 //! Running a transformation at once when nothing is being traced.
 
-use std::cell::Cell;
+use std::any::Any;
+use std::cell::{Cell, RefCell};
 use std::hash::Hash;
 use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::dispatch::{self, Built};
+use super::calling::{Callable, Calling};
+use super::dispatch::{self, Cache};
 use super::execute::LoadedProgram;
 use super::known::Whole;
 use super::load::Request;
 use super::{counts, eager};
 use crate::core::program::trace::{is_tracing, values_read};
 use crate::core::tree::Flat;
-use crate::error::Result;
+use crate::error::{Result, err};
 use crate::interpret::flat::with_arguments;
 use crate::interpret::flat::{FlatFn, avals_of, trace_known};
 
@@ -61,34 +63,88 @@ pub(crate) fn run(name: &str, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
     if is_tracing() {
         return f(flat);
     }
-    let Built { loaded, captures, kept, out_def, committed, .. } = build(name, flat, f, Request::load_at_once)?;
-    Ok(Flat { leaves: loaded.call(&captures, &kept, &flat.leaves, committed)?, def: out_def })
+    let callable = build(name, flat, &|flat| Ok((f(flat)?, None)), Request::load_at_once)?;
+    Ok(Flat { leaves: callable.call(flat)?, def: callable.calling.out_def })
 }
 
-/// The same for `f` made of a function of type `F` with these options. Of one that captures nothing the program is kept,
-/// and found again by the arguments' types, unless their values were read while it was traced.
-pub(crate) fn run_known<F>(name: &str, options: impl Hash, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
-    if size_of::<F>() != 0 || is_tracing() || is_jit_disabled() {
+/// The same for `f` made of a function of this identity with these options. The program of one that captures nothing is
+/// kept, and found again by the arguments' types, unless their values were read while it was traced.
+pub(crate) fn run_known(
+    name: &str,
+    (identity, options): (Option<u64>, impl Hash),
+    flat: &Flat,
+    f: FlatFn<'_>,
+) -> Result<Flat> {
+    if identity.is_none() || is_tracing() || is_jit_disabled() {
         return run(name, flat, f);
     }
-    let cache = dispatch::shared::<F>((name, options));
-    let (entry, leaves) = cache.run(name, flat, &|flat| build(name, flat, f, Request::load))?;
-    Ok(Flat { leaves, def: entry.out_def.clone() })
+    let cache = dispatch::shared(identity, (name, options));
+    let entry = cache.find(name, flat, &|flat| build(name, flat, &|flat| Ok((f(flat)?, None)), Request::load))?;
+    Ok(Flat { leaves: entry.callable.call(flat)?, def: entry.callable.calling.out_def.clone() })
+}
+
+/// The same, with the traces in this cache, which may go with the next call: the programs are kept like those of [`run`].
+pub(crate) fn run_in(cache: &Cache, name: &str, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
+    if is_tracing() || is_jit_disabled() {
+        return run(name, flat, f);
+    }
+    let build = |flat: &Flat| build(name, flat, &|flat| Ok((f(flat)?, None)), Request::load_at_once);
+    let entry = cache.find(name, flat, &build)?;
+    Ok(Flat { leaves: entry.callable.call(flat)?, def: entry.callable.calling.out_def.clone() })
+}
+
+/// What a function leaves beside its results when it is traced.
+type Beside = Option<Arc<dyn Any + Send + Sync>>;
+type FlatFnBeside<'a> = &'a dyn Fn(&Flat) -> Result<(Flat, Beside)>;
+
+/// The same, of a function that leaves something beside its results, which must not depend on the arguments' values.
+pub(crate) fn run_known_beside<S: Send + Sync + 'static>(
+    name: &str,
+    (identity, options): (Option<u64>, impl Hash),
+    flat: &Flat,
+    f: &dyn Fn(&Flat) -> Result<(Flat, Arc<S>)>,
+) -> Result<(Flat, Arc<S>)> {
+    if is_tracing() {
+        return f(flat);
+    }
+    let erased = |flat: &Flat| -> Result<(Flat, Beside)> { f(flat).map(|(out, beside)| (out, Some(beside as _))) };
+    let made;
+    let found;
+    let callable = match identity.is_none() || is_jit_disabled() {
+        true => {
+            made = build(name, flat, &erased, Request::load_at_once)?;
+            &made
+        }
+        false => {
+            let cache = dispatch::shared(identity, (name, options));
+            found = cache.find(name, flat, &|flat| build(name, flat, &erased, Request::load))?;
+            &found.callable
+        }
+    };
+    let out = Flat { leaves: callable.call(flat)?, def: callable.calling.out_def.clone() };
+    let beside = callable.beside.clone().and_then(|beside| beside.downcast().ok());
+    Ok((out, beside.ok_or_else(|| err!(Runtime, "{name} left nothing beside its results"))?))
 }
 
 fn build(
     name: &str,
     flat: &Flat,
-    f: FlatFn<'_>,
+    f: FlatFnBeside<'_>,
     load: impl FnOnce(Request) -> Result<Arc<LoadedProgram>>,
-) -> Result<Built> {
+) -> Result<Callable> {
     let (begun, read) = (Instant::now(), values_read());
     let avals = avals_of(flat)?;
     let known = Rc::new(Whole(flat.leaves.to_vec()));
-    let (traced, out_def) = with_arguments(&flat.leaves, || trace_known(known, &flat.def, &avals, f))?;
+    let left = RefCell::new(None);
+    let traced = &|flat: &Flat| {
+        let (out, beside) = f(flat)?;
+        left.replace(beside);
+        Ok(out)
+    };
+    let (traced, out_def) = with_arguments(&flat.leaves, || trace_known(known, &flat.def, &avals, traced))?;
     counts::traced(name, begun);
     let (request, committed) = eager::request_traced(name, &traced, &flat.leaves, &|| flat.def.paths())?;
     let captures = traced.captures.iter().map(|capture| capture.concrete()).collect::<Result<_>>()?;
-    let kept = (0..flat.leaves.len()).collect();
-    Ok(Built { loaded: load(request)?, captures, kept, out_def, committed, reusable: values_read() == read })
+    let calling = Calling { captures, kept: (0..flat.leaves.len()).collect(), out_def, committed };
+    Ok(Callable { loaded: load(request)?, calling, reusable: values_read() == read, beside: left.into_inner() })
 }

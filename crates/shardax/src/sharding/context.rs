@@ -80,6 +80,7 @@ impl AbstractMesh {
 
     /// The mesh of this shape that an argument of the function being traced lies on.
     fn resolve(&self) -> Result<Mesh> {
+        ASKED.set(ASKED.get() + 1);
         let found = ARGUMENTS.with_borrow(|all| all.iter().rev().find(|m| m.axes() == self.axes).cloned());
         found.ok_or_else(|| {
             err!(
@@ -95,6 +96,12 @@ impl AbstractMesh {
 thread_local! {
     /// The meshes that arguments lie on, of the functions being traced.
     static ARGUMENTS: Stack<Mesh> = const { Stack::new() };
+    static ASKED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// How often it was asked on this thread which mesh arguments lie on: what is traced then depends on it.
+pub(crate) fn argument_meshes_asked() -> u64 {
+    ASKED.get()
 }
 
 /// Runs `f`, which traces a function on arguments that lie on these meshes.
@@ -114,7 +121,7 @@ pub(crate) fn with_argument_meshes<R>(meshes: impl Iterator<Item = Mesh>, f: imp
 }
 
 /// A mesh, as a function is given it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum MeshArg {
     /// This mesh.
     Mesh(Mesh),

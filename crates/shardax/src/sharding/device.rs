@@ -103,6 +103,16 @@ pub(crate) fn check_current(device: &Device) -> Result<()> {
     }
 }
 
+/// Tells engines apart: how many came before, and failed.
+pub(crate) fn engine_number() -> usize {
+    let Some(mut client) = CLIENT.get() else { return 0 };
+    let mut number = 0;
+    while let Some(next) = client.next.get() {
+        (client, number) = (next, number + 1);
+    }
+    number + usize::from(client.pjrt.is_broken())
+}
+
 fn latest() -> Option<&'static Client> {
     let mut latest = CLIENT.get()?;
     while let Some(next) = latest.next.get() {

@@ -9,7 +9,7 @@ use super::lint::{Values, unreduced_gradients, unreduced_results};
 use super::pmap_hosts::Hosts;
 use super::pmap_mesh::Choice;
 use crate::core::array::Array;
-use crate::core::function::{Function, IntoArgnums, IntoArgs};
+use crate::core::function::{Function, IntoArgnums, IntoArgs, identity_of};
 use crate::core::prefix::{Axes, IntoPrefix, Prefix, mapped_size};
 use crate::core::program::Aval;
 use crate::core::program::trace::{check_usable, is_tracing};
@@ -170,6 +170,10 @@ impl<F: Function<Args>, Args: Tree> Pmap<F, Args> {
 impl<F: Function<Args>, Args: Tree> Function<Args> for Pmap<F, Args> {
     type Output = F::Output;
 
+    fn identity(&self) -> Option<u64> {
+        identity_of::<Self>(&self.options, self.f.identity())
+    }
+
     fn apply(&self, args: Args) -> Result<F::Output> {
         let flat = Flat::of_arguments(&args);
         let f = flat_fn(&self.f);
@@ -185,11 +189,11 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Pmap<F, Args> {
             })?
             .build();
         }
-        let cache = self.cache.get_or_init(|| dispatch::shared::<F>(("pmap", &self.options)));
+        let cache = self.cache.get_or_init(|| dispatch::shared(self.f.identity(), ("pmap", &self.options)));
         if let Some(hosts) = hosts {
             return self.options.call_on_hosts(&hosts, cache, &flat, &f);
         }
-        cache.call(self.options.name, &flat, &|flat| self.options.stage(flat, &f)?.built())
+        cache.call(self.options.name, &flat, &|flat| self.options.stage(flat, &f)?.load())
     }
 }
 
@@ -229,10 +233,11 @@ impl Options {
         let avals = types_of(flat)?;
         let dims = self.in_axes.dims(&flat.def, &avals, "pmap")?;
         let entered = hosts.enter(self.axis_name, flat, &avals, &dims)?;
-        let (entry, leaves) = cache.run(self.name, &entered, &|flat| self.stage(flat, f)?.built())?;
+        let entry = cache.find(self.name, &entered, &|flat| self.stage(flat, f)?.load())?;
+        let leaves = entry.callable.call(&entered)?;
         hosts.donate(self.name, &donated, flat, &entered)?;
         let leaves = leaves.iter().map(|leaf| hosts.leave(leaf)).collect::<Result<_>>()?;
-        tree::rebuild(&entry.out_def, leaves)
+        tree::rebuild(&entry.callable.calling.out_def, leaves)
     }
 
     fn mapping(&self, flat: &Flat, avals: &[Aval]) -> Result<Mapping> {
@@ -270,6 +275,7 @@ impl Options {
                 let whole = || place(&PartitionSpec::default());
                 Ok(program.out_shardings().into_iter().map(|s| s.map(Into::into).or_else(whole)).collect())
             },
+            traces: None,
         };
         staging.stage(flat, &|flat| self.map(flat, &mapping, f))
     }

@@ -1,9 +1,10 @@
 //! `shard_map` as users call it.
 
+use std::hash::Hash;
 use std::marker::PhantomData;
 
 use super::blocks::{Manual, OutSpecs, trace_blocks};
-use crate::core::function::{Function, IntoArgs};
+use crate::core::function::{Function, IntoArgs, identity_of};
 use crate::core::prefix::{Axes, IntoPrefix, Specs};
 use crate::core::program::Aval;
 use crate::core::tree::{Flat, Tree, TreeDef};
@@ -95,14 +96,22 @@ impl<F: Function<Args>, Args: Tree> ShardMapped<F, Args> {
 impl<F: Function<Args>, Args: Tree> Function<Args> for ShardMapped<F, Args> {
     type Output = F::Output;
 
+    fn identity(&self) -> Option<u64> {
+        identity_of::<Self>(self.options(), self.f.identity())
+    }
+
     fn apply(&self, args: Args) -> Result<F::Output> {
         let flat = Flat::of_arguments(&args);
-        let f = flat_fn(&self.f);
-        staged::run("shard_map", &flat, &|flat| self.map(flat, &f))?.build()
+        let (key, f) = ((self.f.identity(), self.options()), flat_fn(&self.f));
+        staged::run_known("shard_map", key, &flat, &|flat| self.map(flat, &f))?.build()
     }
 }
 
 impl<F, Args> ShardMapped<F, Args> {
+    fn options(&self) -> impl Hash + '_ {
+        (&self.mesh, &self.axis_names, &self.in_specs, &self.out_specs, self.check_vma)
+    }
+
     fn map(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
         let missing = |what: &str| {
             err!(
@@ -252,6 +261,10 @@ impl<F: Function<Args>, Args: Tree> Smapped<F, Args> {
 impl<F: Function<Args>, Args: Tree> Function<Args> for Smapped<F, Args> {
     type Output = F::Output;
 
+    fn identity(&self) -> Option<u64> {
+        identity_of::<Self>(self.options(), self.inner.f.identity())
+    }
+
     fn apply(&self, args: Args) -> Result<F::Output> {
         let missing = |what: &str| {
             err!(
@@ -273,12 +286,19 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Smapped<F, Args> {
             resolved.into_iter().zip(ranks).map(|(a, &rank)| spec(a, rank, what)).collect()
         };
         let flat = Flat::of_arguments(&args);
-        let f = flat_fn(&self.inner.f);
+        let (key, f) = ((self.inner.f.identity(), self.options()), flat_fn(&self.inner.f));
         let in_specs = |flat: &Flat| {
             specs(in_axes, &flat.def, &flat.leaves.iter().map(|l| l.ndim()).collect::<Vec<_>>(), "in_axes")
         };
         let out_specs = |def: &TreeDef, ranks: &[usize]| specs(out_axes, def, ranks, "out_axes");
-        staged::run("smap", &flat, &|flat| self.inner.map_with(flat, &f, in_specs(flat)?, &out_specs))?.build()
+        staged::run_known("smap", key, &flat, &|flat| self.inner.map_with(flat, &f, in_specs(flat)?, &out_specs))?
+            .build()
+    }
+}
+
+impl<F, Args> Smapped<F, Args> {
+    fn options(&self) -> impl Hash + '_ {
+        (&self.in_axes, &self.out_axes, self.axis)
     }
 }
 

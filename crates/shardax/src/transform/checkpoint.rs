@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::panic::Location;
 use std::sync::Arc;
 
-use crate::core::function::Function;
+use crate::core::function::{Function, identity_of};
 use crate::core::program::trace::{bind1, is_tracing};
 use crate::core::tree::{self, Flat, Tree};
 use crate::error::Result;
@@ -64,6 +64,10 @@ impl<F, Args> Checkpoint<F, Args> {
 
 impl<F: Function<Args>, Args: Tree> Function<Args> for Checkpoint<F, Args> {
     type Output = F::Output;
+
+    fn identity(&self) -> Option<u64> {
+        identity_of::<Self>((&self.policy, self.prevent_cse), self.f.identity())
+    }
 
     #[track_caller]
     fn apply(&self, args: Args) -> Result<F::Output> {

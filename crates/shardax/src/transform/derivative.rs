@@ -1,16 +1,16 @@
 //! Forward and reverse derivatives of functions with any result: `jvp`, `vjp`, `linearize`.
 
-use std::cell::RefCell;
 use std::marker::PhantomData;
-
 use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::core::array::Array;
 use crate::core::function::{Function, IntoArgs};
 use crate::core::primitive::Tangents;
-use crate::core::program::Aval;
+use crate::core::program::{Aval, Program};
 use crate::core::tree::{self, Flat, Tree, TreeDef, same_structure};
 use crate::dtype::DType;
+use crate::engine::dispatch::Cache;
 use crate::engine::known::Whole;
 use crate::engine::staged;
 use crate::error::{AtCaller, Result, err};
@@ -37,12 +37,12 @@ pub fn jvp<Args: Tree, F: Function<Args>>(
 ) -> Result<(F::Output, F::Output)> {
     let _line = source::enter();
     let pair = Flat::of_arguments(&(primals.into_args(), tangents.into_args()));
-    push(&pair, &flat_fn(&f)).and_then(|out| out.build()).at_caller()
+    push(&pair, f.identity(), &flat_fn(&f)).and_then(|out| out.build()).at_caller()
 }
 
 /// The flattened pair of the result and its tangent, from that of the arguments and their tangents.
-fn push(pair: &Flat, f: FlatFn<'_>) -> Result<Flat> {
-    staged::run("jvp", pair, &|pair| {
+fn push(pair: &Flat, identity: Option<u64>, f: FlatFn<'_>) -> Result<Flat> {
+    staged::run_known("jvp", (identity, ()), pair, &|pair| {
         let (primals, tangents) = pair.halves()?;
         same_structure(&primals.def, &tangents.def)?;
         let avals = avals_of(&primals)?;
@@ -85,13 +85,17 @@ fn check_tangent(aval: &Aval, t: &Array) -> Result<Option<Array>> {
     Ok(Some(crate::ops::numpy::convert(t, aval.dtype, aval.clone().settled().weak)))
 }
 
-/// A function linearized at a point: what [`vjp`] and [`linearize`] share.
-struct AtPoint {
-    linear: Linearized,
+/// A function linearized: what [`vjp`] and [`linearize`] share. The values at the point are beside it.
+#[derive(Clone)]
+struct LinearMap {
+    program: Program,
+    nonzero_out: Vec<bool>,
     in_def: TreeDef,
     in_avals: Vec<Aval>,
     out_def: TreeDef,
     out_avals: Vec<Aval>,
+    /// Its programs, where others linearize the same function.
+    programs: Option<Arc<Cache>>,
 }
 
 /// The linear map of cotangents of the result to those of the arguments; see [`vjp`].
@@ -113,7 +117,7 @@ pub fn vjp<Args: Tree, F: Function<Args>>(
     args: impl IntoArgs<Args>,
 ) -> Result<(F::Output, VjpFn<Args, F::Output>)> {
     let _line = source::enter();
-    let (out, at) = at_point(&Flat::of_arguments(&args.into_args()), &flat_fn(&f)).at_caller()?;
+    let (out, at) = at_point(&Flat::of_arguments(&args.into_args()), f.identity(), false, &flat_fn(&f)).at_caller()?;
     Ok((out.build()?, VjpFn { at, types: PhantomData }))
 }
 
@@ -133,9 +137,9 @@ pub fn vjp_has_aux<Args: Tree, Out: Tree, Aux: Tree, F: Function<Args, Output = 
     args: impl IntoArgs<Args>,
 ) -> Result<(Out, VjpFn<Args, Out>, Aux)> {
     let _line = source::enter();
-    let (pair, mut at) = at_point(&Flat::of(&args.into_args()), &flat_fn(&f)).at_caller()?;
+    let flat = Flat::of_arguments(&args.into_args());
+    let (pair, at) = at_point(&flat, f.identity(), true, &flat_fn(&f)).at_caller()?;
     let (out, aux) = pair.halves()?;
-    at.keep_results(&out);
     Ok((out.build()?, VjpFn { at, types: PhantomData }, aux.build()?))
 }
 
@@ -146,7 +150,7 @@ pub fn linearize<Args: Tree, F: Function<Args>>(
     args: impl IntoArgs<Args>,
 ) -> Result<(F::Output, LinearFn<Args, F::Output>)> {
     let _line = source::enter();
-    let (out, at) = at_point(&Flat::of_arguments(&args.into_args()), &flat_fn(&f)).at_caller()?;
+    let (out, at) = at_point(&Flat::of_arguments(&args.into_args()), f.identity(), false, &flat_fn(&f)).at_caller()?;
     Ok((out.build()?, LinearFn { at, types: PhantomData }))
 }
 
@@ -183,14 +187,22 @@ fn transposable(flat: &Flat, f: FlatFn<'_>) -> Result<AtPoint> {
         }
     }
     let nonzero_out = vec![true; out_avals.len()];
-    let linear = Linearized { program: traced.program, residuals: traced.captures, nonzero_out };
-    Ok(AtPoint { linear, in_def: flat.def.clone(), in_avals, out_def, out_avals })
+    let map = LinearMap {
+        program: traced.program,
+        nonzero_out,
+        in_def: flat.def.clone(),
+        in_avals,
+        out_def,
+        out_avals,
+        programs: None,
+    };
+    Ok(AtPoint { map: Arc::new(map), residuals: traced.captures })
 }
 
-fn at_point(flat: &Flat, f: FlatFn<'_>) -> Result<(Flat, AtPoint)> {
+/// The function's result, and the linear map. With `has_aux` the result is a pair, of which the map is that of the first.
+fn at_point(flat: &Flat, identity: Option<u64>, has_aux: bool, f: FlatFn<'_>) -> Result<(Flat, AtPoint)> {
     let in_avals = avals_of(flat)?;
-    let found = RefCell::new(None);
-    let result = staged::run("linearize", flat, &|flat| {
+    let linearized = |flat: &Flat| {
         let (traced, out_def) = trace_known(Rc::new(Whole(flat.leaves.to_vec())), &flat.def, &in_avals, f)?;
         let primals: Vec<Array> = traced.captures.iter().chain(&flat.leaves).cloned().collect();
         let nonzero: Vec<bool> = std::iter::repeat_n(false, traced.captures.len())
@@ -202,33 +214,48 @@ fn at_point(flat: &Flat, f: FlatFn<'_>) -> Result<(Flat, AtPoint)> {
         out.node(tree::Node::Tuple(2));
         out.append(&Flat { leaves: outs.into(), def: out_def.clone() });
         out.append(&Flat::of(&linear.residuals));
-        let out_avals = traced.program.out_avals();
-        *found.borrow_mut() =
-            Some(AtPoint { linear, in_def: flat.def.clone(), in_avals: in_avals.clone(), out_def, out_avals });
-        Ok(out)
-    })?;
+        let mut map = LinearMap {
+            program: linear.program,
+            nonzero_out: linear.nonzero_out,
+            in_def: flat.def.clone(),
+            in_avals: in_avals.clone(),
+            out_def,
+            out_avals: traced.program.out_avals(),
+            programs: identity.map(|_| Cache::new()),
+        };
+        if has_aux {
+            map.keep_first();
+        }
+        Ok((out, Arc::new(map)))
+    };
+    let (result, map) = staged::run_known_beside("linearize", (identity, has_aux), flat, &linearized)?;
     let (out, residuals) = result.halves()?;
-    let mut at = found.into_inner().ok_or_else(|| err!(Runtime, "linearization left no linear map"))?;
-    at.linear.residuals = residuals.leaves.into_vec();
-    Ok((out, at))
+    Ok((out, AtPoint { map, residuals: residuals.leaves.into_vec() }))
 }
 
-impl AtPoint {
-    /// Forgets all results but the first, which are these.
-    fn keep_results(&mut self, out: &Flat) {
-        self.out_def = out.def.clone();
-        self.out_avals.truncate(out.leaves.len());
-        self.linear.nonzero_out.truncate(out.leaves.len());
-        let kept = self.linear.nonzero_out.iter().filter(|nz| **nz).count();
-        self.linear.program.outputs.truncate(kept);
+impl LinearMap {
+    /// Of a function that returns a pair, forgets all results but the first.
+    fn keep_first(&mut self) {
+        let children = self.out_def.root_children().unwrap_or_default();
+        let Some((_, first)) = children.into_iter().next() else { return };
+        let count = first.leaf_count();
+        self.out_def = first;
+        self.out_avals.truncate(count);
+        self.nonzero_out.truncate(count);
+        let kept = self.nonzero_out.iter().filter(|nz| **nz).count();
+        self.program.outputs.truncate(kept);
     }
 
-    fn pull_back(&self, ct: &Flat) -> Result<Flat> {
+    fn at(&self, residuals: &[Array]) -> Linearized {
+        let (program, nonzero_out) = (self.program.clone(), self.nonzero_out.clone());
+        Linearized { program, residuals: residuals.to_vec(), nonzero_out }
+    }
+
+    fn pull_back(&self, residuals: &[Array], ct: &Flat) -> Result<Flat> {
         same_structure(&self.out_def, &ct.def)?;
         let cts: Tangents =
             self.out_avals.iter().zip(&ct.leaves).map(|(a, t)| check_tangent(a, t)).collect::<Result<_>>()?;
-        let nonzero = self.linear.transpose(&cts)?;
-        let mut nonzero = nonzero.into_iter();
+        let mut nonzero = self.at(residuals).transpose(&cts)?.into_iter();
         let leaves = self
             .in_avals
             .iter()
@@ -240,14 +267,44 @@ impl AtPoint {
         Ok(Flat { leaves, def: self.in_def.clone() })
     }
 
-    fn push_forward(&self, tangents: &Flat) -> Result<Flat> {
+    fn push_forward(&self, residuals: &[Array], tangents: &Flat) -> Result<Flat> {
         same_structure(&self.in_def, &tangents.def)?;
         let ts: Vec<Option<Array>> =
             self.in_avals.iter().zip(&tangents.leaves).map(|(a, t)| check_tangent(a, t)).collect::<Result<_>>()?;
         let ts: Vec<Array> = ts.into_iter().flatten().collect();
-        let outs = self.linear.apply(&ts)?;
+        let outs = self.at(residuals).apply(&ts)?;
         let leaves = outs.into_iter().zip(&self.out_avals).map(|(t, a)| t.unwrap_or_else(|| zero(a))).collect();
         Ok(Flat { leaves, def: self.out_def.clone() })
+    }
+}
+
+/// A linear map and the values at the point.
+struct AtPoint {
+    map: Arc<LinearMap>,
+    residuals: Vec<Array>,
+}
+
+impl AtPoint {
+    /// Applies the map, one way or the other, to a tree that is not part of a trace, or in the trace in effect.
+    fn apply(
+        &self,
+        name: &str,
+        to: Flat,
+        way: fn(&LinearMap, residuals: &[Array], to: &Flat) -> Result<Flat>,
+    ) -> Result<Flat> {
+        let mut both = Flat::default();
+        both.node(tree::Node::Tuple(2));
+        both.append(&to);
+        both.append(&Flat::of(&self.residuals));
+        let count = to.leaves.len();
+        let f = |both: &Flat| {
+            let (leaves, residuals) = both.leaves.split_at(count);
+            way(&self.map, residuals, &Flat { leaves: leaves.into(), def: to.def.clone() })
+        };
+        match &self.map.programs {
+            Some(programs) => staged::run_in(programs, name, &both, &f),
+            None => staged::run(name, &both, &f),
+        }
     }
 }
 
@@ -256,7 +313,7 @@ impl<Args: Tree, Out: Tree> VjpFn<Args, Out> {
     #[track_caller]
     pub fn call(&self, ct: impl crate::core::function::IntoArg<Out>) -> Result<Args> {
         let _line = source::enter();
-        staged::run("vjp", &Flat::of_arguments(&ct.into_arg()), &|ct| self.at.pull_back(ct)).at_caller()?.build()
+        self.at.apply("vjp", Flat::of_arguments(&ct.into_arg()), LinearMap::pull_back).at_caller()?.build()
     }
 }
 
@@ -265,8 +322,6 @@ impl<Args: Tree, Out: Tree> LinearFn<Args, Out> {
     #[track_caller]
     pub fn call(&self, tangents: impl IntoArgs<Args>) -> Result<Out> {
         let _line = source::enter();
-        staged::run("linear", &Flat::of_arguments(&tangents.into_args()), &|t| self.at.push_forward(t))
-            .at_caller()?
-            .build()
+        self.at.apply("linear", Flat::of_arguments(&tangents.into_args()), LinearMap::push_forward).at_caller()?.build()
     }
 }

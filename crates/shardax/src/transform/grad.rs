@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 
 use crate::core::array::Array;
-use crate::core::function::{Arg, Argnums, Function};
+use crate::core::function::{Arg, Argnums, Function, identity_of};
 use crate::core::primitive::Tangents;
 use crate::core::program::Aval;
 use crate::core::tree::{self, Flat, Tree, TreeDef};
@@ -104,6 +104,9 @@ pub fn value_and_grad<Args: Tree, F: Function<Args>>(f: F) -> ValueAndGrad<F, Ar
 
 impl<F: Function<Args>, Args: Tree, N: Argnums<Args>> Function<Args> for Grad<F, Args, N> {
     type Output = N::Gradient;
+    fn identity(&self) -> Option<u64> {
+        identity_of::<Self>(self.options, self.f.identity())
+    }
     fn apply(&self, args: Args) -> Result<N::Gradient> {
         Ok(value_and_gradient::<_, _, N>(&self.f, args, self.options)?.1)
     }
@@ -111,6 +114,9 @@ impl<F: Function<Args>, Args: Tree, N: Argnums<Args>> Function<Args> for Grad<F,
 
 impl<F: Function<Args>, Args: Tree, N: Argnums<Args>> Function<Args> for ValueAndGrad<F, Args, N> {
     type Output = (F::Output, N::Gradient);
+    fn identity(&self) -> Option<u64> {
+        identity_of::<Self>(self.options, self.f.identity())
+    }
     fn apply(&self, args: Args) -> Result<Self::Output> {
         value_and_gradient::<_, _, N>(&self.f, args, self.options)
     }
@@ -125,6 +131,9 @@ where
     Aux: Tree,
 {
     type Output = (N::Gradient, Aux);
+    fn identity(&self) -> Option<u64> {
+        identity_of::<Self>(self.options, self.f.identity())
+    }
     fn apply(&self, args: Args) -> Result<Self::Output> {
         let ((_, aux), gradient) = value_and_gradient::<_, _, N>(&self.f, args, self.options)?;
         Ok((gradient, aux))
@@ -140,6 +149,9 @@ where
     Aux: Tree,
 {
     type Output = ((L, Aux), N::Gradient);
+    fn identity(&self) -> Option<u64> {
+        identity_of::<Self>(self.options, self.f.identity())
+    }
     fn apply(&self, args: Args) -> Result<Self::Output> {
         value_and_gradient::<_, _, N>(&self.f, args, self.options)
     }
@@ -151,10 +163,10 @@ fn value_and_gradient<F: Function<Args>, Args: Tree, N: Argnums<Args>>(
     options: Options,
 ) -> Result<(F::Output, N::Gradient)> {
     let flat = Flat::of_arguments(&args);
-    let f = flat_fn::<Args, F>(f);
     let positions = N::positions();
-    let result =
-        staged::run_known::<F>("grad", (&positions, options), &flat, &|flat| gradient(flat, &positions, options, &f))?;
+    let key = (f.identity(), (&positions, options));
+    let f = flat_fn::<Args, F>(f);
+    let result = staged::run_known("grad", key, &flat, &|flat| gradient(flat, &positions, options, &f))?;
     let (value, gradient) = result.halves()?;
     Ok((value.build()?, gradient.build()?))
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::grad::at_positions;
 use super::vmap::vmap;
 use crate::core::array::Array;
-use crate::core::function::{Arg, Argnums, Function};
+use crate::core::function::{Arg, Argnums, Function, identity_of};
 use crate::core::primitive::Tangents;
 use crate::core::program::Aval;
 use crate::core::program::trace::Traced;
@@ -120,6 +120,9 @@ where
     Twice<F, Args, N, R>: Function<Args>,
 {
     type Output = <Twice<F, Args, N, R> as Function<Args>>::Output;
+    fn identity(&self) -> Option<u64> {
+        self.0.identity()
+    }
     fn apply(&self, args: Args) -> Result<Self::Output> {
         self.0.apply(args)
     }
@@ -134,6 +137,9 @@ where
     N: Argnums<Args>,
 {
     type Output = <F::Output as Compose<N::Gradient>>::Composed;
+    fn identity(&self) -> Option<u64> {
+        identity_of::<Self>((), self.f.identity())
+    }
     fn apply(&self, args: Args) -> Result<Self::Output> {
         let (out, blocks) = blocks::<F, Args, M, N>(&self.f, args, false)?;
         blocks.compose(out.build::<F::Output>()?)
@@ -150,6 +156,9 @@ where
     N: Argnums<Args>,
 {
     type Output = (Out::Composed, Aux);
+    fn identity(&self) -> Option<u64> {
+        identity_of::<Self>((), self.f.identity())
+    }
     fn apply(&self, args: Args) -> Result<Self::Output> {
         let (out, blocks) = blocks::<F, Args, M, N>(&self.f, args, true)?;
         let (out, aux) = out.build::<(Out, Aux)>()?;
@@ -179,10 +188,12 @@ fn blocks<F: Function<Args>, Args: Tree, M: Mode, N: Argnums<Args>>(
     has_aux: bool,
 ) -> Result<(Flat, Blocks)> {
     let flat = Flat::of_arguments(&args);
-    let (positions, f) = (N::positions(), flat_fn::<Args, F>(f));
+    let positions = N::positions();
+    let key = (f.identity(), (&positions, has_aux));
+    let f = flat_fn::<Args, F>(f);
     let (wanted, row) = at_positions(&flat.def, &positions);
     let all = |flat: &Flat| Point::new(M::NAME, flat, &wanted, has_aux, &f)?.pair(M::leaves);
-    let pair = staged::run_known::<F>(M::NAME, (&positions, has_aux), &flat, &all)?;
+    let pair = staged::run_known(M::NAME, key, &flat, &all)?;
     let (out, derivatives) = pair.halves()?;
     Ok((out, Blocks { leaves: derivatives.leaves.into_vec(), row }))
 }

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 
 use crate::core::array::Array;
-use crate::core::function::{Function, IntoArgnums, IntoArgs};
+use crate::core::function::{Function, IntoArgnums, IntoArgs, identity_of};
 use crate::core::prefix::{IntoPrefix, Prefix};
 use crate::core::program::Program;
 use crate::core::program::trace::{is_staging, is_tracing, scoped};
@@ -13,7 +13,7 @@ use crate::core::sharding_like::ShardingLike;
 use crate::core::tree::{Flat, Tree, TreeDef};
 use crate::engine::dispatch::{self, Cache};
 use crate::engine::staged::is_jit_disabled;
-use crate::engine::stages::staging::Staging;
+use crate::engine::stages::staging::{Staging, Traces};
 use crate::engine::stages::{Lowered, Staged};
 use crate::error::{AtCaller, Result, err};
 use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_flat};
@@ -162,7 +162,7 @@ impl<F: Function<Args>, Args: Tree> Jit<F, Args> {
     pub fn lower<A: IntoArgs<Args>>(&self, args: A) -> Result<Lowered<Args, F::Output>> {
         let _line = source::enter();
         let flat = Flat::of_arguments(&args.into_args());
-        self.options.stage(&flat, &flat_fn(&self.f)).and_then(Lowered::new).at_caller()
+        self.options.stage(&flat, &flat_fn(&self.f), None).and_then(Lowered::new).at_caller()
     }
 }
 
@@ -174,11 +174,15 @@ pub(crate) fn lower<Args: Tree, F: Function<Args>>(
     name: &'static str,
 ) -> Result<Lowered<Args, F::Output>> {
     let _line = source::enter();
-    Options::new(name).stage(&Flat::of_arguments(&args), &flat_fn(f)).and_then(Lowered::new).at_caller()
+    Options::new(name).stage(&Flat::of_arguments(&args), &flat_fn(f), None).and_then(Lowered::new).at_caller()
 }
 
 impl<F: Function<Args>, Args: Tree> Function<Args> for Jit<F, Args> {
     type Output = F::Output;
+
+    fn identity(&self) -> Option<u64> {
+        identity_of::<Self>(&self.options, self.f.identity())
+    }
 
     fn apply(&self, args: Args) -> Result<F::Output> {
         if is_jit_disabled() {
@@ -189,8 +193,8 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Jit<F, Args> {
         if is_tracing() {
             return self.options.inside(&flat, &f)?.build();
         }
-        let cache = self.cache.get_or_init(|| dispatch::shared::<F>(("jit", &self.options)));
-        cache.call(self.options.name, &flat, &|flat| self.options.stage(flat, &f)?.built())
+        let cache = self.cache.get_or_init(|| dispatch::shared(self.f.identity(), ("jit", &self.options)));
+        cache.call(self.options.name, &flat, &|flat| self.options.stage(flat, &f, Some(&cache.traces))?.load())
     }
 }
 
@@ -213,7 +217,7 @@ impl Options {
     }
 
     /// Traces the function and decides where it runs.
-    pub fn stage(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Staged> {
+    pub fn stage(&self, flat: &Flat, f: FlatFn<'_>, traces: Option<&Traces>) -> Result<Staged> {
         let staging = Staging {
             function: self.name,
             program: self.name.to_owned(),
@@ -222,6 +226,7 @@ impl Options {
             in_shardings: resolve(&self.in_shardings, &flat.def, "jit in_shardings")?,
             captured: None,
             out_shardings: &|def, _| resolve(&self.out_shardings, def, "jit out_shardings"),
+            traces,
         };
         staging.stage(flat, f)
     }

@@ -1,11 +1,12 @@
 //! `vmap`: a function of one example made a function of a batch.
 
+use std::hash::Hash;
 use std::marker::PhantomData;
 
 use smallvec::SmallVec;
 
 use crate::core::array::Array;
-use crate::core::function::Function;
+use crate::core::function::{Function, identity_of};
 use crate::core::prefix::{Axes, IntoPrefix, Prefix, mapped_size};
 use crate::core::primitive::BatchAxis;
 use crate::core::tree::{Flat, Tree};
@@ -85,14 +86,22 @@ impl<F, Args> Vmap<F, Args> {
 impl<F: Function<Args>, Args: Tree> Function<Args> for Vmap<F, Args> {
     type Output = F::Output;
 
+    fn identity(&self) -> Option<u64> {
+        identity_of::<Self>(self.options(), self.f.identity())
+    }
+
     fn apply(&self, args: Args) -> Result<F::Output> {
         let flat = Flat::of_arguments(&args);
-        let f = flat_fn(&self.f);
-        staged::run("vmap", &flat, &|flat| self.map(flat, &f))?.build()
+        let (key, f) = ((self.f.identity(), self.options()), flat_fn(&self.f));
+        staged::run_known("vmap", key, &flat, &|flat| self.map(flat, &f))?.build()
     }
 }
 
 impl<F, Args> Vmap<F, Args> {
+    fn options(&self) -> impl Hash + '_ {
+        (&self.in_axes, &self.out_axes, self.axis_name, self.axis_size, &self.spmd_axis_name)
+    }
+
     fn map(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
         let avals = avals_of(flat)?;
         let dims = self.in_axes.dims(&flat.def, &avals, "vmap")?;

@@ -96,6 +96,30 @@ fn policies_say_what_is_computed_again() -> Result<()> {
     Ok(())
 }
 
+/// How often each is computed is what JAX's programs have for the same policies.
+#[test]
+fn policies_of_names_of_both_and_of_ones_own() -> Result<()> {
+    setup();
+    use CheckpointPolicy as Policy;
+    let named = |x: Array| checkpoint_name(x.erf(), "hidden").sin().exp();
+    let counts = |policy: Policy| -> Result<(usize, usize)> {
+        let text = make_program(grad(checkpoint(named).policy(policy)), 0.5f32)?.to_string();
+        Ok((text.matches("= erf").count(), text.matches("= sin").count()))
+    };
+    let own = || Policy::save_if(|op| op.name() == "sin" && op.outputs()[0].size() == 1 && op.inputs().len() == 1);
+    assert_eq!(counts(Policy::save_any_names_but_these(["another"]))?, (1, 2));
+    assert_eq!(counts(Policy::save_any_names_but_these(["hidden"]))?, (2, 2));
+    assert_eq!(counts(Policy::save_anything_except_these_names(["hidden"]))?, (1, 1));
+    assert_eq!(counts(own())?, (2, 1));
+    assert_eq!(counts(Policy::save_from_both_policies(Policy::save_only_these_names(["hidden"]), own()))?, (1, 1));
+    let twice = Policy::save_if(|op| op.params() == "name=hidden");
+    assert_eq!((twice.clone() == twice, twice == own()), (true, false));
+    assert_eq!(counts(twice)?, (1, 2));
+    let slope = |policy| grad(checkpoint(named).policy(policy)).call(0.5f32)?.item::<f32>();
+    assert_eq!(slope(own())?, grad(named).call(0.5f32)?.item::<f32>()?);
+    Ok(())
+}
+
 #[test]
 fn a_loop_needs_less_memory() -> Result<()> {
     setup();

@@ -18,7 +18,7 @@ const MODULES: [(&str, &str); 10] = [
 ];
 
 /// The types whose methods compute.
-const TYPES: [&str; 5] = ["Array", "At", "Pool", "Initializer", "ScanOptions"];
+const TYPES: [&str; 6] = ["Array", "At", "Over", "Pool", "Initializer", "ScanOptions"];
 
 pub fn public_functions() -> BTreeSet<String> {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

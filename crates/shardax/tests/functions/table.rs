@@ -323,6 +323,16 @@ table! {
     "At::unique_indices" => |c| c.x.at(c.index()).unique_indices().multiply(&c.y);
     "Initializer::axes" => |c| init::glorot_normal().axes(c.i, 0).init(&c.key, c.x.shape(), c.dtype);
     "Initializer::init" => |c| init::normal(c.f).init(&c.key, &[c.n, 2], c.dtype);
+    "Over::dtype" => |c| same!(c; c.x.sum(over(c.i).dtype(c.dtype)), c.x.mean(over(..).dtype(c.dtype)));
+    "Over::initial" => |c| same!(c; c.x.max(over(c.i).initial(c.f)), c.x.sum(over(..).initial(&c.y)), c.x.any(over(..).initial(0)));
+    "Over::keepdims" => |c| same!(c; c.x.mean(over([c.i, 0]).keepdims(true)), c.x.all(over(c.i).keepdims(c.i > 0)));
+    "Over::mask" => |c| same!(c;
+        c.x.var(over(c.i).mask(c.x.greater(0))),
+        c.x.sum(over(..).mask(&c.y)),
+        c.x.prod(over(..).mask(true)),
+        c.x.logsumexp(over(c.i).mask(c.y.equal(0))),
+        c.x.min(over(c.i).mask(c.y.equal(0)).initial(c.f))
+    );
     "Pool::avg" => |c| Pool::new(c.window()).padding(c.padding()).avg(&c.x);
     "Pool::count_include_pad" => |c| Pool::new(c.window()).count_include_pad(c.i > 0).avg(&c.x);
     "Pool::max" => |c| Pool::new(c.window()).strides(c.sizes()).max(&c.x);
@@ -589,6 +599,7 @@ table! {
     "numpy::logsumexp" => |c| np::logsumexp(&c.x, c.i);
     "numpy::matmul" => |c| same!(c; np::matmul(&c.x, &c.y), np::matmul(&c.x, c.x.mt()));
     "numpy::maximum" => |c| same!(c; np::maximum(&c.x, c.f), np::maximum(&c.x, c.n));
+    "numpy::over" => |c| np::sum(&c.x, over(c.i));
     "numpy::mean" => |c| np::mean(&c.x, [c.i, 0]);
     "numpy::meshgrid" => |c| same!(c; np::meshgrid(&[&c.x, &c.y]), np::meshgrid(&[&c.x, &c.x, &c.y]), np::meshgrid(&[]));
     "numpy::minimum" => |c| np::minimum(&c.x, &c.y);

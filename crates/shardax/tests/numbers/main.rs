@@ -5,6 +5,7 @@
 mod common;
 mod edges;
 mod half;
+mod over;
 mod sharded;
 mod weak;
 

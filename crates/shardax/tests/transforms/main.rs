@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod grad;
+mod jacobian;
 mod vmap;
 
 use common::values::{close, message, noise, numbers, ramp};

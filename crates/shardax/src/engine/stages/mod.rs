@@ -15,11 +15,11 @@ use std::fmt::{self, Write as _};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use super::dispatch::{Built, explain};
+use super::calling::{Callable, Calling};
 use super::execute::LoadedProgram;
 use super::load::Request;
 use super::placement::{Place, splits_alike};
-use crate::core::array::{Array, Concrete};
+use crate::core::array::Array;
 use crate::core::function::Function;
 use crate::core::lower::module::Donation;
 use crate::core::lower::without_locations;
@@ -32,33 +32,27 @@ use crate::warning;
 /// A function that was traced for its arguments and placed: all that is needed to compile it and call it.
 pub(crate) struct Staged {
     pub request: Request,
-    /// Arrays that the function captured: the program's first inputs.
-    pub captures: Vec<Arc<Concrete>>,
-    /// Which arguments the program takes.
-    pub kept: Vec<usize>,
+    pub calling: Calling,
     pub in_def: TreeDef,
     /// The types of all arguments, those that the program does not take included.
     pub in_avals: Vec<Aval>,
     /// Which arguments are donated.
     pub donated: Vec<bool>,
-    pub out_def: TreeDef,
-    /// Whether results have to stay on their devices.
-    pub committed: bool,
 }
 
 impl Staged {
     /// Compiles it, for calls that check nothing more.
-    pub fn built(self) -> Result<Built> {
+    pub fn load(self) -> Result<Callable> {
         self.warn_of_donations();
-        let Staged { request, captures, kept, out_def, committed, .. } = self;
-        Ok(Built { loaded: request.load()?, captures, kept, out_def, committed, reusable: true })
+        Ok(Callable { loaded: self.request.load()?, calling: self.calling, reusable: true, beside: None })
     }
 
     /// The donated arguments whose memory no result takes over, and whether the program takes them at all.
     fn unused_donations(&self) -> Vec<(usize, bool)> {
         let used = self.request.donations();
-        let at = |i: usize| self.kept.iter().position(|k| *k == i);
-        let reused = |i: usize| at(i).is_some_and(|at| used[self.captures.len() + at] != Donation::None);
+        let Calling { captures, kept, .. } = &self.calling;
+        let at = |i: usize| kept.iter().position(|k| *k == i);
+        let reused = |i: usize| at(i).is_some_and(|at| used[captures.len() + at] != Donation::None);
         (0..self.donated.len()).filter(|&i| self.donated[i] && !reused(i)).map(|i| (i, at(i).is_some())).collect()
     }
 
@@ -138,7 +132,7 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
 
     /// The type of each result.
     pub fn out_info(&self) -> LeafTree<Aval> {
-        LeafTree::new(&self.staged.out_def, self.staged.request.program.out_avals())
+        LeafTree::new(&self.staged.calling.out_def, self.staged.request.program.out_avals())
     }
 
     /// Donated arguments whose memory no result can take over, because none has their type and sharding. They stay.
@@ -199,9 +193,8 @@ impl<Args: Tree, Out: Tree> Function<Args> for Compiled<Args, Out> {
     fn apply(&self, args: Args) -> Result<Out> {
         let flat = Flat::of_arguments(&args);
         self.check(&flat)?;
-        let Staged { captures, kept, out_def, committed, .. } = &*self.staged;
-        let called = self.loaded.call(captures, kept, &flat.leaves, *committed);
-        tree::rebuild(out_def, called.map_err(|e| explain(&self.loaded, captures, kept, &flat, e))?)
+        let calling = &self.staged.calling;
+        tree::rebuild(&calling.out_def, calling.call(&self.loaded, &flat)?)
     }
 }
 
@@ -271,8 +264,9 @@ impl<Args, Out> Compiled<Args, Out> {
 
     /// The sharding of an argument; `None` for one that the program does not take.
     fn in_sharding(&self, argument: usize) -> Option<&Sharding> {
-        let at = self.staged.kept.iter().position(|k| *k == argument)?;
-        self.loaded.in_shardings.get(self.staged.captures.len() + at)
+        let Calling { captures, kept, .. } = &self.staged.calling;
+        let at = kept.iter().position(|k| *k == argument)?;
+        self.loaded.in_shardings.get(captures.len() + at)
     }
 
     fn mesh(&self) -> Option<&Mesh> {
@@ -346,7 +340,7 @@ impl<Args, Out> Compiled<Args, Out> {
 
     /// How each result lies, given or chosen by the compiler.
     pub fn output_shardings(&self) -> LeafTree<Sharding> {
-        LeafTree::new(&self.staged.out_def, self.loaded.out_shardings.clone())
+        LeafTree::new(&self.staged.calling.out_def, self.loaded.out_shardings.clone())
     }
 
     /// The type of each argument, and whether it is donated.

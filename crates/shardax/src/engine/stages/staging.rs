@@ -1,20 +1,24 @@
 //! Staging: a function is traced for its arguments, cleaned up, and placed.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::Staged;
 use crate::core::array::Concrete;
-use crate::core::program::Program;
 use crate::core::program::trace::Traced;
+use crate::core::program::{Aval, Program};
 use crate::core::tree::{Flat, TreeDef};
+use crate::engine::calling::Calling;
 use crate::engine::counts;
 use crate::engine::eager::input_name;
 use crate::engine::load::{Effort, Request};
 use crate::engine::placement::{Input, Placed, Placing};
 use crate::error::Result;
 use crate::interpret::flat::{FlatFn, trace_flat, types_of, with_arguments};
-use crate::sharding::Sharding;
+use crate::sharding::context::{argument_meshes_asked, get_mesh};
+use crate::sharding::device::engine_number;
+use crate::sharding::{Mesh, Sharding};
 
 /// What is asked of a function that is staged; all that `jit` and `pmap` differ in.
 pub(crate) struct Staging<'a> {
@@ -32,17 +36,33 @@ pub(crate) struct Staging<'a> {
     pub captured: Option<Sharding>,
     /// The sharding that each result is to have, from the structure of the results and the program.
     pub out_shardings: &'a dyn Fn(&TreeDef, &Program) -> Result<Vec<Option<Sharding>>>,
+    /// Where the function's traces are kept, if the same asked for other devices needs no new one.
+    pub traces: Option<&'a Traces>,
+}
+
+/// What a function was traced to last. Arguments of the same types that lie elsewhere need no new trace.
+#[derive(Default)]
+pub(crate) struct Traces(Mutex<VecDeque<Arc<Trace>>>);
+
+/// So many traces are kept of a function: those of a loop over a few device sets or types.
+const KEPT_TRACES: usize = 4;
+
+struct Trace {
+    /// The context mesh, and the engine that captured arrays belong to.
+    mesh: Option<Mesh>,
+    engine: usize,
+    in_def: TreeDef,
+    in_avals: Vec<Aval>,
+    pruned: Pruned,
+    out_def: TreeDef,
 }
 
 impl Staging<'_> {
     /// Traces `f` and decides where it runs.
     pub fn stage(self, flat: &Flat, f: FlatFn<'_>) -> Result<Staged> {
-        let in_avals = types_of(flat)?;
-        let begun = Instant::now();
-        let (traced, out_def) = with_arguments(&flat.leaves, || trace_flat(&flat.def, &in_avals, f))?;
-        counts::traced(self.function, begun);
-        let Pruned { program, captures, kept } = Pruned::new(&traced, self.keep_unused)?;
-        let outputs = (self.out_shardings)(&out_def, &program)?;
+        let trace = self.trace(flat, f)?;
+        let Trace { in_avals, pruned: Pruned { program, captures, kept }, out_def, .. } = &*trace;
+        let outputs = (self.out_shardings)(out_def, program)?;
 
         let committed = |c: &Concrete| c.committed.then(|| c.sharding.clone());
         let captured = captures.iter().map(|c| match &self.captured {
@@ -55,7 +75,7 @@ impl Staging<'_> {
         });
         let paths = || flat.def.paths();
         let placed = Placing {
-            program: &program,
+            program,
             function: self.function,
             inputs: &captured.chain(arguments).collect::<Vec<_>>(),
             input_name: &|i| input_name(i.checked_sub(captures.len()).map(|i| kept[i]), &paths),
@@ -68,14 +88,49 @@ impl Staging<'_> {
         let request = Request {
             name: self.program,
             donated: taken.collect(),
-            program,
+            program: program.clone(),
             place,
             in_shardings,
             out_shardings,
             effort: Effort::Full,
         };
-        let in_def = flat.def.clone();
-        Ok(Staged { request, captures, kept, in_def, in_avals, donated: self.donated, out_def, committed })
+        let calling = Calling { captures: captures.clone(), kept: kept.clone(), out_def: out_def.clone(), committed };
+        Ok(Staged { request, calling, in_def: flat.def.clone(), in_avals: in_avals.clone(), donated: self.donated })
+    }
+
+    /// Traces `f`, unless it was traced for such arguments before.
+    fn trace(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Arc<Trace>> {
+        let in_avals = types_of(flat)?;
+        let (mesh, engine) = (get_mesh(), engine_number());
+        let same = |trace: &Trace| {
+            trace.engine == engine && trace.mesh == mesh && trace.in_def == flat.def && trace.in_avals == in_avals
+        };
+        if let Some(found) = self.traces.and_then(|traces| traces.lock().iter().find(|trace| same(trace)).cloned()) {
+            return Ok(found);
+        }
+        let (begun, asked) = (Instant::now(), argument_meshes_asked());
+        let (traced, out_def) = with_arguments(&flat.leaves, || trace_flat(&flat.def, &in_avals, f))?;
+        counts::traced(self.function, begun);
+        let pruned = Pruned::new(&traced, self.keep_unused)?;
+        let trace = Arc::new(Trace { mesh, engine, in_def: flat.def.clone(), in_avals, pruned, out_def });
+        // One that asked where the arguments lie is theirs alone.
+        if let Some(traces) = self.traces.filter(|_| asked == argument_meshes_asked()) {
+            let mut all = traces.lock();
+            all.truncate(KEPT_TRACES - 1);
+            all.push_front(trace.clone());
+        }
+        Ok(trace)
+    }
+}
+
+impl Traces {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Trace>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn clear(&self) {
+        let all = std::mem::take(&mut *self.lock());
+        drop(all);
     }
 }
 

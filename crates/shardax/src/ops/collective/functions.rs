@@ -1,7 +1,9 @@
 //! The collectives that users call: over one axis name or several, on arrays and on whole trees.
 
+use super::axes::Axes;
+use super::gather::{AllGather, PsumScatter};
 use super::permute::{AllToAll, AxisIndex, Ppermute};
-use super::reduce::{AllGather, AllReduce, Axes, PsumScatter};
+use super::reduce::AllReduce;
 use crate::core::array::{Array, Repr};
 use crate::core::program::trace::{bind1, record_error};
 use crate::core::tree::{self, Tree};

@@ -2,8 +2,8 @@
 
 use smallvec::smallvec;
 
+use super::axes::Axes;
 use super::permute::{AxisIndex, Ppermute};
-use super::reduce::Axes;
 use crate::core::array::{Array, array};
 use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive};
 use crate::core::program::Aval;

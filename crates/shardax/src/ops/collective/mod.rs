@@ -1,7 +1,9 @@
 //! Collectives: the primitives that communicate over named axes, and the functions that apply them.
 
+pub(crate) mod axes;
 pub(crate) mod constraint;
 mod functions;
+mod gather;
 mod mapped;
 mod ordered;
 mod permute;

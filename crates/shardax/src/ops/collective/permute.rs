@@ -2,8 +2,8 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use super::axes::{Axes, channel, groups_text, mesh};
 use super::mapped;
-use super::reduce::{Axes, channel, groups_text, mesh};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};

@@ -10,6 +10,7 @@ mod matrices;
 mod reductions;
 mod repeats;
 mod shapes;
+mod unary;
 
 pub(crate) use axes::normalize_axes;
 pub use axes::{IntoAxes, IntoReduction, Over, over};
@@ -22,6 +23,7 @@ pub use matrices::{diag, diagonal, eye_offset, trace, tril, triu};
 pub use reductions::*;
 pub use repeats::*;
 pub use shapes::*;
+pub use unary::*;
 
 use super::primitive::binary::Convert;
 use crate::core::array::{Array, Repr};

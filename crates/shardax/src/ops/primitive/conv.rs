@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::shape_ops::Reverse;
+use super::slices::Reverse;
 use super::window::{self, WindowDim};
 use super::{add_tangents, conv_dot};
 use crate::core::array::Array;

@@ -31,6 +31,7 @@ pub(crate) mod scan;
 pub(crate) mod scatter;
 pub(crate) mod select_and_gather;
 pub(crate) mod shape_ops;
+pub(crate) mod slices;
 pub(crate) mod sort;
 pub(crate) mod stop_gradient;
 pub(crate) mod threefry;

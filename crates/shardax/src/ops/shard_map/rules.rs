@@ -12,7 +12,8 @@ use crate::error::{Result, err};
 use crate::interpret::held::{is_same, marked, spread_marked};
 use crate::interpret::vary;
 use crate::interpret::{ad, batching};
-use crate::ops::collective::reduce::{AllReduce, Axes};
+use crate::ops::collective::axes::Axes;
+use crate::ops::collective::reduce::AllReduce;
 use crate::shape::{AxisName, AxisSet};
 use crate::sharding::{NamedSharding, PartitionSpec, Sharding};
 

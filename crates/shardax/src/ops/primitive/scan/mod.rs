@@ -1,20 +1,23 @@
 //! `scan`: a loop over the leading axis of arrays that carries a state and stacks its outputs.
 
+mod reverse;
+
+use reverse::spare;
 use smallvec::SmallVec;
 
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
 use crate::core::program::trace::{Traced, trace};
-use crate::core::program::{Atom, Aval, Program};
+use crate::core::program::{Aval, Program};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail};
-use crate::interpret::ad::{backward, jvp_program, tangent_aval};
+use crate::interpret::ad::jvp_program;
 use crate::interpret::batching::{batch_program, move_batch};
 use crate::interpret::eval::eval;
 use crate::interpret::held::{
     Residual, Split, bind_checked, cast_all, cast_up, marked, marked_tangents, operand_sets, sets_of, spread_marked,
-    tangent_or_zeros, varying, zeros,
+    tangent_or_zeros, varying,
 };
 use crate::interpret::vary;
 use crate::scope::Part;
@@ -360,79 +363,6 @@ impl Primitive for Scan {
 }
 
 impl Scan {
-    fn transpose_fitted(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
-        let (in_roles, nk) = (self.in_roles(), self.num_carry);
-        let ins: Vec<Aval> = self.body.in_avals().cloned().collect();
-        let outs = self.body.out_avals();
-        if let Some(aval) = outs[..nk].iter().find(|aval| tangent_aval(aval).is_none()) {
-            bail!(NotImplemented, "transpose of a scan that carries a value of type {aval}");
-        }
-        // A carry is linear throughout, also where it starts from zeros that are known.
-        let linear: Vec<bool> = args.iter().zip(&in_roles).map(|(a, role)| *role == Carry || a.is_linear()).collect();
-        let known: Vec<bool> = linear.iter().map(|l| !l).collect();
-        let sums: Vec<bool> = in_roles.iter().zip(&linear).map(|(role, l)| *role == Const && *l).collect();
-        let has_ys: Vec<bool> = cts[nk..].iter().map(Option::is_some).collect();
-
-        // Backwards, the loop carries the cotangents of the carry, and sums those of the constants.
-        let avals =
-            [marked(&ins, &known), marked(&ins, &sums), outs[..nk].to_vec(), marked(&outs[nk..], &has_ys)].concat();
-        let avals: Vec<Aval> = avals.into_iter().map(Aval::settled).collect();
-        let at_sums = known.iter().filter(|k| **k).count();
-        let at_carry = at_sums + sums.iter().filter(|s| **s).count();
-        let (mut has_sum, mut has_xs) = (Vec::new(), Vec::new());
-        let body = trace(&avals, |inputs| {
-            let mut given = inputs.iter().cloned();
-            let operand = |(aval, known): (&Aval, &bool)| match known {
-                true => given.next().map(Operand::Known).unwrap_or_else(|| Operand::Linear(aval.clone())),
-                false => Operand::Linear(aval.clone()),
-            };
-            let operands: Vec<Operand> = ins.iter().zip(&known).map(operand).collect();
-            let mut out_cts: Tangents = inputs[at_carry..at_carry + nk].iter().cloned().map(Some).collect();
-            out_cts.extend(spread_marked(inputs[at_carry + nk..].iter().cloned(), &has_ys));
-            let in_cts = backward(&self.body, &operands, &out_cts)?;
-
-            let of = |role: Role| in_cts.iter().zip(&in_roles).zip(&ins).filter(move |((_, r), _)| **r == role);
-            let consts = marked(&in_cts, &sums);
-            has_sum = consts.iter().map(Option::is_some).collect();
-            let mut outs: Vec<Array> = consts
-                .iter()
-                .zip(&inputs[at_sums..])
-                .map(|(ct, sum)| ct.as_ref().map(|ct| sum + ct).unwrap_or_else(|| sum.clone()))
-                .collect();
-            outs.extend(of(Carry).map(|((ct, _), aval)| tangent_or_zeros(ct, aval)));
-            has_xs = in_cts.iter().zip(&in_roles).map(|(ct, role)| *role == Scanned && ct.is_some()).collect();
-            outs.extend(of(Scanned).filter_map(|((ct, _), _)| ct.clone()));
-            Ok(outs)
-        })?;
-
-        let mut operands: Vec<Array> =
-            args.iter().zip(&known).filter(|(_, k)| **k).map(|(a, _)| a.known().cloned()).collect::<Result<_>>()?;
-        operands.extend(marked(&ins, &sums).iter().map(|aval| zeros(&aval.clone().settled())));
-        operands.extend(cts.iter().zip(&outs).take(nk).map(|(ct, aval)| tangent_or_zeros(ct, aval)));
-        operands.extend(cts[nk..].iter().flatten().cloned());
-        let mut roles = marked(&in_roles, &known);
-        roles.resize(at_carry + nk, Carry);
-        roles.resize(operands.len(), Scanned);
-        let xs = has_xs.iter().filter(|x| **x).count();
-        let out_roles = [vec![Carry; at_carry - at_sums + nk], vec![Scanned; xs]].concat();
-        let back = Scan { reverse: !self.reverse, ..self.clone() };
-        let mut results = back.run(body, &roles, &out_roles, operands)?.into_iter();
-
-        let mut in_cts: Tangents = vec![None; args.len()];
-        let mut has_sum = has_sum.into_iter();
-        for (i, ct) in in_cts.iter_mut().enumerate() {
-            let wanted = args[i].is_linear();
-            if sums[i] {
-                *ct = results.next().filter(|_| has_sum.next() == Some(true));
-            } else if in_roles[i] == Carry {
-                *ct = results.next().filter(|_| wanted);
-            } else if has_xs[i] {
-                *ct = results.next();
-            }
-        }
-        Ok(in_cts)
-    }
-
     /// One step of the loop: from the carry and the stacked outputs so far to the next.
     fn lower_step(
         &self,
@@ -483,48 +413,6 @@ fn less_than(cx: &mut Lowering, a: Value, b: Value) -> Value {
     let attrs = "comparison_direction = #stablehlo<comparison_direction LT>, \
                  compare_type = #stablehlo<comparison_type SIGNED>";
     cx.op("stablehlo.compare", &[a, b], attrs, &Aval::scalar(DType::Bool))
-}
-
-/// Makes the known loop stack no more than it must: residuals that are the same in every step are computed once,
-/// before the loop, and those that it returns anyway are taken from there. Positions of stored residuals become
-/// positions among all the results of the known loop.
-fn spare(known: Traced, residuals: &mut [Residual], roles: (&[Role], &[Role]), args: &[Array]) -> Result<Traced> {
-    let (in_roles, out_roles) = roles;
-    let Traced { program, captures } = known;
-    let program = program.simplified();
-    let mut changes = vec![false; program.avals.len()];
-    for (var, role) in program.inputs[captures.len()..].iter().zip(in_roles) {
-        changes[var.index()] = *role != Const;
-    }
-    let changing = |changes: &[bool], atom: &Atom| matches!(atom, Atom::Var(v) if changes[v.index()]);
-    for eqn in &program.eqns {
-        let any = eqn.primitive.has_effects() || eqn.inputs.iter().any(|a| changing(&changes, a));
-        eqn.outputs.iter().for_each(|v| changes[v.index()] = any);
-    }
-
-    let (outs, stored) = program.outputs.split_at(out_roles.len());
-    let once: Vec<bool> = stored.iter().map(|a| !changing(&changes, a)).collect();
-    // What is evaluated depends on none of the operands that change.
-    let before = Program { outputs: marked(stored, &once), ..program.clone() }.simplified();
-    let operands: Vec<Array> = captures.iter().chain(args).cloned().collect();
-    let mut values = eval(&before, &operands)?.into_iter();
-    let mut kept = outs.to_vec();
-    for residual in residuals {
-        let Residual::Stored(k) = residual else { continue };
-        if once[*k] {
-            if let Some(value) = values.next() {
-                *residual = Residual::Outer(value);
-            }
-            continue;
-        }
-        let known = kept.iter().enumerate().skip_while(|(i, _)| out_roles.get(*i) == Some(&Carry));
-        let found = known.into_iter().find(|(_, out)| **out == stored[*k]).map(|(i, _)| i);
-        if found.is_none() {
-            kept.push(stored[*k]);
-        }
-        *k = found.unwrap_or(kept.len() - 1);
-    }
-    Ok(Traced { program: Program { outputs: kept, ..program }, captures })
 }
 
 #[cfg(test)]

@@ -1,0 +1,119 @@
+//! Why a function is compiled again: what is different from the calls before, and plain numbers that change often.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Mutex, PoisonError};
+
+use super::dispatch::{ArgKey, Key, hash_leaf};
+use crate::core::array::Array;
+use crate::core::tree::{Flat, TreeDef};
+use crate::sharding::context::get_mesh;
+use crate::sharding::{Mesh, Sharding};
+use crate::source;
+use crate::warning;
+
+/// How far two calls are from each other, in what respect, and what is different.
+pub(super) type Difference = (usize, &'static str, Vec<String>);
+
+/// Why a function has no program for its arguments, as JAX says it, from what is different from the calls before.
+pub(super) fn explain(name: &str, differences: impl Iterator<Item = Difference>) -> String {
+    let at = source::line().map_or("an unknown line".to_owned(), |at| at.to_string());
+    match differences.min_by_key(|(rank, _, list)| (*rank, list.len())) {
+        None => format!("TRACING CACHE MISS at {at}:\n  never seen function:\n    {name}"),
+        Some((_, kind, list)) => format!(
+            "TRACING CACHE MISS at {at}:\n  for {name}\n  all previously seen cache keys differ. For the closest previous key:\n  {kind}:\n  * {}",
+            list.join("\n  * ")
+        ),
+    }
+}
+
+impl Key {
+    /// What of these arguments is not as in those that it was compiled for, in what respect, and how far that is.
+    pub(super) fn differences(&self, flat: &Flat) -> Difference {
+        if self.def != flat.def {
+            let numbers = |def: &TreeDef| {
+                let mut hasher = DefaultHasher::new();
+                def.hash_without_numbers(&mut hasher);
+                hasher.finish()
+            };
+            if numbers(&self.def) != numbers(&flat.def) {
+                return (4, "different input pytree", vec![flat.def.difference(&self.def)]);
+            }
+            let all = flat.def.different_numbers(&self.def);
+            let text = |(path, now, before)| format!("at argument{path}, now {now:?} and before {before:?}");
+            return (2, "different plain numbers", all.into_iter().map(text).collect());
+        }
+        let different = |what: &dyn Fn(&ArgKey, &Array) -> Option<String>| -> Vec<String> {
+            let pairs = self.args.iter().zip(&flat.leaves).enumerate();
+            pairs
+                .filter_map(|(i, (key, leaf))| Some(format!("at argument{}, {}", flat.def.path(i), what(key, leaf)?)))
+                .collect()
+        };
+        let types = different(&|key, leaf| {
+            let now = leaf.aval();
+            (now != key.aval).then(|| format!("now {now} and before {}", key.aval))
+        });
+        if !types.is_empty() {
+            return (3, "different input types", types);
+        }
+        let places = different(&|key, leaf| {
+            let place = |sharding: Option<&Sharding>, committed: bool| match sharding {
+                Some(sharding) => format!("{sharding}{}", if committed { "" } else { ", uncommitted" }),
+                None => "a plain number".to_owned(),
+            };
+            (!key.matches(leaf)).then(|| {
+                let now = place(leaf.concrete_ref().map(|c| &c.sharding), leaf.committed());
+                format!("now {now} and before {}", place(key.sharding.as_ref(), key.committed))
+            })
+        });
+        if !places.is_empty() {
+            return (1, "different input shardings", places);
+        }
+        let mesh = |mesh: Option<&Mesh>| mesh.map_or("none".to_owned(), Mesh::to_string);
+        let text =
+            format!("the context mesh, now {} and before {}", mesh(get_mesh().as_ref()), mesh(self.mesh.as_ref()));
+        (0, "Tracing context doesn't match", vec![text])
+    }
+}
+
+/// Compilations that differ in nothing but plain numbers: so many of them are not meant.
+const MANY: usize = 8;
+
+/// How often a function was compiled for arguments that are alike but for plain numbers, by the hash of the rest.
+#[derive(Default)]
+pub(super) struct Numbers(Mutex<HashMap<u64, (usize, TreeDef)>>);
+
+impl Numbers {
+    /// The function was compiled for these arguments: the eighth time that only plain numbers differ, says so.
+    pub(super) fn compiled(&self, name: &str, flat: &Flat, mesh: Option<&Mesh>) {
+        if !flat.def.has_numbers() {
+            return;
+        }
+        let mut hasher = DefaultHasher::new();
+        flat.def.hash_without_numbers(&mut hasher);
+        flat.leaves.iter().for_each(|leaf| hash_leaf(leaf, &mut hasher));
+        mesh.hash(&mut hasher);
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= 1024 {
+            // Other arguments differ too: this is no loop over numbers.
+            all.clear();
+        }
+        let (count, before) = all.entry(hasher.finish()).or_insert_with(|| (0, TreeDef::default()));
+        *count += 1;
+        let before = std::mem::replace(before, flat.def.clone());
+        if *count != MANY {
+            return;
+        }
+        drop(all);
+        let numbers = flat.def.different_numbers(&before).into_iter();
+        let list: Vec<String> =
+            numbers.map(|(path, now, before)| format!("argument{path} was {before:?} and is now {now:?}")).collect();
+        warning::warn(
+            &format!(
+                "{name} was compiled {MANY} times for arguments that differ only in plain numbers: {}. A plain number is part of the program, which is compiled again for each value.",
+                list.join(", ")
+            ),
+            "take what changes as an `Array`: a parameter of that type is data, also where a plain number is passed for it",
+        );
+    }
+}

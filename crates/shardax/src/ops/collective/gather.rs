@@ -1,0 +1,216 @@
+//! Collectives that move blocks along named axes: all-gather, and its transpose reduce-scatter.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::axes::Axes;
+use super::mapped;
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::program::Aval;
+use crate::dtype::DType;
+use crate::error::{Result, bail, err};
+use crate::interpret::batching::move_batch;
+use crate::ops::lax;
+use crate::ops::primitive::reduce::Reducer;
+use crate::shape::{AxisName, AxisSet};
+
+/// Every participant's value, joined along a dimension: `all_gather`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct AllGather {
+    pub axes: Axes,
+    /// The dimension along which values are joined, which the operand has (`tiled`).
+    pub dim: usize,
+    /// Whether the result, which is the same everywhere, is typed so.
+    pub invariant: bool,
+}
+
+impl AllGather {
+    #[track_caller]
+    pub fn apply(&self, x: &Array) -> Array {
+        self.axes.bind(self.clone(), x)
+    }
+}
+
+impl Primitive for AllGather {
+    fn name(&self) -> &'static str {
+        "all_gather"
+    }
+
+    fn print_params(&self) -> String {
+        format!("{} dimension={}", self.axes.print(), self.dim)
+    }
+
+    fn uses_axis(&self, name: AxisName) -> bool {
+        self.axes.names.contains(&name)
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        let mut out = args[0].clone();
+        match out.shape.get_mut(self.dim) {
+            Some(d) => *d *= self.axes.size,
+            None => bail!(Index, "all_gather dimension {} is out of bounds for {}", self.dim, args[0]),
+        }
+        Ok(smallvec![out])
+    }
+
+    /// Where types are tracked the result is typed as varying unless asked for otherwise, as in JAX: its transpose is
+    /// then a scatter of the sum.
+    fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
+        let same = self.axes.groups.is_none() && (self.invariant || !self.axes.checked);
+        Ok(smallvec![if same { args[0].minus(&self.axes.set()) } else { args[0].clone() }])
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let attrs = format!(
+            "all_gather_dim = {} : i64, {}, use_global_device_ids",
+            self.dim,
+            self.axes.attrs(cx, "replica_groups")?
+        );
+        Ok(vec![cx.op("stablehlo.all_gather", args, &attrs, &outs[0])])
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        Ok((smallvec![self.apply(&args[0])], vec![tangents[0].as_ref().map(|t| self.apply(t))]))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
+        let scatter = PsumScatter { axes: self.axes.clone(), dim: self.dim };
+        Ok(vec![cts[0].as_ref().map(|ct| {
+            let sum = scatter.apply(ct);
+            // The one cotangent of a result that all share is counted once.
+            if self.invariant && self.axes.checked { sum / self.axes.size } else { sum }
+        })])
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        if !self.axes.has(axis.name) {
+            let d = dims[0].unwrap_or(0);
+            let dim = if self.dim >= d { self.dim + 1 } else { self.dim };
+            return Ok((smallvec![AllGather { dim, ..self.clone() }.apply(&args[0])], vec![Some(d)]));
+        }
+        if self.axes.groups.is_some() {
+            return mapped::groups(&self.axes, "all_gather", axis, args, dims, |axes| AllGather {
+                axes,
+                ..self.clone()
+            });
+        }
+        if self.axes.names.len() > 1 {
+            // The innermost first, so that those of the first axis end outermost.
+            return mapped::rewritten(axis, args, dims, |x| {
+                let one = |x: Array, axes: Axes| AllGather { axes, ..self.clone() }.apply(&x);
+                Ok(self.axes.each(axis)?.into_iter().rev().fold(x.clone(), one))
+            });
+        }
+        // [N, …, n, …] becomes […, N * n, …].
+        let x = move_batch(&args[0], dims[0], 0, axis.size);
+        let x = x.moveaxis(0, self.dim as i32);
+        let mut shape = x.shape_owned();
+        let outer = shape.remove(self.dim);
+        shape[self.dim] *= outer;
+        Ok((smallvec![x.reshape(&shape)], vec![None]))
+    }
+}
+
+/// The sum over all participants, of which each gets its part along a dimension: `psum_scatter`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PsumScatter {
+    pub axes: Axes,
+    /// The dimension that is cut; the result keeps it (`tiled`).
+    pub dim: usize,
+}
+
+impl PsumScatter {
+    #[track_caller]
+    pub fn apply(&self, x: &Array) -> Array {
+        self.axes.bind(self.clone(), x)
+    }
+}
+
+impl Primitive for PsumScatter {
+    fn name(&self) -> &'static str {
+        "reduce_scatter"
+    }
+
+    fn print_params(&self) -> String {
+        format!("{} dimension={}", self.axes.print(), self.dim)
+    }
+
+    fn uses_axis(&self, name: AxisName) -> bool {
+        self.axes.names.contains(&name)
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        if args[0].dtype == DType::Bool {
+            return Err(err!(Type, "psum_scatter does not accept dtype bool")
+                .help("convert it with `astype(DType::I32)` to count"));
+        }
+        let mut out = args[0].clone();
+        match out.shape.get_mut(self.dim) {
+            Some(d) if *d % self.axes.size == 0 => *d /= self.axes.size,
+            Some(d) => {
+                return Err(err!(
+                    Value,
+                    "tiled reduce_scatter operand scatter dimension size {d} must be divisible by shard_count {}",
+                    self.axes.size
+                )
+                .help("make the dimension a multiple of the number of participants"));
+            }
+            None => bail!(Index, "psum_scatter dimension {} is out of bounds for {}", self.dim, args[0]),
+        }
+        Ok(smallvec![out])
+    }
+
+    fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
+        Ok(smallvec![args[0].union(&self.axes.set())])
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let attrs = format!(
+            "scatter_dimension = {} : i64, {}, use_global_device_ids",
+            self.dim,
+            self.axes.attrs(cx, "replica_groups")?
+        );
+        let region = Reducer::Sum.region(cx, outs[0].dtype)?;
+        Ok(cx.op_with("stablehlo.reduce_scatter", args, &attrs, vec![region], outs))
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        Ok((smallvec![self.apply(&args[0])], vec![tangents[0].as_ref().map(|t| self.apply(t))]))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
+        let gather = AllGather { axes: self.axes.clone(), dim: self.dim, invariant: false };
+        Ok(vec![cts[0].as_ref().map(|ct| gather.apply(ct))])
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        if !self.axes.has(axis.name) {
+            let d = dims[0].unwrap_or(0);
+            let dim = if self.dim >= d { self.dim + 1 } else { self.dim };
+            return Ok((smallvec![PsumScatter { dim, ..self.clone() }.apply(&args[0])], vec![Some(d)]));
+        }
+        if self.axes.groups.is_some() {
+            return mapped::groups(&self.axes, self.name(), axis, args, dims, |axes| PsumScatter {
+                axes,
+                ..self.clone()
+            });
+        }
+        if self.axes.names.len() > 1 {
+            return mapped::rewritten(axis, args, dims, |x| {
+                let one = |x: Array, axes: Axes| PsumScatter { axes, ..self.clone() }.apply(&x);
+                Ok(self.axes.each(axis)?.into_iter().fold(x.clone(), one))
+            });
+        }
+        let sum = match dims[0] {
+            Some(d) => lax::reduce(&args[0], Reducer::Sum, &[d]),
+            None => &args[0] * axis.size,
+        };
+        // […, N * n, …] becomes [N, …, n, …].
+        let mut shape = sum.shape_owned();
+        shape[self.dim] /= axis.size;
+        shape.insert(self.dim, axis.size);
+        let out = sum.reshape(&shape).moveaxis(self.dim as i32, 0);
+        Ok((smallvec![out], vec![Some(0)]))
+    }
+}

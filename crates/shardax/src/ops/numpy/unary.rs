@@ -1,0 +1,214 @@
+//! Functions of one array, element by element.
+
+use super::{convert, divide, settle, to_inexact, where_};
+use crate::core::array::Array;
+use crate::dtype::{Category, DType};
+use crate::error::err;
+use crate::ops::lax;
+use crate::ops::primitive::unary::{self, Unary};
+use crate::source;
+
+/// The logarithm to the base of which this is the natural one; of complex numbers part by part.
+#[track_caller]
+fn log_to_base(x: &Array, of_base: f64) -> Array {
+    let y = log(x);
+    if !y.dtype().is_complex() {
+        return y / of_base;
+    }
+    lax::complex(&(real(&y) / of_base), &(imag(&y) / of_base))
+}
+
+#[track_caller]
+fn float_op(op: Unary, x: &Array) -> Array {
+    op.apply(&convert(x, to_inexact(x.dtype()), x.weak_type()))
+}
+
+macro_rules! unary_functions {
+    ($($(#[$doc:meta])* $name:ident => $op:expr;)*) => {
+        $(
+            $(#[$doc])*
+            #[track_caller]
+            pub fn $name(x: &Array) -> Array {
+                let _line = source::enter();
+                $op(x)
+            }
+        )*
+
+        impl Array {
+            $(
+                $(#[$doc])*
+                #[track_caller]
+                pub fn $name(&self) -> Array {
+                    $name(self)
+                }
+            )*
+        }
+    };
+}
+
+macro_rules! floating {
+    ($op:ident) => {
+        |x: &Array| float_op(unary::$op, x)
+    };
+}
+
+unary_functions! {
+    /// `-x`.
+    negative => |x: &Array| unary::NEG.apply(x);
+    /// The absolute value; of a complex number its length.
+    abs => |x: &Array| if x.dtype().category() <= Category::Unsigned { x.clone() } else { unary::ABS.apply(x) };
+    /// -1, 0 or 1; of a complex number its direction.
+    sign => |x: &Array| match x.dtype().category() {
+        Category::Unsigned => x.not_equal(0).astype(x.dtype()),
+        _ => unary::SIGN.apply(x),
+    };
+    /// `x * x`; booleans count as int32.
+    square => |x: &Array| if x.dtype() == DType::Bool { square(&x.astype(DType::I32)) } else { x * x };
+    /// `1 / x`, floating point.
+    reciprocal => |x: &Array| divide(1, convert(x, to_inexact(x.dtype()), x.weak_type()));
+    /// e to the power `x`. Integers become float32, as for all functions of this kind.
+    exp => floating!(EXP);
+    /// 2 to the power `x`.
+    exp2 => |x: &Array| exp(&(convert(x, to_inexact(x.dtype()), x.weak_type()) * std::f64::consts::LN_2));
+    /// `exp(x) - 1`, precise near 0.
+    expm1 => floating!(EXPM1);
+    /// The natural logarithm.
+    log => floating!(LOG);
+    /// The logarithm to base 2.
+    log2 => |x: &Array| settled(log_to_base(x, std::f64::consts::LN_2));
+    /// The logarithm to base 10.
+    log10 => |x: &Array| settled(log_to_base(x, std::f64::consts::LN_10));
+    /// `log(1 + x)`, precise near 0.
+    log1p => floating!(LOG1P);
+    /// The square root.
+    sqrt => floating!(SQRT);
+    /// `1 / sqrt(x)`.
+    rsqrt => floating!(RSQRT);
+    /// The cube root.
+    cbrt => floating!(CBRT);
+    /// Sine of radians.
+    sin => floating!(SIN);
+    /// Cosine of radians.
+    cos => floating!(COS);
+    /// Tangent of radians.
+    tan => floating!(TAN);
+    /// Inverse sine, in radians.
+    arcsin => floating!(ASIN);
+    /// Inverse cosine, in radians.
+    arccos => floating!(ACOS);
+    /// Inverse tangent, in radians.
+    arctan => floating!(ATAN);
+    /// Hyperbolic sine.
+    sinh => floating!(SINH);
+    /// Hyperbolic cosine.
+    cosh => floating!(COSH);
+    /// Hyperbolic tangent.
+    tanh => floating!(TANH);
+    /// Inverse hyperbolic sine.
+    arcsinh => floating!(ASINH);
+    /// Inverse hyperbolic cosine.
+    arccosh => floating!(ACOSH);
+    /// Inverse hyperbolic tangent.
+    arctanh => floating!(ATANH);
+    /// The logistic function, `1 / (1 + exp(-x))`.
+    logistic => floating!(LOGISTIC);
+    /// The error function.
+    erf => floating!(ERF);
+    /// `1 - erf(x)`, precise for large `x`.
+    erfc => floating!(ERFC);
+    /// The inverse of the error function.
+    erf_inv => floating!(ERF_INV);
+    /// The logarithm of the absolute value of the gamma function.
+    lgamma => floating!(LGAMMA);
+    /// The derivative of `lgamma`.
+    digamma => floating!(DIGAMMA);
+    /// The largest integer not above `x`.
+    floor => |x: &Array| if x.dtype().category() <= Category::Signed { x.clone() } else { float_op(unary::FLOOR, x) };
+    /// The smallest integer not below `x`.
+    ceil => |x: &Array| if x.dtype().category() <= Category::Signed { x.clone() } else { float_op(unary::CEIL, x) };
+    /// The nearest integer; halves go to the even one.
+    round => |x: &Array| match x.dtype().category() {
+        Category::Unsigned | Category::Signed => x.clone(),
+        Category::Complex => lax::complex(&round(&real(x)), &round(&imag(x))),
+        _ => unary::ROUND.apply(x),
+    };
+    /// Rounds towards zero.
+    trunc => lax::trunc;
+    /// Where elements are neither infinite nor NaN.
+    isfinite => |x: &Array| match x.dtype().category() {
+        Category::Float => unary::IS_FINITE.apply(x),
+        Category::Complex => unary::IS_FINITE.apply(&real(x)) & unary::IS_FINITE.apply(&imag(x)),
+        _ => x.equal(x),
+    };
+    /// Where elements are NaN.
+    isnan => |x: &Array| x.not_equal(x);
+    /// Where elements are infinite.
+    isinf => |x: &Array| match x.dtype().category() {
+        Category::Float => abs(x).equal(f64::INFINITY),
+        Category::Complex => isinf(&real(x)) | isinf(&imag(x)),
+        _ => x.not_equal(x),
+    };
+    /// Each bit, or boolean, turned over.
+    bitwise_not => |x: &Array| unary::NOT.apply(x);
+    /// Where elements are zero or false.
+    logical_not => |x: &Array| if x.dtype() == DType::Bool { unary::NOT.apply(x) } else { x.equal(0) };
+    /// The number of bits set.
+    population_count => |x: &Array| unary::POPULATION_COUNT.apply(x);
+    /// The number of zero bits before the first that is set.
+    clz => |x: &Array| unary::CLZ.apply(x);
+    /// The real part.
+    real => |x: &Array| if x.dtype().is_complex() { unary::REAL.apply(x) } else { x.clone() };
+    /// The imaginary part; 0 of real numbers.
+    imag => |x: &Array| if x.dtype().is_complex() { unary::IMAG.apply(x) } else { super::zeros_like(x) };
+    /// The complex conjugate.
+    conj => |x: &Array| if x.dtype().is_complex() { unary::CONJ.apply(x) } else { x.clone() };
+}
+
+/// `x` rounded to so many decimals; negative ones round to tens, hundreds and so on. Halves go to the even neighbour.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(around(&array([1.25f32, -0.754]), 1).to_vec::<f32>()?, [1.2, -0.8]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn around(x: &Array, decimals: i32) -> Array {
+    // Beyond the digits that the dtype has there is nothing to round.
+    let digits = match x.dtype().real() {
+        DType::F64 => 308,
+        DType::F16 => 4,
+        _ => 38,
+    };
+    if decimals == 0 || decimals > digits || (decimals > 0 && !x.dtype().is_inexact()) {
+        return if decimals > digits && x.dtype().is_inexact() { x.clone() } else { round(x) };
+    }
+    if !x.dtype().is_inexact() {
+        let e = err!(NotImplemented, "around of {} to {decimals} decimals", x.type_name())
+            .help("convert it with `astype(DType::F32)`");
+        return Array::from_result(Err(e), x);
+    }
+    if x.dtype().is_complex() {
+        return lax::complex(&around(&real(x), decimals), &around(&imag(x), decimals));
+    }
+    if decimals < -digits {
+        return where_(isfinite(x), x * 0, x);
+    }
+    // Halves have too few digits for the factor.
+    let wide = if x.dtype().bits() < 32 { x.astype(DType::F32) } else { x.clone() };
+    let factor = 10f64.powi(decimals.abs());
+    let rounded = match decimals > 0 {
+        true => {
+            let scaled = &wide * factor;
+            // What is too large to be scaled has no decimals.
+            where_(isfinite(&scaled), round(&scaled) / factor, &wide)
+        }
+        false => round(&(wide / factor)) * factor,
+    };
+    convert(&rounded, x.dtype(), x.weak_type())
+}
+
+/// The array with a type that stands.
+#[track_caller]
+pub(super) fn settled(x: Array) -> Array {
+    settle(&x, x.dtype())
+}

@@ -1,0 +1,48 @@
+//! Carries of loops say their type once; functions with rules leave arguments out.
+
+use super::*;
+
+#[test]
+fn a_carry_is_typed_by_its_start() -> Result<()> {
+    crate::common::setup();
+    let x = while_loop(|x| x.less(100), |x| x * 3, array(1))?;
+    assert_eq!(x.item::<i32>()?, 243);
+    let (a, b) = fori_loop(0, 5, |i, (a, b)| (&a + i, b * a), (array(1), array(1)))?;
+    assert_eq!((a.item::<i32>()?, b.item::<i32>()?), (11, 1 * 2 * 4 * 7));
+    let ((sum, count), partial) = scan(|(s, n), x| ((&s + x, n + 1), s), (zeros(()), array(0)), ones(3))?;
+    assert_eq!((sum.item::<f32>()?, count.item::<i32>()?), (3.0, 3));
+    assert_eq!(partial.to_vec::<f32>()?, [0.0, 1.0, 2.0]);
+    let (last, ()) = scan_n(|x| (x * 2, ()), array(1), 5)?;
+    assert_eq!(last.item::<i32>()?, 32);
+    Ok(())
+}
+
+#[test]
+fn arguments_that_are_not_differentiated() -> Result<()> {
+    crate::common::setup();
+    // y * x^n, with a power, a table and a name that no rule differentiates.
+    type Power = (i32, Static<String>);
+    let f = |(n, _): Power, x: Array, table: Array| x.pow(n) * table.sum(..);
+    let power = std::rc::Rc::new(custom_vjp(f).nondiff_argnums((Arg::<0>, Arg::<2>)).defvjp(
+        move |p: Power, x: Array, table: Array| (f(p, x.clone(), table), x),
+        |((n, name), table): (Power, Array), x: Array, ct: Array| {
+            assert_eq!(name.0, "cubic");
+            (ct * x.pow(n - 1) * n * table.sum(..),)
+        },
+    ));
+    let apply = |p: Power, x: Array, table: Array| power.call((p, x, table));
+    let args = || ((3, Static("cubic".to_owned())), array(2.0f32), array([1.0f32, 4.0]));
+    assert_eq!(power.call(args())?.item::<f32>()?, 40.0);
+    let (by_x, by_table) = grad(apply).argnums((Arg::<1>, Arg::<2>)).call(args())?;
+    assert_eq!((by_x.item::<f32>()?, by_table.to_vec::<f32>()?), (60.0, vec![0.0, 0.0]));
+    let rows = vmap(grad(apply).argnums(Arg::<1>)).in_axes((None, 0, None));
+    let xs = array([1.0f32, 2.0]);
+    assert_eq!(jit(rows).call((args().0, xs, args().2))?.to_vec::<f32>()?, [15.0, 60.0]);
+    // A rule that returns a cotangent too many is told so.
+    let wrong = custom_vjp(|x: Array, y: Array| x * y)
+        .nondiff_argnums(Arg::<0>)
+        .defvjp(|x: Array, y: Array| (x * y, ()), |_: Array, (), ct: Array| (ct.clone(), ct));
+    let error = grad(move |y: Array| wrong.call((2.0, y))).call(1.0f32).err().map(|e| e.to_string());
+    assert!(error.is_some_and(|e| e.contains("Custom VJP bwd rule must produce")));
+    Ok(())
+}

@@ -1,0 +1,85 @@
+//! Reductions with options. (Values are those of `jax.numpy` 0.10.2 for the same calls.)
+
+use shardax::prelude::*;
+
+use super::floats;
+
+fn mask() -> Array {
+    array([true, false, true])
+}
+
+#[test]
+fn sums_and_products() -> Result<()> {
+    let x = ones(3);
+    let sum = x.sum(over(..).mask(mask()).initial(10).dtype(DType::F16));
+    assert_eq!((sum.dtype(), floats(&sum)), (DType::F16, vec![12.0]));
+    assert_eq!(arange(0..3).sum(over(..).initial(0.5)).type_name(), "int32[]");
+    assert_eq!(array([true, true]).sum(over(..).dtype(DType::I8)).to_vec::<i8>()?, [2]);
+    assert_eq!(arange(1..4).prod(over(..).initial(2)).item::<i32>()?, 12);
+    assert_eq!(arange(1..4).prod(over(..).mask(mask())).item::<i32>()?, 3);
+    let x = arange(0..6).reshape([2, 3]);
+    let kept = x.sum(over(-1).keepdims(true).mask(mask()));
+    assert_eq!((kept.shape(), kept.to_vec::<i32>()?), (&[2, 1][..], vec![2, 8]));
+    assert_eq!(numpy_sum(&x), 15);
+    Ok(())
+}
+
+/// The function takes the same options as the method.
+fn numpy_sum(x: &Array) -> i32 {
+    shardax::numpy::sum(x, over([0, 1]).keepdims(false)).item().expect("a sum")
+}
+
+#[test]
+fn means_and_variances() -> Result<()> {
+    let x = arange(0..3).astype(DType::F32);
+    let mean = x.mean(over(..).mask(mask()).keepdims(true));
+    assert_eq!((mean.shape(), floats(&mean)), (&[1][..], vec![1.0]));
+    assert!(floats(&x.mean(over(..).mask(false)))[0].is_nan());
+    assert_eq!(arange(0..3).mean(over(..).dtype(DType::F16)).dtype(), DType::F16);
+    assert_eq!(arange(0..3).var(over(..).dtype(DType::F16)).dtype(), DType::F16);
+    let x = arange(0..4).astype(DType::F32);
+    let some = array([true, false, true, true]);
+    assert_eq!(x.var_ddof(over(..).mask(&some), 1).item::<f32>()?, 2.3333335);
+    assert!(floats(&x.var_ddof(over(..).mask(&some), 3))[0].is_nan());
+    assert_eq!(x.std_ddof(over(..).mask(&some), 1).item::<f32>()?, 2.3333335f32.sqrt());
+    Ok(())
+}
+
+#[test]
+fn extremes_need_a_value_for_nothing() -> Result<()> {
+    assert_eq!(zeros(0).max(over(..).initial(-5.0)).item::<f32>()?, -5.0);
+    assert_eq!(arange(0..3).max(over(..).initial(7.5)).item::<i32>()?, 7);
+    let some = array([false, true, true]);
+    assert_eq!(arange(0..3).min(over(..).mask(&some).initial(9)).item::<i32>()?, 1);
+    let error = ones(3).max(over(..).mask(mask())).check().unwrap_err().to_string();
+    assert!(
+        error.contains("max does not have an identity, so to use a where mask one has to specify 'initial'"),
+        "{error}"
+    );
+    Ok(())
+}
+
+#[test]
+fn booleans_and_exponentials() -> Result<()> {
+    let x = array([true, false]);
+    assert!(!x.any(over(..).mask(array([false, true]))).item::<bool>()?);
+    assert!(x.all(over(..).mask(array([true, false]))).item::<bool>()?);
+    let x = arange(0..3).astype(DType::F32);
+    let lse = x.logsumexp(over(..).mask(mask()).keepdims(true));
+    assert_eq!((lse.shape(), lse.to_vec::<f32>()?), (&[1][..], vec![2.126928]));
+    // What does not count has no gradient.
+    let slope = grad(|x: Array| x.logsumexp(over(..).mask(mask()))).call(&x)?;
+    assert_eq!(floats(&slope)[1], 0.0);
+    Ok(())
+}
+
+#[test]
+fn options_that_a_reduction_does_not_have() {
+    let text = |x: Array| x.check().unwrap_err().to_string();
+    let x = ones(3);
+    assert!(text(x.mean(over(..).initial(1))).contains("mean got an unexpected keyword argument 'initial'"));
+    assert!(text(x.max(over(..).dtype(DType::F64))).contains("max got an unexpected keyword argument 'dtype'"));
+    assert!(text(x.sum(over(..).mask(ones(3)))).contains("needs a mask of booleans, got float32[3]"));
+    assert!(text(x.sum(over(..).mask(array([true, false])))).contains("broadcast"));
+    assert!(text(x.sum(over(..).initial(ones(2)))).contains("needs an initial value that is a scalar"));
+}
