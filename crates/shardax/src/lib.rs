@@ -54,6 +54,7 @@ mod transform;
 pub use core::{function, lower, prefix, program, tree};
 pub use engine::stages;
 pub use ops::callback::debug;
+pub use ops::checkify;
 pub use ops::{control_flow, lax, numpy};
 
 /// Arrays: what they are made of, how they are indexed and where they lie.
@@ -122,9 +123,9 @@ pub use sharding::{Device, device_count, devices, local_device_count, local_devi
 pub use sharding::{visualize_sharding, visualize_sharding_color, visualize_sharding_svg};
 pub use spmd::*;
 pub use transform::{
-    Arg, Argnums, Checkpoint, Grad, GradAux, Jit, LinearFn, MaxTraces, ValueAndGrad, ValueAndGradAux, VjpFn, Vmap,
-    assert_max_traces, checkpoint, checkpoint_name, grad, hessian, jacfwd, jacrev, jit, jvp, linear_transpose,
-    linearize, value_and_grad, vjp, vjp_has_aux, vmap,
+    Arg, Argnums, Checkify, Checkpoint, Grad, GradAux, Jit, LinearFn, MaxTraces, ValueAndGrad, ValueAndGradAux, VjpFn,
+    Vmap, assert_max_traces, checkify, checkpoint, checkpoint_name, grad, hessian, jacfwd, jacrev, jit, jvp,
+    linear_transpose, linearize, value_and_grad, vjp, vjp_has_aux, vmap,
 };
 // The derive macro and the trait share their name.
 pub use shardax_macros::{Module, Tree};
@@ -132,6 +133,7 @@ pub use shardax_macros::{Module, Tree};
 /// What a program needs: `use shardax::prelude::*;`
 pub mod prelude {
     pub use crate::array::{Operand, array};
+    pub use crate::checkify::Checks;
     pub use crate::error::Result;
     pub use crate::numpy::*;
     pub use crate::ops::callback::{VmapMethod, ffi_call, io_callback, pure_callback};
@@ -146,16 +148,16 @@ pub mod prelude {
     pub use crate::tree::{self, Static, Tree};
     pub use crate::{
         Arg, Array, CheckpointPolicy, DType, Device, Ellipsis, Function, NewAxis, PutOptions, ScanOptions, Slice,
-        assert_max_traces, associative_scan, block_until_ready, checkpoint, checkpoint_name, cond, custom_jvp,
-        custom_vjp, device_count, device_get, device_put, device_put_replicated, device_put_sharded, devices,
-        disable_jit, fori_loop, grad, hessian, jacfwd, jacrev, jit, jvp, linear_transpose, linearize,
+        assert_max_traces, associative_scan, block_until_ready, checkify, checkpoint, checkpoint_name, cond,
+        custom_jvp, custom_vjp, device_count, device_get, device_put, device_put_replicated, device_put_sharded,
+        devices, disable_jit, fori_loop, grad, hessian, jacfwd, jacrev, jit, jvp, linear_transpose, linearize,
         local_device_count, local_devices, make_array_from_callback, make_array_from_process_local_data,
         make_array_from_process_local_data_of_shape, make_array_from_single_device_arrays, make_program, named_scope,
         process_count, process_index, replicate, scan, scan_n, stop_gradient, switch, unreplicate, value_and_grad,
         visualize_array_sharding, visualize_sharding, visualize_sharding_color, visualize_sharding_svg, vjp, vmap,
         while_loop,
     };
-    pub use crate::{P, config, debug_print, lax, linalg, random, s};
+    pub use crate::{P, check, config, debug_print, lax, linalg, random, s};
     pub use shardax_macros::{Module, Tree};
 }
 

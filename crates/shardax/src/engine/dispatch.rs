@@ -19,6 +19,7 @@ use crate::core::program::Aval;
 use crate::core::program::trace::check_usable;
 use crate::core::tree::{self, Flat, Tree, TreeDef};
 use crate::error::{Error, Result, err};
+use crate::ops::checkify::Errors;
 use crate::sharding::context;
 use crate::sharding::context::get_mesh;
 use crate::sharding::{Mesh, Sharding};
@@ -39,6 +40,8 @@ pub(crate) struct Entry {
     pub out_def: TreeDef,
     /// Whether results stay on their devices.
     pub committed: bool,
+    /// The errors among its results, which come first.
+    pub errors: Errors,
 }
 
 struct ArgKey {
@@ -54,6 +57,7 @@ pub(crate) struct Built {
     pub kept: Vec<usize>,
     pub out_def: TreeDef,
     pub committed: bool,
+    pub errors: Errors,
     /// Whether it is the program of all such arguments. It is not where their values were read.
     pub reusable: bool,
 }
@@ -223,9 +227,9 @@ impl Cache {
                     warning::log(&self.explain_miss(name, flat));
                 }
                 let args = flat.leaves.iter().map(ArgKey::of).collect();
-                let Built { loaded, captures, kept, out_def, committed, reusable } = build(flat)?;
-                let entry =
-                    Arc::new(Entry { mesh, def: flat.def.clone(), args, loaded, captures, kept, out_def, committed });
+                let Built { loaded, captures, kept, out_def, committed, errors, reusable } = build(flat)?;
+                let def = flat.def.clone();
+                let entry = Arc::new(Entry { mesh, def, args, loaded, captures, kept, out_def, committed, errors });
                 if !reusable {
                     return Ok(entry);
                 }

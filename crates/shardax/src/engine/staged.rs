@@ -17,6 +17,7 @@ use crate::core::tree::Flat;
 use crate::error::Result;
 use crate::interpret::flat::with_arguments;
 use crate::interpret::flat::{FlatFn, avals_of, trace_known};
+use crate::ops::checkify::{Checks, Errors, discharge};
 
 thread_local! {
     static JIT_DISABLED: Cell<usize> = const { Cell::new(0) };
@@ -61,8 +62,9 @@ pub(crate) fn run(name: &str, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
     if is_tracing() {
         return f(flat);
     }
-    let Built { loaded, captures, kept, out_def, committed, .. } = build(name, flat, f, Request::load_at_once)?;
-    Ok(Flat { leaves: loaded.call(&captures, &kept, &flat.leaves, committed)?, def: out_def })
+    let Built { loaded, captures, kept, out_def, committed, errors, .. } = build(name, flat, f, Request::load_at_once)?;
+    let leaves = loaded.call(&captures, &kept, &flat.leaves, committed)?;
+    Ok(Flat { leaves: errors.throw(leaves)?.collect(), def: out_def })
 }
 
 /// The same for `f` made of a function of type `F` with these options. Of one that captures nothing the program is kept,
@@ -73,7 +75,7 @@ pub(crate) fn run_known<F>(name: &str, options: impl Hash, flat: &Flat, f: FlatF
     }
     let cache = dispatch::shared::<F>((name, options));
     let (entry, leaves) = cache.run(name, flat, &|flat| build(name, flat, f, Request::load))?;
-    Ok(Flat { leaves, def: entry.out_def.clone() })
+    Ok(Flat { leaves: entry.errors.throw(leaves)?.collect(), def: entry.out_def.clone() })
 }
 
 fn build(
@@ -87,8 +89,14 @@ fn build(
     let known = Rc::new(Whole(flat.leaves.to_vec()));
     let (traced, out_def) = with_arguments(&flat.leaves, || trace_known(known, &flat.def, &avals, f))?;
     counts::traced(name, begun);
+    // What is run at once can fail at once.
+    let (traced, errors) = match discharge(&traced, Checks::USER)? {
+        Some(checked) => (checked.traced, checked.errors),
+        None => (traced, Errors::none()),
+    };
     let (request, committed) = eager::request_traced(name, &traced, &flat.leaves, &|| flat.def.paths())?;
     let captures = traced.captures.iter().map(|capture| capture.concrete()).collect::<Result<_>>()?;
     let kept = (0..flat.leaves.len()).collect();
-    Ok(Built { loaded: load(request)?, captures, kept, out_def, committed, reusable: values_read() == read })
+    let reusable = values_read() == read;
+    Ok(Built { loaded: load(request)?, captures, kept, out_def, committed, errors, reusable })
 }

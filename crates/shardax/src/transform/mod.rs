@@ -1,5 +1,6 @@
 //! Transformations: each takes a function and gives a function, and they nest in any order.
 
+mod checkify;
 mod checkpoint;
 mod derivative;
 pub(crate) mod grad;
@@ -7,6 +8,7 @@ pub(crate) mod jit;
 mod max_traces;
 mod vmap;
 
+pub use checkify::{Checkify, checkify};
 pub use checkpoint::{Checkpoint, checkpoint, checkpoint_name};
 pub use derivative::{LinearFn, VjpFn, hessian, jacfwd, jacrev, jvp, linear_transpose, linearize, vjp, vjp_has_aux};
 pub use grad::{Arg, Argnums, Grad, GradAux, ValueAndGrad, ValueAndGradAux, grad, value_and_grad};

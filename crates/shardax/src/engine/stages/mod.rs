@@ -26,6 +26,7 @@ use crate::core::lower::without_locations;
 use crate::core::program::{Aval, Program};
 use crate::core::tree::{self, Flat, Tree, TreeDef};
 use crate::error::{Result, err};
+use crate::ops::checkify::Errors;
 use crate::sharding::{Mesh, Sharding};
 use crate::warning;
 
@@ -51,7 +52,8 @@ impl Staged {
     pub fn built(self) -> Result<Built> {
         self.warn_of_donations();
         let Staged { request, captures, kept, out_def, committed, .. } = self;
-        Ok(Built { loaded: request.load()?, captures, kept, out_def, committed, reusable: true })
+        let errors = Errors::none();
+        Ok(Built { loaded: request.load()?, captures, kept, out_def, committed, errors, reusable: true })
     }
 
     /// The donated arguments whose memory no result takes over, and whether the program takes them at all.

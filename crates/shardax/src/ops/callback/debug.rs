@@ -1,7 +1,7 @@
 //! What shows values while a program runs: `debug::callback` and [`debug_print!`](crate::debug_print).
 
 use super::primitive::Kind;
-use super::{HostArg, HostCallback, IntoOperands};
+use super::{HostArg, HostCallback, IntoOperands, text};
 use crate::core::array::Array;
 use crate::error::Result;
 
@@ -43,7 +43,7 @@ pub fn print(format: &'static str, values: Vec<Named>) {
     let (names, arrays): (Vec<&'static str>, Vec<Array>) = values.into_iter().unzip();
     let shown = callback(
         move |args| {
-            println!("{}", fill(format, &names, args));
+            println!("{}", text::fill(format, |place| Some(args.get(place.among(&names)?)?.to_string())));
             Ok(())
         },
         arrays,
@@ -53,45 +53,6 @@ pub fn print(format: &'static str, values: Vec<Named>) {
         crate::core::program::trace::record_error(&error);
         eprintln!("debug_print!({format:?}): {error}");
     }
-}
-
-/// The text with `{}`, `{0}` and `{name}` replaced by values; `{{` and `}}` are braces.
-fn fill(format: &str, names: &[&str], args: &[HostArg<'_>]) -> String {
-    let mut out = String::new();
-    let mut next = 0;
-    let mut rest = format;
-    while let Some(at) = rest.find(['{', '}']) {
-        out.push_str(&rest[..at]);
-        let (brace, after) = rest[at..].split_at(1);
-        if after.starts_with(brace) {
-            out.push_str(brace);
-            rest = &after[1..];
-            continue;
-        }
-        let Some(end) = after.find('}').filter(|_| brace == "{") else {
-            out.push_str(brace);
-            rest = after;
-            continue;
-        };
-        let inside = after[..end].trim();
-        let found = match inside {
-            "" => {
-                next += 1;
-                args.get(next - 1)
-            }
-            name => match name.parse::<usize>() {
-                Ok(i) => args.get(i),
-                Err(_) => names.iter().position(|n| *n == name).and_then(|i| args.get(i)),
-            },
-        };
-        match found {
-            Some(value) => out.push_str(&value.to_string()),
-            // Nothing of this name: the text stays as it is, so that the mistake is seen.
-            None => out.push_str(&rest[at..at + end + 2]),
-        }
-        rest = &after[end + 1..];
-    }
-    out + rest
 }
 
 /// Prints a line with values whenever it is reached while the program runs; see [`debug::callback`](crate::debug::callback).
@@ -121,19 +82,4 @@ macro_rules! debug_print {
     (@values [$($done:expr,)*] $value:expr $(, $($rest:tt)*)?) => {
         $crate::debug_print!(@values [$($done,)* (stringify!($value), $crate::Array::from(($value).clone())),] $($($rest)*)?)
     };
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::dtype::DType;
-
-    #[test]
-    fn texts_are_filled_with_values() {
-        let (one, two) = (1i32.to_ne_bytes(), 2i32.to_ne_bytes());
-        let arg = |bytes| HostArg { dtype: DType::I32, shape: Default::default(), bytes };
-        let args = [arg(&one), arg(&two)];
-        let names = ["x", "y"];
-        assert_eq!(fill("{} and {}, {1} {x} {{y}} {none} }{", &names, &args), "1 and 2, 2 1 {y} {none} }{");
-    }
 }

@@ -3,6 +3,7 @@
 pub mod debug;
 mod function;
 mod primitive;
+pub(crate) mod text;
 mod views;
 
 use std::sync::Arc;
