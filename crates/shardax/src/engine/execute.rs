@@ -15,6 +15,7 @@ use crate::core::array::transfer;
 use crate::core::array::{Array, Buffers, Concrete};
 use crate::core::program::Aval;
 use crate::error::Result;
+use crate::ops::callback::turn;
 use crate::profiler;
 use crate::sharding::Sharding;
 use crate::sharding::device::GO_ON;
@@ -29,6 +30,8 @@ pub(crate) struct LoadedProgram {
     pub out_avals: Vec<Aval>,
     pub out_shardings: Vec<Sharding>,
     pub donated: Vec<bool>,
+    /// Whether it has calls of the host that keep their order: after its results comes a token.
+    pub ordered: bool,
     /// What its primitives need while it runs: functions of the host that it calls.
     pub keeps: Vec<Arc<dyn Any + Send + Sync>>,
     /// Whether each device is told to run it by itself, which is quicker for little work.
@@ -102,7 +105,9 @@ impl LoadedProgram {
             placed[*i] = buffers;
         }
         let begun = profiler::now();
-        let mut outs: SmallVec<[Buffers; 8]> = SmallVec::from_elem(Buffers::new(), self.out_avals.len());
+        let count = self.out_avals.len() + usize::from(self.ordered);
+        let mut outs: SmallVec<[Buffers; 8]> = SmallVec::from_elem(Buffers::new(), count);
+        let turn = self.ordered.then(turn);
         self.launch(&placed, &mut outs).or_else(|error| {
             // The engine's word for an argument that is gone is not the user's.
             args.iter().try_for_each(|arg| arg.borrow().check_alive())?;
@@ -113,6 +118,10 @@ impl LoadedProgram {
         })?;
         if !self.keeps.is_empty() {
             self.keep_until_done(&outs)?;
+        }
+        if let Some(turn) = turn {
+            let tokens = outs.pop().unwrap_or_default();
+            turn.ends_with(tokens.iter().filter_map(|token| token.ready().ok()));
         }
         if let Some(moment) = begun {
             let first = outs.first().into_iter().flatten().zip(self.place.devices());

@@ -5,4 +5,5 @@ mod common;
 
 mod checks;
 mod host;
+mod ordered;
 mod scopes;

@@ -32,6 +32,16 @@ where
     HostCallback::new(move |args: &[HostArg<'_>], _: &mut [_]| f(args), &(), Kind::Debug).call(operands)
 }
 
+/// [`callback`] whose calls keep their order, as [`HostCallback::ordered`] says; under `vmap` they come entry by entry. A program for
+/// several devices cannot call it.
+#[track_caller]
+pub fn callback_ordered<F>(f: F, operands: impl IntoOperands) -> Result<()>
+where
+    F: Fn(&[HostArg<'_>]) -> Result<()> + Send + Sync + 'static,
+{
+    HostCallback::new(move |args: &[HostArg<'_>], _: &mut [_]| f(args), &(), Kind::Debug).ordered().call(operands)
+}
+
 /// What stands for a value in [`debug_print!`](crate::debug_print): its name, and the array.
 #[doc(hidden)]
 pub type Named = (&'static str, Array);
@@ -39,15 +49,15 @@ pub type Named = (&'static str, Array);
 /// The line with its values; for [`debug_print!`](crate::debug_print).
 #[doc(hidden)]
 #[track_caller]
-pub fn print(format: &'static str, values: Vec<Named>) {
+pub fn print(format: &'static str, ordered: bool, values: Vec<Named>) {
     let (names, arrays): (Vec<&'static str>, Vec<Array>) = values.into_iter().unzip();
-    let shown = callback(
-        move |args| {
+    let shown = {
+        let line = move |args: &[HostArg<'_>]| {
             println!("{}", text::fill(format, |place| Some(args.get(place.among(&names)?)?.to_string())));
             Ok(())
-        },
-        arrays,
-    );
+        };
+        if ordered { callback_ordered(line, arrays) } else { callback(line, arrays) }
+    };
     if let Err(error) = shown {
         // The enclosing call returns it where there is one.
         crate::core::program::trace::record_error(&error);
@@ -73,7 +83,7 @@ pub fn print(format: &'static str, values: Vec<Named>) {
 #[macro_export]
 macro_rules! debug_print {
     ($format:literal $(, $($values:tt)*)?) => {
-        $crate::debug::print($format, $crate::debug_print!(@values [] $($($values)*)?))
+        $crate::debug::print($format, false, $crate::debug_print!(@values [] $($($values)*)?))
     };
     (@values [$($done:expr,)*]) => { ::std::vec![$($done),*] };
     (@values [$($done:expr,)*] $name:ident = $value:expr $(, $($rest:tt)*)?) => {
@@ -81,5 +91,22 @@ macro_rules! debug_print {
     };
     (@values [$($done:expr,)*] $value:expr $(, $($rest:tt)*)?) => {
         $crate::debug_print!(@values [$($done,)* (stringify!($value), $crate::Array::from(($value).clone())),] $($($rest)*)?)
+    };
+}
+
+/// [`debug_print!`](crate::debug_print) whose lines keep their order, as [`debug::callback_ordered`](crate::debug::callback_ordered) does.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let f = jit(|n: Array| {
+///     fori_loop(0, 3, |i: Array, n: Array| { shardax::debug_print_ordered!("step {i}", i); n }, n)
+/// });
+/// f.call(0i32)?;
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[macro_export]
+macro_rules! debug_print_ordered {
+    ($format:literal $(, $($values:tt)*)?) => {
+        $crate::debug::print($format, true, $crate::debug_print!(@values [] $($($values)*)?))
     };
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::function::{HostFunction, TARGET, register};
+use super::ordered::TOKEN;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
@@ -49,6 +50,10 @@ pub(crate) struct HostCall {
     pub results: SmallVec<[(DType, Shape); 1]>,
     pub kind: Kind,
     pub vmap: Option<VmapMethod>,
+    /// Whether it waits for the ordered call before it.
+    pub ordered: bool,
+    /// Whether it takes a token before its operands, and returns one before its results.
+    pub token: bool,
 }
 
 impl HostCall {
@@ -83,7 +88,7 @@ impl Primitive for HostCall {
     }
 
     fn output_count(&self) -> usize {
-        self.results.len()
+        self.results.len() + usize::from(self.token)
     }
 
     fn has_effects(&self) -> bool {
@@ -95,11 +100,13 @@ impl Primitive for HostCall {
     }
 
     fn print_params(&self) -> String {
-        format!("function={:?}", self.function)
+        format!("function={:?}{}", self.function, if self.ordered { " ordered=true" } else { "" })
     }
 
     fn infer(&self, _args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
-        Ok(self.results.iter().map(|(dtype, shape)| Aval::new(*dtype, shape.clone())).collect())
+        let token = self.token.then(|| Aval::scalar(TOKEN));
+        let results = self.results.iter().map(|(dtype, shape)| Aval::new(*dtype, shape.clone()));
+        Ok(token.into_iter().chain(results).collect())
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
@@ -113,6 +120,15 @@ impl Primitive for HostCall {
             )
             .help("call it inside a `shard_map`, where each device calls it with its own block, or outside of `jit`"));
         }
+        if self.ordered && self.kind == Kind::Debug && cx.is_for_many_devices() {
+            return Err(err!(
+                Value,
+                "The following ordered effects are not supported for more than 1 device: {} of {:?}",
+                self.name(),
+                self.function
+            )
+            .help("leave the order out, or call an ordered `io_callback` inside a `shard_map`: each device keeps its own order"));
+        }
         let layouts = |shapes: Vec<&Shape>| {
             let rows = shapes.iter().map(|s| {
                 let order: Vec<String> = (0..s.len()).rev().map(|d| d.to_string()).collect();
@@ -124,9 +140,10 @@ impl Primitive for HostCall {
         let results = layouts(outs.iter().map(|o| &o.shape).collect());
         let attrs = format!(
             "call_target_name = \"{TARGET}\", api_version = 4 : i32, has_side_effect = {}, \
-             backend_config = {{function = {} : i64}}, operand_layouts = {operands}, result_layouts = {results}",
+             backend_config = {{function = {} : i64, token = {} : i64}}, operand_layouts = {operands}, result_layouts = {results}",
             self.has_effects(),
             self.function.number,
+            i64::from(self.token),
         );
         Ok(cx.op_with("stablehlo.custom_call", args, &attrs, Vec::new(), outs))
     }
@@ -151,6 +168,10 @@ impl Primitive for HostCall {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        if self.ordered && self.kind == Kind::Io {
+            return Err(err!(Value, "Cannot `vmap` ordered IO callback.")
+                .help("leave the order out, or call it in a `scan` over the batch"));
+        }
         let method = match (self.kind, self.vmap) {
             (Kind::Io | Kind::Debug, _) => VmapMethod::Sequential,
             (_, Some(method)) => method,
