@@ -18,7 +18,7 @@ use crate::core::array::{Array, Concrete};
 use crate::core::program::Aval;
 use crate::core::program::trace::check_usable;
 use crate::core::tree::{self, Flat, Tree, TreeDef};
-use crate::error::{Error, Result, err};
+use crate::error::{Error, ErrorKind, Result, err};
 use crate::ops::checkify::Errors;
 use crate::sharding::context;
 use crate::sharding::context::get_mesh;
@@ -201,6 +201,8 @@ impl Cache {
         let Entry { loaded, captures, kept, .. } = &*entry;
         match loaded.call(captures, kept, &flat.leaves, entry.committed) {
             Ok(leaves) => Ok((entry, leaves)),
+            // It ran, and its arguments may be gone since.
+            Err(error) if error.kind() == ErrorKind::FloatingPoint => Err(error),
             // What the program takes is checked as it starts; why it was refused is looked for only then.
             Err(error) => Err(check_all(flat).err().unwrap_or_else(|| explain(loaded, captures, kept, flat, error))),
         }

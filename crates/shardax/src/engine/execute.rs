@@ -11,6 +11,8 @@ use smallvec::SmallVec;
 use super::load::Request;
 use super::placement::Place;
 use super::programs::LastUse;
+use super::watch;
+use crate::config;
 use crate::core::array::transfer;
 use crate::core::array::{Array, Buffers, Concrete};
 use crate::core::program::Aval;
@@ -81,6 +83,18 @@ impl LoadedProgram {
     ///
     /// `committed` says whether the results stay where they are when they meet arrays on other devices.
     pub fn run<A, C>(&self, args: &[A], committed: bool) -> Result<C>
+    where
+        A: Borrow<Concrete>,
+        C: FromIterator<Array>,
+    {
+        match config::debugs_values() {
+            None => self.start(args, committed),
+            Some(which) => Ok(watch::run(self, args, committed, which)?.into_iter().collect()),
+        }
+    }
+
+    /// The same, whatever the values are.
+    pub fn start<A, C>(&self, args: &[A], committed: bool) -> Result<C>
     where
         A: Borrow<Concrete>,
         C: FromIterator<Array>,

@@ -15,3 +15,4 @@ pub(crate) mod put;
 pub(crate) mod stacked;
 pub(crate) mod staged;
 pub mod stages;
+mod watch;

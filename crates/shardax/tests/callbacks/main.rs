@@ -5,5 +5,6 @@ mod common;
 
 mod checks;
 mod host;
+mod nans;
 mod ordered;
 mod scopes;

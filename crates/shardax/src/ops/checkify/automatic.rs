@@ -80,11 +80,13 @@ pub(super) fn kinds(eqn: &Eqn, inexact: bool, checks: Checks) -> Vec<Kind> {
     if checks.has(Checks::INDEX) && Positions::of(&*eqn.primitive).is_some() {
         kinds.push(Kind::Index);
     }
-    if inexact && (checks.has(Checks::NAN) && NAN.contains(&name) || checks.has(Checks::DEBUG_NANS)) {
+    if inexact && checks.has(Checks::NAN) && NAN.contains(&name) {
         kinds.push(Kind::Nan);
     }
-    if inexact && checks.has(Checks::DEBUG_INFS) {
-        kinds.push(Kind::Inf);
+    for (check, value) in [(Checks::DEBUG_NANS, "nan"), (Checks::DEBUG_INFS, "inf")] {
+        if inexact && checks.has(check) {
+            kinds.push(Kind::Invalid(value));
+        }
     }
     kinds
 }
@@ -98,7 +100,10 @@ pub(super) fn failure(kind: &Kind, eqn: &Eqn, args: &[Array], outs: &[Array]) ->
     };
     match kind {
         Kind::Nan => Some((any(&Array::isnan)?, What::Nan(name), Vec::new())),
-        Kind::Inf => Some((any(&Array::isinf)?, What::Inf(name), Vec::new())),
+        Kind::Invalid(value) => {
+            let test = if *value == "nan" { Array::isnan } else { Array::isinf };
+            Some((any(&test)?, What::Invalid(value, name), Vec::new()))
+        }
         Kind::Division => Some((args.get(1)?.equal(0).any(..), What::Division, Vec::new())),
         Kind::Index => {
             let positions = Positions::of(&*eqn.primitive)?;

@@ -25,7 +25,8 @@ pub(super) enum Kind {
     /// Of values of these types.
     Check(Vec<(DType, Shape)>),
     Nan,
-    Inf,
+    /// A value that is not to be in any result: `nan` or `inf`.
+    Invalid(&'static str),
     Division,
     Index,
 }
@@ -36,7 +37,7 @@ impl Kind {
         match self {
             Kind::Check(types) => types.clone(),
             Kind::Index => vec![(DType::I32, Shape::from_slice(&[3]))],
-            Kind::Nan | Kind::Inf | Kind::Division => Vec::new(),
+            Kind::Nan | Kind::Invalid(_) | Kind::Division => Vec::new(),
         }
     }
 }
