@@ -72,7 +72,7 @@ fn calls_keep_their_order_in_programs() -> Result<()> {
     let body = f.clone();
     let branch = jit(move |x: Array| cond(x.greater(0), &body, |x: Array| x, x));
     assert_eq!(run(branch.call(1.0f32)?)?, [1.0, 2.0]);
-    assert_eq!(run(branch.call(-1.0f32)?)?, []);
+    assert_eq!(run(branch.call(-1.0f32)?)?, Vec::<f32>::new());
     let inner = jit(f.clone());
     let each = show.clone();
     let nested = jit(move |x: Array| -> Result<Array> {

@@ -10,15 +10,15 @@ mod views;
 use std::sync::Arc;
 
 use function::HostFunction;
-pub use primitive::VmapMethod;
 pub(crate) use ordered::{in_order, turn};
+pub use primitive::VmapMethod;
 use primitive::{HostCall, Kind};
 pub use views::{HostArg, HostResult};
 
 use crate::core::array::Array;
+use crate::core::primitive::Primitive;
 use crate::core::program::trace::{check_usable, runs_now};
 use crate::core::tree::{Flat, Tree};
-use crate::core::primitive::Primitive;
 use crate::error::{AtCaller, Result, err};
 use crate::ops::operators::Operand;
 use crate::source;
@@ -90,7 +90,8 @@ impl<T: Tree> HostCallback<T> {
     {
         let results = Flat::of(results);
         let types = results.leaves.iter().map(|r| (r.dtype(), r.aval().shape)).collect();
-        let call = HostCall { function: HostFunction::new(f), results: types, kind, vmap: None, ordered: false, token: false };
+        let call =
+            HostCall { function: HostFunction::new(f), results: types, kind, vmap: None, ordered: false, token: false };
         HostCallback { call, results, types: std::marker::PhantomData }
     }
 

@@ -12,11 +12,10 @@ use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind;
-use crate::core::tree::Flat;
 use crate::dtype::DType;
 use crate::error::{Result, bail, err};
 use crate::interpret::batching::move_batch;
-use crate::ops::control_flow;
+use crate::ops::control_flow::each;
 use crate::shape::Shape;
 
 /// What a call may do beside computing its results; named after JAX's functions.
@@ -60,20 +59,6 @@ impl HostCall {
     #[track_caller]
     pub fn apply(self, args: &[Array]) -> Outputs {
         bind(Arc::new(self), args)
-    }
-
-    /// The same call once for each entry of a batch, of which each operand is or has a part.
-    fn each(&self, args: &[Array], dims: &[Option<usize>], size: usize) -> Result<Outputs> {
-        let slices = |i: usize| move_batch(&args[i], dims[i], 0, size);
-        let batched: Vec<Array> = (0..args.len()).filter(|&i| dims[i].is_some()).map(slices).collect();
-        let step = |slices: Vec<Array>| -> Result<Vec<Array>> {
-            let mut slices = slices.into_iter();
-            let operand = |i: usize| if dims[i].is_some() { slices.next() } else { Some(args[i].clone()) };
-            let operands: Vec<Array> = (0..args.len()).map(operand).collect::<Option<_>>().unwrap_or_default();
-            Ok(self.clone().apply(&operands).into_vec())
-        };
-        let outs: Vec<Array> = control_flow::map(step, batched)?;
-        Ok(Flat::of(&outs).leaves.into_iter().collect())
     }
 }
 
@@ -182,7 +167,7 @@ impl Primitive for HostCall {
             ),
         };
         if method == VmapMethod::Sequential {
-            return Ok((self.each(args, dims, axis.size)?, vec![Some(0); self.results.len()]));
+            return Ok((each(self.clone(), args, dims, axis.size)?, vec![Some(0); self.results.len()]));
         }
         let size = |d: Option<usize>| if d.is_some() || method == VmapMethod::BroadcastAll { axis.size } else { 1 };
         let args: Vec<Array> = args.iter().zip(dims).map(|(a, &d)| move_batch(a, d, 0, size(d))).collect();

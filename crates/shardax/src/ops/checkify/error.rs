@@ -18,7 +18,10 @@ pub(crate) struct Message {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum What {
-    Check { text: &'static str, names: Vec<&'static str> },
+    Check {
+        text: &'static str,
+        names: Vec<&'static str>,
+    },
     Nan(&'static str),
     /// This value, of this primitive.
     Invalid(&'static str, &'static str),

@@ -5,12 +5,15 @@
 
 mod conditionals;
 mod custom;
+mod custom_vmap;
 mod loops;
 mod scan;
 
 pub use conditionals::{Branches, cond, switch};
 pub use custom::{CustomJvp, CustomVjp, custom_jvp, custom_vjp};
+pub use custom_vmap::{CustomVmap, IntoBatched, SequentialVmap, custom_vmap, sequential_vmap};
 pub use loops::{fori_loop, while_loop};
+pub(crate) use scan::each;
 pub use scan::{ScanOptions, associative_scan, map, scan, scan_n};
 
 use crate::core::array::Array;

@@ -28,6 +28,8 @@ pub(crate) enum RuleId {
     Function(TypeId, usize, Box<TreeDef>),
     /// That rule, with so many values that go past it.
     Threaded { of: Box<RuleId>, count: usize },
+    /// The derivative of that rule.
+    Derived { of: Box<RuleId> },
     /// That rule, batched over an axis.
     Batched { of: Box<RuleId>, size: usize, name: Option<AxisName>, spmd_names: SmallVec<[AxisName; 2]>, dims: Dims },
 }
