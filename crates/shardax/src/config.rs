@@ -14,6 +14,10 @@ static MAX_PROGRAMS: AtomicUsize = AtomicUsize::new(4096);
 static MAX_BYTES: AtomicUsize = AtomicUsize::new(2 << 30);
 static EXPLAIN_MISSES: AtomicBool = AtomicBool::new(false);
 static LOG_COMPILES: AtomicBool = AtomicBool::new(false);
+static DEBUG_NANS: AtomicBool = AtomicBool::new(false);
+static DEBUG_INFS: AtomicBool = AtomicBool::new(false);
+/// Either of the two.
+static DEBUG_VALUES: AtomicBool = AtomicBool::new(false);
 
 /// How many devices there are, once they are in use: what they were made from is settled then.
 static IN_USE: OnceLock<usize> = OnceLock::new();
@@ -184,8 +188,34 @@ pub fn set_log_compiles(log: bool) {
     LOG_COMPILES.store(log, Relaxed);
 }
 
+/// Whether a computation whose result holds a NaN is an error (JAX's `jax_debug_nans`), which names the operation that made it, and
+/// the line that asked for that: inside `jit`, loops, branches and `pmap` too.
+///
+/// Every result is read, so that each call waits, and a program that made a NaN is run again with each operation checked. Donated
+/// arguments are copied for that.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// config::set_debug_nans(true);
+/// let f = jit(|x: Array| x.log() * 2);
+/// let error = f.call(-1.0f32).err().map(|e| e.message().to_owned());
+/// assert_eq!(error.as_deref(), Some("invalid value (nan) encountered in log"));
+/// # config::set_debug_nans(false);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn set_debug_nans(debug: bool) {
+    DEBUG_NANS.store(debug, Relaxed);
+    DEBUG_VALUES.store(debug || DEBUG_INFS.load(Relaxed), Relaxed);
+}
+
+/// The same of infinities (JAX's `jax_debug_infs`).
+pub fn set_debug_infs(debug: bool) {
+    DEBUG_INFS.store(debug, Relaxed);
+    DEBUG_VALUES.store(debug || DEBUG_NANS.load(Relaxed), Relaxed);
+}
+
 /// Sets an option by its name: `num_cpu_devices`, `platform`, `compilation_cache_dir`, `compilation_cache_max_size`,
-/// `max_compiled_programs`, `max_compiled_bytes`, `explain_cache_misses` or `log_compiles` (JAX's names with `jax_` are taken too).
+/// `max_compiled_programs`, `max_compiled_bytes`, `explain_cache_misses`, `log_compiles`, `debug_nans` or `debug_infs` (JAX's names with `jax_` are taken too).
 #[track_caller]
 pub fn update(name: &str, value: &str) -> Result<()> {
     match name.strip_prefix("jax_").unwrap_or(name) {
@@ -203,6 +233,14 @@ pub fn update(name: &str, value: &str) -> Result<()> {
             set_log_compiles(flag(name, value).at_caller()?);
             Ok(())
         }
+        "debug_nans" => {
+            set_debug_nans(flag(name, value).at_caller()?);
+            Ok(())
+        }
+        "debug_infs" => {
+            set_debug_infs(flag(name, value).at_caller()?);
+            Ok(())
+        }
         "platform" | "platforms" => set_platform(value),
         "compilation_cache_dir" => set_compilation_cache_dir(value),
         "compilation_cache_max_size" => {
@@ -214,7 +252,7 @@ pub fn update(name: &str, value: &str) -> Result<()> {
             Ok(())
         }
         _ => Err(err!(Value, "Unrecognized config option: {name}")
-            .help("known: num_cpu_devices, platform, compilation_cache_dir, compilation_cache_max_size, max_compiled_programs, max_compiled_bytes, explain_cache_misses, log_compiles"))
+            .help("known: num_cpu_devices, platform, compilation_cache_dir, compilation_cache_max_size, max_compiled_programs, max_compiled_bytes, explain_cache_misses, log_compiles, debug_nans, debug_infs"))
         .at_caller(),
     }
 }
@@ -239,6 +277,11 @@ pub(crate) fn compiled_bounds() -> (usize, usize) {
 
 pub(crate) fn explains_cache_misses() -> bool {
     EXPLAIN_MISSES.load(Relaxed)
+}
+
+/// Whether results are searched for NaN and for infinities. `None` where for neither, which is found out by one load.
+pub(crate) fn debugs_values() -> Option<(bool, bool)> {
+    DEBUG_VALUES.load(Relaxed).then(|| (DEBUG_NANS.load(Relaxed), DEBUG_INFS.load(Relaxed)))
 }
 
 pub(crate) fn logs_compiles() -> bool {

@@ -31,6 +31,10 @@ pub enum ErrorKind {
     NotImplemented,
     /// The plugin could not be found, loaded or installed.
     Plugin,
+    /// A check of the program failed (`JaxRuntimeError` of `checkify`).
+    Check,
+    /// A NaN or an infinity where none is to be (`FloatingPointError`).
+    FloatingPoint,
     /// The compiler or the device reported an error.
     Runtime,
     /// Other processes did not come in time.
@@ -142,6 +146,8 @@ impl fmt::Display for ErrorKind {
             ErrorKind::Leak => "leaked tracer",
             ErrorKind::NotImplemented => "not implemented",
             ErrorKind::Plugin => "plugin error",
+            ErrorKind::Check => "check failed",
+            ErrorKind::FloatingPoint => "floating point error",
             ErrorKind::Runtime => "runtime error",
             ErrorKind::DeadlineExceeded => "deadline exceeded",
         })

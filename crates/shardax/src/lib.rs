@@ -85,6 +85,7 @@ mod transform;
 pub use core::{function, prefix, program, tree};
 pub use engine::stages;
 pub use ops::callback::debug;
+pub use ops::checkify;
 pub use ops::{control_flow, lax, numpy};
 
 /// Arrays: what they are made of, how they are indexed and where they lie.
@@ -125,7 +126,8 @@ pub use array::{
     make_array_from_process_local_data_of_shape, make_array_from_single_device_arrays, replicate, unreplicate,
 };
 pub use control_flow::{
-    ScanOptions, associative_scan, cond, custom_jvp, custom_vjp, fori_loop, scan, scan_n, switch, while_loop,
+    ScanOptions, associative_scan, cond, custom_jvp, custom_vjp, custom_vmap, fori_loop, scan, scan_n, sequential_vmap,
+    switch, while_loop,
 };
 pub use core::array::visualize_array_sharding;
 pub use core::function::{Function, IntoArgnums};
@@ -157,9 +159,9 @@ pub use spmd::multihost;
 pub use spmd::*;
 pub use transform::jacobian;
 pub use transform::{
-    Arg, Argnums, Checkpoint, Grad, GradAux, Hessian, IntoJit, Jacobian, Jit, LinearFn, MaxTraces, ValueAndGrad,
-    ValueAndGradAux, VjpFn, Vmap, assert_max_traces, checkpoint, checkpoint_name, grad, hessian, jacfwd, jacrev, jit,
-    jvp, linear_transpose, linearize, value_and_grad, vjp, vjp_has_aux, vmap,
+    Arg, Argnums, Checkify, Checkpoint, Grad, GradAux, Hessian, IntoJit, Jacobian, Jit, LinearFn, MaxTraces,
+    ValueAndGrad, ValueAndGradAux, VjpFn, Vmap, assert_max_traces, checkify, checkpoint, checkpoint_name, grad,
+    hessian, jacfwd, jacrev, jit, jvp, linear_transpose, linearize, value_and_grad, vjp, vjp_has_aux, vmap,
 };
 // The derive macro and the trait share their name.
 pub use shardax_macros::{Module, Tree};
@@ -167,6 +169,7 @@ pub use shardax_macros::{Module, Tree};
 /// What a program needs: `use shardax::prelude::*;`
 pub mod prelude {
     pub use crate::array::{Operand, array, array_of};
+    pub use crate::checkify::Checks;
     pub use crate::error::Result;
     pub use crate::numpy::*;
     pub use crate::ops::callback::{VmapMethod, ffi_call, io_callback, pure_callback};
@@ -181,16 +184,16 @@ pub mod prelude {
     pub use crate::tree::{self, Static, Tree};
     pub use crate::{
         Arg, Array, CheckpointPolicy, DType, Device, Ellipsis, Function, IntoJit, NewAxis, PutOptions, ScanOptions,
-        Slice, assert_max_traces, associative_scan, block_until_ready, checkpoint, checkpoint_name, cond, custom_jvp,
-        custom_vjp, device_count, device_get, device_put, device_put_replicated, device_put_sharded, devices,
-        disable_jit, fori_loop, grad, hessian, jacfwd, jacrev, jit, jvp, linear_transpose, linearize,
-        local_device_count, local_devices, make_array_from_callback, make_array_from_process_local_data,
+        Slice, assert_max_traces, associative_scan, block_until_ready, checkify, checkpoint, checkpoint_name, cond,
+        custom_jvp, custom_vjp, custom_vmap, device_count, device_get, device_put, device_put_replicated,
+        device_put_sharded, devices, disable_jit, fori_loop, grad, hessian, jacfwd, jacrev, jit, jvp, linear_transpose,
+        linearize, local_device_count, local_devices, make_array_from_callback, make_array_from_process_local_data,
         make_array_from_process_local_data_of_shape, make_array_from_single_device_arrays, make_program, named_scope,
-        process_count, process_index, replicate, scan, scan_n, stop_gradient, switch, unreplicate, value_and_grad,
-        visualize_array_sharding, visualize_sharding, visualize_sharding_color, visualize_sharding_svg, vjp, vmap,
-        while_loop,
+        process_count, process_index, replicate, scan, scan_n, sequential_vmap, stop_gradient, switch, unreplicate,
+        value_and_grad, visualize_array_sharding, visualize_sharding, visualize_sharding_color, visualize_sharding_svg,
+        vjp, vmap, while_loop,
     };
-    pub use crate::{P, config, debug_print, lax, linalg, random, s};
+    pub use crate::{P, check, config, debug_print, lax, linalg, random, s};
     pub use shardax_macros::{Module, Tree};
 }
 

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::array::Array;
 use super::lower::{Lowering, Value};
 use super::program::trace;
-use super::program::{Aval, Program};
+use super::program::{Aval, Eqn, Program};
 use crate::error::{Result, err};
 use crate::shape::{AxisName, AxisSet};
 use crate::sharding::{NamedSharding, Sharding};
@@ -186,10 +186,32 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
         None
     }
 
+    /// Its results, with a state going through the programs that it holds, which changes there.
+    #[doc(hidden)]
+    fn threaded(&self, _thread: &dyn Thread, _args: &[Array], _state: &mut Vec<Array>) -> Result<Outputs> {
+        Err(err!(NotImplemented, "checks and ordered effects inside of '{}' are not supported", self.name()))
+    }
+
     /// Whether it must be kept though no result is used, or may not be merged with its equal.
     fn has_effects(&self) -> bool {
         self.programs().iter().any(|p| grow(|| p.eqns.iter().any(|e| e.primitive.has_effects())))
     }
+}
+
+/// What happens to a state that goes through a program from equation to equation: a list of arrays.
+#[doc(hidden)]
+pub trait Thread {
+    /// Whether an equation of this program may change the state.
+    fn concerns(&self, program: &Program) -> bool;
+
+    /// Applies an equation, which holds no programs, and changes the state.
+    fn apply(&self, eqn: &Eqn, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs>;
+
+    /// Gives the state the types that it has everywhere: those of a loop's carry.
+    fn settle(&self, state: &mut Vec<Array>) -> Result<()>;
+
+    /// Makes one state of those of the devices of a `shard_map`, which are stacked.
+    fn gather(&self, state: &mut Vec<Array>) -> Result<()>;
 }
 
 /// Running a primitive at once on arrays that have their values; the engine implements it for every primitive.

@@ -10,7 +10,8 @@ use super::execute::LoadedProgram;
 use crate::core::array::{Array, Concrete};
 use crate::core::program::trace::check_usable;
 use crate::core::tree::{Flat, TreeDef};
-use crate::error::{Error, Result, err};
+use crate::error::{Error, ErrorKind, Result, err};
+use crate::ops::checkify::Errors;
 
 /// What a function's arguments and results are to its program.
 pub(crate) struct Calling {
@@ -27,6 +28,8 @@ pub(crate) struct Calling {
 pub(crate) struct Callable {
     pub loaded: Arc<LoadedProgram>,
     pub calling: Calling,
+    /// The errors among its results, which come first.
+    pub errors: Errors,
     /// Whether it is the program of all such arguments. It is not where their values were read.
     pub reusable: bool,
     /// What the function left beside its results when it was traced.
@@ -35,7 +38,11 @@ pub(crate) struct Callable {
 
 impl Callable {
     pub fn call(&self, flat: &Flat) -> Result<SmallVec<[Array; 8]>> {
-        self.calling.call(&self.loaded, flat)
+        let outs = self.calling.call(&self.loaded, flat)?;
+        match self.errors.count() {
+            0 => Ok(outs),
+            _ => Ok(self.errors.throw(outs)?.collect()),
+        }
     }
 }
 
@@ -45,9 +52,12 @@ impl Calling {
         if self.kept.len() < flat.leaves.len() {
             check_all(flat)?;
         }
-        // What the program takes is checked as it starts; why it was refused is looked for only then.
-        self.run(loaded, &flat.leaves)
-            .map_err(|error| check_all(flat).err().unwrap_or_else(|| self.explain(loaded, flat, error)))
+        self.run(loaded, &flat.leaves).map_err(|error| match error.kind() {
+            // It ran, and its arguments may be gone since.
+            ErrorKind::FloatingPoint => error,
+            // What the program takes is checked as it starts; why it was refused is looked for only then.
+            _ => check_all(flat).err().unwrap_or_else(|| self.explain(loaded, flat, error)),
+        })
     }
 
     fn run(&self, loaded: &LoadedProgram, leaves: &[Array]) -> Result<SmallVec<[Array; 8]>> {

@@ -14,6 +14,7 @@ use crate::core::primitive::{Outputs, Primitive, Run};
 use crate::core::program::trace::{Traced, infer};
 use crate::core::program::{Atom, Aval, Eqn, Program, Var};
 use crate::error::Result;
+use crate::ops::checkify::{Checks, discharge};
 use crate::scope::Scope;
 use crate::sharding::Sharding;
 
@@ -146,9 +147,13 @@ pub(crate) fn run_traced(
     args: &[Array],
     paths: &dyn Fn() -> Vec<String>,
 ) -> Result<Vec<Array>> {
+    // What is run at once can fail at once.
+    let checked = discharge(traced, Checks::USER)?;
+    let (traced, errors) = checked.as_ref().map_or((traced, None), |c| (&c.traced, Some(&c.errors)));
     let (request, committed) = request_traced(name, traced, args, paths)?;
     let args: Vec<Arc<Concrete>> = traced.captures.iter().chain(args).map(|a| a.concrete()).collect::<Result<_>>()?;
-    request.load_at_once()?.run(&args, committed)
+    let outs: Vec<Array> = request.load_at_once()?.run(&args, committed)?;
+    errors.map_or(Ok(outs.clone()), |errors| Ok(errors.throw(outs)?.collect()))
 }
 
 /// What an input of a program is called in errors: an argument, or an array that its function captured.

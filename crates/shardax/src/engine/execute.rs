@@ -12,9 +12,12 @@ use super::load::Request;
 use super::placement::Place;
 use super::programs::LastUse;
 use super::reshard;
+use super::watch;
+use crate::config;
 use crate::core::array::{Array, Buffers, Concrete};
 use crate::core::program::Aval;
 use crate::error::Result;
+use crate::ops::callback::turn;
 use crate::profiler;
 use crate::sharding::Sharding;
 use crate::sharding::device::GO_ON;
@@ -31,6 +34,8 @@ pub(crate) struct LoadedProgram {
     pub out_avals: Vec<Aval>,
     pub out_shardings: Vec<Sharding>,
     pub donated: Vec<bool>,
+    /// Whether it has calls of the host that keep their order: after its results comes a token.
+    pub ordered: bool,
     /// What its primitives need while it runs: functions of the host that it calls.
     pub keeps: Vec<Arc<dyn Any + Send + Sync>>,
     /// Whether each device is told to run it by itself, which is quicker for little work.
@@ -75,6 +80,18 @@ impl LoadedProgram {
         A: Borrow<Concrete>,
         C: FromIterator<Array>,
     {
+        match config::debugs_values() {
+            None => self.start(args, committed),
+            Some(which) => Ok(watch::run(self, args, committed, which)?.into_iter().collect()),
+        }
+    }
+
+    /// The same, whatever the values are.
+    pub fn start<A, C>(&self, args: &[A], committed: bool) -> Result<C>
+    where
+        A: Borrow<Concrete>,
+        C: FromIterator<Array>,
+    {
         let _span = profiler::span(|| self.name.clone().into());
         let mut moved: SmallVec<[(usize, Buffers); 2]> = SmallVec::new();
         for (i, (arg, want)) in args.iter().zip(&self.in_shardings).enumerate() {
@@ -95,7 +112,9 @@ impl LoadedProgram {
             placed[*i] = buffers;
         }
         let begun = profiler::now();
-        let mut outs: SmallVec<[Buffers; 8]> = SmallVec::from_elem(Buffers::new(), self.out_avals.len());
+        let count = self.out_avals.len() + usize::from(self.ordered);
+        let mut outs: SmallVec<[Buffers; 8]> = SmallVec::from_elem(Buffers::new(), count);
+        let turn = self.ordered.then(turn);
         self.launch(&placed, &mut outs).or_else(|error| {
             // The engine's word for an argument that is gone is not the user's.
             args.iter().try_for_each(|arg| arg.borrow().check_alive())?;
@@ -106,6 +125,10 @@ impl LoadedProgram {
         })?;
         if !self.keeps.is_empty() {
             self.keep_until_done(&outs)?;
+        }
+        if let Some(turn) = turn {
+            let tokens = outs.pop().unwrap_or_default();
+            turn.ends_with(tokens.iter().filter_map(|token| token.ready().ok()));
         }
         if let Some(moment) = begun {
             let devices = self.place.devices().iter().filter(|device| device.is_addressable());

@@ -17,6 +17,7 @@ use crate::core::lower::module::{Donation, Module};
 use crate::core::lower::without_locations;
 use crate::core::program::{Aval, Program};
 use crate::error::{Result, err};
+use crate::ops::callback::in_order;
 use crate::profiler;
 use crate::sharding::device::{check_current, client};
 use crate::sharding::{NamedSharding, Sharding};
@@ -176,6 +177,9 @@ impl Request {
     }
 
     pub fn text(&self) -> Result<String> {
+        if let Some(ordered) = self.in_order()? {
+            return ordered.text();
+        }
         let named: Vec<Option<NamedSharding>> = match &self.place {
             Place::Single(_) => Vec::new(),
             Place::Mesh(_) => self.in_shardings.iter().map(|s| s.as_named().cloned()).collect(),
@@ -189,6 +193,14 @@ impl Request {
             num_partitions: self.place.devices().len(),
         }
         .text()
+    }
+
+    /// The same with its ordered calls in order, and a token as its last result; `None` where it has no such calls.
+    fn in_order(&self) -> Result<Option<Request>> {
+        let Some(program) = in_order(&self.program)? else { return Ok(None) };
+        let mut out_shardings = self.out_shardings.clone();
+        out_shardings.push(self.place.replicated().as_named().cloned());
+        Ok(Some(Request { program, out_shardings, ..self.clone() }))
     }
 
     /// Fusion computes for each result anew what several need, so that the time to compile grows with their product
@@ -260,6 +272,11 @@ impl Request {
 
     /// Lowers and compiles, with options of XLA.
     pub fn compile(&self, xla_options: &[(&str, pjrt::Value)]) -> Result<LoadedProgram> {
+        if let Some(ordered) = self.in_order()? {
+            let mut loaded = ordered.compile(xla_options)?;
+            (loaded.out_avals.pop(), loaded.out_shardings.pop());
+            return Ok(LoadedProgram { ordered: true, ..loaded });
+        }
         let _span = profiler::span(|| format!("compile {}", self.name).into());
         let text = self.lower()?;
         let plain = without_locations(&text);
@@ -346,6 +363,7 @@ impl Request {
             apart: LoadedProgram::runs_apart(&executable),
             warned: Default::default(),
             request: None,
+            ordered: false,
             bytes: size_of_program(&executable, &plain),
             last_use: Default::default(),
             name: self.name.clone(),

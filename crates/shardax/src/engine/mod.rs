@@ -20,3 +20,4 @@ mod spanning;
 pub(crate) mod stacked;
 pub(crate) mod staged;
 pub mod stages;
+mod watch;

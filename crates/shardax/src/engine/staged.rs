@@ -19,6 +19,7 @@ use crate::core::tree::Flat;
 use crate::error::{Result, err};
 use crate::interpret::flat::with_arguments;
 use crate::interpret::flat::{FlatFn, avals_of, trace_known};
+use crate::ops::checkify::{Checks, Errors, discharge};
 
 thread_local! {
     static JIT_DISABLED: Cell<usize> = const { Cell::new(0) };
@@ -143,8 +144,14 @@ fn build(
     };
     let (traced, out_def) = with_arguments(&flat.leaves, || trace_known(known, &flat.def, &avals, traced))?;
     counts::traced(name, begun);
+    // What is run at once can fail at once.
+    let (traced, errors) = match discharge(&traced, Checks::USER)? {
+        Some(checked) => (checked.traced, checked.errors),
+        None => (traced, Errors::none()),
+    };
     let (request, committed) = eager::request_traced(name, &traced, &flat.leaves, &|| flat.def.paths())?;
     let captures = traced.captures.iter().map(|capture| capture.concrete()).collect::<Result<_>>()?;
     let calling = Calling { captures, kept: (0..flat.leaves.len()).collect(), out_def, committed };
-    Ok(Callable { loaded: load(request)?, calling, reusable: values_read() == read, beside: left.into_inner() })
+    let (loaded, reusable) = (load(request)?, values_read() == read);
+    Ok(Callable { loaded, calling, errors, reusable, beside: left.into_inner() })
 }

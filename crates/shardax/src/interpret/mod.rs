@@ -6,4 +6,5 @@ pub(crate) mod batching;
 pub(crate) mod eval;
 pub(crate) mod flat;
 pub(crate) mod held;
+pub(crate) mod thread;
 pub(crate) mod vary;

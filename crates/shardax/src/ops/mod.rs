@@ -1,6 +1,7 @@
 //! Operations: the primitives, each with all its rules, and the functions that apply them.
 
 pub mod callback;
+pub mod checkify;
 pub(crate) mod collective;
 pub mod control_flow;
 pub(crate) mod index;

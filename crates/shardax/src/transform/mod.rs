@@ -1,5 +1,6 @@
 //! Transformations: each takes a function and gives a function, and they nest in any order.
 
+mod checkify;
 mod checkpoint;
 mod derivative;
 pub(crate) mod grad;
@@ -9,6 +10,7 @@ mod max_traces;
 mod vmap;
 
 pub use crate::core::function::{Arg, Argnums};
+pub use checkify::{Checkify, checkify};
 pub use checkpoint::{Checkpoint, checkpoint, checkpoint_name};
 pub use derivative::{LinearFn, VjpFn, jvp, linear_transpose, linearize, vjp, vjp_has_aux};
 pub use grad::{Grad, GradAux, ValueAndGrad, ValueAndGradAux, grad, value_and_grad};

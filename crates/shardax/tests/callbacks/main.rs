@@ -3,5 +3,9 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod batching;
+mod checks;
 mod host;
+mod nans;
+mod ordered;
 mod scopes;

@@ -166,7 +166,10 @@ pub const EXCEPTED: &[(&str, &str)] = &[
         "spmd::pmap spmd::shard_map spmd::smap spmd::set_mesh spmd::with_sharding_constraint",
         "functions of functions and meshes: tests/errors/spmd.rs",
     ),
-    ("control_flow::custom_jvp control_flow::custom_vjp", "functions of functions: tests/control_flow"),
+    (
+        "control_flow::custom_jvp control_flow::custom_vjp control_flow::custom_vmap control_flow::sequential_vmap",
+        "functions of functions: tests/control_flow, tests/callbacks",
+    ),
 ];
 
 table! {

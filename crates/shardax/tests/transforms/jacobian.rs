@@ -1,6 +1,6 @@
 //! Jacobians and Hessians of trees. (Shapes are those of JAX's `jacfwd`, `jacrev` and `hessian` for the same functions.)
 
-use shardax::{hessian, jacfwd, jacrev};
+use shardax::prelude::*;
 
 use super::*;
 

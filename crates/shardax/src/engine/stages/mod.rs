@@ -26,6 +26,7 @@ use crate::core::lower::without_locations;
 use crate::core::program::{Aval, Program};
 use crate::core::tree::{self, Flat, Tree, TreeDef};
 use crate::error::{Result, err};
+use crate::ops::checkify::Errors;
 use crate::sharding::{Mesh, Sharding};
 use crate::warning;
 
@@ -44,7 +45,8 @@ impl Staged {
     /// Compiles it, for calls that check nothing more.
     pub fn load(self) -> Result<Callable> {
         self.warn_of_donations();
-        Ok(Callable { loaded: self.request.load()?, calling: self.calling, reusable: true, beside: None })
+        let (loaded, calling) = (self.request.load()?, self.calling);
+        Ok(Callable { loaded, calling, errors: Errors::none(), reusable: true, beside: None })
     }
 
     /// The donated arguments whose memory no result takes over, and whether the program takes them at all.

@@ -1,7 +1,7 @@
 //! What shows values while a program runs: `debug::callback` and [`debug_print!`](crate::debug_print).
 
 use super::primitive::Kind;
-use super::{HostArg, HostCallback, IntoOperands};
+use super::{HostArg, HostCallback, IntoOperands, text};
 use crate::core::array::Array;
 use crate::error::Result;
 
@@ -32,6 +32,16 @@ where
     HostCallback::new(move |args: &[HostArg<'_>], _: &mut [_]| f(args), &(), Kind::Debug).call(operands)
 }
 
+/// [`callback`] whose calls keep their order, as [`HostCallback::ordered`] says; under `vmap` they come entry by entry. A program for
+/// several devices cannot call it.
+#[track_caller]
+pub fn callback_ordered<F>(f: F, operands: impl IntoOperands) -> Result<()>
+where
+    F: Fn(&[HostArg<'_>]) -> Result<()> + Send + Sync + 'static,
+{
+    HostCallback::new(move |args: &[HostArg<'_>], _: &mut [_]| f(args), &(), Kind::Debug).ordered().call(operands)
+}
+
 /// What stands for a value in [`debug_print!`](crate::debug_print): its name, and the array.
 #[doc(hidden)]
 pub type Named = (&'static str, Array);
@@ -39,59 +49,20 @@ pub type Named = (&'static str, Array);
 /// The line with its values; for [`debug_print!`](crate::debug_print).
 #[doc(hidden)]
 #[track_caller]
-pub fn print(format: &'static str, values: Vec<Named>) {
+pub fn print(format: &'static str, ordered: bool, values: Vec<Named>) {
     let (names, arrays): (Vec<&'static str>, Vec<Array>) = values.into_iter().unzip();
-    let shown = callback(
-        move |args| {
-            println!("{}", fill(format, &names, args));
+    let shown = {
+        let line = move |args: &[HostArg<'_>]| {
+            println!("{}", text::fill(format, |place| Some(args.get(place.among(&names)?)?.to_string())));
             Ok(())
-        },
-        arrays,
-    );
+        };
+        if ordered { callback_ordered(line, arrays) } else { callback(line, arrays) }
+    };
     if let Err(error) = shown {
         // The enclosing call returns it where there is one.
         crate::core::program::trace::record_error(&error);
         eprintln!("debug_print!({format:?}): {error}");
     }
-}
-
-/// The text with `{}`, `{0}` and `{name}` replaced by values; `{{` and `}}` are braces.
-fn fill(format: &str, names: &[&str], args: &[HostArg<'_>]) -> String {
-    let mut out = String::new();
-    let mut next = 0;
-    let mut rest = format;
-    while let Some(at) = rest.find(['{', '}']) {
-        out.push_str(&rest[..at]);
-        let (brace, after) = rest[at..].split_at(1);
-        if after.starts_with(brace) {
-            out.push_str(brace);
-            rest = &after[1..];
-            continue;
-        }
-        let Some(end) = after.find('}').filter(|_| brace == "{") else {
-            out.push_str(brace);
-            rest = after;
-            continue;
-        };
-        let inside = after[..end].trim();
-        let found = match inside {
-            "" => {
-                next += 1;
-                args.get(next - 1)
-            }
-            name => match name.parse::<usize>() {
-                Ok(i) => args.get(i),
-                Err(_) => names.iter().position(|n| *n == name).and_then(|i| args.get(i)),
-            },
-        };
-        match found {
-            Some(value) => out.push_str(&value.to_string()),
-            // Nothing of this name: the text stays as it is, so that the mistake is seen.
-            None => out.push_str(&rest[at..at + end + 2]),
-        }
-        rest = &after[end + 1..];
-    }
-    out + rest
 }
 
 /// Prints a line with values whenever it is reached while the program runs; see [`debug::callback`](crate::debug::callback).
@@ -112,7 +83,7 @@ fn fill(format: &str, names: &[&str], args: &[HostArg<'_>]) -> String {
 #[macro_export]
 macro_rules! debug_print {
     ($format:literal $(, $($values:tt)*)?) => {
-        $crate::debug::print($format, $crate::debug_print!(@values [] $($($values)*)?))
+        $crate::debug::print($format, false, $crate::debug_print!(@values [] $($($values)*)?))
     };
     (@values [$($done:expr,)*]) => { ::std::vec![$($done),*] };
     (@values [$($done:expr,)*] $name:ident = $value:expr $(, $($rest:tt)*)?) => {
@@ -123,17 +94,19 @@ macro_rules! debug_print {
     };
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::dtype::DType;
-
-    #[test]
-    fn texts_are_filled_with_values() {
-        let (one, two) = (1i32.to_ne_bytes(), 2i32.to_ne_bytes());
-        let arg = |bytes| HostArg { dtype: DType::I32, shape: Default::default(), bytes };
-        let args = [arg(&one), arg(&two)];
-        let names = ["x", "y"];
-        assert_eq!(fill("{} and {}, {1} {x} {{y}} {none} }{", &names, &args), "1 and 2, 2 1 {y} {none} }{");
-    }
+/// [`debug_print!`](crate::debug_print) whose lines keep their order, as [`debug::callback_ordered`](crate::debug::callback_ordered) does.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let f = jit(|n: Array| {
+///     fori_loop(0, 3, |i: Array, n: Array| { shardax::debug_print_ordered!("step {i}", i); n }, n)
+/// });
+/// f.call(0i32)?;
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[macro_export]
+macro_rules! debug_print_ordered {
+    ($format:literal $(, $($values:tt)*)?) => {
+        $crate::debug::print($format, true, $crate::debug_print!(@values [] $($($values)*)?))
+    };
 }

@@ -2,20 +2,24 @@
 
 pub mod debug;
 mod function;
+mod ordered;
 mod primitive;
+pub(crate) mod text;
 mod views;
 
 use std::sync::Arc;
 
 use function::HostFunction;
+pub(crate) use ordered::{in_order, turn};
 pub use primitive::VmapMethod;
 use primitive::{HostCall, Kind};
 pub use views::{HostArg, HostResult};
 
 use crate::core::array::Array;
+use crate::core::primitive::Primitive;
 use crate::core::program::trace::{check_usable, runs_now};
 use crate::core::tree::{Flat, Tree};
-use crate::error::{AtCaller, Result};
+use crate::error::{AtCaller, Result, err};
 use crate::ops::operators::Operand;
 use crate::source;
 
@@ -86,13 +90,42 @@ impl<T: Tree> HostCallback<T> {
     {
         let results = Flat::of(results);
         let types = results.leaves.iter().map(|r| (r.dtype(), r.aval().shape)).collect();
-        let call = HostCall { function: HostFunction::new(f), results: types, kind, vmap: None };
+        let call =
+            HostCall { function: HostFunction::new(f), results: types, kind, vmap: None, ordered: false, token: false };
         HostCallback { call, results, types: std::marker::PhantomData }
     }
 
     /// How `vmap` calls it. Without one, `vmap` of it is an error; one with effects is always called once for each entry.
     pub fn vmap_method(mut self, method: VmapMethod) -> Self {
         self.call.vmap = Some(method);
+        self
+    }
+
+    /// Keeps its calls in order, with those of other ordered functions: inside of a program, through its loops and branches, from
+    /// program to program, and with calls outside of programs. A program with ordered calls starts when the one before has ended.
+    ///
+    /// Only a function with effects can be ordered. `vmap` of it is an error, and inside a `shard_map` each device keeps the order by itself.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # use std::sync::{Arc, Mutex};
+    /// let seen = Arc::new(Mutex::new(Vec::new()));
+    /// let note = seen.clone();
+    /// let show = io_callback(
+    ///     move |args, _| {
+    ///         note.lock().expect("no panic").push(args[0].item::<i32>()?);
+    ///         Ok(())
+    ///     },
+    ///     (),
+    /// )
+    /// .ordered();
+    /// let f = jit(move |n: Array| fori_loop(0, 4, |i: Array, n: Array| show.call(i).map(|()| n), n));
+    /// f.call(0i32)?.item::<i32>()?;
+    /// assert_eq!(*seen.lock().expect("no panic"), [0, 1, 2, 3]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn ordered(mut self) -> Self {
+        self.call.ordered = true;
         self
     }
 
@@ -109,8 +142,15 @@ impl<T: Tree> HostCallback<T> {
         // A result type that could not be made.
         self.results.leaves.iter().filter_map(Array::error).try_for_each(|e| Err(e.clone()))?;
         args.iter().try_for_each(check_usable)?;
+        if self.call.ordered && !self.call.has_effects() {
+            return Err(err!(Value, "{} has no effects, so that its calls cannot be ordered", self.call.name())
+                .help("use `io_callback`"));
+        }
         let leaves = match runs_now(args) {
-            true => self.run(args)?.into(),
+            true => {
+                let _turn = self.call.ordered.then(turn);
+                self.run(args)?.into()
+            }
             false => {
                 let outs = self.call.clone().apply(args);
                 outs.iter().try_for_each(check_usable)?;
@@ -190,6 +230,6 @@ fn guarded(f: &Arc<HostFunction>, args: &[HostArg<'_>], results: &mut [HostResul
     std::panic::catch_unwind(call).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref().copied()).unwrap_or("no message");
-        Err(crate::error::err!(Runtime, "the host function {f:?} panicked: {text}"))
+        Err(err!(Runtime, "the host function {f:?} panicked: {text}"))
     })
 }

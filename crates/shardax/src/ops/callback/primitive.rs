@@ -6,16 +6,16 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::function::{HostFunction, TARGET, register};
+use super::ordered::TOKEN;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind;
-use crate::core::tree::Flat;
 use crate::dtype::DType;
 use crate::error::{Result, bail, err};
 use crate::interpret::batching::move_batch;
-use crate::ops::control_flow;
+use crate::ops::control_flow::each;
 use crate::shape::Shape;
 
 /// What a call may do beside computing its results; named after JAX's functions.
@@ -49,26 +49,16 @@ pub(crate) struct HostCall {
     pub results: SmallVec<[(DType, Shape); 1]>,
     pub kind: Kind,
     pub vmap: Option<VmapMethod>,
+    /// Whether it waits for the ordered call before it.
+    pub ordered: bool,
+    /// Whether it takes a token before its operands, and returns one before its results.
+    pub token: bool,
 }
 
 impl HostCall {
     #[track_caller]
     pub fn apply(self, args: &[Array]) -> Outputs {
         bind(Arc::new(self), args)
-    }
-
-    /// The same call once for each entry of a batch, of which each operand is or has a part.
-    fn each(&self, args: &[Array], dims: &[Option<usize>], size: usize) -> Result<Outputs> {
-        let slices = |i: usize| move_batch(&args[i], dims[i], 0, size);
-        let batched: Vec<Array> = (0..args.len()).filter(|&i| dims[i].is_some()).map(slices).collect();
-        let step = |slices: Vec<Array>| -> Result<Vec<Array>> {
-            let mut slices = slices.into_iter();
-            let operand = |i: usize| if dims[i].is_some() { slices.next() } else { Some(args[i].clone()) };
-            let operands: Vec<Array> = (0..args.len()).map(operand).collect::<Option<_>>().unwrap_or_default();
-            Ok(self.clone().apply(&operands).into_vec())
-        };
-        let outs: Vec<Array> = control_flow::map(step, batched)?;
-        Ok(Flat::of(&outs).leaves.into_iter().collect())
     }
 }
 
@@ -83,7 +73,7 @@ impl Primitive for HostCall {
     }
 
     fn output_count(&self) -> usize {
-        self.results.len()
+        self.results.len() + usize::from(self.token)
     }
 
     fn has_effects(&self) -> bool {
@@ -95,11 +85,13 @@ impl Primitive for HostCall {
     }
 
     fn print_params(&self) -> String {
-        format!("function={:?}", self.function)
+        format!("function={:?}{}", self.function, if self.ordered { " ordered=true" } else { "" })
     }
 
     fn infer(&self, _args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
-        Ok(self.results.iter().map(|(dtype, shape)| Aval::new(*dtype, shape.clone())).collect())
+        let token = self.token.then(|| Aval::scalar(TOKEN));
+        let results = self.results.iter().map(|(dtype, shape)| Aval::new(*dtype, shape.clone()));
+        Ok(token.into_iter().chain(results).collect())
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
@@ -113,6 +105,15 @@ impl Primitive for HostCall {
             )
             .help("call it inside a `shard_map`, where each device calls it with its own block, or outside of `jit`"));
         }
+        if self.ordered && self.kind == Kind::Debug && cx.is_for_many_devices() {
+            return Err(err!(
+                Value,
+                "The following ordered effects are not supported for more than 1 device: {} of {:?}",
+                self.name(),
+                self.function
+            )
+            .help("leave the order out, or call an ordered `io_callback` inside a `shard_map`: each device keeps its own order"));
+        }
         let layouts = |shapes: Vec<&Shape>| {
             let rows = shapes.iter().map(|s| {
                 let order: Vec<String> = (0..s.len()).rev().map(|d| d.to_string()).collect();
@@ -124,9 +125,10 @@ impl Primitive for HostCall {
         let results = layouts(outs.iter().map(|o| &o.shape).collect());
         let attrs = format!(
             "call_target_name = \"{TARGET}\", api_version = 4 : i32, has_side_effect = {}, \
-             backend_config = {{function = {} : i64}}, operand_layouts = {operands}, result_layouts = {results}",
+             backend_config = {{function = {} : i64, token = {} : i64}}, operand_layouts = {operands}, result_layouts = {results}",
             self.has_effects(),
             self.function.number,
+            i64::from(self.token),
         );
         Ok(cx.op_with("stablehlo.custom_call", args, &attrs, Vec::new(), outs))
     }
@@ -151,6 +153,10 @@ impl Primitive for HostCall {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        if self.ordered && self.kind == Kind::Io {
+            return Err(err!(Value, "Cannot `vmap` ordered IO callback.")
+                .help("leave the order out, or call it in a `scan` over the batch"));
+        }
         let method = match (self.kind, self.vmap) {
             (Kind::Io | Kind::Debug, _) => VmapMethod::Sequential,
             (_, Some(method)) => method,
@@ -161,7 +167,7 @@ impl Primitive for HostCall {
             ),
         };
         if method == VmapMethod::Sequential {
-            return Ok((self.each(args, dims, axis.size)?, vec![Some(0); self.results.len()]));
+            return Ok((each(self.clone(), args, dims, axis.size)?, vec![Some(0); self.results.len()]));
         }
         let size = |d: Option<usize>| if d.is_some() || method == VmapMethod::BroadcastAll { axis.size } else { 1 };
         let args: Vec<Array> = args.iter().zip(dims).map(|(a, &d)| move_batch(a, d, 0, size(d))).collect();

@@ -6,13 +6,16 @@
 mod conditionals;
 mod custom_jvp;
 mod custom_vjp;
+mod custom_vmap;
 mod loops;
 mod scan;
 
 pub use conditionals::{Branches, cond, switch};
 pub use custom_jvp::{CustomJvp, custom_jvp};
 pub use custom_vjp::{CustomVjp, NondiffBwd, NondiffFwd, NondiffVjp, custom_vjp};
+pub use custom_vmap::{CustomVmap, IntoBatched, SequentialVmap, custom_vmap, sequential_vmap};
 pub use loops::{fori_loop, while_loop};
+pub(crate) use scan::each;
 pub use scan::{ScanOptions, associative_scan, map, scan, scan_n};
 
 use crate::core::array::Array;

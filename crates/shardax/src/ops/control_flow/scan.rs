@@ -6,12 +6,14 @@ use std::sync::Arc;
 use super::{Carry, converted};
 use crate::core::array::Array;
 use crate::core::function::IntoOutput;
+use crate::core::primitive::{Outputs, Primitive};
 use crate::core::program::Aval;
 use crate::core::program::trace::{bind_at, check_usable, with_source};
 use crate::core::tree::{Flat, Tree, TreeDef, same_structure};
 use crate::error::{Result, err};
+use crate::interpret::batching::move_batch;
 use crate::interpret::flat::{avals_of, trace_flat};
-use crate::interpret::held::drop_unused_captures;
+use crate::interpret::held::{bind_checked, drop_unused_captures};
 use crate::ops::lax;
 use crate::ops::primitive::scan::Scan;
 use crate::shape::normalize_axis;
@@ -369,4 +371,23 @@ fn interleave(even: &Array, odd: &Array, dim: usize, size: usize) -> Array {
     let mut shape = even.shape().to_vec();
     shape[dim] = 2 * pairs;
     part(&both.reshape(shape.as_slice()), dim, 0, size, 1)
+}
+
+/// Applies a primitive once for each entry of a batch, one after the other, of which each operand is or has a part.
+pub(crate) fn each<P: Primitive + Clone + 'static>(
+    primitive: P,
+    args: &[Array],
+    dims: &[Option<usize>],
+    size: usize,
+) -> Result<Outputs> {
+    let slices = |i: usize| move_batch(&args[i], dims[i], 0, size);
+    let batched: Vec<Array> = (0..args.len()).filter(|&i| dims[i].is_some()).map(slices).collect();
+    let step = |slices: Vec<Array>| -> Result<Vec<Array>> {
+        let mut slices = slices.into_iter();
+        let operand = |i: usize| if dims[i].is_some() { slices.next() } else { Some(args[i].clone()) };
+        let operands: Vec<Array> = (0..args.len()).map(operand).collect::<Option<_>>().unwrap_or_default();
+        Ok(bind_checked(primitive.clone(), &operands)?.into_vec())
+    };
+    let outs: Vec<Array> = map(step, batched)?;
+    Ok(outs.into())
 }

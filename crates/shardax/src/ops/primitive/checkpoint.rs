@@ -2,12 +2,12 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::call::in_place;
+use super::call::{in_place, in_place_threaded};
 use super::checkpoint_policy::CheckpointPolicy;
 use super::optimization_barrier::OptimizationBarrier;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents, Thread};
 use crate::core::program::trace::{Traced, bind1, trace};
 use crate::core::program::{Atom, Aval, Eqn, Program};
 use crate::error::{Result, err};
@@ -77,6 +77,12 @@ impl Recomputed {
 impl Primitive for Checkpoint {
     fn name(&self) -> &'static str {
         "checkpoint"
+    }
+
+    fn threaded(&self, thread: &dyn Thread, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
+        in_place_threaded(&self.program, thread, 0, args, state, |program, _, operands| {
+            bind_checked(Checkpoint { program, ..self.clone() }, operands)
+        })
     }
 
     in_place!(_this => Some(Part::Name("checkpoint".into())));

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::binary::Select;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents, Thread};
 use crate::core::program::trace::{Traced, trace};
 use crate::core::program::{Aval, Program};
 use crate::dtype::DType;
@@ -17,7 +17,9 @@ use crate::interpret::held::{
     Residual, Split, bind_checked, cast_all, join, marked, marked_tangents, operand_sets, sets_of, spread_marked,
     tangent_or_zeros, varying, zeros,
 };
+use crate::interpret::thread::threaded;
 use crate::interpret::vary;
+use crate::ops::checkify::counting;
 use crate::scope::Part;
 use crate::shape::AxisSet;
 
@@ -141,6 +143,15 @@ impl Primitive for Cond {
         };
         let regions = self.branches.iter().enumerate().map(region).collect::<Result<_>>()?;
         Ok(cx.op_with("stablehlo.case", &args[..1], "", regions, outs))
+    }
+
+    fn threaded(&self, thread: &dyn Thread, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
+        thread.settle(state)?;
+        let branches: Vec<_> = self.branches.iter().map(|b| threaded(b, thread, 0, state)).collect::<Result<_>>()?;
+        let mut outs = Cond::run(branches, &args[0], &[state, &args[1..]].concat())?;
+        let rest = outs.drain(state.len()..).collect();
+        state.clone_from_slice(&outs);
+        Ok(rest)
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
@@ -307,14 +318,20 @@ impl Cond {
     ) -> Result<(Outputs, Dims)> {
         let mut chosen: Option<Vec<Array>> = None;
         for (i, branch) in self.branches.iter().enumerate() {
-            let (outs, out_dims) = batch_eval(branch, axis, args, dims)?;
+            let here = index.equal(i);
+            let (outs, out_dims) = match counting(branch)? {
+                None => batch_eval(branch, axis, args, dims)?,
+                Some(branch) => {
+                    let all = [std::slice::from_ref(&here), args].concat();
+                    batch_eval(&branch, axis, &all, &[&[Some(0)], dims].concat())?
+                }
+            };
             let outs: Vec<Array> =
                 outs.iter().zip(out_dims).map(|(out, dim)| move_batch(out, dim, 0, axis.size)).collect();
             let Some(others) = &mut chosen else {
                 chosen = Some(outs);
                 continue;
             };
-            let here = index.equal(i);
             for (other, out) in others.iter_mut().zip(outs) {
                 let here = here.broadcast_in_dim(out.shape(), &[0]);
                 *other = Select.apply(&here, other, &out);

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::call::in_place;
+use super::call::{in_place, in_place_threaded};
 use crate::core::array::Array;
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents, Thread};
 use crate::core::program::trace::{Traced, check_usable, trace};
 use crate::core::program::{Aval, Program};
 use crate::core::tree::TreeDef;
@@ -26,6 +26,10 @@ pub(crate) enum RuleId {
     /// A function of this type at this address (0 for one that captures nothing, which its type identifies), for
     /// arguments of this structure. The rule that it identifies keeps the function alive.
     Function(TypeId, usize, Box<TreeDef>),
+    /// That rule, with so many values that go past it.
+    Threaded { of: Box<RuleId>, count: usize },
+    /// The derivative of that rule.
+    Derived { of: Box<RuleId> },
     /// That rule, batched over an axis.
     Batched { of: Box<RuleId>, size: usize, name: Option<AxisName>, spmd_names: SmallVec<[AxisName; 2]>, dims: Dims },
 }
@@ -157,6 +161,19 @@ fn entry(aval: &Aval, dim: Option<usize>) -> Aval {
 impl Primitive for CustomJvp {
     fn name(&self) -> &'static str {
         "custom_jvp"
+    }
+
+    /// The rule says nothing of the state, which goes past it.
+    fn threaded(&self, thread: &dyn Thread, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
+        let (rule, count) = (self.rule.clone(), state.len());
+        let past = move |primals: &[Array], tangents: &[Array]| {
+            let (outs, out_tangents) = rule(&primals[count..], &tangents[count..])?;
+            Ok(([&primals[..count], &outs].concat(), [&tangents[..count], &out_tangents].concat()))
+        };
+        let id = RuleId::Threaded { of: Box::new(self.id.clone()), count };
+        in_place_threaded(&self.program, thread, self.num_consts, args, state, |program, num_consts, operands| {
+            bind_checked(CustomJvp { program, num_consts, id, rule: Arc::new(past) }, operands)
+        })
     }
 
     in_place!(_this => None);

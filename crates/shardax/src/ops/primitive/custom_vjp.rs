@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::call::in_place;
+use super::call::{in_place, in_place_threaded};
 use super::custom_jvp::{RuleId, check_captured, check_types, eval_batched, in_rule, trace_entry};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents, Thread};
 use crate::core::program::trace::{Traced, check_usable};
 use crate::core::program::{Aval, Program};
 use crate::core::tree::TreeDef;
@@ -92,6 +92,20 @@ impl VjpRules {
         };
         VjpRules { id: self.id.batched(axis, dims), fwd: Arc::new(fwd), bwd: Arc::new(bwd) }
     }
+
+    /// These rules with `count` values more, which are returned as they were given.
+    fn past(&self, count: usize) -> VjpRules {
+        let (fwd, bwd) = (self.fwd.clone(), self.bwd.clone());
+        let forward = move |args: &[Array]| {
+            let (outs, residuals, def) = fwd(&args[count..])?;
+            Ok(([&args[..count], &outs].concat(), residuals, def))
+        };
+        let backward = move |def: &TreeDef, residuals: &[Array], cts: &[Array]| {
+            Ok([&cts[..count], &bwd(def, residuals, &cts[count..])?].concat())
+        };
+        let id = RuleId::Threaded { of: Box::new(self.id.clone()), count };
+        VjpRules { id, fwd: Arc::new(forward), bwd: Arc::new(backward) }
+    }
 }
 
 /// A program with its own reverse-mode rules. Operands are what the program captured, then the arguments.
@@ -105,6 +119,13 @@ pub(crate) struct CustomVjp {
 impl Primitive for CustomVjp {
     fn name(&self) -> &'static str {
         "custom_vjp"
+    }
+
+    fn threaded(&self, thread: &dyn Thread, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
+        let rules = self.rules.past(state.len());
+        in_place_threaded(&self.program, thread, self.num_consts, args, state, |program, num_consts, operands| {
+            bind_checked(CustomVjp { program, num_consts, rules }, operands)
+        })
     }
 
     in_place!(_this => None);

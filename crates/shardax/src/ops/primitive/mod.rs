@@ -14,6 +14,7 @@ mod conv_dot;
 pub(crate) mod cumulative;
 pub(crate) mod custom_jvp;
 pub(crate) mod custom_vjp;
+pub(crate) mod custom_vmap;
 pub(crate) mod det;
 pub(crate) mod dot;
 pub(crate) mod dynamic_slice;

@@ -80,7 +80,7 @@ impl Scatter {
     }
 
     /// The sizes of a block of the operand.
-    fn window(&self, rank: usize, updates: &[usize]) -> Vec<usize> {
+    pub fn window(&self, rank: usize, updates: &[usize]) -> Vec<usize> {
         let gather = self.dims.to_gather();
         let mut windows = self.dims.update_window_dims.iter().map(|&d| updates.get(d).copied().unwrap_or(0));
         (0..rank).map(|d| if gather.missing(d) { 1 } else { windows.next().unwrap_or(0) }).collect()

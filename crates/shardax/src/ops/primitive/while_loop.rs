@@ -5,18 +5,20 @@ use smallvec::SmallVec;
 use super::binary::Select;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents, Thread};
 use crate::core::program::trace::{Traced, trace};
 use crate::core::program::{Aval, Program};
 use crate::dtype::DType;
 use crate::error::{Result, bail, err};
 use crate::interpret::ad::{jvp_program, tangent_aval};
-use crate::interpret::batching::{batch_program, move_batch};
+use crate::interpret::batching::{batch_eval, batch_program, move_batch};
 use crate::interpret::eval::eval;
 use crate::interpret::held::{
     bind_checked, cast_all, marked, marked_tangents, new_var, operand_sets, sets_of, spread_marked, varying,
 };
+use crate::interpret::thread::thread_eval;
 use crate::interpret::vary;
+use crate::ops::checkify::counting;
 use crate::scope::Part;
 use crate::shape::AxisSet;
 
@@ -164,6 +166,30 @@ impl Primitive for While {
         Ok(results.split_off(results.len() - outs.len()))
     }
 
+    /// The condition is computed before the loop and at the end of each step, so that it changes the state as often as it
+    /// is asked.
+    fn threaded(&self, thread: &dyn Thread, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
+        thread.settle(state)?;
+        let (cond_args, body_args, carry) = self.parts(args);
+        let first = thread_eval(&self.cond, thread, &[cond_args, carry].concat(), state)?;
+        thread.settle(state)?;
+        let count = state.len();
+        let carry: Vec<Array> = [state, &first[..], carry].concat();
+        let types = |arrays: &[Array]| arrays.iter().map(Array::aval).collect::<Vec<_>>();
+        let cond = trace(&types(&carry), |args| Ok(vec![args[count].clone()]))?;
+        let body = trace(&types(&[cond_args, body_args, &carry].concat()), |args| {
+            let (cond_args, body_args, carry) = self.parts(args);
+            let mut state = carry[..count].to_vec();
+            let next = thread_eval(&self.body, thread, &[body_args, &carry[count + 1..]].concat(), &mut state)?;
+            let again = thread_eval(&self.cond, thread, &[cond_args, &next].concat(), &mut state)?;
+            thread.settle(&mut state)?;
+            Ok([state, again, next].concat())
+        })?;
+        let outs = While::run(cond, body, &[], &[cond_args, body_args].concat(), &carry)?;
+        state.clone_from_slice(&outs[..count]);
+        Ok(outs[count + 1..].into())
+    }
+
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let (this, args) = self.fit(args)?;
         let (cond_args, body_args, carry) = this.parts(&args);
@@ -265,7 +291,16 @@ impl Primitive for While {
             let (consts, rest) = inputs.split_at(cond_args.len());
             let (_, carry) = rest.split_at(body_args.len());
             let running = predicate(consts, carry)?;
-            let next = eval(&body.program, &[&body.captures, rest].concat())?;
+            let next = match counting(&this.body)? {
+                None => eval(&body.program, &[&body.captures, rest].concat())?,
+                Some(counted) => {
+                    let inner: Dims = vec![Some(0); carry.len()];
+                    let dims = [&[Some(0)], body_dims, &inner].concat();
+                    let all = [std::slice::from_ref(&running), rest].concat();
+                    let (outs, dims) = batch_eval(&counted, axis, &all, &dims)?;
+                    outs.iter().zip(dims).map(|(out, dim)| move_batch(out, dim, 0, axis.size)).collect()
+                }
+            };
             let choose = |(old, new): (&Array, Array)| {
                 let running = running.broadcast_in_dim(new.shape(), &[0]);
                 Select.apply(&running, old, &new)

@@ -5,11 +5,12 @@ use smallvec::SmallVec;
 use super::ShardMap;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
-use crate::core::program::trace::{Traced, bind, trace};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents, Thread};
+use crate::core::program::trace::{Traced, bind, check_usable, trace};
 use crate::core::program::{Aval, Program};
 use crate::error::{Result, err};
-use crate::interpret::held::{is_same, marked, spread_marked};
+use crate::interpret::held::{cast_up, is_same, marked, spread_marked};
+use crate::interpret::thread::thread_eval;
 use crate::interpret::vary;
 use crate::interpret::{ad, batching};
 use crate::ops::collective::axes::Axes;
@@ -112,6 +113,35 @@ impl Primitive for ShardMap {
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         self.lower_call(cx, args, outs)
+    }
+
+    /// The state comes in whole, and leaves as one for each device.
+    fn threaded(&self, thread: &dyn Thread, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
+        thread.settle(state)?;
+        let count = state.len();
+        let axes: Vec<AxisName> = self.axes().collect();
+        let blocks: Vec<Aval> = state.iter().map(Array::aval).chain(self.body.in_avals().cloned()).collect();
+        let Traced { program, captures } = self.in_body(|| {
+            trace(&blocks, |args| {
+                let mut state = args[..count].to_vec();
+                let outs = thread_eval(&self.body, thread, &args[count..], &mut state)?;
+                thread.settle(&mut state)?;
+                let all: AxisSet = if self.checked { axes.iter().copied().collect() } else { AxisSet::default() };
+                let own = state.iter().map(|s| cast_up(s, &all).expand_dims(0));
+                Ok(own.chain(outs).collect())
+            })
+        })?;
+        let whole = std::iter::repeat_n(PartitionSpec::default(), count);
+        let in_specs = whole.chain(self.in_specs.iter().cloned()).collect();
+        let out_specs = std::iter::repeat_n(over(&axes), count).chain(self.out_specs.iter().cloned()).collect();
+        let call = self.with_body(program.simplified(), captures.len(), in_specs, out_specs);
+        let operands: Vec<Array> = [&state[..], args].concat();
+        let mut outs = call.apply(&captures, operands);
+        outs.iter().try_for_each(check_usable)?;
+        let rest = outs.drain(count..).collect();
+        state.clone_from_slice(&outs);
+        thread.gather(state)?;
+        Ok(rest)
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {

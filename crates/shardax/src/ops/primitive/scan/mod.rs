@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents, Thread};
 use crate::core::program::trace::{Traced, trace};
 use crate::core::program::{Aval, Program};
 use crate::dtype::{DType, Scalar};
@@ -19,6 +19,7 @@ use crate::interpret::held::{
     Residual, Split, bind_checked, cast_all, cast_up, marked, marked_tangents, operand_sets, sets_of, spread_marked,
     tangent_or_zeros, varying,
 };
+use crate::interpret::thread::threaded;
 use crate::interpret::vary;
 use crate::scope::Part;
 use crate::shape::AxisSet;
@@ -250,6 +251,21 @@ impl Primitive for Scan {
             state = self.lower_step(cx, at, consts, xs, &state)?;
         }
         Ok(state)
+    }
+
+    fn threaded(&self, thread: &dyn Thread, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
+        thread.settle(state)?;
+        let count = state.len();
+        let body = threaded(&self.body, thread, self.num_consts, state)?;
+        let carry = std::iter::repeat_n(Carry, count);
+        let mut in_roles = self.in_roles();
+        in_roles.splice(self.num_consts..self.num_consts, carry.clone());
+        let out_roles: Vec<Role> = carry.chain(self.out_roles()).collect();
+        let mut operands = args.to_vec();
+        operands.splice(self.num_consts..self.num_consts, state.drain(..));
+        let mut outs = self.run(body, &in_roles, &out_roles, operands)?;
+        state.extend(outs.drain(..count));
+        Ok(outs.into())
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {

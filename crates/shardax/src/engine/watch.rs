@@ -1,0 +1,81 @@
+//! Results searched for NaN and infinities, and the operation that made them.
+
+use std::borrow::Borrow;
+use std::sync::Arc;
+
+use super::execute::LoadedProgram;
+use super::load::Request;
+use crate::core::array::{Array, Buffers, Concrete, transfer};
+use crate::core::program::trace::Traced;
+use crate::dtype::Scalar;
+use crate::error::{Result, err};
+use crate::ops::checkify::{Checks, discharge};
+
+/// Runs a program, which fails where a result holds a NaN or an infinity, of those that are searched for.
+pub(super) fn run<A: Borrow<Concrete>>(
+    program: &LoadedProgram,
+    args: &[A],
+    committed: bool,
+    (nans, infs): (bool, bool),
+) -> Result<Vec<Array>> {
+    // What is donated is gone afterwards.
+    let copy = |(i, arg): (usize, &A)| -> Result<Arc<Concrete>> {
+        let Concrete { aval, sharding, committed, buffers, .. } = arg.borrow();
+        let buffers = match program.donated.get(i) {
+            Some(true) => buffers.iter().map(|b| transfer::copy(b)).collect::<Result<Buffers>>()?,
+            _ => buffers.clone(),
+        };
+        Ok(Arc::new(Concrete::new(aval.clone(), sharding.clone(), *committed, buffers)))
+    };
+    let copies: Vec<Arc<Concrete>> = args.iter().enumerate().map(copy).collect::<Result<_>>()?;
+    let outs: Vec<Array> = program.start(args, committed)?;
+    for out in outs.iter().filter(|out| out.dtype().is_inexact()) {
+        if let Some(value) = find(out, nans, infs)? {
+            return Err(explain(program, &copies, committed, value)?);
+        }
+    }
+    Ok(outs)
+}
+
+/// The first value of these that the array holds.
+fn find(array: &Array, nans: bool, infs: bool) -> Result<Option<&'static str>> {
+    let dtype = array.dtype();
+    let bytes = array.to_bytes()?;
+    let scalars = bytes.chunks_exact(dtype.byte_size().max(1)).map(|b| Scalar::read(dtype, b));
+    let parts = scalars.flat_map(|s| [s.to_f64(), s.imag()]);
+    let mut bad = parts.filter(|x| !x.is_finite()).map(|x| if x.is_nan() { "nan" } else { "inf" });
+    Ok(bad.find(|value| if *value == "nan" { nans } else { infs }))
+}
+
+/// Runs the program again with each operation checked; the error names the first that made such a value.
+fn explain(
+    program: &LoadedProgram,
+    args: &[Arc<Concrete>],
+    committed: bool,
+    value: &str,
+) -> Result<crate::error::Error> {
+    let checks = if value == "nan" { Checks::DEBUG_NANS } else { Checks::DEBUG_INFS };
+    if let Some(request) = &program.request {
+        let traced = Traced { program: request.program.clone(), captures: Vec::new() };
+        if let Some(checked) = discharge(&traced, checks)? {
+            let count = checked.errors.count();
+            let state = std::iter::repeat_n(None, count);
+            let again = Request {
+                program: checked.traced.program,
+                out_shardings: state.chain(request.out_shardings.iter().cloned()).collect(),
+                donated: vec![false; args.len()],
+                ..request.clone()
+            };
+            let outs: Vec<Array> = again.load_at_once()?.start(args, committed)?;
+            if let Some((_, text, at)) = checked.errors.error(&outs[..count]).found()?.into_iter().next() {
+                return Ok(err!(FloatingPoint, "{text}").at(at));
+            }
+        }
+    }
+    Ok(err!(
+        FloatingPoint,
+        "invalid value ({value}) encountered in a result of {}, but its operations did not produce invalid values when each was checked",
+        program.name
+    )
+    .help("it is among the arguments, or comes of how the compiler puts operations together"))
+}

@@ -1,0 +1,64 @@
+//! Texts with places for values: `{}`, `{0}` and `{name}`.
+
+/// What a place of a text asks for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Place<'a> {
+    Number(usize),
+    Name(&'a str),
+}
+
+impl Place<'_> {
+    /// Which of the values of these names it is.
+    pub fn among(self, names: &[&str]) -> Option<usize> {
+        match self {
+            Place::Number(i) => Some(i).filter(|i| *i < names.len()),
+            Place::Name(name) => names.iter().position(|n| *n == name),
+        }
+    }
+}
+
+/// The text with its places filled; `{{` and `}}` are braces. A place that nothing fills stays as it is.
+pub(crate) fn fill(format: &str, mut value: impl FnMut(Place<'_>) -> Option<String>) -> String {
+    let mut out = String::new();
+    let mut next = 0;
+    let mut rest = format;
+    while let Some(at) = rest.find(['{', '}']) {
+        out.push_str(&rest[..at]);
+        let (brace, after) = rest[at..].split_at(1);
+        if after.starts_with(brace) {
+            out.push_str(brace);
+            rest = &after[1..];
+            continue;
+        }
+        let Some(end) = after.find('}').filter(|_| brace == "{") else {
+            out.push_str(brace);
+            rest = after;
+            continue;
+        };
+        let place = match after[..end].trim() {
+            "" => {
+                next += 1;
+                Place::Number(next - 1)
+            }
+            name => name.parse().map_or(Place::Name(name), Place::Number),
+        };
+        match value(place) {
+            Some(value) => out.push_str(&value),
+            None => out.push_str(&rest[at..at + end + 2]),
+        }
+        rest = &after[end + 1..];
+    }
+    out + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_filled_with_values() {
+        let values = ["1", "2"];
+        let fill = |text| fill(text, |place| place.among(&["x", "y"]).map(|i| values[i].to_owned()));
+        assert_eq!(fill("{} and {}, {1} {x} {{y}} {none} }{"), "1 and 2, 2 1 {y} {none} }{");
+    }
+}

@@ -1,0 +1,163 @@
+//! `check!`: an equation that fails.
+
+use std::sync::Arc;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::error::{CheckError, Message, What};
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
+use crate::core::program::Aval;
+use crate::core::program::trace::{bind, check_usable, runs_now};
+use crate::core::tree::Static;
+use crate::dtype::{DType, Scalar};
+use crate::error::{AtCaller, Result, err};
+use crate::interpret::batching::move_batch;
+use crate::ops::callback::debug::Named;
+use crate::ops::callback::text;
+use crate::ops::numpy::where_;
+use crate::ops::operators::Operand;
+use crate::source;
+
+/// Operands are whether something failed, the number of its message among these, and the message's values.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Check {
+    pub messages: Arc<[Message]>,
+}
+
+/// Adds a check; for [`check!`](crate::check!).
+#[doc(hidden)]
+#[track_caller]
+pub fn check(pred: impl Operand, text: &'static str, values: Vec<Named>) -> Result<()> {
+    let _line = source::enter();
+    checked(pred.into_array(), text, values).at_caller()
+}
+
+#[track_caller]
+fn checked(pred: Array, text: &'static str, values: Vec<Named>) -> Result<()> {
+    let (names, values): (Vec<&'static str>, Vec<Array>) = values.into_iter().unzip();
+    values.iter().chain([&pred]).try_for_each(check_usable)?;
+    if pred.dtype() != DType::Bool || pred.ndim() > 0 {
+        return Err(err!(Type, "check takes a scalar pred as argument, got {}", pred.type_name())
+            .help("check one boolean: `check!(x.greater(0).all(..), …)`"));
+    }
+    let mut missing = None;
+    text::fill(text, |place| {
+        if place.among(&names).is_none() {
+            missing = Some(format!("{place:?}"));
+        }
+        None
+    });
+    if let Some(missing) = missing {
+        return Err(err!(Value, "the text of the check, {text:?}, asks for {missing}, but its values are {names:?}")
+            .help("give the value as `name = value`, or write `{{` for a brace"));
+    }
+    let at = source::line().unwrap_or_else(|| std::panic::Location::caller());
+    let messages: Arc<[Message]> = [Message { what: What::Check { text, names }, at }].into();
+    let failed = pred.logical_not();
+    record(failed, Array::literal(Scalar::Int(0), DType::I32, false), values, messages)
+}
+
+/// An error that has happened is `Err` at once; else it becomes a check of the program.
+#[track_caller]
+fn record(failed: Array, code: Array, payload: Vec<Array>, messages: Arc<[Message]>) -> Result<()> {
+    let operands = [&[failed.clone(), code.clone()], &payload[..]].concat();
+    if !runs_now(&operands) {
+        let outs = bind(Arc::new(Check { messages }), &operands);
+        return outs.iter().try_for_each(check_usable);
+    }
+    let (failed, codes, payloads) = (vec![failed], vec![code], vec![payload]);
+    CheckError { failed, codes, payloads, messages: Static(messages) }.throw()
+}
+
+/// Fails where `error` has happened: `Err` at once where that is known, and else a [`check!`](crate::check!) of the program, for an
+/// enclosing [`checkify`](crate::checkify()).
+#[track_caller]
+pub fn check_error(error: &CheckError) -> Result<()> {
+    let _line = source::enter();
+    for ((failed, code), payload) in error.failed.iter().zip(&error.codes).zip(&error.payloads) {
+        let mut one = [&[failed.clone(), code.clone()], &payload[..]].concat();
+        last_failed(&mut one);
+        let payload = one.split_off(2);
+        record(one.remove(0), one.remove(0), payload, error.messages.0.clone()).at_caller()?;
+    }
+    Ok(())
+}
+
+/// Of a batch of errors the last that happened: of whether each did, the number of its message, and its values.
+pub(super) fn last_failed(group: &mut [Array]) {
+    let batch = group.first().map(|failed| failed.shape().to_vec()).unwrap_or_default();
+    if batch.is_empty() {
+        return;
+    }
+    let n: usize = batch.iter().product();
+    let flat: Vec<Array> = group.iter().map(|x| x.reshape([&[n], &x.shape()[batch.len()..]].concat())).collect();
+    let index = crate::ops::lax::iota(DType::I32, &[n], 0);
+    let last = where_(&flat[0], index, -1).max(..);
+    let at = where_(last.less(0), n as i32 - 1, last);
+    for (one, all) in group.iter_mut().zip(flat) {
+        *one = crate::ops::lax::dynamic_index_in_dim(&all, &at, 0).squeeze(0);
+    }
+}
+
+impl Primitive for Check {
+    fn name(&self) -> &'static str {
+        "check"
+    }
+
+    fn output_count(&self) -> usize {
+        0
+    }
+
+    fn has_effects(&self) -> bool {
+        true
+    }
+
+    fn infer(&self, _args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        Ok(smallvec![])
+    }
+
+    fn lower(&self, _cx: &mut Lowering, _args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
+        Err(err!(
+            Value,
+            "Cannot abstractly evaluate a checkify.check which was not functionalized. This probably means you tried to stage (jit/scan/pmap/...) a `check` without functionalizing it through `checkify.checkify`."
+        )
+        .help("make the function return its error: `let (error, out) = jit(checkify(f)).call(x)?; error.throw()?`"))
+    }
+
+    fn jvp(&self, args: &[Array], _tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        Ok((bind(Arc::new(self.clone()), args), Vec::new()))
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        let mut group: Vec<Array> = args.iter().zip(dims).map(|(a, &d)| move_batch(a, d, 0, axis.size)).collect();
+        last_failed(&mut group);
+        Ok((bind(Arc::new(self.clone()), &group), Vec::new()))
+    }
+}
+
+/// Checks a boolean scalar, which may be an array: `check!(x.all(..), "all must hold, got {x}", x)?`. The text has places for values as
+/// that of [`debug_print!`](crate::debug_print!).
+///
+/// Where its value is known, and in a [`grad`](crate::grad) or [`vmap`](crate::vmap()) outside of `jit`, a check that does not hold is `Err` at once. What
+/// is compiled must carry the error out: a function with checks is made one that returns its error by [`checkify`](crate::checkify()), and `jit` of a
+/// function whose checks are not is an error.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let root = |x: Array| -> Result<Array> {
+///     check!(x.greater_equal(0), "no root of {x}", x)?;
+///     Ok(x.sqrt())
+/// };
+/// assert!(root(Array::from(-1.0f32)).is_err_and(|e| e.message() == "no root of -1.0 (`check` failed)"));
+/// let (error, _) = jit(checkify(root)).call(-4.0f32)?;
+/// assert_eq!(error.get()?.as_deref(), Some("no root of -4.0 (`check` failed)"));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[macro_export]
+macro_rules! check {
+    ($pred:expr, $text:literal $(, $($values:tt)*)?) => {
+        $crate::checkify::check($pred, $text, $crate::debug_print!(@values [] $($($values)*)?))
+    };
+}

@@ -1,0 +1,278 @@
+//! Discharging checks: the first error of each kind becomes a state that goes through the program.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use super::Checks;
+use super::automatic;
+use super::check::{Check, last_failed};
+use super::error::{CheckError, Message};
+use crate::core::array::Array;
+use crate::core::primitive::{Outputs, Thread};
+use crate::core::program::trace::{Traced, bind_at, check_usable, trace};
+use crate::core::program::{Aval, Eqn, Program};
+use crate::core::tree::Static;
+use crate::dtype::{DType, Scalar};
+use crate::error::Result;
+use crate::interpret::thread::thread_eval;
+use crate::ops::numpy::{full, where_};
+use crate::shape::Shape;
+use crate::stack::grow;
+
+/// Errors that are kept together, of which the first in time counts; among kinds it is the first in the program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Of values of these types.
+    Check(Vec<(DType, Shape)>),
+    Nan,
+    /// A value that is not to be in any result: `nan` or `inf`.
+    Invalid(&'static str),
+    Division,
+    Index,
+}
+
+impl Kind {
+    /// The types of the message's values.
+    fn payload(&self) -> Vec<(DType, Shape)> {
+        match self {
+            Kind::Check(types) => types.clone(),
+            Kind::Index => vec![(DType::I32, Shape::from_slice(&[3]))],
+            Kind::Nan | Kind::Invalid(_) | Kind::Division => Vec::new(),
+        }
+    }
+}
+
+/// The kinds of errors that a program may have, in the order of its equations.
+fn kinds(program: &Program, checks: Checks, found: &mut Vec<Kind>) {
+    for eqn in &program.eqns {
+        for inner in eqn.primitive.programs() {
+            grow(|| kinds(inner, checks, found));
+        }
+        let own = match eqn.primitive.as_any().is::<Check>() {
+            true if checks.has(Checks::USER) => {
+                let types = eqn.inputs[2..].iter().map(|a| program.atom_aval(a));
+                vec![Kind::Check(types.map(|a| (a.dtype, a.shape)).collect())]
+            }
+            false if eqn.primitive.programs().is_empty() => {
+                automatic::kinds(eqn, eqn.outputs.iter().any(|v| program.aval_of(*v).dtype.is_inexact()), checks)
+            }
+            _ => Vec::new(),
+        };
+        own.into_iter().for_each(|kind| {
+            if !found.contains(&kind) {
+                found.push(kind)
+            }
+        });
+    }
+}
+
+/// Whether a program has checks of the user's.
+fn has_checks(program: &Program) -> bool {
+    let mut found = false;
+    program.for_each_eqn(&mut |eqn| found |= eqn.primitive.as_any().is::<Check>());
+    found
+}
+
+/// The state is, for each kind, whether it happened, the number of its message, and the message's values.
+struct Discharge {
+    checks: Checks,
+    kinds: Vec<Kind>,
+    messages: RefCell<Vec<Message>>,
+}
+
+impl Discharge {
+    /// The parts of the state, kind by kind.
+    fn groups(&self) -> impl Iterator<Item = std::ops::Range<usize>> {
+        let mut end = 0;
+        let lens: Vec<usize> = self.kinds.iter().map(|kind| 2 + kind.payload().len()).collect();
+        lens.into_iter().map(move |len| {
+            end += len;
+            end - len..end
+        })
+    }
+
+    /// Before anything happened.
+    fn start(&self) -> Vec<Array> {
+        let zeros = |(dtype, shape): (DType, Shape)| Array::zeros_of(&Aval::new(dtype, shape));
+        let group = |kind: &Kind| {
+            let flags = [(DType::Bool, Shape::new()), (DType::I32, Shape::new())];
+            flags.into_iter().chain(kind.payload()).map(zeros).collect::<Vec<_>>()
+        };
+        self.kinds.iter().flat_map(group).collect()
+    }
+
+    /// An error of this kind may have happened: the first to do so stays.
+    fn update(&self, kind: &Kind, new: Vec<Array>, state: &mut [Array]) {
+        let place = self.kinds.iter().zip(self.groups()).find(|(k, _)| *k == kind);
+        let Some((_, range)) = place else { return };
+        let group = &mut state[range];
+        let before = group[0].clone();
+        group[0] = &before | &new[0];
+        for (old, new) in group.iter_mut().zip(new).skip(1) {
+            let mut wide = before.clone();
+            while wide.ndim() < old.ndim() {
+                wide = wide.expand_dims(-1);
+            }
+            *old = where_(wide, &*old, new);
+        }
+    }
+
+    fn number(&self, messages: &[Message]) -> i32 {
+        let mut all = self.messages.borrow_mut();
+        all.extend_from_slice(messages);
+        (all.len() - messages.len()) as i32
+    }
+}
+
+impl Thread for Discharge {
+    fn concerns(&self, program: &Program) -> bool {
+        let mut found = Vec::new();
+        kinds(program, self.checks, &mut found);
+        !found.is_empty() || has_checks(program)
+    }
+
+    fn apply(&self, eqn: &Eqn, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
+        if let Some(check) = eqn.primitive.as_any().downcast_ref::<Check>() {
+            if self.checks.has(Checks::USER) {
+                let types = args[2..].iter().map(|a| (a.dtype(), a.aval().shape)).collect();
+                let mut new = args.to_vec();
+                new[1] = &new[1] + self.number(&check.messages);
+                self.update(&Kind::Check(types), new, state);
+            }
+            return Ok(Outputs::new());
+        }
+        let outs = bind_at(eqn.primitive.clone(), args, eqn.source);
+        outs.iter().try_for_each(check_usable)?;
+        let inexact = outs.iter().any(|out| out.dtype().is_inexact());
+        for kind in automatic::kinds(eqn, inexact, self.checks) {
+            if let Some((failed, what, payload)) = automatic::failure(&kind, eqn, args, &outs) {
+                let code = self.number(&[Message { what, at: eqn.source }]);
+                let code = full(&[], Scalar::Int(code.into()), DType::I32);
+                self.update(&kind, [vec![failed, code], payload].concat(), state);
+            }
+        }
+        state.iter().try_for_each(check_usable)?;
+        Ok(outs)
+    }
+
+    fn settle(&self, state: &mut Vec<Array>) -> Result<()> {
+        self.groups().for_each(|range| last_failed(&mut state[range]));
+        Ok(())
+    }
+
+    fn gather(&self, _state: &mut Vec<Array>) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The state is whether checks count.
+struct Counting;
+
+impl Thread for Counting {
+    fn concerns(&self, program: &Program) -> bool {
+        has_checks(program)
+    }
+
+    fn apply(&self, eqn: &Eqn, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
+        let mut args = args.to_vec();
+        if eqn.primitive.as_any().is::<Check>() {
+            args[0] = &args[0] & &state[0];
+        }
+        Ok(bind_at(eqn.primitive.clone(), &args, eqn.source))
+    }
+
+    fn settle(&self, _state: &mut Vec<Array>) -> Result<()> {
+        Ok(())
+    }
+
+    fn gather(&self, state: &mut Vec<Array>) -> Result<()> {
+        state[0] = state[0].all(..);
+        Ok(())
+    }
+}
+
+/// The program whose checks count only where one more argument, a boolean and its first, holds: entries of a batch that take
+/// another branch, or have left the loop, compute it too. `None` where it has no checks.
+pub(crate) fn counting(program: &Program) -> Result<Option<Program>> {
+    if !has_checks(program) {
+        return Ok(None);
+    }
+    let counts = Aval::scalar(DType::Bool);
+    let avals: Vec<Aval> = [counts].into_iter().chain(program.in_avals().cloned()).collect();
+    let traced = trace(&avals, |args| {
+        let (counts, args) = args.split_at(1);
+        thread_eval(program, &Counting, args, &mut counts.to_vec())
+    })?;
+    Ok(Some(traced.program))
+}
+
+/// A traced function whose errors are values: its first results are the state, after which come its own.
+pub(crate) struct Checked {
+    pub traced: Traced,
+    pub errors: Errors,
+}
+
+/// How a state is read.
+#[derive(Clone)]
+pub(crate) struct Errors {
+    /// How many arrays each kind has.
+    groups: Vec<usize>,
+    messages: Arc<[Message]>,
+}
+
+/// Discharges the checks of a traced function. `None` where it makes none.
+pub(crate) fn discharge(traced: &Traced, checks: Checks) -> Result<Option<Checked>> {
+    let mut found = Vec::new();
+    kinds(&traced.program, checks, &mut found);
+    if found.is_empty() && !has_checks(&traced.program) {
+        return Ok(None);
+    }
+    let discharge = Discharge { checks, kinds: found, messages: RefCell::default() };
+    let avals: Vec<Aval> = traced.program.in_avals().cloned().collect();
+    let inner = trace(&avals, |args| {
+        let mut state = discharge.start();
+        let outs = thread_eval(&traced.program, &discharge, args, &mut state)?;
+        Ok([state, outs].concat())
+    })?;
+    let errors = Errors {
+        groups: discharge.groups().map(|range| range.len()).collect(),
+        messages: discharge.messages.into_inner().into(),
+    };
+    // A program is closed, so that evaluating it captured nothing.
+    let traced = Traced { program: inner.program, captures: traced.captures.clone() };
+    Ok(Some(Checked { traced, errors }))
+}
+
+impl Errors {
+    /// Of a program that makes no checks.
+    pub fn none() -> Errors {
+        Errors { groups: Vec::new(), messages: Arc::new([]) }
+    }
+
+    /// How many arrays a state has.
+    pub fn count(&self) -> usize {
+        self.groups.iter().sum()
+    }
+
+    /// Takes the state off the results of a program; `Err` where an error has happened.
+    pub fn throw(&self, outs: impl IntoIterator<Item = Array>) -> Result<impl Iterator<Item = Array>> {
+        let mut outs = outs.into_iter();
+        let state: Vec<Array> = outs.by_ref().take(self.count()).collect();
+        self.error(&state).throw()?;
+        Ok(outs)
+    }
+
+    /// The error that a state is.
+    pub fn error(&self, mut state: &[Array]) -> CheckError {
+        let messages = Static(self.messages.clone());
+        let mut error = CheckError { failed: Vec::new(), codes: Vec::new(), payloads: Vec::new(), messages };
+        for &len in &self.groups {
+            let (group, rest) = state.split_at(len);
+            state = rest;
+            error.failed.push(group[0].clone());
+            error.codes.push(group[1].clone());
+            error.payloads.push(group[2..].to_vec());
+        }
+        error
+    }
+}

@@ -1,0 +1,162 @@
+//! `custom_vmap` and `sequential_vmap`: functions that say how they are batched.
+
+use std::marker::PhantomData;
+use std::panic::Location;
+use std::sync::Arc;
+
+use crate::core::array::Array;
+use crate::core::function::Function;
+use crate::core::program::trace::is_tracing;
+use crate::core::tree::{Flat, Tree, same_structure};
+use crate::error::{Result, err};
+use crate::interpret::flat::{flat_fn, record};
+use crate::ops::primitive::custom_jvp::RuleId;
+use crate::ops::primitive::custom_vmap::{BatchFn, CustomVmap as Primitive, VmapRule};
+
+/// A function with its own batching rule; see [`custom_vmap`].
+#[must_use = "a transformed function does nothing until it is called"]
+pub struct CustomVmap<F, Args, R = ()> {
+    f: F,
+    rule: Arc<R>,
+    args: PhantomData<fn(Args)>,
+}
+
+/// A function that `vmap` maps by a rule: set it with [`def_vmap`](CustomVmap::def_vmap).
+///
+/// The rule takes the size of the batch, for each array among the arguments whether it has the batch, which is then its first
+/// dimension, and the arguments. It returns the result, and which of its arrays have the batch, in front: a `bool` for all of them, or a list
+/// with one for each.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::control_flow::custom_vmap;
+/// // A matrix product of a batch of vectors, as one product of matrices.
+/// let times = custom_vmap(|w: Array, x: Array| w.dot(x)).def_vmap(|_size, batched, (w, x): (Array, Array)| match batched {
+///     [false, true] => Ok((x.dot(w.t()), true)),
+///     _ => Ok((w.dot(x.expand_dims(-1)).squeeze(-1), true)),
+/// });
+/// let rows = vmap(move |w: Array, x: Array| times.call((w, x))).in_axes((None, 0));
+/// assert_eq!(rows.call((ones([2, 3]), ones([4, 3])))?.shape(), [4, 2]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Forward mode differentiates the function, and under `vmap` the rule; reverse mode is an error unless the function is mapped first. The rule may capture
+/// concrete arrays, but values of the function being mapped must be passed as arguments.
+pub fn custom_vmap<Args: Tree, F: Function<Args>>(f: F) -> CustomVmap<F, Args> {
+    CustomVmap { f, rule: Arc::new(()), args: PhantomData }
+}
+
+/// Which arrays of a result have the batch.
+pub trait IntoBatched {
+    /// One for each of so many arrays.
+    fn into_batched(self, count: usize) -> Vec<bool>;
+}
+
+impl IntoBatched for bool {
+    fn into_batched(self, count: usize) -> Vec<bool> {
+        vec![self; count]
+    }
+}
+
+impl IntoBatched for Vec<bool> {
+    fn into_batched(self, _count: usize) -> Vec<bool> {
+        self
+    }
+}
+
+impl<const N: usize> IntoBatched for [bool; N] {
+    fn into_batched(self, _count: usize) -> Vec<bool> {
+        self.to_vec()
+    }
+}
+
+impl<F: Function<Args>, Args: Tree> CustomVmap<F, Args> {
+    /// Sets the rule.
+    pub fn def_vmap<R, B: IntoBatched>(self, rule: R) -> CustomVmap<F, Args, (R, PhantomData<fn() -> B>)>
+    where
+        R: Fn(usize, &[bool], Args) -> Result<(F::Output, B)> + Send + Sync + 'static,
+    {
+        CustomVmap { f: self.f, rule: Arc::new((rule, PhantomData)), args: PhantomData }
+    }
+}
+
+impl<F, Args, R, B> Function<Args> for CustomVmap<F, Args, (R, PhantomData<fn() -> B>)>
+where
+    F: Function<Args>,
+    Args: Tree,
+    R: Fn(usize, &[bool], Args) -> Result<(F::Output, B)> + Send + Sync + 'static,
+    B: IntoBatched + 'static,
+{
+    type Output = F::Output;
+
+    #[track_caller]
+    fn apply(&self, args: Args) -> Result<F::Output> {
+        if !is_tracing() {
+            return self.f.apply(args);
+        }
+        let flat = Flat::of_arguments(&args);
+        let id = RuleId::of(&self.rule, &flat.def);
+        let out = record(&flat, &flat_fn(&self.f), Location::caller(), |program, num_consts, out_def| {
+            let (rule, def, out_def) = (self.rule.clone(), flat.def.clone(), out_def.clone());
+            let erased = move |size: usize, batched: &[bool], args: &[Array]| {
+                let args = Flat { leaves: args.into(), def: def.clone() }.build::<Args>()?;
+                let (out, flags) = (rule.0)(size, batched, args)?;
+                let out = Flat::of(&out);
+                same_structure(&out_def, &out.def).map_err(|e| {
+                    e.context("structure of output returned by custom vmap rule does not match that of original custom-vmapped function")
+                })?;
+                let flags = flags.into_batched(out.leaves.len());
+                if flags.len() != out.leaves.len() {
+                    return Err(err!(
+                        Value,
+                        "structure of output value and output batching specification returned by custom vmap rule do not match: there are {} arrays, and {} said to be batched or not",
+                        out.leaves.len(),
+                        flags.len()
+                    )
+                    .help("return one `bool` for all arrays of the result, or one for each"));
+                }
+                Ok((out.leaves.into_vec(), flags))
+            };
+            let rule: Arc<BatchFn> = Arc::new(erased);
+            Arc::new(Primitive { program, num_consts, rule: VmapRule::Given(id, rule) })
+        })?;
+        out.build()
+    }
+}
+
+/// A function that `vmap` calls for one entry of the batch after the other; see [`sequential_vmap`].
+#[must_use = "a transformed function does nothing until it is called"]
+pub struct SequentialVmap<F, Args> {
+    f: F,
+    args: PhantomData<fn(Args)>,
+}
+
+/// A function of which `vmap` makes a loop over the batch, for what cannot be batched, or takes too much memory at once.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::control_flow::sequential_vmap;
+/// let f = sequential_vmap(|x: Array| x.sin());
+/// let y = vmap(move |x: Array| f.call(x)).call(array([0.0f32, 1.0, 2.0]))?;
+/// assert_eq!(y.shape(), [3]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn sequential_vmap<Args: Tree, F: Function<Args>>(f: F) -> SequentialVmap<F, Args> {
+    SequentialVmap { f, args: PhantomData }
+}
+
+impl<F: Function<Args>, Args: Tree> Function<Args> for SequentialVmap<F, Args> {
+    type Output = F::Output;
+
+    #[track_caller]
+    fn apply(&self, args: Args) -> Result<F::Output> {
+        if !is_tracing() {
+            return self.f.apply(args);
+        }
+        let flat = Flat::of_arguments(&args);
+        let out = record(&flat, &flat_fn(&self.f), Location::caller(), |program, num_consts, _| {
+            Arc::new(Primitive { program, num_consts, rule: VmapRule::Sequential })
+        })?;
+        out.build()
+    }
+}

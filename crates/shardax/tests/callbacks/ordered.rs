@@ -1,0 +1,185 @@
+//! Calls of the host in order. Orders and refusals are those of JAX 0.10.2 for the same functions.
+
+use std::sync::{Arc, Mutex};
+
+use crate::common::setup;
+use shardax::prelude::*;
+use shardax::{HostArg, HostCallback, debug};
+
+/// What was shown, in order.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<f32>>>);
+
+impl Log {
+    fn note(&self) -> impl Fn(&[HostArg<'_>]) -> Result<()> + Send + Sync + 'static {
+        let log = self.0.clone();
+        move |args| {
+            let x = args[0].to_vec::<f32>()?;
+            // Whoever is not kept in order is overtaken.
+            std::thread::sleep(std::time::Duration::from_micros(100 * (x[0] as u64 % 3)));
+            log.lock().expect("no panic").extend(x);
+            Ok(())
+        }
+    }
+
+    /// A function that notes its argument.
+    fn show(&self) -> HostCallback<()> {
+        let note = self.note();
+        io_callback(move |args, _| note(args), ()).ordered()
+    }
+
+    fn take(&self) -> Vec<f32> {
+        std::mem::take(&mut *self.0.lock().expect("no panic"))
+    }
+}
+
+fn twice(show: &HostCallback<()>) -> impl Fn(Array) -> Result<Array> + Clone + use<> {
+    let show = show.clone();
+    move |x: Array| {
+        show.call(&x)?;
+        show.call(&x + 1)?;
+        Ok(x * 2)
+    }
+}
+
+fn refusal<T>(result: Result<T>) -> String {
+    result.err().map(|e| e.message().to_owned()).unwrap_or_default()
+}
+
+#[test]
+fn calls_keep_their_order_in_programs() -> Result<()> {
+    setup();
+    let log = Log::default();
+    let show = log.show();
+    let f = twice(&show);
+    let run = |y: Array| y.item::<f32>().map(|_| log.take());
+    assert_eq!(run(jit(f.clone()).call(1.0f32)?)?, [1.0, 2.0]);
+    let body = f.clone();
+    let scanned = jit(move |x: Array| scan_n(|c: Array| Ok::<_, shardax::Error>((body(c)?, ())), x, 3));
+    assert_eq!(run(scanned.call(1.0f32)?.0)?, [1.0, 2.0, 2.0, 3.0, 4.0, 5.0]);
+    let body = f.clone();
+    let looped = jit(move |x: Array| while_loop(|c: Array| c.less(5), &body, x));
+    assert_eq!(run(looped.call(1.0f32)?)?, [1.0, 2.0, 2.0, 3.0, 4.0, 5.0]);
+    let each = show.clone();
+    let asked = jit(move |x: Array| {
+        let more = |c: Array| -> Result<Array> {
+            each.call(&c)?;
+            Ok(c.less(5))
+        };
+        while_loop(more, |c: Array| c * 2, x)
+    });
+    assert_eq!(run(asked.call(1.0f32)?)?, [1.0, 2.0, 4.0, 8.0]);
+    let body = f.clone();
+    let branch = jit(move |x: Array| cond(x.greater(0), &body, |x: Array| x, x));
+    assert_eq!(run(branch.call(1.0f32)?)?, [1.0, 2.0]);
+    assert_eq!(run(branch.call(-1.0f32)?)?, Vec::<f32>::new());
+    let inner = jit(f.clone());
+    let each = show.clone();
+    let nested = jit(move |x: Array| -> Result<Array> {
+        let y = inner.call(&x)?;
+        each.call(0.0f32)?;
+        inner.call(y)
+    });
+    assert_eq!(run(nested.call(1.0f32)?)?, [1.0, 2.0, 0.0, 2.0, 3.0]);
+    let body = f.clone();
+    let rule = custom_jvp(move |x: Array| body(x)).defjvp(|(x,): (Array,), (t,): (Array,)| (x, t));
+    assert_eq!(run(jit(move |x: Array| rule.call(x)).call(1.0f32)?)?, [1.0, 2.0]);
+    Ok(())
+}
+
+/// From program to program, also where nothing is returned, and with calls outside of programs.
+#[test]
+fn calls_keep_their_order_over_programs() -> Result<()> {
+    setup();
+    let log = Log::default();
+    let show = log.show();
+    let each = show.clone();
+    let silent = jit(move |x: Array| each.call(x));
+    let each = show.clone();
+    let other = jit(move |x: Array| each.call(&x).map(|()| x + 1));
+    let devices = devices()?;
+    let mut results = Vec::new();
+    for i in 0..12 {
+        let x = device_put(&Array::from(i as f32), &devices[i % devices.len()])?;
+        match i % 3 {
+            0 => silent.call(&x)?,
+            1 => results.push(other.call(&x)?),
+            _ => show.call(&x)?,
+        }
+    }
+    show.call(99.0f32)?;
+    let want: Vec<f32> = (0..12).map(|i| i as f32).chain([99.0]).collect();
+    assert_eq!(log.take(), want);
+    // A call that fails holds up none that follow.
+    let fails = io_callback(|_, _| Err(shardax::Error::new(shardax::ErrorKind::Value, "no")), ()).ordered();
+    let failed = jit(move |x: Array| fails.call(&x).map(|()| x + 1)).call(1.0f32).and_then(|y| y.item::<f32>());
+    assert!(failed.is_err());
+    assert_eq!((other.call(5.0f32)?.item::<f32>()?, log.take()), (6.0, vec![5.0]));
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_ordered_is_refused() -> Result<()> {
+    setup();
+    let log = Log::default();
+    let show = log.show();
+    let f = twice(&show);
+    assert_eq!(refusal(vmap(f.clone()).call(ones([3]))), "Cannot `vmap` ordered IO callback.");
+    assert!(refusal(grad(f.clone()).call(1.0f32)).starts_with("IO callbacks do not support JVP."));
+    let each = show.clone();
+    let apart = vmap(move |y: Array| each.call(7.0f32).map(|()| y)).call(ones([3]))?;
+    assert_eq!((apart.to_vec::<f32>()?, log.take()), (vec![1.0; 3], vec![7.0]));
+    let pure = pure_callback(|_, r| r[0].write([0.0f32]), shape_dtype_struct([1], DType::F32)).ordered();
+    assert!(refusal(pure.call(1.0f32)).contains("no effects"));
+    let mesh = make_mesh([("i", 8)])?;
+    let shown = move |x: Array| debug::callback_ordered(|_| Ok(()), &x).map(|()| x);
+    let text = refusal(jit(shard_map(shown, &mesh).in_specs((P!["i"],)).out_specs(P!["i"])).call(ones([8])));
+    assert!(text.starts_with("The following ordered effects are not supported for more than 1 device"), "{text}");
+    Ok(())
+}
+
+/// Inside of a `shard_map` each device keeps the order of its own calls; what follows comes after all of them.
+#[test]
+fn each_device_keeps_its_order() -> Result<()> {
+    setup();
+    let log = Log::default();
+    let show = log.show();
+    let mesh = make_mesh([("i", 8)])?;
+    let each = show.clone();
+    let blocks = move |x: Array| -> Result<Array> {
+        each.call(&x)?;
+        each.call(&x + 100)?;
+        Ok(x)
+    };
+    let f = jit(shard_map(blocks, &mesh).in_specs((P!["i"],)).out_specs(P!["i"]));
+    f.call(arange(0..8).astype(DType::F32))?.to_vec::<f32>()?;
+    show.call(-1.0f32)?;
+    let seen = log.take();
+    assert_eq!((seen.len(), seen[16]), (17, -1.0));
+    for i in 0..8 {
+        let at = |x: f32| seen.iter().position(|s| *s == x).expect("it was shown");
+        assert!(at(i as f32) < at(i as f32 + 100.0), "{seen:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn debug_callbacks_keep_their_order() -> Result<()> {
+    setup();
+    let log = Log::default();
+    let shown = |log: &Log| {
+        let log = log.clone();
+        move |x: Array| -> Result<Array> {
+            debug::callback_ordered(log.note(), &x)?;
+            debug::callback_ordered(log.note(), &x + 10)?;
+            Ok(x)
+        }
+    };
+    jit(shown(&log)).call(1.0f32)?.item::<f32>()?;
+    assert_eq!(log.take(), [1.0, 11.0]);
+    assert_eq!(grad(shown(&log)).call(1.0f32)?.item::<f32>()?, 1.0);
+    assert_eq!(log.take(), [1.0, 11.0]);
+    vmap(shown(&log)).call(array([3.0f32, 4.0, 5.0]))?.to_vec::<f32>()?;
+    assert_eq!(log.take(), [3.0, 4.0, 5.0, 13.0, 14.0, 15.0]);
+    Ok(())
+}
