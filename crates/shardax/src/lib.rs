@@ -175,6 +175,11 @@ struct ParallelismPage;
 #[doc = include_str!("../../../docs/errors.md")]
 struct ErrorsPage;
 
+/// The program of the page on several processes.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/processes.md")]
+struct ProcessesPage;
+
 /// What JAX finds out while it runs, and Rust's types before: programs that must not compile.
 #[cfg(doctest)]
 #[allow(dead_code)]
