@@ -4,7 +4,7 @@ use super::multihost::{View, to_global, to_local};
 use crate::core::array::{Array, Concrete};
 use crate::core::program::Aval;
 use crate::core::tree::Flat;
-use crate::error::{Result, err};
+use crate::error::{Error, Result, err};
 use crate::shape::AxisName;
 use crate::sharding::distributed::processes;
 use crate::sharding::{Device, Mesh, PartitionSpec, devices};
@@ -67,7 +67,7 @@ impl Hosts {
     pub fn enter(&self, axis: AxisName, flat: &Flat, avals: &[Aval], dims: &[Option<usize>]) -> Result<Flat> {
         let mut out = flat.clone();
         for (i, leaf) in out.leaves.iter_mut().enumerate() {
-            let named = |e: crate::Error| e.context(format!("argument{}", flat.def.paths()[i]));
+            let named = |e: Error| e.context(format!("argument{}", flat.def.paths()[i]));
             if leaf.is_number() || !leaf.is_fully_addressable() {
                 continue;
             }

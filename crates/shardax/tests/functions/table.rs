@@ -166,6 +166,12 @@ pub const EXCEPTED: &[(&str, &str)] = &[
         "spmd::pmap spmd::shard_map spmd::smap spmd::set_mesh spmd::with_sharding_constraint",
         "functions of functions and meshes: tests/errors/spmd.rs",
     ),
+    (
+        "spmd::assert_equal spmd::broadcast_one_to_all spmd::broadcast_one_to_all_from spmd::process_allgather \
+         spmd::process_allgather_tiled spmd::sync_global_devices spmd::global_array_to_host_local_array \
+         spmd::host_local_array_to_global_array",
+        "values of all processes: tests/processes",
+    ),
     ("control_flow::custom_jvp control_flow::custom_vjp", "functions of functions: tests/control_flow"),
 ];
 
