@@ -71,7 +71,10 @@ fn main() -> Result<()> {
         shard_batch(&rows, local_device_count())
     };
 
+    // Every device has the whole state, whose memory each step takes over.
+    let mesh = Mesh::new(local_devices()?, [("batch", local_device_count())])?;
     let mut state = State::new(Cnn::new(&mut Rngs::new(0)), adam(1e-3))?;
+    state = device_put(&state, &NamedSharding::new(&mesh, P![]))?;
     let train_step = pmap(train_step).axis_name("batch").in_axes((None, 0)).out_axes(None).donate_argnums([0]);
     for epoch in 1..=cli.epochs {
         let mut loss = Average::new();

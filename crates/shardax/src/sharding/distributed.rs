@@ -291,14 +291,16 @@ impl Processes {
     pub fn agree(&self, ranks: &[usize], what: &str, value: &[u8], differ: &dyn Fn(usize) -> Error) -> Result<()> {
         self.check().map_err(|e| e.context(format!("{what} needs the other processes")))?;
         let digest = Sha256::digest(value);
+        let what = &shortened(what);
         let own = [digest.as_slice(), what.as_bytes()].concat();
         let name = format!("shardax.agree/{ranks:?}");
         let all = self.world.store().exchange(&name, ranks, &own, timeout()).map_err(|error| match error.kind {
             mpi::Kind::DeadlineExceeded => {
                 let missing = error.message.rsplit_once("missing: ").map_or("others", |(_, who)| who);
-                err!(DeadlineExceeded, "{missing} have not come to {what} within {:?}", timeout()).help(
-                    "all processes must run the same computations in the same order; look at what the late ones do",
-                )
+                let error = err!(DeadlineExceeded, "{missing} have not come to {what} within {:?}", timeout());
+                // They may come now, when this process has gone on.
+                self.exchange.close(error.message());
+                error.help("all processes must run the same computations in the same order; look at what the late do")
             }
             _ => error.into(),
         })?;
@@ -389,6 +391,15 @@ impl Processes {
                 eprintln!("shardax: process {rank} has finished and waits for the others");
             }
         }
+    }
+}
+
+/// Short enough to be sent at once, without this process having a hand in it until it has arrived.
+fn shortened(what: &str) -> String {
+    const LONGEST: usize = 800;
+    match (0..=LONGEST).rev().find(|&at| what.is_char_boundary(at)).filter(|_| what.len() > LONGEST) {
+        Some(end) => format!("{} …", &what[..end]),
+        None => what.to_owned(),
     }
 }
 

@@ -71,7 +71,7 @@ fn test_psum_axis_index_groups() {
     });
 }
 
-// SPEC 104
+// SPEC 104, 105
 #[test]
 fn pmap_takes_and_returns_host_local_arrays() {
     everywhere(|| {

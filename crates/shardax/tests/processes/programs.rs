@@ -1,5 +1,7 @@
 //! `jit` and `shard_map` over the devices of several processes.
 
+use shardax::pure_callback;
+
 use crate::*;
 
 #[test]
@@ -215,6 +217,23 @@ fn processes_that_do_not_agree_are_told() {
             &["process ", "where this one is at the compilation of `lambda` (float32["],
         );
         assert_eq!(jit(|x: Array| x.sum(..) * 0.0).call(&x)?.item::<f32>()?, 0.0);
+        Ok(())
+    });
+}
+
+#[test]
+fn functions_of_the_host_run_in_each_process() {
+    everywhere(|| {
+        let double = pure_callback(
+            |args, results| results[0].write(args[0].values::<f32>()?.map(|x| x * 2.0)),
+            shape_dtype_struct([2], DType::F32),
+        );
+        let f = shard_map(move |x: Array| -> Result<Array> { Ok(psum(double.call(x)?, "x")) }, &line()?)
+            .in_specs(P!["x"])
+            .out_specs(P![]);
+        let x = counted(2 * device_count())?;
+        let n = device_count() as f32;
+        assert_eq!(jit(f).call(&x)?.to_vec::<f32>()?, [2.0 * n * (n - 1.0), 2.0 * n * n]);
         Ok(())
     });
 }
