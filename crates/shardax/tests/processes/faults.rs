@@ -108,6 +108,21 @@ pub fn child(what: &str) -> Result<()> {
             fails(pmap(|x: Array| x).call(&local), &["pmap requires the same number of devices on every process"]);
             println!("[{rank} is right]");
         }
+        "steps" => {
+            // The first call has compiled it everywhere.
+            let f = jit(|x: Array| x.clone() - x.sum(..) / x.size() as f32 + 1.0);
+            let mut x = f.call(&counted(device_count())?)?;
+            println!("[{rank} begins]");
+            let begun = Instant::now();
+            for _ in 0..60 {
+                std::thread::sleep(Duration::from_millis(50));
+                x = f.call(&x)?;
+                x.block_until_ready().inspect_err(|error| println!("[{rank}: {error}]"))?;
+            }
+            assert!(begun.elapsed() > Duration::from_secs(3));
+            assert_eq!(read(&x)?.iter().sum::<f32>(), device_count() as f32);
+            println!("[{rank} is right]");
+        }
         "leaves" => {
             let f = jit(|x: Array| x.sum(..));
             let x = counted(device_count())?;
