@@ -40,6 +40,20 @@ pub fn measure<R>(mut call: impl FnMut() -> Result<R>) -> Result<Timing> {
     })
 }
 
+/// The same, so many times whatever they take: of several processes all must call equally often.
+pub fn measure_times<R>(runs: usize, mut call: impl FnMut() -> Result<R>) -> Result<Timing> {
+    for _ in 0..WARM_UP {
+        call()?;
+    }
+    let mut times = Vec::with_capacity(runs);
+    for _ in 0..runs {
+        let start = Instant::now();
+        drop(call()?);
+        times.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    Ok(Timing::of(times))
+}
+
 /// Calls `once`, which holds the clock itself, at least `least` times and until the budget is spent.
 pub fn measure_parts(least: usize, mut once: impl FnMut() -> Result<Duration>) -> Result<Timing> {
     let begin = Instant::now();

@@ -7,6 +7,7 @@ mod clock;
 mod cnn;
 mod data;
 mod dispatch;
+mod processes;
 mod startup;
 mod training;
 
@@ -58,6 +59,9 @@ struct Options {
     /// Print the row names and stop
     #[arg(long)]
     list: bool,
+    /// The rows of several processes, as one of them
+    #[arg(long)]
+    processes: bool,
     /// What `first_result` spawns
     #[arg(long, hide = true)]
     child: bool,
@@ -72,6 +76,10 @@ struct Measured {
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let options = Options::parse();
+    if options.processes {
+        shardax::config::set_compilation_cache_dir("")?;
+        return write(&processes::run(&options.filter)?, options.json);
+    }
     shardax::config::set_num_cpu_devices(DEVICES)?;
     if options.child {
         return Ok(startup::child()?);
@@ -93,8 +101,12 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     if measured.is_empty() {
         return Err(format!("no row's name contains {:?}", options.filter).into());
     }
-    let text = serde_json::to_string_pretty(&measured)? + "\n";
-    match options.json {
+    write(&measured, options.json)
+}
+
+fn write(measured: &[Measured], to: Option<PathBuf>) -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let text = serde_json::to_string_pretty(measured)? + "\n";
+    match to {
         Some(path) => std::fs::write(path, text)?,
         None => print!("{text}"),
     }

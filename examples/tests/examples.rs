@@ -99,3 +99,34 @@ fn digits_refuse_batches_that_do_not_fit() {
         assert!(text.contains(message) && !text.contains("panicked"), "{text}");
     }
 }
+
+/// What the program prints as a job of processes; `None` where there is no `mpirun`.
+fn job(processes: &str, name: &str, args: &[&str]) -> Option<String> {
+    let mut command = Command::new("mpirun");
+    command.args(["-n", processes, "--oversubscribe", "--bind-to", "none"]).arg(example(name)).args(args);
+    command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
+    let Ok(out) = command.output() else {
+        assert!(std::env::var_os("CI").is_none(), "no mpirun was found, and CI must have one");
+        println!("skipped: no mpirun");
+        return None;
+    };
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(out.status.success(), "{text}\n{}", String::from_utf8_lossy(&out.stderr));
+    Some(text)
+}
+
+/// SPEC 103: each process takes its rows of each batch; losses and weights are the same bits however many there are.
+#[test]
+fn data_parallel_hosts() {
+    let args = |devices| ["--epochs", "2", "--devices", devices];
+    let alone = output("data_parallel_hosts", &args("8"));
+    let lines =
+        |text: &str| text.lines().filter(|line| !line.starts_with("devices")).map(str::to_owned).collect::<Vec<_>>();
+    let losses = numbers(&alone, "train loss");
+    assert!(losses.len() == 2 && losses[1] < 0.9 * losses[0], "{alone}");
+    for (processes, devices) in [("2", "4"), ("4", "2")] {
+        let Some(text) = job(processes, "data_parallel_hosts", &args(devices)) else { return };
+        assert!(text.contains(&format!("devices: 8 in {processes} processes")), "{text}");
+        assert_eq!(lines(&text), lines(&alone), "{processes} processes of {devices} devices");
+    }
+}

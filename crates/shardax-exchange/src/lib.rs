@@ -108,6 +108,11 @@ impl Exchange {
         self.failure.get().map(String::as_str)
     }
 
+    /// Lets nothing be exchanged any more; `why` is what later calls fail with, unless something failed before.
+    pub fn close(&self, why: &str) {
+        let _ = self.failure.set(why.to_owned());
+    }
+
     fn name_of(&self, program: u64) -> Option<String> {
         lock(&self.names).get(&program).cloned()
     }

@@ -2,6 +2,7 @@
 //!
 //! `SHARDAX_MPIRUN` names launchers, separated by `:`; without it, `mpirun` of the `PATH`. Where none is found the tests
 //! say so and pass, except under `CI`.
+#![allow(dead_code)]
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -49,6 +50,17 @@ pub struct Outcome {
 
 /// Runs the test `child` of this program in so many processes.
 pub fn job(launcher: &PathBuf, case: &str, processes: usize, variables: &[(&str, &str)]) -> Outcome {
+    run(launcher, case, &["child", "--exact", "--nocapture", "--test-threads=1"], processes, variables)
+}
+
+/// Runs this program in so many processes.
+pub fn run(
+    launcher: &PathBuf,
+    case: &str,
+    arguments: &[&str],
+    processes: usize,
+    variables: &[(&str, &str)],
+) -> Outcome {
     // One at a time: each is as many processes as the machine has cores, or more.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -62,7 +74,7 @@ pub fn job(launcher: &PathBuf, case: &str, processes: usize, variables: &[(&str,
         command.args(["--oversubscribe", "--bind-to", "none"]);
         command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     }
-    command.arg(std::env::current_exe().unwrap()).args(["child", "--exact", "--nocapture", "--test-threads=1"]);
+    command.arg(std::env::current_exe().unwrap()).args(arguments);
     command.env(CASE, case).envs(variables.iter().copied()).env_remove("SHARDAX_MPIRUN");
     command.stdin(Stdio::null());
     command.stdout(std::fs::File::create(&out).unwrap()).stderr(std::fs::File::create(&err).unwrap());

@@ -68,7 +68,10 @@ impl Job<'_> {
             err!(Runtime, "process {rank} compiles another program than this one as `{}` ({}): all processes must run the same computations in the same order", self.name, self.types)
                 .help("look for what differs between processes in the function: constants made from `process_index()`, random seeds, options")
         })?;
-        processes.name_program(number, &format!("{} ({})", self.name, self.types));
+        // The name is for messages, of which the first arguments tell enough.
+        let first: Vec<&str> = self.types.split(", ").take(4).collect();
+        let more = if self.types.split(", ").nth(4).is_some() { ", …" } else { "" };
+        processes.name_program(number, &format!("{} ({}{more})", self.name, first.join(", ")));
 
         let like = processes.like(&ranks);
         let first = like.first().copied().unwrap_or(processes.rank());

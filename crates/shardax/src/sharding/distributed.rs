@@ -17,8 +17,8 @@ use crate::{config, warning};
 const TIMEOUT: Duration = Duration::from_secs(600);
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Those who wait in vain have the first word, before the end of one that has finished ends them.
-const GRACE: Duration = Duration::from_secs(5);
+/// What is said of what comes after the end.
+const LEFT: &str = "this process has left the others: `distributed::shutdown` was called";
 
 static JOINED: OnceLock<Processes> = OnceLock::new();
 /// In milliseconds; 0 where it was not set.
@@ -152,6 +152,7 @@ pub fn shutdown() -> Result<()> {
         if p.left.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
+        p.exchange.close(LEFT);
         p.world.leave(timeout()).map_err(Error::from)
     };
     processes().map_or(Ok(()), leave).at_caller()
@@ -165,6 +166,7 @@ pub fn shutdown() -> Result<()> {
 #[track_caller]
 pub fn wait_at_barrier(name: &str, timeout: Duration) -> Result<()> {
     let wait = |p: &Processes| {
+        p.check()?;
         p.world.store().barrier(&format!("user/{name}"), timeout).map_err(|mut error| {
             error.message = error.message.replacen("\"user/", "\"", 1);
             Error::from(error).context("DEADLINE_EXCEEDED: Barrier timed out").help(
@@ -258,6 +260,14 @@ impl Processes {
         self.world.rank()
     }
 
+    /// Fails when nothing can be exchanged any more.
+    fn check(&self) -> Result<()> {
+        match self.exchange.failure() {
+            None if !self.left.load(Ordering::SeqCst) => Ok(()),
+            failure => Err(err!(Runtime, "{}", failure.unwrap_or(LEFT))),
+        }
+    }
+
     /// A client that has the devices of all processes, and uses this one's.
     pub fn client(&self, plugin: &pjrt::Plugin) -> Result<pjrt::Client> {
         let count = [("cpu_device_count", pjrt::Value::Int(self.owners.len() as i64))];
@@ -279,18 +289,18 @@ impl Processes {
     /// Meets these processes, each of which says what it is about to do, as `what`, and on what, as `value`; both must
     /// be the same everywhere. `differ` is the error of values that differ.
     pub fn agree(&self, ranks: &[usize], what: &str, value: &[u8], differ: &dyn Fn(usize) -> Error) -> Result<()> {
-        if let Some(failure) = self.exchange.failure() {
-            return Err(err!(Runtime, "{what} needs the other processes, which went apart before: {failure}"));
-        }
+        self.check().map_err(|e| e.context(format!("{what} needs the other processes")))?;
         let digest = Sha256::digest(value);
+        let what = &shortened(what);
         let own = [digest.as_slice(), what.as_bytes()].concat();
         let name = format!("shardax.agree/{ranks:?}");
         let all = self.world.store().exchange(&name, ranks, &own, timeout()).map_err(|error| match error.kind {
             mpi::Kind::DeadlineExceeded => {
                 let missing = error.message.rsplit_once("missing: ").map_or("others", |(_, who)| who);
-                err!(DeadlineExceeded, "{missing} have not come to {what} within {:?}", timeout()).help(
-                    "all processes must run the same computations in the same order; look at what the late ones do",
-                )
+                let error = err!(DeadlineExceeded, "{missing} have not come to {what} within {:?}", timeout());
+                // They may come now, when this process has gone on.
+                self.exchange.close(error.message());
+                error.help("all processes must run the same computations in the same order; look at what the late do")
             }
             _ => error.into(),
         })?;
@@ -370,15 +380,26 @@ impl Processes {
             eprintln!("shardax: process {rank} cannot end in good order, since the processes went apart: {failure}");
             return;
         }
-        let patience = patience().min(timeout());
-        if self.world.leave(patience).is_ok() {
-            return;
+        // For as long as the others work alone; those that wait for this one have a limit of their own.
+        let mut said = false;
+        while let Err(error) = self.world.leave(patience()) {
+            if error.kind != mpi::Kind::DeadlineExceeded {
+                eprintln!("shardax: process {rank} cannot end in good order: {error}");
+                return;
+            }
+            if !std::mem::replace(&mut said, true) {
+                eprintln!("shardax: process {rank} has finished and waits for the others");
+            }
         }
-        eprintln!("shardax: process {rank} has finished and waits for the others");
-        if let Err(error) = self.world.leave(timeout() + GRACE) {
-            eprintln!("shardax: process {rank} has finished, and ends the job: {error}");
-            self.world.abort(1);
-        }
+    }
+}
+
+/// Short enough to be sent at once, without this process having a hand in it until it has arrived.
+fn shortened(what: &str) -> String {
+    const LONGEST: usize = 800;
+    match (0..=LONGEST).rev().find(|&at| what.is_char_boundary(at)).filter(|_| what.len() > LONGEST) {
+        Some(end) => format!("{} …", &what[..end]),
+        None => what.to_owned(),
     }
 }
 

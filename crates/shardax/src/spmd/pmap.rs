@@ -36,6 +36,8 @@ pub struct Pmap<F, Args> {
     f: F,
     options: Options,
     cache: OnceLock<Arc<Cache>>,
+    /// The processes, where others take part; found at the first call.
+    hosts: OnceLock<Option<Hosts>>,
     args: PhantomData<fn(Args)>,
 }
 
@@ -82,6 +84,7 @@ pub fn pmap<Args: Tree, F: Function<Args>>(f: F) -> Pmap<F, Args> {
             check_replication: true,
         },
         cache: OnceLock::new(),
+        hosts: OnceLock::new(),
         args: PhantomData,
     }
 }
@@ -95,6 +98,7 @@ impl<F, Args> Pmap<F, Args> {
     fn with(mut self, set: impl FnOnce(&mut Options)) -> Self {
         set(&mut self.options);
         self.cache = OnceLock::new();
+        self.hosts = OnceLock::new();
         self
     }
 
@@ -177,9 +181,15 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Pmap<F, Args> {
     fn apply(&self, args: Args) -> Result<F::Output> {
         let flat = Flat::of_arguments(&args);
         let f = flat_fn(&self.f);
-        let hosts = self.options.hosts()?;
+        let hosts = match self.hosts.get() {
+            Some(hosts) => hosts.as_ref(),
+            None => {
+                let found = self.options.hosts()?;
+                self.hosts.get_or_init(|| found).as_ref()
+            }
+        };
         if is_tracing() {
-            hosts.as_ref().map_or(Ok(()), Hosts::refuse_inside)?;
+            hosts.map_or(Ok(()), Hosts::refuse_inside)?;
             self.options.check_argnums(&flat.def)?;
             return self.options.map(&flat, &self.options.mapping(&flat, &avals_of(&flat)?)?, &f)?.build();
         }
@@ -191,7 +201,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Pmap<F, Args> {
         }
         let cache = self.cache.get_or_init(|| dispatch::shared(self.f.identity(), ("pmap", &self.options)));
         if let Some(hosts) = hosts {
-            return self.options.call_on_hosts(&hosts, cache, &flat, &f);
+            return self.options.call_on_hosts(hosts, cache, &flat, &f);
         }
         cache.call(self.options.name, &flat, &|flat| self.options.stage(flat, &f)?.load())
     }

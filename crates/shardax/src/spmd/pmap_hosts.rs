@@ -1,5 +1,7 @@
 //! `pmap` over processes: each passes the slices of its own devices, and gets their results.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::multihost::{View, to_global, to_local};
 use crate::core::array::{Array, Concrete};
 use crate::core::program::Aval;
@@ -14,6 +16,8 @@ use crate::warning;
 pub(crate) struct Hosts {
     mesh: Mesh,
     local: Mesh,
+    /// Whether it was said that a donated argument had to be moved.
+    warned: AtomicBool,
 }
 
 impl Hosts {
@@ -45,7 +49,7 @@ impl Hosts {
         }
         let mesh = mesh(candidates.len())?;
         let local = mesh.local_mesh()?;
-        Ok(Some(Hosts { mesh, local }))
+        Ok(Some(Hosts { mesh, local, warned: AtomicBool::new(false) }))
     }
 
     /// Says that what this process has cannot be mapped inside another transformation.
@@ -99,6 +103,9 @@ impl Hosts {
                 |c: &Concrete| c.buffers.iter().all(|b| entered.buffers.iter().any(|e| std::sync::Arc::ptr_eq(b, e)));
             if !shared(given) {
                 given.free_own_memory()?;
+                if self.warned.swap(true, Ordering::Relaxed) {
+                    continue;
+                }
                 warning::warn(
                     &format!(
                         "Donated pmap argument required resharding. This causes a brief 2x memory spike before the original is freed. An argument of {name}, of type {}, was at {}.",

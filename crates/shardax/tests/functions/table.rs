@@ -170,6 +170,12 @@ pub const EXCEPTED: &[(&str, &str)] = &[
         "control_flow::custom_jvp control_flow::custom_vjp control_flow::custom_vmap control_flow::sequential_vmap",
         "functions of functions: tests/control_flow, tests/callbacks",
     ),
+    (
+        "spmd::assert_equal spmd::broadcast_one_to_all spmd::broadcast_one_to_all_from spmd::process_allgather \
+         spmd::process_allgather_tiled spmd::sync_global_devices spmd::global_array_to_host_local_array \
+         spmd::host_local_array_to_global_array",
+        "values of all processes: tests/processes",
+    ),
 ];
 
 table! {

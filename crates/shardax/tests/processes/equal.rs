@@ -144,10 +144,12 @@ fn compare(results: Vec<(String, Array)>) -> Result<()> {
 }
 
 // SPEC 30
-pub fn programs_are_equal_bit_by_bit() -> Result<()> {
-    compare(results()?)
+#[test]
+fn programs_are_equal_bit_by_bit() {
+    everywhere(|| compare(results()?));
 }
 
-pub fn training_is_equal_bit_by_bit() -> Result<()> {
-    compare(training()?)
+#[test]
+fn training_is_equal_bit_by_bit() {
+    everywhere(|| compare(training()?));
 }

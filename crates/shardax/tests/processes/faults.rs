@@ -42,6 +42,10 @@ pub fn child(what: &str) -> Result<()> {
     if what == "alone" {
         return arange(0..2).block_until_ready();
     }
+    if what == "uneven" {
+        let rank = ["OMPI_COMM_WORLD_RANK", "PMI_RANK"].iter().find_map(|name| std::env::var(name).ok());
+        config::set_num_cpu_devices(1 + 2 * rank.unwrap().parse::<usize>().unwrap())?;
+    }
     if let Err(error) = shardax::distributed::initialize() {
         println!("[{error}]");
         std::process::exit(7);
@@ -87,6 +91,50 @@ pub fn child(what: &str) -> Result<()> {
             }
             assert_eq!(sum()?.item::<f32>()?, total);
             println!("[{rank} has it]");
+        }
+        "uneven" => {
+            assert_eq!((device_count(), local_device_count()), (4, 1 + 2 * rank));
+            let local = arange(0..(2 * local_device_count()) as i32);
+            let sharding = NamedSharding::new(&line()?, P!["x"]);
+            fails(
+                make_array_from_process_local_data(&sharding, &local),
+                &["is not uniform over processes in dimension 0"],
+            );
+            let x = make_array_from_process_local_data_of_shape(&sharding, &local, [Some(8)])?;
+            let f = shard_map(|x: Array| (psum(x.clone(), "x"), all_gather(x, "x", 0).sum(0)), &line()?);
+            let (sum, same) = f.in_specs(P!["x"]).out_specs((P![], P!["x"])).call(&x)?;
+            assert_eq!(sum.to_vec::<i32>()?, [6, 10]);
+            assert_eq!(same.addressable_data(0)?.to_vec::<i32>()?, [6, 10]);
+            fails(pmap(|x: Array| x).call(&local), &["pmap requires the same number of devices on every process"]);
+            println!("[{rank} is right]");
+        }
+        "steps" => {
+            // The first call has compiled it everywhere.
+            let f = jit(|x: Array| x.clone() - x.sum(..) / x.size() as f32 + 1.0);
+            let mut x = f.call(&counted(device_count())?)?;
+            println!("[{rank} begins]");
+            let begun = Instant::now();
+            for _ in 0..60 {
+                std::thread::sleep(Duration::from_millis(50));
+                x = f.call(&x)?;
+                x.block_until_ready().inspect_err(|error| println!("[{rank}: {error}]"))?;
+            }
+            assert!(begun.elapsed() > Duration::from_secs(3));
+            assert_eq!(read(&x)?.iter().sum::<f32>(), device_count() as f32);
+            println!("[{rank} is right]");
+        }
+        "leaves" => {
+            let f = jit(|x: Array| x.sum(..));
+            let x = counted(device_count())?;
+            f.call(&x)?.block_until_ready()?;
+            shardax::distributed::shutdown()?;
+            shardax::distributed::shutdown()?;
+            let left = "this process has left the others";
+            fails(f.call(&x).and_then(|y| y.block_until_ready()), &[left]);
+            fails(shardax::distributed::wait_at_barrier("late", Duration::from_secs(1)), &[left]);
+            fails(sum().and_then(|y| y.block_until_ready()), &[left]);
+            assert_eq!(arange(0..4).sum(..).item::<i32>()?, 6);
+            println!("[{rank} is right]");
         }
         other => panic!("no fault {other}"),
     }
@@ -147,6 +195,22 @@ fn a_late_process_is_named_and_waited_for() {
     fault("late", 2, 30, &patient, |outcome| {
         assert!(outcome.success, "{}", outcome.text);
         says(outcome, &["processes [1] have not come to call 0 of `lambda", "for 1 s", "[0 has it]", "[1 has it]"]);
+    });
+}
+
+#[test]
+fn processes_may_have_different_numbers_of_devices() {
+    fault("uneven", 2, 30, &[], |outcome| {
+        assert!(outcome.success, "{}", outcome.text);
+        says(outcome, &["[0 is right]", "[1 is right]"]);
+    });
+}
+
+#[test]
+fn nothing_is_exchanged_after_leaving() {
+    fault("leaves", 2, 30, &[], |outcome| {
+        assert!(outcome.success, "{}", outcome.text);
+        says(outcome, &["[0 is right]", "[1 is right]"]);
     });
 }
 

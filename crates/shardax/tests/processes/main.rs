@@ -4,95 +4,55 @@ mod arrays;
 mod convert;
 mod equal;
 mod faults;
+mod hosts;
 #[path = "../../../shardax-mpi/tests/common/mod.rs"]
 mod launch;
 mod maps;
 mod programs;
 
 use std::collections::BTreeMap;
+use std::io::Write;
+use std::panic::UnwindSafe;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 
-use launch::{CASE, job, launchers};
+use launch::{CASE, job, launchers, run};
 use shardax::prelude::*;
 
 /// Processes, and devices of each.
 const JOBS: [(usize, usize); 3] = [(2, 2), (4, 1), (4, 2)];
+/// Tells this program that it is a process of a job.
+const JOB: &str = "SHARDAX_TEST_JOB";
 /// Where the processes of a job write what came of their cases, and find what they should compute.
 const FOLDER: &str = "SHARDAX_TEST_FOLDER";
 
-type Case = (&'static str, fn() -> Result<()>);
-
-macro_rules! cases {
-    ($( $module:ident { $( $name:ident )* } )*) => {
-        const CASES: &[Case] = &[$( $( (stringify!($name), $module::$name), )* )*];
-        $( $(
-            #[test]
-            fn $name() {
-                passes(stringify!($name));
-            }
-        )* )*
-    };
-}
-
-cases! {
-    arrays {
-        every_process_sees_all_devices
-        test_array_2d_shard
-        test_multi_process_to_py
-        test_multi_process_repr
-        test_device_put_python_scalar_different_error
-        test_device_put_committed_array_error
-        process_local_data_is_stitched
-        local_data_of_another_shape_is_an_error_there_alone
-        shapes_follow_from_shardings
-        arrays_come_from_callbacks_and_parts
-        arrays_are_resharded
-    }
-    convert {
-        test_process_allgather_stacked
-        gathered_one_after_the_other
-        test_broadcast_one_to_all
-        test_sync_global_devices_error
-        test_host_local_array_to_global_array_same_sharding_array
-        test_host_local_to_global_locally_replicated
-        test_global_array_to_host_local_array
-        test_host_local_array_to_global_array_none_error
-        unequal_trees_are_told_of
-        test_one_participant_never_calls_fails
-    }
-    maps {
-        pmap_basic
-        test_pmap_with_float0
-        test_replicated_output_sharding_multi_process
-        test_sharded_array_indexing
-        test_psum_axis_index_groups
-        pmap_takes_and_returns_host_local_arrays
-        pmap_refuses_what_it_cannot_do
-        pmap_donates
-        compiled_ahead_of_time_pmap_takes_global_arrays
-    }
-    programs {
-        test_all_to_all_shard_map
-        test_closed_over_global_array
-        test_numpy_input_error_with_non_trivial_sharding
-        test_local_inputs_with_jax_array
-        an_entry_is_sent_to_all_processes
-        meshes_may_leave_processes_out
-        programs_of_this_process_alone
-        donation_and_gradients
-        programs_are_found_on_disk
-        many_launches_keep_their_order
-        processes_that_do_not_agree_are_told
-    }
-    equal {
-        programs_are_equal_bit_by_bit
-        training_is_equal_bit_by_bit
-    }
-}
-
 /// What a job's processes said of each case.
 type Said = BTreeMap<String, Vec<String>>;
+
+/// A test of which every process of every job does the same: here the jobs are started, and looked at; in their
+/// processes, where this program runs the same tests one by one, it is done.
+#[track_caller]
+fn everywhere<F: FnOnce() -> Result<()> + UnwindSafe>(case: F) {
+    let name = std::any::type_name::<F>().trim_end_matches("::{{closure}}");
+    let name = name.split_once("::").map_or(name, |(_, name)| name);
+    if std::env::var_os(JOB).is_none() {
+        return passes(name);
+    }
+    static JOIN: Once = Once::new();
+    JOIN.call_once(|| assert!(shardax::distributed::initialize().unwrap()));
+    let text = match std::panic::catch_unwind(case) {
+        Ok(Ok(())) => "ok".to_owned(),
+        Ok(Err(error)) => error.to_string(),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned()
+        }
+    };
+    // The launcher would end the others when this process failed.
+    let report = folder().join(process_index().to_string());
+    let mut file = std::fs::File::options().append(true).create(true).open(report).unwrap();
+    writeln!(file, "{name}\t{}", text.replace('\n', "\\n")).unwrap();
+}
 
 #[track_caller]
 fn passes(case: &str) {
@@ -125,6 +85,7 @@ fn start(launcher: &PathBuf, processes: usize, devices: usize) -> Said {
     std::fs::create_dir_all(&folder).unwrap();
     equal::expected(&folder, processes * devices).unwrap();
     let variables = [
+        (JOB, "yes"),
         (FOLDER, folder.to_str().unwrap()),
         ("SHARDAX_NUM_CPU_DEVICES", &devices.to_string()),
         ("SHARDAX_COMPILATION_CACHE_DIR", folder.join("cache").to_str().unwrap()),
@@ -133,7 +94,8 @@ fn start(launcher: &PathBuf, processes: usize, devices: usize) -> Said {
     ]
     .map(|(name, value)| (name, value.to_owned()));
     let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    let outcome = job(launcher, &format!("cases-{processes}x{devices}"), processes, &variables);
+    let program = ["--test-threads=1", "--nocapture", "--skip", "faults::"];
+    let outcome = run(launcher, &format!("{processes}x{devices}"), &program, processes, &variables);
     let mut said = Said::new();
     for rank in 0..processes {
         for line in std::fs::read_to_string(folder.join(rank.to_string())).unwrap_or_default().lines() {
@@ -150,32 +112,15 @@ fn start(launcher: &PathBuf, processes: usize, devices: usize) -> Said {
     said
 }
 
-/// What a process of a job does; nothing when the tests run.
+/// What a process does whose job has a fault; nothing when the tests run.
 #[test]
 fn child() {
-    let Ok(what) = std::env::var(CASE) else { return };
-    if let Some(fault) = what.strip_prefix("fault-") {
-        if let Err(error) = faults::child(fault) {
-            eprintln!("{error}");
-            std::process::exit(3);
-        }
-        return;
-    }
-    shardax::distributed::initialize().unwrap();
-    let only = std::env::var("SHARDAX_TEST_ONLY").unwrap_or_default();
-    let mut report = String::new();
-    for (name, case) in CASES.iter().filter(|(name, _)| name.contains(&only)) {
-        let outcome = std::panic::catch_unwind(case);
-        let text = match outcome {
-            Ok(Ok(())) => "ok".to_owned(),
-            Ok(Err(error)) => error.to_string(),
-            Err(panic) => {
-                let text = panic.downcast_ref::<String>().map(String::as_str);
-                text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned()
-            }
-        };
-        report.push_str(&format!("{name}\t{}\n", text.replace('\n', "\\n")));
-        std::fs::write(folder().join(process_index().to_string()), &report).unwrap();
+    if let Ok(case) = std::env::var(CASE)
+        && let Some(fault) = case.strip_prefix("fault-")
+        && let Err(error) = faults::child(fault)
+    {
+        eprintln!("{error}");
+        std::process::exit(3);
     }
 }
 
