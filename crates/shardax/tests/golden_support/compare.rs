@@ -14,7 +14,8 @@ pub fn differ(got: &Array, want: &Host, tol: f64) -> Result<(), String> {
     let bytes = got.to_bytes().map_err(|e| e.to_string())?;
     let (found, wanted) = (scalars(want.dtype, &bytes), want.scalars());
     let scale = scale(&wanted);
-    let far = |(g, w): (&Scalar, &Scalar)| !close(*g, *w, tol, scale);
+    let tiny = tiny(want.dtype);
+    let far = |(g, w): (&Scalar, &Scalar)| !close(*g, *w, tol, scale, tiny);
     match found.iter().zip(&wanted).position(far) {
         None => Ok(()),
         Some(i) if wanted.len() <= 12 => Err(format!("got {found:?}, want {wanted:?} (first difference at {i})")),
@@ -31,7 +32,7 @@ pub fn is_blind(want: &Host, tol: f64) -> bool {
     let wanted = want.scalars();
     let scale = scale(&wanted);
     let is_zero = |w: &Scalar| w.to_f64() == 0.0 && w.imag() == 0.0;
-    !wanted.iter().all(is_zero) && zeros.iter().zip(&wanted).all(|(z, w)| close(*z, *w, tol, scale))
+    !wanted.iter().all(is_zero) && zeros.iter().zip(&wanted).all(|(z, w)| close(*z, *w, tol, scale, tiny(want.dtype)))
 }
 
 impl Host {
@@ -50,10 +51,19 @@ fn scale(values: &[Scalar]) -> f64 {
     magnitudes.filter(|m| m.is_finite()).fold(0.0, f64::max).min(1.0)
 }
 
-fn close(got: Scalar, want: Scalar, tol: f64, scale: f64) -> bool {
+/// Numbers below this one, the smallest that is not denormal, may be flushed to zero.
+fn tiny(dtype: DType) -> f64 {
+    match dtype.real() {
+        DType::F64 => f64::MIN_POSITIVE,
+        _ => f64::from(f32::MIN_POSITIVE),
+    }
+}
+
+fn close(got: Scalar, want: Scalar, tol: f64, scale: f64, tiny: f64) -> bool {
     let part = |g: f64, w: f64| {
         (g.is_nan() && w.is_nan())
             || g.to_bits() == w.to_bits()
+            || (tol > 0.0 && g.abs() < tiny && w.abs() < tiny)
             || (tol > 0.0 && (g == w || (w.is_finite() && (g - w).abs() <= tol * (scale + w.abs()))))
     };
     match (got, want) {

@@ -9,6 +9,7 @@ use crate::ops::operators::Operand;
 use crate::ops::primitive::binary::{self, Binary, Compare, IntegerPow, Select};
 use crate::ops::primitive::expanded::LOGADDEXP;
 use crate::ops::primitive::reduce::accumulator;
+use crate::ops::primitive::stop_gradient::stop_gradient;
 use crate::ops::primitive::unary::{self, Unary};
 use crate::source;
 
@@ -441,7 +442,7 @@ pub fn around(x: &Array, decimals: i32) -> Array {
         _ => 38,
     };
     if decimals == 0 || decimals > digits || (decimals > 0 && !x.dtype().is_inexact()) {
-        return if decimals > digits && x.dtype().is_inexact() { x.clone() } else { round(x) };
+        return if decimals > digits && x.dtype().is_inexact() { stop_gradient(x.clone()) } else { round(x) };
     }
     if !x.dtype().is_inexact() {
         let e = err!(NotImplemented, "around of {} to {decimals} decimals", x.type_name())
@@ -460,8 +461,8 @@ pub fn around(x: &Array, decimals: i32) -> Array {
     let rounded = match decimals > 0 {
         true => {
             let scaled = &wide * factor;
-            // What is too large to be scaled has no decimals.
-            where_(isfinite(&scaled), round(&scaled) / factor, &wide)
+            // What is too large to be scaled has no decimals. No slope is like that of other numbers.
+            where_(isfinite(&scaled), round(&scaled) / factor, stop_gradient(wide))
         }
         false => round(&(wide / factor)) * factor,
     };
