@@ -37,7 +37,7 @@ EXACT = set(
     " one_hot max_pool real imag conj is_finite".split()
 )
 # JAX has positions of 64 bits in its 64-bit mode, shardax of 32 always; random keys are made from seeds of 32 bits.
-NARROW_ONLY = {"argmax", "argmin", "argsort", "top_k", "searchsorted", "bincount", "median", "one_hot", "accuracy", "axis_index"}
+NARROW_ONLY = {"argmax", "argmin", "argsort", "top_k", "searchsorted", "bincount", "median", "one_hot", "accuracy", "axis_index", "fori_loop"}
 # What takes complex numbers, of the families that compare elsewhere: shardax orders no complex numbers, JAX does, by their
 # real parts first.
 COMPLEX_FAMILIES = {"unary", "dot", "shape", "convert", "linalg", "spmd"}
@@ -88,10 +88,16 @@ def orders_complex(operation, avals):
 
 
 def differs(operation, avals, results):
-    """Whether shardax means to do something else: an error where there is nothing to take, sums in float32."""
+    """Whether shardax means to do something else: an error where there is nothing to take, sums in other dtypes."""
     halves = any(np.dtype(a.dtype).itemsize == 2 and not np.issubdtype(a.dtype, np.integer) for a in avals)
     if operation.op == "reduce_window" and operation.params.get("kind") == "sum":
         return halves
+    if operation.op == "rem" and operation.family == "binary":
+        return avals[0].shape != avals[1].shape  # lax's functions repeat scalars alone
+    if operation.op == "broadcast_in_dim" and not operation.params.get("dims", True):
+        return len(avals[0].shape) > 0
+    if operation.op in ("sum", "prod", "cumsum", "cumprod") and jax.config.jax_enable_x64:
+        return avals[0].dtype.kind in "iu" and avals[0].dtype.itemsize < 8  # summed in 32 bits
     taken = operation.op in ("take", "take_along_axis", "getitem", "gather", "at_get")
     return taken and avals[0].size == 0 and any(r.size for r in results)
 
@@ -139,6 +145,8 @@ def collective(rng, axes, x):
         params["perm"] = [(int(i), int(j)) for i, j in enumerate(order)][: int(rng.integers(1, size + 1))]
     needed = {"all_gather_tiled": 1, "psum_scatter_tiled": 1, "all_to_all_tiled": 2}.get(op, 0)
     split = op in ("psum_scatter_tiled", "all_to_all_tiled")
+    if op == "psum_scatter_tiled" and x.dtype == bool:
+        return None
     if rank < needed or (split and x.shape[dim] % size) or (op == "ppermute" and not isinstance(axis, str)):
         return None
     return collective_of(op, params)

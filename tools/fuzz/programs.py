@@ -45,8 +45,8 @@ def tame(x):
     if not is_float(x.dtype) or not x.size:
         return x
     if short(x.dtype) in COMPLEX:
-        parts = x.copy()
-        parts.real, parts.imag = tame(x.real.copy()), tame(x.imag.copy())
+        parts = np.array(x)
+        parts.real, parts.imag = tame(np.array(x.real)), tame(np.array(x.imag))
         return parts
     most = {"f16": 50.0, "f64": 1e70}.get(short(x.dtype), 1e9)
     wide = x.astype(np.float64)

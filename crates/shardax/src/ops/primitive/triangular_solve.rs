@@ -42,7 +42,7 @@ pub(crate) struct TriangularSolve {
 }
 
 /// Rows that are solved one by one before the rest follows at once.
-const BLOCK: usize = 64;
+const BLOCK: usize = 128;
 
 impl TriangularSolve {
     #[track_caller]
@@ -78,9 +78,8 @@ fn by_blocks(a: &Array, b: &Array, lower: bool, unit: bool) -> Result<Array> {
     }
     let halves = [0..n / 2, n / 2..n];
     let [first, second] = if lower { [0, 1] } else { [1, 0] }.map(|i: usize| halves[i].clone());
-    let solve = |rows: &std::ops::Range<usize>, b: &Array| {
-        by_blocks(&part(a, rows.clone(), rows.clone()), b, lower, unit)
-    };
+    let solve =
+        |rows: &std::ops::Range<usize>, b: &Array| by_blocks(&part(a, rows.clone(), rows.clone()), b, lower, unit);
     let x = solve(&first, &part(b, first.clone(), 0..columns))?;
     let rest = part(b, second.clone(), 0..columns) - product(&part(a, second.clone(), first), &x);
     let y = solve(&second, &rest)?;

@@ -74,8 +74,9 @@ fn fit_value(x: &Array, value: &Array, shape: &[usize]) -> Result<Array> {
         )));
     }
     // As in JAX, for an empty place there is nothing to fit.
-    let fits = shape.contains(&0) || value.ndim() <= shape.len()
-        && value.shape().iter().zip(&shape[shape.len() - value.ndim()..]).all(|(&n, &m)| n == m || n == 1);
+    let fits = shape.contains(&0)
+        || value.ndim() <= shape.len()
+            && value.shape().iter().zip(&shape[shape.len() - value.ndim()..]).all(|(&n, &m)| n == m || n == 1);
     if !fits {
         return Err(err!(
             Value,
