@@ -115,7 +115,7 @@ def generate(count, seed, out):
 
 def reduce(path, names, out):
     """Writes parts of the named programs of a file, with JAX's answers."""
-    cases, meta = shrink.read(path)
+    cases, meta = golden.read(path)
     table = operations.table()
     tensors, found = {}, {}
     for name in names:
@@ -142,7 +142,7 @@ def merge(paths, without, out):
     """One file of several, but for programs named `file:program`; programs are numbered again."""
     tensors, meta = {}, {}
     for path in paths:
-        cases, entries = shrink.read(path)
+        cases, entries = golden.read(path)
         for name, entry in entries.items():
             if f"{path.stem}:{name}" in without:
                 continue
