@@ -112,7 +112,7 @@ class Program:
 
     def values(self, inputs, noise):
         """All values, each step's results disturbed by its noise; None leaves them as they are."""
-        made = list(inputs)
+        made = [jnp.asarray(x) for x in inputs]
         at = 0
         for operation, operands in self.steps:
             for x in operation.call(*[made[i] for i in operands]):

@@ -288,8 +288,8 @@ fn logaddexp_of_complex_numbers() -> Result<()> {
     let z = np::complex(array([1.0f32, 0.0, -1.0, 3.0, 100.0, INF]), array([2.0f32, 0.0, -1.0, -0.5, 3.0, 0.0]));
     let w = np::complex(array([0.0f32, 0.0, -1.0, -3.0, 100.0, INF]), array([2.0f32, 0.0, -1.0, 4.0, -3.0, 0.0]));
     let nan = f64::NAN;
-    let want = [1.313_261_7, 2.0, 0.693_147_2, 0.0, -0.306_852_8, -1.0];
-    let more = [2.999_480_2, -0.502_424_24, 100.683_09, -3.141_592_7, nan, nan];
+    let want = [1.313_261_7, 2.0, std::f64::consts::LN_2, 0.0, -0.306_852_8, -1.0];
+    let more = [2.999_480_2, -0.502_424_24, 100.683_09, -std::f64::consts::PI, nan, nan];
     same(&parts(&np::logaddexp(&z, &w)), &[want, more].concat());
     let loss = |z: Array, w: Array| np::real(&np::logaddexp(z, w)).sum(..);
     let (dz, dw) = grad(loss).argnums((Arg::<0>, Arg::<1>)).call((z.get(2..5), w.get(2..5)))?;
@@ -339,7 +339,7 @@ fn rounding_has_no_slope_and_bounds_that_cross_have_none() -> Result<()> {
     let clamp = |lo: f32, x: f32, hi: f32| -> Result<Vec<f32>> {
         let f = |(lo, x, hi): (Array, Array, Array)| lax::clamp(&lo, &x, &hi);
         let (a, b, c) = grad(f).call((array(lo), array(x), array(hi)))?;
-        Ok([a, b, c].iter().map(|g| g.item::<f32>()).collect::<Result<_>>()?)
+        [a, b, c].iter().map(|g| g.item::<f32>()).collect()
     };
     assert_eq!(clamp(0.0, 1.0, 2.0)?, [0.0, 1.0, 0.0]);
     assert_eq!(clamp(1.0, 1.0, 2.0)?, [0.0, 0.0, 0.0]);
