@@ -6,36 +6,13 @@ that still differs.
 """
 
 import itertools
-import json
-import struct
 
 import jax
 import numpy as np
 import operations
 import programs
-from golden import DTYPES
 
 MOST_STEPS = 3
-
-
-def read(path):
-    """The cases of a file: tensors and metadata by name."""
-    data = path.read_bytes()
-    (length,) = struct.unpack("<Q", data[:8])
-    header = json.loads(data[8 : 8 + length])
-    meta = {name: json.loads(text) for name, text in header.pop("__metadata__").items()}
-    body = data[8 + length :]
-    cases = {name: {} for name in meta}
-    wide = {"f32": "c64", "f64": "c128"}
-    for key, entry in header.items():
-        name, what = key.split("/", 1)
-        dtype = entry["dtype"].lower()
-        start, end = entry["data_offsets"]
-        x = np.frombuffer(body[start:end], DTYPES[dtype]).reshape(entry["shape"])
-        if what in meta[name].get("complex", ()):
-            x = (x[..., 0] + 1j * x[..., 1]).astype(DTYPES[wide[dtype]])
-        cases[name][what] = x
-    return cases, meta
 
 
 def load(meta, tensors, table):

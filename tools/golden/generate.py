@@ -40,6 +40,7 @@ FAMILIES = [
     "optim_more",
     "nn_more",
     "nn_half",
+    "systematic",
 ]
 DEFAULT_OUT = Path(__file__).resolve().parents[2] / "crates" / "shardax" / "tests" / "golden"
 
@@ -101,11 +102,13 @@ def main():
             tensors, meta = family.compute()
             data = golden.encode(tensors, meta)
             deliver(f"{name}.safetensors", data)
-            index += index_lines(name, tensors, meta)
             count = len(meta)
         print(f"{name:10} {count:4} cases {len(data) / 1024:8.1f} KiB  {time.perf_counter() - start:6.1f} s", flush=True)
-    if names == [*FAMILIES, "promotion"]:
-        deliver("index.txt", "\n".join(index).encode())
+    for name in FAMILIES:
+        cases, meta = golden.read(options.out / f"{name}.safetensors")
+        tensors = {f"{case}/{key}": x for case, found in cases.items() for key, x in found.items()}
+        index += index_lines(name, tensors, meta)
+    deliver("index.txt", "\n".join(index).encode())
     if options.check and changed:
         sys.exit("these files would change: " + ", ".join(changed))
 

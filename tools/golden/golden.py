@@ -290,3 +290,24 @@ def encode(tensors, meta):
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text + b"".join(body)
+
+
+def read(path):
+    """The cases of a file: tensors and metadata by name."""
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + length])
+    meta = {name: json.loads(text) for name, text in header.pop("__metadata__").items()}
+    body = data[8 + length :]
+    cases = {name: {} for name in meta}
+    wide = {narrow.lower(): name for name, narrow in COMPLEX.items()}
+    for key, entry in header.items():
+        name, what = key.split("/", 1)
+        dtype = entry["dtype"].lower()
+        start, end = entry["data_offsets"]
+        x = np.frombuffer(body[start:end], DTYPES[dtype]).reshape(entry["shape"])
+        if what in meta[name].get("complex", ()):
+            # Not by a sum, which makes NaN of an infinite part.
+            x = np.ascontiguousarray(x).view(DTYPES[wide[dtype]])[..., 0]
+        cases[name][what] = x
+    return cases, meta

@@ -290,7 +290,8 @@ fn many_threads_share_arrays() -> Result<()> {
     let (end, rounds) = (resident_mib(), shared.rounds.load(Ordering::Relaxed));
     println!("{rounds} rounds; resident: {start} MiB at first, {warm} at half the time, {end} at the end");
     assert!(rounds > 50);
-    assert!(end.saturating_sub(start) < 256, "resident memory grew from {start} to {end} MiB");
+    // What is compiled, and what the allocator keeps for each thread.
+    assert!(end.saturating_sub(start) < 512, "resident memory grew from {start} to {end} MiB");
     let warmed = time >= Duration::from_secs(60);
     assert!(
         !warmed || end.saturating_sub(warm) < 32,

@@ -45,7 +45,7 @@ macro_rules! families {
     };
 }
 
-families! { unary binary select convert reduce dot shape sort index conv window control transform nn random linalg edges half }
+families! { unary binary select convert reduce dot shape sort index conv window control transform nn random linalg edges half systematic }
 
 /// The families of the slice that `cargo test` runs: programs of the others take the compiler long to split.
 const QUICKLY_SPLIT: [&str; 8] = ["unary", "binary", "select", "convert", "reduce", "dot", "shape", "index"];

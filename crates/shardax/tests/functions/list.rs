@@ -33,6 +33,32 @@ pub fn public_functions() -> BTreeSet<String> {
     out
 }
 
+/// The names that the reference cases' functions call: `a::name`, `.name` and `name(`.
+pub fn called_by_golden_cases() -> BTreeSet<String> {
+    let mut out = BTreeSet::new();
+    for path in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden_support")) {
+        let text = std::fs::read_to_string(&path).expect("a source");
+        for line in text.lines().map(|line| line.split("//").next().unwrap_or_default()) {
+            let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            let mut rest = line;
+            while let Some(start) = rest.find(is_name) {
+                let before = rest[..start].chars().next_back();
+                let word: String = rest[start..].chars().take_while(|c| is_name(*c)).collect();
+                let after = rest[start + word.len()..].chars().next();
+                if matches!(before, Some(':' | '.')) || after == Some('(') {
+                    out.insert(word.clone());
+                }
+                rest = &rest[start + word.len()..];
+                // So that the next word sees what stands before it.
+                if rest.is_empty() {
+                    break;
+                }
+            }
+        }
+    }
+    out
+}
+
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let mut out = Vec::new();
     for entry in std::fs::read_dir(folder).expect("a folder") {

@@ -21,6 +21,7 @@ pub mod select;
 pub mod shape;
 pub mod sort;
 pub mod split;
+pub mod systematic;
 pub mod transform;
 pub mod unary;
 pub mod window;

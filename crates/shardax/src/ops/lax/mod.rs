@@ -190,7 +190,8 @@ pub fn broadcasted_iota(dtype: DType, shape: impl IntoShape, dim: impl Dim) -> A
     iota(dtype, &dims.iter().map(|&d| d as usize).collect::<SmallVec<[usize; 4]>>(), dim)
 }
 
-/// Contraction over the given dimensions, batched over others; see `dot_general` in the StableHLO specification.
+/// Contraction over the given dimensions, batched over others; see `dot_general` in the StableHLO specification. Operands
+/// of two dtypes are promoted.
 #[track_caller]
 pub fn dot_general(
     lhs: &Array,
@@ -199,14 +200,20 @@ pub fn dot_general(
     (lhs_batch, rhs_batch): (&[usize], &[usize]),
     preferred_element_type: Option<DType>,
 ) -> Array {
-    DotGeneral {
+    let dot = DotGeneral {
         lhs_contract: lhs_contract.into(),
         rhs_contract: rhs_contract.into(),
         lhs_batch: lhs_batch.into(),
         rhs_batch: rhs_batch.into(),
         preferred: preferred_element_type,
+    };
+    if lhs.dtype() == rhs.dtype() {
+        return dot.apply(lhs, rhs);
     }
-    .apply(lhs, rhs)
+    match super::numpy::promote_args_of("dot_general", &[lhs, rhs]) {
+        Ok(args) => dot.apply(&args[0], &args[1]),
+        Err(e) => Array::from_result(Err(e), lhs),
+    }
 }
 
 /// Rounds towards zero.

@@ -16,7 +16,7 @@ pub fn select(pred: &Array, on_true: &Array, on_false: &Array) -> Array {
     Select.apply(pred, on_false, on_true)
 }
 
-/// Element by element the case that `which` names: a boolean array chooses between two, an int32 array between any
+/// Element by element the case that `which` names: a boolean array chooses between two, an integer array between any
 /// number. Numbers out of range choose the first or the last.
 ///
 /// ```
@@ -35,14 +35,14 @@ pub fn select_n(which: &Array, cases: &[Array]) -> Array {
     };
     match which.dtype() {
         DType::Bool if rest.len() <= 1 => rest.iter().fold(first.clone(), |a, b| Select.apply(which, &a, b)),
-        DType::I32 => (1..)
+        dtype if dtype.is_integer() => (1..)
             .zip(rest)
             .fold(first.clone(), |chosen, (n, case)| Select.apply(&which.greater_equal(n), &chosen, case)),
         dtype => {
             let count = cases.len();
             let e = err!(
                 Type,
-                "select_n() predicate must be boolean, for at most 2 cases, or int32, got {dtype} for {count} cases"
+                "select_n() predicate must be boolean, for at most 2 cases, or integers, got {dtype} for {count} cases"
             )
             .help("convert it with `astype(DType::I32)`");
             Array::from_result(Err(e), first)

@@ -5,6 +5,7 @@ use crate::core::array::Array;
 use crate::dtype::{Category, DType};
 use crate::error::err;
 use crate::ops::lax;
+use crate::ops::primitive::stop_gradient::stop_gradient;
 use crate::ops::primitive::unary::{self, Unary};
 use crate::source;
 
@@ -180,7 +181,7 @@ pub fn around(x: &Array, decimals: i32) -> Array {
         _ => 38,
     };
     if decimals == 0 || decimals > digits || (decimals > 0 && !x.dtype().is_inexact()) {
-        return if decimals > digits && x.dtype().is_inexact() { x.clone() } else { round(x) };
+        return if decimals > digits && x.dtype().is_inexact() { stop_gradient(x.clone()) } else { round(x) };
     }
     if !x.dtype().is_inexact() {
         let e = err!(NotImplemented, "around of {} to {decimals} decimals", x.type_name())
@@ -199,8 +200,8 @@ pub fn around(x: &Array, decimals: i32) -> Array {
     let rounded = match decimals > 0 {
         true => {
             let scaled = &wide * factor;
-            // What is too large to be scaled has no decimals.
-            where_(isfinite(&scaled), round(&scaled) / factor, &wide)
+            // What is too large to be scaled has no decimals. No slope is like that of other numbers.
+            where_(isfinite(&scaled), round(&scaled) / factor, stop_gradient(wide))
         }
         false => round(&(wide / factor)) * factor,
     };

@@ -43,11 +43,11 @@ impl Primitive for Clamp {
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let (min, x, max) = (&args[0], &args[1], &args[2]);
         let out = bind1(*self, args);
-        // Each point belongs to one operand alone; on a bound to none.
+        // Each point belongs to one operand at most; on a bound to none, as in JAX.
         let mask = |i| match i {
             0 => min.greater(x) & min.less(max),
             1 => x.greater(min) & x.less(max),
-            _ => max.less(x) | max.less(min),
+            _ => max.less(x),
         };
         let mut sum: Option<Array> = None;
         for (i, t) in tangents.iter().enumerate() {

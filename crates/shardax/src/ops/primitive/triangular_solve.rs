@@ -43,7 +43,7 @@ pub(crate) struct TriangularSolve {
 }
 
 /// Rows that are solved one by one before the rest follows at once.
-const BLOCK: usize = 64;
+const BLOCK: usize = 128;
 
 impl TriangularSolve {
     #[track_caller]

@@ -67,6 +67,20 @@ impl Unary {
     }
 }
 
+/// Operations that the engine computes by an exponent made an integer.
+const BY_EXPONENT: [&str; 6] = ["exp", "expm1", "logistic", "sinh", "cosh", "erfc"];
+
+impl Unary {
+    /// The operation, or NaN where `x` is NaN. Of a NaN that is a constant the engine makes an undefined integer, and may
+    /// then read anything: `exp(where(p, NaN, x))` was memory that nothing had been written to.
+    fn keeping_nan(self, cx: &mut Lowering, x: Value, out: &Aval) -> Value {
+        let y = cx.op(self.0.op, &[x], "", out);
+        let attrs = "comparison_direction = #stablehlo<comparison_direction NE>, compare_type = #stablehlo<comparison_type FLOAT>";
+        let is_nan = cx.op("stablehlo.compare", &[x, x], attrs, &Aval::new(DType::Bool, out.shape.clone()));
+        cx.op("stablehlo.select", &[is_nan, x, y], "", out)
+    }
+}
+
 impl Primitive for Unary {
     fn name(&self) -> &'static str {
         self.0.name
@@ -83,6 +97,7 @@ impl Primitive for Unary {
         match (self.0.name, outs[0].dtype.is_complex()) {
             ("sin", true) => cx.expand(args, |x| Ok(vec![complex_sin_cos(&x[0])[0].clone()])),
             ("cos", true) => cx.expand(args, |x| Ok(vec![complex_sin_cos(&x[0])[1].clone()])),
+            (name, false) if BY_EXPONENT.contains(&name) => Ok(vec![self.keeping_nan(cx, args[0], &outs[0])]),
             _ => Ok(vec![cx.op(self.0.op, args, "", &outs[0])]),
         }
     }
