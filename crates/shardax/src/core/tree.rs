@@ -70,6 +70,32 @@ pub enum Node {
     Some,
     /// `Option::None`: no children.
     None,
+    /// What is said of the leaves below: one child, which has no key of its own.
+    Metadata(Metadata),
+}
+
+/// What is said of leaves, beside their place in the tree.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Metadata {
+    /// The kind of variable, such as `BatchStat`.
+    Kind(&'static str),
+    /// The logical name of each dimension.
+    AxisNames(AxisNames),
+}
+
+/// A logical name, such as `embed`, for each dimension of an array that has one.
+pub type AxisNames = Arc<[Option<&'static str>]>;
+
+/// A leaf's place in a tree, and what is said of it there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeafInfo {
+    /// The key path, as `.conv1.kernel`.
+    pub path: String,
+    /// The kind that the outermost node around it tells.
+    pub kind: Option<&'static str>,
+    /// The names of its dimensions, by the innermost node around it that tells them.
+    pub axis_names: Option<AxisNames>,
 }
 
 impl Node {
@@ -78,7 +104,7 @@ impl Node {
             Node::Tuple(n) | Node::List(n) => *n,
             Node::Map(keys) => keys.len(),
             Node::Struct { fields, .. } => fields.len(),
-            Node::Some => 1,
+            Node::Some | Node::Metadata(_) => 1,
             Node::None => 0,
         }
     }
@@ -86,7 +112,7 @@ impl Node {
     fn child_key(&self, i: usize) -> String {
         match self {
             Node::Tuple(_) | Node::List(_) | Node::None => format!("[{i}]"),
-            Node::Some => String::new(),
+            Node::Some | Node::Metadata(_) => String::new(),
             Node::Map(keys) => format!("[{:?}]", keys[i]),
             Node::Struct { fields, .. } => format!(".{}", fields[i]),
         }
@@ -207,6 +233,36 @@ impl TreeDef {
         paths
     }
 
+    /// The place of each leaf, and what is said of it.
+    pub fn leaf_infos(&self) -> Vec<LeafInfo> {
+        let mut infos = Vec::new();
+        // The nodes above: how many children of each are to come, and what is said there.
+        let mut above: Vec<(usize, Option<&'static str>, Option<AxisNames>)> = Vec::new();
+        self.walk(&mut |path, token| {
+            let (mut kind, mut axis_names) = (None, None);
+            if let Some((left, of, names)) = above.last_mut() {
+                *left -= 1;
+                (kind, axis_names) = (*of, names.clone());
+            }
+            match token {
+                Token::Leaf => infos.push(LeafInfo { path: path.to_owned(), kind, axis_names }),
+                Token::Node(node) => {
+                    match node {
+                        Node::Metadata(Metadata::Kind(own)) => kind = kind.or(Some(own)),
+                        Node::Metadata(Metadata::AxisNames(own)) => axis_names = Some(own.clone()),
+                        _ => {}
+                    }
+                    above.push((node.arity(), kind, axis_names));
+                }
+                _ => {}
+            }
+            while above.last().is_some_and(|(left, ..)| *left == 0) {
+                above.pop();
+            }
+        });
+        infos
+    }
+
     /// Whether plain numbers are part of it.
     pub(crate) fn has_numbers(&self) -> bool {
         self.0.iter().any(|token| matches!(token, Token::Number(..)))
@@ -311,6 +367,8 @@ impl TreeDef {
                     Token::Node(Node::Struct { name, .. }) => format!("a {name}"),
                     Token::Node(Node::Some) => "Some".to_owned(),
                     Token::Node(Node::None) => "None".to_owned(),
+                    Token::Node(Node::Metadata(Metadata::Kind(kind))) => format!("a {kind}"),
+                    Token::Node(Node::Metadata(Metadata::AxisNames(names))) => format!("axes named {names:?}"),
                     Token::Number(value, _) => format!("the number {value:?}"),
                     Token::Static(value) => format!("the static value {value:?}"),
                 };
@@ -359,6 +417,25 @@ impl Unflatten<'_> {
             Err(err!(Type, "tree structure mismatch: expected {node:?}, found {found:?}"))
         }
     }
+}
+
+/// Writes a field whose dimensions may have names; for derived code.
+#[doc(hidden)]
+pub fn flatten_named<T: Tree>(value: &T, names: &Option<AxisNames>, out: &mut Flat) {
+    if let Some(names) = names {
+        out.node(Node::Metadata(Metadata::AxisNames(names.clone())));
+    }
+    value.flatten(out);
+}
+
+/// Reads what [`flatten_named`] wrote; for derived code.
+#[doc(hidden)]
+pub fn unflatten_named<T: Tree>(from: &mut Unflatten<'_>) -> Result<T> {
+    let mut ahead = from.tokens.clone();
+    if let Some(Token::Node(Node::Metadata(Metadata::AxisNames(_)))) = ahead.next() {
+        from.tokens = ahead;
+    }
+    T::unflatten(from)
 }
 
 /// The error of a node that no variant of an enum has; for derived code.
