@@ -1,5 +1,7 @@
 //! Derive macros for shardax: [`Tree`](macro@Tree) and [`Module`](macro@Module).
 
+#![warn(missing_docs)]
+
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
 use syn::{Attribute, Data, DeriveInput, Error, Fields, Result, parse_macro_input, parse_quote};
@@ -74,7 +76,21 @@ fn tree(input: DeriveInput) -> Result<TokenStream> {
         }
         Data::Union(_) => return Err(Error::new_spanned(name, "a union cannot be a tree")),
     };
+    // A name that no parameter of a user's type has.
+    let part = format_ident!("__Part");
+    let mut composed = generics.clone();
+    composed.params.push(parse_quote!(#part: ::shardax::Tree));
+    let (composed, _, _) = composed.split_for_impl();
     Ok(quote! {
+        impl #composed ::shardax::tree::Compose<#part> for #name #types #clause {
+            type Composed = ::shardax::tree::Composed<Self, #part>;
+            fn compose(
+                self,
+                part: &mut dyn FnMut() -> ::shardax::Result<#part>,
+            ) -> ::shardax::Result<Self::Composed> {
+                ::shardax::tree::Composed::new(&self, part)
+            }
+        }
         impl #params ::shardax::Tree for #name #types #clause {
             fn flatten(&self, out: &mut ::shardax::tree::Flat) { #flatten }
             fn unflatten(from: &mut ::shardax::tree::Unflatten<'_>) -> ::shardax::Result<Self> { #unflatten }

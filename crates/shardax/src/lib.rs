@@ -17,8 +17,38 @@
 //! assert_eq!(total.to_vec::<i32>()?, [992; 8]);
 //! # Ok::<(), shardax::Error>(())
 //! ```
+//!
+//! # Sharp bits: 64 bits from the host
+//!
+//! A plain number takes the dtype of what it meets: `x * 2.0` has the dtype of `x`. Rust writes `1.0` as an `f64`, so the
+//! same holds for host data whose dtype nobody stated: `array([0.5, 1.5])`, [`Array::from_vec`] of a `Vec<f64>`, a range
+//! `0.0..1.0`. They are *weakly typed*, printed as `float64~`. Alone, and in what is computed from them alone, they keep
+//! their 64 bits; where they meet float32, bfloat16 or a complex array they take its dtype; an integer array takes theirs.
+//! A parameter that is written down stays so through its gradient and the update, so that a program of float32 stays one.
+//!
+//! | host data | dtype | with float32 | with float64 |
+//! |---|---|---|---|
+//! | `array([1.0, 2.0])`, `Array::from_vec(vec![1.0, 2.0], ..)`, `arange(0.0..2.0)` | `float64~` | float32 | float64 |
+//! | `array_of([1.0, 2.0], DType::F64)`, `x.astype(DType::F64)`, `Array::from_bytes`, an `ndarray` of `f64` | float64 | float64 | float64 |
+//! | `array([1.0f32, 2.0])` | float32 | float32 | float64 |
+//! | `array([1, 2])`: Rust's integers have 32 bits, as JAX's | int32 | float32 | float64 |
+//! | `array([1i64, 2])` | int64 | float32 | float64 |
+//! | `2.0`, `2` | float32, int32, weak | float32 | float64 |
+//!
+//! A program that means float64 says so once, with [`array_of`], `astype` or `zeros_dtype`: whatever the stated array
+//! meets becomes float64.
+//!
+//! ```
+//! # use shardax::prelude::*;
+//! let weights = array([0.25, 0.75]);
+//! assert_eq!((&weights * 2.0).dtype(), DType::F64);
+//! assert_eq!((ones([2]) * &weights).dtype(), DType::F32);
+//! assert_eq!((ones([2]) * array_of([0.25, 0.75], DType::F64)).dtype(), DType::F64);
+//! # Ok::<(), shardax::Error>(())
+//! ```
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 // Derived code names this crate by its name, here too.
 extern crate self as shardax;
@@ -29,6 +59,7 @@ pub mod dtype;
 pub mod error;
 mod local;
 pub mod profiler;
+mod scope;
 pub mod shape;
 mod source;
 mod stack;
@@ -50,7 +81,7 @@ pub mod random;
 mod spmd;
 mod transform;
 
-pub use core::{function, lower, prefix, program, tree};
+pub use core::{function, prefix, program, tree};
 pub use engine::stages;
 pub use ops::callback::debug;
 pub use ops::{control_flow, lax, numpy};
@@ -59,6 +90,7 @@ pub use ops::{control_flow, lax, numpy};
 pub mod array {
     pub use crate::core::array::*;
     pub use crate::engine::assemble::*;
+    pub use crate::engine::local_data::*;
     pub use crate::engine::put::{PutOptions, device_put};
     pub use crate::engine::stacked::*;
     pub use crate::ops::index::{At, Ellipsis, IndexItem, IntoIndex, IntoIndexItem, NewAxis, Rows, Slice};
@@ -84,8 +116,8 @@ pub mod runtime {
 }
 
 pub use array::{
-    Array, At, Ellipsis, IndexItem, IntoIndex, IntoIndexItem, NewAxis, PutOptions, Slice, array, block_until_ready,
-    device_get, device_put,
+    Array, At, Ellipsis, IndexItem, IntoIndex, IntoIndexItem, NewAxis, PutOptions, Slice, array, array_of,
+    block_until_ready, device_get, device_put,
 };
 pub use array::{
     device_put_replicated, device_put_sharded, make_array_from_callback, make_array_from_process_local_data,
@@ -109,27 +141,31 @@ pub use ops::callback::{
     HostArg, HostCallback, HostResult, IntoOperands, VmapMethod, ffi_call, io_callback, pure_callback,
 };
 pub use ops::collective::*;
-pub use ops::primitive::checkpoint::CheckpointPolicy;
+pub use ops::primitive::checkpoint_policy::{CheckpointPolicy, Operation};
 pub use ops::primitive::stop_gradient::stop_gradient;
+pub use scope::{NamedScope, named_scope};
 pub use shape::{Grouped, axis_index_groups};
+pub use sharding::distributed;
 pub use sharding::{
     AbstractMesh, AxisType, IntoMesh, Mesh, MeshArg, MeshGuard, NamedSharding, PartitionSpec, Sharding,
-    SingleDeviceSharding, get_mesh, make_mesh,
+    SingleDeviceSharding, get_mesh, make_mesh, manual_axes,
 };
 pub use sharding::{Device, device_count, devices, local_device_count, local_devices, process_count, process_index};
 pub use sharding::{visualize_sharding, visualize_sharding_color, visualize_sharding_svg};
+pub use spmd::multihost;
 pub use spmd::*;
+pub use transform::jacobian;
 pub use transform::{
-    Arg, Argnums, Checkpoint, Grad, GradAux, Jit, LinearFn, MaxTraces, ValueAndGrad, ValueAndGradAux, VjpFn, Vmap,
-    assert_max_traces, checkpoint, checkpoint_name, grad, hessian, jacfwd, jacrev, jit, jvp, linear_transpose,
-    linearize, value_and_grad, vjp, vjp_has_aux, vmap,
+    Arg, Argnums, Checkpoint, Grad, GradAux, Hessian, IntoJit, Jacobian, Jit, LinearFn, MaxTraces, ValueAndGrad,
+    ValueAndGradAux, VjpFn, Vmap, assert_max_traces, checkpoint, checkpoint_name, grad, hessian, jacfwd, jacrev, jit,
+    jvp, linear_transpose, linearize, value_and_grad, vjp, vjp_has_aux, vmap,
 };
 // The derive macro and the trait share their name.
 pub use shardax_macros::{Module, Tree};
 
 /// What a program needs: `use shardax::prelude::*;`
 pub mod prelude {
-    pub use crate::array::{Operand, array};
+    pub use crate::array::{Operand, array, array_of};
     pub use crate::error::Result;
     pub use crate::numpy::*;
     pub use crate::ops::callback::{VmapMethod, ffi_call, io_callback, pure_callback};
@@ -137,40 +173,25 @@ pub mod prelude {
     pub use crate::shape::{Grouped, axis_index_groups};
     pub use crate::sharding::{
         AbstractMesh, AxisType, IntoMesh, Mesh, MeshArg, MeshGuard, NamedSharding, PartitionSpec, Sharding,
-        SingleDeviceSharding, get_mesh, make_mesh,
+        SingleDeviceSharding, get_mesh, make_mesh, manual_axes,
     };
     pub use crate::spmd::*;
     pub use crate::stages::{Collective, CollectiveKind, Compiled, Lowered, eval_shape, shape_dtype_struct};
     pub use crate::tree::{self, Static, Tree};
     pub use crate::{
-        Arg, Array, CheckpointPolicy, DType, Device, Ellipsis, Function, NewAxis, PutOptions, ScanOptions, Slice,
-        assert_max_traces, associative_scan, block_until_ready, checkpoint, checkpoint_name, cond, custom_jvp,
+        Arg, Array, CheckpointPolicy, DType, Device, Ellipsis, Function, IntoJit, NewAxis, PutOptions, ScanOptions,
+        Slice, assert_max_traces, associative_scan, block_until_ready, checkpoint, checkpoint_name, cond, custom_jvp,
         custom_vjp, device_count, device_get, device_put, device_put_replicated, device_put_sharded, devices,
         disable_jit, fori_loop, grad, hessian, jacfwd, jacrev, jit, jvp, linear_transpose, linearize,
         local_device_count, local_devices, make_array_from_callback, make_array_from_process_local_data,
-        make_array_from_process_local_data_of_shape, make_array_from_single_device_arrays, make_program, process_count,
-        process_index, replicate, scan, scan_n, stop_gradient, switch, unreplicate, value_and_grad,
+        make_array_from_process_local_data_of_shape, make_array_from_single_device_arrays, make_program, named_scope,
+        process_count, process_index, replicate, scan, scan_n, stop_gradient, switch, unreplicate, value_and_grad,
         visualize_array_sharding, visualize_sharding, visualize_sharding_color, visualize_sharding_svg, vjp, vmap,
         while_loop,
     };
     pub use crate::{P, config, debug_print, lax, linalg, random, s};
     pub use shardax_macros::{Module, Tree};
 }
-
-/// The programs of the migration guide, run by `cargo test`.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/migrating-from-pmap.md")]
-struct MigrationGuide;
-
-/// The programs of the page on kinds of parallelism, run by `cargo test`.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/parallelism.md")]
-struct ParallelismPage;
-
-/// The mistakes of the page on errors, made by `cargo test`.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/errors.md")]
-struct ErrorsPage;
 
 /// What JAX finds out while it runs, and Rust's types before: programs that must not compile.
 #[cfg(doctest)]

@@ -43,7 +43,7 @@ impl Primitive for Stencil {
             return Err(Error::new(ErrorKind::Type, format!("stencil got values {x} and weights {w}"))
                 .help("convert both to one floating point dtype with `astype`"));
         }
-        Ok(smallvec![x.clone().strong()])
+        Ok(smallvec![x.clone().settled()])
     }
 
     // StableHLO in MLIR's generic form: pad, then the sum of three slices times their weights. The compiler splits it

@@ -16,6 +16,7 @@ use crate::source;
     note = "closures say their arguments' types: `|x: Array, y: Array| x + y`"
 )]
 pub trait Function<Args: Tree> {
+    /// What it returns, without the `Result`.
     type Output: Tree;
 
     /// Applies the function to arguments that are concrete or traced.
@@ -37,7 +38,9 @@ pub trait Function<Args: Tree> {
 
 /// What a transformable function may return: a tree, or a `Result` of one.
 pub trait IntoOutput {
+    /// The tree.
     type Output: Tree;
+    /// The tree, or the function's error.
     fn into_output(self) -> Result<Self::Output>;
 }
 
@@ -57,6 +60,7 @@ impl<T: Tree> IntoOutput for Result<T> {
 
 /// What may stand for an argument of type `T`: the value, a reference to it, or a number for an array.
 pub trait IntoArg<T> {
+    /// The argument as the function takes it.
     fn into_arg(self) -> T;
 }
 
@@ -86,6 +90,7 @@ numbers_into_arg!(bool i8 i16 i32 i64 u8 u16 u32 u64 usize f32 f64);
 
 /// What may stand for the arguments `Args`: the bare argument of a function of one, else a tuple.
 pub trait IntoArgs<Args> {
+    /// The arguments as a tuple.
     fn into_args(self) -> Args;
 }
 
@@ -97,6 +102,7 @@ impl<A, T: IntoArg<A>> IntoArgs<(A,)> for T {
 
 /// Positions of arguments: one or several, negative ones from the last.
 pub trait IntoArgnums {
+    /// The positions, negative ones as they are.
     fn into_argnums(self) -> Vec<i32>;
 }
 
@@ -120,11 +126,53 @@ impl IntoArgnums for Vec<i32> {
 
 /// The arguments of a function as a type: selects one by its position.
 pub trait ArgAt<const N: usize> {
+    /// The argument's type.
     type Arg: Tree;
+    /// The argument.
     fn arg(&self) -> &Self::Arg;
     /// The same arguments with this one replaced.
     fn with_arg(self, arg: Self::Arg) -> Self;
 }
+
+/// The position of an argument as a type: `Arg::<1>`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Arg<const N: usize>;
+
+/// One argument or several, whose gradients are taken: `Arg::<1>`, or `(Arg::<0>, Arg::<2>)`.
+pub trait Argnums<Args> {
+    /// The type of the gradient: the argument's, or a tuple of theirs.
+    type Gradient: Tree;
+    /// The positions of the arguments.
+    fn positions() -> Vec<usize>;
+    /// The arguments themselves.
+    fn of(args: &Args) -> Self::Gradient;
+}
+
+impl<Args: ArgAt<N>, const N: usize> Argnums<Args> for Arg<N> {
+    type Gradient = Args::Arg;
+    fn positions() -> Vec<usize> {
+        vec![N]
+    }
+    fn of(args: &Args) -> Args::Arg {
+        args.arg().clone()
+    }
+}
+
+macro_rules! argnums_tuples {
+    ($(($($n:ident),+))*) => {$(
+        impl<Args: $(ArgAt<$n> +)+, $(const $n: usize),+> Argnums<Args> for ($(Arg<$n>,)+) {
+            type Gradient = ($(<Args as ArgAt<$n>>::Arg,)+);
+            fn positions() -> Vec<usize> {
+                vec![$($n),+]
+            }
+            fn of(args: &Args) -> Self::Gradient {
+                ($(ArgAt::<$n>::arg(args).clone(),)+)
+            }
+        }
+    )*};
+}
+
+argnums_tuples! { (I) (I, J) (I, J, K) (I, J, K, L) }
 
 macro_rules! arities {
     ($(($($t:ident $v:ident $s:ident),+))*) => {$(

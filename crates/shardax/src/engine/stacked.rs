@@ -5,7 +5,6 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::core::array::{Array, Buffers, Concrete};
-use crate::core::program::Aval;
 use crate::core::tree::{Flat, Tree, same_structure};
 use crate::error::{AtCaller, Result, err};
 use crate::shape::AxisName;
@@ -110,8 +109,8 @@ fn stack<T: Tree, B: AsRef<[u8]>>(
             .collect::<Result<Buffers>>()?;
         let mut shape = one.shape.clone();
         shape.insert(0, devices.len());
-        *leaf =
-            Array::from_concrete(Concrete::new(Aval::new(one.dtype, shape), sharding.clone().into(), true, buffers));
+        let aval = one.with_shape(shape).settled();
+        *leaf = Array::from_concrete(Concrete::new(aval, sharding.clone().into(), true, buffers));
     }
     flat.build()
 }

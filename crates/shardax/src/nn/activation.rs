@@ -3,7 +3,9 @@
 use crate::core::array::Array;
 use crate::dtype::{Category, DType};
 use crate::ops::lax;
-use crate::ops::numpy::{IntoAxes, convert, erfc, expm1, logaddexp, maximum, minimum, tanh, to_inexact, where_};
+use crate::ops::numpy::{
+    IntoAxes, convert, erfc, expm1, logaddexp, maximum, minimum, settle, tanh, to_inexact, where_,
+};
 use crate::ops::operators::Operand;
 use crate::ops::primitive::expanded::RELU;
 use crate::ops::primitive::stop_gradient::stop_gradient;
@@ -74,10 +76,10 @@ activations! {
     mish => |x| &x * softplus(&x).tanh();
 }
 
-/// The array in floating point, with a type that does not give way.
+/// The array in floating point, with a type that stands.
 #[track_caller]
 fn floating(x: &Array) -> Array {
-    convert(x, to_inexact(x.dtype()), false)
+    settle(x, to_inexact(x.dtype()))
 }
 
 /// Integers and booleans as the float that a plain number is; other arrays as they are.

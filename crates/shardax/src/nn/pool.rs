@@ -75,7 +75,7 @@ impl Pool {
         if self.count_include_pad {
             return sum / self.window.iter().fold(1, |n: usize, &w| n.saturating_mul(w)) as f64;
         }
-        let ones = Array::zeros_of(&x.aval().strong()) + 1;
+        let ones = Array::zeros_of(&x.aval().settled()) + 1;
         sum / reduce_window("avg_pool", &ones, &window, Reducer::Sum)
     }
 

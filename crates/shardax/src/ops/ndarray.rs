@@ -7,7 +7,7 @@ use crate::dtype::Element;
 use crate::error::{Result, err};
 
 impl Array {
-    /// An array with the shape and elements of an `ndarray` array or view, whatever its memory order.
+    /// An array with the shape, the elements and the dtype of an `ndarray` array or view, whatever its memory order.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -21,11 +21,10 @@ impl Array {
         S::Elem: Element,
         D: Dimension,
     {
-        match values.as_slice() {
-            Some(elements) => Array::from_slice(elements, values.shape()),
-            // `iter` walks in row-major order.
-            None => Array::from_slice(&values.iter().copied().collect::<Vec<_>>(), values.shape()),
-        }
+        let mut bytes = Vec::with_capacity(values.len() * size_of::<S::Elem>());
+        // `iter` walks in row-major order.
+        values.iter().for_each(|element| element.write(&mut bytes));
+        Array::from_bytes(&bytes, S::Elem::DTYPE, values.shape())
     }
 
     /// The elements as an `ndarray` array. Waits for the values.

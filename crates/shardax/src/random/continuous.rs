@@ -1,5 +1,7 @@
 //! Samples of continuous distributions.
 
+use std::borrow::Borrow;
+
 use super::bits::random_bits;
 use super::{sample, split_two};
 use crate::core::array::Array;
@@ -110,7 +112,8 @@ pub(crate) fn check_broadcast_shape(name: &str, shape: &[usize], param: &[usize]
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn uniform(key: &Array, shape: impl IntoShape) -> Array {
+pub fn uniform(key: impl Borrow<Array>, shape: impl IntoShape) -> Array {
+    let key = key.borrow();
     sample("uniform", key, shape, DType::F32, |shape| {
         composite1("uniform_unit", shape, std::slice::from_ref(key), |shape, args| {
             Ok(vec![uniform_numbers(&args[0], shape, DType::F32, 0.0, 1.0)?])
@@ -123,12 +126,13 @@ pub fn uniform(key: &Array, shape: impl IntoShape) -> Array {
 /// Fails for a dtype that is not floating point.
 #[track_caller]
 pub fn uniform_dtype(
-    key: &Array,
+    key: impl Borrow<Array>,
     shape: impl IntoShape,
     dtype: DType,
     minval: impl Operand,
     maxval: impl Operand,
 ) -> Array {
+    let key = key.borrow();
     let (min, max) = (minval.into_array(), maxval.into_array());
     sample("uniform", key, shape, dtype, |shape| {
         Float::of("uniform", dtype)?;
@@ -162,7 +166,8 @@ fn normal_traced(key: &Array, shape: &[usize], dtype: DType) -> Result<Array> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn normal(key: &Array, shape: impl IntoShape) -> Array {
+pub fn normal(key: impl Borrow<Array>, shape: impl IntoShape) -> Array {
+    let key = key.borrow();
     normal_dtype(key, shape, DType::F32)
 }
 
@@ -170,7 +175,8 @@ pub fn normal(key: &Array, shape: impl IntoShape) -> Array {
 ///
 /// Fails for a dtype that is neither floating point nor complex.
 #[track_caller]
-pub fn normal_dtype(key: &Array, shape: impl IntoShape, dtype: DType) -> Array {
+pub fn normal_dtype(key: impl Borrow<Array>, shape: impl IntoShape, dtype: DType) -> Array {
+    let key = key.borrow();
     sample("normal", key, shape, dtype, |shape| {
         if !dtype.is_inexact() {
             bail!(Type, "dtype argument to `normal` must be a float or complex dtype, got {dtype}");
@@ -190,7 +196,8 @@ pub fn normal_dtype(key: &Array, shape: impl IntoShape, dtype: DType) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn orthogonal(key: &Array, n: usize) -> Array {
+pub fn orthogonal(key: impl Borrow<Array>, n: usize) -> Array {
+    let key = key.borrow();
     orthogonal_dtype(key, [n, n], (), DType::F32)
 }
 
@@ -220,19 +227,26 @@ pub fn orthogonal_dtype(key: &Array, [n, m]: [usize; 2], shape: impl IntoShape, 
 
 /// Normal with mean 0 and variance 1, cut to the open interval from `lower` to `upper`; float32.
 #[track_caller]
-pub fn truncated_normal(key: &Array, lower: impl Operand, upper: impl Operand, shape: impl IntoShape) -> Array {
+pub fn truncated_normal(
+    key: impl Borrow<Array>,
+    lower: impl Operand,
+    upper: impl Operand,
+    shape: impl IntoShape,
+) -> Array {
+    let key = key.borrow();
     truncated_normal_dtype(key, lower, upper, shape, DType::F32)
 }
 
 /// [`truncated_normal`] of a floating point dtype.
 #[track_caller]
 pub fn truncated_normal_dtype(
-    key: &Array,
+    key: impl Borrow<Array>,
     lower: impl Operand,
     upper: impl Operand,
     shape: impl IntoShape,
     dtype: DType,
 ) -> Array {
+    let key = key.borrow();
     let (lower, upper) = (lower.into_array(), upper.into_array());
     sample("truncated_normal", key, shape, dtype, |shape| {
         Float::of("truncated_normal", dtype)?;
@@ -263,14 +277,16 @@ macro_rules! standard_samplers {
         $(#[$doc])*
         /// Float32.
         #[track_caller]
-        pub fn $name(key: &Array, shape: impl IntoShape) -> Array {
+        pub fn $name(key: impl Borrow<Array>, shape: impl IntoShape) -> Array {
+    let key = key.borrow();
             $name_dtype(key, shape, DType::F32)
         }
 
         $(#[$doc])*
         /// Of a floating point dtype; fails for any other.
         #[track_caller]
-        pub fn $name_dtype(key: &Array, shape: impl IntoShape, dtype: DType) -> Array {
+        pub fn $name_dtype(key: impl Borrow<Array>, shape: impl IntoShape, dtype: DType) -> Array {
+    let key = key.borrow();
             sample($text, key, shape, dtype, |shape| {
                 Float::of($text, dtype)?;
                 composite1($text, (shape, dtype), std::slice::from_ref(key), |(shape, dtype), args| {

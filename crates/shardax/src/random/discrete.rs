@@ -1,5 +1,7 @@
 //! Samples of discrete distributions, permutations and choices.
 
+use std::borrow::Borrow;
+
 use super::bits::random_bits;
 use super::continuous::{check_broadcast, check_broadcast_shape, gumbel_traced, uniform_traced};
 use super::{check_key, like, made, sample, shape_of, split_two};
@@ -24,7 +26,8 @@ use crate::shape::{Shape, normalize_axis, size};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn randint(key: &Array, shape: impl IntoShape, minval: impl Operand, maxval: impl Operand) -> Array {
+pub fn randint(key: impl Borrow<Array>, shape: impl IntoShape, minval: impl Operand, maxval: impl Operand) -> Array {
+    let key = key.borrow();
     randint_dtype(key, shape, minval, maxval, DType::I32)
 }
 
@@ -34,12 +37,13 @@ pub fn randint(key: &Array, shape: impl IntoShape, minval: impl Operand, maxval:
 /// Fails for a dtype or bounds that are not integers.
 #[track_caller]
 pub fn randint_dtype(
-    key: &Array,
+    key: impl Borrow<Array>,
     shape: impl IntoShape,
     minval: impl Operand,
     maxval: impl Operand,
     dtype: DType,
 ) -> Array {
+    let key = key.borrow();
     let (min, max) = (minval.into_array(), maxval.into_array());
     sample("randint", key, shape, dtype, |shape| {
         if !dtype.is_integer() {
@@ -128,7 +132,8 @@ fn randint_traced(key: &Array, shape: &[usize], dtype: DType, min: &Array, max: 
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn bernoulli(key: &Array, p: impl Operand, shape: impl IntoShape) -> Array {
+pub fn bernoulli(key: impl Borrow<Array>, p: impl Operand, shape: impl IntoShape) -> Array {
+    let key = key.borrow();
     let p = p.into_array();
     sample("bernoulli", key, shape, DType::Bool, |shape| {
         check_broadcast("bernoulli", &shape, &[&p])?;
@@ -149,13 +154,15 @@ pub fn bernoulli(key: &Array, p: impl Operand, shape: impl IntoShape) -> Array {
 
 /// -1 or 1 with equal probability, int32; see [`rademacher_dtype`].
 #[track_caller]
-pub fn rademacher(key: &Array, shape: impl IntoShape) -> Array {
+pub fn rademacher(key: impl Borrow<Array>, shape: impl IntoShape) -> Array {
+    let key = key.borrow();
     rademacher_dtype(key, shape, DType::I32)
 }
 
 /// -1 or 1 with equal probability. As in JAX an unsigned -1 is the largest number, and both are true as booleans.
 #[track_caller]
-pub fn rademacher_dtype(key: &Array, shape: impl IntoShape, dtype: DType) -> Array {
+pub fn rademacher_dtype(key: impl Borrow<Array>, shape: impl IntoShape, dtype: DType) -> Array {
+    let key = key.borrow();
     let heads = bernoulli(key, 0.5, shape);
     if heads.error().is_some() {
         return heads;
@@ -173,13 +180,15 @@ pub fn rademacher_dtype(key: &Array, shape: impl IntoShape, dtype: DType) -> Arr
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn categorical(key: &Array, logits: &Array, axis: i32) -> Array {
+pub fn categorical(key: impl Borrow<Array>, logits: &Array, axis: i32) -> Array {
+    let key = key.borrow();
     categorical_shape(key, logits, axis, None)
 }
 
 /// [`categorical`] with the result's shape, into which the other dimensions of the logits broadcast; `None` for theirs.
 #[track_caller]
-pub fn categorical_shape(key: &Array, logits: &Array, axis: i32, shape: Option<&[usize]>) -> Array {
+pub fn categorical_shape(key: impl Borrow<Array>, logits: &Array, axis: i32, shape: Option<&[usize]>) -> Array {
+    let key = key.borrow();
     let categorical = || {
         check_key("categorical", key)?;
         logits.check()?;
@@ -222,7 +231,8 @@ pub fn categorical_shape(key: &Array, logits: &Array, axis: i32, shape: Option<&
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn permutation(key: &Array, a: impl Population) -> Array {
+pub fn permutation(key: impl Borrow<Array>, a: impl Population) -> Array {
+    let key = key.borrow();
     match a.population() {
         (_, Some(x)) => permutation_axis(key, &x, 0, false),
         (n, None) => {
@@ -242,7 +252,8 @@ pub fn permutation(key: &Array, a: impl Population) -> Array {
 ///
 /// Fails for a scalar.
 #[track_caller]
-pub fn permutation_axis(key: &Array, x: &Array, axis: i32, independent: bool) -> Array {
+pub fn permutation_axis(key: impl Borrow<Array>, x: &Array, axis: i32, independent: bool) -> Array {
+    let key = key.borrow();
     let permuted = || {
         check_key("permutation", key)?;
         x.check()?;
@@ -314,14 +325,16 @@ impl Population for &Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn choice(key: &Array, a: impl Population, shape: impl IntoShape, replace: bool) -> Array {
+pub fn choice(key: impl Borrow<Array>, a: impl Population, shape: impl IntoShape, replace: bool) -> Array {
+    let key = key.borrow();
     let (n, array) = a.population();
     choose(key, n, array, shape, replace, None)
 }
 
 /// [`choice`] with the probabilities `p` of the entries, floating point of shape `[n]`.
 #[track_caller]
-pub fn choice_p(key: &Array, a: impl Population, shape: impl IntoShape, replace: bool, p: &Array) -> Array {
+pub fn choice_p(key: impl Borrow<Array>, a: impl Population, shape: impl IntoShape, replace: bool, p: &Array) -> Array {
+    let key = key.borrow();
     let (n, array) = a.population();
     choose(key, n, array, shape, replace, Some(p))
 }

@@ -20,6 +20,8 @@ mod discrete;
 pub use continuous::*;
 pub use discrete::*;
 
+use std::borrow::Borrow;
+
 use crate::core::array::{Array, Repr};
 use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
@@ -77,7 +79,8 @@ fn key_of(seed: &Array) -> Result<Array> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn split(key: &Array, num: impl IntoShape) -> Array {
+pub fn split(key: impl Borrow<Array>, num: impl IntoShape) -> Array {
+    let key = key.borrow();
     let split = || {
         let shape = shape_of("split", num)?;
         check_key("split", key)?;
@@ -111,7 +114,8 @@ pub fn split_n<const N: usize>(key: &Array) -> [Array; N] {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn fold_in(key: &Array, data: impl Operand) -> Array {
+pub fn fold_in(key: impl Borrow<Array>, data: impl Operand) -> Array {
+    let key = key.borrow();
     let data = data.into_array();
     let fold_in = || {
         check_key("fold_in", key)?;
@@ -138,7 +142,8 @@ pub fn fold_in(key: &Array, data: impl Operand) -> Array {
 
 /// Uniformly random bits, as unsigned integers of 32 bits.
 #[track_caller]
-pub fn bits(key: &Array, shape: impl IntoShape) -> Array {
+pub fn bits(key: impl Borrow<Array>, shape: impl IntoShape) -> Array {
+    let key = key.borrow();
     bits_dtype(key, shape, DType::U32)
 }
 
@@ -146,7 +151,8 @@ pub fn bits(key: &Array, shape: impl IntoShape) -> Array {
 ///
 /// Fails for any other dtype.
 #[track_caller]
-pub fn bits_dtype(key: &Array, shape: impl IntoShape, dtype: DType) -> Array {
+pub fn bits_dtype(key: impl Borrow<Array>, shape: impl IntoShape, dtype: DType) -> Array {
+    let key = key.borrow();
     sample("bits", key, shape, dtype, |shape| {
         if !dtype.is_integer() || dtype.is_signed() {
             bail!(Type, "dtype argument to `bits` must be an unsigned int dtype, got {dtype}");

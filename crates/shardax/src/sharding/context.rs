@@ -40,6 +40,27 @@ pub fn get_mesh() -> Option<Mesh> {
     axis_env::manual().map(|(mesh, _)| mesh).or_else(|| CONTEXT.with_borrow(|c| c.last().map(|(_, mesh)| mesh.clone())))
 }
 
+/// The axes of [`get_mesh`] that are manual here: each device has its own block along them, and collectives may name them.
+/// None outside of `shard_map` and `pmap`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let mesh = make_mesh([("x", 4), ("y", 2)])?;
+/// // A sum over all devices where there are several, and the value itself where there are not.
+/// let total = |x: Array| match manual_axes().contains(&"x".into()) {
+///     true => psum(x.sum(..), "x"),
+///     false => x.sum(..),
+/// };
+/// let parts = shard_map(total, &mesh).axis_names(["x"]).in_specs(P!["x"]).out_specs(P![]);
+/// assert_eq!(jit(parts).call(ones(8))?.item::<f32>()?, total(ones(8)).item::<f32>()?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn manual_axes() -> Vec<AxisName> {
+    let Some((mesh, manual)) = axis_env::manual() else { return Vec::new() };
+    mesh.axis_names().filter(|name| manual.contains(*name)).collect()
+}
+
 /// Whether this is the context mesh outside of any traced function.
 pub(crate) fn is_current(mesh: Option<&Mesh>) -> bool {
     CONTEXT.with_borrow(|c| c.last().map(|(_, mesh)| mesh) == mesh)
@@ -95,7 +116,9 @@ pub(crate) fn with_argument_meshes<R>(meshes: impl Iterator<Item = Mesh>, f: imp
 /// A mesh, as a function is given it.
 #[derive(Clone, Debug)]
 pub enum MeshArg {
+    /// This mesh.
     Mesh(Mesh),
+    /// The mesh of the arguments, which must look so.
     Abstract(AbstractMesh),
     /// The context mesh.
     Context,
@@ -116,6 +139,7 @@ impl MeshArg {
 
 /// A mesh, the shape of one, or `None` for the context mesh.
 pub trait IntoMesh {
+    /// The mesh that was meant.
     fn into_mesh(self) -> MeshArg;
 }
 

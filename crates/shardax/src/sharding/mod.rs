@@ -3,12 +3,13 @@
 pub(crate) mod axis_env;
 pub(crate) mod context;
 pub(crate) mod device;
+pub mod distributed;
 mod mesh;
 mod named;
 mod spec;
 pub(crate) mod visualize;
 
-pub use context::{AbstractMesh, IntoMesh, MeshArg, MeshGuard, get_mesh};
+pub use context::{AbstractMesh, IntoMesh, MeshArg, MeshGuard, get_mesh, manual_axes};
 pub use device::{Device, device_count, devices, local_device_count, local_devices, process_count, process_index};
 pub use mesh::{AxisType, Mesh, make_mesh};
 pub use named::{NamedSharding, Sharding, SingleDeviceSharding};

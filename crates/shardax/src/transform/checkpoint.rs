@@ -9,7 +9,8 @@ use crate::core::program::trace::{bind1, is_tracing};
 use crate::core::tree::{self, Flat, Tree};
 use crate::error::Result;
 use crate::interpret::flat::{flat_fn, record};
-use crate::ops::primitive::checkpoint::{self as primitive, CheckpointPolicy};
+use crate::ops::primitive::checkpoint as primitive;
+use crate::ops::primitive::checkpoint_policy::CheckpointPolicy;
 
 /// A function whose gradient computes its intermediate values again; see [`checkpoint`].
 #[must_use = "a transformed function does nothing until it is called"]

@@ -1,11 +1,10 @@
-//! Forward and reverse derivatives of functions with any result: `jvp`, `vjp`, `linearize`, Jacobians.
+//! Forward and reverse derivatives of functions with any result: `jvp`, `vjp`, `linearize`.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
 
 use std::rc::Rc;
 
-use super::vmap::vmap;
 use crate::core::array::Array;
 use crate::core::function::{Function, IntoArgs};
 use crate::core::primitive::Tangents;
@@ -17,6 +16,7 @@ use crate::engine::staged;
 use crate::error::{AtCaller, Result, err};
 use crate::interpret::ad::{self, Linearized};
 use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_flat, trace_known, types_of};
+use crate::scope;
 use crate::source;
 
 /// The result of `f` at `primals`, and its tangent for these tangents of the arguments.
@@ -52,7 +52,7 @@ fn push(pair: &Flat, f: FlatFn<'_>) -> Result<Flat> {
             ts.push(check_tangent(aval, t)?);
         }
         let args: Vec<Array> = traced.captures.iter().chain(&primals.leaves).cloned().collect();
-        let (outs, out_ts) = ad::jvp_eval(&traced.program, &args, &ts, false)?;
+        let (outs, out_ts) = scope::transform("jvp", || ad::jvp_eval(&traced.program, &args, &ts, false))?;
         let out_ts: Vec<Array> = outs.iter().zip(out_ts).map(|(o, t)| t.unwrap_or_else(|| zero(&o.aval()))).collect();
         let mut out = Flat::default();
         out.node(tree::Node::Tuple(2));
@@ -65,7 +65,7 @@ fn push(pair: &Flat, f: FlatFn<'_>) -> Result<Flat> {
 /// The tangent of a value that nothing differentiable reaches; of integers it has the dtype `float0`.
 fn zero(aval: &Aval) -> Array {
     let dtype = if aval.dtype.is_inexact() { aval.dtype } else { DType::Float0 };
-    Array::zeros_of(&aval.with_dtype(dtype).strong())
+    Array::zeros_of(&aval.with_dtype(dtype).settled())
 }
 
 /// The tangent of a value of this type, checked; none where the value is not differentiable.
@@ -77,12 +77,12 @@ fn check_tangent(aval: &Aval, t: &Array) -> Result<Option<Array>> {
         return Err(err!(
             Type,
             "primal and tangent arguments do not match; expected a tangent of type {}, got {}",
-            aval.clone().strong(),
+            aval.clone().settled(),
             t.type_name()
         )
         .help("give tangents (or cotangents) of the shapes and dtypes of the values: `ones_like(&x)`"));
     }
-    Ok(Some(crate::ops::numpy::convert(t, aval.dtype, false)))
+    Ok(Some(crate::ops::numpy::convert(t, aval.dtype, aval.clone().settled().weak)))
 }
 
 /// A function linearized at a point: what [`vjp`] and [`linearize`] share.
@@ -269,54 +269,4 @@ impl<Args: Tree, Out: Tree> LinearFn<Args, Out> {
             .at_caller()?
             .build()
     }
-}
-
-/// The Jacobian of an array function of one array, by forward mode: of shape `f(x).shape + x.shape`.
-pub fn jacfwd<F: Function<(Array,), Output = Array>>(f: F) -> impl Function<(Array,), Output = Array> {
-    move |x: Array| -> Result<Array> {
-        differentiable("jacfwd", "inputs", &x)?;
-        let n = x.size();
-        let basis = basis(&x).reshape([&[n], x.shape()].concat());
-        let columns =
-            vmap(|t: Array| -> Result<Array> { Ok(jvp::<(Array,), _>(|x: Array| f.apply((x,)), x.clone(), t)?.1) })
-                .out_axes(-1)
-                .call(basis)?;
-        let mut shape: Vec<usize> = columns.shape()[..columns.ndim() - 1].to_vec();
-        shape.extend_from_slice(x.shape());
-        Ok(columns.reshape(shape))
-    }
-}
-
-/// The Jacobian of an array function of one array, by reverse mode: of shape `f(x).shape + x.shape`.
-pub fn jacrev<F: Function<(Array,), Output = Array>>(f: F) -> impl Function<(Array,), Output = Array> {
-    move |x: Array| -> Result<Array> {
-        differentiable("jacrev", "inputs", &x)?;
-        let (y, pull_back) = vjp::<(Array,), _>(|x: Array| f.apply((x,)), x.clone())?;
-        differentiable("jacrev", "outputs", &y)?;
-        let basis = basis(&y).reshape([&[y.size()], y.shape()].concat());
-        let rows = vmap(|ct: Array| -> Result<Array> { Ok(pull_back.call(ct)?.0) }).call(basis)?;
-        Ok(rows.reshape([y.shape(), x.shape()].concat()))
-    }
-}
-
-/// The matrix of second derivatives of a scalar function of one array: of shape `x.shape + x.shape`.
-pub fn hessian<F: Function<(Array,), Output = Array>>(f: F) -> impl Function<(Array,), Output = Array> {
-    jacfwd(jacrev(f))
-}
-
-fn differentiable(name: &str, what: &str, x: &Array) -> Result<()> {
-    x.check()?;
-    if x.dtype().is_inexact() {
-        return Ok(());
-    }
-    Err(err!(Type, "{name} requires real- or complex-valued {what}, but got {}", x.type_name())
-        .help("convert it with `astype(DType::F32)`"))
-}
-
-/// The identity of the size of `x`, in its dtype.
-fn basis(x: &Array) -> Array {
-    let n = x.size();
-    let row = crate::ops::lax::iota(crate::dtype::DType::I32, &[n, n], 0);
-    let column = crate::ops::lax::iota(crate::dtype::DType::I32, &[n, n], 1);
-    row.equal(column).astype(x.dtype())
 }

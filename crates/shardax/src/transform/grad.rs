@@ -6,47 +6,16 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 
 use crate::core::array::Array;
-use crate::core::function::{ArgAt, Function};
+use crate::core::function::{Arg, Argnums, Function};
 use crate::core::primitive::Tangents;
 use crate::core::program::Aval;
 use crate::core::tree::{self, Flat, Tree, TreeDef};
-use crate::dtype::DType;
+use crate::dtype::{DType, Scalar};
 use crate::engine::known::Whole;
 use crate::engine::staged;
 use crate::error::{Result, err};
 use crate::interpret::ad;
 use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_known};
-
-/// The position of an argument as a type: `Arg::<1>`.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Arg<const N: usize>;
-
-/// One argument or several, whose gradients are taken: `Arg::<1>`, or `(Arg::<0>, Arg::<2>)`.
-pub trait Argnums<Args> {
-    /// The type of the gradient: the argument's, or a tuple of theirs.
-    type Gradient: Tree;
-    fn positions() -> Vec<usize>;
-}
-
-impl<Args: ArgAt<N>, const N: usize> Argnums<Args> for Arg<N> {
-    type Gradient = Args::Arg;
-    fn positions() -> Vec<usize> {
-        vec![N]
-    }
-}
-
-macro_rules! argnums_tuples {
-    ($(($($n:ident),+))*) => {$(
-        impl<Args: $(ArgAt<$n> +)+, $(const $n: usize),+> Argnums<Args> for ($(Arg<$n>,)+) {
-            type Gradient = ($(<Args as ArgAt<$n>>::Arg,)+);
-            fn positions() -> Vec<usize> {
-                vec![$($n),+]
-            }
-        }
-    )*};
-}
-
-argnums_tuples! { (I) (I, J) (I, J, K) (I, J, K, L) }
 
 /// What arguments and results may be.
 #[derive(Clone, Copy, Debug, Default, Hash)]
@@ -213,7 +182,6 @@ fn gradient(flat: &Flat, positions: &[usize], options: Options, f: FlatFn<'_>) -
     let out_avals = traced.program.out_avals();
     check_scalar(&out_avals, &out_def, options)?;
 
-    let children = flat.def.root_children().unwrap_or_default();
     let varied: Vec<bool> =
         avals.iter().zip(&wanted).map(|(aval, wanted)| *wanted && aval.dtype.is_inexact()).collect();
 
@@ -221,8 +189,9 @@ fn gradient(flat: &Flat, positions: &[usize], options: Options, f: FlatFn<'_>) -
     let nonzero: Vec<bool> = std::iter::repeat_n(false, traced.captures.len()).chain(varied.iter().copied()).collect();
     let (outs, linear) = ad::linearize(&traced.program, &primals, &nonzero)?;
     let mut cts: Tangents = vec![None; outs.len()];
-    let one = crate::ops::numpy::full(&[], crate::dtype::Scalar::Int(1), out_avals[0].dtype);
-    cts[0] = Some(one.varying_as(&out_avals[0].vma));
+    let out = out_avals[0].clone().settled();
+    let one = Array::literal(Scalar::Int(1).converted(out.dtype), out.dtype, out.weak);
+    cts[0] = Some(one.varying_as(&out.vma));
     let mut gradients = linear.transpose(&cts)?.into_iter();
 
     // In the order of the leaves of the arguments, then regrouped by position.
@@ -230,25 +199,35 @@ fn gradient(flat: &Flat, positions: &[usize], options: Options, f: FlatFn<'_>) -
     for (aval, wanted) in avals.iter().zip(&wanted) {
         by_leaf.push(wanted.then(|| {
             if !aval.dtype.is_inexact() {
-                return Array::zeros_of(&aval.with_dtype(DType::Float0).strong());
+                return Array::zeros_of(&aval.with_dtype(DType::Float0).settled());
             }
             let ct = gradients.next().flatten();
-            ct.unwrap_or_else(|| Array::zeros_of(&aval.clone().strong()))
+            ct.unwrap_or_else(|| Array::zeros_of(&aval.clone().settled()))
         }));
     }
     let mut pair = Flat::default();
     pair.node(tree::Node::Tuple(2));
     pair.append(&Flat { leaves: outs.into(), def: out_def });
+    let (order, def) = at_positions(&flat.def, positions);
+    pair.append(&Flat { leaves: order.into_iter().filter_map(|leaf| by_leaf[leaf].clone()).collect(), def });
+    Ok(pair)
+}
+
+/// The leaves of the arguments at these positions, in their order, and the structure that they make: that of the only one,
+/// or a tuple of them.
+pub(super) fn at_positions(def: &TreeDef, positions: &[usize]) -> (Vec<usize>, TreeDef) {
+    let children = def.root_children().unwrap_or_default();
+    let (mut order, mut all) = (Vec::new(), Flat::default());
     if let [_, _, ..] = positions {
-        pair.node(tree::Node::Tuple(positions.len()));
+        all.node(tree::Node::Tuple(positions.len()));
     }
     for &position in positions {
         let start: usize = children[..position].iter().map(|(_, d)| d.leaf_count()).sum();
         let def = &children[position].1;
-        let leaves = by_leaf[start..start + def.leaf_count()].iter().flatten().cloned().collect();
-        pair.append(&Flat { leaves, def: def.clone() });
+        order.extend(start..start + def.leaf_count());
+        all.append(&Flat { leaves: Default::default(), def: def.clone() });
     }
-    Ok(pair)
+    (order, all.def)
 }
 
 /// A leaf of an argument that is differentiated.

@@ -136,6 +136,25 @@ impl<F, Args> Jit<F, Args> {
     }
 }
 
+/// `.jit()` on whatever can be compiled: a closure, a mapped, a transformed function.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let dots = vmap(|x: Array, y: Array| x.dot(y)).in_axes((0, None)).jit();
+/// assert_eq!(dots.call((ones([3, 2]), array([1.0f32, 2.0])))?.to_vec::<f32>()?, [3.0; 3]);
+/// let slope = grad(|x: Array| x.square().sum(..)).jit();
+/// assert_eq!(slope.call(array([1.0f32, 2.0]))?.to_vec::<f32>()?, [2.0, 4.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub trait IntoJit<Args: Tree>: Function<Args> + Sized {
+    /// The same as [`jit`] of it.
+    fn jit(self) -> Jit<Self, Args> {
+        jit(self)
+    }
+}
+
+impl<Args: Tree, F: Function<Args>> IntoJit<Args> for F {}
+
 impl<F: Function<Args>, Args: Tree> Jit<F, Args> {
     /// Traces and lowers the function for arguments of these types, which
     /// [`shape_dtype_struct`](crate::shape_dtype_struct) can stand for.

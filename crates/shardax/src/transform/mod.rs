@@ -3,13 +3,16 @@
 mod checkpoint;
 mod derivative;
 pub(crate) mod grad;
+pub mod jacobian;
 pub(crate) mod jit;
 mod max_traces;
 mod vmap;
 
+pub use crate::core::function::{Arg, Argnums};
 pub use checkpoint::{Checkpoint, checkpoint, checkpoint_name};
-pub use derivative::{LinearFn, VjpFn, hessian, jacfwd, jacrev, jvp, linear_transpose, linearize, vjp, vjp_has_aux};
-pub use grad::{Arg, Argnums, Grad, GradAux, ValueAndGrad, ValueAndGradAux, grad, value_and_grad};
-pub use jit::{Jit, jit};
+pub use derivative::{LinearFn, VjpFn, jvp, linear_transpose, linearize, vjp, vjp_has_aux};
+pub use grad::{Grad, GradAux, ValueAndGrad, ValueAndGradAux, grad, value_and_grad};
+pub use jacobian::{Hessian, Jacobian, hessian, jacfwd, jacrev};
+pub use jit::{IntoJit, Jit, jit};
 pub use max_traces::{MaxTraces, assert_max_traces};
 pub use vmap::{Vmap, vmap};

@@ -336,6 +336,7 @@ table! {
     };
     "ScanOptions::scan" => |c| ScanOptions::default().scan(|s: Array, x: Array| (s + x, ()), c.y.clone(), c.x.clone()).map(|(s, ())| s);
     "ScanOptions::unroll" => |c| ScanOptions::default().unroll(c.n).scan(|s: Array, x: Array| (s, x), c.y.clone(), c.x.clone());
+    "array::array_of" => |c| same!(c; array_of(c.f, DType::I8), array_of(vec![vec![c.i], vec![]], DType::F64), array_of([300, -1], DType::U8));
     "array::array" => |c| same!(c; array(c.f), array(vec![vec![c.i], vec![]]), array(Vec::<Vec<f32>>::new()));
     "control_flow::associative_scan" => |c| same!(c;
         associative_scan(|a: Array, b: Array| a + b, c.x.clone(), c.i > 0, c.i),

@@ -6,6 +6,7 @@ mod common;
 mod edges;
 mod half;
 mod sharded;
+mod weak;
 
 use shardax::prelude::*;
 

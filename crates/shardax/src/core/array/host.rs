@@ -8,10 +8,11 @@ use crate::shape::{Shape, size};
 use crate::sharding::device;
 use crate::sharding::{Sharding, SingleDeviceSharding};
 
-use super::Array;
+use super::{Array, Literal};
 
 /// A host value that [`array()`] takes: a number, or nested arrays, slices or `Vec`s of numbers.
 pub trait IntoHostArray {
+    /// The type of the numbers inside.
     type Element: Element;
 
     /// Appends the elements in row-major order; returns the shape, or `None` when rows differ in length.
@@ -87,32 +88,68 @@ impl<T: IntoHostArray + ?Sized> IntoHostArray for &T {
 
 /// An array of host values: a number, or nested arrays, slices or `Vec`s. Its dtype is the Rust type's.
 ///
+/// Rust's own floating point numbers are `f64`, so 64 bits there need not be meant. Such an array is weakly typed, as a
+/// plain number is: alone it keeps its 64 bits, and where it meets float32 it becomes float32. [`array_of`] states the
+/// dtype.
+///
 /// ```
 /// # use shardax::prelude::*;
 /// let x = array([[1, 2, 3], [4, 5, 6]]);
 /// assert_eq!((x.shape(), x.dtype()), (&[2, 3][..], DType::I32));
+/// let weights = array([0.25, 0.75]);
+/// assert_eq!((weights.dtype(), (ones([2]) * weights).dtype()), (DType::F64, DType::F32));
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
 pub fn array<T: IntoHostArray>(values: T) -> Array {
-    let mut elements = Vec::new();
-    let made =
-        match values.collect(&mut elements) {
-            Some(shape) => Array::from_slice(&elements, shape.as_slice()),
-            None => Err(err!(Value, "array got rows of different lengths")
-                .help("all rows of a nested array must have one length")),
-        };
+    let made = collected(&values).and_then(|(elements, shape)| Array::from_slice(&elements, shape.as_slice()));
     Array::from_result(made, &Array::literal(Scalar::Int(0), T::Element::DTYPE, false))
 }
 
+/// The same of this dtype, to which the values are converted as by [`Array::astype`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = array_of([0.1, 0.2], DType::F64);
+/// assert_eq!((ones([2]) * x).dtype(), DType::F64);
+/// assert_eq!(array_of([1, 2], DType::Bf16).dtype(), DType::Bf16);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails for an integer that an integer dtype cannot hold.
+#[track_caller]
+pub fn array_of<T: IntoHostArray>(values: T, dtype: DType) -> Array {
+    let made = collected(&values).and_then(|(elements, shape)| {
+        let mut bytes = Vec::with_capacity(elements.len() * dtype.byte_size());
+        for element in elements {
+            let value = element.to_scalar();
+            Literal { value, dtype, weak: false }.check_fits(dtype)?;
+            value.write(dtype, &mut bytes);
+        }
+        Array::from_bytes(&bytes, dtype, shape.as_slice())
+    });
+    Array::from_result(made, &Array::literal(Scalar::Int(0), dtype, false))
+}
+
+/// The elements in row-major order, and the shape.
+fn collected<T: IntoHostArray>(values: &T) -> Result<(Vec<T::Element>, Shape)> {
+    let mut elements = Vec::new();
+    match values.collect(&mut elements) {
+        Some(shape) => Ok((elements, shape)),
+        None => {
+            Err(err!(Value, "array got rows of different lengths")
+                .help("all rows of a nested array must have one length"))
+        }
+    }
+}
+
 impl Array {
-    /// An array of `shape` with these elements in row-major order.
+    /// An array of `shape` with these elements in row-major order, weakly typed if they are `f64` (see [`array()`]).
     ///
     /// Fails when the number of elements is not the product of the shape.
     #[track_caller]
     pub fn from_slice<T: Element>(elements: &[T], shape: &[usize]) -> Result<Array> {
-        let bytes = bytes_of(elements, shape).at_caller()?;
-        Array::from_bytes(&bytes, T::DTYPE, shape)
+        bytes_of(elements, shape).and_then(|bytes| place(&bytes, Aval::of_host(T::DTYPE, shape))).at_caller()
     }
 
     /// The same, laid out by a device or a sharding: each device gets its part straight from the host, so that none has
@@ -132,7 +169,7 @@ impl Array {
     #[track_caller]
     pub fn from_slice_on<T: Element>(elements: &[T], shape: &[usize], to: impl Into<Sharding>) -> Result<Array> {
         let placed =
-            bytes_of(elements, shape).and_then(|bytes| put(&bytes, Aval::new(T::DTYPE, shape), to.into(), true));
+            bytes_of(elements, shape).and_then(|bytes| put(&bytes, Aval::of_host(T::DTYPE, shape), to.into(), true));
         placed.at_caller()
     }
 

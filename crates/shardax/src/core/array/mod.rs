@@ -10,8 +10,10 @@ use std::sync::{Arc, OnceLock};
 use shardax_pjrt as pjrt;
 use smallvec::SmallVec;
 
-pub use host::{IntoHostArray, array};
-pub use shards::{GlobalShard, Shard, block_until_ready, device_get, visualize_array_sharding};
+pub use host::{IntoHostArray, array, array_of};
+pub use shards::{
+    ByRef, ByValue, GlobalShard, Shard, TreeOrRef, block_until_ready, device_get, visualize_array_sharding,
+};
 
 use super::program::concretize;
 use super::program::trace::check_usable;
@@ -220,6 +222,7 @@ impl Array {
         self.aval_ref().map(|a| a.shape.as_slice()).unwrap_or(&[])
     }
 
+    /// The type of its elements.
     pub fn dtype(&self) -> DType {
         match &self.0 {
             Repr::Literal(l) => l.dtype,

@@ -12,6 +12,7 @@ use crate::sharding::{Index, Sharding, SingleDeviceSharding, visualize};
 /// One device's part of an array, on this process.
 #[derive(Clone, Debug)]
 pub struct Shard {
+    /// Where it lies.
     pub device: Device,
     /// The part of the whole array: a range for each dimension.
     pub index: Index,
@@ -24,6 +25,7 @@ pub struct Shard {
 /// One device's part of an array, on any process.
 #[derive(Clone, Debug)]
 pub struct GlobalShard {
+    /// Where it lies.
     pub device: Device,
     /// The part of the whole array: a range for each dimension.
     pub index: Index,
@@ -152,7 +154,19 @@ impl Array {
     }
 
     /// Frees the memory at once; later use of the array is an error. Deleting twice does nothing.
+    ///
+    /// Fails while a function is traced, for an array whose values its program will compute.
+    #[track_caller]
     pub fn delete(&self) -> Result<()> {
+        if let Repr::Traced(traced) = &self.0 {
+            return Err(err!(
+                Type,
+                "the delete() method was called on a traced array of type {} (ConcretizationTypeError)",
+                traced.aval
+            )
+            .help("a traced array has no memory yet: delete the argument after the call, or donate it with `donate_argnums`"))
+            .at_caller();
+        }
         if let Repr::Concrete(c) = &self.0 {
             c.mark_taken("delete");
             for b in &c.buffers {
@@ -168,10 +182,42 @@ impl Array {
     }
 }
 
-/// Waits until every array of a tree has its values; returns the tree.
+/// A tree, or a reference to one; `Kind` tells the two apart.
+pub trait TreeOrRef<Kind> {
+    #[doc(hidden)]
+    fn flat(&self) -> Flat;
+}
+
+/// A tree that is given away.
+pub enum ByValue {}
+/// A tree that is lent.
+pub enum ByRef {}
+
+impl<T: Tree> TreeOrRef<ByValue> for T {
+    fn flat(&self) -> Flat {
+        Flat::of(self)
+    }
+}
+
+impl<T: Tree> TreeOrRef<ByRef> for &T {
+    fn flat(&self) -> Flat {
+        Flat::of(*self)
+    }
+}
+
+/// Waits until every array of a tree, or of a reference to one, has its values; returns what it was given.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let model = (ones([2, 2]), vec![zeros(2)]);
+/// block_until_ready(&model)?;
+/// let sum = block_until_ready(model.0.sum(..))?;
+/// assert!(sum.is_ready()?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
-pub fn block_until_ready<T: Tree>(tree: T) -> Result<T> {
-    Flat::of(&tree).leaves.iter().try_for_each(Array::block_until_ready).at_caller()?;
+pub fn block_until_ready<T: TreeOrRef<Kind>, Kind>(tree: T) -> Result<T> {
+    tree.flat().leaves.iter().try_for_each(Array::block_until_ready).at_caller()?;
     Ok(tree)
 }
 

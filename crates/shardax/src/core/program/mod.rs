@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 use super::primitive::Primitive;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
+use crate::scope::Scope;
 use crate::shape::{AxisSet, Shape, size};
 use crate::sharding::{NamedSharding, Sharding};
 use crate::stack::grow;
@@ -21,17 +22,25 @@ use crate::stack::grow;
 /// The type of a value: dtype, shape, whether it is weakly typed, and the manual axes it varies over.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Aval {
+    /// The type of its elements.
     pub dtype: DType,
+    /// Its sizes.
     pub shape: Shape,
-    /// A plain number's type, which gives way in promotion.
+    /// A plain number's type, or that of host data of 64 bits, which gives way in promotion.
     pub weak: bool,
     /// The manual mesh axes over which the value may differ from device to device.
     pub vma: AxisSet,
 }
 
 impl Aval {
+    /// The type of an array of this dtype and shape, strong, the same on all devices.
     pub fn new(dtype: DType, shape: impl Into<Shape>) -> Self {
         Aval { dtype, shape: shape.into(), weak: false, vma: AxisSet::default() }
+    }
+
+    /// The type of host data that has this element type in Rust. 64 bits there are nobody's choice: they give way.
+    pub(crate) fn of_host(dtype: DType, shape: impl Into<Shape>) -> Self {
+        Aval { weak: dtype.is_wide(), ..Aval::new(dtype, shape) }
     }
 
     /// A single value of this dtype.
@@ -39,10 +48,12 @@ impl Aval {
         Aval::new(dtype, Shape::new())
     }
 
+    /// The number of dimensions.
     pub fn rank(&self) -> usize {
         self.shape.len()
     }
 
+    /// The number of elements.
     pub fn size(&self) -> usize {
         size(&self.shape)
     }
@@ -58,16 +69,20 @@ impl Aval {
         Ok(self.size() * self.dtype.byte_size())
     }
 
+    /// The same with another dtype.
     pub fn with_dtype(&self, dtype: DType) -> Self {
         Aval { dtype, weak: false, ..self.clone() }
     }
 
+    /// The same with another shape.
     pub fn with_shape(&self, shape: impl Into<Shape>) -> Self {
         Aval { shape: shape.into(), ..self.clone() }
     }
 
-    pub fn strong(mut self) -> Self {
-        self.weak = false;
+    /// The type of what a plain number becomes once it is computed with (summed, a tangent): its dtype then stands, as in
+    /// JAX. Host data of 64 bits, whose dtype nobody stated, still give way.
+    pub fn settled(mut self) -> Self {
+        self.weak &= self.dtype.is_wide();
         self
     }
 }
@@ -85,18 +100,32 @@ impl Var {
 /// An operand: a variable, or a number written in place (always a scalar).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Atom {
+    /// A value of the program.
     Var(Var),
-    Literal { value: Scalar, dtype: DType, weak: bool },
+    /// A number in the program.
+    Literal {
+        /// The number.
+        value: Scalar,
+        /// Its dtype.
+        dtype: DType,
+        /// Whether its type gives way to others.
+        weak: bool,
+    },
 }
 
 /// One application of a primitive.
 #[derive(Clone)]
 pub struct Eqn {
+    /// What is applied.
     pub primitive: Arc<dyn Primitive>,
+    /// Its operands.
     pub inputs: SmallVec<[Atom; 3]>,
+    /// The values that it makes.
     pub outputs: SmallVec<[Var; 1]>,
     /// The user's line that asked for it.
     pub source: &'static Location<'static>,
+    /// The names that it was asked for under.
+    pub(crate) scope: Scope,
 }
 
 /// A traced function: inputs, equations in order, outputs. Closed: it refers to nothing outside itself.
@@ -168,7 +197,7 @@ impl Program {
     }
 }
 
-/// Source lines do not count: programs that compute the same are the same.
+/// Source lines and names do not count: programs that compute the same are the same.
 impl PartialEq for Eqn {
     fn eq(&self, other: &Self) -> bool {
         self.inputs == other.inputs && self.outputs == other.outputs && self.primitive.dyn_eq(other.primitive.as_ref())

@@ -4,12 +4,14 @@
 //! here record the loop or the choice itself. Their closures may capture arrays, concrete or traced.
 
 mod conditionals;
-mod custom;
+mod custom_jvp;
+mod custom_vjp;
 mod loops;
 mod scan;
 
 pub use conditionals::{Branches, cond, switch};
-pub use custom::{CustomJvp, CustomVjp, custom_jvp, custom_vjp};
+pub use custom_jvp::{CustomJvp, custom_jvp};
+pub use custom_vjp::{CustomVjp, NondiffBwd, NondiffFwd, NondiffVjp, custom_vjp};
 pub use loops::{fori_loop, while_loop};
 pub use scan::{ScanOptions, associative_scan, map, scan, scan_n};
 

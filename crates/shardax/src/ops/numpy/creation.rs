@@ -121,7 +121,7 @@ fn made(aval: &Aval, fill: impl FnOnce(&mut Vec<u8>, usize), program: impl FnOnc
         }
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(size).map_err(|e| {
-            err!(Runtime, "no memory for an array {aval}: {e}")
+            err!(Runtime, "no memory for an array {aval} of {size} bytes: {e}")
                 .help("check the shape, or make the array in parts with a sharding")
         })?;
         if size > FROM_HOST {
@@ -208,7 +208,7 @@ pub fn full_like(x: &Array, value: impl Operand) -> Array {
     }
 }
 
-/// The integers of a range, of the range's type.
+/// The numbers of a range, of the range's type; of an `f64` range they are weakly typed (see [`array`](crate::array())).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -230,7 +230,7 @@ pub fn arange_step<T: Element + Into<f64>>(range: Range<T>, step: f64) -> Array 
         Err(e) => return Array::from_result(Err(e), &Array::literal(Scalar::Int(0), dtype, false)),
     };
     made(
-        &Aval::new(dtype, [n].as_slice()),
+        &Aval::of_host(dtype, [n].as_slice()),
         |bytes, n| {
             // As the program computes: each operation is rounded to the dtype, but integers are made from float64.
             let round = |v| if dtype.is_float() { nearest(v, dtype).to_f64() } else { v };
@@ -244,8 +244,8 @@ pub fn arange_step<T: Element + Into<f64>>(range: Range<T>, step: f64) -> Array 
             composite1("arange", params, &[], |&(dtype, n, start, step), _| {
                 let (start, step) = (f64::from_bits(start), f64::from_bits(step));
                 let line = |of| {
-                    let number = |value| Array::literal(nearest(value, of), of, false);
-                    let index = lax::iota(of, &[n], 0);
+                    let number = |value| Array::literal(nearest(value, of), of, of.is_wide());
+                    let index = convert(&lax::iota(of, &[n], 0), of, of.is_wide());
                     number(start) + if step == 1.0 { index } else { number(step) * index }
                 };
                 let own = dtype.is_float() || dtype.is_integer() && step == 1.0;
@@ -305,9 +305,9 @@ pub fn eye(n: usize) -> Array {
 }
 
 impl Array {
-    /// Zeros of this type (strong).
+    /// Zeros of this type, settled.
     #[track_caller]
     pub(crate) fn zeros_of(aval: &Aval) -> Array {
-        full(aval.shape.as_slice(), Scalar::Int(0), aval.dtype)
+        full_of(&aval.clone().settled(), Scalar::Int(0))
     }
 }

@@ -1,6 +1,6 @@
 //! Elementwise functions: arithmetic, comparison, choice.
 
-use super::{convert, promote_args, promote_args_to, to_inexact};
+use super::{convert, promote_args, promote_args_to, settle, to_inexact};
 use crate::core::array::Array;
 use crate::dtype::{Category, DType, Scalar, promote};
 use crate::error::{Result, err};
@@ -8,6 +8,7 @@ use crate::ops::lax;
 use crate::ops::operators::Operand;
 use crate::ops::primitive::binary::{self, Binary, Compare, IntegerPow, Select};
 use crate::ops::primitive::expanded::LOGADDEXP;
+use crate::ops::primitive::reduce::accumulator;
 use crate::ops::primitive::unary::{self, Unary};
 use crate::source;
 
@@ -467,10 +468,10 @@ pub fn around(x: &Array, decimals: i32) -> Array {
     convert(&rounded, x.dtype(), x.weak_type())
 }
 
-/// The array with a type that does not give way.
+/// The array with a type that stands.
 #[track_caller]
 fn settled(x: Array) -> Array {
-    convert(&x, x.dtype(), false)
+    settle(&x, x.dtype())
 }
 
 /// `log(exp(x) + exp(y))`, without overflow.
@@ -491,10 +492,10 @@ pub fn nextafter(x: impl Operand, y: impl Operand) -> Array {
     apply_promoted("nextafter", x, y, to_inexact, |x, y| binary::NEXTAFTER.apply(x, y))
 }
 
-/// A complex array of a real and an imaginary part.
+/// A complex array of a real and an imaginary part; of half precision they are widened to float32.
 #[track_caller]
 pub fn complex(re: impl Operand, im: impl Operand) -> Array {
-    apply_promoted("complex", re, im, to_inexact, lax::complex)
+    apply_promoted("complex", re, im, |dtype| accumulator(to_inexact(dtype)), lax::complex)
 }
 
 impl Array {

@@ -237,7 +237,7 @@ impl Array {
     fn accumulate(&self, axis: impl IntoAxis, kind: CumulativeKind) -> Array {
         self.along(axis, |x, axis| {
             let dtype = if x.dtype() == DType::Bool { DType::I32 } else { x.dtype() };
-            let x = super::convert(x, dtype, false);
+            let x = super::settle(x, dtype);
             Cumulative { kind, axis, reverse: false }.apply(&x)
         })
     }

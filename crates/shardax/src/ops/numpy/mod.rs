@@ -1,5 +1,6 @@
 //! What users call: NumPy's functions with JAX's promotion, as functions and as methods of `Array`.
 
+mod axes;
 mod creation;
 mod einsum;
 mod elementwise;
@@ -10,6 +11,8 @@ mod reductions;
 mod repeats;
 mod shapes;
 
+pub(crate) use axes::normalize_axes;
+pub use axes::{IntoAxes, IntoReduction, Over, over};
 pub use creation::*;
 pub use einsum::*;
 pub use elementwise::*;
@@ -37,6 +40,12 @@ pub(crate) fn convert(x: &Array, dtype: DType, weak: bool) -> Array {
         return Array::literal(l.value.converted(dtype), dtype, weak);
     }
     bind1(Convert { dtype, weak }, std::slice::from_ref(x))
+}
+
+/// `x` as `dtype`, which then stands (see [`Aval::settled`](crate::core::program::Aval::settled)).
+#[track_caller]
+pub(crate) fn settle(x: &Array, dtype: DType) -> Array {
+    convert(x, dtype, x.weak_type() && x.dtype().is_wide() && dtype.is_wide())
 }
 
 /// The operands in their common dtype, and, where their shapes differ, broadcast to a common one.

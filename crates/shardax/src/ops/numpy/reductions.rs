@@ -1,182 +1,182 @@
 //! Reductions: sum, mean, extremes, and what is made of them.
 
-use std::ops::RangeFull;
-
-use smallvec::SmallVec;
-
+use super::axes::{IntoAxes, IntoReduction, Options, Reduction, over};
 use super::indexing::{IntoAxis, with_axis};
-use super::{convert, to_inexact};
+use super::{convert, maximum, minimum, settle, to_inexact, where_};
 use crate::core::array::Array;
 use crate::core::program::trace::bind1;
-use crate::dtype::{Category, DType, Scalar};
+use crate::dtype::{Category, DType};
 use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::operators::Operand;
 use crate::ops::primitive::reduce::{ArgMax, Reducer, accumulator};
-use crate::shape::normalize_axis;
 use crate::source;
-
-/// Which axes: `..` for all, one number, or several. Negative axes count from the end.
-pub trait IntoAxes {
-    /// The axes as written; `None` for all.
-    fn into_axes(self) -> Option<SmallVec<[i32; 4]>>;
-}
-
-impl IntoAxes for RangeFull {
-    fn into_axes(self) -> Option<SmallVec<[i32; 4]>> {
-        None
-    }
-}
-
-impl IntoAxes for i32 {
-    fn into_axes(self) -> Option<SmallVec<[i32; 4]>> {
-        Some(smallvec::smallvec![self])
-    }
-}
-
-impl<const N: usize> IntoAxes for [i32; N] {
-    fn into_axes(self) -> Option<SmallVec<[i32; 4]>> {
-        Some(self.into_iter().collect())
-    }
-}
-
-impl IntoAxes for &[i32] {
-    fn into_axes(self) -> Option<SmallVec<[i32; 4]>> {
-        Some(self.into())
-    }
-}
-
-/// The axes, counted from the front and sorted.
-pub(crate) fn normalize_axes(axes: impl IntoAxes, rank: usize) -> Result<SmallVec<[usize; 4]>> {
-    let Some(axes) = axes.into_axes() else { return Ok((0..rank).collect()) };
-    let mut out: SmallVec<[usize; 4]> =
-        axes.iter().map(|&a| normalize_axis(a as isize, rank)).collect::<Result<_>>()?;
-    out.sort_unstable();
-    if out.windows(2).any(|w| w[0] == w[1]) {
-        return Err(err!(Value, "axes {:?} name one axis twice", axes.as_slice())
-            .help("name each axis once; negative axes count from the end"));
-    }
-    Ok(out)
-}
 
 impl Array {
     #[track_caller]
-    fn reduced(&self, axes: impl IntoAxes, f: impl FnOnce(&Array, &[usize]) -> Array) -> Array {
+    fn reduced(
+        &self,
+        name: &str,
+        options: Options,
+        axes: impl IntoReduction,
+        f: impl FnOnce(&Array, &Reduction) -> Result<Array>,
+    ) -> Array {
         let _line = source::enter();
-        match self.check().and_then(|()| normalize_axes(axes, self.ndim())) {
-            Ok(axes) => f(self, &axes),
-            Err(e) => Array::from_result(Err(e), self),
-        }
+        let made = Reduction::new(name, self, axes.into_reduction(), options).and_then(|over| {
+            let x = over.typed(self);
+            Ok(over.shaped(&x, f(&x, &over)?))
+        });
+        Array::from_result(made, self)
     }
 
     /// The sum over `axes`. Booleans are counted; integers keep their dtype and wrap, small ones become 32 bits wide. Half
     /// precision is summed in float32 and rounded once.
+    ///
+    /// As all reductions it takes axes (`..` for all), or [`over`] axes with options.
     #[track_caller]
-    pub fn sum(&self, axes: impl IntoAxes) -> Array {
-        self.reduced(axes, |x, axes| lax::reduce(&widen(x), Reducer::Sum, axes))
+    pub fn sum(&self, axes: impl IntoReduction) -> Array {
+        let asked = axes.into_reduction();
+        let widens = !asked.has_dtype();
+        self.reduced("sum", Options::InitialAndDType, asked, |x, over| {
+            let x = if widens { widen(x) } else { x.clone() };
+            let sum = lax::reduce(&over.masked(&x, 0), Reducer::Sum, &over.axes);
+            Ok(match over.initial(&sum) {
+                Some(initial) => sum + initial,
+                None => sum,
+            })
+        })
     }
 
     /// The product over `axes`.
     #[track_caller]
-    pub fn prod(&self, axes: impl IntoAxes) -> Array {
-        self.reduced(axes, |x, axes| {
+    pub fn prod(&self, axes: impl IntoReduction) -> Array {
+        let asked = axes.into_reduction();
+        let widens = !asked.has_dtype();
+        self.reduced("prod", Options::InitialAndDType, asked, |x, over| {
             // In half precision the gradient too, a product of all others, is rounded once.
-            let x = widen(x);
-            let product = lax::reduce(&convert(&x, accumulator(x.dtype()), false), Reducer::Prod, axes);
-            convert(&product, x.dtype(), false)
+            let x = if widens { widen(x) } else { x.clone() };
+            let wide = settle(&over.masked(&x, 1), accumulator(x.dtype()));
+            let product = settle(&lax::reduce(&wide, Reducer::Prod, &over.axes), x.dtype());
+            Ok(match over.initial(&product) {
+                Some(initial) => product * initial,
+                None => product,
+            })
         })
     }
 
     /// The mean over `axes`, floating point; of nothing NaN. Half precision is summed in float32.
     #[track_caller]
-    pub fn mean(&self, axes: impl IntoAxes) -> Array {
-        self.reduced(axes, |x, axes| {
-            let count: usize = axes.iter().map(|&a| x.shape()[a]).product();
+    pub fn mean(&self, axes: impl IntoReduction) -> Array {
+        self.reduced("mean", Options::DType, axes, |x, over| {
             let dtype = to_inexact(x.dtype());
-            let sum = lax::reduce(&convert(x, accumulator(dtype), false), Reducer::Sum, axes);
-            convert(&(sum / count as f64), dtype, false)
+            let sum = lax::reduce(&over.masked(&settle(x, accumulator(dtype)), 0), Reducer::Sum, &over.axes);
+            Ok(settle(&(sum / over.count(x)), dtype))
         })
     }
 
     /// The variance over `axes` (of the whole population), floating point.
     #[track_caller]
-    pub fn var(&self, axes: impl IntoAxes) -> Array {
+    pub fn var(&self, axes: impl IntoReduction) -> Array {
         self.var_ddof(axes, 0)
     }
 
     /// The sum of squared differences from the mean, divided by the number of elements less `ddof`: with 1, the variance
     /// of a population that the elements are a sample of. NaN where no more than `ddof` elements are.
     #[track_caller]
-    pub fn var_ddof(&self, axes: impl IntoAxes, ddof: usize) -> Array {
-        self.reduced(axes, |x, axes| {
+    pub fn var_ddof(&self, axes: impl IntoReduction, ddof: usize) -> Array {
+        self.reduced("var", Options::DType, axes, |x, over| {
             let dtype = to_inexact(x.dtype());
-            let signed: SmallVec<[i32; 4]> = axes.iter().map(|&a| a as i32).collect();
-            let wide = convert(x, accumulator(dtype), false);
-            let centered = &wide - wide.mean_keepdims(signed.as_slice());
+            let wide = settle(x, accumulator(dtype));
+            let centered = &wide - wide.mean(over.inner());
             let squares = match dtype.is_complex() {
                 true => super::real(&(&centered * super::conj(&centered))),
                 false => &centered * &centered,
             };
-            let count: usize = axes.iter().map(|&a| x.shape()[a]).product();
-            let sum = lax::reduce(&squares, Reducer::Sum, axes);
-            if count <= ddof {
-                return super::full(sum.shape(), Scalar::float(f64::NAN), dtype.real());
+            let sum = lax::reduce(&over.masked(&squares, 0), Reducer::Sum, &over.axes);
+            if over.is_masked() {
+                let left = over.count(x) - ddof as f64;
+                let variance = where_(left.greater(0), sum / &left, f64::NAN);
+                return Ok(settle(&variance, dtype.real()));
             }
-            convert(&(sum / (count - ddof) as f64), dtype.real(), false)
+            let count: usize = over.axes.iter().map(|&a| x.shape()[a]).product();
+            let mean = sum / (count as f64 - ddof as f64);
+            // The quotient that is not there has its part in gradients, as in JAX.
+            let mean = if count > ddof { mean } else { where_(false, mean, f64::NAN) };
+            Ok(settle(&mean, dtype.real()))
         })
     }
 
     /// The standard deviation over `axes` (of the whole population), floating point.
     #[track_caller]
-    pub fn std(&self, axes: impl IntoAxes) -> Array {
+    pub fn std(&self, axes: impl IntoReduction) -> Array {
         self.std_ddof(axes, 0)
     }
 
     /// The square root of [`var_ddof`](Self::var_ddof).
     #[track_caller]
-    pub fn std_ddof(&self, axes: impl IntoAxes, ddof: usize) -> Array {
+    pub fn std_ddof(&self, axes: impl IntoReduction, ddof: usize) -> Array {
         self.var_ddof(axes, ddof).sqrt()
     }
 
-    /// The largest element over `axes`; NaN if any is. Fails for no elements.
+    /// The largest element over `axes`; NaN if any is. Fails for no elements, unless there is an initial value.
     #[track_caller]
-    pub fn max(&self, axes: impl IntoAxes) -> Array {
-        self.extreme(axes, Reducer::Max)
+    pub fn max(&self, axes: impl IntoReduction) -> Array {
+        self.extreme("max", axes, Reducer::Max, maximum)
     }
 
-    /// The smallest element over `axes`; NaN if any is. Fails for no elements.
+    /// The smallest element over `axes`; NaN if any is. Fails for no elements, unless there is an initial value.
     #[track_caller]
-    pub fn min(&self, axes: impl IntoAxes) -> Array {
-        self.extreme(axes, Reducer::Min)
+    pub fn min(&self, axes: impl IntoReduction) -> Array {
+        self.extreme("min", axes, Reducer::Min, minimum)
     }
 
     #[track_caller]
-    fn extreme(&self, axes: impl IntoAxes, reducer: Reducer) -> Array {
-        self.reduced(axes, |x, axes| {
-            if axes.iter().any(|&a| x.shape()[a] == 0) {
-                let name = if reducer == Reducer::Max { "max" } else { "min" };
-                let e = crate::error::err!(
-                    Value,
-                    "zero-size array to reduction operation {name} which has no identity: {} over axes {axes:?}",
-                    x.type_name()
-                )
-                .help("leave empty arrays out, or join a first value to them with `concatenate`");
-                return Array::from_result(Err(e), x);
-            }
-            lax::reduce(x, reducer, axes)
+    fn extreme(
+        &self,
+        name: &str,
+        axes: impl IntoReduction,
+        reducer: Reducer,
+        further: fn(Array, Array) -> Array,
+    ) -> Array {
+        self.reduced(name, Options::Initial, axes, |x, over| {
+            let Some(initial) = over.initial(x) else {
+                if over.is_masked() {
+                    return Err(err!(
+                        Value,
+                        "reduction operation {name} does not have an identity, so to use a where mask one has to specify 'initial'"
+                    )
+                    .help("say what nothing gives: `over(axes).mask(mask).initial(value)`"));
+                }
+                if over.axes.iter().any(|&a| x.shape()[a] == 0) {
+                    return Err(err!(
+                        Value,
+                        "zero-size array to reduction operation {name} which has no identity: {} over axes {:?}",
+                        x.type_name(),
+                        over.axes
+                    )
+                    .help("leave empty arrays out, or say what nothing gives: `over(axes).initial(value)`"));
+                }
+                return Ok(lax::reduce(x, reducer, &over.axes));
+            };
+            let most = lax::reduce(&over.masked(x, &initial), reducer, &over.axes);
+            Ok(further(most, initial))
         })
     }
 
     /// Whether all elements over `axes` are true or nonzero.
     #[track_caller]
-    pub fn all(&self, axes: impl IntoAxes) -> Array {
-        self.reduced(axes, |x, axes| lax::reduce(&truth(x), Reducer::And, axes))
+    pub fn all(&self, axes: impl IntoReduction) -> Array {
+        self.reduced("all", Options::None, axes, |x, over| {
+            Ok(lax::reduce(&over.masked(&truth(x), true), Reducer::And, &over.axes))
+        })
     }
 
     /// Whether any element over `axes` is true or nonzero.
     #[track_caller]
-    pub fn any(&self, axes: impl IntoAxes) -> Array {
-        self.reduced(axes, |x, axes| lax::reduce(&truth(x), Reducer::Or, axes))
+    pub fn any(&self, axes: impl IntoReduction) -> Array {
+        self.reduced("any", Options::None, axes, |x, over| {
+            Ok(lax::reduce(&over.masked(&truth(x), false), Reducer::Or, &over.axes))
+        })
     }
 
     /// The index, int32, of the first largest element along `axis`; `..` counts in the flat array. NaN is the largest.
@@ -201,86 +201,75 @@ impl Array {
 
     /// `log(sum(exp(x)))` over `axes`, without overflow.
     #[track_caller]
-    pub fn logsumexp(&self, axes: impl IntoAxes) -> Array {
-        self.reduced(axes, |x, axes| {
-            let x = convert(x, to_inexact(x.dtype()), false);
-            let max = lax::reduce(&super::real(&x), Reducer::Max, axes);
-            let max = crate::ops::primitive::stop_gradient::stop_gradient(super::where_(max.isfinite(), &max, 0));
-            let dims: Vec<usize> = (0..x.ndim()).filter(|d| !axes.contains(d)).collect();
+    pub fn logsumexp(&self, axes: impl IntoReduction) -> Array {
+        self.reduced("logsumexp", Options::None, axes, |x, over| {
+            let x = over.masked(&settle(x, to_inexact(x.dtype())), f64::NEG_INFINITY);
+            let max = lax::reduce(&super::real(&x), Reducer::Max, &over.axes);
+            let max = crate::ops::primitive::stop_gradient::stop_gradient(where_(max.isfinite(), &max, 0));
+            let dims: Vec<usize> = (0..x.ndim()).filter(|d| !over.axes.contains(d)).collect();
             let shifted = &x - max.broadcast_in_dim(x.shape(), &dims);
-            lax::reduce(&shifted.exp(), Reducer::Sum, axes).log() + max
-        })
-    }
-
-    #[track_caller]
-    fn keepdims(&self, axes: impl IntoAxes, f: impl FnOnce(&Array, &[i32]) -> Array) -> Array {
-        self.reduced(axes, |x, axes| {
-            let signed: SmallVec<[i32; 4]> = axes.iter().map(|&a| a as i32).collect();
-            let y = f(x, &signed);
-            let mut shape = x.shape_owned();
-            axes.iter().for_each(|&a| shape[a] = 1);
-            if y.error().is_some() { y } else { lax::reshape(&y, &shape) }
+            Ok(lax::reduce(&shifted.exp(), Reducer::Sum, &over.axes).log() + max)
         })
     }
 
     /// [`sum`](Self::sum) with the reduced axes kept, of size 1.
     #[track_caller]
     pub fn sum_keepdims(&self, axes: impl IntoAxes) -> Array {
-        self.keepdims(axes, |x, axes| x.sum(axes))
+        self.sum(over(axes).keepdims(true))
     }
 
     /// [`prod`](Self::prod) with the reduced axes kept, of size 1.
     #[track_caller]
     pub fn prod_keepdims(&self, axes: impl IntoAxes) -> Array {
-        self.keepdims(axes, |x, axes| x.prod(axes))
+        self.prod(over(axes).keepdims(true))
     }
 
     /// [`all`](Self::all) with the reduced axes kept, of size 1.
     #[track_caller]
     pub fn all_keepdims(&self, axes: impl IntoAxes) -> Array {
-        self.keepdims(axes, |x, axes| x.all(axes))
+        self.all(over(axes).keepdims(true))
     }
 
     /// [`any`](Self::any) with the reduced axes kept, of size 1.
     #[track_caller]
     pub fn any_keepdims(&self, axes: impl IntoAxes) -> Array {
-        self.keepdims(axes, |x, axes| x.any(axes))
+        self.any(over(axes).keepdims(true))
     }
 
     /// [`std`](Self::std) with the reduced axes kept, of size 1.
     #[track_caller]
     pub fn std_keepdims(&self, axes: impl IntoAxes) -> Array {
-        self.keepdims(axes, |x, axes| x.std(axes))
+        self.std(over(axes).keepdims(true))
     }
 
     /// [`logsumexp`](Self::logsumexp) with the reduced axes kept, of size 1.
     #[track_caller]
     pub fn logsumexp_keepdims(&self, axes: impl IntoAxes) -> Array {
-        self.keepdims(axes, |x, axes| x.logsumexp(axes))
+        self.logsumexp(over(axes).keepdims(true))
     }
 
     /// [`mean`](Self::mean) with the reduced axes kept, of size 1.
     #[track_caller]
     pub fn mean_keepdims(&self, axes: impl IntoAxes) -> Array {
-        self.keepdims(axes, |x, axes| x.mean(axes))
+        self.mean(over(axes).keepdims(true))
     }
 
     /// [`var`](Self::var) with the reduced axes kept, of size 1.
     #[track_caller]
     pub fn var_keepdims(&self, axes: impl IntoAxes) -> Array {
-        self.keepdims(axes, |x, axes| x.var(axes))
+        self.var(over(axes).keepdims(true))
     }
 
     /// [`max`](Self::max) with the reduced axes kept, of size 1.
     #[track_caller]
     pub fn max_keepdims(&self, axes: impl IntoAxes) -> Array {
-        self.keepdims(axes, |x, axes| x.max(axes))
+        self.max(over(axes).keepdims(true))
     }
 
     /// [`min`](Self::min) with the reduced axes kept, of size 1.
     #[track_caller]
     pub fn min_keepdims(&self, axes: impl IntoAxes) -> Array {
-        self.keepdims(axes, |x, axes| x.min(axes))
+        self.min(over(axes).keepdims(true))
     }
 }
 
@@ -288,7 +277,7 @@ macro_rules! reduction_functions {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*
         #[track_caller]
-        pub fn $name(x: impl Operand, axes: impl IntoAxes) -> Array {
+        pub fn $name(x: impl Operand, axes: impl IntoReduction) -> Array {
             x.into_array().$name(axes)
         }
     )*};

@@ -2,8 +2,8 @@
 
 use smallvec::SmallVec;
 
+use super::axes::{IntoAxes, normalize_axes};
 use super::creation::IntoShape;
-use super::reductions::{IntoAxes, normalize_axes};
 use crate::core::array::Array;
 use crate::error::{AtCaller, Result, err};
 use crate::ops::lax;

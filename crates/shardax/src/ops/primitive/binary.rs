@@ -11,7 +11,7 @@ use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::DType;
 use crate::error::{Result, err};
-use crate::ops::numpy::where_;
+use crate::ops::numpy::{convert, where_};
 
 /// A partial derivative.
 enum Partial {
@@ -167,7 +167,7 @@ binary! {
     DIV "div" "stablehlo.divide" Number same,
         [Tangent(|_, y, t| t / y), Factor(|_, y, out| -(out / y))],
         Some(|ct, a| Ok([Some(ct / a[1].known()?), None]));
-    REM "rem" "stablehlo.remainder" Real same,
+    REM "rem" "stablehlo.remainder" Ordered same,
         [Tangent(|_, _, t| t.clone()), Factor(|x, y, _| -crate::ops::lax::trunc(&(x / y)))], None;
     POW "pow" "stablehlo.power" Inexact same,
         [
@@ -190,7 +190,7 @@ binary! {
     SHIFT_LEFT "shift_left" "stablehlo.shift_left" Integer same, [Zero, Zero], None;
     SHIFT_RIGHT_LOGICAL "shift_right_logical" "stablehlo.shift_right_logical" Integer same, [Zero, Zero], None;
     SHIFT_RIGHT_ARITHMETIC "shift_right_arithmetic" "stablehlo.shift_right_arithmetic" Integer same, [Zero, Zero], None;
-    COMPLEX "complex" "stablehlo.complex" Float |d| if d == DType::F64 { DType::Complex128 } else { DType::Complex64 },
+    COMPLEX "complex" "stablehlo.complex" Part |d| if d == DType::F64 { DType::Complex128 } else { DType::Complex64 },
         [
             Tangent(|_, y, t| COMPLEX.apply(t, &Array::zeros_of(&y.aval()))),
             Tangent(|x, _, t| COMPLEX.apply(&Array::zeros_of(&x.aval()), t)),
@@ -366,7 +366,7 @@ impl Primitive for Select {
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let out = self.apply(&args[0], &args[1], &args[2]);
         // A zero of the operand's own type keeps scalars scalars.
-        let zero = |i: usize| tangents[i].clone().unwrap_or_else(|| Array::zeros_of(&args[i].aval().strong()));
+        let zero = |i: usize| tangents[i].clone().unwrap_or_else(|| Array::zeros_of(&args[i].aval().settled()));
         let tangent = match (&tangents[1], &tangents[2]) {
             (None, None) => None,
             _ => Some(self.apply(&args[0], &zero(1), &zero(2))),
@@ -428,14 +428,15 @@ impl Primitive for Convert {
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let out = bind1(*self, args);
-        let strong = Convert { weak: false, ..*self };
+        let settled = Convert { weak: self.weak && self.dtype.is_wide(), ..*self };
         let differentiable = self.dtype.is_inexact();
-        let tangent = tangents[0].as_ref().filter(|_| differentiable).map(|t| bind1(strong, std::slice::from_ref(t)));
+        let tangent = tangents[0].as_ref().filter(|_| differentiable).map(|t| bind1(settled, std::slice::from_ref(t)));
         Ok((smallvec![out], vec![tangent]))
     }
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
-        Ok(vec![cts[0].as_ref().map(|ct| ct.astype(args[0].aval().dtype))])
+        let to = args[0].aval().settled();
+        Ok(vec![cts[0].as_ref().map(|ct| convert(ct, to.dtype, to.weak))])
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {

@@ -3,8 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::call::in_place;
-use super::conv::ConvGeneralDilated;
-use super::dot::DotGeneral;
+use super::checkpoint_policy::CheckpointPolicy;
 use super::optimization_barrier::OptimizationBarrier;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
@@ -18,30 +17,7 @@ use crate::interpret::eval::eval;
 use crate::interpret::held::{
     Residual, Split, bind_checked, marked, marked_tangents, operand_sets, sets_of, spread_marked, varying,
 };
-
-/// Which intermediate values of a [`checkpoint`](crate::checkpoint) are kept for its gradient (JAX's `checkpoint_policies`).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum CheckpointPolicy {
-    /// None: all is computed again from the arguments.
-    #[default]
-    NothingSaveable,
-    /// All that the gradient needs, as without `checkpoint`.
-    EverythingSaveable,
-    /// Results of matrix products and convolutions; what is cheap is computed again.
-    DotsSaveable,
-    /// Results of matrix products that have no batch dimensions.
-    DotsWithNoBatchDimsSaveable,
-    /// Values that [`checkpoint_name`](crate::checkpoint_name) gave one of these names.
-    SaveOnlyTheseNames(Vec<String>),
-}
-
-impl CheckpointPolicy {
-    /// Keeps the values that [`checkpoint_name`](crate::checkpoint_name) gave one of these names.
-    pub fn save_only_these_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
-        CheckpointPolicy::SaveOnlyTheseNames(names.into_iter().map(str::to_owned).collect())
-    }
-}
+use crate::scope::Part;
 
 /// Operands and results are those of the program.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -78,7 +54,7 @@ struct Recomputed {
 impl Recomputed {
     /// The first `count` outputs of `program` are its own.
     fn of(program: &Program, count: usize, policy: &CheckpointPolicy) -> Recomputed {
-        let saves = |eqn: &&Eqn| policy.saves(eqn);
+        let saves = |eqn: &&Eqn| policy.saves(program, eqn);
         let saved: Vec<_> = program.eqns.iter().filter(saves).flat_map(|e| &e.outputs).copied().collect();
         let again = Program {
             inputs: [&program.inputs[..], &saved].concat(),
@@ -98,28 +74,12 @@ impl Recomputed {
     }
 }
 
-impl CheckpointPolicy {
-    fn saves(&self, eqn: &Eqn) -> bool {
-        let primitive = eqn.primitive.as_any();
-        let dot = primitive.downcast_ref::<DotGeneral>();
-        match self {
-            CheckpointPolicy::NothingSaveable => false,
-            CheckpointPolicy::EverythingSaveable => true,
-            CheckpointPolicy::DotsSaveable => dot.is_some() || primitive.is::<ConvGeneralDilated>(),
-            CheckpointPolicy::DotsWithNoBatchDimsSaveable => dot.is_some_and(|dot| dot.lhs_batch.is_empty()),
-            CheckpointPolicy::SaveOnlyTheseNames(names) => {
-                primitive.downcast_ref::<Name>().is_some_and(|value| names.contains(&value.name))
-            }
-        }
-    }
-}
-
 impl Primitive for Checkpoint {
     fn name(&self) -> &'static str {
         "checkpoint"
     }
 
-    in_place!();
+    in_place!(_this => Some(Part::Name("checkpoint".into())));
 
     fn print_params(&self) -> String {
         format!("policy={:?} prevent_cse={}", self.policy, self.prevent_cse)

@@ -232,7 +232,8 @@ impl Primitive for ConvGeneralDilated {
         for (i, w) in self.window.iter().enumerate() {
             shape[self.out[i + 2]] = w.positions(self.name(), l.shape[self.lhs[i + 2]], r.shape[self.rhs[i + 2]])?;
         }
-        Ok(smallvec![Aval::new(self.preferred.unwrap_or(l.dtype), shape)])
+        let dtype = self.preferred.unwrap_or(l.dtype);
+        Ok(smallvec![Aval { weak: l.weak && r.weak, ..Aval::new(dtype, shape) }.settled()])
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
@@ -282,7 +283,7 @@ impl Primitive for ConvGeneralDilated {
         let Some(ct) = &cts[0] else { return Ok(vec![None, None]) };
         let (l, r) = (args[0].aval(), args[1].aval());
         let empty =
-            |aval: &Aval| (size(&aval.shape) == 0 || ct.size() == 0).then(|| Array::zeros_of(&aval.clone().strong()));
+            |aval: &Aval| (size(&aval.shape) == 0 || ct.size() == 0).then(|| Array::zeros_of(&aval.clone().settled()));
         let ct = ct.astype(l.dtype);
         match (&args[0], &args[1]) {
             (Operand::Linear(_), Operand::Known(rhs)) => {

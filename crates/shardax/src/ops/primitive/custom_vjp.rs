@@ -107,7 +107,7 @@ impl Primitive for CustomVjp {
         "custom_vjp"
     }
 
-    in_place!();
+    in_place!(_this => None);
 
     fn jvp(&self, _args: &[Array], _tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         Err(forward_mode())
@@ -129,7 +129,7 @@ impl Primitive for CustomVjp {
             rules: self.rules.clone(),
             structure: def,
             num_residuals: residuals.len(),
-            args: primals.iter().map(|x| x.aval().strong()).collect(),
+            args: primals.iter().map(|x| x.aval().settled()).collect(),
             outs: out_avals.clone(),
             nonzero,
         };

@@ -12,7 +12,7 @@ use crate::core::program::trace::bind1;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::lax;
-use crate::ops::numpy::where_;
+use crate::ops::numpy::{convert, where_};
 
 /// The determinants of square matrices, from the LU decomposition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,11 +25,11 @@ impl Det {
     }
 }
 
-/// 1 or -1 of the same dtype: whether the exchanges of rows are even or odd in number.
+/// 1 or -1 of this dtype, which gives way if it may: whether the exchanges of rows are even or odd in number.
 pub(crate) fn parity(pivots: &Array, dtype: DType) -> Array {
     let own = lax::iota(DType::I32, pivots.shape(), pivots.ndim() - 1);
     let odd = pivots.not_equal(own).astype(DType::I32).sum(-1) % 2;
-    (odd * -2 + 1).astype(dtype)
+    convert(&(odd * -2 + 1), dtype, dtype.is_wide())
 }
 
 impl Primitive for Det {

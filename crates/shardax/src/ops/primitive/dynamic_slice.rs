@@ -167,7 +167,7 @@ impl Primitive for DynamicUpdateSlice {
         let out = bind1(*self, args);
         let mut operands = args.to_vec();
         for i in 0..2 {
-            operands[i] = tangents[i].clone().unwrap_or_else(|| Array::zeros_of(&args[i].aval().strong()));
+            operands[i] = tangents[i].clone().unwrap_or_else(|| Array::zeros_of(&args[i].aval().settled()));
         }
         Ok((smallvec![out], vec![Some(bind1(*self, &operands))]))
     }

@@ -1,6 +1,8 @@
 //! What the primitives of linear algebra share: they work on the matrices in the last two dimensions, and on as many of
 //! them as the dimensions before have.
 
+use std::ops::Range;
+
 use super::elementwise::Accepts;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
@@ -9,7 +11,8 @@ use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::interpret::batching::move_batch;
-use crate::ops::numpy::{conj, matmul};
+use crate::ops::lax;
+use crate::ops::numpy::{conj, convert, eye_offset, matmul};
 use crate::shape::Shape;
 
 /// The rows and columns of matrices of floating point or complex numbers.
@@ -81,6 +84,11 @@ pub(crate) fn adjoint(x: &Array) -> Array {
     if x.dtype().is_complex() { conj(&x) } else { x }
 }
 
+/// The rows `r` and columns `c` of matrices.
+pub(crate) fn part(x: &Array, r: Range<usize>, c: Range<usize>) -> Array {
+    lax::slice_in_dim(&lax::slice_in_dim(x, r.start, r.end, -2), c.start, c.end, -1)
+}
+
 /// The products of two stacks of matrices of one length.
 pub(crate) fn product(x: &Array, y: &Array) -> Array {
     matmul(x, y)
@@ -92,5 +100,6 @@ pub(crate) fn eye_like(x: &Array, n: usize) -> Array {
     let rank = shape.len();
     shape.truncate(rank.saturating_sub(2));
     shape.extend_from_slice(&[n, n]);
-    crate::ops::numpy::eye_offset(n, n, 0).astype(x.dtype()).broadcast_to(shape.as_slice())
+    let of = x.aval().settled();
+    convert(&eye_offset(n, n, 0), of.dtype, of.weak).broadcast_to(shape.as_slice())
 }

@@ -4,6 +4,7 @@ pub(crate) mod binary;
 pub(crate) mod bitcast;
 pub(crate) mod call;
 pub(crate) mod checkpoint;
+pub(crate) mod checkpoint_policy;
 pub(crate) mod cholesky;
 pub(crate) mod clamp;
 pub(crate) mod composite;

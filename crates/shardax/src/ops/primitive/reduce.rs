@@ -216,7 +216,7 @@ impl Primitive for Reduce {
             _ => Accepts::Number,
         };
         accepts.check(self.name(), args[0].dtype)?;
-        Ok(smallvec![args[0].with_shape(reduced(self.name(), &self.axes, &args[0])?).strong()])
+        Ok(smallvec![args[0].with_shape(reduced(self.name(), &self.axes, &args[0])?).settled()])
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

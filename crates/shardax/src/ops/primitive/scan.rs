@@ -17,6 +17,7 @@ use crate::interpret::held::{
     tangent_or_zeros, varying, zeros,
 };
 use crate::interpret::vary;
+use crate::scope::Part;
 use crate::shape::AxisSet;
 
 /// A loop of `length` steps. Operands are the constants, the initial carry, and the arrays scanned along their
@@ -375,7 +376,7 @@ impl Scan {
         // Backwards, the loop carries the cotangents of the carry, and sums those of the constants.
         let avals =
             [marked(&ins, &known), marked(&ins, &sums), outs[..nk].to_vec(), marked(&outs[nk..], &has_ys)].concat();
-        let avals: Vec<Aval> = avals.into_iter().map(Aval::strong).collect();
+        let avals: Vec<Aval> = avals.into_iter().map(Aval::settled).collect();
         let at_sums = known.iter().filter(|k| **k).count();
         let at_carry = at_sums + sums.iter().filter(|s| **s).count();
         let (mut has_sum, mut has_xs) = (Vec::new(), Vec::new());
@@ -406,7 +407,7 @@ impl Scan {
 
         let mut operands: Vec<Array> =
             args.iter().zip(&known).filter(|(_, k)| **k).map(|(a, _)| a.known().cloned()).collect::<Result<_>>()?;
-        operands.extend(marked(&ins, &sums).iter().map(|aval| zeros(&aval.clone().strong())));
+        operands.extend(marked(&ins, &sums).iter().map(|aval| zeros(&aval.clone().settled())));
         operands.extend(cts.iter().zip(&outs).take(nk).map(|(ct, aval)| tangent_or_zeros(ct, aval)));
         operands.extend(cts[nk..].iter().flatten().cloned());
         let mut roles = marked(&in_roles, &known);
@@ -452,7 +453,7 @@ impl Scan {
             let slice = cx.op("stablehlo.dynamic_slice", &operands, &attrs, &aval.with_shape(sizes));
             inputs.push(cx.op("stablehlo.reshape", &[slice], "", aval));
         }
-        let mut outs = cx.program(&self.body, &inputs)?;
+        let mut outs = cx.named(Some(Part::Name("while/body".into())), |cx| cx.program(&self.body, &inputs))?;
         let ys = outs.split_off(self.num_carry);
         for (buffer, y) in stacked.iter().zip(ys) {
             let mut row = cx.aval(y);

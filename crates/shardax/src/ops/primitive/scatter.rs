@@ -19,9 +19,13 @@ use crate::interpret::batching::move_batch;
 pub enum ScatterKind {
     /// It is replaced; which of several updates of one element stays is not defined.
     Set,
+    /// They are added.
     Add,
+    /// They are multiplied.
     Mul,
+    /// The smaller one stays.
     Min,
+    /// The larger one stays.
     Max,
 }
 
@@ -242,7 +246,7 @@ impl Primitive for Scatter {
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let (operand, indices, updates) = (&args[0], &args[1], &args[2]);
         let out = self.apply(operand, indices, updates);
-        let zeros = |i: usize| tangents[i].clone().unwrap_or_else(|| Array::zeros_of(&args[i].aval().strong()));
+        let zeros = |i: usize| tangents[i].clone().unwrap_or_else(|| Array::zeros_of(&args[i].aval().settled()));
         if tangents[0].is_none() && tangents[2].is_none() {
             return Ok((smallvec![out], vec![None]));
         }
@@ -312,5 +316,5 @@ fn only(which: &Array, x: &Array) -> Array {
 }
 
 fn zeros_if_none(t: Option<Array>, like: &Array) -> Array {
-    t.unwrap_or_else(|| Array::zeros_of(&like.aval().strong()))
+    t.unwrap_or_else(|| Array::zeros_of(&like.aval().settled()))
 }

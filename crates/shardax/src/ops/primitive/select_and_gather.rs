@@ -96,7 +96,7 @@ impl Primitive for SelectAndGather {
         if values.shape != operand.shape {
             bail!(Type, "select_and_gather got arrays of different shapes: {values}, {operand}");
         }
-        Ok(smallvec![values.with_shape(self.positions(self.name(), operand)?).strong()])
+        Ok(smallvec![values.with_shape(self.positions(self.name(), operand)?).settled()])
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
@@ -153,7 +153,7 @@ impl Primitive for SelectAndScatterAdd {
         if source.shape != positions || source.dtype != operand.dtype {
             bail!(Type, "select_and_scatter_add of {operand} has {positions:?} windows, but got {source} to scatter");
         }
-        Ok(smallvec![source.with_shape(operand.shape.clone()).strong()])
+        Ok(smallvec![source.with_shape(operand.shape.clone()).settled()])
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -70,7 +70,7 @@ impl Primitive for Threefry2x32 {
             return Err(err!(Type, "threefry2x32 takes four uint32 arrays, got {args:?}"));
         }
         let out = elementwise::shape_of("threefry2x32", args)?;
-        Ok(smallvec![out.clone().strong(), out.strong()])
+        Ok(smallvec![out.clone().settled(), out.settled()])
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

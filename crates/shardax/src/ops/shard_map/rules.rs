@@ -138,7 +138,7 @@ impl Primitive for ShardMap {
         let mut residual_specs = Vec::new();
         let Traced { program: known, captures } = self.in_body(|| {
             trace(&blocks, |inputs| {
-                let (mut outs, lin) = ad::linearize(&self.body, inputs, &nonzero)?;
+                let (mut outs, lin) = ad::linearize_held(&self.body, inputs, &nonzero)?;
                 for residual in &lin.residuals {
                     let operand = inputs.iter().position(|i| is_same(i, residual));
                     sources.push(operand);
@@ -219,7 +219,7 @@ impl Primitive for ShardMap {
             .iter()
             .zip(&ct_specs)
             .map(|(block, spec)| {
-                Ok(ShardMap::block(&self.mesh, spec, &self.whole(spec, block)?, self.checked)?.strong())
+                Ok(ShardMap::block(&self.mesh, spec, &self.whole(spec, block)?, self.checked)?.settled())
             })
             .collect::<Result<_>>()?;
         let avals: Vec<Aval> = marked(&blocks, &known_flags).into_iter().chain(ct_avals).collect();

@@ -1,93 +1,17 @@
-//! `custom_jvp` and `custom_vjp`: functions whose derivatives are given by rules.
+//! `custom_vjp`: functions whose reverse-mode derivative is given by two rules.
 
 use std::marker::PhantomData;
 use std::panic::Location;
 use std::sync::Arc;
 
 use crate::core::array::Array;
-use crate::core::function::Function;
+use crate::core::function::{Argnums, Function};
 use crate::core::program::trace::is_tracing;
 use crate::core::tree::{Flat, Tree, TreeDef, same_structure};
 use crate::error::{Result, err};
 use crate::interpret::flat::{flat_fn, record};
-use crate::ops::primitive::custom_jvp as jvp;
 use crate::ops::primitive::custom_jvp::RuleId;
 use crate::ops::primitive::custom_vjp as vjp;
-
-/// A function with its own forward-mode derivative; see [`custom_jvp`].
-#[must_use = "a transformed function does nothing until it is called"]
-pub struct CustomJvp<F, Args, R = ()> {
-    f: F,
-    rule: Arc<R>,
-    args: PhantomData<fn(Args)>,
-}
-
-/// A function whose derivative is given by a rule, in both modes: set the rule with [`defjvp`](CustomJvp::defjvp).
-///
-/// The rule takes the tuple of arguments and the tuple of their tangents, and returns the result and its tangent, in
-/// which it must be linear. Tangents of integers are arrays of dtype `float0`.
-///
-/// ```
-/// # use shardax::prelude::*;
-/// # use shardax::control_flow::custom_jvp;
-/// // log(1 + exp(x)), whose derivative does not overflow.
-/// let softplus = custom_jvp(|x: Array| (x.exp() + 1).log()).defjvp(|(x,): (Array,), (dx,): (Array,)| {
-///     ((x.exp() + 1).log(), dx * (1 - 1 / (x.exp() + 1)))
-/// });
-/// let slope = grad(move |x: Array| softplus.call(x));
-/// assert_eq!(slope.call(100.0f32)?.item::<f32>()?, 1.0);
-/// # Ok::<(), shardax::Error>(())
-/// ```
-///
-/// The rule runs when the function is differentiated, which may be after the function that called it has returned: it
-/// may capture concrete arrays, but values of the function being differentiated must be passed as arguments.
-pub fn custom_jvp<Args: Tree, F: Function<Args>>(f: F) -> CustomJvp<F, Args> {
-    CustomJvp { f, rule: Arc::new(()), args: PhantomData }
-}
-
-impl<F: Function<Args>, Args: Tree> CustomJvp<F, Args> {
-    /// Sets the rule.
-    pub fn defjvp<R>(self, rule: R) -> CustomJvp<F, Args, R>
-    where
-        R: Function<(Args, Args), Output = (F::Output, F::Output)> + Send + Sync + 'static,
-    {
-        CustomJvp { f: self.f, rule: Arc::new(rule), args: PhantomData }
-    }
-}
-
-impl<F, Args, R> Function<Args> for CustomJvp<F, Args, R>
-where
-    F: Function<Args>,
-    Args: Tree,
-    R: Function<(Args, Args), Output = (F::Output, F::Output)> + Send + Sync + 'static,
-{
-    type Output = F::Output;
-
-    #[track_caller]
-    fn apply(&self, args: Args) -> Result<F::Output> {
-        if !is_tracing() {
-            return self.f.apply(args);
-        }
-        let flat = Flat::of_arguments(&args);
-        let (rule, def) = (self.rule.clone(), flat.def.clone());
-        let erased = move |primals: &[Array], tangents: &[Array]| {
-            let tree = |leaves: &[Array]| Flat { leaves: leaves.into(), def: def.clone() }.build::<Args>();
-            let (out, tangent) = rule.apply((tree(primals)?, tree(tangents)?))?;
-            let (out, tangent) = (Flat::of(&out), Flat::of(&tangent));
-            same_structure(&out.def, &tangent.def).map_err(|e| {
-                e.context(
-                    "Custom JVP rule must produce primal and tangent outputs with equal container (pytree) structures",
-                )
-            })?;
-            Ok((out.leaves.into_vec(), tangent.leaves.into_vec()))
-        };
-        let id = RuleId::of(&self.rule, &flat.def);
-        let out = record(&flat, &flat_fn(&self.f), Location::caller(), |program, num_consts, _| {
-            Arc::new(jvp::CustomJvp { program, num_consts, id, rule: Arc::new(erased) })
-        })?;
-        out.build()
-    }
-}
 
 /// A function with its own reverse-mode derivative; see [`custom_vjp`].
 #[must_use = "a transformed function does nothing until it is called"]
@@ -120,6 +44,23 @@ pub fn custom_vjp<Args: Tree, F: Function<Args>>(f: F) -> CustomVjp<F, Args> {
 }
 
 impl<F: Function<Args>, Args: Tree> CustomVjp<F, Args> {
+    /// The arguments that are not differentiated: `bwd` is given them first, and returns a cotangent for each of the others.
+    /// Their gradients are zero.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// // The identity, with gradients clipped to a bound that is an argument.
+    /// let clip = custom_vjp(|_bound: f32, x: Array| x)
+    ///     .nondiff_argnums(Arg::<0>)
+    ///     .defvjp(|_bound: f32, x: Array| (x, ()), |bound: f32, (), ct: Array| (ct.clip(-bound, bound),));
+    /// let slope = grad(move |x: Array| -> Result<Array> { Ok(clip.call((2.0f32, x))? * 5.0) });
+    /// assert_eq!(slope.call(2.0f32)?.item::<f32>()?, 2.0);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn nondiff_argnums<N: Argnums<Args>>(self, _argnums: N) -> NondiffVjp<F, Args, N> {
+        NondiffVjp { f: self.f, types: PhantomData }
+    }
+
     /// Sets the rules.
     pub fn defvjp<Fwd, Bwd, Res, Cts>(self, fwd: Fwd, bwd: Bwd) -> CustomVjp<F, Args, (Fwd, Bwd)>
     where
@@ -195,5 +136,98 @@ where
             Ok(in_cts.leaves.into_vec())
         };
         vjp::VjpRules { id: RuleId::of(&self.rules, &args.def), fwd: Arc::new(fwd), bwd: Arc::new(bwd) }
+    }
+}
+
+/// A function of which some arguments are not differentiated; see [`CustomVjp::nondiff_argnums`].
+#[must_use = "the rules are set with `defvjp`"]
+pub struct NondiffVjp<F, Args, N> {
+    f: F,
+    types: PhantomData<fn(Args, N)>,
+}
+
+/// The forward rule of a function of which some arguments are not differentiated.
+pub struct NondiffFwd<Rule, Args, N> {
+    rule: Rule,
+    types: PhantomData<fn(Args, N)>,
+}
+
+/// The backward rule of a function of which some arguments are not differentiated.
+pub struct NondiffBwd<Rule, Args, N> {
+    rule: Rule,
+    types: PhantomData<fn(Args, N)>,
+}
+
+impl<F: Function<Args>, Args: Tree, N: Argnums<Args>> NondiffVjp<F, Args, N> {
+    /// Sets the rules: `fwd` of all arguments, and `bwd` of those that are not differentiated (one, or a tuple of them), the
+    /// residuals and the cotangent.
+    pub fn defvjp<Fwd, Bwd, Res, Cts>(
+        self,
+        fwd: Fwd,
+        bwd: Bwd,
+    ) -> CustomVjp<F, Args, (NondiffFwd<Fwd, Args, N>, NondiffBwd<Bwd, Args, N>)>
+    where
+        Fwd: Function<Args, Output = (F::Output, Res)> + Send + Sync + 'static,
+        Bwd: Function<(N::Gradient, Res, F::Output), Output = Cts> + Send + Sync + 'static,
+        Res: Tree,
+        Cts: Tree,
+    {
+        let rules = (NondiffFwd { rule: fwd, types: PhantomData }, NondiffBwd { rule: bwd, types: PhantomData });
+        CustomVjp { f: self.f, rules: Arc::new(rules), args: PhantomData }
+    }
+}
+
+/// The forward rule, which keeps these arguments beside its residuals.
+impl<Fwd, Args, N, Out, Res> Function<Args> for NondiffFwd<Fwd, Args, N>
+where
+    Fwd: Function<Args, Output = (Out, Res)>,
+    Args: Tree,
+    N: Argnums<Args>,
+    Out: Tree,
+    Res: Tree,
+{
+    type Output = (Out, (N::Gradient, Res));
+    fn apply(&self, args: Args) -> Result<Self::Output> {
+        let kept = N::of(&args);
+        let (out, residuals) = self.rule.apply(args)?;
+        Ok((out, (kept, residuals)))
+    }
+}
+
+/// The backward rule, completed by zeros.
+impl<Bwd, Args, N, Res, Ct, Cts> Function<((N::Gradient, Res), Ct)> for NondiffBwd<Bwd, Args, N>
+where
+    Bwd: Function<(N::Gradient, Res, Ct), Output = Cts>,
+    Args: Tree,
+    N: Argnums<Args>,
+    Res: Tree,
+    Ct: Tree,
+    Cts: Tree,
+{
+    type Output = Vec<Array>;
+    fn apply(&self, ((kept, residuals), ct): ((N::Gradient, Res), Ct)) -> Result<Vec<Array>> {
+        let (positions, kept_flat) = (N::positions(), Flat::of(&kept));
+        let given = Flat::of(&self.rule.apply((kept, residuals, ct))?);
+        let counts = |flat: &Flat| -> Vec<usize> {
+            flat.def.root_children().unwrap_or_default().iter().map(|(_, def)| def.leaf_count()).collect()
+        };
+        let own = if positions.len() == 1 { vec![kept_flat.leaves.len()] } else { counts(&kept_flat) };
+        let (mut others, mut leaves) = (counts(&given).into_iter(), given.leaves.iter().cloned());
+        let mut all = Vec::new();
+        for position in 0.. {
+            match positions.iter().position(|&p| p == position) {
+                Some(at) => {
+                    let start: usize = own[..at].iter().sum();
+                    let of = &kept_flat.leaves[start..start + own[at]];
+                    all.extend(of.iter().map(|x| Array::zeros_of(&x.aval())));
+                }
+                None => match others.next() {
+                    Some(count) => all.extend(leaves.by_ref().take(count)),
+                    None if positions.iter().all(|&p| p < position) => break,
+                    None => {}
+                },
+            }
+        }
+        Ok(all)
     }
 }

@@ -1,0 +1,197 @@
+//! Trees: any Rust value that holds arrays, taken apart into leaves and put together again.
+//!
+//! [`Tree`] is implemented for [`Array`], tuples of up to sixteen, `Vec`, arrays, `BTreeMap`, `HashMap`, `Option`, `Box`,
+//! plain Rust numbers and [`Static`], and derived for structs and enums with `#[derive(Tree)]`. A plain number or
+//! a `Static` is no leaf: it is part of the structure, so a compiled function is made anew for each value.
+
+mod compose;
+mod functions;
+mod structure;
+mod types;
+
+pub use compose::{Compose, Composed};
+pub use functions::{all, leaves, leaves_with_path, map, map_with_path, map2, map3, reduce, structure};
+use smallvec::SmallVec;
+use structure::Token;
+pub(crate) use structure::same_structure;
+pub use structure::{AxisNames, LeafInfo, Metadata, Node, TreeDef};
+pub use types::Static;
+
+use super::array::{Array, Repr};
+use crate::dtype::{DType, Scalar};
+use crate::error::{AtCaller, Result, bail, err};
+
+/// A value made of arrays: flattened into leaves and a [`TreeDef`], and rebuilt from them.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no tree of arrays",
+    label = "neither an array nor made of arrays",
+    note = "functions take and return trees by value: `Array`, not `&Array`",
+    note = "a struct or an enum becomes a tree by `#[derive(Tree)]` or `#[derive(Module)]`; a field that is configuration, such as a `String`, is marked `#[tree(static)]`, and an argument is wrapped in `Static`"
+)]
+pub trait Tree: Clone {
+    /// Appends the leaves and the structure of `self` to `out`.
+    fn flatten(&self, out: &mut Flat);
+
+    /// Rebuilds a value, reading as many nodes and leaves as [`flatten`](Tree::flatten) wrote.
+    fn unflatten(from: &mut Unflatten<'_>) -> Result<Self>;
+}
+
+/// A tree taken apart: its leaves in order, and its structure.
+#[derive(Clone, Debug, Default)]
+pub struct Flat {
+    /// The arrays, in order.
+    pub leaves: SmallVec<[Array; 8]>,
+    /// What they were taken from.
+    pub def: TreeDef,
+}
+
+impl Flat {
+    /// Takes `tree` apart.
+    pub fn of<T: Tree>(tree: &T) -> Self {
+        let mut flat = Flat::default();
+        tree.flatten(&mut flat);
+        flat
+    }
+
+    /// Takes the arguments of a call apart. A plain number that stands among arrays of 64 bits keeps its own 64, because
+    /// it may meet them inside.
+    pub(crate) fn of_arguments<T: Tree>(tree: &T) -> Self {
+        let mut flat = Flat::of(tree);
+        if flat.leaves.iter().any(Array::is_number) {
+            flat.widen_numbers();
+        }
+        flat
+    }
+
+    fn widen_numbers(&mut self) {
+        let any = |wide: &[DType]| self.leaves.iter().any(|leaf| !leaf.is_number() && wide.contains(&leaf.dtype()));
+        let float = any(&[DType::F64, DType::Complex128]);
+        let integer = [DType::I64, DType::U64].map(|dtype| any(&[dtype]));
+        for leaf in &mut self.leaves {
+            let Repr::Literal(number) = &mut leaf.0 else { continue };
+            number.dtype = match (number.dtype, number.value) {
+                _ if !number.weak => continue,
+                (DType::F32, _) if float => DType::F64,
+                (DType::Complex64, _) if float => DType::Complex128,
+                (DType::I32, Scalar::Int(v)) if i32::try_from(v).is_err() => match integer {
+                    [true, _] if i64::try_from(v).is_ok() => DType::I64,
+                    [_, true] => DType::U64,
+                    _ => continue,
+                },
+                _ => continue,
+            };
+        }
+    }
+
+    /// Writes a node; its children must follow.
+    pub fn node(&mut self, node: Node) {
+        self.def.push(Token::Node(node));
+    }
+
+    /// Adds a leaf.
+    pub fn leaf(&mut self, array: Array) {
+        self.def.push(Token::Leaf);
+        self.leaves.push(array);
+    }
+
+    /// Writes another flattened tree, as the next child.
+    pub(crate) fn append(&mut self, other: &Flat) {
+        self.def.extend(&other.def);
+        self.leaves.extend(other.leaves.iter().cloned());
+    }
+
+    /// The two halves of a flattened pair.
+    pub(crate) fn halves(&self) -> Result<(Flat, Flat)> {
+        let children = self.def.root_children().unwrap_or_default();
+        let [(_, a), (_, b)] = children.as_slice() else { bail!(Type, "expected a pair, found {:?}", self.def) };
+        let (first, second) = self.leaves.split_at(a.leaf_count());
+        Ok((Flat { leaves: first.into(), def: a.clone() }, Flat { leaves: second.into(), def: b.clone() }))
+    }
+
+    /// Puts the tree together again.
+    #[track_caller]
+    pub fn build<T: Tree>(&self) -> Result<T> {
+        unflatten(&self.def, &self.leaves)
+    }
+}
+
+/// Reads a flattened tree from its start.
+pub struct Unflatten<'a> {
+    tokens: std::slice::Iter<'a, Token>,
+    leaves: smallvec::IntoIter<[Array; 8]>,
+}
+
+impl Unflatten<'_> {
+    /// The next leaf; an error where the structure has something else there.
+    pub fn leaf(&mut self) -> Result<Array> {
+        match (self.tokens.next(), self.leaves.next()) {
+            (Some(Token::Leaf), Some(array)) => Ok(array),
+            (token, _) => Err(mismatch("an array", token)),
+        }
+    }
+
+    /// The next node, which must be a struct or variant of this type.
+    pub fn node(&mut self) -> Result<Node> {
+        match self.tokens.next() {
+            Some(Token::Node(node)) => Ok(node.clone()),
+            token => Err(mismatch("a node", token)),
+        }
+    }
+
+    /// The next node, checked to be `node`.
+    pub fn expect(&mut self, node: Node) -> Result<()> {
+        let found = self.node()?;
+        if found == node {
+            Ok(())
+        } else {
+            Err(err!(Type, "tree structure mismatch: expected {node:?}, found {found:?}"))
+        }
+    }
+}
+
+/// Writes a field whose dimensions may have names; for derived code.
+#[doc(hidden)]
+pub fn flatten_named<T: Tree>(value: &T, names: &Option<AxisNames>, out: &mut Flat) {
+    if let Some(names) = names {
+        out.node(Node::Metadata(Metadata::AxisNames(names.clone())));
+    }
+    value.flatten(out);
+}
+
+/// Reads what [`flatten_named`] wrote; for derived code.
+#[doc(hidden)]
+pub fn unflatten_named<T: Tree>(from: &mut Unflatten<'_>) -> Result<T> {
+    let mut ahead = from.tokens.clone();
+    if let Some(Token::Node(Node::Metadata(Metadata::AxisNames(_)))) = ahead.next() {
+        from.tokens = ahead;
+    }
+    T::unflatten(from)
+}
+
+/// The error of a node that no variant of an enum has; for derived code.
+#[doc(hidden)]
+pub fn unexpected(name: &str, node: &Node) -> crate::error::Error {
+    err!(Type, "tree structure mismatch: {node:?} is no variant of {name}")
+}
+
+fn mismatch(expected: &str, found: Option<&Token>) -> crate::error::Error {
+    err!(Type, "tree structure mismatch: expected {expected}, found {found:?}")
+        .help("give the structure and all leaves of one tree of this type")
+}
+
+/// Rebuilds a tree of type `T`.
+#[track_caller]
+pub fn unflatten<T: Tree>(def: &TreeDef, leaves: &[Array]) -> Result<T> {
+    rebuild(def, leaves.iter().cloned().collect()).at_caller()
+}
+
+/// Rebuilds a tree of leaves that are not needed any more.
+pub(crate) fn rebuild<T: Tree>(def: &TreeDef, leaves: SmallVec<[Array; 8]>) -> Result<T> {
+    let mut from = Unflatten { tokens: def.tokens(), leaves: leaves.into_iter() };
+    let tree = T::unflatten(&mut from)?;
+    if from.tokens.next().is_some() || from.leaves.next().is_some() {
+        return Err(err!(Type, "tree structure mismatch: the structure has more nodes or leaves than the type takes")
+            .help("give the leaves of one tree of this type, as `tree::leaves` does"));
+    }
+    Ok(tree)
+}

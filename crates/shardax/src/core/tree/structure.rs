@@ -1,0 +1,314 @@
+//! The structure of a tree without its leaves, and the key paths in it.
+
+use std::any::Any;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::dtype::Scalar;
+use crate::error::{Result, err};
+
+/// The structure of a tree without its leaves. Cheap to compare and to hash.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct TreeDef(SmallVec<[Token; 8]>);
+
+/// One step of a structure, in pre-order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Token {
+    Leaf,
+    Node(Node),
+    /// A plain Rust number.
+    Number(Scalar, &'static str),
+    Static(StaticValue),
+}
+
+/// A node of a tree and what its children are called.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Node {
+    /// A tuple, of so many children.
+    Tuple(usize),
+    /// A `Vec` or an array, of so many children.
+    List(usize),
+    /// A map; the keys in order.
+    Map(Arc<[String]>),
+    /// A struct or an enum's variant; the names of its fields in order.
+    Struct {
+        /// The type's name, of a variant with its own.
+        name: &'static str,
+        /// The names of the fields, numbers where they have none.
+        fields: &'static [&'static str],
+    },
+    /// `Option::Some`: one child, which has no key of its own.
+    Some,
+    /// `Option::None`: no children.
+    None,
+    /// What is said of the leaves below: one child, which has no key of its own.
+    Metadata(Metadata),
+}
+
+/// What is said of leaves, beside their place in the tree.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Metadata {
+    /// The kind of variable, such as `BatchStat`.
+    Kind(&'static str),
+    /// The logical name of each dimension.
+    AxisNames(AxisNames),
+}
+
+/// A logical name, such as `embed`, for each dimension of an array that has one.
+pub type AxisNames = Arc<[Option<&'static str>]>;
+
+/// A leaf's place in a tree, and what is said of it there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeafInfo {
+    /// The key path, as `.conv1.kernel`.
+    pub path: String,
+    /// The kind that the outermost node around it tells.
+    pub kind: Option<&'static str>,
+    /// The names of its dimensions, by the innermost node around it that tells them.
+    pub axis_names: Option<AxisNames>,
+}
+
+impl Node {
+    fn arity(&self) -> usize {
+        match self {
+            Node::Tuple(n) | Node::List(n) => *n,
+            Node::Map(keys) => keys.len(),
+            Node::Struct { fields, .. } => fields.len(),
+            Node::Some | Node::Metadata(_) => 1,
+            Node::None => 0,
+        }
+    }
+
+    fn child_key(&self, i: usize) -> String {
+        match self {
+            Node::Tuple(_) | Node::List(_) | Node::None => format!("[{i}]"),
+            Node::Some | Node::Metadata(_) => String::new(),
+            Node::Map(keys) => format!("[{:?}]", keys[i]),
+            Node::Struct { fields, .. } => format!(".{}", fields[i]),
+        }
+    }
+}
+
+/// A value of any type that takes part in the structure.
+#[derive(Clone)]
+pub(super) struct StaticValue {
+    pub value: Arc<dyn Any + Send + Sync>,
+    pub hash: u64,
+    pub equal: fn(&dyn Any, &dyn Any) -> bool,
+    pub text: fn(&dyn Any, &mut fmt::Formatter<'_>) -> fmt::Result,
+}
+
+impl PartialEq for StaticValue {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash && (self.equal)(&*self.value, &*other.value)
+    }
+}
+
+impl Eq for StaticValue {}
+
+impl Hash for StaticValue {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.hash.hash(state);
+    }
+}
+
+impl fmt::Debug for StaticValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (self.text)(&*self.value, f)
+    }
+}
+
+impl TreeDef {
+    pub(super) fn push(&mut self, token: Token) {
+        self.0.push(token);
+    }
+
+    pub(super) fn extend(&mut self, other: &TreeDef) {
+        self.0.extend(other.0.iter().cloned());
+    }
+
+    pub(super) fn tokens(&self) -> std::slice::Iter<'_, Token> {
+        self.0.iter()
+    }
+
+    /// How many leaves a tree of this structure has.
+    pub fn leaf_count(&self) -> usize {
+        self.0.iter().filter(|t| matches!(t, Token::Leaf)).count()
+    }
+
+    /// The key path of each leaf, as `.conv1.kernel`, `[0]` or `["image"]`.
+    pub fn paths(&self) -> Vec<String> {
+        let mut paths = Vec::new();
+        self.walk(&mut |path, token| {
+            if matches!(token, Token::Leaf) {
+                paths.push(path.to_owned());
+            }
+        });
+        paths
+    }
+
+    /// The place of each leaf, and what is said of it.
+    pub fn leaf_infos(&self) -> Vec<LeafInfo> {
+        let mut infos = Vec::new();
+        // The nodes above: how many children of each are to come, and what is said there.
+        let mut above: Vec<(usize, Option<&'static str>, Option<AxisNames>)> = Vec::new();
+        self.walk(&mut |path, token| {
+            let (mut kind, mut axis_names) = (None, None);
+            if let Some((left, of, names)) = above.last_mut() {
+                *left -= 1;
+                (kind, axis_names) = (*of, names.clone());
+            }
+            match token {
+                Token::Leaf => infos.push(LeafInfo { path: path.to_owned(), kind, axis_names }),
+                Token::Node(node) => {
+                    match node {
+                        Node::Metadata(Metadata::Kind(own)) => kind = kind.or(Some(own)),
+                        Node::Metadata(Metadata::AxisNames(own)) => axis_names = Some(own.clone()),
+                        _ => {}
+                    }
+                    above.push((node.arity(), kind, axis_names));
+                }
+                _ => {}
+            }
+            while above.last().is_some_and(|(left, ..)| *left == 0) {
+                above.pop();
+            }
+        });
+        infos
+    }
+
+    /// Whether plain numbers are part of it.
+    pub(crate) fn has_numbers(&self) -> bool {
+        self.0.iter().any(|token| matches!(token, Token::Number(..)))
+    }
+
+    /// Hashes all but the values of plain numbers.
+    pub(crate) fn hash_without_numbers<H: Hasher>(&self, state: &mut H) {
+        for token in &self.0 {
+            match token {
+                Token::Number(_, of) => of.hash(state),
+                token => token.hash(state),
+            }
+        }
+    }
+
+    /// Where a structure that differs in plain numbers alone does so: the key path and the two numbers.
+    pub(crate) fn different_numbers(&self, other: &TreeDef) -> Vec<(String, Scalar, Scalar)> {
+        let mut found = Vec::new();
+        let mut others = other.0.iter();
+        self.walk(&mut |path, token| {
+            if let (Token::Number(a, _), Some(Token::Number(b, _))) = (token, others.next())
+                && a != b
+            {
+                found.push((path.to_owned(), *a, *b));
+            }
+        });
+        found
+    }
+
+    /// The key path of one leaf; empty where there is none.
+    pub(crate) fn path(&self, leaf: usize) -> String {
+        let (mut at, mut found) = (0, String::new());
+        self.walk(&mut |path, token| {
+            if matches!(token, Token::Leaf) {
+                if at == leaf {
+                    found = path.to_owned();
+                }
+                at += 1;
+            }
+        });
+        found
+    }
+
+    /// The leaves below each child of the root node: how many, in order. `None` where the root has no children.
+    pub(crate) fn root_children(&self) -> Option<Vec<(String, TreeDef)>> {
+        let Some(Token::Node(node)) = self.0.first() else { return None };
+        let mut at = 1;
+        Some(
+            (0..node.arity())
+                .map(|i| {
+                    let start = at;
+                    self.skip(&mut at);
+                    (node.child_key(i), TreeDef(self.0[start..at].iter().cloned().collect()))
+                })
+                .collect(),
+        )
+    }
+
+    /// Goes to the end of the subtree that begins here.
+    fn skip(&self, at: &mut usize) {
+        let mut left = 1;
+        while left > 0 {
+            left -= 1;
+            if let Token::Node(node) = &self.0[*at] {
+                left += node.arity();
+            }
+            *at += 1;
+        }
+    }
+
+    /// Visits every step with its key path.
+    fn walk(&self, visit: &mut dyn FnMut(&str, &Token)) {
+        let mut path = String::new();
+        // The nodes above: how many children of each were visited, and how much of the path is its own.
+        let mut above: Vec<(&Node, usize, usize)> = Vec::new();
+        for token in &self.0 {
+            if let Some((node, visited, own)) = above.last_mut() {
+                path.truncate(*own);
+                path.push_str(&node.child_key(*visited));
+                *visited += 1;
+            }
+            visit(&path, token);
+            if let Token::Node(node) = token {
+                above.push((node, 0, path.len()));
+            }
+            while above.last().is_some_and(|(node, visited, _)| *visited == node.arity()) {
+                above.pop();
+            }
+        }
+    }
+
+    /// Where two structures first differ: the key path and the two sides.
+    pub(crate) fn difference(&self, other: &TreeDef) -> String {
+        let list = |def: &TreeDef| {
+            let mut out = Vec::new();
+            def.walk(&mut |path, token| {
+                let what = match token {
+                    Token::Leaf => "an array".to_owned(),
+                    Token::Node(Node::Tuple(n)) => format!("a tuple of {n}"),
+                    Token::Node(Node::List(n)) => format!("a list of {n}"),
+                    Token::Node(Node::Map(keys)) => format!("a map with keys {keys:?}"),
+                    Token::Node(Node::Struct { name, .. }) => format!("a {name}"),
+                    Token::Node(Node::Some) => "Some".to_owned(),
+                    Token::Node(Node::None) => "None".to_owned(),
+                    Token::Node(Node::Metadata(Metadata::Kind(kind))) => format!("a {kind}"),
+                    Token::Node(Node::Metadata(Metadata::AxisNames(names))) => format!("axes named {names:?}"),
+                    Token::Number(value, _) => format!("the number {value:?}"),
+                    Token::Static(value) => format!("the static value {value:?}"),
+                };
+                out.push((path.to_owned(), what));
+            });
+            out
+        };
+        for (a, b) in list(self).into_iter().zip(list(other)) {
+            if a != b {
+                let path = if a.0.is_empty() { "the root".to_owned() } else { format!("`{}`", a.0) };
+                return format!("at {path} one has {}, the other {}", a.1, b.1);
+            }
+        }
+        "one has more children than the other".to_owned()
+    }
+}
+
+pub(crate) fn same_structure(a: &TreeDef, b: &TreeDef) -> Result<()> {
+    if a == b {
+        return Ok(());
+    }
+    Err(err!(Type, "trees of different structure: {}", a.difference(b))
+        .help("both must have the same keys, lengths, options and static values at every node"))
+}

@@ -1,0 +1,89 @@
+//! `custom_jvp`: functions whose derivative, in both modes, is given by a rule.
+
+use std::marker::PhantomData;
+use std::panic::Location;
+use std::sync::Arc;
+
+use crate::core::array::Array;
+use crate::core::function::Function;
+use crate::core::program::trace::is_tracing;
+use crate::core::tree::{Flat, Tree, same_structure};
+use crate::error::Result;
+use crate::interpret::flat::{flat_fn, record};
+use crate::ops::primitive::custom_jvp as jvp;
+use crate::ops::primitive::custom_jvp::RuleId;
+
+/// A function with its own forward-mode derivative; see [`custom_jvp`].
+#[must_use = "a transformed function does nothing until it is called"]
+pub struct CustomJvp<F, Args, R = ()> {
+    f: F,
+    rule: Arc<R>,
+    args: PhantomData<fn(Args)>,
+}
+
+/// A function whose derivative is given by a rule, in both modes: set the rule with [`defjvp`](CustomJvp::defjvp).
+///
+/// The rule takes the tuple of arguments and the tuple of their tangents, and returns the result and its tangent, in
+/// which it must be linear. Tangents of integers are arrays of dtype `float0`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::control_flow::custom_jvp;
+/// // log(1 + exp(x)), whose derivative does not overflow.
+/// let softplus = custom_jvp(|x: Array| (x.exp() + 1).log()).defjvp(|(x,): (Array,), (dx,): (Array,)| {
+///     ((x.exp() + 1).log(), dx * (1 - 1 / (x.exp() + 1)))
+/// });
+/// let slope = grad(move |x: Array| softplus.call(x));
+/// assert_eq!(slope.call(100.0f32)?.item::<f32>()?, 1.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// The rule runs when the function is differentiated, which may be after the function that called it has returned: it
+/// may capture concrete arrays, but values of the function being differentiated must be passed as arguments.
+pub fn custom_jvp<Args: Tree, F: Function<Args>>(f: F) -> CustomJvp<F, Args> {
+    CustomJvp { f, rule: Arc::new(()), args: PhantomData }
+}
+
+impl<F: Function<Args>, Args: Tree> CustomJvp<F, Args> {
+    /// Sets the rule.
+    pub fn defjvp<R>(self, rule: R) -> CustomJvp<F, Args, R>
+    where
+        R: Function<(Args, Args), Output = (F::Output, F::Output)> + Send + Sync + 'static,
+    {
+        CustomJvp { f: self.f, rule: Arc::new(rule), args: PhantomData }
+    }
+}
+
+impl<F, Args, R> Function<Args> for CustomJvp<F, Args, R>
+where
+    F: Function<Args>,
+    Args: Tree,
+    R: Function<(Args, Args), Output = (F::Output, F::Output)> + Send + Sync + 'static,
+{
+    type Output = F::Output;
+
+    #[track_caller]
+    fn apply(&self, args: Args) -> Result<F::Output> {
+        if !is_tracing() {
+            return self.f.apply(args);
+        }
+        let flat = Flat::of_arguments(&args);
+        let (rule, def) = (self.rule.clone(), flat.def.clone());
+        let erased = move |primals: &[Array], tangents: &[Array]| {
+            let tree = |leaves: &[Array]| Flat { leaves: leaves.into(), def: def.clone() }.build::<Args>();
+            let (out, tangent) = rule.apply((tree(primals)?, tree(tangents)?))?;
+            let (out, tangent) = (Flat::of(&out), Flat::of(&tangent));
+            same_structure(&out.def, &tangent.def).map_err(|e| {
+                e.context(
+                    "Custom JVP rule must produce primal and tangent outputs with equal container (pytree) structures",
+                )
+            })?;
+            Ok((out.leaves.into_vec(), tangent.leaves.into_vec()))
+        };
+        let id = RuleId::of(&self.rule, &flat.def);
+        let out = record(&flat, &flat_fn(&self.f), Location::caller(), |program, num_consts, _| {
+            Arc::new(jvp::CustomJvp { program, num_consts, id, rule: Arc::new(erased) })
+        })?;
+        out.build()
+    }
+}

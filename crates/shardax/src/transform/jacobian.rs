@@ -1,0 +1,315 @@
+//! Jacobians and Hessians: all derivatives of a function of trees, one row or column at a time, vectorized.
+
+use std::marker::PhantomData;
+use std::rc::Rc;
+
+use super::grad::at_positions;
+use super::vmap::vmap;
+use crate::core::array::Array;
+use crate::core::function::{Arg, Argnums, Function};
+use crate::core::primitive::Tangents;
+use crate::core::program::Aval;
+use crate::core::program::trace::Traced;
+use crate::core::tree::{Compose, Flat, Node, Tree, TreeDef};
+use crate::dtype::DType;
+use crate::engine::known::Whole;
+use crate::engine::staged;
+use crate::error::{Result, err};
+use crate::interpret::ad;
+use crate::interpret::eval::eval;
+use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_known};
+use crate::ops::lax::iota;
+
+/// The Jacobian of a function by forward mode, a column at a time: the better one where results are many.
+///
+/// Of a function from an array to an array it has the shape `f(x).shape + x.shape`. Otherwise it is the tree of the results
+/// with the tree of the argument at each leaf; see [`Compose`]. [`argnums`](Jacobian::argnums) chooses the arguments,
+/// [`has_aux`](Jacobian::has_aux) is for a function that returns `(result, more)`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let f = |x: Array, scale: Array| (x.square() * &scale, x.sum(..));
+/// let (squares, sum) = jacfwd(f).call((array([1.0f32, 2.0]), 3.0))?;
+/// assert_eq!(squares.to_vec::<f32>()?, [6.0, 0.0, 0.0, 12.0]);
+/// assert_eq!(sum.to_vec::<f32>()?, [1.0, 1.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails for arguments that are not floating point.
+pub fn jacfwd<Args: Tree, F: Function<Args>>(f: F) -> Jacobian<F, Args, Forward> {
+    Jacobian { f, types: PhantomData }
+}
+
+/// The Jacobian of a function by reverse mode, a row at a time: the better one where arguments are many. As [`jacfwd`].
+///
+/// Fails also for results that are not floating point.
+pub fn jacrev<Args: Tree, F: Function<Args>>(f: F) -> Jacobian<F, Args, Reverse> {
+    Jacobian { f, types: PhantomData }
+}
+
+/// All second derivatives of a function: the forward Jacobian of its reverse one.
+///
+/// Of a scalar function of one array it has the shape `x.shape + x.shape`; of a tree it is that tree with the tree at each
+/// leaf.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let f = |(x, y): (Array, Array)| (x * y).sum(..);
+/// let ((xx, xy), _) = hessian(f).call(((array([1.0f32, 2.0]), array([3.0f32, 4.0])),))?;
+/// assert_eq!(xx.to_vec::<f32>()?, [0.0; 4]);
+/// assert_eq!(xy.to_vec::<f32>()?, [1.0, 0.0, 0.0, 1.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn hessian<Args: Tree, F: Function<Args>>(f: F) -> Hessian<F, Args> {
+    Hessian(Jacobian { f: jacrev(f), types: PhantomData })
+}
+
+/// By forward mode; see [`jacfwd`].
+pub struct Forward;
+/// By reverse mode; see [`jacrev`].
+pub struct Reverse;
+/// The function returns what is differentiated.
+pub struct Plain;
+/// The function returns a pair, of which the first is differentiated; see [`Jacobian::has_aux`].
+pub struct WithAux;
+
+/// The Jacobian of a function; see [`jacfwd`] and [`jacrev`].
+#[must_use = "a transformed function does nothing until it is called"]
+pub struct Jacobian<F, Args, Mode, N = Arg<0>, Returns = Plain> {
+    f: F,
+    types: PhantomData<fn(Args, Mode, N, Returns)>,
+}
+
+impl<F, Args, Mode, N, R> Jacobian<F, Args, Mode, N, R> {
+    /// Differentiates with respect to these arguments instead of the first.
+    pub fn argnums<M: Argnums<Args>>(self, _argnums: M) -> Jacobian<F, Args, Mode, M, R> {
+        Jacobian { f: self.f, types: PhantomData }
+    }
+}
+
+impl<F, Args, Mode, N> Jacobian<F, Args, Mode, N> {
+    /// The function returns `(result, aux)`; so does this, with the Jacobian of the result.
+    pub fn has_aux(self) -> Jacobian<F, Args, Mode, N, WithAux> {
+        Jacobian { f: self.f, types: PhantomData }
+    }
+}
+
+/// The second derivatives of a function; see [`hessian`].
+#[must_use = "a transformed function does nothing until it is called"]
+pub struct Hessian<F, Args, N = Arg<0>, R = Plain>(Twice<F, Args, N, R>);
+
+type Twice<F, Args, N, R> = Jacobian<Jacobian<F, Args, Reverse, N, R>, Args, Forward, N, R>;
+
+impl<F, Args, N, R> Hessian<F, Args, N, R> {
+    /// Differentiates with respect to these arguments instead of the first.
+    pub fn argnums<M: Argnums<Args>>(self, argnums: M) -> Hessian<F, Args, M, R> {
+        let _ = argnums;
+        Hessian(Jacobian { f: Jacobian { f: self.0.f.f, types: PhantomData }, types: PhantomData })
+    }
+}
+
+impl<F, Args, N> Hessian<F, Args, N> {
+    /// The function returns `(scalar, aux)`; the result is `(Hessian, aux)`.
+    pub fn has_aux(self) -> Hessian<F, Args, N, WithAux> {
+        Hessian(Jacobian { f: self.0.f.has_aux(), types: PhantomData })
+    }
+}
+
+impl<F, Args: Tree, N, R> Function<Args> for Hessian<F, Args, N, R>
+where
+    Twice<F, Args, N, R>: Function<Args>,
+{
+    type Output = <Twice<F, Args, N, R> as Function<Args>>::Output;
+    fn apply(&self, args: Args) -> Result<Self::Output> {
+        self.0.apply(args)
+    }
+}
+
+impl<F, Args, M, N> Function<Args> for Jacobian<F, Args, M, N>
+where
+    F: Function<Args>,
+    F::Output: Compose<N::Gradient>,
+    Args: Tree,
+    M: Mode,
+    N: Argnums<Args>,
+{
+    type Output = <F::Output as Compose<N::Gradient>>::Composed;
+    fn apply(&self, args: Args) -> Result<Self::Output> {
+        let (out, blocks) = blocks::<F, Args, M, N>(&self.f, args, false)?;
+        blocks.compose(out.build::<F::Output>()?)
+    }
+}
+
+impl<F, Args, M, N, Out, Aux> Function<Args> for Jacobian<F, Args, M, N, WithAux>
+where
+    F: Function<Args, Output = (Out, Aux)>,
+    Out: Compose<N::Gradient>,
+    Aux: Tree,
+    Args: Tree,
+    M: Mode,
+    N: Argnums<Args>,
+{
+    type Output = (Out::Composed, Aux);
+    fn apply(&self, args: Args) -> Result<Self::Output> {
+        let (out, blocks) = blocks::<F, Args, M, N>(&self.f, args, true)?;
+        let (out, aux) = out.build::<(Out, Aux)>()?;
+        Ok((blocks.compose(out)?, aux))
+    }
+}
+
+/// The derivative of each leaf of the results by each leaf of the arguments, row by row.
+struct Blocks {
+    leaves: Vec<Array>,
+    /// The structure of a row.
+    row: TreeDef,
+}
+
+impl Blocks {
+    fn compose<X: Tree, Out: Compose<X>>(self, out: Out) -> Result<Out::Composed> {
+        let mut leaves = self.leaves.into_iter();
+        let count = self.row.leaf_count();
+        out.compose(&mut || Flat { leaves: leaves.by_ref().take(count).collect(), def: self.row.clone() }.build())
+    }
+}
+
+/// The function's result, and its derivatives.
+fn blocks<F: Function<Args>, Args: Tree, M: Mode, N: Argnums<Args>>(
+    f: &F,
+    args: Args,
+    has_aux: bool,
+) -> Result<(Flat, Blocks)> {
+    let flat = Flat::of_arguments(&args);
+    let (positions, f) = (N::positions(), flat_fn::<Args, F>(f));
+    let (wanted, row) = at_positions(&flat.def, &positions);
+    let all = |flat: &Flat| Point::new(M::NAME, flat, &wanted, has_aux, &f)?.pair(M::leaves);
+    let pair = staged::run_known::<F>(M::NAME, (&positions, has_aux), &flat, &all)?;
+    let (out, derivatives) = pair.halves()?;
+    Ok((out, Blocks { leaves: derivatives.leaves.into_vec(), row }))
+}
+
+/// A function that was traced at a point.
+#[doc(hidden)]
+pub struct Point<'a> {
+    traced: Traced,
+    /// The leaves of the arguments that count, in the order of a row.
+    wanted: &'a [usize],
+    /// What the program is applied to: what it captured, then the arguments.
+    primals: Vec<Array>,
+    outs: Vec<Array>,
+    out_def: TreeDef,
+    /// How many leaves are differentiated.
+    rows: usize,
+}
+
+/// Forward or reverse.
+pub trait Mode {
+    #[doc(hidden)]
+    const NAME: &'static str;
+    #[doc(hidden)]
+    fn leaves(at: &Point<'_>) -> Result<Vec<Array>>;
+}
+
+impl<'a> Point<'a> {
+    fn new(name: &str, flat: &Flat, wanted: &'a [usize], has_aux: bool, f: FlatFn<'_>) -> Result<Self> {
+        let avals = avals_of(flat)?;
+        wanted.iter().try_for_each(|&i| differentiable(name, "inputs", &avals[i]))?;
+        let (traced, out_def) = trace_known(Rc::new(Whole(flat.leaves.to_vec())), &flat.def, &avals, f)?;
+        let primals: Vec<Array> = traced.captures.iter().chain(&flat.leaves).cloned().collect();
+        let outs = eval(&traced.program, &primals)?;
+        let rows = match has_aux {
+            true => out_def.root_children().map_or(0, |c| c.first().map_or(0, |(_, def)| def.leaf_count())),
+            false => outs.len(),
+        };
+        Ok(Point { traced, wanted, primals, outs: outs.into_iter().collect(), out_def, rows })
+    }
+
+    /// The flattened pair of the result and its derivatives.
+    fn pair(self, leaves: impl FnOnce(&Self) -> Result<Vec<Array>>) -> Result<Flat> {
+        let derivatives = leaves(&self)?;
+        let mut pair = Flat::default();
+        pair.node(Node::Tuple(2));
+        pair.append(&Flat { leaves: self.outs.into(), def: self.out_def });
+        pair.append(&Flat::of(&derivatives));
+        Ok(pair)
+    }
+
+    /// The operand of the program that the leaf of an argument is.
+    fn operand(&self, leaf: usize) -> usize {
+        self.traced.captures.len() + leaf
+    }
+}
+
+impl Mode for Forward {
+    const NAME: &'static str = "jacfwd";
+
+    fn leaves(at: &Point<'_>) -> Result<Vec<Array>> {
+        let column = |&leaf: &usize| -> Result<Vec<Array>> {
+            let x = &at.primals[at.operand(leaf)];
+            let push = |t: Array| -> Result<Vec<Array>> {
+                let mut tangents: Tangents = vec![None; at.primals.len()];
+                tangents[at.operand(leaf)] = Some(t);
+                let (outs, ts) = ad::jvp_eval(&at.traced.program, &at.primals, &tangents, false)?;
+                let zero = |out: &Array| match out.dtype().is_inexact() {
+                    true => Array::zeros_of(&out.aval()),
+                    false => Array::zeros_of(&out.aval().with_dtype(DType::Float0)),
+                };
+                Ok(outs.iter().zip(ts).take(at.rows).map(|(out, t)| t.unwrap_or_else(|| zero(out))).collect())
+            };
+            let columns = vmap(push).out_axes(-1).call(basis(x))?;
+            let shape = |out: &Array| [out.shape(), x.shape()].concat();
+            Ok(columns.iter().zip(&at.outs).map(|(c, out)| c.reshape(shape(out))).collect())
+        };
+        let columns: Vec<Vec<Array>> = at.wanted.iter().map(column).collect::<Result<_>>()?;
+        Ok((0..at.rows).flat_map(|row| columns.iter().map(move |column| column[row].clone())).collect())
+    }
+}
+
+impl Mode for Reverse {
+    const NAME: &'static str = "jacrev";
+
+    fn leaves(at: &Point<'_>) -> Result<Vec<Array>> {
+        let nonzero: Vec<bool> =
+            (0..at.primals.len()).map(|i| at.wanted.iter().any(|&leaf| at.operand(leaf) == i)).collect();
+        let linear = ad::linearize(&at.traced.program, &at.primals, &nonzero)?.1;
+        // Cotangents come in the order of the operands.
+        let place = |leaf: usize| at.wanted.iter().filter(|&&other| other < leaf).count();
+        let mut blocks = Vec::new();
+        for (i, out) in at.outs.iter().enumerate().take(at.rows) {
+            differentiable(Self::NAME, "outputs", &out.aval())?;
+            let pull = |ct: Array| -> Result<Vec<Array>> {
+                let mut cts: Tangents = vec![None; at.outs.len()];
+                cts[i] = Some(ct);
+                let found = linear.transpose(&cts)?;
+                let of = |&leaf: &usize| {
+                    let found = found.get(place(leaf)).cloned().flatten();
+                    found.unwrap_or_else(|| Array::zeros_of(&at.primals[at.operand(leaf)].aval()))
+                };
+                Ok(at.wanted.iter().map(of).collect())
+            };
+            let rows = vmap(pull).call(basis(out))?;
+            let shape = |&leaf: &usize| [out.shape(), at.primals[at.operand(leaf)].shape()].concat();
+            blocks.extend(rows.iter().zip(at.wanted).map(|(r, leaf)| r.reshape(shape(leaf))));
+        }
+        Ok(blocks)
+    }
+}
+
+fn differentiable(name: &str, what: &str, aval: &Aval) -> Result<()> {
+    if aval.dtype.is_inexact() {
+        return Ok(());
+    }
+    Err(err!(Type, "{name} requires real- or complex-valued {what}, but got {aval}")
+        .help("convert it with `astype(DType::F32)`"))
+}
+
+/// As many arrays like `x` as it has elements, each with a 1 at another element.
+fn basis(x: &Array) -> Array {
+    let n = x.size();
+    let of = x.aval().settled();
+    let ones = crate::ops::numpy::convert(
+        &iota(DType::I32, &[n, n], 0).equal(iota(DType::I32, &[n, n], 1)),
+        of.dtype,
+        of.weak,
+    );
+    ones.reshape([&[n], x.shape()].concat()).varying_as(&of.vma)
+}
