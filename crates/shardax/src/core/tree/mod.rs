@@ -138,6 +138,14 @@ impl Unflatten<'_> {
         }
     }
 
+    /// What the next node says of the leaves below it, if that is what it does.
+    pub fn peek_metadata(&self) -> Option<&Metadata> {
+        match self.tokens.as_slice().first() {
+            Some(Token::Node(Node::Metadata(metadata))) => Some(metadata),
+            _ => None,
+        }
+    }
+
     /// The next node, checked to be `node`.
     pub fn expect(&mut self, node: Node) -> Result<()> {
         let found = self.node()?;
@@ -161,9 +169,8 @@ pub fn flatten_named<T: Tree>(value: &T, names: &Option<AxisNames>, out: &mut Fl
 /// Reads what [`flatten_named`] wrote; for derived code.
 #[doc(hidden)]
 pub fn unflatten_named<T: Tree>(from: &mut Unflatten<'_>) -> Result<T> {
-    let mut ahead = from.tokens.clone();
-    if let Some(Token::Node(Node::Metadata(Metadata::AxisNames(_)))) = ahead.next() {
-        from.tokens = ahead;
+    if let Some(Metadata::AxisNames(_)) = from.peek_metadata() {
+        from.node()?;
     }
     T::unflatten(from)
 }

@@ -67,6 +67,8 @@ pub type AxisNames = Arc<[Option<&'static str>]>;
 pub struct LeafInfo {
     /// The key path, as `.conv1.kernel`.
     pub path: String,
+    /// The type of the innermost struct or variant around it.
+    pub owner: Option<&'static str>,
     /// The kind that the outermost node around it tells.
     pub kind: Option<&'static str>,
     /// The names of its dimensions, by the innermost node around it that tells them.
@@ -155,23 +157,26 @@ impl TreeDef {
     /// The place of each leaf, and what is said of it.
     pub fn leaf_infos(&self) -> Vec<LeafInfo> {
         let mut infos = Vec::new();
-        // The nodes above: how many children of each are to come, and what is said there.
-        let mut above: Vec<(usize, Option<&'static str>, Option<AxisNames>)> = Vec::new();
+        // The nodes above: how many children of each are to come, and what holds for leaves there.
+        let mut above: Vec<(usize, LeafInfo)> = Vec::new();
         self.walk(&mut |path, token| {
-            let (mut kind, mut axis_names) = (None, None);
-            if let Some((left, of, names)) = above.last_mut() {
-                *left -= 1;
-                (kind, axis_names) = (*of, names.clone());
-            }
+            let mut here = match above.last_mut() {
+                Some((left, info)) => {
+                    *left -= 1;
+                    info.clone()
+                }
+                None => LeafInfo { path: String::new(), owner: None, kind: None, axis_names: None },
+            };
             match token {
-                Token::Leaf => infos.push(LeafInfo { path: path.to_owned(), kind, axis_names }),
+                Token::Leaf => infos.push(LeafInfo { path: path.to_owned(), ..here }),
                 Token::Node(node) => {
                     match node {
-                        Node::Metadata(Metadata::Kind(own)) => kind = kind.or(Some(own)),
-                        Node::Metadata(Metadata::AxisNames(own)) => axis_names = Some(own.clone()),
+                        Node::Struct { name, .. } => here.owner = Some(name),
+                        Node::Metadata(Metadata::Kind(own)) => here.kind = here.kind.or(Some(own)),
+                        Node::Metadata(Metadata::AxisNames(own)) => here.axis_names = Some(own.clone()),
                         _ => {}
                     }
-                    above.push((node.arity(), kind, axis_names));
+                    above.push((node.arity(), here));
                 }
                 _ => {}
             }
