@@ -83,7 +83,7 @@ fn layer(op: &str) -> Option<(Arguments, Body)> {
 }
 
 fn embed(table: &Array) -> Embed {
-    Embed { embedding: table.clone() }
+    given(Embed::new(1, 1, &mut rngs()), [("embedding", table)])
 }
 
 /// The labels 0 and 1, one-hot in the dtype of the logits.
