@@ -9,7 +9,8 @@ use syn::{Attribute, Data, DeriveInput, Error, Fields, Result, parse_macro_input
 /// Makes a struct or an enum a tree: its fields are its children, in order.
 ///
 /// A field marked `#[tree(static)]` is part of the structure instead; its type must be
-/// `Clone + Eq + Hash + Debug + Send + Sync + 'static`.
+/// `Clone + Eq + Hash + Debug + Send + Sync + 'static`. A field marked `#[tree(axis_names = names)]` is an array, or an
+/// `Option` of one, whose dimensions have the logical names in the field `names`, an `Option<AxisNames>`.
 #[proc_macro_derive(Tree, attributes(tree))]
 pub fn derive_tree(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
@@ -107,7 +108,15 @@ struct Shape {
 
 struct Field {
     ident: Option<Ident>,
+    options: Options,
+}
+
+/// What `#[tree(…)]` says of a field.
+#[derive(Default)]
+struct Options {
     is_static: bool,
+    /// The field that has the names of this one's dimensions.
+    axis_names: Option<Ident>,
 }
 
 enum Kind {
@@ -125,8 +134,13 @@ impl Shape {
         };
         let fields: Vec<Field> = fields
             .iter()
-            .map(|f| Ok(Field { ident: f.ident.clone(), is_static: is_static(&f.attrs)? }))
+            .map(|f| Ok(Field { ident: f.ident.clone(), options: options(&f.attrs)? }))
             .collect::<Result<_>>()?;
+        for names in fields.iter().filter_map(|f| f.options.axis_names.as_ref()) {
+            if !fields.iter().any(|f| f.ident.as_ref() == Some(names)) {
+                return Err(Error::new_spanned(names, "no field of this name"));
+            }
+        }
         let names = fields.iter().enumerate().map(|(i, f)| match &f.ident {
             Some(ident) => ident.to_string(),
             None => i.to_string(),
@@ -151,18 +165,25 @@ impl Shape {
             Kind::Unit => quote!(#path),
         };
         let node = &self.node;
-        let writes = self.fields.iter().zip(&bindings).map(|(f, b)| match f.is_static {
-            true => quote!(::shardax::Tree::flatten(&::shardax::Static(::core::clone::Clone::clone(#b)), out);),
-            false => quote!(::shardax::Tree::flatten(#b, out);),
+        let writes = self.fields.iter().zip(&bindings).map(|(f, b)| match &f.options {
+            Options { is_static: true, .. } => {
+                quote!(::shardax::Tree::flatten(&::shardax::Static(::core::clone::Clone::clone(#b)), out);)
+            }
+            Options { axis_names: Some(names), .. } => {
+                let at = self.fields.iter().position(|f| f.ident.as_ref() == Some(names)).map(|i| &bindings[i]);
+                quote!(::shardax::tree::flatten_named(#b, #at, out);)
+            }
+            _ => quote!(::shardax::Tree::flatten(#b, out);),
         });
         (pattern, quote! { out.node(#node); #(#writes)* })
     }
 
     /// The expression that reads the fields.
     fn read(&self, path: TokenStream) -> TokenStream {
-        let reads = self.fields.iter().map(|f| match f.is_static {
-            true => quote!(<::shardax::Static<_> as ::shardax::Tree>::unflatten(from)?.0),
-            false => quote!(::shardax::Tree::unflatten(from)?),
+        let reads = self.fields.iter().map(|f| match &f.options {
+            Options { is_static: true, .. } => quote!(<::shardax::Static<_> as ::shardax::Tree>::unflatten(from)?.0),
+            Options { axis_names: Some(_), .. } => quote!(::shardax::tree::unflatten_named(from)?),
+            _ => quote!(::shardax::Tree::unflatten(from)?),
         });
         match self.kind {
             Kind::Named => {
@@ -175,15 +196,19 @@ impl Shape {
     }
 }
 
-fn is_static(attrs: &[Attribute]) -> Result<bool> {
-    let mut found = false;
+fn options(attrs: &[Attribute]) -> Result<Options> {
+    let mut found = Options::default();
     for attr in attrs.iter().filter(|a| a.path().is_ident("tree")) {
         attr.parse_nested_meta(|meta| {
             if meta.path.is_ident("static") {
-                found = true;
+                found.is_static = true;
                 return Ok(());
             }
-            Err(meta.error("unknown option: `#[tree(static)]` is the only one"))
+            if meta.path.is_ident("axis_names") {
+                found.axis_names = Some(meta.value()?.parse()?);
+                return Ok(());
+            }
+            Err(meta.error("unknown option: `#[tree(static)]` and `#[tree(axis_names = field)]` are all"))
         })?;
     }
     Ok(found)

@@ -46,27 +46,41 @@ extern crate self as shardax_nn;
 
 mod attention;
 mod check;
+mod filter;
 pub mod layers;
 pub mod losses;
 pub mod metrics;
 mod module;
 pub mod optim;
+mod policy;
 mod rngs;
+mod rules;
+mod state;
+mod tabulate;
+mod variable;
 
 pub use attention::dot_product_attention;
+pub use filter::Filter;
 pub use layers::*;
 pub use losses::*;
-pub use module::{Module, State, merge};
+pub use module::{Module, merge};
 pub use optim::*;
+pub use policy::Policy;
 pub use rngs::{RngStream, Rngs};
+pub use rules::{IntoAxisNames, Rules};
 pub use shardax::Module;
+pub use state::State;
+pub use tabulate::tabulate;
+pub use variable::{BatchStat, Cache, Frozen, Kind, LoRAParam, Param, Variable, kind};
 
 /// What a program needs, of shardax and of this crate: `use shardax_nn::prelude::*;`
 pub mod prelude {
     pub use crate::layers::*;
     pub use crate::losses::*;
     pub use crate::metrics::accuracy;
-    pub use crate::module::{Module, State as ModuleState, merge};
+    pub use crate::module::{Module, merge};
+    pub use crate::state::State as ModuleState;
+    pub use crate::tabulate::tabulate;
     // Not all of them: `clip`, `scale` and `trace` are too common as names.
     pub use crate::optim::{
         Adam, AdamW, GradientTransformation, InjectHyperparams, Lamb, Lion, Optimizer, Schedule, Sgd, TrainState,
@@ -77,7 +91,10 @@ pub mod prelude {
         polynomial_schedule, radam, rmsprop, sam, schedule_free, set_to_zero, sgd, sgd_momentum,
         warmup_constant_schedule, warmup_cosine_decay_schedule, warmup_exponential_decay_schedule, yogi,
     };
-    pub use crate::{RngStream, Rngs, dot_product_attention};
+    pub use crate::{
+        BatchStat, Cache, Filter, Frozen, Kind, LoRAParam, Param, Policy, RngStream, Rngs, Rules, Variable,
+        dot_product_attention,
+    };
     pub use shardax::lax::Padding;
     pub use shardax::nn::*;
     pub use shardax::prelude::*;

@@ -1,13 +1,13 @@
 //! What a module is: a tree, with a few methods.
 
-use std::collections::BTreeMap;
+use std::borrow::Borrow;
 
 use shardax::prelude::*;
 use shardax::tree::{Flat, TreeDef};
 use shardax::{Error, ErrorKind};
 
-/// The arrays of a module by their key paths, such as `conv1.kernel`.
-pub type State = BTreeMap<String, Array>;
+use crate::filter::key;
+use crate::{Filter, State};
 
 /// A part of a model, or a whole one: a struct of arrays and modules.
 ///
@@ -50,34 +50,112 @@ pub trait Module: Tree {
     /// ```
     fn split(&self) -> (TreeDef, State) {
         let flat = Flat::of(self);
-        let state = keys(&flat.def).into_iter().zip(flat.leaves).collect();
+        let state = pick(&flat, |_| true);
         (flat.def, state)
     }
 
-    /// This module with the arrays of `state` in the place of its own: `model.with_state(&params)?.forward(x)` is what
-    /// `model.apply({'params': params}, x)` is in Flax.
-    ///
-    /// Fails as [`merge`] does.
-    fn with_state(&self, state: &State) -> Result<Self> {
-        merge(&tree::structure(self), state)
+    /// The arrays that `filter` means, by their key paths.
+    fn state_of(&self, filter: impl Into<Filter>) -> State {
+        let flat = Flat::of(self);
+        let chosen = filter.into().choose(&flat);
+        pick(&flat, |i| chosen[i])
     }
+
+    /// The structure, and for each filter the arrays that it means and no filter before it; [`merge`] takes the states
+    /// together again.
+    ///
+    /// Fails when no filter means some array; the message names it.
+    ///
+    /// ```
+    /// use shardax_nn::prelude::*;
+    /// let layer = Linear::new(2, 3, &mut Rngs::new(0));
+    /// let (structure, [kernel, rest]) = layer.split_by(["kernel".into(), Filter::everything()])?;
+    /// assert_eq!((kernel.len(), rest.len()), (1, 1));
+    /// let layer: Linear = merge(&structure, kernel.into_iter().chain(rest).collect::<ModuleState>())?;
+    /// # let _ = layer;
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    fn split_by<const N: usize>(&self, filters: [Filter; N]) -> Result<(TreeDef, [State; N])> {
+        let flat = Flat::of(self);
+        let infos = flat.def.leaf_infos();
+        let group = |(leaf, array)| filters.iter().position(|filter| filter.matches(leaf, array));
+        let groups: Vec<Option<usize>> = infos.iter().zip(&flat.leaves).map(group).collect();
+        if let Some(left) = groups.iter().position(Option::is_none) {
+            let what = format!("split_by: no filter means the array {:?}", key(&infos[left].path));
+            return Err(Error::new(ErrorKind::Value, what).help("end with `Filter::everything()` for the rest"));
+        }
+        let states = std::array::from_fn(|n| pick(&flat, |i| groups[i] == Some(n)));
+        Ok((flat.def, states))
+    }
+
+    /// This module with the arrays of `state` in the place of its own: `model.with_state(&params)?.forward(x)` is what
+    /// `model.apply({'params': params}, x)` is in Flax. Arrays that the state has not stay, so that a gradient with
+    /// respect to some of a model's arrays is one of a function of their state:
+    ///
+    /// ```
+    /// use shardax_nn::prelude::*;
+    /// let model = Linear::new(2, 3, &mut Rngs::new(0));
+    /// let loss = |bias: ModuleState| -> Result<Array> { Ok(model.with_state(&bias)?.forward(ones([1, 2])).sum(..)) };
+    /// let grads = grad(loss).call(model.state_of("bias"))?;
+    /// assert_eq!(grads["bias"].to_vec::<f32>()?, [1.0; 3]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    ///
+    /// Fails when the state has an array that this module has not.
+    fn with_state(&self, state: &State) -> Result<Self> {
+        put(&Flat::of(self), state)?.build()
+    }
+
+    /// Puts the arrays of `state` in the place of this module's own; the others stay.
+    ///
+    /// Fails as [`with_state`](Module::with_state) does, and then changes nothing.
+    fn update(&mut self, state: &State) -> Result<()> {
+        *self = self.with_state(state)?;
+        Ok(())
+    }
+}
+
+/// The arrays of a tree that are chosen by position.
+pub(crate) fn pick(flat: &Flat, chosen: impl Fn(usize) -> bool) -> State {
+    let leaves = flat.def.leaf_infos().into_iter().zip(&flat.leaves).enumerate().filter(|(i, _)| chosen(*i));
+    State::of(leaves.map(|(_, (leaf, array))| (key(&leaf.path).to_owned(), leaf.axis_names, array.clone())))
+}
+
+/// The tree with the arrays of `state` in the place of its own.
+pub(crate) fn put(flat: &Flat, state: &State) -> Result<Flat> {
+    let mut new = flat.clone();
+    let mut found = 0;
+    for (leaf, key) in new.leaves.iter_mut().zip(keys(&flat.def)) {
+        if let Some(array) = state.get(&key) {
+            *leaf = array.clone();
+            found += 1;
+        }
+    }
+    if found == state.len() {
+        return Ok(new);
+    }
+    let keys = keys(&flat.def);
+    let unknown = state.keys().find(|key| !keys.iter().any(|known| known == key)).unwrap_or_default();
+    Err(Error::new(ErrorKind::Type, format!("the module has no array {unknown:?}"))
+        .help("the state must be that of a module of the same structure"))
 }
 
 /// The key path of each leaf, without the dot in front.
 pub(crate) fn keys(def: &TreeDef) -> Vec<String> {
-    def.paths().into_iter().map(|path| path.strip_prefix('.').map(str::to_owned).unwrap_or(path)).collect()
+    def.paths().iter().map(|path| key(path).to_owned()).collect()
 }
 
 /// The module of this structure with these arrays.
 ///
 /// Fails when an array of the structure is missing in `state`, or `state` has one that the structure has not; the
 /// message names the first of them.
-pub fn merge<M: Module>(structure: &TreeDef, state: &State) -> Result<M> {
+pub fn merge<M: Module>(structure: &TreeDef, state: impl Borrow<State>) -> Result<M> {
+    let state = state.borrow();
     let keys = keys(structure);
     let fail = |what: String| {
         Error::new(ErrorKind::Type, what).help("the state must be that of a module of the same structure")
     };
-    if let Some(unknown) = state.keys().find(|key| !keys.contains(key)) {
+    if let Some(unknown) = state.keys().find(|key| !keys.iter().any(|known| known == key)) {
         return Err(fail(format!("merge: the structure has no array {unknown:?}")));
     }
     let leaves = keys

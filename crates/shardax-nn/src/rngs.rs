@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use shardax::prelude::*;
 
+use crate::{Policy, Rules};
+
 /// One stream of random keys: a key, and how many keys were made of it. A tree.
 ///
 /// [`Rngs::fork`] makes it; a layer that draws while a program runs, such as [`Dropout`](crate::Dropout), is given a key
@@ -26,7 +28,7 @@ impl RngStream {
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Array {
         let key = random::fold_in(&self.key, &self.count);
-        self.skip();
+        self.count = &self.count + 1;
         key
     }
 
@@ -34,10 +36,6 @@ impl RngStream {
     #[track_caller]
     pub fn fork(&mut self) -> Self {
         RngStream::new(self.next())
-    }
-
-    fn skip(&mut self) {
-        self.count = &self.count + 1;
     }
 }
 
@@ -61,6 +59,10 @@ impl RngStream {
 pub struct Rngs {
     default: RngStream,
     named: BTreeMap<String, RngStream>,
+    #[tree(static)]
+    policy: Policy,
+    #[tree(static)]
+    rules: Rules,
 }
 
 impl Rngs {
@@ -73,7 +75,12 @@ impl Rngs {
     /// The default stream, from a key.
     #[track_caller]
     pub fn from_key(key: Array) -> Self {
-        Rngs { default: RngStream::new(key), named: BTreeMap::new() }
+        Rngs {
+            default: RngStream::new(key),
+            named: BTreeMap::new(),
+            policy: Policy::default(),
+            rules: Rules::default(),
+        }
     }
 
     /// The same, and a stream of its own, from a seed, under this name.
@@ -81,6 +88,28 @@ impl Rngs {
     pub fn with(mut self, name: &str, seed: impl Operand) -> Self {
         self.named.insert(name.to_owned(), RngStream::new(random::key(seed)));
         self
+    }
+
+    /// The same, for layers whose dtypes the policy says.
+    pub fn with_policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// The same, for a model whose parts ask for these rules.
+    pub fn with_rules(mut self, rules: &Rules) -> Self {
+        self.rules = rules.clone();
+        self
+    }
+
+    /// The dtypes of the layers that are made with it.
+    pub fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    /// The rules that the model constrains its activations by.
+    pub fn rules(&self) -> Rules {
+        self.rules.clone()
     }
 
     /// The next key of the stream of this name, or of the default stream where there is none.
@@ -103,11 +132,6 @@ impl Rngs {
     #[track_caller]
     pub fn fork(&mut self, name: &str) -> RngStream {
         self.stream(name).fork()
-    }
-
-    /// Leaves out so many keys for weights, which a layer of Flax draws for parameters that begin as ones or zeros.
-    pub(crate) fn skip_params(&mut self, count: usize) {
-        (0..count).for_each(|_| self.stream("params").skip());
     }
 
     fn stream(&mut self, name: &str) -> &mut RngStream {

@@ -22,7 +22,7 @@ struct Mlp {
 }
 
 /// What the loop below asks of a model.
-trait Model: Tree {
+trait Model: Module {
     fn new(rngs: &mut Rngs) -> Self;
     fn forward(&self, x: &Array) -> Array;
 }
@@ -62,7 +62,7 @@ fn loss_and_accuracy<M: Model>(model: M, x: Array, labels: Array) -> (Array, Arr
 
 /// A device's gradient, the mean of all gradients, and the same update everywhere.
 fn train_step<M: Model>(mut state: State<M>, x: Array, labels: Array) -> Result<(State<M>, Array, Array)> {
-    let ((loss, accuracy), grads) = value_and_grad(loss_and_accuracy).has_aux().call((&state.model, x, labels))?;
+    let ((loss, accuracy), grads) = value_and_grad(loss_and_accuracy::<M>).has_aux().call((&state.model, x, labels))?;
     state.update(pmean(grads, "batch"))?;
     let (loss, accuracy) = pmean((loss, accuracy), "batch");
     Ok((state, loss, accuracy))

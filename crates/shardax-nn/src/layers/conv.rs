@@ -3,9 +3,10 @@
 use shardax::lax::{ConvOptions, Padding, conv_general_dilated};
 use shardax::nn::initializers::{self, Initializer};
 use shardax::prelude::*;
+use shardax::tree::AxisNames;
 
-use super::compute_dtype;
-use crate::Rngs;
+use super::{compute_dtype, last_axis};
+use crate::{IntoAxisNames, Rngs};
 
 /// A convolution of channels-last inputs, `[batch, spatial dimensions, features]`.
 ///
@@ -21,11 +22,17 @@ use crate::Rngs;
 #[derive(Module, Clone, Debug)]
 pub struct Conv {
     /// `[spatial dimensions, in / groups, out]`
+    #[tree(axis_names = kernel_axes)]
     pub kernel: Array,
     /// `[out]`
+    #[tree(axis_names = bias_axes)]
     pub bias: Option<Array>,
     #[tree(static)]
     options: Options,
+    #[tree(static)]
+    kernel_axes: Option<AxisNames>,
+    #[tree(static)]
+    bias_axes: Option<AxisNames>,
 }
 
 /// What is not a parameter.
@@ -46,7 +53,8 @@ pub struct ConvBuilder {
     kernel_size: Vec<usize>,
     options: Options,
     use_bias: bool,
-    param_dtype: DType,
+    param_dtype: Option<DType>,
+    kernel_axes: Option<AxisNames>,
     kernel_init: Initializer,
     bias_init: Initializer,
 }
@@ -75,7 +83,8 @@ impl Conv {
                 dtype: None,
             },
             use_bias: true,
-            param_dtype: DType::F32,
+            param_dtype: None,
+            kernel_axes: None,
             kernel_init: initializers::lecun_normal(),
             bias_init: initializers::zeros(),
         }
@@ -152,15 +161,21 @@ impl ConvBuilder {
         self
     }
 
-    /// The dtype to compute in. Default: what input and parameters promote to.
+    /// The dtype to compute in. Default: the policy's, or what input and parameters promote to.
     pub fn dtype(mut self, dtype: DType) -> Self {
         self.options.dtype = Some(dtype);
         self
     }
 
-    /// The dtype of the parameters. Default float32.
+    /// The dtype of the parameters. Default: the policy's, float32.
     pub fn param_dtype(mut self, dtype: DType) -> Self {
-        self.param_dtype = dtype;
+        self.param_dtype = Some(dtype);
+        self
+    }
+
+    /// The logical names of the kernel's dimensions; the bias has the last. See [`Rules`](crate::Rules).
+    pub fn kernel_axes(mut self, names: impl IntoAxisNames) -> Self {
+        self.kernel_axes = Some(names.into_axis_names());
         self
     }
 
@@ -182,10 +197,13 @@ impl ConvBuilder {
         let [features, out] = self.features;
         let mut shape = self.kernel_size;
         shape.extend([features / self.options.feature_group_count.max(1), out]);
-        let kernel = self.kernel_init.init(&rngs.params(), &shape, self.param_dtype);
+        let policy = rngs.policy();
+        let param_dtype = self.param_dtype.unwrap_or(policy.param_dtype);
+        let kernel = self.kernel_init.init(&rngs.params(), &shape, param_dtype);
         // Zeros need no key, but drawing one keeps later layers in step with Flax.
-        let bias =
-            if self.use_bias { Some(self.bias_init.init(&rngs.params(), &[out], self.param_dtype)) } else { None };
-        Conv { kernel, bias, options: self.options }
+        let bias = if self.use_bias { Some(self.bias_init.init(&rngs.params(), &[out], param_dtype)) } else { None };
+        let bias_axes = last_axis(&self.kernel_axes);
+        let options = Options { dtype: self.options.dtype.or(policy.dtype), ..self.options };
+        Conv { kernel, bias, options, kernel_axes: self.kernel_axes, bias_axes }
     }
 }

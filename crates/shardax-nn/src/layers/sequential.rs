@@ -2,7 +2,7 @@
 
 use shardax::prelude::*;
 
-use super::{Conv, Embed, LayerNorm, Linear, RmsNorm};
+use super::{Conv, Embed, GroupNorm, InstanceNorm, LayerNorm, Linear, RmsNorm};
 use crate::Module;
 
 /// A module that maps one array to another.
@@ -22,7 +22,7 @@ macro_rules! layers {
     )*};
 }
 
-layers!(Conv Embed LayerNorm Linear RmsNorm);
+layers!(Conv Embed GroupNorm InstanceNorm LayerNorm Linear RmsNorm);
 
 /// Layers one after the other, as a tuple. A function, such as an activation, is wrapped in [`Apply`].
 ///

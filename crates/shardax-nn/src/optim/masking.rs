@@ -3,68 +3,16 @@
 //! What is inside of them sees the parameters that it is for as a [`State`], arrays by their key paths, so that its own
 //! state holds nothing for the others.
 
-use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use shardax::prelude::*;
 use shardax::tree::Flat;
 
 use super::{GradientTransformation, SetToZero, set_to_zero};
-use crate::State;
 use crate::check::value_error;
-use crate::module::keys;
-
-/// A function of a parameter's key path, such as `conv1.kernel`, and the parameter; compared by identity.
-struct Of<R>(Arc<dyn Fn(&str, &Array) -> R + Send + Sync>);
-
-impl<R> Clone for Of<R> {
-    fn clone(&self) -> Self {
-        Of(self.0.clone())
-    }
-}
-
-impl<R> PartialEq for Of<R> {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl<R> Eq for Of<R> {}
-
-impl<R> Hash for Of<R> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        Arc::as_ptr(&self.0).hash(state);
-    }
-}
-
-impl<R> fmt::Debug for Of<R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a function of a parameter")
-    }
-}
-
-/// The key path of each parameter.
-fn paths<P: Tree>(params: &P) -> Vec<String> {
-    keys(&tree::structure(params))
-}
-
-/// The arrays of `tree` whose key is chosen.
-fn pick<P: Tree>(tree: &P, keys: &[String], chosen: &[bool]) -> State {
-    let leaves = keys.iter().cloned().zip(tree::leaves(tree));
-    leaves.zip(chosen).filter(|(_, chosen)| **chosen).map(|(leaf, _)| leaf).collect()
-}
-
-/// `tree` with the arrays of `new` in their places.
-fn put<P: Tree>(tree: &P, keys: &[String], new: &State) -> Result<P> {
-    let mut flat = Flat::of(tree);
-    for (leaf, key) in flat.leaves.iter_mut().zip(keys) {
-        if let Some(new) = new.get(key) {
-            *leaf = new.clone();
-        }
-    }
-    flat.build()
-}
+use crate::filter::Of;
+use crate::module::{keys, pick, put};
+use crate::{Filter, State};
 
 /// See [`masked`].
 #[derive(Tree, Clone, Debug)]
@@ -72,26 +20,24 @@ pub struct Masked<T> {
     /// What transforms the updates of the chosen parameters.
     pub inner: T,
     #[tree(static)]
-    mask: Of<bool>,
+    mask: Filter,
 }
 
-/// `inner` for the parameters that `mask` chooses, by key path and array; the updates of the others pass unchanged.
-///
-/// Programs are compiled anew for every mask: make it once.
+/// `inner` for the parameters that `mask` means; the updates of the others pass unchanged.
 ///
 /// ```
 /// use shardax_nn::optim::masked;
 /// use shardax_nn::prelude::*;
 /// let model = Linear::new(2, 3, &mut Rngs::new(0));
 /// // Weight decay for matrices only.
-/// let optimizer = (masked(add_decayed_weights(0.1), |_, p| p.ndim() > 1), sgd(1.0));
+/// let optimizer = (masked(add_decayed_weights(0.1), Filter::predicate(|_, p| p.ndim() > 1)), sgd(1.0));
 /// let state = TrainState::create(model.clone(), optimizer)?;
 /// let state = state.apply_gradients(tree::map(|p| zeros_like(&p), model.clone())?)?;
 /// assert!(allclose(&state.params.kernel, &model.kernel * 0.9, 1e-6, 1e-6)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
-pub fn masked<T>(inner: T, mask: impl Fn(&str, &Array) -> bool + Send + Sync + 'static) -> Masked<T> {
-    Masked { inner, mask: Of(Arc::new(mask)) }
+pub fn masked<T>(inner: T, mask: impl Into<Filter>) -> Masked<T> {
+    Masked { inner, mask: mask.into() }
 }
 
 impl<P: Tree, T: GradientTransformation<State>> GradientTransformation<P> for Masked<T> {
@@ -99,27 +45,21 @@ impl<P: Tree, T: GradientTransformation<State>> GradientTransformation<P> for Ma
 
     #[track_caller]
     fn init(&self, params: &P) -> Result<Self::State> {
-        let (keys, chosen) = self.chosen(params);
-        self.inner.init(&pick(params, &keys, &chosen))
+        let flat = Flat::of(params);
+        let chosen = self.mask.choose(&flat);
+        self.inner.init(&pick(&flat, |i| chosen[i]))
     }
 
     fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
-        let (keys, chosen) = self.chosen(params);
-        let (new, state) = self.inner.update(pick(&grads, &keys, &chosen), state, &pick(params, &keys, &chosen))?;
-        Ok((put(&grads, &keys, &new)?, state))
+        let (flat, grads) = (Flat::of(params), Flat::of(&grads));
+        let chosen = self.mask.choose(&flat);
+        let (new, state) = self.inner.update(pick(&grads, |i| chosen[i]), state, &pick(&flat, |i| chosen[i]))?;
+        Ok((put(&grads, &new)?.build()?, state))
     }
 }
 
-impl<T> Masked<T> {
-    fn chosen<P: Tree>(&self, params: &P) -> (Vec<String>, Vec<bool>) {
-        let keys = paths(params);
-        let chosen = keys.iter().zip(tree::leaves(params)).map(|(key, p)| self.mask.0(key, &p)).collect();
-        (keys, chosen)
-    }
-}
-
-/// Keeps the parameters that `mask` chooses as they are: their updates become zero. Comes last in a chain.
-pub fn freeze(mask: impl Fn(&str, &Array) -> bool + Send + Sync + 'static) -> Masked<SetToZero> {
+/// Keeps the parameters that `mask` means as they are: their updates become zero. Comes last in a chain.
+pub fn freeze(mask: impl Into<Filter>) -> Masked<SetToZero> {
     masked(set_to_zero(), mask)
 }
 
@@ -233,25 +173,21 @@ pub fn multi_transform<L: Labelled, S: Into<String>>(
     partition(transforms, param_labels)
 }
 
-/// `optimizer` for the parameters that `freeze_mask` does not choose; the others stay as they are.
-pub fn selective_transform<T>(
-    optimizer: T,
-    freeze_mask: impl Fn(&str, &Array) -> bool + Send + Sync + 'static,
-) -> Partition<(T, SetToZero)> {
-    let label = move |path: &str, p: &Array| if freeze_mask(path, p) { "freeze" } else { "train" };
-    partition((("train", optimizer), ("freeze", set_to_zero())), label)
+/// `optimizer` for the parameters that `freeze_mask` does not mean; the others stay as they are.
+pub fn selective_transform<T>(optimizer: T, freeze_mask: impl Into<Filter>) -> (Masked<T>, Masked<SetToZero>) {
+    let frozen = freeze_mask.into();
+    (masked(optimizer, !frozen.clone()), freeze(frozen))
 }
 
 impl<T> Partition<T> {
-    /// The key paths, and for each label which of them have it.
+    /// The group of each parameter: the position of its label.
     #[track_caller]
-    fn groups<P: Tree>(&self, params: &P) -> Result<(Vec<String>, Vec<Vec<bool>>)> {
-        let keys = paths(params);
-        let mut groups = vec![vec![false; keys.len()]; self.labels.len()];
-        for (i, (key, p)) in keys.iter().zip(tree::leaves(params)).enumerate() {
-            let label = self.param_labels.0(key, &p);
+    fn groups(&self, params: &Flat) -> Result<Vec<usize>> {
+        let mut groups = Vec::with_capacity(params.leaves.len());
+        for (key, p) in keys(&params.def).iter().zip(&params.leaves) {
+            let label = self.param_labels.0(key, p);
             match self.labels.iter().position(|known| *known == label) {
-                Some(group) => groups[group][i] = true,
+                Some(group) => groups.push(group),
                 None => {
                     let known = &self.labels;
                     return value_error(format!(
@@ -260,7 +196,12 @@ impl<T> Partition<T> {
                 }
             }
         }
-        Ok((keys, groups))
+        Ok(groups)
+    }
+
+    /// The parameters of each group, or what has their structure.
+    fn states(&self, groups: &[usize], flat: &Flat) -> Vec<State> {
+        (0..self.labels.len()).map(|group| pick(flat, |i| groups[i] == group)).collect()
     }
 }
 
@@ -269,16 +210,17 @@ impl<P: Tree, T: Groups> GradientTransformation<P> for Partition<T> {
 
     #[track_caller]
     fn init(&self, params: &P) -> Result<Self::State> {
-        let (keys, groups) = self.groups(params)?;
-        let groups: Vec<State> = groups.iter().map(|chosen| pick(params, &keys, chosen)).collect();
-        self.transforms.init(&groups)
+        let flat = Flat::of(params);
+        let groups = self.groups(&flat)?;
+        self.transforms.init(&self.states(&groups, &flat))
     }
 
     fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
-        let (keys, groups) = self.groups(params)?;
-        let split = |tree: &P| -> Vec<State> { groups.iter().map(|chosen| pick(tree, &keys, chosen)).collect() };
-        let (updates, state) = self.transforms.update(split(&grads), state, &split(params))?;
+        let (flat, grads) = (Flat::of(params), Flat::of(&grads));
+        let groups = self.groups(&flat)?;
+        let (grads_of, params_of) = (self.states(&groups, &grads), self.states(&groups, &flat));
+        let (updates, state) = self.transforms.update(grads_of, state, &params_of)?;
         let all: State = updates.into_iter().flatten().collect();
-        Ok((put(&grads, &keys, &all)?, state))
+        Ok((put(&grads, &all)?.build()?, state))
     }
 }

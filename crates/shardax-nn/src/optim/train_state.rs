@@ -1,6 +1,13 @@
 //! Parameters together with their optimizer.
 
 use shardax::prelude::*;
+use shardax::tree::Flat;
+use shardax::{Error, ErrorKind};
+
+use crate::filter::key;
+use crate::module::put;
+use crate::variable::{Kind, kind};
+use crate::{Filter, Module, State};
 
 use super::{GradientTransformation, apply_updates, count, safe_increment};
 
@@ -27,9 +34,22 @@ pub struct TrainState<P: Tree, T: GradientTransformation<P>> {
 }
 
 impl<P: Tree, T: GradientTransformation<P>> TrainState<P, T> {
-    /// The state before the first step. Fails when a number of the optimizer is out of its range.
+    /// The state before the first step.
+    ///
+    /// Fails when a number of the optimizer is out of its range, and when some variables are no parameters, which an
+    /// optimizer must not move: [`Optimizer`] is for such models.
     #[track_caller]
     pub fn create(params: P, tx: T) -> Result<Self> {
+        let infos = tree::structure(&params).leaf_infos();
+        if let Some((leaf, kind)) =
+            infos.iter().find_map(|leaf| Some((leaf, leaf.kind.filter(|k| *k != kind::Param::NAME)?)))
+        {
+            let what =
+                format!("TrainState: {} is a {kind}, not a parameter; the optimizer would move it", key(&leaf.path));
+            return Err(Error::new(ErrorKind::Value, what)
+                .help("use `Optimizer`, which moves parameters alone")
+                .at(std::panic::Location::caller()));
+        }
         let opt_state = tx.init(&params)?;
         Ok(TrainState { step: count(), params, tx, opt_state })
     }
@@ -44,6 +64,9 @@ impl<P: Tree, T: GradientTransformation<P>> TrainState<P, T> {
 
 /// A model together with its optimizer, updated in place: the form of Flax NNX. A tree, like [`TrainState`].
 ///
+/// The optimizer moves the variables that a [`Filter`] means, [`Param`](crate::Param)s if nothing else is said, and has a
+/// state for them alone; statistics, caches and what is frozen stay as the program leaves them.
+///
 /// ```
 /// use shardax_nn::prelude::*;
 /// let model = Linear::new(2, 1, &mut Rngs::new(0));
@@ -52,33 +75,75 @@ impl<P: Tree, T: GradientTransformation<P>> TrainState<P, T> {
 /// let before = loss(optimizer.model.clone()).item::<f32>()?;
 /// let grads = grad(loss).call(optimizer.model.clone())?;
 /// optimizer.update(grads)?;
-/// assert!(loss(optimizer.model).item::<f32>()? < before);
+/// assert!(loss(optimizer.model.clone()).item::<f32>()? < before);
+///
+/// // The bias alone.
+/// let mut optimizer = Optimizer::wrt(optimizer.model, adam(1e-3), "bias")?;
+/// let model = optimizer.model.clone();
+/// let of_bias = |bias: ModuleState| -> Result<Array> { Ok(loss(model.with_state(&bias)?)) };
+/// optimizer.update(grad(of_bias).call(optimizer.params())?)?;
+/// assert_eq!(optimizer.model.kernel.to_vec::<f32>()?, model.kernel.to_vec::<f32>()?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[derive(Tree, Clone, Debug)]
-pub struct Optimizer<M: Tree, T: GradientTransformation<M>> {
+pub struct Optimizer<M: Tree, T: GradientTransformation<State>> {
     /// The updates made, int32.
     pub step: Array,
-    /// The model, with its parameters and its state.
+    /// The model, with all of its variables.
     pub model: M,
     /// The optimizer. Its numbers are part of the structure.
     pub tx: T,
-    /// The optimizer's state.
+    /// Its state, for the variables that it moves.
     pub opt_state: T::State,
+    #[tree(static)]
+    wrt: Filter,
 }
 
-impl<M: Tree, T: GradientTransformation<M>> Optimizer<M, T> {
-    /// The optimizer of `model`, before the first step. Fails when a number of it is out of its range.
+/// Gradients as [`Optimizer::update`] takes them: of a whole model, or of some of its variables by their key paths.
+pub trait Gradients {
+    /// The gradients of the variables that `filter` means.
+    fn of(self, filter: &Filter) -> State;
+}
+
+impl<M: Module> Gradients for M {
+    fn of(self, filter: &Filter) -> State {
+        self.state_of(filter)
+    }
+}
+
+impl Gradients for State {
+    fn of(self, _: &Filter) -> State {
+        self
+    }
+}
+
+impl<M: Module, T: GradientTransformation<State>> Optimizer<M, T> {
+    /// The optimizer of the parameters of `model`, before the first step. Fails when a number of it is out of its range.
     #[track_caller]
     pub fn new(model: M, tx: T) -> Result<Self> {
-        let opt_state = tx.init(&model)?;
-        Ok(Optimizer { step: count(), model, tx, opt_state })
+        Optimizer::wrt(model, tx, Filter::of::<kind::Param>())
+    }
+
+    /// The same of the variables that a filter means.
+    #[track_caller]
+    pub fn wrt(model: M, tx: T, wrt: impl Into<Filter>) -> Result<Self> {
+        let wrt = wrt.into();
+        let opt_state = tx.init(&model.state_of(&wrt))?;
+        Ok(Optimizer { step: count(), model, tx, opt_state, wrt })
+    }
+
+    /// The variables that it moves.
+    pub fn params(&self) -> State {
+        self.model.state_of(&self.wrt)
     }
 
     /// Updates the model, and the state, in place. On failure both stay as they were.
-    pub fn update(&mut self, grads: M) -> Result<()> {
-        let (updates, opt_state) = self.tx.update(grads, self.opt_state.clone(), &self.model)?;
-        self.model = apply_updates(self.model.clone(), updates)?;
+    ///
+    /// Fails when the gradients are not those of the variables that it moves.
+    pub fn update(&mut self, grads: impl Gradients) -> Result<()> {
+        let params = self.params();
+        let (updates, opt_state) = self.tx.update(grads.of(&self.wrt), self.opt_state.clone(), &params)?;
+        self.model = put(&Flat::of(&self.model), &apply_updates(params, updates)?)?.build()?;
         self.opt_state = opt_state;
         self.step = safe_increment(&self.step);
         Ok(())

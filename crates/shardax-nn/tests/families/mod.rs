@@ -6,3 +6,11 @@ pub mod nn_more;
 pub mod optim;
 pub mod optim_more;
 pub mod optim_ten;
+
+use shardax_nn::prelude::*;
+
+/// The layer with these arrays.
+fn given<const N: usize, M: Module>(layer: M, arrays: [(&str, &Array); N]) -> M {
+    let state = arrays.into_iter().map(|(key, array)| (key, array.clone())).collect();
+    layer.with_state(&state).expect("the layer's arrays")
+}

@@ -2,6 +2,7 @@
 
 use shardax_nn::prelude::*;
 
+use super::given;
 use crate::golden_support::{self, Case, Fun, many, one, three, two};
 
 pub fn function(case: &Case) -> Option<Fun> {
@@ -36,21 +37,17 @@ fn loss(case: &Case) -> Option<Fun> {
 
 fn layer(case: &Case) -> Option<Fun> {
     fn batch_norm(x: &[Array]) -> (BatchNorm, BatchStats) {
-        let layer = BatchNorm {
-            scale: x[1].clone(),
-            bias: x[2].clone(),
-            momentum: 0.9,
-            ..BatchNorm::new(x[1].size(), &mut Rngs::new(0))
-        };
+        let layer = BatchNorm::builder(x[1].size()).momentum(0.9).build(&mut Rngs::new(0));
+        let layer = given(layer, [("scale", &x[1]), ("bias", &x[2])]);
         (layer, BatchStats { mean: x[3].clone(), var: x[4].clone() })
     }
     match case.op.as_str() {
         "layer_norm" => three(|x, scale, bias| {
-            LayerNorm { scale: scale.clone(), bias: bias.clone(), ..LayerNorm::new(4, &mut Rngs::new(0)) }.forward(x)
+            given(LayerNorm::new(4, &mut Rngs::new(0)), [("scale", scale), ("bias", bias)]).forward(x)
         }),
-        "rms_norm" => two(|x, scale| RmsNorm { scale: scale.clone(), ..RmsNorm::new(4, &mut Rngs::new(0)) }.forward(x)),
+        "rms_norm" => two(|x, scale| given(RmsNorm::new(4, &mut Rngs::new(0)), [("scale", scale)]).forward(x)),
         "group_norm" => three(|x, scale, bias| {
-            GroupNorm { scale: scale.clone(), bias: bias.clone(), ..GroupNorm::new(4, 2, &mut Rngs::new(0)) }.forward(x)
+            given(GroupNorm::new(4, 2, &mut Rngs::new(0)), [("scale", scale), ("bias", bias)]).forward(x)
         }),
         "batch_norm_train" => many(|x| {
             let (layer, stats) = batch_norm(x);

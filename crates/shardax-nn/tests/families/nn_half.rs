@@ -2,6 +2,7 @@
 
 use shardax_nn::prelude::*;
 
+use super::given;
 use super::optim_ten::some;
 use crate::golden_support::{Case, Fun, many};
 
@@ -20,8 +21,8 @@ pub fn function(case: &Case) -> Option<Fun> {
             let [x, scale, bias] = &numbers(&inputs[0], &[(&[WIDE, 4], 2), (&[4], 0), (&[4], 0)], dtype)[..] else {
                 unreachable!("three arguments")
             };
-            let layer =
-                BatchNorm { scale: scale.clone(), bias: bias.clone(), momentum: 0.9, ..BatchNorm::new(4, &mut rngs()) };
+            let layer = BatchNorm::builder(4).momentum(0.9).build(&mut rngs());
+            let layer = given(layer, [("scale", scale), ("bias", bias)]);
             let (y, stats) = layer.train(x, &BatchStats::new(4));
             let after = layer.forward(x, &stats);
             Ok([y, stats.mean, stats.var, after].iter().map(some).collect())
@@ -63,13 +64,13 @@ fn layer(op: &str) -> Option<(Arguments, Body)> {
             layer.forward(&x[0] / 64)
         }),
         "layer_norm" => (&[(&[2, WIDE], 2), (&[WIDE], 0), (&[WIDE], 0)], |x| {
-            LayerNorm { scale: x[1].clone(), bias: x[2].clone(), ..LayerNorm::new(1, &mut rngs()) }.forward(&x[0])
+            given(LayerNorm::new(1, &mut rngs()), [("scale", &x[1]), ("bias", &x[2])]).forward(&x[0])
         }),
         "rms_norm" => (&[(&[2, WIDE], 2), (&[WIDE], 0)], |x| {
-            RmsNorm { scale: x[1].clone(), ..RmsNorm::new(1, &mut rngs()) }.forward(&x[0])
+            given(RmsNorm::new(1, &mut rngs()), [("scale", &x[1])]).forward(&x[0])
         }),
         "group_norm" => (&[(&[2, 16, 16, 64], 2), (&[64], 0), (&[64], 0)], |x| {
-            GroupNorm { scale: x[1].clone(), bias: x[2].clone(), ..GroupNorm::new(1, 4, &mut rngs()) }.forward(&x[0])
+            given(GroupNorm::new(1, 4, &mut rngs()), [("scale", &x[1]), ("bias", &x[2])]).forward(&x[0])
         }),
         "embed" => (&[(&[7, 4], 0)], |x| embed(&x[0]).forward(remainder(arange(0..4096), 7))),
         "attend" => (&[(&[3, 4096], 0), (&[5, 4096], 0)], |x| embed(&x[1]).attend(&x[0] / 64)),
@@ -82,7 +83,7 @@ fn layer(op: &str) -> Option<(Arguments, Body)> {
 }
 
 fn embed(table: &Array) -> Embed {
-    Embed { embedding: table.clone() }
+    given(Embed::new(1, 1, &mut rngs()), [("embedding", table)])
 }
 
 /// The labels 0 and 1, one-hot in the dtype of the logits.

@@ -20,7 +20,7 @@ pub struct Run {
 
 pub fn function(case: &Case) -> Option<Fun> {
     let run = Run::of(case)?;
-    let matrices = |_: &str, p: &Array| p.ndim() > 1;
+    let matrices = Filter::predicate(|_, p| p.ndim() > 1);
     // The key paths of a tuple.
     let is_w = |path: &str, _: &Array| path == "[1]";
     match case.op.as_str() {
@@ -83,12 +83,12 @@ pub fn function(case: &Case) -> Option<Fun> {
         "multi_steps" => run.ten(multi_steps(sgd_momentum(0.1, 0.9, false), 4)),
         "multi_steps_sum" => run.ten(MultiSteps { use_grad_mean: false, ..multi_steps(sgd(0.1), 3) }),
         "masked" => run.ten((masked(add_decayed_weights(0.5), matrices), sgd(0.1))),
-        "freeze" => run.ten((sgd(0.1), freeze(is_w))),
+        "freeze" => run.ten((sgd(0.1), freeze("1"))),
         "partition" => {
             let groups = (("fast", adam(0.2)), ("slow", sgd(0.01)));
             run.ten(partition(groups, move |path, p| if is_w(path, p) { "slow" } else { "fast" }))
         }
-        "selective_transform" => run.ten(selective_transform(adam(0.1), move |path, p| !is_w(path, p))),
+        "selective_transform" => run.ten(selective_transform(adam(0.1), !Filter::path("1"))),
         "inject_hyperparams" => run.ten(inject_hyperparams([("learning_rate", 0.1)], |h| sgd(&h["learning_rate"]))),
         "inject_hyperparams_schedule" => {
             let rate = linear_schedule(0.2, 0.0, 8);

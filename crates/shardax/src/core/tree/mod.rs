@@ -14,7 +14,7 @@ pub use functions::{all, leaves, leaves_with_path, map, map_with_path, map2, map
 use smallvec::SmallVec;
 use structure::Token;
 pub(crate) use structure::same_structure;
-pub use structure::{Node, TreeDef};
+pub use structure::{AxisNames, LeafInfo, Metadata, Node, TreeDef};
 pub use types::Static;
 
 use super::array::{Array, Repr};
@@ -138,6 +138,14 @@ impl Unflatten<'_> {
         }
     }
 
+    /// What the next node says of the leaves below it, if that is what it does.
+    pub fn peek_metadata(&self) -> Option<&Metadata> {
+        match self.tokens.as_slice().first() {
+            Some(Token::Node(Node::Metadata(metadata))) => Some(metadata),
+            _ => None,
+        }
+    }
+
     /// The next node, checked to be `node`.
     pub fn expect(&mut self, node: Node) -> Result<()> {
         let found = self.node()?;
@@ -147,6 +155,24 @@ impl Unflatten<'_> {
             Err(err!(Type, "tree structure mismatch: expected {node:?}, found {found:?}"))
         }
     }
+}
+
+/// Writes a field whose dimensions may have names; for derived code.
+#[doc(hidden)]
+pub fn flatten_named<T: Tree>(value: &T, names: &Option<AxisNames>, out: &mut Flat) {
+    if let Some(names) = names {
+        out.node(Node::Metadata(Metadata::AxisNames(names.clone())));
+    }
+    value.flatten(out);
+}
+
+/// Reads what [`flatten_named`] wrote; for derived code.
+#[doc(hidden)]
+pub fn unflatten_named<T: Tree>(from: &mut Unflatten<'_>) -> Result<T> {
+    if let Some(Metadata::AxisNames(_)) = from.peek_metadata() {
+        from.node()?;
+    }
+    T::unflatten(from)
 }
 
 /// The error of a node that no variant of an enum has; for derived code.

@@ -45,6 +45,34 @@ pub enum Node {
     Some,
     /// `Option::None`: no children.
     None,
+    /// What is said of the leaves below: one child, which has no key of its own.
+    Metadata(Metadata),
+}
+
+/// What is said of leaves, beside their place in the tree.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Metadata {
+    /// The kind of variable, such as `BatchStat`.
+    Kind(&'static str),
+    /// The logical name of each dimension.
+    AxisNames(AxisNames),
+}
+
+/// A logical name, such as `embed`, for each dimension of an array that has one.
+pub type AxisNames = Arc<[Option<&'static str>]>;
+
+/// A leaf's place in a tree, and what is said of it there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeafInfo {
+    /// The key path, as `.conv1.kernel`.
+    pub path: String,
+    /// The type of the innermost struct or variant around it.
+    pub owner: Option<&'static str>,
+    /// The kind that the outermost node around it tells.
+    pub kind: Option<&'static str>,
+    /// The names of its dimensions, by the innermost node around it that tells them.
+    pub axis_names: Option<AxisNames>,
 }
 
 impl Node {
@@ -53,7 +81,7 @@ impl Node {
             Node::Tuple(n) | Node::List(n) => *n,
             Node::Map(keys) => keys.len(),
             Node::Struct { fields, .. } => fields.len(),
-            Node::Some => 1,
+            Node::Some | Node::Metadata(_) => 1,
             Node::None => 0,
         }
     }
@@ -61,7 +89,7 @@ impl Node {
     fn child_key(&self, i: usize) -> String {
         match self {
             Node::Tuple(_) | Node::List(_) | Node::None => format!("[{i}]"),
-            Node::Some => String::new(),
+            Node::Some | Node::Metadata(_) => String::new(),
             Node::Map(keys) => format!("[{:?}]", keys[i]),
             Node::Struct { fields, .. } => format!(".{}", fields[i]),
         }
@@ -124,6 +152,39 @@ impl TreeDef {
             }
         });
         paths
+    }
+
+    /// The place of each leaf, and what is said of it.
+    pub fn leaf_infos(&self) -> Vec<LeafInfo> {
+        let mut infos = Vec::new();
+        // The nodes above: how many children of each are to come, and what holds for leaves there.
+        let mut above: Vec<(usize, LeafInfo)> = Vec::new();
+        self.walk(&mut |path, token| {
+            let mut here = match above.last_mut() {
+                Some((left, info)) => {
+                    *left -= 1;
+                    info.clone()
+                }
+                None => LeafInfo { path: String::new(), owner: None, kind: None, axis_names: None },
+            };
+            match token {
+                Token::Leaf => infos.push(LeafInfo { path: path.to_owned(), ..here }),
+                Token::Node(node) => {
+                    match node {
+                        Node::Struct { name, .. } => here.owner = Some(name),
+                        Node::Metadata(Metadata::Kind(own)) => here.kind = here.kind.or(Some(own)),
+                        Node::Metadata(Metadata::AxisNames(own)) => here.axis_names = Some(own.clone()),
+                        _ => {}
+                    }
+                    above.push((node.arity(), here));
+                }
+                _ => {}
+            }
+            while above.last().is_some_and(|(left, ..)| *left == 0) {
+                above.pop();
+            }
+        });
+        infos
     }
 
     /// Whether plain numbers are part of it.
@@ -230,6 +291,8 @@ impl TreeDef {
                     Token::Node(Node::Struct { name, .. }) => format!("a {name}"),
                     Token::Node(Node::Some) => "Some".to_owned(),
                     Token::Node(Node::None) => "None".to_owned(),
+                    Token::Node(Node::Metadata(Metadata::Kind(kind))) => format!("a {kind}"),
+                    Token::Node(Node::Metadata(Metadata::AxisNames(names))) => format!("axes named {names:?}"),
                     Token::Number(value, _) => format!("the number {value:?}"),
                     Token::Static(value) => format!("the static value {value:?}"),
                 };

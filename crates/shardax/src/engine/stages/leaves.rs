@@ -7,6 +7,7 @@ use crate::core::program::Aval;
 use crate::core::sharding_like::ShardingLike;
 use crate::core::tree::TreeDef;
 use crate::dtype::DType;
+use crate::error::{Result, err};
 use crate::sharding::Sharding;
 
 /// One value for each leaf of a tree, in order, with the leaf's key path.
@@ -17,6 +18,18 @@ pub struct LeafTree<T> {
 }
 
 impl<T> LeafTree<T> {
+    /// A value for each leaf of `def`, in order.
+    ///
+    /// Fails when there are not as many values as leaves.
+    pub fn try_new(def: &TreeDef, leaves: Vec<T>) -> Result<Self> {
+        let (want, got) = (def.leaf_count(), leaves.len());
+        if want != got {
+            return Err(err!(Value, "LeafTree: the structure has {want} leaves, and there are {got} values")
+                .help("give one value for each leaf"));
+        }
+        Ok(LeafTree::new(def, leaves))
+    }
+
     pub(crate) fn new(def: &TreeDef, leaves: Vec<T>) -> Self {
         LeafTree { def: def.clone(), leaves }
     }

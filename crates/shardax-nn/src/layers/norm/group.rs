@@ -1,0 +1,153 @@
+//! Normalization of groups of features over the spatial dimensions of each example.
+
+use shardax::prelude::*;
+use shardax::tree::AxisNames;
+
+use super::{Norm, NormBuilder, NormLayer, check, moments, normalize, result_dtype};
+use crate::Rngs;
+use crate::check::{require, value_error};
+
+/// Normalizes groups of features over all spatial dimensions of each example, then scales and shifts each feature.
+///
+/// Source: [Wu and He 2018](https://arxiv.org/abs/1803.08494).
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let layer = GroupNorm::new(8, 4, &mut Rngs::new(0));
+/// assert_eq!(layer.forward(ones([2, 5, 5, 8])).shape(), [2, 5, 5, 8]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Module, Clone, Debug)]
+pub struct GroupNorm {
+    /// `[features]`, ones at first.
+    #[tree(axis_names = axes)]
+    pub scale: Option<Array>,
+    /// `[features]`, zeros at first.
+    #[tree(axis_names = axes)]
+    pub bias: Option<Array>,
+    /// How many groups the features are divided into.
+    pub num_groups: usize,
+    /// Added to the variance. Default 1e-6.
+    pub epsilon: f64,
+    features: usize,
+    #[tree(static)]
+    dtype: Option<DType>,
+    #[tree(static)]
+    axes: Option<AxisNames>,
+}
+
+impl NormLayer for GroupNorm {
+    type Own = usize;
+    const HAS_BIAS: bool = true;
+
+    fn make(norm: Norm, num_groups: usize) -> Self {
+        let Norm { scale, bias, epsilon, features, dtype, axes } = norm;
+        GroupNorm { scale, bias, num_groups, epsilon, features, dtype, axes }
+    }
+}
+
+impl GroupNorm {
+    /// A layer of so many features; `num_groups`, at least 1, must divide them. It draws the two keys of Flax's from `rngs`.
+    #[track_caller]
+    pub fn new(features: usize, num_groups: usize, rngs: &mut Rngs) -> Self {
+        GroupNorm::builder(features, num_groups).build(rngs)
+    }
+
+    /// A layer with options.
+    pub fn builder(features: usize, num_groups: usize) -> NormBuilder<Self> {
+        NormBuilder::new(features, 1e-6, num_groups)
+    }
+
+    /// `x` is `[batch, ..., features]`. Other features, groups that do not divide them, and an epsilon below 0 or not
+    /// finite, are an error.
+    #[track_caller]
+    pub fn forward(&self, x: impl Operand) -> Array {
+        let x = x.into_array();
+        let (scale, bias) = (self.scale.as_ref(), self.bias.as_ref());
+        require!(&x, check("GroupNorm", &x, self.features, [scale, bias], self.epsilon));
+        let features = x.shape().last().copied().unwrap_or(0);
+        let groups = self.num_groups;
+        require!(&x, divides(groups, features));
+        let outer = &x.shape()[..x.ndim() - 1];
+        let grouped = x.reshape([outer, &[groups, features / groups]].concat());
+        // Over everything but the batch and the groups.
+        let last = grouped.ndim() as i32 - 1;
+        let axes: Vec<i32> = (1..last - 1).chain([last]).collect();
+        let (mean, var) = moments(&grouped, &axes);
+        let by_group = |a: &Array| a.reshape([groups, features / groups]);
+        let (scale_of, bias_of) = (scale.map(by_group), bias.map(by_group));
+        let dtype = result_dtype(self.dtype, &x, [scale, bias]);
+        let parameters = (scale_of.as_ref(), bias_of.as_ref());
+        normalize(&grouped, (&mean, &var), parameters, self.epsilon, dtype).reshape(x.shape())
+    }
+}
+
+fn divides(groups: usize, features: usize) -> Result<()> {
+    if groups > 0 && features.is_multiple_of(groups) {
+        return Ok(());
+    }
+    value_error(format!("GroupNorm: num_groups must divide the {features} features, got {groups}"))
+}
+
+/// Normalizes each feature of each example over its spatial dimensions, then scales and shifts it.
+///
+/// Source: [Ulyanov et al. 2016](https://arxiv.org/abs/1607.08022).
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let layer = InstanceNorm::new(3, &mut Rngs::new(0));
+/// let y = layer.forward(random::normal(random::key(0), [2, 8, 8, 3]));
+/// assert!(allclose(y.mean([1, 2]), zeros([2, 3]), 0.0, 1e-5)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Module, Clone, Debug)]
+pub struct InstanceNorm {
+    /// `[features]`, ones at first.
+    #[tree(axis_names = axes)]
+    pub scale: Option<Array>,
+    /// `[features]`, zeros at first.
+    #[tree(axis_names = axes)]
+    pub bias: Option<Array>,
+    /// Added to the variance. Default 1e-6.
+    pub epsilon: f64,
+    features: usize,
+    #[tree(static)]
+    dtype: Option<DType>,
+    #[tree(static)]
+    axes: Option<AxisNames>,
+}
+
+impl NormLayer for InstanceNorm {
+    type Own = ();
+    const HAS_BIAS: bool = true;
+
+    fn make(norm: Norm, (): ()) -> Self {
+        let Norm { scale, bias, epsilon, features, dtype, axes } = norm;
+        InstanceNorm { scale, bias, epsilon, features, dtype, axes }
+    }
+}
+
+impl InstanceNorm {
+    /// A layer of so many features. It draws the two keys of Flax's from `rngs`.
+    #[track_caller]
+    pub fn new(features: usize, rngs: &mut Rngs) -> Self {
+        InstanceNorm::builder(features).build(rngs)
+    }
+
+    /// A layer with options.
+    pub fn builder(features: usize) -> NormBuilder<Self> {
+        NormBuilder::new(features, 1e-6, ())
+    }
+
+    /// `x` is `[batch, ..., features]`. Other features, and an epsilon below 0 or not finite, are an error.
+    #[track_caller]
+    pub fn forward(&self, x: impl Operand) -> Array {
+        let x = x.into_array();
+        let (scale, bias) = (self.scale.as_ref(), self.bias.as_ref());
+        require!(&x, check("InstanceNorm", &x, self.features, [scale, bias], self.epsilon));
+        let axes: Vec<i32> = (1..x.ndim() as i32 - 1).collect();
+        let (mean, var) = moments(&x, &axes);
+        let dtype = result_dtype(self.dtype, &x, [scale, bias]);
+        normalize(&x, (&mean, &var), (scale, bias), self.epsilon, dtype)
+    }
+}

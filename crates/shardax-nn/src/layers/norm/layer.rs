@@ -1,0 +1,130 @@
+//! Normalization of each vector by itself.
+
+use shardax::prelude::*;
+use shardax::tree::AxisNames;
+
+use super::{Norm, NormBuilder, NormLayer, abs_sq, check, moments, normalize, result_dtype, widened};
+use crate::Rngs;
+use crate::check::require;
+
+/// Normalizes each vector along the last axis to mean 0 and variance 1, then scales and shifts it.
+///
+/// Source: [Ba et al. 2016](https://arxiv.org/abs/1607.06450).
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let mut rngs = Rngs::new(0);
+/// let y = LayerNorm::new(2, &mut rngs).forward(array([[1.0f32, 3.0]]));
+/// assert!(allclose(y, array([[-1.0f32, 1.0]]), 1e-5, 1e-5)?);
+/// let plain = LayerNorm::builder(2).use_scale(false).use_bias(false).epsilon(1e-5).build(&mut rngs);
+/// assert_eq!(plain.parameter_count(), 0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Module, Clone, Debug)]
+pub struct LayerNorm {
+    /// `[features]`, ones at first.
+    #[tree(axis_names = axes)]
+    pub scale: Option<Array>,
+    /// `[features]`, zeros at first.
+    #[tree(axis_names = axes)]
+    pub bias: Option<Array>,
+    /// Added to the variance. Default 1e-6.
+    pub epsilon: f64,
+    features: usize,
+    #[tree(static)]
+    dtype: Option<DType>,
+    #[tree(static)]
+    axes: Option<AxisNames>,
+}
+
+impl NormLayer for LayerNorm {
+    type Own = ();
+    const HAS_BIAS: bool = true;
+
+    fn make(norm: Norm, (): ()) -> Self {
+        let Norm { scale, bias, epsilon, features, dtype, axes } = norm;
+        LayerNorm { scale, bias, epsilon, features, dtype, axes }
+    }
+}
+
+impl LayerNorm {
+    /// A layer of so many features. It draws the two keys of Flax's from `rngs`.
+    #[track_caller]
+    pub fn new(features: usize, rngs: &mut Rngs) -> Self {
+        LayerNorm::builder(features).build(rngs)
+    }
+
+    /// A layer with options.
+    pub fn builder(features: usize) -> NormBuilder<Self> {
+        NormBuilder::new(features, 1e-6, ())
+    }
+
+    /// `x` is `[..., features]`. Other features, and an epsilon below 0 or not finite, are an error.
+    #[track_caller]
+    pub fn forward(&self, x: impl Operand) -> Array {
+        let x = x.into_array();
+        let (scale, bias) = (self.scale.as_ref(), self.bias.as_ref());
+        require!(&x, check("LayerNorm", &x, self.features, [scale, bias], self.epsilon));
+        let (mean, var) = moments(&x, &[-1]);
+        let dtype = result_dtype(self.dtype, &x, [scale, bias]);
+        normalize(&x, (&mean, &var), (scale, bias), self.epsilon, dtype)
+    }
+}
+
+/// Divides each vector along the last axis by its root mean square, then scales it.
+///
+/// Source: [Zhang and Sennrich 2019](https://arxiv.org/abs/1910.07467).
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let y = RmsNorm::new(2, &mut Rngs::new(0)).forward(array([[3.0f32, 3.0]]));
+/// assert!(allclose(y, array([[1.0f32, 1.0]]), 1e-5, 1e-5)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Module, Clone, Debug)]
+pub struct RmsNorm {
+    /// `[features]`, ones at first.
+    #[tree(axis_names = axes)]
+    pub scale: Option<Array>,
+    /// Added to the mean square. Default 1e-6.
+    pub epsilon: f64,
+    features: usize,
+    #[tree(static)]
+    dtype: Option<DType>,
+    #[tree(static)]
+    axes: Option<AxisNames>,
+}
+
+impl NormLayer for RmsNorm {
+    type Own = ();
+    const HAS_BIAS: bool = false;
+
+    fn make(norm: Norm, (): ()) -> Self {
+        let Norm { scale, bias: _, epsilon, features, dtype, axes } = norm;
+        RmsNorm { scale, epsilon, features, dtype, axes }
+    }
+}
+
+impl RmsNorm {
+    /// A layer of so many features. It draws the key of Flax's from `rngs`.
+    #[track_caller]
+    pub fn new(features: usize, rngs: &mut Rngs) -> Self {
+        RmsNorm::builder(features).build(rngs)
+    }
+
+    /// A layer with options.
+    pub fn builder(features: usize) -> NormBuilder<Self> {
+        NormBuilder::new(features, 1e-6, ())
+    }
+
+    /// `x` is `[..., features]`. Other features, and an epsilon below 0 or not finite, are an error.
+    #[track_caller]
+    pub fn forward(&self, x: impl Operand) -> Array {
+        let x = x.into_array();
+        let scale = self.scale.as_ref();
+        require!(&x, check("RmsNorm", &x, self.features, [scale, None], self.epsilon));
+        let factor = (abs_sq(&widened(&x)).mean_keepdims(-1) + self.epsilon).rsqrt();
+        let factor = scale.map_or(factor.clone(), |scale| factor * scale);
+        (&x * factor).astype(result_dtype(self.dtype, &x, [scale, None]))
+    }
+}

@@ -1,0 +1,199 @@
+//! Normalization layers. Each draws the keys that its counterpart in Flax draws, though its parameters begin as ones and
+//! zeros, so that the layers made after it have Flax's weights.
+
+mod batch;
+mod group;
+mod layer;
+
+pub use batch::{BatchNorm, BatchStats, StatefulBatchNorm};
+pub use group::{GroupNorm, InstanceNorm};
+pub use layer::{LayerNorm, RmsNorm};
+
+use shardax::nn::initializers::{self, Initializer};
+use shardax::prelude::*;
+use shardax::tree::AxisNames;
+use shardax::{Error, ErrorKind};
+
+use super::compute_dtype;
+use crate::check::{NOT_NEGATIVE, within};
+use crate::{IntoAxisNames, Rngs};
+
+/// What all normalization layers have.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Norm {
+    scale: Option<Array>,
+    bias: Option<Array>,
+    epsilon: f64,
+    features: usize,
+    dtype: Option<DType>,
+    axes: Option<AxisNames>,
+}
+
+/// A normalization layer.
+#[doc(hidden)]
+pub trait NormLayer: Sized {
+    /// The options that it has alone.
+    type Own;
+    /// Whether it shifts.
+    const HAS_BIAS: bool;
+
+    fn make(norm: Norm, own: Self::Own) -> Self;
+}
+
+/// The options of a normalization layer `L`.
+#[derive(Debug)]
+pub struct NormBuilder<L: NormLayer> {
+    features: usize,
+    epsilon: f64,
+    use_scale: bool,
+    use_bias: bool,
+    dtype: Option<DType>,
+    param_dtype: Option<DType>,
+    scale_init: Initializer,
+    bias_init: Initializer,
+    axes: Option<AxisNames>,
+    own: L::Own,
+}
+
+impl<L: NormLayer> NormBuilder<L> {
+    fn new(features: usize, epsilon: f64, own: L::Own) -> Self {
+        NormBuilder {
+            features,
+            epsilon,
+            use_scale: true,
+            use_bias: L::HAS_BIAS,
+            dtype: None,
+            param_dtype: None,
+            scale_init: initializers::ones(),
+            bias_init: initializers::zeros(),
+            axes: None,
+            own,
+        }
+    }
+
+    /// What is added to the variance.
+    pub fn epsilon(mut self, epsilon: f64) -> Self {
+        self.epsilon = epsilon;
+        self
+    }
+
+    /// Whether there is a scale. Default true.
+    pub fn use_scale(mut self, use_scale: bool) -> Self {
+        self.use_scale = use_scale;
+        self
+    }
+
+    /// Whether there is a bias. Default true, but for a layer that never shifts ([`RmsNorm`]).
+    pub fn use_bias(mut self, use_bias: bool) -> Self {
+        self.use_bias = use_bias && L::HAS_BIAS;
+        self
+    }
+
+    /// The dtype of the result. Default: the policy's, or what input and parameters promote to. Statistics are computed
+    /// in float32 at least.
+    pub fn dtype(mut self, dtype: DType) -> Self {
+        self.dtype = Some(dtype);
+        self
+    }
+
+    /// The dtype of the parameters. Default: the policy's, float32.
+    pub fn param_dtype(mut self, dtype: DType) -> Self {
+        self.param_dtype = Some(dtype);
+        self
+    }
+
+    /// How the scale is made. Default ones.
+    pub fn scale_init(mut self, init: Initializer) -> Self {
+        self.scale_init = init;
+        self
+    }
+
+    /// How the bias is made. Default zeros.
+    pub fn bias_init(mut self, init: Initializer) -> Self {
+        self.bias_init = init;
+        self
+    }
+
+    /// The logical name of the features. See [`Rules`](crate::Rules).
+    pub fn axes(mut self, names: impl IntoAxisNames) -> Self {
+        self.axes = Some(names.into_axis_names());
+        self
+    }
+
+    /// The layer. It draws the keys of Flax's from the stream `params`: one for the scale, one for the bias.
+    #[track_caller]
+    pub fn build(self, rngs: &mut Rngs) -> L {
+        let policy = rngs.policy();
+        let dtype = self.param_dtype.unwrap_or(policy.param_dtype);
+        let mut make =
+            |wanted: bool, init: &Initializer| wanted.then(|| init.init(&rngs.params(), &[self.features], dtype));
+        let (scale, bias) = (make(self.use_scale, &self.scale_init), make(self.use_bias, &self.bias_init));
+        let norm = Norm {
+            scale,
+            bias,
+            epsilon: self.epsilon,
+            features: self.features,
+            dtype: self.dtype.or(policy.dtype),
+            axes: self.axes,
+        };
+        L::make(norm, self.own)
+    }
+}
+
+/// `x` in float32 at least, in which statistics are computed.
+fn widened(x: &Array) -> Array {
+    if x.dtype().byte_size() < 4 { x.astype(DType::F32) } else { x.clone() }
+}
+
+/// The square of the absolute value.
+fn abs_sq(x: &Array) -> Array {
+    if x.dtype().is_complex() { x.real().square() + x.imag().square() } else { x.square() }
+}
+
+/// The variance of what has this mean and this mean of squares.
+fn variance(mean: &Array, square: &Array) -> Array {
+    // E[x²] - E[x]² needs one pass; rounding must not make it negative.
+    maximum(square - abs_sq(mean), 0)
+}
+
+/// Mean and variance over some axes, which stay with size 1; computed in float32 at least.
+fn moments(x: &Array, axes: &[i32]) -> (Array, Array) {
+    let x = widened(x);
+    let mean = x.mean_keepdims(axes);
+    let var = variance(&mean, &abs_sq(&x).mean_keepdims(axes));
+    (mean, var)
+}
+
+/// The dtype of the result of a layer with these parameters.
+fn result_dtype(dtype: Option<DType>, x: &Array, parameters: [Option<&Array>; 2]) -> DType {
+    let operands: Vec<&Array> = [Some(x)].into_iter().chain(parameters).flatten().collect();
+    compute_dtype(dtype, &operands)
+}
+
+/// `(x - mean) / sqrt(var + epsilon) * scale + bias`, in this dtype.
+fn normalize(
+    x: &Array,
+    (mean, var): (&Array, &Array),
+    (scale, bias): (Option<&Array>, Option<&Array>),
+    epsilon: f64,
+    dtype: DType,
+) -> Array {
+    let factor = (var + epsilon).rsqrt();
+    let y = (x - mean) * scale.map_or(factor.clone(), |scale| factor * scale);
+    bias.map_or(y.clone(), |bias| y + bias).astype(dtype)
+}
+
+/// Whether a layer of so many features with this epsilon takes `x`.
+fn check(owner: &str, x: &Array, features: usize, parameters: [Option<&Array>; 2], epsilon: f64) -> Result<()> {
+    x.check()?;
+    parameters.into_iter().flatten().try_for_each(Array::check)?;
+    within(owner, "epsilon", epsilon, NOT_NEGATIVE)?;
+    // A parameter of other features, which a user put in, decides.
+    let features = parameters.into_iter().flatten().next().map_or(features, Array::size);
+    if x.shape().last() == Some(&features) {
+        return Ok(());
+    }
+    let what = format!("{owner} of {features} features got {}", x.type_name());
+    Err(Error::new(ErrorKind::Value, what).help("the last dimension must be the features"))
+}

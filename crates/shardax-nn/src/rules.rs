@@ -1,0 +1,164 @@
+//! Sharding as metadata: logical names of dimensions, and rules from them to the axes of a mesh.
+
+use std::sync::Arc;
+
+use shardax::prelude::*;
+use shardax::sharding::{DimSpec, IntoDimSpec, Sharding};
+use shardax::stages::LeafTree;
+use shardax::tree::{AxisNames, TreeDef};
+
+/// The logical names of an array's dimensions: `["embed", "mlp"]`, or `[Some("embed"), None]`.
+pub trait IntoAxisNames {
+    /// A name for each dimension that has one.
+    fn into_axis_names(self) -> AxisNames;
+}
+
+impl<const N: usize> IntoAxisNames for [&'static str; N] {
+    fn into_axis_names(self) -> AxisNames {
+        self.into_iter().map(Some).collect()
+    }
+}
+
+impl<const N: usize> IntoAxisNames for [Option<&'static str>; N] {
+    fn into_axis_names(self) -> AxisNames {
+        self.into()
+    }
+}
+
+impl IntoAxisNames for &AxisNames {
+    fn into_axis_names(self) -> AxisNames {
+        self.clone()
+    }
+}
+
+/// Over which axes of a mesh the dimensions of a model's arrays are split, by their logical names.
+///
+/// Layers name the dimensions of their parameters (`kernel_axes`), and a model those of its activations
+/// ([`constrain`](Rules::constrain)); the rules decide what that means. Data parallel, FSDP, tensor parallel and their
+/// products are different rules for one model. [`Rules::default`] splits nothing.
+///
+/// A rule holds for the first dimension of its name; the rules before it come first, and a mesh axis splits one dimension
+/// of an array. So a later rule of the same name is what holds where the axes of the earlier one are taken. Dimensions
+/// that no rule holds for are not split. This is Flax's `logical_axis_rules`.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// #[derive(Module, Clone)]
+/// struct Mlp {
+///     up: Linear,
+///     down: Linear,
+///     #[tree(static)]
+///     rules: Rules,
+/// }
+///
+/// impl Mlp {
+///     fn new(rngs: &mut Rngs) -> Self {
+///         Mlp {
+///             up: Linear::builder(16, 64).kernel_axes(["embed", "mlp"]).build(rngs),
+///             down: Linear::builder(64, 16).kernel_axes(["mlp", "embed"]).build(rngs),
+///             rules: rngs.rules(),
+///         }
+///     }
+///
+///     fn forward(&self, x: Array) -> Array {
+///         let hidden = self.rules.constrain(relu(self.up.forward(x)), ["batch", "mlp"]);
+///         self.down.forward(hidden)
+///     }
+/// }
+///
+/// let mesh = make_mesh([("data", 2), ("model", 4)])?;
+/// let tensor_parallel = Rules::new(&mesh, [("batch", "data"), ("mlp", "model")]);
+/// let model = tensor_parallel.init(|| Mlp::new(&mut Rngs::new(0).with_rules(&tensor_parallel)))?;
+/// assert_eq!(model.up.kernel.sharding()?.spec(), Some(&P![None, "model"]));
+/// assert_eq!(model.up.kernel.addressable_data(0)?.shape(), [16, 16]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Rules {
+    mesh: Option<Mesh>,
+    rules: Arc<[(&'static str, DimSpec)]>,
+}
+
+impl Rules {
+    /// Rules over `mesh`: a logical name with a mesh axis, several as a tuple, or `None`.
+    pub fn new<A: IntoDimSpec>(mesh: &Mesh, rules: impl IntoIterator<Item = (&'static str, A)>) -> Self {
+        let rules = rules.into_iter().map(|(name, axes)| (name, axes.into_dim_spec())).collect();
+        Rules { mesh: Some(mesh.clone()), rules }
+    }
+
+    /// The same, and one rule more.
+    pub fn and(mut self, name: &'static str, axes: impl IntoDimSpec) -> Self {
+        self.rules = self.rules.iter().cloned().chain([(name, axes.into_dim_spec())]).collect();
+        self
+    }
+
+    /// The mesh; `None` where nothing is split.
+    pub fn mesh(&self) -> Option<&Mesh> {
+        self.mesh.as_ref()
+    }
+
+    /// How an array with these names lies.
+    pub fn spec(&self, names: impl IntoAxisNames) -> PartitionSpec {
+        let names = names.into_axis_names();
+        let mut dims = vec![DimSpec::None; names.len()];
+        let mut done = vec![false; names.len()];
+        for (name, spec) in self.rules.iter() {
+            let free = |dims: &[DimSpec]| spec.axes().iter().all(|axis| dims.iter().all(|d| !d.axes().contains(axis)));
+            if let Some(at) = names.iter().position(|n| n.as_ref() == Some(name))
+                && !done[at]
+                && free(&dims)
+            {
+                dims[at] = spec.clone();
+                done[at] = true;
+            }
+        }
+        PartitionSpec::new(dims)
+    }
+
+    /// The sharding of an array with these names; `None` where there is no mesh.
+    pub fn sharding(&self, names: impl IntoAxisNames) -> Option<NamedSharding> {
+        Some(NamedSharding::new(self.mesh.as_ref()?, self.spec(names)))
+    }
+
+    /// The sharding of each array of a model, an optimizer or any tree, by the names that layers gave. Arrays without names
+    /// are replicated. `jit` takes it as `in_shardings` and `out_shardings`, and `device_put` too.
+    pub fn shardings<T: Tree>(&self, tree: &T) -> Result<LeafTree<Option<Sharding>>> {
+        self.of(&tree::structure(tree))
+    }
+
+    fn of(&self, def: &TreeDef) -> Result<LeafTree<Option<Sharding>>> {
+        let sharding = |names: Option<AxisNames>| {
+            let spec = names.map(|names| self.spec(&names)).unwrap_or_default();
+            Some(Sharding::from(NamedSharding::new(self.mesh.as_ref()?, spec)))
+        };
+        LeafTree::try_new(def, def.leaf_infos().into_iter().map(|leaf| sharding(leaf.axis_names)).collect())
+    }
+
+    /// What `make` makes (a model, or a whole training state), in one compiled program whose results lie as the rules say:
+    /// no device ever holds more than its parts.
+    ///
+    /// Fails where a dimension cannot be split evenly; the message has the key path.
+    #[track_caller]
+    pub fn init<M: Tree>(&self, make: impl Function<(), Output = M> + Clone) -> Result<M> {
+        let shapes = eval_shape(make.clone(), ())?;
+        jit(make).out_shardings(&self.shardings(&shapes)?).call(())
+    }
+
+    /// The tree with its arrays moved to where the rules say.
+    #[track_caller]
+    pub fn device_put<T: Tree>(&self, tree: &T) -> Result<T> {
+        device_put(tree, &self.shardings(tree)?)
+    }
+
+    /// `x` with a constraint on how it lies, in a function that is compiled; the gradient has it too. Without a mesh, and
+    /// where all axes are manual (in `shard_map` and `pmap`), `x` is returned.
+    #[track_caller]
+    pub fn constrain(&self, x: impl Operand, names: impl IntoAxisNames) -> Array {
+        let x = x.into_array();
+        match self.sharding(names) {
+            Some(sharding) if manual_axes().is_empty() => with_sharding_constraint(x, &sharding),
+            _ => x,
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The arrays of a module by their key paths.
+
+use std::collections::BTreeMap;
+use std::ops::Index;
+use std::sync::Arc;
+
+use shardax::prelude::*;
+use shardax::tree::{AxisNames, Flat, Metadata, Node, Unflatten, flatten_named, unflatten_named};
+use shardax::{Error, ErrorKind};
+
+/// The arrays of a module, or some of them, by their key paths, such as `conv1.kernel`, in the order of the paths. A tree.
+///
+/// It keeps the names of the arrays' dimensions, so that [`Rules`](crate::Rules) place what is made of it, such as the
+/// state of an optimizer, as they place the model.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let model = Linear::new(2, 3, &mut Rngs::new(0));
+/// let state = model.state();
+/// assert_eq!(state.keys().collect::<Vec<_>>(), ["bias", "kernel"]);
+/// assert_eq!(state["bias"].shape(), [3]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    keys: Arc<[String]>,
+    names: Arc<[Option<AxisNames>]>,
+    arrays: Vec<Array>,
+}
+
+impl State {
+    /// No arrays.
+    pub fn new() -> Self {
+        State::default()
+    }
+
+    /// The array at this key path.
+    pub fn get(&self, key: &str) -> Option<&Array> {
+        Some(&self.arrays[self.find(key).ok()?])
+    }
+
+    /// The array at this key path, to be replaced.
+    pub fn get_mut(&mut self, key: &str) -> Option<&mut Array> {
+        let at = self.find(key).ok()?;
+        Some(&mut self.arrays[at])
+    }
+
+    /// Puts an array at this key path; the one that was there is returned.
+    pub fn insert(&mut self, key: impl Into<String>, array: Array) -> Option<Array> {
+        let key = key.into();
+        match self.find(&key) {
+            Ok(at) => Some(std::mem::replace(&mut self.arrays[at], array)),
+            Err(at) => {
+                let mut keys = self.keys.to_vec();
+                keys.insert(at, key);
+                let mut names = self.names.to_vec();
+                names.insert(at, None);
+                self.arrays.insert(at, array);
+                (self.keys, self.names) = (keys.into(), names.into());
+                None
+            }
+        }
+    }
+
+    /// Takes the array at this key path out.
+    pub fn remove(&mut self, key: &str) -> Option<Array> {
+        let at = self.find(key).ok()?;
+        let others = |i: usize| i != at;
+        self.keys = (0..self.len()).filter(|i| others(*i)).map(|i| self.keys[i].clone()).collect();
+        self.names = (0..self.names.len()).filter(|i| others(*i)).map(|i| self.names[i].clone()).collect();
+        Some(self.arrays.remove(at))
+    }
+
+    /// Whether there is an array at this key path.
+    pub fn contains_key(&self, key: &str) -> bool {
+        self.find(key).is_ok()
+    }
+
+    /// The key paths.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.keys.iter().map(String::as_str)
+    }
+
+    /// The arrays, in the order of their key paths.
+    pub fn values(&self) -> impl Iterator<Item = &Array> {
+        self.arrays.iter()
+    }
+
+    /// The key paths with their arrays.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Array)> {
+        self.keys().zip(self.values())
+    }
+
+    /// How many arrays there are.
+    pub fn len(&self) -> usize {
+        self.arrays.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.arrays.is_empty()
+    }
+
+    fn find(&self, key: &str) -> std::result::Result<usize, usize> {
+        self.keys.binary_search_by(|k| k.as_str().cmp(key))
+    }
+
+    /// The state of these entries, of which the last wins where two have one key.
+    pub(crate) fn of(entries: impl IntoIterator<Item = (String, Option<AxisNames>, Array)>) -> Self {
+        let sorted: BTreeMap<_, _> = entries.into_iter().map(|(key, names, array)| (key, (names, array))).collect();
+        let (mut keys, mut all, mut arrays) = (Vec::new(), Vec::new(), Vec::new());
+        for (key, (names, array)) in sorted {
+            keys.push(key);
+            all.push(names);
+            arrays.push(array);
+        }
+        State { keys: keys.into(), names: all.into(), arrays }
+    }
+}
+
+impl Index<&str> for State {
+    type Output = Array;
+
+    /// Panics where there is no array at this key path, as a map does; [`State::get`] does not.
+    fn index(&self, key: &str) -> &Array {
+        match self.get(key) {
+            Some(array) => array,
+            None => panic!("the state has no array {key:?}"),
+        }
+    }
+}
+
+impl<K: Into<String>> FromIterator<(K, Array)> for State {
+    fn from_iter<I: IntoIterator<Item = (K, Array)>>(entries: I) -> Self {
+        State::of(entries.into_iter().map(|(key, array)| (key.into(), None, array)))
+    }
+}
+
+impl IntoIterator for State {
+    type Item = (String, Array);
+    type IntoIter = std::iter::Zip<std::vec::IntoIter<String>, std::vec::IntoIter<Array>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.keys.to_vec().into_iter().zip(self.arrays)
+    }
+}
+
+impl Tree for State {
+    fn flatten(&self, out: &mut Flat) {
+        out.node(Node::Map(self.keys.clone()));
+        for (array, names) in self.arrays.iter().zip(&*self.names) {
+            flatten_named(array, names, out);
+        }
+    }
+
+    fn unflatten(from: &mut Unflatten<'_>) -> Result<Self> {
+        let Node::Map(keys) = from.node()? else {
+            return Err(Error::new(ErrorKind::Type, "tree structure mismatch: expected a state")
+                .help("rebuild the type that was taken apart"));
+        };
+        let mut names = Vec::with_capacity(keys.len());
+        let mut arrays = Vec::with_capacity(keys.len());
+        for _ in 0..keys.len() {
+            names.push(match from.peek_metadata() {
+                Some(Metadata::AxisNames(names)) => Some(names.clone()),
+                _ => None,
+            });
+            arrays.push(unflatten_named(from)?);
+        }
+        Ok(State { keys, names: names.into(), arrays })
+    }
+}

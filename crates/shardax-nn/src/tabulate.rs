@@ -1,0 +1,105 @@
+//! A table of a model.
+
+use std::fmt::Write;
+
+use shardax::tree::Flat;
+
+use crate::Module;
+use crate::filter::key;
+use crate::variable::{Kind, kind};
+
+/// The columns of the table.
+const HEADS: [&str; 6] = ["path", "type", "arrays", "kind", "elements", "bytes"];
+
+/// One module's line.
+struct Row {
+    path: String,
+    owner: &'static str,
+    kind: &'static str,
+    arrays: Vec<String>,
+    elements: usize,
+    bytes: usize,
+}
+
+/// A table of the modules that have arrays of their own: key path, type, the names, dtypes and shapes of the arrays (and
+/// how they are split, where they are), their kind, and how many elements and bytes they have; then the totals, of each
+/// kind and of all.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// #[derive(Module, Clone)]
+/// struct Mlp { hidden: Linear, out: Linear }
+/// let mut rngs = Rngs::new(0);
+/// let model = Mlp { hidden: Linear::new(2, 8, &mut rngs), out: Linear::new(8, 1, &mut rngs) };
+/// let table = tabulate(&model);
+/// assert!(table.contains("hidden  Linear  kernel: float32[2,8], bias: float32[8]"), "{table}");
+/// assert!(table.ends_with("Total Parameters: 33 (132 B)\n"), "{table}");
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn tabulate<M: Module>(model: &M) -> String {
+    let flat = Flat::of(model);
+    let mut rows: Vec<Row> = Vec::new();
+    for (leaf, array) in flat.def.leaf_infos().into_iter().zip(&flat.leaves) {
+        let path = key(&leaf.path);
+        let (path, name) = path.rsplit_once('.').unwrap_or(("", path));
+        let (owner, kind) = (leaf.owner.unwrap_or_default(), leaf.kind.unwrap_or(kind::Param::NAME));
+        let new = !rows.last().is_some_and(|row| row.path == path && row.kind == kind);
+        if new {
+            rows.push(Row { path: path.to_owned(), owner, kind, arrays: Vec::new(), elements: 0, bytes: 0 });
+        }
+        let Some(row) = rows.last_mut() else { continue };
+        let split = array.sharding().ok().and_then(|s| s.spec().ok().map(|spec| spec.trimmed()));
+        let split = split.filter(|spec| !spec.is_empty()).map(|spec| format!(" {spec:?}")).unwrap_or_default();
+        row.arrays.push(format!("{name}: {}{split}", array.type_name()));
+        row.elements += array.size();
+        row.bytes += array.size() * array.dtype().byte_size();
+    }
+    let line = |row: &Row| {
+        let arrays = row.arrays.join(", ");
+        [row.path.clone(), row.owner.to_owned(), arrays, row.kind.to_owned(), grouped(row.elements), bytes(row.bytes)]
+    };
+    let lines: Vec<[String; 6]> = [HEADS.map(str::to_owned)].into_iter().chain(rows.iter().map(line)).collect();
+    let mut out = String::new();
+    let widths: [usize; 6] =
+        std::array::from_fn(|i| lines.iter().map(|line| line[i].chars().count()).max().unwrap_or_default());
+    for line in &lines {
+        let cells = line.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        let _ = writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end());
+    }
+    let _ = writeln!(out);
+    let mut kinds: Vec<&'static str> = rows.iter().map(|row| row.kind).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    let total = |of: &dyn Fn(&Row) -> bool| {
+        let chosen = || rows.iter().filter(|row| of(row));
+        (chosen().map(|row| row.elements).sum(), chosen().map(|row| row.bytes).sum())
+    };
+    if kinds.len() > 1 {
+        for kind in kinds {
+            let (elements, size) = total(&|row| row.kind == kind);
+            let _ = writeln!(out, "Total {kind}: {} ({})", grouped(elements), bytes(size));
+        }
+    }
+    let (elements, size) = total(&|_| true);
+    let _ = writeln!(out, "Total Parameters: {} ({})", grouped(elements), bytes(size));
+    out
+}
+
+/// `60,362`
+fn grouped(n: usize) -> String {
+    let digits = n.to_string();
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).unwrap_or_default()).collect();
+    groups.join(",")
+}
+
+/// `241.4 KB`, as Flax writes it.
+fn bytes(n: usize) -> String {
+    let units = ["B", "KB", "MB", "GB", "TB"];
+    let (mut value, mut unit) = (n as f64, 0);
+    while value >= 1000.0 && unit + 1 < units.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{n} B") } else { format!("{value:.1} {}", units[unit]) }
+}

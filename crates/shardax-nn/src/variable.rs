@@ -1,0 +1,156 @@
+//! Kinds of variables, told apart by type.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+
+use shardax::prelude::*;
+use shardax::tree::{Flat, Metadata, Node, Unflatten};
+
+use crate::Module;
+
+/// What kind of variable an array of a model is. A field that is an [`Array`] is a [`Param`]; others say so by their
+/// type, one of these or a user's own:
+///
+/// ```
+/// use shardax_nn::prelude::*;
+///
+/// struct MemoryKind;
+/// impl Kind for MemoryKind {
+///     const NAME: &'static str = "Memory";
+/// }
+/// type Memory = Variable<MemoryKind>;
+///
+/// #[derive(Module, Clone)]
+/// struct Recurrent { cell: Linear, last: Memory }
+///
+/// let model = Recurrent { cell: Linear::new(2, 2, &mut Rngs::new(0)), last: Memory::new(zeros([2])) };
+/// assert_eq!(model.state_of(Filter::of::<Memory>()).keys().collect::<Vec<_>>(), ["last"]);
+/// assert_eq!(model.state_of(Filter::of::<Param>()).len(), 2);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub trait Kind: 'static {
+    /// What it is called in errors and tables; kinds of one name are one kind.
+    const NAME: &'static str;
+}
+
+/// The kinds of variables that layers have.
+pub mod kind {
+    use super::Kind;
+
+    macro_rules! kinds {
+        ($($(#[$doc:meta])* $kind:ident;)*) => {$(
+            $(#[$doc])*
+            #[derive(Clone, Copy, Debug)]
+            pub struct $kind;
+
+            impl Kind for $kind {
+                const NAME: &'static str = stringify!($kind);
+            }
+        )*};
+    }
+
+    kinds! {
+        /// What an optimizer moves.
+        Param;
+        /// Running statistics, such as those of [`StatefulBatchNorm`](crate::StatefulBatchNorm).
+        BatchStat;
+        /// What is kept from one call to the next, such as the keys and values of attention.
+        Cache;
+        /// What stays as it is: weights that were trained before.
+        Frozen;
+        /// The small matrices of a low-rank adaptation.
+        LoRAParam;
+    }
+}
+
+/// An array, or any tree of them, that is a variable of the kind `K`. It is used as what it holds.
+pub struct Variable<K, T = Array> {
+    value: T,
+    kind: PhantomData<fn() -> K>,
+}
+
+/// What an optimizer moves. A field that is a plain [`Array`] is one too.
+pub type Param<T = Array> = Variable<kind::Param, T>;
+/// Running statistics: no optimizer moves them, and no gradient is taken.
+pub type BatchStat<T = Array> = Variable<kind::BatchStat, T>;
+/// What is kept from one call to the next.
+pub type Cache<T = Array> = Variable<kind::Cache, T>;
+/// What stays as it is, whatever is in it: `Frozen<Encoder>`.
+pub type Frozen<T = Array> = Variable<kind::Frozen, T>;
+/// A matrix of a low-rank adaptation.
+pub type LoRAParam<T = Array> = Variable<kind::LoRAParam, T>;
+
+impl<K, T> Variable<K, T> {
+    /// A variable that holds `value`.
+    pub fn new(value: T) -> Self {
+        Variable { value, kind: PhantomData }
+    }
+
+    /// What it holds.
+    pub fn into_inner(self) -> T {
+        self.value
+    }
+}
+
+/// A variable's kind stands for it: `Filter::of::<BatchStat>()`.
+impl<K: Kind, T: 'static> Kind for Variable<K, T> {
+    const NAME: &'static str = K::NAME;
+}
+
+impl<K, T> Deref for Variable<K, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<K, T> DerefMut for Variable<K, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.value
+    }
+}
+
+impl<K, T> From<T> for Variable<K, T> {
+    fn from(value: T) -> Self {
+        Variable::new(value)
+    }
+}
+
+impl<K, T: Clone> Clone for Variable<K, T> {
+    fn clone(&self) -> Self {
+        Variable::new(self.value.clone())
+    }
+}
+
+impl<K: Kind, T: fmt::Debug> fmt::Debug for Variable<K, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple(K::NAME).field(&self.value).finish()
+    }
+}
+
+impl<K> Operand for Variable<K> {
+    fn into_array(self) -> Array {
+        self.value
+    }
+}
+
+impl<K> Operand for &Variable<K> {
+    fn into_array(self) -> Array {
+        self.value.clone()
+    }
+}
+
+impl<K: Kind, T: Tree> Tree for Variable<K, T> {
+    fn flatten(&self, out: &mut Flat) {
+        out.node(Node::Metadata(Metadata::Kind(K::NAME)));
+        self.value.flatten(out);
+    }
+
+    fn unflatten(from: &mut Unflatten<'_>) -> Result<Self> {
+        from.expect(Node::Metadata(Metadata::Kind(K::NAME)))?;
+        T::unflatten(from).map(Variable::new)
+    }
+}
+
+impl<K: Kind, T: Tree> Module for Variable<K, T> {}

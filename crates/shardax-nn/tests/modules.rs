@@ -1,0 +1,295 @@
+//! What models are made of: kinds of variables, filters, policies, rules of sharding, tables.
+
+use shardax::tree::Flat;
+use shardax_nn::State;
+use shardax_nn::prelude::*;
+
+fn setup() {
+    // A second test in this process finds them set.
+    shardax::config::set_num_cpu_devices(8).ok();
+}
+
+/// A block with every kind of variable.
+#[derive(Module, Clone)]
+struct Block {
+    frozen: Frozen<Linear>,
+    norm: StatefulBatchNorm,
+    lora: LoRAParam,
+    steps: Cache,
+    out: Linear,
+}
+
+impl Block {
+    fn new(rngs: &mut Rngs) -> Self {
+        Block {
+            frozen: Linear::new(3, 4, rngs).into(),
+            norm: StatefulBatchNorm::new(4, rngs),
+            lora: zeros([4, 4]).into(),
+            steps: zeros_dtype((), DType::I32).into(),
+            out: Linear::new(4, 2, rngs),
+        }
+    }
+
+    fn train(&mut self, x: &Array) -> Array {
+        *self.steps = &*self.steps + 1;
+        let h = self.norm.train(self.frozen.forward(x));
+        self.out.forward(&h + h.dot(&self.lora))
+    }
+}
+
+fn keys(state: &State) -> Vec<&str> {
+    state.keys().collect()
+}
+
+#[test]
+fn kinds_are_told_by_type_and_filters_choose_them() -> Result<()> {
+    setup();
+    let model = Block::new(&mut Rngs::new(0));
+    assert_eq!(
+        keys(&model.state_of(Filter::of::<Param>())),
+        ["norm.norm.bias", "norm.norm.scale", "out.bias", "out.kernel"]
+    );
+    assert_eq!(keys(&model.state_of(Filter::of::<BatchStat>())), ["norm.mean", "norm.var"]);
+    assert_eq!(keys(&model.state_of(Filter::of::<Frozen>())), ["frozen.bias", "frozen.kernel"]);
+    assert_eq!(keys(&model.state_of(Filter::of::<LoRAParam>() | Filter::of::<Cache>())), ["lora", "steps"]);
+    assert_eq!(keys(&model.state_of("**.bias")), ["frozen.bias", "norm.norm.bias", "out.bias"]);
+    assert_eq!(keys(&model.state_of("*.b*")), ["frozen.bias", "out.bias"]);
+    assert_eq!(keys(&model.state_of(Filter::path("**.kernel") & !Filter::of::<Frozen>())), ["out.kernel"]);
+    assert!(model.state_of(Filter::nothing()).is_empty());
+    assert_eq!(model.state_of(Filter::everything()).len(), Flat::of(&model).leaves.len());
+
+    let (structure, [params, stats, rest]) =
+        model.split_by([Filter::of::<Param>(), Filter::of::<BatchStat>(), Filter::everything()])?;
+    assert_eq!((params.len(), stats.len(), rest.len()), (4, 2, 4));
+    let again: Block = merge(&structure, params.into_iter().chain(stats).chain(rest).collect::<State>())?;
+    assert_eq!(again.out.kernel.to_vec::<f32>()?, model.out.kernel.to_vec::<f32>()?);
+    let message = model.split_by([Filter::of::<Param>()]).unwrap_err().to_string();
+    assert!(message.contains("no filter means the array \"frozen.kernel\""), "{message}");
+
+    let mut changed = model.clone();
+    changed.update(&[("out.bias", ones([2]))].into_iter().collect())?;
+    assert_eq!(changed.out.bias.expect("a bias").to_vec::<f32>()?, [1.0; 2]);
+    Ok(())
+}
+
+/// The optimizer moves parameters alone, and has a state for them alone; statistics go as the program moves them.
+#[test]
+fn optimizers_leave_what_is_no_parameter() -> Result<()> {
+    setup();
+    let x = random::normal(random::key(1), [8, 3]);
+    let start = Optimizer::new(Block::new(&mut Rngs::new(0)), adamw(1e-2, 1e-1))?;
+    let message = TrainState::create(start.model.clone(), sgd(0.1)).err().map(|e| e.to_string()).unwrap_or_default();
+    assert!(message.contains("frozen.kernel is a Frozen, not a parameter"), "{message}");
+
+    let step = jit(move |mut optimizer: Optimizer<Block, AdamW>| -> Result<_> {
+        let loss = |params: State| -> Result<_> {
+            let mut model = optimizer.model.with_state(&params)?;
+            let loss = (model.train(&x) - 1).square().mean(..);
+            Ok((loss, model))
+        };
+        let ((loss, model), grads) = value_and_grad(loss).has_aux().call(optimizer.params())?;
+        optimizer.model = model;
+        optimizer.update(grads)?;
+        Ok((optimizer, loss))
+    });
+    let (one, first) = step.call(&start)?;
+    let (two, second) = step.call(&one)?;
+    assert!(second.item::<f32>()? < first.item::<f32>()?);
+    let same =
+        |key: &str| -> Result<bool> { Ok(start.model.state()[key].to_bytes()? == two.model.state()[key].to_bytes()?) };
+    for key in ["frozen.kernel", "frozen.bias", "lora"] {
+        assert!(same(key)?, "{key} moved");
+    }
+    for key in ["norm.mean", "norm.var", "steps", "out.kernel", "norm.norm.scale"] {
+        assert!(!same(key)?, "{key} stayed");
+    }
+    assert_eq!(two.model.steps.item::<i32>()?, 2);
+    let held = tree::structure(&two.opt_state).paths();
+    assert!(!held.iter().any(|path| path.contains("mean") || path.contains("frozen")), "{held:?}");
+
+    // A low-rank adaptation: only its matrix.
+    let mut adapted = Optimizer::wrt(start.model.clone(), sgd(0.1), Filter::of::<LoRAParam>())?;
+    adapted.update([("lora", ones([4, 4]))].into_iter().collect::<State>())?;
+    assert_eq!(adapted.model.lora.to_vec::<f32>()?, [-0.1; 16]);
+    assert_eq!(adapted.model.out.kernel.to_vec::<f32>()?, start.model.out.kernel.to_vec::<f32>()?);
+    Ok(())
+}
+
+/// The functional and the stateful layer are one.
+#[test]
+fn batch_norms_agree() -> Result<()> {
+    setup();
+    let x = random::normal(random::key(3), [16, 5]) * 3 + 1;
+    let mut rngs = Rngs::new(0);
+    let (layer, mut own) = (BatchNorm::new(5, &mut rngs), StatefulBatchNorm::new(5, &mut rngs));
+    let (want, stats) = layer.train(&x, &BatchStats::new(5));
+    assert_eq!(own.train(&x).to_vec::<f32>()?, want.to_vec::<f32>()?);
+    assert_eq!(own.var.to_vec::<f32>()?, stats.var.to_vec::<f32>()?);
+    assert_eq!(own.forward(&x).to_vec::<f32>()?, layer.forward(&x, &stats).to_vec::<f32>()?);
+    Ok(())
+}
+
+#[test]
+fn layers_without_scale_or_bias_normalize_alone() -> Result<()> {
+    setup();
+    let x = random::normal(random::key(3), [4, 6, 6, 8]) * 2 + 5;
+    let mut rngs = Rngs::new(0);
+    let plain = LayerNorm::builder(8).use_scale(false).use_bias(false).build(&mut rngs).forward(&x);
+    let whole = LayerNorm::new(8, &mut rngs).forward(&x);
+    assert!(allclose(plain, whole, 1e-6, 1e-6)?);
+    let plain = GroupNorm::builder(8, 2).use_bias(false).build(&mut rngs);
+    assert_eq!(plain.state().keys().collect::<Vec<_>>(), ["scale"]);
+    assert!(allclose(plain.forward(&x), GroupNorm::new(8, 2, &mut rngs).forward(&x), 1e-6, 1e-6)?);
+    // With as many groups as features it is the same as for each feature.
+    let each = InstanceNorm::new(8, &mut rngs).forward(&x);
+    assert!(allclose(&each, GroupNorm::new(8, 8, &mut rngs).forward(&x), 1e-5, 1e-5)?);
+    assert!(allclose(each.mean([1, 2]), zeros([4, 8]), 0.0, 1e-5)?);
+    Ok(())
+}
+
+#[test]
+fn a_policy_is_every_layers() -> Result<()> {
+    setup();
+    let x = ones([2, 6, 6, 4]);
+    let mut rngs = Rngs::new(0).with_policy(Policy::bf16_compute());
+    let dtypes = |y: Array, layer: State| (y.dtype(), layer.values().map(Array::dtype).collect::<Vec<_>>());
+    let (conv, norm) = (Conv::new(4, 4, [3, 3], &mut rngs), LayerNorm::new(4, &mut rngs));
+    assert_eq!(dtypes(conv.forward(&x), conv.state()), (DType::Bf16, vec![DType::F32; 2]));
+    assert_eq!(dtypes(norm.forward(&x), norm.state()), (DType::Bf16, vec![DType::F32; 2]));
+    let embed = Embed::new(4, 2, &mut rngs);
+    assert_eq!(dtypes(embed.forward(array([1, 2])), embed.state()), (DType::Bf16, vec![DType::F32]));
+    let own = Linear::builder(4, 4).dtype(DType::F32).build(&mut rngs);
+    assert_eq!(own.forward(&x).dtype(), DType::F32);
+    let mut rngs = Rngs::new(0).with_policy(Policy::bf16());
+    assert_eq!(Linear::new(4, 4, &mut rngs).kernel.dtype(), DType::Bf16);
+    Ok(())
+}
+
+/// A model whose dimensions have names.
+#[derive(Module, Clone)]
+struct Mlp {
+    up: Linear,
+    down: Linear,
+    #[tree(static)]
+    rules: Rules,
+}
+
+impl Mlp {
+    fn new(rngs: &mut Rngs) -> Self {
+        Mlp {
+            up: Linear::builder(16, 64).kernel_axes(["embed", "mlp"]).build(rngs),
+            down: Linear::builder(64, 16).kernel_axes(["mlp", "embed"]).build(rngs),
+            rules: rngs.rules(),
+        }
+    }
+
+    fn forward(&self, x: Array) -> Array {
+        let x = self.rules.constrain(x, [Some("batch"), None]);
+        let hidden = self.rules.constrain(relu(self.up.forward(x)), ["batch", "mlp"]);
+        self.down.forward(hidden)
+    }
+}
+
+/// One model and one step: the rules decide how it lies, and ten steps give the same numbers.
+#[test]
+fn rules_decide_how_a_model_lies() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("data", 2), ("model", 4)])?;
+    let x = random::normal(random::key(1), [32, 16]);
+    let losses = |rules: &Rules| -> Result<(Optimizer<Mlp, AdamW>, Vec<f32>)> {
+        let own = rules.clone();
+        let mut state =
+            rules.init(move || Optimizer::new(Mlp::new(&mut Rngs::new(0).with_rules(&own)), adamw(1e-2, 1e-2)))?;
+        let step = jit(|mut optimizer: Optimizer<Mlp, AdamW>, x: Array| -> Result<_> {
+            let loss = |model: Mlp| (model.forward(x.clone()) - 1).square().mean(..);
+            let (loss, grads) = value_and_grad(loss).call(optimizer.model.clone())?;
+            optimizer.update(grads)?;
+            Ok((optimizer, loss))
+        });
+        let x = match rules.sharding([Some("batch"), None]) {
+            Some(sharding) => device_put(&x, &sharding)?,
+            None => x.clone(),
+        };
+        let mut all = Vec::new();
+        for _ in 0..10 {
+            let (next, loss) = step.call((state, &x))?;
+            all.push(loss.item::<f32>()?);
+            state = next;
+        }
+        Ok((state, all))
+    };
+    let (alone, want) = losses(&Rules::default())?;
+    assert!(want[9] < want[0]);
+    let data = Rules::new(&mesh, [("batch", ("data", "model"))]);
+    let fsdp = Rules::new(&mesh, [("batch", "data")]).and("embed", "data");
+    let tensor = Rules::new(&mesh, [("batch", "data"), ("mlp", "model")]);
+    let both = tensor.clone().and("embed", "data");
+    // The kernel's spec, and the elements of it that a device has.
+    for (rules, spec, held) in [
+        (&data, P![], 1024),
+        (&fsdp, P!["data"], 512),
+        (&tensor, P![None, "model"], 256),
+        (&both, P!["data", "model"], 128),
+    ] {
+        let (state, got) = losses(rules)?;
+        for (g, w) in got.iter().zip(&want) {
+            assert!((g - w).abs() <= 1e-5 * w.abs().max(1.0), "{rules:?}: {got:?}, want {want:?}");
+        }
+        let kernel = &state.model.up.kernel;
+        assert_eq!(kernel.sharding()?.spec()?.trimmed(), spec, "{rules:?}");
+        assert_eq!(kernel.addressable_data(0)?.size(), held);
+        assert!(allclose(kernel, &alone.model.up.kernel, 1e-4, 1e-5)?);
+        // The moments lie as their parameters do.
+        for (path, moment) in tree::leaves_with_path(&state.opt_state) {
+            if path.contains("up.kernel") {
+                assert_eq!(moment.addressable_data(0)?.size(), held, "{path}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn rules_give_each_mesh_axis_once() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("data", 2), ("model", 4)])?;
+    let rules = Rules::new(&mesh, [("embed", "data"), ("mlp", "model"), ("heads", "model"), ("heads", "data")]);
+    assert_eq!(rules.spec(["embed", "mlp"]), P!["data", "model"]);
+    // The rule before comes first; a later rule of the same name has the axis that is left.
+    assert_eq!(rules.spec(["heads", "mlp"]), P!["data", "model"]);
+    assert_eq!(rules.spec(["mlp", "heads", "embed"]), P!["model", None, "data"]);
+    assert_eq!(rules.spec([Some("unknown"), None]), P![None, None]);
+    Ok(())
+}
+
+#[derive(Module, Clone)]
+struct Cnn {
+    conv1: Conv,
+    conv2: Conv,
+    dense: Linear,
+}
+
+// SPEC 147
+#[test]
+fn a_table_of_a_model() -> Result<()> {
+    setup();
+    let mut rngs = Rngs::new(0);
+    let model = Cnn {
+        conv1: Conv::new(3, 32, [3, 3], &mut rngs),
+        conv2: Conv::new(32, 64, [3, 3], &mut rngs),
+        dense: Linear::new(4096, 10, &mut rngs),
+    };
+    let table = tabulate(&model);
+    let want = "\
+path   type    arrays                                           kind   elements  bytes
+conv1  Conv    kernel: float32[3,3,3,32], bias: float32[32]     Param  896       3.6 KB
+conv2  Conv    kernel: float32[3,3,32,64], bias: float32[64]    Param  18,496    74.0 KB
+dense  Linear  kernel: float32[4096,10], bias: float32[10]      Param  40,970    163.9 KB
+
+Total Parameters: 60,362 (241.4 KB)
+";
+    assert_eq!(table.split_whitespace().collect::<Vec<_>>(), want.split_whitespace().collect::<Vec<_>>(), "{table}");
+    let table = tabulate(&Block::new(&mut rngs));
+    assert!(table.contains("Total BatchStat: 8 (32 B)") && table.contains("Total Frozen: 16 (64 B)"), "{table}");
+    Ok(())
+}
