@@ -23,6 +23,7 @@ pages! {
     Parallelism "../../../docs/parallelism.md"
     MigratingFromPmap "../../../docs/migrating-from-pmap.md"
     Errors "../../../docs/errors.md"
+    Processes "../../../docs/processes.md"
     Primitives "../../../docs/primitives.md"
     Readme "../../../README.md"
     ReadmeOfShardax "../../../crates/shardax/README.md"
