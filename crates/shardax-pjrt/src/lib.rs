@@ -60,12 +60,12 @@ mod search;
 mod sharding;
 mod value;
 
-pub use buffer::Buffer;
+pub use buffer::{Buffer, BufferView};
 pub use client::Client;
 pub use device::{Device, MemoryStats};
 pub use element::ElementType;
 pub use error::{Code, Error, Result};
-pub use event::Event;
+pub use event::{Event, EventFuture};
 pub use executable::{Executable, MemoryAnalysis};
 pub use hlo::HloInstruction;
 pub use host::{AlignedBytes, HostBytes};

@@ -64,7 +64,7 @@ pub(crate) fn run(name: &str, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
     }
     let Built { loaded, captures, kept, out_def, committed, errors, .. } = build(name, flat, f, Request::load_at_once)?;
     let leaves = loaded.call(&captures, &kept, &flat.leaves, committed)?;
-    Ok(Flat { leaves: errors.throw(leaves)?.collect(), def: out_def })
+    Ok(Flat { leaves: errors.throw(leaves)?, def: out_def })
 }
 
 /// The same for `f` made of a function of type `F` with these options. Of one that captures nothing the program is kept,
@@ -75,7 +75,7 @@ pub(crate) fn run_known<F>(name: &str, options: impl Hash, flat: &Flat, f: FlatF
     }
     let cache = dispatch::shared::<F>((name, options));
     let (entry, leaves) = cache.run(name, flat, &|flat| build(name, flat, f, Request::load))?;
-    Ok(Flat { leaves: entry.errors.throw(leaves)?.collect(), def: entry.out_def.clone() })
+    Ok(Flat { leaves: entry.errors.throw(leaves)?, def: entry.out_def.clone() })
 }
 
 fn build(

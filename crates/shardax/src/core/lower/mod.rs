@@ -69,11 +69,6 @@ impl Lowering {
         !self.many_devices || self.manual_mesh.as_ref().is_some_and(manual)
     }
 
-    /// Whether the program is for several devices.
-    pub(crate) fn is_for_many_devices(&self) -> bool {
-        self.many_devices
-    }
-
     /// The dtype of a value.
     pub fn dtype(&self, v: Value) -> DType {
         self.values[v.0 as usize].dtype
