@@ -68,7 +68,7 @@ pub use error::{Code, Error, Result};
 pub use event::{Event, EventFuture};
 pub use executable::{Executable, MemoryAnalysis};
 pub use hlo::HloInstruction;
-pub use host::{AlignedBytes, HostBytes};
+pub use host::HostBytes;
 pub use options::{CompileOptions, ParameterSpec, Signature};
 pub use partition::Partitioned;
 pub use plugin::Plugin;

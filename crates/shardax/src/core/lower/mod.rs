@@ -58,9 +58,9 @@ pub struct Lowering {
 }
 
 impl Lowering {
-    /// For the operations of a program of this name.
-    pub(crate) fn of(name: &str) -> Self {
-        Lowering { indent: 2, locations: Locations::of(name), ..Lowering::default() }
+    /// For the operations of a program of this name, with their locations or without.
+    pub(crate) fn of(name: &str, locations: bool) -> Self {
+        Lowering { indent: 2, locations: Locations::of(name, locations), ..Lowering::default() }
     }
 
     /// Whether the text being written runs on one device as it is: nothing is left for the compiler to split.
