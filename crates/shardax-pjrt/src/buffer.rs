@@ -1,6 +1,7 @@
 //! Buffers: arrays on a device, their transfer and deletion.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -233,6 +234,26 @@ impl Buffer {
         Ok(f(unsafe { std::slice::from_raw_parts(data, len) }))
     }
 
+    /// Its data in place, dense and row-major, once it is there; `None` where host and device share no memory. While the view lives the
+    /// buffer can be used, but neither donated nor deleted.
+    ///
+    /// # Errors
+    /// The execution that makes the data failed, or the buffer was deleted or donated.
+    pub fn view(&self) -> Result<Option<BufferView<'_>>> {
+        if !self.is_host_readable() {
+            return Ok(None);
+        }
+        let hold = View::of(self)?;
+        self.block_until_ready()?;
+        let len = self.byte_size();
+        let bytes = match len {
+            0 => &[],
+            // SAFETY: as in `with_bytes`, and the slice lives no longer than the view.
+            _ => unsafe { std::slice::from_raw_parts(self.unsafe_pointer()? as *const u8, len) },
+        };
+        Ok(Some(BufferView { bytes, _hold: hold, _thread: PhantomData }))
+    }
+
     /// A copy of it on another device of the same client. Does not wait.
     ///
     /// # Errors
@@ -266,6 +287,26 @@ impl Buffer {
         // SAFETY: the buffer is live.
         unsafe { self.api().call(&mut args)? };
         Ok(args.pointer)
+    }
+}
+
+/// The data of a buffer in place; see [`Buffer::view`]. It stays on its thread, which could else wait for itself to let go of it.
+pub struct BufferView<'a> {
+    bytes: &'a [u8],
+    _hold: View<'a>,
+    _thread: PhantomData<*const ()>,
+}
+
+impl std::ops::Deref for BufferView<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.bytes
+    }
+}
+
+impl fmt::Debug for BufferView<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BufferView").field("len", &self.len()).finish()
     }
 }
 

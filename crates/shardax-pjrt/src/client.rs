@@ -12,7 +12,7 @@ use crate::error::{Code, Error, Result};
 use crate::event::{self, Event, no_event};
 use crate::exit;
 use crate::gate::Gate;
-use crate::host::{AlignedBytes, HostBytes};
+use crate::host::HostBytes;
 use crate::plugin::Plugin;
 use crate::raw::*;
 use crate::sealed;
@@ -199,7 +199,7 @@ impl Client {
     }
 
     /// Puts dense row-major host data on a device, without a copy where the plugin can use host memory and the data is
-    /// aligned to [`AlignedBytes::ALIGNMENT`] bytes. The same data may back any number of buffers.
+    /// aligned to 64 bytes. The same data may back any number of buffers.
     ///
     /// The plugin keeps the `Arc` until it is done with the data. Donating such a buffer copies it first.
     ///
@@ -214,24 +214,6 @@ impl Client {
     ) -> Result<Buffer> {
         // SAFETY: the Arc keeps the data alive and unchanged until the plugin says that it is done with it.
         let (buffer, done) = unsafe { self.put(data.bytes(), ty, dims, device, IMMUTABLE_ZERO_COPY)? };
-        done.on_ready(move |_| drop(data));
-        Ok(buffer)
-    }
-
-    /// Puts dense row-major host data on a device and hands the memory over: no copy on CPU, and an execution that
-    /// the buffer is donated to may write its result there.
-    ///
-    /// # Errors
-    /// As for [`Client::buffer_from_host`]. The data is dropped.
-    pub fn buffer_from_host_owned(
-        &self,
-        mut data: AlignedBytes,
-        ty: ElementType,
-        dims: &[i64],
-        device: &Device,
-    ) -> Result<Buffer> {
-        // SAFETY: nobody else can see the data, and it lives until the plugin is done with it.
-        let (buffer, done) = unsafe { self.put(data.as_mut_slice(), ty, dims, device, MUTABLE_ZERO_COPY)? };
         done.on_ready(move |_| drop(data));
         Ok(buffer)
     }

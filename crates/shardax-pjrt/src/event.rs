@@ -4,8 +4,10 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 use crate::client::ClientInner;
 use crate::error::{Error, Result};
@@ -15,7 +17,7 @@ use crate::raw::*;
 
 /// Completion of asynchronous work on a device.
 ///
-/// Dropping an event does not cancel the work. The client lives at least as long.
+/// It can be awaited. Dropping an event does not cancel the work. The client lives at least as long.
 pub struct Event {
     plugin: Plugin,
     raw: NonNull<RawEvent>,
@@ -133,6 +135,57 @@ impl Event {
             // SAFETY: a registration that failed never calls back, so the box is still ours.
             let state = unsafe { Box::from_raw(state) };
             (state.f)(Err(error));
+        }
+    }
+}
+
+/// An [`Event`] that is awaited: it takes no thread while the work goes on.
+#[must_use = "a future does nothing until it is awaited"]
+#[derive(Debug)]
+pub struct EventFuture(Arc<Mutex<Awaited>>);
+
+#[derive(Debug)]
+enum Awaited {
+    Waiting(Option<Waker>),
+    Done(Result<()>),
+}
+
+impl EventFuture {
+    fn state(state: &Mutex<Awaited>) -> MutexGuard<'_, Awaited> {
+        state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl IntoFuture for Event {
+    type Output = Result<()>;
+    type IntoFuture = EventFuture;
+
+    fn into_future(self) -> EventFuture {
+        let state = Arc::new(Mutex::new(Awaited::Waiting(None)));
+        let done = state.clone();
+        self.on_ready(move |result| {
+            let before = std::mem::replace(&mut *EventFuture::state(&done), Awaited::Done(result));
+            if let Awaited::Waiting(Some(waker)) = before {
+                waker.wake();
+            }
+        });
+        EventFuture(state)
+    }
+}
+
+impl Future for EventFuture {
+    type Output = Result<()>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        match &mut *EventFuture::state(&self.0) {
+            Awaited::Done(result) => Poll::Ready(result.clone()),
+            Awaited::Waiting(waker) => {
+                match waker {
+                    Some(waker) => waker.clone_from(context.waker()),
+                    None => *waker = Some(context.waker().clone()),
+                }
+                Poll::Pending
+            }
         }
     }
 }

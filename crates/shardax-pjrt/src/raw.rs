@@ -312,7 +312,6 @@ pub struct ExecuteOptions {
 /// `PJRT_HostBufferSemantics`.
 pub const IMMUTABLE_ONLY_DURING_CALL: c_int = 0;
 pub const IMMUTABLE_ZERO_COPY: c_int = 2;
-pub const MUTABLE_ZERO_COPY: c_int = 3;
 
 const _: () = {
     assert!(size_of::<RawApiHeader>() + TABLE_LEN * size_of::<RawFn>() == 984);

@@ -5,6 +5,7 @@ use std::fmt;
 use half::{bf16, f16};
 use num_complex::Complex;
 use shardax_pjrt::ElementType;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// The type of an array's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -252,6 +253,18 @@ pub trait Element: Copy + Default + PartialEq + fmt::Debug + Send + Sync + 'stat
     fn read(bytes: &[u8]) -> Self;
     /// The value as a [`Scalar`], exactly.
     fn to_scalar(self) -> Scalar;
+
+    /// The elements' bytes in place, where that can be said without a copy.
+    #[doc(hidden)]
+    fn as_bytes(_elements: &[Self]) -> Option<&[u8]> {
+        None
+    }
+
+    /// Elements in place of bytes of the right number and alignment.
+    #[doc(hidden)]
+    fn from_bytes(_bytes: &[u8]) -> Option<&[Self]> {
+        None
+    }
 }
 
 macro_rules! element {
@@ -269,6 +282,12 @@ macro_rules! element {
             fn to_scalar(self) -> Scalar {
                 let $v = self;
                 $scalar
+            }
+            fn as_bytes(elements: &[Self]) -> Option<&[u8]> {
+                Some(elements.as_bytes())
+            }
+            fn from_bytes(bytes: &[u8]) -> Option<&[Self]> {
+                <[$t]>::ref_from_bytes(bytes).ok()
             }
         }
     )*};
@@ -299,6 +318,9 @@ impl Element for bool {
     }
     fn to_scalar(self) -> Scalar {
         Scalar::Bool(self)
+    }
+    fn as_bytes(elements: &[Self]) -> Option<&[u8]> {
+        Some(elements.as_bytes())
     }
 }
 

@@ -38,11 +38,7 @@ pub(crate) struct Callable {
 
 impl Callable {
     pub fn call(&self, flat: &Flat) -> Result<SmallVec<[Array; 8]>> {
-        let outs = self.calling.call(&self.loaded, flat)?;
-        match self.errors.count() {
-            0 => Ok(outs),
-            _ => Ok(self.errors.throw(outs)?.collect()),
-        }
+        self.errors.throw(self.calling.call(&self.loaded, flat)?)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::core::primitive::{Outputs, Primitive, Run};
 use crate::core::program::trace::{Traced, infer};
 use crate::core::program::{Atom, Aval, Eqn, Program, Var};
 use crate::error::Result;
-use crate::ops::checkify::{Checks, discharge};
+use crate::ops::checkify::{Checks, Errors, discharge};
 use crate::scope::Scope;
 use crate::sharding::Sharding;
 
@@ -149,11 +149,11 @@ pub(crate) fn run_traced(
 ) -> Result<Vec<Array>> {
     // What is run at once can fail at once.
     let checked = discharge(traced, Checks::USER)?;
-    let (traced, errors) = checked.as_ref().map_or((traced, None), |c| (&c.traced, Some(&c.errors)));
+    let traced = checked.as_ref().map_or(traced, |checked| &checked.traced);
     let (request, committed) = request_traced(name, traced, args, paths)?;
     let args: Vec<Arc<Concrete>> = traced.captures.iter().chain(args).map(|a| a.concrete()).collect::<Result<_>>()?;
-    let outs: Vec<Array> = request.load_at_once()?.run(&args, committed)?;
-    errors.map_or(Ok(outs.clone()), |errors| Ok(errors.throw(outs)?.collect()))
+    let outs = request.load_at_once()?.run(&args, committed)?;
+    checked.map_or(Errors::none(), |checked| checked.errors).throw(outs).map(SmallVec::into_vec)
 }
 
 /// What an input of a program is called in errors: an argument, or an array that its function captured.

@@ -13,6 +13,7 @@ use super::op_sharding;
 use super::placement::Place;
 use super::programs::{Table, hash_of, register};
 use super::{counts, disk_cache, spanning};
+use crate::config;
 use crate::core::lower::module::{Donation, Module};
 use crate::core::lower::without_locations;
 use crate::core::program::{Aval, Program};
@@ -168,17 +169,17 @@ fn size_of_program(executable: &pjrt::Executable, text: &str) -> usize {
 const BYTES_OF_TEXT: usize = 64;
 
 impl Request {
-    /// The StableHLO text, with locations.
-    pub fn lower(&self) -> Result<String> {
+    /// The StableHLO text, with locations or without.
+    pub fn lower(&self, locations: bool) -> Result<String> {
         let begun = Instant::now();
-        let text = self.text()?;
+        let text = self.text(locations)?;
         counts::lowered(&self.name, begun);
         Ok(text)
     }
 
-    pub fn text(&self) -> Result<String> {
+    pub fn text(&self, locations: bool) -> Result<String> {
         if let Some(ordered) = self.in_order()? {
-            return ordered.text();
+            return ordered.text(locations);
         }
         let named: Vec<Option<NamedSharding>> = match &self.place {
             Place::Single(_) => Vec::new(),
@@ -191,6 +192,7 @@ impl Request {
             out_shardings: &self.out_shardings,
             donations: &self.donations(),
             num_partitions: self.place.devices().len(),
+            locations,
         }
         .text()
     }
@@ -243,6 +245,10 @@ impl Request {
     /// The compiled program; the one that was compiled before, where something holds it.
     pub fn load(self) -> Result<Arc<LoadedProgram>> {
         let hash = hash_of(&self);
+        // Errors about values name lines: those of this program, not of an equal one.
+        if config::debugs_values().is_some() {
+            return self.compile_new(hash);
+        }
         alive(hash, &self).map_or_else(|| self.load_new(hash), Ok)
     }
 
@@ -253,6 +259,10 @@ impl Request {
         if let Some(found) = alive(hash, &self) {
             return Ok(found);
         }
+        self.compile_new(hash)
+    }
+
+    fn compile_new(self, hash: u64) -> Result<Arc<LoadedProgram>> {
         let program = self.compile(&[])?;
         let program = Arc::new(LoadedProgram { request: Some(self), ..program });
         keep_alive(hash, &program);
@@ -274,11 +284,12 @@ impl Request {
     pub fn compile(&self, xla_options: &[(&str, pjrt::Value)]) -> Result<LoadedProgram> {
         if let Some(ordered) = self.in_order()? {
             let mut loaded = ordered.compile(xla_options)?;
-            (loaded.out_avals.pop(), loaded.out_shardings.pop());
+            loaded.out_avals.pop();
+            loaded.out_shardings.pop();
             return Ok(LoadedProgram { ordered: true, ..loaded });
         }
         let _span = profiler::span(|| format!("compile {}", self.name).into());
-        let text = self.lower()?;
+        let text = self.lower(true)?;
         let plain = without_locations(&text);
         counts::compiling(&self.name, self.program.in_avals());
         let begun = Instant::now();

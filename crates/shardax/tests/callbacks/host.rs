@@ -140,7 +140,7 @@ fn gradients_come_from_custom_rules_alone() -> Result<()> {
     Ok(())
 }
 
-/// In a program over several devices it is called with the whole, unless it has effects; in a `shard_map` each device calls
+/// In a program over several devices it is called with the whole, once where it has effects; in a `shard_map` each device calls
 /// it with its block.
 #[test]
 fn several_devices_call_it_with_the_whole_or_each_with_its_block() -> Result<()> {
@@ -162,8 +162,10 @@ fn several_devices_call_it_with_the_whole_or_each_with_its_block() -> Result<()>
         },
         vector(16),
     );
-    let error = jit(move |x: Array| f.call(x)).call(&split).err().map(|e| e.to_string()).unwrap_or_default();
-    assert!(error.contains("io_callback in a program that the compiler splits over several devices"), "{error}");
+    let g = jit(move |x: Array| Ok::<_, shardax::Error>(f.call(&x)? * 2 + x));
+    let doubled: Vec<f32> = (0..16).map(|x| x as f32 * 5.0 + 2.0).collect();
+    assert_eq!(g.call(&split)?.to_vec::<f32>()?, doubled);
+    assert_eq!(calls.swap(0, Ordering::SeqCst), 1);
     let f = affine(vector(2), &calls);
     let blocks = shard_map(move |x: Array| f.call(x), &mesh).in_specs((P!["i"],)).out_specs(P!["i"]);
     assert_eq!(blocks.call(&x)?.to_vec::<f32>()?, want);
@@ -283,5 +285,69 @@ fn a_function_outlives_the_program_that_calls_it() -> Result<()> {
         assert_eq!(y.to_vec::<f32>()?, [i as f32; 1000]);
     }
     assert_eq!(held.load(Ordering::SeqCst), 20);
+    Ok(())
+}
+
+/// A program that the compiler splits makes a call with effects once, with the whole, and every device has its results to
+/// the bit.
+#[test]
+fn effects_happen_once_in_programs_over_devices() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("i", 4), ("j", 2)])?;
+    let split = device_put(&arange(0..16), &NamedSharding::new(&mesh, P!["i"]))?;
+    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+    let take = || std::mem::take(&mut *seen.lock().expect("no panic"));
+    let note = seen.clone();
+    let shown = jit(move |x: Array| -> Result<Array> {
+        let note = note.clone();
+        debug::callback(
+            move |args| {
+                note.lock().expect("no panic").push(args[0].to_string());
+                Ok(())
+            },
+            &x,
+        )?;
+        Ok(x + 1)
+    });
+    assert_eq!(shown.call(&split)?.to_vec::<i32>()?, (1..17).collect::<Vec<i32>>());
+    assert_eq!(take(), ["[ 0  1  2  3  4  5  6  7  8  9 10 11 12 13 14 15]"]);
+    let odd = [-0.0f32, f32::NAN, f32::NEG_INFINITY, 1e-45];
+    let given = move |r: &mut [shardax::HostResult<'_>]| -> Result<()> {
+        r[0].write(odd)?;
+        r[1].write([true, false])?;
+        r[2].write([half::bf16::from_f32(-0.0)])?;
+        r[3].write([num_complex::Complex::new(-0.0f32, 2.0)])?;
+        r[4].write([i64::MIN])
+    };
+    let types = (
+        shape_dtype_struct([4], DType::F32),
+        shape_dtype_struct([2], DType::Bool),
+        shape_dtype_struct([1], DType::Bf16),
+        shape_dtype_struct([1], DType::Complex64),
+        shape_dtype_struct([1], DType::I64),
+    );
+    for ordered in [false, true] {
+        let f = io_callback(move |_, r| given(r), types.clone());
+        let f = if ordered { f.ordered() } else { f };
+        let (a, b, c, d, e) = jit(move |x: Array| f.call(x)).call(&split)?;
+        assert_eq!(a.to_vec::<f32>()?.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), odd.map(f32::to_bits));
+        assert_eq!(b.to_vec::<bool>()?, [true, false]);
+        assert_eq!(c.to_vec::<half::bf16>()?[0].to_bits(), half::bf16::from_f32(-0.0).to_bits());
+        assert_eq!(d.to_vec::<num_complex::Complex<f32>>()?[0].re.to_bits(), (-0.0f32).to_bits());
+        assert_eq!(e.to_vec::<i64>()?, [i64::MIN]);
+    }
+    // In a loop, as often as it runs.
+    let note = seen.clone();
+    let count = io_callback(
+        move |args, _| {
+            note.lock().expect("no panic").push(args[0].to_string());
+            Ok(())
+        },
+        (),
+    )
+    .ordered();
+    let looped = jit(move |x: Array| fori_loop(0, 3, |i: Array, x: Array| count.call(i).map(|()| x + 1), x));
+    assert_eq!(looped.call(&split)?.to_vec::<i32>()?, (3..19).collect::<Vec<i32>>());
+    assert_eq!(take(), ["0", "1", "2"]);
     Ok(())
 }

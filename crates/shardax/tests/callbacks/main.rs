@@ -9,3 +9,4 @@ mod host;
 mod nans;
 mod ordered;
 mod scopes;
+mod transfers;

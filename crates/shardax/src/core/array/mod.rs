@@ -4,6 +4,7 @@ pub(crate) mod host;
 pub(crate) mod print;
 mod shards;
 pub(crate) mod transfer;
+mod view;
 
 use std::sync::{Arc, OnceLock};
 
@@ -14,6 +15,7 @@ pub use host::{IntoHostArray, array, array_of};
 pub use shards::{
     ByRef, ByValue, GlobalShard, Shard, TreeOrRef, block_until_ready, device_get, visualize_array_sharding,
 };
+pub use view::{HostView, Ready};
 
 use super::program::concretize;
 use super::program::trace::check_usable;

@@ -11,7 +11,7 @@ use crate::error::{Result, err};
 use crate::profiler;
 use crate::shape::size;
 use crate::sharding::device::client;
-use crate::sharding::{Index, Sharding};
+use crate::sharding::{Device, Index, Sharding, SingleDeviceSharding};
 
 /// Which parts of the sharding the buffers of an array are: those on this process's devices.
 fn parts(sharding: &Sharding) -> impl Iterator<Item = usize> + '_ {
@@ -62,6 +62,16 @@ pub(crate) fn buffers_from_host(bytes: &[u8], aval: &Aval, sharding: &Sharding) 
 pub(crate) fn array_from_host(bytes: &[u8], aval: Aval, sharding: Sharding, committed: bool) -> Result<Array> {
     let buffers = buffers_from_host(bytes, &aval, &sharding)?;
     Ok(Array::from_concrete(Concrete::new(aval, sharding, committed, buffers)))
+}
+
+/// An array on this device that keeps the memory of host data, where the device can use it.
+pub(crate) fn array_of_shared(data: Arc<dyn pjrt::HostBytes>, aval: Aval, device: Device) -> Result<Array> {
+    let _span = profiler::span(|| format!("{aval} from the host").into());
+    let dims: SmallVec<[i64; 4]> = aval.shape.iter().map(|&d| d as i64).collect();
+    let buffer = client()?.pjrt.buffer_from_host_shared(data, aval.dtype.element_type(), &dims, &device.0)?;
+    let buffers = Buffers::from_iter([Arc::new(buffer)]);
+    let sharding = Sharding::Single(SingleDeviceSharding(device));
+    Ok(Array::from_concrete(Concrete::new(aval, sharding, false, buffers)))
 }
 
 /// The whole array's bytes in row-major order.

@@ -19,6 +19,8 @@ pub(super) struct Locations {
     numbers: HashMap<String, usize>,
     /// Whether the equations being written stand for one, whose location they have.
     held: bool,
+    /// Whether they are written.
+    on: bool,
 }
 
 /// What was in effect before an equation.
@@ -28,9 +30,13 @@ pub(super) struct Around {
 }
 
 impl Locations {
-    /// Those of a program of this name.
-    pub fn of(name: &str) -> Self {
-        let mut locations = Locations { parts: vec![Part::Name(format!("jit({name})").into())], ..Default::default() };
+    /// Those of a program of this name; none are written unless they are `on`.
+    pub fn of(name: &str, on: bool) -> Self {
+        if !on {
+            return Locations::default();
+        }
+        let mut locations =
+            Locations { parts: vec![Part::Name(format!("jit({name})").into())], on, ..Default::default() };
         let whole = format!("loc({})", quoted(&path(locations.parts.iter(), "")));
         locations.current = locations.number(whole);
         locations
@@ -46,7 +52,7 @@ impl Locations {
     /// The operations that follow belong to this equation.
     pub fn enter(&mut self, eqn: &Eqn) -> Around {
         let around = Around { depth: self.parts.len(), current: self.current };
-        if !self.held {
+        if self.on && !self.held {
             self.parts.extend_from_slice(eqn.scope.parts());
             let name = path(self.parts.iter(), eqn.primitive.name());
             let (file, line, column) = (eqn.source.file(), eqn.source.line(), eqn.source.column());
@@ -83,6 +89,9 @@ impl Locations {
 
     /// Ends the line of an operation.
     pub fn mark(&self, text: &mut String) {
+        if !self.on {
+            return;
+        }
         // Writing to a string cannot fail.
         let _ = write!(text, "{MARK}{})", self.current);
     }

@@ -58,20 +58,15 @@ pub struct Lowering {
 }
 
 impl Lowering {
-    /// For the operations of a program of this name.
-    pub(crate) fn of(name: &str) -> Self {
-        Lowering { indent: 2, locations: Locations::of(name), ..Lowering::default() }
+    /// For the operations of a program of this name, with their locations or without.
+    pub(crate) fn of(name: &str, locations: bool) -> Self {
+        Lowering { indent: 2, locations: Locations::of(name, locations), ..Lowering::default() }
     }
 
     /// Whether the text being written runs on one device as it is: nothing is left for the compiler to split.
     pub(crate) fn is_local(&self) -> bool {
         let manual = |mesh: &Mesh| mesh.axis_names().all(|name| self.manual_axes.contains(&name));
         !self.many_devices || self.manual_mesh.as_ref().is_some_and(manual)
-    }
-
-    /// Whether the program is for several devices.
-    pub(crate) fn is_for_many_devices(&self) -> bool {
-        self.many_devices
     }
 
     /// The dtype of a value.

@@ -18,6 +18,8 @@ pub(crate) struct Module<'a> {
     /// What becomes of each input's memory.
     pub donations: &'a [Donation],
     pub num_partitions: usize,
+    /// Whether operations say where they come from.
+    pub locations: bool,
 }
 
 /// What becomes of the memory of an input.
@@ -31,9 +33,9 @@ pub(crate) enum Donation {
 }
 
 impl Module<'_> {
-    /// The StableHLO text, with locations.
+    /// The StableHLO text.
     pub fn text(&self) -> Result<String> {
-        let mut cx = Lowering::of(self.name);
+        let mut cx = Lowering::of(self.name, self.locations);
         cx.many_devices = self.num_partitions > 1;
         let mut shardings = self.in_shardings.iter().chain(self.out_shardings).flatten();
         cx.auto_mesh = shardings.next().map(|sharding| sharding.mesh().clone());

@@ -22,7 +22,6 @@ use super::placement::{Place, splits_alike};
 use crate::core::array::Array;
 use crate::core::function::Function;
 use crate::core::lower::module::Donation;
-use crate::core::lower::without_locations;
 use crate::core::program::{Aval, Program};
 use crate::core::tree::{self, Flat, Tree, TreeDef};
 use crate::error::{Result, err};
@@ -105,7 +104,7 @@ pub struct Lowered<Args, Out> {
 
 impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
     pub(crate) fn new(staged: Staged) -> Result<Self> {
-        let text = without_locations(&staged.request.lower()?).into();
+        let text = staged.request.lower(false)?.into();
         staged.warn_of_donations();
         Ok(Lowered { staged: Arc::new(staged), text, types: PhantomData })
     }
@@ -118,7 +117,7 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
     /// The same with the location of each operation: its name, with the [scopes](crate::named_scope) around it, and the
     /// user's line that asked for it (JAX's `as_text(debug_info=True)`).
     pub fn as_text_with_debug_info(&self) -> Result<String> {
-        self.staged.request.text()
+        self.staged.request.text(true)
     }
 
     /// The program before it was lowered. Its first inputs are arrays that the function captured; arguments that

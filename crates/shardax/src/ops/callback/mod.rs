@@ -2,6 +2,7 @@
 
 pub mod debug;
 mod function;
+mod one_device;
 mod ordered;
 mod primitive;
 pub(crate) mod text;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::function::{HostFunction, TARGET, register};
+use super::one_device;
 use super::ordered::TOKEN;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
@@ -96,23 +97,24 @@ impl Primitive for HostCall {
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         register()?;
-        // The compiler splits no call with effects, and takes none that one device is to do: it loses the call's sharding.
-        if self.has_effects() && !cx.is_local() {
-            return Err(err!(
-                NotImplemented,
-                "{} in a program that the compiler splits over several devices is not supported",
-                self.name()
-            )
-            .help("call it inside a `shard_map`, where each device calls it with its own block, or outside of `jit`"));
-        }
-        if self.ordered && self.kind == Kind::Debug && cx.is_for_many_devices() {
+        if self.ordered && self.kind == Kind::Debug && cx.many_devices {
             return Err(err!(
                 Value,
                 "The following ordered effects are not supported for more than 1 device: {} of {:?}",
                 self.name(),
                 self.function
             )
-            .help("leave the order out, or call an ordered `io_callback` inside a `shard_map`: each device keeps its own order"));
+            .help("leave the order out, or call an ordered `io_callback`: inside a `shard_map` each device keeps its own order"));
+        }
+        // The compiler splits no call with effects, and takes none that one device is to do: it loses the call's sharding.
+        if self.has_effects() && !cx.is_local() {
+            let mesh = cx.auto_mesh.clone().filter(|_| cx.manual_axes.is_empty());
+            let mesh = mesh.ok_or_else(|| {
+                let what = "where some mesh axes are left to the compiler is not supported";
+                err!(NotImplemented, "{} {what}", self.name())
+                    .help("call it inside a `shard_map` over all axes, where each device calls it with its own block, or outside of `jit`")
+            })?;
+            return one_device::lower(self, &mesh, cx, args);
         }
         let layouts = |shapes: Vec<&Shape>| {
             let rows = shapes.iter().map(|s| {

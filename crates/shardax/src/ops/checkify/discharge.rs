@@ -4,6 +4,8 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use super::Checks;
+use smallvec::SmallVec;
+
 use super::automatic;
 use super::check::{Check, last_failed};
 use super::error::{CheckError, Message};
@@ -255,9 +257,11 @@ impl Errors {
     }
 
     /// Takes the state off the results of a program; `Err` where an error has happened.
-    pub fn throw(&self, outs: impl IntoIterator<Item = Array>) -> Result<impl Iterator<Item = Array>> {
-        let mut outs = outs.into_iter();
-        let state: Vec<Array> = outs.by_ref().take(self.count()).collect();
+    pub fn throw(&self, mut outs: SmallVec<[Array; 8]>) -> Result<SmallVec<[Array; 8]>> {
+        if self.groups.is_empty() {
+            return Ok(outs);
+        }
+        let state: Vec<Array> = outs.drain(..self.count()).collect();
         self.error(&state).throw()?;
         Ok(outs)
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::core::array::{Array, print};
 use crate::core::tree::Static;
+use crate::dtype::{DType, Element};
 use crate::error::{AtCaller, Error, Result, err};
 use crate::ops::callback::text;
 use crate::shape::{Shape, size};
@@ -59,13 +60,13 @@ impl Message {
 /// A value of a message on the host, or of one entry of a batch of messages.
 struct Value {
     bytes: Vec<u8>,
-    dtype: crate::DType,
+    dtype: DType,
     shape: Shape,
 }
 
 impl Value {
     fn numbers(&self) -> Vec<i32> {
-        self.bytes.chunks_exact(4).map(|b| <i32 as crate::dtype::Element>::read(b)).collect()
+        self.bytes.chunks_exact(4).map(i32::read).collect()
     }
 }
 

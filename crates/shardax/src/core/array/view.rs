@@ -1,0 +1,140 @@
+//! Arrays read in place, and waited for without a thread.
+
+use std::fmt;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use shardax_pjrt as pjrt;
+
+use super::Array;
+use crate::dtype::Element;
+use crate::error::{AtCaller, Error, Result};
+
+/// The elements of an array on the host; see [`Array::view`].
+pub struct HostView<'a, T>(Elements<'a, T>);
+
+enum Elements<'a, T> {
+    InPlace(pjrt::BufferView<'a>),
+    Copied(Vec<T>),
+}
+
+impl<T: Element> HostView<'_, T> {
+    /// Whether they are read where the array has them.
+    pub fn is_in_place(&self) -> bool {
+        matches!(self.0, Elements::InPlace(_))
+    }
+}
+
+/// In row-major order.
+impl<T: Element> Deref for HostView<'_, T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        match &self.0 {
+            Elements::InPlace(bytes) => T::from_bytes(bytes).unwrap_or_default(),
+            Elements::Copied(elements) => elements,
+        }
+    }
+}
+
+impl<T: Element> fmt::Debug for HostView<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl Array {
+    /// The elements in row-major order, in place: where the array lies in the host's memory, on one device or the same on all, nothing is
+    /// copied. Others, booleans and complex numbers are copied, as by [`to_vec`](Array::to_vec). Waits for the values.
+    ///
+    /// While the view lives the array can be used, but neither donated nor deleted.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let x = arange(0..1000).astype(DType::F32);
+    /// let values = x.view::<f32>()?;
+    /// assert!(values.is_in_place());
+    /// assert_eq!(values[999], 999.0);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    ///
+    /// Fails when `T` is not the array's dtype.
+    #[track_caller]
+    pub fn view<T: Element>(&self) -> Result<HostView<'_, T>> {
+        if let Some(c) = self.concrete_ref().filter(|c| c.aval.dtype == T::DTYPE && c.sharding.is_fully_replicated()) {
+            c.check_alive().at_caller()?;
+            let found = c.buffers.first().map(|buffer| buffer.view()).transpose();
+            if let Some(view) = found.map_err(Error::from).at_caller()?.flatten()
+                && T::from_bytes(&view).is_some()
+            {
+                return Ok(HostView(Elements::InPlace(view)));
+            }
+        }
+        Ok(HostView(Elements::Copied(self.to_vec()?)))
+    }
+
+    /// A future that is ready when the values are there, or could not be computed: no thread waits.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// async fn serve(x: Array) -> Result<f32> {
+    ///     let y = jit(|x: Array| x.square().sum(..)).call(x)?;
+    ///     y.ready().await?;
+    ///     // Does not wait any more.
+    ///     y.item::<f32>()
+    /// }
+    /// # drop(serve(ones([2])));
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn ready(&self) -> Ready {
+        let events = || -> Result<Vec<pjrt::EventFuture>> {
+            self.check()?;
+            let buffers = self.concrete_ref().map(|c| &c.buffers[..]).unwrap_or_default();
+            buffers.iter().map(|buffer| Ok(buffer.ready()?.into_future())).collect()
+        };
+        match events() {
+            Ok(waiting) => Ready { waiting, failed: None },
+            Err(error) => Ready { waiting: Vec::new(), failed: Some(error) },
+        }
+    }
+}
+
+/// The moment at which an array's values are there; see [`Array::ready`].
+#[must_use = "a future does nothing until it is awaited"]
+#[derive(Debug)]
+pub struct Ready {
+    waiting: Vec<pjrt::EventFuture>,
+    failed: Option<Error>,
+}
+
+impl Future for Ready {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        while let Some(event) = self.waiting.last_mut() {
+            match Pin::new(event).poll(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(result) => {
+                    self.waiting.pop();
+                    if let Err(error) = result {
+                        self.failed.get_or_insert(error.into());
+                    }
+                }
+            }
+        }
+        Poll::Ready(self.failed.clone().map_or(Ok(()), Err))
+    }
+}
+
+/// The array itself, once its values are there.
+impl IntoFuture for Array {
+    type Output = Result<Array>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Result<Array>> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            self.ready().await?;
+            Ok(self)
+        })
+    }
+}

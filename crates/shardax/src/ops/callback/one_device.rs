@@ -1,0 +1,62 @@
+//! A call with effects in a program that the compiler splits: one device makes it, with the whole operands, and sends the others
+//! the results.
+
+use super::primitive::HostCall;
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::program::Aval;
+use crate::core::program::trace::{bind, check_usable, trace};
+use crate::dtype::{Category, DType};
+use crate::error::Result;
+use crate::interpret::held::bind_checked;
+use crate::ops::collective::{axis_index, psum};
+use crate::ops::lax::bitcast_convert_type;
+use crate::ops::shard_map::ShardMap;
+use crate::ops::{control_flow, numpy};
+use crate::shape::AxisName;
+use crate::sharding::{Mesh, PartitionSpec};
+
+/// Writes the call as one that the first device of the mesh makes.
+pub(super) fn lower(call: &HostCall, mesh: &Mesh, cx: &mut Lowering, args: &[Value]) -> Result<Vec<Value>> {
+    cx.expand(args, |args| {
+        let axes: Vec<AxisName> = mesh.axis_names().collect();
+        let avals: Vec<Aval> = args.iter().map(Array::aval).collect();
+        let body = ShardMap::bind_axes(mesh, &axes, false, || {
+            trace(&avals, |args| {
+                let made = |args: Vec<Array>| Ok(bind(std::sync::Arc::new(call.clone()), &args).into_vec());
+                let types = crate::core::program::trace::infer(call, &avals)?;
+                let none = |_: Vec<Array>| -> Result<Vec<Array>> { Ok(types.iter().map(Array::zeros_of).collect()) };
+                let first = axis_index(&axes[..]).equal(0);
+                let outs: Vec<Array> = control_flow::cond(first, made, none, args.to_vec())?;
+                outs.iter().try_for_each(check_usable)?;
+                Ok(outs.iter().map(|out| sent(out, &axes)).collect())
+            })
+        })?;
+        let whole = |n: usize| vec![PartitionSpec::default(); n];
+        let map = ShardMap {
+            mesh: mesh.clone(),
+            manual: axes.clone(),
+            in_specs: whole(args.len()),
+            out_specs: whole(body.program.outputs.len()),
+            checked: false,
+            body: body.program,
+        };
+        Ok(bind_checked(map, args)?.into_vec())
+    })
+}
+
+/// What one device has, and all others have zeros for, on all: exactly, so numbers with fractions are summed as bits.
+fn sent(x: &Array, axes: &[AxisName]) -> Array {
+    let bits = match x.dtype() {
+        DType::F64 => DType::U64,
+        DType::F32 => DType::U32,
+        DType::F16 | DType::Bf16 => DType::U16,
+        _ => DType::U8,
+    };
+    match x.dtype().category() {
+        Category::Float => bitcast_convert_type(&psum(bitcast_convert_type(x, bits), axes), x.dtype()),
+        Category::Complex => numpy::complex(sent(&x.real(), axes), sent(&x.imag(), axes)),
+        Category::Bool => psum(x.astype(DType::I32), axes).not_equal(0),
+        _ => psum(x.clone(), axes),
+    }
+}
