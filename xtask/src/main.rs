@@ -2,13 +2,18 @@
 //!
 //! `cargo xtask docs` writes the pages of `docs` that follow from the tests; with `--check` it fails where the
 //! committed ones are stale.
+//! `cargo xtask book` checks the links of all pages and builds the book (`docs`) with mdBook; `--links` only checks.
 //! `cargo xtask fuzz --count N --seed S` compares random programs with JAX.
+//! `cargo xtask licences` fails where a crate that is built in has a licence that `deny.toml` does not allow.
 //! `cargo xtask sanitize [address] [thread] [miri]` runs the tests of `shardax-pjrt` under these, or all three.
 
 #![forbid(unsafe_code)]
 
+mod book;
 mod counts;
 mod fuzz;
+mod licences;
+mod links;
 mod pages;
 mod rows;
 mod sanitize;
@@ -18,7 +23,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask docs [--check]
+       cargo xtask book [--links]
        cargo xtask fuzz [--count N] [--seed S]
+       cargo xtask licences
        cargo xtask sanitize [address] [thread] [miri]";
 
 fn main() -> ExitCode {
@@ -27,6 +34,9 @@ fn main() -> ExitCode {
     let done = match args.as_slice() {
         ["docs"] => docs(false),
         ["docs", "--check"] => docs(true),
+        ["book"] => book::run(&root(), false),
+        ["book", "--links"] => book::run(&root(), true),
+        ["licences"] => licences::run(&root()),
         ["sanitize", tools @ ..] => {
             let known = sanitize::TOOLS.iter().filter(|tool| tools.is_empty() || tools.contains(&tool.name));
             sanitize::run(&root(), &known.collect::<Vec<_>>())

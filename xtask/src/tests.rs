@@ -17,13 +17,26 @@ pub struct Found {
     pub tests: Vec<(String, String)>,
 }
 
-/// Reads all sources below `crates` and `examples`, and the pages of `docs`.
-pub fn find(root: &Path) -> Result<Found, String> {
+/// The sources below these folders, in order, and the pages beside them.
+fn below(root: &Path, folders: &[&str]) -> Result<Vec<PathBuf>, String> {
     let mut files = Vec::new();
-    for folder in ["crates", "examples", "docs"] {
+    for folder in folders {
         list(&root.join(folder), &mut files)?;
     }
     files.sort();
+    Ok(files)
+}
+
+/// The Rust sources of the workspace.
+pub fn sources(root: &Path) -> Result<Vec<PathBuf>, String> {
+    let mut files = below(root, &["crates", "examples", "bench", "xtask"])?;
+    files.retain(|path| path.extension().is_some_and(|e| e == "rs"));
+    Ok(files)
+}
+
+/// Reads all sources below `crates` and `examples`, and the pages of `docs`.
+pub fn find(root: &Path) -> Result<Found, String> {
+    let files = below(root, &["crates", "examples", "docs"])?;
     let mut found = Found::default();
     for path in files {
         let inside = path.strip_prefix(root).unwrap_or(&path);

@@ -17,6 +17,7 @@
 //! `unprefixed_malloc_on_supported_platforms` and the setting `dirty_decay_ms:-1`.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -11,6 +11,8 @@ pub(crate) struct Call<'a> {
     pub(crate) launch: i64,
     /// Its number in the program.
     pub(crate) number: i64,
+    /// The number of the program; 0 where it has none.
+    pub(crate) program: u64,
     pub(crate) device: usize,
     pub(crate) ty: ElementType,
     attributes: Vec<(&'a str, Attr<'a>)>,
@@ -25,10 +27,11 @@ pub(crate) fn device(frame: &CallFrame<'_>) -> Outcome<usize> {
 impl<'a> Call<'a> {
     pub(crate) fn read(frame: &CallFrame<'a>) -> Outcome<Call<'a>> {
         let attributes = frame.attrs();
-        let number = attributes.iter().find(|(name, _)| *name == "n").and_then(|(_, n)| n.as_i64()).unwrap_or(-1);
+        let integer = |name: &str| attributes.iter().find(|(n, _)| *n == name).and_then(|(_, n)| n.as_i64());
+        let (number, program) = (integer("n").unwrap_or(-1), integer("program").unwrap_or(0) as u64);
         let launch = frame.run_id().ok_or("the plugin does not tell which launch calls")?;
         let ty = frame.args().first().ok_or("the call has no arguments")?.ty;
-        Ok(Call { launch, number, device: device(frame)?, ty, attributes })
+        Ok(Call { launch, number, program, device: device(frame)?, ty, attributes })
     }
 
     fn list(&self, name: &str) -> Outcome<Vec<usize>> {

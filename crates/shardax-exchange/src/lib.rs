@@ -11,24 +11,38 @@
 //! **Failure.** Every wait ends at a deadline. The first failure is the result of the launch, and of every later call: the
 //! processes no longer agree on where they are.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod call;
+mod channel;
 mod group;
 mod meet;
 mod moves;
 mod reduce;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use shardax_mpi::{Communicator, World};
+use shardax_mpi::World;
 use shardax_pjrt::ffi::{self, CallFrame};
 use shardax_pjrt::{Plugin, Result};
 
 use crate::call::Call;
+use crate::channel::Channel;
 use crate::meet::Meetings;
+
+/// How long others may be late before somebody hears of it, unless it is set.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn millis(time: Duration) -> AtomicU64 {
+    AtomicU64::new(u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1))
+}
 
 /// What went wrong in a call, for people.
 type Outcome<T> = std::result::Result<T, String>;
@@ -42,10 +56,14 @@ pub struct Exchange {
     rank: usize,
     /// The process of each device, by id.
     owners: Vec<usize>,
-    timeout: Duration,
+    /// In milliseconds: what nobody may take longer than, and what is worth a word.
+    limits: [AtomicU64; 2],
+    /// Who is told of others that are late.
+    listener: OnceLock<Box<dyn Fn(&str) + Send + Sync>>,
     meetings: Meetings,
-    /// One for each group of devices: two groups of the same processes may exchange at the same time.
-    communicators: Mutex<HashMap<Vec<usize>, Communicator>>,
+    channels: Mutex<HashMap<Vec<usize>, Arc<Channel>>>,
+    /// What programs are called, by their numbers.
+    names: Mutex<HashMap<u64, String>>,
     failure: OnceLock<String>,
     calls_after_failure: AtomicU32,
 }
@@ -58,12 +76,55 @@ impl Exchange {
             world,
             rank,
             owners,
-            timeout,
+            limits: [millis(timeout), millis(PATIENCE)],
+            listener: OnceLock::new(),
             meetings: Meetings::default(),
-            communicators: Mutex::default(),
+            channels: Mutex::default(),
+            names: Mutex::default(),
             failure: OnceLock::new(),
             calls_after_failure: AtomicU32::new(0),
         })
+    }
+
+    /// Sets how long the others are waited for, and after how long a wait somebody is told.
+    pub fn set_limits(&self, timeout: Duration, patience: Duration) {
+        for (limit, time) in self.limits.iter().zip([timeout, patience]) {
+            limit.store(millis(time).into_inner(), Ordering::Relaxed);
+        }
+    }
+
+    /// Has somebody told of processes that are late. The first one given is.
+    pub fn set_listener(&self, listener: impl Fn(&str) + Send + Sync + 'static) {
+        let _ = self.listener.set(Box::new(listener));
+    }
+
+    /// Says what a program is called that was [localized](shardax_pjrt::Partitioned::localize_as) under a number.
+    pub fn name_program(&self, number: u64, name: &str) {
+        lock(&self.names).insert(number >> 1, name.to_owned());
+    }
+
+    /// What went wrong first, after which nothing is exchanged any more.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+
+    fn name_of(&self, program: u64) -> Option<String> {
+        lock(&self.names).get(&program).cloned()
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_millis(self.limits[0].load(Ordering::Relaxed))
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_millis(self.limits[1].load(Ordering::Relaxed))
+    }
+
+    fn say(&self, text: &str) {
+        match self.listener.get() {
+            Some(listener) => listener(text),
+            None => eprintln!("shardax: {text}"),
+        }
     }
 
     /// Makes the functions known to a plugin. Once in a process.
@@ -115,22 +176,14 @@ impl Exchange {
         self.owners.get(device).copied().ok_or_else(|| format!("there is no device {device}"))
     }
 
-    /// The communicator of a group of devices, whose processes are given.
-    fn communicator(&self, devices: &[usize], processes: &[usize]) -> Outcome<Communicator> {
+    /// The channel of a group of devices, whose processes are given.
+    fn channel(&self, devices: &[usize], processes: &[usize]) -> Outcome<Arc<Channel>> {
         let world = self.world.as_ref().ok_or("the group has devices of other processes, and this one is alone")?;
-        let lock = || self.communicators.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = lock().get(devices) {
+        if let Some(known) = lock(&self.channels).get(devices) {
             return Ok(known.clone());
         }
-        // Making it has no deadline: so everybody says first that they have come.
-        let name = format!("shardax.group/{devices:?}");
-        if processes.len() == world.size() {
-            world.store().barrier(&name, self.timeout).map_err(|error| error.message)?;
-        }
-        // Several groups may be made at once by the threads of one process.
-        let tag = devices.iter().fold(17u32, |hash, &d| hash.wrapping_mul(31).wrapping_add(d as u32)) as u16;
-        let made = world.data().group(processes, tag).map_err(|error| error.message)?;
-        lock().insert(devices.to_vec(), made.clone());
+        let made = Arc::new(Channel::make(world, devices, processes, self.timeout())?);
+        lock(&self.channels).insert(devices.to_vec(), made.clone());
         Ok(made)
     }
 }

@@ -27,12 +27,12 @@ impl Exchange {
         let member = member.ok_or("the calling device is not in its group")?;
         let data = call::gather_args(frame);
         let at = ((call.launch, group.devices.clone()), call.number);
-        let results = self.meetings.meet(at, (member, own.len()), data, (self.timeout, &self.failure), work)?;
+        let results = self.meetings.meet(at, (member, own.len()), data, (self.timeout(), &self.failure), work)?;
         call::scatter_results(frame, results.of(member))
     }
 
     pub(crate) fn all_reduce(&self, call: Call<'_>, frame: &mut CallFrame<'_>) -> Outcome<()> {
-        let (group, op, ty) = (Group::new(self, call.group()?)?, call.op()?, call.ty);
+        let (group, op, ty) = (Group::new(self, &call, call.group()?)?, call.op()?, call.ty);
         self.meet(&call, &group, frame, |own| {
             let size = equal_sizes(&own)?;
             let mut out = vec![0; size];
@@ -64,7 +64,7 @@ impl Exchange {
     }
 
     pub(crate) fn all_gather(&self, call: Call<'_>, frame: &mut CallFrame<'_>) -> Outcome<()> {
-        let group = Group::new(self, call.group()?)?;
+        let group = Group::new(self, &call, call.group()?)?;
         self.meet(&call, &group, frame, |own| {
             let size = equal_sizes(&own)?;
             let all = if group.is_local() { own } else { gather(&group, own, size)? };
@@ -73,7 +73,7 @@ impl Exchange {
     }
 
     pub(crate) fn reduce_scatter(&self, call: Call<'_>, frame: &mut CallFrame<'_>) -> Outcome<()> {
-        let (group, op, ty) = (Group::new(self, call.group()?)?, call.op()?, call.ty);
+        let (group, op, ty) = (Group::new(self, &call, call.group()?)?, call.op()?, call.ty);
         self.meet(&call, &group, frame, |own| {
             let parts = trade(&group, own)?;
             let sum = |parts: &Vec<Vec<u8>>| {
@@ -85,7 +85,7 @@ impl Exchange {
     }
 
     pub(crate) fn all_to_all(&self, call: Call<'_>, frame: &mut CallFrame<'_>) -> Outcome<()> {
-        let group = Group::new(self, call.group()?)?;
+        let group = Group::new(self, &call, call.group()?)?;
         self.meet(&call, &group, frame, |own| {
             let parts = trade(&group, own)?;
             Ok(Results::Each(parts.iter().map(|parts| parts.concat()).collect()))
@@ -93,7 +93,7 @@ impl Exchange {
     }
 
     pub(crate) fn permute(&self, call: Call<'_>, frame: &mut CallFrame<'_>) -> Outcome<()> {
-        let (group, pairs) = (Group::new(self, call.devices()?)?, call.pairs()?);
+        let (group, pairs) = (Group::new(self, &call, call.devices()?)?, call.pairs()?);
         self.meet(&call, &group, frame, |own| {
             let size = equal_sizes(&own)?;
             let mine: Vec<usize> = group.own().iter().map(|&place| group.devices[place]).collect();

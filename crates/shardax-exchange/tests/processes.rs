@@ -195,7 +195,7 @@ fn child() {
                 let error = results[0][0].block_until_ready().unwrap_err();
                 assert!(error.message.contains("call 0 (shardax.all_reduce) of device 0 in process 0"), "{error}");
                 assert!(error.message.contains("waited in vain for the others"), "{error}");
-                assert!(error.message.ends_with("the others are processes [1, 2, 3]"), "{error}");
+                assert!(error.message.ends_with("within 2s processes [1, 2, 3] have not come to call 0"), "{error}");
                 // It stays so.
                 let again = program.execute(&inputs).unwrap()[0][0].block_until_ready().unwrap_err();
                 assert!(again.message.contains("waited in vain"), "{again}");

@@ -1,5 +1,7 @@
 //! Derive macros for shardax: [`Tree`](macro@Tree) and [`Module`](macro@Module).
 
+#![warn(missing_docs)]
+
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
 use syn::{Attribute, Data, DeriveInput, Error, Fields, Result, parse_macro_input, parse_quote};

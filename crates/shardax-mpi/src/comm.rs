@@ -156,6 +156,19 @@ impl Communicator {
         Ok(request)
     }
 
+    /// Gives every process the data of each, by rank, of whatever lengths.
+    ///
+    /// # Errors
+    /// [`Kind::DeadlineExceeded`], or MPI's.
+    pub fn all_gather_any(&self, data: &[u8], deadline: Instant) -> Result<Vec<Vec<u8>>> {
+        let lengths = self.all_gather((data.len() as u64).to_ne_bytes().to_vec(), &vec![8; self.size()])?;
+        let lengths = lengths.wait(deadline)?;
+        let lengths: Vec<usize> =
+            lengths.chunks_exact(8).map(|b| u64::from_ne_bytes(b.try_into().unwrap_or_default()) as usize).collect();
+        let all = self.all_gather(data.to_vec(), &lengths)?.wait(deadline)?;
+        Ok(ranges(&lengths).into_iter().map(|part| all[part].to_vec()).collect())
+    }
+
     /// Gives every process its part of the data of each. `counts` are the numbers of bytes for each process, which lie
     /// one after the other in `data`; `result_counts` those that come from each.
     ///
@@ -351,11 +364,11 @@ impl Request {
         std::mem::take(&mut self.result)
     }
 
-    /// Waits until it is done and gives what was received.
+    /// Waits until it is done, or until the deadline; says whether it is.
     ///
     /// # Errors
-    /// [`Kind::DeadlineExceeded`] when it is not done in time; MPI's, e.g. that another process has died.
-    pub fn wait(mut self, deadline: Instant) -> Result<Vec<u8>> {
+    /// MPI's, e.g. that another process has died.
+    pub fn wait_until(&mut self, deadline: Instant) -> Result<bool> {
         let mut tries = 0;
         while !self.is_done()? {
             tries += 1;
@@ -364,19 +377,30 @@ impl Request {
                 continue;
             }
             if Instant::now() >= deadline {
-                return Err(Error::new(
-                    Kind::DeadlineExceeded,
-                    format!(
-                        "process {} of {} waited in vain for the others in an exchange of {} bytes",
-                        self.comm.rank(),
-                        self.comm.size(),
-                        self.data.len().max(self.result.len())
-                    ),
-                ));
+                return Ok(false);
             }
             std::thread::sleep(NAP);
         }
-        Ok(self.take_result())
+        Ok(true)
+    }
+
+    /// Waits until it is done and gives what was received.
+    ///
+    /// # Errors
+    /// [`Kind::DeadlineExceeded`] when it is not done in time; MPI's, e.g. that another process has died.
+    pub fn wait(mut self, deadline: Instant) -> Result<Vec<u8>> {
+        if self.wait_until(deadline)? {
+            return Ok(self.take_result());
+        }
+        Err(Error::new(
+            Kind::DeadlineExceeded,
+            format!(
+                "process {} of {} waited in vain for the others in an exchange of {} bytes",
+                self.comm.rank(),
+                self.comm.size(),
+                self.data.len().max(self.result.len())
+            ),
+        ))
     }
 }
 

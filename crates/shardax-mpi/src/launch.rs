@@ -5,6 +5,7 @@ use std::fmt;
 /// Families of MPI whose launchers and libraries belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
+    /// Open MPI.
     OpenMpi,
     /// MPICH and what comes of it: Intel MPI, MVAPICH, Cray's.
     Mpich,
@@ -17,7 +18,9 @@ pub struct Launcher {
     pub name: &'static str,
     /// The MPI whose library fits it; `None` where any may.
     pub family: Option<Family>,
+    /// Place among all processes of the job.
     pub rank: usize,
+    /// Number of processes of the job.
     pub size: usize,
     /// Place among the processes of this host.
     pub local_rank: Option<usize>,

@@ -20,6 +20,8 @@
 //! assert_eq!(Launcher::from_variables(|_| None), None);
 //! ```
 
+#![warn(missing_docs)]
+
 mod abi;
 mod comm;
 mod error;

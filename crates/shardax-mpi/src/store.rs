@@ -51,7 +51,8 @@ impl Store {
     pub fn put(&self, key: &str, value: &[u8]) -> Result<()> {
         let mut state = self.state();
         self.advance(&mut state)?;
-        self.put_into(&mut state, key, value)
+        let all: Vec<usize> = (0..self.comm.size()).collect();
+        self.put_into(&mut state, key, value, &all)
     }
 
     /// The value under a key, waited for.
@@ -83,36 +84,52 @@ impl Store {
     /// # Errors
     /// [`Kind::DeadlineExceeded`] naming those that have not come; MPI's.
     pub fn barrier(&self, name: &str, timeout: Duration) -> Result<()> {
+        let all: Vec<usize> = (0..self.comm.size()).collect();
+        self.exchange(name, &all, &[], timeout).map(drop)
+    }
+
+    /// A barrier of these processes alone, in which each gives a value, and gets those of all in the order of the list.
+    ///
+    /// # Errors
+    /// As for [`Store::barrier`]; also when this process is not in the list, or the list names one that does not exist.
+    pub fn exchange(&self, name: &str, ranks: &[usize], value: &[u8], timeout: Duration) -> Result<Vec<Vec<u8>>> {
         let deadline = Instant::now() + timeout;
         let (own, size) = (self.comm.rank(), self.comm.size());
+        if !ranks.contains(&own) || ranks.iter().any(|&rank| rank >= size) {
+            return Err(Error::new(
+                Kind::InvalidArgument,
+                format!("process {own} of {size} cannot come to the barrier {name:?} of processes {ranks:?}"),
+            ));
+        }
         let round = {
             let mut state = self.state();
             let round = state.passed.get(name).copied().unwrap_or(0);
             let key = barrier_key(name, round, own);
             // Its own mark is there already where it came before and gave up.
             if !state.values.contains_key(&key) {
-                self.put_into(&mut state, &key, &[])?;
+                self.put_into(&mut state, &key, value, ranks)?;
             }
             round
         };
         let missing = |state: &State| -> Vec<usize> {
-            (0..size).filter(|&rank| !state.values.contains_key(&barrier_key(name, round, rank))).collect()
+            let absent = |rank: &usize| !state.values.contains_key(&barrier_key(name, round, *rank));
+            ranks.iter().copied().filter(absent).collect()
         };
         let all = self.wait_until(deadline, |state| missing(state).is_empty().then_some(()))?;
         let mut state = self.state();
         if all.is_none() {
-            let missing = missing(&state);
+            let (missing, count) = (missing(&state), ranks.len());
             return Err(Error::new(
                 Kind::DeadlineExceeded,
                 format!(
-                    "{} of {size} processes came to the barrier {name:?} within {timeout:?}; missing: processes {missing:?}",
-                    size - missing.len()
+                    "{} of {count} processes came to the barrier {name:?} within {timeout:?}; missing: processes {missing:?}",
+                    count - missing.len()
                 ),
             ));
         }
         state.passed.insert(name.to_owned(), round + 1);
-        (0..size).for_each(|rank| drop(state.values.remove(&barrier_key(name, round, rank))));
-        Ok(())
+        let take = |rank: &usize| state.values.remove(&barrier_key(name, round, *rank)).unwrap_or_default();
+        Ok(ranks.iter().map(take).collect())
     }
 
     /// Expects nothing more of the others, all of which have left.
@@ -143,7 +160,7 @@ impl Store {
         }
     }
 
-    fn put_into(&self, state: &mut State, key: &str, value: &[u8]) -> Result<()> {
+    fn put_into(&self, state: &mut State, key: &str, value: &[u8], ranks: &[usize]) -> Result<()> {
         if state.values.contains_key(key) {
             return Err(Error::new(
                 Kind::FailedPrecondition,
@@ -153,7 +170,7 @@ impl Store {
         let mut head = (key.len() as u64).to_ne_bytes().to_vec();
         head.extend((value.len() as u64).to_ne_bytes());
         let body = [key.as_bytes(), value].concat();
-        for peer in (0..self.comm.size()).filter(|&rank| rank != self.comm.rank()) {
+        for &peer in ranks.iter().filter(|&&rank| rank != self.comm.rank()) {
             state.outgoing.push(self.comm.send(peer, head.clone())?);
             state.outgoing.push(self.comm.send(peer, body.clone())?);
         }

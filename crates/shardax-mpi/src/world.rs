@@ -9,7 +9,7 @@ use crate::abi::Table;
 use crate::comm::Communicator;
 use crate::error::{Error, Kind, Result};
 use crate::find::{self, Search};
-use crate::launch::Launcher;
+use crate::launch::{Family, Launcher};
 use crate::store::Store;
 
 /// All processes of a job. Cloning is a reference count.
@@ -58,29 +58,37 @@ impl World {
             error
         };
         let table = Arc::new(search.load().map_err(of_launcher)?);
+        let wrong = |launcher: &Launcher, seen: &str| {
+            Error::new(
+                Kind::WrongLibrary,
+                format!(
+                    "this process is {}, {seen}{} ({}, {}) belongs to another MPI than the launcher. Set \
+                     SHARDAX_MPI_LIBRARY to the library of the launcher's MPI, or use the launcher of the library's",
+                    place(launcher),
+                    table.path,
+                    table.version,
+                    table.constants.interface
+                ),
+            )
+        };
+        // Others end the process when they are started by Open MPI's launcher.
+        if let Some(launcher) = launcher.filter(|launcher| launcher.family == Some(Family::OpenMpi))
+            && !table.version.contains("Open MPI")
+        {
+            return Err(wrong(launcher, "and "));
+        }
         table.start()?;
         // SAFETY: the world lives as long as MPI, and is only given away as a duplicate below.
         let world = unsafe { Communicator::from_handle(&table, table.constants.world)? };
         if let Some(launcher) = launcher
             && launcher.size != world.size()
         {
-            return Err(Error::new(
-                Kind::WrongLibrary,
-                format!(
-                    "this process is {}, but to the MPI library it is one of {}: {} ({}, {}) belongs to another MPI than \
-                     the launcher. Set SHARDAX_MPI_LIBRARY to the library of the launcher's MPI, or use the launcher of \
-                     the library's",
-                    place(launcher),
-                    world.size(),
-                    table.path,
-                    table.version,
-                    table.constants.interface
-                ),
-            ));
+            return Err(wrong(launcher, &format!("but to the MPI library it is one of {}: ", world.size())));
         }
         // Apart from each other, and from whatever else in this process uses MPI's world.
         let (data, store) = (world.duplicate()?, world.duplicate()?);
-        let hosts = gather_texts(&data, &host_name())?;
+        let hosts = data.all_gather_any(host_name().as_bytes(), Instant::now() + START)?;
+        let hosts = hosts.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
         Ok(World {
             inner: Arc::new(Inner { table, launcher: launcher.cloned(), data, store: Store::new(store), hosts }),
         })
@@ -178,21 +186,6 @@ impl fmt::Debug for World {
 /// `1 of 4 started by mpirun (Open MPI)`.
 fn place(launcher: &Launcher) -> String {
     launcher.to_string().trim_start_matches("process ").to_owned()
-}
-
-/// The text of each process, by rank.
-fn gather_texts(comm: &Communicator, text: &str) -> Result<Vec<String>> {
-    let deadline = Instant::now() + START;
-    let lengths = comm.all_gather((text.len() as u64).to_ne_bytes().to_vec(), &vec![8; comm.size()])?.wait(deadline)?;
-    let lengths: Vec<usize> =
-        lengths.chunks_exact(8).map(|b| u64::from_ne_bytes(b.try_into().unwrap_or_default()) as usize).collect();
-    let all = comm.all_gather(text.as_bytes().to_vec(), &lengths)?.wait(deadline)?;
-    let mut start = 0;
-    let cut = |&len: &usize| {
-        start += len;
-        String::from_utf8_lossy(&all[start - len..start]).into_owned()
-    };
-    Ok(lengths.iter().map(cut).collect())
 }
 
 fn host_name() -> String {

@@ -39,6 +39,7 @@
 //! ```
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 // The derive macro names this crate.
 extern crate self as shardax_nn;

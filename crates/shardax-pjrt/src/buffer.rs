@@ -63,16 +63,19 @@ impl Buffer {
         self.device.client().plugin.api()
     }
 
+    /// The type of its elements.
     #[inline]
     pub fn element_type(&self) -> ElementType {
         self.ty
     }
 
+    /// Its sizes.
     #[inline]
     pub fn dims(&self) -> &[i64] {
         &self.dims
     }
 
+    /// Where it lies.
     #[inline]
     pub fn device(&self) -> &Device {
         &self.device

@@ -31,13 +31,21 @@ pub(crate) struct DeviceInfo {
 /// Memory of a device, in bytes. What a platform does not report is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryStats {
+    /// What is taken now.
     pub bytes_in_use: i64,
+    /// The most that was taken at once.
     pub peak_bytes_in_use: Option<i64>,
+    /// How many pieces are taken.
     pub num_allocations: Option<i64>,
+    /// The largest piece that was taken.
     pub largest_allocation: Option<i64>,
+    /// What may be taken.
     pub bytes_limit: Option<i64>,
+    /// What the allocator holds back for itself.
     pub bytes_reserved: Option<i64>,
+    /// The largest piece that could be taken.
     pub largest_free_block: Option<i64>,
+    /// What the allocator has from the device.
     pub pool_bytes: Option<i64>,
 }
 

@@ -6,7 +6,12 @@ macro_rules! element_types {
     ($( $(#[$doc:meta])* $name:ident = $pjrt:literal, $xla:literal, $bits:literal, $hlo:literal, $mlir:literal; )*) => {
         /// Type of one element of a buffer.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-        pub enum ElementType { $( $(#[$doc])* $name, )* }
+        pub enum ElementType { $(
+            #[doc = concat!("`", $hlo, "` in HLO, `", $mlir, "` in StableHLO.")]
+            #[doc = ""]
+            $(#[$doc])*
+            $name,
+        )* }
 
         impl ElementType {
             /// Every element type, in PJRT's order.

@@ -18,21 +18,37 @@ pub struct Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 pub enum Code {
+    /// The caller gave it up.
     Cancelled = 1,
+    /// No other code says it.
     Unknown = 2,
+    /// What was passed in is wrong by itself.
     InvalidArgument = 3,
+    /// It took too long.
     DeadlineExceeded = 4,
+    /// What was asked for is not there.
     NotFound = 5,
+    /// What was to be made is there already.
     AlreadyExists = 6,
+    /// The caller may not.
     PermissionDenied = 7,
+    /// No memory, or no other resource, is left.
     ResourceExhausted = 8,
+    /// The state is not one in which it can be done.
     FailedPrecondition = 9,
+    /// It was ended from within.
     Aborted = 10,
+    /// Beyond the end of what there is.
     OutOfRange = 11,
+    /// The plugin does not have it.
     Unimplemented = 12,
+    /// What always holds does not.
     Internal = 13,
+    /// Not now; perhaps later.
     Unavailable = 14,
+    /// Data is lost or damaged.
     DataLoss = 15,
+    /// Who calls is not known.
     Unauthenticated = 16,
 }
 

@@ -46,17 +46,27 @@ unsafe impl Sync for Executable {}
 /// Memory that one execution needs on each device, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryAnalysis {
+    /// The program itself.
     pub generated_code: i64,
+    /// Its arguments.
     pub arguments: i64,
+    /// Its results.
     pub outputs: i64,
     /// Part of the arguments that outputs reuse.
     pub aliased: i64,
+    /// What it needs between.
     pub temporaries: i64,
+    /// The most at once.
     pub peak: i64,
+    /// The program itself, in the host's memory.
     pub host_generated_code: i64,
+    /// Its arguments, in the host's memory.
     pub host_arguments: i64,
+    /// Its results, in the host's memory.
     pub host_outputs: i64,
+    /// Part of those arguments that results reuse.
     pub host_aliased: i64,
+    /// What it needs between, in the host's memory.
     pub host_temporaries: i64,
 }
 

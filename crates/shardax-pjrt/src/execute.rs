@@ -92,6 +92,7 @@ impl Executable {
         let origin = if tracked { Some(Launch::begin(launch_id, args, devices.len())?) } else { None };
         let gate = &self.client.inner.gate;
         // Before the arguments are held, since it may wait.
+        let mut crossing = self.crosses().then(|| gate.enter_crossing());
         if devices.len() > 1 {
             gate.enter_multi()?
         } else {
@@ -148,7 +149,10 @@ impl Executable {
         holds.finish(result.is_ok());
         match result {
             Ok(()) => {
-                let ready = self.started(&origin, devices, &events);
+                let (ready, completion) = self.started(&origin, devices, &events);
+                if let Some(crossing) = &mut crossing {
+                    **crossing = completion;
+                }
                 Ok(Started { outputs, origin, ready })
             }
             Err(error) => {
@@ -163,9 +167,9 @@ impl Executable {
     }
 
     /// Tells those who keep count of launches what became of one, and when each device has finished it. Returns
-    /// whether it has finished, well, by now.
+    /// whether it has finished, well, by now, and else what says so.
     #[inline]
-    fn started(&self, origin: &Origin, devices: &[Device], events: &[*mut RawEvent]) -> bool {
+    fn started(&self, origin: &Origin, devices: &[Device], events: &[*mut RawEvent]) -> (bool, Completion) {
         let gate = &self.client.inner.gate;
         let first = !self.launched.load(Ordering::Relaxed);
         // SAFETY: the plugin made these events for us to own.
@@ -180,7 +184,7 @@ impl Executable {
                 exit::thread_launched();
             }
             gate.single_started(devices[0].index(), under_way);
-            return over.is_some_and(|event| event.wait().is_ok());
+            return (over.is_some_and(|event| event.wait().is_ok()), Completion::new());
         }
         let completion: Completion = events.iter().filter_map(take).map(Arc::new).collect();
         exit::thread_launched();
@@ -198,11 +202,17 @@ impl Executable {
             }
         }
         if devices.len() > 1 {
-            gate.multi_started(completion);
+            gate.multi_started(completion.clone());
         } else {
-            gate.single_started(devices[0].index(), completion.into_iter().next());
+            gate.single_started(devices[0].index(), completion.first().cloned());
         }
-        false
+        (false, completion)
+    }
+
+    /// Whether its devices meet those of other processes while it runs.
+    #[inline]
+    fn crosses(&self) -> bool {
+        self.calls_host && self.client.has_owners() && self.has_collectives == Some(true)
     }
 
     #[cold]

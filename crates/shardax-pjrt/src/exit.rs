@@ -170,6 +170,16 @@ fn register() {
     }
 }
 
+/// What is done last, with the exit status.
+static LAST: OnceLock<fn(i32)> = OnceLock::new();
+
+/// Has the process call a function at its end, with its exit status, once the programs under way have ended; not when
+/// they do not. The first one given counts.
+pub fn at_end(function: fn(i32)) {
+    let _ = LAST.set(function);
+    register();
+}
+
 extern "C" fn end(status: c_int, _: *mut c_void) {
     if event::in_callback() || is_forked() {
         leave(status);
@@ -184,6 +194,10 @@ extern "C" fn end(status: c_int, _: *mut c_void) {
              how long"
         );
         leave(status);
+    }
+    static DONE: Once = Once::new();
+    if let Some(function) = LAST.get() {
+        DONE.call_once(|| function(status));
     }
 }
 

@@ -115,14 +115,19 @@ pub struct CallFrame<'a> {
 /// An argument: dense, row-major.
 #[derive(Clone, Copy, Debug)]
 pub struct Arg<'a> {
+    /// The type of its elements.
     pub ty: ElementType,
+    /// Its sizes.
     pub dims: &'a [i64],
+    /// Its elements.
     pub data: &'a [u8],
 }
 
 /// A result to write: dense, row-major.
 pub struct Ret<'a> {
+    /// The type of its elements.
     pub ty: ElementType,
+    /// Its sizes.
     pub dims: &'a [i64],
     data: *mut u8,
     len: usize,
@@ -153,9 +158,13 @@ impl fmt::Debug for Ret<'_> {
 /// An attribute of the call.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Attr<'a> {
+    /// A number: its type and its bytes.
     Scalar(ElementType, &'a [u8]),
+    /// Numbers of one type: their bytes.
     Array(ElementType, &'a [u8]),
+    /// A text.
     String(&'a str),
+    /// Attributes by name.
     Dictionary(Vec<(&'a str, Attr<'a>)>),
 }
 
@@ -258,6 +267,7 @@ impl Attr<'_> {
         }
     }
 
+    /// The text, where it is one.
     pub fn as_str(&self) -> Option<&str> {
         match *self {
             Attr::String(text) => Some(text),

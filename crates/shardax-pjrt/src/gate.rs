@@ -31,6 +31,8 @@ pub(crate) type Completion = SmallVec<[Arc<Event>; 8]>;
 pub(crate) struct Gate {
     multi: Mutex<Multi>,
     single: Vec<Single>,
+    /// The last launch in which devices of several processes meet.
+    crossing: Mutex<Completion>,
 }
 
 #[derive(Default)]
@@ -67,7 +69,21 @@ fn poll(deadline: Instant, mut is_so: impl FnMut() -> bool) -> bool {
 
 impl Gate {
     pub(crate) fn new(devices: usize) -> Gate {
-        Gate { multi: Mutex::default(), single: (0..devices).map(|_| Single::default()).collect() }
+        Gate {
+            multi: Mutex::default(),
+            single: (0..devices).map(|_| Single::default()).collect(),
+            crossing: Mutex::default(),
+        }
+    }
+
+    /// Waits until the launch before has ended in which devices of several processes met, and keeps others out meanwhile:
+    /// in every process such launches must come to their meetings in one order, which the plugin does not promise.
+    pub(crate) fn enter_crossing(&self) -> MutexGuard<'_, Completion> {
+        let last = lock(&self.crossing);
+        for event in last.iter() {
+            let _ = event.wait_ref(); // its error is its results' affair
+        }
+        last
     }
 
     /// Waits until a launch on several devices may start.
@@ -159,6 +175,7 @@ impl Gate {
 
     /// Forgets the events, which must not outlive the client.
     pub(crate) fn clear(&self) {
+        lock(&self.crossing).clear();
         lock(&self.multi).under_way.clear();
         for single in &self.single {
             lock(&single.under_way).clear();

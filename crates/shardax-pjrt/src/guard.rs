@@ -95,7 +95,7 @@ fn error(error: io::Error) -> Error {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
             Error::new(Code::PermissionDenied, error.to_string())
         }
-        io::ErrorKind::StorageFull => Error::new(Code::ResourceExhausted, error.to_string()),
+        io::ErrorKind::StorageFull => Error::new(Code::Unavailable, error.to_string()),
         _ => Error::new(Code::Unknown, error.to_string()),
     }
 }

@@ -15,9 +15,11 @@ use crate::sharding::{OpSharding, OpShardingProto, transposed_iota};
 /// One instruction of an optimized program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HloInstruction {
+    /// The name of the computation that it stands in.
     pub computation: String,
     /// Its computation is the one that an execution starts with.
     pub in_entry: bool,
+    /// What operands call it.
     pub name: String,
     /// HLO's name of the operation, e.g. `all-reduce`, `fusion`, `custom-call`.
     pub opcode: String,
@@ -27,6 +29,7 @@ pub struct HloInstruction {
     pub replica_groups: Vec<Vec<i64>>,
     /// For `collective-permute`: pairs of source and target.
     pub source_target_pairs: Vec<(i64, i64)>,
+    /// For collectives: the channel, which all participants share.
     pub channel_id: Option<i64>,
     /// Names of the operands.
     pub operands: Vec<String>,
@@ -34,6 +37,10 @@ pub struct HloInstruction {
     pub calls: Vec<String>,
     /// For `custom-call`: the function called.
     pub custom_call_target: Option<String>,
+    /// What the program calls it: the names around the operation that it was made from. Empty where that is not known.
+    pub op_name: String,
+    /// The file and line of that operation.
+    pub source: Option<(String, u32)>,
 }
 
 impl HloInstruction {
@@ -61,6 +68,13 @@ impl fmt::Display for HloInstruction {
         }
         if !self.source_target_pairs.is_empty() {
             write!(f, ", source_target_pairs={:?}", self.source_target_pairs)?;
+        }
+        if !self.op_name.is_empty() {
+            write!(f, ", metadata={{op_name={:?}", self.op_name)?;
+            if let Some((file, line)) = &self.source {
+                write!(f, " source_file={file:?} source_line={line}")?;
+            }
+            f.write_str("}")?;
         }
         Ok(())
     }
@@ -164,6 +178,8 @@ pub(crate) fn instructions(module: &[u8]) -> Result<Vec<HloInstruction>> {
                 operands: proto.operand_ids.iter().map(|id| name_of(&names, id)).collect(),
                 calls: proto.called_computation_ids.iter().map(|id| name_of(&computations, id)).collect(),
                 custom_call_target: Some(proto.custom_call_target.clone()).filter(|target| !target.is_empty()),
+                op_name: proto.metadata.as_ref().map(|m| m.op_name.clone()).unwrap_or_default(),
+                source: proto.metadata.as_ref().and_then(|m| m.source(&module.frames)),
             });
         }
     }
@@ -288,6 +304,60 @@ struct ModuleProto {
     computations: Vec<ComputationProto>,
     #[prost(int64, tag = "6")]
     entry_computation_id: i64,
+    #[prost(message, optional, tag = "25")]
+    frames: Option<FramesProto>,
+}
+
+/// Lines of source code, which instructions name by number; all numbers count from 1.
+#[derive(Clone, PartialEq, Message)]
+struct FramesProto {
+    #[prost(string, repeated, tag = "1")]
+    files: Vec<String>,
+    #[prost(message, repeated, tag = "3")]
+    places: Vec<PlaceProto>,
+    #[prost(message, repeated, tag = "4")]
+    frames: Vec<FrameProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct PlaceProto {
+    #[prost(int32, tag = "1")]
+    file: i32,
+    #[prost(int32, tag = "3")]
+    line: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct FrameProto {
+    #[prost(int32, tag = "1")]
+    place: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct MetadataProto {
+    #[prost(string, tag = "2")]
+    op_name: String,
+    #[prost(string, tag = "3")]
+    source_file: String,
+    #[prost(int32, tag = "4")]
+    source_line: i32,
+    #[prost(int32, tag = "15")]
+    frame: i32,
+}
+
+impl MetadataProto {
+    /// The file and line, written in place or as a frame.
+    fn source(&self, frames: &Option<FramesProto>) -> Option<(String, u32)> {
+        fn nth<T>(list: &[T], number: i32) -> Option<&T> {
+            list.get(usize::try_from(number).ok()?.checked_sub(1)?)
+        }
+        if !self.source_file.is_empty() {
+            return Some((self.source_file.clone(), u32::try_from(self.source_line).ok()?));
+        }
+        let frames = frames.as_ref()?;
+        let place = nth(&frames.places, nth(&frames.frames, self.frame)?.place)?;
+        Some((nth(&frames.files, place.file)?.clone(), u32::try_from(place.line).ok()?))
+    }
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -308,6 +378,8 @@ struct InstructionProto {
     opcode: String,
     #[prost(message, optional, tag = "3")]
     shape: Option<ShapeProto>,
+    #[prost(message, optional, tag = "7")]
+    metadata: Option<MetadataProto>,
     #[prost(int64, tag = "26")]
     channel_id: i64,
     #[prost(string, tag = "28")]

@@ -51,11 +51,13 @@ impl AlignedBytes {
         Layout::from_size_align(len, Self::ALIGNMENT).expect("no more than isize::MAX bytes")
     }
 
+    /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: the memory is ours and initialized.
         unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len) }
     }
 
+    /// The bytes, to be written.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as above, and the borrow is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.len) }

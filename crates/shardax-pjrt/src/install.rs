@@ -213,8 +213,12 @@ fn unpack(wheel: &Path, member: &str, to: &Path) -> Result<()> {
 fn io_error(error: io::Error, what: &str, path: &Path) -> Error {
     let code = match error.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => Code::PermissionDenied,
-        io::ErrorKind::StorageFull => Code::ResourceExhausted,
+        io::ErrorKind::StorageFull => Code::Unavailable,
         _ => Code::Unknown,
     };
-    Error::new(code, format!("{what} {}: {error}", path.display()))
+    let help = match error.kind() {
+        io::ErrorKind::StorageFull => ". Make room there, or name a folder on another disk in XDG_CACHE_HOME",
+        _ => "",
+    };
+    Error::new(code, format!("{what} {}: {error}{help}", path.display()))
 }

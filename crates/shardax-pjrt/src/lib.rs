@@ -31,6 +31,8 @@
 //! # }
 //! ```
 
+#![warn(missing_docs)]
+
 mod api;
 mod buffer;
 mod client;
@@ -67,6 +69,7 @@ pub use element::ElementType;
 pub use error::{Code, Error, Result};
 pub use event::Event;
 pub use executable::{Executable, MemoryAnalysis};
+pub use exit::at_end;
 pub use hlo::HloInstruction;
 pub use host::{AlignedBytes, HostBytes};
 pub use options::{CompileOptions, ParameterSpec, Signature};

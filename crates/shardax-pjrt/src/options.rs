@@ -12,12 +12,14 @@ use crate::value::Value;
 /// The parameters of a program, as each device sees them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Signature {
+    /// In order.
     pub parameters: Vec<ParameterSpec>,
 }
 
 /// One parameter of a program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParameterSpec {
+    /// The type of its elements.
     pub ty: ElementType,
     /// Shape on one device.
     pub dims: Vec<i64>,

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::client::Client;
 use crate::error::{Code, Error, Result};
+use crate::hlo::HloInstruction;
 use crate::hlo::wire::Wire;
 use crate::options::CompileOptions;
 use crate::sharding::OpSharding;
@@ -80,6 +81,30 @@ impl Client {
 }
 
 impl Partitioned {
+    /// What [`Partitioned::module`] gave, in another process perhaps. The devices are those that it was partitioned for.
+    ///
+    /// # Errors
+    /// The bytes are no module.
+    pub fn from_module(module: Vec<u8>, device_ids: Vec<usize>) -> Result<Partitioned> {
+        let (parameter_shardings, output_shardings) = shardings(&module)?;
+        Ok(Partitioned { module, output_shardings, parameter_shardings, device_ids })
+    }
+
+    /// The serialized `HloModuleProto`.
+    pub fn module(&self) -> &[u8] {
+        &self.module
+    }
+
+    /// The instructions that each device runs, before they are optimized; collectives number partitions.
+    ///
+    /// # Errors
+    /// The plugin wrote something that cannot be read.
+    pub fn instructions(&self) -> Result<Vec<HloInstruction>> {
+        let mut all = crate::hlo::instructions(&self.module)?;
+        all.retain(|i| i.custom_call_target.as_deref() != Some(STOP));
+        Ok(all)
+    }
+
     /// The sharding of each result, given or chosen by the compiler; `None` when the program was not partitioned.
     pub fn output_shardings(&self) -> Option<&[OpSharding]> {
         self.output_shardings.as_deref()
@@ -119,12 +144,7 @@ fn with_stop(mlir: &str) -> Result<String> {
     let end = closing(mlir, body).ok_or_else(|| odd("end"))? - 1;
     let last_line = mlir[..end].trim_end().rfind('\n').map_or(body + 1, |newline| newline + 1);
     let line = mlir[last_line..end].trim();
-    let values = line
-        .strip_prefix("func.return")
-        .or_else(|| line.strip_prefix("return"))
-        .ok_or_else(|| odd("return on its last line"))?
-        .trim();
-    let (names, types) = values.split_once(" : ").unwrap_or(("", ""));
+    let (names, types) = returned(line).ok_or_else(|| odd("return on its last line"))?;
     let comma = |list: &str| if list.is_empty() { "" } else { ", " };
     let mut out = String::with_capacity(mlir.len() + 200);
     out.push_str(&mlir[..at]);
@@ -135,6 +155,16 @@ fn with_stop(mlir: &str) -> Result<String> {
     out.push_str(&format!("return {names}{}%{STOP} : {types}{}tensor<f32>\n", comma(names), comma(types)));
     out.push_str(&mlir[end..]);
     Ok(out)
+}
+
+/// The values that a line returns, and their types: `return %x : tensor<f32>`, or `"func.return"(%x) : (tensor<f32>) -> ()`.
+fn returned(line: &str) -> Option<(&str, &str)> {
+    if let Some(generic) = line.strip_prefix("\"func.return\"(") {
+        let (names, types) = generic.split_once(") : (")?;
+        return Some((names, types.strip_suffix(") -> ()")?));
+    }
+    let values = line.strip_prefix("func.return").or_else(|| line.strip_prefix("return"))?.trim();
+    Some(values.split_once(" : ").unwrap_or(("", "")))
 }
 
 /// The place after the bracket that closes the one at `open`. Texts in quotes are not looked into.
@@ -244,6 +274,14 @@ mod tests {
         assert!(
             two.contains("return %x, %x, %shardax_stop : tensor<f32>, tensor<f32>, tensor<f32>\n}\nfunc.func @other()")
         );
+    }
+
+    #[test]
+    fn what_is_returned_may_be_written_in_both_ways() {
+        assert_eq!(returned("func.return %a, %b : tensor<f32>, i1"), Some(("%a, %b", "tensor<f32>, i1")));
+        assert_eq!(returned("\"func.return\"(%a, %b) : (tensor<f32>, i1) -> ()"), Some(("%a, %b", "tensor<f32>, i1")));
+        assert_eq!((returned("return"), returned("\"func.return\"() : () -> ()")), (Some(("", "")), Some(("", ""))));
+        assert_eq!(returned("%a = stablehlo.add %b, %c : i1"), None);
     }
 
     #[test]

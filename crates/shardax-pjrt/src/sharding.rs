@@ -26,6 +26,7 @@ pub enum ShardingKind {
 /// How an array is laid over devices (XLA's `OpSharding`), with the device list written out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpSharding {
+    /// What is said of it.
     pub kind: ShardingKind,
     /// Number of tiles along each dimension of the array, followed by one number for each of `last_tile_dims`
     /// (or one for replication, with `replicate_on_last_tile_dim`). Empty unless `kind` is `Other`.

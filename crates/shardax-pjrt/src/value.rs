@@ -11,10 +11,15 @@ use crate::raw::{NamedValue, NamedValueUnion};
 /// An option or attribute value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
+    /// A text.
     String(String),
+    /// An integer.
     Int(i64),
+    /// Several integers.
     Ints(Vec<i64>),
+    /// A real number.
     Float(f32),
+    /// A truth value.
     Bool(bool),
 }
 

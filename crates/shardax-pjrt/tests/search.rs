@@ -411,6 +411,14 @@ fn failed_installs_say_why_and_leave_nothing() {
     fails(&made_up_wheel(&home, b"no library"), Code::DataLoss, "no ELF header");
     let library = library();
     fails(&made_up_wheel(&home, &library[..library.len() / 2]), Code::DataLoss, "cut short");
+    // A disk that is full when the library is unpacked: what is written there goes to a device that takes nothing.
+    if Path::new("/dev/full").exists() {
+        let full = made_up_wheel(&home, &library);
+        let script = fs::read_to_string(home.path("bin/python3")).unwrap();
+        home.script("bin/python3", &script.replace("exit 0", "ln -s /dev/full \"$2/library\"; exit 0"));
+        fails(&full, Code::Unavailable, "No space left on device");
+        fails(&full, Code::Unavailable, "Make room there, or name a folder on another disk in XDG_CACHE_HOME");
+    }
     home.script("bin/python3", "#!/bin/sh\necho 'No module named pip' >&2\nexit 1\n");
     fails(&good, Code::Unavailable, "No module named pip");
     fs::remove_file(home.path("bin/python3")).unwrap();

@@ -30,6 +30,7 @@ pub struct Average {
 }
 
 impl Average {
+    /// The average of nothing yet.
     pub fn new() -> Self {
         Self::default()
     }

@@ -23,6 +23,11 @@ pub(crate) fn settle(devices: usize) {
     let _ = IN_USE.set(devices);
 }
 
+/// How many devices of this process there are, if they are in use.
+pub(crate) fn devices_in_use() -> Option<usize> {
+    IN_USE.get().copied()
+}
+
 struct Config {
     num_cpu_devices: Option<usize>,
     platform: Option<String>,

@@ -9,20 +9,35 @@ use shardax_pjrt::ElementType;
 /// The type of an array's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DType {
+    /// One byte, 0 or 1.
     Bool,
+    /// Signed, 8 bits.
     I8,
+    /// Signed, 16 bits.
     I16,
+    /// Signed, 32 bits.
     I32,
+    /// Signed, 64 bits.
     I64,
+    /// Unsigned, 8 bits.
     U8,
+    /// Unsigned, 16 bits.
     U16,
+    /// Unsigned, 32 bits.
     U32,
+    /// Unsigned, 64 bits.
     U64,
+    /// IEEE half precision: 11 bits of precision, up to 65504.
     F16,
+    /// The upper half of a float32: 8 bits of precision, its range.
     Bf16,
+    /// Single precision.
     F32,
+    /// Double precision.
     F64,
+    /// Two float32.
     Complex64,
+    /// Two float64.
     Complex128,
     /// The type of the gradient of a value that is not differentiable (JAX's `float0`): one
     /// boolean `false` an element on the device.
@@ -32,14 +47,20 @@ pub enum DType {
 /// What arithmetic a dtype supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Category {
+    /// `bool`.
     Bool,
+    /// Integers from 0.
     Unsigned,
+    /// Integers with a sign.
     Signed,
+    /// Real floating point.
     Float,
+    /// Complex floating point.
     Complex,
 }
 
 impl DType {
+    /// All that have values: every dtype but `float0`.
     pub const ALL: [DType; 15] = [
         DType::Bool,
         DType::I8,
@@ -69,10 +90,12 @@ impl DType {
         }
     }
 
+    /// How many bits an element takes in memory.
     pub fn bits(self) -> usize {
         self.byte_size() * 8
     }
 
+    /// Its kind, which decides how dtypes meet.
     pub fn category(self) -> Category {
         match self {
             DType::Bool | DType::Float0 => Category::Bool,
@@ -83,10 +106,12 @@ impl DType {
         }
     }
 
+    /// Whether it is real floating point.
     pub fn is_float(self) -> bool {
         self.category() == Category::Float
     }
 
+    /// Whether it is complex.
     pub fn is_complex(self) -> bool {
         self.category() == Category::Complex
     }
@@ -102,10 +127,12 @@ impl DType {
         matches!(self, DType::F64 | DType::Complex128)
     }
 
+    /// Whether it is an integer, with a sign or without; `bool` is not.
     pub fn is_integer(self) -> bool {
         matches!(self.category(), Category::Signed | Category::Unsigned)
     }
 
+    /// Whether it is an integer with a sign, or real floating point.
     pub fn is_signed(self) -> bool {
         matches!(self.category(), Category::Signed | Category::Float)
     }
@@ -216,11 +243,14 @@ impl fmt::Display for DType {
 
 /// A Rust type that is an array's element on the host.
 pub trait Element: Copy + Default + PartialEq + fmt::Debug + Send + Sync + 'static {
+    /// The dtype of arrays of this type.
     const DTYPE: DType;
 
     /// The element's bytes in the machine's order.
     fn write(self, out: &mut Vec<u8>);
+    /// The value of these bytes in the machine's order, as many as an element has.
     fn read(bytes: &[u8]) -> Self;
+    /// The value as a [`Scalar`], exactly.
     fn to_scalar(self) -> Scalar;
 }
 
@@ -296,9 +326,13 @@ complex_element! { f32 => Complex64; f64 => Complex128; }
 /// A host number of any dtype; floats are held as bits, so that scalars compare and hash.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scalar {
+    /// A truth value.
     Bool(bool),
+    /// An integer of any dtype.
     Int(i128),
+    /// A real number, as the bits of an `f64`.
     Float(u64),
+    /// A complex number, as the bits of two `f64`.
     Complex(u64, u64),
 }
 
@@ -310,6 +344,7 @@ impl Scalar {
         Scalar::read(dtype, &bytes)
     }
 
+    /// The real number `v`.
     pub fn float(v: f64) -> Self {
         Scalar::Float(v.to_bits())
     }
@@ -323,6 +358,7 @@ impl Scalar {
         }
     }
 
+    /// The imaginary part, 0 of other numbers.
     pub fn imag(self) -> f64 {
         match self {
             Scalar::Complex(_, im) => f64::from_bits(im),
@@ -330,6 +366,7 @@ impl Scalar {
         }
     }
 
+    /// Whether it is 0, false or -0.
     pub fn is_zero(self) -> bool {
         self.to_f64() == 0.0 && self.imag() == 0.0
     }

@@ -33,6 +33,8 @@ pub enum ErrorKind {
     Plugin,
     /// The compiler or the device reported an error.
     Runtime,
+    /// Other processes did not come in time.
+    DeadlineExceeded,
 }
 
 /// An error, cheap to clone.
@@ -93,10 +95,12 @@ impl Error {
         Error(Arc::new(inner))
     }
 
+    /// What kind of mistake it is.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
+    /// What was asked for and why it cannot be done, without the line and the help.
     pub fn message(&self) -> &str {
         &self.0.message
     }
@@ -139,6 +143,7 @@ impl fmt::Display for ErrorKind {
             ErrorKind::NotImplemented => "not implemented",
             ErrorKind::Plugin => "plugin error",
             ErrorKind::Runtime => "runtime error",
+            ErrorKind::DeadlineExceeded => "deadline exceeded",
         })
     }
 }
@@ -180,6 +185,19 @@ impl From<shardax_pjrt::Error> for Error {
             ),
             _ => message,
         }
+    }
+}
+
+impl From<shardax_mpi::Error> for Error {
+    fn from(error: shardax_mpi::Error) -> Self {
+        use shardax_mpi::Kind;
+        let kind = match error.kind {
+            Kind::NoLibrary | Kind::WrongLibrary => ErrorKind::Plugin,
+            Kind::InvalidArgument => ErrorKind::Value,
+            Kind::DeadlineExceeded => ErrorKind::DeadlineExceeded,
+            Kind::FailedPrecondition | Kind::Mpi => ErrorKind::Runtime,
+        };
+        Error::new(kind, error.message)
     }
 }
 

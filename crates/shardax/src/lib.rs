@@ -48,6 +48,7 @@
 //! ```
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 // Derived code names this crate by its name, here too.
 extern crate self as shardax;
@@ -58,6 +59,7 @@ pub mod dtype;
 pub mod error;
 mod local;
 pub mod profiler;
+mod scope;
 pub mod shape;
 mod source;
 mod stack;
@@ -79,7 +81,7 @@ pub mod random;
 mod spmd;
 mod transform;
 
-pub use core::{function, lower, prefix, program, tree};
+pub use core::{function, prefix, program, tree};
 pub use engine::stages;
 pub use ops::callback::debug;
 pub use ops::{control_flow, lax, numpy};
@@ -88,6 +90,7 @@ pub use ops::{control_flow, lax, numpy};
 pub mod array {
     pub use crate::core::array::*;
     pub use crate::engine::assemble::*;
+    pub use crate::engine::local_data::*;
     pub use crate::engine::put::{PutOptions, device_put};
     pub use crate::engine::stacked::*;
     pub use crate::ops::index::{At, Ellipsis, IndexItem, IntoIndex, IntoIndexItem, NewAxis, Rows, Slice};
@@ -140,13 +143,16 @@ pub use ops::callback::{
 pub use ops::collective::*;
 pub use ops::primitive::checkpoint_policy::{CheckpointPolicy, Operation};
 pub use ops::primitive::stop_gradient::stop_gradient;
+pub use scope::{NamedScope, named_scope};
 pub use shape::{Grouped, axis_index_groups};
+pub use sharding::distributed;
 pub use sharding::{
     AbstractMesh, AxisType, IntoMesh, Mesh, MeshArg, MeshGuard, NamedSharding, PartitionSpec, Sharding,
     SingleDeviceSharding, get_mesh, make_mesh, manual_axes,
 };
 pub use sharding::{Device, device_count, devices, local_device_count, local_devices, process_count, process_index};
 pub use sharding::{visualize_sharding, visualize_sharding_color, visualize_sharding_svg};
+pub use spmd::multihost;
 pub use spmd::*;
 pub use transform::jacobian;
 pub use transform::{
@@ -178,29 +184,14 @@ pub mod prelude {
         custom_vjp, device_count, device_get, device_put, device_put_replicated, device_put_sharded, devices,
         disable_jit, fori_loop, grad, hessian, jacfwd, jacrev, jit, jvp, linear_transpose, linearize,
         local_device_count, local_devices, make_array_from_callback, make_array_from_process_local_data,
-        make_array_from_process_local_data_of_shape, make_array_from_single_device_arrays, make_program, process_count,
-        process_index, replicate, scan, scan_n, stop_gradient, switch, unreplicate, value_and_grad,
+        make_array_from_process_local_data_of_shape, make_array_from_single_device_arrays, make_program, named_scope,
+        process_count, process_index, replicate, scan, scan_n, stop_gradient, switch, unreplicate, value_and_grad,
         visualize_array_sharding, visualize_sharding, visualize_sharding_color, visualize_sharding_svg, vjp, vmap,
         while_loop,
     };
     pub use crate::{P, config, debug_print, lax, linalg, random, s};
     pub use shardax_macros::{Module, Tree};
 }
-
-/// The programs of the migration guide, run by `cargo test`.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/migrating-from-pmap.md")]
-struct MigrationGuide;
-
-/// The programs of the page on kinds of parallelism, run by `cargo test`.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/parallelism.md")]
-struct ParallelismPage;
-
-/// The mistakes of the page on errors, made by `cargo test`.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/errors.md")]
-struct ErrorsPage;
 
 /// What JAX finds out while it runs, and Rust's types before: programs that must not compile.
 #[cfg(doctest)]

@@ -50,6 +50,7 @@ pub fn broadcast_shapes(shapes: &[&[usize]]) -> Option<Shape> {
 pub struct AxisName(&'static str);
 
 impl AxisName {
+    /// The axis of this name.
     pub fn new(name: &str) -> Self {
         static NAMES: OnceLock<Mutex<HashSet<&'static str>>> = OnceLock::new();
         let mut names = NAMES.get_or_init(Default::default).lock().unwrap_or_else(|e| e.into_inner());
@@ -61,6 +62,7 @@ impl AxisName {
         AxisName(leaked)
     }
 
+    /// The name as a text.
     pub fn as_str(&self) -> &'static str {
         self.0
     }
@@ -122,6 +124,7 @@ impl fmt::Debug for AxisName {
 
 /// One axis name or several (major first), or an axis cut into groups: what collectives take.
 pub trait IntoAxisNames {
+    /// The names, in order.
     fn into_axis_names(self) -> SmallVec<[AxisName; 2]>;
 
     /// The groups of participants that a collective stays within; see [`axis_index_groups`].
@@ -201,6 +204,7 @@ impl<A: Into<AxisName>, B: Into<AxisName>, C: Into<AxisName>> IntoAxisNames for 
 pub struct AxisSet(SmallVec<[AxisName; 2]>);
 
 impl AxisSet {
+    /// The set of these names.
     pub fn new(names: impl IntoIterator<Item = AxisName>) -> Self {
         let mut set = AxisSet::default();
         for name in names {
@@ -209,32 +213,39 @@ impl AxisSet {
         set
     }
 
+    /// Adds a name.
     pub fn insert(&mut self, name: AxisName) {
         if let Err(at) = self.0.binary_search(&name) {
             self.0.insert(at, name);
         }
     }
 
+    /// Whether the name is in it.
     pub fn contains(&self, name: AxisName) -> bool {
         self.0.contains(&name)
     }
 
+    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
+    /// The names, each once, in an order of their own.
     pub fn iter(&self) -> impl Iterator<Item = AxisName> + '_ {
         self.0.iter().copied()
     }
 
+    /// The names of both.
     pub fn union(&self, other: &AxisSet) -> AxisSet {
         AxisSet::new(self.iter().chain(other.iter()))
     }
 
+    /// The names that `other` lacks.
     pub fn minus(&self, other: &AxisSet) -> AxisSet {
         AxisSet::new(self.iter().filter(|n| !other.contains(*n)))
     }
 
+    /// Whether `other` has all of them.
     pub fn is_subset(&self, other: &AxisSet) -> bool {
         self.iter().all(|n| other.contains(n))
     }

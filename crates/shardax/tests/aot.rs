@@ -4,20 +4,10 @@ mod common;
 
 use common::setup;
 use common::snapshot::snapshot;
+use common::values::{assert_says, error};
 use shardax::ErrorKind;
 use shardax::prelude::*;
 use shardax::stages::Collectives;
-
-fn error<T>(result: Result<T>) -> shardax::Error {
-    result.err().expect("an error")
-}
-
-fn assert_says(error: &shardax::Error, parts: &[&str]) {
-    let text = error.to_string();
-    for part in parts {
-        assert!(text.contains(part), "{part:?} is not in: {text}");
-    }
-}
 
 fn split(mesh: &Mesh, spec: PartitionSpec) -> NamedSharding {
     NamedSharding::new(mesh, spec)

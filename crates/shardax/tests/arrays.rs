@@ -6,16 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::setup;
+use common::values::{ints, spec};
 use shardax::ErrorKind;
 use shardax::prelude::*;
-
-fn ints(x: &Array) -> Vec<i32> {
-    x.to_vec().expect("int32 values")
-}
-
-fn spec(x: &Array) -> Result<PartitionSpec> {
-    Ok(x.sharding()?.spec()?.clone())
-}
 
 // SPEC 16, 24, 27, 28, 29
 #[test]

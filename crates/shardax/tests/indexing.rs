@@ -3,28 +3,21 @@
 mod common;
 
 use common::setup;
+use common::values::{error_of, ints};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use shardax::ErrorKind;
 use shardax::array::IndexItem;
 use shardax::lax::GatherScatterMode;
 use shardax::prelude::*;
-use shardax::{Error, ErrorKind};
 
 /// 0, 1, 2, … of shape `[2, 3, 4]`.
 fn cube() -> Array {
     arange(0..24).reshape([2, 3, 4])
 }
 
-fn ints(x: &Array) -> Vec<i32> {
-    x.to_vec().expect("int32 values")
-}
-
 fn floats(x: &Array) -> Vec<f32> {
     x.to_vec().expect("float32 values")
-}
-
-fn error_of(x: Array) -> Error {
-    x.error().cloned().expect("an array that carries an error")
 }
 
 #[test]

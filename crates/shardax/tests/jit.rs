@@ -3,19 +3,9 @@
 mod common;
 
 use common::setup;
+use common::values::{assert_says, error};
 use shardax::ErrorKind;
 use shardax::prelude::*;
-
-fn error<T>(result: Result<T>) -> shardax::Error {
-    result.err().expect("an error")
-}
-
-fn assert_says(error: &shardax::Error, parts: &[&str]) {
-    let text = error.to_string();
-    for part in parts {
-        assert!(text.contains(part), "{part:?} is not in: {text}");
-    }
-}
 
 fn float_range(n: i32) -> Array {
     arange(0..n).astype(DType::F32)

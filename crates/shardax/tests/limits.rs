@@ -246,3 +246,23 @@ fn a_gradient_of_250_scalars() -> Result<()> {
     assert_eq!(kernels(jit(wide).lower(ones(1000))?.compile()?.as_text()?), 1);
     Ok(())
 }
+
+/// What the engine cannot allocate is an error that says how much it was and what would help; the process goes on.
+#[test]
+fn memory_that_is_short_is_an_error_that_helps() -> Result<()> {
+    setup();
+    // 64 TiB, more than any address space that the engine is given.
+    let far = |x: Array| (x.broadcast_to([1usize << 44]) * 2).sort(0);
+    let says = |error: shardax::Error| {
+        let text = error.to_string();
+        for phrase in ["bytes", "memory ran out", "checkpoint", "donate"] {
+            assert!(text.contains(phrase), "{phrase} is missing in {text}");
+        }
+    };
+    says(jit(far).call(array(1.0f32)).map(|y| y.block_until_ready()).and_then(|r| r).unwrap_err());
+    let error = zeros([1usize << 50]).check().unwrap_err().to_string();
+    assert!(error.contains("no memory for an array float32[1125899906842624] of 4503599627370496 bytes"), "{error}");
+    assert!(error.contains("sharding"), "{error}");
+    assert_eq!(jit(|x: Array| x * 2).call(array(2.0f32))?.item::<f32>()?, 4.0);
+    Ok(())
+}

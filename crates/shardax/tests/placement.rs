@@ -5,17 +5,10 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::setup;
+use common::values::{ints, spec};
 use shardax::prelude::*;
 use shardax::sharding::DimSpec;
 use shardax::{Error, ErrorKind, ShardingLike};
-
-fn ints(x: &Array) -> Vec<i32> {
-    x.to_vec().expect("int32 values")
-}
-
-fn spec(x: &Array) -> Result<PartitionSpec> {
-    Ok(x.sharding()?.spec()?.clone())
-}
 
 /// Split over eight devices, and whole on each.
 fn shardings() -> Result<(NamedSharding, NamedSharding)> {

@@ -5,13 +5,10 @@
 mod common;
 
 use common::setup;
+use common::values::error_of;
 use shardax::nn::initializers::{self, Distribution, Fan, Initializer};
 use shardax::prelude::*;
 use shardax::{Error, ErrorKind};
-
-fn error_of(x: Array) -> Error {
-    x.error().cloned().expect("an array that carries an error")
-}
 
 fn moments(x: &Array) -> Result<(f64, f64)> {
     let values = x.to_f64_vec()?;

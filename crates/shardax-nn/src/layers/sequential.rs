@@ -7,6 +7,7 @@ use crate::Module;
 
 /// A module that maps one array to another.
 pub trait Layer: Module {
+    /// The layer applied to `x`.
     fn forward(&self, x: Array) -> Array;
 }
 
@@ -47,6 +48,7 @@ impl Layer for Apply {
 }
 
 impl<L: Layer> Sequential<L> {
+    /// The layers applied to `x`, one after the other.
     #[track_caller]
     pub fn forward(&self, x: impl Operand) -> Array {
         self.0.forward(x.into_array())

@@ -22,6 +22,8 @@ use crate::check::{FINITE, NOT_NEGATIVE, positive, require, value_error, within}
 /// ```
 #[derive(Tree, Clone, Debug)]
 #[non_exhaustive]
+// The fields are the arguments of the functions that the variants name.
+#[allow(missing_docs)]
 pub enum Schedule {
     /// See [`constant_schedule`].
     Constant { value: f64 },

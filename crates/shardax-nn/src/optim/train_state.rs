@@ -18,9 +18,11 @@ use super::{GradientTransformation, apply_updates, count, safe_increment};
 pub struct TrainState<P: Tree, T: GradientTransformation<P>> {
     /// The updates made, int32.
     pub step: Array,
+    /// The parameters.
     pub params: P,
     /// The optimizer. Its numbers are part of the structure.
     pub tx: T,
+    /// The optimizer's state.
     pub opt_state: T::State,
 }
 
@@ -57,9 +59,11 @@ impl<P: Tree, T: GradientTransformation<P>> TrainState<P, T> {
 pub struct Optimizer<M: Tree, T: GradientTransformation<M>> {
     /// The updates made, int32.
     pub step: Array,
+    /// The model, with its parameters and its state.
     pub model: M,
     /// The optimizer. Its numbers are part of the structure.
     pub tx: T,
+    /// The optimizer's state.
     pub opt_state: T::State,
 }
 

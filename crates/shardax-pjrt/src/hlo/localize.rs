@@ -94,6 +94,14 @@ impl Partitioned {
     /// # Errors
     /// [`Code::Unimplemented`] naming an operation that has no such function.
     pub fn localize(&self) -> Result<Vec<u8>> {
+        self.localize_as(0)
+    }
+
+    /// The same, with a number of the program in each call (`program`), by which the functions tell programs apart.
+    ///
+    /// # Errors
+    /// As for [`Partitioned::localize`].
+    pub fn localize_as(&self, program: u64) -> Result<Vec<u8>> {
         let mut whole = Wire::parse(&self.module)?;
         let entry = whole.int(module::ENTRY);
         let bytes: Vec<Vec<u8>> = whole.all_bytes(module::COMPUTATIONS).map(<[u8]>::to_vec).collect();
@@ -103,7 +111,7 @@ impl Partitioned {
         }
         let reducers = computations.iter().map(|c| (c.id, c.root_opcode())).collect();
         let communicating = communicating(&computations);
-        let mut context = Context { devices: &self.device_ids, reducers, communicating, calls: 0, made: 0 };
+        let mut context = Context { devices: &self.device_ids, program, reducers, communicating, calls: 0, made: 0 };
         let mut edited = Vec::with_capacity(computations.len());
         for (computation, original) in computations.into_iter().zip(&bytes) {
             let touched = computation.id == entry
@@ -146,6 +154,8 @@ fn communicating(computations: &[Computation<'_>]) -> HashSet<i64> {
 struct Context<'a> {
     /// The device of each partition.
     devices: &'a [usize],
+    /// The program's number; 0 for none.
+    program: u64,
     /// The last operation of each computation: that of a reducer is what it does.
     reducers: HashMap<i64, String>,
     communicating: HashSet<i64>,
@@ -546,7 +556,12 @@ impl<'a, 'c> Rewrite<'a, 'c> {
         operands.extend(self.order);
         let mut results = shapes.to_vec();
         results.push(Shape::scalar(U32));
-        let config = format!("{{n = {} : i64, {attributes}}}", self.context.calls);
+        let program = match self.context.program {
+            0 => String::new(),
+            // As many bits as MLIR's integers take without a sign.
+            number => format!("program = {} : i64, ", number >> 1),
+        };
+        let config = format!("{{n = {} : i64, {program}{attributes}}}", self.context.calls);
         self.context.calls += 1;
         let call = self.push("custom-call", Shape::tuple(results.clone()), &operands, |wire| {
             wire.push_bytes(instruction::TARGET, target);

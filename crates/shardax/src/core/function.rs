@@ -18,6 +18,7 @@ use crate::source;
     note = "closures say their arguments' types: `|x: Array, y: Array| x + y`"
 )]
 pub trait Function<Args: Tree> {
+    /// What it returns, without the `Result`.
     type Output: Tree;
 
     /// Applies the function to arguments that are concrete or traced.
@@ -57,7 +58,9 @@ pub(crate) fn identity_of<T>(options: impl Hash, function: Option<u64>) -> Optio
 
 /// What a transformable function may return: a tree, or a `Result` of one.
 pub trait IntoOutput {
+    /// The tree.
     type Output: Tree;
+    /// The tree, or the function's error.
     fn into_output(self) -> Result<Self::Output>;
 }
 
@@ -77,6 +80,7 @@ impl<T: Tree> IntoOutput for Result<T> {
 
 /// What may stand for an argument of type `T`: the value, a reference to it, or a number for an array.
 pub trait IntoArg<T> {
+    /// The argument as the function takes it.
     fn into_arg(self) -> T;
 }
 
@@ -106,6 +110,7 @@ numbers_into_arg!(bool i8 i16 i32 i64 u8 u16 u32 u64 usize f32 f64);
 
 /// What may stand for the arguments `Args`: the bare argument of a function of one, else a tuple.
 pub trait IntoArgs<Args> {
+    /// The arguments as a tuple.
     fn into_args(self) -> Args;
 }
 
@@ -117,6 +122,7 @@ impl<A, T: IntoArg<A>> IntoArgs<(A,)> for T {
 
 /// Positions of arguments: one or several, negative ones from the last.
 pub trait IntoArgnums {
+    /// The positions, negative ones as they are.
     fn into_argnums(self) -> Vec<i32>;
 }
 
@@ -140,7 +146,9 @@ impl IntoArgnums for Vec<i32> {
 
 /// The arguments of a function as a type: selects one by its position.
 pub trait ArgAt<const N: usize> {
+    /// The argument's type.
     type Arg: Tree;
+    /// The argument.
     fn arg(&self) -> &Self::Arg;
     /// The same arguments with this one replaced.
     fn with_arg(self, arg: Self::Arg) -> Self;
@@ -154,6 +162,7 @@ pub struct Arg<const N: usize>;
 pub trait Argnums<Args> {
     /// The type of the gradient: the argument's, or a tuple of theirs.
     type Gradient: Tree;
+    /// The positions of the arguments.
     fn positions() -> Vec<usize>;
     /// The arguments themselves.
     fn of(args: &Args) -> Self::Gradient;

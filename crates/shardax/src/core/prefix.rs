@@ -9,7 +9,9 @@ use crate::sharding::PartitionSpec;
 /// One value for a whole subtree, or one prefix for each of its children.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Prefix<T> {
+    /// The same for all leaves below.
     Leaf(T),
+    /// A prefix for each child.
     Node(Vec<Prefix<T>>),
     /// One prefix for each child, by the key of a map or the name of a field.
     Named(Vec<(String, Prefix<T>)>),
@@ -122,6 +124,7 @@ pub(crate) fn mapped_size(
 
 /// What a prefix may be written as: a value, or a tuple, list or map of prefixes.
 pub trait IntoPrefix<T> {
+    /// The prefix.
     fn into_prefix(self) -> Prefix<T>;
 }
 
@@ -159,6 +162,24 @@ impl IntoPrefix<PartitionSpec> for &PartitionSpec {
 impl IntoPrefix<PartitionSpec> for Option<PartitionSpec> {
     fn into_prefix(self) -> Specs {
         Prefix::Leaf(self.unwrap_or_default())
+    }
+}
+
+impl IntoPrefix<Option<PartitionSpec>> for PartitionSpec {
+    fn into_prefix(self) -> Prefix<Option<PartitionSpec>> {
+        Prefix::Leaf(Some(self))
+    }
+}
+
+impl IntoPrefix<Option<PartitionSpec>> for &PartitionSpec {
+    fn into_prefix(self) -> Prefix<Option<PartitionSpec>> {
+        Prefix::Leaf(Some(self.clone()))
+    }
+}
+
+impl IntoPrefix<Option<PartitionSpec>> for Option<PartitionSpec> {
+    fn into_prefix(self) -> Prefix<Option<PartitionSpec>> {
+        Prefix::Leaf(self)
     }
 }
 

@@ -30,7 +30,9 @@ pub type Dims = Vec<Option<usize>>;
 /// What a mapped axis is called and how long it is, for batching rules.
 #[derive(Clone, Debug)]
 pub struct BatchAxis {
+    /// How many examples there are.
     pub size: usize,
+    /// What collectives call the axis, where it has a name.
     pub name: Option<AxisName>,
     /// The mesh axes that the batch is sharded over inside (`spmd_axis_name`).
     pub spmd_names: SmallVec<[AxisName; 2]>,

@@ -7,7 +7,9 @@ use crate::sharding::{Device, NamedSharding, PartitionSpec, Sharding, SingleDevi
 /// A sharding, or a spec over the context mesh.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ShardingLike {
+    /// A sharding, or a device.
     Sharding(Sharding),
+    /// A spec over the context mesh.
     Spec(PartitionSpec),
 }
 

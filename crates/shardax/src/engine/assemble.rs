@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::put::device_put;
 use crate::core::array::transfer;
 use crate::core::array::{Array, Buffers, Concrete};
 use crate::core::program::Aval;
@@ -167,50 +166,6 @@ fn from_parts(shape: &[usize], sharding: Sharding, parts: &[Array]) -> Result<Ar
     let weak = parts.iter().all(|part| part.aval.weak);
     let aval = Aval { weak, ..Aval::new(dtype, shape) };
     Ok(Array::from_concrete(Concrete::new(aval, sharding, true, buffers)))
-}
-
-/// An array of which `local` is this process's part, of the shape that follows: the sizes of `local`, times the number
-/// of processes that a dimension is split over. With one process that is the whole array.
-///
-/// ```
-/// # use shardax::prelude::*;
-/// # shardax::config::set_num_cpu_devices(8).ok();
-/// let sharding = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
-/// let batch = make_array_from_process_local_data(&sharding, &ones([32, 10]))?;
-/// assert_eq!((batch.shape(), batch.addressable_data(0)?.shape()), (&[32, 10][..], &[4, 10][..]));
-/// # Ok::<(), shardax::Error>(())
-/// ```
-///
-/// Fails when the sharding does not divide the shape.
-#[track_caller]
-pub fn make_array_from_process_local_data(sharding: impl Into<Sharding>, local: &Array) -> Result<Array> {
-    device_put(local, sharding.into())
-}
-
-/// The same, with the shape that the whole array shall have; a size that is `None` is inferred.
-///
-/// Fails also when a size is neither that of `local` nor the one that would be inferred.
-#[track_caller]
-pub fn make_array_from_process_local_data_of_shape(
-    sharding: impl Into<Sharding>,
-    local: &Array,
-    global_shape: impl AsRef<[Option<usize>]>,
-) -> Result<Array> {
-    let asked = global_shape.as_ref();
-    // With one process what is inferred is the local size.
-    let fits = asked.len() == local.ndim() && asked.iter().zip(local.shape()).all(|(a, d)| a.is_none_or(|a| a == *d));
-    if !fits {
-        let shown: Vec<String> = asked.iter().map(|a| a.map_or("None".to_owned(), |a| a.to_string())).collect();
-        return Err(err!(
-            Value,
-            "When calling `make_array_from_process_local_data` on a single process, global_shape should be None or equal to the shape of the local data. Got global_shape=[{}] and local data of type {}",
-            shown.join(", "),
-            local.type_name()
-        )
-        .help("leave the shape out, or give `None` for sizes that follow from the local data"))
-        .at_caller();
-    }
-    make_array_from_process_local_data(sharding, local)
 }
 
 fn wrong_shape(want: &[usize], have: &[usize], whole: &Aval, sharding: &Sharding) -> Error {

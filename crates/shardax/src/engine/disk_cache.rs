@@ -23,26 +23,43 @@ type Key = [u8; 32];
 const USED: Duration = Duration::from_secs(3600);
 
 /// The executable from disk, or else compiled and written to disk. Only compiling can fail: what goes wrong with the
-/// files is a warning.
+/// files is a warning. It is found again by the text without locations: lines that move do not compile again.
 pub(super) fn load_or_compile(
     client: &pjrt::Client,
     text: &str,
+    plain: &str,
     options: &pjrt::CompileOptions,
     signature: pjrt::Signature,
 ) -> pjrt::Result<pjrt::Executable> {
+    let load = |bytes: &[u8]| client.deserialize(bytes, options, signature.clone());
+    let make = || client.compile(text, options, signature.clone());
+    // What runs on one device runs on any of them.
+    let mut known = options.clone();
+    if known.device_ids.len() == 1 {
+        known.device_ids.clear();
+    }
+    load_or_make(client, (&format!("{known:?}"), plain), &load, &make, &pjrt::Executable::serialize)
+}
+
+/// The same for whatever is made of a program and settings.
+pub(super) fn load_or_make<T>(
+    client: &pjrt::Client,
+    (settings, text): (&str, &str),
+    load: &dyn Fn(&[u8]) -> pjrt::Result<T>,
+    make: &dyn Fn() -> pjrt::Result<T>,
+    serialize: &dyn Fn(&T) -> pjrt::Result<Vec<u8>>,
+) -> pjrt::Result<T> {
     // An engine that does not say what it is cannot be known again.
-    let (Some(folder), Ok(engine)) = (folder(), client.engine()) else {
-        return client.compile(text, options, signature);
-    };
-    let key = key(engine, options, text);
+    let (Some(folder), Ok(engine)) = (folder(), client.engine()) else { return make() };
+    let key = key(engine, settings, text);
     let path = folder.join(name(&key));
-    match read(&path, &key).and_then(|bytes| client.deserialize(&bytes, options, signature.clone())) {
-        Ok(executable) => return Ok(executable),
+    match read(&path, &key).and_then(|bytes| load(&bytes)) {
+        Ok(loaded) => return Ok(loaded),
         Err(error) if error.code == pjrt::Code::NotFound => {}
         Err(error) => complain(&format!("compiling anew, and not using {}: {error}", path.display())),
     }
-    let executable = client.compile(text, options, signature)?;
-    let written = executable.serialize().and_then(|bytes| write(&folder, &path, &key, &bytes).map_err(unknown));
+    let made = make()?;
+    let written = serialize(&made).and_then(|bytes| write(&folder, &path, &key, &bytes).map_err(unknown));
     if let Err(error) = written {
         // A full disk is full for the next one too.
         static SAID: AtomicBool = AtomicBool::new(false);
@@ -50,7 +67,7 @@ pub(super) fn load_or_compile(
             complain(&format!("cannot write {}: {error}", path.display()));
         }
     }
-    Ok(executable)
+    Ok(made)
 }
 
 fn complain(what: &str) {
@@ -82,9 +99,9 @@ fn folder() -> Option<PathBuf> {
     good.then_some(folder)
 }
 
-fn key(engine: &str, options: &pjrt::CompileOptions, text: &str) -> Key {
+fn key(engine: &str, settings: &str, text: &str) -> Key {
     let mut hash = Sha256::new();
-    for part in [engine, &format!("{options:?}"), text] {
+    for part in [engine, settings, text] {
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part);
     }

@@ -14,6 +14,7 @@ use crate::core::primitive::{Outputs, Primitive, Run};
 use crate::core::program::trace::{Traced, infer};
 use crate::core::program::{Atom, Aval, Eqn, Program, Var};
 use crate::error::Result;
+use crate::scope::Scope;
 use crate::sharding::Sharding;
 
 /// Up to so many elements, an operation runs in microseconds however it is compiled, and compiling it takes longest.
@@ -96,6 +97,7 @@ fn single(primitive: Arc<dyn Primitive>, args: &[Arc<Concrete>]) -> Result<Progr
         inputs: inputs.iter().map(|v| Atom::Var(*v)).collect(),
         outputs: outputs.clone(),
         source: std::panic::Location::caller(),
+        scope: Scope::default(),
     };
     Ok(Program { avals, inputs, eqns: vec![eqn], outputs: outputs.into_iter().map(Atom::Var).collect() })
 }

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::load::Request;
 use super::placement::Place;
 use super::programs::LastUse;
-use crate::core::array::transfer;
+use super::reshard;
 use crate::core::array::{Array, Buffers, Concrete};
 use crate::core::program::Aval;
 use crate::error::Result;
@@ -24,6 +24,8 @@ use crate::warning;
 pub(crate) struct LoadedProgram {
     pub name: String,
     pub executable: pjrt::Executable,
+    /// The program of one device before its collectives were made local, where it has devices of other processes.
+    pub partitioned: Option<pjrt::Partitioned>,
     pub place: Place,
     pub in_shardings: Vec<Sharding>,
     pub out_avals: Vec<Aval>,
@@ -57,6 +59,14 @@ impl LoadedProgram {
             && matches!(work(), Some(pjrt::Value::Float(flops)) if f64::from(flops) < LITTLE_WORK)
     }
 
+    /// The instructions that each device runs, optimized; of a program for several processes not yet.
+    pub fn instructions(&self) -> Result<Vec<pjrt::HloInstruction>> {
+        Ok(match &self.partitioned {
+            Some(partitioned) => partitioned.instructions()?,
+            None => self.executable.instructions()?,
+        })
+    }
+
     /// Runs on all devices; returns at once, with arrays whose values are still being computed.
     ///
     /// `committed` says whether the results stay where they are when they meet arrays on other devices.
@@ -74,7 +84,7 @@ impl LoadedProgram {
                 arg.check_alive()?;
             }
             if arg.sharding != *want {
-                moved.push((i, transfer::reshard(arg, want)?));
+                moved.push((i, reshard::argument(arg, want)?));
             }
         }
         for (i, buffers) in moved.iter().filter(|(i, _)| self.donated[*i]) {
@@ -98,7 +108,8 @@ impl LoadedProgram {
             self.keep_until_done(&outs)?;
         }
         if let Some(moment) = begun {
-            let first = outs.first().into_iter().flatten().zip(self.place.devices());
+            let devices = self.place.devices().iter().filter(|device| device.is_addressable());
+            let first = outs.first().into_iter().flatten().zip(devices);
             let devices = first.filter_map(|(out, d)| Some((d.id(), d.to_string(), out.ready().ok()?)));
             profiler::launched(moment, &self.name, devices);
         }
@@ -151,11 +162,11 @@ impl LoadedProgram {
                 out.push(Arc::new(buffer));
             }
         };
-        let devices = self.place.devices();
+        let devices = self.executable.devices();
         if self.apart {
             for (d, device) in devices.iter().enumerate() {
                 let args: SmallVec<[&pjrt::Buffer; 32]> = placed.iter().map(|buffers| &*buffers[d]).collect();
-                keep(self.executable.execute_on(&args, &device.0)?);
+                keep(self.executable.execute_on(&args, device)?);
             }
             return Ok(());
         }

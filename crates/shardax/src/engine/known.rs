@@ -60,6 +60,7 @@ impl Known for Blocks {
             inputs: program.outputs.iter().copied().collect(),
             outputs: smallvec![stacked],
             source: std::panic::Location::caller(),
+            scope: Default::default(),
         });
         program.outputs = vec![Atom::Var(stacked)];
         let axes: Vec<_> = self.varying(&so_far)?.iter().collect();

@@ -12,8 +12,9 @@ use super::execute::LoadedProgram;
 use super::op_sharding;
 use super::placement::Place;
 use super::programs::{Table, hash_of, register};
-use super::{counts, disk_cache};
+use super::{counts, disk_cache, spanning};
 use crate::core::lower::module::{Donation, Module};
+use crate::core::lower::without_locations;
 use crate::core::program::{Aval, Program};
 use crate::error::{Result, err};
 use crate::profiler;
@@ -166,7 +167,7 @@ fn size_of_program(executable: &pjrt::Executable, text: &str) -> usize {
 const BYTES_OF_TEXT: usize = 64;
 
 impl Request {
-    /// The StableHLO text.
+    /// The StableHLO text, with locations.
     pub fn lower(&self) -> Result<String> {
         let begun = Instant::now();
         let text = self.text()?;
@@ -174,7 +175,7 @@ impl Request {
         Ok(text)
     }
 
-    fn text(&self) -> Result<String> {
+    pub fn text(&self) -> Result<String> {
         let named: Vec<Option<NamedSharding>> = match &self.place {
             Place::Single(_) => Vec::new(),
             Place::Mesh(_) => self.in_shardings.iter().map(|s| s.as_named().cloned()).collect(),
@@ -261,6 +262,7 @@ impl Request {
     pub fn compile(&self, xla_options: &[(&str, pjrt::Value)]) -> Result<LoadedProgram> {
         let _span = profiler::span(|| format!("compile {}", self.name).into());
         let text = self.lower()?;
+        let plain = without_locations(&text);
         counts::compiling(&self.name, self.program.in_avals());
         let begun = Instant::now();
         let client = client()?;
@@ -301,12 +303,23 @@ impl Request {
         let mut keeps = Vec::new();
         self.program.for_each_eqn(&mut |eqn| keeps.extend(eqn.primitive.keeps()));
         // Functions have their numbers from this process.
-        let compiled = match keeps.is_empty() {
-            true => disk_cache::load_or_compile(&client.pjrt, &text, &options, signature),
-            false => client.pjrt.compile(&text, &options, signature),
+        let own = !keeps.is_empty();
+        let compiled = match spanning::spanned(devices) {
+            Some(processes) => {
+                let types: Vec<String> = self.program.in_avals().map(Aval::to_string).collect();
+                let (types, client) = (types.join(", "), &client.pjrt);
+                let (name, text, plain, options) = (&self.name, &text, &plain, &options);
+                let signature = &signature;
+                let job = spanning::Job { client, name, types: &types, text, plain, options, signature, own };
+                job.compile(processes, devices)?.map(|made| (made.executable, Some(made.partitioned)))
+            }
+            None if own => client.pjrt.compile(&text, &options, signature).map(|made| (made, None)),
+            None => {
+                disk_cache::load_or_compile(&client.pjrt, &text, &plain, &options, signature).map(|made| (made, None))
+            }
         };
-        let executable = match compiled {
-            Ok(executable) => executable,
+        let (executable, partitioned) = match compiled {
+            Ok(compiled) => compiled,
             Err(error) => match ours
                 .iter()
                 .find(|(name, _)| error.message.contains(name) && !xla_options.iter().any(|(given, _)| given == name))
@@ -320,7 +333,7 @@ impl Request {
             },
         };
         counts::compiled(&self.name, begun);
-        let found = self.result_shardings(&executable)?;
+        let found = self.result_shardings(&executable, partitioned.as_ref())?;
         if found.iter().any(Option::is_none) {
             let whole = |(given, found): (&Option<NamedSharding>, Option<Sharding>)| match found {
                 Some(_) => given.clone(),
@@ -333,10 +346,11 @@ impl Request {
             apart: LoadedProgram::runs_apart(&executable),
             warned: Default::default(),
             request: None,
-            bytes: size_of_program(&executable, &text),
+            bytes: size_of_program(&executable, &plain),
             last_use: Default::default(),
             name: self.name.clone(),
             executable,
+            partitioned,
             place: self.place.clone(),
             in_shardings: self.in_shardings.clone(),
             out_avals: self.program.out_avals().into_iter().map(|a| Aval { vma: Default::default(), ..a }).collect(),
@@ -348,13 +362,18 @@ impl Request {
 
     /// How each result lies. `None` where the compiler chose to split it in a way that no spec expresses, or into
     /// parts of which some are padded.
-    fn result_shardings(&self, executable: &pjrt::Executable) -> Result<Vec<Option<Sharding>>> {
+    fn result_shardings(
+        &self,
+        executable: &pjrt::Executable,
+        partitioned: Option<&pjrt::Partitioned>,
+    ) -> Result<Vec<Option<Sharding>>> {
         let Place::Mesh(mesh) = &self.place else {
             return Ok(vec![Some(self.place.replicated()); self.program.outputs.len()]);
         };
-        let chosen = match self.out_shardings.iter().any(Option::is_none) {
-            true => executable.output_shardings()?,
-            false => None,
+        let chosen = match (self.out_shardings.iter().any(Option::is_none), partitioned) {
+            (true, Some(partitioned)) => partitioned.output_shardings().map(<[_]>::to_vec),
+            (true, None) => executable.output_shardings()?,
+            (false, _) => None,
         };
         let lies = |(i, (aval, part)): (usize, (&Aval, &[i64]))| {
             if let Some(given) = &self.out_shardings[i] {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::reshard;
 use crate::core::array::transfer;
 use crate::core::array::{Array, Concrete, Repr};
 use crate::core::prefix::{IntoPrefix, Prefix};
@@ -126,7 +127,8 @@ impl PutOptions {
         if same && !self.donate && self.may_alias != Some(false) {
             return Ok(Array(Repr::Concrete(c)));
         }
-        let mut buffers = transfer::reshard(&c, sharding)?;
+        reshard::check_same(&c, sharding)?;
+        let mut buffers = reshard::reshard(&c, sharding)?;
         if self.may_alias == Some(false) {
             for buffer in &mut buffers {
                 if c.buffers.iter().any(|b| Arc::ptr_eq(b, buffer)) {

@@ -9,6 +9,7 @@ use crate::core::primitive::{Operand, Tangents};
 use crate::core::program::trace::{Traced, is_linear, trace, trace_linear};
 use crate::core::program::{Atom, Aval, Env, Program};
 use crate::error::{Result, err};
+use crate::scope;
 
 /// The type of a tangent of a value: its own type, without weakness; `None` where it is not differentiable.
 pub(crate) fn tangent_aval(aval: &Aval) -> Option<Aval> {
@@ -75,6 +76,24 @@ pub(crate) struct Linearized {
 ///
 /// `nonzero` says which inputs have a tangent.
 pub(crate) fn linearize(program: &Program, primals: &[Array], nonzero: &[bool]) -> Result<(Vec<Array>, Linearized)> {
+    linear_map(program, primals, nonzero, [scope::Part::Transform("jvp")])
+}
+
+/// The same of a program that a primitive holds, whose equation says that it is differentiated.
+pub(crate) fn linearize_held(
+    program: &Program,
+    primals: &[Array],
+    nonzero: &[bool],
+) -> Result<(Vec<Array>, Linearized)> {
+    linear_map(program, primals, nonzero, [])
+}
+
+fn linear_map(
+    program: &Program,
+    primals: &[Array],
+    nonzero: &[bool],
+    names: impl IntoIterator<Item = scope::Part>,
+) -> Result<(Vec<Array>, Linearized)> {
     let avals: Vec<Aval> = program
         .in_avals()
         .zip(nonzero)
@@ -86,7 +105,7 @@ pub(crate) fn linearize(program: &Program, primals: &[Array], nonzero: &[bool]) 
     let Traced { program, captures } = trace_linear(&avals, |inputs| {
         let mut inputs = inputs.iter().cloned();
         let tangents: Tangents = nonzero.iter().map(|nz| if *nz { inputs.next() } else { None }).collect();
-        let (o, ts) = jvp_eval(program, primals, &tangents, true)?;
+        let (o, ts) = scope::within(names, || jvp_eval(program, primals, &tangents, true))?;
         outs = o;
         nonzero_out = ts.iter().map(Option::is_some).collect();
         Ok(ts.into_iter().flatten().collect())
@@ -112,7 +131,7 @@ impl Linearized {
             .map(|r| Operand::Known(r.clone()))
             .chain(self.program.in_avals().rev_skip(count))
             .collect();
-        let all = backward(&self.program, &args, &cts)?;
+        let all = scope::transform("transpose", || backward(&self.program, &args, &cts))?;
         Ok(all[self.residuals.len()..].to_vec())
     }
 }

@@ -31,9 +31,9 @@ impl Env<Array> {
     }
 }
 
-/// Interprets an equation: `f` at its line, with enough stack for the programs that it may hold.
+/// Interprets an equation: `f` at its line and under its names, with enough stack for the programs that it may hold.
 pub(crate) fn at_eqn<R>(eqn: &Eqn, f: impl FnOnce() -> R) -> R {
-    grow(|| with_source(eqn.source, f))
+    grow(|| with_source(eqn.source, || eqn.scope.within(f)))
 }
 
 /// The outputs of `program` on `args`.

@@ -21,7 +21,9 @@ use crate::shape::normalize_axis;
 /// Which of a layer's sizes the variance is divided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fan {
+    /// By the number of inputs, so that activations keep their size.
     In,
+    /// By the number of outputs, so that gradients keep theirs.
     Out,
     /// The mean of both.
     Avg,
@@ -34,7 +36,9 @@ pub enum Fan {
 pub enum Distribution {
     /// Normal, cut at two standard deviations; its variance is that of the result.
     TruncatedNormal,
+    /// A normal distribution.
     Normal,
+    /// A uniform distribution around 0.
     Uniform,
 }
 

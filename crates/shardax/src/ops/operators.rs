@@ -8,6 +8,7 @@ use crate::dtype::{DType, Element, Scalar};
 
 /// What an operation takes beside arrays: plain Rust numbers, which are weakly typed.
 pub trait Operand {
+    /// The operand as an array; a plain number is one that gives way to other dtypes.
     fn into_array(self) -> Array;
 }
 

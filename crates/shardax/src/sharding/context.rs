@@ -123,7 +123,9 @@ pub(crate) fn with_argument_meshes<R>(meshes: impl Iterator<Item = Mesh>, f: imp
 /// A mesh, as a function is given it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum MeshArg {
+    /// This mesh.
     Mesh(Mesh),
+    /// The mesh of the arguments, which must look so.
     Abstract(AbstractMesh),
     /// The context mesh.
     Context,
@@ -144,6 +146,7 @@ impl MeshArg {
 
 /// A mesh, the shape of one, or `None` for the context mesh.
 pub trait IntoMesh {
+    /// The mesh that was meant.
     fn into_mesh(self) -> MeshArg;
 }
 

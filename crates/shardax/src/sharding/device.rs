@@ -5,6 +5,7 @@ use std::sync::{Mutex, OnceLock};
 
 use shardax_pjrt as pjrt;
 
+use super::distributed;
 use crate::config;
 use crate::error::{AtCaller, Result, err};
 
@@ -76,7 +77,7 @@ pub(crate) fn client() -> Result<&'static Client> {
     match latest() {
         None => {
             let client = start()?;
-            config::settle(client.devices.len());
+            config::settle(client.local_devices.len());
             Ok(CLIENT.get_or_init(|| client))
         }
         Some(client) if client.pjrt.is_broken() => {
@@ -123,14 +124,15 @@ fn latest() -> Option<&'static Client> {
 fn start() -> Result<Client> {
     let platform = config::platform();
     let plugin_error = |e: pjrt::Error| err!(Plugin, "{e}");
-    let (plugin, options) = match platform.as_str() {
-        "cpu" => {
-            let count = config::num_cpu_devices()?;
-            (pjrt::Plugin::cpu().map_err(plugin_error)?, vec![("cpu_device_count", pjrt::Value::Int(count as i64))])
+    let pjrt = match (platform.as_str(), distributed::processes()) {
+        ("cpu", Some(processes)) => processes.client(&pjrt::Plugin::cpu().map_err(plugin_error)?)?,
+        ("cpu", None) => {
+            distributed::warn_if_alone();
+            let count = [("cpu_device_count", pjrt::Value::Int(config::num_cpu_devices()? as i64))];
+            pjrt::Client::new(&pjrt::Plugin::cpu().map_err(plugin_error)?, &count)?
         }
-        other => (pjrt::Plugin::find(other).map_err(plugin_error)?, Vec::new()),
+        (other, _) => pjrt::Client::new(&pjrt::Plugin::find(other).map_err(plugin_error)?, &[])?,
     };
-    let pjrt = pjrt::Client::new(&plugin, &options)?;
     let devices: Vec<Device> = pjrt.devices().iter().cloned().map(Device).collect();
     let local_devices = pjrt.addressable_devices().iter().cloned().map(Device).collect();
     let platform_name = pjrt.platform_name().to_lowercase();

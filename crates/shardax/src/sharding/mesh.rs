@@ -104,6 +104,35 @@ impl Mesh {
         self.0.devices.iter().filter(|d| d.is_addressable()).cloned().collect()
     }
 
+    /// The mesh of this process's devices among them, with the same axes.
+    ///
+    /// Fails when they are not a contiguous part of the mesh, or there are none.
+    #[track_caller]
+    pub fn local_mesh(&self) -> Result<Mesh> {
+        self.local().at_caller()
+    }
+
+    fn local(&self) -> Result<Mesh> {
+        if !self.is_multi_process() {
+            return Ok(self.clone());
+        }
+        let own: Vec<usize> = (0..self.size()).filter(|&i| self.0.devices[i].is_addressable()).collect();
+        // The smallest box around them, which must hold nothing else.
+        let extent = |name: AxisName| {
+            let at = || own.iter().map(|&i| self.coordinate(i, name));
+            at().max().zip(at().min()).map_or(0, |(last, first)| last + 1 - first)
+        };
+        let axes: Vec<(AxisName, usize)> = self.axis_names().map(|name| (name, extent(name))).collect();
+        if own.is_empty() || axes.iter().map(|(_, size)| size).product::<usize>() != own.len() {
+            return Err(err!(
+                Value,
+                "When passing host local inputs to {self}, devices connected to a single host must form a contiguous subcube of the global device mesh; this process has those at {own:?}"
+            )
+            .help("order the devices of the mesh process by process, as `make_mesh` does"));
+        }
+        Mesh::of(own.iter().map(|&i| self.0.devices[i].clone()).collect(), axes)?.typed(self.0.types.clone())
+    }
+
     /// Whether devices of other processes are among them.
     pub fn is_multi_process(&self) -> bool {
         !self.0.devices.iter().all(Device::is_addressable)
@@ -114,10 +143,12 @@ impl Mesh {
         &self.0.axes
     }
 
+    /// The names of the axes, in order.
     pub fn axis_names(&self) -> impl Iterator<Item = AxisName> + '_ {
         self.0.axes.iter().map(|(n, _)| *n)
     }
 
+    /// The type of each axis.
     pub fn axis_types(&self) -> &[AxisType] {
         &self.0.types
     }

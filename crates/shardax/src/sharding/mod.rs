@@ -3,6 +3,7 @@
 pub(crate) mod axis_env;
 pub(crate) mod context;
 pub(crate) mod device;
+pub mod distributed;
 mod mesh;
 mod named;
 mod spec;

@@ -35,7 +35,9 @@ impl SingleDeviceSharding {
 /// Where the parts of an array lie.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum Sharding {
+    /// The whole array on one device.
     Single(SingleDeviceSharding),
+    /// Split over a mesh.
     Named(NamedSharding),
 }
 
@@ -54,10 +56,12 @@ impl NamedSharding {
         Ok(sharding)
     }
 
+    /// The mesh.
     pub fn mesh(&self) -> &Mesh {
         &self.0.mesh
     }
 
+    /// How each dimension is split over it.
     pub fn spec(&self) -> &PartitionSpec {
         &self.0.spec
     }
@@ -214,6 +218,7 @@ impl Sharding {
         }
     }
 
+    /// Whether every device holds the whole array.
     pub fn is_fully_replicated(&self) -> bool {
         match self {
             Sharding::Single(_) => true,

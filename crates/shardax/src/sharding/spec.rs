@@ -19,6 +19,7 @@ pub enum DimSpec {
 }
 
 impl DimSpec {
+    /// The axes that it is split over; none where it is not, or is left to the compiler.
     pub fn axes(&self) -> &[AxisName] {
         match self {
             DimSpec::Axes(names) => names,
@@ -40,6 +41,7 @@ impl PartialEq<DimSpec> for &DimSpec {
 }
 
 impl PartitionSpec {
+    /// The spec of these dimensions; [`P!`](crate::P) is shorter.
     pub fn new(dims: impl IntoIterator<Item = DimSpec>) -> Self {
         PartitionSpec(
             dims.into_iter()
@@ -51,14 +53,17 @@ impl PartitionSpec {
         )
     }
 
+    /// Its entries, one a dimension; those behind the last are not split.
     pub fn dims(&self) -> &[DimSpec] {
         &self.0
     }
 
+    /// How many entries there are.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
+    /// Whether there is no entry: nothing is split.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -95,6 +100,7 @@ impl PartitionSpec {
 
 /// What an entry of [`P!`](crate::P) may be: a name, several names, or `None`.
 pub trait IntoDimSpec {
+    /// The entry.
     fn into_dim_spec(self) -> DimSpec;
 }
 

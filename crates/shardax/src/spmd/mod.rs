@@ -2,7 +2,9 @@
 
 mod blocks;
 mod lint;
+pub mod multihost;
 mod pmap;
+mod pmap_hosts;
 mod pmap_mesh;
 mod set_mesh;
 mod shard_map;

@@ -6,13 +6,14 @@ use std::sync::{Arc, OnceLock};
 
 use super::blocks::{Manual, trace_blocks};
 use super::lint::{Values, unreduced_gradients, unreduced_results};
+use super::pmap_hosts::Hosts;
 use super::pmap_mesh::Choice;
 use crate::core::array::Array;
 use crate::core::function::{Function, IntoArgnums, IntoArgs, identity_of};
 use crate::core::prefix::{Axes, IntoPrefix, Prefix, mapped_size};
 use crate::core::program::Aval;
 use crate::core::program::trace::{check_usable, is_tracing};
-use crate::core::tree::{Flat, Tree, TreeDef};
+use crate::core::tree::{self, Flat, Tree, TreeDef};
 use crate::engine::dispatch::{self, Cache};
 use crate::engine::staged::{self, is_jit_disabled};
 use crate::engine::stages::staging::Staging;
@@ -176,7 +177,9 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Pmap<F, Args> {
     fn apply(&self, args: Args) -> Result<F::Output> {
         let flat = Flat::of_arguments(&args);
         let f = flat_fn(&self.f);
+        let hosts = self.options.hosts()?;
         if is_tracing() {
+            hosts.as_ref().map_or(Ok(()), Hosts::refuse_inside)?;
             self.options.check_argnums(&flat.def)?;
             return self.options.map(&flat, &self.options.mapping(&flat, &avals_of(&flat)?)?, &f)?.build();
         }
@@ -187,6 +190,9 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Pmap<F, Args> {
             .build();
         }
         let cache = self.cache.get_or_init(|| dispatch::shared(self.f.identity(), ("pmap", &self.options)));
+        if let Some(hosts) = hosts {
+            return self.options.call_on_hosts(&hosts, cache, &flat, &f);
+        }
         cache.call(self.options.name, &flat, &|flat| self.options.stage(flat, &f)?.load())
     }
 }
@@ -210,6 +216,28 @@ impl Options {
     /// Which leaves are donated.
     fn check_argnums(&self, def: &TreeDef) -> Result<Vec<bool>> {
         check_argnums(def, (&self.static_argnums, "static_broadcasted_argnums"), &self.donate_argnums)
+    }
+
+    /// The processes, where others take part.
+    fn hosts(&self) -> Result<Option<Hosts>> {
+        let mesh = |size| {
+            let (devices, backend) = (self.devices.as_deref(), self.backend.as_deref());
+            Choice { size: Some(size), asked: None, axis: self.axis_name, devices, backend }.mesh(&String::new)
+        };
+        Hosts::of(self.devices.as_deref(), &mesh)
+    }
+
+    /// Calls it on the slices of all processes' devices, of which this one has its own.
+    fn call_on_hosts<T: Tree>(&self, hosts: &Hosts, cache: &Cache, flat: &Flat, f: FlatFn<'_>) -> Result<T> {
+        let donated = self.check_argnums(&flat.def)?;
+        let avals = types_of(flat)?;
+        let dims = self.in_axes.dims(&flat.def, &avals, "pmap")?;
+        let entered = hosts.enter(self.axis_name, flat, &avals, &dims)?;
+        let entry = cache.find(self.name, &entered, &|flat| self.stage(flat, f)?.load())?;
+        let leaves = entry.callable.call(&entered)?;
+        hosts.donate(self.name, &donated, flat, &entered)?;
+        let leaves = leaves.iter().map(|leaf| hosts.leave(leaf)).collect::<Result<_>>()?;
+        tree::rebuild(&entry.callable.calling.out_def, leaves)
     }
 
     fn mapping(&self, flat: &Flat, avals: &[Aval]) -> Result<Mapping> {

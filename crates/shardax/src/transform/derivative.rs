@@ -16,6 +16,7 @@ use crate::engine::staged;
 use crate::error::{AtCaller, Result, err};
 use crate::interpret::ad::{self, Linearized};
 use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_flat, trace_known, types_of};
+use crate::scope;
 use crate::source;
 
 /// The result of `f` at `primals`, and its tangent for these tangents of the arguments.
@@ -51,7 +52,7 @@ fn push(pair: &Flat, identity: Option<u64>, f: FlatFn<'_>) -> Result<Flat> {
             ts.push(check_tangent(aval, t)?);
         }
         let args: Vec<Array> = traced.captures.iter().chain(&primals.leaves).cloned().collect();
-        let (outs, out_ts) = ad::jvp_eval(&traced.program, &args, &ts, false)?;
+        let (outs, out_ts) = scope::transform("jvp", || ad::jvp_eval(&traced.program, &args, &ts, false))?;
         let out_ts: Vec<Array> = outs.iter().zip(out_ts).map(|(o, t)| t.unwrap_or_else(|| zero(&o.aval()))).collect();
         let mut out = Flat::default();
         out.node(tree::Node::Tuple(2));

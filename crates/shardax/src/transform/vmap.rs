@@ -14,6 +14,7 @@ use crate::engine::staged;
 use crate::error::{Result, err};
 use crate::interpret::batching::{batch_eval, bound, move_batch};
 use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_flat};
+use crate::scope;
 use crate::shape::{AxisName, IntoAxisNames, normalize_axis};
 use crate::sharding::axis_env::{with_axes, with_spmd};
 
@@ -126,7 +127,7 @@ impl<F, Args> Vmap<F, Args> {
             with_spmd(&axis.spmd_names, || with_axes(bound(&axis), || trace_flat(&flat.def, &inner, f)))?;
         let args: Vec<Array> = traced.captures.iter().chain(&flat.leaves).cloned().collect();
         let all_dims: Vec<_> = std::iter::repeat_n(None, traced.captures.len()).chain(dims).collect();
-        let (outs, out_dims) = batch_eval(&traced.program, &axis, &args, &all_dims)?;
+        let (outs, out_dims) = scope::transform("vmap", || batch_eval(&traced.program, &axis, &args, &all_dims))?;
 
         let out_axes = self.out_axes.resolve(&out_def, "vmap out_axes")?;
         let leaves = outs

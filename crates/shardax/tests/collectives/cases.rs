@@ -3,10 +3,7 @@
 use shardax::prelude::*;
 
 use crate::common::setup;
-
-fn ints(x: &Array) -> Vec<i32> {
-    x.to_vec().expect("int32 values")
-}
+use crate::common::values::ints;
 
 fn ramp(shape: impl IntoShape + Clone) -> Array {
     let n: i64 = shape.clone().into_dims().iter().product();

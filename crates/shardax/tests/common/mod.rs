@@ -3,6 +3,7 @@
 
 pub mod child;
 pub mod snapshot;
+pub mod values;
 
 /// Simulates eight CPU devices; every test calls it first.
 pub fn setup() {

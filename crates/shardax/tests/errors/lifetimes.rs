@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use shardax::ErrorKind::{Deleted, Leak, Value};
+use shardax::ErrorKind::{Deleted, Leak, Type, Value};
 use shardax::prelude::*;
 
 use crate::{Table, at};
@@ -28,6 +28,14 @@ fn deleted(t: &mut Table) {
         at!(gone()?.to_vec::<i32>())
     })
     .at_once_only();
+    t.row("deleted: while traced", Type, &["delete() method was called on a traced array", "int32[8]"], || {
+        jit(|x: Array| -> Result<Array> {
+            at!(x.delete())?;
+            Ok(x)
+        })
+        .call(eight())
+        .map(drop)
+    });
     t.row("deleted: operator", Deleted, &["Array has been deleted"], move || {
         let x = gone()?;
         at!(x + 1).check()

@@ -322,6 +322,8 @@ pub fn executed() {
                 }
                 // What needs values fails while it is traced.
                 (Err(_), _) => {}
+                // That memory is short is known when it is asked for.
+                (Ok(_), Err(error)) if error.to_string().contains("no memory for an array") => {}
                 (Ok(_), Err(error)) => {
                     calls.failures.push(format!("{} fails only when it runs: {error}", describe(name, &case)))
                 }

@@ -1,6 +1,6 @@
 //! Ties, emptiness, infinities and NaN, one promise a test. The golden family `edges` has every function there.
 
-use shardax::lax::{self, GatherScatterMode, Padding, Window};
+use shardax::lax::{self, GatherScatterMode, Padding, Triangular, Window};
 use shardax::nn::{self, Pool};
 use shardax::prelude::*;
 use shardax::{linalg, numpy as np};
@@ -148,4 +148,152 @@ fn eigenvalues_of_what_is_not_finite_are_nan() {
     // One bad matrix of a batch leaves the others alone.
     let two = np::stack(&[np::eye(2) * 3, np::full_like(&np::eye(2), NAN)], 0);
     same(&linalg::eigvalsh(two), &[3.0, 3.0, f64::NAN, f64::NAN]);
+}
+
+/// The parts of complex numbers, one number after another.
+fn parts(z: &Array) -> Array {
+    np::stack(&[np::real(z), np::imag(z)], -1).ravel()
+}
+
+#[test]
+fn einsum_takes_the_diagonal_of_a_column() -> Result<()> {
+    setup();
+    // JAX: of sizes 1 and n the diagonal has one element; where the last is n, zeros follow.
+    let column = array([[3.0f32], [5.0]]);
+    let row = array([[3.0f32, 5.0]]);
+    same(&einsum("ii->i", &[&column]), &[3.0]);
+    same(&einsum("ii", &[&column]), &[3.0]);
+    same(&einsum("ii->i", &[&row]), &[3.0, 0.0]);
+    same(&einsum("ii,i->i", &[&column, &array([1.0f32, 10.0])]), &[3.0, 30.0]);
+    same(&grad(|x: Array| einsum("ii->i", &[&x]).sum(..)).call(&column)?, &[1.0, 0.0]);
+    let error = einsum("ii->i", &[&zeros([2, 3])]).check().unwrap_err().to_string();
+    assert!(error.contains("dimension 'i' has sizes 2 and 3"), "{error}");
+    Ok(())
+}
+
+/// JAX's values, which are LAPACK's: what is not a number or not finite stays in its column, and reaches only the rows
+/// that depend on it.
+#[test]
+fn triangular_solves_keep_nan_in_its_place() {
+    setup();
+    let a = array([[2.0f32, 0.0, 0.0], [1.0, 4.0, 0.0], [-1.0, 2.0, 5.0]]);
+    let b = array([[1.0, NAN, 2.0], [3.0, 1.0, INF], [4.0, NAN, 1.0]]);
+    let (nan, inf) = (f64::NAN, f64::INFINITY);
+    let back = [0.725, nan, -inf, 0.35, nan, inf, 0.8, nan, 0.2];
+    let forward = [0.5, nan, 1.0, 0.625, nan, inf, 0.65, nan, -inf];
+    let right = [nan, nan, 0.4, inf, -inf, inf, nan, nan, 0.2];
+    let right_back = [0.5, nan, nan, 1.5, -0.125, inf, 2.0, nan, nan];
+    let right_unit = [nan, nan, 2.0, inf, -inf, inf, nan, nan, 1.0];
+    let cases = [
+        (true, true, false, false, &forward),
+        (true, true, true, false, &back),
+        (true, false, false, false, &back),
+        (true, false, true, false, &forward),
+        (false, true, false, false, &right),
+        (false, true, true, false, &right_back),
+        (false, false, true, false, &right),
+        (false, true, false, true, &right_unit),
+    ];
+    for (left_side, lower, transpose_a, unit_diagonal, want) in cases {
+        let a = if lower { a.clone() } else { a.mt() };
+        let options = Triangular { left_side, lower, transpose_a, unit_diagonal, ..Default::default() };
+        let solve = |b: Array| lax::triangular_solve(&a, &b, options);
+        same(&solve(b.clone()), want);
+        // What is not in the triangle is not read.
+        let other = if lower { (ones([3, 3]) * NAN).triu(1) } else { (ones([3, 3]) * NAN).tril(-1) };
+        same(&lax::triangular_solve(&where_(other.isnan(), &other, &a), &b, options), want);
+        let batched = vmap(solve).call(np::stack(&[ones([3, 3]), b.clone()], 0)).expect("solutions");
+        same(&batched.get(1), want);
+        assert!(np::isfinite(&batched.get(0)).all(..).item::<bool>().expect("a value"));
+    }
+}
+
+#[test]
+fn singular_systems_solve_to_infinity() {
+    setup();
+    let inf = f64::INFINITY;
+    let left = |lower, transpose_a| Triangular { left_side: true, lower, transpose_a, ..Default::default() };
+    let b = array([[1.0f32, 0.0], [3.0, 4.0]]);
+    let x = lax::triangular_solve(&array([[1.0f32, 0.0], [2.0, 0.0]]), &b, left(true, false));
+    same(&x, &[1.0, 0.0, inf, inf]);
+    let x = lax::triangular_solve(&array([[0.0f32, 0.0], [2.0, 3.0]]), &b, left(true, true));
+    same(&x, &[-inf, -inf, 1.0, 4.0 / 3.0]);
+    let singular = array([[1.0f32, 2.0], [2.0, 4.0]]);
+    same(&linalg::solve(&singular, array([1.0f32, 3.0])), &[inf, -inf]);
+    same(&linalg::inv(&singular), &[-inf, inf, inf, -inf]);
+}
+
+#[test]
+fn second_derivatives_of_var_do_not_depend_on_its_values() -> Result<()> {
+    setup();
+    let t = array([1.0f32, 2.0, -1.0, 0.5]);
+    let slope = |ddof: usize| move |x: Array| grad(move |x: Array| x.var_ddof(.., ddof)).call(x);
+    for x in [[1.0, 2.0, 4.0, 7.0], [1.0, INF, 4.0, 7.0], [1.0, NAN, 4.0, 7.0], [3e38, -3e38, 4.0, 7.0]] {
+        let x = array(x);
+        same(&jvp(slope(0), x.clone(), t.clone())?.1, &[0.1875, 0.6875, -0.8125, -0.0625]);
+        same(&jvp(slope(1), x.clone(), t.clone())?.1, &[0.25, 0.916_666_7, -1.083_333_4, -0.083_333_34]);
+        same(&jvp(slope(4), x, t.clone())?.1, &[f64::NAN; 4]);
+    }
+    Ok(())
+}
+
+/// Powers multiply as JAX's do: an infinite part makes NaN of the other where the products say so.
+#[test]
+fn powers_of_complex_infinity() {
+    setup();
+    let z = np::complex(array([INF, INF, -INF, 1.0, 0.0]), array([0.0, 1.0, INF, INF, INF]));
+    let (nan, inf) = (f64::NAN, f64::INFINITY);
+    let cases: [(i32, [f64; 10]); 3] = [
+        (2, [inf, nan, inf, inf, nan, -inf, -inf, inf, -inf, nan]),
+        (3, [nan, nan, nan, inf, nan, nan, -inf, nan, nan, nan]),
+        (4, [nan, nan, nan, inf, nan, nan, nan, -inf, nan, nan]),
+    ];
+    for (n, want) in cases {
+        same(&parts(&np::integer_pow(&z, n)), &want);
+        same(&parts(&jit(move |z: Array| np::integer_pow(&z, n)).call(&z).expect("powers")), &want);
+    }
+}
+
+#[test]
+fn what_nothing_is_taken_from_gets_no_gradient() -> Result<()> {
+    setup();
+    let none = Array::from_slice(&[] as &[i32], &[0])?;
+    // The slope of digamma is NaN at infinity: times no zero.
+    let loss = |x: Array| np::digamma(&x).get(&none).sum(..);
+    same(&grad(loss).call(array([0.5, INF]))?, &[0.0, 0.0]);
+    let loss = |x: Array| np::digamma(&x).reshape([1, 2]).get((.., &none)).sum(..);
+    same(&grad(loss).call(array([0.5, INF]))?, &[0.0, 0.0]);
+    Ok(())
+}
+
+#[test]
+fn an_update_of_nothing_needs_not_fit() -> Result<()> {
+    setup();
+    let (x, none) = (ones([2, 3]), Array::from_slice(&[] as &[i32], &[0])?);
+    same(&x.at(&none).min(ones([7, 5])), &[1.0; 6]);
+    same(&x.at(2..).add(ones([7, 5, 4])), &[1.0; 6]);
+    assert_eq!(zeros([0, 3]).at((.., 1)).set(ones([7, 5])).shape(), [0, 3]);
+    let (dx, du) = grad(|(x, u): (Array, Array)| x.at(&none).set(&u).sum(..)).call((x.clone(), ones([2, 2])))?;
+    same(&dx, &[1.0; 6]);
+    same(&du, &[0.0; 4]);
+    // Its dtype must fit all the same, and so must the shape where there is a place.
+    assert!(x.at(&none).set(array([1.5f64])).error().is_some());
+    assert!(x.at(0).set(ones([7, 5])).error().is_some());
+    Ok(())
+}
+
+#[test]
+fn logaddexp_of_complex_numbers() -> Result<()> {
+    setup();
+    let z = np::complex(array([1.0f32, 0.0, -1.0, 3.0, 100.0, INF]), array([2.0f32, 0.0, -1.0, -0.5, 3.0, 0.0]));
+    let w = np::complex(array([0.0f32, 0.0, -1.0, -3.0, 100.0, INF]), array([2.0f32, 0.0, -1.0, 4.0, -3.0, 0.0]));
+    let nan = f64::NAN;
+    let want = [1.313_261_7, 2.0, 0.693_147_2, 0.0, -0.306_852_8, -1.0];
+    let more = [2.999_480_2, -0.502_424_24, 100.683_09, -3.141_592_7, nan, nan];
+    same(&parts(&np::logaddexp(&z, &w)), &[want, more].concat());
+    let loss = |z: Array, w: Array| np::real(&np::logaddexp(z, w)).sum(..);
+    let (dz, dw) = grad(loss).argnums((Arg::<0>, Arg::<1>)).call((z.get(2..5), w.get(2..5)))?;
+    same(&np::around(&parts(&dz), 4), &[0.5, 0.0, 1.0005, 0.0024, 0.5, -0.0713]);
+    same(&np::around(&parts(&dw), 4), &[0.5, 0.0, -0.0005, -0.0024, 0.5, 0.0713]);
+    Ok(())
 }

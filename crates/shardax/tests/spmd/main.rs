@@ -13,6 +13,7 @@ mod shard_map_results;
 mod shard_map_transforms;
 
 use common::setup;
+use common::values::{close, message, noise, numbers, ramp};
 use shardax::prelude::*;
 
 // SPEC 55, 56, 57, 58, 59, 60, 61, 63, 74, 90, 97
@@ -236,30 +237,4 @@ fn maxima_keep_nan() -> Result<()> {
     let blocks = shard_map(|x: Array| x.max(1), &mesh).in_specs(P!["i"]).out_specs(P!["i"]);
     assert_eq!(nans(blocks.call(&split)?)?, rows);
     Ok(())
-}
-
-fn numbers(x: &Array) -> Vec<f64> {
-    x.to_f64_vec().expect("values")
-}
-
-/// float32 numbers 0, 1, 2, …
-fn ramp(shape: impl IntoShape + Clone) -> Array {
-    let n: i64 = shape.clone().into_dims().iter().product();
-    arange(0..n as i32).astype(DType::F32).reshape(shape)
-}
-
-/// Numbers of no pattern, between -1 and 1.
-fn noise(shape: impl IntoShape + Clone) -> Array {
-    ((ramp(shape) + 0.3) * 1.7).sin()
-}
-
-#[track_caller]
-fn close(a: &Array, b: &Array) {
-    assert_eq!(a.shape(), b.shape());
-    let (x, y) = (numbers(a), numbers(b));
-    assert!(x.iter().zip(&y).all(|(x, y)| (x - y).abs() <= 2e-4 * (1.0 + y.abs())), "{a}\nis not\n{b}");
-}
-
-fn message<T>(result: Result<T>) -> String {
-    result.err().expect("an error").to_string()
 }

@@ -6,19 +6,7 @@ use shardax::ErrorKind;
 use shardax::prelude::*;
 
 use crate::common::setup;
-
-fn numbers(x: &Array) -> Vec<f64> {
-    x.to_f64_vec().expect("values")
-}
-
-fn ramp(shape: impl IntoShape + Clone) -> Array {
-    let n: i64 = shape.clone().into_dims().iter().product();
-    arange(0..n as i32).astype(DType::F32).reshape(shape)
-}
-
-fn message<T>(result: Result<T>) -> String {
-    result.err().expect("an error").to_string()
-}
+use crate::{message, numbers, ramp};
 
 #[test]
 fn test_basic() -> Result<()> {

@@ -5,24 +5,11 @@ use shardax::prelude::*;
 use shardax::program::Program;
 
 use crate::common::setup;
-
-fn numbers(x: &Array) -> Vec<f64> {
-    x.to_f64_vec().expect("values")
-}
-
-fn close(a: &Array, b: &Array) {
-    let (x, y) = (numbers(a), numbers(b));
-    assert_eq!(a.shape(), b.shape());
-    assert!(x.iter().zip(&y).all(|(x, y)| (x - y).abs() < 1e-4 * (1.0 + y.abs())), "{a}\nis not\n{b}");
-}
+use crate::{close, message};
 
 fn ramp(shape: impl IntoShape + Clone) -> Array {
     let n: i64 = shape.clone().into_dims().iter().product();
     (arange(0..n as i32).astype(DType::F32) / 10.0 + 0.1).reshape(shape)
-}
-
-fn message<T>(result: Result<T>) -> String {
-    result.err().expect("an error").to_string()
 }
 
 /// How often a primitive is applied, inner programs included.

@@ -12,6 +12,7 @@ use super::{Array, Literal};
 
 /// A host value that [`array()`] takes: a number, or nested arrays, slices or `Vec`s of numbers.
 pub trait IntoHostArray {
+    /// The type of the numbers inside.
     type Element: Element;
 
     /// Appends the elements in row-major order; returns the shape, or `None` when rows differ in length.

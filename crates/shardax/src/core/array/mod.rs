@@ -222,6 +222,7 @@ impl Array {
         self.aval_ref().map(|a| a.shape.as_slice()).unwrap_or(&[])
     }
 
+    /// The type of its elements.
     pub fn dtype(&self) -> DType {
         match &self.0 {
             Repr::Literal(l) => l.dtype,

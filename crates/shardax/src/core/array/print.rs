@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Array, Repr, Tracer};
+use super::{Array, Repr, Tracer, transfer};
 use crate::core::program::concretize;
 use crate::dtype::{Category, DType, Scalar};
 use crate::shape::size;
@@ -41,6 +41,11 @@ impl fmt::Debug for Array {
 fn values(array: &Array) -> Result<String, String> {
     if let Repr::Traced(t) = &array.0 {
         return Err(traced(t));
+    }
+    if let Repr::Concrete(c) = &array.0
+        && !transfer::is_here(c)
+    {
+        return Err(format!("Array(shape={:?}, dtype={})", array.shape(), array.dtype()));
     }
     let scalars = array.to_scalars().map_err(|e| format!("<{e}>"))?;
     Ok(format_values(&scalars, array.shape(), array.dtype()))

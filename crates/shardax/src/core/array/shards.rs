@@ -12,6 +12,7 @@ use crate::sharding::{Index, Sharding, SingleDeviceSharding, visualize};
 /// One device's part of an array, on this process.
 #[derive(Clone, Debug)]
 pub struct Shard {
+    /// Where it lies.
     pub device: Device,
     /// The part of the whole array: a range for each dimension.
     pub index: Index,
@@ -24,6 +25,7 @@ pub struct Shard {
 /// One device's part of an array, on any process.
 #[derive(Clone, Debug)]
 pub struct GlobalShard {
+    /// Where it lies.
     pub device: Device,
     /// The part of the whole array: a range for each dimension.
     pub index: Index,
@@ -152,7 +154,19 @@ impl Array {
     }
 
     /// Frees the memory at once; later use of the array is an error. Deleting twice does nothing.
+    ///
+    /// Fails while a function is traced, for an array whose values its program will compute.
+    #[track_caller]
     pub fn delete(&self) -> Result<()> {
+        if let Repr::Traced(traced) = &self.0 {
+            return Err(err!(
+                Type,
+                "the delete() method was called on a traced array of type {} (ConcretizationTypeError)",
+                traced.aval
+            )
+            .help("a traced array has no memory yet: delete the argument after the call, or donate it with `donate_argnums`"))
+            .at_caller();
+        }
         if let Repr::Concrete(c) = &self.0 {
             c.mark_taken("delete");
             for b in &c.buffers {

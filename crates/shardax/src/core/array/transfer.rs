@@ -7,13 +7,33 @@ use smallvec::SmallVec;
 
 use super::{Array, Buffers, Concrete};
 use crate::core::program::Aval;
-use crate::error::Result;
+use crate::error::{Result, err};
 use crate::profiler;
 use crate::shape::size;
 use crate::sharding::device::client;
 use crate::sharding::{Index, Sharding};
 
-/// The buffers of a host array laid out by `sharding`.
+/// Which parts of the sharding the buffers of an array are: those on this process's devices.
+fn parts(sharding: &Sharding) -> impl Iterator<Item = usize> + '_ {
+    let devices = sharding.devices().iter().enumerate();
+    devices.filter(|(_, device)| device.is_addressable()).map(|(i, _)| i)
+}
+
+/// Whether this process has all of its values.
+pub(crate) fn is_here(array: &Concrete) -> bool {
+    let sharding = &array.sharding;
+    if sharding.is_fully_addressable() {
+        return true;
+    }
+    if sharding.is_fully_replicated() {
+        return !array.buffers.is_empty();
+    }
+    let at = |i| sharding.index_at(i, &array.aval.shape);
+    let own: Vec<Index> = parts(sharding).map(at).collect();
+    (0..sharding.devices().len()).all(|i| own.contains(&at(i)))
+}
+
+/// The buffers of a host array laid out by `sharding`, on this process's devices.
 pub(crate) fn buffers_from_host(bytes: &[u8], aval: &Aval, sharding: &Sharding) -> Result<Buffers> {
     let _span = profiler::span(|| format!("{aval} from the host").into());
     let client = client()?;
@@ -24,6 +44,7 @@ pub(crate) fn buffers_from_host(bytes: &[u8], aval: &Aval, sharding: &Sharding) 
         .devices()
         .iter()
         .enumerate()
+        .filter(|(_, device)| device.is_addressable())
         .map(|(i, device)| {
             let ty = aval.dtype.element_type();
             let buffer = if whole {
@@ -47,6 +68,16 @@ pub(crate) fn array_from_host(bytes: &[u8], aval: Aval, sharding: Sharding, comm
 pub(crate) fn to_host(array: &Concrete) -> Result<Vec<u8>> {
     let _span = profiler::span(|| format!("{} to the host", array.aval).into());
     array.check_alive()?;
+    if !is_here(array) {
+        return Err(err!(
+            Runtime,
+            "Fetching value for `jax.Array` that spans non-addressable (non process local) devices is not possible: this process has {} of the {} parts of an array of type {}",
+            array.buffers.len(),
+            array.sharding.devices().len(),
+            array.aval
+        )
+        .help("read it with `multihost::process_allgather_tiled` on all processes, or take this process's parts with `addressable_shards`"));
+    }
     let shape = &array.aval.shape;
     let element = array.aval.dtype.byte_size();
     let mut out = vec![0u8; size(shape) * element];
@@ -55,12 +86,14 @@ pub(crate) fn to_host(array: &Concrete) -> Result<Vec<u8>> {
         return Ok(out);
     }
     let mut part = Vec::new();
-    for (i, buffer) in array.buffers.iter().enumerate() {
+    let mut seen: Vec<Index> = Vec::new();
+    for (i, buffer) in parts(&array.sharding).zip(&array.buffers) {
         let index = array.sharding.index_at(i, shape);
         // Replicas hold the same part; the first is enough.
-        if (0..i).any(|j| array.sharding.index_at(j, shape) == index) {
+        if seen.contains(&index) {
             continue;
         }
+        seen.push(index.clone());
         part.resize(index.iter().map(|r| r.len()).product::<usize>() * element, 0);
         read(buffer, &mut part)?;
         insert(&part, &mut out, shape, &index, element);

@@ -14,6 +14,10 @@ impl Lowering {
         if !traced.captures.is_empty() {
             return Err(err!(NotImplemented, "a primitive's expansion uses an array that is not its operand"));
         }
-        self.program(&traced.program.simplified(), args)
+        // What it is made of was asked for by nobody.
+        let before = self.locations.hold(true);
+        let outs = self.program(&traced.program.simplified(), args);
+        self.locations.hold(before);
+        outs
     }
 }

@@ -4,16 +4,20 @@
 
 mod attr;
 mod expand;
+mod location;
 pub(crate) mod module;
 
 use std::fmt::Write as _;
 
 pub(crate) use attr::constant_text;
 pub use attr::{bools, ints};
+use location::Locations;
+pub(crate) use location::without_locations;
 
 use super::program::{Atom, Aval, Env, Program};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
+use crate::scope::Part;
 use crate::shape::{AxisName, Shape};
 use crate::sharding::{DimSpec, Mesh, NamedSharding, PartitionSpec};
 use crate::stack::grow;
@@ -49,11 +53,14 @@ pub struct Lowering {
     pub(crate) many_devices: bool,
     /// The mesh that the compiler splits values over, where arguments or results say so.
     pub(crate) auto_mesh: Option<Mesh>,
+    /// The names of what is being written, and where it was asked for.
+    locations: Locations,
 }
 
 impl Lowering {
-    pub(crate) fn new() -> Self {
-        Lowering { indent: 2, ..Lowering::default() }
+    /// For the operations of a program of this name.
+    pub(crate) fn of(name: &str) -> Self {
+        Lowering { indent: 2, locations: Locations::of(name), ..Lowering::default() }
     }
 
     /// Whether the text being written runs on one device as it is: nothing is left for the compiler to split.
@@ -182,6 +189,7 @@ impl Lowering {
         if outs.len() != 1 {
             self.text.push(')');
         }
+        self.locations.mark(&mut self.text);
         self.text.push('\n');
         let many = outs.len() > 1;
         outs.iter().enumerate().map(|(i, out)| self.define(id, many.then_some(i as u32), out)).collect()
@@ -260,6 +268,22 @@ impl Lowering {
         self.op("stablehlo.broadcast_in_dim", &[v], &format!("broadcast_dimensions = {}", ints(dims)), out)
     }
 
+    /// Runs `f`, which writes operations that have this part more in their names.
+    pub(crate) fn named<R>(&mut self, part: Option<Part>, f: impl FnOnce(&mut Self) -> R) -> R {
+        let depth = self.locations.push(part);
+        let result = f(self);
+        self.locations.truncate(depth);
+        result
+    }
+
+    /// The same, where the compiler makes a function of it, and puts the names around its call before those inside.
+    pub(crate) fn named_apart<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
+        let outer = self.locations.replace(Vec::new());
+        let result = f(self);
+        self.locations.replace(outer);
+        result
+    }
+
     /// Writes the equations of `program` and returns its outputs.
     pub fn program(&mut self, program: &Program, args: &[Value]) -> Result<Vec<Value>> {
         let mut env: Env<Value> = Env::new(program);
@@ -275,7 +299,10 @@ impl Lowering {
             }
             outs.clear();
             outs.extend(eqn.outputs.iter().map(|v| program.aval_of(*v).clone()));
-            let values = grow(|| eqn.primitive.lower(self, &inputs, &outs)).map_err(|e| e.at(eqn.source))?;
+            let around = self.locations.enter(eqn);
+            let values = grow(|| eqn.primitive.lower(self, &inputs, &outs)).map_err(|e| e.at(eqn.source));
+            self.locations.leave(around);
+            let values = values?;
             for (var, value) in eqn.outputs.iter().zip(values) {
                 env.set(*var, value);
             }

@@ -31,9 +31,9 @@ pub(crate) enum Donation {
 }
 
 impl Module<'_> {
-    /// The StableHLO text.
+    /// The StableHLO text, with locations.
     pub fn text(&self) -> Result<String> {
-        let mut cx = Lowering::new();
+        let mut cx = Lowering::of(self.name);
         cx.many_devices = self.num_partitions > 1;
         let mut shardings = self.in_shardings.iter().chain(self.out_shardings).flatten();
         cx.auto_mesh = shardings.next().map(|sharding| sharding.mesh().clone());
@@ -93,6 +93,7 @@ impl Module<'_> {
         text.push_str(&main);
         text.push_str(&body);
         text.push_str("  }\n}\n");
+        cx.locations.write(&mut text);
         Ok(text)
     }
 }

@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 use super::primitive::Primitive;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
+use crate::scope::Scope;
 use crate::shape::{AxisSet, Shape, size};
 use crate::sharding::{NamedSharding, Sharding};
 use crate::stack::grow;
@@ -21,7 +22,9 @@ use crate::stack::grow;
 /// The type of a value: dtype, shape, whether it is weakly typed, and the manual axes it varies over.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Aval {
+    /// The type of its elements.
     pub dtype: DType,
+    /// Its sizes.
     pub shape: Shape,
     /// A plain number's type, or that of host data of 64 bits, which gives way in promotion.
     pub weak: bool,
@@ -30,6 +33,7 @@ pub struct Aval {
 }
 
 impl Aval {
+    /// The type of an array of this dtype and shape, strong, the same on all devices.
     pub fn new(dtype: DType, shape: impl Into<Shape>) -> Self {
         Aval { dtype, shape: shape.into(), weak: false, vma: AxisSet::default() }
     }
@@ -44,10 +48,12 @@ impl Aval {
         Aval::new(dtype, Shape::new())
     }
 
+    /// The number of dimensions.
     pub fn rank(&self) -> usize {
         self.shape.len()
     }
 
+    /// The number of elements.
     pub fn size(&self) -> usize {
         size(&self.shape)
     }
@@ -63,10 +69,12 @@ impl Aval {
         Ok(self.size() * self.dtype.byte_size())
     }
 
+    /// The same with another dtype.
     pub fn with_dtype(&self, dtype: DType) -> Self {
         Aval { dtype, weak: false, ..self.clone() }
     }
 
+    /// The same with another shape.
     pub fn with_shape(&self, shape: impl Into<Shape>) -> Self {
         Aval { shape: shape.into(), ..self.clone() }
     }
@@ -92,18 +100,32 @@ impl Var {
 /// An operand: a variable, or a number written in place (always a scalar).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Atom {
+    /// A value of the program.
     Var(Var),
-    Literal { value: Scalar, dtype: DType, weak: bool },
+    /// A number in the program.
+    Literal {
+        /// The number.
+        value: Scalar,
+        /// Its dtype.
+        dtype: DType,
+        /// Whether its type gives way to others.
+        weak: bool,
+    },
 }
 
 /// One application of a primitive.
 #[derive(Clone)]
 pub struct Eqn {
+    /// What is applied.
     pub primitive: Arc<dyn Primitive>,
+    /// Its operands.
     pub inputs: SmallVec<[Atom; 3]>,
+    /// The values that it makes.
     pub outputs: SmallVec<[Var; 1]>,
     /// The user's line that asked for it.
     pub source: &'static Location<'static>,
+    /// The names that it was asked for under.
+    pub(crate) scope: Scope,
 }
 
 /// A traced function: inputs, equations in order, outputs. Closed: it refers to nothing outside itself.
@@ -175,7 +197,7 @@ impl Program {
     }
 }
 
-/// Source lines do not count: programs that compute the same are the same.
+/// Source lines and names do not count: programs that compute the same are the same.
 impl PartialEq for Eqn {
     fn eq(&self, other: &Self) -> bool {
         self.inputs == other.inputs && self.outputs == other.outputs && self.primitive.dyn_eq(other.primitive.as_ref())

@@ -19,6 +19,7 @@ use crate::core::array::{Array, Repr, Tracer};
 use crate::core::primitive::{Outputs, Primitive};
 use crate::error::{Error, Result, bail, err};
 use crate::local::{Stack, StackKey};
+use crate::scope;
 use crate::shape::AxisSet;
 use crate::source;
 pub(crate) use crate::source::with_source;
@@ -45,6 +46,8 @@ struct Frame {
     /// The variables of the arguments, and what stands for them where they are known.
     args: Vec<Var>,
     known: Option<Rc<dyn Known>>,
+    /// How many names were in effect when it began.
+    depth: usize,
 }
 
 /// What the arguments of a function are while it is traced only to be run at once: what has been computed so far can
@@ -79,6 +82,7 @@ impl Frame {
             error: None,
             args: Vec::new(),
             known: None,
+            depth: scope::depth(),
         }
     }
 
@@ -134,6 +138,7 @@ impl FrameGuard {
     fn pop(self) -> Result<Frame> {
         let frame = STACK.with_borrow_mut(|stack| stack.pop());
         if let Some(frame) = &frame {
+            scope::truncate(frame.depth);
             live().remove(&frame.id);
         }
         frame.ok_or_else(|| err!(Leak, "the stack of traces is empty"))
@@ -144,7 +149,8 @@ impl Drop for FrameGuard {
     fn drop(&mut self) {
         let dropped: Vec<Frame> =
             STACK.with_borrow_mut(|stack| stack.drain(self.0.saturating_sub(1).min(stack.len())..).collect());
-        dropped.iter().for_each(|frame| {
+        dropped.iter().rev().for_each(|frame| {
+            scope::truncate(frame.depth);
             live().remove(&frame.id);
         });
     }
@@ -396,7 +402,8 @@ fn try_bind(primitive: Arc<dyn Primitive>, args: &[Array], location: &'static Lo
         let inputs = args.iter().map(|a| frame.atom(a)).collect();
         let outputs: SmallVec<[Var; 1]> = outs.into_iter().map(|aval| frame.new_var(aval)).collect();
         let arrays = outputs.iter().map(|&v| frame.tracer(v)).collect();
-        frame.program.eqns.push(Eqn { primitive, inputs, outputs, source: location });
+        let scope = scope::since(frame.depth);
+        frame.program.eqns.push(Eqn { primitive, inputs, outputs, source: location, scope });
         Ok(arrays)
     })
 }

@@ -39,7 +39,9 @@ pub trait Tree: Clone {
 /// A tree taken apart: its leaves in order, and its structure.
 #[derive(Clone, Debug, Default)]
 pub struct Flat {
+    /// The arrays, in order.
     pub leaves: SmallVec<[Array; 8]>,
+    /// What they were taken from.
     pub def: TreeDef,
 }
 
@@ -86,6 +88,7 @@ impl Flat {
         self.def.push(Token::Node(node));
     }
 
+    /// Adds a leaf.
     pub fn leaf(&mut self, array: Array) {
         self.def.push(Token::Leaf);
         self.leaves.push(array);
@@ -119,6 +122,7 @@ pub struct Unflatten<'a> {
 }
 
 impl Unflatten<'_> {
+    /// The next leaf; an error where the structure has something else there.
     pub fn leaf(&mut self) -> Result<Array> {
         match (self.tokens.next(), self.leaves.next()) {
             (Some(Token::Leaf), Some(array)) => Ok(array),

@@ -35,7 +35,12 @@ pub enum Node {
     /// A map; the keys in order.
     Map(Arc<[String]>),
     /// A struct or an enum's variant; the names of its fields in order.
-    Struct { name: &'static str, fields: &'static [&'static str] },
+    Struct {
+        /// The type's name, of a variant with its own.
+        name: &'static str,
+        /// The names of the fields, numbers where they have none.
+        fields: &'static [&'static str],
+    },
     /// `Option::Some`: one child, which has no key of its own.
     Some,
     /// `Option::None`: no children.
@@ -105,6 +110,7 @@ impl TreeDef {
         self.0.iter()
     }
 
+    /// How many leaves a tree of this structure has.
     pub fn leaf_count(&self) -> usize {
         self.0.iter().filter(|t| matches!(t, Token::Leaf)).count()
     }

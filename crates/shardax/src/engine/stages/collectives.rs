@@ -13,13 +13,21 @@ use crate::sharding::Mesh;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum CollectiveKind {
+    /// A sum, or another reduction, that all devices get.
     AllReduce,
+    /// All devices get everybody's part.
     AllGather,
+    /// A reduction, of which each device gets its part.
     ReduceScatter,
+    /// Each device sends a part to each.
     AllToAll,
+    /// Each device sends to one and receives from one.
     CollectivePermute,
+    /// One device sends to all.
     CollectiveBroadcast,
+    /// One device sends to another.
     Send,
+    /// One device receives from another.
     Recv,
 }
 
@@ -60,6 +68,7 @@ impl fmt::Display for CollectiveKind {
 /// Collectives of a compiled program that are alike.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Collective {
+    /// What it does.
     pub kind: CollectiveKind,
     /// The mesh axes along which data moves, major first; empty where the program has no mesh.
     pub axes: Vec<AxisName>,

@@ -75,15 +75,19 @@ fn nest<T>(def: &TreeDef, leaves: &mut dyn Iterator<Item = Option<T>>) -> Prefix
 /// The type of an argument, and whether its memory is given away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArgInfo {
+    /// Its type.
     pub aval: Aval,
+    /// Whether the program may take over its memory.
     pub donated: bool,
 }
 
 impl ArgInfo {
+    /// Its sizes.
     pub fn shape(&self) -> &[usize] {
         &self.aval.shape
     }
 
+    /// The type of its elements.
     pub fn dtype(&self) -> DType {
         self.aval.dtype
     }

@@ -22,6 +22,7 @@ use super::placement::{Place, splits_alike};
 use crate::core::array::Array;
 use crate::core::function::Function;
 use crate::core::lower::module::Donation;
+use crate::core::lower::without_locations;
 use crate::core::program::{Aval, Program};
 use crate::core::tree::{self, Flat, Tree, TreeDef};
 use crate::error::{Result, err};
@@ -102,7 +103,7 @@ pub struct Lowered<Args, Out> {
 
 impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
     pub(crate) fn new(staged: Staged) -> Result<Self> {
-        let text = staged.request.lower()?.into();
+        let text = without_locations(&staged.request.lower()?).into();
         staged.warn_of_donations();
         Ok(Lowered { staged: Arc::new(staged), text, types: PhantomData })
     }
@@ -110,6 +111,12 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
     /// The program as StableHLO text, with `sdy` shardings.
     pub fn as_text(&self) -> &str {
         &self.text
+    }
+
+    /// The same with the location of each operation: its name, with the [scopes](crate::named_scope) around it, and the
+    /// user's line that asked for it (JAX's `as_text(debug_info=True)`).
+    pub fn as_text_with_debug_info(&self) -> Result<String> {
+        self.staged.request.text()
     }
 
     /// The program before it was lowered. Its first inputs are arrays that the function captured; arguments that
@@ -224,7 +231,10 @@ impl<Args, Out> Compiled<Args, Out> {
                 Type,
                 "Argument types differ from the types for which this computation was compiled. The mismatches are:{list}"
             )
-            .help("convert them, or lower and compile the function for these types"))
+            .help(match self.loaded.partitioned {
+                None => "convert them, or lower and compile the function for these types",
+                Some(_) => "what is compiled ahead of time takes and returns global arrays: convert with `multihost::host_local_array_to_global_array` and `global_array_to_host_local_array`",
+            }))
         })?;
         self.mismatches(flat, &|i, leaf| {
             let have = leaf.concrete_ref().filter(|c| c.committed).map(|c| &c.sharding)?;
@@ -270,7 +280,7 @@ impl<Args, Out> Compiled<Args, Out> {
     ///
     /// Fails where the platform does not show its programs.
     pub fn as_text(&self) -> Result<String> {
-        let instructions = self.loaded.executable.instructions()?;
+        let instructions = self.loaded.instructions()?;
         let mut text = format!("HloModule {}", self.loaded.name);
         let mut computation = None;
         for instruction in &instructions {
@@ -300,7 +310,7 @@ impl<Args, Out> Compiled<Args, Out> {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     pub fn collectives(&self) -> Result<Collectives> {
-        Ok(Collectives::of(&self.loaded.executable.instructions()?, self.mesh()))
+        Ok(Collectives::of(&self.loaded.instructions()?, self.mesh()))
     }
 
     /// The memory that one call needs on each device.

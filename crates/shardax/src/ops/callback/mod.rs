@@ -143,6 +143,7 @@ impl<T: Tree> HostCallback<T> {
 
 /// What a function of the host is called with: an array or a plain number, or a tuple or list of such.
 pub trait IntoOperands {
+    /// The arrays, in order.
     fn into_operands(self) -> Vec<Array>;
 }
 

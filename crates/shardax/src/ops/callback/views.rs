@@ -14,6 +14,7 @@ pub struct HostArg<'a> {
 }
 
 impl<'a> HostArg<'a> {
+    /// The type of its elements.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
@@ -67,6 +68,7 @@ pub struct HostResult<'a> {
 }
 
 impl HostResult<'_> {
+    /// The type of its elements.
     pub fn dtype(&self) -> DType {
         self.dtype
     }

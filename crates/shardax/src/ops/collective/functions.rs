@@ -202,6 +202,7 @@ pub fn all_to_all_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, split: i32, con
 
 /// Who sends to whom: a pair of indices, or a reference to one.
 pub trait SourceTarget {
+    /// The pair: who sends, who receives.
     fn source_target(self) -> (usize, usize);
 }
 

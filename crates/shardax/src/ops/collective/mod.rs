@@ -11,7 +11,7 @@ pub(crate) mod reduce;
 
 pub use constraint::with_sharding_constraint;
 pub use functions::{
-    all_gather, all_gather_invariant, all_gather_tiled, all_to_all, all_to_all_tiled, axis_index, axis_size,
-    pbroadcast, pcast, pmax, pmean, pmin, ppermute, pshift, pshuffle, psum, psum_scatter, psum_scatter_tiled,
-    pswapaxes,
+    SourceTarget, all_gather, all_gather_invariant, all_gather_tiled, all_to_all, all_to_all_tiled, axis_index,
+    axis_size, pbroadcast, pcast, pmax, pmean, pmin, ppermute, pshift, pshuffle, psum, psum_scatter,
+    psum_scatter_tiled, pswapaxes,
 };

@@ -70,6 +70,7 @@ where
 /// The functions that [`switch`] chooses among: a tuple, a `Vec` or an array of functions of the operands that all
 /// return the same type, or a `Result` of it.
 pub trait Branches<T> {
+    /// What each of them returns, without the `Result`.
     type Output: Tree;
 
     /// How many there are.

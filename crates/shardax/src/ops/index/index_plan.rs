@@ -328,15 +328,16 @@ fn is_movable(x: &Array, args: &[Array]) -> bool {
 pub(crate) fn get(x: &Array, items: &[IndexItem], options: &Options) -> Result<Array> {
     let (plan, places) = Plan::new(x, items)?;
     let shape = plan.result_shape();
-    if let Some(axis) = plan.empty_axis(x.shape()) {
-        if plan.block.iter().all(|d| *d > 0) {
-            return Err(err!(
-                Index,
-                "cannot index axis {axis} with size 0 of an array of shape {:?} with an integer array",
-                x.shape()
-            )
-            .help("an empty axis has no entries to take"));
-        }
+    if let Some(axis) = plan.empty_axis(x.shape()).filter(|_| plan.block.iter().all(|d| *d > 0)) {
+        return Err(err!(
+            Index,
+            "cannot index axis {axis} with size 0 of an array of shape {:?} with an integer array",
+            x.shape()
+        )
+        .help("an empty axis has no entries to take"));
+    }
+    if plan.has_places() && shape.contains(&0) {
+        // Nothing is taken, so that nothing gets a gradient.
         return Ok(crate::ops::numpy::full(&shape, Scalar::Int(0), x.dtype()));
     }
     let unchanged =

@@ -29,8 +29,11 @@ pub struct Ellipsis;
 /// clamped, and a negative step goes backwards. `None` stands for the end that the step comes from or goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slice {
+    /// The first index; negative ones count from the end.
     pub start: Option<i64>,
+    /// The index behind the last.
     pub stop: Option<i64>,
+    /// How far it is from one to the next; not 0.
     pub step: i64,
 }
 
@@ -81,8 +84,11 @@ pub(crate) struct Strided {
 pub enum IndexItem {
     /// One element: the dimension goes away. Negative numbers count from the end.
     At(i64),
+    /// A part of the dimension.
     Slice(Slice),
+    /// A new dimension of size 1.
     NewAxis,
+    /// The dimensions that the other entries leave.
     Ellipsis,
     /// The elements at these places.
     Array(Array),
@@ -90,11 +96,13 @@ pub enum IndexItem {
 
 /// What one entry of an index may be written as.
 pub trait IntoIndexItem {
+    /// The entry.
     fn into_index_item(self) -> IndexItem;
 }
 
 /// An index: one entry, or a tuple of up to eight; `Vec<IndexItem>` for one made at run time.
 pub trait IntoIndex {
+    /// Its entries, in order.
     fn into_index(self) -> Vec<IndexItem>;
 }
 

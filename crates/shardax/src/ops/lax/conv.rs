@@ -93,6 +93,7 @@ pub struct ConvOptions {
 }
 
 impl ConvOptions {
+    /// A convolution without stride, padding, dilation or groups.
     pub fn new() -> Self {
         ConvOptions::default()
     }

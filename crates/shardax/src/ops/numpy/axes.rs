@@ -121,6 +121,7 @@ impl Over {
 
 /// What a reduction goes over: axes, or [`over`] axes with options.
 pub trait IntoReduction {
+    /// The axes, and the options.
     fn into_reduction(self) -> Over;
 }
 

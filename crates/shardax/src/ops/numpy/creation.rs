@@ -121,7 +121,7 @@ fn made(aval: &Aval, fill: impl FnOnce(&mut Vec<u8>, usize), program: impl FnOnc
         }
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(size).map_err(|e| {
-            err!(Runtime, "no memory for an array {aval}: {e}")
+            err!(Runtime, "no memory for an array {aval} of {size} bytes: {e}")
                 .help("check the shape, or make the array in parts with a sharding")
         })?;
         if size > FROM_HOST {

@@ -3,8 +3,9 @@
 use super::matrices::merge_dims;
 use super::promote_args_of;
 use crate::core::array::Array;
+use crate::core::program::Aval;
 use crate::core::program::trace::at_caller;
-use crate::error::{Result, bail, err};
+use crate::error::{Error, Result, bail, err};
 use crate::ops::lax;
 
 /// What stands for a dimension: a letter, or a place in an ellipsis counted from its end.
@@ -42,24 +43,32 @@ pub fn einsum(spec: &str, operands: &[&Array]) -> Array {
 fn contract(spec: &str, operands: &[&Array]) -> Result<Array> {
     let (inputs, output) = parse(spec, operands)?;
     let arrays = promote_args_of("einsum", operands)?;
+    let fit = |n: usize, m: usize| n == m || n == 1 || m == 1;
+    for (labels, array) in inputs.iter().zip(&arrays) {
+        for (b, l) in labels.iter().enumerate() {
+            let a = labels[..b].iter().position(|m| m == l);
+            if let Some(a) = a.filter(|&a| !fit(array.shape()[a], array.shape()[b])) {
+                let sizes = format!("{} and {}", array.shape()[b], array.shape()[a]);
+                return Err(mismatch(spec, *l, &sizes, operands));
+            }
+        }
+    }
+    let terms: Vec<Term> = inputs
+        .iter()
+        .zip(&arrays)
+        .map(|(labels, array)| diagonals(Term { array: array.clone(), labels: labels.clone() }))
+        .collect::<Result<_>>()?;
     let size = |label: Label| {
-        let sizes = inputs.iter().zip(&arrays).flat_map(|(ls, a)| ls.iter().zip(a.shape()));
+        let sizes = terms.iter().flat_map(|t| t.labels.iter().zip(t.array.shape()));
         sizes.filter(|(l, _)| **l == label).map(|(_, n)| *n).find(|n| *n != 1).unwrap_or(1)
     };
-    let mut terms = Vec::new();
-    for (labels, array) in inputs.iter().zip(&arrays) {
-        if let Some((&l, &n)) = labels.iter().zip(array.shape()).find(|(l, n)| **n != 1 && **n != size(**l)) {
-            let sizes = format!("{n} and {}", size(l));
-            return Err(err!(
-                Value,
-                "einsum({spec:?}): dimension '{}' has sizes {sizes} in {}",
-                name(l),
-                types(operands)
-            )
-            .help("a letter stands for one size in all arrays, or for 1, which is repeated"));
+    for term in &terms {
+        let wrong = term.labels.iter().zip(term.array.shape()).find(|(l, n)| !fit(**n, size(**l)));
+        if let Some((&l, n)) = wrong {
+            return Err(mismatch(spec, l, &format!("{n} and {}", size(l)), operands));
         }
-        terms.push(unique(Term { array: array.clone(), labels: labels.clone() }, &size)?);
     }
+    let mut terms: Vec<Term> = terms.iter().map(|term| without_ones(term, &size)).collect();
 
     // What no other operand and not the result has is summed at once.
     for i in 0..terms.len() {
@@ -151,19 +160,33 @@ fn types(operands: &[&Array]) -> String {
     operands.iter().map(|x| x.type_name()).collect::<Vec<_>>().join(" and ")
 }
 
-/// The term with each label once, and without dimensions of size 1 that others have in full.
-fn unique(mut term: Term, size: &impl Fn(Label) -> usize) -> Result<Term> {
+fn mismatch(spec: &str, label: Label, sizes: &str, operands: &[&Array]) -> Error {
+    err!(Value, "einsum({spec:?}): dimension '{}' has sizes {sizes} in {}", name(label), types(operands))
+        .help("a letter stands for one size in all arrays, or for 1, which is repeated")
+}
+
+/// The term with each label once.
+fn diagonals(mut term: Term) -> Result<Term> {
     while let Some((a, b)) = repeated(&term.labels) {
-        if term.array.shape()[a] != term.array.shape()[b] {
-            bail!(Value, "einsum takes the diagonal of dimensions of equal size, got {}", term.array.type_name());
-        }
+        let (short, long) = (term.array.shape()[a], term.array.shape()[b]);
         term.array = merge_dims(&term.array, a, b)?;
+        if short < long {
+            // Of sizes 1 and n one element is on the diagonal; as in JAX the others of the last dimension are zeros.
+            let mut config = vec![(0, 0, 0); term.array.ndim()];
+            config[a].1 = (long - short) as i64;
+            term.array = lax::pad(&term.array, &Array::zeros_of(&Aval::scalar(term.array.dtype())), &config);
+        }
         term.labels.remove(b);
     }
+    Ok(term)
+}
+
+/// The term without dimensions of size 1 that others have in full.
+fn without_ones(term: &Term, size: &impl Fn(Label) -> usize) -> Term {
     let full: Vec<bool> = term.labels.iter().zip(term.array.shape()).map(|(l, n)| *n == size(*l)).collect();
     let shape: Vec<usize> = term.array.shape().iter().zip(&full).filter(|(_, f)| **f).map(|(n, _)| *n).collect();
     let labels = term.labels.iter().zip(&full).filter(|(_, f)| **f).map(|(l, _)| *l).collect();
-    Ok(Term { array: lax::reshape(&term.array, &shape), labels })
+    Term { array: lax::reshape(&term.array, &shape), labels }
 }
 
 /// Two dimensions with one label.

@@ -9,6 +9,7 @@ use crate::ops::lax;
 use crate::ops::operators::Operand;
 use crate::ops::primitive::binary::{self, Binary, Compare, IntegerPow, Select};
 use crate::ops::primitive::expanded::LOGADDEXP;
+use crate::ops::primitive::reduce::accumulator;
 use crate::source;
 
 #[track_caller]
@@ -286,10 +287,10 @@ pub fn nextafter(x: impl Operand, y: impl Operand) -> Array {
     apply_promoted("nextafter", x, y, to_inexact, |x, y| binary::NEXTAFTER.apply(x, y))
 }
 
-/// A complex array of a real and an imaginary part.
+/// A complex array of a real and an imaginary part; of half precision they are widened to float32.
 #[track_caller]
 pub fn complex(re: impl Operand, im: impl Operand) -> Array {
-    apply_promoted("complex", re, im, to_inexact, lax::complex)
+    apply_promoted("complex", re, im, |dtype| accumulator(to_inexact(dtype)), lax::complex)
 }
 
 impl Array {

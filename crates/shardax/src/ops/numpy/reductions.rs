@@ -5,7 +5,7 @@ use super::indexing::{IntoAxis, with_axis};
 use super::{convert, maximum, minimum, settle, to_inexact, where_};
 use crate::core::array::Array;
 use crate::core::program::trace::bind1;
-use crate::dtype::{Category, DType, Scalar};
+use crate::dtype::{Category, DType};
 use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::operators::Operand;
@@ -99,10 +99,10 @@ impl Array {
                 return Ok(settle(&variance, dtype.real()));
             }
             let count: usize = over.axes.iter().map(|&a| x.shape()[a]).product();
-            if count <= ddof {
-                return Ok(super::full(sum.shape(), Scalar::float(f64::NAN), dtype.real()));
-            }
-            Ok(settle(&(sum / (count - ddof) as f64), dtype.real()))
+            let mean = sum / (count as f64 - ddof as f64);
+            // The quotient that is not there has its part in gradients, as in JAX.
+            let mean = if count > ddof { mean } else { where_(false, mean, f64::NAN) };
+            Ok(settle(&mean, dtype.real()))
         })
     }
 

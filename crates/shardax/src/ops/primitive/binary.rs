@@ -167,7 +167,7 @@ binary! {
     DIV "div" "stablehlo.divide" Number same,
         [Tangent(|_, y, t| t / y), Factor(|_, y, out| -(out / y))],
         Some(|ct, a| Ok([Some(ct / a[1].known()?), None]));
-    REM "rem" "stablehlo.remainder" Real same,
+    REM "rem" "stablehlo.remainder" Ordered same,
         [Tangent(|_, _, t| t.clone()), Factor(|x, y, _| -crate::ops::lax::trunc(&(x / y)))], None;
     POW "pow" "stablehlo.power" Inexact same,
         [
@@ -190,7 +190,7 @@ binary! {
     SHIFT_LEFT "shift_left" "stablehlo.shift_left" Integer same, [Zero, Zero], None;
     SHIFT_RIGHT_LOGICAL "shift_right_logical" "stablehlo.shift_right_logical" Integer same, [Zero, Zero], None;
     SHIFT_RIGHT_ARITHMETIC "shift_right_arithmetic" "stablehlo.shift_right_arithmetic" Integer same, [Zero, Zero], None;
-    COMPLEX "complex" "stablehlo.complex" Float |d| if d == DType::F64 { DType::Complex128 } else { DType::Complex64 },
+    COMPLEX "complex" "stablehlo.complex" Part |d| if d == DType::F64 { DType::Complex128 } else { DType::Complex64 },
         [
             Tangent(|_, y, t| COMPLEX.apply(t, &Array::zeros_of(&y.aval()))),
             Tangent(|x, _, t| COMPLEX.apply(&Array::zeros_of(&x.aval()), t)),

@@ -5,6 +5,7 @@ use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tange
 use crate::core::program::{Aval, Program};
 use crate::error::{Result, bail};
 use crate::interpret::{ad, batching};
+use crate::scope::{self, Part};
 use crate::sharding::{NamedSharding, Sharding};
 
 /// Whether operands of these types may stand for the program's inputs.
@@ -20,9 +21,10 @@ pub(crate) fn check_operands(name: &str, program: &Program, args: &[Aval]) -> Re
     Ok(())
 }
 
-/// The rules of a primitive that stands for its `program`, with the same operands and results.
+/// The rules of a primitive that stands for its `program`, with the same operands and results, whose operations have this
+/// part more in their names.
 macro_rules! in_place {
-    () => {
+    ($this:ident => $part:expr) => {
         fn output_count(&self) -> usize {
             self.program.outputs.len()
         }
@@ -50,7 +52,8 @@ macro_rules! in_place {
             args: &[crate::core::lower::Value],
             _outs: &[Aval],
         ) -> Result<Vec<crate::core::lower::Value>> {
-            cx.program(&self.program, args)
+            let $this = self;
+            cx.named($part, |cx| cx.program(&self.program, args))
         }
     };
 }
@@ -63,13 +66,24 @@ pub(crate) struct Call {
     pub program: Program,
 }
 
+impl Call {
+    /// What the operations inside are called by: JAX's `jit(f)`.
+    fn part(&self) -> Part {
+        Part::Name(format!("jit({})", self.name).into())
+    }
+
+    fn named<R>(&self, f: impl FnOnce() -> R) -> R {
+        scope::within([self.part()], f)
+    }
+}
+
 // Each rule interprets the program in place: what is left of the call are its equations.
 impl Primitive for Call {
     fn name(&self) -> &'static str {
         "jit"
     }
 
-    in_place!();
+    in_place!(this => Some(this.part()));
 
     fn in_sharding(&self, operand: usize, _aval: &Aval) -> Option<Sharding> {
         self.program.in_sharding(*self.program.inputs.get(operand)?)
@@ -84,21 +98,21 @@ impl Primitive for Call {
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
-        let (outs, out_tangents) = ad::jvp_eval(&self.program, args, tangents, false)?;
+        let (outs, out_tangents) = self.named(|| ad::jvp_eval(&self.program, args, tangents, false))?;
         Ok((outs.into(), out_tangents))
     }
 
     fn linearize(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
-        let (outs, out_tangents) = ad::jvp_eval(&self.program, args, tangents, true)?;
+        let (outs, out_tangents) = self.named(|| ad::jvp_eval(&self.program, args, tangents, true))?;
         Ok((outs.into(), out_tangents))
     }
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
-        ad::backward(&self.program, args, cts)
+        self.named(|| ad::backward(&self.program, args, cts))
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let (outs, out_dims) = batching::batch_eval(&self.program, axis, args, dims)?;
+        let (outs, out_dims) = self.named(|| batching::batch_eval(&self.program, axis, args, dims))?;
         Ok((outs.into(), out_dims))
     }
 }

@@ -17,6 +17,7 @@ use crate::interpret::eval::eval;
 use crate::interpret::held::{
     Residual, Split, bind_checked, marked, marked_tangents, operand_sets, sets_of, spread_marked, varying,
 };
+use crate::scope::Part;
 
 /// Operands and results are those of the program.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -78,7 +79,7 @@ impl Primitive for Checkpoint {
         "checkpoint"
     }
 
-    in_place!();
+    in_place!(_this => Some(Part::Name("checkpoint".into())));
 
     fn print_params(&self) -> String {
         format!("policy={:?} prevent_cse={}", self.policy, self.prevent_cse)

@@ -18,6 +18,7 @@ use crate::interpret::held::{
     tangent_or_zeros, varying, zeros,
 };
 use crate::interpret::vary;
+use crate::scope::Part;
 use crate::shape::AxisSet;
 
 /// Operands are the index (an int32 scalar within range) and the operands of the branches, which all take the same;
@@ -134,8 +135,11 @@ impl Primitive for Cond {
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        let regions =
-            self.branches.iter().map(|b| cx.region(&[], |cx, _| cx.program(b, &args[1..]))).collect::<Result<_>>()?;
+        let region = |(i, branch): (usize, &Program)| {
+            let part = Part::Name(format!("cond/branch_{i}_fun").into());
+            cx.region(&[], |cx, _| cx.named(Some(part), |cx| cx.program(branch, &args[1..])))
+        };
+        let regions = self.branches.iter().enumerate().map(region).collect::<Result<_>>()?;
         Ok(cx.op_with("stablehlo.case", &args[..1], "", regions, outs))
     }
 

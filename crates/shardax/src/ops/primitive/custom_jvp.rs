@@ -159,7 +159,7 @@ impl Primitive for CustomJvp {
         "custom_jvp"
     }
 
-    in_place!();
+    in_place!(_this => None);
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         check_captured("custom_jvp", &tangents[..self.num_consts])?;

@@ -107,7 +107,7 @@ impl Primitive for CustomVjp {
         "custom_vjp"
     }
 
-    in_place!();
+    in_place!(_this => None);
 
     fn jvp(&self, _args: &[Array], _tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         Err(forward_mode())

@@ -18,8 +18,12 @@ pub(crate) enum Accepts {
     Any,
     Number,
     Real,
+    /// Integers and floats.
+    Ordered,
     Inexact,
     Float,
+    /// What complex numbers have as parts.
+    Part,
     Complex,
     Integer,
     /// Integers and booleans.
@@ -34,6 +38,8 @@ impl Accepts {
             Accepts::Any => (true, ""),
             Accepts::Number => (dtype != DType::Bool, "numbers"),
             Accepts::Real => (!dtype.is_complex(), "real types"),
+            Accepts::Ordered => (dtype.is_integer() || dtype.is_float(), "integers and floating point types"),
+            Accepts::Part => (matches!(dtype, DType::F32 | DType::F64), "float32 and float64"),
             Accepts::Inexact => (dtype.is_inexact(), "floating point and complex types"),
             Accepts::Float => (dtype.is_float(), "floating point types"),
             Accepts::Complex => (dtype.is_complex(), "complex types"),

@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::binary::{ADD, Compare, MAX, MUL, SUB, Select};
 use super::elementwise::{self, Accepts};
-use super::unary::{ABS, EXP, LOG1P, NEG};
+use super::unary::{ABS, EXP, IMAG, LOG1P, NEG, REAL};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
@@ -13,6 +13,8 @@ use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::Scalar;
 use crate::error::Result;
+use crate::ops::lax;
+use crate::ops::numpy::{fmod, where_};
 
 pub(crate) struct Def {
     name: &'static str,
@@ -92,14 +94,31 @@ fn zero(like: &Array) -> Array {
     Array::literal(Scalar::Int(0), like.dtype(), false)
 }
 
+/// By the larger number, which is the one with the larger real part; the imaginary part is an angle within ±π.
+fn complex_logaddexp(x: &Array, y: &Array) -> Array {
+    let (a, b) = (REAL.apply(x), REAL.apply(y));
+    let tie = Compare::Gt.apply(&IMAG.apply(x), &IMAG.apply(y));
+    let first = Select.apply(&Compare::Eq.apply(&a, &b), &Compare::Gt.apply(&a, &b), &tie);
+    let larger = Select.apply(&first, y, x);
+    let gap = (x + y) - &larger * 2;
+    let sum = ADD.apply(&larger, &LOG1P.apply(&EXP.apply(&gap)));
+    let turn = 2.0 * std::f64::consts::PI;
+    let angle = fmod(IMAG.apply(&sum) + std::f64::consts::PI, turn);
+    let angle = where_(angle.less(0), &angle + turn, &angle) - std::f64::consts::PI;
+    lax::complex(&REAL.apply(&sum), &angle)
+}
+
 expanded! {
     // Its slope is 0 at 0, and at NaN.
     RELU "relu" Real,
         |x| Select.apply(&Compare::Le.apply(&x[0], &zero(&x[0])), &x[0], &zero(&x[0])),
         |x, _, _, t| Select.apply(&Compare::Gt.apply(&x[0], &zero(&x[0])), &zero(t), t);
     // log(eˣ + eʸ), without overflow.
-    LOGADDEXP "logaddexp" Float,
+    LOGADDEXP "logaddexp" Inexact,
         |a| {
+            if a[0].dtype().is_complex() {
+                return complex_logaddexp(&a[0], &a[1]);
+            }
             let gap = SUB.apply(&a[0], &a[1]);
             let larger = MAX.apply(&a[0], &a[1]);
             let sum = ADD.apply(&larger, &LOG1P.apply(&EXP.apply(&NEG.apply(&ABS.apply(&gap)))));
@@ -109,8 +128,9 @@ expanded! {
         |a, out, i, t| {
             // Of infinities each has its whole share, as in JAX.
             let finite = |x: &Array| {
-                let infinite = Compare::Eq.apply(x, &Array::literal(Scalar::float(f64::INFINITY), x.dtype(), false));
-                Select.apply(&infinite, x, &zero(x))
+                let part = if x.dtype().is_complex() { REAL.apply(x) } else { x.clone() };
+                let infinity = Array::literal(Scalar::float(f64::INFINITY), part.dtype(), false);
+                Select.apply(&Compare::Eq.apply(&part, &infinity), x, &zero(x))
             };
             MUL.apply(t, &EXP.apply(&SUB.apply(&finite(&a[i]), &finite(out))))
         };

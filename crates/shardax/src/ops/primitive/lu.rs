@@ -3,7 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::gather::{GatherScatterMode, take_along};
-use super::matrix::{batch_first, matrix, product, square, widened, with_last};
+use super::matrix::{batch_first, matrix, part, product, square, widened, with_last};
 use super::triangular_solve::{Op, TriangularSolve, solve_together};
 use super::unary::ABS;
 use crate::core::array::Array;
@@ -45,11 +45,6 @@ pub(crate) fn permuted(x: &Array, permutation: &Array) -> Array {
     let dims: Vec<usize> = (0..rank - 1).collect();
     let indices = permutation.broadcast_in_dim(x.shape(), &dims);
     take_along(x, &indices, rank - 2, GatherScatterMode::PromiseInBounds, true)
-}
-
-/// The rows `r` and columns `c` of matrices.
-fn part(x: &Array, r: std::ops::Range<usize>, c: std::ops::Range<usize>) -> Array {
-    lax::slice_in_dim(&lax::slice_in_dim(x, r.start, r.end, -2), c.start, c.end, -1)
 }
 
 /// What the largest pivot is chosen by: of complex numbers the sum of both parts' sizes, as LAPACK has it.

@@ -1,6 +1,8 @@
 //! What the primitives of linear algebra share: they work on the matrices in the last two dimensions, and on as many of
 //! them as the dimensions before have.
 
+use std::ops::Range;
+
 use super::elementwise::Accepts;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
@@ -9,6 +11,7 @@ use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::interpret::batching::move_batch;
+use crate::ops::lax;
 use crate::ops::numpy::{conj, convert, eye_offset, matmul};
 use crate::shape::Shape;
 
@@ -79,6 +82,11 @@ pub(crate) fn widened(
 pub(crate) fn adjoint(x: &Array) -> Array {
     let x = x.mt();
     if x.dtype().is_complex() { conj(&x) } else { x }
+}
+
+/// The rows `r` and columns `c` of matrices.
+pub(crate) fn part(x: &Array, r: Range<usize>, c: Range<usize>) -> Array {
+    lax::slice_in_dim(&lax::slice_in_dim(x, r.start, r.end, -2), c.start, c.end, -1)
 }
 
 /// The products of two stacks of matrices of one length.

@@ -19,9 +19,13 @@ use crate::interpret::batching::move_batch;
 pub enum ScatterKind {
     /// It is replaced; which of several updates of one element stays is not defined.
     Set,
+    /// They are added.
     Add,
+    /// They are multiplied.
     Mul,
+    /// The smaller one stays.
     Min,
+    /// The larger one stays.
     Max,
 }
 

@@ -2,13 +2,15 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::matrix::{adjoint, batch_first, product, square, widened};
+use super::matrix::{adjoint, batch_first, part, product, square, widened};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::error::{Result, err};
+use crate::ops::control_flow::fori_loop;
+use crate::ops::lax;
 use crate::ops::numpy::conj;
 
 /// What is done to a matrix before it is used.
@@ -39,6 +41,9 @@ pub(crate) struct TriangularSolve {
     pub unit_diagonal: bool,
 }
 
+/// Rows that are solved one by one before the rest follows at once.
+const BLOCK: usize = 64;
+
 impl TriangularSolve {
     #[track_caller]
     pub fn apply(self, a: &Array, b: &Array) -> Array {
@@ -50,6 +55,55 @@ impl TriangularSolve {
         let k = self.unit_diagonal as i32;
         if self.lower { a.tril(-k) } else { a.triu(k) }
     }
+
+    /// The solution by substitution, as LAPACK has it. The engine's own operation multiplies by inverted blocks: a NaN
+    /// in the last row of `b` or a zero on the diagonal makes all of the solution NaN.
+    fn substitute(self, a: &Array, b: &Array) -> Result<Array> {
+        let (a, b) = match self.left_side {
+            true => (self.op.of(a), b.clone()),
+            // Transposed, `a` is on the left.
+            false => (self.op.of(a).mt(), b.mt()),
+        };
+        let lower = self.lower ^ (self.op != Op::Plain) ^ !self.left_side;
+        let x = by_blocks(&a, &b, lower, self.unit_diagonal)?;
+        Ok(if self.left_side { x } else { x.mt() })
+    }
+}
+
+/// Solves `a x = b` by halves, so that most of the work is products of matrices.
+fn by_blocks(a: &Array, b: &Array, lower: bool, unit: bool) -> Result<Array> {
+    let (n, columns) = (b.shape()[b.ndim() - 2], b.shape()[b.ndim() - 1]);
+    if n <= BLOCK {
+        return by_rows(a, b, lower, unit);
+    }
+    let halves = [0..n / 2, n / 2..n];
+    let [first, second] = if lower { [0, 1] } else { [1, 0] }.map(|i: usize| halves[i].clone());
+    let solve =
+        |rows: &std::ops::Range<usize>, b: &Array| by_blocks(&part(a, rows.clone(), rows.clone()), b, lower, unit);
+    let x = solve(&first, &part(b, first.clone(), 0..columns))?;
+    let rest = part(b, second.clone(), 0..columns) - product(&part(a, second.clone(), first), &x);
+    let y = solve(&second, &rest)?;
+    Ok(lax::concatenate(&if lower { [x, y] } else { [y, x] }, -2))
+}
+
+/// Solves `a x = b` row by row.
+fn by_rows(a: &Array, b: &Array, lower: bool, unit: bool) -> Result<Array> {
+    let others = if lower { a.tril(-1) } else { a.triu(1) };
+    let diagonal = a.last_diagonal(0).expand_dims(-1);
+    let last = b.shape()[b.ndim() - 2] as i32 - 1;
+    let step = |k: Array, x: Array| {
+        let i = if lower { k } else { last - k };
+        let row = |m: &Array| lax::dynamic_slice_in_dim(m, &i, 1, -2);
+        let rest = row(b) - product(&row(&others), &x);
+        let solved = match (unit, b.dtype().is_complex()) {
+            (true, _) => rest,
+            (false, false) => rest / row(&diagonal),
+            // The quotient of infinite numbers would be infinite, where LAPACK's product is NaN.
+            (false, true) => rest * (1 / row(&diagonal)),
+        };
+        lax::dynamic_update_slice_in_dim(&x, &solved, &i, -2)
+    };
+    fori_loop(0, last + 1, step, Array::zeros_of(&b.aval()))
 }
 
 impl Primitive for TriangularSolve {
@@ -84,16 +138,11 @@ impl Primitive for TriangularSolve {
         if outs[0].size() == 0 {
             return Ok(vec![args[1]]);
         }
-        let op = match self.op {
-            Op::Plain => "NO_TRANSPOSE",
-            Op::Transpose => "TRANSPOSE",
-            Op::Adjoint => "ADJOINT",
-        };
-        let attrs = format!(
-            "left_side = {}, lower = {}, unit_diagonal = {}, transpose_a = #stablehlo<transpose {op}>",
-            self.left_side, self.lower, self.unit_diagonal
-        );
-        widened(cx, args, outs, |cx, args, outs| Ok(vec![cx.op("stablehlo.triangular_solve", args, &attrs, &outs[0])]))
+        // The rows depend on each other: only right-hand sides and whole matrices may be split.
+        let rank = cx.shape(args[0]).len();
+        let of_b = if self.left_side { rank - 2 } else { rank - 1 };
+        let args = [cx.with_whole(args[0], &[rank - 2, rank - 1]), cx.with_whole(args[1], &[of_b])];
+        widened(cx, &args, outs, |cx, args, _| cx.expand(args, |args| Ok(vec![self.substitute(&args[0], &args[1])?])))
     }
 
     /// From `op(a) x = b`: `op(a) dx = db - op(da) x`

@@ -17,6 +17,7 @@ use crate::interpret::held::{
     bind_checked, cast_all, marked, marked_tangents, new_var, operand_sets, sets_of, spread_marked, varying,
 };
 use crate::interpret::vary;
+use crate::scope::Part;
 use crate::shape::AxisSet;
 
 /// Operands are the constants of the condition, those of the body, and the initial carry; results are the final carry.
@@ -152,10 +153,11 @@ impl Primitive for While {
         let types: Vec<Aval> = args.iter().map(|v| cx.aval(*v)).collect();
         let condition = cx.region(&types, |cx, v| {
             let (consts, _, carry) = self.parts(v);
-            cx.program(&self.cond, &[consts, carry].concat())
+            cx.named(Some(Part::Name("while/cond".into())), |cx| cx.program(&self.cond, &[consts, carry].concat()))
         })?;
         let body = cx.region(&types, |cx, v| {
-            let next = cx.program(&self.body, &v[self.cond_consts..])?;
+            let body = Part::Name("while/body".into());
+            let next = cx.named(Some(body), |cx| cx.program(&self.body, &v[self.cond_consts..]))?;
             Ok([&v[..self.num_consts()], &next].concat())
         })?;
         let mut results = cx.op_with("stablehlo.while", args, "", vec![condition, body], &types);

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::{Aval, Program};
 use crate::error::{Result, err};
+use crate::scope::Part;
 use crate::shape::{AxisName, AxisSet, Shape};
 use crate::sharding::axis_env::{AxisKind, BoundAxis, is_spmd, with_axes};
 use crate::sharding::{Mesh, NamedSharding, PartitionSpec};
@@ -95,7 +96,8 @@ impl ShardMap {
     fn lower_call(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         if self.mesh.size() == 1 {
             // One device's block is the whole, and the compiler partitions nothing.
-            return self.in_manual(cx, |cx| cx.program(&self.body, args));
+            let part = Some(Part::Name("shard_map".into()));
+            return self.in_manual(cx, |cx| cx.named(part, |cx| cx.program(&self.body, args)));
         }
         let name = cx.mesh_name(&self.mesh);
         let specs = |specs: &[PartitionSpec], avals: &[Aval]| {
@@ -118,8 +120,9 @@ impl ShardMap {
             specs(&self.out_specs, outs)
         );
         let blocks: Vec<Aval> = self.body.in_avals().cloned().collect();
-        let region = self
-            .in_manual(cx, |cx| cx.region_returning("sdy.return", &blocks, |cx, args| cx.program(&self.body, args)))?;
+        let region = self.in_manual(cx, |cx| {
+            cx.region_returning("sdy.return", &blocks, |cx, args| cx.named_apart(|cx| cx.program(&self.body, args)))
+        })?;
         Ok(cx.op_with("sdy.manual_computation", args, &attrs, vec![region], outs))
     }
 

@@ -139,7 +139,7 @@ impl Primitive for ShardMap {
         let mut residual_specs = Vec::new();
         let Traced { program: known, captures } = self.in_body(|| {
             trace(&blocks, |inputs| {
-                let (mut outs, lin) = ad::linearize(&self.body, inputs, &nonzero)?;
+                let (mut outs, lin) = ad::linearize_held(&self.body, inputs, &nonzero)?;
                 for residual in &lin.residuals {
                     let operand = inputs.iter().position(|i| is_same(i, residual));
                     sources.push(operand);

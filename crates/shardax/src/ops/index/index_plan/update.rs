@@ -24,10 +24,7 @@ pub(crate) fn update(
 ) -> Result<Array> {
     let (plan, places) = Plan::new(x, items)?;
     let value = fit_value(x, value, &plan.result_shape())?;
-    let nothing = plan.block.contains(&0)
-        || plan.empty_axis(x.shape()).is_some()
-        || plan.entries.iter().any(|e| matches!(e, Entry::Part { part, .. } if part.len == 0));
-    if nothing {
+    if plan.result_shape().contains(&0) || plan.empty_axis(x.shape()).is_some() {
         return Ok(x.clone());
     }
     let mut args = vec![x.clone(), value];
@@ -76,8 +73,10 @@ fn fit_value(x: &Array, value: &Array, shape: &[usize]) -> Result<Array> {
             x.dtype()
         )));
     }
-    let fits = value.ndim() <= shape.len()
-        && value.shape().iter().zip(&shape[shape.len() - value.ndim()..]).all(|(&n, &m)| n == m || n == 1);
+    // As in JAX, for an empty place there is nothing to fit.
+    let fits = shape.contains(&0)
+        || value.ndim() <= shape.len()
+            && value.shape().iter().zip(&shape[shape.len() - value.ndim()..]).all(|(&n, &m)| n == m || n == 1);
     if !fits {
         return Err(err!(
             Value,

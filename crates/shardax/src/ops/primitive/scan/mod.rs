@@ -20,6 +20,7 @@ use crate::interpret::held::{
     tangent_or_zeros, varying,
 };
 use crate::interpret::vary;
+use crate::scope::Part;
 use crate::shape::AxisSet;
 
 /// A loop of `length` steps. Operands are the constants, the initial carry, and the arrays scanned along their
@@ -382,7 +383,7 @@ impl Scan {
             let slice = cx.op("stablehlo.dynamic_slice", &operands, &attrs, &aval.with_shape(sizes));
             inputs.push(cx.op("stablehlo.reshape", &[slice], "", aval));
         }
-        let mut outs = cx.program(&self.body, &inputs)?;
+        let mut outs = cx.named(Some(Part::Name("while/body".into())), |cx| cx.program(&self.body, &inputs))?;
         let ys = outs.split_off(self.num_carry);
         for (buffer, y) in stacked.iter().zip(ys) {
             let mut row = cx.aval(y);

@@ -1,11 +1,9 @@
 //! Functions of the host in programs, under every transformation.
 
-mod common;
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::setup;
+use crate::common::setup;
 use shardax::prelude::*;
 use shardax::{HostCallback, debug};
 

@@ -1,0 +1,127 @@
+//! Where operations come from: MLIR's locations, which become the metadata of the compiled program and of profiles.
+//!
+//! While a text is being written each operation's line ends in the number of its location, `loc(#loc7)`; what the numbers
+//! stand for follows the module.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use crate::core::program::Eqn;
+use crate::scope::{Part, path};
+
+#[derive(Default)]
+pub(super) struct Locations {
+    /// The names around what is being written.
+    parts: Vec<Part>,
+    current: usize,
+    /// The text of each, by its number.
+    all: Vec<String>,
+    numbers: HashMap<String, usize>,
+    /// Whether the equations being written stand for one, whose location they have.
+    held: bool,
+}
+
+/// What was in effect before an equation.
+pub(super) struct Around {
+    depth: usize,
+    current: usize,
+}
+
+impl Locations {
+    /// Those of a program of this name.
+    pub fn of(name: &str) -> Self {
+        let mut locations = Locations { parts: vec![Part::Name(format!("jit({name})").into())], ..Default::default() };
+        let whole = format!("loc({})", quoted(&path(locations.parts.iter(), "")));
+        locations.current = locations.number(whole);
+        locations
+    }
+
+    fn number(&mut self, text: String) -> usize {
+        *self.numbers.entry(text).or_insert_with_key(|text| {
+            self.all.push(text.clone());
+            self.all.len() - 1
+        })
+    }
+
+    /// The operations that follow belong to this equation.
+    pub fn enter(&mut self, eqn: &Eqn) -> Around {
+        let around = Around { depth: self.parts.len(), current: self.current };
+        if !self.held {
+            self.parts.extend_from_slice(eqn.scope.parts());
+            let name = path(self.parts.iter(), eqn.primitive.name());
+            let (file, line, column) = (eqn.source.file(), eqn.source.line(), eqn.source.column());
+            self.current = self.number(format!("loc({}({}:{line}:{column}))", quoted(&name), quoted(file)));
+        }
+        around
+    }
+
+    pub fn leave(&mut self, around: Around) {
+        self.truncate(around.depth);
+        self.current = around.current;
+    }
+
+    /// Adds a part to the names, and returns how many there were.
+    pub fn push(&mut self, part: Option<Part>) -> usize {
+        let depth = self.parts.len();
+        self.parts.extend(part);
+        depth
+    }
+
+    /// Puts these names in the place of all.
+    pub fn replace(&mut self, parts: Vec<Part>) -> Vec<Part> {
+        std::mem::replace(&mut self.parts, parts)
+    }
+
+    pub fn truncate(&mut self, depth: usize) {
+        self.parts.truncate(depth);
+    }
+
+    /// Whether the equations that follow have the location of the present one; returns what was said before.
+    pub fn hold(&mut self, held: bool) -> bool {
+        std::mem::replace(&mut self.held, held)
+    }
+
+    /// Ends the line of an operation.
+    pub fn mark(&self, text: &mut String) {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{MARK}{})", self.current);
+    }
+
+    /// What the numbers stand for.
+    pub fn write(&self, text: &mut String) {
+        for (number, location) in self.all.iter().enumerate() {
+            let _ = writeln!(text, "{DEFINITION}{number} = {location}");
+        }
+    }
+}
+
+const MARK: &str = " loc(#loc";
+const DEFINITION: &str = "#loc";
+
+/// The text as it is without locations.
+pub(crate) fn without_locations(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for line in text.lines().filter(|line| !line.starts_with(DEFINITION)) {
+        let marked = line.ends_with(')').then(|| line.rfind(MARK)).flatten();
+        plain.push_str(&line[..marked.unwrap_or(line.len())]);
+        plain.push('\n');
+    }
+    plain
+}
+
+/// A string in MLIR: what is not plain is written as the bytes' numbers.
+fn quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for byte in text.bytes() {
+        match byte {
+            b'\\' => out.push_str("\\\\"),
+            b' '..=b'~' if byte != b'"' => out.push(char::from(byte)),
+            _ => {
+                let _ = write!(out, "\\{byte:02X}");
+            }
+        }
+    }
+    out.push('"');
+    out
+}

@@ -1,0 +1,401 @@
+//! Several processes: joining those that a launcher started, and agreeing with them.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use sha2::{Digest, Sha256};
+use shardax_exchange::Exchange;
+use shardax_mpi as mpi;
+use shardax_pjrt as pjrt;
+
+use crate::error::{AtCaller, Error, Result, err};
+use crate::{config, warning};
+
+/// How long processes wait for each other, unless it is set.
+const TIMEOUT: Duration = Duration::from_secs(600);
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Those who wait in vain have the first word, before the end of one that has finished ends them.
+const GRACE: Duration = Duration::from_secs(5);
+
+static JOINED: OnceLock<Processes> = OnceLock::new();
+/// In milliseconds; 0 where it was not set.
+static LIMITS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+
+/// The processes that run this program together.
+pub(crate) struct Processes {
+    world: mpi::World,
+    exchange: Arc<Exchange>,
+    /// The process of each device, by id.
+    owners: Vec<usize>,
+    registered: AtomicBool,
+    left: AtomicBool,
+}
+
+/// The processes that this one has joined; none when it runs alone.
+pub(crate) fn processes() -> Option<&'static Processes> {
+    JOINED.get()
+}
+
+/// Joins the other processes that `mpirun` or `srun` started, and says whether there are any. Call it first in `main`:
+/// it decides which devices there are. In a program that was started by hand it does nothing, so that one program runs
+/// both ways.
+///
+/// Afterwards [`devices`](crate::devices) gives the devices of all processes, process by process, and
+/// [`local_devices`](crate::local_devices) those of this one. All processes must then run the same computations in the
+/// same order; one that does not is an error on all of them.
+///
+/// ```
+/// use shardax::prelude::*;
+///
+/// fn main() -> Result<()> {
+///     let joined = shardax::distributed::initialize()?;
+///     assert_eq!(joined, process_count() > 1);
+///     println!("process {} of {} has {:?}", process_index(), process_count(), local_devices()?);
+///     Ok(())
+/// }
+/// ```
+///
+/// Fails when devices are in use already, when it is called twice, when no MPI library is found or it is not the
+/// launcher's, when the processes differ in platform, plugin or version, and when another does not come in time.
+#[track_caller]
+pub fn initialize() -> Result<bool> {
+    Options::default().join().at_caller()
+}
+
+/// How to [`initialize`].
+///
+/// ```
+/// let joined = shardax::distributed::Options::default()
+///     .initialization_timeout(std::time::Duration::from_secs(60))
+///     .initialize()?;
+/// assert!(!joined);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    mpi_library: Option<PathBuf>,
+    initialization_timeout: Option<Duration>,
+}
+
+impl Options {
+    /// The MPI library to load; by default the one that `SHARDAX_MPI_LIBRARY` names, the launcher's, or one that the
+    /// system knows.
+    pub fn mpi_library(mut self, path: impl Into<PathBuf>) -> Self {
+        self.mpi_library = Some(path.into());
+        self
+    }
+
+    /// How long the others are waited for (300 s).
+    pub fn initialization_timeout(mut self, timeout: Duration) -> Self {
+        self.initialization_timeout = Some(timeout);
+        self
+    }
+
+    /// As [`initialize`](initialize()).
+    #[track_caller]
+    pub fn initialize(self) -> Result<bool> {
+        self.join().at_caller()
+    }
+
+    fn join(self) -> Result<bool> {
+        static JOINING: Mutex<()> = Mutex::new(());
+        let _one = JOINING.lock().unwrap_or_else(PoisonError::into_inner);
+        if processes().is_some() {
+            return Err(err!(Runtime, "distributed.initialize should only be called once.")
+                .help("call it once, first in `main`; `distributed::is_initialized` says whether it was"));
+        }
+        let Some(launcher) = mpi::Launcher::detect().filter(|launcher| launcher.size > 1) else { return Ok(false) };
+        if let Some(count) = config::devices_in_use() {
+            return Err(err!(
+                Runtime,
+                "distributed.initialize() must be called before any computations are executed: {count} devices are in use already"
+            )
+            .help("call it first in `main`, before anything makes an array or asks for devices"));
+        }
+        let platform = config::platform();
+        if platform != "cpu" {
+            return Err(err!(NotImplemented, "several processes work on the platform cpu so far, not on {platform}")
+                .help("set SHARDAX_PLATFORM=cpu, or run one process"));
+        }
+        let mut search = mpi::Search::from_environment(Some(&launcher));
+        if self.mpi_library.is_some() {
+            search.named = self.mpi_library;
+        }
+        let world = mpi::World::join(Some(&launcher), &search)?;
+        if let Some(text) = world.binding_warning() {
+            warning::warn(&text, "start it with `mpirun --bind-to none` (Open MPI, MPICH) or `srun --cpu-bind=none`");
+        }
+        let deadline = Instant::now() + self.initialization_timeout.unwrap_or(Duration::from_secs(300));
+        let joined = Processes::meet(world, deadline)?;
+        config::settle(joined.owners.iter().filter(|&&owner| owner == joined.rank()).count());
+        let _ = JOINED.set(joined);
+        pjrt::at_end(leave_at_end);
+        Ok(true)
+    }
+}
+
+/// Whether this process has joined others.
+pub fn is_initialized() -> bool {
+    processes().is_some()
+}
+
+/// Leaves the others, once all processes do so. At the end of a process that ends well it happens by itself; after this
+/// nothing can be computed with others.
+///
+/// Fails when the others do not come within the [collective timeout](set_collective_timeout).
+#[track_caller]
+pub fn shutdown() -> Result<()> {
+    let leave = |p: &Processes| {
+        if p.left.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        p.world.leave(timeout()).map_err(Error::from)
+    };
+    processes().map_or(Ok(()), leave).at_caller()
+}
+
+/// Waits until all processes have come to the barrier of this name, as often as this one. Alone it returns at once.
+///
+/// To wait for what devices compute as well, use [`multihost::sync_global_devices`](crate::multihost::sync_global_devices).
+///
+/// Fails with [`ErrorKind::DeadlineExceeded`](crate::ErrorKind) naming the processes that have not come in time.
+#[track_caller]
+pub fn wait_at_barrier(name: &str, timeout: Duration) -> Result<()> {
+    let wait = |p: &Processes| {
+        p.world.store().barrier(&format!("user/{name}"), timeout).map_err(|mut error| {
+            error.message = error.message.replacen("\"user/", "\"", 1);
+            Error::from(error).context("DEADLINE_EXCEEDED: Barrier timed out").help(
+                "every process must come to it, under the same name and equally often; look at what the missing ones print",
+            )
+        })
+    };
+    processes().map_or(Ok(()), wait).at_caller()
+}
+
+/// Sets how long processes wait for each other in a collective, a compilation or at the end, before it is an error (the
+/// environment variable `SHARDAX_COLLECTIVE_TIMEOUT`, in seconds); 600 s by default. It may be set at any time.
+///
+/// Compiling takes part in it: one process of each host compiles a program, and the others wait for it.
+pub fn set_collective_timeout(timeout: Duration) {
+    set_limit(0, timeout);
+}
+
+/// Sets after how long a wait in a collective there is a warning that names the processes that are late (the environment
+/// variable `SHARDAX_COLLECTIVE_PATIENCE`, in seconds); 30 s by default. It may be set at any time.
+pub fn set_collective_patience(patience: Duration) {
+    set_limit(1, patience);
+}
+
+fn set_limit(which: usize, time: Duration) {
+    LIMITS[which].store(u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
+    if let Some(p) = processes() {
+        p.exchange.set_limits(timeout(), patience());
+    }
+}
+
+fn limit(which: usize, variable: &str, default: Duration) -> Duration {
+    match LIMITS[which].load(Ordering::Relaxed) {
+        0 => {
+            let seconds = std::env::var(variable).ok().and_then(|text| text.parse::<f64>().ok());
+            seconds.and_then(|s| Duration::try_from_secs_f64(s).ok()).unwrap_or(default)
+        }
+        millis => Duration::from_millis(millis),
+    }
+}
+
+/// How long others are waited for.
+pub(crate) fn timeout() -> Duration {
+    limit(0, "SHARDAX_COLLECTIVE_TIMEOUT", TIMEOUT)
+}
+
+fn patience() -> Duration {
+    limit(1, "SHARDAX_COLLECTIVE_PATIENCE", PATIENCE)
+}
+
+impl Processes {
+    /// Tells the others what this process is and has, and hears the same of them.
+    fn meet(world: mpi::World, deadline: Instant) -> Result<Processes> {
+        let count = config::num_cpu_devices()?;
+        let plugin = pjrt::Plugin::cpu().map_err(|e| err!(Plugin, "{e}"))?;
+        let bytes = std::fs::metadata(plugin.path()).map_or(0, |file| file.len());
+        let same =
+            format!("shardax {} with a plugin of {bytes} bytes, {:?}", env!("CARGO_PKG_VERSION"), plugin.api_version());
+        let all = world.data().all_gather_any(format!("{count}\n{same}").as_bytes(), deadline)?;
+        let mut owners = Vec::new();
+        for (process, facts) in all.iter().enumerate() {
+            let facts = String::from_utf8_lossy(facts);
+            let (theirs, what) = facts.split_once('\n').unwrap_or(("0", ""));
+            if what != same {
+                return Err(err!(Runtime, "process {process} runs {what}, and process {} {same}", world.rank())
+                    .help("start the same program with the same plugin on all hosts"));
+            }
+            owners.extend(std::iter::repeat_n(process, theirs.parse().unwrap_or(0)));
+        }
+        const MOST: usize = pjrt::Client::MAX_CPU_DEVICES;
+        if owners.len() > MOST {
+            return Err(err!(
+                Value,
+                "{} devices of {} processes are more than the CPU plugin can drive together, {MOST}",
+                owners.len(),
+                world.size()
+            )
+            .help(
+                "use fewer processes, or fewer devices on each: a process needs no more than one for all of its cores",
+            ));
+        }
+        let exchange = Exchange::new(Some(world.clone()), owners.clone(), timeout());
+        exchange.set_limits(timeout(), patience());
+        exchange.set_listener(|text| {
+            warning::warn(text, "every process must run the same computations; look at what the late ones do");
+        });
+        Ok(Processes { world, exchange, owners, registered: AtomicBool::new(false), left: AtomicBool::new(false) })
+    }
+
+    pub fn rank(&self) -> usize {
+        self.world.rank()
+    }
+
+    /// A client that has the devices of all processes, and uses this one's.
+    pub fn client(&self, plugin: &pjrt::Plugin) -> Result<pjrt::Client> {
+        let count = [("cpu_device_count", pjrt::Value::Int(self.owners.len() as i64))];
+        let client = pjrt::Client::with_owners(plugin, &count, self.rank(), |id| self.owners[id])?;
+        if !self.registered.swap(true, Ordering::SeqCst) {
+            self.exchange.register(plugin)?;
+        }
+        Ok(client)
+    }
+
+    /// The processes of these devices, ascending.
+    pub fn of(&self, devices: &[super::Device]) -> Vec<usize> {
+        let mut ranks: Vec<usize> = devices.iter().map(super::Device::process_index).collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        ranks
+    }
+
+    /// Meets these processes, each of which says what it is about to do, as `what`, and on what, as `value`; both must
+    /// be the same everywhere. `differ` is the error of values that differ.
+    pub fn agree(&self, ranks: &[usize], what: &str, value: &[u8], differ: &dyn Fn(usize) -> Error) -> Result<()> {
+        if let Some(failure) = self.exchange.failure() {
+            return Err(err!(Runtime, "{what} needs the other processes, which went apart before: {failure}"));
+        }
+        let digest = Sha256::digest(value);
+        let own = [digest.as_slice(), what.as_bytes()].concat();
+        let name = format!("shardax.agree/{ranks:?}");
+        let all = self.world.store().exchange(&name, ranks, &own, timeout()).map_err(|error| match error.kind {
+            mpi::Kind::DeadlineExceeded => {
+                let missing = error.message.rsplit_once("missing: ").map_or("others", |(_, who)| who);
+                err!(DeadlineExceeded, "{missing} have not come to {what} within {:?}", timeout()).help(
+                    "all processes must run the same computations in the same order; look at what the late ones do",
+                )
+            }
+            _ => error.into(),
+        })?;
+        for (&rank, theirs) in ranks.iter().zip(&all) {
+            let (value, their_what) = theirs.split_at_checked(digest.len()).unwrap_or((&[], &[]));
+            if their_what != what.as_bytes() {
+                return Err(err!(
+                    Runtime,
+                    "process {rank} is at {} where this one is at {what}: all processes must run the same computations in the same order",
+                    String::from_utf8_lossy(their_what)
+                )
+                .help("look for a branch that depends on the process, such as `if process_index() == 0`, around a computation on arrays of several processes"));
+            }
+            if value != digest.as_slice() {
+                return Err(differ(rank));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the value that the first of some processes makes to the others, errors included.
+    pub fn share(
+        &self,
+        (first, ranks): (usize, &[usize]),
+        make: impl FnOnce() -> std::result::Result<Vec<u8>, String>,
+    ) -> Result<std::result::Result<Vec<u8>, String>> {
+        let comm = self.world.data();
+        if self.rank() != first {
+            let head = comm.receive(first, 9)?.wait(Instant::now() + timeout()).map_err(|error| {
+                Error::from(error).context(format!("process {first} has not compiled what this one waits for"))
+            })?;
+            let length = u64::from_ne_bytes(head[1..].try_into().unwrap_or_default()) as usize;
+            let bytes = comm.receive(first, length)?.wait(Instant::now() + timeout())?;
+            return Ok(match head[0] {
+                0 => Ok(bytes),
+                _ => Err(String::from_utf8_lossy(&bytes).into_owned()),
+            });
+        }
+        let made = make();
+        let (kind, bytes) = match &made {
+            Ok(bytes) => (0, bytes.as_slice()),
+            Err(message) => (1, message.as_bytes()),
+        };
+        let mut head = vec![kind];
+        head.extend((bytes.len() as u64).to_ne_bytes());
+        let mut sent = Vec::new();
+        for &rank in ranks.iter().filter(|&&rank| rank != first) {
+            sent.push(comm.send(rank, head.clone())?);
+            sent.push(comm.send(rank, bytes.to_vec())?);
+        }
+        let deadline = Instant::now() + timeout();
+        for request in sent {
+            request.wait(deadline)?;
+        }
+        Ok(made)
+    }
+
+    /// Those of these processes that are on this one's host and have as many devices.
+    pub fn like(&self, ranks: &[usize]) -> Vec<usize> {
+        let own = self.rank();
+        let hosts = self.world.hosts();
+        let count = |rank: usize| self.owners.iter().filter(|&&owner| owner == rank).count();
+        ranks.iter().copied().filter(|&rank| hosts[rank] == hosts[own] && count(rank) == count(own)).collect()
+    }
+
+    /// Says what a program is called whose calls of the exchange have this number.
+    pub fn name_program(&self, number: u64, name: &str) {
+        self.exchange.name_program(number, name);
+    }
+
+    fn leave(&self) {
+        if self.left.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let rank = self.rank();
+        if let Some(failure) = self.exchange.failure() {
+            eprintln!("shardax: process {rank} cannot end in good order, since the processes went apart: {failure}");
+            return;
+        }
+        let patience = patience().min(timeout());
+        if self.world.leave(patience).is_ok() {
+            return;
+        }
+        eprintln!("shardax: process {rank} has finished and waits for the others");
+        if let Err(error) = self.world.leave(timeout() + GRACE) {
+            eprintln!("shardax: process {rank} has finished, and ends the job: {error}");
+            self.world.abort(1);
+        }
+    }
+}
+
+/// Without leaving, a launcher takes the end of a process for a failure and ends the others: which is right where this
+/// one failed.
+fn leave_at_end(status: i32) {
+    if let (0, Some(p)) = (status, processes()) {
+        p.leave();
+    }
+}
+
+/// Says, once, that the process was started with others and has not joined them.
+pub(crate) fn warn_if_alone() {
+    if let Some(launcher) = mpi::Launcher::detect().filter(|launcher| launcher.size > 1) {
+        warning::warn(
+            &format!("this is {launcher}, and it runs alone"),
+            "call `shardax::distributed::initialize()` first in `main`, to run with the others",
+        );
+    }
+}

@@ -1,0 +1,321 @@
+//! Values that go from process to process, and waiting for all of them. The names are those of JAX's `multihost_utils`.
+//!
+//! All processes call these functions, in the same order; with one process they work as well.
+
+use std::sync::OnceLock;
+
+use crate::core::array::{Array, Concrete, transfer};
+use crate::core::prefix::IntoPrefix;
+use crate::core::program::Aval;
+use crate::core::program::trace::check_usable;
+use crate::core::tree::{Flat, Tree};
+use crate::dtype::DType;
+use crate::engine::reshard;
+use crate::error::{AtCaller, Result, err};
+use crate::sharding::distributed::processes;
+use crate::sharding::{Device, Mesh, NamedSharding, PartitionSpec, Sharding, devices, process_count, process_index};
+
+/// The axis over processes.
+const AXIS: &str = "processes";
+
+/// Every process's arrays, stacked on a new leading axis of one entry for each process, on all of them. Shapes must be
+/// the same everywhere.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::multihost::process_allgather;
+/// let all = process_allgather(&(array([1, 2]), array(3.0f32)))?;
+/// assert_eq!((all.0.shape(), all.1.shape()), (&[process_count(), 2][..], &[process_count()][..]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails for an array over devices of several processes, which [`process_allgather_tiled`] takes.
+#[track_caller]
+pub fn process_allgather<T: Tree>(tree: &T) -> Result<T> {
+    map(tree, &|leaf| gather(leaf, false)).at_caller()
+}
+
+/// Every process's arrays, one after the other along the first axis; scalars are stacked. An array over devices of
+/// several processes comes whole.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::multihost::process_allgather_tiled;
+/// assert_eq!(process_allgather_tiled(&array([1, 2]))?.shape(), [2 * process_count()]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn process_allgather_tiled<T: Tree>(tree: &T) -> Result<T> {
+    map(tree, &|leaf| gather(leaf, true)).at_caller()
+}
+
+/// The tree of process 0, on all processes. Their trees must have the same structure, shapes and dtypes.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::multihost::broadcast_one_to_all;
+/// let seed = broadcast_one_to_all(&array(process_index() as i32 + 7))?;
+/// assert_eq!(seed.item::<i32>()?, 7);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn broadcast_one_to_all<T: Tree>(tree: &T) -> Result<T> {
+    broadcast(tree, process_index() == 0).at_caller()
+}
+
+/// The tree of the one process that says `is_source`, on all processes.
+///
+/// Fails, everywhere, when not exactly one does.
+#[track_caller]
+pub fn broadcast_one_to_all_from<T: Tree>(tree: &T, is_source: bool) -> Result<T> {
+    broadcast(tree, is_source).at_caller()
+}
+
+/// Waits until all processes have come here and their devices have computed what they were given before, under one name.
+///
+/// Fails, on all processes, where the names differ, and when another does not come within the
+/// [collective timeout](crate::distributed::set_collective_timeout).
+#[track_caller]
+pub fn sync_global_devices(name: &str) -> Result<()> {
+    let mut crc = flate2::Crc::new();
+    crc.update(name.as_bytes());
+    let sum = Array::from_slice(&[crc.sum()], &[]).at_caller()?;
+    equal(&sum, &format!("sync_global_devices name mismatch ('{name}')")).at_caller()
+}
+
+/// Fails, on all processes, with `message` where the tree is not the same on each. Of an array over devices of several
+/// processes, each process compares its first part.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// shardax::multihost::assert_equal(&array([1, 2]), "the sizes differ")?;
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn assert_equal<T: Tree>(tree: &T, message: &str) -> Result<()> {
+    equal(tree, message).at_caller()
+}
+
+/// Makes each process's arrays one global array over `mesh`: dimensions that `specs` splits over axes between processes
+/// grow by their number. Data that lies right already is shared; arrays over devices of several processes are given back.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::multihost::{global_array_to_host_local_array, host_local_array_to_global_array};
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let mesh = make_mesh([("x", device_count())])?;
+/// let batch = ones([local_device_count() * 2]);
+/// let global = host_local_array_to_global_array(&batch, &mesh, P!["x"])?;
+/// assert_eq!(global.shape(), [device_count() * 2]);
+/// let local = global_array_to_host_local_array(&global, &mesh, P!["x"])?;
+/// assert_eq!(local.shape(), batch.shape());
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails for a spec of `None`, and when this process's devices are not a contiguous part of the mesh.
+#[track_caller]
+pub fn host_local_array_to_global_array<T: Tree>(
+    tree: &T,
+    mesh: &Mesh,
+    specs: impl IntoPrefix<Option<PartitionSpec>>,
+) -> Result<T> {
+    let specs = specs.into_prefix();
+    let convert = || {
+        let mut flat = Flat::of(tree);
+        let specs = specs.resolve(&flat.def, "input pspecs")?;
+        for (leaf, spec) in flat.leaves.iter_mut().zip(specs) {
+            *leaf = to_global(leaf, &View::new(mesh, spec)?)?;
+        }
+        flat.build()
+    };
+    convert().at_caller()
+}
+
+/// Makes global arrays each process's own part again, on its devices of `mesh`: undoes
+/// [`host_local_array_to_global_array`]. Arrays on devices of this process alone are given back.
+///
+/// Fails for a spec of `None`, and when this process's devices are not a contiguous part of the mesh.
+#[track_caller]
+pub fn global_array_to_host_local_array<T: Tree>(
+    tree: &T,
+    mesh: &Mesh,
+    specs: impl IntoPrefix<Option<PartitionSpec>>,
+) -> Result<T> {
+    let specs = specs.into_prefix();
+    let convert = || {
+        let mut flat = Flat::of(tree);
+        let specs = specs.resolve(&flat.def, "output pspecs")?;
+        for (leaf, spec) in flat.leaves.iter_mut().zip(specs) {
+            *leaf = to_local(leaf, &View::new(mesh, spec)?)?;
+        }
+        flat.build()
+    };
+    convert().at_caller()
+}
+
+/// One sharding as all processes see it, and as this one sees its part.
+pub(crate) struct View {
+    global: Sharding,
+    local: Sharding,
+    spec: PartitionSpec,
+}
+
+impl View {
+    fn new(mesh: &Mesh, spec: Option<PartitionSpec>) -> Result<View> {
+        let spec = spec.ok_or_else(|| {
+            err!(Value, "`None` is not a valid input to the pspecs argument. Please use P![] if you wanted to replicate your input.")
+                .help("give a PartitionSpec for each array")
+        })?;
+        View::of(mesh, &mesh.local_mesh()?, spec)
+    }
+
+    pub fn of(mesh: &Mesh, local: &Mesh, spec: PartitionSpec) -> Result<View> {
+        let sharding = |mesh| NamedSharding::try_new(mesh, spec.clone()).map(Sharding::Named);
+        Ok(View { global: sharding(mesh)?, local: sharding(local)?, spec })
+    }
+
+    /// How many times a dimension of the whole is that of this process's part.
+    fn factor(&self, dim: usize) -> Result<usize> {
+        let size = |sharding: &Sharding| match sharding.as_named() {
+            Some(named) => named.mesh().axes_size(self.spec.axes(dim)),
+            None => Ok(1),
+        };
+        Ok(size(&self.global)? / size(&self.local)?.max(1))
+    }
+}
+
+/// This process's array as its part of a global one.
+pub(crate) fn to_global(array: &Array, view: &View) -> Result<Array> {
+    check_usable(array)?;
+    let c = array.concrete()?;
+    if !c.sharding.is_fully_addressable() {
+        return Ok(array.clone());
+    }
+    let mut aval = c.aval.clone().settled();
+    view.local.shard_shape(&aval.shape)?;
+    let buffers = reshard::reshard(&c, &view.local)?;
+    for (dim, size) in aval.shape.iter_mut().enumerate() {
+        *size *= view.factor(dim)?;
+    }
+    if aval.dtype == DType::Float0 {
+        aval.dtype = DType::Bool;
+    }
+    Ok(Array::from_concrete(Concrete::new(aval, view.global.clone(), true, buffers)))
+}
+
+/// This process's part of a global array.
+pub(crate) fn to_local(array: &Array, view: &View) -> Result<Array> {
+    check_usable(array)?;
+    let c = array.concrete()?;
+    if c.sharding.is_fully_addressable() {
+        return Ok(array.clone());
+    }
+    let buffers = reshard::reshard(&c, &view.global)?;
+    let mut aval = c.aval.clone();
+    for (dim, size) in aval.shape.iter_mut().enumerate() {
+        *size /= view.factor(dim)?.max(1);
+    }
+    Ok(Array::from_concrete(Concrete::new(aval, view.local.clone(), true, buffers)))
+}
+
+fn map<T: Tree>(tree: &T, f: &dyn Fn(&Array) -> Result<Array>) -> Result<T> {
+    let mut flat = Flat::of(tree);
+    for leaf in &mut flat.leaves {
+        *leaf = f(leaf)?;
+    }
+    flat.build()
+}
+
+fn gather(array: &Array, tiled: bool) -> Result<Array> {
+    let c = array.concrete()?;
+    if c.sharding.is_fully_addressable() {
+        let bytes = transfer::to_host(&c)?;
+        let mut shape = c.aval.shape.clone();
+        if !tiled || shape.is_empty() {
+            shape.insert(0, 1);
+        }
+        let aval = Aval::new(c.aval.dtype, shape);
+        return match process_count() {
+            1 => Array::from_bytes(&bytes, aval.dtype, &aval.shape),
+            _ => host_array(&stacked(&bytes, aval)?),
+        };
+    }
+    if !tiled {
+        return Err(err!(Value, "Gathering global non-fully-addressable arrays only supports tiled=True")
+            .help("use `process_allgather_tiled`"));
+    }
+    host_array(&c)
+}
+
+/// An array over all processes, of which each has these bytes of this type.
+fn stacked(bytes: &[u8], mut aval: Aval) -> Result<Concrete> {
+    static MESH: OnceLock<Mesh> = OnceLock::new();
+    let mesh = match MESH.get() {
+        Some(mesh) => mesh,
+        None => {
+            // The first device of each.
+            let mut firsts: Vec<Device> = devices()?;
+            firsts.dedup_by_key(|device| device.process_index());
+            let count = firsts.len();
+            MESH.get_or_init(|| Mesh::new(firsts, [(AXIS, count)]).expect("devices and an axis of their number"))
+        }
+    };
+    let sharding = NamedSharding::new(mesh, PartitionSpec::default().insert(0, &[AXIS.into()]));
+    let own = mesh.local_devices().into_iter().next().map(Sharding::from);
+    let own = own.ok_or_else(|| err!(Runtime, "this process has no devices"))?;
+    let buffers = transfer::buffers_from_host(bytes, &aval, &own)?;
+    aval.shape[0] *= mesh.size();
+    Ok(Concrete::new(aval, sharding.into(), true, buffers))
+}
+
+/// The whole of an array over several processes, on this one.
+fn host_array(c: &Concrete) -> Result<Array> {
+    let aval = &c.aval;
+    let bytes = match transfer::is_here(c) {
+        true => transfer::to_host(c)?,
+        false => {
+            let mesh = c.sharding.as_named().map(NamedSharding::mesh);
+            let mesh = mesh.ok_or_else(|| err!(Value, "{} is on a device of another process", c.aval))?;
+            let whole = Sharding::Named(NamedSharding::new(mesh, PartitionSpec::default()));
+            let buffers = reshard::reshard(c, &whole)?;
+            transfer::to_host(&Concrete::new(aval.clone(), whole, true, buffers))?
+        }
+    };
+    Array::from_bytes(&bytes, aval.dtype, &aval.shape)
+}
+
+fn broadcast<T: Tree>(tree: &T, is_source: bool) -> Result<T> {
+    let flags = gather(&Array::from_slice(&[is_source], &[])?, false)?.to_vec::<bool>()?;
+    let source = flags.iter().position(|flag| *flag).filter(|_| flags.iter().filter(|flag| **flag).count() == 1);
+    let Some(source) = source else {
+        return Err(err!(Value, "broadcast_one_to_all needs one source, and the processes say {flags:?}")
+            .help("exactly one process must be the source; by default it is process 0"));
+    };
+    map(tree, &|leaf| {
+        let all = gather(leaf, false)?.to_bytes()?;
+        let size = all.len() / flags.len();
+        Array::from_bytes(&all[source * size..(source + 1) * size], leaf.dtype(), leaf.shape())
+    })
+}
+
+fn equal<T: Tree>(tree: &T, message: &str) -> Result<()> {
+    if processes().is_none() {
+        return Ok(());
+    }
+    let flat = Flat::of(tree);
+    let mut differ = None;
+    for leaf in &flat.leaves {
+        let own = match leaf.is_fully_addressable() {
+            true => leaf.clone(),
+            false => leaf.addressable_data(0)?,
+        };
+        let (all, bytes) = (gather(&own, false)?, own.to_bytes()?);
+        // All leaves are gathered whatever the first ones are, as on every process.
+        if all.to_bytes()?.chunks(bytes.len().max(1)).any(|theirs| theirs != bytes) {
+            differ.get_or_insert((all, own));
+        }
+    }
+    let Some((all, own)) = differ else { return Ok(()) };
+    Err(err!(Value, "{message}. Expected: {all}; got: {own}. (AssertionError)")
+        .help("every process must pass the same; the values of all are listed by process"))
+}

@@ -1,0 +1,119 @@
+//! `pmap` over processes: each passes the slices of its own devices, and gets their results.
+
+use super::multihost::{View, to_global, to_local};
+use crate::core::array::{Array, Concrete};
+use crate::core::program::Aval;
+use crate::core::tree::Flat;
+use crate::error::{Result, err};
+use crate::shape::AxisName;
+use crate::sharding::distributed::processes;
+use crate::sharding::{Device, Mesh, PartitionSpec, devices};
+use crate::warning;
+
+/// The devices of a `pmap` over several processes, as all see them and as this one sees its own.
+pub(crate) struct Hosts {
+    mesh: Mesh,
+    local: Mesh,
+}
+
+impl Hosts {
+    /// None where this process alone takes part. `mesh` makes the mesh of so many devices.
+    pub fn of(asked: Option<&[Device]>, mesh: &dyn Fn(usize) -> Result<Mesh>) -> Result<Option<Hosts>> {
+        if processes().is_none() {
+            return Ok(None);
+        }
+        let all;
+        let candidates = match asked {
+            Some(asked) => asked,
+            None => {
+                all = devices()?;
+                &all
+            }
+        };
+        if candidates.iter().all(Device::is_addressable) {
+            return Ok(None);
+        }
+        let mut counts = std::collections::BTreeMap::<usize, usize>::new();
+        candidates.iter().for_each(|device| *counts.entry(device.process_index()).or_default() += 1);
+        if counts.values().any(|count| Some(count) != counts.values().next()) {
+            return Err(err!(
+                Value,
+                "pmap requires the same number of devices on every process, and they have {:?}",
+                counts.values().collect::<Vec<_>>()
+            )
+            .help("choose as many of each process with `devices`, or use shard_map over a mesh of all"));
+        }
+        let mesh = mesh(candidates.len())?;
+        let local = mesh.local_mesh()?;
+        Ok(Some(Hosts { mesh, local }))
+    }
+
+    /// Says that what this process has cannot be mapped inside another transformation.
+    pub fn refuse_inside(&self) -> Result<()> {
+        Err(err!(
+            NotImplemented,
+            "pmap over the devices of {} processes takes each process's own arrays, which inside jit, grad or vmap it cannot know",
+            self.mesh.size() / self.local.size().max(1)
+        )
+        .help("call the pmap outermost, with the transformation inside: `pmap(grad(f))`; or use shard_map over a mesh of all devices, on global arrays"))
+    }
+
+    fn view(&self, axis: AxisName, dim: Option<usize>) -> Result<View> {
+        let spec = dim.map_or_else(PartitionSpec::default, |d| PartitionSpec::default().insert(d, &[axis]));
+        View::of(&self.mesh, &self.local, spec)
+    }
+
+    /// The arguments as parts of global arrays; global ones as they are.
+    pub fn enter(&self, axis: AxisName, flat: &Flat, avals: &[Aval], dims: &[Option<usize>]) -> Result<Flat> {
+        let mut out = flat.clone();
+        for (i, leaf) in out.leaves.iter_mut().enumerate() {
+            let named = |e: crate::Error| e.context(format!("argument{}", flat.def.paths()[i]));
+            if leaf.is_number() || !leaf.is_fully_addressable() {
+                continue;
+            }
+            if let Some(d) = dims[i]
+                && avals[i].shape[d] != self.local.size()
+            {
+                return Err(err!(
+                    Value,
+                    "pmap maps axis {d} of argument{} of type {}, of size {}, over this process's {} devices",
+                    flat.def.paths()[i],
+                    avals[i],
+                    avals[i].shape[d],
+                    self.local.size()
+                )
+                .help("with several processes each passes one slice for each of its own devices; a global array of all slices is taken as it is"));
+            }
+            *leaf = to_global(leaf, &self.view(axis, dims[i])?).map_err(named)?;
+        }
+        Ok(out)
+    }
+
+    /// What was donated cannot be used any more, and what had to be copied is freed.
+    pub fn donate(&self, name: &str, donated: &[bool], given: &Flat, entered: &Flat) -> Result<()> {
+        let pairs = given.leaves.iter().zip(&entered.leaves).zip(donated).filter(|(_, donated)| **donated);
+        for ((given, entered), _) in pairs {
+            let (Some(given), Some(entered)) = (given.concrete_ref(), entered.concrete_ref()) else { continue };
+            given.mark_taken(name);
+            let shared =
+                |c: &Concrete| c.buffers.iter().all(|b| entered.buffers.iter().any(|e| std::sync::Arc::ptr_eq(b, e)));
+            if !shared(given) {
+                given.free_own_memory()?;
+                warning::warn(
+                    &format!(
+                        "Donated pmap argument required resharding. This causes a brief 2x memory spike before the original is freed. An argument of {name}, of type {}, was at {}.",
+                        given.aval, given.sharding
+                    ),
+                    "pass results of a pmap, or arrays made by `device_put_sharded`, which lie right already",
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// This process's part of a result.
+    pub fn leave(&self, array: &Array) -> Result<Array> {
+        let spec = array.sharding()?.as_named().map(|s| s.spec().clone()).unwrap_or_default();
+        to_local(array, &View::of(&self.mesh, &self.local, spec)?)
+    }
+}

@@ -1,0 +1,7 @@
+//! What looks into programs: functions of the host, names, checks.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod host;
+mod scopes;

@@ -1,0 +1,203 @@
+//! Arrays over the devices of several processes.
+
+use crate::*;
+
+// SPEC 30, 110
+pub fn every_process_sees_all_devices() -> Result<()> {
+    let (all, own) = (devices()?, local_devices()?);
+    assert_eq!((all.len(), own.len()), (device_count(), local_device_count()));
+    assert_eq!(all.iter().map(Device::id).collect::<Vec<_>>(), (0..device_count()).collect::<Vec<_>>());
+    // Process by process.
+    let first = process_index() * each();
+    assert_eq!(own, all[first..first + each()]);
+    assert!(own.iter().all(|d| d.is_addressable() && d.process_index() == process_index()));
+    assert!(shardax::distributed::is_initialized());
+
+    // Each host has as many shards of a global array as devices.
+    let x = counted(2 * device_count())?;
+    assert_eq!(x.shape(), [2 * device_count()]);
+    assert!(!x.is_fully_addressable());
+    let shards = x.addressable_shards()?;
+    assert_eq!(shards.len(), each());
+    for (shard, device) in shards.iter().zip(&own) {
+        assert_eq!(shard.device, *device);
+        assert_eq!(shard.data.to_vec::<f32>()?, [2.0 * device.id() as f32, 2.0 * device.id() as f32 + 1.0]);
+    }
+    let elsewhere = x.global_shards()?.iter().filter(|shard| shard.data.is_none()).count();
+    assert_eq!(elsewhere, device_count() - each());
+    let local = arange(0..4);
+    assert!(local.is_fully_addressable() && local.devices()? == own[..1]);
+    fails(shardax::distributed::initialize(), &["should only be called once"]);
+    Ok(())
+}
+
+/// Whose index, copy and shape of shards are what each of five specs says.
+pub fn test_array_2d_shard() -> Result<()> {
+    let mesh = grid()?;
+    let (p, d) = (process_count(), each());
+    let shape = [4 * p, 2 * d];
+    for (spec, parts) in [
+        (P!["p", "d"], (p, d)),
+        (P!["d", "p"], (d, p)),
+        (P![("p", "d")], (p * d, 1)),
+        (P!["p"], (p, 1)),
+        (P![], (1, 1)),
+    ] {
+        let shape = [shape[0] * d, shape[1] * p];
+        let sharding = NamedSharding::new(&mesh, spec.clone());
+        let x = make_array_from_callback(shape, DType::I32, &sharding, |index| {
+            let rows: Vec<i32> =
+                index[0].clone().flat_map(|r| index[1].clone().map(move |c| (r * 1000 + c) as i32)).collect();
+            Array::from_slice(&rows, &[index[0].len(), index[1].len()])
+        })?;
+        let part = [shape[0] / parts.0, shape[1] / parts.1];
+        let replicas = device_count() / (parts.0 * parts.1);
+        let all = x.global_shards()?;
+        for shard in x.addressable_shards()? {
+            assert_eq!(shard.data.shape(), part, "{spec}");
+            let first = (shard.index[0].start * 1000 + shard.index[1].start) as i32;
+            assert_eq!(shard.data.get((0, 0)).item::<i32>()?, first, "{spec}");
+            assert!(shard.replica_id < replicas);
+            let before = all.iter().take_while(|s| s.device != shard.device).filter(|s| s.index == shard.index).count();
+            assert_eq!(shard.replica_id, before, "{spec}");
+        }
+    }
+    Ok(())
+}
+
+pub fn test_multi_process_to_py() -> Result<()> {
+    let x = counted(2 * device_count())?;
+    fails(
+        x.to_vec::<f32>(),
+        &["Fetching value for `jax.Array` that spans non-addressable", "process_allgather", "addressable_shards"],
+    );
+    fails(x.get(0).item::<f64>(), &["float64"]);
+    assert_eq!(read(&x)?[..3], [0.0, 1.0, 2.0]);
+    // What every process has whole can be read.
+    let whole = device_put(&arange(0..4), &NamedSharding::new(&line()?, P![]))?;
+    assert!(whole.is_fully_replicated() && !whole.is_fully_addressable());
+    assert_eq!(whole.to_vec::<i32>()?, [0, 1, 2, 3]);
+    Ok(())
+}
+
+pub fn test_multi_process_repr() -> Result<()> {
+    let x = counted(2 * device_count())?;
+    let shape = format!("Array(shape=[{}], dtype=float32)", 2 * device_count());
+    assert_eq!((format!("{x:?}"), format!("{x}")), (shape.clone(), shape));
+    let whole = device_put(&arange(0..3), &NamedSharding::new(&line()?, P![]))?;
+    assert_eq!(format!("{whole:?}"), "Array([0 1 2], dtype=int32)");
+    Ok(())
+}
+
+pub fn test_device_put_python_scalar_different_error() -> Result<()> {
+    let whole = NamedSharding::new(&line()?, P![]);
+    let own = Array::from(process_index() as i32);
+    fails(device_put(&own, &whole), &["int32[] passed to device_put is not the same on each process"]);
+    assert_eq!(device_put(&Array::from(7), &whole)?.item::<i32>()?, 7);
+    Ok(())
+}
+
+pub fn test_device_put_committed_array_error() -> Result<()> {
+    let local = device_put(&arange(0..8), &local_devices()?[0])?;
+    let split = NamedSharding::new(&line()?, P!["x"]);
+    fails(device_put(&local, &split), &["represents addressable devices", "make_array_from_process_local_data"]);
+    Ok(())
+}
+
+// SPEC 101, 103
+pub fn process_local_data_is_stitched() -> Result<()> {
+    // Each process has its share of the data set.
+    let local_batch = 2 * each();
+    let offset = process_index() * local_batch;
+    let local = arange(offset as i32..(offset + local_batch) as i32).astype(DType::F32).reshape([local_batch, 1]);
+    let sharding = NamedSharding::new(&line()?, P!["x"]);
+    let batch = make_array_from_process_local_data(&sharding, &local)?;
+    assert_eq!(batch.shape(), [process_count() * local_batch, 1]);
+    assert!(!batch.is_fully_addressable());
+    assert_eq!(read(&batch)?, (0..2 * device_count()).map(|i| i as f32).collect::<Vec<_>>());
+    // A mean of the whole is one of all processes' data.
+    let mean = jit(|x: Array| x.mean(..)).call(&batch)?;
+    assert_eq!(mean.item::<f32>()?, (2 * device_count() - 1) as f32 / 2.0);
+    Ok(())
+}
+
+// SPEC 102
+pub fn local_data_of_another_shape_is_an_error_there_alone() -> Result<()> {
+    let sharding = NamedSharding::new(&line()?, P!["x"]);
+    let whole = [Some(4 * device_count()), None];
+    let odd = process_index() == process_count() - 1;
+    let rows = 4 * each() - usize::from(odd);
+    let made = make_array_from_process_local_data_of_shape(&sharding, &ones([rows, 3]), whole);
+    assert_eq!(made.is_err(), odd);
+    if odd {
+        fails(made, &["Invalid host data", "In dimension 0", &format!("Process addresses {} elements", 4 * each())]);
+    }
+    Ok(())
+}
+
+pub fn shapes_follow_from_shardings() -> Result<()> {
+    let (p, d, mesh) = (process_count(), each(), grid()?);
+    let stitch = |spec: PartitionSpec, shape: [usize; 2]| {
+        make_array_from_process_local_data(NamedSharding::new(&mesh, spec), &ones(shape))
+    };
+    let s = 4 * d;
+    assert_eq!(stitch(P!["p", "d"], [s, s])?.shape(), [p * s, s]);
+    assert_eq!(stitch(P!["d", "p"], [s, s])?.shape(), [s, p * s]);
+    assert_eq!(stitch(P![], [s, s])?.shape(), [s, s]);
+    assert_eq!(stitch(P![("p", "d")], [s, s])?.shape(), [p * s, s]);
+    // All of a dimension may be given: each process takes its own.
+    let sharding = NamedSharding::new(&mesh, P!["p"]);
+    let all = arange(0..(2 * p) as i32);
+    let x = make_array_from_process_local_data_of_shape(&sharding, &all, [Some(2 * p)])?;
+    let own = 2 * process_index() as i32;
+    assert_eq!(x.addressable_data(0)?.to_vec::<i32>()?, [own, own + 1]);
+    // Processes whose parts overlap in some other way say nothing of the whole.
+    if d == 2 {
+        let mut order = devices()?;
+        order.swap(1, 2);
+        order.swap(0, 1);
+        order.rotate_left(1);
+        let mixed = Mesh::new(order[..4].to_vec(), [("a", 2), ("b", 2)])?;
+        let spread = NamedSharding::new(&mixed, P!["a", "b"]);
+        if process_index() < 2 {
+            let made = make_array_from_process_local_data(&spread, &ones([4, 4]));
+            assert!(made.is_ok() || made.is_err_and(|e| e.to_string().contains("non-uniform sharding")));
+        }
+    }
+    Ok(())
+}
+
+pub fn arrays_come_from_callbacks_and_parts() -> Result<()> {
+    let sharding = NamedSharding::new(&line()?, P!["x"]);
+    let parts: Vec<Array> =
+        local_devices()?.iter().map(|d| device_put(&array([d.id() as f32]), d)).collect::<Result<_>>()?;
+    let x = make_array_from_single_device_arrays([device_count()], &sharding, &parts)?;
+    assert_eq!(read(&x)?, (0..device_count()).map(|i| i as f32).collect::<Vec<_>>());
+    let more = [parts.clone(), parts].concat();
+    fails(
+        make_array_from_single_device_arrays([device_count()], &sharding, &more),
+        &[&format!("Expected {} per-device arrays", each())],
+    );
+    Ok(())
+}
+
+pub fn arrays_are_resharded() -> Result<()> {
+    let (mesh, n) = (grid()?, device_count());
+    let x = counted(n * n)?;
+    let rows = NamedSharding::new(&mesh, P![("p", "d")]);
+    let over_hosts = NamedSharding::new(&mesh, P!["p"]);
+    let whole = NamedSharding::new(&mesh, P![]);
+    let y = device_put(&device_put(&x, &over_hosts)?, &whole)?;
+    let expected: Vec<f32> = (0..n * n).map(|i| i as f32).collect();
+    assert_eq!(y.to_vec::<f32>()?, expected);
+    // And split again, without a word to the others.
+    assert_eq!(read(&device_put(&y, &rows)?)?, expected);
+    // A part lies on a device of its own.
+    let here = device_put(&y, &local_devices()?[0])?;
+    assert_eq!(here.to_vec::<f32>()?, expected);
+    let mut order = devices()?;
+    order.reverse();
+    let other = NamedSharding::new(&Mesh::new(order, [("x", n)])?, P!["x"]);
+    fails(device_put(&x, &other), &["should have the same set of devices"]);
+    Ok(())
+}

@@ -1,0 +1,141 @@
+//! `multihost`: values that go from process to process, and barriers.
+
+use std::time::{Duration, Instant};
+
+use shardax::ErrorKind;
+use shardax::distributed::wait_at_barrier;
+use shardax::multihost::*;
+
+use crate::*;
+
+pub fn test_process_allgather_stacked() -> Result<()> {
+    let own = process_index() as i32;
+    let (x, scalar, flag) = process_allgather(&(array([own, own + 10]), Array::from(own), array([own == 1])))?;
+    assert_eq!((x.shape(), scalar.shape()), (&[process_count(), 2][..], &[process_count()][..]));
+    assert_eq!(x.to_vec::<i32>()?, (0..process_count() as i32).flat_map(|p| [p, p + 10]).collect::<Vec<_>>());
+    assert_eq!(scalar.to_vec::<i32>()?, (0..process_count() as i32).collect::<Vec<_>>());
+    assert_eq!(flag.to_vec::<bool>()?, (0..process_count()).map(|p| p == 1).collect::<Vec<_>>());
+    fails(process_allgather(&counted(device_count())?), &["only supports tiled=True"]);
+    Ok(())
+}
+
+pub fn gathered_one_after_the_other() -> Result<()> {
+    let own = process_index() as f32;
+    let x = process_allgather_tiled(&array([[own, -own]]))?;
+    assert_eq!(x.shape(), [process_count(), 2]);
+    assert_eq!(x.to_vec::<f32>()?, (0..process_count()).flat_map(|p| [p as f32, -(p as f32)]).collect::<Vec<_>>());
+    assert_eq!(process_allgather_tiled(&Array::from(own))?.shape(), [process_count()]);
+    let whole = process_allgather_tiled(&counted(2 * device_count())?)?;
+    assert!(whole.is_fully_addressable());
+    assert_eq!(whole.to_vec::<f32>()?, (0..2 * device_count()).map(|i| i as f32).collect::<Vec<_>>());
+    Ok(())
+}
+
+pub fn test_broadcast_one_to_all() -> Result<()> {
+    let own = process_index();
+    let tree = (array([own as f32, -0.0]), array([own == 0]), array([own as u8 + 200]));
+    let (x, flag, byte) = broadcast_one_to_all(&tree)?;
+    assert_eq!(x.to_vec::<f32>()?.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), [0, 0x8000_0000]);
+    assert_eq!((flag.to_vec::<bool>()?, byte.to_vec::<u8>()?), (vec![true], vec![200]));
+    let last = process_count() - 1;
+    assert_eq!(broadcast_one_to_all_from(&array([own as i32]), own == last)?.to_vec::<i32>()?, [last as i32]);
+    fails(broadcast_one_to_all_from(&array([1]), true), &["needs one source"]);
+    Ok(())
+}
+
+// SPEC 108
+pub fn test_sync_global_devices_error() -> Result<()> {
+    sync_global_devices("all here")?;
+    let name = format!("a{}", process_index());
+    fails(sync_global_devices(&name), &[&format!("sync_global_devices name mismatch ('{name}')"), "AssertionError"]);
+    sync_global_devices("and again")
+}
+
+// SPEC 106
+pub fn test_host_local_array_to_global_array_same_sharding_array() -> Result<()> {
+    let mesh = grid()?;
+    let local_mesh = mesh.local_mesh()?;
+    assert_eq!((local_mesh.axis_size("p"), local_mesh.axis_size("d")), (Some(1), Some(each())));
+    let local = device_put(&arange(0..2 * each() as i32), &NamedSharding::new(&local_mesh, P![("p", "d")]))?;
+    let global = host_local_array_to_global_array(&local, &mesh, P![("p", "d")])?;
+    assert_eq!(global.shape(), [2 * device_count()]);
+    // The same memory: freed together.
+    global.delete()?;
+    assert!(local.is_deleted());
+    let spec = P!["x"];
+    let global = counted(device_count())?;
+    let same = host_local_array_to_global_array(&global, &line()?, &spec)?;
+    assert_eq!(same.sharding()?, global.sharding()?);
+    Ok(())
+}
+
+pub fn test_host_local_to_global_locally_replicated() -> Result<()> {
+    let own = process_index() as f32;
+    let global = host_local_array_to_global_array(&array([own, own + 0.5]), &grid()?, P!["p"])?;
+    assert_eq!(global.shape(), [2 * process_count()]);
+    for shard in global.addressable_shards()? {
+        assert_eq!(shard.data.to_vec::<f32>()?, [own, own + 0.5]);
+    }
+    assert_eq!(read(&global)?, (0..process_count()).flat_map(|p| [p as f32, p as f32 + 0.5]).collect::<Vec<_>>());
+    Ok(())
+}
+
+// SPEC 107
+pub fn test_global_array_to_host_local_array() -> Result<()> {
+    let mesh = grid()?;
+    let x = counted(4 * device_count())?;
+    let local = global_array_to_host_local_array(&x, &mesh, P!["p"])?;
+    assert_eq!((local.shape(), local.is_fully_addressable()), (&[4 * each()][..], true));
+    let first = (process_index() * 4 * each()) as f32;
+    assert_eq!(local.get(0).item::<f32>()?, first);
+    // And the way back, for trees with a spec for each part.
+    let tree = (local, arange(0..3));
+    let back = host_local_array_to_global_array(&tree, &mesh, (P!["p"], P![]))?;
+    assert_eq!(read(&back.0)?, read(&x)?);
+    assert_eq!(back.1.to_vec::<i32>()?, [0, 1, 2]);
+    if each() == 2 {
+        let mut order = devices()?;
+        order.rotate_left(1);
+        let odd = Mesh::new(order, [("x", device_count())])?;
+        let made = host_local_array_to_global_array(&ones(2), &odd, P!["x"]);
+        assert_eq!(made.is_err(), process_index() == 0);
+        if process_index() == 0 {
+            fails(made, &["must form a contiguous subcube of the global device mesh"]);
+        }
+    }
+    Ok(())
+}
+
+pub fn test_host_local_array_to_global_array_none_error() -> Result<()> {
+    let (mesh, x) = (line()?, ones(device_count()));
+    let none: Option<PartitionSpec> = None;
+    fails(
+        host_local_array_to_global_array(&x, &mesh, none.clone()),
+        &["`None` is not a valid input to the pspecs argument"],
+    );
+    fails(global_array_to_host_local_array(&x, &mesh, none), &["`None` is not a valid input to the pspecs argument"]);
+    Ok(())
+}
+
+pub fn unequal_trees_are_told_of() -> Result<()> {
+    assert_equal(&(arange(0..3), Array::from(1.0f32)), "they are equal")?;
+    let own = array([1, i32::from(process_index() == 1)]);
+    fails(assert_equal(&(ones(2), own), "the seeds differ"), &["the seeds differ. Expected: [[1 0]\n [1 1]"]);
+    Ok(())
+}
+
+// SPEC 109, 136
+pub fn test_one_participant_never_calls_fails() -> Result<()> {
+    wait_at_barrier("all", Duration::from_secs(30))?;
+    if process_index() != 1 {
+        let begun = Instant::now();
+        let error = wait_at_barrier("all but one", Duration::from_millis(500)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+        assert!(begun.elapsed() < Duration::from_secs(5));
+        fails(
+            Err::<(), _>(error),
+            &["DEADLINE_EXCEEDED: Barrier timed out", "missing: processes [1]", "\"all but one\""],
+        );
+    }
+    wait_at_barrier("all", Duration::from_secs(30))
+}

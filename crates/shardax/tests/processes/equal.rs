@@ -1,0 +1,153 @@
+//! The same bits, however many processes the devices are spread over.
+
+use std::process::Command;
+
+use crate::*;
+
+/// What programs of many kinds give on these devices, which are all there are.
+fn results() -> Result<Vec<(String, Array)>> {
+    let n = device_count();
+    let mesh = make_mesh([("x", n)])?;
+    let two = make_mesh([("a", n / 2), ("b", 2)])?;
+    let on = |mesh: &Mesh, spec: PartitionSpec| NamedSharding::new(mesh, spec);
+    let random = |seed: u32, shape: &[usize], sharding: &NamedSharding| {
+        let whole = random::normal(&random::key(seed), shape.to_vec());
+        let bytes = whole.to_vec::<f32>()?;
+        let shape = shape.to_vec();
+        make_array_from_callback(shape.clone(), DType::F32, sharding, |index| {
+            let parts: Vec<_> = index.iter().map(|r| r.start as i32..r.end as i32).collect();
+            let x = Array::from_slice(&bytes, &shape)?;
+            let x =
+                if parts.len() == 1 { x.get(parts[0].clone()) } else { x.get((parts[0].clone(), parts[1].clone())) };
+            x.check()?;
+            Ok(x)
+        })
+    };
+    let x = random(1, &[8 * n, 24], &on(&mesh, P!["x"]))?;
+    let w = random(2, &[24, 16], &on(&mesh, P![]))?;
+    let square = random(3, &[4 * n, 4 * n], &on(&two, P!["a", "b"]))?;
+    let each = random(4, &[n, 1000], &on(&mesh, P!["x"]))?;
+
+    let mut out: Vec<(String, Array)> = Vec::new();
+    let mut keep = |name: &str, y: Array| out.push((name.to_owned(), y));
+    let map = |f: fn(Array) -> Array, x: &Array| {
+        shard_map(f, &mesh).in_specs(P!["x"]).out_specs(P!["x"]).check_vma(false).call(x)
+    };
+    keep("psum", map(|x| psum(x, "x"), &each)?);
+    keep("pmax, pmin", map(|x| pmax(x.clone(), "x") - pmin(x, "x"), &each)?);
+    keep("pmean in half precision", map(|x| pmean(x.astype(DType::Bf16), "x"), &each)?);
+    keep("all_gather", map(|x| all_gather(x, "x", 0).sum(0), &each)?);
+    keep("psum_scatter", map(|x| psum_scatter_tiled(x.reshape([1000]).get(0..992).reshape([992, 1]), "x", 0), &each)?);
+    keep("a chain", map(|x| (0..5).fold(x, |x, _| psum(x.sin(), "x") * 0.1), &each)?);
+    keep("axis_index", map(|x| x + axis_index("x").astype(DType::F32), &each)?);
+    keep(
+        "a loop with a sum",
+        map(
+            |x| {
+                fori_loop(0, 4, |_: Array, x: Array| psum(x.cos(), "x") / 3.0, x)
+                    .unwrap_or_else(|e| Array::from_error(e, &ones(1)))
+            },
+            &each,
+        )?,
+    );
+    let ring: Vec<(usize, usize)> = (0..n).map(|i| (i, (i + 1) % n)).collect();
+    let turned = shard_map(move |x: Array| ppermute(x, "x", ring.clone()), &mesh).in_specs(P!["x"]).out_specs(P!["x"]);
+    keep("ppermute", turned.call(&each)?);
+    keep("matmul", jit(|x: Array, w: Array| x.matmul(w).tanh()).call((&x, &w))?);
+    keep("a square product", jit(|x: Array| x.clone().matmul(x.t())).call(&square)?);
+    keep("sorted", jit(|x: Array| x.sort(0)).call(&square)?);
+    keep("cumulated", jit(|x: Array| x.cumsum(0)).call(&x)?);
+    keep("means", jit(|x: Array| (x.mean(0), x.clone() - x.mean(1).expand_dims(1))).call(&x)?.1);
+    keep("random numbers", jit(|x: Array| x + random::normal(&random::key(9), [8 * device_count(), 24])).call(&x)?);
+    keep("transposed", jit(|x: Array| x.t() * 2.0).out_shardings(&on(&two, P!["b", "a"])).call(&square)?);
+    keep("an entry", jit(|x: Array| x.get(5)).call(&x)?);
+    Ok(out)
+}
+
+/// A network trained on the devices of all processes: the loss of each step, and the weights at the end.
+fn training() -> Result<Vec<(String, Array)>> {
+    let n = device_count();
+    let mesh = make_mesh([("batch", n)])?;
+    let (split, whole) = (NamedSharding::new(&mesh, P!["batch"]), NamedSharding::new(&mesh, P![]));
+    let data = random::normal(&random::key(0), [16 * n, 12]).to_vec::<f32>()?;
+    let batch = make_array_from_callback([16 * n, 12], DType::F32, &split, |index| {
+        Array::from_slice(&data[index[0].start * 12..index[0].end * 12], &[index[0].len(), 12])
+    })?;
+    let weights = |seed: u32, shape: [usize; 2]| device_put(&(random::normal(&random::key(seed), shape) * 0.3), &whole);
+    let mut params = (weights(1, [11, 32])?, weights(2, [32, 1])?);
+    let loss = |(a, b): (Array, Array), batch: Array| {
+        let (x, y) = (batch.get((.., 0..11)), batch.get((.., 11..12)));
+        (x.matmul(a).tanh().matmul(b) - y).square().mean(..)
+    };
+    let step = shard_map(
+        move |params: (Array, Array), batch: Array| -> Result<((Array, Array), Array)> {
+            let (value, grads) = value_and_grad(loss).call((&params, batch))?;
+            let (a, b) = pmean(grads, "batch");
+            Ok(((params.0 - a * 0.1, params.1 - b * 0.1), pmean(value, "batch")))
+        },
+        &mesh,
+    )
+    .in_specs((P![], P!["batch"]))
+    .out_specs((P![], P![]))
+    .check_vma(false);
+    let step = jit(step).donate_argnums([0]);
+    let mut out = Vec::new();
+    for i in 0..20 {
+        let (next, value) = step.call((&params, &batch))?;
+        params = next;
+        out.push((format!("loss {i}"), value));
+    }
+    out.push(("first weights".to_owned(), params.0));
+    out.push(("last weights".to_owned(), params.1));
+    Ok(out)
+}
+
+fn file(folder: &Path, what: &str, device: usize) -> PathBuf {
+    folder.join(format!("{}.{device}", what.replace(' ', "_")))
+}
+
+/// Has one process with all devices write what the others are compared with.
+pub fn expected(folder: &Path, devices: usize) -> std::io::Result<()> {
+    let status = Command::new(std::env::current_exe()?)
+        .args(["equal::alone", "--exact", "--ignored", "-q"])
+        .env(FOLDER, folder)
+        .env("SHARDAX_NUM_CPU_DEVICES", devices.to_string())
+        .stdout(std::process::Stdio::null())
+        .status()?;
+    assert!(status.success());
+    Ok(())
+}
+
+#[test]
+#[ignore = "a part of other tests, in a process of its own"]
+fn alone() -> Result<()> {
+    for (name, array) in results()?.into_iter().chain(training()?) {
+        for shard in array.addressable_shards()? {
+            std::fs::write(file(&folder(), &name, shard.device.id()), shard.data.to_bytes()?).unwrap();
+        }
+    }
+    Ok(())
+}
+
+fn compare(results: Vec<(String, Array)>) -> Result<()> {
+    let mut wrong = Vec::new();
+    for (name, array) in results {
+        for shard in array.addressable_shards()? {
+            let expected = std::fs::read(file(&folder(), &name, shard.device.id())).unwrap();
+            if shard.data.to_bytes()? != expected {
+                wrong.push(format!("{name} on {}", shard.device));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "differ: {wrong:?}");
+    Ok(())
+}
+
+// SPEC 30
+pub fn programs_are_equal_bit_by_bit() -> Result<()> {
+    compare(results()?)
+}
+
+pub fn training_is_equal_bit_by_bit() -> Result<()> {
+    compare(training()?)
+}

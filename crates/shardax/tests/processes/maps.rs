@@ -1,0 +1,129 @@
+//! `pmap` over processes.
+
+use crate::*;
+
+fn own(n: usize) -> f32 {
+    (process_index() * n) as f32
+}
+
+/// M:pmap testBasic
+pub fn pmap_basic() -> Result<()> {
+    let d = each();
+    let x = (arange(0..d as i32).astype(DType::F32) + own(d)).reshape([d, 1]);
+    let f = pmap(|x: Array| x.clone() - psum(x, "i")).axis_name("i");
+    let y = f.call(&x)?;
+    let total = (device_count() * (device_count() - 1) / 2) as f32;
+    assert_eq!(y.to_vec::<f32>()?, (0..d).map(|i| own(d) + i as f32 - total).collect::<Vec<_>>());
+    assert!(y.sharding()?.as_named().is_some());
+    Ok(())
+}
+
+pub fn test_pmap_with_float0() -> Result<()> {
+    let d = each();
+    let zeros = Array::from_bytes(&vec![0; d], DType::Float0, &[d])?;
+    let y = pmap(|x: Array| x).call(&zeros)?;
+    assert_eq!((y.dtype(), y.shape()), (DType::Bool, &[d][..]));
+    assert_eq!(y.to_vec::<bool>()?, vec![false; d]);
+    Ok(())
+}
+
+pub fn test_replicated_output_sharding_multi_process() -> Result<()> {
+    let y = pmap(|x: Array| psum(x, "i")).axis_name("i").out_axes(None).call(&ones(each()))?;
+    assert_eq!(y.item::<f32>()?, device_count() as f32);
+    assert!(y.is_fully_replicated() && y.is_fully_addressable());
+    let sharding = y.sharding()?;
+    let named = sharding.as_named().unwrap();
+    assert_eq!((named.spec(), named.mesh().devices()), (&P![], &local_devices()?[..]));
+    Ok(())
+}
+
+pub fn test_sharded_array_indexing() -> Result<()> {
+    let d = each();
+    let y = pmap(|x: Array| x * 2).call(&(arange(0..d as i32) + process_index() as i32))?;
+    assert_eq!(y.get(0).item::<i32>()?, 2 * process_index() as i32);
+    assert_eq!(y.get(d as i32 - 1).item::<i32>()?, 2 * (process_index() + d - 1) as i32);
+    Ok(())
+}
+
+/// Groups that span processes: the even and the odd devices.
+pub fn test_psum_axis_index_groups() -> Result<()> {
+    let (n, d) = (device_count(), each());
+    let groups: Vec<Vec<usize>> = [0, 1].map(|odd| (odd..n).step_by(2).collect()).to_vec();
+    let x = arange(0..d as i32) + (process_index() * d) as i32;
+    let y = pmap(move |x: Array| psum(x, axis_index_groups("i", groups.clone()))).axis_name("i").call(&x)?;
+    let sum = |odd: usize| (odd..n).step_by(2).sum::<usize>() as i32;
+    let first = process_index() * d;
+    assert_eq!(y.to_vec::<i32>()?, (first..first + d).map(|i| sum(i % 2)).collect::<Vec<_>>());
+    Ok(())
+}
+
+// SPEC 104
+pub fn pmap_takes_and_returns_host_local_arrays() -> Result<()> {
+    let d = each();
+    let x = ones([d, 3]) * (process_index() + 1) as f32;
+    let step = pmap(|x: Array, y: Array| (pmean(x.clone(), "i") + y.clone(), axis_index("i"), y))
+        .axis_name("i")
+        .in_axes((0, None))
+        .out_axes((0, 0, None));
+    let (y, index, same) = step.call((&x, array([10.0f32, 20.0, 30.0])))?;
+    let mean = (process_count() + 1) as f32 / 2.0;
+    assert_eq!((y.shape(), y.is_fully_addressable()), (&[d, 3][..], true));
+    assert_eq!(y.to_vec::<f32>()?[..3], [mean + 10.0, mean + 20.0, mean + 30.0]);
+    let first = (process_index() * d) as i32;
+    assert_eq!(index.to_vec::<i32>()?, (first..first + d as i32).collect::<Vec<_>>());
+    assert_eq!(same.to_vec::<f32>()?, [10.0, 20.0, 30.0]);
+    assert_eq!(y.sharding()?.devices(), local_devices()?);
+    // What comes out goes in again, without a copy and without compiling.
+    step.call((&y, array([0.0f32; 3])))?;
+    let zeros = array([0.0f32; 3]);
+    let (again, counts) = shardax::count(|| step.call((&y, &zeros)));
+    again?;
+    assert_eq!((counts.traces, counts.compilations), (0, 0));
+    // Global arrays are taken as they are, along any axis, and plain numbers for all.
+    let global = counted(device_count())?;
+    let z = pmap(|x: Array, y: Array| x + y).in_axes((0, None)).call((&global, 0.5f32))?;
+    assert_eq!(z.shape(), [d]);
+    assert_eq!(z.to_vec::<f32>()?[0], (process_index() * d) as f32 + 0.5);
+    let columns = ones([2, d]) * process_index() as f32;
+    let w = pmap(|x: Array| psum(x, "i")).axis_name("i").in_axes(1).out_axes(1).call(&columns)?;
+    assert_eq!(w.shape(), [2, d]);
+    let sum = (0..process_count()).sum::<usize>() * d;
+    assert_eq!(w.to_vec::<f32>()?, vec![sum as f32; 2 * d]);
+    // Devices of this process alone: nobody else takes part.
+    let alone = pmap(|x: Array| psum(x, "i")).axis_name("i").devices(local_devices()?).call(&ones(d))?;
+    assert_eq!(alone.to_vec::<f32>()?, vec![d as f32; d]);
+    Ok(())
+}
+
+pub fn pmap_refuses_what_it_cannot_do() -> Result<()> {
+    let d = each();
+    fails(pmap(|x: Array| x).call(&ones([d + 1, 2])), &[&format!("over this process's {d} devices")]);
+    fails(
+        jit(|x: Array| pmap(|x: Array| x * 2).call(&x)).call(&ones(d)),
+        &["takes each process's own arrays", "pmap(grad(f))"],
+    );
+    Ok(())
+}
+
+pub fn pmap_donates() -> Result<()> {
+    let d = each();
+    let f = pmap(|x: Array| x + 1).donate_argnums([0]);
+    let x = f.call(&ones([d, 4]))?;
+    let y = f.call(&x)?;
+    assert!(x.is_deleted());
+    assert_eq!(y.to_vec::<f32>()?, vec![3.0; 4 * d]);
+    Ok(())
+}
+
+// SPEC 117
+pub fn compiled_ahead_of_time_pmap_takes_global_arrays() -> Result<()> {
+    let f = pmap(|x: Array| psum(x, "i")).axis_name("i");
+    let compiled = f.lower(shape_dtype_struct([device_count()], DType::F32))?.compile()?;
+    fails(compiled.call(&ones(each())), &["Argument types differ", "host_local_array_to_global_array"]);
+    let mesh = make_mesh([("i", device_count())])?;
+    let global = shardax::multihost::host_local_array_to_global_array(&ones(each()), &mesh, P!["i"])?;
+    let y = compiled.call(&global)?;
+    let local = shardax::multihost::global_array_to_host_local_array(&y, &mesh, P!["i"])?;
+    assert_eq!(local.to_vec::<f32>()?, vec![device_count() as f32; each()]);
+    Ok(())
+}

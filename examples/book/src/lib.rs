@@ -1,0 +1,29 @@
+//! The programs of the book (`docs`) and of the READMEs: `cargo test --doc -p shardax-book` compiles and runs them.
+//!
+//! `cargo xtask book` fails where a page with programs is missing here.
+
+#![forbid(unsafe_code)]
+
+macro_rules! pages {
+    ($($page:ident $path:literal)*) => {$(
+        #[cfg(doctest)]
+        #[doc = include_str!($path)]
+        pub struct $page;
+    )*};
+}
+
+pages! {
+    TenMinutes "../../../docs/ten-minutes.md"
+    ArraysAndTrees "../../../docs/arrays-and-trees.md"
+    Transformations "../../../docs/transformations.md"
+    ManyDevices "../../../docs/many-devices.md"
+    ShardMap "../../../docs/shard-map.md"
+    Collectives "../../../docs/collectives.md"
+    SharpBits "../../../docs/sharp-bits.md"
+    Parallelism "../../../docs/parallelism.md"
+    MigratingFromPmap "../../../docs/migrating-from-pmap.md"
+    Errors "../../../docs/errors.md"
+    Primitives "../../../docs/primitives.md"
+    Readme "../../../README.md"
+    ReadmeOfShardax "../../../crates/shardax/README.md"
+}

@@ -1,0 +1,66 @@
+//! The book: its pages are complete, what they name is there, their programs are run, and mdBook builds it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::links;
+use crate::read;
+
+const DOCS: &str = "docs";
+/// The crate whose documentation tests are the programs of the pages.
+const PROGRAMS: &str = "examples/book/src/lib.rs";
+/// How mdBook is had where it is not installed.
+const INSTALL: &str = "cargo install mdbook --version 0.5.4 --locked --no-default-features";
+
+/// Checks the pages, and builds the book unless only `links` are asked for.
+pub fn run(root: &Path, links_only: bool) -> Result<(), String> {
+    let pages = links::pages(root)?;
+    let mut faults = links::broken(root, &pages, Path::new(DOCS));
+    faults.extend(links::missing_paths(root, &pages));
+    faults.extend(unknown_settings(root, pages.keys())?);
+
+    let summary = Path::new(DOCS).join("SUMMARY.md");
+    let chapters = pages.get(&summary).ok_or("docs/SUMMARY.md is missing")?;
+    let programs = read(&root.join(PROGRAMS))?;
+    for (path, page) in &pages {
+        let inside = path.strip_prefix(DOCS).ok().filter(|_| *path != summary);
+        if inside.is_some_and(|inside| !chapters.links.iter().any(|link| Path::new(link) == inside)) {
+            faults.push(format!("{}: no chapter of docs/SUMMARY.md", path.display()));
+        }
+        if page.has_programs && !programs.contains(&format!("\"../../../{}\"", path.display())) {
+            faults.push(format!("{}: its programs are not run: name it in {PROGRAMS}", path.display()));
+        }
+    }
+    if !faults.is_empty() {
+        return Err(faults.join("\n"));
+    }
+    let links: usize = pages.values().map(|page| page.links.len()).sum();
+    println!("{} pages, {links} links", pages.len());
+    if links_only { Ok(()) } else { build(root) }
+}
+
+/// The settings (`SHARDAX_…`) that a page names and no source reads.
+fn unknown_settings<'a>(root: &Path, pages: impl Iterator<Item = &'a PathBuf>) -> Result<Vec<String>, String> {
+    let mut sources = String::new();
+    for path in crate::tests::sources(root)? {
+        sources += &read(&path)?;
+    }
+    sources += &read(&root.join("bench/compare.sh"))?;
+    let mut unknown = Vec::new();
+    for page in pages {
+        let text = read(&root.join(page))?;
+        for (at, _) in text.match_indices("SHARDAX_") {
+            let name = text[at..].split(|c: char| !c.is_ascii_uppercase() && c != '_').next().unwrap_or_default();
+            if !sources.contains(&format!("\"{name}\"")) && !sources.contains(&format!("${{{name}")) {
+                unknown.push(format!("{}: {name}: no source reads it", page.display()));
+            }
+        }
+    }
+    Ok(unknown)
+}
+
+fn build(root: &Path) -> Result<(), String> {
+    let status = Command::new("mdbook").arg("build").arg(root.join(DOCS)).status();
+    let status = status.map_err(|e| format!("mdbook: {e}. Install it: {INSTALL}"))?;
+    if status.success() { Ok(()) } else { Err(format!("mdbook: {status}")) }
+}

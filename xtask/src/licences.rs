@@ -1,0 +1,82 @@
+//! Licences of all crates that the workspace is built from, by the list in `deny.toml`.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use crate::read;
+
+/// Fails with the crates that no licence of the list covers.
+pub fn run(root: &Path) -> Result<(), String> {
+    let allowed = allowed(&read(&root.join("deny.toml"))?)?;
+    let args = "tree --workspace --locked --all-features --target all --edges normal,build,dev --prefix none --format";
+    let mut tree = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    let tree = tree.args(args.split(' ')).arg("{p}|{l}").current_dir(root).output().map_err(|e| e.to_string())?;
+    if !tree.status.success() {
+        return Err(format!("cargo tree: {}", String::from_utf8_lossy(&tree.stderr)));
+    }
+    let text = String::from_utf8_lossy(&tree.stdout);
+    let lines = text.lines().map(|line| line.trim_end_matches(" (*)")).filter(|line| !line.is_empty());
+    let crates: BTreeSet<&str> = lines.collect();
+    let refused: Vec<String> = crates
+        .iter()
+        .filter_map(|line| line.split_once('|'))
+        .filter(|(_, licence)| !is_allowed(licence, &allowed))
+        .map(|(name, licence)| format!("{name}: {licence:?} is not among the licences of deny.toml"))
+        .collect();
+    if !refused.is_empty() {
+        return Err(refused.join("\n"));
+    }
+    println!("the licences of {} crates are among those of deny.toml", crates.len());
+    Ok(())
+}
+
+/// The list `allow` of `deny.toml`.
+fn allowed(text: &str) -> Result<BTreeSet<String>, String> {
+    let (_, list) = text.split_once("\nallow = [").ok_or("deny.toml has no list `allow`")?;
+    let (list, _) = list.split_once(']').ok_or("the list `allow` of deny.toml has no end")?;
+    Ok(list.split('"').skip(1).step_by(2).map(str::to_owned).collect())
+}
+
+/// Whether a licence expression can be met: of `OR` (or `/`) one side, of `AND` both.
+fn is_allowed(expression: &str, allowed: &BTreeSet<String>) -> bool {
+    let expression = expression.trim();
+    // Of a side in parentheses the operators do not count.
+    let split = |by: &str| {
+        let mut depth = 0;
+        for (i, c) in expression.char_indices() {
+            depth += i32::from(c == '(') - i32::from(c == ')');
+            if depth == 0 && expression[i..].starts_with(by) {
+                return Some((&expression[..i], &expression[i + by.len()..]));
+            }
+        }
+        None
+    };
+    if let Some((left, right)) = split(" OR ").or_else(|| split("/")) {
+        is_allowed(left, allowed) || is_allowed(right, allowed)
+    } else if let Some((left, right)) = split(" AND ") {
+        is_allowed(left, allowed) && is_allowed(right, allowed)
+    } else if let Some(inner) = expression.strip_prefix('(').and_then(|e| e.strip_suffix(')')) {
+        is_allowed(inner, allowed)
+    } else {
+        allowed.contains(expression)
+    }
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn expressions() {
+        let allowed = allowed("[licenses]\nallow = [\"MIT\", \"Zlib\", \"Apache-2.0 WITH LLVM-exception\"]\n").unwrap();
+        for yes in
+            ["MIT", "GPL-3.0 OR MIT", "GPL-3.0/MIT", "(MIT OR GPL-3.0) AND Zlib", "Apache-2.0 WITH LLVM-exception"]
+        {
+            assert!(is_allowed(yes, &allowed), "{yes}");
+        }
+        for no in ["", "GPL-3.0", "MIT AND GPL-3.0", "(MIT OR Zlib) AND GPL-3.0", "Apache-2.0", "MIT-0"] {
+            assert!(!is_allowed(no, &allowed), "{no}");
+        }
+    }
+}
