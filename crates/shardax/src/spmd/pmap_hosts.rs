@@ -67,7 +67,7 @@ impl Hosts {
     pub fn enter(&self, axis: AxisName, flat: &Flat, avals: &[Aval], dims: &[Option<usize>]) -> Result<Flat> {
         let mut out = flat.clone();
         for (i, leaf) in out.leaves.iter_mut().enumerate() {
-            let named = |e: crate::Error| e.context(format!("argument{}", flat.def.paths()[i]));
+            let named = |e: crate::error::Error| e.context(format!("argument{}", flat.def.paths()[i]));
             if leaf.is_number() || !leaf.is_fully_addressable() {
                 continue;
             }

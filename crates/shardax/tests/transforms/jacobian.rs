@@ -1,8 +1,8 @@
 //! Jacobians and Hessians of trees. (Shapes are those of JAX's `jacfwd`, `jacrev` and `hessian` for the same functions.)
 
-use shardax::{hessian, jacfwd, jacrev};
+use shardax::prelude::*;
 
-use super::*;
+use crate::{close, message, noise, numbers};
 
 #[derive(Tree, Clone)]
 struct Params {
