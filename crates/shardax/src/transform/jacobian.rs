@@ -55,7 +55,7 @@ pub fn jacrev<Args: Tree, F: Function<Args>>(f: F) -> Jacobian<F, Args, Reverse>
 /// ```
 /// # use shardax::prelude::*;
 /// let f = |(x, y): (Array, Array)| (x * y).sum(..);
-/// let ((xx, xy), _) = hessian(f).call(((array([1.0f32, 2.0]), array([3.0f32, 4.0])),))?;
+/// let ((xx, xy), _) = hessian(f).call((array([1.0f32, 2.0]), array([3.0f32, 4.0])))?;
 /// assert_eq!(xx.to_vec::<f32>()?, [0.0; 4]);
 /// assert_eq!(xy.to_vec::<f32>()?, [1.0, 0.0, 0.0, 1.0]);
 /// # Ok::<(), shardax::Error>(())

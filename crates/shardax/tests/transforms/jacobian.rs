@@ -2,7 +2,7 @@
 
 use shardax::prelude::*;
 
-use super::*;
+use crate::{close, message, noise, numbers};
 
 #[derive(Tree, Clone)]
 struct Params {
