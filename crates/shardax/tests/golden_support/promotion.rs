@@ -36,7 +36,7 @@ fn different(function: &str, operands: &[&str]) -> Option<(Option<Vec<Type>>, &'
     let exact = matches!(first.0.category(), Category::Signed | Category::Unsigned);
     let narrow = |name: &&str| ["i8", "i16", "u8", "u16"].contains(name);
     let ordered = "argmax argmin max min maximum minimum less relu relu6 elu celu selu leaky_relu hard_tanh hard_sigmoid \
-                   softmax log_softmax softplus log_sigmoid mish logaddexp lax_clamp lax_cummax lax_cumlogsumexp \
+                   softmax log_softmax lax_clamp lax_cummax lax_cumlogsumexp \
                    lax_reduce_window_max max_pool searchsorted top_k";
     let stored = match function {
         "at_set_array" => Some(second),
@@ -67,6 +67,9 @@ fn different(function: &str, operands: &[&str]) -> Option<(Option<Vec<Type>>, &'
         _ if named("matmul dot inner vdot") && operands.iter().any(narrow) && operands.contains(&"i*") => {
             let (dtype, weak) = promote(first, second);
             result(dtype, weak, "JAX refuses a narrow integer with a plain one")
+        }
+        "logaddexp" if operands.contains(&"c*") && operands.iter().any(|name| ["i64", "u64"].contains(name)) => {
+            result(DType::Complex64, false, "a plain number has 32 bits")
         }
         "quarter_to_the" if first.0.is_integer() => {
             result(DType::F32, first.1, "a plain number has 32 bits, and to a plain power it stays plain")

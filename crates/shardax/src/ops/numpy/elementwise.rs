@@ -278,7 +278,8 @@ pub fn allclose(x: impl Operand, y: impl Operand, rtol: f64, atol: f64) -> Resul
 /// ```
 #[track_caller]
 pub fn logaddexp(x: impl Operand, y: impl Operand) -> Array {
-    apply_promoted("logaddexp", x, y, to_inexact, |x, y| LOGADDEXP.apply(&[x.clone(), y.clone()]))
+    let sum = apply_promoted("logaddexp", x, y, to_inexact, |x, y| LOGADDEXP.apply(&[x.clone(), y.clone()]));
+    if sum.dtype().is_complex() { settled(sum) } else { sum }
 }
 
 /// The next representable number after `x` towards `y`. Floating point.
