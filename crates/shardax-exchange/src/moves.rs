@@ -48,8 +48,8 @@ impl Exchange {
                     elements * k / count * ty.byte_size()..elements * (k + 1) / count * ty.byte_size()
                 };
                 let me = group.processes.iter().position(|(process, _)| *process == self.rank).unwrap_or(0);
-                let data: Vec<u8> =
-                    (0..count).flat_map(|k| own.iter().map(move |x| &x[part(k)])).flatten().copied().collect();
+                let mut data = Vec::with_capacity(own.len() * size);
+                (0..count).for_each(|k| own.iter().for_each(|x| data.extend_from_slice(&x[part(k)])));
                 let counts: Vec<usize> = (0..count).map(|k| own.len() * part(k).len()).collect();
                 let from: Vec<usize> = group.processes.iter().map(|(_, p)| p.len() * part(me).len()).collect();
                 drop(own);
