@@ -138,10 +138,10 @@ impl<K: Into<String>> FromIterator<(K, Array)> for State {
 
 impl IntoIterator for State {
     type Item = (String, Array);
-    type IntoIter = std::iter::Zip<std::vec::IntoIter<String>, std::vec::IntoIter<Array>>;
+    type IntoIter = std::vec::IntoIter<(String, Array)>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.keys.to_vec().into_iter().zip(self.arrays)
+        self.keys.iter().cloned().zip(self.arrays).collect::<Vec<_>>().into_iter()
     }
 }
 
