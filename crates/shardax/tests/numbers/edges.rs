@@ -277,7 +277,7 @@ fn an_update_of_nothing_needs_not_fit() -> Result<()> {
     same(&dx, &[1.0; 6]);
     same(&du, &[0.0; 4]);
     // Its dtype must fit all the same, and so must the shape where there is a place.
-    assert!(x.at(&none).set(array([1.5f64])).error().is_some());
+    assert!(x.at(&none).set(array_of([1.5], DType::F64)).error().is_some());
     assert!(x.at(0).set(ones([7, 5])).error().is_some());
     Ok(())
 }
