@@ -336,9 +336,10 @@ impl Request {
             Some(processes) => {
                 let types: Vec<String> = self.program.in_avals().map(Aval::to_string).collect();
                 let (types, client) = (types.join(", "), &client.pjrt);
-                let (name, text, plain, options) = (&self.name, &text, &plain, &options);
+                // Partitioning works on the text alone, which must end with the function.
+                let (name, text, options) = (&self.name, &plain, &options);
                 let signature = &signature;
-                let job = spanning::Job { client, name, types: &types, text, plain, options, signature, own };
+                let job = spanning::Job { client, name, types: &types, text, options, signature, own };
                 job.compile(processes, devices)?.map(|made| (made.executable, Some(made.partitioned)))
             }
             None if own => client.pjrt.compile(&text, &options, signature).map(|made| (made, None)),

@@ -27,9 +27,8 @@ pub(super) struct Job<'a> {
     pub name: &'a str,
     /// The types of its arguments.
     pub types: &'a str,
+    /// The program's text, without locations.
     pub text: &'a str,
-    /// The text without locations, by which a program is known again.
-    pub plain: &'a str,
     /// For all devices.
     pub options: &'a pjrt::CompileOptions,
     pub signature: &'a pjrt::Signature,
@@ -60,7 +59,7 @@ impl Job<'_> {
                 "call it on the processes whose devices are in its mesh: `if mesh.local_devices().is_empty() { … }`",
             ));
         }
-        let whole = [self.name, self.types, if self.own { "" } else { self.plain }, &format!("{:?}", self.options)];
+        let whole = [self.name, self.types, if self.own { "" } else { self.text }, &format!("{:?}", self.options)];
         let digest = Sha256::digest(whole.join("\0"));
         let number = u64::from_le_bytes(digest[..8].try_into().unwrap_or_default()) | 2;
         let what = format!("the compilation of `{}` ({})", self.name, self.types);
@@ -119,7 +118,7 @@ impl Job<'_> {
             return make();
         }
         let settings = format!("spanning, {} here, {:?}", local.num_replicas, self.options);
-        disk_cache::load_or_make(self.client, (&settings, self.plain), &load, &make, &|(_, bytes)| Ok(bytes.clone()))
+        disk_cache::load_or_make(self.client, (&settings, self.text), &load, &make, &|(_, bytes)| Ok(bytes.clone()))
     }
 
     fn load(&self, bytes: &[u8]) -> pjrt::Result<Spanning> {
