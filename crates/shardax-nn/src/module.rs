@@ -43,7 +43,7 @@ pub trait Module: Tree {
     /// use shardax_nn::prelude::*;
     /// let layer = Linear::new(2, 3, &mut Rngs::new(0));
     /// let (structure, mut state) = layer.split();
-    /// state.insert("bias".into(), ones([3]));
+    /// state.insert("bias", ones([3]));
     /// let layer: Linear = merge(&structure, &state)?;
     /// assert_eq!(layer.forward(zeros([1, 2])).to_vec::<f32>()?, [1.0; 3]);
     /// # Ok::<(), shardax::Error>(())

@@ -70,7 +70,7 @@ impl IntoAxisNames for &AxisNames {
 /// let mesh = make_mesh([("data", 2), ("model", 4)])?;
 /// let tensor_parallel = Rules::new(&mesh, [("batch", "data"), ("mlp", "model")]);
 /// let model = tensor_parallel.init(|| Mlp::new(&mut Rngs::new(0).with_rules(&tensor_parallel)))?;
-/// assert_eq!(model.up.kernel.sharding()?.spec(), Some(&P![None, "model"]));
+/// assert_eq!(model.up.kernel.sharding()?.spec()?, &P![None, "model"]);
 /// assert_eq!(model.up.kernel.addressable_data(0)?.shape(), [16, 16]);
 /// # Ok::<(), shardax::Error>(())
 /// ```

@@ -80,7 +80,7 @@ pub struct InjectHyperparamsState<S> {
 /// state = step.call((state, array([1.0f32])))?;
 /// assert_eq!(state.params.to_vec::<f32>()?, [0.5]);
 ///
-/// state.opt_state.hyperparams.insert("learning_rate".into(), array(0.25f32));
+/// state.opt_state.hyperparams.insert("learning_rate", array(0.25f32));
 /// state = step.call((state, array([1.0f32])))?;
 /// assert_eq!(state.params.to_vec::<f32>()?, [0.25]);
 /// # Ok::<(), shardax::Error>(())
