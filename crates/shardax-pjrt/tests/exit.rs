@@ -279,6 +279,12 @@ fn fork() {
 }
 
 fn steps() {
+    // What a shell starts in the background ignores SIGINT, and so would this.
+    // SAFETY: the default action is no handler.
+    unsafe {
+        libc::signal(libc::SIGINT, libc::SIG_DFL);
+        libc::signal(libc::SIGTERM, libc::SIG_DFL);
+    }
     let client = new_client(4);
     let exe = client.compile(&all_reduce(4, 1 << 18, false), &partitions(4), signature([f32s(&[1 << 18])])).unwrap();
     let xs: Vec<Buffer> = (0..4).map(|d| put(&client, d, &vec![1.0; 1 << 18])).collect();
