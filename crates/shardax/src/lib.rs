@@ -207,12 +207,4 @@ mod must_not_compile {
     /// shardax::pcast(shardax::array(1.0f32), std::collections::HashSet::from(["i"]));
     /// ```
     fn test_pcast_axis_name_is_not_set() {}
-
-    /// A permutation is pairs. (An iterator of them, which JAX refuses since tracing would use it up, is taken by value: a `zip`
-    /// of sources and destinations does what it says.)
-    ///
-    /// ```compile_fail
-    /// shardax::ppermute(shardax::array(1.0f32), "i", (0usize..8).map(|i| (i, i, i)));
-    /// ```
-    fn test_ppermute_zip_error() {}
 }

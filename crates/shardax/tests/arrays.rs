@@ -291,7 +291,7 @@ fn many_threads_share_arrays() -> Result<()> {
     println!("{rounds} rounds; resident: {start} MiB at first, {warm} at half the time, {end} at the end");
     assert!(rounds > 50);
     // What is compiled, and what the allocator keeps for each thread.
-    assert!(end.saturating_sub(start) < 512, "resident memory grew from {start} to {end} MiB");
+    assert!(end.saturating_sub(start) < 256, "resident memory grew from {start} to {end} MiB");
     let warmed = time >= Duration::from_secs(60);
     assert!(
         !warmed || end.saturating_sub(warm) < 32,
