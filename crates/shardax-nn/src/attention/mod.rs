@@ -254,7 +254,12 @@ impl AttentionOptions {
         let owner = "dot_product_attention";
         [q, k, v].into_iter().try_for_each(Array::check)?;
         within(owner, "scale", self.scale.unwrap_or(1.0), FINITE)?;
-        within(owner, "soft_cap", self.soft_cap.unwrap_or(1.0), (Bound::Excluded(0.0), Bound::Excluded(f64::INFINITY)))?;
+        within(
+            owner,
+            "soft_cap",
+            self.soft_cap.unwrap_or(1.0),
+            (Bound::Excluded(0.0), Bound::Excluded(f64::INFINITY)),
+        )?;
         within(owner, "dropout's rate", self.dropout_rate.unwrap_or(0.0), 0.0..=1.0)?;
         let given = || format!("{}, {} and {}", q.type_name(), k.type_name(), v.type_name());
         let rank = q.ndim();
@@ -272,12 +277,14 @@ impl AttentionOptions {
             return value_error(format!("{owner}: q, k depths must match, got {}", given()));
         }
         if k[rank - 2] == 0 || !q[rank - 2].is_multiple_of(k[rank - 2]) {
-            return value_error(format!("{owner}: the heads of q must be a multiple of those of k and v, got {}", given()));
+            return value_error(format!(
+                "{owner}: the heads of q must be a multiple of those of k and v, got {}",
+                given()
+            ));
         }
-        for (name, lengths) in [
-            ("query_seq_lengths", &self.query_seq_lengths),
-            ("key_value_seq_lengths", &self.key_value_seq_lengths),
-        ] {
+        for (name, lengths) in
+            [("query_seq_lengths", &self.query_seq_lengths), ("key_value_seq_lengths", &self.key_value_seq_lengths)]
+        {
             let Some(lengths) = lengths else { continue };
             integer(owner, name, lengths)?;
             same_shape(owner, (name, lengths.shape()), ("the batch", &q[..rank - 3]))?;
@@ -331,8 +338,7 @@ impl Shapes {
         let (n, shared) = (self.batch.len(), self.shared());
         let q = q.reshape(self.with([self.queries, self.key_heads, self.groups, self.depth])).moveaxis(-4, -2);
         let wide = (k.dtype().byte_size() < 4).then_some(DType::F32);
-        let products =
-            lax::dot_general(&q, &k.swapaxes(-3, -2), (&[n + 3], &[n + 2]), (&shared, &shared), wide);
+        let products = lax::dot_general(&q, &k.swapaxes(-3, -2), (&[n + 3], &[n + 2]), (&shared, &shared), wide);
         products.reshape(self.with([self.key_heads * self.groups, self.queries, self.keys]))
     }
 

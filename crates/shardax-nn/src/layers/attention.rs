@@ -331,7 +331,12 @@ impl MultiHeadAttentionBuilder {
     pub fn build(self, rngs: &mut Rngs) -> MultiHeadAttention {
         let features = self.qkv_features.unwrap_or(self.in_features);
         let (heads, key_heads) = (self.num_heads, self.num_kv_heads.unwrap_or(self.num_heads));
-        let error = divides("heads", heads, "qkv_features", features).and(divides("num_kv_heads", key_heads, "num_heads", heads));
+        let error = divides("heads", heads, "qkv_features", features).and(divides(
+            "num_kv_heads",
+            key_heads,
+            "num_heads",
+            heads,
+        ));
         let depth = features.checked_div(heads).unwrap_or(0);
         let kv_features = self.in_kv_features.unwrap_or(self.in_features);
         let first = |from: usize, heads: usize| {

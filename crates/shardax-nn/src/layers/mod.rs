@@ -33,7 +33,9 @@ pub use norm::{
     WeightNorm,
 };
 pub use padding::ConvPadding;
-pub use recurrent::{Bidirectional, BuiltCell, CellBuilder, GruCell, LstmCell, OptimizedLstmCell, Rnn, RnnCell, SimpleCell};
+pub use recurrent::{
+    Bidirectional, BuiltCell, CellBuilder, GruCell, LstmCell, OptimizedLstmCell, Rnn, RnnCell, SimpleCell,
+};
 pub use sequential::{Apply, Layer, Sequential};
 pub use stack::Stack;
 

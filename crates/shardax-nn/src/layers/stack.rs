@@ -123,9 +123,10 @@ impl<L: Module> Stack<L> {
             let one = |layer: L, carry: C| f(&layer, carry).into_output();
             match &self.options.checkpoint {
                 // A loop's body is not merged with the loop of the gradient.
-                Some(policy) => {
-                    Function::<(L, C)>::apply(&checkpoint(one).policy(policy.clone()).prevent_cse(false), (layer, carry))
-                }
+                Some(policy) => Function::<(L, C)>::apply(
+                    &checkpoint(one).policy(policy.clone()).prevent_cse(false),
+                    (layer, carry),
+                ),
                 None => one(layer, carry),
             }
         };

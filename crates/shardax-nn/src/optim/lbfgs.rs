@@ -205,11 +205,7 @@ impl LbfgsLinesearch {
 /// The value and the gradient of a scalar function at `params`, where the last line search found them: the function is
 /// evaluated only before the first step, and where the search found no finite value.
 #[track_caller]
-pub fn value_and_grad_from_state<P, F, R>(
-    value_fn: F,
-    params: P,
-    state: &LbfgsLinesearchState<P>,
-) -> Result<(Array, P)>
+pub fn value_and_grad_from_state<P, F, R>(value_fn: F, params: P, state: &LbfgsLinesearchState<P>) -> Result<(Array, P)>
 where
     P: Tree,
     F: Fn(P) -> R,

@@ -259,9 +259,7 @@ impl<P: Tree, F: Fn(P) -> R, R: IntoOutput<Output = Array>> Line<'_, P, F> {
         let (low, high) = (&s.low, &s.high);
         let length = (&high.step - &low.step).abs();
         let (left, right) = (minimum(&high.step, &low.step), maximum(&high.step, &low.step));
-        let inside = |x: &Array, margin: f64| {
-            x.greater(&left + &length * margin) & x.less(&right - &length * margin)
-        };
+        let inside = |x: &Array, margin: f64| x.greater(&left + &length * margin) & x.less(&right - &length * margin);
         let (cubic, quadratic) = (cubic_minimum(low, high, &s.third), quadratic_minimum(low, high));
         let bisection = (&low.step + &high.step) / 2.0;
         let middle = where_(inside(&quadratic, 0.1), &quadratic, bisection);

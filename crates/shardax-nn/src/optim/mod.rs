@@ -71,7 +71,7 @@ pub use linesearch::*;
 pub use lookahead::*;
 pub use masking::*;
 pub use monitoring::*;
-pub use multi_steps::{MultiSteps, MultiStepsState, multi_steps};
+pub use multi_steps::*;
 pub use muon::*;
 pub use noise::*;
 pub use optimizers::*;

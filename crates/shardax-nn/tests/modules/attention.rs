@@ -96,7 +96,9 @@ fn attention_says_what_does_not_fit() {
     layer.init_cache([3, 5, 8], DType::F32);
     assert!(message(layer.decode(ones([2, 1, 8]))).contains("the cache is float32[3,5,4,2]"));
     let lengths = AttentionOptions::new().key_value_seq_lengths(array([1, 2, 3]));
-    assert!(message(lengths.dot_product_attention(ones([2, 3, 4, 8]), ones([2, 3, 4, 8]), ones([2, 3, 4, 8])))
-        .contains("key_value_seq_lengths"));
+    assert!(
+        message(lengths.dot_product_attention(ones([2, 3, 4, 8]), ones([2, 3, 4, 8]), ones([2, 3, 4, 8])))
+            .contains("key_value_seq_lengths")
+    );
     assert!(message(Rope::new(-1.0).apply(ones([1, 2, 1, 4]), arange(0..2))).contains("base must be"));
 }

@@ -25,8 +25,7 @@ fn experts_equal_the_dense_sum() -> Result<()> {
         let least = weights.get((Ellipsis, k as i64 - 1)).expand_dims(-1);
         let chosen = where_(probabilities.greater_equal(least), &probabilities, 0);
         let weights = &chosen / chosen.sum_keepdims(-1);
-        let each: Vec<Array> =
-            (0..8).map(|e| Ok(moe.experts.layer(e)?.forward(&x))).collect::<Result<_>>()?;
+        let each: Vec<Array> = (0..8).map(|e| Ok(moe.experts.layer(e)?.forward(&x))).collect::<Result<_>>()?;
         let want = einsum("gte,egtd->gtd", &[&weights, &stack(&each, 0)]);
         assert!(allclose(&routed.y, want, 1e-4, 1e-5)?, "k = {k}");
         let shares = probabilities.greater_equal(probabilities.max_keepdims(-1)).astype(DType::F32).mean(1);

@@ -81,7 +81,10 @@ fn a_stack_is_its_layers() -> Result<()> {
     }
     let message = blocks.layer(3).err().map(|e| e.to_string()).unwrap_or_default();
     assert!(message.contains("there is no layer 3 of 3"), "{message}");
-    let other = [layers[0].clone(), Block { norm: LayerNorm::builder(8).use_bias(false).build(&mut Rngs::new(0)), ..layers[1].clone() }];
+    let other = [
+        layers[0].clone(),
+        Block { norm: LayerNorm::builder(8).use_bias(false).build(&mut Rngs::new(0)), ..layers[1].clone() },
+    ];
     assert!(Stack::from_layers(&other).is_err() && Stack::<Block>::from_layers(&[]).is_err());
     Ok(())
 }
@@ -114,11 +117,15 @@ fn layers_with_caches_change_in_a_stack() -> Result<()> {
     let mut layers = Stack::new(3, &mut Rngs::new(0), make)?;
     let x = random::normal(random::key(1), [2, 5, 8]);
     let whole = layers.forward(&x);
-    layers = Stack::from_layers(&(0..3).map(|i| {
-        let mut layer = layers.layer(i)?;
-        layer.init_cache([2, 5, 8], DType::F32);
-        Ok(layer)
-    }).collect::<Result<Vec<_>>>()?)?;
+    layers = Stack::from_layers(
+        &(0..3)
+            .map(|i| {
+                let mut layer = layers.layer(i)?;
+                layer.init_cache([2, 5, 8], DType::F32);
+                Ok(layer)
+            })
+            .collect::<Result<Vec<_>>>()?,
+    )?;
     for i in 0..5 {
         let y = layers.update_each(|layer, x: Array| layer.decode(x), x.get((.., i..i + 1)))?;
         assert!(allclose(y.get((.., 0)), whole.get((.., i)), 1e-4, 1e-5)?, "position {i}");

@@ -71,7 +71,9 @@ impl<L: Layer> SpectralNorm<L> {
         for (key, p) in params.iter().filter(|(_, p)| p.ndim() > 1) {
             let (of_u, of_sigma) = (format!("{key}.u"), format!("{key}.sigma"));
             let Some(start) = self.batch_stats.get(&of_u) else {
-                return value_error(format!("SpectralNorm: there is no vector {of_u:?}; the layer's parameters changed"));
+                return value_error(format!(
+                    "SpectralNorm: there is no vector {of_u:?}; the layer's parameters changed"
+                ));
             };
             let matrix = p.reshape([-1, p.shape()[p.ndim() - 1] as i64]);
             let (mut u, mut v) = (start.clone(), start.clone());

@@ -78,12 +78,8 @@ impl RnnCell for LstmCell {
     #[track_caller]
     fn forward(&self, (c, h): (Array, Array), x: Array) -> ((Array, Array), Array) {
         let sum = |input: &Linear, carry: &Linear| input.forward(&x) + carry.forward(&h);
-        let gates = [
-            sum(&self.ii, &self.hi),
-            sum(&self.if_, &self.hf),
-            sum(&self.ig, &self.hg),
-            sum(&self.io, &self.ho),
-        ];
+        let gates =
+            [sum(&self.ii, &self.hi), sum(&self.if_, &self.hf), sum(&self.ig, &self.hg), sum(&self.io, &self.ho)];
         remember(self.functions, gates, c)
     }
 }
