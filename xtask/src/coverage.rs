@@ -52,7 +52,11 @@ pub fn page(root: &Path, rows: &str) -> Result<String, String> {
     }
     let mut program = String::new();
     for (at, (module, names)) in imports.iter().enumerate() {
-        let _ = writeln!(program, "mod names_{at} {{ use {module}::{{{}}}; }}", names.join(", "));
+        let _ = writeln!(program, "mod names_{at} {{\n    use {module}::{{");
+        for name in names {
+            let _ = writeln!(program, "        {name},");
+        }
+        let _ = writeln!(program, "    }};\n}}");
     }
     let (all, there) = (rows().count(), rows().filter(|row| row.found.is_ok()).count());
     Ok(format!(
@@ -84,7 +88,7 @@ fn row(line: &str) -> Option<Row> {
 impl Item {
     fn text(&self) -> String {
         match &self.method {
-            Some(method) => format!("`{}`, `{method}`", self.path),
+            Some(method) => format!("`{}::{method}`", self.path),
             None => format!("`{}`", self.path),
         }
     }

@@ -153,7 +153,7 @@ impl AttentionOptions {
     }
 
     /// The same for queries that go on from `start` among all keys, so that positions are counted from there.
-    pub(crate) fn from_position(mut self, start: &Array, queries: usize, keys: usize) -> Self {
+    pub(crate) fn seen_from(mut self, start: &Array, queries: usize, keys: usize) -> Self {
         let query = start + arange(0..queries as i32).expand_dims(1);
         let key = arange(0..keys as i32);
         let mut seen = query.greater_equal(&key);

@@ -185,7 +185,7 @@ impl MultiHeadAttention {
             lax::dynamic_update_slice_in_dim(cache, &new.astype(cache.dtype()), &**index, axis)
         };
         let (keys, values, next) = (put(keys, &key), put(values, &value), &**index + new as i32);
-        let options = options.or(self.own.options()).from_position(index, new, length);
+        let options = options.or(self.own.options()).seen_from(index, new, length);
         let y = self.joined(&options, [query.clone(), keys.astype(query.dtype()), values.astype(query.dtype())]);
         let y = where_(next.greater(length as i32), f64::NAN, y);
         (self.cached_key, self.cached_value, self.cache_index) =
