@@ -171,17 +171,32 @@ impl AttentionOptions {
     /// As [`dot_product_attention`], with these options.
     #[track_caller]
     pub fn dot_product_attention(&self, query: impl Operand, key: impl Operand, value: impl Operand) -> Array {
-        self.with_residual(query, key, value).0
+        let query = query.into_array();
+        match self.attend(&query, key.into_array(), value.into_array()) {
+            Ok((y, _)) => y,
+            Err(error) => Array::from_error(error, &query),
+        }
     }
 
     /// The same, and the logarithm of each query's sum of exponentials, `[..., queries, heads]`, through which no gradient
     /// flows: what puts the results of several blocks of keys together.
     #[track_caller]
     pub fn with_residual(&self, query: impl Operand, key: impl Operand, value: impl Operand) -> (Array, Array) {
-        let [q, k, v] = promoted([query.into_array(), key.into_array(), value.into_array()]);
-        if let Err(error) = self.check(&q, &k, &v) {
-            return (Array::from_error(error.clone(), &q), Array::from_error(error, &q));
+        let query = query.into_array();
+        match self.attend(&query, key.into_array(), value.into_array()) {
+            Ok((y, scores)) => {
+                let residual = scores.logsumexp(-1).astype(y.dtype()).swapaxes(-1, -2);
+                (y, stop_gradient(residual))
+            }
+            Err(error) => (Array::from_error(error.clone(), &query), Array::from_error(error, &query)),
         }
+    }
+
+    /// The result, and the scores.
+    #[track_caller]
+    fn attend(&self, query: &Array, key: Array, value: Array) -> Result<(Array, Array)> {
+        let [q, k, v] = promoted([query.clone(), key, value]);
+        self.check(&q, &k, &v)?;
         let shapes = Shapes::of(&q, &k);
         let scores = self.scores(&q, &k, &shapes);
         let weights = self.dropped(softmax(&scores, -1).astype(k.dtype()), &shapes);
@@ -191,8 +206,7 @@ impl AttentionOptions {
             let dtype = y.dtype();
             y = y * rows.less(shapes.of_batch(lengths)).astype(dtype);
         }
-        let residual = scores.logsumexp(-1).astype(k.dtype()).swapaxes(-1, -2);
-        (y, stop_gradient(residual))
+        Ok((y, scores))
     }
 
     /// `[..., heads, queries, keys]`, in float32 at least.
