@@ -102,6 +102,7 @@ impl Average {
     #[track_caller]
     pub fn of_sum(sum: impl Operand, count: impl Operand) -> Self {
         let scalar = |x: Array| match x.shape() {
+            _ if x.error().is_some() => x,
             [] => x,
             _ => {
                 let what = format!("an average is of scalars, got {}", x.type_name());

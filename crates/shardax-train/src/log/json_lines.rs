@@ -111,7 +111,12 @@ impl Logger for JsonLines {
         Ok(())
     }
 
+    /// Fails for a number that is called `step`, which each line has.
     fn log(&mut self, step: u64, values: &BTreeMap<String, f64>) -> Result<()> {
+        if values.contains_key("step") {
+            let what = format!("a number called \"step\" cannot be in {}: each line has the step", self.path.display());
+            return Err(Error::new(ErrorKind::Value, what).help("give the metric another name"));
+        }
         let number =
             |x: f64| serde_json::Number::from_f64(x).map_or_else(|| Value::String(x.to_string()), Value::Number);
         let fields = values.iter().map(|(name, x)| format!("{}:{}", Value::String(name.clone()), number(*x)));

@@ -60,7 +60,7 @@ fn cifar_files() -> Result<()> {
     assert_eq!(data.len(), 3);
     assert_eq!(data.fields()["label"].to_vec::<u8>()?, [3, 9, 0]);
     let image = data.get(2)?["image"].clone();
-    assert_eq!((image.shape(), &image.bytes()[..6]), (&[32, 32, 3][..], &[0, 100, 200, 1, 101, 201][..]));
+    assert_eq!((image.shape(), &image.bytes()[..6]), (&[32, 32, 3][..], &[0, 124, 248, 1, 125, 249][..]));
     fails(
         cifar10([folder.write("cut.bin", &record(1)[..100])]),
         &["cut.bin is damaged", "at byte 1, 3072 bytes of an image should follow, and 99 do"],
@@ -120,7 +120,7 @@ fn numpy_files() -> Result<()> {
     }
     zip.finish().expect("a zip file");
     let both = npz(folder.join("z.npz"))?;
-    assert_eq!((both.keys().collect::<Vec<_>>(), both["b"].bytes()), (vec!["a", "b"], floats.as_slice()));
+    assert_eq!((both.len(), both["a"].bytes(), both["b"].bytes()), (2, floats.as_slice(), floats.as_slice()));
     let mut bytes = std::fs::read(folder.join("z.npz")).expect("the file");
     bytes[60] ^= 1;
     fails(npz(folder.write("odd.npz", &bytes)), &["odd.npz is damaged", "a.npy"]);
@@ -172,12 +172,12 @@ fn tar_files_of_examples() -> Result<()> {
         (&b"text 7"[..], &[7][..], &b"d/0007"[..])
     );
     let bytes = std::fs::read(&files[0]).expect("a file");
-    let cut = folder.write("cut.tar", &bytes[..1024 * 3 + 514]);
+    let cut = folder.write("cut.tar", &bytes[..4610]);
     let mut stream = WebDataset::new([cut]);
     assert!(stream.next_item().expect("an example").is_ok());
     fails(
         stream.next_item().expect("an error"),
-        &["cut.tar is damaged", "at byte 3584, 6 bytes of a member should follow, and 2 do"],
+        &["cut.tar is damaged", "at byte 4608, 6 bytes of a member should follow, and 2 do"],
     );
     assert!(stream.next_item().is_none());
     let mut odd = bytes.clone();
