@@ -16,7 +16,7 @@ use shardax::prelude::*;
 use super::fault::{Fault, failed};
 use super::format::COMMIT;
 use super::restore::agreed;
-use super::snapshot::Snapshot;
+use super::snapshot::{Memory, Snapshot};
 use super::write::{Job, UNFINISHED, sync_folder, unfinished};
 use super::{Checkpoint, RestoreOptions, SaveArgs, at};
 
@@ -166,6 +166,7 @@ pub struct CheckpointManager {
     writer: Option<JoinHandle<Result<()>>>,
     /// What `best_fn` said of each step.
     scores: Arc<Mutex<BTreeMap<u64, f64>>>,
+    memory: Memory,
     /// Held while this program may be writing.
     _lock: Option<fs::File>,
 }
@@ -202,8 +203,8 @@ impl CheckpointManager {
                 clean(&folder)?;
             }
         }
-        let scores = Arc::default();
-        Ok(CheckpointManager { folder, options, writer: None, scores, _lock: lock })
+        let (scores, memory) = (Arc::default(), Memory::default());
+        Ok(CheckpointManager { folder, options, writer: None, scores, memory, _lock: lock })
     }
 
     /// The folder.
@@ -271,7 +272,7 @@ impl CheckpointManager {
             _ => {}
         }
         let alone = process_count() == 1;
-        let snapshot = Snapshot::of(tree);
+        let snapshot = Snapshot::of(tree, self.options.asynchronous.then_some(&self.memory));
         if alone && let Err(error) = snapshot {
             return Err(error);
         }

@@ -134,7 +134,7 @@ fn write_tree<T: Tree>(path: &Path, tree: &T, args: &SaveArgs) -> Result<()> {
     }
     let job = Job {
         path,
-        snapshot: Snapshot::of(tree),
+        snapshot: Snapshot::of(tree, None),
         step: None,
         metrics: args.metrics.iter().map(|(name, x)| (name.clone(), x.is_finite().then_some(*x))).collect(),
         metadata: args.metadata.clone(),

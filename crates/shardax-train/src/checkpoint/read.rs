@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use shardax::array::HostBuffer;
 use shardax::error::{Error, ErrorKind};
 
 use super::fault::{Fault, damaged, failed};
@@ -109,7 +110,7 @@ fn check_places(path: &Path, manifest: &Manifest) -> Result<(), Fault> {
 pub(super) struct Wanted {
     pub start: Vec<usize>,
     pub shape: Vec<usize>,
-    pub bytes: Vec<u8>,
+    pub bytes: HostBuffer,
 }
 
 /// The files of a checkpoint, opened as they are needed.

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 
+use shardax::array::HostBuffer;
 use shardax::dtype::{Category, Scalar};
 use shardax::error::{Error, ErrorKind, Result};
 use shardax::multihost::process_allgather;
@@ -274,38 +276,55 @@ fn check(folder: &Path, entry: &Entry, like: &Array) -> Result<DType> {
     Err(Error::new(ErrorKind::Type, what).help("restore it as it was saved, and convert it with `astype`"))
 }
 
-/// One array, of which each device gets its part. The host holds this process's parts of one array at a time.
+/// One array, of which each device gets its part. The host holds this process's parts of one array at a time, and where
+/// devices use the host's memory these become the array.
 fn read(files: &mut Files<'_>, entry: &Entry, dtype: DType, to: Option<Sharding>) -> Result<Array, Fault> {
     let context = |e: Error| e.context(format!("restoring `{}`", entry.path));
     let mut wanted: Vec<Wanted> = Vec::new();
     let mut want = |start: Vec<usize>, shape: Vec<usize>| match wanted.iter().position(|w| w.start == start) {
         Some(at) => at,
         None => {
-            let bytes = vec![0; shape.iter().product::<usize>() * dtype.byte_size()];
+            let bytes = HostBuffer::zeroed(shape.iter().product::<usize>() * dtype.byte_size());
             wanted.push(Wanted { start, shape, bytes });
             wanted.len() - 1
         }
     };
-    let Some(sharding) = to else {
-        want(vec![0; entry.shape.len()], entry.shape.clone());
-        files.read(entry, dtype.byte_size(), &mut wanted)?;
-        return Ok(Array::from_bytes(&wanted[0].bytes, dtype, &entry.shape).map_err(context)?);
-    };
-    let map = sharding.devices_indices_map(&entry.shape).map_err(context)?;
-    let own: Vec<(Device, usize)> = map
-        .into_iter()
-        .filter(|(device, _)| device.is_addressable())
-        .map(|(device, index)| {
-            (device, want(index.iter().map(|r| r.start).collect(), index.iter().map(|r| r.len()).collect()))
-        })
-        .collect();
+    let mut own: Vec<(Option<Device>, usize)> = Vec::new();
+    match &to {
+        None => own.push((None, want(vec![0; entry.shape.len()], entry.shape.clone()))),
+        Some(sharding) => {
+            let map = sharding.devices_indices_map(&entry.shape).map_err(context)?;
+            for (device, index) in map.into_iter().filter(|(device, _)| device.is_addressable()) {
+                let at = want(index.iter().map(|r| r.start).collect(), index.iter().map(|r| r.len()).collect());
+                own.push((Some(device), at));
+            }
+        }
+    }
     files.read(entry, dtype.byte_size(), &mut wanted)?;
-    let part =
-        |(device, at): &(Device, usize)| Array::from_bytes_on(&wanted[*at].bytes, dtype, &wanted[*at].shape, device);
-    let parts = own.iter().map(part).collect::<Result<Vec<_>>>().map_err(context)?;
-    drop(wanted);
-    Ok(make_array_from_single_device_arrays(&entry.shape, sharding, &parts).map_err(context)?)
+    let read: Vec<(Vec<usize>, Arc<HostBuffer>)> =
+        wanted.into_iter().map(|wanted| (wanted.shape, Arc::new(wanted.bytes))).collect();
+    let part = |(device, at): &(Option<Device>, usize)| {
+        let (shape, bytes) = &read[*at];
+        match device {
+            // Of so few bytes a copy is quicker, and of none there is nothing to share.
+            None if bytes.len() < SMALL => Array::from_bytes(bytes, dtype, shape),
+            Some(device) if bytes.len() < SMALL => Array::from_bytes_on(bytes, dtype, shape, device),
+            device => Array::from_host_buffer(bytes.clone(), dtype, shape, device.as_ref()),
+        }
+    };
+    let mut parts = own.iter().map(part).collect::<Result<Vec<_>>>().map_err(context)?;
+    match (to, parts.pop()) {
+        (None, Some(whole)) => Ok(whole),
+        (Some(sharding), last) => {
+            parts.extend(last);
+            Ok(make_array_from_single_device_arrays(&entry.shape, sharding, &parts).map_err(context)?)
+        }
+        (None, None) => Err(Error::new(ErrorKind::Runtime, format!("no device has `{}`", entry.path)).into()),
+    }
 }
+
+/// Bytes below which memory is copied.
+const SMALL: usize = 4096;
 
 /// The same outcome on all processes: an error where one has one, and a fault only where all may go on with another
 /// checkpoint.

@@ -1,4 +1,6 @@
-//! What is to be written, copied from the devices: after this the arrays may be donated.
+//! What is to be written: where a thread writes it, copied from the devices, so that the arrays may be donated.
+
+use std::sync::{Arc, Mutex, PoisonError};
 
 use shardax::dtype::Scalar;
 use shardax::error::Result;
@@ -31,25 +33,81 @@ pub(super) struct PartCopy {
     pub device: usize,
     pub start: Vec<usize>,
     pub shape: Vec<usize>,
-    pub bytes: Vec<u8>,
+    pub data: Data,
+}
+
+/// The values of a part.
+pub(super) enum Data {
+    /// Those of now.
+    Copied(Copied),
+    /// Those on the device, of an array that nobody gives away in the meantime.
+    There(Array),
+}
+
+impl Data {
+    /// What `f` makes of the bytes.
+    pub fn with<R>(&self, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        match self {
+            Data::There(array) => array.with_bytes(f),
+            Data::Copied(copy) => Ok(f(&copy.bytes)),
+        }
+    }
+}
+
+/// A copy, whose memory is used again.
+pub(super) struct Copied {
+    bytes: Vec<u8>,
+    memory: Memory,
+}
+
+impl Drop for Copied {
+    fn drop(&mut self) {
+        let mut bytes = std::mem::take(&mut self.bytes);
+        bytes.clear();
+        self.memory.free().push(bytes);
+    }
+}
+
+/// Memory for copies, which is used again at the next save: fresh memory takes as long as the copy.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Memory(Arc<Mutex<Vec<Vec<u8>>>>);
+
+impl Memory {
+    fn free(&self) -> std::sync::MutexGuard<'_, Vec<Vec<u8>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, len: usize) -> Vec<u8> {
+        let mut free = self.free();
+        match free.iter().position(|bytes| bytes.capacity() == len) {
+            Some(at) => free.swap_remove(at),
+            None => Vec::with_capacity(len),
+        }
+    }
 }
 
 impl Snapshot {
-    /// Copies what this process writes, and waits for the values.
-    pub fn of<T: Tree>(tree: &T) -> Result<Snapshot> {
+    /// What this process writes, copied where there is memory for copies. Waits for the values.
+    pub fn of<T: Tree>(tree: &T, copies: Option<&Memory>) -> Result<Snapshot> {
         let numbers: Vec<(String, Scalar)> = tree::structure(tree).numbers();
         let arrays = tree::leaves_with_path(tree).into_iter().map(|(path, array)| {
-            ArrayCopy::of(&path, &array).map_err(|error| error.context(format!("a checkpoint's array `{path}`")))
+            ArrayCopy::of(&path, &array, copies)
+                .map_err(|error| error.context(format!("a checkpoint's array `{path}`")))
         });
+        let arrays = arrays.collect::<Result<_>>()?;
+        if let Some(memory) = copies {
+            // What is left of another tree's.
+            memory.free().clear();
+        }
         Ok(Snapshot {
-            arrays: arrays.collect::<Result<_>>()?,
+            arrays,
             numbers: numbers.into_iter().map(|(path, number)| (path, number_text(&number))).collect(),
         })
     }
 }
 
 impl ArrayCopy {
-    fn of(path: &str, array: &Array) -> Result<ArrayCopy> {
+    fn of(path: &str, array: &Array, copies: Option<&Memory>) -> Result<ArrayCopy> {
         array.check()?;
         let sharding = array.sharding()?;
         let mut parts = Vec::new();
@@ -60,7 +118,17 @@ impl ArrayCopy {
                 device: shard.device.id(),
                 start: shard.index.iter().map(|range| range.start).collect(),
                 shape: shard.index.iter().map(|range| range.len()).collect(),
-                bytes: data.to_bytes()?,
+                data: match copies {
+                    Some(memory) => {
+                        let mut copy = memory.take(data.nbytes());
+                        data.with_bytes(|bytes| copy.extend_from_slice(bytes))?;
+                        Data::Copied(Copied { bytes: copy, memory: memory.clone() })
+                    }
+                    None => {
+                        data.block_until_ready()?;
+                        Data::There(data)
+                    }
+                },
             });
         }
         Ok(ArrayCopy {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 use safetensors::tensor::{Metadata, TensorInfo};
@@ -229,7 +230,7 @@ fn write_parts(folder: &Path, snapshot: Snapshot) -> Result<Index> {
         let ArrayCopy { path, dtype, weak, shape, sharding, host_local: own, parts } = array;
         if own {
             let mut sum = crc32fast::Hasher::new();
-            parts.iter().for_each(|part| sum.update(&part.bytes));
+            parts.iter().try_for_each(|part| part.data.with(|bytes| sum.update(bytes)))?;
             host_local.push((path.clone(), sum.finalize()));
         }
         if owner || !own {
@@ -241,17 +242,20 @@ fn write_parts(folder: &Path, snapshot: Snapshot) -> Result<Index> {
         arrays.push(Entry { path, dtype: dtype.to_string(), weak, shape, sharding, parts: Vec::new() });
     }
     let mut files = Vec::new();
-    for (device, mut parts) in by_device {
-        // As safetensors aligns values.
-        parts.sort_by_key(|(at, of, _)| (std::cmp::Reverse(of.dtype.byte_size()), *at));
-        let name = format!("device-{device:05}.safetensors");
-        let (file, written) = write_safetensors(folder, name, parts)?;
-        for (at, mut part) in written {
-            part.file = files.len();
-            arrays[at].parts.push(part);
+    synced(|sync| {
+        for (device, mut parts) in by_device {
+            // As safetensors aligns values.
+            parts.sort_by_key(|(at, of, _)| (std::cmp::Reverse(of.dtype.byte_size()), *at));
+            let name = format!("device-{device:05}.safetensors");
+            let (file, written) = write_safetensors(folder, name, parts, sync)?;
+            for (at, mut part) in written {
+                part.file = files.len();
+                arrays[at].parts.push(part);
+            }
+            files.push(file);
         }
-        files.push(file);
-    }
+        Ok(())
+    })?;
     Ok(Index::Written { files, arrays, host_local, numbers: snapshot.numbers })
 }
 
@@ -261,11 +265,36 @@ struct Tensor {
     dtype: shardax::DType,
 }
 
+/// A file that is to be on the disk.
+type Written = (PathBuf, fs::File);
+
+/// As much is written before the disk is told to take it.
+const PORTION: usize = 64 << 20;
+
+/// Writes files, each of which another thread brings to the disk while the next one is written.
+fn synced(write: impl FnOnce(&SyncSender<Written>) -> Result<()>) -> Result<()> {
+    let (send, files) = sync_channel::<Written>(16);
+    std::thread::scope(|scope| {
+        let syncs = scope.spawn(move || {
+            files
+                .into_iter()
+                .try_for_each(|(path, file)| file.sync_all().map_err(|error| failed("write", &path, &error)))
+        });
+        let written = write(&send);
+        drop(send);
+        let synced =
+            syncs.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Runtime, "the thread that writes panicked")));
+        // What failed on the disk is why nobody takes what is written.
+        synced.and(written)
+    })
+}
+
 /// Writes one file, chunk by chunk with their checksums; memory is freed on the way.
 fn write_safetensors(
     folder: &Path,
     name: String,
     parts: Vec<(usize, Tensor, PartCopy)>,
+    sync: &SyncSender<Written>,
 ) -> Result<(File, Vec<(usize, Part)>)> {
     let path = folder.join(&name);
     let mut infos = Vec::with_capacity(parts.len());
@@ -276,7 +305,8 @@ fn write_safetensors(
         if each > 1 {
             shape.push(each);
         }
-        let data_offsets = (end, end + part.bytes.len());
+        let bytes = part.shape.iter().product::<usize>() * of.dtype.byte_size();
+        let data_offsets = (end, end + bytes);
         end = data_offsets.1;
         infos.push((of.name.clone(), TensorInfo { dtype, shape, data_offsets }));
     }
@@ -293,17 +323,29 @@ fn write_safetensors(
     file.write_all(&head).map_err(cannot)?;
     let mut offset = head.len() as u64;
     let mut written = Vec::with_capacity(parts.len());
-    for (at, _, PartCopy { start, shape, bytes, .. }) in parts {
-        let mut crc32 = Vec::with_capacity(bytes.len().div_ceil(CHUNK));
-        for chunk in bytes.chunks(CHUNK) {
-            crc32.push(crc32fast::hash(chunk));
-            file.write_all(chunk).map_err(cannot)?;
-        }
+    let hand_over = |file: fs::File| {
+        let gone = |_| Error::new(ErrorKind::Runtime, format!("cannot write {}", path.display()));
+        sync.send((path.clone(), file)).map_err(gone)
+    };
+    let mut portion = 0;
+    for (at, _, PartCopy { start, shape, data, .. }) in parts {
         let begin = offset;
-        offset += bytes.len() as u64;
+        let crc32 = data.with(|bytes| {
+            offset += bytes.len() as u64;
+            let chunk = |chunk: &[u8]| {
+                file.write_all(chunk).map_err(cannot)?;
+                portion += chunk.len();
+                if portion >= PORTION {
+                    portion = 0;
+                    hand_over(file.try_clone().map_err(cannot)?)?;
+                }
+                Ok(crc32fast::hash(chunk))
+            };
+            bytes.chunks(CHUNK).map(chunk).collect::<Result<Vec<u32>>>()
+        })??;
         written.push((at, Part { file: 0, offset: begin, start, shape, crc32 }));
     }
-    file.sync_all().map_err(cannot)?;
+    hand_over(file)?;
     let header_crc32 = crc32fast::hash(&head);
     Ok((File { name, bytes: offset, header_bytes: head.len() as u64, header_crc32 }, written))
 }

@@ -10,6 +10,7 @@ mod manager;
 mod processes;
 mod resume;
 mod round_trip;
+mod speed;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -188,7 +188,7 @@ impl Array {
         }
         let placed = device::default_device().and_then(|device| {
             let data: Arc<dyn HostBytes> = Arc::new(Owned(elements));
-            transfer::array_of_shared(data, Aval::new(T::DTYPE, shape), device.clone())
+            transfer::array_of_shared(data, Aval::new(T::DTYPE, shape), device.clone(), false)
         });
         placed.at_caller()
     }
@@ -334,6 +334,13 @@ pub(crate) fn place(bytes: &[u8], aval: Aval) -> Result<Array> {
 
 /// An array of host bytes, placed.
 fn put(bytes: &[u8], aval: Aval, to: Sharding, committed: bool) -> Result<Array> {
+    check_bytes(bytes, &aval)?;
+    to.check_constrained("an array of host data")?;
+    transfer::array_from_host(bytes, aval, to, committed)
+}
+
+/// Fails unless these are the bytes of an array of this type.
+pub(super) fn check_bytes(bytes: &[u8], aval: &Aval) -> Result<()> {
     let need = aval.byte_size()?;
     if bytes.len() != need {
         return Err(err!(Value, "an array {aval} has {need} bytes, but {} were given", bytes.len())
@@ -349,6 +356,5 @@ fn put(bytes: &[u8], aval: Aval, to: Sharding, committed: bool) -> Result<Array>
         return Err(err!(Value, "byte {odd} of an array {aval} is {}, which is no {}", bytes[odd], aval.dtype)
             .help("a boolean is a byte 0 or 1; compare the bytes with 0 first"));
     }
-    to.check_constrained("an array of host data")?;
-    transfer::array_from_host(bytes, aval, to, committed)
+    Ok(())
 }
