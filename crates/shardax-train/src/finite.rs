@@ -13,9 +13,9 @@ use shardax::prelude::*;
 /// use shardax_train::FiniteCheck;
 /// let mut check = FiniteCheck::new();
 /// check.step(1, &(ones([2]), array([1, 2])))?;
-/// check.step(2, &(array([1.0f32, f32::NAN]), array([1, 2])))?;
-/// let error = check.finish().unwrap_err().to_string();
-/// assert!(error.contains("after step 2 `[0]` is not finite"), "{error}");
+/// let found = check.step(2, &(array([1.0f32, f32::NAN]), array([1, 2])));
+/// let error = found.and_then(|()| check.finish()).unwrap_err();
+/// assert!(error.message().contains("after step 2 `[0]` is not finite"));
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[derive(Debug, Default)]

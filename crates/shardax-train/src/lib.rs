@@ -1,4 +1,4 @@
-//! What a training program needs around its step: data, batches, progress, averages and plots.
+//! What a training program needs around its step: data, a loop, metrics, logs, plots and checkpoints.
 //!
 //! ```
 //! use shardax::prelude::*;

@@ -83,9 +83,11 @@ impl Progress {
 /// Four digits, in the form that shows them.
 fn short(x: f64) -> String {
     match x.abs() {
-        size if size >= 1000.0 && size < 1e6 => format!("{x:.0}"),
-        size if size >= 100.0 && size < 1e6 => format!("{x:.1}"),
-        size if size >= 0.01 && size < 1e6 || x == 0.0 || !x.is_finite() => format!("{x:.4}"),
+        1000.0..1e6 => format!("{x:.0}"),
+        100.0..1000.0 => format!("{x:.1}"),
+        0.01..100.0 => format!("{x:.4}"),
+        0.0 | f64::INFINITY => x.to_string(),
+        nan if nan.is_nan() => x.to_string(),
         _ => format!("{x:.3e}"),
     }
 }

@@ -130,7 +130,7 @@ impl<'a, S: Tree> Trainer<'a, S> {
         self
     }
 
-    /// Gives the numbers to a file, too.
+    /// Gives the numbers to a file, too; of several processes the first does.
     pub fn logger(mut self, logger: impl Logger + 'a) -> Self {
         self.loggers.push(Box::new(logger));
         self
@@ -221,6 +221,10 @@ impl<'a, S: Tree> Trainer<'a, S> {
         {
             (state, step) = (last.tree, last.step);
             data.seek(&last.metadata["data"])?;
+        }
+        // All processes have the same numbers.
+        if process_index() > 0 {
+            self.loggers.clear();
         }
         for logger in &mut self.loggers {
             logger.begin(step)?;
