@@ -1,12 +1,10 @@
 //! A folder of checkpoints, one for each step that was saved.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use serde_json::Value;
 use shardax::config::warn;
@@ -14,122 +12,15 @@ use shardax::error::{Error, ErrorKind, Result};
 use shardax::prelude::*;
 
 use super::fault::{Fault, failed};
-use super::format::COMMIT;
+use super::folder::{clean, lock_of, prune, ranked, remove, steps};
+use super::options::CheckpointManagerOptions;
 use super::restore::agreed;
 use super::snapshot::{Memory, Snapshot};
-use super::write::{Job, UNFINISHED, sync_folder, unfinished};
+use super::write::Job;
 use super::{Checkpoint, RestoreOptions, SaveArgs, at};
 
 /// Numbers that tell how good a step is, by their names.
 pub type Metrics = BTreeMap<String, f64>;
-
-/// Which of two steps is the better one, by what `best_fn` says of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum BestMode {
-    /// The larger.
-    #[default]
-    Max,
-    /// The smaller.
-    Min,
-}
-
-type BestFn = Arc<dyn Fn(&Metrics) -> f64 + Send + Sync>;
-
-/// What a [`CheckpointManager`] keeps, and when. The names are Orbax's.
-#[derive(Clone)]
-pub struct CheckpointManagerOptions {
-    max_to_keep: Option<usize>,
-    keep_period: Option<u64>,
-    save_interval_steps: u64,
-    best: Option<(BestFn, BestMode)>,
-    asynchronous: bool,
-    read_only: bool,
-    fall_back: bool,
-    timeout: Duration,
-}
-
-impl Default for CheckpointManagerOptions {
-    fn default() -> Self {
-        CheckpointManagerOptions {
-            max_to_keep: None,
-            keep_period: None,
-            save_interval_steps: 1,
-            best: None,
-            asynchronous: true,
-            read_only: false,
-            fall_back: true,
-            timeout: Duration::from_secs(600),
-        }
-    }
-}
-
-impl fmt::Debug for CheckpointManagerOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CheckpointManagerOptions")
-            .field("max_to_keep", &self.max_to_keep)
-            .field("keep_period", &self.keep_period)
-            .field("save_interval_steps", &self.save_interval_steps)
-            .field("best_mode", &self.best.as_ref().map(|(_, mode)| mode))
-            .finish_non_exhaustive()
-    }
-}
-
-impl CheckpointManagerOptions {
-    /// Every step that is given is kept for ever.
-    pub fn new() -> Self {
-        CheckpointManagerOptions::default()
-    }
-
-    /// Keeps the last `n` checkpoints, or with [`best_fn`](Self::best_fn) the best `n` and the last; others are removed
-    /// when a new one is whole. At least one is kept.
-    pub fn max_to_keep(mut self, n: usize) -> Self {
-        self.max_to_keep = Some(n.max(1));
-        self
-    }
-
-    /// Keeps, beside those, the steps that are multiples of `period`.
-    pub fn keep_period(mut self, period: u64) -> Self {
-        self.keep_period = Some(period.max(1));
-        self
-    }
-
-    /// Saves the steps that are multiples of `steps` (1); others are passed over.
-    pub fn save_interval_steps(mut self, steps: u64) -> Self {
-        self.save_interval_steps = steps.max(1);
-        self
-    }
-
-    /// How good a step is, from its metrics. A step without metrics, or of which this is NaN, is worse than all others.
-    pub fn best_fn(mut self, f: impl Fn(&Metrics) -> f64 + Send + Sync + 'static, mode: BestMode) -> Self {
-        self.best = Some((Arc::new(f), mode));
-        self
-    }
-
-    /// Whether `save` returns as soon as the values are copied from the devices, and a thread writes them (the default).
-    pub fn enable_async_checkpointing(mut self, enable: bool) -> Self {
-        self.asynchronous = enable;
-        self
-    }
-
-    /// Nothing is written or removed: for programs that look at the checkpoints of another.
-    pub fn read_only(mut self, read_only: bool) -> Self {
-        self.read_only = read_only;
-        self
-    }
-
-    /// Whether [`restore_latest`](CheckpointManager::restore_latest) takes the checkpoint before one that is damaged, with
-    /// a warning that names it (the default), or fails.
-    pub fn fall_back(mut self, fall_back: bool) -> Self {
-        self.fall_back = fall_back;
-        self
-    }
-
-    /// How long processes wait for each other's parts (600 s).
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
-    }
-}
 
 /// The checkpoints of a training in one folder, each in a folder of its own, named by its step.
 ///
@@ -424,94 +315,4 @@ impl Drop for CheckpointManager {
             warn(&format!("the last checkpoint was not written: {error}"), "call `close` to have it as an error");
         }
     }
-}
-
-/// Holds the folder for this program; `None` where another has it. Where locks are not known it is held as well.
-fn lock_of(folder: &Path) -> Option<fs::File> {
-    let path = folder.join(".lock");
-    let file = fs::File::options().create(true).append(true).open(&path).ok()?;
-    match file.try_lock() {
-        Err(fs::TryLockError::WouldBlock) => None,
-        _ => Some(file),
-    }
-}
-
-/// Removes what a program that was ended left half-written.
-fn clean(folder: &Path) -> Result<()> {
-    for name in names(folder)? {
-        let stem = name.strip_suffix(UNFINISHED).and_then(|step| step.parse::<u64>().ok());
-        if stem.is_some() {
-            let path = folder.join(&name);
-            fs::remove_dir_all(&path).map_err(|error| failed("remove", &path, &error))?;
-        }
-    }
-    Ok(())
-}
-
-fn names(folder: &Path) -> Result<Vec<String>> {
-    let cannot = |error| failed("read the folder", folder, &error);
-    let mut names = Vec::new();
-    for entry in fs::read_dir(folder).map_err(cannot)? {
-        names.extend(entry.map_err(cannot)?.file_name().into_string());
-    }
-    Ok(names)
-}
-
-/// The whole checkpoints in a folder, in order.
-fn steps(folder: &Path) -> Result<Vec<u64>> {
-    let whole = |step: &u64| folder.join(step.to_string()).join(COMMIT).exists();
-    let mut steps: Vec<u64> = names(folder)?.iter().filter_map(|name| name.parse().ok()).filter(whole).collect();
-    steps.sort_unstable();
-    Ok(steps)
-}
-
-/// The steps from the worst to the best; those that are equally good in their order.
-fn ranked(
-    folder: &Path,
-    options: &CheckpointManagerOptions,
-    scores: &Mutex<BTreeMap<u64, f64>>,
-    mut steps: Vec<u64>,
-) -> Vec<u64> {
-    let Some((best, mode)) = &options.best else { return steps };
-    let mut scores = scores.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut score = |step: u64| {
-        let read = || {
-            let metrics = Checkpoint::read(&folder.join(step.to_string())).ok().map(|found| found.metrics());
-            metrics.filter(|metrics| !metrics.is_empty()).map_or(f64::NAN, |metrics| best(&metrics))
-        };
-        let score = *scores.entry(step).or_insert_with(read);
-        match mode {
-            _ if score.is_nan() => f64::NEG_INFINITY,
-            BestMode::Max => score,
-            BestMode::Min => -score,
-        }
-    };
-    steps.sort_by(|a, b| score(*a).total_cmp(&score(*b)));
-    steps
-}
-
-/// Removes the checkpoints that are not to be kept.
-fn prune(folder: &Path, options: &CheckpointManagerOptions, scores: &Mutex<BTreeMap<u64, f64>>) -> Result<()> {
-    let Some(most) = options.max_to_keep else { return Ok(()) };
-    let all = steps(folder)?;
-    let latest = all.last().copied();
-    let mut ranked = ranked(folder, options, scores, all);
-    ranked.truncate(ranked.len().saturating_sub(most));
-    let periodic = |step: u64| options.keep_period.is_some_and(|period| step.is_multiple_of(period));
-    ranked
-        .into_iter()
-        .filter(|step| Some(*step) != latest && !periodic(*step))
-        .try_for_each(|step| remove(folder, step))
-}
-
-/// Removes a checkpoint, so that it is never there in part.
-fn remove(folder: &Path, step: u64) -> Result<()> {
-    let path = folder.join(step.to_string());
-    if process_index() > 0 || !path.exists() {
-        return Ok(());
-    }
-    let gone = unfinished(&path);
-    let removed = fs::rename(&path, &gone).and_then(|()| fs::remove_dir_all(&gone));
-    removed.map_err(|error| failed("remove", &path, &error))?;
-    sync_folder(folder)
 }

@@ -23,8 +23,10 @@
 //! there, in a last dimension of 2.
 
 mod fault;
+mod folder;
 mod format;
 mod manager;
+mod options;
 mod read;
 mod restore;
 mod slices;
@@ -39,7 +41,8 @@ use serde_json::Value;
 use shardax::error::{Error, ErrorKind, Result};
 use shardax::prelude::*;
 
-pub use manager::{BestMode, CheckpointManager, CheckpointManagerOptions, Metrics, Restored};
+pub use manager::{CheckpointManager, Metrics, Restored};
+pub use options::{BestMode, CheckpointManagerOptions};
 pub use restore::RestoreOptions;
 
 use fault::Fault;
