@@ -1,7 +1,7 @@
 //! Data: sets of images in memory, files of the common formats, and streams of examples that are mapped, shuffled,
 //! batched and mixed, whose position is saved and found again exactly.
 //!
-//! A [`Source`] has examples by number: [`idx()`], [`cifar10()`], [`npy()`], [`npz()`], [`text_windows()`]. A [`Stream`]
+//! A [`Source`] has examples by number: [`idx()`], [`cifar10()`], [`csv()`], [`npy()`], [`npz()`], [`text_windows()`]. A [`Stream`]
 //! has them one after the other: [`Source::stream`], [`WebDataset`]. [`Prefetch`] reads ahead on a thread.
 //!
 //! ```
@@ -24,6 +24,7 @@
 //! ```
 
 mod cifar;
+mod csv_file;
 mod dataset;
 mod example;
 mod file;
@@ -38,6 +39,7 @@ mod tar;
 mod text;
 
 pub use cifar::{cifar10, cifar100};
+pub use csv_file::csv;
 pub(crate) use dataset::shuffled;
 pub use dataset::{Dataset, digits};
 pub use example::{Example, HostArray};

@@ -12,7 +12,7 @@ use shardax::error::Result;
 use shardax::prelude::*;
 use shardax::profiler;
 
-use crate::checkpoint::{CheckpointManager, SaveArgs};
+use crate::checkpoint::{CheckpointManager, RestoreOptions, SaveArgs};
 use crate::data::Stream;
 use crate::finite::FiniteCheck;
 use crate::log::Logger;
@@ -92,6 +92,7 @@ pub struct Trainer<'a, S> {
     flops: Option<(f64, f64)>,
     loggers: Vec<Box<dyn Logger + 'a>>,
     checkpoints: Option<&'a mut CheckpointManager>,
+    restore: RestoreOptions,
     evaluations: Vec<Evaluation<'a, S>>,
     hooks: Vec<Hook<'a, S>>,
     profile: Option<(Range<u64>, PathBuf)>,
@@ -110,6 +111,7 @@ impl<'a, S: Tree> Trainer<'a, S> {
             flops: None,
             loggers: Vec::new(),
             checkpoints: None,
+            restore: RestoreOptions::new(),
             evaluations: Vec::new(),
             hooks: Vec::new(),
             profile: None,
@@ -153,6 +155,12 @@ impl<'a, S: Tree> Trainer<'a, S> {
     /// last that was saved, if there is one.
     pub fn checkpoints(mut self, checkpoints: &'a mut CheckpointManager) -> Self {
         self.checkpoints = Some(checkpoints);
+        self
+    }
+
+    /// How the last checkpoint is restored: on other devices, with other plain numbers.
+    pub fn restore_options(mut self, options: RestoreOptions) -> Self {
+        self.restore = options;
         self
     }
 
@@ -217,7 +225,7 @@ impl<'a, S: Tree> Trainer<'a, S> {
     ) -> Result<S> {
         let mut step = 0;
         if let Some(checkpoints) = &mut self.checkpoints
-            && let Some(last) = checkpoints.restore_latest(&state)?
+            && let Some(last) = checkpoints.restore_latest_with(&state, &self.restore)?
         {
             (state, step) = (last.tree, last.step);
             data.seek(&last.metadata["data"])?;

@@ -327,6 +327,24 @@ fn errors_and_panics_of_a_thread_are_the_programs() -> Result<()> {
 }
 
 #[test]
+fn tables_of_numbers() -> Result<()> {
+    let folder = Folder::new();
+    let text = "a, b\n1,2.5\n-3,1e3\n";
+    let table = csv(folder.write("t.csv", text))?;
+    assert_eq!(table.fields()["b"].to_vec::<f32>()?, [2.5, 1000.0]);
+    assert_eq!(csv(folder.write("t.csv.gz", gzip(text.as_bytes())))?.fields(), table.fields());
+    fails(
+        csv(folder.write("few.csv", "a,b\n1,2\n3\n")),
+        &["few.csv line 3, at byte 8: it has 1 columns, and the first line names 2"],
+    );
+    fails(csv(folder.write("odd.csv", "a,b\n1,x\n")), &["odd.csv line 2, at byte 4: \"x\", of \"b\", is no number"]);
+    fails(csv(folder.write("twice.csv", "a,a\n1,2\n")), &["two columns are called \"a\""]);
+    let packed = gzip(text.as_bytes());
+    fails(csv(folder.write("cut.csv.gz", &packed[..packed.len() - 9])), &["cut.csv.gz line"]);
+    Ok(())
+}
+
+#[test]
 fn text_in_windows() -> Result<()> {
     let folder = Folder::new();
     let path = folder.write("text", (0..=255u8).collect::<Vec<_>>());
