@@ -138,3 +138,30 @@ fn the_last_whole_one_is_restored() -> Result<()> {
     fails(checkpoints.restore_latest(&value(0.0)), &["3/device-00000.safetensors", "it is missing"]);
     Ok(())
 }
+
+#[test]
+fn what_is_saved_may_be_given_away_at_once() -> Result<()> {
+    setup();
+    let folder = Folder::new();
+    let mut checkpoints = CheckpointManager::new(&folder.0, Options::new())?;
+    let advance = jit(|x: Vec<Array>| tree::map(|x| x + 1.0, x)).donate_argnums([0]);
+    let mut state: Vec<Array> = (0..8).map(|i| zeros([1 << 20]) + i as f32).collect();
+    advance.call(tree::map(|x| x + 0.0, state.clone())?)?;
+    for step in 1..=3 {
+        checkpoints.save(step, &state)?;
+        // The memory is another's, or gone, before it can have been written.
+        state = advance.call(state)?;
+        if step == 3 {
+            state.iter().try_for_each(Array::delete)?;
+        }
+    }
+    checkpoints.wait_until_finished()?;
+    for step in 1..=3 {
+        let restored = checkpoints.restore(step, &vec![zeros([1 << 20]); 8])?;
+        for (i, array) in restored.iter().enumerate() {
+            let want = i as f32 + step as f32 - 1.0;
+            assert!(array.to_vec::<f32>()?.iter().all(|x| *x == want), "array {i} of step {step}");
+        }
+    }
+    Ok(())
+}
