@@ -77,6 +77,25 @@ fn digits() {
     std::fs::remove_file(plot).expect("the plot is removed");
 }
 
+/// A run that ends after its first epoch goes on as one that never ended; its state goes to other devices too.
+#[test]
+fn digits_go_on_from_a_checkpoint() {
+    let folder = std::env::temp_dir().join(format!("shardax-digits-run-{}", std::process::id()));
+    let run = folder.display().to_string();
+    let epoch = |text: &str| {
+        text.lines().find(|line| line.starts_with("epoch  2: train loss")).map(str::to_owned).expect("the second epoch")
+    };
+    let whole = output("digits", &["--epochs", "2"]);
+    output("digits", &["--epochs", "1", "--checkpoints", &run]);
+    let rest = output("digits", &["--epochs", "2", "--checkpoints", &run]);
+    assert!(rest.contains("goes on after epoch 1\n") && !rest.contains("epoch  1:"), "{rest}");
+    assert_eq!(epoch(&rest), epoch(&whole));
+    let done = output("digits", &["--epochs", "2", "--checkpoints", &run, "--devices", "4"]);
+    assert!(done.contains("goes on after epoch 2\n") && done.contains("devices: 4\n"), "{done}");
+    assert_eq!(numbers(&done, "\ntest accuracy: "), numbers(&whole, "\ntest accuracy: "));
+    std::fs::remove_dir_all(folder).expect("the run's folder");
+}
+
 /// SPEC 183: the mean of the devices' gradients is the gradient of the whole batch.
 #[test]
 fn digits_on_one_device_learn_the_same() {

@@ -22,6 +22,7 @@ pages! {
     SharpBits "../../../docs/sharp-bits.md"
     Parallelism "../../../docs/parallelism.md"
     MigratingFromPmap "../../../docs/migrating-from-pmap.md"
+    Training "../../../docs/training.md"
     Errors "../../../docs/errors.md"
     Processes "../../../docs/processes.md"
     Primitives "../../../docs/primitives.md"

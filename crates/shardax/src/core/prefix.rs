@@ -24,7 +24,9 @@ pub type Specs = Prefix<PartitionSpec>;
 
 impl<T: Clone + std::fmt::Debug> Prefix<T> {
     /// The value for each leaf of `def`, in order. `what` names the prefix in errors: `pmap in_axes`.
-    pub(crate) fn resolve(&self, def: &TreeDef, what: &str) -> Result<Vec<T>> {
+    ///
+    /// Fails, with the key path, where the prefix has another structure than `def`.
+    pub fn resolve(&self, def: &TreeDef, what: &str) -> Result<Vec<T>> {
         let mut out = Vec::with_capacity(def.leaf_count());
         self.fill(def, what, String::new(), &mut out)?;
         Ok(out)

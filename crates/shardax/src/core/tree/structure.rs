@@ -196,6 +196,40 @@ impl TreeDef {
         infos
     }
 
+    /// The plain numbers that are part of it, with their key paths: configuration, such as a rate or a count.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let def = tree::structure(&(ones([2]), vec![3usize], 0.5f32));
+    /// let numbers = def.numbers();
+    /// assert_eq!(format!("{numbers:?}"), r#"[("[1][0]", 3), ("[2]", 0.5)]"#);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn numbers(&self) -> Vec<(String, Scalar)> {
+        let mut found = Vec::new();
+        self.walk(&mut |path, token| {
+            if let Token::Number(value, _) = token {
+                found.push((path.to_owned(), *value));
+            }
+        });
+        found
+    }
+
+    /// The same structure with other plain numbers, in the order of [`numbers`](TreeDef::numbers); those that are left
+    /// out stay.
+    pub fn with_numbers(&self, numbers: impl IntoIterator<Item = Scalar>) -> TreeDef {
+        let mut numbers = numbers.into_iter();
+        let mut new = self.clone();
+        for token in &mut new.0 {
+            if let Token::Number(value, _) = token
+                && let Some(other) = numbers.next()
+            {
+                *value = other;
+            }
+        }
+        new
+    }
+
     /// Whether plain numbers are part of it.
     pub(crate) fn has_numbers(&self) -> bool {
         self.0.iter().any(|token| matches!(token, Token::Number(..)))

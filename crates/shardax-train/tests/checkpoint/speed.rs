@@ -1,0 +1,76 @@
+//! How quick a gibibyte is saved and restored, beside what the disk does.
+//!
+//! `cargo test --release -p shardax-train --test checkpoint speed -- --ignored --nocapture` prints the table; `TMPDIR` says
+//! which disk.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::time::Instant;
+
+use shardax::prelude::*;
+use shardax_train::checkpoint::{self, CheckpointManager, CheckpointManagerOptions};
+
+use super::{Folder, bits, setup};
+
+const BYTES: usize = 1 << 30;
+
+fn rate(begin: Instant) -> f64 {
+    BYTES as f64 / (1 << 20) as f64 / begin.elapsed().as_secs_f64()
+}
+
+#[test]
+#[ignore = "writes several GiB"]
+fn a_gibibyte() -> Result<()> {
+    setup();
+    let folder = Folder::new();
+    let rows = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
+    let make = |seed: u32| -> Result<Vec<Array>> {
+        (0..16).map(|i| device_put(&random::bits(random::key(seed + i), [1 << 12, 1 << 12]), &rows)).collect()
+    };
+    let tree = block_until_ready(make(0)?)?;
+    // The same values, since some disks write what repeats itself only once.
+    let values: Vec<u8> = bits(&tree)?.concat();
+    let mut read_back = vec![0u8; 4 << 20];
+    println!(
+        "MiB/s: disk write + fsync, save, disk read, restore; seconds that the caller of an asynchronous save waits"
+    );
+    for round in 0..4 {
+        let begin = Instant::now();
+        let path = folder.join("raw");
+        let mut file = File::create(&path).expect("a file");
+        for chunk in values.chunks(4 << 20) {
+            file.write_all(chunk).expect("a disk");
+        }
+        file.sync_all().expect("a disk");
+        let write = rate(begin);
+
+        let begin = Instant::now();
+        checkpoint::save(folder.join("x"), &tree)?;
+        let save = rate(begin);
+
+        let begin = Instant::now();
+        let mut file = File::open(&path).expect("a file");
+        while file.read(&mut read_back).expect("a disk") > 0 {}
+        let read = rate(begin);
+
+        let begin = Instant::now();
+        let restored = block_until_ready(checkpoint::restore(folder.join("x"), &tree)?)?;
+        let restore = rate(begin);
+        drop(restored);
+        std::fs::remove_file(&path).expect("the file");
+        std::fs::remove_dir_all(folder.join("x")).expect("the folder");
+
+        let mut checkpoints =
+            CheckpointManager::new(folder.join("run"), CheckpointManagerOptions::new().max_to_keep(1))?;
+        let begin = Instant::now();
+        checkpoints.save(round + 1, &tree)?;
+        let stall = begin.elapsed().as_secs_f64();
+        checkpoints.close()?;
+        println!(
+            "{write:.0}, {save:.0} ({:.2}); {read:.0}, {restore:.0} ({:.2}); {stall:.3} s",
+            save / write,
+            restore / read
+        );
+    }
+    Ok(())
+}
