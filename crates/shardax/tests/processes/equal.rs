@@ -53,6 +53,16 @@ fn results() -> Result<Vec<(String, Array)>> {
     let ring: Vec<(usize, usize)> = (0..n).map(|i| (i, (i + 1) % n)).collect();
     let turned = shard_map(move |x: Array| ppermute(x, "x", ring.clone()), &mesh).in_specs(P!["x"]).out_specs(P!["x"]);
     keep("ppermute", turned.call(&each)?);
+    // Enough to be exchanged piece by piece.
+    let large = random(5, &[n, 20_000 * n], &on(&mesh, P!["x"]))?;
+    keep("a large sum", map(|x| psum(x, "x"), &large)?);
+    keep("a large sum in halves", map(|x| psum(x.astype(DType::Bf16), "x"), &large)?);
+    keep("a large all_gather", map(|x| all_gather(x, "x", 0).cumsum(0).get(-1), &large)?);
+    keep("a large all_to_all", map(|x| all_to_all_tiled(x.reshape([device_count(), 20_000]), "x", 0, 0), &large)?);
+    keep("a large psum_scatter", map(|x| psum_scatter_tiled(x.reshape([device_count(), 20_000]), "x", 0), &large)?);
+    let pairs: Vec<(usize, usize)> = (0..n - 1).map(|i| (i, n - 1 - i)).collect();
+    let some = shard_map(move |x: Array| ppermute(x, "x", pairs.clone()), &mesh).in_specs(P!["x"]).out_specs(P!["x"]);
+    keep("a large ppermute", some.call(&large)?);
     keep("matmul", jit(|x: Array, w: Array| x.matmul(w).tanh()).call((&x, &w))?);
     keep("a square product", jit(|x: Array| x.clone().matmul(x.t())).call(&square)?);
     keep("sorted", jit(|x: Array| x.sort(0)).call(&square)?);
@@ -121,7 +131,7 @@ pub fn expected(folder: &Path, devices: usize) -> std::io::Result<()> {
 #[test]
 #[ignore = "a part of other tests, in a process of its own"]
 fn alone() -> Result<()> {
-    for (name, array) in results()?.into_iter().chain(training()?) {
+    for (name, array) in results()?.into_iter().chain(training()?).chain(crate::generated::results()?) {
         for shard in array.addressable_shards()? {
             std::fs::write(file(&folder(), &name, shard.device.id()), shard.data.to_bytes()?).unwrap();
         }
@@ -129,7 +139,7 @@ fn alone() -> Result<()> {
     Ok(())
 }
 
-fn compare(results: Vec<(String, Array)>) -> Result<()> {
+pub fn compare(results: Vec<(String, Array)>) -> Result<()> {
     let mut wrong = Vec::new();
     for (name, array) in results {
         for shard in array.addressable_shards()? {

@@ -4,6 +4,7 @@ mod arrays;
 mod convert;
 mod equal;
 mod faults;
+mod generated;
 mod hosts;
 #[path = "../../../shardax-mpi/tests/common/mod.rs"]
 mod launch;
