@@ -17,8 +17,10 @@ use crate::{Exchange, Outcome, SumOrder};
 /// Up to so many bytes in all, contributions to a sum go to everybody whole; larger sums are made slice by slice, each in
 /// one process.
 const SMALL: usize = 256 << 10;
-/// About how many bytes of an array are exchanged at a time: few enough to stay in the cache on their way.
-const PIECE: usize = 256 << 10;
+/// About how many bytes a process sends at a time: few enough to stay in the cache on their way.
+const ROUND: usize = 512 << 10;
+/// Shorter messages take as long.
+const LEAST: usize = 16 << 10;
 
 impl Exchange {
     /// Has the devices of this process in a group meet; the last to come works for all.
@@ -72,7 +74,7 @@ impl Exchange {
                     devices.write_to_all(place * size, bytes)
                 });
             }
-            let (rounds, range) = pieces(size, 1, PIECE);
+            let (rounds, range) = pieces(size, 1, piece(&group, group.most()));
             group.rounds(
                 devices,
                 rounds,
@@ -134,7 +136,7 @@ impl Exchange {
                     devices.clear(device);
                 }
             }
-            let (rounds, range) = pieces(devices.size, 1, PIECE);
+            let (rounds, range) = pieces(devices.size, 1, piece(&group, group.most()));
             group.rounds(
                 devices,
                 rounds,
@@ -166,6 +168,11 @@ impl Exchange {
             )
         })
     }
+}
+
+/// How long the pieces are of which a process sends so many to each of the others in a round.
+fn piece(group: &Group<'_>, each: usize) -> usize {
+    (ROUND / (each * group.processes.len().saturating_sub(1).max(1))).max(LEAST / each)
 }
 
 /// Cuts `size` bytes, of units that stay whole, into pieces of about so many: how many, and where each is.
@@ -222,7 +229,7 @@ impl Sum<'_> {
     fn by_slices(&self, devices: &mut Devices<'_, '_, '_>) -> Outcome<()> {
         let (group, unit) = (self.group, self.ty.byte_size());
         let (me, count) = (group.me, group.processes.len());
-        let (rounds, _) = pieces(devices.size, unit, count * PIECE);
+        let (rounds, _) = pieces(devices.size, unit, count * piece(group, group.most()));
         // As many slices in a round as there are processes.
         let (elements, slices) = (devices.size / unit, rounds * count);
         let bound = move |slice: usize| elements * slice / slices * unit;
@@ -271,7 +278,7 @@ fn trade(
     take: impl Fn(&mut Devices<'_, '_, '_>, usize, usize, &[&[u8]]) -> Outcome<()>,
 ) -> Outcome<()> {
     let part = devices.size / group.devices.len();
-    let (rounds, range) = pieces(part, unit, PIECE / (group.most() * group.most()));
+    let (rounds, range) = pieces(part, unit, piece(group, group.most() * group.most()));
     let of = |place: usize, range: &Range<usize>| place * part + range.start..place * part + range.end;
     group.rounds(
         devices,

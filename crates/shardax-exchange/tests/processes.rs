@@ -59,6 +59,8 @@ fn cases() -> Vec<Case> {
         reduction("sum_f32", F32, "add", 1000, all),
         // Larger than what goes to everybody whole, and divided by nothing.
         reduction("sum_large", F32, "add", 50_021, all),
+        // In several rounds.
+        reduction("sum_larger", F32, "add", 400_009, all),
         reduction("sum_in_another_order", F32, "add", 1000, "[[2, 0, 3, 1]]"),
         reduction("product_f64", F64, "multiply", 777, all),
         reduction("sum_bf16", Bf16, "add", 1000, all),

@@ -1,6 +1,7 @@
 //! The same bits, however many processes the devices are spread over.
 
 use std::process::Command;
+use std::sync::OnceLock;
 
 use crate::*;
 
@@ -112,20 +113,31 @@ fn training() -> Result<Vec<(String, Array)>> {
     Ok(out)
 }
 
-fn file(folder: &Path, what: &str, device: usize) -> PathBuf {
+/// Where one process wrote what the others are compared with.
+pub const EXPECTED: &str = "SHARDAX_TEST_EXPECTED";
+
+fn file(what: &str, device: usize) -> PathBuf {
+    let folder = PathBuf::from(std::env::var_os(EXPECTED).unwrap());
     folder.join(format!("{}.{device}", what.replace(' ', "_")))
 }
 
-/// Has one process with all devices write what the others are compared with.
-pub fn expected(folder: &Path, devices: usize) -> std::io::Result<()> {
-    let status = Command::new(std::env::current_exe()?)
-        .args(["equal::alone", "--exact", "--ignored", "-q"])
-        .env(FOLDER, folder)
-        .env("SHARDAX_NUM_CPU_DEVICES", devices.to_string())
-        .stdout(std::process::Stdio::null())
-        .status()?;
-    assert!(status.success());
-    Ok(())
+/// Has one process compute with so many devices what the others are compared with, once; otherwise what went wrong.
+pub fn expected(devices: usize) -> &'static std::result::Result<PathBuf, String> {
+    static MADE: [OnceLock<std::result::Result<PathBuf, String>>; 2] = [const { OnceLock::new() }; 2];
+    MADE[usize::from(devices > 4)].get_or_init(|| {
+        let folder = std::env::temp_dir().join(format!("shardax-expected-{}-{devices}", std::process::id()));
+        std::fs::create_dir_all(&folder).map_err(|e| e.to_string())?;
+        let outcome = Command::new(std::env::current_exe().map_err(|e| e.to_string())?)
+            .args(["equal::alone", "--exact", "--ignored", "--nocapture"])
+            .env(EXPECTED, &folder)
+            .env("SHARDAX_NUM_CPU_DEVICES", devices.to_string())
+            .output()
+            .map_err(|e| e.to_string())?;
+        match outcome.status.success() {
+            true => Ok(folder),
+            false => Err([outcome.stdout, outcome.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat()),
+        }
+    })
 }
 
 #[test]
@@ -133,7 +145,7 @@ pub fn expected(folder: &Path, devices: usize) -> std::io::Result<()> {
 fn alone() -> Result<()> {
     for (name, array) in results()?.into_iter().chain(training()?).chain(crate::generated::results()?) {
         for shard in array.addressable_shards()? {
-            std::fs::write(file(&folder(), &name, shard.device.id()), shard.data.to_bytes()?).unwrap();
+            std::fs::write(file(&name, shard.device.id()), shard.data.to_bytes()?).unwrap();
         }
     }
     Ok(())
@@ -143,13 +155,17 @@ pub fn compare(results: Vec<(String, Array)>) -> Result<()> {
     let mut wrong = Vec::new();
     for (name, array) in results {
         for shard in array.addressable_shards()? {
-            let expected = std::fs::read(file(&folder(), &name, shard.device.id())).unwrap();
-            if shard.data.to_bytes()? != expected {
-                wrong.push(format!("{name} on {}", shard.device));
+            let expected = std::fs::read(file(&name, shard.device.id())).unwrap();
+            let got = shard.data.to_bytes()?;
+            if got != expected {
+                let words = got.chunks(4).zip(expected.chunks(4)).enumerate();
+                let differ: Vec<_> = words.filter(|(_, (a, b))| a != b).take(3).collect();
+                let (dtype, shape) = (shard.data.dtype(), shard.data.shape());
+                wrong.push(format!("{name} on {}, {dtype}{shape:?}, the first words: {differ:x?}", shard.device));
             }
         }
     }
-    assert!(wrong.is_empty(), "differ: {wrong:?}");
+    assert!(wrong.is_empty(), "differ:\n{}", wrong.join("\n"));
     Ok(())
 }
 

@@ -15,7 +15,7 @@ const STEPS: usize = 8;
 fn numbers() -> Range<u64> {
     let given = std::env::var("SHARDAX_RANDOM_PROGRAMS").ok();
     let range = given.as_deref().and_then(|text| text.split_once(".."));
-    range.and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?)).unwrap_or(0..40)
+    range.and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?)).unwrap_or(0..10)
 }
 
 struct Draw(u64);
@@ -168,7 +168,7 @@ fn step(draw: &mut Draw, values: &[Array]) -> Result<Array> {
                 }
                 _ => {
                     let rows = (arange(0..4) * 3 + draw.below(3) as i32) % rows as i32;
-                    tame(x).at(rows).add(x.get(0).astype(DType::F32) * 0.25)
+                    tame(x).at(rows).add(tame(x).get(0) * 0.25)
                 }
             }
         }
@@ -274,15 +274,19 @@ fn program(number: u64, inputs: &[Array]) -> Result<Vec<Array>> {
 
 pub fn results() -> Result<Vec<(String, Array)>> {
     let mut out = Vec::new();
-    let numbers = numbers();
-    for first in numbers.clone().step_by(TOGETHER as usize) {
-        let group: Vec<u64> = (first..numbers.end.min(first + TOGETHER)).collect();
-        let draw = &mut Draw::new(first ^ 0x5eed);
+    let numbers: Vec<u64> = numbers().collect();
+    // With the same inputs whichever of them run.
+    for group in numbers.chunk_by(|a, b| a / TOGETHER == b / TOGETHER) {
+        let draw = &mut Draw::new(group[0] / TOGETHER ^ 0x5eed);
         let inputs: Vec<Array> = DTYPES.iter().map(|&dtype| input(draw, dtype)).collect::<Result<_>>()?;
         let all = jit(|inputs: Vec<Array>| -> Result<Vec<Vec<Array>>> {
             let run = |&number: &u64| program(number, &inputs).map_err(|e| e.context(format!("random program {number}")));
             group.iter().map(run).collect()
         });
+        if std::env::var_os("DUMP").is_some() {
+            println!("{}", all.lower(&inputs)?.as_text());
+            println!("{}", all.lower(&inputs)?.compile()?.as_text()?);
+        }
         for (number, made) in group.iter().zip(all.call(&inputs)?) {
             out.extend(made.into_iter().enumerate().map(|(k, array)| (format!("random {number} {k}"), array)));
         }
