@@ -126,8 +126,8 @@ pub use array::{
     make_array_from_process_local_data_of_shape, make_array_from_single_device_arrays, replicate, unreplicate,
 };
 pub use control_flow::{
-    ScanOptions, associative_scan, cond, custom_jvp, custom_vjp, custom_vmap, fori_loop, scan, scan_n, sequential_vmap,
-    switch, while_loop,
+    AssociativeScanOptions, ScanOptions, associative_scan, cond, custom_jvp, custom_vjp, custom_vmap, fori_loop, scan,
+    scan_n, sequential_vmap, switch, while_loop,
 };
 pub use core::array::visualize_array_sharding;
 pub use core::function::{Function, IntoArgnums};
@@ -183,15 +183,15 @@ pub mod prelude {
     pub use crate::stages::{Collective, CollectiveKind, Compiled, Lowered, eval_shape, shape_dtype_struct};
     pub use crate::tree::{self, Static, Tree};
     pub use crate::{
-        Arg, Array, CheckpointPolicy, DType, Device, Ellipsis, Function, IntoJit, NewAxis, PutOptions, ScanOptions,
-        Slice, assert_max_traces, associative_scan, block_until_ready, checkify, checkpoint, checkpoint_name, cond,
-        custom_jvp, custom_vjp, custom_vmap, device_count, device_get, device_put, device_put_replicated,
-        device_put_sharded, devices, disable_jit, fori_loop, grad, hessian, jacfwd, jacrev, jit, jvp, linear_transpose,
-        linearize, local_device_count, local_devices, make_array_from_callback, make_array_from_process_local_data,
-        make_array_from_process_local_data_of_shape, make_array_from_single_device_arrays, make_program, named_scope,
-        process_count, process_index, replicate, scan, scan_n, sequential_vmap, stop_gradient, switch, unreplicate,
-        value_and_grad, visualize_array_sharding, visualize_sharding, visualize_sharding_color, visualize_sharding_svg,
-        vjp, vmap, while_loop,
+        Arg, Array, AssociativeScanOptions, CheckpointPolicy, DType, Device, Ellipsis, Function, IntoJit, NewAxis,
+        PutOptions, ScanOptions, Slice, assert_max_traces, associative_scan, block_until_ready, checkify, checkpoint,
+        checkpoint_name, cond, custom_jvp, custom_vjp, custom_vmap, device_count, device_get, device_put,
+        device_put_replicated, device_put_sharded, devices, disable_jit, fori_loop, grad, hessian, jacfwd, jacrev, jit,
+        jvp, linear_transpose, linearize, local_device_count, local_devices, make_array_from_callback,
+        make_array_from_process_local_data, make_array_from_process_local_data_of_shape,
+        make_array_from_single_device_arrays, make_program, named_scope, process_count, process_index, replicate, scan,
+        scan_n, sequential_vmap, stop_gradient, switch, unreplicate, value_and_grad, visualize_array_sharding,
+        visualize_sharding, visualize_sharding_color, visualize_sharding_svg, vjp, vmap, while_loop,
     };
     pub use crate::{P, check, config, debug_print, lax, linalg, random, s};
     pub use shardax_macros::{Module, Tree};

@@ -6,7 +6,7 @@ mod common;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use common::setup;
+use common::{resident_mib, setup};
 use shardax::prelude::*;
 use shardax::{Counts, clear_caches, count};
 
@@ -402,13 +402,6 @@ fn threads_that_ask_for_one_program_compile_it_once() -> Result<()> {
     Ok(())
 }
 
-/// Resident memory in MiB.
-fn resident() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
-    line.trim().trim_end_matches(" kB").trim().parse::<usize>().unwrap_or(0) / 1024
-}
-
 /// What `memory_is_flat_over_many_shapes` runs in a process of its own.
 #[test]
 #[ignore = "run by another test"]
@@ -421,7 +414,7 @@ fn serves_many_shapes() -> Result<()> {
     for n in 1..=shapes {
         serve.call(ones(n))?.item::<f32>()?;
         if n % (shapes / 6) == 0 {
-            sizes.push(resident());
+            sizes.push(resident_mib());
         }
     }
     println!("resident {sizes:?}");

@@ -333,7 +333,7 @@ fn gradients() -> Result<()> {
     check_gradient("cumsum", |x| x.cumsum(1), &x)?;
     check_gradient("cumprod", |x| x.cumprod(..), &x)?;
     check_gradient("cummax", |x| x.cummax(1), &x)?;
-    check_gradient("cumlogsumexp", |x| lax::cumlogsumexp(&x, 1, true), &x)?;
+    check_gradient("cumlogsumexp", |x| lax::CumulativeOptions::default().reverse(true).cumlogsumexp(&x, 1), &x)?;
     check_gradient("roll", |x| x.roll(1, 1) * &row, &x)?;
     // What cannot be differentiated says so.
     let e = grad(|x: Array| x.at([0, 0]).multiply(x.get([1, 1])).sum(..)).call(&x).expect_err("repeated positions");
@@ -389,7 +389,7 @@ fn batches_agree_with_loops() -> Result<()> {
         &(-&xs),
     )?;
     check_batch("top_k", |x, y| lax::top_k(&(x + y), 2).0, &xs, &xs)?;
-    check_batch("cumsum", |x, y| lax::cumsum(&(x * y), 1, true), &xs, &xs)?;
+    check_batch("cumsum", |x, y| lax::CumulativeOptions::default().reverse(true).cumsum(&(x * y), 1), &xs, &xs)?;
     Ok(())
 }
 
@@ -465,7 +465,7 @@ fn accumulating_and_moving() -> Result<()> {
         let x = Array::from_slice(&values, &[n])?;
         assert_eq!(ints(&x.cumsum(0)), want, "{n}");
         let reversed: Vec<i32> = want.iter().zip(&values).map(|(w, v)| sum - w + v).collect();
-        assert_eq!(ints(&lax::cumsum(&x, 0, true)), reversed, "{n} reversed");
+        assert_eq!(ints(&lax::CumulativeOptions::default().reverse(true).cumsum(&x, 0)), reversed, "{n} reversed");
         let want: Vec<i32> = (0..n).map(|i| values[..=i].iter().copied().max().unwrap_or(0)).collect();
         assert_eq!(ints(&x.cummax(0)), want, "{n} max");
         let want: Vec<i32> = (0..n).map(|i| values[..=i].iter().copied().min().unwrap_or(0)).collect();
@@ -475,11 +475,14 @@ fn accumulating_and_moving() -> Result<()> {
     assert_eq!(ints(&array([[1, 2], [3, 4]]).cumprod(..)), [1, 2, 6, 24]);
     let x = [0.5f32, -100.0, 3.0, f32::NEG_INFINITY, 2.0];
     let mut sum = 0.0f64;
-    for (got, v) in floats(&lax::cumlogsumexp(&array(x), 0, false)).into_iter().zip(x) {
+    for (got, v) in floats(&lax::cumlogsumexp(&array(x), 0)).into_iter().zip(x) {
         sum += (v as f64).exp();
         assert!((got as f64 - sum.ln()).abs() < 1e-6, "{got} {}", sum.ln());
     }
-    assert_eq!(floats(&lax::cumlogsumexp(&array([f32::NEG_INFINITY; 2]), 0, true)), [f32::NEG_INFINITY; 2]);
+    assert_eq!(
+        floats(&lax::CumulativeOptions::default().reverse(true).cumlogsumexp(&array([f32::NEG_INFINITY; 2]), 0)),
+        [f32::NEG_INFINITY; 2]
+    );
     let halves = full_like(&zeros([1000]).astype(DType::Bf16), 0.125).cumsum(0);
     assert_eq!(halves.get(-1).to_f64()?, 125.0);
     assert_eq!(array([0i32; 0]).cumsum(0).shape(), [0]);

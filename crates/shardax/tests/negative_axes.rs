@@ -3,7 +3,6 @@
 mod common;
 
 use common::setup;
-use shardax::control_flow::associative_scan;
 use shardax::prelude::*;
 use shardax::{ErrorKind, nn};
 
@@ -62,13 +61,15 @@ fn reductions(t: &mut Table) {
     t.array("Array::std_ddof", 3, |a| floats().std_ddof(a, 1));
     t.array("sum: list", 3, |a| numbers().sum([a, if a.rem_euclid(3) == 0 { -1 } else { 0 }]));
     t.array("sum: slice", 3, |a| numbers().sum(&[a][..]));
-    t.array("lax::cumsum", 3, |a| lax::cumsum(&floats(), a, true));
-    t.array("lax::cumprod", 3, |a| lax::cumprod(&floats(), a, false));
-    t.array("lax::cummax", 3, |a| lax::cummax(&floats(), a, true));
-    t.array("lax::cummin", 3, |a| lax::cummin(&floats(), a, false));
-    t.array("lax::cumlogsumexp", 3, |a| lax::cumlogsumexp(&floats(), a, false));
+    t.array("lax::cumsum", 3, |a| lax::CumulativeOptions::default().reverse(true).cumsum(&floats(), a));
+    t.array("lax::cumprod", 3, |a| lax::cumprod(&floats(), a));
+    t.array("lax::cummax", 3, |a| lax::CumulativeOptions::default().reverse(true).cummax(&floats(), a));
+    t.array("lax::cummin", 3, |a| lax::cummin(&floats(), a));
+    t.array("lax::cumlogsumexp", 3, |a| lax::cumlogsumexp(&floats(), a));
     t.row("lax::sort", 3, |a| lax::sort(&[numbers(), floats()], a, 1));
-    t.row("associative_scan", 3, |a| associative_scan(|x: Array, y: Array| x + y, numbers(), true, a));
+    t.row("associative_scan", 3, |a| {
+        AssociativeScanOptions::default().reverse(true).axis(a).associative_scan(|x: Array, y: Array| x + y, numbers())
+    });
     t.array("nn::softmax", 3, |a| nn::softmax(floats(), a));
     t.array("nn::log_softmax", 3, |a| nn::log_softmax(floats(), a));
     t.array("nn::glu", 2, |a| nn::glu(floats().reshape([4, 6]), a));
@@ -127,8 +128,12 @@ fn randoms(t: &mut Table) {
         shape.remove(a.rem_euclid(3) as usize);
         random::categorical_shape(&key(), &floats(), a, Some(&shape))
     });
-    t.array("random::permutation_axis", 3, move |a| random::permutation_axis(&key(), &numbers(), a, false));
-    t.array("random::permutation_axis: independent", 3, move |a| random::permutation_axis(&key(), &numbers(), a, true));
+    t.array("random::permutation_axis", 3, move |a| {
+        random::PermutationOptions::default().axis(a).permutation(&key(), &numbers())
+    });
+    t.array("random::permutation_axis: independent", 3, move |a| {
+        random::PermutationOptions::default().axis(a).independent(true).permutation(key(), &numbers())
+    });
     let init =
         |input, output| nn::initializers::he_normal().axes(input, output).init(&random::key(1), &[2, 3, 4], DType::F32);
     t.array("Initializer::axes: in", 3, move |a| init(a, if a.rem_euclid(3) == 0 { 1 } else { 0 }));

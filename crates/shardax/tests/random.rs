@@ -85,7 +85,7 @@ fn distributions() -> Result<()> {
     near("bernoulli", random::bernoulli(&key, 0.3, n), 0.3, 0.21)?;
     near("rademacher", random::rademacher(&key, n), 0.0, 1.0)?;
     near("randint", random::randint(&key, n, -3, 4), 0.0, 4.0)?;
-    near("choice", random::choice_p(&key, 2, n, true, &array([0.25f32, 0.75])), 0.75, 0.1875)?;
+    near("choice", random::ChoiceOptions::default().p(&array([0.25f32, 0.75])).choice(&key, 2, n), 0.75, 0.1875)?;
     let logits = array([0.0f32, 3f32.ln()]);
     near("categorical", random::categorical_shape(&key, &logits, 0, Some(&n)), 0.75, 0.1875)?;
     for dtype in [DType::F16, DType::Bf16, DType::F64] {
@@ -116,14 +116,35 @@ fn permutations_and_choices() -> Result<()> {
     let x = arange(0..20).reshape([10, 2]);
     let rows = random::permutation(&key, &x).to_vec::<i32>()?;
     assert!(rows.chunks(2).all(|r| r[0] % 2 == 0 && r[1] == r[0] + 1));
-    let mixed = random::permutation_axis(&key, &x, 0, true).to_vec::<i32>()?;
+    let mixed = random::PermutationOptions::default().independent(true).permutation(&key, &x).to_vec::<i32>()?;
     assert!(mixed.chunks(2).all(|r| r[0] % 2 == 0 && r[1] % 2 == 1) && mixed.chunks(2).any(|r| r[1] != r[0] + 1));
-    let mut drawn = random::choice(&key, 6, [2, 3], false).to_vec::<i32>()?;
+    let mut drawn = random::ChoiceOptions::default().replace(false).choice(&key, 6, [2, 3]).to_vec::<i32>()?;
     drawn.sort_unstable();
     assert_eq!(drawn, [0, 1, 2, 3, 4, 5]);
-    assert_eq!(random::choice(&key, &x, [3], true).shape(), [3, 2]);
-    assert_eq!(random::choice(&key, &x, [0], true).shape(), [0, 2]);
+    assert_eq!(random::choice(&key, &x, [3]).shape(), [3, 2]);
+    assert_eq!(random::choice(&key, &x, [0]).shape(), [0, 2]);
     assert_eq!(random::permutation(&key, 0).shape(), [0]);
+    Ok(())
+}
+
+/// The drawn rows of an axis, JAX's.
+#[test]
+fn choices_along_an_axis() -> Result<()> {
+    setup();
+    let (key, x) = (random::key(3), arange(0..24).reshape([2, 4, 3]));
+    let rows = |drawn: Array, shape: &[usize], want: &[i32]| -> Result<()> {
+        assert_eq!(drawn.shape(), shape);
+        let first = drawn.get((.., .., 0)).to_vec::<i32>();
+        assert_eq!(if shape.len() == 3 { first? } else { drawn.get((0, .., .., 0)).to_vec()? }, want);
+        Ok(())
+    };
+    rows(random::ChoiceOptions::default().axis(1).choice(&key, &x, [2, 2]), &[2, 2, 2, 3], &[9, 9, 3, 6])?;
+    let once = random::ChoiceOptions::default().replace(false);
+    let p = array([0.1f32, 0.2, 0.3, 0.4]);
+    rows(once.clone().axis(-2).p(&p).choice(&key, &x, [3]), &[2, 3, 3], &[9, 3, 6, 21, 15, 18])?;
+    rows(once.clone().axis(1).choice(&key, &x, [3]), &[2, 3, 3], &[0, 6, 3, 12, 18, 15])?;
+    let e = error_of(once.axis(3).choice(&key, &x, [1]));
+    assert!(e.check_kind(ErrorKind::Index));
     Ok(())
 }
 
@@ -166,12 +187,20 @@ fn errors() {
     assert!(e.message().contains("[2]") && e.message().contains("[3]"), "{e}");
     assert!(error_of(random::normal(&key, [-2])).message().contains("not negative"));
     assert!(error_of(random::split(&key, -1)).check_kind(ErrorKind::Value));
-    assert!(error_of(random::choice(&key, 3, [4], false)).message().contains("replace=False"));
-    assert!(error_of(random::choice(&key, 0, [4], true)).message().contains("greater than 0"));
-    assert!(error_of(random::choice_p(&key, 3, [4], true, &array([0.5f32]))).message().contains("same size"));
+    assert!(
+        error_of(random::ChoiceOptions::default().replace(false).choice(&key, 3, [4]))
+            .message()
+            .contains("replace=False")
+    );
+    assert!(error_of(random::choice(&key, 0, [4])).message().contains("greater than 0"));
+    assert!(
+        error_of(random::ChoiceOptions::default().p(&array([0.5f32])).choice(&key, 3, [4]))
+            .message()
+            .contains("same size")
+    );
     assert!(error_of(random::categorical(&key, &array([1, 2]), 0)).message().contains("floating dtype"));
     assert!(error_of(random::categorical(&key, &zeros([2, 2]), 2)).check_kind(ErrorKind::Index));
-    assert!(error_of(random::permutation_axis(&key, &array(1), 0, false)).check_kind(ErrorKind::Index));
+    assert!(error_of(random::permutation(&key, &array(1))).check_kind(ErrorKind::Index));
 }
 
 trait CheckKind {

@@ -216,7 +216,7 @@ pub fn orthogonal_dtype(key: &Array, [n, m]: [usize; 2], shape: impl IntoShape, 
         composite1("orthogonal", (shape, dtype, rows, columns), std::slice::from_ref(key), |params, args| {
             let (shape, dtype, rows, columns) = params;
             let shape = [shape, &[*rows, *columns][..]].concat();
-            let (q, r) = lax::linalg::qr(&normal_traced(&args[0], &shape, *dtype)?, false);
+            let (q, r) = lax::linalg::qr(&normal_traced(&args[0], &shape, *dtype)?, lax::linalg::QrMode::Reduced);
             // Only with a positive diagonal in `r` all matrices are equally likely
             // (Mezzadri, https://arxiv.org/abs/math-ph/0609050).
             Ok(vec![q * SIGN.apply(&r.last_diagonal(0)).expand_dims(-2)])

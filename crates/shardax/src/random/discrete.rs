@@ -232,41 +232,68 @@ pub fn categorical_shape(key: impl Borrow<Array>, logits: &Array, axis: i32, sha
 /// ```
 #[track_caller]
 pub fn permutation(key: impl Borrow<Array>, a: impl Population) -> Array {
-    let key = key.borrow();
-    match a.population() {
-        (_, Some(x)) => permutation_axis(key, &x, 0, false),
-        (n, None) => {
+    PermutationOptions::default().permutation(key, a)
+}
+
+/// Options of [`permutation`](permutation()).
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::random::PermutationOptions;
+/// let rows = array([[1, 2, 3], [4, 5, 6]]);
+/// let mixed = PermutationOptions::default().axis(1).independent(true).permutation(random::key(0), &rows);
+/// assert_eq!(mixed.sum(1).to_vec::<i32>()?, [6, 15]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PermutationOptions {
+    axis: i32,
+    independent: bool,
+}
+
+impl PermutationOptions {
+    /// The axis whose entries change places; negative from the last. Default 0.
+    pub fn axis(mut self, axis: i32) -> Self {
+        self.axis = axis;
+        self
+    }
+
+    /// Whether each line along the axis gets an order of its own; else whole entries stay together. Default false.
+    pub fn independent(mut self, independent: bool) -> Self {
+        self.independent = independent;
+        self
+    }
+
+    /// As [`permutation`](permutation()). Fails for a scalar, and an axis that is not there.
+    #[track_caller]
+    pub fn permutation(self, key: impl Borrow<Array>, a: impl Population) -> Array {
+        let key = key.borrow();
+        let Some(x) = a.array() else {
+            let n = a.population(self.axis);
             let order = || {
                 check_key("permutation", key)?;
+                let n = n?;
                 composite1("permutation", n, std::slice::from_ref(key), |n, args| {
                     Ok(vec![permutation_traced(&args[0], *n)])
                 })
             };
-            made(order, || like([n], DType::I32))
-        }
+            return made(order, || like([], DType::I32));
+        };
+        let permuted = || {
+            check_key("permutation", key)?;
+            x.check()?;
+            let axis = normalize_axis(self.axis as isize, x.ndim())?;
+            let args = [key.clone(), x.clone()];
+            composite1("permutation_axis", (axis, self.independent), &args, |(axis, independent), args| {
+                let (key, x) = (&args[0], &args[1]);
+                Ok(vec![match *independent || x.ndim() == 1 {
+                    true => sort_randomly(key, x, *axis),
+                    false => x.take(permutation_traced(key, x.shape()[*axis]), *axis as i32),
+                }])
+            })
+        };
+        made(permuted, || x.clone())
     }
-}
-
-/// The entries of `x` along `axis` in random order: whole entries together, or, if `independent`, each line in an order
-/// of its own.
-///
-/// Fails for a scalar.
-#[track_caller]
-pub fn permutation_axis(key: impl Borrow<Array>, x: &Array, axis: i32, independent: bool) -> Array {
-    let key = key.borrow();
-    let permuted = || {
-        check_key("permutation", key)?;
-        x.check()?;
-        let axis = normalize_axis(axis as isize, x.ndim())?;
-        composite1("permutation_axis", (axis, independent), &[key.clone(), x.clone()], |(axis, independent), args| {
-            let (key, x) = (&args[0], &args[1]);
-            Ok(vec![match *independent || x.ndim() == 1 {
-                true => sort_randomly(key, x, *axis),
-                false => x.take(permutation_traced(key, x.shape()[*axis]), *axis as i32),
-            }])
-        })
-    };
-    made(permuted, || x.clone())
 }
 
 fn permutation_traced(key: &Array, n: usize) -> Array {
@@ -288,81 +315,126 @@ fn sort_randomly(key: &Array, x: &Array, axis: usize) -> Array {
     x
 }
 
-/// What [`choice`] draws from: the numbers from 0 to `n`, or the entries of an array along its first dimension.
+/// What [`choice`] draws from: the numbers from 0 to `n`, or the entries of an array along an axis.
 pub trait Population {
-    /// The number of entries, and the array where there is one.
-    fn population(self) -> (usize, Option<Array>);
+    /// The array, where it is one.
+    fn array(&self) -> Option<&Array>;
+
+    /// The number of entries along this axis.
+    fn population(&self, axis: i32) -> Result<usize>;
 }
 
 impl Population for usize {
-    fn population(self) -> (usize, Option<Array>) {
-        (self, None)
+    fn array(&self) -> Option<&Array> {
+        None
+    }
+
+    fn population(&self, _axis: i32) -> Result<usize> {
+        Ok(*self)
     }
 }
 
 impl Population for i32 {
-    fn population(self) -> (usize, Option<Array>) {
-        (self.max(0) as usize, None)
+    fn array(&self) -> Option<&Array> {
+        None
+    }
+
+    fn population(&self, _axis: i32) -> Result<usize> {
+        Ok((*self).max(0) as usize)
     }
 }
 
 impl Population for &Array {
-    fn population(self) -> (usize, Option<Array>) {
-        (self.shape().first().copied().unwrap_or(0), Some(self.clone()))
+    fn array(&self) -> Option<&Array> {
+        Some(self)
+    }
+
+    fn population(&self, axis: i32) -> Result<usize> {
+        self.check()?;
+        if self.ndim() == 0 {
+            return Err(err!(
+                Type,
+                "choice draws from an array of one dimension or more, or from a number, got {}",
+                self.type_name()
+            )
+            .help("pass the number itself, or give the array an axis"));
+        }
+        Ok(self.shape()[normalize_axis(axis as isize, self.ndim())?])
     }
 }
 
-/// Entries drawn from a population with equal probability, with or without replacement.
+/// Entries drawn from a population with equal probability, with replacement; see [`ChoiceOptions`].
 ///
 /// `a` is a number (draws from 0 up to it, int32) or an array (draws entries along axis 0).
 ///
-/// Fails for more draws than entries without replacement, or none to draw from.
+/// Fails where there is none to draw from.
 ///
 /// ```
 /// # use shardax::prelude::*;
-/// let hand = random::choice(&random::key(1), 52, [5], false).to_vec::<i32>()?;
-/// assert!(hand.iter().all(|card| (0..52).contains(card)));
+/// let dice = random::choice(&random::key(1), 6, [100]);
+/// assert_eq!(dice.min(..).item::<i32>()?, 0);
+/// assert_eq!(dice.max(..).item::<i32>()?, 5);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn choice(key: impl Borrow<Array>, a: impl Population, shape: impl IntoShape, replace: bool) -> Array {
-    let key = key.borrow();
-    let (n, array) = a.population();
-    choose(key, n, array, shape, replace, None)
+pub fn choice(key: impl Borrow<Array>, a: impl Population, shape: impl IntoShape) -> Array {
+    ChoiceOptions::default().choice(key, a, shape)
 }
 
-/// [`choice`] with the probabilities `p` of the entries, floating point of shape `[n]`.
-#[track_caller]
-pub fn choice_p(key: impl Borrow<Array>, a: impl Population, shape: impl IntoShape, replace: bool, p: &Array) -> Array {
-    let key = key.borrow();
-    let (n, array) = a.population();
-    choose(key, n, array, shape, replace, Some(p))
-}
-
-#[track_caller]
-fn choose(
-    key: &Array,
-    n: usize,
-    array: Option<Array>,
-    shape: impl IntoShape,
+/// Options of [`choice`](choice()).
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::random::ChoiceOptions;
+/// let hand = ChoiceOptions::default().replace(false).choice(random::key(1), 52, [5]).to_vec::<i32>()?;
+/// assert!(hand.iter().all(|card| (0..52).contains(card)));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ChoiceOptions {
     replace: bool,
-    p: Option<&Array>,
-) -> Array {
-    let choice = || {
-        let shape = shape_of("choice", shape)?;
+    p: Option<Array>,
+    axis: i32,
+}
+
+impl Default for ChoiceOptions {
+    fn default() -> Self {
+        ChoiceOptions { replace: true, p: None, axis: 0 }
+    }
+}
+
+impl ChoiceOptions {
+    /// Whether an entry can be drawn more than once. Default true.
+    pub fn replace(mut self, replace: bool) -> Self {
+        self.replace = replace;
+        self
+    }
+
+    /// The probability of each entry, floating point of shape `[n]`. Default: all alike.
+    pub fn p(mut self, p: impl Borrow<Array>) -> Self {
+        self.p = Some(p.borrow().clone());
+        self
+    }
+
+    /// The axis of an array whose entries are drawn; negative from the last. In the result the drawn shape is in its
+    /// place. Default 0.
+    pub fn axis(mut self, axis: i32) -> Self {
+        self.axis = axis;
+        self
+    }
+
+    /// As [`choice`](choice()). Fails also for more draws than entries without replacement, an axis that is not there,
+    /// and probabilities of another number.
+    #[track_caller]
+    pub fn choice(self, key: impl Borrow<Array>, a: impl Population, shape: impl IntoShape) -> Array {
+        let choice = || self.draw(key.borrow(), &a, shape_of("choice", shape)?);
+        made(choice, || a.array().cloned().unwrap_or_else(|| like([], DType::I32)))
+    }
+
+    fn draw(&self, key: &Array, a: &impl Population, shape: Shape) -> Result<Array> {
         check_key("choice", key)?;
-        if let Some(a) = &array {
-            a.check()?;
-            if a.ndim() == 0 {
-                return Err(err!(
-                    Type,
-                    "choice draws from an array of one dimension or more, or from a number, got {}",
-                    a.type_name()
-                )
-                .help("pass the number itself, or give the array an axis"));
-            }
-        }
-        let draws = size(&shape);
+        let n = a.population(self.axis)?;
+        let (draws, replace) = (size(&shape), self.replace);
         if n == 0 && draws > 0 {
             return Err(err!(Value, "a must be greater than 0 unless no samples are taken")
                 .help("draw from an array with entries"));
@@ -375,7 +447,7 @@ fn choose(
             .help("draw fewer, or draw with replacement"));
         }
         let mut args = vec![key.clone()];
-        if let Some(p) = p {
+        if let Some(p) = &self.p {
             p.check()?;
             if p.shape() != [n] || p.dtype().category() != Category::Float {
                 bail!(
@@ -390,14 +462,15 @@ fn choose(
             let p = args.get(1);
             Ok(vec![if *replace { drawn_again(&args[0], *n, shape, p)? } else { drawn_once(&args[0], *n, shape, p)? }])
         })?;
-        Ok(match &array {
-            // Where nothing is drawn there is no place to clamp.
-            Some(a) if n > 0 => a.get(&drawn),
-            Some(a) => crate::ops::numpy::full(&shape, Scalar::Int(0), a.dtype()),
-            None => drawn,
-        })
-    };
-    made(choice, || array.clone().unwrap_or_else(|| like([], DType::I32)))
+        let Some(a) = a.array() else { return Ok(drawn) };
+        if n > 0 {
+            return Ok(a.take(drawn, self.axis));
+        }
+        // Where nothing is drawn there is no place to clamp.
+        let axis = normalize_axis(self.axis as isize, a.ndim())?;
+        let rest = [&a.shape()[..axis], &shape, &a.shape()[axis + 1..]].concat();
+        Ok(crate::ops::numpy::full(&rest, Scalar::Int(0), a.dtype()))
+    }
 }
 
 fn drawn_again(key: &Array, n: usize, shape: &[usize], p: Option<&Array>) -> Result<Array> {

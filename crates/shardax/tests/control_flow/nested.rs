@@ -288,16 +288,18 @@ fn associative_scans() -> Result<()> {
         let x = concatenate(&x, 0);
         let values = x.to_f64_vec()?;
         let sums: Vec<f64> = (0..n).map(|i| values[..=i].iter().sum()).collect();
-        let prefixes = jit(|x: Array| associative_scan(|a: Array, b: Array| a + b, x, false, 0));
+        let prefixes = jit(|x: Array| associative_scan(|a: Array, b: Array| a + b, x));
         close(&prefixes.call(&x)?, &sums);
         let from_end: Vec<f64> = (0..n).map(|i| values[i..].iter().sum()).collect();
-        let suffixes = jit(|x: Array| associative_scan(|a: Array, b: Array| a + b, x, true, -1));
+        let suffixes = jit(|x: Array| {
+            AssociativeScanOptions::default().reverse(true).axis(-1).associative_scan(|a: Array, b: Array| a + b, x)
+        });
         close(&suffixes.call(&x)?, &from_end);
     }
     // A linear recurrence h' = a h + b along axis 1, as compositions of affine maps.
     let (a, b) = (array([[0.5f32, 0.3, -0.2], [1.0, 2.0, 3.0]]), array([[1.0f32, 2.0, 3.0], [0.1, 0.2, 0.3]]));
     let compose = |(a1, b1): (Array, Array), (a2, b2): (Array, Array)| (a1 * &a2, a2 * b1 + b2);
-    let (_, h) = associative_scan(compose, (a.clone(), b.clone()), false, 1)?;
+    let (_, h) = AssociativeScanOptions::default().axis(1).associative_scan(compose, (a.clone(), b.clone()))?;
     let (_, want) = scan(
         |h: Array, (a, b): (Array, Array)| {
             let h = a * h + b;
@@ -307,7 +309,7 @@ fn associative_scans() -> Result<()> {
         (a.t(), b.t()),
     )?;
     same(&h, &want.t());
-    let empty = associative_scan(|a: Array, b: Array| a + b, zeros([0, 2]), false, 0)?;
+    let empty = associative_scan(|a: Array, b: Array| a + b, zeros([0, 2]))?;
     assert_eq!(empty.shape(), [0, 2]);
     Ok(())
 }

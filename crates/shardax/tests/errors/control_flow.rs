@@ -97,10 +97,10 @@ pub(crate) fn rows(t: &mut Table) {
     });
     t.row("associative_scan: sizes", Value, &["same size along axis 0"], || {
         let add = |a: (Array, Array), b: (Array, Array)| (a.0 + b.0, a.1 + b.1);
-        at!(associative_scan(add, (ones(2), ones(3)), false, 0))
+        at!(associative_scan(add, (ones(2), ones(3))))
     });
     t.row("associative_scan: axis", Index, &["axis 1 is out of bounds"], || {
-        at!(associative_scan(|a: Array, b: Array| a + b, ones(2), false, 1))
+        at!(AssociativeScanOptions::default().axis(1).associative_scan(|a: Array, b: Array| a + b, ones(2)))
     });
     t.row("custom_jvp: tangent shape", Type, &["Custom JVP rule", "float32[2]", "float32[]"], || {
         let f = custom_jvp(|x: Array| x.sin()).defjvp(|(x,): (Array,), (dx,): (Array,)| (x.sin(), dx.sum(..)));

@@ -88,13 +88,13 @@ fn of_one_more() -> Vec<Named> {
         "split key" |x, _| Ok(random::split(x, 2));
         "categorical" |x, _| Ok(random::categorical(&random::key(0), x, -1));
         "permutation" |x, _| Ok(random::permutation(&random::key(0), x));
-        "choice" |x, _| Ok(random::choice(&random::key(0), x, [2], true));
+        "choice" |x, _| Ok(random::choice(&random::key(0), x, [2]));
         "bernoulli" |x, _| Ok(random::bernoulli(&random::key(0), x, [2, 3]));
         "randint" |x, _| Ok(random::randint(&random::key(0), [3], 0, x));
         "truncated_normal" |x, _| Ok(random::truncated_normal(&random::key(0), x, 2, [3]));
         "top_k" |x, _| Ok(lax::top_k(x, 2).0);
         "dynamic_slice_in_dim" |x, _| Ok(lax::dynamic_slice_in_dim(x, 1, 1, 0));
-        "associative_scan" |x, _| associative_scan(|a: Array, b: Array| a + b, x.clone(), false, 0);
+        "associative_scan" |x, _| associative_scan(|a: Array, b: Array| a + b, x.clone());
         "while_loop" |x, _| while_loop(|x: Array| x.less(9).all(..), |x| x + 4, x.clone());
         "hessian" |x, _| hessian(|x: Array| (&x * &x).sum(..)).call(x);
         "unstack" |x, _| Ok(x.iter().next().unwrap_or_else(|| x.clone()));

@@ -31,7 +31,7 @@ fn shapes(t: &mut Table) {
     t.row("qr: rank", Value, &["qr needs an array of at least two dimensions"], || at!(linalg::qr(ones(3))).1);
     t.row("qr_complete: rank", Value, &["qr", "float32[3]"], || at!(linalg::qr_complete(ones(3))).0);
     t.row("lax::linalg::qr: integers", Type, &["qr does not accept dtype int32"], || {
-        at!(lax::linalg::qr(&array([[1, 2]]), false)).0
+        at!(lax::linalg::qr(&array([[1, 2]]), lax::linalg::QrMode::Reduced)).0
     });
     t.row("lu: rank", Value, &["lu needs an array of at least two dimensions"], || at!(lax::linalg::lu(&ones(3))).2);
     t.row("lu: integers", Type, &["lu does not accept dtype int32"], || at!(lax::linalg::lu(&array([[1, 2]]))).0);

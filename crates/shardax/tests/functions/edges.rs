@@ -128,10 +128,10 @@ fn decimals_beyond_the_digits_change_nothing() -> Result<()> {
 #[test]
 fn associative_functions_keep_shapes() {
     setup();
-    let e = associative_scan(|a: Array, _: Array| a.get(0), arange(0..6), false, 0).expect_err("a scalar");
+    let e = associative_scan(|a: Array, _: Array| a.get(0), arange(0..6)).expect_err("a scalar");
     assert!(e.message().contains("[3]") && e.message().contains("int32[]"), "{e}");
     assert!(e.location().is_some_and(|l| l.file() == file!()), "{e}");
-    let e = associative_scan(|a: Array, _: Array| a.get(9), arange(0..6), false, 0).expect_err("out of bounds");
+    let e = associative_scan(|a: Array, _: Array| a.get(9), arange(0..6)).expect_err("out of bounds");
     assert_eq!(e.kind(), ErrorKind::Index);
 }
 

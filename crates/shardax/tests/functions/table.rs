@@ -384,9 +384,9 @@ table! {
     "array::array_of" => |c| same!(c; array_of(c.f, DType::I8), array_of(vec![vec![c.i], vec![]], DType::F64), array_of([300, -1], DType::U8));
     "array::array" => |c| same!(c; array(c.f), array(vec![vec![c.i], vec![]]), array(Vec::<Vec<f32>>::new()));
     "control_flow::associative_scan" => |c| same!(c;
-        associative_scan(|a: Array, b: Array| a + b, c.x.clone(), c.i > 0, c.i),
-        associative_scan(|a: Array, _: Array| a.get(0), c.x.clone(), false, 0),
-        associative_scan(|a: Array, _: Array| a.expand_dims(0), c.x.clone(), false, c.i)
+        AssociativeScanOptions::default().reverse(c.i > 0).axis(c.i).associative_scan(|a: Array, b: Array| a + b, c.x.clone()),
+        associative_scan(|a: Array, _: Array| a.get(0), c.x.clone()),
+        AssociativeScanOptions::default().axis(c.i).associative_scan(|a: Array, _: Array| a.expand_dims(0), c.x.clone())
     );
     "control_flow::cond" => |c| same!(c;
         cond(&c.mask, |x: Array| -x, |x: Array| x, c.x.clone()),
@@ -427,11 +427,11 @@ table! {
         lax::conv_general_dilated(&c.x, &c.x, [1], c.padding(), ConvOptions::new().dimension_numbers("NNé", "", "OI"))
     );
     "lax::conv_transpose" => |c| lax::conv_transpose(&c.x, &c.y, [c.n], c.padding(), ConvOptions::new());
-    "lax::cumlogsumexp" => |c| lax::cumlogsumexp(&c.x, c.i, c.i > 0);
-    "lax::cummax" => |c| lax::cummax(&c.x, c.i, c.i > 0);
-    "lax::cummin" => |c| lax::cummin(&c.x, c.n, true);
-    "lax::cumprod" => |c| lax::cumprod(&c.x, c.i, false);
-    "lax::cumsum" => |c| lax::cumsum(&c.x, c.n, c.i > 0);
+    "lax::cumlogsumexp" => |c| lax::CumulativeOptions::default().reverse(c.i > 0).cumlogsumexp(&c.x, c.i);
+    "lax::cummax" => |c| lax::CumulativeOptions::default().reverse(c.i > 0).cummax(&c.x, c.i);
+    "lax::cummin" => |c| lax::CumulativeOptions::default().reverse(true).cummin(&c.x, c.n);
+    "lax::cumprod" => |c| lax::cumprod(&c.x, c.i);
+    "lax::cumsum" => |c| lax::CumulativeOptions::default().reverse(c.i > 0).cumsum(&c.x, c.n);
     "lax::div" => |c| lax::div(&c.x, &c.y);
     "lax::dot_general" => |c| same!(c;
         lax::dot_general(&c.x, &c.y, (&[c.n], &[0]), (&[], &[]), Some(c.dtype)),
@@ -465,7 +465,7 @@ table! {
         lax::pad(&c.x, &Array::from(c.i).astype(c.x.dtype()), &c.sizes().iter().map(|_| (i64::MAX, i64::MAX, i64::MAX)).collect::<Vec<_>>()),
         lax::pad(&c.x, &Array::from(c.i).astype(c.x.dtype()), &c.sizes().iter().map(|_| (i64::MIN, 1, 0)).collect::<Vec<_>>())
     );
-    "lax::qr" => |c| lax::linalg::qr(&c.x, c.i > 0);
+    "lax::qr" => |c| lax::linalg::qr(&c.x, if c.i > 0 { lax::linalg::QrMode::Complete } else { lax::linalg::QrMode::Reduced });
     "lax::reduce_window_max" => |c| lax::reduce_window_max(&c.x, lax::Window::new(c.window()));
     "lax::reduce_window_min" => |c| lax::reduce_window_min(&c.x, lax::Window::new(c.window()).padding(c.padding()).base_dilation(c.sizes()));
     "lax::reduce_window_sum" => |c| lax::reduce_window_sum(&c.x, lax::Window::new(c.window()).strides(c.sizes()).window_dilation(c.sizes()));
@@ -709,13 +709,11 @@ table! {
     "random::cauchy" => |c| random::cauchy(&c.key, [c.n]);
     "random::cauchy_dtype" => |c| random::cauchy_dtype(&c.key, 3, c.dtype);
     "random::choice" => |c| same!(c;
-        random::choice(&c.key, c.i, [2], c.i > 0),
-        random::choice(&c.key, c.n, [2], true),
-        random::choice(&c.key, &c.x, [c.n], c.i > 0)
-    );
-    "random::choice_p" => |c| same!(c;
-        random::choice_p(&c.key, &c.x, [2], c.i > 0, &c.y),
-        random::choice_p(&c.key, c.n, [2], true, &c.x)
+        random::ChoiceOptions::default().replace(c.i > 0).choice(&c.key, c.i, [2]),
+        random::choice(&c.key, c.n, [2]),
+        random::ChoiceOptions::default().replace(c.i > 0).axis(c.i).choice(&c.key, &c.x, [c.n]),
+        random::ChoiceOptions::default().replace(c.i > 0).p(&c.y).choice(&c.key, &c.x, [2]),
+        random::ChoiceOptions::default().p(&c.x).choice(&c.key, c.n, [2])
     );
     "random::exponential" => |c| random::exponential(&c.x, [c.n]);
     "random::exponential_dtype" => |c| random::exponential_dtype(&c.key, [2, 0], c.dtype);
@@ -734,9 +732,9 @@ table! {
     "random::permutation" => |c| same!(c;
         random::permutation(&c.key, c.n),
         random::permutation(&c.key, c.i),
-        random::permutation(&c.key, &c.x)
+        random::permutation(&c.key, &c.x),
+        random::PermutationOptions::default().axis(c.i).independent(c.i > 0).permutation(&c.key, &c.x)
     );
-    "random::permutation_axis" => |c| random::permutation_axis(&c.key, &c.x, c.i, c.i > 0);
     "random::rademacher" => |c| random::rademacher(&c.key, c.dims());
     "random::rademacher_dtype" => |c| random::rademacher_dtype(&c.key, c.x.shape(), c.dtype);
     "random::randint" => |c| same!(c; random::randint(&c.key, 3, c.i, c.n), random::randint(&c.key, [c.n], &c.x, &c.y));

@@ -154,8 +154,8 @@ pub fn row(op: &str, x: &Array) -> Option<Array> {
         "cumprod" => x.cumprod(1),
         "cummax" => x.cummax(1),
         "cummin" => x.cummin(1),
-        "cumlogsumexp" => lax::cumlogsumexp(x, 1, false),
-        "cumlogsumexp_reverse" => lax::cumlogsumexp(x, 1, true),
+        "cumlogsumexp" => lax::cumlogsumexp(x, 1),
+        "cumlogsumexp_reverse" => lax::CumulativeOptions::default().reverse(true).cumlogsumexp(x, 1),
         _ => return None,
     })
 }

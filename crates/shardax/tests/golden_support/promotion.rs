@@ -226,9 +226,9 @@ functions! {
     clip => x.clip(0, 1);
     clip_float => x.clip(0.5, 1.5);
     lax_clamp => lax::clamp(0, x, 1);
-    lax_cumsum => lax::cumsum(x, 0, false);
-    lax_cummax => lax::cummax(x, 0, false);
-    lax_cumlogsumexp => lax::cumlogsumexp(x, 0, false);
+    lax_cumsum => lax::cumsum(x, 0);
+    lax_cummax => lax::cummax(x, 0);
+    lax_cumlogsumexp => lax::cumlogsumexp(x, 0);
     top_k => lax::top_k(x, 1);
     around_1 => np::around(x, 1);
     around_minus_1 => np::around(x, -1);

@@ -65,7 +65,14 @@ pub fn function(case: &Case) -> Option<Fun> {
         }
         ("permutation", _) => {
             let (axis, independent) = (axis.max(0), case.flag("independent"));
-            many(move |xs| Ok(vec![random::permutation_axis(&xs[0], &xs[1], axis, independent)]))
+            many(move |xs| {
+                Ok(vec![
+                    random::PermutationOptions::default()
+                        .axis(axis)
+                        .independent(independent)
+                        .permutation(&xs[0], &xs[1]),
+                ])
+            })
         }
         ("bernoulli", _) => match number("p") {
             Some(p) => one(move |k| random::bernoulli(k, p, shape.clone())),
@@ -79,11 +86,19 @@ pub fn function(case: &Case) -> Option<Fun> {
             let replace = case.flag("replace");
             let p = case.doc().contains("p is in/1");
             match case.param("a").as_u64() {
-                Some(a) if p => {
-                    many(move |xs| Ok(vec![random::choice_p(&xs[0], a as usize, shape.clone(), replace, &xs[1])]))
+                Some(a) if p => many(move |xs| {
+                    Ok(vec![random::ChoiceOptions::default().replace(replace).p(&xs[1]).choice(
+                        &xs[0],
+                        a as usize,
+                        shape.clone(),
+                    )])
+                }),
+                Some(a) => {
+                    one(move |k| random::ChoiceOptions::default().replace(replace).choice(k, a as usize, shape.clone()))
                 }
-                Some(a) => one(move |k| random::choice(k, a as usize, shape.clone(), replace)),
-                None => many(move |xs| Ok(vec![random::choice(&xs[0], &xs[1], shape.clone(), replace)])),
+                None => many(move |xs| {
+                    Ok(vec![random::ChoiceOptions::default().replace(replace).choice(&xs[0], &xs[1], shape.clone())])
+                }),
             }
         }
         (op, _) => {

@@ -1,7 +1,8 @@
 //! Reductions, cumulative reductions and softmax.
 
+use shardax::lax::CumulativeOptions;
+use shardax::nn;
 use shardax::prelude::*;
-use shardax::{lax, nn};
 
 use super::{Case, Fun, one, two};
 
@@ -75,16 +76,16 @@ fn arg_extreme(case: &Case) -> Option<Fun> {
 fn cumulative(case: &Case) -> Option<Fun> {
     let (axis, reverse) = (case.int("axis") as usize, case.flag("reverse"));
     let f = match case.op.as_str() {
-        "cumsum" => lax::cumsum,
-        "cumprod" => lax::cumprod,
-        "cummax" => lax::cummax,
-        "cummin" => lax::cummin,
-        "cumlogsumexp" => lax::cumlogsumexp,
+        "cumsum" => CumulativeOptions::cumsum,
+        "cumprod" => CumulativeOptions::cumprod,
+        "cummax" => CumulativeOptions::cummax,
+        "cummin" => CumulativeOptions::cummin,
+        "cumlogsumexp" => CumulativeOptions::cumlogsumexp,
         _ => return None,
     };
     // Booleans are counted by the function of NumPy alone.
     let bools = case.host("in/0")?.dtype == DType::Bool;
-    one(move |x| if bools { x.cumsum(axis as i32) } else { f(x, axis, reverse) })
+    one(move |x| if bools { x.cumsum(axis as i32) } else { f(CumulativeOptions::default().reverse(reverse), x, axis) })
 }
 
 fn softmax(case: &Case) -> Option<Fun> {

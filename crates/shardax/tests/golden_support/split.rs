@@ -23,10 +23,16 @@ const WAYS: [(usize, usize, bool); 3] = [(0, 0, false), (1, 1, false), (0, 1, tr
 
 type Family = (&'static str, fn(&Case) -> Option<Fun>);
 
-/// Compares one check in `every`, of these families, with what JAX has. `pending` are beginnings of paths
+/// What has no gradient that grows with the cotangent, so that cotangents of other sizes have other answers; and what
+/// differs from JAX by its dtype alone, on one device as well.
+const LEFT_OUT: [&str; 2] = ["transform/custom_vjp_clip_gradient", "sort/argsort_f64"];
+
+/// Compares one check in `every`, of these families, with what JAX has. `known` are beginnings of paths
 /// `mesh/family/case/what` that are known to differ, each with the reason; one that passes fails.
-pub fn check_split(families: &[Family], every: usize, pending: &[(String, String)]) {
+pub fn check_split(families: &[Family], every: usize, known: &[(String, String)]) {
     let start = Instant::now();
+    let of_these = |path: &str| families.iter().any(|(name, _)| path.split('/').nth(1) == Some(name));
+    let pending: Vec<_> = known.iter().filter(|(path, _)| of_these(path)).collect();
     let mut failures = Vec::new();
     let mut counts = Vec::new();
     let mut differ: Vec<String> = Vec::new();
@@ -38,7 +44,8 @@ pub fn check_split(families: &[Family], every: usize, pending: &[(String, String
             let cases = cases(&golden_dir().join(format!("{name}.safetensors")), name);
             let functions: Vec<_> = cases.iter().map(|case| (case, function(case))).collect();
             let mut split = Vec::new();
-            for (case, f) in functions.iter().filter_map(|(case, f)| Some((*case, f.as_ref()?))) {
+            let all = functions.iter().filter_map(|(case, f)| Some((*case, f.as_ref()?)));
+            for (case, f) in all.filter(|(case, _)| !LEFT_OUT.contains(&case.path().as_str())) {
                 let rows = axes.iter().map(|(_, n)| n).product();
                 for (c, check) in checks_of(case, f).iter().enumerate() {
                     for (w, way) in WAYS.iter().enumerate() {
@@ -63,7 +70,7 @@ pub fn check_split(families: &[Family], every: usize, pending: &[(String, String
         counts.push(format!("{count} over {label}"));
     }
     failures.extend(differ.iter().filter(|d| !pending.iter().any(|(p, _)| d.starts_with(p.as_str()))).cloned());
-    for (path, why) in pending {
+    for (path, why) in &pending {
         if !differ.iter().any(|d| d.starts_with(path.as_str())) {
             failures.push(format!("{path} is known to differ ({why}), but it passes, or there is none"));
         }
@@ -124,7 +131,10 @@ fn with_rows<'a>(check: &Check<'a>, rows: usize) -> Vec<Check<'a>> {
         return vec![check.clone()];
     }
     let ins = check.case.count("ins");
-    let sizes: Vec<f64> = (0..rows).map(|r| [1.0, -2.0, 0.5, -1.0, 4.0][r % 5]).collect();
+    // At the largest numbers only the sign may change, or what comes between overflows.
+    let sizes: [f64; 5] =
+        if check.case.family == "edges" { [1.0, -1.0, -1.0, 1.0, -1.0] } else { [1.0, -2.0, 0.5, -1.0, 4.0] };
+    let sizes: Vec<f64> = (0..rows).map(|r| sizes[r % 5]).collect();
     let inputs = check.inputs.iter().enumerate().map(|(i, x)| match i < ins {
         true => stacked(x, &vec![1.0; rows]),
         false => stacked(x, &sizes),
@@ -166,8 +176,13 @@ fn repeat(x: &Host, axis: usize, rows: usize) -> Host {
 fn stacked(x: &Array, factors: &[f64]) -> Array {
     let mut shape = vec![1; x.ndim() + 1];
     shape[0] = factors.len();
-    match factors.iter().all(|f| *f == 1.0) {
-        true => x.expand_dims(0).broadcast_to([&[factors.len()], x.shape()].concat()),
-        false => x.expand_dims(0) * array(factors.to_vec()).astype(x.dtype()).reshape(shape),
+    if factors.iter().all(|f| *f == 1.0) {
+        return x.expand_dims(0).broadcast_to([&[factors.len()], x.shape()].concat());
+    }
+    let times = |x: Array| x.expand_dims(0) * array(factors.to_vec()).astype(x.dtype()).reshape(shape.clone());
+    match x.dtype().is_complex() {
+        // A complex factor, though its imaginary part is 0, makes infinities NaN.
+        true => shardax::numpy::complex(times(x.real()), times(x.imag())),
+        false => times(x.clone()),
     }
 }

@@ -1,6 +1,7 @@
 //! What localizing makes of programs: their text, and what holds for all of them.
 
 use super::*;
+use crate::error::Code;
 use crate::{Client, CompileOptions, Plugin, Value};
 
 const MANY: &str = include_str!("../../../tests/localize/collectives.mlir");

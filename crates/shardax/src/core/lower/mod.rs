@@ -6,6 +6,7 @@ mod attr;
 mod expand;
 mod location;
 pub(crate) mod module;
+mod pad;
 
 use std::fmt::Write as _;
 
@@ -148,7 +149,7 @@ impl Lowering {
         regions: Vec<Region>,
         outs: &[Aval],
     ) -> Vec<Value> {
-        self.pad();
+        self.start_line();
         let id = self.fresh();
         let _ = match outs.len() {
             0 => Ok(()),
@@ -163,7 +164,7 @@ impl Lowering {
             for (i, region) in regions.into_iter().enumerate() {
                 self.text.push_str(if i > 0 { ", {\n" } else { "{\n" });
                 self.text.push_str(&region.0);
-                self.pad();
+                self.start_line();
                 self.text.push('}');
             }
             self.text.push(')');
@@ -195,7 +196,7 @@ impl Lowering {
         outs.iter().enumerate().map(|(i, out)| self.define(id, many.then_some(i as u32), out)).collect()
     }
 
-    fn pad(&mut self) {
+    fn start_line(&mut self) {
         for _ in 0..self.indent {
             self.text.push_str("  ");
         }
@@ -221,7 +222,7 @@ impl Lowering {
         self.indent += 1;
         let mut values = Vec::with_capacity(args.len());
         if !args.is_empty() {
-            self.pad();
+            self.start_line();
             self.text.push_str("^bb0(");
             for (i, aval) in args.iter().enumerate() {
                 let id = self.fresh();

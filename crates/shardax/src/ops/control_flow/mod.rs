@@ -16,7 +16,7 @@ pub use custom_vjp::{CustomVjp, NondiffBwd, NondiffFwd, NondiffVjp, custom_vjp};
 pub use custom_vmap::{CustomVmap, IntoBatched, SequentialVmap, custom_vmap, sequential_vmap};
 pub use loops::{fori_loop, while_loop};
 pub(crate) use scan::each;
-pub use scan::{ScanOptions, associative_scan, map, scan, scan_n};
+pub use scan::{AssociativeScanOptions, ScanOptions, associative_scan, map, scan, scan_n};
 
 use crate::core::array::Array;
 use crate::core::program::Aval;

@@ -257,22 +257,72 @@ impl ScanOptions {
 
 /// All partial results of an associative operation along an axis, in a logarithmic number of applications.
 ///
-/// `f` combines two trees of arrays elementwise along `axis` (it is given several elements at once), as `a + b` does.
-/// With `reverse`, results run from the end.
+/// `f` combines two trees of arrays elementwise along the axis (it is given several elements at once), as `a + b` does.
+/// The axis is 0, and results run from the beginning; see [`AssociativeScanOptions`].
 ///
 /// ```
 /// # use shardax::prelude::*;
 /// # use shardax::control_flow::associative_scan;
-/// let products = associative_scan(|a: Array, b: Array| a * b, array([1, 2, 3, 4]), false, 0)?;
+/// let products = associative_scan(|a: Array, b: Array| a * b, array([1, 2, 3, 4]))?;
 /// assert_eq!(products.to_vec::<i32>()?, [1, 2, 6, 24]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn associative_scan<T, R>(f: impl Fn(T, T) -> R, elems: T, reverse: bool, axis: i32) -> Result<T>
+pub fn associative_scan<T, R>(f: impl Fn(T, T) -> R, elems: T) -> Result<T>
 where
     T: Tree,
     R: IntoOutput<Output = T>,
 {
+    AssociativeScanOptions::default().associative_scan(f, elems)
+}
+
+/// Options of [`associative_scan`](associative_scan()).
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::control_flow::AssociativeScanOptions;
+/// let options = AssociativeScanOptions::default().axis(1).reverse(true);
+/// let sums = options.associative_scan(|a: Array, b: Array| a + b, array([[1, 2, 3]]))?;
+/// assert_eq!(sums.to_vec::<i32>()?, [6, 5, 3]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AssociativeScanOptions {
+    reverse: bool,
+    axis: i32,
+}
+
+impl AssociativeScanOptions {
+    /// Whether results run from the end. Default false.
+    pub fn reverse(mut self, reverse: bool) -> Self {
+        self.reverse = reverse;
+        self
+    }
+
+    /// The axis that is scanned along, of every array; negative from the last. Default 0.
+    pub fn axis(mut self, axis: i32) -> Self {
+        self.axis = axis;
+        self
+    }
+
+    /// As [`associative_scan`](associative_scan()).
+    #[track_caller]
+    pub fn associative_scan<T, R>(self, f: impl Fn(T, T) -> R, elems: T) -> Result<T>
+    where
+        T: Tree,
+        R: IntoOutput<Output = T>,
+    {
+        scan_associatively(f, elems, self)
+    }
+}
+
+#[track_caller]
+fn scan_associatively<T, R>(f: impl Fn(T, T) -> R, elems: T, options: AssociativeScanOptions) -> Result<T>
+where
+    T: Tree,
+    R: IntoOutput<Output = T>,
+{
+    let AssociativeScanOptions { reverse, axis } = options;
     let at = Location::caller();
     let _line = source::enter_at(at);
     let combine = |def: &TreeDef, a: Vec<Array>, b: Vec<Array>| -> Result<Vec<Array>> {

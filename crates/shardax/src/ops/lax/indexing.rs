@@ -239,21 +239,58 @@ pub fn top_k(x: &Array, k: usize) -> (Array, Array) {
     (outs[0].clone(), outs[1].clone())
 }
 
-macro_rules! cumulative_functions {
-    ($($(#[$doc:meta])* $name:ident => $kind:ident;)*) => {$(
-        $(#[$doc])*
-        #[track_caller]
-        pub fn $name(x: &Array, axis: impl Dim, reverse: bool) -> Array {
-            match axis.of(x.ndim()) {
-                Ok(axis) => Cumulative { kind: CumulativeKind::$kind, axis, reverse }.apply(x),
-                Err(e) => Array::from_result(Err(e), x),
-            }
+/// Options of [`cumsum`] and its kin.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::lax::CumulativeOptions;
+/// let from_the_end = CumulativeOptions::default().reverse(true);
+/// assert_eq!(from_the_end.cumsum(&array([1, 2, 3]), 0).to_vec::<i32>()?, [6, 5, 3]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CumulativeOptions {
+    reverse: bool,
+}
+
+impl CumulativeOptions {
+    /// Whether it begins at the end: each element and all after it. Default false.
+    pub fn reverse(mut self, reverse: bool) -> Self {
+        self.reverse = reverse;
+        self
+    }
+
+    #[track_caller]
+    fn run(self, kind: CumulativeKind, x: &Array, axis: impl Dim) -> Array {
+        match axis.of(x.ndim()) {
+            Ok(axis) => Cumulative { kind, axis, reverse: self.reverse }.apply(x),
+            Err(e) => Array::from_result(Err(e), x),
         }
-    )*};
+    }
+}
+
+macro_rules! cumulative_functions {
+    ($($(#[$doc:meta])* $name:ident => $kind:ident;)*) => {
+        $(
+            $(#[$doc])*
+            #[track_caller]
+            pub fn $name(x: &Array, axis: impl Dim) -> Array {
+                CumulativeOptions::default().$name(x, axis)
+            }
+        )*
+
+        impl CumulativeOptions {$(
+            #[doc = concat!("As [`", stringify!($name), "`](fn@", stringify!($name), ").")]
+            #[track_caller]
+            pub fn $name(self, x: &Array, axis: impl Dim) -> Array {
+                self.run(CumulativeKind::$kind, x, axis)
+            }
+        )*}
+    };
 }
 
 cumulative_functions! {
-    /// The sum of each element and all before it along `axis`; from the end with `reverse`.
+    /// The sum of each element and all before it along `axis`; from the end with [`CumulativeOptions`].
     cumsum => Sum;
     /// The product of each element and all before it.
     cumprod => Prod;

@@ -103,21 +103,30 @@ pub fn lu(x: &Array) -> (Array, Array, Array) {
     (outs[0].clone(), outs[1].clone(), outs[2].clone())
 }
 
+/// How much of a decomposition [`qr`] gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum QrMode {
+    /// As many columns of `q` as the matrix has independent ones at most (JAX's `full_matrices=False`).
+    Reduced,
+    /// All columns of `q`, a square matrix (JAX's `full_matrices=True`).
+    Complete,
+}
+
 /// `(q, r)` with `q r = x`, for matrices `[..., m, n]`: orthonormal columns in `q`, and `r` upper triangular.
 ///
-/// With `full_matrices`, `q` is `[..., m, m]` and `r` is `[..., m, n]`; otherwise, with the smaller of the two sizes as
-/// `k`, `q` is `[..., m, k]` and `r` is `[..., k, n]`. The diagonal of `r` is real, but not positive.
+/// [`QrMode::Complete`] gives `q` as `[..., m, m]` and `r` as `[..., m, n]`; [`QrMode::Reduced`], with the smaller of the two
+/// sizes as `k`, `q` as `[..., m, k]` and `r` as `[..., k, n]`. The diagonal of `r` is real, but not positive.
 ///
 /// Fails for integers, and less than two dimensions; and where the full decomposition of a tall matrix is differentiated.
 ///
 /// ```
 /// # use shardax::prelude::*;
-/// let (q, r) = lax::linalg::qr(&array([[3.0f32], [4.0]]), false);
+/// let (q, r) = lax::linalg::qr(&array([[3.0f32], [4.0]]), lax::linalg::QrMode::Reduced);
 /// assert!(allclose(&q * &r, array([[3.0f32], [4.0]]), 1e-6, 1e-6)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn qr(x: &Array, full_matrices: bool) -> (Array, Array) {
-    let outs = Qr { full: full_matrices }.apply(x);
+pub fn qr(x: &Array, mode: QrMode) -> (Array, Array) {
+    let outs = Qr { full: mode == QrMode::Complete }.apply(x);
     (outs[0].clone(), outs[1].clone())
 }

@@ -224,13 +224,13 @@ impl Array {
     /// The largest of each element and all before it along `axis`.
     #[track_caller]
     pub fn cummax(&self, axis: impl IntoAxis) -> Array {
-        self.along(axis, |x, axis| lax::cummax(x, axis, false))
+        self.along(axis, lax::cummax)
     }
 
     /// The smallest of each element and all before it along `axis`.
     #[track_caller]
     pub fn cummin(&self, axis: impl IntoAxis) -> Array {
-        self.along(axis, |x, axis| lax::cummin(x, axis, false))
+        self.along(axis, lax::cummin)
     }
 
     #[track_caller]

@@ -7,7 +7,7 @@
 use super::conv::ConvGeneralDilated;
 use super::window;
 use crate::config;
-use crate::core::lower::{Lowering, Value, ints};
+use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::shape::{Shape, size};
@@ -61,18 +61,11 @@ fn patches(conv: &ConvGeneralDilated, cx: &mut Lowering, x: Value, kernel: &[usi
         let (mut starts, mut limits, mut strides) = (vec![0; rank], shape.to_vec(), vec![1; rank]);
         strides[i + 1] = w.stride;
         shape[i + 1] = out[i + 1];
-        let part = Aval::new(DType::F32, shape.clone());
         let mut parts = Vec::with_capacity(kernel[i]);
         for k in 0..kernel[i] {
             starts[i + 1] = k * w.window_dilation;
             limits[i + 1] = starts[i + 1] + (out[i + 1] - 1) * w.stride + 1;
-            let attrs = format!(
-                "start_indices = {}, limit_indices = {}, strides = {}",
-                ints(&starts),
-                ints(&limits),
-                ints(&strides)
-            );
-            parts.push(cx.op("stablehlo.slice", &[joined], &attrs, &part));
+            parts.push(cx.slice(joined, &starts, &limits, &strides));
         }
         shape[last] *= kernel[i];
         let whole = Aval::new(DType::F32, shape.clone());

@@ -14,7 +14,7 @@ use crate::core::program::Aval;
 use crate::core::program::trace::{bind1, trace};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
-use crate::ops::control_flow::associative_scan;
+use crate::ops::control_flow::AssociativeScanOptions;
 
 /// How elements are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,7 +62,8 @@ impl Cumulative {
 
     /// The reduction in terms of simpler operations: what is differentiated.
     fn expand(self, x: &Array) -> Result<Array> {
-        associative_scan(|a, b| self.combine(&a, &b), x.clone(), self.reverse, self.axis as i32)
+        let options = AssociativeScanOptions::default().reverse(self.reverse).axis(self.axis as i32);
+        options.associative_scan(|a, b| self.combine(&a, &b), x.clone())
     }
 }
 

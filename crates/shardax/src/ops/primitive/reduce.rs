@@ -304,9 +304,9 @@ impl Reduce {
                 last,
             )
         };
-        let before = crate::ops::lax::cumprod(&shifted(&rows), last, false);
+        let before = crate::ops::lax::cumprod(&shifted(&rows), last);
         let reversed = crate::ops::lax::rev(&rows, &[last]);
-        let after = crate::ops::lax::rev(&crate::ops::lax::cumprod(&shifted(&reversed), last, false), &[last]);
+        let after = crate::ops::lax::rev(&crate::ops::lax::cumprod(&shifted(&reversed), last), &[last]);
         let mut back = vec![0; order.len()];
         for (i, &d) in order.iter().enumerate() {
             back[d] = i;

@@ -193,29 +193,10 @@ impl ReduceWindow {
         let dtype = out.dtype;
         let init = cx.constant(self.reducer.identity(dtype), &Aval::scalar(dtype));
         if self.count() <= MAX_SLICES && size(&out.shape) > 0 {
-            let config = self.pad_config();
-            let column = |f: fn(&(i64, i64, i64)) -> i64| ints(&config.iter().map(f).collect::<Vec<_>>());
-            let padded = if config.iter().all(|c| *c == (0, 0, 0)) {
-                x
-            } else {
-                let attrs = format!(
-                    "edge_padding_low = {}, edge_padding_high = {}, interior_padding = {}",
-                    column(|c| c.0),
-                    column(|c| c.1),
-                    column(|c| c.2)
-                );
-                let shape = cx.shape(x).iter().zip(&config).map(|(&n, c)| padded_size(n, *c)).collect::<Shape>();
-                cx.op("stablehlo.pad", &[x, init], &attrs, &Aval::new(dtype, shape))
-            };
+            let padded = cx.pad(x, init, &self.pad_config());
             let mut result = None;
             for p in self.parts(&out.shape) {
-                let attrs = format!(
-                    "start_indices = {}, limit_indices = {}, strides = {}",
-                    ints(&p.start),
-                    ints(&p.limit),
-                    ints(&p.strides)
-                );
-                let part = cx.op("stablehlo.slice", &[padded], &attrs, out);
+                let part = cx.slice(padded, &p.start, &p.limit, &p.strides);
                 result = Some(match result {
                     None => part,
                     Some(r) => self.reducer.combine(cx, r, part, out),
@@ -236,11 +217,6 @@ impl ReduceWindow {
         let out = std::slice::from_ref(out);
         Ok(cx.op_with("stablehlo.reduce_window", &[x, init], &attrs, vec![region], out)[0])
     }
-}
-
-fn padded_size(n: usize, (low, high, interior): (i64, i64, i64)) -> usize {
-    let n = n as i64;
-    (n + low + high + interior * (n - 1).max(0)).max(0) as usize
 }
 
 impl Primitive for ReduceWindow {

@@ -59,14 +59,8 @@ impl Primitive for Slice {
         Ok(smallvec![x.with_shape(shape)])
     }
 
-    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        let attrs = format!(
-            "start_indices = {}, limit_indices = {}, strides = {}",
-            ints(&self.start),
-            ints(&self.limit),
-            ints(&self.strides)
-        );
-        Ok(vec![cx.op("stablehlo.slice", args, &attrs, &outs[0])])
+    fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
+        Ok(vec![cx.slice(args[0], &self.start, &self.limit, &self.strides)])
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
@@ -141,15 +135,8 @@ impl Primitive for Pad {
         Ok(smallvec![x.with_shape(shape)])
     }
 
-    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        let column = |f: fn(&(i64, i64, i64)) -> i64| ints(&self.config.iter().map(f).collect::<Vec<_>>());
-        let attrs = format!(
-            "edge_padding_low = {}, edge_padding_high = {}, interior_padding = {}",
-            column(|c| c.0),
-            column(|c| c.1),
-            column(|c| c.2)
-        );
-        Ok(vec![cx.op("stablehlo.pad", args, &attrs, &outs[0])])
+    fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
+        Ok(vec![cx.pad(args[0], args[1], &self.config)])
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::core::lower::{Lowering, Value, ints};
+use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
 use crate::dtype::Scalar;
 use crate::error::{Result, bail, err};
@@ -22,20 +22,12 @@ pub(crate) struct WindowDim {
 
 /// Writes the operand with the padding and base dilation of these dimensions; what is put in is zero.
 pub(crate) fn pad(cx: &mut Lowering, x: Value, dims: impl Iterator<Item = (usize, WindowDim)>) -> Value {
-    let mut out = cx.aval(x);
-    let [mut low, mut high, mut interior] = [(); 3].map(|()| vec![0; out.rank()]);
+    let mut config = vec![(0, 0, 0); cx.shape(x).len()];
     for (d, w) in dims {
-        (low[d], high[d], interior[d]) = (w.low, w.high, w.base_dilation as i64 - 1);
-        out.shape[d] = (dilate(out.shape[d], w.base_dilation) + w.low as i128 + w.high as i128) as usize;
+        config[d] = (w.low, w.high, w.base_dilation as i64 - 1);
     }
-    let zero = cx.constant(Scalar::Int(0), &Aval::scalar(out.dtype));
-    let attrs = format!(
-        "edge_padding_low = {}, edge_padding_high = {}, interior_padding = {}",
-        ints(&low),
-        ints(&high),
-        ints(&interior)
-    );
-    cx.op("stablehlo.pad", &[x, zero], &attrs, &out)
+    let zero = cx.constant(Scalar::Int(0), &Aval::scalar(cx.dtype(x)));
+    cx.pad(x, zero, &config)
 }
 
 /// What a size may not exceed.

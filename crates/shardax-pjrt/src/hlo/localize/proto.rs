@@ -1,0 +1,235 @@
+//! The parts of a module that are edited: computations, instructions and shapes, by the fields of their messages.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use super::super::wire::Wire;
+use crate::element::ElementType;
+use crate::error::{Code, Error, Result};
+use crate::partition::STOP;
+
+/// Fields of XLA's `HloModuleProto`, `HloComputationProto` and `HloInstructionProto`.
+pub(super) mod module {
+    pub const COMPUTATIONS: u32 = 3;
+    pub const PROGRAM_SHAPE: u32 = 4;
+    pub const ENTRY: u32 = 6;
+    /// Shardings of the whole, and its device assignment.
+    pub const PARTITIONING: [u32; 4] = [12, 14, 15, 16];
+}
+pub(super) mod computation {
+    pub const INSTRUCTIONS: u32 = 2;
+    pub const PROGRAM_SHAPE: u32 = 4;
+    pub const ID: u32 = 5;
+    pub const ROOT: u32 = 6;
+}
+pub(super) mod instruction {
+    pub const NAME: u32 = 1;
+    pub const OPCODE: u32 = 2;
+    pub const SHAPE: u32 = 3;
+    pub const LITERAL: u32 = 8;
+    pub const TUPLE_INDEX: u32 = 13;
+    pub const DIMENSIONS: u32 = 14;
+    pub const SLICE: u32 = 17;
+    pub const CHANNEL: u32 = 26;
+    pub const TARGET: u32 = 28;
+    pub const ID: u32 = 35;
+    pub const OPERANDS: u32 = 36;
+    pub const CONTROL: u32 = 37;
+    pub const CALLS: u32 = 38;
+    pub const SHARDING: u32 = 40;
+    pub const CONFIG: u32 = 43;
+    pub const GROUPS: u32 = 49;
+    pub const PAIRS: u32 = 52;
+    pub const SIDE_EFFECT: u32 = 65;
+    pub const GLOBAL_IDS: u32 = 71;
+    pub const API_VERSION: u32 = 77;
+    pub const DEVICE_LIST: u32 = 87;
+}
+/// Fields of `ProgramShapeProto` and `ShapeProto`.
+pub(super) const RESULT: u32 = 2;
+pub(super) const ELEMENTS: u32 = 4;
+
+pub(super) const U32: i32 = 8;
+pub(super) const TUPLE: i32 = 13;
+
+/// Instructions that run other computations once or more, each in its own order.
+pub(super) const CONTROL_FLOW: &[&str] = &["while", "conditional", "call"];
+
+pub(super) struct Computation<'a> {
+    pub(super) wire: Wire<'a>,
+    pub(super) id: i64,
+    pub(super) root: i64,
+    pub(super) instructions: Vec<Instruction<'a>>,
+}
+
+pub(super) struct Instruction<'a> {
+    pub(super) wire: Wire<'a>,
+    pub(super) id: i64,
+    pub(super) opcode: String,
+    pub(super) operands: Vec<i64>,
+    pub(super) control: Vec<i64>,
+    pub(super) calls: Vec<i64>,
+    pub(super) shape: Shape,
+}
+
+impl<'a> Computation<'a> {
+    pub(super) fn parse(bytes: &'a [u8]) -> Result<Computation<'a>> {
+        let mut wire = Wire::parse(bytes)?;
+        let instructions =
+            wire.take_bytes(computation::INSTRUCTIONS).into_iter().map(Instruction::parse).collect::<Result<_>>()?;
+        let (id, root) = (wire.int(computation::ID), wire.int(computation::ROOT));
+        Ok(Computation { wire, id, root, instructions })
+    }
+
+    pub(super) fn root_opcode(&self) -> String {
+        self.instructions.iter().find(|i| i.id == self.root).map_or(String::new(), |i| i.opcode.clone())
+    }
+
+    /// Removes the result that stopped XLA.
+    pub(super) fn drop_stop(&mut self) -> Result<()> {
+        use instruction::*;
+        let stop = self.instructions.iter().find(|i| i.wire.text(TARGET) == STOP);
+        let stop = stop.ok_or_else(|| odd("has no result that stops it"))?.id;
+        let mut gone = HashSet::from([stop]);
+        // What the partitioner made of it on the way to the root. Operands come first.
+        for i in &self.instructions {
+            if i.id != self.root && i.operands.iter().any(|o| gone.contains(o)) {
+                gone.insert(i.id);
+            }
+        }
+        let root_id = self.root;
+        let root = self.instructions.iter_mut().find(|i| i.id == root_id).ok_or_else(|| odd("has no root"))?;
+        if root.opcode != "tuple" || root.operands.last().is_none_or(|last| !gone.contains(last)) {
+            // The stop was its only result.
+            root.opcode = "tuple".into();
+            root.wire.remove(&[TARGET, CONFIG, API_VERSION, SIDE_EFFECT]);
+            root.wire.set_bytes(OPCODE, *b"tuple");
+            root.shape = Shape::tuple(vec![Shape::scalar(U32)]);
+            root.operands = vec![stop];
+            root.wire.set_bytes(SHAPE, root.shape.encode());
+            gone.remove(&root_id);
+        }
+        root.operands.pop();
+        root.shape.elements.pop();
+        let shape = root.wire.bytes(SHAPE).map(without_last_element).transpose()?.unwrap_or_default();
+        root.wire.set_bytes(SHAPE, shape);
+        root.wire.set_ints(OPERANDS, &root.operands);
+        self.instructions.retain(|i| !gone.contains(&i.id));
+        let shape = self.wire.bytes(computation::PROGRAM_SHAPE).map(without_last_result).transpose()?;
+        if let Some(shape) = shape {
+            self.wire.set_bytes(computation::PROGRAM_SHAPE, shape);
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Instruction<'a> {
+    pub(super) fn parse(bytes: Cow<'a, [u8]>) -> Result<Instruction<'a>> {
+        use instruction::*;
+        let wire = Wire::parse_cow(bytes)?;
+        Ok(Instruction {
+            id: wire.int(ID),
+            opcode: wire.text(OPCODE).to_owned(),
+            operands: wire.ints(OPERANDS)?,
+            control: wire.ints(CONTROL)?,
+            calls: wire.ints(CALLS)?,
+            shape: Shape::parse(wire.bytes(SHAPE).unwrap_or_default())?,
+            wire,
+        })
+    }
+
+    pub(super) fn is_control_flow(&self) -> bool {
+        CONTROL_FLOW.contains(&self.opcode.as_str())
+    }
+
+    pub(super) fn unsupported(&self, why: &str) -> Error {
+        Error::new(
+            Code::Unimplemented,
+            format!("{} {:?} {why} between processes", self.opcode, self.wire.text(instruction::NAME)),
+        )
+    }
+}
+
+/// An array's type and dimensions, or a tuple's elements.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Shape {
+    pub(super) ty: i32,
+    pub(super) dims: Vec<i64>,
+    pub(super) elements: Vec<Shape>,
+}
+
+impl Shape {
+    pub(super) fn array(ty: i32, dims: impl Into<Vec<i64>>) -> Shape {
+        Shape { ty, dims: dims.into(), elements: Vec::new() }
+    }
+
+    pub(super) fn scalar(ty: i32) -> Shape {
+        Shape::array(ty, [])
+    }
+
+    pub(super) fn tuple(elements: Vec<Shape>) -> Shape {
+        Shape { ty: TUPLE, dims: Vec::new(), elements }
+    }
+
+    pub(super) fn is_tuple(&self) -> bool {
+        self.ty == TUPLE
+    }
+
+    pub(super) fn parse(bytes: &[u8]) -> Result<Shape> {
+        let wire = Wire::parse(bytes)?;
+        let elements = wire.all_bytes(ELEMENTS).map(Shape::parse).collect::<Result<_>>()?;
+        Ok(Shape { ty: wire.int(2) as i32, dims: wire.ints(3)?, elements })
+    }
+
+    /// Row-major throughout.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut wire = Wire::default();
+        wire.push_int(2, self.ty.into());
+        if self.is_tuple() {
+            self.elements.iter().for_each(|element| wire.push_bytes(ELEMENTS, element.encode()));
+            return wire.encode();
+        }
+        let rank = self.dims.len() as i64;
+        wire.set_ints(3, &self.dims);
+        let mut layout = Wire::default();
+        layout.set_ints(1, &(0..rank).rev().collect::<Vec<_>>());
+        wire.push_bytes(5, layout.encode());
+        // No dimension is dynamic.
+        wire.set_ints(6, &vec![0; self.dims.len()]);
+        wire.encode()
+    }
+
+    /// Bytes of an array that can be passed to a function.
+    pub(super) fn size(&self) -> Option<usize> {
+        let ty = ElementType::from_xla(self.ty).filter(|ty| !ty.is_sub_byte())?;
+        crate::element::dense_byte_size(ty, &self.dims)
+    }
+}
+
+/// The number and shape of the smallest array, which costs least to pass along.
+pub(super) fn smallest(elements: &[Shape]) -> Option<(usize, &Shape)> {
+    elements.iter().enumerate().filter(|(_, e)| e.size().is_some()).min_by_key(|(_, e)| e.size())
+}
+
+pub(super) fn without_last_element(shape: &[u8]) -> Result<Vec<u8>> {
+    let wire = Wire::parse(shape)?;
+    let elements: Vec<Vec<u8>> = wire.all_bytes(ELEMENTS).map(<[u8]>::to_vec).collect();
+    if elements.is_empty() {
+        return Ok(Shape::tuple(Vec::new()).encode());
+    }
+    let mut edited = wire.clone();
+    edited.remove(&[ELEMENTS]);
+    elements[..elements.len() - 1].iter().for_each(|e| edited.push_bytes(ELEMENTS, e.clone()));
+    Ok(edited.encode())
+}
+
+pub(super) fn without_last_result(program_shape: &[u8]) -> Result<Vec<u8>> {
+    let mut wire = Wire::parse(program_shape)?;
+    let result = without_last_element(wire.bytes(RESULT).unwrap_or_default())?;
+    wire.set_bytes(RESULT, result);
+    Ok(wire.encode())
+}
+
+pub(super) fn odd(what: &str) -> Error {
+    Error::new(Code::Internal, format!("the partitioned program {what}"))
+}

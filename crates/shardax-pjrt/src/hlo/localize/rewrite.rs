@@ -1,0 +1,491 @@
+//! The making of one computation's new instructions, with calls in the place of its collectives.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use super::super::wire::Wire;
+use super::proto::*;
+use crate::error::Result;
+use crate::sharding::transposed_iota;
+
+/// Those that have a function.
+pub(super) const KNOWN: &[&str] = &["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"];
+/// Those that have none yet.
+const OTHERS: &[&str] = &["infeed", "outfeed", "send-done", "recv-done", "async-start", "partition-id-start"];
+
+/// What the computations of a module share.
+pub(super) struct Context<'a> {
+    /// The device of each partition.
+    pub(super) devices: &'a [usize],
+    /// The program's number; 0 for none.
+    pub(super) program: u64,
+    /// The last operation of each computation: that of a reducer is what it does.
+    pub(super) reducers: HashMap<i64, String>,
+    pub(super) communicating: HashSet<i64>,
+    /// Calls so far.
+    pub(super) calls: usize,
+    /// New instructions so far.
+    pub(super) made: usize,
+}
+
+impl Instruction<'_> {
+    /// The groups of devices that take part together.
+    fn groups(&self, context: &Context<'_>) -> Result<Vec<Vec<usize>>> {
+        use instruction::*;
+        if self.wire.int(CHANNEL) == 0 {
+            return Err(self.unsupported("has no channel, and would exchange between replicas, not"));
+        }
+        if matches!(self.opcode.as_str(), "all-reduce" | "all-gather" | "reduce-scatter")
+            && self.wire.int(GLOBAL_IDS) == 0
+        {
+            return Err(self.unsupported("numbers replicas and not partitions, so it cannot exchange"));
+        }
+        let listed = |wires: &mut dyn Iterator<Item = &[u8]>| -> Result<Vec<Vec<i64>>> {
+            wires.map(|group| Wire::parse(group)?.ints(1)).collect()
+        };
+        let mut groups = listed(&mut self.wire.all_bytes(GROUPS))?;
+        if let Some(list) = self.wire.bytes(DEVICE_LIST) {
+            let list = Wire::parse(list)?;
+            groups = listed(&mut list.all_bytes(1))?;
+            if let Some(iota) = list.bytes(2) {
+                let iota = Wire::parse(iota)?;
+                let sizes = |field| -> Result<Vec<usize>> {
+                    Ok(iota.ints(field)?.iter().map(|&n| usize::try_from(n).unwrap_or(0)).collect())
+                };
+                let flat = transposed_iota(&sizes(3)?, &sizes(4)?);
+                let size = usize::try_from(iota.int(2)).unwrap_or(0).max(1);
+                groups = flat.chunks(size).map(|group| group.iter().map(|&i| i as i64).collect()).collect();
+            }
+        }
+        if groups.is_empty() {
+            groups = vec![(0..context.devices.len() as i64).collect()];
+        }
+        let size = groups[0].len();
+        if groups.iter().any(|group| group.len() != size) && self.opcode != "all-reduce" {
+            return Err(self.unsupported("has groups of several sizes, which is not supported"));
+        }
+        groups.iter().map(|group| group.iter().map(|&position| self.device(position, context)).collect()).collect()
+    }
+
+    fn device(&self, position: i64, context: &Context<'_>) -> Result<usize> {
+        let device = usize::try_from(position).ok().and_then(|p| context.devices.get(p));
+        device.copied().ok_or_else(|| odd(&format!("names partition {position} of {}", context.devices.len())))
+    }
+
+    fn reducer(&self, context: &Context<'_>) -> Result<String> {
+        let op = self.calls.first().and_then(|id| context.reducers.get(id)).cloned().unwrap_or_default();
+        match op.as_str() {
+            "add" | "multiply" | "minimum" | "maximum" | "and" | "or" => Ok(op),
+            other => Err(self.unsupported(&format!("combines values by {other:?}, which is not supported"))),
+        }
+    }
+
+    fn dimension(&self) -> Result<usize> {
+        let dims = self.wire.ints(instruction::DIMENSIONS)?;
+        let found = dims.first().and_then(|&d| usize::try_from(d).ok()).filter(|&d| d < self.shape.dims.len());
+        found.ok_or_else(|| odd(&format!("has no dimension in an {}", self.opcode)))
+    }
+}
+
+fn list(numbers: impl IntoIterator<Item = usize>) -> String {
+    let numbers: Vec<String> = numbers.into_iter().map(|n| n.to_string()).collect();
+    if numbers.is_empty() { "array<i64>".into() } else { format!("array<i64: {}>", numbers.join(", ")) }
+}
+
+fn group_attributes(groups: &[Vec<usize>]) -> String {
+    format!("groups = {}, sizes = {}", list(groups.iter().flatten().copied()), list(groups.iter().map(Vec::len)))
+}
+
+/// The making of one computation's new instructions.
+pub(super) struct Rewrite<'a, 'c> {
+    context: &'c mut Context<'a>,
+    id: i64,
+    /// The low half of the next instruction's id.
+    next: i64,
+    out: Vec<Vec<u8>>,
+    /// New instructions in the place of old ones.
+    replaced: HashMap<i64, i64>,
+    shapes: HashMap<i64, Shape>,
+    /// A value that depends on the last call.
+    order: Option<i64>,
+}
+
+impl<'a, 'c> Rewrite<'a, 'c> {
+    pub(super) fn run(mut computation: Computation<'_>, context: &'c mut Context<'a>) -> Result<Vec<u8>> {
+        const LOW: i64 = 0xffff_ffff;
+        let next = computation.instructions.iter().map(|i| i.id & LOW).max().unwrap_or(0) + 1;
+        let shapes = computation.instructions.iter().map(|i| (i.id, i.shape.clone())).collect();
+        let mut rewrite = Rewrite {
+            context,
+            id: computation.id,
+            next,
+            out: Vec::new(),
+            replaced: HashMap::new(),
+            shapes,
+            order: None,
+        };
+        rewrite.schedule(std::mem::take(&mut computation.instructions))?;
+        let root = rewrite.now(computation.root);
+        computation.wire.set_int(computation::ROOT, root);
+        let out = rewrite.out;
+        out.into_iter().for_each(|bytes| computation.wire.push_bytes(computation::INSTRUCTIONS, bytes));
+        Ok(computation.wire.encode())
+    }
+
+    /// Goes through the instructions, each after its operands: all-reduces as late as possible, so that many become one
+    /// call, other calls in the program's order.
+    fn schedule(&mut self, instructions: Vec<Instruction<'_>>) -> Result<()> {
+        let places: HashMap<i64, usize> = instructions.iter().enumerate().map(|(place, i)| (i.id, place)).collect();
+        let mut users = vec![Vec::new(); instructions.len()];
+        let mut missing = vec![0usize; instructions.len()];
+        for (place, i) in instructions.iter().enumerate() {
+            for id in i.operands.iter().chain(&i.control) {
+                let &operand = places.get(id).ok_or_else(|| odd("uses an instruction that it does not have"))?;
+                users[operand].push(place);
+                missing[place] += 1;
+            }
+        }
+        let (mut plain, mut reductions, mut others) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let mut ready: Vec<usize> = (0..instructions.len()).filter(|&place| missing[place] == 0).collect();
+        let mut done = 0;
+        loop {
+            for place in ready.drain(..) {
+                let i = &instructions[place];
+                let communicates =
+                    i.is_control_flow() && i.calls.iter().any(|id| self.context.communicating.contains(id));
+                let queue = match i.opcode.as_str() {
+                    "all-reduce" => &mut reductions,
+                    opcode if communicates || KNOWN.contains(&opcode) => &mut others,
+                    _ => &mut plain,
+                };
+                queue.insert(place);
+            }
+            let finished: Vec<usize> = if let Some(place) = plain.pop_first() {
+                self.plain(&instructions[place])?;
+                vec![place]
+            } else if !reductions.is_empty() {
+                let places: Vec<usize> = std::mem::take(&mut reductions).into_iter().collect();
+                self.all_reduces(&places.iter().map(|&place| &instructions[place]).collect::<Vec<_>>())?;
+                places
+            } else if let Some(place) = others.pop_first() {
+                self.exchange(&instructions[place])?;
+                vec![place]
+            } else {
+                break;
+            };
+            done += finished.len();
+            for &user in finished.iter().flat_map(|&place| &users[place]) {
+                missing[user] -= 1;
+                if missing[user] == 0 {
+                    ready.push(user);
+                }
+            }
+        }
+        if done < instructions.len() {
+            return Err(odd("has instructions that use each other"));
+        }
+        Ok(())
+    }
+
+    /// The instruction that has this one's value now.
+    fn now(&self, id: i64) -> i64 {
+        self.replaced.get(&id).copied().unwrap_or(id)
+    }
+
+    fn push(&mut self, opcode: &str, shape: Shape, operands: &[i64], fill: impl FnOnce(&mut Wire<'_>)) -> i64 {
+        let id = self.id << 32 | self.next;
+        self.next += 1;
+        self.context.made += 1;
+        let mut wire = Wire::default();
+        wire.push_bytes(instruction::NAME, format!("{opcode}.local.{}", self.context.made));
+        wire.push_bytes(instruction::OPCODE, opcode);
+        wire.push_bytes(instruction::SHAPE, shape.encode());
+        fill(&mut wire);
+        wire.push_int(instruction::ID, id);
+        wire.set_ints(instruction::OPERANDS, operands);
+        self.out.push(wire.encode());
+        self.shapes.insert(id, shape);
+        id
+    }
+
+    fn element(&mut self, tuple: i64, index: usize, shape: Shape) -> i64 {
+        self.push("get-tuple-element", shape, &[tuple], |wire| wire.push_int(instruction::TUPLE_INDEX, index as i64))
+    }
+
+    fn reshape(&mut self, x: i64, shape: Shape) -> i64 {
+        self.push("reshape", shape, &[x], |_| ())
+    }
+
+    fn transpose(&mut self, x: i64, from: &Shape, permutation: &[usize]) -> i64 {
+        if permutation.is_sorted() {
+            return x;
+        }
+        let dims: Vec<i64> = permutation.iter().map(|&d| from.dims[d]).collect();
+        let permutation: Vec<i64> = permutation.iter().map(|&d| d as i64).collect();
+        self.push("transpose", Shape::array(from.ty, dims), &[x], |wire| {
+            wire.set_ints(instruction::DIMENSIONS, &permutation);
+        })
+    }
+
+    /// A call without an effect on the outside.
+    fn pure_call(&mut self, target: &str, operands: &[i64], shape: Shape, config: &str) -> i64 {
+        self.push("custom-call", shape, operands, |wire| {
+            wire.push_bytes(instruction::TARGET, target);
+            wire.push_bytes(instruction::CONFIG, config);
+            wire.push_int(instruction::API_VERSION, 4);
+        })
+    }
+
+    /// A call in the chain of this computation's calls.
+    fn call(&mut self, target: &str, operands: &[i64], shapes: &[Shape], attributes: &str) -> Vec<i64> {
+        let mut operands = operands.to_vec();
+        operands.extend(self.order);
+        let mut results = shapes.to_vec();
+        results.push(Shape::scalar(U32));
+        let program = match self.context.program {
+            0 => String::new(),
+            // As many bits as MLIR's integers take without a sign.
+            number => format!("program = {} : i64, ", number >> 1),
+        };
+        let config = format!("{{n = {} : i64, {program}{attributes}}}", self.context.calls);
+        self.context.calls += 1;
+        let call = self.push("custom-call", Shape::tuple(results.clone()), &operands, |wire| {
+            wire.push_bytes(instruction::TARGET, target);
+            wire.push_bytes(instruction::CONFIG, config);
+            wire.push_int(instruction::SIDE_EFFECT, 1);
+            wire.push_int(instruction::API_VERSION, 4);
+        });
+        let mut elements: Vec<i64> =
+            results.into_iter().enumerate().map(|(k, shape)| self.element(call, k, shape)).collect();
+        self.order = elements.pop();
+        elements
+    }
+
+    fn keep(&mut self, i: &Instruction<'_>, operands: &[i64]) {
+        let mut wire = i.wire.clone();
+        if operands != i.operands {
+            wire.set_ints(instruction::OPERANDS, operands);
+        }
+        let control: Vec<i64> = i.control.iter().map(|&id| self.now(id)).collect();
+        if control != i.control {
+            wire.set_ints(instruction::CONTROL, &control);
+        }
+        wire.remove(&[instruction::SHARDING]);
+        self.out.push(wire.encode());
+    }
+
+    fn plain(&mut self, i: &Instruction<'_>) -> Result<()> {
+        match i.opcode.as_str() {
+            "partition-id" => {
+                let devices = self.context.devices;
+                let alike = devices.iter().enumerate().all(|(position, &device)| position == device);
+                let config =
+                    if alike { "{}".to_owned() } else { format!("{{devices = {}}}", list(devices.iter().copied())) };
+                let id = self.pure_call("shardax.partition_id", &[], i.shape.clone(), &config);
+                self.replaced.insert(i.id, id);
+            }
+            // The program was for one replica; now its partitions are.
+            "replica-id" => {
+                let mut literal = Wire::default();
+                const U32S: u32 = 6;
+                literal.push_bytes(1, i.shape.encode());
+                literal.push_bytes(U32S, [0]);
+                let literal = literal.encode();
+                let id = self.push("constant", i.shape.clone(), &[], |wire| {
+                    wire.push_bytes(instruction::LITERAL, literal);
+                });
+                self.replaced.insert(i.id, id);
+            }
+            opcode if super::super::is_collective(opcode) || OTHERS.contains(&opcode) => {
+                return Err(i.unsupported("is not supported"));
+            }
+            _ => {
+                let operands: Vec<i64> = i.operands.iter().map(|&id| self.now(id)).collect();
+                self.keep(i, &operands);
+            }
+        }
+        Ok(())
+    }
+
+    /// All-reduces that do not depend on each other: one call for those that combine the same way among the same.
+    fn all_reduces(&mut self, reductions: &[&Instruction<'_>]) -> Result<()> {
+        type Key = (Vec<Vec<usize>>, String, i32);
+        // In the order in which they were met: all processes must make the same calls.
+        let mut calls: Vec<(Key, Vec<(usize, usize)>)> = Vec::new();
+        for (r, i) in reductions.iter().enumerate() {
+            let (groups, op) = (i.groups(self.context)?, i.reducer(self.context)?);
+            let shapes = if i.shape.is_tuple() { i.shape.elements.as_slice() } else { std::slice::from_ref(&i.shape) };
+            if shapes.len() != i.operands.len() {
+                return Err(odd("has an all-reduce with more results than operands"));
+            }
+            for (k, shape) in shapes.iter().enumerate() {
+                let key = (groups.clone(), op.clone(), shape.ty);
+                match calls.iter_mut().find(|(other, _)| *other == key) {
+                    Some((_, parts)) => parts.push((r, k)),
+                    None => calls.push((key, vec![(r, k)])),
+                }
+            }
+        }
+        let mut results: Vec<Vec<i64>> = reductions.iter().map(|i| vec![0; i.operands.len()]).collect();
+        for ((groups, op, _), parts) in calls {
+            let operands: Vec<i64> = parts.iter().map(|&(r, k)| self.now(reductions[r].operands[k])).collect();
+            let shape = |&(r, k): &(usize, usize)| {
+                let shape = &reductions[r].shape;
+                if shape.is_tuple() { shape.elements[k].clone() } else { shape.clone() }
+            };
+            let shapes: Vec<Shape> = parts.iter().map(shape).collect();
+            let attributes = format!("op = \"{op}\", {}", group_attributes(&groups));
+            let made = self.call("shardax.all_reduce", &operands, &shapes, &attributes);
+            parts.iter().zip(made).for_each(|(&(r, k), id)| results[r][k] = id);
+        }
+        for (i, parts) in reductions.iter().zip(results) {
+            let id = if i.shape.is_tuple() { self.push("tuple", i.shape.clone(), &parts, |_| ()) } else { parts[0] };
+            self.replaced.insert(i.id, id);
+        }
+        Ok(())
+    }
+
+    /// Any other instruction in which devices meet.
+    fn exchange(&mut self, i: &Instruction<'_>) -> Result<()> {
+        if i.is_control_flow() {
+            return self.control_flow(i);
+        }
+        let operands: Vec<i64> = i.operands.iter().map(|&id| self.now(id)).collect();
+        let shape = &i.shape;
+        let result = match (i.opcode.as_str(), operands.as_slice(), shape.is_tuple()) {
+            ("all-to-all", _, true) => self.all_to_all_of_parts(i, &operands)?,
+            ("all-to-all", &[x], false) => self.all_to_all(i, x)?,
+            ("all-gather", &[x], false) => self.all_gather(i, x)?,
+            ("reduce-scatter", &[x], false) => self.reduce_scatter(i, x)?,
+            ("collective-permute", &[x], false) => {
+                let mut pairs = Vec::new();
+                if i.wire.int(instruction::CHANNEL) == 0 {
+                    return Err(i.unsupported("has no channel, and would exchange between replicas, not"));
+                }
+                for pair in i.wire.all_bytes(instruction::PAIRS) {
+                    let pair = Wire::parse(pair)?;
+                    pairs.push(i.device(pair.int(1), self.context)?);
+                    pairs.push(i.device(pair.int(2), self.context)?);
+                }
+                let all = list(self.context.devices.iter().copied());
+                let attributes = format!("pairs = {}, devices = {all}", list(pairs));
+                self.call("shardax.permute", &[x], std::slice::from_ref(shape), &attributes)[0]
+            }
+            _ => return Err(i.unsupported("has several arrays, which is not supported")),
+        };
+        self.replaced.insert(i.id, result);
+        Ok(())
+    }
+
+    fn all_gather(&mut self, i: &Instruction<'_>, x: i64) -> Result<i64> {
+        let (groups, d) = (i.groups(self.context)?, i.dimension()?);
+        let size = groups[0].len() as i64;
+        let mut dims = i.shape.dims.clone();
+        dims[d] /= size;
+        dims.insert(0, size);
+        let stacked = Shape::array(i.shape.ty, dims);
+        let x = self.call("shardax.all_gather", &[x], std::slice::from_ref(&stacked), &group_attributes(&groups))[0];
+        // The new dimension goes before `d`.
+        let rank = stacked.dims.len();
+        let permutation: Vec<usize> = (1..=d).chain([0]).chain(d + 1..rank).collect();
+        let x = self.transpose(x, &stacked, &permutation);
+        Ok(self.reshape(x, i.shape.clone()))
+    }
+
+    fn reduce_scatter(&mut self, i: &Instruction<'_>, x: i64) -> Result<i64> {
+        let (groups, d, op) = (i.groups(self.context)?, i.dimension()?, i.reducer(self.context)?);
+        let (x, _, _) = self.cut(x, &i.shape, d, groups[0].len() as i64, i.shape.dims[d]);
+        let attributes = format!("op = \"{op}\", {}", group_attributes(&groups));
+        Ok(self.call("shardax.reduce_scatter", &[x], std::slice::from_ref(&i.shape), &attributes)[0])
+    }
+
+    fn all_to_all(&mut self, i: &Instruction<'_>, x: i64) -> Result<i64> {
+        let (groups, d) = (i.groups(self.context)?, i.dimension()?);
+        let size = groups[0].len() as i64;
+        let (x, apart, front) = self.cut(x, &i.shape, d, size, i.shape.dims[d] / size);
+        let moved = Shape::array(i.shape.ty, front.iter().map(|&k| apart.dims[k]).collect::<Vec<_>>());
+        let x = self.call("shardax.all_to_all", &[x], std::slice::from_ref(&moved), &group_attributes(&groups))[0];
+        let back: Vec<usize> = (0..front.len()).map(|k| front.iter().position(|&f| f == k).unwrap_or(k)).collect();
+        let x = self.transpose(x, &moved, &back);
+        Ok(self.reshape(x, i.shape.clone()))
+    }
+
+    /// Cuts dimension `d` into `size` parts of `part` each and brings the parts to the front. Gives the shape after the
+    /// cut and the permutation as well.
+    fn cut(&mut self, x: i64, shape: &Shape, d: usize, size: i64, part: i64) -> (i64, Shape, Vec<usize>) {
+        let mut dims = shape.dims.clone();
+        dims[d] = part;
+        dims.insert(d, size);
+        let apart = Shape::array(shape.ty, dims);
+        let x = self.reshape(x, apart.clone());
+        let front: Vec<usize> = [d].into_iter().chain((0..apart.dims.len()).filter(|&k| k != d)).collect();
+        let x = self.transpose(x, &apart, &front);
+        (x, apart, front)
+    }
+
+    /// The form in which operand `k` goes to member `k` of the group.
+    fn all_to_all_of_parts(&mut self, i: &Instruction<'_>, operands: &[i64]) -> Result<i64> {
+        let groups = i.groups(self.context)?;
+        let part = i.shape.elements.first().cloned().ok_or_else(|| i.unsupported("of nothing is not supported"))?;
+        if operands.len() != groups[0].len() || i.shape.elements.iter().any(|e| *e != part) {
+            return Err(i.unsupported("has parts of several shapes, which is not supported"));
+        }
+        let with_first = |n: usize| {
+            let dims: Vec<i64> = [n as i64].into_iter().chain(part.dims.iter().copied()).collect();
+            Shape::array(part.ty, dims)
+        };
+        let (one, all) = (with_first(1), with_first(operands.len()));
+        let parts: Vec<i64> = operands.iter().map(|&x| self.reshape(x, one.clone())).collect();
+        let joined = self.push("concatenate", all.clone(), &parts, |wire| wire.set_ints(instruction::DIMENSIONS, &[0]));
+        let moved =
+            self.call("shardax.all_to_all", &[joined], std::slice::from_ref(&all), &group_attributes(&groups))[0];
+        let mut results = Vec::new();
+        for k in 0..operands.len() as i64 {
+            let bounds = [(k, k + 1)].into_iter().chain(part.dims.iter().map(|&dim| (0, dim)));
+            let slices: Vec<Vec<u8>> = bounds
+                .map(|(start, limit)| {
+                    let mut wire = Wire::default();
+                    [(1, start), (2, limit), (3, 1)].into_iter().for_each(|(field, n)| wire.push_int(field, n));
+                    wire.encode()
+                })
+                .collect();
+            let slice = self.push("slice", one.clone(), &[moved], |wire| {
+                slices.into_iter().for_each(|bytes| wire.push_bytes(instruction::SLICE, bytes));
+            });
+            results.push(self.reshape(slice, part.clone()));
+        }
+        Ok(self.push("tuple", i.shape.clone(), &results, |_| ()))
+    }
+
+    /// A loop or branch with calls inside: after the calls before it, before those behind.
+    fn control_flow(&mut self, i: &Instruction<'_>) -> Result<()> {
+        let mut operands: Vec<i64> = i.operands.iter().map(|&id| self.now(id)).collect();
+        let alone = || i.unsupported("has no array to order it by, so it cannot exchange");
+        if let Some(order) = self.order {
+            let shape = |rewrite: &Self, id: i64| rewrite.shapes.get(&id).cloned().ok_or_else(alone);
+            let first = *operands.first().ok_or_else(alone)?;
+            let of_first = shape(self, first)?;
+            let after = |rewrite: &mut Self, x: i64, shape: &Shape| {
+                rewrite.pure_call("shardax.after", &[x, order], shape.clone(), "{}")
+            };
+            operands[0] = if of_first.is_tuple() {
+                let (k, smallest) = smallest(&of_first.elements).ok_or_else(alone)?;
+                let elements = of_first.elements.clone();
+                let mut parts: Vec<i64> =
+                    elements.into_iter().enumerate().map(|(k, shape)| self.element(first, k, shape)).collect();
+                parts[k] = after(self, parts[k], smallest);
+                self.push("tuple", of_first.clone(), &parts, |_| ())
+            } else {
+                of_first.size().ok_or_else(alone)?;
+                after(self, first, &of_first)
+            };
+        }
+        self.keep(i, &operands);
+        self.order = Some(if i.shape.is_tuple() {
+            let (k, shape) = smallest(&i.shape.elements).ok_or_else(alone)?;
+            self.element(i.id, k, shape.clone())
+        } else {
+            i.id
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,58 @@
+//! Padding and slicing, as primitives write them.
+
+use crate::core::lower::{Lowering, Value, ints};
+use crate::core::program::Aval;
+use crate::shape::Shape;
+
+/// What is put around and between the elements of a dimension: low, high (negative to cut), interior.
+pub(crate) type Padding = (i64, i64, i64);
+
+/// The size of a padded dimension that had `n` elements, for paddings that fit.
+fn padded(n: usize, (low, high, interior): Padding) -> usize {
+    let n = n as i64;
+    (n + low + high + interior * (n - 1).max(0)).max(0) as usize
+}
+
+impl Lowering {
+    /// `x` with `value` around and between its elements, a [`Padding`] for each dimension.
+    pub(crate) fn pad(&mut self, x: Value, value: Value, config: &[Padding]) -> Value {
+        if config.iter().all(|c| *c == (0, 0, 0)) {
+            return x;
+        }
+        // Where elements are put between and edges cut at once, XLA's partitioner ends the process ("Check failed:
+        // get_first_valid_element_offset_on_dilated_shard"): what is cut there is cut afterwards.
+        let apart = |&(low, high, interior): &Padding| interior > 0 && (low < 0 || high < 0);
+        if config.iter().any(apart) {
+            let grown: Vec<Padding> =
+                config.iter().map(|c| if apart(c) { (c.0.max(0), c.1.max(0), c.2) } else { *c }).collect();
+            let x = self.pad(x, value, &grown);
+            let ends = |c: &Padding, n: usize| match apart(c) {
+                true => ((-c.0).max(0) as usize, n - (-c.1).max(0) as usize),
+                false => (0, n),
+            };
+            let (start, limit): (Vec<_>, Vec<_>) =
+                config.iter().zip(self.shape(x).clone()).map(|(c, n)| ends(c, n)).unzip();
+            return self.slice(x, &start, &limit, &vec![1; config.len()]);
+        }
+        let column = |f: fn(&Padding) -> i64| ints(&config.iter().map(f).collect::<Vec<_>>());
+        let attrs = format!(
+            "edge_padding_low = {}, edge_padding_high = {}, interior_padding = {}",
+            column(|c| c.0),
+            column(|c| c.1),
+            column(|c| c.2)
+        );
+        let shape: Shape = self.shape(x).iter().zip(config).map(|(&n, c)| padded(n, *c)).collect();
+        let out = Aval::new(self.dtype(x), shape);
+        self.op("stablehlo.pad", &[x, value], &attrs, &out)
+    }
+
+    /// The elements of `x` from `start` up to `limit`, each `strides` apart.
+    pub(crate) fn slice(&mut self, x: Value, start: &[usize], limit: &[usize], strides: &[usize]) -> Value {
+        let attrs =
+            format!("start_indices = {}, limit_indices = {}, strides = {}", ints(start), ints(limit), ints(strides));
+        let taken = |((&start, &limit), &stride): ((&usize, &usize), &usize)| (limit - start).div_ceil(stride);
+        let shape: Shape = start.iter().zip(limit).zip(strides).map(taken).collect();
+        let out = Aval::new(self.dtype(x), shape);
+        self.op("stablehlo.slice", &[x], &attrs, &out)
+    }
+}
