@@ -3,13 +3,15 @@
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use shardax::Result;
+use shardax::{Error, ErrorKind, Result};
 
 /// What the timed calls of one row may take in all.
 const BUDGET: Duration = Duration::from_secs(3);
 const WARM_UP: usize = 3;
 pub const MIN_RUNS: usize = 3;
 const MAX_RUNS: usize = 3000;
+/// Training steps that several processes do together.
+pub const STEPS: usize = 20;
 
 /// Times of one row.
 #[derive(Serialize)]
@@ -20,7 +22,7 @@ pub struct Timing {
 }
 
 impl Timing {
-    fn of(mut times: Vec<f64>) -> Timing {
+    pub fn of(mut times: Vec<f64>) -> Timing {
         times.sort_by(f64::total_cmp);
         let runs = times.len();
         let median = (times[(runs - 1) / 2] + times[runs / 2]) / 2.0;
@@ -42,7 +44,7 @@ pub fn measure<R>(mut call: impl FnMut() -> Result<R>) -> Result<Timing> {
 
 /// The same, so many times whatever they take: of several processes all must call equally often.
 pub fn measure_times<R>(runs: usize, mut call: impl FnMut() -> Result<R>) -> Result<Timing> {
-    for _ in 0..WARM_UP {
+    for _ in 0..WARM_UP.min(runs) {
         call()?;
     }
     let mut times = Vec::with_capacity(runs);
@@ -62,4 +64,13 @@ pub fn measure_parts(least: usize, mut once: impl FnMut() -> Result<Duration>) -
         times.push(once()?.as_secs_f64() * 1e6);
     }
     Ok(Timing::of(times))
+}
+
+/// What the calling thread has computed for so far, in µs: on a machine with more processes than cores the clock tells of
+/// the others, too.
+pub fn thread_us() -> Result<f64> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat");
+    let text = text.map_err(|e| Error::new(ErrorKind::Runtime, format!("/proc/thread-self/schedstat: {e}")))?;
+    let nanoseconds = text.split(' ').next().and_then(|n| n.parse::<f64>().ok());
+    nanoseconds.map(|n| n / 1e3).ok_or_else(|| Error::new(ErrorKind::Runtime, format!("{text:?} is not a time")))
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use shardax::{clear_caches, config};
 use shardax_nn::prelude::*;
 
-use crate::clock::{MIN_RUNS, Timing, measure, measure_parts};
+use crate::clock::{MIN_RUNS, STEPS, Timing, measure, measure_parts, measure_times};
 use crate::data::{line, replicated, split, uniform};
 use crate::startup::with_cache;
 
@@ -50,14 +50,14 @@ fn train_step(mut state: State, x: Array, labels: Array) -> Result<(State, Array
 }
 
 /// The state on every device, and each device's part of a batch.
-fn arguments(n: usize) -> Result<(State, Array, Array)> {
-    let mesh = line(n, "batch")?;
-    let state = replicated(State::new(Cnn::new(&mut Rngs::new(0)), adam(1e-3))?, &mesh)?;
+fn arguments(mesh: &Mesh, each: usize) -> Result<(State, Array, Array)> {
+    let n = mesh.size();
+    let state = replicated(State::new(Cnn::new(&mut Rngs::new(0)), adam(1e-3))?, mesh)?;
     let mut random = fastrand::Rng::with_seed(0);
-    let labels: Vec<i32> = (0..BATCH).map(|_| random.i32(0..10)).collect();
-    let x = uniform(&[n, BATCH / n, 32, 32, 3], 1)?;
-    let labels = Array::from_vec(labels, &[n, BATCH / n])?;
-    let (x, labels) = split((x, labels), &mesh, "batch")?;
+    let labels: Vec<i32> = (0..n * each).map(|_| random.i32(0..10)).collect();
+    let x = uniform(&[n, each, 32, 32, 3], 1)?;
+    let labels = Array::from_vec(labels, &[n, each])?;
+    let (x, labels) = split((x, labels), mesh, "batch")?;
     Ok((state, x, labels))
 }
 
@@ -68,16 +68,36 @@ macro_rules! step {
 }
 
 pub fn cnn_step(n: usize) -> Result<Timing> {
-    let (mut state, x, labels) = arguments(n)?;
+    measure(stepping(n, BATCH / n)?)
+}
+
+/// The step on `n` devices of this process, each with its part of a batch.
+fn stepping(n: usize, each: usize) -> Result<impl FnMut() -> Result<()>> {
+    let (mut state, x, labels) = arguments(&line(n, "batch")?, each)?;
     let step = step!();
-    measure(|| {
+    Ok(move || {
         state = block_until_ready(step.call((&state, &x, &labels))?)?.0;
         Ok(())
     })
 }
 
+/// The step on the devices of all processes.
+pub fn mp_cnn_step() -> Result<Timing> {
+    measure_times(STEPS, stepping(local_device_count(), BATCH / device_count())?)
+}
+
+/// The compilation of that step, in all processes at once.
+pub fn mp_compile_cnn() -> Result<Timing> {
+    let (state, x, labels) = arguments(&make_mesh([("batch", device_count())])?, BATCH / device_count())?;
+    let lowered = step!().lower((&state, &x, &labels))?;
+    measure_times(MIN_RUNS, || {
+        clear_caches();
+        lowered.compile()
+    })
+}
+
 pub fn cnn_trace_lower() -> Result<Timing> {
-    let (state, x, labels) = arguments(8)?;
+    let (state, x, labels) = arguments(&line(8, "batch")?, BATCH / 8)?;
     measure(|| step!().lower((&state, &x, &labels)))
 }
 
@@ -95,8 +115,15 @@ pub fn cnn_compile_warm() -> Result<Timing> {
     })
 }
 
+/// The text of the step on `n` devices.
+pub fn text(n: usize) -> Result<String> {
+    let state = State::new(Cnn::new(&mut Rngs::new(0)), adam(1e-3))?;
+    let (x, labels) = (shape_dtype_struct([n, 1, 32, 32, 3], DType::F32), shape_dtype_struct([n, 1], DType::I32));
+    Ok(step!().lower((&state, &x, &labels))?.as_text().to_owned())
+}
+
 fn compile() -> Result<Timing> {
-    let (state, x, labels) = arguments(8)?;
+    let (state, x, labels) = arguments(&line(8, "batch")?, BATCH / 8)?;
     let lowered = step!().lower((&state, &x, &labels))?;
     measure_parts(MIN_RUNS, || {
         clear_caches();

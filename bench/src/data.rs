@@ -9,9 +9,9 @@ pub fn uniform(shape: &[usize], seed: u64) -> Result<Array> {
     Array::from_vec((0..size).map(|_| random.f32() * 2.0 - 1.0).collect(), shape)
 }
 
-/// The first `n` devices in a row.
+/// The first `n` of this process's devices in a row.
 pub fn line(n: usize, axis: &str) -> Result<Mesh> {
-    make_mesh([(axis, n)])
+    Mesh::new(local_devices()?.into_iter().take(n).collect(), [(axis, n)])
 }
 
 /// `tree` split along axis 0 over the devices of `mesh`.

@@ -8,6 +8,7 @@ mod cnn;
 mod data;
 mod dispatch;
 mod processes;
+mod simulated;
 mod startup;
 mod training;
 
@@ -53,7 +54,7 @@ struct Options {
     /// Where the results go (default: standard output)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Only rows whose name contains NAME
+    /// Only rows whose name contains NAME; of several processes, rows of these names, separated by commas
     #[arg(long, value_name = "NAME", default_value = "")]
     filter: String,
     /// Print the row names and stop
@@ -62,6 +63,9 @@ struct Options {
     /// The rows of several processes, as one of them
     #[arg(long)]
     processes: bool,
+    /// What a program over N processes costs each of them before it runs, as a row of a table
+    #[arg(long, value_name = "N")]
+    simulated: Option<usize>,
     /// What `first_result` spawns
     #[arg(long, hide = true)]
     child: bool,
@@ -76,6 +80,9 @@ struct Measured {
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let options = Options::parse();
+    if let Some(n) = options.simulated {
+        return Ok(simulated::run(n)?);
+    }
     if options.processes {
         shardax::config::set_compilation_cache_dir("")?;
         return write(&processes::run(&options.filter)?, options.json);

@@ -2,8 +2,11 @@
 
 use shardax::prelude::*;
 
-use crate::clock::{Timing, measure};
+use crate::clock::{STEPS, Timing, measure, measure_times};
 use crate::data::{line, replicated, split, uniform};
+
+/// Rows of a batch, in all.
+const ROWS: usize = 512;
 
 /// What a row trains.
 trait Model: Tree {
@@ -81,18 +84,18 @@ struct Training<M: Model, O: Optimizer<M>> {
 }
 
 impl<M: Model, O: Optimizer<M>> Training<M, O> {
-    fn new(n: usize, model: M, optimizer: O, batch: usize, features: &[usize]) -> Result<Self> {
+    fn new((n, each): (usize, usize), model: M, optimizer: O, features: &[usize]) -> Result<Self> {
         let mesh = line(n, "batch")?;
         let state = (model.clone(), optimizer.init(&model)?);
         let mut random = fastrand::Rng::with_seed(0);
-        let labels: Vec<i32> = (0..batch).map(|_| random.i32(0..10)).collect();
-        let x = uniform(&[&[n, batch / n], features].concat(), 1)?.abs();
-        let y = Array::from_vec(labels, &[n, batch / n])?;
+        let labels: Vec<i32> = (0..n * each).map(|_| random.i32(0..10)).collect();
+        let x = uniform(&[&[n, each], features].concat(), 1)?.abs();
+        let y = Array::from_vec(labels, &[n, each])?;
         Ok(Training { optimizer, state: replicated(state, &mesh)?, batch: split((x, y), &mesh, "batch")? })
     }
 
-    /// Times the step, whose state goes into the next.
-    fn measure(self) -> Result<Timing> {
+    /// The step, whose state goes into the next.
+    fn stepping(self) -> impl FnMut() -> Result<()> {
         let Training { optimizer, mut state, batch: (x, y) } = self;
         let step = pmap(move |(model, state): (M, O::State), x: Array, y: Array| {
             let ((loss, accuracy), grads) = value_and_grad(loss_and_accuracy::<M>).has_aux().call((&model, x, y))?;
@@ -104,15 +107,25 @@ impl<M: Model, O: Optimizer<M>> Training<M, O> {
         .in_axes((None, 0, 0))
         .out_axes(None)
         .donate_argnums([0]);
-        measure(|| {
+        move || {
             state = block_until_ready(step.call((&state, &x, &y))?)?.0;
             Ok(())
-        })
+        }
     }
 }
 
-pub fn mlp_step(n: usize) -> Result<Timing> {
+/// The step on `n` devices of this process, each with so many rows.
+fn mlp(n: usize, each: usize) -> Result<impl FnMut() -> Result<()>> {
     let model =
         Mlp { layer1: Linear::new(784, 1024)?, layer2: Linear::new(1024, 1024)?, layer3: Linear::new(1024, 10)? };
-    Training::new(n, model, Sgd(0.1), 512, &[784])?.measure()
+    Ok(Training::new((n, each), model, Sgd(0.1), &[784])?.stepping())
+}
+
+pub fn mlp_step(n: usize) -> Result<Timing> {
+    measure(mlp(n, ROWS / n)?)
+}
+
+/// The step on the devices of all processes.
+pub fn mp_mlp_step() -> Result<Timing> {
+    measure_times(STEPS, mlp(local_device_count(), ROWS / device_count())?)
 }

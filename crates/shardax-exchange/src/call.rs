@@ -1,5 +1,7 @@
 //! One call of a program: which device makes it, with whom, and its data.
 
+use std::sync::Arc;
+
 use shardax_pjrt::ElementType;
 use shardax_pjrt::ffi::{Attr, CallFrame};
 
@@ -18,6 +20,11 @@ pub(crate) struct Call<'a> {
     attributes: Vec<(&'a str, Attr<'a>)>,
 }
 
+/// The lists by which a call says who meets, as they are written.
+pub(crate) type Written = [Vec<u8>; LISTS.len()];
+
+const LISTS: [&str; 3] = ["groups", "sizes", "devices"];
+
 /// The id of the device that makes a call.
 pub(crate) fn device(frame: &CallFrame<'_>) -> Outcome<usize> {
     let device = frame.device_ordinal().and_then(|device| usize::try_from(device).ok());
@@ -32,6 +39,21 @@ impl<'a> Call<'a> {
         let launch = frame.run_id().ok_or("the plugin does not tell which launch calls")?;
         let ty = frame.args().first().ok_or("the call has no arguments")?.ty;
         Ok(Call { launch, number, program, device: device(frame)?, ty, attributes })
+    }
+
+    fn bytes(&self, name: &str) -> &'a [u8] {
+        match self.attributes.iter().find(|(n, _)| *n == name) {
+            Some((_, Attr::Array(_, bytes))) => bytes,
+            _ => &[],
+        }
+    }
+
+    pub(crate) fn written(&self) -> Arc<Written> {
+        Arc::new(LISTS.map(|name| self.bytes(name).to_vec()))
+    }
+
+    pub(crate) fn is_written(&self, written: &Written) -> bool {
+        LISTS.iter().zip(written).all(|(name, bytes)| self.bytes(name) == bytes)
     }
 
     fn list(&self, name: &str) -> Outcome<Vec<usize>> {
@@ -69,27 +91,4 @@ impl<'a> Call<'a> {
     pub(crate) fn devices(&self) -> Outcome<Vec<usize>> {
         self.list("devices")
     }
-}
-
-/// The arguments but for the one that orders, one after the other.
-pub(crate) fn gather_args(frame: &mut CallFrame<'_>) -> Vec<u8> {
-    // There is one result for each argument, and the order behind.
-    let (args, rets) = frame.split();
-    let args = &args[..(rets.len() - 1).min(args.len())];
-    let mut data = Vec::with_capacity(args.iter().map(|arg| arg.data.len()).sum());
-    args.iter().for_each(|arg| data.extend_from_slice(arg.data));
-    data
-}
-
-/// Fills the results, whose bytes lie one after the other, and the order.
-pub(crate) fn scatter_results(frame: &mut CallFrame<'_>, mut data: &[u8]) -> Outcome<()> {
-    let rets = frame.rets();
-    let last = rets.len() - 1;
-    rets[last].data().fill(0);
-    for ret in &mut rets[..last] {
-        let (own, rest) = data.split_at_checked(ret.data().len()).ok_or("less came than the program expects")?;
-        ret.data().copy_from_slice(own);
-        data = rest;
-    }
-    if data.is_empty() { Ok(()) } else { Err("more came than the program expects".into()) }
 }

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use shardax_mpi::{Communicator, Request, World};
+use shardax_mpi::{Communicator, Messages, Request, World};
 
 use crate::call::Call;
 use crate::{Exchange, Outcome, lock};
@@ -79,18 +79,22 @@ impl Channel {
         counts: &[usize],
     ) -> Outcome<Vec<u8>> {
         self.agree(exchange, at)?;
-        self.wait(exchange, at, self.comm.all_gather(data, counts))
+        Ok(self.wait(exchange, at, self.comm.all_gather(data, counts))?.into_buffers().1.pop().unwrap_or_default())
     }
 
-    pub(crate) fn all_to_all(
+    /// Starts messages between the processes; each finishes what it started in the same order.
+    pub(crate) fn start(&self, (exchange, at): (&Exchange, At), tag: u16, messages: Messages) -> Outcome<Request> {
+        self.agree(exchange, at)?;
+        self.comm.exchange(tag, messages).map_err(|error| self.failed(exchange, at, &error))
+    }
+
+    /// The memory of messages that were started: what was sent, and what came.
+    pub(crate) fn finish(
         &self,
         (exchange, at): (&Exchange, At),
-        data: Vec<u8>,
-        counts: &[usize],
-        result_counts: &[usize],
-    ) -> Outcome<Vec<u8>> {
-        self.agree(exchange, at)?;
-        self.wait(exchange, at, self.comm.all_to_all(data, counts, result_counts))
+        request: Request,
+    ) -> Outcome<(Vec<Vec<u8>>, Vec<Vec<u8>>)> {
+        Ok(self.wait(exchange, at, Ok(request))?.into_buffers())
     }
 
     /// At its first exchange in a launch, all processes compare which program they are in.
@@ -101,8 +105,8 @@ impl Channel {
         }
         let own = at.bytes().to_vec();
         let counts = vec![own.len(); self.processes.len()];
-        let all = self.wait(exchange, at, self.comm.all_gather(own.clone(), &counts))?;
-        for (process, theirs) in self.processes.iter().zip(all.chunks_exact(own.len())) {
+        let (_, all) = self.wait(exchange, at, self.comm.all_gather(own.clone(), &counts))?.into_buffers();
+        for (process, theirs) in self.processes.iter().zip(all[0].chunks_exact(own.len())) {
             if theirs != own {
                 let theirs = At::from_bytes(theirs);
                 let (what, own) = (theirs.describe(exchange), at.describe(exchange));
@@ -117,11 +121,14 @@ impl Channel {
         Ok(())
     }
 
-    fn wait(&self, exchange: &Exchange, at: At, request: shardax_mpi::Result<Request>) -> Outcome<Vec<u8>> {
-        let failed = |error: shardax_mpi::Error| {
-            let others: Vec<usize> = self.processes.iter().copied().filter(|&p| p != exchange.rank).collect();
-            format!("{} (at {}, with processes {others:?})", error.message, at.describe(exchange))
-        };
+    fn failed(&self, exchange: &Exchange, at: At, error: &shardax_mpi::Error) -> String {
+        let others: Vec<usize> = self.processes.iter().copied().filter(|&p| p != exchange.rank).collect();
+        format!("{} (at {}, with processes {others:?})", error.message, at.describe(exchange))
+    }
+
+    /// Waits until a request is done.
+    fn wait(&self, exchange: &Exchange, at: At, request: shardax_mpi::Result<Request>) -> Outcome<Request> {
+        let failed = |error: shardax_mpi::Error| self.failed(exchange, at, &error);
         let turn = self.turns.fetch_add(1, Ordering::Relaxed);
         let mut request = request.map_err(failed)?;
         let (begun, timeout) = (Instant::now(), exchange.timeout());
@@ -142,7 +149,7 @@ impl Channel {
             done = request.wait_until(begun + timeout).map_err(failed)?;
         }
         if done {
-            return request.wait(begun).map_err(failed);
+            return Ok(request);
         }
         Err(format!(
             "process {} waited in vain for the others: within {timeout:?} {} have not come to {}",

@@ -1,42 +1,79 @@
 //! A group of devices, as one process sees it.
 
-use std::sync::Arc;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
+
+use shardax_mpi::{Messages, Request};
 
 use crate::call::Call;
 use crate::channel::{At, Channel};
-use crate::{Exchange, Outcome};
+use crate::{Exchange, Outcome, lock};
+
+/// Rounds that are started before the one that is waited for.
+const AHEAD: usize = 1;
 
 /// Which places of a group belong to which process.
+pub(crate) struct Places {
+    /// The devices of the group, in its order.
+    pub(crate) devices: Vec<usize>,
+    /// Processes in ascending order, each with the places of its devices in the group, in the group's order.
+    pub(crate) processes: Vec<(usize, Vec<usize>)>,
+    /// Which of them this one is.
+    pub(crate) me: usize,
+    /// How many places there are.
+    count: usize,
+    channel: OnceLock<Arc<Channel>>,
+}
+
+/// A group of devices in one call.
 pub(crate) struct Group<'a> {
     exchange: &'a Exchange,
     /// The call that it is for.
     at: At,
-    pub(crate) devices: Vec<usize>,
-    /// Processes in ascending order, each with the places of its devices in the group, in the group's order.
-    pub(crate) processes: Vec<(usize, Vec<usize>)>,
+    places: Arc<Places>,
 }
 
-impl<'a> Group<'a> {
-    pub(crate) fn new(exchange: &'a Exchange, call: &Call<'_>, devices: Vec<usize>) -> Outcome<Group<'a>> {
-        let mut processes: Vec<(usize, Vec<usize>)> = Vec::new();
+impl Deref for Group<'_> {
+    type Target = Places;
+
+    fn deref(&self) -> &Places {
+        &self.places
+    }
+}
+
+impl Places {
+    fn new(exchange: &Exchange, devices: Vec<usize>) -> Outcome<Places> {
+        let mut processes: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (place, &device) in devices.iter().enumerate() {
-            let owner = exchange.owner(device)?;
-            match processes.iter_mut().find(|(process, _)| *process == owner) {
-                Some((_, places)) => places.push(place),
-                None => processes.push((owner, vec![place])),
-            }
+            processes.entry(exchange.owner(device)?).or_default().push(place);
         }
-        processes.sort();
-        if !processes.iter().any(|(process, _)| *process == exchange.rank) {
-            return Err(format!("none of the devices {devices:?} belongs to this process"));
+        match processes.keys().position(|&process| process == exchange.rank) {
+            Some(me) => Ok(Places {
+                count: devices.len(),
+                devices,
+                processes: processes.into_iter().collect(),
+                me,
+                channel: OnceLock::new(),
+            }),
+            None => Err(format!("none of the devices {devices:?} belongs to this process")),
         }
-        Ok(Group { exchange, at: At::of(call), devices, processes })
     }
 
     /// The places of this process's devices.
     pub(crate) fn own(&self) -> &[usize] {
-        let own = self.processes.iter().find(|(process, _)| *process == self.exchange.rank);
-        own.map_or(&[], |(_, places)| places)
+        &self.processes[self.me].1
+    }
+
+    /// How many devices a process of the group has in it.
+    pub(crate) fn count(&self, process: usize) -> usize {
+        self.processes[process].1.len()
+    }
+
+    /// The most that a process has.
+    pub(crate) fn most(&self) -> usize {
+        self.processes.iter().map(|(_, places)| places.len()).max().unwrap_or(1)
     }
 
     /// Whether all devices are this process's.
@@ -44,18 +81,163 @@ impl<'a> Group<'a> {
         self.processes.len() == 1
     }
 
-    fn channel(&self) -> Outcome<Arc<Channel>> {
-        let ranks: Vec<usize> = self.processes.iter().map(|(process, _)| *process).collect();
-        self.exchange.channel(&self.devices, &ranks)
+    /// The other processes.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = usize> + use<> {
+        let (me, count) = (self.me, self.processes.len());
+        // Starting with the next, so that not all begin with the same one.
+        (1..count).map(move |step| (me + step) % count)
+    }
+}
+
+/// Which stream of messages: rounds, or what follows from each.
+#[derive(Clone, Copy)]
+pub(crate) enum Stream {
+    Rounds = 1,
+    Sums = 2,
+}
+
+impl<'a> Group<'a> {
+    /// The group of a call, whose devices `read` gives. They are nearly always what they were the last time.
+    pub(crate) fn of<'c>(
+        exchange: &'a Exchange,
+        call: &Call<'c>,
+        read: fn(&Call<'c>) -> Outcome<Vec<usize>>,
+    ) -> Outcome<Group<'a>> {
+        let key = (call.program, call.number, call.device);
+        let known = lock(&exchange.groups).get(&key).cloned();
+        // Other programs may have the same number, or none.
+        let places = match known.filter(|(written, _)| call.is_written(written)) {
+            Some((_, places)) => places,
+            None => {
+                let places = Arc::new(Places::new(exchange, read(call)?)?);
+                lock(&exchange.groups).insert(key, (call.written(), places.clone()));
+                places
+            }
+        };
+        Ok(Group { exchange, at: At::of(call), places })
     }
 
-    /// Gives everybody the data of each process.
+    /// The same with one place for each process, which brings something for all of its devices.
+    pub(crate) fn by_process(&self) -> Group<'a> {
+        let places = self.processes.iter().enumerate().map(|(place, (process, _))| (*process, vec![place]));
+        let places = Places {
+            devices: self.devices.clone(),
+            processes: places.collect(),
+            me: self.me,
+            count: self.processes.len(),
+            channel: self.channel.clone(),
+        };
+        Group { exchange: self.exchange, at: self.at, places: Arc::new(places) }
+    }
+
+    fn channel(&self) -> Outcome<Arc<Channel>> {
+        if let Some(channel) = self.channel.get() {
+            return Ok(channel.clone());
+        }
+        let ranks: Vec<usize> = self.processes.iter().map(|(process, _)| *process).collect();
+        let channel = self.exchange.channel(&self.devices, &ranks)?;
+        Ok(self.channel.get_or_init(|| channel).clone())
+    }
+
+    /// Gives everybody the data of each process, in one exchange.
     pub(crate) fn all_gather(&self, data: Vec<u8>, counts: &[usize]) -> Outcome<Vec<u8>> {
         self.channel()?.all_gather((self.exchange, self.at), data, counts)
     }
 
-    /// Gives each process its part of the data of every other.
-    pub(crate) fn all_to_all(&self, data: Vec<u8>, counts: &[usize], result_counts: &[usize]) -> Outcome<Vec<u8>> {
-        self.channel()?.all_to_all((self.exchange, self.at), data, counts, result_counts)
+    /// Memory of this length, with anything in it.
+    pub(crate) fn buffer(&self, len: usize) -> Vec<u8> {
+        self.exchange.buffers.take(len)
     }
+
+    /// Starts to send, and to receive as many bytes from each peer as `expect` says.
+    pub(crate) fn start(
+        &self,
+        stream: Stream,
+        Sends { sent, sends }: Sends,
+        expect: impl Fn(usize) -> usize,
+    ) -> Outcome<Started> {
+        let channel = self.channel()?;
+        let receives = self.peers().map(|peer| (peer, self.buffer(expect(peer)))).collect();
+        let request =
+            channel.start((self.exchange, self.at), stream as u16, Messages { sent, sends, receives })?;
+        Ok(Started { channel, request })
+    }
+
+    /// Waits for what was started, and takes what came, by process; of this one nothing.
+    pub(crate) fn finish<T>(&self, started: Started, take: impl FnOnce(&[Vec<u8>]) -> Outcome<T>) -> Outcome<T> {
+        let (sent, received) = started.channel.finish((self.exchange, self.at), started.request)?;
+        let mut by_process = vec![Vec::new(); self.processes.len()];
+        self.peers().zip(received).for_each(|(peer, bytes)| by_process[peer] = bytes);
+        let taken = take(&by_process);
+        self.exchange.buffers.give(sent.into_iter().chain(by_process));
+        taken
+    }
+
+    /// Sends and receives in rounds, of which the next is under way while what came in one is taken. `send` gives what is
+    /// sent in a round, and which of it to whom; `expect` how many bytes come from a process.
+    pub(crate) fn rounds<D>(
+        &self,
+        state: &mut D,
+        count: usize,
+        send: impl Fn(&D, usize) -> Outcome<Sends>,
+        expect: impl Fn(usize, usize) -> usize,
+        mut take: impl FnMut(&mut D, usize, &[Vec<u8>]) -> Outcome<()>,
+    ) -> Outcome<()> {
+        let mut started = VecDeque::new();
+        for round in 0..count + AHEAD {
+            if round < count && !self.is_local() {
+                let sends = send(state, round)?;
+                started.push_back(self.start(Stream::Rounds, sends, |peer| expect(round, peer))?);
+            }
+            let Some(done) = round.checked_sub(AHEAD) else { continue };
+            match started.pop_front() {
+                Some(first) => self.finish(first, |received| take(state, done, received))?,
+                None => take(state, done, &[Vec::new()])?,
+            }
+        }
+        Ok(())
+    }
+
+    /// In a round: something of its own for each peer.
+    pub(crate) fn to_each(&self, fill: impl Fn(usize) -> Outcome<Vec<u8>>) -> Outcome<Sends> {
+        let sent = self.peers().map(fill).collect::<Outcome<_>>()?;
+        Ok(Sends { sent, sends: self.peers().zip(0..).collect() })
+    }
+
+    /// In a round: the same for all peers.
+    pub(crate) fn to_all(&self, data: Vec<u8>) -> Sends {
+        Sends { sent: vec![data], sends: self.peers().map(|peer| (peer, 0)).collect() }
+    }
+
+    /// Parts of the same length, one after the other.
+    pub(crate) fn packed(&self, parts: &[Cow<'_, [u8]>]) -> Vec<u8> {
+        let len = parts.first().map_or(0, |part| part.len());
+        let mut bytes = self.buffer(parts.len() * len);
+        bytes.chunks_exact_mut(len.max(1)).zip(parts).for_each(|(to, part)| to.copy_from_slice(part));
+        bytes
+    }
+
+    /// Parts of `len` bytes of each device, in the group's order: this process's, and those that came, process by process.
+    pub(crate) fn in_order<'b>(&self, own: &'b [Cow<'_, [u8]>], received: &'b [Vec<u8>], len: usize) -> Vec<&'b [u8]> {
+        let mut ordered: Vec<&[u8]> = vec![&[]; self.places.count];
+        for (process, (_, places)) in self.processes.iter().enumerate() {
+            for (k, &place) in places.iter().enumerate() {
+                ordered[place] =
+                    if process == self.me { &own[k] } else { &received[process][k * len..(k + 1) * len] };
+            }
+        }
+        ordered
+    }
+}
+
+/// Memory to send, and who gets which of it.
+pub(crate) struct Sends {
+    sent: Vec<Vec<u8>>,
+    sends: Vec<(usize, usize)>,
+}
+
+/// Messages under way.
+pub(crate) struct Started {
+    channel: Arc<Channel>,
+    request: Request,
 }

@@ -6,17 +6,18 @@
 //!
 //! **Exact order.** Values are combined one contribution after the other in the order of the group, as the plugin's own
 //! collectives do within a process, with its roundings: `bf16` is summed in `f32`, `f16` is rounded after every step. So
-//! results do not depend on how many processes the devices are spread over.
+//! results do not depend on how many processes the devices are spread over. [`SumOrder::Fast`] is the other way.
 //!
 //! **Failure.** Every wait ends at a deadline. The first failure is the result of the launch, and of every later call: the
 //! processes no longer agree on where they are.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod buffers;
 mod call;
 mod channel;
+mod devices;
 mod group;
-mod meet;
 mod moves;
 mod reduce;
 
@@ -26,12 +27,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use shardax_mpi::World;
+use shardax_pjrt::ffi::meet::Meetings;
 use shardax_pjrt::ffi::{self, CallFrame};
 use shardax_pjrt::{Plugin, Result};
 
-use crate::call::Call;
+use crate::buffers::Buffers;
+use crate::call::{Call, Written};
 use crate::channel::Channel;
-use crate::meet::Meetings;
+use crate::group::Places;
 
 /// How long others may be late before somebody hears of it, unless it is set.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -50,18 +53,34 @@ type Outcome<T> = std::result::Result<T, String>;
 /// Calls that a program may make after a failure: a loop that waits for what cannot come would make more.
 const CALLS_AFTER_FAILURE: u32 = 10_000;
 
+/// In which order a sum over the devices of several processes is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SumOrder {
+    /// That of the devices, however they are spread over processes: the same bits everywhere.
+    #[default]
+    Exact,
+    /// Each process first adds what its own devices bring, and sends the sum: less data where a process has many
+    /// devices, and last bits that depend on how many.
+    Fast,
+}
+
 /// The meeting place of this process's devices, and their way to the others.
 pub struct Exchange {
     world: Option<World>,
     rank: usize,
     /// The process of each device, by id.
     owners: Vec<usize>,
+    sum_order: SumOrder,
     /// In milliseconds: what nobody may take longer than, and what is worth a word.
     limits: [AtomicU64; 2],
     /// Who is told of others that are late.
     listener: OnceLock<Box<dyn Fn(&str) + Send + Sync>>,
-    meetings: Meetings,
+    /// By launch, and this process's devices of the group.
+    meetings: Meetings<(i64, Vec<usize>)>,
+    buffers: Buffers,
     channels: Mutex<HashMap<Vec<usize>, Arc<Channel>>>,
+    /// By program, call and device, with what the call says of its groups.
+    groups: Mutex<HashMap<(u64, i64, usize), (Arc<Written>, Arc<Places>)>>,
     /// What programs are called, by their numbers.
     names: Mutex<HashMap<u64, String>>,
     failure: OnceLock<String>,
@@ -69,17 +88,26 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// The exchange of devices whose process is known by their ids. Without a world there is this process alone.
-    pub fn new(world: Option<World>, owners: Vec<usize>, timeout: Duration) -> Arc<Exchange> {
+    /// The exchange of devices whose process is known by their ids. Without a world there is this process alone. The order
+    /// of sums must be that of all processes.
+    pub fn new(
+        world: Option<World>,
+        owners: Vec<usize>,
+        timeout: Duration,
+        sum_order: SumOrder,
+    ) -> Arc<Exchange> {
         let rank = world.as_ref().map_or(0, World::rank);
         Arc::new(Exchange {
             world,
             rank,
             owners,
+            sum_order,
             limits: [millis(timeout), millis(PATIENCE)],
             listener: OnceLock::new(),
             meetings: Meetings::default(),
+            buffers: Buffers::default(),
             channels: Mutex::default(),
+            groups: Mutex::default(),
             names: Mutex::default(),
             failure: OnceLock::new(),
             calls_after_failure: AtomicU32::new(0),

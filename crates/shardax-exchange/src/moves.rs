@@ -1,172 +1,317 @@
 //! The five functions in which devices exchange data.
 
+use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::ops::Range;
 
+use shardax_pjrt::ElementType;
 use shardax_pjrt::ffi::CallFrame;
+use shardax_pjrt::ffi::meet::Member;
 
-use crate::call::{self, Call};
-use crate::group::Group;
-use crate::meet::Results;
+use crate::call::Call;
+use crate::devices::Devices;
+use crate::group::{Group, Started, Stream};
 use crate::reduce::reduce;
-use crate::{Exchange, Outcome};
+use crate::{Exchange, Outcome, SumOrder};
 
-/// Contributions up to this size go to everybody whole; larger ones are combined part by part, each in one process.
-const SMALL: usize = 64 << 10;
+/// Up to so many bytes in all, contributions to a sum go to everybody whole; larger sums are made slice by slice, each in
+/// one process.
+const SMALL: usize = 256 << 10;
+/// About how many bytes a process sends at a time: few enough to stay in the cache on their way.
+const ROUND: usize = 512 << 10;
+/// Shorter messages take as long.
+const LEAST: usize = 16 << 10;
 
 impl Exchange {
-    /// Has the devices of this process in a group meet, and gives each its results.
+    /// Has the devices of this process in a group meet; the last to come works for all.
     fn meet(
         &self,
         call: &Call<'_>,
         group: &Group<'_>,
         frame: &mut CallFrame<'_>,
-        work: impl FnOnce(Vec<Vec<u8>>) -> Outcome<Results>,
+        work: impl FnOnce(&mut Devices<'_, '_, '_>) -> Outcome<()>,
     ) -> Outcome<()> {
         let own = group.own();
-        let member = own.iter().position(|&place| group.devices[place] == call.device);
+        let devices: Vec<usize> = own.iter().map(|&place| group.devices[place]).collect();
+        let member = devices.iter().position(|&device| device == call.device);
         let member = member.ok_or("the calling device is not in its group")?;
-        let data = call::gather_args(frame);
-        let at = ((call.launch, group.devices.clone()), call.number);
-        let results = self.meetings.meet(at, (member, own.len()), data, (self.timeout(), &self.failure), work)?;
-        call::scatter_results(frame, results.of(member))
+        let at = ((call.launch, devices), call.number);
+        let limits = (self.timeout(), &self.failure);
+        let (args, rets) = frame.split();
+        self.meetings.meet(at, (member, own.len()), Member { args, rets }, limits, |members| {
+            work(&mut Devices::of(members)?)
+        })
     }
 
     pub(crate) fn all_reduce(&self, call: Call<'_>, frame: &mut CallFrame<'_>) -> Outcome<()> {
-        let (group, op, ty) = (Group::new(self, &call, call.group()?)?, call.op()?, call.ty);
-        self.meet(&call, &group, frame, |own| {
-            let size = equal_sizes(&own)?;
-            let mut out = vec![0; size];
-            if group.is_local() {
-                reduce(ty, op, &views(&own), &mut out)?;
-            } else if size <= SMALL {
-                let all = gather(&group, own, size)?;
-                reduce(ty, op, &views(&all), &mut out)?;
-            } else {
-                let elements = size / ty.byte_size();
-                let count = group.processes.len();
-                let part = |k: usize| -> Range<usize> {
-                    elements * k / count * ty.byte_size()..elements * (k + 1) / count * ty.byte_size()
-                };
-                let me = group.processes.iter().position(|(process, _)| *process == self.rank).unwrap_or(0);
-                let mut data = Vec::with_capacity(own.len() * size);
-                (0..count).for_each(|k| own.iter().for_each(|x| data.extend_from_slice(&x[part(k)])));
-                let counts: Vec<usize> = (0..count).map(|k| own.len() * part(k).len()).collect();
-                let from: Vec<usize> = group.processes.iter().map(|(_, p)| p.len() * part(me).len()).collect();
-                drop(own);
-                let got = group.all_to_all(data, &counts, &from)?;
-                let mine = in_group_order(&group, &got, part(me).len());
-                let mut sum = vec![0; part(me).len()];
-                reduce(ty, op, &mine, &mut sum)?;
-                out = group.all_gather(sum, &(0..count).map(|k| part(k).len()).collect::<Vec<_>>())?;
+        let (group, op, ty) = (Group::of(self, &call, Call::group)?, call.op()?, call.ty);
+        self.meet(&call, &group, frame, |devices| {
+            let by_process = self.sum_order == SumOrder::Fast && !group.is_local();
+            let merged;
+            let group = match by_process {
+                true => {
+                    merged = group.by_process();
+                    &merged
+                }
+                false => &group,
+            };
+            let sum = Sum { group, ty, op, by_process };
+            match !group.is_local() && devices.size * group.devices.len() <= SMALL {
+                true => sum.everywhere(devices),
+                false => sum.by_slices(devices),
             }
-            Ok(Results::Same(out))
         })
     }
 
     pub(crate) fn all_gather(&self, call: Call<'_>, frame: &mut CallFrame<'_>) -> Outcome<()> {
-        let group = Group::new(self, &call, call.group()?)?;
-        self.meet(&call, &group, frame, |own| {
-            let size = equal_sizes(&own)?;
-            let all = if group.is_local() { own } else { gather(&group, own, size)? };
-            Ok(Results::Same(all.concat()))
+        let group = Group::of(self, &call, Call::group)?;
+        self.meet(&call, &group, frame, |devices| {
+            let size = devices.size;
+            if !group.is_local() && size * group.devices.len() <= SMALL {
+                let all = gathered(&group, &own_parts(devices, &(0..size)))?;
+                let places = group.processes.iter().flat_map(|(_, places)| places);
+                return places.zip(all.chunks_exact(size.max(1))).try_for_each(|(&place, bytes)| {
+                    devices.write_to_all(place * size, bytes)
+                });
+            }
+            let (rounds, range) = pieces(size, 1, piece(&group, group.most()));
+            group.rounds(
+                devices,
+                rounds,
+                |devices, round| Ok(group.to_all(group.packed(&own_parts(devices, &range(round))))),
+                |round, peer| group.count(peer) * range(round).len(),
+                |devices, round, received| {
+                    let range = range(round);
+                    let own = own_parts(devices, &range);
+                    let ordered = group.in_order(&own, received, range.len());
+                    ordered
+                        .into_iter()
+                        .enumerate()
+                        .try_for_each(|(place, bytes)| devices.write_to_all(place * size + range.start, bytes))
+                },
+            )
         })
     }
 
     pub(crate) fn reduce_scatter(&self, call: Call<'_>, frame: &mut CallFrame<'_>) -> Outcome<()> {
-        let (group, op, ty) = (Group::new(self, &call, call.group()?)?, call.op()?, call.ty);
-        self.meet(&call, &group, frame, |own| {
-            let parts = trade(&group, own)?;
-            let sum = |parts: &Vec<Vec<u8>>| {
-                let mut out = vec![0; parts.first().map_or(0, Vec::len)];
-                reduce(ty, op, &views(parts), &mut out).map(|()| out)
-            };
-            Ok(Results::Each(parts.iter().map(sum).collect::<Outcome<_>>()?))
+        let (group, op, ty) = (Group::of(self, &call, Call::group)?, call.op()?, call.ty);
+        self.meet(&call, &group, frame, |devices| {
+            trade(&group, devices, ty.byte_size(), |devices, target, at, parts| {
+                let mut sum = group.buffer(parts.first().map_or(0, |part| part.len()));
+                reduce(ty, op, parts, &mut sum)?;
+                devices.write(target, at, &sum)?;
+                self.buffers.give([sum]);
+                Ok(())
+            })
         })
     }
 
     pub(crate) fn all_to_all(&self, call: Call<'_>, frame: &mut CallFrame<'_>) -> Outcome<()> {
-        let group = Group::new(self, &call, call.group()?)?;
-        self.meet(&call, &group, frame, |own| {
-            let parts = trade(&group, own)?;
-            Ok(Results::Each(parts.iter().map(|parts| parts.concat()).collect()))
+        let group = Group::of(self, &call, Call::group)?;
+        self.meet(&call, &group, frame, |devices| {
+            let part = devices.size / group.devices.len();
+            trade(&group, devices, 1, |devices, target, at, parts| {
+                parts.iter().enumerate().try_for_each(|(place, bytes)| devices.write(target, place * part + at, bytes))
+            })
         })
     }
 
     pub(crate) fn permute(&self, call: Call<'_>, frame: &mut CallFrame<'_>) -> Outcome<()> {
-        let (group, pairs) = (Group::new(self, &call, call.devices()?)?, call.pairs()?);
-        self.meet(&call, &group, frame, |own| {
-            let size = equal_sizes(&own)?;
-            let mine: Vec<usize> = group.own().iter().map(|&place| group.devices[place]).collect();
-            let member = |device: usize| mine.iter().position(|&d| d == device);
-            let mut results = vec![vec![0; size]; own.len()];
-            let (mut data, mut counts, mut from) = (Vec::new(), Vec::new(), Vec::new());
-            let mut arriving = Vec::new();
-            for (process, _) in &group.processes {
-                let (mut there, mut here) = (0, 0);
-                for &(source, target) in &pairs {
-                    let (source_owner, target_owner) = (self.owner(source)?, self.owner(target)?);
-                    if source_owner == self.rank && target_owner == *process {
-                        data.extend_from_slice(&own[member(source).ok_or("a source is not in the mesh")?]);
-                        there += size;
-                    }
-                    if target_owner == self.rank && source_owner == *process {
-                        arriving.push(member(target).ok_or("a target is not in the mesh")?);
-                        here += size;
-                    }
+        let (group, pairs) = (Group::of(self, &call, Call::devices)?, call.pairs()?);
+        // Places of sources and targets, each with its process and its number among that one's devices.
+        let seat = |device: usize| -> Outcome<(usize, usize)> {
+            let seats = group.processes.iter().enumerate();
+            let mut found = seats.filter_map(|(process, (_, places))| {
+                Some((process, places.iter().position(|&place| group.devices[place] == device)?))
+            });
+            found.next().ok_or_else(|| format!("device {device} is not in the mesh"))
+        };
+        let pairs = pairs.iter().map(|&(from, to)| Ok((seat(from)?, seat(to)?))).collect::<Outcome<Vec<_>>>()?;
+        // What one process sends another, in the order of pairs.
+        let between = |from: usize, to: usize| pairs.iter().filter(move |pair| (pair.0.0, pair.1.0) == (from, to));
+        let me = group.me;
+        self.meet(&call, &group, frame, |devices| {
+            for device in 0..devices.count() {
+                if !pairs.iter().any(|&(_, target)| target == (me, device)) {
+                    devices.clear(device);
                 }
-                counts.push(there);
-                from.push(here);
             }
-            let got = if group.is_local() { data } else { group.all_to_all(data, &counts, &from)? };
-            for (k, target) in arriving.into_iter().enumerate() {
-                results[target].copy_from_slice(&got[k * size..(k + 1) * size]);
-            }
-            Ok(Results::Each(results))
+            let (rounds, range) = pieces(devices.size, 1, piece(&group, group.most()));
+            group.rounds(
+                devices,
+                rounds,
+                |devices, round| {
+                    let range = range(round);
+                    group.to_each(|peer| {
+                        let mut bytes = group.buffer(between(me, peer).count() * range.len());
+                        between(me, peer).zip(bytes.chunks_exact_mut(range.len().max(1))).for_each(
+                            |(&((_, device), _), to)| devices.copy(device, range.clone(), to),
+                        );
+                        Ok(bytes)
+                    })
+                },
+                |round, peer| between(peer, me).count() * range(round).len(),
+                |devices, round, received| {
+                    let range = range(round);
+                    for (process, bytes) in received.iter().enumerate() {
+                        for (k, &((_, source), (_, target))) in between(process, me).enumerate() {
+                            if process == me {
+                                let own = devices.part(source, range.clone());
+                                devices.write(target, range.start, &own)?;
+                            } else {
+                                devices.write(target, range.start, &bytes[k * range.len()..][..range.len()])?;
+                            }
+                        }
+                    }
+                    Ok(())
+                },
+            )
         })
     }
 }
 
-fn views(parts: &[Vec<u8>]) -> Vec<&[u8]> {
-    parts.iter().map(Vec::as_slice).collect()
+/// How long the pieces are of which a process sends so many to each of the others in a round.
+fn piece(group: &Group<'_>, each: usize) -> usize {
+    (ROUND / (each * group.processes.len().saturating_sub(1).max(1))).max(LEAST / each)
 }
 
-fn equal_sizes(own: &[Vec<u8>]) -> Outcome<usize> {
-    let size = own.first().map_or(0, Vec::len);
-    if own.iter().all(|x| x.len() == size) { Ok(size) } else { Err("the devices bring arrays of several sizes".into()) }
+/// Cuts `size` bytes, of units that stay whole, into pieces of about so many: how many, and where each is.
+fn pieces(size: usize, unit: usize, about: usize) -> (usize, impl Fn(usize) -> Range<usize>) {
+    let (count, units) = (size.div_ceil(about.max(unit)).max(1), size / unit);
+    (count, move |piece: usize| unit * (units * piece / count)..unit * (units * (piece + 1) / count))
 }
 
-/// What lies process by process, of `size` bytes for each device, in the group's order.
-fn in_group_order<'b>(group: &Group<'_>, got: &'b [u8], size: usize) -> Vec<&'b [u8]> {
-    let mut ordered: Vec<&[u8]> = vec![&[]; group.devices.len()];
-    let places = group.processes.iter().flat_map(|(_, places)| places);
-    places.enumerate().for_each(|(k, &place)| ordered[place] = &got[k * size..(k + 1) * size]);
-    ordered
+fn own_parts<'m>(devices: &Devices<'_, 'm, '_>, range: &Range<usize>) -> Vec<Cow<'m, [u8]>> {
+    (0..devices.count()).map(|device| devices.part(device, range.clone())).collect()
 }
 
-/// The data of all devices of the group, in its order.
-fn gather(group: &Group<'_>, own: Vec<Vec<u8>>, size: usize) -> Outcome<Vec<Vec<u8>>> {
-    let counts: Vec<usize> = group.processes.iter().map(|(_, places)| places.len() * size).collect();
-    let got = group.all_gather(own.concat(), &counts)?;
-    Ok(in_group_order(group, &got, size).into_iter().map(<[u8]>::to_vec).collect())
+/// Parts of the same length of all devices, process by process.
+fn gathered(group: &Group<'_>, own: &[Cow<'_, [u8]>]) -> Outcome<Vec<u8>> {
+    let len = own.first().map_or(0, |part| part.len());
+    let counts: Vec<usize> = (0..group.processes.len()).map(|process| group.count(process) * len).collect();
+    group.all_gather(own.concat(), &counts)
 }
 
-/// For each own device, its part of the data of every device, in the group's order.
-fn trade(group: &Group<'_>, own: Vec<Vec<u8>>) -> Outcome<Vec<Vec<Vec<u8>>>> {
-    let members = group.devices.len();
-    let size = equal_sizes(&own)? / members;
-    let part = |x: &[u8], place: usize| x[place * size..(place + 1) * size].to_vec();
-    if group.is_local() {
-        // Its places are 0, 1, 2, …
-        return Ok((0..members).map(|target| own.iter().map(|x| part(x, target)).collect()).collect());
+/// Arrays of a group that are combined.
+struct Sum<'s> {
+    group: &'s Group<'s>,
+    ty: ElementType,
+    op: &'s str,
+    /// Each process combines those of its own devices first.
+    by_process: bool,
+}
+
+impl Sum<'_> {
+    /// What this process brings of a range.
+    fn own<'m>(&self, devices: &Devices<'_, 'm, '_>, range: &Range<usize>) -> Outcome<Vec<Cow<'m, [u8]>>> {
+        let parts = own_parts(devices, range);
+        if !self.by_process || parts.len() < 2 {
+            return Ok(parts);
+        }
+        let mut sum = vec![0; range.len()];
+        reduce(self.ty, self.op, &parts.iter().map(|part| &**part).collect::<Vec<_>>(), &mut sum)?;
+        Ok(vec![Cow::Owned(sum)])
     }
-    let mut data = Vec::with_capacity(own.iter().map(Vec::len).sum());
-    for (_, places) in &group.processes {
-        own.iter().for_each(|x| places.iter().for_each(|&p| data.extend_from_slice(&x[p * size..(p + 1) * size])));
+
+    /// Everybody makes the sum of all.
+    fn everywhere(&self, devices: &mut Devices<'_, '_, '_>) -> Outcome<()> {
+        let (group, size) = (self.group, devices.size);
+        let all = gathered(group, &self.own(devices, &(0..size))?)?;
+        let places: Vec<usize> = group.processes.iter().flat_map(|(_, places)| places.iter().copied()).collect();
+        let mut parts: Vec<&[u8]> = vec![&[]; places.len()];
+        places.iter().enumerate().for_each(|(k, &place)| parts[place] = &all[k * size..(k + 1) * size]);
+        let mut sum = vec![0; size];
+        reduce(self.ty, self.op, &parts, &mut sum)?;
+        devices.write_to_all(0, &sum)
     }
-    let here = own.len();
-    let counts: Vec<usize> = group.processes.iter().map(|(_, places)| here * places.len() * size).collect();
-    let got = group.all_to_all(data, &counts, &counts)?;
-    // From each device, the parts of all own ones.
-    let sources = in_group_order(group, &got, here * size);
-    Ok((0..here).map(|target| sources.iter().map(|x| part(x, target)).collect()).collect())
+
+    /// Every process makes the sum of its slices and gives it to the others.
+    fn by_slices(&self, devices: &mut Devices<'_, '_, '_>) -> Outcome<()> {
+        let (group, unit) = (self.group, self.ty.byte_size());
+        let (me, count) = (group.me, group.processes.len());
+        let (rounds, _) = pieces(devices.size, unit, count * piece(group, group.most()));
+        // As many slices in a round as there are processes.
+        let (elements, slices) = (devices.size / unit, rounds * count);
+        let bound = move |slice: usize| elements * slice / slices * unit;
+        let slice = move |round: usize, process: usize| {
+            let slice = round * count + process;
+            bound(slice)..bound(slice + 1)
+        };
+        let mut sums: VecDeque<(usize, Started)> = VecDeque::new();
+        let take_sums = |devices: &mut Devices<'_, '_, '_>, (round, started): (usize, Started)| {
+            group.finish(started, |received| {
+                group.peers().try_for_each(|peer| devices.write_to_all(slice(round, peer).start, &received[peer]))
+            })
+        };
+        group.rounds(
+            devices,
+            rounds,
+            |devices, round| group.to_each(|peer| Ok(group.packed(&self.own(devices, &slice(round, peer))?))),
+            |round, peer| group.count(peer) * slice(round, me).len(),
+            |devices, round, received| {
+                let range = slice(round, me);
+                let own = self.own(devices, &range)?;
+                let mut sum = group.buffer(range.len());
+                reduce(self.ty, self.op, &group.in_order(&own, received, range.len()), &mut sum)?;
+                devices.write_to_all(range.start, &sum)?;
+                if group.is_local() {
+                    return Ok(());
+                }
+                let sends = group.to_all(sum);
+                sums.push_back((round, group.start(Stream::Sums, sends, |peer| slice(round, peer).len())?));
+                match sums.len() > 1 {
+                    true => sums.pop_front().map_or(Ok(()), |first| take_sums(devices, first)),
+                    false => Ok(()),
+                }
+            },
+        )?;
+        sums.into_iter().try_for_each(|rest| take_sums(devices, rest))
+    }
+}
+
+/// Gives each device its part of what every device brings, piece by piece: `take` is told the device, the place of the
+/// piece in the part, and the pieces of all in the group's order.
+fn trade(
+    group: &Group<'_>,
+    devices: &mut Devices<'_, '_, '_>,
+    unit: usize,
+    take: impl Fn(&mut Devices<'_, '_, '_>, usize, usize, &[&[u8]]) -> Outcome<()>,
+) -> Outcome<()> {
+    let part = devices.size / group.devices.len();
+    let (rounds, range) = pieces(part, unit, piece(group, group.most() * group.most()));
+    let of = |place: usize, range: &Range<usize>| place * part + range.start..place * part + range.end;
+    group.rounds(
+        devices,
+        rounds,
+        |devices, round| {
+            let range = range(round);
+            group.to_each(|peer| {
+                let places = &group.processes[peer].1;
+                let mut bytes = group.buffer(devices.count() * places.len() * range.len());
+                // From each device, the parts of all of that process.
+                let pairs = (0..devices.count()).flat_map(|device| places.iter().map(move |&place| (device, place)));
+                pairs
+                    .zip(bytes.chunks_exact_mut(range.len().max(1)))
+                    .for_each(|((device, place), to)| devices.copy(device, of(place, &range), to));
+                Ok(bytes)
+            })
+        },
+        |round, peer| group.count(peer) * group.own().len() * range(round).len(),
+        |devices, round, received| {
+            let range = range(round);
+            for (target, &place) in group.own().iter().enumerate() {
+                let own = own_parts(devices, &of(place, &range));
+                let mut parts: Vec<&[u8]> = vec![&[]; group.devices.len()];
+                for (process, (_, sources)) in group.processes.iter().enumerate() {
+                    for (k, &source) in sources.iter().enumerate() {
+                        let at = (k * group.own().len() + target) * range.len();
+                        parts[source] =
+                            if process == group.me { &own[k] } else { &received[process][at..at + range.len()] };
+                    }
+                }
+                take(devices, target, range.start, &parts)?;
+            }
+            Ok(())
+        },
+    )
 }

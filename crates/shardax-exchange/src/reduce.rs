@@ -1,31 +1,37 @@
 //! Values combined one by one in the group's order, from the operation's identity on, as the plugin does it.
 
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use num_complex::Complex;
 use shardax_pjrt::ElementType as E;
 
 use crate::Outcome;
 
-/// Bytes of the result that are combined at a time, so that they stay near.
-const BLOCK: usize = 16 << 10;
+/// Elements that are combined at a time, so that sums stay near.
+const BLOCK: usize = 4096;
 
-/// An operation on numbers of one type.
+/// A number that arrays are made of.
 trait Number: Copy {
     const SIZE: usize;
-    fn read(bytes: &[u8]) -> Self;
-    fn write(self, bytes: &mut [u8]);
-    /// The operation, and what it starts from.
-    fn function(op: &str) -> Option<(Self, fn(Self, Self) -> Self)>;
+    fn read(bytes: &[u8]) -> impl Iterator<Item = Self>;
+    fn write(numbers: &[Self], bytes: &mut [u8]);
+    /// Combines by an operation of this name, from what it starts from on.
+    fn combine(op: &str, fold: impl Fold<Self>) -> Option<()>;
+}
+
+/// Something that is done with an operation. Each is compiled into loops of its own, without calls.
+trait Fold<T> {
+    fn by(self, start: T, function: impl Fn(T, T) -> T);
 }
 
 macro_rules! bytes {
     ($ty:ty) => {
         const SIZE: usize = size_of::<$ty>();
-        fn read(bytes: &[u8]) -> $ty {
-            <$ty>::from_ne_bytes(bytes.try_into().unwrap_or_default())
+        fn read(bytes: &[u8]) -> impl Iterator<Item = $ty> {
+            bytes.as_chunks().0.iter().map(|x| <$ty>::from_ne_bytes(*x))
         }
-        fn write(self, bytes: &mut [u8]) {
-            bytes.copy_from_slice(&self.to_ne_bytes());
+        fn write(numbers: &[$ty], bytes: &mut [u8]) {
+            bytes.as_chunks_mut().0.iter_mut().zip(numbers).for_each(|(to, x)| *to = x.to_ne_bytes());
         }
     };
 }
@@ -34,16 +40,17 @@ macro_rules! integers {
     ($( $ty:ty )*) => { $(
         impl Number for $ty {
             bytes!($ty);
-            fn function(op: &str) -> Option<($ty, fn($ty, $ty) -> $ty)> {
-                Some(match op {
-                    "add" => (0, <$ty>::wrapping_add),
-                    "multiply" => (1, <$ty>::wrapping_mul),
-                    "minimum" => (<$ty>::MAX, Ord::min),
-                    "maximum" => (<$ty>::MIN, Ord::max),
-                    "and" => (!0, |a, b| a & b),
-                    "or" => (0, |a, b| a | b),
+            fn combine(op: &str, fold: impl Fold<$ty>) -> Option<()> {
+                match op {
+                    "add" => fold.by(0, <$ty>::wrapping_add),
+                    "multiply" => fold.by(1, <$ty>::wrapping_mul),
+                    "minimum" => fold.by(<$ty>::MAX, Ord::min),
+                    "maximum" => fold.by(<$ty>::MIN, Ord::max),
+                    "and" => fold.by(!0, |a, b| a & b),
+                    "or" => fold.by(0, |a, b| a | b),
                     _ => return None,
-                })
+                }
+                Some(())
             }
         }
     )* };
@@ -54,15 +61,16 @@ macro_rules! floats {
     ($( $ty:ty )*) => { $(
         impl Number for $ty {
             bytes!($ty);
-            fn function(op: &str) -> Option<($ty, fn($ty, $ty) -> $ty)> {
-                Some(match op {
-                    "add" => (0.0, |a, b| a + b),
-                    "multiply" => (1.0, |a, b| a * b),
+            fn combine(op: &str, fold: impl Fold<$ty>) -> Option<()> {
+                match op {
+                    "add" => fold.by(0.0, |a, b| a + b),
+                    "multiply" => fold.by(1.0, |a, b| a * b),
                     // As the plugin's own: a comparison with NaN keeps what there was.
-                    "minimum" => (<$ty>::INFINITY, |a, b| if b < a { b } else { a }),
-                    "maximum" => (<$ty>::NEG_INFINITY, |a, b| if a < b { b } else { a }),
+                    "minimum" => fold.by(<$ty>::INFINITY, |a, b| if b < a { b } else { a }),
+                    "maximum" => fold.by(<$ty>::NEG_INFINITY, |a, b| if a < b { b } else { a }),
                     _ => return None,
-                })
+                }
+                Some(())
             }
         }
     )* };
@@ -73,21 +81,22 @@ macro_rules! complex {
     ($( $ty:ty )*) => { $(
         impl Number for Complex<$ty> {
             const SIZE: usize = 2 * size_of::<$ty>();
-            fn read(bytes: &[u8]) -> Self {
-                let (re, im) = bytes.split_at(size_of::<$ty>());
-                Complex::new(<$ty>::read(re), <$ty>::read(im))
+            fn read(bytes: &[u8]) -> impl Iterator<Item = Self> {
+                let halves = bytes.as_chunks().0.iter().map(|x| <$ty>::from_ne_bytes(*x));
+                let (re, im) = (halves.clone().step_by(2), halves.skip(1).step_by(2));
+                re.zip(im).map(|(re, im)| Complex::new(re, im))
             }
-            fn write(self, bytes: &mut [u8]) {
-                let (re, im) = bytes.split_at_mut(size_of::<$ty>());
-                self.re.write(re);
-                self.im.write(im);
+            fn write(numbers: &[Self], bytes: &mut [u8]) {
+                let halves = numbers.iter().flat_map(|x| [x.re, x.im]);
+                bytes.as_chunks_mut().0.iter_mut().zip(halves).for_each(|(to, x)| *to = x.to_ne_bytes());
             }
-            fn function(op: &str) -> Option<(Self, fn(Self, Self) -> Self)> {
-                Some(match op {
-                    "add" => (Complex::new(0.0, 0.0), |a, b| a + b),
-                    "multiply" => (Complex::new(1.0, 0.0), |a, b| a * b),
+            fn combine(op: &str, fold: impl Fold<Self>) -> Option<()> {
+                match op {
+                    "add" => fold.by(Complex::new(0.0, 0.0), |a, b| a + b),
+                    "multiply" => fold.by(Complex::new(1.0, 0.0), |a, b| a * b),
                     _ => return None,
-                })
+                }
+                Some(())
             }
         }
     )* };
@@ -100,71 +109,90 @@ pub(crate) fn reduce(ty: E, op: &str, parts: &[&[u8]], out: &mut [u8]) -> Outcom
         return Err("the devices bring arrays of several sizes".into());
     }
     let done = match ty {
-        E::F32 => exact::<f32>(op, parts, out),
-        E::F64 => exact::<f64>(op, parts, out),
-        E::S8 => exact::<i8>(op, parts, out),
-        E::S16 => exact::<i16>(op, parts, out),
-        E::S32 => exact::<i32>(op, parts, out),
-        E::S64 => exact::<i64>(op, parts, out),
-        E::U8 => exact::<u8>(op, parts, out),
-        E::U16 => exact::<u16>(op, parts, out),
-        E::U32 => exact::<u32>(op, parts, out),
-        E::U64 => exact::<u64>(op, parts, out),
-        E::C64 => exact::<Complex<f32>>(op, parts, out),
-        E::C128 => exact::<Complex<f64>>(op, parts, out),
+        E::F32 => f32::combine(op, Exact { parts, out }),
+        E::F64 => f64::combine(op, Exact { parts, out }),
+        E::S8 => i8::combine(op, Exact { parts, out }),
+        E::S16 => i16::combine(op, Exact { parts, out }),
+        E::S32 => i32::combine(op, Exact { parts, out }),
+        E::S64 => i64::combine(op, Exact { parts, out }),
+        E::U8 => u8::combine(op, Exact { parts, out }),
+        E::U16 => u16::combine(op, Exact { parts, out }),
+        E::U32 => u32::combine(op, Exact { parts, out }),
+        E::U64 => u64::combine(op, Exact { parts, out }),
+        E::C64 => Complex::<f32>::combine(op, Exact { parts, out }),
+        E::C128 => Complex::<f64>::combine(op, Exact { parts, out }),
         // One byte that is 0 or 1.
-        E::Pred => exact::<u8>(
-            match op {
+        E::Pred => {
+            let op = match op {
                 "add" | "maximum" => "or",
                 "multiply" | "minimum" => "and",
                 op => op,
-            },
-            parts,
-            out,
-        ),
-        // The plugin promotes these to f32 for the whole sum, and rounds those after every step.
-        E::Bf16 => widened(op, parts, out, |x| bf16::from_bits(x).to_f32(), |x| bf16::from_f32(x).to_bits(), |x| x),
-        E::F16 => {
-            let round = |x| f16::from_f32(x).to_f32();
-            widened(op, parts, out, |x| f16::from_bits(x).to_f32(), |x| f16::from_f32(x).to_bits(), round)
+            };
+            u8::combine(op, Exact { parts, out })
         }
+        // The plugin promotes these to f32 for the whole sum, and rounds those after every step.
+        E::Bf16 => f32::combine(op, Widened { parts, out, number: bf16::ZERO, rounds: false }),
+        E::F16 => f32::combine(op, Widened { parts, out, number: f16::ZERO, rounds: true }),
         _ => None,
     };
     done.ok_or_else(|| format!("arrays of {ty} cannot be combined by {op:?} between processes"))
 }
 
-fn exact<T: Number>(op: &str, parts: &[&[u8]], out: &mut [u8]) -> Option<()> {
-    let (start, function) = T::function(op)?;
-    let block = BLOCK / T::SIZE * T::SIZE;
-    for at in (0..out.len()).step_by(block) {
-        let range = at..out.len().min(at + block);
-        let out = &mut out[range.clone()];
-        out.chunks_exact_mut(T::SIZE).for_each(|to| start.write(to));
-        for part in parts {
-            for (to, x) in out.chunks_exact_mut(T::SIZE).zip(part[range.clone()].chunks_exact(T::SIZE)) {
-                function(T::read(to), T::read(x)).write(to);
-            }
-        }
-    }
-    Some(())
+/// Arrays that are combined in their own type.
+struct Exact<'a> {
+    parts: &'a [&'a [u8]],
+    out: &'a mut [u8],
 }
 
-/// Numbers of 16 bits, combined as `f32`; `round` is done after every step.
-fn widened(
-    op: &str,
-    parts: &[&[u8]],
-    out: &mut [u8],
-    widen: fn(u16) -> f32,
-    narrow: fn(f32) -> u16,
-    round: fn(f32) -> f32,
-) -> Option<()> {
-    let (start, function) = f32::function(op)?;
-    for (i, to) in out.chunks_exact_mut(2).enumerate() {
-        let at = |part: &[u8]| widen(u16::read(&part[2 * i..2 * i + 2]));
-        let sum = parts.iter().fold(start, |sum, part| round(function(sum, at(part))));
-        narrow(sum).write(to);
+impl<T: Number> Fold<T> for Exact<'_> {
+    fn by(self, start: T, function: impl Fn(T, T) -> T) {
+        let mut sums = vec![start; BLOCK];
+        for (block, out) in self.out.chunks_mut(BLOCK * T::SIZE).enumerate() {
+            let at = block * BLOCK * T::SIZE;
+            sums.fill(start);
+            for part in self.parts {
+                for (sum, x) in sums.iter_mut().zip(T::read(&part[at..at + out.len()])) {
+                    *sum = function(*sum, x);
+                }
+            }
+            T::write(&sums, out);
+        }
     }
-    Some(())
+}
+
+/// Arrays of 16-bit numbers that are combined as `f32`, and rounded in the end or after every step.
+struct Widened<'a, H> {
+    parts: &'a [&'a [u8]],
+    out: &'a mut [u8],
+    /// Any of their type.
+    number: H,
+    rounds: bool,
+}
+
+impl<H: Copy> Fold<f32> for Widened<'_, H>
+where
+    [H]: HalfFloatSliceExt,
+{
+    fn by(self, start: f32, function: impl Fn(f32, f32) -> f32) {
+        let (mut sums, mut wide) = (vec![start; BLOCK], vec![0.0; BLOCK]);
+        let mut narrow = vec![self.number; BLOCK];
+        for (block, out) in self.out.chunks_mut(BLOCK * 2).enumerate() {
+            let at = block * BLOCK * 2;
+            sums.fill(start);
+            for part in self.parts {
+                let bits = u16::read(&part[at..at + out.len()]);
+                narrow.reinterpret_cast_mut().iter_mut().zip(bits).for_each(|(to, bits)| *to = bits);
+                narrow.convert_to_f32_slice(&mut wide);
+                sums.iter_mut().zip(&wide).for_each(|(sum, &x)| *sum = function(*sum, x));
+                if self.rounds {
+                    narrow.convert_from_f32_slice(&sums);
+                    narrow.convert_to_f32_slice(&mut sums);
+                }
+            }
+            narrow.convert_from_f32_slice(&sums);
+            u16::write(narrow.reinterpret_cast(), out);
+        }
+    }
 }
 
 #[cfg(test)]

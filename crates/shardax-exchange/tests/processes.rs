@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{CASE, job, launchers};
-use shardax_exchange::Exchange;
+use shardax_exchange::{Exchange, SumOrder};
 use shardax_mpi::{Launcher, Search, World};
 use shardax_pjrt::*;
 
@@ -59,6 +59,8 @@ fn cases() -> Vec<Case> {
         reduction("sum_f32", F32, "add", 1000, all),
         // Larger than what goes to everybody whole, and divided by nothing.
         reduction("sum_large", F32, "add", 50_021, all),
+        // In several rounds.
+        reduction("sum_larger", F32, "add", 400_009, all),
         reduction("sum_in_another_order", F32, "add", 1000, "[[2, 0, 3, 1]]"),
         reduction("product_f64", F64, "multiply", 777, all),
         reduction("sum_bf16", Bf16, "add", 1000, all),
@@ -165,7 +167,7 @@ fn child() {
     let world = World::join(launcher.as_ref(), &Search::from_environment(launcher.as_ref())).unwrap();
     let (client, owners) = member(world.rank(), world.size());
     let timeout = Duration::from_secs(if what == "late" { 2 } else { 60 });
-    let exchange: Arc<Exchange> = Exchange::new(Some(world.clone()), owners, timeout);
+    let exchange: Arc<Exchange> = Exchange::new(Some(world.clone()), owners, timeout, SumOrder::Exact);
     exchange.register(client.plugin()).unwrap();
     match what.as_str() {
         "equal" => {
@@ -252,7 +254,7 @@ fn four_processes_are_bit_equal_to_one() {
 #[test]
 fn one_process_can_use_the_exchange_too() {
     let (client, owners) = member(0, 1);
-    Exchange::new(None, owners, Duration::from_secs(30)).register(client.plugin()).unwrap();
+    Exchange::new(None, owners, Duration::from_secs(30), SumOrder::Exact).register(client.plugin()).unwrap();
     for case in cases() {
         let program = localized(&client, &case);
         assert_eq!(program.has_collectives(), Some(true), "{}: its devices wait for each other", case.name);

@@ -124,8 +124,9 @@ impl Communicator {
         // Displacements are C `int`s, too.
         if result.len() <= self.piece {
             let (sizes, starts) = (as_ints(counts), starts(&parts));
-            let mut request = Request::new(self, data, result);
-            let Request { data, result, lists, .. } = &mut request;
+            let mut request = Request::new(self, vec![data], vec![result]);
+            let Request { sent, received, lists, .. } = &mut request;
+            let (data, result) = (&sent[0], &mut received[0]);
             lists.extend([sizes, starts]);
             let (inner, table) = (&self.inner, &self.inner.table);
             let mut handle = 0;
@@ -148,10 +149,10 @@ impl Communicator {
         }
         result[parts[self.rank()].clone()].copy_from_slice(&data);
         let whole = 0..data.len();
-        let mut request = Request::new(self, data, result);
+        let mut request = Request::new(self, vec![data], vec![result]);
         for peer in self.peers() {
-            request.receive(peer, parts[peer].clone())?;
-            request.send(peer, whole.clone())?;
+            request.receive(peer, 0, parts[peer].clone())?;
+            request.send(peer, 0, whole.clone())?;
         }
         Ok(request)
     }
@@ -169,28 +170,28 @@ impl Communicator {
         Ok(ranges(&lengths).into_iter().map(|part| all[part].to_vec()).collect())
     }
 
-    /// Gives every process its part of the data of each. `counts` are the numbers of bytes for each process, which lie
-    /// one after the other in `data`; `result_counts` those that come from each.
+    /// Messages between two processes each: those that [`Messages`] lists. Whom one process sends to must receive as many
+    /// bytes under the same tag, in the same order. Tags, below 32,000, keep streams of messages apart.
     ///
     /// # Errors
-    /// Counts that do not fit, or MPI's.
-    pub fn all_to_all(&self, data: Vec<u8>, counts: &[usize], result_counts: &[usize]) -> Result<Request> {
-        let own = self.rank();
-        if counts.len() != self.size()
-            || result_counts.len() != self.size()
-            || counts.iter().sum::<usize>() != data.len()
-            || counts[own] != result_counts[own]
-        {
-            return Err(self.wrong_counts("all_to_all", &data, counts));
+    /// No such rank or buffer, or MPI's.
+    pub fn exchange(&self, tag: u16, messages: Messages) -> Result<Request> {
+        let Messages { sent, sends, receives } = messages;
+        for &(peer, buffer) in &sends {
+            self.check_rank(peer)?;
+            if buffer >= sent.len() {
+                return Err(Error::invalid_argument(format!("there is no buffer {buffer} among {}", sent.len())));
+            }
         }
-        let (from, to) = (ranges(counts), ranges(result_counts));
-        let mut result = vec![0u8; to.last().map_or(0, |last| last.end)];
-        // Always point to point: each process knows only its own sizes, and all would have to choose alike.
-        result[to[own].clone()].copy_from_slice(&data[from[own].clone()]);
-        let mut request = Request::new(self, data, result);
-        for peer in self.peers() {
-            request.receive(peer, to[peer].clone())?;
-            request.send(peer, from[peer].clone())?;
+        let (sources, received): (Vec<usize>, Vec<Vec<u8>>) = receives.into_iter().unzip();
+        sources.iter().try_for_each(|&peer| self.check_rank(peer))?;
+        let mut request = Request::new(self, sent, received);
+        request.tag = c_int::from(tag & 0x7fff);
+        for (buffer, peer) in sources.into_iter().enumerate() {
+            request.receive(peer, buffer, 0..request.received[buffer].len())?;
+        }
+        for (peer, buffer) in sends {
+            request.send(peer, buffer, 0..request.sent[buffer].len())?;
         }
         Ok(request)
     }
@@ -201,15 +202,15 @@ impl Communicator {
     /// No such rank, or MPI's.
     pub fn broadcast(&self, root: usize, data: Vec<u8>) -> Result<Request> {
         self.check_rank(root)?;
-        let mut request = Request::new(self, Vec::new(), data);
+        let len = data.len();
+        let mut request = Request::new(self, Vec::new(), vec![data]);
         let (inner, table) = (&self.inner, &self.inner.table);
-        let len = request.result.len();
         for start in (0..len).step_by(self.piece) {
             let size = self.piece.min(len - start);
             let mut handle = 0;
             // SAFETY: the memory belongs to the request, which outlives the operation.
             let code = unsafe {
-                let at = request.result.as_mut_ptr().add(start).cast::<c_void>();
+                let at = request.received[0].as_mut_ptr().add(start).cast::<c_void>();
                 (table.ibcast)(at, size as c_int, table.constants.byte, root as c_int, inner.handle, &raw mut handle)
             };
             request.started("MPI_Ibcast", code, handle)?;
@@ -224,8 +225,8 @@ impl Communicator {
     pub fn send(&self, to: usize, data: Vec<u8>) -> Result<Request> {
         self.check_rank(to)?;
         let whole = 0..data.len();
-        let mut request = Request::new(self, data, Vec::new());
-        request.send(to, whole)?;
+        let mut request = Request::new(self, vec![data], Vec::new());
+        request.send(to, 0, whole)?;
         Ok(request)
     }
 
@@ -235,8 +236,8 @@ impl Communicator {
     /// No such rank, or MPI's.
     pub fn receive(&self, from: usize, bytes: usize) -> Result<Request> {
         self.check_rank(from)?;
-        let mut request = Request::new(self, Vec::new(), vec![0; bytes]);
-        request.receive(from, 0..bytes)?;
+        let mut request = Request::new(self, Vec::new(), vec![vec![0; bytes]]);
+        request.receive(from, 0, 0..bytes)?;
         Ok(request)
     }
 
@@ -270,14 +271,26 @@ impl std::fmt::Debug for Communicator {
     }
 }
 
+/// What one process sends to others and receives from them.
+#[derive(Debug, Default)]
+pub struct Messages {
+    /// Memory to send.
+    pub sent: Vec<Vec<u8>>,
+    /// Who gets which of it, by number.
+    pub sends: Vec<(usize, usize)>,
+    /// From whom comes what, with memory that is as long.
+    pub receives: Vec<(usize, Vec<u8>)>,
+}
+
 /// An operation under way, with the memory that it reads and writes.
 ///
 /// Dropped before it is done, it leaves that memory to MPI for ever: collectives cannot be called back.
 #[must_use = "an operation that is not waited for may never happen"]
 pub struct Request {
     comm: Communicator,
-    data: Vec<u8>,
-    result: Vec<u8>,
+    sent: Vec<Vec<u8>>,
+    received: Vec<Vec<u8>>,
+    tag: c_int,
     /// Counts and displacements, which MPI reads until it is done.
     lists: Vec<Vec<c_int>>,
     /// Of the pieces that were not done at the last look.
@@ -285,8 +298,8 @@ pub struct Request {
 }
 
 impl Request {
-    fn new(comm: &Communicator, data: Vec<u8>, result: Vec<u8>) -> Request {
-        Request { comm: comm.clone(), data, result, lists: Vec::new(), pending: Vec::new() }
+    fn new(comm: &Communicator, sent: Vec<Vec<u8>>, received: Vec<Vec<u8>>) -> Request {
+        Request { comm: comm.clone(), sent, received, tag: 0, lists: Vec::new(), pending: Vec::new() }
     }
 
     fn started(&mut self, what: &str, code: c_int, handle: Handle) -> Result<()> {
@@ -295,32 +308,32 @@ impl Request {
         Ok(())
     }
 
-    fn send(&mut self, to: usize, range: Range<usize>) -> Result<()> {
+    fn send(&mut self, to: usize, buffer: usize, range: Range<usize>) -> Result<()> {
         let inner = self.comm.inner.clone();
         let table = &inner.table;
         for start in range.clone().step_by(self.comm.piece) {
-            let piece = &self.data[start..range.end.min(start + self.comm.piece)];
+            let piece = &self.sent[buffer][start..range.end.min(start + self.comm.piece)];
             let mut handle = 0;
             // SAFETY: the memory belongs to this request, which outlives the operation.
             let code = unsafe {
                 let (at, size) = (piece.as_ptr().cast(), piece.len() as c_int);
-                (table.isend)(at, size, table.constants.byte, to as c_int, 0, inner.handle, &raw mut handle)
+                (table.isend)(at, size, table.constants.byte, to as c_int, self.tag, inner.handle, &raw mut handle)
             };
             self.started("MPI_Isend", code, handle)?;
         }
         Ok(())
     }
 
-    fn receive(&mut self, from: usize, range: Range<usize>) -> Result<()> {
+    fn receive(&mut self, from: usize, buffer: usize, range: Range<usize>) -> Result<()> {
         let inner = self.comm.inner.clone();
         let table = &inner.table;
         for start in range.clone().step_by(self.comm.piece) {
-            let piece = &mut self.result[start..range.end.min(start + self.comm.piece)];
+            let piece = &mut self.received[buffer][start..range.end.min(start + self.comm.piece)];
             let mut handle = 0;
             // SAFETY: the memory belongs to this request, which outlives the operation; pieces do not overlap.
             let code = unsafe {
                 let (at, size) = (piece.as_mut_ptr().cast(), piece.len() as c_int);
-                (table.irecv)(at, size, table.constants.byte, from as c_int, 0, inner.handle, &raw mut handle)
+                (table.irecv)(at, size, table.constants.byte, from as c_int, self.tag, inner.handle, &raw mut handle)
             };
             self.started("MPI_Irecv", code, handle)?;
         }
@@ -361,7 +374,15 @@ impl Request {
     /// What was received by a request that is done.
     pub(crate) fn take_result(&mut self) -> Vec<u8> {
         debug_assert!(self.pending.is_empty());
-        std::mem::take(&mut self.result)
+        self.received.pop().unwrap_or_default()
+    }
+
+    /// The memory of a request that is done: what was sent, and what was received. None of it while it is not.
+    pub fn into_buffers(mut self) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+        match self.pending.is_empty() {
+            true => (std::mem::take(&mut self.sent), std::mem::take(&mut self.received)),
+            false => Default::default(),
+        }
     }
 
     /// Waits until it is done, or until the deadline; says whether it is.
@@ -398,7 +419,7 @@ impl Request {
                 "process {} of {} waited in vain for the others in an exchange of {} bytes",
                 self.comm.rank(),
                 self.comm.size(),
-                self.data.len().max(self.result.len())
+                [&self.sent, &self.received].map(|all| all.iter().map(Vec::len).sum::<usize>()).into_iter().max().unwrap_or(0)
             ),
         ))
     }
@@ -408,8 +429,8 @@ impl Drop for Request {
     fn drop(&mut self) {
         if !self.pending.is_empty() {
             std::mem::forget((
-                std::mem::take(&mut self.data),
-                std::mem::take(&mut self.result),
+                std::mem::take(&mut self.sent),
+                std::mem::take(&mut self.received),
                 std::mem::take(&mut self.lists),
             ));
         }

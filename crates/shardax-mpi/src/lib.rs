@@ -30,7 +30,7 @@ mod launch;
 mod store;
 mod world;
 
-pub use comm::{Communicator, Request};
+pub use comm::{Communicator, Messages, Request};
 pub use error::{Error, Kind, Result};
 pub use find::Search;
 pub use launch::{Family, Launcher};

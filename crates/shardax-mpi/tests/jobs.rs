@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{CASE, job, launchers};
-use shardax_mpi::{Kind, Launcher, Search, World};
+use shardax_mpi::{Kind, Launcher, Messages, Search, World};
 
 fn soon() -> Instant {
     Instant::now() + Duration::from_secs(30)
@@ -65,10 +65,22 @@ fn exchange_on(comm: &shardax_mpi::Communicator) {
     let all = comm.all_gather(pattern(rank, 0, counts[rank]), &counts).unwrap().wait(soon()).unwrap();
     assert_eq!(all, (0..size).flat_map(|from| pattern(from, 0, counts[from])).collect::<Vec<_>>());
 
-    let (to, from): (Vec<usize>, Vec<usize>) = (0..size).map(|peer| (len(rank, peer), len(peer, rank))).unzip();
-    let data = (0..size).flat_map(|peer| pattern(rank, peer, to[peer])).collect();
-    let got = comm.all_to_all(data, &to, &from).unwrap().wait(soon()).unwrap();
-    assert_eq!(got, (0..size).flat_map(|peer| pattern(peer, rank, from[peer])).collect::<Vec<_>>());
+    // One buffer of its own for each, and one for all, under another tag.
+    let own = Messages {
+        sent: (0..size).map(|to| pattern(rank, to, len(rank, to))).collect(),
+        sends: (0..size).map(|to| (to, to)).collect(),
+        receives: (0..size).map(|from| (from, vec![0; len(from, rank)])).collect(),
+    };
+    let same = Messages {
+        sent: vec![pattern(rank, 7, 4000)],
+        sends: (0..size).map(|to| (to, 0)).collect(),
+        receives: (0..size).map(|from| (from, vec![0; 4000])).collect(),
+    };
+    let (mut own, mut same) = (comm.exchange(1, own).unwrap(), comm.exchange(2, same).unwrap());
+    assert!(same.wait_until(soon()).unwrap() && own.wait_until(soon()).unwrap());
+    let received = [own, same].map(|request| request.into_buffers().1);
+    let expected = [|from, rank| pattern(from, rank, len(from, rank)), |from, _| pattern(from, 7, 4000)];
+    assert_eq!(received, expected.map(|of: fn(usize, usize) -> Vec<u8>| (0..size).map(|from| of(from, rank)).collect::<Vec<_>>()));
 
     for root in 0..size {
         let data = if rank == root { pattern(root, 9, 5000) } else { vec![0; 5000] };

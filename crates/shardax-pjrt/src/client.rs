@@ -13,6 +13,7 @@ use crate::event::{self, Event, no_event};
 use crate::exit;
 use crate::gate::Gate;
 use crate::host::HostBytes;
+use crate::kv::{self, KeyValueStore};
 use crate::plugin::Plugin;
 use crate::raw::*;
 use crate::sealed;
@@ -61,7 +62,16 @@ impl Client {
     /// The plugin cannot start, e.g. for want of the hardware, or `cpu_device_count` is not between 1 and
     /// [`Client::MAX_CPU_DEVICES`]. Unknown options are ignored by the CPU plugin.
     pub fn new(plugin: &Plugin, options: &[(&str, Value)]) -> Result<Client> {
-        Client::start(plugin, options, None)
+        Client::start(plugin, options, None, None)
+    }
+
+    /// Starts a client of a plugin that knows other processes, each of which starts one: they meet in the store. Such
+    /// plugins take `node_id`, this process's number, and `num_nodes` (`Value::Int`).
+    ///
+    /// # Errors
+    /// As for [`Client::new`]; the plugin's, when the others do not come.
+    pub fn with_store(plugin: &Plugin, options: &[(&str, Value)], store: Arc<dyn KeyValueStore>) -> Result<Client> {
+        Client::start(plugin, options, None, Some(store))
     }
 
     /// Starts a client of a plugin that knows one process, some of whose devices stand for other processes' own:
@@ -76,13 +86,14 @@ impl Client {
         process_index: usize,
         owner: impl Fn(usize) -> usize,
     ) -> Result<Client> {
-        Client::start(plugin, options, Some((process_index, &owner)))
+        Client::start(plugin, options, Some((process_index, &owner)), None)
     }
 
     fn start(
         plugin: &Plugin,
         options: &[(&str, Value)],
         owners: Option<(usize, &dyn Fn(usize) -> usize)>,
+        store: Option<Arc<dyn KeyValueStore>>,
     ) -> Result<Client> {
         for (name, value) in options {
             if let ("cpu_device_count", Value::Int(count)) = (*name, value)
@@ -97,7 +108,10 @@ impl Client {
         let raw_options = value::to_raw(options);
         let mut args =
             ClientCreate { create_options: raw_options.as_ptr(), num_options: raw_options.len(), ..Default::default() };
-        // SAFETY: the options and what they point to live through the call.
+        if let Some(store) = store {
+            kv::pass(store, &mut args);
+        }
+        // SAFETY: the options and what they point to live through the call, the store for ever.
         unsafe { plugin.api().call(&mut args)? };
         let mut inner = ClientInner {
             plugin: plugin.clone(),

@@ -28,6 +28,8 @@ use crate::launch;
 use crate::plugin::Plugin;
 use crate::raw::{RawError, RawExtension};
 
+pub mod meet;
+
 /// How many functions one process can register.
 pub const MAX_HANDLERS: usize = 64;
 
@@ -42,7 +44,7 @@ type Registered = (String, Handler);
 /// device waits for this one in vain, and waiting for or reading any result of the execution gives the error, as it
 /// does for results of executions that used them. A program should therefore not loop until such a result is something
 /// other than zero. A handler that returns `Ok` and never asked for the data of one of its results ([`Ret::data`]) has
-/// forgotten it: that is an error too.
+/// forgotten it, and one that [wrote](Ret::write) less than all of it has, too: that is an error.
 ///
 /// # Errors
 /// The plugin has no FFI, the name is taken, or [`MAX_HANDLERS`] functions are registered already.
@@ -133,11 +135,34 @@ pub struct Ret<'a> {
     len: usize,
     /// Whether it was asked for, and is initialized since.
     asked: bool,
+    /// Bytes that were written without being asked for.
+    written: usize,
     memory: PhantomData<&'a mut [u8]>,
 }
 
+// SAFETY: what `&mut [u8]` may do, it may.
+unsafe impl Send for Ret<'_> {}
+
 impl Ret<'_> {
-    /// Where to write it. Zeros at first: the engine's memory holds whatever was there before.
+    /// Its length in bytes.
+    pub fn byte_len(&self) -> usize {
+        self.len
+    }
+
+    /// Writes a part of it, from this byte on, each part once. Unlike [`Ret::data`] it does not clear it first, which
+    /// takes as long again.
+    ///
+    /// # Panics
+    /// The part lies outside.
+    pub fn write(&mut self, at: usize, bytes: &[u8]) {
+        assert!(at <= self.len && bytes.len() <= self.len - at, "a part outside of a result of {} bytes", self.len);
+        // SAFETY: the memory is as long and belongs to this call.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.data.add(at), bytes.len()) };
+        self.written += bytes.len();
+    }
+
+    /// Where to write it. Zeros at first, whatever was [written](Ret::write): the engine's memory holds what was there
+    /// before.
     pub fn data(&mut self) -> &mut [u8] {
         // SAFETY: the memory is as long, belongs to this call, and is initialized before anybody sees it.
         unsafe {
@@ -327,7 +352,7 @@ unsafe fn enter(slot: usize, frame: &RawFrame) -> *mut c_void {
             Err(message) => return make_error(frame, format!("function {name:?}: {message}")),
         };
         let message = match guard_callback(|| handler(&mut call)) {
-            Ok(Ok(())) => match call.results.iter().position(|result| !result.asked && result.len > 0) {
+            Ok(Ok(())) => match call.results.iter().position(|result| !result.asked && result.written < result.len) {
                 None => return std::ptr::null_mut(),
                 Some(i) => format!("returned Ok and has not written result {i} ({:?})", call.results[i]),
             },
@@ -395,7 +420,7 @@ unsafe fn read_frame(frame: &RawFrame) -> std::result::Result<CallFrame<'_>, Str
                 let range = start as usize..start as usize + len;
                 if is_result {
                     written.push(range);
-                    call.results.push(Ret { ty, dims, data: start, len, asked: false, memory: PhantomData });
+                    call.results.push(Ret { ty, dims, data: start, len, asked: false, written: 0, memory: PhantomData });
                 } else {
                     read.push(range);
                     call.args.push(Arg { ty, dims, data: std::slice::from_raw_parts(start, len) });

@@ -26,6 +26,7 @@ pages! {
     Errors "../../../docs/errors.md"
     Processes "../../../docs/processes.md"
     Primitives "../../../docs/primitives.md"
+    Coverage "../../../docs/coverage.md"
     Readme "../../../README.md"
     ReadmeOfShardax "../../../crates/shardax/README.md"
 }

@@ -125,6 +125,11 @@ pub(crate) fn mapped_size(
 }
 
 /// What a prefix may be written as: a value, or a tuple, list or map of prefixes.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no value, nor a tuple, list or map of values, of which `{T}` is made",
+    label = "not what is wanted here",
+    note = "write the value or a reference to it, `&sharding`, where there is one, not `Some(&sharding)`; and `None` for an argument that has none"
+)]
 pub trait IntoPrefix<T> {
     /// The prefix.
     fn into_prefix(self) -> Prefix<T>;

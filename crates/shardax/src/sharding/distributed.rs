@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 use shardax_exchange::Exchange;
+pub use shardax_exchange::SumOrder;
 use shardax_mpi as mpi;
 use shardax_pjrt as pjrt;
 
@@ -78,6 +79,7 @@ pub fn initialize() -> Result<bool> {
 pub struct Options {
     mpi_library: Option<PathBuf>,
     initialization_timeout: Option<Duration>,
+    sum_order: Option<SumOrder>,
 }
 
 impl Options {
@@ -91,6 +93,13 @@ impl Options {
     /// How long the others are waited for (300 s).
     pub fn initialization_timeout(mut self, timeout: Duration) -> Self {
         self.initialization_timeout = Some(timeout);
+        self
+    }
+
+    /// In which order sums over the devices of several processes are made: by default [`SumOrder::Exact`], or what the
+    /// environment variable `SHARDAX_SUM_ORDER` names, `exact` or `fast`. It must be the same on all processes.
+    pub fn sum_order(mut self, order: SumOrder) -> Self {
+        self.sum_order = Some(order);
         self
     }
 
@@ -120,6 +129,7 @@ impl Options {
             return Err(err!(NotImplemented, "several processes work on the platform cpu so far, not on {platform}")
                 .help("set SHARDAX_PLATFORM=cpu, or run one process"));
         }
+        let sum_order = self.sum_order.map_or_else(named_sum_order, Ok)?;
         let mut search = mpi::Search::from_environment(Some(&launcher));
         if self.mpi_library.is_some() {
             search.named = self.mpi_library;
@@ -129,7 +139,7 @@ impl Options {
             warning::warn(&text, "start it with `mpirun --bind-to none` (Open MPI, MPICH) or `srun --cpu-bind=none`");
         }
         let deadline = Instant::now() + self.initialization_timeout.unwrap_or(Duration::from_secs(300));
-        let joined = Processes::meet(world, deadline)?;
+        let joined = Processes::meet(world, sum_order, deadline)?;
         config::settle(joined.owners.iter().filter(|&&owner| owner == joined.rank()).count());
         let _ = JOINED.set(joined);
         pjrt::at_end(leave_at_end);
@@ -219,12 +229,15 @@ fn patience() -> Duration {
 
 impl Processes {
     /// Tells the others what this process is and has, and hears the same of them.
-    fn meet(world: mpi::World, deadline: Instant) -> Result<Processes> {
+    fn meet(world: mpi::World, sum_order: SumOrder, deadline: Instant) -> Result<Processes> {
         let count = config::num_cpu_devices()?;
         let plugin = pjrt::Plugin::cpu().map_err(|e| err!(Plugin, "{e}"))?;
         let bytes = std::fs::metadata(plugin.path()).map_or(0, |file| file.len());
-        let same =
-            format!("shardax {} with a plugin of {bytes} bytes, {:?}", env!("CARGO_PKG_VERSION"), plugin.api_version());
+        let version = env!("CARGO_PKG_VERSION");
+        let same = format!(
+            "shardax {version} with a plugin of {bytes} bytes, {:?}, and sums in the order {sum_order:?}",
+            plugin.api_version()
+        );
         let all = world.data().all_gather_any(format!("{count}\n{same}").as_bytes(), deadline)?;
         let mut owners = Vec::new();
         for (process, facts) in all.iter().enumerate() {
@@ -232,7 +245,7 @@ impl Processes {
             let (theirs, what) = facts.split_once('\n').unwrap_or(("0", ""));
             if what != same {
                 return Err(err!(Runtime, "process {process} runs {what}, and process {} {same}", world.rank())
-                    .help("start the same program with the same plugin on all hosts"));
+                    .help("start the same program with the same plugin and settings on all hosts"));
             }
             owners.extend(std::iter::repeat_n(process, theirs.parse().unwrap_or(0)));
         }
@@ -248,7 +261,7 @@ impl Processes {
                 "use fewer processes, or fewer devices on each: a process needs no more than one for all of its cores",
             ));
         }
-        let exchange = Exchange::new(Some(world.clone()), owners.clone(), timeout());
+        let exchange = Exchange::new(Some(world.clone()), owners.clone(), timeout(), sum_order);
         exchange.set_limits(timeout(), patience());
         exchange.set_listener(|text| {
             warning::warn(text, "every process must run the same computations; look at what the late ones do");
@@ -391,6 +404,16 @@ impl Processes {
                 eprintln!("shardax: process {rank} has finished and waits for the others");
             }
         }
+    }
+}
+
+/// The order that the environment asks for.
+fn named_sum_order() -> Result<SumOrder> {
+    match std::env::var("SHARDAX_SUM_ORDER").as_deref() {
+        Err(_) | Ok("exact" | "") => Ok(SumOrder::Exact),
+        Ok("fast") => Ok(SumOrder::Fast),
+        Ok(other) => Err(err!(Value, "SHARDAX_SUM_ORDER is {other:?}, which is no order of sums")
+            .help("set it to `exact` or `fast` on all processes, or leave it unset for `exact`")),
     }
 }
 

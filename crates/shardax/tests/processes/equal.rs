@@ -1,6 +1,7 @@
 //! The same bits, however many processes the devices are spread over.
 
 use std::process::Command;
+use std::sync::OnceLock;
 
 use crate::*;
 
@@ -53,6 +54,16 @@ fn results() -> Result<Vec<(String, Array)>> {
     let ring: Vec<(usize, usize)> = (0..n).map(|i| (i, (i + 1) % n)).collect();
     let turned = shard_map(move |x: Array| ppermute(x, "x", ring.clone()), &mesh).in_specs(P!["x"]).out_specs(P!["x"]);
     keep("ppermute", turned.call(&each)?);
+    // Enough to be exchanged piece by piece.
+    let large = random(5, &[n, 20_000 * n], &on(&mesh, P!["x"]))?;
+    keep("a large sum", map(|x| psum(x, "x"), &large)?);
+    keep("a large sum in halves", map(|x| psum(x.astype(DType::Bf16), "x"), &large)?);
+    keep("a large all_gather", map(|x| all_gather(x, "x", 0).cumsum(0).get(-1), &large)?);
+    keep("a large all_to_all", map(|x| all_to_all_tiled(x.reshape([device_count(), 20_000]), "x", 0, 0), &large)?);
+    keep("a large psum_scatter", map(|x| psum_scatter_tiled(x.reshape([device_count(), 20_000]), "x", 0), &large)?);
+    let pairs: Vec<(usize, usize)> = (0..n - 1).map(|i| (i, n - 1 - i)).collect();
+    let some = shard_map(move |x: Array| ppermute(x, "x", pairs.clone()), &mesh).in_specs(P!["x"]).out_specs(P!["x"]);
+    keep("a large ppermute", some.call(&large)?);
     keep("matmul", jit(|x: Array, w: Array| x.matmul(w).tanh()).call((&x, &w))?);
     keep("a square product", jit(|x: Array| x.clone().matmul(x.t())).call(&square)?);
     keep("sorted", jit(|x: Array| x.sort(0)).call(&square)?);
@@ -102,44 +113,59 @@ fn training() -> Result<Vec<(String, Array)>> {
     Ok(out)
 }
 
-fn file(folder: &Path, what: &str, device: usize) -> PathBuf {
+/// Where one process wrote what the others are compared with.
+pub const EXPECTED: &str = "SHARDAX_TEST_EXPECTED";
+
+fn file(what: &str, device: usize) -> PathBuf {
+    let folder = PathBuf::from(std::env::var_os(EXPECTED).unwrap());
     folder.join(format!("{}.{device}", what.replace(' ', "_")))
 }
 
-/// Has one process with all devices write what the others are compared with.
-pub fn expected(folder: &Path, devices: usize) -> std::io::Result<()> {
-    let status = Command::new(std::env::current_exe()?)
-        .args(["equal::alone", "--exact", "--ignored", "-q"])
-        .env(FOLDER, folder)
-        .env("SHARDAX_NUM_CPU_DEVICES", devices.to_string())
-        .stdout(std::process::Stdio::null())
-        .status()?;
-    assert!(status.success());
-    Ok(())
+/// Has one process compute with so many devices what the others are compared with, once; otherwise what went wrong.
+pub fn expected(devices: usize) -> &'static std::result::Result<PathBuf, String> {
+    static MADE: [OnceLock<std::result::Result<PathBuf, String>>; 2] = [const { OnceLock::new() }; 2];
+    MADE[usize::from(devices > 4)].get_or_init(|| {
+        let folder = std::env::temp_dir().join(format!("shardax-expected-{}-{devices}", std::process::id()));
+        std::fs::create_dir_all(&folder).map_err(|e| e.to_string())?;
+        let outcome = Command::new(std::env::current_exe().map_err(|e| e.to_string())?)
+            .args(["equal::alone", "--exact", "--ignored", "--nocapture"])
+            .env(EXPECTED, &folder)
+            .env("SHARDAX_NUM_CPU_DEVICES", devices.to_string())
+            .output()
+            .map_err(|e| e.to_string())?;
+        match outcome.status.success() {
+            true => Ok(folder),
+            false => Err([outcome.stdout, outcome.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat()),
+        }
+    })
 }
 
 #[test]
 #[ignore = "a part of other tests, in a process of its own"]
 fn alone() -> Result<()> {
-    for (name, array) in results()?.into_iter().chain(training()?) {
+    for (name, array) in results()?.into_iter().chain(training()?).chain(crate::generated::results()?) {
         for shard in array.addressable_shards()? {
-            std::fs::write(file(&folder(), &name, shard.device.id()), shard.data.to_bytes()?).unwrap();
+            std::fs::write(file(&name, shard.device.id()), shard.data.to_bytes()?).unwrap();
         }
     }
     Ok(())
 }
 
-fn compare(results: Vec<(String, Array)>) -> Result<()> {
+pub fn compare(results: Vec<(String, Array)>) -> Result<()> {
     let mut wrong = Vec::new();
     for (name, array) in results {
         for shard in array.addressable_shards()? {
-            let expected = std::fs::read(file(&folder(), &name, shard.device.id())).unwrap();
-            if shard.data.to_bytes()? != expected {
-                wrong.push(format!("{name} on {}", shard.device));
+            let expected = std::fs::read(file(&name, shard.device.id())).unwrap();
+            let got = shard.data.to_bytes()?;
+            if got != expected {
+                let words = got.chunks(4).zip(expected.chunks(4)).enumerate();
+                let differ: Vec<_> = words.filter(|(_, (a, b))| a != b).take(3).collect();
+                let (dtype, shape) = (shard.data.dtype(), shard.data.shape());
+                wrong.push(format!("{name} on {}, {dtype}{shape:?}, the first words: {differ:x?}", shard.device));
             }
         }
     }
-    assert!(wrong.is_empty(), "differ: {wrong:?}");
+    assert!(wrong.is_empty(), "differ:\n{}", wrong.join("\n"));
     Ok(())
 }
 

@@ -46,7 +46,11 @@ pub fn child(what: &str) -> Result<()> {
         let rank = ["OMPI_COMM_WORLD_RANK", "PMI_RANK"].iter().find_map(|name| std::env::var(name).ok());
         config::set_num_cpu_devices(1 + 2 * rank.unwrap().parse::<usize>().unwrap())?;
     }
-    if let Err(error) = shardax::distributed::initialize() {
+    let mut options = shardax::distributed::Options::default();
+    if what == "orders" && std::env::var("OMPI_COMM_WORLD_RANK").or(std::env::var("PMI_RANK")).unwrap() == "1" {
+        options = options.sum_order(shardax::distributed::SumOrder::Fast);
+    }
+    if let Err(error) = options.initialize() {
         println!("[{error}]");
         std::process::exit(7);
     }
@@ -122,6 +126,21 @@ pub fn child(what: &str) -> Result<()> {
             assert!(begun.elapsed() > Duration::from_secs(3));
             assert_eq!(read(&x)?.iter().sum::<f32>(), device_count() as f32);
             println!("[{rank} is right]");
+        }
+        "fast" => {
+            let mesh = line()?;
+            let f = jit(shard_map(|x: Array| psum(x, "x"), &mesh).in_specs(P!["x"]).out_specs(P![]));
+            // In the order of devices: ((1e8 + 1) - 1e8) + 1 is 1.
+            let x = make_array_from_callback([4], DType::F32, &NamedSharding::new(&mesh, P!["x"]), |index| {
+                Ok(array([[1e8f32, 1.0, -1e8, 1.0][index[0].start]]))
+            })?;
+            println!("[{rank} has {:?}]", f.call(&x)?.to_vec::<f32>()?);
+            for n in [100, 200_003] {
+                let own = random::normal(&random::key(7), [4, n]);
+                let all = device_put(&own, &NamedSharding::new(&mesh, P!["x"]))?;
+                let (got, close) = (f.call(&all)?.squeeze(0), own.sum(0));
+                assert!((got.addressable_data(0)? - close).abs().max(..).item::<f32>()? < 1e-5);
+            }
         }
         "leaves" => {
             let f = jit(|x: Array| x.sum(..));
@@ -203,6 +222,25 @@ fn processes_may_have_different_numbers_of_devices() {
     fault("uneven", 2, 30, &[], |outcome| {
         assert!(outcome.success, "{}", outcome.text);
         says(outcome, &["[0 is right]", "[1 is right]"]);
+    });
+}
+
+/// What each process adds first shows in the last bits; by default it does not.
+#[test]
+fn sums_may_be_made_process_by_process() {
+    for (order, result) in [("exact", "[1.0]"), ("fast", "[0.0]")] {
+        fault("fast", 2, 30, &[("SHARDAX_SUM_ORDER", order), ("SHARDAX_NUM_CPU_DEVICES", "2")], |outcome| {
+            assert!(outcome.success, "{}", outcome.text);
+            says(outcome, &[&format!("[0 has {result}]"), &format!("[1 has {result}]")]);
+        });
+    }
+}
+
+#[test]
+fn sums_in_different_orders_are_an_error() {
+    fault("orders", 2, 30, &[], |outcome| {
+        assert!(!outcome.success);
+        says(outcome, &["process 1 runs shardax ", "and sums in the order Fast", "and sums in the order Exact"]);
     });
 }
 

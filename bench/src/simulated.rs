@@ -1,0 +1,51 @@
+//! What a program for many processes costs each of them before it runs, without the processes: the training step of the
+//! convolutional network, partitioned over `n` devices of which one is this process's, made local, and compiled.
+
+use std::time::Instant;
+
+use shardax::{Error, ErrorKind, Result, config};
+use shardax_pjrt::{Client, CompileOptions, Plugin, Value};
+
+use crate::cnn;
+
+/// The most memory that this process has had, in MiB.
+fn peak() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) / 1024
+}
+
+fn failed(error: shardax_pjrt::Error) -> Error {
+    Error::new(ErrorKind::Runtime, error.to_string())
+}
+
+/// Prints a row of a table.
+pub fn run(n: usize) -> Result<()> {
+    config::set_num_cpu_devices(n)?;
+    let mut begin = Instant::now();
+    let mut lap = || {
+        let took = begin.elapsed().as_secs_f64() * 1e3;
+        begin = Instant::now();
+        took
+    };
+    let text = cnn::text(n)?;
+    let lower = lap();
+    let plugin = Plugin::cpu().map_err(failed)?;
+    let count = [("cpu_device_count", Value::Int(n as i64))];
+    lap();
+    let client = Client::with_owners(&plugin, &count, 0, |id| id).map_err(failed)?;
+    let start = lap();
+    let before = peak();
+    let options = CompileOptions { num_partitions: n, ..Default::default() };
+    let partitioned = client.partition(&text, &options).map_err(failed)?;
+    let partition = lap();
+    let module = partitioned.localize_as(2).map_err(failed)?;
+    let localize = lap();
+    let after = peak();
+    let sizes = (text.len() >> 10, partitioned.module().len() >> 10, module.len() >> 10);
+    println!(
+        "| {n} | {start:.0} | {lower:.0} | {partition:.0} | {localize:.1} | {} | {} | {} | {before} | {after} |",
+        sizes.0, sizes.1, sizes.2
+    );
+    Ok(())
+}

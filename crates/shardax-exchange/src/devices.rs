@@ -1,0 +1,94 @@
+//! What the devices of this process bring to a call, and get from it.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use shardax_pjrt::ffi::Arg;
+use shardax_pjrt::ffi::meet::Member;
+
+use crate::Outcome;
+
+/// The arrays of each device count as one, whose bytes lie one after the other.
+pub(crate) struct Devices<'c, 'm, 'a> {
+    args: Vec<&'m [Arg<'a>]>,
+    members: &'c mut [Member<'m, 'a>],
+    /// Bytes that each brings.
+    pub(crate) size: usize,
+}
+
+impl<'c, 'm, 'a> Devices<'c, 'm, 'a> {
+    pub(crate) fn of(members: &'c mut [Member<'m, 'a>]) -> Outcome<Devices<'c, 'm, 'a>> {
+        let mut args = Vec::with_capacity(members.len());
+        for member in members.iter_mut() {
+            // There is one result for each argument, and behind them what orders the calls.
+            let order = member.rets.len().checked_sub(1).ok_or("the call has no results")?;
+            args.push(&member.args[..order.min(member.args.len())]);
+            member.rets[order].data();
+        }
+        let size = |args: &&[Arg<'_>]| args.iter().map(|arg| arg.data.len()).sum::<usize>();
+        let first = args.first().map_or(0, size);
+        match args.iter().all(|args| size(args) == first) {
+            true => Ok(Devices { args, members, size: first }),
+            false => Err("the devices bring arrays of several sizes".into()),
+        }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.members.len()
+    }
+
+    /// A part of what a device brings.
+    pub(crate) fn part(&self, device: usize, range: Range<usize>) -> Cow<'m, [u8]> {
+        let mut start = 0;
+        for arg in self.args[device] {
+            if start <= range.start && range.end <= start + arg.data.len() {
+                return Cow::Borrowed(&arg.data[range.start - start..range.end - start]);
+            }
+            start += arg.data.len();
+        }
+        let mut bytes = vec![0; range.len()];
+        self.copy(device, range, &mut bytes);
+        Cow::Owned(bytes)
+    }
+
+    /// The same, copied.
+    pub(crate) fn copy(&self, device: usize, range: Range<usize>, mut to: &mut [u8]) {
+        let mut start = 0;
+        for arg in self.args[device] {
+            let end = start + arg.data.len();
+            let (from, until) = (range.start.max(start), range.end.min(end));
+            if from < until {
+                let (part, rest) = to.split_at_mut(until - from);
+                part.copy_from_slice(&arg.data[from - start..until - start]);
+                to = rest;
+            }
+            start = end;
+        }
+    }
+
+    /// Writes a part of a device's results, from this byte on.
+    pub(crate) fn write(&mut self, device: usize, at: usize, mut bytes: &[u8]) -> Outcome<()> {
+        let rets = &mut self.members[device].rets;
+        let (mut start, count) = (0, rets.len() - 1);
+        for ret in &mut rets[..count] {
+            let (from, end) = (at.max(start), start + ret.byte_len());
+            if from < end {
+                let (part, rest) = bytes.split_at(bytes.len().min(end - from));
+                ret.write(from - start, part);
+                bytes = rest;
+            }
+            start = end;
+        }
+        if bytes.is_empty() { Ok(()) } else { Err("more came than the program expects".into()) }
+    }
+
+    /// Makes a device's results zeros.
+    pub(crate) fn clear(&mut self, device: usize) {
+        self.members[device].rets.iter_mut().for_each(|ret| ret.data().fill(0));
+    }
+
+    /// Writes the same to all.
+    pub(crate) fn write_to_all(&mut self, at: usize, bytes: &[u8]) -> Outcome<()> {
+        (0..self.count()).try_for_each(|device| self.write(device, at, bytes))
+    }
+}
