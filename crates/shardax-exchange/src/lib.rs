@@ -90,12 +90,7 @@ pub struct Exchange {
 impl Exchange {
     /// The exchange of devices whose process is known by their ids. Without a world there is this process alone. The order
     /// of sums must be that of all processes.
-    pub fn new(
-        world: Option<World>,
-        owners: Vec<usize>,
-        timeout: Duration,
-        sum_order: SumOrder,
-    ) -> Arc<Exchange> {
+    pub fn new(world: Option<World>, owners: Vec<usize>, timeout: Duration, sum_order: SumOrder) -> Arc<Exchange> {
         let rank = world.as_ref().map_or(0, World::rank);
         Arc::new(Exchange {
             world,
