@@ -87,8 +87,10 @@ impl CheckpointManager {
     fn open(folder: &Path, options: CheckpointManagerOptions) -> Result<Self> {
         let folder = super::absolute(folder)?;
         let mut lock = None;
-        if !options.read_only && process_index() == 0 {
+        if !options.read_only {
             fs::create_dir_all(&folder).map_err(|error| failed("make the folder", &folder, &error))?;
+        }
+        if !options.read_only && process_index() == 0 {
             lock = lock_of(&folder);
             if lock.is_some() {
                 clean(&folder)?;

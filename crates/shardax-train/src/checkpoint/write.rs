@@ -41,7 +41,14 @@ impl Job {
         let temporary = unfinished(&self.path);
         let alone = process_count() == 1;
         let first = process_index() == 0;
-        let made = if first { make_folder(&temporary) } else { Ok(()) };
+        let make = || {
+            // What is replaced may be half-written, too.
+            if self.replace {
+                remove(&temporary)?;
+            }
+            make_folder(&temporary)
+        };
+        let made = if first { make() } else { Ok(()) };
         if alone {
             made.clone()?;
         }
@@ -152,18 +159,23 @@ impl Job {
         let text = write_json(&temporary.join(MANIFEST), &manifest)?;
         write_file(&temporary.join(COMMIT), format!("{:08x}\n", crc32fast::hash(&text)).as_bytes())?;
         sync_folder(temporary)?;
-        let mut before = None;
+        let old = replaced(&self.path);
         if self.replace && self.path.exists() {
-            let old = replaced(&self.path);
+            // One that a program left that was ended here.
+            remove(&old)?;
             fs::rename(&self.path, &old).map_err(|error| failed("move", &self.path, &error))?;
-            before = Some(old);
         }
         fs::rename(temporary, &self.path).map_err(|error| failed("move a checkpoint to", &self.path, &error))?;
         sync_folder(parent(&self.path))?;
-        match before {
-            Some(old) => fs::remove_dir_all(&old).map_err(|error| failed("remove", &old, &error)),
-            None => Ok(()),
-        }
+        if self.replace { remove(&old) } else { Ok(()) }
+    }
+}
+
+/// Removes a folder, if it is there.
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", path, &error)),
+        _ => Ok(()),
     }
 }
 

@@ -207,6 +207,19 @@ fn what_is_beside_the_tree_comes_back() -> Result<()> {
     checkpoint::save_with(&path, &zeros([2]), &SaveArgs::new().force(true))?;
     assert_eq!(checkpoint::restore(&path, &ones([2]))?.to_vec::<f32>()?, [0.0; 2]);
     assert_eq!(names(&folder.0), ["beside"]);
+    // What programs left that were ended while they replaced it.
+    std::fs::create_dir(folder.join("beside.unfinished")).expect("a folder");
+    fails(checkpoint::save(folder.join("beside"), &ones([2])), &["is there already"]);
+    for name in ["beside.replaced", "beside.unfinished"] {
+        let _ = std::fs::create_dir(folder.join(name));
+        std::fs::write(folder.join(name).join("half"), "half").expect("a file");
+    }
+    checkpoint::save_with(&path, &ones([2]), &SaveArgs::new().force(true))?;
+    assert_eq!(names(&folder.0), ["beside"]);
+    std::fs::rename(&path, folder.join("beside.replaced")).expect("a folder");
+    fails(Checkpoint::open(&path), &["the program that replaced it was ended", ".replaced"]);
+    checkpoint::save_with(&path, &ones([2]), &SaveArgs::new().force(true))?;
+    assert_eq!(names(&folder.0), ["beside"]);
     Ok(())
 }
 
