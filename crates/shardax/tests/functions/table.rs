@@ -187,6 +187,7 @@ pub const NOT_GOLDEN: &[(&str, &str)] = &[
          Array::nbytes Array::to_f64_vec Array::unstack Array::vma lax::optimization_barrier numpy::allclose",
         "no arithmetic: tests/arrays.rs and the examples in the documentation",
     ),
+    ("numpy::finfo numpy::iinfo", "with JAX's values: tests/numbers/limits.rs"),
     ("numpy::eye nn::constant array::array_of", "constants: the examples in the documentation"),
     (
         "numpy::over Over::initial Over::keepdims Over::mask",
@@ -625,6 +626,7 @@ table! {
     "numpy::expm1" => |c| np::expm1(&c.x);
     "numpy::eye" => |c| np::eye(c.n);
     "numpy::eye_offset" => |c| np::eye_offset(3, c.n, c.i);
+    "numpy::finfo" => |c| done(np::finfo(c.dtype));
     "numpy::flatnonzero" => |c| np::flatnonzero(&c.x, c.n);
     "numpy::flip" => |c| np::flip(&c.x, [c.i, 0]);
     "numpy::floor" => |c| np::floor(&c.x);
@@ -642,6 +644,7 @@ table! {
     "numpy::imag" => |c| np::imag(&c.x);
     "numpy::inner" => |c| np::inner(&c.x, &c.y);
     "numpy::integer_pow" => |c| np::integer_pow(&c.x, c.i);
+    "numpy::iinfo" => |c| done(np::iinfo(c.dtype));
     "numpy::interp" => |c| np::interp(&c.x, &c.y, &c.y);
     "numpy::isclose" => |c| np::isclose(&c.x, &c.y, c.f, 0.1);
     "numpy::isfinite" => |c| np::isfinite(&c.x);

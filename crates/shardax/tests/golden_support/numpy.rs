@@ -8,7 +8,10 @@ use super::{Case, Fun, many, one, two};
 pub fn function(case: &Case) -> Option<Fun> {
     let size = |name: &str| case.param(name).as_u64().map(|n| n as usize);
     let axes = case.param("axes").is_array().then(|| case.axes("axes"));
-    let axes = move || axes.as_deref();
+    let reduction = |f: fn(&Array, Option<&[i32]>) -> Array| {
+        let axes = axes.clone();
+        one(move |x| f(x, axes.as_deref()))
+    };
     let axis = case.param("axis").as_i64().map(|a| a as i32);
     let q = case.param("q").as_f64();
     let pair = |(x, y): (Array, Array)| Ok(vec![x, y]);
@@ -19,7 +22,7 @@ pub fn function(case: &Case) -> Option<Fun> {
         "logical_xor" => two(|x, y| np::logical_xor(x, y)),
         "isclose" => two(|x, y| np::isclose(x, y, 1e-5, 1e-8)),
         "array_equal" => two(|x, y| np::array_equal(x, y)),
-        "count_nonzero" => one(move |x| np::count_nonzero(x, axes())),
+        "count_nonzero" => reduction(|x, axes| np::count_nonzero(x, axes)),
         "nan_to_num" => one(np::nan_to_num),
         "isin" => two(|x, y| np::isin(x, y)),
         "atleast_1d" => one(np::atleast_1d),
@@ -33,19 +36,28 @@ pub fn function(case: &Case) -> Option<Fun> {
             Some(axis) => np::append(x, y, axis),
             None => np::append(x, y, ..),
         }),
-        "average" => two(move |x, w| np::average(x, w, axes())),
-        "ptp" => one(move |x| np::ptp(x, axes())),
-        "quantile" => one(move |x| np::quantile(x, q.unwrap_or(f64::NAN), axes())),
+        "average" => {
+            let axes = axes.clone();
+            two(move |x, w| np::average(x, w, axes.as_deref()))
+        }
+        "ptp" => reduction(|x, axes| np::ptp(x, axes)),
+        "quantile" => {
+            let axes = axes.clone();
+            one(move |x| np::quantile(x, q.unwrap_or(f64::NAN), axes.as_deref()))
+        }
         "quantile_of" => two(|x, q| np::quantile(x, q, 0)),
-        "percentile" => one(move |x| np::percentile(x, q.unwrap_or(f64::NAN), axes())),
-        "median" => one(move |x| np::median(x, axes())),
-        "nansum" => one(move |x| np::nansum(x, axes())),
-        "nanprod" => one(move |x| np::nanprod(x, axes())),
-        "nanmean" => one(move |x| np::nanmean(x, axes())),
-        "nanvar" => one(move |x| np::nanvar(x, axes())),
-        "nanstd" => one(move |x| np::nanstd(x, axes())),
-        "nanmax" => one(move |x| np::nanmax(x, axes())),
-        "nanmin" => one(move |x| np::nanmin(x, axes())),
+        "percentile" => {
+            let axes = axes.clone();
+            one(move |x| np::percentile(x, q.unwrap_or(f64::NAN), axes.as_deref()))
+        }
+        "median" => reduction(|x, axes| np::median(x, axes)),
+        "nansum" => reduction(|x, axes| np::nansum(x, axes)),
+        "nanprod" => reduction(|x, axes| np::nanprod(x, axes)),
+        "nanmean" => reduction(|x, axes| np::nanmean(x, axes)),
+        "nanvar" => reduction(|x, axes| np::nanvar(x, axes)),
+        "nanstd" => reduction(|x, axes| np::nanstd(x, axes)),
+        "nanmax" => reduction(|x, axes| np::nanmax(x, axes)),
+        "nanmin" => reduction(|x, axes| np::nanmin(x, axes)),
         "bincount" => {
             let length = size("length")?;
             one(move |x| np::bincount(x, length))

@@ -203,9 +203,9 @@ fn whole(name: &str, x: &Array) -> Result<()> {
 #[track_caller]
 pub fn histogram(x: &Array, bins: usize) -> (Array, Array) {
     let edges = made(x, || {
-        if bins == 0 || x.dtype().is_complex() {
+        if bins == 0 || bins >= i32::MAX as usize || x.dtype().is_complex() {
             return Err(err!(Value, "histogram of {} with {bins} bins", x.type_name())
-                .help("give at least one bin, and real numbers"));
+                .help("give from 1 to 2147483646 bins, and real numbers"));
         }
         let args = [settle(x, to_inexact(x.dtype()))];
         composite1("histogram_bin_edges", bins, &args, |&bins, args| {
