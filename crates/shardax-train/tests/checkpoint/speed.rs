@@ -1,4 +1,4 @@
-//! How quick a gibibyte is saved and restored, beside what the disk does.
+//! How quick a gibibyte is saved and restored, beside what the disk does; and whether steps wait for data.
 //!
 //! `cargo test --release -p shardax-train --test checkpoint speed -- --ignored --nocapture` prints the table; `TMPDIR` says
 //! which disk.
@@ -9,6 +9,8 @@ use std::time::Instant;
 
 use shardax::prelude::*;
 use shardax_train::checkpoint::{self, CheckpointManager, CheckpointManagerOptions};
+use shardax_train::data::{Example, Source, Stream, text_windows};
+use shardax_train::{Control, MultiMetric, Trainer};
 
 use super::{Folder, bits, setup};
 
@@ -80,5 +82,31 @@ fn a_gibibyte() -> Result<()> {
             restore / read
         );
     }
+    Ok(())
+}
+
+/// A step of 20 ms, whose batches of 4 MiB are read from the disk on a thread and put on eight devices there.
+#[test]
+#[ignore = "reads a gibibyte"]
+fn a_step_does_not_wait_for_its_data() -> Result<()> {
+    setup();
+    let folder = Folder::new();
+    let path = folder.join("text");
+    std::fs::write(&path, (0..BYTES / 4).map(|i| (i % 251) as u8).collect::<Vec<_>>()).expect("a disk");
+    let rows = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
+    let text = text_windows(&path, 4 << 10)?;
+    let place = move |batch: Example| batch["tokens"].to_array_on(&rows);
+    let mut data = text.stream().shuffled(0).batch(256).map(place).prefetch(4);
+    let mut waits = Vec::new();
+    let watch = |at: &shardax_train::Moment<'_, Array>| {
+        waits.extend(at.values.map(|values| values["time/input_wait"]));
+        Ok(Control::Continue)
+    };
+    Trainer::new(300).log_every(50).quiet().hook(watch).run(zeros(()), &mut data, |state, batch: Array| {
+        assert_eq!(batch.shape(), [256, 4 << 10]);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        Ok((state, MultiMetric::new()))
+    })?;
+    println!("the share of time that steps of 20 ms wait for data, in windows of 50: {waits:.4?}");
     Ok(())
 }
