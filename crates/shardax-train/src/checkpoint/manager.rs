@@ -179,10 +179,7 @@ impl CheckpointManager {
             timeout: self.options.timeout,
         };
         let (folder, options, scores) = (self.folder.clone(), self.options.clone(), self.scores.clone());
-        let work = move || {
-            job.run()?;
-            if process_index() == 0 { prune(&folder, &options, &scores) } else { Ok(()) }
-        };
+        let work = move || job.run(|| prune(&folder, &options, &scores));
         if !self.options.asynchronous {
             return work().map(|()| true);
         }

@@ -27,6 +27,7 @@ mod folder;
 mod format;
 mod manager;
 mod options;
+mod parallel;
 mod read;
 mod restore;
 mod slices;
@@ -144,7 +145,7 @@ fn write_tree<T: Tree>(path: &Path, tree: &T, args: &SaveArgs) -> Result<()> {
         replace: args.force,
         timeout: Duration::from_secs(600),
     };
-    job.run()
+    job.run(|| Ok(()))
 }
 
 /// The tree that was saved in a folder, in the place of one like it: [`Checkpoint::restore`].

@@ -178,6 +178,10 @@ fn other_dtypes_are_converted_where_nothing_but_precision_is_lost() -> Result<()
     let (y, n) = checkpoint::restore(&path, &(half, zeros_dtype([3], DType::I64)))?;
     assert_eq!((y.dtype(), n.dtype()), (DType::Bf16, DType::I64));
     assert_eq!(y.sharding()?, Sharding::from(&rows));
+    let _mesh = set_mesh(&make_mesh([("x", 3)])?);
+    let there = RestoreOptions::new().shardings((P!["x"], None::<shardax::ShardingLike>));
+    let like = (shape_dtype_struct([3], DType::F32), zeros_dtype([3], DType::I32));
+    assert_eq!(Checkpoint::open(&path)?.restore_with(&like, &there)?.0.sharding()?, Sharding::from(&rows));
     assert_eq!(y.to_bytes()?, x.astype(DType::Bf16).to_bytes()?);
     assert_eq!(n.to_vec::<i64>()?, [1, -2, 3]);
     let like = |a: DType, b: DType| (zeros_dtype([3], a), zeros_dtype([3], b));
