@@ -158,8 +158,7 @@ impl<'a> Group<'a> {
     ) -> Outcome<Started> {
         let channel = self.channel()?;
         let receives = self.peers().map(|peer| (peer, self.buffer(expect(peer)))).collect();
-        let request =
-            channel.start((self.exchange, self.at), stream as u16, Messages { sent, sends, receives })?;
+        let request = channel.start((self.exchange, self.at), stream as u16, Messages { sent, sends, receives })?;
         Ok(Started { channel, request })
     }
 
@@ -222,8 +221,7 @@ impl<'a> Group<'a> {
         let mut ordered: Vec<&[u8]> = vec![&[]; self.places.count];
         for (process, (_, places)) in self.processes.iter().enumerate() {
             for (k, &place) in places.iter().enumerate() {
-                ordered[place] =
-                    if process == self.me { &own[k] } else { &received[process][k * len..(k + 1) * len] };
+                ordered[place] = if process == self.me { &own[k] } else { &received[process][k * len..(k + 1) * len] };
             }
         }
         ordered

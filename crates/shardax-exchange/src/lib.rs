@@ -90,12 +90,7 @@ pub struct Exchange {
 impl Exchange {
     /// The exchange of devices whose process is known by their ids. Without a world there is this process alone. The order
     /// of sums must be that of all processes.
-    pub fn new(
-        world: Option<World>,
-        owners: Vec<usize>,
-        timeout: Duration,
-        sum_order: SumOrder,
-    ) -> Arc<Exchange> {
+    pub fn new(world: Option<World>, owners: Vec<usize>, timeout: Duration, sum_order: SumOrder) -> Arc<Exchange> {
         let rank = world.as_ref().map_or(0, World::rank);
         Arc::new(Exchange {
             world,
@@ -124,6 +119,11 @@ impl Exchange {
     /// Has somebody told of processes that are late. The first one given is.
     pub fn set_listener(&self, listener: impl Fn(&str) + Send + Sync + 'static) {
         let _ = self.listener.set(Box::new(listener));
+    }
+
+    /// In which order sums are made.
+    pub fn sum_order(&self) -> SumOrder {
+        self.sum_order
     }
 
     /// Says what a program is called that was [localized](shardax_pjrt::Partitioned::localize_as) under a number.

@@ -38,9 +38,8 @@ impl Exchange {
         let at = ((call.launch, devices), call.number);
         let limits = (self.timeout(), &self.failure);
         let (args, rets) = frame.split();
-        self.meetings.meet(at, (member, own.len()), Member { args, rets }, limits, |members| {
-            work(&mut Devices::of(members)?)
-        })
+        self.meetings
+            .meet(at, (member, own.len()), Member { args, rets }, limits, |members| work(&mut Devices::of(members)?))
     }
 
     pub(crate) fn all_reduce(&self, call: Call<'_>, frame: &mut CallFrame<'_>) -> Outcome<()> {
@@ -70,9 +69,9 @@ impl Exchange {
             if !group.is_local() && size * group.devices.len() <= SMALL {
                 let all = gathered(&group, &own_parts(devices, &(0..size)))?;
                 let places = group.processes.iter().flat_map(|(_, places)| places);
-                return places.zip(all.chunks_exact(size.max(1))).try_for_each(|(&place, bytes)| {
-                    devices.write_to_all(place * size, bytes)
-                });
+                return places
+                    .zip(all.chunks_exact(size.max(1)))
+                    .try_for_each(|(&place, bytes)| devices.write_to_all(place * size, bytes));
             }
             let (rounds, range) = pieces(size, 1, piece(&group, group.most()));
             group.rounds(
@@ -144,9 +143,9 @@ impl Exchange {
                     let range = range(round);
                     group.to_each(|peer| {
                         let mut bytes = group.buffer(between(me, peer).count() * range.len());
-                        between(me, peer).zip(bytes.chunks_exact_mut(range.len().max(1))).for_each(
-                            |(&((_, device), _), to)| devices.copy(device, range.clone(), to),
-                        );
+                        between(me, peer)
+                            .zip(bytes.chunks_exact_mut(range.len().max(1)))
+                            .for_each(|(&((_, device), _), to)| devices.copy(device, range.clone(), to));
                         Ok(bytes)
                     })
                 },

@@ -419,7 +419,11 @@ impl Request {
                 "process {} of {} waited in vain for the others in an exchange of {} bytes",
                 self.comm.rank(),
                 self.comm.size(),
-                [&self.sent, &self.received].map(|all| all.iter().map(Vec::len).sum::<usize>()).into_iter().max().unwrap_or(0)
+                [&self.sent, &self.received]
+                    .map(|all| all.iter().map(Vec::len).sum::<usize>())
+                    .into_iter()
+                    .max()
+                    .unwrap_or(0)
             ),
         ))
     }

@@ -80,7 +80,10 @@ fn exchange_on(comm: &shardax_mpi::Communicator) {
     assert!(same.wait_until(soon()).unwrap() && own.wait_until(soon()).unwrap());
     let received = [own, same].map(|request| request.into_buffers().1);
     let expected = [|from, rank| pattern(from, rank, len(from, rank)), |from, _| pattern(from, 7, 4000)];
-    assert_eq!(received, expected.map(|of: fn(usize, usize) -> Vec<u8>| (0..size).map(|from| of(from, rank)).collect::<Vec<_>>()));
+    assert_eq!(
+        received,
+        expected.map(|of: fn(usize, usize) -> Vec<u8>| (0..size).map(|from| of(from, rank)).collect::<Vec<_>>())
+    );
 
     for root in 0..size {
         let data = if rank == root { pattern(root, 9, 5000) } else { vec![0; 5000] };

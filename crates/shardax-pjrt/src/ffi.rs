@@ -420,7 +420,15 @@ unsafe fn read_frame(frame: &RawFrame) -> std::result::Result<CallFrame<'_>, Str
                 let range = start as usize..start as usize + len;
                 if is_result {
                     written.push(range);
-                    call.results.push(Ret { ty, dims, data: start, len, asked: false, written: 0, memory: PhantomData });
+                    call.results.push(Ret {
+                        ty,
+                        dims,
+                        data: start,
+                        len,
+                        asked: false,
+                        written: 0,
+                        memory: PhantomData,
+                    });
                 } else {
                     read.push(range);
                     call.args.push(Arg { ty, dims, data: std::slice::from_raw_parts(start, len) });

@@ -121,7 +121,8 @@ unsafe extern "C" fn put(args: *mut Put) -> *mut RawError {
     unsafe {
         let args = &mut *args;
         let (key, value) = (text(args.key, args.key_size), slice(args.value.cast::<u8>(), args.value_size));
-        answer(args.make_error, || store(args.store).put(&key, value)).map_or_else(|error| error, |()| std::ptr::null_mut())
+        answer(args.make_error, || store(args.store).put(&key, value))
+            .map_or_else(|error| error, |()| std::ptr::null_mut())
     }
 }
 
@@ -136,7 +137,10 @@ unsafe fn store<'a>(store: *mut c_void) -> &'a Arc<dyn KeyValueStore> {
 ///
 /// # Safety
 /// `make_error` points to the plugin's function.
-unsafe fn answer<T>(make_error: *const MakeError, ask: impl FnOnce() -> Result<T>) -> std::result::Result<T, *mut RawError> {
+unsafe fn answer<T>(
+    make_error: *const MakeError,
+    ask: impl FnOnce() -> Result<T>,
+) -> std::result::Result<T, *mut RawError> {
     let said = guard_callback(ask);
     said.unwrap_or_else(|_| Err(Error::new(Code::Internal, "the key-value store panicked"))).map_err(|error| {
         // SAFETY: promised by the caller; it copies the message.
@@ -215,7 +219,7 @@ mod tests {
         (!error.is_null()).then(|| unsafe { *Box::from_raw(error.cast::<Fake>()) }).map(|fake| (fake.0, fake.1))
     }
 
-    const MAKE: MakeError = make_error;
+    static MAKE: MakeError = make_error;
 
     /// A plugin that calls what it was given.
     struct Plugin(ClientCreate);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -39,7 +40,12 @@ pub(super) fn clean(folder: &Path) -> Result<()> {
 fn names(folder: &Path) -> Result<Vec<String>> {
     let cannot = |error| failed("read the folder", folder, &error);
     let mut names = Vec::new();
-    for entry in fs::read_dir(folder).map_err(cannot)? {
+    let entries = match fs::read_dir(folder) {
+        // One that only looks may be there before the first is saved.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(names),
+        entries => entries.map_err(cannot)?,
+    };
+    for entry in entries {
         names.extend(entry.map_err(cannot)?.file_name().into_string());
     }
     Ok(names)
@@ -47,8 +53,10 @@ fn names(folder: &Path) -> Result<Vec<String>> {
 
 /// The whole checkpoints in a folder, in order.
 pub(super) fn steps(folder: &Path) -> Result<Vec<u64>> {
-    let whole = |step: &u64| folder.join(step.to_string()).join(COMMIT).exists();
-    let mut steps: Vec<u64> = names(folder)?.iter().filter_map(|name| name.parse().ok()).filter(whole).collect();
+    let whole = |name: &&String| folder.join(name).join(COMMIT).exists();
+    // `007` is not the manager's.
+    let step = |name: &String| name.parse::<u64>().ok().filter(|step| step.to_string() == *name);
+    let mut steps: Vec<u64> = names(folder)?.iter().filter(whole).filter_map(step).collect();
     steps.sort_unstable();
     Ok(steps)
 }
@@ -65,7 +73,7 @@ pub(super) fn ranked(
     let mut score = |step: u64| {
         let read = || {
             let metrics = Checkpoint::read(&folder.join(step.to_string())).ok().map(|found| found.metrics());
-            metrics.filter(|metrics| !metrics.is_empty()).map_or(f64::NAN, |metrics| best(&metrics))
+            metrics.and_then(|metrics| best(&metrics)).unwrap_or(f64::NAN)
         };
         let score = *scores.entry(step).or_insert_with(read);
         match mode {

@@ -87,8 +87,10 @@ impl CheckpointManager {
     fn open(folder: &Path, options: CheckpointManagerOptions) -> Result<Self> {
         let folder = super::absolute(folder)?;
         let mut lock = None;
-        if !options.read_only && process_index() == 0 {
+        if !options.read_only {
             fs::create_dir_all(&folder).map_err(|error| failed("make the folder", &folder, &error))?;
+        }
+        if !options.read_only && process_index() == 0 {
             lock = lock_of(&folder);
             if lock.is_some() {
                 clean(&folder)?;
@@ -177,10 +179,7 @@ impl CheckpointManager {
             timeout: self.options.timeout,
         };
         let (folder, options, scores) = (self.folder.clone(), self.options.clone(), self.scores.clone());
-        let work = move || {
-            job.run()?;
-            if process_index() == 0 { prune(&folder, &options, &scores) } else { Ok(()) }
-        };
+        let work = move || job.run(|| prune(&folder, &options, &scores));
         if !self.options.asynchronous {
             return work().map(|()| true);
         }

@@ -27,6 +27,7 @@ mod folder;
 mod format;
 mod manager;
 mod options;
+mod parallel;
 mod read;
 mod restore;
 mod slices;
@@ -144,13 +145,14 @@ fn write_tree<T: Tree>(path: &Path, tree: &T, args: &SaveArgs) -> Result<()> {
         replace: args.force,
         timeout: Duration::from_secs(600),
     };
-    job.run()
+    job.run(|| Ok(()))
 }
 
 /// The tree that was saved in a folder, in the place of one like it: [`Checkpoint::restore`].
 #[track_caller]
 pub fn restore<T: Tree>(path: impl AsRef<Path>, like: &T) -> Result<T> {
-    Checkpoint::open(path)?.restore(like)
+    let found = absolute(path.as_ref()).map_err(Fault::from).and_then(|path| Checkpoint::read(&path));
+    at(restore::agreed(found).and_then(|found| found.fill(like, &RestoreOptions::new())).map_err(Error::from))
 }
 
 /// A checkpoint on the disk, whose files are there and as long as they were.

@@ -16,7 +16,7 @@ pub enum BestMode {
     Min,
 }
 
-pub(super) type BestFn = Arc<dyn Fn(&Metrics) -> f64 + Send + Sync>;
+pub(super) type BestFn = Arc<dyn Fn(&Metrics) -> Option<f64> + Send + Sync>;
 
 /// What a [`CheckpointManager`](super::CheckpointManager) keeps, and when. The names are Orbax's.
 #[derive(Clone)]
@@ -82,8 +82,9 @@ impl CheckpointManagerOptions {
         self
     }
 
-    /// How good a step is, from its metrics. A step without metrics, or of which this is NaN, is worse than all others.
-    pub fn best_fn(mut self, f: impl Fn(&Metrics) -> f64 + Send + Sync + 'static, mode: BestMode) -> Self {
+    /// How good a step is, from its metrics: `|metrics| metrics.get("accuracy").copied()`. A step of which this is `None` or
+    /// NaN is worse than all others.
+    pub fn best_fn(mut self, f: impl Fn(&Metrics) -> Option<f64> + Send + Sync + 'static, mode: BestMode) -> Self {
         self.best = Some((Arc::new(f), mode));
         self
     }

@@ -87,6 +87,10 @@ fn check_places(path: &Path, manifest: &Manifest) -> Result<(), Fault> {
         let dtype = dtype_named(&entry.dtype)
             .ok_or_else(|| damaged(path, format!("`{}` has the dtype {:?}", entry.path, entry.dtype)))?;
         let elements = |shape: &[usize]| shape.iter().try_fold(dtype.byte_size(), |n, d| n.checked_mul(*d));
+        let parts = entry.parts.iter().try_fold(0usize, |n, part| n.checked_add(elements(&part.shape)?));
+        if parts.is_none() || parts != elements(&entry.shape) {
+            return Err(damaged(path, format!("the parts of `{}` do not make it up", entry.path)));
+        }
         for part in &entry.parts {
             let inside = part.start.len() == entry.shape.len() && part.shape.len() == entry.shape.len() && {
                 let ends = part.start.iter().zip(&part.shape).map(|(start, size)| start.checked_add(*size));

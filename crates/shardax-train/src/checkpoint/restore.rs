@@ -16,6 +16,7 @@ use shardax_nn::Filter;
 
 use super::fault::Fault;
 use super::format::{Entry, Manifest, dtype_named, number_of, number_text};
+use super::parallel::each;
 use super::read::{Files, Wanted};
 
 /// How a checkpoint is restored; [`Checkpoint::restore_with`](super::Checkpoint::restore_with).
@@ -145,17 +146,23 @@ fn read_all(
     };
     let chosen = choose(folder, manifest, flat, options)?;
     flat.def = numbers(folder, manifest, &flat.def, options)?;
-    let mut files = Files::new(folder, manifest);
-    let mut converts = Vec::new();
-    for (at, entry) in chosen {
+    // What the user gave is looked at here: a mesh in context is this thread's.
+    let work = chosen.into_iter().map(|(at, entry)| {
         let like = &flat.leaves[at];
         let place = place(like, places[at].as_ref()).map_err(|e| e.context(format!("restoring `{}`", entry.path)))?;
-        let dtype = check(folder, entry, like)?;
-        if dtype != like.dtype() {
+        Ok((at, entry, check(folder, entry, like)?, place))
+    });
+    let work = work.collect::<Result<Vec<_>>>()?;
+    let leaf = |files: &mut Files<'_>, (at, entry, dtype, place): (usize, &Entry, DType, Option<Sharding>)| {
+        Ok::<_, Fault>((at, read(files, entry, dtype, place)?.with_weak_type(entry.weak)))
+    };
+    let mut converts = Vec::new();
+    for (at, array) in each(work, || Files::new(folder, manifest), leaf)? {
+        let like = &flat.leaves[at];
+        if array.dtype() != like.dtype() {
             converts.push((at, like.dtype(), like.weak_type()));
         }
-        let array = read(&mut files, entry, dtype, place)?;
-        flat.leaves[at] = array.with_weak_type(entry.weak);
+        flat.leaves[at] = array;
     }
     Ok(converts)
 }
@@ -276,7 +283,7 @@ fn check(folder: &Path, entry: &Entry, like: &Array) -> Result<DType> {
     Err(Error::new(ErrorKind::Type, what).help("restore it as it was saved, and convert it with `astype`"))
 }
 
-/// One array, of which each device gets its part. The host holds this process's parts of one array at a time, and where
+/// One array, of which each device gets its part. The host holds this process's parts of a few arrays at a time, and where
 /// devices use the host's memory these become the array.
 fn read(files: &mut Files<'_>, entry: &Entry, dtype: DType, to: Option<Sharding>) -> Result<Array, Fault> {
     let context = |e: Error| e.context(format!("restoring `{}`", entry.path));

@@ -15,6 +15,7 @@ use super::fault::failed;
 use super::format::{
     CHUNK, COMMIT, Entry, FORMAT, File, Index, MANIFEST, Manifest, Part, VERSION, stored, tensor_name,
 };
+use super::parallel::each;
 use super::snapshot::{ArrayCopy, PartCopy, Snapshot};
 
 /// What the name of a folder ends in that is being written, or taken away.
@@ -36,12 +37,20 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Writes it. On every process this fails unless all of them have written their parts.
-    pub fn run(mut self) -> Result<()> {
+    /// Writes it; when it is whole, process 0 does what comes `after`, for which the others wait. On every process this
+    /// fails unless all of them have written their parts.
+    pub fn run(mut self, after: impl FnOnce() -> Result<()>) -> Result<()> {
         let temporary = unfinished(&self.path);
         let alone = process_count() == 1;
         let first = process_index() == 0;
-        let made = if first { make_folder(&temporary) } else { Ok(()) };
+        let make = || {
+            // What is replaced may be half-written, too.
+            if self.replace {
+                remove(&temporary)?;
+            }
+            make_folder(&temporary)
+        };
+        let made = if first { make() } else { Ok(()) };
         if alone {
             made.clone()?;
         }
@@ -52,7 +61,7 @@ impl Job {
         if alone {
             let committed = written.and_then(|own| self.commit(&temporary, vec![own]));
             // What is there of it takes room that the next may need.
-            return committed.inspect_err(|_| drop(fs::remove_dir_all(&temporary)));
+            return committed.inspect_err(|_| drop(fs::remove_dir_all(&temporary))).and_then(|()| after());
         }
         // A process that fails says so in a file, which process 0 reads, and comes to both barriers all the same.
         let own = match &written {
@@ -68,10 +77,11 @@ impl Job {
         if committed.is_err() && begun {
             drop(fs::remove_dir_all(&temporary));
         }
+        let after = if first && committed.is_ok() { after() } else { Ok(()) };
         self.wait("committed")?;
         written?;
         own?;
-        committed?;
+        committed.and(after)?;
         match self.path.join(COMMIT).exists() {
             true => Ok(()),
             false => {
@@ -152,18 +162,23 @@ impl Job {
         let text = write_json(&temporary.join(MANIFEST), &manifest)?;
         write_file(&temporary.join(COMMIT), format!("{:08x}\n", crc32fast::hash(&text)).as_bytes())?;
         sync_folder(temporary)?;
-        let mut before = None;
+        let old = replaced(&self.path);
         if self.replace && self.path.exists() {
-            let old = replaced(&self.path);
+            // One that a program left that was ended here.
+            remove(&old)?;
             fs::rename(&self.path, &old).map_err(|error| failed("move", &self.path, &error))?;
-            before = Some(old);
         }
         fs::rename(temporary, &self.path).map_err(|error| failed("move a checkpoint to", &self.path, &error))?;
         sync_folder(parent(&self.path))?;
-        match before {
-            Some(old) => fs::remove_dir_all(&old).map_err(|error| failed("remove", &old, &error)),
-            None => Ok(()),
-        }
+        if self.replace { remove(&old) } else { Ok(()) }
+    }
+}
+
+/// Removes a folder, if it is there.
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", path, &error)),
+        _ => Ok(()),
     }
 }
 
@@ -242,20 +257,21 @@ fn write_parts(folder: &Path, snapshot: Snapshot) -> Result<Index> {
         arrays.push(Entry { path, dtype: dtype.to_string(), weak, shape, sharding, parts: Vec::new() });
     }
     let mut files = Vec::new();
-    synced(|sync| {
-        for (device, mut parts) in by_device {
+    let all = synced(|sync| {
+        let write = |(): &mut (), (device, mut parts): (usize, Vec<(usize, Tensor, PartCopy)>)| {
             // As safetensors aligns values.
             parts.sort_by_key(|(at, of, _)| (std::cmp::Reverse(of.dtype.byte_size()), *at));
-            let name = format!("device-{device:05}.safetensors");
-            let (file, written) = write_safetensors(folder, name, parts, sync)?;
-            for (at, mut part) in written {
-                part.file = files.len();
-                arrays[at].parts.push(part);
-            }
-            files.push(file);
-        }
-        Ok(())
+            write_safetensors(folder, format!("device-{device:05}.safetensors"), parts, sync)
+        };
+        each(by_device.into_iter().collect(), || (), write)
     })?;
+    for (file, written) in all {
+        for (at, mut part) in written {
+            part.file = files.len();
+            arrays[at].parts.push(part);
+        }
+        files.push(file);
+    }
     Ok(Index::Written { files, arrays, host_local, numbers: snapshot.numbers })
 }
 
@@ -272,7 +288,7 @@ type Written = (PathBuf, fs::File);
 const PORTION: usize = 64 << 20;
 
 /// Writes files, each of which another thread brings to the disk while the next one is written.
-fn synced(write: impl FnOnce(&SyncSender<Written>) -> Result<()>) -> Result<()> {
+fn synced<T>(write: impl FnOnce(&SyncSender<Written>) -> Result<T>) -> Result<T> {
     let (send, files) = sync_channel::<Written>(16);
     std::thread::scope(|scope| {
         let syncs = scope.spawn(move || {

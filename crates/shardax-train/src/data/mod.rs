@@ -48,7 +48,7 @@ pub use mix::Mix;
 pub use npy::{npy, npz};
 pub use prefetch::Prefetch;
 pub use shuffle::ShuffleBuffer;
-pub use source::{InMemory, Source, SourceStream};
+pub use source::{InMemory, Part, Source, SourceStream};
 pub use stream::{Batched, Map, Repeat, Shard, Stream};
 pub use tar::WebDataset;
 pub use text::{TextWindows, text_windows};

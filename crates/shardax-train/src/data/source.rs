@@ -1,5 +1,7 @@
 //! Examples by number, and streams of them.
 
+use std::ops::Range;
+
 use serde_json::{Value, json};
 use shardax::error::{Error, ErrorKind, Result};
 
@@ -22,6 +24,15 @@ pub trait Source: Send {
     /// That of this number, which is below [`len`](Source::len).
     fn get(&self, i: usize) -> Result<Self::Item>;
 
+    /// Those of these numbers: a training set and a test set. Numbers beyond the end are left out.
+    fn range(self, range: Range<usize>) -> Part<Self>
+    where
+        Self: Sized,
+    {
+        let end = range.end.min(self.len());
+        Part { range: range.start.min(end)..end, source: self }
+    }
+
     /// Passes over all examples, one epoch after the other without end, each in order, or in one of its own
     /// ([`SourceStream::shuffled`]).
     fn stream(self) -> SourceStream<Self>
@@ -29,6 +40,23 @@ pub trait Source: Send {
         Self: Sized,
     {
         SourceStream { source: self, seed: None, epochs: None, epoch: 0, next: 0, order: Vec::new() }
+    }
+}
+
+/// Of [`Source::range`].
+#[derive(Clone, Debug)]
+pub struct Part<S> {
+    source: S,
+    range: Range<usize>,
+}
+
+impl<S: Source> Source for Part<S> {
+    type Item = S::Item;
+    fn len(&self) -> usize {
+        self.range.len()
+    }
+    fn get(&self, i: usize) -> Result<S::Item> {
+        self.source.get(self.range.start + i)
     }
 }
 

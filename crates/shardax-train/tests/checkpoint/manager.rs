@@ -41,7 +41,13 @@ fn the_last_are_kept_and_steps_between_are_passed_over() -> Result<()> {
     assert!(!checkpoints.save(18, &value(0.0))?);
     checkpoints.close()?;
 
+    let early = CheckpointManager::new(folder.join("none"), Options::new().read_only(true))?;
+    assert!(early.latest_step()?.is_none() && !folder.join("none").exists());
+    // The user's own folders are no steps.
+    fs::create_dir(folder.join("deep/in/0018")).expect("a folder");
+    fs::copy(folder.join("deep/in/18/commit"), folder.join("deep/in/0018/commit")).expect("a file");
     let mut reader = CheckpointManager::new(folder.join("deep/in"), options.read_only(true))?;
+    assert_eq!(reader.all_steps()?, [8, 16, 18]);
     assert_eq!(reader.latest_step()?, Some(18));
     fails(reader.save(20, &value(0.0)), &["for reading only"]);
     Ok(())
@@ -51,7 +57,7 @@ fn the_last_are_kept_and_steps_between_are_passed_over() -> Result<()> {
 fn the_best_are_kept_and_the_last() -> Result<()> {
     setup();
     let folder = Folder::new();
-    let options = Options::new().max_to_keep(2).best_fn(|metrics| metrics["accuracy"], BestMode::Max);
+    let options = Options::new().max_to_keep(2).best_fn(|metrics| metrics.get("accuracy").copied(), BestMode::Max);
     let mut checkpoints = CheckpointManager::new(&folder.0, options)?;
     for (step, accuracy) in [0.5, 0.9, 0.7, f64::NAN, 0.8, 0.1].into_iter().enumerate() {
         let args = SaveArgs::new().metric("accuracy", accuracy);
@@ -61,7 +67,7 @@ fn the_best_are_kept_and_the_last() -> Result<()> {
     checkpoints.wait_until_finished()?;
     assert_eq!((checkpoints.all_steps()?, checkpoints.best_step()?), (vec![1, 4, 6], Some(1)));
     drop(checkpoints);
-    let smallest = Options::new().best_fn(|metrics| metrics["accuracy"], BestMode::Min).read_only(true);
+    let smallest = Options::new().best_fn(|metrics| metrics.get("accuracy").copied(), BestMode::Min).read_only(true);
     assert_eq!(CheckpointManager::new(&folder.0, smallest)?.best_step()?, Some(4));
     Ok(())
 }

@@ -6,6 +6,9 @@ use launch::{CASE, launchers};
 use shardax::prelude::*;
 use shardax::{distributed, multihost};
 use shardax_train::checkpoint::{CheckpointManager, CheckpointManagerOptions};
+use shardax_train::data::{Example, HostArray, Source, Stream};
+use shardax_train::log::JsonLines;
+use shardax_train::{Average, Control, MultiMetric, Trainer};
 
 use super::{Folder, fails, launch, names};
 
@@ -48,7 +51,52 @@ fn child() {
     }
 }
 
+/// Twelve steps of a loop whose weights are split over all devices, or as many as there are left after a checkpoint.
+fn train(folder: &Path, steps: u64) -> Result<()> {
+    let mesh = make_mesh([("x", device_count())])?;
+    let (split, whole) = (NamedSharding::new(&mesh, P!["x"]), NamedSharding::new(&mesh, P![]));
+    let weights = make_array_from_callback([8], DType::F32, &split, |index| Ok(zeros([index[0].len()])))?;
+    let step = jit(|w: Array, x: Array| {
+        let loss = (&x * &w).sum(1).mean(..);
+        (w - (&x - 0.5).mean(0) * 0.1, MultiMetric::new().with("loss", Average::of(loss)))
+    })
+    .out_shardings((&split, None::<shardax::ShardingLike>))
+    .donate_argnums([0]);
+    let row = |i: usize| Ok(Example::from([("x".to_owned(), HostArray::of(&[(i * i % 11) as f32 / 11.0; 8], &[8])?)]));
+    let rows = (64usize, row).stream().shuffled(5).shard(process_index(), process_count());
+    let mut data = rows.batch(8 / process_count()).map(move |batch| batch["x"].to_array_on(&split)).prefetch(2);
+    let options = CheckpointManagerOptions::new().save_interval_steps(3).timeout(std::time::Duration::from_secs(20));
+    let mut checkpoints = CheckpointManager::new(folder.join("run"), options)?;
+    let mut sums = Vec::new();
+    let state = Trainer::new(steps)
+        .log_every(2)
+        .quiet()
+        .logger(JsonLines::new(folder.join("run/metrics.jsonl"))?)
+        .checkpoints(&mut checkpoints)
+        .check_finite()
+        .check_replicas_every(4)
+        .evaluate_every(4, "test", |w: &Array| {
+            let sum = jit(|w: Array| w.sum(..)).out_shardings(&whole).call(w)?;
+            Ok(MultiMetric::new().with("sum", Average::of(sum)))
+        })
+        .hook(|at| {
+            sums.extend(at.values.and_then(|values| values.get("test/sum")).copied());
+            Ok(Control::Continue)
+        })
+        .run(weights, &mut data, |w, x| step.call((w, x)))?;
+    let all = multihost::process_allgather_tiled(&state)?.to_vec::<f32>()?;
+    if process_index() == 0 {
+        let text: Vec<String> = all.iter().map(|x| format!("{:.5}", x)).collect();
+        std::fs::write(folder.join(format!("weights-{steps}-{}", process_count())), text.join(" ")).expect("a file");
+    }
+    assert!(sums.iter().all(|sum| sum.is_finite()) && !sums.is_empty());
+    Ok(())
+}
+
 fn run(case: &str, folder: &Path) -> Result<()> {
+    if let Some(steps) = case.strip_prefix("train-") {
+        return train(folder, steps.parse().expect("a number"));
+    }
     let options = CheckpointManagerOptions::new().max_to_keep(2).timeout(std::time::Duration::from_secs(20));
     let mut checkpoints = CheckpointManager::new(folder, options)?;
     if let Some(step) = case.strip_prefix("restore-") {
@@ -94,7 +142,7 @@ fn run(case: &str, folder: &Path) -> Result<()> {
 fn another_number_of_processes_goes_on() {
     for launcher in launchers() {
         let folder = Folder::new();
-        let job = |case: &str, processes: usize, devices: usize| {
+        let job_in = |folder: &Folder, case: &str, processes: usize, devices: usize| {
             let variables = [
                 (FOLDER, folder.0.to_str().expect("a path")),
                 ("SHARDAX_NUM_CPU_DEVICES", &devices.to_string()),
@@ -104,6 +152,7 @@ fn another_number_of_processes_goes_on() {
             let outcome = launch::run(&launcher, case, &arguments, processes, &variables);
             assert!(outcome.success, "{case} under {}:\n{}", launcher.display(), outcome.text);
         };
+        let job = |case: &str, processes: usize, devices: usize| job_in(&folder, case, processes, devices);
         job("save", 2, 2);
         assert_eq!(names(&folder.0), [".lock", "10", "11"]);
         let files: Vec<String> =
@@ -113,5 +162,19 @@ fn another_number_of_processes_goes_on() {
         job("restore-12", 1, 4);
         job("restore-13", 2, 4);
         assert_eq!(names(&folder.0), [".lock", "13", "14"]);
+
+        // A loop of 2 processes that 4, and then one, go on with comes to what one of one process alone comes to.
+        let alone = Folder::new();
+        let parts = Folder::new();
+        job_in(&alone, "train-12", 1, 4);
+        job_in(&parts, "train-4", 2, 2);
+        job_in(&parts, "train-8", 4, 1);
+        job_in(&parts, "train-12", 1, 4);
+        let read = |folder: &Folder, name: &str| std::fs::read_to_string(folder.join(name)).expect("the weights");
+        assert_eq!(read(&parts, "weights-12-1"), read(&alone, "weights-12-1"));
+        let steps = |folder: &Folder| -> Vec<u64> {
+            JsonLines::read(folder.join("run/metrics.jsonl")).expect("a log").iter().map(|line| line.step).collect()
+        };
+        assert_eq!(steps(&parts), steps(&alone));
     }
 }

@@ -178,6 +178,10 @@ fn other_dtypes_are_converted_where_nothing_but_precision_is_lost() -> Result<()
     let (y, n) = checkpoint::restore(&path, &(half, zeros_dtype([3], DType::I64)))?;
     assert_eq!((y.dtype(), n.dtype()), (DType::Bf16, DType::I64));
     assert_eq!(y.sharding()?, Sharding::from(&rows));
+    let _mesh = set_mesh(&make_mesh([("x", 3)])?);
+    let there = RestoreOptions::new().shardings((P!["x"], None::<shardax::ShardingLike>));
+    let like = (shape_dtype_struct([3], DType::F32), zeros_dtype([3], DType::I32));
+    assert_eq!(Checkpoint::open(&path)?.restore_with(&like, &there)?.0.sharding()?, Sharding::from(&rows));
     assert_eq!(y.to_bytes()?, x.astype(DType::Bf16).to_bytes()?);
     assert_eq!(n.to_vec::<i64>()?, [1, -2, 3]);
     let like = |a: DType, b: DType| (zeros_dtype([3], a), zeros_dtype([3], b));
@@ -206,6 +210,19 @@ fn what_is_beside_the_tree_comes_back() -> Result<()> {
     fails(checkpoint::save(&path, &ones([2])), &["is there already", "force"]);
     checkpoint::save_with(&path, &zeros([2]), &SaveArgs::new().force(true))?;
     assert_eq!(checkpoint::restore(&path, &ones([2]))?.to_vec::<f32>()?, [0.0; 2]);
+    assert_eq!(names(&folder.0), ["beside"]);
+    // What programs left that were ended while they replaced it.
+    std::fs::create_dir(folder.join("beside.unfinished")).expect("a folder");
+    fails(checkpoint::save(folder.join("beside"), &ones([2])), &["is there already"]);
+    for name in ["beside.replaced", "beside.unfinished"] {
+        let _ = std::fs::create_dir(folder.join(name));
+        std::fs::write(folder.join(name).join("half"), "half").expect("a file");
+    }
+    checkpoint::save_with(&path, &ones([2]), &SaveArgs::new().force(true))?;
+    assert_eq!(names(&folder.0), ["beside"]);
+    std::fs::rename(&path, folder.join("beside.replaced")).expect("a folder");
+    fails(Checkpoint::open(&path), &["the program that replaced it was ended", ".replaced"]);
+    checkpoint::save_with(&path, &ones([2]), &SaveArgs::new().force(true))?;
     assert_eq!(names(&folder.0), ["beside"]);
     Ok(())
 }

@@ -178,6 +178,12 @@ fn a_plot_names_its_curves_and_takes_any_values() -> Result<()> {
         assert!(svg.len() < 20_000, "{values:?}: {} bytes", svg.len());
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{values:?}");
     }
+    // Numbers by their steps, wherever these are.
+    for steps in [[100.0, 200.0], [5.0, 5.0], [1e16, 1e16 + 2.0], [f64::NAN, 1e300], [-1e100, 1e100]] {
+        let points = steps.map(|x| (x, x / 3.0));
+        let svg = Plot::new().panel(Panel::new("points", "step").points("loss", points)).to_svg()?;
+        assert!(svg.len() < 20_000 && !svg.contains("NaN") && !svg.contains("inf"), "{steps:?}");
+    }
     let error = Plot::new().save("/nowhere/at/all.svg").unwrap_err().to_string();
     assert!(error.contains("/nowhere/at/all.svg"), "{error}");
     Ok(())

@@ -262,6 +262,10 @@ fn an_epoch_has_each_once_and_orders_differ() -> Result<()> {
         assert_eq!(order.iter().collect::<BTreeSet<_>>().len(), 20);
     }
     assert_ne!(first, second);
+    // A training and a test set.
+    let part = |range| (20usize, number as fn(usize) -> Result<Example>).range(range);
+    assert_eq!((part(0..15).len(), part(15..99).len(), part(30..40).len()), (15, 5, 0));
+    assert_eq!(values(&part(15..20).get(4)?), [19]);
     // Blocks are shuffled within themselves.
     let blocks: Vec<i32> =
         numbers(20).epochs(1).shuffle(5, 0).items().flat_map(|x| values(&x.expect("an item"))).collect();

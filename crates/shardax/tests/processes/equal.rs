@@ -135,7 +135,9 @@ pub fn expected(devices: usize) -> &'static std::result::Result<PathBuf, String>
             .map_err(|e| e.to_string())?;
         match outcome.status.success() {
             true => Ok(folder),
-            false => Err([outcome.stdout, outcome.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat()),
+            false => {
+                Err([outcome.stdout, outcome.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat())
+            }
         }
     })
 }

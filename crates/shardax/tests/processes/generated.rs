@@ -181,7 +181,12 @@ fn step(draw: &mut Draw, values: &[Array]) -> Result<Array> {
         15 => {
             let w = tame(&x.t().matmul(x.clone().astype(x.dtype())).astype(DType::F32)) * 0.2;
             let times = 2 + draw.below(3);
-            scan_n(move |c: Array| -> Result<(Array, ())> { Ok((c.matmul(&w).tanh(), ())) }, tame(x).astype(DType::F32), times)?.0
+            scan_n(
+                move |c: Array| -> Result<(Array, ())> { Ok((c.matmul(&w).tanh(), ())) },
+                tame(x).astype(DType::F32),
+                times,
+            )?
+            .0
         }
         16 => {
             let positive = float(y).sum(..).greater(0);
@@ -241,7 +246,12 @@ fn collective(draw: &mut Draw, x: &Array) -> Result<Array> {
         9 => x + axis_index(names).astype(x.dtype()),
         10 => {
             let names: Vec<&'static str> = names.iter().map(|&name| if name == "a" { "a" } else { "b" }).collect();
-            fori_loop(0, 3, move |_: Array, c: Array| tame(&psum(c.sin(), names.as_slice())), float(x).astype(DType::F32))?
+            fori_loop(
+                0,
+                3,
+                move |_: Array, c: Array| tame(&psum(c.sin(), names.as_slice())),
+                float(x).astype(DType::F32),
+            )?
         }
         11 => {
             // The condition is of all devices, and so the same on each.
@@ -253,7 +263,12 @@ fn collective(draw: &mut Draw, x: &Array) -> Result<Array> {
         12 => {
             let positive = psum(float(x).astype(DType::F32).sum(..), ("a", "b")).greater(0);
             let x = float(x).astype(DType::F32);
-            cond(positive, |x: Array| pmax(x, "a"), |x: Array| psum(tame(&x), "b") + axis_index("a").astype(DType::F32), x)?
+            cond(
+                positive,
+                |x: Array| pmax(x, "a"),
+                |x: Array| psum(tame(&x), "b") + axis_index("a").astype(DType::F32),
+                x,
+            )?
         }
         _ => psum(x.clone(), names),
     })
@@ -280,13 +295,10 @@ pub fn results() -> Result<Vec<(String, Array)>> {
         let draw = &mut Draw::new(group[0] / TOGETHER ^ 0x5eed);
         let inputs: Vec<Array> = DTYPES.iter().map(|&dtype| input(draw, dtype)).collect::<Result<_>>()?;
         let all = jit(|inputs: Vec<Array>| -> Result<Vec<Vec<Array>>> {
-            let run = |&number: &u64| program(number, &inputs).map_err(|e| e.context(format!("random program {number}")));
+            let run =
+                |&number: &u64| program(number, &inputs).map_err(|e| e.context(format!("random program {number}")));
             group.iter().map(run).collect()
         });
-        if std::env::var_os("DUMP").is_some() {
-            println!("{}", all.lower(&inputs)?.as_text());
-            println!("{}", all.lower(&inputs)?.compile()?.as_text()?);
-        }
         for (number, made) in group.iter().zip(all.call(&inputs)?) {
             out.extend(made.into_iter().enumerate().map(|(k, array)| (format!("random {number} {k}"), array)));
         }
