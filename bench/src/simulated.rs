@@ -39,7 +39,7 @@ pub fn run(n: usize) -> Result<()> {
     let options = CompileOptions { num_partitions: n, ..Default::default() };
     let partitioned = client.partition(&text, &options).map_err(failed)?;
     let partition = lap();
-    let module = partitioned.localize_as(2).map_err(failed)?;
+    let module = partitioned.localize_as(2, true).map_err(failed)?;
     let localize = lap();
     let after = peak();
     let sizes = (text.len() >> 10, partitioned.module().len() >> 10, module.len() >> 10);

@@ -121,6 +121,11 @@ impl Exchange {
         let _ = self.listener.set(Box::new(listener));
     }
 
+    /// In which order sums are made.
+    pub fn sum_order(&self) -> SumOrder {
+        self.sum_order
+    }
+
     /// Says what a program is called that was [localized](shardax_pjrt::Partitioned::localize_as) under a number.
     pub fn name_program(&self, number: u64, name: &str) {
         lock(&self.names).insert(number >> 1, name.to_owned());

@@ -219,7 +219,7 @@ mod tests {
         (!error.is_null()).then(|| unsafe { *Box::from_raw(error.cast::<Fake>()) }).map(|fake| (fake.0, fake.1))
     }
 
-    const MAKE: MakeError = make_error;
+    static MAKE: MakeError = make_error;
 
     /// A plugin that calls what it was given.
     struct Plugin(ClientCreate);

@@ -6,8 +6,8 @@
 //! | function | arguments and attributes |
 //! |---|---|
 //! | `shardax.all_reduce` | arrays of one type; `op`, `groups` |
-//! | `shardax.all_gather` | one array; its results are stacked in a new first dimension; `groups` |
-//! | `shardax.reduce_scatter` | one array, cut along its first dimension; `op`, `groups` |
+//! | `shardax.all_gather` | one array; those of all devices lie one after the other; `groups` |
+//! | `shardax.reduce_scatter` | one array, in which the parts of all devices lie one after the other; `op`, `groups` |
 //! | `shardax.all_to_all` | one array, cut and put together along its first dimension; `groups` |
 //! | `shardax.permute` | one array; `pairs` of source and target, `devices` of the whole program |
 //! | `shardax.partition_id` | none; `devices` by partition, absent where they are numbered alike |
@@ -47,14 +47,16 @@ impl Partitioned {
     /// # Errors
     /// [`Code::Unimplemented`] naming an operation that has no such function.
     pub fn localize(&self) -> Result<Vec<u8>> {
-        self.localize_as(0)
+        self.localize_as(0, true)
     }
 
-    /// The same, with a number of the program in each call (`program`), by which the functions tell programs apart.
+    /// The same, with a number of the program in each call (`program`), by which the functions tell programs apart, and
+    /// with `bf16` exchanged as `f32` or as it is. The plugin's own collectives exchange `f32`, and with operations before
+    /// and after them never round at all: only so are the results the same bits.
     ///
     /// # Errors
     /// As for [`Partitioned::localize`].
-    pub fn localize_as(&self, program: u64) -> Result<Vec<u8>> {
+    pub fn localize_as(&self, program: u64, widen: bool) -> Result<Vec<u8>> {
         let mut whole = Wire::parse(&self.module)?;
         let entry = whole.int(module::ENTRY);
         let bytes: Vec<Vec<u8>> = whole.all_bytes(module::COMPUTATIONS).map(<[u8]>::to_vec).collect();
@@ -64,7 +66,8 @@ impl Partitioned {
         }
         let reducers = computations.iter().map(|c| (c.id, c.root_opcode())).collect();
         let communicating = communicating(&computations);
-        let mut context = Context { devices: &self.device_ids, program, reducers, communicating, calls: 0, made: 0 };
+        let mut context =
+            Context { devices: &self.device_ids, program, widen, reducers, communicating, calls: 0, made: 0 };
         let mut edited = Vec::with_capacity(computations.len());
         for (computation, original) in computations.into_iter().zip(&bytes) {
             let touched = computation.id == entry

@@ -106,10 +106,11 @@ impl Job<'_> {
     /// From disk, or compiled; with the bytes that others can load.
     fn load_or_compile(&self, number: u64) -> pjrt::Result<(Spanning, Vec<u8>)> {
         let local = self.local();
+        let exact = processes().is_none_or(Processes::sums_exactly);
         let load = |bytes: &[u8]| Ok((self.load(bytes)?, bytes.to_vec()));
         let make = || {
             let partitioned = self.client.partition(self.text, self.options)?;
-            let module = partitioned.localize_as(number)?;
+            let module = partitioned.localize_as(number, exact)?;
             let executable = self.client.compile_hlo(&module, &local, self.signature.clone())?;
             let bytes = bundle(&partitioned, &executable)?;
             Ok((Spanning { executable, partitioned }, bytes))
@@ -117,7 +118,7 @@ impl Job<'_> {
         if self.own {
             return make();
         }
-        let settings = format!("spanning, {} here, {:?}", local.num_replicas, self.options);
+        let settings = format!("spanning, {} here, exact {exact}, {:?}", local.num_replicas, self.options);
         disk_cache::load_or_make(self.client, (&settings, self.text), &load, &make, &|(_, bytes)| Ok(bytes.clone()))
     }
 

@@ -291,6 +291,11 @@ impl Processes {
         Ok(client)
     }
 
+    /// Whether results are the same bits however many processes there are.
+    pub fn sums_exactly(&self) -> bool {
+        self.exchange.sum_order() == SumOrder::Exact
+    }
+
     /// The processes of these devices, ascending.
     pub fn of(&self, devices: &[super::Device]) -> Vec<usize> {
         let mut ranks: Vec<usize> = devices.iter().map(super::Device::process_index).collect();

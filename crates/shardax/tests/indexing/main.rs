@@ -190,11 +190,11 @@ fn errors_name_index_axis_and_size() {
     assert_eq!(e.kind(), ErrorKind::Index);
     assert!(e.message().contains("index 3 is out of bounds for axis 1 with size 3"), "{e}");
     let at = e.location().expect("a source line");
-    assert!(at.file().ends_with("indexing.rs") && at.line() == line, "{e}");
+    assert!(at.file() == file!() && at.line() == line, "{e}");
     // The same inside of a program, as `Err` of the call.
     let e = jit(|x: Array| x.get(-3)).call(cube()).expect_err("an index out of range");
     assert!(e.message().contains("index -3 is out of bounds for axis 0 with size 2"), "{e}");
-    assert!(e.location().is_some_and(|at| at.file().ends_with("indexing.rs")), "{e}");
+    assert!(e.location().is_some_and(|at| at.file() == file!()), "{e}");
 
     let e = error_of(x.get((0, 0, 0, 0)));
     assert!(e.message().contains("too many indices") && e.message().contains("3-dimensional"), "{e}");

@@ -26,7 +26,7 @@ fn fails<T>(result: Result<T>, kind: ErrorKind, says: &[&str]) -> Error {
     for words in says {
         assert!(error.to_string().contains(words), "{words:?} is not in: {error}");
     }
-    assert_eq!(error.location().map(|l| l.file()), Some(file!()), "{error}");
+    assert_eq!(error.location().map(|l| l.file()), Some(std::panic::Location::caller().file()), "{error}");
     assert!(error.help_text().is_some(), "{error}");
     error
 }

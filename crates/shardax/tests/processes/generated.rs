@@ -299,10 +299,6 @@ pub fn results() -> Result<Vec<(String, Array)>> {
                 |&number: &u64| program(number, &inputs).map_err(|e| e.context(format!("random program {number}")));
             group.iter().map(run).collect()
         });
-        if std::env::var_os("DUMP").is_some() {
-            println!("{}", all.lower(&inputs)?.as_text());
-            println!("{}", all.lower(&inputs)?.compile()?.as_text()?);
-        }
         for (number, made) in group.iter().zip(all.call(&inputs)?) {
             out.extend(made.into_iter().enumerate().map(|(k, array)| (format!("random {number} {k}"), array)));
         }

@@ -40,6 +40,8 @@ pub(super) mod instruction {
     pub const CONFIG: u32 = 43;
     pub const GROUPS: u32 = 49;
     pub const PAIRS: u32 = 52;
+    pub const CONSTRAIN_LAYOUT: u32 = 56;
+    pub const OPERAND_LAYOUTS: u32 = 57;
     pub const SIDE_EFFECT: u32 = 65;
     pub const GLOBAL_IDS: u32 = 71;
     pub const API_VERSION: u32 = 77;
@@ -50,6 +52,8 @@ pub(super) const RESULT: u32 = 2;
 pub(super) const ELEMENTS: u32 = 4;
 
 pub(super) const U32: i32 = 8;
+pub(super) const F32: i32 = 11;
+pub(super) const BF16: i32 = 16;
 pub(super) const TUPLE: i32 = 13;
 
 /// Instructions that run other computations once or more, each in its own order.
@@ -156,11 +160,13 @@ pub(super) struct Shape {
     pub(super) ty: i32,
     pub(super) dims: Vec<i64>,
     pub(super) elements: Vec<Shape>,
+    /// The dimension by whose index elements lie first; the others follow in order.
+    major: usize,
 }
 
 impl Shape {
     pub(super) fn array(ty: i32, dims: impl Into<Vec<i64>>) -> Shape {
-        Shape { ty, dims: dims.into(), elements: Vec::new() }
+        Shape { ty, dims: dims.into(), elements: Vec::new(), major: 0 }
     }
 
     pub(super) fn scalar(ty: i32) -> Shape {
@@ -168,7 +174,7 @@ impl Shape {
     }
 
     pub(super) fn tuple(elements: Vec<Shape>) -> Shape {
-        Shape { ty: TUPLE, dims: Vec::new(), elements }
+        Shape { ty: TUPLE, dims: Vec::new(), elements, major: 0 }
     }
 
     pub(super) fn is_tuple(&self) -> bool {
@@ -178,10 +184,19 @@ impl Shape {
     pub(super) fn parse(bytes: &[u8]) -> Result<Shape> {
         let wire = Wire::parse(bytes)?;
         let elements = wire.all_bytes(ELEMENTS).map(Shape::parse).collect::<Result<_>>()?;
-        Ok(Shape { ty: wire.int(2) as i32, dims: wire.ints(3)?, elements })
+        Ok(Shape { ty: wire.int(2) as i32, dims: wire.ints(3)?, elements, major: 0 })
     }
 
-    /// Row-major throughout.
+    /// The same, laid out by this dimension first.
+    pub(super) fn by(&self, major: usize) -> Shape {
+        Shape { major, ..self.clone() }
+    }
+
+    /// The same, of `f32` where it is of `bf16`.
+    pub(super) fn wide(&self) -> Shape {
+        Shape { ty: if self.ty == BF16 { F32 } else { self.ty }, ..self.clone() }
+    }
+
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut wire = Wire::default();
         wire.push_int(2, self.ty.into());
@@ -192,7 +207,10 @@ impl Shape {
         let rank = self.dims.len() as i64;
         wire.set_ints(3, &self.dims);
         let mut layout = Wire::default();
-        layout.set_ints(1, &(0..rank).rev().collect::<Vec<_>>());
+        let major = self.major as i64;
+        let minor_to_major: Vec<i64> =
+            (0..rank).rev().filter(|&d| d != major).chain((rank > 0).then_some(major)).collect();
+        layout.set_ints(1, &minor_to_major);
         wire.push_bytes(5, layout.encode());
         // No dimension is dynamic.
         wire.set_ints(6, &vec![0; self.dims.len()]);

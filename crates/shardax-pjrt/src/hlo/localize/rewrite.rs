@@ -18,6 +18,8 @@ pub(super) struct Context<'a> {
     pub(super) devices: &'a [usize],
     /// The program's number; 0 for none.
     pub(super) program: u64,
+    /// `bf16` is exchanged as `f32`.
+    pub(super) widen: bool,
     /// The last operation of each computation: that of a reducer is what it does.
     pub(super) reducers: HashMap<i64, String>,
     pub(super) communicating: HashSet<i64>,
@@ -237,9 +239,30 @@ impl<'a, 'c> Rewrite<'a, 'c> {
 
     /// A call in the chain of this computation's calls.
     fn call(&mut self, target: &str, operands: &[i64], shapes: &[Shape], attributes: &str) -> Vec<i64> {
-        let mut operands = operands.to_vec();
+        self.call_laid_out(target, operands, shapes, attributes, &[])
+    }
+
+    /// A call on one array, laid out as its result: by the dimension along which the parts of devices lie, so that they
+    /// do one after the other. The plugin lays its own collectives out alike.
+    fn call_by(&mut self, target: &str, (x, of_x): (i64, Shape), shape: Shape, attributes: &str) -> i64 {
+        self.call_laid_out(target, &[x], &[shape], attributes, &[of_x])[0]
+    }
+
+    /// With the layouts of the operands, where they are not left to the compiler.
+    fn call_laid_out(
+        &mut self,
+        target: &str,
+        operands: &[i64],
+        shapes: &[Shape],
+        attributes: &str,
+        layouts: &[Shape],
+    ) -> Vec<i64> {
+        let widen = self.context.widen;
+        let as_sent = |shape: &Shape| if widen { shape.wide() } else { shape.clone() };
+        let mut operands: Vec<i64> = operands.iter().map(|&x| self.as_sent(x)).collect();
+        let order = self.order.map(|_| Shape::scalar(U32));
         operands.extend(self.order);
-        let mut results = shapes.to_vec();
+        let mut results: Vec<Shape> = shapes.iter().map(as_sent).collect();
         results.push(Shape::scalar(U32));
         let program = match self.context.program {
             0 => String::new(),
@@ -251,13 +274,34 @@ impl<'a, 'c> Rewrite<'a, 'c> {
         let call = self.push("custom-call", Shape::tuple(results.clone()), &operands, |wire| {
             wire.push_bytes(instruction::TARGET, target);
             wire.push_bytes(instruction::CONFIG, config);
+            if !layouts.is_empty() {
+                wire.push_int(instruction::CONSTRAIN_LAYOUT, 1);
+                let all = layouts.iter().map(as_sent).chain(order);
+                all.for_each(|layout| wire.push_bytes(instruction::OPERAND_LAYOUTS, layout.encode()));
+            }
             wire.push_int(instruction::SIDE_EFFECT, 1);
             wire.push_int(instruction::API_VERSION, 4);
         });
         let mut elements: Vec<i64> =
             results.into_iter().enumerate().map(|(k, shape)| self.element(call, k, shape)).collect();
         self.order = elements.pop();
-        elements
+        elements.into_iter().zip(shapes).map(|(x, shape)| self.as_was(x, shape)).collect()
+    }
+
+    /// An array as it is exchanged.
+    fn as_sent(&mut self, x: i64) -> i64 {
+        match self.shapes.get(&x).map(|shape| (shape.ty, shape.wide())) {
+            Some((ty, wide)) if self.context.widen && ty != wide.ty => self.push("convert", wide, &[x], |_| ()),
+            _ => x,
+        }
+    }
+
+    /// What was exchanged, in the program's type.
+    fn as_was(&mut self, x: i64, shape: &Shape) -> i64 {
+        match self.shapes.get(&x) {
+            Some(sent) if sent.ty != shape.ty => self.push("convert", shape.clone(), &[x], |_| ()),
+            _ => x,
+        }
     }
 
     fn keep(&mut self, i: &Instruction<'_>, operands: &[i64]) {
@@ -378,24 +422,17 @@ impl<'a, 'c> Rewrite<'a, 'c> {
 
     fn all_gather(&mut self, i: &Instruction<'_>, x: i64) -> Result<i64> {
         let (groups, d) = (i.groups(self.context)?, i.dimension()?);
-        let size = groups[0].len() as i64;
-        let mut dims = i.shape.dims.clone();
-        dims[d] /= size;
-        dims.insert(0, size);
-        let stacked = Shape::array(i.shape.ty, dims);
-        let x = self.call("shardax.all_gather", &[x], std::slice::from_ref(&stacked), &group_attributes(&groups))[0];
-        // The new dimension goes before `d`.
-        let rank = stacked.dims.len();
-        let permutation: Vec<usize> = (1..=d).chain([0]).chain(d + 1..rank).collect();
-        let x = self.transpose(x, &stacked, &permutation);
-        Ok(self.reshape(x, i.shape.clone()))
+        let mut part = i.shape.by(d);
+        part.dims[d] /= groups[0].len() as i64;
+        Ok(self.call_by("shardax.all_gather", (x, part), i.shape.by(d), &group_attributes(&groups)))
     }
 
     fn reduce_scatter(&mut self, i: &Instruction<'_>, x: i64) -> Result<i64> {
         let (groups, d, op) = (i.groups(self.context)?, i.dimension()?, i.reducer(self.context)?);
-        let (x, _, _) = self.cut(x, &i.shape, d, groups[0].len() as i64, i.shape.dims[d]);
+        let mut whole = i.shape.by(d);
+        whole.dims[d] *= groups[0].len() as i64;
         let attributes = format!("op = \"{op}\", {}", group_attributes(&groups));
-        Ok(self.call("shardax.reduce_scatter", &[x], std::slice::from_ref(&i.shape), &attributes)[0])
+        Ok(self.call_by("shardax.reduce_scatter", (x, whole), i.shape.by(d), &attributes))
     }
 
     fn all_to_all(&mut self, i: &Instruction<'_>, x: i64) -> Result<i64> {
@@ -465,7 +502,10 @@ impl<'a, 'c> Rewrite<'a, 'c> {
             let first = *operands.first().ok_or_else(alone)?;
             let of_first = shape(self, first)?;
             let after = |rewrite: &mut Self, x: i64, shape: &Shape| {
-                rewrite.pure_call("shardax.after", &[x, order], shape.clone(), "{}")
+                let x = rewrite.as_sent(x);
+                let sent = rewrite.shapes.get(&x).unwrap_or(shape).clone();
+                let x = rewrite.pure_call("shardax.after", &[x, order], sent, "{}");
+                rewrite.as_was(x, shape)
             };
             operands[0] = if of_first.is_tuple() {
                 let (k, smallest) = smallest(&of_first.elements).ok_or_else(alone)?;
