@@ -2,12 +2,15 @@
 //!
 //!     cargo run --release --example digits
 //!     cargo run --release --example digits -- --devices 4 --epochs 5 --plot digits.svg
+//!     cargo run --release --example digits -- --checkpoints digits.run     # stop it, start it again: it goes on
 
 use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::Parser;
+use serde_json::{Value, json};
 use shardax_nn::prelude::*;
+use shardax_train::checkpoint::{CheckpointManager, CheckpointManagerOptions, SaveArgs};
 use shardax_train::{Average, Batch, Dataset, Panel, Plot, Progress, digits, replicas_identical, shard_batch};
 
 /// Trains a small convolutional network on handwritten digits, on several devices at once.
@@ -30,6 +33,9 @@ struct Cli {
     /// Draws the loss and accuracy curves
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
+    /// Saves each epoch in this folder, and goes on from the last one that is there
+    #[arg(long, value_name = "DIR")]
+    checkpoints: Option<PathBuf>,
 }
 
 #[derive(Module, Clone)]
@@ -78,6 +84,12 @@ fn eval_step(model: Cnn, batch: Batch) -> (Array, Array) {
     psum((right.sum(..), batch.mask.sum(..)), "batch")
 }
 
+/// Loss and accuracies of each epoch, as they were saved.
+fn curves(saved: &Value) -> Vec<[f64; 3]> {
+    let epochs = saved.as_array().map(Vec::as_slice).unwrap_or_default();
+    epochs.iter().map(|epoch| std::array::from_fn(|i| epoch[i].as_f64().unwrap_or(f64::NAN))).collect()
+}
+
 fn main() -> Result<()> {
     let cli = Cli::parse();
     config::set_num_cpu_devices(cli.devices)?;
@@ -99,10 +111,21 @@ fn main() -> Result<()> {
         accuracy.value()
     };
 
+    // The curves are saved beside the state; the order of an epoch's examples follows from its number.
+    let (mut done, mut history, mut samples_per_second) = (0, Vec::new(), 0.0);
+    let keep = CheckpointManagerOptions::new().max_to_keep(2);
+    let mut checkpoints = cli.checkpoints.map(|folder| CheckpointManager::new(folder, keep)).transpose()?;
+    if let Some(checkpoints) = &mut checkpoints
+        && let Some(last) = checkpoints.restore_latest(&state)?
+    {
+        (state, done) = (last.tree, last.step as u32);
+        history = curves(&last.metadata);
+        println!("goes on after epoch {done}");
+    }
+
     let steps = train.batches(cli.batch_size).drop_last().len();
-    let progress = Progress::new(cli.epochs as usize * steps);
-    let (mut history, mut samples_per_second) = (Vec::new(), 0.0);
-    for epoch in 1..=cli.epochs {
+    let progress = Progress::from_step(cli.epochs as usize * steps, done as usize * steps);
+    for epoch in done + 1..=cli.epochs {
         let start = Instant::now();
         let (mut loss, mut accuracy) = (Average::new(), Average::new());
         let order = u64::from(cli.seed) + u64::from(epoch);
@@ -121,8 +144,15 @@ fn main() -> Result<()> {
             "epoch {epoch:2}: train loss {loss:.6}, train accuracy {accuracy:.4}, test accuracy {test_accuracy:.4}"
         ));
         history.push([loss, accuracy, test_accuracy]);
+        if let Some(checkpoints) = &mut checkpoints {
+            let beside = SaveArgs::new().metric("test_accuracy", test_accuracy).metadata(json!(history));
+            checkpoints.save_with(epoch.into(), &state, &beside)?;
+        }
     }
     drop(progress);
+    if let Some(checkpoints) = checkpoints {
+        checkpoints.close()?;
+    }
 
     println!("devices: {n}");
     println!("test accuracy: {:.4}", evaluate(&state.model, &test)?);

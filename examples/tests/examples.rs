@@ -1,5 +1,9 @@
 //! Runs the examples as a newcomer does, each in a process of its own, and reads what they print.
 
+#[path = "../lm/model.rs"]
+#[allow(dead_code)]
+mod lm_model;
+
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -77,6 +81,25 @@ fn digits() {
     std::fs::remove_file(plot).expect("the plot is removed");
 }
 
+/// A run that ends after its first epoch goes on as one that never ended; its state goes to other devices too.
+#[test]
+fn digits_go_on_from_a_checkpoint() {
+    let folder = std::env::temp_dir().join(format!("shardax-digits-run-{}", std::process::id()));
+    let run = folder.display().to_string();
+    let epoch = |text: &str| {
+        text.lines().find(|line| line.starts_with("epoch  2: train loss")).map(str::to_owned).expect("the second epoch")
+    };
+    let whole = output("digits", &["--epochs", "2"]);
+    output("digits", &["--epochs", "1", "--checkpoints", &run]);
+    let rest = output("digits", &["--epochs", "2", "--checkpoints", &run]);
+    assert!(rest.contains("goes on after epoch 1\n") && !rest.contains("epoch  1:"), "{rest}");
+    assert_eq!(epoch(&rest), epoch(&whole));
+    let done = output("digits", &["--epochs", "2", "--checkpoints", &run, "--devices", "4"]);
+    assert!(done.contains("goes on after epoch 2\n") && done.contains("devices: 4\n"), "{done}");
+    assert_eq!(numbers(&done, "\ntest accuracy: "), numbers(&whole, "\ntest accuracy: "));
+    std::fs::remove_dir_all(folder).expect("the run's folder");
+}
+
 /// SPEC 183: the mean of the devices' gradients is the gradient of the whole batch.
 #[test]
 fn digits_on_one_device_learn_the_same() {
@@ -129,4 +152,71 @@ fn data_parallel_hosts() {
         assert!(text.contains(&format!("devices: 8 in {processes} processes")), "{text}");
         assert_eq!(lines(&text), lines(&alone), "{processes} processes of {devices} devices");
     }
+}
+
+/// On one device and on a mesh of three axes the losses are the same; another mesh goes on, and all of it is on the disk.
+#[test]
+fn lm() {
+    let folder = std::env::temp_dir().join(format!("shardax-lm-{}", std::process::id()));
+    std::fs::create_dir(&folder).expect("a folder");
+    let words = ["the sea ", "is blue ", "and deep, ", "a ship ", "goes by. "];
+    let text: String = (0..3000usize).map(|i| words[(i * i + i / 7) % words.len()]).collect();
+    std::fs::write(folder.join("text"), text).expect("a text");
+    let (text, run) = (folder.join("text").display().to_string(), folder.join("run").display().to_string());
+    let lm = |more: &[&str]| {
+        let small = "--layers 1 --features 32 --batch-size 8 --length 32 --log-every 6 --save-every 6 --sample 12";
+        let given: Vec<&str> =
+            ["--text", &text].into_iter().chain(small.split(' ')).chain(more.iter().copied()).collect();
+        output("lm", &given)
+    };
+    let alone = lm(&["--steps", "12"]);
+    let losses = numbers(&alone, ": loss");
+    assert!(losses.len() == 2 && losses[1] < losses[0], "{alone}");
+    assert!(alone.contains("\n---\nThe "), "{alone}");
+    let split = lm(&["--steps", "12", "--mesh", "data=2,fsdp=2,model=2", "--run", &run]);
+    assert!(split.contains("parameters on 8 devices\n"), "{split}");
+    for name in [": loss", "test/loss", "test/perplexity"] {
+        for (a, b) in numbers(&alone, name).iter().zip(numbers(&split, name)) {
+            assert!((a - b).abs() < 2e-3 * a, "{name}: {a} alone, {b} on the mesh");
+        }
+    }
+    let on = lm(&["--steps", "18", "--mesh", "fsdp=2", "--run", &run]);
+    assert!(on.contains("step 18: loss") && !on.contains("step 12:"), "{on}");
+    let log = std::fs::read_to_string(folder.join("run/metrics.jsonl")).expect("the log");
+    let steps: Vec<bool> =
+        log.lines().zip([6, 12, 18]).map(|(l, n)| l.starts_with(&format!("{{\"step\":{n},"))).collect();
+    assert_eq!(steps, [true; 3], "{log}");
+    let svg = std::fs::read_to_string(folder.join("run/loss.svg")).expect("the plot");
+    assert!(svg.contains("train") && svg.contains("test"));
+    let refused = run_of("lm", &["--text", &text, "--mesh", "rows=2"]);
+    assert!(refused.contains("\"rows=2\" is no mesh") && refused.contains("data=2,fsdp=2,model=2"), "{refused}");
+    std::fs::remove_dir_all(folder).expect("the folder is removed");
+}
+
+/// What an example says that fails.
+fn run_of(name: &str, args: &[&str]) -> String {
+    let out = run(name, args);
+    assert!(!out.status.success());
+    String::from_utf8_lossy(&out.stderr).into_owned()
+}
+
+/// One byte after the other, with the keys and values before it kept, is the whole text at once.
+#[test]
+fn lm_writes_what_it_has_learned() -> shardax::Result<()> {
+    use shardax_nn::prelude::*;
+    let sizes = lm_model::Sizes { layers: 2, features: 24, heads: 6, kv_heads: 2 };
+    let model = lm_model::Gpt::new(sizes, &mut Rngs::new(3));
+    let text: Vec<i32> = b"to be or not".iter().map(|b| i32::from(*b)).collect();
+    let whole =
+        jit(|model: lm_model::Gpt, x: Array| model.forward(&x)).call((&model, Array::from_slice(&text, &[1, 12])?))?;
+    let mut cache = model.empty_cache(16);
+    let step =
+        jit(|model: lm_model::Gpt, token: Array, at: Array, cache: lm_model::Cache| model.next(&token, &at, cache));
+    for (at, token) in text.iter().enumerate() {
+        let (logits, filled) = step.call((&model, array(*token), array(at as i32), cache))?;
+        assert!(allclose(&logits, whole.get((0, at as i32)), 1e-4, 1e-5)?, "byte {at}");
+        cache = filled;
+    }
+    assert!(whole.get((0, 3)).to_vec::<f32>()? != whole.get((0, 4)).to_vec::<f32>()?);
+    Ok(())
 }

@@ -40,6 +40,8 @@ FAMILIES = [
     "optim_more",
     "nn_more",
     "nn_half",
+    "nn_layers",
+    "numpy",
     "systematic",
 ]
 DEFAULT_OUT = Path(__file__).resolve().parents[2] / "crates" / "shardax" / "tests" / "golden"

@@ -11,6 +11,7 @@
 
 mod book;
 mod counts;
+mod coverage;
 mod fuzz;
 mod licences;
 mod links;
@@ -71,8 +72,15 @@ fn docs(check: bool) -> Result<(), String> {
     let spec = pages::spec(&rows::spec(&read(&docs.join("spec-rows.txt"))?)?, &found)?;
     let scorecard = pages::scorecard(&rows::scorecard(&read(&docs.join("scorecard-rows.txt"))?)?, &found);
     let testing = counts::page(&root, &read(&docs.join("testing.md"))?, &found)?;
+    let coverage = coverage::page(&root, &read(&docs.join("coverage-rows.txt"))?)?;
     let mut stale = Vec::new();
-    for (name, text) in [("spec.md", &spec.text), ("scorecard.md", &scorecard.text), ("testing.md", &testing)] {
+    let pages = [
+        ("spec.md", &spec.text),
+        ("scorecard.md", &scorecard.text),
+        ("testing.md", &testing),
+        ("coverage.md", &coverage),
+    ];
+    for (name, text) in pages {
         let path = docs.join(name);
         if check {
             if std::fs::read_to_string(&path).ok().as_ref() != Some(text) {

@@ -12,7 +12,7 @@ pub struct Page {
     pub proved: usize,
 }
 
-const NOTE: &str = "Written by `cargo xtask docs`; do not edit.";
+pub const NOTE: &str = "Written by `cargo xtask docs`; do not edit.";
 
 /// The page of what shardax is asked to do.
 pub fn spec(sections: &[Section<SpecRow>], found: &Found) -> Result<Page, String> {

@@ -22,7 +22,7 @@ pub struct Case {
 }
 
 /// The sections of a list: headings stand in brackets, lines that begin with `#` are comments.
-fn sections<R>(text: &str, row: impl Fn(&str) -> Option<R>) -> Result<Vec<Section<R>>, String> {
+pub fn sections<R>(text: &str, row: impl Fn(&str) -> Option<R>) -> Result<Vec<Section<R>>, String> {
     let mut out: Vec<Section<R>> = Vec::new();
     for (i, line) in text.lines().enumerate() {
         let line = line.trim();

@@ -65,6 +65,13 @@ pub(crate) fn value_error<T>(message: impl Into<String>) -> Result<T> {
     Err(Error::new(ErrorKind::Value, message).at(std::panic::Location::caller()))
 }
 
+/// An array in the place of a result, which carries a value error with the caller's line.
+#[track_caller]
+pub(crate) fn refused(message: impl Into<String>, like: &Array) -> Array {
+    let error = Error::new(ErrorKind::Value, message).at(std::panic::Location::caller());
+    Array::from_error(error, like)
+}
+
 /// Whether an array that `owner` calls `name` is of real floating point, as Optax's losses ask.
 pub(crate) fn floating(owner: &str, name: &str, x: &Array) -> Result<()> {
     kind(owner, name, x, "floating", DType::is_float)

@@ -1,43 +1,16 @@
 //! Which variables of a model are meant.
 
-use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::ops::{BitAnd, BitOr, Not};
 use std::sync::Arc;
 
 use shardax::prelude::*;
 use shardax::tree::{Flat, LeafInfo};
 
+use crate::shared::Shared;
 use crate::variable::{Kind, kind};
 
-/// A function of a parameter's key path, such as `conv1.kernel`, and the parameter; compared by identity.
-pub(crate) struct Of<R>(pub(crate) Arc<dyn Fn(&str, &Array) -> R + Send + Sync>);
-
-impl<R> Clone for Of<R> {
-    fn clone(&self) -> Self {
-        Of(self.0.clone())
-    }
-}
-
-impl<R> PartialEq for Of<R> {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl<R> Eq for Of<R> {}
-
-impl<R> Hash for Of<R> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        Arc::as_ptr(&self.0).hash(state);
-    }
-}
-
-impl<R> fmt::Debug for Of<R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a function of a parameter")
-    }
-}
+/// A function of a parameter's key path, such as `conv1.kernel`, and the parameter.
+pub(crate) type Of<R> = Shared<dyn Fn(&str, &Array) -> R + Send + Sync>;
 
 /// Which variables of a model are meant: by kind, by key path, or by a function of both path and array.
 ///
@@ -98,7 +71,7 @@ impl Filter {
     /// The variables for which a function of key path and array says so. Filters of functions are equal only to copies
     /// of themselves, and programs are compiled anew for each: make it once.
     pub fn predicate(f: impl Fn(&str, &Array) -> bool + Send + Sync + 'static) -> Self {
-        Filter(Rule::Predicate(Of(Arc::new(f))))
+        Filter(Rule::Predicate(Shared(Arc::new(f))))
     }
 
     /// Whether this variable is meant.

@@ -55,11 +55,14 @@ pub mod optim;
 mod policy;
 mod rngs;
 mod rules;
+mod shared;
 mod state;
 mod tabulate;
 mod variable;
 
-pub use attention::dot_product_attention;
+pub use attention::{
+    AttentionOptions, Rope, RopeScaling, combine_masks, dot_product_attention, make_attention_mask, make_causal_mask,
+};
 pub use filter::Filter;
 pub use layers::*;
 pub use losses::*;
@@ -86,14 +89,15 @@ pub mod prelude {
         Adam, AdamW, GradientTransformation, InjectHyperparams, Lamb, Lion, Optimizer, Schedule, Sgd, TrainState,
         adabelief, adafactor, adagrad, adam, adamw, add_decayed_weights, apply_if_finite, apply_updates,
         clip_by_global_norm, constant_schedule, cosine_decay_schedule, ema, exponential_decay, freeze, fromage,
-        global_norm, incremental_update, inject_hyperparams, join_schedules, lamb, lars, lbfgs, linear_schedule, lion,
-        masked, multi_steps, multi_transform, muon, noisy_sgd, partition, periodic_update, piecewise_constant_schedule,
-        polynomial_schedule, radam, rmsprop, sam, schedule_free, set_to_zero, sgd, sgd_momentum,
-        warmup_constant_schedule, warmup_cosine_decay_schedule, warmup_exponential_decay_schedule, yogi,
+        global_norm, incremental_update, inject_hyperparams, join_schedules, lamb, lars, lbfgs, lbfgs_linesearch,
+        linear_schedule, lion, masked, multi_steps, multi_transform, muon, noisy_sgd, partition, periodic_update,
+        piecewise_constant_schedule, polynomial_schedule, radam, rmsprop, sam, schedule_free, set_to_zero, sgd,
+        sgd_momentum, value_and_grad_from_state, warmup_constant_schedule, warmup_cosine_decay_schedule,
+        warmup_exponential_decay_schedule, yogi,
     };
     pub use crate::{
-        BatchStat, Cache, Filter, Frozen, Kind, LoRAParam, Param, Policy, RngStream, Rngs, Rules, Variable,
-        dot_product_attention,
+        AttentionOptions, BatchStat, Cache, Filter, Frozen, Kind, LoRAParam, Param, Policy, RngStream, Rngs, Rope,
+        RopeScaling, Rules, Variable, combine_masks, dot_product_attention, make_attention_mask, make_causal_mask,
     };
     pub use shardax::lax::Padding;
     pub use shardax::nn::*;

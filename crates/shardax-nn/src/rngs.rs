@@ -134,6 +134,18 @@ impl Rngs {
         self.stream(name).fork()
     }
 
+    /// Streams for `n` copies of a layer, along a new leading dimension of their keys: each stream's next key is split, as
+    /// `nnx.split_rngs(splits=n)` does.
+    #[track_caller]
+    pub fn split(&mut self, n: usize) -> Self {
+        let mut split = self.clone();
+        let streams = self.named.values_mut().zip(split.named.values_mut());
+        for (own, copies) in std::iter::once((&mut self.default, &mut split.default)).chain(streams) {
+            *copies = RngStream { key: random::split(&own.next(), n), count: zeros_dtype([n], DType::U32) };
+        }
+        split
+    }
+
     fn stream(&mut self, name: &str) -> &mut RngStream {
         self.named.get_mut(name).unwrap_or(&mut self.default)
     }

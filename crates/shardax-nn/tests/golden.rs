@@ -40,3 +40,8 @@ fn nn_more() {
 fn nn_half() {
     check_family("nn_half", families::nn_half::function, PENDING);
 }
+
+#[test]
+fn nn_layers() {
+    check_family("nn_layers", families::nn_layers::function, PENDING);
+}

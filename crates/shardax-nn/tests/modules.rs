@@ -1,5 +1,12 @@
 //! What models are made of: kinds of variables, filters, policies, rules of sharding, tables.
 
+#[path = "modules/attention.rs"]
+mod attention;
+#[path = "modules/experts.rs"]
+mod experts;
+#[path = "modules/stacks.rs"]
+mod stacks;
+
 use shardax::tree::Flat;
 use shardax_nn::State;
 use shardax_nn::prelude::*;

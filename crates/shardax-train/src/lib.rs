@@ -1,4 +1,4 @@
-//! What a training program needs around its step: data, batches, progress, averages and plots.
+//! What a training program needs around its step: data, a loop, metrics, logs, plots and checkpoints.
 //!
 //! ```
 //! use shardax::prelude::*;
@@ -20,16 +20,25 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod accumulate;
 pub mod batching;
+pub mod checkpoint;
 pub mod data;
+mod finite;
+pub mod log;
 pub mod metrics;
 pub mod plot;
 pub mod progress;
 mod replicas;
+pub mod trainer;
 
+pub use accumulate::accumulate;
 pub use batching::{Batch, Batches, shard_batch};
+pub use checkpoint::{CheckpointManager, CheckpointManagerOptions};
 pub use data::{Dataset, digits};
-pub use metrics::Average;
+pub use finite::FiniteCheck;
+pub use metrics::{Accuracy, AnyMetric, Average, LastValue, Metric, MultiMetric, Perplexity, Std};
 pub use plot::{Panel, Plot};
 pub use progress::Progress;
 pub use replicas::replicas_identical;
+pub use trainer::{Control, Moment, Trainer};

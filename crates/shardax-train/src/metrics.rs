@@ -1,16 +1,40 @@
-//! Running averages that leave their values on the devices until they are read.
+//! Metrics: trees of sums that stay on the devices until they are read. A step returns those of its batch, devices add
+//! theirs by [`psum`], and those of many steps are merged; the host reads the result once.
 
-use shardax::error::Result;
+use std::collections::BTreeMap;
+use std::panic::Location;
+
+use shardax::error::{Error, ErrorKind, Result};
 use shardax::prelude::*;
 
-/// A running average of scalars.
+/// What is counted over batches and devices. A tree: a compiled step takes and returns it.
+///
+/// Sums over devices are [`psum`]'s, but for [`LastValue`], which is no sum.
+pub trait Metric: Tree {
+    /// That of what both have seen.
+    fn merge(&self, other: &Self) -> Self;
+
+    /// The value, a scalar on the device; NaN of nothing.
+    fn compute(&self) -> Array;
+
+    /// The value. Waits for it.
+    ///
+    /// Fails when its computation failed.
+    #[track_caller]
+    fn value(&self) -> Result<f64> {
+        let location = Location::caller();
+        self.compute().to_f64().map_err(|error| error.at(location))
+    }
+}
+
+/// An average of scalars.
 ///
 /// Adding waits for nothing: reading a value makes the host wait for the device, so that happens once, in
-/// [`value`](Average::value), and not in each step.
+/// [`value`](Metric::value), and not in each step.
 ///
 /// ```
 /// # use shardax::prelude::*;
-/// use shardax_train::Average;
+/// use shardax_train::{Average, Metric};
 ///
 /// let mut loss = Average::new();
 /// loss.add(array(2.0f32));
@@ -18,15 +42,22 @@ use shardax::prelude::*;
 /// assert_eq!(loss.value()?, 1.5);
 ///
 /// // 5 right of 8, and 1 right of 2.
-/// let mut accuracy = Average::new();
-/// accuracy.add_sum(array(5), array(8));
-/// accuracy.add_sum(array(1), array(2));
-/// assert_eq!(accuracy.value()?, 0.6);
+/// let accuracy = Average::of_sum(array(5), array(8)).merge(&Average::of_sum(array(1), array(2)));
+/// assert_eq!(accuracy.value()?, 0.6000000238418579);
 /// # Ok::<(), shardax::Error>(())
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Tree, Clone, Debug)]
 pub struct Average {
-    parts: Vec<(Array, Array)>,
+    /// The sum of the values, a scalar.
+    pub total: Array,
+    /// How many they are, a scalar.
+    pub count: Array,
+}
+
+impl Default for Average {
+    fn default() -> Self {
+        Average::of_sum(zeros(()), zeros_dtype((), DType::I32))
+    }
 }
 
 impl Average {
@@ -35,25 +66,342 @@ impl Average {
         Self::default()
     }
 
+    /// That of all of these values.
+    #[track_caller]
+    pub fn of(values: impl Operand) -> Self {
+        let values = values.into_array();
+        let count = values.size();
+        Average::of_sum(values.sum(..), array(i32::try_from(count).unwrap_or(i32::MAX)))
+    }
+
+    /// That of the values where `mask`, of the same shape, is true, or of as much of each as it says (SPEC's
+    /// `(loss * mask).sum() / mask.sum()`).
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// use shardax_train::{Average, Metric};
+    /// let loss = Average::masked(array([1.0f32, 3.0, f32::NAN]), array([true, true, false]));
+    /// assert_eq!(loss.value()?, 2.0);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn masked(values: impl Operand, mask: impl Operand) -> Self {
+        let (values, mask) = (values.into_array(), mask.into_array());
+        if values.shape() != mask.shape() {
+            let what = format!("Average: values are {} and the mask is {}", values.type_name(), mask.type_name());
+            let error = Error::new(ErrorKind::Value, what).help("give the mask one entry for each value");
+            let wrong = Array::from_error(error, &values.sum(..));
+            return Average { total: wrong.clone(), count: wrong };
+        }
+        // What is left out may be anything, NaN too.
+        let chosen = where_(mask.not_equal(0), values * &mask, 0);
+        Average::of_sum(chosen.sum(..), mask.sum(..))
+    }
+
+    /// That of `count` values, of which `sum` is the sum; both are scalars.
+    #[track_caller]
+    pub fn of_sum(sum: impl Operand, count: impl Operand) -> Self {
+        let scalar = |x: Array| match x.shape() {
+            _ if x.error().is_some() => x,
+            [] => x,
+            _ => {
+                let what = format!("an average is of scalars, got {}", x.type_name());
+                let help = "take the mean of the values first, or give them to `Average::of`";
+                Array::from_error(Error::new(ErrorKind::Value, what).help(help), &x.sum(..))
+            }
+        };
+        Average { total: scalar(sum.into_array()), count: scalar(count.into_array()) }
+    }
+
+    /// The average so far; NaN of nothing. Waits for the values.
+    ///
+    /// Fails when one is not a scalar, or when its computation failed.
+    #[track_caller]
+    pub fn value(&self) -> Result<f64> {
+        Metric::value(self)
+    }
+
     /// Counts `value`, a scalar, once.
+    #[track_caller]
     pub fn add(&mut self, value: impl Operand) {
         self.add_sum(value, 1);
     }
 
     /// Counts `count` values at once, of which `sum` is the sum; both are scalars.
+    #[track_caller]
     pub fn add_sum(&mut self, sum: impl Operand, count: impl Operand) {
-        self.parts.push((sum.into_array(), count.into_array()));
+        *self = self.merge(&Average::of_sum(sum, count));
+    }
+}
+
+impl Metric for Average {
+    #[track_caller]
+    fn merge(&self, other: &Self) -> Self {
+        Average { total: &self.total + &other.total, count: &self.count + &other.count }
     }
 
-    /// The average of all values so far; NaN when there are none. Waits for them.
-    ///
-    /// Fails when one is not a scalar, or when its computation failed.
-    pub fn value(&self) -> Result<f64> {
-        let (mut sum, mut count) = (0.0, 0.0);
-        for (s, n) in &self.parts {
-            sum += s.to_f64()?;
-            count += n.to_f64()?;
+    fn compute(&self) -> Array {
+        &self.total / &self.count
+    }
+}
+
+/// The share of examples whose largest logit is the label's.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax_train::{Accuracy, Metric};
+/// let logits = array([[0.1f32, 0.9], [0.8, 0.2], [0.3, 0.7]]);
+/// assert_eq!(Accuracy::masked(&logits, array([1, 1, 1]), array([true, true, false])).value()?, 0.5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Tree, Clone, Debug, Default)]
+pub struct Accuracy(Average);
+
+impl Accuracy {
+    /// That of nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Of logits `[..., classes]` and labels `[...]`.
+    #[track_caller]
+    pub fn of(logits: impl Operand, labels: impl Operand) -> Self {
+        Accuracy(Average::of(right(logits.into_array(), labels.into_array())))
+    }
+
+    /// The same of the examples where `mask`, of the labels' shape, is true.
+    #[track_caller]
+    pub fn masked(logits: impl Operand, labels: impl Operand, mask: impl Operand) -> Self {
+        Accuracy(Average::masked(right(logits.into_array(), labels.into_array()), mask))
+    }
+}
+
+/// 1 where the prediction is the label, else 0.
+#[track_caller]
+fn right(logits: Array, labels: Array) -> Array {
+    let predictions = logits.argmax(-1);
+    if predictions.shape() != labels.shape() || !labels.dtype().is_integer() {
+        let what = format!("Accuracy: logits are {} and labels {}", logits.type_name(), labels.type_name());
+        let help = "logits are [..., classes], labels [...], integers";
+        return Array::from_error(Error::new(ErrorKind::Value, what).help(help), &predictions);
+    }
+    predictions.equal(labels).astype(DType::F32)
+}
+
+impl Metric for Accuracy {
+    #[track_caller]
+    fn merge(&self, other: &Self) -> Self {
+        Accuracy(self.0.merge(&other.0))
+    }
+
+    fn compute(&self) -> Array {
+        self.0.compute()
+    }
+}
+
+/// `exp` of the average loss of a token.
+#[derive(Tree, Clone, Debug, Default)]
+pub struct Perplexity(Average);
+
+impl Perplexity {
+    /// That of nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Of the losses of tokens.
+    #[track_caller]
+    pub fn of(losses: impl Operand) -> Self {
+        Perplexity(Average::of(losses))
+    }
+
+    /// Of the losses of the tokens where `mask` is true.
+    #[track_caller]
+    pub fn masked(losses: impl Operand, mask: impl Operand) -> Self {
+        Perplexity(Average::masked(losses, mask))
+    }
+}
+
+impl Metric for Perplexity {
+    #[track_caller]
+    fn merge(&self, other: &Self) -> Self {
+        Perplexity(self.0.merge(&other.0))
+    }
+
+    fn compute(&self) -> Array {
+        self.0.compute().exp()
+    }
+}
+
+/// The standard deviation of scalars, of all of them (`ddof=0`).
+#[derive(Tree, Clone, Debug, Default)]
+pub struct Std {
+    mean: Average,
+    squares: Average,
+}
+
+impl Std {
+    /// That of nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Of all of these values.
+    #[track_caller]
+    pub fn of(values: impl Operand) -> Self {
+        let values = values.into_array();
+        Std { squares: Average::of(values.square()), mean: Average::of(values) }
+    }
+}
+
+impl Metric for Std {
+    #[track_caller]
+    fn merge(&self, other: &Self) -> Self {
+        Std { mean: self.mean.merge(&other.mean), squares: self.squares.merge(&other.squares) }
+    }
+
+    fn compute(&self) -> Array {
+        // Rounding may make it less than nothing.
+        (self.squares.compute() - self.mean.compute().square()).maximum(0.0).sqrt()
+    }
+}
+
+/// The value of the last batch, such as a learning rate.
+#[derive(Tree, Clone, Debug)]
+pub struct LastValue(Array);
+
+impl LastValue {
+    /// This value, a scalar.
+    pub fn of(value: impl Operand) -> Self {
+        LastValue(value.into_array())
+    }
+}
+
+impl Metric for LastValue {
+    fn merge(&self, other: &Self) -> Self {
+        other.clone()
+    }
+
+    fn compute(&self) -> Array {
+        self.0.clone()
+    }
+}
+
+macro_rules! any_metric {
+    ($($kind:ident)*) => {
+        /// Any of the metrics.
+        #[derive(Tree, Clone, Debug)]
+        pub enum AnyMetric {
+            $(
+                #[doc = concat!("[`", stringify!($kind), "`].")]
+                $kind($kind),
+            )*
         }
-        Ok(sum / count)
+
+        $(
+            impl From<$kind> for AnyMetric {
+                fn from(metric: $kind) -> Self {
+                    AnyMetric::$kind(metric)
+                }
+            }
+        )*
+
+        /// Two of different kinds make one that carries an error.
+        impl Metric for AnyMetric {
+            #[track_caller]
+            fn merge(&self, other: &Self) -> Self {
+                match (self, other) {
+                    $((AnyMetric::$kind(a), AnyMetric::$kind(b)) => AnyMetric::$kind(a.merge(b)),)*
+                    _ => {
+                        let error = Error::new(ErrorKind::Type, "metrics of two kinds under one name were merged");
+                        let error = error.help("give a metric the same kind in each step");
+                        AnyMetric::LastValue(LastValue(Array::from_error(error, &zeros(()))))
+                    }
+                }
+            }
+
+            fn compute(&self) -> Array {
+                match self {
+                    $(AnyMetric::$kind(metric) => metric.compute(),)*
+                }
+            }
+        }
+    };
+}
+
+any_metric! { Average Accuracy Perplexity Std LastValue }
+
+/// Metrics by their names.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// use shardax_train::{Accuracy, Average, MultiMetric, Perplexity};
+///
+/// let step = jit(|logits: Array, labels: Array, mask: Array| {
+///     let losses = softmax_cross_entropy_with_integer_labels(&logits, &labels);
+///     MultiMetric::new()
+///         .with("loss", Average::masked(&losses, &mask))
+///         .with("perplexity", Perplexity::masked(&losses, &mask))
+///         .with("accuracy", Accuracy::masked(&logits, &labels, &mask))
+/// });
+/// let mut window = MultiMetric::new();
+/// for labels in [array([0, 1]), array([1, 1])] {
+///     window = window.merge(&step.call((zeros([2, 2]), labels, array([true, true])))?);
+/// }
+/// let values = window.values()?;
+/// assert_eq!((values["accuracy"], values["perplexity"]), (0.25, 2.0));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Tree, Clone, Debug, Default)]
+pub struct MultiMetric {
+    metrics: BTreeMap<String, AnyMetric>,
+}
+
+impl MultiMetric {
+    /// No metrics.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// These, and one more.
+    pub fn with(mut self, name: impl Into<String>, metric: impl Into<AnyMetric>) -> Self {
+        self.metrics.insert(name.into(), metric.into());
+        self
+    }
+
+    /// The metric of this name.
+    pub fn get(&self, name: &str) -> Option<&AnyMetric> {
+        self.metrics.get(name)
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.metrics.is_empty()
+    }
+
+    /// Those of what both have seen; a metric that only one has stays.
+    #[track_caller]
+    pub fn merge(&self, other: &Self) -> Self {
+        let mut metrics = self.metrics.clone();
+        for (name, theirs) in &other.metrics {
+            let merged = metrics.get(name).map_or_else(|| theirs.clone(), |own| own.merge(theirs));
+            metrics.insert(name.clone(), merged);
+        }
+        MultiMetric { metrics }
+    }
+
+    /// All values. Waits for them once.
+    ///
+    /// Fails when a computation failed; the message names the metric.
+    #[track_caller]
+    pub fn values(&self) -> Result<BTreeMap<String, f64>> {
+        let location = Location::caller();
+        // All are computed before the first is waited for.
+        let computed: Vec<(&String, Array)> = self.metrics.iter().map(|(name, m)| (name, m.compute())).collect();
+        let read = |(name, value): (&String, Array)| match value.to_f64() {
+            Ok(value) => Ok((name.clone(), value)),
+            Err(error) => Err(error.context(format!("metric {name:?}")).at(location)),
+        };
+        computed.into_iter().map(read).collect()
     }
 }

@@ -54,7 +54,7 @@ pub struct Panel {
 #[derive(Clone, Debug)]
 struct Line {
     name: String,
-    /// `(x, y)`; the first x is 1.
+    /// `(x, y)`
     points: Vec<(f64, f64)>,
 }
 
@@ -71,14 +71,27 @@ impl Panel {
         self
     }
 
+    /// Adds a curve through these points, from left to right: the numbers of a log by their steps.
+    pub fn points(mut self, name: &str, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        let points = points.into_iter().filter(|(x, _)| is_drawn(*x)).collect();
+        self.lines.push(Line { name: name.into(), points });
+        self
+    }
+
     /// What is drawn.
     fn finite(&self) -> impl Iterator<Item = (f64, f64)> {
         self.lines.iter().flat_map(|l| l.points.iter().copied()).filter(|(_, y)| is_drawn(*y))
     }
 
     fn x_range(&self) -> Range<f64> {
-        let last = self.lines.iter().map(|l| l.points.len()).max().unwrap_or(0).max(2);
-        1.0..last as f64
+        let ends = self.lines.iter().flat_map(|l| l.points.iter().map(|(x, _)| *x));
+        let (low, high) = ends.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
+        match low < high {
+            // Below a share of the numbers its marks could not be told apart.
+            true => low..high.max(low + low.abs().max(high.abs()) * LEAST.1),
+            false if low.is_finite() => low..low + 1.0,
+            false => 1.0..2.0,
+        }
     }
 
     /// All values, and a little room above and below.
@@ -164,7 +177,7 @@ impl Panel {
             .x_desc(&self.x_label)
             .axis_desc_style(("sans-serif", 13).into_font().color(&FAINT))
             .label_style(("sans-serif", 12).into_font().color(&FAINT))
-            .x_labels(self.x_range().end.min(8.0) as usize)
+            .x_labels(self.x_range().end.clamp(2.0, 8.0) as usize)
             .y_labels(6)
             .x_label_formatter(&|x| if x.fract() == 0.0 { format!("{x}") } else { String::new() })
             .y_label_formatter(&label)

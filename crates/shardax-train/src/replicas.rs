@@ -20,14 +20,19 @@ use shardax::prelude::*;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub fn replicas_identical<T: Tree>(tree: &T) -> Result<bool> {
-    for leaf in tree::leaves(tree) {
+    Ok(diverged(tree)?.is_none())
+}
+
+/// The key path of the first array whose copies differ.
+pub(crate) fn diverged<T: Tree>(tree: &T) -> Result<Option<String>> {
+    for (path, leaf) in tree::leaves_with_path(tree) {
         let shards = leaf.addressable_shards()?;
         for copy in shards.iter().filter(|shard| shard.replica_id > 0) {
             let first = shards.iter().find(|shard| shard.index == copy.index).unwrap_or(copy);
             if first.data.to_bytes()? != copy.data.to_bytes()? {
-                return Ok(false);
+                return Ok(Some(path));
             }
         }
     }
-    Ok(true)
+    Ok(None)
 }

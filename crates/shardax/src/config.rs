@@ -134,6 +134,15 @@ pub fn set_warning_hook(hook: impl Fn(&str) + Send + Sync + 'static) {
     warning::set_hook(std::sync::Arc::new(hook));
 }
 
+/// Warns as the library does: of what a user should know although nothing failed, and how it is avoided.
+///
+/// ```
+/// shardax::config::warn("step_100 is damaged", "step_50 was restored; free it by removing the folder");
+/// ```
+pub fn warn(message: &str, help: &str) {
+    warning::warn(message, help);
+}
+
 /// Keeps at most so many bytes of compiled programs on disk (JAX's `jax_compilation_cache_max_size`; the environment
 /// variable `SHARDAX_COMPILATION_CACHE_MAX_SIZE`); 512 MiB by default. Those that were not used for longest go first, when
 /// a process writes its first and then after each sixteenth of the size.

@@ -45,10 +45,10 @@ macro_rules! families {
     };
 }
 
-families! { unary binary select convert reduce dot shape sort index conv window control transform nn random linalg edges half systematic }
+families! { unary binary select convert reduce dot shape sort index conv window control transform nn random linalg edges half numpy systematic }
 
 /// The families of the slice that `cargo test` runs: programs of the others take the compiler long to split.
-const QUICKLY_SPLIT: [&str; 8] = ["unary", "binary", "select", "convert", "reduce", "dot", "shape", "index"];
+const QUICKLY_SPLIT: [&str; 9] = ["unary", "binary", "select", "convert", "reduce", "dot", "shape", "index", "numpy"];
 
 /// Every primitive with operands that are split inside `jit`: a slice of the checks; with `SHARDAX_SPLIT_EVERY=1` all, with
 /// `SHARDAX_SPLIT_FAMILY` those of one family.

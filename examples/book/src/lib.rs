@@ -22,9 +22,11 @@ pages! {
     SharpBits "../../../docs/sharp-bits.md"
     Parallelism "../../../docs/parallelism.md"
     MigratingFromPmap "../../../docs/migrating-from-pmap.md"
+    Training "../../../docs/training.md"
     Errors "../../../docs/errors.md"
     Processes "../../../docs/processes.md"
     Primitives "../../../docs/primitives.md"
+    Coverage "../../../docs/coverage.md"
     Readme "../../../README.md"
     ReadmeOfShardax "../../../crates/shardax/README.md"
 }

@@ -1,5 +1,5 @@
 """What other families leave open, found by going through them: `vmap` of each operation that no case maps over a batch, and
-each operation of 16-bit integers, u64 and c128. A case is named `family.case`, and means what that one does."""
+each operation of 16-bit integers, u64, c128 and half precision. A case is named `family.case`, and means what that one does."""
 
 import importlib
 
@@ -10,14 +10,19 @@ family = Family("systematic")
 
 MAPPED = "unary binary reduce select convert shape index dot sort conv window linalg random".split()
 TYPED = "unary binary reduce select".split()
+HALVED = "unary binary reduce select dot sort index conv window control nn".split()
+# Those of `shardax-nn`.
+ABOVE = """accuracy batch_norm cosine_similarity dot_product_attention group_norm huber_loss kl_divergence l2_loss layer_norm
+log_cosh masked_mean_loss nnx_ rms_norm sigmoid_binary_cross_entropy smooth_labels softmax_cross_entropy
+squared_error""".split()
 # Positions have 64 bits in JAX's 64-bit mode, integers are summed in 64; a few functions have no result to compare.
 LEFT_OUT = set("argmax argmin argsort sum prod cumsum cumprod meshgrid bincount key clone integer_pow sign round ldexp".split())
 
 
-def clone(case, name, inputs, batch, x64):
+def clone(case, name, inputs, batch, x64, grad=False, tol=None):
     found = Case(
-        name, case.fn, inputs, op=case.op, params=case.params, doc=case.doc, grad=False, wrt=None, batch=batch,
-        tol=case.tol, grad_tol=None, x64=x64,
+        name, case.fn, inputs, op=case.op, params=case.params, doc=case.doc, grad=grad, wrt=case.wrt if grad else None,
+        batch=batch, tol=tol, grad_tol=None, x64=x64,
     )  # fmt: skip
     try:
         made = found.compute()
@@ -48,7 +53,7 @@ for name in MAPPED:
         done.add(case.op)
         # Shuffles of sorted numbers are none.
         batch = [(None, 0)] if case.op == "searchsorted" else True
-        clone(case, f"{name}.{case.name}", case.inputs, batch, case.x64)
+        clone(case, f"{name}.{case.name}", case.inputs, batch, case.x64, tol=case.tol)
 
 for name in TYPED:
     cases = importlib.import_module(f"families.{name}").family.cases.values()
@@ -62,4 +67,17 @@ for name in TYPED:
                 continue
             done.add(case.op)
             inputs = [converted(x, dtype) for x in case.inputs]
-            clone(case, f"{name}.{case.name}_{dtype}", inputs, case.batch, dtype in ("u64", "c128"))
+            clone(case, f"{name}.{case.name}_{dtype}", inputs, case.batch, dtype in ("u64", "c128"), tol=case.tol)
+
+for name in HALVED:
+    cases = importlib.import_module(f"families.{name}").family.cases.values()
+    for dtype in ("bf16", "f16"):
+        done = {case.op for case in cases if any(short(x.dtype) in ("bf16", "f16") for x in case.inputs)}
+        for case in cases:
+            kinds = {short(x.dtype) for x in case.inputs}
+            above = name == "nn" and case.name.startswith(tuple(ABOVE))
+            if case.op in done or above or "f32" not in kinds or kinds & {"f64", "c64"}:
+                continue
+            done.add(case.op)
+            inputs = [x.astype(DTYPES[dtype]) if short(x.dtype) == "f32" else x for x in case.inputs]
+            clone(case, f"{name}.{case.name}_{dtype}", inputs, case.batch, case.x64, grad=case.grad)

@@ -1,12 +1,13 @@
-//! Convolution layers.
+//! The convolution layer.
 
 use shardax::lax::{ConvOptions, Padding, conv_general_dilated};
-use shardax::nn::initializers::{self, Initializer};
 use shardax::prelude::*;
 use shardax::tree::AxisNames;
 
-use super::{compute_dtype, last_axis};
-use crate::{IntoAxisNames, Rngs};
+use super::ConvPadding;
+use super::kernel::{Kernel, KernelBuilder, KernelLayer, KernelShape, in_dtype, with_bias};
+use crate::Rngs;
+use crate::check::{require, value_error};
 
 /// A convolution of channels-last inputs, `[batch, spatial dimensions, features]`.
 ///
@@ -28,35 +29,79 @@ pub struct Conv {
     #[tree(axis_names = bias_axes)]
     pub bias: Option<Array>,
     #[tree(static)]
-    options: Options,
+    own: ConvOwn,
+    #[tree(static)]
+    dtype: Option<DType>,
     #[tree(static)]
     kernel_axes: Option<AxisNames>,
     #[tree(static)]
     bias_axes: Option<AxisNames>,
 }
 
-/// What is not a parameter.
+/// The options that a convolution has alone.
+#[doc(hidden)]
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Options {
+pub struct ConvOwn {
+    features: [usize; 2],
+    kernel_size: Vec<usize>,
     strides: Vec<usize>,
-    padding: Padding,
+    padding: ConvPadding,
     input_dilation: Vec<usize>,
     kernel_dilation: Vec<usize>,
     feature_group_count: usize,
-    dtype: Option<DType>,
 }
 
 /// The options of a [`Conv`].
-#[derive(Clone, Debug)]
-pub struct ConvBuilder {
-    features: [usize; 2],
-    kernel_size: Vec<usize>,
-    options: Options,
-    use_bias: bool,
-    param_dtype: Option<DType>,
-    kernel_axes: Option<AxisNames>,
-    kernel_init: Initializer,
-    bias_init: Initializer,
+pub type ConvBuilder = KernelBuilder<Conv>;
+
+impl KernelLayer for Conv {
+    type Own = ConvOwn;
+
+    fn shape(own: &ConvOwn) -> Result<KernelShape> {
+        let ([features, out], groups) = (own.features, own.feature_group_count);
+        if groups == 0 || !features.is_multiple_of(groups) {
+            return value_error(format!("Conv: feature_group_count must divide the {features} features, got {groups}"));
+        }
+        let kernel = [own.kernel_size.as_slice(), &[features / groups, out]].concat();
+        Ok(KernelShape { bias: vec![kernel.len() - 1], kernel, drawn: None })
+    }
+
+    fn make(kernel: Kernel, own: ConvOwn) -> Self {
+        let Kernel { kernel, bias, dtype, kernel_axes, bias_axes } = kernel;
+        Conv { kernel, bias, own, dtype, kernel_axes, bias_axes }
+    }
+}
+
+impl ConvBuilder {
+    /// How far the kernel moves in each spatial dimension. Default 1.
+    pub fn strides(mut self, strides: impl AsRef<[usize]>) -> Self {
+        self.own.strides = strides.as_ref().into();
+        self
+    }
+
+    /// The padding of the spatial dimensions. Default [`Padding::Same`].
+    pub fn padding(mut self, padding: impl Into<ConvPadding>) -> Self {
+        self.own.padding = padding.into();
+        self
+    }
+
+    /// The distance between the input's elements in each spatial dimension. Default 1.
+    pub fn input_dilation(mut self, dilation: impl AsRef<[usize]>) -> Self {
+        self.own.input_dilation = dilation.as_ref().into();
+        self
+    }
+
+    /// The distance between the kernel's elements in each spatial dimension. Default 1.
+    pub fn kernel_dilation(mut self, dilation: impl AsRef<[usize]>) -> Self {
+        self.own.kernel_dilation = dilation.as_ref().into();
+        self
+    }
+
+    /// Features are convolved in so many independent groups. Default 1.
+    pub fn feature_group_count(mut self, count: usize) -> Self {
+        self.own.feature_group_count = count;
+        self
+    }
 }
 
 impl Conv {
@@ -71,139 +116,55 @@ impl Conv {
     pub fn builder(in_features: usize, out_features: usize, kernel_size: impl AsRef<[usize]>) -> ConvBuilder {
         let kernel_size: Vec<usize> = kernel_size.as_ref().into();
         let ones = vec![1; kernel_size.len()];
-        ConvBuilder {
+        KernelBuilder::new(ConvOwn {
             features: [in_features, out_features],
             kernel_size,
-            options: Options {
-                strides: ones.clone(),
-                padding: Padding::Same,
-                input_dilation: ones.clone(),
-                kernel_dilation: ones,
-                feature_group_count: 1,
-                dtype: None,
-            },
-            use_bias: true,
-            param_dtype: None,
-            kernel_axes: None,
-            kernel_init: initializers::lecun_normal(),
-            bias_init: initializers::zeros(),
-        }
+            strides: ones.clone(),
+            padding: Padding::Same.into(),
+            input_dilation: ones.clone(),
+            kernel_dilation: ones,
+            feature_group_count: 1,
+        })
     }
 
     /// `x` is `[batch, spatial dimensions, features]`, or one example without the batch dimension, or has several.
     #[track_caller]
     pub fn forward(&self, x: impl Operand) -> Array {
         let x = x.into_array();
-        let o = &self.options;
-        let operands: Vec<&Array> = [&x, &self.kernel].into_iter().chain(&self.bias).collect();
-        let dtype = compute_dtype(o.dtype, &operands);
-        // All dimensions before the spatial ones are one batch.
-        let rank = self.kernel.ndim();
-        let before = (x.ndim() + 1).saturating_sub(rank);
-        let regroup = before != 1 && x.ndim() + 1 >= rank;
-        let batch = x.shape()[..before].to_vec();
-        let input = match regroup {
-            true => x.reshape([&[batch.iter().product()], &x.shape()[before..]].concat()),
-            false => x.clone(),
-        };
-        let options = ConvOptions::new()
-            .channels_last(rank.saturating_sub(2))
-            .lhs_dilation(&o.input_dilation)
-            .rhs_dilation(&o.kernel_dilation)
-            .feature_group_count(o.feature_group_count);
-        let kernel = self.kernel.astype(dtype);
-        let y = conv_general_dilated(input.astype(dtype), kernel, &o.strides, o.padding.clone(), options);
-        let y = match &self.bias {
-            Some(bias) => y + bias.astype(dtype),
-            None => y,
-        };
-        match regroup && y.ndim() == rank {
-            true => y.reshape([batch.as_slice(), &y.shape()[1..]].concat()),
-            false => y,
+        require!(&x, self.kernel.check());
+        let own = &self.own;
+        let (x, kernel, bias) = in_dtype(self.dtype, x, &self.kernel, &self.bias);
+        let convolved = in_batches(&x, kernel.ndim(), |x| {
+            let (x, padding) = own.padding.apply(x, &extents(&kernel, &own.kernel_dilation))?;
+            let options = ConvOptions::new()
+                .channels_last(kernel.ndim().saturating_sub(2))
+                .lhs_dilation(&own.input_dilation)
+                .rhs_dilation(&own.kernel_dilation)
+                .feature_group_count(own.feature_group_count);
+            Ok(conv_general_dilated(x, &kernel, &own.strides, padding, options))
+        });
+        match convolved {
+            Ok(y) => with_bias(y, bias),
+            Err(error) => Array::from_error(error, &x),
         }
     }
 }
 
-impl ConvBuilder {
-    /// How far the kernel moves in each spatial dimension. Default 1.
-    pub fn strides(mut self, strides: impl AsRef<[usize]>) -> Self {
-        self.options.strides = strides.as_ref().into();
-        self
-    }
+/// How far a kernel reaches in each spatial dimension, whose elements are so far apart.
+pub(super) fn extents(kernel: &Array, dilation: &[usize]) -> Vec<usize> {
+    let sizes = kernel.shape().iter().zip(dilation);
+    sizes.map(|(&k, &d)| k.saturating_sub(1).saturating_mul(d).saturating_add(k.min(1))).collect()
+}
 
-    /// The padding of the spatial dimensions. Default [`Padding::Same`].
-    pub fn padding(mut self, padding: impl Into<Padding>) -> Self {
-        self.options.padding = padding.into();
-        self
+/// `f` of `x` with all dimensions before the spatial ones as one batch; they are as they were in the result.
+pub(super) fn in_batches(x: &Array, rank: usize, f: impl FnOnce(&Array) -> Result<Array>) -> Result<Array> {
+    x.check()?;
+    let before = (x.ndim() + 1).saturating_sub(rank);
+    if before == 1 || x.ndim() + 1 < rank {
+        return f(x);
     }
-
-    /// The distance between the input's elements in each spatial dimension. Default 1.
-    pub fn input_dilation(mut self, dilation: impl AsRef<[usize]>) -> Self {
-        self.options.input_dilation = dilation.as_ref().into();
-        self
-    }
-
-    /// The distance between the kernel's elements in each spatial dimension. Default 1.
-    pub fn kernel_dilation(mut self, dilation: impl AsRef<[usize]>) -> Self {
-        self.options.kernel_dilation = dilation.as_ref().into();
-        self
-    }
-
-    /// Features are convolved in so many independent groups. Default 1.
-    pub fn feature_group_count(mut self, count: usize) -> Self {
-        self.options.feature_group_count = count;
-        self
-    }
-
-    /// Whether there is a bias. Default true.
-    pub fn use_bias(mut self, use_bias: bool) -> Self {
-        self.use_bias = use_bias;
-        self
-    }
-
-    /// The dtype to compute in. Default: the policy's, or what input and parameters promote to.
-    pub fn dtype(mut self, dtype: DType) -> Self {
-        self.options.dtype = Some(dtype);
-        self
-    }
-
-    /// The dtype of the parameters. Default: the policy's, float32.
-    pub fn param_dtype(mut self, dtype: DType) -> Self {
-        self.param_dtype = Some(dtype);
-        self
-    }
-
-    /// The logical names of the kernel's dimensions; the bias has the last. See [`Rules`](crate::Rules).
-    pub fn kernel_axes(mut self, names: impl IntoAxisNames) -> Self {
-        self.kernel_axes = Some(names.into_axis_names());
-        self
-    }
-
-    /// How the kernel is made. Default LeCun normal.
-    pub fn kernel_init(mut self, init: Initializer) -> Self {
-        self.kernel_init = init;
-        self
-    }
-
-    /// How the bias is made. Default zeros.
-    pub fn bias_init(mut self, init: Initializer) -> Self {
-        self.bias_init = init;
-        self
-    }
-
-    /// The layer, its weights drawn from the stream `params`.
-    #[track_caller]
-    pub fn build(self, rngs: &mut Rngs) -> Conv {
-        let [features, out] = self.features;
-        let mut shape = self.kernel_size;
-        shape.extend([features / self.options.feature_group_count.max(1), out]);
-        let policy = rngs.policy();
-        let param_dtype = self.param_dtype.unwrap_or(policy.param_dtype);
-        let kernel = self.kernel_init.init(&rngs.params(), &shape, param_dtype);
-        // Zeros need no key, but drawing one keeps later layers in step with Flax.
-        let bias = if self.use_bias { Some(self.bias_init.init(&rngs.params(), &[out], param_dtype)) } else { None };
-        let bias_axes = last_axis(&self.kernel_axes);
-        let options = Options { dtype: self.options.dtype.or(policy.dtype), ..self.options };
-        Conv { kernel, bias, options, kernel_axes: self.kernel_axes, bias_axes }
-    }
+    let (batch, rest) = x.shape().split_at(before);
+    let y = f(&x.reshape([&[batch.iter().product()], rest].concat()))?;
+    y.check()?;
+    Ok(y.reshape([batch, &y.shape()[1..]].concat()))
 }

@@ -2,7 +2,7 @@
 
 use shardax::prelude::*;
 
-use crate::check::{require, within};
+use crate::check::{refused, require, within};
 
 /// Zeroes each element with probability `rate`, and scales the others so that the mean stays.
 ///
@@ -22,12 +22,20 @@ use crate::check::{require, within};
 pub struct Dropout {
     /// The probability of being zeroed.
     pub rate: f64,
+    #[tree(static)]
+    broadcast_dims: Vec<i32>,
 }
 
 impl Dropout {
     /// A layer that zeroes at this rate, between 0 and 1.
     pub fn new(rate: f64) -> Self {
-        Dropout { rate }
+        Dropout { rate, broadcast_dims: Vec::new() }
+    }
+
+    /// The same, for which the elements along these dimensions are zeroed together. Default none.
+    pub fn broadcast_dims(mut self, dims: impl AsRef<[i32]>) -> Self {
+        self.broadcast_dims = dims.as_ref().into();
+        self
     }
 
     /// In training `key` is a fresh random key; in evaluation it is `None`, and `x` is returned. A rate that is not
@@ -41,6 +49,15 @@ impl Dropout {
         if keep <= 0.0 {
             return zeros_like(&x);
         }
-        where_(random::bernoulli(key, keep, x.shape()), &x / keep, 0)
+        let mut shape = x.shape().to_vec();
+        for &dim in &self.broadcast_dims {
+            let at = if dim < 0 { dim + x.ndim() as i32 } else { dim };
+            let Some(size) = usize::try_from(at).ok().and_then(|at| shape.get_mut(at)) else {
+                let what = format!("Dropout: broadcast_dims {:?} of {}", self.broadcast_dims, x.type_name());
+                return refused(what, &x);
+            };
+            *size = 1;
+        }
+        where_(random::bernoulli(key, keep, shape), &x / keep, 0)
     }
 }

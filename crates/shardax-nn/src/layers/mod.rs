@@ -1,25 +1,46 @@
 //! Layers, with Flax NNX's names, defaults and first weights.
 
+mod attention;
 mod conv;
+mod conv_transpose;
 mod dropout;
+mod einsum;
+mod embed;
+mod experts;
+mod kernel;
 mod linear;
+mod linear_general;
+mod lora;
 mod norm;
+mod padding;
+mod recurrent;
 mod sequential;
+mod stack;
 
+pub use attention::{MultiHeadAttention, MultiHeadAttentionBuilder};
 pub use conv::{Conv, ConvBuilder};
+pub use conv_transpose::{ConvTranspose, ConvTransposeBuilder};
 pub use dropout::Dropout;
-pub use linear::{Embed, EmbedBuilder, Linear, LinearBuilder};
-pub use norm::{BatchNorm, BatchStats, GroupNorm, InstanceNorm, LayerNorm, NormBuilder, RmsNorm, StatefulBatchNorm};
+pub use einsum::{Einsum, EinsumBuilder};
+pub use embed::{Embed, EmbedBuilder};
+pub use experts::{MixtureOfExperts, Routed};
+pub use kernel::KernelBuilder;
+pub use linear::{Linear, LinearBuilder};
+pub use linear_general::{LinearGeneral, LinearGeneralBuilder};
+pub use lora::{LoRA, LoRABuilder, LoRALinear};
+pub use norm::{
+    BatchNorm, BatchStats, GroupNorm, InstanceNorm, LayerNorm, NormBuilder, RmsNorm, SpectralNorm, StatefulBatchNorm,
+    WeightNorm,
+};
+pub use padding::ConvPadding;
+pub use recurrent::{
+    Bidirectional, BuiltCell, CellBuilder, GruCell, LstmCell, OptimizedLstmCell, Rnn, RnnCell, SimpleCell,
+};
 pub use sequential::{Apply, Layer, Sequential};
+pub use stack::Stack;
 
 use shardax::dtype::promote;
 use shardax::prelude::*;
-use shardax::tree::AxisNames;
-
-/// The names of a bias, which has the last dimension of a kernel.
-fn last_axis(kernel: &Option<AxisNames>) -> Option<AxisNames> {
-    kernel.as_ref()?.last().map(|name| AxisNames::from([*name]))
-}
 
 /// The dtype that a layer computes in: the one it was given, or what its operands promote to.
 fn compute_dtype(dtype: Option<DType>, operands: &[&Array]) -> DType {
@@ -27,4 +48,10 @@ fn compute_dtype(dtype: Option<DType>, operands: &[&Array]) -> DType {
         let types = operands.iter().map(|x| (x.dtype(), x.weak_type()));
         types.reduce(promote).map_or(DType::F32, |(dtype, _)| dtype)
     })
+}
+
+/// The arrays in the dtype that they promote to.
+pub(crate) fn promoted<const N: usize>(arrays: [Array; N]) -> [Array; N] {
+    let dtype = compute_dtype(None, &arrays.each_ref());
+    arrays.map(|x| x.astype(dtype))
 }

@@ -2,7 +2,10 @@
 
 use shardax::prelude::*;
 
-use super::{Conv, Embed, GroupNorm, InstanceNorm, LayerNorm, Linear, RmsNorm};
+use super::{
+    Conv, ConvTranspose, Einsum, Embed, GroupNorm, InstanceNorm, LayerNorm, Linear, LinearGeneral, MultiHeadAttention,
+    RmsNorm,
+};
 use crate::Module;
 
 /// A module that maps one array to another.
@@ -22,7 +25,7 @@ macro_rules! layers {
     )*};
 }
 
-layers!(Conv Embed GroupNorm InstanceNorm LayerNorm Linear RmsNorm);
+layers!(Conv ConvTranspose Einsum Embed GroupNorm InstanceNorm LayerNorm Linear LinearGeneral MultiHeadAttention RmsNorm);
 
 /// Layers one after the other, as a tuple. A function, such as an activation, is wrapped in [`Apply`].
 ///
@@ -52,6 +55,13 @@ impl<L: Layer> Sequential<L> {
     #[track_caller]
     pub fn forward(&self, x: impl Operand) -> Array {
         self.0.forward(x.into_array())
+    }
+}
+
+impl<L: Layer> Layer for Sequential<L> {
+    #[track_caller]
+    fn forward(&self, x: Array) -> Array {
+        self.0.forward(x)
     }
 }
 

@@ -1,8 +1,11 @@
 //! Transformations that are applied only at some steps.
 
+use std::sync::Arc;
+
 use shardax::prelude::*;
 
 use super::{GradientTransformation, count, safe_increment};
+use crate::shared::Shared;
 
 /// See [`apply_if_finite`].
 #[derive(Tree, Clone, Debug)]
@@ -67,5 +70,74 @@ impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for ApplyI
         let updates = tree::map(|u| where_(&apply, &u, zeros_like(&u)), updates)?;
         let inner_state = tree::map2(|new, old| where_(&apply, new, old), next, state.inner_state)?;
         Ok((updates, ApplyIfFiniteState { notfinite_count, last_finite, total_notfinite, inner_state }))
+    }
+}
+
+/// A function of the step, an int32 scalar, that says whether a transformation is applied.
+type Condition = Shared<dyn Fn(&Array) -> Array + Send + Sync>;
+
+/// See [`conditionally_transform`] and [`conditionally_mask`].
+#[derive(Tree, Clone, Debug)]
+pub struct Conditionally<T> {
+    /// What is applied at some steps.
+    pub inner: T,
+    #[tree(static)]
+    condition: Condition,
+    otherwise_zero: bool,
+}
+
+/// The state of [`Conditionally`].
+#[derive(Tree, Clone, Debug)]
+pub struct ConditionallyState<S> {
+    /// The state of the transformation, which moves only at the steps at which it is applied.
+    pub inner_state: S,
+    /// The steps taken, int32.
+    pub step: Array,
+}
+
+/// `inner` at the steps for which the function says so, by a boolean; at others the updates pass unchanged.
+///
+/// Programs are compiled anew for every transformation made this way: make it once.
+///
+/// ```
+/// use shardax_nn::optim::conditionally_transform;
+/// use shardax_nn::prelude::*;
+/// // Weight decay at every second step.
+/// let decay = conditionally_transform(add_decayed_weights(0.1), |step| remainder(step, 2).equal(0));
+/// let state = TrainState::create(ones([1]), (decay, sgd(1.0)))?;
+/// let state = state.apply_gradients(zeros([1]))?.apply_gradients(zeros([1]))?;
+/// assert_eq!(state.params.to_vec::<f32>()?, [0.9]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn conditionally_transform<T>(
+    inner: T,
+    should_transform: impl Fn(&Array) -> Array + Send + Sync + 'static,
+) -> Conditionally<T> {
+    Conditionally { inner, condition: Shared(Arc::new(should_transform)), otherwise_zero: false }
+}
+
+/// The same, but at other steps the updates are zero.
+pub fn conditionally_mask<T>(
+    inner: T,
+    should_transform: impl Fn(&Array) -> Array + Send + Sync + 'static,
+) -> Conditionally<T> {
+    Conditionally { otherwise_zero: true, ..conditionally_transform(inner, should_transform) }
+}
+
+impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for Conditionally<T> {
+    type State = ConditionallyState<T::State>;
+
+    #[track_caller]
+    fn init(&self, params: &P) -> Result<Self::State> {
+        Ok(ConditionallyState { inner_state: self.inner.init(params)?, step: count() })
+    }
+
+    fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
+        let apply = (self.condition.0)(&state.step);
+        let (updates, next) = self.inner.update(grads.clone(), state.inner_state.clone(), params)?;
+        let other = if self.otherwise_zero { tree::map(|g| zeros_like(&g), grads)? } else { grads };
+        let updates = tree::map2(|new, old| where_(&apply, new, old), updates, other)?;
+        let inner_state = tree::map2(|new, old| where_(&apply, new, old), next, state.inner_state)?;
+        Ok((updates, ConditionallyState { inner_state, step: safe_increment(state.step) }))
     }
 }

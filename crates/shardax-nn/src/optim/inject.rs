@@ -1,8 +1,6 @@
 //! Hyperparameters that can be read and set while training, without a new program.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use shardax::prelude::*;
@@ -10,35 +8,10 @@ use shardax::prelude::*;
 use super::{GradientTransformation, Schedule, count, safe_increment, tree_utils};
 use crate::State;
 use crate::check::value_error;
+use crate::shared::Shared;
 
-/// A function that makes an optimizer of its hyperparameters; compared by identity.
-struct Factory<T>(Arc<dyn Fn(&State) -> T + Send + Sync>);
-
-impl<T> Clone for Factory<T> {
-    fn clone(&self) -> Self {
-        Factory(self.0.clone())
-    }
-}
-
-impl<T> PartialEq for Factory<T> {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl<T> Eq for Factory<T> {}
-
-impl<T> Hash for Factory<T> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        Arc::as_ptr(&self.0).hash(state);
-    }
-}
-
-impl<T> fmt::Debug for Factory<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an optimizer's factory")
-    }
-}
+/// A function that makes an optimizer of its hyperparameters.
+type Factory<T> = Shared<dyn Fn(&State) -> T + Send + Sync>;
 
 /// See [`inject_hyperparams`].
 #[derive(Debug)]
@@ -90,7 +63,7 @@ pub fn inject_hyperparams<T, S: Into<Schedule>, const N: usize>(
     inner_factory: impl Fn(&State) -> T + Send + Sync + 'static,
 ) -> InjectHyperparams<T> {
     let hyperparams = hyperparams.map(|(name, value)| (name.to_owned(), value.into())).into_iter().collect();
-    InjectHyperparams { inner_factory: Factory(Arc::new(inner_factory)), hyperparams }
+    InjectHyperparams { inner_factory: Shared(Arc::new(inner_factory)), hyperparams }
 }
 
 impl<T: 'static> Tree for InjectHyperparams<T> {

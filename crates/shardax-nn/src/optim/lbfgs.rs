@@ -1,10 +1,12 @@
 //! L-BFGS: the inverse of the Hessian, estimated from the last steps.
 
+use shardax::function::IntoOutput;
 use shardax::prelude::*;
 
 use super::tree_utils::{abs_sq, add_scale, cast_like, scale, sub, total, vdot};
 use super::{
-    GradientTransformation, ScaleByLearningRate, Schedule, count, safe_increment, scale_by_learning_rate, zeros_in,
+    GradientTransformation, ScaleByLearningRate, ScaleByZoomLinesearch, Schedule, ZoomLinesearchState, count,
+    safe_increment, scale_by_learning_rate, scale_by_zoom_linesearch, zeros_in,
 };
 use crate::check::positive;
 
@@ -115,7 +117,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByLbfgs {
 /// See [`lbfgs`].
 pub type Lbfgs = (ScaleByLbfgs, ScaleByLearningRate);
 
-/// L-BFGS with steps of this size: Optax's with `linesearch=None`. For minima of smooth functions whose gradients have no
+/// L-BFGS with steps of this size: Optax's with `linesearch=None`; [`lbfgs_linesearch`] searches for them. For minima of smooth functions whose gradients have no
 /// noise.
 ///
 /// ```
@@ -132,4 +134,89 @@ pub type Lbfgs = (ScaleByLbfgs, ScaleByLearningRate);
 /// ```
 pub fn lbfgs(learning_rate: impl Into<Schedule>) -> Lbfgs {
     (scale_by_lbfgs(), scale_by_learning_rate(learning_rate))
+}
+
+/// See [`lbfgs_linesearch`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct LbfgsLinesearch {
+    /// The estimate of the Hessian's inverse.
+    pub precondition: ScaleByLbfgs,
+    /// What finds the step. Default at most 20 evaluations, from 1 on.
+    pub linesearch: ScaleByZoomLinesearch,
+}
+
+/// The state of [`LbfgsLinesearch`]: those of its parts.
+pub type LbfgsLinesearchState<P> = (LbfgsState<P>, ZoomLinesearchState<P>);
+
+/// L-BFGS with a zoom line search, Optax's default: each step is as long as the function's values say. For minima of smooth
+/// functions whose gradients have no noise.
+///
+/// ```
+/// use shardax_nn::optim::lbfgs_linesearch;
+/// use shardax_nn::prelude::*;
+/// let scales = array([1.0f32, 100.0]);
+/// let loss = |x: Array| (&scales * x.square()).sum(..);
+/// let solver = lbfgs_linesearch();
+/// let mut params = ones([2]);
+/// let mut state = solver.init(&params)?;
+/// for _ in 0..5 {
+///     // The line search evaluated value and gradient already.
+///     let (value, grad) = value_and_grad_from_state(loss, params.clone(), &state)?;
+///     let (updates, next) = solver.update_with(grad, state, &params, value, loss)?;
+///     (params, state) = (apply_updates(params, updates)?, next);
+/// }
+/// assert!(loss(params).item::<f32>()? < 1e-6);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn lbfgs_linesearch() -> LbfgsLinesearch {
+    let linesearch = ScaleByZoomLinesearch { keep_stepsize: false, ..scale_by_zoom_linesearch(20) };
+    LbfgsLinesearch { precondition: scale_by_lbfgs(), linesearch }
+}
+
+impl LbfgsLinesearch {
+    /// The state before the first step.
+    #[track_caller]
+    pub fn init<P: Tree>(&self, params: &P) -> Result<LbfgsLinesearchState<P>> {
+        Ok((self.precondition.init(params)?, self.linesearch.init(params)?))
+    }
+
+    /// The updates and the next state; `value` and `grad` are those of `value_fn`, a scalar function, at `params`.
+    #[track_caller]
+    pub fn update_with<P, F, R>(
+        &self,
+        grad: P,
+        state: LbfgsLinesearchState<P>,
+        params: &P,
+        value: Array,
+        value_fn: F,
+    ) -> Result<(P, LbfgsLinesearchState<P>)>
+    where
+        P: Tree,
+        F: Fn(P) -> R,
+        R: IntoOutput<Output = Array>,
+    {
+        let (direction, lbfgs) = self.precondition.update(grad.clone(), state.0, params)?;
+        let down = tree::map(|x| -x, direction)?;
+        let (updates, search) = self.linesearch.update_with(down, state.1, params, (value, grad), value_fn)?;
+        Ok((updates, (lbfgs, search)))
+    }
+}
+
+/// The value and the gradient of a scalar function at `params`, where the last line search found them: the function is
+/// evaluated only before the first step, and where the search found no finite value.
+#[track_caller]
+pub fn value_and_grad_from_state<P, F, R>(value_fn: F, params: P, state: &LbfgsLinesearchState<P>) -> Result<(Array, P)>
+where
+    P: Tree,
+    F: Fn(P) -> R,
+    R: IntoOutput<Output = Array>,
+{
+    let known = (state.1.value.clone(), state.1.grad.clone());
+    let anew = |params: P| -> Result<(Array, P)> {
+        let (value, grad) = value_and_grad(|p: P| value_fn(p).into_output()).call(params)?;
+        Ok((value.astype(DType::F32), grad))
+    };
+    let finite = state.1.value.isfinite();
+    type Both<P> = (P, (Array, P));
+    cond(finite, |(_, known): Both<P>| known, |(params, _): Both<P>| anew(params), (params, known))
 }

@@ -12,6 +12,7 @@ use super::{GradientTransformation, SetToZero, set_to_zero};
 use crate::check::value_error;
 use crate::filter::Of;
 use crate::module::{keys, pick, put};
+use crate::shared::Shared;
 use crate::{Filter, State};
 
 /// See [`masked`].
@@ -161,7 +162,7 @@ pub fn partition<L: Labelled, S: Into<String>>(
     param_labels: impl Fn(&str, &Array) -> S + Send + Sync + 'static,
 ) -> Partition<L::Transforms> {
     let (labels, transforms) = transforms.unzip();
-    let param_labels = Of(Arc::new(move |path: &str, p: &Array| param_labels(path, p).into()) as Arc<_>);
+    let param_labels = Shared(Arc::new(move |path: &str, p: &Array| param_labels(path, p).into()) as Arc<_>);
     Partition { transforms, labels, param_labels }
 }
 

@@ -17,6 +17,67 @@ pub struct MultiSteps<T> {
     /// The dtype in which they are added up. Default float32.
     #[tree(static)]
     pub accumulator_dtype: DType,
+    /// Which gradients are left out. Default none.
+    pub should_skip: Option<SkipUpdate>,
+}
+
+/// Which gradients [`MultiSteps`] leaves out, as if their step had not been.
+#[derive(Tree, Clone, Copy, Debug, PartialEq)]
+pub enum SkipUpdate {
+    /// Those with a NaN or an infinity.
+    NotFinite,
+    /// Those of which the sum of squares is this or more.
+    Large {
+        /// The bound.
+        max_squared_norm: f64,
+    },
+}
+
+/// What [`MultiSteps`] found of the last gradients.
+#[derive(Tree, Clone, Debug)]
+pub struct SkipState {
+    /// How many elements were not finite, int32, or the sum of squares.
+    pub measure: Array,
+    /// Whether the gradients were left out.
+    pub should_skip: Array,
+}
+
+/// Leaves gradients with a NaN or an infinity out.
+///
+/// ```
+/// use shardax_nn::optim::{MultiSteps, skip_not_finite};
+/// use shardax_nn::prelude::*;
+/// let optimizer = MultiSteps { should_skip: Some(skip_not_finite()), ..multi_steps(sgd(0.1), 2) };
+/// let state = TrainState::create(ones([1]), optimizer)?;
+/// let state = state.apply_gradients(array([f32::NAN]))?;
+/// assert_eq!(state.opt_state.mini_step.item::<i32>()?, 0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn skip_not_finite() -> SkipUpdate {
+    SkipUpdate::NotFinite
+}
+
+/// Leaves gradients out of which the sum of squares is `max_squared_norm` or more.
+pub fn skip_large_updates(max_squared_norm: f64) -> SkipUpdate {
+    SkipUpdate::Large { max_squared_norm }
+}
+
+impl SkipUpdate {
+    fn of<P: Tree>(self, grads: &P) -> SkipState {
+        let leaves = tree::leaves(grads);
+        match self {
+            SkipUpdate::NotFinite => {
+                let bad = leaves.iter().map(|g| (!g.isfinite()).astype(DType::I32).sum(..));
+                let measure = bad.reduce(|a, b| a + b).unwrap_or_else(count);
+                SkipState { should_skip: measure.greater(0), measure }
+            }
+            SkipUpdate::Large { max_squared_norm } => {
+                let measure = tree_utils::total(leaves.iter().map(|g| tree_utils::abs_sq(g).sum(..)));
+                // Of NaN too.
+                SkipState { should_skip: !measure.less(max_squared_norm), measure }
+            }
+        }
+    }
 }
 
 /// The state of [`MultiSteps`].
@@ -30,13 +91,15 @@ pub struct MultiStepsState<P, S> {
     pub inner_state: S,
     /// The mean of the gradients since the last update.
     pub acc_grads: P,
+    /// Whether the last gradients were left out; `None` where none are.
+    pub skip_state: Option<SkipState>,
 }
 
 /// The inner optimizer, applied once in `every` calls to the mean of their gradients; in between updates are zero.
 ///
 /// Call it on every micro-batch; [`apply_updates`](super::apply_updates) of zeros changes nothing. `every` is at least 1.
 pub fn multi_steps<T>(inner: T, every: usize) -> MultiSteps<T> {
-    MultiSteps { inner, every, use_grad_mean: true, accumulator_dtype: DType::F32 }
+    MultiSteps { inner, every, use_grad_mean: true, accumulator_dtype: DType::F32, should_skip: None }
 }
 
 impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for MultiSteps<T> {
@@ -50,28 +113,42 @@ impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for MultiS
             gradient_step: count(),
             inner_state: self.inner.init(params)?,
             acc_grads: zeros_in(params, Some(self.accumulator_dtype))?,
+            skip_state: self.should_skip.map(|skip| tree_utils::zeros_like(params).map(|g| skip.of(&g))).transpose()?,
         })
     }
 
     fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
-        let MultiStepsState { mini_step, gradient_step, inner_state, acc_grads } = state;
+        let MultiStepsState { mini_step, gradient_step, inner_state, acc_grads, .. } = state;
         let seen = safe_increment(&mini_step);
         let add = |g: Array, acc: Array| match self.use_grad_mean {
             true => &acc + (g - &acc) / &seen,
             false => g + acc,
         };
-        let mean = tree::map2(add, grads.clone(), acc_grads)?;
-        let emit = seen.equal(self.every);
+        let mean = tree::map2(add, grads.clone(), acc_grads.clone())?;
+        let skip_state = self.should_skip.map(|skip| skip.of(&grads));
+        let mut emit = seen.equal(self.every);
+        if let Some(skip) = &skip_state {
+            emit = emit & !&skip.should_skip;
+        }
         // The inner update is small beside a gradient: computing it every time is simpler than branching.
         let (updates, next) = self.inner.update(tree_utils::cast_like(&mean, &grads)?, inner_state.clone(), params)?;
-        let acc_grads = tree::map(|acc| where_(&emit, 0, &acc).astype(self.accumulator_dtype), mean)?;
+        let acc_next = tree::map(|acc| where_(&emit, 0, &acc).astype(self.accumulator_dtype), mean)?;
+        let mini_next = where_(&emit, 0, &seen);
+        let (mini_step, acc_grads) = match &skip_state {
+            Some(SkipState { should_skip, .. }) => (
+                where_(should_skip, mini_step, mini_next),
+                tree::map2(|old, new| where_(should_skip, old, new), acc_grads, acc_next)?,
+            ),
+            None => (mini_next, acc_next),
+        };
         Ok((
             tree::map(|u| where_(&emit, &u, 0).astype(u.dtype()), updates)?,
             MultiStepsState {
-                mini_step: where_(&emit, 0, &seen),
+                mini_step,
                 gradient_step: where_(&emit, safe_increment(&gradient_step), &gradient_step),
                 inner_state: tree::map2(|new, old| where_(&emit, new, &old).astype(old.dtype()), next, inner_state)?,
                 acc_grads,
+                skip_state,
             },
         ))
     }

@@ -1,13 +1,12 @@
 //! Learning rates that change from step to step.
 
-use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use shardax::prelude::*;
 
 use super::{ScheduleState, count, safe_increment};
 use crate::check::{FINITE, NOT_NEGATIVE, positive, require, value_error, within};
+use crate::shared::Shared;
 
 /// A number for each step, such as a learning rate. Plain numbers are constant schedules, and so are arrays, which can
 /// change without a new program.
@@ -77,28 +76,8 @@ pub struct ExponentialDecay {
 }
 
 /// A function of the step, compared by identity.
-#[derive(Clone)]
-pub struct ScheduleFn(Arc<dyn Fn(&Array) -> Array + Send + Sync>);
-
-impl PartialEq for ScheduleFn {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl Eq for ScheduleFn {}
-
-impl Hash for ScheduleFn {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        Arc::as_ptr(&self.0).hash(state);
-    }
-}
-
-impl fmt::Debug for ScheduleFn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ScheduleFn")
-    }
-}
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct ScheduleFn(Shared<dyn Fn(&Array) -> Array + Send + Sync>);
 
 impl From<f64> for Schedule {
     fn from(value: f64) -> Self {
@@ -339,7 +318,7 @@ impl Schedule {
     ///
     /// Programs are compiled anew for every `Schedule` made this way: make it once.
     pub fn function(f: impl Fn(&Array) -> Array + Send + Sync + 'static) -> Self {
-        Schedule::Function(ScheduleFn(Arc::new(f)))
+        Schedule::Function(ScheduleFn(Shared(Arc::new(f))))
     }
 
     /// The number at a step, which counts from 0: a float32 scalar. Numbers that are not finite, a cosine over no steps,
@@ -351,7 +330,7 @@ impl Schedule {
         match self {
             Schedule::Value { value } => value.clone(),
             Schedule::Constant { value } => zeros(()) + *value,
-            Schedule::Function(f) => f.0(&step),
+            Schedule::Function(f) => f.0.0(&step),
             &Schedule::Polynomial { init_value, end_value, power: exponent, transition_steps, transition_begin } => {
                 if transition_steps == 0 {
                     return zeros(()) + init_value;

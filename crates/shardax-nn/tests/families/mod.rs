@@ -2,6 +2,7 @@
 
 pub mod nn;
 pub mod nn_half;
+pub mod nn_layers;
 pub mod nn_more;
 pub mod optim;
 pub mod optim_more;

@@ -9,7 +9,7 @@ use crate::golden_support::{Case, Fun, many};
 const WIDE: usize = 8192;
 
 /// The shapes of the arguments, and what is added to each.
-type Arguments = &'static [(&'static [usize], i32)];
+type Arguments<'a> = &'a [(&'a [usize], i32)];
 
 /// A function of the arguments.
 type Body = fn(&[Array]) -> Array;
@@ -42,7 +42,7 @@ fn rngs() -> Rngs {
 }
 
 /// The arguments; see the family's Python file.
-fn numbers(offset: &Array, arguments: Arguments, dtype: DType) -> Vec<Array> {
+pub fn numbers(offset: &Array, arguments: Arguments, dtype: DType) -> Vec<Array> {
     let made = |(salt, &(shape, shift)): (usize, &(&[usize], i32))| {
         let i = arange(0..shape.iter().product::<usize>() as i32);
         let centred: Array = remainder(i * 7919 + (offset + salt) * 101, 251) - 125;
@@ -51,7 +51,7 @@ fn numbers(offset: &Array, arguments: Arguments, dtype: DType) -> Vec<Array> {
     arguments.iter().enumerate().map(made).collect()
 }
 
-fn layer(op: &str) -> Option<(Arguments, Body)> {
+fn layer(op: &str) -> Option<(Arguments<'static>, Body)> {
     Some(match op {
         "linear" => (&[(&[4, 4096], 0), (&[4096, 8], 0), (&[8], 0)], |x| {
             let mut layer = Linear::new(1, 1, &mut rngs());
@@ -91,10 +91,10 @@ fn first_classes(logits: &Array) -> Array {
     one_hot(arange(0..2), WIDE).astype(logits.dtype())
 }
 
-fn loss(op: &str) -> Option<(Arguments, Body)> {
-    const ROWS: Arguments = &[(&[2, WIDE], 0)];
-    const PAIR: Arguments = &[(&[WIDE], 0), (&[WIDE], 0)];
-    const TARGETS: Arguments = &[(&[2, WIDE], 0), (&[2, WIDE], 2)];
+fn loss(op: &str) -> Option<(Arguments<'static>, Body)> {
+    const ROWS: Arguments<'static> = &[(&[2, WIDE], 0)];
+    const PAIR: Arguments<'static> = &[(&[WIDE], 0), (&[WIDE], 0)];
+    const TARGETS: Arguments<'static> = &[(&[2, WIDE], 0), (&[2, WIDE], 2)];
     Some(match op {
         "softmax_cross_entropy" => (ROWS, |x| softmax_cross_entropy(&x[0], first_classes(&x[0]))),
         "softmax_cross_entropy_with_integer_labels" => {

@@ -1,18 +1,110 @@
-//! Ten steps of the optimizers that look at whole matrices, at a second point, or at steps before.
+//! Ten steps of what looks at whole matrices, at a second point, at steps before, at the function itself, or that is
+//! applied at some steps; projections.
 
+use shardax_nn::optim::projections::*;
 use shardax_nn::optim::*;
+use shardax_nn::prelude::*;
 
-use super::optim_ten::Run;
-use crate::golden_support::{Case, Fun};
+use super::optim_ten::{Run, some};
+use crate::golden_support::{Case, Fun, many};
+
+type Params = (Array, Array);
 
 pub fn function(case: &Case) -> Option<Fun> {
+    match case.op.as_str() {
+        "projection" => return projection(case.param("name").as_str()?),
+        "lbfgs_linesearch" => return many(|inputs| searched(&inputs[0])),
+        _ => {}
+    }
     let run = Run::of(case)?;
+    let third = |step: &Array| remainder(step, 3).not_equal(1);
     match case.op.as_str() {
         "muon" => run.ten(muon(0.1)),
         "sam" => run.ten(sam(sgd_momentum(0.1, 0.9, false), (normalize(), sgd(0.5)))),
         "lbfgs" => run.ten((ScaleByLbfgs { memory_size: 4, ..scale_by_lbfgs() }, scale_by_learning_rate(0.01))),
         "optimistic_gradient_descent" => run.ten(optimistic_gradient_descent(0.1)),
         "rprop" => run.ten(rprop(0.1)),
+        "conditionally_transform" => {
+            run.ten((conditionally_transform(shardax_nn::optim::trace(0.9, false), third), sgd(0.1)))
+        }
+        "conditionally_mask" => run.ten(conditionally_mask(sgd_momentum(0.1, 0.9, false), third)),
+        "flatten" => run.ten(flatten(adam(0.1))),
+        "monitor" => {
+            let largest = |u: &Params| maximum(u.0.abs().max(..), u.1.abs().max(..));
+            run.ten((snapshot("norm", |u: &Params| global_norm(u)), sgd(0.1), snapshot("largest", largest)))
+        }
+        "skip_not_finite" => run.ten(MultiSteps { should_skip: Some(skip_not_finite()), ..multi_steps(sgd(0.1), 3) }),
+        "skip_large_updates" => {
+            run.ten(MultiSteps { should_skip: Some(skip_large_updates(75.0)), ..multi_steps(sgd(0.1), 2) })
+        }
+        "lookahead" => looking(run, lookahead(adam(0.1), 3, 0.5)),
+        "lookahead_reset" => looking(run, Lookahead { reset_state: true, ..lookahead(adam(0.1), 3, 0.5) }),
         _ => None,
     }
+}
+
+/// The fast parameters of each step, then the slow ones.
+fn looking(run: Run, optimizer: Lookahead<Adam>) -> Option<Fun> {
+    many(move |inputs| {
+        let offset = &inputs[0];
+        let params = LookaheadParams::init_synced(run.tree(&array(100), offset));
+        let state = optimizer.init(&params)?;
+        type Carry = (LookaheadParams<Params>, LookaheadState<<Adam as GradientTransformation<Params>>::State>);
+        let step = |(params, state): Carry, i: Array| -> Result<(Carry, Vec<Array>)> {
+            let fast = run.gradients(&i, offset)?;
+            let slow = tree_utils::zeros_like(&fast)?;
+            let (updates, state) = optimizer.update(LookaheadParams { fast, slow }, state, &params)?;
+            let params = apply_updates(params, updates)?;
+            let seen = tree::leaves(&params).iter().map(some).collect();
+            Ok(((params, state), seen))
+        };
+        Ok(scan(step, (params, state), arange(0..10))?.1)
+    })
+}
+
+/// L-BFGS with its line search; see the family's Python file.
+fn searched(offset: &Array) -> Result<Vec<Array>> {
+    let run = Run::small(DType::F32);
+    let params = run.tree(&array(100), offset);
+    let value_fn = |(b, w): Params| -> Array {
+        let (ahead, behind) = (b.get(1..), b.get(..-1));
+        let rest: Array = 1 - &behind;
+        let valley = ((ahead - behind.square()).square() * 2 + rest.square()).sum(..);
+        valley + (w.square() * 0.5 + (w + 1).cos()).sum(..)
+    };
+    let solver = lbfgs_linesearch();
+    let step = |(params, state): (Params, LbfgsLinesearchState<Params>), _: Array| -> Result<_> {
+        let (value, grad) = value_and_grad_from_state(value_fn, params.clone(), &state)?;
+        let (updates, state) = solver.update_with(grad, state, &params, value.clone(), value_fn)?;
+        let params = apply_updates(params, updates)?;
+        let (rate, steps) = (state.1.learning_rate.clone(), state.1.num_linesearch_steps.clone());
+        let seen = vec![some(&params.0), some(&params.1), value, rate, steps];
+        Ok(((params, state), seen))
+    };
+    let state = solver.init(&params)?;
+    Ok(scan(step, (params, state), arange(0..10))?.1)
+}
+
+fn projection(name: &str) -> Option<Fun> {
+    type Project = fn(&Params, &Params) -> Result<Params>;
+    let project: Project = match name {
+        "non_negative" => |x, _| projection_non_negative(x),
+        "box" => |x, _| projection_box(x, -0.5, 0.75),
+        "hypercube" => |x, _| projection_hypercube(x, 0.75),
+        "simplex" => |x, _| projection_simplex(x, 1.5),
+        "l1_sphere" => |x, _| projection_l1_sphere(x, 1.5),
+        "l1_ball" => |x, _| projection_l1_ball(x, 1.5),
+        "l2_sphere" => |x, _| projection_l2_sphere(x, 1.5),
+        "l2_ball" => |x, _| projection_l2_ball(x, 1.5),
+        "linf_ball" => |x, _| projection_linf_ball(x, 0.5),
+        "vector" => |x, a| projection_vector(x, a),
+        "hyperplane" => |x, a| projection_hyperplane(x, a, 0.5),
+        "halfspace" => |x, a| projection_halfspace(x, a, -3.0),
+        _ => return None,
+    };
+    many(move |x| {
+        let a = (arange(0.0f32..4.0) - 1, ones([2, 3]));
+        let (x, y) = project(&(x[0].clone(), x[1].clone()), &a)?;
+        Ok(vec![x, y])
+    })
 }

@@ -112,8 +112,13 @@ impl Run {
         })
     }
 
+    /// Small parameters of this dtype.
+    pub fn small(dtype: DType) -> Self {
+        Run { dtype, large: false, state: false, nan: false, batch: 0 }
+    }
+
     /// The parameters, or the gradients, of a step; see the family's Python file.
-    fn tree(self, step: &Array, offset: &Array) -> Params {
+    pub fn tree(self, step: &Array, offset: &Array) -> Params {
         let numbers = |shape: &[usize], salt: i32| -> Array {
             let i = arange(0..shape.iter().product::<usize>() as i32);
             let mixed = i * 7919 + step * 10007 + (offset + salt) * 101;
@@ -126,7 +131,7 @@ impl Run {
         }
     }
 
-    fn gradients(self, step: &Array, offset: &Array) -> Result<Params> {
+    pub fn gradients(self, step: &Array, offset: &Array) -> Result<Params> {
         if self.batch > 0 {
             let steps = step + arange(0..self.batch as i32);
             return vmap(|step: Array| self.tree(&step, offset)).call(steps);

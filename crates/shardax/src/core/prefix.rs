@@ -24,7 +24,9 @@ pub type Specs = Prefix<PartitionSpec>;
 
 impl<T: Clone + std::fmt::Debug> Prefix<T> {
     /// The value for each leaf of `def`, in order. `what` names the prefix in errors: `pmap in_axes`.
-    pub(crate) fn resolve(&self, def: &TreeDef, what: &str) -> Result<Vec<T>> {
+    ///
+    /// Fails, with the key path, where the prefix has another structure than `def`.
+    pub fn resolve(&self, def: &TreeDef, what: &str) -> Result<Vec<T>> {
         let mut out = Vec::with_capacity(def.leaf_count());
         self.fill(def, what, String::new(), &mut out)?;
         Ok(out)
@@ -123,6 +125,11 @@ pub(crate) fn mapped_size(
 }
 
 /// What a prefix may be written as: a value, or a tuple, list or map of prefixes.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no value, nor a tuple, list or map of values, of which `{T}` is made",
+    label = "not what is wanted here",
+    note = "write the value or a reference to it, `&sharding`, where there is one, not `Some(&sharding)`; and `None` for an argument that has none"
+)]
 pub trait IntoPrefix<T> {
     /// The prefix.
     fn into_prefix(self) -> Prefix<T>;

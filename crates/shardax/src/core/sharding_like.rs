@@ -15,7 +15,9 @@ pub enum ShardingLike {
 
 impl ShardingLike {
     /// The sharding; `what` asks for it.
-    pub(crate) fn resolve(&self, what: &str) -> Result<Sharding> {
+    ///
+    /// Fails for a spec where no mesh is in context.
+    pub fn resolve(&self, what: &str) -> Result<Sharding> {
         let spec = match self {
             ShardingLike::Sharding(sharding) => return Ok(sharding.clone()),
             ShardingLike::Spec(spec) => spec,

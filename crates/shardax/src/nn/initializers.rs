@@ -156,7 +156,7 @@ impl Initializer {
             return Err(err!(Type, "initializers make floating point weights, got dtype {dtype}"));
         }
         Ok(match self.0 {
-            Kind::Constant(value) => crate::ops::numpy::full(shape, Scalar::float(value), dtype),
+            Kind::Constant(value) => crate::ops::numpy::filled(shape, Scalar::float(value), dtype),
             Kind::Normal { stddev } => random::normal_dtype(key, shape, dtype) * number(stddev),
             Kind::TruncatedNormal { stddev, lower, upper } => {
                 random::truncated_normal_dtype(key, lower, upper, shape, dtype) * number(stddev)
@@ -200,7 +200,7 @@ fn orthogonal_columns(key: &Array, shape: &[usize], dtype: DType, column_axis: i
     }
     let axis = normalize_axis(column_axis as isize, shape.len())?;
     if shape.contains(&0) {
-        return Ok(crate::ops::numpy::full(shape, Scalar::Int(0), dtype));
+        return Ok(crate::ops::numpy::filled(shape, Scalar::Int(0), dtype));
     }
     let columns = shape[axis];
     let rows = crate::shape::size(shape) / columns;

@@ -469,7 +469,7 @@ impl ChoiceOptions {
         // Where nothing is drawn there is no place to clamp.
         let axis = normalize_axis(self.axis as isize, a.ndim())?;
         let rest = [&a.shape()[..axis], &shape, &a.shape()[axis + 1..]].concat();
-        Ok(crate::ops::numpy::full(&rest, Scalar::Int(0), a.dtype()))
+        Ok(crate::ops::numpy::filled(&rest, Scalar::Int(0), a.dtype()))
     }
 }
 

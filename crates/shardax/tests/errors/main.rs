@@ -13,6 +13,8 @@ mod grid;
 mod lifetimes;
 mod linalg;
 mod processes;
+mod random;
+mod shardings;
 mod spmd;
 mod transforms;
 
@@ -178,9 +180,11 @@ fn every_mistake_is_an_error_that_names_the_users_line() {
     let started = rows.spawn(move || {
         let mut table = Table::default();
         arrays::rows(&mut table);
+        random::rows(&mut table);
         linalg::rows(&mut table);
         control_flow::rows(&mut table);
         transforms::rows(&mut table);
+        shardings::rows(&mut table);
         spmd::rows(&mut table);
         collectives::rows(&mut table);
         lifetimes::rows(&mut table);

@@ -158,7 +158,9 @@ pub const EXCEPTED: &[(&str, &str)] = &[
     (
         "Array::addressable_data Array::addressable_shards Array::global_shards Array::sharding Array::devices \
          Array::committed Array::is_fully_addressable Array::is_fully_replicated Array::is_ready Array::is_deleted \
-         Array::delete Array::block_until_ready Array::ready Array::view Array::from_slice_on array::block_until_ready \
+         Array::delete Array::block_until_ready Array::ready Array::view Array::from_slice_on Array::from_bytes_on Array::from_host_buffer \
+         Array::with_bytes Array::with_weak_type \
+         array::block_until_ready \
          array::device_get array::visualize_array_sharding",
         "places, not computations: tests/placement.rs and tests/errors",
     ),
@@ -185,6 +187,7 @@ pub const NOT_GOLDEN: &[(&str, &str)] = &[
          Array::nbytes Array::to_f64_vec Array::unstack Array::vma lax::optimization_barrier numpy::allclose",
         "no arithmetic: tests/arrays.rs and the examples in the documentation",
     ),
+    ("numpy::finfo numpy::iinfo", "with JAX's values: tests/numbers/limits.rs"),
     ("numpy::eye nn::constant array::array_of", "constants: the examples in the documentation"),
     (
         "numpy::over Over::initial Over::keepdims Over::mask",
@@ -305,6 +308,7 @@ table! {
     "Array::round" => |c| c.x.round();
     "Array::rsqrt" => |c| c.x.rsqrt();
     "Array::searchsorted" => |c| c.x.searchsorted(&c.y);
+    "Array::searchsorted_right" => |c| c.x.searchsorted_right(&c.y);
     "Array::shape" => |c| done(c.x.shape());
     "Array::sign" => |c| c.x.sign();
     "Array::sin" => |c| c.x.sin();
@@ -550,6 +554,7 @@ table! {
     "numpy::abs" => |c| np::abs(&c.x);
     "numpy::add" => |c| same!(c; &c.x + &c.y, &c.x + c.i, &c.x + c.n, &c.x + c.f);
     "numpy::allclose" => |c| np::allclose(&c.x, &c.y, c.f, c.f).map(done);
+    "numpy::append" => |c| same!(c; np::append(&c.x, &c.y, c.i), np::append(&c.x, &c.y, ..));
     "numpy::arange" => |c| same!(c; np::arange(0..c.i.min(1000)), np::arange(0.0..c.f.min(1e3)), np::arange(250u8..5));
     "numpy::arange_step" => |c| same!(c;
         np::arange_step(0..10, c.f),
@@ -566,7 +571,14 @@ table! {
     "numpy::argmax" => |c| np::argmax(&c.x, c.i);
     "numpy::argmin" => |c| np::argmin(&c.x, ..);
     "numpy::argsort" => |c| np::argsort(&c.x, ..);
+    "numpy::argwhere" => |c| np::argwhere(&c.x, c.n);
     "numpy::around" => |c| same!(c; np::around(&c.x, c.i), np::around(&c.x, 2));
+    "numpy::array_equal" => |c| np::array_equal(&c.x, &c.y);
+    "numpy::atleast_1d" => |c| np::atleast_1d(&c.x);
+    "numpy::atleast_2d" => |c| np::atleast_2d(&c.x);
+    "numpy::atleast_3d" => |c| np::atleast_3d(&c.x);
+    "numpy::average" => |c| np::average(&c.x, &c.y, c.i);
+    "numpy::bincount" => |c| np::bincount(&c.places, c.n);
     "numpy::bitwise_and" => |c| same!(c; &c.x & &c.y, &c.x & c.i);
     "numpy::bitwise_not" => |c| !&c.x;
     "numpy::bitwise_or" => |c| &c.x | &c.y;
@@ -576,18 +588,26 @@ table! {
     "numpy::ceil" => |c| np::ceil(&c.x);
     "numpy::clip" => |c| np::clip(&c.x, c.f, c.i);
     "numpy::clz" => |c| np::clz(&c.x);
+    "numpy::column_stack" => |c| np::column_stack(&c.both());
     "numpy::complex" => |c| np::complex(&c.x, &c.y);
     "numpy::concatenate" => |c| same!(c; np::concatenate(&c.both(), c.i), np::concatenate(&[], c.i));
     "numpy::conj" => |c| np::conj(&c.x);
     "numpy::cos" => |c| np::cos(&c.x);
     "numpy::cosh" => |c| np::cosh(&c.x);
+    "numpy::count_nonzero" => |c| np::count_nonzero(&c.x, c.i);
+    "numpy::cov" => |c| np::cov(&c.x);
+    "numpy::cross" => |c| np::cross(&c.x, &c.y);
     "numpy::cumprod" => |c| np::cumprod(&c.x, ..);
     "numpy::cumsum" => |c| np::cumsum(&c.x, c.i);
     "numpy::diag" => |c| np::diag(&c.x, if c.i == i32::MIN { c.i } else { c.i.clamp(-9, 9) });
+    "numpy::diag_indices" => |c| np::diag_indices(c.n.min(9)).0;
     "numpy::diagonal" => |c| np::diagonal(&c.x, c.i, c.i, 0);
+    "numpy::diff" => |c| np::diff(&c.x, c.n, c.i);
     "numpy::digamma" => |c| np::digamma(&c.x);
+    "numpy::digitize" => |c| np::digitize(&c.x, &c.y);
     "numpy::divide" => |c| same!(c; &c.x / &c.y, &c.x / c.i, c.f / &c.x);
     "numpy::dot" => |c| same!(c; np::dot(&c.x, &c.y), np::dot(&c.x, c.i));
+    "numpy::dstack" => |c| np::dstack(&c.both());
     "numpy::einsum" => |c| same!(c;
         np::einsum("ij,jk->ik", &[&c.x, &c.y]),
         np::einsum("...i,i...", &[&c.x, &c.y]),
@@ -606,19 +626,32 @@ table! {
     "numpy::expm1" => |c| np::expm1(&c.x);
     "numpy::eye" => |c| np::eye(c.n);
     "numpy::eye_offset" => |c| np::eye_offset(3, c.n, c.i);
+    "numpy::finfo" => |c| done(np::finfo(c.dtype));
+    "numpy::flatnonzero" => |c| np::flatnonzero(&c.x, c.n);
     "numpy::flip" => |c| np::flip(&c.x, [c.i, 0]);
     "numpy::floor" => |c| np::floor(&c.x);
     "numpy::floor_divide" => |c| same!(c; np::floor_divide(&c.x, &c.y), np::floor_divide(&c.x, c.i));
     "numpy::fmod" => |c| same!(c; np::fmod(&c.x, &c.y), np::fmod(&c.x, 0));
+    "numpy::full" => |c| np::full(c.dims(), &c.x);
+    "numpy::full_dtype" => |c| np::full_dtype(c.dims(), &c.x, c.dtype);
     "numpy::full_like" => |c| same!(c; np::full_like(&c.x, c.f), np::full_like(&c.x, c.i), np::full_like(&c.x, &c.y));
+    "numpy::geomspace" => |c| np::geomspace(c.f, 2.0, c.n);
     "numpy::greater" => |c| np::greater(&c.x, &c.y);
     "numpy::greater_equal" => |c| np::greater_equal(c.i, &c.x);
+    "numpy::histogram" => |c| np::histogram(&c.x, c.n).0;
+    "numpy::hstack" => |c| np::hstack(&c.both());
+    "numpy::hypot" => |c| np::hypot(&c.x, &c.y);
     "numpy::imag" => |c| np::imag(&c.x);
     "numpy::inner" => |c| np::inner(&c.x, &c.y);
     "numpy::integer_pow" => |c| np::integer_pow(&c.x, c.i);
+    "numpy::iinfo" => |c| done(np::iinfo(c.dtype));
+    "numpy::interp" => |c| np::interp(&c.x, &c.y, &c.y);
+    "numpy::isclose" => |c| np::isclose(&c.x, &c.y, c.f, 0.1);
     "numpy::isfinite" => |c| np::isfinite(&c.x);
+    "numpy::isin" => |c| np::isin(&c.x, &c.y);
     "numpy::isinf" => |c| np::isinf(&c.x);
     "numpy::isnan" => |c| np::isnan(&c.x);
+    "numpy::kron" => |c| np::kron(&c.x, &c.y);
     "numpy::left_shift" => |c| same!(c; &c.x << &c.y, &c.x << c.i);
     "numpy::less" => |c| np::less(&c.x, &c.y);
     "numpy::less_equal" => |c| np::less_equal(&c.x, c.i);
@@ -629,11 +662,25 @@ table! {
     "numpy::log1p" => |c| np::log1p(&c.x);
     "numpy::log2" => |c| np::log2(&c.x);
     "numpy::logaddexp" => |c| np::logaddexp(&c.x, &c.y);
+    "numpy::logical_and" => |c| np::logical_and(&c.x, &c.y);
     "numpy::logical_not" => |c| np::logical_not(&c.x);
+    "numpy::logical_or" => |c| np::logical_or(&c.x, &c.y);
+    "numpy::logical_xor" => |c| np::logical_xor(&c.x, &c.y);
     "numpy::logistic" => |c| np::logistic(&c.x);
+    "numpy::logspace" => |c| np::logspace(c.f, 2.0, c.n);
     "numpy::logsumexp" => |c| np::logsumexp(&c.x, c.i);
     "numpy::matmul" => |c| same!(c; np::matmul(&c.x, &c.y), np::matmul(&c.x, c.x.mt()));
     "numpy::maximum" => |c| same!(c; np::maximum(&c.x, c.f), np::maximum(&c.x, c.n));
+    "numpy::median" => |c| np::median(&c.x, c.i);
+    "numpy::nan_to_num" => |c| np::nan_to_num(&c.x);
+    "numpy::nanmax" => |c| np::nanmax(&c.x, c.i);
+    "numpy::nanmean" => |c| np::nanmean(&c.x, c.i);
+    "numpy::nanmin" => |c| np::nanmin(&c.x, c.i);
+    "numpy::nanprod" => |c| np::nanprod(&c.x, c.i);
+    "numpy::nanstd" => |c| np::nanstd(&c.x, c.i);
+    "numpy::nansum" => |c| np::nansum(&c.x, c.i);
+    "numpy::nanvar" => |c| np::nanvar(&c.x, c.i);
+    "numpy::nonzero" => |c| np::nonzero(&c.x, c.n);
     "numpy::over" => |c| np::sum(&c.x, over(c.i));
     "numpy::mean" => |c| np::mean(&c.x, [c.i, 0]);
     "numpy::meshgrid" => |c| same!(c; np::meshgrid(&[&c.x, &c.y]), np::meshgrid(&[&c.x, &c.x, &c.y]), np::meshgrid(&[]));
@@ -654,9 +701,12 @@ table! {
         np::pad(&c.x, &vec![(5, 0); c.x.ndim()], np::PadMode::Wrap),
         np::pad(&c.x, &[(usize::MAX, usize::MAX)], np::PadMode::Wrap)
     );
+    "numpy::percentile" => |c| np::percentile(&c.x, c.f, c.i);
     "numpy::population_count" => |c| np::population_count(&c.x);
     "numpy::power" => |c| same!(c; np::power(&c.x, &c.y), np::power(c.f, &c.x), np::power(c.i, &c.x), np::power(&c.x, c.n));
     "numpy::prod" => |c| np::prod(&c.x, ..);
+    "numpy::ptp" => |c| np::ptp(&c.x, c.i);
+    "numpy::quantile" => |c| same!(c; np::quantile(&c.x, c.f, c.i), np::quantile(&c.x, &c.y, ..));
     "numpy::ravel" => |c| np::ravel(&c.x);
     "numpy::real" => |c| np::real(&c.x);
     "numpy::reciprocal" => |c| np::reciprocal(&c.x);
@@ -668,6 +718,10 @@ table! {
     "numpy::round" => |c| np::round(&c.x);
     "numpy::rsqrt" => |c| np::rsqrt(&c.x);
     "numpy::searchsorted" => |c| same!(c; np::searchsorted(&c.x, c.f), np::searchsorted(&c.x, &c.y));
+    "numpy::segment_max" => |c| np::segment_max(&c.x, &c.places, c.n);
+    "numpy::segment_min" => |c| np::segment_min(&c.x, &c.places, c.n);
+    "numpy::segment_prod" => |c| np::segment_prod(&c.x, &c.places, c.n);
+    "numpy::segment_sum" => |c| np::segment_sum(&c.x, &c.places, c.n);
     "numpy::sign" => |c| np::sign(&c.x);
     "numpy::sin" => |c| np::sin(&c.x);
     "numpy::sinh" => |c| np::sinh(&c.x);
@@ -691,11 +745,18 @@ table! {
     "numpy::tile" => |c| same!(c; np::tile(&c.x, &[c.n]), np::tile(&c.x, &[c.n, 1, c.n, 2]));
     "numpy::trace" => |c| np::trace(&c.x);
     "numpy::transpose" => |c| np::transpose(&c.x, &[c.i, 0]);
+    "numpy::trapezoid" => |c| np::trapezoid(&c.x, c.f, c.i);
+    "numpy::tri" => |c| np::tri(c.n.min(9), 3, c.i);
     "numpy::tril" => |c| np::tril(&c.x, c.i);
+    "numpy::tril_indices" => |c| np::tril_indices(c.n, c.i).0;
     "numpy::triu" => |c| np::triu(&c.x, c.i);
+    "numpy::triu_indices" => |c| np::triu_indices(c.n, c.i).0;
     "numpy::trunc" => |c| np::trunc(&c.x);
+    "numpy::unique" => |c| np::unique(&c.x, c.n);
+    "numpy::unravel_index" => |c| np::unravel_index(&c.places, &c.sizes());
     "numpy::var" => |c| np::var(&c.x, c.i);
     "numpy::vdot" => |c| np::vdot(&c.x, &c.y);
+    "numpy::vstack" => |c| np::vstack(&c.both());
     "numpy::where_" => |c| same!(c; np::where_(&c.mask, &c.x, &c.y), np::where_(&c.x, c.f, c.i), np::where_(&c.x, &c.y, c.n));
     "numpy::zeros" => |c| np::zeros([c.n, c.n]);
     "numpy::zeros_dtype" => |c| np::zeros_dtype(c.dims(), c.dtype);

@@ -14,6 +14,7 @@ pub mod half;
 pub mod index;
 pub mod linalg;
 pub mod nn;
+pub mod numpy;
 pub mod promotion;
 pub mod random;
 pub mod reduce;

@@ -5,6 +5,7 @@
 mod common;
 mod edges;
 mod half;
+mod limits;
 mod over;
 mod sharded;
 mod weak;

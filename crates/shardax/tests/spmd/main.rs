@@ -10,6 +10,7 @@ mod pmap_transforms;
 mod properties;
 mod shard_map;
 mod shard_map_results;
+mod shard_map_samples;
 mod shard_map_transforms;
 
 use common::setup;

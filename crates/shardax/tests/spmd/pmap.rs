@@ -6,7 +6,7 @@ use shardax::ErrorKind;
 use shardax::prelude::*;
 
 use crate::common::setup;
-use crate::{message, numbers, ramp};
+use crate::{close, message, numbers, ramp};
 
 #[test]
 fn test_basic() -> Result<()> {
@@ -339,5 +339,40 @@ fn test_float0_dtype_input() -> Result<()> {
     })
     .call((ramp([8, 2]), &zeros))?;
     assert_eq!(numbers(&out), numbers(&(ramp([8, 2]) * 2)));
+    Ok(())
+}
+
+/// Random numbers on every device are those of its key.
+#[test]
+fn test_pmap_of_prng_key() -> Result<()> {
+    setup();
+    let keys = random::split(&random::key(7), 8);
+    let draw = |k: Array| {
+        let k = random::fold_in(&k, 3);
+        (random::normal(&k, [4]), random::randint(&k, [4], 0, 100), random::permutation(&k, 6))
+    };
+    let (a, b, c) = pmap(draw).call(&keys)?;
+    let (x, y, z) = vmap(draw).call(&keys)?;
+    close(&a, &x);
+    assert_eq!(b.to_vec::<i32>()?, y.to_vec::<i32>()?);
+    assert_eq!(c.to_vec::<i32>()?, z.to_vec::<i32>()?);
+    let here = |k: Array| random::bernoulli(&random::fold_in(&k, axis_index("i")), 0.5, [16]);
+    let coins = pmap(here).axis_name("i").in_axes(None).call(random::key(0));
+    assert!(message(coins).contains("at least one argument with a mapped axis"));
+    let coins = pmap(here).axis_name("i").call(&keys)?;
+    assert_eq!(coins.to_vec::<bool>()?, vmap(here).axis_name("i").call(&keys)?.to_vec::<bool>()?);
+    Ok(())
+}
+
+#[test]
+fn test_pmap_dict_out_axes() -> Result<()> {
+    setup();
+    type Dict = BTreeMap<String, Array>;
+    let dict = |x: &Array| -> Dict { [("a".to_owned(), x.clone()), ("b".to_owned(), x * 2)].into() };
+    let y = pmap(move |x: Array| dict(&x)).out_axes([0, 1]).call(ramp([8, 3]))?;
+    close(&y["a"], &ramp([8, 3]));
+    close(&y["b"], &(ramp([8, 3]) * 2).t());
+    let text = message(pmap(move |x: Array| dict(&x)).out_axes([0, 0, 0]).call(ramp([8, 3])));
+    assert!(text.contains("pmap out_axes tree prefix error"), "{text}");
     Ok(())
 }

@@ -7,7 +7,7 @@ use shardax::program::Program;
 use crate::common::setup;
 use crate::{close, message};
 
-fn ramp(shape: impl IntoShape + Clone) -> Array {
+pub(crate) fn ramp(shape: impl IntoShape + Clone) -> Array {
     let n: i64 = shape.clone().into_dims().iter().product();
     (arange(0..n as i32).astype(DType::F32) / 10.0 + 0.1).reshape(shape)
 }
@@ -19,7 +19,7 @@ fn count(program: &Program, name: &str) -> usize {
     n
 }
 
-fn mesh42() -> Result<Mesh> {
+pub(crate) fn mesh42() -> Result<Mesh> {
     setup();
     make_mesh([("i", 4), ("j", 2)])
 }
@@ -437,86 +437,6 @@ fn test_smap_auto_error() -> Result<()> {
     let error = smap(|x: Array| x, "i").out_axes(0).call(ramp(8)).err().expect("no in_axes");
     assert_eq!(error.kind(), ErrorKind::Type);
     assert!(error.to_string().contains("in_axes") && error.to_string().contains("Auto"), "{error}");
-    Ok(())
-}
-
-/// A function applied block by block on the host: what `shard_map` means.
-fn by_blocks(f: fn(Array) -> Array, x: &Array, rows: usize, columns: usize) -> Result<Array> {
-    let rows: Vec<Array> = x
-        .split(rows, 0)?
-        .iter()
-        .map(|row| -> Result<Array> {
-            let blocks: Vec<Array> = row.split(columns, 1)?.into_iter().map(f).collect();
-            Ok(concatenate(&blocks, 1))
-        })
-        .collect::<Result<_>>()?;
-    Ok(concatenate(&rows, 0))
-}
-
-const SAMPLES: [fn(Array) -> Array; 5] =
-    [|x| x.sin(), |x| &x * &x + 1.0, |x| x.max_keepdims(0) + &x, |x| x.cumulative_like(), |x| x.dot(x.t()).dot(&x)];
-
-trait Cumulative {
-    fn cumulative_like(&self) -> Array;
-}
-
-impl Cumulative for Array {
-    fn cumulative_like(&self) -> Array {
-        self / self.sum_keepdims(1)
-    }
-}
-
-#[test]
-fn test_eager_against_ref() -> Result<()> {
-    let mesh = mesh42()?;
-    for f in SAMPLES {
-        for (spec, rows, columns) in [
-            (P!["i", "j"], 4, 2),
-            (P!["j", "i"], 2, 4),
-            (P![("i", "j")], 8, 1),
-            (P![None, ("j", "i")], 1, 8),
-            (P!["i"], 4, 1),
-        ] {
-            let x = ramp([8, 8]);
-            let y = shard_map(f, &mesh).in_specs(spec.clone()).out_specs(spec).call(&x)?;
-            close(&y, &by_blocks(f, &x, rows, columns)?);
-        }
-    }
-    Ok(())
-}
-
-#[test]
-fn test_grads() -> Result<()> {
-    let mesh = mesh42()?;
-    for check in [true, false] {
-        for f in [SAMPLES[0], SAMPLES[1], SAMPLES[3], SAMPLES[4]] {
-            let x = ramp([8, 8]) / 10.0;
-            let mapped = |x: Array| -> Result<Array> {
-                let y = shard_map(f, &mesh).in_specs(P!["i", "j"]).out_specs(P!["i", "j"]).check_vma(check).call(x)?;
-                Ok(y.square().sum(..))
-            };
-            let plain = |x: Array| -> Result<Array> { Ok(by_blocks(f, &x, 4, 2)?.square().sum(..)) };
-            close(&grad(mapped).call(&x)?, &grad(plain).call(&x)?);
-            let second = |g: &dyn Fn(Array) -> Result<Array>| -> Result<Array> {
-                grad(|x: Array| -> Result<Array> { Ok(grad(|x: Array| g(x)).call(x)?.square().sum(..)) }).call(&x)
-            };
-            close(&second(&mapped)?, &second(&plain)?);
-        }
-    }
-    Ok(())
-}
-
-#[test]
-fn test_against_ref() -> Result<()> {
-    let mesh = mesh42()?;
-    let _context = set_mesh(&mesh)?;
-    for f in SAMPLES {
-        let x = ramp([8, 8]);
-        close(&smap(f, "i").in_axes(0).out_axes(0).call(&x)?, &by_blocks(f, &x, 4, 1)?);
-        close(&smap(f, "j").in_axes(1).out_axes(1).call(&x)?, &by_blocks(f, &x, 1, 2)?);
-        // Negative axes count from the end.
-        close(&smap(f, "j").in_axes(-1).out_axes(-1).call(&x)?, &by_blocks(f, &x, 1, 2)?);
-    }
     Ok(())
 }
 

@@ -4,10 +4,14 @@
 mod batch;
 mod group;
 mod layer;
+mod spectral;
+mod weight;
 
 pub use batch::{BatchNorm, BatchStats, StatefulBatchNorm};
 pub use group::{GroupNorm, InstanceNorm};
 pub use layer::{LayerNorm, RmsNorm};
+pub use spectral::SpectralNorm;
+pub use weight::WeightNorm;
 
 use shardax::nn::initializers::{self, Initializer};
 use shardax::prelude::*;
@@ -144,6 +148,11 @@ impl<L: NormLayer> NormBuilder<L> {
 /// `x` in float32 at least, in which statistics are computed.
 fn widened(x: &Array) -> Array {
     if x.dtype().byte_size() < 4 { x.astype(DType::F32) } else { x.clone() }
+}
+
+/// `x` divided by its length over these axes.
+fn l2_normalize(x: &Array, axes: &[i32], epsilon: f64) -> Array {
+    x * (x.square().sum_keepdims(axes) + epsilon).rsqrt()
 }
 
 /// The square of the absolute value.

@@ -13,7 +13,7 @@ use crate::shape::{Shape, size};
 use crate::sharding::device;
 use crate::sharding::{Sharding, SingleDeviceSharding};
 
-use super::{Array, Literal};
+use super::{Array, Concrete, Literal};
 
 /// A host value that [`array()`] takes: a number, or nested arrays, slices or `Vec`s of numbers.
 pub trait IntoHostArray {
@@ -188,7 +188,7 @@ impl Array {
         }
         let placed = device::default_device().and_then(|device| {
             let data: Arc<dyn HostBytes> = Arc::new(Owned(elements));
-            transfer::array_of_shared(data, Aval::new(T::DTYPE, shape), device.clone())
+            transfer::array_of_shared(data, Aval::new(T::DTYPE, shape), device.clone(), false)
         });
         placed.at_caller()
     }
@@ -199,6 +199,39 @@ impl Array {
     #[track_caller]
     pub fn from_bytes(bytes: &[u8], dtype: DType, shape: &[usize]) -> Result<Array> {
         place(bytes, Aval::new(dtype, shape)).at_caller()
+    }
+
+    /// The same, laid out by a device or a sharding, as [`from_slice_on`](Array::from_slice_on) does it.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let x = Array::from_bytes_on(&[1, 0, 2, 0], DType::U16, &[2], &devices()?[0])?;
+    /// assert!(x.committed() && x.to_vec::<u16>()? == [1, 2]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn from_bytes_on(bytes: &[u8], dtype: DType, shape: &[usize], to: impl Into<Sharding>) -> Result<Array> {
+        put(bytes, Aval::new(dtype, shape), to.into(), true).at_caller()
+    }
+
+    /// The same values whose dtype gives way in promotion, or does not (see [`weak_type`](Array::weak_type)): for what
+    /// was written down and is read back. Shares the memory. Nothing changes for a plain number, a traced array or a
+    /// failed one.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let x = array([1.0f32]).with_weak_type(true);
+    /// assert_eq!((x * ones([1]).astype(DType::Bf16)).dtype(), DType::Bf16);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn with_weak_type(&self, weak: bool) -> Array {
+        match self.concrete_ref().filter(|c| c.aval.weak != weak && c.check_alive().is_ok()) {
+            Some(c) => {
+                let aval = Aval { weak, ..c.aval.clone() };
+                Array::from_concrete(Concrete::new(aval, c.sharding.clone(), c.committed, c.buffers.clone()))
+            }
+            None => self.clone(),
+        }
     }
 
     /// The elements' bytes in row-major order, in the machine's order. Waits for the values.
@@ -301,20 +334,27 @@ pub(crate) fn place(bytes: &[u8], aval: Aval) -> Result<Array> {
 
 /// An array of host bytes, placed.
 fn put(bytes: &[u8], aval: Aval, to: Sharding, committed: bool) -> Result<Array> {
+    check_bytes(bytes, &aval)?;
+    to.check_constrained("an array of host data")?;
+    transfer::array_from_host(bytes, aval, to, committed)
+}
+
+/// Fails unless these are the bytes of an array of this type.
+pub(super) fn check_bytes(bytes: &[u8], aval: &Aval) -> Result<()> {
     let need = aval.byte_size()?;
     if bytes.len() != need {
         return Err(err!(Value, "an array {aval} has {need} bytes, but {} were given", bytes.len())
             .help("give as many elements as the product of the shape, in the machine's byte order"));
     }
     let highest = match aval.dtype {
-        DType::Bool => 1,
-        DType::Float0 => 0,
-        _ => u8::MAX,
+        DType::Bool => Some(1),
+        DType::Float0 => Some(0),
+        _ => None,
     };
-    if let Some(odd) = bytes.iter().position(|b| *b > highest) {
+    // Other dtypes have no byte that is wrong: a gigabyte is not looked through.
+    if let Some(odd) = highest.and_then(|highest| bytes.iter().position(|b| *b > highest)) {
         return Err(err!(Value, "byte {odd} of an array {aval} is {}, which is no {}", bytes[odd], aval.dtype)
             .help("a boolean is a byte 0 or 1; compare the bytes with 0 first"));
     }
-    to.check_constrained("an array of host data")?;
-    transfer::array_from_host(bytes, aval, to, committed)
+    Ok(())
 }

@@ -1,6 +1,7 @@
 //! `Array`: one logical array, concrete on any number of devices, or traced. User code cannot tell and need not.
 
 pub(crate) mod host;
+mod host_buffer;
 pub(crate) mod print;
 mod shards;
 pub(crate) mod transfer;
@@ -12,6 +13,7 @@ use shardax_pjrt as pjrt;
 use smallvec::SmallVec;
 
 pub use host::{IntoHostArray, array, array_of};
+pub use host_buffer::HostBuffer;
 pub use shards::{
     ByRef, ByValue, GlobalShard, Shard, TreeOrRef, block_until_ready, device_get, visualize_array_sharding,
 };

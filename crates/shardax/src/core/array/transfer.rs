@@ -65,13 +65,18 @@ pub(crate) fn array_from_host(bytes: &[u8], aval: Aval, sharding: Sharding, comm
 }
 
 /// An array on this device that keeps the memory of host data, where the device can use it.
-pub(crate) fn array_of_shared(data: Arc<dyn pjrt::HostBytes>, aval: Aval, device: Device) -> Result<Array> {
+pub(crate) fn array_of_shared(
+    data: Arc<dyn pjrt::HostBytes>,
+    aval: Aval,
+    device: Device,
+    committed: bool,
+) -> Result<Array> {
     let _span = profiler::span(|| format!("{aval} from the host").into());
     let dims: SmallVec<[i64; 4]> = aval.shape.iter().map(|&d| d as i64).collect();
     let buffer = client()?.pjrt.buffer_from_host_shared(data, aval.dtype.element_type(), &dims, &device.0)?;
     let buffers = Buffers::from_iter([Arc::new(buffer)]);
     let sharding = Sharding::Single(SingleDeviceSharding(device));
-    Ok(Array::from_concrete(Concrete::new(aval, sharding, false, buffers)))
+    Ok(Array::from_concrete(Concrete::new(aval, sharding, committed, buffers)))
 }
 
 /// The whole array's bytes in row-major order.

@@ -73,6 +73,26 @@ impl Array {
         Ok(HostView(Elements::Copied(self.to_vec()?)))
     }
 
+    /// What `f` makes of the elements' bytes, in row-major order and the machine's, which it sees in place where the array
+    /// lies in the host's memory, whole on one device or the same on all; elsewhere of a copy. Waits for the values.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let ones = array([1u16, 256, 257]).with_bytes(|bytes| bytes.iter().filter(|b| **b == 1).count())?;
+    /// assert_eq!(ones, 4);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn with_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        if let Some(c) = self.concrete_ref().filter(|c| c.sharding.is_fully_replicated()) {
+            c.check_alive().at_caller()?;
+            if let Some(buffer) = c.buffers.first() {
+                return buffer.with_bytes(f).map_err(Error::from).at_caller();
+            }
+        }
+        Ok(f(&self.to_bytes()?))
+    }
+
     /// A future that is ready when the values are there, or could not be computed: no thread waits.
     ///
     /// ```

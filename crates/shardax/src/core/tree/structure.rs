@@ -57,6 +57,8 @@ pub enum Metadata {
     Kind(&'static str),
     /// The logical name of each dimension.
     AxisNames(AxisNames),
+    /// The arrays below are several in one: they have one more dimension, the first, of this name.
+    Stacked(Option<&'static str>),
 }
 
 /// A logical name, such as `embed`, for each dimension of an array that has one.
@@ -71,7 +73,7 @@ pub struct LeafInfo {
     pub owner: Option<&'static str>,
     /// The kind that the outermost node around it tells.
     pub kind: Option<&'static str>,
-    /// The names of its dimensions, by the innermost node around it that tells them.
+    /// The names of its dimensions, by the innermost node around it that tells them; first those of the stacks it is in.
     pub axis_names: Option<AxisNames>,
 }
 
@@ -157,15 +159,15 @@ impl TreeDef {
     /// The place of each leaf, and what is said of it.
     pub fn leaf_infos(&self) -> Vec<LeafInfo> {
         let mut infos = Vec::new();
-        // The nodes above: how many children of each are to come, and what holds for leaves there.
-        let mut above: Vec<(usize, LeafInfo)> = Vec::new();
+        // The nodes above: how many children of each are to come, what holds for leaves there, the stacks they are in.
+        let mut above: Vec<(usize, LeafInfo, Vec<Option<&'static str>>)> = Vec::new();
         self.walk(&mut |path, token| {
-            let mut here = match above.last_mut() {
-                Some((left, info)) => {
+            let (mut here, mut stacks) = match above.last_mut() {
+                Some((left, info, stacks)) => {
                     *left -= 1;
-                    info.clone()
+                    (info.clone(), stacks.clone())
                 }
-                None => LeafInfo { path: String::new(), owner: None, kind: None, axis_names: None },
+                None => (LeafInfo { path: String::new(), owner: None, kind: None, axis_names: None }, Vec::new()),
             };
             match token {
                 Token::Leaf => infos.push(LeafInfo { path: path.to_owned(), ..here }),
@@ -173,10 +175,17 @@ impl TreeDef {
                     match node {
                         Node::Struct { name, .. } => here.owner = Some(name),
                         Node::Metadata(Metadata::Kind(own)) => here.kind = here.kind.or(Some(own)),
-                        Node::Metadata(Metadata::AxisNames(own)) => here.axis_names = Some(own.clone()),
+                        Node::Metadata(Metadata::AxisNames(own)) => {
+                            here.axis_names = Some(stacks.iter().chain(own.iter()).copied().collect());
+                        }
+                        Node::Metadata(Metadata::Stacked(name)) => {
+                            stacks.push(*name);
+                            let named = stacks.iter().any(Option::is_some);
+                            here.axis_names = named.then(|| stacks.iter().copied().collect());
+                        }
                         _ => {}
                     }
-                    above.push((node.arity(), here));
+                    above.push((node.arity(), here, stacks));
                 }
                 _ => {}
             }
@@ -185,6 +194,40 @@ impl TreeDef {
             }
         });
         infos
+    }
+
+    /// The plain numbers that are part of it, with their key paths: configuration, such as a rate or a count.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let def = tree::structure(&(ones([2]), vec![3usize], 0.5f32));
+    /// let numbers = def.numbers();
+    /// assert_eq!(format!("{numbers:?}"), r#"[("[1][0]", 3), ("[2]", 0.5)]"#);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn numbers(&self) -> Vec<(String, Scalar)> {
+        let mut found = Vec::new();
+        self.walk(&mut |path, token| {
+            if let Token::Number(value, _) = token {
+                found.push((path.to_owned(), *value));
+            }
+        });
+        found
+    }
+
+    /// The same structure with other plain numbers, in the order of [`numbers`](TreeDef::numbers); those that are left
+    /// out stay.
+    pub fn with_numbers(&self, numbers: impl IntoIterator<Item = Scalar>) -> TreeDef {
+        let mut numbers = numbers.into_iter();
+        let mut new = self.clone();
+        for token in &mut new.0 {
+            if let Token::Number(value, _) = token
+                && let Some(other) = numbers.next()
+            {
+                *value = other;
+            }
+        }
+        new
     }
 
     /// Whether plain numbers are part of it.
@@ -293,6 +336,7 @@ impl TreeDef {
                     Token::Node(Node::None) => "None".to_owned(),
                     Token::Node(Node::Metadata(Metadata::Kind(kind))) => format!("a {kind}"),
                     Token::Node(Node::Metadata(Metadata::AxisNames(names))) => format!("axes named {names:?}"),
+                    Token::Node(Node::Metadata(Metadata::Stacked(name))) => format!("a stack along {name:?}"),
                     Token::Number(value, _) => format!("the number {value:?}"),
                     Token::Static(value) => format!("the static value {value:?}"),
                 };

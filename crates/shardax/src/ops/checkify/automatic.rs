@@ -164,7 +164,7 @@ impl Positions<'_> {
         // Constants made of plain numbers: a rule captures no arrays.
         let column = lax::iota(DType::I32, positions.shape(), last);
         let by_column = |values: Vec<i32>| {
-            let first = crate::ops::numpy::full(&[], crate::dtype::Scalar::Int(values[0].into()), DType::I32);
+            let first = crate::ops::numpy::filled(&[], crate::dtype::Scalar::Int(values[0].into()), DType::I32);
             let start = first.broadcast_to(positions.shape());
             values.iter().enumerate().skip(1).fold(start, |so_far, (i, &v)| where_(column.equal(i as i32), v, so_far))
         };

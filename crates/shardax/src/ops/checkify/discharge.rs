@@ -17,7 +17,7 @@ use crate::core::tree::Static;
 use crate::dtype::{DType, Scalar};
 use crate::error::Result;
 use crate::interpret::thread::thread_eval;
-use crate::ops::numpy::{full, where_};
+use crate::ops::numpy::{filled, where_};
 use crate::shape::Shape;
 use crate::stack::grow;
 
@@ -149,7 +149,7 @@ impl Thread for Discharge {
         for kind in automatic::kinds(eqn, inexact, self.checks) {
             if let Some((failed, what, payload)) = automatic::failure(&kind, eqn, args, &outs) {
                 let code = self.number(&[Message { what, at: eqn.source }]);
-                let code = full(&[], Scalar::Int(code.into()), DType::I32);
+                let code = filled(&[], Scalar::Int(code.into()), DType::I32);
                 self.update(&kind, [vec![failed, code], payload].concat(), state);
             }
         }

@@ -278,6 +278,6 @@ pub(crate) fn polygamma(n: i32, x: &Array) -> Array {
     if n == 0 {
         return DIGAMMA.apply(x);
     }
-    let order = super::numpy::full(x.shape(), Scalar::Int(n as i128), x.dtype());
+    let order = super::numpy::filled(x.shape(), Scalar::Int(n as i128), x.dtype());
     super::primitive::binary::POLYGAMMA.apply(&order, x)
 }

@@ -88,7 +88,7 @@ pub(crate) fn shape_of(shape: impl IntoShape) -> Result<Shape, Error> {
 
 /// Every element `value`, of `dtype`.
 #[track_caller]
-pub(crate) fn full(shape: &[usize], value: Scalar, dtype: DType) -> Array {
+pub(crate) fn filled(shape: &[usize], value: Scalar, dtype: DType) -> Array {
     full_of(&Aval::new(dtype, shape), value)
 }
 
@@ -148,9 +148,30 @@ fn scalar_bytes(value: Scalar, dtype: DType) -> Vec<u8> {
 #[track_caller]
 fn constant(shape: impl IntoShape, value: Scalar, dtype: DType) -> Array {
     match shape_of(shape) {
-        Ok(shape) => full(&shape, value, dtype),
+        Ok(shape) => filled(&shape, value, dtype),
         Err(e) => Array::from_result(Err(e), &Array::literal(value, dtype, false)),
     }
+}
+
+/// `value` everywhere, broadcast to the shape, in its dtype; a plain number gives way to other dtypes, as everywhere.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(full([2], 7).to_vec::<i32>()?, [7, 7]);
+/// assert_eq!(full([2, 2], array([1, 2])).to_vec::<i32>()?, [1, 2, 1, 2]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn full(shape: impl IntoShape, value: impl Operand) -> Array {
+    let value = value.into_array();
+    super::made(&value, || Ok(value.broadcast_to(&shape_of(shape)?)))
+}
+
+/// `value` everywhere, broadcast to the shape, converted to `dtype` as by [`Array::astype`].
+#[track_caller]
+pub fn full_dtype(shape: impl IntoShape, value: impl Operand, dtype: DType) -> Array {
+    let value = value.into_array();
+    super::made(&value, || Ok(value.astype(dtype).broadcast_to(&shape_of(shape)?)))
 }
 
 /// Zeros, float32.

@@ -307,40 +307,48 @@ impl Array {
     /// ```
     #[track_caller]
     pub fn searchsorted(&self, values: impl Operand) -> Array {
+        self.bisect("searchsorted", values, false)
+    }
+
+    /// The last such place (NumPy's `side="right"`): the number of elements that are less or equal.
+    #[track_caller]
+    pub fn searchsorted_right(&self, values: impl Operand) -> Array {
+        self.bisect("searchsorted_right", values, true)
+    }
+
+    #[track_caller]
+    fn bisect(&self, name: &'static str, values: impl Operand, right: bool) -> Array {
         let values = values.into_array();
         let made = at_caller(|| {
-            let args = super::promote_args_of("searchsorted", &[self, &values])?;
+            let args = super::promote_args_of(name, &[self, &values])?;
             let (sorted, values) = (&args[0], &args[1]);
             if sorted.ndim() != 1 {
-                return Err(err!(
-                    Value,
-                    "searchsorted needs a sorted array of one dimension, got {}",
-                    sorted.type_name()
-                )
-                .help("use `vmap` for several sorted rows"));
+                return Err(err!(Value, "{name} needs a sorted array of one dimension, got {}", sorted.type_name())
+                    .help("use `vmap` for several sorted rows"));
             }
-            composite1("searchsorted", (), &[sorted.clone(), values.clone()], |(), args| {
-                Ok(vec![count_less(&args[0], &args[1])])
+            composite1(name, right, &[sorted.clone(), values.clone()], |&right, args| {
+                Ok(vec![count_before(&args[0], &args[1], right)])
             })
         });
         Array::from_result(made, &values)
     }
 }
 
-/// How many elements of an ascending array are less than each value, by bisection.
-fn count_less(sorted: &Array, values: &Array) -> Array {
+/// How many elements of an ascending array are less than each value, or equal to it, by bisection.
+fn count_before(sorted: &Array, values: &Array, or_equal: bool) -> Array {
     let n = sorted.shape()[0];
-    let mut count = super::full(values.shape(), Scalar::Int(0), DType::I32);
+    let mut count = super::filled(values.shape(), Scalar::Int(0), DType::I32);
     let mut step = if n == 0 { 0 } else { 1 << n.ilog2() };
     while step > 0 {
         let more = &count + step;
         let probe = sorted.get(&more - 1);
-        let mut less = probe.less(values);
+        let mut before = if or_equal { probe.less_equal(values) } else { probe.less(values) };
         if values.dtype().is_float() {
             // All numbers come before a NaN.
-            less |= super::isnan(values) & !super::isnan(&probe);
+            let nan = super::isnan(values);
+            before |= if or_equal { nan } else { nan & !super::isnan(&probe) };
         }
-        count = super::where_(less & more.less_equal(n), &more, &count);
+        count = super::where_(before & more.less_equal(n), &more, &count);
         step /= 2;
     }
     count

@@ -4,12 +4,19 @@ mod axes;
 mod creation;
 mod einsum;
 mod elementwise;
+mod grids;
 mod indexing;
+mod limits;
 mod linalg;
+mod logic;
 mod matrices;
 mod reductions;
 mod repeats;
+mod segments;
+mod sets;
 mod shapes;
+mod stacking;
+mod statistics;
 mod unary;
 
 pub(crate) use axes::normalize_axes;
@@ -17,17 +24,24 @@ pub use axes::{IntoAxes, IntoReduction, Over, over};
 pub use creation::*;
 pub use einsum::*;
 pub use elementwise::*;
+pub use grids::*;
 pub use indexing::*;
+pub use limits::*;
 pub use linalg::*;
+pub use logic::*;
 pub use matrices::{diag, diagonal, eye_offset, trace, tril, triu};
 pub use reductions::*;
 pub use repeats::*;
+pub use segments::*;
+pub use sets::*;
 pub use shapes::*;
+pub use stacking::*;
+pub use statistics::*;
 pub use unary::*;
 
 use super::primitive::binary::Convert;
 use crate::core::array::{Array, Repr};
-use crate::core::program::trace::bind1;
+use crate::core::program::trace::{at_caller, bind1};
 use crate::dtype::{Category, DType, promote};
 use crate::error::{Result, err};
 use crate::shape::broadcast_shapes;
@@ -107,4 +121,10 @@ pub(crate) fn to_inexact(dtype: DType) -> DType {
         d if d.category() >= Category::Float => d,
         _ => DType::F32,
     }
+}
+
+/// What `f` gives, with errors in the array; it stands at the caller's line.
+#[track_caller]
+fn made(like: &Array, f: impl FnOnce() -> Result<Array>) -> Array {
+    at_caller(|| Array::from_result(like.check().and_then(|()| f()), like))
 }

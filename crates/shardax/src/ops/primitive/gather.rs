@@ -201,7 +201,7 @@ impl Gather {
                 None => ok,
             });
         }
-        inside.unwrap_or_else(|| crate::ops::numpy::full(&indices.shape()[..n], Scalar::Bool(true), DType::Bool))
+        inside.unwrap_or_else(|| crate::ops::numpy::filled(&indices.shape()[..n], Scalar::Bool(true), DType::Bool))
     }
 }
 
@@ -317,7 +317,7 @@ pub(crate) fn wide(indices: &Array) -> Array {
 pub(crate) fn take_along(x: &Array, indices: &Array, axis: usize, mode: GatherScatterMode, unique: bool) -> Array {
     if indices.shape().contains(&0) {
         // There may be nothing to take from, either.
-        return crate::ops::numpy::full(indices.shape(), Scalar::Int(0), x.dtype());
+        return crate::ops::numpy::filled(indices.shape(), Scalar::Int(0), x.dtype());
     }
     let others: Vec<usize> = (0..x.ndim()).filter(|&d| d != axis).collect();
     let mut shape = indices.shape_owned();

@@ -289,7 +289,7 @@ impl Reduce {
         flat.push(self.axes.iter().map(|&d| x.shape()[d]).product());
         let rows = moved.reshape(flat.as_slice());
         let n = flat[last];
-        let ones = crate::ops::numpy::full(
+        let ones = crate::ops::numpy::filled(
             &{
                 let mut s = flat.clone();
                 s[last] = 1.min(n);

@@ -26,7 +26,7 @@ pub struct Dataset {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub fn digits() -> Result<Dataset> {
-    let packed: &[u8] = include_bytes!("../../../data/digits.csv.gz");
+    let packed: &[u8] = include_bytes!("../../../../data/digits.csv.gz");
     Dataset::from_csv(flate2::read::GzDecoder::new(packed), &[8, 8, 1], 16.0)
 }
 

@@ -4,9 +4,7 @@ use shardax::ErrorKind;
 use shardax::prelude::*;
 use shardax_train::*;
 
-fn setup() {
-    config::set_num_cpu_devices(8).expect("eight CPU devices");
-}
+use super::setup;
 
 /// SPEC 166: 128 images over 8 devices. SPEC 165: every array of a tree is split.
 #[test]
@@ -31,7 +29,7 @@ fn a_batch_that_does_not_divide_is_an_error() {
     assert_eq!(error.message(), "Batch size 100 must be divisible by num_devices (8)");
     assert!(error.help_text().unwrap_or_default().contains("96 or 104"), "{error}");
     let location = error.location().expect("the caller's line");
-    assert!(location.file().ends_with("train.rs") && location.line() == line, "{error}");
+    assert!(location.file().ends_with("batches.rs") && location.line() == line, "{error}");
 
     assert!(shard_batch(&zeros(3), 8).unwrap_err().help_text().unwrap_or_default().contains("batches of 8"));
     assert!(shard_batch(&zeros(3), 0).is_err());
@@ -126,7 +124,11 @@ fn errors_of_data_and_batches_name_the_callers_line() -> Result<()> {
     setup();
     let line = line!() + 1;
     let error = Dataset::from_csv("1,x\n".as_bytes(), &[1], 1.0).unwrap_err();
-    assert_eq!(error.location().map(|at| (at.file().ends_with("train.rs"), at.line())), Some((true, line)), "{error}");
+    assert_eq!(
+        error.location().map(|at| (at.file().ends_with("batches.rs"), at.line())),
+        Some((true, line)),
+        "{error}"
+    );
     let data = digits()?;
     let line = line!() + 1;
     let error = data.batches(0).next().expect("an error in the place of the first batch").unwrap_err();
@@ -175,6 +177,12 @@ fn a_plot_names_its_curves_and_takes_any_values() -> Result<()> {
         let svg = Plot::new().panel(Panel::new("hostile", "x").line("y", values.iter().copied())).to_svg()?;
         assert!(svg.len() < 20_000, "{values:?}: {} bytes", svg.len());
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{values:?}");
+    }
+    // Numbers by their steps, wherever these are.
+    for steps in [[100.0, 200.0], [5.0, 5.0], [1e16, 1e16 + 2.0], [f64::NAN, 1e300], [-1e100, 1e100]] {
+        let points = steps.map(|x| (x, x / 3.0));
+        let svg = Plot::new().panel(Panel::new("points", "step").points("loss", points)).to_svg()?;
+        assert!(svg.len() < 20_000 && !svg.contains("NaN") && !svg.contains("inf"), "{steps:?}");
     }
     let error = Plot::new().save("/nowhere/at/all.svg").unwrap_err().to_string();
     assert!(error.contains("/nowhere/at/all.svg"), "{error}");

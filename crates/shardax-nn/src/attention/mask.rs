@@ -1,0 +1,68 @@
+//! Masks of attention: which keys a query sees.
+
+use shardax::prelude::*;
+
+use crate::check::value_error;
+
+/// The score of a key that is not seen: JAX's, finite so that its softmax and gradient are.
+pub(super) const HIDDEN: f64 = -0.7 * f32::MAX as f64;
+
+/// The mask of every pair of a query and a key: `query_input` is `[..., queries]`, `key_input` `[..., keys]`, the result
+/// `[..., 1, queries, keys]` of booleans, where the 1 stands for all heads.
+///
+/// `pairwise` says what becomes of a pair; with `multiply`, as in Flax, both must not be zero. A result that is no boolean
+/// counts as seen where it is not zero.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// // Two examples, of three words and of one.
+/// let words = array([[true, true, true], [true, false, false]]);
+/// let mask = make_attention_mask(&words, &words, |q, k| q & k);
+/// assert_eq!(mask.shape(), [2, 1, 3, 3]);
+/// assert_eq!(mask.get((1, 0, 0)).to_vec::<bool>()?, [true, false, false]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn make_attention_mask(
+    query_input: impl Operand,
+    key_input: impl Operand,
+    pairwise: impl FnOnce(Array, Array) -> Array,
+) -> Array {
+    let (query, key) = (query_input.into_array(), key_input.into_array());
+    pairwise(query.expand_dims(-1), key.expand_dims(-2)).expand_dims(-3).astype(DType::Bool)
+}
+
+/// The mask by which no query sees a key after it: `[..., 1, length, length]` of booleans for `x` of `[..., length]`.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let mask = make_causal_mask(ones([1, 3]));
+/// assert_eq!(mask.get((0, 0, 1)).to_vec::<bool>()?, [true, true, false]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn make_causal_mask(x: impl Operand) -> Array {
+    let x = x.into_array();
+    let places = arange(0..x.shape().last().copied().unwrap_or(0) as i32).broadcast_to(x.shape());
+    make_attention_mask(&places, &places, |q, k| q.greater_equal(k))
+}
+
+/// The mask that holds where all of these do; `None` of none. They are of one rank, and broadcast.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let padding = make_attention_mask(array([[1, 1, 0]]), array([[1, 1, 0]]), multiply);
+/// let both = combine_masks([Some(padding), Some(make_causal_mask(ones([1, 3]))), None])?.expect("two masks");
+/// assert_eq!(both.get((0, 0, 1)).to_vec::<bool>()?, [true, true, false]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn combine_masks(masks: impl IntoIterator<Item = Option<Array>>) -> Result<Option<Array>> {
+    let masks: Vec<Array> = masks.into_iter().flatten().collect();
+    masks.iter().try_for_each(Array::check)?;
+    let ranks: Vec<usize> = masks.iter().map(Array::ndim).collect();
+    if ranks.windows(2).any(|pair| pair[0] != pair[1]) {
+        return value_error(format!("combine_masks: masks must have the same rank, got {ranks:?}"));
+    }
+    Ok(masks.into_iter().map(|mask| mask.astype(DType::Bool)).reduce(|a, b| a & b))
+}

@@ -1,0 +1,368 @@
+//! Attention: what each query takes of the values, by how much it is like their keys.
+
+mod mask;
+mod rope;
+
+pub use mask::{combine_masks, make_attention_mask, make_causal_mask};
+pub use rope::{Rope, RopeScaling};
+
+use std::ops::Bound;
+
+use shardax::nn::softmax;
+use shardax::prelude::*;
+
+use crate::check::{FINITE, integer, same_shape, value_error, within};
+use crate::layers::promoted;
+
+/// Scaled dot-product attention, `softmax(q kᵀ / sqrt(depth)) v` for each head; [`AttentionOptions`] has masks and more.
+///
+/// `query` is `[..., queries, heads, depth]`, `key` and `value` are `[..., keys, key heads, depth]`, where the heads of the
+/// query are a multiple of those of the keys; the result is like `query`. Scores and their softmax are in float32.
+///
+/// Source: [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762).
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let (q, kv) = (ones([2, 3, 4, 8]), ones([2, 5, 4, 8]));
+/// assert_eq!(dot_product_attention(&q, &kv, &kv).shape(), [2, 3, 4, 8]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn dot_product_attention(query: impl Operand, key: impl Operand, value: impl Operand) -> Array {
+    AttentionOptions::new().dot_product_attention(query, key, value)
+}
+
+/// Which keys a query sees, and how its scores become weights.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let x = random::normal(random::key(0), [2, 6, 4, 8]);
+/// let options = AttentionOptions::new().is_causal(true).local_window_size(3, 0);
+/// let y = options.dot_product_attention(&x, &x, &x);
+/// // The first position sees itself alone.
+/// assert!(allclose(y.get((.., 0)), x.get((.., 0)), 1e-6, 1e-6)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct AttentionOptions {
+    bias: Option<Array>,
+    mask: Option<Array>,
+    is_causal: bool,
+    scale: Option<f64>,
+    query_seq_lengths: Option<Array>,
+    key_value_seq_lengths: Option<Array>,
+    local_window_size: Option<(usize, usize)>,
+    soft_cap: Option<f64>,
+    dropout_rate: Option<f64>,
+    dropout_key: Option<Array>,
+    broadcast_dropout: Option<bool>,
+    pub(crate) positions: Option<Array>,
+}
+
+impl AttentionOptions {
+    /// Every query sees every key.
+    pub fn new() -> Self {
+        AttentionOptions::default()
+    }
+
+    /// What is added to the scores: broadcastable to `[..., heads, queries, keys]`.
+    pub fn bias(mut self, bias: impl Operand) -> Self {
+        self.bias = Some(bias.into_array());
+        self
+    }
+
+    /// Which keys are seen: booleans, or numbers that are not zero, broadcastable to `[..., heads, queries, keys]`.
+    pub fn mask(mut self, mask: impl Operand) -> Self {
+        self.mask = Some(mask.into_array());
+        self
+    }
+
+    /// Whether a query sees no key that comes after it. Default false.
+    pub fn is_causal(mut self, is_causal: bool) -> Self {
+        self.is_causal = is_causal;
+        self
+    }
+
+    /// What the products of queries and keys are multiplied by. Default `1 / sqrt(depth)`.
+    pub fn scale(mut self, scale: f64) -> Self {
+        self.scale = Some(scale);
+        self
+    }
+
+    /// How many queries of each example there are, integers of the shape of the batch; the results of the others are zero.
+    pub fn query_seq_lengths(mut self, lengths: impl Operand) -> Self {
+        self.query_seq_lengths = Some(lengths.into_array());
+        self
+    }
+
+    /// How many keys of each example there are, integers of the shape of the batch; the others are not seen.
+    pub fn key_value_seq_lengths(mut self, lengths: impl Operand) -> Self {
+        self.key_value_seq_lengths = Some(lengths.into_array());
+        self
+    }
+
+    /// How many keys before the query's own position, and how many after it, are seen.
+    pub fn local_window_size(mut self, left: usize, right: usize) -> Self {
+        self.local_window_size = Some((left, right));
+        self
+    }
+
+    /// Keeps scores between `-cap` and `cap`, by `cap * tanh(scores / cap)`, before bias and masks.
+    pub fn soft_cap(mut self, cap: f64) -> Self {
+        self.soft_cap = Some(cap);
+        self
+    }
+
+    /// Zeroes each weight with this probability, between 0 and 1, and scales the others so that the mean stays.
+    pub fn dropout(self, rate: f64, key: &Array) -> Self {
+        self.dropout_rate(rate).dropout_key(key)
+    }
+
+    /// The key of the dropout of a layer, whose rate it is; without a key nothing is dropped.
+    pub fn dropout_key(mut self, key: &Array) -> Self {
+        self.dropout_key = Some(key.clone());
+        self
+    }
+
+    pub(crate) fn dropout_rate(mut self, rate: f64) -> Self {
+        self.dropout_rate = Some(rate);
+        self
+    }
+
+    /// The positions of queries and keys, `[..., length]`, for the [`Rope`] of a layer. Default: from 0.
+    pub fn positions(mut self, positions: impl Operand) -> Self {
+        self.positions = Some(positions.into_array());
+        self
+    }
+
+    /// Whether dropout falls on the same places in every example and every head. Default true.
+    pub fn broadcast_dropout(mut self, broadcast: bool) -> Self {
+        self.broadcast_dropout = Some(broadcast);
+        self
+    }
+
+    /// The same, and what a layer says where this says nothing.
+    pub(crate) fn or(mut self, layer: AttentionOptions) -> Self {
+        self.is_causal |= layer.is_causal;
+        self.scale = self.scale.or(layer.scale);
+        self.local_window_size = self.local_window_size.or(layer.local_window_size);
+        self.soft_cap = self.soft_cap.or(layer.soft_cap);
+        self.dropout_rate = self.dropout_rate.or(layer.dropout_rate);
+        self.broadcast_dropout = self.broadcast_dropout.or(layer.broadcast_dropout);
+        self
+    }
+
+    /// The same for queries that go on from `start` among all keys, so that positions are counted from there.
+    pub(crate) fn seen_from(mut self, start: &Array, queries: usize, keys: usize) -> Self {
+        let query = start + arange(0..queries as i32).expand_dims(1);
+        let key = arange(0..keys as i32);
+        let mut seen = query.greater_equal(&key);
+        if let Some((left, _)) = self.local_window_size.take() {
+            seen = seen & query.less_equal(key + left.min(keys) as i32);
+        }
+        self.is_causal = false;
+        self.mask = Some(match self.mask {
+            Some(mask) => mask.astype(DType::Bool) & seen,
+            None => seen,
+        });
+        self
+    }
+
+    /// As [`dot_product_attention`], with these options.
+    #[track_caller]
+    pub fn dot_product_attention(&self, query: impl Operand, key: impl Operand, value: impl Operand) -> Array {
+        let query = query.into_array();
+        match self.attend(&query, key.into_array(), value.into_array()) {
+            Ok((y, _)) => y,
+            Err(error) => Array::from_error(error, &query),
+        }
+    }
+
+    /// The same, and the logarithm of each query's sum of exponentials, `[..., queries, heads]`, through which no gradient
+    /// flows: what puts the results of several blocks of keys together.
+    #[track_caller]
+    pub fn with_residual(&self, query: impl Operand, key: impl Operand, value: impl Operand) -> (Array, Array) {
+        let query = query.into_array();
+        match self.attend(&query, key.into_array(), value.into_array()) {
+            Ok((y, scores)) => {
+                let residual = scores.logsumexp(-1).astype(y.dtype()).swapaxes(-1, -2);
+                (y, stop_gradient(residual))
+            }
+            Err(error) => (Array::from_error(error.clone(), &query), Array::from_error(error, &query)),
+        }
+    }
+
+    /// The result, and the scores.
+    #[track_caller]
+    fn attend(&self, query: &Array, key: Array, value: Array) -> Result<(Array, Array)> {
+        let [q, k, v] = promoted([query.clone(), key, value]);
+        self.check(&q, &k, &v)?;
+        let shapes = Shapes::of(&q, &k);
+        let scores = self.scores(&q, &k, &shapes);
+        let weights = self.dropped(softmax(&scores, -1).astype(k.dtype()), &shapes);
+        let mut y = shapes.values(&weights, &v);
+        if let Some(lengths) = &self.query_seq_lengths {
+            let rows = arange(0..shapes.queries as i32).reshape([shapes.queries, 1, 1]);
+            let dtype = y.dtype();
+            y = y * rows.less(shapes.of_batch(lengths)).astype(dtype);
+        }
+        Ok((y, scores))
+    }
+
+    /// `[..., heads, queries, keys]`, in float32 at least.
+    fn scores(&self, q: &Array, k: &Array, shapes: &Shapes) -> Array {
+        let scale = self.scale.unwrap_or_else(|| 1.0 / (shapes.depth.max(1) as f64).sqrt());
+        let mut scores = shapes.products(q, k) * scale;
+        if let Some(cap) = self.soft_cap {
+            scores = (scores / cap).tanh() * cap;
+        }
+        if let Some(bias) = &self.bias {
+            let dtype = scores.dtype();
+            scores = (scores + bias).astype(dtype);
+        }
+        let seen = self.seen(shapes);
+        // Not the infinity: where nothing is seen the weights are equal, and gradients are no NaN.
+        seen.into_iter().reduce(|a, b| a & b).map_or(scores.clone(), |seen| where_(seen, &scores, mask::HIDDEN))
+    }
+
+    /// The masks, of which all must hold.
+    fn seen(&self, shapes: &Shapes) -> Vec<Array> {
+        let query = arange(0..shapes.queries as i32).expand_dims(1);
+        let key = arange(0..shapes.keys as i32);
+        let mut seen = Vec::new();
+        if let Some(mask) = &self.mask {
+            seen.push(mask.astype(DType::Bool));
+        }
+        if self.is_causal {
+            seen.push(query.greater_equal(&key));
+        }
+        if let Some((left, right)) = self.local_window_size {
+            let clamp = |size: usize| size.min(shapes.queries.max(shapes.keys)) as i32;
+            seen.push(query.less_equal(&key + clamp(left)) & query.greater_equal(&key - clamp(right)));
+        }
+        if let Some(lengths) = &self.query_seq_lengths {
+            seen.push(query.less(shapes.of_batch(lengths)));
+        }
+        if let Some(lengths) = &self.key_value_seq_lengths {
+            seen.push(key.less(shapes.of_batch(lengths)));
+        }
+        seen
+    }
+
+    fn dropped(&self, weights: Array, shapes: &Shapes) -> Array {
+        let rate = self.dropout_rate.unwrap_or(0.0);
+        let Some(key) = self.dropout_key.as_ref().filter(|_| rate > 0.0) else { return weights };
+        let keep = 1.0 - rate;
+        if keep <= 0.0 {
+            return zeros_like(&weights);
+        }
+        let shape = match self.broadcast_dropout.unwrap_or(true) {
+            true => [vec![1; weights.ndim() - 2], vec![shapes.queries, shapes.keys]].concat(),
+            false => weights.shape().to_vec(),
+        };
+        where_(random::bernoulli(key, keep, shape), &weights / keep, 0)
+    }
+
+    #[track_caller]
+    fn check(&self, q: &Array, k: &Array, v: &Array) -> Result<()> {
+        let owner = "dot_product_attention";
+        [q, k, v].into_iter().try_for_each(Array::check)?;
+        within(owner, "scale", self.scale.unwrap_or(1.0), FINITE)?;
+        within(
+            owner,
+            "soft_cap",
+            self.soft_cap.unwrap_or(1.0),
+            (Bound::Excluded(0.0), Bound::Excluded(f64::INFINITY)),
+        )?;
+        within(owner, "dropout's rate", self.dropout_rate.unwrap_or(0.0), 0.0..=1.0)?;
+        let given = || format!("{}, {} and {}", q.type_name(), k.type_name(), v.type_name());
+        let rank = q.ndim();
+        if rank < 3 || k.ndim() != rank || v.ndim() != rank {
+            return value_error(format!("{owner}: q, k, v must have the same rank, at least 3, got {}", given()));
+        }
+        let (q, k, v) = (q.shape(), k.shape(), v.shape());
+        if [k, v].iter().any(|x| x[..rank - 3] != q[..rank - 3]) {
+            return value_error(format!("{owner}: q, k, v batch dims must match, got {}", given()));
+        }
+        if k[rank - 3..rank - 1] != v[rank - 3..rank - 1] {
+            return value_error(format!("{owner}: k, v lengths and heads must match, got {}", given()));
+        }
+        if q[rank - 1] != k[rank - 1] {
+            return value_error(format!("{owner}: q, k depths must match, got {}", given()));
+        }
+        if k[rank - 2] == 0 || !q[rank - 2].is_multiple_of(k[rank - 2]) {
+            return value_error(format!(
+                "{owner}: the heads of q must be a multiple of those of k and v, got {}",
+                given()
+            ));
+        }
+        for (name, lengths) in
+            [("query_seq_lengths", &self.query_seq_lengths), ("key_value_seq_lengths", &self.key_value_seq_lengths)]
+        {
+            let Some(lengths) = lengths else { continue };
+            integer(owner, name, lengths)?;
+            same_shape(owner, (name, lengths.shape()), ("the batch", &q[..rank - 3]))?;
+        }
+        Ok(())
+    }
+}
+
+/// The sizes of queries and keys that fit each other. The heads of queries are groups, one for each head of the keys.
+struct Shapes {
+    batch: Vec<usize>,
+    queries: usize,
+    keys: usize,
+    key_heads: usize,
+    groups: usize,
+    depth: usize,
+}
+
+impl Shapes {
+    fn of(q: &Array, k: &Array) -> Self {
+        let rank = q.ndim();
+        let (q, k) = (q.shape(), k.shape());
+        Shapes {
+            batch: q[..rank - 3].to_vec(),
+            queries: q[rank - 3],
+            keys: k[rank - 3],
+            key_heads: k[rank - 2],
+            groups: q[rank - 2] / k[rank - 2],
+            depth: q[rank - 1],
+        }
+    }
+
+    /// The batch's dimensions, then these.
+    fn with<const N: usize>(&self, last: [usize; N]) -> Vec<usize> {
+        [self.batch.as_slice(), &last].concat()
+    }
+
+    /// One number of each example, to be compared with scores.
+    fn of_batch(&self, numbers: &Array) -> Array {
+        numbers.reshape(self.with([1, 1, 1]))
+    }
+
+    /// The dimensions that both operands of a product have: batch and heads of the keys.
+    fn shared(&self) -> Vec<usize> {
+        (0..=self.batch.len()).collect()
+    }
+
+    /// Of every query with every key: `[..., heads, queries, keys]`, in float32 at least.
+    #[track_caller]
+    fn products(&self, q: &Array, k: &Array) -> Array {
+        let (n, shared) = (self.batch.len(), self.shared());
+        let q = q.reshape(self.with([self.queries, self.key_heads, self.groups, self.depth])).moveaxis(-4, -2);
+        let wide = (k.dtype().byte_size() < 4).then_some(DType::F32);
+        let products = lax::dot_general(&q, &k.swapaxes(-3, -2), (&[n + 3], &[n + 2]), (&shared, &shared), wide);
+        products.reshape(self.with([self.key_heads * self.groups, self.queries, self.keys]))
+    }
+
+    /// The sums of values by their weights: `[..., queries, heads, depth]`.
+    #[track_caller]
+    fn values(&self, weights: &Array, v: &Array) -> Array {
+        let (n, shared) = (self.batch.len(), self.shared());
+        let weights = weights.reshape(self.with([self.key_heads, self.groups, self.queries, self.keys]));
+        let sums = lax::dot_general(&weights, &v.swapaxes(-3, -2), (&[n + 3], &[n + 1]), (&shared, &shared), None);
+        let depth = v.shape().last().copied().unwrap_or(0);
+        sums.moveaxis(-2, -4).reshape(self.with([self.queries, self.key_heads * self.groups, depth]))
+    }
+}

@@ -1,0 +1,124 @@
+//! Rotary position embedding.
+
+use std::f64::consts::PI;
+
+use shardax::prelude::*;
+
+use crate::check::{require, value_error, within};
+
+/// Rotary position embedding: pairs of features are turned by an angle that grows with the position, so that the product
+/// of a query and a key depends on how far they are apart.
+///
+/// A pair is a feature and the one half of the depth further on. Angles are computed in float32.
+///
+/// Source: [Su et al. 2021](https://arxiv.org/abs/2104.09864).
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let rope = Rope::new(10_000.0);
+/// let x = ones([1, 4, 2, 8]);
+/// let y = rope.apply(&x, arange(0..4).expand_dims(0));
+/// // At position 0 nothing is turned.
+/// assert_eq!(y.get((0, 0)).to_vec::<f32>()?, [1.0; 16]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Tree, Clone, Copy, Debug, PartialEq)]
+pub struct Rope {
+    /// The last pair turns about `base` times slower than the first. Default 10000.
+    pub base: f64,
+    /// How angles are changed for texts longer than those that a model was trained with.
+    pub scaling: RopeScaling,
+}
+
+/// How the angles of a [`Rope`] are changed for longer texts.
+#[derive(Tree, Clone, Copy, Debug, PartialEq)]
+pub enum RopeScaling {
+    /// Not at all.
+    None,
+    /// Positions are divided by this factor.
+    Linear(f64),
+    /// Slow pairs turn slower by `factor`, fast ones stay, as Llama 3.1 has it.
+    Llama3 {
+        /// By how much longer texts are.
+        factor: f64,
+        /// Pairs that turn less often than this over the original length are slow. Llama: 1.
+        low_freq_factor: f64,
+        /// Pairs that turn more often are fast. Llama: 4.
+        high_freq_factor: f64,
+        /// The length that the model was trained with.
+        original_max_position: f64,
+    },
+}
+
+impl Default for Rope {
+    fn default() -> Self {
+        Rope::new(10_000.0)
+    }
+}
+
+impl Rope {
+    /// Angles that go from 1 to nearly `1 / base` a position.
+    pub fn new(base: f64) -> Self {
+        Rope { base, scaling: RopeScaling::None }
+    }
+
+    /// The same, for longer texts.
+    pub fn scaling(mut self, scaling: RopeScaling) -> Self {
+        self.scaling = scaling;
+        self
+    }
+
+    /// `x`, `[..., length, heads, depth]` with an even depth, turned by `positions`, `[..., length]` or what broadcasts to it.
+    #[track_caller]
+    pub fn apply(&self, x: impl Operand, positions: impl Operand) -> Array {
+        let (x, positions) = (x.into_array(), positions.into_array());
+        require!(&x, self.check(&x));
+        let half = x.shape()[x.ndim() - 1] / 2;
+        let speeds: Vec<f32> = (0..half).map(|i| self.speed(i as f64 / half as f64) as f32).collect();
+        let angles = positions.astype(DType::F32).expand_dims(-1) * array(speeds);
+        let angles = angles.expand_dims(-2);
+        let (cos, sin) = (angles.cos(), angles.sin());
+        let dtype = x.dtype();
+        let wide = if dtype.byte_size() < 4 { x.astype(DType::F32) } else { x };
+        let (first, second) = (wide.get((Ellipsis, ..half)), wide.get((Ellipsis, half..)));
+        let turned = [&first * &cos - &second * &sin, second * cos + first * sin];
+        concatenate(&turned, -1).astype(dtype)
+    }
+
+    /// The angle of a pair at position 1; the pairs lie between 0 and 1.
+    fn speed(&self, pair: f64) -> f64 {
+        let speed = self.base.powf(-pair);
+        match self.scaling {
+            RopeScaling::None => speed,
+            RopeScaling::Linear(factor) => speed / factor,
+            RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position } => {
+                let turns = original_max_position * speed / (2.0 * PI);
+                let between = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor);
+                let kept = between.clamp(0.0, 1.0);
+                kept * speed + (1.0 - kept) * speed / factor
+            }
+        }
+    }
+
+    #[track_caller]
+    fn check(&self, x: &Array) -> Result<()> {
+        x.check()?;
+        let finite = f64::MIN_POSITIVE..f64::INFINITY;
+        within("Rope", "base", self.base, finite.clone())?;
+        match self.scaling {
+            RopeScaling::None => {}
+            RopeScaling::Linear(factor) => within("Rope", "factor", factor, finite)?,
+            RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position } => {
+                within("Rope", "factor", factor, finite.clone())?;
+                within("Rope", "low_freq_factor", low_freq_factor, finite.clone())?;
+                within("Rope", "high_freq_factor", high_freq_factor, low_freq_factor + f64::EPSILON..f64::INFINITY)?;
+                within("Rope", "original_max_position", original_max_position, finite)?;
+            }
+        }
+        if x.ndim() < 3 || !x.shape()[x.ndim() - 1].is_multiple_of(2) {
+            let what = format!("Rope: x must be [..., length, heads, depth] with an even depth, got {}", x.type_name());
+            return value_error(what);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,399 @@
+//! The attention layer.
+
+use shardax::nn::initializers::{self, Initializer};
+use shardax::prelude::*;
+use shardax::tree::AxisNames;
+
+use super::kernel::{KernelBuilder, KernelLayer};
+use super::{LayerNorm, LinearGeneral};
+use crate::attention::{AttentionOptions, Rope};
+use crate::check::{refused, require, value_error};
+use crate::{Cache, IntoAxisNames, Rngs};
+
+/// Attention with several heads: queries, keys and values are linear in the inputs, the result is linear in what the heads
+/// take of the values.
+///
+/// It holds no stream of keys for its dropout: [`AttentionOptions::dropout_key`] gives a key of the stream that
+/// [`Rngs::fork`] draws where `nnx.MultiHeadAttention(…, dropout_rate=…)` draws its own, after the layer is made.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let mut rngs = Rngs::new(0);
+/// let layer = MultiHeadAttention::builder(8, 64).num_kv_heads(2).rope(Rope::default()).is_causal(true).build(&mut rngs);
+/// let x = random::normal(random::key(1), [2, 10, 64]);
+/// let whole = layer.forward(&x);
+///
+/// // One position after the other, with the keys and values of those before.
+/// let mut decoder = layer.clone();
+/// decoder.init_cache([2, 10, 64], DType::F32);
+/// for i in 0..10 {
+///     let one = decoder.decode(x.get((.., i..i + 1)));
+///     assert!(allclose(one.get((.., 0)), whole.get((.., i)), 1e-4, 1e-5)?);
+/// }
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Module, Clone, Debug)]
+pub struct MultiHeadAttention {
+    /// From inputs to `[heads, depth]`.
+    pub query: LinearGeneral,
+    /// From inputs to `[key heads, depth]`.
+    pub key: LinearGeneral,
+    /// From inputs to `[key heads, depth]`.
+    pub value: LinearGeneral,
+    /// From `[heads, depth]` to the result's features.
+    pub out: LinearGeneral,
+    /// The norm of each head's query, if they are normalized.
+    pub query_ln: Option<LayerNorm>,
+    /// The norm of each head's key, if they are normalized.
+    pub key_ln: Option<LayerNorm>,
+    /// `[..., length, key heads, depth]`, after [`init_cache`](MultiHeadAttention::init_cache).
+    pub cached_key: Option<Cache>,
+    /// `[..., length, key heads, depth]`, after [`init_cache`](MultiHeadAttention::init_cache).
+    pub cached_value: Option<Cache>,
+    /// How many positions are in the cache, int32.
+    pub cache_index: Option<Cache>,
+    own: Own,
+}
+
+/// What is no layer.
+#[derive(Tree, Clone, Copy, Debug, PartialEq)]
+struct Own {
+    dropout_rate: f64,
+    broadcast_dropout: bool,
+    is_causal: bool,
+    scale: Option<f64>,
+    local_window_size: Option<(usize, usize)>,
+    soft_cap: Option<f64>,
+    rope: Option<Rope>,
+}
+
+/// The options of a [`MultiHeadAttention`].
+#[derive(Clone, Debug)]
+pub struct MultiHeadAttentionBuilder {
+    num_heads: usize,
+    in_features: usize,
+    qkv_features: Option<usize>,
+    out_features: Option<usize>,
+    num_kv_heads: Option<usize>,
+    in_kv_features: Option<usize>,
+    use_bias: bool,
+    normalize_qk: bool,
+    dtype: Option<DType>,
+    param_dtype: Option<DType>,
+    kernel_init: Initializer,
+    bias_init: Initializer,
+    out_kernel_init: Option<Initializer>,
+    out_bias_init: Option<Initializer>,
+    kernel_axes: Option<AxisNames>,
+    out_kernel_axes: Option<AxisNames>,
+    own: Own,
+}
+
+impl MultiHeadAttention {
+    /// A layer of so many heads, which must divide the features: kernels LeCun normal, biases zero.
+    #[track_caller]
+    pub fn new(num_heads: usize, in_features: usize, rngs: &mut Rngs) -> Self {
+        MultiHeadAttention::builder(num_heads, in_features).build(rngs)
+    }
+
+    /// A layer with options.
+    pub fn builder(num_heads: usize, in_features: usize) -> MultiHeadAttentionBuilder {
+        MultiHeadAttentionBuilder {
+            num_heads,
+            in_features,
+            qkv_features: None,
+            out_features: None,
+            num_kv_heads: None,
+            in_kv_features: None,
+            use_bias: true,
+            normalize_qk: false,
+            dtype: None,
+            param_dtype: None,
+            kernel_init: initializers::lecun_normal(),
+            bias_init: initializers::zeros(),
+            out_kernel_init: None,
+            out_bias_init: None,
+            kernel_axes: None,
+            out_kernel_axes: None,
+            own: Own {
+                dropout_rate: 0.0,
+                broadcast_dropout: true,
+                is_causal: false,
+                scale: None,
+                local_window_size: None,
+                soft_cap: None,
+                rope: None,
+            },
+        }
+    }
+
+    /// Self-attention: `x` is `[..., length, features]`, and so is the result. Nothing is dropped.
+    #[track_caller]
+    pub fn forward(&self, x: impl Operand) -> Array {
+        let x = x.into_array();
+        self.attend(&x, &x, &x, AttentionOptions::new())
+    }
+
+    /// What the queries of `inputs_q` take of the values of `inputs_v`, by their keys of `inputs_k`, all
+    /// `[..., length, features]`. `options` come before those of the layer.
+    #[track_caller]
+    pub fn attend(
+        &self,
+        inputs_q: impl Operand,
+        inputs_k: impl Operand,
+        inputs_v: impl Operand,
+        options: AttentionOptions,
+    ) -> Array {
+        let inputs = [inputs_q.into_array(), inputs_k.into_array(), inputs_v.into_array()];
+        let [query, key, value] = self.projected(inputs, options.positions.as_ref(), None);
+        self.joined(&options.or(self.own.options()), [query, key, value])
+    }
+
+    /// Room for the keys and values of inputs of this shape, `[..., length, features]`, of which none is there yet.
+    #[track_caller]
+    pub fn init_cache(&mut self, input_shape: impl AsRef<[usize]>, dtype: DType) {
+        let input_shape = input_shape.as_ref();
+        let heads = self.key.out_features();
+        let shape = [&input_shape[..input_shape.len().saturating_sub(1)], heads].concat();
+        self.cached_key = Some(zeros_dtype(shape.as_slice(), dtype).into());
+        self.cached_value = Some(zeros_dtype(shape.as_slice(), dtype).into());
+        self.cache_index = Some(zeros_dtype((), DType::I32).into());
+    }
+
+    /// Self-attention of the next positions, one or several, with all that are in the cache, where they are put too. No
+    /// position sees one after it. Beyond the cache's length the result is NaN.
+    ///
+    /// Fails before [`init_cache`](MultiHeadAttention::init_cache), and where `x` has another batch.
+    #[track_caller]
+    pub fn decode(&mut self, x: impl Operand) -> Array {
+        self.decode_with(x, AttentionOptions::new())
+    }
+
+    /// The same, with options; a mask is broadcastable to `[..., heads, length of x, length of the cache]`.
+    #[track_caller]
+    pub fn decode_with(&mut self, x: impl Operand, options: AttentionOptions) -> Array {
+        let x = x.into_array();
+        let (Some(keys), Some(values), Some(index)) = (&self.cached_key, &self.cached_value, &self.cache_index) else {
+            return refused("MultiHeadAttention: the cache is not initialized, call `init_cache` first", &x);
+        };
+        let [query, key, value] =
+            self.projected([x.clone(), x.clone(), x.clone()], options.positions.as_ref(), Some(index));
+        require!(&x, fits(&key, keys));
+        let axis = key.ndim() as i32 - 3;
+        let (new, length) = (key.shape()[axis as usize], keys.shape()[axis as usize]);
+        let put = |cache: &Array, new: &Array| {
+            lax::dynamic_update_slice_in_dim(cache, &new.astype(cache.dtype()), &**index, axis)
+        };
+        let (keys, values, next) = (put(keys, &key), put(values, &value), &**index + new as i32);
+        let options = options.or(self.own.options()).seen_from(index, new, length);
+        let y = self.joined(&options, [query.clone(), keys.astype(query.dtype()), values.astype(query.dtype())]);
+        let y = where_(next.greater(length as i32), f64::NAN, y);
+        (self.cached_key, self.cached_value, self.cache_index) =
+            (Some(keys.into()), Some(values.into()), Some(next.into()));
+        y
+    }
+
+    /// Queries, keys and values, `[..., length, heads, depth]`, normalized and turned.
+    #[track_caller]
+    fn projected(&self, inputs: [Array; 3], positions: Option<&Array>, start: Option<&Array>) -> [Array; 3] {
+        let [q, k, v] = inputs;
+        let (query, key, value) = (self.query.forward(q), self.key.forward(k), self.value.forward(v));
+        let normed = |norm: &Option<LayerNorm>, x: Array| match norm {
+            Some(norm) => norm.forward(x),
+            None => x,
+        };
+        let (query, key) = (normed(&self.query_ln, query), normed(&self.key_ln, key));
+        let Some(rope) = self.own.rope.filter(|_| query.check().is_ok() && key.check().is_ok()) else {
+            return [query, key, value];
+        };
+        let turned = |x: &Array| {
+            let length = x.shape()[x.ndim() - 3] as i32;
+            let from_zero = || start.map_or_else(|| arange(0..length), |start| start + arange(0..length));
+            rope.apply(x, positions.cloned().unwrap_or_else(from_zero))
+        };
+        [turned(&query), turned(&key), value]
+    }
+
+    #[track_caller]
+    fn joined(&self, options: &AttentionOptions, [query, key, value]: [Array; 3]) -> Array {
+        self.out.forward(options.dot_product_attention(query, key, value))
+    }
+}
+
+impl Own {
+    fn options(&self) -> AttentionOptions {
+        let mut options = AttentionOptions::new()
+            .is_causal(self.is_causal)
+            .dropout_rate(self.dropout_rate)
+            .broadcast_dropout(self.broadcast_dropout);
+        if let Some(scale) = self.scale {
+            options = options.scale(scale);
+        }
+        if let Some((left, right)) = self.local_window_size {
+            options = options.local_window_size(left, right);
+        }
+        match self.soft_cap {
+            Some(cap) => options.soft_cap(cap),
+            None => options,
+        }
+    }
+}
+
+/// Whether new keys go into a cache.
+#[track_caller]
+fn fits(key: &Array, cache: &Array) -> Result<()> {
+    key.check()?;
+    cache.check()?;
+    let around = |x: &Array| {
+        let shape = x.shape();
+        let at = shape.len().saturating_sub(3);
+        [&shape[..at], shape.get(at + 1..).unwrap_or_default()].concat()
+    };
+    let length = |x: &Array| x.shape().get(x.ndim().saturating_sub(3)).copied().unwrap_or(0);
+    if key.ndim() == cache.ndim() && around(key) == around(cache) && length(key) <= length(cache) {
+        return Ok(());
+    }
+    let (key, cache) = (key.type_name(), cache.type_name());
+    value_error(format!("MultiHeadAttention: the cache is {cache}, into which new keys {key} do not go"))
+}
+
+macro_rules! options {
+    ($($(#[$doc:meta])* $name:ident: $t:ty => $($field:ident).+, $wrap:expr;)*) => {$(
+        $(#[$doc])*
+        pub fn $name(mut self, $name: $t) -> Self {
+            self.$($field).+ = $wrap($name);
+            self
+        }
+    )*};
+}
+
+impl MultiHeadAttentionBuilder {
+    options! {
+        /// The features of all heads of the query together. Default those of the input.
+        qkv_features: usize => qkv_features, Some;
+        /// The features of the result. Default those of the input.
+        out_features: usize => out_features, Some;
+        /// The heads of keys and values, each for several heads of the query. Default as many as those.
+        num_kv_heads: usize => num_kv_heads, Some;
+        /// The features of the input of keys and values. Default those of the query's.
+        in_kv_features: usize => in_kv_features, Some;
+        /// Whether the linear layers have biases. Default true.
+        use_bias: bool => use_bias, std::convert::identity;
+        /// Whether each head's queries and keys are normalized. Default false.
+        normalize_qk: bool => normalize_qk, std::convert::identity;
+        /// The dtype to compute in. Default: the policy's, or what input and parameters promote to.
+        dtype: DType => dtype, Some;
+        /// The dtype of the parameters. Default: the policy's, float32.
+        param_dtype: DType => param_dtype, Some;
+        /// How the kernels are made. Default LeCun normal.
+        kernel_init: Initializer => kernel_init, std::convert::identity;
+        /// How the biases are made. Default zeros.
+        bias_init: Initializer => bias_init, std::convert::identity;
+        /// How the last kernel is made. Default as the others.
+        out_kernel_init: Initializer => out_kernel_init, Some;
+        /// How the last bias is made. Default as the others.
+        out_bias_init: Initializer => out_bias_init, Some;
+        /// The probability that a weight is zeroed in training. Default 0.
+        dropout_rate: f64 => own.dropout_rate, std::convert::identity;
+        /// Whether dropout falls on the same places in every example and every head. Default true.
+        broadcast_dropout: bool => own.broadcast_dropout, std::convert::identity;
+        /// Whether no position sees one after it. Default false.
+        is_causal: bool => own.is_causal, std::convert::identity;
+        /// What the products of queries and keys are multiplied by. Default `1 / sqrt(depth)`.
+        scale: f64 => own.scale, Some;
+        /// See [`AttentionOptions::soft_cap`]. Default none.
+        soft_cap: f64 => own.soft_cap, Some;
+        /// How queries and keys are turned by their positions. Default not at all.
+        rope: Rope => own.rope, Some;
+    }
+
+    /// How many positions before one's own, and how many after it, are seen. Default all.
+    pub fn local_window_size(mut self, left: usize, right: usize) -> Self {
+        self.own.local_window_size = Some((left, right));
+        self
+    }
+
+    /// The logical names of the dimensions of the first kernels, `[in, heads, depth]`. See [`Rules`](crate::Rules).
+    pub fn kernel_axes(mut self, names: impl IntoAxisNames) -> Self {
+        self.kernel_axes = Some(names.into_axis_names());
+        self
+    }
+
+    /// The logical names of the dimensions of the last kernel, `[heads, depth, out]`.
+    pub fn out_kernel_axes(mut self, names: impl IntoAxisNames) -> Self {
+        self.out_kernel_axes = Some(names.into_axis_names());
+        self
+    }
+
+    /// The layer, its weights drawn from the stream `params`: query, key, value, norms, out. Sizes that do not divide each
+    /// other are an error of its results.
+    #[track_caller]
+    pub fn build(self, rngs: &mut Rngs) -> MultiHeadAttention {
+        let features = self.qkv_features.unwrap_or(self.in_features);
+        let (heads, key_heads) = (self.num_heads, self.num_kv_heads.unwrap_or(self.num_heads));
+        let error = divides("heads", heads, "qkv_features", features).and(divides(
+            "num_kv_heads",
+            key_heads,
+            "num_heads",
+            heads,
+        ));
+        let depth = features.checked_div(heads).unwrap_or(0);
+        let kv_features = self.in_kv_features.unwrap_or(self.in_features);
+        let first = |from: usize, heads: usize| {
+            let builder = LinearGeneral::builder([from], [heads, depth]);
+            self.given(builder, self.kernel_init, self.bias_init, &self.kernel_axes)
+        };
+        let query = first(self.in_features, heads).build(rngs);
+        let key = first(kv_features, key_heads).build(rngs);
+        let value = first(kv_features, key_heads).build(rngs);
+        let norm = |rngs: &mut Rngs| {
+            let builder = LayerNorm::builder(depth).use_bias(false);
+            let builder = self.dtype.into_iter().fold(builder, |b, dtype| b.dtype(dtype));
+            self.param_dtype.into_iter().fold(builder, |b, dtype| b.param_dtype(dtype)).build(rngs)
+        };
+        let query_ln = self.normalize_qk.then(|| norm(rngs));
+        let key_ln = self.normalize_qk.then(|| norm(rngs));
+        let out = LinearGeneral::builder([heads, depth], [self.out_features.unwrap_or(self.in_features)]);
+        let (kernel_init, bias_init) =
+            (self.out_kernel_init.unwrap_or(self.kernel_init), self.out_bias_init.unwrap_or(self.bias_init));
+        let mut out = self.given(out, kernel_init, bias_init, &self.out_kernel_axes).build(rngs);
+        if let Err(error) = error {
+            out.kernel = Array::from_error(error, &out.kernel);
+        }
+        let (cached_key, cached_value, cache_index) = (None, None, None);
+        MultiHeadAttention {
+            query,
+            key,
+            value,
+            out,
+            query_ln,
+            key_ln,
+            cached_key,
+            cached_value,
+            cache_index,
+            own: self.own,
+        }
+    }
+
+    /// A part's builder with what holds for all parts.
+    fn given<L: KernelLayer>(
+        &self,
+        builder: KernelBuilder<L>,
+        kernel_init: Initializer,
+        bias_init: Initializer,
+        axes: &Option<AxisNames>,
+    ) -> KernelBuilder<L> {
+        let builder = builder.use_bias(self.use_bias).kernel_init(kernel_init).bias_init(bias_init);
+        let builder = axes.iter().fold(builder, |b, axes| b.kernel_axes(axes));
+        let builder = self.dtype.into_iter().fold(builder, |b, dtype| b.dtype(dtype));
+        self.param_dtype.into_iter().fold(builder, |b, dtype| b.param_dtype(dtype))
+    }
+}
+
+#[track_caller]
+fn divides(name: &str, count: usize, of: &str, all: usize) -> Result<()> {
+    if count > 0 && all.is_multiple_of(count) {
+        return Ok(());
+    }
+    value_error(format!("MultiHeadAttention: {name} ({count}) must divide {of} ({all})"))
+}

@@ -1,0 +1,171 @@
+//! The transposed convolution layer.
+
+use shardax::lax::{ConvOptions, Padding, conv_transpose};
+use shardax::prelude::*;
+use shardax::tree::AxisNames;
+
+use super::ConvPadding;
+use super::conv::in_batches;
+use super::kernel::{Kernel, KernelBuilder, KernelLayer, KernelShape, in_dtype, with_bias};
+use crate::Rngs;
+use crate::check::{require, value_error};
+
+/// A transposed convolution of channels-last inputs, `[batch, spatial dimensions, features]`: it enlarges them by its
+/// strides.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let layer = ConvTranspose::builder(8, 3, [4, 4]).strides([2, 2]).build(&mut Rngs::new(0));
+/// assert_eq!(layer.forward(ones([1, 16, 16, 8])).shape(), [1, 32, 32, 3]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Module, Clone, Debug)]
+pub struct ConvTranspose {
+    /// `[spatial dimensions, in, out]`, or `[spatial dimensions, out, in]` of a transposed kernel.
+    #[tree(axis_names = kernel_axes)]
+    pub kernel: Array,
+    /// `[out]`
+    #[tree(axis_names = bias_axes)]
+    pub bias: Option<Array>,
+    #[tree(static)]
+    own: ConvTransposeOwn,
+    #[tree(static)]
+    dtype: Option<DType>,
+    #[tree(static)]
+    kernel_axes: Option<AxisNames>,
+    #[tree(static)]
+    bias_axes: Option<AxisNames>,
+}
+
+/// The options that a transposed convolution has alone.
+#[doc(hidden)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ConvTransposeOwn {
+    features: [usize; 2],
+    kernel_size: Vec<usize>,
+    strides: Vec<usize>,
+    padding: ConvPadding,
+    kernel_dilation: Vec<usize>,
+    transpose_kernel: bool,
+}
+
+/// The options of a [`ConvTranspose`].
+pub type ConvTransposeBuilder = KernelBuilder<ConvTranspose>;
+
+impl KernelLayer for ConvTranspose {
+    type Own = ConvTransposeOwn;
+
+    fn shape(own: &ConvTransposeOwn) -> Result<KernelShape> {
+        let ([features, out], spatial) = (own.features, own.kernel_size.len());
+        let (last, bias) = if own.transpose_kernel { ([out, features], spatial) } else { (own.features, spatial + 1) };
+        let kernel = [own.kernel_size.as_slice(), &last].concat();
+        Ok(KernelShape { kernel, drawn: None, bias: vec![bias] })
+    }
+
+    fn make(kernel: Kernel, own: ConvTransposeOwn) -> Self {
+        let Kernel { kernel, bias, dtype, kernel_axes, bias_axes } = kernel;
+        ConvTranspose { kernel, bias, own, dtype, kernel_axes, bias_axes }
+    }
+}
+
+impl ConvTransposeBuilder {
+    /// By how much each spatial dimension is enlarged. Default 1.
+    pub fn strides(mut self, strides: impl AsRef<[usize]>) -> Self {
+        self.own.strides = strides.as_ref().into();
+        self
+    }
+
+    /// The padding of the convolution that it goes back on: zeros, or [`ConvPadding::Circular`]. Default [`Padding::Same`].
+    pub fn padding(mut self, padding: impl Into<ConvPadding>) -> Self {
+        self.own.padding = padding.into();
+        self
+    }
+
+    /// The distance between the kernel's elements in each spatial dimension. Default 1.
+    pub fn kernel_dilation(mut self, dilation: impl AsRef<[usize]>) -> Self {
+        self.own.kernel_dilation = dilation.as_ref().into();
+        self
+    }
+
+    /// Whether the kernel is that of the convolution that it goes back on: reversed, with inputs and outputs exchanged.
+    /// Default false.
+    pub fn transpose_kernel(mut self, transpose: bool) -> Self {
+        self.own.transpose_kernel = transpose;
+        self
+    }
+}
+
+impl ConvTranspose {
+    /// A layer from `in_features` to `out_features` with a kernel of this size: stride 1, padding SAME, the kernel
+    /// LeCun normal, the bias zero.
+    #[track_caller]
+    pub fn new(in_features: usize, out_features: usize, kernel_size: impl AsRef<[usize]>, rngs: &mut Rngs) -> Self {
+        ConvTranspose::builder(in_features, out_features, kernel_size).build(rngs)
+    }
+
+    /// A layer with options.
+    pub fn builder(in_features: usize, out_features: usize, kernel_size: impl AsRef<[usize]>) -> ConvTransposeBuilder {
+        let kernel_size: Vec<usize> = kernel_size.as_ref().into();
+        let ones = vec![1; kernel_size.len()];
+        KernelBuilder::new(ConvTransposeOwn {
+            features: [in_features, out_features],
+            kernel_size,
+            strides: ones.clone(),
+            padding: Padding::Same.into(),
+            kernel_dilation: ones,
+            transpose_kernel: false,
+        })
+    }
+
+    /// `x` is `[batch, spatial dimensions, features]`, or one example without the batch dimension, or has several.
+    #[track_caller]
+    pub fn forward(&self, x: impl Operand) -> Array {
+        let x = x.into_array();
+        require!(&x, self.kernel.check());
+        let (x, kernel, bias) = in_dtype(self.dtype, x, &self.kernel, &self.bias);
+        let spatial = kernel.ndim().saturating_sub(2);
+        let turned = match self.own.transpose_kernel {
+            true => kernel.flip((0..spatial as i32).collect::<Vec<_>>().as_slice()).swapaxes(-1, -2),
+            false => kernel,
+        };
+        match in_batches(&x, turned.ndim(), |x| self.enlarged(x, &turned)) {
+            Ok(y) => with_bias(y, bias),
+            Err(error) => Array::from_error(error, &x),
+        }
+    }
+
+    #[track_caller]
+    fn enlarged(&self, x: &Array, kernel: &Array) -> Result<Array> {
+        let own = &self.own;
+        let padding = match &own.padding {
+            ConvPadding::Zeros(padding) => padding.clone(),
+            ConvPadding::Circular => Padding::Valid,
+            other => return value_error(format!("ConvTranspose: padding must be zeros or circular, got {other:?}")),
+        };
+        let options = ConvOptions::new().rhs_dilation(&own.kernel_dilation);
+        let y = conv_transpose(x, kernel, &own.strides, padding, options);
+        y.check()?;
+        match own.padding {
+            ConvPadding::Circular => Ok(self.wrapped(x, y)),
+            _ => Ok(y),
+        }
+    }
+
+    /// What lies beyond the enlarged input, added up at the places that it wraps around to.
+    fn wrapped(&self, x: &Array, y: Array) -> Array {
+        (1..x.ndim() - 1).fold(y, |y, d| {
+            let period = x.shape()[d] * self.own.strides[d - 1];
+            // As Flax centres it: what is missing of whole pairs of periods lies on both sides.
+            let twice = 2 * period as i64;
+            let missing = (period as i64 - y.shape()[d] as i64).rem_euclid(twice.max(1)) as usize;
+            let odd_first = if self.own.transpose_kernel { 0 } else { missing % 2 };
+            let low = missing / 2 + odd_first;
+            let mut widths = vec![(0, 0); y.ndim()];
+            widths[d] = (low, missing - low);
+            let y = pad(&y, &widths, PadMode::Constant(0.0));
+            let periods = y.shape()[d].checked_div(period).unwrap_or(0);
+            let (before, after) = (&y.shape()[..d], &y.shape()[d + 1..]);
+            y.reshape([before, &[periods, period], after].concat()).sum(d as i32)
+        })
+    }
+}

@@ -1,0 +1,112 @@
+//! The layer of any sum of products.
+
+use shardax::prelude::*;
+use shardax::tree::AxisNames;
+
+use super::kernel::{Kernel, KernelBuilder, KernelLayer, KernelShape, in_dtype, with_bias};
+use crate::Rngs;
+use crate::check::{require, value_error};
+
+/// A sum of products of the input and a kernel, as [`einsum`] writes it: the input's letters, the kernel's, the result's.
+///
+/// A bias has the dimensions of the kernel that the result has too, in the result's order. Default: none.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let layer = Einsum::builder("nta,hab->nthb", [8, 2, 4]).use_bias(true).build(&mut Rngs::new(0));
+/// assert_eq!(layer.bias.as_ref().map(Array::shape), Some(&[8, 4][..]));
+/// assert_eq!(layer.forward(ones([16, 11, 2])).shape(), [16, 11, 8, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Module, Clone, Debug)]
+pub struct Einsum {
+    /// As it was asked for.
+    #[tree(axis_names = kernel_axes)]
+    pub kernel: Array,
+    /// The dimensions that kernel and result have.
+    #[tree(axis_names = bias_axes)]
+    pub bias: Option<Array>,
+    #[tree(static)]
+    spec: String,
+    #[tree(static)]
+    dtype: Option<DType>,
+    #[tree(static)]
+    kernel_axes: Option<AxisNames>,
+    #[tree(static)]
+    bias_axes: Option<AxisNames>,
+}
+
+/// The letters, and the shape of the kernel.
+#[doc(hidden)]
+#[derive(Clone, Debug)]
+pub struct EinsumOptions {
+    spec: String,
+    kernel_shape: Vec<usize>,
+}
+
+/// The options of an [`Einsum`].
+pub type EinsumBuilder = KernelBuilder<Einsum>;
+
+/// The kernel's letters, and the result's.
+fn letters(spec: &str) -> Result<(&str, &str)> {
+    let Some((operands, result)) = spec.split_once("->") else {
+        return value_error(format!("Einsum: {spec:?} must be explicit and include \"->\""));
+    };
+    match operands.split(',').collect::<Vec<_>>().as_slice() {
+        [_, kernel] => Ok((kernel, result)),
+        other => value_error(format!("Einsum: {spec:?} must have exactly two operands, got {}", other.len())),
+    }
+}
+
+impl KernelLayer for Einsum {
+    type Own = EinsumOptions;
+
+    fn shape(own: &EinsumOptions) -> Result<KernelShape> {
+        let (kernel, result) = letters(&own.spec)?;
+        if kernel.chars().count() != own.kernel_shape.len() || !kernel.chars().all(char::is_alphabetic) {
+            let shape = &own.kernel_shape;
+            return value_error(format!("Einsum: {kernel:?} must have a letter for each dimension of {shape:?}"));
+        }
+        let bias = result.chars().filter_map(|c| kernel.chars().position(|k| k == c)).collect();
+        Ok(KernelShape { kernel: own.kernel_shape.clone(), drawn: None, bias })
+    }
+
+    fn make(kernel: Kernel, own: EinsumOptions) -> Self {
+        let Kernel { kernel, bias, dtype, kernel_axes, bias_axes } = kernel;
+        Einsum { kernel, bias, spec: own.spec, dtype, kernel_axes, bias_axes }
+    }
+}
+
+impl Einsum {
+    /// A layer without a bias, its kernel of this shape, LeCun normal.
+    #[track_caller]
+    pub fn new(einsum_str: &str, kernel_shape: impl AsRef<[usize]>, rngs: &mut Rngs) -> Self {
+        Einsum::builder(einsum_str, kernel_shape).build(rngs)
+    }
+
+    /// A layer with options.
+    pub fn builder(einsum_str: &str, kernel_shape: impl AsRef<[usize]>) -> EinsumBuilder {
+        let spec = einsum_str.replace(' ', "");
+        KernelBuilder::new(EinsumOptions { spec, kernel_shape: kernel_shape.as_ref().into() }).use_bias(false)
+    }
+
+    /// The sum of products of `x` and the kernel, and the bias.
+    #[track_caller]
+    pub fn forward(&self, x: impl Operand) -> Array {
+        let (x, kernel, bias) = in_dtype(self.dtype, x.into_array(), &self.kernel, &self.bias);
+        require!(&x, kernel.check());
+        let y = einsum(&self.spec, &[&x, &kernel]);
+        let bias = bias.map(|bias| bias.reshape(self.bias_shape(&y)));
+        with_bias(y, bias)
+    }
+
+    /// The kernel's sizes where the result has its letters, 1 elsewhere.
+    fn bias_shape(&self, y: &Array) -> Vec<usize> {
+        let (kernel, result) = letters(&self.spec).unwrap_or_default();
+        let size = |c: char| kernel.chars().position(|k| k == c).map_or(1, |d| self.kernel.shape()[d]);
+        let (before, after) = result.split_once("...").unwrap_or(("", result));
+        let hidden = y.ndim().saturating_sub(before.chars().count() + after.chars().count());
+        let sizes = |letters: &str| letters.chars().map(size).collect::<Vec<_>>();
+        [sizes(before), vec![1; hidden], sizes(after)].concat()
+    }
+}

@@ -1,0 +1,106 @@
+//! The table of embeddings.
+
+use shardax::nn::initializers::{self, Distribution, Fan, Initializer};
+use shardax::prelude::*;
+use shardax::tree::AxisNames;
+
+use super::compute_dtype;
+use crate::{IntoAxisNames, Rngs};
+
+/// A table of vectors, looked up by integers.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let table = Embed::new(10, 4, &mut Rngs::new(0));
+/// assert_eq!(table.forward(array([[1, 2, 3]])).shape(), [1, 3, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Module, Clone, Debug)]
+pub struct Embed {
+    /// `[num_embeddings, features]`
+    #[tree(axis_names = axes)]
+    pub embedding: Array,
+    #[tree(static)]
+    dtype: Option<DType>,
+    #[tree(static)]
+    axes: Option<AxisNames>,
+}
+
+/// The options of an [`Embed`].
+#[derive(Clone, Debug)]
+pub struct EmbedBuilder {
+    sizes: [usize; 2],
+    dtype: Option<DType>,
+    param_dtype: Option<DType>,
+    embedding_init: Initializer,
+    axes: Option<AxisNames>,
+}
+
+impl Embed {
+    /// `num_embeddings` vectors of `features` numbers, normal with variance `1 / features`.
+    #[track_caller]
+    pub fn new(num_embeddings: usize, features: usize, rngs: &mut Rngs) -> Self {
+        Embed::builder(num_embeddings, features).build(rngs)
+    }
+
+    /// A table with options.
+    pub fn builder(num_embeddings: usize, features: usize) -> EmbedBuilder {
+        EmbedBuilder {
+            sizes: [num_embeddings, features],
+            dtype: None,
+            param_dtype: None,
+            embedding_init: initializers::variance_scaling(1.0, Fan::In, Distribution::Normal).axes(-2, 0),
+            axes: None,
+        }
+    }
+
+    /// The vectors of `indices`, integers of any shape; the result has one axis more. An index beyond the table gives NaN.
+    #[track_caller]
+    pub fn forward(&self, indices: impl Operand) -> Array {
+        let dtype = compute_dtype(self.dtype, &[&self.embedding]);
+        self.embedding.astype(dtype).take(indices.into_array(), 0)
+    }
+
+    /// The product of `x`, `[..., features]`, with every vector: logits, where the table is the output layer too.
+    #[track_caller]
+    pub fn attend(&self, x: impl Operand) -> Array {
+        let x = x.into_array();
+        let dtype = compute_dtype(self.dtype, &[&x, &self.embedding]);
+        x.astype(dtype).dot(self.embedding.astype(dtype).t())
+    }
+}
+
+impl EmbedBuilder {
+    /// The dtype of the results. Default: the policy's, or the table's.
+    pub fn dtype(mut self, dtype: DType) -> Self {
+        self.dtype = Some(dtype);
+        self
+    }
+
+    /// The dtype of the table. Default: the policy's, float32.
+    pub fn param_dtype(mut self, dtype: DType) -> Self {
+        self.param_dtype = Some(dtype);
+        self
+    }
+
+    /// How the table is made. Default normal, with variance `1 / features`.
+    pub fn embedding_init(mut self, init: Initializer) -> Self {
+        self.embedding_init = init;
+        self
+    }
+
+    /// The logical names of the table's dimensions. See [`Rules`](crate::Rules).
+    pub fn axes(mut self, names: impl IntoAxisNames) -> Self {
+        self.axes = Some(names.into_axis_names());
+        self
+    }
+
+    /// The table, drawn from the stream `params`.
+    #[track_caller]
+    pub fn build(self, rngs: &mut Rngs) -> Embed {
+        let policy = rngs.policy();
+        let param_dtype = self.param_dtype.unwrap_or(policy.param_dtype);
+        let embedding = self.embedding_init.init(&rngs.params(), &self.sizes, param_dtype);
+        Embed { embedding, dtype: self.dtype.or(policy.dtype), axes: self.axes }
+    }
+}

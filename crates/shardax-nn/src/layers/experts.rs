@@ -1,0 +1,169 @@
+//! Mixtures of experts.
+
+use shardax::nn::{one_hot, softmax};
+use shardax::prelude::*;
+
+use super::{Layer, Linear, Stack};
+use crate::check::{positive, value_error, within};
+use crate::{Module, Rngs};
+
+/// Many layers, of which each token goes through a few: a router chooses them, and weighs what they give.
+///
+/// Tokens are routed row by row of the batch, so that a row goes the same way whichever device it is on. In each row an
+/// expert has room for `capacity_factor * k * tokens / experts` tokens, rounded up; first choices come before second ones,
+/// earlier tokens before later ones, and what finds no room is dropped: it adds nothing to the result.
+///
+/// [`forward`](MixtureOfExperts::forward) has all experts; [`forward_over`](MixtureOfExperts::forward_over) is for a
+/// `shard_map` in which each device has some of them.
+///
+/// Source: [Lepikhin et al. 2020](https://arxiv.org/abs/2006.16668), [Fedus et al. 2021](https://arxiv.org/abs/2101.03961).
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let mut rngs = Rngs::new(0);
+/// let moe = MixtureOfExperts::new(4, 2, 8, &mut rngs, |rngs| Linear::new(8, 8, rngs))?;
+/// let routed = moe.forward(random::normal(random::key(1), [2, 16, 8]))?;
+/// assert_eq!(routed.y.shape(), [2, 16, 8]);
+/// // 1 where all experts have as much to do.
+/// assert!(routed.balance_loss.item::<f32>()? > 0.9);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Module, Clone, Debug)]
+pub struct MixtureOfExperts<E> {
+    /// From features to a score of each expert, in float32.
+    pub router: Linear,
+    /// The experts, whose arrays have a first dimension for them.
+    pub experts: Stack<E>,
+    k: usize,
+    capacity_factor: Option<f64>,
+    normalized: bool,
+}
+
+/// What a [`MixtureOfExperts`] gives.
+#[derive(Tree, Clone, Debug)]
+pub struct Routed {
+    /// `[..., tokens, features]`
+    pub y: Array,
+    /// Experts times the sum of the shares of choices and the mean probabilities of each, the mean over the rows: 1 where
+    /// they are balanced, and what a loss has added to it (times 0.01, say) so that they become so. A scalar, float32.
+    pub balance_loss: Array,
+    /// The share of choices that found no room, a scalar, float32.
+    pub dropped: Array,
+}
+
+/// Who goes where.
+struct Routes {
+    /// 1 where a token goes to a place of an expert: `[rows, tokens, experts, places]`.
+    dispatch: Array,
+    /// The same, with the weight of what comes back.
+    combine: Array,
+    balance_loss: Array,
+    dropped: Array,
+}
+
+impl<E: Layer> MixtureOfExperts<E> {
+    /// So many experts, made by `expert`, of which `k` are chosen for each token of so many features. The router's weights
+    /// are drawn first.
+    #[track_caller]
+    pub fn new(
+        num_experts: usize,
+        k: usize,
+        in_features: usize,
+        rngs: &mut Rngs,
+        expert: impl Fn(&mut Rngs) -> E,
+    ) -> Result<Self> {
+        positive("MixtureOfExperts", "k", k)?;
+        if k > num_experts {
+            return value_error(format!("MixtureOfExperts: k must be at most the {num_experts} experts, got {k}"));
+        }
+        let router = Linear::builder(in_features, num_experts).use_bias(false).dtype(DType::F32).build(rngs);
+        let experts = Stack::new(num_experts, rngs, expert)?.axis_name("expert");
+        Ok(MixtureOfExperts { router, experts, k, capacity_factor: Some(1.25), normalized: true })
+    }
+
+    /// The room of each expert, as a multiple of what balanced experts need; `None` for so much that nothing is dropped.
+    /// Default 1.25.
+    pub fn capacity_factor(mut self, factor: impl Into<Option<f64>>) -> Self {
+        self.capacity_factor = factor.into();
+        self
+    }
+
+    /// Whether the weights of a token's experts are made to sum to 1. Default true.
+    pub fn normalized(mut self, normalized: bool) -> Self {
+        self.normalized = normalized;
+        self
+    }
+
+    /// `x` is `[..., tokens, features]`.
+    #[track_caller]
+    pub fn forward(&self, x: impl Operand) -> Result<Routed> {
+        self.routed(x.into_array(), |inputs| self.experts.map(|expert, x: Array| expert.forward(x), inputs))
+    }
+
+    /// The same inside a `shard_map` over this axis, where each device has its rows of `x`, the whole router, and its part
+    /// of the experts (their first dimension): tokens go to the devices of their experts and back by two `all_to_all`.
+    ///
+    /// The losses are those of the device's own rows.
+    #[track_caller]
+    pub fn forward_over(&self, x: impl Operand, axis: &'static str) -> Result<Routed> {
+        self.routed(x.into_array(), |inputs| {
+            let here = all_to_all_tiled(inputs, axis, 0, 1);
+            let done = self.experts.map(|expert, x: Array| expert.forward(x), here)?;
+            Ok(all_to_all_tiled(done, axis, 1, 0))
+        })
+    }
+
+    /// `through` takes `[experts, rows, places, features]` to the same.
+    #[track_caller]
+    fn routed(&self, x: Array, through: impl FnOnce(Array) -> Result<Array>) -> Result<Routed> {
+        x.check()?;
+        let rank = x.ndim();
+        if rank < 2 {
+            return value_error(format!("MixtureOfExperts: x must be [..., tokens, features], got {}", x.type_name()));
+        }
+        let (batch, last) = x.shape().split_at(rank - 2);
+        let rows = x.reshape([&[batch.iter().product()], last].concat());
+        let Routes { dispatch, combine, balance_loss, dropped } = self.routes(&rows)?;
+        let inputs = einsum("gtec,gtd->egcd", &[&dispatch.astype(x.dtype()), &rows]);
+        let outputs = through(inputs)?;
+        let y = einsum("gtec,egcd->gtd", &[&combine.astype(outputs.dtype()), &outputs]);
+        y.check()?;
+        let y = y.reshape([batch, &y.shape()[1..]].concat());
+        Ok(Routed { y, balance_loss, dropped })
+    }
+
+    #[track_caller]
+    fn routes(&self, rows: &Array) -> Result<Routes> {
+        let scores = self.router.forward(rows);
+        scores.check()?;
+        let &[g, t, experts] = scores.shape() else {
+            return value_error(format!("MixtureOfExperts: the router gave {}", scores.type_name()));
+        };
+        let (k, places) = (self.k, self.places(t, experts)?);
+        let probabilities = softmax(&scores, -1);
+        let (weights, chosen) = lax::top_k(&probabilities, k);
+        let weights = if self.normalized { &weights / weights.sum_keepdims(-1) } else { weights };
+        // All first choices come before all second ones.
+        let (weights, chosen) = (weights.swapaxes(1, 2), one_hot(chosen.swapaxes(1, 2), experts));
+        let flat = chosen.astype(DType::I32).reshape([g, k * t, experts]);
+        let before = flat.cumsum(1) - &flat;
+        let place = (before * &flat).sum(-1).reshape([g, k, t]);
+        let kept = place.less(places as i32).astype(DType::F32);
+        let places_of = one_hot(place, places) * kept.expand_dims(-1);
+        let dispatch = einsum("gkte,gktc->gtec", &[&chosen, &places_of]);
+        let combine = einsum("gkte,gktc->gtec", &[&(&chosen * weights.expand_dims(-1)), &places_of]);
+        // Which experts are chosen has no gradient; how probable they were has.
+        let shares = chosen.sum([1, 2]) / (k * t.max(1)) as f64;
+        let balance_loss = (shares * probabilities.mean(1)).sum(-1).mean(..) * experts as f64;
+        Ok(Routes { dispatch, combine, balance_loss, dropped: 1.0 - kept.mean(..) })
+    }
+
+    /// How many tokens of a row an expert takes.
+    #[track_caller]
+    fn places(&self, tokens: usize, experts: usize) -> Result<usize> {
+        let Some(factor) = self.capacity_factor else { return Ok(tokens) };
+        within("MixtureOfExperts", "capacity_factor", factor, f64::MIN_POSITIVE..f64::INFINITY)?;
+        let room = (factor * (self.k * tokens) as f64 / experts.max(1) as f64).ceil();
+        Ok((room as usize).clamp(tokens.min(1), tokens))
+    }
+}

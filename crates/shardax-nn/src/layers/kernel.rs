@@ -1,0 +1,159 @@
+//! What layers with a kernel and a bias have in common: their options, and how their weights are drawn.
+
+use shardax::nn::initializers::{self, Initializer};
+use shardax::prelude::*;
+use shardax::tree::AxisNames;
+
+use super::compute_dtype;
+use crate::{IntoAxisNames, Rngs};
+
+/// A kernel, a bias, and how they are used.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Kernel {
+    pub(super) kernel: Array,
+    pub(super) bias: Option<Array>,
+    pub(super) dtype: Option<DType>,
+    pub(super) kernel_axes: Option<AxisNames>,
+    pub(super) bias_axes: Option<AxisNames>,
+}
+
+/// The shape of a kernel, and which of its dimensions the bias has.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct KernelShape {
+    pub(super) kernel: Vec<usize>,
+    /// The shape that the initializer is given, where it is not the kernel's; of as many elements.
+    pub(super) drawn: Option<Vec<usize>>,
+    pub(super) bias: Vec<usize>,
+}
+
+/// A layer with a kernel and a bias.
+#[doc(hidden)]
+pub trait KernelLayer: Sized {
+    /// The options that it has alone.
+    type Own;
+
+    /// Fails where its options do not fit each other.
+    fn shape(own: &Self::Own) -> Result<KernelShape>;
+
+    fn make(kernel: Kernel, own: Self::Own) -> Self;
+}
+
+/// The options of a layer `L` with a kernel and a bias.
+#[derive(Clone, Debug)]
+pub struct KernelBuilder<L: KernelLayer> {
+    use_bias: bool,
+    dtype: Option<DType>,
+    param_dtype: Option<DType>,
+    kernel_axes: Option<AxisNames>,
+    kernel_init: Initializer,
+    bias_init: Initializer,
+    pub(super) own: L::Own,
+}
+
+impl<L: KernelLayer> KernelBuilder<L> {
+    pub(super) fn new(own: L::Own) -> Self {
+        KernelBuilder {
+            use_bias: true,
+            dtype: None,
+            param_dtype: None,
+            kernel_axes: None,
+            kernel_init: initializers::lecun_normal(),
+            bias_init: initializers::zeros(),
+            own,
+        }
+    }
+
+    /// Whether there is a bias. Default true, but for [`Einsum`](crate::Einsum).
+    pub fn use_bias(mut self, use_bias: bool) -> Self {
+        self.use_bias = use_bias;
+        self
+    }
+
+    /// The dtype to compute in. Default: the policy's, or what input and parameters promote to.
+    pub fn dtype(mut self, dtype: DType) -> Self {
+        self.dtype = Some(dtype);
+        self
+    }
+
+    /// The dtype of the parameters. Default: the policy's, float32.
+    pub fn param_dtype(mut self, dtype: DType) -> Self {
+        self.param_dtype = Some(dtype);
+        self
+    }
+
+    /// The logical names of the kernel's dimensions; the bias has those of its own. See [`Rules`](crate::Rules).
+    pub fn kernel_axes(mut self, names: impl IntoAxisNames) -> Self {
+        self.kernel_axes = Some(names.into_axis_names());
+        self
+    }
+
+    /// How the kernel is made. Default LeCun normal.
+    pub fn kernel_init(mut self, init: Initializer) -> Self {
+        self.kernel_init = init;
+        self
+    }
+
+    /// How the bias is made. Default zeros.
+    pub fn bias_init(mut self, init: Initializer) -> Self {
+        self.bias_init = init;
+        self
+    }
+
+    /// The layer, its weights drawn from the stream `params`. Options that do not fit each other are an error of its
+    /// results.
+    #[track_caller]
+    pub fn build(self, rngs: &mut Rngs) -> L {
+        let policy = rngs.policy();
+        let param_dtype = self.param_dtype.unwrap_or(policy.param_dtype);
+        let (shape, error) = match L::shape(&self.own) {
+            Ok(shape) => (shape, None),
+            Err(error) => (KernelShape { kernel: Vec::new(), drawn: None, bias: Vec::new() }, Some(error)),
+        };
+        let sound = |made: Array| match &error {
+            Some(error) => Array::from_error(error.clone(), &made),
+            None => made,
+        };
+        let kernel = match error {
+            Some(_) => zeros_dtype((), param_dtype),
+            None => self.kernel_init.init(&rngs.params(), shape.drawn.as_ref().unwrap_or(&shape.kernel), param_dtype),
+        };
+        let bias = self.use_bias.then(|| {
+            let sizes: Vec<usize> = shape.bias.iter().map(|&d| shape.kernel[d]).collect();
+            // Zeros need no key, but drawing one keeps later layers in step with Flax.
+            self.bias_init.init(&rngs.params(), &sizes, param_dtype)
+        });
+        let named = |names: &AxisNames| shape.bias.iter().map(|&d| names.get(d).copied().flatten()).collect();
+        L::make(
+            Kernel {
+                kernel: sound(kernel.reshape(shape.kernel.as_slice())),
+                bias: bias.map(sound),
+                dtype: self.dtype.or(policy.dtype),
+                bias_axes: self.kernel_axes.as_ref().map(named),
+                kernel_axes: self.kernel_axes,
+            },
+            self.own,
+        )
+    }
+}
+
+/// Input, kernel and bias in the dtype that a layer computes in.
+pub(super) fn in_dtype(
+    dtype: Option<DType>,
+    x: Array,
+    kernel: &Array,
+    bias: &Option<Array>,
+) -> (Array, Array, Option<Array>) {
+    let operands: Vec<&Array> = [&x, kernel].into_iter().chain(bias).collect();
+    let dtype = compute_dtype(dtype, &operands);
+    (x.astype(dtype), kernel.astype(dtype), bias.as_ref().map(|bias| bias.astype(dtype)))
+}
+
+/// `y + bias`, where there is one.
+pub(super) fn with_bias(y: Array, bias: Option<Array>) -> Array {
+    match bias {
+        Some(bias) => y + bias,
+        None => y,
+    }
+}

@@ -1,0 +1,162 @@
+//! The linear layer over several dimensions.
+
+use shardax::prelude::*;
+use shardax::tree::AxisNames;
+
+use super::kernel::{Kernel, KernelBuilder, KernelLayer, KernelShape, in_dtype, with_bias};
+use crate::Rngs;
+use crate::check::{require, value_error};
+
+/// A linear layer from some dimensions of its input, by default the last ones, to any number of new ones.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let mut rngs = Rngs::new(0);
+/// // To the heads of attention, and back.
+/// let split = LinearGeneral::new([16], [4, 8], &mut rngs);
+/// let join = LinearGeneral::new([4, 8], [16], &mut rngs);
+/// let heads = split.forward(ones([2, 5, 16]));
+/// assert_eq!(heads.shape(), [2, 5, 4, 8]);
+/// assert_eq!(join.forward(heads).shape(), [2, 5, 16]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Module, Clone, Debug)]
+pub struct LinearGeneral {
+    /// `[batch dimensions, in, out]`
+    #[tree(axis_names = kernel_axes)]
+    pub kernel: Array,
+    /// `[batch dimensions, out]`
+    #[tree(axis_names = bias_axes)]
+    pub bias: Option<Array>,
+    #[tree(static)]
+    own: LinearGeneralOptions,
+    #[tree(static)]
+    dtype: Option<DType>,
+    #[tree(static)]
+    kernel_axes: Option<AxisNames>,
+    #[tree(static)]
+    bias_axes: Option<AxisNames>,
+}
+
+/// The options that a linear layer over several dimensions has alone.
+#[doc(hidden)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct LinearGeneralOptions {
+    in_features: Vec<usize>,
+    out_features: Vec<usize>,
+    axis: Option<Vec<i32>>,
+    batch_sizes: Vec<usize>,
+}
+
+/// The options of a [`LinearGeneral`].
+pub type LinearGeneralBuilder = KernelBuilder<LinearGeneral>;
+
+impl KernelLayer for LinearGeneral {
+    type Own = LinearGeneralOptions;
+
+    fn shape(own: &Self::Own) -> Result<KernelShape> {
+        let LinearGeneralOptions { in_features, out_features, axis, batch_sizes } = own;
+        if axis.as_ref().is_some_and(|axis| axis.len() != in_features.len()) {
+            let axis = axis.as_ref();
+            return value_error(format!(
+                "LinearGeneral: in_features and axis must have the same length, got {in_features:?} and {axis:?}"
+            ));
+        }
+        let kernel = [batch_sizes.as_slice(), in_features, out_features].concat();
+        let (batch, inputs) = (batch_sizes.len(), in_features.len());
+        // The weights are those of one large matrix.
+        let product = |sizes: &[usize]| sizes.iter().product::<usize>();
+        let drawn = vec![product(batch_sizes) * product(in_features), product(out_features)];
+        let bias = (0..batch).chain(batch + inputs..kernel.len()).collect();
+        Ok(KernelShape { kernel, drawn: Some(drawn), bias })
+    }
+
+    fn make(kernel: Kernel, own: Self::Own) -> Self {
+        let Kernel { kernel, bias, dtype, kernel_axes, bias_axes } = kernel;
+        LinearGeneral { kernel, bias, own, dtype, kernel_axes, bias_axes }
+    }
+}
+
+impl LinearGeneralBuilder {
+    /// The dimensions of the input that are summed over, as many as there are `in_features`. Default the last ones.
+    pub fn axis(mut self, axis: impl AsRef<[i32]>) -> Self {
+        self.own.axis = Some(axis.as_ref().into());
+        self
+    }
+
+    /// The sizes of the input's first dimensions for which each index has a kernel of its own. Default none.
+    pub fn batch_sizes(mut self, sizes: impl AsRef<[usize]>) -> Self {
+        self.own.batch_sizes = sizes.as_ref().into();
+        self
+    }
+}
+
+impl LinearGeneral {
+    /// A layer from the last dimensions of these sizes to dimensions of those: the kernel LeCun normal, the bias zero.
+    #[track_caller]
+    pub fn new(in_features: impl AsRef<[usize]>, out_features: impl AsRef<[usize]>, rngs: &mut Rngs) -> Self {
+        LinearGeneral::builder(in_features, out_features).build(rngs)
+    }
+
+    /// A layer with options.
+    pub fn builder(in_features: impl AsRef<[usize]>, out_features: impl AsRef<[usize]>) -> LinearGeneralBuilder {
+        KernelBuilder::new(LinearGeneralOptions {
+            in_features: in_features.as_ref().into(),
+            out_features: out_features.as_ref().into(),
+            axis: None,
+            batch_sizes: Vec::new(),
+        })
+    }
+
+    /// `x` has the sizes of `in_features` in the dimensions `axis`, and those of the batch first; the result has the batch,
+    /// what is left of `x`, and `out_features`.
+    #[track_caller]
+    pub fn forward(&self, x: impl Operand) -> Array {
+        let (x, kernel, bias) = in_dtype(self.dtype, x.into_array(), &self.kernel, &self.bias);
+        let axis = self.axis(&x);
+        require!(&x, x.check(), kernel.check(), self.check(&x, &axis));
+        let (batch, inputs) = (self.own.batch_sizes.len(), axis.len());
+        let axis: Vec<usize> = axis.iter().map(|&d| d as usize).collect();
+        let batch_dims: Vec<usize> = (0..batch).collect();
+        let contract: Vec<usize> = (batch..batch + inputs).collect();
+        let y = lax::dot_general(&x, &kernel, (&axis, &contract), (&batch_dims, &batch_dims), None);
+        let bias = bias.map(|bias| {
+            let free = x.ndim() - batch - inputs;
+            bias.reshape([&self.own.batch_sizes, vec![1; free].as_slice(), &self.own.out_features].concat())
+        });
+        with_bias(y, bias)
+    }
+
+    /// The sizes that the result ends with.
+    pub(super) fn out_features(&self) -> &[usize] {
+        &self.own.out_features
+    }
+
+    /// The dimensions of `x` that are summed over, in order, as in Flax.
+    fn axis(&self, x: &Array) -> Vec<i32> {
+        let n = self.own.in_features.len() as i32;
+        let mut axis = self.own.axis.clone().unwrap_or_else(|| (-n..0).collect());
+        axis.iter_mut().filter(|d| **d < 0).for_each(|d| *d += x.ndim() as i32);
+        axis.sort_unstable();
+        axis
+    }
+
+    #[track_caller]
+    fn check(&self, x: &Array, axis: &[i32]) -> Result<()> {
+        let LinearGeneralOptions { in_features, batch_sizes, .. } = &self.own;
+        let batch = batch_sizes.len();
+        let inside = |d: &i32| (batch as i32..x.ndim() as i32).contains(d);
+        let distinct = axis.windows(2).all(|pair| pair[0] != pair[1]);
+        let fits = axis.iter().all(inside)
+            && distinct
+            && axis.iter().zip(in_features).all(|(&d, &n)| x.shape()[d as usize] == n)
+            && x.shape().starts_with(batch_sizes);
+        if fits {
+            return Ok(());
+        }
+        value_error(format!(
+            "LinearGeneral from {in_features:?} in the dimensions {axis:?}, of batches of {batch_sizes:?}, got {}",
+            x.type_name()
+        ))
+    }
+}

@@ -1,0 +1,189 @@
+//! Low-rank adaptation.
+
+use shardax::nn::initializers::{self, Initializer};
+use shardax::prelude::*;
+
+use super::{Layer, Linear, promoted};
+use crate::{LoRAParam, Rngs};
+
+/// A product of two small matrices, by which a layer is adapted while its own weights stay.
+///
+/// The matrices are of the kind [`LoRAParam`], so that `Optimizer::wrt(model, adam(1e-3), Filter::of::<LoRAParam>())`
+/// moves them alone.
+///
+/// Source: [Hu et al. 2021](https://arxiv.org/abs/2106.09685).
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let mut rngs = Rngs::new(0);
+/// let base = Linear::new(3, 4, &mut rngs);
+/// let adapted = LoRA::new(3, 2, 4, &mut rngs).around(base.clone());
+/// // The second matrix begins as zeros.
+/// let x = ones([16, 3]);
+/// assert_eq!(adapted.forward(&x).to_vec::<f32>()?, base.forward(&x).to_vec::<f32>()?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Module, Clone, Debug)]
+pub struct LoRA<B = ()> {
+    /// `[in, rank]`
+    pub lora_a: LoRAParam,
+    /// `[rank, out]`, zeros at first.
+    pub lora_b: LoRAParam,
+    /// The layer that is adapted.
+    pub base_module: B,
+    #[tree(static)]
+    dtype: Option<DType>,
+}
+
+/// The options of a [`LoRA`].
+#[derive(Clone, Debug)]
+pub struct LoRABuilder {
+    sizes: [usize; 3],
+    dtype: Option<DType>,
+    param_dtype: Option<DType>,
+    a_initializer: Initializer,
+    b_initializer: Initializer,
+}
+
+impl LoRABuilder {
+    /// The dtype to compute in. Default: the policy's, or what input and parameters promote to.
+    pub fn dtype(mut self, dtype: DType) -> Self {
+        self.dtype = Some(dtype);
+        self
+    }
+
+    /// The dtype of the matrices. Default: the policy's, float32.
+    pub fn param_dtype(mut self, dtype: DType) -> Self {
+        self.param_dtype = Some(dtype);
+        self
+    }
+
+    /// How the first matrix is made. Default He uniform.
+    pub fn a_initializer(mut self, init: Initializer) -> Self {
+        self.a_initializer = init;
+        self
+    }
+
+    /// How the second matrix is made. Default zeros.
+    pub fn b_initializer(mut self, init: Initializer) -> Self {
+        self.b_initializer = init;
+        self
+    }
+
+    /// The matrices, drawn from the stream `params`.
+    #[track_caller]
+    pub fn build(self, rngs: &mut Rngs) -> LoRA {
+        let policy = rngs.policy();
+        let ([from, rank, to], param_dtype) = (self.sizes, self.param_dtype.unwrap_or(policy.param_dtype));
+        let lora_a = self.a_initializer.init(&rngs.params(), &[from, rank], param_dtype).into();
+        let lora_b = self.b_initializer.init(&rngs.params(), &[rank, to], param_dtype).into();
+        LoRA { lora_a, lora_b, base_module: (), dtype: self.dtype.or(policy.dtype) }
+    }
+}
+
+impl LoRA {
+    /// Matrices from `in_features` to `out_features` of this rank.
+    #[track_caller]
+    pub fn new(in_features: usize, lora_rank: usize, out_features: usize, rngs: &mut Rngs) -> Self {
+        LoRA::builder(in_features, lora_rank, out_features).build(rngs)
+    }
+
+    /// Matrices with options.
+    pub fn builder(in_features: usize, lora_rank: usize, out_features: usize) -> LoRABuilder {
+        LoRABuilder {
+            sizes: [in_features, lora_rank, out_features],
+            dtype: None,
+            param_dtype: None,
+            a_initializer: initializers::he_uniform(),
+            b_initializer: initializers::zeros(),
+        }
+    }
+
+    /// The same, added to what `base_module` gives.
+    pub fn around<B: Layer>(self, base_module: B) -> LoRA<B> {
+        LoRA { lora_a: self.lora_a, lora_b: self.lora_b, base_module, dtype: self.dtype }
+    }
+}
+
+impl<B: Base> LoRA<B> {
+    /// `x · a · b`, `[..., out]` for `x` of `[..., in]`, and what the layer that is adapted gives.
+    #[track_caller]
+    pub fn forward(&self, x: impl Operand) -> Array {
+        let arrays = [x.into_array(), self.lora_a.clone().into_inner(), self.lora_b.clone().into_inner()];
+        let [x, a, b] = match self.dtype {
+            Some(dtype) => arrays.map(|x| x.astype(dtype)),
+            None => promoted(arrays),
+        };
+        let y = x.dot(a).dot(b);
+        match self.base_module.of(x) {
+            Some(base) => y + base,
+            None => y,
+        }
+    }
+}
+
+impl<B: Base> Layer for LoRA<B> {
+    #[track_caller]
+    fn forward(&self, x: Array) -> Array {
+        LoRA::forward(self, x)
+    }
+}
+
+/// What a [`LoRA`] stands around: a layer, or `()`.
+#[doc(hidden)]
+pub trait Base: Tree {
+    fn of(&self, x: Array) -> Option<Array>;
+}
+
+impl Base for () {
+    fn of(&self, _: Array) -> Option<Array> {
+        None
+    }
+}
+
+impl<L: Layer> Base for L {
+    #[track_caller]
+    fn of(&self, x: Array) -> Option<Array> {
+        Some(self.forward(x))
+    }
+}
+
+/// A [`Linear`] layer with a [`LoRA`].
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let layer = LoRALinear::new(3, 4, 2, &mut Rngs::new(0));
+/// assert_eq!(layer.forward(ones([16, 3])).shape(), [16, 4]);
+/// assert_eq!(layer.state_of(Filter::of::<LoRAParam>()).len(), 2);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Module, Clone, Debug)]
+pub struct LoRALinear {
+    /// The layer that is adapted.
+    pub linear: Linear,
+    /// What adapts it.
+    pub lora: LoRA,
+}
+
+impl LoRALinear {
+    /// A layer from `in_features` to `out_features`, adapted by matrices of this rank.
+    #[track_caller]
+    pub fn new(in_features: usize, out_features: usize, lora_rank: usize, rngs: &mut Rngs) -> Self {
+        let linear = Linear::new(in_features, out_features, rngs);
+        LoRALinear { linear, lora: LoRA::new(in_features, lora_rank, out_features, rngs) }
+    }
+
+    /// `x` is `[..., in]`, the result `[..., out]`.
+    #[track_caller]
+    pub fn forward(&self, x: impl Operand) -> Array {
+        let x = x.into_array();
+        self.linear.forward(&x) + self.lora.forward(x)
+    }
+}
+
+impl Layer for LoRALinear {
+    #[track_caller]
+    fn forward(&self, x: Array) -> Array {
+        LoRALinear::forward(self, x)
+    }
+}

@@ -1,0 +1,124 @@
+//! Weights divided by their largest singular value.
+
+use shardax::nn::initializers;
+use shardax::prelude::*;
+
+use super::l2_normalize;
+use crate::check::{NOT_NEGATIVE, value_error, within};
+use crate::layers::Layer;
+use crate::{BatchStat, Filter, Module, Param, Rngs, State};
+
+/// A layer whose kernels are divided by an estimate of their largest singular value, so that it stretches nothing.
+///
+/// The estimate is made by power iteration from a vector that is kept: [`train`](SpectralNorm::train) moves it. The
+/// layer's own kernels stay as they are (Flax NNX overwrites them with the divided ones). Kernels of more than two
+/// dimensions are matrices to their last one.
+///
+/// Source: [Miyato et al. 2018](https://arxiv.org/abs/1802.05957).
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let mut rngs = Rngs::new(0);
+/// let mut layer = SpectralNorm::new(Linear::new(3, 4, &mut rngs), &mut rngs);
+/// let y = layer.train(ones([2, 3]));
+/// assert_eq!((y.shape(), layer.forward(ones([2, 3])).shape()), (&[2, 4][..], &[2, 4][..]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Module, Clone, Debug)]
+pub struct SpectralNorm<L> {
+    /// The layer.
+    pub layer: L,
+    /// The vectors, by the key paths of their kernels and `.u`, and the last estimates, by `.sigma`.
+    pub batch_stats: BatchStat<State>,
+    n_steps: usize,
+    epsilon: f64,
+}
+
+impl<L: Layer> SpectralNorm<L> {
+    /// The layer with one step of power iteration a call. It draws a key of the stream `params` for each kernel.
+    #[track_caller]
+    pub fn new(layer: L, rngs: &mut Rngs) -> Self {
+        let params = layer.state_of(Filter::of::<Param>());
+        let dtype = rngs.policy().param_dtype;
+        let mut stats = State::new();
+        for (key, p) in params.iter().filter(|(_, p)| p.ndim() > 1) {
+            let columns = p.shape()[p.ndim() - 1];
+            stats.insert(format!("{key}.u"), initializers::normal(0.01).init(&rngs.params(), &[1, columns], dtype));
+            stats.insert(format!("{key}.sigma"), ones_dtype((), dtype));
+        }
+        SpectralNorm { layer, batch_stats: stats.into(), n_steps: 1, epsilon: 1e-12 }
+    }
+
+    /// The same, with so many steps of power iteration a call, at least 1. Default 1.
+    pub fn n_steps(mut self, steps: usize) -> Self {
+        self.n_steps = steps;
+        self
+    }
+
+    /// The same, with this number added to the squares of lengths. Default 1e-12.
+    pub fn epsilon(mut self, epsilon: f64) -> Self {
+        self.epsilon = epsilon;
+        self
+    }
+
+    /// The layer with its kernels divided, and the vectors and estimates after it.
+    #[track_caller]
+    pub fn normalized(&self) -> Result<(L, State)> {
+        within("SpectralNorm", "epsilon", self.epsilon, NOT_NEGATIVE)?;
+        crate::check::positive("SpectralNorm", "n_steps", self.n_steps)?;
+        let params = self.layer.state_of(Filter::of::<Param>());
+        let (mut divided, mut stats) = (State::new(), State::new());
+        for (key, p) in params.iter().filter(|(_, p)| p.ndim() > 1) {
+            let (of_u, of_sigma) = (format!("{key}.u"), format!("{key}.sigma"));
+            let Some(start) = self.batch_stats.get(&of_u) else {
+                return value_error(format!(
+                    "SpectralNorm: there is no vector {of_u:?}; the layer's parameters changed"
+                ));
+            };
+            let matrix = p.reshape([-1, p.shape()[p.ndim() - 1] as i64]);
+            let (mut u, mut v) = (start.clone(), start.clone());
+            for _ in 0..self.n_steps {
+                v = l2_normalize(&u.matmul(matrix.t()), &[0, 1], self.epsilon);
+                u = l2_normalize(&v.matmul(&matrix), &[0, 1], self.epsilon);
+            }
+            let (u, v) = (stop_gradient(u), stop_gradient(v));
+            let sigma = v.matmul(&matrix).matmul(u.t()).get((0, 0));
+            let whole = where_(sigma.not_equal(0), &sigma, 1);
+            divided.insert(key, p / whole);
+            stats.insert(of_u, u);
+            stats.insert(of_sigma, sigma);
+        }
+        Ok((self.layer.with_state(&divided)?, stats))
+    }
+
+    /// Evaluation: the layer with divided kernels, applied to `x`.
+    #[track_caller]
+    pub fn forward(&self, x: impl Operand) -> Array {
+        let x = x.into_array();
+        match self.normalized() {
+            Ok((layer, _)) => layer.forward(x),
+            Err(error) => Array::from_error(error, &x),
+        }
+    }
+
+    /// Training: the same, and the vectors are moved.
+    #[track_caller]
+    pub fn train(&mut self, x: impl Operand) -> Array {
+        let x = x.into_array();
+        match self.normalized() {
+            Ok((layer, stats)) => {
+                let kept = |(key, x): (String, Array)| (key, stop_gradient(x));
+                *self.batch_stats = stats.into_iter().map(kept).collect();
+                layer.forward(x)
+            }
+            Err(error) => Array::from_error(error, &x),
+        }
+    }
+}
+
+impl<L: Layer> Layer for SpectralNorm<L> {
+    #[track_caller]
+    fn forward(&self, x: Array) -> Array {
+        SpectralNorm::forward(self, x)
+    }
+}

@@ -1,0 +1,118 @@
+//! Weights as a length and a direction.
+
+use shardax::prelude::*;
+
+use super::l2_normalize;
+use crate::check::{NOT_NEGATIVE, within};
+use crate::layers::Layer;
+use crate::{Filter, Module, State};
+
+/// A layer whose kernels are taken as a direction for each feature, times a length that is a parameter of its own.
+///
+/// The layer's own kernels stay as they are; only their directions matter. As in Flax nothing is drawn.
+///
+/// Source: [Salimans and Kingma 2016](https://arxiv.org/abs/1602.07868).
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let layer = WeightNorm::new(Linear::new(3, 4, &mut Rngs::new(0)))?;
+/// assert_eq!(layer.forward(ones([2, 3])).shape(), [2, 4]);
+/// assert_eq!(layer.scales["kernel"].shape(), [4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Module, Clone, Debug)]
+pub struct WeightNorm<L> {
+    /// The layer.
+    pub layer: L,
+    /// The lengths, by the key paths of their kernels; ones at first.
+    pub scales: State,
+    #[tree(static)]
+    feature_axes: Vec<i32>,
+    epsilon: f64,
+    #[tree(static)]
+    filter: Filter,
+}
+
+impl<L: Layer> WeightNorm<L> {
+    /// Lengths for all parameters that have `kernel` in their key path, one for each index of the last dimension.
+    #[track_caller]
+    pub fn new(layer: L) -> Result<Self> {
+        WeightNorm::with(layer, [-1], Filter::path("**.kernel.**"))
+    }
+
+    /// Lengths for the parameters that `filter` means, one for each index of `feature_axes`; of none, one for the whole.
+    #[track_caller]
+    pub fn with(layer: L, feature_axes: impl AsRef<[i32]>, filter: impl Into<Filter>) -> Result<Self> {
+        let (feature_axes, filter) = (feature_axes.as_ref().to_vec(), filter.into());
+        let chosen = layer.state_of(filter.clone());
+        let ones = |(key, p): (&str, &Array)| {
+            let sizes = feature_dims(p, &feature_axes)?.into_iter().map(|d| p.shape()[d]).collect::<Vec<_>>();
+            Ok((key.to_owned(), ones(sizes.as_slice())))
+        };
+        let scales: Vec<(String, Array)> = chosen.iter().map(ones).collect::<Result<_>>()?;
+        Ok(WeightNorm { layer, scales: scales.into_iter().collect(), feature_axes, epsilon: 1e-12, filter })
+    }
+
+    /// The same, without lengths: all are 1.
+    pub fn without_scale(mut self) -> Self {
+        self.scales = State::new();
+        self
+    }
+
+    /// The same, with this number added to the squares of lengths. Default 1e-12.
+    pub fn epsilon(mut self, epsilon: f64) -> Self {
+        self.epsilon = epsilon;
+        self
+    }
+
+    /// The layer with its kernels as they are used.
+    #[track_caller]
+    pub fn normalized(&self) -> Result<L> {
+        within("WeightNorm", "epsilon", self.epsilon, NOT_NEGATIVE)?;
+        let chosen = self.layer.state_of(self.filter.clone());
+        let normed = |(key, p): (&str, &Array)| {
+            let dims = feature_dims(p, &self.feature_axes)?;
+            let others: Vec<i32> = (0..p.ndim()).filter(|d| !dims.contains(d)).map(|d| d as i32).collect();
+            let direction = l2_normalize(p, &others, self.epsilon);
+            let Some(scale) = self.scales.get(key) else { return Ok((key.to_owned(), direction)) };
+            let sizes = (0..p.ndim()).map(|d| if dims.contains(&d) { p.shape()[d] } else { 1 });
+            Ok((key.to_owned(), direction * scale.reshape(sizes.collect::<Vec<_>>())))
+        };
+        let normed: Vec<(String, Array)> = chosen.iter().map(normed).collect::<Result<_>>()?;
+        self.layer.with_state(&normed.into_iter().collect())
+    }
+
+    /// The layer with such kernels, applied to `x`.
+    #[track_caller]
+    pub fn forward(&self, x: impl Operand) -> Array {
+        let x = x.into_array();
+        match self.normalized() {
+            Ok(layer) => layer.forward(x),
+            Err(error) => Array::from_error(error, &x),
+        }
+    }
+}
+
+impl<L: Layer> Layer for WeightNorm<L> {
+    #[track_caller]
+    fn forward(&self, x: Array) -> Array {
+        WeightNorm::forward(self, x)
+    }
+}
+
+/// The dimensions of a parameter that are features, in order.
+#[track_caller]
+fn feature_dims(p: &Array, axes: &[i32]) -> Result<Vec<usize>> {
+    let rank = p.ndim() as i32;
+    let mut dims = Vec::with_capacity(axes.len());
+    for &axis in axes {
+        if !(-rank..rank).contains(&axis) {
+            let what = format!("WeightNorm: feature_axes {axes:?} of a parameter {}", p.type_name());
+            return crate::check::value_error(what);
+        }
+        dims.push(axis.rem_euclid(rank) as usize);
+    }
+    dims.sort_unstable();
+    dims.dedup();
+    Ok(dims)
+}

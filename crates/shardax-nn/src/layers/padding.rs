@@ -1,0 +1,70 @@
+//! Padding of convolution layers.
+
+use shardax::lax::Padding;
+use shardax::prelude::*;
+
+use crate::check::value_error;
+
+/// How a convolution layer's input is padded: as [`Padding`] says, or by its own elements.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let mut rngs = Rngs::new(0);
+/// let causal = Conv::builder(3, 8, [4]).padding(ConvPadding::Causal).build(&mut rngs);
+/// assert_eq!(causal.forward(ones([2, 10, 3])).shape(), [2, 10, 8]);
+/// let explicit = Conv::builder(3, 8, [4]).padding([(1, 1)]).build(&mut rngs);
+/// assert_eq!(explicit.forward(ones([2, 10, 3])).shape(), [2, 9, 8]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ConvPadding {
+    /// Zeros.
+    Zeros(Padding),
+    /// As much as the result keeps the input's size, by the elements from the other end.
+    Circular,
+    /// As much as the result keeps the input's size, by the elements mirrored at the edge.
+    Reflect,
+    /// Zeros before the only spatial dimension, so that no result depends on what comes after it.
+    Causal,
+}
+
+impl From<Padding> for ConvPadding {
+    fn from(padding: Padding) -> Self {
+        ConvPadding::Zeros(padding)
+    }
+}
+
+impl From<Vec<(i64, i64)>> for ConvPadding {
+    fn from(pairs: Vec<(i64, i64)>) -> Self {
+        Padding::from(pairs).into()
+    }
+}
+
+impl<const N: usize> From<[(i64, i64); N]> for ConvPadding {
+    fn from(pairs: [(i64, i64); N]) -> Self {
+        Padding::from(pairs).into()
+    }
+}
+
+impl ConvPadding {
+    /// `x`, of one batch dimension, padded for a window of these extents, and what is left to pad.
+    #[track_caller]
+    pub(super) fn apply(&self, x: &Array, extents: &[usize]) -> Result<(Array, Padding)> {
+        let around = |inner: Vec<(usize, usize)>| [vec![(0, 0)], inner, vec![(0, 0)]].concat();
+        let centred = || around(extents.iter().map(|&k| (k.saturating_sub(1) / 2, k / 2)).collect());
+        let padded = match self {
+            ConvPadding::Zeros(padding) => return Ok((x.clone(), padding.clone())),
+            ConvPadding::Circular => pad(x, &centred(), PadMode::Wrap),
+            ConvPadding::Reflect => pad(x, &centred(), PadMode::Reflect),
+            ConvPadding::Causal => match extents {
+                [k] => pad(x, &around(vec![(k.saturating_sub(1), 0)]), PadMode::Constant(0.0)),
+                _ => {
+                    let dims = extents.len();
+                    let what = format!("Conv: causal padding needs one spatial dimension, got {dims}");
+                    return value_error(what);
+                }
+            },
+        };
+        Ok((padded, Padding::Valid))
+    }
+}

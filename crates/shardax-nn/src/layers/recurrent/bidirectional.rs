@@ -1,0 +1,73 @@
+//! Sequences in both directions.
+
+use shardax::prelude::*;
+
+use super::{Rnn, RnnCell};
+use crate::layers::Layer;
+
+/// One cell from the first step to the last and one from the last to the first, their outputs side by side.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let mut rngs = Rngs::new(0);
+/// let (forward, backward) = (GruCell::new(3, 8, &mut rngs), GruCell::new(3, 8, &mut rngs));
+/// let layer = Bidirectional::new(Rnn::new(forward), Rnn::new(backward));
+/// assert_eq!(layer.forward(ones([2, 10, 3])).shape(), [2, 10, 16]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Module, Clone, Debug)]
+pub struct Bidirectional<F, B> {
+    /// From the first step to the last.
+    pub forward_rnn: Rnn<F>,
+    /// From the last step to the first.
+    pub backward_rnn: Rnn<B>,
+    #[tree(static)]
+    merge_fn: fn(Array, Array) -> Array,
+}
+
+impl<F: RnnCell, B: RnnCell> Bidirectional<F, B> {
+    /// The two, whatever directions they were made with.
+    pub fn new(forward_rnn: Rnn<F>, backward_rnn: Rnn<B>) -> Self {
+        let (forward_rnn, backward_rnn) = (forward_rnn.reverse(false), backward_rnn.reverse(true).keep_order(true));
+        Bidirectional { forward_rnn, backward_rnn, merge_fn: |forward, backward| concatenate(&[forward, backward], -1) }
+    }
+
+    /// What becomes of the outputs of both. Default: the features of one after those of the other.
+    pub fn merge_fn(mut self, merge_fn: fn(Array, Array) -> Array) -> Self {
+        self.merge_fn = merge_fn;
+        self
+    }
+
+    /// The outputs of all steps.
+    #[track_caller]
+    pub fn forward(&self, x: impl Operand) -> Array {
+        let x = x.into_array();
+        match self.run(&x, None, None) {
+            Ok((_, y)) => y,
+            Err(error) => Array::from_error(error, &x),
+        }
+    }
+
+    /// What both carry after their last steps, and the outputs of all; see [`Rnn::run`].
+    #[track_caller]
+    #[allow(clippy::type_complexity)]
+    pub fn run(
+        &self,
+        x: impl Operand,
+        initial_carry: Option<(F::Carry, B::Carry)>,
+        seq_lengths: Option<&Array>,
+    ) -> Result<((F::Carry, B::Carry), Array)> {
+        let x = x.into_array();
+        let (forward, backward) = initial_carry.unzip();
+        let (forward, there) = self.forward_rnn.run(&x, forward, seq_lengths)?;
+        let (backward, back) = self.backward_rnn.run(&x, backward, seq_lengths)?;
+        Ok(((forward, backward), (self.merge_fn)(there, back)))
+    }
+}
+
+impl<F: RnnCell, B: RnnCell> Layer for Bidirectional<F, B> {
+    #[track_caller]
+    fn forward(&self, x: Array) -> Array {
+        Bidirectional::forward(self, x)
+    }
+}

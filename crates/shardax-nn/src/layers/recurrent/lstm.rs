@@ -1,0 +1,154 @@
+//! Long short-term memory.
+
+use shardax::prelude::*;
+
+use super::{BuiltCell, CellBuilder, CellOptions, Functions, RnnCell, zero_carry};
+use crate::Rngs;
+use crate::layers::Linear;
+
+/// Long short-term memory: a memory that gates write, keep and read.
+///
+/// Source: [Hochreiter and Schmidhuber 1997](https://doi.org/10.1162/neco.1997.9.8.1735).
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let cell = LstmCell::new(3, 8, &mut Rngs::new(0));
+/// let ((memory, _), y) = cell.forward(cell.initialize_carry(&[5, 3]), ones([5, 3]));
+/// assert_eq!((memory.shape(), y.shape()), (&[5, 8][..], &[5, 8][..]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Module, Clone, Debug)]
+pub struct LstmCell {
+    /// Of the input, to the gate that writes.
+    pub ii: Linear,
+    /// Of the input, to the gate that keeps.
+    pub if_: Linear,
+    /// Of the input, to what is written.
+    pub ig: Linear,
+    /// Of the input, to the gate that reads.
+    pub io: Linear,
+    /// Of the last output, to the gate that writes.
+    pub hi: Linear,
+    /// Of the last output, to the gate that keeps.
+    pub hf: Linear,
+    /// Of the last output, to what is written.
+    pub hg: Linear,
+    /// Of the last output, to the gate that reads.
+    pub ho: Linear,
+    hidden_features: usize,
+    #[tree(static)]
+    functions: Functions,
+}
+
+impl BuiltCell for LstmCell {
+    type Own = ();
+
+    #[track_caller]
+    fn make(options: &CellOptions, (): (), rngs: &mut Rngs) -> Self {
+        let [ii, if_, ig, io] = [(); 4].map(|()| options.of_inputs(1, false, rngs));
+        let [hi, hf, hg, ho] = [(); 4].map(|()| options.of_carry(1, true, rngs));
+        let (hidden_features, functions) = (options.hidden_features, options.functions());
+        LstmCell { ii, if_, ig, io, hi, hf, hg, ho, hidden_features, functions }
+    }
+}
+
+impl LstmCell {
+    /// A cell of so many features.
+    #[track_caller]
+    pub fn new(in_features: usize, hidden_features: usize, rngs: &mut Rngs) -> Self {
+        LstmCell::builder(in_features, hidden_features).build(rngs)
+    }
+
+    /// A cell with options.
+    pub fn builder(in_features: usize, hidden_features: usize) -> CellBuilder<Self> {
+        CellBuilder::new(in_features, hidden_features, ())
+    }
+}
+
+impl RnnCell for LstmCell {
+    /// The memory and the last output.
+    type Carry = (Array, Array);
+
+    #[track_caller]
+    fn initialize_carry(&self, input_shape: &[usize]) -> (Array, Array) {
+        let zeros = zero_carry(input_shape, self.hidden_features, &self.hi);
+        (zeros.clone(), zeros)
+    }
+
+    #[track_caller]
+    fn forward(&self, (c, h): (Array, Array), x: Array) -> ((Array, Array), Array) {
+        let sum = |input: &Linear, carry: &Linear| input.forward(&x) + carry.forward(&h);
+        let gates =
+            [sum(&self.ii, &self.hi), sum(&self.if_, &self.hf), sum(&self.ig, &self.hg), sum(&self.io, &self.ho)];
+        remember(self.functions, gates, c)
+    }
+}
+
+/// The same cell with one product for all gates, which is faster.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let rnn = Rnn::new(OptimizedLstmCell::new(3, 8, &mut Rngs::new(0)));
+/// assert_eq!(rnn.forward(ones([5, 10, 3])).shape(), [5, 10, 8]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Module, Clone, Debug)]
+pub struct OptimizedLstmCell {
+    /// Of the input, to all gates.
+    pub dense_i: Linear,
+    /// Of the last output, to all gates.
+    pub dense_h: Linear,
+    hidden_features: usize,
+    #[tree(static)]
+    functions: Functions,
+}
+
+impl BuiltCell for OptimizedLstmCell {
+    type Own = ();
+
+    #[track_caller]
+    fn make(options: &CellOptions, (): (), rngs: &mut Rngs) -> Self {
+        let (dense_i, dense_h) = (options.of_inputs(4, false, rngs), options.of_carry(4, true, rngs));
+        let (hidden_features, functions) = (options.hidden_features, options.functions());
+        OptimizedLstmCell { dense_i, dense_h, hidden_features, functions }
+    }
+}
+
+impl OptimizedLstmCell {
+    /// A cell of so many features.
+    #[track_caller]
+    pub fn new(in_features: usize, hidden_features: usize, rngs: &mut Rngs) -> Self {
+        OptimizedLstmCell::builder(in_features, hidden_features).build(rngs)
+    }
+
+    /// A cell with options.
+    pub fn builder(in_features: usize, hidden_features: usize) -> CellBuilder<Self> {
+        CellBuilder::new(in_features, hidden_features, ())
+    }
+}
+
+impl RnnCell for OptimizedLstmCell {
+    /// The memory and the last output.
+    type Carry = (Array, Array);
+
+    #[track_caller]
+    fn initialize_carry(&self, input_shape: &[usize]) -> (Array, Array) {
+        let zeros = zero_carry(input_shape, self.hidden_features, &self.dense_h);
+        (zeros.clone(), zeros)
+    }
+
+    #[track_caller]
+    fn forward(&self, (c, h): (Array, Array), x: Array) -> ((Array, Array), Array) {
+        let all = self.dense_i.forward(x) + self.dense_h.forward(h);
+        remember(self.functions, super::parts(&all, self.hidden_features), c)
+    }
+}
+
+/// The memory with what its gates (write, keep, written, read) make of it.
+fn remember(functions: Functions, gates: [Array; 4], c: Array) -> ((Array, Array), Array) {
+    let Functions { gate, activation } = functions;
+    let [i, f, g, o] = gates;
+    let c = gate(f) * c + gate(i) * activation(g);
+    let h = gate(o) * activation(c.clone());
+    ((c, h.clone()), h)
+}

@@ -1,0 +1,139 @@
+//! A cell that runs over sequences.
+
+use shardax::prelude::*;
+
+use super::RnnCell;
+use crate::check::{integer, same_shape, value_error};
+use crate::layers::Layer;
+
+/// A cell that runs over the steps of sequences, in one loop of the compiled program.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let rnn = Rnn::new(LstmCell::new(3, 8, &mut Rngs::new(0)));
+/// let x = ones([2, 10, 3]);
+/// assert_eq!(rnn.forward(&x).shape(), [2, 10, 8]);
+/// // Sequences of ten steps and of four: what is carried after the last of each.
+/// let ((_, last), y) = rnn.run(&x, None, Some(&array([10, 4])))?;
+/// assert!(allclose(last.get(1), y.get((1, 3)), 1e-6, 1e-6)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Module, Clone, Debug)]
+pub struct Rnn<C> {
+    /// What is done at each step.
+    pub cell: C,
+    time_major: bool,
+    reverse: bool,
+    keep_order: bool,
+    unroll: usize,
+}
+
+impl<C: RnnCell> Rnn<C> {
+    /// The cell over `[batch, steps, features]`, from the first step to the last.
+    pub fn new(cell: C) -> Self {
+        Rnn { cell, time_major: false, reverse: false, keep_order: false, unroll: 1 }
+    }
+
+    /// Whether sequences are `[steps, batch, features]`. Default false.
+    pub fn time_major(mut self, time_major: bool) -> Self {
+        self.time_major = time_major;
+        self
+    }
+
+    /// Whether it runs from the last step to the first; outputs are in the order that it runs. Default false.
+    pub fn reverse(mut self, reverse: bool) -> Self {
+        self.reverse = reverse;
+        self
+    }
+
+    /// Whether outputs lie where their inputs do, even in reverse. Default false.
+    pub fn keep_order(mut self, keep_order: bool) -> Self {
+        self.keep_order = keep_order;
+        self
+    }
+
+    /// How many steps an iteration of the compiled loop does. Default 1.
+    pub fn unroll(mut self, steps: usize) -> Self {
+        self.unroll = steps;
+        self
+    }
+
+    /// The outputs of all steps, `[batch, steps, hidden features]`, for `x` of `[batch, steps, features]`, in which the
+    /// batch may have any number of dimensions.
+    #[track_caller]
+    pub fn forward(&self, x: impl Operand) -> Array {
+        let x = x.into_array();
+        match self.run(&x, None, None) {
+            Ok((_, y)) => y,
+            Err(error) => Array::from_error(error, &x),
+        }
+    }
+
+    /// What is carried after the last step, and the outputs of all.
+    ///
+    /// With `seq_lengths`, integers of the shape of the batch, at least 1, sequences end there: what is carried is that
+    /// after the last step of each, and in reverse it begins there. Outputs beyond the end are not meaningful.
+    #[track_caller]
+    pub fn run(
+        &self,
+        x: impl Operand,
+        initial_carry: Option<C::Carry>,
+        seq_lengths: Option<&Array>,
+    ) -> Result<(C::Carry, Array)> {
+        let x = x.into_array();
+        x.check()?;
+        if x.ndim() < 2 {
+            return value_error(format!("Rnn: x must be [batch, steps, features], got {}", x.type_name()));
+        }
+        let time = if self.time_major { 0 } else { x.ndim() as i32 - 2 };
+        let x = x.moveaxis(time, 0);
+        if let Some(lengths) = seq_lengths {
+            integer("Rnn", "seq_lengths", lengths)?;
+            same_shape("Rnn", ("seq_lengths", lengths.shape()), ("the batch", &x.shape()[1..x.ndim() - 1]))?;
+        }
+        let inputs = if self.reverse { flipped(&x, seq_lengths) } else { x.clone() };
+        let carry = initial_carry.unwrap_or_else(|| self.cell.initialize_carry(&x.shape()[1..]));
+        let options = ScanOptions::default().unroll(self.unroll);
+        let (carry, y) = match seq_lengths {
+            None => options.scan(|carry, x| self.cell.forward(carry, x), carry, inputs)?,
+            Some(lengths) => {
+                let step = |carry: C::Carry, x: Array| {
+                    let (carry, y) = self.cell.forward(carry, x);
+                    (carry.clone(), (carry, y))
+                };
+                let (_, (carries, y)): (_, (C::Carry, Array)) = options.scan(step, carry, inputs)?;
+                (tree::map(|all| last(&all, lengths), carries)?, y)
+            }
+        };
+        let y = if self.reverse && self.keep_order { flipped(&y, seq_lengths) } else { y };
+        Ok((carry, y.moveaxis(0, time)))
+    }
+}
+
+impl<C: RnnCell> Layer for Rnn<C> {
+    #[track_caller]
+    fn forward(&self, x: Array) -> Array {
+        Rnn::forward(self, x)
+    }
+}
+
+/// One number of each sequence, in the place of the steps of `x`, `[steps, batch, features]`.
+fn of_steps(numbers: &Array, x: &Array) -> Array {
+    let trailing = x.ndim() - 1 - numbers.ndim();
+    numbers.reshape([&[1], numbers.shape(), vec![1; trailing].as_slice()].concat())
+}
+
+/// `x`, `[steps, batch, features]`, from the last step of each sequence to the first; what is beyond comes after.
+fn flipped(x: &Array, lengths: Option<&Array>) -> Array {
+    let Some(lengths) = lengths else { return x.flip(0) };
+    let steps = x.shape()[0];
+    let back = arange(0..steps as i32).flip(0).reshape([vec![steps], vec![1; x.ndim() - 1]].concat());
+    let from = remainder(back + of_steps(&lengths.astype(DType::I32), x), steps);
+    x.take_along_axis(&from, 0)
+}
+
+/// The value at the last step of each sequence.
+fn last(x: &Array, lengths: &Array) -> Array {
+    let at = of_steps(&(lengths.astype(DType::I32) - 1), x);
+    x.take_along_axis(&at, 0).squeeze(0)
+}

@@ -1,0 +1,208 @@
+//! Equal layers as one.
+
+use shardax::function::IntoOutput;
+use shardax::prelude::*;
+use shardax::tree::{Flat, Metadata, Node, Unflatten};
+
+use super::Layer;
+use crate::check::value_error;
+use crate::{Module, Rngs};
+
+/// Several layers of one type and one shape as one layer: each of its arrays has those of all layers, along a new first
+/// dimension. A program that goes through them has one loop, so that it is compiled as fast for a hundred as for two.
+///
+/// This is what `nnx.vmap` of a constructor and `nnx.scan` of a layer make in Flax, with the same first weights.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let blocks = Stack::new(12, &mut Rngs::new(0), |rngs| Sequential((Linear::new(8, 8, rngs), Apply(relu))))?;
+/// let blocks = blocks.checkpoint(CheckpointPolicy::NothingSaveable);
+/// let y = blocks.forward(ones([2, 8]));
+/// assert_eq!(y.shape(), [2, 8]);
+/// assert_eq!(blocks.layers.0.0.kernel.shape(), [12, 8, 8]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Stack<L> {
+    /// All layers: arrays have a first dimension more than those of one.
+    pub layers: L,
+    options: Options,
+}
+
+/// How a loop goes through the layers.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Options {
+    checkpoint: Option<CheckpointPolicy>,
+    unroll: usize,
+    axis_name: Option<&'static str>,
+}
+
+impl<L: Module> Stack<L> {
+    /// So many layers, each made with streams of its own, split from those of `rngs`.
+    #[track_caller]
+    pub fn new(depth: usize, rngs: &mut Rngs, make: impl Fn(&mut Rngs) -> L) -> Result<Self> {
+        if depth == 0 {
+            return value_error("Stack: there must be at least one layer, got 0");
+        }
+        let layers = vmap(|mut rngs: Rngs| make(&mut rngs)).call(rngs.split(depth))?;
+        Ok(Stack::around(layers))
+    }
+
+    /// These layers, which must have one structure and equal shapes.
+    #[track_caller]
+    pub fn from_layers(layers: &[L]) -> Result<Self> {
+        let flats: Vec<Flat> = layers.iter().map(Flat::of).collect();
+        let Some(first) = flats.first() else { return value_error("Stack: there must be at least one layer, got 0") };
+        if let Some(at) = flats.iter().position(|flat| flat.def != first.def) {
+            return value_error(format!("Stack: layer {at} has another structure than the first"));
+        }
+        let together = |i: usize| stack(&flats.iter().map(|flat| flat.leaves[i].clone()).collect::<Vec<_>>(), 0);
+        let leaves: Vec<Array> = (0..first.leaves.len()).map(together).collect();
+        leaves.iter().try_for_each(Array::check)?;
+        Ok(Stack::around(tree::unflatten(&first.def, &leaves)?))
+    }
+
+    fn around(layers: L) -> Self {
+        Stack { layers, options: Options { checkpoint: None, unroll: 1, axis_name: None } }
+    }
+
+    /// Keeps between the layers what goes from one to the next, and of what is inside them only what the policy says: the
+    /// rest is computed again for the gradient. Default: all is kept.
+    pub fn checkpoint(mut self, policy: CheckpointPolicy) -> Self {
+        self.options.checkpoint = Some(policy);
+        self
+    }
+
+    /// How many layers an iteration of the compiled loop goes through. Default 1.
+    pub fn unroll(mut self, layers: usize) -> Self {
+        self.options.unroll = layers;
+        self
+    }
+
+    /// The logical name of the dimension of layers. See [`Rules`](crate::Rules).
+    pub fn axis_name(mut self, name: &'static str) -> Self {
+        self.options.axis_name = Some(name);
+        self
+    }
+
+    /// How many layers there are; 0 where they have no arrays.
+    pub fn depth(&self) -> usize {
+        tree::leaves(&self.layers).first().and_then(|x| x.shape().first().copied()).unwrap_or(0)
+    }
+
+    /// One of the layers.
+    #[track_caller]
+    pub fn layer(&self, index: usize) -> Result<L> {
+        if index >= self.depth() {
+            return value_error(format!("Stack: there is no layer {index} of {}", self.depth()));
+        }
+        tree::map(|x| x.get(index), self.layers.clone())
+    }
+
+    /// Goes through the layers: `f` takes each, and what the one before gave; it returns what the next is given, and an
+    /// output. The result is the last of the former, and the outputs along a new first dimension.
+    ///
+    /// ```
+    /// use shardax_nn::prelude::*;
+    /// let blocks = Stack::new(4, &mut Rngs::new(0), |rngs| Linear::new(8, 8, rngs))?;
+    /// let (y, norms): (Array, Array) = blocks.scan(|layer, x: Array| {
+    ///     let y = layer.forward(&x) + x;
+    ///     (y.clone(), y.square().sum(..))
+    /// }, ones([2, 8]))?;
+    /// assert_eq!((y.shape(), norms.shape()), (&[2, 8][..], &[4][..]));
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn scan<C, Y, R>(&self, f: impl Fn(&L, C) -> R, carry: C) -> Result<(C, Y)>
+    where
+        C: Tree,
+        Y: Tree,
+        R: IntoOutput<Output = (C, Y)>,
+    {
+        let step = |carry: C, layer: L| -> Result<(C, Y)> {
+            let one = |layer: L, carry: C| f(&layer, carry).into_output();
+            match &self.options.checkpoint {
+                // A loop's body is not merged with the loop of the gradient.
+                Some(policy) => Function::<(L, C)>::apply(
+                    &checkpoint(one).policy(policy.clone()).prevent_cse(false),
+                    (layer, carry),
+                ),
+                None => one(layer, carry),
+            }
+        };
+        ScanOptions::default().unroll(self.options.unroll).scan(step, carry, self.layers.clone())
+    }
+
+    /// The same for layers that change, such as those with running statistics or caches: `f` changes its layer in place.
+    ///
+    /// ```
+    /// use shardax_nn::prelude::*;
+    /// let mut norms = Stack::new(3, &mut Rngs::new(0), |rngs| StatefulBatchNorm::new(8, rngs))?;
+    /// let y = norms.update_each(|norm, x: Array| norm.train(x), random::normal(random::key(0), [4, 8]))?;
+    /// assert_eq!((y.shape(), norms.layers.mean.shape()), (&[4, 8][..], &[3, 8][..]));
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn update_each<C, R>(&mut self, f: impl Fn(&mut L, C) -> R, carry: C) -> Result<C>
+    where
+        C: Tree,
+        R: IntoOutput<Output = C>,
+    {
+        let changed = |layer: &L, carry: C| -> Result<(C, L)> {
+            let mut layer = layer.clone();
+            let carry = f(&mut layer, carry).into_output()?;
+            Ok((carry, layer))
+        };
+        let (carry, layers) = self.scan(changed, carry)?;
+        self.layers = layers;
+        Ok(carry)
+    }
+
+    /// Each layer on its own part of `xs`, whose arrays have as many along their first dimension, all at once.
+    #[track_caller]
+    pub fn map<X, Y, R>(&self, f: impl Fn(&L, X) -> R, xs: X) -> Result<Y>
+    where
+        X: Tree,
+        Y: Tree,
+        R: IntoOutput<Output = Y>,
+    {
+        Function::<(L, X)>::apply(&vmap(|layer: L, x: X| f(&layer, x).into_output()), (self.layers.clone(), xs))
+    }
+}
+
+impl<L: Layer> Stack<L> {
+    /// The layers applied to `x`, one after the other.
+    #[track_caller]
+    pub fn forward(&self, x: impl Operand) -> Array {
+        let x = x.into_array();
+        match self.scan(|layer: &L, x: Array| (layer.forward(x), ()), x.clone()) {
+            Ok((y, ())) => y,
+            Err(error) => Array::from_error(error, &x),
+        }
+    }
+}
+
+impl<L: Layer> Layer for Stack<L> {
+    #[track_caller]
+    fn forward(&self, x: Array) -> Array {
+        Stack::forward(self, x)
+    }
+}
+
+impl<L: Tree> Tree for Stack<L> {
+    fn flatten(&self, out: &mut Flat) {
+        out.node(Node::Struct { name: "Stack", fields: &["layers", "options"] });
+        out.node(Node::Metadata(Metadata::Stacked(self.options.axis_name)));
+        self.layers.flatten(out);
+        Static(self.options.clone()).flatten(out);
+    }
+
+    fn unflatten(from: &mut Unflatten<'_>) -> Result<Self> {
+        from.expect(Node::Struct { name: "Stack", fields: &["layers", "options"] })?;
+        from.node()?;
+        let layers = L::unflatten(from)?;
+        Ok(Stack { layers, options: Static::unflatten(from)?.0 })
+    }
+}
+
+impl<L: Module> Module for Stack<L> {}

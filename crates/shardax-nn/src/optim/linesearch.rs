@@ -1,0 +1,319 @@
+//! Line search: how far to go along an update, by the values of the function itself.
+
+use shardax::function::IntoOutput;
+use shardax::prelude::*;
+
+use super::tree_utils::{add_scale, scale, vdot, where_ as choose};
+use super::{count, zeros_in};
+use crate::check::{NOT_NEGATIVE, positive, within};
+
+/// See [`scale_by_zoom_linesearch`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct ScaleByZoomLinesearch {
+    /// After so many evaluations the best step so far is taken, at least 1.
+    pub max_linesearch_steps: usize,
+    /// The largest step. Default none.
+    pub max_learning_rate: Option<f64>,
+    /// By how much both conditions may be missed. Default 0.
+    pub tol: f64,
+    /// By how much a step grows while it is too short. Default 2.
+    pub increase_factor: f64,
+    /// The part of the slope's decrease that the value must have at least. Default 1e-4.
+    pub slope_rtol: f64,
+    /// The part of the slope that may be left. Default 0.9.
+    pub curv_rtol: f64,
+    /// By how much, of the value, it may grow where rounding hides its decrease; `None` for not at all. Default 1e-6.
+    pub approx_dec_rtol: Option<f64>,
+    /// An interval shorter than this is not searched. Default 1e-5.
+    pub stepsize_precision: f64,
+    /// Whether a search begins at the last step, or at 1. Default true.
+    pub keep_stepsize: bool,
+}
+
+/// The state of [`ScaleByZoomLinesearch`].
+#[derive(Tree, Clone, Debug)]
+pub struct ZoomLinesearchState<P> {
+    /// The step that was taken last.
+    pub learning_rate: Array,
+    /// The function's value there; infinite before the first step.
+    pub value: Array,
+    /// The function's gradient there.
+    pub grad: P,
+    /// Evaluations of the last search, int32.
+    pub num_linesearch_steps: Array,
+    /// By how much the last step misses the decrease that was asked for.
+    pub decrease_error: Array,
+    /// By how much the slope after the last step is too steep.
+    pub curvature_error: Array,
+}
+
+/// A step along the updates that fulfils the strong Wolfe conditions: the value falls enough, and its slope flattens. Steps
+/// grow until an interval has such a step, which is then narrowed by cubic and quadratic interpolation.
+///
+/// It looks at the function, so that it is called by [`update_with`](ScaleByZoomLinesearch::update_with) in the place of
+/// `update`, and stands in no chain.
+///
+/// Source: [Nocedal and Wright 1999](https://doi.org/10.1007/978-0-387-40065-5), algorithms 3.5 and 3.6.
+pub fn scale_by_zoom_linesearch(max_linesearch_steps: usize) -> ScaleByZoomLinesearch {
+    ScaleByZoomLinesearch {
+        max_linesearch_steps,
+        max_learning_rate: None,
+        tol: 0.0,
+        increase_factor: 2.0,
+        slope_rtol: 1e-4,
+        curv_rtol: 0.9,
+        approx_dec_rtol: Some(1e-6),
+        stepsize_precision: 1e-5,
+        keep_stepsize: true,
+    }
+}
+
+/// A place on the line: how far it is, and the function's value and slope there.
+#[derive(Tree, Clone, Debug)]
+struct Place {
+    step: Array,
+    value: Array,
+    slope: Array,
+}
+
+/// A search on its way.
+#[derive(Tree, Clone, Debug)]
+struct Search<P> {
+    count: Array,
+    here: Place,
+    grad: P,
+    decrease_error: Array,
+    curvature_error: Array,
+    interval_found: Array,
+    done: Array,
+    failed: Array,
+    low: Place,
+    high: Place,
+    /// A third place for the cubic, of which the slope is not used.
+    third: Place,
+    /// The best place that decreases enough, and the gradient there.
+    safe: Place,
+    safe_grad: P,
+}
+
+/// What stays the same in a search.
+struct Line<'a, P, F> {
+    options: &'a ScaleByZoomLinesearch,
+    params: &'a P,
+    updates: &'a P,
+    value_fn: F,
+    start: Place,
+    guess: Array,
+}
+
+impl ScaleByZoomLinesearch {
+    /// The state before the first step.
+    ///
+    /// Fails when a number is out of its range.
+    #[track_caller]
+    pub fn init<P: Tree>(&self, params: &P) -> Result<ZoomLinesearchState<P>> {
+        let owner = "scale_by_zoom_linesearch";
+        positive(owner, "max_linesearch_steps", self.max_linesearch_steps)?;
+        within(owner, "max_learning_rate", self.max_learning_rate.unwrap_or(1.0), f64::MIN_POSITIVE..f64::INFINITY)?;
+        within(owner, "increase_factor", self.increase_factor, 1.0..f64::INFINITY)?;
+        for (name, value) in [
+            ("tol", self.tol),
+            ("slope_rtol", self.slope_rtol),
+            ("curv_rtol", self.curv_rtol),
+            ("approx_dec_rtol", self.approx_dec_rtol.unwrap_or(0.0)),
+            ("stepsize_precision", self.stepsize_precision),
+        ] {
+            within(owner, name, value, NOT_NEGATIVE)?;
+        }
+        let infinite = array(f32::INFINITY);
+        Ok(ZoomLinesearchState {
+            learning_rate: array(1.0f32),
+            value: infinite.clone(),
+            grad: zeros_in(params, None)?,
+            num_linesearch_steps: count(),
+            decrease_error: infinite.clone(),
+            curvature_error: infinite,
+        })
+    }
+
+    /// The updates times the step that was found, and the next state; `value` and `grad` are those of the function
+    /// `value_fn` of parameters, a scalar, at `params`.
+    #[track_caller]
+    pub fn update_with<P, F, R>(
+        &self,
+        updates: P,
+        state: ZoomLinesearchState<P>,
+        params: &P,
+        (value, grad): (Array, P),
+        value_fn: F,
+    ) -> Result<(P, ZoomLinesearchState<P>)>
+    where
+        P: Tree,
+        F: Fn(P) -> R,
+        R: IntoOutput<Output = Array>,
+    {
+        let value = value.astype(DType::F32);
+        let slope = vdot(&updates, &grad)?.real().astype(DType::F32);
+        let start = Place { step: array(0.0f32), value, slope };
+        let guess = if self.keep_stepsize { state.learning_rate } else { array(1.0f32) };
+        let line = Line { options: self, params, updates: &updates, value_fn, start: start.clone(), guess };
+        let (no, infinite) = (array(false), array(f32::INFINITY));
+        let search = Search {
+            count: count(),
+            here: start.clone(),
+            grad: grad.clone(),
+            decrease_error: infinite.clone(),
+            curvature_error: infinite,
+            interval_found: no.clone(),
+            done: no.clone(),
+            failed: no,
+            low: start.clone(),
+            high: start.clone(),
+            third: start.clone(),
+            safe: start,
+            safe_grad: grad,
+        };
+        let going = |s: Search<P>| !(s.done | s.failed);
+        let next = |s: Search<P>| -> Result<Search<P>> {
+            let found = s.interval_found.clone();
+            let next = cond(found, |s: Search<P>| line.zoom(s), |s: Search<P>| line.widen(s), s)?;
+            line.settled(next)
+        };
+        let end = while_loop(going, next, search)?;
+        let state = ZoomLinesearchState {
+            learning_rate: end.here.step.clone(),
+            value: end.here.value,
+            grad: end.grad,
+            num_linesearch_steps: end.count,
+            decrease_error: end.decrease_error,
+            curvature_error: end.curvature_error,
+        };
+        let scaled = super::tree_utils::cast_like(&scale(&state.learning_rate, &updates)?, &updates)?;
+        Ok((scaled, state))
+    }
+}
+
+impl<P: Tree, F: Fn(P) -> R, R: IntoOutput<Output = Array>> Line<'_, P, F> {
+    /// The place at this step, and the gradient there.
+    fn at(&self, step: Array) -> Result<(Place, P)> {
+        let point = super::tree_utils::cast_like(&add_scale(self.params, &step, self.updates)?, self.params)?;
+        let (value, grad) = value_and_grad(|p: P| (self.value_fn)(p).into_output()).call(point)?;
+        let slope = vdot(&grad, self.updates)?.real().astype(DType::F32);
+        Ok((Place { step, value: value.astype(DType::F32), slope }, grad))
+    }
+
+    /// By how much a place misses the two conditions.
+    fn errors(&self, place: &Place) -> (Array, Array) {
+        let (o, start) = (self.options, &self.start);
+        let mut decrease = &place.value - &start.value - o.slope_rtol * &place.step * &start.slope;
+        if let Some(rtol) = o.approx_dec_rtol {
+            let slope = &place.slope - (2.0 * o.slope_rtol - 1.0) * &start.slope;
+            let value = &place.value - &start.value - rtol * start.value.abs();
+            decrease = minimum(maximum(slope, value), decrease);
+        }
+        let curvature = place.slope.abs() - o.curv_rtol * start.slope.abs();
+        let bounded = |error: Array| where_(error.isnan(), f64::INFINITY, maximum(error, 0));
+        (bounded(decrease), bounded(curvature))
+    }
+
+    /// Goes further, until there is an interval with a good step.
+    fn widen(&self, s: Search<P>) -> Result<Search<P>> {
+        let o = self.options;
+        let first = s.count.equal(0);
+        let mut step = where_(&first, &self.guess, &s.here.step * o.increase_factor);
+        let mut at_most = array(false);
+        if let Some(largest) = o.max_learning_rate {
+            at_most = step.greater_equal(largest);
+            step = minimum(step, largest);
+        }
+        let (new, grad) = self.at(step)?;
+        let (decrease_error, curvature_error) = self.errors(&new);
+        let good = decrease_error.maximum(&curvature_error).less_equal(o.tol);
+        let is_safe = decrease_error.less_equal(o.tol);
+        let high = decrease_error.greater(0) | (new.value.greater_equal(&s.here.value) & !&first);
+        let low = new.slope.greater_equal(0) & !&high;
+        let interval_found = &high | &low | &good;
+        let done = &good | (at_most & !&interval_found);
+        let low_place = choose(&low, &new, &s.here)?;
+        let count = &s.count + 1;
+        Ok(Search {
+            failed: count.greater_equal(o.max_linesearch_steps as i32) & !&done,
+            third: low_place.clone(),
+            high: choose(&low, &s.here, &new)?,
+            low: low_place,
+            safe: choose(&is_safe, &new, &s.safe)?,
+            safe_grad: choose(&is_safe, &grad, &s.safe_grad)?,
+            here: new,
+            count,
+            grad,
+            decrease_error,
+            curvature_error,
+            interval_found,
+            done,
+        })
+    }
+
+    /// Narrows the interval.
+    fn zoom(&self, s: Search<P>) -> Result<Search<P>> {
+        let o = self.options;
+        let (low, high) = (&s.low, &s.high);
+        let length = (&high.step - &low.step).abs();
+        let (left, right) = (minimum(&high.step, &low.step), maximum(&high.step, &low.step));
+        let inside = |x: &Array, margin: f64| x.greater(&left + &length * margin) & x.less(&right - &length * margin);
+        let (cubic, quadratic) = (cubic_minimum(low, high, &s.third), quadratic_minimum(low, high));
+        let bisection = (&low.step + &high.step) / 2.0;
+        let middle = where_(inside(&quadratic, 0.1), &quadratic, bisection);
+        let (middle, grad) = self.at(where_(inside(&cubic, 0.2), &cubic, middle))?;
+        let (decrease_error, curvature_error) = self.errors(&middle);
+        let done = decrease_error.maximum(&curvature_error).less_equal(o.tol);
+        let is_safe = decrease_error.less_equal(o.tol) & middle.value.less(&s.safe.value);
+        let safe = choose(&is_safe, &middle, &s.safe)?;
+        let to_middle = decrease_error.greater(0) | middle.value.greater_equal(&low.value);
+        let to_low = (&middle.slope * (&high.step - &low.step)).greater_equal(0) & !&to_middle;
+        let new_high = choose(&to_low, low, &choose(&to_middle, &middle, high)?)?;
+        let new_low = choose(&to_middle, low, &middle)?;
+        let third = choose(&to_middle | &to_low, high, low)?;
+        let count = &s.count + 1;
+        let too_short = length.less_equal(o.stepsize_precision) & safe.step.greater(0);
+        Ok(Search {
+            failed: (count.greater_equal(o.max_linesearch_steps as i32) | too_short) & !&done,
+            safe_grad: choose(&is_safe, &grad, &s.safe_grad)?,
+            here: middle,
+            low: new_low,
+            high: new_high,
+            interval_found: s.interval_found,
+            count,
+            grad,
+            decrease_error,
+            curvature_error,
+            done,
+            third,
+            safe,
+        })
+    }
+
+    /// A search that failed ends at the best place that decreases enough, or does not move where nothing is finite.
+    fn settled(&self, s: Search<P>) -> Result<Search<P>> {
+        let outside = s.decrease_error.isinf();
+        let back = &s.failed & (s.safe.step.greater(0) | outside);
+        Ok(Search { here: choose(&back, &s.safe, &s.here)?, grad: choose(&back, &s.safe_grad, &s.grad)?, ..s })
+    }
+}
+
+/// The minimum of the cubic through three values and the slope at the first.
+fn cubic_minimum(a: &Place, b: &Place, c: &Place) -> Array {
+    let (db, dc) = (&b.step - &a.step, &c.step - &a.step);
+    let denominator = (&db * &dc).square() * (&db - &dc);
+    let (vb, vc) = (&b.value - &a.value - &a.slope * &db, &c.value - &a.value - &a.slope * &dc);
+    let third = (dc.square() * &vb - db.square() * &vc) / &denominator;
+    let second = (db.square() * &db * vc - dc.square() * &dc * vb) / denominator;
+    let radical = second.square() - 3.0 * &third * &a.slope;
+    &a.step + (-second + radical.sqrt()) / (3.0 * third)
+}
+
+/// The minimum of the parabola through two values and the slope at the first.
+fn quadratic_minimum(a: &Place, b: &Place) -> Array {
+    let db = &b.step - &a.step;
+    let second = (&b.value - &a.value - &a.slope * &db) / db.square();
+    &a.step - &a.slope / (2.0 * second)
+}

@@ -1,0 +1,101 @@
+//! Slow parameters that follow fast ones.
+
+use shardax::prelude::*;
+
+use super::{GradientTransformation, count};
+use crate::check::{FINITE, positive, within};
+
+/// See [`lookahead`].
+#[derive(Tree, Clone, Debug)]
+pub struct Lookahead<T> {
+    /// What moves the fast parameters.
+    pub fast_optimizer: T,
+    /// After so many steps the slow parameters are moved, and the fast ones are set to them.
+    pub sync_period: usize,
+    /// By which part of the way to the fast parameters the slow ones are moved.
+    pub slow_step_size: f64,
+    /// Whether the state of the optimizer begins anew then. Default false.
+    pub reset_state: bool,
+}
+
+/// Parameters for [`lookahead`]: those that a loss is a function of are `fast`, those that a model is evaluated with
+/// `slow`. Gradients have zeros in the place of `slow`.
+#[derive(Tree, Clone, Debug)]
+pub struct LookaheadParams<P> {
+    /// Moved at each step.
+    pub fast: P,
+    /// Moved at each synchronization.
+    pub slow: P,
+}
+
+impl<P: Clone> LookaheadParams<P> {
+    /// Both as these.
+    pub fn init_synced(params: P) -> Self {
+        LookaheadParams { fast: params.clone(), slow: params }
+    }
+}
+
+/// The state of [`Lookahead`].
+#[derive(Tree, Clone, Debug)]
+pub struct LookaheadState<S> {
+    /// The state of the fast optimizer.
+    pub fast_state: S,
+    /// Steps since the last synchronization, int32.
+    pub steps_since_sync: Array,
+}
+
+/// Moves fast parameters by an optimizer, and every `sync_period` steps slow ones part of the way to them, where the fast
+/// ones go on from.
+///
+/// Source: [Zhang et al. 2019](https://arxiv.org/abs/1907.08610).
+///
+/// ```
+/// use shardax_nn::optim::{LookaheadParams, lookahead};
+/// use shardax_nn::prelude::*;
+/// let params = LookaheadParams::init_synced(array([1.0f32]));
+/// let mut state = TrainState::create(params, lookahead(sgd(0.1), 2, 0.5))?;
+/// for _ in 0..2 {
+///     let grads = grad(|params: LookaheadParams<Array>| params.fast.sum(..)).call(state.params.clone())?;
+///     state = state.apply_gradients(grads)?;
+/// }
+/// assert!(allclose(&state.params.slow, array([0.9f32]), 1e-6, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn lookahead<T>(fast_optimizer: T, sync_period: usize, slow_step_size: f64) -> Lookahead<T> {
+    Lookahead { fast_optimizer, sync_period, slow_step_size, reset_state: false }
+}
+
+impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<LookaheadParams<P>> for Lookahead<T> {
+    type State = LookaheadState<T::State>;
+
+    #[track_caller]
+    fn init(&self, params: &LookaheadParams<P>) -> Result<Self::State> {
+        positive("lookahead", "sync_period", self.sync_period)?;
+        within("lookahead", "slow_step_size", self.slow_step_size, FINITE)?;
+        Ok(LookaheadState { fast_state: self.fast_optimizer.init(&params.fast)?, steps_since_sync: count() })
+    }
+
+    fn update(
+        &self,
+        grads: LookaheadParams<P>,
+        state: Self::State,
+        params: &LookaheadParams<P>,
+    ) -> Result<(LookaheadParams<P>, Self::State)> {
+        let (updates, fast_state) = self.fast_optimizer.update(grads.fast, state.fast_state, &params.fast)?;
+        let sync = state.steps_since_sync.equal(self.sync_period as i32 - 1);
+        let ahead = |f: Array, u: Array, s: Array| f + u - s;
+        let ahead = tree::map3(ahead, params.fast.clone(), updates.clone(), params.slow.clone())?;
+        let (part, rest) = (self.slow_step_size, 1.0 - self.slow_step_size);
+        let slow = tree::map(|way| where_(&sync, &way * part, zeros_like(&way)), ahead.clone())?;
+        let fast = tree::map2(|u, way| where_(&sync, &u - way * rest, &u), updates, ahead)?;
+        let fast_state = match self.reset_state {
+            true => {
+                let first = self.fast_optimizer.init(&params.fast)?;
+                tree::map2(|now, first| where_(&sync, first, now), fast_state, first)?
+            }
+            false => fast_state,
+        };
+        let steps_since_sync = remainder(state.steps_since_sync + 1, self.sync_period);
+        Ok((LookaheadParams { fast, slow }, LookaheadState { fast_state, steps_since_sync }))
+    }
+}

@@ -1,0 +1,91 @@
+//! Transformations that look at the updates that go through them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use shardax::prelude::*;
+use shardax::tree::{Flat, Unflatten};
+
+use super::GradientTransformation;
+use crate::State;
+use crate::shared::Shared;
+
+/// A function of the updates.
+type Measure<P> = Shared<dyn Fn(&P) -> Array + Send + Sync>;
+
+/// See [`monitor`].
+pub struct Monitor<P> {
+    measures: Vec<(String, Measure<P>)>,
+}
+
+/// Measures of the updates that go through it, which stay as they are: the state has the last of each under its name. It
+/// stands in a chain where what is measured passes.
+///
+/// Programs are compiled anew for every monitor: make it once.
+///
+/// ```
+/// use shardax_nn::optim::monitor;
+/// use shardax_nn::prelude::*;
+/// let seen = monitor().measure("norm", |u: &Array| global_norm(u)).measure("largest", |u: &Array| u.abs().max(..));
+/// let state = TrainState::create(zeros([2]), (seen, sgd(0.1)))?;
+/// let state = state.apply_gradients(array([3.0f32, 4.0]))?;
+/// assert_eq!(state.opt_state.0["norm"].item::<f32>()?, 5.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn monitor<P>() -> Monitor<P> {
+    Monitor { measures: Vec::new() }
+}
+
+/// One measure of the updates that go through it; see [`monitor`].
+pub fn snapshot<P>(name: &str, measure: impl Fn(&P) -> Array + Send + Sync + 'static) -> Monitor<P> {
+    monitor().measure(name, measure)
+}
+
+impl<P> Monitor<P> {
+    /// The same, and one measure more, under this name.
+    pub fn measure(mut self, name: &str, measure: impl Fn(&P) -> Array + Send + Sync + 'static) -> Self {
+        self.measures.push((name.to_owned(), Shared(Arc::new(measure))));
+        self
+    }
+
+    fn of(&self, updates: &P) -> State {
+        self.measures.iter().map(|(name, measure)| (name.clone(), (measure.0)(updates))).collect()
+    }
+}
+
+impl<P> Clone for Monitor<P> {
+    fn clone(&self) -> Self {
+        Monitor { measures: self.measures.clone() }
+    }
+}
+
+impl<P> fmt::Debug for Monitor<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.measures.iter().map(|(name, _)| name)).finish()
+    }
+}
+
+impl<P: 'static> Tree for Monitor<P> {
+    fn flatten(&self, out: &mut Flat) {
+        Static(self.measures.clone()).flatten(out);
+    }
+
+    fn unflatten(from: &mut Unflatten<'_>) -> Result<Self> {
+        Ok(Monitor { measures: Static::unflatten(from)?.0 })
+    }
+}
+
+impl<P: Tree + 'static> GradientTransformation<P> for Monitor<P> {
+    type State = State;
+
+    /// The measures of the parameters, in the place of those of updates.
+    #[track_caller]
+    fn init(&self, params: &P) -> Result<State> {
+        Ok(self.of(params))
+    }
+
+    fn update(&self, grads: P, _state: State, _params: &P) -> Result<(P, State)> {
+        let state = self.of(&grads);
+        Ok((grads, state))
+    }
+}

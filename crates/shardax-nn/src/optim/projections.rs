@@ -1,0 +1,110 @@
+//! Projections of parameters onto sets that they must stay in: the nearest point of the set, by Euclid's distance. Trees
+//! count as one vector.
+//!
+//! ```
+//! use shardax_nn::optim::projections::projection_simplex;
+//! use shardax_nn::prelude::*;
+//! let shares = projection_simplex(&array([0.5f32, 1.0, -1.0]), 1.0)?;
+//! assert_eq!(shares.to_vec::<f32>()?, [0.25, 0.75, 0.0]);
+//! # Ok::<(), shardax::Error>(())
+//! ```
+
+use shardax::nn::relu;
+use shardax::prelude::*;
+
+use super::tree_utils::{self, add_scale, scale, total, vdot};
+use crate::check::within;
+
+/// The nearest without negative elements.
+pub fn projection_non_negative<P: Tree>(tree: &P) -> Result<P> {
+    tree::map(|x| relu(x), tree.clone())
+}
+
+/// The nearest whose elements are between these.
+pub fn projection_box<P: Tree>(tree: &P, lower: f64, upper: f64) -> Result<P> {
+    tree_utils::clip(tree, lower, upper)
+}
+
+/// The nearest whose elements are between 0 and `size`.
+pub fn projection_hypercube<P: Tree>(tree: &P, size: f64) -> Result<P> {
+    projection_box(tree, 0.0, size)
+}
+
+/// The nearest without negative elements whose sum is `size`, above 0.
+#[track_caller]
+pub fn projection_simplex<P: Tree>(tree: &P, size: f64) -> Result<P> {
+    within("projection_simplex", "size", size, f64::MIN_POSITIVE..f64::INFINITY)?;
+    let leaves = tree::leaves(tree);
+    if leaves.is_empty() {
+        return Ok(tree.clone());
+    }
+    let values = concatenate(&leaves.iter().map(Array::ravel).collect::<Vec<_>>(), 0);
+    // The elements that stay above zero are the largest: as many as lie above what their mean would be lowered by.
+    let sorted = values.sort_descending(0);
+    let ranks = arange(1..values.size() as i32 + 1).astype(values.dtype());
+    let lowered = (sorted.cumsum(0) - size) / &ranks;
+    let count = sorted.greater(&lowered).astype(DType::I32).sum(..);
+    let level = lowered.get(count - 1);
+    // Which elements stay does not change nearby: the gradient goes through their mean alone.
+    let stays = stop_gradient(values.greater(level)).astype(values.dtype());
+    let projected = &stays * (&values - ((&stays * &values).sum(..) - size) / stays.sum(..));
+    split_like(&projected, tree)
+}
+
+/// The nearest whose absolute values sum to `size`, above 0.
+#[track_caller]
+pub fn projection_l1_sphere<P: Tree>(tree: &P, size: f64) -> Result<P> {
+    let projected = projection_simplex(&tree::map(|x| x.abs(), tree.clone())?, size)?;
+    tree::map2(|x, p| x.sign() * p, tree.clone(), projected)
+}
+
+/// The nearest whose absolute values sum to `size` at most, above 0.
+#[track_caller]
+pub fn projection_l1_ball<P: Tree>(tree: &P, size: f64) -> Result<P> {
+    let inside = total(tree::leaves(tree).iter().map(|x| x.abs().sum(..))).less_equal(size);
+    let outside = projection_l1_sphere(tree, size)?;
+    tree_utils::where_(inside, tree, &outside)
+}
+
+/// The nearest of this length.
+pub fn projection_l2_sphere<P: Tree>(tree: &P, size: f64) -> Result<P> {
+    scale(size / tree_utils::norm(tree), tree)
+}
+
+/// The nearest of this length at most.
+pub fn projection_l2_ball<P: Tree>(tree: &P, size: f64) -> Result<P> {
+    let square = total(tree::leaves(tree).iter().map(|x| tree_utils::abs_sq(x).sum(..)));
+    scale(size / maximum(square, size * size).sqrt(), tree)
+}
+
+/// The nearest whose elements are between `-size` and `size`.
+pub fn projection_linf_ball<P: Tree>(tree: &P, size: f64) -> Result<P> {
+    projection_box(tree, -size, size)
+}
+
+/// The nearest multiple of `a`.
+pub fn projection_vector<P: Tree>(x: &P, a: &P) -> Result<P> {
+    scale(vdot(x, a)? / vdot(a, a)?, a)
+}
+
+/// The nearest whose product with `a` is `b`.
+pub fn projection_hyperplane<P: Tree>(x: &P, a: &P, b: f64) -> Result<P> {
+    add_scale(x, (b - vdot(x, a)?) / vdot(a, a)?, a)
+}
+
+/// The nearest whose product with `a` is `b` at most.
+pub fn projection_halfspace<P: Tree>(x: &P, a: &P, b: f64) -> Result<P> {
+    add_scale(x, minimum((b - vdot(x, a)?) / vdot(a, a)?, 0), a)
+}
+
+/// The elements of a vector in the shapes and dtypes of a tree.
+pub(super) fn split_like<P: Tree>(vector: &Array, tree: &P) -> Result<P> {
+    let mut start = 0;
+    let part = |x: Array| {
+        let end = start + x.size();
+        let part = vector.get(start..end).reshape(x.shape()).astype(x.dtype());
+        start = end;
+        part
+    };
+    tree::map(part, tree.clone())
+}

@@ -1,0 +1,56 @@
+//! What goes wrong with files: named, with the cause and the fix.
+
+use std::fmt::Display;
+use std::io;
+use std::path::Path;
+
+use shardax::error::{Error, ErrorKind};
+
+/// Why a checkpoint was not read.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// What was written is not there as it was: another checkpoint may be whole.
+    Damaged(Error),
+    /// Anything else, which holds for the others as well.
+    Other(Error),
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Fault::Other(error)
+    }
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Damaged(error) | Fault::Other(error) => error,
+        }
+    }
+}
+
+/// A file of a checkpoint is not as it was written.
+pub(super) fn damaged(file: &Path, what: impl Display) -> Fault {
+    let message = format!("the checkpoint's file {} is damaged: {what}", file.display());
+    Fault::Damaged(Error::new(ErrorKind::Value, message).help(
+        "restore another step (`all_steps` lists them; `restore_latest` goes back to the last whole one), or copy the \
+         file again from where it is whole",
+    ))
+}
+
+/// The error of a file that cannot be worked with; `what` says what was tried: `write`.
+pub(super) fn failed(what: &str, file: &Path, error: &io::Error) -> Error {
+    let message = format!("cannot {what} {}: {error}", file.display());
+    let help = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+            "free space there, keep fewer checkpoints (`max_to_keep`), or save to another disk; what was saved before is \
+             whole"
+        }
+        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
+            "name a folder that this user may write to, or mount it for writing"
+        }
+        io::ErrorKind::NotFound => "look at the path; all processes must see one file system there",
+        _ => "look at the disk, and at the path",
+    };
+    Error::new(ErrorKind::Runtime, message).help(help)
+}

@@ -1,0 +1,117 @@
+//! The folder of a manager: which checkpoints there are, and which go.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use shardax::error::Result;
+use shardax::process_index;
+
+use super::Checkpoint;
+use super::fault::failed;
+use super::format::COMMIT;
+use super::options::{BestMode, CheckpointManagerOptions};
+use super::write::{UNFINISHED, sync_folder, unfinished};
+
+/// Holds the folder for this program; `None` where another has it. Where locks are not known it is held as well.
+pub(super) fn lock_of(folder: &Path) -> Option<fs::File> {
+    let path = folder.join(".lock");
+    let file = fs::File::options().create(true).append(true).open(&path).ok()?;
+    match file.try_lock() {
+        Err(fs::TryLockError::WouldBlock) => None,
+        _ => Some(file),
+    }
+}
+
+/// Removes what a program that was ended left half-written.
+pub(super) fn clean(folder: &Path) -> Result<()> {
+    for name in names(folder)? {
+        let stem = name.strip_suffix(UNFINISHED).and_then(|step| step.parse::<u64>().ok());
+        if stem.is_some() {
+            let path = folder.join(&name);
+            fs::remove_dir_all(&path).map_err(|error| failed("remove", &path, &error))?;
+        }
+    }
+    Ok(())
+}
+
+fn names(folder: &Path) -> Result<Vec<String>> {
+    let cannot = |error| failed("read the folder", folder, &error);
+    let mut names = Vec::new();
+    let entries = match fs::read_dir(folder) {
+        // One that only looks may be there before the first is saved.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(names),
+        entries => entries.map_err(cannot)?,
+    };
+    for entry in entries {
+        names.extend(entry.map_err(cannot)?.file_name().into_string());
+    }
+    Ok(names)
+}
+
+/// The whole checkpoints in a folder, in order.
+pub(super) fn steps(folder: &Path) -> Result<Vec<u64>> {
+    let whole = |name: &&String| folder.join(name).join(COMMIT).exists();
+    // `007` is not the manager's.
+    let step = |name: &String| name.parse::<u64>().ok().filter(|step| step.to_string() == *name);
+    let mut steps: Vec<u64> = names(folder)?.iter().filter(whole).filter_map(step).collect();
+    steps.sort_unstable();
+    Ok(steps)
+}
+
+/// The steps from the worst to the best; those that are equally good in their order.
+pub(super) fn ranked(
+    folder: &Path,
+    options: &CheckpointManagerOptions,
+    scores: &Mutex<BTreeMap<u64, f64>>,
+    mut steps: Vec<u64>,
+) -> Vec<u64> {
+    let Some((best, mode)) = &options.best else { return steps };
+    let mut scores = scores.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut score = |step: u64| {
+        let read = || {
+            let metrics = Checkpoint::read(&folder.join(step.to_string())).ok().map(|found| found.metrics());
+            metrics.and_then(|metrics| best(&metrics)).unwrap_or(f64::NAN)
+        };
+        let score = *scores.entry(step).or_insert_with(read);
+        match mode {
+            _ if score.is_nan() => f64::NEG_INFINITY,
+            BestMode::Max => score,
+            BestMode::Min => -score,
+        }
+    };
+    steps.sort_by(|a, b| score(*a).total_cmp(&score(*b)));
+    steps
+}
+
+/// Removes the checkpoints that are not to be kept.
+pub(super) fn prune(
+    folder: &Path,
+    options: &CheckpointManagerOptions,
+    scores: &Mutex<BTreeMap<u64, f64>>,
+) -> Result<()> {
+    let Some(most) = options.max_to_keep else { return Ok(()) };
+    let all = steps(folder)?;
+    let latest = all.last().copied();
+    let mut ranked = ranked(folder, options, scores, all);
+    ranked.truncate(ranked.len().saturating_sub(most));
+    let periodic = |step: u64| options.keep_period.is_some_and(|period| step.is_multiple_of(period));
+    ranked
+        .into_iter()
+        .filter(|step| Some(*step) != latest && !periodic(*step))
+        .try_for_each(|step| remove(folder, step))
+}
+
+/// Removes a checkpoint, so that it is never there in part.
+pub(super) fn remove(folder: &Path, step: u64) -> Result<()> {
+    let path = folder.join(step.to_string());
+    if process_index() > 0 || !path.exists() {
+        return Ok(());
+    }
+    let gone = unfinished(&path);
+    let removed = fs::rename(&path, &gone).and_then(|()| fs::remove_dir_all(&gone));
+    removed.map_err(|error| failed("remove", &path, &error))?;
+    sync_folder(folder)
+}

@@ -1,0 +1,134 @@
+//! What a checkpoint's folder holds: the manifest, and how dtypes and key paths are named in safetensors files.
+
+use std::collections::BTreeMap;
+
+use safetensors::Dtype;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use shardax::DType;
+use shardax::dtype::Scalar;
+
+pub(super) const FORMAT: &str = "shardax checkpoint";
+/// Grows when a reader of before could not read what is written.
+pub(super) const VERSION: u32 = 1;
+pub(super) const MANIFEST: &str = "manifest.json";
+/// Written last: the checksum of the manifest.
+pub(super) const COMMIT: &str = "commit";
+/// A checksum is kept of so many bytes each, so that a part of an array is read, and checked, without the rest.
+pub(super) const CHUNK: usize = 4 << 20;
+
+/// All that there is to know of a checkpoint but the arrays' values.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Manifest {
+    pub format: String,
+    pub version: u32,
+    /// Of shardax.
+    pub written_by: String,
+    pub step: Option<u64>,
+    pub processes: usize,
+    /// Bytes of which one checksum is kept.
+    pub chunk: usize,
+    /// What is not finite is null.
+    pub metrics: BTreeMap<String, Option<f64>>,
+    /// The user's.
+    pub metadata: Value,
+    /// The plain numbers of the tree: key path and text.
+    pub numbers: Vec<(String, String)>,
+    pub arrays: Vec<Entry>,
+    pub files: Vec<File>,
+}
+
+/// An array.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Entry {
+    /// The key path, as `.params.conv1.kernel`.
+    pub path: String,
+    pub dtype: String,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub weak: bool,
+    pub shape: Vec<usize>,
+    /// For people: how it lay.
+    pub sharding: String,
+    pub parts: Vec<Part>,
+}
+
+/// A part of an array, in a file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Part {
+    /// Where its file is in the manifest's list.
+    pub file: usize,
+    /// Where it begins there, in bytes.
+    pub offset: u64,
+    /// Its first element, and its sizes.
+    pub start: Vec<usize>,
+    pub shape: Vec<usize>,
+    /// Of each chunk.
+    pub crc32: Vec<u32>,
+}
+
+/// A safetensors file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct File {
+    pub name: String,
+    pub bytes: u64,
+    /// Of what stands before the values.
+    pub header_bytes: u64,
+    pub header_crc32: u32,
+}
+
+/// What one process wrote, or why it could not.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Index {
+    Written { files: Vec<File>, arrays: Vec<Entry>, host_local: Vec<(String, u32)>, numbers: Vec<(String, String)> },
+    Failed(String),
+}
+
+/// The element type of a safetensors file, and how many of them make an element: a complex number is a pair, since few
+/// readers know complex numbers.
+pub(super) fn stored(dtype: DType) -> (Dtype, usize) {
+    match dtype {
+        DType::Bool | DType::Float0 => (Dtype::BOOL, 1),
+        DType::I8 => (Dtype::I8, 1),
+        DType::I16 => (Dtype::I16, 1),
+        DType::I32 => (Dtype::I32, 1),
+        DType::I64 => (Dtype::I64, 1),
+        DType::U8 => (Dtype::U8, 1),
+        DType::U16 => (Dtype::U16, 1),
+        DType::U32 => (Dtype::U32, 1),
+        DType::U64 => (Dtype::U64, 1),
+        DType::F16 => (Dtype::F16, 1),
+        DType::Bf16 => (Dtype::BF16, 1),
+        DType::F32 => (Dtype::F32, 1),
+        DType::F64 => (Dtype::F64, 1),
+        DType::Complex64 => (Dtype::F32, 2),
+        DType::Complex128 => (Dtype::F64, 2),
+    }
+}
+
+/// The dtype of this name, as `float32`.
+pub(super) fn dtype_named(name: &str) -> Option<DType> {
+    DType::ALL.into_iter().chain([DType::Float0]).find(|dtype| dtype.to_string() == name)
+}
+
+/// What an array is called in a safetensors file: its key path, without the dot in front.
+pub(super) fn tensor_name(path: &str) -> &str {
+    match path.strip_prefix('.').unwrap_or(path) {
+        "" => "value",
+        name => name,
+    }
+}
+
+/// A plain number as text that reads back as it was.
+pub(super) fn number_text(number: &Scalar) -> String {
+    format!("{number:?}")
+}
+
+/// The number of this text, of the kind of another.
+pub(super) fn number_of(text: &str, like: &Scalar) -> Option<Scalar> {
+    match like {
+        Scalar::Bool(_) => text.parse().ok().map(Scalar::Bool),
+        Scalar::Int(_) => text.parse().ok().map(Scalar::Int),
+        Scalar::Float(_) => text.parse().ok().map(Scalar::float),
+        Scalar::Complex(..) => None,
+    }
+}

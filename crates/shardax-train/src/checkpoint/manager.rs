@@ -1,0 +1,317 @@
+//! A folder of checkpoints, one for each step that was saved.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use serde_json::Value;
+use shardax::config::warn;
+use shardax::error::{Error, ErrorKind, Result};
+use shardax::prelude::*;
+
+use super::fault::{Fault, failed};
+use super::folder::{clean, lock_of, prune, ranked, remove, steps};
+use super::options::CheckpointManagerOptions;
+use super::restore::agreed;
+use super::snapshot::{Memory, Snapshot};
+use super::write::Job;
+use super::{Checkpoint, RestoreOptions, SaveArgs, at};
+
+/// Numbers that tell how good a step is, by their names.
+pub type Metrics = BTreeMap<String, f64>;
+
+/// The checkpoints of a training in one folder, each in a folder of its own, named by its step.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// use shardax_train::checkpoint::{CheckpointManager, CheckpointManagerOptions};
+/// # let folder = std::env::temp_dir().join(format!("shardax-doc-manager-{}", std::process::id()));
+///
+/// let mut state = TrainState::create(zeros([2]), sgd(0.1))?;
+/// let options = CheckpointManagerOptions::new().max_to_keep(2).save_interval_steps(10);
+/// let mut checkpoints = CheckpointManager::new(&folder, options)?;
+/// let mut start = 0;
+/// if let Some(last) = checkpoints.restore_latest(&state)? {
+///     (state, start) = (last.tree, last.step);
+/// }
+/// for step in start + 1..=45 {
+///     state = state.apply_gradients(ones([2]))?;
+///     checkpoints.save(step, &state)?;
+/// }
+/// checkpoints.wait_until_finished()?;
+/// assert_eq!(checkpoints.all_steps()?, [30, 40]);
+/// # std::fs::remove_dir_all(&folder).ok();
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// A checkpoint appears under its name whole, or not at all: whatever ends the program, the one before stays. What a
+/// program that was ended left half-written is removed when the next manager of the folder is made.
+///
+/// Over several processes all of them make a manager of one folder, which they all see, and call the same methods.
+#[derive(Debug)]
+pub struct CheckpointManager {
+    folder: PathBuf,
+    options: CheckpointManagerOptions,
+    writer: Option<JoinHandle<Result<()>>>,
+    /// What `best_fn` said of each step.
+    scores: Arc<Mutex<BTreeMap<u64, f64>>>,
+    memory: Memory,
+    /// Held while this program may be writing.
+    _lock: Option<fs::File>,
+}
+
+/// What [`CheckpointManager::restore_latest`] found.
+#[derive(Clone, Debug)]
+pub struct Restored<T> {
+    /// The step that was saved.
+    pub step: u64,
+    /// The tree.
+    pub tree: T,
+    /// What was saved beside it.
+    pub metadata: Value,
+    /// The step's metrics.
+    pub metrics: Metrics,
+}
+
+impl CheckpointManager {
+    /// The checkpoints in this folder, which is made if there is none.
+    ///
+    /// Fails when the folder cannot be made or read.
+    #[track_caller]
+    pub fn new(folder: impl AsRef<Path>, options: CheckpointManagerOptions) -> Result<Self> {
+        at(Self::open(folder.as_ref(), options))
+    }
+
+    fn open(folder: &Path, options: CheckpointManagerOptions) -> Result<Self> {
+        let folder = super::absolute(folder)?;
+        let mut lock = None;
+        if !options.read_only {
+            fs::create_dir_all(&folder).map_err(|error| failed("make the folder", &folder, &error))?;
+        }
+        if !options.read_only && process_index() == 0 {
+            lock = lock_of(&folder);
+            if lock.is_some() {
+                clean(&folder)?;
+            }
+        }
+        let (scores, memory) = (Arc::default(), Memory::default());
+        Ok(CheckpointManager { folder, options, writer: None, scores, memory, _lock: lock })
+    }
+
+    /// The folder.
+    pub fn directory(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The steps that there are, from the first to the last. One that is still being written is none of them.
+    #[track_caller]
+    pub fn all_steps(&self) -> Result<Vec<u64>> {
+        at(steps(&self.folder))
+    }
+
+    /// The last of them.
+    #[track_caller]
+    pub fn latest_step(&self) -> Result<Option<u64>> {
+        Ok(self.all_steps()?.pop())
+    }
+
+    /// The best of them by `best_fn`, and the last where there is no such function.
+    #[track_caller]
+    pub fn best_step(&self) -> Result<Option<u64>> {
+        at(steps(&self.folder)).map(|steps| ranked(&self.folder, &self.options, &self.scores, steps).pop())
+    }
+
+    /// Whether `save` would save this step.
+    pub fn should_save(&self, step: u64) -> bool {
+        !self.options.read_only && step.is_multiple_of(self.options.save_interval_steps)
+    }
+
+    /// Saves a tree as this step, if it is one to be saved, and says whether it was. Waits for the values and for the save
+    /// before, then copies them; a thread writes them. Afterwards the arrays may be donated.
+    ///
+    /// Fails when the save before failed; when the step is before the last that there is; for an array that has no
+    /// values. What fails while it is written is returned by the next `save`, or by
+    /// [`wait_until_finished`](Self::wait_until_finished).
+    #[track_caller]
+    pub fn save<T: Tree>(&mut self, step: u64, tree: &T) -> Result<bool> {
+        at(self.save_step(step, tree, &SaveArgs::new()))
+    }
+
+    /// The same, with metrics, with data of the user's, or where it is not one of the steps to be saved.
+    #[track_caller]
+    pub fn save_with<T: Tree>(&mut self, step: u64, tree: &T, args: &SaveArgs) -> Result<bool> {
+        at(self.save_step(step, tree, args))
+    }
+
+    fn save_step<T: Tree>(&mut self, step: u64, tree: &T, args: &SaveArgs) -> Result<bool> {
+        if self.options.read_only {
+            let what = format!("the checkpoints in {} are for reading only", self.folder.display());
+            return Err(Error::new(ErrorKind::Value, what).help("make the manager without `read_only`"));
+        }
+        if !args.force && !self.should_save(step) {
+            return Ok(false);
+        }
+        self.finish()?;
+        match steps(&self.folder)?.pop() {
+            Some(latest) if latest == step => return Ok(false),
+            Some(latest) if latest >= step => {
+                let what = format!("step {step} is not after step {latest}, the last in {}", self.folder.display());
+                return Err(Error::new(ErrorKind::Value, what).help(
+                    "`delete` the steps that come after the one that was gone back to, or save to another folder",
+                ));
+            }
+            _ => {}
+        }
+        let alone = process_count() == 1;
+        let snapshot = Snapshot::of(tree, self.options.asynchronous.then_some(&self.memory));
+        if alone && let Err(error) = snapshot {
+            return Err(error);
+        }
+        let job = Job {
+            path: self.folder.join(step.to_string()),
+            snapshot,
+            step: Some(step),
+            metrics: args.metrics.iter().map(|(name, x)| (name.clone(), x.is_finite().then_some(*x))).collect(),
+            metadata: args.metadata.clone(),
+            replace: false,
+            timeout: self.options.timeout,
+        };
+        let (folder, options, scores) = (self.folder.clone(), self.options.clone(), self.scores.clone());
+        let work = move || job.run(|| prune(&folder, &options, &scores));
+        if !self.options.asynchronous {
+            return work().map(|()| true);
+        }
+        let thread = std::thread::Builder::new().name("shardax-checkpoint".to_owned()).spawn(work);
+        self.writer = Some(thread.map_err(|error| {
+            Error::new(ErrorKind::Runtime, format!("no thread could be started to write a checkpoint: {error}"))
+        })?);
+        Ok(true)
+    }
+
+    /// Waits until what was saved is on the disk.
+    ///
+    /// Fails when it could not be written: the checkpoints before it are whole.
+    #[track_caller]
+    pub fn wait_until_finished(&mut self) -> Result<()> {
+        at(self.finish())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        match self.writer.take().map(JoinHandle::join) {
+            None => Ok(()),
+            Some(Ok(result)) => result,
+            Some(Err(_)) => Err(Error::new(ErrorKind::Runtime, "the thread that writes checkpoints panicked")),
+        }
+    }
+
+    /// Waits, and ends. Without it the same happens where the manager is dropped, and an error becomes a warning.
+    #[track_caller]
+    pub fn close(mut self) -> Result<()> {
+        at(self.finish())
+    }
+
+    /// What there is of this step.
+    ///
+    /// Fails when there is no such step, or its files are damaged.
+    #[track_caller]
+    pub fn checkpoint(&self, step: u64) -> Result<Checkpoint> {
+        at(self.find(step).map_err(Error::from))
+    }
+
+    fn find(&self, step: u64) -> Result<Checkpoint, Fault> {
+        let path = self.folder.join(step.to_string());
+        if !path.exists() {
+            let have = steps(&self.folder)?;
+            let what = format!("{} has no step {step}; it has {have:?}", self.folder.display());
+            return Err(Error::new(ErrorKind::Value, what)
+                .help("a step is there when it was saved, written and kept")
+                .into());
+        }
+        Checkpoint::read(&path)
+    }
+
+    /// The tree that was saved as this step, in the place of one like it. [`Checkpoint::restore`] says what may differ.
+    #[track_caller]
+    pub fn restore<T: Tree>(&self, step: u64, like: &T) -> Result<T> {
+        self.restore_with(step, like, &RestoreOptions::new())
+    }
+
+    /// The same, in part, elsewhere or otherwise.
+    #[track_caller]
+    pub fn restore_with<T: Tree>(&self, step: u64, like: &T, options: &RestoreOptions) -> Result<T> {
+        at(self.restore_step(step, like, options).map(|found| found.tree).map_err(Error::from))
+    }
+
+    fn restore_step<T: Tree>(&self, step: u64, like: &T, options: &RestoreOptions) -> Result<Restored<T>, Fault> {
+        let found = agreed(self.find(step))?;
+        let tree = found.fill(like, options)?;
+        Ok(Restored { step, tree, metadata: found.metadata().clone(), metrics: found.metrics() })
+    }
+
+    /// The last tree that was saved, with its step; `None` where nothing was saved yet.
+    ///
+    /// A checkpoint that is damaged is passed over for the one before it, and set aside under the name `STEP.damaged`,
+    /// with a warning that says what is wrong with it. Fails when no checkpoint is whole, and when the tree is not the one
+    /// that was saved.
+    #[track_caller]
+    pub fn restore_latest<T: Tree>(&mut self, like: &T) -> Result<Option<Restored<T>>> {
+        at(self.latest(like, &RestoreOptions::new()))
+    }
+
+    /// The same, in part, elsewhere or otherwise.
+    #[track_caller]
+    pub fn restore_latest_with<T: Tree>(&mut self, like: &T, options: &RestoreOptions) -> Result<Option<Restored<T>>> {
+        at(self.latest(like, options))
+    }
+
+    fn latest<T: Tree>(&mut self, like: &T, options: &RestoreOptions) -> Result<Option<Restored<T>>> {
+        self.finish()?;
+        let mut worst = None;
+        for step in steps(&self.folder)?.into_iter().rev() {
+            match self.restore_step(step, like, options) {
+                Ok(found) => return Ok(Some(found)),
+                Err(Fault::Damaged(error)) if self.options.fall_back => {
+                    warn(
+                        &format!("step {step} is passed over: {}", error.message()),
+                        "the one before it is restored; `CheckpointManagerOptions::fall_back(false)` makes it an error",
+                    );
+                    self.set_aside(step);
+                    worst.get_or_insert(error);
+                }
+                Err(fault) => return Err(fault.into()),
+            }
+        }
+        worst.map_or(Ok(None), Err)
+    }
+
+    /// Out of the way of the step's next save.
+    fn set_aside(&self, step: u64) {
+        if self.options.read_only || process_index() > 0 {
+            return;
+        }
+        let name = |n: usize| match n {
+            0 => format!("{step}.damaged"),
+            n => format!("{step}.damaged-{n}"),
+        };
+        let free = (0..).map(|n| self.folder.join(name(n))).find(|path| !path.exists());
+        if let Some(path) = free {
+            drop(fs::rename(self.folder.join(step.to_string()), path));
+        }
+    }
+
+    /// Removes a step. Nothing happens where there is none.
+    #[track_caller]
+    pub fn delete(&mut self, step: u64) -> Result<()> {
+        at(self.finish().and_then(|()| remove(&self.folder, step)))
+    }
+}
+
+impl Drop for CheckpointManager {
+    fn drop(&mut self) {
+        if let Err(error) = self.finish() {
+            warn(&format!("the last checkpoint was not written: {error}"), "call `close` to have it as an error");
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Boxes of elements in row-major memory: what a part of a file and a part of an array have in common.
+
+/// A box: its first element, and its sizes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Block<'a> {
+    pub start: &'a [usize],
+    pub shape: &'a [usize],
+}
+
+/// Bytes that lie one after the other in both blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    /// Where they begin in the one, and in the other.
+    pub from: usize,
+    pub to: usize,
+    pub len: usize,
+}
+
+/// The runs that two blocks have in common, in order.
+pub(super) struct Runs {
+    /// The sizes of what is common, without the last dimensions, which lie together.
+    shape: Vec<usize>,
+    /// Bytes from one element to the next, and to the first, in both.
+    strides: Vec<(usize, usize)>,
+    first: (usize, usize),
+    len: usize,
+    at: Vec<usize>,
+    done: bool,
+}
+
+impl Runs {
+    /// What `from` and `to` have in common, of elements of so many bytes.
+    pub fn between(from: Block<'_>, to: Block<'_>, element: usize) -> Runs {
+        let rank = from.shape.len();
+        let low: Vec<usize> = (0..rank).map(|d| from.start[d].max(to.start[d])).collect();
+        let high = (0..rank).map(|d| (from.start[d] + from.shape[d]).min(to.start[d] + to.shape[d]));
+        let common: Vec<usize> = high.zip(&low).map(|(high, low)| high.saturating_sub(*low)).collect();
+        // Dimensions that are whole in both belong to one run with the last that is not.
+        let mut inner = rank;
+        let mut len = element;
+        while inner > 0 {
+            inner -= 1;
+            len *= common[inner];
+            if common[inner] != from.shape[inner] || common[inner] != to.shape[inner] {
+                break;
+            }
+        }
+        let stride = |shape: &[usize], d: usize| shape[d + 1..].iter().product::<usize>() * element;
+        let all: Vec<(usize, usize)> = (0..rank).map(|d| (stride(from.shape, d), stride(to.shape, d))).collect();
+        let done = common.contains(&0);
+        let offset = |start: &[usize], of: &dyn Fn(&(usize, usize)) -> usize| {
+            (0..rank).map(|d| low[d].saturating_sub(start[d]) * of(&all[d])).sum::<usize>()
+        };
+        let first = match done {
+            true => (0, 0),
+            false => (offset(from.start, &|s| s.0), offset(to.start, &|s| s.1)),
+        };
+        let shape = common[..inner].to_vec();
+        Runs { at: vec![0; inner], shape, strides: all[..inner].to_vec(), first, len, done }
+    }
+}
+
+impl Iterator for Runs {
+    type Item = Run;
+
+    fn next(&mut self) -> Option<Run> {
+        if self.done || self.len == 0 {
+            return None;
+        }
+        let place = |of: &dyn Fn(&(usize, usize)) -> usize| -> usize {
+            self.at.iter().zip(&self.strides).map(|(at, stride)| at * of(stride)).sum()
+        };
+        let run = Run { from: self.first.0 + place(&|s| s.0), to: self.first.1 + place(&|s| s.1), len: self.len };
+        self.done = true;
+        for d in (0..self.at.len()).rev() {
+            self.at[d] += 1;
+            if self.at[d] < self.shape[d] {
+                self.done = false;
+                break;
+            }
+            self.at[d] = 0;
+        }
+        Some(run)
+    }
+}

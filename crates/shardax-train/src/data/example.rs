@@ -1,0 +1,130 @@
+//! Examples on the host, before they are arrays.
+
+use std::collections::BTreeMap;
+
+use shardax::dtype::Element;
+use shardax::error::{Error, ErrorKind, Result};
+use shardax::prelude::*;
+use shardax::sharding::Sharding;
+
+/// Values on the host: a dtype, a shape, and the elements' bytes in row-major order. No device knows of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostArray {
+    dtype: DType,
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+/// What an example, or a batch of them, is made of, by names.
+pub type Example = BTreeMap<String, HostArray>;
+
+impl HostArray {
+    /// These elements. Fails when they are not as many as the shape says.
+    ///
+    /// ```
+    /// use shardax_train::data::HostArray;
+    /// let x = HostArray::of(&[1.0f32, 2.0], &[2])?;
+    /// assert_eq!(x.to_array()?.to_vec::<f32>()?, [1.0, 2.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn of<T: Element>(elements: &[T], shape: &[usize]) -> Result<HostArray> {
+        let mut bytes = Vec::with_capacity(std::mem::size_of_val(elements));
+        match T::as_bytes(elements) {
+            Some(all) => bytes.extend_from_slice(all),
+            None => elements.iter().for_each(|element| element.write(&mut bytes)),
+        }
+        HostArray::from_bytes(bytes, T::DTYPE, shape)
+    }
+
+    /// The elements of these bytes, in the machine's order. Fails when they are not as many as dtype and shape say.
+    #[track_caller]
+    pub fn from_bytes(bytes: Vec<u8>, dtype: DType, shape: &[usize]) -> Result<HostArray> {
+        let want = shape.iter().try_fold(dtype.byte_size(), |n, d| n.checked_mul(*d));
+        if want != Some(bytes.len()) {
+            let what = format!("{dtype}{shape:?} takes another number of bytes than {}", bytes.len());
+            return Err(Error::new(ErrorKind::Value, what)
+                .help("give as many elements as the product of the shape")
+                .at(std::panic::Location::caller()));
+        }
+        Ok(HostArray { dtype, shape: shape.to_vec(), bytes })
+    }
+
+    /// The sizes.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The type of its elements.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The elements' bytes, in the machine's order.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The elements. Fails when `T` is not the dtype.
+    #[track_caller]
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        if T::DTYPE != self.dtype {
+            let what = format!("host values of {} cannot be read as {}", self.dtype, T::DTYPE);
+            return Err(Error::new(ErrorKind::Type, what)
+                .help("read them as they are, and convert each")
+                .at(std::panic::Location::caller()));
+        }
+        Ok(self.bytes.chunks_exact(self.dtype.byte_size()).map(T::read).collect())
+    }
+
+    /// The array on the default device.
+    #[track_caller]
+    pub fn to_array(&self) -> Result<Array> {
+        Array::from_bytes(&self.bytes, self.dtype, &self.shape)
+    }
+
+    /// The array, laid out by a device or a sharding; over several processes this is the part of this one.
+    #[track_caller]
+    pub fn to_array_on(&self, to: impl Into<Sharding>) -> Result<Array> {
+        let to = to.into();
+        match to.is_fully_addressable() {
+            true => Array::from_bytes_on(&self.bytes, self.dtype, &self.shape, to),
+            false => make_array_from_process_local_data(to, &self.to_array()?),
+        }
+    }
+
+    /// The entry of this number along the first axis.
+    pub(super) fn row(&self, i: usize) -> Option<HostArray> {
+        let (count, shape) = self.shape.split_first()?;
+        let size = self.bytes.len() / (*count).max(1);
+        let bytes = self.bytes.get(i * size..(i + 1) * size).filter(|_| i < *count)?;
+        Some(HostArray { dtype: self.dtype, shape: shape.to_vec(), bytes: bytes.to_vec() })
+    }
+}
+
+/// Examples under one another: each name's values get an axis in front.
+pub(super) fn stack(examples: &[Example]) -> Result<Example> {
+    let Some(first) = examples.first() else { return Ok(Example::new()) };
+    let mut out = Example::new();
+    for (name, like) in first {
+        let mut bytes = Vec::with_capacity(like.bytes.len() * examples.len());
+        for (at, example) in examples.iter().enumerate() {
+            let found = example.get(name).filter(|x| (x.dtype, &x.shape) == (like.dtype, &like.shape));
+            let Some(x) = found.filter(|_| example.len() == first.len()) else {
+                let has: Vec<String> =
+                    example.iter().map(|(name, x)| format!("{name}: {}{:?}", x.dtype, x.shape)).collect();
+                let what = format!(
+                    "example {at} of a batch has {has:?}, and the first has {name}: {}{:?}",
+                    like.dtype, like.shape
+                );
+                return Err(Error::new(ErrorKind::Value, what).help(
+                    "examples of a batch have the same names, dtypes and shapes: `map` them to one, or pad them",
+                ));
+            };
+            bytes.extend_from_slice(&x.bytes);
+        }
+        let shape = [&[examples.len()], like.shape.as_slice()].concat();
+        out.insert(name.clone(), HostArray { dtype: like.dtype, shape, bytes });
+    }
+    Ok(out)
+}

@@ -1,0 +1,81 @@
+//! Several streams in one.
+
+use serde_json::{Value, json};
+use shardax::error::{Error, ErrorKind, Result};
+
+use super::stream::{Stream, number};
+
+/// Items of several streams, each as often as its weight says, in an order that follows from a seed. It ends with the first
+/// of them that ends.
+#[derive(Clone, Debug)]
+pub struct Mix<S> {
+    streams: Vec<S>,
+    /// The sum of the weights up to each.
+    limits: Vec<f64>,
+    seed: u64,
+    given: u64,
+}
+
+impl<S: Stream> Mix<S> {
+    /// Streams with their weights. Fails when there is none, and when a weight is negative or not finite, or all are 0.
+    ///
+    /// ```
+    /// use shardax_train::data::{Mix, Source, Stream};
+    /// fn of(x: usize) -> impl Stream<Item = usize> {
+    ///     (10usize, move |_| Ok(x)).stream()
+    /// }
+    /// let mut mixed = Mix::new(vec![(of(0), 3.0), (of(1), 1.0)], 7)?;
+    /// let ones: usize = mixed.items().take(4000).map(|x| x.expect("an item")).sum();
+    /// assert!((900..1100).contains(&ones));
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn new(streams: Vec<(S, f64)>, seed: u64) -> Result<Self> {
+        let (streams, weights): (Vec<S>, Vec<f64>) = streams.into_iter().unzip();
+        let sum: f64 = weights.iter().sum();
+        if weights.iter().any(|w| *w < 0.0) || !(sum.is_finite() && sum > 0.0) {
+            let what = format!("weights of streams must be finite, not negative, and not all 0, got {weights:?}");
+            return Err(Error::new(ErrorKind::Value, what)
+                .help("give each stream its share")
+                .at(std::panic::Location::caller()));
+        }
+        let mut limit = 0.0;
+        let limits = weights.iter().map(|weight| {
+            limit += weight / sum;
+            limit
+        });
+        Ok(Mix { limits: limits.collect(), streams, seed, given: 0 })
+    }
+}
+
+impl<S: Stream> Stream for Mix<S> {
+    type Item = S::Item;
+
+    fn next_item(&mut self) -> Option<Result<S::Item>> {
+        // Of its number alone, so that a position is a number.
+        let seed = self.seed ^ self.given.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let at = fastrand::Rng::with_seed(seed).f64();
+        // Rounding may leave the last limit below 1; what has no weight is never chosen.
+        let last = self.limits.iter().rposition(|limit| Some(limit) == self.limits.last())?;
+        let first_of_last = self.limits.iter().position(|limit| limit == &self.limits[last])?;
+        let chosen = self.limits.iter().position(|limit| at < *limit).unwrap_or(first_of_last);
+        self.given += 1;
+        self.streams[chosen].next_item()
+    }
+
+    fn position(&self) -> Value {
+        let streams: Vec<Value> = self.streams.iter().map(Stream::position).collect();
+        json!({ "given": self.given, "streams": streams })
+    }
+
+    fn seek(&mut self, position: &Value) -> Result<()> {
+        let given = number(position, "given")?;
+        let positions =
+            position["streams"].as_array().filter(|all| all.len() == self.streams.len()).ok_or_else(|| {
+                let what = format!("the position {position} is not one of {} streams", self.streams.len());
+                Error::new(ErrorKind::Value, what).help("mix the same streams as before")
+            })?;
+        self.given = given;
+        self.streams.iter_mut().zip(positions).try_for_each(|(stream, position)| stream.seek(position))
+    }
+}

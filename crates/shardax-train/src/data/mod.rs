@@ -1,0 +1,54 @@
+//! Data: sets of images in memory, files of the common formats, and streams of examples that are mapped, shuffled,
+//! batched and mixed, whose position is saved and found again exactly.
+//!
+//! A [`Source`] has examples by number: [`idx()`], [`cifar10()`], [`csv()`], [`npy()`], [`npz()`], [`text_windows()`]. A [`Stream`]
+//! has them one after the other: [`Source::stream`], [`WebDataset`]. [`Prefetch`] reads ahead on a thread.
+//!
+//! ```
+//! use shardax_nn::prelude::*;
+//! use shardax_train::data::{Example, HostArray, Source, Stream};
+//!
+//! let numbers = |i: usize| Ok(Example::from([("x".to_owned(), HostArray::of(&[i as f32, 1.0], &[2])?)]));
+//! let make = || (100usize, numbers).stream().shuffled(7).batch(8);
+//! let mut batches = make();
+//! batches.next_item().expect("a batch")?;
+//! let position = batches.position();
+//! let second = batches.next_item().expect("a batch")?;
+//! assert_eq!(second["x"].shape(), [8, 2]);
+//!
+//! // Another run goes on where this one was.
+//! let mut again = make();
+//! again.seek(&position)?;
+//! assert_eq!(again.next_item().expect("a batch")?, second);
+//! # Ok::<(), shardax::Error>(())
+//! ```
+
+mod cifar;
+mod csv_file;
+mod dataset;
+mod example;
+mod file;
+mod idx;
+mod mix;
+mod npy;
+mod prefetch;
+mod shuffle;
+mod source;
+mod stream;
+mod tar;
+mod text;
+
+pub use cifar::{cifar10, cifar100};
+pub use csv_file::csv;
+pub(crate) use dataset::shuffled;
+pub use dataset::{Dataset, digits};
+pub use example::{Example, HostArray};
+pub use idx::{idx, idx_images};
+pub use mix::Mix;
+pub use npy::{npy, npz};
+pub use prefetch::Prefetch;
+pub use shuffle::ShuffleBuffer;
+pub use source::{InMemory, Part, Source, SourceStream};
+pub use stream::{Batched, Map, Repeat, Shard, Stream};
+pub use tar::WebDataset;
+pub use text::{TextWindows, text_windows};

@@ -1,0 +1,76 @@
+//! Shuffling what is read one after the other.
+
+use serde_json::{Value, json};
+use shardax::error::Result;
+
+use super::shuffled;
+use super::stream::{Stream, number};
+
+/// Of [`Stream::shuffle`]: blocks of items, each in an order of its own.
+///
+/// Its position is the one of the block's beginning, and how many of the block were given out: to go on, the block is read
+/// again.
+#[derive(Debug)]
+pub struct ShuffleBuffer<S: Stream> {
+    inner: S,
+    size: usize,
+    seed: u64,
+    block: u64,
+    /// Where the block begins.
+    begin: Value,
+    /// What is left of it, the next one last.
+    items: Vec<Result<S::Item>>,
+    given: usize,
+}
+
+impl<S: Stream> ShuffleBuffer<S> {
+    pub(super) fn new(inner: S, size: usize, seed: u64) -> Self {
+        let begin = inner.position();
+        ShuffleBuffer { inner, size: size.max(1), seed, block: 0, begin, items: Vec::new(), given: 0 }
+    }
+
+    fn fill(&mut self) {
+        self.begin = self.inner.position();
+        let read: Vec<Result<S::Item>> = self.inner.items().take(self.size).collect();
+        let order = shuffled(read.len(), self.seed ^ self.block.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut read: Vec<Option<Result<S::Item>>> = read.into_iter().map(Some).collect();
+        self.items = order.into_iter().filter_map(|i| read[i].take()).collect();
+        self.given = 0;
+    }
+}
+
+impl<S: Stream> Stream for ShuffleBuffer<S> {
+    type Item = S::Item;
+
+    fn next_item(&mut self) -> Option<Result<S::Item>> {
+        if self.items.is_empty() {
+            self.fill();
+        }
+        let item = self.items.pop()?;
+        self.given += 1;
+        if self.items.is_empty() {
+            self.block += 1;
+            self.begin = self.inner.position();
+            self.given = 0;
+        }
+        Some(item)
+    }
+
+    fn position(&self) -> Value {
+        json!({ "block": self.block, "given": self.given, "begin": self.begin })
+    }
+
+    fn seek(&mut self, position: &Value) -> Result<()> {
+        let (block, given) = (number(position, "block")?, number(position, "given")? as usize);
+        self.inner.seek(&position["begin"])?;
+        self.block = block;
+        self.items.clear();
+        (self.begin, self.given) = (self.inner.position(), 0);
+        if given > 0 {
+            self.fill();
+            self.items.truncate(self.items.len().saturating_sub(given));
+            self.given = given;
+        }
+        Ok(())
+    }
+}

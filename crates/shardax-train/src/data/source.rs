@@ -1,0 +1,208 @@
+//! Examples by number, and streams of them.
+
+use std::ops::Range;
+
+use serde_json::{Value, json};
+use shardax::error::{Error, ErrorKind, Result};
+
+use super::stream::{Stream, number};
+use super::{Example, HostArray, shuffled};
+
+/// Examples that are had by their numbers, in any order.
+pub trait Source: Send {
+    /// An example.
+    type Item;
+
+    /// How many there are.
+    fn len(&self) -> usize;
+
+    /// Whether there is none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// That of this number, which is below [`len`](Source::len).
+    fn get(&self, i: usize) -> Result<Self::Item>;
+
+    /// Those of these numbers: a training set and a test set. Numbers beyond the end are left out.
+    fn range(self, range: Range<usize>) -> Part<Self>
+    where
+        Self: Sized,
+    {
+        let end = range.end.min(self.len());
+        Part { range: range.start.min(end)..end, source: self }
+    }
+
+    /// Passes over all examples, one epoch after the other without end, each in order, or in one of its own
+    /// ([`SourceStream::shuffled`]).
+    fn stream(self) -> SourceStream<Self>
+    where
+        Self: Sized,
+    {
+        SourceStream { source: self, seed: None, epochs: None, epoch: 0, next: 0, order: Vec::new() }
+    }
+}
+
+/// Of [`Source::range`].
+#[derive(Clone, Debug)]
+pub struct Part<S> {
+    source: S,
+    range: Range<usize>,
+}
+
+impl<S: Source> Source for Part<S> {
+    type Item = S::Item;
+    fn len(&self) -> usize {
+        self.range.len()
+    }
+    fn get(&self, i: usize) -> Result<S::Item> {
+        self.source.get(self.range.start + i)
+    }
+}
+
+/// So many examples, made by a function of their number.
+impl<T, F: Fn(usize) -> Result<T> + Send> Source for (usize, F) {
+    type Item = T;
+    fn len(&self) -> usize {
+        self.0
+    }
+    fn get(&self, i: usize) -> Result<T> {
+        (self.1)(i)
+    }
+}
+
+/// Examples in memory: the rows of arrays.
+///
+/// ```
+/// use shardax_train::data::{HostArray, InMemory, Source};
+/// let x = HostArray::of(&[1.0f32, 2.0, 3.0, 4.0], &[2, 2])?;
+/// let data = InMemory::new([("x", x), ("label", HostArray::of(&[0u8, 1], &[2])?)])?;
+/// assert_eq!(data.get(1)?["x"].to_vec::<f32>()?, [3.0, 4.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct InMemory {
+    fields: Example,
+    len: usize,
+}
+
+impl InMemory {
+    /// The rows of these arrays, by names. Fails when they have not as many rows.
+    #[track_caller]
+    pub fn new<N: Into<String>>(fields: impl IntoIterator<Item = (N, HostArray)>) -> Result<Self> {
+        let fields: Example = fields.into_iter().map(|(name, x)| (name.into(), x)).collect();
+        let rows: Vec<Option<usize>> = fields.values().map(|x| x.shape().first().copied()).collect();
+        let len = rows.first().copied().flatten();
+        match len.filter(|len| rows.iter().all(|rows| *rows == Some(*len))) {
+            Some(len) => Ok(InMemory { fields, len }),
+            None => {
+                let have: Vec<String> =
+                    fields.iter().map(|(name, x)| format!("{name}: {}{:?}", x.dtype(), x.shape())).collect();
+                Err(Error::new(ErrorKind::Value, format!("the arrays have not as many rows: {have:?}"))
+                    .help("give arrays whose first dimension is the number of examples")
+                    .at(std::panic::Location::caller()))
+            }
+        }
+    }
+
+    /// The whole arrays.
+    pub fn fields(&self) -> &Example {
+        &self.fields
+    }
+}
+
+impl Source for InMemory {
+    type Item = Example;
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn get(&self, i: usize) -> Result<Example> {
+        let row = |(name, x): (&String, &HostArray)| Some((name.clone(), x.row(i)?));
+        self.fields.iter().map(row).collect::<Option<_>>().ok_or_else(|| {
+            Error::new(ErrorKind::Index, format!("example {i} of {} was asked for", self.len))
+                .help("they are counted from 0")
+        })
+    }
+}
+
+/// The examples of a [`Source`], epoch after epoch.
+#[derive(Clone, Debug)]
+pub struct SourceStream<S> {
+    source: S,
+    seed: Option<u64>,
+    epochs: Option<u64>,
+    epoch: u64,
+    next: usize,
+    /// The order of this epoch, where it was needed.
+    order: Vec<usize>,
+}
+
+impl<S: Source> SourceStream<S> {
+    /// Takes each epoch in an order of its own, which follows from `seed`.
+    pub fn shuffled(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Ends after so many epochs.
+    pub fn epochs(mut self, epochs: u64) -> Self {
+        self.epochs = Some(epochs);
+        self
+    }
+
+    /// The epoch that the next example is of, counted from 0.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+}
+
+impl<S: Source> Stream for SourceStream<S> {
+    type Item = S::Item;
+
+    fn next_item(&mut self) -> Option<Result<S::Item>> {
+        let len = self.source.len();
+        if len == 0 || self.epochs.is_some_and(|epochs| self.epoch >= epochs) {
+            return None;
+        }
+        let i = match self.seed {
+            None => self.next,
+            Some(seed) => {
+                if self.order.len() != len {
+                    // Neighbouring seeds and epochs have nothing to do with each other.
+                    let mixed =
+                        seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ self.epoch.wrapping_mul(0xd1b5_4a32_d192_ed03);
+                    self.order = shuffled(len, mixed);
+                }
+                self.order[self.next]
+            }
+        };
+        self.next += 1;
+        if self.next >= len {
+            (self.epoch, self.next) = (self.epoch + 1, 0);
+            self.order.clear();
+        }
+        Some(self.source.get(i))
+    }
+
+    fn position(&self) -> Value {
+        json!({ "epoch": self.epoch, "next": self.next, "of": self.source.len(), "seed": self.seed })
+    }
+
+    fn seek(&mut self, position: &Value) -> Result<()> {
+        let (epoch, next) = (number(position, "epoch")?, number(position, "next")? as usize);
+        let (of, seed) = (number(position, "of")? as usize, position["seed"].as_u64());
+        if of != self.source.len() || seed != self.seed || next >= of.max(1) {
+            let what = format!(
+                "the position {position} is one in other data: these are {} examples with seed {:?}",
+                self.source.len(),
+                self.seed
+            );
+            return Err(Error::new(ErrorKind::Value, what).help("give the same data and the same seed as before"));
+        }
+        (self.epoch, self.next) = (epoch, next);
+        self.order.clear();
+        Ok(())
+    }
+}

@@ -1,0 +1,225 @@
+//! Streams of examples: one after the other, with a position that is saved and found again.
+
+use serde_json::{Value, json};
+use shardax::error::{Error, ErrorKind, Result};
+
+use super::Example;
+use super::example::stack;
+use super::mix::Mix;
+use super::prefetch::Prefetch;
+use super::shuffle::ShuffleBuffer;
+
+/// Examples one after the other.
+///
+/// The same stream, made anew and moved to a [`position`](Stream::position), goes on with the same examples: save the
+/// position beside the model ([`SaveArgs::metadata`](crate::checkpoint::SaveArgs::metadata)).
+pub trait Stream {
+    /// An example, or a batch.
+    type Item;
+
+    /// The next one; `None` at the end. After an error the stream goes on with the one after it.
+    fn next_item(&mut self) -> Option<Result<Self::Item>>;
+
+    /// Where it is: JSON that [`seek`](Stream::seek) takes.
+    fn position(&self) -> Value;
+
+    /// Moves it to a position that such a stream gave.
+    ///
+    /// Fails for a position of other data.
+    fn seek(&mut self, position: &Value) -> Result<()>;
+
+    /// Each item changed by a function.
+    fn map<T, F: FnMut(Self::Item) -> Result<T>>(self, f: F) -> Map<Self, F>
+    where
+        Self: Sized,
+    {
+        Map { inner: self, f }
+    }
+
+    /// In an order that follows from `seed`: `size` items are read, given out in a random order, and the next `size` read.
+    fn shuffle(self, size: usize, seed: u64) -> ShuffleBuffer<Self>
+    where
+        Self: Sized,
+    {
+        ShuffleBuffer::new(self, size, seed)
+    }
+
+    /// Every `count`th item, beginning with number `index`: what one process of several reads. The last items are left
+    /// out where they are not enough for all.
+    fn shard(self, index: usize, count: usize) -> Shard<Self>
+    where
+        Self: Sized,
+    {
+        Shard { inner: self, index, count: count.max(1) }
+    }
+
+    /// From the beginning again after the end.
+    fn repeat(self) -> Repeat<Self>
+    where
+        Self: Sized,
+    {
+        let begin = self.position();
+        Repeat { inner: self, begin, round: 0, any: false }
+    }
+
+    /// So many examples under one another, each name's values with an axis in front. A short last batch is left out.
+    fn batch(self, size: usize) -> Batched<Self>
+    where
+        Self: Sized + Stream<Item = Example>,
+    {
+        Batched { inner: self, size }
+    }
+
+    /// Items of this stream and of others, each as often as its weight says.
+    fn mix(self, weight: f64, others: Vec<(Self, f64)>, seed: u64) -> Result<Mix<Self>>
+    where
+        Self: Sized,
+    {
+        let mut all = vec![(self, weight)];
+        all.extend(others);
+        Mix::new(all, seed)
+    }
+
+    /// Reads up to `ahead` items on a thread, while the program works on others.
+    fn prefetch(self, ahead: usize) -> Prefetch<Self>
+    where
+        Self: Sized + Send + 'static,
+        Self::Item: Send + 'static,
+    {
+        Prefetch::new(self, ahead)
+    }
+
+    /// As an iterator.
+    fn items(&mut self) -> impl Iterator<Item = Result<Self::Item>>
+    where
+        Self: Sized,
+    {
+        std::iter::from_fn(|| self.next_item())
+    }
+}
+
+/// A number of a position.
+pub(super) fn number(position: &Value, name: &str) -> Result<u64> {
+    position[name].as_u64().ok_or_else(|| {
+        Error::new(ErrorKind::Value, format!("a position in data needs a number {name:?}, and is {position}"))
+            .help("give what `position` gave, of a stream that was made in the same way")
+    })
+}
+
+/// Of [`Stream::map`].
+#[derive(Clone, Debug)]
+pub struct Map<S, F> {
+    inner: S,
+    f: F,
+}
+
+impl<S: Stream, T, F: FnMut(S::Item) -> Result<T>> Stream for Map<S, F> {
+    type Item = T;
+    fn next_item(&mut self) -> Option<Result<T>> {
+        Some(self.inner.next_item()?.and_then(&mut self.f))
+    }
+    fn position(&self) -> Value {
+        self.inner.position()
+    }
+    fn seek(&mut self, position: &Value) -> Result<()> {
+        self.inner.seek(position)
+    }
+}
+
+/// Of [`Stream::shard`].
+#[derive(Clone, Debug)]
+pub struct Shard<S> {
+    inner: S,
+    index: usize,
+    count: usize,
+}
+
+impl<S: Stream> Stream for Shard<S> {
+    type Item = S::Item;
+    /// Reads as many as there are processes, so that all are at one position.
+    fn next_item(&mut self) -> Option<Result<S::Item>> {
+        let mut own = None;
+        for i in 0..self.count {
+            let item = self.inner.next_item()?;
+            if i == self.index % self.count {
+                own = Some(item);
+            }
+        }
+        own
+    }
+    fn position(&self) -> Value {
+        self.inner.position()
+    }
+    fn seek(&mut self, position: &Value) -> Result<()> {
+        self.inner.seek(position)
+    }
+}
+
+/// Of [`Stream::repeat`].
+#[derive(Clone, Debug)]
+pub struct Repeat<S> {
+    inner: S,
+    begin: Value,
+    round: u64,
+    /// Whether this round had an item.
+    any: bool,
+}
+
+impl<S: Stream> Stream for Repeat<S> {
+    type Item = S::Item;
+    fn next_item(&mut self) -> Option<Result<S::Item>> {
+        loop {
+            if let Some(item) = self.inner.next_item() {
+                self.any = true;
+                return Some(item);
+            }
+            // What is empty has no next round.
+            if !std::mem::take(&mut self.any) {
+                return None;
+            }
+            self.round += 1;
+            if let Err(error) = self.inner.seek(&self.begin) {
+                return Some(Err(error));
+            }
+        }
+    }
+    fn position(&self) -> Value {
+        json!({ "round": self.round, "any": self.any, "inner": self.inner.position() })
+    }
+    fn seek(&mut self, position: &Value) -> Result<()> {
+        self.round = number(position, "round")?;
+        self.any = position["any"].as_bool().unwrap_or(false);
+        self.inner.seek(&position["inner"])
+    }
+}
+
+/// Of [`Stream::batch`].
+#[derive(Clone, Debug)]
+pub struct Batched<S> {
+    inner: S,
+    size: usize,
+}
+
+impl<S: Stream<Item = Example>> Stream for Batched<S> {
+    type Item = Example;
+    fn next_item(&mut self) -> Option<Result<Example>> {
+        if self.size == 0 {
+            let error = Error::new(ErrorKind::Value, "a batch needs at least one example, got batch size 0");
+            return Some(Err(error.help("give `batch` a size of 1 or more")));
+        }
+        let mut examples = Vec::with_capacity(self.size.min(1 << 16));
+        while examples.len() < self.size {
+            match self.inner.next_item()? {
+                Ok(example) => examples.push(example),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        Some(stack(&examples))
+    }
+    fn position(&self) -> Value {
+        self.inner.position()
+    }
+    fn seek(&mut self, position: &Value) -> Result<()> {
+        self.inner.seek(position)
+    }
+}

@@ -1,0 +1,78 @@
+//! Text as bytes.
+
+use std::fs;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use shardax::error::{Error, ErrorKind, Result};
+
+use super::file::{unreadable, wrong};
+use super::{Example, HostArray, Source};
+
+/// The bytes of a file in windows of `length`, read as they are needed. An example has `tokens`, int32 `[length]`, and
+/// `targets`, the tokens that follow each.
+///
+/// ```
+/// use shardax_train::data::{Source, text_windows};
+/// # let path = std::env::temp_dir().join(format!("shardax-doc-text-{}", std::process::id()));
+/// std::fs::write(&path, "to be or not").expect("a file");
+/// let text = text_windows(&path, 5)?;
+/// assert_eq!(text.len(), 2);
+/// assert_eq!(text.get(1)?["tokens"].to_vec::<i32>()?, b" or n".iter().map(|b| i32::from(*b)).collect::<Vec<_>>()[..]);
+/// # std::fs::remove_file(&path).ok();
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails for a length of 0, and for a file that cannot be read or is shorter than one window.
+#[track_caller]
+pub fn text_windows(path: impl AsRef<Path>, length: usize) -> Result<TextWindows> {
+    let location = std::panic::Location::caller();
+    open(path.as_ref(), length).map_err(|error| error.at(location))
+}
+
+fn open(path: &Path, length: usize) -> Result<TextWindows> {
+    let file = fs::File::open(path).map_err(|error| unreadable(path, &error))?;
+    let bytes = file.metadata().map_err(|error| unreadable(path, &error))?.len();
+    let windows = bytes.saturating_sub(1).checked_div(length as u64).unwrap_or(0);
+    if windows == 0 {
+        let what =
+            format!("{} has {bytes} bytes, which make no window of {length} and a byte that follows", path.display());
+        return Err(
+            Error::new(ErrorKind::Value, what).help("give a longer text, or a length from 1 to less than its bytes")
+        );
+    }
+    Ok(TextWindows { path: path.to_owned(), file: Mutex::new(file), length, windows: windows as usize })
+}
+
+/// Of [`text_windows()`].
+#[derive(Debug)]
+pub struct TextWindows {
+    path: PathBuf,
+    file: Mutex<fs::File>,
+    length: usize,
+    windows: usize,
+}
+
+impl Source for TextWindows {
+    type Item = Example;
+
+    fn len(&self) -> usize {
+        self.windows
+    }
+
+    fn get(&self, i: usize) -> Result<Example> {
+        let mut bytes = vec![0; self.length + 1];
+        let offset = (i * self.length) as u64;
+        {
+            let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+            file.seek(SeekFrom::Start(offset))
+                .and_then(|_| file.read_exact(&mut bytes))
+                .map_err(|error| wrong(&self.path, offset, format!("a window could not be read: {error}")))?;
+        }
+        let tokens: Vec<i32> = bytes.into_iter().map(i32::from).collect();
+        let part = |part: &[i32]| HostArray::of(part, &[self.length]);
+        let (tokens, targets) = (part(&tokens[..self.length])?, part(&tokens[1..])?);
+        Ok(Example::from([("tokens".to_owned(), tokens), ("targets".to_owned(), targets)]))
+    }
+}

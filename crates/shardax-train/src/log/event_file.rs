@@ -1,0 +1,175 @@
+//! TensorBoard's event files: records with checksums, each a message of Protocol Buffers.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use shardax::error::{Error, ErrorKind, Result};
+
+use super::Logger;
+
+/// Numbers for TensorBoard: `tensorboard --logdir FOLDER` draws a curve for each name.
+///
+/// ```
+/// use shardax_train::log::{EventFile, Logger};
+/// # let folder = std::env::temp_dir().join(format!("shardax-doc-events-{}", std::process::id()));
+/// let mut log = EventFile::new(&folder)?;
+/// log.begin(0)?;
+/// log.log(100, &[("loss".to_owned(), 0.25)].into())?;
+/// log.flush()?;
+/// # std::fs::remove_dir_all(&folder).ok();
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct EventFile {
+    path: PathBuf,
+    file: BufWriter<fs::File>,
+    /// Seconds since 1970; for tests, which want the same bytes each time.
+    time: Option<f64>,
+}
+
+impl EventFile {
+    /// A new event file in this folder, which is made where there is none. TensorBoard shows the files of a folder as one
+    /// run.
+    #[track_caller]
+    pub fn new(folder: impl AsRef<Path>) -> Result<Self> {
+        let now = seconds();
+        let name = format!("events.out.tfevents.{:010}.{}.{}", now as u64, host(), std::process::id());
+        EventFile::create(&folder.as_ref().join(name), None).map_err(|error| error.at(std::panic::Location::caller()))
+    }
+
+    /// One of this name, in which all happens at this time, in seconds since 1970.
+    #[doc(hidden)]
+    pub fn at_time(path: impl AsRef<Path>, time: f64) -> Result<Self> {
+        EventFile::create(path.as_ref(), Some(time))
+    }
+
+    fn create(path: &Path, time: Option<f64>) -> Result<Self> {
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let made = fs::create_dir_all(folder).and_then(|()| fs::File::create(path));
+        let file = BufWriter::new(made.map_err(|error| failed(path, &error))?);
+        let mut log = EventFile { path: path.to_owned(), file, time };
+        log.event(|event| event.bytes(3, b"brain.Event:2"))?;
+        Ok(log)
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn event(&mut self, fill: impl FnOnce(&mut Message)) -> Result<()> {
+        let mut event = Message::default();
+        event.double(1, self.time.unwrap_or_else(seconds));
+        fill(&mut event);
+        let length = (event.0.len() as u64).to_le_bytes();
+        let parts: [&[u8]; 4] =
+            [&length, &masked_crc32c(&length).to_le_bytes(), &event.0, &masked_crc32c(&event.0).to_le_bytes()];
+        let written = parts.iter().try_for_each(|part| self.file.write_all(part));
+        written.map_err(|error| failed(&self.path, &error))
+    }
+}
+
+impl Logger for EventFile {
+    /// Tells TensorBoard to forget later steps of the files before.
+    fn begin(&mut self, step: u64) -> Result<()> {
+        self.event(|event| {
+            event.varint(2, step + 1);
+            // The session starts.
+            let mut session = Message::default();
+            session.varint(1, 1);
+            event.bytes(7, &session.0);
+        })
+    }
+
+    fn log(&mut self, step: u64, values: &BTreeMap<String, f64>) -> Result<()> {
+        self.event(|event| {
+            event.varint(2, step);
+            let mut summary = Message::default();
+            for (name, x) in values {
+                let mut value = Message::default();
+                value.bytes(1, name.as_bytes());
+                value.float(2, *x as f32);
+                summary.bytes(1, &value.0);
+            }
+            event.bytes(5, &summary.0);
+        })
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.file.flush().map_err(|error| failed(&self.path, &error))
+    }
+}
+
+fn failed(path: &Path, error: &std::io::Error) -> Error {
+    Error::new(ErrorKind::Runtime, format!("cannot write {}: {error}", path.display()))
+        .help("look at the path and at the disk")
+}
+
+fn seconds() -> f64 {
+    SystemTime::UNIX_EPOCH.elapsed().map_or(0.0, |since| since.as_secs_f64())
+}
+
+fn host() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    if name.trim().is_empty() { "host".to_owned() } else { name.trim().to_owned() }
+}
+
+/// A message of Protocol Buffers.
+#[derive(Default)]
+struct Message(Vec<u8>);
+
+impl Message {
+    fn raw_varint(&mut self, mut x: u64) {
+        while x >= 0x80 {
+            self.0.push(x as u8 | 0x80);
+            x >>= 7;
+        }
+        self.0.push(x as u8);
+    }
+
+    fn varint(&mut self, field: u64, x: u64) {
+        self.raw_varint(field << 3);
+        self.raw_varint(x);
+    }
+
+    fn double(&mut self, field: u64, x: f64) {
+        self.raw_varint(field << 3 | 1);
+        self.0.extend(x.to_le_bytes());
+    }
+
+    fn float(&mut self, field: u64, x: f32) {
+        self.raw_varint(field << 3 | 5);
+        self.0.extend(x.to_le_bytes());
+    }
+
+    fn bytes(&mut self, field: u64, bytes: &[u8]) {
+        self.raw_varint(field << 3 | 2);
+        self.raw_varint(bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
+    }
+}
+
+/// The checksum of a record: CRC-32C, turned so that one of a text with checksums in it is none of the text.
+fn masked_crc32c(bytes: &[u8]) -> u32 {
+    crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
+}
+
+/// CRC-32C, of the polynomial of Castagnoli. A line a step needs no quicker one.
+fn crc32c(bytes: &[u8]) -> u32 {
+    let step = |crc: u32| if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
+    !bytes.iter().fold(!0u32, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc)))
+}
+
+#[cfg(test)]
+mod tests {
+    /// The check values of RFC 3720, appendix B.4.
+    #[test]
+    fn crc32c_is_the_standards() {
+        assert_eq!(super::crc32c(&[0; 32]), 0x8a91_36aa);
+        assert_eq!(super::crc32c(&[0xff; 32]), 0x62a8_ab43);
+        assert_eq!(super::crc32c(b"123456789"), 0xe306_9283);
+    }
+}

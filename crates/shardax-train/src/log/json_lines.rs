@@ -1,0 +1,135 @@
+//! Numbers as lines of JSON.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+use shardax::error::{Error, ErrorKind, Result};
+
+use super::Logger;
+
+/// A file with a line for each step that is logged: `{"step":100,"loss":0.25}`. What is not finite is a string: `"NaN"`.
+///
+/// ```
+/// use shardax_train::log::{JsonLines, Logger};
+/// # let path = std::env::temp_dir().join(format!("shardax-doc-jsonl-{}", std::process::id()));
+/// let mut log = JsonLines::new(&path)?;
+/// log.begin(0)?;
+/// log.log(100, &[("loss".to_owned(), 0.25)].into())?;
+/// log.flush()?;
+/// let lines = JsonLines::read(&path)?;
+/// assert_eq!((lines[0].step, lines[0].values["loss"]), (100, 0.25));
+/// # std::fs::remove_file(&path).ok();
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct JsonLines {
+    path: PathBuf,
+    file: Option<BufWriter<fs::File>>,
+}
+
+/// The numbers of a step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// The step.
+    pub step: u64,
+    /// The numbers by their names.
+    pub values: BTreeMap<String, f64>,
+}
+
+impl JsonLines {
+    /// The log in this file, which is made, with its folder, where there is none, and gone on with where there is one.
+    #[track_caller]
+    pub fn new(path: impl AsRef<Path>) -> Result<Self> {
+        let log = JsonLines { path: path.as_ref().to_owned(), file: None };
+        let folder = log.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let made = folder.map_or(Ok(()), |folder| {
+            fs::create_dir_all(folder).map_err(|error| log.failed("make the folder of", &error))
+        });
+        made.map_err(|error| error.at(std::panic::Location::caller()))?;
+        Ok(log)
+    }
+
+    /// What is in such a file. A last line that was cut off is left out.
+    ///
+    /// Fails, with the number of the line, for another that is not one of a log.
+    #[track_caller]
+    pub fn read(path: impl AsRef<Path>) -> Result<Vec<Line>> {
+        let location = std::panic::Location::caller();
+        let log = JsonLines { path: path.as_ref().to_owned(), file: None };
+        let text = fs::read_to_string(&log.path).map_err(|error| log.failed("read", &error).at(location))?;
+        let last = text.lines().count();
+        let mut lines = Vec::new();
+        for (at, line) in text.lines().enumerate() {
+            match parse(line) {
+                Some(line) => lines.push(line),
+                None if at + 1 == last => {}
+                None => {
+                    let what = format!("{} line {} is not one of a log: {line:?}", log.path.display(), at + 1);
+                    return Err(Error::new(ErrorKind::Value, what).help("remove the line").at(location));
+                }
+            }
+        }
+        Ok(lines)
+    }
+
+    fn failed(&self, what: &str, error: &std::io::Error) -> Error {
+        Error::new(ErrorKind::Runtime, format!("cannot {what} {}: {error}", self.path.display()))
+            .help("look at the path and at the disk")
+    }
+}
+
+fn parse(line: &str) -> Option<Line> {
+    let fields: Map<String, Value> = serde_json::from_str(line).ok()?;
+    let step = fields.get("step")?.as_u64()?;
+    let number = |value: &Value| value.as_f64().or_else(|| value.as_str()?.parse().ok());
+    let values = fields.iter().filter(|(name, _)| *name != "step");
+    Some(Line { step, values: values.map(|(name, v)| Some((name.clone(), number(v)?))).collect::<Option<_>>()? })
+}
+
+impl Logger for JsonLines {
+    /// Removes the lines of later steps.
+    fn begin(&mut self, step: u64) -> Result<()> {
+        self.file = None;
+        if self.path.exists() {
+            let text = fs::read_to_string(&self.path).map_err(|error| self.failed("read", &error))?;
+            let mut kept: String = text
+                .lines()
+                .filter(|line| parse(line).is_some_and(|line| line.step <= step))
+                .flat_map(|line| [line, "\n"])
+                .collect();
+            if kept != text {
+                let new = self.path.with_extension("jsonl.unfinished");
+                let written = fs::write(&new, std::mem::take(&mut kept)).and_then(|()| fs::rename(&new, &self.path));
+                written.map_err(|error| self.failed("write", &error))?;
+            }
+        }
+        let file = fs::File::options().create(true).append(true).open(&self.path);
+        self.file = Some(BufWriter::new(file.map_err(|error| self.failed("write", &error))?));
+        Ok(())
+    }
+
+    /// Fails for a number that is called `step`, which each line has.
+    fn log(&mut self, step: u64, values: &BTreeMap<String, f64>) -> Result<()> {
+        if values.contains_key("step") {
+            let what = format!("a number called \"step\" cannot be in {}: each line has the step", self.path.display());
+            return Err(Error::new(ErrorKind::Value, what).help("give the metric another name"));
+        }
+        let number =
+            |x: f64| serde_json::Number::from_f64(x).map_or_else(|| Value::String(x.to_string()), Value::Number);
+        let fields = values.iter().map(|(name, x)| format!("{}:{}", Value::String(name.clone()), number(*x)));
+        let line: String = fields.map(|field| format!(",{field}")).collect();
+        if self.file.is_none() {
+            self.begin(step)?;
+        }
+        let written = self.file.as_mut().map_or(Ok(()), |file| writeln!(file, "{{\"step\":{step}{line}}}"));
+        written.map_err(|error| self.failed("write", &error))
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let flushed = self.file.as_mut().map_or(Ok(()), BufWriter::flush);
+        flushed.map_err(|error| self.failed("write", &error))
+    }
+}

@@ -1,0 +1,29 @@
+//! What is done between steps.
+
+use shardax::error::{Error, ErrorKind, Result};
+
+use super::{Control, Moment, Values};
+use crate::metrics::MultiMetric;
+
+pub(super) type Hook<'a, S> = Box<dyn FnMut(&Moment<'_, S>) -> Result<Control> + 'a>;
+
+/// Metrics of a state, of data that it was not trained on.
+pub(super) struct Evaluation<'a, S> {
+    pub every: u64,
+    pub name: String,
+    pub evaluate: Box<dyn FnMut(&S) -> Result<MultiMetric> + 'a>,
+}
+
+impl<S> Evaluation<'_, S> {
+    pub fn values(&mut self, state: &S) -> Result<Values> {
+        let values = (self.evaluate)(state)?.values()?;
+        Ok(values.into_iter().map(|(name, x)| (format!("{}/{name}", self.name), x)).collect())
+    }
+}
+
+/// The error of copies of an array that are not alike.
+pub(super) fn copies_differ(path: &str, step: u64) -> Error {
+    let what = format!("after step {step} the copies of `{path}` on several devices differ");
+    Error::new(ErrorKind::Check, what)
+        .help("average the gradients over the devices (`pmean`) before the update, and draw the same random numbers")
+}

@@ -1,0 +1,205 @@
+//! Files that are not as they were, and disks that do not take them: errors that name the file, the cause and the fix.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use shardax::prelude::*;
+use shardax_train::checkpoint::{self, Checkpoint, CheckpointManager, CheckpointManagerOptions};
+
+use super::{Folder, fails, names, setup};
+
+fn tree() -> (Array, Array) {
+    (arange(0..3_000_000), ones([5]))
+}
+
+/// A checkpoint, of which something is changed.
+fn with(change: impl FnOnce(&Path)) -> Result<(Folder, PathBuf)> {
+    setup();
+    let folder = Folder::new();
+    let path = folder.join("x");
+    checkpoint::save(&path, &tree())?;
+    change(&path);
+    Ok((folder, path))
+}
+
+const FILE: &str = "device-00000.safetensors";
+
+fn change(path: &Path, f: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = fs::read(path).expect("the file");
+    f(&mut bytes);
+    fs::write(path, bytes).expect("the file");
+}
+
+#[test]
+fn a_file_that_was_cut_off_is_named() -> Result<()> {
+    let (_folder, path) = with(|path| change(&path.join(FILE), |bytes| bytes.truncate(1000)))?;
+    fails(
+        checkpoint::restore(&path, &tree()),
+        &["x/device-00000.safetensors is damaged: it has 1000 bytes", "restore another step"],
+    );
+    let (_folder, path) = with(|path| change(&path.join("manifest.json"), |bytes| bytes.truncate(100)))?;
+    fails(Checkpoint::open(&path), &["x/manifest.json is damaged: its checksum is", "`commit` says"]);
+    let (_folder, path) = with(|path| change(&path.join("commit"), |bytes| bytes.clear()))?;
+    fails(Checkpoint::open(&path), &["manifest.json is damaged", "says \"\""]);
+    Ok(())
+}
+
+/// Whichever byte it is: of the values of the first array, in its first and its third chunk, of the second, of the header.
+#[test]
+fn a_wrong_byte_is_named() -> Result<()> {
+    let (_folder, path) = with(|_| ())?;
+    let file = path.join(FILE);
+    let whole = fs::read(&file).expect("the file");
+    let header = 8 + u64::from_le_bytes(whole[..8].try_into().expect("eight bytes")) as usize;
+    let like = tree();
+    let mid = 1 << 22;
+    let cases = [
+        (header, format!("bytes {header}..{}, of `[0]`, are not", header + mid)),
+        (header + 2 * mid + 5, format!("bytes {}..{}, of `[0]`, are not", header + 2 * mid, header + 12_000_000)),
+        (whole.len() - 1, format!("bytes {}..{}, of `[1]`, are not", header + 12_000_000, whole.len())),
+        (0, format!("its header, bytes 0..{header}, is not")),
+        (20, format!("its header, bytes 0..{header}, is not")),
+    ];
+    for (at, want) in cases {
+        change(&file, |bytes| bytes[at] ^= 0x10);
+        fails(checkpoint::restore(&path, &like), &["x/device-00000.safetensors is damaged", &want]);
+        fails(Checkpoint::open(&path)?.verify(), &[&want]);
+        fs::write(&file, &whole).expect("the file");
+    }
+    for (name, at) in [("manifest.json", 200), ("commit", 0)] {
+        let before = fs::read(path.join(name)).expect("the file");
+        change(&path.join(name), |bytes| bytes[at] ^= 1);
+        fails(checkpoint::restore(&path, &like), &["x/manifest.json is damaged", "its checksum is"]);
+        fs::write(path.join(name), before).expect("the file");
+    }
+    checkpoint::restore(&path, &like)?;
+    Ok(())
+}
+
+#[test]
+fn what_is_missing_is_named() -> Result<()> {
+    for (name, want) in [
+        (FILE, "device-00000.safetensors is damaged: it is missing"),
+        ("manifest.json", "manifest.json is damaged: it is missing"),
+        ("commit", "commit is damaged: it is missing"),
+    ] {
+        let (_folder, path) = with(|path| fs::remove_file(path.join(name)).expect("the file"))?;
+        fails(checkpoint::restore(&path, &tree()), &[want]);
+    }
+    let folder = Folder::new();
+    fails(Checkpoint::open(folder.join("none")), &["no checkpoint at", "none: there is no such folder"]);
+    fails(Checkpoint::open(&folder.0), &["the folder holds no manifest"]);
+    fails(Checkpoint::open("/"), &["names no folder"]);
+    Ok(())
+}
+
+#[test]
+fn another_version_is_not_guessed_at() -> Result<()> {
+    let rewrite = |path: &Path, from: &str, to: &str| {
+        let text = fs::read_to_string(path.join("manifest.json")).expect("the manifest").replacen(from, to, 1);
+        fs::write(path.join("manifest.json"), &text).expect("the manifest");
+        fs::write(path.join("commit"), format!("{:08x}\n", crc32fast::hash(text.as_bytes()))).expect("the commit");
+    };
+    let (_folder, path) = with(|path| rewrite(path, "\"version\":1", "\"version\":7"))?;
+    fails(Checkpoint::open(&path), &["manifest.json has version 7 of the format", "reads version 1", "newer"]);
+    let (_folder, path) = with(|path| rewrite(path, "shardax checkpoint", "something else"))?;
+    fails(Checkpoint::open(&path), &["is no checkpoint of shardax", "something else"]);
+    // Places that are in no file, in a manifest whose checksum is right.
+    for (from, to) in [
+        ("\"offset\":", "\"offset\":9"),
+        ("\"shape\":[3000000],\"crc32\"", "\"shape\":[3000001],\"crc32\""),
+        ("\"int32\"", "\"int31\""),
+        ("\"chunk\":4194304", "\"chunk\":0"),
+        ("\"file\":0", "\"file\":3"),
+    ] {
+        let (_folder, path) = with(|path| rewrite(path, from, to))?;
+        fails(checkpoint::restore(&path, &tree()), &["manifest.json is damaged"]);
+    }
+    Ok(())
+}
+
+#[test]
+fn another_shape_is_named() -> Result<()> {
+    let (_folder, path) = with(|_| ())?;
+    let other = (arange(0..3_000_000), ones([5, 1]));
+    fails(checkpoint::restore(&path, &other), &["`[1]` was saved as float32[5] in", "float32[5,1]"]);
+    let deleted = tree();
+    deleted.1.delete()?;
+    fails(checkpoint::restore(&path, &deleted), &["has been deleted"]);
+    let eight = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
+    let options = checkpoint::RestoreOptions::new().shardings((None, &eight));
+    fails(Checkpoint::open(&path)?.restore_with(&tree(), &options), &["`[1]`", "dimension size is 5"]);
+    Ok(())
+}
+
+#[test]
+fn arrays_without_values_are_not_saved() -> Result<()> {
+    setup();
+    let folder = Folder::new();
+    let path = folder.join("x");
+    fails(
+        checkpoint::save(&path, &vec![ones([2]), ones([3]) + ones([2])]),
+        &["a checkpoint's array `[1]`", "broadcasting"],
+    );
+    fails(checkpoint::save(&path, &shape_dtype_struct([2], DType::F32)), &["has no values"]);
+    let gone = ones([2]);
+    gone.delete()?;
+    fails(checkpoint::save(&path, &gone), &["has been deleted"]);
+    assert!(names(&folder.0).is_empty());
+    Ok(())
+}
+
+/// A small disk; `None` where none can be mounted.
+struct Disk(Folder);
+
+impl Disk {
+    fn new(options: &str) -> Option<Disk> {
+        let folder = Folder::new();
+        let mut mount = Command::new("mount");
+        let mounted = mount.args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(&folder.0).output();
+        if mounted.is_ok_and(|output| output.status.success()) {
+            return Some(Disk(folder));
+        }
+        eprintln!("no disk can be mounted here: skipped");
+        None
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error_and_what_was_saved_stays() -> Result<()> {
+    setup();
+    let Some(disk) = Disk::new("size=8m") else { return Ok(()) };
+    let folder = disk.0.join("run");
+    let mut checkpoints = CheckpointManager::new(&folder, CheckpointManagerOptions::new())?;
+    let small = |x: i32| (arange(0..1_500_000) + x, ones([5]));
+    checkpoints.save(1, &small(1))?;
+    checkpoints.save(2, &small(2))?;
+    let full: &[&str] =
+        &["cannot write", "2.unfinished/device-00000.safetensors", "No space left on device", "max_to_keep"];
+    fails(checkpoints.save(3, &small(3)), full);
+    // What there was of it made room again, and the one before is whole.
+    assert_eq!(names(&folder), [".lock", "1"]);
+    checkpoints.checkpoint(1)?.verify()?;
+    let last = checkpoints.restore_latest(&small(0))?.expect("a checkpoint");
+    assert_eq!(last.tree.0.get(0).item::<i32>()?, 1);
+    Ok(())
+}
+
+#[test]
+fn a_disk_for_reading_only_is_an_error() -> Result<()> {
+    setup();
+    let folder = Folder::new();
+    fs::write(folder.join("file"), "a file").expect("a file");
+    fails(checkpoint::save(folder.join("file").join("x"), &ones([2])), &["cannot make the folder", "file", "look at"]);
+    let Some(disk) = Disk::new("ro") else { return Ok(()) };
+    fails(checkpoint::save(disk.0.join("x"), &ones([2])), &["x.unfinished", "Read-only file system", "may write to"]);
+    fails(CheckpointManager::new(disk.0.join("run"), CheckpointManagerOptions::new()), &["Read-only file system"]);
+    Ok(())
+}

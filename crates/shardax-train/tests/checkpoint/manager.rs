@@ -1,0 +1,173 @@
+//! What a manager keeps, when it saves, and what it does with what others left.
+
+use std::fs;
+use std::sync::mpsc::sync_channel;
+
+use shardax::prelude::*;
+use shardax_train::checkpoint::{BestMode, CheckpointManager, CheckpointManagerOptions, SaveArgs};
+
+use super::{Folder, fails, names, setup};
+
+type Options = CheckpointManagerOptions;
+
+fn value(x: f32) -> (Array, Vec<Array>) {
+    (array([x; 3]), vec![array(x)])
+}
+
+fn of(tree: &(Array, Vec<Array>)) -> f32 {
+    tree.1[0].item().expect("a number")
+}
+
+#[test]
+fn the_last_are_kept_and_steps_between_are_passed_over() -> Result<()> {
+    setup();
+    let folder = Folder::new();
+    let options = Options::new().max_to_keep(3).save_interval_steps(2).keep_period(8);
+    let mut checkpoints = CheckpointManager::new(folder.join("deep/in"), options.clone())?;
+    assert_eq!((checkpoints.latest_step()?, checkpoints.best_step()?), (None, None));
+    assert!(checkpoints.restore_latest(&value(0.0))?.is_none());
+    let saved: Vec<bool> = (1..=18).map(|step| checkpoints.save(step, &value(step as f32))).collect::<Result<_>>()?;
+    assert_eq!(saved, (1..=18).map(|step| step % 2 == 0).collect::<Vec<_>>());
+    assert!(checkpoints.save_with(19, &value(19.0), &SaveArgs::new().force(true))?);
+    checkpoints.wait_until_finished()?;
+    assert_eq!(checkpoints.all_steps()?, [8, 16, 18, 19]);
+    assert_eq!(of(&checkpoints.restore(16, &value(0.0))?), 16.0);
+    fails(checkpoints.restore(4, &value(0.0)), &["has no step 4", "[8, 16, 18, 19]"]);
+    assert!(!checkpoints.save_with(16, &value(0.0), &SaveArgs::new()).is_ok_and(|saved| saved));
+    fails(checkpoints.save(16, &value(0.0)), &["step 16 is not after step 19", "delete"]);
+    checkpoints.delete(19)?;
+    assert_eq!(of(&checkpoints.restore_latest(&value(0.0))?.expect("a checkpoint").tree), 18.0);
+    // The same step again is there already.
+    assert!(!checkpoints.save(18, &value(0.0))?);
+    checkpoints.close()?;
+
+    let early = CheckpointManager::new(folder.join("none"), Options::new().read_only(true))?;
+    assert!(early.latest_step()?.is_none() && !folder.join("none").exists());
+    // The user's own folders are no steps.
+    fs::create_dir(folder.join("deep/in/0018")).expect("a folder");
+    fs::copy(folder.join("deep/in/18/commit"), folder.join("deep/in/0018/commit")).expect("a file");
+    let mut reader = CheckpointManager::new(folder.join("deep/in"), options.read_only(true))?;
+    assert_eq!(reader.all_steps()?, [8, 16, 18]);
+    assert_eq!(reader.latest_step()?, Some(18));
+    fails(reader.save(20, &value(0.0)), &["for reading only"]);
+    Ok(())
+}
+
+#[test]
+fn the_best_are_kept_and_the_last() -> Result<()> {
+    setup();
+    let folder = Folder::new();
+    let options = Options::new().max_to_keep(2).best_fn(|metrics| metrics.get("accuracy").copied(), BestMode::Max);
+    let mut checkpoints = CheckpointManager::new(&folder.0, options)?;
+    for (step, accuracy) in [0.5, 0.9, 0.7, f64::NAN, 0.8, 0.1].into_iter().enumerate() {
+        let args = SaveArgs::new().metric("accuracy", accuracy);
+        checkpoints.save_with(step as u64, &value(accuracy as f32), &args)?;
+    }
+    checkpoints.save(6, &value(0.0))?;
+    checkpoints.wait_until_finished()?;
+    assert_eq!((checkpoints.all_steps()?, checkpoints.best_step()?), (vec![1, 4, 6], Some(1)));
+    drop(checkpoints);
+    let smallest = Options::new().best_fn(|metrics| metrics.get("accuracy").copied(), BestMode::Min).read_only(true);
+    assert_eq!(CheckpointManager::new(&folder.0, smallest)?.best_step()?, Some(4));
+    Ok(())
+}
+
+#[test]
+fn what_was_left_half_written_goes_and_what_others_write_stays() -> Result<()> {
+    setup();
+    let folder = Folder::new();
+    let stale = || {
+        fs::create_dir(folder.join("7.unfinished")).expect("a folder");
+        fs::write(folder.join("7.unfinished").join("device-00000.safetensors"), "half").expect("a file");
+    };
+    fs::write(folder.join("notes.unfinished"), "the user's").expect("a file");
+    stale();
+    let mut first = CheckpointManager::new(&folder.0, Options::new())?;
+    assert_eq!(names(&folder.0), [".lock", "notes.unfinished"]);
+    // While the first lives it may be its own.
+    stale();
+    let second = CheckpointManager::new(&folder.0, Options::new())?;
+    assert!(folder.join("7.unfinished").exists());
+    drop(second);
+    first.save(7, &value(7.0))?;
+    fails(first.wait_until_finished(), &["7.unfinished is there already", "another program"]);
+    assert!(folder.join("7.unfinished").exists());
+    // The error was told once.
+    assert!(first.save(8, &value(8.0))?);
+    drop(first);
+    let third = CheckpointManager::new(&folder.0, Options::new())?;
+    assert_eq!(
+        (names(&folder.0), third.all_steps()?),
+        (vec![".lock".into(), "8".into(), "notes.unfinished".into()], vec![8])
+    );
+    Ok(())
+}
+
+#[test]
+fn the_last_whole_one_is_restored() -> Result<()> {
+    setup();
+    let folder = Folder::new();
+    let mut checkpoints = CheckpointManager::new(&folder.0, Options::new())?;
+    for step in 1..=4 {
+        checkpoints.save(step, &value(step as f32))?;
+    }
+    checkpoints.wait_until_finished()?;
+    let file = |step: u64| folder.join(&step.to_string()).join("device-00000.safetensors");
+    let mut bytes = fs::read(file(4)).expect("the file");
+    *bytes.last_mut().expect("a byte") ^= 1;
+    fs::write(file(4), &bytes).expect("the file");
+    fs::remove_file(file(3)).expect("the file");
+
+    let strict = CheckpointManager::new(&folder.0, Options::new().fall_back(false))?;
+    let mut strict = strict;
+    fails(strict.restore_latest(&value(0.0)), &["device-00000.safetensors", "are not what was written"]);
+    drop(strict);
+    // Another tree is the program's mistake: nothing is passed over.
+    fails(checkpoints.restore_latest(&array(0.0)), &["the tree is not the one that was saved"]);
+
+    let (send, warnings) = sync_channel(16);
+    config::set_warning_hook(move |text| drop(send.try_send(text.to_owned())));
+    let last = checkpoints.restore_latest(&value(0.0))?.expect("a checkpoint");
+    assert_eq!((last.step, of(&last.tree)), (2, 2.0));
+    let said: Vec<String> = warnings.try_iter().filter(|text| text.contains(&*folder.0.to_string_lossy())).collect();
+    assert!(said[0].contains("step 4 is passed over") && said[1].contains("step 3 is passed over"), "{said:?}");
+    assert!(said[1].contains("it is missing"), "{said:?}");
+    assert_eq!(names(&folder.0), [".lock", "1", "2", "3.damaged", "4.damaged"]);
+    // They are out of the way of the steps that are made again.
+    assert!(checkpoints.save(3, &value(3.5))?);
+    checkpoints.wait_until_finished()?;
+    assert_eq!(checkpoints.all_steps()?, [1, 2, 3]);
+    // None is whole.
+    for step in 1..=3 {
+        fs::remove_file(file(step)).expect("the file");
+    }
+    fails(checkpoints.restore_latest(&value(0.0)), &["3/device-00000.safetensors", "it is missing"]);
+    Ok(())
+}
+
+#[test]
+fn what_is_saved_may_be_given_away_at_once() -> Result<()> {
+    setup();
+    let folder = Folder::new();
+    let mut checkpoints = CheckpointManager::new(&folder.0, Options::new())?;
+    let advance = jit(|x: Vec<Array>| tree::map(|x| x + 1.0, x)).donate_argnums([0]);
+    let mut state: Vec<Array> = (0..8).map(|i| zeros([1 << 20]) + i as f32).collect();
+    advance.call(tree::map(|x| x + 0.0, state.clone())?)?;
+    for step in 1..=3 {
+        checkpoints.save(step, &state)?;
+        // The memory is another's, or gone, before it can have been written.
+        state = advance.call(state)?;
+        if step == 3 {
+            state.iter().try_for_each(Array::delete)?;
+        }
+    }
+    checkpoints.wait_until_finished()?;
+    for step in 1..=3 {
+        let restored = checkpoints.restore(step, &vec![zeros([1 << 20]); 8])?;
+        for (i, array) in restored.iter().enumerate() {
+            let want = i as f32 + step as f32 - 1.0;
+            assert!(array.to_vec::<f32>()?.iter().all(|x| *x == want), "array {i} of step {step}");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! How quick a gibibyte is saved and restored, beside what the disk does; and whether steps wait for data.
+//!
+//! `cargo test --release -p shardax-train --test checkpoint speed -- --ignored --nocapture` prints the table; `TMPDIR` says
+//! which disk.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::time::Instant;
+
+use shardax::prelude::*;
+use shardax_train::checkpoint::{self, CheckpointManager, CheckpointManagerOptions};
+use shardax_train::data::{Example, Source, Stream, text_windows};
+use shardax_train::{Control, MultiMetric, Trainer};
+
+use super::{Folder, bits, setup};
+
+const BYTES: usize = 1 << 30;
+
+/// Seconds of processors that this process has used, all of its threads together: what a busy machine does not change.
+fn cpu() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let ticks = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
+    ticks.filter_map(|n| n.parse::<f64>().ok()).sum::<f64>() / 100.0
+}
+
+fn rate(begin: Instant) -> f64 {
+    BYTES as f64 / (1 << 20) as f64 / begin.elapsed().as_secs_f64()
+}
+
+#[test]
+#[ignore = "writes several GiB"]
+fn a_gibibyte() -> Result<()> {
+    setup();
+    let folder = Folder::new();
+    let rows = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
+    let make = |seed: u32| -> Result<Vec<Array>> {
+        (0..16).map(|i| device_put(&random::bits(random::key(seed + i), [1 << 12, 1 << 12]), &rows)).collect()
+    };
+    let tree = block_until_ready(make(0)?)?;
+    // The same values, since some disks write what repeats itself only once.
+    let values: Vec<u8> = bits(&tree)?.concat();
+    let mut read_back = vec![0u8; 4 << 20];
+    println!(
+        "MiB/s: disk write + fsync, save, disk read, restore; seconds that the caller of an asynchronous save waits"
+    );
+    let options = CheckpointManagerOptions::new().max_to_keep(1);
+    let mut checkpoints = CheckpointManager::new(folder.join("run"), options)?;
+    for round in 0..4 {
+        let (begin, used) = (Instant::now(), cpu());
+        let path = folder.join("raw");
+        let mut file = File::create(&path).expect("a file");
+        for chunk in values.chunks(4 << 20) {
+            file.write_all(chunk).expect("a disk");
+        }
+        file.sync_all().expect("a disk");
+        let (write, write_cpu) = (rate(begin), cpu() - used);
+
+        let (begin, used) = (Instant::now(), cpu());
+        checkpoint::save(folder.join("x"), &tree)?;
+        let (save, save_cpu) = (rate(begin), cpu() - used);
+
+        let (begin, used) = (Instant::now(), cpu());
+        let mut file = File::open(&path).expect("a file");
+        while file.read(&mut read_back).expect("a disk") > 0 {}
+        let (read, read_cpu) = (rate(begin), cpu() - used);
+
+        let (begin, used) = (Instant::now(), cpu());
+        let restored = block_until_ready(checkpoint::restore(folder.join("x"), &tree)?)?;
+        let (restore, restore_cpu) = (rate(begin), cpu() - used);
+        drop(restored);
+        std::fs::remove_file(&path).expect("the file");
+        std::fs::remove_dir_all(folder.join("x")).expect("the folder");
+
+        let begin = Instant::now();
+        checkpoints.save(round + 1, &tree)?;
+        let stall = begin.elapsed().as_secs_f64();
+        checkpoints.wait_until_finished()?;
+        println!(
+            "{write:.0}, {save:.0} ({:.2}); {read:.0}, {restore:.0} ({:.2}); {stall:.3} s; of processors \
+             {write_cpu:.2}, {save_cpu:.2}; {read_cpu:.2}, {restore_cpu:.2} s",
+            save / write,
+            restore / read
+        );
+    }
+    Ok(())
+}
+
+/// A step of 20 ms, whose batches of 4 MiB are read from the disk on a thread and put on eight devices there.
+#[test]
+#[ignore = "reads a gibibyte"]
+fn a_step_does_not_wait_for_its_data() -> Result<()> {
+    setup();
+    let folder = Folder::new();
+    let path = folder.join("text");
+    std::fs::write(&path, (0..BYTES / 4).map(|i| (i % 251) as u8).collect::<Vec<_>>()).expect("a disk");
+    let rows = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
+    let text = text_windows(&path, 4 << 10)?;
+    let place = move |batch: Example| batch["tokens"].to_array_on(&rows);
+    let mut data = text.stream().shuffled(0).batch(256).map(place).prefetch(4);
+    let mut waits = Vec::new();
+    let watch = |at: &shardax_train::Moment<'_, Array>| {
+        waits.extend(at.values.map(|values| values["time/input_wait"]));
+        Ok(Control::Continue)
+    };
+    Trainer::new(300).log_every(50).quiet().hook(watch).run(zeros(()), &mut data, |state, batch: Array| {
+        assert_eq!(batch.shape(), [256, 4 << 10]);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        Ok((state, MultiMetric::new()))
+    })?;
+    println!("the share of time that steps of 20 ms wait for data, in windows of 50: {waits:.4?}");
+    Ok(())
+}

@@ -1,0 +1,192 @@
+//! The loop: it goes on bit by bit, accumulates gradients with one reduction, and stops where something is wrong.
+
+use shardax::ErrorKind;
+use shardax_nn::prelude::*;
+use shardax_train::checkpoint::{CheckpointManager, CheckpointManagerOptions};
+use shardax_train::data::{Example, HostArray, Source, Stream};
+use shardax_train::log::JsonLines;
+use shardax_train::{Average, Control, FiniteCheck, LastValue, MultiMetric, Trainer, accumulate};
+
+use super::{Folder, fails, setup};
+
+type State = (TrainState<Linear, AdamW>, RngStream);
+
+/// Points of a line with some noise, of which each process and each run has the same.
+fn data() -> impl Stream<Item = (Array, Array)> {
+    let point = |i: usize| {
+        let x = [(i % 7) as f32 / 7.0, (i % 5) as f32 / 5.0];
+        let y = 2.0 * x[0] - x[1] + (i % 3) as f32 * 0.01;
+        Ok(Example::from([("x".into(), HostArray::of(&x, &[2])?), ("y".into(), HostArray::of(&[y], &[1])?)]))
+    };
+    let arrays = |batch: Example| Ok((batch["x"].to_array()?, batch["y"].to_array()?));
+    (105usize, point).stream().shuffled(3).batch(10).shuffle(4, 1).map(arrays).prefetch(2)
+}
+
+fn begin(seed: u32) -> Result<State> {
+    let model = Linear::new(2, 1, &mut Rngs::new(seed));
+    Ok((TrainState::create(model, adamw(0.05, 1e-3))?, RngStream::new(random::key(seed))))
+}
+
+fn train_step((state, mut rngs): State, (x, y): (Array, Array)) -> Result<(State, MultiMetric)> {
+    let noise = random::normal(rngs.next(), x.shape()) * 0.01;
+    let loss = |model: Linear| (model.forward(&x + &noise) - &y).square().mean(..);
+    let (loss, grads) = value_and_grad(loss).call(state.params.clone())?;
+    let metrics = MultiMetric::new().with("loss", Average::of(loss)).with("count", LastValue::of(&state.step));
+    Ok(((state.apply_gradients(grads)?, rngs), metrics))
+}
+
+fn bits<T: Tree>(tree: &T) -> Result<Vec<Vec<u8>>> {
+    tree::leaves(tree).iter().map(Array::to_bytes).collect()
+}
+
+/// Twenty steps at once, and in three runs of which two are stopped: the same bits, the same numbers in the log.
+#[test]
+fn a_run_that_is_stopped_goes_on_bit_by_bit() -> Result<()> {
+    setup();
+    let step = jit(train_step).donate_argnums([0]);
+    let run = |folder: &Folder, stop: Option<u64>, seed: u32| -> Result<State> {
+        let options = CheckpointManagerOptions::new().save_interval_steps(4).max_to_keep(2);
+        let mut checkpoints = CheckpointManager::new(folder.join("checkpoints"), options)?;
+        let mut stops = false;
+        Trainer::new(20)
+            .log_every(2)
+            .quiet()
+            .check_finite()
+            .logger(JsonLines::new(folder.join("metrics.jsonl"))?)
+            .checkpoints(&mut checkpoints)
+            .evaluate_every(5, "test", |state: &State| {
+                Ok(MultiMetric::new().with("weight", Average::of(&state.0.params.kernel)))
+            })
+            .hook(|at| {
+                // An end in the middle, where no checkpoint is.
+                if stop == Some(at.step) && !std::mem::replace(&mut stops, true) {
+                    return Err(shardax::Error::new(ErrorKind::Runtime, "the power went"));
+                }
+                Ok(Control::Continue)
+            })
+            .run(begin(seed)?, &mut data(), |state, batch| step.call((state, batch)))
+    };
+    let (whole, parts) = (Folder::new(), Folder::new());
+    let want = run(&whole, None, 0)?;
+    fails(run(&parts, Some(7), 0), &["step 7: the power went"]);
+    fails(run(&parts, Some(14), 1), &["step 14: the power went"]);
+    let got = run(&parts, None, 2)?;
+    assert_eq!(bits(&got)?, bits(&want)?);
+
+    let log = |folder: &Folder| -> Result<Vec<(u64, Option<f64>, Option<f64>)>> {
+        let lines = JsonLines::read(folder.join("metrics.jsonl"))?;
+        Ok(lines
+            .iter()
+            .map(|l| (l.step, l.values.get("loss").copied(), l.values.get("test/weight").copied()))
+            .collect())
+    };
+    let lines = log(&whole)?;
+    assert_eq!(log(&parts)?, lines);
+    let steps: Vec<u64> = lines.iter().map(|(step, ..)| *step).collect();
+    assert_eq!(steps, [2, 4, 5, 6, 8, 10, 12, 14, 15, 16, 18, 20]);
+    assert!(lines[11].1 < lines[0].1.map(|loss| loss * 0.5) && lines[5].2.is_some(), "{lines:?}");
+    let kept = CheckpointManager::new(parts.join("checkpoints"), CheckpointManagerOptions::new())?.all_steps()?;
+    assert_eq!(kept, [16, 20]);
+    Ok(())
+}
+
+/// SPEC 171: the gradients of k parts are added, divided by k, and reduced once; they are those of the whole batch.
+#[test]
+fn accumulated_gradients_are_reduced_once() -> Result<()> {
+    setup();
+    let (w, x) = (random::normal(random::key(0), [6, 3]), random::normal(random::key(1), [8, 12, 6]));
+    let loss = |w: Array, x: Array| x.matmul(w).tanh().square().mean(..);
+    let gradient = |parts: usize| {
+        pmap(move |w: Array, x: Array| -> Result<Array> {
+            let grads = accumulate(parts, |x: Array| grad(loss).call((&w, x)), x)?;
+            Ok(pmean(grads, "batch"))
+        })
+        .axis_name("batch")
+        .in_axes((None, 0))
+        .out_axes(None)
+    };
+    let whole = grad(loss).call((&w, x.reshape([96, 6])))?;
+    for parts in [1, 3, 4, 12] {
+        assert!(allclose(gradient(parts).call((&w, &x))?, &whole, 1e-5, 1e-6)?, "{parts} parts");
+    }
+    let sent = |parts: usize| -> Result<Vec<(usize, usize)>> {
+        let collectives = gradient(parts).lower((&w, &x))?.compile()?.collectives()?;
+        Ok(collectives.iter().map(|c| (c.bytes, c.count)).collect())
+    };
+    assert_eq!(sent(4)?, [(6 * 3 * 4, 1)]);
+    assert_eq!(sent(4)?, sent(1)?);
+    // In `shard_map`, whose values have types that vary.
+    let mesh = make_mesh([("batch", 8)])?;
+    let sharded = shard_map(
+        |w: Array, x: Array| -> Result<Array> {
+            let w = pcast(w, "batch");
+            let grads = accumulate(4, |x: Array| grad(loss).call((&w, x)), x)?;
+            Ok(pmean(grads, "batch"))
+        },
+        &mesh,
+    )
+    .in_specs((P![], P!["batch"]))
+    .out_specs(P![]);
+    assert!(allclose(sharded.call((&w, x.reshape([96, 6])))?, &whole, 1e-5, 1e-6)?);
+    fails(gradient(5).call((&w, &x)), &["cannot be split into 5 parts", "float32[12,6]"]);
+    fails(accumulate(0, |x: Array| Ok(x), ones([2])), &["into 0 parts"]);
+    Ok(())
+}
+
+#[test]
+fn a_run_stops_at_nan_with_the_step_and_the_array() -> Result<()> {
+    setup();
+    let grows = jit(|(w, b): (Array, Array), x: Array| -> ((Array, Array), MultiMetric) {
+        // The third step divides by zero.
+        ((&w / (&b - 2.0) * &x, b + 1.0), MultiMetric::new())
+    });
+    let mut data = (10usize, |_| Ok(ones([2]))).stream();
+    let run = |data: &mut _| {
+        Trainer::new(10).quiet().check_finite().run((ones([2]), zeros(())), data, |state, x| grows.call((state, x)))
+    };
+    fails(run(&mut data), &["after step 3 `[0]` is not finite", "learning rate"]);
+    let mut check = FiniteCheck::new();
+    for step in 0..200 {
+        check.step(step, &ones([2]))?;
+    }
+    check.finish()
+}
+
+#[test]
+fn a_run_stops_where_copies_differ() -> Result<()> {
+    setup();
+    // The mean over devices is forgotten.
+    let step = pmap(|w: Array, x: Array| (w - x * 0.1, MultiMetric::new()))
+        .in_axes((None, 0))
+        .out_axes(None)
+        .check_replication(false);
+    let mut data = (10usize, |_| Ok(arange(0..8).astype(DType::F32))).stream();
+    let run = Trainer::new(10).quiet().check_replicas_every(4).run(zeros(()), &mut data, |w, x| step.call((w, x)));
+    fails(run, &["after step 4 the copies of `` on several devices differ", "pmean"]);
+    Ok(())
+}
+
+#[test]
+fn a_run_ends_with_its_data_or_where_a_hook_says() -> Result<()> {
+    setup();
+    let step = |w: Array, x: Array| Ok((w + x, MultiMetric::new().with("loss", Average::of(array(1.0f32)))));
+    let ones_of = |n: u64| (4usize, |_| Ok(array(1.0f32))).stream().epochs(n);
+    assert_eq!(Trainer::new(100).quiet().run(zeros(()), &mut ones_of(3), step)?.item::<f32>()?, 12.0);
+    let mut seen = Vec::new();
+    let stop = Trainer::new(100).quiet().tokens_per_step(32.0).flops(1e6, 1e12).log_every(2).hook(|at| {
+        if let Some(values) = at.values {
+            seen.push((at.step, values["loss"], values["tokens_per_second"] / values["steps_per_second"]));
+            assert!(values["mfu"] > 0.0 && values["time/input_wait"] >= 0.0 && values["time/input_wait"] <= 1.0);
+        }
+        Ok(if at.step == 5 { Control::Stop } else { Control::Continue })
+    });
+    assert_eq!(stop.run(zeros(()), &mut ones_of(30), step)?.item::<f32>()?, 5.0);
+    assert_eq!(seen, [(2, 1.0, 32.0), (4, 1.0, 32.0)]);
+    // What fails names its step.
+    let broken = |w: Array, x: Array| match w.item::<f32>()? {
+        3.0 => Err(shardax::Error::new(ErrorKind::Value, "no")),
+        _ => step(w, x),
+    };
+    fails(Trainer::new(9).quiet().run(zeros(()), &mut ones_of(9), broken), &["step 4: no"]);
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! Memory of the host that becomes an array's.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use shardax_pjrt::HostBytes;
+
+use super::host::check_bytes;
+use super::{Array, transfer};
+use crate::core::program::Aval;
+use crate::dtype::DType;
+use crate::error::{AtCaller, Result};
+use crate::sharding::Device;
+use crate::sharding::device::default_device;
+
+/// What XLA's CPU backend asks of memory that it takes over.
+const ALIGNMENT: usize = 64;
+
+/// Bytes that are read or computed on the host, and become an array without a copy where the device can use the host's
+/// memory ([`Array::from_host_buffer`]).
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::array::HostBuffer;
+/// let mut buffer = HostBuffer::zeroed(8);
+/// buffer[4..].copy_from_slice(&7u32.to_ne_bytes());
+/// let x = Array::from_host_buffer(buffer.into(), DType::U32, &[2], None)?;
+/// assert_eq!(x.to_vec::<u32>()?, [0, 7]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct HostBuffer {
+    memory: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl HostBuffer {
+    /// So many bytes, which are 0.
+    pub fn zeroed(len: usize) -> Self {
+        let memory = vec![0; len + ALIGNMENT];
+        let start = memory.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
+        HostBuffer { memory, start, len }
+    }
+}
+
+impl Deref for HostBuffer {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.memory[self.start..self.start + self.len]
+    }
+}
+
+impl DerefMut for HostBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..self.start + self.len]
+    }
+}
+
+impl HostBytes for HostBuffer {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Array {
+    /// An array of `shape` of these bytes, in the machine's order and row-major: on a device, committed, or on the default
+    /// device, which it may leave. Several devices may be given the same buffer.
+    ///
+    /// Fails for another number of bytes than the shape and the dtype have, and for booleans other than 0 and 1.
+    #[track_caller]
+    pub fn from_host_buffer(
+        buffer: Arc<HostBuffer>,
+        dtype: DType,
+        shape: &[usize],
+        device: Option<&Device>,
+    ) -> Result<Array> {
+        let aval = Aval::new(dtype, shape);
+        let make = || {
+            check_bytes(&buffer, &aval)?;
+            let to = device.map_or_else(|| default_device().cloned(), |device| Ok(device.clone()))?;
+            transfer::array_of_shared(buffer, aval, to, device.is_some())
+        };
+        make().at_caller()
+    }
+}

@@ -1,0 +1,187 @@
+//! Places and numbers in order: triangles of matrices, geometric rows; and products of vectors and blocks.
+
+use super::{made, promote_args_of, settle, to_inexact};
+use crate::core::array::Array;
+use crate::core::program::trace::at_caller;
+use crate::dtype::{DType, Scalar};
+use crate::error::{Result, err};
+use crate::ops::lax;
+use crate::ops::operators::Operand;
+use crate::ops::primitive::composite::composite1;
+
+/// The rows and columns of the entries of an `n` × `m` matrix for which `chosen(row, column)` holds, int32.
+#[track_caller]
+fn entries(n: usize, m: usize, chosen: impl Fn(i64, i64) -> bool) -> (Array, Array) {
+    let made = || -> Result<(Array, Array)> {
+        if n.checked_mul(m).is_none_or(|all| all > i32::MAX as usize) {
+            return Err(err!(Value, "a matrix of {n} by {m} entries is too large to list them")
+                .help("use `tril`, `triu` or a comparison of two `iota`s inside the program"));
+        }
+        let all = (0..n).flat_map(|i| (0..m).map(move |j| (i as i32, j as i32)));
+        let (rows, columns): (Vec<i32>, Vec<i32>) = all.filter(|&(i, j)| chosen(i.into(), j.into())).unzip();
+        let count = rows.len();
+        Ok((Array::from_vec(rows, &[count])?, Array::from_vec(columns, &[count])?))
+    };
+    at_caller(|| {
+        made().unwrap_or_else(|e| {
+            let odd = Array::from_result(Err(e), &super::zeros_dtype([0], DType::I32));
+            (odd.clone(), odd)
+        })
+    })
+}
+
+/// The rows and columns of the entries of an `n` × `n` matrix on and below the diagonal, or up to the `k`-th above it.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::tril_indices;
+/// let (rows, columns) = tril_indices(2, 0);
+/// assert_eq!((rows.to_vec::<i32>()?, columns.to_vec::<i32>()?), (vec![0, 1, 1], vec![0, 0, 1]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn tril_indices(n: usize, k: i32) -> (Array, Array) {
+    entries(n, n, |i, j| j - i <= i64::from(k))
+}
+
+/// The rows and columns of the entries of an `n` × `n` matrix on and above the diagonal, or from the `k`-th above it on.
+#[track_caller]
+pub fn triu_indices(n: usize, k: i32) -> (Array, Array) {
+    entries(n, n, |i, j| j - i >= i64::from(k))
+}
+
+/// The rows and columns of the diagonal of an `n` × `n` matrix.
+#[track_caller]
+pub fn diag_indices(n: usize) -> (Array, Array) {
+    at_caller(|| {
+        let line = super::arange(0..i32::try_from(n).unwrap_or(i32::MAX));
+        (line.clone(), line)
+    })
+}
+
+/// An `n` × `m` matrix of ones on and below the diagonal, or up to the `k`-th above it; float32.
+#[track_caller]
+pub fn tri(n: usize, m: usize, k: i32) -> Array {
+    at_caller(|| super::tril(&super::ones([n, m]), k))
+}
+
+/// `n` numbers from `10^start` to `10^end`, both included, of which each is the same multiple of the one before; float32.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::logspace;
+/// assert!(allclose(logspace(0.0, 2.0, 3), array([1.0f32, 10.0, 100.0]), 1e-5, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn logspace(start: f64, end: f64, n: usize) -> Array {
+    at_caller(|| super::power(number(10.0), super::linspace(start, end, n)))
+}
+
+/// `n` numbers from `start` to `end`, both included, of which each is the same multiple of the one before; float32.
+///
+/// Fails for 0, which is no multiple, and for numbers of two signs.
+#[track_caller]
+pub fn geomspace(start: f64, end: f64, n: usize) -> Array {
+    at_caller(|| {
+        let line = super::linspace(start.abs().log10(), end.abs().log10(), n);
+        made(&line, || {
+            if start * end <= 0.0 || !(start * end).is_finite() {
+                return Err(
+                    err!(Value, "geomspace from {start} to {end}").help("both must be finite, not 0, and of one sign")
+                );
+            }
+            let power = super::power(number(10.0), &line) * start.signum();
+            if n < 2 {
+                return Ok(power);
+            }
+            // The ends are as they were given.
+            let inner = lax::slice_in_dim(&power, 1, n - 1, 0usize);
+            let end_of = |v: f64| lax::reshape(&number(v), &[1]);
+            Ok(lax::concatenate(&[end_of(start), inner, end_of(end)], 0))
+        })
+    })
+}
+
+/// The cross product of vectors of three numbers, in the last dimension; broadcast.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::cross;
+/// assert_eq!(cross(array([1, 0, 0]), array([0, 1, 0])).to_vec::<i32>()?, [0, 0, 1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn cross(x: impl Operand, y: impl Operand) -> Array {
+    let (x, y) = (x.into_array(), y.into_array());
+    made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
+        let args = super::promote_args("cross", &[&x, &y])?;
+        if args[0].shape().last() != Some(&3) || x.shape().last() != Some(&3) || y.shape().last() != Some(&3) {
+            return Err(err!(
+                Value,
+                "cross needs vectors of 3 numbers in the last dimension, got {} and {}",
+                x.type_name(),
+                y.type_name()
+            )
+            .help("move the dimension of the vectors to the end with `moveaxis`"));
+        }
+        composite1("cross", (), &args, |(), args| {
+            let part = |x: &Array, by: i64| x.roll(by, -1);
+            let (x, y) = (&args[0], &args[1]);
+            Ok(vec![part(x, -1) * part(y, -2) - part(x, -2) * part(y, -1)])
+        })
+    })
+}
+
+/// The Kronecker product: each element of `x` in the place of a block, times `y`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::kron;
+/// assert_eq!(kron(array([1, 10]), array([1, 2])).to_vec::<i32>()?, [1, 2, 10, 20]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn kron(x: impl Operand, y: impl Operand) -> Array {
+    let (x, y) = (x.into_array(), y.into_array());
+    made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
+        let args = promote_args_of("kron", &[&x, &y])?;
+        composite1("kron", (), &args, |(), args| {
+            let rank = args[0].ndim().max(args[1].ndim());
+            let sizes = |x: &Array| [vec![1; rank - x.ndim()], x.shape().to_vec()].concat();
+            let (n, m) = (sizes(&args[0]), sizes(&args[1]));
+            let spread = |own: &[usize], first: bool| -> Vec<usize> {
+                own.iter().flat_map(|&d| if first { [d, 1] } else { [1, d] }).collect()
+            };
+            let product = lax::reshape(&args[0], &spread(&n, true)) * lax::reshape(&args[1], &spread(&m, false));
+            let shape: Vec<usize> = n.iter().zip(&m).map(|(a, b)| a * b).collect();
+            Ok(vec![lax::reshape(&product, &shape)])
+        })
+    })
+}
+
+/// `x` and `y` in polar form: `sqrt(x² + y²)` without overflow. Floating point; broadcast.
+#[track_caller]
+pub fn hypot(x: impl Operand, y: impl Operand) -> Array {
+    let (x, y) = (x.into_array(), y.into_array());
+    made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
+        let args = super::promote_args("hypot", &[&x, &y])?;
+        let args: Vec<Array> = args.iter().map(|a| settle(a, to_inexact(a.dtype()))).collect();
+        if args[0].dtype().is_complex() {
+            return Err(err!(Type, "hypot does not accept {}", args[0].type_name()).help("take `abs(..)` first"));
+        }
+        composite1("hypot", (), &args, |(), args| {
+            let (x, y) = (args[0].abs(), args[1].abs());
+            let (large, small) = (x.maximum(&y), x.minimum(&y));
+            let none = large.equal(0);
+            let part = &small / super::where_(&none, 1, &large);
+            let length = super::where_(none, &large, &large * (&part * &part + 1).sqrt());
+            let infinite = super::isinf(&x) | super::isinf(&y);
+            Ok(vec![super::where_(infinite, f64::INFINITY, length)])
+        })
+    })
+}
+
+fn number(value: f64) -> Array {
+    Array::literal(Scalar::float(value), DType::F32, false)
+}

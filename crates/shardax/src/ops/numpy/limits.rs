@@ -1,0 +1,108 @@
+//! The limits of dtypes: `finfo` and `iinfo`.
+
+use crate::dtype::{Category, DType};
+use crate::error::{Result, err};
+
+/// The numbers that a floating point dtype has; [`finfo`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct FInfo {
+    /// The dtype; of a complex one that of its parts.
+    pub dtype: DType,
+    /// Bits of a number.
+    pub bits: usize,
+    /// The difference of 1 and the next larger number.
+    pub eps: f64,
+    /// The difference of 1 and the next smaller number.
+    pub epsneg: f64,
+    /// The largest finite number.
+    pub max: f64,
+    /// The smallest finite number, `-max`.
+    pub min: f64,
+    /// The smallest positive number of full precision (NumPy's `tiny`).
+    pub smallest_normal: f64,
+    /// The smallest positive number.
+    pub smallest_subnormal: f64,
+    /// Bits of the mantissa that are stored.
+    pub nmant: i32,
+    /// Bits of the exponent.
+    pub nexp: i32,
+}
+
+/// The limits of a floating point dtype, or of a complex one's parts.
+///
+/// Fails for other dtypes, and for those of 8 bits and fewer.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::finfo;
+/// assert_eq!(finfo(DType::F32)?.eps, f64::from(f32::EPSILON));
+/// assert_eq!(finfo(DType::Bf16)?.max, 3.3895313892515355e38);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn finfo(dtype: DType) -> Result<FInfo> {
+    // Stored bits of the mantissa, bits of the exponent.
+    let (nmant, nexp) = match dtype.real() {
+        DType::F64 => (52, 11),
+        DType::F32 => (23, 8),
+        DType::F16 => (10, 5),
+        DType::Bf16 => (7, 8),
+        _ => {
+            return Err(err!(Value, "data type {dtype} is not inexact, or has no limits here")
+                .help("`iinfo` has those of integers"));
+        }
+    };
+    let top = (1 << (nexp - 1)) - 1;
+    let eps = 2f64.powi(-nmant);
+    let max = (2.0 - eps) * 2f64.powi(top);
+    let smallest_normal = 2f64.powi(1 - top);
+    Ok(FInfo {
+        dtype: dtype.real(),
+        bits: dtype.real().bits(),
+        eps,
+        epsneg: eps / 2.0,
+        max,
+        min: -max,
+        smallest_normal,
+        // Not all can be written as a power in one step.
+        smallest_subnormal: smallest_normal * eps,
+        nmant,
+        nexp,
+    })
+}
+
+/// The numbers that an integer dtype has; [`iinfo`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct IInfo {
+    /// The dtype.
+    pub dtype: DType,
+    /// Bits of a number.
+    pub bits: usize,
+    /// The smallest number.
+    pub min: i128,
+    /// The largest number.
+    pub max: i128,
+}
+
+/// The limits of an integer dtype.
+///
+/// Fails for other dtypes.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::iinfo;
+/// assert_eq!(iinfo(DType::I8)?.min, -128);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn iinfo(dtype: DType) -> Result<IInfo> {
+    let bits = dtype.bits();
+    let (min, max) = match dtype.category() {
+        Category::Signed => (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1),
+        Category::Unsigned => (0, (1i128 << bits) - 1),
+        _ => return Err(err!(Value, "Invalid integer data type {dtype}").help("`finfo` has the limits of floats")),
+    };
+    Ok(IInfo { dtype, bits, min, max })
+}

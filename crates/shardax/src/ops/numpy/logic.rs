@@ -1,0 +1,149 @@
+//! Truth of elements of any dtype, and comparisons that answer with it.
+
+use super::axes::IntoReduction;
+use super::{broadcast_args, isfinite, isnan, made, promote_args, where_};
+use crate::core::array::Array;
+use crate::dtype::{Category, DType, Scalar};
+use crate::error::Result;
+use crate::ops::lax;
+use crate::ops::operators::Operand;
+use crate::ops::primitive::composite::composite1;
+
+/// Whether each element is other than 0; NaN is.
+fn truth(x: &Array) -> Array {
+    if x.dtype() == DType::Bool { x.clone() } else { x.not_equal(0) }
+}
+
+#[track_caller]
+fn logical(name: &'static str, x: impl Operand, y: impl Operand, f: impl FnOnce(&Array, &Array) -> Array) -> Array {
+    let (x, y) = (x.into_array(), y.into_array());
+    made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
+        x.check()?;
+        y.check()?;
+        let args = broadcast_args(name, &[truth(&x), truth(&y)])?;
+        Ok(f(&args[0], &args[1]))
+    })
+}
+
+/// Where both are other than 0, of any dtype; booleans. Broadcast.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::logical_and;
+/// assert_eq!(logical_and(array([0, 2, 3]), array([1.0, 0.5, 0.0])).to_vec::<bool>()?, [false, true, false]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn logical_and(x: impl Operand, y: impl Operand) -> Array {
+    logical("logical_and", x, y, |x, y| x & y)
+}
+
+/// Where either is other than 0, of any dtype; booleans. Broadcast.
+#[track_caller]
+pub fn logical_or(x: impl Operand, y: impl Operand) -> Array {
+    logical("logical_or", x, y, |x, y| x | y)
+}
+
+/// Where one of both is other than 0, of any dtype; booleans. Broadcast.
+#[track_caller]
+pub fn logical_xor(x: impl Operand, y: impl Operand) -> Array {
+    logical("logical_xor", x, y, |x, y| x ^ y)
+}
+
+/// Where the elements differ by at most `atol + rtol * |y|`, or are equal infinities; booleans. Integers must be equal.
+/// NaN is close to nothing. NumPy's defaults are `1e-5` and `1e-8`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::isclose;
+/// assert_eq!(isclose(array([1.0f32, 2.0]), array([1.0f32, 2.1]), 1e-5, 1e-8).to_vec::<bool>()?, [true, false]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn isclose(x: impl Operand, y: impl Operand, rtol: f64, atol: f64) -> Array {
+    let (x, y) = (x.into_array(), y.into_array());
+    made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
+        let args = promote_args("isclose", &[&x, &y])?;
+        if !args[0].dtype().is_inexact() {
+            return Ok(args[0].equal(&args[1]));
+        }
+        composite1("isclose", (rtol.to_bits(), atol.to_bits()), &args, |&(rtol, atol), args| {
+            let (x, y) = (&args[0], &args[1]);
+            let (rtol, atol) = (f64::from_bits(rtol), f64::from_bits(atol));
+            let near = (x - y).abs().less_equal(y.abs() * rtol + atol);
+            Ok(vec![(near & isfinite(x) & isfinite(y)) | x.equal(y)])
+        })
+    })
+}
+
+/// Whether the shapes are equal and all elements; a boolean. NaN is equal to nothing.
+#[track_caller]
+pub fn array_equal(x: impl Operand, y: impl Operand) -> Array {
+    let (x, y) = (x.into_array(), y.into_array());
+    made(&x, || {
+        y.check()?;
+        match x.shape() == y.shape() {
+            true => Ok(x.equal(&y).all(..)),
+            false => Ok(Array::literal(Scalar::Bool(false), DType::Bool, false)),
+        }
+    })
+}
+
+/// The number of elements other than 0 over `axes`, int32.
+#[track_caller]
+pub fn count_nonzero(x: &Array, axes: impl IntoReduction) -> Array {
+    made(x, || Ok(truth(x).sum(axes)))
+}
+
+/// Zeros for NaN, and the largest and smallest number of the dtype for infinities.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::nan_to_num;
+/// let x = nan_to_num(&array([1.0f32, f32::NAN, f32::INFINITY]));
+/// assert_eq!(x.to_vec::<f32>()?, [1.0, 0.0, f32::MAX]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn nan_to_num(x: &Array) -> Array {
+    made(x, || composite1("nan_to_num", (), std::slice::from_ref(x), |(), args| Ok(vec![tame(&args[0])?])))
+}
+
+fn tame(x: &Array) -> Result<Array> {
+    match x.dtype().category() {
+        Category::Complex => Ok(super::complex(tame(&super::real(x))?, tame(&super::imag(x))?)),
+        Category::Float => {
+            let limits = super::finfo(x.dtype())?;
+            let x = where_(isnan(x), 0, x);
+            let x = where_(x.equal(f64::INFINITY), limits.max, &x);
+            Ok(where_(x.equal(f64::NEG_INFINITY), limits.min, &x))
+        }
+        _ => Ok(x.clone()),
+    }
+}
+
+/// Where an element is among those of `test`, of any shape; booleans. NaN is equal to nothing.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::isin;
+/// assert_eq!(isin(array([1, 2, 3]), array([3, 1])).to_vec::<bool>()?, [true, false, true]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn isin(x: impl Operand, test: impl Operand) -> Array {
+    let (x, test) = (x.into_array(), test.into_array());
+    made(&x, || {
+        let args = super::promote_args_of("isin", &[&x, &test])?;
+        composite1("isin", (), &args, |(), args| {
+            let (x, test) = (&args[0], args[1].ravel());
+            if test.size() == 0 {
+                return Ok(vec![super::filled(x.shape(), Scalar::Bool(false), DType::Bool)]);
+            }
+            // By bisection, so that memory is that of the operands.
+            let sorted = test.sort(0);
+            let at = sorted.searchsorted(x.ravel()).minimum(test.size() as i32 - 1);
+            Ok(vec![lax::reshape(&sorted.get(&at), x.shape()).equal(x)])
+        })
+    })
+}

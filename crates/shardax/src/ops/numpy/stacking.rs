@@ -1,0 +1,97 @@
+//! Arrays side by side, and dimensions added until there are enough.
+
+use super::indexing::{IntoAxis, with_axis};
+use super::{concatenate, made, stack};
+use crate::core::array::Array;
+use crate::core::program::trace::at_caller;
+use crate::ops::lax;
+use crate::ops::operators::Operand;
+
+/// A scalar as an array of one element; others as they are.
+#[track_caller]
+pub fn atleast_1d(x: &Array) -> Array {
+    made(x, || Ok(if x.ndim() == 0 { lax::reshape(x, &[1]) } else { x.clone() }))
+}
+
+/// With dimensions of size 1 in front, until there are two.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::atleast_2d;
+/// assert_eq!(atleast_2d(&array([1, 2, 3])).shape(), [1, 3]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn atleast_2d(x: &Array) -> Array {
+    made(x, || match x.ndim() {
+        0 | 1 => Ok(lax::reshape(x, &[1, x.size()])),
+        _ => Ok(x.clone()),
+    })
+}
+
+/// With three dimensions or more: `[n]` becomes `[1, n, 1]`, `[m, n]` becomes `[m, n, 1]`.
+#[track_caller]
+pub fn atleast_3d(x: &Array) -> Array {
+    made(x, || match x.shape() {
+        [] | [_] => Ok(lax::reshape(x, &[1, x.size(), 1])),
+        &[m, n] => Ok(lax::reshape(x, &[m, n, 1])),
+        _ => Ok(x.clone()),
+    })
+}
+
+/// The arrays joined along their columns: the second dimension, or the only one.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::{hstack, vstack};
+/// let (a, b) = (array([1, 2]), array([3, 4]));
+/// assert_eq!(hstack(&[a.clone(), b.clone()]).to_vec::<i32>()?, [1, 2, 3, 4]);
+/// assert_eq!(vstack(&[a, b]).shape(), [2, 2]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn hstack(arrays: &[Array]) -> Array {
+    at_caller(|| {
+        let arrays: Vec<Array> = arrays.iter().map(atleast_1d).collect();
+        let axis = arrays.first().map_or(0, |x| i32::from(x.ndim() > 1));
+        concatenate(&arrays, axis)
+    })
+}
+
+/// The arrays joined along their rows; an array of one dimension is one row.
+#[track_caller]
+pub fn vstack(arrays: &[Array]) -> Array {
+    at_caller(|| concatenate(&arrays.iter().map(atleast_2d).collect::<Vec<_>>(), 0))
+}
+
+/// The arrays joined along their third dimension, which those of fewer get ([`atleast_3d`]).
+#[track_caller]
+pub fn dstack(arrays: &[Array]) -> Array {
+    at_caller(|| concatenate(&arrays.iter().map(atleast_3d).collect::<Vec<_>>(), 2))
+}
+
+/// The arrays joined as columns; an array of one dimension is one column.
+#[track_caller]
+pub fn column_stack(arrays: &[Array]) -> Array {
+    at_caller(|| {
+        if arrays.iter().all(|x| x.ndim() == 1) {
+            return stack(arrays, 1);
+        }
+        let column = |x: &Array| if x.ndim() < 2 { lax::reshape(x, &[x.size(), 1]) } else { x.clone() };
+        concatenate(&arrays.iter().map(column).collect::<Vec<_>>(), 1)
+    })
+}
+
+/// The values behind the array along `axis`; `..` flattens both first.
+#[track_caller]
+pub fn append(x: &Array, values: impl Operand, axis: impl IntoAxis) -> Array {
+    let values = values.into_array();
+    made(x, || {
+        values.check()?;
+        let axis = axis.into_axis();
+        match axis {
+            None => Ok(concatenate(&[x.ravel(), values.ravel()], 0)),
+            Some(axis) => with_axis(x, axis).map(|(x, axis)| concatenate(&[x, values.clone()], axis as i32)),
+        }
+    })
+}

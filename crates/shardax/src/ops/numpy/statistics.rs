@@ -1,0 +1,353 @@
+//! Statistics: order, averages, counts in bins, differences of neighbours.
+
+use super::axes::{IntoAxes, IntoReduction, over};
+use super::indexing::{IntoAxis, with_axis};
+use super::{broadcast_args, convert, filled, isnan, made, normalize_axes, promote_args, settle, to_inexact, where_};
+use crate::core::array::Array;
+use crate::core::program::trace::at_caller;
+use crate::dtype::{Category, DType, Scalar};
+use crate::error::{Result, err};
+use crate::ops::lax;
+use crate::ops::operators::Operand;
+use crate::ops::primitive::composite::composite1;
+use crate::ops::primitive::reduce::accumulator;
+
+/// The weighted mean over `axes`: `sum(x * weights) / sum(weights)`. The weights are of the shape of `x`, or can be
+/// broadcast to it.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::average;
+/// assert_eq!(average(&array([1.0f32, 4.0]), array([2.0f32, 1.0]), ..).item::<f32>()?, 2.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn average(x: &Array, weights: impl Operand, axes: impl IntoReduction) -> Array {
+    let weights = weights.into_array();
+    made(x, || {
+        let args = promote_args("average", &[x, &weights])?;
+        let dtype = to_inexact(args[0].dtype());
+        let args: Vec<Array> = args.iter().map(|a| settle(a, dtype)).collect();
+        let args = broadcast_args("average", &args)?;
+        let axes = axes.into_reduction();
+        Ok((&args[0] * &args[1]).sum(axes.clone()) / args[1].sum(axes))
+    })
+}
+
+/// How far the largest element over `axes` is from the smallest.
+#[track_caller]
+pub fn ptp(x: &Array, axes: impl IntoReduction) -> Array {
+    made(x, || {
+        let axes = axes.into_reduction();
+        Ok(x.max(axes.clone()) - x.min(axes))
+    })
+}
+
+/// The median over `axes`, floating point; NaN if any element is. Between two elements, their mean.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::median;
+/// assert_eq!(median(&array([3.0f32, 1.0, 2.0, 10.0]), ..).item::<f32>()?, 2.5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn median(x: &Array, axes: impl IntoAxes) -> Array {
+    at_caller(|| quantile(x, 0.5, axes))
+}
+
+/// The quantiles `q`, between 0 and 1, over `axes`, floating point: between two elements on the line from one to the other
+/// (NumPy's method "linear"). `q` is a number or an array, whose dimensions come first in the result. NaN if any element
+/// is.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::quantile;
+/// let x = array([1.0f32, 2.0, 3.0, 5.0]);
+/// assert_eq!(quantile(&x, array([0.0f32, 0.5, 1.0]), ..).to_vec::<f32>()?, [1.0, 2.5, 5.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn quantile(x: &Array, q: impl Operand, axes: impl IntoAxes) -> Array {
+    let q = q.into_array();
+    made(x, || {
+        q.check()?;
+        if x.dtype().is_complex() || q.dtype().is_complex() {
+            return Err(err!(Type, "quantile does not accept {} and {}", x.type_name(), q.type_name())
+                .help("complex numbers have no order: take `real(..)` or `abs(..)` first"));
+        }
+        let (dtype, weak) = crate::dtype::promote((x.dtype(), x.weak_type()), (q.dtype(), q.weak_type()));
+        let dtype = to_inexact(dtype);
+        let axes = normalize_axes(axes, x.ndim())?;
+        let count: usize = axes.iter().map(|&a| x.shape()[a]).product();
+        if count == 0 {
+            return Err(err!(Value, "quantile of {} over axes {axes:?}, of no elements", x.type_name())
+                .help("leave empty dimensions out, or check the size before"));
+        }
+        let args = [convert(x, dtype, weak), convert(&q, dtype, weak)];
+        composite1("quantile", axes.to_vec(), &args, |axes, args| Ok(vec![quantiles(&args[0], &args[1], axes)]))
+    })
+}
+
+fn quantiles(x: &Array, q: &Array, axes: &[usize]) -> Array {
+    // The axes in question last, and as one.
+    let kept: Vec<usize> = (0..x.ndim()).filter(|d| !axes.contains(d)).collect();
+    let order: Vec<usize> = kept.iter().chain(axes).copied().collect();
+    let rest: Vec<usize> = kept.iter().map(|&d| x.shape()[d]).collect();
+    let count: usize = axes.iter().map(|&a| x.shape()[a]).product();
+    let lines = lax::reshape(&lax::transpose(x, &order), &[rest.as_slice(), &[count]].concat());
+    let sorted = lines.sort(-1);
+    let at = q.ravel() * (count as f64 - 1.0);
+    let (low, high) = (at.floor(), at.ceil());
+    let part = &at - &low;
+    let last = count as i32 - 1;
+    let value = |at: &Array| sorted.take(at.astype(DType::I32).clip(0, last), -1);
+    let between = value(&low) * (1.0 - &part) + value(&high) * part;
+    let any = isnan(&lines).any(over(-1).keepdims(true));
+    let between = where_(any, f64::NAN, between);
+    // The quantiles' dimensions in front.
+    let out = between.moveaxis(-1, 0);
+    lax::reshape(&out, &[q.shape(), &rest].concat())
+}
+
+/// [`quantile`] with `q` in hundredths, between 0 and 100.
+#[track_caller]
+pub fn percentile(x: &Array, q: impl Operand, axes: impl IntoAxes) -> Array {
+    at_caller(|| quantile(x, q.into_array() / 100, axes))
+}
+
+macro_rules! without_nan {
+    ($($(#[$doc:meta])* $name:ident($x:ident, $valid:ident, $axes:ident) => $made:expr;)*) => {$(
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name($x: &Array, axes: impl IntoReduction) -> Array {
+            made($x, || {
+                let $axes = axes.into_reduction();
+                let $valid = if $x.dtype().is_inexact() { !isnan($x) } else { $x.equal($x) };
+                Ok($made)
+            })
+        }
+    )*};
+}
+
+without_nan! {
+    /// The sum over `axes` of the elements that are not NaN.
+    nansum(x, valid, axes) => where_(valid, x, 0).sum(axes);
+    /// The product over `axes` of the elements that are not NaN.
+    nanprod(x, valid, axes) => where_(valid, x, 1).prod(axes);
+    /// The mean over `axes` of the elements that are not NaN; NaN where all are.
+    nanmean(x, valid, axes) => {
+        let dtype = to_inexact(x.dtype());
+        let wide = settle(x, accumulator(dtype));
+        let count = convert(&valid, DType::F32, true).sum(axes.clone());
+        settle(&(where_(valid, wide, 0).sum(axes) / count), dtype)
+    };
+    /// The variance over `axes` of the elements that are not NaN; NaN where all are.
+    nanvar(x, valid, axes) => x.var(axes.mask(valid));
+    /// The standard deviation over `axes` of the elements that are not NaN; NaN where all are.
+    nanstd(x, valid, axes) => x.var(axes.mask(valid)).sqrt();
+    /// The largest element over `axes` that is not NaN; NaN where all are.
+    nanmax(x, valid, axes) => extreme(x, &valid, axes, true)?;
+    /// The smallest element over `axes` that is not NaN; NaN where all are.
+    nanmin(x, valid, axes) => extreme(x, &valid, axes, false)?;
+}
+
+fn extreme(x: &Array, valid: &Array, axes: super::Over, largest: bool) -> Result<Array> {
+    let of = |x: &Array| if largest { x.max(axes.clone()) } else { x.min(axes.clone()) };
+    if !x.dtype().is_inexact() {
+        return Ok(of(x));
+    }
+    let least = if largest { f64::NEG_INFINITY } else { f64::INFINITY };
+    Ok(where_(valid.any(axes.clone()), of(&where_(valid, x, least)), f64::NAN))
+}
+
+/// How many entries of each number from 0 to `length` there are, int32: entries of any shape. Numbers beyond are not
+/// counted, negative ones count as 0.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::bincount;
+/// assert_eq!(bincount(&array([1, 3, 1, 0]), 4).to_vec::<i32>()?, [1, 2, 0, 1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn bincount(x: &Array, length: usize) -> Array {
+    made(x, || {
+        whole("bincount", x)?;
+        composite1("bincount", length, std::slice::from_ref(x), |&length, args| {
+            let at = args[0].ravel().maximum(0);
+            Ok(vec![filled(&[length], Scalar::Int(0), DType::I32).at(&at).add(1)])
+        })
+    })
+}
+
+fn whole(name: &str, x: &Array) -> Result<()> {
+    match x.dtype().is_integer() || x.dtype() == DType::Bool {
+        true => Ok(()),
+        false => Err(err!(Type, "{name} requires integers, got {}", x.type_name())
+            .help("convert them with `astype(DType::I32)`")),
+    }
+}
+
+/// In how many `bins` of equal width between the smallest and the largest element the elements are, float32, and the
+/// `bins + 1` edges. The last bin has its upper edge.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::histogram;
+/// let (counts, edges) = histogram(&array([0.0f32, 0.1, 0.5, 1.0]), 2);
+/// assert_eq!(counts.to_vec::<f32>()?, [2.0, 2.0]);
+/// assert_eq!(edges.to_vec::<f32>()?, [0.0, 0.5, 1.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn histogram(x: &Array, bins: usize) -> (Array, Array) {
+    let edges = made(x, || {
+        if bins == 0 || bins >= i32::MAX as usize || x.dtype().is_complex() {
+            return Err(err!(Value, "histogram of {} with {bins} bins", x.type_name())
+                .help("give from 1 to 2147483646 bins, and real numbers"));
+        }
+        let args = [settle(x, to_inexact(x.dtype()))];
+        composite1("histogram_bin_edges", bins, &args, |&bins, args| {
+            let x = args[0].ravel();
+            let (low, high) = match x.size() {
+                0 => {
+                    (Array::literal(Scalar::Int(0), x.dtype(), false), Array::literal(Scalar::Int(1), x.dtype(), false))
+                }
+                _ => (x.min(..), x.max(..)),
+            };
+            let flat = low.equal(&high);
+            let (low, high) = (where_(&flat, &low - 0.5, &low), where_(&flat, &high + 0.5, &high));
+            let part = convert(&lax::iota(DType::I32, &[bins], 0), x.dtype(), false) / bins as f64;
+            let inner = &low * (1.0 - &part) + &high * part;
+            Ok(vec![lax::concatenate(&[inner, lax::reshape(&high, &[1])], 0)])
+        })
+    });
+    let counts = made(x, || {
+        edges.check()?;
+        let args = [settle(x, to_inexact(x.dtype())).ravel(), edges.clone()];
+        composite1("histogram", bins, &args, |&bins, args| {
+            let (x, edges) = (&args[0], &args[1]);
+            // The number of edges at or before it.
+            let after = edges.searchsorted_right(x);
+            let at = where_(x.equal(edges.get(-1)), bins as i32, after) - 1;
+            Ok(vec![filled(&[bins], Scalar::Int(0), x.dtype()).at(&at).add(1)])
+        })
+    });
+    (counts, edges)
+}
+
+/// In which of the bins between these ascending edges each element is: the number of edges at or before it, int32.
+///
+/// Fails unless the edges have one dimension.
+#[track_caller]
+pub fn digitize(x: &Array, edges: &Array) -> Array {
+    made(x, || Ok(edges.searchsorted_right(x)))
+}
+
+/// The differences of neighbours along `axis`, `n` times over; each time one element fewer.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::diff;
+/// assert_eq!(diff(&array([1, 4, 9]), 1, -1).to_vec::<i32>()?, [3, 5]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn diff(x: &Array, n: usize, axis: impl IntoAxis) -> Array {
+    made(x, || {
+        let (x, axis) = with_axis(x, axis)?;
+        if n > x.shape()[axis] {
+            // Nothing is left.
+            let mut shape = x.shape_owned();
+            shape[axis] = 0;
+            return Ok(filled(&shape, Scalar::Int(0), x.dtype()));
+        }
+        composite1("diff", (n, axis), std::slice::from_ref(&x), |&(n, axis), args| {
+            Ok(vec![(0..n).fold(args[0].clone(), |x, _| {
+                let size = x.shape()[axis];
+                let (after, before) = (lax::slice_in_dim(&x, 1, size, axis), lax::slice_in_dim(&x, 0, size - 1, axis));
+                if x.dtype() == DType::Bool { after.not_equal(before) } else { after - before }
+            })])
+        })
+    })
+}
+
+/// The integral along `axis` by the trapezoidal rule, of values that are `dx` apart.
+#[track_caller]
+pub fn trapezoid(y: &Array, dx: f64, axis: i32) -> Array {
+    made(y, || {
+        let (y, axis) = with_axis(y, axis)?;
+        let y = settle(&y, to_inexact(y.dtype()));
+        let n = y.shape()[axis];
+        let sums = lax::slice_in_dim(&y, 1.min(n), n, axis) + lax::slice_in_dim(&y, 0, n.saturating_sub(1), axis);
+        Ok((sums * dx).sum(axis as i32) * 0.5)
+    })
+}
+
+/// Values at `x` on the lines between the points `(xp, fp)`, of ascending `xp`; before the first and after the last their
+/// values. Floating point.
+///
+/// Fails unless `xp` and `fp` are vectors of one size, of one element or more.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::interp;
+/// let y = interp(array([0.5f32, 3.0]), array([0.0f32, 1.0, 2.0]), array([0.0f32, 10.0, 20.0]));
+/// assert_eq!(y.to_vec::<f32>()?, [5.0, 20.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn interp(x: impl Operand, xp: impl Operand, fp: impl Operand) -> Array {
+    let (x, xp, fp) = (x.into_array(), xp.into_array(), fp.into_array());
+    made(&x, || {
+        let args = super::promote_dtypes(&[&x, &xp, &fp], to_inexact)?;
+        if args[1].ndim() != 1 || args[1].shape() != args[2].shape() || args[1].size() == 0 {
+            return Err(err!(
+                Value,
+                "xp and fp must be one-dimensional arrays of equal size, got {} and {}",
+                xp.type_name(),
+                fp.type_name()
+            )
+            .help("give the points' places and values, at least one"));
+        }
+        if args[0].dtype().is_complex() {
+            return Err(err!(Type, "interp got complex numbers, {}", args[0].type_name())
+                .help("interpolate the real and the imaginary part"));
+        }
+        composite1("interp", (), &args, |(), args| {
+            let (x, xp, fp) = (&args[0], &args[1], &args[2]);
+            let n = xp.size() as i32;
+            let i = xp.searchsorted_right(x).clip(1, (n - 1).max(1));
+            let before = &i - 1;
+            let (i, before) = (i.minimum(n - 1), before);
+            let df = fp.get(&i) - fp.get(&before);
+            let dx = xp.get(&i) - xp.get(&before);
+            let delta = x - xp.get(&before);
+            let flat = dx.abs().less_equal(super::finfo(x.dtype())?.eps);
+            let line = fp.get(&before) + (&delta / where_(&flat, 1, &dx)) * df;
+            let f = where_(&flat, fp.get(&before), line);
+            let f = where_(x.less(xp.get(0)), fp.get(0), f);
+            Ok(vec![where_(x.greater(xp.get(-1)), fp.get(-1), f)])
+        })
+    })
+}
+
+/// The covariances of the rows of a matrix, of which columns are observations; with the number of observations less one.
+#[track_caller]
+pub fn cov(x: &Array) -> Array {
+    made(x, || {
+        if x.ndim() > 2 {
+            return Err(err!(Value, "cov needs an array of at most two dimensions, got {}", x.type_name())
+                .help("use `vmap` for several matrices"));
+        }
+        let x = super::atleast_2d(&settle(x, to_inexact(x.dtype())));
+        composite1("cov", x.shape()[1], std::slice::from_ref(&x), |&count, args| {
+            let x = &args[0] - args[0].mean(over(1).keepdims(true));
+            let turned = if x.dtype().category() == Category::Complex { super::conj(&x.t()) } else { x.t() };
+            let all = x.matmul(turned) / (count as f64 - 1.0);
+            let rows = all.shape()[0];
+            Ok(vec![if rows == 1 { lax::reshape(&all, &[]) } else { all }])
+        })
+    })
+}

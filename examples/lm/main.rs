@@ -1,0 +1,220 @@
+//! Trains a language model of bytes on any text, on any mesh, and writes like it.
+//!
+//!     cargo run --release --example lm -- --text book.txt
+//!     cargo run --release --example lm -- --text book.txt --mesh data=2,fsdp=2,model=2 --run runs/book
+//!
+//! With `--run` it saves checkpoints and logs in that folder, and goes on from the last one: stop it, and start it again, on
+//! another mesh too.
+
+mod model;
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use model::{Gpt, Sizes};
+use shardax::{Error, ErrorKind};
+use shardax_nn::prelude::*;
+use shardax_train::checkpoint::{CheckpointManager, CheckpointManagerOptions, RestoreOptions};
+use shardax_train::data::{Source, Stream, text_windows};
+use shardax_train::log::{EventFile, JsonLines};
+use shardax_train::{Average, MultiMetric, Panel, Perplexity, Plot, Trainer};
+
+/// Trains a language model of bytes on any text, and writes like it.
+#[derive(Parser)]
+struct Cli {
+    /// What it learns: any file; the last tenth is for evaluation
+    #[arg(long, value_name = "FILE")]
+    text: PathBuf,
+    /// Checkpoints, metrics.jsonl, TensorBoard's files and loss.svg go here; a run that is there goes on
+    #[arg(long, value_name = "DIR")]
+    run: Option<PathBuf>,
+    /// Devices along `data` (batches), `fsdp` (batches and parameters) and `model` (heads and features)
+    #[arg(long, value_name = "AXIS=N,..", default_value = "data=1")]
+    mesh: String,
+    #[arg(long, default_value_t = 2000)]
+    steps: u64,
+    /// Windows of text in a step
+    #[arg(long, default_value_t = 32)]
+    batch_size: usize,
+    /// Bytes in a window
+    #[arg(long, default_value_t = 128)]
+    length: usize,
+    #[arg(long, default_value_t = 4)]
+    layers: usize,
+    #[arg(long, default_value_t = 128)]
+    features: usize,
+    /// Heads of queries
+    #[arg(long, default_value_t = 4)]
+    heads: usize,
+    /// Heads of keys and values, which divide those of queries
+    #[arg(long, default_value_t = 2)]
+    kv_heads: usize,
+    #[arg(long, default_value_t = 1e-3)]
+    learning_rate: f64,
+    #[arg(long, default_value_t = 0)]
+    seed: u32,
+    /// Steps between lines of the log
+    #[arg(long, default_value_t = 50)]
+    log_every: u64,
+    /// Steps between checkpoints, and evaluations
+    #[arg(long, default_value_t = 200)]
+    save_every: u64,
+    /// What it writes begins so
+    #[arg(long, default_value = "The ")]
+    prompt: String,
+    /// Bytes that it writes at the end
+    #[arg(long, default_value_t = 200)]
+    sample: usize,
+    /// Below 1 it is surer of itself
+    #[arg(long, default_value_t = 0.8)]
+    temperature: f64,
+}
+
+type State = Optimizer<Gpt, (shardax_nn::ClipByGlobalNorm, AdamW)>;
+
+fn loss_of(model: &Gpt, tokens: &Array, targets: &Array) -> Array {
+    softmax_cross_entropy_with_integer_labels(model.forward(tokens), targets)
+}
+
+fn train_step(mut state: State, (tokens, targets): (Array, Array)) -> Result<(State, MultiMetric)> {
+    let loss = |model: Gpt| loss_of(&model, &tokens, &targets).mean(..);
+    let (loss, grads) = value_and_grad(loss).call(&state.model)?;
+    state.update(grads)?;
+    Ok((state, MultiMetric::new().with("loss", Average::of(loss))))
+}
+
+fn eval_step(model: Gpt, (tokens, targets): (Array, Array)) -> MultiMetric {
+    let losses = loss_of(&model, &tokens, &targets);
+    MultiMetric::new().with("loss", Average::of(&losses)).with("perplexity", Perplexity::of(losses))
+}
+
+/// The prompt, and `count` bytes after it: one compiled loop, in which each byte goes through the model once.
+fn write(model: &Gpt, prompt: &[u8], count: usize, temperature: f64, key: Array) -> Result<String> {
+    let given: Vec<i32> = prompt.iter().map(|b| i32::from(*b)).chain(std::iter::repeat_n(-1, count)).collect();
+    let length = given.len();
+    let loops = jit(move |model: Gpt, given: Array, key: Array| -> Result<Array> {
+        let step = |(cache, token, key): (model::Cache, Array, Array), (position, given): (Array, Array)| {
+            // What is given stands; the others were drawn.
+            let token = where_(given.greater_equal(0), &given, token);
+            let (logits, cache) = model.next(&token, &position, cache);
+            let [now, key] = random::split_n(&key);
+            let next = random::categorical(now, &(logits / temperature), -1).astype(DType::I32);
+            ((cache, next, key), token)
+        };
+        let start = (model.empty_cache(length), zeros_dtype((), DType::I32), key);
+        let (_, written): (_, Array) = scan(step, start, (arange(0..length as i32), given))?;
+        Ok(written)
+    });
+    let written = loops.call((model, Array::from_slice(&given, &[length])?, key))?;
+    let bytes: Vec<u8> = written.to_vec::<i32>()?.into_iter().map(|b| b as u8).collect();
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The axes of `data=2,fsdp=2`.
+fn axes(text: &str) -> Result<Vec<(&'static str, usize)>> {
+    let axis = |part: &str| {
+        let (name, count) = part.split_once('=')?;
+        let name = ["data", "fsdp", "model"].into_iter().find(|known| *known == name)?;
+        Some((name, count.parse().ok().filter(|n| *n > 0)?))
+    };
+    text.split(',').map(axis).collect::<Option<Vec<_>>>().ok_or_else(|| {
+        Error::new(ErrorKind::Value, format!("{text:?} is no mesh"))
+            .help("write axes of data, fsdp and model: data=2,fsdp=2,model=2")
+    })
+}
+
+fn main() -> Result<()> {
+    let cli = Cli::parse();
+    let axes = axes(&cli.mesh)?;
+    let count: usize = axes.iter().map(|(_, n)| n).product();
+    config::set_num_cpu_devices(count)?;
+    let Cli { layers, features, heads, kv_heads, .. } = cli;
+    let sizes = Sizes { layers, features, heads, kv_heads };
+    if heads == 0 || kv_heads == 0 || heads % kv_heads != 0 || features % (2 * heads) != 0 || features == 0 {
+        let what = format!("{features} features, {heads} heads and {kv_heads} heads of keys do not fit");
+        return Err(
+            Error::new(ErrorKind::Value, what).help("kv-heads divide heads, and twice the heads divide features")
+        );
+    }
+
+    // What splits what: batches over `data` and `fsdp`, parameters over `fsdp` and `model`.
+    let mesh = make_mesh(axes.iter().copied())?;
+    let has = |names: &[&'static str]| -> Vec<&'static str> {
+        names.iter().copied().filter(|name| axes.iter().any(|(axis, _)| axis == name)).collect()
+    };
+    let along =
+        |names: &[&'static str]| shardax::sharding::DimSpec::Axes(has(names).into_iter().map(Into::into).collect());
+    let rules = Rules::new(&mesh, [("batch", along(&["data", "fsdp"]))])
+        .and("embed", along(&["fsdp"]))
+        .and("heads", along(&["model"]))
+        .and("mlp", along(&["model"]));
+
+    // No device ever holds more than its part.
+    let (own, seed, rate, steps) = (rules.clone(), cli.seed, cli.learning_rate, cli.steps as usize);
+    let state = rules.init(move || {
+        let schedule = warmup_cosine_decay_schedule(0.0, rate, steps / 20 + 1, steps.max(2) + steps / 20, rate / 10.0);
+        let optimizer = (shardax_nn::clip_by_global_norm(1.0), adamw(schedule, 0.01));
+        State::new(Gpt::new(sizes, &mut Rngs::new(seed).with_rules(&own)), optimizer)
+    })?;
+    println!("{} parameters on {count} devices", state.model.parameter_count());
+
+    let text = || text_windows(&cli.text, cli.length);
+    let windows = text()?.len();
+    let held_out = (windows / 10).max(1);
+    let batches = |source| -> Result<_> {
+        let sharding = rules.sharding(["batch"]).map(shardax::Sharding::from);
+        Ok(Source::stream(source).shuffled(seed.into()).batch(cli.batch_size).map(move |batch| {
+            let place = |name: &str| match &sharding {
+                Some(sharding) => batch[name].to_array_on(sharding),
+                None => batch[name].to_array(),
+            };
+            Ok((place("tokens")?, place("targets")?))
+        }))
+    };
+    let mut train = batches(text()?.range(0..windows - held_out))?.prefetch(2);
+
+    let shardings = rules.shardings(&state)?;
+    let step = jit(train_step).out_shardings((&shardings, None::<shardax::ShardingLike>)).donate_argnums([0]);
+    let evaluate = jit(eval_step);
+    let keep = CheckpointManagerOptions::new().save_interval_steps(cli.save_every).max_to_keep(3);
+    let mut checkpoints =
+        cli.run.as_ref().map(|run| CheckpointManager::new(run.join("checkpoints"), keep)).transpose()?;
+
+    let mut trainer = Trainer::new(cli.steps)
+        .log_every(cli.log_every)
+        .tokens_per_step((cli.batch_size * cli.length) as f64)
+        .check_finite()
+        // The arguments say how it goes on, such as the number of steps that the schedule is for.
+        .restore_options(RestoreOptions::new().keep_numbers())
+        .evaluate_every(cli.save_every, "test", |state: &State| {
+            let mut data = batches(text()?.range(windows - held_out..windows))?;
+            let count = (held_out / cli.batch_size).clamp(1, 8);
+            let mut all = MultiMetric::new();
+            for batch in data.items().take(count) {
+                all = all.merge(&evaluate.call((&state.model, batch?))?);
+            }
+            Ok(all)
+        });
+    if let Some(run) = &cli.run {
+        trainer = trainer.logger(JsonLines::new(run.join("metrics.jsonl"))?).logger(EventFile::new(run)?);
+    }
+    if let Some(checkpoints) = &mut checkpoints {
+        trainer = trainer.checkpoints(checkpoints);
+    }
+    let state = trainer.run(state, &mut train, |state, batch| step.call((state, batch)))?;
+
+    if let Some(run) = &cli.run {
+        let lines = JsonLines::read(run.join("metrics.jsonl"))?;
+        let curve =
+            |name: &'static str| lines.iter().filter_map(move |line| Some((line.step as f64, *line.values.get(name)?)));
+        let panel = Panel::new("Loss", "step").points("train", curve("loss")).points("test", curve("test/loss"));
+        Plot::new().panel(panel).save(run.join("loss.svg"))?;
+    }
+    if cli.sample > 0 {
+        println!(
+            "---\n{}",
+            write(&state.model, cli.prompt.as_bytes(), cli.sample, cli.temperature, random::key(seed))?
+        );
+    }
+    Ok(())
+}
