@@ -51,6 +51,17 @@ fn results() -> Result<Vec<(String, Array)>> {
             &each,
         )?,
     );
+    keep(
+        "a gather behind a loop of integers",
+        map(
+            |x| {
+                let counted = fori_loop(0, 3, |_: Array, c: Array| psum(c, "x"), axis_index("x"));
+                let counted = counted.unwrap_or_else(|e| Array::from_error(e, &ones(1)));
+                all_gather(x * counted.astype(DType::F32), "x", 1).sum(1)
+            },
+            &each,
+        )?,
+    );
     let ring: Vec<(usize, usize)> = (0..n).map(|i| (i, (i + 1) % n)).collect();
     let turned = shard_map(move |x: Array| ppermute(x, "x", ring.clone()), &mesh).in_specs(P!["x"]).out_specs(P!["x"]);
     keep("ppermute", turned.call(&each)?);

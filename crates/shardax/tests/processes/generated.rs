@@ -1,6 +1,14 @@
 //! Random programs over all devices: the same bits, however many processes the devices are spread over.
 //!
-//! A number makes a program: what it computes is drawn while it is traced. `SHARDAX_RANDOM_PROGRAMS=0..200` says which.
+//! A number makes a program: what it computes is drawn while it is traced. More of them:
+//!
+//! ```sh
+//! SHARDAX_RANDOM_PROGRAMS=0..200 SHARDAX_JOB_CASE=random_programs SHARDAX_JOB_LIMIT=900 \
+//!     cargo test -p shardax --test processes random_programs
+//! ```
+//!
+//! They are compiled without FMA. With it a product and a sum are rounded once where they are in one kernel, which XLA
+//! decides, and decides differently around a collective and a call of the host.
 
 use std::ops::Range;
 
@@ -299,6 +307,7 @@ pub fn results() -> Result<Vec<(String, Array)>> {
                 |&number: &u64| program(number, &inputs).map_err(|e| e.context(format!("random program {number}")));
             group.iter().map(run).collect()
         });
+        let all = all.lower(&inputs)?.compile_with_options(&[("xla_cpu_max_isa", "AVX".into())])?;
         for (number, made) in group.iter().zip(all.call(&inputs)?) {
             out.extend(made.into_iter().enumerate().map(|(k, array)| (format!("random {number} {k}"), array)));
         }

@@ -230,39 +230,46 @@ impl<'a, 'c> Rewrite<'a, 'c> {
 
     /// A call without an effect on the outside.
     fn pure_call(&mut self, target: &str, operands: &[i64], shape: Shape, config: &str) -> i64 {
-        self.push("custom-call", shape, operands, |wire| {
+        let layouts = self.layouts(operands, 0);
+        self.push("custom-call", shape.by(0), operands, |wire| {
             wire.push_bytes(instruction::TARGET, target);
             wire.push_bytes(instruction::CONFIG, config);
+            constrain(wire, &layouts);
             wire.push_int(instruction::API_VERSION, 4);
         })
     }
 
+    /// The shapes of operands, laid out by this dimension first.
+    fn layouts(&self, operands: &[i64], major: usize) -> Vec<Shape> {
+        // A scalar's, where it is not known, fits nothing and is an error of the compiler.
+        let of = |id| self.shapes.get(id).cloned().unwrap_or_else(|| Shape::scalar(U32));
+        operands.iter().map(|id| of(id).by(major)).collect()
+    }
+
     /// A call in the chain of this computation's calls.
     fn call(&mut self, target: &str, operands: &[i64], shapes: &[Shape], attributes: &str) -> Vec<i64> {
-        self.call_laid_out(target, operands, shapes, attributes, &[])
+        self.call_by(0, target, operands, shapes, attributes)
     }
 
-    /// A call on one array, laid out as its result: by the dimension along which the parts of devices lie, so that they
-    /// do one after the other. The plugin lays its own collectives out alike.
-    fn call_by(&mut self, target: &str, (x, of_x): (i64, Shape), shape: Shape, attributes: &str) -> i64 {
-        self.call_laid_out(target, &[x], &[shape], attributes, &[of_x])[0]
-    }
-
-    /// With the layouts of the operands, where they are not left to the compiler.
-    fn call_laid_out(
+    /// The same with arrays laid out by a dimension, along which the parts of devices then lie one after the other. The
+    /// plugin lays out its own collectives alike, and the compiler must know in any case: it would hand over arrays as
+    /// they come.
+    fn call_by(
         &mut self,
+        major: usize,
         target: &str,
         operands: &[i64],
         shapes: &[Shape],
         attributes: &str,
-        layouts: &[Shape],
     ) -> Vec<i64> {
         let widen = self.context.widen;
-        let as_sent = |shape: &Shape| if widen { shape.wide() } else { shape.clone() };
         let mut operands: Vec<i64> = operands.iter().map(|&x| self.as_sent(x)).collect();
-        let order = self.order.map(|_| Shape::scalar(U32));
+        let mut layouts = self.layouts(&operands, major);
+        // Behind a loop the order is one of its results, of whatever shape.
+        layouts.extend(self.layouts(self.order.as_slice(), 0));
         operands.extend(self.order);
-        let mut results: Vec<Shape> = shapes.iter().map(as_sent).collect();
+        let as_sent = |shape: &Shape| if widen { shape.wide() } else { shape.clone() };
+        let mut results: Vec<Shape> = shapes.iter().map(|shape| as_sent(shape).by(major)).collect();
         results.push(Shape::scalar(U32));
         let program = match self.context.program {
             0 => String::new(),
@@ -274,11 +281,7 @@ impl<'a, 'c> Rewrite<'a, 'c> {
         let call = self.push("custom-call", Shape::tuple(results.clone()), &operands, |wire| {
             wire.push_bytes(instruction::TARGET, target);
             wire.push_bytes(instruction::CONFIG, config);
-            if !layouts.is_empty() {
-                wire.push_int(instruction::CONSTRAIN_LAYOUT, 1);
-                let all = layouts.iter().map(as_sent).chain(order);
-                all.for_each(|layout| wire.push_bytes(instruction::OPERAND_LAYOUTS, layout.encode()));
-            }
+            constrain(wire, &layouts);
             wire.push_int(instruction::SIDE_EFFECT, 1);
             wire.push_int(instruction::API_VERSION, 4);
         });
@@ -422,17 +425,14 @@ impl<'a, 'c> Rewrite<'a, 'c> {
 
     fn all_gather(&mut self, i: &Instruction<'_>, x: i64) -> Result<i64> {
         let (groups, d) = (i.groups(self.context)?, i.dimension()?);
-        let mut part = i.shape.by(d);
-        part.dims[d] /= groups[0].len() as i64;
-        Ok(self.call_by("shardax.all_gather", (x, part), i.shape.by(d), &group_attributes(&groups)))
+        let shapes = std::slice::from_ref(&i.shape);
+        Ok(self.call_by(d, "shardax.all_gather", &[x], shapes, &group_attributes(&groups))[0])
     }
 
     fn reduce_scatter(&mut self, i: &Instruction<'_>, x: i64) -> Result<i64> {
         let (groups, d, op) = (i.groups(self.context)?, i.dimension()?, i.reducer(self.context)?);
-        let mut whole = i.shape.by(d);
-        whole.dims[d] *= groups[0].len() as i64;
         let attributes = format!("op = \"{op}\", {}", group_attributes(&groups));
-        Ok(self.call_by("shardax.reduce_scatter", (x, whole), i.shape.by(d), &attributes))
+        Ok(self.call_by(d, "shardax.reduce_scatter", &[x], std::slice::from_ref(&i.shape), &attributes)[0])
     }
 
     fn all_to_all(&mut self, i: &Instruction<'_>, x: i64) -> Result<i64> {
@@ -528,4 +528,10 @@ impl<'a, 'c> Rewrite<'a, 'c> {
         });
         Ok(())
     }
+}
+
+/// Has a call's operands laid out like this, and its results as their shape says.
+fn constrain(wire: &mut Wire<'_>, layouts: &[Shape]) {
+    wire.push_int(instruction::CONSTRAIN_LAYOUT, 1);
+    layouts.iter().for_each(|layout| wire.push_bytes(instruction::OPERAND_LAYOUTS, layout.encode()));
 }
