@@ -175,7 +175,7 @@ where
 {
     fn by(self, start: f32, function: impl Fn(f32, f32) -> f32) {
         let (mut sums, mut wide) = (vec![start; BLOCK], vec![0.0; BLOCK]);
-        let mut narrow = vec![self.number; BLOCK];
+        let mut narrow = [self.number; BLOCK];
         for (block, out) in self.out.chunks_mut(BLOCK * 2).enumerate() {
             let at = block * BLOCK * 2;
             sums.fill(start);
