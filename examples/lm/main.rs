@@ -17,7 +17,8 @@ use shardax_nn::prelude::*;
 use shardax_train::checkpoint::{CheckpointManager, CheckpointManagerOptions, RestoreOptions};
 use shardax_train::data::{Source, Stream, text_windows};
 use shardax_train::log::{EventFile, JsonLines};
-use shardax_train::{Average, MultiMetric, Panel, Perplexity, Plot, Trainer};
+use shardax_train::report::Report;
+use shardax_train::{Average, MultiMetric, Perplexity, Trainer};
 
 /// Trains a language model of bytes on any text, and writes like it.
 #[derive(Parser)]
@@ -25,7 +26,7 @@ struct Cli {
     /// What it learns: any file; the last tenth is for evaluation
     #[arg(long, value_name = "FILE")]
     text: PathBuf,
-    /// Checkpoints, metrics.jsonl, TensorBoard's files and loss.svg go here; a run that is there goes on
+    /// Checkpoints, metrics.jsonl, TensorBoard's files and report.html go here; a run that is there goes on
     #[arg(long, value_name = "DIR")]
     run: Option<PathBuf>,
     /// Devices along `data` (batches), `fsdp` (batches and parameters) and `model` (heads and features)
@@ -203,12 +204,11 @@ fn main() -> Result<()> {
     }
     let state = trainer.run(state, &mut train, |state, batch| step.call((state, batch)))?;
 
-    if let Some(run) = &cli.run {
+    if let (Some(run), Some(batch)) = (&cli.run, train.next_item()) {
         let lines = JsonLines::read(run.join("metrics.jsonl"))?;
-        let curve =
-            |name: &'static str| lines.iter().filter_map(move |line| Some((line.step as f64, *line.values.get(name)?)));
-        let panel = Panel::new("Loss", "step").points("train", curve("loss")).points("test", curve("test/loss"));
-        Plot::new().panel(panel).save(run.join("loss.svg"))?;
+        let report = Report::new(&format!("lm on {}", cli.text.display())).curves(&[("run", &lines)])?;
+        let step = step.lower((&state, batch?))?.compile()?;
+        report.shardings(&state.model)?.communication(&step)?.save(run.join("report.html"))?;
     }
     if cli.sample > 0 {
         println!(

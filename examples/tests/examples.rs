@@ -186,8 +186,10 @@ fn lm() {
     let steps: Vec<bool> =
         log.lines().zip([6, 12, 18]).map(|(l, n)| l.starts_with(&format!("{{\"step\":{n},"))).collect();
     assert_eq!(steps, [true; 3], "{log}");
-    let svg = std::fs::read_to_string(folder.join("run/loss.svg")).expect("the plot");
-    assert!(svg.contains("train") && svg.contains("test"));
+    let report = std::fs::read_to_string(folder.join("run/report.html")).expect("the report");
+    for text in ["<svg", "test/loss", ".embed.embedding", "all-reduce", "fsdp"] {
+        assert!(report.contains(text), "{text}");
+    }
     let refused = run_of("lm", &["--text", &text, "--mesh", "rows=2"]);
     assert!(refused.contains("\"rows=2\" is no mesh") && refused.contains("data=2,fsdp=2,model=2"), "{refused}");
     std::fs::remove_dir_all(folder).expect("the folder is removed");

@@ -1,6 +1,6 @@
 //! Chores of the workspace.
 //!
-//! `cargo xtask docs` writes the pages of `docs` that follow from the tests; with `--check` it fails where the
+//! `cargo xtask docs` writes the pages of `docs` that follow from tests and lists of rows; with `--check` it fails where the
 //! committed ones are stale.
 //! `cargo xtask book` checks the links of all pages and builds the book (`docs`) with mdBook; `--links` only checks.
 //! `cargo xtask fuzz --count N --seed S` compares random programs with JAX.

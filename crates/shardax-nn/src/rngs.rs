@@ -136,6 +136,14 @@ impl Rngs {
 
     /// Streams for `n` copies of a layer, along a new leading dimension of their keys: each stream's next key is split, as
     /// `nnx.split_rngs(splits=n)` does.
+    ///
+    /// ```
+    /// use shardax_nn::prelude::*;
+    /// let make = |mut rngs: Rngs| Linear::new(2, 3, &mut rngs);
+    /// let four = vmap(make).call(Rngs::new(0).split(4))?;
+    /// assert_eq!(four.kernel.shape(), [4, 2, 3]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn split(&mut self, n: usize) -> Self {
         let mut split = self.clone();

@@ -4,6 +4,8 @@
 mod attention;
 #[path = "modules/experts.rs"]
 mod experts;
+#[path = "modules/refused.rs"]
+mod refused;
 #[path = "modules/stacks.rs"]
 mod stacks;
 
@@ -167,6 +169,12 @@ fn a_policy_is_every_layers() -> Result<()> {
     assert_eq!(dtypes(embed.forward(array([1, 2])), embed.state()), (DType::Bf16, vec![DType::F32]));
     let own = Linear::builder(4, 4).dtype(DType::F32).build(&mut rngs);
     assert_eq!(own.forward(&x).dtype(), DType::F32);
+    // What a recurrent network carries has the dtype of its parameters.
+    let rnn = Rnn::new(GruCell::new(4, 4, &mut rngs));
+    let (carry, y) = rnn.run(ones([2, 6, 4]), None, Some(&array([6, 2])))?;
+    assert_eq!((carry.dtype(), y.dtype()), (DType::F32, DType::F32));
+    let attention = MultiHeadAttention::new(2, 4, &mut rngs);
+    assert_eq!(dtypes(attention.forward(&x), attention.query.state()), (DType::Bf16, vec![DType::F32; 2]));
     let mut rngs = Rngs::new(0).with_policy(Policy::bf16());
     assert_eq!(Linear::new(4, 4, &mut rngs).kernel.dtype(), DType::Bf16);
     Ok(())

@@ -1,4 +1,6 @@
-//! Executables: compiling, loading, and what can be asked of a compiled program.
+//! Executables: what can be asked of a compiled program.
+
+mod compile;
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -12,7 +14,7 @@ use crate::device::Device;
 use crate::element::{ElementType, ShapeText};
 use crate::error::{Code, Error, Result};
 use crate::hlo::{self, HloInstruction, Shardings, Summary};
-use crate::options::{CompileOptions, ParameterSpec, Signature};
+use crate::options::ParameterSpec;
 use crate::raw::*;
 use crate::sealed;
 use crate::sharding::OpSharding;
@@ -68,154 +70,6 @@ pub struct MemoryAnalysis {
     pub host_aliased: i64,
     /// What it needs between, in the host's memory.
     pub host_temporaries: i64,
-}
-
-/// XLA and LLVM recurse deeply on large programs; spawned threads and tests have only 2 MiB otherwise.
-const COMPILE_STACK: usize = 64 << 20;
-
-impl Client {
-    /// Compiles a StableHLO program, given as MLIR text or bytecode text form, `sdy` dialect included.
-    ///
-    /// `signature` says what each device is passed. It is compared with the compiled program where the plugin shows
-    /// it, and with every execution's arguments.
-    ///
-    /// # Errors
-    /// The program does not parse or compile, the options do not fit the client, or the signature does not fit the
-    /// program.
-    pub fn compile(&self, mlir: &str, options: &CompileOptions, signature: Signature) -> Result<Executable> {
-        self.check_own(options)?;
-        let loaded = self.compile_program("mlir", mlir.as_bytes(), options)?;
-        self.executable(loaded, signature)
-    }
-
-    /// Compiles a serialized `HloModuleProto`, as [`Partitioned::localize`](crate::Partitioned::localize) makes it.
-    ///
-    /// # Errors
-    /// As for [`Client::compile`].
-    pub fn compile_hlo(&self, module: &[u8], options: &CompileOptions, signature: Signature) -> Result<Executable> {
-        self.check_own(options)?;
-        let loaded = self.compile_program("hlo", module, options)?;
-        self.executable(loaded, signature)
-    }
-
-    /// Compiles a program to see whether that goes well.
-    pub(crate) fn compile_only(&self, mlir: &str, options: &CompileOptions) -> Result<()> {
-        let loaded = self.compile_program("mlir", mlir.as_bytes(), options)?;
-        self.executable(loaded, Signature::default()).map(drop)
-    }
-
-    fn compile_program(&self, format: &str, code: &[u8], options: &CompileOptions) -> Result<Loaded> {
-        let encoded = options.encode(self)?;
-        with_large_stack(|| {
-            let program = Program {
-                struct_size: size_of::<Program>(),
-                extension_start: std::ptr::null_mut(),
-                code: code.as_ptr().cast_mut().cast(), // only read
-                code_size: code.len(),
-                format: format.as_ptr().cast(),
-                format_size: format.len(),
-            };
-            let mut args = ClientCompile {
-                client: self.inner.raw,
-                program: &raw const program,
-                compile_options: encoded.as_ptr().cast(),
-                compile_options_size: encoded.len(),
-                ..Default::default()
-            };
-            // SAFETY: program and options live through the call.
-            unsafe { self.api().call(&mut args)? };
-            Ok(Loaded(args.executable))
-        })
-    }
-
-    /// Refuses devices of other processes: a plugin that does not know of those would run their parts here.
-    fn check_own(&self, options: &CompileOptions) -> Result<()> {
-        let other = |id: &&usize| self.device_by_id(**id).is_some_and(|d| self.has_owners() && !d.is_addressable());
-        match options.device_ids.iter().find(other) {
-            Some(&id) => self.check_device(self.device_by_id(id).unwrap_or(&self.devices()[0])),
-            None => Ok(()),
-        }
-    }
-
-    /// Loads what [`Executable::serialize`] wrote. The options must be those it was compiled with, but for the devices.
-    ///
-    /// What is loaded is run: the bytes must come from somebody trusted. Against accidents they carry a digest.
-    ///
-    /// # Errors
-    /// The bytes are from another plugin version or processor, are damaged, or are a program of another signature; or as
-    /// for [`Client::compile`].
-    pub fn deserialize(&self, bytes: &[u8], options: &CompileOptions, signature: Signature) -> Result<Executable> {
-        self.check_own(options)?;
-        let bytes = sealed::open(bytes, self.engine()?, &signature.parameters)?;
-        let encoded = options.encode(self)?;
-        let loaded = with_large_stack(|| {
-            let mut args = DeserializeAndLoad {
-                client: self.inner.raw,
-                bytes: bytes.as_ptr().cast(),
-                bytes_size: bytes.len(),
-                overridden_options: encoded.as_ptr().cast(),
-                overridden_options_size: encoded.len(),
-                ..Default::default()
-            };
-            // SAFETY: bytes and options live through the call.
-            unsafe { self.api().call(&mut args)? };
-            Ok(Loaded(args.loaded))
-        })?;
-        self.executable(loaded, signature)
-    }
-
-    fn executable(&self, loaded: Loaded, signature: Signature) -> Result<Executable> {
-        let missing = || Error::new(Code::Internal, "the plugin gave no executable");
-        let loaded = NonNull::new(loaded.0).ok_or_else(missing)?;
-        let mut get = LoadedGetExecutable { loaded: loaded.as_ptr(), ..Default::default() };
-        // SAFETY: the loaded executable is live and ours.
-        let got = unsafe { self.api().call(&mut get) }.and_then(|()| NonNull::new(get.executable).ok_or_else(missing));
-        let raw = match got {
-            Ok(raw) => raw,
-            Err(error) => {
-                let mut args = LoadedDestroy { executable: loaded.as_ptr(), ..Default::default() };
-                // SAFETY: it is ours and not used again.
-                let _ = unsafe { self.api().call(&mut args) };
-                return Err(error);
-            }
-        };
-        // From here on, dropping it cleans up.
-        let mut executable = Executable {
-            client: self.clone(),
-            loaded,
-            raw,
-            donated: Vec::new(),
-            parameters: signature.parameters,
-            outputs: Vec::new(),
-            devices: Vec::new(),
-            device_ids: Vec::new(),
-            has_collectives: None,
-            calls_host: false,
-            launched: AtomicBool::new(false),
-            shardings: OnceLock::new(),
-        };
-        executable.read_outputs()?;
-        executable.read_devices()?;
-        executable.check_signature()?;
-        if executable.parameters.iter().any(|p| p.donated) {
-            executable.donated = executable.parameters.iter().map(|p| p.donated).collect();
-        }
-        Ok(executable)
-    }
-}
-
-/// Lets a new executable cross threads.
-struct Loaded(*mut RawLoaded);
-// SAFETY: PJRT executables may be used from any thread.
-unsafe impl Send for Loaded {}
-
-fn with_large_stack<R: Send>(f: impl FnOnce() -> Result<R> + Send) -> Result<R> {
-    std::thread::scope(|scope| match std::thread::Builder::new().stack_size(COMPILE_STACK).spawn_scoped(scope, f) {
-        Ok(thread) => {
-            thread.join().unwrap_or_else(|_| Err(Error::new(Code::Internal, "the compiling thread panicked")))
-        }
-        Err(error) => Err(Error::new(Code::ResourceExhausted, format!("cannot start a thread to compile on: {error}"))),
-    })
 }
 
 impl Executable {

@@ -30,6 +30,7 @@ pub mod metrics;
 pub mod plot;
 pub mod progress;
 mod replicas;
+pub mod report;
 pub mod trainer;
 
 pub use accumulate::accumulate;

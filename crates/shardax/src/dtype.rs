@@ -1,9 +1,12 @@
 //! Element types, the host types that carry them, and JAX's promotion between them.
 
+mod promotion;
+
 use std::fmt;
 
 use half::{bf16, f16};
 use num_complex::Complex;
+pub use promotion::promote;
 use shardax_pjrt::ElementType;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -460,69 +463,4 @@ impl fmt::Debug for Scalar {
             Scalar::Complex(re, im) => write!(f, "({:?}, {:?})", f64::from_bits(*re), f64::from_bits(*im)),
         }
     }
-}
-
-/// The dtype of the result of an operation on `a` and `b`, and whether it is weak: JAX's promotion
-/// lattice ([type promotion semantics](https://docs.jax.dev/en/latest/type_promotion.html)).
-///
-/// Plain Rust numbers are weak: they take the other operand's dtype, unless their category is higher. So are host data of
-/// 64 bits whose dtype was not stated ([`array`](crate::array())).
-pub fn promote(a: (DType, bool), b: (DType, bool)) -> (DType, bool) {
-    match (a, b) {
-        _ if a == b => a,
-        ((a, true), (b, true)) => {
-            // Between weak types the higher category wins with its default width; host data of 64 bits keep theirs.
-            let (low, high) = if weak_rank(a) >= weak_rank(b) { (b, a) } else { (a, b) };
-            (if low == DType::F64 && high == DType::Complex64 { DType::Complex128 } else { high }, true)
-        }
-        ((w, true), (s, false)) | ((s, false), (w, true)) => promote_weak(w, s),
-        ((a, false), (b, false)) => promote_strong(a, b),
-    }
-}
-
-fn weak_rank(dtype: DType) -> (Category, usize) {
-    // A weak boolean or unsigned does not arise from numbers; ranking by width keeps it total.
-    (dtype.category(), dtype.byte_size())
-}
-
-/// `weak` with `strong`: the strong type, or the smallest type of the weak one's category that holds it.
-fn promote_weak(weak: DType, strong: DType) -> (DType, bool) {
-    let (w, s) = (weak.category(), strong.category());
-    let integral = |c| matches!(c, Category::Signed | Category::Unsigned);
-    if w <= s || (integral(w) && integral(s)) {
-        return (strong, false);
-    }
-    match (w, strong) {
-        (Category::Complex, DType::F64) => (DType::Complex128, false),
-        // A half with a weak complex becomes complex64, strongly.
-        (Category::Complex, d) if d.is_float() => (DType::Complex64, false),
-        // A weak number of a higher category stays weak: int32 + 1.5 is a weak float32.
-        _ => (weak, true),
-    }
-}
-
-/// Two types that arrays were made with.
-fn promote_strong(a: DType, b: DType) -> (DType, bool) {
-    use DType::*;
-    let (a, b) = if (a.category(), a.byte_size()) <= (b.category(), b.byte_size()) { (a, b) } else { (b, a) };
-    let dtype = match (a, b) {
-        _ if a == b => a,
-        (Bool | Float0, other) => other,
-        // No integer holds both a uint64 and a signed one: a weak float, as an integer with a plain float.
-        (U64, I8 | I16 | I32 | I64) => return (F32, true),
-        // An unsigned with a signed: the smallest signed that holds both.
-        (U8 | U16 | U32, I8 | I16 | I32 | I64) => {
-            let wide = match a {
-                U8 => I16,
-                U16 => I32,
-                _ => I64,
-            };
-            if wide.byte_size() > b.byte_size() { wide } else { b }
-        }
-        (F16, Bf16) | (Bf16, F16) => F32,
-        (F64, Complex64) => Complex128,
-        // Within a category the wider; across categories the higher.
-        (_, high) => high,
-    };
-    (dtype, false)
 }

@@ -23,13 +23,15 @@ struct Run {
     policy: Policy,
     dtype: DType,
     gradients: bool,
+    /// Whether parameters are made as the inputs are, and not drawn.
+    given: bool,
 }
 
 impl Run {
     fn of(case: &Case) -> Option<Self> {
         let dtype = case.dtype("dtype")?;
         let policy = Policy { param_dtype: case.dtype("params")?, dtype: Some(dtype) };
-        Some(Run { policy, dtype, gradients: case.flag("gradients") })
+        Some(Run { policy, dtype, gradients: case.flag("gradients"), given: case.flag("given") })
     }
 
     /// One input, one output.
@@ -55,11 +57,17 @@ impl Run {
         wrt: Filter,
     ) -> Option<Fun> {
         let shapes = shapes.to_vec();
-        // In one program, which is compiled faster than its operations.
-        let whole = move |offset: Array| -> Result<Vec<Array>> {
+        many(move |inputs| {
             let arguments: Vec<(&[usize], i32)> = shapes.iter().map(|shape| (*shape, 0)).collect();
-            let x = numbers(&offset, &arguments, self.dtype);
-            let layer = make(&mut Rngs::new(0).with_policy(self.policy));
+            let x = numbers(&inputs[0], &arguments, self.dtype);
+            let mut layer = make(&mut Rngs::new(0).with_policy(self.policy));
+            if self.given {
+                let params = layer.state_of(wrt.clone());
+                let shapes: Vec<(&[usize], i32)> = params.values().map(|p| (p.shape(), 0)).collect();
+                let given = numbers(&(&inputs[0] + x.len() as i32), &shapes, self.policy.param_dtype);
+                let named = params.keys().zip(given).map(|(key, p)| (key.to_owned(), p / 8));
+                layer.update(&named.collect())?;
+            }
             let mut found = call(layer.clone(), &x)?;
             if self.gradients {
                 let objective = |params: State, x: Vec<Array>| -> Result<Array> {
@@ -73,8 +81,7 @@ impl Run {
                 found.extend(x.into_iter().chain(params.map(|(_, g)| g)));
             }
             Ok(found.iter().map(some).collect())
-        };
-        many(move |inputs| jit(&whole).call(&inputs[0]))
+        })
     }
 }
 

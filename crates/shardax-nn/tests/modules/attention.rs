@@ -101,3 +101,23 @@ fn attention_says_what_does_not_fit() {
     );
     assert!(message(Rope::new(-1.0).apply(ones([1, 2, 1, 4]), arange(0..2))).contains("base must be"));
 }
+
+/// Names of dimensions reach the kernels and biases of every part.
+#[test]
+fn heads_have_names() {
+    setup();
+    let builder = MultiHeadAttention::builder(4, 8).num_kv_heads(2).normalize_qk(true);
+    let layer = builder.kernel_axes(["embed", "heads", "depth"]).out_kernel_axes(["heads", "depth", "embed"]);
+    let layer = layer.build(&mut Rngs::new(0));
+    let infos = tree::structure(&layer).leaf_infos();
+    let names = |path: &str| infos.iter().find(|leaf| leaf.path == path).and_then(|leaf| leaf.axis_names.clone());
+    let named = |names: &[&'static str]| Some(names.iter().copied().map(Some).collect());
+    assert_eq!(names(".query.kernel"), named(&["embed", "heads", "depth"]));
+    assert_eq!(names(".key.bias"), named(&["heads", "depth"]));
+    assert_eq!(names(".out.kernel"), named(&["heads", "depth", "embed"]));
+    assert_eq!(names(".out.bias"), named(&["embed"]));
+    assert_eq!(names(".query_ln.scale"), None);
+    let layer = ConvTranspose::builder(2, 3, [3]).transpose_kernel(true).kernel_axes(["space", "out", "in"]);
+    let infos = tree::structure(&layer.build(&mut Rngs::new(0))).leaf_infos();
+    assert_eq!(infos[1].axis_names, named(&["out"]));
+}

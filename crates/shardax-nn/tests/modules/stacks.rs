@@ -63,8 +63,7 @@ fn a_stack_is_its_layers() -> Result<()> {
     let one_by_one = |layers: Vec<Block>, x: Array| layers.iter().fold(x, |x, l| l.forward(x)).square().sum(..);
     let (value, grads) = jit(value_and_grad(one_by_one)).call((layers.clone(), &x))?;
     let again = Stack::from_layers(&layers)?;
-    let policies = [None, Some(CheckpointPolicy::NothingSaveable), Some(CheckpointPolicy::DotsSaveable)];
-    for policy in policies {
+    for policy in [None, Some(CheckpointPolicy::NothingSaveable)] {
         let blocks = policy.clone().into_iter().fold(again.clone(), Stack::checkpoint).unroll(2);
         let (got, got_grads) = jit(value_and_grad(loss)).call((blocks, &x))?;
         assert!(allclose(got, &value, 1e-5, 0.0)?, "{policy:?}");

@@ -139,7 +139,10 @@ fn a_training_goes_on_on_other_devices() -> Result<()> {
                     "{name} {path}: {lies}"
                 );
             }
-            assert!(train(to, there, 2..3)?.1[0].is_finite());
+            // From one of them, since each is compiled anew.
+            if at == 4 {
+                assert!(train(to, there, 2..3)?.1[0].is_finite(), "{name}");
+            }
         }
     }
     Ok(())

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use shardax::prelude::*;
-use shardax_train::log::{EventFile, JsonLines, Logger};
+use shardax_train::log::{EventFile, JsonLines, Line, Logger};
+use shardax_train::report::Report;
 
 use super::{Folder, fails};
 
@@ -64,5 +65,36 @@ fn event_files_are_those_that_tensorboard_reads() -> Result<()> {
     assert_eq!(bytes, std::fs::read(golden).expect("the golden file"));
     let own = EventFile::new(folder.join("runs"))?;
     assert!(own.path().file_name().is_some_and(|name| name.to_string_lossy().starts_with("events.out.tfevents.")));
+    Ok(())
+}
+
+#[test]
+fn a_report_is_one_page() -> Result<()> {
+    super::setup();
+    let line = |step: u64, loss: f64| Line {
+        step,
+        values: [("loss".to_owned(), loss), ("test/loss".to_owned(), 2.0 * loss)].into(),
+    };
+    let (a, b) = ([line(10, 2.0), line(20, 1.0)], [line(10, f64::NAN)]);
+    let mesh = make_mesh([("x", 8)])?;
+    let tree = (device_put(&ones([16, 4]), &NamedSharding::new(&mesh, P!["x"]))?, array(1.0f32));
+    let mean = shard_map(|x: Array| pmean(x, "x"), &mesh).in_specs(P!["x"]).out_specs(P![]);
+    let step = jit(mean).lower(&tree.0)?.compile()?;
+    let report =
+        Report::new("a <run>").curves(&[("first", &a), ("second", &b)])?.shardings(&tree)?.communication(&step)?;
+    let html = report.to_html();
+    for text in [
+        "<h1>a &lt;run&gt;</h1>",
+        "first: test/loss",
+        "<td>loss</td><td>1.000000 at step 20</td><td>NaN at step 10</td>",
+        "<td>[0]</td><td>float32[16,4]</td><td>P('x',)",
+        "<td>256</td><td>32</td>",
+        "<td>all-reduce</td><td>x</td><td>8</td>",
+    ] {
+        assert!(html.contains(text), "{text} is not in {html}");
+    }
+    assert!(html.matches("<svg").count() >= 2 && !html.contains("http-equiv") && !html.contains("<script"));
+    assert!(Report::new("nothing").curves(&[])?.to_html().ends_with("</html>\n"));
+    fails(report.save("/nowhere/at/all.html"), &["/nowhere/at/all.html"]);
     Ok(())
 }

@@ -94,14 +94,19 @@ impl<C: RnnCell> Rnn<C> {
         let inputs = if self.reverse { flipped(&x, seq_lengths) } else { x.clone() };
         let carry = initial_carry.unwrap_or_else(|| self.cell.initialize_carry(&x.shape()[1..]));
         let options = ScanOptions::default().unroll(self.unroll);
+        // What is carried keeps its dtype, whatever the cell computes in.
+        let step = |carry: C::Carry, x: Array| -> Result<(C::Carry, Array)> {
+            let (next, y) = self.cell.forward(carry.clone(), x);
+            Ok((tree::map2(|new, old| new.astype(old.dtype()), next, carry)?, y))
+        };
         let (carry, y) = match seq_lengths {
-            None => options.scan(|carry, x| self.cell.forward(carry, x), carry, inputs)?,
+            None => options.scan(step, carry, inputs)?,
             Some(lengths) => {
-                let step = |carry: C::Carry, x: Array| {
-                    let (carry, y) = self.cell.forward(carry, x);
-                    (carry.clone(), (carry, y))
+                let kept = |carry: C::Carry, x: Array| -> Result<_> {
+                    let (carry, y) = step(carry, x)?;
+                    Ok((carry.clone(), (carry, y)))
                 };
-                let (_, (carries, y)): (_, (C::Carry, Array)) = options.scan(step, carry, inputs)?;
+                let (_, (carries, y)): (_, (C::Carry, Array)) = options.scan(kept, carry, inputs)?;
                 (tree::map(|all| last(&all, lengths), carries)?, y)
             }
         };

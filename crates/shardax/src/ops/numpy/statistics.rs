@@ -143,9 +143,9 @@ without_nan! {
         settle(&(where_(valid, wide, 0).sum(axes) / count), dtype)
     };
     /// The variance over `axes` of the elements that are not NaN; NaN where all are.
-    nanvar(x, valid, axes) => x.var(axes.mask(valid));
+    nanvar(x, valid, axes) => where_(&valid, x, 0).var(axes.mask(valid));
     /// The standard deviation over `axes` of the elements that are not NaN; NaN where all are.
-    nanstd(x, valid, axes) => x.var(axes.mask(valid)).sqrt();
+    nanstd(x, valid, axes) => where_(&valid, x, 0).var(axes.mask(valid)).sqrt();
     /// The largest element over `axes` that is not NaN; NaN where all are.
     nanmax(x, valid, axes) => extreme(x, &valid, axes, true)?;
     /// The smallest element over `axes` that is not NaN; NaN where all are.

@@ -1,0 +1,91 @@
+//! What layers and transformations refuse, and how they say it.
+
+use shardax_nn::optim::projections::projection_simplex;
+use shardax_nn::optim::{LookaheadParams, ScaleByZoomLinesearch, lookahead, scale_by_zoom_linesearch};
+use shardax_nn::prelude::*;
+
+use super::setup;
+
+fn message(y: impl std::borrow::Borrow<Array>) -> String {
+    y.borrow().check().err().map(|e| e.to_string()).unwrap_or_default()
+}
+
+fn refusal<T>(made: Result<T>) -> String {
+    made.err().map(|e| e.to_string()).unwrap_or_default()
+}
+
+#[test]
+fn layers_say_what_does_not_fit() {
+    setup();
+    let r = &mut Rngs::new(0);
+    let reflected = Conv::builder(2, 3, [9]).padding(ConvPadding::Reflect).build(r);
+    for (found, want) in [
+        (message(LinearGeneral::new([3], [4], r).forward(ones([2, 5]))), "from [3] in the dimensions [1]"),
+        (message(LinearGeneral::new([3], [4], r).forward(ones(()))), "from [3] in the dimensions [-1]"),
+        (message(LinearGeneral::builder([3], [4]).axis([0, 1]).build(r).forward(ones([3, 3]))), "same length"),
+        (message(LinearGeneral::builder([3], [4]).batch_sizes([7]).build(r).forward(ones([2, 3]))), "batches of [7]"),
+        (message(Einsum::new("ab,bc", [3, 4], r).forward(ones([2, 3]))), "must be explicit"),
+        (message(Einsum::new("ab,bc,cd->ad", [3, 4], r).forward(ones([2, 3]))), "exactly two operands, got 3"),
+        (message(Einsum::new("ab,bcd->ad", [3, 4], r).forward(ones([2, 3]))), "a letter for each dimension of [3, 4]"),
+        (
+            message(Conv::builder(2, 3, [3, 3]).padding(ConvPadding::Causal).build(r).forward(ones([1, 4, 4, 2]))),
+            "one spatial dimension, got 2",
+        ),
+        (
+            message(Conv::builder(3, 4, [3]).feature_group_count(2).build(r).forward(ones([1, 4, 3]))),
+            "must divide the 3 features, got 2",
+        ),
+        (
+            message(ConvTranspose::builder(2, 3, [3]).padding(ConvPadding::Causal).build(r).forward(ones([1, 4, 2]))),
+            "zeros or circular, got Causal",
+        ),
+        (message(Dropout::new(0.5).broadcast_dims([3]).forward(ones([2, 2]), Some(&random::key(0)))), "[3] of float32"),
+        (message(Rnn::new(GruCell::new(2, 3, r)).forward(ones([2]))), "must be [batch, steps, features]"),
+        (
+            refusal(Rnn::new(GruCell::new(2, 3, r)).run(ones([2, 4, 2]), None, Some(&ones([2])))),
+            "seq_lengths to have a dtype that is a subdtype of integer",
+        ),
+        (
+            refusal(Rnn::new(GruCell::new(2, 3, r)).run(ones([2, 4, 2]), None, Some(&array([1, 2, 3])))),
+            "seq_lengths [3] and the batch [2]",
+        ),
+        (refusal(WeightNorm::with(Linear::new(2, 3, r), [2], "kernel")), "feature_axes [2] of a parameter"),
+        (
+            message(WeightNorm::new(Linear::new(2, 3, r)).expect("a kernel").epsilon(-1.0).forward(ones([1, 2]))),
+            "epsilon",
+        ),
+        (message(SpectralNorm::new(Linear::new(2, 3, r), r).n_steps(0).forward(ones([1, 2]))), "n_steps must be"),
+        (
+            refusal(MixtureOfExperts::new(2, 3, 4, r, |r| Linear::new(4, 4, r))),
+            "k must be at most the 2 experts, got 3",
+        ),
+        (refusal(Stack::new(0, r, |r| Linear::new(2, 2, r))), "at least one layer"),
+        (refusal(combine_masks([Some(ones([2])), Some(ones([1, 2]))])), "masks must have the same rank, got [1, 2]"),
+    ] {
+        assert!(found.contains(want), "{found:?} does not say {want:?}");
+    }
+    // Nothing panics where more is mirrored than there is.
+    let _ = reflected.forward(ones([1, 2, 2])).check();
+    let _ = Conv::new(2, 3, [0], r).forward(ones([1, 4, 2])).check();
+    let _ = Rnn::new(LstmCell::new(2, 3, r)).forward(ones([2, 0, 2])).check();
+    let _ = dot_product_attention(ones([0, 3, 2, 4]), ones([0, 0, 2, 4]), ones([0, 0, 2, 4])).check();
+}
+
+#[test]
+fn transformations_say_what_is_out_of_range() {
+    setup();
+    let params = LookaheadParams::init_synced(ones([2]));
+    let search = scale_by_zoom_linesearch(0);
+    for (found, want) in [
+        (refusal(lookahead(sgd(0.1), 0, 0.5).init(&params)), "sync_period must be at least 1"),
+        (refusal(lookahead(sgd(0.1), 2, f64::NAN).init(&params)), "slow_step_size"),
+        (refusal(search.init(&ones([2]))), "max_linesearch_steps must be at least 1"),
+        (
+            refusal(ScaleByZoomLinesearch { increase_factor: 0.5, ..scale_by_zoom_linesearch(2) }.init(&ones([2]))),
+            "increase_factor must be at least 1",
+        ),
+        (refusal(projection_simplex(&ones([2]), 0.0)), "size must be"),
+    ] {
+        assert!(found.contains(want), "{found:?} does not say {want:?}");
+    }
+}
