@@ -132,9 +132,18 @@ fn file(what: &str, device: usize) -> PathBuf {
     folder.join(format!("{}.{device}", what.replace(' ', "_")))
 }
 
+type Made = std::result::Result<PathBuf, String>;
+
+/// With 4 devices, and with 8.
+static MADE: [OnceLock<Made>; 2] = [const { OnceLock::new() }; 2];
+
+/// What was computed with so many devices, if it was.
+pub fn made(devices: usize) -> Option<&'static Made> {
+    MADE[usize::from(devices > 4)].get()
+}
+
 /// Has one process compute with so many devices what the others are compared with, once; otherwise what went wrong.
-pub fn expected(devices: usize) -> &'static std::result::Result<PathBuf, String> {
-    static MADE: [OnceLock<std::result::Result<PathBuf, String>>; 2] = [const { OnceLock::new() }; 2];
+pub fn expected(devices: usize) -> &'static Made {
     MADE[usize::from(devices > 4)].get_or_init(|| {
         let folder = std::env::temp_dir().join(format!("shardax-expected-{}-{devices}", std::process::id()));
         std::fs::create_dir_all(&folder).map_err(|e| e.to_string())?;

@@ -59,8 +59,14 @@ fn everywhere<F: FnOnce() -> Result<()> + UnwindSafe>(case: F) {
 fn passes(case: &str) {
     static RUNS: [OnceLock<Vec<(PathBuf, Said)>>; JOBS.len()] = [const { OnceLock::new() }; JOBS.len()];
     for (run, (processes, devices)) in RUNS.iter().zip(JOBS) {
-        let run =
-            run.get_or_init(|| launchers().into_iter().map(|l| (l.clone(), start(&l, processes, devices))).collect());
+        let run = run.get_or_init(|| {
+            let runs = launchers().into_iter().map(|l| (l.clone(), start(&l, processes, devices))).collect();
+            // Nobody else is compared with it: those of 2 × 2 have been.
+            if let (4, Some(Ok(folder))) = (processes, equal::made(processes * devices)) {
+                let _ = std::fs::remove_dir_all(folder);
+            }
+            runs
+        });
         for (launcher, said) in run {
             let said = said.get(case).cloned().unwrap_or_default();
             let wrong: Vec<String> = (0..processes)
