@@ -185,7 +185,7 @@ fn step(draw: &mut Draw, values: &[Array]) -> Result<Array> {
             1 => number(x).cumsum(axis),
             _ => number(x).argsort(axis).astype(DType::I32),
         },
-        12 | 13 | 14 => on_blocks(draw, x)?,
+        12..=14 => on_blocks(draw, x)?,
         15 => {
             let w = tame(&x.t().matmul(x.clone().astype(x.dtype())).astype(DType::F32)) * 0.2;
             let times = 2 + draw.below(3);
@@ -300,7 +300,7 @@ pub fn results() -> Result<Vec<(String, Array)>> {
     let numbers: Vec<u64> = numbers().collect();
     // With the same inputs whichever of them run.
     for group in numbers.chunk_by(|a, b| a / TOGETHER == b / TOGETHER) {
-        let draw = &mut Draw::new(group[0] / TOGETHER ^ 0x5eed);
+        let draw = &mut Draw::new((group[0] / TOGETHER) ^ 0x5eed);
         let inputs: Vec<Array> = DTYPES.iter().map(|&dtype| input(draw, dtype)).collect::<Result<_>>()?;
         let all = jit(|inputs: Vec<Array>| -> Result<Vec<Vec<Array>>> {
             let run =
