@@ -35,7 +35,7 @@ port=12400
 for round in $(seq "${ROUNDS:-3}"); do
     echo "round $round"
     while read -r processes devices rows; do
-        job shardax "$processes" "$devices" "$program" --processes --filter "$rows" </dev/null
+        job shardax "$processes" "$devices" "$program" --processes --json /dev/null --filter "$rows" </dev/null
         if [ -n "$python" ]; then
             port=$((port + 1))
             job JAX "$processes" "$devices" "$python" bench/jax_processes.py "$port" "$rows" </dev/null
