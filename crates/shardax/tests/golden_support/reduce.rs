@@ -8,7 +8,7 @@ use super::{Case, Fun, one, two};
 
 pub fn function(case: &Case) -> Option<Fun> {
     match (case.op.as_str(), case.name.as_str()) {
-        (_, "sum_f32_where") => two(|x, m| x.sum(over(0).mask(m))),
+        (_, "sum_f32_where") => two(|x, m| where_(m, x, 0).sum(0)),
         (_, "mean_f32_where") => two(|x, m| x.mean(over(..).mask(m))),
         (_, "cumsum_f32_flat") => one(|x| x.cumsum(..)),
         ("argmax" | "argmin", _) => arg_extreme(case),
