@@ -18,6 +18,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use raw::*;
 use smallvec::SmallVec;
 
 use crate::api::slice;
@@ -29,6 +30,7 @@ use crate::plugin::Plugin;
 use crate::raw::{RawError, RawExtension};
 
 pub mod meet;
+mod raw;
 
 /// How many functions one process can register.
 pub const MAX_HANDLERS: usize = 64;
@@ -477,153 +479,3 @@ unsafe fn read_attrs<'a>(attrs: &RawFfiAttrs) -> Vec<(&'a str, Attr<'a>)> {
         all
     }
 }
-
-unsafe fn make_error(frame: &RawFrame, message: String) -> *mut c_void {
-    #[repr(C)]
-    struct Args {
-        struct_size: usize,
-        extension: *mut c_void,
-        message: *const c_char,
-        code: c_int,
-    }
-    let message: Vec<u8> = message.into_bytes().into_iter().filter(|&b| b != 0).chain([0]).collect();
-    let mut args = Args {
-        struct_size: std::mem::offset_of!(Args, code) + size_of::<c_int>(),
-        extension: std::ptr::null_mut(),
-        message: message.as_ptr().cast(),
-        code: Code::Internal as c_int,
-    };
-    // SAFETY: the table is live; the entry copies the message.
-    unsafe {
-        match frame.api.as_ref().and_then(|api| api.error_create) {
-            Some(create) => create((&raw mut args).cast()),
-            None => std::ptr::null_mut(),
-        }
-    }
-}
-
-#[repr(C)]
-struct RawFfiExtension {
-    base: RawExtension,
-    type_register: *mut c_void,
-    user_data_add: *mut c_void,
-    register_handler: Option<unsafe extern "C" fn(*mut RawRegister) -> *mut RawError>,
-}
-
-#[repr(C)]
-struct RawRegister {
-    struct_size: usize,
-    name: *const c_char,
-    name_size: usize,
-    handler: *const c_void,
-    platform: *const c_char,
-    platform_size: usize,
-    traits: u32,
-}
-
-type RawFfiFn = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
-
-/// The table that handlers get; only the entries used have names.
-#[repr(C)]
-struct RawFfiApi {
-    struct_size: usize,
-    extension: *mut c_void,
-    version_size: usize,
-    version_extension: *mut c_void,
-    major: c_int,
-    minor: c_int,
-    internal: *mut c_void,
-    error_create: Option<RawFfiFn>,
-    between: [Option<RawFfiFn>; 15],
-    run_id_get: Option<RawFfiFn>,
-    device_ordinal_get: Option<RawFfiFn>,
-}
-
-#[repr(C)]
-struct RawFrame {
-    struct_size: usize,
-    extension: *const RawMetadataExtension,
-    api: *const RawFfiApi,
-    context: *mut c_void,
-    stage: c_int,
-    args: RawFfiList,
-    results: RawFfiList,
-    attrs: RawFfiAttrs,
-    future: *mut c_void,
-}
-
-#[repr(C)]
-struct RawMetadataExtension {
-    base: RawExtension,
-    metadata: *mut RawMetadata,
-}
-
-#[repr(C)]
-struct RawMetadata {
-    struct_size: usize,
-    version_size: usize,
-    version_extension: *mut c_void,
-    major: c_int,
-    minor: c_int,
-    traits: u32,
-}
-
-#[repr(C)]
-struct RawFfiList {
-    struct_size: usize,
-    extension: *mut c_void,
-    len: i64,
-    kinds: *const c_int,
-    items: *const *mut c_void,
-}
-
-#[repr(C)]
-struct RawFfiAttrs {
-    struct_size: usize,
-    extension: *mut c_void,
-    len: i64,
-    kinds: *const c_int,
-    names: *const *const RawSpan,
-    values: *const *mut c_void,
-}
-
-#[repr(C)]
-struct RawFfiBuffer {
-    struct_size: usize,
-    extension: *mut c_void,
-    dtype: c_int,
-    data: *mut c_void,
-    rank: i64,
-    dims: *const i64,
-}
-
-#[repr(C)]
-struct RawSpan {
-    data: *const c_char,
-    len: usize,
-}
-
-#[repr(C)]
-struct RawFfiArray {
-    dtype: c_int,
-    len: usize,
-    data: *const c_void,
-}
-
-#[repr(C)]
-struct RawFfiScalar {
-    dtype: c_int,
-    value: *const c_void,
-}
-
-// The sizes measured in the plugin; a slip in a definition above would otherwise show as a crash.
-const _: () = {
-    assert!(size_of::<RawFrame>() == 176);
-    assert!(std::mem::offset_of!(RawFrame, args) == 40);
-    assert!(std::mem::offset_of!(RawFrame, results) == 80);
-    assert!(std::mem::offset_of!(RawFrame, attrs) == 120);
-    assert!(size_of::<RawFfiBuffer>() == 48);
-    assert!(size_of::<RawRegister>() == 56);
-    assert!(std::mem::offset_of!(RawFfiExtension, register_handler) == 40);
-    assert!(std::mem::offset_of!(RawFfiApi, device_ordinal_get) == 184);
-};

@@ -20,14 +20,16 @@
 //! gives one more result, a `u32[]`, for the next. Loops and branches with calls inside are ordered by passing an operand
 //! through `shardax.after`.
 
+mod context;
 mod proto;
 mod rewrite;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
+use context::Context;
 use proto::*;
-use rewrite::{Context, KNOWN, Rewrite};
+use rewrite::{KNOWN, Rewrite};
 
 use super::wire::Wire;
 use crate::error::Result;
