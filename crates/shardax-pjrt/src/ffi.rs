@@ -11,7 +11,7 @@
 //! It is called on a thread of the plugin, on several at once when several devices come to it, and may block.
 
 use std::collections::HashSet;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
