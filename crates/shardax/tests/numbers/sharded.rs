@@ -104,18 +104,14 @@ fn updates_of_rows_named_twice_are_the_same() -> Result<()> {
 fn edges_cut_between_spread_elements_are_the_same() -> Result<()> {
     setup();
     let x = random::normal(&random::key(0), &[8, 12]);
-    for config in
-        [[(-1, 2, 2), (0, 0, 0)], [(2, -3, 1), (-1, -1, 2)], [(-4, 1, 3), (3, -2, 0)], [(-2, -2, 0), (-7, 9, 1)]]
-    {
+    for config in [[(-1, 2, 2), (0, 0, 0)], [(2, -3, 1), (-7, 9, 1)]] {
         let all = move |x: Array| {
             let f = move |x: Array| lax::pad(&x, &array(1.5f32), &config);
             let slope = grad(move |x: Array| f(x).square().sum(..)).call(x.clone())?;
             Ok((f(x), slope))
         };
         let (want, slope) = jit(all).call(&x)?;
-        for (sizes, spec) in
-            [([2, 4], P!["a", "b"]), ([2, 3], P!["a", "b"]), ([2, 4], P!["b"]), ([4, 2], P![("a", "b")])]
-        {
+        for (sizes, spec) in [([2, 4], P!["a", "b"]), ([2, 3], P!["a", "b"]), ([4, 2], P![("a", "b")])] {
             let mesh = make_mesh([("a", sizes[0]), ("b", sizes[1])])?;
             let (got, its_slope) = jit(all).call(device_put(&x, &NamedSharding::new(&mesh, spec))?)?;
             assert_eq!(floats(&got), floats(&want), "{config:?} over {mesh}");
