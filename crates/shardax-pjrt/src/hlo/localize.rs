@@ -47,7 +47,7 @@ impl Partitioned {
     /// [`Client::compile_hlo`](crate::Client::compile_hlo) with as many replicas as this process has devices.
     ///
     /// # Errors
-    /// [`Code::Unimplemented`] naming an operation that has no such function.
+    /// [`Code::Unimplemented`](crate::Code::Unimplemented) naming an operation that has no such function.
     pub fn localize(&self) -> Result<Vec<u8>> {
         self.localize_as(0, true)
     }
