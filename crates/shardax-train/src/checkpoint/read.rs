@@ -135,22 +135,24 @@ impl<'a> Files<'a> {
 
     /// An open file whose header is as it was written.
     fn file(&mut self, at: usize) -> Result<&mut fs::File, Fault> {
+        let file = match self.open[at].take() {
+            Some(file) => file,
+            None => self.opened(at)?,
+        };
+        Ok(self.open[at].insert(file))
+    }
+
+    fn opened(&self, at: usize) -> Result<fs::File, Fault> {
         let path = self.path(at);
-        if self.open[at].is_none() {
-            let mut file = fs::File::open(&path).map_err(|error| failed("read", &path, &error))?;
-            let about = &self.manifest.files[at];
-            let mut head = vec![0; about.header_bytes.min(about.bytes) as usize];
-            file.read_exact(&mut head).map_err(|error| failed("read", &path, &error))?;
-            if crc32fast::hash(&head) != about.header_crc32 {
-                let what = format!("its header, bytes 0..{}, is not what was written", head.len());
-                return Err(damaged(&path, what));
-            }
-            self.open[at] = Some(file);
+        let mut file = fs::File::open(&path).map_err(|error| failed("read", &path, &error))?;
+        let about = &self.manifest.files[at];
+        let mut head = vec![0; about.header_bytes.min(about.bytes) as usize];
+        file.read_exact(&mut head).map_err(|error| failed("read", &path, &error))?;
+        if crc32fast::hash(&head) != about.header_crc32 {
+            let what = format!("its header, bytes 0..{}, is not what was written", head.len());
+            return Err(damaged(&path, what));
         }
-        match &mut self.open[at] {
-            Some(file) => Ok(file),
-            None => unreachable!("it was opened"),
-        }
+        Ok(file)
     }
 
     /// Reads what is wanted of an array: each chunk of a file once, and no more of them than are needed.
