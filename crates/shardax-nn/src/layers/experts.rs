@@ -113,25 +113,25 @@ impl<E: Layer> MixtureOfExperts<E> {
         }
     }
 
-    /// A `shard_map` over the axis of the experts alone.
+    /// A `shard_map` over the axis of the experts, and those that split rows alone: over others, an exchange would gather them.
     #[track_caller]
     fn spread(&self, x: Array, mesh: &Mesh, axis: AxisName) -> Result<Routed> {
         if x.ndim() < 3 {
             let given = x.type_name();
-            return value_error(format!(
-                "MixtureOfExperts: x must be [..., batch, tokens, features] to be split, got {given}"
-            ));
+            return value_error(format!("MixtureOfExperts: x must be [..., batch, tokens, features], got {given}"));
         }
+        let mut rows = self.rules.row_axes();
+        rows.insert(0, axis);
         let inside = |router: Linear, experts: Stack<E>, x: Array| {
             let here = MixtureOfExperts { router, experts, ..self.clone() };
             let Routed { y, balance_loss, dropped } = here.forward_over(x, axis)?;
-            let (balance_loss, dropped) = pmean((balance_loss, dropped), axis);
+            let (balance_loss, dropped) = pmean((balance_loss, dropped), &rows[..]);
             Ok(Routed { y, balance_loss, dropped })
         };
-        let split = P![axis];
+        let split = P![&rows[..]];
         shard_map(inside, mesh)
-            .axis_names(axis)
-            .in_specs((P![], &split, &split))
+            .axis_names(&rows[..])
+            .in_specs((P![], P![axis], &split))
             .out_specs((&split, P![], P![]))
             .call((&self.router, &self.experts, x))
     }
