@@ -5,11 +5,14 @@
 //!
 //! The data are points of several kinds, and each kind has a rule of its own, so that experts share the work out.
 
+#[path = "../mixed.rs"]
+mod mixed;
 #[path = "../run.rs"]
 mod run;
 
 use clap::Parser;
-use run::{Run, mixed};
+use mixed::mixed;
+use run::Run;
 use shardax::{Error, ErrorKind};
 use shardax_nn::prelude::*;
 use shardax_train::data::{Example, HostArray, Source, Stream};
@@ -95,7 +98,8 @@ fn axes(text: &str) -> Result<Vec<(&'static str, usize)>> {
         Some((name, count.parse().ok().filter(|n| *n > 0)?))
     };
     text.split(',').map(axis).collect::<Option<Vec<_>>>().ok_or_else(|| {
-        Error::new(ErrorKind::Value, format!("{text:?} is no mesh")).help("write axes of data and expert: data=2,expert=4")
+        Error::new(ErrorKind::Value, format!("{text:?} is no mesh"))
+            .help("write axes of data and expert: data=2,expert=4")
     })
 }
 
@@ -126,16 +130,17 @@ fn main() -> Result<()> {
     let split = NamedSharding::new(&mesh, rules.spec(["batch"]));
     let examples = (10_000, move |i| sequence(seed.into(), i, cli.length));
     let place = split.clone();
-    let mut data = examples.stream().batch(cli.batch_size).map(move |batch| {
-        Ok((batch["x"].to_array_on(&place)?, batch["y"].to_array_on(&place)?))
-    });
+    let mut data = examples
+        .stream()
+        .batch(cli.batch_size)
+        .map(move |batch| Ok((batch["x"].to_array_on(&place)?, batch["y"].to_array_on(&place)?)));
 
     let balance = cli.balance;
     let step = move |state: State, batch: Batch| train_step(state, batch, array(balance as f32));
     let shardings = rules.shardings(&state)?;
-    let x = device_put(zeros([cli.batch_size, cli.length, FEATURES]), &split)?;
+    let x = device_put(&zeros([cli.batch_size, cli.length, FEATURES]), &split)?;
     let step = jit(step).out_shardings((&shardings, None::<shardax::ShardingLike>));
-    let step = step.lower((&state, (&x, &x)))?.compile()?;
+    let step = step.lower((&state, (x.clone(), x)))?.compile()?;
     cli.run.train(state, &mut data, &step)?;
     Ok(())
 }

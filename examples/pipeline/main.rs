@@ -10,7 +10,7 @@ use clap::{Parser, ValueEnum};
 use run::Run;
 use shardax::{Error, ErrorKind};
 use shardax_nn::prelude::*;
-use shardax_train::data::{InMemory, HostArray, Source, Stream};
+use shardax_train::data::{HostArray, InMemory, Source, Stream};
 use shardax_train::{Average, MultiMetric, digits};
 
 /// Trains a deep network on handwritten digits, its layers in stages.
@@ -93,7 +93,13 @@ impl Deep {
             down: Linear::new(2 * features, features, rngs),
         };
         let blocks = Stack::new(layers, rngs, block)?.axis_name("layers");
-        Ok(Deep { first, blocks, norm: LayerNorm::new(features, rngs), last: Linear::new(features, 10, rngs), pipeline })
+        Ok(Deep {
+            first,
+            blocks,
+            norm: LayerNorm::new(features, rngs),
+            last: Linear::new(features, 10, rngs),
+            pipeline,
+        })
     }
 
     /// Logits `[batch, 10]` of images `[batch, 64]`.
@@ -141,19 +147,23 @@ fn main() -> Result<()> {
     println!("{} parameters, {} layers on each of {stages} stages", state.model.parameter_count(), layers / stages);
 
     let (train, test) = digits()?.shuffle(seed.into()).split(1500);
-    let pixels = |from: &shardax_train::Dataset| -> Vec<f32> { (0..from.len()).flat_map(|i| from.image(i).unwrap_or_default().to_vec()).collect() };
+    let pixels = |from: &shardax_train::Dataset| -> Vec<f32> {
+        (0..from.len()).flat_map(|i| from.image(i).unwrap_or_default().to_vec()).collect()
+    };
     let split = NamedSharding::new(&mesh, rules.spec(["batch"]));
     let examples = InMemory::new([
         ("images", HostArray::of(&pixels(&train), &[train.len(), 64])?),
         ("labels", HostArray::of(train.labels(), &[train.len()])?),
     ])?;
     let place = split.clone();
-    let mut batches = examples.stream().shuffled(seed.into()).batch(cli.batch_size).map(move |batch| {
-        Ok((batch["images"].to_array_on(&place)?, batch["labels"].to_array_on(&place)?))
-    });
+    let mut batches = examples
+        .stream()
+        .shuffled(seed.into())
+        .batch(cli.batch_size)
+        .map(move |batch| Ok((batch["images"].to_array_on(&place)?, batch["labels"].to_array_on(&place)?)));
 
-    let images = device_put(zeros([cli.batch_size, 64]), &split)?;
-    let labels = device_put(zeros_dtype([cli.batch_size], DType::I32), &split)?;
+    let images = device_put(&zeros([cli.batch_size, 64]), &split)?;
+    let labels = device_put(&zeros_dtype([cli.batch_size], DType::I32), &split)?;
     let shardings = rules.shardings(&state)?;
     let step = jit(train_step).out_shardings((&shardings, None::<shardax::ShardingLike>));
     let step = step.lower((&state, (images, labels)))?.compile()?;

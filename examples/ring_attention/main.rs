@@ -6,11 +6,15 @@
 //! One token of each sequence is marked, and every position is to tell which it is: what a device needs is mostly on
 //! another one.
 
+#[path = "../mixed.rs"]
+mod mixed;
 #[path = "../run.rs"]
 mod run;
 
 use clap::Parser;
-use run::{Run, mixed};
+use mixed::mixed;
+use run::Run;
+use shardax::{Error, ErrorKind};
 use shardax_nn::prelude::*;
 use shardax_train::data::{Example, HostArray, Source, Stream};
 use shardax_train::{Average, MultiMetric};
@@ -95,25 +99,32 @@ fn sequence(seed: u64, i: usize, length: usize) -> Result<Example> {
 
 fn main() -> Result<()> {
     let cli = Cli::parse();
+    if cli.length == 0 {
+        return Err(Error::new(ErrorKind::Value, "a sequence has at least one token, got length 0"));
+    }
     config::set_num_cpu_devices(cli.devices)?;
     let mesh = make_mesh([("sequence", cli.devices)])?;
     let rules = Rules::new(&mesh, [("length", "sequence")]);
 
-    let (own, Cli { features, heads, learning_rate, .. }, seed) = (rules.clone(), cli, cli.run.seed);
+    let Cli { length, features, heads, learning_rate, .. } = cli;
+    let (own, seed) = (rules.clone(), cli.run.seed);
     let state = rules.init(move || {
         State::new(Finder::new(features, heads, &mut Rngs::new(seed).with_rules(&own)), adamw(learning_rate, 1e-4))
     })?;
     let split = NamedSharding::new(&mesh, P![None, "sequence"]);
-    let examples = (10_000, move |i| sequence(seed.into(), i, cli.length));
-    let mut data = examples.stream().batch(cli.batch_size).map(move |batch| {
-        Ok((batch["tokens"].to_array_on(&split)?, batch["needle"].to_array()?))
-    });
+    let examples = (10_000, move |i| sequence(seed.into(), i, length));
+    let place = split.clone();
+    let mut data = examples
+        .stream()
+        .batch(cli.batch_size)
+        .map(move |batch| Ok((batch["tokens"].to_array_on(&split)?, batch["needle"].to_array()?)));
 
-    let tokens = device_put(zeros_dtype([cli.batch_size, cli.length], DType::I32), &split)?;
+    let tokens = device_put(&zeros_dtype([cli.batch_size, length], DType::I32), &place)?;
+    let needles = zeros_dtype([cli.batch_size], DType::I32);
     let shardings = rules.shardings(&state)?;
     let step = jit(train_step).out_shardings((&shardings, None::<shardax::ShardingLike>));
-    let step = step.lower((&state, (&tokens, zeros_dtype(cli.batch_size, DType::I32))))?.compile()?;
-    println!("{} tokens on each of {} devices", cli.length / cli.devices, cli.devices);
+    let step = step.lower((&state, (tokens, needles)))?.compile()?;
+    println!("{} tokens on each of {} devices", length / cli.devices, cli.devices);
     let state = cli.run.train(state, &mut data, &step)?;
 
     // The same model without rules is on one device.
@@ -122,7 +133,7 @@ fn main() -> Result<()> {
         let forward = jit(|model: Finder, tokens: Array| model.forward(&tokens));
         let split = forward.call((&state.model, &tokens))?;
         let alone = Finder::new(features, heads, &mut Rngs::new(seed)).with_state(&state.model.state())?;
-        let alone = forward.call(device_put(&(alone, tokens), &devices()[0])?)?;
+        let alone = forward.call(device_put(&(alone, tokens), &devices()?[0])?)?;
         let far = (device_get(&split)? - device_get(&alone)?).abs().max(..);
         println!("largest difference from one device: {:.1e}", far.item::<f32>()?);
     }
