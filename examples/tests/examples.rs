@@ -1,5 +1,8 @@
 //! Runs the examples as a newcomer does, each in a process of its own, and reads what they print.
 
+#[path = "programs/parallel.rs"]
+mod parallel;
+
 #[path = "../lm/model.rs"]
 #[allow(dead_code)]
 mod lm_model;
