@@ -2,7 +2,8 @@
 //! batched and mixed, whose position is saved and found again exactly.
 //!
 //! A [`Source`] has examples by number: [`idx()`], [`cifar10()`], [`csv()`], [`npy()`], [`npz()`], [`text_windows()`]. A [`Stream`]
-//! has them one after the other: [`Source::stream`], [`WebDataset`]. [`Prefetch`] reads ahead on a thread.
+//! has them one after the other: [`Source::stream`], [`WebDataset`]. [`ParallelMap`] works on
+//! several threads, [`Augment`] changes images, [`Prefetch`] reads ahead.
 //!
 //! ```
 //! use shardax_nn::prelude::*;
@@ -23,14 +24,17 @@
 //! # Ok::<(), shardax::Error>(())
 //! ```
 
+mod augment;
 mod cifar;
 mod csv_file;
 mod dataset;
 mod example;
-mod file;
+pub(crate) mod file;
 mod idx;
 mod mix;
 mod npy;
+mod pack;
+mod parallel;
 mod prefetch;
 mod shuffle;
 mod source;
@@ -38,6 +42,7 @@ mod stream;
 mod tar;
 mod text;
 
+pub use augment::Augment;
 pub use cifar::{cifar10, cifar100};
 pub use csv_file::csv;
 pub(crate) use dataset::shuffled;
@@ -46,6 +51,8 @@ pub use example::{Example, HostArray};
 pub use idx::{idx, idx_images};
 pub use mix::Mix;
 pub use npy::{npy, npz};
+pub use pack::Pack;
+pub use parallel::{Enumerate, ParallelMap};
 pub use prefetch::Prefetch;
 pub use shuffle::ShuffleBuffer;
 pub use source::{InMemory, Part, Source, SourceStream};
