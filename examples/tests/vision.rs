@@ -69,12 +69,10 @@ fn cifar10() {
     let folder = Folder::new("cifar10");
     data(&folder);
     let (dir, run, plot) = (folder.path(""), folder.path("run"), folder.path("plot.svg"));
-    let cifar10 = |more: &[&str]| {
-        let small = ["--data", &dir, "--devices", "2", "--per-device-batch", "16", "--learning-rate", "2e-3"];
-        output("cifar10", &[&small, more].concat())
-    };
+    let cifar10 = |more: &[&str]| output("cifar10", &[&["--data", &dir, "--learning-rate", "2e-3"], more].concat());
     let all = "flip,crop,color,cutout";
-    let whole = cifar10(&["--epochs", "4", "--augment", "crop", "--plot", &plot]);
+    let two = ["--devices", "2", "--per-device-batch", "16"];
+    let whole = cifar10(&[&two[..], &["--epochs", "4", "--augment", "crop", "--plot", &plot]].concat());
     assert!(whole.contains("Cnn: 60362 parameters, 32 images a step on 2 devices\n"), "{whole}");
     let (losses, tests) = (numbers(&whole, ", loss "), numbers(&whole, "test/accuracy "));
     assert!(losses.len() == 4 && losses[3] < 0.8 * losses[0] && tests[3] > 0.3, "{whole}");
@@ -84,8 +82,8 @@ fn cifar10() {
 
     // Parts of a batch one after the other, images that threads change, and a run in two parts.
     let more = ["--augment", all, "--threads", "3", "--accumulate", "2", "--run", &run];
-    cifar10(&[&["--epochs", "1"][..], &more].concat());
-    let rest = cifar10(&[&["--epochs", "2"][..], &more].concat());
+    cifar10(&[&two[..], &["--epochs", "1"], &more].concat());
+    let rest = cifar10(&[&two[..], &["--epochs", "2"], &more].concat());
     assert!(rest.contains("step 16: ") && !rest.contains("step 8: "), "{rest}");
     let log = std::fs::read_to_string(folder.path("run/metrics.jsonl")).expect("the log");
     assert_eq!(log.lines().count(), 2, "{log}");
@@ -152,17 +150,18 @@ fn vit() {
     let folder = Folder::new("vit");
     let (run, plot) = (folder.path("run"), folder.path("vit.svg"));
     let vit = |more: &[&str]| {
-        let small = ["--layers", "1", "--features", "32", "--batch-size", "32", "--log-every", "30"];
+        let small =
+            ["--layers", "1", "--features", "32", "--batch-size", "32", "--learning-rate", "5e-3", "--log-every", "75"];
         output("vit", &[&small, more].concat())
     };
-    let whole = vit(&["--steps", "60", "--plot", &plot]);
+    let whole = vit(&["--steps", "150", "--plot", &plot]);
     let losses = numbers(&whole, "test/loss ");
-    assert!(losses.len() == 2 && losses[1] < losses[0] && losses[1] < 2.0, "{whole}");
+    assert!(losses.len() == 2 && losses[1] < losses[0] && losses[1] < 1.5, "{whole}");
     exists(&plot);
-    let stopped = vit(&["--steps", "60", "--devices", "2", "--run", &run]);
+    let stopped = vit(&["--steps", "150", "--devices", "2", "--run", &run]);
     assert!((numbers(&stopped, "test/loss ")[1] - losses[1]).abs() < 0.05, "{stopped}");
-    let on = vit(&["--steps", "90", "--devices", "4", "--run", &run]);
-    assert!(on.contains("step 90: ") && !on.contains("step 60: "), "{on}");
+    let on = vit(&["--steps", "225", "--devices", "4", "--run", &run]);
+    assert!(on.contains("step 225: ") && !on.contains("step 150: "), "{on}");
     let refused = run_of("vit", &["--patch", "3"]);
     assert!(refused.contains("patches of 3 pixels") && refused.contains("divides 8 pixels"), "{refused}");
 }

@@ -5,6 +5,10 @@ use std::path::{Path, PathBuf};
 use shardax_nn::prelude::*;
 use shardax_train::huggingface::*;
 
+fn setup() {
+    config::set_num_cpu_devices(4).expect("four CPU devices");
+}
+
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/huggingface").join(name)
 }
@@ -34,7 +38,7 @@ fn fails<T>(result: Result<T>, with: &[&str]) {
 
 #[test]
 fn gpt2_has_the_logits_of_transformers() -> Result<()> {
-    config::set_num_cpu_devices(8)?;
+    setup();
     let (case, model) = (case("gpt2")?, Gpt2::from_pretrained(folder("gpt2"))?);
     let (tokens, want) = (case("input_ids")?, case("logits")?);
     let forward = jit(|model: Gpt2, tokens: Array| model.forward(tokens));
@@ -73,6 +77,7 @@ fn gpt2_has_the_logits_of_transformers() -> Result<()> {
 
 #[test]
 fn llama_has_the_logits_of_transformers() -> Result<()> {
+    setup();
     for name in ["llama", "llama3"] {
         let (case, model) = (case(name)?, Llama::from_pretrained(folder(name))?);
         let (tokens, want) = (case("input_ids")?, case("logits")?);
@@ -92,6 +97,7 @@ fn llama_has_the_logits_of_transformers() -> Result<()> {
 
 #[test]
 fn vit_has_the_logits_of_transformers() -> Result<()> {
+    setup();
     let (case, model) = (case("vit")?, Vit::from_pretrained(folder("vit"))?);
     let forward = jit(|model: Vit, images: Array| model.forward(images));
     alike("vit", &forward.call((&model, case("pixel_values")?))?, &case("logits")?)
@@ -99,6 +105,7 @@ fn vit_has_the_logits_of_transformers() -> Result<()> {
 
 #[test]
 fn bert_has_the_logits_of_transformers() -> Result<()> {
+    setup();
     let (case, model) = (case("bert")?, Bert::from_pretrained(folder("bert"))?);
     let forward = jit(|model: Bert, tokens: Array, mask: Array, kinds: Array| {
         model.forward(tokens, &BertOptions::new().attention_mask(mask).token_type_ids(kinds))
@@ -110,6 +117,7 @@ fn bert_has_the_logits_of_transformers() -> Result<()> {
 /// What is wrong with a folder is said, with the file and the place.
 #[test]
 fn other_and_damaged_files_are_errors() -> Result<()> {
+    setup();
     let here = std::env::temp_dir().join(format!("shardax-huggingface-{}", std::process::id()));
     std::fs::create_dir(&here).expect("a folder");
     let write = |name: &str, bytes: &[u8]| std::fs::write(here.join(name), bytes).expect("a file");

@@ -89,7 +89,8 @@ fn unpack(bytes: &[u8], name: &Path, size: Option<(u32, u32)>) -> Result<HostArr
     let mut read = Cursor::new(bytes);
     let unpacked = ImageReader::new(&mut read).with_guessed_format().map_err(image::ImageError::from);
     let image = unpacked.and_then(ImageReader::decode);
-    let image = image.map_err(|error| wrong(name, read.position(), format!("the image cannot be unpacked: {error}")))?;
+    let image =
+        image.map_err(|error| wrong(name, read.position(), format!("the image cannot be unpacked: {error}")))?;
     let image = match size {
         None => image,
         // Exactly, whatever the proportions are.

@@ -31,16 +31,21 @@ mod dataset;
 mod example;
 pub(crate) mod file;
 mod idx;
+#[cfg(feature = "image")]
+mod image_folder;
 mod mix;
 mod npy;
 mod pack;
 mod parallel;
+#[cfg(feature = "parquet")]
+mod parquet_file;
 mod prefetch;
 mod shuffle;
 mod source;
 mod stream;
 mod tar;
 mod text;
+mod tokenizer;
 
 pub use augment::Augment;
 pub use cifar::{cifar10, cifar100};
@@ -49,13 +54,20 @@ pub(crate) use dataset::shuffled;
 pub use dataset::{Dataset, digits};
 pub use example::{Example, HostArray};
 pub use idx::{idx, idx_images};
+#[cfg(feature = "image")]
+pub use image_folder::{ImageFolder, decode_image, image_folder};
 pub use mix::Mix;
 pub use npy::{npy, npz};
 pub use pack::Pack;
 pub use parallel::{Enumerate, ParallelMap};
+#[cfg(feature = "parquet")]
+pub use parquet_file::{Parquet, parquet};
 pub use prefetch::Prefetch;
 pub use shuffle::ShuffleBuffer;
 pub use source::{InMemory, Part, Source, SourceStream};
 pub use stream::{Batched, Map, Repeat, Shard, Stream};
 pub use tar::WebDataset;
 pub use text::{TextWindows, text_windows};
+#[cfg(feature = "tokenizers")]
+pub use tokenizer::BpeOptions;
+pub use tokenizer::Tokenizer;

@@ -150,7 +150,9 @@ pub fn load<M: Tree>(weights: &Weights, like: &M, keys: &KeyMap, rules: &Rules) 
 
 /// The array at this key path.
 fn one(weights: &Weights, path: &str, like: &Array, keys: &KeyMap, to: Option<Sharding>) -> Result<Array> {
-    like.check()?;
+    if let Some(error) = like.error() {
+        return Err(error.clone());
+    }
     let path = path.strip_prefix('.').unwrap_or(path);
     let fail = |what: String, help: &str| Err(Error::new(ErrorKind::Value, what).help(help));
     let Some((name, layout)) = keys.find(path) else {
