@@ -66,13 +66,14 @@ fn open(paths: Vec<PathBuf>) -> Result<Parquet> {
         let file = fs::File::open(&path).map_err(|error| unreadable(&path, &error))?;
         let end = file.metadata().map_or(0, |about| about.len());
         // What is in a file stands at its end.
-        let reader = SerializedFileReader::new(file).map_err(|error| damaged(&path, end, &error))?;
+        let reader =
+            guarded(&path, end, || SerializedFileReader::new(file).map_err(|error| damaged(&path, end, &error)))?;
         for (number, group) in reader.metadata().row_groups().iter().enumerate() {
             let rows = usize::try_from(group.num_rows()).ok().filter(|rows| len.checked_add(*rows).is_some());
             let Some(rows) = rows else {
                 return Err(wrong(&path, end, format!("a row group has {} rows", group.num_rows())));
             };
-            let starts = group.columns().iter().map(|column| column.byte_range().0);
+            let starts = group.columns().iter().map(|column| u64::try_from(column.data_page_offset()).unwrap_or(0));
             groups.push(Group { file: files.len(), number, offset: starts.min().unwrap_or(0), first: len });
             len += rows;
         }
@@ -85,6 +86,12 @@ fn damaged(path: &Path, offset: u64, error: &ParquetError) -> Error {
     wrong(path, offset, format!("it cannot be read as Parquet: {error}"))
 }
 
+/// What reads a file there. The crate's reader panics at some damaged files, which must not end the program.
+fn guarded<T>(path: &Path, offset: u64, read: impl FnOnce() -> Result<T>) -> Result<T> {
+    let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
+    read.unwrap_or_else(|_| Err(wrong(path, offset, "the reader of Parquet files panicked")))
+}
+
 impl Parquet {
     /// The rows of a group.
     fn group(&self, at: usize) -> Result<Arc<Vec<Example>>> {
@@ -95,13 +102,11 @@ impl Parquet {
         let Group { file, number, offset, .. } = self.groups[at];
         let (path, reader) = &self.files[file];
         let fail = |error: ParquetError| damaged(path, offset, &error);
-        // The reader is another's code: what is damaged must not end the program.
-        let rows = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let rows = guarded(path, offset, || {
             let rows = reader.get_row_group(number).map_err(fail)?;
             let rows = rows.get_row_iter(None).map_err(fail)?;
             rows.map(|row| example(&row.map_err(fail)?, path)).collect::<Result<Vec<_>>>()
-        }));
-        let rows = rows.unwrap_or_else(|_| Err(wrong(path, offset, "its reader panicked at a row group")))?;
+        })?;
         let rows = Arc::new(rows);
         *read = Some((at, rows.clone()));
         Ok(rows)
