@@ -6,6 +6,7 @@ use std::sync::{Mutex, OnceLock};
 use shardax_pjrt as pjrt;
 
 use super::distributed;
+use crate::client_options;
 use crate::config;
 use crate::error::{AtCaller, Result, err};
 
@@ -224,7 +225,10 @@ fn start() -> Result<Client> {
             let count = [("cpu_device_count", pjrt::Value::Int(config::num_cpu_devices()? as i64))];
             pjrt::Client::new(&pjrt::Plugin::cpu().map_err(plugin_error)?, &count)?
         }
-        (other, _) => pjrt::Client::new(&pjrt::Plugin::find(other).map_err(plugin_error)?, &[])?,
+        (other, _) => {
+            let options = client_options::of(other)?;
+            pjrt::Client::new(&pjrt::Plugin::find(other).map_err(plugin_error)?, &options)?
+        }
     };
     let devices: Vec<Device> = pjrt.devices().iter().cloned().map(|d| Device(Kind::Attached(d))).collect();
     let local_devices = pjrt.addressable_devices().iter().cloned().map(|d| Device(Kind::Attached(d))).collect();
