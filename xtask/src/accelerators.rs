@@ -32,6 +32,18 @@ fn folder() -> Result<PathBuf, String> {
     cache.map(|cache| cache.join("shardax/accelerators")).ok_or_else(|| "neither XDG_CACHE_HOME nor HOME is set".into())
 }
 
+/// The variables that name the plugins; an error where they were not fetched.
+pub fn variables() -> Result<[(&'static str, PathBuf); 2], String> {
+    let folder = folder()?;
+    let file = |at: usize| {
+        let file = folder.join(PACKAGES[at].3);
+        file.is_file()
+            .then_some(file.clone())
+            .ok_or(format!("{} is not there: run `cargo xtask accelerators`", file.display()))
+    };
+    Ok([("SHARDAX_TPU_PLUGIN", file(0)?), ("SHARDAX_CUDA_PLUGIN", file(1)?)])
+}
+
 /// Fetches them, unless they are there, and says where.
 pub fn run() -> Result<(), String> {
     let folder = folder()?;
@@ -54,7 +66,9 @@ pub fn run() -> Result<(), String> {
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:"]);
     pip.args(["--disable-pip-version-check", "--implementation", "cp", "--python-version", PYTHON]);
-    PLATFORMS.iter().for_each(|platform| drop(pip.args(["--platform", platform])));
+    for platform in PLATFORMS {
+        pip.args(["--platform", platform]);
+    }
     let status = pip.arg("--target").arg(&folder).arg("--requirement").arg(&requirements).status();
     let status = status.map_err(|e| format!("cannot start python3, whose pip fetches them: {e}"))?;
     if !status.success() || !complete(&folder) {

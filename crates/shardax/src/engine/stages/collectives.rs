@@ -70,9 +70,10 @@ impl fmt::Display for CollectiveKind {
 pub struct Collective {
     /// What it does.
     pub kind: CollectiveKind,
-    /// The mesh axes along which data moves, major first; empty where the program has no mesh.
+    /// The mesh axes along which data moves, major first; empty where the program has no mesh, and of a send that does not
+    /// say to whom, as between slices of TPUs.
     pub axes: Vec<AxisName>,
-    /// The number of devices that take part together.
+    /// The number of devices that take part together; 0 where that is not said.
     pub participants: usize,
     /// The data on one device, in bytes: of the operands or of the results, whichever is more. A ring moves
     /// `2 (n - 1) / n` times as much for an all-reduce, and half of that for a gather, scatter or all-to-all.
@@ -265,7 +266,12 @@ fn groups(instruction: &HloInstruction, mesh: Option<&Mesh>) -> Vec<Vec<usize>> 
         return instruction.source_target_pairs.iter().map(|(a, b)| vec![position(a), position(b)]).collect();
     }
     let groups: Vec<Vec<usize>> = instruction.replica_groups.iter().map(|g| g.iter().map(position).collect()).collect();
-    if groups.is_empty() { vec![(0..mesh.map_or(1, Mesh::size)).collect()] } else { groups }
+    match (groups.is_empty(), CollectiveKind::of(&instruction.opcode)) {
+        // Between two devices, which the program does not name.
+        (true, Some(Send | Recv)) => Vec::new(),
+        (true, _) => vec![(0..mesh.map_or(1, Mesh::size)).collect()],
+        (false, _) => groups,
+    }
 }
 
 /// The axes along which members of a group differ.
