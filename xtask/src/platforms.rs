@@ -1,4 +1,5 @@
-//! `docs/platforms.md`: what compiles for TPUs and GPUs, by their own compilers, which `cargo xtask accelerators` fetches.
+//! `docs/platforms.md`: what compiles for TPUs and GPUs, by their own compilers, which `cargo xtask accelerators`
+//! fetches.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -76,7 +76,8 @@ impl Default for CompileOptions {
 }
 
 impl CompileOptions {
-    /// Checks the options against the devices that there are, by their ids, and encodes them as a `CompileOptionsProto`.
+    /// Checks the options against the devices that there are, by their ids, and encodes them as a
+    /// `CompileOptionsProto`.
     pub(crate) fn encode(&self, all: &[usize]) -> Result<Vec<u8>> {
         let count = self
             .num_replicas

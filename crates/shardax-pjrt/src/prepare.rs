@@ -70,8 +70,9 @@ fn has_tpu(devices: &Path) -> bool {
 
 /// Adds those variables to this process's environment that it does not have.
 ///
-/// Other threads may be reading it, in C, where no lock keeps them apart: `setenv` may free what they read. So the list of
-/// all variables is made anew, with those added, and takes the old one's place in one step; the old one stays as it is.
+/// Other threads may be reading it, in C, where no lock keeps them apart: `setenv` may free what they read. So the list
+/// of all variables is made anew, with those added, and takes the old one's place in one step; the old one stays as it
+/// is.
 #[cfg(unix)]
 fn add_variables(variables: &[(&str, &str)]) {
     unsafe extern "C" {
@@ -86,8 +87,8 @@ fn add_variables(variables: &[(&str, &str)]) {
     if added.is_empty() {
         return;
     }
-    // SAFETY: the list ends in null, and none of its texts is ever changed in place. The new list and its texts live for
-    // ever, as the system's own do.
+    // SAFETY: the list ends in null, and none of its texts is ever changed in place. The new list and its texts live
+    // for ever, as the system's own do.
     unsafe {
         let mut all = Vec::new();
         let mut at = (&raw const environ).read_volatile();

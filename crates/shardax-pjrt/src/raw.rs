@@ -10,7 +10,10 @@ macro_rules! opaque {
         pub struct $name { _opaque: [u8; 0] }
     )* };
 }
-opaque!(RawError RawEvent RawClient RawDevice RawDeviceDescription RawExecutable RawLoaded RawBuffer RawSerialized RawMemory RawTopology);
+opaque!(
+    RawError RawEvent RawClient RawDevice RawDeviceDescription RawExecutable RawLoaded RawBuffer RawSerialized RawMemory
+    RawTopology
+);
 
 /// Any function of the table: takes its argument struct, gives back null or an owned error.
 pub type RawFn = unsafe extern "C" fn(*mut c_void) -> *mut RawError;

@@ -38,13 +38,13 @@ impl Topology {
     /// The topology that a plugin knows by this name with these options.
     ///
     /// libtpu takes `v5e:2x4` and the like, with `wrap` and `chips_per_host_bounds` (three `Value::Ints` each) and
-    /// `num_slices` (`Value::Int`). The CUDA plugin takes any name, with `target_config` (a `GpuTargetConfigProto` as text)
-    /// and `topology` (`"1x2x8"`: slices, hosts of each, devices of each host). See [`TpuTopology`](crate::TpuTopology) and
-    /// [`GpuTopology`](crate::GpuTopology).
+    /// `num_slices` (`Value::Int`). The CUDA plugin takes any name, with `target_config` (a `GpuTargetConfigProto` as
+    /// text) and `topology` (`"1x2x8"`: slices, hosts of each, devices of each host). See
+    /// [`TpuTopology`](crate::TpuTopology) and [`GpuTopology`](crate::GpuTopology).
     ///
     /// # Errors
-    /// The plugin does not compile for devices that are not there, or does not know the name or an option; or the numbers
-    /// are such that it would end the process.
+    /// The plugin does not compile for devices that are not there, or does not know the name or an option; or the
+    /// numbers are such that it would end the process.
     pub fn new(plugin: &Plugin, name: &str, options: &[(&str, Value)]) -> Result<Topology> {
         let about = |error: Error| error.during(format_args!("cannot make the topology {name:?}"));
         target::check(name, options).map_err(about)?;

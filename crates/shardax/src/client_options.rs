@@ -39,8 +39,8 @@ impl Allocator {
     }
 }
 
-/// How the client of a GPU is started. What is left out here is what the variables of the environment say that JAX reads,
-/// and else what the plugin does: it takes three quarters of each GPU's memory at once.
+/// How the client of a GPU is started. What is left out here is what the variables of the environment say that JAX
+/// reads, and else what the plugin does: it takes three quarters of each GPU's memory at once.
 ///
 /// ```
 /// # use shardax::config::{self, Allocator, ClientOptions};
@@ -50,7 +50,8 @@ impl Allocator {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClientOptions {
-    /// The part of a GPU's memory that it may take (`XLA_CLIENT_MEM_FRACTION`, and before `XLA_PYTHON_CLIENT_MEM_FRACTION`).
+    /// The part of a GPU's memory that it may take (`XLA_CLIENT_MEM_FRACTION`, and before
+    /// `XLA_PYTHON_CLIENT_MEM_FRACTION`).
     pub memory_fraction: Option<f32>,
     /// Whether it takes that at once (`XLA_PYTHON_CLIENT_PREALLOCATE`).
     pub preallocate: Option<bool>,

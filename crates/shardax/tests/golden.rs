@@ -68,8 +68,8 @@ fn operands_split_by_the_compiler() {
     golden_support::split::check_split(&families, every, &known);
 }
 
-/// `cargo xtask platforms` runs it: writes a line for each family and topology into the file that `SHARDAX_PLATFORMS_OUT`
-/// names. `SHARDAX_PLATFORMS_EVERY` and `SHARDAX_PLATFORMS_FAMILY` choose fewer.
+/// `cargo xtask platforms` runs it: writes a line for each family and topology into the file that
+/// `SHARDAX_PLATFORMS_OUT` names. `SHARDAX_PLATFORMS_EVERY` and `SHARDAX_PLATFORMS_FAMILY` choose fewer.
 #[test]
 #[ignore = "a table, made by a command of its own"]
 fn families_on_topologies() -> shardax::Result<()> {

@@ -1,5 +1,5 @@
-//! Programs of every parallel form, lowered once for eight devices of the CPU, and compiled for TPUs and GPUs that are not
-//! there. `cargo xtask platforms` makes `docs/platforms.md` of it.
+//! Programs of every parallel form, lowered once for eight devices of the CPU, and compiled for TPUs and GPUs that are
+//! not there. `cargo xtask platforms` makes `docs/platforms.md` of it.
 
 #[path = "../../lm/model.rs"]
 mod model;

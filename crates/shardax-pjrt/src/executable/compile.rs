@@ -151,8 +151,8 @@ impl Client {
 }
 
 impl Topology {
-    /// Compiles a StableHLO program, given as MLIR text, `sdy` dialect included, for these devices, whether they are there
-    /// or not. The [device ids](CompileOptions::device_ids) are those of [`Topology::devices`].
+    /// Compiles a StableHLO program, given as MLIR text, `sdy` dialect included, for these devices, whether they are
+    /// there or not. The [device ids](CompileOptions::device_ids) are those of [`Topology::devices`].
     ///
     /// `signature` says what each device is passed; it is compared with the compiled program.
     ///

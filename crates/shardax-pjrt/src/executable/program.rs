@@ -69,8 +69,8 @@ pub struct MemoryAnalysis {
 }
 
 impl CompiledProgram {
-    /// Takes a compiled program over and compares it with the signature, so that what is checked at every launch is what
-    /// the plugin expects. `reads_in_place` says whether results are read where they lie.
+    /// Takes a compiled program over and compares it with the signature, so that what is checked at every launch is
+    /// what the plugin expects. `reads_in_place` says whether results are read where they lie.
     ///
     /// # Safety
     /// `raw` is a live executable of this plugin that nobody else destroys.

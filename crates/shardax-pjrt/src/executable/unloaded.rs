@@ -8,7 +8,8 @@ use crate::error::Result;
 use crate::topology::Topology;
 
 /// A program compiled for the devices of a [`Topology`], which need not be there. A client of such devices runs it once
-/// it has [loaded](crate::Client::deserialize) its bytes. What can be asked of any [`CompiledProgram`] can be asked of it.
+/// it has [loaded](crate::Client::deserialize) its bytes. What can be asked of any [`CompiledProgram`] can be asked of
+/// it.
 pub struct UnloadedExecutable {
     program: CompiledProgram,
     topology: Topology,
@@ -24,8 +25,8 @@ impl UnloadedExecutable {
         &self.topology
     }
 
-    /// The compiled program as bytes, for [`Client::deserialize`](crate::Client::deserialize) by the same plugin version
-    /// on devices of the same kind.
+    /// The compiled program as bytes, for [`Client::deserialize`](crate::Client::deserialize) by the same plugin
+    /// version on devices of the same kind.
     ///
     /// # Errors
     /// The platform cannot.

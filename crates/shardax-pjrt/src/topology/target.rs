@@ -20,8 +20,8 @@ use crate::value::Value;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TpuTopology {
-    /// Generation and chips along each dimension of a slice: `v5e:2x4`, `v5p:8x8x16`, `v6e:16x16`, `tpu7x:2x2x1`. Chips, not
-    /// cores: what the cloud sells as `v5p-2048` is `v5p:8x8x16`.
+    /// Generation and chips along each dimension of a slice: `v5e:2x4`, `v5p:8x8x16`, `v6e:16x16`, `tpu7x:2x2x1`.
+    /// Chips, not cores: what the cloud sells as `v5p-2048` is `v5p:8x8x16`.
     pub slice: String,
     /// The dimensions that are closed to rings; by default none is. Whole cubes of v4 and v5p are closed in all three.
     pub wrap: Option<[bool; 3]>,
@@ -118,8 +118,8 @@ pub enum GpuSpec {
     H200,
     /// NVIDIA B200 of 192 GB.
     B200,
-    /// Any other: a `GpuTargetConfigProto` as text, as XLA writes it (`XLA_FLAGS=--xla_gpu_dump_...` or its `specs`). Fields
-    /// that the plugin does not know are errors.
+    /// Any other: a `GpuTargetConfigProto` as text, as XLA writes it (`XLA_FLAGS=--xla_gpu_dump_...` or its `specs`).
+    /// Fields that the plugin does not know are errors.
     Text(String),
 }
 

@@ -69,6 +69,7 @@ impl Mesh {
             )
             .help("the product of the sizes must be the number of devices; `make_mesh` takes the first ones"));
         }
+        #[allow(clippy::mutable_key_type)] // devices are compared and hashed by what never changes
         let mut seen = HashSet::with_capacity(devices.len());
         for d in &devices {
             if !seen.insert(d) {

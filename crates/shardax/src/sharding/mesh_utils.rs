@@ -1,4 +1,5 @@
-//! Which device goes where in a mesh, so that neighbours in the mesh are neighbours in the network (JAX's `mesh_utils`).
+//! Which device goes where in a mesh, so that neighbours in the mesh are neighbours in the network (JAX's
+//! `mesh_utils`).
 
 use std::collections::BTreeMap;
 
@@ -13,12 +14,12 @@ pub struct MeshOptions {
     pub allow_split_physical_axes: bool,
 }
 
-/// The devices in row-major order of a mesh of this shape, so that axes that are near in the mesh are near in the network:
-/// what [`Mesh::new`](crate::Mesh::new) takes.
+/// The devices in row-major order of a mesh of this shape, so that axes that are near in the mesh are near in the
+/// network: what [`Mesh::new`](crate::Mesh::new) takes.
 ///
-/// The shape is ordered by increasing communication, as in `[replica, data, model]`: the last axis gets whole dimensions
-/// of a TPU's torus first, as many as fit it. Small TPU slices are put in rings. GPUs go by their ids, other devices stay
-/// in order.
+/// The shape is ordered by increasing communication, as in `[replica, data, model]`: the last axis gets whole
+/// dimensions of a TPU's torus first, as many as fit it. Small TPU slices are put in rings. GPUs go by their ids, other
+/// devices stay in order.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -39,8 +40,8 @@ pub fn create_device_mesh(shape: &[usize], devices: &[Device], options: MeshOpti
     Ok(order.into_iter().map(|at| devices[at].clone()).collect())
 }
 
-/// The same for several slices, joined by a slower network: `dcn_shape` is the shape of the mesh of slices, `shape` that
-/// of the mesh in each slice, and the result is ordered for a mesh whose axes are their products, the slice major.
+/// The same for several slices, joined by a slower network: `dcn_shape` is the shape of the mesh of slices, `shape`
+/// that of the mesh in each slice, and the result is ordered for a mesh whose axes are their products, the slice major.
 ///
 /// Fails when the slices are not as many as `dcn_shape` says, and where [`create_device_mesh`] does for a slice.
 #[track_caller]
@@ -296,16 +297,16 @@ impl Torus {
         Ok(assignment)
     }
 
-    /// What makes one division better than another: whole dimensions, more of them, and, in JAX's order, dimensions that
-    /// axes before have parts of; then the first dimensions.
+    /// What makes one division better than another: whole dimensions, more of them, and, in JAX's order, dimensions
+    /// that axes before have parts of; then the first dimensions.
     fn preference(&self, parts: &[usize], taken: &[usize]) -> (usize, usize, usize, Vec<usize>) {
         let whole = || parts.iter().zip(&self.shape).filter(|(part, size)| part == size).map(|(part, _)| *part);
         let shared = parts.iter().zip(taken).filter(|(_, taken)| **taken > 1).map(|(part, _)| part).product();
         (whole().product(), whole().filter(|part| *part > 1).count(), shared, parts.to_vec())
     }
 
-    /// The devices in row-major order of the mesh. What the last axes take of a dimension is its innermost part where it
-    /// is split.
+    /// The devices in row-major order of the mesh. What the last axes take of a dimension is its innermost part where
+    /// it is split.
     fn read(&self, shape: &[usize], assignment: &Assignment) -> Vec<usize> {
         let place = |position: usize| {
             let at = coordinates(position, shape);
@@ -346,7 +347,7 @@ fn combinations(n: usize, count: usize) -> Vec<Vec<usize>> {
 /// The ways to write `size` as a product of divisors of these numbers, one of each.
 fn divisions(size: usize, of: &[usize]) -> Vec<Vec<usize>> {
     let Some((first, rest)) = of.split_first() else { return if size == 1 { vec![Vec::new()] } else { Vec::new() } };
-    let divisors = (1..=*first).filter(|n| first % n == 0 && size % n == 0);
+    let divisors = (1..=*first).filter(|n| first.is_multiple_of(*n) && size.is_multiple_of(*n));
     let with = |n: usize| divisions(size / n, rest).into_iter().map(move |parts| [vec![n], parts].concat());
     divisors.flat_map(with).collect()
 }

@@ -1,8 +1,8 @@
 //! Programs compiled for TPUs and GPUs that are not there, by their own compilers.
 //!
-//! The compilers are the platforms' plugins: `cargo xtask accelerators` fetches them. Where they are not, these tests say
-//! so and end. Each runs in a process of its own that can reach no network where the system allows that, and that is
-//! ended after two minutes: libtpu asks servers, and an abort inside of it hangs.
+//! The compilers are the platforms' plugins: `cargo xtask accelerators` fetches them. Where they are not, these tests
+//! say so and end. Each runs in a process of its own that can reach no network where the system allows that, and that
+//! is ended after two minutes: libtpu asks servers, and an abort inside of it hangs.
 
 #[path = "../common/child.rs"]
 mod child;

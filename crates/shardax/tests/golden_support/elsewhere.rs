@@ -1,5 +1,5 @@
-//! The cases once more, compiled for TPUs and GPUs that are not there: whether their compilers take every operation. What
-//! comes out is not known, as nothing runs.
+//! The cases once more, compiled for TPUs and GPUs that are not there: whether their compilers take every operation.
+//! What comes out is not known, as nothing runs.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -70,8 +70,8 @@ impl fmt::Display for CollectiveKind {
 pub struct Collective {
     /// What it does.
     pub kind: CollectiveKind,
-    /// The mesh axes along which data moves, major first; empty where the program has no mesh, and of a send that does not
-    /// say to whom, as between slices of TPUs.
+    /// The mesh axes along which data moves, major first; empty where the program has no mesh, and of a send that does
+    /// not say to whom, as between slices of TPUs.
     pub axes: Vec<AxisName>,
     /// The number of devices that take part together; 0 where that is not said.
     pub participants: usize,

@@ -167,8 +167,8 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
     /// Compiles it for the devices of a topology, which need not be there: the platform's own compiler says what memory
     /// each of them needs and what they communicate. No client is started, and nothing runs.
     ///
-    /// A program that was lowered for other devices, CPUs or none in particular, is compiled for as many of the topology's
-    /// in their stead, and written anew for their platform.
+    /// A program that was lowered for other devices, CPUs or none in particular, is compiled for as many of the
+    /// topology's in their stead, and written anew for their platform.
     ///
     /// Fails when the topology has too few devices, when the platform lacks an operation, and, on TPU, when the program
     /// does not fit a device's memory.
@@ -234,8 +234,8 @@ impl<Args: Tree, Out: Tree> Function<Args> for Compiled<Args, Out> {
 }
 
 impl<Args: Tree, Out: Tree> Compiled<Args, Out> {
-    /// The compiled program of `lowered` from the bytes that [`Compiled::serialize`] or [`Unloaded::serialize`] gave, in
-    /// another process perhaps: what many processes run is compiled once.
+    /// The compiled program of `lowered` from the bytes that [`Compiled::serialize`] or [`Unloaded::serialize`] gave,
+    /// in another process perhaps: what many processes run is compiled once.
     ///
     /// What is loaded is run: the bytes must come from somebody trusted. Against accidents they carry a digest.
     ///

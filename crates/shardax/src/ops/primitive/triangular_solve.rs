@@ -69,8 +69,8 @@ impl TriangularSolve {
         if self.lower { a.tril(-k) } else { a.triu(k) }
     }
 
-    /// The solution by substitution, as LAPACK has it. The CPU engine's own operation multiplies by inverted blocks: a NaN
-    /// in the last row of `b` or a zero on the diagonal makes all of the solution NaN.
+    /// The solution by substitution, as LAPACK has it. The CPU engine's own operation multiplies by inverted blocks: a
+    /// NaN in the last row of `b` or a zero on the diagonal makes all of the solution NaN.
     fn substitute(self, a: &Array, b: &Array) -> Result<Array> {
         let (a, b) = match self.left_side {
             true => (self.op.of(a), b.clone()),
