@@ -4,11 +4,14 @@
 //! committed ones are stale.
 //! `cargo xtask book` checks the links of all pages and builds the book (`docs`) with mdBook; `--links` only checks.
 //! `cargo xtask fuzz --count N --seed S` compares random programs with JAX.
+//! `cargo xtask accelerators` fetches the compilers for TPUs and GPUs, for tests, into the user's cache.
+//! `cargo xtask platforms` compiles programs and operations with them and writes `docs/platforms.md`.
 //! `cargo xtask licences` fails where a crate that is built in has a licence that `deny.toml` does not allow.
 //! `cargo xtask sanitize [address] [thread] [miri]` runs the tests of `shardax-pjrt` under these, or all three.
 
 #![forbid(unsafe_code)]
 
+mod accelerators;
 mod book;
 mod counts;
 mod coverage;
@@ -16,6 +19,7 @@ mod fuzz;
 mod licences;
 mod links;
 mod pages;
+mod platforms;
 mod rows;
 mod sanitize;
 mod tests;
@@ -26,6 +30,8 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask docs [--check]
        cargo xtask book [--links]
        cargo xtask fuzz [--count N] [--seed S]
+       cargo xtask accelerators
+       cargo xtask platforms
        cargo xtask licences
        cargo xtask sanitize [address] [thread] [miri]";
 
@@ -37,6 +43,8 @@ fn main() -> ExitCode {
         ["docs", "--check"] => docs(true),
         ["book"] => book::run(&root(), false),
         ["book", "--links"] => book::run(&root(), true),
+        ["accelerators"] => accelerators::run(),
+        ["platforms"] => platforms::run(&root()),
         ["licences"] => licences::run(&root()),
         ["sanitize", tools @ ..] => {
             let known = sanitize::TOOLS.iter().filter(|tool| tools.is_empty() || tools.contains(&tool.name));

@@ -1,5 +1,6 @@
 //! The client: a plugin's devices, and the making of buffers and executables on them.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -33,7 +34,11 @@ pub(crate) struct ClientInner {
     pub(crate) plugin: Plugin,
     pub(crate) raw: *mut RawClient,
     pub(crate) devices: Vec<DeviceInfo>,
-    platform_name: String,
+    /// The ids of the devices, and the place of each among them.
+    ids: Vec<usize>,
+    by_id: HashMap<usize, usize>,
+    by_raw: HashMap<*mut RawDevice, usize>,
+    pub(crate) platform_name: String,
     platform_version: String,
     process_index: usize,
     /// Some devices stand for those of other processes, which the plugin does not know of.
@@ -45,6 +50,7 @@ pub(crate) struct ClientInner {
     /// A launch on several devices failed inside a plugin that cannot do another one after that.
     pub(crate) broken: AtomicBool,
     engine: OnceLock<String>,
+    topology_engine: String,
 }
 
 // SAFETY: PJRT clients may be used from any thread; everything else is immutable or atomic.
@@ -117,6 +123,9 @@ impl Client {
             plugin: plugin.clone(),
             raw: args.client,
             devices: Vec::new(),
+            ids: Vec::new(),
+            by_id: HashMap::new(),
+            by_raw: HashMap::new(),
             platform_name: String::new(),
             platform_version: String::new(),
             process_index: 0,
@@ -125,6 +134,7 @@ impl Client {
             gate: Gate::new(0),
             broken: AtomicBool::new(false),
             engine: OnceLock::new(),
+            topology_engine: String::new(),
         };
         inner.describe()?;
         if inner.devices.is_empty() {
@@ -198,7 +208,16 @@ impl Client {
 
     /// The device with this id.
     pub fn device_by_id(&self, id: usize) -> Option<&Device> {
-        self.devices.iter().find(|device| device.id() == id)
+        self.inner.by_id.get(&id).map(|&at| &self.devices[at])
+    }
+
+    pub(crate) fn ids(&self) -> &[usize] {
+        &self.inner.ids
+    }
+
+    /// As [`Client::engine`], of programs that were compiled for a topology.
+    pub(crate) fn topology_engine(&self) -> &str {
+        &self.inner.topology_engine
     }
 
     /// Puts dense row-major host data on a device. The data is copied during the call.
@@ -312,7 +331,7 @@ impl ClientInner {
         unsafe {
             let mut name = ClientPlatformName { client, ..Default::default() };
             api.call(&mut name)?;
-            self.platform_name = text(name.text, name.text_size).into_owned();
+            self.platform_name = text(name.text, name.text_size).to_lowercase();
             let mut version = ClientPlatformVersion { client, ..Default::default() };
             api.call(&mut version)?;
             self.platform_version = text(version.text, version.text_size).into_owned();
@@ -328,6 +347,11 @@ impl ClientInner {
                 self.devices.push(DeviceInfo::read(api, device, local.contains(&device))?);
             }
         }
+        self.ids = self.devices.iter().map(DeviceInfo::id).collect();
+        self.by_id = self.ids.iter().copied().zip(0..).collect();
+        self.by_raw = self.devices.iter().map(|device| device.raw).zip(0..).collect();
+        let kinds = self.devices.iter().map(DeviceInfo::kind);
+        self.topology_engine = sealed::topology_engine(&self.plugin, &self.platform_name, kinds);
         self.is_cpu = self.platform_name.eq_ignore_ascii_case("cpu");
         self.gate = Gate::new(self.devices.len());
         Ok(())
@@ -335,9 +359,9 @@ impl ClientInner {
 
     /// Place of a device in `devices`.
     pub(crate) fn index_of(&self, raw: *mut RawDevice) -> Result<usize> {
-        self.devices
-            .iter()
-            .position(|device| device.raw == raw)
+        self.by_raw
+            .get(&raw)
+            .copied()
             .ok_or_else(|| Error::new(Code::Internal, "the plugin named a device that it did not list"))
     }
 

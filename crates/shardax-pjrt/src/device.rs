@@ -19,13 +19,48 @@ pub struct Device {
 
 pub(crate) struct DeviceInfo {
     pub(crate) raw: *mut RawDevice,
-    id: usize,
+    description: Description,
     local_hardware_id: i32,
-    kind: String,
-    process_index: usize,
     is_addressable: bool,
-    description: String,
-    attributes: Vec<(String, Value)>,
+}
+
+/// What a plugin says of a device, be it there or part of a topology.
+pub(crate) struct Description {
+    pub id: usize,
+    pub process_index: usize,
+    pub kind: String,
+    pub text: String,
+    pub attributes: Vec<(String, Value)>,
+}
+
+impl Description {
+    /// # Safety
+    /// `description` is a live one of this plugin.
+    pub unsafe fn read(api: &Api, description: *mut RawDeviceDescription) -> Result<Description> {
+        // SAFETY: the description is live, and so are its texts.
+        unsafe {
+            let mut id = DescriptionId { description, ..Default::default() };
+            api.call(&mut id)?;
+            let mut process = DescriptionProcessIndex { description, ..Default::default() };
+            api.call(&mut process)?;
+            let mut kind = DescriptionKind { description, ..Default::default() };
+            api.call(&mut kind)?;
+            let mut debug = DescriptionDebugString { description, ..Default::default() };
+            api.call(&mut debug)?;
+            let mut attributes = DescriptionAttributes { description, ..Default::default() };
+            let attributes = match api.call(&mut attributes) {
+                Ok(()) => value::from_raw(attributes.attributes, attributes.num_attributes).unwrap_or_default(),
+                Err(_) => Vec::new(),
+            };
+            Ok(Description {
+                id: usize::try_from(id.id).unwrap_or(0),
+                process_index: usize::try_from(process.process_index).unwrap_or(0),
+                kind: text(kind.text, kind.text_size).into_owned(),
+                text: text(debug.text, debug.text_size).into_owned(),
+                attributes,
+            })
+        }
+    }
 }
 
 /// Memory of a device, in bytes. What a platform does not report is `None`.
@@ -53,35 +88,17 @@ impl DeviceInfo {
     /// # Safety
     /// `raw` is a live device of a client of this plugin.
     pub(crate) unsafe fn read(api: &Api, raw: *mut RawDevice, is_addressable: bool) -> Result<DeviceInfo> {
-        // SAFETY: the device is live, and so are its description and their texts.
+        // SAFETY: the device is live, and so is its description.
         unsafe {
             let mut get = DeviceGetDescription { device: raw, ..Default::default() };
             api.call(&mut get)?;
-            let description = get.description;
-            let mut id = DescriptionId { description, ..Default::default() };
-            api.call(&mut id)?;
-            let mut process = DescriptionProcessIndex { description, ..Default::default() };
-            api.call(&mut process)?;
-            let mut kind = DescriptionKind { description, ..Default::default() };
-            api.call(&mut kind)?;
-            let mut debug = DescriptionDebugString { description, ..Default::default() };
-            api.call(&mut debug)?;
             let mut local = DeviceLocalHardwareId { device: raw, local_hardware_id: -1, ..Default::default() };
             let _ = api.call(&mut local); // devices of other processes have none
-            let mut attributes = DescriptionAttributes { description, ..Default::default() };
-            let attributes = match api.call(&mut attributes) {
-                Ok(()) => value::from_raw(attributes.attributes, attributes.num_attributes).unwrap_or_default(),
-                Err(_) => Vec::new(),
-            };
             Ok(DeviceInfo {
                 raw,
-                id: usize::try_from(id.id).unwrap_or(0),
+                description: Description::read(api, get.description)?,
                 local_hardware_id: local.local_hardware_id,
-                kind: text(kind.text, kind.text_size).into_owned(),
-                process_index: usize::try_from(process.process_index).unwrap_or(0),
                 is_addressable,
-                description: text(debug.text, debug.text_size).into_owned(),
-                attributes,
             })
         }
     }
@@ -89,7 +106,11 @@ impl DeviceInfo {
 
 impl DeviceInfo {
     pub(crate) fn id(&self) -> usize {
-        self.id
+        self.description.id
+    }
+
+    pub(crate) fn kind(&self) -> &str {
+        &self.description.kind
     }
 
     pub(crate) fn is_addressable(&self) -> bool {
@@ -98,7 +119,7 @@ impl DeviceInfo {
 
     /// Says whose it is, in the place of a plugin that knows one process.
     pub(crate) fn set_owner(&mut self, owner: usize, process_index: usize) {
-        self.process_index = owner;
+        self.description.process_index = owner;
         self.is_addressable = owner == process_index;
     }
 }
@@ -135,7 +156,12 @@ impl Device {
 
     /// Number that is unique among the client's devices, in all processes.
     pub fn id(&self) -> usize {
-        self.info().id
+        self.info().description.id
+    }
+
+    /// `cpu`, `cuda`, `tpu`, …
+    pub fn platform_name(&self) -> &str {
+        &self.client.platform_name
     }
 
     /// The hardware's number in this machine, -1 when it has none.
@@ -145,12 +171,12 @@ impl Device {
 
     /// The vendor's name of the device, e.g. `cpu`, `NVIDIA H100`.
     pub fn kind(&self) -> &str {
-        &self.info().kind
+        &self.info().description.kind
     }
 
     /// The process that the device belongs to.
     pub fn process_index(&self) -> usize {
-        self.info().process_index
+        self.info().description.process_index
     }
 
     /// Whether this process can use it.
@@ -160,12 +186,12 @@ impl Device {
 
     /// What the plugin calls it.
     pub fn description(&self) -> &str {
-        &self.info().description
+        &self.info().description.text
     }
 
     /// What else the plugin says of it, e.g. the coordinates of a TPU core.
     pub fn attributes(&self) -> &[(String, Value)] {
-        &self.info().attributes
+        &self.info().description.attributes
     }
 
     /// Memory in use and its limits.

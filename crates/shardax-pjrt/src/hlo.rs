@@ -1,6 +1,8 @@
 //! The optimized program: what of XLA's `HloModuleProto` is of use, decoded.
 
+mod groups;
 pub(crate) mod localize;
+mod trips;
 pub(crate) mod wire;
 
 use std::collections::HashMap;
@@ -10,7 +12,9 @@ use prost::Message;
 
 use crate::element::{ElementType, ShapeText};
 use crate::error::{Code, Error, Result};
-use crate::sharding::{OpSharding, OpShardingProto, transposed_iota};
+use crate::sharding::{OpSharding, OpShardingProto};
+use groups::{DeviceListProto, GroupProto, IotaGroupsProto, MeshGroupsProto};
+use trips::Loops;
 
 /// One instruction of an optimized program.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,8 +37,10 @@ pub struct HloInstruction {
     pub channel_id: Option<i64>,
     /// Names of the operands.
     pub operands: Vec<String>,
-    /// Names of the computations that it runs: a loop's condition and body, the branches of a conditional, a reducer.
+    /// Names of the computations that it runs: a loop's body and condition, the branches of a conditional, a reducer.
     pub calls: Vec<String>,
+    /// For `while`: how often its body runs, where that is known before it does.
+    pub trip_count: Option<u64>,
     /// For `custom-call`: the function called.
     pub custom_call_target: Option<String>,
     /// What the program calls it: the names around the operation that it was made from. Empty where that is not known.
@@ -59,6 +65,9 @@ impl fmt::Display for HloInstruction {
         write!(f, " {}({})", self.opcode, self.operands.join(", "))?;
         if !self.calls.is_empty() {
             write!(f, ", calls={{{}}}", self.calls.join(", "))?;
+        }
+        if let Some(count) = self.trip_count {
+            write!(f, ", trip_count={count}")?;
         }
         if let Some(target) = &self.custom_call_target {
             write!(f, ", custom_call_target={target:?}")?;
@@ -155,6 +164,7 @@ pub(crate) fn without_config(bytes: Vec<u8>) -> Result<Vec<u8>> {
 pub(crate) fn instructions(module: &[u8]) -> Result<Vec<HloInstruction>> {
     let module = ModuleProto::decode(module).map_err(bad_proto)?;
     let mut all = Vec::new();
+    let loops = Loops::of(&module);
     let computations: HashMap<i64, &str> = module.computations.iter().map(|c| (c.id, c.name.as_str())).collect();
     let name_of = |names: &HashMap<i64, &str>, id: &i64| {
         names.get(id).map_or_else(|| format!("#{id}"), |name| (*name).to_owned())
@@ -177,6 +187,7 @@ pub(crate) fn instructions(module: &[u8]) -> Result<Vec<HloInstruction>> {
                 channel_id: (proto.channel_id > 0).then_some(proto.channel_id),
                 operands: proto.operand_ids.iter().map(|id| name_of(&names, id)).collect(),
                 calls: proto.called_computation_ids.iter().map(|id| name_of(&computations, id)).collect(),
+                trip_count: loops.trip_count(proto),
                 custom_call_target: Some(proto.custom_call_target.clone()).filter(|target| !target.is_empty()),
                 op_name: proto.metadata.as_ref().map(|m| m.op_name.clone()).unwrap_or_default(),
                 source: proto.metadata.as_ref().and_then(|m| m.source(&module.frames)),
@@ -368,6 +379,8 @@ struct ComputationProto {
     instructions: Vec<InstructionProto>,
     #[prost(int64, tag = "5")]
     id: i64,
+    #[prost(int64, tag = "6")]
+    root_id: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -380,6 +393,12 @@ struct InstructionProto {
     shape: Option<ShapeProto>,
     #[prost(message, optional, tag = "7")]
     metadata: Option<MetadataProto>,
+    #[prost(message, optional, tag = "8")]
+    literal: Option<LiteralProto>,
+    #[prost(int64, tag = "9")]
+    parameter_number: i64,
+    #[prost(int64, tag = "13")]
+    tuple_index: i64,
     #[prost(int64, tag = "26")]
     channel_id: i64,
     #[prost(string, tag = "28")]
@@ -390,19 +409,21 @@ struct InstructionProto {
     operand_ids: Vec<i64>,
     #[prost(int64, repeated, tag = "38")]
     called_computation_ids: Vec<i64>,
+    #[prost(bytes = "vec", tag = "43")]
+    backend_config: Vec<u8>,
     /// The older form of `device_list`.
     #[prost(message, repeated, tag = "49")]
     replica_groups: Vec<GroupProto>,
     #[prost(message, repeated, tag = "52")]
     source_target_pairs: Vec<PairProto>,
+    #[prost(string, tag = "63")]
+    comparison_direction: String,
     #[prost(message, optional, tag = "87")]
     device_list: Option<DeviceListProto>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct GroupProto {
-    #[prost(int64, repeated, tag = "1")]
-    ids: Vec<i64>,
+    #[prost(message, optional, tag = "92")]
+    iota_groups: Option<IotaGroupsProto>,
+    #[prost(message, optional, tag = "93")]
+    mesh_groups: Option<MeshGroupsProto>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -413,37 +434,28 @@ struct PairProto {
     target: i64,
 }
 
+/// The numbers of a constant, as far as loops count with them.
 #[derive(Clone, PartialEq, Message)]
-struct DeviceListProto {
-    #[prost(message, repeated, tag = "1")]
-    groups: Vec<GroupProto>,
-    #[prost(message, optional, tag = "2")]
-    iota: Option<IotaGroupsProto>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct IotaGroupsProto {
-    #[prost(int64, tag = "2")]
-    devices_per_group: i64,
-    #[prost(int64, repeated, tag = "3")]
-    reshape_dims: Vec<i64>,
+struct LiteralProto {
     #[prost(int32, repeated, tag = "4")]
-    transpose_perm: Vec<i32>,
+    s32s: Vec<i32>,
+    #[prost(int64, repeated, tag = "5")]
+    s64s: Vec<i64>,
+    #[prost(uint32, repeated, tag = "6")]
+    u32s: Vec<u32>,
+    #[prost(uint64, repeated, tag = "7")]
+    u64s: Vec<u64>,
 }
 
-impl InstructionProto {
-    fn groups(&self) -> Vec<Vec<i64>> {
-        let listed = |groups: &[GroupProto]| groups.iter().map(|g| g.ids.clone()).collect();
-        match &self.device_list {
-            Some(DeviceListProto { iota: Some(iota), .. }) => {
-                let dims: Vec<usize> = iota.reshape_dims.iter().map(|&n| usize::try_from(n).unwrap_or(0)).collect();
-                let perm: Vec<usize> = iota.transpose_perm.iter().map(|&n| usize::try_from(n).unwrap_or(0)).collect();
-                let flat = transposed_iota(&dims, &perm);
-                let size = usize::try_from(iota.devices_per_group).unwrap_or(0).max(1);
-                flat.chunks(size).map(|group| group.iter().map(|&id| id as i64).collect()).collect()
-            }
-            Some(list) if !list.groups.is_empty() => listed(&list.groups),
-            _ => listed(&self.replica_groups),
+impl LiteralProto {
+    /// The one integer that it is.
+    fn int(&self) -> Option<i64> {
+        match (&self.s32s[..], &self.s64s[..], &self.u32s[..], &self.u64s[..]) {
+            ([n], [], [], []) => Some(i64::from(*n)),
+            ([], [n], [], []) => Some(*n),
+            ([], [], [n], []) => Some(i64::from(*n)),
+            ([], [], [], [n]) => i64::try_from(*n).ok(),
+            _ => None,
         }
     }
 }

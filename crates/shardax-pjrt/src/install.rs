@@ -41,7 +41,8 @@ pub(crate) fn install(wheel: &Wheel, env: &Environment, folder: &Path, library: 
     }
     remove_leftovers(folder);
 
-    eprintln!("shardax: installing the XLA CPU plugin ({} MB) into {}", wheel.megabytes, folder.display());
+    let Wheel { package, version, megabytes, .. } = wheel;
+    eprintln!("shardax: installing the plugin {package} {version} ({megabytes} MB) into {}", folder.display());
     let work = folder.join(format!("{WORK_PREFIX}{}", std::process::id()));
     let result = download_and_unpack(wheel, env, &limit, sha256, &work, library);
     let _ = fs::remove_dir_all(&work);

@@ -9,6 +9,8 @@
 //! - `launch`: a function of the host that fails on one device while the others wait in a collective;
 //! - `client` (`launch_id`): two clients that run collectives at the same time;
 //! - `elf`, `guard`: a library file that was cut short, or that others may have written;
+//! - `topology`: sizes of machines that are none;
+//! - `prepare`: the TPU plugin's questions to a network that does not answer;
 //! - `sealed`: a compiled program whose bytes changed, or that another plugin or processor wrote;
 //! - `exit`: the end of the process, or its `fork`, while programs run.
 //!
@@ -56,11 +58,13 @@ mod launch;
 mod options;
 mod partition;
 mod plugin;
+mod prepare;
 mod quiet;
 mod raw;
 mod sealed;
 mod search;
 mod sharding;
+mod topology;
 mod value;
 
 pub use buffer::{Buffer, BufferView};
@@ -69,7 +73,7 @@ pub use device::{Device, MemoryStats};
 pub use element::ElementType;
 pub use error::{Code, Error, Result};
 pub use event::{Event, EventFuture};
-pub use executable::{Executable, MemoryAnalysis};
+pub use executable::{CompiledProgram, Executable, MemoryAnalysis, UnloadedExecutable};
 pub use exit::at_end;
 pub use hlo::HloInstruction;
 pub use host::HostBytes;
@@ -79,4 +83,5 @@ pub use partition::Partitioned;
 pub use plugin::Plugin;
 pub use search::{Environment, PluginSpec, Wheel};
 pub use sharding::{OpSharding, ShardingKind};
+pub use topology::{GpuSpec, GpuTopology, Topology, TopologyDevice, TpuTopology};
 pub use value::Value;

@@ -1,10 +1,9 @@
 //! What a program is compiled with: options, and the signature that its executions are checked against.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use prost::Message;
 
-use crate::client::Client;
 use crate::element::ElementType;
 use crate::error::{Error, Result};
 use crate::value::Value;
@@ -77,8 +76,9 @@ impl Default for CompileOptions {
 }
 
 impl CompileOptions {
-    /// Checks the options against a client and encodes them as a `CompileOptionsProto`.
-    pub(crate) fn encode(&self, client: &Client) -> Result<Vec<u8>> {
+    /// Checks the options against the devices that there are, by their ids, and encodes them as a
+    /// `CompileOptionsProto`.
+    pub(crate) fn encode(&self, all: &[usize]) -> Result<Vec<u8>> {
         let count = self
             .num_replicas
             .checked_mul(self.num_partitions)
@@ -97,7 +97,7 @@ impl CompileOptions {
             }
             None
         } else {
-            Some(self.assignment(client, count)?)
+            Some(self.assignment(all, count)?)
         };
         self.check_overrides()?;
         let overrides = self.overrides.iter().map(|(name, value)| (name.clone(), OverrideProto::new(value))).collect();
@@ -135,17 +135,12 @@ impl CompileOptions {
         Ok(())
     }
 
-    fn assignment(&self, client: &Client, count: usize) -> Result<AssignmentProto> {
-        let ids: Vec<usize> = if self.device_ids.is_empty() {
-            if client.devices().len() < count {
-                return Err(Error::invalid_argument(format!(
-                    "the program needs {count} devices, and this client has {}",
-                    client.devices().len()
-                )));
-            }
-            client.devices()[..count].iter().map(|device| device.id()).collect()
-        } else {
-            self.device_ids.clone()
+    fn assignment(&self, all: &[usize], count: usize) -> Result<AssignmentProto> {
+        let ids = match self.device_ids.is_empty() {
+            true => all.get(..count).ok_or_else(|| {
+                Error::invalid_argument(format!("the program needs {count} devices, and there are {}", all.len()))
+            })?,
+            false => &self.device_ids,
         };
         if ids.len() != count {
             return Err(Error::invalid_argument(format!(
@@ -155,11 +150,13 @@ impl CompileOptions {
                 self.num_partitions
             )));
         }
-        for (i, &id) in ids.iter().enumerate() {
-            if client.device_by_id(id).is_none() {
-                return Err(Error::invalid_argument(format!("this client has no device with id {id}")));
+        let known: HashSet<usize> = all.iter().copied().collect();
+        let mut taken = HashSet::with_capacity(count);
+        for &id in ids {
+            if !known.contains(&id) {
+                return Err(Error::invalid_argument(format!("there is no device with id {id} here")));
             }
-            if ids[..i].contains(&id) {
+            if !taken.insert(id) {
                 return Err(Error::invalid_argument(format!("device id {id} was given twice")));
             }
         }

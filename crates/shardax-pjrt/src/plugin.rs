@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::raw::*;
 use crate::search::{Environment, PluginSpec};
 use crate::value::Value;
-use crate::{elf, guard, value};
+use crate::{elf, guard, prepare, value};
 
 /// A loaded PJRT plugin. Cloning is a reference count; the library stays loaded until the process ends.
 #[derive(Clone)]
@@ -60,6 +60,9 @@ impl Plugin {
     pub fn find(platform: &str) -> Result<Plugin> {
         let spec = PluginSpec::for_platform(platform)?;
         let path = spec.locate(&Environment::of_process())?;
+        if spec.platforms == PluginSpec::TPU.platforms {
+            prepare::for_tpu(); // whatever its file is called
+        }
         Plugin::load(&path).map_err(|mut error| {
             error.message.push_str(&spec.advice_for_bad_file(&path));
             error
@@ -109,6 +112,7 @@ impl fmt::Debug for Plugin {
 }
 
 fn open(path: &Path) -> Result<Inner> {
+    prepare::for_file(path);
     // SAFETY: running the initializers of a plugin the user chose is what loading it means. The library is never
     // unloaded, so its functions and data live for ever.
     let api = unsafe {

@@ -10,7 +10,10 @@ macro_rules! opaque {
         pub struct $name { _opaque: [u8; 0] }
     )* };
 }
-opaque!(RawError RawEvent RawClient RawDevice RawDeviceDescription RawExecutable RawLoaded RawBuffer RawSerialized RawMemory);
+opaque!(
+    RawError RawEvent RawClient RawDevice RawDeviceDescription RawExecutable RawLoaded RawBuffer RawSerialized RawMemory
+    RawTopology
+);
 
 /// Any function of the table: takes its argument struct, gives back null or an owned error.
 pub type RawFn = unsafe extern "C" fn(*mut c_void) -> *mut RawError;
@@ -221,6 +224,34 @@ calls! {
     }
     BufferReadyEvent 72 32 "PJRT_Buffer_ReadyEvent" { buffer: *mut RawBuffer, event: *mut RawEvent }
     BufferUnsafePointer 73 32 "PJRT_Buffer_UnsafePointer" { buffer: *mut RawBuffer, pointer: usize }
+    TopologyCreate 82 56 "PJRT_TopologyDescription_Create" {
+        name: *const c_char,
+        name_size: usize,
+        create_options: *const NamedValue,
+        num_options: usize,
+        topology: *mut RawTopology,
+    }
+    TopologyDestroy 83 24 "PJRT_TopologyDescription_Destroy" { topology: *mut RawTopology }
+    TopologyPlatformName 84 40 "PJRT_TopologyDescription_PlatformName" {
+        topology: *mut RawTopology, text: *const c_char, text_size: usize,
+    }
+    TopologyPlatformVersion 85 40 "PJRT_TopologyDescription_PlatformVersion" {
+        topology: *mut RawTopology, text: *const c_char, text_size: usize,
+    }
+    TopologyDescriptions 86 40 "PJRT_TopologyDescription_GetDeviceDescriptions" {
+        topology: *mut RawTopology, descriptions: *const *mut RawDeviceDescription, num_descriptions: usize,
+    }
+    TopologyAttributes 88 40 "PJRT_TopologyDescription_Attributes" {
+        topology: *mut RawTopology, attributes: *const NamedValue, num_attributes: usize,
+    }
+    TopologyCompile 89 64 "PJRT_Compile" {
+        topology: *mut RawTopology,
+        program: *const Program,
+        compile_options: *const c_char,
+        compile_options_size: usize,
+        client: *mut RawClient,
+        executable: *mut RawExecutable,
+    }
     ExecutableOutputElementTypes 90 40 "PJRT_Executable_OutputElementTypes" {
         executable: *mut RawExecutable, types: *const c_int, num_types: usize,
     }
@@ -230,11 +261,13 @@ calls! {
     ExecutableFingerprint 94 40 "PJRT_Executable_Fingerprint" {
         executable: *mut RawExecutable, text: *const c_char, text_size: usize,
     }
-    ExecutableMemoryStats 96 112 "PJRT_Executable_GetCompiledMemoryStats" {
+    // As of API 0.104. Older plugins know 112 bytes of it, and leave the rest as it is.
+    ExecutableMemoryStats 96 144 "PJRT_Executable_GetCompiledMemoryStats" {
         executable: *mut RawExecutable,
         generated_code: i64, argument: i64, output: i64, alias: i64, temp: i64,
         host_generated_code: i64, host_argument: i64, host_output: i64, host_alias: i64, host_temp: i64,
         peak: i64,
+        total_size: i64, total_allocation: i64, indefinite_allocation: i64, peak_unpadded_heap: i64,
     }
 }
 

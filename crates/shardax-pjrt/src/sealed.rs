@@ -5,7 +5,7 @@
 //! the engine that wrote it, the signature, the plugin's bytes. It shows damage and mistakes; it is no proof against
 //! somebody who writes a seal of their own (see [`crate::guard`]).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use sha2::{Digest, Sha256};
@@ -15,6 +15,7 @@ use crate::device::Device;
 use crate::element::ShapeText;
 use crate::error::{Code, Error, Result};
 use crate::options::ParameterSpec;
+use crate::plugin::Plugin;
 
 const FIRST_LINE: &[u8] = b"shardax executable 1\n";
 const DIGEST: usize = 32;
@@ -34,8 +35,8 @@ pub(crate) fn seal(engine: &str, parameters: &[ParameterSpec], program: &[u8]) -
     bytes
 }
 
-/// The plugin's bytes, when they are as they were, of this engine and signature.
-pub(crate) fn open<'a>(bytes: &'a [u8], engine: &str, parameters: &[ParameterSpec]) -> Result<&'a [u8]> {
+/// The plugin's bytes, when they are as they were, of one of these engines and of this signature.
+pub(crate) fn open<'a>(bytes: &'a [u8], engines: &[&str], parameters: &[ParameterSpec]) -> Result<&'a [u8]> {
     let damaged = || Error::new(Code::DataLoss, "these bytes are no compiled program, or are damaged");
     let rest = bytes.strip_prefix(FIRST_LINE).ok_or_else(damaged)?;
     let (digest, mut rest) = rest.split_at_checked(DIGEST).ok_or_else(damaged)?;
@@ -50,10 +51,14 @@ pub(crate) fn open<'a>(bytes: &'a [u8], engine: &str, parameters: &[ParameterSpe
     };
     let mut next = || part().ok_or_else(damaged);
     let (its_engine, its_signature, program) = (next()?, next()?, next()?);
-    if its_engine != engine.as_bytes() {
+    if !engines.iter().any(|engine| its_engine == engine.as_bytes()) {
+        let theirs = String::from_utf8_lossy(its_engine);
+        // Of one kind of engine, which its first word says.
+        let alike = |ours: &&&str| ours.split(' ').next() == theirs.split(' ').next();
+        let ours = engines.iter().find(alike).or(engines.first()).copied().unwrap_or_default();
         return Err(Error::failed_precondition(format!(
             "the program was compiled by another version of the plugin or for another processor: {}",
-            first_difference(&String::from_utf8_lossy(its_engine), engine)
+            first_difference(&theirs, ours)
         )));
     }
     let wanted = signature(parameters);
@@ -103,6 +108,15 @@ pub(crate) fn engine(client: &Client) -> Result<String> {
         client.platform_version(),
         std::env::consts::ARCH,
     ))
+}
+
+/// The same of a program for devices that were not there when it was compiled: what a topology and a client of such
+/// devices have in common.
+pub(crate) fn topology_engine<'a>(plugin: &Plugin, platform: &str, kinds: impl Iterator<Item = &'a str>) -> String {
+    let mut counts = BTreeMap::new();
+    kinds.for_each(|kind| *counts.entry(kind).or_insert(0usize) += 1);
+    let (version, attributes) = (plugin.api_version(), plugin.attributes());
+    format!("topology of {}\ndevices {counts:?}\nplugin {version:?} {attributes:?}", platform.to_lowercase())
 }
 
 /// What Linux says of the processors, but for what changes from core to core and from moment to moment: x86 has a name
@@ -167,20 +181,21 @@ mod tests {
     #[test]
     fn a_seal_shows_every_change() {
         let parameters = [ParameterSpec::new(ElementType::F32, [4]).donated(), ParameterSpec::new(ElementType::S8, [])];
+        let engines = ["plugin 1\nprocessor a", "topology of x"];
         let bytes = seal("plugin 1\nprocessor a", &parameters, b"program");
-        assert_eq!(open(&bytes, "plugin 1\nprocessor a", &parameters).unwrap(), b"program");
+        assert_eq!(open(&bytes, &engines, &parameters).unwrap(), b"program");
         for at in 0..bytes.len() {
             for bit in 0..8 {
                 let mut changed = bytes.clone();
                 changed[at] ^= 1 << bit;
-                let error = open(&changed, "plugin 1\nprocessor a", &parameters).unwrap_err();
+                let error = open(&changed, &engines, &parameters).unwrap_err();
                 assert_eq!(error.code, Code::DataLoss);
             }
-            assert_eq!(open(&bytes[..at], "plugin 1\nprocessor a", &parameters).unwrap_err().code, Code::DataLoss);
+            assert_eq!(open(&bytes[..at], &engines, &parameters).unwrap_err().code, Code::DataLoss);
         }
-        let error = open(&bytes, "plugin 1\nprocessor b", &parameters).unwrap_err();
+        let error = open(&bytes, &["topology of x", "plugin 1\nprocessor b"], &parameters).unwrap_err();
         assert!(error.message.contains("\"processor a\", and not \"processor b\""), "{error}");
-        let error = open(&bytes, "plugin 1\nprocessor a", &parameters[..1]).unwrap_err();
+        let error = open(&bytes, &engines, &parameters[..1]).unwrap_err();
         assert!(
             error.message.contains("takes (f32[4] donated, s8[]), and the signature is (f32[4] donated)"),
             "{error}"

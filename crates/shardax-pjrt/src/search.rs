@@ -14,10 +14,14 @@ pub struct PluginSpec {
     pub platforms: &'static [&'static str],
     /// Environment variable that names the library file.
     pub variable: &'static str,
+    /// Another one, of the plugin's own users, which counts where there is such a file.
+    pub other_variable: Option<&'static str>,
     /// Paths of the library inside `site-packages`, best first.
     pub site_packages: &'static [&'static str],
     /// What a person runs to install it.
     pub command: &'static str,
+    /// What is less to install and enough to compile for devices that are not there.
+    pub command_to_compile: Option<&'static str>,
     /// The Python wheel to take the library from, for plugins that install themselves.
     pub wheel: Option<Wheel>,
 }
@@ -42,8 +46,10 @@ impl PluginSpec {
     pub const CPU: PluginSpec = PluginSpec {
         platforms: &["cpu", "host"],
         variable: "SHARDAX_CPU_PLUGIN",
+        other_variable: None,
         site_packages: &["xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so"],
         command: "python3 -m pip install xla-cpu-pjrt==0.0.1",
+        command_to_compile: None,
         wheel: Some(Wheel {
             package: "xla-cpu-pjrt",
             version: "0.0.1",
@@ -60,8 +66,10 @@ impl PluginSpec {
     pub const CUDA: PluginSpec = PluginSpec {
         platforms: &["cuda", "gpu"],
         variable: "SHARDAX_CUDA_PLUGIN",
+        other_variable: None,
         site_packages: &["jax_plugins/xla_cuda13/xla_cuda_plugin.so", "jax_plugins/xla_cuda12/xla_cuda_plugin.so"],
         command: "python3 -m pip install 'jax-cuda13-plugin[with-cuda]'",
+        command_to_compile: Some("python3 -m pip install jax-cuda12-pjrt nvidia-cuda-nvcc-cu12"),
         wheel: None,
     };
 
@@ -69,8 +77,10 @@ impl PluginSpec {
     pub const TPU: PluginSpec = PluginSpec {
         platforms: &["tpu"],
         variable: "SHARDAX_TPU_PLUGIN",
+        other_variable: Some("TPU_LIBRARY_PATH"),
         site_packages: &["libtpu/libtpu.so"],
         command: "python3 -m pip install libtpu",
+        command_to_compile: None,
         wheel: None,
     };
 
@@ -95,7 +105,7 @@ impl PluginSpec {
             })
     }
 
-    /// Finds the library, in this order: the environment variable; the active Python environment's `site-packages`
+    /// Finds the library, in this order: the environment variables; the active Python environment's `site-packages`
     /// (no Python is started to find it); the user's cache folder. When it is nowhere and has a wheel, installs it
     /// into the cache folder with pip, unless `SHARDAX_OFFLINE` is set to something other than `0`.
     ///
@@ -118,6 +128,13 @@ impl PluginSpec {
         }
 
         let mut searched = vec![format!("{} (environment variable): not set", self.variable)];
+        if let Some(name) = self.other_variable {
+            match env.path(name) {
+                Some(path) if path.is_file() => return Ok(path),
+                Some(path) => searched.push(format!("{name} (environment variable): {}, no such file", path.display())),
+                None => searched.push(format!("{name} (environment variable): not set")),
+            }
+        }
         let sites = env.site_packages();
         for site in &sites {
             for relative in self.site_packages {
@@ -157,13 +174,17 @@ impl PluginSpec {
     }
 
     fn not_found(&self, searched: &[String], why: &str) -> Error {
+        let less = self.command_to_compile.map(|command| {
+            format!("\nor, to compile for devices that are not there, which is all that a topology does:\n  {command}")
+        });
         Error::new(
             Code::NotFound,
             format!(
-                "no {} PJRT plugin, and {why}.\nSearched:\n  {}\nTo install it, run:\n  {}\nor set {} to the library's path.",
+                "no {} PJRT plugin, and {why}.\nSearched:\n  {}\nTo install it, run:\n  {}{}\nor set {} to the library's path.",
                 self.platforms[0],
                 searched.join("\n  "),
                 self.command,
+                less.unwrap_or_default(),
                 self.variable
             ),
         )

@@ -1,8 +1,12 @@
 //! XLA's description of how an array is laid over devices, decoded.
 
+pub(crate) mod axes;
+
 use std::fmt;
 
 use prost::Message;
+
+use axes::{AxisRefProto, Grid, MeshProto};
 
 /// What an [`OpSharding`], or one of the trailing dimensions of its tiling, means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,6 +46,17 @@ pub struct OpSharding {
 }
 
 impl OpSharding {
+    fn replicated() -> OpSharding {
+        OpSharding {
+            kind: ShardingKind::Replicated,
+            tile_dims: Vec::new(),
+            devices: Vec::new(),
+            replicate_on_last_tile_dim: false,
+            last_tile_dims: Vec::new(),
+            tuple_shardings: Vec::new(),
+        }
+    }
+
     /// Number of parts along each of an array's `rank` dimensions; all 1 when the array is whole everywhere.
     pub fn partitions(&self, rank: usize) -> Vec<usize> {
         match self.kind {
@@ -113,6 +128,61 @@ pub(crate) struct OpShardingProto {
     iota_reshape_dims: Vec<i64>,
     #[prost(int32, repeated, tag = "10")]
     iota_transpose_perm: Vec<i32>,
+    /// The form of newer plugins, which stands in the place of all the others.
+    #[prost(message, optional, tag = "14")]
+    named: Option<NamedShardingProto>,
+}
+
+/// A sharding by the axes of a mesh (`xla.NamedShardingProto`).
+#[derive(Clone, PartialEq, Message)]
+struct NamedShardingProto {
+    #[prost(message, optional, tag = "2")]
+    mesh: Option<MeshProto>,
+    #[prost(message, repeated, tag = "3")]
+    dims: Vec<DimShardingProto>,
+    #[prost(message, repeated, tag = "5")]
+    unreduced_axes: Vec<AxisRefProto>,
+    #[prost(message, repeated, tag = "7")]
+    manual_axes: Vec<AxisRefProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct DimShardingProto {
+    #[prost(message, repeated, tag = "1")]
+    axes: Vec<AxisRefProto>,
+}
+
+impl NamedShardingProto {
+    /// The same as tiles; `None` when the numbers contradict each other.
+    fn tiles(&self) -> Option<OpSharding> {
+        let whole = |kind, devices| OpSharding { kind, devices, ..OpSharding::replicated() };
+        let mesh = self.mesh.clone().unwrap_or_default();
+        let grid = Grid::of(&mesh)?;
+        if mesh.axes.is_empty() {
+            // Without axes a mesh is one device, or says nothing.
+            return Some(match mesh.device_ids.first().map(|&id| usize::try_from(id)) {
+                Some(id) => whole(ShardingKind::Maximal, vec![id.ok()?]),
+                None => OpSharding::replicated(),
+            });
+        }
+        let trailing = [(ShardingKind::Manual, &self.manual_axes), (ShardingKind::Unreduced, &self.unreduced_axes)];
+        let mut lists: Vec<&[AxisRefProto]> = self.dims.iter().map(|dim| dim.axes.as_slice()).collect();
+        lists.extend(trailing.iter().map(|(_, axes)| axes.as_slice()));
+        let devices = grid.ordered(&lists)?;
+        let mut tile_dims = lists.iter().map(|list| grid.size(list)).collect::<Option<Vec<usize>>>()?;
+        let split: usize = tile_dims.iter().product();
+        if split == 1 {
+            return Some(OpSharding::replicated());
+        }
+        let rest = tile_dims.split_off(self.dims.len());
+        let mut last_tile_dims = Vec::new();
+        let copies = (ShardingKind::Replicated, devices.len() / split);
+        for (kind, size) in trailing.iter().map(|(kind, _)| *kind).zip(rest).chain([copies]).filter(|(_, n)| *n > 1) {
+            tile_dims.push(size);
+            last_tile_dims.push(kind);
+        }
+        Some(OpSharding { tile_dims, last_tile_dims, ..whole(ShardingKind::Other, devices) })
+    }
 }
 
 fn kind(raw: i32) -> ShardingKind {
@@ -129,6 +199,10 @@ fn kind(raw: i32) -> ShardingKind {
 
 impl From<&OpShardingProto> for OpSharding {
     fn from(proto: &OpShardingProto) -> OpSharding {
+        if let Some(named) = &proto.named {
+            let unknown = || OpSharding { kind: ShardingKind::Unknown, ..OpSharding::replicated() };
+            return named.tiles().unwrap_or_else(unknown);
+        }
         let kind_of = kind;
         let kind = kind(proto.kind);
         let sizes = |dims: &[i64]| dims.iter().map(|&n| usize::try_from(n).unwrap_or(0)).collect::<Vec<_>>();
@@ -184,5 +258,34 @@ mod tests {
         assert_eq!(transposed_iota(&[4, 2], &[1, 0]), [0, 2, 4, 6, 1, 3, 5, 7]);
         assert_eq!(transposed_iota(&[2, 2, 2], &[2, 0, 1]), [0, 2, 4, 6, 1, 3, 5, 7]);
         assert_eq!(transposed_iota(&[8], &[0]), [0, 1, 2, 3, 4, 5, 6, 7]);
+    }
+    #[test]
+    fn a_sharding_by_axes_is_read_as_tiles() {
+        use axes::tests::{axis, mesh};
+
+        let sharding = |dims: &[&[i64]], manual: &[i64], unreduced: &[i64]| {
+            let refs = |list: &[i64]| list.iter().map(|&a| axis(a)).collect::<Vec<_>>();
+            let named = NamedShardingProto {
+                mesh: Some(mesh(&[("x", 2), ("y", 2), ("z", 2)], &[])),
+                dims: dims.iter().map(|dim| DimShardingProto { axes: refs(dim) }).collect(),
+                unreduced_axes: refs(unreduced),
+                manual_axes: refs(manual),
+            };
+            // Through bytes, with the kind that stands beside it.
+            let proto = OpShardingProto { named: Some(named), ..Default::default() };
+            OpSharding::from(&OpShardingProto::decode(proto.encode_to_vec().as_slice()).unwrap())
+        };
+        let split = sharding(&[&[2], &[], &[0, 1]], &[], &[]);
+        assert_eq!((split.kind, split.tile_dims), (ShardingKind::Other, vec![2, 1, 4]));
+        assert_eq!(split.devices, [0, 2, 4, 6, 1, 3, 5, 7]);
+        let copied = sharding(&[&[1], &[]], &[], &[]);
+        assert_eq!(copied.to_string(), "{devices=[2,1,4]0,1,4,5,2,3,6,7 last_tile_dims=[Replicated]}");
+        let mixed = sharding(&[&[0]], &[1], &[2]);
+        assert_eq!(mixed.to_string(), "{devices=[2,2,2]0,1,2,3,4,5,6,7 last_tile_dims=[Manual, Unreduced]}");
+        assert!(sharding(&[&[], &[]], &[], &[]).is_replicated());
+        assert_eq!(sharding(&[&[3]], &[], &[]).kind, ShardingKind::Unknown);
+        let maximal = NamedShardingProto { mesh: Some(mesh(&[], &[5])), ..Default::default() };
+        let maximal = OpSharding::from(&OpShardingProto { named: Some(maximal), ..Default::default() });
+        assert_eq!(maximal.to_string(), "{maximal device=5}");
     }
 }

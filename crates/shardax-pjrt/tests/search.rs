@@ -270,7 +270,7 @@ fn two_processes_install_once() {
         let output = child.wait_with_output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{stderr}");
-        announced += stderr.matches("shardax: installing the XLA CPU plugin (63 MB) into").count();
+        announced += stderr.matches("shardax: installing the plugin xla-cpu-pjrt 0.0.1 (63 MB) into").count();
     }
     assert_eq!((starts(&home), announced), (1, 1));
 }

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock};
 
+use crate::client_options;
+pub use crate::client_options::{Allocator, ClientOptions};
 use crate::error::{AtCaller, Result, err};
 use crate::warning;
 
@@ -89,6 +91,20 @@ pub fn set_platform(name: &str) -> Result<()> {
     }
     with(|c| c.platform = Some(name.to_lowercase()));
     Ok(())
+}
+
+/// How the client of a GPU is started: what memory it takes, and which devices it uses. What is not said is what the
+/// variables say that JAX reads (`XLA_PYTHON_CLIENT_PREALLOCATE` and the like; see [`ClientOptions`]).
+///
+/// Fails when devices are in use already, or `memory_fraction` is not positive.
+#[track_caller]
+pub fn set_client_options(options: ClientOptions) -> Result<()> {
+    if IN_USE.get().is_some() {
+        let late = err!(Runtime, "the client's options cannot be set: devices are in use already")
+            .help("set them before anything creates an array or asks for devices");
+        return Err(late).at_caller();
+    }
+    client_options::set(options).at_caller()
 }
 
 /// Keeps compiled programs in this directory, where later processes find them (JAX's `jax_compilation_cache_dir`; the

@@ -54,6 +54,7 @@
 extern crate self as shardax;
 
 // The floors of the house: each uses those above it in this list. `docs/architecture.md` draws them.
+mod client_options;
 pub mod config;
 pub mod dtype;
 pub mod error;
@@ -137,7 +138,7 @@ pub use dtype::DType;
 pub use engine::counts::{Counts, count};
 pub use engine::programs::clear_caches;
 pub use engine::staged::{DisableJit, disable_jit};
-pub use engine::stages::{Compiled, Lowered, eval_shape, shape_dtype_struct};
+pub use engine::stages::{Compiled, Lowered, Unloaded, eval_shape, shape_dtype_struct, shape_dtype_struct_on};
 pub use error::{Error, ErrorKind, Result};
 pub use interpret::flat::make_program;
 pub use ops::callback::{
@@ -149,11 +150,13 @@ pub use ops::primitive::stop_gradient::stop_gradient;
 pub use scope::{NamedScope, named_scope};
 pub use shape::{Grouped, axis_index_groups};
 pub use sharding::distributed;
+pub use sharding::mesh_utils;
 pub use sharding::{
     AbstractMesh, AxisType, IntoMesh, Mesh, MeshArg, MeshGuard, NamedSharding, PartitionSpec, Sharding,
     SingleDeviceSharding, get_mesh, make_mesh, manual_axes,
 };
 pub use sharding::{Device, device_count, devices, local_device_count, local_devices, process_count, process_index};
+pub use sharding::{GpuSpec, GpuTopology, Topology, TpuTopology};
 pub use sharding::{visualize_sharding, visualize_sharding_color, visualize_sharding_svg};
 pub use spmd::multihost;
 pub use spmd::*;
@@ -176,11 +179,13 @@ pub mod prelude {
     pub use crate::ops::collective::*;
     pub use crate::shape::{Grouped, axis_index_groups};
     pub use crate::sharding::{
-        AbstractMesh, AxisType, IntoMesh, Mesh, MeshArg, MeshGuard, NamedSharding, PartitionSpec, Sharding,
-        SingleDeviceSharding, get_mesh, make_mesh, manual_axes,
+        AbstractMesh, AxisType, GpuSpec, GpuTopology, IntoMesh, Mesh, MeshArg, MeshGuard, NamedSharding, PartitionSpec,
+        Sharding, SingleDeviceSharding, Topology, TpuTopology, get_mesh, make_mesh, manual_axes,
     };
     pub use crate::spmd::*;
-    pub use crate::stages::{Collective, CollectiveKind, Compiled, Lowered, eval_shape, shape_dtype_struct};
+    pub use crate::stages::{
+        Collective, CollectiveKind, Compiled, Lowered, Unloaded, eval_shape, shape_dtype_struct, shape_dtype_struct_on,
+    };
     pub use crate::tree::{self, Static, Tree};
     pub use crate::{
         Arg, Array, AssociativeScanOptions, CheckpointPolicy, DType, Device, Ellipsis, Function, IntoJit, NewAxis,

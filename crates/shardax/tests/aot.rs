@@ -316,7 +316,7 @@ fn gradient_accumulation_communicates_once() -> Result<()> {
     let report = accumulate(true).lower(args.clone())?.compile()?.collectives()?;
     assert_eq!(report.to_string(), "all-reduce over 'batch', 24 bytes on each device, ×1");
     let report = accumulate(false).lower(args)?.compile()?.collectives()?;
-    assert_eq!(report.to_string(), "all-reduce over 'batch', 24 bytes on each device, ×1 in a loop");
+    assert_eq!(report.to_string(), "all-reduce over 'batch', 24 bytes on each device, ×1 in a loop, 4 runs");
     Ok(())
 }
 

@@ -17,6 +17,7 @@ pages! {
     ArraysAndTrees "../../../docs/arrays-and-trees.md"
     Transformations "../../../docs/transformations.md"
     ManyDevices "../../../docs/many-devices.md"
+    Platforms "../../../docs/platforms.md"
     ShardMap "../../../docs/shard-map.md"
     Collectives "../../../docs/collectives.md"
     SharpBits "../../../docs/sharp-bits.md"

@@ -1,15 +1,15 @@
 //! Compiling and loading programs.
 
 use std::ptr::NonNull;
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
-use super::Executable;
+use super::{CompiledProgram, Executable, UnloadedExecutable};
 use crate::client::Client;
 use crate::error::{Code, Error, Result};
 use crate::options::{CompileOptions, Signature};
 use crate::raw::*;
 use crate::sealed;
+use crate::topology::Topology;
 
 /// XLA and LLVM recurse deeply on large programs; spawned threads and tests have only 2 MiB otherwise.
 const COMPILE_STACK: usize = 64 << 20;
@@ -45,17 +45,10 @@ impl Client {
         self.executable(loaded, Signature::default()).map(drop)
     }
 
-    fn compile_program(&self, format: &str, code: &[u8], options: &CompileOptions) -> Result<Loaded> {
-        let encoded = options.encode(self)?;
+    fn compile_program(&self, format: &'static str, code: &[u8], options: &CompileOptions) -> Result<Loaded> {
+        let encoded = options.encode(self.ids())?;
         with_large_stack(|| {
-            let program = Program {
-                struct_size: size_of::<Program>(),
-                extension_start: std::ptr::null_mut(),
-                code: code.as_ptr().cast_mut().cast(), // only read
-                code_size: code.len(),
-                format: format.as_ptr().cast(),
-                format_size: format.len(),
-            };
+            let program = program(format, code);
             let mut args = ClientCompile {
                 client: self.inner.raw,
                 program: &raw const program,
@@ -71,7 +64,10 @@ impl Client {
 
     /// Refuses devices of other processes: a plugin that does not know of those would run their parts here.
     fn check_own(&self, options: &CompileOptions) -> Result<()> {
-        let other = |id: &&usize| self.device_by_id(**id).is_some_and(|d| self.has_owners() && !d.is_addressable());
+        if !self.has_owners() {
+            return Ok(());
+        }
+        let other = |id: &&usize| self.device_by_id(**id).is_some_and(|d| !d.is_addressable());
         match options.device_ids.iter().find(other) {
             Some(&id) => self.check_device(self.device_by_id(id).unwrap_or(&self.devices()[0])),
             None => Ok(()),
@@ -87,8 +83,8 @@ impl Client {
     /// for [`Client::compile`].
     pub fn deserialize(&self, bytes: &[u8], options: &CompileOptions, signature: Signature) -> Result<Executable> {
         self.check_own(options)?;
-        let bytes = sealed::open(bytes, self.engine()?, &signature.parameters)?;
-        let encoded = options.encode(self)?;
+        let bytes = sealed::open(bytes, &[self.engine()?, self.topology_engine()], &signature.parameters)?;
+        let encoded = options.encode(self.ids())?;
         let loaded = with_large_stack(|| {
             let mut args = DeserializeAndLoad {
                 client: self.inner.raw,
@@ -114,41 +110,96 @@ impl Client {
         let raw = match got {
             Ok(raw) => raw,
             Err(error) => {
-                let mut args = LoadedDestroy { executable: loaded.as_ptr(), ..Default::default() };
-                // SAFETY: it is ours and not used again.
-                let _ = unsafe { self.api().call(&mut args) };
+                self.destroy(loaded);
                 return Err(error);
             }
         };
+        // SAFETY: the executable is live and ours.
+        let program = unsafe { CompiledProgram::from_raw(self.plugin(), raw, signature, self.inner.is_cpu) };
+        let mut program = match program {
+            Ok(program) => program,
+            Err(error) => {
+                self.destroy(loaded);
+                return Err(error);
+            }
+        };
+        // Functions are registered for host memory only.
+        program.calls_host &= self.inner.is_cpu;
+        let donated = match program.parameters.iter().any(|p| p.donated) {
+            true => program.parameters.iter().map(|p| p.donated).collect(),
+            false => Vec::new(),
+        };
         // From here on, dropping it cleans up.
         let mut executable = Executable {
-            client: self.clone(),
+            program,
             loaded,
-            raw,
-            donated: Vec::new(),
-            parameters: signature.parameters,
-            outputs: Vec::new(),
+            donated,
             devices: Vec::new(),
             device_ids: Vec::new(),
-            has_collectives: None,
-            calls_host: false,
             launched: AtomicBool::new(false),
-            shardings: OnceLock::new(),
+            client: self.clone(),
         };
-        executable.read_outputs()?;
         executable.read_devices()?;
-        executable.check_signature()?;
-        if executable.parameters.iter().any(|p| p.donated) {
-            executable.donated = executable.parameters.iter().map(|p| p.donated).collect();
-        }
         Ok(executable)
+    }
+
+    fn destroy(&self, loaded: NonNull<RawLoaded>) {
+        let mut args = LoadedDestroy { executable: loaded.as_ptr(), ..Default::default() };
+        // SAFETY: it is ours and not used again.
+        let _ = unsafe { self.api().call(&mut args) };
+    }
+}
+
+impl Topology {
+    /// Compiles a StableHLO program, given as MLIR text, `sdy` dialect included, for these devices, whether they are
+    /// there or not. The [device ids](CompileOptions::device_ids) are those of [`Topology::devices`].
+    ///
+    /// `signature` says what each device is passed; it is compared with the compiled program.
+    ///
+    /// # Errors
+    /// The program does not parse or compile, or does not fit the devices' memory, where the platform finds out
+    /// ([`Code::ResourceExhausted`]); the options do not fit the topology, or the signature does not fit the program.
+    pub fn compile(&self, mlir: &str, options: &CompileOptions, signature: Signature) -> Result<UnloadedExecutable> {
+        let ids: Vec<usize> = self.devices().iter().map(|device| device.id()).collect();
+        let encoded = options.encode(&ids)?;
+        let compiled = with_large_stack(|| {
+            let program = program("mlir", mlir.as_bytes());
+            let mut args = TopologyCompile {
+                topology: self.raw(),
+                program: &raw const program,
+                compile_options: encoded.as_ptr().cast(),
+                compile_options_size: encoded.len(),
+                ..Default::default()
+            };
+            // SAFETY: the topology is live; program and options live through the call.
+            unsafe { self.plugin().api().call(&mut args)? };
+            Ok(Unloaded(args.executable))
+        })?;
+        let raw =
+            NonNull::new(compiled.0).ok_or_else(|| Error::new(Code::Internal, "the plugin gave no executable"))?;
+        // SAFETY: the executable is live and ours.
+        let program = unsafe { CompiledProgram::from_raw(self.plugin(), raw, signature, false)? };
+        Ok(UnloadedExecutable::new(program, self.clone()))
+    }
+}
+
+fn program(format: &'static str, code: &[u8]) -> Program {
+    Program {
+        struct_size: size_of::<Program>(),
+        extension_start: std::ptr::null_mut(),
+        code: code.as_ptr().cast_mut().cast(), // only read
+        code_size: code.len(),
+        format: format.as_ptr().cast(),
+        format_size: format.len(),
     }
 }
 
 /// Lets a new executable cross threads.
 struct Loaded(*mut RawLoaded);
+struct Unloaded(*mut RawExecutable);
 // SAFETY: PJRT executables may be used from any thread.
 unsafe impl Send for Loaded {}
+unsafe impl Send for Unloaded {}
 
 fn with_large_stack<R: Send>(f: impl FnOnce() -> Result<R> + Send) -> Result<R> {
     std::thread::scope(|scope| match std::thread::Builder::new().stack_size(COMPILE_STACK).spawn_scoped(scope, f) {

@@ -42,6 +42,7 @@ pub fn make_array_from_callback(
 
 fn from_callback(aval: Aval, sharding: Sharding, part: &mut dyn FnMut(&Index) -> Result<Array>) -> Result<Array> {
     sharding.check_constrained("make_array_from_callback")?;
+    sharding.check_attached()?;
     let want = sharding.shard_shape(&aval.shape)?;
     let dims: SmallVec<[i64; 4]> = want.iter().map(|&d| d as i64).collect();
     let mut made: Vec<(Index, Vec<u8>)> = Vec::new();
@@ -70,7 +71,8 @@ fn from_callback(aval: Aval, sharding: Sharding, part: &mut dyn FnMut(&Index) ->
                 made.len() - 1
             }
         };
-        let buffer = client()?.pjrt.buffer_from_host(&made[at].1, aval.dtype.element_type(), &dims, &device.0)?;
+        let buffer =
+            client()?.pjrt.buffer_from_host(&made[at].1, aval.dtype.element_type(), &dims, device.attached()?)?;
         buffers.push(Arc::new(buffer));
     }
     Ok(Array::from_concrete(Concrete::new(aval, sharding, true, buffers)))

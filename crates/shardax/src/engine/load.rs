@@ -1,5 +1,6 @@
 //! Compiling programs, and keeping what was compiled.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -15,7 +16,7 @@ use super::programs::{Table, hash_of, register};
 use super::{counts, crossed_axes, disk_cache, spanning};
 use crate::config;
 use crate::core::lower::module::{Donation, Module};
-use crate::core::lower::without_locations;
+use crate::core::lower::{Platform, without_locations};
 use crate::core::program::{Aval, Program};
 use crate::error::{Result, err};
 use crate::ops::callback::in_order;
@@ -160,16 +161,16 @@ fn cpu_options(effort: Effort) -> Vec<(&'static str, pjrt::Value)> {
 }
 
 /// About what a compiled program takes in memory: its code, and what the compiler keeps of its operations.
-fn size_of_program(executable: &pjrt::Executable, text: &str) -> usize {
+fn size_of_program(executable: &pjrt::Executable, text: usize) -> usize {
     let code = executable.memory_analysis().map_or(0, |memory| memory.generated_code.max(0) as usize);
-    code + BYTES_OF_TEXT * text.len()
+    code + BYTES_OF_TEXT * text
 }
 
 /// The memory that a character of a program's text stands for, and a program for itself: an estimate.
 const BYTES_OF_TEXT: usize = 64;
 
 impl Request {
-    /// The StableHLO text, with locations or without.
+    /// The StableHLO text for the devices of its place, with locations or without.
     pub fn lower(&self, locations: bool) -> Result<String> {
         let begun = Instant::now();
         let text = self.text(locations)?;
@@ -178,8 +179,13 @@ impl Request {
     }
 
     pub fn text(&self, locations: bool) -> Result<String> {
+        self.text_for(self.place.platform(), locations)
+    }
+
+    /// The text for as many devices of this platform.
+    pub fn text_for(&self, platform: Platform, locations: bool) -> Result<String> {
         if let Some(ordered) = self.in_order()? {
-            return ordered.text(locations);
+            return ordered.text_for(platform, locations);
         }
         let named: Vec<Option<NamedSharding>> = match &self.place {
             Place::Single(_) => Vec::new(),
@@ -192,13 +198,14 @@ impl Request {
             out_shardings: &self.out_shardings,
             donations: &self.donations(),
             num_partitions: self.place.devices().len(),
+            platform,
             locations,
         }
         .text()
     }
 
     /// The same with its ordered calls in order, and a token as its last result; `None` where it has no such calls.
-    fn in_order(&self) -> Result<Option<Request>> {
+    pub fn in_order(&self) -> Result<Option<Request>> {
         let Some(program) = in_order(&self.program)? else { return Ok(None) };
         let mut out_shardings = self.out_shardings.clone();
         out_shardings.push(self.place.replicated().as_named().cloned());
@@ -294,45 +301,14 @@ impl Request {
         let plain = without_locations(&text);
         counts::compiling(&self.name, self.program.in_avals());
         let begun = Instant::now();
+        self.place.devices().first().map_or(Ok(()), check_current)?;
         let client = client()?;
-        let ours = if client.platform_name == "cpu" { cpu_options(self.effort()) } else { Vec::new() };
-        let overrides =
-            ours.iter().chain(xla_options).map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
         let devices = self.place.devices();
-        devices.first().map_or(Ok(()), check_current)?;
-        let spmd = devices.len() > 1;
         let donations = self.donations();
-        let parameters = self
-            .program
-            .in_avals()
-            .enumerate()
-            .map(|(i, aval)| {
-                let dims = self.in_shardings[i].shard_shape(&aval.shape)?;
-                Ok(pjrt::ParameterSpec {
-                    ty: aval.dtype.element_type(),
-                    dims: dims.iter().map(|&d| d as i64).collect(),
-                    donated: donations[i] != Donation::None,
-                })
-            })
-            .collect::<Result<Vec<_>>>()?;
-        let options = pjrt::CompileOptions {
-            num_replicas: 1,
-            num_partitions: devices.len(),
-            device_ids: devices.iter().map(|d| d.id()).collect(),
-            use_shardy: spmd,
-            propagate_to_outputs: if spmd {
-                self.out_shardings.iter().map(Option::is_none).collect()
-            } else {
-                Vec::new()
-            },
-            overrides,
-            ..Default::default()
-        };
-        let signature = pjrt::Signature { parameters };
-        let mut keeps = Vec::new();
-        self.program.for_each_eqn(&mut |eqn| keeps.extend(eqn.primitive.keeps()));
+        let options = self.options_here(xla_options)?;
+        let signature = self.signature(&donations)?;
         // Functions have their numbers from this process.
-        let own = !keeps.is_empty();
+        let own = !self.keeps().is_empty();
         let compiled = match spanning::spanned(devices) {
             Some(processes) => {
                 let types: Vec<String> = self.program.in_avals().map(Aval::to_string).collect();
@@ -348,36 +324,42 @@ impl Request {
                 disk_cache::load_or_compile(&client.pjrt, &text, &plain, &options, signature).map(|made| (made, None))
             }
         };
-        let (executable, partitioned) = match compiled {
-            Ok(compiled) => compiled,
-            Err(error) => match ours
-                .iter()
-                .find(|(name, _)| error.message.contains(name) && !xla_options.iter().any(|(given, _)| given == name))
-            {
-                // Another version of the plugin.
-                Some((name, _)) => {
-                    forget(name);
-                    return self.compile(xla_options);
-                }
-                None => return Err(err!(Runtime, "XLA could not compile {}: {error}", self.name)),
-            },
-        };
+        let (executable, partitioned) =
+            match compiled {
+                Ok(compiled) => compiled,
+                Err(error) => match cpu_options(self.effort()).iter().filter(|_| client.platform_name == "cpu").find(
+                    |(name, _)| error.message.contains(name) && !xla_options.iter().any(|(given, _)| given == name),
+                ) {
+                    // Another version of the plugin.
+                    Some((name, _)) => {
+                        forget(name);
+                        return self.compile(xla_options);
+                    }
+                    None => return Err(err!(Runtime, "XLA could not compile {}: {error}", self.name)),
+                },
+            };
         counts::compiled(&self.name, begun);
         let found = self.result_shardings(&executable, partitioned.as_ref())?;
-        if found.iter().any(Option::is_none) {
-            let whole = |(given, found): (&Option<NamedSharding>, Option<Sharding>)| match found {
-                Some(_) => given.clone(),
-                None => self.place.replicated().as_named().cloned(),
-            };
-            let out_shardings = self.out_shardings.iter().zip(found).map(whole).collect();
-            return Request { out_shardings, ..self.clone() }.compile(xla_options);
+        if let Some(whole) = self.with_whole(&found) {
+            return whole.compile(xla_options);
         }
-        Ok(LoadedProgram {
+        Ok(self.loaded(executable, partitioned, found, plain.len()))
+    }
+
+    /// What was compiled, with what is known of it here; `found` is how its results lie, `text` the length of its text.
+    pub fn loaded(
+        &self,
+        executable: pjrt::Executable,
+        partitioned: Option<pjrt::Partitioned>,
+        found: Vec<Option<Sharding>>,
+        text: usize,
+    ) -> LoadedProgram {
+        LoadedProgram {
             apart: LoadedProgram::runs_apart(&executable),
             warned: Default::default(),
             request: None,
             ordered: false,
-            bytes: size_of_program(&executable, &plain),
+            bytes: size_of_program(&executable, text),
             last_use: Default::default(),
             name: self.name.clone(),
             executable,
@@ -386,16 +368,61 @@ impl Request {
             in_shardings: self.in_shardings.clone(),
             out_avals: self.program.out_avals().into_iter().map(|a| Aval { vma: Default::default(), ..a }).collect(),
             out_shardings: found.into_iter().flatten().collect(),
-            keeps,
-            donated: donations.iter().map(|d| *d != Donation::None).collect(),
-        })
+            keeps: self.keeps(),
+            donated: self.donations().iter().map(|d| *d != Donation::None).collect(),
+        }
+    }
+
+    /// The functions of this process that it calls.
+    pub fn keeps(&self) -> Vec<Arc<dyn Any + Send + Sync>> {
+        let mut keeps = Vec::new();
+        self.program.for_each_eqn(&mut |eqn| keeps.extend(eqn.primitive.keeps()));
+        keeps
+    }
+
+    /// What each device is passed.
+    pub fn signature(&self, donations: &[Donation]) -> Result<pjrt::Signature> {
+        let parameter = |(i, aval): (usize, &Aval)| {
+            let dims = self.in_shardings[i].shard_shape(&aval.shape)?;
+            Ok(pjrt::ParameterSpec {
+                ty: aval.dtype.element_type(),
+                dims: dims.iter().map(|&d| d as i64).collect(),
+                donated: donations[i] != Donation::None,
+            })
+        };
+        let parameters = self.program.in_avals().enumerate().map(parameter).collect::<Result<_>>()?;
+        Ok(pjrt::Signature { parameters })
+    }
+
+    /// How it is compiled for its devices, which are there.
+    pub fn options_here(&self, xla_options: &[(&str, pjrt::Value)]) -> Result<pjrt::CompileOptions> {
+        let ours = if client()?.platform_name == "cpu" { cpu_options(self.effort()) } else { Vec::new() };
+        let overrides =
+            ours.iter().chain(xla_options).map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        Ok(pjrt::CompileOptions { overrides, ..self.options(self.place.devices().iter().map(|d| d.id()).collect()) })
+    }
+
+    /// How it is compiled for the devices with these ids.
+    pub fn options(&self, device_ids: Vec<usize>) -> pjrt::CompileOptions {
+        let spmd = device_ids.len() > 1;
+        pjrt::CompileOptions {
+            num_replicas: 1,
+            num_partitions: device_ids.len(),
+            device_ids,
+            use_shardy: spmd,
+            propagate_to_outputs: match spmd {
+                true => self.out_shardings.iter().map(Option::is_none).collect(),
+                false => Vec::new(),
+            },
+            ..Default::default()
+        }
     }
 
     /// How each result lies. `None` where the compiler chose to split it in a way that no spec expresses, or into
     /// parts of which some are padded.
-    fn result_shardings(
+    pub fn result_shardings(
         &self,
-        executable: &pjrt::Executable,
+        executable: &pjrt::CompiledProgram,
         partitioned: Option<&pjrt::Partitioned>,
     ) -> Result<Vec<Option<Sharding>>> {
         let Place::Mesh(mesh) = &self.place else {

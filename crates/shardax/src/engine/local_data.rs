@@ -123,7 +123,12 @@ fn from_local(sharding: &Sharding, local: &Array, asked: &[Option<usize>]) -> Re
         let within: Index = index.iter().enumerate().map(place).collect();
         let data = transfer::extract(&bytes, have, &within, dtype.byte_size());
         let device = &sharding.devices()[*position];
-        buffers.push(Arc::new(client()?.pjrt.buffer_from_host(&data, dtype.element_type(), &dims, &device.0)?));
+        buffers.push(Arc::new(client()?.pjrt.buffer_from_host(
+            &data,
+            dtype.element_type(),
+            &dims,
+            device.attached()?,
+        )?));
     }
     Ok(Array::from_concrete(Concrete::new(Aval::new(dtype, whole), sharding.clone(), true, buffers)))
 }

@@ -21,4 +21,5 @@ mod spanning;
 pub(crate) mod stacked;
 pub(crate) mod staged;
 pub mod stages;
+pub(crate) mod unloaded;
 mod watch;

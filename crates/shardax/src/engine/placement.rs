@@ -1,5 +1,6 @@
 //! Deciding where a program runs: the devices and the sharding of each argument and result.
 
+use crate::core::lower::Platform;
 use crate::core::program::{Aval, Program};
 use crate::error::{Result, err};
 use crate::sharding::device::{Device, default_device};
@@ -25,6 +26,11 @@ impl Place {
             Place::Single(d) => std::slice::from_ref(d),
             Place::Mesh(m) => m.devices(),
         }
+    }
+
+    /// The platform of the devices.
+    pub fn platform(&self) -> Platform {
+        self.devices().first().map_or(Platform::Other, |device| Platform::named(device.platform()))
     }
 
     /// The sharding of a value that every device has whole.

@@ -123,6 +123,7 @@ impl PutOptions {
             None => (&c.sharding, c.committed),
         };
         sharding.check_constrained("device_put")?;
+        sharding.check_attached()?;
         let same = c.committed == committed && c.sharding == *sharding;
         if same && !self.donate && self.may_alias != Some(false) {
             return Ok(Array(Repr::Concrete(c)));

@@ -104,7 +104,7 @@ fn stack<T: Tree, B: AsRef<[u8]>>(
             .enumerate()
             .map(|(n, device)| {
                 let ty = one.dtype.element_type();
-                Ok(Arc::new(client()?.pjrt.buffer_from_host(bytes(n, i)?.as_ref(), ty, &dims, &device.0)?))
+                Ok(Arc::new(client()?.pjrt.buffer_from_host(bytes(n, i)?.as_ref(), ty, &dims, device.attached()?)?))
             })
             .collect::<Result<Buffers>>()?;
         let mut shape = one.shape.clone();

@@ -103,6 +103,10 @@ pub(crate) fn record(
 
 /// Runs `f`, which traces a function on these arguments: a mesh that is given without its devices is one that they lie on.
 pub(crate) fn with_arguments<R>(arguments: &[Array], f: impl FnOnce() -> R) -> R {
-    let mesh = |a: &Array| Some(a.concrete_ref()?.sharding.as_named()?.mesh().clone());
+    let lies = |a: &Array| match a.concrete_ref() {
+        Some(c) => c.sharding.as_named().cloned(),
+        None => a.committed_sharding()?.as_named().cloned(),
+    };
+    let mesh = |a: &Array| Some(lies(a)?.mesh().clone());
     with_argument_meshes(arguments.iter().filter_map(mesh), f)
 }

@@ -6,37 +6,130 @@ use std::sync::{Mutex, OnceLock};
 use shardax_pjrt as pjrt;
 
 use super::distributed;
+use crate::client_options;
 use crate::config;
 use crate::error::{AtCaller, Result, err};
 
-/// A device: a CPU (real or simulated), a GPU or a TPU core.
+/// A device: a CPU (real or simulated), a GPU or a TPU core; or the description of one that need not be there, of a
+/// [`Topology`](crate::Topology), which programs can be compiled for.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Device(pub(crate) pjrt::Device);
+pub struct Device(Kind);
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Kind {
+    Attached(pjrt::Device),
+    Described(pjrt::TopologyDevice),
+}
+
+/// `$device.method()` of either.
+macro_rules! either {
+    ($device:expr, $method:ident) => {
+        match &$device.0 {
+            Kind::Attached(device) => device.$method(),
+            Kind::Described(device) => device.$method(),
+        }
+    };
+}
 
 impl Device {
+    pub(crate) fn described(device: pjrt::TopologyDevice) -> Device {
+        Device(Kind::Described(device))
+    }
+
     /// The number that identifies it among the devices of all processes.
     pub fn id(&self) -> usize {
-        self.0.id()
+        either!(self, id)
     }
 
     /// The kind of hardware, as the plugin names it.
     pub fn kind(&self) -> &str {
-        self.0.kind()
+        either!(self, kind)
     }
 
     /// The process that drives it.
     pub fn process_index(&self) -> usize {
-        self.0.process_index()
+        either!(self, process_index)
     }
 
     /// Whether this process drives it.
     pub fn is_addressable(&self) -> bool {
-        self.0.is_addressable()
+        match &self.0 {
+            Kind::Attached(device) => device.is_addressable(),
+            Kind::Described(_) => false,
+        }
     }
 
     /// `cpu`, `cuda`, …
-    pub fn platform(&self) -> &'static str {
-        client().map(|c| c.platform_name.as_str()).unwrap_or("unknown")
+    pub fn platform(&self) -> &str {
+        match &self.0 {
+            Kind::Attached(device) => device.platform_name(),
+            Kind::Described(device) => device.topology().platform_name(),
+        }
+    }
+
+    /// The topology that it is a device of, if it need not be there.
+    pub(crate) fn topology(&self) -> Option<&pjrt::Topology> {
+        match &self.0 {
+            Kind::Attached(_) => None,
+            Kind::Described(device) => Some(device.topology()),
+        }
+    }
+
+    /// The place of a TPU chip in its slice. Of a GPU in a topology: its group of hosts, host, and number. `None` where
+    /// the platform has no such thing.
+    pub fn coords(&self) -> Option<[usize; 3]> {
+        match self.attribute("coords")? {
+            pjrt::Value::Ints(at) => {
+                let at: Vec<usize> =
+                    at.iter().map(|&n| usize::try_from(n)).collect::<std::result::Result<_, _>>().ok()?;
+                at.try_into().ok()
+            }
+            _ => None,
+        }
+    }
+
+    /// The number of a TPU core on its chip. `None` where the platform has no such thing.
+    pub fn core_on_chip(&self) -> Option<usize> {
+        self.number("core_on_chip")
+    }
+
+    /// The slice that it belongs to: devices of different slices are joined by the data centre's network. `None` where
+    /// the platform has no such thing, or there is but one.
+    pub fn slice_index(&self) -> Option<usize> {
+        self.number("slice_index")
+    }
+
+    /// The bytes of memory that programs may take. `None` where the platform does not tell.
+    pub fn memory_limit(&self) -> Option<usize> {
+        let told = || match &self.0 {
+            Kind::Attached(device) => usize::try_from(device.memory_stats().ok()?.bytes_limit?).ok(),
+            Kind::Described(_) => None,
+        };
+        self.number("device_memory_bytes_limit").or_else(told)
+    }
+
+    fn attribute(&self, name: &str) -> Option<&pjrt::Value> {
+        either!(self, attributes).iter().find(|(known, _)| known == name).map(|(_, value)| value)
+    }
+
+    fn number(&self, name: &str) -> Option<usize> {
+        match self.attribute(name)? {
+            pjrt::Value::Int(n) => usize::try_from(*n).ok(),
+            _ => None,
+        }
+    }
+
+    /// The device itself. Fails for one that is only described.
+    pub(crate) fn attached(&self) -> Result<&pjrt::Device> {
+        match &self.0 {
+            Kind::Attached(device) => Ok(device),
+            Kind::Described(device) => Err(err!(
+                Runtime,
+                "{self} is a device of the topology {}: it is described, and not there, so that nothing can be put or run on it",
+                device.topology()
+            )
+            .help("compile for it with `lowered.compile_for(&topology)`; put and run on what `devices()` gives")),
+        }
     }
 }
 
@@ -93,7 +186,8 @@ pub(crate) const GO_ON: &str = "there is a fresh engine: make meshes and arrays 
 
 /// Fails for a device of an engine that failed.
 pub(crate) fn check_current(device: &Device) -> Result<()> {
-    match client()?.devices.iter().any(|current| current.0.is_beside(&device.0)) {
+    let attached = device.attached()?;
+    match client()?.pjrt.devices().iter().any(|current| current.is_beside(attached)) {
         true => Ok(()),
         false => Err(err!(
             Runtime,
@@ -131,10 +225,13 @@ fn start() -> Result<Client> {
             let count = [("cpu_device_count", pjrt::Value::Int(config::num_cpu_devices()? as i64))];
             pjrt::Client::new(&pjrt::Plugin::cpu().map_err(plugin_error)?, &count)?
         }
-        (other, _) => pjrt::Client::new(&pjrt::Plugin::find(other).map_err(plugin_error)?, &[])?,
+        (other, _) => {
+            let options = client_options::of(other)?;
+            pjrt::Client::new(&pjrt::Plugin::find(other).map_err(plugin_error)?, &options)?
+        }
     };
-    let devices: Vec<Device> = pjrt.devices().iter().cloned().map(Device).collect();
-    let local_devices = pjrt.addressable_devices().iter().cloned().map(Device).collect();
+    let devices: Vec<Device> = pjrt.devices().iter().cloned().map(|d| Device(Kind::Attached(d))).collect();
+    let local_devices = pjrt.addressable_devices().iter().cloned().map(|d| Device(Kind::Attached(d))).collect();
     let platform_name = pjrt.platform_name().to_lowercase();
     Ok(Client { pjrt, devices, local_devices, platform_name, next: OnceLock::new() })
 }

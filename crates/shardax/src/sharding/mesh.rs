@@ -1,5 +1,6 @@
 //! Meshes: devices in a grid with named axes.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -68,8 +69,10 @@ impl Mesh {
             )
             .help("the product of the sizes must be the number of devices; `make_mesh` takes the first ones"));
         }
-        for (i, d) in devices.iter().enumerate() {
-            if devices[..i].contains(d) {
+        #[allow(clippy::mutable_key_type)] // devices are compared and hashed by what never changes
+        let mut seen = HashSet::with_capacity(devices.len());
+        for d in &devices {
+            if !seen.insert(d) {
                 return Err(err!(Value, "device {d} occurs twice in the mesh").help("name each device once"));
             }
         }

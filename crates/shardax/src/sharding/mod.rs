@@ -5,8 +5,10 @@ pub(crate) mod context;
 pub(crate) mod device;
 pub mod distributed;
 mod mesh;
+pub mod mesh_utils;
 mod named;
 mod spec;
+mod topology;
 pub(crate) mod visualize;
 
 pub use context::{AbstractMesh, IntoMesh, MeshArg, MeshGuard, get_mesh, manual_axes};
@@ -14,6 +16,7 @@ pub use device::{Device, device_count, devices, local_device_count, local_device
 pub use mesh::{AxisType, Mesh, make_mesh};
 pub use named::{NamedSharding, Sharding, SingleDeviceSharding};
 pub use spec::{DimSpec, IntoDimSpec, PartitionSpec};
+pub use topology::{GpuSpec, GpuTopology, Topology, TpuTopology};
 pub use visualize::{visualize_sharding, visualize_sharding_color, visualize_sharding_svg};
 
 /// A part of an array: the range of each dimension.

@@ -219,6 +219,11 @@ impl Sharding {
         }
     }
 
+    /// Fails where the devices are those of a topology, which are not there.
+    pub(crate) fn check_attached(&self) -> Result<()> {
+        self.devices().first().map_or(Ok(()), |device| device.attached().map(drop))
+    }
+
     /// The shape of each device's part.
     #[track_caller]
     pub fn shard_shape(&self, shape: &[usize]) -> Result<Shape> {

@@ -2,6 +2,7 @@
 
 mod check;
 pub mod compare;
+pub mod elsewhere;
 pub mod read;
 
 pub mod binary;

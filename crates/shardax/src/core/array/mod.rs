@@ -82,6 +82,8 @@ pub(crate) struct Tracer {
     pub trace: u64,
     pub var: Var,
     pub aval: Aval,
+    /// How one that stands for its type alone is to lie, where that is said.
+    pub sharding: Option<Arc<Sharding>>,
 }
 
 /// An array that has, or is about to have, its values.

@@ -36,6 +36,7 @@ pub(crate) fn is_here(array: &Concrete) -> bool {
 /// The buffers of a host array laid out by `sharding`, on this process's devices.
 pub(crate) fn buffers_from_host(bytes: &[u8], aval: &Aval, sharding: &Sharding) -> Result<Buffers> {
     let _span = profiler::span(|| format!("{aval} from the host").into());
+    sharding.check_attached()?;
     let client = client()?;
     let shard_shape = sharding.shard_shape(&aval.shape)?;
     let dims: SmallVec<[i64; 4]> = shard_shape.iter().map(|&d| d as i64).collect();
@@ -48,10 +49,10 @@ pub(crate) fn buffers_from_host(bytes: &[u8], aval: &Aval, sharding: &Sharding) 
         .map(|(i, device)| {
             let ty = aval.dtype.element_type();
             let buffer = if whole {
-                client.pjrt.buffer_from_host(bytes, ty, &dims, &device.0)?
+                client.pjrt.buffer_from_host(bytes, ty, &dims, device.attached()?)?
             } else {
                 let part = extract(bytes, &aval.shape, &sharding.index_at(i, &aval.shape), aval.dtype.byte_size());
-                client.pjrt.buffer_from_host(&part, ty, &dims, &device.0)?
+                client.pjrt.buffer_from_host(&part, ty, &dims, device.attached()?)?
             };
             Ok(Arc::new(buffer))
         })
@@ -73,7 +74,7 @@ pub(crate) fn array_of_shared(
 ) -> Result<Array> {
     let _span = profiler::span(|| format!("{aval} from the host").into());
     let dims: SmallVec<[i64; 4]> = aval.shape.iter().map(|&d| d as i64).collect();
-    let buffer = client()?.pjrt.buffer_from_host_shared(data, aval.dtype.element_type(), &dims, &device.0)?;
+    let buffer = client()?.pjrt.buffer_from_host_shared(data, aval.dtype.element_type(), &dims, device.attached()?)?;
     let buffers = Buffers::from_iter([Arc::new(buffer)]);
     let sharding = Sharding::Single(SingleDeviceSharding(device));
     Ok(Array::from_concrete(Concrete::new(aval, sharding, committed, buffers)))
@@ -143,8 +144,8 @@ pub(crate) fn reshard(array: &Concrete, sharding: &Sharding) -> Result<Buffers> 
         let from = (0..have.len()).filter(same).find(|&j| array.sharding.devices()[j] == *device);
         match from.or_else(|| (0..have.len()).find(same)) {
             Some(j) if array.sharding.devices()[j] == *device => out.push(array.buffers[j].clone()),
-            Some(j) if array.sharding.devices()[j].0.is_beside(&device.0) => {
-                out.push(Arc::new(array.buffers[j].copy_to_device(&device.0)?));
+            Some(j) if array.sharding.devices()[j].attached()?.is_beside(device.attached()?) => {
+                out.push(Arc::new(array.buffers[j].copy_to_device(device.attached()?)?));
             }
             // In no place as it is wanted, or in an engine that failed.
             _ => return buffers_from_host(&to_host(array)?, &array.aval, sharding),

@@ -7,6 +7,7 @@ mod expand;
 mod location;
 pub(crate) mod module;
 mod pad;
+mod platform;
 
 use std::fmt::Write as _;
 
@@ -14,6 +15,7 @@ pub(crate) use attr::constant_text;
 pub use attr::{bools, ints};
 use location::Locations;
 pub(crate) use location::without_locations;
+pub(crate) use platform::Platform;
 
 use super::program::{Atom, Aval, Env, Program};
 use crate::dtype::{DType, Scalar};
@@ -50,6 +52,8 @@ pub struct Lowering {
     /// The mesh whose axes are manual where text is being written.
     pub(crate) manual_mesh: Option<Mesh>,
     pub(crate) manual_axes: Vec<AxisName>,
+    /// The platform that the program is for.
+    pub(crate) platform: Platform,
     /// Whether the program is for several devices.
     pub(crate) many_devices: bool,
     /// The mesh that the compiler splits values over, where arguments or results say so.
@@ -60,8 +64,13 @@ pub struct Lowering {
 
 impl Lowering {
     /// For the operations of a program of this name, with their locations or without.
-    pub(crate) fn of(name: &str, locations: bool) -> Self {
-        Lowering { indent: 2, locations: Locations::of(name, locations), ..Lowering::default() }
+    pub(crate) fn of(name: &str, locations: bool, platform: Platform) -> Self {
+        Lowering { indent: 2, locations: Locations::of(name, locations), platform, ..Lowering::default() }
+    }
+
+    /// Whether the program is for the CPU, whose plugin has weaknesses that others do not share (`docs/engine.md`).
+    pub(crate) fn on_cpu(&self) -> bool {
+        self.platform == Platform::Cpu
     }
 
     /// Whether the text being written runs on one device as it is: nothing is left for the compiler to split.
@@ -127,7 +136,8 @@ impl Lowering {
 
     /// The name of `mesh` in the text.
     pub fn mesh_name(&mut self, mesh: &Mesh) -> String {
-        let at = self.meshes.iter().position(|m| m == mesh).unwrap_or_else(|| {
+        // The text tells meshes apart by their axes. All of a program are over the same devices.
+        let at = self.meshes.iter().position(|m| m.axes() == mesh.axes()).unwrap_or_else(|| {
             self.meshes.push(mesh.clone());
             self.meshes.len() - 1
         });

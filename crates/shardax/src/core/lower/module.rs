@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Lowering, Value, attr};
+use super::{Lowering, Platform, Value, attr};
 use crate::core::program::Program;
 use crate::error::Result;
 use crate::sharding::NamedSharding;
@@ -18,6 +18,7 @@ pub(crate) struct Module<'a> {
     /// What becomes of each input's memory.
     pub donations: &'a [Donation],
     pub num_partitions: usize,
+    pub platform: Platform,
     /// Whether operations say where they come from.
     pub locations: bool,
 }
@@ -35,7 +36,7 @@ pub(crate) enum Donation {
 impl Module<'_> {
     /// The StableHLO text.
     pub fn text(&self) -> Result<String> {
-        let mut cx = Lowering::of(self.name, self.locations);
+        let mut cx = Lowering::of(self.name, self.locations, self.platform);
         cx.many_devices = self.num_partitions > 1;
         let mut shardings = self.in_shardings.iter().chain(self.out_shardings).flatten();
         cx.auto_mesh = shardings.next().map(|sharding| sharding.mesh().clone());

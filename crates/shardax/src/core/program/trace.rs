@@ -93,7 +93,7 @@ impl Frame {
 
     fn tracer(&self, var: Var) -> Array {
         let aval = self.program.aval_of(var).clone();
-        Array(Repr::Traced(Arc::new(Tracer { trace: self.id, var, aval })))
+        Array(Repr::Traced(Arc::new(Tracer { trace: self.id, var, aval, sharding: None })))
     }
 
     /// The operand that stands for `array` in this trace; arrays from outside become captures.

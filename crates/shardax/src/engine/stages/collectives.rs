@@ -70,15 +70,19 @@ impl fmt::Display for CollectiveKind {
 pub struct Collective {
     /// What it does.
     pub kind: CollectiveKind,
-    /// The mesh axes along which data moves, major first; empty where the program has no mesh.
+    /// The mesh axes along which data moves, major first; empty where the program has no mesh, and of a send that does
+    /// not say to whom, as between slices of TPUs.
     pub axes: Vec<AxisName>,
-    /// The number of devices that take part together.
+    /// The number of devices that take part together; 0 where that is not said.
     pub participants: usize,
     /// The data on one device, in bytes: of the operands or of the results, whichever is more. A ring moves
     /// `2 (n - 1) / n` times as much for an all-reduce, and half of that for a gather, scatter or all-to-all.
     pub bytes: usize,
     /// How many of them there are in the program.
     pub count: usize,
+    /// How often they run in one call, all together: those in a loop as often as its body. Of the branches of a
+    /// conditional each counts as if it were taken. `None` where a loop's number of steps is known to it alone.
+    pub runs: Option<usize>,
     /// Whether they are inside a loop, which runs them once for each of its steps.
     pub in_loop: bool,
 }
@@ -91,7 +95,11 @@ impl fmt::Display for Collective {
             write!(f, "{}{axis:?}", if i == 0 { " over " } else { ", " })?;
         }
         write!(f, ", {} bytes on each device, ×{}", self.bytes, self.count)?;
-        f.write_str(if self.in_loop { " in a loop" } else { "" })
+        match (self.in_loop, self.runs) {
+            (false, _) => Ok(()),
+            (true, Some(runs)) => write!(f, " in a loop, {runs} runs"),
+            (true, None) => f.write_str(" in a loop"),
+        }
     }
 }
 
@@ -103,30 +111,43 @@ pub struct Collectives(Vec<Collective>);
 
 impl Collectives {
     pub(crate) fn of(instructions: &[HloInstruction], mesh: Option<&Mesh>) -> Self {
-        let looped = looped_computations(instructions);
+        let runs = Runs::of(instructions);
+        let reduced_apart = reduced_apart(instructions);
         let sizes: HashMap<(&str, &str), usize> =
             instructions.iter().map(|i| ((i.computation.as_str(), i.name.as_str()), bytes(&i.shapes))).collect();
         let mut found: Vec<Collective> = Vec::new();
         for instruction in instructions {
             let Some(kind) = CollectiveKind::of(&instruction.opcode) else { continue };
-            let size_of = |name: &String| sizes.get(&(instruction.computation.as_str(), name.as_str())).copied();
+            let computation = instruction.computation.as_str();
+            let size_of = |name: &String| sizes.get(&(computation, name.as_str())).copied();
             let operands: usize = instruction.operands.iter().filter_map(size_of).sum();
             let mut results = bytes(&instruction.shapes);
-            if instruction.opcode.ends_with("-start") && results > operands {
-                // Its result holds the operands too.
-                results -= operands;
+            if instruction.opcode.ends_with("-start") {
+                // Its result holds the operands too, and numbers of its own.
+                let own = |(ty, dims): &&(ElementType, Vec<i64>)| *ty == ElementType::U32 && dims.is_empty();
+                let own = if instruction.shapes.len() > 2 { instruction.shapes.iter().filter(own).count() } else { 0 };
+                results = results.saturating_sub(4 * own);
+                results = if results > operands { results - operands } else { results };
             }
             let groups = groups(instruction, mesh);
             let one = Collective {
-                kind,
+                kind: if reduced_apart.contains(computation) { ReduceScatter } else { kind },
                 axes: axes(&groups, mesh),
                 participants: groups.iter().map(Vec::len).max().unwrap_or(0),
                 bytes: operands.max(results),
                 count: 1,
-                in_loop: looped.contains(instruction.computation.as_str()),
+                runs: runs.runs.get(computation).copied().unwrap_or(Some(1)),
+                in_loop: runs.looped.contains(computation),
             };
-            match found.iter_mut().find(|c| Collective { count: 1, ..(*c).clone() } == one) {
-                Some(known) => known.count += 1,
+            let same = |c: &Collective| {
+                (c.kind, &c.axes, c.participants, c.bytes, c.in_loop, c.runs.is_none())
+                    == (one.kind, &one.axes, one.participants, one.bytes, one.in_loop, one.runs.is_none())
+            };
+            match found.iter_mut().find(|c| same(c)) {
+                Some(known) => {
+                    known.count += 1;
+                    known.runs = known.runs.zip(one.runs).map(|(a, b)| a.saturating_add(b));
+                }
                 None => found.push(one),
             }
         }
@@ -143,9 +164,10 @@ impl Collectives {
         self.iter().filter(|c| c.kind == kind).map(|c| c.count).sum()
     }
 
-    /// The data of all of them on one device, in bytes.
+    /// The data of all of them on one device in one call, in bytes; those in a loop that does not say how often it runs
+    /// count once.
     pub fn bytes(&self) -> usize {
-        self.iter().map(|c| c.bytes * c.count).sum()
+        self.iter().map(|c| c.bytes.saturating_mul(c.runs.unwrap_or(c.count))).fold(0, usize::saturating_add)
     }
 }
 
@@ -177,20 +199,64 @@ fn bytes(shapes: &[(ElementType, Vec<i64>)]) -> usize {
     shapes.iter().map(one).sum()
 }
 
-/// The computations that loops run, directly or not.
-fn looped_computations(instructions: &[HloInstruction]) -> HashSet<&str> {
-    let mut looped: HashSet<&str> = HashSet::new();
-    loop {
-        let before = looped.len();
+/// How often each computation runs in one call.
+struct Runs<'a> {
+    /// `None` where a loop does not say how often it runs.
+    runs: HashMap<&'a str, Option<usize>>,
+    /// The computations that loops run, directly or not.
+    looped: HashSet<&'a str>,
+}
+
+impl<'a> Runs<'a> {
+    fn of(instructions: &'a [HloInstruction]) -> Runs<'a> {
+        // Who calls a computation, how often each time, and whether as a loop.
+        type Call<'a> = (&'a str, Option<usize>, bool);
+        let mut callers: HashMap<&str, Vec<Call<'_>>> = HashMap::new();
+        let mut entry = None;
         for i in instructions {
-            if i.opcode == "while" || looped.contains(i.computation.as_str()) {
-                looped.extend(i.calls.iter().map(String::as_str));
+            if i.in_entry {
+                entry = Some(i.computation.as_str());
+            }
+            for (at, called) in i.calls.iter().enumerate() {
+                let is_loop = i.opcode == "while";
+                let trips = i.trip_count.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+                // The condition is asked once more than the body runs.
+                let times = if is_loop { trips.map(|n| n.saturating_add(at)) } else { Some(1) };
+                callers.entry(called.as_str()).or_default().push((i.computation.as_str(), times, is_loop));
             }
         }
-        if looped.len() == before {
-            return looped;
+        let mut all = Runs { runs: entry.into_iter().map(|name| (name, Some(1))).collect(), looped: HashSet::new() };
+        // Callers stand deeper in the program's nest than what they call: as many rounds as it is deep settle it.
+        let mut open: HashSet<&str> = callers.keys().copied().filter(|name| Some(*name) != entry).collect();
+        while !open.is_empty() {
+            let ready =
+                |name: &&str| callers[name].iter().all(|(caller, _, _)| !open.contains(caller) || caller == name);
+            let (now, later): (HashSet<&str>, HashSet<&str>) = open.iter().copied().partition(ready);
+            // Computations that call each other in a circle are none of HLO's.
+            let now = if now.is_empty() { std::mem::take(&mut open) } else { now };
+            for name in now {
+                let mut sum = Some(0usize);
+                for (caller, times, is_loop) in &callers[name] {
+                    // A computation that nothing calls counts as if the entry did.
+                    let of_caller = all.runs.get(caller).copied().unwrap_or(Some(1));
+                    let more = of_caller.zip(*times).map(|(a, b)| a.saturating_mul(b));
+                    sum = sum.zip(more).map(|(a, b)| a.saturating_add(b));
+                    if *is_loop || all.looped.contains(caller) {
+                        all.looped.insert(name);
+                    }
+                }
+                all.runs.insert(name, sum);
+            }
+            open = later;
         }
+        all
     }
+}
+
+/// The computations that TPUs reduce and scatter by: an all-reduce inside, of which each device keeps its part.
+fn reduced_apart(instructions: &[HloInstruction]) -> HashSet<&str> {
+    let fusions = instructions.iter().filter(|i| i.opcode == "fusion" && i.name.starts_with("all-reduce-scatter"));
+    fusions.flat_map(|i| &i.calls).map(String::as_str).collect()
 }
 
 /// The positions in the mesh that take part together.
@@ -200,7 +266,12 @@ fn groups(instruction: &HloInstruction, mesh: Option<&Mesh>) -> Vec<Vec<usize>> 
         return instruction.source_target_pairs.iter().map(|(a, b)| vec![position(a), position(b)]).collect();
     }
     let groups: Vec<Vec<usize>> = instruction.replica_groups.iter().map(|g| g.iter().map(position).collect()).collect();
-    if groups.is_empty() { vec![(0..mesh.map_or(1, Mesh::size)).collect()] } else { groups }
+    match (groups.is_empty(), CollectiveKind::of(&instruction.opcode)) {
+        // Between two devices, which the program does not name.
+        (true, Some(Send | Recv)) => Vec::new(),
+        (true, _) => vec![(0..mesh.map_or(1, Mesh::size)).collect()],
+        (false, _) => groups,
+    }
 }
 
 /// The axes along which members of a group differ.

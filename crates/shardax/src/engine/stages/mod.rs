@@ -2,13 +2,16 @@
 
 mod collectives;
 mod leaves;
+mod report;
 mod shapes;
 pub(crate) mod staging;
+mod unloaded;
 
 pub use collectives::{Collective, CollectiveKind, Collectives};
 pub use leaves::{ArgInfo, LeafTree};
-pub use shapes::{eval_shape, shape_dtype_struct};
+pub use shapes::{eval_shape, shape_dtype_struct, shape_dtype_struct_on};
 pub use shardax_pjrt::{MemoryAnalysis, Value as CompilerOption};
+pub use unloaded::Unloaded;
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -24,9 +27,9 @@ use crate::core::function::Function;
 use crate::core::lower::module::Donation;
 use crate::core::program::{Aval, Program};
 use crate::core::tree::{self, Flat, Tree, TreeDef};
-use crate::error::{Result, err};
+use crate::error::{AtCaller, Error, Result, err};
 use crate::ops::checkify::Errors;
-use crate::sharding::{Mesh, Sharding};
+use crate::sharding::{Mesh, Sharding, Topology};
 use crate::warning;
 
 /// A function that was traced for its arguments and placed: all that is needed to compile it and call it.
@@ -76,6 +79,13 @@ impl Staged {
             ),
             "memory is taken over by a result of the same shape, dtype and sharding; without one, leave the argument out of donate_argnums",
         );
+    }
+
+    /// The sharding of an argument among those of the program's inputs; `None` for one that it does not take.
+    fn in_sharding<'a>(&self, inputs: &'a [Sharding], argument: usize) -> Option<&'a Sharding> {
+        let Calling { captures, kept, .. } = &self.calling;
+        let at = kept.iter().position(|k| *k == argument)?;
+        inputs.get(captures.len() + at)
     }
 
     fn args_info(&self) -> LeafTree<ArgInfo> {
@@ -154,6 +164,30 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
         Ok(self.compiled(Arc::new(self.staged.request.compile(options)?)))
     }
 
+    /// Compiles it for the devices of a topology, which need not be there: the platform's own compiler says what memory
+    /// each of them needs and what they communicate. No client is started, and nothing runs.
+    ///
+    /// A program that was lowered for other devices, CPUs or none in particular, is compiled for as many of the
+    /// topology's in their stead, and written anew for their platform.
+    ///
+    /// Fails when the topology has too few devices, when the platform lacks an operation, and, on TPU, when the program
+    /// does not fit a device's memory.
+    #[track_caller]
+    pub fn compile_for(&self, topology: &Topology) -> Result<Unloaded<Args, Out>> {
+        self.compile_for_with_options(topology, &[])
+    }
+
+    /// The same with options of XLA, by their names: `("xla_tpu_enable_latency_hiding_scheduler", true.into())`.
+    #[track_caller]
+    pub fn compile_for_with_options(
+        &self,
+        topology: &Topology,
+        options: &[(&str, CompilerOption)],
+    ) -> Result<Unloaded<Args, Out>> {
+        let program = self.staged.request.compile_for(topology, options).at_caller()?;
+        Ok(Unloaded::new(self.staged.clone(), program))
+    }
+
     /// The compiler's estimates of what one call costs on a device, such as `flops` and `bytes accessed`.
     ///
     /// The program is compiled for it. Fails where the platform estimates nothing.
@@ -199,7 +233,41 @@ impl<Args: Tree, Out: Tree> Function<Args> for Compiled<Args, Out> {
     }
 }
 
+impl<Args: Tree, Out: Tree> Compiled<Args, Out> {
+    /// The compiled program of `lowered` from the bytes that [`Compiled::serialize`] or [`Unloaded::serialize`] gave,
+    /// in another process perhaps: what many processes run is compiled once.
+    ///
+    /// What is loaded is run: the bytes must come from somebody trusted. Against accidents they carry a digest.
+    ///
+    /// Fails when they are damaged, of another program, or of another engine, processor or number of devices.
+    #[track_caller]
+    pub fn load(lowered: &Lowered<Args, Out>, bytes: &[u8]) -> Result<Self> {
+        let loaded = lowered.staged.request.load_bytes(bytes).at_caller()?;
+        Ok(lowered.compiled(Arc::new(loaded)))
+    }
+}
+
 impl<Args, Out> Compiled<Args, Out> {
+    /// The compiled program as bytes, for [`Compiled::load`] on a machine like this one.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let double = jit(|x: Array| x * 2);
+    /// let lowered = double.lower(shape_dtype_struct([4], DType::I32))?;
+    /// let bytes = lowered.compile()?.serialize()?;
+    /// let loaded = Compiled::load(&lowered, &bytes)?;
+    /// assert_eq!(loaded.call(arange(0..4))?.to_vec::<i32>()?, [0, 2, 4, 6]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    ///
+    /// Fails for programs that call functions of the host or have devices of other processes, and where the platform
+    /// cannot.
+    #[track_caller]
+    pub fn serialize(&self) -> Result<Vec<u8>> {
+        self.staged.request.check_serializable(&self.loaded).at_caller()?;
+        self.loaded.executable.serialize().map_err(Error::from).at_caller()
+    }
+
     fn check(&self, flat: &Flat) -> Result<()> {
         let staged = &self.staged;
         if flat.def != staged.in_def {
@@ -265,9 +333,7 @@ impl<Args, Out> Compiled<Args, Out> {
 
     /// The sharding of an argument; `None` for one that the program does not take.
     fn in_sharding(&self, argument: usize) -> Option<&Sharding> {
-        let Calling { captures, kept, .. } = &self.staged.calling;
-        let at = kept.iter().position(|k| *k == argument)?;
-        self.loaded.in_shardings.get(captures.len() + at)
+        self.staged.in_sharding(&self.loaded.in_shardings, argument)
     }
 
     fn mesh(&self) -> Option<&Mesh> {
@@ -281,20 +347,7 @@ impl<Args, Out> Compiled<Args, Out> {
     ///
     /// Fails where the platform does not show its programs.
     pub fn as_text(&self) -> Result<String> {
-        let instructions = self.loaded.instructions()?;
-        let mut text = format!("HloModule {}", self.loaded.name);
-        let mut computation = None;
-        for instruction in &instructions {
-            if computation != Some(&instruction.computation) {
-                let close = if computation.is_some() { "\n}" } else { "" };
-                let entry = if instruction.in_entry { "ENTRY " } else { "" };
-                let _ = write!(text, "{close}\n\n{entry}{} {{", instruction.computation);
-                computation = Some(&instruction.computation);
-            }
-            let _ = write!(text, "\n  {instruction}");
-        }
-        text.push_str("\n}\n");
-        Ok(text)
+        Ok(report::text(&self.loaded.name, &self.loaded.instructions()?))
     }
 
     /// The communication of the compiled program: each kind of collective with its axes, bytes and count.
@@ -325,12 +378,7 @@ impl<Args, Out> Compiled<Args, Out> {
     ///
     /// Fails where the platform estimates nothing.
     pub fn cost_analysis(&self) -> Result<BTreeMap<String, f64>> {
-        let number = |(name, value)| match value {
-            CompilerOption::Float(v) => Some((name, v as f64)),
-            CompilerOption::Int(v) => Some((name, v as f64)),
-            _ => None,
-        };
-        Ok(self.loaded.executable.cost_analysis()?.into_iter().filter_map(number).collect())
+        report::costs(&self.loaded.executable)
     }
 
     /// How the program takes each argument; `None` for arguments that it does not take, as nothing depends on them.

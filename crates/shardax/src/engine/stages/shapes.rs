@@ -10,6 +10,7 @@ use crate::dtype::DType;
 use crate::error::{AtCaller, Error, Result, err};
 use crate::interpret::flat::{flat_fn, trace_flat, types_of};
 use crate::ops::numpy::{IntoShape, shape_of};
+use crate::sharding::Sharding;
 use crate::source;
 
 /// No trace has this number.
@@ -33,6 +34,31 @@ pub fn shape_dtype_struct(shape: impl IntoShape, dtype: DType) -> Array {
     }
 }
 
+/// The same with the sharding that the argument is to have, as an array that lies so would have it (JAX's
+/// `ShapeDtypeStruct(shape, dtype, sharding=…)`). The devices may be those of a [`Topology`](crate::Topology).
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let mesh = make_mesh([("i", 8)])?;
+/// let x = shape_dtype_struct_on([1024, 64], DType::F32, NamedSharding::new(&mesh, P!["i"]));
+/// let compiled = jit(|x: Array| x.sum(0)).lower(&x)?.compile()?;
+/// assert_eq!(compiled.collectives()?.count_of(CollectiveKind::AllReduce), 1);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// An array with an error when the sharding does not divide the shape.
+#[track_caller]
+pub fn shape_dtype_struct_on(shape: impl IntoShape, dtype: DType, sharding: impl Into<Sharding>) -> Array {
+    let sharding = sharding.into();
+    let made = shape_of(shape).and_then(|shape| {
+        sharding.check_constrained("shape_dtype_struct_on")?;
+        sharding.shard_shape(&shape)?;
+        Ok(of_type_on(Aval::new(dtype, shape), Some(Arc::new(sharding))))
+    });
+    made.unwrap_or_else(|e| Array::from_result(Err(e), &of_type(Aval::scalar(dtype))))
+}
+
 /// The types of a function's results, found without computing anything: a tree of arrays without values.
 ///
 /// ```
@@ -52,13 +78,25 @@ pub fn eval_shape<Args: Tree, F: Function<Args>, A: IntoArgs<Args>>(f: F, args: 
 }
 
 fn of_type(aval: Aval) -> Array {
-    Array(Repr::Traced(Arc::new(Tracer { trace: NO_TRACE, var: Var(0), aval })))
+    of_type_on(aval, None)
+}
+
+fn of_type_on(aval: Aval, sharding: Option<Arc<Sharding>>) -> Array {
+    Array(Repr::Traced(Arc::new(Tracer { trace: NO_TRACE, var: Var(0), aval, sharding })))
 }
 
 impl Array {
     /// Whether it stands for its type alone.
     pub(crate) fn is_only_type(&self) -> bool {
         matches!(&self.0, Repr::Traced(t) if t.is_only_type())
+    }
+
+    /// How it lies, or is to lie, where that must stay so: of a committed array, and of one that stands for its type.
+    pub(crate) fn committed_sharding(&self) -> Option<&Sharding> {
+        match &self.0 {
+            Repr::Traced(tracer) => tracer.sharding.as_deref(),
+            _ => self.concrete_ref().filter(|c| c.committed).map(|c| &c.sharding),
+        }
     }
 }
 

@@ -70,7 +70,7 @@ impl Staging<'_> {
             None => Input { committed: committed(c), given: None },
         });
         let arguments = kept.iter().map(|&i| Input {
-            committed: flat.leaves[i].concrete_ref().and_then(committed),
+            committed: flat.leaves[i].committed_sharding().cloned(),
             given: self.in_shardings[i].clone(),
         });
         let paths = || flat.def.paths();

@@ -96,6 +96,10 @@ impl Primitive for HostCall {
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        if !cx.on_cpu() {
+            let way = "compute this part of the program on the CPU's devices, or leave the call out where the program is for other ones";
+            return Err(cx.platform.lacks(&format!("{} of {:?}", self.name(), self.function), way));
+        }
         register()?;
         if self.ordered && self.kind == Kind::Debug && cx.many_devices {
             return Err(err!(

@@ -1,6 +1,7 @@
 //! Maxima of floating point numbers over devices, as maxima of integers that are in the same order.
 //!
-//! No engine promises that an all-reduce keeps a NaN, and the CPU's does not. Among integers NaN has a place: the last.
+//! The CPU's all-reduce does not keep a NaN. Among integers NaN has a place: the last. Other platforms get the
+//! operation.
 
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;

@@ -143,7 +143,7 @@ impl Primitive for AllReduce {
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let attrs = format!("{}, use_global_device_ids", self.axes.attrs(cx, "replica_groups")?);
-        if matches!(self.reducer, Reducer::Max | Reducer::Min) && outs[0].dtype.is_float() {
+        if matches!(self.reducer, Reducer::Max | Reducer::Min) && outs[0].dtype.is_float() && cx.on_cpu() {
             return ordered::all_reduce(self.reducer, cx, args[0], &attrs, &outs[0]);
         }
         let region = self.reducer.region(cx, outs[0].dtype)?;

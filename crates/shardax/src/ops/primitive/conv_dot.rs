@@ -6,7 +6,6 @@
 
 use super::conv::ConvGeneralDilated;
 use super::window;
-use crate::config;
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
 use crate::dtype::DType;
@@ -36,7 +35,7 @@ pub(crate) fn lower(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value]
     let depth = window * lhs.shape[last];
     let worth_it = lhs.shape[last] < FEW && window <= MAX_WINDOW && depth <= features;
     // What a compiler splits over devices it splits better as a convolution.
-    if !(plain && channels_last && worth_it && cx.is_local()) || config::platform() != "cpu" {
+    if !(plain && channels_last && worth_it && cx.is_local() && cx.on_cpu()) {
         return None;
     }
 

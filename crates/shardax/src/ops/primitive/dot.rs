@@ -150,14 +150,14 @@ impl Primitive for DotGeneral {
         );
         // A wider result is computed from widened operands: the CPU plugin does that twice as fast.
         let args: Vec<Value> = match self.preferred {
-            Some(dtype) => args
+            Some(dtype) if cx.on_cpu() => args
                 .iter()
                 .map(|&v| {
                     let wide = Aval::new(dtype, cx.shape(v).clone());
                     if cx.dtype(v) == dtype { v } else { cx.op("stablehlo.convert", &[v], "", &wide) }
                 })
                 .collect(),
-            None => args.to_vec(),
+            _ => args.to_vec(),
         };
         Ok(vec![cx.op("stablehlo.dot_general", &args, &attrs, &outs[0])])
     }

@@ -54,8 +54,8 @@ impl Reducer {
     /// not vectorize reductions. The maxima of the rows of f32[4096,1024] take 2 ms instead of 22.
     pub fn combine(self, cx: &mut Lowering, a: Value, b: Value, out: &Aval) -> Value {
         let direction = match self {
-            Reducer::Max if out.dtype.is_float() => "GE",
-            Reducer::Min if out.dtype.is_float() => "LE",
+            Reducer::Max if out.dtype.is_float() && cx.on_cpu() => "GE",
+            Reducer::Min if out.dtype.is_float() && cx.on_cpu() => "LE",
             _ => return cx.op(self.op(), &[a, b], "", out),
         };
         let attrs = |direction: &str| {
@@ -163,7 +163,7 @@ impl Reduce {
         let fits = |d: &usize| aval.shape[*d] > PARTS && aval.shape[*d].is_multiple_of(PARTS);
         let axis = self.axes.iter().copied().find(|d| fits(d));
         let wanted = self.reducer == Reducer::Sum && wide != out.dtype && crate::shape::size(&aval.shape) >= LARGE;
-        let (Some(axis), true) = (axis, wanted && cx.is_local() && crate::config::platform() == "cpu") else {
+        let (Some(axis), true) = (axis, wanted && cx.is_local() && cx.on_cpu()) else {
             return Ok(None);
         };
         let mut split = aval.shape.clone();
@@ -228,7 +228,7 @@ impl Primitive for Reduce {
         }
         let dtype = cx.dtype(args[0]);
         let reduced = self.write(cx, args[0], &outs[0])?;
-        if cx.is_local() || !dtype.is_float() || !matches!(self.reducer, Reducer::Max | Reducer::Min) {
+        if cx.is_local() || !cx.on_cpu() || !dtype.is_float() || !matches!(self.reducer, Reducer::Max | Reducer::Min) {
             return Ok(vec![reduced]);
         }
         let attrs = self.attrs();

@@ -192,7 +192,7 @@ impl ReduceWindow {
     fn write(&self, cx: &mut Lowering, x: Value, out: &Aval) -> Result<Value> {
         let dtype = out.dtype;
         let init = cx.constant(self.reducer.identity(dtype), &Aval::scalar(dtype));
-        if self.count() <= MAX_SLICES && size(&out.shape) > 0 {
+        if cx.on_cpu() && self.count() <= MAX_SLICES && size(&out.shape) > 0 {
             let padded = cx.pad(x, init, &self.pad_config());
             let mut result = None;
             for p in self.parts(&out.shape) {

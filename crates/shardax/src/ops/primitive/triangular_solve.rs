@@ -51,14 +51,26 @@ impl TriangularSolve {
         bind1(self, &[a.clone(), b.clone()])
     }
 
+    fn attrs(self) -> String {
+        let op = match self.op {
+            Op::Plain => "NO_TRANSPOSE",
+            Op::Transpose => "TRANSPOSE",
+            Op::Adjoint => "ADJOINT",
+        };
+        format!(
+            "left_side = {}, lower = {}, unit_diagonal = {}, transpose_a = #stablehlo<transpose {op}>",
+            self.left_side, self.lower, self.unit_diagonal
+        )
+    }
+
     /// The part of a matrix that is read.
     fn triangle(self, a: &Array) -> Array {
         let k = self.unit_diagonal as i32;
         if self.lower { a.tril(-k) } else { a.triu(k) }
     }
 
-    /// The solution by substitution, as LAPACK has it. The engine's own operation multiplies by inverted blocks: a NaN
-    /// in the last row of `b` or a zero on the diagonal makes all of the solution NaN.
+    /// The solution by substitution, as LAPACK has it. The CPU engine's own operation multiplies by inverted blocks: a
+    /// NaN in the last row of `b` or a zero on the diagonal makes all of the solution NaN.
     fn substitute(self, a: &Array, b: &Array) -> Result<Array> {
         let (a, b) = match self.left_side {
             true => (self.op.of(a), b.clone()),
@@ -143,7 +155,10 @@ impl Primitive for TriangularSolve {
         let rank = cx.shape(args[0]).len();
         let of_b = if self.left_side { rank - 2 } else { rank - 1 };
         let args = [cx.with_whole(args[0], &[rank - 2, rank - 1]), cx.with_whole(args[1], &[of_b])];
-        widened(cx, &args, outs, |cx, args, _| cx.expand(args, |args| Ok(vec![self.substitute(&args[0], &args[1])?])))
+        widened(cx, &args, outs, |cx, args, outs| match cx.on_cpu() {
+            true => cx.expand(args, |args| Ok(vec![self.substitute(&args[0], &args[1])?])),
+            false => Ok(vec![cx.op("stablehlo.triangular_solve", args, &self.attrs(), &outs[0])]),
+        })
     }
 
     /// From `op(a) x = b`: `op(a) dx = db - op(da) x`

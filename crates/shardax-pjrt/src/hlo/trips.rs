@@ -1,0 +1,306 @@
+//! How often the loops of an optimized program run.
+//!
+//! Some plugins say so (`known_trip_count`). Of the others' loops it is read off what they compute: the state's element
+//! that the condition compares, where it starts, what the body adds to it, and the limit.
+
+use std::collections::HashMap;
+
+use super::{InstructionProto, ModuleProto};
+
+/// The instructions and computations of a module by their numbers.
+pub(super) struct Loops<'a> {
+    instructions: HashMap<i64, &'a InstructionProto>,
+    /// The root of each computation.
+    roots: HashMap<i64, i64>,
+}
+
+/// A number as a loop sees it: an element of its state, if any, and what is added to it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Number {
+    element: Option<i64>,
+    offset: i64,
+}
+
+/// What the parameters of a computation are.
+enum Scope<'s> {
+    /// The state of a loop.
+    Loop,
+    /// The operands of the instruction that calls it, in the scope where that stands.
+    Call(&'s InstructionProto, &'s Scope<'s>),
+    /// Nothing that is known.
+    Outside,
+}
+
+/// Longer chains of copies and calls than this are not followed.
+const DEPTH: usize = 64;
+
+impl<'a> Loops<'a> {
+    pub fn of(module: &'a ModuleProto) -> Loops<'a> {
+        let all = module.computations.iter().flat_map(|c| &c.instructions);
+        Loops {
+            instructions: all.map(|i| (i.id, i)).collect(),
+            roots: module.computations.iter().map(|c| (c.id, c.root_id)).collect(),
+        }
+    }
+
+    /// How often the body of this `while` runs, where that is known before it does.
+    pub fn trip_count(&self, instruction: &InstructionProto) -> Option<u64> {
+        if instruction.opcode != "while" {
+            return None;
+        }
+        said(&instruction.backend_config).or_else(|| self.computed(instruction))
+    }
+
+    fn computed(&self, instruction: &InstructionProto) -> Option<u64> {
+        let [body, condition] = instruction.called_computation_ids[..] else { return None };
+        let (direction, left, right) = self.comparison(*self.roots.get(&condition)?, &Scope::Loop, DEPTH)?;
+        // The counter is what the body changes; the limit may be an element of the state, too, that it leaves alone.
+        let step = |number: Number| {
+            let Some(k) = number.element else { return Some(0) };
+            let next = self.number(*self.roots.get(&body)?, &mut vec![k], &Scope::Loop, DEPTH)?;
+            (next.element == Some(k)).then_some(next.offset)
+        };
+        let start = |number: Number| {
+            let Some(k) = number.element else { return Some(number.offset) };
+            let first = self.number(*instruction.operand_ids.first()?, &mut vec![k], &Scope::Outside, DEPTH)?;
+            first.element.is_none().then(|| first.offset.checked_add(number.offset))?
+        };
+        match (step(left)?, step(right)?) {
+            (by, 0) if by != 0 => trips(start(left)?, by, start(right)?, direction),
+            (0, by) if by != 0 => trips(start(right)?, by, start(left)?, flipped(direction)?),
+            _ => None,
+        }
+    }
+
+    /// The comparison that a condition ends in.
+    fn comparison(&self, id: i64, scope: &Scope, depth: usize) -> Option<(&'a str, Number, Number)> {
+        let depth = depth.checked_sub(1)?;
+        let instruction = *self.instructions.get(&id)?;
+        let operand = |i: usize| instruction.operand_ids.get(i).copied();
+        match instruction.opcode.as_str() {
+            "compare" => {
+                let left = self.number(operand(0)?, &mut Vec::new(), scope, depth)?;
+                let right = self.number(operand(1)?, &mut Vec::new(), scope, depth)?;
+                Some((&instruction.comparison_direction, left, right))
+            }
+            "copy" | "bitcast" | "convert" => self.comparison(operand(0)?, scope, depth),
+            "fusion" | "call" => {
+                let root = *self.roots.get(instruction.called_computation_ids.first()?)?;
+                self.comparison(root, &Scope::Call(instruction, scope), depth)
+            }
+            _ => None,
+        }
+    }
+
+    /// The value of an instruction, or of the element of its tuple that `path` names, innermost first.
+    fn number(&self, id: i64, path: &mut Vec<i64>, scope: &Scope, depth: usize) -> Option<Number> {
+        let depth = depth.checked_sub(1)?;
+        let instruction = *self.instructions.get(&id)?;
+        let operand = |i: usize| instruction.operand_ids.get(i).copied();
+        let pair = |path: &Vec<i64>| {
+            if !path.is_empty() {
+                return None;
+            }
+            let left = self.number(operand(0)?, &mut Vec::new(), scope, depth)?;
+            Some((left, self.number(operand(1)?, &mut Vec::new(), scope, depth)?))
+        };
+        match instruction.opcode.as_str() {
+            "constant" if path.is_empty() => {
+                Some(Number { element: None, offset: instruction.literal.as_ref()?.int()? })
+            }
+            "copy" | "bitcast" | "convert" | "reshape" | "copy-start" | "copy-done" | "optimization-barrier" => {
+                self.number(operand(0)?, path, scope, depth)
+            }
+            "get-tuple-element" => {
+                path.push(instruction.tuple_index);
+                self.number(operand(0)?, path, scope, depth)
+            }
+            "tuple" => {
+                let index = usize::try_from(path.pop()?).ok()?;
+                self.number(operand(index)?, path, scope, depth)
+            }
+            "parameter" => match scope {
+                Scope::Loop => match path[..] {
+                    [element] => Some(Number { element: Some(element), offset: 0 }),
+                    _ => None,
+                },
+                Scope::Call(caller, around) => {
+                    let given = caller.operand_ids.get(usize::try_from(instruction.parameter_number).ok()?)?;
+                    self.number(*given, path, around, depth)
+                }
+                Scope::Outside => None,
+            },
+            "fusion" | "call" => {
+                let root = *self.roots.get(instruction.called_computation_ids.first()?)?;
+                self.number(root, path, &Scope::Call(instruction, scope), depth)
+            }
+            "add" => {
+                let (a, b) = pair(path)?;
+                let offset = a.offset.checked_add(b.offset)?;
+                match (a.element, b.element) {
+                    (Some(_), Some(_)) => None,
+                    (element, None) | (None, element) => Some(Number { element, offset }),
+                }
+            }
+            "subtract" => {
+                let (a, b) = pair(path)?;
+                let offset = a.offset.checked_sub(b.offset)?;
+                b.element.is_none().then_some(Number { element: a.element, offset })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What the plugin says: `{"known_trip_count":{"n":"80"},…}`.
+fn said(backend_config: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(backend_config).ok()?;
+    let (_, after) = text.split_once("\"known_trip_count\"")?;
+    let (inside, _) = after.split_once('}')?;
+    let (_, number) = inside.split_once("\"n\"")?;
+    number.trim_matches(|c: char| c == ':' || c == '"' || c.is_whitespace()).parse().ok()
+}
+
+/// The same comparison with its sides exchanged.
+fn flipped(direction: &str) -> Option<&'static str> {
+    Some(match direction {
+        "LT" => "GT",
+        "LE" => "GE",
+        "GT" => "LT",
+        "GE" => "LE",
+        "NE" => "NE",
+        _ => return None,
+    })
+}
+
+/// How often a counter from `start` on, in steps of `by`, stays on its side of the limit.
+fn trips(start: i64, by: i64, limit: i64, direction: &str) -> Option<u64> {
+    let way = i128::from(limit) - i128::from(start);
+    let by = i128::from(by);
+    // Seen as if it counted up.
+    let (way, by, direction) = match by > 0 {
+        true => (way, by, direction),
+        false => (-way, -by, flipped(direction)?),
+    };
+    let count = match direction {
+        "LT" => (way.max(0) + by - 1) / by,
+        "LE" if way < 0 => 0,
+        "LE" => way / by + 1,
+        "NE" if way >= 0 && way % by == 0 => way / by,
+        _ => return None,
+    };
+    u64::try_from(count).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{ComputationProto, LiteralProto};
+    use super::*;
+
+    /// An instruction with its number, operation and operands.
+    fn op(id: i64, opcode: &str, operands: &[i64]) -> InstructionProto {
+        InstructionProto { id, opcode: opcode.to_owned(), operand_ids: operands.to_vec(), ..Default::default() }
+    }
+
+    fn constant(id: i64, value: i32) -> InstructionProto {
+        InstructionProto {
+            literal: Some(LiteralProto { s32s: vec![value], ..Default::default() }),
+            ..op(id, "constant", &[])
+        }
+    }
+
+    fn element(id: i64, of: i64, tuple_index: i64) -> InstructionProto {
+        InstructionProto { tuple_index, ..op(id, "get-tuple-element", &[of]) }
+    }
+
+    fn compare(id: i64, operands: &[i64], direction: &str) -> InstructionProto {
+        InstructionProto { comparison_direction: direction.to_owned(), ..op(id, "compare", operands) }
+    }
+
+    fn calling(id: i64, opcode: &str, operands: &[i64], called: &[i64]) -> InstructionProto {
+        InstructionProto { called_computation_ids: called.to_vec(), ..op(id, opcode, operands) }
+    }
+
+    fn computation(id: i64, instructions: Vec<InstructionProto>) -> ComputationProto {
+        let root_id = instructions.last().map_or(0, |i| i.id);
+        ComputationProto { id, root_id, instructions, ..Default::default() }
+    }
+
+    /// `while i < limit { i += by }` from `start`, with `limit` in the state, a copy and a fusion on the way.
+    fn counted(start: i32, by: i32, limit: i32, direction: &str, sides: [i64; 2]) -> Option<u64> {
+        let module = ModuleProto {
+            computations: vec![
+                computation(1, vec![op(10, "parameter", &[]), constant(11, by), op(12, "add", &[10, 11])]),
+                computation(
+                    2,
+                    vec![
+                        op(20, "parameter", &[]),
+                        element(21, 20, 0),
+                        calling(22, "fusion", &[21], &[1]),
+                        element(23, 20, 1),
+                        op(24, "copy", &[23]),
+                        op(25, "tuple", &[22, 24]),
+                    ],
+                ),
+                computation(
+                    3,
+                    vec![
+                        op(30, "parameter", &[]),
+                        element(31, 30, 0),
+                        element(32, 30, 1),
+                        compare(33, &sides.map(|side| 31 + side), direction),
+                    ],
+                ),
+                computation(
+                    4,
+                    vec![
+                        constant(40, start),
+                        constant(41, limit),
+                        op(42, "tuple", &[40, 41]),
+                        calling(43, "while", &[42], &[2, 3]),
+                    ],
+                ),
+            ],
+            ..Default::default()
+        };
+        let loops = Loops::of(&module);
+        loops.trip_count(loops.instructions[&43])
+    }
+
+    #[test]
+    fn loops_that_count_are_counted() {
+        assert_eq!(counted(0, 1, 80, "LT", [0, 1]), Some(80));
+        assert_eq!(counted(0, 1, 80, "LE", [0, 1]), Some(81));
+        assert_eq!(counted(0, 3, 80, "LT", [0, 1]), Some(27));
+        assert_eq!(counted(5, 5, 80, "NE", [0, 1]), Some(15));
+        assert_eq!(counted(0, 1, 80, "GT", [1, 0]), Some(80));
+        assert_eq!(counted(79, -1, -1, "GT", [0, 1]), Some(80));
+        assert_eq!(counted(79, -1, 0, "GE", [0, 1]), Some(80));
+        assert_eq!(counted(9, 1, 3, "LT", [0, 1]), Some(0));
+        // Never ending, never beginning, or by no constant step.
+        assert_eq!(counted(0, 0, 80, "LT", [0, 1]), None);
+        assert_eq!(counted(0, 3, 80, "NE", [0, 1]), None);
+        assert_eq!(counted(0, 1, 80, "GT", [0, 1]), None);
+        assert_eq!(counted(0, 1, 80, "EQ", [0, 1]), None);
+    }
+
+    #[test]
+    fn what_the_plugin_says_is_believed() {
+        let config = br#"{"known_init_step":{"init":"0"},"known_trip_count":{"n":"80"},"x":{"n":"3"}}"#;
+        assert_eq!(said(config), Some(80));
+        assert_eq!(said(br#"{"known_trip_count": {"n": 7}}"#), Some(7));
+        assert_eq!((said(b"{}"), said(b"\xff"), said(br#"{"known_trip_count":{}}"#)), (None, None, None));
+    }
+
+    #[test]
+    fn a_module_that_contradicts_itself_is_no_trouble() {
+        // An instruction that is its own operand, and a loop whose computations are not there.
+        let around = op(1, "copy", &[1]);
+        let lost = calling(2, "while", &[1], &[7, 8]);
+        let odd = calling(3, "while", &[1], &[9, 9]);
+        let module = ModuleProto { computations: vec![computation(9, vec![lost, odd, around])], ..Default::default() };
+        let loops = Loops::of(&module);
+        assert_eq!(loops.trip_count(loops.instructions[&2]), None);
+        assert_eq!(loops.trip_count(loops.instructions[&3]), None);
+    }
+}

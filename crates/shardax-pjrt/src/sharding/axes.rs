@@ -1,0 +1,194 @@
+//! Meshes of named axes, and references to axes or parts of them: how newer plugins write groups and shardings.
+
+use prost::Message;
+
+use super::transposed_iota;
+
+/// A grid of devices (`xla.MeshProto`).
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct MeshProto {
+    #[prost(message, repeated, tag = "1")]
+    pub axes: Vec<MeshAxisProto>,
+    /// Empty stands for 0, 1, 2, …, or for what `iota` says.
+    #[prost(int64, repeated, tag = "2")]
+    pub device_ids: Vec<i64>,
+    #[prost(message, optional, tag = "3")]
+    pub iota: Option<IotaTransformProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct MeshAxisProto {
+    #[prost(string, tag = "1")]
+    pub name: String,
+    #[prost(int64, tag = "2")]
+    pub size: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct IotaTransformProto {
+    #[prost(int64, repeated, tag = "1")]
+    pub reshape_dims: Vec<i64>,
+    #[prost(int64, repeated, tag = "2")]
+    pub transpose_perm: Vec<i64>,
+}
+
+/// An axis of a mesh, or a part of one.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct AxisRefProto {
+    #[prost(int64, tag = "1")]
+    pub axis: i64,
+    #[prost(message, optional, tag = "2")]
+    pub part: Option<SubAxisProto>,
+}
+
+/// The middle one of the dimensions that an axis is taken apart into: `[pre_size, size, rest]`.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct SubAxisProto {
+    #[prost(int64, tag = "1")]
+    pub pre_size: i64,
+    #[prost(int64, tag = "2")]
+    pub size: i64,
+}
+
+/// How a coordinate is read off a position: `position / stride % size`.
+#[derive(Clone, Copy)]
+struct Digit {
+    stride: usize,
+    size: usize,
+}
+
+/// A mesh, read.
+pub(crate) struct Grid {
+    axes: Vec<Digit>,
+    devices: Vec<usize>,
+}
+
+fn sizes(values: &[i64]) -> Vec<usize> {
+    values.iter().map(|&n| usize::try_from(n).unwrap_or(0)).collect()
+}
+
+impl Grid {
+    /// `None` when the numbers contradict each other.
+    pub fn of(mesh: &MeshProto) -> Option<Grid> {
+        let sizes_of_axes = sizes(&mesh.axes.iter().map(|axis| axis.size).collect::<Vec<_>>());
+        let total = sizes_of_axes.iter().try_fold(1usize, |n, &size| n.checked_mul(size))?;
+        let devices = match (&mesh.iota, mesh.device_ids.is_empty()) {
+            (_, false) => sizes(&mesh.device_ids),
+            (Some(iota), true) if !iota.reshape_dims.is_empty() => {
+                transposed_iota(&sizes(&iota.reshape_dims), &sizes(&iota.transpose_perm))
+            }
+            _ => (0..total).collect(),
+        };
+        if devices.len() != total || total == 0 {
+            return None;
+        }
+        let mut stride = total;
+        let digit = |size: usize| {
+            stride /= size;
+            Digit { stride, size }
+        };
+        Some(Grid { axes: sizes_of_axes.into_iter().map(digit).collect(), devices })
+    }
+
+    fn digit(&self, axis: &AxisRefProto) -> Option<Digit> {
+        let whole = *self.axes.get(usize::try_from(axis.axis).ok()?)?;
+        let Some(part) = &axis.part else { return Some(whole) };
+        let (pre, size) = (usize::try_from(part.pre_size).ok()?, usize::try_from(part.size).ok()?);
+        let taken = pre.checked_mul(size).filter(|&n| n > 0 && whole.size.is_multiple_of(n))?;
+        Some(Digit { stride: whole.stride * (whole.size / taken), size })
+    }
+
+    fn digits(&self, axes: &[AxisRefProto]) -> Option<Vec<Digit>> {
+        axes.iter().map(|axis| self.digit(axis)).collect()
+    }
+
+    /// The product of the sizes of these axes.
+    pub fn size(&self, axes: &[AxisRefProto]) -> Option<usize> {
+        Some(self.digits(axes)?.iter().map(|digit| digit.size).product())
+    }
+
+    /// The device at each position, with its place along each of `lists` of axes, the first axis of a list major, and
+    /// what is left of the position without all these.
+    fn places(&self, lists: &[&[AxisRefProto]]) -> Option<Vec<(Vec<usize>, usize)>> {
+        let digits = lists.iter().map(|list| self.digits(list)).collect::<Option<Vec<_>>>()?;
+        let place = |position: usize| {
+            let mut rest = position;
+            let along = |list: &Vec<Digit>| {
+                list.iter().fold(0, |index, digit| {
+                    let coordinate = position / digit.stride % digit.size;
+                    rest -= (coordinate * digit.stride).min(rest);
+                    index * digit.size + coordinate
+                })
+            };
+            let key = digits.iter().map(along).collect();
+            (key, rest)
+        };
+        Some((0..self.devices.len()).map(place).collect())
+    }
+
+    /// The devices that differ along these axes alone, group by group.
+    pub fn groups(&self, axes: &[AxisRefProto]) -> Option<Vec<Vec<i64>>> {
+        let mut order: Vec<(usize, usize, usize)> = (0..)
+            .zip(self.places(&[axes])?)
+            .map(|(position, (along, rest))| (rest, along.first().copied().unwrap_or(0), position))
+            .collect();
+        order.sort_unstable();
+        let same_group = |a: &(usize, usize, usize), b: &(usize, usize, usize)| a.0 == b.0;
+        let device = |&(_, _, position): &(usize, usize, usize)| self.devices[position] as i64;
+        Some(order.chunk_by(same_group).map(|group| group.iter().map(device).collect()).collect())
+    }
+
+    /// The devices in the order of their places along these lists, the first list major; those that are left of a
+    /// position decide last.
+    pub fn ordered(&self, lists: &[&[AxisRefProto]]) -> Option<Vec<usize>> {
+        let places = self.places(lists)?;
+        let mut order: Vec<usize> = (0..self.devices.len()).collect();
+        order.sort_by(|&a, &b| places[a].cmp(&places[b]));
+        Some(order.into_iter().map(|position| self.devices[position]).collect())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn mesh(axes: &[(&str, i64)], device_ids: &[i64]) -> MeshProto {
+        let axes = axes.iter().map(|(name, size)| MeshAxisProto { name: (*name).to_owned(), size: *size }).collect();
+        MeshProto { axes, device_ids: device_ids.to_vec(), iota: None }
+    }
+
+    pub(crate) fn axis(axis: i64) -> AxisRefProto {
+        AxisRefProto { axis, part: None }
+    }
+
+    fn part(axis: i64, pre_size: i64, size: i64) -> AxisRefProto {
+        AxisRefProto { axis, part: Some(SubAxisProto { pre_size, size }) }
+    }
+
+    #[test]
+    fn groups_differ_along_their_axes_alone() {
+        let grid = Grid::of(&mesh(&[("x", 2), ("y", 4)], &[])).unwrap();
+        assert_eq!(grid.groups(&[axis(0)]).unwrap(), [[0, 4], [1, 5], [2, 6], [3, 7]]);
+        assert_eq!(grid.groups(&[axis(1)]).unwrap(), [[0, 1, 2, 3], [4, 5, 6, 7]]);
+        assert_eq!(grid.groups(&[axis(0), axis(1)]).unwrap(), [[0, 1, 2, 3, 4, 5, 6, 7]]);
+        assert_eq!(grid.groups(&[axis(1), axis(0)]).unwrap(), [[0, 4, 1, 5, 2, 6, 3, 7]]);
+        assert_eq!(grid.groups(&[]).unwrap().len(), 8);
+        // Parts of an axis: y as [2, 2].
+        assert_eq!(grid.groups(&[part(1, 1, 2)]).unwrap(), [[0, 2], [1, 3], [4, 6], [5, 7]]);
+        assert_eq!(grid.groups(&[part(1, 2, 2)]).unwrap(), [[0, 1], [2, 3], [4, 5], [6, 7]]);
+        assert_eq!(grid.size(&[axis(0), part(1, 2, 2)]), Some(4));
+        assert_eq!((grid.groups(&[axis(2)]), grid.groups(&[part(1, 3, 2)])), (None, None));
+    }
+
+    #[test]
+    fn devices_are_listed_or_follow_from_an_iota() {
+        let listed = Grid::of(&mesh(&[("x", 2), ("y", 2)], &[3, 1, 2, 0])).unwrap();
+        assert_eq!(listed.groups(&[axis(1)]).unwrap(), [[3, 1], [2, 0]]);
+        let iota = IotaTransformProto { reshape_dims: vec![2, 2], transpose_perm: vec![1, 0] };
+        let iota = Grid::of(&MeshProto { iota: Some(iota), ..mesh(&[("x", 2), ("y", 2)], &[]) }).unwrap();
+        assert_eq!(iota.groups(&[axis(1)]).unwrap(), [[0, 2], [1, 3]]);
+        assert!(Grid::of(&mesh(&[("x", 2)], &[0, 1, 2])).is_none());
+        assert!(Grid::of(&mesh(&[("x", 0)], &[])).is_none());
+        assert!(Grid::of(&mesh(&[("x", i64::MAX), ("y", i64::MAX)], &[])).is_none());
+    }
+}

@@ -1,0 +1,243 @@
+//! Topologies: devices that are described and need not be there, to compile for.
+
+mod target;
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+pub use target::{GpuSpec, GpuTopology, TpuTopology};
+
+use crate::api::{slice, text};
+use crate::device::Description;
+use crate::error::{Error, Result};
+use crate::plugin::Plugin;
+use crate::raw::*;
+use crate::sealed;
+use crate::value::{self, Value};
+
+/// Devices of a platform that need not be there: what [`Topology::compile`] compiles for. Cloning is a reference count.
+#[derive(Clone)]
+pub struct Topology(Arc<Inner>);
+
+struct Inner {
+    plugin: Plugin,
+    raw: *mut RawTopology,
+    name: String,
+    platform_name: String,
+    platform_version: String,
+    attributes: Vec<(String, Value)>,
+    devices: Vec<Description>,
+}
+
+// SAFETY: a topology is never changed and may be used from any thread.
+unsafe impl Send for Inner {}
+unsafe impl Sync for Inner {}
+
+impl Topology {
+    /// The topology that a plugin knows by this name with these options.
+    ///
+    /// libtpu takes `v5e:2x4` and the like, with `wrap` and `chips_per_host_bounds` (three `Value::Ints` each) and
+    /// `num_slices` (`Value::Int`). The CUDA plugin takes any name, with `target_config` (a `GpuTargetConfigProto` as
+    /// text) and `topology` (`"1x2x8"`: slices, hosts of each, devices of each host). See
+    /// [`TpuTopology`](crate::TpuTopology) and [`GpuTopology`](crate::GpuTopology).
+    ///
+    /// # Errors
+    /// The plugin does not compile for devices that are not there, or does not know the name or an option; or the
+    /// numbers are such that it would end the process.
+    pub fn new(plugin: &Plugin, name: &str, options: &[(&str, Value)]) -> Result<Topology> {
+        let about = |error: Error| error.during(format_args!("cannot make the topology {name:?}"));
+        target::check(name, options).map_err(about)?;
+        let raw_options = value::to_raw(options);
+        let mut args = TopologyCreate {
+            name: name.as_ptr().cast(),
+            name_size: name.len(),
+            create_options: raw_options.as_ptr(),
+            num_options: raw_options.len(),
+            ..Default::default()
+        };
+        // SAFETY: the name, the options and what they point to live through the call.
+        unsafe { plugin.api().call(&mut args) }.map_err(about)?;
+        if args.topology.is_null() {
+            return Err(about(Error::new(crate::Code::Internal, "the plugin gave no topology")));
+        }
+        // From here on, dropping it cleans up.
+        let mut inner = Inner {
+            plugin: plugin.clone(),
+            raw: args.topology,
+            name: name.to_owned(),
+            platform_name: String::new(),
+            platform_version: String::new(),
+            attributes: Vec::new(),
+            devices: Vec::new(),
+        };
+        inner.describe().map_err(about)?;
+        if inner.devices.is_empty() {
+            return Err(about(Error::invalid_argument("it has no devices")));
+        }
+        Ok(Topology(Arc::new(inner)))
+    }
+
+    /// The plugin that knows it.
+    pub fn plugin(&self) -> &Plugin {
+        &self.0.plugin
+    }
+
+    /// The name that it was asked for by.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// `cuda`, `tpu`, …
+    pub fn platform_name(&self) -> &str {
+        &self.0.platform_name
+    }
+
+    /// What the platform says of its version.
+    pub fn platform_version(&self) -> &str {
+        &self.0.platform_version
+    }
+
+    /// What else the plugin says of it, e.g. which dimensions of a torus are closed.
+    pub fn attributes(&self) -> &[(String, Value)] {
+        &self.0.attributes
+    }
+
+    /// The number of devices.
+    pub fn num_devices(&self) -> usize {
+        self.0.devices.len()
+    }
+
+    /// The devices, in the plugin's order, which is not that of their ids.
+    pub fn devices(&self) -> Vec<TopologyDevice> {
+        (0..self.0.devices.len()).map(|index| TopologyDevice { topology: self.clone(), index: index as u32 }).collect()
+    }
+
+    /// What programs compiled for it say of where they can be loaded.
+    pub(crate) fn engine(&self) -> String {
+        sealed::topology_engine(&self.0.plugin, &self.0.platform_name, self.0.devices.iter().map(|d| d.kind.as_str()))
+    }
+
+    pub(crate) fn raw(&self) -> *mut RawTopology {
+        self.0.raw
+    }
+}
+
+impl Inner {
+    fn describe(&mut self) -> Result<()> {
+        let (api, topology) = (self.plugin.api(), self.raw);
+        // SAFETY: the topology is live, and so is what it hands out.
+        unsafe {
+            let mut name = TopologyPlatformName { topology, ..Default::default() };
+            api.call(&mut name)?;
+            self.platform_name = text(name.text, name.text_size).to_lowercase();
+            let mut version = TopologyPlatformVersion { topology, ..Default::default() };
+            if api.call(&mut version).is_ok() {
+                self.platform_version = text(version.text, version.text_size).into_owned();
+            }
+            let mut attributes = TopologyAttributes { topology, ..Default::default() };
+            if api.call(&mut attributes).is_ok() {
+                self.attributes = value::from_raw(attributes.attributes, attributes.num_attributes).unwrap_or_default();
+            }
+            let mut list = TopologyDescriptions { topology, ..Default::default() };
+            api.call(&mut list)?;
+            let all = slice(list.descriptions, list.num_descriptions);
+            self.devices = all.iter().map(|&raw| Description::read(api, raw)).collect::<Result<_>>()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let mut args = TopologyDestroy { topology: self.raw, ..Default::default() };
+        // SAFETY: it is ours, and devices and programs that need it hold it.
+        let _ = unsafe { self.plugin.api().call(&mut args) };
+    }
+}
+
+impl PartialEq for Topology {
+    fn eq(&self, other: &Topology) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Topology {}
+
+/// `v5e:2x4, 8 × TPU v5 lite`
+impl fmt::Display for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = self.0.devices.first().map_or("", |device| device.kind.as_str());
+        write!(f, "{}, {} × {kind}", self.0.name, self.0.devices.len())
+    }
+}
+
+impl fmt::Debug for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Topology({self})")
+    }
+}
+
+/// A device of a topology. Two are equal when topology and id are.
+#[derive(Clone)]
+pub struct TopologyDevice {
+    topology: Topology,
+    index: u32,
+}
+
+impl TopologyDevice {
+    fn description(&self) -> &Description {
+        &self.topology.0.devices[self.index as usize]
+    }
+
+    /// The topology that it is part of.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// Number that is unique in the topology; neither dense nor in the order of the list.
+    pub fn id(&self) -> usize {
+        self.description().id
+    }
+
+    /// The vendor's name of the device, e.g. `TPU v5 lite`, `NVIDIA H100 80GB HBM3`.
+    pub fn kind(&self) -> &str {
+        &self.description().kind
+    }
+
+    /// The process that would drive it.
+    pub fn process_index(&self) -> usize {
+        self.description().process_index
+    }
+
+    /// What the plugin calls it.
+    pub fn text(&self) -> &str {
+        &self.description().text
+    }
+
+    /// What else the plugin says of it.
+    pub fn attributes(&self) -> &[(String, Value)] {
+        &self.description().attributes
+    }
+}
+
+impl PartialEq for TopologyDevice {
+    fn eq(&self, other: &TopologyDevice) -> bool {
+        self.index == other.index && self.topology == other.topology
+    }
+}
+
+impl Eq for TopologyDevice {}
+
+impl Hash for TopologyDevice {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (Arc::as_ptr(&self.topology.0) as usize).hash(state);
+        self.index.hash(state);
+    }
+}
+
+impl fmt::Debug for TopologyDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TopologyDevice").field("id", &self.id()).field("kind", &self.kind()).finish_non_exhaustive()
+    }
+}

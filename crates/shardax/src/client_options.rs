@@ -1,0 +1,196 @@
+//! How the client of a GPU is started: what it takes of the device's memory, and which devices it uses.
+
+use std::sync::{Mutex, PoisonError};
+
+use shardax_pjrt as pjrt;
+
+use crate::error::{Result, err};
+
+/// How memory on a GPU is allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Allocator {
+    /// The plugin's choice.
+    Default,
+    /// Every array from the driver: slow, and nothing is held back.
+    Platform,
+    /// One large piece, divided by XLA (best fit with coalescing).
+    Bfc,
+    /// The driver's own pool (`cudaMallocAsync`).
+    CudaAsync,
+    /// Virtual memory, mapped piece by piece.
+    Vmm,
+}
+
+impl Allocator {
+    const NAMES: [(&str, Allocator); 5] = [
+        ("default", Allocator::Default),
+        ("platform", Allocator::Platform),
+        ("bfc", Allocator::Bfc),
+        ("cuda_async", Allocator::CudaAsync),
+        ("vmm", Allocator::Vmm),
+    ];
+
+    fn named(name: &str) -> Option<Allocator> {
+        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, allocator)| *allocator)
+    }
+
+    fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, known)| *known == self).map_or("default", |(name, _)| name)
+    }
+}
+
+/// How the client of a GPU is started. What is left out here is what the variables of the environment say that JAX
+/// reads, and else what the plugin does: it takes three quarters of each GPU's memory at once.
+///
+/// ```
+/// # use shardax::config::{self, Allocator, ClientOptions};
+/// let half = ClientOptions { memory_fraction: Some(0.5), allocator: Some(Allocator::Bfc), ..Default::default() };
+/// config::set_client_options(half)?;
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ClientOptions {
+    /// The part of a GPU's memory that it may take (`XLA_CLIENT_MEM_FRACTION`, and before
+    /// `XLA_PYTHON_CLIENT_MEM_FRACTION`).
+    pub memory_fraction: Option<f32>,
+    /// Whether it takes that at once (`XLA_PYTHON_CLIENT_PREALLOCATE`).
+    pub preallocate: Option<bool>,
+    /// How memory is allocated (`XLA_PYTHON_CLIENT_ALLOCATOR`: `default`, `platform`, `bfc`, `cuda_async` or `vmm`).
+    pub allocator: Option<Allocator>,
+    /// The GPUs to use, by their numbers in this machine (`JAX_CUDA_VISIBLE_DEVICES`).
+    pub visible_devices: Option<Vec<usize>>,
+}
+
+static SET: Mutex<Option<ClientOptions>> = Mutex::new(None);
+
+pub(crate) fn set(options: ClientOptions) -> Result<()> {
+    check_fraction(options.memory_fraction, "memory_fraction")?;
+    *SET.lock().unwrap_or_else(PoisonError::into_inner) = Some(options);
+    Ok(())
+}
+
+/// The options of the plugin of this platform.
+pub(crate) fn of(platform: &str) -> Result<Vec<(&'static str, pjrt::Value)>> {
+    if !matches!(platform, "cuda" | "gpu") {
+        return Ok(Vec::new());
+    }
+    let set = SET.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default();
+    Ok(set.or_from(&|name| std::env::var(name).ok().filter(|text| !text.is_empty()))?.values())
+}
+
+impl ClientOptions {
+    /// The same, with what is left out from the environment.
+    fn or_from(self, variable: &dyn Fn(&str) -> Option<String>) -> Result<ClientOptions> {
+        const FRACTIONS: [&str; 2] = ["XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"];
+        let wrong = |name: &str, text: &str, takes: &str| {
+            err!(Value, "the environment variable {name} is {text:?}, and takes {takes}")
+                .help("correct it, or unset it")
+        };
+        let fraction = match FRACTIONS.map(variable) {
+            [Some(_), Some(_)] => {
+                return Err(err!(Value, "{} is specified together with {}", FRACTIONS[0], FRACTIONS[1])
+                    .help("unset the latter, which is the former's old name"));
+            }
+            [new, old] => new.or(old),
+        };
+        let fraction = match fraction {
+            Some(text) => Some(text.parse::<f32>().map_err(|_| wrong(FRACTIONS[0], &text, "a number, as 0.75"))?),
+            None => None,
+        };
+        check_fraction(fraction, FRACTIONS[0])?;
+        let allocator = "XLA_PYTHON_CLIENT_ALLOCATOR";
+        let allocator = match variable(allocator) {
+            Some(text) => Some(Allocator::named(&text.to_lowercase()).ok_or_else(|| {
+                wrong(allocator, &text, "\"default\", \"platform\", \"bfc\", \"cuda_async\" or \"vmm\"")
+            })?),
+            None => None,
+        };
+        let preallocate =
+            variable("XLA_PYTHON_CLIENT_PREALLOCATE").map(|text| !matches!(&*text, "false" | "False" | "0"));
+        let visible = "JAX_CUDA_VISIBLE_DEVICES";
+        let visible = match variable(visible).filter(|text| text != "all") {
+            Some(text) => {
+                let numbers = text.split(',').map(|n| n.trim().parse()).collect::<std::result::Result<Vec<usize>, _>>();
+                Some(numbers.map_err(|_| wrong(visible, &text, "\"all\", or numbers with commas between"))?)
+            }
+            None => None,
+        };
+        Ok(ClientOptions {
+            memory_fraction: self.memory_fraction.or(fraction),
+            preallocate: self.preallocate.or(preallocate),
+            allocator: self.allocator.or(allocator),
+            visible_devices: self.visible_devices.or(visible),
+        })
+    }
+
+    /// As the CUDA plugin takes them.
+    fn values(self) -> Vec<(&'static str, pjrt::Value)> {
+        let mut values = vec![("platform_name", "cuda".into())];
+        values.extend(self.allocator.map(|a| ("allocator", a.name().into())));
+        values.extend(self.memory_fraction.map(|f| ("memory_fraction", f.into())));
+        values.extend(self.preallocate.map(|p| ("preallocate", p.into())));
+        let ints = |ids: Vec<usize>| ids.into_iter().map(|id| id as i64).collect::<Vec<i64>>();
+        values.extend(self.visible_devices.map(|ids| ("visible_devices", ints(ids).into())));
+        values
+    }
+}
+
+fn check_fraction(fraction: Option<f32>, name: &str) -> Result<()> {
+    match fraction {
+        Some(f) if !(f.is_finite() && f > 0.0) => Err(err!(Value, "{name} is {f}, and must be a positive number")
+            .help("0.75 is three quarters of a GPU's memory")),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(variables: &[(&str, &str)], set: ClientOptions) -> Result<Vec<(&'static str, pjrt::Value)>> {
+        let find = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
+        Ok(set.or_from(&find)?.values())
+    }
+
+    #[test]
+    fn variables_are_read_as_jax_reads_them() {
+        let all = [
+            ("XLA_PYTHON_CLIENT_ALLOCATOR", "BFC"),
+            ("XLA_PYTHON_CLIENT_MEM_FRACTION", ".5"),
+            ("XLA_PYTHON_CLIENT_PREALLOCATE", "False"),
+            ("JAX_CUDA_VISIBLE_DEVICES", "0, 2"),
+        ];
+        let values = from(&all, ClientOptions::default()).unwrap();
+        let expected: Vec<(&str, pjrt::Value)> = vec![
+            ("platform_name", "cuda".into()),
+            ("allocator", "bfc".into()),
+            ("memory_fraction", 0.5f32.into()),
+            ("preallocate", false.into()),
+            ("visible_devices", vec![0i64, 2].into()),
+        ];
+        assert_eq!(values, expected);
+        assert_eq!(from(&[("JAX_CUDA_VISIBLE_DEVICES", "all")], ClientOptions::default()).unwrap().len(), 1);
+        // What is set in the program counts more.
+        let set = ClientOptions { memory_fraction: Some(0.9), preallocate: Some(true), ..Default::default() };
+        let values = from(&all, set).unwrap();
+        assert_eq!((&values[2].1, &values[3].1), (&0.9f32.into(), &true.into()));
+    }
+
+    #[test]
+    fn wrong_variables_are_errors_that_name_them() {
+        for (variables, words) in [
+            (
+                vec![("XLA_CLIENT_MEM_FRACTION", "0.5"), ("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.5")],
+                "is specified together with",
+            ),
+            (vec![("XLA_CLIENT_MEM_FRACTION", "half")], "XLA_CLIENT_MEM_FRACTION is \"half\""),
+            (vec![("XLA_CLIENT_MEM_FRACTION", "-1")], "XLA_CLIENT_MEM_FRACTION is -1"),
+            (vec![("XLA_CLIENT_MEM_FRACTION", "nan")], "must be a positive number"),
+            (vec![("XLA_PYTHON_CLIENT_ALLOCATOR", "malloc")], "\"default\", \"platform\", \"bfc\""),
+            (vec![("JAX_CUDA_VISIBLE_DEVICES", "first")], "JAX_CUDA_VISIBLE_DEVICES is \"first\""),
+        ] {
+            let error = from(&variables, ClientOptions::default()).unwrap_err();
+            assert!(error.message().contains(words), "{variables:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Programs compiled for devices that are described, and programs made of bytes that were compiled elsewhere.
+
+use shardax_pjrt as pjrt;
+
+use super::execute::LoadedProgram;
+use super::load::Request;
+use super::placement::Place;
+use super::{counts, crossed_axes, spanning};
+use crate::error::{Result, err};
+use crate::profiler;
+use crate::sharding::device::{check_current, client};
+use crate::sharding::{Device, Mesh, NamedSharding, Sharding, SingleDeviceSharding, Topology};
+
+/// A program compiled for the devices of a topology.
+pub(crate) struct UnloadedProgram {
+    pub executable: pjrt::UnloadedExecutable,
+    pub place: Place,
+    pub in_shardings: Vec<Sharding>,
+    pub out_shardings: Vec<Sharding>,
+}
+
+impl Request {
+    /// Compiles it for devices of this topology: those that it is placed on, or as many in their stead.
+    pub fn compile_for(&self, topology: &Topology, xla_options: &[(&str, pjrt::Value)]) -> Result<UnloadedProgram> {
+        let _span = profiler::span(|| format!("compile {} for {topology}", self.name).into());
+        let mut request = self.moved_to(topology)?;
+        crossed_axes::warn(&request);
+        // The second time with results whole that the compiler would split in a way that no spec expresses.
+        for _ in 0..2 {
+            let text = request.lower(true)?;
+            let ids = request.place.devices().iter().map(Device::id).collect();
+            let overrides = xla_options.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+            let options = pjrt::CompileOptions { overrides, ..request.options(ids) };
+            let signature = request.signature(&request.donations())?;
+            counts::compiling(&self.name, self.program.in_avals());
+            let compiled = topology.pjrt().compile(&text, &options, signature);
+            let executable = compiled.map_err(|e| refused(&self.name, topology, &e))?;
+            let found = request.result_shardings(&executable, None)?;
+            if let Some(whole) = request.with_whole(&found) {
+                request = whole;
+                continue;
+            }
+            return Ok(UnloadedProgram {
+                executable,
+                place: request.place,
+                in_shardings: request.in_shardings,
+                out_shardings: found.into_iter().flatten().collect(),
+            });
+        }
+        Err(err!(Runtime, "XLA split a result of {} that was to be whole on each device of {topology}", self.name))
+    }
+
+    /// The same on devices of this topology.
+    fn moved_to(&self, topology: &Topology) -> Result<Request> {
+        let here = |device: &Device| device.topology() == Some(topology.pjrt());
+        if self.place.devices().iter().all(here) {
+            return Ok(self.clone());
+        }
+        let count = self.place.devices().len();
+        let all = topology.num_devices();
+        if count > all {
+            return Err(err!(Value, "{} is for {count} devices, and {topology} has {all}", self.name)
+                .help("lower it for a mesh of that many devices, or choose a larger topology"));
+        }
+        let place = match &self.place {
+            Place::Single(_) => Place::Single(topology.devices().swap_remove(0)),
+            Place::Mesh(mesh) => {
+                let shape: Vec<usize> = mesh.axes().iter().map(|(_, size)| *size).collect();
+                let devices = match count == all {
+                    true => topology.ordered(&shape)?,
+                    false => topology.devices().into_iter().take(count).collect(),
+                };
+                let moved = Mesh::new(devices, mesh.axes().to_vec())?;
+                Place::Mesh(moved.with_axis_types(mesh.axis_types().to_vec())?)
+            }
+        };
+        let named = |s: &NamedSharding| match &place {
+            Place::Mesh(mesh) => NamedSharding::new(mesh, s.spec().clone()),
+            Place::Single(_) => s.clone(),
+        };
+        let moved = |s: &Sharding| match (s, &place) {
+            (Sharding::Named(s), _) => Sharding::Named(named(s)),
+            (Sharding::Single(_), Place::Single(device)) => Sharding::Single(SingleDeviceSharding(device.clone())),
+            // On a mesh of one device.
+            (Sharding::Single(_), Place::Mesh(_)) => place.replicated(),
+        };
+        Ok(Request {
+            in_shardings: self.in_shardings.iter().map(moved).collect(),
+            out_shardings: self.out_shardings.iter().map(|s| s.as_ref().map(named)).collect(),
+            place: place.clone(),
+            ..self.clone()
+        })
+    }
+
+    /// The program that was compiled for these devices elsewhere, from its bytes.
+    pub fn load_bytes(&self, bytes: &[u8]) -> Result<LoadedProgram> {
+        let devices = self.place.devices();
+        devices.first().map_or(Ok(()), check_current)?;
+        if self.keeps().is_empty() && self.in_order()?.is_none() && spanning::spanned(devices).is_none() {
+            let donations = self.donations();
+            let options = self.options_here(&[])?;
+            let executable = client()?.pjrt.deserialize(bytes, &options, self.signature(&donations)?)?;
+            let found = self.result_shardings(&executable, None)?;
+            if found.iter().all(Option::is_some) {
+                return Ok(self.loaded(executable, None, found, 0));
+            }
+            return Err(err!(
+                Value,
+                "the compiled program splits a result of {} in a way that no spec expresses",
+                self.name
+            )
+            .help("say how the results lie (`out_shardings`) where it is lowered, there and here"));
+        }
+        Err(err!(
+            NotImplemented,
+            "{} cannot be loaded from bytes: it calls functions of this process, or has devices of others",
+            self.name
+        )
+        .help("compile it where it runs"))
+    }
+
+    /// The bytes of a program that was compiled here.
+    pub fn check_serializable(&self, loaded: &LoadedProgram) -> Result<()> {
+        if loaded.keeps.is_empty() && loaded.partitioned.is_none() {
+            return Ok(());
+        }
+        Err(err!(
+            NotImplemented,
+            "{} cannot be made bytes of: it calls functions of this process, or has devices of others",
+            self.name
+        )
+        .help("compile it where it runs"))
+    }
+
+    /// The same with those results whole on each device of which it is not known how they lie.
+    pub fn with_whole(&self, found: &[Option<Sharding>]) -> Option<Request> {
+        if found.iter().all(Option::is_some) {
+            return None;
+        }
+        let whole = |(given, found): (&Option<NamedSharding>, &Option<Sharding>)| match found {
+            Some(_) => given.clone(),
+            None => self.place.replicated().as_named().cloned(),
+        };
+        let out_shardings = self.out_shardings.iter().zip(found).map(whole).collect();
+        Some(Request { out_shardings, ..self.clone() })
+    }
+}
+
+/// A program that the platform's compiler refused.
+fn refused(name: &str, topology: &Topology, error: &pjrt::Error) -> crate::error::Error {
+    let refused = err!(Runtime, "XLA could not compile {name} for {topology}: {error}");
+    match error.code {
+        pjrt::Code::ResourceExhausted => refused.help(
+            "it needs more memory than a device has: split more of it, or over more devices (`PartitionSpec`), recompute instead of keeping (`checkpoint`), or take smaller batches",
+        ),
+        _ => refused,
+    }
+}
+
+impl UnloadedProgram {
+    pub fn mesh(&self) -> Option<&Mesh> {
+        match &self.place {
+            Place::Mesh(mesh) => Some(mesh),
+            Place::Single(_) => None,
+        }
+    }
+}

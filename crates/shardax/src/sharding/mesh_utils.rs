@@ -1,0 +1,356 @@
+//! Which device goes where in a mesh, so that neighbours in the mesh are neighbours in the network (JAX's
+//! `mesh_utils`).
+
+use std::collections::BTreeMap;
+
+use super::device::Device;
+use crate::error::{AtCaller, Result, err};
+
+/// How devices are put in order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MeshOptions {
+    /// Whether a dimension of the torus may be divided among several axes of the mesh, which then share its links. By
+    /// default axes that would need it are an error.
+    pub allow_split_physical_axes: bool,
+}
+
+/// The devices in row-major order of a mesh of this shape, so that axes that are near in the mesh are near in the
+/// network: what [`Mesh::new`](crate::Mesh::new) takes.
+///
+/// The shape is ordered by increasing communication, as in `[replica, data, model]`: the last axis gets whole
+/// dimensions of a TPU's torus first, as many as fit it. Small TPU slices are put in rings. GPUs go by their ids, other
+/// devices stay in order.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::mesh_utils::{MeshOptions, create_device_mesh};
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let order = create_device_mesh(&[2, 4], &devices()?, MeshOptions::default())?;
+/// let mesh = Mesh::new(order, [("data", 2), ("model", 4)])?;
+/// assert_eq!(mesh.size(), 8);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails when the sizes do not multiply to the number of devices, when TPUs do not fill a box, and when a dimension of
+/// the torus would have to be split and may not.
+#[track_caller]
+pub fn create_device_mesh(shape: &[usize], devices: &[Device], options: MeshOptions) -> Result<Vec<Device>> {
+    let nodes: Vec<Node> = devices.iter().map(Node::of).collect();
+    let order = order(shape, &nodes, options).at_caller()?;
+    Ok(order.into_iter().map(|at| devices[at].clone()).collect())
+}
+
+/// The same for several slices, joined by a slower network: `dcn_shape` is the shape of the mesh of slices, `shape`
+/// that of the mesh in each slice, and the result is ordered for a mesh whose axes are their products, the slice major.
+///
+/// Fails when the slices are not as many as `dcn_shape` says, and where [`create_device_mesh`] does for a slice.
+#[track_caller]
+pub fn create_hybrid_device_mesh(
+    shape: &[usize],
+    dcn_shape: &[usize],
+    devices: &[Device],
+    options: MeshOptions,
+) -> Result<Vec<Device>> {
+    hybrid(shape, dcn_shape, devices, options).at_caller()
+}
+
+/// What of a device decides where it goes.
+#[derive(Clone, Debug)]
+struct Node {
+    id: usize,
+    is_tpu: bool,
+    is_gpu: bool,
+    kind: String,
+    coords: [usize; 3],
+    core: usize,
+}
+
+impl Node {
+    fn of(device: &Device) -> Node {
+        Node {
+            id: device.id(),
+            is_tpu: device.platform() == "tpu",
+            is_gpu: matches!(device.platform(), "cuda" | "rocm"),
+            kind: device.kind().to_owned(),
+            coords: device.coords().unwrap_or_default(),
+            core: device.core_on_chip().unwrap_or(0),
+        }
+    }
+}
+
+/// The places of the devices of each slice. GPUs of a topology say it by the first of their coordinates.
+pub(crate) fn slices(devices: &[Device]) -> Vec<Vec<usize>> {
+    let mut slices = BTreeMap::<usize, Vec<usize>>::new();
+    for (at, device) in devices.iter().enumerate() {
+        let slice = match (device.platform(), device.coords()) {
+            ("cuda", Some([group, _, _])) => group,
+            _ => device.slice_index().unwrap_or(0),
+        };
+        slices.entry(slice).or_default().push(at);
+    }
+    slices.into_values().collect()
+}
+
+fn hybrid(shape: &[usize], dcn_shape: &[usize], devices: &[Device], options: MeshOptions) -> Result<Vec<Device>> {
+    if shape.len() != dcn_shape.len() {
+        return Err(err!(
+            Value,
+            "mesh shape {shape:?} and dcn_mesh_shape {dcn_shape:?} differ in their number of axes"
+        )
+        .help("give each axis a size in both; 1 where it does not go over slices, or only over them"));
+    }
+    let slices = slices(devices);
+    if slices.len() != dcn_shape.iter().product() {
+        return Err(err!(
+            Value,
+            "Number of slices {} must equal the product of dcn_mesh_shape {dcn_shape:?}",
+            slices.len()
+        )
+        .help("say how the slices are laid out: one axis of their number, and ones"));
+    }
+    let inside = slices.iter().map(|slice| {
+        let nodes: Vec<Node> = slice.iter().map(|&at| Node::of(&devices[at])).collect();
+        let order = order(shape, &nodes, options)?;
+        Ok(order.into_iter().map(|at| slice[at]).collect::<Vec<_>>())
+    });
+    let inside = inside.collect::<Result<Vec<_>>>()?;
+    let whole: Vec<usize> = shape.iter().zip(dcn_shape).map(|(n, m)| n * m).collect();
+    let place = |position: usize| {
+        let (mut slice, mut within) = (0, 0);
+        for ((at, n), m) in coordinates(position, &whole).into_iter().zip(shape).zip(dcn_shape) {
+            slice = slice * m + at / n;
+            within = within * n + at % n;
+        }
+        devices[inside[slice][within]].clone()
+    };
+    Ok((0..whole.iter().product()).map(place).collect())
+}
+
+/// The coordinates of a position in a grid of this shape.
+fn coordinates(mut position: usize, shape: &[usize]) -> Vec<usize> {
+    let mut at = vec![0; shape.len()];
+    for (coordinate, size) in at.iter_mut().zip(shape).rev() {
+        *coordinate = position % size;
+        position /= size;
+    }
+    at
+}
+
+/// Small slices as rings: the devices in the order of their ids, or of their coordinates with the first one minor.
+const RING_OF_8_CORES: [usize; 8] = [0, 1, 2, 3, 6, 7, 4, 5];
+const RING_2X2: [usize; 4] = [0, 1, 3, 2];
+const RING_4X2: [usize; 8] = [0, 1, 2, 3, 7, 6, 5, 4];
+const RING_4X4: [usize; 16] = [0, 1, 2, 3, 7, 6, 5, 9, 10, 11, 15, 14, 13, 12, 8, 4];
+const BOX_2X2X2: [usize; 8] = [0, 4, 2, 6, 1, 5, 3, 7];
+const RING_2X2X2: [usize; 8] = [0, 1, 3, 2, 6, 7, 5, 4];
+
+/// The places of the devices in row-major order of the mesh.
+fn order(shape: &[usize], nodes: &[Node], options: MeshOptions) -> Result<Vec<usize>> {
+    let count = shape.iter().fold(1, |n: usize, size| n.saturating_mul(*size));
+    if count != nodes.len() || nodes.is_empty() {
+        return Err(err!(Value, "Number of devices {} must equal the product of mesh_shape {shape:?}", nodes.len())
+            .help("leave devices out, or make an axis larger"));
+    }
+    if nodes.iter().all(|node| node.is_gpu) {
+        let mut order: Vec<usize> = (0..nodes.len()).collect();
+        order.sort_by_key(|&at| nodes[at].id);
+        return Ok(order);
+    }
+    if !nodes.iter().all(|node| node.is_tpu) {
+        return Ok((0..nodes.len()).collect());
+    }
+    if let Some(ring) = ring(shape, nodes) {
+        return Ok(ring);
+    }
+    let torus = Torus::of(nodes)?;
+    let assignment = match torus.whole_axes(shape) {
+        Ok(assignment) => assignment,
+        Err(_) if options.allow_split_physical_axes => torus.split_axes(shape)?,
+        Err(error) => return Err(error),
+    };
+    Ok(torus.read(shape, &assignment))
+}
+
+/// The order of slices so small that a ring goes through all of their devices.
+fn ring(shape: &[usize], nodes: &[Node]) -> Option<Vec<usize>> {
+    let bounds = [0, 1, 2].map(|d| nodes.iter().map(|node| node.coords[d]).max().unwrap_or(0) + 1);
+    let by_coords = |order: &[usize]| {
+        let mut sorted: Vec<usize> = (0..nodes.len()).collect();
+        sorted.sort_by_key(|&at| (nodes[at].coords[2], nodes[at].coords[1], nodes[at].coords[0]));
+        Some(order.iter().map(|&at| sorted[at]).collect())
+    };
+    match (nodes[nodes.len() - 1].kind.as_str(), nodes.len()) {
+        ("TPU v2" | "TPU v3", 8) => Some(RING_OF_8_CORES.to_vec()),
+        ("TPU v2" | "TPU v3", count) if shape.last() == Some(&8) => {
+            Some((0..count).map(|at| at / 8 * 8 + RING_OF_8_CORES[at % 8]).collect())
+        }
+        ("TPU v2" | "TPU v3", count) => Some((0..count).collect()),
+        ("TPU v4 lite", 4) => Some(RING_2X2.to_vec()),
+        ("TPU v5 lite" | "TPU v6 lite", 4) if bounds == [2, 2, 1] => by_coords(&RING_2X2),
+        ("TPU v5 lite" | "TPU v6 lite", 8) if bounds == [2, 2, 2] => by_coords(&BOX_2X2X2),
+        ("TPU v5 lite" | "TPU v6 lite", 8) => by_coords(&RING_4X2),
+        ("TPU v5 lite" | "TPU v6 lite", 16) if bounds == [4, 4, 1] && shape.contains(&16) => by_coords(&RING_4X4),
+        ("TPU v5p", 8) if bounds == [2, 2, 2] => by_coords(&RING_2X2X2),
+        // Two cores a chip: a ring through each layer of four chips.
+        ("TPU7x", 8 | 16 | 24 | 32) if bounds[0] <= 2 && bounds[1] <= 2 => {
+            Some((0..nodes.len()).map(|at| at / 8 * 8 + RING_OF_8_CORES[at % 8]).collect())
+        }
+        _ => None,
+    }
+}
+
+/// TPUs in the shape of their network.
+struct Torus {
+    shape: Vec<usize>,
+    /// The places of the devices, row-major.
+    devices: Vec<usize>,
+}
+
+/// For each dimension of the torus, how much of it each axis of the mesh takes.
+type Assignment = Vec<Vec<usize>>;
+
+impl Torus {
+    fn of(nodes: &[Node]) -> Result<Torus> {
+        let extent = |of: &dyn Fn(&Node) -> usize| {
+            let low = nodes.iter().map(of).min().unwrap_or(0);
+            (low, nodes.iter().map(of).max().unwrap_or(0) - low + 1)
+        };
+        let mut extents: Vec<(usize, usize)> = (0..3).map(|d| extent(&|node| node.coords[d])).collect();
+        let cores = extent(&|node| node.core);
+        let old = matches!(nodes[0].kind.as_str(), "TPU v2" | "TPU v3");
+        // The oldest have two dimensions of chips, and cores.
+        if old {
+            extents.truncate(2);
+        }
+        if old || cores.1 > 1 {
+            extents.push(cores);
+        }
+        let shape: Vec<usize> = extents.iter().map(|(_, size)| *size).collect();
+        let mut devices = vec![None; shape.iter().product()];
+        let mut doubled = false;
+        for (at, node) in nodes.iter().enumerate() {
+            let place = |(d, (low, _)): (usize, &(usize, usize))| match d {
+                _ if d + 1 == extents.len() && (old || cores.1 > 1) => node.core - low,
+                _ => node.coords[d] - low,
+            };
+            let position = extents.iter().enumerate().map(place).zip(&shape).fold(0, |sum, (x, size)| sum * size + x);
+            doubled |= devices[position].replace(at).is_some();
+        }
+        match devices.into_iter().collect::<Option<Vec<_>>>() {
+            Some(devices) if !doubled => Ok(Torus { shape, devices }),
+            _ => Err(err!(
+                Value,
+                "Constructed mesh contains a \"hole\": the coordinates of the {} devices do not fill a box of {shape:?}",
+                nodes.len()
+            )
+            .help("choose devices that are neighbours in all dimensions, or make the mesh with `Mesh::new`")),
+        }
+    }
+
+    /// Gives each axis of the mesh whole dimensions, the last axis first, and as many as possible.
+    fn whole_axes(&self, shape: &[usize]) -> Result<Assignment> {
+        let rank = self.shape.len();
+        let mut assignment = vec![vec![1; shape.len()]; rank];
+        let mut taken = vec![false; rank];
+        for (axis, &size) in shape.iter().enumerate().rev() {
+            let fits = |chosen: &Vec<usize>| {
+                chosen.iter().all(|&d| !taken[d]) && chosen.iter().map(|&d| self.shape[d]).product::<usize>() == size
+            };
+            let chosen = (1..=rank).rev().find_map(|count| combinations(rank, count).into_iter().find(fits));
+            match chosen {
+                Some(chosen) => chosen.into_iter().for_each(|d| {
+                    taken[d] = true;
+                    assignment[d][axis] = self.shape[d];
+                }),
+                None if size == 1 => {}
+                None => {
+                    let left: Vec<usize> = (0..rank).filter(|&d| !taken[d]).map(|d| self.shape[d]).collect();
+                    return Err(err!(
+                        NotImplemented,
+                        "Failed to find assignment for logical_axis_index {axis} of size {size} with remaining assignable mesh {left:?}: the size of each axis must be the product of some dimensions of the torus {:?}",
+                        self.shape
+                    )
+                    .help("make the axes products of whole dimensions, as 4 and 16 are of 4x4x4, or set `allow_split_physical_axes`"));
+                }
+            }
+        }
+        Ok(assignment)
+    }
+
+    /// The same, where dimensions may be split.
+    fn split_axes(&self, shape: &[usize]) -> Result<Assignment> {
+        let mut assignment = vec![vec![1; shape.len()]; self.shape.len()];
+        for (axis, &size) in shape.iter().enumerate().rev() {
+            let taken: Vec<usize> = assignment.iter().map(|parts| parts.iter().product()).collect();
+            let left: Vec<usize> = self.shape.iter().zip(&taken).map(|(n, taken)| n / taken).collect();
+            let best = divisions(size, &left).into_iter().max_by_key(|parts| self.preference(parts, &taken));
+            let Some(best) = best else {
+                return Err(err!(
+                    Value,
+                    "an axis of size {size} cannot be made of what is left of the torus {:?}, which is {left:?}",
+                    self.shape
+                )
+                .help("make the axes products of factors of the torus' dimensions"));
+            };
+            assignment.iter_mut().zip(best).for_each(|(parts, part)| parts[axis] = part);
+        }
+        Ok(assignment)
+    }
+
+    /// What makes one division better than another: whole dimensions, more of them, and, in JAX's order, dimensions
+    /// that axes before have parts of; then the first dimensions.
+    fn preference(&self, parts: &[usize], taken: &[usize]) -> (usize, usize, usize, Vec<usize>) {
+        let whole = || parts.iter().zip(&self.shape).filter(|(part, size)| part == size).map(|(part, _)| *part);
+        let shared = parts.iter().zip(taken).filter(|(_, taken)| **taken > 1).map(|(part, _)| part).product();
+        (whole().product(), whole().filter(|part| *part > 1).count(), shared, parts.to_vec())
+    }
+
+    /// The devices in row-major order of the mesh. What the last axes take of a dimension is its innermost part where
+    /// it is split.
+    fn read(&self, shape: &[usize], assignment: &Assignment) -> Vec<usize> {
+        let place = |position: usize| {
+            let at = coordinates(position, shape);
+            // Each axis' coordinate as coordinates along the dimensions.
+            let mut along = vec![vec![0; shape.len()]; self.shape.len()];
+            for (axis, &coordinate) in at.iter().enumerate() {
+                let parts: Vec<usize> = assignment.iter().map(|parts| parts[axis]).collect();
+                for (d, x) in coordinates(coordinate, &parts).into_iter().enumerate() {
+                    along[d][axis] = x;
+                }
+            }
+            let join =
+                |(xs, parts): (&Vec<usize>, &Vec<usize>)| xs.iter().zip(parts).fold(0, |sum, (x, n)| sum * n + x);
+            let position = along.iter().zip(assignment).map(join).zip(&self.shape).fold(0, |sum, (x, n)| sum * n + x);
+            self.devices[position]
+        };
+        (0..self.devices.len()).map(place).collect()
+    }
+}
+
+/// The ways to choose `count` of the first `n` numbers, in lexicographic order.
+fn combinations(n: usize, count: usize) -> Vec<Vec<usize>> {
+    fn extend(from: usize, n: usize, count: usize, chosen: &mut Vec<usize>, all: &mut Vec<Vec<usize>>) {
+        if count == 0 {
+            return all.push(chosen.clone());
+        }
+        for d in from..n {
+            chosen.push(d);
+            extend(d + 1, n, count - 1, chosen, all);
+            chosen.pop();
+        }
+    }
+    let mut all = Vec::new();
+    extend(0, n, count, &mut Vec::new(), &mut all);
+    all
+}
+
+/// The ways to write `size` as a product of divisors of these numbers, one of each.
+fn divisions(size: usize, of: &[usize]) -> Vec<Vec<usize>> {
+    let Some((first, rest)) = of.split_first() else { return if size == 1 { vec![Vec::new()] } else { Vec::new() } };
+    let divisors = (1..=*first).filter(|n| first.is_multiple_of(*n) && size.is_multiple_of(*n));
+    let with = |n: usize| divisions(size / n, rest).into_iter().map(move |parts| [vec![n], parts].concat());
+    divisors.flat_map(with).collect()
+}
+
+#[cfg(test)]
+mod tests;

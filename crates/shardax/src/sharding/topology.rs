@@ -1,0 +1,126 @@
+//! Topologies: TPUs and GPUs that programs are compiled for, without having them.
+
+use std::fmt;
+
+use shardax_pjrt as pjrt;
+pub use shardax_pjrt::{GpuSpec, GpuTopology, TpuTopology};
+
+use super::device::Device;
+use super::mesh::Mesh;
+use super::mesh_utils::{self, MeshOptions};
+use crate::error::{AtCaller, Result, err};
+use crate::shape::AxisName;
+
+/// TPUs or GPUs by their description: programs are compiled for them on a machine that has none
+/// ([`Lowered::compile_for`](crate::Lowered::compile_for)), by the platform's own compiler.
+///
+/// The compiler is the platform's PJRT plugin, installed by pip: `libtpu`, or `jax-cuda12-pjrt` and
+/// `nvidia-cuda-nvcc-cu12`. No client is started, and nothing runs.
+///
+/// ```no_run
+/// # use shardax::prelude::*;
+/// let topology = Topology::tpu("v5e:2x4")?;
+/// let mesh = topology.mesh([("data", 2), ("model", 4)])?;
+/// let x = shape_dtype_struct_on([1024, 1024], DType::Bf16, NamedSharding::new(&mesh, P!["data", "model"]));
+/// let compiled = jit(|x: Array| x.dot(&x)).lower(&x)?.compile_for(&topology)?;
+/// println!("{}", compiled.collectives()?);
+/// println!("{} bytes", compiled.memory_analysis()?.temporaries);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Topology(pjrt::Topology);
+
+impl Topology {
+    /// TPUs: `Topology::tpu("v5p:8x8x16")`, or with options, as in
+    /// `Topology::tpu(TpuTopology { num_slices: 2, ..TpuTopology::new("v5p:2x2x2") })`.
+    ///
+    /// Fails when the TPU plugin is not found, or does not know the name.
+    #[track_caller]
+    pub fn tpu(slices: impl Into<TpuTopology>) -> Result<Self> {
+        let made = |slices: TpuTopology| Ok(Topology(slices.topology(&plugin("tpu")?)?));
+        made(slices.into()).at_caller()
+    }
+
+    /// NVIDIA GPUs: `Topology::gpu(GpuSpec::H100)` is one host of eight;
+    /// `Topology::gpu(GpuTopology { hosts: 128, ..GpuTopology::new(GpuSpec::H100) })` is 1,024 of them.
+    ///
+    /// Fails when the CUDA plugin is not found, or cannot read the description.
+    #[track_caller]
+    pub fn gpu(gpus: impl Into<GpuTopology>) -> Result<Self> {
+        let made = |gpus: GpuTopology| Ok(Topology(gpus.topology(&plugin("cuda")?)?));
+        made(gpus.into()).at_caller()
+    }
+
+    /// The devices, in the plugin's order.
+    pub fn devices(&self) -> Vec<Device> {
+        self.0.devices().into_iter().map(Device::described).collect()
+    }
+
+    /// The number of devices.
+    pub fn num_devices(&self) -> usize {
+        self.0.num_devices()
+    }
+
+    /// The name that it was asked for by: `v5e:2x4`, `h100:1x1x8`.
+    pub fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    /// `cuda`, `tpu`.
+    pub fn platform(&self) -> &str {
+        self.0.platform_name()
+    }
+
+    /// A mesh of all devices, in an order that suits their network: axes that communicate most are named last
+    /// ([`create_device_mesh`](mesh_utils::create_device_mesh)). Over several slices the first axis that the number of
+    /// slices divides goes over them ([`create_hybrid_device_mesh`](mesh_utils::create_hybrid_device_mesh)).
+    ///
+    /// Fails when the sizes do not multiply to the number of devices.
+    #[track_caller]
+    pub fn mesh<N: Into<AxisName>>(&self, axes: impl IntoIterator<Item = (N, usize)>) -> Result<Mesh> {
+        let axes: Vec<(AxisName, usize)> = axes.into_iter().map(|(name, size)| (name.into(), size)).collect();
+        self.ordered(&axes.iter().map(|(_, size)| *size).collect::<Vec<_>>())
+            .and_then(|devices| Mesh::new(devices, axes))
+            .at_caller()
+    }
+
+    /// The devices in the order of a mesh of this shape.
+    pub(crate) fn ordered(&self, shape: &[usize]) -> Result<Vec<Device>> {
+        let devices = self.devices();
+        let options = MeshOptions { allow_split_physical_axes: true };
+        let slices = mesh_utils::slices(&devices).len();
+        if slices == 1 {
+            return mesh_utils::create_device_mesh(shape, &devices, options);
+        }
+        let outer = shape.iter().position(|size| size % slices == 0).ok_or_else(|| {
+            err!(Value, "none of the mesh axes of sizes {shape:?} can go over the {slices} slices of {self}").help(format!(
+                "make one of the sizes a multiple of {slices}, or choose with `mesh_utils::create_hybrid_device_mesh`"
+            ))
+        })?;
+        let (mut inner, mut across) = (shape.to_vec(), vec![1; shape.len()]);
+        inner[outer] /= slices;
+        across[outer] = slices;
+        mesh_utils::create_hybrid_device_mesh(&inner, &across, &devices, options)
+    }
+
+    pub(crate) fn pjrt(&self) -> &pjrt::Topology {
+        &self.0
+    }
+}
+
+fn plugin(platform: &str) -> Result<pjrt::Plugin> {
+    pjrt::Plugin::find(platform).map_err(|e| err!(Plugin, "{e}"))
+}
+
+/// `Topology(v5e:2x4, 8 × TPU v5 lite)`
+impl fmt::Display for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Topology({})", self.0)
+    }
+}
+
+impl fmt::Debug for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

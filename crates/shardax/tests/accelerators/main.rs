@@ -1,0 +1,148 @@
+//! Programs compiled for TPUs and GPUs that are not there, by their own compilers.
+//!
+//! The compilers are the platforms' plugins: `cargo xtask accelerators` fetches them. Where they are not, these tests
+//! say so and end. Each runs in a process of its own that can reach no network where the system allows that, and that
+//! is ended after two minutes: libtpu asks servers, and an abort inside of it hangs.
+
+#[path = "../common/child.rs"]
+mod child;
+mod programs;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use shardax::prelude::*;
+
+/// The plugin of a platform: the file that its variable names, or the one that was fetched.
+fn plugin(variable: &str, member: &str) -> Option<PathBuf> {
+    let named = std::env::var_os(variable).map(PathBuf::from);
+    let fetched = || {
+        let cache = shardax_pjrt::Environment::of_process().cache_folder()?;
+        Some(cache.join("accelerators").join(member)).filter(|path| path.is_file())
+    };
+    named.or_else(fetched)
+}
+
+/// Runs the ignored test of this name where the plugin is, by itself. Whoever starts a client of the CPU there fails.
+fn apart(test: &str, variable: &str, member: &str) {
+    let Some(path) = plugin(variable, member) else {
+        eprintln!("{test} is left out: there is no {member}, which `cargo xtask accelerators` fetches");
+        return;
+    };
+    let program = std::env::current_exe().expect("this program has a path");
+    // A network of its own, with nothing in it.
+    let alone = ["unshare", "--map-root-user", "--net"];
+    let allowed = Command::new(alone[0]).args(&alone[1..]).arg("true").output().is_ok_and(|o| o.status.success());
+    let mut command = match allowed {
+        true => {
+            let mut command = Command::new(alone[0]);
+            command.args(&alone[1..]).arg(program);
+            command
+        }
+        false => Command::new(program),
+    };
+    command.args(["--exact", test, "--ignored", "--nocapture", "-q"]);
+    command.env(variable, path).env("SHARDAX_CPU_PLUGIN", "/nowhere/this.test/starts/no/client");
+    child::run(&mut command);
+}
+
+const TPU: (&str, &str) = ("SHARDAX_TPU_PLUGIN", "libtpu/libtpu.so");
+const GPU: (&str, &str) = ("SHARDAX_CUDA_PLUGIN", "jax_plugins/xla_cuda12/xla_cuda_plugin.so");
+
+// SPEC 11
+#[test]
+fn programs_compile_for_tpus() {
+    apart("on_tpus", TPU.0, TPU.1);
+}
+
+// SPEC 11
+#[test]
+fn programs_compile_for_gpus() {
+    apart("on_gpus", GPU.0, GPU.1);
+}
+
+#[test]
+#[ignore = "run by other tests, where the plugin is"]
+fn on_tpus() -> Result<()> {
+    let topology = Topology::tpu("v5e:2x4")?;
+    assert_eq!((topology.num_devices(), topology.platform()), (8, "tpu"));
+    assert_eq!(topology.to_string(), "Topology(v5e:2x4, 8 × TPU v5 lite)");
+    let devices = topology.devices();
+    assert_eq!((devices[0].coords(), devices[0].core_on_chip()), (Some([0, 0, 0]), Some(0)));
+    assert!(devices[0].memory_limit().is_some_and(|bytes| bytes > 15 << 30));
+    assert!(devices.iter().all(|d| !d.is_addressable() && d.kind() == "TPU v5 lite"));
+    // The ring through the slice.
+    let ring: Vec<_> =
+        Topology::tpu("v5e:4x2")?.mesh([("x", 8)])?.devices().iter().filter_map(Device::coords).collect();
+    let near = |a: &[usize; 3], b: &[usize; 3]| a.iter().zip(b).map(|(a, b)| a.abs_diff(*b)).sum::<usize>() == 1;
+    assert!(ring.windows(2).all(|pair| near(&pair[0], &pair[1])), "{ring:?}");
+
+    programs::all(&topology)?;
+    programs::refused(&topology)?;
+    programs::nothing_runs_there(&topology)?;
+
+    // What does not fit is an error, and says what helps.
+    let mesh = topology.mesh([("x", 8)])?;
+    let x = shape_dtype_struct_on([1 << 16, 1 << 16], DType::F32, NamedSharding::new(&mesh, P![]));
+    let error = jit(|x: Array| x.sin().dot(&x)).lower(&x)?.compile_for(&topology).err().expect("it does not fit");
+    assert!(
+        error.message().contains("RESOURCE_EXHAUSTED") && error.to_string().contains("split more of it"),
+        "{error}"
+    );
+
+    // Slices, joined by the data centre's network.
+    let slices = Topology::tpu(TpuTopology { num_slices: 2, ..TpuTopology::new("v5p:2x2x1") })?;
+    let mesh = slices.mesh([("data", 4), ("model", 2)])?;
+    let of: Vec<_> = mesh.devices().iter().filter_map(Device::slice_index).collect();
+    assert_eq!(of, [0, 0, 0, 0, 1, 1, 1, 1]);
+    programs::data_parallel(&slices, &mesh)?;
+
+    for (name, words) in [
+        ("v5e:0x4", "must have between 1 and"),
+        ("v5e:3x3", "is not divisible by"),
+        ("v9:2x2", "v9"),
+        ("v5e", "is no TPU topology"),
+        ("", "is no TPU topology"),
+    ] {
+        let error = Topology::tpu(name).expect_err(name);
+        assert!(error.message().contains(words), "{name:?}: {error}");
+    }
+    Ok(())
+}
+
+#[test]
+#[ignore = "run by other tests, where the plugin is"]
+fn on_gpus() -> Result<()> {
+    let topology = Topology::gpu(GpuSpec::H100)?;
+    assert_eq!((topology.num_devices(), topology.platform()), (8, "cuda"));
+    assert_eq!(topology.to_string(), "Topology(h100:1x1x8, 8 × NVIDIA H100 80GB HBM3)");
+    assert!(topology.devices()[0].memory_limit().is_some_and(|bytes| bytes > 75 << 30));
+    programs::all(&topology)?;
+    programs::refused(&topology)?;
+    programs::nothing_runs_there(&topology)?;
+    for gpu in [GpuSpec::A100, GpuSpec::H200, GpuSpec::B200] {
+        let topology = Topology::gpu(GpuTopology { hosts: 2, gpus_per_host: 2, ..GpuTopology::new(gpu) })?;
+        programs::data_parallel(&topology, &topology.mesh([("data", 4)])?)?;
+    }
+    // A thousand of them, without a thousand of anything.
+    let many = Topology::gpu(GpuTopology { hosts: 128, ..GpuTopology::new(GpuSpec::H100) })?;
+    programs::data_parallel(&many, &many.mesh([("data", 128), ("model", 8)])?)?;
+
+    let nonsense = Topology::gpu(GpuSpec::Text("nonsense".into())).expect_err("no description");
+    assert!(nonsense.message().contains("GpuTargetConfigProto"), "{nonsense}");
+    let none = Topology::gpu(GpuTopology { hosts: 0, ..GpuTopology::new(GpuSpec::H100) }).expect_err("no hosts");
+    assert!(none.message().contains("has 0 devices"), "{none}");
+
+    // The plugin knows the options of its client by name and type: what it misses is a GPU.
+    config::set_platform("cuda")?;
+    config::set_client_options(config::ClientOptions {
+        memory_fraction: Some(0.5),
+        preallocate: Some(false),
+        allocator: Some(config::Allocator::Bfc),
+        visible_devices: Some(vec![0]),
+    })?;
+    if let Err(error) = shardax::devices() {
+        assert!(error.message().contains("No visible GPU devices"), "{error}");
+    }
+    Ok(())
+}

@@ -1,0 +1,185 @@
+//! Programs of every form, compiled for a topology of eight or more devices.
+
+use shardax::prelude::*;
+use shardax::{ErrorKind, lax};
+
+fn split(mesh: &Mesh, spec: PartitionSpec) -> NamedSharding {
+    NamedSharding::new(mesh, spec)
+}
+
+fn on(mesh: &Mesh, shape: &[usize], spec: PartitionSpec) -> Array {
+    shape_dtype_struct_on(shape, DType::F32, split(mesh, spec))
+}
+
+/// The collectives with the axes that they run over, each once.
+fn over(unloaded: &Unloaded<impl Tree, impl Tree>) -> Result<Vec<(CollectiveKind, Vec<String>)>> {
+    let report = unloaded.collectives()?;
+    let axes = |c: &Collective| c.axes.iter().map(|axis| axis.to_string()).collect();
+    let mut all: Vec<_> = report.iter().map(|c| (c.kind, axes(c))).collect();
+    all.sort();
+    all.dedup();
+    Ok(all)
+}
+
+/// A training step of a small network, its batch over `data`.
+pub fn data_parallel(topology: &Topology, mesh: &Mesh) -> Result<()> {
+    let loss = |(w, b): (Array, Array), x: Array| (x.dot(w) + b).tanh().square().mean(..);
+    let step = jit(move |p: (Array, Array), x: Array| -> Result<(Array, Array)> {
+        let grads = grad(loss).call((p.clone(), x))?;
+        tree::map2(|p, g| p - g * 0.1, p, grads)
+    })
+    .donate_argnums([0]);
+    let batch = 8 * mesh.axis_size("data").unwrap_or(1);
+    let p = (on(mesh, &[64, 10], P![]), on(mesh, &[10], P![]));
+    let unloaded = step.lower((p, on(mesh, &[batch, 64], P!["data"])))?.compile_for(topology)?;
+    let report = unloaded.collectives()?;
+    assert!(report.count() > 0, "{report}");
+    // Over slices a TPU goes in steps of its own.
+    if mesh.devices().iter().all(|d| d.slice_index() == mesh.devices()[0].slice_index()) {
+        let reduced = report.iter().find(|c| c.kind == CollectiveKind::AllReduce);
+        let found = reduced.map(|c| (c.axes.clone(), c.participants, c.runs));
+        let expected = (vec!["data".into()], mesh.axis_size("data").unwrap_or(1), Some(1));
+        assert_eq!(found, Some(expected), "{report}");
+    }
+    // Both parameters' memory is taken over.
+    let memory = unloaded.memory_analysis()?;
+    assert!(memory.aliased >= 4 * (640 + 10) && memory.arguments >= 4 * (640 + 10 + 8 * 64), "{memory:?}");
+    assert_eq!(unloaded.output_shardings().leaves()[0].num_devices(), mesh.size());
+    assert!(unloaded.output_shardings().leaves().iter().all(|s| s.is_fully_replicated()));
+    Ok(())
+}
+
+/// What a platform without row-major results, and with groups by axes, is asked for.
+pub fn all(topology: &Topology) -> Result<()> {
+    let mesh = topology.mesh([("data", 2), ("model", 4)])?;
+    data_parallel(topology, &mesh)?;
+
+    // A product over a split dimension, with results that lie as the platform likes.
+    let (x, w) = (on(&mesh, &[32, 512], P!["data", "model"]), on(&mesh, &[512, 10], P!["model"]));
+    let product = jit(|x: Array, w: Array| x.dot(w)).lower((x, w))?.compile_for(topology)?;
+    assert_eq!(over(&product)?, [(CollectiveKind::AllReduce, vec!["model".into()])], "{}", product.as_text()?);
+    let out = product.output_shardings();
+    assert_eq!(out.leaves()[0].shard_shape(&[32, 10])?.as_slice(), [16, 10]);
+    assert!(product.serialize()?.len() > 1000);
+
+    // A collective in a loop counts as often as the loop runs.
+    let summed = shard_map(
+        |x: Array| -> Result<Array> {
+            let step = |carry: Array, _: Array| Ok((psum(carry, "model").sin(), ()));
+            Ok(scan(step, x, zeros(12))?.0)
+        },
+        &mesh,
+    )
+    .check_vma(false)
+    .in_specs(P!["data"])
+    .out_specs(P!["data"]);
+    let looped = jit(summed).lower(on(&mesh, &[16, 256], P!["data"]))?.compile_for(topology)?;
+    let report = looped.collectives()?;
+    let runs: usize = report.iter().filter(|c| c.kind == CollectiveKind::AllReduce).filter_map(|c| c.runs).sum();
+    assert_eq!(runs, 12, "{report}\n{}", looped.as_text()?);
+
+    // Every collective, by axis.
+    let f = shard_map(
+        |x: Array| {
+            let gathered = all_gather_tiled(x, "data", 0);
+            let scattered = psum_scatter_tiled(gathered, "model", 0);
+            let moved = ppermute(scattered, "model", [(0, 1), (1, 2), (2, 3), (3, 0)]);
+            let swapped = all_to_all_tiled(moved, "model", 0, 0);
+            pmax(swapped, ("data", "model"))
+        },
+        &mesh,
+    )
+    .in_specs(P![("data", "model")])
+    .out_specs(P![]);
+    let x = on(&mesh, &[256, 256], P![("data", "model")]);
+    let collectives = jit(f).lower(&x)?;
+    // The maximum is one, not that of integers in its place.
+    assert!(collectives.as_text().contains("stablehlo.maximum") && !collectives.as_text().contains("bitcast_convert"));
+    let all = over(&collectives.compile_for(topology)?)?;
+    let has = |kind, axes: &[&str]| {
+        assert!(all.contains(&(kind, axes.iter().map(|a| (*a).to_owned()).collect())), "{kind} over {axes:?}: {all:?}");
+    };
+    has(CollectiveKind::AllGather, &["data"]);
+    has(CollectiveKind::ReduceScatter, &["model"]);
+    has(CollectiveKind::AllToAll, &["model"]);
+    has(CollectiveKind::CollectivePermute, &["model"]);
+    has(CollectiveKind::AllReduce, &["data", "model"]);
+
+    one_device(topology)?;
+    lowered_for_others(topology)
+}
+
+/// A program that the CPU gets rewritten, as it is.
+fn one_device(topology: &Topology) -> Result<()> {
+    let device = topology.devices().swap_remove(0);
+    let on = |shape: &[usize]| shape_dtype_struct_on(shape, DType::F32, &device);
+    let net = jit(|x: Array, k: Array, a: Array, b: Array| -> Result<(Array, Array, Array)> {
+        let layout = lax::ConvOptions::new().channels_last(2);
+        let features = lax::conv_general_dilated(x, k, [1, 1], lax::Padding::Same, layout);
+        let pooled = shardax::nn::max_pool(features.exp(), [2, 2], [2, 2]);
+        let triangular = lax::Triangular { left_side: true, lower: true, ..Default::default() };
+        let solved = lax::triangular_solve(&a, &b, triangular);
+        Ok((pooled, a.max(0), solved))
+    });
+    let lowered = net.lower((on(&[8, 8, 8, 3]), on(&[3, 3, 3, 32]), on(&[16, 16]), on(&[16, 4])))?;
+    for operation in ["stablehlo.convolution", "stablehlo.reduce_window", "stablehlo.triangular_solve"] {
+        assert!(lowered.as_text().contains(operation), "{operation} is not in {}", lowered.as_text());
+    }
+    let unloaded = lowered.compile_for(topology)?;
+    assert!(unloaded.collectives()?.is_empty());
+    Ok(())
+}
+
+/// A program of another topology's devices is written anew for this one's.
+fn lowered_for_others(topology: &Topology) -> Result<()> {
+    let mesh = topology.mesh([("x", 2), ("y", 4)])?;
+    let x = on(&mesh, &[64, 64], P!["x", "y"]);
+    let f = jit(|x: Array| x.max(1));
+    let small = f.lower(&x)?;
+    let other = match topology.platform() {
+        "tpu" => Topology::tpu("v5e:4x4")?,
+        _ => Topology::gpu(GpuTopology { gpus_per_host: 16, ..GpuTopology::new(GpuSpec::A100) })?,
+    };
+    let moved = small.compile_for(&other)?;
+    let devices = moved.mesh().map(|mesh| mesh.devices().to_vec()).unwrap_or_default();
+    assert!(devices.len() == 8 && devices.iter().all(|d| other.devices().contains(d)), "{devices:?}");
+    let large = f.lower(on(&other.mesh([("x", 16)])?, &[64, 64], P!["x"]))?;
+    let error = large.compile_for(topology).err().expect("too many");
+    assert!(
+        error.message().contains("is for 16 devices, and Topology(") && error.message().contains("has 8"),
+        "{error}"
+    );
+    Ok(())
+}
+
+/// What the platform lacks is an error before the compiler sees it.
+pub fn refused(topology: &Topology) -> Result<()> {
+    let device = topology.devices().swap_remove(0);
+    let x = shape_dtype_struct_on([4], DType::F32, &device);
+    let callback = jit(|x: Array| -> Result<Array> {
+        debug_print!("{}", &x);
+        Ok(x * 2)
+    });
+    let error = callback.lower(&x).err().expect("no functions of the host there");
+    assert_eq!(error.kind(), ErrorKind::NotImplemented);
+    assert!(
+        error.message().contains("debug_callback of ") && error.message().contains("is not implemented on "),
+        "{error}"
+    );
+    assert!(error.to_string().contains("compute this part of the program on the CPU's devices"), "{error}");
+    Ok(())
+}
+
+/// Nothing can be put or run on devices that are not there; every way says so.
+pub fn nothing_runs_there(topology: &Topology) -> Result<()> {
+    let mesh = topology.mesh([("x", 8)])?;
+    let rows = split(&mesh, P!["x"]);
+    let lowered = jit(|x: Array| x * 2).lower(shape_dtype_struct_on([8], DType::F32, &rows))?;
+    let error = lowered.compile().err().expect("nothing to compile for");
+    assert!(error.message().contains("it is described, and not there"), "{error}");
+    assert!(error.to_string().contains("compile for it with `lowered.compile_for(&topology)`"), "{error}");
+    let part = |_: &shardax::sharding::Index| Ok(zeros([1]));
+    let error = shardax::make_array_from_callback([8], DType::F32, &rows, part).expect_err("no memory");
+    assert!(error.message().contains("it is described, and not there"), "{error}");
+    Ok(())
+}
