@@ -5,7 +5,7 @@ mod common;
 
 use std::rc::Rc;
 use std::sync::mpsc::{channel, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::setup;
 use shardax::clear_caches;
@@ -226,6 +226,26 @@ fn nothing_waits_for_a_function_that_is_being_traced() -> Result<()> {
 }
 
 /// Fused, each of the results computes anew what others need too, which took the compiler half a minute.
+/// What is done before the engine gets a program does not grow faster than the program. (What the engine does may:
+/// docs/engine.md.)
+#[test]
+fn a_gradient_of_a_chain_of_20_000_operations() -> Result<()> {
+    setup();
+    let chain = |x: Array| (0..10_000).fold(x, |x, _| (x * 1.0001).sin()).sum(..);
+    let begun = Instant::now();
+    let lowered = jit(grad(chain)).lower(ones(8))?;
+    assert!(lowered.as_text().matches("stablehlo.cosine").count() >= 10_000);
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(60), "{took:?}");
+    // One by one they are at most compiled once each.
+    let begun = Instant::now();
+    let y = (0..20_000).fold(ones(8), |x, _| x * 1.0001 + 0.1);
+    y.block_until_ready()?;
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(60), "{took:?}");
+    Ok(())
+}
+
 #[test]
 fn a_gradient_of_250_scalars() -> Result<()> {
     setup();

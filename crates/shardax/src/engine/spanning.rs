@@ -36,9 +36,9 @@ pub(super) struct Job<'a> {
     pub own: bool,
 }
 
-/// The processes, where some of these devices are others'.
+/// The processes, where some of these devices are others' and the plugin does not know them.
 pub(super) fn spanned(devices: &[Device]) -> Option<&'static Processes> {
-    processes().filter(|_| devices.iter().any(|device| !device.is_addressable()))
+    processes().filter(|p| p.exchanges() && devices.iter().any(|device| !device.is_addressable()))
 }
 
 impl Job<'_> {

@@ -225,9 +225,13 @@ fn start() -> Result<Client> {
             let count = [("cpu_device_count", pjrt::Value::Int(config::num_cpu_devices()? as i64))];
             pjrt::Client::new(&pjrt::Plugin::cpu().map_err(plugin_error)?, &count)?
         }
-        (other, _) => {
+        (other, processes) => {
             let options = client_options::of(other)?;
-            pjrt::Client::new(&pjrt::Plugin::find(other).map_err(plugin_error)?, &options)?
+            let plugin = pjrt::Plugin::find(other).map_err(plugin_error)?;
+            match processes {
+                Some(processes) => processes.client_with_store(&plugin, options)?,
+                None => pjrt::Client::new(&plugin, &options)?,
+            }
         }
     };
     let devices: Vec<Device> = pjrt.devices().iter().cloned().map(|d| Device(Kind::Attached(d))).collect();

@@ -29,7 +29,7 @@ static LIMITS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 pub(crate) struct Processes {
     world: mpi::World,
     exchange: Arc<Exchange>,
-    /// The process of each device, by id.
+    /// The process of each device, by id; none where the plugin itself knows several processes.
     owners: Vec<usize>,
     registered: AtomicBool,
     left: AtomicBool,
@@ -125,9 +125,12 @@ impl Options {
             .help("call it first in `main`, before anything makes an array or asks for devices"));
         }
         let platform = config::platform();
-        if platform != "cpu" {
-            return Err(err!(NotImplemented, "several processes work on the platform cpu so far, not on {platform}")
-                .help("set SHARDAX_PLATFORM=cpu, or run one process"));
+        if !matches!(platform.as_str(), "cpu" | "cuda" | "gpu") {
+            return Err(err!(
+                NotImplemented,
+                "several processes work on the platforms cpu and cuda so far, not on {platform}"
+            )
+            .help("set SHARDAX_PLATFORM=cpu, or run one process"));
         }
         let sum_order = self.sum_order.map_or_else(named_sum_order, Ok)?;
         let mut search = mpi::Search::from_environment(Some(&launcher));
@@ -139,8 +142,10 @@ impl Options {
             warning::warn(&text, "start it with `mpirun --bind-to none` (Open MPI, MPICH) or `srun --cpu-bind=none`");
         }
         let deadline = Instant::now() + self.initialization_timeout.unwrap_or(Duration::from_secs(300));
-        let joined = Processes::meet(world, sum_order, deadline)?;
-        config::settle(joined.owners.iter().filter(|&&owner| owner == joined.rank()).count());
+        let joined = Processes::meet(world, &platform, sum_order, deadline)?;
+        if joined.exchanges() {
+            config::settle(joined.owners.iter().filter(|&&owner| owner == joined.rank()).count());
+        }
         let _ = JOINED.set(joined);
         pjrt::at_end(leave_at_end);
         Ok(true)
@@ -229,9 +234,12 @@ fn patience() -> Duration {
 
 impl Processes {
     /// Tells the others what this process is and has, and hears the same of them.
-    fn meet(world: mpi::World, sum_order: SumOrder, deadline: Instant) -> Result<Processes> {
-        let count = config::num_cpu_devices()?;
-        let plugin = pjrt::Plugin::cpu().map_err(|e| err!(Plugin, "{e}"))?;
+    fn meet(world: mpi::World, platform: &str, sum_order: SumOrder, deadline: Instant) -> Result<Processes> {
+        let (plugin, count) = match platform {
+            "cpu" => (pjrt::Plugin::cpu(), config::num_cpu_devices()?),
+            other => (pjrt::Plugin::find(other), 0),
+        };
+        let plugin = plugin.map_err(|e| err!(Plugin, "{e}"))?;
         let bytes = std::fs::metadata(plugin.path()).map_or(0, |file| file.len());
         let version = env!("CARGO_PKG_VERSION");
         let same = format!(
@@ -279,6 +287,27 @@ impl Processes {
             None if !self.left.load(Ordering::SeqCst) => Ok(()),
             failure => Err(err!(Runtime, "{}", failure.unwrap_or(LEFT))),
         }
+    }
+
+    /// Whether the devices of several processes meet in functions of the host. Otherwise the plugin brings them together.
+    pub fn exchanges(&self) -> bool {
+        !self.owners.is_empty()
+    }
+
+    /// A client of a plugin that knows several processes itself, each of which starts one: they find each other in the
+    /// store. Unless devices were named, a process that shares its host drives the one of its number there, as in JAX.
+    pub fn client_with_store(
+        &self,
+        plugin: &pjrt::Plugin,
+        mut options: Vec<(&'static str, pjrt::Value)>,
+    ) -> Result<pjrt::Client> {
+        options.push(("node_id", pjrt::Value::Int(self.rank() as i64)));
+        options.push(("num_nodes", pjrt::Value::Int(self.world.size() as i64)));
+        let place = self.world.launcher().and_then(|launcher| launcher.local_rank);
+        if let (Some(place), true) = (place, options.iter().all(|(name, _)| *name != "visible_devices")) {
+            options.push(("visible_devices", pjrt::Value::Ints(vec![place as i64])));
+        }
+        Ok(pjrt::Client::with_store(plugin, &options, Arc::new(Store(self.world.clone())))?)
     }
 
     /// A client that has the devices of all processes, and uses this one's.
@@ -410,6 +439,33 @@ impl Processes {
             }
         }
     }
+}
+
+/// The processes' store, as plugins use it.
+struct Store(mpi::World);
+
+impl pjrt::KeyValueStore for Store {
+    fn get(&self, key: &str, timeout: Duration) -> pjrt::Result<Vec<u8>> {
+        self.0.store().get(key, timeout).map_err(of_store)
+    }
+
+    fn try_get(&self, key: &str) -> pjrt::Result<Option<Vec<u8>>> {
+        self.0.store().try_get(key).map_err(of_store)
+    }
+
+    fn put(&self, key: &str, value: &[u8]) -> pjrt::Result<()> {
+        self.0.store().put(key, value).map_err(of_store)
+    }
+}
+
+/// With the codes that plugins look at.
+fn of_store(error: mpi::Error) -> pjrt::Error {
+    let code = match error.kind {
+        mpi::Kind::DeadlineExceeded => pjrt::Code::DeadlineExceeded,
+        mpi::Kind::FailedPrecondition => pjrt::Code::AlreadyExists,
+        _ => pjrt::Code::Internal,
+    };
+    pjrt::Error::new(code, error.to_string())
 }
 
 /// The order that the environment asks for.

@@ -42,6 +42,11 @@ pub fn child(what: &str) -> Result<()> {
     if what == "alone" {
         return arange(0..2).block_until_ready();
     }
+    if what == "gpus" {
+        let error = shardax::distributed::initialize().and_then(|_| devices().map(drop)).unwrap_err();
+        println!("[{error}]");
+        return Ok(());
+    }
     if what == "uneven" {
         let rank = ["OMPI_COMM_WORLD_RANK", "PMI_RANK"].iter().find_map(|name| std::env::var(name).ok());
         config::set_num_cpu_devices(1 + 2 * rank.unwrap().parse::<usize>().unwrap())?;
@@ -256,6 +261,21 @@ fn nothing_is_exchanged_after_leaving() {
 fn joining_after_devices_are_in_use_is_an_error() {
     fault("late_start", 2, 20, &[], |outcome| {
         says(outcome, &["must be called before any computations are executed: 1 devices are in use already"]);
+    });
+}
+
+/// On GPUs the plugin brings the processes together: they join, and go as far as it goes without one.
+#[test]
+fn gpus_are_asked_for_by_every_process() {
+    let (variable, member) = ("SHARDAX_CUDA_PLUGIN", "accelerators/jax_plugins/xla_cuda12/xla_cuda_plugin.so");
+    let fetched = || shardax_pjrt::Environment::of_process().cache_folder().map(|cache| cache.join(member));
+    let plugin = std::env::var_os(variable).map(PathBuf::from).or_else(fetched).filter(|path| path.is_file());
+    let (path, wanted) = match &plugin {
+        Some(path) => (path.to_str().unwrap(), "No visible GPU devices"),
+        None => ("/nowhere/xla_cuda_plugin.so", "/nowhere/xla_cuda_plugin.so"),
+    };
+    fault("gpus", 2, 60, &[("SHARDAX_PLATFORM", "cuda"), (variable, path)], |outcome| {
+        assert!(outcome.text.matches(wanted).count() >= 2, "not twice {wanted:?} in:\n{}", outcome.text);
     });
 }
 
