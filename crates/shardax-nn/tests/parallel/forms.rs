@@ -63,8 +63,7 @@ impl Run {
 /// A compiled step by these rules, run ten times and compared; what it sends.
 #[track_caller]
 fn by_rules(config: &Config) -> Result<Sent> {
-    let own = config.clone();
-    let state = config.rules.init(move || start(&own))?;
+    let state = config.rules.device_put(&start(config)?)?;
     let place = |x: Array| match config.rules.sharding(["batch", "length"]) {
         Some(sharding) => device_put(&x, &sharding),
         None => Ok(x),
@@ -271,7 +270,16 @@ fn experts_split() -> Result<()> {
     let mesh = make_mesh([("data", 2), ("expert", 2), ("model", 2)])?;
     let three = Rules::new(&mesh, [("batch", ("expert", "data"))]).and("expert", "expert");
     let three = three.and("heads", "model").and("mlp", "model");
-    by_rules(&Config { rules: three, experts: true, ..Config::default() })?
-        .is([("all-to-all expert", 4 * exchanged / 4)]);
+    by_rules(&Config { rules: three, experts: true, ..Config::default() })?.is([
+        ("all-to-all expert", 4 * exchanged / 4),
+        // In the experts, forward and backward; in the blocks.
+        ("all-reduce model", 2 * exchanged / 4),
+        ("all-reduce model loop", SUMS * X / 4),
+        // What each device has of its experts.
+        ("all-reduce data", EXPERTS / 2 * 2 * FEATURES * HIDDEN / 2),
+        ("all-reduce data,expert loop", MATRICES / 2 + NORMS),
+        ("all-reduce data,expert", LAST + router + 2),
+        ("all-gather data,expert", ROWS_OF_TABLE),
+    ]);
     Ok(())
 }

@@ -51,6 +51,29 @@ fn one_f_one_b_keeps_few_micro_batches() -> Result<()> {
     Ok(())
 }
 
+/// In a `shard_map` of one's own, over stages and rows, checkpointed or not, in both orders: as on one device.
+#[test]
+fn pipelines_by_hand_are_one_device() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("data", 2), ("stage", 4)])?;
+    let model = layers(&Rules::default())?;
+    let (x, y) = (random::normal(random::key(1), [12, 32]), random::normal(random::key(2), [12, 32]));
+    let alone = loss_by(Pipeline::of(&Rules::default(), "layers", 1), false);
+    let (want, want_grads) = jit(value_and_grad(alone)).call((&model, &x, &y))?;
+    for (schedule, checkpointed) in [(PipelineSchedule::GPipe, true), (PipelineSchedule::OneFOneB, false)] {
+        // Fewer micro-batches than stages.
+        let loss = loss_by(Pipeline::new("stage", 3).schedule(schedule), checkpointed);
+        let inside = |model: Layers, x: Array, y: Array| -> Result<Array> { Ok(pmean(loss(model, x, y)?, "data")) };
+        let split = shard_map(inside, &mesh).in_specs((P!["stage"], P!["data"], P!["data"])).out_specs(P![]);
+        let (got, got_grads) = jit(value_and_grad(split)).call((&model, &x, &y))?;
+        assert!(allclose(got, &want, 1e-5, 0.0)?, "{schedule:?}");
+        for ((path, got), want) in tree::leaves_with_path(&got_grads).into_iter().zip(tree::leaves(&want_grads)) {
+            assert!(allclose(got, want, 1e-4, 1e-6)?, "{schedule:?} {path}");
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn pipelines_say_what_does_not_fit() -> Result<()> {
     setup();
