@@ -114,7 +114,7 @@ const TOKENS: usize = ROWS * LENGTH;
 const X: usize = TOKENS * FEATURES;
 /// The compiler makes the gradient of a table that is whole everywhere of all tokens and all their gradients.
 const ROWS_OF_TABLE: usize = TOKENS + X;
-/// Sums over `model` in a block: forward of attention and features, backward of features, and of queries, keys and values.
+/// Sums over `model` in a block: forward of attention and features, backward of features, of queries, keys and values.
 const SUMS: usize = 2 + 1 + 3;
 
 fn rules(axes: &[(&'static str, usize)], rules: &[(&'static str, &'static str)]) -> Result<Rules> {
@@ -126,7 +126,7 @@ fn dense(rules: Rules) -> Config {
     Config { rules, ..Config::default() }
 }
 
-/// By `pmap`, by `shard_map` and by the compiler: the gradients once a step. SPEC 192
+/// By `pmap`, by `shard_map` and by the compiler: the gradients once a step. SPEC 189, 192
 #[test]
 fn data_parallel() -> Result<()> {
     setup();
@@ -168,7 +168,8 @@ fn data_parallel() -> Result<()> {
     Ok(())
 }
 
-/// FSDP: each block's parameters are gathered forward and backward. Tensor parallel: what goes through a block is summed.
+/// FSDP: a block's parameters are gathered forward and backward. Tensor parallel: what goes through a block is summed.
+/// SPEC 188, 191
 #[test]
 fn parameters_and_layers_split() -> Result<()> {
     setup();
@@ -202,8 +203,8 @@ fn parameters_and_layers_split() -> Result<()> {
     Ok(())
 }
 
-/// What goes from stage to stage is sent in every tick of GPipe, forward and then backward, and both ways in every slot of
-/// 1F1B. SPEC 190
+/// What goes from stage to stage is sent in every tick of GPipe, forward and then backward, and in every slot of 1F1B both
+/// ways. SPEC 190
 #[test]
 fn pipelines() -> Result<()> {
     setup();

@@ -90,6 +90,10 @@ fn pipelines_say_what_does_not_fit() -> Result<()> {
     assert!(text.contains("micro_batches must be at least 1, got 0"), "{text}");
     let text = told(loss_by(Pipeline::new("stage", 2), false)(model.clone(), x.clone(), x.clone()));
     assert!(text.contains("unbound axis name"), "{text}");
+    let loss = loss_by(Pipeline::new("stage", 2), false);
+    let unchecked = shard_map(loss, rules.mesh()).in_specs((P!["stage"], P![], P![])).out_specs(P![]).check_vma(false);
+    let text = told(unchecked.call((&model, &x, &x)));
+    assert!(text.contains("need a shard_map that tracks what varies") && text.contains("pipelines.rs"), "{text}");
     let narrow = |layers: Layers, x: Array| layers.forward(x).get((.., ..16));
     let last = |(): (), x: Array, y: Array| (x - y).square().mean(..);
     let pipeline = Pipeline::of(&rules, "layers", 2);
