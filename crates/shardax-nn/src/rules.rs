@@ -215,7 +215,7 @@ impl Rules {
 }
 
 /// The logical name of the dimension of rows.
-pub(crate) const BATCH: &str = "batch";
+const BATCH: &str = "batch";
 
 /// Where the devices are among which something is split.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

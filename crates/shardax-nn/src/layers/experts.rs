@@ -7,7 +7,7 @@ use shardax::shape::AxisName;
 
 use super::{Layer, Linear, Stack};
 use crate::check::{positive, value_error, within};
-use crate::rules::{BATCH, Place};
+use crate::rules::Place;
 use crate::{Module, Rngs, Rules};
 
 /// Many layers, of which each token goes through a few: a router chooses them, and weighs what they give.
@@ -168,10 +168,8 @@ impl<E: Layer> MixtureOfExperts<E> {
         let (batch, last) = x.shape().split_at(rank - 2);
         let rows = x.reshape([&[batch.iter().product()], last].concat());
         let Routes { dispatch, combine, balance_loss, dropped } = self.routes(&rows)?;
-        // Over the axes that are left to the compiler, rows stay where they are.
-        let placed = |x: Array| self.rules.constrain(x, [None, Some(BATCH), None, None]);
-        let inputs = placed(einsum("gtec,gtd->egcd", &[&dispatch.astype(x.dtype()), &rows]));
-        let outputs = placed(through(inputs)?);
+        let inputs = einsum("gtec,gtd->egcd", &[&dispatch.astype(x.dtype()), &rows]);
+        let outputs = through(inputs)?;
         let y = einsum("gtec,egcd->gtd", &[&combine.astype(outputs.dtype()), &outputs]);
         y.check()?;
         let y = y.reshape([batch, &y.shape()[1..]].concat());

@@ -126,7 +126,8 @@ impl Pipeline {
     ///
     /// The functions may capture what is no array: values that gradients go to are parameters.
     ///
-    /// Fails where the micro-batches do not divide the rows, or a stage returns something else than it takes.
+    /// Fails where the micro-batches do not divide the rows, a stage returns something else than it takes, or the axis is one
+    /// of a `pmap` or of a `shard_map` without `check_vma`. Forward mode (`jvp`) of 1F1B is an error.
     #[track_caller]
     pub fn loss<A, B, C, F, S, L, X, T, H>(
         &self,
@@ -181,6 +182,7 @@ impl Pipeline {
     }
 
     /// The loss inside a `shard_map` over the axis of the stages.
+    #[track_caller]
     fn staged<M: Model>(
         &self,
         model: Arc<M>,
@@ -188,7 +190,14 @@ impl Pipeline {
         params: Params<M>,
         batch: (M::Input, M::Target),
     ) -> Result<Array> {
-        let run = Run { axis, stages: axis_size(axis)?, micro_batches: self.micro_batches };
+        let stages = axis_size(axis)?;
+        if axis_index(axis).vma().is_empty() {
+            return value_error(format!(
+                "Pipeline: gradients along {axis:?} need a shard_map that tracks what varies: leave `check_vma` on, and use \
+                 no pmap"
+            ));
+        }
+        let run = Run { axis, stages, micro_batches: self.micro_batches };
         match self.schedule {
             PipelineSchedule::GPipe => run.gpipe(&*model, params, batch),
             PipelineSchedule::OneFOneB => {

@@ -63,8 +63,7 @@ impl Run {
 /// A compiled step by these rules, run ten times and compared; what it sends.
 #[track_caller]
 fn by_rules(config: &Config) -> Result<Sent> {
-    let own = config.clone();
-    let state = config.rules.init(move || start(&own))?;
+    let state = config.rules.device_put(&start(config)?)?;
     let place = |x: Array| match config.rules.sharding(["batch", "length"]) {
         Some(sharding) => device_put(&x, &sharding),
         None => Ok(x),
@@ -115,7 +114,7 @@ const TOKENS: usize = ROWS * LENGTH;
 const X: usize = TOKENS * FEATURES;
 /// The compiler makes the gradient of a table that is whole everywhere of all tokens and all their gradients.
 const ROWS_OF_TABLE: usize = TOKENS + X;
-/// Sums over `model` in a block: forward of attention and features, backward of features, and of queries, keys and values.
+/// Sums over `model` in a block: forward of attention and features, backward of features, of queries, keys and values.
 const SUMS: usize = 2 + 1 + 3;
 
 fn rules(axes: &[(&'static str, usize)], rules: &[(&'static str, &'static str)]) -> Result<Rules> {
@@ -127,7 +126,7 @@ fn dense(rules: Rules) -> Config {
     Config { rules, ..Config::default() }
 }
 
-/// By `pmap`, by `shard_map` and by the compiler: the gradients once a step. SPEC 192
+/// By `pmap`, by `shard_map` and by the compiler: the gradients once a step. SPEC 189, 192
 #[test]
 fn data_parallel() -> Result<()> {
     setup();
@@ -169,7 +168,8 @@ fn data_parallel() -> Result<()> {
     Ok(())
 }
 
-/// FSDP: each block's parameters are gathered forward and backward. Tensor parallel: what goes through a block is summed.
+/// FSDP: a block's parameters are gathered forward and backward. Tensor parallel: what goes through a block is summed.
+/// SPEC 188, 191
 #[test]
 fn parameters_and_layers_split() -> Result<()> {
     setup();
@@ -203,8 +203,8 @@ fn parameters_and_layers_split() -> Result<()> {
     Ok(())
 }
 
-/// What goes from stage to stage is sent in every tick of GPipe, forward and then backward, and both ways in every slot of
-/// 1F1B. SPEC 190
+/// What goes from stage to stage is sent in every tick of GPipe, forward and then backward, and in every slot of 1F1B both
+/// ways. SPEC 190
 #[test]
 fn pipelines() -> Result<()> {
     setup();
@@ -271,7 +271,16 @@ fn experts_split() -> Result<()> {
     let mesh = make_mesh([("data", 2), ("expert", 2), ("model", 2)])?;
     let three = Rules::new(&mesh, [("batch", ("expert", "data"))]).and("expert", "expert");
     let three = three.and("heads", "model").and("mlp", "model");
-    by_rules(&Config { rules: three, experts: true, ..Config::default() })?
-        .is([("all-to-all expert", 4 * exchanged / 4)]);
+    by_rules(&Config { rules: three, experts: true, ..Config::default() })?.is([
+        ("all-to-all expert", 4 * exchanged / 4),
+        // In the experts, forward and backward; in the blocks.
+        ("all-reduce model", 2 * exchanged / 4),
+        ("all-reduce model loop", SUMS * X / 4),
+        // What each device has of its experts.
+        ("all-reduce data", EXPERTS / 2 * 2 * FEATURES * HIDDEN / 2),
+        ("all-reduce data,expert loop", MATRICES / 2 + NORMS),
+        ("all-reduce data,expert", LAST + router + 2),
+        ("all-gather data,expert", ROWS_OF_TABLE),
+    ]);
     Ok(())
 }

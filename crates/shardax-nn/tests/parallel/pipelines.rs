@@ -51,6 +51,29 @@ fn one_f_one_b_keeps_few_micro_batches() -> Result<()> {
     Ok(())
 }
 
+/// In a `shard_map` of one's own, over stages and rows, checkpointed or not, in both orders: as on one device.
+#[test]
+fn pipelines_by_hand_are_one_device() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("data", 2), ("stage", 4)])?;
+    let model = layers(&Rules::default())?;
+    let (x, y) = (random::normal(random::key(1), [12, 32]), random::normal(random::key(2), [12, 32]));
+    let alone = loss_by(Pipeline::of(&Rules::default(), "layers", 1), false);
+    let (want, want_grads) = jit(value_and_grad(alone)).call((&model, &x, &y))?;
+    for (schedule, checkpointed) in [(PipelineSchedule::GPipe, true), (PipelineSchedule::OneFOneB, false)] {
+        // Fewer micro-batches than stages.
+        let loss = loss_by(Pipeline::new("stage", 3).schedule(schedule), checkpointed);
+        let inside = |model: Layers, x: Array, y: Array| -> Result<Array> { Ok(pmean(loss(model, x, y)?, "data")) };
+        let split = shard_map(inside, &mesh).in_specs((P!["stage"], P!["data"], P!["data"])).out_specs(P![]);
+        let (got, got_grads) = jit(value_and_grad(split)).call((&model, &x, &y))?;
+        assert!(allclose(got, &want, 1e-5, 0.0)?, "{schedule:?}");
+        for ((path, got), want) in tree::leaves_with_path(&got_grads).into_iter().zip(tree::leaves(&want_grads)) {
+            assert!(allclose(got, want, 1e-4, 1e-6)?, "{schedule:?} {path}");
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn pipelines_say_what_does_not_fit() -> Result<()> {
     setup();
@@ -67,6 +90,10 @@ fn pipelines_say_what_does_not_fit() -> Result<()> {
     assert!(text.contains("micro_batches must be at least 1, got 0"), "{text}");
     let text = told(loss_by(Pipeline::new("stage", 2), false)(model.clone(), x.clone(), x.clone()));
     assert!(text.contains("unbound axis name"), "{text}");
+    let loss = loss_by(Pipeline::new("stage", 2), false);
+    let unchecked = shard_map(loss, rules.mesh()).in_specs((P!["stage"], P![], P![])).out_specs(P![]).check_vma(false);
+    let text = told(unchecked.call((&model, &x, &x)));
+    assert!(text.contains("need a shard_map that tracks what varies") && text.contains("pipelines.rs"), "{text}");
     let narrow = |layers: Layers, x: Array| layers.forward(x).get((.., ..16));
     let last = |(): (), x: Array, y: Array| (x - y).square().mean(..);
     let pipeline = Pipeline::of(&rules, "layers", 2);
