@@ -1,7 +1,9 @@
-//! Trains a language model of bytes on any text, on any mesh, and writes like it.
+//! Trains a language model on any text, on any mesh, and writes like it.
 //!
 //!     cargo run --release --example lm -- --text book.txt
 //!     cargo run --release --example lm -- --text book.txt --mesh data=2,fsdp=2,model=2 --run runs/book
+//!
+//!     cargo run --release --example lm --features tokenizers -- --text book.txt --bpe 1024 --run runs/book-bpe
 //!
 //! With `--run` it saves checkpoints and logs in that folder, and goes on from the last one: stop it, and start it again, on
 //! another mesh too.
@@ -9,18 +11,19 @@
 mod model;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Parser;
 use model::{Gpt, Sizes};
 use shardax::{Error, ErrorKind};
 use shardax_nn::prelude::*;
 use shardax_train::checkpoint::{CheckpointManager, CheckpointManagerOptions, RestoreOptions};
-use shardax_train::data::{Source, Stream, text_windows};
+use shardax_train::data::{Example, Source, Stream, Tokenizer, text_windows, token_windows};
 use shardax_train::log::{EventFile, JsonLines};
 use shardax_train::report::Report;
 use shardax_train::{Average, MultiMetric, Perplexity, Trainer};
 
-/// Trains a language model of bytes on any text, and writes like it.
+/// Trains a language model on any text, and writes like it.
 #[derive(Parser)]
 struct Cli {
     /// What it learns: any file; the last tenth is for evaluation
@@ -37,9 +40,13 @@ struct Cli {
     /// Windows of text in a step
     #[arg(long, default_value_t = 32)]
     batch_size: usize,
-    /// Bytes in a window
+    /// Tokens in a window
     #[arg(long, default_value_t = 128)]
     length: usize,
+    /// Learns so many tokens of byte pair encoding from the text [default: each byte is a token]
+    #[cfg(feature = "tokenizers")]
+    #[arg(long, value_name = "TOKENS")]
+    bpe: Option<usize>,
     #[arg(long, default_value_t = 4)]
     layers: usize,
     #[arg(long, default_value_t = 128)]
@@ -63,13 +70,16 @@ struct Cli {
     /// What it writes begins so
     #[arg(long, default_value = "The ")]
     prompt: String,
-    /// Bytes that it writes at the end
+    /// Tokens that it writes at the end
     #[arg(long, default_value_t = 200)]
     sample: usize,
     /// Below 1 it is surer of itself
     #[arg(long, default_value_t = 0.8)]
     temperature: f64,
 }
+
+/// Examples of `tokens` and `targets`, which training and evaluation share.
+type Windows = Arc<dyn Source<Item = Example> + Sync>;
 
 type State = Optimizer<Gpt, (shardax_nn::ClipByGlobalNorm, AdamW)>;
 
@@ -89,9 +99,9 @@ fn eval_step(model: Gpt, (tokens, targets): (Array, Array)) -> MultiMetric {
     MultiMetric::new().with("loss", Average::of(&losses)).with("perplexity", Perplexity::of(losses))
 }
 
-/// The prompt, and `count` bytes after it: one compiled loop, in which each byte goes through the model once.
-fn write(model: &Gpt, prompt: &[u8], count: usize, temperature: f64, key: Array) -> Result<String> {
-    let given: Vec<i32> = prompt.iter().map(|b| i32::from(*b)).chain(std::iter::repeat_n(-1, count)).collect();
+/// The prompt, and `count` tokens after it: one compiled loop, in which each token goes through the model once.
+fn write(model: &Gpt, prompt: Vec<i32>, count: usize, temperature: f64, key: Array) -> Result<Vec<i32>> {
+    let given: Vec<i32> = prompt.into_iter().chain(std::iter::repeat_n(-1, count)).collect();
     let length = given.len();
     let loops = jit(move |model: Gpt, given: Array, key: Array| -> Result<Array> {
         let step = |(cache, token, key): (model::Cache, Array, Array), (position, given): (Array, Array)| {
@@ -106,9 +116,40 @@ fn write(model: &Gpt, prompt: &[u8], count: usize, temperature: f64, key: Array)
         let (_, written): (_, Array) = scan(step, start, (arange(0..length as i32), given))?;
         Ok(written)
     });
-    let written = loops.call((model, Array::from_slice(&given, &[length])?, key))?;
-    let bytes: Vec<u8> = written.to_vec::<i32>()?.into_iter().map(|b| b as u8).collect();
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    loops.call((model, Array::from_slice(&given, &[length])?, key))?.to_vec()
+}
+
+/// How the text becomes tokens. What was learned is kept with the run.
+#[cfg(feature = "tokenizers")]
+fn tokenizer(cli: &Cli) -> Result<Tokenizer> {
+    let kept = cli.run.as_ref().map(|run| run.join("tokenizer.json"));
+    let Some(count) = cli.bpe else { return Ok(Tokenizer::bytes()) };
+    if let Some(path) = kept.as_ref().filter(|path| path.exists()) {
+        return Tokenizer::from_file(path);
+    }
+    let learned = Tokenizer::train_bpe([&cli.text], &shardax_train::data::BpeOptions::new(count))?;
+    if let (Some(run), Some(path)) = (&cli.run, &kept) {
+        // The tokenizer's error says what is wrong with a folder that cannot be made.
+        std::fs::create_dir_all(run).ok();
+        learned.save(path)?;
+    }
+    Ok(learned)
+}
+
+#[cfg(not(feature = "tokenizers"))]
+fn tokenizer(_: &Cli) -> Result<Tokenizer> {
+    Ok(Tokenizer::bytes())
+}
+
+/// The text in windows. Bytes are read as they are needed.
+fn windows(cli: &Cli, tokenizer: &Tokenizer) -> Result<Windows> {
+    if tokenizer.is_bytes() {
+        return Ok(Arc::new(text_windows(&cli.text, cli.length)?));
+    }
+    let text = std::fs::read_to_string(&cli.text).map_err(|error| {
+        Error::new(ErrorKind::Value, format!("cannot read {}: {error}", cli.text.display())).help("give a text file")
+    })?;
+    Ok(Arc::new(token_windows(tokenizer.encode(&text)?, cli.length)?))
 }
 
 /// The axes of `data=2,fsdp=2`.
@@ -130,7 +171,8 @@ fn main() -> Result<()> {
     let count: usize = axes.iter().map(|(_, n)| n).product();
     config::set_num_cpu_devices(count)?;
     let Cli { layers, features, heads, kv_heads, .. } = cli;
-    let sizes = Sizes { layers, features, heads, kv_heads };
+    let tokenizer = tokenizer(&cli)?;
+    let sizes = Sizes { vocabulary: tokenizer.vocab_size(), layers, features, heads, kv_heads };
     if heads == 0 || kv_heads == 0 || heads % kv_heads != 0 || features % (2 * heads) != 0 || features == 0 {
         let what = format!("{features} features, {heads} heads and {kv_heads} heads of keys do not fit");
         return Err(
@@ -159,8 +201,8 @@ fn main() -> Result<()> {
     })?;
     println!("{} parameters on {count} devices", state.model.parameter_count());
 
-    let text = || text_windows(&cli.text, cli.length);
-    let windows = text()?.len();
+    let text = windows(&cli, &tokenizer)?;
+    let windows = text.len();
     let held_out = (windows / 10).max(1);
     let batches = |source| -> Result<_> {
         let sharding = rules.sharding(["batch"]).map(shardax::Sharding::from);
@@ -172,7 +214,7 @@ fn main() -> Result<()> {
             Ok((place("tokens")?, place("targets")?))
         }))
     };
-    let mut train = batches(text()?.range(0..windows - held_out))?.prefetch(2);
+    let mut train = batches(text.clone().range(0..windows - held_out))?.prefetch(2);
 
     let shardings = rules.shardings(&state)?;
     let step = jit(train_step).out_shardings((&shardings, None::<shardax::ShardingLike>)).donate_argnums([0]);
@@ -188,7 +230,7 @@ fn main() -> Result<()> {
         // The arguments say how it goes on, such as the number of steps that the schedule is for.
         .restore_options(RestoreOptions::new().keep_numbers())
         .evaluate_every(cli.save_every, "test", |state: &State| {
-            let mut data = batches(text()?.range(windows - held_out..windows))?;
+            let mut data = batches(text.clone().range(windows - held_out..windows))?;
             let count = (held_out / cli.batch_size).clamp(1, 8);
             let mut all = MultiMetric::new();
             for batch in data.items().take(count) {
@@ -211,10 +253,9 @@ fn main() -> Result<()> {
         report.shardings(&state.model)?.communication(&step)?.save(run.join("report.html"))?;
     }
     if cli.sample > 0 {
-        println!(
-            "---\n{}",
-            write(&state.model, cli.prompt.as_bytes(), cli.sample, cli.temperature, random::key(seed))?
-        );
+        let prompt = tokenizer.encode(&cli.prompt)?;
+        let written = write(&state.model, prompt, cli.sample, cli.temperature, random::key(seed))?;
+        println!("---\n{}", tokenizer.decode(&written)?);
     }
     Ok(())
 }

@@ -1,14 +1,13 @@
-//! A transformer that predicts the next byte: rotary positions, RMS norms, gated linear units, fewer heads of keys than of
+//! A transformer that predicts the next token: rotary positions, RMS norms, gated linear units, fewer heads of keys than of
 //! queries.
 
 use shardax_nn::prelude::*;
 
-/// Bytes.
-pub const VOCABULARY: usize = 256;
-
 /// The sizes of a model. They are part of its structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sizes {
+    /// How many tokens there are.
+    pub vocabulary: usize,
     pub layers: usize,
     pub features: usize,
     pub heads: usize,
@@ -47,7 +46,7 @@ impl Gpt {
             Linear::builder(from, to).use_bias(false).kernel_axes(names).build(rngs)
         };
         let f = sizes.features;
-        let embed = Embed::builder(VOCABULARY, f).axes(["vocabulary", "embed"]).build(rngs);
+        let embed = Embed::builder(sizes.vocabulary, f).axes(["vocabulary", "embed"]).build(rngs);
         let blocks = (0..sizes.layers).map(|_| Block {
             norm: RmsNorm::new(f, rngs),
             query: linear(f, sizes.heads * depth, ["embed", "heads"], rngs),
@@ -63,7 +62,7 @@ impl Gpt {
         Gpt { embed, blocks, norm: RmsNorm::new(f, rngs), sizes }
     }
 
-    /// Logits `[batch, length, 256]` of the tokens that follow each of `[batch, length]`.
+    /// Logits `[batch, length, vocabulary]` of the tokens that follow each of `[batch, length]`.
     pub fn forward(&self, tokens: &Array) -> Array {
         let positions = arange(0..tokens.shape()[1] as i32);
         let mut x = self.embed.forward(tokens);
@@ -75,12 +74,12 @@ impl Gpt {
 
     /// Keys and values of no tokens, with room for so many.
     pub fn empty_cache(&self, length: usize) -> Cache {
-        let Sizes { layers, features, heads, kv_heads } = self.sizes;
+        let Sizes { layers, features, heads, kv_heads, .. } = self.sizes;
         let empty = || zeros([1, length, kv_heads, features / heads]);
         (0..layers).map(|_| (empty(), empty())).collect()
     }
 
-    /// Logits `[256]` of the token that follows `token`, the one at `position`; the cache gets its keys and values.
+    /// Logits `[vocabulary]` of the token that follows `token`, the one at `position`; the cache gets its keys and values.
     pub fn next(&self, token: &Array, position: &Array, cache: Cache) -> (Array, Cache) {
         let mut x = self.embed.forward(token.reshape([1, 1]));
         let mut filled = Cache::new();
@@ -91,7 +90,7 @@ impl Gpt {
                 filled[filled.len() - 1].clone()
             });
         }
-        (self.embed.attend(self.norm.forward(x)).reshape([VOCABULARY]), filled)
+        (self.embed.attend(self.norm.forward(x)).reshape([self.sizes.vocabulary]), filled)
     }
 }
 

@@ -174,11 +174,38 @@ fn lm() {
     std::fs::remove_dir_all(folder).expect("the folder is removed");
 }
 
+/// Tokens of byte pair encoding, which are learned once and kept with the run.
+#[cfg(feature = "tokenizers")]
+#[test]
+fn lm_of_byte_pairs() {
+    let folder = std::env::temp_dir().join(format!("shardax-lm-bpe-{}", std::process::id()));
+    std::fs::create_dir(&folder).expect("a folder");
+    let text = "the sea is blue and deep, a ship goes by. ".repeat(400);
+    std::fs::write(folder.join("text"), text).expect("a text");
+    let (text, run) = (folder.join("text").display().to_string(), folder.join("run").display().to_string());
+    let lm = |more: &[&str]| {
+        let small =
+            "--layers 1 --features 32 --batch-size 8 --length 16 --log-every 15 --save-every 30 --sample 12 --bpe 290";
+        let given: Vec<&str> = ["--text", &text, "--run", &run].into_iter().chain(small.split(' ')).collect();
+        output("lm", &[&given[..], more].concat())
+    };
+    let first = lm(&["--steps", "30"]);
+    let losses = numbers(&first, ": loss");
+    assert!(losses.len() == 2 && losses[1] < losses[0], "{first}");
+    let learned = std::fs::read_to_string(folder.join("run/tokenizer.json")).expect("the tokenizer");
+    // Another text would have other tokens; those of the run stay.
+    std::fs::write(folder.join("text"), "0123456789 ".repeat(3000)).expect("a text");
+    let on = lm(&["--steps", "45"]);
+    assert!(on.contains("step 45: loss") && !on.contains("step 30:"), "{on}");
+    assert_eq!(std::fs::read_to_string(folder.join("run/tokenizer.json")).expect("the tokenizer"), learned);
+    std::fs::remove_dir_all(folder).expect("the folder is removed");
+}
+
 /// One byte after the other, with the keys and values before it kept, is the whole text at once.
 #[test]
 fn lm_writes_what_it_has_learned() -> shardax::Result<()> {
     use shardax_nn::prelude::*;
-    let sizes = lm_model::Sizes { layers: 2, features: 24, heads: 6, kv_heads: 2 };
+    let sizes = lm_model::Sizes { vocabulary: 256, layers: 2, features: 24, heads: 6, kv_heads: 2 };
     let model = lm_model::Gpt::new(sizes, &mut Rngs::new(3));
     let text: Vec<i32> = b"to be or not".iter().map(|b| i32::from(*b)).collect();
     let whole =

@@ -44,7 +44,7 @@ fn waiting<Args: Tree + 'static, Out: Tree + 'static>(lowered: Lowered<Args, Out
     })
 }
 
-const GPT: Sizes = Sizes { layers: 2, features: 128, heads: 8, kv_heads: 4 };
+const GPT: Sizes = Sizes { vocabulary: 256, layers: 2, features: 128, heads: 8, kv_heads: 4 };
 
 type State = Optimizer<Gpt, AdamW>;
 

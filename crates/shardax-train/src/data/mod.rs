@@ -67,7 +67,7 @@ pub use shuffle::ShuffleBuffer;
 pub use source::{InMemory, Part, Source, SourceStream};
 pub use stream::{Batched, Map, Repeat, Shard, Stream};
 pub use tar::WebDataset;
-pub use text::{TextWindows, text_windows};
+pub use text::{TextWindows, TokenWindows, text_windows, token_windows};
 #[cfg(feature = "tokenizers")]
 pub use tokenizer::BpeOptions;
 pub use tokenizer::Tokenizer;

@@ -1,6 +1,7 @@
 //! Examples by number, and streams of them.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use shardax::error::{Error, ErrorKind, Result};
@@ -57,6 +58,17 @@ impl<S: Source> Source for Part<S> {
     }
     fn get(&self, i: usize) -> Result<S::Item> {
         self.source.get(self.range.start + i)
+    }
+}
+
+/// One that several streams share.
+impl<S: Source + Sync + ?Sized> Source for Arc<S> {
+    type Item = S::Item;
+    fn len(&self) -> usize {
+        (**self).len()
+    }
+    fn get(&self, i: usize) -> Result<S::Item> {
+        (**self).get(i)
     }
 }
 

@@ -1,9 +1,9 @@
-//! Text as bytes.
+//! Texts in windows.
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use shardax::error::{Error, ErrorKind, Result};
 
@@ -71,8 +71,61 @@ impl Source for TextWindows {
                 .map_err(|error| wrong(&self.path, offset, format!("a window could not be read: {error}")))?;
         }
         let tokens: Vec<i32> = bytes.into_iter().map(i32::from).collect();
-        let part = |part: &[i32]| HostArray::of(part, &[self.length]);
-        let (tokens, targets) = (part(&tokens[..self.length])?, part(&tokens[1..])?);
-        Ok(Example::from([("tokens".to_owned(), tokens), ("targets".to_owned(), targets)]))
+        window(&tokens)
+    }
+}
+
+/// An example of tokens that follow each other, of which the last is a target alone.
+fn window(tokens: &[i32]) -> Result<Example> {
+    let length = tokens.len().saturating_sub(1);
+    let (tokens, targets) = (&tokens[..length], &tokens[tokens.len() - length..]);
+    let part = |part: &[i32]| HostArray::of(part, &[length]);
+    Ok(Example::from([("tokens".to_owned(), part(tokens)?), ("targets".to_owned(), part(targets)?)]))
+}
+
+/// Tokens in windows of `length`, as [`text_windows()`] has bytes: those that a [`Tokenizer`](super::Tokenizer) made of a
+/// text. Copies of it share them.
+///
+/// ```
+/// use shardax_train::data::{Source, token_windows};
+/// let windows = token_windows((0..10).collect(), 4)?;
+/// assert_eq!(windows.len(), 2);
+/// assert_eq!(windows.get(1)?["targets"].to_vec::<i32>()?, [5, 6, 7, 8]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails for a length of 0, and for fewer tokens than one window and one more.
+#[track_caller]
+pub fn token_windows(tokens: Vec<i32>, length: usize) -> Result<TokenWindows> {
+    if length == 0 || tokens.len() <= length {
+        let what = format!("{} tokens make no window of {length} and a token that follows", tokens.len());
+        return Err(Error::new(ErrorKind::Value, what)
+            .help("give a longer text, or a length from 1 to less than its tokens")
+            .at(std::panic::Location::caller()));
+    }
+    Ok(TokenWindows { tokens: tokens.into(), length })
+}
+
+/// Of [`token_windows()`].
+#[derive(Clone, Debug)]
+pub struct TokenWindows {
+    tokens: Arc<[i32]>,
+    length: usize,
+}
+
+impl Source for TokenWindows {
+    type Item = Example;
+
+    fn len(&self) -> usize {
+        (self.tokens.len() - 1) / self.length
+    }
+
+    fn get(&self, i: usize) -> Result<Example> {
+        let begin = i.saturating_mul(self.length);
+        let tokens = self.tokens.get(begin..begin.saturating_add(self.length + 1)).ok_or_else(|| {
+            Error::new(ErrorKind::Index, format!("window {i} of {} was asked for", self.len()))
+                .help("they are counted from 0")
+        })?;
+        window(tokens)
     }
 }

@@ -31,6 +31,11 @@ impl Tokenizer {
         Tokenizer(Kind::Bytes)
     }
 
+    /// Whether each byte is a token.
+    pub fn is_bytes(&self) -> bool {
+        matches!(self.0, Kind::Bytes)
+    }
+
     /// How many tokens there are.
     pub fn vocab_size(&self) -> usize {
         match &self.0 {

@@ -361,5 +361,10 @@ fn text_in_windows() -> Result<()> {
     fails(text.get(1), &["text is damaged", "at byte 100"]);
     fails(text_windows(&path, 150), &["150 bytes, which make no window of 150"]);
     fails(text_windows(&path, 0), &["no window of 0"]);
+    let tokens = token_windows((0..=256).collect(), 100)?;
+    assert_eq!((tokens.len(), tokens.get(1)? == window), (2, true));
+    fails(tokens.get(2), &["window 2 of 2"]);
+    fails(token_windows(vec![1; 5], 5), &["5 tokens make no window of 5"]);
+    fails(token_windows(vec![1], 0), &["no window of 0"]);
     Ok(())
 }
