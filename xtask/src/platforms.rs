@@ -56,6 +56,15 @@ fn table(lines: &str) -> String {
             writeln!(text, "| `{name}` | {what} | {on} | {} | {temporaries} | {collectives} |", kilobytes(arguments));
     }
     text += "\nMemory is on each device.\n\n## Operations\n\n";
+    let every = rows.iter().find_map(|row| (row[0] == "every").then(|| row[1])).unwrap_or("1");
+    let which = match every {
+        "1" => "All checks".to_owned(),
+        n => format!("One check in {n}"),
+    };
+    let _ = writeln!(
+        text,
+        "{which} of the reference values (results, gradients, tangents and batches of every primitive), compiled for one\ndevice.\n"
+    );
     let mut families = BTreeMap::<&str, BTreeMap<&str, (&str, &str)>>::new();
     let mut names: Vec<&str> = Vec::new();
     for row in &rows {
