@@ -46,12 +46,18 @@ def load(path):
 
 
 def find(results, name):
-    return next((result["median_us"] for result in results if result["name"] == name), None)
+    return next((result for result in results if result["name"] == name), None)
+
+
+def of_rounds(collected, what):
+    """The median over the rounds; None where one has none."""
+    values = [found and found.get(what) for found in collected]
+    return None if None in values else statistics.median(values)
 
 
 def measure(names, commands, rounds):
-    """name → [median µs of each command, or None]."""
-    table = {}
+    """Two tables, name → what each command has, or None: median times in µs, and the most memory in MiB."""
+    table, memory = {}, {}
     for name in names:
         medians = [[] for _ in commands]
         for _ in range(rounds):
@@ -59,9 +65,10 @@ def measure(names, commands, rounds):
                 # What failed once is not tried again.
                 if None not in collected:
                     collected.append(run(command, name))
-        table[name] = [None if None in collected else statistics.median(collected) for collected in medians]
+        table[name] = [of_rounds(collected, "median_us") for collected in medians]
+        memory[name] = [of_rounds(collected, "peak_mib") for collected in medians]
         print("  ".join([f"{name:24}", *map(show, table[name])]), file=sys.stderr, flush=True)
-    return table
+    return table, memory
 
 
 def show(value):
@@ -84,26 +91,27 @@ def geometric_mean(table):
     return statistics.geometric_mean(ratios) if ratios else None
 
 
-HEAD = ("name", "shardax µs", "JAX µs", "JAX / shardax")
+HEAD = ("name", "shardax µs", "JAX µs", "JAX / shardax", "shardax MiB", "JAX MiB")
 
 
-def cells(table):
+def cells(table, memory):
     for name, pair in table.items():
-        yield name, show(pair[0]), show(pair[1]), ratio(pair)
+        peaks = ["–" if peak is None else f"{peak:,.0f}" for peak in memory[name]]
+        yield name, show(pair[0]), show(pair[1]), ratio(pair), *peaks
 
 
-def plain(table):
-    rows = [HEAD, *cells(table)]
+def plain(table, memory):
+    rows = [HEAD, *cells(table, memory)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
     for row in rows:
         first, *rest = (text.ljust(width) if i == 0 else text.rjust(width) for i, (text, width) in enumerate(zip(row, widths)))
         yield "  ".join([first, *rest])
 
 
-def markdown(table):
+def markdown(table, memory):
     yield "| " + " | ".join(HEAD) + " |"
-    yield "|:--|--:|--:|--:|"
-    for name, *rest in cells(table):
+    yield "|:--|" + "--:|" * (len(HEAD) - 1)
+    for name, *rest in cells(table, memory):
         yield "| " + " | ".join([f"`{name}`", *rest]) + " |"
 
 
@@ -120,7 +128,7 @@ def machine():
 
 def versions():
     found = []
-    for package in ("jax", "jaxlib", "flax", "optax"):
+    for package in ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint"):
         try:
             found.append(f"{package} {metadata.version(package)}")
         except metadata.PackageNotFoundError:
@@ -145,23 +153,25 @@ def main():
         parser.error("at least one round is needed")
     if options.join:
         sides = [load(path) for path in options.join]
-        table = {name: [find(side, name) for side in sides] for name in names}
+        table = {name: [of_rounds([find(side, name)], "median_us") for side in sides] for name in names}
+        memory = {name: [of_rounds([find(side, name)], "peak_mib") for side in sides] for name in names}
     elif options.rust:
         peer = [sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "jax_bench.py")]
-        table = measure(names, [shlex.split(options.rust), peer], options.rounds)
+        table, memory = measure(names, [shlex.split(options.rust), peer], options.rounds)
     else:
         parser.error("either --rust or --join is needed")
 
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
-            rows = [{"name": name, "shardax_us": ours, "jax_us": theirs} for name, (ours, theirs) in table.items()]
+            keys = ("shardax_us", "jax_us", "shardax_peak_mib", "jax_peak_mib")
+        rows = [{"name": name, **dict(zip(keys, [*table[name], *memory[name]]))} for name in names]
             json.dump(rows, file, indent=1)
             file.write("\n")
 
     if options.markdown:
         rounds = "" if options.join else f" Medians of {options.rounds} interleaved rounds, µs."
         print(f"{datetime.date.today()}: {machine()}; {versions()}.{rounds}\n")
-    print("\n".join(markdown(table) if options.markdown else plain(table)))
+    print("\n".join(markdown(table, memory) if options.markdown else plain(table, memory)))
     mean = geometric_mean(table)
     if mean is not None:
         print(f"\nGeometric mean of JAX / shardax: {mean:.2f}× (above 1: shardax is faster).")

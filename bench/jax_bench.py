@@ -2,17 +2,24 @@
 
     python bench/jax_bench.py --json out.json [--filter NAME]
 
-writes `[{"name", "median_us", "min_us", "runs"}]`, as the Rust binary does. What each row does, and the rules that
+writes `[{"name", "median_us", "min_us", "runs", "peak_mib"}]`, as the Rust binary does. What each row does, and the rules that
 make the two sides comparable, stand in bench/README.md; change a row there, here and in the Rust binary together.
 """
 
 import argparse
 import gc
+import itertools
 import json
+import logging
 import os
+import queue
+import resource
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 
 DEVICES = 8
@@ -21,6 +28,14 @@ MAX_RUNS = 3000
 MIN_RUNS = 3
 
 ROWS = {}
+# Rows that hold the clock themselves.
+OWN_CLOCK = {}
+
+
+def own_clock(run):
+    """Registers a row that is given an empty folder, and returns median, minimum and count."""
+    OWN_CLOCK[run.__name__] = lambda: in_folder(run)
+    return run
 
 
 def row(name, **parameters):
@@ -330,6 +345,201 @@ def cnn_compile():
     return summary(times)
 
 
+# What is around a training: Orbax, and NumPy on a thread
+
+
+MIB = 1 << 20
+ARRAYS = 16
+
+
+def saved_bytes():
+    """How much is saved: `BENCH_MIB` (1024)."""
+    return max(int(os.environ.get("BENCH_MIB", 1024)), ARRAYS) * MIB
+
+
+def saved_tree(seed=0):
+    """Random numbers, split over all devices."""
+    import jax
+    import jax.numpy as jnp
+
+    shape = (saved_bytes() // ARRAYS // 4096, 1024)
+    arrays = [jax.random.bits(jax.random.key(seed + i), shape, jnp.uint32) for i in range(ARRAYS)]
+    return jax.block_until_ready([on_devices(DEVICES, "x", x) for x in arrays])
+
+
+def measure_parts(once, least=MIN_RUNS):
+    """Calls `once`, which returns a time in µs, at least so often, and until the budget is spent."""
+    times = []
+    deadline = time.perf_counter() + BUDGET_S
+    while len(times) < least or (time.perf_counter() < deadline and len(times) < MAX_RUNS):
+        times.append(once())
+    return statistics.median(times), min(times), len(times)
+
+
+def timed(call):
+    start = time.perf_counter()
+    call()
+    return (time.perf_counter() - start) * 1e6
+
+
+def in_folder(run):
+    """Runs with an empty folder."""
+    start_jax()
+    logging.disable(logging.WARNING)
+    with tempfile.TemporaryDirectory() as folder:
+        return run(folder)
+
+
+@own_clock
+def checkpoint_save(folder):
+    import orbax.checkpoint as ocp
+
+    tree, path = saved_tree(), os.path.join(folder, "x")
+    checkpointer = ocp.StandardCheckpointer()
+
+    def once():
+        def save():
+            checkpointer.save(path, tree)
+            checkpointer.wait_until_finished()
+
+        took = timed(save)
+        shutil.rmtree(path)
+        return took
+
+    return measure_parts(once)
+
+
+@own_clock
+def checkpoint_restore(folder):
+    import jax
+    import orbax.checkpoint as ocp
+
+    tree, path = saved_tree(), os.path.join(folder, "x")
+    checkpointer = ocp.StandardCheckpointer()
+    checkpointer.save(path, tree)
+    checkpointer.wait_until_finished()
+    like = jax.tree.map(ocp.utils.to_shape_dtype_struct, tree)
+    return measure_parts(lambda: timed(lambda: jax.block_until_ready(checkpointer.restore(path, like))))
+
+
+def orbax_manager(folder):
+    import orbax.checkpoint as ocp
+
+    options = ocp.CheckpointManagerOptions(max_to_keep=1, enable_async_checkpointing=True)
+    return ocp.CheckpointManager(folder, options=options), lambda tree: ocp.args.StandardSave(tree)
+
+
+@own_clock
+def checkpoint_stall(folder):
+    tree = saved_tree()
+    manager, save = orbax_manager(folder)
+    steps = iter(range(1, MAX_RUNS))
+
+    def once():
+        took = timed(lambda: manager.save(next(steps), args=save(tree)))
+        manager.wait_until_finished()
+        return took
+
+    return measure_parts(once)
+
+
+@own_clock
+def step_while_saving(folder):
+    import jax
+    import jax.numpy as jnp
+
+    tree = saved_tree()
+    manager, save = orbax_manager(folder)
+    following = jax.jit(lambda x: x + 1)
+    x, step = jnp.zeros(1024), 0
+
+    def once():
+        nonlocal x, step
+        if step % 50 == 0:
+            manager.save(step, args=save(tree))
+        step += 1
+        start = time.perf_counter()
+        x = jax.block_until_ready(following(x))
+        time.sleep(0.02)
+        return (time.perf_counter() - start) * 1e6
+
+    result = measure_parts(once, 150)
+    manager.close()
+    return result
+
+
+def write_file(path, chunk):
+    with open(path, "wb", buffering=0) as file:
+        for _ in range(saved_bytes() // len(chunk)):
+            file.write(chunk)
+        os.fsync(file.fileno())
+
+
+@own_clock
+def disk_write(folder):
+    chunk, path = os.urandom(4 * MIB), os.path.join(folder, "x")
+    return measure_parts(lambda: timed(lambda: write_file(path, chunk)))
+
+
+@own_clock
+def disk_read(folder):
+    path, into = os.path.join(folder, "x"), bytearray(4 * MIB)
+    write_file(path, os.urandom(4 * MIB))
+
+    def read():
+        with open(path, "rb", buffering=0) as file:
+            while file.readinto(into):
+                pass
+
+    return measure_parts(lambda: timed(read))
+
+
+@own_clock
+def data_prefetch(folder):
+    import jax
+    import numpy as np
+    from jax.sharding import Mesh, NamedSharding
+    from jax.sharding import PartitionSpec as P
+
+    path = os.path.join(folder, "text")
+    write_file(path, os.urandom(4 * MIB))
+    text = np.memmap(path, np.uint8, "r")
+    order = np.random.default_rng(0).permutation(len(text) // 4096)
+    rows = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), P("x"))
+    batches = queue.Queue(4)
+
+    def read():
+        for batch in itertools.count():
+            chosen = order.take(range(batch * 256, batch * 256 + 256), mode="wrap")
+            windows = np.stack([text[i * 4096 : (i + 1) * 4096] for i in chosen]).astype(np.int32)
+            batches.put(jax.device_put(windows, rows))
+
+    threading.Thread(target=read, daemon=True).start()
+
+    def step():
+        batches.get()
+        time.sleep(0.02)
+
+    return measure(step)
+
+
+@own_clock
+def init_sharded(folder):
+    import jax
+    import numpy as np
+    from jax.sharding import Mesh, NamedSharding
+    from jax.sharding import PartitionSpec as P
+
+    rows = NamedSharding(Mesh(np.array(jax.devices()), ("x",)), P("x"))
+    side = (saved_bytes() // ARRAYS // 4096, 1024)
+    keys = [jax.random.fold_in(jax.random.key(0), i) for i in range(ARRAYS)]
+    init = jax.jit(lambda: [jax.random.normal(key, side) for key in keys], out_shardings=rows).lower().compile()
+    memory = init.memory_analysis()
+    held = memory.output_size_in_bytes // MIB, memory.temp_size_in_bytes // MIB
+    print("  of {} MiB a device holds {} of results and {} beside them".format(saved_bytes() // MIB, *held), file=sys.stderr)
+    return measure(lambda: jax.block_until_ready(init()))
+
+
 def first_result():
     """From spawning a process to the line that it prints: imports, 8 devices, `pmap` of `scale` on host values."""
     times = []
@@ -351,15 +561,14 @@ def child():
     print(np.asarray(jax.pmap(scale, axis_name="i")(x)).tolist(), flush=True)
 
 
-# Rows that hold the clock themselves.
 # Those of shardax that find compiled programs on disk stand beside JAX as it comes, which
 # compiles.
-OWN_CLOCK = {
-    "cnn_compile": cnn_compile,
-    "cnn_compile_warm": cnn_compile,
-    "first_result": first_result,
-    "first_result_warm": first_result,
-}
+OWN_CLOCK.update(
+    cnn_compile=cnn_compile,
+    cnn_compile_warm=cnn_compile,
+    first_result=first_result,
+    first_result_warm=first_result,
+)
 
 NAMES = [
     "jit_tiny",
@@ -379,6 +588,14 @@ NAMES = [
     "cnn_trace_lower",
     "cnn_compile",
     "cnn_compile_warm",
+    "checkpoint_save",
+    "checkpoint_restore",
+    "checkpoint_stall",
+    "step_while_saving",
+    "disk_write",
+    "disk_read",
+    "data_prefetch",
+    "init_sharded",
     "first_result",
     "first_result_warm",
 ]
@@ -411,7 +628,9 @@ def main():
             setup, parameters = ROWS[name]
             median, least, runs = measure(setup(**parameters))
         print(f"{name:24} {median:12.1f} µs  (min {least:.1f}, {runs} runs)", file=sys.stderr)
-        results.append({"name": name, "median_us": median, "min_us": least, "runs": runs})
+        # The most memory so far: that of the row where it is the only one.
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        results.append({"name": name, "median_us": median, "min_us": least, "runs": runs, "peak_mib": peak})
 
     text = json.dumps(results, indent=1) + "\n"
     if options.json:

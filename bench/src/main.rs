@@ -8,6 +8,7 @@ mod cnn;
 mod data;
 mod dispatch;
 mod processes;
+mod runs;
 mod simulated;
 mod startup;
 mod training;
@@ -44,6 +45,14 @@ const ROWS: &[Row] = &[
     ("cnn_trace_lower", cnn::cnn_trace_lower),
     ("cnn_compile", cnn::cnn_compile),
     ("cnn_compile_warm", cnn::cnn_compile_warm),
+    ("checkpoint_save", runs::checkpoint_save),
+    ("checkpoint_restore", runs::checkpoint_restore),
+    ("checkpoint_stall", runs::checkpoint_stall),
+    ("step_while_saving", runs::step_while_saving),
+    ("disk_write", runs::disk_write),
+    ("disk_read", runs::disk_read),
+    ("data_prefetch", runs::data_prefetch),
+    ("init_sharded", runs::init_sharded),
     ("first_result", startup::first_result),
     ("first_result_warm", startup::first_result_warm),
 ];
@@ -76,6 +85,22 @@ struct Measured {
     name: &'static str,
     #[serde(flatten)]
     timing: Timing,
+    /// The most memory that the process had so far, in MiB: that of the row where it is the only one.
+    peak_mib: f64,
+}
+
+impl Measured {
+    fn new(name: &'static str, timing: Timing) -> Self {
+        Measured { name, timing, peak_mib: peak_mib() }
+    }
+}
+
+/// The most memory that this process had.
+fn peak_mib() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak =
+        status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse::<f64>().ok());
+    peak.map_or(0.0, |kib| kib / 1024.0)
 }
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
@@ -103,7 +128,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     for &(name, run) in rows {
         let timing = run()?;
         eprintln!("{name:24} {:12.1} µs  (min {:.1}, {} runs)", timing.median_us, timing.min_us, timing.runs);
-        measured.push(Measured { name, timing });
+        measured.push(Measured::new(name, timing));
     }
     if measured.is_empty() {
         return Err(format!("no row's name contains {:?}", options.filter).into());

@@ -80,7 +80,7 @@ pub fn run(names: &str) -> Result<Vec<Measured>> {
             let (processes, each) = (process_count(), local_device_count());
             let (median, min, runs) = (timing.median_us, timing.min_us, timing.runs);
             eprintln!("{name:20} {processes} × {each} {median:12.1} µs  (min {min:.1}, {runs} runs)");
-            measured.push(Measured { name, timing });
+            measured.push(Measured::new(name, timing));
         }
     };
     if let Some(timing) = start() {

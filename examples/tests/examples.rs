@@ -1,38 +1,17 @@
 //! Runs the examples as a newcomer does, each in a process of its own, and reads what they print.
 
+#[path = "programs/parallel.rs"]
+mod parallel;
+
 #[path = "../lm/model.rs"]
 #[allow(dead_code)]
 mod lm_model;
 
-use std::path::PathBuf;
-use std::process::{Command, Output};
+mod running;
 
-/// Cargo puts examples beside the folder of the test's own program.
-fn example(name: &str) -> PathBuf {
-    let test = std::env::current_exe().expect("the test's path");
-    let profile = test.parent().and_then(|deps| deps.parent()).expect("target/PROFILE/deps");
-    let path = profile.join("examples").join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
-    assert!(path.exists(), "{} is missing: `cargo test` without a filter on targets builds it", path.display());
-    path
-}
+use std::process::Command;
 
-fn run(name: &str, args: &[&str]) -> Output {
-    Command::new(example(name)).args(args).output().expect("the example starts")
-}
-
-/// What it prints, when it succeeds.
-fn output(name: &str, args: &[&str]) -> String {
-    let out = run(name, args);
-    let text = String::from_utf8_lossy(&out.stdout).into_owned();
-    assert!(out.status.success(), "{text}\n{}", String::from_utf8_lossy(&out.stderr));
-    text
-}
-
-/// The number that follows each occurrence of `label`.
-fn numbers(text: &str, label: &str) -> Vec<f64> {
-    let number = |rest: &str| rest.split([',', '\n', ' ']).find(|w| !w.is_empty())?.parse().ok();
-    text.split(label).skip(1).filter_map(number).collect()
-}
+use running::{example, numbers, output, run, run_of};
 
 /// SPEC 51–63, 73, 74, 90, 97
 #[test]
@@ -193,13 +172,6 @@ fn lm() {
     let refused = run_of("lm", &["--text", &text, "--mesh", "rows=2"]);
     assert!(refused.contains("\"rows=2\" is no mesh") && refused.contains("data=2,fsdp=2,model=2"), "{refused}");
     std::fs::remove_dir_all(folder).expect("the folder is removed");
-}
-
-/// What an example says that fails.
-fn run_of(name: &str, args: &[&str]) -> String {
-    let out = run(name, args);
-    assert!(!out.status.success());
-    String::from_utf8_lossy(&out.stderr).into_owned()
 }
 
 /// One byte after the other, with the keys and values before it kept, is the whole text at once.

@@ -52,6 +52,7 @@ pub mod losses;
 pub mod metrics;
 mod module;
 pub mod optim;
+mod pipeline;
 mod policy;
 mod rngs;
 mod rules;
@@ -62,12 +63,14 @@ mod variable;
 
 pub use attention::{
     AttentionOptions, Rope, RopeScaling, combine_masks, dot_product_attention, make_attention_mask, make_causal_mask,
+    ring_attention,
 };
 pub use filter::Filter;
 pub use layers::*;
 pub use losses::*;
 pub use module::{Module, merge};
 pub use optim::*;
+pub use pipeline::{Pipeline, PipelineSchedule};
 pub use policy::Policy;
 pub use rngs::{RngStream, Rngs};
 pub use rules::{IntoAxisNames, Rules};
@@ -96,8 +99,9 @@ pub mod prelude {
         warmup_exponential_decay_schedule, yogi,
     };
     pub use crate::{
-        AttentionOptions, BatchStat, Cache, Filter, Frozen, Kind, LoRAParam, Param, Policy, RngStream, Rngs, Rope,
-        RopeScaling, Rules, Variable, combine_masks, dot_product_attention, make_attention_mask, make_causal_mask,
+        AttentionOptions, BatchStat, Cache, Filter, Frozen, Kind, LoRAParam, Param, Pipeline, PipelineSchedule, Policy,
+        RngStream, Rngs, Rope, RopeScaling, Rules, Variable, combine_masks, dot_product_attention, make_attention_mask,
+        make_causal_mask, ring_attention,
     };
     pub use shardax::lax::Padding;
     pub use shardax::nn::*;

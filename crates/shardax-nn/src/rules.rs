@@ -3,9 +3,12 @@
 use std::sync::Arc;
 
 use shardax::prelude::*;
+use shardax::shape::{AxisName, AxisSet};
 use shardax::sharding::{DimSpec, IntoDimSpec, Sharding};
 use shardax::stages::LeafTree;
 use shardax::tree::{AxisNames, TreeDef};
+
+use crate::check::value_error;
 
 /// The logical names of an array's dimensions: `["embed", "mlp"]`, or `[Some("embed"), None]`.
 pub trait IntoAxisNames {
@@ -40,6 +43,11 @@ impl IntoAxisNames for &AxisNames {
 /// A rule holds for the first dimension of its name; the rules before it come first, and a mesh axis splits one dimension
 /// of an array. So a later rule of the same name is what holds where the axes of the earlier one are taken. Dimensions
 /// that no rule holds for are not split. This is Flax's `logical_axis_rules`.
+///
+/// Some layers talk to other devices by themselves where the rules split what they are made of: [`Pipeline`](crate::Pipeline)
+/// along its layers, [`MultiHeadAttention`](crate::MultiHeadAttention) along its
+/// [sequence](crate::MultiHeadAttentionBuilder::sequence_axis), [`MixtureOfExperts`](crate::MixtureOfExperts) along `expert`.
+/// The rows of a batch are called `batch`.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -116,6 +124,43 @@ impl Rules {
         PartitionSpec::new(dims)
     }
 
+    /// The mesh axis over which dimensions of this name are split; `None` where no rule splits them, or over one device
+    /// alone. What talks over it by name (a pipeline, a ring, experts) needs one axis: several are an error.
+    #[track_caller]
+    pub fn axis(&self, name: &str) -> Result<Option<AxisName>> {
+        let Some(mesh) = &self.mesh else { return Ok(None) };
+        let spec = self.rules.iter().find(|rule| rule.0 == name).map(|rule| rule.1.clone()).unwrap_or_default();
+        let split: Vec<AxisName> =
+            spec.axes().iter().copied().filter(|axis| mesh.axis_size(*axis).is_some_and(|size| size > 1)).collect();
+        match split[..] {
+            [] => Ok(None),
+            [axis] => Ok(Some(axis)),
+            _ => value_error(format!("Rules: {name:?} must be split over one axis of the mesh, got {split:?}")),
+        }
+    }
+
+    /// The mesh axes over which rows are split, and nothing else: those of the dimension `batch` that no other rule takes,
+    /// as far as they are not manual already.
+    pub(crate) fn row_axes(&self) -> Vec<AxisName> {
+        let Some(mesh) = &self.mesh else { return Vec::new() };
+        let others = || self.rules.iter().filter(|rule| rule.0 != BATCH).flat_map(|rule| rule.1.axes());
+        let manual = manual_axes();
+        let alone = |axis: &AxisName| {
+            mesh.axis_size(*axis).is_some_and(|size| size > 1) && !manual.contains(axis) && others().all(|a| a != axis)
+        };
+        self.spec([BATCH]).axes(0).iter().copied().filter(alone).collect()
+    }
+
+    /// Where the devices are that dimensions of this name are split over.
+    #[track_caller]
+    pub(crate) fn place(&self, name: &str) -> Result<Place> {
+        Ok(match (self.axis(name)?, &self.mesh) {
+            (Some(axis), _) if manual_axes().contains(&axis) => Place::Manual(axis),
+            (Some(axis), Some(mesh)) => Place::Auto(mesh.clone(), axis),
+            _ => Place::Whole,
+        })
+    }
+
     /// The sharding of an array with these names; `None` where there is no mesh.
     pub fn sharding(&self, names: impl IntoAxisNames) -> Option<NamedSharding> {
         Some(NamedSharding::new(self.mesh.as_ref()?, self.spec(names)))
@@ -151,14 +196,49 @@ impl Rules {
         device_put(tree, &self.shardings(tree)?)
     }
 
-    /// `x` with a constraint on how it lies, in a function that is compiled; the gradient has it too. Without a mesh, and
-    /// where all axes are manual (in `shard_map` and `pmap`), `x` is returned.
+    /// `x` with a constraint on how it lies, in a function that is compiled; the gradient has it too. In a `shard_map` over
+    /// some axes the constraint is of the others; without a mesh, and where all axes are manual (as in `pmap`), `x` is
+    /// returned.
     #[track_caller]
     pub fn constrain(&self, x: impl Operand, names: impl IntoAxisNames) -> Array {
         let x = x.into_array();
-        match self.sharding(names) {
-            Some(sharding) if manual_axes().is_empty() => with_sharding_constraint(x, &sharding),
-            _ => x,
+        let Some(mesh) = &self.mesh else { return x };
+        let manual = manual_axes();
+        if get_mesh().is_some_and(|context| !manual.is_empty() && manual.len() == context.axes().len()) {
+            return x;
         }
+        let auto =
+            |dim: &DimSpec| DimSpec::Axes(dim.axes().iter().filter(|axis| !manual.contains(axis)).copied().collect());
+        let spec = PartitionSpec::new(self.spec(names).dims().iter().map(auto));
+        with_sharding_constraint(x, &NamedSharding::new(mesh, spec))
     }
+}
+
+/// The logical name of the dimension of rows.
+pub(crate) const BATCH: &str = "batch";
+
+/// Where the devices are among which something is split.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Place {
+    /// Nothing is split.
+    Whole,
+    /// Along an axis that is manual here: each device has its part.
+    Manual(AxisName),
+    /// Along an axis that is left to the compiler, until a `shard_map` takes it.
+    Auto(Mesh, AxisName),
+}
+
+/// The axes that one of the arrays varies over, and `axis`.
+pub(crate) fn axes_of<T: Tree>(tree: &T, axis: AxisName) -> AxisSet {
+    tree::leaves(tree).iter().map(Array::vma).fold(axis_index(axis).vma(), |all, vma| all.union(&vma))
+}
+
+/// The tree with every array varying over these axes. Of what goes into a loop, sums of gradients over devices come once,
+/// behind the loop, and not in each of its steps.
+pub(crate) fn varying<T: Tree>(tree: T, axes: &AxisSet) -> Result<T> {
+    let cast = |x: Array| match axes.minus(&x.vma()) {
+        missing if missing.is_empty() => x,
+        missing => pcast(x, &missing.iter().collect::<Vec<_>>()[..]),
+    };
+    tree::map(cast, tree)
 }

@@ -304,5 +304,7 @@ mod tests {
         assert_eq!(plugin.try_get("gpu/1"), Err((5, "there is no value under the key \"gpu/1\"".into())));
         assert_eq!(plugin.put("gpu/0", &[1]), Some((6, "it is there already".into())));
         assert_eq!(plugin.get("panic"), Err((13, "the key-value store panicked".into())));
+        // SAFETY: this plugin is done with it.
+        drop(unsafe { Box::from_raw(plugin.0.kv_get_user_arg.cast::<Arc<dyn KeyValueStore>>()) });
     }
 }

@@ -1,9 +1,12 @@
 //! Attention: what each query takes of the values, by how much it is like their keys.
 
 mod mask;
+mod ring;
 mod rope;
+mod shapes;
 
 pub use mask::{combine_masks, make_attention_mask, make_causal_mask};
+pub use ring::ring_attention;
 pub use rope::{Rope, RopeScaling};
 
 use std::ops::Bound;
@@ -11,6 +14,7 @@ use std::ops::Bound;
 use shardax::nn::softmax;
 use shardax::prelude::*;
 
+use self::shapes::Shapes;
 use crate::check::{FINITE, integer, same_shape, value_error, within};
 use crate::layers::promoted;
 
@@ -196,11 +200,11 @@ impl AttentionOptions {
     #[track_caller]
     fn attend(&self, query: &Array, key: Array, value: Array) -> Result<(Array, Array)> {
         let [q, k, v] = promoted([query.clone(), key, value]);
-        self.check(&q, &k, &v)?;
+        self.check("dot_product_attention", &q, &k, &v)?;
         let shapes = Shapes::of(&q, &k);
         let scores = self.scores(&q, &k, &shapes);
         let weights = self.dropped(softmax(&scores, -1).astype(k.dtype()), &shapes);
-        let mut y = shapes.values(&weights, &v);
+        let mut y = shapes.values(&weights, &v, None);
         if let Some(lengths) = &self.query_seq_lengths {
             let rows = arange(0..shapes.queries as i32).reshape([shapes.queries, 1, 1]);
             let dtype = y.dtype();
@@ -211,42 +215,54 @@ impl AttentionOptions {
 
     /// `[..., heads, queries, keys]`, in float32 at least.
     fn scores(&self, q: &Array, k: &Array, shapes: &Shapes) -> Array {
-        let scale = self.scale.unwrap_or_else(|| 1.0 / (shapes.depth.max(1) as f64).sqrt());
-        let mut scores = shapes.products(q, k) * scale;
-        if let Some(cap) = self.soft_cap {
-            scores = (scores / cap).tanh() * cap;
-        }
+        let mut scores = self.products(q, k, shapes);
         if let Some(bias) = &self.bias {
             let dtype = scores.dtype();
             scores = (scores + bias).astype(dtype);
         }
-        let seen = self.seen(shapes);
-        // Not the infinity: where nothing is seen the weights are equal, and gradients are no NaN.
-        seen.into_iter().reduce(|a, b| a & b).map_or(scores.clone(), |seen| where_(seen, &scores, mask::HIDDEN))
+        self.hidden(&scores, &self.seen(shapes))
     }
 
-    /// The masks, of which all must hold.
-    fn seen(&self, shapes: &Shapes) -> Vec<Array> {
+    /// The products of queries and keys, scaled and capped.
+    fn products(&self, q: &Array, k: &Array, shapes: &Shapes) -> Array {
+        let scale = self.scale.unwrap_or_else(|| 1.0 / (shapes.depth.max(1) as f64).sqrt());
+        let scores = shapes.products(q, k) * scale;
+        match self.soft_cap {
+            Some(cap) => (scores / cap).tanh() * cap,
+            None => scores,
+        }
+    }
+
+    /// The scores without those that are not seen.
+    fn hidden(&self, scores: &Array, seen: &Option<Array>) -> Array {
+        // Not the infinity: where nothing is seen the weights are equal, and gradients are no NaN.
+        seen.as_ref().map_or(scores.clone(), |seen| where_(seen, scores, mask::HIDDEN))
+    }
+
+    /// Where all masks hold; `None` where there is none.
+    fn seen(&self, shapes: &Shapes) -> Option<Array> {
         let query = arange(0..shapes.queries as i32).expand_dims(1);
         let key = arange(0..shapes.keys as i32);
-        let mut seen = Vec::new();
-        if let Some(mask) = &self.mask {
-            seen.push(mask.astype(DType::Bool));
-        }
-        if self.is_causal {
-            seen.push(query.greater_equal(&key));
-        }
-        if let Some((left, right)) = self.local_window_size {
-            let clamp = |size: usize| size.min(shapes.queries.max(shapes.keys)) as i32;
-            seen.push(query.less_equal(&key + clamp(left)) & query.greater_equal(&key - clamp(right)));
-        }
+        let mut seen: Vec<Array> = self.mask.iter().map(|mask| mask.astype(DType::Bool)).collect();
+        seen.extend(self.seen_between(&query, &key));
         if let Some(lengths) = &self.query_seq_lengths {
             seen.push(query.less(shapes.of_batch(lengths)));
         }
         if let Some(lengths) = &self.key_value_seq_lengths {
             seen.push(key.less(shapes.of_batch(lengths)));
         }
-        seen
+        seen.into_iter().reduce(|a, b| a & b)
+    }
+
+    /// What positions, `[queries, 1]` and `[keys]`, tell of who sees whom.
+    fn seen_between(&self, query: &Array, key: &Array) -> Option<Array> {
+        let causal = self.is_causal.then(|| query.greater_equal(key));
+        let window = self.local_window_size.map(|(left, right)| {
+            // Beyond any position, without overflow.
+            let clamp = |size: usize| size.min(1 << 30) as i32;
+            query.less_equal(key + clamp(left)) & query.greater_equal(key - clamp(right))
+        });
+        causal.into_iter().chain(window).reduce(|a, b| a & b)
     }
 
     fn dropped(&self, weights: Array, shapes: &Shapes) -> Array {
@@ -264,8 +280,7 @@ impl AttentionOptions {
     }
 
     #[track_caller]
-    fn check(&self, q: &Array, k: &Array, v: &Array) -> Result<()> {
-        let owner = "dot_product_attention";
+    fn check(&self, owner: &str, q: &Array, k: &Array, v: &Array) -> Result<()> {
         [q, k, v].into_iter().try_for_each(Array::check)?;
         within(owner, "scale", self.scale.unwrap_or(1.0), FINITE)?;
         within(
@@ -304,65 +319,5 @@ impl AttentionOptions {
             same_shape(owner, (name, lengths.shape()), ("the batch", &q[..rank - 3]))?;
         }
         Ok(())
-    }
-}
-
-/// The sizes of queries and keys that fit each other. The heads of queries are groups, one for each head of the keys.
-struct Shapes {
-    batch: Vec<usize>,
-    queries: usize,
-    keys: usize,
-    key_heads: usize,
-    groups: usize,
-    depth: usize,
-}
-
-impl Shapes {
-    fn of(q: &Array, k: &Array) -> Self {
-        let rank = q.ndim();
-        let (q, k) = (q.shape(), k.shape());
-        Shapes {
-            batch: q[..rank - 3].to_vec(),
-            queries: q[rank - 3],
-            keys: k[rank - 3],
-            key_heads: k[rank - 2],
-            groups: q[rank - 2] / k[rank - 2],
-            depth: q[rank - 1],
-        }
-    }
-
-    /// The batch's dimensions, then these.
-    fn with<const N: usize>(&self, last: [usize; N]) -> Vec<usize> {
-        [self.batch.as_slice(), &last].concat()
-    }
-
-    /// One number of each example, to be compared with scores.
-    fn of_batch(&self, numbers: &Array) -> Array {
-        numbers.reshape(self.with([1, 1, 1]))
-    }
-
-    /// The dimensions that both operands of a product have: batch and heads of the keys.
-    fn shared(&self) -> Vec<usize> {
-        (0..=self.batch.len()).collect()
-    }
-
-    /// Of every query with every key: `[..., heads, queries, keys]`, in float32 at least.
-    #[track_caller]
-    fn products(&self, q: &Array, k: &Array) -> Array {
-        let (n, shared) = (self.batch.len(), self.shared());
-        let q = q.reshape(self.with([self.queries, self.key_heads, self.groups, self.depth])).moveaxis(-4, -2);
-        let wide = (k.dtype().byte_size() < 4).then_some(DType::F32);
-        let products = lax::dot_general(&q, &k.swapaxes(-3, -2), (&[n + 3], &[n + 2]), (&shared, &shared), wide);
-        products.reshape(self.with([self.key_heads * self.groups, self.queries, self.keys]))
-    }
-
-    /// The sums of values by their weights: `[..., queries, heads, depth]`.
-    #[track_caller]
-    fn values(&self, weights: &Array, v: &Array) -> Array {
-        let (n, shared) = (self.batch.len(), self.shared());
-        let weights = weights.reshape(self.with([self.key_heads, self.groups, self.queries, self.keys]));
-        let sums = lax::dot_general(&weights, &v.swapaxes(-3, -2), (&[n + 3], &[n + 1]), (&shared, &shared), None);
-        let depth = v.shape().last().copied().unwrap_or(0);
-        sums.moveaxis(-2, -4).reshape(self.with([self.queries, self.key_heads * self.groups, depth]))
     }
 }

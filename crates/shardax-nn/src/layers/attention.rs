@@ -2,13 +2,15 @@
 
 use shardax::nn::initializers::{self, Initializer};
 use shardax::prelude::*;
+use shardax::shape::AxisName;
 use shardax::tree::AxisNames;
 
 use super::kernel::{KernelBuilder, KernelLayer};
 use super::{LayerNorm, LinearGeneral};
 use crate::attention::{AttentionOptions, Rope};
 use crate::check::{refused, require, value_error};
-use crate::{Cache, IntoAxisNames, Rngs};
+use crate::rules::Place;
+use crate::{Cache, IntoAxisNames, Rngs, Rules};
 
 /// Attention with several heads: queries, keys and values are linear in the inputs, the result is linear in what the heads
 /// take of the values.
@@ -53,6 +55,15 @@ pub struct MultiHeadAttention {
     /// How many positions are in the cache, int32.
     pub cache_index: Option<Cache>,
     own: Own,
+    #[tree(static)]
+    sequence: Option<Sequence>,
+}
+
+/// The logical name of the dimension of positions, and the rules for it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Sequence {
+    name: &'static str,
+    rules: Rules,
 }
 
 /// What is no layer.
@@ -86,6 +97,7 @@ pub struct MultiHeadAttentionBuilder {
     out_bias_init: Option<Initializer>,
     kernel_axes: Option<AxisNames>,
     out_kernel_axes: Option<AxisNames>,
+    sequence_axis: Option<&'static str>,
     own: Own,
 }
 
@@ -115,6 +127,7 @@ impl MultiHeadAttention {
             out_bias_init: None,
             kernel_axes: None,
             out_kernel_axes: None,
+            sequence_axis: None,
             own: Own {
                 dropout_rate: 0.0,
                 broadcast_dropout: true,
@@ -146,7 +159,19 @@ impl MultiHeadAttention {
     ) -> Array {
         let inputs = [inputs_q.into_array(), inputs_k.into_array(), inputs_v.into_array()];
         let [query, key, value] = self.projected(inputs, options.positions.as_ref(), None);
-        self.joined(&options.or(self.own.options()), [query, key, value])
+        let options = options.or(self.own.options());
+        match self.place() {
+            Ok(Place::Whole) => self.joined(&options, [query, key, value]),
+            Ok(Place::Manual(axis)) => self.out.forward(options.ring_attention(query, key, value, axis)),
+            Ok(Place::Auto(mesh, axis)) => self.out.forward(round(&options, [query, key, value], &mesh, axis)),
+            Err(error) => Array::from_error(error, &query),
+        }
+    }
+
+    /// Where the devices are that the sequence is split over.
+    #[track_caller]
+    fn place(&self) -> Result<Place> {
+        self.sequence.as_ref().map_or(Ok(Place::Whole), |sequence| sequence.rules.place(sequence.name))
     }
 
     /// Room for the keys and values of inputs of this shape, `[..., length, features]`, of which none is there yet.
@@ -206,9 +231,14 @@ impl MultiHeadAttention {
         let Some(rope) = self.own.rope.filter(|_| query.check().is_ok() && key.check().is_ok()) else {
             return [query, key, value];
         };
+        let place = self.place();
         let turned = |x: &Array| {
             let length = x.shape()[x.ndim() - 3] as i32;
-            let from_zero = || start.map_or_else(|| arange(0..length), |start| start + arange(0..length));
+            let from_zero = || match (start, &place) {
+                (Some(start), _) => start + arange(0..length),
+                (None, Ok(Place::Manual(axis))) => axis_index(*axis) * length + arange(0..length),
+                _ => arange(0..length),
+            };
             rope.apply(x, positions.cloned().unwrap_or_else(from_zero))
         };
         [turned(&query), turned(&key), value]
@@ -236,6 +266,19 @@ impl Own {
             Some(cap) => options.soft_cap(cap),
             None => options,
         }
+    }
+}
+
+/// Ring attention in a `shard_map` over the axis of the sequence alone.
+#[track_caller]
+fn round(options: &AttentionOptions, qkv: [Array; 3], mesh: &Mesh, axis: AxisName) -> Array {
+    let [query, key, value] = qkv;
+    let spec = PartitionSpec::default().insert(query.ndim().saturating_sub(3), &[axis]);
+    let ring = |q: Array, k: Array, v: Array| options.ring_attention(q, k, v, axis);
+    let ring = shard_map(ring, mesh).axis_names(axis).in_specs((&spec, &spec, &spec)).out_specs(&spec);
+    match ring.call((&query, key, value)) {
+        Ok(y) => y,
+        Err(error) => Array::from_error(error, &query),
     }
 }
 
@@ -325,6 +368,13 @@ impl MultiHeadAttentionBuilder {
         self
     }
 
+    /// The logical name of the dimension of positions, `length` say: where the rules that the layer is made with split it
+    /// over a mesh axis, attention is [`ring_attention`](crate::ring_attention) round that axis. Decoding is not.
+    pub fn sequence_axis(mut self, name: &'static str) -> Self {
+        self.sequence_axis = Some(name);
+        self
+    }
+
     /// The layer, its weights drawn from the stream `params`: query, key, value, norms, out. Sizes that do not divide each
     /// other are an error of its results.
     #[track_caller]
@@ -361,6 +411,7 @@ impl MultiHeadAttentionBuilder {
             out.kernel = Array::from_error(error, &out.kernel);
         }
         let (cached_key, cached_value, cache_index) = (None, None, None);
+        let sequence = self.sequence_axis.map(|name| Sequence { name, rules: rngs.rules() });
         MultiHeadAttention {
             query,
             key,
@@ -372,6 +423,7 @@ impl MultiHeadAttentionBuilder {
             cached_value,
             cache_index,
             own: self.own,
+            sequence,
         }
     }
 

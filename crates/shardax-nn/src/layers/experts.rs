@@ -3,9 +3,12 @@
 use shardax::nn::{one_hot, softmax};
 use shardax::prelude::*;
 
+use shardax::shape::AxisName;
+
 use super::{Layer, Linear, Stack};
 use crate::check::{positive, value_error, within};
-use crate::{Module, Rngs};
+use crate::rules::{BATCH, Place};
+use crate::{Module, Rngs, Rules};
 
 /// Many layers, of which each token goes through a few: a router chooses them, and weighs what they give.
 ///
@@ -13,8 +16,8 @@ use crate::{Module, Rngs};
 /// expert has room for `capacity_factor * k * tokens / experts` tokens, rounded up; first choices come before second ones,
 /// earlier tokens before later ones, and what finds no room is dropped: it adds nothing to the result.
 ///
-/// [`forward`](MixtureOfExperts::forward) has all experts; [`forward_over`](MixtureOfExperts::forward_over) is for a
-/// `shard_map` in which each device has some of them.
+/// Where the [`Rules`] that it is made with split the dimension `expert` over a mesh axis, each device has some of the
+/// experts and some rows of the batch, and tokens go to the devices of their experts and back by two `all_to_all`.
 ///
 /// Source: [Lepikhin et al. 2020](https://arxiv.org/abs/2006.16668), [Fedus et al. 2021](https://arxiv.org/abs/2101.03961).
 ///
@@ -37,7 +40,12 @@ pub struct MixtureOfExperts<E> {
     k: usize,
     capacity_factor: Option<f64>,
     normalized: bool,
+    #[tree(static)]
+    rules: Rules,
 }
+
+/// The logical name of the dimension of experts.
+const EXPERT: &str = "expert";
 
 /// What a [`MixtureOfExperts`] gives.
 #[derive(Tree, Clone, Debug)]
@@ -77,8 +85,8 @@ impl<E: Layer> MixtureOfExperts<E> {
             return value_error(format!("MixtureOfExperts: k must be at most the {num_experts} experts, got {k}"));
         }
         let router = Linear::builder(in_features, num_experts).use_bias(false).dtype(DType::F32).build(rngs);
-        let experts = Stack::new(num_experts, rngs, expert)?.axis_name("expert");
-        Ok(MixtureOfExperts { router, experts, k, capacity_factor: Some(1.25), normalized: true })
+        let experts = Stack::new(num_experts, rngs, expert)?.axis_name(EXPERT);
+        Ok(MixtureOfExperts { router, experts, k, capacity_factor: Some(1.25), normalized: true, rules: rngs.rules() })
     }
 
     /// The room of each expert, as a multiple of what balanced experts need; `None` for so much that nothing is dropped.
@@ -94,10 +102,38 @@ impl<E: Layer> MixtureOfExperts<E> {
         self
     }
 
-    /// `x` is `[..., tokens, features]`.
+    /// `x` is `[..., tokens, features]`. Where experts are split over a mesh axis, so is the first dimension of `x`.
     #[track_caller]
     pub fn forward(&self, x: impl Operand) -> Result<Routed> {
-        self.routed(x.into_array(), |inputs| self.experts.map(|expert, x: Array| expert.forward(x), inputs))
+        let x = x.into_array();
+        match self.rules.place(EXPERT)? {
+            Place::Whole => self.routed(x, |inputs| self.experts.map(|expert, x: Array| expert.forward(x), inputs)),
+            Place::Manual(axis) => self.forward_over(x, axis),
+            Place::Auto(mesh, axis) => self.spread(x, &mesh, axis),
+        }
+    }
+
+    /// A `shard_map` over the axis of the experts, and those that split rows alone: over others, an exchange would gather them.
+    #[track_caller]
+    fn spread(&self, x: Array, mesh: &Mesh, axis: AxisName) -> Result<Routed> {
+        if x.ndim() < 3 {
+            let given = x.type_name();
+            return value_error(format!("MixtureOfExperts: x must be [..., batch, tokens, features], got {given}"));
+        }
+        let mut rows = self.rules.row_axes();
+        rows.insert(0, axis);
+        let inside = |router: Linear, experts: Stack<E>, x: Array| {
+            let here = MixtureOfExperts { router, experts, ..self.clone() };
+            let Routed { y, balance_loss, dropped } = here.forward_over(x, axis)?;
+            let (balance_loss, dropped) = pmean((balance_loss, dropped), &rows[..]);
+            Ok(Routed { y, balance_loss, dropped })
+        };
+        let split = P![&rows[..]];
+        shard_map(inside, mesh)
+            .axis_names(&rows[..])
+            .in_specs((P![], P![axis], &split))
+            .out_specs((&split, P![], P![]))
+            .call((&self.router, &self.experts, x))
     }
 
     /// The same inside a `shard_map` over this axis, where each device has its rows of `x`, the whole router, and its part
@@ -105,11 +141,19 @@ impl<E: Layer> MixtureOfExperts<E> {
     ///
     /// The losses are those of the device's own rows.
     #[track_caller]
-    pub fn forward_over(&self, x: impl Operand, axis: &'static str) -> Result<Routed> {
+    pub fn forward_over(&self, x: impl Operand, axis_name: impl Into<AxisName>) -> Result<Routed> {
+        let axis = axis_name.into();
+        let size = axis_size(axis)?;
         self.routed(x.into_array(), |inputs| {
-            let here = all_to_all_tiled(inputs, axis, 0, 1);
+            // Apart from the rows, whose dimension other axes may split.
+            let &[experts, rows, places, features] = inputs.shape() else { return Ok(inputs) };
+            if !experts.is_multiple_of(size) {
+                return value_error(format!("MixtureOfExperts: the {size} devices must divide the {experts} experts"));
+            }
+            let sent = inputs.reshape([size, experts / size, rows, places, features]);
+            let here = all_to_all_tiled(sent, axis, 0, 0).swapaxes(0, 1);
             let done = self.experts.map(|expert, x: Array| expert.forward(x), here)?;
-            Ok(all_to_all_tiled(done, axis, 1, 0))
+            Ok(all_to_all_tiled(done.swapaxes(0, 1), axis, 0, 0).reshape([experts, rows, places, features]))
         })
     }
 
@@ -124,8 +168,10 @@ impl<E: Layer> MixtureOfExperts<E> {
         let (batch, last) = x.shape().split_at(rank - 2);
         let rows = x.reshape([&[batch.iter().product()], last].concat());
         let Routes { dispatch, combine, balance_loss, dropped } = self.routes(&rows)?;
-        let inputs = einsum("gtec,gtd->egcd", &[&dispatch.astype(x.dtype()), &rows]);
-        let outputs = through(inputs)?;
+        // Over the axes that are left to the compiler, rows stay where they are.
+        let placed = |x: Array| self.rules.constrain(x, [None, Some(BATCH), None, None]);
+        let inputs = placed(einsum("gtec,gtd->egcd", &[&dispatch.astype(x.dtype()), &rows]));
+        let outputs = placed(through(inputs)?);
         let y = einsum("gtec,egcd->gtd", &[&combine.astype(outputs.dtype()), &outputs]);
         y.check()?;
         let y = y.reshape([batch, &y.shape()[1..]].concat());

@@ -24,8 +24,10 @@ pub fn new_client(devices: usize) -> Client {
     Client::new(&plugin, &[("cpu_device_count", Value::Int(devices as i64))]).expect("a client")
 }
 
-/// Fails instead of hanging. A hung test leaves its thread behind.
+/// Fails instead of hanging. A hung test leaves its thread behind. `SHARDAX_TEST_PATIENCE` is for what makes all slower.
 pub fn within<R: Send + 'static>(seconds: u64, f: impl FnOnce() -> R + Send + 'static) -> R {
+    let patience = std::env::var("SHARDAX_TEST_PATIENCE").ok().and_then(|times| times.parse().ok()).unwrap_or(1);
+    let seconds = seconds * patience;
     let (send, receive) = channel();
     let thread = std::thread::spawn(move || {
         let _ = send.send(f());

@@ -100,6 +100,20 @@ impl HostArray {
         let bytes = self.bytes.get(i * size..(i + 1) * size).filter(|_| i < *count)?;
         Some(HostArray { dtype: self.dtype, shape: shape.to_vec(), bytes: bytes.to_vec() })
     }
+
+    /// With zeros up to so many entries along the first axis.
+    pub(super) fn filled(mut self, count: usize) -> Result<HostArray> {
+        let Some(entries) = self.shape.first_mut().filter(|entries| **entries > 0) else { return Ok(self) };
+        let bytes = (self.bytes.len() / *entries).checked_mul(count);
+        let fits = bytes.filter(|bytes| self.bytes.try_reserve(bytes.saturating_sub(self.bytes.len())).is_ok());
+        let Some(bytes) = fits else {
+            let what = format!("{count} entries of {}{:?} do not fit in memory", self.dtype, &self.shape[1..]);
+            return Err(Error::new(ErrorKind::Value, what).help("take smaller batches"));
+        };
+        *entries = count;
+        self.bytes.resize(bytes, 0);
+        Ok(self)
+    }
 }
 
 /// Examples under one another: each name's values get an axis in front.

@@ -15,13 +15,13 @@ pub(super) struct Bytes {
 }
 
 /// The error of a file that is not what it should be.
-pub(super) fn wrong(path: &Path, offset: u64, what: impl Display) -> Error {
+pub(crate) fn wrong(path: &Path, offset: u64, what: impl Display) -> Error {
     let message = format!("{} is damaged, or of another format: at byte {offset}, {what}", path.display());
     Error::new(ErrorKind::Value, message).help("get the file again; a gzip file's bytes are counted unpacked")
 }
 
 /// The error of a file that cannot be read.
-pub(super) fn unreadable(path: &Path, error: &io::Error) -> Error {
+pub(crate) fn unreadable(path: &Path, error: &io::Error) -> Error {
     Error::new(ErrorKind::Runtime, format!("cannot read {}: {error}", path.display())).help("look at the path")
 }
 

@@ -2,7 +2,8 @@
 //! batched and mixed, whose position is saved and found again exactly.
 //!
 //! A [`Source`] has examples by number: [`idx()`], [`cifar10()`], [`csv()`], [`npy()`], [`npz()`], [`text_windows()`]. A [`Stream`]
-//! has them one after the other: [`Source::stream`], [`WebDataset`]. [`Prefetch`] reads ahead on a thread.
+//! has them one after the other: [`Source::stream`], [`WebDataset`]. [`ParallelMap`] works on
+//! several threads, [`Augment`] changes images, [`Prefetch`] reads ahead.
 //!
 //! ```
 //! use shardax_nn::prelude::*;
@@ -23,32 +24,50 @@
 //! # Ok::<(), shardax::Error>(())
 //! ```
 
+mod augment;
 mod cifar;
 mod csv_file;
 mod dataset;
 mod example;
-mod file;
+pub(crate) mod file;
 mod idx;
+#[cfg(feature = "image")]
+mod image_folder;
 mod mix;
 mod npy;
+mod pack;
+mod parallel;
+#[cfg(feature = "parquet")]
+mod parquet_file;
 mod prefetch;
 mod shuffle;
 mod source;
 mod stream;
 mod tar;
 mod text;
+mod tokenizer;
 
+pub use augment::Augment;
 pub use cifar::{cifar10, cifar100};
 pub use csv_file::csv;
 pub(crate) use dataset::shuffled;
 pub use dataset::{Dataset, digits};
 pub use example::{Example, HostArray};
 pub use idx::{idx, idx_images};
+#[cfg(feature = "image")]
+pub use image_folder::{ImageFolder, decode_image, image_folder};
 pub use mix::Mix;
 pub use npy::{npy, npz};
+pub use pack::Pack;
+pub use parallel::{Enumerate, ParallelMap};
+#[cfg(feature = "parquet")]
+pub use parquet_file::{Parquet, parquet};
 pub use prefetch::Prefetch;
 pub use shuffle::ShuffleBuffer;
 pub use source::{InMemory, Part, Source, SourceStream};
 pub use stream::{Batched, Map, Repeat, Shard, Stream};
 pub use tar::WebDataset;
 pub use text::{TextWindows, text_windows};
+#[cfg(feature = "tokenizers")]
+pub use tokenizer::BpeOptions;
+pub use tokenizer::Tokenizer;

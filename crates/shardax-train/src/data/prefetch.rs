@@ -69,7 +69,7 @@ where
     }
 }
 
-fn panicked() -> Error {
+pub(super) fn panicked() -> Error {
     Error::new(ErrorKind::Runtime, "the thread that reads data panicked").help("its message is on standard error")
 }
 

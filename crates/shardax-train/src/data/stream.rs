@@ -3,11 +3,13 @@
 use serde_json::{Value, json};
 use shardax::error::{Error, ErrorKind, Result};
 
-use super::Example;
 use super::example::stack;
 use super::mix::Mix;
+use super::pack::Pack;
+use super::parallel::{Enumerate, ParallelMap};
 use super::prefetch::Prefetch;
 use super::shuffle::ShuffleBuffer;
+use super::{Example, HostArray};
 
 /// Examples one after the other.
 ///
@@ -34,6 +36,24 @@ pub trait Stream {
         Self: Sized,
     {
         Map { inner: self, f }
+    }
+
+    /// Each item changed by a function, by `threads` threads at once; they come in their order. Random numbers for it are
+    /// those of an item's number ([`enumerate`](Stream::enumerate)), so that they do not depend on the threads.
+    fn parallel_map<T, F>(self, threads: usize, f: F) -> ParallelMap<Self, T, F>
+    where
+        Self: Sized,
+        F: Fn(Self::Item) -> Result<T> + Send + Sync + 'static,
+    {
+        ParallelMap::new(self, threads, f)
+    }
+
+    /// Each item with its number, counted from 0, over all epochs.
+    fn enumerate(self) -> Enumerate<Self>
+    where
+        Self: Sized,
+    {
+        Enumerate::new(self)
     }
 
     /// In an order that follows from `seed`: `size` items are read, given out in a random order, and the next `size` read.
@@ -67,7 +87,50 @@ pub trait Stream {
     where
         Self: Sized + Stream<Item = Example>,
     {
-        Batched { inner: self, size }
+        Batched { inner: self, size, masked: false }
+    }
+
+    /// The same, with `mask`, bool `[size]`: a short last batch is filled up with zeros, for which the mask is false.
+    fn batch_masked(self, size: usize) -> Batched<Self>
+    where
+        Self: Sized + Stream<Item = Example>,
+    {
+        Batched { inner: self, size, masked: true }
+    }
+
+    /// Texts, examples with `tokens`, int32 `[any length]`, in rows of `length`: a row has whole texts as long as they fit,
+    /// and zeros after them; a text that fits in no row is cut.
+    ///
+    /// A row has, int32 `[length]`: `tokens`; `targets`, the token that follows each in its text; `segment_ids`, 1 for the
+    /// row's first text and so on, 0 for what fills it up; `positions`, counted from 0 in each text. A text of `n` tokens
+    /// takes `n - 1` places, since nothing follows its last.
+    ///
+    /// ```
+    /// use shardax_train::data::{Example, HostArray, Source, Stream};
+    /// let texts = [&[1, 2, 3][..], &[4, 5, 6, 7], &[8, 9]];
+    /// let text = move |i: usize| Ok(Example::from([("tokens".to_owned(), HostArray::of(texts[i], &[texts[i].len()])?)]));
+    /// let mut rows = (3usize, text).stream().epochs(1).pack(4);
+    /// let row = rows.next_item().expect("a row")?;
+    /// assert_eq!(row["tokens"].to_vec::<i32>()?, [1, 2, 0, 0]);
+    /// let row = rows.next_item().expect("a row")?;
+    /// assert_eq!(row["tokens"].to_vec::<i32>()?, [4, 5, 6, 8]);
+    /// assert_eq!(row["targets"].to_vec::<i32>()?, [5, 6, 7, 9]);
+    /// assert_eq!(row["segment_ids"].to_vec::<i32>()?, [1, 1, 1, 2]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    fn pack(self, length: usize) -> Pack<Self>
+    where
+        Self: Sized + Stream<Item = Example>,
+    {
+        Pack::new(self, length, false)
+    }
+
+    /// The same, but that a text which does not fit goes on in the next row: only the last row is filled up.
+    fn concat_then_split(self, length: usize) -> Pack<Self>
+    where
+        Self: Sized + Stream<Item = Example>,
+    {
+        Pack::new(self, length, true)
     }
 
     /// Items of this stream and of others, each as often as its weight says.
@@ -193,11 +256,12 @@ impl<S: Stream> Stream for Repeat<S> {
     }
 }
 
-/// Of [`Stream::batch`].
+/// Of [`Stream::batch`] and [`Stream::batch_masked`].
 #[derive(Clone, Debug)]
 pub struct Batched<S> {
     inner: S,
     size: usize,
+    masked: bool,
 }
 
 impl<S: Stream<Item = Example>> Stream for Batched<S> {
@@ -209,17 +273,33 @@ impl<S: Stream<Item = Example>> Stream for Batched<S> {
         }
         let mut examples = Vec::with_capacity(self.size.min(1 << 16));
         while examples.len() < self.size {
-            match self.inner.next_item()? {
-                Ok(example) => examples.push(example),
-                Err(error) => return Some(Err(error)),
+            match self.inner.next_item() {
+                Some(Ok(example)) => examples.push(example),
+                Some(Err(error)) => return Some(Err(error)),
+                None if self.masked && !examples.is_empty() => break,
+                None => return None,
             }
         }
-        Some(stack(&examples))
+        Some(
+            stack(&examples)
+                .and_then(|batch| if self.masked { masked(batch, examples.len(), self.size) } else { Ok(batch) }),
+        )
     }
     fn position(&self) -> Value {
         self.inner.position()
     }
     fn seek(&mut self, position: &Value) -> Result<()> {
         self.inner.seek(position)
+    }
+}
+
+/// A batch of `count` examples with zeros up to `size`, and which are examples.
+fn masked(batch: Example, count: usize, size: usize) -> Result<Example> {
+    let mut out = batch.into_iter().map(|(name, x)| Ok((name, x.filled(size)?))).collect::<Result<Example>>()?;
+    let mask: Vec<bool> = (0..size).map(|i| i < count).collect();
+    match out.insert("mask".to_owned(), HostArray::of(&mask, &[size])?) {
+        None => Ok(out),
+        Some(_) => Err(Error::new(ErrorKind::Value, "batch_masked: the examples have a `mask` of their own")
+            .help("give it another name by `map`")),
     }
 }

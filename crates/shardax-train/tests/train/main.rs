@@ -1,9 +1,11 @@
 //! Data, metrics, logs and the loop.
 
+mod augment;
 mod batches;
 mod data;
 mod logs;
 mod metrics;
+mod pack;
 mod trainer;
 
 use std::path::PathBuf;

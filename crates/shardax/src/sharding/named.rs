@@ -153,6 +153,15 @@ impl NamedSharding {
 
     /// The same, as `sdy` text: `#sdy.sharding<@mesh, [{"i"}, {}]>` for a value of this rank.
     pub(crate) fn sdy(&self, mesh_name: &str, rank: usize) -> String {
+        self.sdy_text(mesh_name, rank, false)
+    }
+
+    /// The same, where the compiler may split each dimension over more axes: `#sdy.sharding<@mesh, [{"i", ?}, {?}]>`.
+    pub(crate) fn sdy_open(&self, mesh_name: &str, rank: usize) -> String {
+        self.sdy_text(mesh_name, rank, true)
+    }
+
+    fn sdy_text(&self, mesh_name: &str, rank: usize, open: bool) -> String {
         let mut text = format!("#sdy.sharding<@{mesh_name}, [");
         for dim in 0..rank {
             if dim > 0 {
@@ -161,7 +170,8 @@ impl NamedSharding {
             match self.0.spec.dims().get(dim) {
                 Some(DimSpec::Unconstrained) => text.push_str("{?}"),
                 _ => {
-                    let names: Vec<_> = self.0.spec.axes(dim).iter().map(|n| self.0.mesh.axis_text(*n)).collect();
+                    let axes = self.0.spec.axes(dim).iter().map(|n| self.0.mesh.axis_text(*n));
+                    let names: Vec<String> = axes.chain(open.then(|| "?".to_owned())).collect();
                     text.push_str(&format!("{{{}}}", names.join(", ")));
                 }
             }

@@ -13,8 +13,8 @@ use super::compare::{differ, is_blind};
 use super::read::ints;
 use super::{Case, Fun, Host, family};
 
-/// Checks in one program.
-const CHUNK: usize = 64;
+/// Checks in one program: with more of them what the compiler does grows faster than their number.
+const CHUNK: usize = 8;
 
 /// One thing to compute, and what JAX has for it.
 #[derive(Clone)]

@@ -125,3 +125,19 @@ fn collectives_under_grad() -> Result<()> {
     }
     Ok(())
 }
+
+/// The gradient of a small operand that is broadcast against a large one is summed to its size before it is sent.
+#[test]
+fn gradients_of_broadcast_operands_are_sent_small() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("i", 8)])?;
+    let f = shard_map(|w: Array, x: Array| psum((x * w).square().sum(..), "i"), &mesh);
+    let f = f.in_specs((P![], P!["i"])).out_specs(P![]);
+    let step = jit(grad(move |w: Array, x: Array| f.call((w, x))));
+    let (w, x) = (random::normal(&random::key(0), [4]), random::normal(&random::key(1), [64, 4]));
+    let compiled = step.lower((&w, &x))?.compile()?;
+    assert_eq!(compiled.collectives()?.bytes(), 4 * 4, "{}", compiled.collectives()?);
+    let want = x.square().sum(0) * &w * 2;
+    assert!(allclose(compiled.call((&w, &x))?, want, 1e-5, 1e-5)?);
+    Ok(())
+}

@@ -399,6 +399,22 @@ fn partial_auto_collectives() -> Result<()> {
     Ok(())
 }
 
+/// What is split over axes that are left to the compiler stays so, inside and outside.
+#[test]
+fn blocks_stay_split_over_free_axes() -> Result<()> {
+    let mesh = mesh42()?;
+    let x = device_put(&noise([8, 6, 2]), NamedSharding::new(&mesh, P!["i", None, "j"]))?;
+    let f = |x: Array| ppermute(x.sin(), "i", [(0, 1), (1, 2), (2, 3), (3, 0)]);
+    let f = shard_map(f, &mesh).axis_names("i").in_specs(P!["i"]).out_specs(P!["i"]);
+    let compiled = jit(move |x: Array| -> Result<Array> { Ok(f.call(x)? * 2) }).lower(&x)?.compile()?;
+    let sent = compiled.collectives()?;
+    assert_eq!((sent.count_of(CollectiveKind::CollectivePermute), sent.count(), sent.bytes()), (1, 1, 4 * 2 * 6));
+    let y = compiled.call(&x)?;
+    assert_eq!(y.sharding()?.spec()?.trimmed(), P!["i", None, "j"]);
+    close(&y.get(2..), &(x.sin() * 2).get(..6));
+    Ok(())
+}
+
 #[test]
 fn test_partially_sharded_dim_with_auto() -> Result<()> {
     let mesh = mesh42()?;

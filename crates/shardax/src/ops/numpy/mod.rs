@@ -44,7 +44,7 @@ use crate::core::array::{Array, Repr};
 use crate::core::program::trace::{at_caller, bind1};
 use crate::dtype::{Category, DType, promote};
 use crate::error::{Result, err};
-use crate::shape::broadcast_shapes;
+use crate::shape::{AxisSet, broadcast_shapes};
 
 /// `x` as `dtype`; `weak` marks the result's type as one that gives way.
 #[track_caller]
@@ -111,7 +111,13 @@ pub(crate) fn broadcast_args(name: &str, args: &[Array]) -> Result<Vec<Array>> {
         return Err(err!(Value, "{name} got incompatible shapes for broadcasting: {}", types.join(" and "))
             .help("from the last dimension backwards, sizes must be equal or 1; use `reshape` or `expand_dims` to line them up"));
     };
-    Ok(args.iter().map(|a| if a.ndim() == 0 { a.clone() } else { a.broadcast_to(shape.as_slice()) }).collect())
+    // What it varies over comes before it grows: its gradient is summed over devices after it has been summed to its size.
+    let vma = args.iter().fold(AxisSet::default(), |all, a| all.union(&a.vma()));
+    let grown = |a: &Array| match a.shape() == shape.as_slice() {
+        true => a.clone(),
+        false => a.varying_over(&vma).broadcast_to(shape.as_slice()),
+    };
+    Ok(args.iter().map(|a| if a.ndim() == 0 { a.clone() } else { grown(a) }).collect())
 }
 
 /// Floating point for arithmetic that needs it: 64-bit integers become float64, others and booleans float32.

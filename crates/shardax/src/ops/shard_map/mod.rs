@@ -100,12 +100,16 @@ impl ShardMap {
             return self.in_manual(cx, |cx| cx.named(part, |cx| cx.program(&self.body, args)));
         }
         let name = cx.mesh_name(&self.mesh);
+        // How blocks are split over axes that are left to the compiler is for it to say.
+        let manual = |axis: &AxisName| self.axes().any(|own| own == *axis) || cx.manual_axes.contains(axis);
+        let open = !self.mesh.axis_names().all(|axis| manual(&axis));
         let specs = |specs: &[PartitionSpec], avals: &[Aval]| {
             let all: Vec<String> = specs
                 .iter()
                 .zip(avals)
                 .map(|(s, a)| {
-                    let text = NamedSharding::new(&self.mesh, s.clone()).sdy(&name, a.rank());
+                    let sharding = NamedSharding::new(&self.mesh, s.clone());
+                    let text = if open { sharding.sdy_open(&name, a.rank()) } else { sharding.sdy(&name, a.rank()) };
                     text.trim_start_matches("#sdy.sharding").to_owned()
                 })
                 .collect();

@@ -1,0 +1,229 @@
+//! Attention over a sequence that is split over devices: keys and values go round.
+
+use shardax::prelude::*;
+use shardax::shape::AxisName;
+
+use super::AttentionOptions;
+use super::shapes::{Shapes, wide};
+use crate::check::value_error;
+use crate::layers::promoted;
+use crate::rules::{axes_of, varying};
+
+/// [`dot_product_attention`](crate::dot_product_attention) of a sequence that is split over a mesh axis, inside a
+/// `shard_map`: each device has its positions of `query`, `key` and `value`, in order, and gets its positions of the result.
+///
+/// Keys and values go from device to device round the axis, so that no device ever has the scores, keys or values of more
+/// than a block; the softmax is summed up as they come, in float32. The gradient sends them round again, with the sums of
+/// their gradients. It is exact. Forward mode (`jvp`) is an error.
+///
+/// Source: [Liu et al. 2023](https://arxiv.org/abs/2310.01889).
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let mesh = make_mesh([("sequence", 4)])?;
+/// let x = random::normal(random::key(0), [2, 16, 4, 8]);
+/// let ring = |q: Array, k: Array, v: Array| ring_attention(q, k, v, "sequence");
+/// let split = P![None, "sequence"];
+/// let ring = jit(shard_map(ring, &mesh).in_specs((&split, &split, &split)).out_specs(&split));
+/// assert!(allclose(ring.call((&x, &x, &x))?, dot_product_attention(&x, &x, &x), 1e-5, 1e-6)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn ring_attention(
+    query: impl Operand,
+    key: impl Operand,
+    value: impl Operand,
+    axis_name: impl Into<AxisName>,
+) -> Array {
+    AttentionOptions::new().ring_attention(query, key, value, axis_name)
+}
+
+impl AttentionOptions {
+    /// As [`ring_attention`], with these options; positions are those in the whole sequence. Of causal attention, blocks that
+    /// no query sees are left out.
+    ///
+    /// Fails with a bias, a mask, lengths or dropout, which are of whole sequences.
+    #[track_caller]
+    pub fn ring_attention(
+        &self,
+        query: impl Operand,
+        key: impl Operand,
+        value: impl Operand,
+        axis_name: impl Into<AxisName>,
+    ) -> Array {
+        let query = query.into_array();
+        match self.ring(&query, key.into_array(), value.into_array(), axis_name.into()) {
+            Ok(y) => y,
+            Err(error) => Array::from_error(error, &query),
+        }
+    }
+
+    #[track_caller]
+    fn ring(&self, query: &Array, key: Array, value: Array, axis: AxisName) -> Result<Array> {
+        let [q, k, v] = promoted([query.clone(), key, value]);
+        self.check("ring_attention", &q, &k, &v)?;
+        let whole = [
+            ("a bias", self.bias.is_some()),
+            ("a mask", self.mask.is_some()),
+            ("query_seq_lengths", self.query_seq_lengths.is_some()),
+            ("key_value_seq_lengths", self.key_value_seq_lengths.is_some()),
+            ("dropout", self.dropout_key.is_some() && self.dropout_rate.unwrap_or(0.0) > 0.0),
+        ];
+        if let Some((name, _)) = whole.iter().find(|(_, given)| *given) {
+            return value_error(format!(
+                "ring_attention: {name} is of the whole sequence, of which a device has a block"
+            ));
+        }
+        let ring = Ring { options: self.clone(), axis, size: axis_size(axis)? };
+        let (first, forward, backward) = (ring.clone(), ring.clone(), ring);
+        custom_vjp(move |q: Array, k: Array, v: Array| -> Result<Array> { Ok(first.forward([q, k, v])?.0) })
+            .defvjp(
+                move |q: Array, k: Array, v: Array| -> Result<_> {
+                    let (y, softmax) = forward.forward([q.clone(), k.clone(), v.clone()])?;
+                    Ok((y.clone(), (q, k, v, y, softmax)))
+                },
+                move |(q, k, v, y, softmax): (Array, Array, Array, Array, Softmax), dy: Array| {
+                    backward.backward([q, k, v], y, softmax, dy)
+                },
+            )
+            .call((q, k, v))
+    }
+}
+
+/// Attention round an axis of so many devices.
+#[derive(Clone)]
+struct Ring {
+    options: AttentionOptions,
+    axis: AxisName,
+    size: usize,
+}
+
+/// What is known of each query's softmax, `[..., heads, queries]` in float32.
+#[derive(Tree, Clone)]
+struct Softmax {
+    /// The largest score.
+    max: Array,
+    /// The sum of the exponentials of the scores, less the largest.
+    sum: Array,
+}
+
+impl Ring {
+    /// The result, and what its gradient needs of the softmax.
+    fn forward(&self, qkv: [Array; 3]) -> Result<(Array, Softmax)> {
+        let axes = axes_of(&qkv, self.axis);
+        let [q, k, v] = varying(qkv, &axes)?;
+        let shapes = Shapes::of(&q, &k);
+        let own = axis_index(self.axis);
+        let dtype = wide(&q).unwrap_or(q.dtype());
+        let rows = shapes.with([shapes.key_heads * shapes.groups, shapes.queries]);
+        let softmax =
+            Softmax { max: full_dtype(&rows[..], f64::NEG_INFINITY, dtype), sum: zeros_dtype(&rows[..], dtype) };
+        let depth = v.shape().last().copied().unwrap_or(0);
+        let sums = zeros_dtype(shapes.with([shapes.queries, shapes.key_heads * shapes.groups, depth]), dtype);
+        let add = |from: &Array, k: Array, v: Array, state: (Softmax, Array)| {
+            self.unless_hidden(&own, from, &shapes, state, |(softmax, sums): (Softmax, Array)| {
+                let scores =
+                    self.options.hidden(&self.options.products(&q, &k, &shapes), &self.seen(&own, from, &shapes));
+                let max = maximum(&softmax.max, scores.max(-1));
+                let kept = (softmax.max - &max).exp();
+                let weights = (scores - max.expand_dims(-1)).exp();
+                let sum = softmax.sum * &kept + weights.sum(-1);
+                let new = shapes.values(&weights.astype(v.dtype()), &v, wide(&v));
+                (Softmax { max, sum }, sums * of_queries(&kept) + new)
+            })
+        };
+        let state = add(&own, k.clone(), v.clone(), varying((softmax, sums), &axes)?)?;
+        let step = |((k, v), state): ((Array, Array), (Softmax, Array)), hop: Array| -> Result<_> {
+            let (k, v) = pshift((k, v), self.axis, 1);
+            let state = add(&self.source(&own, &hop), k.clone(), v.clone(), state)?;
+            Ok((((k, v), state), ()))
+        };
+        let ((_, (softmax, sums)), ()) = self.round(step, ((k, v), state))?;
+        let y = (sums / of_queries(&softmax.sum)).astype(q.dtype());
+        Ok((y, softmax))
+    }
+
+    /// The gradients of queries, keys and values.
+    fn backward(&self, qkv: [Array; 3], y: Array, softmax: Softmax, dy: Array) -> Result<(Array, Array, Array)> {
+        let given = ((qkv, y, softmax), dy);
+        let axes = axes_of(&given, self.axis);
+        let (([q, k, v], y, softmax), dy) = varying(given, &axes)?;
+        let shapes = Shapes::of(&q, &k);
+        let own = axis_index(self.axis);
+        let dtype = wide(&q).unwrap_or(q.dtype());
+        let scale = self.options.scale.unwrap_or_else(|| 1.0 / (shapes.depth.max(1) as f64).sqrt());
+        // What each query's softmax takes off the gradients of its weights.
+        let mean = (dy.astype(dtype) * y.astype(dtype)).sum(-1).swapaxes(-1, -2).expand_dims(-1);
+        let add = |from: &Array, k: Array, v: Array, state: (Array, Array, Array)| {
+            self.unless_hidden(&own, from, &shapes, state, |(dq, dk, dv): (Array, Array, Array)| {
+                let (products, seen) = (self.options.products(&q, &k, &shapes), self.seen(&own, from, &shapes));
+                let scores = self.options.hidden(&products, &seen);
+                let weights = (scores - softmax.max.expand_dims(-1)).exp() / softmax.sum.expand_dims(-1);
+                let mut slope = &weights * (shapes.products(&dy, &v) - &mean) * scale;
+                if let Some(cap) = self.options.soft_cap {
+                    slope = slope * (1.0 - (products / cap).square());
+                }
+                if let Some(seen) = &seen {
+                    slope = where_(seen, slope, 0.0);
+                }
+                let slope = slope.astype(q.dtype());
+                (
+                    dq + shapes.values(&slope, &k, wide(&k)),
+                    dk + shapes.of_keys(&slope, &q),
+                    dv + shapes.of_keys(&weights.astype(dy.dtype()), &dy),
+                )
+            })
+        };
+        let zeros = (zeros_dtype(q.shape(), dtype), zeros_dtype(k.shape(), dtype), zeros_dtype(v.shape(), dtype));
+        let (dq, dk, dv) = add(&own, k.clone(), v.clone(), varying(zeros, &axes)?)?;
+        let step = |(moving, dq): ((Array, Array, Array, Array), Array), hop: Array| -> Result<_> {
+            let (k, v, dk, dv) = pshift(moving, self.axis, 1);
+            let (dq, dk, dv) = add(&self.source(&own, &hop), k.clone(), v.clone(), (dq, dk, dv))?;
+            Ok((((k, v, dk, dv), dq), ()))
+        };
+        let (((_, _, dk, dv), dq), ()) = self.round(step, ((k.clone(), v.clone(), dk, dv), dq))?;
+        // The last step to where they belong.
+        let (dk, dv) = if self.size > 1 { pshift((dk, dv), self.axis, 1) } else { (dk, dv) };
+        Ok((dq.astype(q.dtype()), dk.astype(k.dtype()), dv.astype(v.dtype())))
+    }
+
+    /// A step for each device but one, which is given how far what it has has come.
+    fn round<C: Tree>(&self, step: impl Fn(C, Array) -> Result<(C, ())>, start: C) -> Result<(C, ())> {
+        if self.size > 1 { scan(step, start, arange(1..self.size as i32)) } else { Ok((start, ())) }
+    }
+
+    /// Whose block has come so far.
+    fn source(&self, own: &Array, hop: &Array) -> Array {
+        let size = self.size as i32;
+        (own - hop + size) % size
+    }
+
+    /// Which keys of the block from `from` are seen by the queries here.
+    fn seen(&self, own: &Array, from: &Array, shapes: &Shapes) -> Option<Array> {
+        let query = own * shapes.queries as i32 + arange(0..shapes.queries as i32);
+        let key = from * shapes.keys as i32 + arange(0..shapes.keys as i32);
+        self.options.seen_between(&query.expand_dims(1), &key)
+    }
+
+    /// `add` to the state, where a query here sees a key of the block from `from`.
+    fn unless_hidden<T: Tree>(
+        &self,
+        own: &Array,
+        from: &Array,
+        shapes: &Shapes,
+        state: T,
+        add: impl Fn(T) -> T,
+    ) -> Result<T> {
+        if !self.options.is_causal || self.options.local_window_size.is_some() {
+            return Ok(add(state));
+        }
+        let (first_key, end) = (from * shapes.keys as i32, (own + 1) * shapes.queries as i32);
+        cond(first_key.less(end), add, |state: T| state, state)
+    }
+}
+
+/// `[..., queries, heads, 1]` of `[..., heads, queries]`.
+fn of_queries(x: &Array) -> Array {
+    x.swapaxes(-1, -2).expand_dims(-1)
+}

@@ -1,0 +1,87 @@
+//! The sizes of queries and keys, and the products of attention.
+
+use shardax::prelude::*;
+
+/// The sizes of queries and keys that fit each other. The heads of queries are groups, one for each head of the keys.
+pub(super) struct Shapes {
+    pub batch: Vec<usize>,
+    pub queries: usize,
+    pub keys: usize,
+    pub key_heads: usize,
+    pub groups: usize,
+    pub depth: usize,
+}
+
+impl Shapes {
+    pub fn of(q: &Array, k: &Array) -> Self {
+        let rank = q.ndim();
+        let (q, k) = (q.shape(), k.shape());
+        Shapes {
+            batch: q[..rank - 3].to_vec(),
+            queries: q[rank - 3],
+            keys: k[rank - 3],
+            key_heads: k[rank - 2],
+            groups: q[rank - 2] / k[rank - 2],
+            depth: q[rank - 1],
+        }
+    }
+
+    /// The batch's dimensions, then these.
+    pub fn with<const N: usize>(&self, last: [usize; N]) -> Vec<usize> {
+        [self.batch.as_slice(), &last].concat()
+    }
+
+    /// One number of each example, to be compared with scores.
+    pub fn of_batch(&self, numbers: &Array) -> Array {
+        numbers.reshape(self.with([1, 1, 1]))
+    }
+
+    /// The dimensions that both operands of a product have: batch and heads of the keys.
+    fn shared(&self) -> Vec<usize> {
+        (0..=self.batch.len()).collect()
+    }
+
+    /// Heads of queries as groups: `[..., key heads, groups, queries, depth]` of `[..., queries, heads, depth]`.
+    fn grouped(&self, x: &Array) -> Array {
+        let depth = x.shape().last().copied().unwrap_or(0);
+        x.reshape(self.with([self.queries, self.key_heads, self.groups, depth])).moveaxis(-4, -2)
+    }
+
+    /// The same of weights `[..., heads, queries, keys]`.
+    fn grouped_weights(&self, weights: &Array) -> Array {
+        weights.reshape(self.with([self.key_heads, self.groups, self.queries, self.keys]))
+    }
+
+    /// Of every query with every key: `[..., heads, queries, keys]`, in float32 at least.
+    #[track_caller]
+    pub fn products(&self, q: &Array, k: &Array) -> Array {
+        let (n, shared) = (self.batch.len(), self.shared());
+        let k = k.swapaxes(-3, -2);
+        let products = lax::dot_general(&self.grouped(q), &k, (&[n + 3], &[n + 2]), (&shared, &shared), wide(&k));
+        products.reshape(self.with([self.key_heads * self.groups, self.queries, self.keys]))
+    }
+
+    /// The sums of values by their weights, in `dtype`: `[..., queries, heads, depth]`.
+    #[track_caller]
+    pub fn values(&self, weights: &Array, v: &Array, dtype: Option<DType>) -> Array {
+        let (n, shared) = (self.batch.len(), self.shared());
+        let weights = self.grouped_weights(weights);
+        let sums = lax::dot_general(&weights, &v.swapaxes(-3, -2), (&[n + 3], &[n + 1]), (&shared, &shared), dtype);
+        let depth = v.shape().last().copied().unwrap_or(0);
+        sums.moveaxis(-2, -4).reshape(self.with([self.queries, self.key_heads * self.groups, depth]))
+    }
+
+    /// The sums over the queries of what each has, `[..., queries, heads, depth]`, by the weights of keys, in float32 at
+    /// least: `[..., keys, key heads, depth]`.
+    #[track_caller]
+    pub fn of_keys(&self, weights: &Array, x: &Array) -> Array {
+        let (n, shared) = (self.batch.len(), self.shared());
+        let (weights, x, summed) = (self.grouped_weights(weights), self.grouped(x), [n + 1, n + 2]);
+        lax::dot_general(&weights, &x, (&summed, &summed), (&shared, &shared), wide(&x)).swapaxes(-3, -2)
+    }
+}
+
+/// The dtype of sums of products of half precision.
+pub(super) fn wide(x: &Array) -> Option<DType> {
+    (x.dtype().byte_size() < 4).then_some(DType::F32)
+}

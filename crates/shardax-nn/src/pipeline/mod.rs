@@ -1,0 +1,254 @@
+//! Pipelines: a model's layers in stages, one on each device along a mesh axis, through which a batch goes in parts.
+//!
+//! ```text
+//! GPipe, 3 stages, 4 micro-batches: all forward (F), then all backward (B)
+//!   stage 0   F0 F1 F2 F3  .  .  .  . B3 B2 B1 B0
+//!   stage 1    . F0 F1 F2 F3  .  . B3 B2 B1 B0  .
+//!   stage 2    .  . F0 F1 F2 F3 B3 B2 B1 B0  .  .
+//!
+//! 1F1B: a micro-batch goes backward as soon as it can, so that at most 3 are kept
+//!   stage 0   F0  . F1  . F2 B0 F3 B1  . B2  . B3
+//!   stage 1    . F0  . F1 B0 F2 B1 F3 B2  . B3  .
+//!   stage 2    .  . F0 B0 F1 B1 F2 B2 F3 B3  .  .
+//! ```
+
+mod gpipe;
+mod model;
+mod one_f_one_b;
+
+use std::sync::Arc;
+
+use shardax::prelude::*;
+use shardax::shape::AxisName;
+
+use self::model::{Functions, Model, Params};
+use crate::Rules;
+use crate::check::{positive, value_error};
+use crate::rules::Place;
+
+/// The order in which the stages of a [`Pipeline`] do their work. Both give the same loss and gradients, and leave a stage
+/// idle for `(stages - 1) / (micro_batches + stages - 1)` of the time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PipelineSchedule {
+    /// All micro-batches forward, then all backward. What the gradient needs of every micro-batch is kept till then: with a
+    /// stage that is [checkpointed](shardax::checkpoint), its input.
+    ///
+    /// Source: [Huang et al. 2018](https://arxiv.org/abs/1811.06965).
+    #[default]
+    GPipe,
+    /// Each micro-batch goes backward as soon as the last stage has it, in turns with others that go forward. The inputs of
+    /// as many micro-batches as there are stages are kept, however many there are; what is inside a stage is computed again.
+    ///
+    /// Source: [Narayanan et al. 2019](https://arxiv.org/abs/1806.03377), with flushes.
+    OneFOneB,
+}
+
+/// A model in stages along a mesh axis: its loss, with the gradient that any loss has.
+///
+/// Where a device has the whole model, as by rules without such an axis, the loss is computed at once.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// #[derive(Module, Clone)]
+/// struct Mlp { first: Linear, layers: Stack<Sequential<(Linear, Apply)>>, last: Linear, #[tree(static)] rules: Rules }
+///
+/// impl Mlp {
+///     fn new(rngs: &mut Rngs) -> Result<Self> {
+///         let first = Linear::new(4, 16, rngs);
+///         let layers = Stack::new(8, rngs, |rngs| Sequential((Linear::new(16, 16, rngs), Apply(relu))))?;
+///         Ok(Mlp { first, layers: layers.axis_name("layers"), last: Linear::new(16, 1, rngs), rules: rngs.rules() })
+///     }
+///
+///     fn loss(self, x: Array, y: Array) -> Result<Array> {
+///         let first = |layer: Linear, x: Array| layer.forward(x);
+///         let stage = |layers: Stack<Sequential<(Linear, Apply)>>, x: Array| layers.forward(x);
+///         let last = |layer: Linear, x: Array, y: Array| (layer.forward(x) - y).square().mean(..);
+///         Pipeline::of(&self.rules, "layers", 8)
+///             .schedule(PipelineSchedule::OneFOneB)
+///             .loss((first, stage, last), (self.first, self.layers, self.last), x, y)
+///     }
+/// }
+///
+/// let rules = Rules::new(&make_mesh([("stage", 4)])?, [("layers", "stage")]);
+/// let model = rules.init(|| Mlp::new(&mut Rngs::new(0).with_rules(&rules)))?;
+/// let (x, y) = (ones([16, 4]), ones([16, 1]));
+/// let (loss, grads) = jit(value_and_grad(Mlp::loss)).call((&model, &x, &y))?;
+///
+/// let alone = Mlp::new(&mut Rngs::new(0))?;
+/// let (want, _) = jit(value_and_grad(Mlp::loss)).call((alone, x, y))?;
+/// assert!(allclose(loss, want, 1e-5, 1e-6)?);
+/// # let _ = grads;
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Pipeline {
+    along: Along,
+    micro_batches: usize,
+    schedule: PipelineSchedule,
+}
+
+/// What tells the axis of the stages.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Along {
+    Axis(AxisName),
+    Rules(Rules, &'static str),
+}
+
+impl Pipeline {
+    /// Stages along an axis that is manual: for a `shard_map` over it. A batch is cut into so many micro-batches.
+    pub fn new(axis_name: impl Into<AxisName>, micro_batches: usize) -> Self {
+        Pipeline { along: Along::Axis(axis_name.into()), micro_batches, schedule: PipelineSchedule::default() }
+    }
+
+    /// Stages along the axis over which the rules split the dimension `name`, that of the layers. Its `shard_map` takes this
+    /// axis, and those that split rows alone (`batch`); over the others, what is inside a stage is split as the rules say.
+    pub fn of(rules: &Rules, name: &'static str, micro_batches: usize) -> Self {
+        let along = Along::Rules(rules.clone(), name);
+        Pipeline { along, micro_batches, schedule: PipelineSchedule::default() }
+    }
+
+    /// The order of the work. Default GPipe.
+    pub fn schedule(mut self, schedule: PipelineSchedule) -> Self {
+        self.schedule = schedule;
+        self
+    }
+
+    /// The loss of a batch, the mean over its micro-batches, which all stages get.
+    ///
+    /// `first` takes its parameters and inputs to what goes from stage to stage, `stage` its parameters and that to the same
+    /// again (the same shapes and dtypes), and `last` its parameters, that and targets to a scalar, the mean over its rows.
+    /// The arrays of `stage`'s parameters are split over the stages along their first dimension, as a [`Stack`](crate::Stack)
+    /// is. The first and the last stage alone compute `first` and `last`, of which every stage has the parameters.
+    ///
+    /// Inputs and targets have rows along their first dimension, of which a micro-batch has every so-manieth, so that rows
+    /// that are split over another axis stay where they are. No gradient goes to them.
+    ///
+    /// The functions may capture what is no array: values that gradients go to are parameters.
+    ///
+    /// Fails where the micro-batches do not divide the rows, or a stage returns something else than it takes.
+    #[track_caller]
+    pub fn loss<A, B, C, F, S, L, X, T, H>(
+        &self,
+        functions: (A, B, C),
+        params: (F, S, L),
+        inputs: X,
+        targets: T,
+    ) -> Result<Array>
+    where
+        A: Function<(F, X), Output = H> + Send + Sync + 'static,
+        B: Function<(S, H), Output = H> + Send + Sync + 'static,
+        C: Function<(L, H, T), Output = Array> + Send + Sync + 'static,
+        F: Tree + 'static,
+        S: Tree + 'static,
+        L: Tree + 'static,
+        X: Tree + 'static,
+        T: Tree + 'static,
+        H: Tree + 'static,
+    {
+        positive("Pipeline", "micro_batches", self.micro_batches)?;
+        let model = Arc::new(Functions::<A, B, C, (F, S, L, X, T, H)>::new(functions));
+        let batch = tree::map(|x| stop_gradient(x), (inputs, targets))?;
+        match self.place()? {
+            Place::Whole => model.whole(params, batch),
+            Place::Manual(axis) => self.staged(model, axis, params, self.micro(batch)?),
+            Place::Auto(mesh, axis) => {
+                // Rows that are split over axes of their own are so here: gradients are summed over them once, at the end.
+                let rows = match &self.along {
+                    Along::Rules(rules, _) => rules.row_axes(),
+                    Along::Axis(_) => Vec::new(),
+                };
+                let inside = |params: (F, S, L), batch: (X, T)| -> Result<Array> {
+                    let loss = self.staged(model.clone(), axis, params, batch)?;
+                    Ok(if rows.is_empty() { loss } else { pmean(loss, &rows[..]) })
+                };
+                let all: Vec<AxisName> = std::iter::once(axis).chain(rows.iter().copied()).collect();
+                shard_map(inside, &mesh)
+                    .axis_names(&all[..])
+                    .in_specs(((P![], P![axis], P![]), P![None, &rows[..]]))
+                    .out_specs(P![])
+                    .call((params, self.micro(batch)?))
+            }
+        }
+    }
+
+    #[track_caller]
+    fn place(&self) -> Result<Place> {
+        match &self.along {
+            Along::Axis(axis) => Ok(Place::Manual(*axis)),
+            Along::Rules(rules, name) => rules.place(name),
+        }
+    }
+
+    /// The loss inside a `shard_map` over the axis of the stages.
+    fn staged<M: Model>(
+        &self,
+        model: Arc<M>,
+        axis: AxisName,
+        params: Params<M>,
+        batch: (M::Input, M::Target),
+    ) -> Result<Array> {
+        let run = Run { axis, stages: axis_size(axis)?, micro_batches: self.micro_batches };
+        match self.schedule {
+            PipelineSchedule::GPipe => run.gpipe(&*model, params, batch),
+            PipelineSchedule::OneFOneB => {
+                let forward = model.clone();
+                custom_vjp(move |params: Params<M>, batch: (M::Input, M::Target)| run.gpipe(&*model, params, batch))
+                    .nondiff_argnums(Arg::<1>)
+                    .defvjp(
+                        move |params: Params<M>, batch: (M::Input, M::Target)| {
+                            run.one_f_one_b(&*forward, params, batch)
+                        },
+                        |_: (M::Input, M::Target), grads: Params<M>, ct: Array| -> Result<(Params<M>,)> {
+                            Ok((tree::map(|g| (&g * &ct).astype(g.dtype()), grads)?,))
+                        },
+                    )
+                    .call((params, batch))
+            }
+        }
+    }
+
+    /// `[micro-batches, rows of each, ...]` of `[rows, ...]`.
+    #[track_caller]
+    fn micro<T: Tree>(&self, batch: T) -> Result<T> {
+        let count = self.micro_batches;
+        for x in tree::leaves(&batch) {
+            x.check()?;
+            if !x.shape().first().is_some_and(|rows| rows.is_multiple_of(count)) {
+                let given = x.type_name();
+                return value_error(format!(
+                    "Pipeline: the rows of a batch must divide into {count} micro-batches, got {given}"
+                ));
+            }
+        }
+        tree::map(|x| x.reshape([&[x.shape()[0] / count, count], &x.shape()[1..]].concat()).moveaxis(1, 0), batch)
+    }
+}
+
+/// A pipeline as each of its devices sees it.
+#[derive(Clone, Copy)]
+struct Run {
+    axis: AxisName,
+    stages: usize,
+    micro_batches: usize,
+}
+
+impl Run {
+    fn is_first(&self) -> Array {
+        axis_index(self.axis).equal(0)
+    }
+
+    fn is_last(&self) -> Array {
+        axis_index(self.axis).equal(self.stages as i32 - 1)
+    }
+
+    /// What each stage has, sent to the one after it.
+    fn onward<T: Tree>(&self, x: T) -> T {
+        ppermute(x, self.axis, (1..self.stages).map(|to| (to - 1, to)))
+    }
+
+    /// What each stage has, sent to the one before it.
+    fn back<T: Tree>(&self, x: T) -> T {
+        ppermute(x, self.axis, (1..self.stages).map(|from| (from, from - 1)))
+    }
+}

@@ -1,0 +1,102 @@
+//! Forward and backward in turns, written out by hand.
+
+use shardax::prelude::*;
+
+use super::Run;
+use super::model::{Model, Params, at};
+use crate::rules::{axes_of, varying};
+
+/// What a stage has from one slot to the next.
+#[derive(Tree, Clone)]
+struct Slot<P, H> {
+    /// From the stage before: what goes on.
+    arrived: H,
+    /// From the stage after: the gradient of what was sent there.
+    gradient: H,
+    /// What came in, of the micro-batches that have not gone backward: one for each stage.
+    kept: H,
+    grads: P,
+    loss: Array,
+}
+
+impl Run {
+    /// The mean loss of the micro-batches, and its gradients.
+    ///
+    /// Micro-batch `j` goes forward through stage `s` in slot `2 j + s`, and backward in slot `2 j + 2 p - 1 - s` for `p`
+    /// stages: one slot after the stage behind it each, and never two in one slot. In between are `2 (p - s) - 1` slots,
+    /// so that stage `s` keeps `p - s` at most.
+    pub(super) fn one_f_one_b<M: Model>(
+        &self,
+        model: &M,
+        params: Params<M>,
+        batch: (M::Input, M::Target),
+    ) -> Result<(Array, Params<M>)> {
+        let axes = axes_of(&(params.clone(), batch.clone()), self.axis);
+        let (params, batch) = varying((params, batch), &axes)?;
+        let (hidden, zero) = varying(model.zeros(params.clone(), &batch)?, &axes)?;
+        let (inputs, targets) = &batch;
+        let (first, stage, _) = &params;
+        let (own, stages, count) = (axis_index(self.axis), self.stages as i32, self.micro_batches as i32);
+
+        // What goes into the stage: the first one makes it from the inputs.
+        let enter = |first: M::First, micro: &Array, arrived: M::Hidden| -> Result<M::Hidden> {
+            let make = |(first, _): (M::First, M::Hidden)| varying(model.first(first, at(inputs, micro)?)?, &axes);
+            cond(self.is_first(), make, |(_, x): (M::First, M::Hidden)| x, (first, arrived))
+        };
+
+        let slot = |state: Slot<Params<M>, M::Hidden>, slot: Array| -> Result<_> {
+            let (to, fro) = (&slot - &own, slot + &own - (2 * stages - 1));
+            let turn = |time: &Array| time.greater_equal(0) & time.less(2 * count) & remainder(time, 2).equal(0);
+            let (forward, backward) = (turn(&to), turn(&fro));
+            let micro = floor_divide(where_(&forward, to, fro), 2);
+            let place = remainder(&micro, stages);
+
+            let idle = |state: Slot<Params<M>, M::Hidden>| Ok((state, (hidden.clone(), hidden.clone())));
+            let forth = |mut state: Slot<Params<M>, M::Hidden>| -> Result<_> {
+                let x = enter(first.clone(), &micro, state.arrived.clone())?;
+                let keep = |all: Array, x: Array| lax::dynamic_update_index_in_dim(&all, &x, &place, 0);
+                state.kept = tree::map2(keep, state.kept, x.clone())?;
+                // The last stage goes backward next, and computes it then.
+                let through = |x: M::Hidden| varying(model.stage(stage.clone(), x)?, &axes);
+                let y = cond(self.is_last(), |_: M::Hidden| hidden.clone(), through, x)?;
+                Ok((state, (y, hidden.clone())))
+            };
+            let back = |mut state: Slot<Params<M>, M::Hidden>| -> Result<_> {
+                let x = at(&state.kept, &place)?;
+                let objective = |((first, stage, last), x): (Params<M>, M::Hidden)| -> Result<Array> {
+                    let y = model.stage(stage, enter(first, &micro, x)?)?;
+                    let loss =
+                        |(last, y): (M::Last, M::Hidden)| varying(model.last(last, y, at(targets, &micro)?)?, &axes);
+                    // What has the gradient that came from the stage after.
+                    let product = |(_, y): (M::Last, M::Hidden)| {
+                        let pairs = tree::leaves(&y).into_iter().zip(tree::leaves(&state.gradient));
+                        let sum = |(y, g): (Array, Array)| (y.astype(zero.dtype()) * g.astype(zero.dtype())).sum(..);
+                        pairs.map(sum).fold(zero.clone(), |a, b| a + b)
+                    };
+                    cond(self.is_last(), loss, product, (last, y))
+                };
+                let (value, (grads, dx)) = value_and_grad(objective).call((params.clone(), x))?;
+                state.loss = state.loss + where_(self.is_last(), value, 0.0);
+                state.grads = tree::map2(|sum, g| sum + g, state.grads, grads)?;
+                Ok((state, (hidden.clone(), dx)))
+            };
+            let what = where_(forward, 1, where_(backward, 2, 0)).astype(DType::I32);
+            let (mut state, (y, dx)) = switch(what, (idle, forth, back), state)?;
+            (state.arrived, state.gradient) = (self.onward(y), self.back(dx));
+            Ok((state, ()))
+        };
+
+        let keep = |x: Array| zeros_dtype([&[self.stages], x.shape()].concat(), x.dtype());
+        let start = Slot {
+            arrived: hidden.clone(),
+            gradient: hidden.clone(),
+            kept: tree::map(keep, hidden.clone())?,
+            grads: tree::map(|x| zeros_like(&x), params.clone())?,
+            loss: zero.clone(),
+        };
+        let start = varying(start, &axes)?;
+        let (end, ()) = scan(slot, start, arange(0..2 * (count + stages - 1)))?;
+        let grads = tree::map(|g| (&g / count).astype(g.dtype()), end.grads)?;
+        Ok((psum(end.loss, self.axis) / count, grads))
+    }
+}

@@ -1,0 +1,14 @@
+//! One model and one step on many devices: each way to split them against one device, and what it sends.
+
+#[path = "parallel/forms.rs"]
+mod forms;
+#[path = "parallel/model.rs"]
+mod model;
+#[path = "parallel/pipelines.rs"]
+mod pipelines;
+#[path = "parallel/rings.rs"]
+mod rings;
+
+fn setup() {
+    shardax::config::set_num_cpu_devices(8).expect("eight CPU devices");
+}

@@ -1,0 +1,277 @@
+//! Every form of parallelism against one device: loss, gradients and ten steps of AdamW, and what is sent.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use shardax_nn::prelude::*;
+
+use super::model::*;
+use super::setup;
+
+/// The losses of ten steps, the first gradients, and the model at the end.
+struct Run {
+    losses: Vec<f32>,
+    grads: ModuleState,
+    last: ModuleState,
+}
+
+impl Run {
+    fn of(mut state: State, step: impl Fn(State) -> Result<(State, Array, Lm)>) -> Result<Run> {
+        let (mut losses, mut first) = (Vec::new(), None);
+        for _ in 0..10 {
+            let (next, loss, grads) = step(state)?;
+            state = next;
+            losses.push(loss.item::<f32>()?);
+            first.get_or_insert(grads);
+        }
+        let grads = first.map(|grads| grads.state()).unwrap_or_default();
+        Ok(Run { losses, grads, last: state.model.state() })
+    }
+
+    /// On one device.
+    fn alone(experts: bool) -> &'static Run {
+        static RUNS: [OnceLock<Run>; 2] = [const { OnceLock::new() }; 2];
+        RUNS[usize::from(experts)].get_or_init(|| {
+            let run = || {
+                let (tokens, targets) = batch();
+                let step = jit(step);
+                Run::of(start(&Config { experts, ..Config::default() })?, |state| step.call((state, &tokens, &targets)))
+            };
+            run().expect("one device")
+        })
+    }
+
+    #[track_caller]
+    fn equals(&self, want: &Run) -> Result<()> {
+        assert!(want.losses[9] < want.losses[0]);
+        for (got, want) in self.losses.iter().zip(&want.losses) {
+            assert!((got - want).abs() <= 2e-5 * want, "losses {:?}, want {:?}", self.losses, want);
+        }
+        for (what, got, want, tolerance) in
+            [("gradient", &self.grads, &want.grads, 2e-6), ("after ten steps", &self.last, &want.last, 2e-4)]
+        {
+            for ((path, got), (_, want)) in got.iter().zip(want.iter()) {
+                assert_eq!(got.shape(), want.shape(), "{path}");
+                let (got, want) = (device_get(got)?, device_get(want)?);
+                assert!(allclose(&got, &want, 1e-4, tolerance)?, "{what} of {path}: {got} {want}");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A compiled step by these rules, run ten times and compared; what it sends.
+#[track_caller]
+fn by_rules(config: &Config) -> Result<Sent> {
+    let own = config.clone();
+    let state = config.rules.init(move || start(&own))?;
+    let place = |x: Array| match config.rules.sharding(["batch", "length"]) {
+        Some(sharding) => device_put(&x, &sharding),
+        None => Ok(x),
+    };
+    let (tokens, targets) = batch();
+    let (tokens, targets) = (place(tokens)?, place(targets)?);
+    let shardings = (config.rules.shardings(&state)?, config.rules.shardings(&state.model)?);
+    let step = jit(step).out_shardings((&shardings.0, None::<shardax::ShardingLike>, &shardings.1));
+    let compiled = step.lower((&state, &tokens, &targets))?.compile()?;
+    Run::of(state, |state| compiled.call((state, &tokens, &targets)))?.equals(Run::alone(config.experts))?;
+    Sent::of(&compiled)
+}
+
+/// The bytes of the communication report, by what is sent over which axes, in a loop or not.
+#[derive(Debug)]
+struct Sent(BTreeMap<String, usize>);
+
+impl Sent {
+    fn of<A: Tree, O: Tree>(compiled: &Compiled<A, O>) -> Result<Self> {
+        let mut lines = BTreeMap::new();
+        for c in compiled.collectives()?.iter() {
+            let axes: Vec<&str> = c.axes.iter().map(|axis| axis.as_str()).collect();
+            let what = format!("{} {}{}", c.kind, axes.join(","), if c.in_loop { " loop" } else { "" });
+            *lines.entry(what).or_default() += c.bytes * c.count;
+        }
+        Ok(Sent(lines))
+    }
+
+    /// The theory counts numbers of four bytes.
+    #[track_caller]
+    fn is<const N: usize>(&self, theory: [(&str, usize); N]) {
+        let want: BTreeMap<String, usize> = theory.into_iter().map(|(what, n)| (what.to_owned(), 4 * n)).collect();
+        assert_eq!(self.0, want);
+    }
+}
+
+// What the formulas of `docs/parallelism.md` are made of, counted in numbers.
+const DEPTH: usize = FEATURES / HEADS;
+/// The matrices of a block: queries and results, keys and values, and the two of its features.
+const MATRICES: usize = 2 * FEATURES * FEATURES + 2 * FEATURES * KV_HEADS * DEPTH + 2 * FEATURES * HIDDEN;
+const NORMS: usize = 2 * FEATURES;
+const BLOCK: usize = MATRICES + NORMS;
+/// The table, and what comes behind the blocks: a norm and the last layer.
+const TABLE: usize = VOCABULARY * FEATURES;
+const LAST: usize = FEATURES + FEATURES * VOCABULARY;
+const TOKENS: usize = ROWS * LENGTH;
+/// What goes from block to block.
+const X: usize = TOKENS * FEATURES;
+/// The compiler makes the gradient of a table that is whole everywhere of all tokens and all their gradients.
+const ROWS_OF_TABLE: usize = TOKENS + X;
+/// Sums over `model` in a block: forward of attention and features, backward of features, and of queries, keys and values.
+const SUMS: usize = 2 + 1 + 3;
+
+fn rules(axes: &[(&'static str, usize)], rules: &[(&'static str, &'static str)]) -> Result<Rules> {
+    let mesh = make_mesh(axes.iter().copied())?;
+    Ok(Rules::new(&mesh, rules.iter().copied()))
+}
+
+fn dense(rules: Rules) -> Config {
+    Config { rules, ..Config::default() }
+}
+
+/// By `pmap`, by `shard_map` and by the compiler: the gradients once a step. SPEC 192
+#[test]
+fn data_parallel() -> Result<()> {
+    setup();
+    let (tokens, targets) = batch();
+    let of_devices = |x: &Array| x.reshape([8, ROWS / 8, LENGTH]);
+    let mapped = |mut state: State, tokens: Array, targets: Array| -> Result<(State, Array, Lm)> {
+        let (loss, grads) = value_and_grad(Lm::loss).call((&state.model, tokens, targets))?;
+        let (loss, grads) = pmean((loss, grads), "data");
+        state.update(grads.clone())?;
+        Ok((state, loss, grads))
+    };
+    let mapped = pmap(mapped).axis_name("data").in_axes((None, 0, 0)).out_axes(None);
+    let state = start(&Config::default())?;
+    let (own, own_targets) = (of_devices(&tokens), of_devices(&targets));
+    let compiled = mapped.lower((&state, &own, &own_targets))?.compile()?;
+    Sent::of(&compiled)?.is([("all-reduce data", LAYERS * BLOCK + TABLE + LAST + 1)]);
+    Run::of(state.clone(), |state| compiled.call((state, &own, &own_targets)))?.equals(Run::alone(false))?;
+
+    let mesh = make_mesh([("data", 8)])?;
+    let local = |mut state: State, tokens: Array, targets: Array| -> Result<(State, Array, Lm)> {
+        let loss = |model: Lm, tokens: Array, targets: Array| Ok(pmean(model.loss(tokens, targets)?, "data"));
+        let (loss, grads) = value_and_grad(loss).call((&state.model, tokens, targets))?;
+        state.update(grads.clone())?;
+        Ok((state, loss, grads))
+    };
+    let local = jit(shard_map(local, &mesh).in_specs((P![], P!["data"], P!["data"])).out_specs(P![]));
+    let state = device_put(&state, &NamedSharding::new(&mesh, P![]))?;
+    let rows = NamedSharding::new(&mesh, P!["data"]);
+    let (own, own_targets) = (device_put(&tokens, &rows)?, device_put(&targets, &rows)?);
+    let compiled = local.lower((&state, &own, &own_targets))?.compile()?;
+    Sent::of(&compiled)?.is([("all-reduce data loop", BLOCK), ("all-reduce data", TABLE + LAST + 1)]);
+    Run::of(state, |state| compiled.call((state, &own, &own_targets)))?.equals(Run::alone(false))?;
+
+    by_rules(&dense(rules(&[("data", 8)], &[("batch", "data")])?))?.is([
+        ("all-reduce data loop", BLOCK),
+        ("all-reduce data", LAST + 1),
+        ("all-gather data", ROWS_OF_TABLE),
+    ]);
+    Ok(())
+}
+
+/// FSDP: each block's parameters are gathered forward and backward. Tensor parallel: what goes through a block is summed.
+#[test]
+fn parameters_and_layers_split() -> Result<()> {
+    setup();
+    by_rules(&dense(rules(&[("data", 8)], &[("batch", "data"), ("embed", "data")])?))?.is([
+        ("all-gather data loop", 2 * MATRICES),
+        ("all-reduce data loop", BLOCK),
+        ("all-reduce data", LAST + 1),
+        // Tokens; the last layer's matrix.
+        ("all-gather data", TOKENS + FEATURES * VOCABULARY),
+        // From features to rows, and back.
+        ("all-to-all data", 2 * X / 8),
+    ]);
+    by_rules(&dense(rules(&[("model", 2)], &[("heads", "model"), ("mlp", "model")])?))?
+        .is([("all-reduce model loop", SUMS * X)]);
+    let mesh = make_mesh([("data", 2), ("fsdp", 2), ("model", 2)])?;
+    let three = Rules::new(&mesh, [("batch", ("data", "fsdp"))]).and("embed", "fsdp");
+    by_rules(&dense(three.and("heads", "model").and("mlp", "model")))?.is([
+        ("all-gather fsdp loop", 2 * MATRICES / 2),
+        ("all-reduce model loop", SUMS * X / 4),
+        // Gradients are summed over `fsdp`, and the half that a device keeps over `data`.
+        ("all-reduce fsdp loop", MATRICES / 2),
+        ("all-reduce data loop", MATRICES / 4),
+        ("all-reduce data,fsdp loop", NORMS),
+        ("all-reduce data,fsdp", FEATURES + FEATURES * VOCABULARY / 2 + 1),
+        ("all-gather data,fsdp", ROWS_OF_TABLE),
+        ("all-gather fsdp", X),
+        // The last layer's matrix goes from `fsdp` to `model` to all, and its gradient back.
+        ("collective-permute fsdp,model", FEATURES * VOCABULARY),
+        ("all-gather model", FEATURES * VOCABULARY),
+    ]);
+    Ok(())
+}
+
+/// What goes from stage to stage is sent in every tick of GPipe, forward and then backward, and both ways in every slot of
+/// 1F1B. SPEC 190
+#[test]
+fn pipelines() -> Result<()> {
+    setup();
+    let micro = X / MICRO_BATCHES;
+    for (schedule, sums) in [(PipelineSchedule::GPipe, SUMS), (PipelineSchedule::OneFOneB, SUMS + 2)] {
+        let staged = |rules: Rules| Config { rules, schedule, ..Config::default() };
+        by_rules(&staged(rules(&[("stage", 4)], &[("layers", "stage")])?))?
+            .is([("collective-permute stage loop", 2 * micro), ("all-reduce stage", TABLE + LAST + 1)]);
+        let three = [("data", 2), ("stage", 2), ("model", 2)];
+        let three = rules(&three, &[("batch", "data"), ("layers", "stage"), ("heads", "model"), ("mlp", "model")])?;
+        by_rules(&staged(three))?.is([
+            ("collective-permute stage loop", 2 * micro / 2),
+            ("all-reduce model loop", sums * micro / 2),
+            ("all-reduce data", LAYERS / 2 * (MATRICES / 2 + NORMS) + 1),
+            ("all-reduce data,stage", TABLE + LAST),
+            ("all-reduce stage", 1),
+        ]);
+    }
+    Ok(())
+}
+
+/// Keys and values go round in both directions, their gradients in one; and once more at the end.
+#[test]
+fn sequences_split() -> Result<()> {
+    setup();
+    let hops = 2 + 4 + 2;
+    let keys = TOKENS * KV_HEADS * DEPTH;
+    by_rules(&dense(rules(&[("sequence", 4)], &[("length", "sequence")])?))?.is([
+        ("collective-permute sequence loop", hops * keys / 4),
+        ("all-reduce sequence loop", BLOCK),
+        ("all-reduce sequence", LAST + 1),
+        ("all-gather sequence", ROWS_OF_TABLE),
+    ]);
+    let three = [("data", 2), ("sequence", 2), ("model", 2)];
+    let three = rules(&three, &[("batch", "data"), ("length", "sequence"), ("heads", "model"), ("mlp", "model")])?;
+    by_rules(&dense(three))?.is([
+        ("collective-permute sequence loop", hops * keys / 8),
+        ("all-reduce model loop", SUMS * X / 4),
+        // Over both axes, one after the other.
+        ("all-reduce sequence loop", MATRICES / 2 + NORMS),
+        ("all-reduce data loop", MATRICES / 2 + NORMS),
+        ("all-reduce sequence", LAST + 1),
+        ("all-reduce data", LAST + 1),
+        ("all-gather sequence", ROWS_OF_TABLE / 2),
+        ("all-gather data", ROWS_OF_TABLE),
+    ]);
+    Ok(())
+}
+
+/// Places of experts are exchanged there and back, and their gradients too.
+#[test]
+fn experts_split() -> Result<()> {
+    setup();
+    let places = (1.25 * (2 * LENGTH) as f64 / EXPERTS as f64).ceil() as usize;
+    let exchanged = EXPERTS * ROWS * places * FEATURES;
+    let router = FEATURES * EXPERTS;
+    let both = rules(&[("expert", 4)], &[("expert", "expert"), ("batch", "expert")])?;
+    by_rules(&Config { rules: both, experts: true, ..Config::default() })?.is([
+        ("all-to-all expert", 4 * exchanged / 4),
+        ("all-reduce expert loop", BLOCK),
+        ("all-reduce expert", LAST + router + 2),
+        ("all-gather expert", ROWS_OF_TABLE),
+    ]);
+    let mesh = make_mesh([("data", 2), ("expert", 2), ("model", 2)])?;
+    let three = Rules::new(&mesh, [("batch", ("expert", "data"))]).and("expert", "expert");
+    let three = three.and("heads", "model").and("mlp", "model");
+    by_rules(&Config { rules: three, experts: true, ..Config::default() })?
+        .is([("all-to-all expert", 4 * exchanged / 4)]);
+    Ok(())
+}

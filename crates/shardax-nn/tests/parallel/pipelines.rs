@@ -1,0 +1,83 @@
+//! Pipelines: what they keep, and what they refuse.
+
+use shardax_nn::prelude::*;
+
+use super::setup;
+
+type Layers = Stack<Sequential<(Linear, Apply, Linear, Apply)>>;
+
+fn layers(rules: &Rules) -> Result<Layers> {
+    let mut rngs = Rngs::new(0).with_rules(rules);
+    let layer =
+        |rngs: &mut Rngs| Sequential((Linear::new(32, 64, rngs), Apply(gelu), Linear::new(64, 32, rngs), Apply(gelu)));
+    Ok(Stack::new(8, &mut rngs, layer)?.axis_name("layers"))
+}
+
+/// A pipeline of eight layers alone.
+fn loss_by(pipeline: Pipeline, checkpointed: bool) -> impl Fn(Layers, Array, Array) -> Result<Array> {
+    let stage = move |layers: Layers, x: Array| match checkpointed {
+        true => checkpoint(|layers: Layers, x: Array| layers.forward(x)).call((layers, x)),
+        false => Ok(layers.forward(x)),
+    };
+    move |layers: Layers, x: Array, y: Array| {
+        let first = |(): (), x: Array| x;
+        let last = |(): (), x: Array, y: Array| (x - y).square().mean(..);
+        pipeline.loss((first, stage, last), ((), layers, ()), x, y)
+    }
+}
+
+/// 1F1B keeps as many micro-batches as there are stages, GPipe all of them.
+#[test]
+fn one_f_one_b_keeps_few_micro_batches() -> Result<()> {
+    setup();
+    let rules = Rules::new(&make_mesh([("stage", 4)])?, [("layers", "stage")]);
+    let model = rules.init(|| layers(&rules))?;
+    let temporaries = |schedule, micro_batches: usize, checkpointed| -> Result<i64> {
+        let pipeline = Pipeline::of(&rules, "layers", micro_batches).schedule(schedule);
+        let x = zeros([64 * micro_batches, 32]);
+        let step = jit(grad(loss_by(pipeline, checkpointed)));
+        Ok(step.lower((&model, &x, &x))?.compile()?.memory_analysis()?.temporaries)
+    };
+    use PipelineSchedule::*;
+    let more = |schedule, checkpointed| -> Result<i64> {
+        Ok((temporaries(schedule, 32, checkpointed)? - temporaries(schedule, 16, checkpointed)?) / 16)
+    };
+    // Inputs and targets of a micro-batch, which are as large as what goes from stage to stage.
+    let one = 64 * 32 * 4;
+    let (inside, inputs, few) = (more(GPipe, false)?, more(GPipe, true)?, more(OneFOneB, false)?);
+    println!("bytes for each micro-batch more: {inside}, {inputs}, {few}; one has {one}");
+    assert!(few <= 2 * one + one / 8, "1F1B: {few} bytes for a micro-batch more, which has {one}");
+    assert!(inputs >= 3 * one && inside > 3 * inputs, "GPipe: {inside}, {inputs}");
+    Ok(())
+}
+
+#[test]
+fn pipelines_say_what_does_not_fit() -> Result<()> {
+    setup();
+    let rules = Rules::new(&make_mesh([("stage", 4)])?, [("layers", "stage")]);
+    let model = layers(&rules)?;
+    let x = ones([6, 32]);
+    let told = |loss: Result<Array>| loss.err().map(|error| error.to_string()).unwrap_or_default();
+    let text = told(loss_by(Pipeline::of(&rules, "layers", 4), false)(model.clone(), x.clone(), x.clone()));
+    assert!(
+        text.contains("must divide into 4 micro-batches, got float32[6,32]") && text.contains("pipelines.rs"),
+        "{text}"
+    );
+    let text = told(loss_by(Pipeline::of(&rules, "layers", 0), false)(model.clone(), x.clone(), x.clone()));
+    assert!(text.contains("micro_batches must be at least 1, got 0"), "{text}");
+    let text = told(loss_by(Pipeline::new("stage", 2), false)(model.clone(), x.clone(), x.clone()));
+    assert!(text.contains("unbound axis name"), "{text}");
+    let narrow = |layers: Layers, x: Array| layers.forward(x).get((.., ..16));
+    let last = |(): (), x: Array, y: Array| (x - y).square().mean(..);
+    let pipeline = Pipeline::of(&rules, "layers", 2);
+    let text = told(pipeline.loss((|(): (), x: Array| x, narrow, last), ((), model.clone(), ()), x.clone(), x.clone()));
+    assert!(text.contains("a stage must return what it takes, got float32[3, 16] for float32[3, 32]"), "{text}");
+    let rows = |(): (), x: Array, _: Array| x.sum(-1);
+    let through = |layers: Layers, x: Array| layers.forward(x);
+    let text = told(pipeline.loss((|(): (), x: Array| x, through, rows), ((), model, ()), x.clone(), x));
+    assert!(text.contains("the loss must be a scalar, got float32[3"), "{text}");
+    let two = Rules::new(&make_mesh([("a", 2), ("b", 4)])?, [("layers", ("a", "b"))]);
+    let text = two.axis("layers").err().map(|e| e.to_string()).unwrap_or_default();
+    assert!(text.contains("\"layers\" must be split over one axis of the mesh"), "{text}");
+    Ok(())
+}

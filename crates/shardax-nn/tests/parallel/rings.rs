@@ -1,0 +1,111 @@
+//! Ring attention against attention on one device.
+
+use shardax_nn::prelude::*;
+
+use super::setup;
+
+/// What a device computes, and its gradients by random weights of the result.
+fn with_gradients(
+    attend: impl Fn(Array, Array, Array) -> Result<Array>,
+    [q, k, v, weights]: [Array; 4],
+) -> Result<(Array, (Array, Array, Array))> {
+    let y = attend(q.clone(), k.clone(), v.clone())?;
+    let objective = |q: Array, k: Array, v: Array| -> Result<Array> {
+        Ok((attend(q, k, v)? * &weights).astype(DType::F32).sum(..))
+    };
+    Ok((y, grad(objective).argnums((Arg::<0>, Arg::<1>, Arg::<2>)).call((q, k, v))?))
+}
+
+/// Every option, in float32 and bfloat16, forward and backward, over the whole mesh and over a part of it.
+#[test]
+fn a_ring_is_one_device() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("data", 2), ("sequence", 4)])?;
+    let split = P!["data", "sequence"];
+    let options = |n: usize| match n {
+        0 => AttentionOptions::new(),
+        1 => AttentionOptions::new().is_causal(true),
+        2 => AttentionOptions::new().is_causal(true).soft_cap(2.0).scale(0.4),
+        _ => AttentionOptions::new().local_window_size(5, 2),
+    };
+    // Heads of queries, of keys; lengths of both; the dtype.
+    let cases = [
+        (0, [4, 2], [16, 16], DType::F32, 2e-5),
+        (1, [4, 2], [16, 16], DType::Bf16, 3e-2),
+        (2, [4, 1], [8, 16], DType::F32, 2e-5),
+        (3, [2, 2], [16, 16], DType::F32, 2e-5),
+    ];
+    for (n, [heads, kv_heads], [queries, keys], dtype, tolerance) in cases {
+        let make = |seed: u32, length: usize, heads: usize| {
+            random::normal(random::key(seed), [2, length, heads, 8]).astype(dtype)
+        };
+        let given =
+            [make(0, queries, heads), make(1, keys, kv_heads), make(2, keys, kv_heads), make(3, queries, heads)];
+        let alone = |given: [Array; 4]| with_gradients(|q, k, v| Ok(options(n).dot_product_attention(q, k, v)), given);
+        let (want, want_grads) = jit(alone).call(given.clone())?;
+        let around = |given: [Array; 4]| {
+            let ring = |q: Array, k: Array, v: Array| options(n).ring_attention(q, k, v, "sequence");
+            let ring = shard_map(ring, &mesh).in_specs((&split, &split, &split)).out_specs(&split);
+            with_gradients(|q, k, v| ring.call((q, k, v)), given)
+        };
+        let (got, got_grads) = jit(around).call(given.clone())?;
+        let names = ["y", "dq", "dk", "dv"];
+        let all = |y: Array, (dq, dk, dv): (Array, Array, Array)| [y, dq, dk, dv];
+        for ((name, got), want) in names.iter().zip(all(got, got_grads)).zip(all(want, want_grads)) {
+            assert_eq!((got.dtype(), got.shape()), (dtype, want.shape()), "{name}");
+            let (got, want) = (got.astype(DType::F32), want.astype(DType::F32));
+            assert!(
+                allclose(&got, &want, tolerance, tolerance)?,
+                "case {n} {dtype:?} {name}: {}",
+                (got - want).abs().max(..)
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Forward each device sends its keys and values on, once for each other device; backward their gradients too, and those
+/// once more. No device has memory for more than a few blocks.
+#[test]
+fn a_ring_sends_blocks_and_keeps_blocks() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("sequence", 8)])?;
+    let split = P![None, "sequence"];
+    let causal = AttentionOptions::new().is_causal(true);
+    let ring = |q: Array, k: Array, v: Array| causal.ring_attention(q, k, v, "sequence");
+    let ring = shard_map(ring, &mesh).in_specs((&split, &split, &split)).out_specs(&split);
+    let loss = |q: Array, k: Array, v: Array| -> Result<Array> { Ok(ring.call((q, k, v))?.square().sum(..)) };
+    let (length, depth) = (256, 8);
+    let given = |heads: usize| zeros([1, length, heads, depth]);
+    let step = jit(grad(loss).argnums((Arg::<0>, Arg::<1>, Arg::<2>)));
+    let compiled = step.lower((given(4), given(2), given(2)))?.compile()?;
+    let block = 4 * length / 8 * 2 * depth;
+    let sent = compiled.collectives()?;
+    let bytes = |in_loop| sent.iter().filter(|c| c.in_loop == in_loop).map(|c| c.bytes * c.count).sum::<usize>();
+    assert!(sent.iter().all(|c| c.kind == CollectiveKind::CollectivePermute && c.participants == 2), "{sent}");
+    assert_eq!((bytes(true), bytes(false)), (2 * block + 4 * block, 2 * block), "{sent}");
+    // The scores of all heads and positions are four times as much, and more.
+    let temporaries = compiled.memory_analysis()?.temporaries;
+    assert!(temporaries < (4 * 4 * length * length / 4) as i64, "{temporaries} bytes");
+    Ok(())
+}
+
+#[test]
+fn rings_say_what_does_not_fit() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("sequence", 8)])?;
+    let split = P![None, "sequence"];
+    let x = ones([1, 8, 2, 4]);
+    let told = |options: AttentionOptions, axis: &'static str| {
+        let ring = |x: Array| options.ring_attention(&x, &x, &x, axis);
+        let ring = shard_map(ring, &mesh).in_specs(&split).out_specs(&split);
+        ring.call(&x).err().map(|error| error.to_string()).unwrap_or_default()
+    };
+    let text = told(AttentionOptions::new().mask(ones([8, 8])), "sequence");
+    assert!(text.contains("ring_attention: a mask is of the whole sequence") && text.contains("rings.rs"), "{text}");
+    assert!(told(AttentionOptions::new(), "rows").contains("unbound axis name"));
+    let text =
+        ring_attention(&x, ones([1, 8, 3, 4]), ones([1, 8, 3, 4]), "sequence").check().err().map(|e| e.to_string());
+    assert!(text.is_some_and(|text| text.contains("ring_attention: the heads of q must be a multiple")));
+    Ok(())
+}

@@ -1,0 +1,190 @@
+//! Random changes of images, so that a model sees each of them in many forms.
+
+use shardax::error::{Error, ErrorKind, Result};
+use shardax::prelude::*;
+
+use super::{Example, HostArray};
+
+/// Random changes of images, uint8 `[rows, columns, channels]`, on the host: flips, crops, colours, cutouts, in this order.
+///
+/// What happens to an image follows from the seed and from its number in the stream alone, so that a run that goes on
+/// sees what it would have seen, however many threads there are.
+///
+/// ```
+/// use shardax_train::data::{Augment, Example, HostArray, Source, Stream};
+/// let image = |i: usize| Ok(Example::from([("image".to_owned(), HostArray::of(&[i as u8; 8 * 8 * 3], &[8, 8, 3])?)]));
+/// let augment = Augment::new(0).random_flip().random_crop(1).color_jitter(0.2).cutout(3);
+/// let mut batches =
+///     (100usize, image).stream().enumerate().parallel_map(2, move |item| augment.example(item)).batch(16).prefetch(2);
+/// assert_eq!(batches.next_item().expect("a batch")?["image"].shape(), [16, 8, 8, 3]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Augment {
+    seed: u64,
+    flip: bool,
+    padding: usize,
+    color: f32,
+    cutout: usize,
+}
+
+/// More pixels than any image has on a side.
+const LARGEST: usize = 1 << 30;
+
+/// The sizes of an image.
+#[derive(Clone, Copy)]
+struct Sizes {
+    rows: usize,
+    columns: usize,
+    channels: usize,
+}
+
+impl Augment {
+    /// No changes yet.
+    pub fn new(seed: u64) -> Self {
+        Augment { seed, flip: false, padding: 0, color: 0.0, cutout: 0 }
+    }
+
+    /// Half of the images are mirrored, left to right.
+    pub fn random_flip(mut self) -> Self {
+        self.flip = true;
+        self
+    }
+
+    /// An image gets `padding` black pixels on each side, and a part of the size that it had is cut out of that.
+    pub fn random_crop(mut self, padding: usize) -> Self {
+        self.padding = padding.min(LARGEST);
+        self
+    }
+
+    /// Brightness, contrast and saturation are each multiplied by a number between `1 - strength` and `1 + strength`. Below
+    /// 0 a factor is 0.
+    pub fn color_jitter(mut self, strength: f32) -> Self {
+        self.color = strength;
+        self
+    }
+
+    /// A square of `size` pixels on a side, whose centre is anywhere, gets the image's mean colour.
+    ///
+    /// Source: [DeVries and Taylor 2017](https://arxiv.org/abs/1708.04552).
+    pub fn cutout(mut self, size: usize) -> Self {
+        self.cutout = size.min(LARGEST);
+        self
+    }
+
+    /// The example of this number in a stream with its `image` changed: what
+    /// [`parallel_map`](super::Stream::parallel_map) after [`enumerate`](super::Stream::enumerate) calls.
+    ///
+    /// Fails when it has none, and as [`image`](Augment::image) does.
+    pub fn example(&self, (number, mut example): (u64, Example)) -> Result<Example> {
+        let Some(image) = example.get_mut("image") else {
+            let names: Vec<&String> = example.keys().collect();
+            let what = format!("an example without `image` cannot be augmented; it has {names:?}");
+            return Err(Error::new(ErrorKind::Value, what).help("call the image so"));
+        };
+        *image = self.image(number, image)?;
+        Ok(example)
+    }
+
+    /// The image, as it is changed the `number`th time.
+    ///
+    /// Fails when it is not uint8 `[rows, columns, channels]`, or the strength of colours is not finite.
+    #[track_caller]
+    pub fn image(&self, number: u64, image: &HostArray) -> Result<HostArray> {
+        let location = std::panic::Location::caller();
+        let sizes = match image.shape() {
+            &[rows, columns, channels] if image.dtype() == DType::U8 => Sizes { rows, columns, channels },
+            shape => {
+                let what =
+                    format!("Augment: an image is uint8 [rows, columns, channels], got {}{shape:?}", image.dtype());
+                return Err(Error::new(ErrorKind::Value, what).help("augment before numbers are scaled").at(location));
+            }
+        };
+        if !self.color.is_finite() {
+            let what = format!("Augment: the strength of color_jitter must be finite, got {}", self.color);
+            return Err(Error::new(ErrorKind::Value, what).help("give a strength from 0 to 1").at(location));
+        }
+        // Neighbouring numbers have nothing to do with each other.
+        let mut random = fastrand::Rng::with_seed(self.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut pixels = self.moved(image.bytes(), sizes, &mut random);
+        if self.color > 0.0 {
+            self.colored(&mut pixels, sizes.channels, &mut random);
+        }
+        if self.cutout > 0 {
+            self.cut(&mut pixels, sizes, &mut random);
+        }
+        HostArray::from_bytes(pixels, DType::U8, image.shape())
+    }
+
+    /// Flipped and cropped.
+    fn moved(&self, pixels: &[u8], sizes: Sizes, random: &mut fastrand::Rng) -> Vec<u8> {
+        let Sizes { rows, columns, channels } = sizes;
+        let flip = self.flip && random.bool();
+        let mut shift = || if self.padding > 0 { random.usize(0..=self.padding.saturating_mul(2)) } else { 0 };
+        let (down, right) = (shift(), shift());
+        if !flip && (down, right) == (self.padding, self.padding) {
+            return pixels.to_vec();
+        }
+        let mut out = vec![0; pixels.len()];
+        // The place in the image that is shown at `at`.
+        let from =
+            |at: usize, shift: usize, size: usize| (at + shift).checked_sub(self.padding).filter(|at| *at < size);
+        for (row, line) in out.chunks_exact_mut((columns * channels).max(1)).enumerate() {
+            let Some(row) = from(row, down, rows) else { continue };
+            for (column, pixel) in line.chunks_exact_mut(channels.max(1)).enumerate() {
+                let Some(column) = from(column, right, columns) else { continue };
+                let column = if flip { columns - 1 - column } else { column };
+                let at = (row * columns + column) * channels;
+                pixel.copy_from_slice(&pixels[at..at + channels]);
+            }
+        }
+        out
+    }
+
+    /// With another brightness, contrast and saturation.
+    fn colored(&self, pixels: &mut [u8], channels: usize, random: &mut fastrand::Rng) {
+        let mut factor = || (1.0 + self.color * (2.0 * random.f32() - 1.0)).max(0.0);
+        let (brightness, contrast, saturation) = (factor(), factor(), factor());
+        let grey = |pixel: &[u8]| match *pixel {
+            // The weights of ITU-R BT.601.
+            [r, g, b] => 0.299 * f32::from(r) + 0.587 * f32::from(g) + 0.114 * f32::from(b),
+            _ => pixel.iter().map(|v| f32::from(*v)).sum::<f32>() / channels as f32,
+        };
+        let channels = channels.max(1);
+        let count = (pixels.len() / channels).max(1) as f32;
+        let mean = pixels.chunks_exact(channels).map(grey).sum::<f32>() / count;
+        for pixel in pixels.chunks_exact_mut(channels) {
+            let grey = grey(pixel);
+            for value in pixel {
+                let saturated = grey + saturation * (f32::from(*value) - grey);
+                let contrasted = mean + contrast * (saturated - mean);
+                // Rounds, and stays between 0 and 255.
+                *value = (brightness * contrasted + 0.5) as u8;
+            }
+        }
+    }
+
+    /// With a square of one colour.
+    fn cut(&self, pixels: &mut [u8], sizes: Sizes, random: &mut fastrand::Rng) {
+        let Sizes { rows, columns, channels } = sizes;
+        if pixels.is_empty() {
+            return;
+        }
+        let count = rows * columns;
+        let mean: Vec<u8> = (0..channels)
+            .map(|c| (pixels.iter().skip(c).step_by(channels).map(|v| u64::from(*v)).sum::<u64>() / count as u64) as u8)
+            .collect();
+        let mut span = |size: usize| {
+            let begin = random.usize(0..size) as i64 - (self.cutout / 2) as i64;
+            let end = begin.saturating_add(self.cutout as i64).min(size as i64);
+            begin.max(0) as usize..end.max(0) as usize
+        };
+        let (down, across) = (span(rows), span(columns));
+        for row in down {
+            for column in across.clone() {
+                let at = (row * columns + column) * channels;
+                pixels[at..at + channels].copy_from_slice(&mean);
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Images in a folder for each class.
+
+use std::fs;
+use std::io::Cursor;
+use std::path::{Path, PathBuf};
+
+use image::imageops::FilterType;
+use image::{DynamicImage, ImageReader};
+use shardax::error::{Error, ErrorKind, Result};
+use shardax::prelude::*;
+
+use super::file::{unreadable, wrong};
+use super::{Example, HostArray, Source};
+
+/// The images in the folders of a folder, JPEG or PNG, of which each is a class: `cat/1.jpg`, `dog/7.png`. Of the cargo
+/// feature `image`.
+///
+/// An example has `image`, uint8 `[rows, columns, 3]`, and `label`, int32: where its folder is among all in the order of
+/// their names. Images are read and unpacked as they are asked for; [`parallel_map`](super::Stream::parallel_map) over the
+/// numbers does that on several threads.
+///
+/// ```no_run
+/// use shardax_train::data::{Source, Stream, image_folder};
+/// let flowers = image_folder("flowers/train")?.resize(64, 64);
+/// println!("{:?}", flowers.classes());
+/// let numbers = (flowers.len(), |i| Ok(i)).stream().shuffled(0);
+/// let mut batches = numbers.parallel_map(4, move |i| flowers.get(i)).batch(32).prefetch(2);
+/// # let _ = batches.next_item();
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails for a folder that cannot be read, or has no folder with an image.
+#[track_caller]
+pub fn image_folder(root: impl AsRef<Path>) -> Result<ImageFolder> {
+    let location = std::panic::Location::caller();
+    list(root.as_ref()).map_err(|error| error.at(location))
+}
+
+/// Of [`image_folder`].
+#[derive(Clone, Debug)]
+pub struct ImageFolder {
+    classes: Vec<String>,
+    files: Vec<(PathBuf, i32)>,
+    size: Option<(u32, u32)>,
+}
+
+impl ImageFolder {
+    /// Every image gets so many rows and columns.
+    pub fn resize(mut self, rows: u32, columns: u32) -> Self {
+        self.size = Some((rows, columns));
+        self
+    }
+
+    /// The names of the classes, of which a label is the number.
+    pub fn classes(&self) -> &[String] {
+        &self.classes
+    }
+}
+
+impl Source for ImageFolder {
+    type Item = Example;
+
+    fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    fn get(&self, i: usize) -> Result<Example> {
+        let Some((path, label)) = self.files.get(i) else {
+            return Err(Error::new(ErrorKind::Index, format!("image {i} of {} was asked for", self.files.len()))
+                .help("they are counted from 0"));
+        };
+        let bytes = fs::read(path).map_err(|error| unreadable(path, &error))?;
+        let image = unpack(&bytes, path, self.size)?;
+        Ok(Example::from([("image".to_owned(), image), ("label".to_owned(), HostArray::of(&[*label], &[])?)]))
+    }
+}
+
+/// The image in these bytes of a JPEG or PNG file, uint8 `[rows, columns, 3]`: a member of a tar file, say. `name` is for
+/// messages. Of the cargo feature `image`.
+///
+/// Fails, with the place, where it is damaged or of another format.
+#[track_caller]
+pub fn decode_image(bytes: &[u8], name: impl AsRef<Path>) -> Result<HostArray> {
+    let location = std::panic::Location::caller();
+    unpack(bytes, name.as_ref(), None).map_err(|error| error.at(location))
+}
+
+fn unpack(bytes: &[u8], name: &Path, size: Option<(u32, u32)>) -> Result<HostArray> {
+    let mut read = Cursor::new(bytes);
+    let unpacked = ImageReader::new(&mut read).with_guessed_format().map_err(image::ImageError::from);
+    let image = unpacked.and_then(ImageReader::decode);
+    let image =
+        image.map_err(|error| wrong(name, read.position(), format!("the image cannot be unpacked: {error}")))?;
+    let image = match size {
+        None => image,
+        // Exactly, whatever the proportions are.
+        Some((rows, columns)) => {
+            if rows == 0 || columns == 0 {
+                let what = format!("an image of {rows} × {columns} pixels was asked for");
+                return Err(Error::new(ErrorKind::Value, what).help("give `resize` at least one row and one column"));
+            }
+            image.resize_exact(columns, rows, FilterType::Triangle)
+        }
+    };
+    let pixels = DynamicImage::into_rgb8(image);
+    let shape = [pixels.height() as usize, pixels.width() as usize, 3];
+    HostArray::from_bytes(pixels.into_raw(), DType::U8, &shape)
+}
+
+fn list(root: &Path) -> Result<ImageFolder> {
+    let mut folders: Vec<PathBuf> = entries(root)?.into_iter().filter(|path| path.is_dir()).collect();
+    folders.sort();
+    let (mut classes, mut files) = (Vec::new(), Vec::new());
+    for folder in folders {
+        let mut own = entries(&folder)?;
+        own.retain(|path| {
+            let ending = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+            matches!(ending.as_str(), "jpg" | "jpeg" | "png")
+        });
+        own.sort();
+        if !own.is_empty() {
+            files.extend(own.into_iter().map(|path| (path, classes.len() as i32)));
+            classes.push(folder.file_name().unwrap_or_default().to_string_lossy().into_owned());
+        }
+    }
+    if files.is_empty() {
+        let what = format!("{} has no folder with a JPEG or PNG file", root.display());
+        return Err(Error::new(ErrorKind::Value, what).help("put the images of each class in a folder of its name"));
+    }
+    Ok(ImageFolder { classes, files, size: None })
+}
+
+fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+    let read = fs::read_dir(folder).and_then(|all| all.map(|entry| Ok(entry?.path())).collect());
+    read.map_err(|error| unreadable(folder, &error))
+}

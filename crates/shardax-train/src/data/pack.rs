@@ -1,0 +1,153 @@
+//! Texts of many lengths in rows of one.
+
+use serde_json::{Value, json};
+use shardax::error::{Error, ErrorKind, Result};
+use shardax::prelude::*;
+
+use super::stream::{Stream, number};
+use super::{Example, HostArray};
+
+/// Of [`Stream::pack`] and [`Stream::concat_then_split`].
+///
+/// Its position is that before the text which goes on in the next row, and how much of it is done.
+#[derive(Debug)]
+pub struct Pack<S> {
+    inner: S,
+    length: usize,
+    /// Whether a text goes on in the next row, which otherwise begins with a text.
+    split: bool,
+    /// The text that is not all in a row yet, and how many of its places are.
+    text: Option<(Vec<i32>, usize)>,
+    /// Where the stream was before that text.
+    before: Value,
+}
+
+/// After so many texts in which nothing is learned there will be no other: a stream without end has to be left.
+const MANY: usize = 1_000_000;
+
+/// What becomes of a text: its places in a row.
+#[derive(Default)]
+struct Row {
+    tokens: Vec<i32>,
+    targets: Vec<i32>,
+    segment_ids: Vec<i32>,
+    positions: Vec<i32>,
+}
+
+impl<S: Stream<Item = Example>> Pack<S> {
+    pub(super) fn new(inner: S, length: usize, split: bool) -> Self {
+        let before = inner.position();
+        Pack { inner, length, split, text: None, before }
+    }
+
+    /// The text that comes next, of which something is left.
+    fn text(&mut self) -> Option<Result<()>> {
+        let mut empty = 0;
+        while self.text.as_ref().is_none_or(|(tokens, done)| done + 1 >= tokens.len()) {
+            if empty > MANY {
+                let what = format!("{MANY} texts one after the other have fewer than two tokens");
+                return Some(Err(Error::new(ErrorKind::Value, what).help("give texts of two tokens or more")));
+            }
+            empty += 1;
+            self.text = None;
+            self.before = self.inner.position();
+            match self.inner.next_item()?.and_then(|example| tokens_of(&example)) {
+                Ok(tokens) => self.text = Some((tokens, 0)),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        Some(Ok(()))
+    }
+
+    /// Puts as much as fits of the texts that come into a row; `None` where none is left.
+    fn fill(&mut self) -> Option<Result<Row>> {
+        let mut row = Row::default();
+        let mut segment = 0;
+        while row.tokens.len() < self.length {
+            match self.text() {
+                Some(Ok(())) => {}
+                Some(Err(error)) => return Some(Err(error)),
+                None if row.tokens.is_empty() => return None,
+                None => break,
+            }
+            let Some((tokens, done)) = &mut self.text else { break };
+            let (left, room) = (tokens.len() - 1 - *done, self.length - row.tokens.len());
+            // A text that fits in no row at all is cut all the same.
+            if left > room && !self.split && segment > 0 {
+                break;
+            }
+            let count = left.min(room);
+            segment += 1;
+            row.tokens.extend(&tokens[*done..*done + count]);
+            row.targets.extend(&tokens[*done + 1..*done + 1 + count]);
+            row.segment_ids.extend(std::iter::repeat_n(segment, count));
+            row.positions.extend((*done..*done + count).map(|at| at as i32));
+            *done += count;
+        }
+        Some(Ok(row))
+    }
+}
+
+fn tokens_of(example: &Example) -> Result<Vec<i32>> {
+    match example.get("tokens") {
+        Some(tokens) if tokens.dtype() == DType::I32 && tokens.shape().len() == 1 => tokens.to_vec(),
+        found => {
+            let found = found.map_or("none".to_owned(), |x| format!("{}{:?}", x.dtype(), x.shape()));
+            let what = format!("a text that is packed has `tokens`, int32 [length], and here is {found}");
+            Err(Error::new(ErrorKind::Value, what).help("`map` examples to tokens first"))
+        }
+    }
+}
+
+impl<S: Stream<Item = Example>> Stream for Pack<S> {
+    type Item = Example;
+
+    fn next_item(&mut self) -> Option<Result<Example>> {
+        if self.length == 0 {
+            let error = Error::new(ErrorKind::Value, "a row needs room for at least one token, got a length of 0");
+            return Some(Err(error.help("give a length of 1 or more")));
+        }
+        let row = match self.fill()? {
+            Ok(row) => row,
+            Err(error) => return Some(Err(error)),
+        };
+        let length = self.length;
+        let fields = [
+            ("tokens", row.tokens),
+            ("targets", row.targets),
+            ("segment_ids", row.segment_ids),
+            ("positions", row.positions),
+        ];
+        let filled = fields.into_iter().map(|(name, mut values)| {
+            values.resize(length, 0);
+            Ok((name.to_owned(), HostArray::of(&values, &[length])?))
+        });
+        Some(filled.collect())
+    }
+
+    fn position(&self) -> Value {
+        match &self.text {
+            Some((tokens, done)) if done + 1 < tokens.len() => json!({ "before": self.before, "done": done }),
+            _ => json!({ "before": self.inner.position(), "done": 0 }),
+        }
+    }
+
+    fn seek(&mut self, position: &Value) -> Result<()> {
+        let done = number(position, "done")? as usize;
+        self.inner.seek(&position["before"])?;
+        self.text = None;
+        self.before = self.inner.position();
+        if done == 0 {
+            return Ok(());
+        }
+        self.text().transpose()?;
+        match &mut self.text {
+            Some((tokens, at)) if done < tokens.len() => *at = done,
+            _ => {
+                let what = format!("the position {position} is one in other texts");
+                return Err(Error::new(ErrorKind::Value, what).help("give the same data as before"));
+            }
+        }
+        Ok(())
+    }
+}

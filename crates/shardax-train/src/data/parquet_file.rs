@@ -1,0 +1,183 @@
+//! Parquet files.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ::parquet::errors::ParquetError;
+use ::parquet::file::reader::{FileReader, SerializedFileReader};
+use ::parquet::record::{Field, List, Row};
+use shardax::error::{Error, ErrorKind, Result};
+use shardax::prelude::*;
+
+use super::file::{unreadable, wrong};
+use super::{Example, HostArray, Source};
+
+/// The rows of Parquet files, one file after the other. Of the cargo feature `parquet`.
+///
+/// An example has each column by its name: numbers and booleans as scalars of their dtype, texts and bytes as uint8
+/// `[length]`, lists of numbers as `[length]`; dates and times as the integers that they are. One row group at a time is in
+/// memory, so that neighbouring rows are read quickly: shuffle them by [`shuffle`](super::Stream::shuffle), with a buffer,
+/// rather than all.
+///
+/// ```no_run
+/// use shardax_train::data::{Source, Stream, parquet};
+/// let mut batches = parquet(["train-0.parquet", "train-1.parquet"])?.stream().shuffle(10_000, 0).batch(32).prefetch(2);
+/// # let _ = batches.next_item();
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails, with the file and the place, where one is damaged or no Parquet file.
+#[track_caller]
+pub fn parquet<P: AsRef<Path>>(files: impl IntoIterator<Item = P>) -> Result<Parquet> {
+    let location = std::panic::Location::caller();
+    let paths: Vec<PathBuf> = files.into_iter().map(|file| file.as_ref().to_owned()).collect();
+    open(paths).map_err(|error| error.at(location))
+}
+
+/// Of [`parquet()`].
+pub struct Parquet {
+    files: Vec<(PathBuf, SerializedFileReader<fs::File>)>,
+    groups: Vec<Group>,
+    len: usize,
+    /// The number of the group that was read last, and its rows.
+    read: Mutex<Option<(usize, Arc<Vec<Example>>)>>,
+}
+
+/// A row group: its file, its number there, where its bytes are, and the number of its first row in all.
+struct Group {
+    file: usize,
+    number: usize,
+    offset: u64,
+    first: usize,
+}
+
+impl fmt::Debug for Parquet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let files: Vec<&PathBuf> = self.files.iter().map(|(path, _)| path).collect();
+        f.debug_struct("Parquet").field("files", &files).field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+fn open(paths: Vec<PathBuf>) -> Result<Parquet> {
+    let (mut files, mut groups, mut len) = (Vec::new(), Vec::new(), 0usize);
+    for path in paths {
+        let file = fs::File::open(&path).map_err(|error| unreadable(&path, &error))?;
+        let end = file.metadata().map_or(0, |about| about.len());
+        // What is in a file stands at its end.
+        let reader =
+            guarded(&path, end, || SerializedFileReader::new(file).map_err(|error| damaged(&path, end, &error)))?;
+        for (number, group) in reader.metadata().row_groups().iter().enumerate() {
+            let rows = usize::try_from(group.num_rows()).ok().filter(|rows| len.checked_add(*rows).is_some());
+            let Some(rows) = rows else {
+                return Err(wrong(&path, end, format!("a row group has {} rows", group.num_rows())));
+            };
+            let starts = group.columns().iter().map(|column| u64::try_from(column.data_page_offset()).unwrap_or(0));
+            groups.push(Group { file: files.len(), number, offset: starts.min().unwrap_or(0), first: len });
+            len += rows;
+        }
+        files.push((path, reader));
+    }
+    Ok(Parquet { files, groups, len, read: Mutex::new(None) })
+}
+
+fn damaged(path: &Path, offset: u64, error: &ParquetError) -> Error {
+    wrong(path, offset, format!("it cannot be read as Parquet: {error}"))
+}
+
+/// What reads a file there. The crate's reader panics at some damaged files, which must not end the program.
+fn guarded<T>(path: &Path, offset: u64, read: impl FnOnce() -> Result<T>) -> Result<T> {
+    let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
+    read.unwrap_or_else(|_| Err(wrong(path, offset, "the reader of Parquet files panicked")))
+}
+
+impl Parquet {
+    /// The rows of a group.
+    fn group(&self, at: usize) -> Result<Arc<Vec<Example>>> {
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, rows)) = read.as_ref().filter(|(group, _)| *group == at) {
+            return Ok(rows.clone());
+        }
+        let Group { file, number, offset, .. } = self.groups[at];
+        let (path, reader) = &self.files[file];
+        let fail = |error: ParquetError| damaged(path, offset, &error);
+        let rows = guarded(path, offset, || {
+            let rows = reader.get_row_group(number).map_err(fail)?;
+            let rows = rows.get_row_iter(None).map_err(fail)?;
+            rows.map(|row| example(&row.map_err(fail)?, path)).collect::<Result<Vec<_>>>()
+        })?;
+        let rows = Arc::new(rows);
+        *read = Some((at, rows.clone()));
+        Ok(rows)
+    }
+}
+
+impl Source for Parquet {
+    type Item = Example;
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn get(&self, i: usize) -> Result<Example> {
+        // The last group that begins at or before it has it; empty ones begin where the next does.
+        let at = self.groups.partition_point(|group| group.first <= i);
+        let rows = match at.checked_sub(1).filter(|_| i < self.len) {
+            Some(at) => self.group(at)?.get(i - self.groups[at].first).cloned(),
+            None => None,
+        };
+        rows.ok_or_else(|| {
+            Error::new(ErrorKind::Index, format!("row {i} of {} was asked for", self.len))
+                .help("they are counted from 0; a file that says more rows than it has is damaged")
+        })
+    }
+}
+
+fn example(row: &Row, path: &Path) -> Result<Example> {
+    let column = |(name, field): (&String, &Field)| {
+        let value = value(field)?.ok_or_else(|| {
+            let what = format!("the column {name:?} of {} has {field:?}", path.display());
+            Error::new(ErrorKind::Value, what)
+                .help("numbers, texts, bytes and lists of numbers are read; fill gaps first")
+        })?;
+        Ok((name.clone(), value))
+    };
+    row.get_column_iter().map(column).collect()
+}
+
+/// A field's value; `None` where it is of no kind that arrays have.
+fn value(field: &Field) -> Result<Option<HostArray>> {
+    Ok(Some(match field {
+        Field::Bool(x) => HostArray::of(&[*x], &[])?,
+        Field::Byte(x) => HostArray::of(&[*x], &[])?,
+        Field::Short(x) => HostArray::of(&[*x], &[])?,
+        Field::Int(x) | Field::Date(x) | Field::TimeMillis(x) => HostArray::of(&[*x], &[])?,
+        Field::Long(x) | Field::TimeMicros(x) | Field::TimestampMillis(x) | Field::TimestampMicros(x) => {
+            HostArray::of(&[*x], &[])?
+        }
+        Field::UByte(x) => HostArray::of(&[*x], &[])?,
+        Field::UShort(x) => HostArray::of(&[*x], &[])?,
+        Field::UInt(x) => HostArray::of(&[*x], &[])?,
+        Field::ULong(x) => HostArray::of(&[*x], &[])?,
+        Field::Float(x) => HostArray::of(&[*x], &[])?,
+        Field::Double(x) => HostArray::of(&[*x], &[])?,
+        Field::Str(text) => HostArray::of(text.as_bytes(), &[text.len()])?,
+        Field::Bytes(bytes) => HostArray::of(bytes.data(), &[bytes.len()])?,
+        Field::ListInternal(list) => return of_list(list),
+        _ => return Ok(None),
+    }))
+}
+
+/// A list of numbers of one type.
+fn of_list(list: &List) -> Result<Option<HostArray>> {
+    let Some(items) = list.elements().iter().map(value).collect::<Result<Option<Vec<HostArray>>>>()? else {
+        return Ok(None);
+    };
+    let Some(first) = items.first() else { return Ok(Some(HostArray::from_bytes(Vec::new(), DType::F32, &[0])?)) };
+    if items.iter().any(|item| item.dtype() != first.dtype() || !item.shape().is_empty()) {
+        return Ok(None);
+    }
+    let bytes = items.iter().flat_map(|item| item.bytes()).copied().collect();
+    HostArray::from_bytes(bytes, first.dtype(), &[items.len()]).map(Some)
+}

@@ -1,0 +1,207 @@
+//! Texts as numbers, and back.
+
+use shardax::error::{Error, ErrorKind, Result};
+
+use super::{Example, HostArray};
+
+/// How a text becomes tokens: its bytes, or, with the cargo feature `tokenizers`, what a `tokenizer.json` of Hugging Face's
+/// says, such as byte pair encoding.
+///
+/// ```
+/// use shardax_train::data::Tokenizer;
+/// let bytes = Tokenizer::bytes();
+/// let tokens = bytes.encode("wörd")?;
+/// assert_eq!((tokens.len(), bytes.vocab_size()), (5, 256));
+/// assert_eq!(bytes.decode(&tokens)?, "wörd");
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Tokenizer(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Bytes,
+    #[cfg(feature = "tokenizers")]
+    File(Box<tokenizers::Tokenizer>),
+}
+
+impl Tokenizer {
+    /// Each byte is a token.
+    pub fn bytes() -> Self {
+        Tokenizer(Kind::Bytes)
+    }
+
+    /// How many tokens there are.
+    pub fn vocab_size(&self) -> usize {
+        match &self.0 {
+            Kind::Bytes => 256,
+            #[cfg(feature = "tokenizers")]
+            Kind::File(tokenizer) => tokenizer.get_vocab_size(true),
+        }
+    }
+
+    /// The tokens of a text.
+    ///
+    /// Fails where the tokenizer has none for some part of it.
+    #[track_caller]
+    pub fn encode(&self, text: &str) -> Result<Vec<i32>> {
+        match &self.0 {
+            Kind::Bytes => Ok(text.bytes().map(i32::from).collect()),
+            #[cfg(feature = "tokenizers")]
+            Kind::File(tokenizer) => {
+                let location = std::panic::Location::caller();
+                let encoded = tokenizer.encode(text, false).map_err(|error| {
+                    Error::new(ErrorKind::Value, format!("a text has no tokens: {error}")).at(location)
+                })?;
+                Ok(encoded.get_ids().iter().map(|id| *id as i32).collect())
+            }
+        }
+    }
+
+    /// The text of these tokens. Bytes that are no text become `�`.
+    ///
+    /// Fails for a number that is no token.
+    #[track_caller]
+    pub fn decode(&self, tokens: &[i32]) -> Result<String> {
+        let location = std::panic::Location::caller();
+        let size = self.vocab_size();
+        if let Some(token) = tokens.iter().find(|token| usize::try_from(**token).map_or(true, |token| token >= size)) {
+            let what = format!("{token} is no token: there are {size}");
+            return Err(Error::new(ErrorKind::Value, what).help("they are counted from 0").at(location));
+        }
+        match &self.0 {
+            Kind::Bytes => {
+                let bytes: Vec<u8> = tokens.iter().map(|token| *token as u8).collect();
+                Ok(String::from_utf8_lossy(&bytes).into_owned())
+            }
+            #[cfg(feature = "tokenizers")]
+            Kind::File(tokenizer) => {
+                let ids: Vec<u32> = tokens.iter().map(|token| *token as u32).collect();
+                tokenizer
+                    .decode(&ids, false)
+                    .map_err(|error| Error::new(ErrorKind::Value, format!("tokens are no text: {error}")).at(location))
+            }
+        }
+    }
+
+    /// A text as an example with `tokens`, int32 `[any length]`, as [`pack`](super::Stream::pack) takes it.
+    #[track_caller]
+    pub fn example(&self, text: &str) -> Result<Example> {
+        let tokens = self.encode(text)?;
+        Ok(Example::from([("tokens".to_owned(), HostArray::of(&tokens, &[tokens.len()])?)]))
+    }
+}
+
+#[cfg(feature = "tokenizers")]
+pub use bpe::BpeOptions;
+
+#[cfg(feature = "tokenizers")]
+mod bpe {
+    use std::path::{Path, PathBuf};
+
+    use tokenizers::models::bpe::{BPE, BpeTrainer};
+    use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+    use tokenizers::{AddedToken, TokenizerBuilder};
+
+    use super::*;
+
+    /// How byte pair encoding is learned.
+    #[derive(Clone, Debug)]
+    pub struct BpeOptions {
+        vocab_size: usize,
+        special_tokens: Vec<String>,
+    }
+
+    impl BpeOptions {
+        /// So many tokens, of which 256 are the bytes.
+        pub fn new(vocab_size: usize) -> Self {
+            BpeOptions { vocab_size, special_tokens: Vec::new() }
+        }
+
+        /// A token that no text has, such as `<|endoftext|>`.
+        pub fn special_token(mut self, token: &str) -> Self {
+            self.special_tokens.push(token.to_owned());
+            self
+        }
+    }
+
+    impl Tokenizer {
+        /// The tokenizer in a `tokenizer.json`.
+        ///
+        /// Fails, with the file and the place, where it is no such file.
+        #[track_caller]
+        pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
+            let (path, location) = (path.as_ref(), std::panic::Location::caller());
+            let text =
+                std::fs::read(path).map_err(|error| super::super::file::unreadable(path, &error).at(location))?;
+            let tokenizer = tokenizers::Tokenizer::from_bytes(&text).map_err(|error| {
+                let what = format!("{} is no tokenizer.json: {error}", path.display());
+                Error::new(ErrorKind::Value, what).help("give a file that `tokenizers` wrote").at(location)
+            })?;
+            Ok(Tokenizer(Kind::File(Box::new(tokenizer))))
+        }
+
+        /// Byte pair encoding learned from text files: any text has tokens, and they give it back.
+        ///
+        /// Source: [Sennrich et al. 2015](https://arxiv.org/abs/1508.07909), over bytes as in
+        /// [Radford et al. 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf).
+        ///
+        /// Fails for fewer tokens than there are bytes and special tokens, and for a file that cannot be read or is no text.
+        #[track_caller]
+        pub fn train_bpe<P: AsRef<Path>>(files: impl IntoIterator<Item = P>, options: &BpeOptions) -> Result<Self> {
+            let location = std::panic::Location::caller();
+            let files: Vec<PathBuf> = files.into_iter().map(|file| file.as_ref().to_owned()).collect();
+            train(&files, options).map_err(|error| error.at(location))
+        }
+
+        /// Writes it as a `tokenizer.json`. Fails for bytes, which need none, and where the file cannot be written.
+        #[track_caller]
+        pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+            let path = path.as_ref();
+            let failed = |error: &dyn std::fmt::Display| {
+                Error::new(ErrorKind::Runtime, format!("cannot write {}: {error}", path.display()))
+                    .help("look at the path")
+                    .at(std::panic::Location::caller())
+            };
+            match &self.0 {
+                Kind::Bytes => Err(failed(&"bytes need no tokenizer.json")),
+                Kind::File(tokenizer) => tokenizer.save(path, false).map_err(|error| failed(&error)),
+            }
+        }
+    }
+
+    fn train(files: &[PathBuf], options: &BpeOptions) -> Result<Tokenizer> {
+        let least = 256 + options.special_tokens.len();
+        if options.vocab_size < least {
+            let what = format!("{} tokens are fewer than the {least} that there are at least", options.vocab_size);
+            return Err(Error::new(ErrorKind::Value, what).help("256 are the bytes, and each special token is one"));
+        }
+        let texts = files
+            .iter()
+            .map(|path| std::fs::read_to_string(path).map_err(|error| super::super::file::unreadable(path, &error)));
+        let texts: Vec<String> = texts.collect::<Result<_>>()?;
+        let mut trainer = BpeTrainer::builder()
+            .show_progress(false)
+            .vocab_size(options.vocab_size)
+            .special_tokens(options.special_tokens.iter().map(|token| AddedToken::from(token.as_str(), true)).collect())
+            .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
+            .build();
+        let bytes = ByteLevel::default().add_prefix_space(false);
+        let built = TokenizerBuilder::<BPE, tokenizers::NormalizerWrapper, ByteLevel, ByteLevel, ByteLevel>::new()
+            .with_model(BPE::default())
+            .with_normalizer(None)
+            .with_pre_tokenizer(Some(bytes))
+            .with_post_processor(None)
+            .with_decoder(Some(bytes))
+            .build();
+        let failed = |error: tokenizers::Error| {
+            Error::new(ErrorKind::Runtime, format!("byte pair encoding could not be learned: {error}"))
+        };
+        let mut tokenizer = built.map_err(failed)?;
+        tokenizer.train(&mut trainer, texts.iter().map(String::as_str)).map_err(failed)?;
+        // The general form, which files have too.
+        let text = tokenizer.to_string(false).map_err(failed)?;
+        let tokenizer = tokenizers::Tokenizer::from_bytes(text).map_err(failed)?;
+        Ok(Tokenizer(Kind::File(Box::new(tokenizer))))
+    }
+}

@@ -1,0 +1,205 @@
+//! Trains a classifier of CIFAR-10's images, data-parallel over several devices.
+//!
+//!     cargo run --release --example cifar10 -- --data cifar-10-batches-bin
+//!     cargo run --release --example cifar10 -- --data cifar-10-batches-bin --model resnet18 --bf16 --run runs/cifar10
+//!
+//! With `--run` it saves checkpoints and logs in that folder, and goes on from the last one: stop it, and start it again, on
+//! another number of devices too.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod model;
+
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+use common::images::{Images, cifar, on_devices, test_batches};
+use model::{Classifier, Cnn, ResNet};
+use shardax_nn::prelude::*;
+use shardax_train::data::{Augment, Source, Stream};
+use shardax_train::{Accuracy, Average, Batch, MultiMetric, Trainer, accumulate, replicas_identical};
+
+/// Trains a classifier of CIFAR-10's images, on several devices at once.
+#[derive(Parser)]
+struct Cli {
+    /// CIFAR-10 in its binary version: the folder with data_batch_1.bin and test_batch.bin
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    #[arg(long, value_enum, default_value_t = Kind::Cnn)]
+    model: Kind,
+    /// Features of ResNet-18's first stage
+    #[arg(long, default_value_t = 64)]
+    width: usize,
+    /// CPU devices to simulate
+    #[arg(long, default_value_t = 8)]
+    devices: usize,
+    /// Passes over the training set
+    #[arg(long, default_value_t = 40)]
+    epochs: u64,
+    /// Images in a step on each device
+    #[arg(long, default_value_t = 32)]
+    per_device_batch: usize,
+    /// Parts into which each device splits its images, one after the other; gradients are averaged over devices once
+    #[arg(long, default_value_t = 1)]
+    accumulate: usize,
+    /// For 32 images in a step; it grows with the batch
+    #[arg(long, default_value_t = 5e-4)]
+    learning_rate: f64,
+    /// Computes in bfloat16, with parameters, losses and averages in float32
+    #[arg(long)]
+    bf16: bool,
+    /// What happens to training images at random
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["flip", "crop"])]
+    augment: Vec<Change>,
+    /// Threads that do it [default: as many as the machine runs at once]
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Decides the first weights, and the order of the images and what happens to them
+    #[arg(long, default_value_t = 0)]
+    seed: u32,
+    #[command(flatten)]
+    files: common::Files,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Kind {
+    /// Two convolutions and a dense layer: 60,362 parameters
+    Cnn,
+    /// Eleven million parameters at a width of 64
+    Resnet18,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Change {
+    /// Half of them are mirrored
+    Flip,
+    /// They are moved by up to 4 pixels
+    Crop,
+    /// Brightness, contrast and saturation change by up to 40 %
+    Color,
+    /// A square of 8 pixels on a side is blanked
+    Cutout,
+    /// Nothing
+    None,
+}
+
+/// What training changes: the model, and what AdamW remembers.
+type State<M> = Optimizer<M, AdamW>;
+
+/// Images, uint8, as numbers of mean 0 and deviation 1 a channel, in CIFAR-10's training set.
+fn normalized(images: &Array) -> Array {
+    let (mean, deviation) = (array([0.4914f32, 0.4822, 0.4465]), array([0.247f32, 0.2435, 0.2616]));
+    (images.astype(DType::F32) / 255.0 - mean) / deviation
+}
+
+/// The mean loss of a batch, its accuracy, and what the model has beside its parameters, moved.
+fn loss_fn<M: Classifier>(mut model: M, batch: &Batch) -> (Array, (Array, ModuleState)) {
+    let logits = model.forward(&normalized(&batch.images), true);
+    let loss = softmax_cross_entropy_with_integer_labels(&logits, &batch.labels).mean(..);
+    (loss, (accuracy(&logits, &batch.labels), model.state_of(Filter::of::<BatchStat>())))
+}
+
+/// What each device does with its share of a batch.
+fn train_step<M: Classifier>(parts: usize, mut state: State<M>, batch: Batch) -> Result<(State<M>, MultiMetric)> {
+    let part = |part: Batch| {
+        let ((loss, (accuracy, stats)), grads) =
+            value_and_grad(|model: M| loss_fn(model, &part)).has_aux().call(&state.model)?;
+        Ok((loss, accuracy, stats, grads))
+    };
+    let (loss, accuracy, stats, grads) = accumulate(parts, part, batch)?;
+    // One average over the devices, then the update: their copies stay equal.
+    let (loss, accuracy, grads) = pmean((loss, accuracy, grads), "batch");
+    state.model.update(&stats)?;
+    state.update(grads)?;
+    Ok((state, MultiMetric::new().with("loss", Average::of(loss)).with("accuracy", Average::of(accuracy))))
+}
+
+/// Sums over the real images of all devices.
+fn eval_step<M: Classifier>(mut model: M, batch: Batch) -> MultiMetric {
+    let Batch { images, labels, mask } = batch;
+    let logits = model.forward(&normalized(&images), false);
+    let losses = softmax_cross_entropy_with_integer_labels(&logits, &labels);
+    let metrics = MultiMetric::new().with("loss", Average::masked(losses, &mask));
+    psum(metrics.with("accuracy", Accuracy::masked(logits, labels, mask)), "batch")
+}
+
+fn train<M: Classifier>(cli: &Cli, images: &Images, model: M) -> Result<()> {
+    let n = device_count();
+    let batch_size = cli.per_device_batch * n;
+    let steps_per_epoch = (images.train.len() / batch_size.max(1)).max(1) as u64;
+    let steps = steps_per_epoch * cli.epochs;
+    println!("{:?}: {} parameters, {batch_size} images a step on {n} devices", cli.model, model.parameter_count());
+
+    // Twice the batch has half the noise in its gradients, and takes steps twice as long.
+    let rate = cli.learning_rate * batch_size as f64 / 32.0;
+    let warm_up = steps as usize / 20 + 1;
+    let schedule = warmup_cosine_decay_schedule(0.0, rate, warm_up, (steps as usize).max(warm_up + 1), rate / 100.0);
+    let replicated = NamedSharding::new(&make_mesh([("batch", n)])?, P![]);
+    let state = device_put(&State::new(model, adamw(schedule, 0.02))?, &replicated)?;
+
+    let seed = u64::from(cli.seed);
+    let augment = cli.augment.iter().fold(Augment::new(seed), |augment, change| match change {
+        Change::Flip => augment.random_flip(),
+        Change::Crop => augment.random_crop(4),
+        Change::Color => augment.color_jitter(0.4),
+        Change::Cutout => augment.cutout(8),
+        Change::None => augment,
+    });
+    let threads = cli.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let mut data = images
+        .train
+        .clone()
+        .stream()
+        .shuffled(seed)
+        .enumerate()
+        .parallel_map(threads, move |item| augment.example(item))
+        .batch_masked(batch_size)
+        .map(move |batch| on_devices(&batch, n))
+        .prefetch(2);
+
+    let parts = cli.accumulate;
+    let step = pmap(move |state: State<M>, batch: Batch| train_step(parts, state, batch))
+        .axis_name("batch")
+        .in_axes((None, 0))
+        .out_axes(None)
+        .donate_argnums([0]);
+    let eval_step = pmap(eval_step::<M>).axis_name("batch").in_axes((None, 0)).out_axes(None);
+    let evaluate = |state: &State<M>| -> Result<MultiMetric> {
+        let mut all = MultiMetric::new();
+        for batch in test_batches(&images.test, batch_size, n).items() {
+            all = all.merge(&eval_step.call((&state.model, batch?))?);
+        }
+        Ok(all)
+    };
+    let trainer = Trainer::new(steps)
+        .log_every(steps_per_epoch)
+        .tokens_per_step(batch_size as f64)
+        .check_finite()
+        .evaluate_every(steps_per_epoch, "test", evaluate);
+    let state = cli.files.train(
+        "cifar10",
+        &["loss", "accuracy"],
+        steps_per_epoch,
+        trainer,
+        (state, &mut data),
+        |state, batch| step.call((state, batch)),
+    )?;
+
+    println!("test accuracy: {:.4}", evaluate(&state)?.values()?["accuracy"]);
+    println!("replicas identical: {}", replicas_identical(&state)?);
+    Ok(())
+}
+
+fn main() -> Result<()> {
+    let cli = Cli::parse();
+    config::set_num_cpu_devices(cli.devices)?;
+    let images = cifar(&cli.data)?;
+    let mut rngs = Rngs::new(cli.seed);
+    if cli.bf16 {
+        rngs = rngs.with_policy(Policy::bf16_compute());
+    }
+    match cli.model {
+        Kind::Cnn => train(&cli, &images, Cnn::new(&mut rngs)),
+        Kind::Resnet18 => train(&cli, &images, ResNet::resnet18(cli.width, &mut rngs)),
+    }
+}

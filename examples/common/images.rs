@@ -1,0 +1,87 @@
+//! Images with their labels: CIFAR-10's files, or the digits that the library has; batches of them.
+
+use std::path::{Path, PathBuf};
+
+use shardax::{Error, ErrorKind};
+use shardax_nn::prelude::*;
+use shardax_train::data::{Example, HostArray, InMemory, Source, Stream, cifar10};
+use shardax_train::{Batch, digits, shard_batch};
+
+/// A training and a test set of examples with `image`, uint8 `[rows, columns, channels]`, and `label`, int32.
+pub struct Images {
+    pub train: InMemory,
+    pub test: InMemory,
+    /// The sizes of one.
+    pub shape: [usize; 3],
+}
+
+/// CIFAR-10 in its binary layout: `data_batch_1.bin` and so on, and `test_batch.bin`.
+pub fn cifar(folder: &Path) -> Result<Images> {
+    let entries = std::fs::read_dir(folder).map_err(|error| {
+        Error::new(ErrorKind::Value, format!("cannot read the folder {}: {error}", folder.display()))
+            .help("give the folder of CIFAR-10's binary version, with data_batch_1.bin and test_batch.bin")
+    })?;
+    let mut batches: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    batches.retain(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("data_batch_") && name.ends_with(".bin")
+    });
+    batches.sort();
+    if batches.is_empty() {
+        let what = format!("{} has no data_batch_1.bin", folder.display());
+        return Err(Error::new(ErrorKind::Value, what).help("give the folder of CIFAR-10's binary version"));
+    }
+    let read = |files: &[PathBuf]| with_labels(cifar10(files)?);
+    Ok(Images { train: read(&batches)?, test: read(&[folder.join("test_batch.bin")])?, shape: [32, 32, 3] })
+}
+
+/// The digits of 8 × 8 pixels.
+pub fn of_digits(seed: u64) -> Result<Images> {
+    let (train, test) = digits()?.shuffle(seed).split(1500);
+    let read = |data: shardax_train::Dataset| {
+        let pixels: Vec<u8> =
+            (0..data.len()).flat_map(|i| data.image(i).unwrap_or_default()).map(|x| (x * 255.0) as u8).collect();
+        let images = HostArray::of(&pixels, &[data.len(), 8, 8, 1])?;
+        InMemory::new([("image", images), ("label", HostArray::of(data.labels(), &[data.len()])?)])
+    };
+    Ok(Images { train: read(train)?, test: read(test)?, shape: [8, 8, 1] })
+}
+
+/// The same with int32 labels, as losses take them.
+fn with_labels(data: InMemory) -> Result<InMemory> {
+    let mut fields = data.fields().clone();
+    if let Some(label) = fields.get_mut("label") {
+        let wide: Vec<i32> = label.to_vec::<u8>()?.into_iter().map(i32::from).collect();
+        *label = HostArray::of(&wide, label.shape())?;
+    }
+    InMemory::new(fields)
+}
+
+/// A batch of examples, `[devices, B / devices, …]`.
+pub fn on_devices(example: &Example, devices: usize) -> Result<Batch> {
+    let array = |name: &str| example[name].to_array();
+    shard_batch(&Batch { images: array("image")?, labels: array("label")?, mask: array("mask")? }, devices)
+}
+
+/// The batches of a test set, one after the other; blank examples, which the mask tells apart, fill up the last.
+pub fn test_batches(test: &InMemory, size: usize, devices: usize) -> impl Stream<Item = Batch> + use<> {
+    let test = test.clone().stream().epochs(1);
+    test.batch_masked(size).map(move |batch| on_devices(&batch, devices)).prefetch(2)
+}
+
+/// A batch of examples that lies as the sharding says, which splits its first dimension.
+pub fn split(example: &Example, rows: &NamedSharding) -> Result<Batch> {
+    let array = |name: &str| example[name].to_array_on(rows);
+    Ok(Batch { images: array("image")?, labels: array("label")?, mask: array("mask")? })
+}
+
+/// Training batches without end, shuffled, and read ahead.
+pub fn train_batches(
+    train: InMemory,
+    seed: u64,
+    size: usize,
+    rows: &NamedSharding,
+) -> impl Stream<Item = Batch> + use<> {
+    let rows = rows.clone();
+    train.stream().shuffled(seed).batch_masked(size).map(move |batch| split(&batch, &rows)).prefetch(2)
+}

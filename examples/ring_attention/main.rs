@@ -1,0 +1,141 @@
+//! Finds a needle in long sequences that are split over devices: attention goes round a ring.
+//!
+//!     cargo run --release --example ring_attention
+//!     cargo run --release --example ring_attention -- --devices 4 --length 2048 --run runs/ring
+//!
+//! One token of each sequence is marked, and every position is to tell which it is: what a device needs is mostly on
+//! another one.
+
+#[path = "../mixed.rs"]
+mod mixed;
+#[path = "../run.rs"]
+mod run;
+
+use clap::Parser;
+use mixed::mixed;
+use run::Run;
+use shardax::{Error, ErrorKind};
+use shardax_nn::prelude::*;
+use shardax_train::data::{Example, HostArray, Source, Stream};
+use shardax_train::{Average, MultiMetric};
+
+/// Finds a needle in long sequences that are split over devices.
+#[derive(Parser)]
+struct Cli {
+    /// Devices that share a sequence; they divide its length
+    #[arg(long, default_value_t = 8)]
+    devices: usize,
+    /// Tokens in a sequence
+    #[arg(long, default_value_t = 256)]
+    length: usize,
+    #[arg(long, default_value_t = 8)]
+    batch_size: usize,
+    #[arg(long, default_value_t = 32)]
+    features: usize,
+    /// Heads of queries; two of them share keys and values
+    #[arg(long, default_value_t = 4)]
+    heads: usize,
+    #[arg(long, default_value_t = 1e-2)]
+    learning_rate: f64,
+    #[command(flatten)]
+    run: Run,
+}
+
+const VALUES: usize = 16;
+
+#[derive(Module, Clone)]
+struct Finder {
+    embed: Embed,
+    norm: LayerNorm,
+    attention: MultiHeadAttention,
+    last: Linear,
+    #[tree(static)]
+    rules: Rules,
+}
+
+impl Finder {
+    fn new(features: usize, heads: usize, rngs: &mut Rngs) -> Finder {
+        let attention = MultiHeadAttention::builder(heads, features).num_kv_heads(heads / 2).sequence_axis("length");
+        Finder {
+            embed: Embed::new(2 * VALUES, features, rngs),
+            norm: LayerNorm::new(features, rngs),
+            attention: attention.build(rngs),
+            last: Linear::new(features, VALUES, rngs),
+            rules: rngs.rules(),
+        }
+    }
+
+    /// Logits `[batch, length, 16]` of `[batch, length]` tokens.
+    fn forward(&self, tokens: &Array) -> Array {
+        let x = self.rules.constrain(self.embed.forward(tokens), [None, Some("length"), None]);
+        self.last.forward(self.attention.forward(self.norm.forward(&x)) + x)
+    }
+}
+
+type State = Optimizer<Finder, AdamW>;
+/// Tokens `[batch, length]`, and the marked ones `[batch]`.
+type Batch = (Array, Array);
+
+fn train_step(mut state: State, (tokens, needles): Batch) -> Result<(State, MultiMetric)> {
+    let everywhere = needles.expand_dims(1).broadcast_to(tokens.shape());
+    let loss = |model: Finder| {
+        let logits = model.forward(&tokens);
+        (softmax_cross_entropy_with_integer_labels(&logits, &everywhere).mean(..), accuracy(&logits, &everywhere))
+    };
+    let ((loss, accuracy), grads) = value_and_grad(loss).has_aux().call(&state.model)?;
+    state.update(grads)?;
+    Ok((state, MultiMetric::new().with("loss", Average::of(loss)).with("accuracy", Average::of(accuracy))))
+}
+
+/// A sequence of values below 16; that of the needle is 16 more.
+fn sequence(seed: u64, i: usize, length: usize) -> Result<Example> {
+    let drawn = |at: usize| mixed(seed ^ (i as u64) << 20, at as u64);
+    let place = drawn(length) as usize % length;
+    let value = |at: usize| (drawn(at) % VALUES as u64) as i32;
+    let tokens: Vec<i32> = (0..length).map(|at| value(at) + if at == place { VALUES as i32 } else { 0 }).collect();
+    let needle = HostArray::of(&[value(place)], &[])?;
+    Ok(Example::from([("tokens".into(), HostArray::of(&tokens, &[length])?), ("needle".into(), needle)]))
+}
+
+fn main() -> Result<()> {
+    let cli = Cli::parse();
+    if cli.length == 0 {
+        return Err(Error::new(ErrorKind::Value, "a sequence has at least one token, got length 0"));
+    }
+    config::set_num_cpu_devices(cli.devices)?;
+    let mesh = make_mesh([("sequence", cli.devices)])?;
+    let rules = Rules::new(&mesh, [("length", "sequence")]);
+
+    let Cli { length, features, heads, learning_rate, .. } = cli;
+    let (own, seed) = (rules.clone(), cli.run.seed);
+    let state = rules.init(move || {
+        State::new(Finder::new(features, heads, &mut Rngs::new(seed).with_rules(&own)), adamw(learning_rate, 1e-4))
+    })?;
+    let split = NamedSharding::new(&mesh, P![None, "sequence"]);
+    let examples = (10_000, move |i| sequence(seed.into(), i, length));
+    let place = split.clone();
+    let mut data = examples
+        .stream()
+        .batch(cli.batch_size)
+        .map(move |batch| Ok((batch["tokens"].to_array_on(&split)?, batch["needle"].to_array()?)));
+
+    let tokens = device_put(&zeros_dtype([cli.batch_size, length], DType::I32), &place)?;
+    let needles = zeros_dtype([cli.batch_size], DType::I32);
+    let shardings = rules.shardings(&state)?;
+    let step = jit(train_step).out_shardings((&shardings, None::<shardax::ShardingLike>));
+    let step = step.lower((&state, (tokens, needles)))?.compile()?;
+    println!("{} tokens on each of {} devices", length / cli.devices, cli.devices);
+    let state = cli.run.train(state, &mut data, &step)?;
+
+    // The same model without rules is on one device.
+    if let Some(batch) = data.next_item() {
+        let (tokens, _) = batch?;
+        let forward = jit(|model: Finder, tokens: Array| model.forward(&tokens));
+        let split = forward.call((&state.model, &tokens))?;
+        let alone = Finder::new(features, heads, &mut Rngs::new(seed)).with_state(&state.model.state())?;
+        let alone = forward.call(device_put(&(alone, tokens), &devices()?[0])?)?;
+        let far = (device_get(&split)? - device_get(&alone)?).abs().max(..);
+        println!("largest difference from one device: {:.1e}", far.item::<f32>()?);
+    }
+    Ok(())
+}

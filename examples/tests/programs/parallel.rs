@@ -1,0 +1,70 @@
+//! The programs for parallel forms.
+
+use crate::{numbers, output, run_of};
+
+/// A sequence that is split is learned, and computed as on one device; the run is on the disk.
+#[test]
+fn ring_attention() {
+    let folder = std::env::temp_dir().join(format!("shardax-ring-{}", std::process::id()));
+    let run = folder.display().to_string();
+    let small = [
+        "--devices",
+        "4",
+        "--length",
+        "64",
+        "--steps",
+        "150",
+        "--log-every",
+        "50",
+        "--save-every",
+        "50",
+        "--run",
+        &run,
+    ];
+    let text = output("ring_attention", &small);
+    assert!(
+        text.contains("16 tokens on each of 4 devices\n") && text.contains("collective-permute over 'sequence'"),
+        "{text}"
+    );
+    let losses = numbers(&text, "loss");
+    assert!(losses.len() == 3 && losses[2] < 0.5 * losses[0], "{text}");
+    assert!(numbers(&text, "largest difference from one device:")[0] < 1e-3, "{text}");
+    let report = std::fs::read_to_string(folder.join("report.html")).expect("the report");
+    assert!(report.contains("<svg") && report.contains("collective-permute"));
+    std::fs::remove_dir_all(folder).expect("the folder is removed");
+    let refused = run_of("ring_attention", &["--devices", "4", "--length", "66"]);
+    assert!(refused.contains("66") && !refused.contains("panicked"), "{refused}");
+}
+
+/// Both orders of the work learn the same; 1F1B needs less memory.
+#[test]
+fn pipeline() {
+    let small = "--stages 2 --layers 4 --features 32 --micro-batches 16 --steps 40 --log-every 20";
+    let trained = |order: &str| output("pipeline", &small.split(' ').chain(["--schedule", order]).collect::<Vec<_>>());
+    let (all, turns) = (trained("gpipe"), trained("1f1b"));
+    let (want, got) = (numbers(&all, "loss"), numbers(&turns, "loss"));
+    assert!(want.len() == 2 && want[1] < want[0], "{all}");
+    for (want, got) in want.iter().zip(got) {
+        assert!((want - got).abs() < 2e-3 * want, "{all}\n{turns}");
+    }
+    let needs = |text: &str| numbers(text, "a step needs")[0];
+    assert!(needs(&turns) < needs(&all), "{all}\n{turns}");
+    let refused = run_of("pipeline", &["--layers", "3"]);
+    assert!(refused.contains("3 layers do not divide into 4 stages") && !refused.contains("panicked"), "{refused}");
+}
+
+/// Experts on four devices learn what they learn on one.
+#[test]
+fn moe() {
+    let trained = |mesh: &str| output("moe", &["--steps", "60", "--log-every", "30", "--mesh", mesh]);
+    let (alone, split) = (trained("data=1"), trained("data=2,expert=4"));
+    assert!(split.contains("8 experts, 2 on each device\n") && split.contains("all-to-all over 'expert'"), "{split}");
+    assert!(alone.contains("no communication"), "{alone}");
+    let (want, got) = (numbers(&alone, "loss"), numbers(&split, "loss"));
+    assert!(want.len() == 2 && want[1] < want[0], "{alone}");
+    for (want, got) in want.iter().zip(got) {
+        assert!((want - got).abs() < 1e-2 * want, "{alone}\n{split}");
+    }
+    let refused = run_of("moe", &["--mesh", "rows=2"]);
+    assert!(refused.contains("\"rows=2\" is no mesh") && refused.contains("data=2,expert=4"), "{refused}");
+}

@@ -1,0 +1,41 @@
+//! Runs examples as a newcomer does, each in a process of its own.
+
+// Each test program uses a part of it.
+#![allow(dead_code)]
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// Cargo puts examples beside the folder of the test's own program.
+pub fn example(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("the test's path");
+    let profile = test.parent().and_then(|deps| deps.parent()).expect("target/PROFILE/deps");
+    let path = profile.join("examples").join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
+    assert!(path.exists(), "{} is missing: `cargo test` without a filter on targets builds it", path.display());
+    path
+}
+
+pub fn run(name: &str, args: &[&str]) -> Output {
+    Command::new(example(name)).args(args).output().expect("the example starts")
+}
+
+/// What it prints, when it succeeds.
+pub fn output(name: &str, args: &[&str]) -> String {
+    let out = run(name, args);
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(out.status.success(), "{text}\n{}", String::from_utf8_lossy(&out.stderr));
+    text
+}
+
+/// The number that follows each occurrence of `label`.
+pub fn numbers(text: &str, label: &str) -> Vec<f64> {
+    let number = |rest: &str| rest.split([',', '\n', ' ']).find(|w| !w.is_empty())?.parse().ok();
+    text.split(label).skip(1).filter_map(number).collect()
+}
+
+/// What an example says that fails.
+pub fn run_of(name: &str, args: &[&str]) -> String {
+    let out = run(name, args);
+    assert!(!out.status.success());
+    String::from_utf8_lossy(&out.stderr).into_owned()
+}

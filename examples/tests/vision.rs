@@ -1,0 +1,171 @@
+//! Runs the programs for images as a newcomer does, each in a process of its own, and reads what they print.
+
+#[path = "../cifar10/model.rs"]
+#[allow(dead_code)]
+mod cifar10_model;
+mod running;
+
+use std::path::{Path, PathBuf};
+
+use cifar10_model::{Cnn, ResNet};
+use running::{numbers, output, run_of};
+use shardax_nn::prelude::*;
+
+/// A folder of one test, which is removed at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("shardax-{name}-{}", std::process::id()));
+        std::fs::create_dir(&path).expect("a folder");
+        Folder(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A file of CIFAR-10's layout: a bright square stands somewhere, in the colour and the half of the image that are its class.
+fn synthetic(path: &str, count: usize) {
+    let mut random = 12345u32;
+    let mut draw = |below: usize| {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (random >> 16) as usize % below
+    };
+    let mut bytes = Vec::new();
+    for i in 0..count {
+        let label = i % 10;
+        let mut image = vec![0u8; 3072];
+        image.iter_mut().for_each(|v| *v = draw(40) as u8);
+        let (row, column) = (draw(6) + label / 5 * 16, draw(20));
+        for plane in (0..3).filter(|plane| (label % 5 + 1) >> plane & 1 == 1) {
+            for at in 0..100 {
+                image[plane * 1024 + (row + at / 10) * 32 + column + at % 10] = 230;
+            }
+        }
+        bytes.push(label as u8);
+        bytes.extend(image);
+    }
+    std::fs::write(path, bytes).expect("a file");
+}
+
+fn data(folder: &Folder) {
+    synthetic(&folder.path("data_batch_1.bin"), 256);
+    synthetic(&folder.path("test_batch.bin"), 50);
+}
+
+/// The whole program: it learns, evaluates on all devices with the odd last batch masked, keeps the copies of the model
+/// equal, goes on after its end, on other devices too, and draws what it did.
+/// SPEC 142 143 144 145 146 151 157 159 162 163 164 165 168 171 174 175 177 179 180 181
+#[test]
+fn cifar10() {
+    let folder = Folder::new("cifar10");
+    data(&folder);
+    let (dir, run, plot) = (folder.path(""), folder.path("run"), folder.path("plot.svg"));
+    let cifar10 = |more: &[&str]| output("cifar10", &[&["--data", &dir, "--learning-rate", "2e-3"], more].concat());
+    let all = "flip,crop,color,cutout";
+    let two = ["--devices", "2", "--per-device-batch", "16"];
+    let whole = cifar10(&[&two[..], &["--epochs", "4", "--augment", "crop", "--plot", &plot]].concat());
+    assert!(whole.contains("Cnn: 60362 parameters, 32 images a step on 2 devices\n"), "{whole}");
+    let (losses, tests) = (numbers(&whole, ", loss "), numbers(&whole, "test/accuracy "));
+    assert!(losses.len() == 4 && losses[3] < 0.8 * losses[0] && tests[3] > 0.3, "{whole}");
+    assert!(whole.contains("replicas identical: true\n"), "{whole}");
+    let svg = std::fs::read_to_string(&plot).expect("the plot");
+    assert!(svg.starts_with("<svg") && svg.contains("accuracy"), "{svg}");
+
+    // Parts of a batch one after the other, images that threads change, and a run in two parts.
+    let more = ["--augment", all, "--threads", "3", "--accumulate", "2", "--run", &run];
+    cifar10(&[&two[..], &["--epochs", "1"], &more].concat());
+    let rest = cifar10(&[&two[..], &["--epochs", "2"], &more].concat());
+    assert!(rest.contains("step 16: ") && !rest.contains("step 8: "), "{rest}");
+    let log = std::fs::read_to_string(folder.path("run/metrics.jsonl")).expect("the log");
+    assert_eq!(log.lines().count(), 2, "{log}");
+    assert!(std::fs::read_to_string(folder.path("run/report.html")).expect("the report").contains("test/accuracy"));
+    let done = cifar10(&[&["--epochs", "2", "--devices", "4", "--per-device-batch", "8"][..], &more].concat());
+    assert_eq!(numbers(&done, "\ntest accuracy: "), numbers(&rest, "\ntest accuracy: "), "{done}");
+
+    let refused = run_of("cifar10", &["--data", &folder.path("none")]);
+    assert!(refused.contains("cannot read the folder") && refused.contains("data_batch_1.bin"), "{refused}");
+    std::fs::write(folder.path("data_batch_2.bin"), [3u8; 100]).expect("a file");
+    let refused = run_of("cifar10", &["--data", &dir]);
+    assert!(refused.contains("data_batch_2.bin is damaged") && refused.contains("at byte 1, 3072 bytes"), "{refused}");
+}
+
+/// ResNet-18, narrow, in bfloat16: its statistics are those of all devices' images. SPEC 172
+#[test]
+fn cifar10_resnet() {
+    let folder = Folder::new("cifar10-resnet");
+    data(&folder);
+    let args = "--model resnet18 --width 4 --devices 2 --per-device-batch 32 --epochs 2 --bf16";
+    let text =
+        output("cifar10", &[&["--data", &folder.path("")], args.split(' ').collect::<Vec<_>>().as_slice()].concat());
+    let losses = numbers(&text, ", loss ");
+    assert!(losses.len() == 2 && losses[1] < losses[0], "{text}");
+    assert!(text.contains("replicas identical: true\n"), "{text}");
+}
+
+/// SPEC 147, and the number of parameters that this form of ResNet-18 has elsewhere.
+#[test]
+fn classifiers_have_as_many_parameters_as_those_of_others() -> Result<()> {
+    let cnn = eval_shape(|| Cnn::new(&mut Rngs::new(0)), ())?;
+    assert_eq!(cnn.state_of(Filter::of::<Param>()).values().map(Array::size).sum::<usize>(), 60_362);
+    let resnet = eval_shape(|| ResNet::resnet18(64, &mut Rngs::new(0)), ())?;
+    assert_eq!(resnet.state_of(Filter::of::<Param>()).values().map(Array::size).sum::<usize>(), 11_173_962);
+    Ok(())
+}
+
+/// It learns, and draws digits, on the terminal and as a picture; on several devices it is the same.
+#[test]
+fn vae() {
+    let folder = Folder::new("vae");
+    let (run, picture, plot) = (folder.path("run"), folder.path("new.pgm"), folder.path("vae.svg"));
+    let vae = |more: &[&str]| {
+        let small = ["--steps", "60", "--log-every", "20", "--hidden", "64", "--batch-size", "32"];
+        output("vae", &[&small, more].concat())
+    };
+    let alone = vae(&[]);
+    let losses = numbers(&alone, "test/loss ");
+    assert!(losses.len() == 3 && losses[2] < 0.9 * losses[0], "{alone}");
+    assert!(alone.lines().filter(|line| line.contains("##")).count() > 3, "{alone}");
+    let split = vae(&["--devices", "4", "--run", &run, "--samples", &picture, "--plot", &plot]);
+    for (a, b) in losses.iter().zip(numbers(&split, "test/loss ")) {
+        assert!((a - b).abs() < 2e-3 * a, "{a} alone, {b} on devices");
+    }
+    let drawn = std::fs::read(&picture).expect("the picture");
+    assert!(drawn.starts_with(b"P5\n160 80\n255\n") && drawn.len() == 14 + 160 * 80);
+    exists(&plot);
+    exists(&folder.path("run/report.html"));
+}
+
+/// It learns; a run in two parts is one that was not stopped.
+#[test]
+fn vit() {
+    let folder = Folder::new("vit");
+    let (run, plot) = (folder.path("run"), folder.path("vit.svg"));
+    let vit = |more: &[&str]| {
+        let small =
+            ["--layers", "1", "--features", "32", "--batch-size", "32", "--learning-rate", "5e-3", "--log-every", "75"];
+        output("vit", &[&small, more].concat())
+    };
+    let whole = vit(&["--steps", "150", "--plot", &plot]);
+    let losses = numbers(&whole, "test/loss ");
+    assert!(losses.len() == 2 && losses[1] < losses[0] && losses[1] < 1.5, "{whole}");
+    exists(&plot);
+    let stopped = vit(&["--steps", "150", "--devices", "2", "--run", &run]);
+    assert!((numbers(&stopped, "test/loss ")[1] - losses[1]).abs() < 0.05, "{stopped}");
+    let on = vit(&["--steps", "225", "--devices", "4", "--run", &run]);
+    assert!(on.contains("step 225: ") && !on.contains("step 150: "), "{on}");
+    let refused = run_of("vit", &["--patch", "3"]);
+    assert!(refused.contains("patches of 3 pixels") && refused.contains("divides 8 pixels"), "{refused}");
+}
+
+fn exists(path: &str) {
+    assert!(Path::new(path).exists(), "{path}");
+}

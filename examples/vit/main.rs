@@ -1,0 +1,135 @@
+//! Trains a vision transformer on handwritten digits, or on CIFAR-10.
+//!
+//!     cargo run --release --example vit
+//!     cargo run --release --example vit -- --data cifar-10-batches-bin --devices 4 --bf16 --run runs/vit
+
+#[path = "../common/mod.rs"]
+mod common;
+mod model;
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use common::images::{cifar, of_digits, split, train_batches};
+use model::{Sizes, Vit};
+use shardax::{Error, ErrorKind};
+use shardax_nn::prelude::*;
+use shardax_train::data::{Source, Stream};
+use shardax_train::{Accuracy, Average, Batch, MultiMetric, Trainer};
+
+/// Trains a vision transformer on handwritten digits, or on CIFAR-10.
+#[derive(Parser)]
+struct Cli {
+    /// CIFAR-10 in its binary version [default: digits of 8 × 8 pixels, which the program has]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// CPU devices to simulate, over which batches are split
+    #[arg(long, default_value_t = 1)]
+    devices: usize,
+    #[arg(long, default_value_t = 1000)]
+    steps: u64,
+    /// Images in a step, over all devices
+    #[arg(long, default_value_t = 64)]
+    batch_size: usize,
+    /// Pixels of a patch on a side [default: 2 of digits, 4 of CIFAR-10's images]
+    #[arg(long)]
+    patch: Option<usize>,
+    #[arg(long, default_value_t = 4)]
+    layers: usize,
+    #[arg(long, default_value_t = 64)]
+    features: usize,
+    /// Heads of attention, which divide the features
+    #[arg(long, default_value_t = 4)]
+    heads: usize,
+    #[arg(long, default_value_t = 0.1)]
+    dropout: f64,
+    #[arg(long, default_value_t = 1e-3)]
+    learning_rate: f64,
+    /// Computes in bfloat16, with parameters and losses in float32
+    #[arg(long)]
+    bf16: bool,
+    #[arg(long, default_value_t = 0)]
+    seed: u32,
+    /// Steps between lines of the log, evaluations and checkpoints
+    #[arg(long, default_value_t = 100)]
+    log_every: u64,
+    #[command(flatten)]
+    files: common::Files,
+}
+
+type State = Optimizer<Vit, AdamW>;
+
+/// From -1 to 1.
+fn scaled(images: &Array) -> Array {
+    images.astype(DType::F32) / 127.5 - 1.0
+}
+
+fn train_step(seed: u32, mut state: State, batch: Batch) -> Result<(State, MultiMetric)> {
+    // Of the step alone, so that a run that goes on draws what it would have drawn.
+    let key = random::fold_in(random::key(seed), &state.step);
+    let loss = |model: Vit| {
+        let logits = model.forward(&scaled(&batch.images), Some(&key));
+        let loss = softmax_cross_entropy_with_integer_labels(&logits, &batch.labels).mean(..);
+        (loss, Accuracy::of(logits, &batch.labels))
+    };
+    let ((loss, accuracy), grads) = value_and_grad(loss).has_aux().call(&state.model)?;
+    state.update(grads)?;
+    Ok((state, MultiMetric::new().with("loss", Average::of(loss)).with("accuracy", accuracy)))
+}
+
+fn eval_step(model: Vit, batch: Batch) -> MultiMetric {
+    let logits = model.forward(&scaled(&batch.images), None);
+    let losses = softmax_cross_entropy_with_integer_labels(&logits, &batch.labels);
+    let metrics = MultiMetric::new().with("loss", Average::masked(losses, &batch.mask));
+    metrics.with("accuracy", Accuracy::masked(logits, batch.labels, batch.mask))
+}
+
+fn main() -> Result<()> {
+    let cli = Cli::parse();
+    config::set_num_cpu_devices(cli.devices)?;
+    let images = match &cli.data {
+        Some(folder) => cifar(folder)?,
+        None => of_digits(cli.seed.into())?,
+    };
+    let patch = cli.patch.unwrap_or(if cli.data.is_some() { 4 } else { 2 });
+    let Cli { layers, features, heads, .. } = cli;
+    let sizes = Sizes { image: images.shape, patch, layers, features, heads, classes: 10 };
+    if patch == 0 || images.shape[0] % patch != 0 || heads == 0 || features % heads != 0 || features == 0 {
+        let what = format!("patches of {patch} pixels, {features} features and {heads} heads do not fit");
+        return Err(Error::new(ErrorKind::Value, what)
+            .help(format!("the patch divides {} pixels, and the heads divide the features", images.shape[0])));
+    }
+    let mesh = make_mesh([("data", cli.devices)])?;
+    let (rows, replicated) = (NamedSharding::new(&mesh, P!["data"]), NamedSharding::new(&mesh, P![]));
+
+    let policy = if cli.bf16 { Policy::bf16_compute() } else { Policy::default() };
+    let model = Vit::new(sizes, cli.dropout, &mut Rngs::new(cli.seed).with_policy(policy));
+    println!("{} parameters on {} devices", model.parameter_count(), cli.devices);
+    let (seed, steps) = (cli.seed, cli.steps as usize);
+    let warm_up = steps / 10 + 1;
+    let schedule = warmup_cosine_decay_schedule(0.0, cli.learning_rate, warm_up, steps.max(warm_up + 1), 0.0);
+    let state = device_put(&State::new(model, adamw(schedule, 0.05))?, &replicated)?;
+    let step = jit(move |state: State, batch: Batch| train_step(seed, state, batch))
+        .out_shardings(&replicated)
+        .donate_argnums([0]);
+    let eval_step = jit(eval_step).out_shardings(&replicated);
+
+    let evaluate = |state: &State| -> Result<MultiMetric> {
+        let mut all = MultiMetric::new();
+        let mut test = images.test.clone().stream().epochs(1).batch_masked(cli.batch_size);
+        for batch in test.items() {
+            all = all.merge(&eval_step.call((&state.model, split(&batch?, &rows)?))?);
+        }
+        Ok(all)
+    };
+    let mut data = train_batches(images.train.clone(), seed.into(), cli.batch_size, &rows);
+    let trainer =
+        Trainer::new(cli.steps).log_every(cli.log_every).tokens_per_step(cli.batch_size as f64).check_finite();
+    let trainer = trainer.evaluate_every(cli.log_every, "test", evaluate);
+    let curves = ["loss", "accuracy"];
+    let state = cli
+        .files
+        .train("vit", &curves, cli.log_every, trainer, (state, &mut data), |state, batch| step.call((state, batch)))?;
+    println!("test accuracy: {:.4}", evaluate(&state)?.values()?["accuracy"]);
+    Ok(())
+}
