@@ -31,7 +31,7 @@ const USAGE: &str = "usage: cargo xtask docs [--check]
        cargo xtask book [--links]
        cargo xtask fuzz [--count N] [--seed S]
        cargo xtask accelerators
-       cargo xtask platforms
+       cargo xtask platforms [--from LINES...]
        cargo xtask licences
        cargo xtask sanitize [address] [thread] [miri]";
 
@@ -45,6 +45,7 @@ fn main() -> ExitCode {
         ["book", "--links"] => book::run(&root(), true),
         ["accelerators"] => accelerators::run(),
         ["platforms"] => platforms::run(&root()),
+        ["platforms", "--from", files @ ..] => platforms::from(&root(), files),
         ["licences"] => licences::run(&root()),
         ["sanitize", tools @ ..] => {
             let known = sanitize::TOOLS.iter().filter(|tool| tools.is_empty() || tools.contains(&tool.name));

@@ -13,6 +13,12 @@ const CLOSE: &str = "<!-- end of table -->";
 const SOURCES: [(&str, &str, &str); 2] =
     [("shardax-examples", "platforms", "programs_on_topologies"), ("shardax", "golden", "families_on_topologies")];
 
+/// Writes the page from lines that were kept (`SHARDAX_PLATFORMS_OUT` says where the tests write them).
+pub fn from(root: &Path, files: &[&str]) -> Result<(), String> {
+    let lines = files.iter().map(|file| crate::read(Path::new(file))).collect::<Result<String, _>>()?;
+    write(root, &lines)
+}
+
 /// Compiles everything and writes the page.
 pub fn run(root: &Path) -> Result<(), String> {
     let mut lines = String::new();
@@ -31,11 +37,15 @@ pub fn run(root: &Path) -> Result<(), String> {
         lines += &crate::read(&out)?;
         let _ = std::fs::remove_file(&out);
     }
+    write(root, &lines)
+}
+
+fn write(root: &Path, lines: &str) -> Result<(), String> {
     let page = root.join("docs/platforms.md");
     let text = crate::read(&page)?;
     let (before, rest) = text.split_once(OPEN).ok_or("docs/platforms.md has no place for the table")?;
     let (_, after) = rest.split_once(CLOSE).ok_or("docs/platforms.md: the table has no end")?;
-    std::fs::write(&page, format!("{before}{OPEN}{}{CLOSE}{after}", table(&lines)))
+    std::fs::write(&page, format!("{before}{OPEN}{}{CLOSE}{after}", table(lines)))
         .map_err(|e| format!("{}: {e}", page.display()))
 }
 
@@ -56,6 +66,15 @@ fn table(lines: &str) -> String {
             writeln!(text, "| `{name}` | {what} | {on} | {} | {temporaries} | {collectives} |", kilobytes(arguments));
     }
     text += "\nMemory is on each device.\n\n## Operations\n\n";
+    let every = rows.iter().find_map(|row| (row[0] == "every").then(|| row[1])).unwrap_or("1");
+    let which = match every {
+        "1" => "All checks".to_owned(),
+        n => format!("One check in {n}"),
+    };
+    let _ = writeln!(
+        text,
+        "{which} of the reference values (results, gradients, tangents and batches of every primitive), compiled for one\ndevice.\n"
+    );
     let mut families = BTreeMap::<&str, BTreeMap<&str, (&str, &str)>>::new();
     let mut names: Vec<&str> = Vec::new();
     for row in &rows {

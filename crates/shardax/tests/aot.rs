@@ -416,3 +416,49 @@ fn shards_are_sliced_without_a_gather() -> Result<()> {
     assert!(replicated.is_fully_replicated() && replicated.shape() == [8, 4]);
     Ok(())
 }
+
+#[test]
+fn a_compiled_program_is_loaded_from_its_bytes() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("i", 8)])?;
+    let rows = || shape_dtype_struct_on([16, 4], DType::F32, split(&mesh, P!["i"]));
+    let sums = jit(|x: Array| (x.sum(0), &x * 2)).donate_argnums([0]);
+    let lowered = sums.lower(rows())?;
+    let bytes = lowered.compile()?.serialize()?;
+    let loaded = Compiled::load(&lowered, &bytes)?;
+    let x = device_put(&ones([16, 4]), split(&mesh, P!["i"]))?;
+    let (sum, twice) = loaded.call(&x)?;
+    assert_eq!((sum.to_vec::<f32>()?, twice.sum(..).item::<f32>()?), (vec![16.0; 4], 128.0));
+    assert_eq!(twice.sharding()?.spec()?, &P!["i"]);
+    assert!(x.is_deleted());
+
+    let mut damaged = bytes.clone();
+    damaged[bytes.len() / 2] ^= 1;
+    assert_says(&error(Compiled::load(&lowered, &damaged)), &["these bytes are no compiled program, or are damaged"]);
+    let other = sums.lower(shape_dtype_struct_on([32, 4], DType::F32, split(&mesh, P!["i"])))?;
+    let wrong = error(Compiled::load(&other, &bytes));
+    assert_says(&wrong, &["the compiled program takes (f32[2,4] donated), and the signature is (f32[4,4] donated)"]);
+    let calling = jit(|x: Array| -> Result<Array> {
+        debug_print!("{}", &x);
+        Ok(x * 2)
+    });
+    let wrong = error(calling.lower(ones(2))?.compile()?.serialize());
+    assert_says(&wrong, &["cannot be made bytes of: it calls functions of this process"]);
+    Ok(())
+}
+
+#[test]
+fn a_type_says_how_its_array_lies() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("i", 8)])?;
+    let x = shape_dtype_struct_on([16, 4], DType::F32, split(&mesh, P!["i"]));
+    let lowered = jit(|x: Array, y: Array| (x + y).sum(..)).lower((&x, shape_dtype_struct([4], DType::F32)))?;
+    assert!(lowered.as_text().contains("sdy.sharding = #sdy.sharding<@mesh, [{\"i\"}, {}]>"), "{}", lowered.as_text());
+    // A mesh that is given by its shape alone is found there.
+    let abstract_mesh = AbstractMesh::new([("i", 8)]);
+    let total = shard_map(|x: Array| psum(x, "i"), &abstract_mesh).in_specs(P!["i"]).out_specs(P![]);
+    assert_eq!(jit(total).lower(&x)?.out_info().leaves()[0].shape.as_slice(), [2, 4]);
+    let uneven = shape_dtype_struct_on([15, 4], DType::F32, split(&mesh, P!["i"]));
+    assert_says(&error(uneven.check()), &["partitioned 8 times, but the dimension size is 15"]);
+    Ok(())
+}

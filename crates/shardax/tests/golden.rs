@@ -78,7 +78,7 @@ fn families_on_topologies() -> shardax::Result<()> {
     let variable = |name: &str| std::env::var(format!("SHARDAX_PLATFORMS_{name}")).ok();
     let every = variable("EVERY").and_then(|n| n.parse().ok()).unwrap_or(1);
     let only = variable("FAMILY");
-    let (mut lines, mut reasons) = (String::new(), String::new());
+    let (mut lines, mut reasons) = (format!("every|{every}\n"), String::new());
     for topology in golden_support::elsewhere::topologies()? {
         for (name, function) in FAMILIES.iter().filter(|(name, _)| only.as_ref().is_none_or(|only| only == name)) {
             let begun = std::time::Instant::now();

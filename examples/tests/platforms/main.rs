@@ -45,6 +45,8 @@ fn waiting<Args: Tree + 'static, Out: Tree + 'static>(lowered: Lowered<Args, Out
 }
 
 const GPT: Sizes = Sizes { vocabulary: 256, layers: 2, features: 128, heads: 8, kv_heads: 4 };
+/// One whose parts are worth something on a thousand devices.
+const LARGE_GPT: Sizes = Sizes { vocabulary: 256, layers: 2, features: 1024, heads: 8, kv_heads: 8 };
 
 type State = Optimizer<Gpt, AdamW>;
 
@@ -57,15 +59,18 @@ fn gpt_step(mut state: State, tokens: Array, targets: Array) -> Result<(State, A
 
 /// A training step of a transformer over a mesh of `data`, `fsdp` and `model`.
 fn gpt([data, fsdp, tensor]: [usize; 3]) -> Result<Waiting> {
-    let mesh = make_mesh([("data", data), ("fsdp", fsdp), ("model", tensor)])?;
+    gpt_on(make_mesh([("data", data), ("fsdp", fsdp), ("model", tensor)])?, GPT, [16, 64])
+}
+
+fn gpt_on(mesh: Mesh, sizes: Sizes, tokens: [usize; 2]) -> Result<Waiting> {
     let along = |names: &[&'static str]| DimSpec::Axes(names.iter().map(|name| (*name).into()).collect());
     let rules = Rules::new(&mesh, [("batch", along(&["data", "fsdp"]))])
         .and("embed", along(&["fsdp"]))
         .and("heads", along(&["model"]))
         .and("mlp", along(&["model"]));
-    let types = eval_shape(|| State::new(Gpt::new(GPT, &mut Rngs::new(0)), adamw(1e-3, 0.01)), ())?;
+    let types = eval_shape(move || State::new(Gpt::new(sizes, &mut Rngs::new(0)), adamw(1e-3, 0.01)), ())?;
     let shardings = rules.shardings(&types)?;
-    let tokens = || shape_dtype_struct([16, 64], DType::I32);
+    let tokens = || shape_dtype_struct(tokens, DType::I32);
     let batch = NamedSharding::new(&mesh, rules.spec(["batch", "length"]));
     let step = jit(gpt_step)
         .in_shardings((&shardings, &batch, &batch))
@@ -243,6 +248,21 @@ fn programs_on_topologies() -> Result<()> {
             let _ = writeln!(lines, "program|{name}|{what}|{on}|{result}");
             eprintln!("{name} for {on}: {result} ({:?})", begun.elapsed());
         }
+    }
+    // Lowered for the devices themselves: no thousand of CPUs is simulated.
+    for topology in [
+        Topology::tpu(TpuTopology { wrap: Some([true; 3]), ..TpuTopology::new("v5p:8x8x16") })?,
+        Topology::gpu(GpuTopology { hosts: 128, ..GpuTopology::new(GpuSpec::H100) })?,
+    ] {
+        let begun = std::time::Instant::now();
+        let mesh = topology.mesh([("data", 1), ("fsdp", 128), ("model", 8)])?;
+        let waiting = gpt_on(mesh, LARGE_GPT, [128, 128])?;
+        let lowered = begun.elapsed();
+        let row = waiting(&topology)?;
+        let what = "GPT of 34M parameters, FSDP 128 × tensor 8";
+        let (name, Row { arguments, temporaries, collectives }) = (topology.name(), row);
+        let _ = writeln!(lines, "program|gpt_1024|{what}|{name}|{arguments}|{temporaries}|{collectives}");
+        eprintln!("gpt_1024 for {name}: {collectives} (lowered in {lowered:?}, all in {:?})", begun.elapsed());
     }
     let out = std::env::var("SHARDAX_PLATFORMS_OUT").unwrap_or_else(|_| "/dev/stdout".to_owned());
     std::fs::write(&out, lines).expect("the lines can be written");

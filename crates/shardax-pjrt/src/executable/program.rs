@@ -58,7 +58,8 @@ pub struct MemoryAnalysis {
     pub host_aliased: i64,
     /// What it needs between, in the host's memory.
     pub host_temporaries: i64,
-    /// All at once, as the plugin counts it. `None` from plugins before C API 0.90.
+    /// The program and what it needs between, as the TPU's plugin counts it; the CUDA plugin says 0. `None` from plugins
+    /// before C API 0.90.
     pub total_size: Option<i64>,
     /// What is allocated for it in all. `None` from plugins before C API 0.104.
     pub total_allocation: Option<i64>,

@@ -6,6 +6,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use super::device::{Device, devices};
+use super::mesh_utils::{MeshOptions, create_device_mesh};
 use crate::error::{AtCaller, Result, bail, err};
 use crate::shape::AxisName;
 
@@ -266,7 +267,8 @@ impl fmt::Debug for Mesh {
     }
 }
 
-/// A mesh of the first devices, as many as the axes need.
+/// A mesh of the first devices, as many as the axes need. All TPUs of a slice are put in an order that suits their network
+/// ([`mesh_utils`](crate::mesh_utils)).
 ///
 /// Fails when there are fewer devices than the product of the sizes.
 #[track_caller]
@@ -287,6 +289,12 @@ fn of_first_devices(axes: Vec<(AxisName, usize)>) -> Result<Mesh> {
         .help(format!(
             "on CPU, call `shardax::config::set_num_cpu_devices({count})` before anything uses a device, or set SHARDAX_NUM_CPU_DEVICES={count}"
         )));
+    }
+    // All TPUs, so that neighbours in the mesh are neighbours in the network.
+    if count == all.len() && all.first().is_some_and(|device| device.platform() == "tpu") {
+        let sizes: Vec<usize> = axes.iter().map(|(_, size)| *size).collect();
+        let options = MeshOptions { allow_split_physical_axes: true };
+        return Mesh::of(create_device_mesh(&sizes, &all, options)?, axes);
     }
     Mesh::of(all[..count].to_vec(), axes)
 }
