@@ -8,6 +8,7 @@ pub use rope::{Rope, RopeScaling};
 
 use std::ops::Bound;
 
+use shardax::lax::{DotOptions, Precision};
 use shardax::nn::softmax;
 use shardax::prelude::*;
 
@@ -56,6 +57,7 @@ pub struct AttentionOptions {
     dropout_rate: Option<f64>,
     dropout_key: Option<Array>,
     broadcast_dropout: Option<bool>,
+    precision: Option<Precision>,
     pub(crate) positions: Option<Array>,
 }
 
@@ -141,6 +143,13 @@ impl AttentionOptions {
         self
     }
 
+    /// How precisely accelerators compute both products. Default: as
+    /// [`default_matmul_precision`](shardax::default_matmul_precision) says.
+    pub fn precision(mut self, precision: impl Into<Option<Precision>>) -> Self {
+        self.precision = precision.into();
+        self
+    }
+
     /// The same, and what a layer says where this says nothing.
     pub(crate) fn or(mut self, layer: AttentionOptions) -> Self {
         self.is_causal |= layer.is_causal;
@@ -149,6 +158,7 @@ impl AttentionOptions {
         self.soft_cap = self.soft_cap.or(layer.soft_cap);
         self.dropout_rate = self.dropout_rate.or(layer.dropout_rate);
         self.broadcast_dropout = self.broadcast_dropout.or(layer.broadcast_dropout);
+        self.precision = self.precision.or(layer.precision);
         self
     }
 
@@ -200,7 +210,7 @@ impl AttentionOptions {
         let shapes = Shapes::of(&q, &k);
         let scores = self.scores(&q, &k, &shapes);
         let weights = self.dropped(softmax(&scores, -1).astype(k.dtype()), &shapes);
-        let mut y = shapes.values(&weights, &v);
+        let mut y = shapes.values(&weights, &v, self.dot());
         if let Some(lengths) = &self.query_seq_lengths {
             let rows = arange(0..shapes.queries as i32).reshape([shapes.queries, 1, 1]);
             let dtype = y.dtype();
@@ -212,7 +222,7 @@ impl AttentionOptions {
     /// `[..., heads, queries, keys]`, in float32 at least.
     fn scores(&self, q: &Array, k: &Array, shapes: &Shapes) -> Array {
         let scale = self.scale.unwrap_or_else(|| 1.0 / (shapes.depth.max(1) as f64).sqrt());
-        let mut scores = shapes.products(q, k) * scale;
+        let mut scores = shapes.products(q, k, self.dot()) * scale;
         if let Some(cap) = self.soft_cap {
             scores = (scores / cap).tanh() * cap;
         }
@@ -223,6 +233,10 @@ impl AttentionOptions {
         let seen = self.seen(shapes);
         // Not the infinity: where nothing is seen the weights are equal, and gradients are no NaN.
         seen.into_iter().reduce(|a, b| a & b).map_or(scores.clone(), |seen| where_(seen, &scores, mask::HIDDEN))
+    }
+
+    fn dot(&self) -> DotOptions {
+        DotOptions::new().precision(self.precision)
     }
 
     /// The masks, of which all must hold.
@@ -348,20 +362,21 @@ impl Shapes {
 
     /// Of every query with every key: `[..., heads, queries, keys]`, in float32 at least.
     #[track_caller]
-    fn products(&self, q: &Array, k: &Array) -> Array {
+    fn products(&self, q: &Array, k: &Array, dot: DotOptions) -> Array {
         let (n, shared) = (self.batch.len(), self.shared());
         let q = q.reshape(self.with([self.queries, self.key_heads, self.groups, self.depth])).moveaxis(-4, -2);
         let wide = (k.dtype().byte_size() < 4).then_some(DType::F32);
-        let products = lax::dot_general(&q, &k.swapaxes(-3, -2), (&[n + 3], &[n + 2]), (&shared, &shared), wide);
+        let dot = dot.preferred_element_type(wide);
+        let products = dot.dot_general(&q, &k.swapaxes(-3, -2), (&[n + 3], &[n + 2]), (&shared, &shared));
         products.reshape(self.with([self.key_heads * self.groups, self.queries, self.keys]))
     }
 
     /// The sums of values by their weights: `[..., queries, heads, depth]`.
     #[track_caller]
-    fn values(&self, weights: &Array, v: &Array) -> Array {
+    fn values(&self, weights: &Array, v: &Array, dot: DotOptions) -> Array {
         let (n, shared) = (self.batch.len(), self.shared());
         let weights = weights.reshape(self.with([self.key_heads, self.groups, self.queries, self.keys]));
-        let sums = lax::dot_general(&weights, &v.swapaxes(-3, -2), (&[n + 3], &[n + 1]), (&shared, &shared), None);
+        let sums = dot.dot_general(&weights, &v.swapaxes(-3, -2), (&[n + 3], &[n + 1]), (&shared, &shared));
         let depth = v.shape().last().copied().unwrap_or(0);
         sums.moveaxis(-2, -4).reshape(self.with([self.queries, self.key_heads * self.groups, depth]))
     }

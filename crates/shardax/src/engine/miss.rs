@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use super::dispatch::{ArgKey, Key, hash_leaf};
 use crate::core::array::Array;
 use crate::core::tree::{Flat, TreeDef};
+use crate::precision::{self, Precision};
 use crate::sharding::context::get_mesh;
 use crate::sharding::{Mesh, Sharding};
 use crate::source;
@@ -70,8 +71,16 @@ impl Key {
             return (1, "different input shardings", places);
         }
         let mesh = |mesh: Option<&Mesh>| mesh.map_or("none".to_owned(), Mesh::to_string);
-        let text =
-            format!("the context mesh, now {} and before {}", mesh(get_mesh().as_ref()), mesh(self.mesh.as_ref()));
+        let precision = |precision: Option<Precision>| precision.map_or("none".to_owned(), |p| format!("{p:?}"));
+        let text = match get_mesh() == self.mesh {
+            true => {
+                let (now, before) = (precision(precision::current()), precision(self.precision));
+                format!("the default precision of products, now {now} and before {before}")
+            }
+            false => {
+                format!("the context mesh, now {} and before {}", mesh(get_mesh().as_ref()), mesh(self.mesh.as_ref()))
+            }
+        };
         (0, "Tracing context doesn't match", vec![text])
     }
 }

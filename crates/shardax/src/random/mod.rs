@@ -15,10 +15,19 @@
 
 mod bits;
 mod continuous;
+mod counts;
+mod derived;
 mod discrete;
+mod gamma;
+mod keys;
+mod parameters;
 
 pub use continuous::*;
+pub use counts::*;
+pub use derived::*;
 pub use discrete::*;
+pub use gamma::*;
+pub use keys::*;
 
 use std::borrow::Borrow;
 
