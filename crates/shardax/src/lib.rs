@@ -153,6 +153,7 @@ pub use ops::primitive::stop_gradient::stop_gradient;
 pub use precision::{PrecisionGuard, default_matmul_precision};
 pub use scope::{NamedScope, named_scope};
 pub use shape::{Grouped, axis_index_groups};
+pub use sharding::device::{DeviceGuard, default_device};
 pub use sharding::distributed;
 pub use sharding::{
     AbstractMesh, AxisType, IntoMesh, Mesh, MeshArg, MeshGuard, NamedSharding, PartitionSpec, Sharding,

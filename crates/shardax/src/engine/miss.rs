@@ -9,6 +9,7 @@ use crate::core::array::Array;
 use crate::core::tree::{Flat, TreeDef};
 use crate::precision::{self, Precision};
 use crate::sharding::context::get_mesh;
+use crate::sharding::device::{Device, chosen_device, is_chosen};
 use crate::sharding::{Mesh, Sharding};
 use crate::source;
 use crate::warning;
@@ -72,7 +73,12 @@ impl Key {
         }
         let mesh = |mesh: Option<&Mesh>| mesh.map_or("none".to_owned(), Mesh::to_string);
         let precision = |precision: Option<Precision>| precision.map_or("none".to_owned(), |p| format!("{p:?}"));
+        let device = |device: Option<&Device>| device.map_or("none".to_owned(), Device::to_string);
         let text = match get_mesh() == self.mesh {
+            true if !is_chosen(self.device.as_ref()) => {
+                let (now, before) = (device(chosen_device().as_ref()), device(self.device.as_ref()));
+                format!("the default device, now {now} and before {before}")
+            }
             true => {
                 let (now, before) = (precision(precision::current()), precision(self.precision));
                 format!("the default precision of products, now {now} and before {before}")

@@ -150,7 +150,7 @@ impl FftOptions {
             sizes.clone_from(lengths);
         }
         // A size that cannot be addressed is refused where the array is padded.
-        if sizes.iter().any(|&n| n == 0) {
+        if sizes.contains(&0) {
             return Err(err!(Value, "{name}: Shape should be positive, got {sizes:?} for an array of {shape:?}")
                 .help("transform axes of at least one element (two of a half)"));
         }

@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 
 use super::continuous::{Float, check_broadcast, unit_uniform};
 use super::parameters::parameter_samplers;
-use super::{sample, split_traced, split_two};
+use super::{sample, split_traced, split_two, zero_of};
 use crate::core::array::Array;
 use crate::dtype::DType;
 use crate::error::{Result, err};
@@ -24,7 +24,7 @@ fn key_of(keys: &Array, i: usize) -> Array {
 
 /// The first of each element that is accepted; `draw` makes one for all, from two keys, and says which are.
 fn accepted(key: &Array, like: &Array, draw: impl Fn(&Array, &Array) -> Result<(Array, Array)>) -> Result<Array> {
-    let open = like.not_equal(like) | like.equal(like);
+    let zero = zero_of(key, like);
     let round = |(n, open, found, key): (Array, Array, Array, Array)| -> Result<(Array, Array, Array, Array)> {
         let keys = split_traced(&key, &[3]);
         let (drawn, accept) = draw(&key_of(&keys, 1), &key_of(&keys, 2))?;
@@ -32,7 +32,7 @@ fn accepted(key: &Array, like: &Array, draw: impl Fn(&Array, &Array) -> Result<(
     };
     let going = |(n, open, ..): (Array, Array, Array, Array)| open.any(..) & n.less(MOST_ROUNDS);
     // As in JAX a later round may replace what an earlier one accepted.
-    let start = (Array::from(0), open, like * 0 - 1, key.clone());
+    let start = (Array::from(0), zero.equal(0), zero - 1, key.clone());
     Ok(while_loop(going, round, start)?.2)
 }
 
@@ -47,7 +47,7 @@ fn poisson_by_product(key: &Array, lam: &Array) -> Result<Array> {
         Ok((n + 1, count, log, key))
     };
     let going = |(n, _, log, _): (Array, Array, Array, Array)| log.greater(-lam).any(..) & n.less(MOST_ROUNDS);
-    let zero = where_(lam.equal(lam), 0.0, 0.0).astype(DType::F32);
+    let zero = zero_of(key, lam);
     let (_, count, ..) = while_loop(going, round, (Array::from(0), zero.astype(DType::I32), zero, key.clone()))?;
     Ok(count - 1)
 }
@@ -152,7 +152,7 @@ fn binomial_by_waiting(key: &Array, n: &Array, p: &Array) -> Result<Array> {
         Ok((i + 1, count, sum + CEIL.apply(&(LOG.apply(&u) / &log)), key))
     };
     let going = |(i, _, sum, _): (Array, Array, Array, Array)| sum.less_equal(n).any(..) & i.less(MOST_ROUNDS);
-    let zero = where_(p.equal(p), 0.0, 0.0).astype(dtype);
+    let zero = zero_of(key, p);
     let (_, count, ..) = while_loop(going, round, (Array::from(0), zero.clone(), zero, key.clone()))?;
     Ok(count - 1)
 }

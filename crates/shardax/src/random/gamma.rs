@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 
 use super::continuous::{Float, check_broadcast_shape, normal_traced, standard_exponential, unit_uniform};
 use super::parameters::parameter_samplers;
-use super::{check_key, like, made, rademacher_dtype, shape_of, split_traced, split_two};
+use super::{check_key, like, made, rademacher_dtype, shape_of, split_traced, split_two, zero_of};
 use crate::core::array::Array;
 use crate::core::function::Function as _;
 use crate::dtype::{DType, Scalar};
@@ -35,6 +35,7 @@ fn one(key: &Array, alpha: &Array, log_space: bool) -> Result<Array> {
     let c = number(1.0 / 3.0) / SQRT.apply(&d);
 
     let [loop_key, boost_key] = split_two(key);
+    let zero = zero_of(key, alpha);
     let rejected = |(_, x, v, u): (Array, Array, Array, Array)| {
         let squeezed = u.greater_equal(number(1.0) - number(0.0331) * (&x * &x));
         let bound = &x * number(0.5) + &d * (number(1.0) - &v + LOG.apply(&v));
@@ -48,13 +49,13 @@ fn one(key: &Array, alpha: &Array, log_space: bool) -> Result<Array> {
             let v = number(1.0) + &x * &c;
             Ok((key, x, v))
         };
-        let start = (key_of(&keys, 1), number(0.0), number(-1.0));
+        let start = (key_of(&keys, 1), zero.clone(), &zero - 1);
         let (_, x, v) = while_loop(|(_, _, v): (Array, Array, Array)| v.less_equal(0), positive, start)?;
         let u = unit_uniform(&key_of(&keys, 2), &[], dtype)?;
         Ok((key_of(&keys, 0), &x * &x, &v * &v * &v, u))
     };
     // The first state is one that is rejected.
-    let (_, _, v, _) = while_loop(rejected, draw, (loop_key, number(0.0), number(1.0), number(2.0)))?;
+    let (_, _, v, _) = while_loop(rejected, draw, (loop_key, zero.clone(), &zero + 1, &zero + 2))?;
     if log_space {
         let log_u = -standard_exponential(&boost_key, &[], dtype)?;
         let boost = where_(large | log_u.equal(0), 0.0, &log_u * (1 / alpha)).astype(dtype);

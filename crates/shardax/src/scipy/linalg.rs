@@ -162,7 +162,7 @@ fn exponential(a: &Array) -> Result<Array> {
         return Ok(a.clone());
     }
     // The order, and the norm up to which its error is below the rounding.
-    let (order, bound) = if a.dtype().real() == DType::F64 { (13, 5.371920351148152) } else { (7, 3.925724783138660) };
+    let (order, bound) = if a.dtype().real() == DType::F64 { (13, 5.371920351148152) } else { (7, 3.92572478313866) };
     let norm = stop_gradient(ABS.apply(a)).sum(-2).max(-1);
     let squarings = CEIL.apply(&(LOG.apply(&(&norm / bound)) / std::f64::consts::LN_2));
     let squarings = squarings.maximum(0).minimum(f64::from(MOST_SQUARINGS + 1));

@@ -76,7 +76,7 @@ pub fn reduce(x: impl Operand, init: impl Operand, f: impl Fn(Array, Array) -> A
             let n = left.shape()[0];
             let part = |from: usize, to: usize| lax::slice_in_dim(&left, from, to, 0usize);
             let halves = step("reduce", &f, part(0, n / 2), part(n / 2, n / 2 * 2))?;
-            left = if n % 2 == 0 { halves } else { lax::concatenate(&[halves, part(n - 1, n)], 0usize) };
+            left = if n.is_multiple_of(2) { halves } else { lax::concatenate(&[halves, part(n - 1, n)], 0usize) };
         }
         step("reduce", &f, init, lax::reshape(&left, &kept))
     });

@@ -49,8 +49,7 @@ fn until_settled(
     state: Vec<Array>,
     step: impl Fn(&Array, &[Array]) -> (Vec<Array>, Array),
 ) -> Result<Vec<Array>> {
-    let dtype = state[0].dtype();
-    let first = constant(0.0, &state[0]).astype(dtype);
+    let first = constant(0.0, &state[0]);
     let going = |(n, moving, _): (Array, Array, Vec<Array>)| moving.any(..) & n.less(steps as f64);
     let next = |(n, moving, state): (Array, Array, Vec<Array>)| {
         let n = n + 1;
