@@ -43,6 +43,11 @@ FAMILIES = [
     "nn_layers",
     "numpy",
     "systematic",
+    "fft",
+    "image",
+    "special",
+    "random_more",
+    "various",
 ]
 DEFAULT_OUT = Path(__file__).resolve().parents[2] / "crates" / "shardax" / "tests" / "golden"
 

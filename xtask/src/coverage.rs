@@ -60,9 +60,9 @@ pub fn page(root: &Path, rows: &str) -> Result<String, String> {
     }
     let (all, there) = (rows().count(), rows().filter(|row| row.found.is_ok()).count());
     Ok(format!(
-        "# Names of Flax, Optax, Orbax and CLU\n\n{NOTE} The rows are those of [coverage-rows.txt](coverage-rows.txt): every \
+        "# Names of JAX, Flax, Optax, Orbax and CLU\n\n{NOTE} The rows are those of [coverage-rows.txt](coverage-rows.txt): every \
          name of `flax.nnx` (0.12.8), `optax` (0.2.8), checkpoints of `orbax` and metrics of `clu` that 39 public \
-         codebases use, and others; the use is repositories/files/uses.\n\n{there} of {all} are there.\n{body}\n## As a program\n\nEach of them can be \
+         codebases use, and others; the use is repositories/files/uses. Of JAX itself it has what a port of training code meets first.\n\n{there} of {all} are there.\n{body}\n## As a program\n\nEach of them can be \
          imported:\n\n```rust\n# #![allow(unused_imports)]\n{program}```\n"
     ))
 }

@@ -4,6 +4,8 @@
 mod attention;
 #[path = "modules/experts.rs"]
 mod experts;
+#[path = "modules/precision.rs"]
+mod precision;
 #[path = "modules/refused.rs"]
 mod refused;
 #[path = "modules/stacks.rs"]

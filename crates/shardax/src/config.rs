@@ -7,6 +7,7 @@ use std::sync::{Mutex, OnceLock};
 use crate::client_options;
 pub use crate::client_options::{Allocator, ClientOptions};
 use crate::error::{AtCaller, Result, err};
+use crate::precision::{self, Precision};
 use crate::warning;
 
 static CONFIG: Mutex<Config> =
@@ -213,6 +214,25 @@ pub fn set_log_compiles(log: bool) {
     LOG_COMPILES.store(log, Relaxed);
 }
 
+/// The precision of products of matrices and convolutions that ask for none (JAX's `jax_default_matmul_precision`);
+/// `None` for the platform's own. [`default_matmul_precision`](crate::default_matmul_precision) sets it on one thread
+/// for a while.
+///
+/// It may be set at any time. A function that was compiled with another one is compiled again.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::lax::Precision;
+/// config::set_default_matmul_precision(Some(Precision::High));
+/// let lowered = jit(|x: Array| x.dot(&x)).lower(ones([2, 2]))?;
+/// assert!(lowered.as_text().contains("precision HIGH"));
+/// # config::set_default_matmul_precision(None);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn set_default_matmul_precision(precision: Option<Precision>) {
+    precision::set_of_process(precision);
+}
+
 /// Whether a computation whose result holds a NaN is an error (JAX's `jax_debug_nans`), which names the operation that made it, and
 /// the line that asked for that: inside `jit`, loops, branches and `pmap` too.
 ///
@@ -240,7 +260,8 @@ pub fn set_debug_infs(debug: bool) {
 }
 
 /// Sets an option by its name: `num_cpu_devices`, `platform`, `compilation_cache_dir`, `compilation_cache_max_size`,
-/// `max_compiled_programs`, `max_compiled_bytes`, `explain_cache_misses`, `log_compiles`, `debug_nans` or `debug_infs` (JAX's names with `jax_` are taken too).
+/// `max_compiled_programs`, `max_compiled_bytes`, `explain_cache_misses`, `log_compiles`, `default_matmul_precision`,
+/// `debug_nans` or `debug_infs` (JAX's names with `jax_` are taken too).
 #[track_caller]
 pub fn update(name: &str, value: &str) -> Result<()> {
     match name.strip_prefix("jax_").unwrap_or(name) {
@@ -256,6 +277,10 @@ pub fn update(name: &str, value: &str) -> Result<()> {
         }
         "log_compiles" => {
             set_log_compiles(flag(name, value).at_caller()?);
+            Ok(())
+        }
+        "default_matmul_precision" => {
+            set_default_matmul_precision(Some(Precision::from_name(value).at_caller()?));
             Ok(())
         }
         "debug_nans" => {
@@ -277,7 +302,7 @@ pub fn update(name: &str, value: &str) -> Result<()> {
             Ok(())
         }
         _ => Err(err!(Value, "Unrecognized config option: {name}")
-            .help("known: num_cpu_devices, platform, compilation_cache_dir, compilation_cache_max_size, max_compiled_programs, max_compiled_bytes, explain_cache_misses, log_compiles, debug_nans, debug_infs"))
+            .help("known: num_cpu_devices, platform, compilation_cache_dir, compilation_cache_max_size, max_compiled_programs, max_compiled_bytes, explain_cache_misses, log_compiles, default_matmul_precision, debug_nans, debug_infs"))
         .at_caller(),
     }
 }

@@ -59,6 +59,7 @@ pub mod config;
 pub mod dtype;
 pub mod error;
 mod local;
+mod precision;
 pub mod profiler;
 mod scope;
 pub mod shape;
@@ -77,9 +78,12 @@ mod ops;
 
 mod engine;
 
+pub mod fft;
+pub mod image;
 pub mod linalg;
 pub mod nn;
 pub mod random;
+pub mod scipy;
 mod spmd;
 mod transform;
 
@@ -147,8 +151,10 @@ pub use ops::callback::{
 pub use ops::collective::*;
 pub use ops::primitive::checkpoint_policy::{CheckpointPolicy, Operation};
 pub use ops::primitive::stop_gradient::stop_gradient;
+pub use precision::{PrecisionGuard, default_matmul_precision};
 pub use scope::{NamedScope, named_scope};
 pub use shape::{Grouped, axis_index_groups};
+pub use sharding::device::{DeviceGuard, default_device};
 pub use sharding::distributed;
 pub use sharding::mesh_utils;
 pub use sharding::{
@@ -162,9 +168,10 @@ pub use spmd::multihost;
 pub use spmd::*;
 pub use transform::jacobian;
 pub use transform::{
-    Arg, Argnums, Checkify, Checkpoint, Grad, GradAux, Hessian, IntoJit, Jacobian, Jit, LinearFn, MaxTraces,
-    ValueAndGrad, ValueAndGradAux, VjpFn, Vmap, assert_max_traces, checkify, checkpoint, checkpoint_name, grad,
-    hessian, jacfwd, jacrev, jit, jvp, linear_transpose, linearize, value_and_grad, vjp, vjp_has_aux, vmap,
+    Arg, Argnums, Checkify, Checkpoint, Grad, GradAux, Hessian, IntoJit, Jacobian, Jit, LinearFn, MapOptions,
+    MaxTraces, Unravel, ValueAndGrad, ValueAndGradAux, VjpFn, Vmap, assert_max_traces, checkify, checkpoint,
+    checkpoint_name, grad, hessian, jacfwd, jacrev, jit, jvp, linear_transpose, linearize, ravel_pytree,
+    value_and_grad, vjp, vjp_has_aux, vmap,
 };
 // The derive macro and the trait share their name.
 pub use shardax_macros::{Module, Tree};

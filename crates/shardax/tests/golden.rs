@@ -45,7 +45,10 @@ macro_rules! families {
     };
 }
 
-families! { unary binary select convert reduce dot shape sort index conv window control transform nn random linalg edges half numpy systematic }
+families! {
+    unary binary select convert reduce dot shape sort index conv window control transform nn random linalg edges half numpy
+    systematic fft image special random_more various
+}
 
 /// The families of the slice that `cargo test` runs: programs of the others take the compiler long to split.
 const QUICKLY_SPLIT: [&str; 9] = ["unary", "binary", "select", "convert", "reduce", "dot", "shape", "index", "numpy"];

@@ -242,3 +242,17 @@ fn initializers_have_the_variance_of_their_name() -> Result<()> {
     assert!(initializers::he_normal().init(&key, &[3, 2], DType::I32).check().is_err());
     Ok(())
 }
+
+/// Samples that are found by rejection, on devices with keys of their own, are those of each key alone.
+#[test]
+fn rejection_runs_on_each_device() -> Result<()> {
+    setup();
+    let draw = |key: &Array| stack(&[random::gamma(key, 2.0, 2), random::poisson(key, 4.0, 2).astype(DType::F32)], 0);
+    let keys = random::split(random::key(5), 2);
+    let mesh = make_mesh([("i", 2)])?;
+    let each = shard_map(move |keys: Array| draw(&keys.get(0)).expand_dims(0), &mesh);
+    let apart = each.in_specs(P!["i"]).out_specs(P!["i"]).call(&keys)?;
+    let together = vmap(move |key: Array| draw(&key)).call(&keys)?;
+    assert!(allclose(&apart, &together, 1e-5, 1e-5)?, "{apart}\n{together}");
+    Ok(())
+}

@@ -144,3 +144,25 @@ for label, (spec, *shapes) in EINSUM.items():
         tol=3e-5,
         grad_tol=3e-5,
     )
+
+# The dtype to accumulate in, of every product.
+for dtype, wide in (("bf16", "f32"), ("f16", "f32"), ("i8", "i32")):
+    matrix = small(3, 4, dtype=dtype) if dtype == "i8" else normal(3, 4, dtype=dtype)
+    other = small(4, 2, dtype=dtype) if dtype == "i8" else normal(4, 2, dtype=dtype)
+    for op, fn, x, y, params in (
+        ("dot", jnp.dot, matrix, other, {}),
+        ("matmul", jnp.matmul, matrix, other, {}),
+        ("tensordot", lambda x, y, **o: jnp.tensordot(x, y, 1, **o), matrix, other, {"axes": 1}),
+        ("vdot", jnp.vdot, matrix, matrix, {}),
+        ("inner", jnp.inner, matrix, matrix, {}),
+        ("einsum", lambda x, y, **o: jnp.einsum("ij,jk->ki", x, y, **o), matrix, other, {"spec": "ij,jk->ki"}),
+    ):
+        family.case(
+            f"{op}_{dtype}_accumulated",
+            lambda x, y, fn=fn, wide=wide: fn(x, y, precision="highest", preferred_element_type=wide and DTYPES[wide]),
+            x,
+            y,
+            op=op,
+            params={**params, "preferred": wide, "precision": "highest"},
+            batch=False,
+        )

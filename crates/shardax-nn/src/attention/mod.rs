@@ -11,6 +11,7 @@ pub use rope::{Rope, RopeScaling};
 
 use std::ops::Bound;
 
+use shardax::lax::{DotOptions, Precision};
 use shardax::nn::softmax;
 use shardax::prelude::*;
 
@@ -60,6 +61,7 @@ pub struct AttentionOptions {
     dropout_rate: Option<f64>,
     dropout_key: Option<Array>,
     broadcast_dropout: Option<bool>,
+    precision: Option<Precision>,
     pub(crate) positions: Option<Array>,
 }
 
@@ -145,6 +147,13 @@ impl AttentionOptions {
         self
     }
 
+    /// How precisely accelerators compute both products. Default: as
+    /// [`default_matmul_precision`](shardax::default_matmul_precision) says.
+    pub fn precision(mut self, precision: impl Into<Option<Precision>>) -> Self {
+        self.precision = precision.into();
+        self
+    }
+
     /// The same, and what a layer says where this says nothing.
     pub(crate) fn or(mut self, layer: AttentionOptions) -> Self {
         self.is_causal |= layer.is_causal;
@@ -153,6 +162,7 @@ impl AttentionOptions {
         self.soft_cap = self.soft_cap.or(layer.soft_cap);
         self.dropout_rate = self.dropout_rate.or(layer.dropout_rate);
         self.broadcast_dropout = self.broadcast_dropout.or(layer.broadcast_dropout);
+        self.precision = self.precision.or(layer.precision);
         self
     }
 
@@ -204,7 +214,7 @@ impl AttentionOptions {
         let shapes = Shapes::of(&q, &k);
         let scores = self.scores(&q, &k, &shapes);
         let weights = self.dropped(softmax(&scores, -1).astype(k.dtype()), &shapes);
-        let mut y = shapes.values(&weights, &v, None);
+        let mut y = shapes.values(&weights, &v, self.dot());
         if let Some(lengths) = &self.query_seq_lengths {
             let rows = arange(0..shapes.queries as i32).reshape([shapes.queries, 1, 1]);
             let dtype = y.dtype();
@@ -223,10 +233,15 @@ impl AttentionOptions {
         self.hidden(&scores, &self.seen(shapes))
     }
 
+    /// How products are computed.
+    fn dot(&self) -> DotOptions {
+        DotOptions::new().precision(self.precision)
+    }
+
     /// The products of queries and keys, scaled and capped.
     fn products(&self, q: &Array, k: &Array, shapes: &Shapes) -> Array {
         let scale = self.scale.unwrap_or_else(|| 1.0 / (shapes.depth.max(1) as f64).sqrt());
-        let scores = shapes.products(q, k) * scale;
+        let scores = shapes.products(q, k, self.dot()) * scale;
         match self.soft_cap {
             Some(cap) => (scores / cap).tanh() * cap,
             None => scores,

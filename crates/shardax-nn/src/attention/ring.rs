@@ -1,5 +1,6 @@
 //! Attention over a sequence that is split over devices: keys and values go round.
 
+use shardax::lax::DotOptions;
 use shardax::prelude::*;
 use shardax::shape::AxisName;
 
@@ -129,7 +130,7 @@ impl Ring {
                 let kept = (softmax.max - &max).exp();
                 let weights = (scores - max.expand_dims(-1)).exp();
                 let sum = softmax.sum * &kept + weights.sum(-1);
-                let new = shapes.values(&weights.astype(v.dtype()), &v, wide(&v));
+                let new = shapes.values(&weights.astype(v.dtype()), &v, self.dot(&v));
                 (Softmax { max, sum }, sums * of_queries(&kept) + new)
             })
         };
@@ -160,7 +161,7 @@ impl Ring {
                 let (products, seen) = (self.options.products(&q, &k, &shapes), self.seen(&own, from, &shapes));
                 let scores = self.options.hidden(&products, &seen);
                 let weights = (scores - softmax.max.expand_dims(-1)).exp() / softmax.sum.expand_dims(-1);
-                let mut slope = &weights * (shapes.products(&dy, &v) - &mean) * scale;
+                let mut slope = &weights * (shapes.products(&dy, &v, self.options.dot()) - &mean) * scale;
                 if let Some(cap) = self.options.soft_cap {
                     slope = slope * (1.0 - (products / cap).square());
                 }
@@ -169,9 +170,9 @@ impl Ring {
                 }
                 let slope = slope.astype(q.dtype());
                 (
-                    dq + shapes.values(&slope, &k, wide(&k)),
-                    dk + shapes.of_keys(&slope, &q),
-                    dv + shapes.of_keys(&weights.astype(dy.dtype()), &dy),
+                    dq + shapes.values(&slope, &k, self.dot(&k)),
+                    dk + shapes.of_keys(&slope, &q, self.options.dot()),
+                    dv + shapes.of_keys(&weights.astype(dy.dtype()), &dy, self.options.dot()),
                 )
             })
         };
@@ -186,6 +187,11 @@ impl Ring {
         // The last step to where they belong.
         let (dk, dv) = if self.size > 1 { pshift((dk, dv), self.axis, 1) } else { (dk, dv) };
         Ok((dq.astype(q.dtype()), dk.astype(k.dtype()), dv.astype(v.dtype())))
+    }
+
+    /// Products that are summed in float32 at least.
+    fn dot(&self, x: &Array) -> DotOptions {
+        self.options.dot().preferred_element_type(wide(x))
     }
 
     /// A step for each device but one, which is given how far what it has has come.

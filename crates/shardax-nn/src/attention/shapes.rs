@@ -1,5 +1,6 @@
 //! The sizes of queries and keys, and the products of attention.
 
+use shardax::lax::DotOptions;
 use shardax::prelude::*;
 
 /// The sizes of queries and keys that fit each other. The heads of queries are groups, one for each head of the keys.
@@ -54,19 +55,20 @@ impl Shapes {
 
     /// Of every query with every key: `[..., heads, queries, keys]`, in float32 at least.
     #[track_caller]
-    pub fn products(&self, q: &Array, k: &Array) -> Array {
+    pub fn products(&self, q: &Array, k: &Array, dot: DotOptions) -> Array {
         let (n, shared) = (self.batch.len(), self.shared());
         let k = k.swapaxes(-3, -2);
-        let products = lax::dot_general(&self.grouped(q), &k, (&[n + 3], &[n + 2]), (&shared, &shared), wide(&k));
+        let dot = dot.preferred_element_type(wide(&k));
+        let products = dot.dot_general(&self.grouped(q), &k, (&[n + 3], &[n + 2]), (&shared, &shared));
         products.reshape(self.with([self.key_heads * self.groups, self.queries, self.keys]))
     }
 
-    /// The sums of values by their weights, in `dtype`: `[..., queries, heads, depth]`.
+    /// The sums of values by their weights: `[..., queries, heads, depth]`.
     #[track_caller]
-    pub fn values(&self, weights: &Array, v: &Array, dtype: Option<DType>) -> Array {
+    pub fn values(&self, weights: &Array, v: &Array, dot: DotOptions) -> Array {
         let (n, shared) = (self.batch.len(), self.shared());
         let weights = self.grouped_weights(weights);
-        let sums = lax::dot_general(&weights, &v.swapaxes(-3, -2), (&[n + 3], &[n + 1]), (&shared, &shared), dtype);
+        let sums = dot.dot_general(&weights, &v.swapaxes(-3, -2), (&[n + 3], &[n + 1]), (&shared, &shared));
         let depth = v.shape().last().copied().unwrap_or(0);
         sums.moveaxis(-2, -4).reshape(self.with([self.queries, self.key_heads * self.groups, depth]))
     }
@@ -74,10 +76,11 @@ impl Shapes {
     /// The sums over the queries of what each has, `[..., queries, heads, depth]`, by the weights of keys, in float32 at
     /// least: `[..., keys, key heads, depth]`.
     #[track_caller]
-    pub fn of_keys(&self, weights: &Array, x: &Array) -> Array {
+    pub fn of_keys(&self, weights: &Array, x: &Array, dot: DotOptions) -> Array {
         let (n, shared) = (self.batch.len(), self.shared());
         let (weights, x, summed) = (self.grouped_weights(weights), self.grouped(x), [n + 1, n + 2]);
-        lax::dot_general(&weights, &x, (&summed, &summed), (&shared, &shared), wide(&x)).swapaxes(-3, -2)
+        let dot = dot.preferred_element_type(wide(&x));
+        dot.dot_general(&weights, &x, (&summed, &summed), (&shared, &shared)).swapaxes(-3, -2)
     }
 }
 

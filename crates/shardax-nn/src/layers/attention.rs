@@ -1,5 +1,6 @@
 //! The attention layer.
 
+use shardax::lax::Precision;
 use shardax::nn::initializers::{self, Initializer};
 use shardax::prelude::*;
 use shardax::shape::AxisName;
@@ -76,6 +77,8 @@ struct Own {
     local_window_size: Option<(usize, usize)>,
     soft_cap: Option<f64>,
     rope: Option<Rope>,
+    #[tree(static)]
+    precision: Option<Precision>,
 }
 
 /// The options of a [`MultiHeadAttention`].
@@ -136,6 +139,7 @@ impl MultiHeadAttention {
                 local_window_size: None,
                 soft_cap: None,
                 rope: None,
+                precision: None,
             },
         }
     }
@@ -255,7 +259,8 @@ impl Own {
         let mut options = AttentionOptions::new()
             .is_causal(self.is_causal)
             .dropout_rate(self.dropout_rate)
-            .broadcast_dropout(self.broadcast_dropout);
+            .broadcast_dropout(self.broadcast_dropout)
+            .precision(self.precision);
         if let Some(scale) = self.scale {
             options = options.scale(scale);
         }
@@ -348,6 +353,9 @@ impl MultiHeadAttentionBuilder {
         soft_cap: f64 => own.soft_cap, Some;
         /// How queries and keys are turned by their positions. Default not at all.
         rope: Rope => own.rope, Some;
+        /// How precisely accelerators compute the products. Default: as
+        /// [`default_matmul_precision`](shardax::default_matmul_precision) says.
+        precision: Precision => own.precision, Some;
     }
 
     /// How many positions before one's own, and how many after it, are seen. Default all.
@@ -438,6 +446,7 @@ impl MultiHeadAttentionBuilder {
         let builder = builder.use_bias(self.use_bias).kernel_init(kernel_init).bias_init(bias_init);
         let builder = axes.iter().fold(builder, |b, axes| b.kernel_axes(axes));
         let builder = self.dtype.into_iter().fold(builder, |b, dtype| b.dtype(dtype));
+        let builder = self.own.precision.into_iter().fold(builder, |b, precision| b.precision(precision));
         self.param_dtype.into_iter().fold(builder, |b, dtype| b.param_dtype(dtype))
     }
 }

@@ -1,6 +1,6 @@
 //! The convolution layer.
 
-use shardax::lax::{ConvOptions, Padding, conv_general_dilated};
+use shardax::lax::{ConvOptions, Padding, Precision, conv_general_dilated};
 use shardax::prelude::*;
 use shardax::tree::AxisNames;
 
@@ -32,6 +32,8 @@ pub struct Conv {
     own: ConvOwn,
     #[tree(static)]
     dtype: Option<DType>,
+    #[tree(static)]
+    precision: Option<Precision>,
     #[tree(static)]
     kernel_axes: Option<AxisNames>,
     #[tree(static)]
@@ -67,8 +69,8 @@ impl KernelLayer for Conv {
     }
 
     fn make(kernel: Kernel, own: ConvOwn) -> Self {
-        let Kernel { kernel, bias, dtype, kernel_axes, bias_axes } = kernel;
-        Conv { kernel, bias, own, dtype, kernel_axes, bias_axes }
+        let Kernel { kernel, bias, dtype, precision, kernel_axes, bias_axes } = kernel;
+        Conv { kernel, bias, own, dtype, precision, kernel_axes, bias_axes }
     }
 }
 
@@ -140,7 +142,8 @@ impl Conv {
                 .channels_last(kernel.ndim().saturating_sub(2))
                 .lhs_dilation(&own.input_dilation)
                 .rhs_dilation(&own.kernel_dilation)
-                .feature_group_count(own.feature_group_count);
+                .feature_group_count(own.feature_group_count)
+                .precision(self.precision);
             Ok(conv_general_dilated(x, &kernel, &own.strides, padding, options))
         });
         match convolved {

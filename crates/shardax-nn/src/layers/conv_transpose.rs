@@ -1,6 +1,6 @@
 //! The transposed convolution layer.
 
-use shardax::lax::{ConvOptions, Padding, conv_transpose};
+use shardax::lax::{ConvOptions, Padding, Precision, conv_transpose};
 use shardax::prelude::*;
 use shardax::tree::AxisNames;
 
@@ -31,6 +31,8 @@ pub struct ConvTranspose {
     own: ConvTransposeOwn,
     #[tree(static)]
     dtype: Option<DType>,
+    #[tree(static)]
+    precision: Option<Precision>,
     #[tree(static)]
     kernel_axes: Option<AxisNames>,
     #[tree(static)]
@@ -63,8 +65,8 @@ impl KernelLayer for ConvTranspose {
     }
 
     fn make(kernel: Kernel, own: ConvTransposeOwn) -> Self {
-        let Kernel { kernel, bias, dtype, kernel_axes, bias_axes } = kernel;
-        ConvTranspose { kernel, bias, own, dtype, kernel_axes, bias_axes }
+        let Kernel { kernel, bias, dtype, precision, kernel_axes, bias_axes } = kernel;
+        ConvTranspose { kernel, bias, own, dtype, precision, kernel_axes, bias_axes }
     }
 }
 
@@ -142,7 +144,7 @@ impl ConvTranspose {
             ConvPadding::Circular => Padding::Valid,
             other => return value_error(format!("ConvTranspose: padding must be zeros or circular, got {other:?}")),
         };
-        let options = ConvOptions::new().rhs_dilation(&own.kernel_dilation);
+        let options = ConvOptions::new().rhs_dilation(&own.kernel_dilation).precision(self.precision);
         let y = conv_transpose(x, kernel, &own.strides, padding, options);
         y.check()?;
         match own.padding {

@@ -1,5 +1,6 @@
 //! The layer of any sum of products.
 
+use shardax::lax::{DotOptions, Precision};
 use shardax::prelude::*;
 use shardax::tree::AxisNames;
 
@@ -30,6 +31,8 @@ pub struct Einsum {
     spec: String,
     #[tree(static)]
     dtype: Option<DType>,
+    #[tree(static)]
+    precision: Option<Precision>,
     #[tree(static)]
     kernel_axes: Option<AxisNames>,
     #[tree(static)]
@@ -72,8 +75,8 @@ impl KernelLayer for Einsum {
     }
 
     fn make(kernel: Kernel, own: EinsumOptions) -> Self {
-        let Kernel { kernel, bias, dtype, kernel_axes, bias_axes } = kernel;
-        Einsum { kernel, bias, spec: own.spec, dtype, kernel_axes, bias_axes }
+        let Kernel { kernel, bias, dtype, precision, kernel_axes, bias_axes } = kernel;
+        Einsum { kernel, bias, spec: own.spec, dtype, precision, kernel_axes, bias_axes }
     }
 }
 
@@ -95,7 +98,7 @@ impl Einsum {
     pub fn forward(&self, x: impl Operand) -> Array {
         let (x, kernel, bias) = in_dtype(self.dtype, x.into_array(), &self.kernel, &self.bias);
         require!(&x, kernel.check());
-        let y = einsum(&self.spec, &[&x, &kernel]);
+        let y = DotOptions::new().precision(self.precision).einsum(&self.spec, &[&x, &kernel]);
         let bias = bias.map(|bias| bias.reshape(self.bias_shape(&y)));
         with_bias(y, bias)
     }

@@ -1,5 +1,6 @@
 //! What layers with a kernel and a bias have in common: their options, and how their weights are drawn.
 
+use shardax::lax::Precision;
 use shardax::nn::initializers::{self, Initializer};
 use shardax::prelude::*;
 use shardax::tree::AxisNames;
@@ -14,6 +15,7 @@ pub struct Kernel {
     pub(super) kernel: Array,
     pub(super) bias: Option<Array>,
     pub(super) dtype: Option<DType>,
+    pub(super) precision: Option<Precision>,
     pub(super) kernel_axes: Option<AxisNames>,
     pub(super) bias_axes: Option<AxisNames>,
 }
@@ -46,6 +48,7 @@ pub struct KernelBuilder<L: KernelLayer> {
     use_bias: bool,
     dtype: Option<DType>,
     param_dtype: Option<DType>,
+    precision: Option<Precision>,
     kernel_axes: Option<AxisNames>,
     kernel_init: Initializer,
     bias_init: Initializer,
@@ -58,6 +61,7 @@ impl<L: KernelLayer> KernelBuilder<L> {
             use_bias: true,
             dtype: None,
             param_dtype: None,
+            precision: None,
             kernel_axes: None,
             kernel_init: initializers::lecun_normal(),
             bias_init: initializers::zeros(),
@@ -80,6 +84,13 @@ impl<L: KernelLayer> KernelBuilder<L> {
     /// The dtype of the parameters. Default: the policy's, float32.
     pub fn param_dtype(mut self, dtype: DType) -> Self {
         self.param_dtype = Some(dtype);
+        self
+    }
+
+    /// How precisely accelerators compute the products. Default: as
+    /// [`default_matmul_precision`](shardax::default_matmul_precision) says.
+    pub fn precision(mut self, precision: Precision) -> Self {
+        self.precision = Some(precision);
         self
     }
 
@@ -130,6 +141,7 @@ impl<L: KernelLayer> KernelBuilder<L> {
                 kernel: sound(kernel.reshape(shape.kernel.as_slice())),
                 bias: bias.map(sound),
                 dtype: self.dtype.or(policy.dtype),
+                precision: self.precision,
                 bias_axes: self.kernel_axes.as_ref().map(named),
                 kernel_axes: self.kernel_axes,
             },

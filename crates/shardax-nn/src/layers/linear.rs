@@ -1,5 +1,6 @@
 //! The linear layer.
 
+use shardax::lax::{DotOptions, Precision};
 use shardax::prelude::*;
 use shardax::tree::AxisNames;
 
@@ -26,6 +27,8 @@ pub struct Linear {
     #[tree(static)]
     dtype: Option<DType>,
     #[tree(static)]
+    precision: Option<Precision>,
+    #[tree(static)]
     kernel_axes: Option<AxisNames>,
     #[tree(static)]
     bias_axes: Option<AxisNames>,
@@ -42,8 +45,8 @@ impl KernelLayer for Linear {
     }
 
     fn make(kernel: Kernel, _: [usize; 2]) -> Self {
-        let Kernel { kernel, bias, dtype, kernel_axes, bias_axes } = kernel;
-        Linear { kernel, bias, dtype, kernel_axes, bias_axes }
+        let Kernel { kernel, bias, dtype, precision, kernel_axes, bias_axes } = kernel;
+        Linear { kernel, bias, dtype, precision, kernel_axes, bias_axes }
     }
 }
 
@@ -63,6 +66,6 @@ impl Linear {
     #[track_caller]
     pub fn forward(&self, x: impl Operand) -> Array {
         let (x, kernel, bias) = in_dtype(self.dtype, x.into_array(), &self.kernel, &self.bias);
-        with_bias(x.dot(kernel), bias)
+        with_bias(DotOptions::new().precision(self.precision).dot(x, kernel), bias)
     }
 }

@@ -1,5 +1,6 @@
 //! The linear layer over several dimensions.
 
+use shardax::lax::{DotOptions, Precision};
 use shardax::prelude::*;
 use shardax::tree::AxisNames;
 
@@ -32,6 +33,8 @@ pub struct LinearGeneral {
     own: LinearGeneralOptions,
     #[tree(static)]
     dtype: Option<DType>,
+    #[tree(static)]
+    precision: Option<Precision>,
     #[tree(static)]
     kernel_axes: Option<AxisNames>,
     #[tree(static)]
@@ -72,8 +75,8 @@ impl KernelLayer for LinearGeneral {
     }
 
     fn make(kernel: Kernel, own: Self::Own) -> Self {
-        let Kernel { kernel, bias, dtype, kernel_axes, bias_axes } = kernel;
-        LinearGeneral { kernel, bias, own, dtype, kernel_axes, bias_axes }
+        let Kernel { kernel, bias, dtype, precision, kernel_axes, bias_axes } = kernel;
+        LinearGeneral { kernel, bias, own, dtype, precision, kernel_axes, bias_axes }
     }
 }
 
@@ -119,7 +122,8 @@ impl LinearGeneral {
         let axis: Vec<usize> = axis.iter().map(|&d| d as usize).collect();
         let batch_dims: Vec<usize> = (0..batch).collect();
         let contract: Vec<usize> = (batch..batch + inputs).collect();
-        let y = lax::dot_general(&x, &kernel, (&axis, &contract), (&batch_dims, &batch_dims), None);
+        let dot = DotOptions::new().precision(self.precision);
+        let y = dot.dot_general(&x, &kernel, (&axis, &contract), (&batch_dims, &batch_dims));
         let bias = bias.map(|bias| {
             let free = x.ndim() - batch - inputs;
             bias.reshape([&self.own.batch_sizes, vec![1; free].as_slice(), &self.own.out_features].concat())

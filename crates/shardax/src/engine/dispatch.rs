@@ -20,8 +20,10 @@ use crate::core::array::Array;
 use crate::core::program::Aval;
 use crate::core::tree::{self, Flat, Tree, TreeDef};
 use crate::error::Result;
+use crate::precision::{self, Precision};
 use crate::sharding::context;
 use crate::sharding::context::get_mesh;
+use crate::sharding::device::{Device, chosen_device, is_chosen};
 use crate::sharding::{Mesh, Sharding};
 use crate::warning;
 
@@ -35,6 +37,10 @@ pub(crate) struct Entry {
 pub(super) struct Key {
     /// The context mesh, which the function may have used.
     pub mesh: Option<Mesh>,
+    /// The precision of products that ask for none.
+    pub precision: Option<Precision>,
+    /// The device of what lies nowhere in particular.
+    pub device: Option<Device>,
     pub def: TreeDef,
     pub args: SmallVec<[ArgKey; 8]>,
 }
@@ -86,6 +92,8 @@ impl Key {
             && self.args.iter().zip(&flat.leaves).all(|(key, leaf)| key.matches(leaf))
             && self.def == flat.def
             && context::is_current(self.mesh.as_ref())
+            && precision::current() == self.precision
+            && is_chosen(self.device.as_ref())
     }
 }
 
@@ -155,10 +163,10 @@ impl Cache {
             return Ok(last.clone());
         }
         check_all(flat)?;
-        let mesh = get_mesh();
+        let (mesh, precision, device) = (get_mesh(), precision::current(), chosen_device());
         let mut hasher = DefaultHasher::new();
         flat.leaves.iter().for_each(|leaf| hash_leaf(leaf, &mut hasher));
-        (&flat.def, &mesh).hash(&mut hasher);
+        (&flat.def, &mesh, precision, &device).hash(&mut hasher);
         let hash = hasher.finish();
         let entry = match self.all.find(hash, |entry| entry.matches(flat)) {
             Some(entry) => entry,
@@ -168,7 +176,8 @@ impl Cache {
                 }
                 let args = flat.leaves.iter().map(ArgKey::of).collect();
                 let callable = build(flat)?;
-                let entry = Arc::new(Entry { key: Key { mesh, def: flat.def.clone(), args }, callable });
+                let entry =
+                    Arc::new(Entry { key: Key { mesh, precision, device, def: flat.def.clone(), args }, callable });
                 if !entry.callable.reusable {
                     return Ok(entry);
                 }

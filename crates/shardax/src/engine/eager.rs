@@ -17,6 +17,7 @@ use crate::error::Result;
 use crate::ops::checkify::{Checks, Errors, discharge};
 use crate::scope::Scope;
 use crate::sharding::Sharding;
+use crate::sharding::device::{Device, chosen_device, is_chosen};
 
 /// Up to so many elements, an operation runs in microseconds however it is compiled, and compiling it takes longest.
 const SMALL: usize = 4096;
@@ -25,6 +26,8 @@ const SMALL: usize = 4096;
 struct Single {
     primitive: Arc<dyn Primitive>,
     args: SmallVec<[(Aval, Sharding, bool); 3]>,
+    /// The device of what lies nowhere in particular.
+    device: Option<Device>,
     loaded: Arc<LoadedProgram>,
 }
 
@@ -33,7 +36,10 @@ impl Single {
         let same = |((aval, sharding, committed), arg): (&(Aval, Sharding, bool), &Arc<Concrete>)| {
             *committed == arg.committed && *sharding == arg.sharding && *aval == arg.aval
         };
-        self.args.len() == args.len() && self.args.iter().zip(args).all(same) && self.primitive.dyn_eq(primitive)
+        self.args.len() == args.len()
+            && self.args.iter().zip(args).all(same)
+            && is_chosen(self.device.as_ref())
+            && self.primitive.dyn_eq(primitive)
     }
 }
 
@@ -41,6 +47,7 @@ fn hash(primitive: &dyn Primitive, args: &[Arc<Concrete>]) -> u64 {
     let mut state = DefaultHasher::new();
     primitive.dyn_hash(&mut state);
     args.iter().for_each(|a| (&a.aval, &a.sharding, a.committed).hash(&mut state));
+    chosen_device().hash(&mut state);
     state.finish()
 }
 
@@ -77,7 +84,7 @@ fn run(primitive: Arc<dyn Primitive>, args: &[Array]) -> Result<Outputs> {
             let effort = if small { Effort::Quick } else { Effort::Full };
             let loaded = Request { effort, ..request }.load()?;
             let args = args.iter().map(|a| (a.aval.clone(), a.sharding.clone(), a.committed)).collect();
-            let compiled = Arc::new(Single { primitive, args, loaded });
+            let compiled = Arc::new(Single { primitive, args, device: chosen_device(), loaded });
             singles().insert(hash, compiled.clone());
             compiled
         }

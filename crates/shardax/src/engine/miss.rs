@@ -7,7 +7,9 @@ use std::sync::{Mutex, PoisonError};
 use super::dispatch::{ArgKey, Key, hash_leaf};
 use crate::core::array::Array;
 use crate::core::tree::{Flat, TreeDef};
+use crate::precision::{self, Precision};
 use crate::sharding::context::get_mesh;
+use crate::sharding::device::{Device, chosen_device, is_chosen};
 use crate::sharding::{Mesh, Sharding};
 use crate::source;
 use crate::warning;
@@ -70,8 +72,21 @@ impl Key {
             return (1, "different input shardings", places);
         }
         let mesh = |mesh: Option<&Mesh>| mesh.map_or("none".to_owned(), Mesh::to_string);
-        let text =
-            format!("the context mesh, now {} and before {}", mesh(get_mesh().as_ref()), mesh(self.mesh.as_ref()));
+        let precision = |precision: Option<Precision>| precision.map_or("none".to_owned(), |p| format!("{p:?}"));
+        let device = |device: Option<&Device>| device.map_or("none".to_owned(), Device::to_string);
+        let text = match get_mesh() == self.mesh {
+            true if !is_chosen(self.device.as_ref()) => {
+                let (now, before) = (device(chosen_device().as_ref()), device(self.device.as_ref()));
+                format!("the default device, now {now} and before {before}")
+            }
+            true => {
+                let (now, before) = (precision(precision::current()), precision(self.precision));
+                format!("the default precision of products, now {now} and before {before}")
+            }
+            false => {
+                format!("the context mesh, now {} and before {}", mesh(get_mesh().as_ref()), mesh(self.mesh.as_ref()))
+            }
+        };
         (0, "Tracing context doesn't match", vec![text])
     }
 }

@@ -3,7 +3,7 @@
 use crate::core::lower::Platform;
 use crate::core::program::{Aval, Program};
 use crate::error::{Result, err};
-use crate::sharding::device::{Device, default_device};
+use crate::sharding::device::{Device, uncommitted_device};
 use crate::sharding::{Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding};
 
 /// Where a program runs.
@@ -104,7 +104,7 @@ impl Placing<'_> {
         let asked = found.is_some();
         let place = match found {
             Some((place, _)) => place,
-            None => Place::Single(default_device()?.clone()),
+            None => Place::Single(uncommitted_device()?),
         };
         let in_shardings = self
             .inputs

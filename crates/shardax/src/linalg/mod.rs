@@ -13,9 +13,11 @@
 
 mod determinant;
 mod norm;
+mod singular;
 
 pub use determinant::{det, slogdet};
 pub use norm::{NormOrder, norm, norm_keepdims};
+pub use singular::{lstsq, matrix_rank, pinv, svd, svd_full, svdvals};
 
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;

@@ -1,6 +1,7 @@
 //! Activation functions, softmax and one-hot encoding, with JAX's definitions and gradients.
 
 use crate::core::array::Array;
+use crate::core::program::trace::at_caller;
 use crate::dtype::{Category, DType};
 use crate::ops::lax;
 use crate::ops::numpy::{
@@ -9,6 +10,7 @@ use crate::ops::numpy::{
 use crate::ops::operators::Operand;
 use crate::ops::primitive::expanded::RELU;
 use crate::ops::primitive::stop_gradient::stop_gradient;
+use crate::shape::normalize_axis;
 use crate::source;
 
 macro_rules! activations {
@@ -177,8 +179,60 @@ pub fn log_softmax(x: impl Operand, axes: impl IntoAxes + Copy) -> Array {
 /// ```
 #[track_caller]
 pub fn one_hot(labels: impl Operand, num_classes: usize) -> Array {
-    let labels = labels.into_array();
-    let labels = labels.expand_dims(-1);
-    let classes = lax::iota(DType::I32, &[num_classes], 0);
-    labels.equal(classes).astype(DType::F32)
+    OneHotOptions::new().one_hot(labels, num_classes)
+}
+
+/// Options of [`one_hot`](one_hot()).
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::nn::OneHotOptions;
+/// let x = OneHotOptions::new().dtype(DType::Bf16).axis(0).one_hot(array([1, 0]), 3);
+/// assert_eq!((x.shape(), x.dtype()), (&[3, 2][..], DType::Bf16));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct OneHotOptions {
+    dtype: DType,
+    axis: i32,
+}
+
+impl Default for OneHotOptions {
+    fn default() -> Self {
+        OneHotOptions { dtype: DType::F32, axis: -1 }
+    }
+}
+
+impl OneHotOptions {
+    /// float32, the classes as the last axis.
+    pub fn new() -> Self {
+        OneHotOptions::default()
+    }
+
+    /// The dtype of the result. Default float32.
+    pub fn dtype(mut self, dtype: DType) -> Self {
+        self.dtype = dtype;
+        self
+    }
+
+    /// Where the result has the classes; negative from its last axis. Default the last.
+    pub fn axis(mut self, axis: i32) -> Self {
+        self.axis = axis;
+        self
+    }
+
+    /// As [`one_hot`](one_hot()). Fails for an axis that is not there.
+    #[track_caller]
+    pub fn one_hot(&self, labels: impl Operand, num_classes: usize) -> Array {
+        let labels = labels.into_array();
+        let made = at_caller(|| {
+            labels.check()?;
+            let axis = normalize_axis(self.axis as isize, labels.ndim() + 1)?;
+            let mut shape = vec![1; labels.ndim() + 1];
+            shape[axis] = num_classes;
+            let classes = lax::iota(DType::I32, &shape, axis);
+            Ok(labels.expand_dims(axis as i32).equal(classes).astype(self.dtype))
+        });
+        Array::from_result(made, &labels)
+    }
 }

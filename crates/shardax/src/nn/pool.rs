@@ -1,7 +1,7 @@
 //! Pooling of channels-last arrays.
 
 use crate::core::array::Array;
-use crate::ops::lax::reduce_window::reduce_window;
+use crate::ops::lax::reduce_window::pooled;
 use crate::ops::lax::{Padding, Window};
 use crate::ops::operators::Operand;
 use crate::ops::primitive::reduce::Reducer;
@@ -56,14 +56,14 @@ impl Pool {
     #[track_caller]
     pub fn max(&self, x: impl Operand) -> Array {
         let x = x.into_array();
-        reduce_window("max_pool", &x, &self.over(&x), Reducer::Max)
+        pooled("max_pool", &x, &self.over(&x), Reducer::Max)
     }
 
     /// The minimum of each position of the window. Gradients go to the first of equal elements.
     #[track_caller]
     pub fn min(&self, x: impl Operand) -> Array {
         let x = x.into_array();
-        reduce_window("min_pool", &x, &self.over(&x), Reducer::Min)
+        pooled("min_pool", &x, &self.over(&x), Reducer::Min)
     }
 
     /// The mean of each position of the window.
@@ -71,12 +71,12 @@ impl Pool {
     pub fn avg(&self, x: impl Operand) -> Array {
         let x = x.into_array();
         let window = self.over(&x);
-        let sum = reduce_window("avg_pool", &x, &window, Reducer::Sum);
+        let sum = pooled("avg_pool", &x, &window, Reducer::Sum);
         if self.count_include_pad {
             return sum / self.window.iter().fold(1, |n: usize, &w| n.saturating_mul(w)) as f64;
         }
         let ones = Array::zeros_of(&x.aval().settled()) + 1;
-        sum / reduce_window("avg_pool", &ones, &window, Reducer::Sum)
+        sum / pooled("avg_pool", &ones, &window, Reducer::Sum)
     }
 
     /// The window over all dimensions of `x`.

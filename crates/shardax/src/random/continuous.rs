@@ -23,17 +23,17 @@ fn float(v: f64, dtype: DType) -> Array {
 }
 
 /// What is particular to a floating point dtype.
-struct Float {
+pub(super) struct Float {
     /// Explicit bits of the mantissa.
     mantissa: usize,
     /// The bits of 1.
     one: i128,
     /// The smallest normal number.
-    tiny: f64,
+    pub(super) tiny: f64,
 }
 
 impl Float {
-    fn of(name: &str, dtype: DType) -> Result<Float> {
+    pub(super) fn of(name: &str, dtype: DType) -> Result<Float> {
         let (mantissa, one, exponent) = match dtype {
             DType::F16 => (10, 0x3C00, -14),
             DType::Bf16 => (7, 0x3F80, -126),
@@ -83,6 +83,16 @@ pub(crate) fn uniform_traced(key: &Array, shape: &[usize], dtype: DType, min: &A
 fn uniform_numbers(key: &Array, shape: &[usize], dtype: DType, min: f64, max: f64) -> Result<Array> {
     // The width of the interval is rounded as the samples are.
     uniform_traced(key, shape, dtype, &float(min, dtype), &float(max, dtype))
+}
+
+/// Uniform from 0 to 1.
+pub(super) fn unit_uniform(key: &Array, shape: &[usize], dtype: DType) -> Result<Array> {
+    uniform_numbers(key, shape, dtype, 0.0, 1.0)
+}
+
+/// Exponential with rate 1.
+pub(super) fn standard_exponential(key: &Array, shape: &[usize], dtype: DType) -> Result<Array> {
+    Ok(NEG.apply(&LOG1P.apply(&NEG.apply(&unit_uniform(key, shape, dtype)?))))
 }
 
 pub(crate) fn check_broadcast(name: &str, shape: &[usize], params: &[&Array]) -> Result<()> {
@@ -144,7 +154,7 @@ pub fn uniform_dtype(
     })
 }
 
-fn normal_traced(key: &Array, shape: &[usize], dtype: DType) -> Result<Array> {
+pub(super) fn normal_traced(key: &Array, shape: &[usize], dtype: DType) -> Result<Array> {
     if dtype.is_complex() {
         let [re, im] = split_two(key);
         let real = dtype.real();
@@ -302,10 +312,7 @@ standard_samplers! {
     /// Standard Gumbel: `-log(-log(u))`.
     gumbel gumbel_dtype "gumbel" => gumbel_traced;
     /// Exponential with rate 1.
-    exponential exponential_dtype "exponential" => |key, shape, dtype| {
-        let u = uniform_numbers(key, shape, dtype, 0.0, 1.0)?;
-        Ok(NEG.apply(&LOG1P.apply(&NEG.apply(&u))))
-    };
+    exponential exponential_dtype "exponential" => standard_exponential;
     /// Laplace with mean 0 and scale 1.
     laplace laplace_dtype "laplace" => |key, shape, dtype| {
         let above_minus_one = -1.0 + Float::of("laplace", dtype)?.eps() / 2.0;

@@ -15,10 +15,19 @@
 
 mod bits;
 mod continuous;
+mod counts;
+mod derived;
 mod discrete;
+mod gamma;
+mod keys;
+mod parameters;
 
 pub use continuous::*;
+pub use counts::*;
+pub use derived::*;
 pub use discrete::*;
+pub use gamma::*;
+pub use keys::*;
 
 use std::borrow::Borrow;
 
@@ -27,7 +36,7 @@ use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail, err};
 use crate::ops::lax;
-use crate::ops::numpy::IntoShape;
+use crate::ops::numpy::{IntoShape, where_};
 use crate::ops::operators::Operand;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::threefry::Threefry2x32;
@@ -232,6 +241,13 @@ fn word(v: u32) -> Array {
 /// The two words of a key, as scalars.
 fn words(key: &Array) -> [Array; 2] {
     [0, 1].map(|i| lax::reshape(&lax::slice_in_dim(key, i, i + 1, 0), &[]))
+}
+
+/// 0 for each element of `like`, varying over the manual axes of both: a loop must begin as it goes on.
+fn zero_of(key: &Array, like: &Array) -> Array {
+    let [word, _] = words(key);
+    let zero = |x: &Array| where_(x.equal(x), 0, 0).astype(like.dtype());
+    zero(like) + zero(&word)
 }
 
 /// Two arrays as one, along a new last dimension.

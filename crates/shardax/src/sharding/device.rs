@@ -1,6 +1,8 @@
 //! The devices, and the client of the plugin that drives them.
 
+use std::cell::Cell;
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::{Mutex, OnceLock};
 
 use shardax_pjrt as pjrt;
@@ -9,6 +11,7 @@ use super::distributed;
 use crate::client_options;
 use crate::config;
 use crate::error::{AtCaller, Result, err};
+use crate::local::{Stack, StackKey};
 
 /// A device: a CPU (real or simulated), a GPU or a TPU core; or the description of one that need not be there, of a
 /// [`Topology`](crate::Topology), which programs can be compiled for.
@@ -273,6 +276,68 @@ pub fn process_count() -> usize {
 }
 
 /// The device that arrays go to when nothing says otherwise.
-pub(crate) fn default_device() -> Result<&'static Device> {
-    client()?.local_devices.first().ok_or_else(|| err!(Plugin, "the plugin reports no device"))
+pub(crate) fn uncommitted_device() -> Result<Device> {
+    if let Some(device) = chosen_device() {
+        return Ok(device);
+    }
+    client()?.local_devices.first().cloned().ok_or_else(|| err!(Plugin, "the plugin reports no device"))
+}
+
+thread_local! {
+    /// The devices whose guards live, with the number of each guard.
+    static CHOSEN: Stack<(u64, Device)> = const { Stack::new() };
+    static NEXT: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The device of [`default_device`], which programs depend on where nothing else says where they run.
+pub(crate) fn chosen_device() -> Option<Device> {
+    CHOSEN.with_borrow(|all| all.last().map(|(_, device)| device.clone()))
+}
+
+/// Whether this is the device of [`default_device`].
+pub(crate) fn is_chosen(device: Option<&Device>) -> bool {
+    CHOSEN.with_borrow(|all| all.last().map(|(_, device)| device) == device)
+}
+
+/// Takes the device back, when dropped.
+#[must_use = "the device is the default one only while the guard lives"]
+pub struct DeviceGuard {
+    number: u64,
+    // Guards belong to the thread that made them.
+    not_send: PhantomData<*const ()>,
+}
+
+impl Drop for DeviceGuard {
+    fn drop(&mut self) {
+        CHOSEN.with_borrow_mut(|all| all.retain(|(number, _)| *number != self.number));
+    }
+}
+
+/// Makes this the device of this thread, while the guard lives, that new arrays lie on and that programs run on whose
+/// arguments lie nowhere in particular (JAX's context manager of that name). They are not committed to it: they go
+/// where others are that are.
+///
+/// Fails for a device of another process, or of an engine that failed.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let third = &local_devices()?[2];
+/// {
+///     let _third = shardax::default_device(third)?;
+///     assert_eq!(ones(4).devices()?, [third.clone()]);
+/// }
+/// assert_eq!(ones(4).devices()?, local_devices()?[..1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn default_device(device: &Device) -> Result<DeviceGuard> {
+    check_current(device).at_caller()?;
+    if !device.is_addressable() {
+        let e = err!(Value, "default_device cannot be {device}: process {} drives it", device.process_index());
+        return Err(e.help("take one of `local_devices()`")).at_caller();
+    }
+    let number = NEXT.replace(NEXT.get() + 1);
+    CHOSEN.with_borrow_mut(|all| all.push((number, device.clone())));
+    Ok(DeviceGuard { number, not_send: PhantomData })
 }

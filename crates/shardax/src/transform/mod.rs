@@ -6,7 +6,9 @@ mod derivative;
 pub(crate) mod grad;
 pub mod jacobian;
 pub(crate) mod jit;
+mod map;
 mod max_traces;
+mod ravel;
 mod vmap;
 
 pub use crate::core::function::{Arg, Argnums};
@@ -16,5 +18,7 @@ pub use derivative::{LinearFn, VjpFn, jvp, linear_transpose, linearize, vjp, vjp
 pub use grad::{Grad, GradAux, ValueAndGrad, ValueAndGradAux, grad, value_and_grad};
 pub use jacobian::{Hessian, Jacobian, hessian, jacfwd, jacrev};
 pub use jit::{IntoJit, Jit, jit};
+pub use map::MapOptions;
 pub use max_traces::{MaxTraces, assert_max_traces};
+pub use ravel::{Unravel, ravel_pytree};
 pub use vmap::{Vmap, vmap};

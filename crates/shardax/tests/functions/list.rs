@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The folders or files whose functions compute, and the name that they have here.
-const MODULES: [(&str, &str); 10] = [
+const MODULES: [(&str, &str); 14] = [
     ("numpy", "numpy"),
     ("lax", "lax"),
     ("linalg", "linalg"),
@@ -15,6 +15,10 @@ const MODULES: [(&str, &str); 10] = [
     ("spmd", "spmd"),
     ("array", "array"),
     ("index", "array"),
+    ("fft", "fft"),
+    ("image", "image"),
+    ("special", "special"),
+    ("norm", "norm"),
 ];
 
 /// The types whose methods compute.
@@ -22,15 +26,39 @@ const TYPES: [&str; 6] = ["Array", "At", "Over", "Pool", "Initializer", "ScanOpt
 
 pub fn public_functions() -> BTreeSet<String> {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut out = BTreeSet::new();
+    let mut files = Vec::new();
     for path in sources(&src) {
         let inside = path.strip_prefix(&src).unwrap_or(&path).with_extension("");
         let module = inside.iter().find_map(|part| MODULES.iter().find(|(folder, _)| part == *folder));
         if let Some((_, module)) = module {
-            scan(&std::fs::read_to_string(&path).expect("a source"), module, &mut out);
+            let text = std::fs::read_to_string(&path).expect("a source");
+            files.push((*module, text.split("#[cfg(test)]").next().unwrap_or_default().to_owned()));
         }
     }
+    // A macro may be of another file.
+    let mut macros = Macros::new();
+    files.iter().for_each(|(_, text)| collect_macros(&lines_of(text), &mut macros));
+    let mut out = BTreeSet::new();
+    files.iter().for_each(|(module, text)| scan(&lines_of(text), module, &macros, &mut out));
     out
+}
+
+/// The types whose methods, and the functions, that a call of each macro declares.
+type Macros<'a> = BTreeMap<&'a str, Vec<Option<&'a str>>>;
+
+/// Without comments: programs in those declare nothing.
+fn lines_of(text: &str) -> Vec<&str> {
+    text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect()
+}
+
+fn collect_macros<'a>(lines: &[&'a str], macros: &mut Macros<'a>) {
+    for i in 0..lines.len() {
+        if let Some(name) = lines[i].strip_prefix("macro_rules! ") {
+            let name = name.split([' ', '{']).next().unwrap_or_default();
+            let declared = declared(block_from(lines, i)).into_iter().filter(|(f, _)| f.starts_with('$'));
+            macros.insert(name, declared.map(|(_, owner)| owner).collect());
+        }
+    }
 }
 
 /// The names that the reference cases' functions call: `a::name`, `.name` and `name(`.
@@ -72,27 +100,22 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     out
 }
 
-/// Adds the functions that a source declares, by itself or through its macros.
-fn scan(text: &str, module: &str, out: &mut BTreeSet<String>) {
-    // Programs in comments and unit tests declare nothing.
-    let code = text.split("#[cfg(test)]").next().unwrap_or_default();
-    let lines: Vec<&str> = code.lines().map(|line| line.split("//").next().unwrap_or_default()).collect();
-    let mut macros: BTreeMap<&str, Vec<Option<&str>>> = BTreeMap::new();
+/// Adds the functions that a source declares, by itself or through macros.
+fn scan<'a>(lines: &[&'a str], module: &str, others: &Macros<'a>, out: &mut BTreeSet<String>) {
+    let mut macros = others.clone();
+    collect_macros(lines, &mut macros);
     let mut i = 0;
     while i < lines.len() {
-        let block = block_from(&lines, i);
+        let block = block_from(lines, i);
         let head = lines[i];
-        if let Some(name) = head.strip_prefix("macro_rules! ") {
-            let name = name.split([' ', '{']).next().unwrap_or_default();
-            let declared = declared(block).into_iter().filter(|(f, _)| f.starts_with('$'));
-            macros.insert(name, declared.map(|(_, owner)| owner).collect());
-        } else if let Some((name, _)) = head.split_once('!').filter(|(name, _)| macros.contains_key(name)) {
+        let called = head.split_once('!').filter(|(name, _)| macros.contains_key(name));
+        if let Some((name, _)) = called {
             for function in entries(block) {
                 for owner in &macros[name] {
                     add(&function, *owner, module, out);
                 }
             }
-        } else {
+        } else if !head.starts_with("macro_rules! ") {
             for (function, owner) in declared(block) {
                 add(function, owner, module, out);
             }

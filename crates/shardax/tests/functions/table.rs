@@ -1,12 +1,16 @@
 //! What each public function is called with in a case.
 
 use shardax::array::IndexItem;
+use shardax::fft::{self, FftNorm, FftOptions};
+use shardax::image::{self, ResizeMethod, ResizeOptions};
 use shardax::lax::{
     ConvOptions, GatherDimensionNumbers, GatherScatterMode, Padding, ScatterDimensionNumbers, ScatterKind,
 };
 use shardax::nn::{self, Pool, initializers as init};
 use shardax::numpy as np;
 use shardax::prelude::*;
+use shardax::scipy::stats::norm;
+use shardax::scipy::{self, special};
 
 /// Operands and parameters.
 #[derive(Clone)]
@@ -59,6 +63,10 @@ impl Case {
 
     fn permutation(&self) -> Vec<i32> {
         (0..self.x.ndim() as i32).rev().chain((self.i > 5).then_some(self.i)).collect()
+    }
+
+    fn transform(&self) -> FftOptions {
+        FftOptions::new().axes([self.i]).s([self.n]).norm(FftNorm::Ortho)
     }
 
     fn padding(&self) -> Padding {
@@ -187,13 +195,17 @@ pub const NOT_GOLDEN: &[(&str, &str)] = &[
          Array::nbytes Array::to_f64_vec Array::unstack Array::vma lax::optimization_barrier numpy::allclose",
         "no arithmetic: tests/arrays.rs and the examples in the documentation",
     ),
+    (
+        "random::key_data random::wrap_key_data random::key_impl",
+        "keys are their words: the examples in the documentation",
+    ),
     ("numpy::finfo numpy::iinfo", "with JAX's values: tests/numbers/limits.rs"),
     ("numpy::eye nn::constant array::array_of", "constants: the examples in the documentation"),
     ("Over::initial Over::keepdims", "options of reductions, with JAX's values: tests/numbers/over.rs"),
     (
         "lax::dynamic_slice_in_dim lax::dynamic_update_slice_in_dim lax::scatter lax::slice_in_dim At::indices_are_sorted \
-         At::subtract numpy::divide numpy::right_shift numpy::subtract random::PRNGKey random::split_n \
-         nn::variance_scaling nn::avg_pool nn::max_pool nn::min_pool ScanOptions::length",
+         At::subtract numpy::right_shift numpy::subtract random::PRNGKey random::split_n \
+         nn::variance_scaling nn::avg_pool nn::max_pool nn::min_pool ScanOptions::length linalg::cho_factor",
         "other names or forms of functions that cases call: operators, `dynamic_slice`, `at`, `key`, `split`, windows",
     ),
     (
@@ -347,6 +359,8 @@ table! {
     "Array::vma" => |c| done(c.x.vma());
     "Array::weak_type" => |c| done(c.x.weak_type());
     "At::add" => |c| same!(c; c.x.at(c.index()).add(&c.y), c.x.at(c.i).add(c.n));
+    "At::apply" => |c| c.x.at(c.index()).apply(|x| x * 2);
+    "At::divide" => |c| c.x.at(&c.places).divide(&c.y);
     "At::fill_value" => |c| same!(c; c.x.at(&c.places).fill_value(c.f).get(), c.x.at(&c.places).fill_value(c.i).get());
     "At::get" => |c| c.x.at((&c.places, c.i)).get();
     "At::indices_are_sorted" => |c| c.x.at(&c.places).indices_are_sorted().set(&c.y);
@@ -354,6 +368,7 @@ table! {
     "At::min" => |c| c.x.at(&c.places).min(c.f);
     "At::mode" => |c| same!(c; c.x.at(&c.places).mode(c.mode()).get(), c.x.at(&c.places).mode(c.mode()).add(&c.y));
     "At::multiply" => |c| c.x.at(c.index()).multiply(&c.y);
+    "At::power" => |c| c.x.at(c.index()).power(c.i);
     "At::set" => |c| same!(c; c.x.at(c.index()).set(&c.y), c.x.at(&c.places).set(c.i), c.x.at(..).set(c.f));
     "At::subtract" => |c| c.x.at(&c.places).subtract(&c.y);
     "At::unique_indices" => |c| c.x.at(c.index()).unique_indices().multiply(&c.y);
@@ -376,6 +391,9 @@ table! {
     "Pool::new" => |c| Pool::new([c.n, 2]).max(&c.x);
     "Pool::padding" => |c| Pool::new([2]).padding(c.padding()).max(&c.x);
     "Pool::strides" => |c| Pool::new([2]).strides([c.n]).max(&c.x);
+    "ScanOptions::fori_loop" => |c| {
+        ScanOptions::default().unroll(c.n).fori_loop(0, 3, |i, x: Array| x + i, c.x.clone())
+    };
     "ScanOptions::length" => |c| ScanOptions::default().length(c.n).scan(|s: Array, x: Array| (s, x), c.y.clone(), c.x.clone());
     "ScanOptions::reverse" => |c| {
         ScanOptions::default().reverse(true).scan(|s: Array, x: Array| (&s + x, s), c.x.get(0), c.x.clone())
@@ -410,6 +428,34 @@ table! {
         while_loop(|x: Array| x.greater(0), |x: Array| x - 1, c.x.clone()),
         while_loop(|x: Array| x.sum(..).less(c.i), |x: Array| x.astype(c.dtype), c.y.clone())
     );
+    "fft::fft" => |c| same!(c; fft::fft(&c.x), c.transform().fft(&c.x));
+    "fft::fft2" => |c| same!(c; fft::fft2(&c.x), c.transform().fft2(&c.x));
+    "fft::fftfreq" => |c| fft::fftfreq(c.n, c.f);
+    "fft::fftn" => |c| same!(c; fft::fftn(&c.x), c.transform().fftn(&c.x));
+    "fft::fftshift" => |c| same!(c; fft::fftshift(&c.x, c.i), fft::fftshift(&c.x, ..));
+    "fft::hfft" => |c| same!(c; fft::hfft(&c.x), c.transform().hfft(&c.x));
+    "fft::ifft" => |c| same!(c; fft::ifft(&c.x), c.transform().ifft(&c.x));
+    "fft::ifft2" => |c| same!(c; fft::ifft2(&c.x), c.transform().ifft2(&c.x));
+    "fft::ifftn" => |c| same!(c; fft::ifftn(&c.x), c.transform().ifftn(&c.x));
+    "fft::ifftshift" => |c| same!(c; fft::ifftshift(&c.x, [c.i, 0]), fft::ifftshift(&c.x, ..));
+    "fft::ihfft" => |c| same!(c; fft::ihfft(&c.x), c.transform().ihfft(&c.x));
+    "fft::irfft" => |c| same!(c; fft::irfft(&c.x), c.transform().irfft(&c.x));
+    "fft::irfft2" => |c| same!(c; fft::irfft2(&c.x), c.transform().irfft2(&c.x));
+    "fft::irfftn" => |c| same!(c; fft::irfftn(&c.x), c.transform().irfftn(&c.x));
+    "fft::rfft" => |c| same!(c; fft::rfft(&c.x), c.transform().rfft(&c.x));
+    "fft::rfft2" => |c| same!(c; fft::rfft2(&c.x), c.transform().rfft2(&c.x));
+    "fft::rfftfreq" => |c| fft::rfftfreq(c.n, c.f);
+    "fft::rfftn" => |c| same!(c; fft::rfftn(&c.x), c.transform().rfftn(&c.x));
+    "image::resize" => |c| same!(c;
+        image::resize(&c.x, c.dims(), ResizeMethod::Lanczos3),
+        image::resize(&c.x, c.sizes(), ResizeMethod::Nearest),
+        image::resize(&c.x, c.sizes(), ResizeOptions::new(ResizeMethod::Cubic).antialias(false))
+    );
+    "image::scale_and_translate" => |c| {
+        image::scale_and_translate(&c.x, c.sizes(), &[c.i], &c.y, &c.x, ResizeMethod::Linear)
+    };
+    "lax::approx_max_k" => |c| lax::approx_max_k(&c.x, c.n);
+    "lax::approx_min_k" => |c| lax::TopKOptions::new().axis(c.i).approx_min_k(&c.x, c.n);
     "lax::bitcast_convert_type" => |c| lax::bitcast_convert_type(&c.x, c.dtype);
     "lax::broadcast_in_dim" => |c| lax::broadcast_in_dim(&c.x, &[c.n, 3], &[c.i.unsigned_abs() as usize]);
     "lax::broadcasted_iota" => |c| same!(c;
@@ -427,6 +473,9 @@ table! {
         lax::conv_general_dilated(&c.x, &c.x, [1], c.padding(), ConvOptions::new().preferred_element_type(c.dtype)),
         lax::conv_general_dilated(&c.x, &c.x, [1], c.padding(), ConvOptions::new().dimension_numbers("NNé", "", "OI"))
     );
+    "lax::conv_general_dilated_patches" => |c| {
+        lax::conv_general_dilated_patches(&c.x, [c.n], [c.n], c.padding(), ConvOptions::new().channels_last(1))
+    };
     "lax::conv_transpose" => |c| lax::conv_transpose(&c.x, &c.y, [c.n], c.padding(), ConvOptions::new());
     "lax::cumlogsumexp" => |c| lax::CumulativeOptions::default().reverse(c.i > 0).cumlogsumexp(&c.x, c.i);
     "lax::cummax" => |c| lax::CumulativeOptions::default().reverse(c.i > 0).cummax(&c.x, c.i);
@@ -467,6 +516,11 @@ table! {
         lax::pad(&c.x, &Array::from(c.i).astype(c.x.dtype()), &c.sizes().iter().map(|_| (i64::MIN, 1, 0)).collect::<Vec<_>>())
     );
     "lax::qr" => |c| lax::linalg::qr(&c.x, if c.i > 0 { lax::linalg::QrMode::Complete } else { lax::linalg::QrMode::Reduced });
+    "lax::reduce" => |c| same!(c; lax::reduce(&c.x, c.i, |a, b| a * b, c.i), lax::reduce(&c.x, &c.y, |a, b| a + b, ..));
+    "lax::reduce_window" => |c| {
+        lax::reduce_window(&c.x, c.f, |a, b| a + b, lax::Window::new(c.window()).padding(c.padding()))
+    };
+    "lax::reduce_precision" => |c| lax::reduce_precision(&c.x, c.i.unsigned_abs(), c.n.min(100) as u32);
     "lax::reduce_window_max" => |c| lax::reduce_window_max(&c.x, lax::Window::new(c.window()));
     "lax::reduce_window_min" => |c| lax::reduce_window_min(&c.x, lax::Window::new(c.window()).padding(c.padding()).base_dilation(c.sizes()));
     "lax::reduce_window_sum" => |c| lax::reduce_window_sum(&c.x, lax::Window::new(c.window()).strides(c.sizes()).window_dilation(c.sizes()));
@@ -491,20 +545,35 @@ table! {
     );
     "lax::slice_in_dim" => |c| same!(c; lax::slice_in_dim(&c.x, c.n, 2, c.i), lax::slice_in_dim(&c.x, 0, c.n, c.n));
     "lax::sort" => |c| same!(c; lax::sort(&c.both(), c.i, c.n), lax::sort(&[], 0, 1), lax::sort(std::slice::from_ref(&c.x), c.i, 1));
-    "lax::top_k" => |c| lax::top_k(&c.x, c.n);
+    "lax::top_k" => |c| same!(c; lax::top_k(&c.x, c.n), lax::TopKOptions::new().axis(c.i).top_k(&c.x, c.n));
     "lax::triangular_solve" => |c| lax::triangular_solve(&c.x, &c.y, lax::Triangular::default());
+    "linalg::block_diag" => |c| scipy::linalg::block_diag(&c.both());
+    "linalg::cho_factor" => |c| scipy::linalg::cho_factor(&c.x);
+    "linalg::cho_solve" => |c| scipy::linalg::cho_solve(&c.x, &c.y);
     "linalg::cholesky" => |c| linalg::cholesky(&c.x);
     "linalg::det" => |c| linalg::det(&c.x);
     "linalg::eigh" => |c| linalg::eigh(&c.x);
     "linalg::eigvalsh" => |c| linalg::eigvalsh(&c.x);
+    "linalg::expm" => |c| scipy::linalg::expm(&c.x);
     "linalg::inv" => |c| linalg::inv(&c.x);
+    "linalg::lstsq" => |c| {
+        let (x, residuals, rank, s) = linalg::lstsq(&c.x, &c.y);
+        vec![x, residuals, rank, s]
+    };
     "linalg::matrix_power" => |c| linalg::matrix_power(&c.x, c.i);
+    "linalg::matrix_rank" => |c| linalg::matrix_rank(&c.x);
     "linalg::norm" => |c| same!(c; linalg::norm(&c.x, c.f, c.i), linalg::norm(&c.x, linalg::NormOrder::Fro, ..));
     "linalg::norm_keepdims" => |c| linalg::norm_keepdims(&c.x, c.f, [c.i, 0]);
+    "linalg::pinv" => |c| linalg::pinv(&c.x);
     "linalg::qr" => |c| linalg::qr(&c.x);
     "linalg::qr_complete" => |c| linalg::qr_complete(&c.x);
     "linalg::slogdet" => |c| linalg::slogdet(&c.x);
     "linalg::solve" => |c| linalg::solve(&c.x, &c.y);
+    "linalg::svd" => |c| linalg::svd(&c.x);
+    "linalg::svd_full" => |c| linalg::svd_full(&c.x);
+    "linalg::svdvals" => |c| linalg::svdvals(&c.x);
+    "linalg::toeplitz" => |c| scipy::linalg::toeplitz(&c.x, &c.y);
+    "linalg::toeplitz_symmetric" => |c| scipy::linalg::toeplitz_symmetric(&c.x);
     "nn::avg_pool" => |c| nn::avg_pool(&c.x, [c.n], [1]);
     "nn::celu" => |c| nn::celu(&c.x, c.f);
     "nn::constant" => |c| init::constant(c.f).init(&c.key, &[2, 2], c.dtype);
@@ -528,7 +597,10 @@ table! {
     "nn::min_pool" => |c| nn::min_pool(&c.x, [2], [c.n]);
     "nn::mish" => |c| nn::mish(&c.x);
     "nn::normal" => |c| init::normal(c.f).init(&c.key, c.x.shape(), c.dtype);
-    "nn::one_hot" => |c| nn::one_hot(&c.x, c.n);
+    "nn::one_hot" => |c| same!(c;
+        nn::one_hot(&c.x, c.n),
+        nn::OneHotOptions::new().axis(c.i).dtype(c.dtype).one_hot(&c.x, c.n)
+    );
     "nn::ones" => |c| init::ones().init(&c.key, &[c.n], c.dtype);
     "nn::orthogonal" => |c| same!(c;
         init::orthogonal(c.f).axes(0, c.i).init(&c.key, c.x.shape(), c.dtype),
@@ -548,6 +620,14 @@ table! {
         init::variance_scaling(c.f, init::Fan::Avg, init::Distribution::Uniform).axes(c.i, -1).init(&c.key, c.x.shape(), c.dtype)
     };
     "nn::zeros" => |c| init::zeros().init(&c.key, &[c.n], c.dtype);
+    "norm::cdf" => |c| norm::cdf(&c.x, &c.y, c.f);
+    "norm::isf" => |c| norm::isf(&c.x, &c.y, c.f);
+    "norm::logcdf" => |c| norm::logcdf(&c.x, &c.y, c.f);
+    "norm::logpdf" => |c| norm::logpdf(&c.x, &c.y, c.f);
+    "norm::logsf" => |c| norm::logsf(&c.x, &c.y, c.f);
+    "norm::pdf" => |c| norm::pdf(&c.x, &c.y, c.f);
+    "norm::ppf" => |c| norm::ppf(&c.x, &c.y, c.f);
+    "norm::sf" => |c| norm::sf(&c.x, &c.y, c.f);
     "numpy::abs" => |c| np::abs(&c.x);
     "numpy::add" => |c| same!(c; &c.x + &c.y, &c.x + c.i, &c.x + c.n, &c.x + c.f);
     "numpy::allclose" => |c| np::allclose(&c.x, &c.y, c.f, c.f).map(done);
@@ -759,13 +839,21 @@ table! {
     "numpy::zeros_dtype" => |c| np::zeros_dtype(c.dims(), c.dtype);
     "numpy::zeros_like" => |c| np::zeros_like(&c.x);
     "random::PRNGKey" => |c| same!(c; random::PRNGKey(c.i), random::PRNGKey(&c.x));
+    "random::ball" => |c| random::ball(&c.key, 2, c.f, [c.n, 2]);
+    "random::ball_dtype" => |c| random::ball_dtype(&c.key, c.n, 2.0, [2], c.dtype);
     "random::bernoulli" => |c| same!(c; random::bernoulli(&c.key, c.f, [3]), random::bernoulli(&c.key, &c.x, [c.n]));
+    "random::beta" => |c| random::beta(&c.key, &c.x, &c.y, c.x.shape());
+    "random::beta_dtype" => |c| random::beta_dtype(&c.key, c.f, &c.x, [c.n, 2], c.dtype);
+    "random::binomial" => |c| random::binomial(&c.key, &c.x, &c.y, c.x.shape());
+    "random::binomial_dtype" => |c| random::binomial_dtype(&c.key, c.f, &c.x, [c.n, 2], c.dtype);
     "random::bits" => |c| random::bits(&c.key, c.dims());
     "random::bits_dtype" => |c| random::bits_dtype(&c.key, [c.n], c.dtype);
     "random::categorical" => |c| random::categorical(&c.key, &c.x, c.i);
     "random::categorical_shape" => |c| random::categorical_shape(&c.key, &c.x, c.i, Some(&[c.n]));
     "random::cauchy" => |c| random::cauchy(&c.key, [c.n]);
     "random::cauchy_dtype" => |c| random::cauchy_dtype(&c.key, 3, c.dtype);
+    "random::chisquare" => |c| random::chisquare(&c.key, &c.x, c.x.shape());
+    "random::chisquare_dtype" => |c| random::chisquare_dtype(&c.key, c.f, [c.n, 2], c.dtype);
     "random::choice" => |c| same!(c;
         random::ChoiceOptions::default().replace(c.i > 0).choice(&c.key, c.i, [2]),
         random::choice(&c.key, c.n, [2]),
@@ -773,36 +861,104 @@ table! {
         random::ChoiceOptions::default().replace(c.i > 0).p(&c.y).choice(&c.key, &c.x, [2]),
         random::ChoiceOptions::default().p(&c.x).choice(&c.key, c.n, [2])
     );
+    "random::dirichlet" => |c| random::dirichlet(&c.key, &c.x, c.x.shape());
+    "random::dirichlet_dtype" => |c| random::dirichlet_dtype(&c.key, c.f, [c.n, 2], c.dtype);
+    "random::double_sided_maxwell" => |c| random::double_sided_maxwell(&c.key, &c.x, &c.y, c.x.shape());
+    "random::double_sided_maxwell_dtype" => |c|
+        random::double_sided_maxwell_dtype(&c.key, c.f, &c.x, [c.n, 2], c.dtype);
     "random::exponential" => |c| random::exponential(&c.x, [c.n]);
     "random::exponential_dtype" => |c| random::exponential_dtype(&c.key, [2, 0], c.dtype);
+    "random::f" => |c| random::f(&c.key, &c.x, &c.y, c.x.shape());
+    "random::f_dtype" => |c| random::f_dtype(&c.key, c.f, &c.x, [c.n, 2], c.dtype);
     "random::fold_in" => |c| same!(c; random::fold_in(&c.key, c.i), random::fold_in(&c.key, &c.x), random::fold_in(&c.key, c.n));
+    "random::gamma" => |c| random::gamma(&c.key, &c.x, c.x.shape());
+    "random::gamma_dtype" => |c| random::gamma_dtype(&c.key, c.f, [c.n, 2], c.dtype);
+    "random::generalized_normal" => |c| random::generalized_normal(&c.key, c.f, [c.n, 2]);
+    "random::generalized_normal_dtype" => |c| random::generalized_normal_dtype(&c.key, c.f, [2], c.dtype);
+    "random::geometric" => |c| random::geometric(&c.key, &c.x, c.x.shape());
+    "random::geometric_dtype" => |c| random::geometric_dtype(&c.key, c.f, [c.n, 2], c.dtype);
     "random::gumbel" => |c| random::gumbel(&c.key, c.dims());
     "random::gumbel_dtype" => |c| random::gumbel_dtype(&c.key, [c.n, 0], c.dtype);
     "random::key" => |c| same!(c; random::key(c.n), random::key(c.f));
+    "random::key_data" => |c| same!(c; random::key_data(&c.key), random::key_data(&c.x));
+    "random::key_impl" => |c| random::key_impl(&c.key).map(done);
     "random::laplace" => |c| random::laplace(&c.key, c.n);
     "random::laplace_dtype" => |c| random::laplace_dtype(&c.key, c.x.shape(), c.dtype);
+    "random::loggamma" => |c| random::loggamma(&c.key, &c.x, c.x.shape());
+    "random::loggamma_dtype" => |c| random::loggamma_dtype(&c.key, c.f, [c.n, 2], c.dtype);
     "random::logistic" => |c| random::logistic(&c.key, c.n);
     "random::logistic_dtype" => |c| random::logistic_dtype(&c.key, c.x.shape(), c.dtype);
+    "random::lognormal" => |c| random::lognormal(&c.key, &c.x, c.x.shape());
+    "random::lognormal_dtype" => |c| random::lognormal_dtype(&c.key, c.f, [c.n, 2], c.dtype);
+    "random::maxwell" => |c| random::maxwell(&c.key, c.dims());
+    "random::maxwell_dtype" => |c| random::maxwell_dtype(&c.key, [c.n, 0], c.dtype);
+    "random::multivariate_normal" => |c| random::multivariate_normal(&c.key, &c.x, &c.y, [c.n, 2]);
     "random::normal" => |c| random::normal(&c.key, c.dims());
     "random::normal_dtype" => |c| same!(c; random::normal_dtype(&c.key, c.x.shape(), c.dtype), random::normal_dtype(&c.key, c.n, c.dtype));
     "random::orthogonal" => |c| random::orthogonal(&c.key, c.n);
     "random::orthogonal_dtype" => |c| random::orthogonal_dtype(&c.key, [c.n, 2], [1, 0], c.dtype);
+    "random::pareto" => |c| random::pareto(&c.key, &c.x, c.x.shape());
+    "random::pareto_dtype" => |c| random::pareto_dtype(&c.key, c.f, [c.n, 2], c.dtype);
     "random::permutation" => |c| same!(c;
         random::permutation(&c.key, c.n),
         random::permutation(&c.key, c.i),
         random::permutation(&c.key, &c.x),
         random::PermutationOptions::default().axis(c.i).independent(c.i > 0).permutation(&c.key, &c.x)
     );
+    "random::poisson" => |c| random::poisson(&c.key, &c.x, c.x.shape());
+    "random::poisson_dtype" => |c| random::poisson_dtype(&c.key, c.f, [c.n, 2], c.dtype);
     "random::rademacher" => |c| random::rademacher(&c.key, c.dims());
     "random::rademacher_dtype" => |c| random::rademacher_dtype(&c.key, c.x.shape(), c.dtype);
     "random::randint" => |c| same!(c; random::randint(&c.key, 3, c.i, c.n), random::randint(&c.key, [c.n], &c.x, &c.y));
     "random::randint_dtype" => |c| random::randint_dtype(&c.key, c.x.shape(), &c.x, c.n, c.dtype);
+    "random::rayleigh" => |c| random::rayleigh(&c.key, &c.x, c.x.shape());
+    "random::rayleigh_dtype" => |c| random::rayleigh_dtype(&c.key, c.f, [c.n, 2], c.dtype);
     "random::split" => |c| same!(c; random::split(&c.key, c.n), random::split(&c.x, 2), random::split(&c.key, c.dims()));
     "random::split_n" => |c| same!(c; random::split_n::<3>(&c.key)[2].clone(), random::split_n::<2>(&c.x)[0].clone());
+    "random::t" => |c| random::t(&c.key, &c.x, c.x.shape());
+    "random::t_dtype" => |c| random::t_dtype(&c.key, c.f, [c.n, 2], c.dtype);
+    "random::triangular" => |c| random::triangular(&c.key, &c.x, &c.y, c.f, c.x.shape());
+    "random::triangular_dtype" => |c| random::triangular_dtype(&c.key, c.f, &c.x, c.i, [c.n, 2], c.dtype);
     "random::truncated_normal" => |c| random::truncated_normal(&c.key, c.f, c.i, 2);
     "random::truncated_normal_dtype" => |c| random::truncated_normal_dtype(&c.key, &c.x, &c.y, c.x.shape(), c.dtype);
     "random::uniform" => |c| random::uniform(&c.key, c.dims());
     "random::uniform_dtype" => |c| random::uniform_dtype(&c.key, c.x.shape(), c.dtype, &c.x, c.f);
+    "random::wald" => |c| random::wald(&c.key, &c.x, c.x.shape());
+    "random::wald_dtype" => |c| random::wald_dtype(&c.key, c.f, [c.n, 2], c.dtype);
+    "random::weibull_min" => |c| random::weibull_min(&c.key, &c.x, &c.y, c.x.shape());
+    "random::weibull_min_dtype" => |c| random::weibull_min_dtype(&c.key, c.f, &c.x, [c.n, 2], c.dtype);
+    "random::wrap_key_data" => |c| random::wrap_key_data(&c.places);
+    "special::beta" => |c| special::beta(&c.x, &c.y);
+    "special::betainc" => |c| special::betainc(&c.x, &c.y, c.f);
+    "special::betaln" => |c| special::betaln(&c.x, &c.y);
+    "special::digamma" => |c| special::digamma(&c.x);
+    "special::entr" => |c| special::entr(&c.x);
+    "special::erf" => |c| special::erf(&c.x);
+    "special::erfc" => |c| special::erfc(&c.x);
+    "special::erfinv" => |c| special::erfinv(&c.x);
+    "special::expit" => |c| special::expit(&c.x);
+    "special::factorial" => |c| special::factorial(&c.x);
+    "special::gamma" => |c| special::gamma(&c.x);
+    "special::gammainc" => |c| special::gammainc(&c.x, &c.y);
+    "special::gammaincc" => |c| special::gammaincc(&c.x, &c.y);
+    "special::gammaln" => |c| special::gammaln(&c.x);
+    "special::gammasgn" => |c| special::gammasgn(&c.x);
+    "special::i0" => |c| special::i0(&c.x);
+    "special::i0e" => |c| special::i0e(&c.x);
+    "special::i1" => |c| special::i1(&c.x);
+    "special::i1e" => |c| special::i1e(&c.x);
+    "special::kl_div" => |c| special::kl_div(&c.x, &c.y);
+    "special::log_ndtr" => |c| special::log_ndtr(&c.x);
+    "special::logit" => |c| special::logit(&c.x);
+    "special::logsumexp" => |c| special::logsumexp(&c.x, c.i);
+    "special::multigammaln" => |c| special::multigammaln(&c.x, c.n.min(100) as u32);
+    "special::ndtr" => |c| special::ndtr(&c.x);
+    "special::ndtri" => |c| special::ndtri(&c.x);
+    "special::polygamma" => |c| special::polygamma(&c.x, &c.y);
+    "special::rel_entr" => |c| special::rel_entr(&c.x, &c.y);
+    "special::xlog1py" => |c| special::xlog1py(&c.x, &c.y);
+    "special::xlogy" => |c| special::xlogy(&c.x, &c.y);
+    "special::zeta" => |c| special::zeta(&c.x, &c.y);
     "spmd::all_gather" => |c| c.mapped(|x| all_gather(x, "i", c.i));
     "spmd::all_gather_invariant" => |c| c.mapped(|x| all_gather_invariant(x, "i", c.i));
     "spmd::all_gather_tiled" => |c| c.mapped(|x| all_gather_tiled(x, "i", c.i));

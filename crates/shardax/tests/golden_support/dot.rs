@@ -1,12 +1,15 @@
 //! Contractions.
 
+use shardax::lax::{self, DotOptions, Precision};
+use shardax::numpy as np;
 use shardax::prelude::*;
-use shardax::{lax, numpy as np};
 
 use super::read::ints;
 use super::{Case, Fun, many, two};
 
 pub fn function(case: &Case) -> Option<Fun> {
+    let precision = Precision::from_name(case.text("precision")).ok();
+    let options = DotOptions::new().precision(precision).preferred_element_type(case.dtype("preferred"));
     match case.op.as_str() {
         "dot_general" => {
             let pair = |name: &str| {
@@ -16,18 +19,28 @@ pub fn function(case: &Case) -> Option<Fun> {
             let (contract, batch, preferred) = (pair("contracting"), pair("batch"), case.dtype("preferred"));
             two(move |x, y| lax::dot_general(x, y, (&contract.0, &contract.1), (&batch.0, &batch.1), preferred))
         }
+        "dot" if precision.is_some() => two(move |x, y| options.dot(x, y)),
         "dot" => two(|x, y| np::dot(x, y)),
+        "matmul" if precision.is_some() => two(move |x, y| options.matmul(x, y)),
         "matmul" => two(|x, y| np::matmul(x, y)),
         "outer" => two(|x, y| np::outer(x, y)),
+        "inner" if precision.is_some() => two(move |x, y| options.inner(x, y)),
         "inner" => two(|x, y| np::inner(x, y)),
+        "vdot" if precision.is_some() => two(move |x, y| options.vdot(x, y)),
         "vdot" => two(|x, y| np::vdot(x, y)),
         "tensordot" => {
             let axes = case.int("axes") as usize;
-            two(move |x, y| np::tensordot(x, y, axes))
+            two(move |x, y| match precision {
+                Some(_) => options.tensordot(x, y, axes),
+                None => np::tensordot(x, y, axes),
+            })
         }
         "einsum" => {
             let spec = case.text("spec").to_owned();
-            many(move |xs| Ok(vec![np::einsum(&spec, &xs.iter().collect::<Vec<&Array>>())]))
+            many(move |xs| {
+                let xs: Vec<&Array> = xs.iter().collect();
+                Ok(vec![if precision.is_some() { options.einsum(&spec, &xs) } else { np::einsum(&spec, &xs) }])
+            })
         }
         _ => None,
     }

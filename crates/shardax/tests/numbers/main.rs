@@ -7,6 +7,7 @@ mod edges;
 mod half;
 mod limits;
 mod over;
+mod precision;
 mod sharded;
 mod weak;
 

@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod default_device;
 mod parts;
 
 use std::collections::BTreeMap;

@@ -186,9 +186,9 @@ impl Array {
         if !large || elements.len() != size(shape) {
             return Array::from_slice(&elements, shape);
         }
-        let placed = device::default_device().and_then(|device| {
+        let placed = device::uncommitted_device().and_then(|device| {
             let data: Arc<dyn HostBytes> = Arc::new(Owned(elements));
-            transfer::array_of_shared(data, Aval::new(T::DTYPE, shape), device.clone(), false)
+            transfer::array_of_shared(data, Aval::new(T::DTYPE, shape), device, false)
         });
         placed.at_caller()
     }
@@ -328,7 +328,7 @@ fn bytes_of<'a, T: Element>(elements: &'a [T], shape: &[usize]) -> Result<Cow<'a
 
 /// An array of host bytes on the default device.
 pub(crate) fn place(bytes: &[u8], aval: Aval) -> Result<Array> {
-    let device = device::default_device()?.clone();
+    let device = device::uncommitted_device()?;
     put(bytes, aval, Sharding::Single(SingleDeviceSharding(device)), false)
 }
 

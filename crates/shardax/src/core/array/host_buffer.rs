@@ -11,7 +11,7 @@ use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::{AtCaller, Result};
 use crate::sharding::Device;
-use crate::sharding::device::default_device;
+use crate::sharding::device::uncommitted_device;
 
 /// What XLA's CPU backend asks of memory that it takes over.
 const ALIGNMENT: usize = 64;
@@ -78,7 +78,7 @@ impl Array {
         let aval = Aval::new(dtype, shape);
         let make = || {
             check_bytes(&buffer, &aval)?;
-            let to = device.map_or_else(|| default_device().cloned(), |device| Ok(device.clone()))?;
+            let to = device.map_or_else(uncommitted_device, |device| Ok(device.clone()))?;
             transfer::array_of_shared(buffer, aval, to, device.is_some())
         };
         make().at_caller()

@@ -299,7 +299,7 @@ impl Array {
                 l.check_fits(l.dtype)?;
                 let mut bytes = Vec::with_capacity(16);
                 l.value.write(l.dtype, &mut bytes);
-                let device = device::default_device()?.clone();
+                let device = device::uncommitted_device()?;
                 let sharding = Sharding::Single(SingleDeviceSharding(device));
                 let aval = self.aval();
                 let buffers = transfer::buffers_from_host(&bytes, &aval, &sharding)?;

@@ -16,6 +16,7 @@ use crate::engine::load::{Effort, Request};
 use crate::engine::placement::{Input, Placed, Placing};
 use crate::error::Result;
 use crate::interpret::flat::{FlatFn, trace_flat, types_of, with_arguments};
+use crate::precision::{self, Precision};
 use crate::sharding::context::{argument_meshes_asked, get_mesh};
 use crate::sharding::device::engine_number;
 use crate::sharding::{Mesh, Sharding};
@@ -48,9 +49,10 @@ pub(crate) struct Traces(Mutex<VecDeque<Arc<Trace>>>);
 const KEPT_TRACES: usize = 4;
 
 struct Trace {
-    /// The context mesh, and the engine that captured arrays belong to.
+    /// The context mesh, the engine that captured arrays belong to, and the precision of products that ask for none.
     mesh: Option<Mesh>,
     engine: usize,
+    precision: Option<Precision>,
     in_def: TreeDef,
     in_avals: Vec<Aval>,
     pruned: Pruned,
@@ -101,9 +103,12 @@ impl Staging<'_> {
     /// Traces `f`, unless it was traced for such arguments before.
     fn trace(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Arc<Trace>> {
         let in_avals = types_of(flat)?;
-        let (mesh, engine) = (get_mesh(), engine_number());
+        let (mesh, engine, precision) = (get_mesh(), engine_number(), precision::current());
         let same = |trace: &Trace| {
-            trace.engine == engine && trace.mesh == mesh && trace.in_def == flat.def && trace.in_avals == in_avals
+            (trace.engine, trace.precision) == (engine, precision)
+                && trace.mesh == mesh
+                && trace.in_def == flat.def
+                && trace.in_avals == in_avals
         };
         if let Some(found) = self.traces.and_then(|traces| traces.lock().iter().find(|trace| same(trace)).cloned()) {
             return Ok(found);
@@ -112,7 +117,7 @@ impl Staging<'_> {
         let (traced, out_def) = with_arguments(&flat.leaves, || trace_flat(&flat.def, &in_avals, f))?;
         counts::traced(self.function, begun);
         let pruned = Pruned::new(&traced, self.keep_unused)?;
-        let trace = Arc::new(Trace { mesh, engine, in_def: flat.def.clone(), in_avals, pruned, out_def });
+        let trace = Arc::new(Trace { mesh, engine, precision, in_def: flat.def.clone(), in_avals, pruned, out_def });
         // One that asked where the arguments lie is theirs alone.
         if let Some(traces) = self.traces.filter(|_| asked == argument_meshes_asked()) {
             let mut all = traces.lock();

@@ -203,7 +203,7 @@ impl Primitive for PsumScatter {
             });
         }
         let sum = match dims[0] {
-            Some(d) => lax::reduce(&args[0], Reducer::Sum, &[d]),
+            Some(d) => lax::reduce_with(&args[0], Reducer::Sum, &[d]),
             None => &args[0] * axis.size,
         };
         // […, N * n, …] becomes [N, …, n, …].

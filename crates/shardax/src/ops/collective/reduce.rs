@@ -191,7 +191,7 @@ impl Primitive for AllReduce {
             });
         }
         let local = match dims[0] {
-            Some(d) => lax::reduce(&args[0], self.reducer, &[d]),
+            Some(d) => lax::reduce_with(&args[0], self.reducer, &[d]),
             None if self.reducer == Reducer::Sum => &args[0] * axis.size,
             None => args[0].clone(),
         };

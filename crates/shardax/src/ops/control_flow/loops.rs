@@ -110,10 +110,51 @@ where
     C: Tree,
     R: IntoOutput<Output = C>,
 {
-    let at = Location::caller();
+    ScanOptions::default().fori_loop(lower, upper, body_fun, init)
+}
+
+impl ScanOptions {
+    /// As [`fori_loop`], so many steps of which can be in one iteration ([`unroll`](Self::unroll)) where both bounds
+    /// are plain numbers; other options say nothing to it.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let sum = ScanOptions::default().unroll(4).fori_loop(0, 10, |i, sum: Array| sum + i, array(0))?;
+    /// assert_eq!(sum.item::<i32>()?, 45);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn fori_loop<C, R>(
+        self,
+        lower: impl Operand,
+        upper: impl Operand,
+        body_fun: impl Fn(Array, C) -> R,
+        init: C,
+    ) -> Result<C>
+    where
+        C: Tree,
+        R: IntoOutput<Output = C>,
+    {
+        let unroll = self.steps_at_once();
+        counted(unroll, lower.into_array(), upper.into_array(), body_fun, init, Location::caller())
+    }
+}
+
+fn counted<C, R>(
+    unroll: usize,
+    lower: Array,
+    upper: Array,
+    body_fun: impl Fn(Array, C) -> R,
+    init: C,
+    at: &'static Location<'static>,
+) -> Result<C>
+where
+    C: Tree,
+    R: IntoOutput<Output = C>,
+{
     let _line = source::enter_at(at);
     let init_def = Flat::of(&init).def;
-    let (lower, upper) = bounds(lower.into_array(), upper.into_array()).map_err(|e| e.at(at))?;
+    let (lower, upper) = bounds(lower, upper).map_err(|e| e.at(at))?;
     let mut paths: Vec<String> = init_def.paths().iter().map(|path| format!("carry{path}")).collect();
     paths.insert(0, "the index".into());
 
@@ -129,7 +170,8 @@ where
             let (carry, ()) = args.build::<((Array, C), ())>()?;
             Ok(Flat::of(&(step(carry)?, ())))
         };
-        let out = ScanOptions::default().length(length).run("fori_loop", &args, Some(paths), &body, at)?;
+        let out =
+            ScanOptions::default().length(length).unroll(unroll).run("fori_loop", &args, Some(paths), &body, at)?;
         let ((_, last), ()) = out.build::<((Array, C), ())>()?;
         return Ok(last);
     }

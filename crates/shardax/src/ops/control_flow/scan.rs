@@ -133,6 +133,10 @@ impl ScanOptions {
         self
     }
 
+    pub(super) fn steps_at_once(self) -> usize {
+        self.unroll
+    }
+
     /// As [`scan`](scan()).
     #[track_caller]
     pub fn scan<C, X, Y, R>(self, f: impl Fn(C, X) -> R, init: C, xs: X) -> Result<(C, Y)>

@@ -117,6 +117,36 @@ impl At {
         Array::from_result(self.update(ScatterKind::Max, value.into_array()), &self.array)
     }
 
+    /// The array divided by `value` at the place, floating point; where a place is named twice, by both.
+    #[track_caller]
+    pub fn divide(&self, value: impl Operand) -> Array {
+        &self.array / self.ones().multiply(value)
+    }
+
+    /// The array to the power `value` at the place; where a place is named twice, to both.
+    #[track_caller]
+    pub fn power(&self, value: impl Operand) -> Array {
+        self.array.pow(self.ones().multiply(value))
+    }
+
+    /// The array with `f` of the elements at the place there; where a place is named twice, once.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let x = array([1.0f32, 4.0, 9.0]).at(1..).apply(|x| x.sqrt());
+    /// assert_eq!(x.to_vec::<f32>()?, [1.0, 2.0, 3.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn apply(&self, f: impl FnOnce(Array) -> Array) -> Array {
+        self.set(f(self.get()))
+    }
+
+    /// The same place in an array of ones.
+    fn ones(&self) -> At {
+        At { array: crate::ops::numpy::ones_like(&self.array), ..self.clone() }
+    }
+
     #[track_caller]
     fn update(&self, kind: ScatterKind, value: Array) -> Result<Array> {
         at_caller(|| index_plan::update(&self.array, &self.items, kind, &value, &self.options))

@@ -8,6 +8,7 @@ use crate::error::{Result, bail, err};
 use crate::ops::operators::Operand;
 use crate::ops::primitive::conv::{ConvGeneralDilated, Spec};
 use crate::ops::primitive::window::WindowDim;
+use crate::precision::{self, Precision};
 
 /// How a convolution's or a pooling's operand is padded before the window moves over it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -90,6 +91,7 @@ pub struct ConvOptions {
     feature_group_count: Option<usize>,
     batch_group_count: Option<usize>,
     preferred_element_type: Option<DType>,
+    precision: Option<Precision>,
 }
 
 impl ConvOptions {
@@ -144,8 +146,21 @@ impl ConvOptions {
         self
     }
 
+    /// How precisely accelerators compute it. Default: as [`default_matmul_precision`](crate::default_matmul_precision)
+    /// says.
+    pub fn precision(mut self, precision: impl Into<Option<Precision>>) -> Self {
+        self.precision = precision.into();
+        self
+    }
+
+    /// The same, where no precision was asked for with this one.
+    pub(crate) fn precise(mut self, precision: Precision) -> Self {
+        self.precision = self.precision.or(Some(precision));
+        self
+    }
+
     /// Where the dimensions of input, kernel and result lie.
-    fn specs(&self, rank: usize) -> Result<[Spec; 3]> {
+    pub(crate) fn specs(&self, rank: usize) -> Result<[Spec; 3]> {
         let Some([lhs, rhs, out]) = &self.layout else {
             return Ok([(0..rank).collect(), (0..rank).collect(), (0..rank).collect()]);
         };
@@ -227,6 +242,7 @@ impl ConvOptions {
             feature_group_count: self.feature_group_count.unwrap_or(1),
             batch_group_count: self.batch_group_count.unwrap_or(1),
             preferred: self.preferred_element_type.filter(|d| *d != lhs.dtype()),
+            precision: self.precision.or_else(precision::current),
         })
     }
 }

@@ -235,8 +235,92 @@ pub fn sort(operands: &[Array], dimension: i32, num_keys: usize) -> Result<Vec<A
 /// ```
 #[track_caller]
 pub fn top_k(x: &Array, k: usize) -> (Array, Array) {
-    let outs = TopK { k }.apply(x);
-    (outs[0].clone(), outs[1].clone())
+    top_k_in(x, k, -1)
+}
+
+#[track_caller]
+fn top_k_in(x: &Array, k: usize, axis: i32) -> (Array, Array) {
+    let found = at_caller(|| {
+        x.check()?;
+        // A scalar is refused by the primitive.
+        let axis = if x.ndim() == 0 { 0 } else { normalize_axis(axis as isize, x.ndim())? as i32 };
+        let last = x.ndim() as i32 - 1;
+        let turned = if axis == last || last < 0 { x.clone() } else { x.moveaxis(axis, last) };
+        let outs = TopK { k }.apply(&turned);
+        outs.iter().try_for_each(Array::check)?;
+        let back = |y: &Array| if axis == last { y.clone() } else { y.moveaxis(last, axis) };
+        Ok((back(&outs[0]), back(&outs[1])))
+    });
+    found.unwrap_or_else(|e| {
+        let failed = Array::from_result(Err(e), x);
+        (failed.clone(), failed)
+    })
+}
+
+/// Options of [`top_k`](top_k()) and [`approx_max_k`](approx_max_k()).
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::lax::TopKOptions;
+/// let x = array([[1, 5], [4, 2]]);
+/// let (values, indices) = TopKOptions::new().axis(0).top_k(&x, 1);
+/// assert_eq!((values.to_vec::<i32>()?, indices.to_vec::<i32>()?), (vec![4, 5], vec![1, 0]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TopKOptions {
+    axis: i32,
+}
+
+impl Default for TopKOptions {
+    fn default() -> Self {
+        TopKOptions { axis: -1 }
+    }
+}
+
+impl TopKOptions {
+    /// Along the last dimension.
+    pub fn new() -> Self {
+        TopKOptions::default()
+    }
+
+    /// The axis along which elements are compared; negative from the last. Default the last.
+    pub fn axis(mut self, axis: i32) -> Self {
+        self.axis = axis;
+        self
+    }
+
+    /// As [`top_k`](top_k()). Fails also for an axis that is not there.
+    #[track_caller]
+    pub fn top_k(&self, x: &Array, k: usize) -> (Array, Array) {
+        top_k_in(x, k, self.axis)
+    }
+
+    /// As [`approx_max_k`](approx_max_k()).
+    #[track_caller]
+    pub fn approx_max_k(&self, x: &Array, k: usize) -> (Array, Array) {
+        top_k_in(x, k, self.axis)
+    }
+
+    /// As [`approx_min_k`](approx_min_k()).
+    #[track_caller]
+    pub fn approx_min_k(&self, x: &Array, k: usize) -> (Array, Array) {
+        let (values, indices) = top_k_in(&-x, k, self.axis);
+        (-values, indices)
+    }
+}
+
+/// The `k` largest elements along the last dimension, and their indices (int32). It may miss some on accelerators that
+/// find them faster so; here it finds all, as [`top_k`](top_k()).
+#[track_caller]
+pub fn approx_max_k(x: &Array, k: usize) -> (Array, Array) {
+    TopKOptions::new().approx_max_k(x, k)
+}
+
+/// The `k` smallest elements along the last dimension, and their indices, as [`approx_max_k`](approx_max_k()).
+#[track_caller]
+pub fn approx_min_k(x: &Array, k: usize) -> (Array, Array) {
+    TopKOptions::new().approx_min_k(x, k)
 }
 
 /// Options of [`cumsum`] and its kin.

@@ -1,8 +1,11 @@
 //! The layer below `numpy`: operations close to the primitives, on arrays of one dtype and fitting shapes.
 
 pub(crate) mod conv;
+mod dot;
 mod indexing;
 pub mod linalg;
+mod patches;
+mod reduce;
 pub(crate) mod reduce_window;
 mod select;
 
@@ -11,17 +14,22 @@ pub use super::control_flow::{associative_scan, cond, fori_loop, map, scan, swit
 use smallvec::SmallVec;
 
 pub use conv::*;
+pub use dot::*;
 pub use indexing::*;
 pub use linalg::{Triangular, cholesky, triangular_solve};
+pub use patches::conv_general_dilated_patches;
+pub use reduce::{reduce, reduce_window};
 pub use reduce_window::{Window, reduce_window_max, reduce_window_min, reduce_window_sum};
 pub use select::*;
+
+pub use crate::precision::Precision;
 
 use super::numpy::IntoShape;
 use super::primitive::binary::{COMPLEX, DIV, REM, SHIFT_RIGHT_ARITHMETIC, SHIFT_RIGHT_LOGICAL};
 use super::primitive::bitcast::BitcastConvert;
-use super::primitive::dot::DotGeneral;
 use super::primitive::optimization_barrier::OptimizationBarrier;
 use super::primitive::reduce::{Reduce, Reducer};
+use super::primitive::reduce_precision::ReducePrecision;
 use super::primitive::shape_ops::{BroadcastInDim, Iota, Reshape, Transpose};
 use super::primitive::slices::{Concatenate, Pad, Reverse, Slice};
 use super::primitive::unary::{CEIL, DIGAMMA, FLOOR};
@@ -82,7 +90,7 @@ pub fn broadcast_in_dim(x: &Array, shape: &[usize], dims: &[usize]) -> Array {
 }
 
 #[track_caller]
-pub(crate) fn reduce(x: &Array, reducer: Reducer, axes: &[usize]) -> Array {
+pub(crate) fn reduce_with(x: &Array, reducer: Reducer, axes: &[usize]) -> Array {
     let mut axes: SmallVec<[usize; 4]> = axes.into();
     axes.sort_unstable();
     Reduce { reducer, axes }.apply(x)
@@ -90,7 +98,7 @@ pub(crate) fn reduce(x: &Array, reducer: Reducer, axes: &[usize]) -> Array {
 
 #[track_caller]
 pub(crate) fn reduce_sum(x: &Array, axes: &[usize]) -> Array {
-    reduce(x, Reducer::Sum, axes)
+    reduce_with(x, Reducer::Sum, axes)
 }
 
 /// A dimension of an array: counted from the front, or, as a negative `i32`, from the end.
@@ -190,30 +198,20 @@ pub fn broadcasted_iota(dtype: DType, shape: impl IntoShape, dim: impl Dim) -> A
     iota(dtype, &dims.iter().map(|&d| d as usize).collect::<SmallVec<[usize; 4]>>(), dim)
 }
 
-/// Contraction over the given dimensions, batched over others; see `dot_general` in the StableHLO specification. Operands
-/// of two dtypes are promoted.
+/// Each element rounded to what a floating point number with so many bits of exponent and mantissa can hold; the dtype
+/// stays. What is too large becomes infinite.
+///
+/// Fails for numbers that are not floating point, and more bits than float64 has.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// // As bfloat16 has it.
+/// assert_eq!(lax::reduce_precision(&array([1.001f32, 3.14159]), 8, 7).to_vec::<f32>()?, [1.0, 3.140625]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
-pub fn dot_general(
-    lhs: &Array,
-    rhs: &Array,
-    (lhs_contract, rhs_contract): (&[usize], &[usize]),
-    (lhs_batch, rhs_batch): (&[usize], &[usize]),
-    preferred_element_type: Option<DType>,
-) -> Array {
-    let dot = DotGeneral {
-        lhs_contract: lhs_contract.into(),
-        rhs_contract: rhs_contract.into(),
-        lhs_batch: lhs_batch.into(),
-        rhs_batch: rhs_batch.into(),
-        preferred: preferred_element_type,
-    };
-    if lhs.dtype() == rhs.dtype() {
-        return dot.apply(lhs, rhs);
-    }
-    match super::numpy::promote_args_of("dot_general", &[lhs, rhs]) {
-        Ok(args) => dot.apply(&args[0], &args[1]),
-        Err(e) => Array::from_result(Err(e), lhs),
-    }
+pub fn reduce_precision(x: &Array, exponent_bits: u32, mantissa_bits: u32) -> Array {
+    ReducePrecision { exponent_bits, mantissa_bits }.apply(x)
 }
 
 /// Rounds towards zero.

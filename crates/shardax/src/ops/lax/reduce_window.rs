@@ -70,7 +70,7 @@ impl Window {
         self
     }
 
-    fn primitive(&self, name: &str, x: &Array, reducer: Reducer) -> Result<ReduceWindow> {
+    pub(super) fn primitive(&self, name: &str, x: &Array, reducer: Reducer) -> Result<ReduceWindow> {
         x.check()?;
         let rank = x.ndim();
         let ones = vec![1; rank];
@@ -102,7 +102,7 @@ impl Window {
 }
 
 #[track_caller]
-pub(crate) fn reduce_window(name: &str, x: &Array, window: &Window, reducer: Reducer) -> Array {
+pub(crate) fn pooled(name: &str, x: &Array, window: &Window, reducer: Reducer) -> Array {
     match window.primitive(name, x, reducer) {
         Ok(primitive) => primitive.apply(x),
         Err(error) => Array::from_result(Err(error), x),
@@ -114,7 +114,7 @@ pub(crate) fn reduce_window(name: &str, x: &Array, window: &Window, reducer: Red
 /// The gradient goes to the first of equal elements.
 #[track_caller]
 pub fn reduce_window_max(x: impl Operand, window: impl Into<Window>) -> Array {
-    reduce_window("reduce_window_max", &x.into_array(), &window.into(), Reducer::Max)
+    pooled("reduce_window_max", &x.into_array(), &window.into(), Reducer::Max)
 }
 
 /// The minimum of each position of a window.
@@ -122,11 +122,11 @@ pub fn reduce_window_max(x: impl Operand, window: impl Into<Window>) -> Array {
 /// The gradient goes to the first of equal elements.
 #[track_caller]
 pub fn reduce_window_min(x: impl Operand, window: impl Into<Window>) -> Array {
-    reduce_window("reduce_window_min", &x.into_array(), &window.into(), Reducer::Min)
+    pooled("reduce_window_min", &x.into_array(), &window.into(), Reducer::Min)
 }
 
 /// The sum of each position of a window.
 #[track_caller]
 pub fn reduce_window_sum(x: impl Operand, window: impl Into<Window>) -> Array {
-    reduce_window("reduce_window_sum", &x.into_array(), &window.into(), Reducer::Sum)
+    pooled("reduce_window_sum", &x.into_array(), &window.into(), Reducer::Sum)
 }

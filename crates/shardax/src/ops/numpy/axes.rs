@@ -223,7 +223,7 @@ impl Reduction {
         match &self.over.mask {
             Some(mask) => {
                 let ones = convert(&mask.broadcast_to(x.shape()), DType::F32, true);
-                lax::reduce(&ones, crate::ops::primitive::reduce::Reducer::Sum, &self.axes)
+                lax::reduce_with(&ones, crate::ops::primitive::reduce::Reducer::Sum, &self.axes)
             }
             None => {
                 let count: usize = self.axes.iter().map(|&a| x.shape()[a]).product();

@@ -6,7 +6,7 @@ use crate::core::array::Array;
 use crate::core::program::Aval;
 use crate::core::program::trace::at_caller;
 use crate::error::{Error, Result, bail, err};
-use crate::ops::lax;
+use crate::ops::lax::{self, DotOptions};
 
 /// What stands for a dimension: a letter, or a place in an ellipsis counted from its end.
 type Label = u32;
@@ -23,6 +23,7 @@ struct Term {
 /// Sums of products of arrays, by Einstein's convention: each dimension has a letter, letters that the result lacks are
 /// summed over. Without `->` the result has, in alphabetical order, the letters that occur once. `...` stands for any
 /// number of leading dimensions, which broadcast. Of more than two arrays the cheapest pairs are multiplied first.
+/// [`DotOptions`] has options.
 ///
 /// Fails when the letters do not fit the arrays, or the sizes do not fit each other.
 ///
@@ -35,12 +36,20 @@ struct Term {
 /// ```
 #[track_caller]
 pub fn einsum(spec: &str, operands: &[&Array]) -> Array {
-    let made = at_caller(|| contract(spec, operands));
-    let like = operands.first().map(|x| (*x).clone()).unwrap_or_else(|| Array::from(0.0f32));
-    Array::from_result(made, &like)
+    DotOptions::new().einsum(spec, operands)
 }
 
-fn contract(spec: &str, operands: &[&Array]) -> Result<Array> {
+impl DotOptions {
+    /// As [`einsum`](einsum()).
+    #[track_caller]
+    pub fn einsum(&self, spec: &str, operands: &[&Array]) -> Array {
+        let made = at_caller(|| contract(spec, operands, self));
+        let like = operands.first().map(|x| (*x).clone()).unwrap_or_else(|| Array::from(0.0f32));
+        Array::from_result(made, &like)
+    }
+}
+
+fn contract(spec: &str, operands: &[&Array], options: &DotOptions) -> Result<Array> {
     let (inputs, output) = parse(spec, operands)?;
     let arrays = promote_args_of("einsum", operands)?;
     let fit = |n: usize, m: usize| n == m || n == 1 || m == 1;
@@ -78,14 +87,14 @@ fn contract(spec: &str, operands: &[&Array]) -> Result<Array> {
     while terms.len() > 1 {
         let (i, j) = cheapest(&terms, &output, &size);
         let kept = wanted(&terms, &output, &[i, j]);
-        let product = multiply(&terms[i], &terms[j], &kept);
+        let product = multiply(&terms[i], &terms[j], &kept, options);
         product.array.check()?;
         terms.remove(j);
         terms[i] = product;
     }
     let [term] = terms.as_slice() else { bail!(Value, "einsum({spec:?}) needs at least one array") };
     let order: Vec<usize> = output.iter().filter_map(|l| term.labels.iter().position(|m| m == l)).collect();
-    Ok(lax::transpose(&term.array, &order))
+    Ok(options.returned(lax::transpose(&term.array, &order)))
 }
 
 /// The labels of the operands and of the result.
@@ -230,18 +239,17 @@ fn cheapest(terms: &[Term], output: &[Label], size: &impl Fn(Label) -> usize) ->
 }
 
 /// The product of two terms, summed over the labels that both have and that are not `kept`.
-fn multiply(a: &Term, b: &Term, kept: &[Label]) -> Term {
+fn multiply(a: &Term, b: &Term, kept: &[Label], options: &DotOptions) -> Term {
     let both: Vec<Label> = a.labels.iter().copied().filter(|l| b.labels.contains(l)).collect();
     let (batch, contract): (Vec<Label>, Vec<Label>) = both.iter().partition(|l| kept.contains(l));
     let places = |term: &Term, labels: &[Label]| -> Vec<usize> {
         labels.iter().filter_map(|l| term.labels.iter().position(|m| m == l)).collect()
     };
-    let array = lax::dot_general(
+    let array = options.dot_general(
         &a.array,
         &b.array,
         (&places(a, &contract), &places(b, &contract)),
         (&places(a, &batch), &places(b, &batch)),
-        None,
     );
     let free = |term: &Term| term.labels.iter().copied().filter(|l| !both.contains(l)).collect::<Vec<_>>();
     let labels = [batch, free(a), free(b)].concat();

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::promote_args_of;
 use crate::core::array::Array;
 use crate::error::{Result, err};
-use crate::ops::lax;
+use crate::ops::lax::DotOptions;
 use crate::ops::operators::Operand;
 use crate::shape::{broadcast_shapes, normalize_axis};
 use crate::source;
@@ -25,59 +25,97 @@ impl Array {
     }
 }
 
-/// See [`Array::dot`].
+/// See [`Array::dot`]; [`DotOptions`] has options.
 #[track_caller]
 pub fn dot(x: impl Operand, y: impl Operand) -> Array {
-    product("dot", x, y, |x, y| {
-        if x.ndim() == 0 || y.ndim() == 0 {
-            return Ok(x * y);
-        }
-        let contract = if y.ndim() == 1 { 0 } else { y.ndim() - 2 };
-        mismatch("dot", x, y, contract)?;
-        Ok(lax::dot_general(x, y, (&[x.ndim() - 1], &[contract]), (&[], &[]), None))
-    })
+    DotOptions::new().dot(x, y)
 }
 
-/// See [`Array::matmul`].
+/// See [`Array::matmul`]; [`DotOptions`] has options.
 #[track_caller]
 pub fn matmul(x: impl Operand, y: impl Operand) -> Array {
-    product("matmul", x, y, |x, y| {
-        if x.ndim() == 0 || y.ndim() == 0 {
-            return Err(err!(
-                Value,
-                "matmul needs arrays of at least one dimension, got {} and {}",
-                x.type_name(),
-                y.type_name()
-            )
-            .help("multiply by a scalar with `*`"));
-        }
-        let contract = if y.ndim() == 1 { 0 } else { y.ndim() - 2 };
-        mismatch("matmul", x, y, contract)?;
-        if x.ndim() <= 2 && y.ndim() <= 2 {
-            return Ok(lax::dot_general(x, y, (&[x.ndim() - 1], &[contract]), (&[], &[]), None));
-        }
-        if y.ndim() <= 2 {
-            return Ok(lax::dot_general(x, y, (&[x.ndim() - 1], &[contract]), (&[], &[]), None));
-        }
-        // Leading dimensions are broadcast, then batched over.
-        let x_lead = x.ndim().saturating_sub(2);
-        let y_lead = y.ndim() - 2;
-        let lead = broadcast_shapes(&[&x.shape()[..x_lead], &y.shape()[..y_lead]]).ok_or_else(|| {
-            err!(Value, "matmul got incompatible shapes for broadcasting: {} and {}", x.type_name(), y.type_name())
-                .help("the leading dimensions must be equal or 1")
-        })?;
-        let spread = |a: &Array, own: usize| {
-            let mut shape = lead.clone();
-            shape.extend_from_slice(&a.shape()[own..]);
-            a.broadcast_to(shape.as_slice())
-        };
-        let (xs, ys) = (if x.ndim() == 1 { x.clone() } else { spread(x, x_lead) }, spread(y, y_lead));
-        let batch: SmallVec<[usize; 4]> = (0..lead.len()).collect();
-        if x.ndim() == 1 {
-            return Ok(lax::dot_general(&ys, &xs, (&[ys.ndim() - 2], &[0]), (&[], &[]), None));
-        }
-        Ok(lax::dot_general(&xs, &ys, (&[xs.ndim() - 1], &[ys.ndim() - 2]), (&batch, &batch), None))
-    })
+    DotOptions::new().matmul(x, y)
+}
+
+impl DotOptions {
+    /// As [`Array::dot`].
+    #[track_caller]
+    pub fn dot(&self, x: impl Operand, y: impl Operand) -> Array {
+        product("dot", x, y, |x, y| {
+            if x.ndim() == 0 || y.ndim() == 0 {
+                return Ok(self.returned(x * y));
+            }
+            let contract = if y.ndim() == 1 { 0 } else { y.ndim() - 2 };
+            mismatch("dot", x, y, contract)?;
+            Ok(self.dot_general(x, y, (&[x.ndim() - 1], &[contract]), (&[], &[])))
+        })
+    }
+
+    /// As [`Array::matmul`].
+    #[track_caller]
+    pub fn matmul(&self, x: impl Operand, y: impl Operand) -> Array {
+        product("matmul", x, y, |x, y| {
+            if x.ndim() == 0 || y.ndim() == 0 {
+                return Err(err!(
+                    Value,
+                    "matmul needs arrays of at least one dimension, got {} and {}",
+                    x.type_name(),
+                    y.type_name()
+                )
+                .help("multiply by a scalar with `*`"));
+            }
+            let contract = if y.ndim() == 1 { 0 } else { y.ndim() - 2 };
+            mismatch("matmul", x, y, contract)?;
+            if y.ndim() <= 2 {
+                return Ok(self.dot_general(x, y, (&[x.ndim() - 1], &[contract]), (&[], &[])));
+            }
+            // Leading dimensions are broadcast, then batched over.
+            let x_lead = x.ndim().saturating_sub(2);
+            let y_lead = y.ndim() - 2;
+            let lead = broadcast_shapes(&[&x.shape()[..x_lead], &y.shape()[..y_lead]]).ok_or_else(|| {
+                err!(Value, "matmul got incompatible shapes for broadcasting: {} and {}", x.type_name(), y.type_name())
+                    .help("the leading dimensions must be equal or 1")
+            })?;
+            let spread = |a: &Array, own: usize| {
+                let mut shape = lead.clone();
+                shape.extend_from_slice(&a.shape()[own..]);
+                a.broadcast_to(shape.as_slice())
+            };
+            let (xs, ys) = (if x.ndim() == 1 { x.clone() } else { spread(x, x_lead) }, spread(y, y_lead));
+            let batch: SmallVec<[usize; 4]> = (0..lead.len()).collect();
+            if x.ndim() == 1 {
+                return Ok(self.dot_general(&ys, &xs, (&[ys.ndim() - 2], &[0]), (&[], &[])));
+            }
+            Ok(self.dot_general(&xs, &ys, (&[xs.ndim() - 1], &[ys.ndim() - 2]), (&batch, &batch)))
+        })
+    }
+
+    /// As [`vdot`](vdot()).
+    #[track_caller]
+    pub fn vdot(&self, x: impl Operand, y: impl Operand) -> Array {
+        self.dot(super::conj(&x.into_array()).ravel(), y.into_array().ravel())
+    }
+
+    /// As [`inner`](inner()).
+    #[track_caller]
+    pub fn inner(&self, x: impl Operand, y: impl Operand) -> Array {
+        product("inner", x, y, |x, y| {
+            if x.ndim() == 0 || y.ndim() == 0 {
+                return Ok(self.returned(x * y));
+            }
+            mismatch("inner", x, y, y.ndim() - 1)?;
+            Ok(self.dot_general(x, y, (&[x.ndim() - 1], &[y.ndim() - 1]), (&[], &[])))
+        })
+    }
+
+    /// As [`tensordot`](tensordot()).
+    #[track_caller]
+    pub fn tensordot(&self, x: impl Operand, y: impl Operand, axes: impl ContractAxes) -> Array {
+        product("tensordot", x, y, |x, y| {
+            let [a, b] = axes.contract_axes([x.ndim(), y.ndim()])?;
+            Ok(self.dot_general(x, y, (&a, &b), (&[], &[])))
+        })
+    }
 }
 
 #[track_caller]
@@ -113,19 +151,13 @@ pub fn outer(x: impl Operand, y: impl Operand) -> Array {
 /// The dot product of two arrays as flat vectors, the first one conjugated.
 #[track_caller]
 pub fn vdot(x: impl Operand, y: impl Operand) -> Array {
-    dot(super::conj(&x.into_array()).ravel(), y.into_array().ravel())
+    DotOptions::new().vdot(x, y)
 }
 
 /// Sums over the last dimensions of both. Scalars multiply.
 #[track_caller]
 pub fn inner(x: impl Operand, y: impl Operand) -> Array {
-    product("inner", x, y, |x, y| {
-        if x.ndim() == 0 || y.ndim() == 0 {
-            return Ok(x * y);
-        }
-        mismatch("inner", x, y, y.ndim() - 1)?;
-        Ok(lax::dot_general(x, y, (&[x.ndim() - 1], &[y.ndim() - 1]), (&[], &[]), None))
-    })
+    DotOptions::new().inner(x, y)
 }
 
 /// Which dimensions [`tensordot`] sums over: so many last ones of the first array with as many first ones of the second,
@@ -162,8 +194,5 @@ impl<const N: usize> ContractAxes for ([i32; N], [i32; N]) {
 /// ```
 #[track_caller]
 pub fn tensordot(x: impl Operand, y: impl Operand, axes: impl ContractAxes) -> Array {
-    product("tensordot", x, y, |x, y| {
-        let [a, b] = axes.contract_axes([x.ndim(), y.ndim()])?;
-        Ok(lax::dot_general(x, y, (&a, &b), (&[], &[]), None))
-    })
+    DotOptions::new().tensordot(x, y, axes)
 }

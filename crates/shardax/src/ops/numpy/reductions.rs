@@ -39,7 +39,7 @@ impl Array {
         let widens = !asked.has_dtype();
         self.reduced("sum", Options::InitialAndDType, asked, |x, over| {
             let x = if widens { widen(x) } else { x.clone() };
-            let sum = lax::reduce(&over.masked(&x, 0), Reducer::Sum, &over.axes);
+            let sum = lax::reduce_with(&over.masked(&x, 0), Reducer::Sum, &over.axes);
             Ok(match over.initial(&sum) {
                 Some(initial) => sum + initial,
                 None => sum,
@@ -56,7 +56,7 @@ impl Array {
             // In half precision the gradient too, a product of all others, is rounded once.
             let x = if widens { widen(x) } else { x.clone() };
             let wide = settle(&over.masked(&x, 1), accumulator(x.dtype()));
-            let product = settle(&lax::reduce(&wide, Reducer::Prod, &over.axes), x.dtype());
+            let product = settle(&lax::reduce_with(&wide, Reducer::Prod, &over.axes), x.dtype());
             Ok(match over.initial(&product) {
                 Some(initial) => product * initial,
                 None => product,
@@ -69,7 +69,7 @@ impl Array {
     pub fn mean(&self, axes: impl IntoReduction) -> Array {
         self.reduced("mean", Options::DType, axes, |x, over| {
             let dtype = to_inexact(x.dtype());
-            let sum = lax::reduce(&over.masked(&settle(x, accumulator(dtype)), 0), Reducer::Sum, &over.axes);
+            let sum = lax::reduce_with(&over.masked(&settle(x, accumulator(dtype)), 0), Reducer::Sum, &over.axes);
             Ok(settle(&(sum / over.count(x)), dtype))
         })
     }
@@ -92,7 +92,7 @@ impl Array {
                 true => super::real(&(&centered * super::conj(&centered))),
                 false => &centered * &centered,
             };
-            let sum = lax::reduce(&over.masked(&squares, 0), Reducer::Sum, &over.axes);
+            let sum = lax::reduce_with(&over.masked(&squares, 0), Reducer::Sum, &over.axes);
             if over.is_masked() {
                 let left = over.count(x) - ddof as f64;
                 let variance = where_(left.greater(0), sum / &left, f64::NAN);
@@ -156,9 +156,9 @@ impl Array {
                     )
                     .help("leave empty arrays out, or say what nothing gives: `over(axes).initial(value)`"));
                 }
-                return Ok(lax::reduce(x, reducer, &over.axes));
+                return Ok(lax::reduce_with(x, reducer, &over.axes));
             };
-            let most = lax::reduce(&over.masked(x, &initial), reducer, &over.axes);
+            let most = lax::reduce_with(&over.masked(x, &initial), reducer, &over.axes);
             Ok(further(most, initial))
         })
     }
@@ -167,7 +167,7 @@ impl Array {
     #[track_caller]
     pub fn all(&self, axes: impl IntoReduction) -> Array {
         self.reduced("all", Options::None, axes, |x, over| {
-            Ok(lax::reduce(&over.masked(&truth(x), true), Reducer::And, &over.axes))
+            Ok(lax::reduce_with(&over.masked(&truth(x), true), Reducer::And, &over.axes))
         })
     }
 
@@ -175,7 +175,7 @@ impl Array {
     #[track_caller]
     pub fn any(&self, axes: impl IntoReduction) -> Array {
         self.reduced("any", Options::None, axes, |x, over| {
-            Ok(lax::reduce(&over.masked(&truth(x), false), Reducer::Or, &over.axes))
+            Ok(lax::reduce_with(&over.masked(&truth(x), false), Reducer::Or, &over.axes))
         })
     }
 
@@ -204,11 +204,11 @@ impl Array {
     pub fn logsumexp(&self, axes: impl IntoReduction) -> Array {
         self.reduced("logsumexp", Options::None, axes, |x, over| {
             let x = over.masked(&settle(x, to_inexact(x.dtype())), f64::NEG_INFINITY);
-            let max = lax::reduce(&super::real(&x), Reducer::Max, &over.axes);
+            let max = lax::reduce_with(&super::real(&x), Reducer::Max, &over.axes);
             let max = crate::ops::primitive::stop_gradient::stop_gradient(where_(max.isfinite(), &max, 0));
             let dims: Vec<usize> = (0..x.ndim()).filter(|d| !over.axes.contains(d)).collect();
             let shifted = &x - max.broadcast_in_dim(x.shape(), &dims);
-            Ok(lax::reduce(&shifted.exp(), Reducer::Sum, &over.axes).log() + max)
+            Ok(lax::reduce_with(&shifted.exp(), Reducer::Sum, &over.axes).log() + max)
         })
     }
 

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::dot::accumulated_in;
 use super::slices::Reverse;
 use super::window::{self, WindowDim};
 use super::{add_tangents, conv_dot};
@@ -15,6 +16,7 @@ use crate::core::program::trace::bind1;
 use crate::dtype::DType;
 use crate::error::{Result, bail, err};
 use crate::interpret::batching::move_batch;
+use crate::precision::Precision;
 use crate::shape::{Shape, size};
 
 /// Where each dimension of an array lies: batch and feature (of a kernel: output and input feature), then the
@@ -33,6 +35,7 @@ pub(crate) struct ConvGeneralDilated {
     pub batch_group_count: usize,
     /// The dtype of the result where it is not the operands'.
     pub preferred: Option<DType>,
+    pub precision: Option<Precision>,
 }
 
 /// The spec with its first two entries exchanged.
@@ -118,6 +121,7 @@ impl ConvGeneralDilated {
             feature_group_count: groups,
             batch_group_count: 1,
             preferred: None,
+            precision: self.precision,
         };
         let out = transposed.apply(ct, &kernel);
         if self.batch_group_count == 1 {
@@ -138,6 +142,7 @@ impl ConvGeneralDilated {
             feature_group_count: self.batch_group_count,
             batch_group_count: self.feature_group_count,
             preferred: None,
+            precision: self.precision,
         }
         .apply(lhs, ct)
     }
@@ -232,7 +237,7 @@ impl Primitive for ConvGeneralDilated {
         for (i, w) in self.window.iter().enumerate() {
             shape[self.out[i + 2]] = w.positions(self.name(), l.shape[self.lhs[i + 2]], r.shape[self.rhs[i + 2]])?;
         }
-        let dtype = self.preferred.unwrap_or(l.dtype);
+        let dtype = accumulated_in("conv_general_dilated", l, self.preferred)?;
         Ok(smallvec![Aval { weak: l.weak && r.weak, ..Aval::new(dtype, shape) }.settled()])
     }
 
@@ -254,7 +259,7 @@ impl Primitive for ConvGeneralDilated {
         let args = [cx.with_whole(args[0], &whole(&self.lhs)), cx.with_whole(args[1], &whole(&self.rhs))];
         let column = |f: fn(&WindowDim) -> usize| ints(&self.window.iter().map(f).collect::<Vec<_>>());
         let attrs = format!(
-            "window_strides = {}, padding = {}, lhs_dilation = {}, rhs_dilation = {}, window_reversal = {}, dimension_numbers = #stablehlo.conv<{}>, feature_group_count = {} : i64, batch_group_count = {} : i64, precision_config = [#stablehlo<precision DEFAULT>, #stablehlo<precision DEFAULT>]",
+            "window_strides = {}, padding = {}, lhs_dilation = {}, rhs_dilation = {}, window_reversal = {}, dimension_numbers = #stablehlo.conv<{}>, feature_group_count = {} : i64, batch_group_count = {} : i64, {}",
             column(|w| w.stride),
             window::padding_attr(&self.window),
             column(|w| w.base_dilation),
@@ -262,7 +267,8 @@ impl Primitive for ConvGeneralDilated {
             bools(&vec![false; self.window.len()]),
             self.layout(),
             self.feature_group_count,
-            self.batch_group_count
+            self.batch_group_count,
+            Precision::config(self.precision)
         );
         let out = cx.op("stablehlo.convolution", &args, &attrs, &outs[0]);
         Ok(vec![cx.with_whole(out, &whole(&self.out))])

@@ -9,6 +9,7 @@ use super::window;
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
 use crate::dtype::DType;
+use crate::precision::Precision;
 use crate::shape::{Shape, size};
 
 /// From this many features on, the plugin's convolution is as fast.
@@ -44,8 +45,11 @@ pub(crate) fn lower(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value]
     let patches = patches(conv, cx, args[0], &rhs.shape, &out.shape);
     let patches = cx.op("stablehlo.reshape", &[patches], "", &matrix(rows, depth));
     let kernel = cx.op("stablehlo.reshape", &[args[1]], "", &matrix(depth, features));
-    let attrs = "dot_dimension_numbers = #stablehlo.dot<lhs_batching_dimensions = [], rhs_batching_dimensions = [], lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [0]>, precision_config = [#stablehlo<precision DEFAULT>, #stablehlo<precision DEFAULT>]";
-    let product = cx.op("stablehlo.dot_general", &[patches, kernel], attrs, &matrix(rows, features));
+    let attrs = format!(
+        "dot_dimension_numbers = #stablehlo.dot<lhs_batching_dimensions = [], rhs_batching_dimensions = [], lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [0]>, {}",
+        Precision::config(conv.precision)
+    );
+    let product = cx.op("stablehlo.dot_general", &[patches, kernel], &attrs, &matrix(rows, features));
     Some(cx.op("stablehlo.reshape", &[product], "", out))
 }
 

@@ -8,9 +8,10 @@ use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
-use crate::dtype::DType;
+use crate::dtype::{Category, DType};
 use crate::error::{Result, err};
 use crate::interpret::batching::move_batch;
+use crate::precision::Precision;
 use crate::shape::Shape;
 
 type Ints = SmallVec<[usize; 4]>;
@@ -24,10 +25,38 @@ pub(crate) struct DotGeneral {
     pub rhs_batch: Ints,
     /// The dtype of the result where it is not the operands'.
     pub preferred: Option<DType>,
+    pub precision: Option<Precision>,
 }
 
 fn free(rank: usize, contract: &[usize], batch: &[usize]) -> Vec<usize> {
     (0..rank).filter(|d| !contract.contains(d) && !batch.contains(d)).collect()
+}
+
+/// The dtype of a product of operands like these: the preferred one, where it can hold what it is made of.
+pub(super) fn accumulated_in(name: &str, operand: &Aval, preferred: Option<DType>) -> Result<DType> {
+    let Some(preferred) = preferred else { return Ok(operand.dtype) };
+    let (from, to) = (operand.dtype.category(), preferred.category());
+    let kind = match from {
+        Category::Bool => true,
+        Category::Unsigned => to >= Category::Unsigned,
+        Category::Signed => matches!(to, Category::Signed | Category::Float),
+        other => to == other,
+    };
+    if !kind {
+        return Err(err!(
+            Type,
+            "{name} of {operand}: Input type is incompatible with `preferred_element_type` {preferred}"
+        )
+        .help("integers accumulate in integers of their kind or in floating point, others in their own kind"));
+    }
+    if preferred.byte_size() < operand.dtype.byte_size() {
+        return Err(err!(
+            Type,
+            "{name} of {operand}: `preferred_element_type` {preferred} must not be narrower than the original type"
+        )
+        .help("convert the operands, or the result, with `astype`"));
+    }
+    Ok(preferred)
 }
 
 impl DotGeneral {
@@ -55,6 +84,7 @@ impl DotGeneral {
             lhs_batch: (0..batch).collect(),
             rhs_batch: other_batch.clone(),
             preferred: None,
+            precision: self.precision,
         }
         .apply(ct, other);
         let out = if out.dtype() == this.dtype { out } else { out.astype(this.dtype) };
@@ -83,6 +113,9 @@ impl Primitive for DotGeneral {
         );
         if let Some(d) = self.preferred {
             text.push_str(&format!(" preferred_element_type={d}"));
+        }
+        if let Some(p) = self.precision {
+            text.push_str(&format!(" precision={p:?}"));
         }
         text
     }
@@ -135,18 +168,19 @@ impl Primitive for DotGeneral {
         let mut shape: Shape = self.lhs_batch.iter().map(|&d| l.shape[d]).collect();
         shape.extend(free(l.rank(), &self.lhs_contract, &self.lhs_batch).into_iter().map(|d| l.shape[d]));
         shape.extend(free(r.rank(), &self.rhs_contract, &self.rhs_batch).into_iter().map(|d| r.shape[d]));
-        let dtype = self.preferred.unwrap_or(l.dtype);
+        let dtype = accumulated_in("dot_general", l, self.preferred)?;
         Ok(smallvec![Aval { weak: l.weak && r.weak && dtype == l.dtype, ..Aval::new(dtype, shape) }])
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let list = |v: &Ints| v.iter().map(|d| d.to_string()).collect::<Vec<_>>().join(", ");
         let attrs = format!(
-            "dot_dimension_numbers = #stablehlo.dot<lhs_batching_dimensions = [{}], rhs_batching_dimensions = [{}], lhs_contracting_dimensions = [{}], rhs_contracting_dimensions = [{}]>, precision_config = [#stablehlo<precision DEFAULT>, #stablehlo<precision DEFAULT>]",
+            "dot_dimension_numbers = #stablehlo.dot<lhs_batching_dimensions = [{}], rhs_batching_dimensions = [{}], lhs_contracting_dimensions = [{}], rhs_contracting_dimensions = [{}]>, {}",
             list(&self.lhs_batch),
             list(&self.rhs_batch),
             list(&self.lhs_contract),
-            list(&self.rhs_contract)
+            list(&self.rhs_contract),
+            Precision::config(self.precision)
         );
         // A wider result is computed from widened operands: the CPU plugin does that twice as fast.
         let args: Vec<Value> = match self.preferred {
@@ -191,6 +225,7 @@ impl Primitive for DotGeneral {
                     lhs_batch: first(&self.lhs_batch),
                     rhs_batch: first(&self.rhs_batch),
                     preferred: self.preferred,
+                    precision: self.precision,
                 };
                 Ok((smallvec![out.apply(&l, &r)], vec![Some(0)]))
             }

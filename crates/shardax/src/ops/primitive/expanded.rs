@@ -17,16 +17,16 @@ use crate::ops::lax;
 use crate::ops::numpy::{fmod, where_};
 
 pub(crate) struct Def {
-    name: &'static str,
-    accepts: Accepts,
-    body: fn(&[Array]) -> Array,
+    pub(super) name: &'static str,
+    pub(super) accepts: Accepts,
+    pub(super) body: fn(&[Array]) -> Array,
     /// The result's tangent from the operands, the result, and the tangent of the operand of this number.
-    tangent: fn(&[Array], &Array, usize, &Array) -> Array,
+    pub(super) tangent: fn(&[Array], &Array, usize, &Array) -> Array,
 }
 
 /// An elementwise function of operands of one dtype.
 #[derive(Clone, Copy)]
-pub(crate) struct Expanded(&'static Def);
+pub(crate) struct Expanded(pub(super) &'static Def);
 
 impl PartialEq for Expanded {
     fn eq(&self, other: &Self) -> bool {
@@ -85,10 +85,17 @@ impl Primitive for Expanded {
 
 macro_rules! expanded {
     ($($ident:ident $name:literal $accepts:ident, $body:expr, $tangent:expr;)*) => {$(
-        pub(crate) static $ident: Expanded =
-            Expanded(&Def { name: $name, accepts: Accepts::$accepts, body: $body, tangent: $tangent });
+        pub(crate) static $ident: $crate::ops::primitive::expanded::Expanded =
+            $crate::ops::primitive::expanded::Expanded(&$crate::ops::primitive::expanded::Def {
+                name: $name,
+                accepts: $crate::ops::primitive::elementwise::Accepts::$accepts,
+                body: $body,
+                tangent: $tangent,
+            });
     )*};
 }
+
+pub(super) use expanded;
 
 fn zero(like: &Array) -> Array {
     Array::literal(Scalar::Int(0), like.dtype(), false)

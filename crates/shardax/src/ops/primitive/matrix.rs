@@ -12,7 +12,8 @@ use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::interpret::batching::move_batch;
 use crate::ops::lax;
-use crate::ops::numpy::{conj, convert, eye_offset, matmul};
+use crate::ops::numpy::{conj, convert, eye_offset};
+use crate::precision::Precision;
 use crate::shape::Shape;
 
 /// The rows and columns of matrices of floating point or complex numbers.
@@ -89,9 +90,9 @@ pub(crate) fn part(x: &Array, r: Range<usize>, c: Range<usize>) -> Array {
     lax::slice_in_dim(&lax::slice_in_dim(x, r.start, r.end, -2), c.start, c.end, -1)
 }
 
-/// The products of two stacks of matrices of one length.
+/// The products of two stacks of matrices of one length, in full precision: decompositions need all digits.
 pub(crate) fn product(x: &Array, y: &Array) -> Array {
-    matmul(x, y)
+    lax::DotOptions::new().precision(Precision::Highest).matmul(x, y)
 }
 
 /// `n` ones on the diagonals of matrices like these.

@@ -78,12 +78,12 @@ impl ReduceWindow {
             .collect()
     }
 
-    fn slices(&self, x: &Array, out: &[usize]) -> Vec<Array> {
+    pub(crate) fn slices(&self, x: &Array, out: &[usize]) -> Vec<Array> {
         self.parts(out).iter().map(|p| lax::slice(x, &p.start, &p.limit, Some(&p.strides))).collect()
     }
 
     /// The padding and base dilation as a pad's configuration.
-    fn pad_config(&self) -> Vec<(i64, i64, i64)> {
+    pub(crate) fn pad_config(&self) -> Vec<(i64, i64, i64)> {
         self.dims.iter().map(|d| (d.low, d.high, d.base_dilation as i64 - 1)).collect()
     }
 

@@ -178,6 +178,7 @@ unary! {
         Factor(|_, y| (1.0 / std::f64::consts::FRAC_2_SQRT_PI) * EXP.apply(&(y * y)));
     LGAMMA "lgamma" "chlo.lgamma" Float same, Factor(|x, _| DIGAMMA.apply(x));
     DIGAMMA "digamma" "chlo.digamma" Float same, Factor(|x, _| crate::ops::lax::polygamma(1, x));
+    BESSEL_I1E "bessel_i1e" "chlo.bessel_i1e" Float same, Factor(super::special::bessel_i1e_slope);
     ABS "abs" "stablehlo.abs" Signed DType::real, Tangent(|x, y, t| {
         if !x.dtype().is_complex() {
             // +1 at 0, as in JAX.

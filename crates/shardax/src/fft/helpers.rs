@@ -1,0 +1,77 @@
+//! The frequencies of a transform's elements, and their order.
+
+use crate::core::array::Array;
+use crate::core::program::trace::at_caller;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::numpy::{IntoAxes, normalize_axes};
+use crate::ops::operators::Operand;
+
+/// The frequencies of the `n` elements of [`fft`](super::fft()), of samples so far apart: `[0, 1, …, -2, -1] / (n d)`,
+/// float32.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(shardax::fft::fftfreq(4, 0.5).to_vec::<f32>()?, [0.0, 0.5, -1.0, -0.5]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn fftfreq(n: usize, d: f64) -> Array {
+    let positive = n.div_ceil(2);
+    let count = |n: usize| crate::ops::numpy::arange(0..i32::try_from(n).unwrap_or(i32::MAX));
+    let place = count(n);
+    let wrapped = crate::ops::numpy::where_(
+        place.less(i32::try_from(positive).unwrap_or(i32::MAX)),
+        &place,
+        &place - i32::try_from(n).unwrap_or(i32::MAX),
+    );
+    wrapped.astype(DType::F32) / (d * n as f64)
+}
+
+/// The frequencies of the `n / 2 + 1` elements of [`rfft`](super::rfft()), of samples so far apart, float32.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(shardax::fft::rfftfreq(4, 0.5).to_vec::<f32>()?, [0.0, 0.5, 1.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn rfftfreq(n: usize, d: f64) -> Array {
+    let half = i32::try_from(n / 2 + 1).unwrap_or(i32::MAX);
+    crate::ops::numpy::arange(0..half).astype(DType::F32) / (d * n as f64)
+}
+
+/// The elements of a transform in the order of their frequencies, so that the zero is in the middle, along `axes`
+/// (`..` for all).
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::fft;
+/// let x = fft::fftshift(fft::fftfreq(5, 0.2), ..);
+/// assert_eq!(x.to_vec::<f32>()?, [-2.0, -1.0, 0.0, 1.0, 2.0]);
+/// assert_eq!(fft::ifftshift(&x, 0).to_vec::<f32>()?, fft::fftfreq(5, 0.2).to_vec::<f32>()?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn fftshift(x: impl Operand, axes: impl IntoAxes) -> Array {
+    shifted(x.into_array(), axes, |n| n / 2)
+}
+
+/// The inverse of [`fftshift`].
+#[track_caller]
+pub fn ifftshift(x: impl Operand, axes: impl IntoAxes) -> Array {
+    shifted(x.into_array(), axes, |n| -(n / 2))
+}
+
+#[track_caller]
+fn shifted(x: Array, axes: impl IntoAxes, by: fn(i64) -> i64) -> Array {
+    let made: Result<Array> = at_caller(|| {
+        x.check()?;
+        let axes = normalize_axes(axes, x.ndim())?;
+        Ok(axes.iter().fold(x.clone(), |x, &d| {
+            let n = i64::try_from(x.shape()[d]).unwrap_or(i64::MAX);
+            x.roll(by(n), d as i32)
+        }))
+    });
+    Array::from_result(made, &x)
+}

@@ -1,0 +1,53 @@
+//! The kernels that images are resampled with.
+
+use std::f64::consts::PI;
+
+use crate::core::array::Array;
+use crate::ops::numpy::where_;
+
+/// What a pixel is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ResizeMethod {
+    /// The nearest pixel.
+    Nearest,
+    /// The two nearest in each dimension, by their distance.
+    Linear,
+    /// Four, by the cubic kernel of
+    /// [Keys, Cubic convolution interpolation for digital image
+    /// processing](https://doi.org/10.1109/TASSP.1981.1163711).
+    Cubic,
+    /// Six, by a sinc windowed by a sinc three times as wide
+    /// ([Duchon, Lanczos filtering in one and two
+    /// dimensions](https://doi.org/10.1175/1520-0450(1979)018%3C1016:LFIOAT%3E2.0.CO;2)).
+    Lanczos3,
+    /// Ten, by a sinc windowed by a sinc five times as wide.
+    Lanczos5,
+}
+
+impl ResizeMethod {
+    /// The weight of a pixel at this distance.
+    pub(super) fn weight(self, distance: &Array) -> Array {
+        match self {
+            ResizeMethod::Nearest | ResizeMethod::Linear => (-distance + 1).maximum(0),
+            ResizeMethod::Cubic => cubic(distance),
+            ResizeMethod::Lanczos3 => lanczos(distance, 3.0),
+            ResizeMethod::Lanczos5 => lanczos(distance, 5.0),
+        }
+    }
+}
+
+/// A polynomial in each of the first two unit distances, whose values and slopes meet; -½ is the slope at 1.
+fn cubic(x: &Array) -> Array {
+    let near = ((1.5 * x - 2.5) * x) * x + 1.0;
+    let far = ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0;
+    let y = where_(x.greater_equal(1), far, near);
+    where_(x.greater_equal(2), 0.0, y)
+}
+
+fn lanczos(x: &Array, radius: f64) -> Array {
+    let product = (x * PI).sin() * (x * PI / radius).sin() * radius;
+    let squared = where_(x.not_equal(0), x * x * (PI * PI), 1.0);
+    // Near its middle the kernel is 1 to all digits that there are.
+    let y = where_(x.greater(1e-3), product / squared, 1.0);
+    where_(x.greater(radius), 0.0, y)
+}

@@ -1,0 +1,96 @@
+//! Contractions, and the options that every product has.
+
+use crate::core::array::Array;
+use crate::dtype::DType;
+use crate::ops::numpy::promote_args_of;
+use crate::ops::primitive::dot::DotGeneral;
+use crate::precision::{self, Precision};
+
+/// How a product is computed: the options of `dot_general`, `dot`, `matmul`, `einsum`, `tensordot`, `vdot` and `inner`,
+/// which are its methods. Gradients and batches of a product have the same.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::lax::{DotOptions, Precision};
+/// // bfloat16 operands, summed in and returned as float32.
+/// let wide = DotOptions::new().preferred_element_type(DType::F32);
+/// let x = full([4, 256], 1.0).astype(DType::Bf16);
+/// assert_eq!(wide.einsum("ij,kj->ik", &[&x, &x]).dtype(), DType::F32);
+/// // All digits of float32, on accelerators too.
+/// let y = DotOptions::new().precision(Precision::Highest).matmul(ones([2, 3]), ones([3, 2]));
+/// assert_eq!(y.to_vec::<f32>()?, [3.0; 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct DotOptions {
+    precision: Option<Precision>,
+    pub(crate) preferred_element_type: Option<DType>,
+}
+
+impl DotOptions {
+    /// The precision that is set, and the operands' dtype.
+    pub fn new() -> Self {
+        DotOptions::default()
+    }
+
+    /// How precisely accelerators compute it. Default: as [`default_matmul_precision`](crate::default_matmul_precision)
+    /// says.
+    pub fn precision(mut self, precision: impl Into<Option<Precision>>) -> Self {
+        self.precision = precision.into();
+        self
+    }
+
+    /// The dtype to accumulate in and to return, no narrower than the operands'. Default: theirs.
+    pub fn preferred_element_type(mut self, dtype: impl Into<Option<DType>>) -> Self {
+        self.preferred_element_type = dtype.into();
+        self
+    }
+
+    /// As [`dot_general`].
+    #[track_caller]
+    pub fn dot_general(
+        &self,
+        lhs: &Array,
+        rhs: &Array,
+        (lhs_contract, rhs_contract): (&[usize], &[usize]),
+        (lhs_batch, rhs_batch): (&[usize], &[usize]),
+    ) -> Array {
+        let dot = DotGeneral {
+            lhs_contract: lhs_contract.into(),
+            rhs_contract: rhs_contract.into(),
+            lhs_batch: lhs_batch.into(),
+            rhs_batch: rhs_batch.into(),
+            preferred: self.preferred_element_type,
+            precision: self.precision.or_else(precision::current),
+        };
+        if lhs.dtype() == rhs.dtype() {
+            return dot.apply(lhs, rhs);
+        }
+        match promote_args_of("dot_general", &[lhs, rhs]) {
+            Ok(args) => dot.apply(&args[0], &args[1]),
+            Err(e) => Array::from_result(Err(e), lhs),
+        }
+    }
+
+    /// A product that was made in another way, in the dtype that is asked for.
+    #[track_caller]
+    pub(crate) fn returned(&self, product: Array) -> Array {
+        match self.preferred_element_type {
+            Some(dtype) if dtype != product.dtype() => product.astype(dtype),
+            _ => product,
+        }
+    }
+}
+
+/// Contraction over the given dimensions, batched over others; see `dot_general` in the StableHLO specification.
+/// Operands of two dtypes are promoted; [`DotOptions`] has the precision.
+#[track_caller]
+pub fn dot_general(
+    lhs: &Array,
+    rhs: &Array,
+    contract: (&[usize], &[usize]),
+    batch: (&[usize], &[usize]),
+    preferred_element_type: Option<DType>,
+) -> Array {
+    DotOptions::new().preferred_element_type(preferred_element_type).dot_general(lhs, rhs, contract, batch)
+}

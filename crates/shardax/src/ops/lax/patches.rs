@@ -1,0 +1,61 @@
+//! What lies under a window at each of its places.
+
+use super::conv::{ConvOptions, Padding, conv_general_dilated};
+use crate::core::array::Array;
+use crate::core::program::trace::at_caller;
+use crate::error::{Result, bail, err};
+use crate::ops::lax::{self, Precision};
+use crate::ops::numpy::{convert, eye_offset};
+use crate::ops::operators::Operand;
+
+/// The elements under a window of this shape at each of its places, as features: `NCHW` inputs with `C` features have
+/// `C · product of filter_shape` of them, those of one input feature side by side. With [`ConvOptions`] as in
+/// [`conv_general_dilated`](super::conv_general_dilated()), but for groups.
+///
+/// Fails where the window has not one size for each spatial dimension.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::lax::{self, ConvOptions, Padding};
+/// let x = arange(0.0f32..9.0).reshape([1, 1, 3, 3]);
+/// let y = lax::conv_general_dilated_patches(&x, [2, 2], [1, 1], Padding::Valid, ConvOptions::new());
+/// assert_eq!(y.shape(), [1, 4, 2, 2]);
+/// assert_eq!(y.get((0, .., 0, 0)).to_vec::<f32>()?, [0.0, 1.0, 3.0, 4.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn conv_general_dilated_patches(
+    lhs: impl Operand,
+    filter_shape: impl AsRef<[usize]>,
+    window_strides: impl AsRef<[usize]>,
+    padding: impl Into<Padding>,
+    options: ConvOptions,
+) -> Array {
+    let (lhs, filter) = (lhs.into_array(), filter_shape.as_ref());
+    let made = at_caller(|| {
+        lhs.check()?;
+        if lhs.ndim() != filter.len() + 2 {
+            return Err(err!(Value, "conv_general_dilated_patches of {} with a window of {filter:?}", lhs.type_name())
+                .help("the input has a batch and a feature dimension beside those that the window moves along"));
+        }
+        let [lhs_spec, rhs_spec, _] = options.specs(lhs.ndim())?;
+        let channels = lhs.shape()[lhs_spec[1]];
+        let elements = filter.iter().try_fold(1usize, |n, &k| n.checked_mul(k)).filter(|&n| n <= MOST_ELEMENTS);
+        let Some(elements) = elements else { bail!(Value, "a window of {filter:?} has too many elements for patches") };
+        // A kernel for each element, which picks it: for one input feature, and so for every other.
+        let pick = convert(&eye_offset(elements, elements, 0), lhs.dtype(), false);
+        let all = pick.expand_dims(0).broadcast_to([channels, elements, elements]);
+        let kernel = lax::reshape(&all, &[&[channels * elements, 1], filter].concat());
+        let places: Vec<i32> = rhs_spec.iter().map(|&d| d as i32).collect();
+        let mut order = vec![0; places.len()];
+        places.iter().enumerate().for_each(|(i, &d)| order[d as usize] = i);
+        let kernel = lax::transpose(&kernel, &order);
+        let options = options.clone().feature_group_count(channels).precise(Precision::Highest);
+        Ok(conv_general_dilated(&lhs, kernel, window_strides.as_ref(), padding, options))
+    });
+    let made: Result<Array> = made;
+    Array::from_result(made, &lhs)
+}
+
+/// Each element of a window is a kernel of as many.
+const MOST_ELEMENTS: usize = 1 << 15;

@@ -1,0 +1,160 @@
+//! Discrete Fourier transforms over the last dimensions.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::unary::CONJ;
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value, ints};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::program::Aval;
+use crate::core::program::trace::bind1;
+use crate::dtype::{DType, Scalar};
+use crate::error::{Result, err};
+use crate::interpret::batching::move_batch;
+use crate::ops::lax;
+use crate::ops::numpy::where_;
+use crate::shape::Shape;
+
+/// What is transformed into what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum FftKind {
+    /// Complex numbers into complex ones.
+    Fft,
+    /// Back, divided by the number of elements.
+    Ifft,
+    /// Real numbers into the half of complex ones that is not the conjugate of the others.
+    Rfft,
+    /// Back from that half, divided by the number of elements.
+    Irfft,
+}
+
+/// The transform of the last dimensions, one to three; of `Irfft` of the last one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Fft {
+    pub kind: FftKind,
+    /// The sizes of the transformed dimensions, where they are whole.
+    pub lengths: SmallVec<[usize; 3]>,
+}
+
+impl Fft {
+    #[track_caller]
+    pub fn apply(&self, x: &Array) -> Array {
+        bind1(self.clone(), std::slice::from_ref(x))
+    }
+
+    /// How often each element of the half counts in the whole: the first, and the last of an even number, once.
+    fn weights(&self, real: DType) -> Array {
+        let n = self.lengths.last().copied().unwrap_or(1);
+        let half = n / 2 + 1;
+        let place = lax::iota(DType::I32, &[half], 0);
+        let is_own = match n % 2 {
+            0 => place.equal(0) | place.equal(half as i32 - 1),
+            _ => place.equal(0),
+        };
+        where_(is_own, Array::literal(Scalar::Int(1), real, false), Array::literal(Scalar::Int(2), real, false))
+    }
+
+    fn elements(&self) -> f64 {
+        self.lengths.iter().map(|&n| n as f64).product()
+    }
+}
+
+impl Primitive for Fft {
+    fn name(&self) -> &'static str {
+        "fft"
+    }
+
+    fn print_params(&self) -> String {
+        format!("fft_type={:?} fft_lengths={:?}", self.kind, self.lengths.as_slice())
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        let x = &args[0];
+        let (wanted, result) = match (self.kind, x.dtype) {
+            (FftKind::Rfft, DType::F32) => (true, DType::Complex64),
+            (FftKind::Rfft, DType::F64) => (true, DType::Complex128),
+            (FftKind::Rfft, other) => (false, other),
+            (FftKind::Irfft, dtype) => (dtype.is_complex(), dtype.real()),
+            (_, dtype) => (dtype.is_complex(), dtype),
+        };
+        if !wanted {
+            return Err(err!(Type, "{:?} does not accept {x}", self.kind)
+                .help("the functions of `fft` convert what they are given"));
+        }
+        let mut given: SmallVec<[usize; 3]> = self.lengths.clone();
+        let last = given.len() - 1;
+        let (whole, half) = (given[last], given[last] / 2 + 1);
+        if self.kind == FftKind::Irfft {
+            given[last] = half;
+        }
+        if !x.shape.ends_with(&given) || whole == 0 {
+            return Err(err!(Value, "{:?} of {x}: the last dimensions must be {given:?}, none of them 0", self.kind)
+                .help("the functions of `fft` pad and cut to the sizes that are asked for"));
+        }
+        let mut shape: Shape = x.shape.clone();
+        if let Some(n) = shape.last_mut() {
+            *n = match self.kind {
+                FftKind::Rfft => half,
+                _ => whole,
+            };
+        }
+        Ok(smallvec![Aval { vma: x.vma.clone(), weak: x.weak, ..Aval::new(result, shape) }.settled()])
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        if outs[0].size() == 0 {
+            return Ok(vec![cx.constant(Scalar::Int(0), &outs[0])]);
+        }
+        let name = match self.kind {
+            FftKind::Fft => "FFT",
+            FftKind::Ifft => "IFFT",
+            FftKind::Rfft => "RFFT",
+            FftKind::Irfft => "IRFFT",
+        };
+        let attrs = format!("fft_type = #stablehlo<fft_type {name}>, fft_length = {}", ints(&self.lengths));
+        // A transform needs all of its dimension: the others may be split.
+        let rank = outs[0].rank();
+        let own: Vec<usize> = (rank - self.lengths.len()..rank).collect();
+        let x = cx.with_whole(args[0], &own);
+        let y = cx.op("stablehlo.fft", &[x], &attrs, &outs[0]);
+        Ok(vec![cx.with_whole(y, &own)])
+    }
+
+    /// Linear.
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        Ok((smallvec![self.apply(&args[0])], vec![tangents[0].as_ref().map(|t| self.apply(t))]))
+    }
+
+    /// The matrix of a transform is symmetric. Of a half, each element stands for its conjugate too.
+    fn transpose(&self, cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
+        let ct = cts[0].as_ref().map(|ct| match self.kind {
+            FftKind::Fft | FftKind::Ifft => self.apply(ct),
+            FftKind::Rfft => {
+                let scaled = CONJ.apply(ct) / self.weights(ct.dtype().real()).astype(ct.dtype());
+                let (last, outer) = self.lengths.split_last().unwrap_or((&1, &[]));
+                let summed = match outer {
+                    [] => scaled,
+                    outer => over_outer(&scaled, outer),
+                };
+                Fft { kind: FftKind::Irfft, lengths: smallvec![*last] }.apply(&summed) * self.elements()
+            }
+            FftKind::Irfft => {
+                let whole = Fft { kind: FftKind::Rfft, lengths: self.lengths.clone() }.apply(ct);
+                let weights = self.weights(ct.dtype()) / self.elements();
+                CONJ.apply(&(weights.astype(whole.dtype()) * whole))
+            }
+        });
+        Ok(vec![ct])
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        Ok((smallvec![self.apply(&move_batch(&args[0], dims[0], 0, axis.size))], vec![Some(0)]))
+    }
+}
+
+/// The inverse transform of the dimensions of these sizes before the last one.
+fn over_outer(x: &Array, outer: &[usize]) -> Array {
+    let first = (x.ndim() - 1 - outer.len()) as i32;
+    let turned = x.moveaxis(-1, first);
+    Fft { kind: FftKind::Ifft, lengths: outer.into() }.apply(&turned).moveaxis(first, -1)
+}

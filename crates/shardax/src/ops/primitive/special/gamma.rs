@@ -1,0 +1,162 @@
+//! The incomplete gamma function: a series where `x` is small beside `a`, a continued fraction where it is not
+//! ([DLMF 8.7.1](https://dlmf.nist.gov/8.7.E1), [8.9.2](https://dlmf.nist.gov/8.9.E2)).
+
+use super::{constant, eps, until_settled};
+use crate::core::array::Array;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::numpy::where_;
+use crate::ops::primitive::unary::{ABS, DIGAMMA, EXP, LGAMMA, LOG};
+
+/// A sum and its derivative with respect to `a`.
+struct Dual {
+    value: Array,
+    slope: Array,
+}
+
+/// `log(xᵃ exp(-x) / Γ(a))`, what series and fraction are multiplied by.
+fn log_scale(a: &Array, x: &Array) -> Array {
+    a * LOG.apply(x) - x - LGAMMA.apply(a)
+}
+
+/// The derivative of the regularized function with respect to `x`.
+pub(super) fn density(a: &Array, x: &Array) -> Array {
+    EXP.apply(&(-x + (a - 1) * LOG.apply(x) - LGAMMA.apply(a)))
+}
+
+/// Whether the scale is no number that can be told from 0.
+fn underflows(log_scale: &Array) -> Array {
+    let largest = if log_scale.dtype() == DType::F64 { f64::MAX } else { f64::from(f32::MAX) };
+    log_scale.less(-largest.ln())
+}
+
+/// `Σ xⁿ / ((a + 1) … (a + n))`. The derivative is known when `derivative` is asked for.
+fn series(a: &Array, x: &Array, enabled: &Array, derivative: bool) -> Result<Dual> {
+    let tolerance = eps(a.dtype());
+    let (one, zero) = (constant(1.0, a).broadcast_to(a.shape()), constant(0.0, a).broadcast_to(a.shape()));
+    let state = vec![one.clone(), one, zero.clone(), zero];
+    let state = until_settled(10_000, enabled.clone(), state, |n, state| {
+        let [term, sum, slope, slopes] = [0, 1, 2, 3].map(|i| &state[i]);
+        let factor: Array = x / (a + n);
+        let next_slope: Array = slope * &factor - term * &factor / (a + n);
+        let next: Array = term * factor;
+        let (sum, slopes) = (sum + &next, slopes + &next_slope);
+        let moving = match derivative {
+            true => ABS.apply(&next_slope).greater(ABS.apply(&slopes) * tolerance),
+            false => next.greater(&sum * tolerance),
+        };
+        (vec![next, sum, next_slope, slopes], moving)
+    })?;
+    Ok(Dual { value: state[1].clone(), slope: state[3].clone() })
+}
+
+/// `1 / (x + 1 - a - 1 (1 - a) / (x + 3 - a - 2 (2 - a) / …))`, by the method of Lentz, whose convergents are ratios of
+/// numerators and denominators that change by little.
+fn fraction(a: &Array, x: &Array, enabled: &Array, derivative: bool) -> Result<Dual> {
+    let tolerance = eps(a.dtype());
+    let start = x + 1 - a;
+    // No denominator begins as zero: elements for which it does are those of the series.
+    let start = where_(start.equal(0), constant(tolerance, a), start);
+    let first: Array = 1 / &start;
+    let first_slope = &first * &first;
+    let infinite = constant(1.0 / tolerance / tolerance, a).broadcast_to(a.shape());
+    let zero = constant(0.0, a).broadcast_to(a.shape());
+    let state = vec![first.clone(), first_slope.clone(), infinite, zero, first, first_slope];
+    let state = until_settled(2000, enabled.clone(), state, |n, state| {
+        let [d, d_slope, c, c_slope, value, slope] = [0, 1, 2, 3, 4, 5].map(|i| &state[i]);
+        // The next numerator and denominator; their derivatives are n and -1.
+        let (up, down) = (n * (a - n), &start + 2 * n);
+        let u: Array = &up * d + &down;
+        let u_slope = n * d + &up * d_slope - 1;
+        let v: Array = &down + &up / c;
+        let v_slope = n / c - &up * c_slope / (c * c) - 1;
+        let next_d: Array = 1 / &u;
+        let next_d_slope = -(&u_slope * &next_d * &next_d);
+        let ratio: Array = &v * &next_d;
+        let ratio_slope = (&v_slope - &ratio * &u_slope) * &next_d;
+        let (next, next_slope) = (value * &ratio, slope * &ratio + value * ratio_slope);
+        let moving = match derivative {
+            true => ABS.apply(&(&next_slope - slope)).greater(ABS.apply(&next_slope) * tolerance),
+            false => ABS.apply(&(ratio - 1)).greater(tolerance),
+        };
+        (vec![next_d, next_d_slope, v, v_slope, next, next_slope], moving)
+    })?;
+    Ok(Dual { value: state[4].clone(), slope: state[5].clone() })
+}
+
+/// What lies outside of the function's domain.
+fn is_outside(a: &Array, x: &Array) -> Array {
+    x.less(0) | a.less(0) | (a.equal(0) & x.equal(0)) | a.not_equal(a) | x.not_equal(x)
+}
+
+/// Series and fraction where each converges, from what they are multiplied by: `log_scale`.
+struct Parts {
+    series: Dual,
+    fraction: Dual,
+}
+
+fn parts(a: &Array, x: &Array, by_fraction: &Array, usable: &Array, derivative: bool) -> Result<Parts> {
+    Ok(Parts {
+        series: series(a, x, &(usable & !by_fraction), derivative)?,
+        fraction: fraction(a, x, &(usable & by_fraction), derivative)?,
+    })
+}
+
+fn nan_where(outside: &Array, x: Array) -> Array {
+    let nan = constant(f64::NAN, &x);
+    where_(outside, nan, x)
+}
+
+/// `P(a, x)`, the lower function over `Γ(a)`.
+pub(super) fn lower(a: &Array, x: &Array) -> Result<Array> {
+    regularized(a, x, false)
+}
+
+/// `Q(a, x) = 1 - P(a, x)`.
+pub(super) fn upper(a: &Array, x: &Array) -> Result<Array> {
+    regularized(a, x, true)
+}
+
+fn regularized(a: &Array, x: &Array, upper: bool) -> Result<Array> {
+    let log_scale = log_scale(a, x);
+    let outside = is_outside(a, x);
+    let (nothing, all) = (x.equal(0), x.equal(f64::INFINITY) | a.equal(0));
+    let by_fraction = x.greater_equal(1) & x.greater(a);
+    let usable = !(&outside | &nothing | &all | underflows(&log_scale));
+    let parts = parts(a, x, &by_fraction, &usable, false)?;
+    let scale = EXP.apply(&log_scale);
+    let (p, q) = (parts.series.value * &scale / a, parts.fraction.value * scale);
+    let y = match upper {
+        false => where_(&by_fraction, 1 - q, p),
+        true => where_(&by_fraction, q, 1 - p),
+    };
+    let (at_nothing, at_all) = if upper { (1.0, 0.0) } else { (0.0, 1.0) };
+    let y = where_(nothing, constant(at_nothing, a), y);
+    Ok(nan_where(&outside, where_(all, constant(at_all, a), y)))
+}
+
+/// The derivative of `P(a, x)` with respect to `a`.
+pub(super) fn lower_slope(a: &Array, x: &Array) -> Result<Array> {
+    slope(a, x, false)
+}
+
+/// That of a sample `x` of the gamma distribution with respect to its parameter `a`: the sample moves so that `P(a, x)`
+/// stays ([Figurnov et al., Implicit reparameterization gradients](https://arxiv.org/abs/1805.08498)).
+pub(super) fn sample_slope(a: &Array, x: &Array) -> Result<Array> {
+    slope(a, x, true)
+}
+
+fn slope(a: &Array, x: &Array, of_sample: bool) -> Result<Array> {
+    let log_scale = log_scale(a, x);
+    let outside = x.less(0) | a.less_equal(0) | a.not_equal(a) | x.not_equal(x);
+    let by_fraction = x.greater(1) & x.greater(a);
+    let usable = !(&outside | x.equal(0) | x.equal(f64::INFINITY) | underflows(&log_scale));
+    let parts = parts(a, x, &by_fraction, &usable, true)?;
+    // The derivatives of the logarithms of what both are multiplied by.
+    let log_x = LOG.apply(x);
+    let p = (&parts.series.slope + &parts.series.value * (&log_x - DIGAMMA.apply(&(a + 1)))) / a;
+    let q = &parts.fraction.slope + &parts.fraction.value * (log_x - DIGAMMA.apply(a));
+    let y = where_(by_fraction, -q, p);
+    let y = if of_sample { -y * x } else { y * EXP.apply(&log_scale) };
+    Ok(nan_where(&outside, where_(x.equal(0), constant(0.0, a), y)))
+}

@@ -1,0 +1,114 @@
+//! Special functions that StableHLO has no operation for: series, continued fractions and sums, written as programs.
+//!
+//! Half precision is computed in float32, and rounded once.
+
+mod bessel;
+mod beta;
+mod gamma;
+mod normal;
+mod zeta;
+
+pub(crate) use bessel::bessel_i1e_slope;
+pub(crate) use normal::{cumulative, density, log_density};
+pub(crate) use zeta::zeta_slope;
+
+use super::binary::ZETA;
+use super::expanded::expanded;
+use super::unary::{BESSEL_I1E, EXP, LGAMMA, LOG, LOG1P, SIGN};
+use crate::core::array::Array;
+use crate::dtype::{DType, Scalar};
+use crate::error::{Result, err};
+use crate::ops::control_flow::while_loop;
+use crate::ops::numpy::where_;
+
+/// The distance from 1 to the next number, of float32 or float64.
+fn eps(dtype: DType) -> f64 {
+    if dtype == DType::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) }
+}
+
+/// A number like these.
+fn constant(v: f64, like: &Array) -> Array {
+    Array::literal(Scalar::float(v), like.dtype(), false)
+}
+
+/// `f` of operands of one shape, in float32 at least.
+fn widened(args: &[Array], f: impl FnOnce(&[Array]) -> Result<Array>) -> Array {
+    let dtype = args[0].dtype();
+    let wide = if dtype.bits() < 32 { DType::F32 } else { dtype };
+    let rank = args.iter().map(Array::ndim).max().unwrap_or(0);
+    let like = args.iter().find(|x| x.ndim() == rank).unwrap_or(&args[0]);
+    let spread: Vec<Array> = args.iter().map(|x| x.astype(wide).broadcast_to(like.shape())).collect();
+    Array::from_result(f(&spread), like).astype(dtype)
+}
+
+/// Repeats `step` of the element's number and its state, until nothing is `moving`, at most so often. What a step says
+/// of each element is the next state, and whether it still moves; elements that do not are left as they are.
+fn until_settled(
+    steps: usize,
+    moving: Array,
+    state: Vec<Array>,
+    step: impl Fn(&Array, &[Array]) -> (Vec<Array>, Array),
+) -> Result<Vec<Array>> {
+    let first = constant(0.0, &state[0]);
+    let going = |(n, moving, _): (Array, Array, Vec<Array>)| moving.any(..) & n.less(steps as f64);
+    let next = |(n, moving, state): (Array, Array, Vec<Array>)| {
+        let n = n + 1;
+        let (after, still) = step(&n, &state);
+        let kept = state.iter().zip(&after).map(|(before, after)| where_(&moving, after, before)).collect::<Vec<_>>();
+        (n, &moving & still, kept)
+    };
+    Ok(while_loop(going, next, (first, moving, state))?.2)
+}
+
+/// The tangent of an operand whose derivative nobody needed yet.
+fn no_slope(function: &str, operand: &str, like: &Array) -> Array {
+    let e = err!(NotImplemented, "{function} cannot be differentiated with respect to {operand}")
+        .help("stop the gradient there, with `stop_gradient`");
+    Array::from_result(Err(e), like)
+}
+
+/// The product, or 0 where the first operand is, unless the second is no number.
+fn or_zero(a: &[Array], product: Array) -> Array {
+    where_(a[0].not_equal(0) | a[1].not_equal(&a[1]), product, constant(0.0, &a[0]))
+}
+
+expanded! {
+    IGAMMA "igamma" Float, |a| widened(a, |a| gamma::lower(&a[0], &a[1])), |a, _, i, t| match i {
+        0 => t * IGAMMA_GRAD_A.apply(a),
+        _ => t * gamma::density(&a[0], &a[1]),
+    };
+    IGAMMAC "igammac" Float, |a| widened(a, |a| gamma::upper(&a[0], &a[1])), |a, _, i, t| match i {
+        0 => -t * IGAMMA_GRAD_A.apply(a),
+        _ => -t * gamma::density(&a[0], &a[1]),
+    };
+    IGAMMA_GRAD_A "igamma_grad_a" Float, |a| widened(a, |a| gamma::lower_slope(&a[0], &a[1])),
+        |_, out, _, _| no_slope("the derivative of the incomplete gamma function", "its operands", out);
+    RANDOM_GAMMA_GRAD "random_gamma_grad" Float, |a| widened(a, |a| gamma::sample_slope(&a[0], &a[1])),
+        |_, out, _, _| no_slope("the derivative of a gamma sample", "its operands", out);
+    BETAINC "regularized_incomplete_beta" Float, |a| widened(a, |a| beta::regularized(&a[0], &a[1], &a[2])),
+        |a, out, i, t| {
+            if i < 2 {
+                return no_slope("betainc", "its parameters", out);
+            }
+            let (a, b, x) = (&a[0], &a[1], &a[2]);
+            let log_beta = LGAMMA.apply(a) + LGAMMA.apply(b) - LGAMMA.apply(&(a + b));
+            t * EXP.apply(&((b - 1) * LOG1P.apply(&-x) + (a - 1) * LOG.apply(x) - log_beta))
+        };
+    BESSEL_I0E "bessel_i0e" Float, |x| widened(x, |x| Ok(bessel::i0e(&x[0]))),
+        |x, y, _, t| t * (BESSEL_I1E.apply(&x[0]) - SIGN.apply(&x[0]) * y);
+    NDTRI "ndtri" Float, |p| widened(p, |p| Ok(normal::quantile(&p[0]))), |_, y, _, t| t / density(y);
+    LOG_NDTR "log_ndtr" Float, |x| widened(x, |x| Ok(normal::log_cumulative(&x[0]))),
+        |x, y, _, t| t * EXP.apply(&(log_density(&x[0]) - y));
+    LOGIT "logit" Float, |x| LOG.apply(&(&x[0] / (1 - &x[0]))), |x, _, _, t| t / (&x[0] * (1 - &x[0]));
+    XLOGY "xlogy" Inexact, |a| or_zero(a, &a[0] * LOG.apply(&a[1])),
+        |a, _, i, t| if i == 0 { t * LOG.apply(&a[1]) } else { t * (&a[0] / &a[1]) };
+    XLOG1PY "xlog1py" Inexact, |a| or_zero(a, &a[0] * LOG1P.apply(&a[1])),
+        |a, _, i, t| if i == 0 { t * LOG1P.apply(&a[1]) } else { t * (&a[0] / (1 + &a[1])) };
+    XLOGX "xlogx" Inexact, |x| XLOGY.apply(&[x[0].clone(), x[0].clone()]), |x, _, _, t| t * (LOG.apply(&x[0]) + 1);
+}
+
+/// The Hurwitz zeta function.
+#[track_caller]
+pub(crate) fn zeta(s: &Array, q: &Array) -> Array {
+    ZETA.apply(s, q)
+}

@@ -1,0 +1,62 @@
+//! The standard normal distribution.
+
+use std::f64::consts::{FRAC_1_SQRT_2, PI, SQRT_2};
+
+use super::constant;
+use crate::core::array::Array;
+use crate::dtype::DType;
+use crate::ops::numpy::where_;
+use crate::ops::primitive::unary::{ABS, ERF, ERF_INV, ERFC, EXP, LOG, LOG1P, SQRT};
+
+/// The logarithm of the density.
+pub(crate) fn log_density(x: &Array) -> Array {
+    -(x * x) * 0.5 - 0.5 * (2.0 * PI).ln()
+}
+
+/// The density.
+pub(crate) fn density(x: &Array) -> Array {
+    EXP.apply(&log_density(x))
+}
+
+/// The probability of less than `x`. Far from the middle by the complement of the error function, which keeps its
+/// digits.
+pub(crate) fn cumulative(x: &Array) -> Array {
+    let scaled = x * FRAC_1_SQRT_2;
+    let distance = ABS.apply(&scaled);
+    let tail = ERFC.apply(&distance);
+    let outer = where_(scaled.greater(0), 2 - &tail, &tail);
+    where_(distance.less(FRAC_1_SQRT_2), 1 + ERF.apply(&scaled), outer) * 0.5
+}
+
+/// The logarithm of [`cumulative`]: far below by the asymptotic series ([DLMF 7.12.1](https://dlmf.nist.gov/7.12.E1)).
+pub(super) fn log_cumulative(x: &Array) -> Array {
+    let (low, terms) = if x.dtype() == DType::F64 { (-20.0, 10) } else { (-10.0, 4) };
+    let above =
+        where_(x.greater(0), LOG1P.apply(&-cumulative(&-x.maximum(0))), LOG.apply(&cumulative(&x.maximum(low))));
+    let far = x.minimum(low);
+    let inverse = 1 / (&far * &far);
+    let series = (1..terms).rev().fold(constant(1.0, x), |sum, k| 1 - sum * &inverse * f64::from(2 * k - 1));
+    let below = log_density(&far) - LOG.apply(&-&far) + LOG.apply(&series);
+    where_(x.greater(low), above, below)
+}
+
+/// The number below which a part `p` of all lies. Newton's method on the logarithm, which is concave, from the inverse
+/// error function or, far from the middle, from the first terms of the series.
+pub(super) fn quantile(p: &Array) -> Array {
+    let upper = p.greater(0.5);
+    let tail = where_(&upper, 1 - p, p);
+    let inside = p.greater(0) & p.less(1);
+    let tail = where_(&inside, tail, constant(0.25, p));
+    let log_tail = LOG.apply(&tail);
+    let near = ERF_INV.apply(&(2 * tail.maximum(0.01) - 1)) * SQRT_2;
+    let first = SQRT.apply(&(-2 * &log_tail));
+    let far = -(&first - (LOG.apply(&first) + 0.5 * (2.0 * PI).ln()) / &first);
+    let start = where_(tail.greater(0.01), near, far);
+    let x = (0..4).fold(start, |x, _| {
+        let log = log_cumulative(&x);
+        &x - (&log - &log_tail) * EXP.apply(&(log - log_density(&x)))
+    });
+    let x = where_(upper, -&x, &x);
+    let x = where_(p.equal(0), constant(f64::NEG_INFINITY, p), where_(p.equal(1), constant(f64::INFINITY, p), x));
+    where_(inside | p.equal(0) | p.equal(1), x, constant(f64::NAN, p))
+}

@@ -1,0 +1,234 @@
+//! Numbers of events.
+
+use std::borrow::Borrow;
+
+use super::continuous::{Float, check_broadcast, unit_uniform};
+use super::parameters::parameter_samplers;
+use super::{sample, split_traced, split_two, zero_of};
+use crate::core::array::Array;
+use crate::dtype::DType;
+use crate::error::{Result, err};
+use crate::ops::control_flow::while_loop;
+use crate::ops::lax;
+use crate::ops::numpy::{IntoShape, convert, where_};
+use crate::ops::operators::Operand;
+use crate::ops::primitive::composite::composite1;
+use crate::ops::primitive::unary::{ABS, CEIL, FLOOR, LGAMMA, LOG, LOG1P, SQRT};
+
+/// Rejection ends long before: each round accepts most of what is left.
+const MOST_ROUNDS: i32 = 10_000;
+
+fn key_of(keys: &Array, i: usize) -> Array {
+    lax::reshape(&lax::slice_in_dim(keys, i, i + 1, 0), &[2])
+}
+
+/// The first of each element that is accepted; `draw` makes one for all, from two keys, and says which are.
+fn accepted(key: &Array, like: &Array, draw: impl Fn(&Array, &Array) -> Result<(Array, Array)>) -> Result<Array> {
+    let zero = zero_of(key, like);
+    let round = |(n, open, found, key): (Array, Array, Array, Array)| -> Result<(Array, Array, Array, Array)> {
+        let keys = split_traced(&key, &[3]);
+        let (drawn, accept) = draw(&key_of(&keys, 1), &key_of(&keys, 2))?;
+        Ok((n + 1, &open & !&accept, where_(&accept, drawn, found), key_of(&keys, 0)))
+    };
+    let going = |(n, open, ..): (Array, Array, Array, Array)| open.any(..) & n.less(MOST_ROUNDS);
+    // As in JAX a later round may replace what an earlier one accepted.
+    let start = (Array::from(0), zero.equal(0), zero - 1, key.clone());
+    Ok(while_loop(going, round, start)?.2)
+}
+
+/// For small means: how many uniform samples may be multiplied until their product is below `exp(-λ)`
+/// ([Knuth, The art of computer programming, 3.4.1](https://www-cs-faculty.stanford.edu/~knuth/taocp.html)).
+fn poisson_by_product(key: &Array, lam: &Array) -> Result<Array> {
+    let shape = lam.shape().to_vec();
+    let round = |(n, count, log, key): (Array, Array, Array, Array)| -> Result<(Array, Array, Array, Array)> {
+        let [key, own] = split_two(&key);
+        let count = where_(log.greater(-lam), &count + 1, &count);
+        let log = log + LOG.apply(&unit_uniform(&own, &shape, DType::F32)?);
+        Ok((n + 1, count, log, key))
+    };
+    let going = |(n, _, log, _): (Array, Array, Array, Array)| log.greater(-lam).any(..) & n.less(MOST_ROUNDS);
+    let zero = zero_of(key, lam);
+    let (_, count, ..) = while_loop(going, round, (Array::from(0), zero.astype(DType::I32), zero, key.clone()))?;
+    Ok(count - 1)
+}
+
+/// For large means: rejection from a distribution that is easily inverted
+/// ([Hörmann, The transformed rejection method for generating Poisson random
+/// variables](https://doi.org/10.1016/0167-6687(93)90997-4)).
+fn poisson_by_rejection(key: &Array, lam: &Array) -> Result<Array> {
+    let (shape, log_lam) = (lam.shape().to_vec(), LOG.apply(lam));
+    let b = 2.53 * SQRT.apply(lam) + 0.931;
+    let a = 0.02483 * &b + -0.059;
+    let inverse_alpha = 1.1328 / (&b - 3.4) + 1.1239;
+    let certain = 0.9277 - 3.6224 / (&b - 2.0);
+    accepted(key, lam, |key_u, key_v| {
+        let u = unit_uniform(key_u, &shape, DType::F32)? - 0.5;
+        let v = unit_uniform(key_v, &shape, DType::F32)?;
+        let edge: Array = 0.5 - ABS.apply(&u);
+        let spread: Array = 2.0 * &a / &edge + &b;
+        let k = FLOOR.apply(&(spread * &u + lam + 0.43));
+        let s = LOG.apply(&(&v * &inverse_alpha / (&a / (&edge * &edge) + &b)));
+        let t = -lam + &k * &log_lam - LGAMMA.apply(&(&k + 1));
+        let at_once = edge.greater_equal(0.07) & v.less_equal(&certain);
+        let reject = k.less(0) | (edge.less(0.013) & v.greater(&edge));
+        Ok((k, at_once | (!reject & s.less_equal(t))))
+    })
+}
+
+/// Poisson with mean `lam`, which broadcasts to the shape. int32.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = random::poisson(random::key(0), 4.0, [1000]);
+/// assert!((x.mean(..).item::<f32>()? - 4.0).abs() < 0.3);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn poisson(key: impl Borrow<Array>, lam: impl Operand, shape: impl IntoShape) -> Array {
+    poisson_dtype(key, lam, shape, DType::I32)
+}
+
+/// [`poisson`] of an integer dtype; fails for any other.
+#[track_caller]
+pub fn poisson_dtype(key: impl Borrow<Array>, lam: impl Operand, shape: impl IntoShape, dtype: DType) -> Array {
+    let (key, lam) = (key.borrow(), lam.into_array());
+    sample("poisson", key, shape, dtype, |shape| {
+        integers("poisson", dtype)?;
+        check_broadcast("poisson", &shape, &[&lam])?;
+        let args = [key.clone(), convert(&lam, DType::F32, false)];
+        composite1("poisson", (shape, dtype), &args, |(shape, dtype), args| {
+            let (key, lam) = (&args[0], args[1].broadcast_to(shape.as_slice()));
+            let small = lam.not_equal(&lam) | lam.less(10);
+            // What is not used of either must end soon.
+            let by_product = poisson_by_product(key, &where_(&small, &lam, 0.0).astype(DType::F32))?;
+            let by_rejection = poisson_by_rejection(key, &where_(&small, 1e5, &lam).astype(DType::F32))?;
+            let y = where_(small, by_product.astype(*dtype), by_rejection.astype(*dtype));
+            Ok(vec![where_(lam.equal(0), 0, y).astype(*dtype)])
+        })
+    })
+}
+
+fn integers(name: &str, dtype: DType) -> Result<()> {
+    if dtype.is_integer() {
+        return Ok(());
+    }
+    Err(err!(Type, "dtype argument to `{name}` must be an integer dtype, got {dtype}")
+        .help("use DType::I32, and convert the result with `astype`"))
+}
+
+/// Geometric: how many trials of probability `p`, which broadcasts to the shape, there are up to the first success.
+/// int32.
+#[track_caller]
+pub fn geometric(key: impl Borrow<Array>, p: impl Operand, shape: impl IntoShape) -> Array {
+    geometric_dtype(key, p, shape, DType::I32)
+}
+
+/// [`geometric`] of an integer dtype; fails for any other.
+#[track_caller]
+pub fn geometric_dtype(key: impl Borrow<Array>, p: impl Operand, shape: impl IntoShape, dtype: DType) -> Array {
+    let (key, p) = (key.borrow(), p.into_array());
+    sample("geometric", key, shape, dtype, |shape| {
+        integers("geometric", dtype)?;
+        check_broadcast("geometric", &shape, &[&p])?;
+        let float = if p.dtype().is_float() && !p.weak_type() { p.dtype() } else { DType::F32 };
+        let args = [key.clone(), convert(&p, float, false)];
+        composite1("geometric", (shape, dtype), &args, |(shape, dtype), args| {
+            let u = unit_uniform(&args[0], shape, args[1].dtype())?;
+            let u = where_(u.equal(0), 1.0, &u).astype(u.dtype());
+            let p = args[1].broadcast_to(shape.as_slice());
+            let failures = FLOOR.apply(&(LOG.apply(&u) / LOG1P.apply(&-p)));
+            Ok(vec![(failures + 1).astype(*dtype)])
+        })
+    })
+}
+
+/// For few successes: how many geometric samples go into the number of trials.
+fn binomial_by_waiting(key: &Array, n: &Array, p: &Array) -> Result<Array> {
+    let (shape, dtype, log) = (p.shape().to_vec(), p.dtype(), LOG1P.apply(&-p));
+    let round = |(i, count, sum, key): (Array, Array, Array, Array)| -> Result<(Array, Array, Array, Array)> {
+        let [own, key] = split_two(&key);
+        let count = where_(sum.less_equal(n), &count + 1, &count);
+        let u = unit_uniform(&own, &shape, dtype)?;
+        Ok((i + 1, count, sum + CEIL.apply(&(LOG.apply(&u) / &log)), key))
+    };
+    let going = |(i, _, sum, _): (Array, Array, Array, Array)| sum.less_equal(n).any(..) & i.less(MOST_ROUNDS);
+    let zero = zero_of(key, p);
+    let (_, count, ..) = while_loop(going, round, (Array::from(0), zero.clone(), zero, key.clone()))?;
+    Ok(count - 1)
+}
+
+/// What Stirling's formula lacks of `log k!`.
+fn stirling_rest(k: &Array) -> Array {
+    let next = k + 1;
+    let square = &next * &next;
+    let series = (1.0 / 12.0 - (1.0 / 360.0 - 1.0 / 1260.0 / &square) / &square) / &next;
+    // Below 10 the series lacks digits.
+    let mut log_factorial = 0.0;
+    (0..10).fold(series, |rest, i| {
+        let n = f64::from(i) + 1.0;
+        let exact = log_factorial - (n - 0.5) * n.ln() + n - 0.5 * (2.0 * std::f64::consts::PI).ln();
+        log_factorial += n.ln();
+        where_(FLOOR.apply(k).equal(i), exact, rest).astype(k.dtype())
+    })
+}
+
+/// For many: rejection from a distribution that is easily inverted
+/// ([Hörmann, The generation of binomial random variates](https://doi.org/10.1080/00949659308811496)).
+fn binomial_by_rejection(key: &Array, n: &Array, p: &Array) -> Result<Array> {
+    let (shape, dtype) = (p.shape().to_vec(), p.dtype());
+    let deviation = SQRT.apply(&(n * p * (1 - p)));
+    let b = 1.15 + 2.53 * &deviation;
+    let a = -0.0873 + 0.0248 * &b + 0.01 * p;
+    let (c, certain, r) = (n * p + 0.5, 0.92 - 4.2 / &b, p / (1 - p));
+    let alpha = (2.83 + 5.1 / &b) * &deviation;
+    let mode = FLOOR.apply(&((n + 1) * p));
+    accepted(key, p, |key_u, key_v| {
+        let u = unit_uniform(key_u, &shape, dtype)? - 0.5;
+        let v = unit_uniform(key_v, &shape, dtype)?;
+        let edge: Array = 0.5 - ABS.apply(&u);
+        let at_once = edge.greater_equal(0.07) & v.less_equal(&certain);
+        let spread: Array = 2 * &a / &edge + &b;
+        let k = FLOOR.apply(&(spread * &u + &c));
+        let reject = k.less(0) | k.greater(n);
+        let v = LOG.apply(&(v * &alpha / (&a / (&edge * &edge) + &b)));
+        let bound = (&mode + 0.5) * LOG.apply(&((&mode + 1) / (&r * (n - &mode + 1))))
+            + (n + 1) * LOG.apply(&((n - &mode + 1) / (n - &k + 1)))
+            + (&k + 0.5) * LOG.apply(&(&r * (n - &k + 1) / (&k + 1)))
+            + stirling_rest(&mode)
+            + stirling_rest(&(n - &mode))
+            - stirling_rest(&k)
+            - stirling_rest(&(n - &k));
+        Ok((k, at_once | (!reject & v.less_equal(bound))))
+    })
+}
+
+fn binomial_traced(key: &Array, n: &Array, p: &Array) -> Result<Array> {
+    let number = |v: f64, like: &Array| Array::literal(crate::dtype::Scalar::float(v), like.dtype(), false);
+    let is_nan = |x: &Array| x.not_equal(x);
+    let low = p.less(0.5);
+    let q = where_(&low, p, 1 - p);
+    let (no_count, all, no_chance) = (is_nan(n) | n.less(0), ABS.apply(n).equal(f64::INFINITY), is_nan(&q));
+    let invalid = q.less(0) | &no_chance | &no_count;
+    let q = where_(is_nan(&q) | q.less(0), number(0.01, &q), q);
+    let few = &no_count | (n * &q).less_equal(10);
+    let n = FLOOR.apply(n);
+    let waiting = binomial_by_waiting(key, &where_(&few, &n, number(0.0, &n)), &q)?;
+    let (many, even) = (where_(&few, number(1e4, &n), &n), where_(&few, number(0.5, &q), &q));
+    let y = where_(few, waiting, binomial_by_rejection(key, &many, &even)?);
+    let y = where_(&invalid, number(f64::NAN, &n), y);
+    let y = where_(&all & !&invalid, number(f64::INFINITY, &n), y);
+    Ok(where_(low | no_count | no_chance | all, &y, &n - &y))
+}
+
+parameter_samplers! {
+    /// Binomial: how many of `n` trials of probability `p` succeed, as floating point numbers; NaN where `n` is
+    /// negative or `p` no probability.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let x = random::binomial(random::key(0), 100, 0.3, [1000]);
+    /// assert!((x.mean(..).item::<f32>()? - 30.0).abs() < 1.0);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    binomial binomial_dtype (n, p) "binomial" => |key, p, _, _| binomial_traced(key, &p[0], &p[1]);
+}

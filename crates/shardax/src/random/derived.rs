@@ -1,0 +1,140 @@
+//! Distributions whose samples are functions of uniform, exponential or normal ones.
+
+use std::borrow::Borrow;
+
+use super::continuous::{Float, check_broadcast_shape, normal_traced, standard_exponential, unit_uniform};
+use super::parameters::parameter_samplers;
+use super::{check_key, like, made, rademacher_dtype, sample, shape_of, split_two};
+use crate::core::array::Array;
+use crate::dtype::DType;
+use crate::error::{Result, err};
+use crate::ops::lax;
+use crate::ops::numpy::{IntoShape, convert, einsum, promote_dtypes, to_inexact, where_};
+use crate::ops::operators::Operand;
+use crate::ops::primitive::composite::composite1;
+use crate::ops::primitive::unary::{EXP, LOG, LOG1P, SQRT};
+
+fn maxwell_traced(key: &Array, shape: &[usize], dtype: DType) -> Result<Array> {
+    let x = normal_traced(key, &[shape, &[3]].concat(), dtype)?;
+    Ok(SQRT.apply(&(&x * &x).sum(-1)))
+}
+
+parameter_samplers! {
+    /// Lognormal: the exponential of a normal sample with standard deviation `sigma`.
+    lognormal lognormal_dtype (sigma) "lognormal" => |key, p, shape, dtype| {
+        Ok(EXP.apply(&(normal_traced(key, shape, dtype)? * &p[0])))
+    };
+    /// Pareto: the density is `b / xᵇ⁺¹` from 1 on.
+    pareto pareto_dtype (b) "pareto" => |key, p, shape, dtype| {
+        Ok(EXP.apply(&(standard_exponential(key, shape, dtype)? / &p[0])))
+    };
+    /// Rayleigh: the length of a vector of two normal samples with standard deviation `scale`.
+    rayleigh rayleigh_dtype (scale) "rayleigh" => |key, p, shape, dtype| {
+        let u = unit_uniform(key, shape, dtype)?;
+        Ok(&p[0] * SQRT.apply(&(LOG.apply(&u) * -2)))
+    };
+    /// Weibull: the density is proportional to `xᶜ⁻¹ exp(-xᶜ)`, with the `concentration` as `c`, times `scale`.
+    weibull_min weibull_min_dtype (scale, concentration) "weibull_min" => |key, p, shape, dtype| {
+        let u = unit_uniform(key, shape, dtype)?;
+        Ok((-LOG1P.apply(&-u)).pow(1 / &p[1]) * &p[0])
+    };
+    /// Triangular: the density rises from `left` to `mode` and falls to `right`.
+    triangular triangular_dtype (left, mode, right) "triangular" => |key, p, shape, dtype| {
+        let (left, mode, right) = (&p[0], &p[1], &p[2]);
+        let u = unit_uniform(key, shape, dtype)?;
+        let rising = left + SQRT.apply(&(&u * (right - left) * (mode - left)));
+        let falling = right - SQRT.apply(&((1 - &u) * (right - left) * (right - mode)));
+        Ok(where_(u.less((mode - left) / (right - left)), rising, falling))
+    };
+    /// Inverse Gaussian with this mean and scale 1
+    /// ([Michael et al., Generating random variates using transformations with multiple
+    /// roots](https://doi.org/10.1080/00031305.1976.10479147)).
+    wald wald_dtype (mean) "wald" => |key, p, shape, dtype| {
+        let ([normal_key, choice_key], mean) = (split_two(key), &p[0]);
+        let v = normal_traced(&normal_key, shape, dtype)?;
+        let z = unit_uniform(&choice_key, shape, dtype)?;
+        let y = &v * &v;
+        let squared = mean * mean;
+        let root = SQRT.apply(&(4 * mean * &y + &squared * (&y * &y)));
+        let x = mean + &squared * &y / 2 - mean / 2 * root;
+        Ok(where_(z.less_equal(mean / (mean + &x)), &x, squared / &x))
+    };
+    /// Maxwell, with a random sign, times `scale`, plus `loc`.
+    double_sided_maxwell double_sided_maxwell_dtype (loc, scale) "double_sided_maxwell" => |key, p, shape, dtype| {
+        let [maxwell_key, sign_key] = split_two(key);
+        let sign = rademacher_dtype(&sign_key, shape, dtype);
+        Ok(sign * maxwell_traced(&maxwell_key, shape, dtype)? * &p[1] + &p[0])
+    };
+}
+
+/// Maxwell with scale 1: the length of a vector of three normal samples. Float32.
+#[track_caller]
+pub fn maxwell(key: impl Borrow<Array>, shape: impl IntoShape) -> Array {
+    maxwell_dtype(key, shape, DType::F32)
+}
+
+/// [`maxwell`] of a floating point dtype; fails for any other.
+#[track_caller]
+pub fn maxwell_dtype(key: impl Borrow<Array>, shape: impl IntoShape, dtype: DType) -> Array {
+    let key = key.borrow();
+    sample("maxwell", key, shape, dtype, |shape| {
+        Float::of("maxwell", dtype)?;
+        composite1("maxwell", (shape, dtype), std::slice::from_ref(key), |(shape, dtype), args| {
+            Ok(vec![maxwell_traced(&args[0], shape, *dtype)?])
+        })
+    })
+}
+
+/// Normal vectors with this mean, `[..., n]`, and this covariance, `[..., n, n]`, by its Cholesky factor. The shape is
+/// that of the batch, to which those of both broadcast; the result has `n` as its last dimension, and their common
+/// dtype.
+///
+/// Fails for shapes that do not fit. A covariance that is not positive definite gives NaN.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let cov = array([[2.0f32, 1.0], [1.0, 2.0]]);
+/// let x = random::multivariate_normal(random::key(0), array([1.0f32, -1.0]), &cov, [500]);
+/// assert_eq!(x.shape(), [500, 2]);
+/// assert!(allclose(cov_of(&x), cov, 0.2, 0.3)?);
+/// # fn cov_of(x: &Array) -> Array { shardax::numpy::cov(&x.t()) }
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn multivariate_normal(
+    key: impl Borrow<Array>,
+    mean: impl Operand,
+    cov: impl Operand,
+    shape: impl IntoShape,
+) -> Array {
+    let (key, mean, cov) = (key.borrow(), mean.into_array(), cov.into_array());
+    let drawn = || {
+        let shape = shape_of("multivariate_normal", shape)?;
+        check_key("multivariate_normal", key)?;
+        let args = promote_dtypes(&[&mean, &cov], to_inexact)?;
+        let fit = match (mean.shape(), cov.shape()) {
+            ([lead @ .., n], [before @ .., a, b]) if n == a && a == b => Some((*n, lead, before)),
+            _ => None,
+        };
+        let Some((n, lead, before)) = fit else {
+            return Err(err!(
+                Value,
+                "multivariate_normal requires a mean of [..., n] and a covariance of [..., n, n], got {} and {}",
+                mean.type_name(),
+                cov.type_name()
+            )
+            .help("of one dimension `normal` takes a factor"));
+        };
+        check_broadcast_shape("multivariate_normal", &shape, lead)?;
+        check_broadcast_shape("multivariate_normal", &shape, before)?;
+        Float::of("multivariate_normal", args[0].dtype())?;
+        let args = [key.clone(), args[0].clone(), args[1].clone()];
+        let whole = [shape.as_slice(), &[n]].concat();
+        composite1("multivariate_normal", whole, &args, |whole, args| {
+            let x = normal_traced(&args[0], whole, args[1].dtype())?;
+            let factor = lax::cholesky(&args[2]);
+            Ok(vec![&args[1] + einsum("...ij,...j->...i", &[&factor, &x])])
+        })
+    };
+    made(drawn, || like([], DType::F32))
+}

@@ -1,0 +1,259 @@
+//! The gamma distribution and those made of it.
+
+use std::borrow::Borrow;
+
+use super::continuous::{Float, check_broadcast_shape, normal_traced, standard_exponential, unit_uniform};
+use super::parameters::parameter_samplers;
+use super::{check_key, like, made, rademacher_dtype, shape_of, split_traced, split_two, zero_of};
+use crate::core::array::Array;
+use crate::core::function::Function as _;
+use crate::dtype::{DType, Scalar};
+use crate::error::{Result, err};
+use crate::ops::control_flow::{custom_jvp, while_loop};
+use crate::ops::lax;
+use crate::ops::numpy::{IntoShape, convert, where_};
+use crate::ops::operators::Operand;
+use crate::ops::primitive::composite::composite1;
+use crate::ops::primitive::special::RANDOM_GAMMA_GRAD;
+use crate::ops::primitive::unary::{ABS, EXP, LOG, SQRT};
+use crate::shape::size;
+use crate::transform::vmap;
+
+/// Key `i` of several.
+fn key_of(keys: &Array, i: usize) -> Array {
+    lax::reshape(&lax::slice_in_dim(keys, i, i + 1, 0), &[2])
+}
+
+/// One sample, or its logarithm, by rejection
+/// ([Marsaglia and Tsang, A simple method for generating gamma variables](https://doi.org/10.1145/358407.358414)).
+/// Parameters below 1 are raised by 1, and the sample multiplied by a power of a uniform one.
+fn one(key: &Array, alpha: &Array, log_space: bool) -> Result<Array> {
+    let dtype = alpha.dtype();
+    let number = |v: f64| Array::literal(Scalar::float(v), dtype, false);
+    let large = alpha.greater_equal(1);
+    let d = where_(&large, alpha, alpha + 1) - number(1.0 / 3.0);
+    let c = number(1.0 / 3.0) / SQRT.apply(&d);
+
+    let [loop_key, boost_key] = split_two(key);
+    let zero = zero_of(key, alpha);
+    let rejected = |(_, x, v, u): (Array, Array, Array, Array)| {
+        let squeezed = u.greater_equal(number(1.0) - number(0.0331) * (&x * &x));
+        let bound = &x * number(0.5) + &d * (number(1.0) - &v + LOG.apply(&v));
+        squeezed & LOG.apply(&u).greater_equal(bound)
+    };
+    let draw = |(key, ..): (Array, Array, Array, Array)| -> Result<(Array, Array, Array, Array)> {
+        let keys = split_traced(&key, &[3]);
+        let positive = |(key, ..): (Array, Array, Array)| -> Result<(Array, Array, Array)> {
+            let [key, own] = split_two(&key);
+            let x = normal_traced(&own, &[], dtype)?;
+            let v = number(1.0) + &x * &c;
+            Ok((key, x, v))
+        };
+        let start = (key_of(&keys, 1), zero.clone(), &zero - 1);
+        let (_, x, v) = while_loop(|(_, _, v): (Array, Array, Array)| v.less_equal(0), positive, start)?;
+        let u = unit_uniform(&key_of(&keys, 2), &[], dtype)?;
+        Ok((key_of(&keys, 0), &x * &x, &v * &v * &v, u))
+    };
+    // The first state is one that is rejected.
+    let (_, _, v, _) = while_loop(rejected, draw, (loop_key, zero.clone(), &zero + 1, &zero + 2))?;
+    if log_space {
+        let log_u = -standard_exponential(&boost_key, &[], dtype)?;
+        let boost = where_(large | log_u.equal(0), 0.0, &log_u * (1 / alpha)).astype(dtype);
+        return Ok(LOG.apply(&d) + LOG.apply(&v) + boost);
+    }
+    let u: Array = 1 - unit_uniform(&boost_key, &[], dtype)?;
+    let boost = where_(large, 1.0, u.pow(1 / alpha)).astype(dtype);
+    Ok(d * v * boost)
+}
+
+/// A sample, or its logarithm, for each parameter, each from a key of its own. The derivative moves a sample so that
+/// the part of the distribution below it stays.
+fn samples(key: &Array, alpha: &Array, log_space: bool) -> Result<Array> {
+    let draw = move |key: Array, alpha: Array| -> Result<Array> {
+        let n = size(alpha.shape());
+        if n == 0 {
+            return Ok(alpha);
+        }
+        let keys = split_traced(&key, &[n]);
+        let each = vmap(|key: Array, alpha: Array| one(&key, &alpha, log_space));
+        Ok(lax::reshape(&each.call((keys, lax::reshape(&alpha, &[n])))?, alpha.shape()))
+    };
+    let rule = move |(key, alpha): (Array, Array), (_, dalpha): (Array, Array)| -> Result<(Array, Array)> {
+        let y = draw(key, alpha.clone())?;
+        let slope = match log_space {
+            false => RANDOM_GAMMA_GRAD.apply(&[alpha, y.clone()]),
+            true => {
+                let sample = EXP.apply(&y);
+                // What is rounded to 0 lies somewhere below the smallest number.
+                let tiny = Array::literal(Scalar::float(Float::of("gamma", y.dtype())?.tiny), y.dtype(), false);
+                let sample = where_(sample.equal(0), tiny, sample);
+                RANDOM_GAMMA_GRAD.apply(&[alpha, sample.clone()]) / sample
+            }
+        };
+        Ok((y, dalpha * slope))
+    };
+    custom_jvp(draw).defjvp(rule).apply((key.clone(), alpha.clone()))
+}
+
+fn rademacher(key: &Array, shape: &[usize], dtype: DType) -> Array {
+    rademacher_dtype(key, shape, dtype)
+}
+
+fn generalized(key: &Array, p: f64, shape: &[usize], dtype: DType) -> Result<Array> {
+    let [gamma_key, sign_key] = split_two(key);
+    let inverse = Array::literal(Scalar::float(1.0 / p), dtype, false);
+    let g = samples(&gamma_key, &inverse.broadcast_to(shape), false)?;
+    Ok(rademacher(&sign_key, shape, dtype) * g.pow(1.0 / p))
+}
+
+parameter_samplers! {
+    /// Gamma with shape parameter `a` and scale 1: the density is proportional to `xᵃ⁻¹ exp(-x)`.
+    ///
+    /// It can be differentiated with respect to `a`, once
+    /// ([Figurnov et al., Implicit reparameterization gradients](https://arxiv.org/abs/1805.08498)).
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let key = random::key(0);
+    /// let x = random::gamma(&key, 3.0, [1000]);
+    /// assert!((x.mean(..).item::<f32>()? - 3.0).abs() < 0.3);
+    /// let slope = grad(move |a: Array| random::gamma(&key, a, [1000]).mean(..)).call(array(3.0f32))?;
+    /// assert!((slope.item::<f32>()? - 1.0).abs() < 0.2);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    gamma gamma_dtype (a) "gamma" => |key, p, _, _| samples(key, &p[0], false);
+    /// The logarithm of [`gamma`], which has digits where that is 0.
+    loggamma loggamma_dtype (a) "loggamma" => |key, p, _, _| samples(key, &p[0], true);
+    /// Beta: the density is proportional to `xᵃ⁻¹ (1 - x)ᵇ⁻¹` between 0 and 1.
+    beta beta_dtype (a, b) "beta" => |key, p, _, _| {
+        let [key_a, key_b] = split_two(key);
+        let (x, y) = (samples(&key_a, &p[0], true)?, samples(&key_b, &p[1], true)?);
+        let larger = x.maximum(&y);
+        let (x, y) = (EXP.apply(&(x - &larger)), EXP.apply(&(y - larger)));
+        Ok(&x / (&x + y))
+    };
+    /// χ² with `df` degrees of freedom: the sum of as many squares of normal samples.
+    chisquare chisquare_dtype (df) "chisquare" => |key, p, _, _| Ok(EXP.apply(&samples(key, &(&p[0] / 2), true)?) * 2);
+    /// Student's t with `df` degrees of freedom.
+    t t_dtype (df) "t" => |key, p, shape, dtype| {
+        let [normal_key, gamma_key] = split_two(key);
+        let half = &p[0] / 2;
+        let g = samples(&gamma_key, &half, false)?;
+        Ok(normal_traced(&normal_key, shape, dtype)? * SQRT.apply(&(half / g)))
+    };
+    /// F with `dfnum` and `dfden` degrees of freedom: the ratio of two χ² samples, each divided by its own.
+    f f_dtype (dfnum, dfden) "f" => |key, p, _, _| {
+        let [key_den, key_num] = split_two(key);
+        let chi2 = |key: &Array, df: &Array| Ok(EXP.apply(&samples(key, &(df / 2), true)?) * 2 / df);
+        let (num, den): (Result<Array>, Result<Array>) = (chi2(&key_num, &p[0]), chi2(&key_den, &p[1]));
+        Ok(num? / den?)
+    };
+}
+
+/// Dirichlet: probabilities along the last axis of `alpha`, one for each of its elements. The shape is that of the
+/// other axes, to which those of `alpha` broadcast. Float32.
+///
+/// Fails for a scalar.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = random::dirichlet(random::key(0), array([1.0f32, 2.0, 3.0]), [5]);
+/// assert_eq!(x.shape(), [5, 3]);
+/// assert!(allclose(x.sum(-1), ones(5), 1e-5, 1e-5)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn dirichlet(key: impl Borrow<Array>, alpha: impl Operand, shape: impl IntoShape) -> Array {
+    dirichlet_dtype(key, alpha, shape, DType::F32)
+}
+
+/// [`dirichlet`] of a floating point dtype; fails for any other.
+#[track_caller]
+pub fn dirichlet_dtype(key: impl Borrow<Array>, alpha: impl Operand, shape: impl IntoShape, dtype: DType) -> Array {
+    let (key, alpha) = (key.borrow(), alpha.into_array());
+    let drawn = || {
+        let shape = shape_of("dirichlet", shape)?;
+        check_key("dirichlet", key)?;
+        Float::of("dirichlet", dtype)?;
+        alpha.check()?;
+        let Some((&n, rest)) = alpha.shape().split_last() else {
+            return Err(err!(Value, "dirichlet requires alpha.ndim >= 1, got {}", alpha.type_name())
+                .help("give an array with an element for each probability"));
+        };
+        check_broadcast_shape("dirichlet", &shape, rest)?;
+        let whole = [shape.as_slice(), &[n]].concat();
+        let args = [key.clone(), convert(&alpha, dtype, false)];
+        composite1("dirichlet", whole, &args, |whole, args| {
+            let logs = samples(&args[0], &args[1].broadcast_to(whole.as_slice()), true)?;
+            Ok(vec![crate::nn::softmax(&logs, -1)])
+        })
+    };
+    made(drawn, || like([], dtype))
+}
+
+/// Generalized normal: the density is proportional to `exp(-|x|ᵖ)`. Float32.
+///
+/// Fails where `p` is not positive.
+#[track_caller]
+pub fn generalized_normal(key: impl Borrow<Array>, p: f64, shape: impl IntoShape) -> Array {
+    generalized_normal_dtype(key, p, shape, DType::F32)
+}
+
+/// [`generalized_normal`] of a floating point dtype; fails for any other.
+#[track_caller]
+pub fn generalized_normal_dtype(key: impl Borrow<Array>, p: f64, shape: impl IntoShape, dtype: DType) -> Array {
+    let key = key.borrow();
+    super::sample("generalized_normal", key, shape, dtype, |shape| {
+        Float::of("generalized_normal", dtype)?;
+        positive("generalized_normal", p)?;
+        composite1(
+            "generalized_normal",
+            (p.to_bits(), shape, dtype),
+            std::slice::from_ref(key),
+            |(p, shape, dtype), args| Ok(vec![generalized(&args[0], f64::from_bits(*p), shape, *dtype)?]),
+        )
+    })
+}
+
+/// Uniform in the ball of radius 1 in `d` dimensions, which are the last axis, in the norm of order `p`. Float32.
+///
+/// Source: [Barthe et al., A probabilistic approach to the geometry of the lₚ
+/// ball](https://arxiv.org/abs/math/0503650). Fails where `p` is not positive.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = random::ball(random::key(0), 3, 2.0, [100]);
+/// assert_eq!(x.shape(), [100, 3]);
+/// assert!(x.square().sum(-1).max(..).item::<f32>()? <= 1.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn ball(key: impl Borrow<Array>, d: usize, p: f64, shape: impl IntoShape) -> Array {
+    ball_dtype(key, d, p, shape, DType::F32)
+}
+
+/// [`ball`] of a floating point dtype; fails for any other.
+#[track_caller]
+pub fn ball_dtype(key: impl Borrow<Array>, d: usize, p: f64, shape: impl IntoShape, dtype: DType) -> Array {
+    let key = key.borrow();
+    super::sample("ball", key, shape, dtype, |shape| {
+        Float::of("ball", dtype)?;
+        positive("ball", p)?;
+        let params = (d, p.to_bits(), shape, dtype);
+        composite1("ball", params, std::slice::from_ref(key), |(d, p, shape, dtype), args| {
+            let p = f64::from_bits(*p);
+            let [inside, outside] = split_two(&args[0]);
+            let g = generalized(&inside, p, &[shape.as_slice(), &[*d]].concat(), *dtype)?;
+            let rest = standard_exponential(&outside, shape, *dtype)?;
+            let norm = (ABS.apply(&g).pow(p).sum(-1) + rest).pow(1.0 / p);
+            Ok(vec![g / norm.expand_dims(-1)])
+        })
+    })
+}
+
+fn positive(name: &str, p: f64) -> Result<()> {
+    if p > 0.0 && p.is_finite() {
+        return Ok(());
+    }
+    Err(err!(Value, "{name} needs a positive order `p`, got {p}").help("2 is the Euclidean norm"))
+}

@@ -1,0 +1,39 @@
+//! Samplers with parameters: each an entry of a table, a function of a key and of arrays of the result's shape and
+//! dtype.
+
+macro_rules! parameter_samplers {
+    ($($(#[$doc:meta])* $name:ident $name_dtype:ident ($($p:ident),*) $text:literal => $body:expr;)*) => {$(
+        $(#[$doc])*
+        /// Parameters broadcast to the shape. Float32.
+        #[track_caller]
+        pub fn $name(key: impl Borrow<Array>, $($p: impl Operand,)* shape: impl IntoShape) -> Array {
+            $name_dtype(key, $($p,)* shape, DType::F32)
+        }
+
+        $(#[$doc])*
+        /// Parameters broadcast to the shape. Of a floating point dtype; fails for any other.
+        #[track_caller]
+        pub fn $name_dtype(
+            key: impl Borrow<Array>,
+            $($p: impl Operand,)*
+            shape: impl IntoShape,
+            dtype: DType,
+        ) -> Array {
+            let key = key.borrow();
+            let params: Vec<Array> = vec![$($p.into_array()),*];
+            $crate::random::sample($text, key, shape, dtype, |shape| {
+                Float::of($text, dtype)?;
+                $crate::random::continuous::check_broadcast($text, &shape, &params.iter().collect::<Vec<_>>())?;
+                let params = params.iter().map(|p| convert(p, dtype, false));
+                let args: Vec<Array> = std::iter::once(key.clone()).chain(params).collect();
+                composite1($text, (shape, dtype), &args, |(shape, dtype), args| {
+                    let body: fn(&Array, &[Array], &[usize], DType) -> Result<Array> = $body;
+                    let params: Vec<Array> = args[1..].iter().map(|p| p.broadcast_to(shape.as_slice())).collect();
+                    Ok(vec![body(&args[0], &params, shape, *dtype)?])
+                })
+            })
+        }
+    )*};
+}
+
+pub(super) use parameter_samplers;

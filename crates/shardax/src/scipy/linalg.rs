@@ -1,0 +1,198 @@
+//! Matrices, as in [`jax.scipy.linalg`](https://docs.jax.dev/en/latest/jax.scipy.html#module-jax.scipy.linalg).
+
+use crate::core::array::Array;
+use crate::core::program::trace::at_caller;
+use crate::dtype::{DType, Scalar};
+use crate::error::{Result, bail};
+use crate::linalg::{cholesky, solve};
+use crate::ops::lax::{self, Triangular};
+use crate::ops::numpy::{conj, convert, promote_dtypes, to_inexact, where_};
+use crate::ops::operators::Operand;
+use crate::ops::primitive::composite::composite1;
+use crate::ops::primitive::matrix::{eye_like, product, square};
+use crate::ops::primitive::stop_gradient::stop_gradient;
+use crate::ops::primitive::unary::{ABS, CEIL, LOG};
+
+/// The `x` with `l lᴴ x = b`, for the lower triangular factor `l` that [`linalg::cholesky`](crate::linalg::cholesky())
+/// gives.
+///
+/// `b` is one vector `[n]`, or matrices `[..., n, k]` with the leading dimensions of `l`.
+///
+/// Fails for shapes that do not fit.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::scipy::linalg::cho_solve;
+/// let a = array([[4.0f32, 2.0], [2.0, 5.0]]);
+/// let x = cho_solve(linalg::cholesky(&a), array([6.0f32, 7.0]));
+/// assert!(allclose(x, array([1.0f32, 1.0]), 1e-5, 1e-5)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn cho_solve(l: impl Operand, b: impl Operand) -> Array {
+    let (l, b) = (l.into_array(), b.into_array());
+    let made = at_caller(|| {
+        let args = promote_dtypes(&[&l, &b], to_inexact)?;
+        square("cho_solve", &args[0].aval())?;
+        composite1("cho_solve", (), &args, |(), args| {
+            let (l, b) = (&args[0], &args[1]);
+            let columns = if b.ndim() == 1 { b.expand_dims(-1) } else { b.clone() };
+            let lower = Triangular { left_side: true, lower: true, ..Triangular::default() };
+            let y = lax::triangular_solve(l, &columns, lower);
+            let adjoint = Triangular { transpose_a: true, conjugate_a: true, ..lower };
+            let x = lax::triangular_solve(l, &y, adjoint);
+            Ok(vec![if b.ndim() == 1 { x.squeeze(-1) } else { x }])
+        })
+    });
+    Array::from_result(made, &b)
+}
+
+/// The factor that [`cho_solve`] takes: [`linalg::cholesky`](crate::linalg::cholesky()), under SciPy's name.
+#[track_caller]
+pub fn cho_factor(x: impl Operand) -> Array {
+    cholesky(x)
+}
+
+/// One matrix with these as blocks along its diagonal, zeros elsewhere. A vector is a row, a scalar a matrix of one
+/// element.
+///
+/// Fails for arrays of more than two dimensions.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = shardax::scipy::linalg::block_diag(&[ones([1, 2]), array([[3.0f32]])]);
+/// assert_eq!(x.to_vec::<f32>()?, [1.0, 1.0, 0.0, 0.0, 0.0, 3.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn block_diag(arrays: &[Array]) -> Array {
+    let like = arrays.first().cloned().unwrap_or_else(|| Array::from(0.0f32));
+    let made = at_caller(|| {
+        let arrays = promote_dtypes(&arrays.iter().collect::<Vec<_>>(), |d| d)?;
+        let mut blocks = Vec::with_capacity(arrays.len());
+        for x in &arrays {
+            match x.ndim() {
+                0..=2 => blocks.push(lax::reshape(x, &[vec![1; 2 - x.ndim()], x.shape().to_vec()].concat())),
+                _ => bail!(Value, "block_diag takes arrays of at most two dimensions, got {}", x.type_name()),
+            }
+        }
+        let columns: usize = blocks.iter().map(|x| x.shape()[1]).sum();
+        let mut before = 0;
+        let rows = blocks.iter().map(|x| {
+            let after = columns - before - x.shape()[1];
+            let zero = Array::literal(Scalar::Int(0), x.dtype(), false);
+            let row = lax::pad(x, &zero, &[(0, 0, 0), (before as i64, after as i64, 0)]);
+            before += x.shape()[1];
+            row
+        });
+        let rows: Vec<Array> = rows.collect();
+        Ok(if rows.is_empty() { crate::ops::numpy::zeros([1, 0]) } else { lax::concatenate(&rows, 0) })
+    });
+    Array::from_result(made, &like)
+}
+
+/// The matrix whose diagonals are constant: `c` is its first column, `r` its first row, but for the element that both
+/// have. Both are read as vectors.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = shardax::scipy::linalg::toeplitz(array([1, 2, 3]), array([0, 4]));
+/// assert_eq!(x.to_vec::<i32>()?, [1, 4, 2, 1, 3, 2]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn toeplitz(c: impl Operand, r: impl Operand) -> Array {
+    let (c, r) = (c.into_array(), r.into_array());
+    let made = at_caller(|| {
+        let args = promote_dtypes(&[&c, &r], |d| d)?;
+        composite1("toeplitz", (), &args, |(), args| {
+            let (c, r) = (args[0].ravel(), args[1].ravel());
+            let (rows, columns) = (c.size(), r.size());
+            if rows == 0 || columns == 0 {
+                return Ok(vec![Array::zeros_of(&c.aval().with_shape([rows, columns].as_slice()).settled())]);
+            }
+            let all = lax::concatenate(&[lax::slice_in_dim(&r, 1, columns, 0).flip(0), c], 0);
+            let place = |d: usize| lax::iota(DType::I32, &[rows, columns], d);
+            Ok(vec![all.take(place(0) - place(1) + (columns as i32 - 1), 0)])
+        })
+    });
+    Array::from_result(made, &c)
+}
+
+/// The symmetric [`toeplitz`] matrix of this first column; Hermitian, of complex numbers.
+#[track_caller]
+pub fn toeplitz_symmetric(c: impl Operand) -> Array {
+    let c = c.into_array();
+    toeplitz(&c, conj(&c))
+}
+
+/// The exponentials of square matrices `[..., n, n]`, by a Padé approximant of the matrix divided by a power of two,
+/// which is then squared so often
+/// ([Higham, The scaling and squaring method for the matrix exponential revisited](https://doi.org/10.1137/04061101X)).
+/// Matrices so large that more than 16 squarings are needed give NaN.
+///
+/// Fails for less than two dimensions, and matrices that are not square.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = shardax::scipy::linalg::expm(array([[0.0f32, 1.0], [0.0, 0.0]]));
+/// assert!(allclose(x, array([[1.0f32, 1.0], [0.0, 1.0]]), 1e-6, 1e-6)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn expm(x: impl Operand) -> Array {
+    let x = x.into_array();
+    let made = at_caller(|| {
+        let a = promote_dtypes(&[&x], to_inexact)?.swap_remove(0);
+        square("expm", &a.aval())?;
+        composite1("expm", (), &[a], |(), a| {
+            let narrow = a[0].dtype();
+            let wide = if narrow.bits() < 32 { DType::F32 } else { narrow };
+            Ok(vec![exponential(&convert(&a[0], wide, false))?.astype(narrow)])
+        })
+    });
+    Array::from_result(made, &x)
+}
+
+const MOST_SQUARINGS: i32 = 16;
+
+fn exponential(a: &Array) -> Result<Array> {
+    let n = a.shape()[a.ndim() - 1];
+    if a.size() == 0 {
+        return Ok(a.clone());
+    }
+    // The order, and the norm up to which its error is below the rounding.
+    let (order, bound) = if a.dtype().real() == DType::F64 { (13, 5.371920351148152) } else { (7, 3.92572478313866) };
+    let norm = stop_gradient(ABS.apply(a)).sum(-2).max(-1);
+    let squarings = CEIL.apply(&(LOG.apply(&(&norm / bound)) / std::f64::consts::LN_2));
+    let squarings = squarings.maximum(0).minimum(f64::from(MOST_SQUARINGS + 1));
+    // A power of two, exactly.
+    let shrunk = (0..=MOST_SQUARINGS).fold(&squarings * 0 + 1, |scale, i| {
+        where_(squarings.greater(f64::from(i)), &scale * 0.5, &scale).astype(scale.dtype())
+    });
+    let a = a * shrunk.expand_dims([-2, -1]).astype(a.dtype());
+
+    // cₖ = (2q - k)! q! / ((2q)! k! (q - k)!), of which even ones are in both polynomials and odd ones change their
+    // sign.
+    let mut coefficients = vec![1.0];
+    for k in 1..=order {
+        let (q, k) = (f64::from(order), f64::from(k));
+        let last = coefficients.last().copied().unwrap_or(1.0);
+        coefficients.push(last * (q - k + 1.0) / ((2.0 * q - k + 1.0) * k));
+    }
+    let square = product(&a, &a);
+    let eye = eye_like(&a, n);
+    let of = |parity: usize| {
+        let own: Vec<f64> = coefficients.iter().skip(parity).step_by(2).copied().collect();
+        let (last, rest) = own.split_last().unwrap_or((&0.0, &[]));
+        rest.iter().rev().fold(&eye * *last, |sum, c| product(&sum, &square) + &eye * *c)
+    };
+    let (even, odd) = (of(0), product(&a, &of(1)));
+    let r = solve(&even - &odd, even + odd);
+    let r = (0..MOST_SQUARINGS).fold(r, |r, i| {
+        let more = squarings.greater(f64::from(i)).expand_dims([-2, -1]);
+        where_(more, product(&r, &r), &r).astype(r.dtype())
+    });
+    let much = squarings.greater(f64::from(MOST_SQUARINGS)).expand_dims([-2, -1]);
+    Ok(where_(much, f64::NAN, &r).astype(r.dtype()))
+}

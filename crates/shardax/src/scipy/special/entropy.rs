@@ -1,0 +1,67 @@
+//! Logarithms of probabilities, and their sums' terms.
+
+use super::{elementwise, real_elementwise};
+use crate::core::array::Array;
+use crate::ops::numpy::where_;
+use crate::ops::operators::Operand;
+use crate::ops::primitive::special::{LOGIT, XLOG1PY, XLOGX, XLOGY};
+use crate::ops::primitive::unary::LOGISTIC;
+
+/// `log(p / (1 - p))`, the inverse of [`expit`].
+#[track_caller]
+pub fn logit(p: impl Operand) -> Array {
+    elementwise("logit", &[p.into_array()], |p| LOGIT.apply(p))
+}
+
+/// The logistic function, `1 / (1 + exp(-x))`.
+#[track_caller]
+pub fn expit(x: impl Operand) -> Array {
+    elementwise("expit", &[x.into_array()], |x| LOGISTIC.apply(&x[0]))
+}
+
+/// `x log(y)`, and 0 where `x` is 0.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(shardax::scipy::special::xlogy(0.0, 0.0).item::<f32>()?, 0.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn xlogy(x: impl Operand, y: impl Operand) -> Array {
+    elementwise("xlogy", &[x.into_array(), y.into_array()], |a| XLOGY.apply(a))
+}
+
+/// `x log(1 + y)`, and 0 where `x` is 0.
+#[track_caller]
+pub fn xlog1py(x: impl Operand, y: impl Operand) -> Array {
+    elementwise("xlog1py", &[x.into_array(), y.into_array()], |a| XLOG1PY.apply(a))
+}
+
+/// `-x log(x)`: what a probability adds to the entropy. Of negative numbers it is `-∞`.
+#[track_caller]
+pub fn entr(x: impl Operand) -> Array {
+    real_elementwise("entr", &[x.into_array()], |x| {
+        where_(x[0].less(0), f64::NEG_INFINITY, -XLOGX.apply(x)).astype(x[0].dtype())
+    })
+}
+
+/// `p log(p / q)`: what a probability adds to the relative entropy. It is 0 where `p` is 0, and infinite where `p` or
+/// `q` are negative or `q` alone is 0.
+#[track_caller]
+pub fn rel_entr(p: impl Operand, q: impl Operand) -> Array {
+    real_elementwise("rel_entr", &[p.into_array(), q.into_array()], |a| relative(&a[0], &a[1]))
+}
+
+/// `p log(p / q) - p + q`: [`rel_entr`] for numbers that do not sum to 1.
+#[track_caller]
+pub fn kl_div(p: impl Operand, q: impl Operand) -> Array {
+    real_elementwise("kl_div", &[p.into_array(), q.into_array()], |a| relative(&a[0], &a[1]) - &a[0] + &a[1])
+}
+
+fn relative(p: &Array, q: &Array) -> Array {
+    let both = p.greater(0) & q.greater(0);
+    let nothing = p.equal(0) & q.greater_equal(0);
+    let (safe_p, safe_q) = (where_(&both, p, 1).astype(p.dtype()), where_(&both, q, 1).astype(q.dtype()));
+    let sum = XLOGX.apply(std::slice::from_ref(&safe_p)) - XLOGY.apply(&[safe_p, safe_q]);
+    where_(both, sum, where_(nothing, 0.0, f64::INFINITY)).astype(p.dtype())
+}

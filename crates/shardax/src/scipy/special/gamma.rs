@@ -1,0 +1,145 @@
+//! The gamma function and its family.
+
+use super::{elementwise, real_elementwise};
+use crate::core::array::Array;
+use crate::error::err;
+use crate::ops::numpy::where_;
+use crate::ops::operators::Operand;
+use crate::ops::primitive::binary::POLYGAMMA;
+use crate::ops::primitive::special::{BETAINC, IGAMMA, IGAMMAC, zeta as hurwitz};
+use crate::ops::primitive::unary::{DIGAMMA, EXP, LGAMMA, LOG, LOG1P};
+
+/// The logarithm of the absolute value of the gamma function.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = shardax::scipy::special::gammaln(array([1.0f32, 5.0]));
+/// assert!(allclose(x, array([0.0f32, 24f32.ln()]), 1e-6, 1e-6)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn gammaln(x: impl Operand) -> Array {
+    real_elementwise("gammaln", &[x.into_array()], |x| LGAMMA.apply(&x[0]))
+}
+
+/// The sign of the gamma function: NaN at the negative integers.
+#[track_caller]
+pub fn gammasgn(x: impl Operand) -> Array {
+    real_elementwise("gammasgn", &[x.into_array()], |x| sign(&x[0]))
+}
+
+fn sign(x: &Array) -> Array {
+    let floor = x.floor();
+    let negative = x.less(0);
+    let pole = (&negative & x.equal(&floor)) | x.not_equal(x);
+    let odd = &negative & (&floor - (&floor * 0.5).floor() * 2).not_equal(0);
+    // Of the two zeros the negative one has a negative reciprocal.
+    let below = x.equal(0) & x.reciprocal().less(0);
+    where_(pole, f64::NAN, where_(odd | below, -1.0, 1.0)).astype(x.dtype())
+}
+
+/// The gamma function.
+#[track_caller]
+pub fn gamma(x: impl Operand) -> Array {
+    real_elementwise("gamma", &[x.into_array()], |x| sign(&x[0]) * EXP.apply(&LGAMMA.apply(&x[0])))
+}
+
+/// `n!`, and 0 of negative numbers.
+#[track_caller]
+pub fn factorial(n: impl Operand) -> Array {
+    real_elementwise("factorial", &[n.into_array()], |n| {
+        where_(n[0].less(0), 0.0, EXP.apply(&LGAMMA.apply(&(&n[0] + 1)))).astype(n[0].dtype())
+    })
+}
+
+/// The derivative of [`gammaln`].
+#[track_caller]
+pub fn digamma(x: impl Operand) -> Array {
+    real_elementwise("digamma", &[x.into_array()], |x| DIGAMMA.apply(&x[0]))
+}
+
+/// The `n`-th derivative of [`digamma`]. `n` are integers; it is differentiated with respect to `x` alone.
+#[track_caller]
+pub fn polygamma(n: impl Operand, x: impl Operand) -> Array {
+    let (n, x) = (n.into_array(), x.into_array());
+    if n.error().is_none() && n.dtype().is_inexact() {
+        let e = err!(Type, "Argument `n` to polygamma must be of integer type, got {}", n.type_name())
+            .help("convert it with `astype(DType::I32)`");
+        return Array::from_result(Err(e), &x);
+    }
+    real_elementwise("polygamma", &[n, x], |a| POLYGAMMA.apply(&a[0], &a[1]))
+}
+
+/// The Hurwitz zeta function, `Σ (q + k)⁻ˢ` over k from 0.
+#[track_caller]
+pub fn zeta(s: impl Operand, q: impl Operand) -> Array {
+    real_elementwise("zeta", &[s.into_array(), q.into_array()], |a| hurwitz(&a[0], &a[1]))
+}
+
+/// The logarithm of the multivariate gamma function of dimension `d`.
+#[track_caller]
+pub fn multigammaln(a: impl Operand, d: u32) -> Array {
+    real_elementwise("multigammaln", &[a.into_array()], |a| {
+        let n = f64::from(d);
+        let constant = 0.25 * n * (n - 1.0) * std::f64::consts::PI.ln();
+        let terms = (0..d.min(MANY)).map(|j| LGAMMA.apply(&(&a[0] - 0.5 * f64::from(j))));
+        terms.fold(&a[0] * 0 + constant, |sum, term| sum + term)
+    })
+}
+
+/// More dimensions than covariances have; a term of the sum is an operation each.
+const MANY: u32 = 4096;
+
+/// The regularized lower incomplete gamma function: the integral of `tᵃ⁻¹ exp(-t) / Γ(a)` up to `x`.
+///
+/// It is differentiated with respect to both; once with respect to `a`.
+#[track_caller]
+pub fn gammainc(a: impl Operand, x: impl Operand) -> Array {
+    real_elementwise("gammainc", &[a.into_array(), x.into_array()], |a| IGAMMA.apply(a))
+}
+
+/// `1 - gammainc(a, x)`, with all digits where that is small.
+#[track_caller]
+pub fn gammaincc(a: impl Operand, x: impl Operand) -> Array {
+    real_elementwise("gammaincc", &[a.into_array(), x.into_array()], |a| IGAMMAC.apply(a))
+}
+
+/// The beta function, `Γ(a) Γ(b) / Γ(a + b)`.
+#[track_caller]
+pub fn beta(a: impl Operand, b: impl Operand) -> Array {
+    real_elementwise("beta", &[a.into_array(), b.into_array()], |x| {
+        let (a, b) = (&x[0], &x[1]);
+        sign(a) * sign(b) * sign(&(a + b)) * EXP.apply(&log_beta(a, b))
+    })
+}
+
+/// The logarithm of the absolute value of [`beta`].
+#[track_caller]
+pub fn betaln(a: impl Operand, b: impl Operand) -> Array {
+    elementwise("betaln", &[a.into_array(), b.into_array()], |x| log_beta(&x[0], &x[1]))
+}
+
+/// Of large numbers the logarithms of gamma functions have no digits in common: by Stirling's series
+/// ([DLMF 5.11.1](https://dlmf.nist.gov/5.11.E1)), of which the large terms cancel on paper.
+pub(in crate::scipy) fn log_beta(a: &Array, b: &Array) -> Array {
+    let (small, large) = (a.minimum(b), a.maximum(b));
+    let direct = LGAMMA.apply(&small) + (LGAMMA.apply(&large) - LGAMMA.apply(&(&small + &large)));
+    let enough = large.maximum(8.0).astype(large.dtype());
+    let sum = &small + &enough;
+    let rest = |x: &Array| {
+        let inverse = 1 / (x * x);
+        let terms = [1.0 / 12.0, -1.0 / 360.0, 1.0 / 1260.0, -1.0 / 1680.0, 1.0 / 1188.0, -691.0 / 360_360.0];
+        terms.iter().rev().fold(x * 0, |sum, c| sum * &inverse + *c) / x
+    };
+    let quotient = LOG1P.apply(&(&small / &enough));
+    let difference = &small - &small * LOG.apply(&enough) - (&sum - 0.5) * quotient + rest(&enough) - rest(&sum);
+    where_(large.less(8), direct, LGAMMA.apply(&small) + difference)
+}
+
+/// The regularized incomplete beta function: the integral of `tᵃ⁻¹ (1 - t)ᵇ⁻¹` up to `x`, over [`beta`].
+///
+/// It is differentiated with respect to `x` alone, as in JAX.
+#[track_caller]
+pub fn betainc(a: impl Operand, b: impl Operand, x: impl Operand) -> Array {
+    real_elementwise("betainc", &[a.into_array(), b.into_array(), x.into_array()], |a| BETAINC.apply(a))
+}

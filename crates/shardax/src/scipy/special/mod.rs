@@ -1,0 +1,62 @@
+//! Special functions, as in
+//! [`jax.scipy.special`](https://docs.jax.dev/en/latest/jax.scipy.html#module-jax.scipy.special).
+//!
+//! Integers are converted to floating point; half precision is computed in float32. Operands of several shapes
+//! broadcast. A function of real numbers fails for complex ones.
+//!
+//! ```
+//! # use shardax::prelude::*;
+//! use shardax::scipy::special;
+//! let p = array([0.1f32, 0.5, 0.9]);
+//! assert!(allclose(special::expit(special::logit(&p)), &p, 1e-6, 1e-6)?);
+//! let slope = grad(|a: Array| special::gammainc(a, 2.0)).call(array(1.5f32))?;
+//! assert!((slope.item::<f32>()? + 0.277433).abs() < 1e-4);
+//! # Ok::<(), shardax::Error>(())
+//! ```
+
+mod bessel;
+mod entropy;
+mod gamma;
+mod normal;
+
+pub use bessel::*;
+pub use entropy::*;
+pub use gamma::*;
+pub use normal::*;
+
+pub use crate::nn::{log_softmax, softmax};
+
+use crate::core::array::Array;
+use crate::core::program::trace::at_caller;
+use crate::error::{Result, err};
+use crate::ops::numpy::{broadcast_args, promote_dtypes, to_inexact};
+
+/// `f` of the operands in their common floating point dtype and shape.
+#[track_caller]
+pub(super) fn elementwise(name: &str, args: &[Array], f: impl FnOnce(&[Array]) -> Array) -> Array {
+    let made = at_caller(|| {
+        let all: Vec<&Array> = args.iter().collect();
+        Ok(f(&broadcast_args(name, &promote_dtypes(&all, to_inexact)?)?))
+    });
+    Array::from_result(made, &args[0])
+}
+
+/// The same of real numbers alone.
+#[track_caller]
+pub(super) fn real_elementwise(name: &str, args: &[Array], f: impl FnOnce(&[Array]) -> Array) -> Array {
+    let made: Result<Array> = at_caller(|| {
+        args.iter().try_for_each(Array::check)?;
+        if let Some(x) = args.iter().find(|x| x.dtype().is_complex()) {
+            return Err(err!(Type, "{name} does not support complex-valued inputs, got {}", x.type_name())
+                .help("take `real(..)` or `imag(..)` first"));
+        }
+        Ok(elementwise(name, args, f))
+    });
+    Array::from_result(made, &args[0])
+}
+
+/// The logarithm of the sum of exponentials over `axes`, as [`Array::logsumexp`].
+#[track_caller]
+pub fn logsumexp(x: impl crate::ops::operators::Operand, axes: impl crate::ops::numpy::IntoReduction) -> Array {
+    x.into_array().logsumexp(axes)
+}

@@ -1,0 +1,52 @@
+//! The error function and the standard normal distribution.
+
+use super::real_elementwise;
+use crate::core::array::Array;
+use crate::ops::operators::Operand;
+use crate::ops::primitive::special::{LOG_NDTR, NDTRI, cumulative};
+use crate::ops::primitive::unary::{ERF, ERF_INV, ERFC};
+
+/// The error function.
+#[track_caller]
+pub fn erf(x: impl Operand) -> Array {
+    real_elementwise("erf", &[x.into_array()], |x| ERF.apply(&x[0]))
+}
+
+/// `1 - erf(x)`, precise for large `x`.
+#[track_caller]
+pub fn erfc(x: impl Operand) -> Array {
+    real_elementwise("erfc", &[x.into_array()], |x| ERFC.apply(&x[0]))
+}
+
+/// The inverse of [`erf`].
+#[track_caller]
+pub fn erfinv(x: impl Operand) -> Array {
+    real_elementwise("erfinv", &[x.into_array()], |x| ERF_INV.apply(&x[0]))
+}
+
+/// The probability of less than `x` in the standard normal distribution.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::scipy::special::{ndtr, ndtri};
+/// assert!((ndtr(1.0).item::<f32>()? - 0.841345).abs() < 1e-6);
+/// assert!((ndtri(0.841345).item::<f32>()? - 1.0).abs() < 1e-5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn ndtr(x: impl Operand) -> Array {
+    real_elementwise("ndtr", &[x.into_array()], |x| cumulative(&x[0]))
+}
+
+/// The logarithm of [`ndtr`], which has digits where that is 0.
+#[track_caller]
+pub fn log_ndtr(x: impl Operand) -> Array {
+    real_elementwise("log_ndtr", &[x.into_array()], |x| LOG_NDTR.apply(x))
+}
+
+/// The inverse of [`ndtr`]: the number below which a part `p` of the standard normal distribution lies; NaN where `p`
+/// is no probability.
+#[track_caller]
+pub fn ndtri(p: impl Operand) -> Array {
+    real_elementwise("ndtri", &[p.into_array()], |p| NDTRI.apply(p))
+}

@@ -1,0 +1,78 @@
+//! The normal distribution of mean `loc` and standard deviation `scale`.
+//!
+//! ```
+//! # use shardax::prelude::*;
+//! use shardax::scipy::stats::norm;
+//! let x = array([-1.0f32, 0.0, 1.0]);
+//! assert!((norm::logpdf(&x, 0.0, 1.0).sum(..).item::<f32>()? + 3.756816).abs() < 1e-5);
+//! assert!(allclose(norm::ppf(norm::cdf(&x, 0.5, 2.0), 0.5, 2.0), &x, 1e-4, 1e-5)?);
+//! # Ok::<(), shardax::Error>(())
+//! ```
+
+use crate::core::array::Array;
+use crate::ops::operators::Operand;
+use crate::ops::primitive::special::{LOG_NDTR, NDTRI, cumulative, log_density};
+use crate::scipy::special::real_elementwise;
+
+/// `f` of how many deviations `x` is from the mean, and of the deviation.
+#[track_caller]
+fn standard(
+    name: &str,
+    x: impl Operand,
+    loc: impl Operand,
+    scale: impl Operand,
+    f: impl FnOnce(Array, &Array) -> Array,
+) -> Array {
+    let args = [x.into_array(), loc.into_array(), scale.into_array()];
+    real_elementwise(name, &args, |a| f((&a[0] - &a[1]) / &a[2], &a[2]))
+}
+
+/// The logarithm of the density.
+#[track_caller]
+pub fn logpdf(x: impl Operand, loc: impl Operand, scale: impl Operand) -> Array {
+    standard("norm.logpdf", x, loc, scale, |z, scale| log_density(&z) - scale.log())
+}
+
+/// The density.
+#[track_caller]
+pub fn pdf(x: impl Operand, loc: impl Operand, scale: impl Operand) -> Array {
+    logpdf(x, loc, scale).exp()
+}
+
+/// The probability of less than `x`.
+#[track_caller]
+pub fn cdf(x: impl Operand, loc: impl Operand, scale: impl Operand) -> Array {
+    standard("norm.cdf", x, loc, scale, |z, _| cumulative(&z))
+}
+
+/// The logarithm of [`cdf`].
+#[track_caller]
+pub fn logcdf(x: impl Operand, loc: impl Operand, scale: impl Operand) -> Array {
+    standard("norm.logcdf", x, loc, scale, |z, _| LOG_NDTR.apply(&[z]))
+}
+
+/// The probability of more than `x`.
+#[track_caller]
+pub fn sf(x: impl Operand, loc: impl Operand, scale: impl Operand) -> Array {
+    standard("norm.sf", x, loc, scale, |z, _| cumulative(&-z))
+}
+
+/// The logarithm of [`sf`].
+#[track_caller]
+pub fn logsf(x: impl Operand, loc: impl Operand, scale: impl Operand) -> Array {
+    standard("norm.logsf", x, loc, scale, |z, _| LOG_NDTR.apply(&[-z]))
+}
+
+/// The number below which a part `q` of the distribution lies.
+#[track_caller]
+pub fn ppf(q: impl Operand, loc: impl Operand, scale: impl Operand) -> Array {
+    let args = [q.into_array(), loc.into_array(), scale.into_array()];
+    real_elementwise("norm.ppf", &args, |a| NDTRI.apply(&a[..1]) * &a[2] + &a[1])
+}
+
+/// The number above which a part `q` of the distribution lies.
+#[track_caller]
+pub fn isf(q: impl Operand, loc: impl Operand, scale: impl Operand) -> Array {
+    let args = [q.into_array(), loc.into_array(), scale.into_array()];
+    real_elementwise("norm.isf", &args, |a| NDTRI.apply(&a[..1]) * -&a[2] + &a[1])
+}

@@ -1,0 +1,90 @@
+//! `map` in batches.
+
+use crate::core::array::Array;
+use crate::core::function::{Function, IntoOutput};
+use crate::core::tree::{Flat, Tree, same_structure};
+use crate::error::{AtCaller, Result, err};
+use crate::ops::control_flow;
+use crate::ops::lax;
+use crate::source;
+
+use super::vmap;
+
+/// How [`lax::map`](crate::lax::map) goes over the slices.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::MapOptions;
+/// let squares = MapOptions::default().batch_size(4).map(|x: Array| &x * &x, arange(0..10))?;
+/// assert_eq!(squares.to_vec::<i32>()?, [0, 1, 4, 9, 16, 25, 36, 49, 64, 81]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct MapOptions {
+    batch_size: Option<usize>,
+}
+
+impl MapOptions {
+    /// How many slices are computed at once, as by [`vmap`](crate::vmap()): the memory of so many steps is needed. What
+    /// is left of whole batches is computed at the end. Default 1.
+    pub fn batch_size(mut self, batch_size: usize) -> Self {
+        self.batch_size = Some(batch_size);
+        self
+    }
+
+    /// As [`lax::map`](crate::lax::map). Fails for a batch size of 0, and arrays without a common leading size.
+    #[track_caller]
+    pub fn map<X, Y, R>(&self, f: impl Fn(X) -> R, xs: X) -> Result<Y>
+    where
+        X: Tree,
+        Y: Tree,
+        R: IntoOutput<Output = Y>,
+    {
+        let _line = source::enter();
+        let Some(batch) = self.batch_size else { return control_flow::map(f, xs) };
+        self.batched(&f, xs, batch).at_caller()
+    }
+
+    fn batched<X, Y, R>(&self, f: &dyn Fn(X) -> R, xs: X, batch: usize) -> Result<Y>
+    where
+        X: Tree,
+        Y: Tree,
+        R: IntoOutput<Output = Y>,
+    {
+        if batch == 0 {
+            return Err(err!(Value, "map batch_size must be at least 1, got 0").help("leave it out to go one by one"));
+        }
+        let flat = Flat::of(&xs);
+        flat.leaves.iter().try_for_each(Array::check)?;
+        let lengths: Vec<Option<usize>> = flat.leaves.iter().map(|x| x.shape().first().copied()).collect();
+        let Some(n) = lengths.first().copied().flatten().filter(|n| lengths.iter().all(|m| *m == Some(*n))) else {
+            let types: Vec<String> = flat.leaves.iter().map(Array::type_name).collect();
+            return Err(err!(Value, "map got arrays without a common leading size: {}", types.join(", "))
+                .help("each array has a slice for each call along its first dimension"));
+        };
+        let whole = n - n % batch;
+        let part = |start: usize, end: usize, shape: &dyn Fn(&[usize]) -> Vec<usize>| -> Result<X> {
+            let leaves = flat.leaves.iter().map(|x| {
+                let slices = lax::slice_in_dim(x, start, end, 0);
+                lax::reshape(&slices, &shape(&x.shape()[1..]))
+            });
+            Flat { leaves: leaves.collect(), def: flat.def.clone() }.build()
+        };
+        let at_once = |x: X| vmap(|x: X| f(x).into_output()).apply((x,));
+        if whole == 0 || n == batch {
+            return at_once(xs);
+        }
+        let rows = part(0, whole, &|rest| [&[whole / batch, batch], rest].concat())?;
+        let out: Y = control_flow::map(at_once, rows)?;
+        let out = Flat::of(&out);
+        let mut leaves: Vec<Array> =
+            out.leaves.iter().map(|y| lax::reshape(y, &[&[whole], &y.shape()[2..]].concat())).collect();
+        if whole < n {
+            let last = Flat::of(&at_once(part(whole, n, &|rest| [&[n - whole], rest].concat())?)?);
+            same_structure(&out.def, &last.def)?;
+            leaves =
+                leaves.iter().zip(&last.leaves).map(|(a, b)| lax::concatenate(&[a.clone(), b.clone()], 0)).collect();
+        }
+        Flat { leaves: leaves.into_iter().collect(), def: out.def }.build()
+    }
+}

@@ -1,0 +1,74 @@
+//! Trees as vectors.
+
+use std::marker::PhantomData;
+
+use crate::core::array::Array;
+use crate::core::program::Aval;
+use crate::core::tree::{Flat, Tree, TreeDef};
+use crate::dtype::DType;
+use crate::error::{AtCaller, Result, err};
+use crate::ops::lax;
+use crate::ops::numpy::promote_dtypes;
+use crate::shape::size;
+use crate::source;
+
+/// Takes a vector apart into the tree that it was made of; see [`ravel_pytree`].
+#[derive(Debug)]
+pub struct Unravel<T> {
+    def: TreeDef,
+    avals: Vec<Aval>,
+    dtype: DType,
+    tree: PhantomData<fn() -> T>,
+}
+
+/// All elements of a tree's arrays as one vector, of the dtype that they promote to, and what takes such a vector apart
+/// (JAX's `jax.flatten_util.ravel_pytree`).
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::ravel_pytree;
+/// let (flat, unravel) = ravel_pytree(&(ones([2, 2]), array([3i8])))?;
+/// assert_eq!(flat.to_vec::<f32>()?, [1.0, 1.0, 1.0, 1.0, 3.0]);
+/// let (matrix, vector) = unravel.call(&(flat * 2))?;
+/// assert_eq!((matrix.shape(), vector.to_vec::<i8>()?), (&[2, 2][..], vec![6]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn ravel_pytree<T: Tree>(tree: &T) -> Result<(Array, Unravel<T>)> {
+    let _line = source::enter();
+    let flat = Flat::of(tree);
+    let avals: Vec<Aval> = flat.leaves.iter().map(Array::aval).collect();
+    let leaves = promote_dtypes(&flat.leaves.iter().collect::<Vec<_>>(), |d| d).at_caller()?;
+    let parts: Vec<Array> = leaves.iter().map(Array::ravel).collect();
+    let vector = if parts.is_empty() { crate::ops::numpy::zeros([0]) } else { lax::concatenate(&parts, 0) };
+    vector.check()?;
+    let dtype = vector.dtype();
+    Ok((vector, Unravel { def: flat.def, avals, dtype, tree: PhantomData }))
+}
+
+impl<T: Tree> Unravel<T> {
+    /// The tree whose elements these are: each array in its own shape and dtype. A vector of another floating point
+    /// dtype than the tree's gives arrays of that.
+    ///
+    /// Fails for a vector of another length.
+    #[track_caller]
+    pub fn call(&self, vector: &Array) -> Result<T> {
+        let _line = source::enter();
+        vector.check()?;
+        let count: usize = self.avals.iter().map(|aval| size(&aval.shape)).sum();
+        if vector.shape() != [count] {
+            return Err(err!(Value, "unravel of a tree of {count} elements got {}", vector.type_name())
+                .help("give a vector like the one that `ravel_pytree` made"))
+            .at_caller();
+        }
+        let mut start = 0;
+        let leaves = self.avals.iter().map(|aval| {
+            let end = start + size(&aval.shape);
+            let part = lax::reshape(&lax::slice_in_dim(vector, start, end, 0), &aval.shape);
+            start = end;
+            if vector.dtype() == self.dtype { part.astype(aval.dtype) } else { part }
+        });
+        let leaves = leaves.collect();
+        Flat { leaves, def: self.def.clone() }.build()
+    }
+}

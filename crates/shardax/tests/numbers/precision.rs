@@ -1,0 +1,108 @@
+//! The precision of products: asked for, kept through transformations, and set for all.
+
+use shardax::lax::{self, ConvOptions, DotOptions, Padding, Precision};
+use shardax::prelude::*;
+use shardax::{config, default_matmul_precision};
+
+/// How often products of a program are of each precision.
+fn count(text: &str) -> [usize; 3] {
+    ["DEFAULT", "HIGH", "HIGHEST"].map(|name| text.matches(&format!("<precision {name}>")).count())
+}
+
+/// All products of a function of two matrices, of its gradient and of its batch are of this precision, of which there
+/// are two for each.
+#[track_caller]
+fn all_highest(name: &str, f: impl Fn(Array, Array) -> Array + Copy) {
+    let (x, y) = (shape_dtype_struct([3, 3], DType::F32), shape_dtype_struct([3, 3], DType::F32));
+    let loss = move |x: Array, y: Array| f(x, y).square().sum(..);
+    let rows = shape_dtype_struct([2, 3, 3], DType::F32);
+    let texts = [
+        jit(f).lower((&x, &y)).map(|l| l.as_text().to_string()),
+        jit(grad(loss).argnums((Arg::<0>, Arg::<1>))).lower((&x, &y)).map(|l| l.as_text().to_string()),
+        jit(vmap(loss)).lower((&rows, &rows)).map(|l| l.as_text().to_string()),
+    ];
+    for (text, products) in texts.iter().zip([1, 3, 1]) {
+        let text = text.as_ref().expect("a program");
+        assert_eq!(count(text), [0, 0, 2 * products], "{name}:\n{text}");
+    }
+}
+
+#[test]
+fn products_keep_their_precision() {
+    super::common::setup();
+    let dot = DotOptions::new().precision(Precision::Highest);
+    all_highest("dot", move |x, y| dot.dot(x, y));
+    all_highest("matmul", move |x, y| dot.matmul(x, y));
+    all_highest("inner", move |x, y| dot.inner(x, y));
+    all_highest("vdot", move |x, y| dot.vdot(x, y));
+    all_highest("tensordot", move |x, y| dot.tensordot(x, y, 1));
+    all_highest("einsum", move |x, y| dot.einsum("ij,kj->ik", &[&x, &y]));
+    all_highest("dot_general", move |x, y| dot.dot_general(&x, &y, (&[0], &[1]), (&[], &[])));
+    all_highest("conv", |x, y| {
+        let options = ConvOptions::new().precision(Precision::Highest);
+        lax::conv_general_dilated(x.reshape([3, 3, 1]), y.reshape([3, 3, 1]), [1], Padding::Valid, options)
+    });
+}
+
+#[test]
+fn a_default_holds_while_its_guard_lives() {
+    super::common::setup();
+    let f = jit(|x: Array| x.dot(&x));
+    let text = || f.lower(ones([2, 2])).map(|l| l.as_text().to_string());
+    let x = ones([2, 2]);
+    let traced = |n: u64| assert_eq!(shardax::count(|| f.call(&x).expect("a product")).1.traces, n);
+    traced(1);
+    traced(0);
+    assert_eq!(count(&text().expect("a program")), [2, 0, 0]);
+    let high = default_matmul_precision(Precision::High);
+    traced(1);
+    assert_eq!(count(&text().expect("a program")), [0, 2, 0]);
+    {
+        let _highest = default_matmul_precision(Precision::Highest);
+        assert_eq!(count(&text().expect("a program")), [0, 0, 2]);
+        // What is asked for comes first.
+        let own = jit(|x: Array| DotOptions::new().precision(Precision::Default).dot(&x, &x));
+        assert_eq!(count(own.lower(&x).expect("a program").as_text()), [2, 0, 0]);
+    }
+    assert_eq!(count(&text().expect("a program")), [0, 2, 0]);
+    drop(high);
+    // The programs of before are found again.
+    traced(0);
+    assert_eq!(count(&text().expect("a program")), [2, 0, 0]);
+}
+
+#[test]
+fn names_of_precisions_are_jax_s() {
+    for (name, precision) in [
+        ("default", Precision::Default),
+        ("bfloat16", Precision::Default),
+        ("tensorfloat32", Precision::High),
+        ("bfloat16_3x", Precision::High),
+        ("float32", Precision::Highest),
+        ("HIGHEST", Precision::Highest),
+    ] {
+        assert_eq!(Precision::from_name(name).expect("a precision"), precision);
+    }
+    let error = config::update("jax_default_matmul_precision", "double").expect_err("no precision");
+    assert!(error.to_string().contains("Precision value must be one of default, high and highest, got \"double\""));
+}
+
+/// JAX's rules of what a product may accumulate in.
+#[test]
+fn what_products_accumulate_in_holds_their_operands() {
+    super::common::setup();
+    let made = |from: DType, to: DType| {
+        let x = ones([2, 2]).astype(from);
+        let y = DotOptions::new().preferred_element_type(to).dot(&x, &x);
+        y.check().map(|()| y.dtype()).map_err(|e| e.to_string())
+    };
+    for (from, to) in
+        [(DType::Bf16, DType::F32), (DType::I8, DType::I32), (DType::U8, DType::I32), (DType::I8, DType::F32)]
+    {
+        assert_eq!(made(from, to), Ok(to), "{from} in {to}");
+    }
+    for (from, to) in [(DType::F32, DType::I32), (DType::I8, DType::U32), (DType::F32, DType::Complex64)] {
+        assert!(made(from, to).is_err_and(|e| e.contains("Input type is incompatible with")), "{from} in {to}");
+    }
+    assert!(made(DType::F32, DType::Bf16).is_err_and(|e| e.contains("must not be narrower")));
+}
