@@ -254,12 +254,16 @@ fn sequences_split() -> Result<()> {
     Ok(())
 }
 
+/// The room of an expert for a row.
+fn places() -> usize {
+    (1.25 * (2 * LENGTH) as f64 / EXPERTS as f64).ceil() as usize
+}
+
 /// Places of experts are exchanged there and back, and their gradients too.
 #[test]
 fn experts_split() -> Result<()> {
     setup();
-    let places = (1.25 * (2 * LENGTH) as f64 / EXPERTS as f64).ceil() as usize;
-    let exchanged = EXPERTS * ROWS * places * FEATURES;
+    let exchanged = EXPERTS * ROWS * places() * FEATURES;
     let router = FEATURES * EXPERTS;
     let both = rules(&[("expert", 4)], &[("expert", "expert"), ("batch", "expert")])?;
     by_rules(&Config { rules: both, experts: true, ..Config::default() })?.is([
@@ -282,5 +286,17 @@ fn experts_split() -> Result<()> {
         ("all-reduce data,expert", LAST + router + 2),
         ("all-gather data,expert", ROWS_OF_TABLE),
     ]);
+    Ok(())
+}
+
+/// Experts behind a pipeline: a `shard_map` in another, in a branch that the last stage alone takes.
+#[test]
+fn experts_behind_stages() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("data", 2), ("stage", 2), ("expert", 2)])?;
+    let rules = Rules::new(&mesh, [("batch", ("data", "expert"))]).and("layers", "stage").and("expert", "expert");
+    let sent = by_rules(&Config { rules, schedule: PipelineSchedule::OneFOneB, experts: true })?;
+    let exchanged = EXPERTS * ROWS / MICRO_BATCHES * places() * FEATURES;
+    assert_eq!(sent.0["all-to-all expert loop"], 4 * 4 * exchanged / 4, "{sent:?}");
     Ok(())
 }
