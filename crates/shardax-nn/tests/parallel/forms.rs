@@ -3,10 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
+use shardax::stages::CompilerOption;
 use shardax_nn::prelude::*;
 
 use super::model::*;
 use super::setup;
+
+/// What is sent is decided before machine code is made: a step that runs ten times need not be fast.
+const QUICK: [(&str, CompilerOption); 3] = [
+    ("xla_cpu_use_fusion_emitters", CompilerOption::Bool(false)),
+    ("xla_backend_optimization_level", CompilerOption::Int(0)),
+    ("xla_llvm_disable_expensive_passes", CompilerOption::Bool(true)),
+];
 
 /// The losses of ten steps, the first gradients, and the model at the end.
 struct Run {
@@ -34,8 +42,9 @@ impl Run {
         RUNS[usize::from(experts)].get_or_init(|| {
             let run = || {
                 let (tokens, targets) = batch();
-                let step = jit(step);
-                Run::of(start(&Config { experts, ..Config::default() })?, |state| step.call((state, &tokens, &targets)))
+                let state = start(&Config { experts, ..Config::default() })?;
+                let step = jit(step).lower((&state, &tokens, &targets))?.compile_with_options(&QUICK)?;
+                Run::of(state, |state| step.call((state, &tokens, &targets)))
             };
             run().expect("one device")
         })
@@ -72,7 +81,7 @@ fn by_rules(config: &Config) -> Result<Sent> {
     let (tokens, targets) = (place(tokens)?, place(targets)?);
     let shardings = (config.rules.shardings(&state)?, config.rules.shardings(&state.model)?);
     let step = jit(step).out_shardings((&shardings.0, None::<shardax::ShardingLike>, &shardings.1));
-    let compiled = step.lower((&state, &tokens, &targets))?.compile()?;
+    let compiled = step.lower((&state, &tokens, &targets))?.compile_with_options(&QUICK)?;
     Run::of(state, |state| compiled.call((state, &tokens, &targets)))?.equals(Run::alone(config.experts))?;
     Sent::of(&compiled)
 }
@@ -141,7 +150,7 @@ fn data_parallel() -> Result<()> {
     let mapped = pmap(mapped).axis_name("data").in_axes((None, 0, 0)).out_axes(None);
     let state = start(&Config::default())?;
     let (own, own_targets) = (of_devices(&tokens), of_devices(&targets));
-    let compiled = mapped.lower((&state, &own, &own_targets))?.compile()?;
+    let compiled = mapped.lower((&state, &own, &own_targets))?.compile_with_options(&QUICK)?;
     Sent::of(&compiled)?.is([("all-reduce data", LAYERS * BLOCK + TABLE + LAST + 1)]);
     Run::of(state.clone(), |state| compiled.call((state, &own, &own_targets)))?.equals(Run::alone(false))?;
 
@@ -156,7 +165,7 @@ fn data_parallel() -> Result<()> {
     let state = device_put(&state, &NamedSharding::new(&mesh, P![]))?;
     let rows = NamedSharding::new(&mesh, P!["data"]);
     let (own, own_targets) = (device_put(&tokens, &rows)?, device_put(&targets, &rows)?);
-    let compiled = local.lower((&state, &own, &own_targets))?.compile()?;
+    let compiled = local.lower((&state, &own, &own_targets))?.compile_with_options(&QUICK)?;
     Sent::of(&compiled)?.is([("all-reduce data loop", BLOCK), ("all-reduce data", TABLE + LAST + 1)]);
     Run::of(state, |state| compiled.call((state, &own, &own_targets)))?.equals(Run::alone(false))?;
 
@@ -254,12 +263,16 @@ fn sequences_split() -> Result<()> {
     Ok(())
 }
 
+/// The room of an expert for a row.
+fn places() -> usize {
+    (1.25 * (2 * LENGTH) as f64 / EXPERTS as f64).ceil() as usize
+}
+
 /// Places of experts are exchanged there and back, and their gradients too.
 #[test]
 fn experts_split() -> Result<()> {
     setup();
-    let places = (1.25 * (2 * LENGTH) as f64 / EXPERTS as f64).ceil() as usize;
-    let exchanged = EXPERTS * ROWS * places * FEATURES;
+    let exchanged = EXPERTS * ROWS * places() * FEATURES;
     let router = FEATURES * EXPERTS;
     let both = rules(&[("expert", 4)], &[("expert", "expert"), ("batch", "expert")])?;
     by_rules(&Config { rules: both, experts: true, ..Config::default() })?.is([
@@ -282,5 +295,17 @@ fn experts_split() -> Result<()> {
         ("all-reduce data,expert", LAST + router + 2),
         ("all-gather data,expert", ROWS_OF_TABLE),
     ]);
+    Ok(())
+}
+
+/// Experts behind a pipeline: a `shard_map` in another, in a branch that the last stage alone takes.
+#[test]
+fn experts_behind_stages() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("data", 2), ("stage", 2), ("expert", 2)])?;
+    let rules = Rules::new(&mesh, [("batch", ("data", "expert"))]).and("layers", "stage").and("expert", "expert");
+    let sent = by_rules(&Config { rules, schedule: PipelineSchedule::OneFOneB, experts: true })?;
+    let exchanged = EXPERTS * ROWS / MICRO_BATCHES * places() * FEATURES;
+    assert_eq!(sent.0["all-to-all expert loop"], 4 * 4 * exchanged / 4, "{sent:?}");
     Ok(())
 }
