@@ -130,7 +130,8 @@ fn data_parallel_hosts() {
     }
 }
 
-/// On one device and on a mesh of three axes the losses are the same; another mesh goes on, and all of it is on the disk.
+/// On one device and on a mesh of three axes the losses are the same; another mesh goes on, and all of it is on the
+/// disk.
 #[test]
 fn lm() {
     let folder = std::env::temp_dir().join(format!("shardax-lm-{}", std::process::id()));
