@@ -3,8 +3,8 @@
 //!     cargo run --release --example cifar10 -- --data cifar-10-batches-bin
 //!     cargo run --release --example cifar10 -- --data cifar-10-batches-bin --model resnet18 --bf16 --run runs/cifar10
 //!
-//! With `--run` it saves checkpoints and logs in that folder, and goes on from the last one: stop it, and start it again, on
-//! another number of devices too.
+//! With `--run` it saves checkpoints and logs in that folder, and goes on from the last one: stop it, and start it
+//! again, on another number of devices too.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -38,8 +38,8 @@ impl Classifier for Cnn {
     }
 }
 
-/// ResNet-18 ([He et al. 2015](https://arxiv.org/abs/1512.03385)) as it is used for small images: the first convolution is
-/// 3 × 3 with stride 1, and nothing is pooled after it. 11,173,962 parameters at a width of 64.
+/// ResNet-18 ([He et al. 2015](https://arxiv.org/abs/1512.03385)) as it is used for small images: the first
+/// convolution is 3 × 3 with stride 1, and nothing is pooled after it. 11,173,962 parameters at a width of 64.
 #[derive(Module, Clone)]
 pub struct ResNet {
     stem: ConvNorm,

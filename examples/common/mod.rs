@@ -48,8 +48,8 @@ impl Logger for Memory {
 }
 
 impl Files {
-    /// Runs a training with its files: it goes on from the last checkpoint, one is kept every `save_every` steps, and at
-    /// the end each of `curves` is a panel of the plot, with that of the test set.
+    /// Runs a training with its files: it goes on from the last checkpoint, one is kept every `save_every` steps, and
+    /// at the end each of `curves` is a panel of the plot, with that of the test set.
     pub fn train<S: Tree, D: Stream>(
         &self,
         title: &str,

@@ -5,8 +5,8 @@
 //!
 //!     cargo run --release --example lm --features tokenizers -- --text book.txt --bpe 1024 --run runs/book-bpe
 //!
-//! With `--run` it saves checkpoints and logs in that folder, and goes on from the last one: stop it, and start it again, on
-//! another mesh too.
+//! With `--run` it saves checkpoints and logs in that folder, and goes on from the last one: stop it, and start it
+//! again, on another mesh too.
 
 mod model;
 

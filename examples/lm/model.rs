@@ -1,5 +1,5 @@
-//! A transformer that predicts the next token: rotary positions, RMS norms, gated linear units, fewer heads of keys than of
-//! queries.
+//! A transformer that predicts the next token: rotary positions, RMS norms, gated linear units, fewer heads of keys
+//! than of queries.
 
 use shardax_nn::prelude::*;
 
@@ -79,7 +79,8 @@ impl Gpt {
         (0..layers).map(|_| (empty(), empty())).collect()
     }
 
-    /// Logits `[vocabulary]` of the token that follows `token`, the one at `position`; the cache gets its keys and values.
+    /// Logits `[vocabulary]` of the token that follows `token`, the one at `position`; the cache gets its keys and
+    /// values.
     pub fn next(&self, token: &Array, position: &Array, cache: Cache) -> (Array, Cache) {
         let mut x = self.embed.forward(token.reshape([1, 1]));
         let mut filled = Cache::new();

@@ -32,7 +32,8 @@ impl Drop for Folder {
     }
 }
 
-/// A file of CIFAR-10's layout: a bright square stands somewhere, in the colour and the half of the image that are its class.
+/// A file of CIFAR-10's layout: a bright square stands somewhere, in the colour and the half of the image that are its
+/// class.
 fn synthetic(path: &str, count: usize) {
     let mut random = 12345u32;
     let mut draw = |below: usize| {

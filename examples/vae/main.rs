@@ -81,8 +81,8 @@ impl Vae {
         self.pixels.forward(relu(self.decoder.forward(latent)))
     }
 
-    /// What it costs to describe each image, `[B]`: its pixels given the numbers, and the numbers. Their sum is minus the
-    /// evidence lower bound.
+    /// What it costs to describe each image, `[B]`: its pixels given the numbers, and the numbers. Their sum is minus
+    /// the evidence lower bound.
     fn costs(&self, images: &Array, key: &Array) -> (Array, Array) {
         let images = images.astype(DType::F32).reshape([images.shape()[0], PIXELS]) / 255.0;
         let (mean, log_variance) = self.encode(&images);

@@ -5,7 +5,8 @@ use shardax::prelude::*;
 
 use super::{Example, HostArray};
 
-/// Random changes of images, uint8 `[rows, columns, channels]`, on the host: flips, crops, colours, cutouts, in this order.
+/// Random changes of images, uint8 `[rows, columns, channels]`, on the host: flips, crops, colours, cutouts, in this
+/// order.
 ///
 /// What happens to an image follows from the seed and from its number in the stream alone, so that a run that goes on
 /// sees what it would have seen, however many threads there are.
@@ -57,8 +58,8 @@ impl Augment {
         self
     }
 
-    /// Brightness, contrast and saturation are each multiplied by a number between `1 - strength` and `1 + strength`. Below
-    /// 0 a factor is 0.
+    /// Brightness, contrast and saturation are each multiplied by a number between `1 - strength` and `1 + strength`.
+    /// Below 0 a factor is 0.
     pub fn color_jitter(mut self, strength: f32) -> Self {
         self.color = strength;
         self

@@ -15,9 +15,9 @@ use super::{Example, HostArray, Source};
 /// The images in the folders of a folder, JPEG or PNG, of which each is a class: `cat/1.jpg`, `dog/7.png`. Of the cargo
 /// feature `image`.
 ///
-/// An example has `image`, uint8 `[rows, columns, 3]`, and `label`, int32: where its folder is among all in the order of
-/// their names. Images are read and unpacked as they are asked for; [`parallel_map`](super::Stream::parallel_map) over the
-/// numbers does that on several threads.
+/// An example has `image`, uint8 `[rows, columns, 3]`, and `label`, int32: where its folder is among all in the order
+/// of their names. Images are read and unpacked as they are asked for; [`parallel_map`](super::Stream::parallel_map)
+/// over the numbers does that on several threads.
 ///
 /// ```no_run
 /// use shardax_train::data::{Source, Stream, image_folder};
@@ -75,8 +75,8 @@ impl Source for ImageFolder {
     }
 }
 
-/// The image in these bytes of a JPEG or PNG file, uint8 `[rows, columns, 3]`: a member of a tar file, say. `name` is for
-/// messages. Of the cargo feature `image`.
+/// The image in these bytes of a JPEG or PNG file, uint8 `[rows, columns, 3]`: a member of a tar file, say. `name` is
+/// for messages. Of the cargo feature `image`.
 ///
 /// Fails, with the place, where it is damaged or of another format.
 #[track_caller]

@@ -1,8 +1,8 @@
 //! Data: sets of images in memory, files of the common formats, and streams of examples that are mapped, shuffled,
 //! batched and mixed, whose position is saved and found again exactly.
 //!
-//! A [`Source`] has examples by number: [`idx()`], [`cifar10()`], [`csv()`], [`npy()`], [`npz()`], [`text_windows()`]. A [`Stream`]
-//! has them one after the other: [`Source::stream`], [`WebDataset`]. [`ParallelMap`] works on
+//! A [`Source`] has examples by number: [`idx()`], [`cifar10()`], [`csv()`], [`npy()`], [`npz()`], [`text_windows()`].
+//! A [`Stream`] has them one after the other: [`Source::stream`], [`WebDataset`]. [`ParallelMap`] works on
 //! several threads, [`Augment`] changes images, [`Prefetch`] reads ahead.
 //!
 //! ```

@@ -17,13 +17,14 @@ use super::{Example, HostArray, Source};
 /// The rows of Parquet files, one file after the other. Of the cargo feature `parquet`.
 ///
 /// An example has each column by its name: numbers and booleans as scalars of their dtype, texts and bytes as uint8
-/// `[length]`, lists of numbers as `[length]`; dates and times as the integers that they are. One row group at a time is in
-/// memory, so that neighbouring rows are read quickly: shuffle them by [`shuffle`](super::Stream::shuffle), with a buffer,
-/// rather than all.
+/// `[length]`, lists of numbers as `[length]`; dates and times as the integers that they are. One row group at a time
+/// is in memory, so that neighbouring rows are read quickly: shuffle them by [`shuffle`](super::Stream::shuffle), with
+/// a buffer, rather than all.
 ///
 /// ```no_run
 /// use shardax_train::data::{Source, Stream, parquet};
-/// let mut batches = parquet(["train-0.parquet", "train-1.parquet"])?.stream().shuffle(10_000, 0).batch(32).prefetch(2);
+/// let rows = parquet(["train-0.parquet", "train-1.parquet"])?.stream();
+/// let mut batches = rows.shuffle(10_000, 0).batch(32).prefetch(2);
 /// # let _ = batches.next_item();
 /// # Ok::<(), shardax::Error>(())
 /// ```

@@ -38,8 +38,8 @@ pub trait Stream {
         Map { inner: self, f }
     }
 
-    /// Each item changed by a function, by `threads` threads at once; they come in their order. Random numbers for it are
-    /// those of an item's number ([`enumerate`](Stream::enumerate)), so that they do not depend on the threads.
+    /// Each item changed by a function, by `threads` threads at once; they come in their order. Random numbers for it
+    /// are those of an item's number ([`enumerate`](Stream::enumerate)), so that they do not depend on the threads.
     fn parallel_map<T, F>(self, threads: usize, f: F) -> ParallelMap<Self, T, F>
     where
         Self: Sized,
@@ -56,7 +56,8 @@ pub trait Stream {
         Enumerate::new(self)
     }
 
-    /// In an order that follows from `seed`: `size` items are read, given out in a random order, and the next `size` read.
+    /// In an order that follows from `seed`: `size` items are read, given out in a random order, and the next `size`
+    /// read.
     fn shuffle(self, size: usize, seed: u64) -> ShuffleBuffer<Self>
     where
         Self: Sized,
@@ -98,17 +99,18 @@ pub trait Stream {
         Batched { inner: self, size, masked: true }
     }
 
-    /// Texts, examples with `tokens`, int32 `[any length]`, in rows of `length`: a row has whole texts as long as they fit,
-    /// and zeros after them; a text that fits in no row is cut.
+    /// Texts, examples with `tokens`, int32 `[any length]`, in rows of `length`: a row has whole texts as long as they
+    /// fit, and zeros after them; a text that fits in no row is cut.
     ///
-    /// A row has, int32 `[length]`: `tokens`; `targets`, the token that follows each in its text; `segment_ids`, 1 for the
-    /// row's first text and so on, 0 for what fills it up; `positions`, counted from 0 in each text. A text of `n` tokens
-    /// takes `n - 1` places, since nothing follows its last.
+    /// A row has, int32 `[length]`: `tokens`; `targets`, the token that follows each in its text; `segment_ids`, 1 for
+    /// the row's first text and so on, 0 for what fills it up; `positions`, counted from 0 in each text. A text of `n`
+    /// tokens takes `n - 1` places, since nothing follows its last.
     ///
     /// ```
     /// use shardax_train::data::{Example, HostArray, Source, Stream};
     /// let texts = [&[1, 2, 3][..], &[4, 5, 6, 7], &[8, 9]];
-    /// let text = move |i: usize| Ok(Example::from([("tokens".to_owned(), HostArray::of(texts[i], &[texts[i].len()])?)]));
+    /// let tokens = move |i: usize| HostArray::of(texts[i], &[texts[i].len()]);
+    /// let text = move |i: usize| Ok(Example::from([("tokens".to_owned(), tokens(i)?)]));
     /// let mut rows = (3usize, text).stream().epochs(1).pack(4);
     /// let row = rows.next_item().expect("a row")?;
     /// assert_eq!(row["tokens"].to_vec::<i32>()?, [1, 2, 0, 0]);

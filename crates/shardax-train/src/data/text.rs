@@ -83,8 +83,8 @@ fn window(tokens: &[i32]) -> Result<Example> {
     Ok(Example::from([("tokens".to_owned(), part(tokens)?), ("targets".to_owned(), part(targets)?)]))
 }
 
-/// Tokens in windows of `length`, as [`text_windows()`] has bytes: those that a [`Tokenizer`](super::Tokenizer) made of a
-/// text. Copies of it share them.
+/// Tokens in windows of `length`, as [`text_windows()`] has bytes: those that a [`Tokenizer`](super::Tokenizer) made
+/// of a text. Copies of it share them.
 ///
 /// ```
 /// use shardax_train::data::{Source, token_windows};

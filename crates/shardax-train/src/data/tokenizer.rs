@@ -4,8 +4,8 @@ use shardax::error::{Error, ErrorKind, Result};
 
 use super::{Example, HostArray};
 
-/// How a text becomes tokens: its bytes, or, with the cargo feature `tokenizers`, what a `tokenizer.json` of Hugging Face's
-/// says, such as byte pair encoding.
+/// How a text becomes tokens: its bytes, or, with the cargo feature `tokenizers`, what a `tokenizer.json` of Hugging
+/// Face's says, such as byte pair encoding.
 ///
 /// ```
 /// use shardax_train::data::Tokenizer;
@@ -149,9 +149,11 @@ mod bpe {
         /// Byte pair encoding learned from text files: any text has tokens, and they give it back.
         ///
         /// Source: [Sennrich et al. 2015](https://arxiv.org/abs/1508.07909), over bytes as in
-        /// [Radford et al. 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf).
+        /// [Radford et al.
+        /// 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf).
         ///
-        /// Fails for fewer tokens than there are bytes and special tokens, and for a file that cannot be read or is no text.
+        /// Fails for fewer tokens than there are bytes and special tokens, and for a file that cannot be read or is no
+        /// text.
         #[track_caller]
         pub fn train_bpe<P: AsRef<Path>>(files: impl IntoIterator<Item = P>, options: &BpeOptions) -> Result<Self> {
             let location = std::panic::Location::caller();

@@ -97,7 +97,8 @@ impl BertOptions {
 }
 
 impl Bert {
-    /// A model with random weights. Fails when the heads do not divide the features, and for a function that is not known.
+    /// A model with random weights. Fails when the heads do not divide the features, and for a function that is not
+    /// known.
     pub fn new(config: &BertConfig, rngs: &mut Rngs) -> Result<Bert> {
         let (activation, config) = checked(config)?;
         Ok(make(&config, activation, rngs))

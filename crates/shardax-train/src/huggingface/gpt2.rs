@@ -39,7 +39,8 @@ fn activation() -> String {
     "gelu_new".to_owned()
 }
 
-/// GPT-2 ([Radford et al. 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)),
+/// GPT-2 ([Radford et al.
+/// 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)),
 /// whose table of tokens is its last layer too: `GPT2LMHeadModel`.
 #[derive(Module, Clone, Debug)]
 pub struct Gpt2 {
@@ -58,7 +59,8 @@ struct Block {
 }
 
 impl Gpt2 {
-    /// A model with random weights. Fails when the heads do not divide the features, and for a function that is not known.
+    /// A model with random weights. Fails when the heads do not divide the features, and for a function that is not
+    /// known.
     pub fn new(config: &Gpt2Config, rngs: &mut Rngs) -> Result<Gpt2> {
         let (activation, config) = checked(config)?;
         Ok(make(&config, activation, rngs))

@@ -7,8 +7,8 @@ use shardax_nn::prelude::*;
 use super::Weights;
 use crate::data::HostArray;
 
-/// How an array lies in a file, beside how it lies in a model. Dimensions that the model splits or joins, such as those of
-/// the heads of attention, need no mention.
+/// How an array lies in a file, beside how it lies in a model. Dimensions that the model splits or joins, such as
+/// those of the heads of attention, need no mention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// The same.
@@ -33,7 +33,8 @@ pub enum Layout {
 /// use shardax_train::huggingface::{KeyMap, Layout, Weights, load};
 /// # let path = std::env::temp_dir().join(format!("shardax-doc-keys-{}", std::process::id()));
 /// # let header = br#"{"layer.0.weight":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}}"#;
-/// # let file = [&(header.len() as u64).to_le_bytes()[..], header, &1.0f32.to_le_bytes(), &2.0f32.to_le_bytes()].concat();
+/// # let length = (header.len() as u64).to_le_bytes();
+/// # let file = [&length[..], header, &1.0f32.to_le_bytes(), &2.0f32.to_le_bytes()].concat();
 /// # std::fs::write(&path, file).expect("a file");
 /// let keys = KeyMap::new().array("[*].kernel", "layer.*.weight", Layout::Transposed);
 /// let like = vec![Linear::builder(2, 1).use_bias(false).build(&mut Rngs::new(0))];
@@ -127,11 +128,11 @@ impl KeyMap {
 }
 
 /// A model like this one, whose values may be mere types (`eval_shape`), with its arrays read from files. They get the
-/// dtypes of `like`, and lie as the rules say; of one array at a time all is in the host's memory. Arrays of the files that
-/// the model has not are left out.
+/// dtypes of `like`, and lie as the rules say; of one array at a time all is in the host's memory. Arrays of the files
+/// that the model has not are left out.
 ///
-/// Fails when no rule of `keys` is for an array, when the files have not the one it names, and when that has another shape;
-/// the message names both.
+/// Fails when no rule of `keys` is for an array, when the files have not the one it names, and when that has another
+/// shape; the message names both.
 #[track_caller]
 pub fn load<M: Tree>(weights: &Weights, like: &M, keys: &KeyMap, rules: &Rules) -> Result<M> {
     let location = std::panic::Location::caller();

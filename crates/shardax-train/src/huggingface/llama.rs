@@ -81,8 +81,8 @@ fn activation() -> String {
     "silu".to_owned()
 }
 
-/// Llama ([Touvron et al. 2023](https://arxiv.org/abs/2302.13971)), and what has its form: rotary positions, RMS norms, gated
-/// MLPs, fewer heads of keys than of queries: `LlamaForCausalLM`.
+/// Llama ([Touvron et al. 2023](https://arxiv.org/abs/2302.13971)), and what has its form: rotary positions, RMS
+/// norms, gated MLPs, fewer heads of keys than of queries: `LlamaForCausalLM`.
 #[derive(Module, Clone, Debug)]
 pub struct Llama {
     tokens: Embed,
@@ -105,8 +105,8 @@ struct Block {
 }
 
 impl Llama {
-    /// A model with random weights. Fails when its heads do not divide each other, and for functions and forms of rotary
-    /// positions that are not known.
+    /// A model with random weights. Fails when its heads do not divide each other, and for functions and forms of
+    /// rotary positions that are not known.
     pub fn new(config: &LlamaConfig, rngs: &mut Rngs) -> Result<Llama> {
         Ok(make(&Checked::of(config)?, rngs))
     }

@@ -1,9 +1,9 @@
 //! Models of Hugging Face's `transformers`, with the weights that it saves: a folder with `config.json` and
 //! `model.safetensors`, or several such files with an index.
 //!
-//! [`Gpt2`], [`Llama`], [`Vit`] and [`Bert`] are written on the layers of `shardax_nn`, so that they are trained, split over
-//! devices and saved as any model. [`Weights`] reads the files, and a [`KeyMap`] says which array of a model is which of a
-//! file: with both, weights of other models are loaded too ([`load`]).
+//! [`Gpt2`], [`Llama`], [`Vit`] and [`Bert`] are written on the layers of `shardax_nn`, so that they are trained,
+//! split over devices and saved as any model. [`Weights`] reads the files, and a [`KeyMap`] says which array of a
+//! model is which of a file: with both, weights of other models are loaded too ([`load`]).
 //!
 //! ```no_run
 //! use shardax_nn::prelude::*;

@@ -122,8 +122,8 @@ impl Vit {
             .linear("head", "classifier")
     }
 
-    /// Logits `[batch, classes]` of images `[batch, rows, columns, channels]`, which `transformers` takes with the channels
-    /// first.
+    /// Logits `[batch, classes]` of images `[batch, rows, columns, channels]`, which `transformers` takes with the
+    /// channels first.
     #[track_caller]
     pub fn forward(&self, images: impl Operand) -> Array {
         let x = self.patches.forward(images);

@@ -12,14 +12,15 @@ use shardax::prelude::*;
 use crate::data::HostArray;
 use crate::data::file::{unreadable, wrong};
 
-/// The arrays of a safetensors file, or of several with an index, by their names. What they hold is read when it is asked
-/// for.
+/// The arrays of a safetensors file, or of several with an index, by their names. What they hold is read when it is
+/// asked for.
 ///
 /// ```
 /// use shardax_train::huggingface::Weights;
 /// # let path = std::env::temp_dir().join(format!("shardax-doc-weights-{}", std::process::id()));
 /// let header = br#"{"bias":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
-/// let file = [&(header.len() as u64).to_le_bytes()[..], header, &1.0f32.to_le_bytes(), &2.0f32.to_le_bytes()].concat();
+/// let length = (header.len() as u64).to_le_bytes();
+/// let file = [&length[..], header, &1.0f32.to_le_bytes(), &2.0f32.to_le_bytes()].concat();
 /// std::fs::write(&path, file).expect("a file");
 /// let weights = Weights::open(&path)?;
 /// assert_eq!(weights.names().collect::<Vec<_>>(), ["bias"]);
@@ -62,8 +63,8 @@ const INDEX: &str = "model.safetensors.index.json";
 impl Weights {
     /// A safetensors file; an index of several (`model.safetensors.index.json`); or a folder with one or the other.
     ///
-    /// Fails, with the file and the place in it, where a header does not fit its file, and for an index that names files
-    /// or arrays that are not there.
+    /// Fails, with the file and the place in it, where a header does not fit its file, and for an index that names
+    /// files or arrays that are not there.
     #[track_caller]
     pub fn open(path: impl AsRef<Path>) -> Result<Weights> {
         let location = std::panic::Location::caller();
@@ -87,7 +88,8 @@ impl Weights {
 
     /// The array of this name, as it is in the file.
     ///
-    /// Fails when there is none, when its elements are of a type that is not known here, and where the file cannot be read.
+    /// Fails when there is none, when its elements are of a type that is not known here, and where the file cannot be
+    /// read.
     #[track_caller]
     pub fn get(&self, name: &str) -> Result<HostArray> {
         let location = std::panic::Location::caller();
