@@ -83,7 +83,10 @@ fn sanitized(root: &Path, sanitizer: &str, tests: &[&str], more: &[&str]) -> &'s
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     test.args(["test", "-p", "shardax-pjrt", "--no-fail-fast", "--target", &target]).args(tests).args(more);
     test.arg("--target-dir").arg(root.join("target/sanitize").join(sanitizer));
-    test.env("SHARDAX_TEST_PATIENCE", "10").env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}")).current_dir(root);
+    test.env("SHARDAX_TEST_PATIENCE", "10")
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}"))
+        .current_dir(root);
     Box::leak(Box::new(test))
 }
 
