@@ -238,8 +238,8 @@ impl Primitive for ConvGeneralDilated {
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let dtype = cx.dtype(args[0]);
-        // cuDNN has none of these; of 8 bits it has some.
-        if cx.platform == Platform::Gpu && (dtype.is_complex() || dtype.is_integer() && dtype.bits() > 8) {
+        // cuDNN has none of these.
+        if cx.platform == Platform::Gpu && !dtype.is_float() && dtype != DType::I8 {
             let way = "convert the operands to float32 with `astype`, which is exact up to 2^24, or convolve real and imaginary parts apart";
             return Err(cx.platform.lacks(&format!("{} of {dtype}", self.name()), way));
         }
