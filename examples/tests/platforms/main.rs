@@ -1,6 +1,7 @@
 //! Programs of every parallel form, lowered once for eight devices of the CPU, and compiled for TPUs and GPUs that are
 //! not there. `cargo xtask platforms` makes `docs/platforms.md` of it.
 
+mod forms;
 #[path = "../../lm/model.rs"]
 mod model;
 
@@ -214,6 +215,10 @@ const PROGRAMS: &[Program] = &[
     ("gpt_decode", "GPT, a token by cached keys, one device", gpt_decode),
     ("scanned_layers", "6 layers in `scan`, recomputed, FSDP 8", scanned_layers),
     ("ring_attention", "`shard_map`, keys around a ring of 8", ring_attention),
+    ("pipeline_gpipe", "16 layers in 8 stages, GPipe, 16 micro-batches", forms::gpipe),
+    ("pipeline_1f1b", "the same, 1F1B", forms::one_f_one_b),
+    ("sequence_parallel", "attention, its sequence round a ring of 8", forms::sequence_parallel),
+    ("experts", "16 experts on 8 devices, 2 for each token", forms::experts),
     ("collectives", "`shard_map`, every collective", collectives),
     ("split_by_the_compiler", "random numbers, sort, top k, sums of rows over 8", split_by_the_compiler),
 ];

@@ -182,6 +182,18 @@ pub fn refused(topology: &Topology) -> Result<()> {
         "{error}"
     );
     assert!(error.to_string().contains("compute this part of the program on the CPU's devices"), "{error}");
+
+    // A convolution of integers, which cuDNN does not have and TPUs do.
+    let convolution = jit(|x: Array, k: Array| lax::conv(x, k, [1, 1], lax::Padding::Valid));
+    let ints = |shape: &[usize]| shape_dtype_struct_on(shape, DType::I32, &device);
+    match (convolution.lower((ints(&[1, 2, 8, 8]), ints(&[2, 2, 3, 3]))), topology.platform()) {
+        (Ok(lowered), "tpu") => drop(lowered.compile_for(topology)?),
+        (Err(error), "cuda") => {
+            assert!(error.message().contains("conv_general_dilated of int32 is not implemented on GPU"), "{error}");
+            assert!(error.to_string().contains("convert the operands to float32"), "{error}");
+        }
+        (result, platform) => panic!("on {platform}: {:?}", result.err()),
+    }
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use super::slices::Reverse;
 use super::window::{self, WindowDim};
 use super::{add_tangents, conv_dot};
 use crate::core::array::Array;
-use crate::core::lower::{Lowering, Value, bools, ints};
+use crate::core::lower::{Lowering, Platform, Value, bools, ints};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
@@ -242,6 +242,12 @@ impl Primitive for ConvGeneralDilated {
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let dtype = cx.dtype(args[0]);
+        // cuDNN has none of these.
+        if cx.platform == Platform::Gpu && !dtype.is_float() && dtype != DType::I8 {
+            let way = "convert the operands to float32 with `astype`, which is exact up to 2^24, or convolve real and imaginary parts apart";
+            return Err(cx.platform.lacks(&format!("{} of {dtype}", self.name()), way));
+        }
         if let Some(product) = conv_dot::lower(self, cx, args, &outs[0]) {
             return Ok(vec![product]);
         }
