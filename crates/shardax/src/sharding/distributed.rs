@@ -1,5 +1,7 @@
 //! Several processes: joining those that a launcher started, and agreeing with them.
 
+mod store;
+
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -307,7 +309,7 @@ impl Processes {
         if let (Some(place), true) = (place, options.iter().all(|(name, _)| *name != "visible_devices")) {
             options.push(("visible_devices", pjrt::Value::Ints(vec![place as i64])));
         }
-        Ok(pjrt::Client::with_store(plugin, &options, Arc::new(Store(self.world.clone())))?)
+        Ok(pjrt::Client::with_store(plugin, &options, Arc::new(store::Store(self.world.clone())))?)
     }
 
     /// A client that has the devices of all processes, and uses this one's.
@@ -439,33 +441,6 @@ impl Processes {
             }
         }
     }
-}
-
-/// The processes' store, as plugins use it.
-struct Store(mpi::World);
-
-impl pjrt::KeyValueStore for Store {
-    fn get(&self, key: &str, timeout: Duration) -> pjrt::Result<Vec<u8>> {
-        self.0.store().get(key, timeout).map_err(of_store)
-    }
-
-    fn try_get(&self, key: &str) -> pjrt::Result<Option<Vec<u8>>> {
-        self.0.store().try_get(key).map_err(of_store)
-    }
-
-    fn put(&self, key: &str, value: &[u8]) -> pjrt::Result<()> {
-        self.0.store().put(key, value).map_err(of_store)
-    }
-}
-
-/// With the codes that plugins look at.
-fn of_store(error: mpi::Error) -> pjrt::Error {
-    let code = match error.kind {
-        mpi::Kind::DeadlineExceeded => pjrt::Code::DeadlineExceeded,
-        mpi::Kind::FailedPrecondition => pjrt::Code::AlreadyExists,
-        _ => pjrt::Code::Internal,
-    };
-    pjrt::Error::new(code, error.to_string())
 }
 
 /// The order that the environment asks for.

@@ -1,0 +1,33 @@
+//! The processes' store, in which plugins that know several processes meet.
+
+use std::time::Duration;
+
+use shardax_mpi as mpi;
+use shardax_pjrt as pjrt;
+
+/// The processes' store, as plugins use it.
+pub struct Store(pub mpi::World);
+
+impl pjrt::KeyValueStore for Store {
+    fn get(&self, key: &str, timeout: Duration) -> pjrt::Result<Vec<u8>> {
+        self.0.store().get(key, timeout).map_err(of_store)
+    }
+
+    fn try_get(&self, key: &str) -> pjrt::Result<Option<Vec<u8>>> {
+        self.0.store().try_get(key).map_err(of_store)
+    }
+
+    fn put(&self, key: &str, value: &[u8]) -> pjrt::Result<()> {
+        self.0.store().put(key, value).map_err(of_store)
+    }
+}
+
+/// With the codes that plugins look at.
+fn of_store(error: mpi::Error) -> pjrt::Error {
+    let code = match error.kind {
+        mpi::Kind::DeadlineExceeded => pjrt::Code::DeadlineExceeded,
+        mpi::Kind::FailedPrecondition => pjrt::Code::AlreadyExists,
+        _ => pjrt::Code::Internal,
+    };
+    pjrt::Error::new(code, error.to_string())
+}
