@@ -72,7 +72,6 @@ fn more_devices_than_the_engine_takes_are_refused_at_once() {
     }
 }
 
-// SPEC 11
 #[test]
 fn one_program_for_every_platform() {
     for cpu in ["cpu", "CPU"] {

@@ -49,13 +49,11 @@ fn apart(test: &str, variable: &str, member: &str) {
 const TPU: (&str, &str) = ("SHARDAX_TPU_PLUGIN", "libtpu/libtpu.so");
 const GPU: (&str, &str) = ("SHARDAX_CUDA_PLUGIN", "jax_plugins/xla_cuda12/xla_cuda_plugin.so");
 
-// SPEC 11
 #[test]
 fn programs_compile_for_tpus() {
     apart("on_tpus", TPU.0, TPU.1);
 }
 
-// SPEC 11
 #[test]
 fn programs_compile_for_gpus() {
     apart("on_gpus", GPU.0, GPU.1);
