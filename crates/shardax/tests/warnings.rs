@@ -208,28 +208,3 @@ fn gradients_that_nothing_reduces() -> Result<()> {
     calm("others");
     Ok(())
 }
-
-fn crossed(x: Array) -> Array {
-    x.sum(0)
-}
-
-/// The compiler's partitioner is wrong in some programs over axes of 2 and 3; over 2 and 4, or one axis of six, nothing is
-/// said, and the warning comes once.
-#[test]
-fn mesh_axes_of_which_neither_divides_the_other() -> Result<()> {
-    start();
-    let put = |axes: [(&'static str, usize); 2], spec| -> Result<Array> {
-        device_put(&ones([12, 12]), &NamedSharding::new(&make_mesh(axes)?, spec))
-    };
-    jit(crossed).call(put([("a", 2), ("b", 4)], P!["a", "b"])?)?;
-    jit(crossed).call(put([("a", 2), ("b", 3)], P!["b"])?)?;
-    assert_eq!(warnings_of("crossed"), [""; 0]);
-    for spec in [P!["a", "b"], P!["b", "a"]] {
-        jit(crossed).call(put([("a", 2), ("b", 3)], spec)?)?;
-    }
-    let said = warnings_of("crossed");
-    let [text] = said.as_slice() else { panic!("{said:?}") };
-    assert!(text.contains("mesh axes 'a' of size 2 and 'b' of size 3"), "{text}");
-    assert!(text.contains("powers of two"), "{text}");
-    Ok(())
-}

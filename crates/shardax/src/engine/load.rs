@@ -13,7 +13,7 @@ use super::execute::LoadedProgram;
 use super::op_sharding;
 use super::placement::Place;
 use super::programs::{Table, hash_of, register};
-use super::{counts, crossed_axes, disk_cache, spanning};
+use super::{counts, disk_cache, spanning};
 use crate::config;
 use crate::core::lower::module::{Donation, Module};
 use crate::core::lower::{Platform, without_locations};
@@ -296,7 +296,6 @@ impl Request {
             return Ok(LoadedProgram { ordered: true, ..loaded });
         }
         let _span = profiler::span(|| format!("compile {}", self.name).into());
-        crossed_axes::warn(self);
         let text = self.lower(true)?;
         let plain = without_locations(&text);
         counts::compiling(&self.name, self.program.in_avals());

@@ -3,7 +3,6 @@
 pub(crate) mod assemble;
 pub(crate) mod calling;
 pub mod counts;
-mod crossed_axes;
 mod disk_cache;
 pub(crate) mod dispatch;
 pub(crate) mod eager;

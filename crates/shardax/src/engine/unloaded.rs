@@ -5,7 +5,7 @@ use shardax_pjrt as pjrt;
 use super::execute::LoadedProgram;
 use super::load::Request;
 use super::placement::Place;
-use super::{counts, crossed_axes, spanning};
+use super::{counts, spanning};
 use crate::error::{Result, err};
 use crate::profiler;
 use crate::sharding::device::{check_current, client};
@@ -24,7 +24,6 @@ impl Request {
     pub fn compile_for(&self, topology: &Topology, xla_options: &[(&str, pjrt::Value)]) -> Result<UnloadedProgram> {
         let _span = profiler::span(|| format!("compile {} for {topology}", self.name).into());
         let mut request = self.moved_to(topology)?;
-        crossed_axes::warn(&request);
         // The second time with results whole that the compiler would split in a way that no spec expresses.
         for _ in 0..2 {
             let text = request.lower(true)?;

@@ -32,6 +32,29 @@ fn a_convolution_of_split_images_is_the_same() -> Result<()> {
     Ok(())
 }
 
+/// Products of a batch split over one axis, of which what is summed is split over the other, and whose results are wanted
+/// with the batch over the other axis and a dimension over the first: they were off by as much as the numbers themselves.
+#[test]
+fn products_whose_batches_change_axes_are_the_same() -> Result<()> {
+    setup();
+    let (x, y) = (random::normal(&random::key(0), &[12, 12, 12]), random::normal(&random::key(1), &[12, 12, 12]));
+    let want = jit(|x: Array, y: Array| x.matmul(y)).call((x.clone(), y.clone()))?;
+    for sizes in [[2, 4], [4, 2], [2, 3], [2, 2]] {
+        let mesh = make_mesh([("a", sizes[0]), ("b", sizes[1])])?;
+        let over = |spec: &PartitionSpec| NamedSharding::new(&mesh, spec.clone());
+        for (of_x, of_y) in [(P!["a", None, "b"], P!["a", "b"]), (P!["b", None, "a"], P!["b", "a"])] {
+            let args = (device_put(&x, &over(&of_x))?, device_put(&y, &over(&of_y))?);
+            for out in [P!["b", "a"], P!["b", None, "a"], P!["a", "b"], P!["a", None, "b"]] {
+                let f = jit(|x: Array, y: Array| with_sharding_constraint(x.matmul(y), &over(&out)));
+                let got = f.call(args.clone())?;
+                let off = floats(&got).iter().zip(floats(&want)).fold(0.0, |m: f64, (g, w)| m.max((g - w).abs()));
+                assert!(off < 1e-4, "{sizes:?}: {of_x} by {of_y} as {out}: off by {off}");
+            }
+        }
+    }
+    Ok(())
+}
+
 /// On a mesh of 2×4, a batch of updates split over `"a"` and its positions over `"b"`: sums and extremes went to the wrong
 /// rows.
 #[test]

@@ -274,6 +274,17 @@ impl Lowering {
         self.op("sdy.sharding_constraint", &[v], &format!("sharding = {sharding}"), &aval)
     }
 
+    /// `v`, whose use does not decide how the operation that makes it is split: its operands alone do.
+    pub(crate) fn split_as_operands(&mut self, v: Value) -> Value {
+        let mesh = self.manual_mesh.as_ref().or(self.auto_mesh.as_ref()).filter(|_| !self.is_local());
+        if mesh.is_none_or(|mesh| mesh.axes().iter().filter(|(_, size)| *size > 1).count() < 2) {
+            return v;
+        }
+        const FORWARD: &str = "allowed_direction = 1 : i32";
+        let aval = self.aval(v);
+        self.op("sdy.propagation_barrier", &[v], FORWARD, &aval)
+    }
+
     /// The value repeated to the type `out`; its dimension `i` becomes `dims[i]`.
     pub fn broadcast_in_dim(&mut self, v: Value, dims: &[usize], out: &Aval) -> Value {
         self.op("stablehlo.broadcast_in_dim", &[v], &format!("broadcast_dimensions = {}", ints(dims)), out)

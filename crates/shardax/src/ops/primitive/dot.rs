@@ -193,7 +193,10 @@ impl Primitive for DotGeneral {
                 .collect(),
             _ => args.to_vec(),
         };
-        Ok(vec![cx.op("stablehlo.dot_general", &args, &attrs, &outs[0])])
+        let made = cx.op("stablehlo.dot_general", &args, &attrs, &outs[0]);
+        // Asked for rows split over another axis than its operands' rows are, XLA's partitioner adds up the parts of
+        // the product and then gives each device other rows than its own (docs/engine.md).
+        Ok(vec![if self.lhs_batch.is_empty() { made } else { cx.split_as_operands(made) }])
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
