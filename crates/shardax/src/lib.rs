@@ -78,6 +78,7 @@ mod ops;
 
 mod engine;
 
+pub mod export;
 pub mod fft;
 pub mod image;
 pub mod linalg;

@@ -12,7 +12,7 @@ const FLOORS: [&[&str]; 6] = [
     &["ops"],
     &["engine"],
     // What users call.
-    &["transform", "spmd", "linalg", "random", "nn", "fft", "image", "scipy"],
+    &["transform", "spmd", "linalg", "random", "nn", "fft", "image", "scipy", "export"],
 ];
 
 /// Parts of the vocabulary that have a folder.

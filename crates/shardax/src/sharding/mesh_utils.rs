@@ -100,7 +100,7 @@ fn hybrid(shape: &[usize], dcn_shape: &[usize], devices: &[Device], options: Mes
         .help("give each axis a size in both; 1 where it does not go over slices, or only over them"));
     }
     let slices = slices(devices);
-    if slices.len() != dcn_shape.iter().product() {
+    if slices.len() != dcn_shape.iter().product::<usize>() {
         return Err(err!(
             Value,
             "Number of slices {} must equal the product of dcn_mesh_shape {dcn_shape:?}",

@@ -137,6 +137,10 @@ impl Array {
         Array(Repr::Concrete(Arc::new(c)))
     }
 
+    pub(crate) fn of_concrete(c: Arc<Concrete>) -> Self {
+        Array(Repr::Concrete(c))
+    }
+
     pub(crate) fn literal(value: Scalar, dtype: DType, weak: bool) -> Self {
         Array(Repr::Literal(Literal { value, dtype, weak }))
     }

@@ -4,6 +4,7 @@
 
 mod attr;
 mod expand;
+pub(crate) mod foreign;
 mod location;
 pub(crate) mod module;
 mod pad;
@@ -60,6 +61,8 @@ pub struct Lowering {
     pub(crate) auto_mesh: Option<Mesh>,
     /// The names of what is being written, and where it was asked for.
     locations: Locations,
+    /// Functions beside `main`, by what tells them apart.
+    functions: Vec<(String, String)>,
 }
 
 impl Lowering {

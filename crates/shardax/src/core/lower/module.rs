@@ -95,7 +95,9 @@ impl Module<'_> {
         }
         text.push_str(&main);
         text.push_str(&body);
-        text.push_str("  }\n}\n");
+        text.push_str("  }\n");
+        cx.functions.iter().for_each(|(_, function)| text.push_str(function));
+        text.push_str("}\n");
         cx.locations.write(&mut text);
         Ok(text)
     }

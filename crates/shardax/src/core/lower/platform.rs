@@ -24,7 +24,8 @@ impl Platform {
         }
     }
 
-    fn text(self) -> &'static str {
+    /// The name in messages.
+    pub fn text(self) -> &'static str {
         match self {
             Platform::Cpu => "CPU",
             Platform::Gpu => "GPU",

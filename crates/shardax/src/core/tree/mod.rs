@@ -6,6 +6,7 @@
 
 mod compose;
 mod functions;
+mod saved;
 mod structure;
 mod types;
 

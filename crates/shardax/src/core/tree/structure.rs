@@ -78,7 +78,7 @@ pub struct LeafInfo {
 }
 
 impl Node {
-    fn arity(&self) -> usize {
+    pub(super) fn arity(&self) -> usize {
         match self {
             Node::Tuple(n) | Node::List(n) => *n,
             Node::Map(keys) => keys.len(),

@@ -119,7 +119,28 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
         Ok(Lowered { staged: Arc::new(staged), text, types: PhantomData })
     }
 
-    /// The program as StableHLO text, with `sdy` shardings.
+    /// How it was staged.
+    pub(crate) fn staged(&self) -> &Staged {
+        &self.staged
+    }
+
+    /// The arrays that the function captured, in the order in which they are the first arguments of the `main` of
+    /// [`as_text`](Lowered::as_text): whoever runs the text by other means has to supply them.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let w = array([1.0f32, 2.0]);
+    /// let lowered = jit(move |x: Array| x * &w).lower(ones([2]))?;
+    /// assert!(lowered.as_text().contains("@main(%0: tensor<2xf32>, %1: tensor<2xf32>)"));
+    /// assert_eq!(lowered.captures()[0].to_vec::<f32>()?, [1.0, 2.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn captures(&self) -> Vec<Array> {
+        self.staged.calling.captures.iter().map(|c| Array::of_concrete(c.clone())).collect()
+    }
+
+    /// The program as StableHLO text, with `sdy` shardings. The arguments of its `main` are the [captured
+    /// arrays](Lowered::captures), then the arguments that something depends on.
     pub fn as_text(&self) -> &str {
         &self.text
     }

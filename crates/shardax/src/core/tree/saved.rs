@@ -1,0 +1,161 @@
+//! Structures as JSON, for functions that travel to other programs.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::{Value, json};
+
+use super::structure::{Metadata, Node, StaticValue, Token, TreeDef};
+use crate::dtype::Scalar;
+use crate::error::{Result, err};
+
+/// A text that lives as long as the process; equal ones are one. Names of types and fields are such, and there are few.
+fn lasting(text: &str) -> &'static str {
+    static ALL: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    match all.get(text) {
+        Some(known) => known,
+        None => {
+            let leaked: &'static str = Box::leak(text.to_owned().into_boxed_str());
+            all.insert(leaked);
+            leaked
+        }
+    }
+}
+
+fn lasting_list(texts: Vec<&'static str>) -> &'static [&'static str] {
+    static ALL: Mutex<BTreeSet<&'static [&'static str]>> = Mutex::new(BTreeSet::new());
+    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    match all.get(texts.as_slice()) {
+        Some(known) => known,
+        None => {
+            let leaked: &'static [&'static str] = Box::leak(texts.into_boxed_slice());
+            all.insert(leaked);
+            leaked
+        }
+    }
+}
+
+fn number(value: &Scalar) -> Value {
+    // The bits of a float: JSON has neither infinities nor NaN.
+    match *value {
+        Scalar::Bool(v) => json!({ "bool": v }),
+        Scalar::Int(v) => json!({ "int": v.to_string() }),
+        Scalar::Float(bits) => json!({ "float": bits }),
+        Scalar::Complex(re, im) => json!({ "complex": [re, im] }),
+    }
+}
+
+fn scalar(value: &Value) -> Option<Scalar> {
+    let (kind, value) = value.as_object()?.iter().next()?;
+    match kind.as_str() {
+        "bool" => value.as_bool().map(Scalar::Bool),
+        "int" => value.as_str()?.parse().ok().map(Scalar::Int),
+        "float" => value.as_u64().map(Scalar::Float),
+        "complex" => Some(Scalar::Complex(value.get(0)?.as_u64()?, value.get(1)?.as_u64()?)),
+        _ => None,
+    }
+}
+
+fn names(value: &Value) -> Option<Vec<&'static str>> {
+    value.as_array()?.iter().map(|name| name.as_str().map(lasting)).collect()
+}
+
+fn optional_names(value: &Value) -> Option<Vec<Option<&'static str>>> {
+    value
+        .as_array()?
+        .iter()
+        .map(|name| if name.is_null() { Some(None) } else { name.as_str().map(|n| Some(lasting(n))) })
+        .collect()
+}
+
+impl Token {
+    fn to_json(&self) -> Value {
+        match self {
+            Token::Leaf => json!("array"),
+            Token::Number(value, of) => json!({ "number": number(value), "of": of }),
+            Token::Static(value) => json!({ "static": format!("{value:?}") }),
+            Token::Node(Node::Tuple(n)) => json!({ "tuple": n }),
+            Token::Node(Node::List(n)) => json!({ "list": n }),
+            Token::Node(Node::Map(keys)) => json!({ "map": keys.to_vec() }),
+            Token::Node(Node::Struct { name, fields }) => json!({ "struct": name, "fields": fields }),
+            Token::Node(Node::Some) => json!("some"),
+            Token::Node(Node::None) => json!("none"),
+            Token::Node(Node::Metadata(Metadata::Kind(kind))) => json!({ "kind": kind }),
+            Token::Node(Node::Metadata(Metadata::AxisNames(names))) => json!({ "axis_names": names.to_vec() }),
+            Token::Node(Node::Metadata(Metadata::Stacked(name))) => json!({ "stacked": name }),
+        }
+    }
+
+    /// `None` for what is no step of a structure. A value of configuration is the one among `known` that prints alike.
+    fn from_json(value: &Value, known: &[&StaticValue]) -> Option<Token> {
+        let node = |node| Some(Token::Node(node));
+        let size = |value: &Value| usize::try_from(value.as_u64()?).ok();
+        if let Some(name) = value.as_str() {
+            return match name {
+                "array" => Some(Token::Leaf),
+                "some" => node(Node::Some),
+                "none" => node(Node::None),
+                _ => None,
+            };
+        }
+        let object = value.as_object()?;
+        if let Some(name) = object.get("struct") {
+            let fields = lasting_list(names(object.get("fields")?)?);
+            return node(Node::Struct { name: lasting(name.as_str()?), fields });
+        }
+        if let Some(of) = object.get("of") {
+            return Some(Token::Number(scalar(object.get("number")?)?, lasting(of.as_str()?)));
+        }
+        let (kind, value) = object.iter().next()?;
+        match kind.as_str() {
+            "tuple" => node(Node::Tuple(size(value)?)),
+            "list" => node(Node::List(size(value)?)),
+            "map" => node(Node::Map(names(value)?.into_iter().map(str::to_owned).collect())),
+            "kind" => node(Node::Metadata(Metadata::Kind(lasting(value.as_str()?)))),
+            "axis_names" => node(Node::Metadata(Metadata::AxisNames(Arc::from(optional_names(value)?)))),
+            "stacked" => node(Node::Metadata(Metadata::Stacked(value.as_str().map(lasting)))),
+            "static" => {
+                let found = known.iter().find(|known| Some(format!("{known:?}").as_str()) == value.as_str())?;
+                Some(Token::Static((*found).clone()))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl TreeDef {
+    /// The structure as a list of its steps in pre-order. Values of configuration are there as they print.
+    pub(crate) fn to_json(&self) -> Value {
+        self.tokens().map(Token::to_json).collect()
+    }
+
+    /// The structure of such a list. Values of configuration, which no file can hold, are those in `like` that print alike.
+    pub(crate) fn from_json(value: &Value, like: &TreeDef) -> Result<TreeDef> {
+        let known: Vec<&StaticValue> =
+            like.tokens().filter_map(|t| if let Token::Static(value) = t { Some(value) } else { None }).collect();
+        let mut def = TreeDef::default();
+        for step in value.as_array().map(Vec::as_slice).unwrap_or_default() {
+            def.push(Token::from_json(step, &known).ok_or_else(|| {
+                match step.get("static") {
+                    Some(text) => err!(
+                        Type,
+                        "the result holds the value {text}, which is no array, and none of the arguments has it"
+                    )
+                    .help("return arrays alone, or pass the value as an argument too"),
+                    None => err!(Value, "{step} is no step of a tree"),
+                }
+            })?);
+        }
+        let mut missing = 1usize;
+        for token in def.tokens() {
+            let children = if let Token::Node(node) = token { node.arity() } else { 0 };
+            missing =
+                missing.checked_sub(1).ok_or_else(|| err!(Value, "the structure goes on after its end"))? + children;
+        }
+        if missing > 0 {
+            return Err(err!(Value, "{missing} steps of the structure are missing"));
+        }
+        Ok(def)
+    }
+}

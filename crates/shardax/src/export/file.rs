@@ -1,0 +1,232 @@
+//! The file of an exported function: safetensors, whose metadata say what its tensors are.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::program::Exchanged;
+use crate::core::array::Array;
+use crate::core::program::Aval;
+use crate::dtype::DType;
+use crate::error::{Error, Result, err};
+use crate::shape::AxisName;
+use crate::sharding::{DimSpec, PartitionSpec};
+
+/// What the metadata call this, and the version of what is written here.
+const KEY: &str = "shardax.export";
+const VERSION: u64 = 1;
+
+/// The element type of a safetensors file; complex numbers are pairs there.
+fn stored(dtype: DType) -> (Dtype, usize) {
+    match dtype {
+        DType::Bool | DType::Float0 => (Dtype::BOOL, 1),
+        DType::I8 => (Dtype::I8, 1),
+        DType::I16 => (Dtype::I16, 1),
+        DType::I32 => (Dtype::I32, 1),
+        DType::I64 => (Dtype::I64, 1),
+        DType::U8 => (Dtype::U8, 1),
+        DType::U16 => (Dtype::U16, 1),
+        DType::U32 => (Dtype::U32, 1),
+        DType::U64 => (Dtype::U64, 1),
+        DType::F16 => (Dtype::F16, 1),
+        DType::Bf16 => (Dtype::BF16, 1),
+        DType::F32 => (Dtype::F32, 1),
+        DType::F64 => (Dtype::F64, 1),
+        DType::Complex64 => (Dtype::F32, 2),
+        DType::Complex128 => (Dtype::F64, 2),
+    }
+}
+
+fn damaged(what: impl std::fmt::Display) -> Error {
+    err!(Value, "this is no exported function: {what}")
+        .help("give what `Exported::serialize` made, whole; a file that was cut off or changed is refused")
+}
+
+fn aval_json(aval: &Aval) -> Value {
+    json!({ "dtype": aval.dtype.to_string(), "shape": aval.shape.as_slice(), "weak_type": aval.weak })
+}
+
+fn aval_of(value: &Value) -> Option<Aval> {
+    let name = value["dtype"].as_str()?;
+    let dtype = DType::ALL.into_iter().chain([DType::Float0]).find(|dtype| dtype.to_string() == name)?;
+    let shape =
+        value["shape"].as_array()?.iter().map(|n| usize::try_from(n.as_u64()?).ok()).collect::<Option<Vec<_>>>()?;
+    let mut aval = Aval::new(dtype, shape.as_slice());
+    aval.weak = value["weak_type"].as_bool()?;
+    Some(aval)
+}
+
+fn spec_json(spec: &Option<PartitionSpec>) -> Value {
+    let Some(spec) = spec else { return Value::Null };
+    spec.dims().iter().map(|dim| dim.axes().iter().map(|name| json!(name.as_str())).collect::<Value>()).collect()
+}
+
+fn spec_of(value: &Value) -> Option<Option<PartitionSpec>> {
+    if value.is_null() {
+        return Some(None);
+    }
+    let dim = |dim: &Value| {
+        let axes = dim.as_array()?.iter().map(|name| name.as_str().map(AxisName::from));
+        Some(DimSpec::Axes(axes.collect::<Option<_>>()?))
+    };
+    Some(Some(PartitionSpec::new(value.as_array()?.iter().map(dim).collect::<Option<Vec<_>>>()?)))
+}
+
+/// Every item of a list, read; `None` where it is no list or one of them is not what it should be.
+fn each<T>(value: &Value, of: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
+    value.as_array()?.iter().map(of).collect()
+}
+
+fn texts(value: &Value) -> Option<Vec<String>> {
+    each(value, |text| text.as_str().map(str::to_owned))
+}
+
+/// A tensor of the file, and what is in it.
+type Tensor = (String, Dtype, Vec<usize>, Vec<u8>);
+
+impl Exchanged {
+    /// What is said of it, without the text and the captured values, which become tensors whose names begin so.
+    fn write(&self, prefix: &str, tensors: &mut Vec<Tensor>) -> Result<Value> {
+        for (platform, text) in &self.texts {
+            let bytes = text.as_bytes().to_vec();
+            tensors.push((format!("{prefix}stablehlo.{platform}"), Dtype::U8, vec![bytes.len()], bytes));
+        }
+        for (i, array) in self.captures.iter().enumerate() {
+            let (dtype, parts) = stored(array.dtype());
+            let mut shape = array.shape().to_vec();
+            if parts > 1 {
+                shape.push(parts);
+            }
+            tensors.push((format!("{prefix}captures.{i}"), dtype, shape, array.to_bytes()?));
+        }
+        let vjp = match &self.vjp {
+            Some(vjp) => vjp.write(&format!("{prefix}vjp."), tensors)?,
+            None => Value::Null,
+        };
+        Ok(json!({
+            "name": self.name,
+            "in_avals": self.in_avals.iter().map(aval_json).collect::<Value>(),
+            "kept": self.kept,
+            "out_avals": self.out_avals.iter().map(aval_json).collect::<Value>(),
+            "in_specs": self.in_specs.iter().map(spec_json).collect::<Value>(),
+            "out_specs": self.out_specs.iter().map(spec_json).collect::<Value>(),
+            "mesh": self.axes.iter().map(|(name, size)| json!([name.as_str(), size])).collect::<Value>(),
+            "in_tree": self.in_tree,
+            "out_tree": self.out_tree,
+            "in_paths": self.in_paths,
+            "out_paths": self.out_paths,
+            "platforms": self.texts.keys().collect::<Vec<_>>(),
+            "captures": self.captures.iter().map(|array| aval_json(&array.aval())).collect::<Value>(),
+            "vjp": vjp,
+        }))
+    }
+
+    fn read(value: &Value, prefix: &str, tensors: &SafeTensors, digest: &str) -> Result<Exchanged> {
+        let bytes = |name: String| {
+            tensors.tensor(&name).map(|tensor| tensor.data().to_vec()).map_err(|e| damaged(format!("{name}: {e}")))
+        };
+        let field = |name: &str| damaged(format!("it does not say its {name}"));
+        let mut found = BTreeMap::new();
+        for platform in texts(&value["platforms"]).ok_or_else(|| field("platforms"))? {
+            let text = String::from_utf8(bytes(format!("{prefix}stablehlo.{platform}"))?).map_err(damaged)?;
+            found.insert(platform, Arc::from(text));
+        }
+        let mut captures = Vec::new();
+        for (i, aval) in each(&value["captures"], aval_of).ok_or_else(|| field("captures"))?.into_iter().enumerate() {
+            captures.push(
+                Array::from_bytes(&bytes(format!("{prefix}captures.{i}"))?, aval.dtype, &aval.shape)?
+                    .with_weak_type(aval.weak),
+            );
+        }
+        let axis = |axis: &Value| Some((AxisName::from(axis[0].as_str()?), usize::try_from(axis[1].as_u64()?).ok()?));
+        let read = Exchanged {
+            name: value["name"].as_str().ok_or_else(|| field("name"))?.to_owned(),
+            in_avals: each(&value["in_avals"], aval_of).ok_or_else(|| field("arguments"))?,
+            kept: each(&value["kept"], |n| usize::try_from(n.as_u64()?).ok()).ok_or_else(|| field("arguments"))?,
+            out_avals: each(&value["out_avals"], aval_of).ok_or_else(|| field("results"))?,
+            in_specs: each(&value["in_specs"], spec_of).ok_or_else(|| field("shardings"))?,
+            out_specs: each(&value["out_specs"], spec_of).ok_or_else(|| field("shardings"))?,
+            axes: each(&value["mesh"], axis).ok_or_else(|| field("mesh"))?,
+            in_tree: value["in_tree"].clone(),
+            out_tree: value["out_tree"].clone(),
+            in_paths: texts(&value["in_paths"]).ok_or_else(|| field("arguments"))?,
+            out_paths: texts(&value["out_paths"]).ok_or_else(|| field("results"))?,
+            texts: found,
+            captures,
+            digest: format!("{prefix}{digest}"),
+            vjp: match &value["vjp"] {
+                Value::Null => None,
+                vjp => Some(Arc::new(Exchanged::read(vjp, &format!("{prefix}vjp."), tensors, digest)?)),
+            },
+        };
+        match read.kept.iter().all(|&i| i < read.in_avals.len()) {
+            true => Ok(read),
+            false => Err(field("arguments")),
+        }
+    }
+
+    /// All that is said of it and its tensors in the order of their names, as a file has them, with the digest of both.
+    fn parts(&self) -> Result<(Value, Vec<Tensor>, String)> {
+        let mut tensors = Vec::new();
+        let said = self.write("", &mut tensors)?;
+        tensors.sort_by(|a, b| a.0.cmp(&b.0));
+        let digest = digest_of(&said, tensors.iter().map(|(name, _, _, bytes)| (name.as_str(), bytes.as_slice())));
+        Ok((said, tensors, digest))
+    }
+
+    /// The file.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let (said, tensors, digest) = self.parts()?;
+        let said = json!({ "version": VERSION, "sha256": digest, "function": said }).to_string();
+        let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
+            Ok((name, TensorView::new(*dtype, shape.clone(), bytes).map_err(|e| err!(Runtime, "{name}: {e}"))?))
+        });
+        let views: Vec<_> = views.collect::<Result<_>>()?;
+        let metadata = HashMap::from([(KEY.to_owned(), said)]);
+        serialize(views, Some(metadata)).map_err(|e| err!(Runtime, "{}: {e}", self.name))
+    }
+
+    /// What such a file says.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Exchanged> {
+        let (_, header) = SafeTensors::read_metadata(bytes).map_err(damaged)?;
+        let tensors = SafeTensors::deserialize(bytes).map_err(damaged)?;
+        let said = header.metadata().as_ref().and_then(|metadata| metadata.get(KEY));
+        let said = said.ok_or_else(|| damaged(format!("its metadata have no {KEY:?}")))?;
+        let value: Value = serde_json::from_str(said).map_err(damaged)?;
+        if value["version"] != VERSION {
+            return Err(err!(
+                Value,
+                "this exported function is of version {}, and this library reads version {VERSION}",
+                value["version"]
+            )
+            .help("export it again with this version of the library"));
+        }
+        let mut all = tensors.tensors();
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        let digest = digest_of(&value["function"], all.iter().map(|(name, tensor)| (name.as_str(), tensor.data())));
+        if value["sha256"] != digest.as_str() {
+            return Err(damaged(format!("its contents have the digest {digest}, and it says {}", value["sha256"])));
+        }
+        Exchanged::read(&value["function"], "", &tensors, &digest)
+    }
+
+    /// With the digest that its file will say.
+    pub fn digested(mut self) -> Result<Exchanged> {
+        self.digest = self.parts()?.2;
+        Ok(self)
+    }
+}
+
+/// Of a value of JSON, whose text has its keys in order, and tensors.
+fn digest_of<'a>(said: &Value, tensors: impl Iterator<Item = (&'a str, &'a [u8])>) -> String {
+    let mut hasher = Sha256::new();
+    hasher.update(said.to_string());
+    for (name, bytes) in tensors {
+        hasher.update(name);
+        hasher.update(bytes);
+    }
+    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,309 @@
+//! Functions that travel: lowered here, called in another process, by another program, on another platform.
+//!
+//! [`export`] traces and lowers a function for arguments of certain types, as [`jit`](crate::jit) does. What comes of it is one
+//! file of safetensors: StableHLO for each platform, the structures of arguments and results, their shardings, the captured
+//! arrays, and a checksum. [`Exported::load`] reads it back; no code of the function is needed, only the Rust types of its
+//! arguments and result. It can be called, compiled into other functions, vectorized and, where it was exported with its
+//! derivative, differentiated.
+//!
+//! ```
+//! # use shardax::prelude::*;
+//! use shardax::export::{Exported, ExportOptions};
+//!
+//! let w = array([1.0f32, 2.0, 3.0]);
+//! let f = move |x: Array| (x * &w).sin();
+//! let bytes = ExportOptions::new().vjp_order(1).export(f, ones([3]))?.serialize()?;
+//!
+//! // In another program:
+//! let g = Exported::<(Array,), Array>::deserialize(&bytes)?;
+//! assert_eq!(g.call(zeros([3]))?.to_vec::<f32>()?, [0.0; 3]);
+//! let slope = grad(|x: Array| Ok(g.call(x)?.sum(..))).call(zeros([3]))?;
+//! assert_eq!(slope.to_vec::<f32>()?, [1.0, 2.0, 3.0]);
+//! # Ok::<(), shardax::Error>(())
+//! ```
+//!
+//! What differs from JAX's `export`: the file is safetensors instead of a flatbuffer (`tools/export` reads it into JAX), an exported function
+//! can be vectorized (row by row), and sizes are numbers, not symbols: export a function for each batch size that is served.
+
+mod call;
+mod file;
+mod program;
+
+use std::cell::RefCell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::path::Path;
+use std::sync::Arc;
+
+use call::CallExported;
+use program::Exchanged;
+
+use crate::core::array::Array;
+use crate::core::function::{Function, IntoArgs};
+use crate::core::primitive::bind;
+use crate::core::program::Aval;
+use crate::core::tree::{Flat, Tree, TreeDef, same_structure};
+use crate::error::{AtCaller, Result, err};
+use crate::ops::control_flow::custom_vjp;
+use crate::source;
+use crate::transform::{Arg, function_name, jit, vjp};
+
+/// Exports a function for arguments of these types, of which [`shape_dtype_struct`](crate::shape_dtype_struct) can stand for
+/// arrays, for the platform of the default devices; without its derivative.
+///
+/// Fails where the function calls functions of the host, or runs on several meshes.
+#[track_caller]
+pub fn export<Args: Tree, F: Function<Args>>(f: F, args: impl IntoArgs<Args>) -> Result<Exported<Args, F::Output>> {
+    ExportOptions::new().export(f, args)
+}
+
+/// How functions are exported.
+#[derive(Clone, Debug, Default)]
+pub struct ExportOptions {
+    platforms: Vec<String>,
+    vjp_order: usize,
+}
+
+impl ExportOptions {
+    /// For the platform of the default devices, without derivatives.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// For these platforms: "cpu", "cuda", "rocm", "tpu". Their devices need not be here.
+    pub fn platforms<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
+        self.platforms = names.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// With its derivatives in reverse mode up to this order: 1 for gradients, 2 for gradients of gradients.
+    pub fn vjp_order(mut self, order: usize) -> Self {
+        self.vjp_order = order;
+        self
+    }
+
+    /// [`export`] with these options.
+    #[track_caller]
+    pub fn export<Args: Tree, F: Function<Args>>(
+        &self,
+        f: F,
+        args: impl IntoArgs<Args>,
+    ) -> Result<Exported<Args, F::Output>> {
+        let _line = source::enter();
+        let flat = Flat::of_arguments(&args.into_args());
+        let out_def = RefCell::new(TreeDef::default());
+        let leaves = |leaves: Vec<Array>| -> Result<Vec<Array>> {
+            let args = Flat { leaves: leaves.into(), def: flat.def.clone() }.build::<Args>()?;
+            let out = Flat::of(&f.apply(args)?);
+            out_def.replace(out.def);
+            Ok(out.leaves.into_vec())
+        };
+        let mut program = self.exchanged(&leaves, flat.leaves.to_vec(), self.vjp_order).at_caller()?;
+        program.rename(function_name::<F>());
+        let out_def = out_def.into_inner();
+        (program.in_tree, program.out_tree) = (flat.def.to_json(), out_def.to_json());
+        (program.in_paths, program.out_paths) = (flat.def.paths(), out_def.paths());
+        Ok(Exported { program: Arc::new(program.digested()?), types: PhantomData })
+    }
+
+    fn exchanged(
+        &self,
+        f: &dyn Fn(Vec<Array>) -> Result<Vec<Array>>,
+        args: Vec<Array>,
+        order: usize,
+    ) -> Result<Exchanged> {
+        let lowered = jit(f).lower(args.clone())?;
+        let mut program = Exchanged::of(lowered.staged(), &self.platforms)?;
+        if order > 0 {
+            let inexact: Vec<bool> = args.iter().map(|x| x.dtype().is_inexact()).collect();
+            let cotangents = program.out_avals.iter().filter(|aval| aval.dtype.is_inexact()).map(Array::zeros_of);
+            let all: Vec<Array> = args.into_iter().chain(cotangents).collect();
+            let pull_back = |all: Vec<Array>| -> Result<Vec<Array>> {
+                let (primals, cts) = all.split_at(inexact.len());
+                let with = |moving: Vec<Array>| -> Result<Vec<Array>> {
+                    let mut moving = moving.into_iter();
+                    let pick = |(x, moves): (&Array, &bool)| {
+                        if *moves { moving.next().unwrap_or_else(|| x.clone()) } else { x.clone() }
+                    };
+                    let outs = f(primals.iter().zip(&inexact).map(pick).collect())?;
+                    Ok(outs.into_iter().filter(|out| out.dtype().is_inexact()).collect())
+                };
+                let moving = primals.iter().zip(&inexact).filter(|(_, moves)| **moves).map(|(x, _)| x.clone());
+                Ok(vjp(with, moving.collect::<Vec<_>>())?.1.call(cts.to_vec())?.0)
+            };
+            program.vjp = Some(Arc::new(self.exchanged(&pull_back, all, order - 1)?));
+        }
+        Ok(program)
+    }
+}
+
+/// A function that was [exported](export), here or elsewhere: from arguments `Args`, a tuple of trees, to the tree `Out`.
+pub struct Exported<Args, Out> {
+    program: Arc<Exchanged>,
+    types: PhantomData<fn(Args) -> Out>,
+}
+
+impl<Args, Out> Clone for Exported<Args, Out> {
+    fn clone(&self) -> Self {
+        Exported { program: self.program.clone(), types: PhantomData }
+    }
+}
+
+/// One argument or result a line, and what it is for.
+impl<Args, Out> fmt::Debug for Exported<Args, Out> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let program = &self.program;
+        let platforms: Vec<_> = self.platforms().collect();
+        writeln!(f, "{} for {} on {}", program.name, devices(program.devices()), platforms.join(", "))?;
+        for (what, paths, avals) in
+            [("argument", &program.in_paths, &program.in_avals), ("result", &program.out_paths, &program.out_avals)]
+        {
+            paths.iter().zip(avals).try_for_each(|(path, aval)| writeln!(f, "  {what}{path}: {aval}"))?;
+        }
+        Ok(())
+    }
+}
+
+fn devices(count: usize) -> String {
+    if count == 1 { "one device".to_owned() } else { format!("{count} devices") }
+}
+
+impl<Args, Out> Exported<Args, Out> {
+    /// The file, as bytes.
+    pub fn serialize(&self) -> Result<Vec<u8>> {
+        self.program.to_bytes()
+    }
+
+    /// The function of such a file.
+    ///
+    /// Fails where the bytes are not those that were written, or of another version. Whether `Args` and `Out` are its types is
+    /// found out when it is called.
+    #[track_caller]
+    pub fn deserialize(bytes: &[u8]) -> Result<Self> {
+        Ok(Exported { program: Arc::new(Exchanged::from_bytes(bytes).at_caller()?), types: PhantomData })
+    }
+
+    /// Writes the file: beside its place first, so that it is there whole or not at all.
+    #[track_caller]
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let partial = path.with_extension(format!("{}.partial", std::process::id()));
+        let failed = |e: std::io::Error| err!(Runtime, "{}: {e}", path.display());
+        std::fs::write(&partial, self.serialize()?)
+            .and_then(|()| std::fs::rename(&partial, path))
+            .map_err(failed)
+            .at_caller()
+    }
+
+    /// Reads such a file.
+    #[track_caller]
+    pub fn load(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let bytes = std::fs::read(path).map_err(|e| err!(Runtime, "{}: {e}", path.display())).at_caller()?;
+        Self::deserialize(&bytes).map_err(|e| e.context(path.display().to_string())).at_caller()
+    }
+
+    /// The function's name.
+    pub fn name(&self) -> &str {
+        &self.program.name
+    }
+
+    /// The platforms that it was exported for.
+    pub fn platforms(&self) -> impl Iterator<Item = &str> {
+        self.program.texts.keys().map(String::as_str)
+    }
+
+    /// How many devices it runs on.
+    pub fn device_count(&self) -> usize {
+        self.program.devices()
+    }
+
+    /// The types of its arguments' leaves, with their key paths.
+    pub fn in_avals(&self) -> impl Iterator<Item = (&str, &Aval)> {
+        self.program.in_paths.iter().map(String::as_str).zip(&self.program.in_avals)
+    }
+
+    /// The types of its result's leaves, with their key paths.
+    pub fn out_avals(&self) -> impl Iterator<Item = (&str, &Aval)> {
+        self.program.out_paths.iter().map(String::as_str).zip(&self.program.out_avals)
+    }
+
+    /// The StableHLO for a platform; its first arguments are what the function captured. `None` where it is not for this one.
+    pub fn mlir_module(&self, platform: &str) -> Option<&str> {
+        self.program.texts.get(platform).map(|text| &**text)
+    }
+
+    /// Whether it can be differentiated.
+    pub fn has_vjp(&self) -> bool {
+        self.program.vjp.is_some()
+    }
+}
+
+impl<Args: Tree, Out: Tree> Function<Args> for Exported<Args, Out> {
+    type Output = Out;
+
+    #[track_caller]
+    fn apply(&self, args: Args) -> Result<Out> {
+        let program = &self.program;
+        let flat = Flat::of(&args);
+        let context =
+            |e: crate::Error| e.context(format!("argument of {}, which was exported for others", program.name));
+        let wanted = TreeDef::from_json(&program.in_tree, &flat.def).map_err(context)?;
+        same_structure(&wanted, &flat.def).map_err(context)?;
+        let leaves = flat
+            .leaves
+            .iter()
+            .zip(self.in_avals())
+            .map(|(leaf, (path, aval))| fitting(leaf, path, aval))
+            .collect::<Result<_>>()?;
+        let leaves = call(program, leaves)?;
+        leaves.iter().try_for_each(Array::check)?;
+        let leaves = leaves.into();
+        Flat { leaves, def: TreeDef::from_json(&program.out_tree, &flat.def)? }.build()
+    }
+}
+
+/// The argument as the program takes it: plain numbers become arrays of its dtype.
+fn fitting(leaf: &Array, path: &str, want: &Aval) -> Result<Array> {
+    let have = leaf.aval();
+    if leaf.is_number() && want.shape.is_empty() {
+        return Ok(leaf.astype(want.dtype));
+    }
+    if (have.dtype, &have.shape) != (want.dtype, &want.shape) {
+        return Err(err!(Type, "argument{path} must have type {want}, got {have}").help(
+            "an exported function is for the types it was exported for; export it for these, or convert the argument",
+        ));
+    }
+    Ok(leaf.clone())
+}
+
+/// The results' leaves for the leaves of the arguments.
+fn call(program: &Arc<Exchanged>, leaves: Vec<Array>) -> Result<Vec<Array>> {
+    let Some(derivative) = &program.vjp else { return run(program, &leaves) };
+    let (moving, fixed): (Vec<_>, Vec<_>) = leaves.iter().cloned().partition(|leaf| leaf.dtype().is_inexact());
+    let moves: Vec<bool> = leaves.iter().map(|leaf| leaf.dtype().is_inexact()).collect();
+    let together = move |moving: &[Array], fixed: &[Array]| -> Vec<Array> {
+        let (mut moving, mut fixed) = (moving.iter(), fixed.iter());
+        moves.iter().filter_map(|moves| if *moves { moving.next() } else { fixed.next() }).cloned().collect()
+    };
+    let (primal, forward, backward) = (program.clone(), program.clone(), derivative.clone());
+    let (all, again, back) = (together.clone(), together.clone(), together);
+    let f = custom_vjp(move |fixed: Vec<Array>, moving: Vec<Array>| run(&primal, &all(&moving, &fixed)))
+        .nondiff_argnums(Arg::<0>)
+        .defvjp(
+            move |fixed: Vec<Array>, moving: Vec<Array>| Ok((call(&forward, again(&moving, &fixed))?, moving)),
+            move |fixed: Vec<Array>, moving: Vec<Array>, cts: Vec<Array>| {
+                let mut all = back(&moving, &fixed);
+                all.extend(cts.into_iter().filter(|ct| ct.dtype().is_inexact()));
+                Ok((call(&backward, all)?,))
+            },
+        );
+    f.call((fixed, moving))
+}
+
+/// Runs `main`.
+fn run(program: &Arc<Exchanged>, leaves: &[Array]) -> Result<Vec<Array>> {
+    let kept = program.kept.iter().map(|&i| leaves[i].clone());
+    let operands: Vec<Array> = program.captures.iter().cloned().chain(kept).collect();
+    Ok(bind(CallExported { program: program.clone(), mesh: program.mesh()? }, &operands).into_vec())
+}

@@ -1,0 +1,177 @@
+//! A program that travels: its text for each platform, its types, structures, shardings and captured values, and the
+//! program of its derivative.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::core::array::Array;
+use crate::core::lower::Platform;
+use crate::core::program::{Aval, Program};
+use crate::engine::placement::Place;
+use crate::engine::stages::Staged;
+use crate::error::{Error, Result, err};
+use crate::shape::AxisName;
+use crate::sharding::{Mesh, NamedSharding, PartitionSpec, Sharding, make_mesh};
+use crate::stack::grow;
+
+/// What is said of a program beside its text.
+pub(super) struct Exchanged {
+    pub name: String,
+    /// The types of all arguments, and which of them `main` takes, behind what was captured.
+    pub in_avals: Vec<Aval>,
+    pub kept: Vec<usize>,
+    pub out_avals: Vec<Aval>,
+    /// How `main` takes its inputs and gives its results; nothing in a program for one device.
+    pub in_specs: Vec<Option<PartitionSpec>>,
+    pub out_specs: Vec<Option<PartitionSpec>>,
+    /// The axes of the mesh that it is for; none for one device.
+    pub axes: Vec<(AxisName, usize)>,
+    /// The structures of its arguments and of its result, as [`TreeDef::to_json`](crate::tree::TreeDef) writes them.
+    pub in_tree: Value,
+    pub out_tree: Value,
+    /// The key paths of its arguments and results.
+    pub in_paths: Vec<String>,
+    pub out_paths: Vec<String>,
+    /// StableHLO for each platform.
+    pub texts: BTreeMap<String, Arc<str>>,
+    pub captures: Vec<Array>,
+    /// What tells it from every other, of the same captured values or not.
+    pub digest: String,
+    /// From its arguments and cotangents of its inexact results to the cotangents of its inexact arguments.
+    pub vjp: Option<Arc<Exchanged>>,
+}
+
+impl PartialEq for Exchanged {
+    fn eq(&self, other: &Self) -> bool {
+        self.digest == other.digest
+    }
+}
+
+impl Eq for Exchanged {}
+
+impl Hash for Exchanged {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.digest.hash(state);
+    }
+}
+
+impl fmt::Debug for Exchanged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.name)
+    }
+}
+
+/// Functions of the host are addresses of this process.
+fn check_host_functions(program: &Program) -> Result<()> {
+    for eqn in &program.eqns {
+        if eqn.primitive.keeps().is_some() {
+            return Err(err!(
+                Value,
+                "'{}' calls a function of the host, which cannot leave its process",
+                eqn.primitive.name()
+            )
+            .help("export a function without callbacks and `debug_print`, and call them around it"));
+        }
+        eqn.primitive.programs().into_iter().try_for_each(|program| grow(|| check_host_functions(program)))?;
+    }
+    Ok(())
+}
+
+impl Exchanged {
+    /// Of a function staged for its leaves. Structures are to follow.
+    pub fn of(staged: &Staged, platforms: &[String]) -> Result<Exchanged> {
+        let mut request = staged.request.clone();
+        check_host_functions(&request.program)?;
+        // Whoever calls it says what may be taken over.
+        request.donated.fill(false);
+        let platforms = match platforms {
+            [] => vec![request.place.devices().first().map_or("cpu", |device| device.platform()).to_owned()],
+            some => some.to_vec(),
+        };
+        let texts = platforms.into_iter().map(|name| {
+            let platform = Platform::named(&name);
+            if platform == Platform::Other {
+                return Err(
+                    err!(Value, "no platform is named {name:?}").help("name \"cpu\", \"cuda\", \"rocm\" or \"tpu\"")
+                );
+            }
+            Ok((name, Arc::from(request.text_for(platform, false)?)))
+        });
+        let texts: BTreeMap<String, Arc<str>> = texts.collect::<Result<_>>()?;
+        if texts.values().any(|text| text.contains("sdy.mesh @mesh_1 ")) {
+            return Err(err!(NotImplemented, "{} is over several meshes, and cannot be exported", request.name)
+                .help("use one mesh, whose axes are those of all"));
+        }
+        let spec = |sharding: &Sharding| sharding.as_named().map(|named| named.spec().clone());
+        let axes = match &request.place {
+            Place::Mesh(mesh) => mesh.axes().to_vec(),
+            Place::Single(_) => Vec::new(),
+        };
+        Ok(Exchanged {
+            name: request.name.clone(),
+            in_avals: staged.in_avals.clone(),
+            kept: staged.calling.kept.clone(),
+            out_avals: request.program.out_avals(),
+            in_specs: request.in_shardings.iter().map(spec).collect(),
+            out_specs: request.out_shardings.iter().map(|s| s.as_ref().map(|named| named.spec().clone())).collect(),
+            axes,
+            in_tree: Value::Null,
+            out_tree: Value::Null,
+            in_paths: Vec::new(),
+            out_paths: Vec::new(),
+            texts,
+            captures: staged.calling.captures.iter().map(|c| Array::of_concrete(c.clone())).collect(),
+            digest: String::new(),
+            vjp: None,
+        })
+    }
+
+    /// Gives it the name of its function.
+    pub fn rename(&mut self, name: &str) {
+        self.name = name.to_owned();
+        if let Some(vjp) = self.vjp.as_mut().and_then(Arc::get_mut) {
+            vjp.rename(&format!("vjp of {name}"));
+        }
+    }
+
+    /// How many devices it is for.
+    pub fn devices(&self) -> usize {
+        self.axes.iter().map(|(_, size)| size).product()
+    }
+
+    /// The mesh that it runs on here; none for one device.
+    pub fn mesh(&self) -> Result<Option<Mesh>> {
+        if self.axes.is_empty() {
+            return Ok(None);
+        }
+        make_mesh(self.axes.iter().copied())
+            .map(Some)
+            .map_err(|e| e.context(format!("{} was exported for {} devices", self.name, self.devices())))
+    }
+
+    /// The text for a platform.
+    pub fn text(&self, platform: Platform) -> Result<&Arc<str>> {
+        let found = self.texts.iter().find(|(name, _)| Platform::named(name) == platform);
+        found.map(|(_, text)| text).ok_or_else(|| self.not_for(platform))
+    }
+
+    fn not_for(&self, platform: Platform) -> Error {
+        let names: Vec<_> = self.texts.keys().map(String::as_str).collect();
+        err!(Value, "{} was exported for {}, and is called on {}", self.name, names.join(" and "), platform.text())
+            .help("export it for this platform too, with `ExportOptions::platforms`")
+    }
+
+    /// How it takes an input of `main`.
+    pub fn in_sharding(&self, input: usize, mesh: &Mesh) -> Option<NamedSharding> {
+        self.in_specs.get(input)?.as_ref().map(|spec| NamedSharding::new(mesh, spec.clone()))
+    }
+
+    /// How it gives a result.
+    pub fn out_sharding(&self, result: usize, mesh: &Mesh) -> Option<NamedSharding> {
+        self.out_specs.get(result)?.as_ref().map(|spec| NamedSharding::new(mesh, spec.clone()))
+    }
+}

@@ -1,0 +1,279 @@
+//! Functions that travel: what is exported and read back computes what it did, in every transformation.
+
+#[allow(dead_code)]
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::setup;
+use shardax::export::{ExportOptions, Exported, export};
+use shardax::nn;
+use shardax::prelude::*;
+
+#[derive(Clone, Tree)]
+struct Layer {
+    kernel: Array,
+    bias: Option<Array>,
+    #[tree(static)]
+    name: String,
+}
+
+#[derive(Clone, Tree)]
+struct Model {
+    layers: Vec<Layer>,
+    scale: f32,
+}
+
+fn model() -> Model {
+    let layer = |seed, n: usize, m: usize, bias| Layer {
+        kernel: random::normal(random::key(seed), [n, m]),
+        bias,
+        name: format!("layer {seed}"),
+    };
+    Model { layers: vec![layer(0, 4, 3, Some(ones([3]))), layer(1, 3, 2, None)], scale: 0.5 }
+}
+
+fn forward(model: Model, x: Array) -> (Array, BTreeMap<String, Array>) {
+    let mut x = x * model.scale;
+    let mut seen = BTreeMap::new();
+    for layer in model.layers {
+        x = x.matmul(layer.kernel);
+        if let Some(bias) = layer.bias {
+            x = x + bias;
+        }
+        seen.insert(layer.name, x.clone());
+        x = nn::gelu(x);
+    }
+    (x, seen)
+}
+
+fn same(a: &Array, b: &Array) {
+    assert_eq!(a.to_bytes().unwrap(), b.to_bytes().unwrap());
+}
+
+type Forward = Exported<(Model, Array), (Array, BTreeMap<String, Array>)>;
+
+/// Structures with maps, options, numbers and configuration come back; results are the same bits.
+#[test]
+fn trees_come_back() -> Result<()> {
+    setup();
+    let x = random::normal(random::key(2), [5, 4]);
+    let bytes = export(forward, (model(), x.clone()))?.serialize()?;
+    let read = Forward::deserialize(&bytes)?;
+    let (want, all) = jit(forward).call((model(), x.clone()))?;
+    let (got, seen) = read.call((model(), x.clone()))?;
+    same(&got, &want);
+    assert_eq!(seen.keys().collect::<Vec<_>>(), ["layer 0", "layer 1"]);
+    all.iter().for_each(|(name, x)| same(x, &seen[name]));
+    assert_eq!(read.in_avals().map(|(path, _)| path).last(), Some("[1]"));
+    // Written again it is the same file.
+    assert_eq!(read.serialize()?, bytes);
+    // Inside of others.
+    let doubled = jit(|m: Model, x: Array| Ok(read.call((m, x * 2))?.0 * 3)).call((model(), x.clone()))?;
+    let want = jit(|m: Model, x: Array| forward(m, x * 2).0 * 3).call((model(), x))?;
+    assert!(allclose(doubled, want, 1e-6, 1e-6)?);
+    Ok(())
+}
+
+/// A step returns the state that it took, configuration and all.
+#[test]
+fn states_come_back() -> Result<()> {
+    setup();
+    let step = |m: Model, x: Array| -> Result<(Model, Array)> {
+        let loss = |m: Model| forward(m, x.clone()).0.square().sum(..);
+        let (value, slope) = value_and_grad(loss).call(m.clone())?;
+        Ok((tree::map2(|p, g| p - g * 0.1, m, slope)?, value))
+    };
+    let x = random::normal(random::key(2), [5, 4]);
+    let (want, loss) = jit(step).call((model(), x.clone()))?;
+    let bytes = export(step, (model(), x.clone()))?.serialize()?;
+    let (got, value) = Exported::<(Model, Array), (Model, Array)>::deserialize(&bytes)?.call((model(), x))?;
+    same(&value, &loss);
+    assert_eq!((got.layers[1].name.as_str(), got.scale), ("layer 1", 0.5));
+    tree::leaves(&got).iter().zip(tree::leaves(&want)).for_each(|(a, b)| same(a, &b));
+    Ok(())
+}
+
+#[test]
+fn gradients_of_any_order_that_was_asked_for() -> Result<()> {
+    setup();
+    let (w, n) = (array([0.5f32, -1.0, 2.0]), array([1, 2, 3]));
+    let f = move |x: Array, n: Array| (x.pow(3) * &w).sin() * n;
+    let args = || (array([0.1f32, 0.2, 0.3]), n.clone());
+    let loss = |x: Array| -> Result<Array> { Ok(f(x, n.clone()).sum(..)) };
+    for order in 0..3 {
+        let bytes = ExportOptions::new().vjp_order(order).export(&f, args())?.serialize()?;
+        let g = Exported::<(Array, Array), Array>::deserialize(&bytes)?;
+        assert_eq!(g.has_vjp(), order > 0);
+        let of = |x: Array| -> Result<Array> { Ok(g.call((x, n.clone()))?.sum(..)) };
+        let first = grad(of).call(args().0);
+        let second = jacrev(grad(of)).call(args().0);
+        assert_eq!((first.is_ok(), second.is_ok()), (order > 0, order > 1), "{order}: {first:?} {second:?}");
+        if let Ok(first) = first {
+            assert!(allclose(first, grad(loss).call(args().0)?, 1e-5, 1e-6)?);
+        }
+        if let Ok(second) = second {
+            assert!(allclose(second, jacrev(grad(loss)).call(args().0)?, 1e-5, 1e-6)?);
+        }
+    }
+    let forward = ExportOptions::new().vjp_order(1).export(&f, args())?;
+    let error = jvp(|x: Array| forward.call((x, n.clone())), args().0, ones([3])).err().expect("no forward mode");
+    assert!(error.to_string().contains("forward"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn rows_one_after_the_other() -> Result<()> {
+    setup();
+    let w = array([0.5f32, -1.0, 2.0]);
+    let f = move |x: Array, y: Array| (x * &w + y).sin().sum(..);
+    let g = ExportOptions::new().vjp_order(1).export(&f, (ones([3]), array(1.0f32)))?;
+    let xs = random::normal(random::key(0), [4, 3]);
+    let (got, want) =
+        (vmap(g.clone()).in_axes((0, None)).call((&xs, 1.0))?, vmap(&f).in_axes((0, None)).call((&xs, 1.0))?);
+    assert!(allclose(got, want, 1e-6, 1e-6)?);
+    let slope = |f: &dyn Fn(Array) -> Result<Array>| vmap(grad(f)).call(&xs);
+    let got = slope(&|x: Array| g.call((x, array(1.0f32))))?;
+    assert!(allclose(got, slope(&|x: Array| Ok(f(x, array(1.0f32))))?, 1e-6, 1e-6)?);
+    Ok(())
+}
+
+/// Over eight devices, by the compiler and by `shard_map`, alone and within a larger program.
+#[test]
+fn programs_over_many_devices() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("data", 4), ("model", 2)])?;
+    let over = |spec| NamedSharding::new(&mesh, spec);
+    let (x, w) = (random::normal(random::key(0), [8, 4]), random::normal(random::key(1), [4, 6]));
+    let f = |x: Array, w: Array| with_sharding_constraint(x.matmul(w), &over(P!["data", "model"])).tanh();
+    let jitted = jit(f).in_shardings((over(P!["data"]), over(P![None, "model"])));
+    let body = |x: Array, w: Array| psum(x.matmul(w).sum(0), "data");
+    let mapped = shard_map(body, &mesh).in_specs((P!["data"], P![None, "model"])).out_specs(P!["model"]);
+    let (want, total) = (jitted.call((&x, &w))?, mapped.call((&x, &w))?);
+
+    let bytes = (export(jitted, (&x, &w))?.serialize()?, export(mapped, (&x, &w))?.serialize()?);
+    let one = Exported::<(Array, Array), Array>::deserialize(&bytes.0)?;
+    let two = Exported::<(Array, Array), Array>::deserialize(&bytes.1)?;
+    assert_eq!((one.device_count(), two.device_count()), (8, 8));
+    assert!(allclose(one.call((&x, &w))?, &want, 1e-6, 1e-6)?);
+    assert_eq!(one.call((&x, &w))?.sharding()?, want.sharding()?);
+    assert!(allclose(two.call((&x, &w))?, &total, 1e-6, 1e-6)?);
+    let both = jit(|x: Array, w: Array| Ok((one.call((&x, &w))?.sum(0) + two.call((&x, &w))?) + two.call((x * 2, w))?));
+    let got = both.call((&x, &w))?;
+    assert!(allclose(got, want.sum(0) + &total * 3, 1e-5, 1e-5)?);
+    Ok(())
+}
+
+/// Random bits, loops, conditions and an exported function within an exported function.
+#[test]
+fn programs_within_programs() -> Result<()> {
+    setup();
+    let inner = export(|x: Array| (x.sin() + 1.0, x.sum(..)), ones([3]))?;
+    let f = |key: Array, x: Array| -> Result<Array> {
+        let noise = random::normal(&key, [3]);
+        let (x, total) = inner.call(x + noise)?;
+        let x = fori_loop(0, 3, |i: Array, x: Array| x * 1.5 + i, x)?;
+        let (y, _) = inner.call(cond(total.greater(0.0), |x: Array| x * 2.0, |x: Array| -x, x)?)?;
+        Ok(y.sort(0))
+    };
+    let (key, x) = (random::key(7), array([0.3f32, 0.2, 0.1]));
+    let want = jit(f).call((&key, &x))?;
+    let outer = export(f, (&key, &x))?;
+    let read = Exported::<(Array, Array), Array>::deserialize(&outer.serialize()?)?;
+    assert!(allclose(read.call((&key, &x))?, &want, 1e-6, 1e-6)?);
+    let again = Exported::<(Array,), Array>::deserialize(&export(|x: Array| read.call((&key, x)), &x)?.serialize()?)?;
+    assert!(allclose(again.call(&x)?, &want, 1e-6, 1e-6)?);
+    Ok(())
+}
+
+/// Every dtype as an argument, a captured array and a result.
+#[test]
+fn every_dtype() -> Result<()> {
+    setup();
+    for dtype in DType::ALL {
+        let w = ones_dtype([2], dtype);
+        let f = move |x: Array| (x.clone(), w.clone(), x);
+        let x = zeros_dtype([2], dtype);
+        let read = Exported::<(Array,), (Array, Array, Array)>::deserialize(&export(f, &x)?.serialize()?)?;
+        let (a, b, _) = read.call(&x)?;
+        same(&a, &x);
+        same(&b, &ones_dtype([2], dtype));
+        assert_eq!((a.dtype(), b.dtype()), (dtype, dtype));
+    }
+    Ok(())
+}
+
+/// For platforms that are not here; on one that it was not exported for it says so.
+#[test]
+fn other_platforms() -> Result<()> {
+    setup();
+    let f = |x: Array| x.sin() * 2;
+    let both = ExportOptions::new().platforms(["cpu", "tpu", "cuda"]).export(f, ones([2]))?;
+    assert_eq!(both.platforms().collect::<Vec<_>>(), ["cpu", "cuda", "tpu"]);
+    assert!(both.mlir_module("tpu").unwrap().contains("stablehlo.sine"));
+    same(&both.call(ones([2]))?, &jit(f).call(ones([2]))?);
+    let tpu = ExportOptions::new().platforms(["tpu"]).export(f, ones([2]))?;
+    let error = tpu.call(ones([2])).err().expect("not for CPU").to_string();
+    assert!(error.contains("was exported for tpu, and is called on CPU"), "{error}");
+    let error = ExportOptions::new().platforms(["abacus"]).export(f, ones([2])).err().expect("no platform").to_string();
+    assert!(error.contains("no platform is named \"abacus\""), "{error}");
+    Ok(())
+}
+
+#[test]
+fn mistakes_are_told() -> Result<()> {
+    setup();
+    let exported = export(|m: Model, x: Array| forward(m, x).0, (model(), ones([5, 4])))?;
+    let told = |result: Result<Array>, parts: &[&str]| {
+        let error = result.err().expect("an error").to_string();
+        parts.iter().for_each(|part| assert!(error.contains(part), "{error}\nlacks {part}"));
+    };
+    told(exported.call((model(), ones([6, 4]))), &["argument[1] must have type float32[5,4], got float32[6,4]"]);
+    let mut other = model();
+    other.layers[0].bias = None;
+    told(exported.call((other, ones([5, 4]))), &["different structure", "[0].layers[0].bias"]);
+    let mut other = model();
+    other.scale = 2.0;
+    told(exported.call((other, ones([5, 4]))), &["different structure", "scale"]);
+    let printed = |x: Array| {
+        shardax::debug_print!("{x}");
+        x
+    };
+    let error = export(printed, ones([2])).err().expect("a function of the host").to_string();
+    assert!(error.contains("function of the host") && error.contains("tests/export.rs"), "{error}");
+    let no_vjp = grad(|x: Array| Ok(exported.call((model(), x))?.sum(..))).call(ones([5, 4]));
+    told(no_vjp, &["exported without its derivative", "vjp_order(1)"]);
+    Ok(())
+}
+
+/// A file that was changed anywhere, or cut off, is refused; nothing panics.
+#[test]
+fn damaged_files_are_refused() -> Result<()> {
+    setup();
+    let w = random::normal(random::key(0), [3]);
+    let exported = ExportOptions::new().vjp_order(1).export(move |x: Array| x * &w, ones([3]))?;
+    let bytes = exported.serialize()?;
+    type F = Exported<(Array,), Array>;
+    assert!(F::deserialize(&bytes).is_ok());
+    for cut in (0..bytes.len()).step_by(37) {
+        assert!(F::deserialize(&bytes[..cut]).is_err(), "cut at {cut}");
+    }
+    for at in (0..bytes.len()).step_by(11) {
+        let mut changed = bytes.clone();
+        changed[at] ^= 1 << (at % 8);
+        if let Ok(read) = F::deserialize(&changed) {
+            // A space for a space in the header, at most.
+            assert_eq!(read.serialize()?, bytes, "a change at {at} is not seen");
+        }
+    }
+    let folder = std::env::temp_dir().join(format!("shardax-export-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("f.safetensors");
+    exported.save(&path)?;
+    assert_eq!(std::fs::read(&path).unwrap(), bytes);
+    assert_eq!(F::load(&path)?.call(zeros([3]))?.to_vec::<f32>()?, [0.0; 3]);
+    let error = F::load(folder.join("none")).err().expect("no file").to_string();
+    assert!(error.contains("none"), "{error}");
+    std::fs::remove_dir_all(&folder).unwrap();
+    Ok(())
+}
