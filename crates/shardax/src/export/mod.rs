@@ -233,6 +233,26 @@ impl<Args, Out> Exported<Args, Out> {
         self.program.texts.get(platform).map(|text| &**text)
     }
 
+    /// Calls it with the leaves of its arguments in the order of [`in_avals`](Exported::in_avals), for the leaves of its result in
+    /// that of [`out_avals`](Exported::out_avals): for programs that learn the types as they run.
+    #[track_caller]
+    pub fn call_leaves(&self, leaves: &[Array]) -> Result<Vec<Array>> {
+        let _line = source::enter();
+        self.on_leaves(leaves).at_caller()
+    }
+
+    fn on_leaves(&self, leaves: &[Array]) -> Result<Vec<Array>> {
+        let program = &self.program;
+        if leaves.len() != program.in_avals.len() {
+            let message = err!(Type, "{} takes {} arrays, got {}", program.name, program.in_avals.len(), leaves.len());
+            return Err(message.help(format!("{self:?}").trim_end().to_owned()));
+        }
+        let leaves = leaves.iter().zip(self.in_avals()).map(|(leaf, (path, aval))| fitting(leaf, path, aval));
+        let outs = call(program, leaves.collect::<Result<_>>()?)?;
+        outs.iter().try_for_each(Array::check)?;
+        Ok(outs)
+    }
+
     /// Whether it can be differentiated.
     pub fn has_vjp(&self) -> bool {
         self.program.vjp.is_some()
@@ -250,15 +270,7 @@ impl<Args: Tree, Out: Tree> Function<Args> for Exported<Args, Out> {
             |e: crate::Error| e.context(format!("argument of {}, which was exported for others", program.name));
         let wanted = TreeDef::from_json(&program.in_tree, &flat.def).map_err(context)?;
         same_structure(&wanted, &flat.def).map_err(context)?;
-        let leaves = flat
-            .leaves
-            .iter()
-            .zip(self.in_avals())
-            .map(|(leaf, (path, aval))| fitting(leaf, path, aval))
-            .collect::<Result<_>>()?;
-        let leaves = call(program, leaves)?;
-        leaves.iter().try_for_each(Array::check)?;
-        let leaves = leaves.into();
+        let leaves = self.on_leaves(&flat.leaves)?.into();
         Flat { leaves, def: TreeDef::from_json(&program.out_tree, &flat.def)? }.build()
     }
 }

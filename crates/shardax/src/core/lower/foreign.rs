@@ -1,16 +1,19 @@
-//! Text that another program was lowered to, as a function beside `main`.
+//! Text that another program was lowered to, as functions beside `main`.
+
+use std::collections::BTreeMap;
 
 use super::{Lowering, Value};
 use crate::core::program::Aval;
 use crate::error::{Result, err};
 use crate::sharding::Mesh;
 
-/// A module as [`Module::text`](super::module::Module::text) writes it, without locations.
+/// A module of StableHLO with one operation a line and without locations: as
+/// [`Module::text`](super::module::Module::text) writes it, or MLIR's own printer.
 pub(crate) struct Foreign<'a> {
     /// What tells it from every other.
     pub key: &'a str,
     pub text: &'a str,
-    /// Its meshes, in the order in which it names them.
+    /// Its meshes, in the order in which they stand there.
     pub meshes: &'a [Mesh],
 }
 
@@ -20,50 +23,59 @@ impl Lowering {
         let at = match self.functions.iter().position(|(key, _)| key == of.key) {
             Some(at) => at,
             None => {
-                let function = self.function(of, self.functions.len())?;
-                self.functions.push((of.key.to_owned(), function));
+                let functions = self.renamed(of, self.functions.len())?;
+                self.functions.push((of.key.to_owned(), functions));
                 self.functions.len() - 1
             }
         };
-        Ok(self.op_with("func.call", args, &format!("callee = @exported_{at}"), Vec::new(), outs))
+        Ok(self.op_with("func.call", args, &format!("callee = @{}", named(at, "main")), Vec::new(), outs))
     }
 
-    /// The function of this number: under a name of its own, with this module's names of meshes and its own channels, and
-    /// without the attributes of its arguments, which only `main` may have. Functions that it brings along go with it.
-    fn function(&mut self, of: &Foreign, number: usize) -> Result<String> {
-        let meshes: Vec<String> = of.meshes.iter().map(|mesh| self.mesh_name(mesh)).collect();
-        let mut text = String::new();
-        for line in of.text.lines().filter(|line| line.starts_with("  ") && !line.starts_with("  sdy.mesh ")) {
-            let line = match line.strip_prefix("  func.func public @main(") {
-                Some(rest) => format!("  func.func private @main({}", without_attributes(rest)),
-                None => line.to_owned(),
-            };
-            let line = line.replace("@exported_", &format!("@exported_{number}_"));
-            let line = line.replace("@main(", &format!("@exported_{number}("));
-            text.push_str(&line);
-            text.push('\n');
-        }
-        let mut failed = None;
-        let text = replaced(&text, "@mesh", |rest| {
-            let (own, taken) = match rest.strip_prefix('_').map(digits) {
-                Some(digits) if !digits.is_empty() => (digits.parse::<usize>().ok()?, digits.len() + 1),
-                _ => (0, 0),
-            };
-            let name = meshes.get(own);
-            if name.is_none() {
-                failed = Some(own);
+    /// The functions of the module of this number: under names of their own, with this module's names of meshes and its own
+    /// channels, and without the attributes of `main`'s arguments, which only the first of a program may have.
+    fn renamed(&mut self, of: &Foreign, number: usize) -> Result<String> {
+        let (mut names, mut meshes) = (BTreeMap::new(), of.meshes.iter());
+        let mut kept = Vec::new();
+        for line in of.text.lines().filter(|line| line.starts_with("  ")) {
+            let symbol = line.split_once('@').map_or("", |(_, rest)| symbol(rest));
+            if line.starts_with("  sdy.mesh @") {
+                let mesh = meshes
+                    .next()
+                    .ok_or_else(|| err!(Value, "the program has mesh @{symbol}, of which nothing is said"))?;
+                names.insert(symbol, self.mesh_name(mesh));
+                continue;
             }
-            Some((format!("@{}", name?), taken))
-        });
-        if let Some(own) = failed {
-            return Err(err!(Value, "the program names mesh {own}, of which nothing is said"));
+            if line.starts_with("  func.func ") {
+                names.insert(symbol, named(number, symbol));
+            }
+            kept.push(match line.strip_prefix("  func.func public @main(") {
+                Some(signature) => format!("  func.func private @main({}", without_attributes(signature)),
+                None => line.to_owned(),
+            });
         }
+        if !names.contains_key("main") {
+            return Err(err!(Value, "the program has no function @main"));
+        }
+        let text = replaced(&(kept.join("\n") + "\n"), "@", |rest| {
+            let symbol = symbol(rest);
+            Some((format!("@{}", names.get(symbol)?), symbol.len()))
+        });
         const CHANNEL: &str = "channel_handle<handle = ";
         Ok(replaced(&text, CHANNEL, |rest| Some((format!("{CHANNEL}{}", self.channel()), digits(rest).len()))))
     }
 }
 
-/// The digits that a text begins with.
+/// What a function of a foreign module is called here.
+fn named(number: usize, function: &str) -> String {
+    format!("exported_{number}_{function}")
+}
+
+/// The symbol that a text begins with.
+fn symbol(text: &str) -> &str {
+    let part = |c: char| c.is_ascii_alphanumeric() || "_.$-".contains(c);
+    &text[..text.find(|c| !part(c)).unwrap_or(text.len())]
+}
+
 fn digits(text: &str) -> &str {
     &text[..text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len())]
 }
@@ -75,16 +87,9 @@ fn replaced(text: &str, pattern: &str, mut with: impl FnMut(&str) -> Option<(Str
     while let Some(at) = rest.find(pattern) {
         let (before, after) = (&rest[..at], &rest[at + pattern.len()..]);
         out.push_str(before);
-        match with(after) {
-            Some((new, taken)) => {
-                out.push_str(&new);
-                rest = &after[taken..];
-            }
-            None => {
-                out.push_str(pattern);
-                rest = after;
-            }
-        }
+        let (new, taken) = with(after).unwrap_or_else(|| (pattern.to_owned(), 0));
+        out.push_str(&new);
+        rest = &after[taken..];
     }
     out.push_str(rest);
     out

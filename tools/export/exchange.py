@@ -1,0 +1,178 @@
+"""Functions between JAX and shardax, both ways, in one file of safetensors (`shardax::export`).
+
+    exchange.save(jax.export.export(jax.jit(f))(*args), "f.safetensors")   # then `Exported::load` in Rust
+    f = exchange.load("g.safetensors")                                     # what Rust's `Exported::save` wrote
+
+Programs for one device whose arguments and results are tuples, lists, dictionaries and None. The text of a program is
+made and read by parts of JAX that are not public: `requirements.txt` says of which version.
+"""
+
+import hashlib
+import json
+import struct
+
+import jax
+import jax.export
+import ml_dtypes  # noqa: F401  (NumPy knows bfloat16 then)
+import numpy as np
+from jax._src.interpreters import mlir
+from jax._src.export import _export
+from jax._src.lib.mlir import ir
+
+KEY, VERSION = "shardax.export", 1
+
+
+def save(exported, path, vjp_order=0):
+    """Writes a function of `jax.export` to a file."""
+    tensors = {}
+    function = _written(exported, "", vjp_order, tensors)
+    _write(path, {"version": VERSION, "sha256": _digest(function, tensors), "function": function}, tensors)
+
+
+def load(path):
+    """The function in a file: of its arguments' leaves in order, to the list of its results' leaves."""
+    said, tensors = _read(path)
+    function = said["function"]
+    if said["version"] != VERSION or said["sha256"] != _digest(function, tensors):
+        raise ValueError(f"{path}: not what was written, or of another version")
+    return _function(function, "", tensors)
+
+
+def _digest(function, tensors):
+    digest = hashlib.sha256(_json(function).encode())
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name][2])
+    return digest.hexdigest()
+
+
+def _json(value):
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def _written(exported, prefix, vjp_order, tensors):
+    if exported.nr_devices != 1 or exported.ordered_effects or exported.unordered_effects:
+        raise ValueError(f"{exported.fun_name}: only functions for one device, without effects")
+    with mlir.make_ir_context():
+        module = ir.Module.parse(exported.mlir_module())
+        text = module.operation.get_asm(enable_debug_info=False).encode()
+    for platform in exported.platforms:
+        tensors[f"{prefix}stablehlo.{platform}"] = ("U8", [len(text)], text)
+    inexact = [np.issubdtype(a.dtype, np.inexact) or a.dtype == jax.numpy.bfloat16 for a in exported.in_avals]
+    aval = lambda a: {"dtype": str(a.dtype), "shape": list(a.shape), "weak_type": False}
+    arguments, keywords = jax.tree.unflatten(exported.in_tree, [None] * len(exported.in_avals)), {}
+    if len(arguments) == 2 and isinstance(arguments[1], dict):
+        arguments, keywords = arguments
+    if keywords:
+        raise ValueError(f"{exported.fun_name}: arguments by name have no place in Rust: {sorted(keywords)}")
+    vjp = None
+    if vjp_order > 0:
+        if not all(inexact):
+            raise ValueError(f"{exported.fun_name}: the derivative of a function of integers is not written")
+        vjp = _written(exported.vjp(), f"{prefix}vjp.", vjp_order - 1, tensors)
+    return {
+        "name": exported.fun_name,
+        "in_avals": [aval(a) for a in exported.in_avals],
+        "kept": list(exported.module_kept_var_idx),
+        "out_avals": [aval(a) for a in exported.out_avals],
+        "in_specs": [None] * len(exported.module_kept_var_idx),
+        "out_specs": [None] * len(exported.out_avals),
+        "mesh": [],
+        "in_tree": _steps(exported.in_tree, arguments=True),
+        "out_tree": _steps(exported.out_tree),
+        "in_paths": _paths(exported.in_tree, arguments=True),
+        "out_paths": _paths(exported.out_tree),
+        "platforms": sorted(exported.platforms),
+        "captures": [],
+        "vjp": vjp,
+    }
+
+
+def _tree(tree, arguments):
+    tree = jax.tree.unflatten(tree, range(tree.num_leaves))
+    return tree[0] if arguments else tree  # what is given by name comes behind
+
+
+def _steps(tree, arguments=False):
+    def steps(node):
+        if node is None:
+            return ["none"]
+        if type(node) is dict:
+            return [{"map": sorted(node)}, *(s for key in sorted(node) for s in steps(node[key]))]
+        if type(node) in (tuple, list):
+            return [{type(node).__name__: len(node)}, *(s for child in node for s in steps(child))]
+        if type(node) is int:
+            return ["array"]
+        raise ValueError(f"{type(node).__name__} has no place in Rust: use dictionaries, tuples and lists")
+
+    return steps(_tree(tree, arguments))
+
+
+def _paths(tree, arguments=False):
+    def paths(node, path):
+        if type(node) is dict:
+            return [p for key in sorted(node) for p in paths(node[key], f"{path}[{json.dumps(key)}]")]
+        if type(node) in (tuple, list):
+            return [p for i, child in enumerate(node) for p in paths(child, f"{path}[{i}]")]
+        return [] if node is None else [path]
+
+    return paths(_tree(tree, arguments), "")
+
+
+def _function(said, prefix, tensors):
+    avals = lambda avals: tuple(jax.core.ShapedArray(a["shape"], a["dtype"]) for a in avals)
+    if said["mesh"]:
+        raise ValueError(f"{said['name']} is for several devices: {said['mesh']}")
+    captures = [_array(tensors[f"{prefix}captures.{i}"], a["dtype"]) for i, a in enumerate(said["captures"])]
+    texts = {p: bytes(tensors[f"{prefix}stablehlo.{p}"][2]).decode() for p in said["platforms"]}
+    with mlir.make_ir_context():
+        module = _export._module_to_bytecode(ir.Module.parse(next(iter(texts.values()))))
+    in_avals = avals(said["captures"] + [said["in_avals"][i] for i in said["kept"]])
+    exported = jax.export.Exported(
+        fun_name=said["name"], in_tree=jax.tree.structure((tuple(in_avals), {})), in_avals=in_avals,
+        out_tree=jax.tree.structure(list(said["out_avals"]), is_leaf=lambda x: isinstance(x, dict)), out_avals=avals(said["out_avals"]),
+        _has_named_shardings=False, _in_named_shardings=(None,) * len(in_avals), _out_named_shardings=(None,) * len(said["out_avals"]),
+        in_shardings_hlo=(None,) * len(in_avals), out_shardings_hlo=(None,) * len(said["out_avals"]),
+        nr_devices=1, platforms=(next(iter(texts)),), ordered_effects=(), unordered_effects=(), disabled_safety_checks=(),
+        mlir_module_serialized=module, calling_convention_version=jax.export.maximum_supported_calling_convention_version,
+        module_kept_var_idx=tuple(range(len(in_avals))), uses_global_constants=False, _get_vjp=None)
+    call = lambda *leaves: exported.call(*captures, *(leaves[i] for i in said["kept"]))
+    if said["vjp"] is None:
+        return call
+    back = _function(said["vjp"], f"{prefix}vjp.", tensors)
+    inexact = lambda avals: [i for i, a in enumerate(avals) if "float" in a["dtype"] or "complex" in a["dtype"]]
+    moving, results = inexact(said["in_avals"]), inexact(said["out_avals"])
+
+    def backward(leaves, cotangents):
+        of = dict(zip(moving, back(*leaves, *(cotangents[i] for i in results))))
+        return tuple(of[i] if i in of else np.zeros(x.shape, jax.dtypes.float0) for i, x in enumerate(leaves))
+
+    function = jax.custom_vjp(call)
+    function.defvjp(lambda *leaves: (call(*leaves), leaves), backward)
+    return function
+
+
+def _array(tensor, dtype):
+    return np.frombuffer(tensor[2], dtype).reshape(tensor[1][:-1] if dtype.startswith("complex") else tensor[1])
+
+
+def _write(path, said, tensors):
+    header, at = {"__metadata__": {KEY: _json(said)}}, 0
+    for name in sorted(tensors):
+        dtype, shape, data = tensors[name]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    header = json.dumps(header).encode()
+    header += b" " * (-len(header) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        for name in sorted(tensors):
+            file.write(tensors[name][2])
+
+
+def _read(path):
+    with open(path, "rb") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        header, data = json.loads(file.read(size)), file.read()
+    said = json.loads(header.pop("__metadata__")[KEY])
+    return said, {n: (t["dtype"], t["shape"], data[slice(*t["data_offsets"])]) for n, t in header.items()}
