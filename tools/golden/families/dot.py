@@ -166,3 +166,22 @@ for dtype, wide in (("bf16", "f32"), ("f16", "f32"), ("i8", "i32")):
             params={**params, "preferred": wide, "precision": "highest"},
             batch=False,
         )
+
+# Returned in less than the operands have, or in another kind of dtype.
+for dtype, preferred in [("f64", "f32"), ("f32", "bf16"), ("f32", "i32"), ("i8", "u32")]:
+    x, y = (
+        (integers(2, 5, lo=-9, hi=50, dtype=dtype), integers(5, 3, lo=-9, hi=50, dtype=dtype))
+        if dtype[0] in "iu"
+        else (normal(2, 5, dtype=dtype), normal(5, 3, dtype=dtype))
+    )
+    family.case(
+        f"dot_general_{dtype}_as_{preferred}",
+        lambda x, y, p=preferred: lax.dot_general(x, y, (((1,), (0,)), ((), ())), preferred_element_type=DTYPES[p]),
+        x,
+        y,
+        op="dot_general",
+        params={"contracting": [[1], [0]], "batch": [[], []], "preferred": preferred},
+        batch=False,
+        tol=2e-2 if preferred == "bf16" else 1e-6,
+        grad_tol=2e-2 if preferred == "bf16" else 1e-6,
+    )

@@ -43,7 +43,7 @@ use crate::core::function::{Function, IntoArgs};
 use crate::core::primitive::bind;
 use crate::core::program::Aval;
 use crate::core::tree::{Flat, Tree, TreeDef, same_structure};
-use crate::error::{AtCaller, Result, err};
+use crate::error::{AtCaller, Error, Result, err};
 use crate::ops::control_flow::custom_vjp;
 use crate::source;
 use crate::transform::{Arg, function_name, jit, vjp};
@@ -267,7 +267,7 @@ impl<Args: Tree, Out: Tree> Function<Args> for Exported<Args, Out> {
         let program = &self.program;
         let flat = Flat::of(&args);
         let context =
-            |e: crate::Error| e.context(format!("argument of {}, which was exported for others", program.name));
+            |e: Error| e.context(format!("argument of {}, which was exported for others", program.name));
         let wanted = TreeDef::from_json(&program.in_tree, &flat.def).map_err(context)?;
         same_structure(&wanted, &flat.def).map_err(context)?;
         let leaves = self.on_leaves(&flat.leaves)?.into();

@@ -1,7 +1,7 @@
 //! Contractions, and the options that every product has.
 
 use crate::core::array::Array;
-use crate::dtype::DType;
+use crate::dtype::{Category, DType};
 use crate::ops::numpy::promote_args_of;
 use crate::ops::primitive::dot::DotGeneral;
 use crate::precision::{self, Precision};
@@ -40,7 +40,9 @@ impl DotOptions {
         self
     }
 
-    /// The dtype to accumulate in and to return, no narrower than the operands'. Default: theirs.
+    /// The dtype to accumulate in and to return. A product of floating point that is to be returned in less than its operands
+    /// have, or in another kind of dtype, accumulates in theirs and is converted once; integers are not returned in less.
+    /// Default: the operands'.
     pub fn preferred_element_type(mut self, dtype: impl Into<Option<DType>>) -> Self {
         self.preferred_element_type = dtype.into();
         self
@@ -55,20 +57,34 @@ impl DotOptions {
         (lhs_contract, rhs_contract): (&[usize], &[usize]),
         (lhs_batch, rhs_batch): (&[usize], &[usize]),
     ) -> Array {
-        let dot = DotGeneral {
-            lhs_contract: lhs_contract.into(),
-            rhs_contract: rhs_contract.into(),
-            lhs_batch: lhs_batch.into(),
-            rhs_batch: rhs_batch.into(),
-            preferred: self.preferred_element_type,
-            precision: self.precision.or_else(precision::current),
+        let args = match lhs.dtype() == rhs.dtype() {
+            true => [lhs.clone(), rhs.clone()].to_vec(),
+            false => match promote_args_of("dot_general", &[lhs, rhs]) {
+                Ok(args) => args,
+                Err(e) => return Array::from_result(Err(e), lhs),
+            },
         };
-        if lhs.dtype() == rhs.dtype() {
-            return dot.apply(lhs, rhs);
-        }
-        match promote_args_of("dot_general", &[lhs, rhs]) {
-            Ok(args) => dot.apply(&args[0], &args[1]),
-            Err(e) => Array::from_result(Err(e), lhs),
+        let dot = |preferred, lhs: &Array, rhs: &Array| {
+            let dot = DotGeneral {
+                lhs_contract: lhs_contract.into(),
+                rhs_contract: rhs_contract.into(),
+                lhs_batch: lhs_batch.into(),
+                rhs_batch: rhs_batch.into(),
+                preferred,
+                precision: self.precision.or_else(precision::current),
+            };
+            dot.apply(lhs, rhs)
+        };
+        let from = args[0].dtype();
+        let Some(to) = self.preferred_element_type else { return dot(None, &args[0], &args[1]) };
+        let (kind, wide) = (to.category(), to.byte_size() >= from.byte_size());
+        match from.category() {
+            Category::Float if kind != Category::Float || !wide => dot(None, &args[0], &args[1]).astype(to),
+            // Of integers of another signedness the bits are the same, and those of a wider kind are exact.
+            Category::Signed | Category::Unsigned if wide && !to.is_inexact() => {
+                dot(None, &args[0].astype(to), &args[1].astype(to))
+            }
+            _ => dot(Some(to), &args[0], &args[1]),
         }
     }
 
