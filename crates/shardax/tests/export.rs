@@ -1,6 +1,5 @@
 //! Functions that travel: what is exported and read back computes what it did, in every transformation.
 
-#[allow(dead_code)]
 mod common;
 
 use std::collections::BTreeMap;

@@ -18,6 +18,7 @@ pages! {
     Transformations "../../../docs/transformations.md"
     ManyDevices "../../../docs/many-devices.md"
     Platforms "../../../docs/platforms.md"
+    Exporting "../../../docs/exporting.md"
     ShardMap "../../../docs/shard-map.md"
     Collectives "../../../docs/collectives.md"
     SharpBits "../../../docs/sharp-bits.md"

@@ -266,8 +266,7 @@ impl<Args: Tree, Out: Tree> Function<Args> for Exported<Args, Out> {
     fn apply(&self, args: Args) -> Result<Out> {
         let program = &self.program;
         let flat = Flat::of(&args);
-        let context =
-            |e: Error| e.context(format!("argument of {}, which was exported for others", program.name));
+        let context = |e: Error| e.context(format!("argument of {}, which was exported for others", program.name));
         let wanted = TreeDef::from_json(&program.in_tree, &flat.def).map_err(context)?;
         same_structure(&wanted, &flat.def).map_err(context)?;
         let leaves = self.on_leaves(&flat.leaves)?.into();
