@@ -198,6 +198,85 @@ def reduce_axis0_16m():
     return waiting(jax.jit(lambda a: a.sum(axis=0)), uniform((4096, 4096)))
 
 
+@row("matmul_f64_1024")
+def matmul_f64_1024():
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    with jax.enable_x64(True):
+        wide = [jnp.asarray(np.asarray(uniform((1024, 1024), seed), np.float64)) for seed in range(2)]
+        product = jax.jit(jnp.matmul).lower(*wide).compile()
+    return waiting(product, *wide)
+
+
+@row("batched_matmul")
+def batched_matmul():
+    import jax
+    import jax.numpy as jnp
+
+    return waiting(jax.jit(jnp.matmul), uniform((64, 128, 64), 0), uniform((64, 64, 128), 1))
+
+
+def slope(f, *shape):
+    import jax
+
+    return waiting(jax.jit(jax.grad(lambda x: (f(x) ** 2).sum())), uniform(shape))
+
+
+@row("softmax_grad")
+def softmax_grad():
+    import jax
+
+    return slope(jax.nn.softmax, 2048, 1024)
+
+
+@row("layernorm_grad")
+def layernorm_grad():
+    return slope(lambda x: (x - x.mean(-1, keepdims=True)) / (x.var(-1, keepdims=True) + 1e-6) ** 0.5, 2048, 1024)
+
+
+@row("embedding_grad")
+def embedding_grad():
+    import jax
+    import jax.numpy as jnp
+
+    rows = jnp.arange(4096) * 7919 % 32768
+    return waiting(jax.jit(jax.grad(lambda table, rows: (table[rows] ** 2).sum())), uniform((32768, 256)), rows)
+
+
+@row("scan_1000")
+def scan_1000():
+    import jax
+    import jax.numpy as jnp
+
+    def run(w, x):
+        return jax.lax.scan(lambda x, _: (jnp.tanh(w @ x), None), x, None, 1000)[0]
+
+    return waiting(jax.jit(run), uniform((64, 64), 0), uniform((64,), 1))
+
+
+@row("conv_3x3_fwd", kernel=3)
+@row("conv_3x3_grad", kernel=3, gradient=True)
+@row("conv_1x1_fwd", kernel=1)
+@row("conv_1x1_grad", kernel=1, gradient=True)
+@row("conv_strided_fwd", kernel=3, stride=2)
+@row("conv_strided_grad", kernel=3, stride=2, gradient=True)
+@row("conv_depthwise_fwd", kernel=3, groups=64)
+@row("conv_depthwise_grad", kernel=3, groups=64, gradient=True)
+def conv(kernel, stride=1, groups=1, gradient=False):
+    import jax
+
+    def f(x, w):
+        numbers = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(
+            x, w, (stride, stride), "SAME", dimension_numbers=numbers, feature_group_count=groups
+        )
+
+    x, w = uniform((32, 32, 32, 64), 0), uniform((kernel, kernel, 64 // groups, 64), 1)
+    return waiting(jax.jit(jax.grad(lambda x, w: (f(x, w) ** 2).sum(), (0, 1)) if gradient else f), x, w)
+
+
 # Training steps
 
 
@@ -317,7 +396,163 @@ def mlp_step(n):
     return Training(n, make_mlp(), optax.sgd(0.1), 512, (784,)).stepping()
 
 
+class Gpt:
+    """The GPT of bench/src/gpt.rs in Flax, its optimizer, and its batch."""
+
+    FEATURES, VOCABULARY, HEADS, LAYERS, ROWS, LENGTH = 256, 256, 8, 6, 8, 256
+
+    def __init__(self):
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+        import optax
+        from flax import nnx
+
+        features, length = self.FEATURES, self.LENGTH
+
+        class Block(nnx.Module):
+            def __init__(self, rngs):
+                self.attention_norm = nnx.LayerNorm(features, rngs=rngs)
+                self.attention = nnx.MultiHeadAttention(Gpt.HEADS, features, decode=False, rngs=rngs)
+                self.mlp_norm = nnx.LayerNorm(features, rngs=rngs)
+                self.up = nnx.Linear(features, 4 * features, rngs=rngs)
+                self.down = nnx.Linear(4 * features, features, rngs=rngs)
+
+            def __call__(self, x, mask):
+                x = x + self.attention(self.attention_norm(x), mask=mask)
+                return x + self.down(nnx.gelu(self.up(self.mlp_norm(x))))
+
+        class Model(nnx.Module):
+            def __init__(self, rngs):
+                self.tokens = nnx.Embed(Gpt.VOCABULARY, features, rngs=rngs)
+                self.positions = nnx.Embed(length, features, rngs=rngs)
+                self.blocks = nnx.List([Block(rngs) for _ in range(Gpt.LAYERS)])
+                self.norm = nnx.LayerNorm(features, rngs=rngs)
+                self.head = nnx.Linear(features, Gpt.VOCABULARY, rngs=rngs)
+
+            def __call__(self, tokens):
+                x = self.tokens(tokens) + self.positions(jnp.arange(length))
+                mask = nnx.make_causal_mask(tokens)
+                for block in self.blocks:
+                    x = block(x, mask)
+                return self.head(self.norm(x))
+
+        self.graph, self.params = nnx.split(Model(nnx.Rngs(0)))
+        matrices = lambda params: jax.tree.map(lambda p: p.ndim > 1, params)
+        self.optimizer = optax.chain(
+            optax.clip_by_global_norm(1.0),
+            optax.scale_by_adam(),
+            optax.add_decayed_weights(0.1, matrices),
+            optax.scale_by_learning_rate(1e-3),
+        )
+        self.state = (self.params, self.optimizer.init(self.params))
+        rows, columns = np.mgrid[: self.ROWS, : self.LENGTH + 1]
+        tokens = ((rows * 31 + columns * 7) % self.VOCABULARY).astype(np.int32)
+        self.batch = tokens[:, :-1], tokens[:, 1:]
+
+    def step(self, state, x, y, reduce=lambda x: x):
+        import jax
+        import optax
+        from flax import nnx
+
+        params, optimizer_state = state
+
+        def loss_of(params):
+            logits = nnx.merge(self.graph, params)(x)
+            return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
+
+        loss, grads = reduce(jax.value_and_grad(loss_of)(params))
+        updates, optimizer_state = self.optimizer.update(grads, optimizer_state, params)
+        return (optax.apply_updates(params, updates), optimizer_state), loss
+
+    def stepping(self, step, state, batch):
+        import jax
+
+        first = True
+
+        def call():
+            nonlocal state, first
+            state, loss = step(state, *batch)
+            jax.block_until_ready((state, loss))
+            if first:
+                print(f"  first loss {float(loss.ravel()[0])}", file=sys.stderr)
+                first = False
+
+        return call
+
+    def mapped(self):
+        """A fresh `pmap` over eight devices."""
+        import jax
+
+        def step(state, x, y):
+            return self.step(state, x, y, lambda both: jax.lax.pmean(both, "batch"))
+
+        return jax.pmap(step, axis_name="batch", in_axes=(None, 0, 0), out_axes=None, donate_argnums=(0,))
+
+    def mapped_arguments(self):
+        batch = tuple(x.reshape(DEVICES, self.ROWS // DEVICES, self.LENGTH) for x in self.batch)
+        return on_devices(DEVICES, "batch", self.state, replicated=True), on_devices(DEVICES, "batch", batch)
+
+    def split(self):
+        """Parameters and batch split over four devices, heads and hidden features over two."""
+        import jax
+        import numpy as np
+        from jax.sharding import Mesh, NamedSharding
+        from jax.sharding import PartitionSpec as P
+
+        mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("fsdp", "model"))
+
+        def spec(path, x):
+            name = jax.tree_util.keystr(path)
+            if x.ndim < 2:
+                return P()
+            if "['query']" in name or "['key']" in name or "['value']" in name:
+                return P("fsdp", "model") if "kernel" in name else P("model")
+            if "['out']" in name:
+                return P("model", None, "fsdp")
+            if "['up']" in name:
+                return P("fsdp", "model")
+            if "['down']" in name:
+                return P("model", "fsdp")
+            return P("fsdp") if "['head']" in name else P(None, "fsdp")
+
+        place = lambda path, x: jax.device_put(x, NamedSharding(mesh, spec(path, x)))
+        state = jax.tree_util.tree_map_with_path(place, self.state)
+        return state, jax.device_put(self.batch, NamedSharding(mesh, P("fsdp")))
+
+
+@row("gpt_step_1")
+def gpt_step_1():
+    import jax
+
+    gpt = Gpt()
+    return gpt.stepping(jax.jit(gpt.step, donate_argnums=(0,)), gpt.state, gpt.batch)
+
+
+@row("gpt_pmap_8")
+def gpt_pmap_8():
+    gpt = Gpt()
+    return gpt.stepping(gpt.mapped(), *gpt.mapped_arguments())
+
+
+@row("gpt_fsdp_tp_8")
+def gpt_fsdp_tp_8():
+    import jax
+
+    gpt = Gpt()
+    state, batch = gpt.split()
+    shardings = jax.tree.map(lambda x: x.sharding, state), None
+    return gpt.stepping(jax.jit(gpt.step, donate_argnums=(0,), out_shardings=shardings), state, batch)
+
+
 # Before the first step
+
+
+@row("gpt_trace_lower")
+def gpt_trace_lower():
+    gpt = Gpt()
+    state, batch = gpt.mapped_arguments()
+    return lambda: gpt.mapped().lower(state, *batch)
 
 
 @row("cnn_trace_lower")
@@ -339,6 +574,18 @@ def cnn_compile():
     deadline = time.perf_counter() + BUDGET_S
     while len(times) < 1 + MIN_RUNS or time.perf_counter() < deadline:
         lowered = training.pmapped().lower(training.state, *training.batch)
+        start = time.perf_counter()
+        lowered.compile()
+        times.append((time.perf_counter() - start) * 1e6)
+    return summary(times)
+
+
+def gpt_compile():
+    start_jax()
+    gpt, times = Gpt(), []
+    state, batch = gpt.mapped_arguments()
+    while len(times) < 1 + MIN_RUNS:
+        lowered = gpt.mapped().lower(state, *batch)
         start = time.perf_counter()
         lowered.compile()
         times.append((time.perf_counter() - start) * 1e6)
@@ -566,6 +813,7 @@ def child():
 OWN_CLOCK.update(
     cnn_compile=cnn_compile,
     cnn_compile_warm=cnn_compile,
+    gpt_compile=gpt_compile,
     first_result=first_result,
     first_result_warm=first_result,
 )
@@ -580,11 +828,23 @@ NAMES = [
     "matmul_2048",
     "fused_elementwise_16m",
     "reduce_axis0_16m",
+    "matmul_f64_1024",
+    "batched_matmul",
+    "softmax_grad",
+    "layernorm_grad",
+    "embedding_grad",
+    "scan_1000",
+    *(f"conv_{kind}_{what}" for kind in ("3x3", "1x1", "strided", "depthwise") for what in ("fwd", "grad")),
     "cnn_step_1",
     "cnn_step_2",
     "cnn_step_8",
     "mlp_step_1",
     "mlp_step_8",
+    "gpt_step_1",
+    "gpt_pmap_8",
+    "gpt_fsdp_tp_8",
+    "gpt_trace_lower",
+    "gpt_compile",
     "cnn_trace_lower",
     "cnn_compile",
     "cnn_compile_warm",

@@ -22,3 +22,60 @@ pub fn reduce_axis0_16m() -> Result<Timing> {
     let f = jit(|a: Array| a.sum(0));
     measure(|| block_until_ready(f.call(&a)?))
 }
+
+pub fn matmul_f64_1024() -> Result<Timing> {
+    let wide = |seed| uniform(&[1024, 1024], seed).map(|x| x.astype(DType::F64));
+    let f = jit(|a: Array, b: Array| a.matmul(b));
+    let (a, b) = (wide(0)?, wide(1)?);
+    measure(|| block_until_ready(f.call((&a, &b))?))
+}
+
+pub fn batched_matmul() -> Result<Timing> {
+    let (a, b) = (uniform(&[64, 128, 64], 0)?, uniform(&[64, 64, 128], 1)?);
+    let f = jit(|a: Array, b: Array| a.matmul(b));
+    measure(|| block_until_ready(f.call((&a, &b))?))
+}
+
+/// The gradient of the sum of squares of `f`.
+fn slope(f: fn(Array) -> Array, shape: &[usize]) -> Result<Timing> {
+    let x = uniform(shape, 0)?;
+    let f = jit(grad(move |x: Array| f(x).square().sum(..)));
+    measure(|| block_until_ready(f.call(&x)?))
+}
+
+pub fn softmax_grad() -> Result<Timing> {
+    slope(|x| shardax::nn::softmax(x, -1), &[2048, 1024])
+}
+
+pub fn layernorm_grad() -> Result<Timing> {
+    slope(|x| (&x - x.mean(-1).expand_dims(-1)) / (x.var(-1).expand_dims(-1) + 1e-6).sqrt(), &[2048, 1024])
+}
+
+pub fn embedding_grad() -> Result<Timing> {
+    let table = uniform(&[32768, 256], 0)?;
+    let rows: Vec<i32> = (0..4096).map(|i| i * 7919 % 32768).collect();
+    let rows = Array::from_vec(rows, &[4096])?;
+    let f = jit(grad(|table: Array, rows: Array| table.get(rows).square().sum(..)));
+    measure(|| block_until_ready(f.call((&table, &rows))?))
+}
+
+pub fn scan_1000() -> Result<Timing> {
+    let (w, x) = (uniform(&[64, 64], 0)?, uniform(&[64], 1)?);
+    let f = jit(|w: Array, x: Array| scan_n(|x: Array| (w.matmul(x).tanh(), ()), x, 1000));
+    measure(|| block_until_ready(f.call((&w, &x))?))
+}
+
+/// A convolution of 32 images of 32×32 pixels and 64 features, channels last, and its gradients.
+pub fn conv(kernel: usize, stride: usize, groups: usize, gradient: bool) -> Result<Timing> {
+    let (x, w) = (uniform(&[32, 32, 32, 64], 0)?, uniform(&[kernel, kernel, 64 / groups, 64], 1)?);
+    let options = lax::ConvOptions::new().dimension_numbers("NHWC", "HWIO", "NHWC").feature_group_count(groups);
+    let f = move |x: Array, w: Array| {
+        lax::conv_general_dilated(x, w, [stride, stride], lax::Padding::Same, options.clone())
+    };
+    if !gradient {
+        let f = jit(f);
+        return measure(|| block_until_ready(f.call((&x, &w))?));
+    }
+    let f = jit(grad(move |x: Array, w: Array| f(x, w).square().sum(..)).argnums((Arg::<0>, Arg::<1>)));
+    measure(|| block_until_ready(f.call((&x, &w))?))
+}

@@ -7,6 +7,7 @@ mod clock;
 mod cnn;
 mod data;
 mod dispatch;
+mod gpt;
 mod processes;
 mod runs;
 mod simulated;
@@ -37,11 +38,30 @@ const ROWS: &[Row] = &[
     ("matmul_2048", arithmetic::matmul_2048),
     ("fused_elementwise_16m", arithmetic::fused_elementwise_16m),
     ("reduce_axis0_16m", arithmetic::reduce_axis0_16m),
+    ("matmul_f64_1024", arithmetic::matmul_f64_1024),
+    ("batched_matmul", arithmetic::batched_matmul),
+    ("softmax_grad", arithmetic::softmax_grad),
+    ("layernorm_grad", arithmetic::layernorm_grad),
+    ("embedding_grad", arithmetic::embedding_grad),
+    ("scan_1000", arithmetic::scan_1000),
+    ("conv_3x3_fwd", || arithmetic::conv(3, 1, 1, false)),
+    ("conv_3x3_grad", || arithmetic::conv(3, 1, 1, true)),
+    ("conv_1x1_fwd", || arithmetic::conv(1, 1, 1, false)),
+    ("conv_1x1_grad", || arithmetic::conv(1, 1, 1, true)),
+    ("conv_strided_fwd", || arithmetic::conv(3, 2, 1, false)),
+    ("conv_strided_grad", || arithmetic::conv(3, 2, 1, true)),
+    ("conv_depthwise_fwd", || arithmetic::conv(3, 1, 64, false)),
+    ("conv_depthwise_grad", || arithmetic::conv(3, 1, 64, true)),
     ("cnn_step_1", || cnn::cnn_step(1)),
     ("cnn_step_2", || cnn::cnn_step(2)),
     ("cnn_step_8", || cnn::cnn_step(8)),
     ("mlp_step_1", || training::mlp_step(1)),
     ("mlp_step_8", || training::mlp_step(8)),
+    ("gpt_step_1", gpt::gpt_step_1),
+    ("gpt_pmap_8", gpt::gpt_pmap_8),
+    ("gpt_fsdp_tp_8", gpt::gpt_fsdp_tp_8),
+    ("gpt_trace_lower", gpt::gpt_trace_lower),
+    ("gpt_compile", gpt::gpt_compile),
     ("cnn_trace_lower", cnn::cnn_trace_lower),
     ("cnn_compile", cnn::cnn_compile),
     ("cnn_compile_warm", cnn::cnn_compile_warm),

@@ -53,8 +53,10 @@ pub fn function(case: &Case) -> Option<Fun> {
             two(move |x, k| lax::conv_general_dilated(x, k, &strides, pads.clone(), options.clone()))
         }
         "conv_transpose" => two(move |x, k| lax::conv_transpose(x, k, &strides, pads.clone(), options.clone())),
-        // `numpy.convolve`: one batch, one feature, the kernel reversed.
+        // `numpy.convolve`: one batch, one feature, the kernel reversed; two dtypes are promoted.
         "convolve" => two(|x, k| {
+            let to = (x.ravel().get(0) * k.ravel().get(0)).dtype();
+            let (x, k) = (x.astype(to), k.astype(to));
             let n = k.shape()[0];
             let reversed = lax::rev(k, &[0]).reshape([1, 1, n]);
             let edge = n as i64 - 1;

@@ -64,27 +64,24 @@ impl DotOptions {
                 Err(e) => return Array::from_result(Err(e), lhs),
             },
         };
-        let dot = |preferred, lhs: &Array, rhs: &Array| {
-            let dot = DotGeneral {
-                lhs_contract: lhs_contract.into(),
-                rhs_contract: rhs_contract.into(),
-                lhs_batch: lhs_batch.into(),
-                rhs_batch: rhs_batch.into(),
-                preferred,
-                precision: self.precision.or_else(precision::current),
-            };
-            dot.apply(lhs, rhs)
+        let dot = |preferred| DotGeneral {
+            lhs_contract: lhs_contract.into(),
+            rhs_contract: rhs_contract.into(),
+            lhs_batch: lhs_batch.into(),
+            rhs_batch: rhs_batch.into(),
+            preferred,
+            precision: self.precision.or_else(precision::current),
         };
         let from = args[0].dtype();
-        let Some(to) = self.preferred_element_type else { return dot(None, &args[0], &args[1]) };
+        let Some(to) = self.preferred_element_type else { return dot(None).apply(&args[0], &args[1]) };
         let (kind, wide) = (to.category(), to.byte_size() >= from.byte_size());
         match from.category() {
-            Category::Float if kind != Category::Float || !wide => dot(None, &args[0], &args[1]).astype(to),
+            Category::Float if kind != Category::Float || !wide => dot(None).apply(&args[0], &args[1]).astype(to),
             // Of integers of another signedness the bits are the same, and those of a wider kind are exact.
             Category::Signed | Category::Unsigned if wide && !to.is_inexact() => {
-                dot(None, &args[0].astype(to), &args[1].astype(to))
+                dot(None).apply(&args[0].astype(to), &args[1].astype(to))
             }
-            _ => dot(Some(to), &args[0], &args[1]),
+            _ => dot(Some(to)).apply(&args[0], &args[1]),
         }
     }
 

@@ -1,0 +1,191 @@
+//! Rows of a GPT: 6 layers of 256 features, 8 heads, a vocabulary of 256, 8 × 256 tokens in all; AdamW that decays
+//! matrices, gradients clipped by their global norm.
+
+use std::time::Instant;
+
+use shardax::clear_caches;
+use shardax_nn::optim::{
+    AddDecayedWeights, ClipByGlobalNorm, Masked, ScaleByAdam, ScaleByLearningRate, scale_by_adam,
+    scale_by_learning_rate,
+};
+use shardax_nn::prelude::*;
+
+use crate::clock::{MIN_RUNS, Timing, measure, measure_parts};
+use crate::data::{line, replicated, split};
+
+const FEATURES: usize = 256;
+const VOCABULARY: usize = 256;
+const HEADS: usize = 8;
+const LAYERS: usize = 6;
+const ROWS: usize = 8;
+const LENGTH: usize = 256;
+
+#[derive(Module, Clone)]
+struct Block {
+    attention_norm: LayerNorm,
+    attention: MultiHeadAttention,
+    mlp_norm: LayerNorm,
+    up: Linear,
+    down: Linear,
+    #[tree(static)]
+    rules: Rules,
+}
+
+impl Block {
+    fn new(rngs: &mut Rngs) -> Self {
+        let linear = |from, to, names: [&'static str; 2], rngs: &mut Rngs| {
+            Linear::builder(from, to).kernel_axes(names).build(rngs)
+        };
+        let attention = MultiHeadAttention::builder(HEADS, FEATURES)
+            .is_causal(true)
+            .kernel_axes([Some("embed"), Some("heads"), None])
+            .out_kernel_axes([Some("heads"), None, Some("embed")]);
+        Block {
+            attention_norm: LayerNorm::new(FEATURES, rngs),
+            attention: attention.build(rngs),
+            mlp_norm: LayerNorm::new(FEATURES, rngs),
+            up: linear(FEATURES, 4 * FEATURES, ["embed", "mlp"], rngs),
+            down: linear(4 * FEATURES, FEATURES, ["mlp", "embed"], rngs),
+            rules: rngs.rules(),
+        }
+    }
+
+    fn forward(&self, x: Array) -> Array {
+        let placed = |x: Array| self.rules.constrain(x, [Some("batch"), None, None]);
+        let x = placed(&x + self.attention.forward(self.attention_norm.forward(&x)));
+        placed(&x + self.down.forward(gelu(self.up.forward(self.mlp_norm.forward(&x)))))
+    }
+}
+
+#[derive(Module, Clone)]
+struct Gpt {
+    tokens: Embed,
+    positions: Embed,
+    blocks: Vec<Block>,
+    norm: LayerNorm,
+    head: Linear,
+}
+
+impl Gpt {
+    fn new(layers: usize, rules: &Rules) -> Self {
+        let rngs = &mut Rngs::new(0).with_rules(rules);
+        let embed = |count, rngs: &mut Rngs| Embed::builder(count, FEATURES).axes([None, Some("embed")]).build(rngs);
+        Gpt {
+            tokens: embed(VOCABULARY, rngs),
+            positions: embed(LENGTH, rngs),
+            blocks: (0..layers).map(|_| Block::new(rngs)).collect(),
+            norm: LayerNorm::new(FEATURES, rngs),
+            head: Linear::builder(FEATURES, VOCABULARY).kernel_axes([Some("embed"), None]).build(rngs),
+        }
+    }
+
+    fn loss(self, tokens: Array, targets: Array) -> Array {
+        let mut x = self.tokens.forward(&tokens) + self.positions.forward(arange(0..LENGTH as i32));
+        for block in &self.blocks {
+            x = block.forward(x);
+        }
+        let logits = self.head.forward(self.norm.forward(x));
+        softmax_cross_entropy_with_integer_labels(logits, targets).mean(..)
+    }
+}
+
+type Decay = (ClipByGlobalNorm, ScaleByAdam, Masked<AddDecayedWeights>, ScaleByLearningRate);
+type State = Optimizer<Gpt, Decay>;
+
+fn start(layers: usize, rules: &Rules) -> Result<State> {
+    let matrices = Filter::predicate(|_, array| array.ndim() > 1);
+    let decay = masked(add_decayed_weights(0.1), matrices);
+    Optimizer::new(
+        Gpt::new(layers, rules),
+        (clip_by_global_norm(1.0), scale_by_adam(), decay, scale_by_learning_rate(1e-3)),
+    )
+}
+
+/// Tokens and those that follow them: a line of 0 to 255 in steps of 7, from another one in each row.
+fn batch() -> Result<(Array, Array)> {
+    let token = |row: usize, i: usize| ((row * 31 + i * 7) % VOCABULARY) as i32;
+    let rows = |shift: usize| (0..ROWS).flat_map(|row| (0..LENGTH).map(move |i| token(row, i + shift))).collect();
+    Ok((Array::from_vec(rows(0), &[ROWS, LENGTH])?, Array::from_vec(rows(1), &[ROWS, LENGTH])?))
+}
+
+fn step(mut state: State, tokens: Array, targets: Array) -> Result<(State, Array)> {
+    let (loss, grads) = value_and_grad(Gpt::loss).call((&state.model, tokens, targets))?;
+    state.update(grads)?;
+    Ok((state, loss))
+}
+
+fn mapped_step(mut state: State, tokens: Array, targets: Array) -> Result<(State, Array)> {
+    let (loss, grads) = value_and_grad(Gpt::loss).call((&state.model, tokens, targets))?;
+    state.update(pmean(grads, "batch"))?;
+    Ok((state, pmean(loss, "batch")))
+}
+
+/// Steps whose state goes into the next; the first loss is printed.
+fn stepping(
+    mut state: State,
+    (tokens, targets): (Array, Array),
+    step: impl Function<(State, Array, Array), Output = (State, Array)>,
+) -> Result<Timing> {
+    let mut first = true;
+    measure(|| {
+        let (next, loss) = block_until_ready(step.call((&state, &tokens, &targets))?)?;
+        if std::mem::take(&mut first) {
+            eprintln!("  first loss {}", loss.to_vec::<f32>()?[0]);
+        }
+        state = next;
+        Ok(())
+    })
+}
+
+pub fn gpt_step_1() -> Result<Timing> {
+    stepping(start(LAYERS, &Rules::default())?, batch()?, jit(step).donate_argnums([0]))
+}
+
+macro_rules! mapped {
+    () => {
+        pmap(mapped_step).axis_name("batch").in_axes((None, 0, 0)).out_axes(None).donate_argnums([0])
+    };
+}
+
+/// The state on each of eight devices, and a row of tokens each.
+fn mapped_arguments(layers: usize) -> Result<(State, (Array, Array))> {
+    let mesh = line(8, "batch")?;
+    let (tokens, targets) = batch()?;
+    let rows = |x: Array| x.reshape([8, ROWS / 8, LENGTH]);
+    let state = replicated(start(layers, &Rules::default())?, &mesh)?;
+    Ok((state, split((rows(tokens), rows(targets)), &mesh, "batch")?))
+}
+
+pub fn gpt_pmap_8() -> Result<Timing> {
+    let (state, batch) = mapped_arguments(LAYERS)?;
+    stepping(state, batch, mapped!())
+}
+
+/// Parameters and batch split over four devices, heads and hidden features over two.
+pub fn gpt_fsdp_tp_8() -> Result<Timing> {
+    let mesh = make_mesh([("fsdp", 4), ("model", 2)])?;
+    let rules = Rules::new(&mesh, [("batch", "fsdp"), ("embed", "fsdp")]).and("heads", "model").and("mlp", "model");
+    let state = rules.device_put(&start(LAYERS, &rules)?)?;
+    let batch = device_put(&batch()?, NamedSharding::new(&mesh, P!["fsdp"]))?;
+    stepping(state, batch, jit(step).donate_argnums([0]))
+}
+
+pub fn gpt_trace_lower() -> Result<Timing> {
+    let (state, (tokens, targets)) = mapped_arguments(LAYERS)?;
+    measure(|| mapped!().lower((&state, &tokens, &targets)))
+}
+
+fn compile(layers: usize) -> Result<Timing> {
+    let (state, (tokens, targets)) = mapped_arguments(layers)?;
+    let lowered = mapped!().lower((&state, &tokens, &targets))?;
+    measure_parts(MIN_RUNS, || {
+        clear_caches();
+        let start = Instant::now();
+        let _compiled = lowered.compile()?;
+        Ok(start.elapsed())
+    })
+}
+
+pub fn gpt_compile() -> Result<Timing> {
+    compile(LAYERS)
+}
