@@ -1,7 +1,7 @@
 //! Parameters together with their optimizer.
 
 use shardax::prelude::*;
-use shardax::tree::Flat;
+use shardax::tree::{Flat, LeafInfo};
 use shardax::{Error, ErrorKind};
 
 use crate::filter::key;
@@ -124,11 +124,27 @@ impl<M: Module, T: GradientTransformation<State>> Optimizer<M, T> {
         Optimizer::wrt(model, tx, Filter::of::<kind::Param>())
     }
 
-    /// The same of the variables that a filter means.
+    /// The same of the variables that a filter means. Fails also when it means none, as where a path is misspelled:
+    /// nothing would be trained.
     #[track_caller]
     pub fn wrt(model: M, tx: T, wrt: impl Into<Filter>) -> Result<Self> {
         let wrt = wrt.into();
-        let opt_state = tx.init(&model.state_of(&wrt))?;
+        let params = model.state_of(&wrt);
+        if params.is_empty() {
+            let infos = tree::structure(&model).leaf_infos();
+            let variable =
+                |leaf: &LeafInfo| format!("{} ({})", key(&leaf.path), leaf.kind.unwrap_or(kind::Param::NAME));
+            let some: Vec<String> = infos.iter().take(4).map(variable).collect();
+            let more = if infos.len() > 4 { ", …" } else { "" };
+            let what = format!(
+                "Optimizer: no variable of the model is meant by {wrt:?}; it has {}{more}",
+                if some.is_empty() { "none".to_owned() } else { some.join(", ") }
+            );
+            return Err(Error::new(ErrorKind::Value, what)
+                .help("the filter is a kind, as `Filter::of::<Param>()`, or a pattern of key paths, as `**.kernel`")
+                .at(std::panic::Location::caller()));
+        }
+        let opt_state = tx.init(&params)?;
         Ok(Optimizer { step: count(), model, tx, opt_state, wrt })
     }
 

@@ -89,3 +89,15 @@ fn transformations_say_what_is_out_of_range() {
         assert!(found.contains(want), "{found:?} does not say {want:?}");
     }
 }
+
+/// A misspelled path would train nothing.
+#[test]
+fn an_optimizer_of_nothing_is_refused() {
+    setup();
+    let model = Linear::new(2, 3, &mut Rngs::new(0));
+    let found = refusal(Optimizer::wrt(model.clone(), sgd(0.1), "**.kernal"));
+    assert!(found.contains("no variable of the model is meant by"), "{found}");
+    assert!(found.contains("kernal") && found.contains("kernel (Param)") && found.contains("refused.rs"), "{found}");
+    let found = refusal(Optimizer::new(Frozen::new(model), sgd(0.1)));
+    assert!(found.contains("kernel (Frozen)"), "{found}");
+}
