@@ -156,12 +156,28 @@ impl<M: Module, T: GradientTransformation<State>> Optimizer<M, T> {
     /// Updates the model, and the state, in place. On failure both stay as they were.
     ///
     /// Fails when the gradients are not those of the variables that it moves.
+    #[track_caller]
     pub fn update(&mut self, grads: impl Gradients) -> Result<()> {
-        let params = self.params();
-        let (updates, opt_state) = self.tx.update(grads.of(&self.wrt), self.opt_state.clone(), &params)?;
+        let (params, grads) = (self.params(), grads.of(&self.wrt));
+        same_keys(&grads, &params)?;
+        let (updates, opt_state) = self.tx.update(grads, self.opt_state.clone(), &params)?;
         self.model = put(&Flat::of(&self.model), &apply_updates(params, updates)?)?.build()?;
         self.opt_state = opt_state;
         self.step = safe_increment(&self.step);
         Ok(())
     }
+}
+
+/// Whether there is a gradient for each variable, and no other.
+#[track_caller]
+fn same_keys(grads: &State, params: &State) -> Result<()> {
+    let missing = params.keys().find(|key| !grads.contains_key(key)).map(|key| format!("no gradient of {key}"));
+    let unknown = || {
+        let key = grads.keys().find(|key| !params.contains_key(key))?;
+        Some(format!("a gradient of {key}, which the optimizer does not move"))
+    };
+    let Some(what) = missing.or_else(unknown) else { return Ok(()) };
+    Err(Error::new(ErrorKind::Type, format!("Optimizer: there is {what}"))
+        .help("give the gradients of `optimizer.params()`, or those of the whole model")
+        .at(std::panic::Location::caller()))
 }
