@@ -41,6 +41,7 @@ FAMILIES = [
     "nn_more",
     "nn_half",
     "nn_layers",
+    "nn_train",
     "numpy",
     "systematic",
     "fft",

@@ -40,7 +40,8 @@ impl Policy {
         Policy { param_dtype: DType::Bf16, dtype: Some(DType::Bf16) }
     }
 
-    /// Parameters in float32, computing in float16, whose small gradients need a scaled loss.
+    /// Parameters in float32, computing in float16, whose small gradients need a scaled loss:
+    /// [`DynamicScale`](crate::optim::DynamicScale).
     pub fn f16_compute() -> Self {
         Policy { dtype: Some(DType::F16), ..Policy::default() }
     }

@@ -125,11 +125,15 @@ impl Rules {
     }
 
     /// The mesh axis over which dimensions of this name are split; `None` where no rule splits them, or over one device
-    /// alone. What talks over it by name (a pipeline, a ring, experts) needs one axis: several are an error.
+    /// alone. What talks over it by name (a pipeline, a ring, experts) needs one axis: several are an error, and so is one
+    /// that the mesh has not.
     #[track_caller]
     pub fn axis(&self, name: &str) -> Result<Option<AxisName>> {
         let Some(mesh) = &self.mesh else { return Ok(None) };
         let spec = self.rules.iter().find(|rule| rule.0 == name).map(|rule| rule.1.clone()).unwrap_or_default();
+        if let Some(unknown) = spec.axes().iter().find(|axis| mesh.axis_size(**axis).is_none()) {
+            return value_error(format!("Rules: {name:?} goes over the axis {unknown}, which {mesh:?} has not"));
+        }
         let split: Vec<AxisName> =
             spec.axes().iter().copied().filter(|axis| mesh.axis_size(*axis).is_some_and(|size| size > 1)).collect();
         match split[..] {

@@ -125,7 +125,7 @@ impl Index<&str> for State {
     fn index(&self, key: &str) -> &Array {
         match self.get(key) {
             Some(array) => array,
-            None => panic!("the state has no array {key:?}"),
+            None => panic!("the state has no array {key:?}; it has {:?}", self.keys),
         }
     }
 }

@@ -45,3 +45,8 @@ fn nn_half() {
 fn nn_layers() {
     check_family("nn_layers", families::nn_layers::function, PENDING);
 }
+
+#[test]
+fn nn_train() {
+    check_family("nn_train", families::nn_train::function, PENDING);
+}

@@ -172,3 +172,32 @@ case(
 )
 case("hinge_loss", lambda x, y: optax.losses.hinge_loss(x, y).mean(), [(WIDE,), (WIDE,)], "mean of 8192")
 case("global_norm", lambda x: optax.global_norm([x, x[:1]]), [(256, 1024)], "of [256, 1024] and its first row")
+case("perceptron_loss", lambda x, y: optax.losses.perceptron_loss(x, y).mean(), [(WIDE,), (WIDE,)], "mean of 8192")
+case(
+    "poly_loss_cross_entropy",
+    lambda x: optax.losses.poly_loss_cross_entropy(x, jax.nn.one_hot(jnp.arange(2), WIDE, dtype=x.dtype), epsilon=2.0),
+    [(2, WIDE)],
+    "labels 0 and 1 of 8192, one-hot, epsilon 2",
+)
+case(
+    "sigmoid_focal_loss",
+    lambda x: optax.losses.sigmoid_focal_loss(x, (jnp.arange(WIDE) % 2).astype(x.dtype), alpha=0.25).mean(),
+    [(WIDE,)],
+    "mean of 8192, labels 0 and 1 in turn, alpha 0.25",
+)
+case(
+    "kl_divergence_with_log_targets",
+    lambda x, y: optax.losses.kl_divergence_with_log_targets(x, y - 8),
+    [(2, WIDE), (2, WIDE)],
+    "targets less 8",
+)
+case("cosine_distance", optax.losses.cosine_distance, [(2, WIDE), (2, WIDE)], "of 8192 elements, the targets with shift 1", (0, 1))
+case("ntxent", lambda x: optax.losses.ntxent(x, jnp.arange(6) % 3, 0.5), [(6, WIDE)], "six vectors of three classes, temperature 0.5")
+case(
+    "ctc_loss",
+    lambda x: optax.ctc_loss(x, jnp.zeros((2, 64), x.dtype), jnp.arange(16).reshape(2, 8) % 5 + 1, jnp.zeros((2, 8), x.dtype)),
+    [(2, 64, 6)],
+    "64 steps of six classes, eight labels",
+    # Sums of logarithms around 100, each rounded, along 64 steps.
+    tol={"bf16": 0.1, "f16": 2e-2},
+)

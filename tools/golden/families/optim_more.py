@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import optax
+from flax.training.dynamic_scale import DynamicScale
 from optax import contrib
 
 from families.optim_ten import LARGE, SALT, SMALL, numbers, some, ten
@@ -79,7 +80,6 @@ case(
         optax.sgd(0.1), 2, should_skip_update_fn=functools.partial(optax.skip_large_updates, max_squared_norm=75.0)
     ),
     "MultiSteps(sgd(0.1), 2, should_skip_update_fn=skip_large_updates(75))",
-    dtypes=("f32",),
 )
 
 
@@ -124,6 +124,64 @@ for name, reset in (("lookahead", False), ("lookahead_reset", True)):
             grad=False,
             batch=False,
         )
+
+
+def followed(dtype):
+    """Ten steps of sgd(0.1); `incremental_update` by 0.1 and `periodic_update` every 3 steps of two copies."""
+
+    def run(offset):
+        def tree(step):
+            return {k: numbers(shape, step, SALT[k] + offset, dtype) for k, shape in SMALL.items()}
+
+        def step(carry, i):
+            params, slow, copied = carry
+            params = optax.apply_updates(params, jax.tree.map(lambda g: -0.1 * g, tree(i)))
+            slow = optax.incremental_update(params, slow, 0.1)
+            copied = optax.periodic_update(params, copied, i, 3)
+            return (params, slow, copied), [some(x) for x in jax.tree.leaves((slow, copied))]
+
+        return jax.lax.scan(step, (tree(100), tree(50), tree(60)), jnp.arange(10, dtype=jnp.int32))[1]
+
+    return run
+
+
+for dtype in ("f32", "bf16"):
+    family.case(
+        f"followed_{dtype}",
+        followed(DTYPES[dtype]),
+        values(0, "i32"),
+        op="followed",
+        params={"dtype": dtype},
+        grad=False,
+        batch=False,
+    )
+
+
+def scaled(offset):
+    """Ten steps of adam(0.1) in float16 whose loss has a DynamicScale of 2^17 that grows after 3 steps, and is left out where infinite."""
+    tx = optax.adam(0.1)
+
+    def step(carry, i):
+        params, state, scale = carry
+        x = numbers((8, 6), i, offset, jnp.float16)
+
+        def loss(p):
+            y = p["w"].astype(jnp.float16) * x + p["b"].astype(jnp.float16)
+            return jnp.mean(y * y)
+
+        scale, finite, value, grads = scale.value_and_grad(loss)(params)
+        updates, after = tx.update(grads, state, params)
+        new = (optax.apply_updates(params, updates), after)
+        params, state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), new, (params, state))
+        return (params, state, scale), (value, scale.scale, scale.fin_steps, finite, some(params["b"]), some(params["w"]))
+
+    params = {k: numbers(shape, 100, SALT[k] + offset, jnp.float32) for k, shape in SMALL.items()}
+    scale = DynamicScale(growth_interval=3, scale=jnp.float32(2**17), fin_steps=jnp.int32(0))
+    return jax.lax.scan(step, (params, tx.init(params), scale), jnp.arange(10, dtype=jnp.int32))[1]
+
+
+# Its gradients are sums in float16.
+family.case("dynamic_scale", scaled, values(0, "i32"), grad=False, batch=False, tol=4e-3)
 
 
 def searched(offset):

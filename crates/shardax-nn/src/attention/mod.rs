@@ -56,6 +56,7 @@ pub struct AttentionOptions {
     scale: Option<f64>,
     query_seq_lengths: Option<Array>,
     key_value_seq_lengths: Option<Array>,
+    pub(crate) segment_ids: Option<(Array, Array)>,
     local_window_size: Option<(usize, usize)>,
     soft_cap: Option<f64>,
     dropout_rate: Option<f64>,
@@ -104,6 +105,13 @@ impl AttentionOptions {
     /// How many keys of each example there are, integers of the shape of the batch; the others are not seen.
     pub fn key_value_seq_lengths(mut self, lengths: impl Operand) -> Self {
         self.key_value_seq_lengths = Some(lengths.into_array());
+        self
+    }
+
+    /// The segments of queries and of keys, integers of the shape of the batch and their length: a query sees the keys of its
+    /// own segment alone. For several texts in one row, and for padding, which is a segment too.
+    pub fn segment_ids(mut self, queries: impl Operand, keys: impl Operand) -> Self {
+        self.segment_ids = Some((queries.into_array(), keys.into_array()));
         self
     }
 
@@ -260,6 +268,7 @@ impl AttentionOptions {
         let key = arange(0..shapes.keys as i32);
         let mut seen: Vec<Array> = self.mask.iter().map(|mask| mask.astype(DType::Bool)).collect();
         seen.extend(self.seen_between(&query, &key));
+        seen.extend(self.segment_ids.iter().map(|(queries, keys)| same_segment(queries, keys)));
         if let Some(lengths) = &self.query_seq_lengths {
             seen.push(query.less(shapes.of_batch(lengths)));
         }
@@ -333,6 +342,17 @@ impl AttentionOptions {
             integer(owner, name, lengths)?;
             same_shape(owner, (name, lengths.shape()), ("the batch", &q[..rank - 3]))?;
         }
+        if let Some((queries, keys)) = &self.segment_ids {
+            for (ids, (name, x)) in [(queries, ("the queries", q)), (keys, ("the keys", k))] {
+                integer(owner, "segment_ids", ids)?;
+                same_shape(owner, ("segment_ids", ids.shape()), (name, &x[..rank - 2]))?;
+            }
+        }
         Ok(())
     }
+}
+
+/// Where a query, `[..., queries]`, and a key, `[..., keys]`, are of one segment: `[..., 1, queries, keys]`.
+fn same_segment(queries: &Array, keys: &Array) -> Array {
+    queries.expand_dims(-1).equal(keys.expand_dims(-2)).expand_dims(-3)
 }

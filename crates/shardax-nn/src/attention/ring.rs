@@ -4,8 +4,8 @@ use shardax::lax::DotOptions;
 use shardax::prelude::*;
 use shardax::shape::AxisName;
 
-use super::AttentionOptions;
 use super::shapes::{Shapes, wide};
+use super::{AttentionOptions, same_segment};
 use crate::check::value_error;
 use crate::layers::promoted;
 use crate::rules::{axes_of, varying};
@@ -44,6 +44,9 @@ impl AttentionOptions {
     /// As [`ring_attention`], with these options; positions are those in the whole sequence. Of causal attention, blocks that
     /// no query sees are left out.
     ///
+    /// [`segment_ids`](AttentionOptions::segment_ids) are those of the device's own queries and keys; the numbers of all keys are
+    /// gathered, which are few beside keys and values.
+    ///
     /// Fails with a bias, a mask, lengths or dropout, which are of whole sequences.
     #[track_caller]
     pub fn ring_attention(
@@ -76,19 +79,30 @@ impl AttentionOptions {
                 "ring_attention: {name} is of the whole sequence, of which a device has a block"
             ));
         }
-        let ring = Ring { options: self.clone(), axis, size: axis_size(axis)? };
+        // What rules of gradients see are arguments.
+        let options = AttentionOptions { segment_ids: None, positions: None, ..self.clone() };
+        let segments = self.segment_ids.as_ref().map(|(queries, keys)| Segments {
+            queries: queries.clone(),
+            keys: all_gather_tiled(keys.clone(), axis, -1),
+        });
+        let ring = Ring { options, axis, size: axis_size(axis)? };
         let (first, forward, backward) = (ring.clone(), ring.clone(), ring);
-        custom_vjp(move |q: Array, k: Array, v: Array| -> Result<Array> { Ok(first.forward([q, k, v])?.0) })
-            .defvjp(
-                move |q: Array, k: Array, v: Array| -> Result<_> {
-                    let (y, softmax) = forward.forward([q.clone(), k.clone(), v.clone()])?;
-                    Ok((y.clone(), (q, k, v, y, softmax)))
-                },
-                move |(q, k, v, y, softmax): (Array, Array, Array, Array, Softmax), dy: Array| {
-                    backward.backward([q, k, v], y, softmax, dy)
-                },
-            )
-            .call((q, k, v))
+        type Given = Option<Segments>;
+        custom_vjp(move |q: Array, k: Array, v: Array, ids: Given| -> Result<Array> {
+            Ok(first.forward([q, k, v], ids)?.0)
+        })
+        .defvjp(
+            move |q: Array, k: Array, v: Array, ids: Given| -> Result<_> {
+                let (y, softmax) = forward.forward([q.clone(), k.clone(), v.clone()], ids.clone())?;
+                Ok((y.clone(), (q, k, v, ids, y, softmax)))
+            },
+            move |(q, k, v, ids, y, softmax): (Array, Array, Array, Given, Array, Softmax), dy: Array| -> Result<_> {
+                let (dq, dk, dv) = backward.backward([q, k, v], ids.clone(), y, softmax, dy)?;
+                // Those of integers are not looked at.
+                Ok((dq, dk, dv, ids))
+            },
+        )
+        .call((q, k, v, segments))
     }
 }
 
@@ -98,6 +112,13 @@ struct Ring {
     options: AttentionOptions,
     axis: AxisName,
     size: usize,
+}
+
+/// The segments of the queries here, `[..., queries]`, and of the keys of all devices, `[..., keys]`.
+#[derive(Tree, Clone)]
+struct Segments {
+    queries: Array,
+    keys: Array,
 }
 
 /// What is known of each query's softmax, `[..., heads, queries]` in float32.
@@ -111,9 +132,9 @@ struct Softmax {
 
 impl Ring {
     /// The result, and what its gradient needs of the softmax.
-    fn forward(&self, qkv: [Array; 3]) -> Result<(Array, Softmax)> {
-        let axes = axes_of(&qkv, self.axis);
-        let [q, k, v] = varying(qkv, &axes)?;
+    fn forward(&self, qkv: [Array; 3], ids: Option<Segments>) -> Result<(Array, Softmax)> {
+        let axes = axes_of(&(qkv.clone(), ids.clone()), self.axis);
+        let ([q, k, v], ids) = varying((qkv, ids), &axes)?;
         let shapes = Shapes::of(&q, &k);
         let own = axis_index(self.axis);
         let dtype = wide(&q).unwrap_or(q.dtype());
@@ -125,7 +146,7 @@ impl Ring {
         let add = |from: &Array, k: Array, v: Array, state: (Softmax, Array)| {
             self.unless_hidden(&own, from, &shapes, state, |(softmax, sums): (Softmax, Array)| {
                 let scores =
-                    self.options.hidden(&self.options.products(&q, &k, &shapes), &self.seen(&own, from, &shapes));
+                    self.options.hidden(&self.options.products(&q, &k, &shapes), &self.seen(&own, from, &shapes, &ids));
                 let max = maximum(&softmax.max, scores.max(-1));
                 let kept = (softmax.max - &max).exp();
                 let weights = (scores - max.expand_dims(-1)).exp();
@@ -146,10 +167,17 @@ impl Ring {
     }
 
     /// The gradients of queries, keys and values.
-    fn backward(&self, qkv: [Array; 3], y: Array, softmax: Softmax, dy: Array) -> Result<(Array, Array, Array)> {
-        let given = ((qkv, y, softmax), dy);
+    fn backward(
+        &self,
+        qkv: [Array; 3],
+        ids: Option<Segments>,
+        y: Array,
+        softmax: Softmax,
+        dy: Array,
+    ) -> Result<(Array, Array, Array)> {
+        let given = ((qkv, ids, y, softmax), dy);
         let axes = axes_of(&given, self.axis);
-        let (([q, k, v], y, softmax), dy) = varying(given, &axes)?;
+        let (([q, k, v], ids, y, softmax), dy) = varying(given, &axes)?;
         let shapes = Shapes::of(&q, &k);
         let own = axis_index(self.axis);
         let dtype = wide(&q).unwrap_or(q.dtype());
@@ -158,7 +186,7 @@ impl Ring {
         let mean = (dy.astype(dtype) * y.astype(dtype)).sum(-1).swapaxes(-1, -2).expand_dims(-1);
         let add = |from: &Array, k: Array, v: Array, state: (Array, Array, Array)| {
             self.unless_hidden(&own, from, &shapes, state, |(dq, dk, dv): (Array, Array, Array)| {
-                let (products, seen) = (self.options.products(&q, &k, &shapes), self.seen(&own, from, &shapes));
+                let (products, seen) = (self.options.products(&q, &k, &shapes), self.seen(&own, from, &shapes, &ids));
                 let scores = self.options.hidden(&products, &seen);
                 let weights = (scores - softmax.max.expand_dims(-1)).exp() / softmax.sum.expand_dims(-1);
                 let mut slope = &weights * (shapes.products(&dy, &v, self.options.dot()) - &mean) * scale;
@@ -206,10 +234,15 @@ impl Ring {
     }
 
     /// Which keys of the block from `from` are seen by the queries here.
-    fn seen(&self, own: &Array, from: &Array, shapes: &Shapes) -> Option<Array> {
+    fn seen(&self, own: &Array, from: &Array, shapes: &Shapes, ids: &Option<Segments>) -> Option<Array> {
         let query = own * shapes.queries as i32 + arange(0..shapes.queries as i32);
         let key = from * shapes.keys as i32 + arange(0..shapes.keys as i32);
-        self.options.seen_between(&query.expand_dims(1), &key)
+        let of_one = ids.as_ref().map(|ids| {
+            let last = ids.keys.ndim() as i32 - 1;
+            let keys = lax::dynamic_slice_in_dim(&ids.keys, from * shapes.keys as i32, shapes.keys, last);
+            same_segment(&ids.queries, &keys)
+        });
+        self.options.seen_between(&query.expand_dims(1), &key).into_iter().chain(of_one).reduce(|a, b| a & b)
     }
 
     /// `add` to the state, where a query here sees a key of the block from `from`.

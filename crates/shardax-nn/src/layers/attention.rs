@@ -279,9 +279,17 @@ impl Own {
 fn round(options: &AttentionOptions, qkv: [Array; 3], mesh: &Mesh, axis: AxisName) -> Array {
     let [query, key, value] = qkv;
     let spec = PartitionSpec::default().insert(query.ndim().saturating_sub(3), &[axis]);
-    let ring = |q: Array, k: Array, v: Array| options.ring_attention(q, k, v, axis);
-    let ring = shard_map(ring, mesh).axis_names(axis).in_specs((&spec, &spec, &spec)).out_specs(&spec);
-    match ring.call((&query, key, value)) {
+    let ids = options.segment_ids.clone();
+    let ring = |(q, k, v): (Array, Array, Array), segment_ids: Option<(Array, Array)>| {
+        let options = options.clone();
+        let here = match segment_ids {
+            Some((queries, keys)) => options.segment_ids(queries, keys),
+            None => options,
+        };
+        here.ring_attention(q, k, v, axis)
+    };
+    let ring = shard_map(ring, mesh).axis_names(axis).in_specs((&spec, &spec)).out_specs(&spec);
+    match ring.call(((query.clone(), key, value), ids)) {
         Ok(y) => y,
         Err(error) => Array::from_error(error, &query),
     }

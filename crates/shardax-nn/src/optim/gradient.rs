@@ -165,6 +165,9 @@ pub struct Trace {
     pub decay: f64,
     /// Whether to look a step ahead.
     pub nesterov: bool,
+    /// The dtype of what is kept. Default: that of the parameters.
+    #[tree(static)]
+    pub accumulator_dtype: Option<DType>,
 }
 
 /// The state of a [`Trace`].
@@ -176,7 +179,7 @@ pub struct TraceState<P> {
 
 /// Momentum: adds `decay` times all that came before.
 pub fn trace(decay: f64, nesterov: bool) -> Trace {
-    Trace { decay, nesterov }
+    Trace { decay, nesterov, accumulator_dtype: None }
 }
 
 impl<P: Tree> GradientTransformation<P> for Trace {
@@ -185,14 +188,14 @@ impl<P: Tree> GradientTransformation<P> for Trace {
     #[track_caller]
     fn init(&self, params: &P) -> Result<Self::State> {
         within("trace", "decay", self.decay, 0.0..=1.0)?;
-        Ok(TraceState { trace: zeros_in(params, None)? })
+        Ok(TraceState { trace: zeros_in(params, self.accumulator_dtype)? })
     }
 
     fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
         let add = |g: Array, t: Array| g + t * self.decay;
         let trace = tree::map2(add, grads.clone(), state.trace)?;
         let updates = if self.nesterov { tree::map2(add, grads, trace.clone())? } else { trace.clone() };
-        Ok((updates, TraceState { trace }))
+        Ok((updates, TraceState { trace: cast(&trace, self.accumulator_dtype)? }))
     }
 }
 

@@ -40,6 +40,7 @@ macro_rules! stateless {
 mod adam;
 mod clipping;
 mod conditionality;
+mod dynamic_scale;
 mod flatten;
 mod gradient;
 mod inject;
@@ -63,6 +64,7 @@ pub mod tree_utils;
 pub use adam::*;
 pub use clipping::*;
 pub use conditionality::*;
+pub use dynamic_scale::{DynamicScale, Unscaled};
 pub use flatten::{Flatten, flatten};
 pub use gradient::*;
 pub use inject::{InjectHyperparams, InjectHyperparamsState, inject_hyperparams};

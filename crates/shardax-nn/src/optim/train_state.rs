@@ -1,7 +1,7 @@
 //! Parameters together with their optimizer.
 
 use shardax::prelude::*;
-use shardax::tree::Flat;
+use shardax::tree::{Flat, LeafInfo};
 use shardax::{Error, ErrorKind};
 
 use crate::filter::key;
@@ -124,11 +124,27 @@ impl<M: Module, T: GradientTransformation<State>> Optimizer<M, T> {
         Optimizer::wrt(model, tx, Filter::of::<kind::Param>())
     }
 
-    /// The same of the variables that a filter means.
+    /// The same of the variables that a filter means. Fails also when it means none, as where a path is misspelled:
+    /// nothing would be trained.
     #[track_caller]
     pub fn wrt(model: M, tx: T, wrt: impl Into<Filter>) -> Result<Self> {
         let wrt = wrt.into();
-        let opt_state = tx.init(&model.state_of(&wrt))?;
+        let params = model.state_of(&wrt);
+        if params.is_empty() {
+            let infos = tree::structure(&model).leaf_infos();
+            let variable =
+                |leaf: &LeafInfo| format!("{} ({})", key(&leaf.path), leaf.kind.unwrap_or(kind::Param::NAME));
+            let some: Vec<String> = infos.iter().take(4).map(variable).collect();
+            let more = if infos.len() > 4 { ", …" } else { "" };
+            let what = format!(
+                "Optimizer: no variable of the model is meant by {wrt:?}; it has {}{more}",
+                if some.is_empty() { "none".to_owned() } else { some.join(", ") }
+            );
+            return Err(Error::new(ErrorKind::Value, what)
+                .help("the filter is a kind, as `Filter::of::<Param>()`, or a pattern of key paths, as `**.kernel`")
+                .at(std::panic::Location::caller()));
+        }
+        let opt_state = tx.init(&params)?;
         Ok(Optimizer { step: count(), model, tx, opt_state, wrt })
     }
 
@@ -140,12 +156,28 @@ impl<M: Module, T: GradientTransformation<State>> Optimizer<M, T> {
     /// Updates the model, and the state, in place. On failure both stay as they were.
     ///
     /// Fails when the gradients are not those of the variables that it moves.
+    #[track_caller]
     pub fn update(&mut self, grads: impl Gradients) -> Result<()> {
-        let params = self.params();
-        let (updates, opt_state) = self.tx.update(grads.of(&self.wrt), self.opt_state.clone(), &params)?;
+        let (params, grads) = (self.params(), grads.of(&self.wrt));
+        same_keys(&grads, &params)?;
+        let (updates, opt_state) = self.tx.update(grads, self.opt_state.clone(), &params)?;
         self.model = put(&Flat::of(&self.model), &apply_updates(params, updates)?)?.build()?;
         self.opt_state = opt_state;
         self.step = safe_increment(&self.step);
         Ok(())
     }
+}
+
+/// Whether there is a gradient for each variable, and no other.
+#[track_caller]
+fn same_keys(grads: &State, params: &State) -> Result<()> {
+    let missing = params.keys().find(|key| !grads.contains_key(key)).map(|key| format!("no gradient of {key}"));
+    let unknown = || {
+        let key = grads.keys().find(|key| !params.contains_key(key))?;
+        Some(format!("a gradient of {key}, which the optimizer does not move"))
+    };
+    let Some(what) = missing.or_else(unknown) else { return Ok(()) };
+    Err(Error::new(ErrorKind::Type, format!("Optimizer: there is {what}"))
+        .help("give the gradients of `optimizer.params()`, or those of the whole model")
+        .at(std::panic::Location::caller()))
 }

@@ -4,6 +4,7 @@ pub mod nn;
 pub mod nn_half;
 pub mod nn_layers;
 pub mod nn_more;
+pub mod nn_train;
 pub mod optim;
 pub mod optim_more;
 pub mod optim_ten;

@@ -111,6 +111,22 @@ fn loss(op: &str) -> Option<(Arguments<'static>, Body)> {
         "smooth_labels" => (&[(&[2, WIDE], 1)], |x| smooth_labels(&x[0], 0.1).sum(-1)),
         "kl_divergence" => (TARGETS, |x| kl_divergence(&x[0], &x[1] / 4096)),
         "generalized_kl_divergence" => (TARGETS, |x| generalized_kl_divergence(&x[0], &x[1] / 4096)),
+        "perceptron_loss" => (PAIR, |x| perceptron_loss(&x[0], &x[1]).mean(..)),
+        "poly_loss_cross_entropy" => (ROWS, |x| poly_loss_cross_entropy(&x[0], first_classes(&x[0]), 2.0)),
+        "sigmoid_focal_loss" => (&[(&[WIDE], 0)], |x| {
+            let labels: Array = remainder(arange(0..WIDE as i32), 2);
+            sigmoid_focal_loss(&x[0], labels.astype(x[0].dtype()), Some(0.25), 2.0).mean(..)
+        }),
+        "kl_divergence_with_log_targets" => {
+            (&[(&[2, WIDE], 0), (&[2, WIDE], 0)], |x| kl_divergence_with_log_targets(&x[0], &x[1] - 8))
+        }
+        "cosine_distance" => (&[(&[2, WIDE], 0), (&[2, WIDE], 1)], |x| cosine_distance(&x[0], &x[1], 0.0)),
+        "ntxent" => (&[(&[6, WIDE], 0)], |x| ntxent(&x[0], remainder(arange(0..6), 3), 0.5)),
+        "ctc_loss" => (&[(&[2, 64, 6], 0)], |x| {
+            let nothing = |shape: [usize; 2]| zeros_dtype(shape, x[0].dtype());
+            let labels: Array = remainder(arange(0..16).reshape([2, 8]), 5) + 1;
+            ctc_loss(&x[0], nothing([2, 64]), labels, nothing([2, 8]), 0, -1e5)
+        }),
         "global_norm" => (&[(&[256, 1024], 0)], |x| global_norm(&(x[0].clone(), x[0].get(..1)))),
         _ => return None,
     })

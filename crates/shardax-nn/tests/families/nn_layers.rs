@@ -14,6 +14,7 @@ pub fn function(case: &Case) -> Option<Fun> {
     attention(case)
         .or_else(|| linear(case))
         .or_else(|| convolution(case))
+        .or_else(|| norm(case))
         .or_else(|| heads(case))
         .or_else(|| other(case))
 }
@@ -97,6 +98,12 @@ fn linear(case: &Case) -> Option<Fun> {
         "einsum_ellipsis" => {
             run.layer(&[2, 3, 6], |r| Einsum::builder("...d, df->...f", [6, 4]).use_bias(true).build(r))
         }
+        "linear" => run.layer(&[4, 8], |r| Linear::new(8, 5, r)),
+        "embed" => run.calls(
+            &[&[3, 4]],
+            |r| Embed::new(7, 4, r),
+            |layer, x| Ok(vec![layer.attend(&x[0]), layer.forward(remainder(arange(0..12), 7))]),
+        ),
         "lora" => run.layer(&[5, 6], |r| {
             let base = Linear::new(6, 4, r);
             LoRA::builder(6, 2, 4).b_initializer(initializers::he_uniform()).build(r).around(base)
@@ -122,6 +129,7 @@ fn linear(case: &Case) -> Option<Fun> {
 fn convolution(case: &Case) -> Option<Fun> {
     let run = Run::of(case)?;
     match case.op.as_str() {
+        "conv" => run.layer(&[2, 5, 6, 3], |r| Conv::builder(3, 4, [3, 3]).strides([2, 2]).build(r)),
         "conv_circular" => run.layer(&[2, 9, 3], |r| {
             Conv::builder(3, 4, [4]).padding(ConvPadding::Circular).kernel_dilation([2]).build(r)
         }),
@@ -152,6 +160,27 @@ fn convolution(case: &Case) -> Option<Fun> {
         "conv_transpose_turned" => run.layer(&[2, 4, 4, 3], |r| {
             ConvTranspose::builder(3, 4, [3, 3]).strides([2, 2]).transpose_kernel(true).build(r)
         }),
+        _ => None,
+    }
+}
+
+fn norm(case: &Case) -> Option<Fun> {
+    const SHAPE: &[usize] = &[2, 4, 5, 6];
+    let run = Run::of(case)?;
+    match case.op.as_str() {
+        "layer_norm" => run.layer(SHAPE, |r| LayerNorm::new(6, r)),
+        "rms_norm" => run.layer(SHAPE, |r| RmsNorm::new(6, r)),
+        "group_norm" => run.layer(SHAPE, |r| GroupNorm::new(6, 3, r)),
+        "instance_norm" => run.layer(SHAPE, |r| InstanceNorm::new(6, r)),
+        "batch_norm" => run.calls(
+            &[&[7, 4, 6]],
+            |r| StatefulBatchNorm::builder(6).momentum(0.9).build(r),
+            |mut layer, x| {
+                let y = layer.train(&x[0]);
+                let (mean, var) = (layer.mean.clone().into_inner(), layer.var.clone().into_inner());
+                Ok(vec![y, mean, var, layer.forward(&x[0])])
+            },
+        ),
         "weight_norm" => run.calls_of(
             &[&[2, 5, 5, 3]],
             |r| WeightNorm::new(Conv::new(3, 4, [3, 3], r)).expect("a kernel"),

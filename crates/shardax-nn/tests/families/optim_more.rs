@@ -14,6 +14,7 @@ pub fn function(case: &Case) -> Option<Fun> {
     match case.op.as_str() {
         "projection" => return projection(case.param("name").as_str()?),
         "lbfgs_linesearch" => return many(|inputs| searched(&inputs[0])),
+        "dynamic_scale" => return many(|inputs| scaled(&inputs[0])),
         _ => {}
     }
     let run = Run::of(case)?;
@@ -38,6 +39,7 @@ pub fn function(case: &Case) -> Option<Fun> {
             run.ten(MultiSteps { should_skip: Some(skip_large_updates(75.0)), ..multi_steps(sgd(0.1), 2) })
         }
         "lookahead" => looking(run, lookahead(adam(0.1), 3, 0.5)),
+        "followed" => followed(run),
         "lookahead_reset" => looking(run, Lookahead { reset_state: true, ..lookahead(adam(0.1), 3, 0.5) }),
         _ => None,
     }
@@ -60,6 +62,49 @@ fn looking(run: Run, optimizer: Lookahead<Adam>) -> Option<Fun> {
         };
         Ok(scan(step, (params, state), arange(0..10))?.1)
     })
+}
+
+/// Copies that follow the parameters; see the family's Python file.
+fn followed(run: Run) -> Option<Fun> {
+    many(move |inputs| {
+        let offset = &inputs[0];
+        let [params, slow, copied] = [100, 50, 60].map(|step| run.tree(&array(step), offset));
+        let step = |(params, slow, copied): (Params, Params, Params), i: Array| -> Result<_> {
+            let updates = tree::map(|g| g * -0.1, run.gradients(&i, offset)?)?;
+            let params = apply_updates(params, updates)?;
+            let slow = incremental_update(params.clone(), slow, 0.1)?;
+            let copied = periodic_update(params.clone(), copied, i, 3)?;
+            let seen: Vec<Array> = tree::leaves(&(slow.clone(), copied.clone())).iter().map(some).collect();
+            Ok(((params, slow, copied), seen))
+        };
+        Ok(scan(step, (params, slow, copied), arange(0..10))?.1)
+    })
+}
+
+/// A scaled loss in float16; see the family's Python file.
+fn scaled(offset: &Array) -> Result<Vec<Array>> {
+    let (params, half) = (Run::small(DType::F32).tree(&array(100), offset), Run::small(DType::F16));
+    // The updates are not applied where gradients are infinite, as often as that may be.
+    let tx = apply_if_finite(adam(0.1), 1000);
+    type State = ApplyIfFiniteState<<Adam as GradientTransformation<Params>>::State>;
+    type Carry = (Params, State, DynamicScale);
+    let step = |(params, state, dynamic_scale): Carry, i: Array| -> Result<(Carry, Vec<Array>)> {
+        let x = half.tree(&i, offset).1;
+        let loss = |(b, w): Params| {
+            let y = w.astype(DType::F16) * &x + b.astype(DType::F16);
+            dynamic_scale.scale_loss(y.square().mean(..))
+        };
+        let (loss, grads) = value_and_grad(loss).call(&params)?;
+        let loss = loss / &dynamic_scale.scale;
+        let Unscaled { dynamic_scale, is_finite, grads } = dynamic_scale.unscale(grads)?;
+        let (updates, state) = tx.update(grads, state, &params)?;
+        let params = apply_updates(params, updates)?;
+        let (scale, steps) = (dynamic_scale.scale.clone(), dynamic_scale.fin_steps.clone());
+        let seen = vec![loss, scale, steps, is_finite, some(&params.0), some(&params.1)];
+        Ok(((params, state, dynamic_scale), seen))
+    };
+    let scale = DynamicScale { growth_interval: 3, scale: array(131072.0f32), ..DynamicScale::new() };
+    Ok(scan(step, (params.clone(), tx.init(&params)?, scale), arange(0..10))?.1)
 }
 
 /// L-BFGS with its line search; see the family's Python file.

@@ -68,6 +68,13 @@ pub fn function(case: &Case) -> Option<Fun> {
             run.ten((rms, bound, rate, size, Some(momentum), Some(add_decayed_weights(0.01)), sign))
         }
         "clip_by_global_norm" => run.ten((clip_by_global_norm(50.0), sgd(0.1))),
+        "clip" => run.ten((shardax_nn::optim::clip(0.5), sgd(0.1))),
+        "add_noise" => run.ten((add_noise(0.1, 0.55, &random::key(3)), sgd(0.1))),
+        "scale_by_trust_ratio" => run.ten((scale_by_trust_ratio(), sgd(0.1))),
+        "momentum_in_float32" => {
+            let momentum = Trace { accumulator_dtype: Some(DType::F32), ..shardax_nn::optim::trace(0.9, false) };
+            run.ten((momentum, scale_by_learning_rate(0.1)))
+        }
         "clip_by_block_rms" => run.ten((clip_by_block_rms(0.5), sgd(0.1))),
         "adaptive_grad_clip" => run.ten((adaptive_grad_clip(0.5), sgd(0.1))),
         "scale_by_param_block_norm" => run.ten((scale_by_param_block_norm(), sgd(1e-3))),

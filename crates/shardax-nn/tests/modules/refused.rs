@@ -89,3 +89,41 @@ fn transformations_say_what_is_out_of_range() {
         assert!(found.contains(want), "{found:?} does not say {want:?}");
     }
 }
+
+/// A misspelled path would train nothing.
+#[test]
+fn an_optimizer_of_nothing_is_refused() {
+    setup();
+    let model = Linear::new(2, 3, &mut Rngs::new(0));
+    let found = refusal(Optimizer::wrt(model.clone(), sgd(0.1), "**.kernal"));
+    assert!(found.contains("no variable of the model is meant by"), "{found}");
+    assert!(found.contains("kernal") && found.contains("kernel (Param)") && found.contains("refused.rs"), "{found}");
+    let found = refusal(Optimizer::new(Frozen::new(model), sgd(0.1)));
+    assert!(found.contains("kernel (Frozen)"), "{found}");
+}
+
+#[test]
+fn gradients_of_other_variables_are_refused() -> Result<()> {
+    setup();
+    let model = Linear::new(2, 3, &mut Rngs::new(0));
+    let mut optimizer = Optimizer::wrt(model.clone(), sgd(0.1), "kernel")?;
+    let found = refusal(optimizer.update(model.state()));
+    assert!(found.contains("a gradient of bias, which the optimizer does not move"), "{found}");
+    let found = refusal(optimizer.update(model.state_of("bias")));
+    assert!(found.contains("there is no gradient of kernel") && found.contains("refused.rs"), "{found}");
+    // Of the whole model, those that it moves are taken.
+    optimizer.update(model)
+}
+
+/// Else attention would be whole, and experts on each device.
+#[test]
+fn rules_for_axes_that_the_mesh_has_not_are_refused() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("sequence", 4)])?;
+    let rules = Rules::new(&mesh, [("length", "sequnce")]);
+    let rngs = &mut Rngs::new(0).with_rules(&rules);
+    let layer = MultiHeadAttention::builder(2, 8).sequence_axis("length").build(rngs);
+    let found = message(layer.forward(ones([1, 4, 8])));
+    assert!(found.contains("\"length\" goes over the axis sequnce, which Mesh('sequence': 4"), "{found}");
+    Ok(())
+}

@@ -121,8 +121,6 @@ const LAST: usize = FEATURES + FEATURES * VOCABULARY;
 const TOKENS: usize = ROWS * LENGTH;
 /// What goes from block to block.
 const X: usize = TOKENS * FEATURES;
-/// The compiler makes the gradient of a table that is whole everywhere of all tokens and all their gradients.
-const ROWS_OF_TABLE: usize = TOKENS + X;
 /// Sums over `model` in a block: forward of attention and features, backward of features, of queries, keys and values.
 const SUMS: usize = 2 + 1 + 3;
 
@@ -171,8 +169,8 @@ fn data_parallel() -> Result<()> {
 
     by_rules(&dense(rules(&[("data", 8)], &[("batch", "data")])?))?.is([
         ("all-reduce data loop", BLOCK),
-        ("all-reduce data", LAST + 1),
-        ("all-gather data", ROWS_OF_TABLE),
+        // A device adds up the gradients of the table's rows for its own tokens.
+        ("all-reduce data", TABLE + LAST + 1),
     ]);
     Ok(())
 }
@@ -202,12 +200,11 @@ fn parameters_and_layers_split() -> Result<()> {
         ("all-reduce fsdp loop", MATRICES / 2),
         ("all-reduce data loop", MATRICES / 4),
         ("all-reduce data,fsdp loop", NORMS),
-        ("all-reduce data,fsdp", FEATURES + FEATURES * VOCABULARY / 2 + 1),
-        ("all-gather data,fsdp", ROWS_OF_TABLE),
-        ("all-gather fsdp", X),
-        // The last layer's matrix goes from `fsdp` to `model` to all, and its gradient back.
-        ("collective-permute fsdp,model", FEATURES * VOCABULARY),
-        ("all-gather model", FEATURES * VOCABULARY),
+        ("all-reduce data,fsdp", FEATURES + FEATURES * VOCABULARY / 2 + TABLE / 2 + 1),
+        // The last layer's matrix goes from `fsdp` to `model` to all, and its gradient back; the table goes to `model`, and
+        // its gradient back; a device looks half the features of its tokens up, and gets the other half.
+        ("collective-permute fsdp,model", FEATURES * VOCABULARY + TABLE),
+        ("all-gather model", FEATURES * VOCABULARY + X / 4),
     ]);
     Ok(())
 }
@@ -244,8 +241,7 @@ fn sequences_split() -> Result<()> {
     by_rules(&dense(rules(&[("sequence", 4)], &[("length", "sequence")])?))?.is([
         ("collective-permute sequence loop", hops * keys / 4),
         ("all-reduce sequence loop", BLOCK),
-        ("all-reduce sequence", LAST + 1),
-        ("all-gather sequence", ROWS_OF_TABLE),
+        ("all-reduce sequence", TABLE + LAST + 1),
     ]);
     let three = [("data", 2), ("sequence", 2), ("model", 2)];
     let three = rules(&three, &[("batch", "data"), ("length", "sequence"), ("heads", "model"), ("mlp", "model")])?;
@@ -255,10 +251,8 @@ fn sequences_split() -> Result<()> {
         // Over both axes, one after the other.
         ("all-reduce sequence loop", MATRICES / 2 + NORMS),
         ("all-reduce data loop", MATRICES / 2 + NORMS),
-        ("all-reduce sequence", LAST + 1),
-        ("all-reduce data", LAST + 1),
-        ("all-gather sequence", ROWS_OF_TABLE / 2),
-        ("all-gather data", ROWS_OF_TABLE),
+        ("all-reduce sequence", TABLE + LAST + 1),
+        ("all-reduce data", TABLE + LAST + 1),
     ]);
     Ok(())
 }
@@ -278,8 +272,7 @@ fn experts_split() -> Result<()> {
     by_rules(&Config { rules: both, experts: true, ..Config::default() })?.is([
         ("all-to-all expert", 4 * exchanged / 4),
         ("all-reduce expert loop", BLOCK),
-        ("all-reduce expert", LAST + router + 2),
-        ("all-gather expert", ROWS_OF_TABLE),
+        ("all-reduce expert", TABLE + LAST + router + 2),
     ]);
     let mesh = make_mesh([("data", 2), ("expert", 2), ("model", 2)])?;
     let three = Rules::new(&mesh, [("batch", ("expert", "data"))]).and("expert", "expert");
@@ -292,8 +285,7 @@ fn experts_split() -> Result<()> {
         // What each device has of its experts.
         ("all-reduce data", EXPERTS / 2 * 2 * FEATURES * HIDDEN / 2),
         ("all-reduce data,expert loop", MATRICES / 2 + NORMS),
-        ("all-reduce data,expert", LAST + router + 2),
-        ("all-gather data,expert", ROWS_OF_TABLE),
+        ("all-reduce data,expert", TABLE + LAST + router + 2),
     ]);
     Ok(())
 }

@@ -64,6 +64,52 @@ fn a_ring_is_one_device() -> Result<()> {
     Ok(())
 }
 
+/// Texts in one row and padding at its end, across the borders of blocks; then in a layer whose rules split the sequence.
+#[test]
+fn a_ring_keeps_segments_apart() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("data", 2), ("sequence", 4)])?;
+    let split = P!["data", "sequence"];
+    let ids = array([[1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 0, 0, 0], [3; 16]]);
+    let make = |seed: u32, heads: usize| random::normal(random::key(seed), [2, 16, heads, 8]);
+    let given = [make(0, 4), make(1, 2), make(2, 2), make(3, 4)];
+    let options = |causal: bool, ids: &Array| AttentionOptions::new().is_causal(causal).segment_ids(ids, ids);
+    for causal in [false, true] {
+        let alone = |given: [Array; 4]| {
+            with_gradients(|q, k, v| Ok(options(causal, &ids).dot_product_attention(q, k, v)), given)
+        };
+        let (want, want_grads) = jit(alone).call(given.clone())?;
+        let around = |given: [Array; 4]| {
+            let ring =
+                |q: Array, k: Array, v: Array, ids: Array| options(causal, &ids).ring_attention(q, k, v, "sequence");
+            let ring = shard_map(ring, &mesh).in_specs((&split, &split, &split, &split)).out_specs(&split);
+            with_gradients(|q, k, v| ring.call((q, k, v, ids.clone())), given)
+        };
+        let (got, got_grads) = jit(around).call(given.clone())?;
+        let all = |y: Array, (dq, dk, dv): (Array, Array, Array)| [y, dq, dk, dv];
+        for (n, (got, want)) in all(got, got_grads).iter().zip(all(want.clone(), want_grads)).enumerate() {
+            assert!(allclose(got, &want, 2e-5, 2e-5)?, "causal {causal}, {n}: {}", (got - want).abs().max(..));
+        }
+        // The second text alone gives the same.
+        let second = |x: &Array| x.get((..1, 5..13));
+        let text = AttentionOptions::new().is_causal(causal);
+        let text = text.dot_product_attention(second(&given[0]), second(&given[1]), second(&given[2]));
+        assert!(allclose(text, second(&want), 1e-5, 1e-5)?);
+    }
+
+    let layer = |rules: &Rules| {
+        let rngs = &mut Rngs::new(0).with_rules(rules);
+        MultiHeadAttention::builder(2, 8).is_causal(true).sequence_axis("length").build(rngs)
+    };
+    let x = random::normal(random::key(4), [2, 16, 8]);
+    let attend =
+        |layer: MultiHeadAttention, x: Array| layer.attend(&x, &x, &x, AttentionOptions::new().segment_ids(&ids, &ids));
+    let want = attend(layer(&Rules::default()), x.clone());
+    let got = jit(attend).call((layer(&Rules::new(&mesh, [("length", "sequence")])), x))?;
+    assert!(allclose(got, want, 1e-5, 1e-5)?);
+    Ok(())
+}
+
 /// Forward each device sends its keys and values on, once for each other device; backward their gradients too, and those
 /// once more. No device has memory for more than a few blocks.
 #[test]
@@ -103,6 +149,11 @@ fn rings_say_what_does_not_fit() -> Result<()> {
     };
     let text = told(AttentionOptions::new().mask(ones([8, 8])), "sequence");
     assert!(text.contains("ring_attention: a mask is of the whole sequence") && text.contains("rings.rs"), "{text}");
+    let text = told(AttentionOptions::new().segment_ids(ones([1, 8]), ones([1, 8])), "sequence");
+    assert!(text.contains("segment_ids to have a dtype that is a subdtype of integer"), "{text}");
+    let two = array([[1, 2]]);
+    let text = told(AttentionOptions::new().segment_ids(&two, &two), "sequence");
+    assert!(text.contains("segment_ids [1, 2] and the queries [1, 1]"), "{text}");
     assert!(told(AttentionOptions::new(), "rows").contains("unbound axis name"));
     let text =
         ring_attention(&x, ones([1, 8, 3, 4]), ones([1, 8, 3, 4]), "sequence").check().err().map(|e| e.to_string());

@@ -123,6 +123,12 @@ scalings! {
     glorot_uniform: 1.0 Avg Uniform;
 }
 
+// JAX's other names for them.
+pub use self::{
+    glorot_normal as xavier_normal, glorot_uniform as xavier_uniform, he_normal as kaiming_normal,
+    he_uniform as kaiming_uniform,
+};
+
 impl Initializer {
     /// The axes of inputs and outputs, for [`variance_scaling`] and what is made of it, and [`orthogonal`], which has
     /// columns along `out_axis`; others keep none.

@@ -236,10 +236,13 @@ impl Primitive for Scatter {
         })?;
         // Where positions are split beside a batch, the partitioner joins the wrong parts: leave them whole.
         let batch = &self.dims.scatter_indices_batching_dims;
-        let of_indices: Vec<usize> = (0..cx.shape(indices).len()).filter(|d| !batch.contains(d)).collect();
-        let rows = (0..cx.shape(args[2]).len()).filter(|d| !self.dims.update_window_dims.contains(d));
-        let of_updates: Vec<usize> = rows.enumerate().filter(|(k, _)| !batch.contains(k)).map(|(_, d)| d).collect();
-        let (indices, updates) = (cx.with_whole(indices, &of_indices), cx.with_whole(args[2], &of_updates));
+        let mut updates = args[2];
+        if !batch.is_empty() {
+            let of_indices: Vec<usize> = (0..cx.shape(indices).len()).filter(|d| !batch.contains(d)).collect();
+            let rows = (0..cx.shape(updates).len()).filter(|d| !self.dims.update_window_dims.contains(d));
+            let of_updates: Vec<usize> = rows.enumerate().filter(|(k, _)| !batch.contains(k)).map(|(_, d)| d).collect();
+            (indices, updates) = (cx.with_whole(indices, &of_indices), cx.with_whole(updates, &of_updates));
+        }
         Ok(cx.op_with("stablehlo.scatter", &[args[0], indices, updates], &attrs, vec![region], outs))
     }
 

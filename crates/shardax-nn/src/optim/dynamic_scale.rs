@@ -1,0 +1,110 @@
+//! Losses scaled so that small gradients of half precision are not lost.
+
+use shardax::prelude::*;
+
+use super::{count, safe_increment};
+use crate::check::within;
+
+/// The scale of a loss in float16: it is halved where gradients overflow, and doubled after a number of steps at which
+/// they did not. A tree, which a step takes and returns, as Flax's `dynamic_scale.DynamicScale`.
+///
+/// Steps whose gradients are not finite are to be left out: [`apply_if_finite`](super::apply_if_finite) does so.
+/// In data parallel the gradients are averaged before they are given to [`unscale`](DynamicScale::unscale).
+///
+/// ```
+/// use shardax_nn::optim::{ApplyIfFinite, DynamicScale, Unscaled};
+/// use shardax_nn::prelude::*;
+/// type State = TrainState<Linear, ApplyIfFinite<Sgd>>;
+/// let model = Linear::new(2, 1, &mut Rngs::new(0).with_policy(Policy::f16_compute()));
+/// let state = TrainState::create(model, apply_if_finite(sgd(0.1), 100))?;
+/// let step = jit(|state: State, dynamic_scale: DynamicScale, x: Array| -> Result<_> {
+///     let loss = |model: Linear| dynamic_scale.scale_loss(model.forward(&x).square().mean(..));
+///     let (loss, grads) = value_and_grad(loss).call(&state.params)?;
+///     let loss = loss / &dynamic_scale.scale;
+///     let Unscaled { dynamic_scale, is_finite: _, grads } = dynamic_scale.unscale(grads)?;
+///     Ok((state.apply_gradients(grads)?, dynamic_scale, loss))
+/// });
+/// let (state, dynamic_scale, _) = step.call((state, DynamicScale::new(), ones([4, 2])))?;
+/// // A scale of 65536 is beyond float16.
+/// assert_eq!(dynamic_scale.scale.item::<f32>()?, 32768.0);
+/// let (_, dynamic_scale, loss) = step.call((state, dynamic_scale, ones([4, 2])))?;
+/// assert_eq!(dynamic_scale.fin_steps.item::<i32>()?, 1);
+/// assert!(loss.item::<f32>()?.is_finite());
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Tree, Clone, Debug)]
+pub struct DynamicScale {
+    /// What the scale is multiplied by when it grows, at least 1. Default 2.
+    pub growth_factor: f64,
+    /// What it is multiplied by where gradients are not finite, between 0 and 1. Default 0.5.
+    pub backoff_factor: f64,
+    /// After how many finite steps it grows. Default 2000.
+    pub growth_interval: usize,
+    /// It does not become smaller than this. Default: the smallest normal float32.
+    pub minimum_scale: Option<f64>,
+    /// Finite steps since it changed, int32.
+    pub fin_steps: Array,
+    /// What losses are multiplied by, float32. It begins as 65536.
+    pub scale: Array,
+}
+
+/// What [`DynamicScale::unscale`] gives.
+#[derive(Tree, Clone, Debug)]
+pub struct Unscaled<G> {
+    /// The scale of the next step.
+    pub dynamic_scale: DynamicScale,
+    /// Whether all gradients are finite, a boolean.
+    pub is_finite: Array,
+    /// The gradients of the loss as it was, float32.
+    pub grads: G,
+}
+
+impl Default for DynamicScale {
+    fn default() -> Self {
+        DynamicScale::new()
+    }
+}
+
+impl DynamicScale {
+    /// A scale of 65536, with Flax's defaults.
+    pub fn new() -> Self {
+        DynamicScale {
+            growth_factor: 2.0,
+            backoff_factor: 0.5,
+            growth_interval: 2000,
+            minimum_scale: Some(f32::MIN_POSITIVE.into()),
+            fin_steps: count(),
+            scale: array(65536.0f32),
+        }
+    }
+
+    /// The loss times the scale: what is to be differentiated.
+    #[track_caller]
+    pub fn scale_loss(&self, loss: impl Operand) -> Array {
+        &self.scale * loss.into_array()
+    }
+
+    /// The gradients of a scaled loss, any tree, divided by the scale; whether they are finite; and the scale of the next
+    /// step.
+    ///
+    /// Fails when a number of the scale is out of its range.
+    #[track_caller]
+    pub fn unscale<G: Tree>(&self, grads: G) -> Result<Unscaled<G>> {
+        within("DynamicScale", "growth_factor", self.growth_factor, 1.0..f64::INFINITY)?;
+        within("DynamicScale", "backoff_factor", self.backoff_factor, 0.0..=1.0)?;
+        let grads = tree::map(|g| g.astype(DType::F32) / &self.scale, grads)?;
+        let finite = tree::leaves(&grads).iter().map(|g| g.isfinite().all(..)).reduce(|a, b| a & b);
+        let is_finite = finite.unwrap_or_else(|| array(true));
+        let grow = self.fin_steps.equal(i32::try_from(self.growth_interval).unwrap_or(i32::MAX));
+        let grown = minimum(&self.scale * self.growth_factor, f32::MAX);
+        let fin_scale = where_(&grow & &is_finite, grown, &self.scale);
+        let smaller = &self.scale * self.backoff_factor;
+        let inf_scale = match self.minimum_scale {
+            Some(least) => maximum(smaller, least),
+            None => smaller,
+        };
+        let scale = where_(&is_finite, fin_scale, inf_scale).astype(DType::F32);
+        let fin_steps = where_(grow | !&is_finite, 0, safe_increment(&self.fin_steps)).astype(DType::I32);
+        Ok(Unscaled { dynamic_scale: DynamicScale { scale, fin_steps, ..self.clone() }, is_finite, grads })
+    }
+}

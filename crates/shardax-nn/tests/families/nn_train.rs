@@ -1,0 +1,216 @@
+//! First weights in each dtype, and whole models trained for ten steps; see the family's Python file.
+
+use shardax::nn::initializers;
+use shardax_nn::optim::*;
+use shardax_nn::prelude::*;
+
+use super::nn_half::numbers;
+use super::optim_ten::some;
+use crate::golden_support::{Case, Fun, many};
+
+pub fn function(case: &Case) -> Option<Fun> {
+    let run = Run::of(case)?;
+    match case.op.as_str() {
+        "first_weights" => many(move |_| Ok(first_weights(run.dtype))),
+        "char_lm" => {
+            let schedule = warmup_cosine_decay_schedule(0.0, 1e-2, 3, 10, 0.0);
+            run.train(CharLm::new, CharLm::loss, (clip_by_global_norm(0.5), adamw(schedule, 1e-4)))
+        }
+        "cnn" => {
+            let decay = masked(add_decayed_weights(1e-2), "**.kernel");
+            run.train(Cnn::new, Cnn::loss, (decay, sgd_momentum(cosine_decay_schedule(0.1, 10, 0.0), 0.9, true)))
+        }
+        "gpt" => {
+            let inner = inject_hyperparams([("learning_rate", 3e-3)], |h| adamw(&h["learning_rate"], 0.1));
+            run.train(Gpt::new, Gpt::loss, multi_steps(inner, 2))
+        }
+        _ => None,
+    }
+}
+
+/// The first weights are those of Flax in every dtype. SPEC 148
+fn first_weights(dtype: DType) -> Vec<Array> {
+    let r = &mut Rngs::new(0).with_policy(Policy { param_dtype: dtype, dtype: Some(dtype) });
+    // In the order in which they are made.
+    let made = [
+        Linear::new(3, 4, r).state(),
+        LinearGeneral::new([4], [2, 3], r).state(),
+        Einsum::builder("nta,hab->nthb", [8, 2, 4]).use_bias(true).build(r).state(),
+        Conv::new(2, 3, [3, 3], r).state(),
+        ConvTranspose::new(2, 3, [3, 3], r).state(),
+        Embed::new(5, 3, r).state(),
+        MultiHeadAttention::builder(2, 8).normalize_qk(true).build(r).state(),
+        no_qr(LstmCell::builder(3, 4), r).state(),
+        no_qr(OptimizedLstmCell::builder(3, 4), r).state(),
+        no_qr(GruCell::builder(3, 4), r).state(),
+        no_qr(SimpleCell::builder(3, 4), r).state(),
+        LoRALinear::new(6, 4, 2, r).state(),
+        SpectralNorm::new(Linear::new(6, 4, r), r).state(),
+        {
+            let builder = Linear::builder(4, 2).kernel_init(initializers::xavier_uniform());
+            builder.bias_init(initializers::normal(0.5)).build(r).state()
+        },
+    ];
+    made.iter().flat_map(|state| state.values().map(some)).collect()
+}
+
+/// JAX has no orthogonal matrices of half precision.
+fn no_qr<C: shardax_nn::BuiltCell>(builder: CellBuilder<C>, rngs: &mut Rngs) -> C {
+    builder.recurrent_kernel_init(initializers::lecun_normal()).build(rngs)
+}
+
+/// How a case is run.
+#[derive(Clone, Copy)]
+struct Run {
+    dtype: DType,
+    policy: Policy,
+}
+
+impl Run {
+    fn of(case: &Case) -> Option<Self> {
+        let dtype = case.dtype("dtype")?;
+        let param_dtype = case.dtype("params").unwrap_or(dtype);
+        Some(Run { dtype, policy: Policy { param_dtype, dtype: Some(dtype) } })
+    }
+
+    /// The losses of ten steps, the first parameters, the last ones, and the statistics.
+    fn train<M: Module + Clone + 'static, T: GradientTransformation<ModuleState> + Clone + 'static>(
+        self,
+        make: fn(&mut Rngs) -> (M, Option<RngStream>),
+        loss: fn(M, &Step) -> (Array, M),
+        tx: T,
+    ) -> Option<Fun> {
+        many(move |inputs| {
+            let (model, stream) = make(&mut Rngs::new(0).with("dropout", 1).with_policy(self.policy));
+            let optimizer = Optimizer::new(model, tx.clone())?;
+            let first = optimizer.params();
+            type Carry<M, T> = (Optimizer<M, T>, Option<RngStream>);
+            let step = |(mut optimizer, mut stream): Carry<M, T>, i: Array| -> Result<(Carry<M, T>, Array)> {
+                let key = stream.as_mut().map(RngStream::next);
+                let at = Step { i: i + &inputs[0], dtype: self.dtype, key };
+                let objective = |model: M| {
+                    let (loss, model) = loss(model, &at);
+                    (loss.astype(DType::F32), model)
+                };
+                let ((loss, model), grads) = value_and_grad(objective).has_aux().call(&optimizer.model)?;
+                optimizer.model = model;
+                optimizer.update(grads)?;
+                Ok(((optimizer, stream), loss))
+            };
+            let ((optimizer, _), losses) = scan(step, (optimizer, stream), arange(0..10))?;
+            let stats = optimizer.model.state_of(Filter::of::<BatchStat>());
+            let seen = [first, optimizer.params(), stats];
+            Ok([losses].into_iter().chain(seen.iter().flat_map(|state| state.values().map(some))).collect())
+        })
+    }
+}
+
+/// What a loss is given beside the model.
+struct Step {
+    i: Array,
+    dtype: DType,
+    key: Option<Array>,
+}
+
+fn ids(shape: &[usize], salt: &Array, n: i32) -> Array {
+    let i = arange(0..shape.iter().product::<usize>() as i32);
+    let mixed: Array = remainder(i * 7919 + salt * 101, 251);
+    remainder(mixed, n).reshape(shape)
+}
+
+/// The mean loss of each token's successor.
+fn next_token(step: &Step, forward: impl FnOnce(Array) -> Array) -> Array {
+    let tokens = ids(&[4, 9], &step.i, 11);
+    softmax_cross_entropy_with_integer_labels(forward(tokens.get((.., ..-1))), tokens.get((.., 1..))).mean(..)
+}
+
+#[derive(Module, Clone)]
+struct CharLm {
+    embed: Embed,
+    rnn: Rnn<OptimizedLstmCell>,
+    dropout: Dropout,
+    head: Linear,
+}
+
+impl CharLm {
+    fn new(rngs: &mut Rngs) -> (Self, Option<RngStream>) {
+        let (embed, rnn) = (Embed::new(11, 8, rngs), Rnn::new(no_qr(OptimizedLstmCell::builder(8, 8), rngs)));
+        let stream = rngs.fork("dropout");
+        (CharLm { embed, rnn, dropout: Dropout::new(0.2), head: Linear::new(8, 11, rngs) }, Some(stream))
+    }
+
+    fn loss(self, step: &Step) -> (Array, Self) {
+        let loss = next_token(step, |tokens| {
+            let x = self.rnn.forward(self.embed.forward(tokens));
+            self.head.forward(self.dropout.forward(x, step.key.as_ref()))
+        });
+        (loss, self)
+    }
+}
+
+#[derive(Module, Clone)]
+struct Cnn {
+    conv: Conv,
+    norm: StatefulBatchNorm,
+    second: Conv,
+    second_norm: StatefulBatchNorm,
+    head: Linear,
+}
+
+impl Cnn {
+    fn new(rngs: &mut Rngs) -> (Self, Option<RngStream>) {
+        let norm = |features, rngs: &mut Rngs| StatefulBatchNorm::builder(features).momentum(0.9).build(rngs);
+        let model = Cnn {
+            conv: Conv::builder(3, 4, [3, 3]).use_bias(false).build(rngs),
+            norm: norm(4, rngs),
+            second: Conv::builder(4, 6, [3, 3]).strides([2, 2]).use_bias(false).build(rngs),
+            second_norm: norm(6, rngs),
+            head: Linear::new(6, 5, rngs),
+        };
+        (model, None)
+    }
+
+    fn loss(mut self, step: &Step) -> (Array, Self) {
+        let x = numbers(&step.i, &[(&[8, 8, 8, 3], 0)], step.dtype).swap_remove(0);
+        let x = max_pool(relu(self.norm.train(self.conv.forward(x))), [2, 2], [2, 2]);
+        let x = relu(self.second_norm.train(self.second.forward(x))).mean([1, 2]);
+        let labels = smooth_labels(one_hot(ids(&[8], &step.i, 5), 5), 0.1);
+        (softmax_cross_entropy(self.head.forward(x).astype(DType::F32), labels).mean(..), self)
+    }
+}
+
+#[derive(Module, Clone)]
+struct Gpt {
+    tokens: Embed,
+    positions: Embed,
+    norm: LayerNorm,
+    attention: MultiHeadAttention,
+    second_norm: RmsNorm,
+    up: Linear,
+    down: Linear,
+}
+
+impl Gpt {
+    fn new(rngs: &mut Rngs) -> (Self, Option<RngStream>) {
+        let model = Gpt {
+            tokens: Embed::new(11, 8, rngs),
+            positions: Embed::new(8, 8, rngs),
+            norm: LayerNorm::new(8, rngs),
+            attention: MultiHeadAttention::builder(2, 8).is_causal(true).use_bias(false).build(rngs),
+            second_norm: RmsNorm::new(8, rngs),
+            up: Linear::new(8, 16, rngs),
+            down: Linear::new(16, 8, rngs),
+        };
+        (model, None)
+    }
+
+    fn loss(self, step: &Step) -> (Array, Self) {
+        let loss = next_token(step, |tokens| {
+            let x = self.tokens.forward(tokens) + self.positions.forward(arange(0..8));
+            let x = &x + self.attention.forward(self.norm.forward(&x));
+            let y = self.down.forward(gelu(self.up.forward(self.second_norm.forward(&x))));
+            self.tokens.attend(x + y)
+        });
+        (loss, self)
+    }
+}
