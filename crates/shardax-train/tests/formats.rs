@@ -2,42 +2,13 @@
 
 #![cfg(any(feature = "image", feature = "parquet", feature = "tokenizers"))]
 
+mod common;
+
 use std::path::PathBuf;
 
+use common::{Folder, fails};
 use shardax::prelude::*;
 use shardax_train::data::*;
-
-/// A folder of one test, which is removed at its end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("shardax-formats-{name}-{}", std::process::id()));
-        std::fs::create_dir(&path).expect("a folder for the test");
-        Folder(path)
-    }
-
-    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
-        let path = self.0.join(name);
-        std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
-        std::fs::write(&path, bytes).expect("a file");
-        path
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-#[track_caller]
-fn fails<T>(result: Result<T>, with: &[&str]) {
-    let error = result.err().expect("an error").to_string();
-    for text in with {
-        assert!(error.contains(text), "{text:?} is not in: {error}");
-    }
-}
 
 #[cfg(feature = "image")]
 #[test]
@@ -50,7 +21,7 @@ fn images_in_a_folder_for_each_class() -> Result<()> {
         image.write_to(&mut bytes, format).expect("an image");
         bytes.into_inner()
     };
-    let folder = Folder::new("images");
+    let folder = Folder::new();
     let png = packed(4, 6, [10, 100, 30], ImageFormat::Png);
     folder.write("dog/1.png", &png);
     folder.write("cat/2.JPG", packed(16, 8, [90, 90, 90], ImageFormat::Jpeg));
@@ -109,7 +80,7 @@ fn tables_by_columns() -> Result<()> {
     assert_eq!(again.next_item().expect("a row")?, next);
     fails(table.get(14), &["row 14 of 14"]);
 
-    let folder = Folder::new("parquet");
+    let folder = Folder::new();
     let whole = std::fs::read(&golden).expect("the file");
     fails(parquet([folder.0.join("none")]), &["cannot read", "none"]);
     fails(parquet([folder.write("text", "no table")]), &["text is damaged", "at byte 8", "as Parquet"]);
@@ -131,7 +102,7 @@ fn tables_by_columns() -> Result<()> {
 #[cfg(feature = "tokenizers")]
 #[test]
 fn byte_pairs_are_learned_and_give_texts_back() -> Result<()> {
-    let folder = Folder::new("tokenizers");
+    let folder = Folder::new();
     let text = "the sea is blue and the ship is on the sea. ".repeat(50);
     let file = folder.write("a.txt", &text);
     let learned = Tokenizer::train_bpe([&file], &BpeOptions::new(300).special_token("<|endoftext|>"))?;
