@@ -239,6 +239,9 @@ impl<'a, S: Tree> Trainer<'a, S> {
         }
         let progress =
             (!self.quiet && process_index() == 0).then(|| Progress::from_step(self.steps as usize, step as usize));
+        if let Some(progress) = progress.as_ref().filter(|_| step > 0) {
+            progress.println(format!("goes on after step {step}"));
+        }
         let merge = jit(|a: MultiMetric, b: MultiMetric| a.merge(&b));
         let (mut window, mut timing, mut finite) = (MultiMetric::new(), Timing::new(), FiniteCheck::new());
         let mut profile = None;
