@@ -164,9 +164,15 @@ fn main() -> Result<()> {
         Ok(all)
     });
     let curves = ["loss", "reconstruction", "divergence"];
-    let state = cli
-        .files
-        .train("vae", &curves, cli.log_every, trainer, (state, &mut data), |state, batch| step.call((state, batch)))?;
+    let state = cli.files.train(
+        "vae",
+        &curves,
+        cli.log_every,
+        trainer,
+        (state, &mut data),
+        |state, batch| step.call((state, batch)),
+        |report, state, batch| report.communication(&step.lower((state, batch))?.compile()?),
+    )?;
 
     // A row of them on the terminal, where a row of pixels is half as high as it is wide.
     for line in draw(&state.model, 1, 8, seed)?.chunks(8 * SIDE) {

@@ -127,9 +127,15 @@ fn main() -> Result<()> {
         Trainer::new(cli.steps).log_every(cli.log_every).tokens_per_step(cli.batch_size as f64).check_finite();
     let trainer = trainer.evaluate_every(cli.log_every, "test", evaluate);
     let curves = ["loss", "accuracy"];
-    let state = cli
-        .files
-        .train("vit", &curves, cli.log_every, trainer, (state, &mut data), |state, batch| step.call((state, batch)))?;
+    let state = cli.files.train(
+        "vit",
+        &curves,
+        cli.log_every,
+        trainer,
+        (state, &mut data),
+        |state, batch| step.call((state, batch)),
+        |report, state, batch| report.communication(&step.lower((state, batch))?.compile()?),
+    )?;
     println!("test accuracy: {:.4}", evaluate(&state)?.values()?["accuracy"]);
     Ok(())
 }

@@ -51,6 +51,29 @@ fn images_in_a_folder_for_each_class() -> Result<()> {
     let cut = folder.write("dog/1.png", &png[..40]);
     fails(images.get(2), &[&cut.display().to_string(), "at byte"]);
     fails(images.get(3), &["image 3 of 3"]);
+    // Wherever a file ends, and whichever byte is wrong: an error that names both, or an image.
+    let jpeg = packed(16, 8, [90, 90, 90], ImageFormat::Jpeg);
+    for (whole, name) in [(&png, "a.png"), (&jpeg, "a.jpg")] {
+        let damaged = |bytes: &[u8]| -> bool {
+            let read = decode_image(bytes, name);
+            let failed = read.is_err();
+            if failed {
+                fails(read, &[&format!("{name} is damaged"), "at byte "]);
+            }
+            failed
+        };
+        for end in 0..whole.len() - 12 {
+            assert!(damaged(&whole[..end]), "{name} of {} bytes, cut off at {end}", whole.len());
+        }
+        let mut odd = whole.clone();
+        let wrong = (0..whole.len()).filter(|at| {
+            odd[*at] ^= 0x55;
+            let wrong = damaged(&odd);
+            odd[*at] ^= 0x55;
+            wrong
+        });
+        assert!(wrong.count() > 20, "{name}");
+    }
     fails(images.clone().resize(0, 3).get(0), &["0 × 3 pixels"]);
     fails(image_folder(folder.0.join("none")), &["cannot read", "none"]);
     fails(image_folder(folder.0.join("empty")), &["has no folder with a JPEG or PNG file"]);
@@ -84,16 +107,18 @@ fn tables_by_columns() -> Result<()> {
     let whole = std::fs::read(&golden).expect("the file");
     fails(parquet([folder.0.join("none")]), &["cannot read", "none"]);
     fails(parquet([folder.write("text", "no table")]), &["text is damaged", "at byte 8", "as Parquet"]);
-    fails(parquet([folder.write("cut", &whole[..whole.len() - 9])]), &["cut is damaged"]);
+    fails(parquet([folder.write("cut", &whole[..whole.len() - 9])]), &["cut is damaged", "at byte "]);
     // Wherever a byte is wrong, it is an error or another value, and never a panic.
     let mut errors = 0;
     for at in (4..whole.len() - 8).step_by(29) {
         let mut odd = whole.clone();
         odd[at] ^= 0x55;
         let read = parquet([folder.write("odd", &odd)]);
-        errors += usize::from(
-            read.and_then(|table| (0..table.len().min(20)).try_for_each(|i| table.get(i).map(drop))).is_err(),
-        );
+        let read = read.and_then(|table| (0..table.len().min(20)).try_for_each(|i| table.get(i).map(drop)));
+        if read.is_err() {
+            fails(read, &["odd is damaged", "at byte "]);
+            errors += 1;
+        }
     }
     assert!(errors > 10, "{errors}");
     Ok(())
