@@ -184,7 +184,7 @@ fn train<M: Classifier>(cli: &Cli, images: &Images, model: M) -> Result<()> {
     };
     let trainer = Trainer::new(steps)
         .log_every(steps_per_epoch)
-        .tokens_per_step(batch_size as f64)
+        .examples_per_step(batch_size as f64)
         .check_finite()
         .check_replicas_every(steps_per_epoch)
         .evaluate_every(steps_per_epoch, "test", evaluate);

@@ -80,14 +80,13 @@ fn cifar10() {
     assert!(whole.contains("replicas identical: true\n"), "{whole}");
     let svg = std::fs::read_to_string(&plot).expect("the plot");
     assert!(svg.starts_with("<svg") && svg.contains("accuracy"), "{svg}");
-    // SPEC 183: on one device the same images of a step teach the same.
-    let alone = ["--devices", "1", "--per-device-batch", "32", "--epochs", "1", "--augment", "crop"];
-    let alone = numbers(&cifar10(&alone), ", loss ")[0];
-    assert!((alone - losses[0]).abs() < 2e-2 * losses[0], "{alone} on one device, {} on two", losses[0]);
-
     // Parts of a batch one after the other, images that threads change, and a run in two parts.
     let more = ["--augment", all, "--threads", "3", "--accumulate", "2", "--run", &run];
-    cifar10(&[&two[..], &["--epochs", "1"], &more].concat());
+    let first = numbers(&cifar10(&[&two[..], &["--epochs", "1"], &more].concat()), ", loss ")[0];
+    // SPEC 183: the same images at once on one device teach the same.
+    let alone = ["--devices", "1", "--per-device-batch", "32", "--epochs", "1", "--augment", all];
+    let alone = numbers(&cifar10(&alone), ", loss ")[0];
+    assert!((alone - first).abs() < 1e-3 * first, "{alone} on one device, {first} on two");
     let rest = cifar10(&[&two[..], &["--epochs", "2"], &more].concat());
     assert!(rest.contains("step 16: ") && !rest.contains("step 8: "), "{rest}");
     let log = std::fs::read_to_string(folder.path("run/metrics.jsonl")).expect("the log");

@@ -62,7 +62,7 @@ fn images_in_a_folder_for_each_class() -> Result<()> {
             }
             failed
         };
-        for end in 0..whole.len() - 12 {
+        for end in 0..whole.len() - if name == "a.png" { 12 } else { 0 } {
             assert!(damaged(&whole[..end]), "{name} of {} bytes, cut off at {end}", whole.len());
         }
         let mut odd = whole.clone();

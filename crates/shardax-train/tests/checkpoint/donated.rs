@@ -87,3 +87,24 @@ fn what_is_deleted_at_once_is_saved() -> Result<()> {
     assert_eq!(checkpoints.all_steps()?, [1]);
     check(&checkpoints.restore(1, &begin()?)?, 0)
 }
+
+/// `save` does not wait for values; where they could not be computed, what comes next says so, and nothing is saved.
+#[test]
+fn values_that_could_not_be_computed_are_an_error_later() -> Result<()> {
+    setup();
+    let folder = Folder::new();
+    let mut checkpoints = CheckpointManager::new(&folder.0, CheckpointManagerOptions::new())?;
+    let sensor = pure_callback(
+        |_, _| {
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            Err(shardax::Error::new(shardax::ErrorKind::Runtime, "the sensor is gone"))
+        },
+        shape_dtype_struct([8], DType::F32),
+    );
+    let rows = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
+    let read = jit(move |x: Array| sensor.call(x)).call(device_put(&zeros([8]), &rows)?)?;
+    assert!(checkpoints.save(1, &(ones([2]), read))?);
+    fails(checkpoints.save(2, &(ones([2]), ones([8]))), &["a checkpoint's array `[1]`", "the sensor is gone"]);
+    assert!(checkpoints.all_steps()?.is_empty() && checkpoints.save(2, &(ones([2]), ones([8])))?);
+    checkpoints.close()
+}

@@ -252,11 +252,18 @@ fn the_time_of_a_step_is_split() -> Result<()> {
                 let of = |name: &str| values[name];
                 let rate = of("steps_per_second");
                 assert!((of("tokens_per_second") / rate - 32.0).abs() < 1e-6 && (of("mfu") / rate - 5e-3).abs() < 1e-9);
+                assert!((of("examples_per_second") / rate - 4.0).abs() < 1e-6);
                 seen = vec![of("time/input_wait"), of("time/dispatch"), of("time/device_wait")];
             }
             Ok(Control::Continue)
         };
-        let trainer = Trainer::new(20).quiet().log_every(4).tokens_per_step(32.0).flops(5e9, 1e12).hook(watch);
+        let trainer = Trainer::new(20)
+            .quiet()
+            .log_every(4)
+            .tokens_per_step(32.0)
+            .examples_per_step(4.0)
+            .flops(5e9, 1e12)
+            .hook(watch);
         let mut data = (4usize, item).stream();
         trainer.run(begin.clone(), &mut data, |w, x| {
             if slow_start {
