@@ -152,6 +152,8 @@ fn byte_pairs_are_learned_and_give_texts_back() -> Result<()> {
     fails(Tokenizer::bytes().decode(&[-1]), &["-1 is no token: there are 256"]);
     fails(Tokenizer::train_bpe([&file], &BpeOptions::new(100)), &["fewer than the 256"]);
     fails(Tokenizer::train_bpe([folder.0.join("none")], &BpeOptions::new(300)), &["cannot read", "none"]);
+    let odd = folder.write("odd.txt", b"the \xff sea");
+    fails(Tokenizer::train_bpe([odd], &BpeOptions::new(300)), &["at byte 4, ", "odd.txt is no text in UTF-8"]);
     fails(Tokenizer::from_file(&file), &["a.txt is no tokenizer.json", "line 1"]);
     fails(Tokenizer::from_file(folder.0.join("none")), &["cannot read", "none"]);
     fails(Tokenizer::bytes().save(&path), &["bytes need no tokenizer.json"]);
