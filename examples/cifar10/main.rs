@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 use common::images::{Images, cifar, on_devices, test_batches};
-use model::{Classifier, Cnn, ResNet};
+use model::{CLASSES, Classifier, Cnn, ResNet};
 use shardax_nn::prelude::*;
 use shardax_train::data::{Augment, Source, Stream};
 use shardax_train::{Accuracy, Average, Batch, MultiMetric, Trainer, accumulate, replicas_identical};
@@ -45,6 +45,9 @@ struct Cli {
     /// For 32 images in a step; it grows with the batch
     #[arg(long, default_value_t = 5e-4)]
     learning_rate: f64,
+    /// The share of a label that is spread over all classes
+    #[arg(long, default_value_t = 0.0)]
+    label_smoothing: f64,
     /// Computes in bfloat16, with parameters, losses and averages in float32
     #[arg(long)]
     bf16: bool,
@@ -93,17 +96,24 @@ fn normalized(images: &Array) -> Array {
 }
 
 /// The mean loss of a batch, its accuracy, and what the model has beside its parameters, moved.
-fn loss_fn<M: Classifier>(mut model: M, batch: &Batch) -> (Array, (Array, ModuleState)) {
+fn loss_fn<M: Classifier>(mut model: M, batch: &Batch, smoothing: f64) -> (Array, (Array, ModuleState)) {
     let logits = model.forward(&normalized(&batch.images), true);
-    let loss = softmax_cross_entropy_with_integer_labels(&logits, &batch.labels).mean(..);
+    let loss = match smoothing {
+        0.0 => softmax_cross_entropy_with_integer_labels(&logits, &batch.labels).mean(..),
+        alpha => softmax_cross_entropy(&logits, smooth_labels(one_hot(&batch.labels, CLASSES), alpha)).mean(..),
+    };
     (loss, (accuracy(&logits, &batch.labels), model.state_of(Filter::of::<BatchStat>())))
 }
 
 /// What each device does with its share of a batch.
-fn train_step<M: Classifier>(parts: usize, mut state: State<M>, batch: Batch) -> Result<(State<M>, MultiMetric)> {
+fn train_step<M: Classifier>(
+    (parts, smoothing): (usize, f64),
+    mut state: State<M>,
+    batch: Batch,
+) -> Result<(State<M>, MultiMetric)> {
     let part = |part: Batch| {
         let ((loss, (accuracy, stats)), grads) =
-            value_and_grad(|model: M| loss_fn(model, &part)).has_aux().call(&state.model)?;
+            value_and_grad(|model: M| loss_fn(model, &part, smoothing)).has_aux().call(&state.model)?;
         Ok((loss, accuracy, stats, grads))
     };
     let (loss, accuracy, stats, grads) = accumulate(parts, part, batch)?;
@@ -128,7 +138,8 @@ fn train<M: Classifier>(cli: &Cli, images: &Images, model: M) -> Result<()> {
     let batch_size = cli.per_device_batch * n;
     let steps_per_epoch = (images.train.len() / batch_size.max(1)).max(1) as u64;
     let steps = steps_per_epoch * cli.epochs;
-    println!("{:?}: {} parameters, {batch_size} images a step on {n} devices", cli.model, model.parameter_count());
+    let (parameters, share) = (model.parameter_count(), cli.per_device_batch);
+    println!("{:?}: {parameters} parameters, {batch_size} images a step on {n} devices, {share} on each", cli.model);
 
     // Twice the batch has half the noise in its gradients, and takes steps twice as long.
     let rate = cli.learning_rate * batch_size as f64 / 32.0;
@@ -157,8 +168,8 @@ fn train<M: Classifier>(cli: &Cli, images: &Images, model: M) -> Result<()> {
         .map(move |batch| on_devices(&batch, n))
         .prefetch(2);
 
-    let parts = cli.accumulate;
-    let step = pmap(move |state: State<M>, batch: Batch| train_step(parts, state, batch))
+    let how = (cli.accumulate, cli.label_smoothing);
+    let step = pmap(move |state: State<M>, batch: Batch| train_step(how, state, batch))
         .axis_name("batch")
         .in_axes((None, 0))
         .out_axes(None)
@@ -173,8 +184,9 @@ fn train<M: Classifier>(cli: &Cli, images: &Images, model: M) -> Result<()> {
     };
     let trainer = Trainer::new(steps)
         .log_every(steps_per_epoch)
-        .tokens_per_step(batch_size as f64)
+        .examples_per_step(batch_size as f64)
         .check_finite()
+        .check_replicas_every(steps_per_epoch)
         .evaluate_every(steps_per_epoch, "test", evaluate);
     let state = cli.files.train(
         "cifar10",
@@ -183,6 +195,7 @@ fn train<M: Classifier>(cli: &Cli, images: &Images, model: M) -> Result<()> {
         trainer,
         (state, &mut data),
         |state, batch| step.call((state, batch)),
+        |report, state, batch| report.communication(&step.lower((state, batch))?.compile()?),
     )?;
 
     println!("test accuracy: {:.4}", evaluate(&state)?.values()?["accuracy"]);

@@ -49,7 +49,9 @@ impl Logger for Memory {
 
 impl Files {
     /// Runs a training with its files: it goes on from the last checkpoint, one is kept every `save_every` steps, and
-    /// at the end each of `curves` is a panel of the plot, with that of the test set.
+    /// at the end each of `curves` is a panel of the plot, with that of the test set. `about` adds to the report what it
+    /// knows of a step that is given this state and this batch.
+    #[allow(clippy::too_many_arguments)]
     pub fn train<S: Tree, D: Stream>(
         &self,
         title: &str,
@@ -58,10 +60,11 @@ impl Files {
         trainer: Trainer<'_, S>,
         (state, data): (S, &mut D),
         step: impl FnMut(S, D::Item) -> Result<(S, MultiMetric)>,
+        about: impl FnOnce(Report, &S, D::Item) -> Result<Report>,
     ) -> Result<S> {
         let memory = Memory::default();
         // The arguments say how it goes on, such as the number of steps that a schedule is for.
-        let keep = CheckpointManagerOptions::new().save_interval_steps(save_every).max_to_keep(2);
+        let keep = CheckpointManagerOptions::new().save_interval_steps(save_every).max_to_keep(3);
         let mut checkpoints =
             self.run.as_ref().map(|run| CheckpointManager::new(run.join("checkpoints"), keep)).transpose()?;
         let mut trainer = trainer.logger(memory.clone()).restore_options(RestoreOptions::new().keep_numbers());
@@ -78,7 +81,13 @@ impl Files {
             None => memory.0.take(),
         };
         if let Some(run) = &self.run {
-            Report::new(title).curves(&[("run", &lines)])?.shardings(&state)?.save(run.join("report.html"))?;
+            let mut report = Report::new(title).curves(&[("run", &lines)])?.shardings(&state)?;
+            if let Some(batch) = data.next_item() {
+                report = about(report, &state, batch?)?;
+            }
+            let page = run.join("report.html");
+            report.save(&page)?;
+            println!("the run's page: {}", page.display());
         }
         if let Some(path) = &self.plot {
             plot(curves, &lines).save(path)?;

@@ -8,6 +8,8 @@
 //! With `--run` it saves checkpoints and logs in that folder, and goes on from the last one: stop it, and start it
 //! again, on another mesh too.
 
+#[path = "../common/mod.rs"]
+mod common;
 mod model;
 
 use std::path::PathBuf;
@@ -17,10 +19,7 @@ use clap::Parser;
 use model::{Gpt, Sizes};
 use shardax::{Error, ErrorKind};
 use shardax_nn::prelude::*;
-use shardax_train::checkpoint::{CheckpointManager, CheckpointManagerOptions, RestoreOptions};
 use shardax_train::data::{Example, Source, Stream, Tokenizer, text_windows, token_windows};
-use shardax_train::log::{EventFile, JsonLines};
-use shardax_train::report::Report;
 use shardax_train::{Average, MultiMetric, Perplexity, Trainer};
 
 /// Trains a language model on any text, and writes like it.
@@ -29,9 +28,6 @@ struct Cli {
     /// What it learns: any file; the last tenth is for evaluation
     #[arg(long, value_name = "FILE")]
     text: PathBuf,
-    /// Checkpoints, metrics.jsonl, TensorBoard's files and report.html go here; a run that is there goes on
-    #[arg(long, value_name = "DIR")]
-    run: Option<PathBuf>,
     /// Devices along `data` (batches), `fsdp` (batches and parameters) and `model` (heads and features)
     #[arg(long, value_name = "AXIS=N,..", default_value = "data=1")]
     mesh: String,
@@ -76,6 +72,8 @@ struct Cli {
     /// Below 1 it is surer of itself
     #[arg(long, default_value_t = 0.8)]
     temperature: f64,
+    #[command(flatten)]
+    files: common::Files,
 }
 
 /// Examples of `tokens` and `targets`, which training and evaluation share.
@@ -122,13 +120,13 @@ fn write(model: &Gpt, prompt: Vec<i32>, count: usize, temperature: f64, key: Arr
 /// How the text becomes tokens. What was learned is kept with the run.
 #[cfg(feature = "tokenizers")]
 fn tokenizer(cli: &Cli) -> Result<Tokenizer> {
-    let kept = cli.run.as_ref().map(|run| run.join("tokenizer.json"));
+    let kept = cli.files.run.as_ref().map(|run| run.join("tokenizer.json"));
     let Some(count) = cli.bpe else { return Ok(Tokenizer::bytes()) };
     if let Some(path) = kept.as_ref().filter(|path| path.exists()) {
         return Tokenizer::from_file(path);
     }
     let learned = Tokenizer::train_bpe([&cli.text], &shardax_train::data::BpeOptions::new(count))?;
-    if let (Some(run), Some(path)) = (&cli.run, &kept) {
+    if let (Some(run), Some(path)) = (&cli.files.run, &kept) {
         // The tokenizer's error says what is wrong with a folder that cannot be made.
         std::fs::create_dir_all(run).ok();
         learned.save(path)?;
@@ -219,16 +217,10 @@ fn main() -> Result<()> {
     let shardings = rules.shardings(&state)?;
     let step = jit(train_step).out_shardings((&shardings, None::<shardax::ShardingLike>)).donate_argnums([0]);
     let evaluate = jit(eval_step);
-    let keep = CheckpointManagerOptions::new().save_interval_steps(cli.save_every).max_to_keep(3);
-    let mut checkpoints =
-        cli.run.as_ref().map(|run| CheckpointManager::new(run.join("checkpoints"), keep)).transpose()?;
-
-    let mut trainer = Trainer::new(cli.steps)
+    let trainer = Trainer::new(cli.steps)
         .log_every(cli.log_every)
         .tokens_per_step((cli.batch_size * cli.length) as f64)
         .check_finite()
-        // The arguments say how it goes on, such as the number of steps that the schedule is for.
-        .restore_options(RestoreOptions::new().keep_numbers())
         .evaluate_every(cli.save_every, "test", |state: &State| {
             let mut data = batches(text.clone().range(windows - held_out..windows))?;
             let count = (held_out / cli.batch_size).clamp(1, 8);
@@ -238,20 +230,15 @@ fn main() -> Result<()> {
             }
             Ok(all)
         });
-    if let Some(run) = &cli.run {
-        trainer = trainer.logger(JsonLines::new(run.join("metrics.jsonl"))?).logger(EventFile::new(run)?);
-    }
-    if let Some(checkpoints) = &mut checkpoints {
-        trainer = trainer.checkpoints(checkpoints);
-    }
-    let state = trainer.run(state, &mut train, |state, batch| step.call((state, batch)))?;
-
-    if let (Some(run), Some(batch)) = (&cli.run, train.next_item()) {
-        let lines = JsonLines::read(run.join("metrics.jsonl"))?;
-        let report = Report::new(&format!("lm on {}", cli.text.display())).curves(&[("run", &lines)])?;
-        let step = step.lower((&state, batch?))?.compile()?;
-        report.shardings(&state.model)?.communication(&step)?.save(run.join("report.html"))?;
-    }
+    let state = cli.files.train(
+        &format!("lm on {}", cli.text.display()),
+        &["loss", "perplexity"],
+        cli.save_every,
+        trainer,
+        (state, &mut train),
+        |state, batch| step.call((state, batch)),
+        |report, state, batch| report.communication(&step.lower((state, batch))?.compile()?),
+    )?;
     if cli.sample > 0 {
         let prompt = tokenizer.encode(&cli.prompt)?;
         let written = write(&state.model, prompt, cli.sample, cli.temperature, random::key(seed))?;

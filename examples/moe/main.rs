@@ -141,6 +141,6 @@ fn main() -> Result<()> {
     let x = device_put(&zeros([cli.batch_size, cli.length, FEATURES]), &split)?;
     let step = jit(step).out_shardings((&shardings, None::<shardax::ShardingLike>));
     let step = step.lower((&state, (x.clone(), x)))?.compile()?;
-    cli.run.train(state, &mut data, &step)?;
+    cli.run.train("moe", state, &mut data, &step)?;
     Ok(())
 }

@@ -167,7 +167,7 @@ fn main() -> Result<()> {
     let shardings = rules.shardings(&state)?;
     let step = jit(train_step).out_shardings((&shardings, None::<shardax::ShardingLike>));
     let step = step.lower((&state, (images, labels)))?.compile()?;
-    let state = cli.run.train(state, &mut batches, &step)?;
+    let state = cli.run.train("pipeline", state, &mut batches, &step)?;
 
     let logits = jit(|model: Deep, images: Array| model.forward(&images))
         .call((&state.model, Array::from_slice(&pixels(&test), &[test.len(), 64])?))?;

@@ -125,7 +125,7 @@ fn main() -> Result<()> {
     let step = jit(train_step).out_shardings((&shardings, None::<shardax::ShardingLike>));
     let step = step.lower((&state, (tokens, needles)))?.compile()?;
     println!("{} tokens on each of {} devices", length / cli.devices, cli.devices);
-    let state = cli.run.train(state, &mut data, &step)?;
+    let state = cli.run.train("ring_attention", state, &mut data, &step)?;
 
     // The same model without rules is on one device.
     if let Some(batch) = data.next_item() {

@@ -160,8 +160,10 @@ fn lm() {
             assert!((a - b).abs() < 2e-3 * a, "{name}: {a} alone, {b} on the mesh");
         }
     }
-    let on = lm(&["--steps", "18", "--mesh", "fsdp=2", "--run", &run]);
-    assert!(on.contains("step 18: loss") && !on.contains("step 12:"), "{on}");
+    let plot = folder.join("lm.svg");
+    let on = lm(&["--steps", "18", "--mesh", "fsdp=2", "--run", &run, "--plot", &plot.display().to_string()]);
+    assert!(on.contains("goes on after step 12\n") && on.contains("step 18: loss") && !on.contains("step 12:"), "{on}");
+    assert!(std::fs::read_to_string(plot).expect("the plot").contains("perplexity"));
     let log = std::fs::read_to_string(folder.join("run/metrics.jsonl")).expect("the log");
     let steps: Vec<bool> =
         log.lines().zip([6, 12, 18]).map(|(l, n)| l.starts_with(&format!("{{\"step\":{n},"))).collect();

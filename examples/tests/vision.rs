@@ -64,7 +64,7 @@ fn data(folder: &Folder) {
 
 /// The whole program: it learns, evaluates on all devices with the odd last batch masked, keeps the copies of the model
 /// equal, goes on after its end, on other devices too, and draws what it did.
-/// SPEC 142 143 144 145 146 151 157 159 162 163 164 165 168 171 174 175 177 179 180 181
+/// SPEC 142 143 144 145 146 148 150 151 156 157 159 162 163 164 165 168 171 174 175 177 179 180 181
 #[test]
 fn cifar10() {
     let folder = Folder::new("cifar10");
@@ -74,16 +74,19 @@ fn cifar10() {
     let all = "flip,crop,color,cutout";
     let two = ["--devices", "2", "--per-device-batch", "16"];
     let whole = cifar10(&[&two[..], &["--epochs", "4", "--augment", "crop", "--plot", &plot]].concat());
-    assert!(whole.contains("Cnn: 60362 parameters, 32 images a step on 2 devices\n"), "{whole}");
+    assert!(whole.contains("Cnn: 60362 parameters, 32 images a step on 2 devices, 16 on each\n"), "{whole}");
     let (losses, tests) = (numbers(&whole, ", loss "), numbers(&whole, "test/accuracy "));
     assert!(losses.len() == 4 && losses[3] < 0.8 * losses[0] && tests[3] > 0.3, "{whole}");
     assert!(whole.contains("replicas identical: true\n"), "{whole}");
     let svg = std::fs::read_to_string(&plot).expect("the plot");
     assert!(svg.starts_with("<svg") && svg.contains("accuracy"), "{svg}");
-
     // Parts of a batch one after the other, images that threads change, and a run in two parts.
     let more = ["--augment", all, "--threads", "3", "--accumulate", "2", "--run", &run];
-    cifar10(&[&two[..], &["--epochs", "1"], &more].concat());
+    let first = numbers(&cifar10(&[&two[..], &["--epochs", "1"], &more].concat()), ", loss ")[0];
+    // SPEC 183: the same images at once on one device teach the same.
+    let alone = ["--devices", "1", "--per-device-batch", "32", "--epochs", "1", "--augment", all];
+    let alone = numbers(&cifar10(&alone), ", loss ")[0];
+    assert!((alone - first).abs() < 1e-3 * first, "{alone} on one device, {first} on two");
     let rest = cifar10(&[&two[..], &["--epochs", "2"], &more].concat());
     assert!(rest.contains("step 16: ") && !rest.contains("step 8: "), "{rest}");
     let log = std::fs::read_to_string(folder.path("run/metrics.jsonl")).expect("the log");
@@ -97,6 +100,25 @@ fn cifar10() {
     std::fs::write(folder.path("data_batch_2.bin"), [3u8; 100]).expect("a file");
     let refused = run_of("cifar10", &["--data", &dir]);
     assert!(refused.contains("data_batch_2.bin is damaged") && refused.contains("at byte 1, 3072 bytes"), "{refused}");
+}
+
+/// 128 images are 16 on each of 8 devices, labels are spread over the classes, and what bfloat16 saves is computation: the
+/// gradients that devices send are as large. SPEC 153 158 166 173
+#[test]
+fn cifar10_on_eight_devices() {
+    let folder = Folder::new("cifar10-eight");
+    data(&folder);
+    let sent = |run: &str, more: &[&str]| -> String {
+        let (data, run) = (folder.path(""), folder.path(run));
+        let given = ["--data", &data, "--run", &run, "--per-device-batch", "16", "--epochs", "1"];
+        let text = output("cifar10", &[&given[..], &["--label-smoothing", "0.1"], more].concat());
+        assert!(text.contains("128 images a step on 8 devices, 16 on each\n"), "{text}");
+        let report = std::fs::read_to_string(format!("{run}/report.html")).expect("the report");
+        report.split_once("Communication in a step").expect("what is sent").1.to_owned()
+    };
+    let whole = sent("whole", &[]);
+    assert!(whole.contains("<td>all-reduce</td><td>batch</td><td>8</td>"), "{whole}");
+    assert_eq!(sent("half", &["--bf16"]), whole);
 }
 
 /// ResNet-18, narrow, in bfloat16: its statistics are those of all devices' images. SPEC 172

@@ -154,7 +154,7 @@ fn main() -> Result<()> {
 
     let mut data = train_batches(images.train, seed.into(), cli.batch_size, &rows);
     let trainer =
-        Trainer::new(cli.steps).log_every(cli.log_every).tokens_per_step(cli.batch_size as f64).check_finite();
+        Trainer::new(cli.steps).log_every(cli.log_every).examples_per_step(cli.batch_size as f64).check_finite();
     let trainer = trainer.evaluate_every(cli.log_every, "test", |state: &State| {
         let mut all = MultiMetric::new();
         let mut test = images.test.clone().stream().epochs(1).batch_masked(cli.batch_size);
@@ -164,9 +164,15 @@ fn main() -> Result<()> {
         Ok(all)
     });
     let curves = ["loss", "reconstruction", "divergence"];
-    let state = cli
-        .files
-        .train("vae", &curves, cli.log_every, trainer, (state, &mut data), |state, batch| step.call((state, batch)))?;
+    let state = cli.files.train(
+        "vae",
+        &curves,
+        cli.log_every,
+        trainer,
+        (state, &mut data),
+        |state, batch| step.call((state, batch)),
+        |report, state, batch| report.communication(&step.lower((state, batch))?.compile()?),
+    )?;
 
     // A row of them on the terminal, where a row of pixels is half as high as it is wide.
     for line in draw(&state.model, 1, 8, seed)?.chunks(8 * SIDE) {

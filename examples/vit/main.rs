@@ -124,12 +124,18 @@ fn main() -> Result<()> {
     };
     let mut data = train_batches(images.train.clone(), seed.into(), cli.batch_size, &rows);
     let trainer =
-        Trainer::new(cli.steps).log_every(cli.log_every).tokens_per_step(cli.batch_size as f64).check_finite();
+        Trainer::new(cli.steps).log_every(cli.log_every).examples_per_step(cli.batch_size as f64).check_finite();
     let trainer = trainer.evaluate_every(cli.log_every, "test", evaluate);
     let curves = ["loss", "accuracy"];
-    let state = cli
-        .files
-        .train("vit", &curves, cli.log_every, trainer, (state, &mut data), |state, batch| step.call((state, batch)))?;
+    let state = cli.files.train(
+        "vit",
+        &curves,
+        cli.log_every,
+        trainer,
+        (state, &mut data),
+        |state, batch| step.call((state, batch)),
+        |report, state, batch| report.communication(&step.lower((state, batch))?.compile()?),
+    )?;
     println!("test accuracy: {:.4}", evaluate(&state)?.values()?["accuracy"]);
     Ok(())
 }

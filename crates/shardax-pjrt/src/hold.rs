@@ -4,7 +4,8 @@
 //! every argument, all or none, and the plugin only ever sees arguments that are there and stay there.
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::buffer::Buffer;
@@ -58,6 +59,23 @@ impl Hold {
         match self.0.compare_exchange(0, TAKEN, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Attempt::Done,
             Err(state) => describe(state),
+        }
+    }
+
+    /// Counts one more reader.
+    ///
+    /// # Errors
+    /// The buffer was deleted or donated.
+    fn read(&self) -> Result<()> {
+        let mut wait = Wait::new();
+        loop {
+            match self.try_add(VIEW) {
+                Attempt::Done => return Ok(()),
+                attempt @ (Attempt::Deleted | Attempt::Donated) => {
+                    return Err(gone(attempt, "the buffer to read"));
+                }
+                Attempt::Busy | Attempt::Viewed => wait.for_launch(),
+            }
         }
     }
 
@@ -134,16 +152,7 @@ pub(crate) struct View<'a>(&'a Buffer);
 
 impl<'a> View<'a> {
     pub(crate) fn of(buffer: &'a Buffer) -> Result<View<'a>> {
-        let mut wait = Wait::new();
-        loop {
-            match buffer.hold.try_add(VIEW) {
-                Attempt::Done => break,
-                attempt @ (Attempt::Deleted | Attempt::Donated) => {
-                    return Err(gone(attempt, "the buffer to read"));
-                }
-                Attempt::Busy | Attempt::Viewed => wait.for_launch(),
-            }
-        }
+        buffer.hold.read()?;
         let _ = READING.try_with(|reading| reading.borrow_mut().push(buffer));
         Ok(View(buffer))
     }
@@ -157,6 +166,48 @@ impl Drop for View<'_> {
                 reading.swap_remove(at);
             }
         });
+        self.0.hold.sub(VIEW);
+    }
+}
+
+/// Buffers that were let go, and threads that copy one: where either is on the move, who waits does not wait in vain.
+static LET_GO: AtomicU64 = AtomicU64::new(0);
+static COPYING: AtomicUsize = AtomicUsize::new(0);
+
+/// Keeps a buffer as it is for work on another thread: until it is dropped the buffer can be used, but what would donate
+/// or delete it waits.
+#[derive(Debug)]
+pub struct HeldBuffer(Arc<Buffer>);
+
+impl HeldBuffer {
+    /// Holds it. Does not wait for its data.
+    ///
+    /// # Errors
+    /// The buffer was deleted or donated.
+    pub fn of(buffer: &Arc<Buffer>) -> Result<HeldBuffer> {
+        buffer.hold.read()?;
+        Ok(HeldBuffer(buffer.clone()))
+    }
+
+    /// Runs what copies buffers that are held. While any thread does, those that wait for such buffers have patience;
+    /// else they give up after ten seconds, since a hold that nobody lets go of would be waited for for ever.
+    pub fn copying<R>(f: impl FnOnce() -> R) -> R {
+        struct Ends;
+        impl Drop for Ends {
+            fn drop(&mut self) {
+                LET_GO.fetch_add(1, Ordering::Relaxed);
+                COPYING.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        COPYING.fetch_add(1, Ordering::Relaxed);
+        let _ends = Ends;
+        f()
+    }
+}
+
+impl Drop for HeldBuffer {
+    fn drop(&mut self) {
+        LET_GO.fetch_add(1, Ordering::Relaxed);
         self.0.hold.sub(VIEW);
     }
 }
@@ -262,7 +313,8 @@ impl<'a> Holds<'a> {
 /// Waiting without a lock: short at first, then ever less eager.
 struct Wait {
     rounds: u32,
-    since: Option<Instant>,
+    /// Since when nothing was let go, of so many.
+    since: Option<(Instant, u64)>,
 }
 
 /// How long a donation waits for another thread to finish reading; longer, and two threads likely wait for each other.
@@ -289,7 +341,12 @@ impl Wait {
                 name()
             )));
         }
-        if self.since.get_or_insert_with(Instant::now).elapsed() > READER_LIMIT {
+        let let_go = LET_GO.load(Ordering::Relaxed);
+        let (since, seen) = self.since.get_or_insert_with(|| (Instant::now(), let_go));
+        if *seen != let_go || COPYING.load(Ordering::Relaxed) > 0 {
+            (*since, *seen) = (Instant::now(), let_go);
+        }
+        if since.elapsed() > READER_LIMIT {
             return Err(Error::new(
                 Code::Aborted,
                 format!("{} has been read by another thread for {} s", name(), READER_LIMIT.as_secs()),

@@ -76,6 +76,7 @@ pub use event::{Event, EventFuture};
 pub use executable::{CompiledProgram, Executable, MemoryAnalysis, UnloadedExecutable};
 pub use exit::at_end;
 pub use hlo::HloInstruction;
+pub use hold::HeldBuffer;
 pub use host::HostBytes;
 pub use kv::KeyValueStore;
 pub use options::{CompileOptions, ParameterSpec, Signature};

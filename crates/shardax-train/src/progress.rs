@@ -5,7 +5,7 @@ use std::fmt::{Display, Write};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// Shows how far a run is: on a terminal as a bar below what is printed, which disappears at the end; in a file or a
 /// pipe not at all, so that only the lines remain.
@@ -37,10 +37,15 @@ impl Progress {
 
     /// That of a run which goes on after `step`.
     pub fn from_step(steps: usize, step: usize) -> Self {
+        // Draws on standard error, and only where that is a terminal.
+        Progress::on(ProgressDrawTarget::stderr(), steps, step)
+    }
+
+    fn on(target: ProgressDrawTarget, steps: usize, step: usize) -> Self {
         let style = ProgressStyle::with_template("{bar:40.cyan/238} {pos}/{len} steps, {eta} left {msg}");
         let style = style.map(|style| style.progress_chars("━╸━")).unwrap_or_else(|_| ProgressStyle::default_bar());
-        // Draws on standard error, and only where that is a terminal.
-        let bar = ProgressBar::new(steps as u64).with_style(style).with_position(step as u64);
+        let bar = ProgressBar::with_draw_target(Some(steps as u64), target);
+        let bar = bar.with_style(style).with_position(step as u64);
         bar.reset_eta();
         bar.enable_steady_tick(Duration::from_millis(200));
         Progress { bar, losses: Mutex::default() }
@@ -116,5 +121,67 @@ pub fn sparkline(values: &[f64]) -> String {
 impl Drop for Progress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+
+    use indicatif::TermLike;
+
+    use super::*;
+
+    /// A terminal that keeps what is drawn on it.
+    #[derive(Clone, Debug, Default)]
+    struct Screen(Arc<Mutex<Vec<String>>>);
+
+    impl TermLike for Screen {
+        fn width(&self) -> u16 {
+            120
+        }
+        fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn write_line(&self, line: &str) -> io::Result<()> {
+            self.write_str(line)
+        }
+        fn write_str(&self, text: &str) -> io::Result<()> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_owned());
+            Ok(())
+        }
+        fn clear_line(&self) -> io::Result<()> {
+            Ok(())
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// On a terminal there are the bar, the steps, how long it will take, how the loss went and how quick it is.
+    #[test]
+    fn a_terminal_shows_the_loss_and_what_is_left() {
+        let screen = Screen::default();
+        let progress = Progress::on(ProgressDrawTarget::term_like_with_hz(Box::new(screen.clone()), 100), 40, 10);
+        for (step, loss) in [(11, 3.0), (12, 2.0), (13, 1.0)] {
+            progress.step();
+            progress.report(step, &[("loss".to_owned(), loss), ("steps_per_second".to_owned(), 12.5)].into());
+        }
+        progress.bar.tick();
+        let drawn = screen.0.lock().expect("no panic").clone();
+        let last = drawn.iter().rev().find(|text| text.contains("steps")).expect("a bar");
+        for text in ["━", "13/40 steps", " left ", "█▅▁", "12.5000 steps/s"] {
+            assert!(last.contains(text), "{text} is not in {last:?}");
+        }
     }
 }

@@ -2,42 +2,13 @@
 
 #![cfg(any(feature = "image", feature = "parquet", feature = "tokenizers"))]
 
+mod common;
+
 use std::path::PathBuf;
 
+use common::{Folder, fails};
 use shardax::prelude::*;
 use shardax_train::data::*;
-
-/// A folder of one test, which is removed at its end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("shardax-formats-{name}-{}", std::process::id()));
-        std::fs::create_dir(&path).expect("a folder for the test");
-        Folder(path)
-    }
-
-    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
-        let path = self.0.join(name);
-        std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
-        std::fs::write(&path, bytes).expect("a file");
-        path
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-#[track_caller]
-fn fails<T>(result: Result<T>, with: &[&str]) {
-    let error = result.err().expect("an error").to_string();
-    for text in with {
-        assert!(error.contains(text), "{text:?} is not in: {error}");
-    }
-}
 
 #[cfg(feature = "image")]
 #[test]
@@ -50,7 +21,7 @@ fn images_in_a_folder_for_each_class() -> Result<()> {
         image.write_to(&mut bytes, format).expect("an image");
         bytes.into_inner()
     };
-    let folder = Folder::new("images");
+    let folder = Folder::new();
     let png = packed(4, 6, [10, 100, 30], ImageFormat::Png);
     folder.write("dog/1.png", &png);
     folder.write("cat/2.JPG", packed(16, 8, [90, 90, 90], ImageFormat::Jpeg));
@@ -80,6 +51,29 @@ fn images_in_a_folder_for_each_class() -> Result<()> {
     let cut = folder.write("dog/1.png", &png[..40]);
     fails(images.get(2), &[&cut.display().to_string(), "at byte"]);
     fails(images.get(3), &["image 3 of 3"]);
+    // Wherever a file ends, and whichever byte is wrong: an error that names both, or an image.
+    let jpeg = packed(16, 8, [90, 90, 90], ImageFormat::Jpeg);
+    for (whole, name) in [(&png, "a.png"), (&jpeg, "a.jpg")] {
+        let damaged = |bytes: &[u8]| -> bool {
+            let read = decode_image(bytes, name);
+            let failed = read.is_err();
+            if failed {
+                fails(read, &[&format!("{name} is damaged"), "at byte "]);
+            }
+            failed
+        };
+        for end in 0..whole.len() - if name == "a.png" { 12 } else { 0 } {
+            assert!(damaged(&whole[..end]), "{name} of {} bytes, cut off at {end}", whole.len());
+        }
+        let mut odd = whole.clone();
+        let wrong = (0..whole.len()).filter(|at| {
+            odd[*at] ^= 0x55;
+            let wrong = damaged(&odd);
+            odd[*at] ^= 0x55;
+            wrong
+        });
+        assert!(wrong.count() > 20, "{name}");
+    }
     fails(images.clone().resize(0, 3).get(0), &["0 × 3 pixels"]);
     fails(image_folder(folder.0.join("none")), &["cannot read", "none"]);
     fails(image_folder(folder.0.join("empty")), &["has no folder with a JPEG or PNG file"]);
@@ -109,20 +103,22 @@ fn tables_by_columns() -> Result<()> {
     assert_eq!(again.next_item().expect("a row")?, next);
     fails(table.get(14), &["row 14 of 14"]);
 
-    let folder = Folder::new("parquet");
+    let folder = Folder::new();
     let whole = std::fs::read(&golden).expect("the file");
     fails(parquet([folder.0.join("none")]), &["cannot read", "none"]);
     fails(parquet([folder.write("text", "no table")]), &["text is damaged", "at byte 8", "as Parquet"]);
-    fails(parquet([folder.write("cut", &whole[..whole.len() - 9])]), &["cut is damaged"]);
+    fails(parquet([folder.write("cut", &whole[..whole.len() - 9])]), &["cut is damaged", "at byte "]);
     // Wherever a byte is wrong, it is an error or another value, and never a panic.
     let mut errors = 0;
     for at in (4..whole.len() - 8).step_by(29) {
         let mut odd = whole.clone();
         odd[at] ^= 0x55;
         let read = parquet([folder.write("odd", &odd)]);
-        errors += usize::from(
-            read.and_then(|table| (0..table.len().min(20)).try_for_each(|i| table.get(i).map(drop))).is_err(),
-        );
+        let read = read.and_then(|table| (0..table.len().min(20)).try_for_each(|i| table.get(i).map(drop)));
+        if read.is_err() {
+            fails(read, &["odd is damaged", "at byte "]);
+            errors += 1;
+        }
     }
     assert!(errors > 10, "{errors}");
     Ok(())
@@ -131,7 +127,7 @@ fn tables_by_columns() -> Result<()> {
 #[cfg(feature = "tokenizers")]
 #[test]
 fn byte_pairs_are_learned_and_give_texts_back() -> Result<()> {
-    let folder = Folder::new("tokenizers");
+    let folder = Folder::new();
     let text = "the sea is blue and the ship is on the sea. ".repeat(50);
     let file = folder.write("a.txt", &text);
     let learned = Tokenizer::train_bpe([&file], &BpeOptions::new(300).special_token("<|endoftext|>"))?;
@@ -156,6 +152,8 @@ fn byte_pairs_are_learned_and_give_texts_back() -> Result<()> {
     fails(Tokenizer::bytes().decode(&[-1]), &["-1 is no token: there are 256"]);
     fails(Tokenizer::train_bpe([&file], &BpeOptions::new(100)), &["fewer than the 256"]);
     fails(Tokenizer::train_bpe([folder.0.join("none")], &BpeOptions::new(300)), &["cannot read", "none"]);
+    let odd = folder.write("odd.txt", b"the \xff sea");
+    fails(Tokenizer::train_bpe([odd], &BpeOptions::new(300)), &["at byte 4, ", "odd.txt is no text in UTF-8"]);
     fails(Tokenizer::from_file(&file), &["a.txt is no tokenizer.json", "line 1"]);
     fails(Tokenizer::from_file(folder.0.join("none")), &["cannot read", "none"]);
     fails(Tokenizer::bytes().save(&path), &["bytes need no tokenizer.json"]);

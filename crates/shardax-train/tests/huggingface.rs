@@ -1,7 +1,10 @@
 //! Weights that `transformers` saved, and the logits that it computes with them (`tools/huggingface`).
 
+mod common;
+
 use std::path::{Path, PathBuf};
 
+use common::{Folder, fails};
 use shardax_nn::prelude::*;
 use shardax_train::huggingface::*;
 
@@ -26,14 +29,6 @@ fn alike(name: &str, got: &Array, want: &Array) -> Result<()> {
     // What zeros would pass is no test.
     assert!(want.abs().max(..).item::<f32>()? > 0.1, "{name}");
     Ok(())
-}
-
-#[track_caller]
-fn fails<T>(result: Result<T>, with: &[&str]) {
-    let error = result.err().expect("an error").to_string();
-    for text in with {
-        assert!(error.contains(text), "{text:?} is not in: {error}");
-    }
 }
 
 #[test]
@@ -118,11 +113,10 @@ fn bert_has_the_logits_of_transformers() -> Result<()> {
 #[test]
 fn other_and_damaged_files_are_errors() -> Result<()> {
     setup();
-    let here = std::env::temp_dir().join(format!("shardax-huggingface-{}", std::process::id()));
-    std::fs::create_dir(&here).expect("a folder");
-    let write = |name: &str, bytes: &[u8]| std::fs::write(here.join(name), bytes).expect("a file");
+    let here = Folder::new();
+    let write = |name: &str, bytes: &[u8]| drop(here.write(name, bytes));
     let copy = |from: &str, name: &str| std::fs::read(folder(from).join(name)).expect("a file");
-    let gpt2 = || Gpt2::from_pretrained(&here);
+    let gpt2 = || Gpt2::from_pretrained(&here.0);
 
     fails(gpt2(), &["cannot read", "config.json", "save_pretrained"]);
     write("config.json", &copy("bert", "config.json"));
@@ -158,14 +152,14 @@ fn other_and_damaged_files_are_errors() -> Result<()> {
     std::fs::remove_file(here.join("model.safetensors")).expect("the file");
     let index = copy("llama", "model.safetensors.index.json");
     write("model.safetensors.index.json", &index);
-    fails(Llama::from_pretrained(&here), &["cannot read", "model-00001-of-0000"]);
+    fails(Llama::from_pretrained(&here.0), &["cannot read", "model-00001-of-0000"]);
     write("model.safetensors.index.json", &index[..index.len() / 2]);
-    fails(Weights::open(&here), &["index.json is damaged", "no index of safetensors files"]);
+    fails(Weights::open(&here.0), &["index.json is damaged", "no index of safetensors files"]);
     write("model.safetensors.index.json", br#"{"weight_map":{"a":"../a.safetensors"}}"#);
-    fails(Weights::open(&here), &["\"../a.safetensors\" is not the name of a file beside it"]);
+    fails(Weights::open(&here.0), &["\"../a.safetensors\" is not the name of a file beside it"]);
     write("a.safetensors", &whole);
     write("model.safetensors.index.json", br#"{"weight_map":{"a":"a.safetensors"}}"#);
-    fails(Weights::open(&here), &["the array \"a\" should be in a.safetensors, and is not"]);
+    fails(Weights::open(&here.0), &["the array \"a\" should be in a.safetensors, and is not"]);
 
     let weights = Weights::open(folder("gpt2"))?;
     fails(weights.get("none"), &["has no array \"none\""]);
@@ -173,6 +167,5 @@ fn other_and_damaged_files_are_errors() -> Result<()> {
     fails(load(&weights, &array(1.0f32), &keys, &Rules::default()), &["no rule says which array of a file ``"]);
     let layer = Linear::builder(33, 16).use_bias(false).build(&mut Rngs::new(0));
     fails(load(&weights, &layer, &keys, &Rules::default()), &["laid out as Part { index: 5, of: 3 }"]);
-    std::fs::remove_dir_all(here).expect("the folder");
     Ok(())
 }

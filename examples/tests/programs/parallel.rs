@@ -7,21 +7,10 @@ use crate::{numbers, output, run_of};
 fn ring_attention() {
     let folder = std::env::temp_dir().join(format!("shardax-ring-{}", std::process::id()));
     let run = folder.display().to_string();
-    let small = [
-        "--devices",
-        "4",
-        "--length",
-        "64",
-        "--steps",
-        "150",
-        "--log-every",
-        "50",
-        "--save-every",
-        "50",
-        "--run",
-        &run,
-    ];
-    let text = output("ring_attention", &small);
+    let plot = std::env::temp_dir().join(format!("shardax-ring-{}.svg", std::process::id())).display().to_string();
+    let small = "--devices 4 --length 64 --steps 150 --log-every 50 --save-every 50";
+    let files = ["--run", &run, "--plot", &plot];
+    let text = output("ring_attention", &small.split(' ').chain(files).collect::<Vec<_>>());
     assert!(
         text.contains("16 tokens on each of 4 devices\n") && text.contains("collective-permute over 'sequence'"),
         "{text}"
@@ -31,6 +20,11 @@ fn ring_attention() {
     assert!(numbers(&text, "largest difference from one device:")[0] < 1e-3, "{text}");
     let report = std::fs::read_to_string(folder.join("report.html")).expect("the report");
     assert!(report.contains("<svg") && report.contains("collective-permute"));
+    assert!(std::fs::read_to_string(&plot).expect("the plot").starts_with("<svg"));
+    // It is there already: nothing is left to do.
+    let again = output("ring_attention", &small.split(' ').chain(files).collect::<Vec<_>>());
+    assert!(again.contains("goes on after step 150\n") && !again.contains("loss"), "{again}");
+    std::fs::remove_file(plot).expect("the plot is removed");
     std::fs::remove_dir_all(folder).expect("the folder is removed");
     let refused = run_of("ring_attention", &["--devices", "4", "--length", "66"]);
     assert!(refused.contains("66") && !refused.contains("panicked"), "{refused}");

@@ -15,7 +15,7 @@ use super::fault::{Fault, failed};
 use super::folder::{clean, lock_of, prune, ranked, remove, steps};
 use super::options::CheckpointManagerOptions;
 use super::restore::agreed;
-use super::snapshot::{Memory, Snapshot};
+use super::snapshot::{Keep, Memory, Snapshot};
 use super::write::Job;
 use super::{Checkpoint, RestoreOptions, SaveArgs, at};
 
@@ -128,11 +128,12 @@ impl CheckpointManager {
         !self.options.read_only && step.is_multiple_of(self.options.save_interval_steps)
     }
 
-    /// Saves a tree as this step, if it is one to be saved, and says whether it was. Waits for the values and for the save
-    /// before, then copies them; a thread writes them. Afterwards the arrays may be donated.
+    /// Saves a tree as this step, if it is one to be saved, and says whether it was. Waits for the save before, and not for
+    /// the values: a thread copies them when they are there, and writes them. The arrays may be donated at once; what
+    /// donates or deletes them waits until they are copied.
     ///
-    /// Fails when the save before failed; when the step is before the last that there is; for an array that has no
-    /// values. What fails while it is written is returned by the next `save`, or by
+    /// Fails when the save before failed; when the step is before the last that there is; for an array that was deleted
+    /// or carries an error. What fails later, an array's computation among it, is returned by the next `save`, or by
     /// [`wait_until_finished`](Self::wait_until_finished).
     #[track_caller]
     pub fn save<T: Tree>(&mut self, step: u64, tree: &T) -> Result<bool> {
@@ -165,11 +166,11 @@ impl CheckpointManager {
             _ => {}
         }
         let alone = process_count() == 1;
-        let snapshot = Snapshot::of(tree, self.options.asynchronous.then_some(&self.memory));
+        let snapshot = Snapshot::of(tree, if self.options.asynchronous { Keep::Held } else { Keep::There });
         if alone && let Err(error) = snapshot {
             return Err(error);
         }
-        let job = Job {
+        let mut job = Job {
             path: self.folder.join(step.to_string()),
             snapshot,
             step: Some(step),
@@ -179,10 +180,15 @@ impl CheckpointManager {
             timeout: self.options.timeout,
         };
         let (folder, options, scores) = (self.folder.clone(), self.options.clone(), self.scores.clone());
-        let work = move || job.run(|| prune(&folder, &options, &scores));
         if !self.options.asynchronous {
-            return work().map(|()| true);
+            return job.run(|| prune(&folder, &options, &scores)).map(|()| true);
         }
+        let memory = self.memory.clone();
+        let work = move || {
+            // First of all: the next step may wait for it.
+            job.snapshot = job.snapshot.and_then(|snapshot| snapshot.copied(&memory));
+            job.run(|| prune(&folder, &options, &scores))
+        };
         let thread = std::thread::Builder::new().name("shardax-checkpoint".to_owned()).spawn(work);
         self.writer = Some(thread.map_err(|error| {
             Error::new(ErrorKind::Runtime, format!("no thread could be started to write a checkpoint: {error}"))

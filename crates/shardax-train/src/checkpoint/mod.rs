@@ -48,7 +48,7 @@ pub use restore::RestoreOptions;
 
 use fault::Fault;
 use format::{Manifest, dtype_named};
-use snapshot::Snapshot;
+use snapshot::{Keep, Snapshot};
 use write::Job;
 
 /// Records the caller's line in an error.
@@ -138,7 +138,7 @@ fn write_tree<T: Tree>(path: &Path, tree: &T, args: &SaveArgs) -> Result<()> {
     }
     let job = Job {
         path,
-        snapshot: Snapshot::of(tree, None),
+        snapshot: Snapshot::of(tree, Keep::There),
         step: None,
         metrics: args.metrics.iter().map(|(name, x)| (name.clone(), x.is_finite().then_some(*x))).collect(),
         metadata: args.metadata.clone(),

@@ -1,13 +1,16 @@
-//! What is to be written: where a thread writes it, copied from the devices, so that the arrays may be donated.
+//! What is to be written. Where a thread writes it the arrays are held first, which takes no time, and the thread copies
+//! them before it does anything else: a step that donates them waits for that, and for nothing more.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use shardax::array::Held;
 use shardax::dtype::Scalar;
-use shardax::error::Result;
+use shardax::error::{Error, Result};
 use shardax::prelude::*;
 use shardax::process_count;
 
 use super::format::number_text;
+use super::parallel::each;
 
 /// A tree as it was.
 pub(super) struct Snapshot {
@@ -33,6 +36,8 @@ pub(super) struct PartCopy {
     pub device: usize,
     pub start: Vec<usize>,
     pub shape: Vec<usize>,
+    /// Of an element.
+    pub bytes_each: usize,
     pub data: Data,
 }
 
@@ -40,6 +45,8 @@ pub(super) struct PartCopy {
 pub(super) enum Data {
     /// Those of now.
     Copied(Copied),
+    /// Those on the device, of an array that cannot be given away until they are copied.
+    Held(Held),
     /// Those on the device, of an array that nobody gives away in the meantime.
     There(Array),
 }
@@ -49,6 +56,11 @@ impl Data {
     pub fn with<R>(&self, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
         match self {
             Data::There(array) => array.with_bytes(f),
+            Data::Held(held) => {
+                let mut bytes = Vec::new();
+                held.copy_to(&mut bytes)?;
+                Ok(f(&bytes))
+            }
             Data::Copied(copy) => Ok(f(&copy.bytes)),
         }
     }
@@ -86,28 +98,59 @@ impl Memory {
     }
 }
 
+/// What becomes of the arrays until they are written.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Keep {
+    /// The caller waits, and gives nothing away. Their values are waited for.
+    There,
+    /// They are held, until [`Snapshot::copied`].
+    Held,
+}
+
 impl Snapshot {
-    /// What this process writes, copied where there is memory for copies. Waits for the values.
-    pub fn of<T: Tree>(tree: &T, copies: Option<&Memory>) -> Result<Snapshot> {
+    /// What this process writes.
+    pub fn of<T: Tree>(tree: &T, keep: Keep) -> Result<Snapshot> {
         let numbers: Vec<(String, Scalar)> = tree::structure(tree).numbers();
-        let arrays = tree::leaves_with_path(tree).into_iter().map(|(path, array)| {
-            ArrayCopy::of(&path, &array, copies)
-                .map_err(|error| error.context(format!("a checkpoint's array `{path}`")))
-        });
-        let arrays = arrays.collect::<Result<_>>()?;
-        if let Some(memory) = copies {
-            // What is left of another tree's.
-            memory.free().clear();
-        }
+        let arrays = tree::leaves_with_path(tree)
+            .into_iter()
+            .map(|(path, array)| ArrayCopy::of(&path, &array, keep).map_err(|error| about(&path, error)));
         Ok(Snapshot {
-            arrays,
+            arrays: arrays.collect::<Result<_>>()?,
             numbers: numbers.into_iter().map(|(path, number)| (path, number_text(&number))).collect(),
         })
     }
+
+    /// The same, with copies of what is held, which then may be given away. Waits for the values.
+    pub fn copied(mut self, memory: &Memory) -> Result<Snapshot> {
+        let parts = self.arrays.iter_mut().flat_map(|ArrayCopy { path, parts, .. }| {
+            let path = &*path;
+            parts.iter_mut().map(move |part| (path, part))
+        });
+        each(
+            parts.collect(),
+            || (),
+            |(), (path, part)| {
+                let Data::Held(held) = &part.data else { return Ok::<(), Error>(()) };
+                let bytes = part.shape.iter().product::<usize>() * part.bytes_each;
+                let mut copy = memory.take(bytes);
+                held.copy_to(&mut copy).map_err(|error| about(path, error))?;
+                // Lets go of the array's part.
+                part.data = Data::Copied(Copied { bytes: copy, memory: memory.clone() });
+                Ok(())
+            },
+        )?;
+        // What is left of another tree's.
+        memory.free().clear();
+        Ok(self)
+    }
+}
+
+fn about(path: &str, error: Error) -> Error {
+    error.context(format!("a checkpoint's array `{path}`"))
 }
 
 impl ArrayCopy {
-    fn of(path: &str, array: &Array, copies: Option<&Memory>) -> Result<ArrayCopy> {
+    fn of(path: &str, array: &Array, keep: Keep) -> Result<ArrayCopy> {
         array.check()?;
         let sharding = array.sharding()?;
         let mut parts = Vec::new();
@@ -118,13 +161,10 @@ impl ArrayCopy {
                 device: shard.device.id(),
                 start: shard.index.iter().map(|range| range.start).collect(),
                 shape: shard.index.iter().map(|range| range.len()).collect(),
-                data: match copies {
-                    Some(memory) => {
-                        let mut copy = memory.take(data.nbytes());
-                        data.with_bytes(|bytes| copy.extend_from_slice(bytes))?;
-                        Data::Copied(Copied { bytes: copy, memory: memory.clone() })
-                    }
-                    None => {
+                bytes_each: array.dtype().byte_size(),
+                data: match keep {
+                    Keep::Held => Data::Held(data.hold()?),
+                    Keep::There => {
                         data.block_until_ready()?;
                         Data::There(data)
                     }

@@ -25,6 +25,16 @@ pub(crate) fn unreadable(path: &Path, error: &io::Error) -> Error {
     Error::new(ErrorKind::Runtime, format!("cannot read {}: {error}", path.display())).help("look at the path")
 }
 
+/// The text of a file.
+#[cfg(feature = "tokenizers")]
+pub(crate) fn text(path: &Path) -> Result<String> {
+    let bytes = fs::read(path).map_err(|error| unreadable(path, &error))?;
+    String::from_utf8(bytes).map_err(|error| {
+        let what = format!("at byte {}, {} is no text in UTF-8", error.utf8_error().valid_up_to(), path.display());
+        Error::new(ErrorKind::Value, what).help("convert it (`iconv -t utf-8`), or take its bytes as tokens")
+    })
+}
+
 impl Bytes {
     pub fn read(path: &Path) -> Result<Bytes> {
         let raw = fs::read(path).map_err(|error| unreadable(path, &error))?;

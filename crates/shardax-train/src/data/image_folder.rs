@@ -91,6 +91,9 @@ fn unpack(bytes: &[u8], name: &Path, size: Option<(u32, u32)>) -> Result<HostArr
     let image = unpacked.and_then(ImageReader::decode);
     let image =
         image.map_err(|error| wrong(name, read.position(), format!("the image cannot be unpacked: {error}")))?;
+    if is_cut(bytes) {
+        return Err(wrong(name, bytes.len() as u64, "the image goes on, and the file does not"));
+    }
     let image = match size {
         None => image,
         // Exactly, whatever the proportions are.
@@ -105,6 +108,14 @@ fn unpack(bytes: &[u8], name: &Path, size: Option<(u32, u32)>) -> Result<HostArr
     let pixels = DynamicImage::into_rgb8(image);
     let shape = [pixels.height() as usize, pixels.width() as usize, 3];
     HostArray::from_bytes(pixels.into_raw(), DType::U8, &shape)
+}
+
+/// Whether a JPEG file ends before its image does: the decoder makes grey of what is missing.
+fn is_cut(bytes: &[u8]) -> bool {
+    let last = |marker: [u8; 2]| bytes.windows(2).rposition(|pair| pair == marker);
+    let (scan, end) = (last([0xff, 0xda]), last([0xff, 0xd9]));
+    // Neither pair is in what is packed, and what is before the last scan may be a smaller picture.
+    bytes.starts_with(&[0xff, 0xd8]) && scan.is_some_and(|scan| end.is_none_or(|end| end < scan))
 }
 
 fn list(root: &Path) -> Result<ImageFolder> {

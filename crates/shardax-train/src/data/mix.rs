@@ -59,7 +59,7 @@ impl<S: Stream> Stream for Mix<S> {
         let last = self.limits.iter().rposition(|limit| Some(limit) == self.limits.last())?;
         let first_of_last = self.limits.iter().position(|limit| limit == &self.limits[last])?;
         let chosen = self.limits.iter().position(|limit| at < *limit).unwrap_or(first_of_last);
-        self.given += 1;
+        self.given = self.given.wrapping_add(1);
         self.streams[chosen].next_item()
     }
 

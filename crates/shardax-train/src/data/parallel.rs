@@ -31,7 +31,7 @@ impl<S: Stream> Stream for Enumerate<S> {
     fn next_item(&mut self) -> Option<Result<Self::Item>> {
         let item = self.inner.next_item()?;
         let number = self.next;
-        self.next += 1;
+        self.next = self.next.wrapping_add(1);
         Some(item.map(|item| (number, item)))
     }
 

@@ -49,7 +49,7 @@ impl<S: Stream> Stream for ShuffleBuffer<S> {
         let item = self.items.pop()?;
         self.given += 1;
         if self.items.is_empty() {
-            self.block += 1;
+            self.block = self.block.wrapping_add(1);
             self.begin = self.inner.position();
             self.given = 0;
         }

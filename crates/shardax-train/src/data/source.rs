@@ -192,7 +192,7 @@ impl<S: Source> Stream for SourceStream<S> {
         };
         self.next += 1;
         if self.next >= len {
-            (self.epoch, self.next) = (self.epoch + 1, 0);
+            (self.epoch, self.next) = (self.epoch.saturating_add(1), 0);
             self.order.clear();
         }
         Some(self.source.get(i))

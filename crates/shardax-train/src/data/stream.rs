@@ -242,7 +242,7 @@ impl<S: Stream> Stream for Repeat<S> {
             if !std::mem::take(&mut self.any) {
                 return None;
             }
-            self.round += 1;
+            self.round = self.round.wrapping_add(1);
             if let Err(error) = self.inner.seek(&self.begin) {
                 return Some(Err(error));
             }

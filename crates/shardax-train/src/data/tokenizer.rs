@@ -183,9 +183,7 @@ mod bpe {
             let what = format!("{} tokens are fewer than the {least} that there are at least", options.vocab_size);
             return Err(Error::new(ErrorKind::Value, what).help("256 are the bytes, and each special token is one"));
         }
-        let texts = files
-            .iter()
-            .map(|path| std::fs::read_to_string(path).map_err(|error| super::super::file::unreadable(path, &error)));
+        let texts = files.iter().map(|path| super::super::file::text(path));
         let texts: Vec<String> = texts.collect::<Result<_>>()?;
         let mut trainer = BpeTrainer::builder()
             .show_progress(false)

@@ -1,11 +1,9 @@
 //! BERT.
 
-use std::path::Path;
-
 use serde::Deserialize;
 use shardax_nn::prelude::*;
 
-use super::{Activation, KeyMap, Layout, LoadOptions, Mlp, attention, config, divides, pretrained};
+use super::{Activation, KeyMap, Layout, Mlp, Pretrained, attention, divides};
 
 /// What `config.json` says of a BERT.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -96,35 +94,14 @@ impl BertOptions {
     }
 }
 
-impl Bert {
-    /// A model with random weights. Fails when the heads do not divide the features, and for a function that is not
-    /// known.
-    pub fn new(config: &BertConfig, rngs: &mut Rngs) -> Result<Bert> {
-        let (activation, config) = checked(config)?;
-        Ok(make(&config, activation, rngs))
+impl Pretrained for Bert {
+    type Config = BertConfig;
+
+    fn new(config: &BertConfig, rngs: &mut Rngs) -> Result<Self> {
+        Ok(make(config, checked(config)?, rngs))
     }
 
-    /// The model in a folder that `save_pretrained` wrote.
-    ///
-    /// Fails when a file is missing or damaged, and when it is of another kind of model.
-    #[track_caller]
-    pub fn from_pretrained(folder: impl AsRef<Path>) -> Result<Bert> {
-        Bert::from_pretrained_with(folder, &LoadOptions::new())
-    }
-
-    /// The same, with dtypes and shardings.
-    #[track_caller]
-    pub fn from_pretrained_with(folder: impl AsRef<Path>, options: &LoadOptions) -> Result<Bert> {
-        let location = std::panic::Location::caller();
-        let read = || {
-            let (activation, config) = checked(&config(folder.as_ref())?)?;
-            pretrained(folder.as_ref(), &Bert::keys(), options, move |rngs| make(&config, activation, rngs))
-        };
-        read().map_err(|error| error.at(location))
-    }
-
-    /// Which array is which of a file.
-    pub fn keys() -> KeyMap {
+    fn keys() -> KeyMap {
         KeyMap::new()
             // Files from before 2020 have their names from TensorFlow.
             .alias("LayerNorm.weight", "LayerNorm.gamma")
@@ -145,7 +122,9 @@ impl Bert {
             .norm("head_norm", "cls.predictions.transform.LayerNorm")
             .array("bias", "cls.predictions.bias", Layout::Same)
     }
+}
 
+impl Bert {
     /// What stands for each token of `[batch, length]`: `[batch, length, features]`.
     #[track_caller]
     pub fn encode(&self, tokens: impl Operand, options: &BertOptions) -> Array {
@@ -173,9 +152,9 @@ impl Bert {
     }
 }
 
-fn checked(config: &BertConfig) -> Result<(Activation, BertConfig)> {
+fn checked(config: &BertConfig) -> Result<Activation> {
     divides(("num_attention_heads", config.num_attention_heads), ("hidden_size", config.hidden_size))?;
-    Ok((Activation::named(&config.hidden_act)?, config.clone()))
+    Activation::named(&config.hidden_act)
 }
 
 fn make(config: &BertConfig, activation: Activation, rngs: &mut Rngs) -> Bert {

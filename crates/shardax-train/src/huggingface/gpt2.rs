@@ -1,11 +1,9 @@
 //! GPT-2.
 
-use std::path::Path;
-
 use serde::Deserialize;
 use shardax_nn::prelude::*;
 
-use super::{Activation, KeyMap, Layout, LoadOptions, Mlp, attention, config, divides, pretrained};
+use super::{Activation, KeyMap, Layout, Mlp, Pretrained, attention, divides, init_cache};
 
 /// What `config.json` says of a GPT-2.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -58,35 +56,14 @@ struct Block {
     mlp: Mlp,
 }
 
-impl Gpt2 {
-    /// A model with random weights. Fails when the heads do not divide the features, and for a function that is not
-    /// known.
-    pub fn new(config: &Gpt2Config, rngs: &mut Rngs) -> Result<Gpt2> {
-        let (activation, config) = checked(config)?;
-        Ok(make(&config, activation, rngs))
+impl Pretrained for Gpt2 {
+    type Config = Gpt2Config;
+
+    fn new(config: &Gpt2Config, rngs: &mut Rngs) -> Result<Self> {
+        Ok(make(config, checked(config)?, rngs))
     }
 
-    /// The model in a folder that `save_pretrained` wrote.
-    ///
-    /// Fails when a file is missing or damaged, and when it is of another kind of model.
-    #[track_caller]
-    pub fn from_pretrained(folder: impl AsRef<Path>) -> Result<Gpt2> {
-        Gpt2::from_pretrained_with(folder, &LoadOptions::new())
-    }
-
-    /// The same, with dtypes and shardings.
-    #[track_caller]
-    pub fn from_pretrained_with(folder: impl AsRef<Path>, options: &LoadOptions) -> Result<Gpt2> {
-        let location = std::panic::Location::caller();
-        let read = || {
-            let (activation, config) = checked(&config(folder.as_ref())?)?;
-            pretrained(folder.as_ref(), &Gpt2::keys(), options, move |rngs| make(&config, activation, rngs))
-        };
-        read().map_err(|error| error.at(location))
-    }
-
-    /// Which array is which of a file.
-    pub fn keys() -> KeyMap {
+    fn keys() -> KeyMap {
         let part = |index| Layout::Part { index, of: 3 };
         // Its layers have `[in, out]`, and queries, keys and values in one.
         KeyMap::new()
@@ -103,7 +80,9 @@ impl Gpt2 {
             .weights("blocks[*].mlp.down", "h.*.mlp.c_proj", Layout::Same)
             .norm("norm", "ln_f")
     }
+}
 
+impl Gpt2 {
     /// Logits `[..., length, vocabulary]` of the tokens that follow each of `[..., length]`.
     #[track_caller]
     pub fn forward(&self, tokens: impl Operand) -> Array {
@@ -114,11 +93,7 @@ impl Gpt2 {
 
     /// Room for the keys and values of texts of this length.
     pub fn init_cache(&mut self, batch: usize, length: usize) {
-        let features = self.norm.scale.as_ref().map_or(0, Array::size);
-        for block in &mut self.blocks {
-            let dtype = block.attention.key.kernel.dtype();
-            block.attention.init_cache([batch, length, features], dtype);
-        }
+        self.blocks.iter_mut().for_each(|block| init_cache(&mut block.attention, batch, length));
     }
 
     /// Logits of the tokens that follow the next ones, `[batch, length]`, which come after those that were given since
@@ -146,9 +121,9 @@ impl Gpt2 {
     }
 }
 
-fn checked(config: &Gpt2Config) -> Result<(Activation, Gpt2Config)> {
+fn checked(config: &Gpt2Config) -> Result<Activation> {
     divides(("n_head", config.n_head), ("n_embd", config.n_embd))?;
-    Ok((Activation::named(&config.activation_function)?, config.clone()))
+    Activation::named(&config.activation_function)
 }
 
 fn make(config: &Gpt2Config, activation: Activation, rngs: &mut Rngs) -> Gpt2 {

@@ -1,12 +1,10 @@
 //! Llama, and models of its form.
 
-use std::path::Path;
-
 use serde::Deserialize;
 use shardax::error::Error;
 use shardax_nn::prelude::*;
 
-use super::{Activation, KeyMap, Layout, LoadOptions, attention, config, divides, pretrained, unsupported};
+use super::{Activation, KeyMap, Layout, Pretrained, attention, divides, init_cache, unsupported};
 
 /// What `config.json` says of a Llama.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -104,34 +102,14 @@ struct Block {
     activation: Activation,
 }
 
-impl Llama {
-    /// A model with random weights. Fails when its heads do not divide each other, and for functions and forms of
-    /// rotary positions that are not known.
-    pub fn new(config: &LlamaConfig, rngs: &mut Rngs) -> Result<Llama> {
+impl Pretrained for Llama {
+    type Config = LlamaConfig;
+
+    fn new(config: &LlamaConfig, rngs: &mut Rngs) -> Result<Self> {
         Ok(make(&Checked::of(config)?, rngs))
     }
 
-    /// The model in a folder that `save_pretrained` wrote.
-    ///
-    /// Fails when a file is missing or damaged, and when it is of another kind of model.
-    #[track_caller]
-    pub fn from_pretrained(folder: impl AsRef<Path>) -> Result<Llama> {
-        Llama::from_pretrained_with(folder, &LoadOptions::new())
-    }
-
-    /// The same, with dtypes and shardings.
-    #[track_caller]
-    pub fn from_pretrained_with(folder: impl AsRef<Path>, options: &LoadOptions) -> Result<Llama> {
-        let location = std::panic::Location::caller();
-        let read = || {
-            let checked = Checked::of(&config(folder.as_ref())?)?;
-            pretrained(folder.as_ref(), &Llama::keys(), options, move |rngs| make(&checked, rngs))
-        };
-        read().map_err(|error| error.at(location))
-    }
-
-    /// Which array is which of a file.
-    pub fn keys() -> KeyMap {
+    fn keys() -> KeyMap {
         let scale = |keys: KeyMap, path: &str, name: &str| keys.array(format!("{path}.scale"), name, Layout::Same);
         let keys = KeyMap::new()
             .array("tokens.embedding", "model.embed_tokens.weight", Layout::Same)
@@ -147,7 +125,9 @@ impl Llama {
         let keys = scale(keys, "blocks[*].mlp_norm", "model.layers.*.post_attention_layernorm.weight");
         scale(keys, "norm", "model.norm.weight")
     }
+}
 
+impl Llama {
     /// Logits `[..., length, vocabulary]` of the tokens that follow each of `[..., length]`.
     #[track_caller]
     pub fn forward(&self, tokens: impl Operand) -> Array {
@@ -156,11 +136,7 @@ impl Llama {
 
     /// Room for the keys and values of texts of this length.
     pub fn init_cache(&mut self, batch: usize, length: usize) {
-        let features = self.norm.scale.as_ref().map_or(0, Array::size);
-        for block in &mut self.blocks {
-            let dtype = block.attention.key.kernel.dtype();
-            block.attention.init_cache([batch, length, features], dtype);
-        }
+        self.blocks.iter_mut().for_each(|block| init_cache(&mut block.attention, batch, length));
     }
 
     /// Logits of the tokens that follow the next ones, `[batch, length]`, which come after those that were given since

@@ -7,7 +7,7 @@
 //!
 //! ```no_run
 //! use shardax_nn::prelude::*;
-//! use shardax_train::huggingface::{Gpt2, LoadOptions};
+//! use shardax_train::huggingface::{Gpt2, LoadOptions, Pretrained};
 //!
 //! let model = Gpt2::from_pretrained("gpt2")?;
 //! let logits = jit(|model: Gpt2, tokens: Array| model.forward(tokens)).call((&model, array([[464, 3290]])))?;
@@ -30,6 +30,7 @@ mod weights;
 use std::fmt::Display;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use shardax::error::{Error, ErrorKind};
@@ -68,17 +69,49 @@ impl LoadOptions {
     }
 }
 
-/// A model as `make` makes it, with the weights in this folder in the place of first ones, which are never computed.
-fn pretrained<M: Module>(
-    folder: &Path,
-    keys: &KeyMap,
-    options: &LoadOptions,
-    make: impl Fn(&mut Rngs) -> M + Clone + Send + Sync + 'static,
-) -> Result<M> {
-    let weights = Weights::open(folder)?;
+/// A model of `transformers`, which can be made of the files that are saved there.
+pub trait Pretrained: Module {
+    /// What `config.json` says of it.
+    type Config: DeserializeOwned + Send + Sync + 'static;
+
+    /// A model with random weights.
+    ///
+    /// Fails when sizes of the configuration do not divide each other, and for functions that are not known.
+    fn new(config: &Self::Config, rngs: &mut Rngs) -> Result<Self>;
+
+    /// Which array is which of a file.
+    fn keys() -> KeyMap;
+
+    /// The model in a folder that `save_pretrained` wrote.
+    ///
+    /// Fails when a file is missing or damaged, and when it is of another kind of model.
+    #[track_caller]
+    fn from_pretrained(folder: impl AsRef<Path>) -> Result<Self> {
+        Self::from_pretrained_with(folder, &LoadOptions::new())
+    }
+
+    /// The same, with dtypes and shardings.
+    #[track_caller]
+    fn from_pretrained_with(folder: impl AsRef<Path>, options: &LoadOptions) -> Result<Self> {
+        let location = std::panic::Location::caller();
+        pretrained(folder.as_ref(), options).map_err(|error| error.at(location))
+    }
+}
+
+/// A model with the weights in this folder in the place of first ones, which are never computed.
+fn pretrained<M: Pretrained>(folder: &Path, options: &LoadOptions) -> Result<M> {
+    let config: M::Config = config(folder)?;
+    let config = Arc::new(config);
     let policy = options.policy;
-    let like = eval_shape(move || make(&mut Rngs::new(0).with_policy(policy)), ())?;
-    load(&weights, &like, keys, &options.rules)
+    let like = eval_shape(move || M::new(&config, &mut Rngs::new(0).with_policy(policy)), ())?;
+    load(&Weights::open(folder)?, &like, &M::keys(), &options.rules)
+}
+
+/// Room for the keys and values of texts of this length.
+fn init_cache(attention: &mut MultiHeadAttention, batch: usize, length: usize) {
+    let kernel = &attention.key.kernel;
+    let (features, dtype) = (kernel.shape().first().copied().unwrap_or(0), kernel.dtype());
+    attention.init_cache([batch, length, features], dtype);
 }
 
 /// What `config.json` in this folder says.

@@ -1,12 +1,10 @@
 //! ViT.
 
-use std::collections::BTreeMap;
-use std::path::Path;
-
 use serde::Deserialize;
 use shardax_nn::prelude::*;
+use std::collections::BTreeMap;
 
-use super::{Activation, KeyMap, Layout, LoadOptions, Mlp, attention, config, divides, pretrained};
+use super::{Activation, KeyMap, Layout, Mlp, Pretrained, attention, divides};
 
 /// What `config.json` says of a ViT.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -78,34 +76,14 @@ struct Block {
     mlp: Mlp,
 }
 
-impl Vit {
-    /// A model with random weights. Fails when sizes do not divide each other, and for a function that is not known.
-    pub fn new(config: &VitConfig, rngs: &mut Rngs) -> Result<Vit> {
-        let (activation, config) = checked(config)?;
-        Ok(make(&config, activation, rngs))
+impl Pretrained for Vit {
+    type Config = VitConfig;
+
+    fn new(config: &VitConfig, rngs: &mut Rngs) -> Result<Self> {
+        Ok(make(config, checked(config)?, rngs))
     }
 
-    /// The model in a folder that `save_pretrained` wrote.
-    ///
-    /// Fails when a file is missing or damaged, and when it is of another kind of model.
-    #[track_caller]
-    pub fn from_pretrained(folder: impl AsRef<Path>) -> Result<Vit> {
-        Vit::from_pretrained_with(folder, &LoadOptions::new())
-    }
-
-    /// The same, with dtypes and shardings.
-    #[track_caller]
-    pub fn from_pretrained_with(folder: impl AsRef<Path>, options: &LoadOptions) -> Result<Vit> {
-        let location = std::panic::Location::caller();
-        let read = || {
-            let (activation, config) = checked(&config(folder.as_ref())?)?;
-            pretrained(folder.as_ref(), &Vit::keys(), options, move |rngs| make(&config, activation, rngs))
-        };
-        read().map_err(|error| error.at(location))
-    }
-
-    /// Which array is which of a file.
-    pub fn keys() -> KeyMap {
+    fn keys() -> KeyMap {
         KeyMap::new()
             .array("class", "vit.embeddings.cls_token", Layout::Same)
             .array("positions", "vit.embeddings.position_embeddings", Layout::Same)
@@ -121,7 +99,9 @@ impl Vit {
             .norm("norm", "vit.layernorm")
             .linear("head", "classifier")
     }
+}
 
+impl Vit {
     /// Logits `[batch, classes]` of images `[batch, rows, columns, channels]`, which `transformers` takes with the
     /// channels first.
     #[track_caller]
@@ -143,10 +123,10 @@ impl Vit {
     }
 }
 
-fn checked(config: &VitConfig) -> Result<(Activation, VitConfig)> {
+fn checked(config: &VitConfig) -> Result<Activation> {
     divides(("num_attention_heads", config.num_attention_heads), ("hidden_size", config.hidden_size))?;
     divides(("patch_size", config.patch_size), ("image_size", config.image_size))?;
-    Ok((Activation::named(&config.hidden_act)?, config.clone()))
+    Activation::named(&config.hidden_act)
 }
 
 fn make(config: &VitConfig, activation: Activation, rngs: &mut Rngs) -> Vit {

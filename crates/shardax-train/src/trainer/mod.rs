@@ -88,7 +88,8 @@ pub struct Trainer<'a, S> {
     steps: u64,
     log_every: u64,
     quiet: bool,
-    tokens: Option<f64>,
+    /// What a step takes, by name.
+    work: Vec<(&'static str, f64)>,
     flops: Option<(f64, f64)>,
     loggers: Vec<Box<dyn Logger + 'a>>,
     checkpoints: Option<&'a mut CheckpointManager>,
@@ -107,7 +108,7 @@ impl<'a, S: Tree> Trainer<'a, S> {
             steps,
             log_every: 100,
             quiet: false,
-            tokens: None,
+            work: Vec::new(),
             flops: None,
             loggers: Vec::new(),
             checkpoints: None,
@@ -138,9 +139,15 @@ impl<'a, S: Tree> Trainer<'a, S> {
         self
     }
 
-    /// How many tokens, or examples, a step takes on all devices: `tokens_per_second` is one of the numbers then.
+    /// How many tokens a step takes on all devices: `tokens_per_second` is one of the numbers then.
     pub fn tokens_per_step(mut self, tokens: f64) -> Self {
-        self.tokens = Some(tokens);
+        self.work.push(("tokens", tokens));
+        self
+    }
+
+    /// How many examples a step takes on all devices: `examples_per_second` is one of the numbers then.
+    pub fn examples_per_step(mut self, examples: f64) -> Self {
+        self.work.push(("examples", examples));
         self
     }
 
@@ -239,6 +246,9 @@ impl<'a, S: Tree> Trainer<'a, S> {
         }
         let progress =
             (!self.quiet && process_index() == 0).then(|| Progress::from_step(self.steps as usize, step as usize));
+        if let Some(progress) = progress.as_ref().filter(|_| step > 0) {
+            progress.println(format!("goes on after step {step}"));
+        }
         let merge = jit(|a: MultiMetric, b: MultiMetric| a.merge(&b));
         let (mut window, mut timing, mut finite) = (MultiMetric::new(), Timing::new(), FiniteCheck::new());
         let mut profile = None;
@@ -277,7 +287,7 @@ impl<'a, S: Tree> Trainer<'a, S> {
             let mut values = None;
             if step.is_multiple_of(self.log_every) || step == self.steps {
                 let read = timing.device(|| std::mem::take(&mut window).values()).map_err(at)?;
-                values = Some(timing.finish(read, self.tokens, self.flops));
+                values = Some(timing.finish(read, &self.work, self.flops));
             }
             for evaluation in &mut self.evaluations {
                 if step.is_multiple_of(evaluation.every) || step == self.steps {

@@ -40,8 +40,9 @@ impl Timing {
         timed(&mut self.device, f)
     }
 
-    /// These numbers, with those of the time; then it begins anew. `flops` are those of a step, and of a second.
-    pub fn finish(&mut self, mut values: Values, tokens: Option<f64>, flops: Option<(f64, f64)>) -> Values {
+    /// These numbers, with those of the time; then it begins anew. `work` is what a step takes, by name; `flops` are those
+    /// of a step, and of a second.
+    pub fn finish(&mut self, mut values: Values, work: &[(&str, f64)], flops: Option<(f64, f64)>) -> Values {
         let seconds = self.begin.elapsed().as_secs_f64().max(1e-9);
         let rate = self.steps as f64 / seconds;
         let share = |part: Duration| part.as_secs_f64() / seconds;
@@ -52,8 +53,8 @@ impl Timing {
         add("time/input_wait", share(self.input));
         add("time/dispatch", share(self.dispatch));
         add("time/device_wait", share(self.device));
-        if let Some(tokens) = tokens {
-            add("tokens_per_second", rate * tokens);
+        for (what, of_a_step) in work {
+            add(&format!("{what}_per_second"), rate * of_a_step);
         }
         if let Some((of_a_step, peak)) = flops {
             add("mfu", rate * of_a_step / peak);

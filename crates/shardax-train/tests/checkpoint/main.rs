@@ -2,6 +2,9 @@
 //! than it must.
 
 mod child;
+#[path = "../common/mod.rs"]
+mod common;
+mod donated;
 mod faults;
 mod killed;
 #[path = "../../../shardax-mpi/tests/common/mod.rs"]
@@ -12,36 +15,13 @@ mod resume;
 mod round_trip;
 mod speed;
 
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::path::Path;
 
+use common::{Folder, fails};
 use shardax::prelude::*;
 
 fn setup() {
     config::set_num_cpu_devices(8).expect("eight CPU devices");
-}
-
-/// A folder of one test, which is removed at its end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Folder {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let name = format!("shardax-train-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).expect("a folder for the test");
-        Folder(path)
-    }
-
-    fn join(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 /// The bits of every array of a tree, in order.
@@ -56,12 +36,4 @@ fn names(folder: &Path) -> Vec<String> {
         entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     names
-}
-
-#[track_caller]
-fn fails<T>(result: Result<T>, with: &[&str]) {
-    let error = result.err().expect("an error").to_string();
-    for text in with {
-        assert!(error.contains(text), "{text:?} is not in: {error}");
-    }
 }

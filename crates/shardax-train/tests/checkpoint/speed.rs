@@ -85,6 +85,61 @@ fn a_gibibyte() -> Result<()> {
     Ok(())
 }
 
+/// What a save costs a training whose steps give their state away: the call, and what the steps lose while it is copied and
+/// written, beside plain copies of as much memory.
+#[test]
+#[ignore = "writes several GiB"]
+fn a_gibibyte_that_the_next_step_donates() -> Result<()> {
+    setup();
+    let folder = Folder::new();
+    let rows = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
+    let make = |seed: u32| device_put(&random::bits(random::key(seed), [1 << 12, 1 << 12]), &rows);
+    let mut state = block_until_ready((0..16).map(make).collect::<Result<Vec<_>>>()?)?;
+    // A step of some time, of which the threads of a copy take a part.
+    let step = jit(|state: Vec<Array>| tree::map(|x| x + 1, state)).donate_argnums([0]);
+    let ms = |begin: Instant| begin.elapsed().as_secs_f64() * 1e3;
+    let one_step = |state: &mut Vec<Array>| -> Result<f64> {
+        let begin = Instant::now();
+        *state = block_until_ready(step.call(std::mem::take(state))?)?;
+        Ok(ms(begin))
+    };
+    let from = vec![1u8; BYTES];
+    let mut to = from.clone();
+    let mut copy = |threads: usize| {
+        let begin = Instant::now();
+        std::thread::scope(|scope| {
+            let size = BYTES / threads;
+            for (to, from) in to.chunks_mut(size).zip(from.chunks(size)) {
+                scope.spawn(|| to.copy_from_slice(from));
+            }
+        });
+        ms(begin)
+    };
+    copy(1);
+    println!("ms: a copy by 1 and by 2 threads: {:.0}, {:.0}", copy(1), copy(2));
+    drop((from, to));
+
+    let options = CheckpointManagerOptions::new().max_to_keep(1);
+    let mut checkpoints = CheckpointManager::new(folder.join("run"), options)?;
+    println!("ms: a step, `save`, the first step after it, what all steps together lose until it is on the disk");
+    for round in 1..=5 {
+        let mut alone = (0..9).map(|_| one_step(&mut state)).collect::<Result<Vec<_>>>()?;
+        alone.sort_by(f64::total_cmp);
+        let usual = alone[4];
+        let begin = Instant::now();
+        checkpoints.save(round, &state)?;
+        let save = ms(begin);
+        let mut after = vec![one_step(&mut state)?];
+        while checkpoints.latest_step()? != Some(round) {
+            after.push(one_step(&mut state)?);
+        }
+        let lost = save + after.iter().sum::<f64>() - usual * after.len() as f64;
+        println!("{usual:.0}, {save:.1}, {:.0}, {lost:.0} in {} steps", after[0], after.len());
+        checkpoints.wait_until_finished()?;
+    }
+    Ok(())
+}
+
 /// A step of 20 ms, whose batches of 4 MiB are read from the disk on a thread and put on eight devices there.
 #[test]
 #[ignore = "reads a gibibyte"]

@@ -4,6 +4,7 @@ use serde_json::Value;
 use shardax::prelude::*;
 use shardax_train::data::*;
 
+use super::data::goes_on;
 use super::fails;
 
 /// Texts of 0 to 12 tokens, each number once.
@@ -82,5 +83,55 @@ fn rows_go_on_from_every_position() -> Result<()> {
     let begin = texts().position();
     fails(texts().pack(3).seek(&serde_json::json!({ "before": begin, "done": 99 })), &["one in other texts"]);
     assert!(texts().epochs(0).pack(3).next_item().is_none());
+    Ok(())
+}
+
+/// Every stage of a pipeline at once, with buffers half given out, threads at work and batches read ahead: from each
+/// position it goes on with the same batches.
+#[test]
+fn all_stages_together_go_on_from_every_position() {
+    let sources = |seed| texts().shuffled(seed).shuffle(5, seed + 10);
+    for process in 0..2 {
+        let make = || {
+            let mixed = sources(1).mix(2.0, vec![(sources(2), 1.0)], 9).expect("weights");
+            let rows = mixed.shard(process, 2).concat_then_split(6).shuffle(4, 7).enumerate();
+            let marked = rows.parallel_map(3, |(number, mut row)| {
+                row.insert("number".to_owned(), HostArray::of(&[number as i32], &[])?);
+                Ok(row)
+            });
+            marked.batch_masked(3).prefetch(2)
+        };
+        goes_on(make, 12);
+    }
+}
+
+/// Positions that no stream gave: an error, or a place in the data, and never a panic.
+#[test]
+fn positions_that_cannot_be_are_errors_or_places() -> Result<()> {
+    let make = || {
+        let mixed = texts().shuffled(1).repeat().mix(2.0, vec![(texts().shuffled(2).repeat(), 1.0)], 9)?;
+        let rows = mixed.shuffle(4, 5).pack(5).enumerate().parallel_map(2, |(_, row)| Ok(row));
+        Ok::<_, shardax::Error>(rows.batch(2).prefetch(2))
+    };
+    let mut stream = make()?;
+    stream.items().take(3).for_each(drop);
+    let text = stream.position().to_string();
+    // Each number in it, one after the other, and each closing of an object, is something else.
+    let (mut errors, mut cases) = (0, 0);
+    let places: Vec<usize> = (1..text.len()).filter(|at| text.as_bytes()[*at].is_ascii_digit()).collect();
+    for at in places {
+        for other in ["18446744073709551615", "9223372036854775808", "-1", "\"x\"", "null"] {
+            let odd = format!("{}{other}{}", &text[..at], &text[at + 1..]);
+            let Ok(position) = serde_json::from_str::<Value>(&odd) else { continue };
+            let mut stream = make()?;
+            let went = stream.seek(&position);
+            cases += 1;
+            errors += usize::from(went.is_err());
+            if went.is_ok() {
+                stream.items().take(2).for_each(drop);
+            }
+        }
+    }
+    assert!(cases > 30 && errors > cases / 2, "{errors} errors of {cases}");
     Ok(())
 }

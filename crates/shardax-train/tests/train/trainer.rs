@@ -190,3 +190,110 @@ fn a_run_ends_with_its_data_or_where_a_hook_says() -> Result<()> {
     fails(Trainer::new(9).quiet().run(zeros(()), &mut ones_of(9), broken), &["step 4: no"]);
     Ok(())
 }
+
+/// The steps of a window are in the profile, and no others. One at a time in a process: no other test here makes one.
+#[test]
+fn a_profile_has_the_steps_of_its_window() -> Result<()> {
+    use std::io::Read;
+    setup();
+    fn of_the_profile(w: Array) -> Array {
+        w * 2.0 + 1.0
+    }
+    let folder = Folder::new();
+    let step = jit(of_the_profile);
+    let mut data = (4usize, |_| Ok(())).stream();
+    // Each step is waited for, so that none runs on into the window.
+    let run = |w: Array, ()| Ok((block_until_ready(step.call(&w)?)?, MultiMetric::new()));
+    Trainer::new(9).quiet().profile(3..6, folder.join("profile")).run(zeros([64]), &mut data, run)?;
+    let mut files = vec![folder.join("profile")];
+    let trace = loop {
+        let path = files.pop().expect("a trace");
+        match path.is_dir() {
+            true => {
+                files.extend(std::fs::read_dir(&path).expect("a folder").map(|entry| entry.expect("an entry").path()))
+            }
+            false if path.to_string_lossy().ends_with(".trace.json.gz") => {
+                break std::fs::read(path).expect("the trace");
+            }
+            false => {}
+        }
+    };
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(trace.as_slice()).read_to_string(&mut text).expect("a packed text");
+    let trace: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let events = trace["traceEvents"].as_array().expect("events");
+    let runs = events.iter().filter(|e| e["name"] == "of_the_profile" && e["ph"] == "X");
+    let mut by_thread = std::collections::BTreeMap::new();
+    runs.for_each(|e| *by_thread.entry((e["pid"].to_string(), e["tid"].to_string())).or_insert(0) += 1);
+    // The host that starts them, and the device: each three times.
+    assert!(by_thread.len() == 2 && by_thread.values().all(|count| *count == 3), "{by_thread:?}");
+    Ok(())
+}
+
+/// Where the time goes: to data that is slow, to a step that is slow to start, to devices; and the rates that follow.
+#[test]
+fn the_time_of_a_step_is_split() -> Result<()> {
+    setup();
+    let nap = || std::thread::sleep(std::time::Duration::from_millis(8));
+    // On eight devices, which takes longer than to start it.
+    let slow = jit(|w: Array| (0..6).fold(w, |w, _| w.matmul(&w) / 256.0));
+    let begin = device_put(&ones([256, 256]), &NamedSharding::new(&make_mesh([("x", 8)])?, P![]))?;
+    block_until_ready(slow.call(&begin)?)?;
+    let run = |slow_data: bool, slow_start: bool, slow_device: bool| -> Result<Vec<f64>> {
+        let item = move |_: usize| {
+            if slow_data {
+                nap();
+            }
+            Ok(1.0f32)
+        };
+        let mut seen = Vec::new();
+        let watch = |at: &shardax_train::Moment<'_, Array>| {
+            if let Some(values) = at.values {
+                let of = |name: &str| values[name];
+                let rate = of("steps_per_second");
+                assert!((of("tokens_per_second") / rate - 32.0).abs() < 1e-6 && (of("mfu") / rate - 5e-3).abs() < 1e-9);
+                assert!((of("examples_per_second") / rate - 4.0).abs() < 1e-6);
+                seen = vec![of("time/input_wait"), of("time/dispatch"), of("time/device_wait")];
+            }
+            Ok(Control::Continue)
+        };
+        let trainer = Trainer::new(20)
+            .quiet()
+            .log_every(4)
+            .tokens_per_step(32.0)
+            .examples_per_step(4.0)
+            .flops(5e9, 1e12)
+            .hook(watch);
+        let mut data = (4usize, item).stream();
+        trainer.run(begin.clone(), &mut data, |w, x| {
+            if slow_start {
+                nap();
+            }
+            let w = if slow_device { slow.call(w)? } else { w };
+            Ok((w.clone(), MultiMetric::new().with("loss", Average::of(w.get((0, 0)) + x))))
+        })?;
+        Ok(seen)
+    };
+    for (at, of) in [(true, false, false), (false, true, false), (false, false, true)].into_iter().enumerate() {
+        let shares = run(of.0, of.1, of.2)?;
+        assert!(shares[at] > 0.5 && shares.iter().sum::<f64>() <= 1.0 + 1e-9, "{at}: {shares:?}");
+    }
+    Ok(())
+}
+
+/// The array that is not finite is named as the state has it.
+#[test]
+fn a_parameter_that_is_not_finite_is_named() -> Result<()> {
+    setup();
+    // The rate is infinite from the fourth step on.
+    let rate = |step: &Array| where_(step.less(3), 0.1f32, f32::INFINITY);
+    let state = TrainState::create(Linear::new(2, 1, &mut Rngs::new(0)), sgd(shardax_nn::Schedule::function(rate)))?;
+    let step = jit(|state: TrainState<Linear, _>, (x, y): (Array, Array)| -> Result<_> {
+        let loss = |model: Linear| (model.forward(&x) - &y).square().mean(..);
+        let grads = grad(loss).call(state.params.clone())?;
+        Ok((state.apply_gradients(grads)?, MultiMetric::new()))
+    });
+    let run = Trainer::new(20).quiet().check_finite().run(state, &mut data(), |state, batch| step.call((state, batch)));
+    fails(run, &["after step 4 ", "`.params.kernel`"]);
+    Ok(())
+}

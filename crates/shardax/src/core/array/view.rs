@@ -43,6 +43,25 @@ impl<T: Element> fmt::Debug for HostView<'_, T> {
     }
 }
 
+/// Keeps an array from being donated or deleted; see [`Array::hold`].
+#[derive(Debug)]
+pub struct Held {
+    array: Array,
+    _holds: Vec<pjrt::HeldBuffer>,
+}
+
+impl Held {
+    /// Appends the elements' bytes, in row-major order and the machine's. Waits for the values.
+    ///
+    /// Fails where they could not be computed, and where this process has only a part of them.
+    #[track_caller]
+    pub fn copy_to(&self, out: &mut Vec<u8>) -> Result<()> {
+        let location = std::panic::Location::caller();
+        pjrt::HeldBuffer::copying(|| self.array.with_bytes(|bytes| out.extend_from_slice(bytes)))
+            .map_err(|error| error.at(location))
+    }
+}
+
 impl Array {
     /// The elements in row-major order, in place: where the array lies in the host's memory, on one device or the same on all, nothing is
     /// copied. Others, booleans and complex numbers are copied, as by [`to_vec`](Array::to_vec). Waits for the values.
@@ -91,6 +110,37 @@ impl Array {
             }
         }
         Ok(f(&self.to_bytes()?))
+    }
+
+    /// Keeps the values as they are for work that goes on elsewhere, on a thread that writes them to a disk, say: while the
+    /// hold lives the array can be used, but what would donate or delete it waits. Does not wait for the values.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # shardax::config::set_num_cpu_devices(1).ok();
+    /// let x = ones([4]) * 3;
+    /// let held = x.hold()?;
+    /// let writer = std::thread::spawn(move || {
+    ///     let mut bytes = Vec::new();
+    ///     held.copy_to(&mut bytes).map(|()| bytes)
+    /// });
+    /// // Takes the memory of `x`, once the thread has its copy.
+    /// let y = jit(|x: Array| x + 1).donate_argnums([0]).call(x)?;
+    /// assert_eq!(writer.join().expect("no panic")?[..4], 3.0f32.to_ne_bytes());
+    /// assert_eq!(y.get(0).item::<f32>()?, 4.0);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    ///
+    /// A thread that keeps a hold and donates the array gets an error, after ten seconds in which no other hold was
+    /// dropped and none was copied from.
+    ///
+    /// Fails for an array without values: one that was deleted or donated, a traced one, one that carries an error.
+    #[track_caller]
+    pub fn hold(&self) -> Result<Held> {
+        let c = self.concrete().at_caller()?;
+        let holds = c.buffers.iter().map(pjrt::HeldBuffer::of).collect::<std::result::Result<Vec<_>, _>>();
+        let holds = holds.map_err(Error::from).at_caller()?;
+        Ok(Held { array: self.clone(), _holds: holds })
     }
 
     /// A future that is ready when the values are there, or could not be computed: no thread waits.
