@@ -5,6 +5,7 @@ mod leaves;
 mod report;
 mod shapes;
 pub(crate) mod staging;
+mod traffic;
 mod unloaded;
 
 pub use collectives::{Collective, CollectiveKind, Collectives};
@@ -357,7 +358,8 @@ impl<Args, Out> Compiled<Args, Out> {
         self.staged.in_sharding(&self.loaded.in_shardings, argument)
     }
 
-    fn mesh(&self) -> Option<&Mesh> {
+    /// The mesh that it is for; `None` of a program for one device.
+    pub fn mesh(&self) -> Option<&Mesh> {
         match &self.loaded.place {
             Place::Mesh(mesh) => Some(mesh),
             Place::Single(_) => None,
@@ -393,6 +395,22 @@ impl<Args, Out> Compiled<Args, Out> {
     /// Fails where the platform does not tell.
     pub fn memory_analysis(&self) -> Result<MemoryAnalysis> {
         Ok(self.loaded.executable.memory_analysis()?)
+    }
+
+    /// The bytes that one call reads from a device's memory and writes to it, counted from the optimized program: of each
+    /// instruction that runs by itself, a fusion being one, the operands and results, as often as it runs. Caches are not
+    /// thought of. Loops that do not say how often they run count once.
+    ///
+    /// Fails where the platform does not show its programs.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let double = jit(|x: Array| x * 2.0).lower(shape_dtype_struct([1000], DType::F32))?.compile()?;
+    /// assert_eq!(double.bytes_accessed()?, 8000);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn bytes_accessed(&self) -> Result<usize> {
+        Ok(traffic::bytes_accessed(&self.loaded.instructions()?))
     }
 
     /// The compiler's estimates of what one call costs on a device, such as `flops` and `bytes accessed`.
