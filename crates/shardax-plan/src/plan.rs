@@ -103,7 +103,12 @@ impl Plan {
         self
     }
 
-    /// The function's name.
+    /// The same under this name.
+    pub fn named(self, name: &str) -> Plan {
+        Plan { name: name.to_owned(), ..self }
+    }
+
+    /// Its name: the function's, unless it was given another.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -21,7 +21,7 @@ pub const NAMES: [&str; 6] = ["mlp", "cnn", "gpt", "moe", "decoder-7b", "decoder
 /// Fails when there is none.
 #[track_caller]
 pub fn named(name: &str, setup: &Setup) -> Result<Plan> {
-    match name {
+    let plan = match name {
         "mlp" => mlp(setup),
         "cnn" => cnn(setup),
         "gpt" => decoder(setup, Sizes::SMALL),
@@ -32,5 +32,6 @@ pub fn named(name: &str, setup: &Setup) -> Result<Plan> {
             format!("{name:?} is none of {}", NAMES.join(", ")),
             "for a step of your own write a binary with `shardax_plan::main!`",
         ),
-    }
+    }?;
+    Ok(plan.named(name))
 }
