@@ -6,7 +6,7 @@ use shardax::prelude::*;
 
 use crate::error::value;
 use crate::memory::Help;
-use crate::{Plan, Remat, Report, Setup, Target, target};
+use crate::{Plan, Remat, Report, Search, Setup, Target, target};
 
 const HELP: &str = "\
 plans a step for devices that are not there
@@ -18,6 +18,8 @@ plans a step for devices that are not there
   --set NAME=VALUE    an option of the step's own
   --json FILE         writes the report for machines
   --svg FILE          writes it as a picture
+  --search            tries meshes of data, fsdp and model, what layers keep, and micro-batches (or the one given)
+  --compile N         how many of the best a search compiles   (4)
   --cpu               compiles by the CPU's compiler, though the platform's own be installed
 ";
 
@@ -26,6 +28,7 @@ struct Request {
     setup: Setup,
     json: Option<String>,
     svg: Option<String>,
+    search: Option<Search>,
 }
 
 /// Reads the command line, plans, and prints the report: what [`main!`](crate::main!) calls.
@@ -45,7 +48,8 @@ pub fn run(plan: &dyn Fn(&Setup) -> Result<Plan>) -> ExitCode {
 }
 
 fn parse(args: &[String]) -> Result<Request> {
-    let (mut name, mut axes, mut by_cpu) = ("cpu:8".to_owned(), None, false);
+    let (mut name, mut axes, mut by_cpu, mut searches) = ("cpu:8".to_owned(), None, false, false);
+    let mut search = Search::default();
     let (mut remat, mut micro_batch, mut json, mut svg) = (Remat::Full, None, None, None);
     let mut options = std::collections::BTreeMap::new();
     // What is no option names the step, which the binary reads.
@@ -55,6 +59,10 @@ fn parse(args: &[String]) -> Result<Request> {
             by_cpu = true;
             continue;
         }
+        if option == "--search" {
+            searches = true;
+            continue;
+        }
         let wanted = || value(format!("{option} needs a value"), "`--help` lists the options");
         let given = rest.next().ok_or_else(wanted)?;
         match option.as_str() {
@@ -62,12 +70,19 @@ fn parse(args: &[String]) -> Result<Request> {
             "--mesh" => axes = Some(target::parse_axes(given)?),
             "--remat" => {
                 let known = Remat::ALL.into_iter().find(|r| r.name() == given);
-                remat = known.ok_or_else(|| value(format!("--remat {given:?} is none of none, dots, full"), "choose one"))?;
+                remat = known
+                    .ok_or_else(|| value(format!("--remat {given:?} is none of none, dots, full"), "choose one"))?;
             }
             "--micro-batch" => {
                 let count = given.parse().ok().filter(|n| *n > 0);
-                let refused = || value(format!("--micro-batch {given:?} is no number above 0"), "write --micro-batch 64");
+                let refused =
+                    || value(format!("--micro-batch {given:?} is no number above 0"), "write --micro-batch 64");
                 micro_batch = Some(count.ok_or_else(refused)?);
+            }
+            "--compile" => {
+                let count = given.parse().ok().filter(|n| *n > 0);
+                let refused = || value(format!("--compile {given:?} is no number above 0"), "write --compile 4");
+                search.compile = count.ok_or_else(refused)?;
             }
             "--set" => {
                 let refused = || value(format!("--set {given:?} is no option"), "write --set name=value");
@@ -85,12 +100,20 @@ fn parse(args: &[String]) -> Result<Request> {
     if let Some(axes) = axes {
         setup.axes = axes;
     }
-    Ok(Request { setup, json, svg })
+    let search = searches.then_some(search);
+    Ok(Request { setup, json, svg, search })
 }
 
 fn report(plan: &dyn Fn(&Setup) -> Result<Plan>, request: &Request) -> Result<()> {
     let begun = std::time::Instant::now();
-    let report = planned(plan, &request.setup)?;
+    let report = match &request.search {
+        None => planned(plan, &request.setup)?,
+        Some(search) => {
+            let found = search.run(plan, &request.setup)?;
+            println!("{found}");
+            found.best().clone()
+        }
+    };
     println!("{report}\nplanned in {:.1} s", begun.elapsed().as_secs_f64());
     let write = |file: &Option<String>, text: &dyn Fn() -> String| match file {
         None => Ok(()),

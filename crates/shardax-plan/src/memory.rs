@@ -80,7 +80,7 @@ impl Memory {
     }
 }
 
-fn holder_of(plan: &Plan, argument: &Argument) -> Holder {
+pub(crate) fn holder_of(plan: &Plan, argument: &Argument) -> Holder {
     let said = plan.holders.iter().find(|(_, path)| argument.path.starts_with(path.as_str()));
     let has = |word: &str| argument.path.contains(word);
     match said {
@@ -111,10 +111,14 @@ impl Memory {
         let within = self.of(Holder::ActivationsAndTemporaries);
         // Gradients are as large as parameters, and live within the step.
         let gradients = parameters.min(within);
-        let theory = |what: &str, less: f64| Help { what: what.to_owned(), needs: self.total() - less, compiled: false };
+        let theory =
+            |what: &str, less: f64| Help { what: what.to_owned(), needs: self.total() - less, compiled: false };
         vec![
-            theory("parameters, optimizer state and gradients over twice as many devices (FSDP)", (parameters + state + gradients) / 2.0),
-            theory("half the micro-batch", (within - gradients + self.of(Holder::Batch)) / 2.0),
+            theory(
+                "parameters, optimizer state and gradients over twice as many devices (FSDP)",
+                (parameters + state + gradients) / 2.0,
+            ),
+            theory("half as many rows on each device (micro-batch)", (within - gradients + self.of(Holder::Batch)) / 2.0),
         ]
     }
 }

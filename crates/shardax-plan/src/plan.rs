@@ -10,7 +10,7 @@ use shardax::sharding::Sharding;
 use shardax::stages::{ArgInfo, Collective, LeafTree, MemoryAnalysis};
 use shardax::{Compiled, Lowered, Unloaded};
 
-use crate::memory::Holder;
+use crate::memory::{Holder, holder_of};
 use crate::report::Report;
 use crate::target::Target;
 
@@ -65,6 +65,8 @@ pub struct Plan {
     name: String,
     pub(crate) flops: Flops,
     pub(crate) holders: Vec<(Holder, String)>,
+    pub(crate) rules: Vec<(String, Vec<String>)>,
+    arguments: Vec<Argument>,
     compile: Compile,
 }
 
@@ -80,19 +82,24 @@ impl Plan {
         F::Output: 'static,
         A: IntoArgs<Args>,
     {
-        Ok(Plan::of(jit(step).lower(args)?))
+        Plan::of(jit(step).lower(args)?)
     }
 
     /// A step that was lowered, with its donations and the shardings of its results.
-    pub fn of<Args: Tree + 'static, Out: Tree + 'static>(lowered: Lowered<Args, Out>) -> Plan {
+    ///
+    /// Fails when the shardings of its arguments do not divide them.
+    #[track_caller]
+    pub fn of<Args: Tree + 'static, Out: Tree + 'static>(lowered: Lowered<Args, Out>) -> Result<Plan> {
         let text = format!("{lowered:?}");
         let name = text.strip_prefix("Lowered(").and_then(|rest| rest.split(')').next()).unwrap_or("step").to_owned();
         let flops = lowered.program().flops();
+        let arguments = arguments(&lowered.args_info(), &lowered.input_shardings())?;
         let compile = move |target: &Target| match target.topology() {
             Some(topology) => facts_of_unloaded(&lowered.compile_for(topology)?),
             None => facts_of_compiled(&lowered.compile()?),
         };
-        Plan { name, flops, holders: Vec::new(), compile: Arc::new(compile) }
+        let (holders, rules) = (Vec::new(), Vec::new());
+        Ok(Plan { name, flops, holders, rules, arguments, compile: Arc::new(compile) })
     }
 
     /// What the arguments hold whose key paths begin so (`[0].model`); what is said first counts. By default arguments
@@ -101,6 +108,20 @@ impl Plan {
     pub fn holds(mut self, holder: Holder, path: &str) -> Plan {
         self.holders.push((holder, path.to_owned()));
         self
+    }
+
+    /// The rules that its shardings are made by: over which axes, of those that the mesh has, each logical name is split.
+    /// A search writes them down.
+    pub fn rules(mut self, rules: &[(&str, &[&str])]) -> Plan {
+        let owned = |axes: &[&str]| axes.iter().map(|axis| (*axis).to_owned()).collect();
+        self.rules = rules.iter().map(|(name, axes)| ((*name).to_owned(), owned(axes))).collect();
+        self
+    }
+
+    /// The bytes of the arguments on one device: of all, or of those that hold this.
+    pub(crate) fn argument_bytes(&self, holder: Option<Holder>) -> f64 {
+        let counts = |a: &&Argument| holder.is_none_or(|holder| holder_of(self, a) == holder);
+        self.arguments.iter().filter(counts).map(|a| a.bytes).sum()
     }
 
     /// The same under this name.

@@ -124,7 +124,12 @@ impl fmt::Display for Report {
 
         writeln!(f, "\nFLOPs of one step: {}", self.flops)?;
         let all = self.flops.products;
-        writeln!(f, "  on one device {:.3e} of products, {} of memory traffic", self.flops_per_device(), bytes(self.bytes_accessed))?;
+        writeln!(
+            f,
+            "  on one device {:.3e} of products, {} of memory traffic",
+            self.flops_per_device(),
+            bytes(self.bytes_accessed)
+        )?;
         if self.flops.recomputed > 0.0 {
             writeln!(f, "  {:.0}% of the products are done a second time", 100.0 * self.flops.recomputed / all)?;
         }
@@ -133,7 +138,11 @@ impl fmt::Display for Report {
         if self.traffic.is_empty() {
             writeln!(f, "  none")?;
         } else {
-            writeln!(f, "  {:<22}{:<20}{:>7}{:>12}{:>12}  {:<12}{:>10}", "axes", "kind", "runs", "data", "sent", "link", "time")?;
+            writeln!(
+                f,
+                "  {:<22}{:<20}{:>7}{:>12}{:>12}  {:<12}{:>10}",
+                "axes", "kind", "runs", "data", "sent", "link", "time"
+            )?;
         }
         for t in &self.traffic {
             let axes = match t.axes.is_empty() {
@@ -142,12 +151,25 @@ impl fmt::Display for Report {
             };
             let time = t.seconds.map_or("".to_owned(), seconds);
             let runs = format!("{}{}", t.runs, if t.at_least { "+" } else { "" });
-            writeln!(f, "  {axes:<22}{:<20}{runs:>7}{:>12}{:>12}  {:<12}{time:>10}", t.kind, bytes(t.bytes), bytes(t.sent), t.link)?;
+            writeln!(
+                f,
+                "  {axes:<22}{:<20}{runs:>7}{:>12}{:>12}  {:<12}{time:>10}",
+                t.kind,
+                bytes(t.bytes),
+                bytes(t.sent),
+                t.link
+            )?;
         }
 
         let Some(r) = &self.roofline else { return Ok(()) };
         writeln!(f, "\nroofline of one step: no run is faster where the assumptions hold")?;
-        writeln!(f, "  compute {}, memory {}, communication {}", seconds(r.compute), seconds(r.memory), seconds(r.communication))?;
+        writeln!(
+            f,
+            "  compute {}, memory {}, communication {}",
+            seconds(r.compute),
+            seconds(r.memory),
+            seconds(r.communication)
+        )?;
         writeln!(f, "  step {} ({} of it communication that nothing overlaps)", seconds(r.step), seconds(r.exposed))?;
         writeln!(f, "  MFU at most {:.1}%, HFU at most {:.1}%", 100.0 * r.mfu, 100.0 * r.hfu)?;
         writeln!(f, "assumptions")?;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use shardax::prelude::*;
 use shardax::shape::AxisName;
-use shardax::{CheckpointPolicy, sharding};
+use shardax::sharding::{DimSpec, IntoDimSpec};
+use shardax_nn::Rules;
 
 use crate::target::Target;
 
@@ -79,13 +80,14 @@ impl Setup {
         self.axes.iter().find(|(axis, _)| *axis == name).map_or(1, |(_, size)| *size)
     }
 
-    /// Those of the names that are axes of the mesh, for a dimension that they split.
-    pub fn along(&self, names: &[&'static str]) -> sharding::DimSpec {
-        let there = names.iter().map(|name| AxisName::from(*name)).filter(|name| self.axes.iter().any(|(axis, _)| axis == name));
-        match there.collect::<Vec<_>>() {
-            names if names.is_empty() => sharding::DimSpec::None,
-            names => sharding::DimSpec::Axes(names.into_iter().collect()),
-        }
+    /// Rules over the mesh: each logical name is split over those of its axes that the mesh has.
+    pub fn rules(&self, mesh: &Mesh, rules: &[(&'static str, &[&'static str])]) -> Rules {
+        let along = |axes: &[&'static str]| {
+            let named = axes.iter().map(|name| AxisName::from(*name));
+            let there: Vec<AxisName> = named.filter(|name| mesh.axis_size(*name).is_some()).collect();
+            if there.is_empty() { DimSpec::None } else { there[..].into_dim_spec() }
+        };
+        rules.iter().fold(Rules::new(mesh, [("", DimSpec::None)]), |all, (name, axes)| all.and(name, along(axes)))
     }
 
     /// The number of an option, or what it is by default.

@@ -175,11 +175,7 @@ impl Report {
 
     fn time_bars(&self, p: &mut Picture) {
         let Some(r) = &self.roofline else { return };
-        p.heading(&format!(
-            "one step takes at least {}: MFU at most {:.1}%",
-            seconds(r.step),
-            100.0 * r.mfu
-        ));
+        p.heading(&format!("one step takes at least {}: MFU at most {:.1}%", seconds(r.step), 100.0 * r.mfu));
         let longest = r.step.max(r.communication).max(r.compute).max(r.memory).max(f64::MIN_POSITIVE);
         let scale = (BAR - 240.0) / longest;
         let busy = r.compute.max(r.memory);

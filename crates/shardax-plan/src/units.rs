@@ -17,7 +17,13 @@ fn scaled(n: f64, units: &[(f64, &str)], smallest: &str) -> String {
     let (by, unit) = units.iter().find(|(by, _)| n.abs() >= *by).or(units.last()).copied().unwrap_or((1.0, smallest));
     let (by, unit) = if smallest == "B" && n.abs() < 1e3 { (1.0, "B") } else { (by, unit) };
     let value = n / by;
-    let digits = if unit == "B" || value >= 100.0 { 0 } else if value >= 10.0 { 1 } else { 2 };
+    let digits = if unit == "B" || value >= 100.0 {
+        0
+    } else if value >= 10.0 {
+        1
+    } else {
+        2
+    };
     format!("{value:.digits$} {unit}")
 }
 

@@ -12,7 +12,21 @@ fn a_report_in_three_forms() {
     std::fs::create_dir_all(&dir).expect("a folder");
     let file = |name: &str| dir.join(name).to_string_lossy().into_owned();
     let (json, svg) = (file("plan.json"), file("plan.svg"));
-    let output = run(&["mlp", "--target", "cpu:4", "--mesh", "data=2,fsdp=2", "--set", "hidden=256", "--micro-batch", "8", "--json", &json, "--svg", &svg]);
+    let output = run(&[
+        "mlp",
+        "--target",
+        "cpu:4",
+        "--mesh",
+        "data=2,fsdp=2",
+        "--set",
+        "hidden=256",
+        "--micro-batch",
+        "8",
+        "--json",
+        &json,
+        "--svg",
+        &svg,
+    ]);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("mlp on cpu:4 (4 devices, data=2,fsdp=2)"), "{output:?}");
     let read = |file: &str| std::fs::read_to_string(file).expect("it is written");

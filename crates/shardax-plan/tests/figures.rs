@@ -2,7 +2,7 @@
 
 use shardax::prelude::*;
 use shardax_plan::models::{self, Sizes};
-use shardax_plan::{Holder, Link, Plan, Report, Setup, Target};
+use shardax_plan::{Candidate, Holder, Link, Plan, Remat, Report, Search, Setup, Target};
 
 fn setup(axes: &[(&'static str, usize)]) -> Result<Setup> {
     let target = Target::new("cpu:8")?;
@@ -45,8 +45,7 @@ fn fsdp_splits_the_state_of_a_decoder() -> Result<()> {
     assert_eq!(report.memory.of(Holder::Parameters), each);
     assert_eq!(report.memory.of(Holder::OptimizerState), 2.0 * each + 8.0);
     // Each kernel is gathered for the layers, and again for their gradients.
-    let gathered: f64 =
-        report.traffic.iter().filter(|t| t.kind == CollectiveKind::AllGather).map(|t| t.bytes).sum();
+    let gathered: f64 = report.traffic.iter().filter(|t| t.kind == CollectiveKind::AllGather).map(|t| t.bytes).sum();
     assert!(gathered >= 2.0 * 4.0 * (Sizes::SMALL.parameters() - norms) as f64 * 0.8, "{report}");
     assert!(report.traffic.iter().all(|t| t.axes == ["fsdp"] && !t.at_least), "{report}");
     Ok(())
@@ -64,14 +63,11 @@ fn sums_are_the_compiler_s() -> Result<()> {
         let loss = |w: Array| -> Result<Array> { Ok(scan(layer, x.clone(), w)?.0.square().mean(..)) };
         Ok(&w - grad(loss).call(&w)? * 0.1)
     };
-    let lowered = || {
-        jit(step)
-            .donate_argnums([0])
-            .lower((on(&[6, 64, 64], P![None, None, "model"]), on(&[32, 64], P!["data"])))
-    };
+    let lowered =
+        || jit(step).donate_argnums([0]).lower((on(&[6, 64, 64], P![None, None, "model"]), on(&[32, 64], P!["data"])));
     let compiled = lowered()?.compile()?;
     let (memory, collectives) = (compiled.memory_analysis()?, compiled.collectives()?);
-    let report = Plan::of(lowered()?).holds(Holder::Parameters, "[0]").report(&target)?;
+    let report = Plan::of(lowered()?)?.holds(Holder::Parameters, "[0]").report(&target)?;
     let all = memory.arguments + memory.outputs - memory.aliased + memory.temporaries + memory.generated_code;
     assert_eq!(report.memory.total(), all as f64);
     assert_eq!(report.memory.of(Holder::Parameters), 6.0 * 64.0 * 16.0 * 4.0);
@@ -92,7 +88,8 @@ fn without_the_platform_s_compiler() -> Result<()> {
     let setup = Setup { axes: vec![("fsdp".into(), 8)], ..Setup::new(target) };
     let report = models::named("mlp", &setup)?.report(&setup.target)?;
     let text = report.to_string();
-    for wanted in ["compiled by the CPU's compiler", "NVLink", "of 80.0 GB", "MFU at most", "assumptions", "data sheet"] {
+    for wanted in ["compiled by the CPU's compiler", "NVLink", "of 80.0 GB", "MFU at most", "assumptions", "data sheet"]
+    {
         assert!(text.contains(wanted), "{wanted:?} is not in\n{text}");
     }
     let roofline = report.roofline.as_ref().expect("H100s are described");
@@ -119,5 +116,24 @@ fn targets_are_read_or_refused() -> Result<()> {
     target.prepare()?;
     let error = target.mesh([("data", 4)]).expect_err("too few");
     assert!(error.message().contains("the mesh data=4 has 4 devices, and cpu:8 has 8"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn a_search_compiles_the_best_and_says_the_rules() -> Result<()> {
+    let target = Target::new("h100:8")?.by_cpu();
+    let mut setup = Setup { micro_batch: Some(64), ..Setup::new(target) };
+    setup.options = [("features", "64"), ("hidden", "256")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+    let search = Search { compile: 2, remats: vec![Remat::None], ..Search::default() };
+    let found = search.run(&models::mlp, &setup)?;
+    // Ten meshes of eight devices, one micro-batch, one way of keeping.
+    assert_eq!((found.tried, found.too_large, found.compiled.len()), (10, 0, 2));
+    assert!(found.compiled[0].on_frontier);
+    let rate = |c: &Candidate| c.report.as_ref().and_then(|r| r.roofline.as_ref()).map(|r| r.step);
+    assert!(rate(&found.compiled[0]) <= rate(&found.compiled[1]));
+    let text = found.to_string();
+    assert!(text.contains("let rules = Rules::new(&mesh, [(\"batch\", ") && text.contains(".and(\"out\", "), "{text}");
+    let nothing = search.run(&models::mlp, &Setup::new(Target::new("cpu:8")?));
+    assert!(nothing.is_err_and(|e| e.message().contains("nothing is published of cpu:8")));
     Ok(())
 }

@@ -35,9 +35,8 @@ fn products_are_counted_exactly() -> Result<()> {
 fn convolutions_and_their_gradients() -> Result<()> {
     setup();
     // Strides of 2: the gradient's convolution is over a dilated operand, and counts what is there alone.
-    let conv = |x: Array, w: Array| {
-        lax::conv_general_dilated(x, w, [2, 2], lax::Padding::Same, lax::ConvOptions::new())
-    };
+    let conv =
+        |x: Array, w: Array| lax::conv_general_dilated(x, w, [2, 2], lax::Padding::Same, lax::ConvOptions::new());
     let args = (float(&[2, 3, 8, 8]), float(&[16, 3, 2, 2]));
     let once = 2.0 * (2 * 16 * 4 * 4) as f64 * (3 * 2 * 2) as f64;
     assert_eq!(flops(conv, args.clone())?.products, once);
@@ -56,7 +55,9 @@ fn loops_branches_and_devices() -> Result<()> {
     let once = 2.0 * 4.0 * 8.0 * 8.0;
     assert_eq!(flops(layers, (w, x.clone()))?.products, 7.0 * once);
 
-    let branches = |p: Array, x: Array, w: Array| cond(p, |(x, w): (Array, Array)| x.dot(&w).dot(w), |(x, _): (Array, Array)| x, (x, w));
+    let branches = |p: Array, x: Array, w: Array| {
+        cond(p, |(x, w): (Array, Array)| x.dot(&w).dot(w), |(x, _): (Array, Array)| x, (x, w))
+    };
     let choice = shape_dtype_struct((), DType::Bool);
     assert_eq!(flops(branches, (choice, x.clone(), float(&[8, 8])))?.products, 2.0 * once);
 

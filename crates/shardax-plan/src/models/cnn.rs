@@ -19,6 +19,8 @@ impl Cnn {
     }
 }
 
+const RULES: [(&str, &[&str]); 1] = [("batch", &["data", "fsdp"])];
+
 type State = Optimizer<Cnn, Adam>;
 
 /// A step of Adam on images of 32×32. Axes: `data` splits the images.
@@ -28,7 +30,7 @@ type State = Optimizer<Cnn, Adam>;
 pub fn cnn(setup: &Setup) -> Result<Plan> {
     let batch = setup.micro_batch.unwrap_or(32 * setup.target.num_devices());
     let mesh = setup.mesh()?;
-    let rules = Rules::new(&mesh, [("batch", setup.along(&["data", "fsdp"]))]);
+    let rules = setup.rules(&mesh, &RULES);
     let make = || {
         let mut rngs = Rngs::new(0);
         let (conv1, conv2) = (Conv::new(3, 32, [3, 3], &mut rngs), Conv::new(32, 64, [3, 3], &mut rngs));
@@ -36,8 +38,7 @@ pub fn cnn(setup: &Setup) -> Result<Plan> {
     };
     let types = eval_shape(make, ())?;
     let step = |mut state: State, x: Array, labels: Array| -> Result<(State, Array)> {
-        let loss =
-            |model: Cnn| softmax_cross_entropy_with_integer_labels(model.forward(x.clone()), &labels).mean(..);
+        let loss = |model: Cnn| softmax_cross_entropy_with_integer_labels(model.forward(x.clone()), &labels).mean(..);
         let (loss, grads) = value_and_grad(loss).call(&state.model)?;
         state.update(grads)?;
         Ok((state, loss))
@@ -49,5 +50,5 @@ pub fn cnn(setup: &Setup) -> Result<Plan> {
         .out_shardings((&whole, None::<shardax::ShardingLike>))
         .donate_argnums([0]);
     let images = shape_dtype_struct([batch, 32, 32, 3], DType::F32);
-    Ok(Plan::of(step.lower((types, images, shape_dtype_struct([batch], DType::I32)))?))
+    Ok(Plan::of(step.lower((types, images, shape_dtype_struct([batch], DType::I32)))?)?.rules(&RULES))
 }

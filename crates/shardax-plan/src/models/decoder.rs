@@ -28,16 +28,8 @@ pub struct Sizes {
 
 impl Sizes {
     /// A small one, for tests.
-    pub const SMALL: Sizes = Sizes {
-        vocabulary: 512,
-        layers: 2,
-        features: 128,
-        heads: 8,
-        kv_heads: 4,
-        hidden: 384,
-        length: 64,
-        experts: 0,
-    };
+    pub const SMALL: Sizes =
+        Sizes { vocabulary: 512, layers: 2, features: 128, heads: 8, kv_heads: 4, hidden: 384, length: 64, experts: 0 };
     /// 7.2 billion parameters.
     pub const BILLIONS_7: Sizes = Sizes {
         vocabulary: 32_000,
@@ -50,8 +42,7 @@ impl Sizes {
         experts: 0,
     };
     /// 69 billion parameters.
-    pub const BILLIONS_70: Sizes =
-        Sizes { layers: 80, features: 8192, heads: 64, hidden: 28_672, ..Sizes::BILLIONS_7 };
+    pub const BILLIONS_70: Sizes = Sizes { layers: 80, features: 8192, heads: 64, hidden: 28_672, ..Sizes::BILLIONS_7 };
 
     /// The parameters of all layers, without experts.
     pub fn parameters(&self) -> usize {
@@ -177,6 +168,15 @@ impl Decoder {
     }
 }
 
+/// FSDP along `fsdp`, heads and gated units in parts along `model`.
+const RULES: [(&str, &[&str]); 5] = [
+    ("batch", &["data", "fsdp"]),
+    ("embed", &["fsdp"]),
+    ("heads", &["model"]),
+    ("mlp", &["model"]),
+    ("vocabulary", &["model"]),
+];
+
 type State = Optimizer<Decoder, AdamW>;
 
 /// A step of AdamW of a language model. Axes: `data` and `fsdp` split the sequences, `fsdp` parameters and optimizer
@@ -186,14 +186,11 @@ type State = Optimizer<Decoder, AdamW>;
 /// Fails when the sizes do not divide.
 #[track_caller]
 pub fn decoder(setup: &Setup, sizes: Sizes) -> Result<Plan> {
-    let sizes = Sizes { length: setup.number("length", sizes.length)?, layers: setup.number("layers", sizes.layers)?, ..sizes };
+    let sizes =
+        Sizes { length: setup.number("length", sizes.length)?, layers: setup.number("layers", sizes.layers)?, ..sizes };
     let batch = setup.micro_batch.unwrap_or(setup.axis("data") * setup.axis("fsdp"));
     let mesh = setup.mesh()?;
-    let rules = Rules::new(&mesh, [("batch", setup.along(&["data", "fsdp"]))])
-        .and("embed", setup.along(&["fsdp"]))
-        .and("heads", setup.along(&["model"]))
-        .and("mlp", setup.along(&["model"]))
-        .and("vocabulary", setup.along(&["model"]));
+    let rules = setup.rules(&mesh, &RULES);
     let own = (rules.clone(), setup.clone());
     let make = move || State::new(Decoder::new(sizes, &own.1, own.0.clone())?, adamw(1e-3, 0.1));
     let types = eval_shape(make, ())?;
@@ -213,5 +210,5 @@ pub fn decoder(setup: &Setup, sizes: Sizes) -> Result<Plan> {
         .in_shardings((&shardings, &rows, &rows))
         .out_shardings((&shardings, None::<shardax::ShardingLike>))
         .donate_argnums([0]);
-    Ok(Plan::of(step.lower((types, tokens(), tokens()))?))
+    Ok(Plan::of(step.lower((types, tokens(), tokens()))?)?.rules(&RULES))
 }

@@ -18,6 +18,8 @@ impl Mlp {
     }
 }
 
+const RULES: [(&str, &[&str]); 3] = [("batch", &["data", "fsdp"]), ("in", &["fsdp"]), ("out", &["model"])];
+
 type State = Optimizer<Mlp, Adam>;
 
 /// A step of Adam. Options: `features` (1024), `hidden` (4096), `layers` (3). Axes: `data` and `fsdp` split the rows,
@@ -30,13 +32,10 @@ pub fn mlp(setup: &Setup) -> Result<Plan> {
     let layers = setup.number("layers", 3)?.max(1);
     let batch = setup.micro_batch.unwrap_or(32 * setup.target.num_devices());
     let mesh = setup.mesh()?;
-    let rules = Rules::new(&mesh, [("batch", setup.along(&["data", "fsdp"]))])
-        .and("in", setup.along(&["fsdp"]))
-        .and("out", setup.along(&["model"]));
+    let rules = setup.rules(&mesh, &RULES);
     let make = move || {
         let mut rngs = Rngs::new(0);
-        let sizes: Vec<usize> =
-            (0..=layers).map(|i| if i == 0 || i == layers { features } else { hidden }).collect();
+        let sizes: Vec<usize> = (0..=layers).map(|i| if i == 0 || i == layers { features } else { hidden }).collect();
         let layer = |pair: &[usize]| Linear::builder(pair[0], pair[1]).kernel_axes(["in", "out"]).build(&mut rngs);
         State::new(Mlp { layers: sizes.windows(2).map(layer).collect() }, adam(1e-3))
     };
@@ -54,5 +53,5 @@ pub fn mlp(setup: &Setup) -> Result<Plan> {
         .in_shardings((&shardings, &rows, &rows))
         .out_shardings((&shardings, None::<shardax::ShardingLike>))
         .donate_argnums([0]);
-    Ok(Plan::of(step.lower((types, x(), x()))?))
+    Ok(Plan::of(step.lower((types, x(), x()))?)?.rules(&RULES))
 }

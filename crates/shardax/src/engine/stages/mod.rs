@@ -168,6 +168,14 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
         LeafTree::new(&self.staged.calling.out_def, self.staged.request.program.out_avals())
     }
 
+    /// How it will take each argument, as far as that is said before it is compiled; `None` for arguments that it does not
+    /// take, as nothing depends on them.
+    pub fn input_shardings(&self) -> LeafTree<Option<Sharding>> {
+        let staged = &self.staged;
+        let of = |i| staged.in_sharding(&staged.request.in_shardings, i).cloned();
+        LeafTree::new(&staged.in_def, (0..staged.in_avals.len()).map(of).collect())
+    }
+
     /// Donated arguments whose memory no result can take over, because none has their type and sharding. They stay.
     pub fn unused_donations(&self) -> Vec<String> {
         let staged = &self.staged;

@@ -58,8 +58,18 @@ fn alone(i: &HloInstruction, names: &ByName<'_>) -> usize {
     let result = bytes(&i.shapes);
     let operand = |at: usize| i.operands.get(at).map_or(0, |name| size(names, name));
     match i.opcode.as_str() {
-        "parameter" | "constant" | "tuple" | "get-tuple-element" | "bitcast" | "after-all" | "partition-id"
-        | "replica-id" | "opt-barrier" | "optimization-barrier" | "domain" | "iota" => 0,
+        "parameter"
+        | "constant"
+        | "tuple"
+        | "get-tuple-element"
+        | "bitcast"
+        | "after-all"
+        | "partition-id"
+        | "replica-id"
+        | "opt-barrier"
+        | "optimization-barrier"
+        | "domain"
+        | "iota" => 0,
         opcode if is_control(opcode) || opcode.ends_with("-done") => 0,
         "dynamic-slice" | "slice" | "gather" => 2 * result,
         "dynamic-update-slice" => 2 * operand(1),

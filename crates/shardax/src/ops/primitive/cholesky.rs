@@ -7,8 +7,8 @@ use super::triangular_solve::{Op, TriangularSolve};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
-use crate::core::program::{Aval, Flops};
 use crate::core::program::trace::bind1;
+use crate::core::program::{Aval, Flops};
 use crate::error::Result;
 
 /// The lower triangular `l` with `l lᴴ = a`, for Hermitian matrices of which the lower triangle is read; NaN where they

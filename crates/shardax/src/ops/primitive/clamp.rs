@@ -6,8 +6,8 @@ use super::elementwise::{self, Accepts};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
-use crate::core::program::{Aval, Flops};
 use crate::core::program::trace::bind1;
+use crate::core::program::{Aval, Flops};
 use crate::error::{Result, err};
 use crate::ops::numpy::where_;
 

@@ -10,8 +10,8 @@ use super::unary::ABS;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
-use crate::core::program::{Aval, Flops};
 use crate::core::program::trace::{bind, bind1};
+use crate::core::program::{Aval, Flops};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::control_flow::fori_loop;
@@ -140,7 +140,10 @@ impl Primitive for Lu {
 
     /// Of elimination, for each matrix.
     fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
-        matrices(&args[0], |m, n| { let k = m.min(n); k * k * (m.max(n) - k / 3.0) })
+        matrices(&args[0], |m, n| {
+            let k = m.min(n);
+            k * k * (m.max(n) - k / 3.0)
+        })
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

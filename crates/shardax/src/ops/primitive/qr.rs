@@ -7,8 +7,8 @@ use super::triangular_solve::{Op, TriangularSolve};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
-use crate::core::program::{Aval, Flops};
 use crate::core::program::trace::bind;
+use crate::core::program::{Aval, Flops};
 use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::numpy::{imag, zeros_like};
@@ -58,7 +58,10 @@ impl Primitive for Qr {
 
     /// Of reflections, for each matrix.
     fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
-        matrices(&args[0], |m, n| { let k = m.min(n); 2.0 * k * k * (m.max(n) - k / 3.0) })
+        matrices(&args[0], |m, n| {
+            let k = m.min(n);
+            2.0 * k * k * (m.max(n) - k / 3.0)
+        })
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

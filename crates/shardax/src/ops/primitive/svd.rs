@@ -14,8 +14,8 @@ use super::unary::{ABS, CONJ, SQRT};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
-use crate::core::program::{Aval, Flops};
 use crate::core::program::trace::bind;
+use crate::core::program::{Aval, Flops};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::control_flow::{fori_loop, while_loop};
@@ -176,7 +176,10 @@ impl Primitive for Svd {
 
     /// Of the reduction to a bidiagonal matrix, and of its vectors; about, for each matrix.
     fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
-        matrices(&args[0], |m, n| { let k = m.min(n); 14.0 * m.max(n) * k * k + 8.0 * k * k * k })
+        matrices(&args[0], |m, n| {
+            let k = m.min(n);
+            14.0 * m.max(n) * k * k + 8.0 * k * k * k
+        })
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
