@@ -6,41 +6,43 @@ use shardax_pjrt::HloInstruction;
 
 use super::collectives::{Runs, bytes};
 
-type ByName<'a> = HashMap<&'a str, &'a HloInstruction>;
+/// The instructions of one computation by name, and the one whose result is the computation's.
+struct Computation<'a> {
+    by_name: HashMap<&'a str, &'a HloInstruction>,
+    root: &'a HloInstruction,
+}
+
+type Computations<'a> = HashMap<&'a str, Computation<'a>>;
 
 /// The bytes that one call reads and writes on one device: operands and results of every instruction that runs by itself,
-/// as often as it runs; of what takes a slice, the slice. `None` for the steps of loops that do not say how many: once.
+/// as often as it runs; of what takes a slice, the slice. The steps of loops that do not say how many there are count once.
 pub(super) fn bytes_accessed(instructions: &[HloInstruction]) -> usize {
     let runs = Runs::of(instructions);
-    let mut computations: HashMap<&str, ByName<'_>> = HashMap::new();
-    let mut roots: HashMap<&str, &HloInstruction> = HashMap::new();
+    let mut all = Computations::new();
     for i in instructions {
-        computations.entry(&i.computation).or_default().insert(&i.name, i);
+        let computation =
+            all.entry(&i.computation).or_insert_with(|| Computation { by_name: HashMap::new(), root: i });
+        computation.by_name.insert(&i.name, i);
         // Instructions stand after their operands.
-        roots.insert(&i.computation, i);
+        computation.root = i;
     }
     // What is run one instruction after another: the entry, and what loops, branches and calls run.
     let mut in_order: Vec<&str> =
         instructions.iter().filter(|i| i.in_entry).map(|i| i.computation.as_str()).take(1).collect();
     let mut at = 0;
-    while let Some(&computation) = in_order.get(at) {
+    while let Some(computation) = in_order.get(at).and_then(|name| all.get(name)) {
         at += 1;
-        let inside = instructions.iter().filter(|i| i.computation == computation);
-        for called in inside.filter(|i| is_control(&i.opcode)).flat_map(|i| &i.calls) {
+        for called in computation.by_name.values().filter(|i| is_control(&i.opcode)).flat_map(|i| &i.calls) {
             if !in_order.contains(&called.as_str()) {
                 in_order.push(called);
             }
         }
     }
     let mut sum = 0usize;
-    for i in instructions.iter().filter(|i| in_order.contains(&i.computation.as_str())) {
-        let times = runs.of_computation(&i.computation).unwrap_or(1);
-        let fused = i.calls.first().filter(|_| i.opcode == "fusion").map(String::as_str);
-        let names = &computations[i.computation.as_str()];
-        let once = match fused.and_then(|name| Some((computations.get(name)?, *roots.get(name)?))) {
-            Some((inside, root)) => fusion(i, names, inside, root),
-            None => alone(i, names),
-        };
+    for name in in_order {
+        let times = runs.of_computation(name).unwrap_or(1);
+        let Some(computation) = all.get(name) else { continue };
+        let once: usize = computation.by_name.values().map(|i| accessed(i, computation, &all)).sum();
         sum = sum.saturating_add(once.saturating_mul(times));
     }
     sum
@@ -50,70 +52,69 @@ fn is_control(opcode: &str) -> bool {
     matches!(opcode, "while" | "conditional" | "call")
 }
 
-fn size(names: &ByName<'_>, name: &str) -> usize {
-    names.get(name).map_or(0, |i| bytes(&i.shapes))
+/// What a fusion is made of.
+fn fused<'a>(i: &HloInstruction, all: &'a Computations<'_>) -> Option<&'a Computation<'a>> {
+    if i.opcode != "fusion" {
+        return None;
+    }
+    all.get(i.calls.first()?.as_str())
 }
 
-fn alone(i: &HloInstruction, names: &ByName<'_>) -> usize {
+fn accessed(i: &HloInstruction, around: &Computation<'_>, all: &Computations<'_>) -> usize {
     let result = bytes(&i.shapes);
-    let operand = |at: usize| i.operands.get(at).map_or(0, |name| size(names, name));
+    let operand = |at: usize| {
+        let name = i.operands.get(at).map(String::as_str);
+        name.and_then(|name| around.by_name.get(name)).map_or(0, |i| bytes(&i.shapes))
+    };
+    let operands = || (0..i.operands.len()).map(operand).sum::<usize>();
+    if let Some(inside) = fused(i, all) {
+        let read: usize = (0..i.operands.len()).map(|at| read_of_parameter(at, inside, all, operand(at))).sum();
+        return read + written(inside.root, inside, all);
+    }
     match i.opcode.as_str() {
-        "parameter"
-        | "constant"
-        | "tuple"
-        | "get-tuple-element"
-        | "bitcast"
-        | "after-all"
-        | "partition-id"
-        | "replica-id"
-        | "opt-barrier"
-        | "optimization-barrier"
-        | "domain"
-        | "iota" => 0,
+        "parameter" | "constant" | "iota" | "tuple" | "get-tuple-element" | "bitcast" | "after-all" | "domain" => 0,
+        "partition-id" | "replica-id" | "opt-barrier" | "optimization-barrier" => 0,
         opcode if is_control(opcode) || opcode.ends_with("-done") => 0,
         "dynamic-slice" | "slice" | "gather" => 2 * result,
         "dynamic-update-slice" => 2 * operand(1),
         "scatter" => 3 * operand(2),
         // Its result holds the operands too.
-        opcode if opcode.ends_with("-start") => result,
-        _ => result + i.operands.iter().map(|name| size(names, name)).sum::<usize>(),
+        opcode if opcode.ends_with("-start") => 2 * result.saturating_sub(operands()),
+        _ => result + operands(),
     }
 }
 
-/// What a fusion touches: of an operand that it takes slices of, the slices; of a result that it changes a slice of, that.
-fn fusion(i: &HloInstruction, names: &ByName<'_>, inside: &ByName<'_>, root: &HloInstruction) -> usize {
-    let mut sum = written(root, inside);
-    for parameter in inside.values().filter(|p| p.opcode == "parameter") {
-        let whole = parameter
-            .parameter_number
-            .and_then(|at| i.operands.get(usize::try_from(at).ok()?))
-            .map_or(0, |name| size(names, name));
-        sum += read(parameter, inside, whole);
-    }
-    sum
+/// What a fusion reads of one of its operands, of which `whole` bytes are there: where it takes slices, those.
+fn read_of_parameter(at: usize, inside: &Computation<'_>, all: &Computations<'_>, whole: usize) -> usize {
+    let is_it = |i: &&&HloInstruction| i.parameter_number == i64::try_from(at).ok();
+    inside.by_name.values().find(is_it).map_or(whole, |parameter| read(parameter, inside, all, whole))
 }
 
-/// What is read of a value, of which `whole` bytes are there.
-fn read(value: &HloInstruction, inside: &ByName<'_>, whole: usize) -> usize {
+fn read(value: &HloInstruction, inside: &Computation<'_>, all: &Computations<'_>, whole: usize) -> usize {
     let mut sum = 0usize;
-    for user in inside.values().filter(|u| u.operands.contains(&value.name)) {
-        let first = user.operands.first() == Some(&value.name);
-        sum += match user.opcode.as_str() {
-            "dynamic-slice" | "slice" | "gather" if first => bytes(&user.shapes),
-            "dynamic-update-slice" if first => 0,
-            "bitcast" | "get-tuple-element" => read(user, inside, whole),
-            _ => whole,
-        };
+    for user in inside.by_name.values() {
+        for at in (0..user.operands.len()).filter(|&at| user.operands[at] == value.name) {
+            sum += match (user.opcode.as_str(), fused(user, all)) {
+                ("dynamic-slice" | "slice" | "gather", _) if at == 0 => bytes(&user.shapes),
+                ("dynamic-update-slice", _) if at == 0 => 0,
+                ("bitcast", _) => read(user, inside, all, whole),
+                (_, Some(deeper)) => read_of_parameter(at, deeper, all, whole),
+                _ => whole,
+            };
+        }
     }
     sum.min(whole)
 }
 
-fn written(root: &HloInstruction, inside: &ByName<'_>) -> usize {
-    let operand = |at: usize| root.operands.get(at).and_then(|name| inside.get(name.as_str()));
-    match root.opcode.as_str() {
-        "tuple" => root.operands.iter().filter_map(|name| inside.get(name.as_str())).map(|i| written(i, inside)).sum(),
-        "dynamic-update-slice" => operand(1).map_or(0, |update| bytes(&update.shapes)),
-        "bitcast" => operand(0).map_or(0, |value| written(value, inside)),
+/// What a computation writes of its result: where that is a value of which a slice is changed, the slice.
+fn written(root: &HloInstruction, inside: &Computation<'_>, all: &Computations<'_>) -> usize {
+    let operand = |at: usize| root.operands.get(at).and_then(|name| inside.by_name.get(name.as_str()));
+    let of = |i: &&HloInstruction| written(i, inside, all);
+    match (root.opcode.as_str(), fused(root, all)) {
+        ("tuple", _) => (0..root.operands.len()).filter_map(operand).map(of).sum(),
+        ("dynamic-update-slice", _) => operand(1).map_or(0, |update| bytes(&update.shapes)),
+        ("bitcast", _) => operand(0).map_or(0, of),
+        (_, Some(deeper)) => written(deeper.root, deeper, all),
         _ => bytes(&root.shapes),
     }
 }
