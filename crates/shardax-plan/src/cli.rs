@@ -131,7 +131,7 @@ pub(crate) fn planned(plan: &dyn Fn(&Setup) -> Result<Plan>, setup: &Setup) -> R
     let (mut report, setup) = match one(setup) {
         // The TPU's compiler refuses what does not fit; the CPU's tells what is too much.
         Err(error) if does_not_fit(&error) => {
-            let target = setup.target.clone().by_cpu();
+            let target = setup.target.clone().by_cpu_because("which refused it");
             let setup = Setup { target, ..setup.clone() };
             if setup.target.prepare().is_err() {
                 return Err(error);

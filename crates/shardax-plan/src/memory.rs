@@ -118,7 +118,10 @@ impl Memory {
                 "parameters, optimizer state and gradients over twice as many devices (FSDP)",
                 (parameters + state + gradients) / 2.0,
             ),
-            theory("half as many rows on each device (micro-batch)", (within - gradients + self.of(Holder::Batch)) / 2.0),
+            theory(
+                "half as many rows on each device (micro-batch)",
+                (within - gradients + self.of(Holder::Batch)) / 2.0,
+            ),
         ]
     }
 }

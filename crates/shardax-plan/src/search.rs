@@ -262,7 +262,11 @@ impl Found {
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Found { compiled, tried, too_large, rules, .. } = self;
-        writeln!(f, "{tried} setups by theory, of which {too_large} do not fit; the best {} compiled:", compiled.len())?;
+        writeln!(
+            f,
+            "{tried} setups by theory, of which {too_large} do not fit; the best {} compiled:",
+            compiled.len()
+        )?;
         writeln!(f, "  {:<62}{:>10}{:>12}{:>12}{:>8}", "setup", "memory", "step", "for a row", "MFU")?;
         for c in compiled {
             let (memory, row) = c.figures();

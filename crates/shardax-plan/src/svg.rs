@@ -161,7 +161,7 @@ impl Report {
         let mut at = MARGIN;
         for (holder, held) in &self.memory.by {
             let text = format!("{holder} {}", bytes(*held));
-            let width = 24.0 + 6.6 * text.chars().count() as f64;
+            let width = 28.0 + 7.0 * text.chars().count() as f64;
             if at + width > WIDTH - MARGIN {
                 at = MARGIN;
                 p.y += LINE;

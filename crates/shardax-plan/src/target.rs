@@ -118,8 +118,12 @@ impl Target {
 
     /// The same, without the platform's own compiler: the CPU's stands in for it.
     pub fn by_cpu(self) -> Target {
-        let why = "the CPU's compiler was asked for".to_owned();
-        Target { topology: Err(self.topology.err().unwrap_or(why)), ..self }
+        self.by_cpu_because("the CPU's compiler was asked for")
+    }
+
+    /// The same, with the reason.
+    pub(crate) fn by_cpu_because(self, why: &str) -> Target {
+        Target { topology: Err(self.topology.err().unwrap_or_else(|| why.to_owned())), ..self }
     }
 
     /// Makes the host simulate as many CPU devices, where those stand in. To be called before anything asks for devices.
@@ -127,9 +131,11 @@ impl Target {
     /// Fails when there are more than can be simulated, or devices are in use already.
     #[track_caller]
     pub fn prepare(&self) -> Result<()> {
+        let simulated = config::set_num_cpu_devices(self.num_devices());
         match self.topology {
+            // They may stand in later, for a step that the platform's compiler refuses.
             Ok(_) => Ok(()),
-            Err(_) => config::set_num_cpu_devices(self.num_devices()),
+            Err(_) => simulated,
         }
     }
 
