@@ -18,18 +18,17 @@ fn plan_lower_8_and_1024() -> Result<()> {
         assert!(plan.flops().products > 0.0);
         Ok(taken)
     };
-    // In turns, so that what else the machine does falls on both.
-    let mut times = [Vec::new(), Vec::new()];
-    for _ in 0..5 {
-        times[0].push(lower(8)?);
-        times[1].push(lower(1024)?);
+    // In turns, so that what else the machine does falls on both; the least of many times is what it takes by itself.
+    let (mut few, mut many) = (Duration::MAX, Duration::MAX);
+    let close = |few: Duration, many: Duration| many < few.mul_f64(1.2) + Duration::from_millis(10);
+    for round in 0..20 {
+        few = few.min(lower(8)?);
+        many = many.min(lower(1024)?);
+        if round >= 4 && close(few, many) {
+            break;
+        }
     }
-    let [few, many] = times.map(|mut t| {
-        t.sort();
-        t[0]
-    });
     eprintln!("plan_lower_8 {few:?}, plan_lower_1024 {many:?}");
-    // 1.2 is what is asked for; the rest is for a busy machine.
-    assert!(many < few.mul_f64(1.2) + Duration::from_millis(60), "{many:?} for 1024 devices, {few:?} for 8");
+    assert!(close(few, many), "{many:?} for 1024 devices, {few:?} for 8");
     Ok(())
 }
