@@ -155,3 +155,63 @@ pub(crate) fn traffic(target: &Target, mesh: Option<&Mesh>, collectives: &[Colle
     }
     all.into_values().collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(target: &str, axes: [(&'static str, usize); 2], along: &[&str], kind: CollectiveKind) -> (Link, f64) {
+        let target = Target::new(target).expect("a name").by_cpu();
+        target.prepare().expect("64 devices");
+        let mesh = target.mesh(axes).expect("a mesh");
+        let axes: Vec<AxisName> = along.iter().map(|name| AxisName::from(*name)).collect();
+        let group = Group::of(&target, &mesh, &axes);
+        let one = Collective {
+            kind,
+            axes,
+            participants: group.size,
+            bytes: 1_000_000_000,
+            count: 1,
+            runs: Some(1),
+            in_loop: false,
+        };
+        let (link, time) = time(&target, &group, &one);
+        (link, time.expect("speeds are published"))
+    }
+
+    fn near(got: (Link, f64), link: Link, time: f64) {
+        assert!(got.0 == link && (got.1 - time).abs() < 1e-9 * time.max(1.0), "{got:?}, not {link} in {time}");
+    }
+
+    #[test]
+    fn links_of_hosts_and_between_them() {
+        use CollectiveKind::*;
+        let gpus = |along: &[&str], kind| seconds("h100:8x8", [("fsdp", 8), ("model", 8)], along, kind);
+        near(gpus(&["model"], AllGather), Link::NvLink, 7.0 / 8.0 / 450.0);
+        near(gpus(&["model"], AllReduce), Link::NvLink, 2.0 * 7.0 / 8.0 / 450.0);
+        // One of each host: its own link takes what the host needs.
+        near(gpus(&["fsdp"], AllGather), Link::InfiniBand, 7.0 / 8.0 / 50.0);
+        // All of each host share that.
+        near(gpus(&["fsdp", "model"], ReduceScatter), Link::InfiniBand, 7.0 / 8.0 / (8.0 * 50.0));
+        near(gpus(&["fsdp", "model"], AllToAll), Link::InfiniBand, 7.0 / 8.0 / 50.0);
+        near(gpus(&["fsdp"], CollectivePermute), Link::InfiniBand, 1.0 / 50.0);
+    }
+
+    #[test]
+    fn links_of_a_torus() {
+        use CollectiveKind::*;
+        // Closed: both ways in each dimension that the group spans. The last 16 are a plane, the first 4 a ring.
+        let cube = |along: &[&str], kind| seconds("v5p:4x4x4", [("fsdp", 4), ("model", 16)], along, kind);
+        near(cube(&["model"], AllGather), Link::Ici, 15.0 / 16.0 / 400.0);
+        near(cube(&["fsdp"], AllReduce), Link::Ici, 2.0 * 3.0 / 4.0 / 200.0);
+        near(cube(&["fsdp"], AllToAll), Link::Ici, 4.0 / 800.0);
+        // Not closed: a line of eight.
+        let flat = |along: &[&str], kind| seconds("v5e:8x8", [("fsdp", 8), ("model", 8)], along, kind);
+        near(flat(&["model"], AllGather), Link::Ici, 7.0 / 8.0 / 50.0);
+        near(flat(&["model"], CollectivePermute), Link::Ici, 1.0 / 50.0);
+        // Slices: each of 32 chips sends its part of what the other slice needs.
+        let slices = seconds("2*v5e:4x8", [("data", 2), ("model", 32)], &["data", "model"], AllGather);
+        near(slices, Link::Ici, 31.0 / 32.0 / 100.0);
+        near(seconds("2*v5e:4x8", [("data", 2), ("model", 32)], &["data"], AllReduce), Link::Dcn, 2.0 * 0.5 / 3.125);
+    }
+}

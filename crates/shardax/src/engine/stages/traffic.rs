@@ -20,8 +20,7 @@ pub(super) fn bytes_accessed(instructions: &[HloInstruction]) -> usize {
     let runs = Runs::of(instructions);
     let mut all = Computations::new();
     for i in instructions {
-        let computation =
-            all.entry(&i.computation).or_insert_with(|| Computation { by_name: HashMap::new(), root: i });
+        let computation = all.entry(&i.computation).or_insert_with(|| Computation { by_name: HashMap::new(), root: i });
         computation.by_name.insert(&i.name, i);
         // Instructions stand after their operands.
         computation.root = i;
