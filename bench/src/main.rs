@@ -8,6 +8,7 @@ mod cnn;
 mod data;
 mod dispatch;
 mod gpt;
+mod planning;
 mod processes;
 mod runs;
 mod simulated;
@@ -95,6 +96,9 @@ struct Options {
     /// What a program over N processes costs each of them before it runs, as a row of a table
     #[arg(long, value_name = "N")]
     simulated: Option<usize>,
+    /// What tracing and lowering takes for 8 devices and for 1,024
+    #[arg(long)]
+    plan: bool,
     /// What `first_result` spawns
     #[arg(long, hide = true)]
     child: bool,
@@ -131,6 +135,9 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     if options.processes {
         shardax::config::set_compilation_cache_dir("")?;
         return write(&processes::run(&options.filter)?, options.json);
+    }
+    if options.plan {
+        return write(&planning::run()?, options.json);
     }
     shardax::config::set_num_cpu_devices(DEVICES)?;
     if options.child {

@@ -41,6 +41,8 @@ pub struct HloInstruction {
     pub calls: Vec<String>,
     /// For `while`: how often its body runs, where that is known before it does.
     pub trip_count: Option<u64>,
+    /// For `parameter`: which of its computation's it is.
+    pub parameter_number: Option<i64>,
     /// For `custom-call`: the function called.
     pub custom_call_target: Option<String>,
     /// What the program calls it: the names around the operation that it was made from. Empty where that is not known.
@@ -188,6 +190,7 @@ pub(crate) fn instructions(module: &[u8]) -> Result<Vec<HloInstruction>> {
                 operands: proto.operand_ids.iter().map(|id| name_of(&names, id)).collect(),
                 calls: proto.called_computation_ids.iter().map(|id| name_of(&computations, id)).collect(),
                 trip_count: loops.trip_count(proto),
+                parameter_number: (proto.opcode == "parameter").then_some(proto.parameter_number),
                 custom_call_target: Some(proto.custom_call_target.clone()).filter(|target| !target.is_empty()),
                 op_name: proto.metadata.as_ref().map(|m| m.op_name.clone()).unwrap_or_default(),
                 source: proto.metadata.as_ref().and_then(|m| m.source(&module.frames)),

@@ -23,6 +23,9 @@ pub(crate) enum Part {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scope(Option<Arc<[Part]>>);
 
+/// What `checkpoint` computes a second time is called by, as in JAX.
+pub(crate) const RECOMPUTED: &str = "rematted_computation";
+
 thread_local! {
     static PARTS: Stack<Part> = const { Stack::new() };
     /// What [`since`] gave last, for the equations that follow under the same names.

@@ -160,6 +160,27 @@ fn shard_map_lowers_too() -> Result<()> {
 }
 
 #[test]
+fn the_peak_of_memory_holds_all_that_a_call_needs() -> Result<()> {
+    setup();
+    let x = shape_dtype_struct([256, 256], DType::F32);
+    let chain = |x: Array| {
+        let (a, b) = (x.dot(&x), x.dot(x.dot(&x)));
+        b.dot(&a).dot(&b).sum(..)
+    };
+    let memory = jit(chain).lower(&x)?.compile()?.memory_analysis()?;
+    assert!(memory.temporaries >= 2 * 256 * 256 * 4, "{memory:?}");
+    assert_eq!(memory.peak, memory.arguments + memory.outputs + memory.temporaries, "{memory:?}");
+    // What a result takes over counts once.
+    let donated = jit(|x: Array| x.dot(&x).dot(&x)).donate_argnums([0]).lower(&x)?.compile()?.memory_analysis()?;
+    assert_eq!(
+        (donated.aliased, donated.peak),
+        (256 * 256 * 4, donated.arguments + donated.temporaries),
+        "{donated:?}"
+    );
+    Ok(())
+}
+
+#[test]
 fn compiled_programs_describe_themselves() -> Result<()> {
     setup();
     let mesh = make_mesh([("i", 8)])?;

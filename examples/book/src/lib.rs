@@ -25,6 +25,7 @@ pages! {
     Parallelism "../../../docs/parallelism.md"
     MigratingFromPmap "../../../docs/migrating-from-pmap.md"
     Training "../../../docs/training.md"
+    Planning "../../../docs/planning.md"
     Errors "../../../docs/errors.md"
     Processes "../../../docs/processes.md"
     Primitives "../../../docs/primitives.md"

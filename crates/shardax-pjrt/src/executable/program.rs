@@ -27,6 +27,8 @@ pub struct CompiledProgram {
     /// It calls functions that may be registered by the host.
     pub(crate) calls_host: bool,
     shardings: OnceLock<Shardings>,
+    /// Whether it is one of the CPU.
+    reads_in_place: bool,
 }
 
 // SAFETY: PJRT executables may be used from any thread; the rest is immutable.
@@ -46,7 +48,9 @@ pub struct MemoryAnalysis {
     pub aliased: i64,
     /// What it needs between.
     pub temporaries: i64,
-    /// The most at once.
+    /// The most at once: arguments, results, and what is alive between. On the CPU, whose plugin leaves the temporaries
+    /// out, all of them, as they are allocated together for a call. A TPU's plugin counts what is alive alone, and not
+    /// the gaps between, so that it may be less than `temporaries`.
     pub peak: i64,
     /// The program itself, in the host's memory.
     pub host_generated_code: i64,
@@ -90,6 +94,7 @@ impl CompiledProgram {
             has_collectives: None,
             calls_host: false,
             shardings: OnceLock::new(),
+            reads_in_place,
         };
         program.read_outputs()?;
         program.check_signature(reads_in_place)?;
@@ -242,6 +247,7 @@ impl CompiledProgram {
         let mut a = ExecutableMemoryStats { executable: self.raw.as_ptr(), ..Default::default() };
         // SAFETY: the executable is live.
         unsafe { self.api().call(&mut a)? };
+        let whole = a.argument.saturating_add(a.output).saturating_sub(a.alias).saturating_add(a.temp);
         let since = |minor: i32, value: i64| (self.plugin.api_version().1 >= minor).then_some(value);
         Ok(MemoryAnalysis {
             generated_code: a.generated_code,
@@ -249,7 +255,7 @@ impl CompiledProgram {
             outputs: a.output,
             aliased: a.alias,
             temporaries: a.temp,
-            peak: a.peak,
+            peak: if self.reads_in_place { a.peak.max(whole) } else { a.peak },
             host_generated_code: a.host_generated_code,
             host_arguments: a.host_argument,
             host_outputs: a.host_output,

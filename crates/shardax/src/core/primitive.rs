@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::array::Array;
 use super::lower::{Lowering, Value};
 use super::program::trace;
-use super::program::{Aval, Eqn, Program};
+use super::program::{Aval, Eqn, Flops, Program};
 use crate::error::{Result, err};
 use crate::shape::{AxisName, AxisSet};
 use crate::sharding::{NamedSharding, Sharding};
@@ -159,6 +159,12 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
     /// The programs among its parameters.
     fn programs(&self) -> Vec<&Program> {
         Vec::new()
+    }
+
+    /// The floating-point operations for operands and results of these types, on all devices together
+    /// ([`Program::flops`]). By default those of the programs that it holds, once each, and else none.
+    fn flops(&self, _args: &[Aval], _outs: &[Aval]) -> Flops {
+        self.programs().iter().map(|p| grow(|| p.flops())).fold(Flops::default(), std::ops::Add::add)
     }
 
     /// The parameters in a printed program, as `name=value` separated by spaces; programs are printed apart.

@@ -1,6 +1,7 @@
 //! The program IR: what JAX calls a jaxpr. Typed inputs, equations and outputs.
 
 pub(crate) mod concretize;
+mod flops;
 mod print;
 pub(crate) mod simplify;
 pub(crate) mod trace;
@@ -9,6 +10,7 @@ use std::hash::{Hash, Hasher};
 use std::panic::Location;
 use std::sync::Arc;
 
+pub use flops::Flops;
 use smallvec::SmallVec;
 
 use super::primitive::Primitive;

@@ -136,7 +136,7 @@ impl Collectives {
                 participants: groups.iter().map(Vec::len).max().unwrap_or(0),
                 bytes: operands.max(results),
                 count: 1,
-                runs: runs.runs.get(computation).copied().unwrap_or(Some(1)),
+                runs: runs.of_computation(computation),
                 in_loop: runs.looped.contains(computation),
             };
             let same = |c: &Collective| {
@@ -191,7 +191,7 @@ impl fmt::Display for Collectives {
     }
 }
 
-fn bytes(shapes: &[(ElementType, Vec<i64>)]) -> usize {
+pub(super) fn bytes(shapes: &[(ElementType, Vec<i64>)]) -> usize {
     let one = |(ty, dims): &(ElementType, Vec<i64>)| {
         let elements: i64 = dims.iter().product();
         (usize::try_from(elements).unwrap_or(0) * ty.bits()).div_ceil(8)
@@ -200,7 +200,7 @@ fn bytes(shapes: &[(ElementType, Vec<i64>)]) -> usize {
 }
 
 /// How often each computation runs in one call.
-struct Runs<'a> {
+pub(super) struct Runs<'a> {
     /// `None` where a loop does not say how often it runs.
     runs: HashMap<&'a str, Option<usize>>,
     /// The computations that loops run, directly or not.
@@ -208,7 +208,12 @@ struct Runs<'a> {
 }
 
 impl<'a> Runs<'a> {
-    fn of(instructions: &'a [HloInstruction]) -> Runs<'a> {
+    /// `None` where a loop does not say how often it runs.
+    pub fn of_computation(&self, name: &str) -> Option<usize> {
+        self.runs.get(name).copied().unwrap_or(Some(1))
+    }
+
+    pub fn of(instructions: &'a [HloInstruction]) -> Runs<'a> {
         // Who calls a computation, how often each time, and whether as a loop.
         type Call<'a> = (&'a str, Option<usize>, bool);
         let mut callers: HashMap<&str, Vec<Call<'_>>> = HashMap::new();

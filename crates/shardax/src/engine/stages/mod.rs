@@ -5,6 +5,7 @@ mod leaves;
 mod report;
 mod shapes;
 pub(crate) mod staging;
+mod traffic;
 mod unloaded;
 
 pub use collectives::{Collective, CollectiveKind, Collectives};
@@ -165,6 +166,14 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
     /// The type of each result.
     pub fn out_info(&self) -> LeafTree<Aval> {
         LeafTree::new(&self.staged.calling.out_def, self.staged.request.program.out_avals())
+    }
+
+    /// How it will take each argument, as far as that is said before it is compiled; `None` for arguments that it does not
+    /// take, as nothing depends on them.
+    pub fn input_shardings(&self) -> LeafTree<Option<Sharding>> {
+        let staged = &self.staged;
+        let of = |i| staged.in_sharding(&staged.request.in_shardings, i).cloned();
+        LeafTree::new(&staged.in_def, (0..staged.in_avals.len()).map(of).collect())
     }
 
     /// Donated arguments whose memory no result can take over, because none has their type and sharding. They stay.
@@ -357,7 +366,8 @@ impl<Args, Out> Compiled<Args, Out> {
         self.staged.in_sharding(&self.loaded.in_shardings, argument)
     }
 
-    fn mesh(&self) -> Option<&Mesh> {
+    /// The mesh that it is for; `None` of a program for one device.
+    pub fn mesh(&self) -> Option<&Mesh> {
         match &self.loaded.place {
             Place::Mesh(mesh) => Some(mesh),
             Place::Single(_) => None,
@@ -393,6 +403,22 @@ impl<Args, Out> Compiled<Args, Out> {
     /// Fails where the platform does not tell.
     pub fn memory_analysis(&self) -> Result<MemoryAnalysis> {
         Ok(self.loaded.executable.memory_analysis()?)
+    }
+
+    /// The bytes that one call reads from a device's memory and writes to it, counted from the optimized program: of each
+    /// instruction that runs by itself, a fusion being one, the operands and results, as often as it runs. Caches are not
+    /// thought of. Loops that do not say how often they run count once.
+    ///
+    /// Fails where the platform does not show its programs.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let double = jit(|x: Array| x * 2.0).lower(shape_dtype_struct([1000], DType::F32))?.compile()?;
+    /// assert_eq!(double.bytes_accessed()?, 8000);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn bytes_accessed(&self) -> Result<usize> {
+        Ok(traffic::bytes_accessed(&self.loaded.instructions()?))
     }
 
     /// The compiler's estimates of what one call costs on a device, such as `flops` and `bytes accessed`.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use super::{ArgInfo, Collectives, LeafTree, MemoryAnalysis, Staged, report};
+use super::{ArgInfo, Collectives, LeafTree, MemoryAnalysis, Staged, report, traffic};
 use crate::engine::unloaded::UnloadedProgram;
 use crate::error::{AtCaller, Error, Result};
 use crate::sharding::{Mesh, Sharding};
@@ -44,6 +44,12 @@ impl<Args, Out> Unloaded<Args, Out> {
     /// The memory that one call would need on each device.
     pub fn memory_analysis(&self) -> Result<MemoryAnalysis> {
         Ok(self.program.executable.memory_analysis()?)
+    }
+
+    /// What is read from a device's memory and written to it, as
+    /// [`Compiled::bytes_accessed`](super::Compiled::bytes_accessed) counts it.
+    pub fn bytes_accessed(&self) -> Result<usize> {
+        Ok(traffic::bytes_accessed(&self.program.executable.instructions()?))
     }
 
     /// The compiler's estimates of what one call costs on a device. The TPU's counts what a loop does once; the CUDA

@@ -7,8 +7,8 @@ use super::unary::LOG;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
-use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
+use crate::core::program::{Aval, Flops};
 use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::ops::numpy::{convert, where_};
@@ -81,6 +81,10 @@ impl Primitive for Binary {
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         let dtype = elementwise::dtype_of(self.0.name, self.0.accepts, args)?;
         Ok(smallvec![Aval { dtype: (self.0.result)(dtype), ..elementwise::shape_of(self.0.name, args)? }])
+    }
+
+    fn flops(&self, _args: &[Aval], outs: &[Aval]) -> Flops {
+        Flops::of_elements(outs)
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
@@ -230,6 +234,10 @@ impl Primitive for IntegerPow {
                 .help("convert the base to a floating point type with `astype`"));
         }
         Ok(smallvec![args[0].clone()])
+    }
+
+    fn flops(&self, _args: &[Aval], outs: &[Aval]) -> Flops {
+        Flops::of_elements(outs)
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

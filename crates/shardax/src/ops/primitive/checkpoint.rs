@@ -17,7 +17,7 @@ use crate::interpret::eval::eval;
 use crate::interpret::held::{
     Residual, Split, bind_checked, marked, marked_tangents, operand_sets, sets_of, spread_marked, varying,
 };
-use crate::scope::Part;
+use crate::scope::{self, Part, RECOMPUTED};
 
 /// Operands and results are those of the program.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -115,7 +115,7 @@ impl Primitive for Checkpoint {
         let types: Vec<Aval> = operands.iter().map(Array::aval).collect();
         let derived = trace(&types, |inputs| {
             let (kept, tangents) = inputs.split_at(kept.len());
-            let stored = eval(&parts.again, kept)?;
+            let stored = scope::within([Part::Name(RECOMPUTED.into())], || eval(&parts.again, kept))?;
             let residual = |residual: &Residual| match residual {
                 Residual::Input(i) => kept[known.captures.len() + i].clone(),
                 Residual::Outer(array) => array.clone(),

@@ -2,13 +2,13 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::matrix::{batch_first, product, square, widened};
+use super::matrix::{batch_first, matrices, product, square, widened};
 use super::triangular_solve::{Op, TriangularSolve};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
-use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
+use crate::core::program::{Aval, Flops};
 use crate::error::Result;
 
 /// The lower triangular `l` with `l lᴴ = a`, for Hermitian matrices of which the lower triangle is read; NaN where they
@@ -31,6 +31,11 @@ impl Primitive for Cholesky {
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         square("cholesky", &args[0])?;
         Ok(smallvec![args[0].clone()])
+    }
+
+    /// A third of the cube of the size, for each matrix.
+    fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
+        matrices(&args[0], |_, n| n * n * n / 3.0)
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -6,8 +6,8 @@ use super::elementwise::{self, Accepts};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
-use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
+use crate::core::program::{Aval, Flops};
 use crate::error::{Result, err};
 use crate::ops::numpy::where_;
 
@@ -34,6 +34,10 @@ impl Primitive for Clamp {
             .help("`clip` broadcasts; or repeat the array with `broadcast_to`"));
         }
         Ok(smallvec![Aval { weak: args[1].weak, ..out }])
+    }
+
+    fn flops(&self, _args: &[Aval], outs: &[Aval]) -> Flops {
+        Flops::of_elements(outs)
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -7,7 +7,7 @@ use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents, Thread};
 use crate::core::program::trace::{Traced, trace};
-use crate::core::program::{Aval, Program};
+use crate::core::program::{Aval, Flops, Program};
 use crate::dtype::DType;
 use crate::error::{Result, bail};
 use crate::interpret::ad::{backward, jvp_program};
@@ -134,6 +134,10 @@ impl Primitive for Cond {
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
         let Some((index, inputs)) = args.split_first() else { bail!(Type, "cond takes an index") };
         Ok(self.out_sets(index, inputs)?.into())
+    }
+
+    fn flops(&self, _args: &[Aval], _outs: &[Aval]) -> Flops {
+        self.branches.iter().map(Program::flops).fold(Flops::default(), Flops::max)
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

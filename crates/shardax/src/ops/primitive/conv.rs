@@ -11,8 +11,8 @@ use super::{add_tangents, conv_dot};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Platform, Value, bools, ints};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
-use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
+use crate::core::program::{Aval, Flops};
 use crate::dtype::DType;
 use crate::error::{Result, bail, err};
 use crate::interpret::batching::move_batch;
@@ -239,6 +239,15 @@ impl Primitive for ConvGeneralDilated {
         }
         let dtype = accumulated_in("conv_general_dilated", l, self.preferred)?;
         Ok(smallvec![Aval { weak: l.weak && r.weak, ..Aval::new(dtype, shape) }.settled()])
+    }
+
+    /// A product and an addition for each element of the result, of the kernel's window and of the features that it sees.
+    /// Those that meet padding or the gaps of a dilated operand are counted, but not those of a dilation that only skips.
+    fn flops(&self, args: &[Aval], outs: &[Aval]) -> Flops {
+        let seen: f64 = self.rhs[1..].iter().map(|&d| args[1].shape[d] as f64).product();
+        // A dilated operand has an element in one of so many places.
+        let gaps: f64 = self.window.iter().map(|w| w.base_dilation as f64).product();
+        Flops::of_products(2.0 * seen * outs[0].size() as f64 / gaps * super::dot::parts(args[0].dtype))
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -10,8 +10,8 @@ use super::window::{WindowDim, padding_attr};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
-use crate::core::program::Aval;
 use crate::core::program::trace::{bind1, trace};
+use crate::core::program::{Aval, Flops};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::control_flow::AssociativeScanOptions;
@@ -93,6 +93,10 @@ impl Primitive for Cumulative {
             return Err(err!(Index, "{} axis {} is out of bounds for {}", self.name(), self.axis, args[0]));
         }
         Ok(smallvec![args[0].clone()])
+    }
+
+    fn flops(&self, _args: &[Aval], outs: &[Aval]) -> Flops {
+        Flops::of_elements(outs)
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -6,8 +6,8 @@ use super::add_tangents;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
-use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
+use crate::core::program::{Aval, Flops};
 use crate::dtype::{Category, DType};
 use crate::error::{Result, err};
 use crate::interpret::batching::move_batch;
@@ -30,6 +30,11 @@ pub(crate) struct DotGeneral {
 
 fn free(rank: usize, contract: &[usize], batch: &[usize]) -> Vec<usize> {
     (0..rank).filter(|d| !contract.contains(d) && !batch.contains(d)).collect()
+}
+
+/// How many real operations a product of numbers of this dtype and an addition are, for each two.
+pub(super) fn parts(dtype: DType) -> f64 {
+    if dtype.is_complex() { 4.0 } else { 1.0 }
 }
 
 /// The dtype of a product of operands like these: the preferred one, where it can hold what it is made of.
@@ -170,6 +175,12 @@ impl Primitive for DotGeneral {
         shape.extend(free(r.rank(), &self.rhs_contract, &self.rhs_batch).into_iter().map(|d| r.shape[d]));
         let dtype = accumulated_in("dot_general", l, self.preferred)?;
         Ok(smallvec![Aval { weak: l.weak && r.weak && dtype == l.dtype, ..Aval::new(dtype, shape) }])
+    }
+
+    /// A product and an addition for each element of the result and of what is contracted.
+    fn flops(&self, args: &[Aval], outs: &[Aval]) -> Flops {
+        let contracted: f64 = self.lhs_contract.iter().map(|&d| args[0].shape[d] as f64).product();
+        Flops::of_products(2.0 * contracted * outs[0].size() as f64 * parts(args[0].dtype))
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

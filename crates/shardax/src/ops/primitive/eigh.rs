@@ -3,13 +3,13 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::gather::{GatherScatterMode, take_along};
-use super::matrix::{adjoint, batch_first, eye_like, product, square, widened, with_last};
+use super::matrix::{adjoint, batch_first, eye_like, matrices, product, square, widened, with_last};
 use super::unary::{ABS, SQRT};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
-use crate::core::program::Aval;
 use crate::core::program::trace::bind;
+use crate::core::program::{Aval, Flops};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::numpy::{real, where_};
@@ -67,6 +67,11 @@ impl Primitive for Eigh {
         let n = square("eigh", &args[0])?;
         let dtype = args[0].dtype.real();
         Ok(smallvec![args[0].clone(), Aval { dtype, ..with_last(&args[0], &[n]) }])
+    }
+
+    /// Of the reduction to a tridiagonal matrix, and of its vectors; about, for each matrix.
+    fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
+        matrices(&args[0], |_, n| 9.0 * n * n * n)
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

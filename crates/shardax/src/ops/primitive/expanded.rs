@@ -9,8 +9,8 @@ use super::unary::{ABS, EXP, IMAG, LOG1P, NEG, REAL};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
-use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
+use crate::core::program::{Aval, Flops};
 use crate::dtype::Scalar;
 use crate::error::Result;
 use crate::ops::lax;
@@ -63,6 +63,10 @@ impl Primitive for Expanded {
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         let dtype = elementwise::dtype_of(self.0.name, self.0.accepts, args)?;
         Ok(smallvec![Aval { dtype, ..elementwise::shape_of(self.0.name, args)? }])
+    }
+
+    fn flops(&self, _args: &[Aval], outs: &[Aval]) -> Flops {
+        Flops::of_elements(outs)
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {

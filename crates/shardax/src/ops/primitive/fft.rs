@@ -6,8 +6,8 @@ use super::unary::CONJ;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
-use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
+use crate::core::program::{Aval, Flops};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::interpret::batching::move_batch;
@@ -99,6 +99,13 @@ impl Primitive for Fft {
             };
         }
         Ok(smallvec![Aval { vma: x.vma.clone(), weak: x.weak, ..Aval::new(result, shape) }.settled()])
+    }
+
+    /// Five for each element and each halving of the lengths, as is usual.
+    fn flops(&self, args: &[Aval], outs: &[Aval]) -> Flops {
+        let whole = args[0].size().max(outs[0].size()) as f64;
+        let length: f64 = self.lengths.iter().map(|&n| n as f64).product();
+        Flops::of_products(5.0 * whole * length.max(1.0).log2())
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

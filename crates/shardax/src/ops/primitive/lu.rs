@@ -4,14 +4,14 @@ use smallvec::{SmallVec, smallvec};
 
 use super::add_tangents;
 use super::gather::{GatherScatterMode, take_along};
-use super::matrix::{batch_first, matrix, part, product, square, widened, with_last};
+use super::matrix::{batch_first, matrices, matrix, part, product, square, widened, with_last};
 use super::triangular_solve::{Op, TriangularSolve, solve_together};
 use super::unary::ABS;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
-use crate::core::program::Aval;
 use crate::core::program::trace::{bind, bind1};
+use crate::core::program::{Aval, Flops};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::control_flow::fori_loop;
@@ -136,6 +136,14 @@ impl Primitive for Lu {
         let (m, n) = matrix("lu", &args[0])?;
         let vector = |len: usize| with_last(&args[0], &[len]).with_dtype(DType::I32).settled();
         Ok(smallvec![args[0].clone(), vector(m.min(n)), vector(m)])
+    }
+
+    /// Of elimination, for each matrix.
+    fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
+        matrices(&args[0], |m, n| {
+            let k = m.min(n);
+            k * k * (m.max(n) - k / 3.0)
+        })
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -7,7 +7,7 @@ use super::elementwise::Accepts;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::BatchAxis;
-use crate::core::program::Aval;
+use crate::core::program::{Aval, Flops};
 use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::interpret::batching::move_batch;
@@ -28,6 +28,13 @@ fn dims(name: &str, aval: &Aval) -> Result<(usize, usize)> {
         _ => Err(err!(Value, "{name} needs an array of at least two dimensions, got {aval}")
             .help("the matrices are in the last two dimensions; make them with `reshape` or `expand_dims`")),
     }
+}
+
+/// The operations that all matrices of an operand take, of which one of so many rows and columns takes `one`.
+pub(super) fn matrices(aval: &Aval, one: fn(f64, f64) -> f64) -> Flops {
+    let [.., m, n] = aval.shape[..] else { return Flops::default() };
+    let count = aval.size() as f64 / (m * n).max(1) as f64;
+    Flops::of_products(count * one(m as f64, n as f64) * super::dot::parts(aval.dtype))
 }
 
 /// The size of square matrices of floating point or complex numbers.

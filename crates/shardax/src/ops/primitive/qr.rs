@@ -2,13 +2,13 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::matrix::{adjoint, batch_first, eye_like, matrix, product, widened, with_last};
+use super::matrix::{adjoint, batch_first, eye_like, matrices, matrix, product, widened, with_last};
 use super::triangular_solve::{Op, TriangularSolve};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
-use crate::core::program::Aval;
 use crate::core::program::trace::bind;
+use crate::core::program::{Aval, Flops};
 use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::numpy::{imag, zeros_like};
@@ -54,6 +54,14 @@ impl Primitive for Qr {
         let (m, n) = matrix("qr", &args[0])?;
         let k = self.width(m, n);
         Ok(smallvec![with_last(&args[0], &[m, k]), with_last(&args[0], &[k, n])])
+    }
+
+    /// Of reflections, for each matrix.
+    fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
+        matrices(&args[0], |m, n| {
+            let k = m.min(n);
+            2.0 * k * k * (m.max(n) - k / 3.0)
+        })
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

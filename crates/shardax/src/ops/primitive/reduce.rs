@@ -7,8 +7,8 @@ use super::elementwise::Accepts;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
-use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
+use crate::core::program::{Aval, Flops};
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Result, bail, err};
 use crate::shape::Shape;
@@ -217,6 +217,10 @@ impl Primitive for Reduce {
         };
         accepts.check(self.name(), args[0].dtype)?;
         Ok(smallvec![args[0].with_shape(reduced(self.name(), &self.axes, &args[0])?).settled()])
+    }
+
+    fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
+        Flops::of_elements(&args[..1])
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -17,8 +17,8 @@ use super::window::{self, WindowDim};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
-use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
+use crate::core::program::{Aval, Flops};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail, err};
 use crate::ops::lax;
@@ -256,6 +256,10 @@ impl Primitive for ReduceWindow {
             .map(|((&n, &w), d)| d.positions(self.name(), n, w))
             .collect::<Result<Shape>>()?;
         Ok(smallvec![x.with_shape(shape)])
+    }
+
+    fn flops(&self, _args: &[Aval], outs: &[Aval]) -> Flops {
+        Flops::of_elements(outs) * self.window.iter().product::<usize>() as f64
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

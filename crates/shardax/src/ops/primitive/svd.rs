@@ -8,14 +8,14 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::gather::{GatherScatterMode, take_along};
-use super::matrix::{adjoint, batch_first, eye_like, matrix, part, product, widened, with_last};
+use super::matrix::{adjoint, batch_first, eye_like, matrices, matrix, part, product, widened, with_last};
 use super::qr::Qr;
 use super::unary::{ABS, CONJ, SQRT};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
-use crate::core::program::Aval;
 use crate::core::program::trace::bind;
+use crate::core::program::{Aval, Flops};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::control_flow::{fori_loop, while_loop};
@@ -172,6 +172,14 @@ impl Primitive for Svd {
         let (rows, columns) = if self.full { (m, n) } else { (k, k) };
         let values = with_last(&a.with_dtype(a.dtype.real()), &[k]);
         Ok(smallvec![with_last(a, &[m, rows]), values, with_last(a, &[columns, n])])
+    }
+
+    /// Of the reduction to a bidiagonal matrix, and of its vectors; about, for each matrix.
+    fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
+        matrices(&args[0], |m, n| {
+            let k = m.min(n);
+            14.0 * m.max(n) * k * k + 8.0 * k * k * k
+        })
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

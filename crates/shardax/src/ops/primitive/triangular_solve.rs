@@ -7,8 +7,8 @@ use super::matrix::{adjoint, batch_first, part, product, square, widened};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
-use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
+use crate::core::program::{Aval, Flops};
 use crate::error::{Result, err};
 use crate::ops::control_flow::fori_loop;
 use crate::ops::lax;
@@ -145,6 +145,12 @@ impl Primitive for TriangularSolve {
                 .help(format!("for matrices [..., n, n] they are {wanted}, with the same leading dimensions")));
         }
         Ok(smallvec![Aval { weak: a.weak && b.weak, ..b.clone() }])
+    }
+
+    /// A product and an addition for each element of the right side and half of the matrix's rows.
+    fn flops(&self, args: &[Aval], outs: &[Aval]) -> Flops {
+        let rows = args[0].shape.last().copied().unwrap_or(0) as f64;
+        Flops::of_products(rows * outs[0].size() as f64)
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

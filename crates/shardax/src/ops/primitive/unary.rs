@@ -7,8 +7,8 @@ use super::elementwise::{self, Accepts};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
-use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
+use crate::core::program::{Aval, Flops};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::numpy::where_;
@@ -90,6 +90,10 @@ impl Primitive for Unary {
         self.0.accepts.check(self.0.name, args[0].dtype)?;
         let dtype = (self.0.result)(args[0].dtype);
         Ok(smallvec![Aval { dtype, weak: args[0].weak && dtype != DType::Bool, ..args[0].clone() }])
+    }
+
+    fn flops(&self, _args: &[Aval], outs: &[Aval]) -> Flops {
+        Flops::of_elements(outs)
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

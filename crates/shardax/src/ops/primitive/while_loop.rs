@@ -7,7 +7,7 @@ use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents, Thread};
 use crate::core::program::trace::{Traced, trace};
-use crate::core::program::{Aval, Program};
+use crate::core::program::{Aval, Flops, Program};
 use crate::dtype::DType;
 use crate::error::{Result, bail, err};
 use crate::interpret::ad::{jvp_program, tangent_aval};
@@ -149,6 +149,11 @@ impl Primitive for While {
         let (cond_sets, _, _) = self.parts(&sets);
         let predicate = vary::outputs(&self.cond, &[cond_sets, &carry].concat())?;
         Ok(carry.iter().map(|set| predicate.iter().fold(set.clone(), |a, b| a.union(b))).collect())
+    }
+
+    fn flops(&self, _args: &[Aval], _outs: &[Aval]) -> Flops {
+        let once = self.cond.flops() + self.body.flops();
+        Flops { unbounded_loops: once.unbounded_loops + 1, ..once }
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -7,7 +7,7 @@ use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents, Thread};
 use crate::core::program::trace::{Traced, bind, check_usable, trace};
-use crate::core::program::{Aval, Program};
+use crate::core::program::{Aval, Flops, Program};
 use crate::error::{Result, err};
 use crate::interpret::held::{cast_up, is_same, marked, spread_marked};
 use crate::interpret::thread::thread_eval;
@@ -109,6 +109,12 @@ impl Primitive for ShardMap {
     /// Operands keep what they vary over of the enclosing map's axes.
     fn casts_operands(&self) -> bool {
         false
+    }
+
+    /// Each device of its own axes does what the body does.
+    fn flops(&self, _args: &[Aval], _outs: &[Aval]) -> Flops {
+        let devices: usize = self.axes().filter_map(|axis| self.mesh.axis_size(axis)).product();
+        self.body.flops() * devices as f64
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

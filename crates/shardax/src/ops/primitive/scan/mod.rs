@@ -9,7 +9,7 @@ use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents, Thread};
 use crate::core::program::trace::{Traced, trace};
-use crate::core::program::{Aval, Program};
+use crate::core::program::{Aval, Flops, Program};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail};
 use crate::interpret::ad::jvp_program;
@@ -198,6 +198,10 @@ impl Primitive for Scan {
         let carry = self.carry_sets(&mut sets)?;
         let outs = vary::outputs(&self.body, &sets)?;
         Ok(carry.into_iter().chain(outs.into_iter().skip(self.num_carry)).collect())
+    }
+
+    fn flops(&self, _args: &[Aval], _outs: &[Aval]) -> Flops {
+        self.body.flops() * self.length as f64
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -1,0 +1,13 @@
+//! Errors of this crate are shardax's.
+
+use shardax::{Error, ErrorKind, Result};
+
+#[track_caller]
+pub(crate) fn value(message: impl Into<String>, help: &str) -> Error {
+    Error::new(ErrorKind::Value, message).help(help)
+}
+
+#[track_caller]
+pub(crate) fn value_error<T>(message: impl Into<String>, help: &str) -> Result<T> {
+    Err(value(message, help))
+}

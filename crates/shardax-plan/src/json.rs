@@ -1,0 +1,58 @@
+//! A report for machines.
+
+use serde_json::{Value, json};
+
+use crate::report::Report;
+use crate::roofline::ASSUMPTIONS;
+
+impl Report {
+    /// The report as JSON, in bytes, seconds and operations.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # use shardax_plan::{Plan, Target};
+    /// let target = Target::new("cpu:1")?;
+    /// let report = Plan::new(|x: Array| x.dot(&x), shape_dtype_struct([8, 8], DType::F32))?.report(&target)?;
+    /// let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
+    /// assert_eq!(json["flops"]["products"], 1024.0);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn to_json(&self) -> String {
+        let memory: serde_json::Map<String, Value> =
+            self.memory.by.iter().map(|(holder, bytes)| (holder.to_string(), json!(bytes))).collect();
+        let traffic = |t: &crate::Traffic| {
+            json!({
+                "axes": t.axes, "kind": t.kind.to_string(), "participants": t.participants, "runs": t.runs,
+                "bytes": t.bytes, "sent": t.sent, "link": t.link.to_string(), "seconds": t.seconds,
+                "at_least": t.at_least,
+            })
+        };
+        let roofline = self.roofline.as_ref().map(|r| {
+            json!({
+                "compute": r.compute, "memory": r.memory, "communication": r.communication, "exposed": r.exposed,
+                "step": r.step, "mfu": r.mfu, "hfu": r.hfu, "assumptions": ASSUMPTIONS, "source": self.source,
+            })
+        });
+        let helps = |h: &crate::Help| json!({"what": h.what, "needs": h.needs, "compiled": h.compiled});
+        let report = json!({
+            "step": self.step,
+            "target": self.target,
+            "devices": self.devices,
+            "mesh": self.mesh.iter().map(|(name, size)| json!({"axis": name, "size": size})).collect::<Vec<_>>(),
+            "compiler": self.compiler,
+            "notes": self.notes,
+            "flops": {
+                "products": self.flops.products, "recomputed": self.flops.recomputed,
+                "elementwise": self.flops.elementwise, "unbounded_loops": self.flops.unbounded_loops,
+            },
+            "bytes_accessed": self.bytes_accessed,
+            "memory": {
+                "held": memory, "total": self.memory.total(), "limit": self.memory.limit, "fits": self.memory.fits(),
+                "helps": self.helps.iter().map(helps).collect::<Vec<_>>(),
+            },
+            "collectives": self.traffic.iter().map(traffic).collect::<Vec<_>>(),
+            "roofline": roofline,
+        });
+        format!("{report:#}\n")
+    }
+}

@@ -1,0 +1,61 @@
+//! What a training step would need and take on TPUs and GPUs that are not there: memory on each device by what holds it,
+//! floating-point operations, communication by mesh axis and link, and a roofline of its time.
+//!
+//! The step is compiled by the platform's own compiler where that is installed
+//! ([`Lowered::compile_for`](shardax::Lowered::compile_for)), and else by the CPU's, for as many simulated devices; the
+//! report says which. Nothing runs.
+//!
+//! A binary becomes a planner by one line, [`main!`]; in a program, [`Plan`] makes a [`Report`] for a [`Target`].
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod cli;
+mod error;
+mod json;
+mod memory;
+pub mod models;
+mod network;
+mod plan;
+mod report;
+mod roofline;
+mod search;
+mod setup;
+mod spec;
+mod svg;
+mod target;
+mod units;
+
+pub use cli::run;
+pub use memory::{Help, Holder, Memory};
+pub use network::Traffic;
+pub use plan::Plan;
+pub use report::Report;
+pub use roofline::{ASSUMPTIONS, Roofline};
+pub use search::{Candidate, Found, Search};
+pub use setup::{Remat, Setup};
+pub use spec::{Link, Network, Spec};
+pub use target::Target;
+
+/// Makes a binary a planner of a step: a function from a [`Setup`] to a [`Plan`].
+///
+/// ```no_run
+/// use shardax::prelude::*;
+/// use shardax_plan::{Plan, Setup};
+///
+/// fn step(setup: &Setup) -> Result<Plan> {
+///     let rows = NamedSharding::new(&setup.mesh()?, P!["data"]);
+///     Plan::new(|x: Array| x.square().mean(..), shape_dtype_struct_on([1024, 64], DType::F32, rows))
+/// }
+///
+/// shardax_plan::main!(step);
+/// ```
+///
+/// `cargo run -- --help` says what the command line takes.
+#[macro_export]
+macro_rules! main {
+    ($plan:expr) => {
+        fn main() -> ::std::process::ExitCode {
+            $crate::run(&$plan)
+        }
+    };
+}

@@ -1,0 +1,14 @@
+//! `shardax-plan NAME --target v5p:8x8x16 --mesh fsdp=128,model=8`: plans a step that is known by name.
+
+use std::process::ExitCode;
+
+use shardax_plan::models;
+
+fn main() -> ExitCode {
+    let name = std::env::args().nth(1).filter(|name| !name.starts_with('-'));
+    let Some(name) = name else {
+        eprintln!("say which step to plan: {}", models::NAMES.join(", "));
+        return shardax_plan::run(&|setup| models::named("", setup));
+    };
+    shardax_plan::run(&move |setup| models::named(&name, setup))
+}

@@ -1,0 +1,214 @@
+//! A language model: RMS norms, rotary positions, fewer heads of keys than of queries, gated linear units, AdamW; it
+//! computes in bfloat16 and keeps parameters in float32. Its layers are one loop.
+
+use shardax_nn::prelude::*;
+
+use crate::{Plan, Setup};
+
+/// The sizes of a [`Decoder`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Sizes {
+    /// How many tokens there are.
+    pub vocabulary: usize,
+    /// How many layers.
+    pub layers: usize,
+    /// The features of each position.
+    pub features: usize,
+    /// The heads of queries.
+    pub heads: usize,
+    /// The heads of keys and values.
+    pub kv_heads: usize,
+    /// The features inside the gated units.
+    pub hidden: usize,
+    /// The positions of a sequence.
+    pub length: usize,
+    /// How many experts there are in the place of one gated unit, of which a token goes to two; 0 for none.
+    pub experts: usize,
+}
+
+impl Sizes {
+    /// A small one, for tests.
+    pub const SMALL: Sizes =
+        Sizes { vocabulary: 512, layers: 2, features: 128, heads: 8, kv_heads: 4, hidden: 384, length: 64, experts: 0 };
+    /// 7.2 billion parameters.
+    pub const BILLIONS_7: Sizes = Sizes {
+        vocabulary: 32_000,
+        layers: 32,
+        features: 4096,
+        heads: 32,
+        kv_heads: 8,
+        hidden: 14_336,
+        length: 4096,
+        experts: 0,
+    };
+    /// 69 billion parameters.
+    pub const BILLIONS_70: Sizes = Sizes { layers: 80, features: 8192, heads: 64, hidden: 28_672, ..Sizes::BILLIONS_7 };
+
+    /// The parameters of all layers, without experts.
+    pub fn parameters(&self) -> usize {
+        let Sizes { vocabulary, layers, features, heads, kv_heads, hidden, .. } = *self;
+        let keys = features / heads * kv_heads;
+        let layer = 2 * features * features + 2 * features * keys + 3 * features * hidden + 2 * features;
+        2 * vocabulary * features + layers * layer + features
+    }
+
+    /// The products of a training step on so many sequences, layers not computed a second time: two operations for each
+    /// token and weight, and those of attention, three times for the gradients.
+    pub fn flops(&self, sequences: usize) -> f64 {
+        let Sizes { vocabulary, layers, features, heads, kv_heads, hidden, length, .. } = *self;
+        let keys = features / heads * kv_heads;
+        let weights = 2 * features * features + 2 * features * keys + 3 * features * hidden;
+        let tokens = (sequences * length) as f64;
+        // Scores, and sums of values by them.
+        let attention = 2.0 * 2.0 * tokens * (length * features) as f64;
+        let layer = 2.0 * tokens * weights as f64 + attention;
+        3.0 * (layers as f64 * layer + 2.0 * tokens * (vocabulary * features) as f64)
+    }
+}
+
+/// See [`decoder`].
+#[derive(Module, Clone)]
+pub struct Decoder {
+    embed: Embed,
+    blocks: Stack<Block>,
+    norm: RmsNorm,
+    head: Linear,
+    #[tree(static)]
+    rules: Rules,
+}
+
+#[derive(Module, Clone)]
+struct Block {
+    norm: RmsNorm,
+    attention: MultiHeadAttention,
+    mlp_norm: RmsNorm,
+    mlp: Option<Gated>,
+    experts: Option<MixtureOfExperts<Gated>>,
+}
+
+#[derive(Module, Clone)]
+struct Gated {
+    gate: Linear,
+    up: Linear,
+    down: Linear,
+}
+
+fn linear(from: usize, to: usize, names: [&'static str; 2], rngs: &mut Rngs) -> Linear {
+    Linear::builder(from, to).use_bias(false).kernel_axes(names).build(rngs)
+}
+
+impl Gated {
+    fn new(sizes: Sizes, rngs: &mut Rngs) -> Gated {
+        let Sizes { features: f, hidden: h, .. } = sizes;
+        Gated {
+            gate: linear(f, h, ["embed", "mlp"], rngs),
+            up: linear(f, h, ["embed", "mlp"], rngs),
+            down: linear(h, f, ["mlp", "embed"], rngs),
+        }
+    }
+}
+
+impl Layer for Gated {
+    fn forward(&self, x: Array) -> Array {
+        self.down.forward(silu(self.gate.forward(&x)) * self.up.forward(x))
+    }
+}
+
+impl Block {
+    fn new(sizes: Sizes, rngs: &mut Rngs) -> Block {
+        let Sizes { features: f, heads, kv_heads, experts, .. } = sizes;
+        let attention = MultiHeadAttention::builder(heads, f)
+            .num_kv_heads(kv_heads)
+            .use_bias(false)
+            .is_causal(true)
+            .rope(Rope::default())
+            .kernel_axes(["embed", "heads", "depth"])
+            .out_kernel_axes(["heads", "depth", "embed"])
+            .build(rngs);
+        let routed = (experts > 0).then(|| MixtureOfExperts::new(experts, 2, f, rngs, |rngs| Gated::new(sizes, rngs)));
+        let routed = routed.and_then(Result::ok);
+        let mlp = routed.is_none().then(|| Gated::new(sizes, rngs));
+        Block { norm: RmsNorm::new(f, rngs), attention, mlp_norm: RmsNorm::new(f, rngs), mlp, experts: routed }
+    }
+
+    fn forward(&self, x: Array) -> Result<Array> {
+        let x = &x + self.attention.forward(self.norm.forward(&x));
+        let normed = self.mlp_norm.forward(&x);
+        Ok(match (&self.mlp, &self.experts) {
+            (Some(mlp), _) => x + mlp.forward(normed),
+            (None, Some(experts)) => x + experts.forward(normed)?.y,
+            (None, None) => x,
+        })
+    }
+}
+
+impl Decoder {
+    fn new(sizes: Sizes, setup: &Setup, rules: Rules) -> Result<Decoder> {
+        let mut rngs = Rngs::new(0).with_policy(Policy::bf16_compute()).with_rules(&rules);
+        let Sizes { vocabulary, features: f, layers, .. } = sizes;
+        let embed = Embed::builder(vocabulary, f).axes(["vocabulary", "embed"]).build(&mut rngs);
+        let blocks = Stack::new(layers, &mut rngs, |rngs| Block::new(sizes, rngs))?.axis_name("layers");
+        let blocks = match setup.remat.policy() {
+            Some(policy) => blocks.checkpoint(policy),
+            None => blocks,
+        };
+        let norm = RmsNorm::new(f, &mut rngs);
+        Ok(Decoder { embed, blocks, norm, head: linear(f, vocabulary, ["embed", "vocabulary"], &mut rngs), rules })
+    }
+
+    /// Logits `[batch, length, vocabulary]` of `[batch, length]` tokens.
+    ///
+    /// Fails when the sizes do not go together.
+    pub fn forward(&self, tokens: &Array) -> Result<Array> {
+        let between = |x: Array| self.rules.constrain(x, [Some("batch"), None, None]);
+        let x = between(self.embed.forward(tokens));
+        let layer = |block: &Block, x: Array| -> Result<(Array, ())> { Ok((between(block.forward(x)?), ())) };
+        let (x, ()) = self.blocks.scan(layer, x)?;
+        Ok(self.head.forward(self.norm.forward(x)))
+    }
+}
+
+/// FSDP along `fsdp`, heads and gated units in parts along `model`.
+const RULES: [(&str, &[&str]); 5] = [
+    ("batch", &["data", "fsdp"]),
+    ("embed", &["fsdp"]),
+    ("heads", &["model"]),
+    ("mlp", &["model"]),
+    ("vocabulary", &["model"]),
+];
+
+type State = Optimizer<Decoder, AdamW>;
+
+/// A step of AdamW of a language model. Axes: `data` and `fsdp` split the sequences, `fsdp` parameters and optimizer
+/// state, `model` heads, gated units and the vocabulary. The micro-batch is in sequences, by default one for each device
+/// that has its own.
+///
+/// Fails when the sizes do not divide.
+#[track_caller]
+pub fn decoder(setup: &Setup, sizes: Sizes) -> Result<Plan> {
+    let sizes =
+        Sizes { length: setup.number("length", sizes.length)?, layers: setup.number("layers", sizes.layers)?, ..sizes };
+    let batch = setup.micro_batch.unwrap_or(setup.axis("data") * setup.axis("fsdp"));
+    let mesh = setup.mesh()?;
+    let rules = setup.rules(&mesh, &RULES);
+    let own = (rules.clone(), setup.clone());
+    let make = move || State::new(Decoder::new(sizes, &own.1, own.0.clone())?, adamw(1e-3, 0.1));
+    let types = eval_shape(make, ())?;
+    let shardings = rules.shardings(&types)?;
+    let rows = NamedSharding::new(&mesh, rules.spec(["batch", "length"]));
+    let step = |mut state: State, tokens: Array, targets: Array| -> Result<(State, Array)> {
+        let loss = |model: Decoder| -> Result<Array> {
+            let logits = model.forward(&tokens)?.astype(DType::F32);
+            Ok(softmax_cross_entropy_with_integer_labels(logits, &targets).mean(..))
+        };
+        let (loss, grads) = value_and_grad(loss).call(&state.model)?;
+        state.update(grads)?;
+        Ok((state, loss))
+    };
+    let tokens = || shape_dtype_struct([batch, sizes.length], DType::I32);
+    let step = jit(step)
+        .in_shardings((&shardings, &rows, &rows))
+        .out_shardings((&shardings, None::<shardax::ShardingLike>))
+        .donate_argnums([0]);
+    Ok(Plan::of(step.lower((types, tokens(), tokens()))?)?.rules(&RULES))
+}

@@ -1,0 +1,57 @@
+//! A multilayer perceptron on rows of numbers.
+
+use shardax_nn::prelude::*;
+
+use crate::{Plan, Setup};
+
+#[derive(Module, Clone)]
+struct Mlp {
+    layers: Vec<Linear>,
+}
+
+impl Mlp {
+    fn forward(&self, mut x: Array) -> Array {
+        for (i, layer) in self.layers.iter().enumerate() {
+            x = layer.forward(if i == 0 { x } else { relu(x) });
+        }
+        x
+    }
+}
+
+const RULES: [(&str, &[&str]); 3] = [("batch", &["data", "fsdp"]), ("in", &["fsdp"]), ("out", &["model"])];
+
+type State = Optimizer<Mlp, Adam>;
+
+/// A step of Adam. Options: `features` (1024), `hidden` (4096), `layers` (3). Axes: `data` and `fsdp` split the rows,
+/// `fsdp` the parameters' rows, `model` their columns.
+///
+/// Fails when the sizes do not divide.
+#[track_caller]
+pub fn mlp(setup: &Setup) -> Result<Plan> {
+    let (features, hidden) = (setup.number("features", 1024)?, setup.number("hidden", 4096)?);
+    let layers = setup.number("layers", 3)?.max(1);
+    let batch = setup.micro_batch.unwrap_or(32 * setup.target.num_devices());
+    let mesh = setup.mesh()?;
+    let rules = setup.rules(&mesh, &RULES);
+    let make = move || {
+        let mut rngs = Rngs::new(0);
+        let sizes: Vec<usize> = (0..=layers).map(|i| if i == 0 || i == layers { features } else { hidden }).collect();
+        let layer = |pair: &[usize]| Linear::builder(pair[0], pair[1]).kernel_axes(["in", "out"]).build(&mut rngs);
+        State::new(Mlp { layers: sizes.windows(2).map(layer).collect() }, adam(1e-3))
+    };
+    let types = eval_shape(make, ())?;
+    let shardings = rules.shardings(&types)?;
+    let rows = NamedSharding::new(&mesh, rules.spec(["batch", "features"]));
+    let step = |mut state: State, x: Array, y: Array| -> Result<(State, Array)> {
+        let loss = |model: Mlp| (model.forward(x.clone()) - &y).square().mean(..);
+        let (loss, grads) = value_and_grad(loss).call(&state.model)?;
+        state.update(grads)?;
+        Ok((state, loss))
+    };
+    let x = || shape_dtype_struct([batch, features], DType::F32);
+    let step = jit(step)
+        .in_shardings((&shardings, &rows, &rows))
+        .out_shardings((&shardings, None::<shardax::ShardingLike>))
+        .donate_argnums([0]);
+    Ok(Plan::of(step.lower((types, x(), x()))?)?.rules(&RULES))
+}

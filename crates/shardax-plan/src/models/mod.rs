@@ -1,0 +1,37 @@
+//! Steps to plan without writing a program, and as examples of what a planner is: those of the command `shardax-plan`.
+
+mod cnn;
+mod decoder;
+mod mlp;
+
+use shardax::prelude::*;
+
+use crate::error::value_error;
+use crate::{Plan, Setup};
+
+pub use cnn::cnn;
+pub use decoder::{Decoder, Sizes, decoder};
+pub use mlp::mlp;
+
+/// The names that [`named`] knows.
+pub const NAMES: [&str; 6] = ["mlp", "cnn", "gpt", "moe", "decoder-7b", "decoder-70b"];
+
+/// The step of this name.
+///
+/// Fails when there is none.
+#[track_caller]
+pub fn named(name: &str, setup: &Setup) -> Result<Plan> {
+    let plan = match name {
+        "mlp" => mlp(setup),
+        "cnn" => cnn(setup),
+        "gpt" => decoder(setup, Sizes::SMALL),
+        "moe" => decoder(setup, Sizes { experts: 8, ..Sizes::SMALL }),
+        "decoder-7b" => decoder(setup, Sizes::BILLIONS_7),
+        "decoder-70b" => decoder(setup, Sizes::BILLIONS_70),
+        _ => value_error(
+            format!("{name:?} is none of {}", NAMES.join(", ")),
+            "for a step of your own write a binary with `shardax_plan::main!`",
+        ),
+    }?;
+    Ok(plan.named(name))
+}

@@ -1,0 +1,217 @@
+//! Over which links a collective goes, and how long it takes there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use shardax::prelude::*;
+use shardax::shape::AxisName;
+use shardax::stages::Collective;
+
+use crate::spec::{Link, Network};
+use crate::target::Target;
+
+/// The devices that differ along some axes of a mesh, as the network sees them.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Group {
+    /// How many they are.
+    pub size: usize,
+    /// In how many slices, or hosts, they are.
+    pub outer: usize,
+    /// Of a torus: how many along each dimension, and whether they close to a ring.
+    pub dims: Vec<(usize, bool)>,
+}
+
+impl Group {
+    /// Those around the first place of the mesh.
+    pub fn of(target: &Target, mesh: &Mesh, axes: &[AxisName]) -> Group {
+        let sizes: Vec<(bool, usize)> = mesh.axes().iter().map(|(name, size)| (axes.contains(name), *size)).collect();
+        let mut positions = vec![0usize];
+        let mut stride = 1;
+        for (moves, size) in sizes.iter().rev() {
+            if *moves {
+                positions = positions.iter().flat_map(|p| (0..*size).map(move |i| p + i * stride)).collect();
+            }
+            stride *= size;
+        }
+        let places: Vec<(usize, Vec<usize>)> = positions.iter().map(|&p| target.place(mesh, p)).collect();
+        let torus = matches!(target.spec().map(|s| s.network), Some(Network::Torus { .. }));
+        let outer: BTreeSet<usize> = places.iter().map(|(slice, at)| if torus { *slice } else { at[0] }).collect();
+        let mut dims = Vec::new();
+        if torus {
+            let count = places.first().map_or(0, |(_, at)| at.len());
+            for dim in 0..count {
+                let there: BTreeSet<usize> = places.iter().map(|(_, at)| at[dim]).collect();
+                let whole = target.sizes.get(dim).is_some_and(|size| there.len() == *size);
+                if there.len() > 1 {
+                    dims.push((there.len(), whole && target.is_ring(dim)));
+                }
+            }
+        }
+        Group { size: positions.len(), outer: outer.len().max(1), dims }
+    }
+}
+
+/// The bytes that each device sends for one run of a collective among so many, by rings: or directly, in an all-to-all.
+pub(crate) fn volume(kind: CollectiveKind, bytes: f64, size: usize) -> f64 {
+    let others = size.saturating_sub(1) as f64 / size.max(1) as f64;
+    match kind {
+        CollectiveKind::AllReduce => 2.0 * bytes * others,
+        CollectiveKind::AllGather | CollectiveKind::ReduceScatter | CollectiveKind::AllToAll => bytes * others,
+        _ => bytes,
+    }
+}
+
+/// The link that bounds it, and the seconds that one run takes there; `None` where nothing is published of the devices.
+pub(crate) fn time(target: &Target, group: &Group, c: &Collective) -> (Link, Option<f64>) {
+    let Some(spec) = target.spec() else { return (Link::Host, None) };
+    let bytes = c.bytes as f64;
+    let is_torus = matches!(spec.network, Network::Torus { .. });
+    let (near, far) = if is_torus { (Link::Ici, Link::Dcn) } else { (Link::NvLink, Link::InfiniBand) };
+    // Between slices, which the program does not name.
+    let unnamed = c.axes.is_empty() && matches!(c.kind, CollectiveKind::Send | CollectiveKind::Recv);
+    if unnamed {
+        return (far, Some(bytes / spec.outside));
+    }
+    let inner_size = group.size.div_ceil(group.outer);
+    let sums = if c.kind == CollectiveKind::AllReduce { 2.0 } else { 1.0 };
+    let permutes = matches!(c.kind, CollectiveKind::CollectivePermute | CollectiveKind::Send | CollectiveKind::Recv);
+    let inner = match spec.network {
+        _ if inner_size <= 1 => 0.0,
+        Network::Switch { bandwidth } => volume(c.kind, bytes, inner_size) / bandwidth,
+        Network::Torus { link, .. } if permutes => bytes / link,
+        Network::Torus { link, .. } if c.kind == CollectiveKind::AllToAll => {
+            // Half of all bytes cross the middle of each dimension.
+            let one = |(size, ring): &(usize, bool)| *size as f64 * bytes / (if *ring { 8.0 } else { 4.0 } * link);
+            group.dims.iter().map(one).fold(0.0, f64::max)
+        }
+        Network::Torus { link, .. } => {
+            // Both ways round a ring; to and fro on a line.
+            let links: f64 = group.dims.iter().map(|(_, ring)| if *ring { 2.0 } else { 1.0 }).sum();
+            volume(c.kind, bytes, inner_size) / (links.max(1.0) * link)
+        }
+    };
+    if group.outer <= 1 {
+        return (near, Some(inner));
+    }
+    // What comes into a host, or slice, comes by the links of all its members.
+    let others = (group.outer - 1) as f64 / group.outer as f64;
+    let outer = match c.kind {
+        CollectiveKind::AllToAll => bytes * others / spec.outside,
+        _ if permutes => bytes / spec.outside,
+        _ => sums * bytes * others / (inner_size as f64 * spec.outside),
+    };
+    if outer >= inner { (far, Some(outer)) } else { (near, Some(inner)) }
+}
+
+/// Collectives of one kind over one set of axes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Traffic {
+    /// The axes of the mesh; none between slices.
+    pub axes: Vec<String>,
+    /// What they do.
+    pub kind: CollectiveKind,
+    /// How many devices take part together.
+    pub participants: usize,
+    /// How often they run in one step.
+    pub runs: usize,
+    /// The data on one device, of all runs: of the operands or the results, whichever is more.
+    pub bytes: f64,
+    /// What one device sends by rings, or all to all, for all runs.
+    pub sent: f64,
+    /// The link that bounds them.
+    pub link: Link,
+    /// The seconds of all runs there, one after another; `None` where nothing is published of the devices.
+    pub seconds: Option<f64>,
+    /// Some are in a loop that does not say how often it runs: they count once.
+    pub at_least: bool,
+}
+
+/// The collectives by their axes and kinds.
+pub(crate) fn traffic(target: &Target, mesh: Option<&Mesh>, collectives: &[Collective]) -> Vec<Traffic> {
+    let mut all: BTreeMap<(Vec<String>, CollectiveKind), Traffic> = BTreeMap::new();
+    for c in collectives {
+        let group = match mesh {
+            Some(mesh) => Group::of(target, mesh, &c.axes),
+            None => Group { size: c.participants, outer: 1, dims: Vec::new() },
+        };
+        let (link, seconds) = time(target, &group, c);
+        let runs = c.runs.unwrap_or(c.count);
+        let axes: Vec<String> = c.axes.iter().map(ToString::to_string).collect();
+        let one = all.entry((axes.clone(), c.kind)).or_insert_with(|| Traffic {
+            axes,
+            kind: c.kind,
+            participants: c.participants,
+            runs: 0,
+            bytes: 0.0,
+            sent: 0.0,
+            link,
+            seconds: seconds.map(|_| 0.0),
+            at_least: false,
+        });
+        one.runs += runs;
+        one.bytes += (c.bytes * runs) as f64;
+        one.sent += volume(c.kind, c.bytes as f64, c.participants.max(1)) * runs as f64;
+        one.seconds = one.seconds.zip(seconds).map(|(sum, more)| sum + more * runs as f64);
+        one.at_least |= c.runs.is_none();
+    }
+    all.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(target: &str, axes: [(&'static str, usize); 2], along: &[&str], kind: CollectiveKind) -> (Link, f64) {
+        let target = Target::new(target).expect("a name").by_cpu();
+        target.prepare().expect("64 devices");
+        let mesh = target.mesh(axes).expect("a mesh");
+        let axes: Vec<AxisName> = along.iter().map(|name| AxisName::from(*name)).collect();
+        let group = Group::of(&target, &mesh, &axes);
+        let one = Collective {
+            kind,
+            axes,
+            participants: group.size,
+            bytes: 1_000_000_000,
+            count: 1,
+            runs: Some(1),
+            in_loop: false,
+        };
+        let (link, time) = time(&target, &group, &one);
+        (link, time.expect("speeds are published"))
+    }
+
+    fn near(got: (Link, f64), link: Link, time: f64) {
+        assert!(got.0 == link && (got.1 - time).abs() < 1e-9 * time.max(1.0), "{got:?}, not {link} in {time}");
+    }
+
+    #[test]
+    fn links_of_hosts_and_between_them() {
+        use CollectiveKind::*;
+        let gpus = |along: &[&str], kind| seconds("h100:8x8", [("fsdp", 8), ("model", 8)], along, kind);
+        near(gpus(&["model"], AllGather), Link::NvLink, 7.0 / 8.0 / 450.0);
+        near(gpus(&["model"], AllReduce), Link::NvLink, 2.0 * 7.0 / 8.0 / 450.0);
+        // One of each host: its own link takes what the host needs.
+        near(gpus(&["fsdp"], AllGather), Link::InfiniBand, 7.0 / 8.0 / 50.0);
+        // All of each host share that.
+        near(gpus(&["fsdp", "model"], ReduceScatter), Link::InfiniBand, 7.0 / 8.0 / (8.0 * 50.0));
+        near(gpus(&["fsdp", "model"], AllToAll), Link::InfiniBand, 7.0 / 8.0 / 50.0);
+        near(gpus(&["fsdp"], CollectivePermute), Link::InfiniBand, 1.0 / 50.0);
+    }
+
+    #[test]
+    fn links_of_a_torus() {
+        use CollectiveKind::*;
+        // Closed: both ways in each dimension that the group spans. The last 16 are a plane, the first 4 a ring.
+        let cube = |along: &[&str], kind| seconds("v5p:4x4x4", [("fsdp", 4), ("model", 16)], along, kind);
+        near(cube(&["model"], AllGather), Link::Ici, 15.0 / 16.0 / 400.0);
+        near(cube(&["fsdp"], AllReduce), Link::Ici, 2.0 * 3.0 / 4.0 / 200.0);
+        near(cube(&["fsdp"], AllToAll), Link::Ici, 4.0 / 800.0);
+        // Not closed: a line of eight.
+        let flat = |along: &[&str], kind| seconds("v5e:8x8", [("fsdp", 8), ("model", 8)], along, kind);
+        near(flat(&["model"], AllGather), Link::Ici, 7.0 / 8.0 / 50.0);
+        near(flat(&["model"], CollectivePermute), Link::Ici, 1.0 / 50.0);
+        // Slices: each of 32 chips sends its part of what the other slice needs.
+        let slices = seconds("2*v5e:4x8", [("data", 2), ("model", 32)], &["data", "model"], AllGather);
+        near(slices, Link::Ici, 31.0 / 32.0 / 100.0);
+        near(seconds("2*v5e:4x8", [("data", 2), ("model", 32)], &["data"], AllReduce), Link::Dcn, 2.0 * 0.5 / 3.125);
+    }
+}

@@ -1,0 +1,193 @@
+//! A step that is planned: what of it does not depend on the devices, and how it is compiled for them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use shardax::function::{Function, IntoArgs};
+use shardax::prelude::*;
+use shardax::program::Flops;
+use shardax::sharding::Sharding;
+use shardax::stages::{ArgInfo, Collective, LeafTree, MemoryAnalysis};
+use shardax::{Compiled, Lowered, Unloaded};
+
+use crate::memory::{Holder, holder_of};
+use crate::report::Report;
+use crate::target::Target;
+
+/// An argument of the compiled step.
+#[derive(Clone, Debug)]
+pub(crate) struct Argument {
+    pub path: String,
+    /// The bytes of its part on one device; 0 of one that the program does not take.
+    pub bytes: f64,
+    pub donated: bool,
+}
+
+/// What a compiler says of a step.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    pub mesh: Option<Mesh>,
+    pub arguments: Vec<Argument>,
+    pub memory: MemoryAnalysis,
+    pub collectives: Vec<Collective>,
+    pub bytes_accessed: f64,
+    /// The compiler.
+    pub by: String,
+}
+
+type Compile = Arc<dyn Fn(&Target) -> Result<Facts> + Send + Sync>;
+
+/// A step with its arguments' types and shardings: what is planned.
+///
+/// ```
+/// use shardax::prelude::*;
+/// use shardax_plan::{Holder, Plan, Target};
+///
+/// let target = Target::new("cpu:8")?;
+/// target.prepare()?;
+/// let mesh = target.mesh([("data", 8)])?;
+/// let rows = NamedSharding::new(&mesh, P!["data"]);
+/// let whole = NamedSharding::new(&mesh, P![]);
+/// let step = |w: Array, x: Array| -> Result<Array> {
+///     let loss = |w: Array| x.dot(&w).square().mean(..);
+///     Ok(&w - grad(loss).call(&w)? * 0.1)
+/// };
+/// let w = shape_dtype_struct_on([64, 64], DType::F32, &whole);
+/// let x = shape_dtype_struct_on([128, 64], DType::F32, &rows);
+/// let report = Plan::new(step, (w, x))?.holds(Holder::Parameters, "[0]").report(&target)?;
+/// assert_eq!(report.memory.of(Holder::Parameters), 64.0 * 64.0 * 4.0);
+/// assert_eq!(report.traffic[0].kind, CollectiveKind::AllReduce);
+/// println!("{report}");
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Plan {
+    name: String,
+    pub(crate) flops: Flops,
+    pub(crate) holders: Vec<(Holder, String)>,
+    pub(crate) rules: Vec<(String, Vec<String>)>,
+    arguments: Vec<Argument>,
+    compile: Compile,
+}
+
+impl Plan {
+    /// A step for arguments of these types and shardings ([`shape_dtype_struct_on`]).
+    ///
+    /// Fails when the step cannot be traced or lowered for them.
+    #[track_caller]
+    pub fn new<Args, F, A>(step: F, args: A) -> Result<Plan>
+    where
+        Args: Tree + 'static,
+        F: Function<Args>,
+        F::Output: 'static,
+        A: IntoArgs<Args>,
+    {
+        Plan::of(jit(step).lower(args)?)
+    }
+
+    /// A step that was lowered, with its donations and the shardings of its results.
+    ///
+    /// Fails when the shardings of its arguments do not divide them.
+    #[track_caller]
+    pub fn of<Args: Tree + 'static, Out: Tree + 'static>(lowered: Lowered<Args, Out>) -> Result<Plan> {
+        let text = format!("{lowered:?}");
+        let name = text.strip_prefix("Lowered(").and_then(|rest| rest.split(')').next()).unwrap_or("step").to_owned();
+        let flops = lowered.program().flops();
+        let arguments = arguments(&lowered.args_info(), &lowered.input_shardings())?;
+        let compile = move |target: &Target| match target.topology() {
+            Some(topology) => facts_of_unloaded(&lowered.compile_for(topology)?),
+            None => facts_of_compiled(&lowered.compile()?),
+        };
+        let (holders, rules) = (Vec::new(), Vec::new());
+        Ok(Plan { name, flops, holders, rules, arguments, compile: Arc::new(compile) })
+    }
+
+    /// What the arguments hold whose key paths begin so (`[0].model`); what is said first counts. By default arguments
+    /// with `opt_state` in their paths are optimizer state, those with `model` or `params` parameters, others that are
+    /// donated optimizer state, and the rest the batch.
+    pub fn holds(mut self, holder: Holder, path: &str) -> Plan {
+        self.holders.push((holder, path.to_owned()));
+        self
+    }
+
+    /// The rules that its shardings are made by: over which axes, of those that the mesh has, each logical name is split.
+    /// A search writes them down.
+    pub fn rules(mut self, rules: &[(&str, &[&str])]) -> Plan {
+        let owned = |axes: &[&str]| axes.iter().map(|axis| (*axis).to_owned()).collect();
+        self.rules = rules.iter().map(|(name, axes)| ((*name).to_owned(), owned(axes))).collect();
+        self
+    }
+
+    /// The bytes of the arguments on one device: of all, or of those that hold this.
+    pub(crate) fn argument_bytes(&self, holder: Option<Holder>) -> f64 {
+        let counts = |a: &&Argument| holder.is_none_or(|holder| holder_of(self, a) == holder);
+        self.arguments.iter().filter(counts).map(|a| a.bytes).sum()
+    }
+
+    /// The same under this name.
+    pub fn named(self, name: &str) -> Plan {
+        Plan { name: name.to_owned(), ..self }
+    }
+
+    /// Its name: the function's, unless it was given another.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The floating-point operations of one step on all devices together.
+    pub fn flops(&self) -> &Flops {
+        &self.flops
+    }
+
+    /// Compiles the step for these devices, and reports. It must have been lowered for a mesh of theirs
+    /// ([`Target::mesh`]).
+    ///
+    /// Fails when it cannot be compiled: also, on a TPU, when it does not fit.
+    #[track_caller]
+    pub fn report(&self, target: &Target) -> Result<Report> {
+        Ok(Report::of(self, target, (self.compile)(target)?))
+    }
+}
+
+impl fmt::Debug for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Plan({}, {})", self.name, self.flops)
+    }
+}
+
+fn arguments(info: &LeafTree<ArgInfo>, shardings: &LeafTree<Option<Sharding>>) -> Result<Vec<Argument>> {
+    let one = |((path, info), sharding): ((String, &ArgInfo), &Option<Sharding>)| {
+        let bytes = match sharding {
+            Some(sharding) => {
+                let part = sharding.shard_shape(info.shape())?;
+                part.iter().map(|&n| n as f64).product::<f64>() * info.dtype().byte_size() as f64
+            }
+            None => 0.0,
+        };
+        Ok(Argument { path, bytes, donated: info.donated })
+    };
+    info.iter().zip(shardings.leaves()).map(one).collect()
+}
+
+fn facts_of_compiled<Args: Tree, Out: Tree>(compiled: &Compiled<Args, Out>) -> Result<Facts> {
+    Ok(Facts {
+        mesh: compiled.mesh().cloned(),
+        arguments: arguments(&compiled.args_info(), &compiled.input_shardings())?,
+        memory: compiled.memory_analysis()?,
+        collectives: compiled.collectives()?.to_vec(),
+        bytes_accessed: compiled.bytes_accessed()? as f64,
+        by: "XLA's CPU compiler".to_owned(),
+    })
+}
+
+fn facts_of_unloaded<Args: Tree, Out: Tree>(compiled: &Unloaded<Args, Out>) -> Result<Facts> {
+    let platform = compiled.mesh().map_or("platform".to_owned(), |mesh| mesh.devices()[0].platform().to_owned());
+    Ok(Facts {
+        mesh: compiled.mesh().cloned(),
+        arguments: arguments(&compiled.args_info(), &compiled.input_shardings())?,
+        memory: compiled.memory_analysis()?,
+        collectives: compiled.collectives()?.to_vec(),
+        bytes_accessed: compiled.bytes_accessed()? as f64,
+        by: format!("XLA's {platform} compiler"),
+    })
+}

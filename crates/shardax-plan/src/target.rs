@@ -1,0 +1,226 @@
+//! What is planned for: so many devices of a kind, which need not be there.
+
+use std::fmt;
+use std::str::FromStr;
+
+use shardax::prelude::*;
+use shardax::shape::AxisName;
+use shardax::{Device, Error, config, devices};
+
+use crate::error::{value, value_error};
+use crate::spec::{Network, Spec};
+
+/// The devices that a step is planned for: `v5p:8x8x16`, `2*v5e:16x16` (slices), `h100:128x8` (hosts and GPUs of each),
+/// `cpu:8`.
+///
+/// ```
+/// # use shardax_plan::Target;
+/// let target: Target = "h100:2x8".parse()?;
+/// assert_eq!((target.num_devices(), target.spec().map(|s| s.name)), (16, Some("h100")));
+/// assert!("v5p:8x8".parse::<Target>().is_err());
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Target {
+    name: String,
+    spec: Option<&'static Spec>,
+    /// Slices, or 1; then the chips along each dimension, hosts and GPUs of each, or CPUs.
+    pub(crate) slices: usize,
+    pub(crate) sizes: Vec<usize>,
+    /// The compiler's description of the devices, or why there is none.
+    topology: std::result::Result<Topology, String>,
+}
+
+impl FromStr for Target {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Target> {
+        Target::new(name)
+    }
+}
+
+impl Target {
+    /// The devices of this name. Their platform's compiler is looked for; where there is none, the CPU's stands in for it.
+    ///
+    /// Fails when the name is none of these, or has other dimensions than such devices have.
+    #[track_caller]
+    pub fn new(name: &str) -> Result<Target> {
+        let help = "write `v5e:4x8`, `v5p:4x4x8`, `2*v5p:4x4x4`, `h100:8`, `h100:128x8` or `cpu:8`";
+        let (slices, one) = match name.split_once('*') {
+            Some((slices, one)) => (slices.parse().unwrap_or(0), one),
+            None => (1, name),
+        };
+        let (kind, shape) = one.split_once(':').unwrap_or((one, ""));
+        let sizes: Vec<usize> = match shape {
+            "" => vec![8],
+            _ => shape.split('x').map(|n| n.parse().unwrap_or(0)).collect(),
+        };
+        if slices == 0 || sizes.contains(&0) {
+            return value_error(format!("{name:?} names no devices"), help);
+        }
+        let spec = Spec::named(kind);
+        let (sizes, described) = match (spec, kind) {
+            (None, "cpu") if sizes.len() == 1 && slices == 1 => (sizes, Err("CPUs are simulated".to_owned())),
+            (Some(Spec { network: Network::Torus { dims, .. }, .. }), _) if sizes.len() == *dims => {
+                let wrap = (*dims == 3 && sizes.iter().all(|n| n % 4 == 0)).then_some([true; 3]);
+                let topology = TpuTopology { num_slices: slices, wrap, ..TpuTopology::new(one) };
+                (sizes, Topology::tpu(topology).map_err(|e| reason(&e)))
+            }
+            (Some(Spec { network: Network::Switch { .. }, .. }), _) if sizes.len() <= 2 && slices == 1 => {
+                let (hosts, gpus_per_host) = match sizes[..] {
+                    [hosts, gpus] => (hosts, gpus),
+                    // Whole hosts of eight, where it is more than one.
+                    [n] if n > 8 && n % 8 == 0 => (n / 8, 8),
+                    _ => (1, sizes[0]),
+                };
+                let gpu = match kind {
+                    "a100" => GpuSpec::A100,
+                    "h200" => GpuSpec::H200,
+                    "b200" => GpuSpec::B200,
+                    _ => GpuSpec::H100,
+                };
+                let topology = GpuTopology { hosts, gpus_per_host, ..GpuTopology::new(gpu) };
+                (vec![hosts, gpus_per_host], Topology::gpu(topology).map_err(|e| reason(&e)))
+            }
+            (None, _) => {
+                let known = Spec::names().collect::<Vec<_>>().join(", ");
+                return value_error(format!("{kind:?} is none of cpu, {known}"), help);
+            }
+            _ => return value_error(format!("{name:?} has other dimensions than such devices have"), help),
+        };
+        Ok(Target { name: name.to_owned(), spec, slices, sizes, topology: described })
+    }
+
+    /// The name that it was asked for by.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What its devices are; `None` of CPUs, of which nothing is published here.
+    pub fn spec(&self) -> Option<&'static Spec> {
+        self.spec
+    }
+
+    /// How many devices there are.
+    pub fn num_devices(&self) -> usize {
+        self.sizes.iter().fold(self.slices, |n, size| n.saturating_mul(*size))
+    }
+
+    /// The description by the platform's own compiler; `None` where it is not installed.
+    pub fn topology(&self) -> Option<&Topology> {
+        self.topology.as_ref().ok()
+    }
+
+    /// Why the platform's own compiler does not compile for it.
+    pub fn without_compiler(&self) -> Option<&str> {
+        self.topology.as_ref().err().map(String::as_str)
+    }
+
+    /// The same, without the platform's own compiler: the CPU's stands in for it.
+    pub fn by_cpu(self) -> Target {
+        self.by_cpu_because("the CPU's compiler was asked for")
+    }
+
+    /// The same, with the reason.
+    pub(crate) fn by_cpu_because(self, why: &str) -> Target {
+        Target { topology: Err(self.topology.err().unwrap_or_else(|| why.to_owned())), ..self }
+    }
+
+    /// Makes the host simulate as many CPU devices, where those stand in. To be called before anything asks for devices.
+    ///
+    /// Fails when there are more than can be simulated, or devices are in use already.
+    #[track_caller]
+    pub fn prepare(&self) -> Result<()> {
+        let simulated = config::set_num_cpu_devices(self.num_devices());
+        match self.topology {
+            // They may stand in later, for a step that the platform's compiler refuses.
+            Ok(_) => Ok(()),
+            Err(_) => simulated,
+        }
+    }
+
+    /// A mesh of all its devices: as [`Topology::mesh`] orders them, or of as many simulated CPUs, in order.
+    ///
+    /// Fails when the sizes do not multiply to the number of devices.
+    #[track_caller]
+    pub fn mesh<N: Into<AxisName>>(&self, axes: impl IntoIterator<Item = (N, usize)>) -> Result<Mesh> {
+        let axes: Vec<(AxisName, usize)> = axes.into_iter().map(|(name, size)| (name.into(), size)).collect();
+        let count = axes.iter().fold(1usize, |n, (_, size)| n.saturating_mul(*size));
+        if count != self.num_devices() {
+            let given = axes.iter().map(|(name, size)| format!("{name}={size}")).collect::<Vec<_>>().join(",");
+            return value_error(
+                format!("the mesh {given} has {count} devices, and {} has {}", self.name, self.num_devices()),
+                "choose sizes that multiply to the number of devices",
+            );
+        }
+        match &self.topology {
+            Ok(topology) => topology.mesh(axes),
+            Err(_) => {
+                let all: Vec<Device> = devices()?.into_iter().take(count).collect();
+                if all.len() < count {
+                    return value_error(
+                        format!("{count} CPU devices stand in for {}, and there are {}", self.name, all.len()),
+                        "call `target.prepare()` before anything asks for devices",
+                    );
+                }
+                Mesh::new(all, axes)
+            }
+        }
+    }
+
+    /// Where the device at this place of the mesh is: its slice, and its coordinates there; of a GPU its host and number.
+    pub(crate) fn place(&self, mesh: &Mesh, position: usize) -> (usize, Vec<usize>) {
+        let device = &mesh.devices()[position];
+        if self.topology.is_ok()
+            && let Some(at) = device.coords()
+        {
+            return match self.spec.map(|s| s.network) {
+                Some(Network::Torus { .. }) => (device.slice_index().unwrap_or(0), at.to_vec()),
+                _ => (0, vec![at[1], at[2]]),
+            };
+        }
+        // Stand-ins are in the order of the mesh.
+        let mut rest = position;
+        let mut at = vec![0; self.sizes.len()];
+        for (place, size) in at.iter_mut().zip(&self.sizes).rev() {
+            *place = rest % size;
+            rest /= size;
+        }
+        (rest, at)
+    }
+
+    /// Whether the links of this dimension of the torus close to a ring.
+    pub(crate) fn is_ring(&self, dim: usize) -> bool {
+        let size = self.sizes.get(dim).copied().unwrap_or(1);
+        match self.sizes.len() {
+            // Whole cubes of 4×4×4 are closed; of flat ones only whole pods.
+            3 => self.sizes.iter().all(|n| n % 4 == 0),
+            _ => size == 16,
+        }
+    }
+}
+
+fn reason(error: &Error) -> String {
+    error.message().lines().next().unwrap_or_default().to_owned()
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.name)
+    }
+}
+
+/// The sizes of a mesh as the command line writes them: `data=2,fsdp=4`.
+///
+/// Fails when a part is no name with a size.
+#[track_caller]
+pub(crate) fn parse_axes(text: &str) -> Result<Vec<(AxisName, usize)>> {
+    let one = |part: &str| {
+        let (name, size) = part.split_once('=')?;
+        Some((AxisName::from(name.trim().to_owned()), size.trim().parse::<usize>().ok().filter(|n| *n > 0)?))
+    };
+    let parts = text.split(',').filter(|part| !part.trim().is_empty());
+    parts
+        .map(|part| one(part).ok_or_else(|| value(format!("{part:?} is no axis"), "write a mesh as data=2,fsdp=4")))
+        .collect()
+}

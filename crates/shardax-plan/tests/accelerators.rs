@@ -1,0 +1,65 @@
+//! Plans by the platforms' own compilers. Where `cargo xtask accelerators` has not fetched them, these tests say so and
+//! end. Each runs the command in a process of its own, where the system allows it without a network: libtpu asks servers.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The plugin of a platform: the file that its variable names, or the one that was fetched.
+fn plugin(variable: &str, member: &str) -> Option<PathBuf> {
+    let named = std::env::var_os(variable).map(PathBuf::from);
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let fetched = || {
+        let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
+        Some(cache.join("shardax/accelerators").join(member)).filter(|path| path.is_file())
+    };
+    named.or_else(fetched)
+}
+
+fn planned(variable: &str, member: &str, target: &str) -> Option<serde_json::Value> {
+    let Some(path) = plugin(variable, member) else {
+        eprintln!("{target} is left out: there is no {member}, which `cargo xtask accelerators` fetches");
+        return None;
+    };
+    let json = std::env::temp_dir().join(format!("shardax-plan-{variable}-{}.json", std::process::id()));
+    let alone = ["unshare", "--map-root-user", "--net"];
+    let allowed = Command::new(alone[0]).args(&alone[1..]).arg("true").output().is_ok_and(|o| o.status.success());
+    // An abort inside of libtpu hangs.
+    let mut command = Command::new("timeout");
+    command.arg("120");
+    if allowed {
+        command.args(alone);
+    }
+    command.arg(env!("CARGO_BIN_EXE_shardax-plan")).args(["mlp", "--target", target, "--mesh", "fsdp=8"]);
+    command.args(["--micro-batch", "256", "--json"]).arg(&json).env(variable, path);
+    let output = command.output().expect("the command starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = std::fs::read_to_string(&json).expect("it is written");
+    let _ = std::fs::remove_file(json);
+    Some(serde_json::from_str(&text).expect("JSON"))
+}
+
+fn check(report: &serde_json::Value, compiler: &str, link: &str) {
+    assert_eq!(report["compiler"], compiler, "{report:#}");
+    assert_eq!(report["memory"]["fits"], true, "{report:#}");
+    // The kernels are split over eight; biases too.
+    let parameters = 4.0 * f64::from(1024 * 4096 + 4096 * 4096 + 4096 * 1024) / 8.0;
+    let held = report["memory"]["held"]["parameters"].as_f64().expect("parameters are held");
+    assert!(held >= parameters && held < parameters * 1.05, "{held} for {parameters}");
+    let collectives = report["collectives"].as_array().expect("a list");
+    assert!(collectives.iter().any(|c| c["link"] == link && c["axes"][0] == "fsdp"), "{report:#}");
+    assert!(report["roofline"]["step"].as_f64().is_some_and(|time| time > 0.0 && time < 1.0), "{report:#}");
+}
+
+#[test]
+fn an_mlp_on_tpus() {
+    if let Some(report) = planned("SHARDAX_TPU_PLUGIN", "libtpu/libtpu.so", "v5e:2x4") {
+        check(&report, "XLA's tpu compiler", "ICI");
+    }
+}
+
+#[test]
+fn an_mlp_on_gpus() {
+    if let Some(report) = planned("SHARDAX_CUDA_PLUGIN", "jax_plugins/xla_cuda12/xla_cuda_plugin.so", "h100:8") {
+        check(&report, "XLA's cuda compiler", "NVLink");
+    }
+}

@@ -1,0 +1,58 @@
+//! The command `shardax-plan`.
+
+use std::process::{Command, Output};
+
+fn run(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_shardax-plan")).args(args).output().expect("the command starts")
+}
+
+#[test]
+fn a_report_in_three_forms() {
+    let dir = std::env::temp_dir().join(format!("shardax-plan-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a folder");
+    let file = |name: &str| dir.join(name).to_string_lossy().into_owned();
+    let (json, svg) = (file("plan.json"), file("plan.svg"));
+    let output = run(&[
+        "mlp",
+        "--target",
+        "cpu:4",
+        "--mesh",
+        "data=2,fsdp=2",
+        "--set",
+        "hidden=256",
+        "--micro-batch",
+        "8",
+        "--json",
+        &json,
+        "--svg",
+        &svg,
+    ]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("mlp on cpu:4 (4 devices, data=2,fsdp=2)"), "{output:?}");
+    let read = |file: &str| std::fs::read_to_string(file).expect("it is written");
+    let report: serde_json::Value = serde_json::from_str(&read(&json)).expect("JSON");
+    assert_eq!(report["devices"], 4);
+    assert!(read(&svg).contains("fsdp (2)"));
+    let _ = std::fs::remove_dir_all(dir);
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    for (args, wanted) in [
+        (&["nonsense"][..], "none of mlp, cnn"),
+        (&["mlp", "--target", "v9:1"], "none of cpu, v5e"),
+        (&["mlp", "--mesh", "data"], "write a mesh as data=2,fsdp=4"),
+        (&["mlp", "--mesh", "data=3"], "the mesh data=3 has 3 devices, and cpu:8 has 8"),
+        (&["mlp", "--remat", "some"], "none of none, dots, full"),
+        (&["mlp", "--micro-batch", "0"], "no number above 0"),
+        (&["mlp", "--set", "hidden=many"], "must be a number"),
+        (&["mlp", "--json"], "needs a value"),
+        (&["mlp", "--what", "1"], "there is no option --what"),
+    ] {
+        let output = run(args);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && error.contains(wanted), "{args:?}: {error}");
+    }
+    let help = run(&["--help"]);
+    assert!(help.status.success() && String::from_utf8_lossy(&help.stdout).contains("--micro-batch"));
+}

@@ -1,0 +1,139 @@
+//! What is reported of steps on eight simulated devices: against theory, and against what the compiler says.
+
+use shardax::prelude::*;
+use shardax_plan::models::{self, Sizes};
+use shardax_plan::{Candidate, Holder, Link, Plan, Remat, Report, Search, Setup, Target};
+
+fn setup(axes: &[(&'static str, usize)]) -> Result<Setup> {
+    let target = Target::new("cpu:8")?;
+    target.prepare()?;
+    let axes = axes.iter().map(|(name, size)| ((*name).into(), *size)).collect();
+    Ok(Setup { axes, micro_batch: Some(16), ..Setup::new(target) })
+}
+
+fn report(plan: impl Fn(&Setup) -> Result<Plan>, axes: &[(&'static str, usize)]) -> Result<Report> {
+    let setup = setup(axes)?;
+    plan(&setup)?.report(&setup.target)
+}
+
+#[test]
+fn data_parallel_sums_the_gradients_once() -> Result<()> {
+    let report = report(models::mlp, &[("data", 8)])?;
+    let weights = 1024 * 4096 + 4096 * 4096 + 4096 * 1024 + 4096 + 4096 + 1024;
+    let parameters = 4.0 * weights as f64;
+    assert_eq!(report.memory.of(Holder::Parameters), parameters);
+    // Two moments, and two counts of steps.
+    assert_eq!(report.memory.of(Holder::OptimizerState), 2.0 * parameters + 8.0);
+    assert_eq!(report.memory.of(Holder::Batch), 2.0 * 2.0 * 1024.0 * 4.0);
+    // All gradients and the loss go round the ring.
+    let [sum] = &report.traffic[..] else { panic!("{report}") };
+    assert_eq!((sum.kind, sum.participants, &sum.axes[..]), (CollectiveKind::AllReduce, 8, &["data".to_owned()][..]));
+    assert_eq!((sum.bytes, sum.sent), (parameters + 4.0, (parameters + 4.0) * 2.0 * 7.0 / 8.0));
+    assert_eq!((sum.link, report.roofline), (Link::Host, None));
+    Ok(())
+}
+
+#[test]
+fn fsdp_splits_the_state_of_a_decoder() -> Result<()> {
+    let setup = setup(&[("fsdp", 8)])?;
+    let plan = models::named("gpt", &setup)?;
+    let report = plan.report(&setup.target)?;
+    let Sizes { layers, features, .. } = Sizes::SMALL;
+    let norms = (2 * layers + 1) * features;
+    // Norms are whole on each device, kernels split.
+    let each = 4.0 * ((Sizes::SMALL.parameters() - norms) as f64 / 8.0 + norms as f64);
+    assert_eq!(report.memory.of(Holder::Parameters), each);
+    assert_eq!(report.memory.of(Holder::OptimizerState), 2.0 * each + 8.0);
+    // Each kernel is gathered for the layers, and again for their gradients.
+    let gathered: f64 = report.traffic.iter().filter(|t| t.kind == CollectiveKind::AllGather).map(|t| t.bytes).sum();
+    assert!(gathered >= 2.0 * 4.0 * (Sizes::SMALL.parameters() - norms) as f64 * 0.8, "{report}");
+    assert!(report.traffic.iter().all(|t| t.axes == ["fsdp"] && !t.at_least), "{report}");
+    Ok(())
+}
+
+// What the CPU's plugin says of the same program, added up otherwise.
+#[test]
+fn sums_are_the_compiler_s() -> Result<()> {
+    let target = Target::new("cpu:8")?;
+    target.prepare()?;
+    let mesh = target.mesh([("data", 2), ("model", 4)])?;
+    let on = |shape: &[usize], spec| shape_dtype_struct_on(shape, DType::F32, NamedSharding::new(&mesh, spec));
+    let step = |w: Array, x: Array| -> Result<Array> {
+        let layer = |x: Array, w: Array| -> Result<(Array, ())> { Ok((x.dot(w).tanh(), ())) };
+        let loss = |w: Array| -> Result<Array> { Ok(scan(layer, x.clone(), w)?.0.square().mean(..)) };
+        Ok(&w - grad(loss).call(&w)? * 0.1)
+    };
+    let lowered =
+        || jit(step).donate_argnums([0]).lower((on(&[6, 64, 64], P![None, None, "model"]), on(&[32, 64], P!["data"])));
+    let compiled = lowered()?.compile()?;
+    let (memory, collectives) = (compiled.memory_analysis()?, compiled.collectives()?);
+    let report = Plan::of(lowered()?)?.holds(Holder::Parameters, "[0]").report(&target)?;
+    let all = memory.arguments + memory.outputs - memory.aliased + memory.temporaries + memory.generated_code;
+    assert_eq!(report.memory.total(), all as f64);
+    assert_eq!(report.memory.of(Holder::Parameters), 6.0 * 64.0 * 16.0 * 4.0);
+    assert_eq!(report.traffic.iter().map(|t| t.bytes).sum::<f64>(), collectives.bytes() as f64);
+    assert_eq!(
+        report.traffic.iter().map(|t| t.runs).sum::<usize>(),
+        collectives.iter().filter_map(|c| c.runs).sum::<usize>()
+    );
+    assert_eq!(report.bytes_accessed, compiled.bytes_accessed()? as f64);
+    Ok(())
+}
+
+// Accelerators without their compilers: the CPU's stands in, and says so.
+#[test]
+fn without_the_platform_s_compiler() -> Result<()> {
+    let target = Target::new("h100:8")?.by_cpu();
+    target.prepare()?;
+    let setup = Setup { axes: vec![("fsdp".into(), 8)], ..Setup::new(target) };
+    let report = models::named("mlp", &setup)?.report(&setup.target)?;
+    let text = report.to_string();
+    for wanted in ["compiled by the CPU's compiler", "NVLink", "of 80.0 GB", "MFU at most", "assumptions", "data sheet"]
+    {
+        assert!(text.contains(wanted), "{wanted:?} is not in\n{text}");
+    }
+    let roofline = report.roofline.as_ref().expect("H100s are described");
+    assert!(roofline.step >= roofline.compute.max(roofline.memory) && roofline.mfu <= roofline.hfu);
+    assert_eq!(roofline.compute, report.flops.products / 8.0 / 989e12);
+    assert_eq!(report.memory.fits(), Some(true));
+    let json: serde_json::Value = serde_json::from_str(&report.to_json()).expect("JSON");
+    assert_eq!(json["memory"]["total"].as_f64(), Some(report.memory.total()));
+    let svg = report.to_svg();
+    assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n") && svg.contains("fsdp (8)"), "{svg}");
+    Ok(())
+}
+
+#[test]
+fn targets_are_read_or_refused() -> Result<()> {
+    for (name, devices) in [("v5e:4x8", 32), ("2*v5p:4x4x4", 128), ("h100:128x8", 1024), ("h200:64", 64), ("b200", 8)] {
+        assert_eq!(Target::new(name)?.num_devices(), devices, "{name}");
+    }
+    for name in ["v5p:8x8", "v5p:0x2x2", "tpu", "h100:1x2x3", "2*h100:8", "cpu:2x2", "h100:99999999999999999999", ""] {
+        let error = Target::new(name).expect_err(name);
+        assert!(error.to_string().contains("write `v5e:4x8`"), "{error}");
+    }
+    let target = Target::new("cpu:8")?;
+    target.prepare()?;
+    let error = target.mesh([("data", 4)]).expect_err("too few");
+    assert!(error.message().contains("the mesh data=4 has 4 devices, and cpu:8 has 8"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn a_search_compiles_the_best_and_says_the_rules() -> Result<()> {
+    let target = Target::new("h100:8")?.by_cpu();
+    let mut setup = Setup { micro_batch: Some(64), ..Setup::new(target) };
+    setup.options = [("features", "64"), ("hidden", "256")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+    let search = Search { compile: 2, remats: vec![Remat::None], ..Search::default() };
+    let found = search.run(&models::mlp, &setup)?;
+    // Ten meshes of eight devices, one micro-batch, one way of keeping.
+    assert_eq!((found.tried, found.too_large, found.compiled.len()), (10, 0, 2));
+    assert!(found.compiled[0].on_frontier);
+    let rate = |c: &Candidate| c.report.as_ref().and_then(|r| r.roofline.as_ref()).map(|r| r.step);
+    assert!(rate(&found.compiled[0]) <= rate(&found.compiled[1]));
+    let text = found.to_string();
+    assert!(text.contains("let rules = Rules::new(&mesh, [(\"batch\", ") && text.contains(".and(\"out\", "), "{text}");
+    let nothing = search.run(&models::mlp, &Setup::new(Target::new("cpu:8")?));
+    assert!(nothing.is_err_and(|e| e.message().contains("nothing is published of cpu:8")));
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! What a compiled program reads from a device's memory and writes to it.
+
+use std::collections::HashMap;
+
+use shardax_pjrt::HloInstruction;
+
+use super::collectives::{Runs, bytes};
+
+/// The instructions of one computation by name, and the one whose result is the computation's.
+struct Computation<'a> {
+    by_name: HashMap<&'a str, &'a HloInstruction>,
+    root: &'a HloInstruction,
+}
+
+type Computations<'a> = HashMap<&'a str, Computation<'a>>;
+
+/// The bytes that one call reads and writes on one device: operands and results of every instruction that runs by itself,
+/// as often as it runs; of what takes a slice, the slice. The steps of loops that do not say how many there are count once.
+pub(super) fn bytes_accessed(instructions: &[HloInstruction]) -> usize {
+    let runs = Runs::of(instructions);
+    let mut all = Computations::new();
+    for i in instructions {
+        let computation = all.entry(&i.computation).or_insert_with(|| Computation { by_name: HashMap::new(), root: i });
+        computation.by_name.insert(&i.name, i);
+        // Instructions stand after their operands.
+        computation.root = i;
+    }
+    // What is run one instruction after another: the entry, and what loops, branches and calls run.
+    let mut in_order: Vec<&str> =
+        instructions.iter().filter(|i| i.in_entry).map(|i| i.computation.as_str()).take(1).collect();
+    let mut at = 0;
+    while let Some(computation) = in_order.get(at).and_then(|name| all.get(name)) {
+        at += 1;
+        for called in computation.by_name.values().filter(|i| is_control(&i.opcode)).flat_map(|i| &i.calls) {
+            if !in_order.contains(&called.as_str()) {
+                in_order.push(called);
+            }
+        }
+    }
+    let mut sum = 0usize;
+    for name in in_order {
+        let times = runs.of_computation(name).unwrap_or(1);
+        let Some(computation) = all.get(name) else { continue };
+        let once: usize = computation.by_name.values().map(|i| accessed(i, computation, &all)).sum();
+        sum = sum.saturating_add(once.saturating_mul(times));
+    }
+    sum
+}
+
+fn is_control(opcode: &str) -> bool {
+    matches!(opcode, "while" | "conditional" | "call")
+}
+
+/// What a fusion is made of.
+fn fused<'a>(i: &HloInstruction, all: &'a Computations<'_>) -> Option<&'a Computation<'a>> {
+    if i.opcode != "fusion" {
+        return None;
+    }
+    all.get(i.calls.first()?.as_str())
+}
+
+fn accessed(i: &HloInstruction, around: &Computation<'_>, all: &Computations<'_>) -> usize {
+    let result = bytes(&i.shapes);
+    let operand = |at: usize| {
+        let name = i.operands.get(at).map(String::as_str);
+        name.and_then(|name| around.by_name.get(name)).map_or(0, |i| bytes(&i.shapes))
+    };
+    let operands = || (0..i.operands.len()).map(operand).sum::<usize>();
+    if let Some(inside) = fused(i, all) {
+        let read: usize = (0..i.operands.len()).map(|at| read_of_parameter(at, inside, all, operand(at))).sum();
+        return read + written(inside.root, inside, all);
+    }
+    match i.opcode.as_str() {
+        "parameter" | "constant" | "iota" | "tuple" | "get-tuple-element" | "bitcast" | "after-all" | "domain" => 0,
+        "partition-id" | "replica-id" | "opt-barrier" | "optimization-barrier" => 0,
+        opcode if is_control(opcode) || opcode.ends_with("-done") => 0,
+        "dynamic-slice" | "slice" | "gather" => 2 * result,
+        "dynamic-update-slice" => 2 * operand(1),
+        "scatter" => 3 * operand(2),
+        // Its result holds the operands too.
+        opcode if opcode.ends_with("-start") => 2 * result.saturating_sub(operands()),
+        _ => result + operands(),
+    }
+}
+
+/// What a fusion reads of one of its operands, of which `whole` bytes are there: where it takes slices, those.
+fn read_of_parameter(at: usize, inside: &Computation<'_>, all: &Computations<'_>, whole: usize) -> usize {
+    let is_it = |i: &&&HloInstruction| i.parameter_number == i64::try_from(at).ok();
+    inside.by_name.values().find(is_it).map_or(whole, |parameter| read(parameter, inside, all, whole))
+}
+
+fn read(value: &HloInstruction, inside: &Computation<'_>, all: &Computations<'_>, whole: usize) -> usize {
+    let mut sum = 0usize;
+    for user in inside.by_name.values() {
+        for at in (0..user.operands.len()).filter(|&at| user.operands[at] == value.name) {
+            sum += match (user.opcode.as_str(), fused(user, all)) {
+                ("dynamic-slice" | "slice" | "gather", _) if at == 0 => bytes(&user.shapes),
+                ("dynamic-update-slice", _) if at == 0 => 0,
+                ("bitcast", _) => read(user, inside, all, whole),
+                (_, Some(deeper)) => read_of_parameter(at, deeper, all, whole),
+                _ => whole,
+            };
+        }
+    }
+    sum.min(whole)
+}
+
+/// What a computation writes of its result: where that is a value of which a slice is changed, the slice.
+fn written(root: &HloInstruction, inside: &Computation<'_>, all: &Computations<'_>) -> usize {
+    let operand = |at: usize| root.operands.get(at).and_then(|name| inside.by_name.get(name.as_str()));
+    let of = |i: &&HloInstruction| written(i, inside, all);
+    match (root.opcode.as_str(), fused(root, all)) {
+        ("tuple", _) => (0..root.operands.len()).filter_map(operand).map(of).sum(),
+        ("dynamic-update-slice", _) => operand(1).map_or(0, |update| bytes(&update.shapes)),
+        ("bitcast", _) => operand(0).map_or(0, of),
+        (_, Some(deeper)) => written(deeper.root, deeper, all),
+        _ => bytes(&root.shapes),
+    }
+}
