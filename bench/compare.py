@@ -162,9 +162,9 @@ def main():
         parser.error("either --rust or --join is needed")
 
     if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            keys = ("shardax_us", "jax_us", "shardax_peak_mib", "jax_peak_mib")
+        keys = ("shardax_us", "jax_us", "shardax_peak_mib", "jax_peak_mib")
         rows = [{"name": name, **dict(zip(keys, [*table[name], *memory[name]]))} for name in names]
+        with open(options.json, "w", encoding="utf-8") as file:
             json.dump(rows, file, indent=1)
             file.write("\n")
 

@@ -58,7 +58,7 @@ pub fn function(case: &Case) -> Option<Fun> {
             let to = (x.ravel().get(0) * k.ravel().get(0)).dtype();
             let (x, k) = (x.astype(to), k.astype(to));
             let n = k.shape()[0];
-            let reversed = lax::rev(k, &[0]).reshape([1, 1, n]);
+            let reversed = lax::rev(&k, &[0]).reshape([1, 1, n]);
             let edge = n as i64 - 1;
             lax::conv(x.reshape([1, 1, x.shape()[0]]), reversed, [1], [(edge, edge)]).reshape([-1])
         }),
