@@ -163,22 +163,22 @@ fn exit_in_another_thread() {
     let _ = thread.join();
 }
 
-/// Starts a program that runs for ever, or nearly: a loop of 2³¹ steps.
+/// Starts a program that runs for ever, or nearly: a loop of 2⁶² steps.
 fn endless() {
     let client = new_client(1);
-    let program = "func.func @main(%x: tensor<i32>) -> tensor<i32> {
-      %n = stablehlo.constant dense<2147483647> : tensor<i32>
-      %one = stablehlo.constant dense<1> : tensor<i32>
-      %r = stablehlo.while(%i = %x) : tensor<i32>
-        cond { %c = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    let program = "func.func @main(%x: tensor<i64>) -> tensor<i64> {
+      %n = stablehlo.constant dense<4611686018427387904> : tensor<i64>
+      %one = stablehlo.constant dense<1> : tensor<i64>
+      %r = stablehlo.while(%i = %x) : tensor<i64>
+        cond { %c = stablehlo.compare LT, %i, %n : (tensor<i64>, tensor<i64>) -> tensor<i1>
                stablehlo.return %c : tensor<i1> }
-        do { %j = stablehlo.add %i, %one : tensor<i32>
-             stablehlo.return %j : tensor<i32> }
-      return %r : tensor<i32>
+        do { %j = stablehlo.add %i, %one : tensor<i64>
+             stablehlo.return %j : tensor<i64> }
+      return %r : tensor<i64>
     }";
-    let spec = ParameterSpec::new(ElementType::S32, []);
+    let spec = ParameterSpec::new(ElementType::S64, []);
     let exe = client.compile(program, &CompileOptions::default(), signature([spec])).unwrap();
-    let x = client.buffer_from_host(&[0; 4], ElementType::S32, &[], &client.devices()[0]).unwrap();
+    let x = client.buffer_from_host(&[0; 8], ElementType::S64, &[], &client.devices()[0]).unwrap();
     let (send, started) = channel();
     std::thread::spawn(move || {
         send.send(()).unwrap();
