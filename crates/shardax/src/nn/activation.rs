@@ -1,15 +1,17 @@
 //! Activation functions, softmax and one-hot encoding, with JAX's definitions and gradients.
 
+use smallvec::SmallVec;
+
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::dtype::{Category, DType};
 use crate::ops::lax;
 use crate::ops::numpy::{
-    IntoAxes, convert, erfc, expm1, logaddexp, maximum, minimum, settle, tanh, to_inexact, where_,
+    IntoAxes, convert, erfc, expm1, logaddexp, maximum, minimum, normalize_axes, settle, tanh, to_inexact, where_,
 };
 use crate::ops::operators::Operand;
 use crate::ops::primitive::expanded::RELU;
-use crate::ops::primitive::stop_gradient::stop_gradient;
+use crate::ops::primitive::softmax::{Softmax, shifted};
 use crate::shape::normalize_axis;
 use crate::source;
 
@@ -133,14 +135,6 @@ pub fn glu(x: impl Operand, axis: i32) -> Array {
     }
 }
 
-/// `x` less its maximum over `axes`, which changes no ratio of exponentials and keeps them finite.
-#[track_caller]
-fn shifted(x: &Array, axes: impl IntoAxes) -> Array {
-    // Nothing has no maximum; it only has to have the shape.
-    let max = if x.size() == 0 { x.sum_keepdims(axes) } else { x.max_keepdims(axes) };
-    x - stop_gradient(max)
-}
-
 /// `exp(x) / sum(exp(x))` over `axes`, without overflow.
 ///
 /// ```
@@ -153,16 +147,30 @@ fn shifted(x: &Array, axes: impl IntoAxes) -> Array {
 #[track_caller]
 pub fn softmax(x: impl Operand, axes: impl IntoAxes + Copy) -> Array {
     let _line = source::enter();
-    let exponentials = shifted(&x.into_array(), axes).exp();
-    &exponentials / exponentials.sum_keepdims(axes)
+    let x = x.into_array();
+    let x = match x.dtype().category() {
+        Category::Signed | Category::Unsigned => floating(&x),
+        _ => x,
+    };
+    match normalize_axes(axes, x.ndim()) {
+        Ok(axes) => Softmax { axes }.apply(&x),
+        Err(error) => Array::from_result(Err(error.context("softmax")), &x),
+    }
 }
 
 /// `log(softmax(x))` over `axes`, without overflow.
 #[track_caller]
 pub fn log_softmax(x: impl Operand, axes: impl IntoAxes + Copy) -> Array {
     let _line = source::enter();
-    let shifted = shifted(&x.into_array(), axes);
-    &shifted - shifted.exp().sum_keepdims(axes).log()
+    let x = x.into_array();
+    match normalize_axes(axes, x.ndim()) {
+        Ok(axes) => {
+            let axes: SmallVec<[i32; 4]> = axes.iter().map(|&axis| axis as i32).collect();
+            let shifted = shifted(&x, &axes);
+            &shifted - shifted.exp().sum_keepdims(&axes[..]).log()
+        }
+        Err(error) => Array::from_result(Err(error.context("log_softmax")), &x),
+    }
 }
 
 /// Each label as a row of `num_classes` numbers: 1 at the label, 0 elsewhere. Labels beyond the classes give zeros.

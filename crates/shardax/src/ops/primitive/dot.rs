@@ -70,7 +70,8 @@ impl DotGeneral {
         bind1(self.clone(), &[lhs.clone(), rhs.clone()])
     }
 
-    /// The cotangent of one operand: contract the cotangent with the other operand's free dimensions.
+    /// The cotangent of one operand: contract the cotangent with the other operand's free dimensions, `dA = dC Bᵀ` and
+    /// `dB = Aᵀ dC`, or `dBᵀ = dCᵀ A` where that has less to transpose before the product.
     fn operand_ct(&self, ct: &Array, other: &Array, this: &Aval, is_lhs: bool) -> Array {
         let (this_contract, this_batch, other_contract, other_batch) = match is_lhs {
             true => (&self.lhs_contract, &self.lhs_batch, &self.rhs_contract, &self.rhs_batch),
@@ -83,21 +84,33 @@ impl DotGeneral {
         let other_start = if is_lhs { batch + this_free.len() } else { batch };
         // Where the result is wider than the operands, so is what is computed from its cotangent.
         let other = &if other.dtype() == ct.dtype() { other.clone() } else { other.astype(ct.dtype()) };
-        let out = DotGeneral {
-            lhs_contract: (other_start..other_start + other_free.len()).collect(),
-            rhs_contract: other_free.iter().copied().collect(),
-            lhs_batch: (0..batch).collect(),
-            rhs_batch: other_batch.clone(),
-            preferred: None,
-            precision: self.precision,
-        }
-        .apply(ct, other);
+        let (of_ct, ct_batch): (Ints, Ints) =
+            ((other_start..other_start + other_free.len()).collect(), (0..batch).collect());
+        let dot = |lhs: (&Array, &Ints, &Ints), rhs: (&Array, &Ints, &Ints)| {
+            let dot = DotGeneral {
+                lhs_contract: lhs.1.clone(),
+                rhs_contract: rhs.1.clone(),
+                lhs_batch: lhs.2.clone(),
+                rhs_batch: rhs.2.clone(),
+                preferred: None,
+                precision: self.precision,
+            };
+            dot.apply(lhs.0, rhs.0)
+        };
+        let other_free: Ints = other_free.iter().copied().collect();
+        let (ct, other) = ((ct, &of_ct, &ct_batch), (other, &other_free, other_batch));
+        let ct_first = is_lhs || ct.0.size() < other.0.size();
+        let out = if ct_first { dot(ct, other) } else { dot(other, ct) };
         let out = if out.dtype() == this.dtype { out } else { out.astype(this.dtype) };
-        // The result is [batch, free of this, contracted of other in its order]: bring it into the operand's order.
+        // The result is [batch, free of this, contracted of other in its order], or the latter two the other way round:
+        // bring it into the operand's order.
         let mut contracted: Vec<usize> = (0..this_contract.len()).collect();
         contracted.sort_by_key(|&i| other_contract[i]);
-        let order: Vec<usize> =
-            this_batch.iter().copied().chain(this_free).chain(contracted.iter().map(|&i| this_contract[i])).collect();
+        let contracted = contracted.iter().map(|&i| this_contract[i]);
+        let order: Vec<usize> = match ct_first {
+            true => this_batch.iter().copied().chain(this_free).chain(contracted).collect(),
+            false => this_batch.iter().copied().chain(contracted).chain(this_free).collect(),
+        };
         let mut permutation = vec![0; order.len()];
         for (i, &d) in order.iter().enumerate() {
             permutation[d] = i;

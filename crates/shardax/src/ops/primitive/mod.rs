@@ -35,6 +35,7 @@ pub(crate) mod scatter;
 pub(crate) mod select_and_gather;
 pub(crate) mod shape_ops;
 pub(crate) mod slices;
+pub(crate) mod softmax;
 pub(crate) mod sort;
 pub(crate) mod special;
 pub(crate) mod stop_gradient;
