@@ -3,12 +3,13 @@
     exchange.save(jax.export.export(jax.jit(f))(*args), "f.safetensors")   # then `Exported::load` in Rust
     f = exchange.load("g.safetensors")                                     # what Rust's `Exported::save` wrote
 
-Programs for one device whose arguments and results are tuples, lists, dictionaries and None. The text of a program is
-made and read by parts of JAX that are not public: `requirements.txt` says of which version.
+Programs whose arguments and results are tuples, lists, dictionaries and None, for one device or for those of one mesh. The
+text of a program is made and read by parts of JAX that are not public: `requirements.txt` says of which version.
 """
 
 import hashlib
 import json
+import re
 import struct
 
 import jax
@@ -18,6 +19,7 @@ import numpy as np
 from jax._src.interpreters import mlir
 from jax._src.export import _export
 from jax._src.lib.mlir import ir
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 KEY, VERSION = "shardax.export", 1
 
@@ -51,13 +53,15 @@ def _json(value):
 
 
 def _written(exported, prefix, vjp_order, tensors):
-    if exported.nr_devices != 1 or exported.ordered_effects or exported.unordered_effects:
-        raise ValueError(f"{exported.fun_name}: only functions for one device, without effects")
+    if exported.ordered_effects or exported.unordered_effects:
+        raise ValueError(f"{exported.fun_name}: only functions without effects")
     with mlir.make_ir_context():
         module = ir.Module.parse(exported.mlir_module())
         text = module.operation.get_asm(enable_debug_info=False).encode()
     for platform in exported.platforms:
         tensors[f"{prefix}stablehlo.{platform}"] = ("U8", [len(text)], text)
+    mesh = _mesh(exported, text.decode())
+    spec = lambda sharding: sharding and mesh and [[a] if isinstance(a, str) else list(a or ()) for a in sharding.spec]
     inexact = [np.issubdtype(a.dtype, np.inexact) or a.dtype == jax.numpy.bfloat16 for a in exported.in_avals]
     aval = lambda a: {"dtype": str(a.dtype), "shape": list(a.shape), "weak_type": False}
     arguments, keywords = jax.tree.unflatten(exported.in_tree, [None] * len(exported.in_avals)), {}
@@ -75,9 +79,9 @@ def _written(exported, prefix, vjp_order, tensors):
         "in_avals": [aval(a) for a in exported.in_avals],
         "kept": list(exported.module_kept_var_idx),
         "out_avals": [aval(a) for a in exported.out_avals],
-        "in_specs": [None] * len(exported.module_kept_var_idx),
-        "out_specs": [None] * len(exported.out_avals),
-        "mesh": [],
+        "in_specs": [spec(exported._in_named_shardings[i]) for i in exported.module_kept_var_idx],
+        "out_specs": [spec(s) for s in exported._out_named_shardings],
+        "mesh": mesh,
         "in_tree": _steps(exported.in_tree, arguments=True),
         "out_tree": _steps(exported.out_tree),
         "in_paths": _paths(exported.in_tree, arguments=True),
@@ -86,6 +90,17 @@ def _written(exported, prefix, vjp_order, tensors):
         "captures": [],
         "vjp": vjp,
     }
+
+
+def _mesh(exported, text):
+    """The axes of the one mesh that it is for, as its text names them; none for one device."""
+    if exported.nr_devices == 1:
+        return []
+    meshes = re.findall(r"sdy\.mesh @\w+ = <\[(.*?)\]>", text)
+    axes = [[[name, int(size)] for name, size in re.findall(r'"(.*?)"=(\d+)', mesh)] for mesh in meshes]
+    if len(axes) != 1 or np.prod([size for _, size in axes[0]]) != exported.nr_devices:
+        raise ValueError(f"{exported.fun_name}: only functions over one mesh, without an order of devices: {meshes}")
+    return axes[0]
 
 
 def _tree(tree, arguments):
@@ -121,19 +136,24 @@ def _paths(tree, arguments=False):
 
 def _function(said, prefix, tensors):
     avals = lambda avals: tuple(jax.core.ShapedArray(a["shape"], a["dtype"]) for a in avals)
-    if said["mesh"]:
-        raise ValueError(f"{said['name']} is for several devices: {said['mesh']}")
+    names, sizes = zip(*said["mesh"]) if said["mesh"] else ((), ())
+    mesh = AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(names))
+    # One device, or no word of how: as the caller has it.
+    named = lambda specs: tuple(s if s is None or not names else NamedSharding(mesh, PartitionSpec(*map(tuple, s))) for s in specs)
+    hlo = lambda shardings, avals: tuple(s and _export.named_to_hlo_sharding(s, a) for s, a in zip(shardings, avals))
     captures = [_array(tensors[f"{prefix}captures.{i}"], a["dtype"]) for i, a in enumerate(said["captures"])]
     texts = {p: bytes(tensors[f"{prefix}stablehlo.{p}"][2]).decode() for p in said["platforms"]}
     with mlir.make_ir_context():
         module = _export._module_to_bytecode(ir.Module.parse(next(iter(texts.values()))))
     in_avals = avals(said["captures"] + [said["in_avals"][i] for i in said["kept"]])
+    out_avals = avals(said["out_avals"])
+    ins, outs = named(said["in_specs"]), named(said["out_specs"])
     exported = jax.export.Exported(
         fun_name=said["name"], in_tree=jax.tree.structure((tuple(in_avals), {})), in_avals=in_avals,
-        out_tree=jax.tree.structure(list(said["out_avals"]), is_leaf=lambda x: isinstance(x, dict)), out_avals=avals(said["out_avals"]),
-        _has_named_shardings=False, _in_named_shardings=(None,) * len(in_avals), _out_named_shardings=(None,) * len(said["out_avals"]),
-        in_shardings_hlo=(None,) * len(in_avals), out_shardings_hlo=(None,) * len(said["out_avals"]),
-        nr_devices=1, platforms=(next(iter(texts)),), ordered_effects=(), unordered_effects=(), disabled_safety_checks=(),
+        out_tree=jax.tree.structure(list(said["out_avals"]), is_leaf=lambda x: isinstance(x, dict)), out_avals=out_avals,
+        _has_named_shardings=True, _in_named_shardings=ins, _out_named_shardings=outs,
+        in_shardings_hlo=hlo(ins, in_avals), out_shardings_hlo=hlo(outs, out_avals),
+        nr_devices=int(np.prod(sizes, dtype=int)), platforms=(next(iter(texts)),), ordered_effects=(), unordered_effects=(), disabled_safety_checks=(),
         mlir_module_serialized=module, calling_convention_version=jax.export.maximum_supported_calling_convention_version,
         module_kept_var_idx=tuple(range(len(in_avals))), uses_global_constants=False, _get_vjp=None)
     call = lambda *leaves: exported.call(*captures, *(leaves[i] for i in said["kept"]))

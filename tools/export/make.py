@@ -1,14 +1,24 @@
 """Writes crates/shardax/tests/exported: functions that JAX exported, and what JAX makes of some arguments."""
 
+import collections
+import os
 import pathlib
+
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 
 import exchange
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 from jax import export
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+# Bytecode says where each operation was written: file names, without the folders of whoever ran this.
+jax.config.update("jax_hlo_source_file_canonicalization_regex", ".*/")
 
 OUT = pathlib.Path(__file__).parents[2] / "crates/shardax/tests/exported"
+DTYPES = {"float32": "F32", "bfloat16": "BF16", "int32": "I32", "bool": "BOOL"}
 
 
 def mlp(p, x):
@@ -23,10 +33,92 @@ def steps(x, n):
     return jax.lax.scan(step, x, jnp.arange(n.shape[0]))
 
 
+def trees(state, unused, n):
+    """Tuples, lists, dictionaries and None; bf16, i32 and bool beside f32; an argument that nothing uses."""
+    (a, [b, c]), extra = state["pair"], state["none"]
+    assert extra is None
+    return [a * n.astype(a.dtype), {"half": b * 2, "even": n % 2 == 0}], (jnp.where(c, a, -a).sum(), None, n + 1)
+
+
+def net(image, kernel, table, index):
+    """Operations with attributes of their own."""
+    y = jax.lax.conv_general_dilated(image, kernel, (2, 1), "SAME", rhs_dilation=(1, 2), feature_group_count=2,
+                                     dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    y = jax.lax.reduce_window(y, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 1, 2, 1), "VALID")
+    y = jnp.pad(y, ((0, 0), (1, 0), (0, 2), (0, 0)))[:, ::-1, 1:4:2]
+    rows = table[index].at[0].add(1.0)
+    rows = jax.lax.dynamic_slice(jnp.cumsum(rows, 0), (index[0], 0), (2, 3))
+    noise = jax.random.uniform(jax.random.wrap_key_data(jnp.array([0, 7], jnp.uint32)), (2, 3))
+    power = jnp.abs(jnp.fft.rfft(table.reshape(-1)[:8])).sum()
+    batched = jnp.einsum("bij,bjk->bik", jnp.stack([rows, rows]), jnp.ones((2, 3, 1)), precision="highest")
+    best = jax.lax.fori_loop(0, 3, lambda i, v: v * jnp.exp(-v) + i, jnp.clip(rows, -1, 1))
+    constants = jnp.array([[True, False, True], [False, False, True]])
+    picked = jnp.where(constants, best, jax.lax.stop_gradient(noise)) + jnp.array([0.5, -2.0, np.inf]).clip(-3, 3)
+    return {"y": y.sum((1, 2)), "batched": batched, "picked": picked, "power": power, "order": jnp.argsort(rows[0])}
+
+
+def operations(x):
+    """More operations, and types of elements that only stand within."""
+    half, ints = x.astype(jnp.float16), x.astype(jnp.uint32)
+    return [
+        jnp.round(x) + jnp.sign(x) + jnp.cbrt(x) + jnp.log1p(x * x) + jnp.expm1(x) + jax.nn.sigmoid(x) + jax.lax.tan(x),
+        jnp.floor(x) + jnp.ceil(x) + jax.scipy.special.erfinv(x / 10) + jax.scipy.special.gammaln(x * x + 1.5),
+        jnp.abs(jnp.fft.fft(x) * (1 + 2j)),
+        (half @ half).astype(jnp.float32) + x.astype(jnp.float8_e4m3fn).astype(jnp.float32),
+        jax.lax.bitcast_convert_type(x, jnp.int32) >> 3,
+        (jnp.clip(ints, 1, 3) + jax.lax.population_count(ints)).astype(jnp.int32),
+        jax.lax.reduce_precision(x, 5, 10),
+        jax.lax.top_k(x, 2)[0],
+        jax.lax.switch(ints[0, 0].astype(int), [jnp.sin, jnp.cos, jnp.tan], x),
+        jax.lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 1.5), (0, x))[1],
+        jax.lax.dynamic_update_slice(x, x[:2, :2] * 2, (1, 1)),
+        jnp.zeros((4, 4)).at[jnp.array([0, 2]), 1:3].multiply(x[:2, :2], unique_indices=True),
+        jnp.take_along_axis(x, jnp.argsort(x, 1), 1),
+        jax.lax.associative_scan(jnp.multiply, x),
+        jax.grad(lambda x: jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (2, 2), (2, 2), "VALID").sum())(x),
+        jax.lax.conv_transpose(x[None, :, :, None], x[:1, :2].reshape(1, 2, 1, 1), (2, 2), "SAME"),
+        jax.lax.exp(jax.lax.optimization_barrier(x), accuracy=jax.lax.AccuracyMode.HIGHEST),
+        jax.lax.dot(x, x, precision=jax.lax.DotAlgorithmPreset.F32_F32_F32),
+        jax.random.uniform(jax.random.key(0, impl="rbg"), (2,)),
+    ]
+
+
+def where(x):
+    return jax.lax.platform_dependent(x, cpu=lambda x: x + 1, tpu=lambda x: x + 2, cuda=lambda x: x + 3)
+
+
+def random(*shape, seed):
+    return jax.random.normal(jax.random.key(seed), shape)
+
+
+def write(name, function, *args, vjp_order=1, **options):
+    """What `jax.export` itself writes, as it is, and what the function makes of the arguments: of all leaves in order."""
+    exported = export.export(jax.jit(function) if not hasattr(function, "lower") else function, **options)(*args)
+    (OUT / f"{name}.jax").write_bytes(exported.serialize(vjp_order=vjp_order))
+    outs = jax.tree.leaves(jax.jit(function)(*args) if not hasattr(function, "lower") else function(*args))
+    leaves = {f"in{i:02}": x for i, x in enumerate(jax.tree.leaves(args))}
+    leaves |= {f"out{i:02}": x for i, x in enumerate(outs)}
+    if vjp_order:
+        inexact = lambda x: jnp.issubdtype(x.dtype, jnp.inexact)
+        leaves_in, tree = jax.tree.flatten(args)
+        moving = [i for i, x in enumerate(leaves_in) if inexact(x)]
+
+        def loss(*moved):
+            all_in = list(leaves_in)
+            for i, x in zip(moving, moved):
+                all_in[i] = x
+            outs = jax.tree.leaves(function(*jax.tree.unflatten(tree, all_in)))
+            return sum(x.astype(jnp.float32).sum() for x in outs if inexact(x))
+
+        slopes = jax.grad(loss, range(len(moving)))(*(leaves_in[i] for i in moving))
+        leaves |= {f"slope{i:02}": slope for i, slope in zip(moving, slopes)}
+    return {f"{name}.{key}": x for key, x in leaves.items()}
+
+
 def main():
     OUT.mkdir(exist_ok=True)
-    p = {"w": jax.random.normal(jax.random.key(0), (3, 2)), "b": jnp.array([0.5, -0.5])}
-    x = jax.random.normal(jax.random.key(1), (4, 3))
+    p = {"w": random(3, 2, seed=0), "b": jnp.array([0.5, -0.5])}
+    x = random(4, 3, seed=1)
     exchange.save(export.export(jax.jit(mlp), platforms=["cpu"])(p, x), OUT / "mlp.safetensors", vjp_order=1)
     exchange.save(export.export(jax.jit(steps), platforms=["cpu"])(x, jnp.arange(5)), OUT / "steps.safetensors")
     y = mlp(p, x)
@@ -34,8 +126,45 @@ def main():
     last, sums = steps(x, jnp.arange(5))
     values = {"w": p["w"], "b": p["b"], "x": x, **y,
               "slope.w": slope["w"], "slope.b": slope["b"], "last": last, "sums": sums}
+
+    values |= write("mlp", mlp, p, x)
+    state = {"pair": (random(3, seed=2), [random(2, seed=3).astype(jnp.bfloat16), jnp.array([True, False, True])]), "none": None}
+    values |= write("trees", trees, state, jnp.ones(5), jnp.arange(3))
+    values |= write("net", net, random(1, 6, 6, 4, seed=4), random(3, 3, 2, 4, seed=5), random(5, 3, seed=6), jnp.array([1, 3, 0, 2]))
+    values |= write("operations", operations, random(4, 4, seed=9), vjp_order=0)
+    values |= write("steps", steps, x, jnp.arange(5))
+    values |= write("where", where, jnp.arange(3.0), platforms=["tpu", "cpu"])
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    over = lambda *axes: NamedSharding(mesh, P(*axes))
+    args = random(8, 4, seed=7), random(4, 6, seed=8)
+
+    def sharded(x, w):
+        return jnp.tanh(jax.lax.with_sharding_constraint(x @ w, over("data", "model")))
+
+    shardings = {"in_shardings": (over("data"), over(None, "model")), "out_shardings": over("data", "model")}
+    sharded = jax.jit(sharded, **shardings)
+    body = lambda x, w: jax.lax.psum(jnp.sin(x @ w).sum(0), "data")
+    mapped = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=(P("data"), P(None, "model")), out_specs=P("model")))
+    values |= write("sharded", sharded, *args)
+    values |= write("mapped", mapped, *args)
+    for name, function in [("sharded", sharded), ("mapped", mapped)]:
+        exchange.save(export.export(function)(*args), OUT / f"{name}.safetensors", vjp_order=1)
+    # What Rust refuses.
+    symbol, = export.symbolic_shape("b")
+    pair = collections.namedtuple("Pair", "a b")
+    export.register_namedtuple_serialization(pair, serialized_name="Pair")
+    refused = {
+        "symbolic": (jnp.tanh, [jax.ShapeDtypeStruct((symbol, 4), jnp.float32)], {}),
+        "keyword": (lambda x, y: x + y, [jnp.ones(2)], {"y": jnp.ones(2)}),
+        "custom": (lambda pair: pair.a + pair.b, [pair(jnp.ones(2), jnp.ones(2))], {}),
+        "lapack": (jnp.linalg.cholesky, [jnp.eye(2)], {}),
+        "keys": (lambda key: jax.random.normal(key, 2), [jax.random.key(0)], {}),
+    }
+    for name, (function, args, keywords) in refused.items():
+        exported = export.export(jax.jit(function))(*args, **keywords)
+        (OUT / f"{name}.jax").write_bytes(exported.serialize())
     exchange._write(OUT / "values.safetensors", {},
-                    {k: ("F32", list(v.shape), np.asarray(v).tobytes()) for k, v in values.items()})
+                    {k: (DTYPES[str(v.dtype)], list(v.shape), np.asarray(v).tobytes()) for k, v in values.items()})
 
 
 if __name__ == "__main__":

@@ -189,8 +189,11 @@ impl Exchanged {
         serialize(views, Some(metadata)).map_err(|e| err!(Runtime, "{}: {e}", self.name))
     }
 
-    /// What such a file says.
+    /// What such a file says, or one of `jax.export`, whose first bytes are no length with a text of JSON behind it.
     pub fn from_bytes(bytes: &[u8]) -> Result<Exchanged> {
+        if bytes.get(8).is_some_and(|&byte| byte != b'{') {
+            return super::jax::exchanged(bytes);
+        }
         let (_, header) = SafeTensors::read_metadata(bytes).map_err(damaged)?;
         let tensors = SafeTensors::deserialize(bytes).map_err(damaged)?;
         let said = header.metadata().as_ref().and_then(|metadata| metadata.get(KEY));

@@ -22,11 +22,14 @@
 //! # Ok::<(), shardax::Error>(())
 //! ```
 //!
+//! What JAX's `Exported.serialize()` wrote is read like a file of this library, with its derivatives and for many devices.
+//!
 //! What differs from JAX's `export`: the file is safetensors instead of a flatbuffer (`tools/export` reads it into JAX), an exported function
 //! can be vectorized (row by row), and sizes are numbers, not symbols: export a function for each batch size that is served.
 
 mod call;
 mod file;
+mod jax;
 mod program;
 
 use std::cell::RefCell;
@@ -174,10 +177,11 @@ impl<Args, Out> Exported<Args, Out> {
         self.program.to_bytes()
     }
 
-    /// The function of such a file.
+    /// The function of such a file, or of the bytes that `jax.export.Exported.serialize()` made.
     ///
-    /// Fails where the bytes are not those that were written, or of another version. Whether `Args` and `Out` are its types is
-    /// found out when it is called.
+    /// Fails where the bytes are not those that were written, or of another version; JAX's have no checksum, and are read as far
+    /// as they make sense. Of JAX's functions those fail that have effects, sizes that are symbols, arguments by name, or types
+    /// that arrays or trees have not here. Whether `Args` and `Out` are its types is found out when it is called.
     #[track_caller]
     pub fn deserialize(bytes: &[u8]) -> Result<Self> {
         Ok(Exported { program: Arc::new(Exchanged::from_bytes(bytes).at_caller()?), types: PhantomData })
@@ -195,7 +199,7 @@ impl<Args, Out> Exported<Args, Out> {
             .at_caller()
     }
 
-    /// Reads such a file.
+    /// Reads such a file, as [`deserialize`](Exported::deserialize).
     #[track_caller]
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
@@ -306,7 +310,9 @@ fn call(program: &Arc<Exchanged>, leaves: Vec<Array>) -> Result<Vec<Array>> {
             move |fixed: Vec<Array>, moving: Vec<Array>, cts: Vec<Array>| {
                 let mut all = back(&moving, &fixed);
                 all.extend(cts.into_iter().filter(|ct| ct.dtype().is_inexact()));
-                Ok((call(&backward, all)?,))
+                // JAX's derivative gives something for every argument, of dtype float0 where there is nothing to give.
+                let slopes = call(&backward, all)?.into_iter().filter(|ct| ct.dtype().is_inexact());
+                Ok((slopes.collect::<Vec<_>>(),))
             },
         );
     f.call((fixed, moving))

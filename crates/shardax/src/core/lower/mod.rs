@@ -12,8 +12,8 @@ mod platform;
 
 use std::fmt::Write as _;
 
-pub(crate) use attr::constant_text;
 pub use attr::{bools, ints};
+pub(crate) use attr::{constant_text, write_type};
 use location::Locations;
 pub(crate) use location::without_locations;
 pub(crate) use platform::Platform;

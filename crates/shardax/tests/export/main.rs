@@ -1,6 +1,9 @@
 //! Functions that travel: what is exported and read back computes what it did, in every transformation.
 
+#[path = "../common/mod.rs"]
 mod common;
+
+mod jax;
 
 use std::collections::BTreeMap;
 
@@ -239,7 +242,7 @@ fn mistakes_are_told() -> Result<()> {
         x
     };
     let error = export(printed, ones([2])).err().expect("a function of the host").to_string();
-    assert!(error.contains("function of the host") && error.contains("tests/export.rs"), "{error}");
+    assert!(error.contains("function of the host") && error.contains("tests/export/main.rs"), "{error}");
     let no_vjp = grad(|x: Array| Ok(exported.call((model(), x))?.sum(..))).call(ones([5, 4]));
     told(no_vjp, &["exported without its derivative", "vjp_order(1)"]);
     Ok(())
@@ -273,84 +276,6 @@ fn damaged_files_are_refused() -> Result<()> {
     assert_eq!(F::load(&path)?.call(zeros([3]))?.to_vec::<f32>()?, [0.0; 3]);
     let error = F::load(folder.join("none")).err().expect("no file").to_string();
     assert!(error.contains("none"), "{error}");
-    std::fs::remove_dir_all(&folder).unwrap();
-    Ok(())
-}
-
-/// Arrays that JAX computed, by name.
-fn values() -> BTreeMap<String, Array> {
-    let bytes = std::fs::read(exported("values")).expect("the values");
-    let file = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
-    let array = |(name, t): (String, safetensors::tensor::TensorView)| {
-        (name, Array::from_bytes(t.data(), DType::F32, t.shape()).expect("an array"))
-    };
-    file.tensors().into_iter().map(array).collect()
-}
-
-fn exported(name: &str) -> std::path::PathBuf {
-    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/exported/{name}.safetensors"))
-}
-
-type Dict = BTreeMap<String, Array>;
-
-/// What JAX's `export` wrote (`tools/export`): called, compiled into others, over rows, and its gradient.
-#[test]
-fn functions_that_jax_exported() -> Result<()> {
-    setup();
-    let v = values();
-    let p = Dict::from(["w", "b"].map(|name| (name.to_owned(), v[name].clone())));
-    let mlp = Exported::<(Dict, Array), Dict>::load(exported("mlp"))?;
-    let out = mlp.call((p.clone(), &v["x"]))?;
-    assert!(allclose(&out["y"], &v["y"], 1e-6, 1e-6)?);
-    assert!(allclose(&out["sum"], &v["sum"], 1e-5, 1e-6)?);
-    same(&out["sorted"], &v["sorted"]);
-    let leaves = mlp.call_leaves(&[v["b"].clone(), v["w"].clone(), v["x"].clone()])?;
-    let paths: Vec<_> = mlp.out_avals().map(|(path, _)| path).collect();
-    assert_eq!(paths, [r#"["sorted"]"#, r#"["sum"]"#, r#"["y"]"#]);
-    same(&leaves[2], &out["y"]);
-    let loss = |p: Dict| Ok(mlp.call((p, &v["x"]))?["y"].get((.., 0)).sum(..));
-    let slope = jit(grad(loss)).call(p.clone())?;
-    assert!(allclose(&slope["w"], &v["slope.w"], 1e-5, 1e-6)?);
-    assert!(allclose(&slope["b"], &v["slope.b"], 1e-5, 1e-6)?);
-    let steps = Exported::<(Array, Array), (Array, Array)>::load(exported("steps"))?;
-    let twice = stack(&[v["x"].clone(), v["x"].clone()], 0);
-    let (last, sums) = jit(vmap(steps).in_axes((0, None))).call((twice, arange(0..5)))?;
-    for row in 0..2 {
-        assert!(allclose(last.get(row), &v["last"], 1e-5, 1e-6)?);
-        assert!(allclose(sums.get(row), &v["sums"], 1e-5, 1e-5)?);
-    }
-    Ok(())
-}
-
-/// What is exported here runs in JAX, its gradient too.
-#[test]
-#[ignore = "needs the Python of tools/golden"]
-fn jax_runs_what_is_exported_here() -> Result<()> {
-    setup();
-    let w = random::normal(random::key(0), [3]);
-    let f = move |x: Array, n: Array| ((&x * &w).sin() * n).cumsum(1);
-    let (x, n) = (random::normal(random::key(1), [4, 3]), array([2, 3, 4]));
-    let want = f(x.clone(), n.clone());
-    let slope = grad(|x: Array| f(x, n.clone()).square().sum(..)).call(&x)?;
-    let folder = std::env::temp_dir().join(format!("shardax-export-jax-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    ExportOptions::new().vjp_order(1).export(f, (&x, &n))?.save(folder.join("f"))?;
-    for (name, values) in [("x", &x), ("want", &want), ("slope", &slope)] {
-        std::fs::write(folder.join(name), values.to_bytes()?).unwrap();
-    }
-    let program = r#"
-import sys; sys.path.insert(0, sys.argv[1])
-import exchange, jax, jax.numpy as jnp, numpy as np
-f = jax.jit(exchange.load(sys.argv[2] + "/f"))
-x, want, slope = (np.fromfile(f"{sys.argv[2]}/{name}", np.float32).reshape(4, 3) for name in ["x", "want", "slope"])
-n = np.array([2, 3, 4], np.int32)
-np.testing.assert_allclose(f(x, n)[0], want, rtol=1e-5, atol=1e-6)
-np.testing.assert_allclose(jax.grad(lambda x: (f(x, n)[0] ** 2).sum())(x), slope, rtol=1e-5, atol=1e-6)
-"#;
-    let python = std::env::var("SHARDAX_GOLDEN_PYTHON").expect("SHARDAX_GOLDEN_PYTHON names a Python that has JAX");
-    let tools = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/export");
-    let status = std::process::Command::new(python).args(["-c", program]).arg(tools).arg(&folder).status().unwrap();
-    assert!(status.success());
     std::fs::remove_dir_all(&folder).unwrap();
     Ok(())
 }

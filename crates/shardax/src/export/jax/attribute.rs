@@ -1,0 +1,445 @@
+//! Attributes and types of a portable artifact: those of VHLO, which mirror StableHLO's, of MLIR itself, and of Shardy.
+
+use std::cell::Cell;
+use std::fmt::Write;
+
+use super::bytecode::{Bytecode, Bytes, Entry, at};
+use super::damaged;
+use crate::error::{Error, Result, err};
+
+/// An attribute; others are named by their number.
+#[derive(Clone, Debug)]
+pub(super) enum Attribute<'a> {
+    Array(Vec<usize>),
+    Dictionary(Vec<(usize, usize)>),
+    Bool(bool),
+    /// One of a list of names, such as a direction of comparison.
+    Choice(&'static Choices, &'static str),
+    /// How foreign functions are called: a number of 32 bits.
+    Api(u64),
+    /// The type, and the bits.
+    Float(usize, u64),
+    Int(usize, i64),
+    Text(&'a str),
+    Symbol(usize),
+    Tensor(usize, &'a [u8]),
+    Type(usize),
+    Unit,
+    /// Which result of a foreign function lies where which operand was: the places within tuples, and the operand.
+    Alias(Vec<i64>, i64, Vec<i64>),
+    /// Absolute and relative tolerance, units in the last place, and the mode.
+    Accuracy([f64; 2], i64, usize),
+    /// Of Shardy, as it stands in an operation, and what it is called elsewhere.
+    Sharding(&'static str, String),
+}
+
+/// The names of an enumeration, in the order of their numbers.
+#[derive(Debug)]
+pub(super) struct Choices {
+    of: &'static str,
+    names: &'static [&'static str],
+}
+
+const COMPARISON_DIRECTION: Choices =
+    Choices { of: "comparison_direction", names: &["EQ", "NE", "GE", "GT", "LE", "LT"] };
+const COMPARISON_TYPE: Choices =
+    Choices { of: "comparison_type", names: &["NOTYPE", "FLOAT", "TOTALORDER", "SIGNED", "UNSIGNED"] };
+const FFT_TYPE: Choices = Choices { of: "fft_type", names: &["FFT", "IFFT", "RFFT", "IRFFT"] };
+const PRECISION: Choices = Choices { of: "precision", names: &["DEFAULT", "HIGH", "HIGHEST"] };
+const RNG_ALGORITHM: Choices = Choices { of: "rng_algorithm", names: &["DEFAULT", "THREE_FRY", "PHILOX"] };
+const RNG_DISTRIBUTION: Choices = Choices { of: "rng_distribution", names: &["", "UNIFORM", "NORMAL"] };
+const TRANSPOSE: Choices =
+    Choices { of: "transpose", names: &["TRANSPOSE_INVALID", "NO_TRANSPOSE", "TRANSPOSE", "ADJOINT"] };
+const ACCURACY: Choices = Choices { of: "result_accuracy_mode", names: &["DEFAULT", "HIGHEST", "TOLERANCE"] };
+
+/// A size that is not known.
+const DYNAMIC: i64 = i64::MIN;
+
+/// What attributes and types say, with an end to how much is written: a damaged file may refer to itself.
+pub(super) struct Dictionary<'a> {
+    pub code: &'a Bytecode<'a>,
+    fuel: Cell<usize>,
+    depth: Cell<usize>,
+}
+
+fn unknown(what: &str, entry: &Entry, code: u64) -> Error {
+    err!(NotImplemented, "the program has {what} {code} of the dialect {}, which is not read", entry.dialect)
+        .help("write the function with `exchange.save` of `tools/export`, which makes text of its program")
+}
+
+impl<'a> Dictionary<'a> {
+    pub fn of(code: &'a Bytecode<'a>) -> Self {
+        let fuel = code.size.saturating_mul(256).saturating_add(1 << 20);
+        Dictionary { code, fuel: Cell::new(fuel), depth: Cell::new(0) }
+    }
+
+    /// Counts what is written.
+    pub fn spend(&self, amount: usize) -> Result<()> {
+        let left = self.fuel.get().checked_sub(amount);
+        self.fuel.set(left.ok_or_else(|| damaged("its program is longer than its bytes can say"))?);
+        Ok(())
+    }
+
+    /// One level of entries that refer to entries.
+    fn deeper<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.spend(1)?;
+        if self.depth.get() > 60 {
+            return Err(damaged("its attributes refer to themselves"));
+        }
+        self.depth.set(self.depth.get() + 1);
+        let made = f();
+        self.depth.set(self.depth.get() - 1);
+        made
+    }
+
+    pub fn attribute(&self, index: usize) -> Result<Attribute<'a>> {
+        let entry = at(&self.code.attributes, index)?;
+        let mut r = Bytes(entry.bytes);
+        let r = &mut r;
+        if !entry.encoded {
+            return Err(unknown("a text for attribute", entry, index as u64));
+        }
+        self.spend(1 + entry.bytes.len())?;
+        let code = r.varint()?;
+        let choice = |r: &mut Bytes<'a>, of: &'static Choices| -> Result<Attribute<'a>> {
+            Ok(Attribute::Choice(of, at(of.names, r.index()?)?))
+        };
+        Ok(match (entry.dialect, code) {
+            ("builtin", 0) | ("vhlo", 1) => Attribute::Array(r.list(|r| r.index())?),
+            ("builtin", 1) | ("vhlo", 6) => Attribute::Dictionary(r.list(|r| Ok((r.index()?, r.index()?)))?),
+            ("builtin", 2) | ("vhlo", 14) => Attribute::Text(self.code.string(r)?),
+            ("builtin", 4) => Attribute::Symbol(r.index()?),
+            ("builtin", 6) | ("vhlo", 17) => Attribute::Type(r.index()?),
+            ("builtin", 7) => Attribute::Unit,
+            ("builtin", 8) | ("vhlo", 9) => {
+                let of = r.index()?;
+                let small = matches!(self.type_text(of)?.as_str(), "i1" | "i4" | "ui4" | "i8" | "ui8");
+                Attribute::Int(of, if small { i64::from(r.byte()? as i8) } else { r.signed()? })
+            }
+            ("vhlo", 2) => Attribute::Bool(r.varint()? == 1),
+            ("vhlo", 3) => choice(r, &COMPARISON_DIRECTION)?,
+            ("vhlo", 4) => choice(r, &COMPARISON_TYPE)?,
+            ("vhlo", 5) => Attribute::Api(r.varint()?),
+            ("vhlo", 7) => choice(r, &FFT_TYPE)?,
+            ("vhlo", 8) => {
+                let of = r.index()?;
+                let bits =
+                    if self.type_text(of)?.starts_with("f8") { u64::from(r.byte()?) } else { r.signed()? as u64 };
+                Attribute::Float(of, bits)
+            }
+            ("vhlo", 10) => Attribute::Alias(r.list(|r| r.signed())?, r.signed()?, r.list(|r| r.signed())?),
+            ("vhlo", 11) => choice(r, &PRECISION)?,
+            ("vhlo", 12) => choice(r, &RNG_ALGORITHM)?,
+            ("vhlo", 13) => choice(r, &RNG_DISTRIBUTION)?,
+            ("vhlo", 15) => {
+                let of = r.index()?;
+                let size = r.count()?;
+                Attribute::Tensor(of, r.take(size)?)
+            }
+            ("vhlo", 16) => choice(r, &TRANSPOSE)?,
+            ("vhlo", 19) => choice(r, &ACCURACY)?,
+            ("vhlo", 20) => {
+                let tolerance = [f64::from_bits(r.signed()? as u64), f64::from_bits(r.signed()? as u64)];
+                Attribute::Accuracy(tolerance, r.signed()?, r.index()?)
+            }
+            ("sdy", code) => self.sharding(code, r, entry)?,
+            (_, code) => return Err(unknown("attribute", entry, code)),
+        })
+    }
+
+    /// Attributes of Shardy: meshes, shardings, and their parts.
+    fn sharding(&self, code: u64, r: &mut Bytes<'a>, entry: &Entry) -> Result<Attribute<'a>> {
+        let parts = |r: &mut Bytes<'a>| -> Result<Vec<String>> {
+            let parts = r.list(|r| r.index())?;
+            parts.into_iter().map(|part| self.deeper(|| self.text(part))).collect()
+        };
+        let axes = |r: &mut Bytes<'a>, name: &str| -> Result<String> {
+            let axes = parts(r)?;
+            Ok(if axes.is_empty() { String::new() } else { format!(", {name}={{{}}}", axes.join(", ")) })
+        };
+        let of = |name, text| Ok(Attribute::Sharding(name, text));
+        match code {
+            0 => of("manual_axes", format!("{{{}}}", parts(r)?.join(", "))),
+            1 => of("", format!("{}={}", quoted(self.code.string(r)?), r.signed()?)),
+            2 => {
+                let axes = parts(r)?.join(", ");
+                let order = r.list(|r| r.signed())?;
+                if !order.is_empty() {
+                    return Err(err!(NotImplemented, "the program is for devices in the order {order:?}")
+                        .help("export it for a mesh of devices in their own order"));
+                }
+                of("mesh", format!("<[{axes}]>"))
+            }
+            3 => of("", format!("({}){}", r.signed()?, r.signed()?)),
+            4 => {
+                let name = quoted(self.code.string(r)?);
+                let (part, split) = r.flagged()?;
+                of("", if split { format!("{name}:{}", self.deeper(|| self.text(part))?) } else { name })
+            }
+            5 => {
+                let mut axes = parts(r)?;
+                if r.byte()? == 0 {
+                    axes.push("?".to_owned());
+                }
+                let (priority, known) = r.flagged()?;
+                let behind = if known { format!("p{priority}") } else { String::new() };
+                of("", format!("{{{}}}{behind}", axes.join(", ")))
+            }
+            6 | 15 => {
+                let mesh = self.deeper(|| self.text(r.index()?))?;
+                let (dims, replicated) = (parts(r)?.join(", "), axes(r, "replicated")?);
+                let unreduced = if code == 15 { axes(r, "unreduced")? } else { String::new() };
+                of("sharding", format!("<{mesh}, [{dims}]{replicated}{unreduced}>"))
+            }
+            7 | 16 => {
+                let each = parts(r)?.into_iter().map(|one| one.trim_start_matches("#sdy.sharding").to_owned());
+                of("sharding_per_value", format!("[{}]", each.collect::<Vec<_>>().join(", ")))
+            }
+            code => Err(unknown("attribute", entry, code)),
+        }
+    }
+
+    /// An attribute as StableHLO's text has it.
+    pub fn text(&self, index: usize) -> Result<String> {
+        self.print(&self.attribute(index)?)
+    }
+
+    pub fn print(&self, attribute: &Attribute) -> Result<String> {
+        let inner = |index: usize| self.deeper(|| self.text(index));
+        Ok(match attribute {
+            Attribute::Array(all) => {
+                format!("[{}]", all.iter().map(|&one| inner(one)).collect::<Result<Vec<_>>>()?.join(", "))
+            }
+            Attribute::Dictionary(all) => {
+                let one =
+                    |&(name, value): &(usize, usize)| Ok(format!("{} = {}", quoted(self.string(name)?), inner(value)?));
+                format!("{{{}}}", all.iter().map(one).collect::<Result<Vec<_>>>()?.join(", "))
+            }
+            Attribute::Bool(value) => value.to_string(),
+            Attribute::Choice(of, name) if of.of == ACCURACY.of => format!("#stablehlo.{}<{name}>", of.of),
+            Attribute::Choice(of, name) => format!("#stablehlo<{} {name}>", of.of),
+            Attribute::Api(version) => format!("{version} : i32"),
+            Attribute::Float(of, bits) => self.float(*of, *bits)?,
+            Attribute::Int(of, value) => match self.deeper(|| self.type_text(*of))?.as_str() {
+                "i1" => (*value != 0).to_string(),
+                of => format!("{value} : {of}"),
+            },
+            Attribute::Text(text) => quoted(text),
+            Attribute::Symbol(name) => symbol(self.string(*name)?)?,
+            Attribute::Tensor(of, bytes) => self.tensor(*of, bytes)?,
+            Attribute::Type(of) => self.type_text(*of)?,
+            Attribute::Unit => "unit".to_owned(),
+            Attribute::Alias(outs, operand, places) => format!(
+                "#stablehlo.output_operand_alias<output_tuple_indices = {outs:?}, operand_index = {operand}, operand_tuple_indices = {places:?}>"
+            ),
+            Attribute::Accuracy([atol, rtol], ulps, mode) => {
+                format!(
+                    "#stablehlo.result_accuracy<atol = {atol:?}, rtol = {rtol:?}, ulps = {ulps}, mode = {}>",
+                    inner(*mode)?
+                )
+            }
+            Attribute::Sharding(name @ ("sharding" | "mesh"), text) => format!("#sdy.{name}{text}"),
+            Attribute::Sharding("sharding_per_value", text) => format!("#sdy.sharding_per_value<{text}>"),
+            Attribute::Sharding(_, text) => text.clone(),
+        })
+    }
+
+    /// A text, of the kind that names have too.
+    pub fn string(&self, index: usize) -> Result<&'a str> {
+        match self.attribute(index)? {
+            Attribute::Text(text) => Ok(text),
+            other => Err(damaged(format!("its program has {other:?} for a text"))),
+        }
+    }
+
+    fn float(&self, of: usize, bits: u64) -> Result<String> {
+        let name = self.type_text(of)?;
+        let digits = match name.as_str() {
+            "f64" => 16,
+            "f32" => 8,
+            "f16" | "bf16" => 4,
+            _ => 2,
+        };
+        let bits = bits & (u64::MAX >> (64 - 4 * digits));
+        Ok(format!("0x{bits:0digits$X} : {name}"))
+    }
+
+    /// Sizes and element type of a tensor.
+    pub fn tensor_type(&self, index: usize) -> Result<(Vec<i64>, usize)> {
+        let entry = at(&self.code.types, index)?;
+        let mut r = Bytes(entry.bytes);
+        match (entry.dialect, r.varint()?) {
+            ("builtin", 13) | ("vhlo", 20) => Ok((r.list(|r| r.signed())?, r.index()?)),
+            (_, code) => Err(unknown("for a tensor the type", entry, code)),
+        }
+    }
+
+    /// The inputs and results of a function.
+    pub fn function_type(&self, index: usize) -> Result<(Vec<usize>, Vec<usize>)> {
+        let entry = at(&self.code.types, index)?;
+        let mut r = Bytes(entry.bytes);
+        match (entry.dialect, r.varint()?) {
+            ("builtin", 2) | ("vhlo", 8) => Ok((r.list(|r| r.index())?, r.list(|r| r.index())?)),
+            (_, code) => Err(unknown("for a function the type", entry, code)),
+        }
+    }
+
+    /// The numbers of a tensor of integers; one stands for all where all are equal.
+    pub fn integers(&self, of: usize, bytes: &[u8]) -> Result<Vec<i64>> {
+        let (shape, element) = self.tensor_type(of)?;
+        let name = self.type_text(element)?;
+        let width: usize = match name.as_str() {
+            "i1" => return self.bits(&shape, bytes),
+            "index" => 8,
+            name => name.trim_start_matches(['u', 'i']).parse::<usize>().map_or(0, |bits| bits / 8),
+        };
+        if width == 0 || width > 8 || !bytes.len().is_multiple_of(width) {
+            return Err(damaged(format!("its program has {} bytes for integers of type {name}", bytes.len())));
+        }
+        let one = |bytes: &[u8]| {
+            let negative = !name.starts_with('u') && bytes[width - 1] & 0x80 != 0;
+            let mut all = [if negative { 0xff } else { 0 }; 8];
+            all[..width].copy_from_slice(bytes);
+            i64::from_le_bytes(all)
+        };
+        self.filled(&shape, bytes.chunks(width).map(one).collect())
+    }
+
+    fn filled(&self, shape: &[i64], mut values: Vec<i64>) -> Result<Vec<i64>> {
+        let count = self.count(shape)?;
+        if let &[one] = values.as_slice() {
+            self.spend(count)?;
+            values = vec![one; count];
+        }
+        match values.len() == count {
+            true => Ok(values),
+            false => Err(damaged(format!("its program has {} values for the shape {shape:?}", values.len()))),
+        }
+    }
+
+    /// Booleans are packed, eight in a byte; a byte of ones alone stands for a tensor of ones.
+    fn bits(&self, shape: &[i64], bytes: &[u8]) -> Result<Vec<i64>> {
+        let count = self.count(shape)?;
+        let bit = |i: usize| i64::from(bytes[i / 8] >> (i % 8) & 1);
+        match bytes {
+            [0xff] => self.filled(shape, vec![1]),
+            [0] => self.filled(shape, vec![0]),
+            _ if bytes.len() == count.div_ceil(8) => Ok((0..count).map(bit).collect()),
+            _ => self.filled(shape, bytes.iter().map(|&byte| i64::from(byte != 0)).collect()),
+        }
+    }
+
+    fn count(&self, shape: &[i64]) -> Result<usize> {
+        let sizes = shape.iter().map(|&size| usize::try_from(size).ok());
+        let count = sizes.into_iter().try_fold(1usize, |all, size| all.checked_mul(size?));
+        count.ok_or_else(|| damaged(format!("its program has a constant of shape {shape:?}")))
+    }
+
+    fn tensor(&self, of: usize, bytes: &[u8]) -> Result<String> {
+        let (shape, element) = self.tensor_type(of)?;
+        let (name, element) = (self.type_text(of)?, self.type_text(element)?);
+        if shape.contains(&0) {
+            return Ok(format!("dense<> : {name}"));
+        }
+        if element == "i1" || element == "index" {
+            let values = self.integers(of, bytes)?;
+            let say = |value: i64| if element == "i1" { (value != 0).to_string() } else { value.to_string() };
+            let text = match values.iter().all(|value| *value == values[0]) {
+                true => say(values[0]),
+                false => nested(&shape, &mut values.into_iter().map(say)),
+            };
+            return Ok(format!("dense<{text}> : {name}"));
+        }
+        self.spend(2 * bytes.len())?;
+        let mut text = String::with_capacity(2 * bytes.len() + name.len() + 16);
+        text.push_str("dense<\"0x");
+        bytes.iter().try_for_each(|byte| write!(text, "{byte:02X}")).map_err(damaged)?;
+        Ok(text + "\"> : " + &name)
+    }
+
+    pub fn type_text(&self, index: usize) -> Result<String> {
+        let entry = at(&self.code.types, index)?;
+        let mut r = Bytes(entry.bytes);
+        if !entry.encoded {
+            return Err(unknown("a text for type", entry, index as u64));
+        }
+        self.deeper(|| {
+            let code = r.varint()?;
+            let name = match (entry.dialect, code) {
+                ("builtin", 0) => {
+                    let of = r.varint()?;
+                    return Ok(format!("{}i{}", ["", "s", "u", ""][(of & 3) as usize], of >> 2));
+                }
+                ("builtin", 13) | ("vhlo", 20) => {
+                    let (shape, element) = self.tensor_type(index)?;
+                    let size = |&size: &i64| if size == DYNAMIC { "?x".to_owned() } else { format!("{size}x") };
+                    let sizes: String = shape.iter().map(size).collect();
+                    return Ok(format!("tensor<{sizes}{}>", self.type_text(element)?));
+                }
+                ("builtin", 9) | ("vhlo", 1) => return Ok(format!("complex<{}>", self.type_text(r.index()?)?)),
+                ("vhlo", 23) => {
+                    let each = r.list(|r| r.index())?.into_iter().map(|one| self.type_text(one));
+                    return Ok(format!("tuple<{}>", each.collect::<Result<Vec<_>>>()?.join(", ")));
+                }
+                ("builtin", 1) | ("vhlo", 9) => "index",
+                ("builtin", 3) | ("vhlo", 2) => "bf16",
+                ("builtin", 4) | ("vhlo", 3) => "f16",
+                ("builtin", 5) | ("vhlo", 4) => "f32",
+                ("builtin", 6) | ("vhlo", 5) => "f64",
+                ("builtin", 12) | ("vhlo", 33) => "none",
+                ("vhlo", 0) => "i1",
+                ("vhlo", 6) => "f8E4M3FN",
+                ("vhlo", 7) => "f8E5M2",
+                ("vhlo", 10) => "i4",
+                ("vhlo", 11) => "i8",
+                ("vhlo", 12) => "i16",
+                ("vhlo", 13) => "i32",
+                ("vhlo", 14) => "i64",
+                ("vhlo", 15) => "ui4",
+                ("vhlo", 16) => "ui8",
+                ("vhlo", 17) => "ui16",
+                ("vhlo", 18) => "ui32",
+                ("vhlo", 19) => "ui64",
+                ("vhlo", 22) => "!stablehlo.token",
+                (_, code) => return Err(unknown("type", entry, code)),
+            };
+            Ok(name.to_owned())
+        })
+    }
+}
+
+/// Values in brackets, as deep as the shape has dimensions.
+fn nested(shape: &[i64], values: &mut impl Iterator<Item = String>) -> String {
+    match shape {
+        [] => values.next().unwrap_or_default(),
+        [size, rest @ ..] => {
+            let rows: Vec<_> = (0..*size).map(|_| nested(rest, values)).collect();
+            format!("[{}]", rows.join(", "))
+        }
+    }
+}
+
+/// A text between quotes.
+pub(super) fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for byte in text.bytes() {
+        match byte {
+            b'"' => out.push_str("\\22"),
+            b'\\' => out.push_str("\\5C"),
+            b' '..=b'~' => out.push(char::from(byte)),
+            _ => out.push_str(&format!("\\{byte:02X}")),
+        }
+    }
+    out + "\""
+}
+
+/// The name of a function or a mesh.
+pub(super) fn symbol(name: &str) -> Result<String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_.$-".contains(c);
+    let begins = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    match begins && name.chars().all(plain) {
+        true => Ok(format!("@{name}")),
+        false => Err(err!(NotImplemented, "the program has a function whose name is {name:?}")
+            .help("name it with letters, digits and underscores")),
+    }
+}

@@ -1,0 +1,206 @@
+//! The container of MLIR bytecode: sections, strings, names of operations, and where attributes and types are.
+
+use super::damaged;
+use crate::error::{Result, err};
+
+/// Bytes read from front to back, each step checked.
+#[derive(Clone, Copy)]
+pub(super) struct Bytes<'a>(pub &'a [u8]);
+
+impl<'a> Bytes<'a> {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn take(&mut self, count: usize) -> Result<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(count).ok_or_else(|| damaged("its program ends too early"))?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    pub fn byte(&mut self) -> Result<u8> {
+        Ok(self.take(1)?[0])
+    }
+
+    /// The zeros at the low end of the first byte say how many follow.
+    pub fn varint(&mut self) -> Result<u64> {
+        let first = self.byte()?;
+        let more = first.trailing_zeros() as usize;
+        let mut all = [0; 8];
+        if more == 8 {
+            all.copy_from_slice(self.take(8)?);
+            return Ok(u64::from_le_bytes(all));
+        }
+        all[0] = first;
+        all[1..=more].copy_from_slice(self.take(more)?);
+        Ok(u64::from_le_bytes(all) >> (more + 1))
+    }
+
+    pub fn signed(&mut self) -> Result<i64> {
+        let value = self.varint()?;
+        Ok((value >> 1) as i64 ^ -((value & 1) as i64))
+    }
+
+    /// A number and what its lowest bit says.
+    pub fn flagged(&mut self) -> Result<(usize, bool)> {
+        let value = self.varint()?;
+        Ok((index(value >> 1)?, value & 1 == 1))
+    }
+
+    pub fn index(&mut self) -> Result<usize> {
+        index(self.varint()?)
+    }
+
+    /// How many things of at least one byte follow.
+    pub fn count(&mut self) -> Result<usize> {
+        let count = self.index()?;
+        match count <= self.0.len() {
+            true => Ok(count),
+            false => Err(damaged(format!("its program says that {count} things follow in {} bytes", self.0.len()))),
+        }
+    }
+
+    pub fn list<T>(&mut self, mut one: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
+        (0..self.count()?).map(|_| one(self)).collect()
+    }
+
+    /// A section and its number. Where it is aligned, the bytes before it are padding.
+    pub fn section(&mut self, whole: usize) -> Result<(u8, Bytes<'a>)> {
+        let kind = self.byte()?;
+        let size = self.index()?;
+        if kind & 0x80 != 0 {
+            let alignment = self.index()?.max(1);
+            while !(whole - self.0.len()).is_multiple_of(alignment) {
+                self.byte()?;
+            }
+        }
+        Ok((kind & 0x7f, Bytes(self.take(size)?)))
+    }
+}
+
+fn index(value: u64) -> Result<usize> {
+    usize::try_from(value).map_err(damaged)
+}
+
+/// An attribute or a type: who reads it, and whether its bytes are numbers or a text.
+pub(super) struct Entry<'a> {
+    pub dialect: &'a str,
+    pub encoded: bool,
+    pub bytes: &'a [u8],
+}
+
+/// A module, apart but not yet understood.
+pub(super) struct Bytecode<'a> {
+    pub strings: Vec<&'a str>,
+    /// Dialect and name of operations.
+    pub operations: Vec<(&'a str, &'a str)>,
+    pub attributes: Vec<Entry<'a>>,
+    pub types: Vec<Entry<'a>>,
+    pub properties: Vec<Bytes<'a>>,
+    pub ir: Bytes<'a>,
+    /// The length of what was read.
+    pub size: usize,
+}
+
+/// The first version that writes what a portable artifact holds as it is read here, and the last one known.
+const VERSIONS: std::ops::RangeInclusive<u64> = 6..=6;
+
+impl<'a> Bytecode<'a> {
+    pub fn of(bytes: &'a [u8]) -> Result<Bytecode<'a>> {
+        let mut rest = Bytes(bytes.strip_prefix(b"ML\xefR").ok_or_else(|| damaged("its program is no MLIR bytecode"))?);
+        let version = rest.varint()?;
+        let end = rest.0.iter().position(|&byte| byte == 0).ok_or_else(|| damaged("its program has no producer"))?;
+        let producer = String::from_utf8_lossy(rest.take(end)?).into_owned();
+        rest.byte()?;
+        if !VERSIONS.contains(&version) || !producer.starts_with("StableHLO") {
+            return Err(err!(
+                Value,
+                "the program is bytecode of version {version} by {producer:?}, and StableHLO's of version {} is read",
+                VERSIONS.end()
+            )
+            .help("write the function with `exchange.save` of `tools/export`, which makes text of its program"));
+        }
+        let mut sections = [Bytes(&[]); 9];
+        while !rest.is_empty() {
+            let (kind, section) = rest.section(bytes.len())?;
+            let place = sections.get_mut(usize::from(kind));
+            *place.ok_or_else(|| damaged(format!("its program has a section {kind}")))? = section;
+        }
+        let [strings, dialects, entries, offsets, ir, _, _, _, properties] = sections;
+        let strings = self::strings(strings)?;
+        let (dialects, operations) = names(dialects, &strings)?;
+        let (attributes, types) = self::entries(entries, offsets, &dialects)?;
+        let mut properties = properties;
+        let properties = match properties.is_empty() {
+            true => Vec::new(),
+            false => properties.list(|r| {
+                let size = r.count()?;
+                Ok(Bytes(r.take(size)?))
+            })?,
+        };
+        Ok(Bytecode { strings, operations, attributes, types, properties, ir, size: bytes.len() })
+    }
+
+    pub fn string(&self, r: &mut Bytes<'a>) -> Result<&'a str> {
+        at(&self.strings, r.index()?).copied()
+    }
+}
+
+/// An element of one of its lists.
+pub(super) fn at<T>(of: &[T], index: usize) -> Result<&T> {
+    of.get(index).ok_or_else(|| damaged(format!("its program asks for entry {index} of {}", of.len())))
+}
+
+/// Their lengths, the last first, and the texts, each with a zero behind it.
+fn strings(mut r: Bytes<'_>) -> Result<Vec<&str>> {
+    let lengths = r.list(|r| r.index())?;
+    let mut all = Vec::with_capacity(lengths.len());
+    for length in lengths.into_iter().rev() {
+        let text = r.take(length)?;
+        all.push(std::str::from_utf8(text.split_last().map_or(text, |(_, text)| text)).map_err(damaged)?);
+    }
+    Ok(all)
+}
+
+/// The names of dialects, and of operations with their dialects.
+type Names<'a> = (Vec<&'a str>, Vec<(&'a str, &'a str)>);
+
+fn names<'a>(mut r: Bytes<'a>, strings: &[&'a str]) -> Result<Names<'a>> {
+    let whole = r.0.len();
+    let dialects = r.list(|r| {
+        let (name, versioned) = r.flagged()?;
+        if versioned {
+            r.section(whole)?;
+        }
+        at(strings, name).copied()
+    })?;
+    r.index()?;
+    let mut operations = Vec::new();
+    while !r.is_empty() {
+        let dialect = *at(&dialects, r.index()?)?;
+        for name in r.list(|r| Ok(r.flagged()?.0))? {
+            operations.push((dialect, *at(strings, name)?));
+        }
+    }
+    Ok((dialects, operations))
+}
+
+/// The attributes and the types, one behind the other, in groups of one dialect.
+fn entries<'a>(
+    mut bytes: Bytes<'a>,
+    mut r: Bytes<'a>,
+    dialects: &[&'a str],
+) -> Result<(Vec<Entry<'a>>, Vec<Entry<'a>>)> {
+    let counts = [r.count()?, r.count()?];
+    let mut groups = [Vec::new(), Vec::new()];
+    for (all, count) in groups.iter_mut().zip(counts) {
+        while all.len() < count {
+            let dialect = *at(dialects, r.index()?)?;
+            for (size, encoded) in r.list(|r| r.flagged())? {
+                all.push(Entry { dialect, encoded, bytes: bytes.take(size)? });
+            }
+        }
+    }
+    let [attributes, types] = groups;
+    Ok((attributes, types))
+}
