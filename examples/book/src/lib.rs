@@ -19,6 +19,7 @@ pages! {
     ManyDevices "../../../docs/many-devices.md"
     Platforms "../../../docs/platforms.md"
     Exporting "../../../docs/exporting.md"
+    Serving "../../../docs/serving.md"
     ShardMap "../../../docs/shard-map.md"
     Collectives "../../../docs/collectives.md"
     SharpBits "../../../docs/sharp-bits.md"

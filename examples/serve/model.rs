@@ -1,0 +1,132 @@
+//! An exported model, compiled for several batch sizes.
+
+use std::fs;
+use std::path::Path;
+
+use shardax::export::{Exported, export};
+use shardax::nn;
+use shardax::prelude::*;
+use shardax::{Error, ErrorKind};
+
+use crate::server::Batched;
+
+/// A function of rows, for each number of rows that it was exported for.
+pub struct Model {
+    features: usize,
+    sizes: Vec<(usize, Compiled<(Array,), Array>)>,
+    /// How many programs were compiled, the others having been found.
+    pub compiled: usize,
+}
+
+fn file_error(path: &Path, error: std::io::Error) -> Error {
+    Error::new(ErrorKind::Runtime, format!("{}: {error}", path.display()))
+}
+
+impl Model {
+    /// Of the functions in a folder. What is compiled is kept beside them, and is found there the next time.
+    pub fn load(folder: &Path) -> Result<Model> {
+        let mut model = Model { features: 0, sizes: Vec::new(), compiled: 0 };
+        for entry in fs::read_dir(folder).map_err(|e| file_error(folder, e))? {
+            let path = entry.map_err(|e| file_error(folder, e))?.path();
+            // What JAX wrote serves as well.
+            if path.extension().is_none_or(|extension| extension != "safetensors" && extension != "jax") {
+                continue;
+            }
+            let exported = Exported::<(Array,), Array>::load(&path)?;
+            let shapes: Vec<_> = exported.in_avals().map(|(_, aval)| aval.shape.to_vec()).collect();
+            let [shape] = shapes.as_slice() else {
+                return Err(Error::new(
+                    ErrorKind::Value,
+                    format!("{}: a function of rows was expected", path.display()),
+                ));
+            };
+            let &[rows, features] = shape.as_slice() else {
+                return Err(Error::new(
+                    ErrorKind::Value,
+                    format!("{}: a function of rows was expected", path.display()),
+                ));
+            };
+            if model.features != features && !model.sizes.is_empty() {
+                return Err(Error::new(ErrorKind::Value, format!("{}: another number of features", path.display())));
+            }
+            model.features = features;
+            let lowered =
+                jit(move |x: Array| exported.call(x)).lower(shape_dtype_struct([rows, features], DType::F32))?;
+            let kept = path.with_extension("executable");
+            let found = fs::read(&kept).ok().and_then(|bytes| Compiled::load(&lowered, &bytes).ok());
+            let compiled = match found {
+                Some(compiled) => compiled,
+                // There is none yet, or it is of another engine, processor or model.
+                None => {
+                    model.compiled += 1;
+                    let compiled = lowered.compile()?;
+                    fs::write(&kept, compiled.serialize()?).map_err(|e| file_error(&kept, e))?;
+                    compiled
+                }
+            };
+            // The first call of a program does what no later one does.
+            compiled.call(zeros([rows, features]))?.block_until_ready()?;
+            model.sizes.push((rows, compiled));
+        }
+        model.sizes.sort_by_key(|(rows, _)| *rows);
+        match model.sizes.is_empty() {
+            false => Ok(model),
+            true => Err(Error::new(ErrorKind::Value, format!("{}: no exported function is there", folder.display()))),
+        }
+    }
+
+    pub fn features(&self) -> usize {
+        self.features
+    }
+
+    pub fn sizes(&self) -> impl Iterator<Item = usize> {
+        self.sizes.iter().map(|(rows, _)| *rows)
+    }
+}
+
+impl Batched for Model {
+    fn largest(&self) -> usize {
+        self.sizes().last().unwrap_or(1)
+    }
+
+    fn check(&self, row: &[f32]) -> Result<(), String> {
+        match row.len() == self.features {
+            true => Ok(()),
+            false => Err(format!("it has {} features, and the model takes {}", row.len(), self.features)),
+        }
+    }
+
+    /// By the smallest program that has place for all, filled up with zeros.
+    async fn run(&self, rows: &[Vec<f32>]) -> Result<Vec<Vec<f32>>> {
+        let (size, program) = self.sizes.iter().find(|(size, _)| *size >= rows.len()).unwrap_or(&self.sizes[0]);
+        let mut data = rows.concat();
+        data.resize(size * self.features, 0.0);
+        let out = program.call(Array::from_vec(data, &[*size, self.features])?)?;
+        // The thread does something else until the result is there.
+        out.ready().await?;
+        let width = out.shape()[1..].iter().product::<usize>().max(1);
+        Ok(out.to_vec::<f32>()?.chunks(width).take(rows.len()).map(<[f32]>::to_vec).collect())
+    }
+}
+
+/// Writes a classifier of random weights for each size: in the place of a trained one.
+pub fn write(folder: &Path, sizes: &[usize], hidden: usize) -> Result<()> {
+    fs::create_dir_all(folder).map_err(|e| file_error(folder, e))?;
+    let keys: [Array; 3] = random::split(&random::key(0), 3).unstack()?;
+    let weights: Vec<Array> = keys
+        .iter()
+        .zip([[784, hidden], [hidden, hidden], [hidden, 10]])
+        .map(|(key, [n, m])| random::normal(key, [n, m]) / (n as f32).sqrt())
+        .collect();
+    for &rows in sizes {
+        let weights = weights.clone();
+        let classify = move |x: Array| {
+            let x = nn::relu(x.matmul(&weights[0]));
+            let x = nn::relu(x.matmul(&weights[1]));
+            nn::softmax(x.matmul(&weights[2]), -1)
+        };
+        let exported = export(classify, shape_dtype_struct([rows, 784], DType::F32))?;
+        exported.save(folder.join(format!("{rows}.safetensors")))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,198 @@
+//! Requests taken together: a bounded queue, a task that makes batches of it, and what clients are told.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
+
+/// What answers many rows at once.
+pub trait Batched: Send + Sync + 'static {
+    /// How many rows at once, at most.
+    fn largest(&self) -> usize;
+
+    /// Whether it would take this row; what is wrong with it otherwise.
+    fn check(&self, row: &[f32]) -> Result<(), String>;
+
+    /// One answer for each row.
+    fn run(&self, rows: &[Vec<f32>]) -> impl Future<Output = shardax::Result<Vec<Vec<f32>>>> + Send;
+}
+
+/// Why a request has no answer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Refusal {
+    /// As many wait as may; try again later.
+    Busy,
+    /// The server takes no more.
+    Stopped,
+    /// The request cannot be answered.
+    Wrong(String),
+    /// The model failed on it.
+    Failed(String),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Busy => write!(f, "the server is busy"),
+            Refusal::Stopped => write!(f, "the server was stopped"),
+            Refusal::Wrong(what) => write!(f, "the request is wrong: {what}"),
+            Refusal::Failed(what) => write!(f, "the model failed: {what}"),
+        }
+    }
+}
+
+type Answer = Result<Vec<f32>, Refusal>;
+
+struct Request {
+    row: Vec<f32>,
+    arrived: Instant,
+    answer: oneshot::Sender<Answer>,
+}
+
+enum Message {
+    Row(Request),
+    Stop,
+}
+
+/// What was answered since the start.
+#[derive(Debug, Default)]
+pub struct Counts {
+    pub rows: AtomicUsize,
+    pub batches: AtomicUsize,
+}
+
+/// How long requests wait for others, and how many may wait.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// A batch that is not full goes when its first request is so old.
+    pub wait: Duration,
+    /// How many requests may wait to be taken; more are held back.
+    pub queue: usize,
+}
+
+/// A running server.
+pub struct Server {
+    queue: mpsc::Sender<Message>,
+    task: JoinHandle<()>,
+    counts: Arc<Counts>,
+}
+
+impl Server {
+    /// Starts a task that answers.
+    pub fn start(model: impl Batched, limits: Limits) -> Server {
+        let (queue, messages) = mpsc::channel(limits.queue);
+        let counts = Arc::new(Counts::default());
+        let task = tokio::spawn(serve(model, messages, limits.wait, counts.clone()));
+        Server { queue, task, counts }
+    }
+
+    pub fn client(&self) -> Client {
+        Client { queue: self.queue.clone() }
+    }
+
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Answers what waits, refuses what comes, and returns when all is answered.
+    pub async fn stop(self) {
+        // It fails only where the task is gone.
+        self.queue.send(Message::Stop).await.ok();
+        self.task.await.ok();
+    }
+}
+
+/// Asks the server; clones ask the same one.
+#[derive(Clone)]
+pub struct Client {
+    queue: mpsc::Sender<Message>,
+}
+
+impl Client {
+    /// The answer for a row. Where the queue is full it waits for a place: that is how clients are slowed down.
+    pub async fn call(&self, row: Vec<f32>) -> Answer {
+        let (request, answer) = request(row);
+        self.queue.send(request).await.map_err(|_| Refusal::Stopped)?;
+        answer.await.unwrap_or(Err(Refusal::Stopped))
+    }
+
+    /// The answer for a row; where the queue is full it is refused at once.
+    pub async fn try_call(&self, row: Vec<f32>) -> Answer {
+        let (request, answer) = request(row);
+        self.queue.try_send(request).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => Refusal::Busy,
+            mpsc::error::TrySendError::Closed(_) => Refusal::Stopped,
+        })?;
+        answer.await.unwrap_or(Err(Refusal::Stopped))
+    }
+}
+
+fn request(row: Vec<f32>) -> (Message, oneshot::Receiver<Answer>) {
+    let (answer, answered) = oneshot::channel();
+    (Message::Row(Request { row, arrived: Instant::now(), answer }), answered)
+}
+
+async fn serve(model: impl Batched, mut messages: mpsc::Receiver<Message>, wait: Duration, counts: Arc<Counts>) {
+    while let Some(first) = messages.recv().await {
+        let mut batch = Vec::new();
+        let mut next = Some(first);
+        let mut deadline = Instant::now() + wait;
+        while let Some(message) = next {
+            match message {
+                // What waits already is answered still.
+                Message::Stop => messages.close(),
+                // Whoever asked may have gone.
+                Message::Row(request) if request.answer.is_closed() => {}
+                Message::Row(request) => match model.check(&request.row) {
+                    Ok(()) => {
+                        if batch.is_empty() {
+                            deadline = request.arrived + wait;
+                        }
+                        batch.push(request);
+                    }
+                    Err(what) => drop(request.answer.send(Err(Refusal::Wrong(what)))),
+                },
+            }
+            if batch.len() == model.largest() {
+                break;
+            }
+            // What is there is taken even where the time is over.
+            next = timeout_at(deadline, messages.recv()).await.ok().flatten();
+        }
+        if !batch.is_empty() {
+            answer(&model, batch, &counts).await;
+        }
+    }
+}
+
+async fn answer(model: &impl Batched, batch: Vec<Request>, counts: &Counts) {
+    counts.rows.fetch_add(batch.len(), Relaxed);
+    counts.batches.fetch_add(1, Relaxed);
+    let (rows, waiting): (Vec<_>, Vec<_>) = batch.into_iter().map(|request| (request.row, request.answer)).unzip();
+    match model.run(&rows).await {
+        // A client that has gone is nobody's mistake.
+        Ok(answers) => waiting.into_iter().zip(answers).for_each(|(one, answer)| drop(one.send(Ok(answer)))),
+        // One of them alone is wrong, perhaps: each by itself.
+        Err(_) if rows.len() > 1 => {
+            for (row, one) in rows.into_iter().zip(waiting) {
+                one.send(single(model, row).await).ok();
+            }
+        }
+        Err(error) => {
+            let refusal = Refusal::Failed(error.to_string());
+            waiting.into_iter().for_each(|one| drop(one.send(Err(refusal.clone()))));
+        }
+    }
+}
+
+async fn single(model: &impl Batched, row: Vec<f32>) -> Answer {
+    match model.run(&[row]).await {
+        Ok(answers) => answers.into_iter().next().ok_or_else(|| Refusal::Failed("no answer".to_owned())),
+        Err(error) => Err(Refusal::Failed(error.to_string())),
+    }
+}
