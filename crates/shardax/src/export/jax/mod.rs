@@ -255,7 +255,7 @@ fn node(tree: Table, path: String, steps: &mut Vec<Value>, paths: &mut Vec<Strin
         }
     }
     // Tables may be shared, so that a small file could say a tree without end.
-    if steps.len() > 1 << 20 {
+    if steps.len() * (1 + path.len()) > 1 << 26 {
         return Err(damaged("its structure has no end"));
     }
     for (i, child) in children.into_iter().enumerate() {
