@@ -53,10 +53,14 @@ def _json(value):
 
 
 def _written(exported, prefix, vjp_order, tensors):
+    if not all(jax.export.is_symbolic_dim(n) is False for aval in exported.in_avals for n in aval.shape):
+        raise ValueError(f"{exported.fun_name}: sizes are symbols; save export.export(jax.jit(exported.call))(*arguments_of_one_size)")
     if exported.ordered_effects or exported.unordered_effects:
         raise ValueError(f"{exported.fun_name}: only functions without effects")
     with mlir.make_ir_context():
         module = ir.Module.parse(exported.mlir_module())
+        if exported.uses_global_constants or "jax.uses_shape_polymorphism = true" in exported.mlir_module():
+            module = mlir.refine_polymorphic_shapes(module)  # symbols within become the numbers that it is exported for
         text = module.operation.get_asm(enable_debug_info=False).encode()
     for platform in exported.platforms:
         tensors[f"{prefix}stablehlo.{platform}"] = ("U8", [len(text)], text)

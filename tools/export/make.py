@@ -149,8 +149,13 @@ def main():
     values |= write("mapped", mapped, *args)
     for name, function in [("sharded", sharded), ("mapped", mapped)]:
         exchange.save(export.export(function)(*args), OUT / f"{name}.safetensors", vjp_order=1)
-    # What Rust refuses.
     symbol, = export.symbolic_shape("b")
+    rows = export.export(jax.jit(lambda x: jnp.tanh(x).reshape(-1, 2).sum(0) + x.shape[0]))
+    rows = export.export(jax.jit(rows(jax.ShapeDtypeStruct((symbol, 4), jnp.float32)).call))(random(3, 4, seed=10))
+    values |= {"sized.in00": random(3, 4, seed=10), "sized.out00": rows.call(random(3, 4, seed=10))}
+    exchange.save(rows, OUT / "sized.safetensors", vjp_order=1)
+    (OUT / "sized.jax").write_bytes(rows.serialize())
+    # What Rust refuses.
     pair = collections.namedtuple("Pair", "a b")
     export.register_namedtuple_serialization(pair, serialized_name="Pair")
     refused = {

@@ -148,6 +148,7 @@ fn artifacts_of_jax_that_are_refused() -> Result<()> {
     assert_ne!(place.mlir_module("cpu"), place.mlir_module("tpu"));
     for (name, parts) in [
         ("symbolic", ["sizes that are symbols: [b, 4]", "symbolic_shape"]),
+        ("sized", ["sizes within that are symbols", "exchange.save"]),
         ("keyword", ["takes arguments by name", "by place"]),
         ("custom", ["the type \"Pair\" has no place in Rust", "dictionaries, tuples and lists"]),
         ("keys", ["JAX's element type 27", "key_data"]),
@@ -160,6 +161,19 @@ fn artifacts_of_jax_that_are_refused() -> Result<()> {
     let lapack = Exported::<(Array,), Array>::load(exported("lapack.jax"))?;
     let error = lapack.call(eye(2)).err().expect("no such function").to_string();
     assert!(error.contains("lapack_spotrf_ffi"), "{error}");
+    Ok(())
+}
+
+/// A function of sizes that are symbols travels for one size.
+#[test]
+fn symbols_become_numbers() -> Result<()> {
+    setup();
+    let v = values();
+    let read = Exported::<(Array,), Array>::load(exported("sized.safetensors"))?;
+    let x = &v["sized.in00"];
+    assert!(allclose(read.call(x)?, &v["sized.out00"], 1e-6, 1e-6)?);
+    let slope = grad(|x: Array| Ok(read.call(x)?.sum(..))).call(x)?;
+    assert!(allclose(slope, 1.0 - x.tanh().square(), 1e-5, 1e-6)?);
     Ok(())
 }
 

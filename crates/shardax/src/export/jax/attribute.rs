@@ -372,8 +372,12 @@ impl<'a> Dictionary<'a> {
                 }
                 ("builtin", 13) | ("vhlo", 20) => {
                     let (shape, element) = self.tensor_type(index)?;
-                    let size = |&size: &i64| if size == DYNAMIC { "?x".to_owned() } else { format!("{size}x") };
-                    let sizes: String = shape.iter().map(size).collect();
+                    if shape.contains(&DYNAMIC) {
+                        return Err(err!(NotImplemented, "the program has sizes within that are symbols").help(
+                            "write it with `exchange.save` of `tools/export`, which makes numbers of them, exported for one size",
+                        ));
+                    }
+                    let sizes: String = shape.iter().map(|size| format!("{size}x")).collect();
                     return Ok(format!("tensor<{sizes}{}>", self.type_text(element)?));
                 }
                 ("builtin", 9) | ("vhlo", 1) => return Ok(format!("complex<{}>", self.type_text(r.index()?)?)),

@@ -207,7 +207,7 @@ fn avals(table: &Table, field: usize, name: &str) -> Result<Vec<Aval>> {
             .map(|size| {
                 size.parse().map_err(|_| {
                     err!(NotImplemented, "{name} was exported for sizes that are symbols: [{}]", sizes.join(", ")).help(
-                        "export it for the sizes that are called, one function for each, without `symbolic_shape`",
+                        "export it for the sizes that are called, one function for each, by `exchange.save` of `tools/export` or without `symbolic_shape`",
                     )
                 })
             })
