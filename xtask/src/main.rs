@@ -5,7 +5,8 @@
 //! `cargo xtask book` checks the links of all pages and builds the book (`docs`) with mdBook; `--links` only checks.
 //! `cargo xtask fuzz --count N --seed S` compares random programs with JAX.
 //! `cargo xtask accelerators` fetches the compilers for TPUs and GPUs, for tests, into the user's cache.
-//! `cargo xtask platforms` compiles programs and operations with them and writes `docs/platforms.md`.
+//! `cargo xtask platforms` compiles programs and operations with them and writes `docs/platforms.md`; a run that was
+//! ended goes on where it was.
 //! `cargo xtask licences` fails where a crate that is built in has a licence that `deny.toml` does not allow.
 //! `cargo xtask sanitize [address] [thread] [miri]` runs the tests of `shardax-pjrt` under these, or all three.
 
@@ -31,7 +32,8 @@ const USAGE: &str = "usage: cargo xtask docs [--check]
        cargo xtask book [--links]
        cargo xtask fuzz [--count N] [--seed S]
        cargo xtask accelerators
-       cargo xtask platforms [--from LINES...]
+       cargo xtask platforms [--every N] [--on TOPOLOGY,TOPOLOGY] [--processes N]
+       cargo xtask platforms --from LINES...
        cargo xtask licences
        cargo xtask sanitize [address] [thread] [miri]";
 
@@ -44,8 +46,8 @@ fn main() -> ExitCode {
         ["book"] => book::run(&root(), false),
         ["book", "--links"] => book::run(&root(), true),
         ["accelerators"] => accelerators::run(),
-        ["platforms"] => platforms::run(&root()),
         ["platforms", "--from", files @ ..] => platforms::from(&root(), files),
+        ["platforms", options @ ..] => platforms::run(&root(), options),
         ["licences"] => licences::run(&root()),
         ["sanitize", tools @ ..] => {
             let known = sanitize::TOOLS.iter().filter(|tool| tools.is_empty() || tools.contains(&tool.name));

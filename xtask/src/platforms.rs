@@ -3,59 +3,113 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 
 const OPEN: &str = "<!-- table, written by `cargo xtask platforms` -->\n";
 const CLOSE: &str = "<!-- end of table -->";
 
-/// The tests that make the lines: package, test, and function.
-const SOURCES: [(&str, &str, &str); 2] =
-    [("shardax-examples", "platforms", "programs_on_topologies"), ("shardax", "golden", "families_on_topologies")];
-
-/// Writes the page from lines that were kept (`SHARDAX_PLATFORMS_OUT` says where the tests write them).
+/// Writes the page from lines that were kept. Of what they do not tell of the page stays as it is.
 pub fn from(root: &Path, files: &[&str]) -> Result<(), String> {
     let lines = files.iter().map(|file| crate::read(Path::new(file))).collect::<Result<String, _>>()?;
     write(root, &lines)
 }
 
-/// Compiles everything and writes the page.
-pub fn run(root: &Path) -> Result<(), String> {
-    let mut lines = String::new();
-    for (package, test, function) in SOURCES {
-        let out = std::env::temp_dir().join(format!("shardax-platforms-{}", std::process::id()));
-        let status = Command::new(env!("CARGO"))
-            .args(["test", "--package", package, "--test", test, "--", "--ignored", "--exact", function, "--nocapture"])
-            .env("SHARDAX_PLATFORMS_OUT", &out)
-            .envs(crate::accelerators::variables()?)
-            .current_dir(root)
-            .status()
-            .map_err(|e| format!("cannot start cargo: {e}"))?;
-        if !status.success() {
-            return Err(format!("{function} of {package} failed"));
+/// What is compiled.
+struct Options {
+    /// One reference value in so many.
+    every: String,
+    /// The topologies of the reference values; all where none is named.
+    on: Option<String>,
+    /// How many processes share them.
+    processes: usize,
+}
+
+impl Options {
+    fn read(args: &[&str]) -> Result<Options, String> {
+        let mut options = Options { every: "1".into(), on: None, processes: 1 };
+        for pair in args.chunks(2) {
+            match pair {
+                ["--every", n] => options.every = (*n).to_owned(),
+                ["--on", names] => options.on = Some((*names).to_owned()),
+                ["--processes", n] => {
+                    options.processes = n.parse().ok().filter(|n| *n > 0).ok_or("--processes takes a number")?;
+                }
+                _ => return Err(crate::USAGE.to_owned()),
+            }
         }
-        lines += &crate::read(&out)?;
-        let _ = std::fs::remove_file(&out);
+        Ok(options)
     }
+}
+
+/// Compiles everything and writes the page. The reference values take hours: lines of what is done are kept in the
+/// folder of builds, and a run that was ended goes on where it was.
+pub fn run(root: &Path, args: &[&str]) -> Result<(), String> {
+    let options = Options::read(args)?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let folder = target.join("platforms");
+    std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    println!("lines of what is done are kept in {}: remove it to begin anew", folder.display());
+
+    let programs = folder.join("programs");
+    let mut begun = start(root, "shardax-examples", "platforms", "programs_on_topologies", &programs)?;
+    finish("programs_on_topologies", begun.spawn())?;
+
+    let share = |i: usize| folder.join(format!("golden-{}-of-{}", i, options.processes));
+    let processes = (0..options.processes).map(|i| {
+        let mut command = start(root, "shardax", "golden", "families_on_topologies", &share(i))?;
+        command.env("SHARDAX_PLATFORMS_EVERY", &options.every);
+        command.env("SHARDAX_PLATFORMS_SHARE", format!("{i}/{}", options.processes));
+        command.envs(options.on.as_ref().map(|on| ("SHARDAX_PLATFORMS_ON", on)));
+        Ok(command.spawn())
+    });
+    let processes: Vec<_> = processes.collect::<Result<_, String>>()?;
+    for process in processes {
+        finish("families_on_topologies", process)?;
+    }
+    let files = [programs].into_iter().chain((0..options.processes).map(share));
+    let lines = files.map(|file| crate::read(&file)).collect::<Result<String, _>>()?;
     write(root, &lines)
 }
+
+fn finish(name: &str, process: std::io::Result<Child>) -> Result<(), String> {
+    let status = process.and_then(|mut process| process.wait()).map_err(|e| format!("cannot start cargo: {e}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{name} failed")) }
+}
+
+/// A test that writes lines.
+fn start(root: &Path, package: &str, test: &str, function: &str, out: &Path) -> Result<Command, String> {
+    let mut command = Command::new(env!("CARGO"));
+    command
+        .args(["test", "--package", package, "--test", test, "--", "--ignored", "--exact", function, "--nocapture"])
+        .env("SHARDAX_PLATFORMS_OUT", out)
+        .envs(crate::accelerators::variables()?)
+        .current_dir(root);
+    Ok(command)
+}
+
+const OPERATIONS: &str = "## Operations\n";
 
 fn write(root: &Path, lines: &str) -> Result<(), String> {
     let page = root.join("docs/platforms.md");
     let text = crate::read(&page)?;
     let (before, rest) = text.split_once(OPEN).ok_or("docs/platforms.md has no place for the table")?;
-    let (_, after) = rest.split_once(CLOSE).ok_or("docs/platforms.md: the table has no end")?;
-    std::fs::write(&page, format!("{before}{OPEN}{}{CLOSE}{after}", table(lines)))
+    let (table, after) = rest.split_once(CLOSE).ok_or("docs/platforms.md: the table has no end")?;
+    let at = table.find(OPERATIONS).ok_or("docs/platforms.md: the table has no part about operations")?;
+    let rows: Vec<Vec<&str>> = lines.lines().map(|line| line.split('|').collect()).collect();
+    let has = |kind: &str| rows.iter().any(|row| row[0] == kind);
+    let programs = if has("program") { programs(&rows) } else { table[..at].to_owned() };
+    let operations = if has("golden") { operations(&rows) } else { table[at..].to_owned() };
+    std::fs::write(&page, format!("{before}{OPEN}{programs}{operations}{CLOSE}{after}"))
         .map_err(|e| format!("{}: {e}", page.display()))
 }
 
-/// The tables, from lines of fields that bars part.
-fn table(lines: &str) -> String {
-    let rows: Vec<Vec<&str>> = lines.lines().map(|line| line.split('|').collect()).collect();
+/// The table of programs, from lines of fields that bars part.
+fn programs(rows: &[Vec<&str>]) -> String {
     let mut text = String::from(
         "\n## Programs\n\n| program | what | devices | arguments | temporaries | collectives, and how often each runs |\n|---|---|---|--:|--:|---|\n",
     );
-    for row in &rows {
+    for row in rows {
         let ["program", name, what, on, arguments, temporaries, collectives] = row[..] else { continue };
         let (arguments, temporaries, collectives) = match arguments {
             "refused" => ("", String::new(), format!("does not compile: {temporaries}")),
@@ -65,42 +119,61 @@ fn table(lines: &str) -> String {
         let _ =
             writeln!(text, "| `{name}` | {what} | {on} | {} | {temporaries} | {collectives} |", kilobytes(arguments));
     }
-    text += "\nMemory is on each device.\n\n## Operations\n\n";
-    let every = rows.iter().find_map(|row| (row[0] == "every").then(|| row[1])).unwrap_or("1");
-    let which = match every {
-        "1" => "All checks".to_owned(),
-        n => format!("One check in {n}"),
-    };
-    let _ = writeln!(
-        text,
-        "{which} of the reference values (results, gradients, tangents and batches of every primitive), compiled for one\ndevice.\n"
+    text + "\nMemory is on each device.\n\n"
+}
+
+/// Checks of a family for a topology: how many compile, of how many.
+type Counts<'a> = BTreeMap<&'a str, BTreeMap<&'a str, (usize, usize)>>;
+
+/// The table of reference values.
+fn operations(rows: &[Vec<&str>]) -> String {
+    let mut text = format!(
+        "{OPERATIONS}\nThe checks of the reference values (results, gradients, tangents and batches of every primitive), compiled for one\ndevice.\n\n"
     );
-    let mut families = BTreeMap::<&str, BTreeMap<&str, (&str, &str)>>::new();
-    let mut names: Vec<&str> = Vec::new();
-    for row in &rows {
-        let ["golden", family, on, compiled, all] = row[..] else { continue };
-        families.entry(family).or_default().insert(on, (compiled, all));
-        if !names.contains(&on) {
-            names.push(on);
+    let number = |text: &str| text.parse::<usize>().unwrap_or(0);
+    let mut families = Counts::new();
+    let mut names: Vec<(&str, &str)> = Vec::new();
+    for row in rows {
+        let ["golden", family, on, every, _, compiled, all] = row[..] else { continue };
+        let cell = families.entry(family).or_default().entry(on).or_default();
+        *cell = (cell.0 + number(compiled), cell.1 + number(all));
+        if !names.contains(&(on, every)) {
+            names.push((on, every));
         }
     }
-    let _ = writeln!(text, "| reference values | {} |", names.join(" | "));
+    names.sort_unstable();
+    let head = |(on, every): &(&str, &str)| match *every {
+        "1" => format!("{on}, all checks"),
+        n => format!("{on}, one check in {n}"),
+    };
+    let _ = writeln!(text, "| reference values | {} |", names.iter().map(head).collect::<Vec<_>>().join(" | "));
     let _ = writeln!(text, "|---|{}", "--:|".repeat(names.len()));
+    let cell = |cells: &BTreeMap<&str, (usize, usize)>, on: &str| match cells.get(on) {
+        None => String::new(),
+        Some((compiled, all)) if compiled == all => format!("all {all}"),
+        Some((compiled, all)) => format!("{compiled} of {all}"),
+    };
+    let mut sums = BTreeMap::<&str, (usize, usize)>::new();
     for (family, cells) in &families {
-        let cell = |name: &&str| {
-            cells.get(name).map_or(String::new(), |(compiled, all)| match compiled == all {
-                true => format!("all {all}"),
-                false => format!("{compiled} of {all}"),
-            })
-        };
-        let _ = writeln!(text, "| {family} | {} |", names.iter().map(cell).collect::<Vec<_>>().join(" | "));
+        for (on, (compiled, all)) in cells {
+            let sum = sums.entry(on).or_default();
+            *sum = (sum.0 + compiled, sum.1 + all);
+        }
+        let line: Vec<String> = names.iter().map(|(on, _)| cell(cells, on)).collect();
+        let _ = writeln!(text, "| {family} | {} |", line.join(" | "));
     }
-    let refused: Vec<&Vec<&str>> = rows.iter().filter(|row| row[0] == "refused").collect();
+    let line: Vec<String> = names.iter().map(|(on, _)| cell(&sums, on)).collect();
+    let _ = writeln!(text, "| together | {} |", line.join(" | "));
+
+    let mut refused = BTreeMap::<(&str, &str, &str), (usize, &str)>::new();
+    for row in rows {
+        let ["refused", family, on, _, why, count, path] = row[..] else { continue };
+        refused.entry((family, on, why)).or_insert((0, path)).0 += number(count);
+    }
     if !refused.is_empty() {
         text += "\nWhat does not compile, and why:\n\n";
-        for row in refused {
-            let [_, family, on, why, ..] = row[..] else { continue };
-            let _ = writeln!(text, "- {family} for {on}: {why} ({})", row[4..].join("|"));
+        for ((family, on, why), (count, path)) in refused {
+            let _ = writeln!(text, "- {family} for {on}: {why} ({count} of them, as {path})");
         }
     }
     text + "\n"

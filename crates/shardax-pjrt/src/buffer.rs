@@ -15,6 +15,7 @@ use crate::error::{Code, Error, Result};
 use crate::event::{Event, no_event};
 use crate::hold::{Hold, View};
 use crate::launch::Launch;
+use crate::memory::Memory;
 use crate::raw::*;
 
 pub(crate) type Dims = SmallVec<[i64; 4]>;
@@ -268,6 +269,29 @@ impl Buffer {
         self.hold.check(|| format!("the buffer to copy ({})", self.shape_text()))?;
         let mut args = BufferCopyToDevice { buffer: self.raw(), device: device.raw(), ..Default::default() };
         // SAFETY: buffer and device are live; the copy is ours.
+        unsafe {
+            self.api().call(&mut args)?;
+            let mut copy = Buffer::from_raw(args.copy, device.clone(), self.ty, &self.dims)?;
+            copy.origin = self.origin.clone();
+            Ok(copy)
+        }
+    }
+
+    /// A copy of it in another memory of the same client. Does not wait.
+    ///
+    /// # Errors
+    /// The memory is another client's, the platform cannot copy there, or the buffer was deleted or donated.
+    pub fn copy_to_memory(&self, memory: &Memory) -> Result<Buffer> {
+        let device = memory.device();
+        if !Arc::ptr_eq(self.device.client(), device.client()) {
+            return Err(Error::invalid_argument(format!(
+                "a buffer on {} cannot be copied to {memory:?} of another client",
+                self.device
+            )));
+        }
+        self.hold.check(|| format!("the buffer to copy ({})", self.shape_text()))?;
+        let mut args = BufferCopyToMemory { buffer: self.raw(), memory: memory.raw(), ..Default::default() };
+        // SAFETY: buffer and memory are live; the copy is ours.
         unsafe {
             self.api().call(&mut args)?;
             let mut copy = Buffer::from_raw(args.copy, device.clone(), self.ty, &self.dims)?;

@@ -15,6 +15,7 @@ use crate::exit;
 use crate::gate::Gate;
 use crate::host::HostBytes;
 use crate::kv::{self, KeyValueStore};
+use crate::memory::Memory;
 use crate::plugin::Plugin;
 use crate::raw::*;
 use crate::sealed;
@@ -227,7 +228,18 @@ impl Client {
     /// short.
     pub fn buffer_from_host(&self, data: &[u8], ty: ElementType, dims: &[i64], device: &Device) -> Result<Buffer> {
         // SAFETY: the plugin may not look at the data after the call.
-        let (buffer, _done) = unsafe { self.put(data, ty, dims, device, IMMUTABLE_ONLY_DURING_CALL)? };
+        let (buffer, _done) = unsafe { self.put(data, ty, dims, device, None, IMMUTABLE_ONLY_DURING_CALL)? };
+        Ok(buffer)
+    }
+
+    /// Copies dense row-major host data into a memory.
+    ///
+    /// # Errors
+    /// As for [`Client::buffer_from_host`], and when the platform cannot put data there.
+    pub fn buffer_from_host_in(&self, data: &[u8], ty: ElementType, dims: &[i64], memory: &Memory) -> Result<Buffer> {
+        // SAFETY: the plugin may not look at the data after the call.
+        let (buffer, _done) =
+            unsafe { self.put(data, ty, dims, memory.device(), Some(memory), IMMUTABLE_ONLY_DURING_CALL)? };
         Ok(buffer)
     }
 
@@ -246,7 +258,7 @@ impl Client {
         device: &Device,
     ) -> Result<Buffer> {
         // SAFETY: the Arc keeps the data alive and unchanged until the plugin says that it is done with it.
-        let (buffer, done) = unsafe { self.put(data.bytes(), ty, dims, device, IMMUTABLE_ZERO_COPY)? };
+        let (buffer, done) = unsafe { self.put(data.bytes(), ty, dims, device, None, IMMUTABLE_ZERO_COPY)? };
         done.on_ready(move |_| drop(data));
         Ok(buffer)
     }
@@ -260,6 +272,7 @@ impl Client {
         ty: ElementType,
         dims: &[i64],
         device: &Device,
+        memory: Option<&Memory>,
         semantics: i32,
     ) -> Result<(Buffer, Event)> {
         self.check_device(device)?;
@@ -280,6 +293,7 @@ impl Client {
             num_dims: dims.len(),
             semantics,
             device: device.raw(),
+            memory: memory.map_or(std::ptr::null_mut(), Memory::raw),
             ..Default::default()
         };
         // SAFETY: data and dims fit each other, and the caller answers for how long the data lives.

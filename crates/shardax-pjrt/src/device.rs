@@ -71,17 +71,23 @@ pub struct MemoryStats {
     /// The most that was taken at once.
     pub peak_bytes_in_use: Option<i64>,
     /// How many pieces are taken.
-    pub num_allocations: Option<i64>,
+    pub num_allocs: Option<i64>,
     /// The largest piece that was taken.
-    pub largest_allocation: Option<i64>,
+    pub largest_alloc_size: Option<i64>,
     /// What may be taken.
     pub bytes_limit: Option<i64>,
     /// What the allocator holds back for itself.
     pub bytes_reserved: Option<i64>,
+    /// The most that the allocator held back at once.
+    pub peak_bytes_reserved: Option<i64>,
+    /// What the allocator may hold back.
+    pub bytes_reservable_limit: Option<i64>,
     /// The largest piece that could be taken.
-    pub largest_free_block: Option<i64>,
+    pub largest_free_block_bytes: Option<i64>,
     /// What the allocator has from the device.
     pub pool_bytes: Option<i64>,
+    /// The most that the allocator had from the device at once.
+    pub peak_pool_bytes: Option<i64>,
 }
 
 impl DeviceInfo {
@@ -206,12 +212,15 @@ impl Device {
         Ok(MemoryStats {
             bytes_in_use: args.bytes_in_use,
             peak_bytes_in_use: some(args.peak_bytes_in_use_is_set, args.peak_bytes_in_use),
-            num_allocations: some(args.num_allocs_is_set, args.num_allocs),
-            largest_allocation: some(args.largest_alloc_size_is_set, args.largest_alloc_size),
+            num_allocs: some(args.num_allocs_is_set, args.num_allocs),
+            largest_alloc_size: some(args.largest_alloc_size_is_set, args.largest_alloc_size),
             bytes_limit: some(args.bytes_limit_is_set, args.bytes_limit),
             bytes_reserved: some(args.bytes_reserved_is_set, args.bytes_reserved),
-            largest_free_block: some(args.largest_free_block_bytes_is_set, args.largest_free_block_bytes),
+            peak_bytes_reserved: some(args.peak_bytes_reserved_is_set, args.peak_bytes_reserved),
+            bytes_reservable_limit: some(args.bytes_reservable_limit_is_set, args.bytes_reservable_limit),
+            largest_free_block_bytes: some(args.largest_free_block_bytes_is_set, args.largest_free_block_bytes),
             pool_bytes: some(args.pool_bytes_is_set, args.pool_bytes),
+            peak_pool_bytes: some(args.peak_pool_bytes_is_set, args.peak_pool_bytes),
         })
     }
 }

@@ -154,6 +154,10 @@ calls! {
         device: *mut RawDevice, description: *mut RawDeviceDescription,
     }
     DeviceLocalHardwareId 31 28 "PJRT_Device_LocalHardwareId" { device: *mut RawDevice, local_hardware_id: c_int }
+    DeviceAddressableMemories 32 40 "PJRT_Device_AddressableMemories" {
+        device: *mut RawDevice, memories: *const *mut RawMemory, num_memories: usize,
+    }
+    DeviceDefaultMemory 33 32 "PJRT_Device_DefaultMemory" { device: *mut RawDevice, memory: *mut RawMemory }
     DeviceMemoryStats 34 185 "PJRT_Device_MemoryStats" {
         device: *mut RawDevice,
         bytes_in_use: i64,
@@ -168,11 +172,18 @@ calls! {
         pool_bytes: i64, pool_bytes_is_set: bool,
         peak_pool_bytes: i64, peak_pool_bytes_is_set: bool,
     }
+    MemoryKind 36 40 "PJRT_Memory_Kind" { memory: *mut RawMemory, text: *const c_char, text_size: usize }
     ExecutableDestroy 40 24 "PJRT_Executable_Destroy" { executable: *mut RawExecutable }
     ExecutableName 41 40 "PJRT_Executable_Name" { executable: *mut RawExecutable, text: *const c_char, text_size: usize }
     ExecutableNumOutputs 44 32 "PJRT_Executable_NumOutputs" { executable: *mut RawExecutable, num_outputs: usize }
     ExecutableCostAnalysis 46 40 "PJRT_Executable_GetCostAnalysis" {
         executable: *mut RawExecutable, num_properties: usize, properties: *const NamedValue,
+    }
+    ExecutableOutputMemoryKinds 47 48 "PJRT_Executable_OutputMemoryKinds" {
+        executable: *mut RawExecutable,
+        num_outputs: usize,
+        kinds: *const *const c_char,
+        kind_sizes: *const usize,
     }
     ExecutableOptimizedProgram 48 32 "PJRT_Executable_OptimizedProgram" {
         executable: *mut RawExecutable, program: *mut Program,
@@ -210,6 +221,7 @@ calls! {
         overridden_options_size: usize,
     }
     BufferDestroy 58 24 "PJRT_Buffer_Destroy" { buffer: *mut RawBuffer }
+    BufferMemory 66 32 "PJRT_Buffer_Memory" { buffer: *mut RawBuffer, memory: *mut RawMemory }
     BufferDelete 67 24 "PJRT_Buffer_Delete" { buffer: *mut RawBuffer }
     BufferIsDeleted 68 25 "PJRT_Buffer_IsDeleted" { buffer: *mut RawBuffer, is_deleted: bool }
     BufferCopyToDevice 69 40 "PJRT_Buffer_CopyToDevice" {
@@ -257,6 +269,9 @@ calls! {
     }
     ExecutableOutputDimensions 91 48 "PJRT_Executable_OutputDimensions" {
         executable: *mut RawExecutable, num_outputs: usize, dims: *const i64, dim_sizes: *const usize,
+    }
+    BufferCopyToMemory 92 40 "PJRT_Buffer_CopyToMemory" {
+        buffer: *mut RawBuffer, memory: *mut RawMemory, copy: *mut RawBuffer,
     }
     ExecutableFingerprint 94 40 "PJRT_Executable_Fingerprint" {
         executable: *mut RawExecutable, text: *const c_char, text_size: usize,

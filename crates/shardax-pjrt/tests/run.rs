@@ -98,3 +98,40 @@ fn eight_devices_all_reduce() {
         println!("{:?} {:?}", exe.name(), exe.fingerprint());
     });
 }
+
+#[test]
+fn memories() {
+    let client = client(8);
+    let device = &client.devices()[1];
+    let all = device.addressable_memories().unwrap();
+    let kinds: Vec<&str> = all.iter().map(Memory::kind).collect();
+    assert_eq!(kinds, ["device", "pinned_host", "unpinned_host"]);
+    assert_eq!(device.default_memory().unwrap(), all[0]);
+
+    let x = put(&client, 1, &[1.0, 2.0]);
+    assert_eq!(x.memory().unwrap(), all[0]);
+    let bytes = x.with_bytes(<[u8]>::to_vec).unwrap();
+    for memory in &all {
+        let copied = x.copy_to_memory(memory).unwrap();
+        let given = client.buffer_from_host_in(&bytes, ElementType::F32, &[2], memory).unwrap();
+        for buffer in [copied, given] {
+            assert_eq!((buffer.memory().unwrap(), buffer.device()), (memory.clone(), device));
+            assert_eq!(get(&buffer), [1.0, 2.0]);
+        }
+    }
+
+    // Programs for the CPU know one memory: their results lie in it whatever they say, and nothing moves values.
+    let says = r#"(%0: tensor<2xf32>) -> (tensor<2xf32> {mhlo.memory_kind = "pinned_host"})"#;
+    let adds = "%1 = stablehlo.add %0, %0 : tensor<2xf32>";
+    let moves = r#"%1 = "stablehlo.custom_call"(%0) {call_target_name = "annotate_device_placement", has_side_effect = true} : (tensor<2xf32>) -> tensor<2xf32>"#;
+    let compile = |body: &str| {
+        let text = format!("func.func public @main{says} {{ {body} return %1 : tensor<2xf32> }}");
+        client.compile(&text, &CompileOptions::default(), signature([f32s(&[2])]))
+    };
+    let exe = compile(&format!("{adds}\n")).unwrap();
+    assert_eq!(exe.output_memory_kinds().unwrap_err().code, Code::Unimplemented);
+    let y = exe.execute(&[&put(&client, 0, &[1.0, 2.0])]).unwrap();
+    assert_eq!((y[0][0].memory().unwrap().kind(), get(&y[0][0])), ("device", vec![2.0, 4.0]));
+    let error = compile(&format!("{moves}\n")).unwrap_err();
+    assert!(error.message.contains("annotate_device_placement"), "{error}");
+}

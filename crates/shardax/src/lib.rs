@@ -150,7 +150,7 @@ pub use ops::callback::{
     HostArg, HostCallback, HostResult, IntoOperands, VmapMethod, ffi_call, io_callback, pure_callback,
 };
 pub use ops::collective::*;
-pub use ops::primitive::checkpoint_policy::{CheckpointPolicy, Operation};
+pub use ops::primitive::checkpoint_policy::{CheckpointPolicy, Offload, Operation};
 pub use ops::primitive::stop_gradient::stop_gradient;
 pub use precision::{PrecisionGuard, default_matmul_precision};
 pub use scope::{NamedScope, named_scope};
@@ -164,6 +164,7 @@ pub use sharding::{
 };
 pub use sharding::{Device, device_count, devices, local_device_count, local_devices, process_count, process_index};
 pub use sharding::{GpuSpec, GpuTopology, Topology, TpuTopology};
+pub use sharding::{Memory, MemoryStats, Space};
 pub use sharding::{visualize_sharding, visualize_sharding_color, visualize_sharding_svg};
 pub use spmd::multihost;
 pub use spmd::*;
@@ -188,7 +189,7 @@ pub mod prelude {
     pub use crate::shape::{Grouped, axis_index_groups};
     pub use crate::sharding::{
         AbstractMesh, AxisType, GpuSpec, GpuTopology, IntoMesh, Mesh, MeshArg, MeshGuard, NamedSharding, PartitionSpec,
-        Sharding, SingleDeviceSharding, Topology, TpuTopology, get_mesh, make_mesh, manual_axes,
+        Sharding, SingleDeviceSharding, Space, Topology, TpuTopology, get_mesh, make_mesh, manual_axes,
     };
     pub use crate::spmd::*;
     pub use crate::stages::{

@@ -45,6 +45,18 @@ pub fn broadcast_shapes(shapes: &[&[usize]]) -> Option<Shape> {
     Some(out)
 }
 
+/// The one text that is equal to this name, for ever.
+pub(crate) fn interned(name: &str) -> &'static str {
+    static NAMES: OnceLock<Mutex<HashSet<&'static str>>> = OnceLock::new();
+    let mut names = NAMES.get_or_init(Default::default).lock().unwrap_or_else(|e| e.into_inner());
+    if let Some(&known) = names.get(name) {
+        return known;
+    }
+    let leaked: &'static str = Box::leak(name.to_owned().into_boxed_str());
+    names.insert(leaked);
+    leaked
+}
+
 /// The name of a mapped axis. Names are interned: copying and comparing one costs a pointer.
 #[derive(Clone, Copy, Eq)]
 pub struct AxisName(&'static str);
@@ -52,14 +64,7 @@ pub struct AxisName(&'static str);
 impl AxisName {
     /// The axis of this name.
     pub fn new(name: &str) -> Self {
-        static NAMES: OnceLock<Mutex<HashSet<&'static str>>> = OnceLock::new();
-        let mut names = NAMES.get_or_init(Default::default).lock().unwrap_or_else(|e| e.into_inner());
-        if let Some(&known) = names.get(name) {
-            return AxisName(known);
-        }
-        let leaked: &'static str = Box::leak(name.to_owned().into_boxed_str());
-        names.insert(leaked);
-        AxisName(leaked)
+        AxisName(interned(name))
     }
 
     /// The name as a text.

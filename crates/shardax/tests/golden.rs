@@ -71,40 +71,11 @@ fn operands_split_by_the_compiler() {
     golden_support::split::check_split(&families, every, &known);
 }
 
-/// `cargo xtask platforms` runs it: writes a line for each family and topology into the file that
-/// `SHARDAX_PLATFORMS_OUT` names. `SHARDAX_PLATFORMS_EVERY` and `SHARDAX_PLATFORMS_FAMILY` choose fewer.
+/// `cargo xtask platforms` runs it, in several processes: see `golden_support::elsewhere`.
 #[test]
 #[ignore = "a table, made by a command of its own"]
 fn families_on_topologies() -> shardax::Result<()> {
-    use std::fmt::Write as _;
-
-    let variable = |name: &str| std::env::var(format!("SHARDAX_PLATFORMS_{name}")).ok();
-    let every = variable("EVERY").and_then(|n| n.parse().ok()).unwrap_or(1);
-    let only = variable("FAMILY");
-    let (mut lines, mut reasons) = (format!("every|{every}\n"), String::new());
-    for topology in golden_support::elsewhere::topologies()? {
-        for (name, function) in FAMILIES.iter().filter(|(name, _)| only.as_ref().is_none_or(|only| only == name)) {
-            let begun = std::time::Instant::now();
-            let found = golden_support::elsewhere::compile(name, *function, &topology, every);
-            let refused: usize = found.refused.values().map(Vec::len).sum();
-            let _ = writeln!(lines, "golden|{name}|{}|{}|{}", topology.name(), found.checks - refused, found.checks);
-            for (why, paths) in &found.refused {
-                let why = why.lines().next().unwrap_or_default();
-                let _ = writeln!(
-                    reasons,
-                    "refused|{name}|{}|{}|{} of them, as {}",
-                    topology.name(),
-                    why,
-                    paths.len(),
-                    paths[0]
-                );
-            }
-            eprintln!("{name} for {topology}: {} checks, {refused} refused, {:?}", found.checks, begun.elapsed());
-        }
-    }
-    let out = variable("OUT").unwrap_or_else(|| "/dev/stdout".to_owned());
-    std::fs::write(&out, lines + &reasons).expect("the lines can be written");
-    Ok(())
+    golden_support::elsewhere::table(FAMILIES)
 }
 
 #[test]

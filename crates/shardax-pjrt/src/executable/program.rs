@@ -268,6 +268,20 @@ impl CompiledProgram {
         })
     }
 
+    /// The kind of memory that each result lies in: `device`, `pinned_host`, …
+    ///
+    /// # Errors
+    /// The platform does not tell.
+    pub fn output_memory_kinds(&self) -> Result<Vec<String>> {
+        let mut args = ExecutableOutputMemoryKinds { executable: self.raw.as_ptr(), ..Default::default() };
+        // SAFETY: the executable is live, and so are the lists and the texts in them.
+        unsafe {
+            self.api().call(&mut args)?;
+            let kinds = slice(args.kinds, args.num_outputs).iter().zip(slice(args.kind_sizes, args.num_outputs));
+            Ok(kinds.map(|(&kind, &size)| text(kind, size).into_owned()).collect())
+        }
+    }
+
     fn read_outputs(&mut self) -> Result<()> {
         let executable = self.raw.as_ptr();
         let mut count = ExecutableNumOutputs { executable, ..Default::default() };

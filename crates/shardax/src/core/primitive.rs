@@ -15,6 +15,7 @@ use super::program::trace;
 use super::program::{Aval, Eqn, Flops, Program};
 use crate::error::{Result, err};
 use crate::shape::{AxisName, AxisSet};
+use crate::sharding::memory::MemoryKind;
 use crate::sharding::{NamedSharding, Sharding};
 use crate::stack::grow;
 
@@ -184,6 +185,12 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
 
     /// How one of its results lies, where that is known before compilation.
     fn out_sharding(&self, _result: usize, _aval: &Aval) -> Option<NamedSharding> {
+        None
+    }
+
+    /// The kind of memory that its results lie in, where it says that.
+    #[doc(hidden)]
+    fn memory_kind(&self) -> Option<MemoryKind> {
         None
     }
 

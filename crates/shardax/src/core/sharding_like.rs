@@ -2,7 +2,7 @@
 
 use super::prefix::{IntoPrefix, Prefix};
 use crate::error::{Result, err};
-use crate::sharding::{Device, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding, get_mesh};
+use crate::sharding::{Device, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding, Space, get_mesh};
 
 /// A sharding, or a spec over the context mesh.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -11,6 +11,8 @@ pub enum ShardingLike {
     Sharding(Sharding),
     /// A spec over the context mesh.
     Spec(PartitionSpec),
+    /// The memory of the devices or the host's, whatever the sharding; for [`device_put`](crate::device_put).
+    Space(Space),
 }
 
 impl ShardingLike {
@@ -21,6 +23,10 @@ impl ShardingLike {
         let spec = match self {
             ShardingLike::Sharding(sharding) => return Ok(sharding.clone()),
             ShardingLike::Spec(spec) => spec,
+            ShardingLike::Space(space) => {
+                return Err(err!(Type, "{what} takes a sharding, and got the memory space {space:?}")
+                    .help("a sharding names its memory with `with_memory_kind(\"pinned_host\")`"));
+            }
         };
         let mesh = get_mesh().ok_or_else(|| {
             err!(Value, "{what} requires a non-empty mesh in context if you are passing a PartitionSpec: {spec}")
@@ -64,4 +70,5 @@ likes! {
     &Device, |d| ShardingLike::Sharding(d.into());
     PartitionSpec, |spec| ShardingLike::Spec(spec);
     &PartitionSpec, |spec| ShardingLike::Spec(spec.clone());
+    Space, |space| ShardingLike::Space(space);
 }

@@ -186,7 +186,7 @@ impl Array {
 
     fn copied(&self) -> Result<Array> {
         let c = self.concrete()?;
-        let buffers = c.buffers.iter().map(|b| transfer::copy(b)).collect::<Result<Buffers>>()?;
+        let buffers = c.buffers.iter().map(|b| transfer::copy(b, c.sharding.kind())).collect::<Result<Buffers>>()?;
         Ok(Array::from_concrete(Concrete::new(c.aval.clone(), c.sharding.clone(), c.committed, buffers)))
     }
 }

@@ -128,7 +128,16 @@ fn request(name: String, program: Program, inputs: &[Input], input_name: &dyn Fn
     .place()?;
     let donated = vec![false; program.inputs.len()];
     let Placed { place, in_shardings, out_shardings, .. } = placed;
-    Ok(Request { name, program, place, in_shardings, out_shardings, donated, effort: Effort::Full })
+    Ok(Request {
+        name,
+        program,
+        place,
+        in_shardings,
+        out_shardings,
+        out_kinds: Vec::new(),
+        donated,
+        effort: Effort::Full,
+    })
 }
 
 /// What to compile for a traced function on its captures and arguments, and whether its results stay on their devices;

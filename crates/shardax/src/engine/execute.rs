@@ -9,6 +9,7 @@ use shardax_pjrt as pjrt;
 use smallvec::SmallVec;
 
 use super::load::Request;
+use super::memory_kinds::moved_to_memory;
 use super::placement::Place;
 use super::programs::LastUse;
 use super::reshard;
@@ -38,6 +39,8 @@ pub(crate) struct LoadedProgram {
     pub ordered: bool,
     /// What its primitives need while it runs: functions of the host that it calls.
     pub keeps: Vec<Arc<dyn Any + Send + Sync>>,
+    /// The results that are moved to the memory of their shardings after it ran, which it could not.
+    pub moved: Vec<usize>,
     /// Whether each device is told to run it by itself, which is quicker for little work.
     pub apart: bool,
     /// Whether it was said that a donated argument had to be moved.
@@ -125,6 +128,9 @@ impl LoadedProgram {
         })?;
         if !self.keeps.is_empty() {
             self.keep_until_done(&outs)?;
+        }
+        for &i in &self.moved {
+            outs[i] = moved_to_memory(&outs[i], self.out_shardings[i].kind())?;
         }
         if let Some(turn) = turn {
             let tokens = outs.pop().unwrap_or_default();

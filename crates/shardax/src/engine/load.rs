@@ -22,6 +22,7 @@ use crate::error::{Result, err};
 use crate::ops::callback::in_order;
 use crate::profiler;
 use crate::sharding::device::{check_current, client};
+use crate::sharding::memory::MemoryKind;
 use crate::sharding::{NamedSharding, Sharding};
 use crate::warning;
 
@@ -35,6 +36,8 @@ pub(crate) struct Request {
     pub in_shardings: Vec<Sharding>,
     /// The sharding of each output; `None` leaves it to the compiler.
     pub out_shardings: Vec<Option<NamedSharding>>,
+    /// The kind of memory that the user asked for each output to be in; empty where nothing was asked.
+    pub out_kinds: Vec<Option<MemoryKind>>,
     /// The inputs whose memory may be taken over.
     pub donated: Vec<bool>,
     pub effort: Effort,
@@ -196,6 +199,7 @@ impl Request {
             program: &self.program,
             in_shardings: &named,
             out_shardings: &self.out_shardings,
+            memory: &self.memory(),
             donations: &self.donations(),
             num_partitions: self.place.devices().len(),
             platform,
@@ -229,17 +233,34 @@ impl Request {
     /// What becomes of each input's memory: the first output of the same type and sharding that is free takes it over.
     pub fn donations(&self) -> Vec<Donation> {
         let outs = self.program.out_avals();
+        let kinds = self.result_kinds();
+        let in_place = |i: usize, o: usize| {
+            let kind = kinds.get(o).copied().flatten();
+            kind == self.in_shardings[i].kind()
+                || self.in_shardings[i]
+                    .devices()
+                    .iter()
+                    .any(|device| device.is_same_memory(kind, self.in_shardings[i].kind()))
+        };
         let mut free = vec![true; outs.len()];
         let mut donations = vec![Donation::None; self.program.inputs.len()];
         // Whether they lie alike, where that is known before compilation.
         let alike = |i: usize, o: usize, rank: usize| match (&self.place, &self.out_shardings[o]) {
             (Place::Single(_), _) => Some(true),
-            (_, Some(s)) => Some(self.in_shardings[i].is_equivalent_to(&Sharding::Named(s.clone()), rank)),
+            (_, Some(s)) => {
+                let s = Sharding::Named(s.in_memory(self.in_shardings[i].kind()));
+                Some(self.in_shardings[i].is_equivalent_to(&s, rank))
+            }
             (_, None) => None,
         };
         for (i, aval) in self.program.in_avals().enumerate().filter(|(i, _)| self.donated[*i]) {
             let same_type = |o: &usize| free[*o] && (outs[*o].dtype, &outs[*o].shape) == (aval.dtype, &aval.shape);
-            let first = |want| (0..outs.len()).filter(same_type).find(|&o| alike(i, o, aval.rank()) == want);
+            let first = |want| {
+                (0..outs.len())
+                    .filter(same_type)
+                    .filter(|&o| in_place(i, o))
+                    .find(|&o| alike(i, o, aval.rank()) == want)
+            };
             let to = first(Some(true)).map(|o| (o, Donation::To(o)));
             if let Some((o, donation)) = to.or_else(|| first(None).map(|o| (o, Donation::ToAny))) {
                 free[o] = false;
@@ -354,6 +375,7 @@ impl Request {
         text: usize,
     ) -> LoadedProgram {
         LoadedProgram {
+            moved: self.left_to_move(&found),
             apart: LoadedProgram::runs_apart(&executable),
             warned: Default::default(),
             request: None,
@@ -424,8 +446,12 @@ impl Request {
         executable: &pjrt::CompiledProgram,
         partitioned: Option<&pjrt::Partitioned>,
     ) -> Result<Vec<Option<Sharding>>> {
+        let kinds = self.result_kinds();
         let Place::Mesh(mesh) = &self.place else {
-            return Ok(vec![Some(self.place.replicated()); self.program.outputs.len()]);
+            let whole = self.place.replicated();
+            return Ok((0..self.program.outputs.len())
+                .map(|i| Some(Self::with_kind(whole.clone(), &kinds, i)))
+                .collect());
         };
         let chosen = match (self.out_shardings.iter().any(Option::is_none), partitioned) {
             (true, Some(partitioned)) => partitioned.output_shardings().map(<[_]>::to_vec),
@@ -434,14 +460,18 @@ impl Request {
         };
         let lies = |(i, (aval, part)): (usize, (&Aval, &[i64]))| {
             if let Some(given) = &self.out_shardings[i] {
-                return Some(Sharding::Named(given.clone()));
+                return Some(Self::with_kind(Sharding::Named(given.clone()), &kinds, i));
             }
             let named = match chosen.as_ref().and_then(|c| c.get(i)) {
                 Some(op) => op_sharding::to_named(op, mesh, aval.rank())?,
                 None => NamedSharding::new(mesh, Default::default()),
             };
             let shape = named.shard_shape(&aval.shape).ok()?;
-            shape.iter().map(|&d| d as i64).eq(part.iter().copied()).then_some(Sharding::Named(named))
+            shape
+                .iter()
+                .map(|&d| d as i64)
+                .eq(part.iter().copied())
+                .then(|| Self::with_kind(Sharding::Named(named), &kinds, i))
         };
         Ok(self.program.out_avals().iter().zip(executable.output_dims()).enumerate().map(lies).collect())
     }

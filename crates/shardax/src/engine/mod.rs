@@ -10,6 +10,7 @@ pub(crate) mod execute;
 pub(crate) mod known;
 pub(crate) mod load;
 pub(crate) mod local_data;
+mod memory_kinds;
 mod miss;
 pub(crate) mod op_sharding;
 pub(crate) mod placement;

@@ -16,7 +16,7 @@ pub(crate) enum Place {
 impl Place {
     fn of(sharding: &Sharding) -> Place {
         match sharding {
-            Sharding::Single(s) => Place::Single(s.0.clone()),
+            Sharding::Single(s) => Place::Single(s.device().clone()),
             Sharding::Named(s) => Place::Mesh(s.mesh().clone()),
         }
     }
@@ -36,7 +36,7 @@ impl Place {
     /// The sharding of a value that every device has whole.
     pub fn replicated(&self) -> Sharding {
         match self {
-            Place::Single(d) => Sharding::Single(SingleDeviceSharding(d.clone())),
+            Place::Single(d) => Sharding::Single(SingleDeviceSharding::new(d.clone())),
             Place::Mesh(m) => Sharding::Named(NamedSharding::new(m, PartitionSpec::default())),
         }
     }
@@ -124,6 +124,7 @@ impl Placing<'_> {
             let Some(given) = &input.given else { continue };
             let name = || format!("{} of {} with shape {aval}", (self.input_name)(i), self.function);
             given.shard_shape(&aval.shape).map_err(|e| e.context(name()))?;
+            given.check_memory().map_err(|e| e.context(name()))?;
             if let Some(have) = &input.committed {
                 check_split(have, given, aval, &name)?;
             }
@@ -138,11 +139,12 @@ impl Placing<'_> {
             let Some(given) = given else { continue };
             given
                 .shard_shape(&aval.shape)
+                .and_then(|_| given.check_memory())
                 .map_err(|e| e.context(format!("{} of {} with shape {aval}", (self.output_name)(i), self.function)))?;
             out[i] = Some(match given {
                 Sharding::Named(named) => named.clone(),
                 // A mesh of this one device.
-                Sharding::Single(_) => NamedSharding::new(mesh, PartitionSpec::default()),
+                Sharding::Single(_) => NamedSharding::new(mesh, PartitionSpec::default()).in_memory(given.kind()),
             });
         }
         Ok(out)
@@ -180,6 +182,17 @@ fn meet(found: &mut Option<(Place, String)>, place: Place, what: &dyn Fn() -> (S
 /// Fails where a committed array is not cut as it was asked to be: it is not moved silently. Arrays that are cut alike
 /// on other devices, or in another order, are copied.
 pub(crate) fn check_split(have: &Sharding, want: &Sharding, aval: &Aval, name: &dyn Fn() -> String) -> Result<()> {
+    if !have.is_same_memory(want) {
+        let kind = |sharding: &Sharding| sharding.memory_kind().unwrap_or("the default");
+        return Err(err!(
+            Value,
+            "Memory kinds passed to jit does not match memory kind on the respective arg. Got jit memory kind: {}, arg memory kind: {} for {}",
+            kind(want),
+            kind(have),
+            name()
+        )
+        .help("committed arrays are not moved silently: move it with `device_put(x, sharding)`, outside or inside of jit"));
+    }
     if splits_alike(have, want, aval.rank()) {
         return Ok(());
     }

@@ -10,8 +10,9 @@ use crate::core::program::trace::check_usable;
 use crate::core::sharding_like::ShardingLike;
 use crate::core::tree::{Flat, Tree};
 use crate::error::{AtCaller, Result, err};
-use crate::sharding::Sharding;
+use crate::ops::primitive::device_put::DevicePut;
 use crate::sharding::axis_env;
+use crate::sharding::{Sharding, Space};
 
 /// Moves every array of a tree to a device or a sharding, which may be a tree of them: one for each part of the value,
 /// or for parts of parts. The results are committed: they stay there.
@@ -20,8 +21,12 @@ use crate::sharding::axis_env;
 /// [`PartitionSpec`](crate::PartitionSpec) alone is over the context mesh. `None` leaves a part where it is, committed
 /// or not. [`PutOptions`] says what becomes of the memory.
 ///
-/// Inside a function that is compiled nothing is moved: where its values lie is the compiler's choice, which
-/// [`with_sharding_constraint`](crate::with_sharding_constraint) guides.
+/// A sharding with a [memory kind](crate::NamedSharding::with_memory_kind), or a [`Space`], moves values between the
+/// memory of the devices and the host's.
+///
+/// Inside a function that is compiled values go to another memory where that is asked for, and are not moved otherwise:
+/// where they lie is the compiler's choice, which [`with_sharding_constraint`](crate::with_sharding_constraint) guides.
+/// XLA computes with what is in the memory of the devices: what is on the host is put back before it is used.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -97,7 +102,17 @@ impl PutOptions {
         let targets = to.resolve(&flat.def, "device_put device")?;
         let mut out = flat.clone();
         for (i, (leaf, target)) in out.leaves.iter_mut().zip(&targets).enumerate() {
-            let target = target.as_ref().map(|like| like.resolve("device_put")).transpose()?;
+            let target = match target {
+                Some(ShardingLike::Space(space)) if leaf.is_traced() => {
+                    check_usable(leaf)?;
+                    *leaf = DevicePut::to(space.kind()).apply(leaf);
+                    continue;
+                }
+                Some(ShardingLike::Space(Space::Device)) => Some(leaf.concrete()?.sharding.in_memory(None)),
+                Some(ShardingLike::Space(space)) => Some(leaf.concrete()?.sharding.in_memory(Some(space.kind()))),
+                Some(like) => Some(like.resolve("device_put")?),
+                None => None,
+            };
             *leaf = self.put(leaf, target.as_ref()).map_err(|e| match flat.def.paths().swap_remove(i) {
                 root if root.is_empty() || leaf.error().is_some() => e,
                 path => e.context(format!("device_put of value{path}, of type {}", leaf.aval())),
@@ -115,7 +130,11 @@ impl PutOptions {
     fn put(self, array: &Array, to: Option<&Sharding>) -> Result<Array> {
         if array.is_traced() {
             check_usable(array)?;
-            return check_inside(array, to).map(|()| array.clone());
+            check_inside(array, to)?;
+            return Ok(match to.and_then(|to| Some((to.kind()?, to))) {
+                Some((kind, to)) => DevicePut { kind, sharding: Some(to.clone()) }.apply(array),
+                None => array.clone(),
+            });
         }
         let c = array.concrete()?;
         let (sharding, committed) = match to {
@@ -133,7 +152,7 @@ impl PutOptions {
         if self.may_alias == Some(false) {
             for buffer in &mut buffers {
                 if c.buffers.iter().any(|b| Arc::ptr_eq(b, buffer)) {
-                    *buffer = transfer::copy(buffer)?;
+                    *buffer = transfer::copy(buffer, sharding.kind())?;
                 }
             }
         }
@@ -151,5 +170,6 @@ fn check_inside(array: &Array, to: Option<&Sharding>) -> Result<()> {
         )
         .help("place the arguments or the results, outside of the function; inside, `ppermute` and its kin move blocks"));
     }
+    to.check_memory()?;
     to.shard_shape(array.shape()).map(|_| ())
 }

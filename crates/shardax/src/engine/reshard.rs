@@ -48,6 +48,7 @@ pub(crate) fn reshard(array: &Concrete, want: &Sharding) -> Result<Buffers> {
         place: Place::Mesh(named.mesh().clone()),
         in_shardings: vec![have.clone()],
         out_shardings: vec![Some(named.clone())],
+        out_kinds: vec![want.kind()],
         donated: vec![false],
         effort: Effort::Full,
     };

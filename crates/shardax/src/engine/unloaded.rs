@@ -9,7 +9,7 @@ use super::{counts, spanning};
 use crate::error::{Result, err};
 use crate::profiler;
 use crate::sharding::device::{check_current, client};
-use crate::sharding::{Device, Mesh, NamedSharding, Sharding, SingleDeviceSharding, Topology};
+use crate::sharding::{Device, Mesh, NamedSharding, Sharding, Topology};
 
 /// A program compiled for the devices of a topology.
 pub(crate) struct UnloadedProgram {
@@ -74,14 +74,14 @@ impl Request {
             }
         };
         let named = |s: &NamedSharding| match &place {
-            Place::Mesh(mesh) => NamedSharding::new(mesh, s.spec().clone()),
+            Place::Mesh(mesh) => NamedSharding::new(mesh, s.spec().clone()).in_memory(Sharding::from(s).kind()),
             Place::Single(_) => s.clone(),
         };
         let moved = |s: &Sharding| match (s, &place) {
             (Sharding::Named(s), _) => Sharding::Named(named(s)),
-            (Sharding::Single(_), Place::Single(device)) => Sharding::Single(SingleDeviceSharding(device.clone())),
+            (Sharding::Single(_), Place::Single(device)) => Sharding::from(device).in_memory(s.kind()),
             // On a mesh of one device.
-            (Sharding::Single(_), Place::Mesh(_)) => place.replicated(),
+            (Sharding::Single(_), Place::Mesh(_)) => place.replicated().in_memory(s.kind()),
         };
         Ok(Request {
             in_shardings: self.in_shardings.iter().map(moved).collect(),

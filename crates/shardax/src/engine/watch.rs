@@ -22,7 +22,7 @@ pub(super) fn run<A: Borrow<Concrete>>(
     let copy = |(i, arg): (usize, &A)| -> Result<Arc<Concrete>> {
         let Concrete { aval, sharding, committed, buffers, .. } = arg.borrow();
         let buffers = match program.donated.get(i) {
-            Some(true) => buffers.iter().map(|b| transfer::copy(b)).collect::<Result<Buffers>>()?,
+            Some(true) => buffers.iter().map(|b| transfer::copy(b, None)).collect::<Result<Buffers>>()?,
             _ => buffers.clone(),
         };
         Ok(Arc::new(Concrete::new(aval.clone(), sharding.clone(), *committed, buffers)))
@@ -63,6 +63,7 @@ fn explain(
             let again = Request {
                 program: checked.traced.program,
                 out_shardings: state.chain(request.out_shardings.iter().cloned()).collect(),
+                out_kinds: std::iter::repeat_n(None, count).chain(request.out_kinds.iter().copied()).collect(),
                 donated: vec![false; args.len()],
                 ..request.clone()
             };

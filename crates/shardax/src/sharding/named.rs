@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::device::Device;
+use super::memory::MemoryKind;
 use super::spec::{DimSpec, PartitionSpec};
 use super::{Index, Mesh};
 use crate::error::{AtCaller, Result, err};
@@ -19,16 +20,36 @@ pub struct NamedSharding(Arc<Named>);
 struct Named {
     mesh: Mesh,
     spec: PartitionSpec,
+    memory_kind: Option<MemoryKind>,
 }
 
 /// A whole array on one device.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct SingleDeviceSharding(pub Device);
+pub struct SingleDeviceSharding {
+    device: Device,
+    memory_kind: Option<MemoryKind>,
+}
 
 impl SingleDeviceSharding {
     /// The whole array on this device.
     pub fn new(device: impl Borrow<Device>) -> Self {
-        SingleDeviceSharding(device.borrow().clone())
+        SingleDeviceSharding { device: device.borrow().clone(), memory_kind: None }
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The same in another memory of the device; see [`NamedSharding::with_memory_kind`].
+    pub fn with_memory_kind(&self, kind: &str) -> Self {
+        SingleDeviceSharding { memory_kind: Some(MemoryKind::new(kind)), ..self.clone() }
+    }
+
+    /// The kind of memory that it asks for; `None` where it leaves that open, and data lies in the device's
+    /// [`default_memory`](Device::default_memory).
+    pub fn memory_kind(&self) -> Option<&'static str> {
+        self.memory_kind.map(MemoryKind::as_str)
     }
 }
 
@@ -45,7 +66,7 @@ impl NamedSharding {
     /// A sharding over `mesh`. A spec that names an axis the mesh lacks, or one axis twice, is reported
     /// where the sharding is first used; [`try_new`](Self::try_new) reports it at once.
     pub fn new(mesh: &Mesh, spec: PartitionSpec) -> Self {
-        NamedSharding(Arc::new(Named { mesh: mesh.clone(), spec }))
+        NamedSharding(Arc::new(Named { mesh: mesh.clone(), spec, memory_kind: None }))
     }
 
     /// A sharding over `mesh`, checked.
@@ -64,6 +85,36 @@ impl NamedSharding {
     /// How each dimension is split over it.
     pub fn spec(&self) -> &PartitionSpec {
         &self.0.spec
+    }
+
+    /// The same in another memory of the devices: `pinned_host` is the host's, which devices read and write without
+    /// its processor. [`Device::addressable_memories`] lists what there is; a kind that the devices lack is reported
+    /// where data goes there.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # shardax::config::set_num_cpu_devices(8).ok();
+    /// let split = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
+    /// assert_eq!(split.memory_kind(), None);
+    /// let on_host = split.with_memory_kind("pinned_host");
+    /// assert_eq!(on_host.memory_kind(), Some("pinned_host"));
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn with_memory_kind(&self, kind: &str) -> Self {
+        self.in_memory(Some(MemoryKind::new(kind)))
+    }
+
+    /// The kind of memory that it asks for; `None` where it leaves that open, and data lies in the devices'
+    /// [`default_memory`](Device::default_memory).
+    pub fn memory_kind(&self) -> Option<&'static str> {
+        self.0.memory_kind.map(MemoryKind::as_str)
+    }
+
+    pub(crate) fn in_memory(&self, memory_kind: Option<MemoryKind>) -> Self {
+        if self.0.memory_kind == memory_kind {
+            return self.clone();
+        }
+        NamedSharding(Arc::new(Named { mesh: self.0.mesh.clone(), spec: self.0.spec.clone(), memory_kind }))
     }
 
     fn check_axes(&self) -> Result<()> {
@@ -185,9 +236,48 @@ impl Sharding {
     /// The devices, in the order of the parts.
     pub fn devices(&self) -> &[Device] {
         match self {
-            Sharding::Single(s) => std::slice::from_ref(&s.0),
+            Sharding::Single(s) => std::slice::from_ref(&s.device),
             Sharding::Named(s) => s.mesh().devices(),
         }
+    }
+
+    /// The kind of memory that it asks for; `None` where it leaves that open.
+    pub fn memory_kind(&self) -> Option<&'static str> {
+        self.kind().map(MemoryKind::as_str)
+    }
+
+    /// The same in another memory of the devices; see [`NamedSharding::with_memory_kind`].
+    pub fn with_memory_kind(&self, kind: &str) -> Self {
+        self.in_memory(Some(MemoryKind::new(kind)))
+    }
+
+    pub(crate) fn kind(&self) -> Option<MemoryKind> {
+        match self {
+            Sharding::Single(s) => s.memory_kind,
+            Sharding::Named(s) => s.0.memory_kind,
+        }
+    }
+
+    pub(crate) fn in_memory(&self, memory_kind: Option<MemoryKind>) -> Self {
+        match self {
+            Sharding::Single(s) => Sharding::Single(SingleDeviceSharding { memory_kind, ..s.clone() }),
+            Sharding::Named(s) => Sharding::Named(s.in_memory(memory_kind)),
+        }
+    }
+
+    /// Fails where the devices have no memory of the kind that it asks for.
+    pub(crate) fn check_memory(&self) -> Result<()> {
+        let (Some(kind), Some(device)) = (self.memory_kind(), self.devices().first()) else { return Ok(()) };
+        match device.is_addressable() || device.topology().is_some() {
+            true => device.memory(kind).map(drop),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether data lies in the same memory by both.
+    pub(crate) fn is_same_memory(&self, other: &Sharding) -> bool {
+        let (a, b) = (self.kind(), other.kind());
+        a == b || self.devices().iter().find(|d| d.is_addressable()).is_some_and(|device| device.is_same_memory(a, b))
     }
 
     /// The number of devices, those of other processes included.
@@ -255,12 +345,12 @@ impl Sharding {
         }
     }
 
-    /// Whether both put the same parts of an array of this rank on the same devices.
+    /// Whether both put the same parts of an array of this rank into the same memory of the same devices.
     pub fn is_equivalent_to(&self, other: &Sharding, rank: usize) -> bool {
         if self == other {
             return true;
         }
-        if self.devices() != other.devices() {
+        if self.devices() != other.devices() || !self.is_same_memory(other) {
             return false;
         }
         // Parts are equal for every shape when they are for one whose dimensions every axis product divides.
@@ -318,25 +408,29 @@ impl From<&Sharding> for Sharding {
 
 impl From<Device> for Sharding {
     fn from(d: Device) -> Self {
-        Sharding::Single(SingleDeviceSharding(d))
+        Sharding::Single(SingleDeviceSharding::new(d))
     }
 }
 
 impl From<&Device> for Sharding {
     fn from(d: &Device) -> Self {
-        Sharding::Single(SingleDeviceSharding(d.clone()))
+        Sharding::Single(SingleDeviceSharding::new(d))
     }
+}
+
+fn memory_text(kind: Option<MemoryKind>) -> String {
+    kind.map_or(String::new(), |kind| format!(", memory_kind={kind}"))
 }
 
 impl fmt::Display for NamedSharding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "NamedSharding(mesh={}, spec={})", self.0.mesh, self.0.spec)
+        write!(f, "NamedSharding(mesh={}, spec={}{})", self.0.mesh, self.0.spec, memory_text(self.0.memory_kind))
     }
 }
 
 impl fmt::Display for SingleDeviceSharding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SingleDeviceSharding(device={})", self.0)
+        write!(f, "SingleDeviceSharding(device={}{})", self.device, memory_text(self.memory_kind))
     }
 }
 

@@ -6,6 +6,7 @@
 
 #[path = "../common/child.rs"]
 mod child;
+mod memory;
 mod programs;
 
 use std::path::PathBuf;
@@ -78,6 +79,7 @@ fn on_tpus() -> Result<()> {
     programs::all(&topology)?;
     programs::refused(&topology)?;
     programs::nothing_runs_there(&topology)?;
+    memory::all(&topology)?;
 
     // What does not fit is an error, and says what helps.
     let mesh = topology.mesh([("x", 8)])?;
@@ -118,6 +120,7 @@ fn on_gpus() -> Result<()> {
     programs::all(&topology)?;
     programs::refused(&topology)?;
     programs::nothing_runs_there(&topology)?;
+    memory::all(&topology)?;
     for gpu in [GpuSpec::A100, GpuSpec::H200, GpuSpec::B200] {
         let topology = Topology::gpu(GpuTopology { hosts: 2, gpus_per_host: 2, ..GpuTopology::new(gpu) })?;
         programs::data_parallel(&topology, &topology.mesh([("data", 4)])?)?;

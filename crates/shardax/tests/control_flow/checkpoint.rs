@@ -28,13 +28,14 @@ fn network(policy: Option<CheckpointPolicy>) -> impl Fn(Array, Array) -> Result<
     }
 }
 
-fn policies() -> [CheckpointPolicy; 5] {
+fn policies() -> [CheckpointPolicy; 6] {
     [
         CheckpointPolicy::NothingSaveable,
         CheckpointPolicy::EverythingSaveable,
         CheckpointPolicy::DotsSaveable,
         CheckpointPolicy::DotsWithNoBatchDimsSaveable,
         CheckpointPolicy::save_only_these_names(["hidden"]),
+        CheckpointPolicy::offload_dot_with_no_batch_dims("device", "pinned_host"),
     ]
 }
 
@@ -117,6 +118,39 @@ fn policies_of_names_of_both_and_of_ones_own() -> Result<()> {
     assert_eq!(counts(twice)?, (1, 2));
     let slope = |policy| grad(checkpoint(named).policy(policy)).call(0.5f32)?.item::<f32>();
     assert_eq!(slope(own())?, grad(named).call(0.5f32)?.item::<f32>()?);
+    Ok(())
+}
+
+/// What is moved is put to the host once and back once, where it is kept neither computed nor moved again.
+#[test]
+fn policies_that_offload() -> Result<()> {
+    setup();
+    use CheckpointPolicy as Policy;
+    let named = |x: Array| checkpoint_name(checkpoint_name(x.erf(), "hidden").sin(), "last").exp();
+    let names = |saved: &[&'static str], offloaded: &[&'static str]| {
+        let (saved, offloaded) = (saved.iter().copied(), offloaded.iter().copied());
+        Policy::save_and_offload_only_these_names(saved, offloaded, "device", "pinned_host")
+    };
+    let counts = |policy: Policy| -> Result<[usize; 4]> {
+        let text = make_program(grad(checkpoint(named).policy(policy)), 0.5f32)?.to_string();
+        Ok(["= erf", "= sin", "device_put[memory_kind=pinned_host]", "device_put[memory_kind=device]"]
+            .map(|what| text.matches(what).count()))
+    };
+    assert_eq!(counts(names(&[], &["hidden"])?)?, [1, 2, 1, 1]);
+    assert_eq!(counts(names(&["hidden"], &["last"])?)?, [1, 1, 1, 1]);
+    assert_eq!(counts(names(&["hidden"], &[])?)?, [1, 2, 0, 0]);
+    assert_eq!(counts(names(&[], &["another"])?)?, [2, 2, 0, 0]);
+    // One of them keeps it where it is.
+    let both = Policy::save_from_both_policies(names(&[], &["hidden"])?, Policy::save_only_these_names(["hidden"]));
+    assert_eq!(counts(both)?, [1, 2, 0, 0]);
+    let both = Policy::save_from_both_policies(Policy::NothingSaveable, names(&[], &["hidden", "last"])?);
+    assert_eq!(counts(both)?, [1, 1, 2, 2]);
+    for policy in [names(&["hidden"], &["last"])?, names(&[], &["hidden"])?] {
+        let slope = jit(grad(checkpoint(named).policy(policy))).call(0.5f32)?.item::<f32>()?;
+        assert_eq!(slope, jit(grad(named)).call(0.5f32)?.item::<f32>()?);
+    }
+    let error = names(&["a", "b"], &["b"]).expect_err("a name in both lists");
+    assert!(error.message().contains("should not intersect") && error.message().ends_with("[\"b\"]"), "{error}");
     Ok(())
 }
 

@@ -2,7 +2,11 @@
 //! What comes out is not known, as nothing runs.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::time::Instant;
 
 use shardax::prelude::*;
 
@@ -11,33 +15,95 @@ use super::{Case, Fun, family};
 
 /// Checks in one program.
 const CHUNK: usize = 64;
+/// Checks that a line of the table's file is for: what is lost when a run is ended.
+const PART: usize = 128;
 
 /// Those of the table: one slice of small TPUs, one of large ones, and a host of GPUs.
-pub fn topologies() -> Result<[Topology; 3]> {
-    Ok([Topology::tpu("v5e:2x4")?, Topology::tpu("v5p:2x2x2")?, Topology::gpu(GpuSpec::H100)?])
+const TOPOLOGIES: [&str; 3] = ["v5e:2x4", "v5p:2x2x2", "h100"];
+
+fn topology(name: &str) -> Result<Topology> {
+    if name == "h100" { Topology::gpu(GpuSpec::H100) } else { Topology::tpu(name) }
 }
 
-/// What came of a family.
-pub struct Found {
-    pub checks: usize,
-    /// The paths of those that do not compile, by the reason.
-    pub refused: BTreeMap<String, Vec<String>>,
+/// What a run compiles, from variables that `cargo xtask platforms` sets.
+struct Wanted {
+    /// One check in so many.
+    every: usize,
+    only: Option<String>,
+    on: Vec<String>,
+    /// Of the processes that share the parts, which this is, and how many there are.
+    share: (usize, usize),
+    /// Where a line for each part goes.
+    out: PathBuf,
 }
 
-/// Compiles one check in `every` of a family for the first device of a topology.
-pub fn compile(name: &'static str, function: fn(&Case) -> Option<Fun>, topology: &Topology, every: usize) -> Found {
-    let cases = family(name);
-    let functions: Vec<Option<Fun>> =
-        cases.iter().map(|case| catch_unwind(AssertUnwindSafe(|| function(case))).ok().flatten()).collect();
-    let all = cases.iter().zip(&functions).filter_map(|(case, f)| Some((case, f.as_ref()?)));
-    let checks: Vec<Check<'_>> = all.flat_map(|(case, f)| checks_of(case, f)).step_by(every).collect();
-    let mut refused = BTreeMap::<String, Vec<String>>::new();
-    for chunk in checks.chunks(CHUNK) {
-        for (path, why) in compile_chunk(chunk, topology) {
-            refused.entry(why).or_default().push(path);
+impl Wanted {
+    fn read() -> Wanted {
+        let variable = |name: &str| std::env::var(format!("SHARDAX_PLATFORMS_{name}")).ok();
+        let share = variable("SHARE").and_then(|share| {
+            let (mine, of) = share.split_once('/')?;
+            Some((mine.parse().ok()?, of.parse().ok()?))
+        });
+        Wanted {
+            every: variable("EVERY").and_then(|n| n.parse().ok()).unwrap_or(1),
+            only: variable("FAMILY"),
+            on: variable("ON")
+                .map_or(TOPOLOGIES.map(str::to_owned).to_vec(), |on| on.split(',').map(str::to_owned).collect()),
+            share: share.unwrap_or((0, 1)),
+            out: variable("OUT").expect("SHARDAX_PLATFORMS_OUT names a file").into(),
         }
     }
-    Found { checks: checks.len(), refused }
+}
+
+/// Compiles the families' checks, part by part, and adds to the file a line for each part and topology, and one for each
+/// reason why some do not compile. A part that the file has is left out: a run that was ended goes on.
+pub fn table(families: &[(&'static str, fn(&Case) -> Option<Fun>)]) -> Result<()> {
+    let wanted = Wanted::read();
+    let known = std::fs::read_to_string(&wanted.out).unwrap_or_default();
+    let topologies = wanted.on.iter().map(|name| topology(name)).collect::<Result<Vec<_>>>()?;
+    let begun = Instant::now();
+    let mut number = 0;
+    for (family_name, function) in families {
+        if wanted.only.as_ref().is_some_and(|only| only != family_name) {
+            continue;
+        }
+        let cases = family(family_name);
+        let functions: Vec<Option<Fun>> =
+            cases.iter().map(|case| catch_unwind(AssertUnwindSafe(|| function(case))).ok().flatten()).collect();
+        let all = cases.iter().zip(&functions).filter_map(|(case, f)| Some((case, f.as_ref()?)));
+        let checks: Vec<Check<'_>> = all.flat_map(|(case, f)| checks_of(case, f)).step_by(wanted.every).collect();
+        for ((part, checks), topology) in
+            checks.chunks(PART).enumerate().flat_map(|part| topologies.iter().map(move |topology| (part, topology)))
+        {
+            number += 1;
+            let head = format!("golden|{family_name}|{}|{}|{part}|", topology.name(), wanted.every);
+            if number % wanted.share.1 != wanted.share.0 || known.lines().any(|line| line.starts_with(&head)) {
+                continue;
+            }
+            let mut refused = BTreeMap::<String, Vec<String>>::new();
+            for (path, why) in checks.chunks(CHUNK).flat_map(|chunk| compile_chunk(chunk, topology)) {
+                let why = why.lines().next().unwrap_or_default().replace('|', "/");
+                refused.entry(why).or_default().push(path);
+            }
+            let count: usize = refused.values().map(Vec::len).sum();
+            let mut lines = String::new();
+            for (why, paths) in &refused {
+                let at = topology.name();
+                let _ =
+                    writeln!(lines, "refused|{family_name}|{at}|{}|{why}|{}|{}", wanted.every, paths.len(), paths[0]);
+            }
+            // Last, as it says that the part is done.
+            let _ = writeln!(lines, "{head}{}|{}", checks.len() - count, checks.len());
+            let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&wanted.out).expect("a file");
+            file.write_all(lines.as_bytes()).expect("the lines can be written");
+            eprintln!(
+                "{:>5.0} s  {family_name} {part} for {topology}: {} checks, {count} refused",
+                begun.elapsed().as_secs_f64(),
+                checks.len()
+            );
+        }
+    }
+    Ok(())
 }
 
 /// The paths of those that do not compile, each with its reason.

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod default_device;
+mod memory;
 mod parts;
 
 use std::collections::BTreeMap;
@@ -49,7 +50,7 @@ fn to_a_device_a_sharding_a_spec_or_nowhere() -> Result<()> {
     assert_eq!((there.devices()?, there.committed()), (all[3..4].to_vec(), true));
     assert_eq!(spec(&device_put(&x, &split)?)?, P!["x"]);
     assert_eq!(spec(&device_put(&x, Sharding::from(&split))?)?, P!["x"]);
-    assert_eq!(device_put(&x, SingleDeviceSharding(all[1].clone()))?.devices()?, all[1..2]);
+    assert_eq!(device_put(&x, SingleDeviceSharding::new(&all[1]))?.devices()?, all[1..2]);
     fails(device_put(&x, P!["x"]), ErrorKind::Value, &["device_put requires a non-empty mesh", "P('x',)"]);
     let _mesh = set_mesh(split.mesh());
     assert_eq!(spec(&device_put(&x, P!["x"])?)?, P!["x"]);

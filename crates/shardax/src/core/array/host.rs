@@ -329,7 +329,7 @@ fn bytes_of<'a, T: Element>(elements: &'a [T], shape: &[usize]) -> Result<Cow<'a
 /// An array of host bytes on the default device.
 pub(crate) fn place(bytes: &[u8], aval: Aval) -> Result<Array> {
     let device = device::uncommitted_device()?;
-    put(bytes, aval, Sharding::Single(SingleDeviceSharding(device)), false)
+    put(bytes, aval, Sharding::Single(SingleDeviceSharding::new(device)), false)
 }
 
 /// An array of host bytes, placed.

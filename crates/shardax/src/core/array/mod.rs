@@ -304,7 +304,7 @@ impl Array {
                 let mut bytes = Vec::with_capacity(16);
                 l.value.write(l.dtype, &mut bytes);
                 let device = device::uncommitted_device()?;
-                let sharding = Sharding::Single(SingleDeviceSharding(device));
+                let sharding = Sharding::Single(SingleDeviceSharding::new(device));
                 let aval = self.aval();
                 let buffers = transfer::buffers_from_host(&bytes, &aval, &sharding)?;
                 Ok(Arc::new(Concrete::new(aval, sharding, false, buffers)))

@@ -112,7 +112,7 @@ impl Array {
             let replica_id = shards.iter().filter(|s| s.index == index).count();
             let buffer = if device.is_addressable() { buffers.next() } else { None };
             let data = buffer.map(|buffer| {
-                let sharding = Sharding::Single(SingleDeviceSharding(device.clone()));
+                let sharding = Sharding::Single(SingleDeviceSharding::new(device.clone()));
                 Array::from_concrete(Concrete::new(part.clone(), sharding, true, smallvec::smallvec![buffer.clone()]))
             });
             shards.push(GlobalShard { device: device.clone(), index, replica_id, data });

@@ -11,6 +11,7 @@ use crate::error::{Result, err};
 use crate::profiler;
 use crate::shape::size;
 use crate::sharding::device::client;
+use crate::sharding::memory::MemoryKind;
 use crate::sharding::{Device, Index, Sharding, SingleDeviceSharding};
 
 /// Which parts of the sharding the buffers of an array are: those on this process's devices.
@@ -41,20 +42,21 @@ pub(crate) fn buffers_from_host(bytes: &[u8], aval: &Aval, sharding: &Sharding) 
     let shard_shape = sharding.shard_shape(&aval.shape)?;
     let dims: SmallVec<[i64; 4]> = shard_shape.iter().map(|&d| d as i64).collect();
     let whole = shard_shape == aval.shape;
+    let put = |bytes: &[u8], device: &Device| -> Result<pjrt::Buffer> {
+        let ty = aval.dtype.element_type();
+        Ok(match sharding.kind() {
+            None => client.pjrt.buffer_from_host(bytes, ty, &dims, device.attached()?)?,
+            kind => client.pjrt.buffer_from_host_in(bytes, ty, &dims, &device.pjrt_memory(kind)?)?,
+        })
+    };
     sharding
         .devices()
         .iter()
         .enumerate()
         .filter(|(_, device)| device.is_addressable())
         .map(|(i, device)| {
-            let ty = aval.dtype.element_type();
-            let buffer = if whole {
-                client.pjrt.buffer_from_host(bytes, ty, &dims, device.attached()?)?
-            } else {
-                let part = extract(bytes, &aval.shape, &sharding.index_at(i, &aval.shape), aval.dtype.byte_size());
-                client.pjrt.buffer_from_host(&part, ty, &dims, device.attached()?)?
-            };
-            Ok(Arc::new(buffer))
+            let part = || extract(bytes, &aval.shape, &sharding.index_at(i, &aval.shape), aval.dtype.byte_size());
+            Ok(Arc::new(if whole { put(bytes, device)? } else { put(&part(), device)? }))
         })
         .collect()
 }
@@ -76,7 +78,7 @@ pub(crate) fn array_of_shared(
     let dims: SmallVec<[i64; 4]> = aval.shape.iter().map(|&d| d as i64).collect();
     let buffer = client()?.pjrt.buffer_from_host_shared(data, aval.dtype.element_type(), &dims, device.attached()?)?;
     let buffers = Buffers::from_iter([Arc::new(buffer)]);
-    let sharding = Sharding::Single(SingleDeviceSharding(device));
+    let sharding = Sharding::Single(SingleDeviceSharding::new(device));
     Ok(Array::from_concrete(Concrete::new(aval, sharding, committed, buffers)))
 }
 
@@ -137,13 +139,20 @@ pub(crate) fn reshard(array: &Concrete, sharding: &Sharding) -> Result<Buffers> 
     // A part that some device has whole moves as it is.
     let have: Vec<Index> = (0..array.buffers.len()).map(|i| array.sharding.index_at(i, shape)).collect();
     let devices = sharding.devices();
+    let stays = array.sharding.is_same_memory(sharding);
     let mut out = Buffers::new();
     for (i, device) in devices.iter().enumerate() {
         let want = sharding.index_at(i, shape);
         let same = |j: &usize| have[*j] == want;
         let from = (0..have.len()).filter(same).find(|&j| array.sharding.devices()[j] == *device);
         match from.or_else(|| (0..have.len()).find(same)) {
-            Some(j) if array.sharding.devices()[j] == *device => out.push(array.buffers[j].clone()),
+            Some(j) if stays && array.sharding.devices()[j] == *device => out.push(array.buffers[j].clone()),
+            Some(j)
+                if (!stays || sharding.kind().is_some())
+                    && array.sharding.devices()[j].attached()?.is_beside(device.attached()?) =>
+            {
+                out.push(Arc::new(array.buffers[j].copy_to_memory(&device.pjrt_memory(sharding.kind())?)?));
+            }
             Some(j) if array.sharding.devices()[j].attached()?.is_beside(device.attached()?) => {
                 out.push(Arc::new(array.buffers[j].copy_to_device(device.attached()?)?));
             }
@@ -154,12 +163,15 @@ pub(crate) fn reshard(array: &Concrete, sharding: &Sharding) -> Result<Buffers> 
     Ok(out)
 }
 
-/// The same values in other memory of the same device.
-pub(crate) fn copy(buffer: &pjrt::Buffer) -> Result<Arc<pjrt::Buffer>> {
+/// The same values at another place of the same memory, which is of this kind.
+pub(crate) fn copy(buffer: &pjrt::Buffer, kind: Option<MemoryKind>) -> Result<Arc<pjrt::Buffer>> {
     let mut bytes = vec![0; buffer.byte_size()];
     buffer.to_host(&mut bytes)?;
-    let client = &client()?.pjrt;
-    Ok(Arc::new(client.buffer_from_host(&bytes, buffer.element_type(), buffer.dims(), buffer.device())?))
+    let (client, ty, dims) = (&client()?.pjrt, buffer.element_type(), buffer.dims());
+    Ok(Arc::new(match kind {
+        None => client.buffer_from_host(&bytes, ty, dims, buffer.device())?,
+        Some(_) => client.buffer_from_host_in(&bytes, ty, dims, &buffer.memory()?)?,
+    }))
 }
 
 /// The part of a row-major array that `index` selects.

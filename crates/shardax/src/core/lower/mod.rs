@@ -23,6 +23,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::scope::Part;
 use crate::shape::{AxisName, Shape};
+use crate::sharding::memory::MemoryKind;
 use crate::sharding::{DimSpec, Mesh, NamedSharding, PartitionSpec};
 use crate::stack::grow;
 
@@ -57,6 +58,8 @@ pub struct Lowering {
     pub(crate) platform: Platform,
     /// Whether the program is for several devices.
     pub(crate) many_devices: bool,
+    /// Whether values of the program lie in other memory than the devices' own.
+    pub(crate) other_memory: bool,
     /// The mesh that the compiler splits values over, where arguments or results say so.
     pub(crate) auto_mesh: Option<Mesh>,
     /// The names of what is being written, and where it was asked for.
@@ -261,6 +264,22 @@ impl Lowering {
         attrs.push_str("> : ");
         attr::write_type(&mut attrs, aval.dtype, &aval.shape);
         self.op("stablehlo.constant", &[], &attrs, aval)
+    }
+
+    /// Whether moves between memories are written. Where all values lie in the devices' own there are none, and so on
+    /// platforms whose programs know one memory.
+    pub(crate) fn moves_memory(&self) -> bool {
+        self.other_memory && self.platform.has_memories()
+    }
+
+    /// `v` in memory of this kind.
+    pub(crate) fn in_memory(&mut self, v: Value, kind: MemoryKind) -> Value {
+        let attrs = format!(
+            "call_target_name = \"annotate_device_placement\", has_side_effect = true, backend_config = \"\", api_version = 1 : i32, mhlo.frontend_attributes = {{_xla_buffer_placement = {:?}}}",
+            kind.as_str()
+        );
+        let aval = self.aval(v);
+        self.op("stablehlo.custom_call", &[v], &attrs, &aval)
     }
 
     /// `v` with these dimensions left whole: the compiler may split the others alone.

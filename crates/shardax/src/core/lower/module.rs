@@ -6,6 +6,7 @@ use super::{Lowering, Platform, Value, attr};
 use crate::core::program::Program;
 use crate::error::Result;
 use crate::sharding::NamedSharding;
+use crate::sharding::memory::MemoryKind;
 
 /// What `main` is to look like.
 pub(crate) struct Module<'a> {
@@ -15,12 +16,23 @@ pub(crate) struct Module<'a> {
     pub in_shardings: &'a [Option<NamedSharding>],
     /// A sharding for each output; `None` leaves it to the compiler.
     pub out_shardings: &'a [Option<NamedSharding>],
+    pub memory: &'a Memory,
     /// What becomes of each input's memory.
     pub donations: &'a [Donation],
     pub num_partitions: usize,
     pub platform: Platform,
     /// Whether operations say where they come from.
     pub locations: bool,
+}
+
+/// The kinds of memory that arguments and results lie in. All are empty in a program whose values all lie in the memory
+/// of its devices.
+#[derive(Default)]
+pub(crate) struct Memory {
+    pub inputs: Vec<MemoryKind>,
+    pub outputs: Vec<MemoryKind>,
+    /// Those that the user asked for, which results are moved to.
+    pub asked: Vec<Option<MemoryKind>>,
 }
 
 /// What becomes of the memory of an input.
@@ -37,6 +49,7 @@ impl Module<'_> {
     /// The StableHLO text.
     pub fn text(&self) -> Result<String> {
         let mut cx = Lowering::of(self.name, self.locations, self.platform);
+        cx.other_memory = !self.memory.inputs.is_empty() || !self.memory.outputs.is_empty();
         cx.many_devices = self.num_partitions > 1;
         let mut shardings = self.in_shardings.iter().chain(self.out_shardings).flatten();
         cx.auto_mesh = shardings.next().map(|sharding| sharding.mesh().clone());
@@ -48,7 +61,12 @@ impl Module<'_> {
                 cx.define(name, None, aval)
             })
             .collect();
-        let outs = cx.program(self.program, &args)?;
+        let mut outs = cx.program(self.program, &args)?;
+        for (out, kind) in outs.iter_mut().zip(&self.memory.asked) {
+            if let Some(kind) = kind.filter(|_| cx.moves_memory()) {
+                *out = cx.in_memory(*out, kind);
+            }
+        }
         cx.op_with("func.return", &outs, "", Vec::new(), &[]);
         let body = std::mem::take(&mut cx.text);
 
@@ -62,6 +80,7 @@ impl Module<'_> {
                 Some(Donation::ToAny) => attrs.push("jax.buffer_donor = true".to_owned()),
                 Some(Donation::None) | None => {}
             }
+            attrs.extend(kind_attr(&self.memory.inputs, i, cx.platform));
             if let Some(Some(sharding)) = self.in_shardings.get(i) {
                 let mesh = cx.mesh_name(sharding.mesh());
                 attrs.push(format!("sdy.sharding = {}", sharding.sdy(&mesh, aval.rank())));
@@ -74,7 +93,7 @@ impl Module<'_> {
                 main.push_str(", ");
             }
             attr::write_type(&mut main, aval.dtype, &aval.shape);
-            let mut attrs = Vec::new();
+            let mut attrs: Vec<String> = kind_attr(&self.memory.outputs, i, cx.platform).into_iter().collect();
             if let Some(Some(sharding)) = self.out_shardings.get(i) {
                 let mesh = cx.mesh_name(sharding.mesh());
                 attrs.push(format!("sdy.sharding = {}", sharding.sdy(&mesh, aval.rank())));
@@ -101,6 +120,11 @@ impl Module<'_> {
         cx.locations.write(&mut text);
         Ok(text)
     }
+}
+
+fn kind_attr(kinds: &[MemoryKind], i: usize, platform: Platform) -> Option<String> {
+    let kind = kinds.get(i).filter(|_| platform.has_memories())?;
+    Some(format!("mhlo.memory_kind = {:?}", kind.as_str()))
 }
 
 fn write_attrs(text: &mut String, attrs: &[String]) {

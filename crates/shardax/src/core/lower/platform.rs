@@ -24,6 +24,11 @@ impl Platform {
         }
     }
 
+    /// Whether programs can move values between memories of its devices.
+    pub fn has_memories(self) -> bool {
+        matches!(self, Platform::Gpu | Platform::Tpu)
+    }
+
     /// The name in messages.
     pub fn text(self) -> &'static str {
         match self {

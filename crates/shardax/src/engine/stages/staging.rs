@@ -19,6 +19,7 @@ use crate::interpret::flat::{FlatFn, trace_flat, types_of, with_arguments};
 use crate::precision::{self, Precision};
 use crate::sharding::context::{argument_meshes_asked, get_mesh};
 use crate::sharding::device::engine_number;
+use crate::sharding::memory::MemoryKind;
 use crate::sharding::{Mesh, Sharding};
 
 /// What is asked of a function that is staged; all that `jit` and `pmap` differ in.
@@ -94,6 +95,10 @@ impl Staging<'_> {
             place,
             in_shardings,
             out_shardings,
+            out_kinds: outputs
+                .iter()
+                .map(|asked| asked.as_ref().map(|s| s.kind().unwrap_or(MemoryKind::DEVICE)))
+                .collect(),
             effort: Effort::Full,
         };
         let calling = Calling { captures: captures.clone(), kept: kept.clone(), out_def: out_def.clone(), committed };

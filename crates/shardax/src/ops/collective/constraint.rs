@@ -174,5 +174,6 @@ fn constrain_leaf(x: &Array, sharding: Sharding) -> Result<Array> {
         // The result is an array at once, which cannot be padded.
         sharding.shard_shape(x.shape())?;
     }
-    Ok(ShardingConstraint { sharding }.apply(x))
+    // How a value is split: which memory it lies in is for `device_put` to say.
+    Ok(ShardingConstraint { sharding: sharding.in_memory(None) }.apply(x))
 }

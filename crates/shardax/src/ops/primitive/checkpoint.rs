@@ -1,15 +1,18 @@
 //! `checkpoint`: a program whose intermediate values are computed anew for its gradient instead of being kept.
 
+use std::sync::Arc;
+
 use smallvec::{SmallVec, smallvec};
 
 use super::call::{in_place, in_place_threaded};
-use super::checkpoint_policy::CheckpointPolicy;
+use super::checkpoint_policy::{CheckpointPolicy, Decision, Offload};
+use super::device_put::DevicePut;
 use super::optimization_barrier::OptimizationBarrier;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents, Thread};
 use crate::core::program::trace::{Traced, bind1, trace};
-use crate::core::program::{Atom, Aval, Eqn, Program};
+use crate::core::program::{Atom, Aval, Eqn, Program, Var};
 use crate::error::{Result, err};
 use crate::interpret::ad::{backward, jvp_program};
 use crate::interpret::batching::batch_program;
@@ -54,13 +57,35 @@ struct Recomputed {
 impl Recomputed {
     /// The first `count` outputs of `program` are its own.
     fn of(program: &Program, count: usize, policy: &CheckpointPolicy) -> Recomputed {
-        let saves = |eqn: &&Eqn| policy.saves(program, eqn);
-        let saved: Vec<_> = program.eqns.iter().filter(saves).flat_map(|e| &e.outputs).copied().collect();
+        // What is saved: values, or where they are put, which makes one equation more in each part.
+        let (mut avals, mut saved) = (program.avals.clone(), Vec::new());
+        let (mut saving, mut again) = (program.eqns.clone(), Vec::new());
+        for eqn in &program.eqns {
+            match policy.decide(program, eqn) {
+                Decision::Recompute => again.push(eqn.clone()),
+                Decision::Save => saved.extend_from_slice(&eqn.outputs),
+                Decision::Offload(Offload { src, dst }) => {
+                    for &value in &eqn.outputs {
+                        let put = Var(avals.len() as u32);
+                        avals.push(program.aval_of(value).clone());
+                        let moved = |kind, from, to| Eqn {
+                            primitive: Arc::new(DevicePut::to(kind)),
+                            inputs: smallvec![Atom::Var(from)],
+                            outputs: smallvec![to],
+                            ..eqn.clone()
+                        };
+                        saving.push(moved(dst, value, put));
+                        again.push(moved(src, put, value));
+                        saved.push(put);
+                    }
+                }
+            }
+        }
         let again = Program {
             inputs: [&program.inputs[..], &saved].concat(),
-            eqns: program.eqns.iter().filter(|e| !saves(e)).cloned().collect(),
+            eqns: again,
             outputs: program.outputs[count..].to_vec(),
-            avals: program.avals.clone(),
+            avals: avals.clone(),
         }
         .simplified();
         let (inputs, mut needed) = (program.inputs.len(), again.used_inputs());
@@ -68,7 +93,7 @@ impl Recomputed {
         let saved = marked(&saved, &needed[inputs..]).into_iter().map(Atom::Var);
         let outputs = program.outputs[..count].iter().copied().chain(saved).collect();
         Recomputed {
-            saving: Program { outputs, ..program.clone() }.simplified(),
+            saving: Program { inputs: program.inputs.clone(), eqns: saving, outputs, avals }.simplified(),
             again: Program { inputs: marked(&again.inputs, &needed), ..again },
         }
     }

@@ -9,6 +9,8 @@ use super::checkpoint::Name;
 use super::conv::ConvGeneralDilated;
 use super::dot::DotGeneral;
 use crate::core::program::{Aval, Eqn, Program};
+use crate::error::{AtCaller, Result, err};
+use crate::sharding::memory::MemoryKind;
 
 /// Which intermediate values of a [`checkpoint`](crate::checkpoint) are kept for its gradient (JAX's `checkpoint_policies`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -31,6 +33,19 @@ pub enum CheckpointPolicy {
     SaveAnythingExceptTheseNames(Vec<String>),
     /// What either policy keeps.
     SaveFromBothPolicies(Box<CheckpointPolicy>, Box<CheckpointPolicy>),
+    /// Values that [`checkpoint_name`](crate::checkpoint_name) gave certain names, some of them in other memory; see
+    /// [`save_and_offload_only_these_names`](CheckpointPolicy::save_and_offload_only_these_names).
+    SaveAndOffloadOnlyTheseNames {
+        /// Names of values that are kept where they are.
+        names_which_can_be_saved: Vec<String>,
+        /// Names of values that are moved.
+        names_which_can_be_offloaded: Vec<String>,
+        /// Where they go, and where they come back to.
+        offload: Offload,
+    },
+    /// Results of matrix products that have no batch dimensions, in other memory; see
+    /// [`offload_dot_with_no_batch_dims`](CheckpointPolicy::offload_dot_with_no_batch_dims).
+    OffloadDotWithNoBatchDims(Offload),
     /// What a function says; see [`CheckpointPolicy::save_if`].
     SaveIf(SaveIf),
 }
@@ -55,7 +70,50 @@ impl CheckpointPolicy {
         CheckpointPolicy::SaveAnythingExceptTheseNames(owned(names))
     }
 
-    /// Keeps what either policy keeps.
+    /// Keeps the values that [`checkpoint_name`](crate::checkpoint_name) gave one of the first names, and moves those
+    /// of the second names to memory of the kind `offload_dst`, for the gradient to bring back to `offload_src`. On the
+    /// CPU, whose programs know one memory, what is moved is kept where it is.
+    ///
+    /// Fails for a name that is among both.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let policy = CheckpointPolicy::save_and_offload_only_these_names([], ["hidden"], "device", "pinned_host")?;
+    /// let layer = checkpoint(|x: Array| checkpoint_name(x.sin(), "hidden").sin()).policy(policy);
+    /// assert_eq!(grad(layer).call(0.0f32)?.item::<f32>()?, 1.0);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn save_and_offload_only_these_names<'a>(
+        names_which_can_be_saved: impl IntoIterator<Item = &'a str>,
+        names_which_can_be_offloaded: impl IntoIterator<Item = &'a str>,
+        offload_src: &str,
+        offload_dst: &str,
+    ) -> Result<Self> {
+        let (saved, offloaded) = (owned(names_which_can_be_saved), owned(names_which_can_be_offloaded));
+        let both: Vec<&String> = saved.iter().filter(|name| offloaded.contains(name)).collect();
+        if !both.is_empty() {
+            return Err(err!(
+                Value,
+                "The names should be exclusive and should not intersect in `names_which_can_be_saved` and `names_which_can_be_offloaded`. Got names_which_can_be_saved={saved:?}, names_which_can_be_offloaded={offloaded:?} and the intersection={both:?}"
+            )
+            .help("leave each name in one of the two lists"))
+            .at_caller();
+        }
+        Ok(CheckpointPolicy::SaveAndOffloadOnlyTheseNames {
+            names_which_can_be_saved: saved,
+            names_which_can_be_offloaded: offloaded,
+            offload: Offload::new(offload_src, offload_dst),
+        })
+    }
+
+    /// As [`DotsWithNoBatchDimsSaveable`](CheckpointPolicy::DotsWithNoBatchDimsSaveable), with the results moved to
+    /// memory of the kind `offload_dst` (`"pinned_host"`), for the gradient to bring back to `offload_src` (`"device"`).
+    pub fn offload_dot_with_no_batch_dims(offload_src: &str, offload_dst: &str) -> Self {
+        CheckpointPolicy::OffloadDotWithNoBatchDims(Offload::new(offload_src, offload_dst))
+    }
+
+    /// Keeps what either policy keeps; where it is, if one of them says so, and else moved.
     pub fn save_from_both_policies(a: CheckpointPolicy, b: CheckpointPolicy) -> Self {
         CheckpointPolicy::SaveFromBothPolicies(Box::new(a), Box::new(b))
     }
@@ -78,11 +136,12 @@ impl CheckpointPolicy {
         CheckpointPolicy::SaveIf(SaveIf { of: TypeId::of::<F>(), captures: size_of::<F>() != 0, f: Arc::new(f) })
     }
 
-    pub(super) fn saves(&self, program: &Program, eqn: &Eqn) -> bool {
+    /// What becomes of the results of an equation.
+    pub(super) fn decide(&self, program: &Program, eqn: &Eqn) -> Decision {
         let primitive = eqn.primitive.as_any();
         let dot = primitive.downcast_ref::<DotGeneral>();
         let name = primitive.downcast_ref::<Name>().map(|value| &value.name);
-        match self {
+        let saves = match self {
             CheckpointPolicy::NothingSaveable => false,
             CheckpointPolicy::EverythingSaveable => true,
             CheckpointPolicy::DotsSaveable => dot.is_some() || primitive.is::<ConvGeneralDilated>(),
@@ -90,10 +149,54 @@ impl CheckpointPolicy {
             CheckpointPolicy::SaveOnlyTheseNames(names) => name.is_some_and(|name| names.contains(name)),
             CheckpointPolicy::SaveAnyNamesButThese(names) => name.is_some_and(|name| !names.contains(name)),
             CheckpointPolicy::SaveAnythingExceptTheseNames(names) => name.is_none_or(|name| !names.contains(name)),
-            CheckpointPolicy::SaveFromBothPolicies(a, b) => a.saves(program, eqn) || b.saves(program, eqn),
+            CheckpointPolicy::SaveFromBothPolicies(a, b) => {
+                return match (a.decide(program, eqn), b.decide(program, eqn)) {
+                    (Decision::Recompute, other) | (other, Decision::Recompute) => other,
+                    (Decision::Offload(offload), Decision::Offload(_)) => Decision::Offload(offload),
+                    (Decision::Save, _) | (_, Decision::Save) => Decision::Save,
+                };
+            }
+            CheckpointPolicy::SaveAndOffloadOnlyTheseNames {
+                names_which_can_be_saved,
+                names_which_can_be_offloaded,
+                offload,
+            } => {
+                if name.is_some_and(|name| names_which_can_be_offloaded.contains(name)) {
+                    return Decision::Offload(*offload);
+                }
+                name.is_some_and(|name| names_which_can_be_saved.contains(name))
+            }
+            CheckpointPolicy::OffloadDotWithNoBatchDims(offload) => {
+                return match dot.is_some_and(|dot| dot.lhs_batch.is_empty()) {
+                    true => Decision::Offload(*offload),
+                    false => Decision::Recompute,
+                };
+            }
             CheckpointPolicy::SaveIf(policy) => (policy.f)(&Operation { program, eqn }),
-        }
+        };
+        if saves { Decision::Save } else { Decision::Recompute }
     }
+}
+
+/// Kinds of memory that values are moved between, to be kept for a gradient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Offload {
+    pub(super) src: MemoryKind,
+    pub(super) dst: MemoryKind,
+}
+
+impl Offload {
+    fn new(src: &str, dst: &str) -> Offload {
+        Offload { src: MemoryKind::new(src), dst: MemoryKind::new(dst) }
+    }
+}
+
+/// What becomes of a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Decision {
+    Recompute,
+    Save,
+    Offload(Offload),
 }
 
 /// A function that says which results are kept.

@@ -16,6 +16,7 @@ pub(crate) mod custom_jvp;
 pub(crate) mod custom_vjp;
 pub(crate) mod custom_vmap;
 pub(crate) mod det;
+pub(crate) mod device_put;
 pub(crate) mod dot;
 pub(crate) mod dynamic_slice;
 pub(crate) mod eigh;

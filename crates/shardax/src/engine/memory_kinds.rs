@@ -1,0 +1,148 @@
+//! Which kind of memory the arguments and results of a program lie in.
+
+use std::sync::Arc;
+
+use shardax_pjrt as pjrt;
+
+use super::load::Request;
+use crate::core::array::Buffers;
+use crate::core::lower::module::Memory;
+use crate::core::program::{Atom, Program, Var};
+use crate::error::Result;
+use crate::sharding::Sharding;
+use crate::sharding::memory::MemoryKind;
+use crate::stack::grow;
+
+impl Request {
+    /// The kind of memory that the user asked for this result to be in.
+    pub fn asked_kind(&self, output: usize) -> Option<MemoryKind> {
+        self.out_kinds.get(output).copied().flatten()
+    }
+
+    /// The kinds of memory of the arguments, as far as they are said.
+    pub fn in_kinds(&self) -> Vec<Option<MemoryKind>> {
+        self.in_shardings.iter().map(|sharding| sharding.kind()).collect()
+    }
+
+    /// The sharding of a result with the kind of memory that it lies in, of [`result_kinds`](Request::result_kinds).
+    pub fn with_kind(sharding: Sharding, kinds: &[Option<MemoryKind>], result: usize) -> Sharding {
+        match kinds.get(result).copied().flatten() {
+            kind if MemoryKind::is_default(kind) => sharding,
+            kind => sharding.in_memory(kind),
+        }
+    }
+
+    /// The results that the program leaves in the memory of its devices though they are to lie in another: on platforms
+    /// whose programs know one memory.
+    pub fn left_to_move(&self, found: &[Option<Sharding>]) -> Vec<usize> {
+        let other = |(_, sharding): &(usize, &Option<Sharding>)| {
+            !self.place.platform().has_memories()
+                && sharding.as_ref().is_some_and(|sharding| !MemoryKind::is_default(sharding.kind()))
+        };
+        found.iter().enumerate().filter(other).map(|(i, _)| i).collect()
+    }
+
+    /// What the text says of it: nothing, or the kind of each argument and result.
+    pub fn memory(&self) -> Memory {
+        let said = |kinds: Vec<Option<MemoryKind>>| kinds.iter().map(|k| k.unwrap_or(MemoryKind::DEVICE)).collect();
+        match self.uses_other_memory() {
+            true => Memory {
+                inputs: said(self.in_kinds()),
+                outputs: said(self.result_kinds()),
+                asked: self.out_kinds.clone(),
+            },
+            false => Memory::default(),
+        }
+    }
+
+    /// Whether some value lies in another memory than the devices' own.
+    pub fn uses_other_memory(&self) -> bool {
+        let mut found = self.in_kinds().iter().chain(&self.out_kinds).any(|kind| !MemoryKind::is_default(*kind));
+        self.program.for_each_eqn(&mut |eqn| found |= !MemoryKind::is_default(eqn.primitive.memory_kind()));
+        found
+    }
+
+    /// The kinds of memory of the results: what was asked for, or where the program puts them. Empty where all lie in
+    /// the devices' own.
+    pub fn result_kinds(&self) -> Vec<Option<MemoryKind>> {
+        if !self.uses_other_memory() {
+            return Vec::new();
+        }
+        let put = kinds_of_results(&self.program, &self.in_kinds());
+        put.into_iter().enumerate().map(|(i, kind)| self.asked_kind(i).or(kind)).collect()
+    }
+}
+
+/// The same values in memory of this kind of the same devices.
+pub(crate) fn moved_to_memory(buffers: &Buffers, kind: Option<MemoryKind>) -> Result<Buffers> {
+    let device = |buffer: &pjrt::Buffer| {
+        let all = buffer.device().addressable_memories()?;
+        let found = all.into_iter().find(|memory| kind.is_some_and(|kind| kind.as_str() == memory.kind()));
+        found.map_or_else(|| buffer.device().default_memory(), Ok)
+    };
+    buffers.iter().map(|buffer| Ok(Arc::new(buffer.copy_to_memory(&device(buffer)?)?))).collect()
+}
+
+/// Where a program puts its results. What is computed with lies where nothing is said.
+fn kinds_of_results(program: &Program, inputs: &[Option<MemoryKind>]) -> Vec<Option<MemoryKind>> {
+    let mut known: Vec<(Var, MemoryKind)> = Vec::new();
+    let of = |known: &[(Var, MemoryKind)], atom: &Atom| match atom {
+        Atom::Var(var) => known.iter().find(|(other, _)| other == var).map(|(_, kind)| *kind),
+        Atom::Literal { .. } => None,
+    };
+    known.extend(program.inputs.iter().zip(inputs).filter_map(|(var, kind)| Some((*var, (*kind)?))));
+    for eqn in &program.eqns {
+        if let Some(kind) = eqn.primitive.memory_kind() {
+            known.extend(eqn.outputs.iter().map(|var| (*var, kind)));
+            continue;
+        }
+        // Of programs within, those that take and return what the equation does.
+        let programs = eqn.primitive.programs();
+        let alike = |p: &&&Program| p.inputs.len() == eqn.inputs.len() && p.outputs.len() == eqn.outputs.len();
+        let Some(inner) = programs.iter().find(alike) else { continue };
+        let inputs: Vec<_> = eqn.inputs.iter().map(|atom| of(&known, atom)).collect();
+        let kinds = grow(|| kinds_of_results(inner, &inputs));
+        known.extend(eqn.outputs.iter().zip(kinds).filter_map(|(var, kind)| Some((*var, kind?))));
+    }
+    program.outputs.iter().map(|atom| of(&known, atom)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::prelude::*;
+
+    /// Where the parts of an array really lie.
+    fn kinds(x: &Array) -> Result<Vec<String>> {
+        let memory = |buffer: &std::sync::Arc<shardax_pjrt::Buffer>| Ok(buffer.memory()?.kind().to_owned());
+        x.concrete()?.buffers.iter().map(memory).collect()
+    }
+
+    /// What a sharding says is so, whether `device_put` or a program put it there.
+    #[test]
+    fn arrays_lie_where_their_shardings_say() -> Result<()> {
+        let device = &local_devices()?[0];
+        let here = SingleDeviceSharding::new(device);
+        let host = here.with_memory_kind("pinned_host");
+        let x = device_put(&arange(0..4), &here)?;
+        let put = {
+            let host = host.clone();
+            jit(move |x: Array| device_put(&(x + 1), &host))
+        };
+        let space = jit(|x: Array| device_put(&(x + 1), Space::Host));
+        let asked = jit(|x: Array| x + 1).out_shardings(&host);
+        let on_host = device_put(&x, &host)?;
+        for y in [put.call(&x)?, space.call(&x)?, asked.call(&x)?, on_host.clone(), device_put(&x, Space::Host)?] {
+            assert_eq!(
+                (y.sharding()?.memory_kind(), kinds(&y)?),
+                (Some("pinned_host"), vec!["pinned_host".to_owned()])
+            );
+            assert_eq!(y.to_vec::<i32>()?.len(), 4);
+        }
+        let copied = PutOptions::default().may_alias(false).device_put(&on_host, &host)?;
+        assert_eq!(kinds(&copied)?, ["pinned_host"]);
+        for y in [device_put(&on_host, &here)?, device_put(&on_host, Space::Device)?, &on_host + 1] {
+            assert_eq!((y.sharding()?.memory_kind(), kinds(&y)?), (None, vec!["device".to_owned()]));
+        }
+        Ok(())
+    }
+}

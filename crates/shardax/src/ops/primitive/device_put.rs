@@ -1,0 +1,94 @@
+//! `device_put` inside a program: moving a value to another memory of its devices.
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::program::Aval;
+use crate::core::program::trace::bind1;
+use crate::error::Result;
+use crate::sharding::memory::MemoryKind;
+use crate::sharding::{NamedSharding, Sharding};
+
+/// The same value in memory of this kind, split as the sharding says where there is one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct DevicePut {
+    pub kind: MemoryKind,
+    pub sharding: Option<Sharding>,
+}
+
+impl DevicePut {
+    /// One that leaves to the compiler how the value is split.
+    pub fn to(kind: MemoryKind) -> DevicePut {
+        DevicePut { kind, sharding: None }
+    }
+
+    #[track_caller]
+    pub fn apply(self, x: &Array) -> Array {
+        bind1(self, std::slice::from_ref(x))
+    }
+
+    fn named(&self) -> Option<&NamedSharding> {
+        self.sharding.as_ref()?.as_named()
+    }
+}
+
+impl Primitive for DevicePut {
+    fn name(&self) -> &'static str {
+        "device_put"
+    }
+
+    fn placed_on(&self) -> Option<Sharding> {
+        self.sharding.clone()
+    }
+
+    fn out_sharding(&self, _result: usize, aval: &Aval) -> Option<NamedSharding> {
+        self.named().filter(|named| named.shard_shape(&aval.shape).is_ok()).cloned()
+    }
+
+    fn memory_kind(&self) -> Option<MemoryKind> {
+        Some(self.kind)
+    }
+
+    fn print_params(&self) -> String {
+        let split = self.sharding.as_ref().map_or(String::new(), |sharding| format!(" sharding={sharding}"));
+        format!("memory_kind={}{split}", self.kind)
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        Ok(smallvec![args[0].clone()])
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        if !cx.moves_memory() {
+            return Ok(args.to_vec());
+        }
+        let mut value = args[0];
+        if let Some(named) = self.named().filter(|named| named.mesh().size() > 1) {
+            let attrs = format!("sharding = {}", cx.sharding(named, outs[0].rank()));
+            value = cx.op("sdy.sharding_constraint", &[value], &attrs, &outs[0]);
+        }
+        Ok(vec![cx.in_memory(value, self.kind)])
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let put = |x: &Array| self.clone().apply(x);
+        Ok((smallvec![put(&args[0])], vec![tangents[0].as_ref().map(put)]))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
+        // Where the operand lay is not known: cotangents are computed with, on the device.
+        let back = |ct: &Array| match self.kind == MemoryKind::DEVICE {
+            true => ct.clone(),
+            false => DevicePut::to(MemoryKind::DEVICE).apply(ct),
+        };
+        Ok(vec![cts[0].as_ref().map(back)])
+    }
+
+    fn batch(&self, _axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        // The sharding is one example's.
+        let sharding = self.sharding.clone().filter(|_| dims[0].is_none());
+        Ok((smallvec![DevicePut { sharding, ..self.clone() }.apply(&args[0])], dims.to_vec()))
+    }
+}

@@ -1,0 +1,210 @@
+//! Memories: where a device can have data, and the kinds that shardings name.
+
+use std::fmt;
+
+use shardax_pjrt as pjrt;
+pub use shardax_pjrt::MemoryStats;
+
+use super::device::Device;
+use crate::error::{AtCaller, Result, err};
+use crate::shape::interned;
+
+/// The name of a kind of memory: `device`, `pinned_host`, `unpinned_host`, or another that a platform has.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MemoryKind(&'static str);
+
+impl MemoryKind {
+    /// The memory of the device itself.
+    pub const DEVICE: MemoryKind = MemoryKind("device");
+    /// Memory of the host that stays where it is, so that a device can read and write it.
+    pub const PINNED_HOST: MemoryKind = MemoryKind("pinned_host");
+
+    pub fn new(name: &str) -> MemoryKind {
+        MemoryKind(interned(name))
+    }
+
+    pub fn as_str(self) -> &'static str {
+        self.0
+    }
+
+    /// Whether a value of this kind lies where values lie when nothing is said.
+    pub fn is_default(kind: Option<MemoryKind>) -> bool {
+        kind.is_none_or(|kind| kind == MemoryKind::DEVICE)
+    }
+}
+
+impl fmt::Display for MemoryKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl fmt::Debug for MemoryKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// One of two places for a value, whatever its sharding: what [`device_put`](crate::device_put) takes in the place of a
+/// sharding (JAX's `jax.memory.Space`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Space {
+    /// The memory of the device.
+    Device,
+    /// Memory of the host that the device reads and writes: `pinned_host`.
+    Host,
+}
+
+impl Space {
+    pub(crate) fn kind(self) -> MemoryKind {
+        match self {
+            Space::Device => MemoryKind::DEVICE,
+            Space::Host => MemoryKind::PINNED_HOST,
+        }
+    }
+}
+
+/// A memory that a device can address: its own, or a part of the host's.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Memory {
+    device: Device,
+    kind: MemoryKind,
+}
+
+impl Memory {
+    /// `device`, `pinned_host`, `unpinned_host`, … as [`NamedSharding::with_memory_kind`](crate::NamedSharding) takes it.
+    pub fn kind(&self) -> &'static str {
+        self.kind.0
+    }
+
+    /// The device that it was asked of. Others may address it too.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+}
+
+impl fmt::Display for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.kind, self.device)
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Memory({self})")
+    }
+}
+
+impl Device {
+    fn memory_of_kind(&self, kind: MemoryKind) -> Memory {
+        Memory { device: self.clone(), kind }
+    }
+
+    /// The memories that it can address. Those of a device that is only described are what its platform has by rule.
+    ///
+    /// Fails for a device of another process, and where the plugin does not tell.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let device = &local_devices()?[0];
+    /// let kinds: Vec<&str> = device.addressable_memories()?.iter().map(|memory| memory.kind()).collect();
+    /// assert!(kinds.contains(&device.default_memory()?.kind()));
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn addressable_memories(&self) -> Result<Vec<Memory>> {
+        let kinds: Vec<MemoryKind> = match (self.topology(), self.platform()) {
+            (None, _) => {
+                self.pjrt_memories().at_caller()?.iter().map(|memory| MemoryKind::new(memory.kind())).collect()
+            }
+            (Some(_), "tpu") => ["device", "pinned_host", "unpinned_host"].map(MemoryKind::new).to_vec(),
+            (Some(_), _) => ["device", "pinned_host"].map(MemoryKind::new).to_vec(),
+        };
+        Ok(kinds.into_iter().map(|kind| self.memory_of_kind(kind)).collect())
+    }
+
+    /// The memory that data goes to when nothing says otherwise.
+    ///
+    /// Fails for a device of another process, and where the plugin does not tell.
+    #[track_caller]
+    pub fn default_memory(&self) -> Result<Memory> {
+        let kind = match self.topology() {
+            Some(_) => MemoryKind::DEVICE,
+            None => {
+                let memory = self.attached().and_then(|device| Ok(device.default_memory()?)).at_caller()?;
+                MemoryKind::new(memory.kind())
+            }
+        };
+        Ok(self.memory_of_kind(kind))
+    }
+
+    /// The memory of this kind.
+    ///
+    /// Fails where the device has none, with those that it has.
+    #[track_caller]
+    pub fn memory(&self, kind: &str) -> Result<Memory> {
+        let all = self.addressable_memories()?;
+        let found = all.iter().find(|memory| memory.kind() == kind).cloned();
+        let kinds = || all.iter().map(Memory::kind).collect::<Vec<_>>();
+        found.ok_or_else(|| no_such_memory(self, &kinds(), kind)).at_caller()
+    }
+
+    /// What is taken of its memory, and what may be, in bytes, by JAX's names. What a platform does not tell is `None`.
+    ///
+    /// Fails where there are no such figures: on the CPU, and for a device that is only described.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let error = local_devices()?[0].memory_stats().unwrap_err();
+    /// assert_eq!(error.kind(), shardax::ErrorKind::NotImplemented);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn memory_stats(&self) -> Result<MemoryStats> {
+        let told = self.attached().and_then(|device| match device.memory_stats() {
+            Ok(stats) => Ok(stats),
+            Err(error) if error.code == pjrt::Code::Unimplemented => {
+                Err(err!(NotImplemented, "memory_stats is not implemented on {}", self.platform().to_uppercase())
+                    .help("`compiled.memory_analysis()` tells what a program takes, on every platform"))
+            }
+            Err(error) => Err(error.into()),
+        });
+        told.at_caller()
+    }
+
+    fn pjrt_memories(&self) -> Result<Vec<pjrt::Memory>> {
+        Ok(self.attached()?.addressable_memories()?)
+    }
+
+    /// The memory of this kind, or the one that data goes to when nothing is said.
+    pub(crate) fn pjrt_memory(&self, kind: Option<MemoryKind>) -> Result<pjrt::Memory> {
+        let Some(kind) = kind else { return Ok(self.attached()?.default_memory()?) };
+        let all = self.pjrt_memories()?;
+        let kinds: Vec<&str> = all.iter().map(pjrt::Memory::kind).collect();
+        match kinds.iter().position(|name| *name == kind.0) {
+            Some(at) => Ok(all[at].clone()),
+            None => Err(no_such_memory(self, &kinds, kind.0)),
+        }
+    }
+
+    /// Whether values of these kinds lie in the same memory of it.
+    pub(crate) fn is_same_memory(&self, a: Option<MemoryKind>, b: Option<MemoryKind>) -> bool {
+        let kind = |kind: Option<MemoryKind>| kind.map(MemoryKind::as_str);
+        let default = || self.default_memory().ok().map(|memory| memory.kind());
+        a == b || kind(a).or_else(default) == kind(b).or_else(default)
+    }
+}
+
+fn no_such_memory(device: &Device, kinds: &[&str], kind: &str) -> crate::error::Error {
+    err!(
+        Value,
+        "Could not find memory addressable by device {}. Device {} can address the following memory kinds: {}. Got memory kind: {kind}",
+        device.kind(),
+        device.kind(),
+        kinds.join(", ")
+    )
+    .help(match kinds.first() {
+        Some(first) => format!("name one of them, such as {first:?}, or none"),
+        None => "leave the memory kind out".to_owned(),
+    })
+}
