@@ -65,6 +65,8 @@ pub fn run() -> Result<(), String> {
     println!("fetching 350 MB into {}", folder.display());
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:"]);
+    // Where there is no network that is found out soon.
+    pip.args(["--retries", "2", "--timeout", "20"]);
     pip.args(["--disable-pip-version-check", "--implementation", "cp", "--python-version", PYTHON]);
     for platform in PLATFORMS {
         pip.args(["--platform", platform]);

@@ -1,7 +1,7 @@
 //! Programs compiled for TPUs and GPUs that are not there, by their own compilers.
 //!
 //! The compilers are the platforms' plugins: `cargo xtask accelerators` fetches them. Where they are not, these tests
-//! say so and end. Each runs in a process of its own that can reach no network where the system allows that, and that
+//! say so and end, unless `SHARDAX_ACCELERATORS=required` says that they must be there. Each runs in a process of its own that can reach no network where the system allows that, and that
 //! is ended after two minutes: libtpu asks servers, and an abort inside of it hangs.
 
 #[path = "../common/child.rs"]
@@ -24,12 +24,20 @@ fn plugin(variable: &str, member: &str) -> Option<PathBuf> {
     named.or_else(fetched)
 }
 
-/// Runs the ignored test of this name where the plugin is, by itself. Whoever starts a client of the CPU there fails.
-fn apart(test: &str, variable: &str, member: &str) {
-    let Some(path) = plugin(variable, member) else {
-        eprintln!("{test} is left out: there is no {member}, which `cargo xtask accelerators` fetches");
-        return;
-    };
+/// Runs the ignored test of this name where these plugins are, by itself, with these variables.
+fn apart(test: &str, plugins: &[(&str, &str)], variables: &[(&str, &str)]) {
+    let mut paths = Vec::new();
+    for (variable, member) in plugins {
+        match plugin(variable, member) {
+            Some(path) => paths.push((variable, path)),
+            None => {
+                let required = std::env::var("SHARDAX_ACCELERATORS").is_ok_and(|value| value == "required");
+                assert!(!required, "there is no {member}, which `cargo xtask accelerators` fetches");
+                eprintln!("{test} is left out: there is no {member}, which `cargo xtask accelerators` fetches");
+                return;
+            }
+        }
+    }
     let program = std::env::current_exe().expect("this program has a path");
     // A network of its own, with nothing in it.
     let alone = ["unshare", "--map-root-user", "--net"];
@@ -43,21 +51,34 @@ fn apart(test: &str, variable: &str, member: &str) {
         false => Command::new(program),
     };
     command.args(["--exact", test, "--ignored", "--nocapture", "-q"]);
-    command.env(variable, path).env("SHARDAX_CPU_PLUGIN", "/nowhere/this.test/starts/no/client");
+    command.envs(paths).envs(variables.iter().copied());
     child::run(&mut command);
 }
 
+/// Whoever starts a client of the CPU fails.
+const NO_CPU: (&str, &str) = ("SHARDAX_CPU_PLUGIN", "/nowhere/this.test/starts/no/client");
 const TPU: (&str, &str) = ("SHARDAX_TPU_PLUGIN", "libtpu/libtpu.so");
 const GPU: (&str, &str) = ("SHARDAX_CUDA_PLUGIN", "jax_plugins/xla_cuda12/xla_cuda_plugin.so");
 
 #[test]
 fn programs_compile_for_tpus() {
-    apart("on_tpus", TPU.0, TPU.1);
+    apart("on_tpus", &[TPU], &[NO_CPU]);
 }
 
 #[test]
 fn programs_compile_for_gpus() {
-    apart("on_gpus", GPU.0, GPU.1);
+    apart("on_gpus", &[GPU], &[NO_CPU]);
+}
+
+#[test]
+fn one_program_runs_on_the_cpu_and_compiles_for_tpus_and_gpus() {
+    apart("on_all_three", &[TPU, GPU], &[("SHARDAX_NUM_CPU_DEVICES", "8")]);
+}
+
+#[test]
+#[ignore = "run by other tests, where the plugins are"]
+fn on_all_three() -> Result<()> {
+    programs::on_all_three(&[Topology::tpu("v5e:2x4")?, Topology::gpu(GpuSpec::H100)?])
 }
 
 #[test]

@@ -60,6 +60,14 @@ fn arguments_and_results(topology: &Topology, split: &NamedSharding) -> Result<(
     let text = jit(move |x: Array| device_put(&x, &here)).lower(on(split))?.as_text().to_owned();
     assert!(!text.contains("annotate_device_placement") && !text.contains("memory_kind"), "{text}");
 
+    // Taken from the host, and given back to it (the program of docs/platforms.md).
+    let update = jit(|m: Array, g: Array| -> Result<Array> {
+        let m = device_put(&m, Space::Device)?;
+        Ok(m * 0.9 + g * 0.1)
+    });
+    let memory = update.out_shardings(&host).lower((on(&host), on(split)))?.compile_for(topology)?.memory_analysis()?;
+    assert_eq!((memory.host_arguments, memory.host_outputs, memory.arguments), (bytes, bytes, bytes), "{memory:?}");
+
     // What is donated on one side is not taken over on the other.
     let donated = jit(move |x: Array| device_put(&x, &host)).donate_argnums([0]).lower(on(split))?;
     assert!(!donated.as_text().contains("tf.aliasing_output"), "{}", donated.as_text());

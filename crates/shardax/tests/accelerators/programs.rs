@@ -52,6 +52,50 @@ pub fn data_parallel(topology: &Topology, mesh: &Mesh) -> Result<()> {
     Ok(())
 }
 
+/// A training step that names no platform: run on the CPU, and the same lowering compiled for each topology. Parameters
+/// are split over `model`, the batch over `data`; a `shard_map` sums what each device has.
+pub fn on_all_three(topologies: &[Topology]) -> Result<()> {
+    let mesh = make_mesh([("data", 2), ("model", 4)])?;
+    let inner = mesh.clone();
+    let loss = move |(w1, w2): (Array, Array), x: Array, y: Array| -> Result<Array> {
+        let error = x.dot(w1).tanh().dot(w2) - y;
+        let rows = shard_map(|e: Array| psum(e.square().sum(..), "data"), &inner).in_specs(P!["data"]).out_specs(P![]);
+        Ok(rows.call(error)? / 64.0)
+    };
+    let step = jit(move |p: (Array, Array), x: Array, y: Array| -> Result<((Array, Array), Array)> {
+        let (value, grads) = value_and_grad(&loss).call((p.clone(), x, y))?;
+        Ok((tree::map2(|p, g| p - g * 0.1, p, grads)?, value))
+    });
+    let key = random::key(0);
+    let normal = |n: u32, shape: [usize; 2]| random::normal(&random::fold_in(&key, n), shape);
+    let p = (normal(1, [16, 32]) * 0.2, normal(2, [32, 4]) * 0.2);
+    let p = device_put(&p, (split(&mesh, P![None, "model"]), split(&mesh, P!["model"])))?;
+    let (x, y) = device_put(&(normal(3, [64, 16]), normal(4, [64, 4])), split(&mesh, P!["data"]))?;
+
+    let lowered = step.lower((&p, &x, &y))?;
+    let (mut now, mut values) = (p, Vec::new());
+    for _ in 0..5 {
+        let (next, value) = step.call((&now, &x, &y))?;
+        values.push(value.item::<f32>()?);
+        now = next;
+    }
+    assert!(values.windows(2).all(|pair| pair[1] < pair[0]), "it does not learn: {values:?}");
+
+    let here = lowered.compile()?.output_shardings();
+    for topology in topologies {
+        let unloaded = lowered.compile_for(topology)?;
+        let report = unloaded.collectives()?;
+        let over = over(&unloaded)?;
+        for axis in ["data", "model"] {
+            assert!(over.iter().any(|(_, axes)| axes.contains(&axis.to_owned())), "nothing over {axis}: {report}");
+        }
+        let specs = |all: &[Sharding]| all.iter().map(|s| s.as_named().map(|s| s.spec().clone())).collect::<Vec<_>>();
+        assert_eq!(specs(unloaded.output_shardings().leaves()), specs(here.leaves()), "for {topology}");
+        assert!(unloaded.serialize()?.len() > 1000);
+    }
+    Ok(())
+}
+
 /// What a platform without row-major results, and with groups by axes, is asked for.
 pub fn all(topology: &Topology) -> Result<()> {
     let mesh = topology.mesh([("data", 2), ("model", 4)])?;

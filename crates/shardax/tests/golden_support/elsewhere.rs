@@ -13,10 +13,14 @@ use shardax::prelude::*;
 use super::check::{Check, checks_of};
 use super::{Case, Fun, family};
 
-/// Checks in one program.
-const CHUNK: usize = 64;
-/// Checks that a line of the table's file is for: what is lost when a run is ended.
-const PART: usize = 128;
+/// Checks in one program, and those that a line of the table's file is for: what is lost when a run is ended. Programs of
+/// some families take the compilers long, and memory that grows faster than their number.
+fn sizes(family: &str) -> (usize, usize) {
+    match family {
+        "linalg" | "special" | "various" | "random" | "random_more" => (8, 32),
+        _ => (64, 128),
+    }
+}
 
 /// Those of the table: one slice of small TPUs, one of large ones, and a host of GPUs.
 const TOPOLOGIES: [&str; 3] = ["v5e:2x4", "v5p:2x2x2", "h100"];
@@ -72,8 +76,10 @@ pub fn table(families: &[(&'static str, fn(&Case) -> Option<Fun>)]) -> Result<()
             cases.iter().map(|case| catch_unwind(AssertUnwindSafe(|| function(case))).ok().flatten()).collect();
         let all = cases.iter().zip(&functions).filter_map(|(case, f)| Some((case, f.as_ref()?)));
         let checks: Vec<Check<'_>> = all.flat_map(|(case, f)| checks_of(case, f)).step_by(wanted.every).collect();
-        for ((part, checks), topology) in
-            checks.chunks(PART).enumerate().flat_map(|part| topologies.iter().map(move |topology| (part, topology)))
+        for ((part, checks), topology) in checks
+            .chunks(sizes(family_name).1)
+            .enumerate()
+            .flat_map(|part| topologies.iter().map(move |topology| (part, topology)))
         {
             number += 1;
             let head = format!("golden|{family_name}|{}|{}|{part}|", topology.name(), wanted.every);
@@ -81,7 +87,7 @@ pub fn table(families: &[(&'static str, fn(&Case) -> Option<Fun>)]) -> Result<()
                 continue;
             }
             let mut refused = BTreeMap::<String, Vec<String>>::new();
-            for (path, why) in checks.chunks(CHUNK).flat_map(|chunk| compile_chunk(chunk, topology)) {
+            for (path, why) in checks.chunks(sizes(family_name).0).flat_map(|chunk| compile_chunk(chunk, topology)) {
                 let why = why.lines().next().unwrap_or_default().replace('|', "/");
                 refused.entry(why).or_default().push(path);
             }
