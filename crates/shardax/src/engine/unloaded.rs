@@ -29,10 +29,15 @@ impl Request {
             let text = request.lower(true)?;
             let ids = request.place.devices().iter().map(Device::id).collect();
             let overrides = xla_options.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-            let options = pjrt::CompileOptions { overrides, ..request.options(ids) };
+            let mut options = pjrt::CompileOptions { overrides, ..request.options(ids) };
             let signature = request.signature(&request.donations())?;
             counts::compiling(&self.name, self.program.in_avals());
-            let compiled = topology.pjrt().compile(&text, &options, signature);
+            let mut compiled = topology.pjrt().compile(&text, &options, signature.clone());
+            let asked = xla_options.iter().any(|(name, _)| *name == TILED_PRODUCTS);
+            if !asked && compiled.as_ref().is_err_and(|error| error.message.contains(NO_TILES)) {
+                options.overrides.push((TILED_PRODUCTS.to_owned(), pjrt::Value::Bool(false)));
+                compiled = topology.pjrt().compile(&text, &options, signature);
+            }
             let executable = compiled.map_err(|e| refused(&self.name, topology, &e))?;
             let found = request.result_shardings(&executable, None)?;
             if let Some(whole) = request.with_whole(&found) {
@@ -144,6 +149,12 @@ impl Request {
         Some(Request { out_shardings, ..self.clone() })
     }
 }
+
+/// Where there is no GPU to try them on, the CUDA compiler takes tiles of one size for products, and fails where they do
+/// not fit an operand that is transposed on the way (`vmap` over the last dimension of one). Without tiles it calls
+/// the library.
+const NO_TILES: &str = "Couldn't find output tile sizes";
+const TILED_PRODUCTS: &str = "xla_gpu_enable_triton_gemm";
 
 /// A program that the platform's compiler refused.
 fn refused(name: &str, topology: &Topology, error: &pjrt::Error) -> crate::error::Error {

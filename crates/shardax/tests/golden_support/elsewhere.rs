@@ -17,6 +17,8 @@ use super::{Case, Fun, family};
 /// some families take the compilers long, and memory that grows faster than their number.
 fn sizes(family: &str) -> (usize, usize) {
     match family {
+        // A check of many functions.
+        "half" => (2, 8),
         "linalg" | "special" | "various" | "random" | "random_more" => (8, 32),
         _ => (64, 128),
     }
