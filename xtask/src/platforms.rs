@@ -122,48 +122,51 @@ fn programs(rows: &[Vec<&str>]) -> String {
     text + "\nMemory is on each device.\n\n"
 }
 
-/// Checks of a family for a topology: how many compile, of how many.
-type Counts<'a> = BTreeMap<&'a str, BTreeMap<&'a str, (usize, usize)>>;
+/// Of a family for a topology: how many checks compile, of how many, and of how many there are one was tried.
+#[derive(Clone, Copy, Default)]
+struct Cell<'a> {
+    compiled: usize,
+    all: usize,
+    every: &'a str,
+}
+
+impl Cell<'_> {
+    fn text(&self) -> String {
+        let count = match self.compiled == self.all {
+            true => format!("all {}", self.all),
+            false => format!("{} of {}", self.compiled, self.all),
+        };
+        if self.every == "1" { count } else { format!("{count}, one in {}", self.every) }
+    }
+}
 
 /// The table of reference values.
 fn operations(rows: &[Vec<&str>]) -> String {
     let mut text = format!(
-        "{OPERATIONS}\nThe checks of the reference values (results, gradients, tangents and batches of every primitive), compiled for one\ndevice.\n\n"
+        "{OPERATIONS}\nThe checks of the reference values (results, gradients, tangents and batches of every primitive), compiled for one\ndevice: all of them, or one in so many.\n\n"
     );
     let number = |text: &str| text.parse::<usize>().unwrap_or(0);
-    let mut families = Counts::new();
-    let mut names: Vec<(&str, &str)> = Vec::new();
+    let mut families = BTreeMap::<&str, BTreeMap<&str, Cell>>::new();
+    let mut sums = BTreeMap::<&str, Cell>::new();
     for row in rows {
         let ["golden", family, on, every, _, compiled, all] = row[..] else { continue };
         let cell = families.entry(family).or_default().entry(on).or_default();
-        *cell = (cell.0 + number(compiled), cell.1 + number(all));
-        if !names.contains(&(on, every)) {
-            names.push((on, every));
+        for cell in [cell, sums.entry(on).or_default()] {
+            *cell = Cell { compiled: cell.compiled + number(compiled), all: cell.all + number(all), every };
         }
     }
-    names.sort_unstable();
-    let head = |(on, every): &(&str, &str)| match *every {
-        "1" => format!("{on}, all checks"),
-        n => format!("{on}, one check in {n}"),
-    };
-    let _ = writeln!(text, "| reference values | {} |", names.iter().map(head).collect::<Vec<_>>().join(" | "));
+    let names: Vec<&str> = sums.keys().copied().collect();
+    let _ = writeln!(text, "| reference values | {} |", names.join(" | "));
     let _ = writeln!(text, "|---|{}", "--:|".repeat(names.len()));
-    let cell = |cells: &BTreeMap<&str, (usize, usize)>, on: &str| match cells.get(on) {
-        None => String::new(),
-        Some((compiled, all)) if compiled == all => format!("all {all}"),
-        Some((compiled, all)) => format!("{compiled} of {all}"),
+    let line = |cells: &BTreeMap<&str, Cell>| {
+        let texts: Vec<String> = names.iter().map(|on| cells.get(on).map_or(String::new(), Cell::text)).collect();
+        texts.join(" | ")
     };
-    let mut sums = BTreeMap::<&str, (usize, usize)>::new();
     for (family, cells) in &families {
-        for (on, (compiled, all)) in cells {
-            let sum = sums.entry(on).or_default();
-            *sum = (sum.0 + compiled, sum.1 + all);
-        }
-        let line: Vec<String> = names.iter().map(|(on, _)| cell(cells, on)).collect();
-        let _ = writeln!(text, "| {family} | {} |", line.join(" | "));
+        let _ = writeln!(text, "| {family} | {} |", line(cells));
     }
-    let line: Vec<String> = names.iter().map(|(on, _)| cell(&sums, on)).collect();
-    let _ = writeln!(text, "| together | {} |", line.join(" | "));
+    sums.values_mut().for_each(|sum| sum.every = "1");
+    let _ = writeln!(text, "| together | {} |", line(&sums));
 
     let mut refused = BTreeMap::<(&str, &str, &str), (usize, &str)>::new();
     for row in rows {

@@ -1,7 +1,7 @@
 //! Programs of every form, compiled for a topology of eight or more devices.
 
 use shardax::prelude::*;
-use shardax::{ErrorKind, lax};
+use shardax::{ErrorKind, fft, lax};
 
 fn split(mesh: &Mesh, spec: PartitionSpec) -> NamedSharding {
     NamedSharding::new(mesh, spec)
@@ -230,6 +230,19 @@ pub fn refused(topology: &Topology) -> Result<()> {
         "{error}"
     );
     assert!(error.to_string().contains("compute this part of the program on the CPU's devices"), "{error}");
+
+    // A Fourier transform of 64 bits, which TPUs do not have.
+    for dtype in [DType::F64, DType::Complex128] {
+        let transform = jit(move |x: Array| if dtype.is_complex() { fft::fft(x) } else { fft::rfft(x) });
+        match (transform.lower(shape_dtype_struct_on([8], dtype, &device)), topology.platform()) {
+            (Ok(lowered), "cuda") => drop(lowered.compile_for(topology)?),
+            (Err(error), "tpu") => {
+                assert!(error.message().contains(&format!("fft of {dtype} is not implemented on TPU")), "{error}");
+                assert!(error.to_string().contains("convert the operand to "), "{error}");
+            }
+            (result, platform) => panic!("on {platform}: {:?}", result.err()),
+        }
+    }
 
     // A convolution of integers, which cuDNN does not have and TPUs do.
     let convolution = jit(|x: Array, k: Array| lax::conv(x, k, [1, 1], lax::Padding::Valid));
