@@ -355,7 +355,10 @@ impl Request {
                         forget(name);
                         return self.compile(xla_options);
                     }
-                    None => return Err(err!(Runtime, "XLA could not compile {}: {error}", self.name)),
+                    None => {
+                        let refusal = err!(Runtime, "XLA could not compile {}: {error}", self.name);
+                        return Err(self.explained(refusal, self.place.platform()));
+                    }
                 },
             };
         counts::compiled(&self.name, begun);

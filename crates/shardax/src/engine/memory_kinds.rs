@@ -1,14 +1,16 @@
 //! Which kind of memory the arguments and results of a program lie in.
 
+use std::panic::Location;
 use std::sync::Arc;
 
 use shardax_pjrt as pjrt;
 
 use super::load::Request;
 use crate::core::array::Buffers;
+use crate::core::lower::Platform;
 use crate::core::lower::module::Memory;
-use crate::core::program::{Atom, Program, Var};
-use crate::error::Result;
+use crate::core::program::{Atom, Eqn, Program, Var};
+use crate::error::{Error, Result};
 use crate::sharding::Sharding;
 use crate::sharding::memory::MemoryKind;
 use crate::stack::grow;
@@ -22,6 +24,18 @@ impl Request {
     /// The kinds of memory of the arguments, as far as they are said.
     pub fn in_kinds(&self) -> Vec<Option<MemoryKind>> {
         self.in_shardings.iter().map(|sharding| sharding.kind()).collect()
+    }
+
+    /// The compiler's refusal of a program that computes with what is not in the devices' memory, which it tells in words
+    /// of its own: with the line of the first operation that does, and what helps.
+    pub fn explained(&self, refusal: Error, platform: Platform) -> Error {
+        let other = platform.has_memories() && self.uses_other_memory();
+        match other.then(|| first_use(&self.program, &self.in_kinds())).flatten() {
+            None => refusal,
+            Some((name, kind, source)) => refusal.at(source).help(format!(
+                "{name} is asked for of a value in {kind} memory, and XLA computes with what is in the device's: put it there first, with `device_put(&x, Space::Device)`"
+            )),
+        }
     }
 
     /// The sharding of a result with the kind of memory that it lies in, of [`result_kinds`](Request::result_kinds).
@@ -83,8 +97,35 @@ pub(crate) fn moved_to_memory(buffers: &Buffers, kind: Option<MemoryKind>) -> Re
     buffers.iter().map(|buffer| Ok(Arc::new(buffer.copy_to_memory(&device(buffer)?)?))).collect()
 }
 
-/// Where a program puts its results. What is computed with lies where nothing is said.
+/// What is not computed: results lie where the operands do.
+const IN_PLACE: [&str; 6] = ["optimization_barrier", "name", "slice", "dynamic_slice", "reshape", "squeeze"];
+
+/// The first operation on a value that lies in other memory than the devices' own.
+fn first_use(
+    program: &Program,
+    inputs: &[Option<MemoryKind>],
+) -> Option<(&'static str, MemoryKind, &'static Location<'static>)> {
+    let mut found = None;
+    walk(program, inputs, &mut |eqn, operands| {
+        let other = operands.iter().flatten().find(|kind| !MemoryKind::is_default(Some(**kind)));
+        if let (None, Some(kind)) = (&found, other) {
+            found = Some((eqn.primitive.name(), *kind, eqn.source));
+        }
+    });
+    found
+}
+
+/// Where a program puts its results.
 fn kinds_of_results(program: &Program, inputs: &[Option<MemoryKind>]) -> Vec<Option<MemoryKind>> {
+    walk(program, inputs, &mut |_, _| {})
+}
+
+/// Where a program puts its results. `visit` gets each equation that computes, with where its operands lie. What is computed with lies where nothing is said.
+fn walk(
+    program: &Program,
+    inputs: &[Option<MemoryKind>],
+    visit: &mut dyn FnMut(&Eqn, &[Option<MemoryKind>]),
+) -> Vec<Option<MemoryKind>> {
     let mut known: Vec<(Var, MemoryKind)> = Vec::new();
     let of = |known: &[(Var, MemoryKind)], atom: &Atom| match atom {
         Atom::Var(var) => known.iter().find(|(other, _)| other == var).map(|(_, kind)| *kind),
@@ -99,9 +140,18 @@ fn kinds_of_results(program: &Program, inputs: &[Option<MemoryKind>]) -> Vec<Opt
         // Of programs within, those that take and return what the equation does.
         let programs = eqn.primitive.programs();
         let alike = |p: &&&Program| p.inputs.len() == eqn.inputs.len() && p.outputs.len() == eqn.outputs.len();
-        let Some(inner) = programs.iter().find(alike) else { continue };
         let inputs: Vec<_> = eqn.inputs.iter().map(|atom| of(&known, atom)).collect();
-        let kinds = grow(|| kinds_of_results(inner, &inputs));
+        if IN_PLACE.contains(&eqn.primitive.name()) {
+            known.extend(eqn.outputs.iter().zip(inputs).filter_map(|(var, kind)| Some((*var, kind?))));
+            continue;
+        }
+        let Some(inner) = programs.iter().find(alike) else {
+            if programs.is_empty() {
+                visit(eqn, &inputs);
+            }
+            continue;
+        };
+        let kinds = grow(|| walk(inner, &inputs, visit));
         known.extend(eqn.outputs.iter().zip(kinds).filter_map(|(var, kind)| Some((*var, kind?))));
     }
     program.outputs.iter().map(|atom| of(&known, atom)).collect()

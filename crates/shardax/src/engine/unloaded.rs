@@ -38,7 +38,8 @@ impl Request {
                 options.overrides.push((TILED_PRODUCTS.to_owned(), pjrt::Value::Bool(false)));
                 compiled = topology.pjrt().compile(&text, &options, signature);
             }
-            let executable = compiled.map_err(|e| refused(&self.name, topology, &e))?;
+            let executable =
+                compiled.map_err(|e| request.explained(refused(&self.name, topology, &e), request.place.platform()))?;
             let found = request.result_shardings(&executable, None)?;
             if let Some(whole) = request.with_whole(&found) {
                 request = whole;

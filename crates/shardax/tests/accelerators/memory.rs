@@ -15,7 +15,7 @@ pub fn all(topology: &Topology) -> Result<()> {
     let split = NamedSharding::new(&mesh, P!["x"]);
     arguments_and_results(topology, &split)?;
     one_device(topology, &device)?;
-    refused(&split)?;
+    refused(topology, &split)?;
     offloaded(topology, &split)
 }
 
@@ -84,11 +84,18 @@ fn one_device(topology: &Topology, device: &Device) -> Result<()> {
     Ok(())
 }
 
-fn refused(split: &NamedSharding) -> Result<()> {
+fn refused(topology: &Topology, split: &NamedSharding) -> Result<()> {
     let host = split.with_memory_kind("pinned_host");
     let x = shape_dtype_struct_on([8], DType::F32, &host);
     let error = jit(|x: Array| x * 2).in_shardings(split).lower(&x).err().expect("it lies elsewhere");
     assert!(error.message().contains("Memory kinds passed to jit does not match memory kind on the respective arg. Got jit memory kind: the default, arg memory kind: pinned_host"), "{error}");
+    // XLA computes with what is in the device's memory, and says otherwise in words of its own.
+    let (computed, line) = (jit(|x: Array| x.reshape([2, 4]).tanh()), line!());
+    let error = computed.lower(&x)?.compile_for(topology).err().expect("it is not there").to_string();
+    assert!(error.contains("tanh is asked for of a value in pinned_host memory"), "{error}");
+    assert!(error.contains("`device_put(&x, Space::Device)`"), "{error}");
+    assert!(error.contains(&format!("accelerators/memory.rs:{line}:")), "{error}");
+
     let x = shape_dtype_struct_on([8], DType::F32, split);
     let nowhere = split.with_memory_kind("drum");
     let error = jit(move |x: Array| device_put(&x, &nowhere)).lower(&x).err().expect("no such memory");
