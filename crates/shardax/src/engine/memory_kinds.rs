@@ -1,5 +1,6 @@
 //! Which kind of memory the arguments and results of a program lie in.
 
+use std::collections::HashMap;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -120,15 +121,16 @@ fn kinds_of_results(program: &Program, inputs: &[Option<MemoryKind>]) -> Vec<Opt
     walk(program, inputs, &mut |_, _| {})
 }
 
-/// Where a program puts its results. `visit` gets each equation that computes, with where its operands lie. What is computed with lies where nothing is said.
+/// Where a program puts its results; what is computed lies where nothing is said. `visit` gets each equation that
+/// computes, with where its operands lie.
 fn walk(
     program: &Program,
     inputs: &[Option<MemoryKind>],
     visit: &mut dyn FnMut(&Eqn, &[Option<MemoryKind>]),
 ) -> Vec<Option<MemoryKind>> {
-    let mut known: Vec<(Var, MemoryKind)> = Vec::new();
-    let of = |known: &[(Var, MemoryKind)], atom: &Atom| match atom {
-        Atom::Var(var) => known.iter().find(|(other, _)| other == var).map(|(_, kind)| *kind),
+    let mut known: HashMap<Var, MemoryKind> = HashMap::new();
+    let of = |known: &HashMap<Var, MemoryKind>, atom: &Atom| match atom {
+        Atom::Var(var) => known.get(var).copied(),
         Atom::Literal { .. } => None,
     };
     known.extend(program.inputs.iter().zip(inputs).filter_map(|(var, kind)| Some((*var, (*kind)?))));
