@@ -48,7 +48,7 @@ impl Primitive for Softmax {
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         Accepts::Float.check(self.name(), args[0].dtype)?;
-        Ok(smallvec![Aval { weak: false, ..args[0].clone() }])
+        Ok(smallvec![args[0].clone().settled()])
     }
 
     /// A maximum, a difference, an exponential, a sum and a quotient.
