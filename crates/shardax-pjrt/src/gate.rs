@@ -134,7 +134,7 @@ impl Gate {
         let single = &self.single[device];
         // Counted before the look at the exit, which sets its stage before it looks at the count.
         if single.count.fetch_add(1, Ordering::SeqCst) >= SINGLE_LIMIT {
-            single.wait_until(SINGLE_LIMIT);
+            single.wait_for_place();
         }
         exit::check().inspect_err(|_| {
             single.count.fetch_sub(1, Ordering::SeqCst);
@@ -184,12 +184,18 @@ impl Gate {
 }
 
 impl Single {
-    /// Waits until no more than so many have started and not ended.
+    /// Gives the place back and waits for one. Those who wait are not counted: more of them than there are places would
+    /// keep each other out for ever.
     #[cold]
-    fn wait_until(&self, limit: usize) {
-        while self.count.load(Ordering::SeqCst) > limit {
-            if self.sweep() <= limit {
-                return;
+    fn wait_for_place(&self) {
+        self.count.fetch_sub(1, Ordering::SeqCst);
+        loop {
+            let count = self.sweep();
+            if count < SINGLE_LIMIT {
+                match self.count.compare_exchange(count, count + 1, Ordering::SeqCst, Ordering::SeqCst) {
+                    Ok(_) => return,
+                    Err(_) => continue,
+                }
             }
             let oldest = lock(&self.under_way).pop_front();
             match oldest {
@@ -209,5 +215,37 @@ impl Single {
         under_way.retain(|event| !event.is_ready());
         let done = before - under_way.len();
         self.count.fetch_sub(done, Ordering::SeqCst) - done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn more_threads_than_places_all_get_in() {
+        let gate = Arc::new(Gate::new(1));
+        for _ in 0..SINGLE_LIMIT {
+            gate.enter_single(0).unwrap();
+        }
+        let (send, entered) = channel();
+        for _ in 0..4 * SINGLE_LIMIT {
+            let (gate, send) = (gate.clone(), send.clone());
+            std::thread::spawn(move || {
+                gate.enter_single(0).unwrap();
+                gate.single_started(0, None);
+                send.send(()).unwrap();
+            });
+        }
+        std::thread::sleep(Duration::from_millis(50)); // all of them wait
+        assert!(entered.try_recv().is_err(), "more are let in than there are places");
+        for _ in 0..SINGLE_LIMIT {
+            gate.single_started(0, None);
+        }
+        for _ in 0..4 * SINGLE_LIMIT {
+            entered.recv_timeout(Duration::from_secs(20)).expect("those who wait keep each other out");
+        }
     }
 }

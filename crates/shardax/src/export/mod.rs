@@ -1,6 +1,6 @@
 //! Functions that travel: lowered here, called in another process, by another program, on another platform.
 //!
-//! [`export`] traces and lowers a function for arguments of certain types, as [`jit`](crate::jit) does. What comes of it is one
+//! [`export`] traces and lowers a function for arguments of certain types, as [`jit`] does. What comes of it is one
 //! file of safetensors: StableHLO for each platform, the structures of arguments and results, their shardings, the captured
 //! arrays, and a checksum. [`Exported::load`] reads it back; no code of the function is needed, only the Rust types of its
 //! arguments and result. It can be called, compiled into other functions, vectorized and, where it was exported with its
