@@ -116,6 +116,15 @@ def jit_64_args():
     return waiting(jax.jit(lambda *xs: tuple(x + 1 for x in xs)), *arguments)
 
 
+@row("args_10k_dispatch")
+def args_10k_dispatch():
+    import jax
+    import jax.numpy as jnp
+
+    arguments = [jnp.full((4,), i, jnp.float32) for i in range(10_000)]
+    return waiting(jax.jit(lambda xs: xs[0] + 1, keep_unused=True), arguments)
+
+
 def scale(x):
     return x * 2 + 100
 
@@ -396,6 +405,100 @@ def mlp_step(n):
     return Training(n, make_mlp(), optax.sgd(0.1), 512, (784,)).stepping()
 
 
+def make_resnet():
+    from flax import nnx
+
+    class ConvNorm(nnx.Module):
+        def __init__(self, start, end, size, stride, rngs):
+            init = nnx.initializers.he_normal()
+            self.conv = nnx.Conv(start, end, (size, size), strides=stride, use_bias=False, kernel_init=init, rngs=rngs)
+            self.norm = nnx.BatchNorm(end, momentum=0.9, use_running_average=False, rngs=rngs)
+
+        def __call__(self, x):
+            return self.norm(self.conv(x))
+
+    class Block(nnx.Module):
+        def __init__(self, start, end, stride, rngs):
+            self.first = ConvNorm(start, end, 3, stride, rngs)
+            self.second = ConvNorm(end, end, 3, 1, rngs)
+            self.shortcut = ConvNorm(start, end, 1, stride, rngs) if start != end else lambda x: x
+
+        def __call__(self, x):
+            return nnx.relu(self.second(nnx.relu(self.first(x))) + self.shortcut(x))
+
+    class ResNet(nnx.Module):
+        def __init__(self, rngs):
+            self.stem = ConvNorm(3, 64, 3, 1, rngs)
+            stages = [(64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2)]
+            sizes = [size for start, end, stride in stages for size in ((start, end, stride), (end, end, 1))]
+            self.blocks = nnx.List([Block(*size, rngs) for size in sizes])
+            self.dense = nnx.Linear(512, 10, rngs=rngs)
+
+        def __call__(self, x):
+            x = nnx.relu(self.stem(x))
+            for block in self.blocks:
+                x = block(x)
+            return self.dense(x.mean((1, 2)))
+
+    return ResNet(nnx.Rngs(0))
+
+
+@row("resnet18_step_1")
+def resnet18_step_1():
+    import jax
+    import numpy as np
+    import optax
+    from flax import nnx
+
+    graph, params, rest = nnx.split(make_resnet(), nnx.Param, ...)
+    optimizer = optax.sgd(0.1)
+    state = (params, rest, optimizer.init(params))
+    x = np.random.default_rng(0).random((32, 32, 32, 3), np.float32)
+    y = (np.arange(32) % 10).astype(np.int32)
+
+    def step(state, x, y):
+        params, rest, optimizer_state = state
+
+        def loss_of(params):
+            model = nnx.merge(graph, params, jax.tree.map(lambda x: x, rest))
+            loss = optax.softmax_cross_entropy_with_integer_labels(model(x), y).mean()
+            return loss, nnx.split(model, nnx.Param, ...)[2]
+
+        (loss, rest), grads = jax.value_and_grad(loss_of, has_aux=True)(params)
+        updates, optimizer_state = optimizer.update(grads, optimizer_state, params)
+        return (optax.apply_updates(params, updates), rest, optimizer_state), loss
+
+    step = jax.jit(step, donate_argnums=(0,))
+
+    def call():
+        nonlocal state
+        state, loss = step(state, x, y)
+        jax.block_until_ready((state, loss))
+
+    return call
+
+
+def make_block():
+    """The class of the GPT's blocks."""
+    from flax import nnx
+
+    features = Gpt.FEATURES
+
+    class Block(nnx.Module):
+        def __init__(self, rngs):
+            self.attention_norm = nnx.LayerNorm(features, rngs=rngs)
+            self.attention = nnx.MultiHeadAttention(Gpt.HEADS, features, decode=False, rngs=rngs)
+            self.mlp_norm = nnx.LayerNorm(features, rngs=rngs)
+            self.up = nnx.Linear(features, 4 * features, rngs=rngs)
+            self.down = nnx.Linear(4 * features, features, rngs=rngs)
+
+        def __call__(self, x, mask=None, decode=False):
+            x = x + self.attention(self.attention_norm(x), mask=mask, decode=decode)
+            return x + self.down(nnx.gelu(self.up(self.mlp_norm(x))))
+
+    return Block
+
+
 class Gpt:
     """The GPT of bench/src/gpt.rs in Flax, its optimizer, and its batch."""
 
@@ -409,18 +512,7 @@ class Gpt:
         from flax import nnx
 
         features, length = self.FEATURES, self.LENGTH
-
-        class Block(nnx.Module):
-            def __init__(self, rngs):
-                self.attention_norm = nnx.LayerNorm(features, rngs=rngs)
-                self.attention = nnx.MultiHeadAttention(Gpt.HEADS, features, decode=False, rngs=rngs)
-                self.mlp_norm = nnx.LayerNorm(features, rngs=rngs)
-                self.up = nnx.Linear(features, 4 * features, rngs=rngs)
-                self.down = nnx.Linear(4 * features, features, rngs=rngs)
-
-            def __call__(self, x, mask):
-                x = x + self.attention(self.attention_norm(x), mask=mask)
-                return x + self.down(nnx.gelu(self.up(self.mlp_norm(x))))
+        Block = make_block()
 
         class Model(nnx.Module):
             def __init__(self, rngs):
@@ -437,7 +529,14 @@ class Gpt:
                     x = block(x, mask)
                 return self.head(self.norm(x))
 
-        self.graph, self.params = nnx.split(Model(nnx.Rngs(0)))
+            def next(self, token, position):
+                x = self.tokens(token) + self.positions(position)
+                for block in self.blocks:
+                    x = block(x, decode=True)
+                return self.head(self.norm(x)).argmax(-1).astype(jnp.int32)
+
+        self.model = Model(nnx.Rngs(0))
+        self.graph, self.params = nnx.split(self.model)
         matrices = lambda params: jax.tree.map(lambda p: p.ndim > 1, params)
         self.optimizer = optax.chain(
             optax.clip_by_global_norm(1.0),
@@ -545,6 +644,29 @@ def gpt_fsdp_tp_8():
     return gpt.stepping(jax.jit(gpt.step, donate_argnums=(0,), out_shardings=shardings), state, batch)
 
 
+@row("gpt_decode")
+def gpt_decode():
+    import jax
+    import jax.numpy as jnp
+    from flax import nnx
+
+    model = Gpt().model
+    for block in model.blocks:
+        block.attention.init_cache((1, Gpt.LENGTH, Gpt.FEATURES))
+    graph, params, rest = nnx.split(model, nnx.Param, ...)
+
+    def generate(params, rest, first):
+        def step(carry, position):
+            rest, token = carry
+            model = nnx.merge(graph, params, rest)
+            token = model.next(token, position)
+            return (nnx.split(model, nnx.Param, ...)[2], token), token
+
+        return jax.lax.scan(step, (rest, first), jnp.arange(Gpt.LENGTH - 1))[1]
+
+    return waiting(jax.jit(generate), params, rest, jnp.zeros((1, 1), jnp.int32))
+
+
 # Before the first step
 
 
@@ -586,6 +708,40 @@ def gpt_compile():
     state, batch = gpt.mapped_arguments()
     while len(times) < 1 + MIN_RUNS:
         lowered = gpt.mapped().lower(state, *batch)
+        start = time.perf_counter()
+        lowered.compile()
+        times.append((time.perf_counter() - start) * 1e6)
+    return summary(times)
+
+
+def compile_48_layers(scanned=False):
+    jax = start_jax()
+    import jax.numpy as jnp
+    from flax import nnx
+
+    deep, x = 48, jnp.ones((1, Gpt.LENGTH, Gpt.FEATURES))
+    mask = nnx.make_causal_mask(jnp.ones((1, Gpt.LENGTH)))
+    Block = make_block()
+    if scanned:
+        layers = nnx.vmap(Block)(nnx.Rngs(0).fork(split=deep))
+        graph, params = nnx.split(layers)
+
+        def loss(params):
+            one = lambda x, params: (nnx.merge(graph, params)(x, mask), None)
+            return (jax.lax.scan(one, x, params)[0] ** 2).mean()
+
+    else:
+        graph, params = nnx.split(nnx.List([Block(nnx.Rngs(i)) for i in range(deep)]))
+
+        def loss(params):
+            y = x
+            for block in nnx.merge(graph, params):
+                y = block(y, mask)
+            return (y**2).mean()
+
+    times = []
+    for _ in range(1 + 1):
+        lowered = jax.jit(lambda params: jax.grad(loss)(params)).lower(params)
         start = time.perf_counter()
         lowered.compile()
         times.append((time.perf_counter() - start) * 1e6)
@@ -787,12 +943,12 @@ def init_sharded(folder):
     return measure(lambda: jax.block_until_ready(init()))
 
 
-def first_result():
-    """From spawning a process to the line that it prints: imports, 8 devices, `pmap` of `scale` on host values."""
+def first_result(what="result"):
+    """From spawning a process to the line that it prints: imports, 8 devices, and `child`."""
     times = []
     for _ in range(1 + MIN_RUNS):
         start = time.perf_counter()
-        with subprocess.Popen([sys.executable, __file__, "--child"], stdout=subprocess.PIPE) as process:
+        with subprocess.Popen([sys.executable, __file__, "--child", what], stdout=subprocess.PIPE) as process:
             line = process.stdout.readline()
             times.append((time.perf_counter() - start) * 1e6)
         if process.returncode != 0 or not line:
@@ -800,9 +956,16 @@ def first_result():
     return summary(times)
 
 
-def child():
+def child(what):
+    """A GPT's first step, or `pmap` of `scale` on host values."""
     jax = start_jax()
     import numpy as np
+
+    if what == "step":
+        gpt = Gpt()
+        _, loss = jax.jit(gpt.step, donate_argnums=(0,))(gpt.state, *gpt.batch)
+        print(float(loss), flush=True)
+        return
 
     x = np.arange(DEVICES * 4, dtype=np.float32).reshape(DEVICES, 4)
     print(np.asarray(jax.pmap(scale, axis_name="i")(x)).tolist(), flush=True)
@@ -816,11 +979,15 @@ OWN_CLOCK.update(
     gpt_compile=gpt_compile,
     first_result=first_result,
     first_result_warm=first_result,
+    compile_48_layers=compile_48_layers,
+    compile_48_layers_scanned=lambda: compile_48_layers(scanned=True),
+    second_start_gpt=lambda: first_result("step"),
 )
 
 NAMES = [
     "jit_tiny",
     "jit_64_args",
+    "args_10k_dispatch",
     "pmap_scale_8",
     "pmap_psum_8",
     "shard_map_scale_8",
@@ -840,11 +1007,15 @@ NAMES = [
     "cnn_step_8",
     "mlp_step_1",
     "mlp_step_8",
+    "resnet18_step_1",
     "gpt_step_1",
     "gpt_pmap_8",
     "gpt_fsdp_tp_8",
     "gpt_trace_lower",
     "gpt_compile",
+    "gpt_decode",
+    "compile_48_layers",
+    "compile_48_layers_scanned",
     "cnn_trace_lower",
     "cnn_compile",
     "cnn_compile_warm",
@@ -858,6 +1029,7 @@ NAMES = [
     "init_sharded",
     "first_result",
     "first_result_warm",
+    "second_start_gpt",
 ]
 
 
@@ -866,7 +1038,7 @@ def main():
     parser.add_argument("--json", metavar="FILE", help="where the results go (default: standard output)")
     parser.add_argument("--filter", metavar="NAME", default="", help="only rows whose name contains NAME")
     parser.add_argument("--list", action="store_true", help="print the row names and stop")
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
 
     names = [name for name in NAMES if options.filter in name]
@@ -874,7 +1046,7 @@ def main():
         print("\n".join(names))
         return
     if options.child:
-        child()
+        child(options.child)
         return
     if not names:
         parser.error(f"no row's name contains {options.filter!r}")

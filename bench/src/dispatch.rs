@@ -26,6 +26,13 @@ pub fn jit_64_args() -> Result<Timing> {
     measure(|| block_until_ready(f.call(&xs)?))
 }
 
+/// A state of many small arrays, of which the program reads one.
+pub fn args_10k_dispatch() -> Result<Timing> {
+    let xs: Vec<Array> = (0..10_000).map(|i| array([i as f32; 4])).collect();
+    let f = jit(|xs: Vec<Array>| &xs[0] + 1).keep_unused(true);
+    measure(|| block_until_ready(f.call(&xs)?))
+}
+
 pub fn pmap_scale_8() -> Result<Timing> {
     let x = rows_of_four()?;
     let f = pmap(scale).axis_name("i");

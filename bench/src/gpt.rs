@@ -17,6 +17,7 @@ const FEATURES: usize = 256;
 const VOCABULARY: usize = 256;
 const HEADS: usize = 8;
 const LAYERS: usize = 6;
+const DEEP: usize = 48;
 const ROWS: usize = 8;
 const LENGTH: usize = 256;
 
@@ -53,7 +54,17 @@ impl Block {
     fn forward(&self, x: Array) -> Array {
         let placed = |x: Array| self.rules.constrain(x, [Some("batch"), None, None]);
         let x = placed(&x + self.attention.forward(self.attention_norm.forward(&x)));
-        placed(&x + self.down.forward(gelu(self.up.forward(self.mlp_norm.forward(&x)))))
+        placed(&x + self.mlp(&x))
+    }
+
+    /// The same for the next position, with those before in the cache.
+    fn next(&mut self, x: Array) -> Array {
+        let x = &x + self.attention.decode(self.attention_norm.forward(&x));
+        &x + self.mlp(&x)
+    }
+
+    fn mlp(&self, x: &Array) -> Array {
+        self.down.forward(gelu(self.up.forward(self.mlp_norm.forward(x))))
     }
 }
 
@@ -77,6 +88,15 @@ impl Gpt {
             norm: LayerNorm::new(FEATURES, rngs),
             head: Linear::builder(FEATURES, VOCABULARY).kernel_axes([Some("embed"), None]).build(rngs),
         }
+    }
+
+    /// The token that follows `token`, `[1, 1]`, the one at `position`.
+    fn next(&mut self, token: &Array, position: &Array) -> Array {
+        let mut x = self.tokens.forward(token) + self.positions.forward(position);
+        for block in &mut self.blocks {
+            x = block.next(x);
+        }
+        self.head.forward(self.norm.forward(x)).argmax(-1).astype(DType::I32)
     }
 
     fn loss(self, tokens: Array, targets: Array) -> Array {
@@ -175,10 +195,9 @@ pub fn gpt_trace_lower() -> Result<Timing> {
     measure(|| mapped!().lower((&state, &tokens, &targets)))
 }
 
-fn compile(layers: usize) -> Result<Timing> {
-    let (state, (tokens, targets)) = mapped_arguments(layers)?;
-    let lowered = mapped!().lower((&state, &tokens, &targets))?;
-    measure_parts(MIN_RUNS, || {
+/// How long it takes to compile this, at least so often.
+fn compilations<A: Tree, R: Tree>(least: usize, lowered: shardax::Lowered<A, R>) -> Result<Timing> {
+    measure_parts(least, || {
         clear_caches();
         let start = Instant::now();
         let _compiled = lowered.compile()?;
@@ -187,5 +206,49 @@ fn compile(layers: usize) -> Result<Timing> {
 }
 
 pub fn gpt_compile() -> Result<Timing> {
-    compile(LAYERS)
+    let (state, (tokens, targets)) = mapped_arguments(LAYERS)?;
+    compilations(MIN_RUNS, mapped!().lower((&state, &tokens, &targets))?)
+}
+
+/// Compiles the gradient of 48 blocks at once, one after the other in the program or a loop over them.
+pub fn compile_48_layers(scanned: bool) -> Result<Timing> {
+    let rngs = &mut Rngs::new(0);
+    let x = ones([1, LENGTH, FEATURES]);
+    if scanned {
+        let blocks = Stack::new(DEEP, rngs, Block::new)?;
+        let loss = |blocks: Stack<Block>, x: Array| -> Result<Array> {
+            let (y, ()) = blocks.scan(|block, x: Array| (block.forward(x), ()), x)?;
+            Ok(y.square().mean(..))
+        };
+        return compilations(1, jit(grad(loss)).lower((&blocks, &x))?);
+    }
+    let blocks: Vec<Block> = (0..DEEP).map(|_| Block::new(rngs)).collect();
+    let loss = |blocks: Vec<Block>, x: Array| blocks.iter().fold(x, |x, block| block.forward(x)).square().mean(..);
+    compilations(1, jit(grad(loss)).lower((&blocks, &x))?)
+}
+
+/// All positions after the first one, each of which gets the likeliest token, in one program with a cache of keys and
+/// values.
+pub fn gpt_decode() -> Result<Timing> {
+    let mut model = Gpt::new(LAYERS, &Rules::default());
+    for block in &mut model.blocks {
+        block.attention.init_cache([1, LENGTH, FEATURES], DType::F32);
+    }
+    let first = zeros_dtype([1, 1], DType::I32);
+    let generate = jit(|model: Gpt, first: Array| -> Result<Array> {
+        let step = |(mut model, token): (Gpt, Array), position: Array| {
+            let token = model.next(&token, &position);
+            ((model, token.clone()), token)
+        };
+        Ok(scan(step, (model, first), arange(0..LENGTH as i32 - 1))?.1)
+    });
+    measure(|| block_until_ready(generate.call((&model, &first))?))
+}
+
+/// What `second_start_gpt` spawns: the first step, and its loss.
+pub fn first_step() -> Result<()> {
+    let (tokens, targets) = batch()?;
+    let (_, loss) = jit(step).donate_argnums([0]).call((start(LAYERS, &Rules::default())?, tokens, targets))?;
+    println!("{:?}", loss.to_vec::<f32>()?);
+    Ok(())
 }

@@ -10,6 +10,7 @@ mod dispatch;
 mod gpt;
 mod planning;
 mod processes;
+mod resnet;
 mod runs;
 mod simulated;
 mod startup;
@@ -32,6 +33,7 @@ type Row = (&'static str, fn() -> Result<Timing>);
 const ROWS: &[Row] = &[
     ("jit_tiny", dispatch::jit_tiny),
     ("jit_64_args", dispatch::jit_64_args),
+    ("args_10k_dispatch", dispatch::args_10k_dispatch),
     ("pmap_scale_8", dispatch::pmap_scale_8),
     ("pmap_psum_8", dispatch::pmap_psum_8),
     ("shard_map_scale_8", dispatch::shard_map_scale_8),
@@ -58,11 +60,15 @@ const ROWS: &[Row] = &[
     ("cnn_step_8", || cnn::cnn_step(8)),
     ("mlp_step_1", || training::mlp_step(1)),
     ("mlp_step_8", || training::mlp_step(8)),
+    ("resnet18_step_1", resnet::resnet18_step_1),
     ("gpt_step_1", gpt::gpt_step_1),
     ("gpt_pmap_8", gpt::gpt_pmap_8),
     ("gpt_fsdp_tp_8", gpt::gpt_fsdp_tp_8),
     ("gpt_trace_lower", gpt::gpt_trace_lower),
     ("gpt_compile", gpt::gpt_compile),
+    ("gpt_decode", gpt::gpt_decode),
+    ("compile_48_layers", || gpt::compile_48_layers(false)),
+    ("compile_48_layers_scanned", || gpt::compile_48_layers(true)),
     ("cnn_trace_lower", cnn::cnn_trace_lower),
     ("cnn_compile", cnn::cnn_compile),
     ("cnn_compile_warm", cnn::cnn_compile_warm),
@@ -76,6 +82,7 @@ const ROWS: &[Row] = &[
     ("init_sharded", runs::init_sharded),
     ("first_result", startup::first_result),
     ("first_result_warm", startup::first_result_warm),
+    ("second_start_gpt", startup::second_start_gpt),
 ];
 
 /// The benchmark rows, done by shardax.
@@ -99,9 +106,9 @@ struct Options {
     /// What tracing and lowering takes for 8 devices and for 1,024
     #[arg(long)]
     plan: bool,
-    /// What `first_result` spawns
+    /// What `first_result` and `second_start_gpt` spawn
     #[arg(long, hide = true)]
-    child: bool,
+    child: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -140,8 +147,8 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         return write(&planning::run()?, options.json);
     }
     shardax::config::set_num_cpu_devices(DEVICES)?;
-    if options.child {
-        return Ok(startup::child()?);
+    if let Some(what) = options.child {
+        return Ok(startup::child(&what)?);
     }
     // Only rows that say so find compiled programs on disk.
     shardax::config::set_compilation_cache_dir("")?;

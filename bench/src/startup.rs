@@ -11,15 +11,21 @@ use shardax::{Error, ErrorKind};
 use crate::DEVICES;
 use crate::clock::{MIN_RUNS, Timing, measure_parts};
 use crate::dispatch::scale;
+use crate::gpt;
 
 /// From spawning a process to the line that it prints, where everything is compiled.
 pub fn first_result() -> Result<Timing> {
-    first(Path::new(""))
+    first("result", Path::new(""))
 }
 
 /// The same, where an earlier process has compiled.
 pub fn first_result_warm() -> Result<Timing> {
-    with_cache(first)
+    with_cache(|cache| first("result", cache))
+}
+
+/// From spawning a process to the loss of a GPT's first step, where an earlier process has compiled.
+pub fn second_start_gpt() -> Result<Timing> {
+    with_cache(|cache| first("step", cache))
 }
 
 /// Runs `f` with a folder of its own for compiled programs.
@@ -30,11 +36,11 @@ pub fn with_cache<R>(f: impl FnOnce(&Path) -> Result<R>) -> Result<R> {
     result
 }
 
-fn first(cache: &Path) -> Result<Timing> {
+fn first(child: &str, cache: &Path) -> Result<Timing> {
     let spawn = || -> std::io::Result<Duration> {
         let start = Instant::now();
         let mut child = Command::new(std::env::current_exe()?)
-            .arg("--child")
+            .args(["--child", child])
             .env("SHARDAX_COMPILATION_CACHE_DIR", cache)
             .stdout(Stdio::piped())
             .spawn()?;
@@ -53,8 +59,11 @@ fn first(cache: &Path) -> Result<Timing> {
     measure_parts(MIN_RUNS, spawn)
 }
 
-/// What `first_result` spawns: `pmap` of `scale` on host values.
-pub fn child() -> Result<()> {
+/// What these rows spawn: a GPT's first step, or `pmap` of `scale` on host values.
+pub fn child(what: &str) -> Result<()> {
+    if what == "step" {
+        return gpt::first_step();
+    }
     let values: Vec<f32> = (0..DEVICES * 4).map(|i| i as f32).collect();
     let x = Array::from_vec(values, &[DEVICES, 4])?;
     let y = pmap(scale).axis_name("i").call(&x)?;

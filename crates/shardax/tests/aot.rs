@@ -483,3 +483,34 @@ fn a_type_says_how_its_array_lies() -> Result<()> {
     assert_says(&error(uneven.check()), &["partitioned 8 times, but the dimension size is 15"]);
     Ok(())
 }
+
+/// Gradients of so many layers of a transformer without attention, which are added to `[1, 64, 128]`.
+fn residual(layers: usize) -> Result<shardax::Lowered<(Vec<[Array; 4]>, Array), Vec<[Array; 4]>>> {
+    let layer = |x: Array, [scale, up, down, bias]: &[Array; 4]| {
+        let centred = &x - x.mean_keepdims(-1);
+        let normed = &centred * (centred.square().mean_keepdims(-1) + 1e-6).rsqrt() * scale;
+        &x + normed.matmul(up).tanh().matmul(down) + bias
+    };
+    let loss = move |weights: Vec<[Array; 4]>, x: Array| weights.iter().fold(x, layer).square().sum(..);
+    let weights = [ones([128]), ones([128, 512]), ones([512, 128]), ones([128])];
+    jit(grad(loss)).lower((vec![weights; layers], ones([1, 64, 128])))
+}
+
+/// What fusion would compute anew in each loop of all earlier layers is computed once: loops do not grow with the depth.
+#[test]
+fn loops_of_deep_sums_are_no_longer_than_those_of_shallow_ones() -> Result<()> {
+    setup();
+    let longest = |layers: usize| -> Result<usize> {
+        let text = residual(layers)?.compile()?.as_text()?;
+        let functions = text.split("\n}\n").filter(|f| !f.contains("ENTRY"));
+        Ok(functions.map(|f| f.matches(" = ").count()).max().unwrap_or(0))
+    };
+    let (few, many) = (longest(3)?, longest(9)?);
+    assert!(many <= few + 4, "{few} instructions with 3 layers, {many} with 9");
+    // What is read once, or small, is left to fusion.
+    let plain = jit(|x: Array| (shardax::nn::gelu(&x), x.sin().cos().exp())).lower(ones([64, 256]))?;
+    assert!(!plain.as_text().contains("inlineable"));
+    let small = jit(grad(|x: Array| (0..9).fold(x, |x, _| &x + x.sin() * x.mean(..)).sum(..))).lower(ones([64]))?;
+    assert!(!small.as_text().contains("inlineable"));
+    Ok(())
+}

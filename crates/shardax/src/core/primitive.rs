@@ -147,6 +147,12 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
         Ok(SmallVec::from_elem(union, self.output_count()))
     }
 
+    /// Whether the compiler computes it inside of the loops of what uses its result: it is elementwise, or moves elements.
+    #[doc(hidden)]
+    fn is_fused(&self) -> bool {
+        false
+    }
+
     /// Whether operands must vary over the same axes (and are cast to when they do not).
     fn casts_operands(&self) -> bool {
         true

@@ -9,6 +9,7 @@ mod location;
 pub(crate) mod module;
 mod pad;
 mod platform;
+mod reuse;
 
 use std::fmt::Write as _;
 
@@ -334,6 +335,7 @@ impl Lowering {
         for (var, arg) in program.inputs.iter().zip(args) {
             env.set(*var, *arg);
         }
+        let kept = if self.on_cpu() && self.is_local() { reuse::kept(program) } else { Vec::new() };
         let mut inputs = Vec::new();
         let mut outs = Vec::new();
         for eqn in &program.eqns {
@@ -347,7 +349,10 @@ impl Lowering {
             let values = grow(|| eqn.primitive.lower(self, &inputs, &outs)).map_err(|e| e.at(eqn.source));
             self.locations.leave(around);
             let values = values?;
-            for (var, value) in eqn.outputs.iter().zip(values) {
+            for (var, mut value) in eqn.outputs.iter().zip(values) {
+                if kept.get(var.index()).is_some_and(|kept| *kept) {
+                    value = self.keep(value);
+                }
                 env.set(*var, value);
             }
         }

@@ -78,6 +78,10 @@ impl Primitive for Binary {
         self.0.name
     }
 
+    fn is_fused(&self) -> bool {
+        true
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         let dtype = elementwise::dtype_of(self.0.name, self.0.accepts, args)?;
         Ok(smallvec![Aval { dtype: (self.0.result)(dtype), ..elementwise::shape_of(self.0.name, args)? }])
@@ -227,6 +231,10 @@ impl Primitive for IntegerPow {
         format!("y={}", self.0)
     }
 
+    fn is_fused(&self) -> bool {
+        true
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         Accepts::Number.check("integer_pow", args[0].dtype)?;
         if self.0 < 0 && !args[0].dtype.is_inexact() {
@@ -314,6 +322,10 @@ impl Primitive for Compare {
         }
     }
 
+    fn is_fused(&self) -> bool {
+        true
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         let accepts = if matches!(self, Compare::Eq | Compare::Ne) { Accepts::Any } else { Accepts::Real };
         elementwise::dtype_of(self.name(), accepts, args)?;
@@ -357,6 +369,10 @@ impl Select {
 impl Primitive for Select {
     fn name(&self) -> &'static str {
         "select"
+    }
+
+    fn is_fused(&self) -> bool {
+        true
     }
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
@@ -413,6 +429,10 @@ impl Primitive for Convert {
 
     fn print_params(&self) -> String {
         format!("dtype={}{}", self.dtype, if self.weak { " weak" } else { "" })
+    }
+
+    fn is_fused(&self) -> bool {
+        true
     }
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {

@@ -34,6 +34,10 @@ impl Primitive for BitcastConvert {
         format!("dtype={}", self.dtype)
     }
 
+    fn is_fused(&self) -> bool {
+        true
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         let from = args[0].dtype;
         let casts = |d: DType| !d.is_complex() && d.category() != Category::Bool;

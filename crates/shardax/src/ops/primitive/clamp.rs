@@ -20,6 +20,10 @@ impl Primitive for Clamp {
         "clamp"
     }
 
+    fn is_fused(&self) -> bool {
+        true
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         elementwise::dtype_of("clamp", Accepts::Real, args)?;
         let out = elementwise::shape_of("clamp", args)?;

@@ -33,6 +33,10 @@ impl Primitive for ReducePrecision {
         format!("exponent_bits={} mantissa_bits={}", self.exponent_bits, self.mantissa_bits)
     }
 
+    fn is_fused(&self) -> bool {
+        true
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         Accepts::Float.check("reduce_precision", args[0].dtype)?;
         if self.exponent_bits == 0 || self.exponent_bits > 11 || self.mantissa_bits > 52 {

@@ -44,6 +44,10 @@ impl Primitive for Reshape {
         format!("shape={}", list(&self.shape))
     }
 
+    fn is_fused(&self) -> bool {
+        true
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         if size(&self.shape) != args[0].size() {
             return Err(err!(
@@ -92,6 +96,10 @@ impl Primitive for Transpose {
 
     fn print_params(&self) -> String {
         format!("permutation={}", list(&self.permutation))
+    }
+
+    fn is_fused(&self) -> bool {
+        true
     }
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
@@ -148,6 +156,10 @@ impl Primitive for BroadcastInDim {
 
     fn print_params(&self) -> String {
         format!("shape={} dims={}", list(&self.shape), list(&self.dims))
+    }
+
+    fn is_fused(&self) -> bool {
+        true
     }
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {

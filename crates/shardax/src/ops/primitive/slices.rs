@@ -30,6 +30,10 @@ impl Primitive for Slice {
         format!("start={} limit={} strides={}", list(&self.start), list(&self.limit), list(&self.strides))
     }
 
+    fn is_fused(&self) -> bool {
+        true
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         let x = &args[0];
         let rank = x.rank();
@@ -107,6 +111,10 @@ impl Primitive for Pad {
     fn print_params(&self) -> String {
         let all: Vec<_> = self.config.iter().map(|c| format!("({},{},{})", c.0, c.1, c.2)).collect();
         format!("padding=({})", all.join(","))
+    }
+
+    fn is_fused(&self) -> bool {
+        true
     }
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
@@ -198,6 +206,10 @@ impl Primitive for Concatenate {
         format!("dimension={}", self.dimension)
     }
 
+    fn is_fused(&self) -> bool {
+        true
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         let Some(first) = args.first() else {
             return Err(err!(Value, "concatenate needs at least one array").help("give the arrays to join"));
@@ -274,6 +286,10 @@ impl Primitive for Reverse {
 
     fn print_params(&self) -> String {
         format!("dimensions={}", list(&self.dims))
+    }
+
+    fn is_fused(&self) -> bool {
+        true
     }
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {

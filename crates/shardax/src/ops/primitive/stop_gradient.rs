@@ -18,6 +18,10 @@ impl Primitive for StopGradient {
         "stop_gradient"
     }
 
+    fn is_fused(&self) -> bool {
+        true
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         Ok(smallvec![args[0].clone()])
     }

@@ -86,6 +86,10 @@ impl Primitive for Unary {
         self.0.name
     }
 
+    fn is_fused(&self) -> bool {
+        true
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         self.0.accepts.check(self.0.name, args[0].dtype)?;
         let dtype = (self.0.result)(args[0].dtype);

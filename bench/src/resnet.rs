@@ -1,0 +1,101 @@
+//! The row of ResNet-18 for small images: a training step of 32 of them on one device.
+
+use shardax::nn::initializers;
+use shardax_nn::prelude::*;
+
+use crate::clock::{Timing, measure};
+use crate::data::uniform;
+
+const IMAGES: usize = 32;
+
+/// A convolution without a bias, and the norm of its results over the batch.
+#[derive(Module, Clone)]
+struct ConvNorm {
+    conv: Conv,
+    norm: StatefulBatchNorm,
+}
+
+impl ConvNorm {
+    fn new(from: usize, to: usize, size: usize, stride: usize, rngs: &mut Rngs) -> Self {
+        let conv = Conv::builder(from, to, [size, size]).strides([stride, stride]).use_bias(false);
+        let conv = conv.kernel_init(initializers::he_normal()).build(rngs);
+        ConvNorm { conv, norm: StatefulBatchNorm::builder(to).momentum(0.9).build(rngs) }
+    }
+
+    fn train(&mut self, x: &Array) -> Array {
+        self.norm.train(self.conv.forward(x))
+    }
+}
+
+#[derive(Module, Clone)]
+struct Block {
+    first: ConvNorm,
+    second: ConvNorm,
+    /// Where sizes change.
+    shortcut: Option<ConvNorm>,
+}
+
+impl Block {
+    fn new(from: usize, to: usize, stride: usize, rngs: &mut Rngs) -> Self {
+        Block {
+            first: ConvNorm::new(from, to, 3, stride, rngs),
+            second: ConvNorm::new(to, to, 3, 1, rngs),
+            shortcut: (from != to).then(|| ConvNorm::new(from, to, 1, stride, rngs)),
+        }
+    }
+
+    fn train(&mut self, x: &Array) -> Array {
+        let y = self.second.train(&relu(self.first.train(x)));
+        let short = self.shortcut.as_mut().map_or_else(|| x.clone(), |shortcut| shortcut.train(x));
+        relu(y + short)
+    }
+}
+
+#[derive(Module, Clone)]
+struct ResNet {
+    stem: ConvNorm,
+    blocks: Vec<Block>,
+    dense: Linear,
+}
+
+impl ResNet {
+    fn new(rngs: &mut Rngs) -> Self {
+        let stem = ConvNorm::new(3, 64, 3, 1, rngs);
+        let sizes = [(64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2)];
+        let stage = |(from, to, stride)| [(from, to, stride), (to, to, 1)];
+        let blocks = sizes.into_iter().flat_map(stage).map(|(from, to, stride)| Block::new(from, to, stride, rngs));
+        ResNet { stem, blocks: blocks.collect(), dense: Linear::new(512, 10, rngs) }
+    }
+
+    fn train(&mut self, images: &Array) -> Array {
+        let first = relu(self.stem.train(images));
+        let x = self.blocks.iter_mut().fold(first, |x, block| block.train(&x));
+        self.dense.forward(x.mean([1, 2]))
+    }
+}
+
+type State = Optimizer<ResNet, Sgd>;
+
+fn step(mut state: State, images: Array, labels: Array) -> Result<(State, Array)> {
+    let loss = |mut model: ResNet| {
+        let logits = model.train(&images);
+        (softmax_cross_entropy_with_integer_labels(logits, &labels).mean(..), model.state_of(Filter::of::<BatchStat>()))
+    };
+    let ((loss, stats), grads) = value_and_grad(loss).has_aux().call(&state.model)?;
+    state.model.update(&stats)?;
+    state.update(grads)?;
+    Ok((state, loss))
+}
+
+pub fn resnet18_step_1() -> Result<Timing> {
+    let mut state = State::new(ResNet::new(&mut Rngs::new(0)), sgd(0.1))?;
+    let images = uniform(&[IMAGES, 32, 32, 3], 1)?;
+    let labels = Array::from_vec((0..IMAGES as i32).map(|i| i % 10).collect(), &[IMAGES])?;
+    let step = jit(step).donate_argnums([0]);
+    measure(|| {
+        let (next, loss) = block_until_ready(step.call((&state, &images, &labels))?)?;
+        state = next;
+        drop(loss);
+        Ok(())
+    })
+}
