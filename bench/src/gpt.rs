@@ -236,11 +236,14 @@ pub fn gpt_decode() -> Result<Timing> {
     }
     let first = zeros_dtype([1, 1], DType::I32);
     let generate = jit(|model: Gpt, first: Array| -> Result<Array> {
-        let step = |(mut model, token): (Gpt, Array), position: Array| {
+        let cache = |model: &Gpt| model.state_of(Filter::of::<Cache>());
+        let step = |(old, token): (ModuleState, Array), position: Array| -> Result<_> {
+            let mut model = model.clone();
+            model.update(&old)?;
             let token = model.next(&token, &position);
-            ((model, token.clone()), token)
+            Ok(((cache(&model), token.clone()), token))
         };
-        Ok(scan(step, (model, first), arange(0..LENGTH as i32 - 1))?.1)
+        Ok(scan(step, (cache(&model), first), arange(0..LENGTH as i32 - 1))?.1)
     });
     measure(|| block_until_ready(generate.call((&model, &first))?))
 }
