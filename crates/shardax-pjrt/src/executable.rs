@@ -30,6 +30,8 @@ pub struct Executable {
     device_ids: Vec<usize>,
     /// Whether it has been launched before.
     pub(crate) launched: AtomicBool,
+    /// What it was loaded from: of a program that it has loaded, the CPU plugin writes bytes without the machine code.
+    bytes: Option<Box<[u8]>>,
     pub(crate) client: Client,
 }
 
@@ -70,7 +72,10 @@ impl Executable {
     /// # Errors
     /// The platform cannot, or does not say what its processor is.
     pub fn serialize(&self) -> Result<Vec<u8>> {
-        self.program.sealed(self.client.engine()?)
+        match &self.bytes {
+            Some(bytes) => Ok(bytes.to_vec()),
+            None => self.program.sealed(self.client.engine()?),
+        }
     }
 
     fn read_devices(&mut self) -> Result<()> {

@@ -194,6 +194,10 @@ fn serialized_programs_run_again() {
     let x = put(&client, 0, &[1.0; 4]);
     assert_eq!(get(&exe.execute(&[&x]).unwrap()[0][0]), [3.0; 4]);
     assert!(x.is_deleted());
+    // A loaded one has bytes too, from which it runs.
+    let again = new_client(8).deserialize(&exe.serialize().unwrap(), &one, signature([f32s(&[4]).donated()])).unwrap();
+    let x = put(again.client(), 0, &[1.0; 4]);
+    assert_eq!(get(&again.execute(&[&x]).unwrap()[0][0]), [3.0; 4]);
     // It is checked as a compiled one is.
     assert!(client.deserialize(&bytes, &one, signature([f32s(&[5]).donated()])).is_err());
     assert!(client.deserialize(&bytes, &one, signature([f32s(&[4])])).is_err());

@@ -83,7 +83,8 @@ impl Client {
     /// for [`Client::compile`].
     pub fn deserialize(&self, bytes: &[u8], options: &CompileOptions, signature: Signature) -> Result<Executable> {
         self.check_own(options)?;
-        let bytes = sealed::open(bytes, &[self.engine()?, self.topology_engine()], &signature.parameters)?;
+        let given = bytes;
+        let bytes = sealed::open(given, &[self.engine()?, self.topology_engine()], &signature.parameters)?;
         let encoded = options.encode(self.ids())?;
         let loaded = with_large_stack(|| {
             let mut args = DeserializeAndLoad {
@@ -98,7 +99,9 @@ impl Client {
             unsafe { self.api().call(&mut args)? };
             Ok(Loaded(args.loaded))
         })?;
-        self.executable(loaded, signature)
+        let mut executable = self.executable(loaded, signature)?;
+        executable.bytes = Some(given.into());
+        Ok(executable)
     }
 
     fn executable(&self, loaded: Loaded, signature: Signature) -> Result<Executable> {
@@ -137,6 +140,7 @@ impl Client {
             devices: Vec::new(),
             device_ids: Vec::new(),
             launched: AtomicBool::new(false),
+            bytes: None,
             client: self.clone(),
         };
         executable.read_devices()?;
