@@ -188,6 +188,28 @@ fn programs_within_programs() -> Result<()> {
     Ok(())
 }
 
+/// A program with functions of its own: values that grow from layer to layer, which are kept.
+#[test]
+fn deep_sums() -> Result<()> {
+    setup();
+    let f = |w: Array, x: Array| {
+        let layer = |x: Array, _| {
+            let scale = (x.square().mean_keepdims(-1) + 1.0).rsqrt();
+            &x + (&x - x.mean_keepdims(-1)).matmul(&w).tanh() * scale
+        };
+        (0..4).fold(x, layer)
+    };
+    let (w, x) = (random::normal(random::key(0), [64, 64]) * 0.1, random::normal(random::key(1), [1, 64, 64]));
+    let made = export(f, (&w, &x))?;
+    assert!(made.mlir_module("cpu").is_some_and(|text| text.contains("inlineable")));
+    let read = Exported::<(Array, Array), Array>::deserialize(&made.serialize()?)?;
+    // Twice in one program, beside values that are kept here.
+    let twice = jit(|w: Array, x: Array| -> Result<Array> { read.call((&w, f(w.clone(), read.call((&w, x))?))) });
+    let want = jit(|w: Array, x: Array| f(w.clone(), f(w.clone(), f(w, x)))).call((&w, &x))?;
+    assert!(want.isfinite().all(..).item::<bool>()? && allclose(twice.call((&w, &x))?, &want, 1e-4, 1e-4)?);
+    Ok(())
+}
+
 /// Every dtype as an argument, a captured array and a result.
 #[test]
 fn every_dtype() -> Result<()> {
