@@ -9,6 +9,7 @@ mod limits;
 mod over;
 mod precision;
 mod sharded;
+mod vectors;
 mod weak;
 
 use shardax::prelude::*;

@@ -20,7 +20,7 @@ const MANY: usize = 16;
 impl Lowering {
     /// `v`, which lies in memory: the engine fuses nothing across the call of a function that it may not inline. (It
     /// drops an `optimization_barrier` before it fuses.)
-    pub(super) fn keep(&mut self, v: Value) -> Value {
+    pub(crate) fn keep(&mut self, v: Value) -> Value {
         let aval = self.aval(v);
         let mut key = String::from("keep ");
         write_type(&mut key, aval.dtype, &aval.shape);
@@ -91,18 +91,31 @@ fn fused(eqn: &Eqn) -> Option<usize> {
     }
 }
 
+fn moves(eqn: &Eqn) -> bool {
+    matches!(eqn.primitive.name(), "reshape" | "transpose")
+}
+
+/// Whether this product's operand `v` is a matrix, and the other a vector.
+fn is_matrix(program: &Program, eqn: &Eqn, v: Var) -> bool {
+    let size = |v: &Var| program.avals[v.index()].size();
+    operands(eqn).any(|other| other != v && size(&other) > 1 && size(&other) * size(&eqn.outputs[0]) == size(&v))
+}
+
 /// What uses each value.
 struct Users {
     /// The loops that it is computed in: those of equations and of the program's results.
     loops: Vec<Few>,
     /// Whether a product takes it, which needs it in memory.
     multiplied: Vec<bool>,
+    /// Whether that is a product with a vector, which takes what it needs in memory from a loop of its own only.
+    by_vector: Vec<bool>,
 }
 
 impl Users {
     fn of(program: &Program, kept: &[bool]) -> Users {
         let mut loops = vec![Few::default(); program.avals.len()];
         let mut multiplied = vec![false; program.avals.len()];
+        let mut by_vector = vec![false; program.avals.len()];
         let end = program.eqns.len() as u32;
         for (i, atom) in program.outputs.iter().enumerate() {
             if let Atom::Var(v) = atom {
@@ -115,15 +128,17 @@ impl Users {
             let inside = through.map_or(Few(vec![i as u32]), |out| loops[out].clone());
             let product = match fused(eqn) {
                 // Products read other orders of the dimensions.
-                Some(out) => multiplied[out] && (name == "reshape" || name == "transpose"),
+                Some(out) => multiplied[out] && moves(eqn),
                 None => name == "dot_general" || name == "conv_general_dilated",
             };
+            let moved = fused(eqn).is_some_and(|out| by_vector[out] && moves(eqn));
             for v in operands(eqn) {
                 loops[v.index()].extend(&inside);
                 multiplied[v.index()] |= product;
+                by_vector[v.index()] |= moved || (name == "dot_general" && is_matrix(program, eqn, v));
             }
         }
-        Users { loops, multiplied }
+        Users { loops, multiplied, by_vector }
     }
 }
 
@@ -147,7 +162,9 @@ fn keep(program: &Program, users: &Users, uses: &[u32]) -> Vec<bool> {
             true => loops >= 2 && operands >= 2,
             false => loops * operands > operands + 1 + loops,
         };
-        if size >= MIN_ELEMENTS && uses[out] >= 2 && spares {
+        // What is only read in another order is so read by the product.
+        let needed = users.by_vector[out] && eqn.primitive.name() != "transpose";
+        if size >= MIN_ELEMENTS && (needed || uses[out] >= 2 && spares) {
             kept[out] = true;
         } else {
             reads[out] = all;

@@ -2,7 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::add_tangents;
+use super::{add_tangents, dot_vector};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
@@ -28,7 +28,7 @@ pub(crate) struct DotGeneral {
     pub precision: Option<Precision>,
 }
 
-fn free(rank: usize, contract: &[usize], batch: &[usize]) -> Vec<usize> {
+pub(super) fn free(rank: usize, contract: &[usize], batch: &[usize]) -> Vec<usize> {
     (0..rank).filter(|d| !contract.contains(d) && !batch.contains(d)).collect()
 }
 
@@ -217,6 +217,9 @@ impl Primitive for DotGeneral {
                 .collect(),
             _ => args.to_vec(),
         };
+        if let Some(made) = dot_vector::lower(self, cx, &args, &outs[0]) {
+            return Ok(vec![made]);
+        }
         let made = cx.op("stablehlo.dot_general", &args, &attrs, &outs[0]);
         // Asked for rows split over another axis than its operands' rows are, XLA's partitioner adds up the parts of
         // the product and then gives each device other rows than its own (docs/engine.md).

@@ -1,0 +1,84 @@
+//! Products with one row, which the CPU's program has in other forms: the same numbers as in a product of several rows.
+
+use super::*;
+
+/// The numbers of `spec` with one query, and those of two queries, where the second is left out again.
+fn compared(spec: &str, vector: &[usize], matrix: &[usize], rows: usize, out_rows: i32, dtype: DType) {
+    let x = (random::normal(random::key(1), vector)).astype(dtype);
+    let w = (random::normal(random::key(2), matrix)).astype(dtype);
+    let spec = spec.to_owned();
+    let (one, wide) = (spec.clone(), spec);
+    let alone = jit(move |x: Array, w: Array| einsum(&one, &[&x, &w]));
+    let text = alone.lower((&x, &w)).unwrap().as_text().to_string();
+    assert!(text.contains("inlineable"), "{wide}: the plain product\n{text}");
+    let found = floats(&alone.call((&x, &w)).unwrap());
+    let among = jit(move |x: Array, w: Array| {
+        let x = x.astype(DType::F64);
+        let two = concatenate(&[x.clone(), &x * 2.0], rows as i32);
+        lax::slice_in_dim(&einsum(&wide, &[&two, &w.astype(DType::F64)]), 0, 1, out_rows)
+    });
+    let wanted = floats(&among.call((&x, &w)).unwrap());
+    assert_eq!(found.len(), wanted.len());
+    // Sums of some hundred numbers of size one, rounded at the end.
+    let tolerance = match dtype {
+        DType::F64 => 1e-12,
+        DType::F32 => 1e-4,
+        DType::F16 => 3e-2,
+        _ => 3e-1,
+    };
+    for (found, wanted) in found.iter().zip(&wanted) {
+        assert!((found - wanted).abs() <= tolerance, "{dtype}: {found} instead of {wanted}");
+    }
+}
+
+#[test]
+fn products_with_one_row_are_those_with_several() {
+    for dtype in [DType::F32, DType::F64, DType::Bf16, DType::F16] {
+        compared("abc,cde->abde", &[1, 1, 64], &[64, 4, 32], 1, 1, dtype);
+        compared("abcd,cde->abe", &[1, 1, 4, 32], &[4, 32, 64], 1, 1, dtype);
+        compared("ac,dec->ade", &[1, 128], &[4, 16, 128], 0, 0, dtype);
+        compared("ac,dec->dea", &[1, 128], &[4, 16, 128], 0, 2, dtype);
+    }
+    // Queries and keys of attention, with one query, in several orders; sizes of one among them.
+    for dtype in [DType::F32, DType::F64] {
+        compared("bqhd,bkhd->bhqk", &[1, 1, 8, 16], &[1, 64, 8, 16], 1, 2, dtype);
+        compared("bqhd,bkhd->bhqk", &[3, 1, 8, 16], &[3, 64, 8, 16], 1, 2, dtype);
+        compared("bqhd,kbhd->bhqk", &[3, 1, 8, 16], &[64, 3, 8, 16], 1, 2, dtype);
+        compared("bhqd,bkhd->bhqk", &[2, 8, 1, 16], &[2, 64, 8, 16], 2, 2, dtype);
+        compared("bqhd,bkhd->bhqk", &[2, 1, 1, 16], &[2, 256, 1, 16], 1, 2, dtype);
+    }
+}
+
+#[test]
+fn what_is_not_finite_stays_in_its_row() {
+    let (x, w) = (ones([1, 1, 8, 16]), random::normal(random::key(2), [1, 64, 8, 16]));
+    let w = w.at((0, 3, 5, 2)).set(f32::NAN).at((0, 7, 1, 0)).set(f32::INFINITY);
+    let scores = jit(|x: Array, w: Array| einsum("bqhd,bkhd->bhqk", &[&x, &w]));
+    let found = floats(&scores.call((&x, &w)).unwrap());
+    let odd: Vec<usize> = (0..found.len()).filter(|&i| !found[i].is_finite()).collect();
+    assert_eq!(odd, [64 + 7, 5 * 64 + 3]);
+    assert_eq!(found[64 + 7], f64::INFINITY);
+}
+
+#[test]
+fn gradients_through_one_row_are_those_of_sums() {
+    let (x, w) = (random::normal(random::key(1), [1, 1, 8, 16]), random::normal(random::key(2), [1, 64, 8, 16]));
+    let product = |x: &Array, w: &Array| einsum("bqhd,bkhd->bhqk", &[x, w]);
+    let sums = |x: &Array, w: &Array| (x * w).sum(-1).transpose([0, 2, 1]).reshape([1, 8, 1, 64]);
+    let gradients = |f: fn(&Array, &Array) -> Array| {
+        let of = move |x: Array, w: Array| f(&x, &w).tanh().sum(..);
+        let (dx, dw) = jit(grad(of).argnums((Arg::<0>, Arg::<1>))).call((&x, &w)).unwrap();
+        [floats(&dx), floats(&dw)].concat()
+    };
+    let (found, wanted) = (gradients(product), gradients(sums));
+    assert!(found.iter().zip(&wanted).all(|(a, b)| (a - b).abs() < 1e-4));
+}
+
+#[test]
+fn a_matrix_that_is_computed_is_kept_for_a_vector() {
+    let (x, w) = (ones([1, 128]), ones([64, 128]));
+    let text = |f: fn(Array, Array) -> Array| jit(f).lower((&x, &w)).unwrap().as_text().to_string();
+    assert!(text(|x, w| x.matmul((w * 0.5).t())).contains("inlineable"));
+    // The product reads the matrix in any order.
+    assert!(!text(|x, w| x.matmul(w.t())).contains("inlineable"));
+}
