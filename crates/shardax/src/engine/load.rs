@@ -182,13 +182,17 @@ impl Request {
     }
 
     pub fn text(&self, locations: bool) -> Result<String> {
-        self.text_for(self.place.platform(), locations)
+        self.written(self.place.platform(), locations, false)
     }
 
-    /// The text for as many devices of this platform.
-    pub fn text_for(&self, platform: Platform, locations: bool) -> Result<String> {
+    /// The text that other programs can run, on as many devices of this platform.
+    pub fn portable_text(&self, platform: Platform) -> Result<String> {
+        self.written(platform, false, true)
+    }
+
+    fn written(&self, platform: Platform, locations: bool, portable: bool) -> Result<String> {
         if let Some(ordered) = self.in_order()? {
-            return ordered.text_for(platform, locations);
+            return ordered.written(platform, locations, portable);
         }
         let named: Vec<Option<NamedSharding>> = match &self.place {
             Place::Single(_) => Vec::new(),
@@ -204,6 +208,7 @@ impl Request {
             num_partitions: self.place.devices().len(),
             platform,
             locations,
+            portable,
         }
         .text()
     }

@@ -99,7 +99,7 @@ impl Exchanged {
                     err!(Value, "no platform is named {name:?}").help("name \"cpu\", \"cuda\", \"rocm\" or \"tpu\"")
                 );
             }
-            Ok((name, Arc::from(request.text_for(platform, false)?)))
+            Ok((name, Arc::from(request.portable_text(platform)?)))
         });
         let texts: BTreeMap<String, Arc<str>> = texts.collect::<Result<_>>()?;
         if texts.values().any(|text| text.contains("sdy.mesh @mesh_1 ")) {

@@ -8,6 +8,7 @@ mod half;
 mod limits;
 mod over;
 mod precision;
+mod products;
 mod sharded;
 mod vectors;
 mod weak;

@@ -59,6 +59,8 @@ pub struct Lowering {
     pub(crate) platform: Platform,
     /// Whether the program is for several devices.
     pub(crate) many_devices: bool,
+    /// Whether other programs than this one are to run the text.
+    pub(crate) portable: bool,
     /// Whether values of the program lie in other memory than the devices' own.
     pub(crate) other_memory: bool,
     /// The mesh that the compiler splits values over, where arguments or results say so.

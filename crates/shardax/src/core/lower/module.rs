@@ -23,6 +23,8 @@ pub(crate) struct Module<'a> {
     pub platform: Platform,
     /// Whether operations say where they come from.
     pub locations: bool,
+    /// Whether other programs than this one are to run it.
+    pub portable: bool,
 }
 
 /// The kinds of memory that arguments and results lie in. All are empty in a program whose values all lie in the memory
@@ -50,6 +52,7 @@ impl Module<'_> {
     pub fn text(&self) -> Result<String> {
         let mut cx = Lowering::of(self.name, self.locations, self.platform);
         cx.other_memory = !self.memory.inputs.is_empty() || !self.memory.outputs.is_empty();
+        cx.portable = self.portable;
         cx.many_devices = self.num_partitions > 1;
         let mut shardings = self.in_shardings.iter().chain(self.out_shardings).flatten();
         cx.auto_mesh = shardings.next().map(|sharding| sharding.mesh().clone());

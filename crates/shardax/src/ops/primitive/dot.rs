@@ -217,6 +217,10 @@ impl Primitive for DotGeneral {
                 .collect(),
             _ => args.to_vec(),
         };
+        #[cfg(feature = "ndarray")]
+        if let Some(made) = super::dot_f64::lower(self, cx, &args, &outs[0])? {
+            return Ok(vec![made]);
+        }
         if let Some(made) = dot_vector::lower(self, cx, &args, &outs[0]) {
             return Ok(vec![made]);
         }

@@ -18,6 +18,8 @@ pub(crate) mod custom_vmap;
 pub(crate) mod det;
 pub(crate) mod device_put;
 pub(crate) mod dot;
+#[cfg(feature = "ndarray")]
+mod dot_f64;
 mod dot_vector;
 pub(crate) mod dynamic_slice;
 pub(crate) mod eigh;
