@@ -9,6 +9,7 @@ import datetime
 import json
 import os
 import platform
+import re
 import shlex
 import statistics
 import subprocess
@@ -45,6 +46,13 @@ def load(path):
         return json.load(file)
 
 
+def torch_rows():
+    """The rows of torch_bench.py, which this interpreter need not be able to import."""
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_bench.py"), encoding="utf-8") as file:
+        text = file.read()
+    return re.search(r"^ROWS = .* in \((.*)\)}", text, re.MULTILINE)[1].split(", ")
+
+
 def find(results, name):
     return next((result for result in results if result["name"] == name), None)
 
@@ -52,7 +60,7 @@ def find(results, name):
 def of_rounds(collected, what):
     """The median over the rounds; None where one has none."""
     values = [found and found.get(what) for found in collected]
-    return None if None in values else statistics.median(values)
+    return None if None in values or not values else statistics.median(values)
 
 
 def measure(names, commands, rounds):
@@ -61,9 +69,9 @@ def measure(names, commands, rounds):
     for name in names:
         medians = [[] for _ in commands]
         for _ in range(rounds):
-            for command, collected in zip(commands, medians):
-                # What failed once is not tried again.
-                if None not in collected:
+            for side, (command, collected) in enumerate(zip(commands, medians)):
+                # What failed once is not tried again, nor what PyTorch's side does not have.
+                if None not in collected and (side < 2 or name in torch_rows()):
                     collected.append(run(command, name))
         table[name] = [of_rounds(collected, "median_us") for collected in medians]
         memory[name] = [of_rounds(collected, "peak_mib") for collected in medians]
@@ -81,36 +89,42 @@ def show(value):
     return f"{value:,.0f}"
 
 
-def ratio(pair):
-    ours, theirs = pair
+def ratio(ours, theirs):
     return "–" if ours is None or theirs is None or ours == 0 else f"{theirs / ours:.2f}×"
 
 
 def geometric_mean(table):
-    ratios = [theirs / ours for ours, theirs in table.values() if ours and theirs]
+    ratios = [theirs / ours for ours, theirs, *_ in table.values() if ours and theirs]
     return statistics.geometric_mean(ratios) if ratios else None
 
 
-HEAD = ("name", "shardax µs", "JAX µs", "JAX / shardax", "shardax MiB", "JAX MiB")
+SIDES = ("shardax", "JAX", "PyTorch")
+
+
+def head(table):
+    sides = SIDES[: len(next(iter(table.values())))]
+    times = [f"{side} µs" for side in sides]
+    return ("name", *times, *[f"{side} / shardax" for side in sides[1:]], *[f"{side} MiB" for side in sides])
 
 
 def cells(table, memory):
-    for name, pair in table.items():
+    for name, (ours, *others) in table.items():
         peaks = ["–" if peak is None else f"{peak:,.0f}" for peak in memory[name]]
-        yield name, show(pair[0]), show(pair[1]), ratio(pair), *peaks
+        yield name, *map(show, (ours, *others)), *[ratio(ours, theirs) for theirs in others], *peaks
 
 
 def plain(table, memory):
-    rows = [HEAD, *cells(table, memory)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
+    rows = [head(table), *cells(table, memory)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         first, *rest = (text.ljust(width) if i == 0 else text.rjust(width) for i, (text, width) in enumerate(zip(row, widths)))
         yield "  ".join([first, *rest])
 
 
 def markdown(table, memory):
-    yield "| " + " | ".join(HEAD) + " |"
-    yield "|:--|" + "--:|" * (len(HEAD) - 1)
+    titles = head(table)
+    yield "| " + " | ".join(titles) + " |"
+    yield "|:--|" + "--:|" * (len(titles) - 1)
     for name, *rest in cells(table, memory):
         yield "| " + " | ".join([f"`{name}`", *rest]) + " |"
 
@@ -139,6 +153,7 @@ def versions():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rust", metavar="COMMAND", help="what runs shardax's rows")
+    parser.add_argument("--torch", metavar="COMMAND", help="what runs PyTorch's rows")
     parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS", 3)), help="default: $ROUNDS, or 3")
     parser.add_argument("--filter", metavar="NAME", default="", help="only rows whose name contains NAME")
     parser.add_argument("--markdown", action="store_true", help="print the table for docs/benchmarks.md")
@@ -157,13 +172,15 @@ def main():
         memory = {name: [of_rounds([find(side, name)], "peak_mib") for side in sides] for name in names}
     elif options.rust:
         peer = [sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "jax_bench.py")]
-        table, memory = measure(names, [shlex.split(options.rust), peer], options.rounds)
+        commands = [shlex.split(options.rust), peer, *([shlex.split(options.torch)] if options.torch else [])]
+        table, memory = measure(names, commands, options.rounds)
     else:
         parser.error("either --rust or --join is needed")
 
     if options.json:
-        keys = ("shardax_us", "jax_us", "shardax_peak_mib", "jax_peak_mib")
-        rows = [{"name": name, **dict(zip(keys, [*table[name], *memory[name]]))} for name in names]
+        sides = [side.lower() for side in SIDES]
+        of = lambda values, what: {f"{side}_{what}": value for side, value in zip(sides, values)}
+        rows = [{"name": name, **of(table[name], "us"), **of(memory[name], "peak_mib")} for name in names]
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(rows, file, indent=1)
             file.write("\n")
@@ -175,7 +192,7 @@ def main():
     mean = geometric_mean(table)
     if mean is not None:
         print(f"\nGeometric mean of JAX / shardax: {mean:.2f}× (above 1: shardax is faster).")
-    if any(None in pair for pair in table.values()):
+    if any(None in pair[:2] for pair in table.values()):
         print("Some rows have no result on one side.", file=sys.stderr)
         sys.exit(1)
 

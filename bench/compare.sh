@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Runs every benchmark row with shardax and with JAX, interleaved, and prints the comparison.
 #
-#   bench/compare.sh [--markdown] [--filter NAME] [--json FILE]
+#   bench/compare.sh [--torch] [--markdown] [--filter NAME] [--json FILE]
+#
+# --torch: with PyTorch beside them, in the rows that it has (its package takes 5 GB)
 #
 # ROUNDS          how often each row runs on each side (default 3)
 # PYTHON          the interpreter that makes the virtual environment (default python3; 3.11 or newer)
@@ -9,12 +11,21 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+# A virtual environment with what a file of requirements lists.
+environment() {
+    if ! cmp -s "$2" "$1/requirements.txt"; then
+        "${PYTHON:-python3}" -m venv "$1"
+        "$1/bin/python" -m pip install --quiet --disable-pip-version-check -r "$2"
+        cp "$2" "$1/requirements.txt"
+    fi
+}
+
 venv=.venv/bench
-stamp="$venv/requirements.txt"
-if ! cmp -s bench/requirements.txt "$stamp"; then
-    "${PYTHON:-python3}" -m venv "$venv"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r bench/requirements.txt
-    cp bench/requirements.txt "$stamp"
+environment "$venv" bench/requirements.txt
+if [ "${1:-}" = --torch ]; then
+    shift
+    environment .venv/torch bench/requirements-torch.txt
+    set -- --torch "$PWD/.venv/torch/bin/python $PWD/bench/torch_bench.py" "$@"
 fi
 
 if [ -z "${SHARDAX_BENCH:-}" ]; then

@@ -1,9 +1,9 @@
-//! Products of f64 that the library computes for the engine: each element is the sum that it should be.
+//! Products that the library computes for the engine: each element is the sum that it should be.
 
 use super::common::child;
 use super::*;
 
-const VARIABLE: &str = "SHARDAX_F64_PRODUCTS";
+const VARIABLE: &str = "SHARDAX_CPU_PRODUCTS";
 
 /// Of whole numbers, whose sums are exact in any order.
 fn whole(shape: &[usize], seed: i64) -> Array {
@@ -35,10 +35,17 @@ fn in_a_process_with_the_library() {
     for (spec, a, b) in cases {
         let (a, b) = (whole(a, 1), whole(b, 2));
         let (text, found) = text_and_numbers(spec, &a, &b);
-        assert!(text.contains("shardax_dot_f64"), "{spec}:\n{text}");
+        assert!(text.contains("shardax_dot"), "{spec}:\n{text}");
         let [a, b] = [a, b].map(|x| x.astype(DType::F32));
         assert_eq!(found, text_and_numbers(spec, &a, &b).1, "{spec}");
     }
+    // Of f32, those whose right operand would be read against its order.
+    let (a, b) = (whole(&[64, 300], 1), whole(&[400, 300], 2));
+    let [small_a, small_b] = [&a, &b].map(|x| x.astype(DType::F32));
+    let (text, found) = text_and_numbers("ij,kj->ik", &small_a, &small_b);
+    assert!(text.contains("shardax_dot"), "{text}");
+    assert_eq!(found, text_and_numbers("ij,kj->ik", &a, &b).1);
+    assert!(!text_and_numbers("ij,jk->ik", &small_a, &small_b.t()).0.contains("shardax_dot"));
     // Small ones stay with the engine, and so do those that other programs are to run.
     assert!(!text_and_numbers("ij,jk->ik", &whole(&[9, 9], 1), &whole(&[9, 9], 2)).0.contains("shardax_dot"));
     let square = whole(&[128, 128], 3);

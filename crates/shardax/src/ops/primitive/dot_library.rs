@@ -1,0 +1,189 @@
+//! Products on CPU by the crate `matrixmultiply`, which comes with the feature `ndarray`, where the engine's are slow: those
+//! of f64 take three times as long, and those of f32 whose right operand is read against its order, such as the gradient
+//! of a layer's input, half as long again (`docs/engine.md`). The numbers differ in the order of sums alone, and are the
+//! same from run to run.
+//!
+//! A build without optimization leaves them to the engine: the crate is then part of it, and slower still. The
+//! environment variable `SHARDAX_CPU_PRODUCTS` (`engine` or `library`) decides otherwise.
+
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use ndarray::linalg::general_mat_mul;
+use ndarray::{ArrayView2, ArrayView3, ArrayViewMut2, ArrayViewMut3, Axis, LinalgScalar};
+use shardax_pjrt::ElementType;
+use shardax_pjrt::ffi::{self, Arg, CallFrame, Ret};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::dot::{DotGeneral, free};
+use crate::core::lower::{Lowering, Value, ints};
+use crate::core::program::Aval;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::shape::Shape;
+use crate::sharding::device::client;
+
+const TARGET: &str = "shardax_dot";
+
+/// Products and additions below which the call costs more than it saves.
+const MIN_WORK: usize = 1 << 20;
+
+/// Of rows and of columns: below, the time is that of reading the other operand.
+const MIN_SIDE: usize = 8;
+
+/// The smallest matrix that the engine reads slowly against its order.
+const MIN_TURNED: usize = 1 << 16;
+
+/// The fewest rows at a time.
+const MIN_ROWS: usize = 32;
+
+/// How often a thread takes some, about.
+const BLOCKS: usize = 4;
+
+/// Some rows of one product: of the left operand, the right one, and the result.
+type Task<'a, T> = (ArrayView2<'a, T>, ArrayView2<'a, T>, ArrayViewMut2<'a, T>);
+
+/// The product by the library, where that is of use.
+pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Result<Option<Value>> {
+    let [lhs, rhs] = [cx.aval(args[0]), cx.aval(args[1])];
+    let here = cx.on_cpu() && cx.is_local() && !cx.portable && is_asked_for();
+    if !here || [&lhs, &rhs].iter().any(|aval| aval.dtype != out.dtype) {
+        return Ok(None);
+    }
+    let sizes = |aval: &Aval, dims: &[usize]| dims.iter().map(|&d| aval.shape[d]).product::<usize>();
+    let lhs_free = free(lhs.rank(), &dot.lhs_contract, &dot.lhs_batch);
+    let rhs_free = free(rhs.rank(), &dot.rhs_contract, &dot.rhs_batch);
+    let (batch, depth) = (sizes(&lhs, &dot.lhs_batch), sizes(&lhs, &dot.lhs_contract));
+    let (rows, columns) = (sizes(&lhs, &lhs_free), sizes(&rhs, &rhs_free));
+    let is_slow = match out.dtype {
+        DType::F64 => true,
+        DType::F32 => batch == 1 && columns * depth >= MIN_TURNED && dot.rhs_contract.last() == Some(&(rhs.rank() - 1)),
+        _ => false,
+    };
+    if !is_slow
+        || rows < MIN_SIDE
+        || columns < MIN_SIDE
+        || depth < MIN_SIDE
+        || batch * rows * columns * depth < MIN_WORK
+    {
+        return Ok(None);
+    }
+    register()?;
+    let (a, a_dim) = matrices(cx, args[0], [&dot.lhs_batch, &lhs_free, &dot.lhs_contract], [batch, rows, depth]);
+    let (b, b_dim) = matrices(cx, args[1], [&dot.rhs_batch, &rhs_free, &dot.rhs_contract], [batch, columns, depth]);
+    // Devices that compute at once share the cores among them.
+    let threads = if cx.many_devices { 1 } else { std::thread::available_parallelism().map_or(1, |n| n.get()) };
+    let row_major = "dense<[2, 1, 0]> : tensor<3xindex>";
+    let attrs = format!(
+        "call_target_name = \"{TARGET}\", api_version = 4 : i32, \
+         backend_config = {{lhs = {a_dim} : i64, rhs = {b_dim} : i64, threads = {threads} : i64}}, operand_layouts = [{row_major}, {row_major}], result_layouts = [{row_major}]"
+    );
+    let product = Aval::new(out.dtype, Shape::from_slice(&[batch, rows, columns]));
+    let product = cx.op("stablehlo.custom_call", &[a, b], &attrs, &product);
+    Ok(Some(cx.op("stablehlo.reshape", &[product], "", out)))
+}
+
+/// `v` as a batch of matrices, and which of their dimensions is contracted: whichever can be had without moving anything,
+/// or else the last.
+fn matrices(cx: &mut Lowering, v: Value, parts: [&[usize]; 3], [batch, free, depth]: [usize; 3]) -> (Value, usize) {
+    let aval = cx.aval(v);
+    let [b, f, c] = parts;
+    let is_order = |order: [&[usize]; 3]| order.concat().into_iter().eq(0..aval.rank());
+    let (v, dims, dim) = if is_order([b, c, f]) {
+        (v, [batch, depth, free], 1)
+    } else if is_order([b, f, c]) {
+        (v, [batch, free, depth], 2)
+    } else {
+        let order = [b, f, c].concat();
+        let moved = Aval::new(aval.dtype, order.iter().map(|&d| aval.shape[d]).collect::<Vec<_>>());
+        let v = cx.op("stablehlo.transpose", &[v], &format!("permutation = {}", ints(&order)), &moved);
+        (v, [batch, free, depth], 2)
+    };
+    (cx.op("stablehlo.reshape", &[v], "", &Aval::new(aval.dtype, Shape::from_slice(&dims))), dim)
+}
+
+fn is_asked_for() -> bool {
+    static ASKED: OnceLock<bool> = OnceLock::new();
+    *ASKED.get_or_init(|| match std::env::var("SHARDAX_CPU_PRODUCTS").as_deref() {
+        Ok("engine") => false,
+        Ok("library") => true,
+        _ => !cfg!(debug_assertions),
+    })
+}
+
+/// Tells the engine of the handler, once.
+fn register() -> Result<()> {
+    static REGISTERED: OnceLock<Result<()>> = OnceLock::new();
+    REGISTERED.get_or_init(|| Ok(ffi::register(client()?.pjrt.plugin(), TARGET, handle)?)).clone()
+}
+
+/// A call from a program: `lhs` and `rhs` say which dimension of an operand is contracted.
+fn handle(frame: &mut CallFrame<'_>) -> std::result::Result<(), String> {
+    let attr = |name: &str| frame.attr(name).and_then(|a| a.as_i64()).ok_or_else(|| format!("the call has no {name}"));
+    let (dims, threads) = ([attr("lhs")?, attr("rhs")?], attr("threads")?.max(1) as usize);
+    let (args, results) = frame.split();
+    let ([a, b], [c]) = (args, results) else { return Err("not two operands and a result".into()) };
+    match c.ty {
+        ElementType::F64 => product::<f64>([a, b], dims, c, threads),
+        _ => product::<f32>([a, b], dims, c, threads),
+    }
+}
+
+fn product<T: LinalgScalar + FromBytes + IntoBytes + Immutable + KnownLayout + Send + Sync>(
+    args: [&Arg<'_>; 2],
+    dims: [i64; 2],
+    c: &mut Ret<'_>,
+    threads: usize,
+) -> std::result::Result<(), String> {
+    let shape = |dims: &[i64]| match *dims {
+        [batch, rows, columns] => Ok((batch as usize, rows as usize, columns as usize)),
+        _ => Err(format!("no batch of matrices: {dims:?}")),
+    };
+    let view = |i: usize| {
+        let numbers = <[T]>::ref_from_bytes(args[i].data).map_err(|e| e.to_string())?;
+        let mut view = ArrayView3::from_shape(shape(args[i].dims)?, numbers).map_err(|e| e.to_string())?;
+        // The left one is to have what is contracted last, and the right one first.
+        if dims[i] != if i == 0 { 2 } else { 1 } {
+            view.swap_axes(1, 2);
+        }
+        Ok::<_, String>(view)
+    };
+    let (a, b, to) = (view(0)?, view(1)?, shape(c.dims)?);
+    let numbers = <[T]>::mut_from_bytes(c.data()).map_err(|e| e.to_string())?;
+    multiply(a, b, ArrayViewMut3::from_shape(to, numbers).map_err(|e| e.to_string())?, threads);
+    Ok(())
+}
+
+/// `c = a b`, of which each thread takes some rows at a time: one that starts late does less.
+fn multiply<T: LinalgScalar + Send + Sync>(
+    a: ArrayView3<'_, T>,
+    b: ArrayView3<'_, T>,
+    mut c: ArrayViewMut3<'_, T>,
+    threads: usize,
+) {
+    let (batch, rows, _) = c.dim();
+    let blocks = if threads == 1 { 1 } else { (BLOCKS * threads).div_ceil(batch).min(rows / MIN_ROWS).max(1) };
+    let block = rows.div_ceil(blocks);
+    let mut tasks: Vec<Task<'_, T>> = Vec::with_capacity(batch * blocks);
+    for ((mut a, b), mut c) in a.outer_iter().zip(b.outer_iter()).zip(c.outer_iter_mut()) {
+        while a.nrows() > block {
+            let ((first, rest), (first_c, rest_c)) = (a.split_at(Axis(0), block), c.split_at(Axis(0), block));
+            tasks.push((first, b, first_c));
+            (a, c) = (rest, rest_c);
+        }
+        tasks.push((a, b, c));
+    }
+    let helpers = threads.min(tasks.len()) - 1;
+    let tasks = Mutex::new(tasks);
+    let next = || tasks.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let work = || {
+        while let Some((a, b, mut c)) = next() {
+            general_mat_mul(T::one(), &a, &b, T::zero(), &mut c);
+        }
+    };
+    std::thread::scope(|scope| {
+        (0..helpers).for_each(|_| {
+            scope.spawn(work);
+        });
+        work();
+    });
+}
