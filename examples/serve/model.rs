@@ -26,6 +26,7 @@ impl Model {
     /// Of the functions in a folder. What is compiled is kept beside them, and is found there the next time.
     pub fn load(folder: &Path) -> Result<Model> {
         let mut model = Model { features: 0, sizes: Vec::new(), compiled: 0 };
+        let mut missing = Vec::new();
         for entry in fs::read_dir(folder).map_err(|e| file_error(folder, e))? {
             let path = entry.map_err(|e| file_error(folder, e))?.path();
             // What JAX wrote serves as well.
@@ -46,27 +47,28 @@ impl Model {
                     format!("{}: a function of rows was expected", path.display()),
                 ));
             };
-            if model.features != features && !model.sizes.is_empty() {
+            if model.features != features && model.features != 0 {
                 return Err(Error::new(ErrorKind::Value, format!("{}: another number of features", path.display())));
             }
             model.features = features;
             let lowered =
                 jit(move |x: Array| exported.call(x)).lower(shape_dtype_struct([rows, features], DType::F32))?;
             let kept = path.with_extension("executable");
-            let found = fs::read(&kept).ok().and_then(|bytes| Compiled::load(&lowered, &bytes).ok());
-            let compiled = match found {
-                Some(compiled) => compiled,
+            match fs::read(&kept).ok().and_then(|bytes| Compiled::load(&lowered, &bytes).ok()) {
+                Some(compiled) => model.sizes.push((rows, compiled)),
                 // There is none yet, or it is of another engine, processor or model.
-                None => {
-                    model.compiled += 1;
-                    let compiled = lowered.compile()?;
-                    fs::write(&kept, compiled.serialize()?).map_err(|e| file_error(&kept, e))?;
-                    compiled
-                }
-            };
-            // The first call of a program does what no later one does.
-            compiled.call(zeros([rows, features]))?.block_until_ready()?;
+                None => missing.push((rows, kept, lowered)),
+            }
+        }
+        let lowered: Vec<_> = missing.iter().map(|(_, _, lowered)| lowered.clone()).collect();
+        for ((rows, kept, _), compiled) in missing.into_iter().zip(compile_all(&lowered)?) {
+            fs::write(&kept, compiled.serialize()?).map_err(|e| file_error(&kept, e))?;
+            model.compiled += 1;
             model.sizes.push((rows, compiled));
+        }
+        // The first call of a program does what no later one does.
+        for (rows, compiled) in &model.sizes {
+            compiled.call(zeros([*rows, model.features]))?.block_until_ready()?;
         }
         model.sizes.sort_by_key(|(rows, _)| *rows);
         match model.sizes.is_empty() {

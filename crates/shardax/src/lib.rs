@@ -143,7 +143,9 @@ pub use dtype::DType;
 pub use engine::counts::{Counts, count};
 pub use engine::programs::clear_caches;
 pub use engine::staged::{DisableJit, disable_jit};
-pub use engine::stages::{Compiled, Lowered, Unloaded, eval_shape, shape_dtype_struct, shape_dtype_struct_on};
+pub use engine::stages::{
+    Compiled, Lowered, Unloaded, compile_all, eval_shape, shape_dtype_struct, shape_dtype_struct_on,
+};
 pub use error::{Error, ErrorKind, Result};
 pub use interpret::flat::make_program;
 pub use ops::callback::{
@@ -193,7 +195,8 @@ pub mod prelude {
     };
     pub use crate::spmd::*;
     pub use crate::stages::{
-        Collective, CollectiveKind, Compiled, Lowered, Unloaded, eval_shape, shape_dtype_struct, shape_dtype_struct_on,
+        Collective, CollectiveKind, Compiled, Lowered, Unloaded, compile_all, eval_shape, shape_dtype_struct,
+        shape_dtype_struct_on,
     };
     pub use crate::tree::{self, Static, Tree};
     pub use crate::{

@@ -514,3 +514,15 @@ fn loops_of_deep_sums_are_no_longer_than_those_of_shallow_ones() -> Result<()> {
     assert!(!small.as_text().contains("inlineable"));
     Ok(())
 }
+
+#[test]
+fn several_programs_are_compiled_at_once() -> Result<()> {
+    setup();
+    let f = jit(|x: Array| (&x * 2).sum(..));
+    let lowered = (1..=9).map(|n| f.lower(ones([n]))).collect::<Result<Vec<_>>>()?;
+    for (i, compiled) in compile_all(&lowered)?.iter().enumerate() {
+        assert_eq!(compiled.call(ones([i + 1]))?.item::<f32>()?, 2.0 * (i + 1) as f32);
+    }
+    assert!(compile_all::<Array, Array>(&[])?.is_empty());
+    Ok(())
+}

@@ -1,6 +1,7 @@
 //! Ahead-of-time compilation: `lower` gives a [`Lowered`], whose `compile` gives a [`Compiled`].
 
 mod collectives;
+mod concurrent;
 mod leaves;
 mod report;
 mod shapes;
@@ -9,6 +10,7 @@ mod traffic;
 mod unloaded;
 
 pub use collectives::{Collective, CollectiveKind, Collectives};
+pub use concurrent::compile_all;
 pub use leaves::{ArgInfo, LeafTree};
 pub use shapes::{eval_shape, shape_dtype_struct, shape_dtype_struct_on};
 pub use shardax_pjrt::{MemoryAnalysis, Value as CompilerOption};
