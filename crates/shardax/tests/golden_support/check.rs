@@ -18,8 +18,16 @@ const CHUNK: usize = 8;
 
 /// Families whose programs take the compiler long, and of how many of their gradients, tangents and batches `cargo test`
 /// compares one; all with `SHARDAX_GOLDEN_EVERY=1`. Their results are always compared.
-const SLOW: [(&str, usize); 6] =
-    [("linalg", 3), ("special", 3), ("various", 3), ("random_more", 2), ("edges", 2), ("systematic", 3)];
+const SLOW: [(&str, usize); 8] = [
+    ("linalg", 3),
+    ("special", 3),
+    ("various", 3),
+    ("random_more", 2),
+    ("edges", 2),
+    ("systematic", 3),
+    ("nn_layers", 3),
+    ("nn_half", 2),
+];
 
 /// What is compared of a family.
 fn slice<'a>(name: &str, checks: Vec<Check<'a>>) -> Vec<Check<'a>> {
