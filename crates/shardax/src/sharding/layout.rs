@@ -230,8 +230,8 @@ impl From<Option<Layout>> for LayoutOptions {
 /// let transposed = jit(|x: Array| x.t()).out_shardings(Format::new(Layout::AUTO, device));
 /// let compiled = transposed.lower(shape_dtype_struct([2, 3], DType::F32))?.compile()?;
 /// // What the compiler chose: not to move anything.
-/// let format = &compiled.output_formats().leaves()[0];
-/// assert_eq!(format.layout(), Some(&Layout::new([1, 0])));
+/// let formats = compiled.output_formats();
+/// assert_eq!(formats.leaves()[0].layout(), Some(&Layout::new([1, 0])));
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[derive(Clone, Default, PartialEq, Eq, Hash)]

@@ -448,19 +448,21 @@ impl From<&Device> for Sharding {
     }
 }
 
-fn memory_text(kind: Option<MemoryKind>) -> String {
-    kind.map_or(String::new(), |kind| format!(", memory_kind={kind}"))
+fn memory_text(kind: Option<MemoryKind>, layout: Option<KnownLayout>) -> String {
+    let layout = layout.map_or(String::new(), |known| format!(", layout={}", known.get()));
+    kind.map_or(String::new(), |kind| format!(", memory_kind={kind}")) + &layout
 }
 
 impl fmt::Display for NamedSharding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "NamedSharding(mesh={}, spec={}{})", self.0.mesh, self.0.spec, memory_text(self.0.memory_kind))
+        let Named { mesh, spec, memory_kind, layout } = &*self.0;
+        write!(f, "NamedSharding(mesh={mesh}, spec={spec}{})", memory_text(*memory_kind, *layout))
     }
 }
 
 impl fmt::Display for SingleDeviceSharding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SingleDeviceSharding(device={}{})", self.device, memory_text(self.memory_kind))
+        write!(f, "SingleDeviceSharding(device={}{})", self.device, memory_text(self.memory_kind, self.layout))
     }
 }
 

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod default_device;
+mod formats;
 mod layouts;
 mod memory;
 mod parts;

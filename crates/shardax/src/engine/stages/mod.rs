@@ -79,7 +79,7 @@ impl Staged {
                 list(&|i| format!("argument{}", paths[i])),
                 self.request.name,
             ),
-            "memory is taken over by a result of the same shape, dtype and sharding; without one, leave the argument out of donate_argnums",
+            "memory is taken over by a result of the same shape, dtype and sharding, in the same layout in memory; without one, leave the argument out of donate_argnums",
         );
     }
 
