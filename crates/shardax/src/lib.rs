@@ -190,9 +190,8 @@ pub mod prelude {
     pub use crate::ops::collective::*;
     pub use crate::shape::{Grouped, axis_index_groups};
     pub use crate::sharding::{
-        AbstractMesh, AxisType, Format, GpuSpec, GpuTopology, IntoMesh, Layout, Mesh, MeshArg, MeshGuard,
-        NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding, Space, Topology, TpuTopology, get_mesh,
-        make_mesh, manual_axes,
+        AbstractMesh, AxisType, GpuSpec, GpuTopology, IntoMesh, Mesh, MeshArg, MeshGuard, NamedSharding, PartitionSpec,
+        Sharding, SingleDeviceSharding, Space, Topology, TpuTopology, get_mesh, make_mesh, manual_axes,
     };
     pub use crate::spmd::*;
     pub use crate::stages::{

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use shardax::sharding::Sharding;
+use shardax::{Format, Layout};
 use shardax_nn::prelude::*;
 use shardax_train::checkpoint::{self, Checkpoint, RestoreOptions, SaveArgs};
 

@@ -19,6 +19,7 @@ use crate::error::{Result, err};
 ///
 /// ```
 /// # use shardax::prelude::*;
+/// use shardax::{Format, Layout};
 /// // Column by column: the first dimension is the one whose elements are neighbours.
 /// let columns = Layout::new([1, 0]);
 /// let device = &local_devices()?[0];
@@ -226,6 +227,7 @@ impl From<Option<Layout>> for LayoutOptions {
 ///
 /// ```
 /// # use shardax::prelude::*;
+/// use shardax::{Format, Layout};
 /// let device = &local_devices()?[0];
 /// let transposed = jit(|x: Array| x.t()).out_shardings(Format::new(Layout::AUTO, device));
 /// let compiled = transposed.lower(shape_dtype_struct([2, 3], DType::F32))?.compile()?;

@@ -1,6 +1,7 @@
 //! Layouts: what the platforms' compilers choose, and what they take.
 
 use shardax::prelude::*;
+use shardax::{Format, Layout};
 
 pub fn all(topology: &Topology) -> Result<()> {
     let device = topology.devices().swap_remove(0);

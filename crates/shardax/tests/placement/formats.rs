@@ -1,7 +1,7 @@
 //! Formats of compiled programs: layouts that are given or the compiler's choice, what it is told, and what is refused.
 
 use shardax::stages::LeafTree;
-use shardax::{AutoLayout, ErrorKind, export};
+use shardax::{AutoLayout, ErrorKind, Format, Layout, export};
 
 use super::layouts::{COLUMNS, cube, floats, here, order};
 use super::*;

@@ -1,6 +1,6 @@
 //! Layouts: how the elements of arrays lie in memory.
 
-use shardax::{ErrorKind, LayoutOptions};
+use shardax::{ErrorKind, Format, Layout, LayoutOptions};
 
 use super::*;
 

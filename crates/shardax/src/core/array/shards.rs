@@ -69,6 +69,7 @@ impl Array {
     ///
     /// ```
     /// # use shardax::prelude::*;
+    /// use shardax::Layout;
     /// let x = ones([2, 3]);
     /// assert_eq!(x.format()?.layout(), Some(&Layout::new([0, 1])));
     /// assert_eq!(x.format()?.sharding(), Some(&x.sharding()?));

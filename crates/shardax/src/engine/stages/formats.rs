@@ -40,6 +40,7 @@ impl<Args, Out> Compiled<Args, Out> {
     ///
     /// ```
     /// # use shardax::prelude::*;
+    /// use shardax::{Format, Layout};
     /// let device = &local_devices()?[0];
     /// let product = jit(|w: Array, x: Array| w.dot(x)).in_shardings(Format::new(Layout::AUTO, device));
     /// let types = (shape_dtype_struct([64, 32], DType::F32), shape_dtype_struct([32, 8], DType::F32));

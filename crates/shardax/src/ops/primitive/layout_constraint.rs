@@ -102,6 +102,7 @@ impl Primitive for LayoutConstraint {
 ///
 /// ```
 /// # use shardax::prelude::*;
+/// use shardax::Layout;
 /// let f = jit(|x: Array| with_layout_constraint(x * 2.0, Layout::new([1, 0])));
 /// let y = f.call(ones([2, 3]))?;
 /// assert_eq!(y.format()?.layout(), Some(&Layout::new([1, 0])));
