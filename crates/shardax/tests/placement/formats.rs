@@ -1,7 +1,7 @@
 //! Formats of compiled programs: layouts that are given or the compiler's choice, what it is told, and what is refused.
 
 use shardax::stages::LeafTree;
-use shardax::{AutoLayout, ErrorKind, Format, Layout, export};
+use shardax::{AutoLayout, ErrorKind, Format, Layout, LayoutOptions, export};
 
 use super::layouts::{COLUMNS, cube, floats, here, order};
 use super::*;
@@ -180,6 +180,13 @@ fn what_cannot_be_is_an_error() -> Result<()> {
             ],
         );
     }
+    let host = SingleDeviceSharding::new(device).with_memory_kind("pinned_host");
+    for layout in [Layout::new(COLUMNS).into(), LayoutOptions::Auto] {
+        let asked = jit(|x: Array| x * 2.0).out_shardings(Format::new(layout, &host));
+        fails(asked.call(&x), ErrorKind::NotImplemented, &["a layout in other memory than the device's, Layout"]);
+    }
+    let on_host = Format::new(Layout::new(COLUMNS), &host);
+    fails(device_put(&x, &on_host), ErrorKind::NotImplemented, &["a layout in other memory than the device's, Layout"]);
     let empty = Format::new(Layout::new([0, 1, 2]).with_tiling([Vec::new()]), device);
     fails(device_put(&x, &empty), ErrorKind::Value, &["a tile has at least one dimension"]);
     fails(jit(|x: Array| x.format().map(|_| x)).call(&x), ErrorKind::Type, &["float32[2,3,4]"]);

@@ -115,6 +115,18 @@ fn operations_take_any_layout_and_give_the_default() -> Result<()> {
     for from in ORDERS {
         assert_eq!(f.call(device_put(&plain, here(from)?)?)?.to_vec::<f32>()?, plain.sum(2).to_vec::<f32>()?);
     }
+    // Products, which libraries compute that ask for rows.
+    for dtype in [DType::F32, DType::F64] {
+        let a = (arange(0..128 * 96).reshape([128, 96]) % 7).astype(dtype);
+        let columns = Format::new(Layout::new([1, 0]), &devices()?[0]);
+        let (x, y) = (device_put(&a, &columns)?, device_put(&a.t(), &columns)?);
+        let want = a.dot(a.t()).to_bytes()?;
+        assert_eq!(jit(|x: Array, y: Array| x.dot(y)).call((&x, &y))?.to_bytes()?, want, "{dtype}");
+        let f = jit(|x: Array, y: Array| x.dot(y)).in_shardings(&columns).out_shardings(&columns);
+        assert_eq!(f.call((&x, &y))?.to_bytes()?, want, "{dtype}");
+        let row = |x: &Array| x.get(0).dot(x.t()).to_bytes();
+        assert_eq!(row(&x)?, row(&a)?, "{dtype}");
+    }
     // Searched for NaN.
     config::set_debug_nans(true);
     let f = jit(|x: Array| x * 3.0).in_shardings(here(COLUMNS)?).donate_argnums([0]).out_shardings(here(COLUMNS)?);
