@@ -15,6 +15,7 @@ use crate::error::{Code, Error, Result};
 use crate::event::{Event, no_event};
 use crate::hold::{Hold, View};
 use crate::launch::Launch;
+use crate::layout::Layout;
 use crate::memory::Memory;
 use crate::raw::*;
 
@@ -31,6 +32,8 @@ pub struct Buffer {
     pub(crate) ready: AtomicBool,
     /// The launch that makes it, when that can fail while it runs.
     pub(crate) origin: Option<Arc<Launch>>,
+    /// The order of its elements, where they are read in place and are not row-major.
+    pub(crate) order: Option<Arc<Layout>>,
 }
 
 // SAFETY: PJRT buffers may be used from any thread; the rest is immutable or atomic.
@@ -53,7 +56,16 @@ impl Buffer {
             return Err(Error::new(Code::Internal, "the plugin gave no buffer"));
         };
         let ready = AtomicBool::new(false);
-        Ok(Buffer { raw, hold: Hold::new(), ty, dims: Dims::from_slice(dims), device, ready, origin: None })
+        Ok(Buffer {
+            raw,
+            hold: Hold::new(),
+            ty,
+            dims: Dims::from_slice(dims),
+            device,
+            ready,
+            origin: None,
+            order: None,
+        })
     }
 
     #[inline]
@@ -171,15 +183,46 @@ impl Buffer {
     /// Whether host and device share memory in which the data lies as on the host.
     fn is_host_readable(&self) -> bool {
         // Narrow types may lie packed on the device.
-        self.device.client().is_cpu && !self.ty.is_sub_byte()
+        self.device.client().is_cpu && !self.ty.is_sub_byte() && self.order.is_none()
+    }
+
+    #[inline]
+    pub(crate) fn order(&self) -> Option<&Arc<Layout>> {
+        self.order.as_ref()
+    }
+
+    /// How its elements lie in the device's memory.
+    ///
+    /// # Errors
+    /// The platform does not tell, or it was deleted or donated.
+    pub fn memory_layout(&self) -> Result<Layout> {
+        self.hold.check(|| format!("the buffer ({})", self.shape_text()))?;
+        let mut args = BufferMemoryLayout { buffer: self.raw(), ..Default::default() };
+        // SAFETY: the buffer is live, and what its layout points to is its own.
+        unsafe {
+            self.api().call(&mut args)?;
+            match args.layout.kind {
+                TILED => Ok(Layout::from_raw(&args.layout.tiled)),
+                kind => Err(Error::new(Code::Unimplemented, format!("a layout of kind {kind}"))),
+            }
+        }
     }
 
     fn copy_out(&self, out: &mut [u8]) -> Result<()> {
+        let row_major: SmallVec<[i64; 8]> = (0..self.dims.len() as i64).rev().collect();
+        let Some(order) = &self.order else { return self.copy_out_in(&row_major, out) };
+        // The CPU's plugin copies elements as they lie.
+        let mut data = vec![0; out.len()];
+        self.copy_out_in(&order.minor_to_major, &mut data)?;
+        let count: usize = self.dims.iter().map(|&dim| usize::try_from(dim).unwrap_or(0)).product();
+        order.to_rows(&self.dims, out.len().checked_div(count).unwrap_or(1), &data, out)
+    }
+
+    fn copy_out_in(&self, minor_to_major: &[i64], out: &mut [u8]) -> Result<()> {
         if out.is_empty() {
             return self.block_until_ready();
         }
         // Without a layout the plugin copies in the device's own order.
-        let minor_to_major: SmallVec<[i64; 8]> = (0..self.dims.len() as i64).rev().collect();
         let mut layout = MemoryLayout {
             struct_size: size_of::<MemoryLayout>(),
             extension_start: std::ptr::null_mut(),
@@ -258,7 +301,8 @@ impl Buffer {
     /// A copy of it on another device of the same client. Does not wait.
     ///
     /// # Errors
-    /// The device is another client's or another process's, or the buffer was deleted or donated.
+    /// The device is another client's or another process's, the buffer was deleted or donated, or it is on the CPU and its
+    /// elements do not lie row by row.
     pub fn copy_to_device(&self, device: &Device) -> Result<Buffer> {
         if !Arc::ptr_eq(self.device.client(), device.client()) || !device.is_addressable() {
             return Err(Error::invalid_argument(format!(
@@ -266,7 +310,7 @@ impl Buffer {
                 self.device
             )));
         }
-        self.hold.check(|| format!("the buffer to copy ({})", self.shape_text()))?;
+        self.check_copy()?;
         let mut args = BufferCopyToDevice { buffer: self.raw(), device: device.raw(), ..Default::default() };
         // SAFETY: buffer and device are live; the copy is ours.
         unsafe {
@@ -277,10 +321,27 @@ impl Buffer {
         }
     }
 
+    /// The CPU's plugin copies the bytes as they lie, and says of the copy that it lies row by row.
+    fn check_copy(&self) -> Result<()> {
+        self.hold.check(|| format!("the buffer to copy ({})", self.shape_text()))?;
+        match &self.order {
+            None => Ok(()),
+            Some(order) => Err(Error::new(
+                Code::Unimplemented,
+                format!(
+                    "a buffer ({}) with dimensions in the order {:?}, from minor to major, cannot be copied as it is",
+                    self.shape_text(),
+                    order.minor_to_major
+                ),
+            )),
+        }
+    }
+
     /// A copy of it in another memory of the same client. Does not wait.
     ///
     /// # Errors
-    /// The memory is another client's, the platform cannot copy there, or the buffer was deleted or donated.
+    /// The memory is another client's, the platform cannot copy there, the buffer was deleted or donated, or it is on the
+    /// CPU and its elements do not lie row by row.
     pub fn copy_to_memory(&self, memory: &Memory) -> Result<Buffer> {
         let device = memory.device();
         if !Arc::ptr_eq(self.device.client(), device.client()) {
@@ -289,7 +350,7 @@ impl Buffer {
                 self.device
             )));
         }
-        self.hold.check(|| format!("the buffer to copy ({})", self.shape_text()))?;
+        self.check_copy()?;
         let mut args = BufferCopyToMemory { buffer: self.raw(), memory: memory.raw(), ..Default::default() };
         // SAFETY: buffer and memory are live; the copy is ours.
         unsafe {

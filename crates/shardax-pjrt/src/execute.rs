@@ -15,6 +15,7 @@ use crate::exit;
 use crate::gate::Completion;
 use crate::hold::Holds;
 use crate::launch::Launch;
+use crate::layout::Layout;
 use crate::raw::*;
 
 /// The record of a launch that can fail while it runs.
@@ -238,13 +239,23 @@ impl Executable {
             return Ok(());
         }
         for (args, device) in args.chunks_exact(num_args).zip(devices) {
-            for (arg, spec) in args.iter().zip(&self.parameters) {
-                if arg.device() != device || arg.element_type() != spec.ty || arg.dims() != spec.dims {
+            for (i, (arg, spec)) in args.iter().zip(&self.parameters).enumerate() {
+                if arg.device() != device
+                    || arg.element_type() != spec.ty
+                    || arg.dims() != spec.dims
+                    || arg.order() != self.in_order(i)
+                {
                     return Err(self.wrong_argument(args, device));
                 }
             }
         }
         Ok(())
+    }
+
+    /// The order of a parameter's elements, where they are not row-major and are read in place.
+    #[inline]
+    fn in_order(&self, parameter: usize) -> Option<&Arc<Layout>> {
+        self.in_orders.get(parameter)?.as_ref()
     }
 
     #[cold]
@@ -273,6 +284,17 @@ impl Executable {
                 ));
             }
         }
+        if let Some((i, arg)) = args.iter().enumerate().find(|(i, arg)| arg.order() != self.in_order(*i)) {
+            let text = |order: Option<&Arc<Layout>>| match order {
+                Some(layout) => format!("dimensions in the order {:?}, from minor to major", layout.minor_to_major),
+                None => "elements in row-major order".to_owned(),
+            };
+            return Error::invalid_argument(format!(
+                "argument {i} on {device} has its {}, and the program takes {}",
+                text(arg.order()),
+                text(self.in_order(i))
+            ));
+        }
         Error::invalid_argument("an argument does not fit the program")
     }
 
@@ -285,6 +307,9 @@ impl Executable {
             output.origin.clone_from(origin);
             *output.ready.get_mut() = ready;
             outputs.push(output);
+        }
+        for (output, order) in outputs.iter_mut().zip(&self.out_orders) {
+            output.order.clone_from(order);
         }
         Ok(outputs)
     }

@@ -12,6 +12,7 @@ use prost::Message;
 
 use crate::element::{ElementType, ShapeText};
 use crate::error::{Code, Error, Result};
+use crate::layout::Layout;
 use crate::sharding::{OpSharding, OpShardingProto};
 use groups::{DeviceListProto, GroupProto, IotaGroupsProto, MeshGroupsProto};
 use trips::Loops;
@@ -116,8 +117,10 @@ pub(crate) struct Summary {
     pub(crate) has_collectives: bool,
     /// It calls functions that may be registered by the host.
     pub(crate) calls_host: bool,
-    /// Every result lies row-major in memory.
-    pub(crate) results_row_major: bool,
+    /// How each parameter lies in memory.
+    pub(crate) parameter_layouts: Vec<Layout>,
+    /// The same of each result.
+    pub(crate) output_layouts: Vec<Layout>,
 }
 
 impl Summary {
@@ -134,8 +137,12 @@ impl Summary {
             instructions.clone().any(|i| is_collective(&i.opcode) || localize::meets(&i.custom_call_target));
         const TYPED_FFI: i32 = 4;
         let calls_host = instructions.any(|i| i.custom_call_api_version == TYPED_FFI);
-        let results_row_major = shape.result.as_ref().is_none_or(ShapeProto::is_row_major);
-        Ok(Summary { parameters, donated, has_collectives, calls_host, results_row_major })
+        let parameter_layouts = shape.parameters.iter().map(ShapeProto::memory).collect();
+        let mut output_layouts = Vec::new();
+        if let Some(result) = &shape.result {
+            result.layouts(&mut output_layouts);
+        }
+        Ok(Summary { parameters, donated, has_collectives, calls_host, parameter_layouts, output_layouts })
     }
 }
 
@@ -292,9 +299,23 @@ impl ShapeProto {
         }
     }
 
-    fn is_row_major(&self) -> bool {
-        let order = self.layout.as_ref().map_or(&[][..], |layout| &layout.minor_to_major);
-        order.windows(2).all(|pair| pair[0] > pair[1]) && self.tuple_shapes.iter().all(ShapeProto::is_row_major)
+    /// How the leaves lie in memory, in the order of [`leaves`](Self::leaves).
+    fn layouts(&self, found: &mut Vec<Layout>) {
+        for shape in &self.tuple_shapes {
+            shape.layouts(found);
+        }
+        if ElementType::from_xla(self.element_type).is_some() {
+            found.push(self.memory());
+        }
+    }
+
+    fn memory(&self) -> Layout {
+        let Some(layout) = &self.layout else { return Layout::default() };
+        Layout {
+            minor_to_major: layout.minor_to_major.clone(),
+            tiles: layout.tiles.iter().map(|tile| tile.dimensions.clone()).collect(),
+            element_bits: layout.element_size_in_bits,
+        }
     }
 }
 
@@ -302,6 +323,16 @@ impl ShapeProto {
 struct LayoutProto {
     #[prost(int64, repeated, tag = "1")]
     minor_to_major: Vec<i64>,
+    #[prost(message, repeated, tag = "6")]
+    tiles: Vec<TileProto>,
+    #[prost(int64, tag = "7")]
+    element_size_in_bits: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TileProto {
+    #[prost(int64, repeated, tag = "1")]
+    dimensions: Vec<i64>,
 }
 
 #[derive(Clone, PartialEq, Message)]

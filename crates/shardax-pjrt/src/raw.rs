@@ -221,6 +221,7 @@ calls! {
         overridden_options_size: usize,
     }
     BufferDestroy 58 24 "PJRT_Buffer_Destroy" { buffer: *mut RawBuffer }
+    BufferMemoryLayout 63 104 "PJRT_Buffer_GetMemoryLayout" { buffer: *mut RawBuffer, layout: MemoryLayout }
     BufferMemory 66 32 "PJRT_Buffer_Memory" { buffer: *mut RawBuffer, memory: *mut RawMemory }
     BufferDelete 67 24 "PJRT_Buffer_Delete" { buffer: *mut RawBuffer }
     BufferIsDeleted 68 25 "PJRT_Buffer_IsDeleted" { buffer: *mut RawBuffer, is_deleted: bool }
@@ -356,6 +357,9 @@ pub struct ExecuteOptions {
     pub task_ids: *mut c_int,
     pub incarnation_ids: *mut i64,
 }
+
+/// `PJRT_Buffer_MemoryLayout_Type`.
+pub const TILED: c_int = 0;
 
 /// `PJRT_HostBufferSemantics`.
 pub const IMMUTABLE_ONLY_DURING_CALL: c_int = 0;

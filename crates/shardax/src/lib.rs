@@ -153,6 +153,7 @@ pub use ops::callback::{
 };
 pub use ops::collective::*;
 pub use ops::primitive::checkpoint_policy::{CheckpointPolicy, Offload, Operation};
+pub use ops::primitive::layout_constraint::with_layout_constraint;
 pub use ops::primitive::stop_gradient::stop_gradient;
 pub use precision::{PrecisionGuard, default_matmul_precision};
 pub use scope::{NamedScope, named_scope};
@@ -164,6 +165,7 @@ pub use sharding::{
     AbstractMesh, AxisType, IntoMesh, Mesh, MeshArg, MeshGuard, NamedSharding, PartitionSpec, Sharding,
     SingleDeviceSharding, get_mesh, make_mesh, manual_axes,
 };
+pub use sharding::{AutoLayout, Format, Layout, LayoutOptions};
 pub use sharding::{Device, device_count, devices, local_device_count, local_devices, process_count, process_index};
 pub use sharding::{GpuSpec, GpuTopology, Topology, TpuTopology};
 pub use sharding::{Memory, MemoryStats, Space};
@@ -209,6 +211,7 @@ pub mod prelude {
         make_array_from_single_device_arrays, make_program, named_scope, process_count, process_index, replicate, scan,
         scan_n, sequential_vmap, stop_gradient, switch, unreplicate, value_and_grad, visualize_array_sharding,
         visualize_sharding, visualize_sharding_color, visualize_sharding_svg, vjp, vmap, while_loop,
+        with_layout_constraint,
     };
     pub use crate::{P, check, config, debug_print, lax, linalg, random, s};
     pub use shardax_macros::{Module, Tree};

@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use crate::api::{Api, slice, text};
 use crate::buffer::Dims;
 use crate::element::{ElementType, ShapeText};
 use crate::error::{Code, Error, Result};
 use crate::hlo::{self, HloInstruction, Shardings, Summary};
+use crate::layout::Layout;
 use crate::options::{ParameterSpec, Signature};
 use crate::plugin::Plugin;
 use crate::raw::*;
@@ -27,6 +28,12 @@ pub struct CompiledProgram {
     /// It calls functions that may be registered by the host.
     pub(crate) calls_host: bool,
     shardings: OnceLock<Shardings>,
+    /// How parameters and results lie in memory; `None` when the plugin does not show its programs.
+    layouts: Option<(Vec<Layout>, Vec<Layout>)>,
+    /// The order of each parameter's elements, where they are not row-major and are read in place. Empty when all are.
+    pub(crate) in_orders: Vec<Option<Arc<Layout>>>,
+    /// The same of each result.
+    pub(crate) out_orders: Vec<Option<Arc<Layout>>>,
     /// Whether it is one of the CPU.
     reads_in_place: bool,
 }
@@ -94,6 +101,9 @@ impl CompiledProgram {
             has_collectives: None,
             calls_host: false,
             shardings: OnceLock::new(),
+            layouts: None,
+            in_orders: Vec::new(),
+            out_orders: Vec::new(),
             reads_in_place,
         };
         program.read_outputs()?;
@@ -224,6 +234,17 @@ impl CompiledProgram {
         }
         let shardings = Shardings::decode(&self.optimized_hlo_proto()?, self.num_outputs())?;
         Ok(self.shardings.get_or_init(|| shardings))
+    }
+
+    /// How each parameter lies in memory, given or chosen by the compiler; `None` when the plugin does not show its
+    /// programs.
+    pub fn parameter_layouts(&self) -> Option<&[Layout]> {
+        self.layouts.as_ref().map(|(parameters, _)| &parameters[..])
+    }
+
+    /// How each result lies in memory, given or chosen by the compiler; `None` when the plugin does not show its programs.
+    pub fn output_layouts(&self) -> Option<&[Layout]> {
+        self.layouts.as_ref().map(|(_, outputs)| &outputs[..])
     }
 
     /// The compiler's estimates, e.g. `flops`, `bytes accessed`.
@@ -360,17 +381,33 @@ impl CompiledProgram {
                 )));
             }
         }
-        // Elsewhere the plugin is asked for row-major copies.
-        if reads_in_place && !summary.results_row_major {
-            return Err(Error::new(
-                Code::Unimplemented,
-                "the program has a result whose layout in memory is not row-major",
-            ));
+        if summary.output_layouts.len() != self.outputs.len() {
+            return Err(Error::new(Code::Internal, "the plugin contradicts itself on the number of outputs"));
         }
+        // Elsewhere the plugin is asked for row-major copies.
+        if reads_in_place {
+            self.in_orders = orders(&summary.parameter_layouts)?;
+            self.out_orders = orders(&summary.output_layouts)?;
+        }
+        self.layouts = Some((summary.parameter_layouts, summary.output_layouts));
         self.has_collectives = Some(summary.has_collectives);
         self.calls_host = summary.calls_host;
         Ok(())
     }
+}
+
+/// Those that are not row-major; none where all are.
+fn orders(layouts: &[Layout]) -> Result<Vec<Option<Arc<Layout>>>> {
+    if layouts.iter().all(Layout::is_row_major) {
+        return Ok(Vec::new());
+    }
+    if layouts.iter().any(|layout| !layout.tiles.is_empty()) {
+        return Err(Error::new(
+            Code::Unimplemented,
+            "the program has a value that lies in tiles, which is not read in place",
+        ));
+    }
+    Ok(layouts.iter().map(|layout| (!layout.is_row_major()).then(|| Arc::new(layout.clone()))).collect())
 }
 
 impl Drop for CompiledProgram {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use shardax::sharding::Sharding;
+use shardax::{Format, Layout};
 use shardax_nn::prelude::*;
 use shardax_train::checkpoint::{self, Checkpoint, RestoreOptions, SaveArgs};
 
@@ -51,6 +52,30 @@ fn every_dtype_and_shape_comes_back_bit_by_bit() -> Result<()> {
     assert_eq!((tensor.dtype(), tensor.shape()), (safetensors::Dtype::F32, &[5, 7, 2][..]));
     assert_eq!(tensor.data(), all["complex64 [5, 7]"].to_bytes()?);
     assert_eq!(tensors.len(), all.len());
+    Ok(())
+}
+
+/// Files are row by row, however an array lies in memory.
+#[test]
+fn layouts_make_no_difference() -> Result<()> {
+    setup();
+    let folder = Folder::new();
+    let (whole, split) = (local_devices()?[0].clone(), NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]));
+    let plain = odd(DType::F32, &[8, 3, 2], 1);
+    let columns = Layout::new([2, 1, 0]);
+    for format in [Format::new(&columns, &whole), Format::new(&columns, &split)] {
+        let x = device_put(&plain, &format)?;
+        let path = folder.join(&format!("saved on {}", x.devices()?.len()));
+        checkpoint::save(&path, &x)?;
+        let restored = checkpoint::restore(&path, &x)?;
+        assert_eq!(restored.to_bytes()?, plain.to_bytes()?);
+        assert_eq!(restored.sharding()?, x.sharding()?);
+        assert_eq!(restored.format()?.layout(), Some(&Layout::new([0, 1, 2])));
+        fails(
+            Checkpoint::open(&path)?.restore_with(&x, &RestoreOptions::new().shardings(&format)),
+            &["restore takes a sharding, and got Format("],
+        );
+    }
     Ok(())
 }
 

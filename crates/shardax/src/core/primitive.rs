@@ -15,6 +15,7 @@ use super::program::trace;
 use super::program::{Aval, Eqn, Flops, Program};
 use crate::error::{Result, err};
 use crate::shape::{AxisName, AxisSet};
+use crate::sharding::layout::KnownLayout;
 use crate::sharding::memory::MemoryKind;
 use crate::sharding::{NamedSharding, Sharding};
 use crate::stack::grow;
@@ -197,6 +198,12 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
     /// The kind of memory that its results lie in, where it says that.
     #[doc(hidden)]
     fn memory_kind(&self) -> Option<MemoryKind> {
+        None
+    }
+
+    /// How its result lies in memory, where it says that.
+    #[doc(hidden)]
+    fn layout(&self) -> Option<KnownLayout> {
         None
     }
 

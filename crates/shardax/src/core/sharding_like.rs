@@ -2,7 +2,8 @@
 
 use super::prefix::{IntoPrefix, Prefix};
 use crate::error::{Result, err};
-use crate::sharding::{Device, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding, Space, get_mesh};
+use crate::sharding::layout::AskedLayout;
+use crate::sharding::{Device, Format, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding, Space, get_mesh};
 
 /// A sharding, or a spec over the context mesh.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -13,6 +14,21 @@ pub enum ShardingLike {
     Spec(PartitionSpec),
     /// The memory of the devices or the host's, whatever the sharding; for [`device_put`](crate::device_put).
     Space(Space),
+    /// A sharding and a layout in memory.
+    Format(Format),
+}
+
+/// How an argument or a result of a program is to lie, as far as that is said.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Asked {
+    pub sharding: Option<Sharding>,
+    pub layout: Option<AskedLayout>,
+}
+
+impl From<Option<Sharding>> for Asked {
+    fn from(sharding: Option<Sharding>) -> Self {
+        Asked { sharding, layout: None }
+    }
 }
 
 impl ShardingLike {
@@ -27,12 +43,32 @@ impl ShardingLike {
                 return Err(err!(Type, "{what} takes a sharding, and got the memory space {space:?}")
                     .help("a sharding names its memory with `with_memory_kind(\"pinned_host\")`"));
             }
+            ShardingLike::Format(format) => {
+                return match (format.sharding(), format.says_layout()) {
+                    (Some(sharding), false) => Ok(sharding.clone()),
+                    _ => Err(err!(Type, "{what} takes a sharding, and got {format}")
+                        .help("pass its sharding, and put the array there with `device_put(x, format)`")),
+                };
+            }
         };
         let mesh = get_mesh().ok_or_else(|| {
             err!(Value, "{what} requires a non-empty mesh in context if you are passing a PartitionSpec: {spec}")
                 .help("set one with `set_mesh(&mesh)`, or pass `NamedSharding::new(&mesh, spec)`")
         })?;
         Ok(NamedSharding::try_new(&mesh, spec.clone())?.into())
+    }
+}
+
+impl ShardingLike {
+    /// How an argument or a result is to lie, layout included.
+    pub(crate) fn asked(&self, what: &str) -> Result<Asked> {
+        match self {
+            ShardingLike::Format(format) => {
+                format.check()?;
+                Ok(Asked { sharding: format.sharding().cloned(), layout: format.asked() })
+            }
+            like => Ok(Asked { sharding: Some(like.resolve(what)?), layout: None }),
+        }
     }
 }
 
@@ -71,4 +107,6 @@ likes! {
     PartitionSpec, |spec| ShardingLike::Spec(spec);
     &PartitionSpec, |spec| ShardingLike::Spec(spec.clone());
     Space, |space| ShardingLike::Space(space);
+    Format, |format| ShardingLike::Format(format);
+    &Format, |format| ShardingLike::Format(format.clone());
 }

@@ -163,6 +163,16 @@ fn from_parts(shape: &[usize], sharding: Sharding, parts: &[Array]) -> Result<Ar
         )
         .help(ONE_EACH));
     }
+    let layout = parts[0].sharding.layout();
+    if parts.iter().any(|part| part.sharding.layout() != layout) {
+        return Err(err!(
+            Value,
+            "the arrays that {} is made of must have one layout in memory",
+            Aval::new(dtype, shape)
+        )
+        .help("put them with `device_put(part, Format::new(layout, device))`, all in the layout of the first"));
+    }
+    let sharding = sharding.in_layout(layout);
     let of = |device: &&Device| parts.iter().find(|p| p.sharding.devices()[0] == **device);
     let buffers = devices.iter().filter_map(of).map(|p| p.buffers[0].clone()).collect();
     let weak = parts.iter().all(|part| part.aval.weak);
@@ -187,6 +197,7 @@ impl Array {
     fn copied(&self) -> Result<Array> {
         let c = self.concrete()?;
         let buffers = c.buffers.iter().map(|b| transfer::copy(b, c.sharding.kind())).collect::<Result<Buffers>>()?;
-        Ok(Array::from_concrete(Concrete::new(c.aval.clone(), c.sharding.clone(), c.committed, buffers)))
+        let sharding = c.sharding.in_layout(None);
+        Ok(Array::from_concrete(Concrete::new(c.aval.clone(), sharding, c.committed, buffers)))
     }
 }

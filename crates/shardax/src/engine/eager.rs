@@ -135,6 +135,8 @@ fn request(name: String, program: Program, inputs: &[Input], input_name: &dyn Fn
         in_shardings,
         out_shardings,
         out_kinds: Vec::new(),
+        auto_inputs: Vec::new(),
+        out_layouts: Vec::new(),
         donated,
         effort: Effort::Full,
     })

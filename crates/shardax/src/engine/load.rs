@@ -22,6 +22,7 @@ use crate::error::{Result, err};
 use crate::ops::callback::in_order;
 use crate::profiler;
 use crate::sharding::device::{check_current, client};
+use crate::sharding::layout::AskedLayout;
 use crate::sharding::memory::MemoryKind;
 use crate::sharding::{NamedSharding, Sharding};
 use crate::warning;
@@ -38,6 +39,10 @@ pub(crate) struct Request {
     pub out_shardings: Vec<Option<NamedSharding>>,
     /// The kind of memory that the user asked for each output to be in; empty where nothing was asked.
     pub out_kinds: Vec<Option<MemoryKind>>,
+    /// The inputs whose layout in memory the compiler chooses, in order.
+    pub auto_inputs: Vec<usize>,
+    /// The layout that the user asked for each output; empty where nothing was asked.
+    pub out_layouts: Vec<Option<AskedLayout>>,
     /// The inputs whose memory may be taken over.
     pub donated: Vec<bool>,
     pub effort: Effort,
@@ -204,6 +209,7 @@ impl Request {
             in_shardings: &named,
             out_shardings: &self.out_shardings,
             memory: &self.memory(),
+            layouts: &self.layouts(platform),
             donations: &self.donations(),
             num_partitions: self.place.devices().len(),
             platform,
@@ -247,6 +253,7 @@ impl Request {
                     .iter()
                     .any(|device| device.is_same_memory(kind, self.in_shardings[i].kind()))
         };
+        let same_layout = self.same_layouts();
         let mut free = vec![true; outs.len()];
         let mut donations = vec![Donation::None; self.program.inputs.len()];
         // Whether they lie alike, where that is known before compilation.
@@ -263,7 +270,7 @@ impl Request {
             let first = |want| {
                 (0..outs.len())
                     .filter(same_type)
-                    .filter(|&o| in_place(i, o))
+                    .filter(|&o| in_place(i, o) && same_layout(i, o))
                     .find(|&o| alike(i, o, aval.rank()) == want)
             };
             let to = first(Some(true)).map(|o| (o, Donation::To(o)));
@@ -322,6 +329,7 @@ impl Request {
             return Ok(LoadedProgram { ordered: true, ..loaded });
         }
         let _span = profiler::span(|| format!("compile {}", self.name).into());
+        self.check_layouts()?;
         let text = self.lower(true)?;
         let plain = without_locations(&text);
         counts::compiling(&self.name, self.program.in_avals());
@@ -371,7 +379,7 @@ impl Request {
         if let Some(whole) = self.with_whole(&found) {
             return whole.compile(xla_options);
         }
-        Ok(self.loaded(executable, partitioned, found, plain.len()))
+        self.loaded(executable, partitioned, found, plain.len())
     }
 
     /// What was compiled, with what is known of it here; `found` is how its results lie, `text` the length of its text.
@@ -381,8 +389,8 @@ impl Request {
         partitioned: Option<pjrt::Partitioned>,
         found: Vec<Option<Sharding>>,
         text: usize,
-    ) -> LoadedProgram {
-        LoadedProgram {
+    ) -> Result<LoadedProgram> {
+        Ok(LoadedProgram {
             moved: self.left_to_move(&found),
             apart: LoadedProgram::runs_apart(&executable),
             warned: Default::default(),
@@ -391,15 +399,15 @@ impl Request {
             bytes: size_of_program(&executable, text),
             last_use: Default::default(),
             name: self.name.clone(),
+            in_shardings: self.settled_inputs(&executable)?,
             executable,
             partitioned,
             place: self.place.clone(),
-            in_shardings: self.in_shardings.clone(),
             out_avals: self.program.out_avals().into_iter().map(|a| Aval { vma: Default::default(), ..a }).collect(),
             out_shardings: found.into_iter().flatten().collect(),
             keeps: self.keeps(),
             donated: self.donations().iter().map(|d| *d != Donation::None).collect(),
-        }
+        })
     }
 
     /// The functions of this process that it calls.
@@ -457,9 +465,8 @@ impl Request {
         let kinds = self.result_kinds();
         let Place::Mesh(mesh) = &self.place else {
             let whole = self.place.replicated();
-            return Ok((0..self.program.outputs.len())
-                .map(|i| Some(Self::with_kind(whole.clone(), &kinds, i)))
-                .collect());
+            let found = (0..self.program.outputs.len()).map(|i| Some(Self::with_kind(whole.clone(), &kinds, i)));
+            return self.with_layouts(found.collect(), executable);
         };
         let chosen = match (self.out_shardings.iter().any(Option::is_none), partitioned) {
             (true, Some(partitioned)) => partitioned.output_shardings().map(<[_]>::to_vec),
@@ -481,6 +488,7 @@ impl Request {
                 .eq(part.iter().copied())
                 .then(|| Self::with_kind(Sharding::Named(named), &kinds, i))
         };
-        Ok(self.program.out_avals().iter().zip(executable.output_dims()).enumerate().map(lies).collect())
+        let found = self.program.out_avals().iter().zip(executable.output_dims()).enumerate().map(lies).collect();
+        self.with_layouts(found, executable)
     }
 }

@@ -8,6 +8,7 @@ pub(crate) mod dispatch;
 pub(crate) mod eager;
 pub(crate) mod execute;
 pub(crate) mod known;
+pub(crate) mod layouts;
 pub(crate) mod load;
 pub(crate) mod local_data;
 mod memory_kinds;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::reshard;
+use super::{layouts, reshard};
 use crate::core::array::transfer;
 use crate::core::array::{Array, Concrete, Repr};
 use crate::core::prefix::{IntoPrefix, Prefix};
@@ -12,6 +12,7 @@ use crate::core::tree::{Flat, Tree};
 use crate::error::{AtCaller, Result, err};
 use crate::ops::primitive::device_put::DevicePut;
 use crate::sharding::axis_env;
+use crate::sharding::memory::MemoryKind;
 use crate::sharding::{Sharding, Space};
 
 /// Moves every array of a tree to a device or a sharding, which may be a tree of them: one for each part of the value,
@@ -23,6 +24,9 @@ use crate::sharding::{Sharding, Space};
 ///
 /// A sharding with a [memory kind](crate::NamedSharding::with_memory_kind), or a [`Space`], moves values between the
 /// memory of the devices and the host's.
+///
+/// A [`Format`](crate::Format) says the layout in memory too. Without one a whole array keeps its layout, and one that is
+/// cut anew has the default; inside a function that is compiled layouts are not looked at.
 ///
 /// Inside a function that is compiled values go to another memory where that is asked for, and are not moved otherwise:
 /// where they lie is the compiler's choice, which [`with_sharding_constraint`](crate::with_sharding_constraint) guides.
@@ -109,7 +113,10 @@ impl PutOptions {
                     continue;
                 }
                 Some(ShardingLike::Space(Space::Device)) => Some(leaf.concrete()?.sharding.in_memory(None)),
-                Some(ShardingLike::Space(space)) => Some(leaf.concrete()?.sharding.in_memory(Some(space.kind()))),
+                Some(ShardingLike::Space(space)) => {
+                    Some(leaf.concrete()?.sharding.in_memory(Some(space.kind())).in_layout(None))
+                }
+                Some(ShardingLike::Format(format)) => format.placed("device_put")?,
                 Some(like) => Some(like.resolve("device_put")?),
                 None => None,
             };
@@ -132,15 +139,17 @@ impl PutOptions {
             check_usable(array)?;
             check_inside(array, to)?;
             return Ok(match to.and_then(|to| Some((to.kind()?, to))) {
-                Some((kind, to)) => DevicePut { kind, sharding: Some(to.clone()) }.apply(array),
+                Some((kind, to)) => DevicePut { kind, sharding: Some(to.in_layout(None)) }.apply(array),
                 None => array.clone(),
             });
         }
         let c = array.concrete()?;
         let (sharding, committed) = match to {
-            Some(to) => (to, true),
-            None => (&c.sharding, c.committed),
+            Some(to) => (kept_layout(&c.sharding, to), true),
+            None => (c.sharding.clone(), c.committed),
         };
+        let sharding = &sharding;
+        layouts::check(sharding, &c.aval.shape)?;
         sharding.check_constrained("device_put")?;
         sharding.check_attached()?;
         let same = c.committed == committed && c.sharding == *sharding;
@@ -149,7 +158,9 @@ impl PutOptions {
         }
         reshard::check_same(&c, sharding)?;
         let mut buffers = reshard::reshard(&c, sharding)?;
-        if self.may_alias == Some(false) {
+        if self.may_alias == Some(false) && sharding.layout().is_some() {
+            buffers = reshard::copied(&Concrete::new(c.aval.clone(), sharding.clone(), committed, buffers))?;
+        } else if self.may_alias == Some(false) {
             for buffer in &mut buffers {
                 if c.buffers.iter().any(|b| Arc::ptr_eq(b, buffer)) {
                     *buffer = transfer::copy(buffer, sharding.kind())?;
@@ -157,6 +168,17 @@ impl PutOptions {
             }
         }
         Ok(Array::from_concrete(Concrete::new(c.aval.clone(), sharding.clone(), committed, buffers)))
+    }
+}
+
+/// Where an array goes, with its layout where that is not said and the array is not cut otherwise.
+fn kept_layout(have: &Sharding, to: &Sharding) -> Sharding {
+    let whole = matches!((have, to), (Sharding::Single(_), Sharding::Single(_)));
+    match to.layout() {
+        // On the host there is one layout.
+        None if !MemoryKind::is_default(to.kind()) => to.clone(),
+        None if whole || have.in_layout(None) == *to => to.in_layout(have.layout()),
+        _ => layouts::settled(to),
     }
 }
 

@@ -3,11 +3,13 @@
 use crate::core::array::transfer;
 use crate::core::array::{Array, Buffers, Concrete};
 use crate::core::program::{Atom, Program, Var};
+use crate::engine::layouts;
 use crate::engine::load::{Effort, Request};
 use crate::engine::placement::Place;
 use crate::error::{Result, err};
 use crate::sharding::Sharding;
 use crate::sharding::distributed::processes;
+use crate::sharding::layout::AskedLayout;
 
 /// The buffers of an array laid out by `want`; those that lie right already are shared.
 ///
@@ -15,6 +17,9 @@ use crate::sharding::distributed::processes;
 pub(crate) fn reshard(array: &Concrete, want: &Sharding) -> Result<Buffers> {
     array.check_alive()?;
     let have = &array.sharding;
+    if have.layout().is_some() || want.layout().is_some() {
+        return relaid(array, want);
+    }
     if have.is_fully_addressable() && want.is_fully_addressable() {
         return transfer::reshard(array, want);
     }
@@ -36,6 +41,45 @@ pub(crate) fn reshard(array: &Concrete, want: &Sharding) -> Result<Buffers> {
         )
         .help("move it to a sharding over the same devices, or read it with `multihost::process_allgather_tiled` first"));
     };
+    relocated(array, want, Place::Mesh(named.mesh().clone()))
+}
+
+/// The same where one of the two has a layout that is not the default.
+fn relaid(array: &Concrete, want: &Sharding) -> Result<Buffers> {
+    let have = &array.sharding;
+    let rank = array.aval.rank();
+    if have.layout() == want.layout() && have.is_equivalent_to(want, rank) {
+        return Ok(array.buffers.clone());
+    }
+    layouts::check(want, &array.aval.shape)?;
+    let place = |sharding: &Sharding| match sharding {
+        Sharding::Single(single) => Place::Single(single.device().clone()),
+        Sharding::Named(named) => Place::Mesh(named.mesh().clone()),
+    };
+    // Into the default, to where it goes, into the layout there.
+    let made = |sharding: &Sharding, buffers| Concrete::new(array.aval.clone(), sharding.clone(), true, buffers);
+    let default = have.in_layout(None);
+    let plain = match have.layout() {
+        Some(_) => made(&default, relocated(array, &default, place(have))?),
+        None => made(&default, array.buffers.clone()),
+    };
+    let there = want.in_layout(None);
+    let moved = reshard(&plain, &there)?;
+    match want.layout() {
+        Some(_) => relocated(&made(&there, moved), want, place(want)),
+        None => Ok(moved),
+    }
+}
+
+/// A copy of the array's parts, in memory of its own, in the layout in which they are.
+pub(crate) fn copied(array: &Concrete) -> Result<Buffers> {
+    let plain = reshard(array, &array.sharding.in_layout(None))?;
+    let plain = Concrete::new(array.aval.clone(), array.sharding.in_layout(None), true, plain);
+    reshard(&plain, &array.sharding)
+}
+
+/// What a program that returns its argument makes of it.
+fn relocated(array: &Concrete, want: &Sharding, place: Place) -> Result<Buffers> {
     let identity = Program {
         avals: vec![array.aval.clone()],
         inputs: vec![Var(0)],
@@ -45,10 +89,12 @@ pub(crate) fn reshard(array: &Concrete, want: &Sharding) -> Result<Buffers> {
     let request = Request {
         name: "reshard".to_owned(),
         program: identity,
-        place: Place::Mesh(named.mesh().clone()),
-        in_shardings: vec![have.clone()],
-        out_shardings: vec![Some(named.clone())],
+        place,
+        in_shardings: vec![array.sharding.clone()],
+        out_shardings: vec![want.in_layout(None).as_named().cloned()],
         out_kinds: vec![want.kind()],
+        auto_inputs: Vec::new(),
+        out_layouts: want.layout().map(|known| Some(AskedLayout::As(known))).into_iter().collect(),
         donated: vec![false],
         effort: Effort::Full,
     };

@@ -46,9 +46,9 @@ impl Request {
                 continue;
             }
             return Ok(UnloadedProgram {
+                in_shardings: request.settled_inputs(&executable)?,
                 executable,
                 place: request.place,
-                in_shardings: request.in_shardings,
                 out_shardings: found.into_iter().flatten().collect(),
             });
         }
@@ -83,11 +83,14 @@ impl Request {
             Place::Mesh(mesh) => NamedSharding::new(mesh, s.spec().clone()).in_memory(Sharding::from(s).kind()),
             Place::Single(_) => s.clone(),
         };
-        let moved = |s: &Sharding| match (s, &place) {
-            (Sharding::Named(s), _) => Sharding::Named(named(s)),
-            (Sharding::Single(_), Place::Single(device)) => Sharding::from(device).in_memory(s.kind()),
-            // On a mesh of one device.
-            (Sharding::Single(_), Place::Mesh(_)) => place.replicated().in_memory(s.kind()),
+        let moved = |s: &Sharding| {
+            let moved = match (s, &place) {
+                (Sharding::Named(s), _) => Sharding::Named(named(s)),
+                (Sharding::Single(_), Place::Single(device)) => Sharding::from(device).in_memory(s.kind()),
+                // On a mesh of one device.
+                (Sharding::Single(_), Place::Mesh(_)) => place.replicated().in_memory(s.kind()),
+            };
+            moved.in_layout(s.layout())
         };
         Ok(Request {
             in_shardings: self.in_shardings.iter().map(moved).collect(),
@@ -107,7 +110,7 @@ impl Request {
             let executable = client()?.pjrt.deserialize(bytes, &options, self.signature(&donations)?)?;
             let found = self.result_shardings(&executable, None)?;
             if found.iter().all(Option::is_some) {
-                return Ok(self.loaded(executable, None, found, 0));
+                return self.loaded(executable, None, found, 0);
             }
             return Err(err!(
                 Value,

@@ -21,11 +21,14 @@ pub(super) fn run<A: Borrow<Concrete>>(
     // What is donated is gone afterwards.
     let copy = |(i, arg): (usize, &A)| -> Result<Arc<Concrete>> {
         let Concrete { aval, sharding, committed, buffers, .. } = arg.borrow();
-        let buffers = match program.donated.get(i) {
-            Some(true) => buffers.iter().map(|b| transfer::copy(b, None)).collect::<Result<Buffers>>()?,
-            _ => buffers.clone(),
+        let (sharding, buffers) = match program.donated.get(i) {
+            Some(true) => {
+                let copies = buffers.iter().map(|b| transfer::copy(b, None)).collect::<Result<Buffers>>()?;
+                (sharding.in_layout(None), copies)
+            }
+            _ => (sharding.clone(), buffers.clone()),
         };
-        Ok(Arc::new(Concrete::new(aval.clone(), sharding.clone(), *committed, buffers)))
+        Ok(Arc::new(Concrete::new(aval.clone(), sharding, *committed, buffers)))
     };
     let copies: Vec<Arc<Concrete>> = args.iter().enumerate().map(copy).collect::<Result<_>>()?;
     let outs: Vec<Array> = program.start(args, committed)?;
@@ -64,6 +67,7 @@ fn explain(
                 program: checked.traced.program,
                 out_shardings: state.chain(request.out_shardings.iter().cloned()).collect(),
                 out_kinds: std::iter::repeat_n(None, count).chain(request.out_kinds.iter().copied()).collect(),
+                out_layouts: std::iter::repeat_n(None, count).chain(request.out_layouts.iter().copied()).collect(),
                 donated: vec![false; args.len()],
                 ..request.clone()
             };

@@ -4,6 +4,7 @@ pub(crate) mod axis_env;
 pub(crate) mod context;
 pub(crate) mod device;
 pub mod distributed;
+pub(crate) mod layout;
 pub(crate) mod memory;
 mod mesh;
 pub mod mesh_utils;
@@ -14,6 +15,7 @@ pub(crate) mod visualize;
 
 pub use context::{AbstractMesh, IntoMesh, MeshArg, MeshGuard, get_mesh, manual_axes};
 pub use device::{Device, device_count, devices, local_device_count, local_devices, process_count, process_index};
+pub use layout::{AutoLayout, Format, Layout, LayoutOptions};
 pub use memory::{Memory, MemoryStats, Space};
 pub use mesh::{AxisType, Mesh, make_mesh};
 pub use named::{NamedSharding, Sharding, SingleDeviceSharding};

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::device::Device;
+use super::layout::KnownLayout;
 use super::memory::MemoryKind;
 use super::spec::{DimSpec, PartitionSpec};
 use super::{Index, Mesh};
@@ -21,6 +22,9 @@ struct Named {
     mesh: Mesh,
     spec: PartitionSpec,
     memory_kind: Option<MemoryKind>,
+    /// How an array's elements lie in memory, of the sharding that it keeps; `None` as the device has it by default. What
+    /// users give and get has none: a `Format` says it.
+    layout: Option<KnownLayout>,
 }
 
 /// A whole array on one device.
@@ -28,12 +32,13 @@ struct Named {
 pub struct SingleDeviceSharding {
     device: Device,
     memory_kind: Option<MemoryKind>,
+    layout: Option<KnownLayout>,
 }
 
 impl SingleDeviceSharding {
     /// The whole array on this device.
     pub fn new(device: impl Borrow<Device>) -> Self {
-        SingleDeviceSharding { device: device.borrow().clone(), memory_kind: None }
+        SingleDeviceSharding { device: device.borrow().clone(), memory_kind: None, layout: None }
     }
 
     /// The device.
@@ -66,7 +71,7 @@ impl NamedSharding {
     /// A sharding over `mesh`. A spec that names an axis the mesh lacks, or one axis twice, is reported
     /// where the sharding is first used; [`try_new`](Self::try_new) reports it at once.
     pub fn new(mesh: &Mesh, spec: PartitionSpec) -> Self {
-        NamedSharding(Arc::new(Named { mesh: mesh.clone(), spec, memory_kind: None }))
+        NamedSharding(Arc::new(Named { mesh: mesh.clone(), spec, memory_kind: None, layout: None }))
     }
 
     /// A sharding over `mesh`, checked.
@@ -114,7 +119,16 @@ impl NamedSharding {
         if self.0.memory_kind == memory_kind {
             return self.clone();
         }
-        NamedSharding(Arc::new(Named { mesh: self.0.mesh.clone(), spec: self.0.spec.clone(), memory_kind }))
+        let Named { mesh, spec, layout, .. } = &*self.0;
+        NamedSharding(Arc::new(Named { mesh: mesh.clone(), spec: spec.clone(), memory_kind, layout: *layout }))
+    }
+
+    fn in_layout(&self, layout: Option<KnownLayout>) -> Self {
+        if self.0.layout == layout {
+            return self.clone();
+        }
+        let Named { mesh, spec, memory_kind, .. } = &*self.0;
+        NamedSharding(Arc::new(Named { mesh: mesh.clone(), spec: spec.clone(), memory_kind: *memory_kind, layout }))
     }
 
     fn check_axes(&self) -> Result<()> {
@@ -262,6 +276,22 @@ impl Sharding {
         match self {
             Sharding::Single(s) => Sharding::Single(SingleDeviceSharding { memory_kind, ..s.clone() }),
             Sharding::Named(s) => Sharding::Named(s.in_memory(memory_kind)),
+        }
+    }
+
+    /// How the elements of the array that it is of lie in memory; `None` as the device has it by default.
+    pub(crate) fn layout(&self) -> Option<KnownLayout> {
+        match self {
+            Sharding::Single(s) => s.layout,
+            Sharding::Named(s) => s.0.layout,
+        }
+    }
+
+    /// The same with elements that lie so.
+    pub(crate) fn in_layout(&self, layout: Option<KnownLayout>) -> Self {
+        match self {
+            Sharding::Single(s) => Sharding::Single(SingleDeviceSharding { layout, ..s.clone() }),
+            Sharding::Named(s) => Sharding::Named(s.in_layout(layout)),
         }
     }
 
@@ -418,19 +448,21 @@ impl From<&Device> for Sharding {
     }
 }
 
-fn memory_text(kind: Option<MemoryKind>) -> String {
-    kind.map_or(String::new(), |kind| format!(", memory_kind={kind}"))
+fn memory_text(kind: Option<MemoryKind>, layout: Option<KnownLayout>) -> String {
+    let layout = layout.map_or(String::new(), |known| format!(", layout={}", known.get()));
+    kind.map_or(String::new(), |kind| format!(", memory_kind={kind}")) + &layout
 }
 
 impl fmt::Display for NamedSharding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "NamedSharding(mesh={}, spec={}{})", self.0.mesh, self.0.spec, memory_text(self.0.memory_kind))
+        let Named { mesh, spec, memory_kind, layout } = &*self.0;
+        write!(f, "NamedSharding(mesh={mesh}, spec={spec}{})", memory_text(*memory_kind, *layout))
     }
 }
 
 impl fmt::Display for SingleDeviceSharding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SingleDeviceSharding(device={}{})", self.device, memory_text(self.memory_kind))
+        write!(f, "SingleDeviceSharding(device={}{})", self.device, memory_text(self.memory_kind, self.layout))
     }
 }
 

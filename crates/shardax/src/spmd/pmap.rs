@@ -278,12 +278,13 @@ impl Options {
             program: format!("pmap_{}", self.name),
             donated,
             keep_unused: false,
-            in_shardings: mapping.in_specs.iter().map(place).collect(),
+            in_shardings: mapping.in_specs.iter().map(|spec| place(spec).into()).collect(),
             captured: place(&PartitionSpec::default()),
             // A result that is not one of the map is the same everywhere.
             out_shardings: &|_, program| {
                 let whole = || place(&PartitionSpec::default());
-                Ok(program.out_shardings().into_iter().map(|s| s.map(Into::into).or_else(whole)).collect())
+                let placed = |s: Option<NamedSharding>| s.map(Into::into).or_else(whole).into();
+                Ok(program.out_shardings().into_iter().map(placed).collect())
             },
             traces: None,
         };

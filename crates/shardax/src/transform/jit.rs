@@ -9,7 +9,7 @@ use crate::core::function::{Function, IntoArgnums, IntoArgs, identity_of};
 use crate::core::prefix::{IntoPrefix, Prefix};
 use crate::core::program::Program;
 use crate::core::program::trace::{is_staging, is_tracing, scoped};
-use crate::core::sharding_like::ShardingLike;
+use crate::core::sharding_like::{Asked, ShardingLike};
 use crate::core::tree::{Flat, Tree, TreeDef};
 use crate::engine::dispatch::{self, Cache};
 use crate::engine::staged::is_jit_disabled;
@@ -20,7 +20,6 @@ use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_flat};
 use crate::interpret::held::{bind_checked, marked};
 use crate::ops::collective::constraint::constrain;
 use crate::ops::primitive::call::Call;
-use crate::sharding::Sharding;
 use crate::source;
 
 /// A compiled function; see [`jit`].
@@ -115,12 +114,16 @@ impl<F, Args> Jit<F, Args> {
 
     /// How each argument, or part of one, lies: a sharding, a tree of them, or `None` where nothing is asked.
     ///
-    /// Arrays that lie nowhere in particular are placed so; a committed one that lies otherwise is an error.
+    /// Arrays that lie nowhere in particular are placed so; a committed one that lies otherwise is an error. A
+    /// [`Format`](crate::Format) says the layout in memory too, or leaves that to the compiler
+    /// ([`Layout::AUTO`](crate::Layout::AUTO)). Called inside of another function that is compiled, layouts are not
+    /// looked at: they are of whole programs.
     pub fn in_shardings(self, shardings: impl IntoPrefix<Option<ShardingLike>>) -> Self {
         self.with(|o| o.in_shardings = shardings.into_prefix())
     }
 
-    /// How the results, or parts of them, shall lie; `None` leaves it to the compiler.
+    /// How the results, or parts of them, shall lie; `None` leaves it to the compiler. A [`Format`](crate::Format) says
+    /// the layout in memory too, which is the default of the device otherwise.
     pub fn out_shardings(self, shardings: impl IntoPrefix<Option<ShardingLike>>) -> Self {
         self.with(|o| o.out_shardings = shardings.into_prefix())
     }
@@ -254,15 +257,16 @@ impl Options {
     }
 }
 
-/// The sharding for each leaf, where one is asked for.
-fn resolve(shardings: &Shardings, def: &TreeDef, what: &str) -> Result<Vec<Option<Sharding>>> {
+/// How each leaf is to lie, where that is asked.
+fn resolve(shardings: &Shardings, def: &TreeDef, what: &str) -> Result<Vec<Asked>> {
     let all = shardings.resolve(def, what)?;
-    let placed = |like: &ShardingLike| {
-        let sharding = like.resolve(what)?;
-        sharding.check_constrained(what)?;
-        Ok(sharding)
+    let placed = |like: &Option<ShardingLike>| {
+        let Some(like) = like else { return Ok(Asked::default()) };
+        let asked = like.asked(what)?;
+        asked.sharding.iter().try_for_each(|sharding| sharding.check_constrained(what))?;
+        Ok(asked)
     };
-    all.iter().map(|like| like.as_ref().map(placed).transpose()).collect()
+    all.iter().map(placed).collect()
 }
 
 /// Checks which arguments are said to be static and donated; returns which leaves are donated.

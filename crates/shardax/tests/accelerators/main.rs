@@ -6,6 +6,7 @@
 
 #[path = "../common/child.rs"]
 mod child;
+mod layouts;
 mod memory;
 mod programs;
 
@@ -102,6 +103,7 @@ fn on_tpus() -> Result<()> {
     programs::refused(&topology)?;
     programs::nothing_runs_there(&topology)?;
     memory::all(&topology)?;
+    layouts::all(&topology)?;
 
     // What does not fit is an error, and says what helps.
     let mesh = topology.mesh([("x", 8)])?;
@@ -143,6 +145,7 @@ fn on_gpus() -> Result<()> {
     programs::refused(&topology)?;
     programs::nothing_runs_there(&topology)?;
     memory::all(&topology)?;
+    layouts::all(&topology)?;
     for gpu in [GpuSpec::A100, GpuSpec::H200, GpuSpec::B200] {
         let topology = Topology::gpu(GpuTopology { hosts: 2, gpus_per_host: 2, ..GpuTopology::new(gpu) })?;
         programs::data_parallel(&topology, &topology.mesh([("data", 4)])?)?;

@@ -164,7 +164,7 @@ macro_rules! same {
 /// Functions that have no entry, and why.
 pub const EXCEPTED: &[(&str, &str)] = &[
     (
-        "Array::addressable_data Array::addressable_shards Array::global_shards Array::sharding Array::devices \
+        "Array::addressable_data Array::addressable_shards Array::global_shards Array::sharding Array::format Array::devices \
          Array::committed Array::is_fully_addressable Array::is_fully_replicated Array::is_ready Array::is_deleted \
          Array::delete Array::block_until_ready Array::ready Array::view Array::from_slice_on Array::from_bytes_on Array::from_host_buffer \
          Array::with_bytes Array::hold Array::with_weak_type \

@@ -3,6 +3,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod default_device;
+mod formats;
+mod layouts;
 mod memory;
 mod parts;
 

@@ -114,6 +114,24 @@ fn test_device_put_python_scalar_different_error() {
 }
 
 #[test]
+fn layouts_over_processes_are_refused() {
+    everywhere(|| {
+        let split = NamedSharding::new(&line()?, P!["x"]);
+        let x = make_array_from_callback([8, 3], DType::F32, &split, |index| Ok(zeros([index[0].len(), 3])))?;
+        let columns = shardax::Format::new(shardax::Layout::new([1, 0]), &split);
+        let says = ["layouts of arrays over devices of several processes are not supported"];
+        fails(device_put(&x, &columns), &says);
+        fails(jit(|x: Array| x * 2.0).out_shardings(&columns).call(&x), &says);
+        fails(jit(|x: Array| x.t()).out_shardings(shardax::Format::from(shardax::Layout::AUTO)).call(&x), &says);
+        // This process's own devices have them.
+        let own = shardax::Format::new(shardax::Layout::new([1, 0]), &local_devices()?[0]);
+        let y = device_put(&ones([2, 3]), &own)?;
+        assert_eq!((y.format()?, y.to_vec::<f32>()?), (own, vec![1.0; 6]));
+        Ok(())
+    });
+}
+
+#[test]
 fn test_device_put_committed_array_error() {
     everywhere(|| {
         let local = device_put(&arange(0..8), &local_devices()?[0])?;

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use shardax_pjrt as pjrt;
+
 use super::{Array, Concrete, Repr};
 use crate::core::program::Aval;
 use crate::core::tree::{Flat, Tree};
 use crate::error::{AtCaller, Result, err};
 use crate::sharding::device::Device;
-use crate::sharding::{Index, Sharding, SingleDeviceSharding, visualize};
+use crate::sharding::{Format, Index, Layout, LayoutOptions, Sharding, SingleDeviceSharding, visualize};
 
 /// One device's part of an array, on this process.
 #[derive(Clone, Debug)]
@@ -35,13 +37,50 @@ pub struct GlobalShard {
     pub data: Option<Array>,
 }
 
+impl Concrete {
+    /// How its elements lie in memory; `None` where the platform does not tell, or this process has no part of it.
+    pub fn layout(&self) -> Result<Option<Layout>> {
+        if let Some(known) = self.sharding.layout() {
+            return Ok(Some(known.get().clone()));
+        }
+        let Some(buffer) = self.buffers.first() else { return Ok(None) };
+        if buffer.device().platform_name() == "cpu" {
+            return Ok(Some(Layout::row_major(self.aval.rank())));
+        }
+        match buffer.memory_layout() {
+            Ok(layout) => Ok(Some(Layout::of_pjrt(&layout))),
+            Err(error) if error.code == pjrt::Code::Unimplemented => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
 impl Array {
     /// Where its parts lie.
     ///
     /// Fails for a traced array, whose place is decided when it is compiled.
     #[track_caller]
     pub fn sharding(&self) -> Result<Sharding> {
-        Ok(self.concrete().at_caller()?.sharding.clone())
+        Ok(self.concrete().at_caller()?.sharding.in_layout(None))
+    }
+
+    /// Where it lies and how: its sharding, and the [`Layout`] of its elements in memory, which is `None` where the
+    /// platform does not tell.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// use shardax::Layout;
+    /// let x = ones([2, 3]);
+    /// assert_eq!(x.format()?.layout(), Some(&Layout::new([0, 1])));
+    /// assert_eq!(x.format()?.sharding(), Some(&x.sharding()?));
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    ///
+    /// Fails for a traced array, whose place is decided when it is compiled.
+    #[track_caller]
+    pub fn format(&self) -> Result<Format> {
+        let c = self.concrete().at_caller()?;
+        Ok(Format::new(LayoutOptions::from(c.layout().at_caller()?), c.sharding.in_layout(None)))
     }
 
     /// The devices that hold a part, those of other processes included, in the order of the sharding.
@@ -112,7 +151,7 @@ impl Array {
             let replica_id = shards.iter().filter(|s| s.index == index).count();
             let buffer = if device.is_addressable() { buffers.next() } else { None };
             let data = buffer.map(|buffer| {
-                let sharding = Sharding::Single(SingleDeviceSharding::new(device.clone()));
+                let sharding = Sharding::from(SingleDeviceSharding::new(device.clone())).in_layout(c.sharding.layout());
                 Array::from_concrete(Concrete::new(part.clone(), sharding, true, smallvec::smallvec![buffer.clone()]))
             });
             shards.push(GlobalShard { device: device.clone(), index, replica_id, data });

@@ -17,6 +17,7 @@ pub(crate) struct Module<'a> {
     /// A sharding for each output; `None` leaves it to the compiler.
     pub out_shardings: &'a [Option<NamedSharding>],
     pub memory: &'a Memory,
+    pub layouts: &'a Layouts,
     /// What becomes of each input's memory.
     pub donations: &'a [Donation],
     pub num_partitions: usize,
@@ -35,6 +36,13 @@ pub(crate) struct Memory {
     pub outputs: Vec<MemoryKind>,
     /// Those that the user asked for, which results are moved to.
     pub asked: Vec<Option<MemoryKind>>,
+}
+
+/// How arguments and results lie in memory, as XLA is told; empty where nothing is.
+#[derive(Default)]
+pub(crate) struct Layouts {
+    pub inputs: Vec<Option<String>>,
+    pub outputs: Vec<Option<String>>,
 }
 
 /// What becomes of the memory of an input.
@@ -83,6 +91,7 @@ impl Module<'_> {
                 Some(Donation::ToAny) => attrs.push("jax.buffer_donor = true".to_owned()),
                 Some(Donation::None) | None => {}
             }
+            attrs.extend(layout_attr(&self.layouts.inputs, i));
             attrs.extend(kind_attr(&self.memory.inputs, i, cx.platform));
             if let Some(Some(sharding)) = self.in_shardings.get(i) {
                 let mesh = cx.mesh_name(sharding.mesh());
@@ -96,7 +105,8 @@ impl Module<'_> {
                 main.push_str(", ");
             }
             attr::write_type(&mut main, aval.dtype, &aval.shape);
-            let mut attrs: Vec<String> = kind_attr(&self.memory.outputs, i, cx.platform).into_iter().collect();
+            let mut attrs: Vec<String> = layout_attr(&self.layouts.outputs, i).into_iter().collect();
+            attrs.extend(kind_attr(&self.memory.outputs, i, cx.platform));
             if let Some(Some(sharding)) = self.out_shardings.get(i) {
                 let mesh = cx.mesh_name(sharding.mesh());
                 attrs.push(format!("sdy.sharding = {}", sharding.sdy(&mesh, aval.rank())));
@@ -128,6 +138,11 @@ impl Module<'_> {
 fn kind_attr(kinds: &[MemoryKind], i: usize, platform: Platform) -> Option<String> {
     let kind = kinds.get(i).filter(|_| platform.has_memories())?;
     Some(format!("mhlo.memory_kind = {:?}", kind.as_str()))
+}
+
+fn layout_attr(modes: &[Option<String>], i: usize) -> Option<String> {
+    let mode = modes.get(i)?.as_ref()?;
+    Some(format!("mhlo.layout_mode = {mode:?}"))
 }
 
 fn write_attrs(text: &mut String, attrs: &[String]) {

@@ -8,7 +8,7 @@ use crate::core::sharding_like::ShardingLike;
 use crate::core::tree::TreeDef;
 use crate::dtype::DType;
 use crate::error::{Result, err};
-use crate::sharding::Sharding;
+use crate::sharding::{Format, Sharding};
 
 /// One value for each leaf of a tree, in order, with the leaf's key path.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,6 +73,20 @@ impl IntoPrefix<Option<ShardingLike>> for &LeafTree<Sharding> {
 impl IntoPrefix<Option<ShardingLike>> for &LeafTree<Option<Sharding>> {
     fn into_prefix(self) -> Prefix<Option<ShardingLike>> {
         nest(&self.def, &mut self.leaves.iter().map(|s| s.as_ref().map(Into::into)))
+    }
+}
+
+/// A format for each leaf: `device_put(&args, &compiled.input_formats())`.
+impl IntoPrefix<Option<ShardingLike>> for &LeafTree<Format> {
+    fn into_prefix(self) -> Prefix<Option<ShardingLike>> {
+        nest(&self.def, &mut self.leaves.iter().map(|f| Some(f.into())))
+    }
+}
+
+/// The same; `None` says nothing of a leaf.
+impl IntoPrefix<Option<ShardingLike>> for &LeafTree<Option<Format>> {
+    fn into_prefix(self) -> Prefix<Option<ShardingLike>> {
+        nest(&self.def, &mut self.leaves.iter().map(|f| f.as_ref().map(Into::into)))
     }
 }
 

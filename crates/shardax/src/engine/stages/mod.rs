@@ -2,6 +2,7 @@
 
 mod collectives;
 mod concurrent;
+mod formats;
 mod leaves;
 mod report;
 mod shapes;
@@ -80,7 +81,7 @@ impl Staged {
                 list(&|i| format!("argument{}", paths[i])),
                 self.request.name,
             ),
-            "memory is taken over by a result of the same shape, dtype and sharding; without one, leave the argument out of donate_argnums",
+            "memory is taken over by a result of the same shape, dtype and sharding, in the same layout in memory; without one, leave the argument out of donate_argnums",
         );
     }
 
@@ -174,7 +175,7 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
     /// take, as nothing depends on them.
     pub fn input_shardings(&self) -> LeafTree<Option<Sharding>> {
         let staged = &self.staged;
-        let of = |i| staged.in_sharding(&staged.request.in_shardings, i).cloned();
+        let of = |i| staged.in_sharding(&staged.request.in_shardings, i).map(|s| s.in_layout(None));
         LeafTree::new(&staged.in_def, (0..staged.in_avals.len()).map(of).collect())
     }
 
@@ -349,7 +350,8 @@ impl<Args, Out> Compiled<Args, Out> {
                 "Computation was compiled for input shardings that disagree with the shardings of arguments passed to it. The mismatches are:{list}"
             )
             .help("move them with `device_put(x, sharding)`, or lower and compile the function for these shardings"))
-        })
+        })?;
+        self.check_layouts(flat)
     }
 
     /// One line for each argument that has something wrong.
@@ -432,13 +434,14 @@ impl<Args, Out> Compiled<Args, Out> {
 
     /// How the program takes each argument; `None` for arguments that it does not take, as nothing depends on them.
     pub fn input_shardings(&self) -> LeafTree<Option<Sharding>> {
-        let all = (0..self.staged.in_avals.len()).map(|i| self.in_sharding(i).cloned()).collect();
+        let all = (0..self.staged.in_avals.len()).map(|i| Some(self.in_sharding(i)?.in_layout(None))).collect();
         LeafTree::new(&self.staged.in_def, all)
     }
 
     /// How each result lies, given or chosen by the compiler.
     pub fn output_shardings(&self) -> LeafTree<Sharding> {
-        LeafTree::new(&self.staged.calling.out_def, self.loaded.out_shardings.clone())
+        let all = self.loaded.out_shardings.iter().map(|sharding| sharding.in_layout(None)).collect();
+        LeafTree::new(&self.staged.calling.out_def, all)
     }
 
     /// The type of each argument, and whether it is donated.

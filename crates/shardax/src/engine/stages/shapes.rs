@@ -5,8 +5,10 @@ use std::sync::Arc;
 use crate::core::array::{Array, Repr, Tracer};
 use crate::core::function::{Function, IntoArgs};
 use crate::core::program::{Aval, Var};
+use crate::core::sharding_like::ShardingLike;
 use crate::core::tree::{Flat, Tree};
 use crate::dtype::DType;
+use crate::engine::layouts;
 use crate::error::{AtCaller, Error, Result, err};
 use crate::interpret::flat::{flat_fn, trace_flat, types_of};
 use crate::ops::numpy::{IntoShape, shape_of};
@@ -47,13 +49,24 @@ pub fn shape_dtype_struct(shape: impl IntoShape, dtype: DType) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// An array with an error when the sharding does not divide the shape.
+/// A [`Format`](crate::Format) says the layout in memory too.
+///
+/// An array with an error when the sharding does not divide the shape, or the layout is of another rank.
 #[track_caller]
-pub fn shape_dtype_struct_on(shape: impl IntoShape, dtype: DType, sharding: impl Into<Sharding>) -> Array {
-    let sharding = sharding.into();
+pub fn shape_dtype_struct_on(shape: impl IntoShape, dtype: DType, sharding: impl Into<ShardingLike>) -> Array {
+    const NAME: &str = "shape_dtype_struct_on";
+    let like = sharding.into();
     let made = shape_of(shape).and_then(|shape| {
-        sharding.check_constrained("shape_dtype_struct_on")?;
+        let sharding = match &like {
+            ShardingLike::Format(format) => match format.placed(NAME)? {
+                Some(sharding) => layouts::settled(&sharding),
+                None => return Ok(of_type(Aval::new(dtype, shape))),
+            },
+            like => like.resolve(NAME)?,
+        };
+        sharding.check_constrained(NAME)?;
         sharding.shard_shape(&shape)?;
+        sharding.layout().map_or(Ok(()), |known| known.get().check(&shape))?;
         Ok(of_type_on(Aval::new(dtype, shape), Some(Arc::new(sharding))))
     });
     made.unwrap_or_else(|e| Array::from_result(Err(e), &of_type(Aval::scalar(dtype))))

@@ -8,10 +8,12 @@ use super::Staged;
 use crate::core::array::Concrete;
 use crate::core::program::trace::Traced;
 use crate::core::program::{Aval, Program};
+use crate::core::sharding_like::Asked;
 use crate::core::tree::{Flat, TreeDef};
 use crate::engine::calling::Calling;
 use crate::engine::counts;
 use crate::engine::eager::input_name;
+use crate::engine::layouts;
 use crate::engine::load::{Effort, Request};
 use crate::engine::placement::{Input, Placed, Placing};
 use crate::error::Result;
@@ -19,6 +21,7 @@ use crate::interpret::flat::{FlatFn, trace_flat, types_of, with_arguments};
 use crate::precision::{self, Precision};
 use crate::sharding::context::{argument_meshes_asked, get_mesh};
 use crate::sharding::device::engine_number;
+use crate::sharding::layout::AskedLayout;
 use crate::sharding::memory::MemoryKind;
 use crate::sharding::{Mesh, Sharding};
 
@@ -32,12 +35,12 @@ pub(crate) struct Staging<'a> {
     pub donated: Vec<bool>,
     /// Whether arguments that nothing depends on stay.
     pub keep_unused: bool,
-    /// The sharding that each argument is to have, where one is asked for.
-    pub in_shardings: Vec<Option<Sharding>>,
+    /// How each argument is to lie, where that is asked.
+    pub in_shardings: Vec<Asked>,
     /// Where captured arrays are to lie; `None` leaves them where they are.
     pub captured: Option<Sharding>,
-    /// The sharding that each result is to have, from the structure of the results and the program.
-    pub out_shardings: &'a dyn Fn(&TreeDef, &Program) -> Result<Vec<Option<Sharding>>>,
+    /// How each result is to lie, from the structure of the results and the program.
+    pub out_shardings: &'a dyn Fn(&TreeDef, &Program) -> Result<Vec<Asked>>,
     /// Where the function's traces are kept, if the same asked for other devices needs no new one.
     pub traces: Option<&'a Traces>,
 }
@@ -65,7 +68,10 @@ impl Staging<'_> {
     pub fn stage(self, flat: &Flat, f: FlatFn<'_>) -> Result<Staged> {
         let trace = self.trace(flat, f)?;
         let Trace { in_avals, pruned: Pruned { program, captures, kept }, out_def, .. } = &*trace;
-        let outputs = (self.out_shardings)(out_def, program)?;
+        let asked = (self.out_shardings)(out_def, program)?;
+        let outputs: Vec<Option<Sharding>> = asked.iter().map(|asked| asked.sharding.clone()).collect();
+        let output_name =
+            |i: usize| format!("output{}", out_def.paths().get(i).map(String::as_str).unwrap_or_default());
 
         let committed = |c: &Concrete| c.committed.then(|| c.sharding.clone());
         let captured = captures.iter().map(|c| match &self.captured {
@@ -74,7 +80,7 @@ impl Staging<'_> {
         });
         let arguments = kept.iter().map(|&i| Input {
             committed: flat.leaves[i].committed_sharding().cloned(),
-            given: self.in_shardings[i].clone(),
+            given: self.in_shardings[i].sharding.clone(),
         });
         let paths = || flat.def.paths();
         let placed = Placing {
@@ -83,10 +89,20 @@ impl Staging<'_> {
             inputs: &captured.chain(arguments).collect::<Vec<_>>(),
             input_name: &|i| input_name(i.checked_sub(captures.len()).map(|i| kept[i]), &paths),
             outputs: &outputs,
-            output_name: &|i| format!("output{}", out_def.paths().get(i).map(String::as_str).unwrap_or_default()),
+            output_name: &output_name,
         }
         .place()?;
-        let Placed { place, in_shardings, out_shardings, committed } = placed;
+        let Placed { place, mut in_shardings, out_shardings, committed } = placed;
+        let mut auto_inputs = Vec::new();
+        for (at, &i) in kept.iter().enumerate() {
+            let (at, name) = (captures.len() + at, || format!("argument{}", paths()[i]));
+            let layout = layouts::taken(&flat.leaves[i], self.in_shardings[i].layout, place.platform(), &name)?;
+            if layout == Some(AskedLayout::Auto) {
+                auto_inputs.push(at);
+            }
+            in_shardings[at] = in_shardings[at].in_layout(layout.and_then(AskedLayout::known));
+        }
+        let out_layouts = layouts::given(&asked, &program.out_avals(), place.platform(), &output_name)?;
         let taken = captures.iter().map(|_| false).chain(kept.iter().map(|&i| self.donated[i]));
         let request = Request {
             name: self.program,
@@ -99,8 +115,11 @@ impl Staging<'_> {
                 .iter()
                 .map(|asked| asked.as_ref().map(|s| s.kind().unwrap_or(MemoryKind::DEVICE)))
                 .collect(),
+            auto_inputs,
+            out_layouts,
             effort: Effort::Full,
         };
+        request.check_donated_layouts()?;
         let calling = Calling { captures: captures.clone(), kept: kept.clone(), out_def: out_def.clone(), committed };
         Ok(Staged { request, calling, in_def: flat.def.clone(), in_avals: in_avals.clone(), donated: self.donated })
     }

@@ -16,8 +16,8 @@ use crate::sharding::{Mesh, Sharding};
 ///
 /// It is made by [`Lowered::compile_for`](super::Lowered::compile_for).
 pub struct Unloaded<Args, Out> {
-    staged: Arc<Staged>,
-    program: Arc<UnloadedProgram>,
+    pub(super) staged: Arc<Staged>,
+    pub(super) program: Arc<UnloadedProgram>,
     types: PhantomData<fn(Args) -> Out>,
 }
 
@@ -60,13 +60,14 @@ impl<Args, Out> Unloaded<Args, Out> {
 
     /// How the program takes each argument; `None` for arguments that it does not take, as nothing depends on them.
     pub fn input_shardings(&self) -> LeafTree<Option<Sharding>> {
-        let of = |i| self.staged.in_sharding(&self.program.in_shardings, i).cloned();
+        let of = |i| Some(self.staged.in_sharding(&self.program.in_shardings, i)?.in_layout(None));
         LeafTree::new(&self.staged.in_def, (0..self.staged.in_avals.len()).map(of).collect())
     }
 
     /// How each result lies, given or chosen by the compiler.
     pub fn output_shardings(&self) -> LeafTree<Sharding> {
-        LeafTree::new(&self.staged.calling.out_def, self.program.out_shardings.clone())
+        let all = self.program.out_shardings.iter().map(|sharding| sharding.in_layout(None)).collect();
+        LeafTree::new(&self.staged.calling.out_def, all)
     }
 
     /// The type of each argument, and whether it is donated.

@@ -8,10 +8,12 @@ use crate::core::prefix::{IntoPrefix, Prefix};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
 use crate::core::program::Aval;
 use crate::core::program::trace::{bind1, is_tracing};
-use crate::core::sharding_like::ShardingLike;
+use crate::core::sharding_like::{Asked, ShardingLike};
 use crate::core::tree::{Flat, Tree};
 use crate::error::{Result, err};
+use crate::ops::primitive::layout_constraint;
 use crate::sharding::axis_env;
+use crate::sharding::layout::AskedLayout;
 use crate::sharding::{DimSpec, NamedSharding, PartitionSpec, Sharding};
 use crate::source;
 
@@ -111,8 +113,9 @@ impl Primitive for ShardingConstraint {
 /// The same tree, whose arrays lie as `shardings` say: one sharding, or a tree of them; `None` leaves a part to the
 /// compiler, and so does `DimSpec::Unconstrained` one dimension.
 ///
-/// A [`PartitionSpec`] alone is over the context mesh ([`set_mesh`](crate::set_mesh)). Outside of `jit` the arrays are
-/// moved. Arrays of which a sharding splits a dimension unevenly can be computed with, but not returned so.
+/// A [`PartitionSpec`] alone is over the context mesh ([`set_mesh`](crate::set_mesh)); a [`Format`](crate::Format) says
+/// the layout in memory too, as [`with_layout_constraint`](crate::with_layout_constraint) does. Outside of `jit` the
+/// arrays are moved. Arrays of which a sharding splits a dimension unevenly can be computed with, but not returned so.
 ///
 /// A sharding of more dimensions than the array has, or that names an axis its mesh lacks, gives arrays that carry the
 /// error.
@@ -130,10 +133,12 @@ impl Primitive for ShardingConstraint {
 pub fn with_sharding_constraint<T: Tree>(x: T, shardings: impl IntoPrefix<Option<ShardingLike>>) -> T {
     let _line = source::enter();
     let flat = Flat::of(&x);
-    let leaves = constrain(&flat, &shardings.into_prefix(), "with_sharding_constraint")
+    let leaves = constrain(&flat, &shardings.into_prefix(), CONSTRAINT)
         .unwrap_or_else(|e| flat.leaves.iter().map(|leaf| Array::from_result(Err(e.clone()), leaf)).collect());
     Flat { leaves, def: flat.def }.build().unwrap_or(x)
 }
+
+const CONSTRAINT: &str = "with_sharding_constraint";
 
 /// The leaves of a tree, constrained to the shardings for them.
 pub(crate) fn constrain(
@@ -143,10 +148,26 @@ pub(crate) fn constrain(
 ) -> Result<SmallVec<[Array; 8]>> {
     let all = shardings.resolve(&flat.def, what)?;
     let constrained = |(leaf, like): (&Array, &Option<ShardingLike>)| match like {
-        Some(like) => Array::from_result(like.resolve(what).and_then(|to| constrain_leaf(leaf, to)), leaf),
+        Some(like) => Array::from_result(constrain_like(leaf, like, what), leaf),
         None => leaf.clone(),
     };
     Ok(flat.leaves.iter().zip(&all).map(constrained).collect())
+}
+
+/// Of a format the sharding; the layouts of a `jit` within another are its own programs' only, where it has one.
+fn constrain_like(x: &Array, like: &ShardingLike, what: &str) -> Result<Array> {
+    let Asked { sharding, layout } = like.asked(what)?;
+    let x = match sharding {
+        Some(sharding) => constrain_leaf(x, sharding)?,
+        None => x.clone(),
+    };
+    match layout {
+        _ if what != CONSTRAINT => Ok(x),
+        None => Ok(x),
+        Some(AskedLayout::As(known)) => Ok(layout_constraint::constrain(&x, known.get())),
+        Some(AskedLayout::Auto) => Err(err!(Value, "{what} takes a layout or none, and got Layout.AUTO")
+            .help("inside of a program the layout is the compiler's choice where nothing is said")),
+    }
 }
 
 fn constrain_leaf(x: &Array, sharding: Sharding) -> Result<Array> {

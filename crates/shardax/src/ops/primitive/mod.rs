@@ -27,6 +27,7 @@ pub(crate) mod elementwise;
 pub(crate) mod expanded;
 pub(crate) mod fft;
 pub(crate) mod gather;
+pub(crate) mod layout_constraint;
 pub(crate) mod lu;
 pub(crate) mod matrix;
 pub(crate) mod optimization_barrier;

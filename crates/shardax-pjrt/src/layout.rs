@@ -1,0 +1,120 @@
+//! How the elements of an array lie in memory.
+
+use crate::error::{Error, Result};
+use crate::raw::TiledLayout;
+
+/// The order of an array's dimensions in memory, and the tiles that they are cut into.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Layout {
+    /// The dimensions, from the one whose elements are neighbours to the one whose are farthest apart.
+    pub minor_to_major: Vec<i64>,
+    /// Tiles, and tiles of tiles: sizes of the last dimensions, as XLA's `T(8,128)(2,1)`. Empty where elements lie as the
+    /// order says.
+    pub tiles: Vec<Vec<i64>>,
+    /// The bits that an element takes, where these are fewer than a byte; else 0.
+    pub element_bits: i64,
+}
+
+impl Layout {
+    /// Whether elements lie one after the other as they are counted: the last dimension fastest.
+    pub fn is_row_major(&self) -> bool {
+        self.tiles.is_empty() && self.minor_to_major.windows(2).all(|pair| pair[0] > pair[1])
+    }
+
+    /// What the plugin says.
+    ///
+    /// # Safety
+    /// The lists have the lengths that stand beside them.
+    pub(crate) unsafe fn from_raw(raw: &TiledLayout) -> Layout {
+        // SAFETY: as the caller says; the sizes of the tiles are those of the list of all their dimensions.
+        unsafe {
+            let sizes = crate::api::slice(raw.tile_dim_sizes, raw.num_tiles);
+            let mut dims = crate::api::slice(raw.tile_dims, sizes.iter().sum());
+            let tile = |&size: &usize| {
+                let (these, rest) = dims.split_at(size);
+                dims = rest;
+                these.to_vec()
+            };
+            Layout {
+                minor_to_major: crate::api::slice(raw.minor_to_major, raw.minor_to_major_size).to_vec(),
+                tiles: sizes.iter().map(tile).collect(),
+                element_bits: 0,
+            }
+        }
+    }
+
+    /// Copies elements of so many bytes that lie in this order to `out`, row-major. It has no tiles.
+    ///
+    /// # Errors
+    /// It has tiles, or is of another rank than `dims`, or `data` and `out` are not as long as they say.
+    pub(crate) fn to_rows(&self, dims: &[i64], element: usize, data: &[u8], out: &mut [u8]) -> Result<()> {
+        let size = |dim: i64| usize::try_from(dim).unwrap_or(0);
+        let bytes = dims.iter().fold(element, |product, &dim| product.saturating_mul(size(dim)));
+        let mut strides = vec![0; dims.len()];
+        let mut stride = element;
+        for &dim in &self.minor_to_major {
+            let dim = size(dim);
+            let place = strides.get_mut(dim).ok_or_else(|| self.unfit(dims))?;
+            *place = stride;
+            stride = stride.saturating_mul(size(dims[dim]));
+        }
+        if !self.tiles.is_empty()
+            || self.minor_to_major.len() != dims.len()
+            || data.len() != bytes
+            || out.len() != bytes
+        {
+            return Err(self.unfit(dims));
+        }
+        let mut index = vec![0; dims.len()];
+        let mut at = 0;
+        for place in out.chunks_exact_mut(element.max(1)) {
+            place.copy_from_slice(&data[at..at + element]);
+            // The next element, as they are counted.
+            for dim in (0..dims.len()).rev() {
+                index[dim] += 1;
+                at += strides[dim];
+                if index[dim] < size(dims[dim]) {
+                    break;
+                }
+                at -= strides[dim] * index[dim];
+                index[dim] = 0;
+            }
+        }
+        Ok(())
+    }
+
+    fn unfit(&self, dims: &[i64]) -> Error {
+        Error::invalid_argument(format!(
+            "an array of shape {dims:?} cannot be read from memory in the order of {self:?}"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_are_put_in_order() {
+        let layout = |order: &[i64]| Layout { minor_to_major: order.to_vec(), ..Layout::default() };
+        // 2 x 3, column by column.
+        let mut out = [0; 6];
+        layout(&[0, 1]).to_rows(&[2, 3], 1, &[0, 3, 1, 4, 2, 5], &mut out).expect("it fits");
+        assert_eq!(out, [0, 1, 2, 3, 4, 5]);
+        layout(&[1, 0]).to_rows(&[2, 3], 1, &[0, 1, 2, 3, 4, 5], &mut out).expect("it fits");
+        assert_eq!(out, [0, 1, 2, 3, 4, 5]);
+        // Elements of two bytes, and nothing at all.
+        let mut wide = [0; 8];
+        layout(&[0, 1]).to_rows(&[2, 2], 2, &[0, 0, 2, 2, 1, 1, 3, 3], &mut wide).expect("it fits");
+        assert_eq!(wide, [0, 0, 1, 1, 2, 2, 3, 3]);
+        layout(&[0, 1]).to_rows(&[0, 2], 4, &[], &mut []).expect("it fits");
+        layout(&[]).to_rows(&[], 1, &[7], &mut out[..1]).expect("it fits");
+        assert_eq!(out[0], 7);
+        for wrong in [layout(&[0]), layout(&[0, 2]), layout(&[0, 1, 2])] {
+            assert!(wrong.to_rows(&[2, 3], 1, &[0; 6], &mut out).is_err());
+        }
+        let tiled = Layout { tiles: vec![vec![2]], ..layout(&[1, 0]) };
+        assert!(tiled.to_rows(&[2, 3], 1, &[0; 6], &mut out).is_err() && !tiled.is_row_major());
+        assert!(layout(&[2, 1, 0]).is_row_major() && !layout(&[2, 0, 1]).is_row_major() && layout(&[]).is_row_major());
+    }
+}

@@ -1,0 +1,99 @@
+//! Layouts: parameters and results whose elements lie in memory otherwise than row by row.
+
+mod common;
+use common::*;
+use shardax_pjrt::*;
+
+/// x + x of 2 x 3 floats, with these words on the argument and the result.
+fn doubled(argument: &str, result: &str) -> String {
+    let mode = |mode: &str| match mode {
+        "" => String::new(),
+        mode => format!(" {{mhlo.layout_mode = {mode:?}}}"),
+    };
+    format!(
+        "func.func @main(%x: tensor<2x3xf32>{}) -> (tensor<2x3xf32>{}) {{
+            %y = stablehlo.add %x, %x : tensor<2x3xf32>
+            return %y : tensor<2x3xf32>
+        }}",
+        mode(argument),
+        mode(result)
+    )
+}
+
+fn compiled(client: &Client, argument: &str, result: &str) -> Executable {
+    client.compile(&doubled(argument, result), &CompileOptions::default(), signature([f32s(&[2, 3])])).unwrap()
+}
+
+fn order(layouts: Option<&[Layout]>) -> Vec<i64> {
+    layouts.expect("the plugin shows its programs")[0].minor_to_major.clone()
+}
+
+const ROWS: &str = "{1,0}";
+const COLUMNS: &str = "{0,1}";
+
+#[test]
+fn elements_are_read_row_by_row() {
+    let client = client(8);
+    let x = client
+        .buffer_from_host(&bytes(&[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]), ElementType::F32, &[2, 3], &client.devices()[0])
+        .unwrap();
+    assert_eq!(x.memory_layout().unwrap(), Layout { minor_to_major: vec![1, 0], ..Layout::default() });
+    let to_columns = compiled(&client, "", COLUMNS);
+    assert_eq!((order(to_columns.parameter_layouts()), order(to_columns.output_layouts())), (vec![1, 0], vec![0, 1]));
+    let y = to_columns.execute(&[&x]).unwrap().remove(0).remove(0);
+    let doubled = [0.0, 2.0, 4.0, 6.0, 8.0, 10.0];
+    let check = |y: &Buffer| {
+        assert_eq!(y.memory_layout().unwrap().minor_to_major, [0, 1]);
+        assert_eq!((get(y), y.with_bytes(floats).unwrap()), (doubled.to_vec(), doubled.to_vec()));
+        assert!(y.view().unwrap().is_none(), "they do not lie so");
+        assert!(y.to_host(&mut [0; 3]).is_err());
+    };
+    check(&y);
+    // The plugin would copy the bytes and say that they lie row by row.
+    let memory = client.devices()[0].default_memory().unwrap();
+    for error in [y.copy_to_device(&client.devices()[1]).unwrap_err(), y.copy_to_memory(&memory).unwrap_err()] {
+        assert!(
+            error.message.contains("in the order [0, 1], from minor to major, cannot be copied as it is"),
+            "{error}"
+        );
+    }
+
+    // Taken as it lies, by a program that says so alone.
+    let from_columns = compiled(&client, COLUMNS, ROWS);
+    let z = from_columns.execute(&[&y]).unwrap().remove(0).remove(0);
+    assert_eq!(get(&z), [0.0, 4.0, 8.0, 12.0, 16.0, 20.0]);
+    assert!(z.view().unwrap().is_some());
+    for (program, argument, words) in [
+        (
+            &from_columns,
+            &x,
+            "has its elements in row-major order, and the program takes dimensions in the order [0, 1]",
+        ),
+        (
+            &to_columns,
+            &y,
+            "has its dimensions in the order [0, 1], from minor to major, and the program takes elements in row-major",
+        ),
+    ] {
+        let error = program.execute(&[argument]).unwrap_err();
+        assert!(error.message.contains(words), "{error}");
+    }
+
+    // As bytes and back.
+    let bytes = to_columns.serialize().unwrap();
+    let loaded = client.deserialize(&bytes, &CompileOptions::default(), signature([f32s(&[2, 3])])).unwrap();
+    check(&loaded.execute(&[&x]).unwrap()[0][0]);
+}
+
+#[test]
+fn what_is_not_read_in_place_is_refused() {
+    let client = client(8);
+    let text = doubled("", "{1,0:T(2,2)}");
+    let error = client.compile(&text, &CompileOptions::default(), signature([f32s(&[2, 3])])).unwrap_err();
+    assert!(error.message.contains("lies in tiles"), "{error}");
+    // The compiler's own refusal.
+    for mode in ["{0,0}", "{0}", "{2,1}", "columns"] {
+        let text = doubled(mode, "");
+        client.compile(&text, &CompileOptions::default(), signature([f32s(&[2, 3])])).unwrap_err();
+    }
+}

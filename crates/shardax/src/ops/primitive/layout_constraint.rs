@@ -1,0 +1,148 @@
+//! `with_layout_constraint`: telling the compiler how a value inside of a program lies in memory.
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::prefix::{IntoPrefix, Prefix};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::program::Aval;
+use crate::core::program::trace::bind1;
+use crate::core::tree::{Flat, Tree};
+use crate::error::{Result, err};
+use crate::sharding::Layout;
+use crate::sharding::layout::KnownLayout;
+use crate::source;
+
+/// The same value, whose elements lie in this order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LayoutConstraint {
+    pub layout: KnownLayout,
+}
+
+impl LayoutConstraint {
+    #[track_caller]
+    pub fn apply(&self, x: &Array) -> Array {
+        bind1(self.clone(), std::slice::from_ref(x))
+    }
+}
+
+impl Primitive for LayoutConstraint {
+    fn name(&self) -> &'static str {
+        "layout_constraint"
+    }
+
+    fn layout(&self) -> Option<KnownLayout> {
+        Some(self.layout)
+    }
+
+    fn print_params(&self) -> String {
+        format!("layout={}", self.layout.get())
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        let layout = self.layout.get();
+        layout.check(&args[0].shape).map_err(|e| {
+            e.context(format!(
+                "One of with_layout_constraint arguments is incompatible with its layout annotation {layout}"
+            ))
+        })?;
+        Ok(smallvec![args[0].clone()])
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let rank = outs[0].rank();
+        // Of a value that is split XLA's partitioner for the CPU would put all parts together, to no effect.
+        if rank == 0 || (cx.on_cpu() && !cx.is_local()) {
+            return Ok(args.to_vec());
+        }
+        let layouts = |order: &str| format!("[dense<[{order}]> : tensor<{rank}xindex>]");
+        // XLA takes the operand as it lies, whatever is said here.
+        let any: Vec<String> = (0..rank).map(|dim| dim.to_string()).collect();
+        let attrs = format!(
+            "call_target_name = \"LayoutConstraint\", backend_config = \"\", operand_layouts = {}, result_layouts = {}",
+            layouts(&any.join(", ")),
+            layouts(&self.layout.get().minor_to_major())
+        );
+        Ok(vec![cx.op("stablehlo.custom_call", args, &attrs, &outs[0])])
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        Ok((smallvec![self.apply(&args[0])], vec![tangents[0].as_ref().map(|t| self.apply(t))]))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
+        Ok(vec![cts[0].as_ref().map(|ct| self.apply(ct))])
+    }
+
+    fn batch(&self, _axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        let Some(batched) = dims[0] else { return Ok((smallvec![self.apply(&args[0])], dims.to_vec())) };
+        // The examples lie one after the other, each as it is told.
+        let inner = self.layout.get();
+        let moved = inner.major_to_minor().iter().map(|&dim| dim + usize::from(dim >= batched));
+        let order: Vec<usize> = std::iter::once(batched).chain(moved).collect();
+        let layout = Layout::new(order)
+            .with_tiling(inner.tiling().to_vec())
+            .with_sub_byte_element_size_in_bits(inner.sub_byte_element_size_in_bits());
+        let constraint = LayoutConstraint { layout: KnownLayout::new(&layout) };
+        Ok((smallvec![constraint.apply(&args[0])], dims.to_vec()))
+    }
+}
+
+/// The same tree, whose arrays lie in memory as `layouts` say: one [`Layout`], or a tree of them.
+///
+/// Inside of a program that is compiled this is what the compiler is told of the value; it may lie otherwise before and
+/// afterwards. A result of the program that is the constrained value itself keeps the layout. Of a layout the order of
+/// the dimensions is told; tiles are the compiler's. A value that the compiler splits over devices is best constrained
+/// inside of a [`shard_map`](crate::shard_map): outside of one XLA gathers it on GPUs, as with JAX, and on the CPU it is left
+/// as it is. Gradients lie as their values do, and under `vmap` the examples lie
+/// one after the other.
+///
+/// A layout that does not name each dimension of its array once gives an array that carries the error.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::Layout;
+/// let f = jit(|x: Array| with_layout_constraint(x * 2.0, Layout::new([1, 0])));
+/// let y = f.call(ones([2, 3]))?;
+/// assert_eq!(y.format()?.layout(), Some(&Layout::new([1, 0])));
+/// assert_eq!(y.to_vec::<f32>()?, [2.0; 6]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn with_layout_constraint<T: Tree>(x: T, layouts: impl IntoPrefix<Layout>) -> T {
+    let _line = source::enter();
+    let flat = Flat::of(&x);
+    let layouts = layouts.into_prefix();
+    let leaves = match layouts.resolve(&flat.def, "with_layout_constraint layouts") {
+        Ok(all) => flat.leaves.iter().zip(&all).map(|(leaf, layout)| constrain(leaf, layout)).collect(),
+        Err(e) => flat.leaves.iter().map(|leaf| Array::from_result(Err(e.clone()), leaf)).collect(),
+    };
+    Flat { leaves, def: flat.def }.build().unwrap_or(x)
+}
+
+#[track_caller]
+pub(crate) fn constrain(x: &Array, layout: &Layout) -> Array {
+    if x.is_number() && layout.major_to_minor().is_empty() {
+        return x.clone();
+    }
+    let tiled = x.concrete_ref().is_some() && !layout.tiling().is_empty();
+    let made = match tiled {
+        true => Err(err!(Value, "with_layout_constraint of an array that has its values takes no tiles. Got {layout}")
+            .help("place it with `device_put(x, Format::new(layout, &sharding))`")),
+        false => Ok(LayoutConstraint { layout: KnownLayout::new(layout) }.apply(x)),
+    };
+    Array::from_result(made, x)
+}
+
+impl IntoPrefix<Layout> for Layout {
+    fn into_prefix(self) -> Prefix<Layout> {
+        Prefix::Leaf(self)
+    }
+}
+
+impl IntoPrefix<Layout> for &Layout {
+    fn into_prefix(self) -> Prefix<Layout> {
+        Prefix::Leaf(self.clone())
+    }
+}

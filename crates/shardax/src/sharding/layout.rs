@@ -1,0 +1,412 @@
+//! Layouts: how the elements of an array lie in memory.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::{Mutex, OnceLock};
+
+use shardax_pjrt as pjrt;
+
+use super::device::Device;
+use super::named::{NamedSharding, Sharding, SingleDeviceSharding};
+use crate::error::{Result, err};
+
+/// How the elements of an array lie in the memory of a device: which dimensions are neighbours, and the tiles that they
+/// are cut into where a device has them.
+///
+/// It is given as a part of a [`Format`], and for a value inside of a program by
+/// [`with_layout_constraint`](crate::with_layout_constraint).
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::{Format, Layout};
+/// // Column by column: the first dimension is the one whose elements are neighbours.
+/// let columns = Layout::new([1, 0]);
+/// let device = &local_devices()?[0];
+/// let x = device_put(&array([[1.0f32, 2.0], [3.0, 4.0]]), Format::new(&columns, device))?;
+/// assert_eq!(x.format()?.layout(), Some(&columns));
+/// assert_eq!(x.to_vec::<f32>()?, [1.0, 2.0, 3.0, 4.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Layout {
+    major_to_minor: Vec<usize>,
+    tiling: Vec<Vec<usize>>,
+    sub_byte_element_size_in_bits: usize,
+}
+
+/// The compiler's choice of a layout: [`Layout::AUTO`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AutoLayout;
+
+impl Layout {
+    /// The layout that the compiler chooses for an argument or a result.
+    pub const AUTO: AutoLayout = AutoLayout;
+
+    /// The dimensions in this order: the last one's elements are neighbours in memory. `[0, 1, 2]` is row-major. What is no
+    /// order of an array's dimensions is reported where the layout is used.
+    pub fn new(major_to_minor: impl Into<Vec<usize>>) -> Layout {
+        Layout { major_to_minor: major_to_minor.into(), tiling: Vec::new(), sub_byte_element_size_in_bits: 0 }
+    }
+
+    /// The same cut into tiles, and those into tiles of the next kind: sizes of the last dimensions, in the order of
+    /// memory. A TPU has them: `[vec![8, 128], vec![2, 1]]`.
+    pub fn with_tiling(mut self, tiling: impl IntoIterator<Item = impl Into<Vec<usize>>>) -> Layout {
+        self.tiling = tiling.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// The same with elements of so many bits, fewer than a byte has.
+    pub fn with_sub_byte_element_size_in_bits(mut self, bits: usize) -> Layout {
+        self.sub_byte_element_size_in_bits = bits;
+        self
+    }
+
+    /// The dimensions, the last of which is the one whose elements are neighbours in memory.
+    pub fn major_to_minor(&self) -> &[usize] {
+        &self.major_to_minor
+    }
+
+    /// The tiles; empty where there are none.
+    pub fn tiling(&self) -> &[Vec<usize>] {
+        &self.tiling
+    }
+
+    /// The bits of an element that has fewer than a byte; 0 of others.
+    pub fn sub_byte_element_size_in_bits(&self) -> usize {
+        self.sub_byte_element_size_in_bits
+    }
+
+    /// Row-major, of an array of this rank.
+    pub(crate) fn row_major(rank: usize) -> Layout {
+        Layout::new((0..rank).collect::<Vec<_>>())
+    }
+
+    pub(crate) fn is_row_major(&self) -> bool {
+        self.tiling.is_empty() && self.major_to_minor.iter().copied().eq(0..self.major_to_minor.len())
+    }
+
+    pub(crate) fn of_pjrt(layout: &pjrt::Layout) -> Layout {
+        let sizes = |list: &[i64]| list.iter().map(|&n| n as usize).collect::<Vec<_>>();
+        let mut major_to_minor = sizes(&layout.minor_to_major);
+        major_to_minor.reverse();
+        Layout::new(major_to_minor)
+            .with_tiling(layout.tiles.iter().map(|tile| sizes(tile)))
+            .with_sub_byte_element_size_in_bits(layout.element_bits as usize)
+    }
+
+    /// The dimensions from minor to major, as programs have them: `1, 0`.
+    pub(crate) fn minor_to_major(&self) -> String {
+        let order: Vec<String> = self.major_to_minor.iter().rev().map(usize::to_string).collect();
+        order.join(", ")
+    }
+
+    /// As the compiler is told: `{1,0:T(8,128)(2,1)}`.
+    pub(crate) fn mode(&self) -> String {
+        let order: Vec<String> = self.major_to_minor.iter().rev().map(usize::to_string).collect();
+        let mut text = format!("{{{}", order.join(","));
+        if !self.tiling.is_empty() {
+            text.push_str(":T");
+            for tile in &self.tiling {
+                let sizes: Vec<String> = tile.iter().map(usize::to_string).collect();
+                text.push_str(&format!("({})", sizes.join(",")));
+            }
+            if self.sub_byte_element_size_in_bits != 0 {
+                text.push_str(&format!("E({})", self.sub_byte_element_size_in_bits));
+            }
+        }
+        text.push('}');
+        text
+    }
+
+    /// Fails where it does not order the dimensions of an array of this shape.
+    pub(crate) fn check(&self, shape: &[usize]) -> Result<()> {
+        if self.major_to_minor.len() != shape.len() {
+            return Err(err!(
+                Value,
+                "Length of major_to_minor and the rank of the value should match. Got major_to_minor={} and shape={}",
+                tuple(&self.major_to_minor),
+                tuple(shape)
+            )
+            .help(format!(
+                "name each of the {} dimensions once, as `Layout::new({:?})` does",
+                shape.len(),
+                Layout::row_major(shape.len()).major_to_minor
+            )));
+        }
+        let mut sorted = self.major_to_minor.clone();
+        sorted.sort_unstable();
+        if !sorted.iter().copied().eq(0..shape.len()) {
+            return Err(err!(
+                Value,
+                "major_to_minor must be a permutation of the dimensions of the value. Got major_to_minor={} and shape={}",
+                tuple(&self.major_to_minor),
+                tuple(shape)
+            )
+            .help(format!("name each of the {} dimensions once, counted from 0", shape.len())));
+        }
+        let largest = shape.len();
+        match self.tiling.iter().find(|tile| tile.is_empty() || tile.contains(&0)) {
+            Some(tile) => {
+                Err(err!(Value, "a tile has at least one dimension, of at least one element. Got {}", tuple(tile))
+                    .help(format!("give sizes of up to {largest} dimensions, the last of which is the minor one")))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// A Python tuple, as JAX prints it.
+fn tuple<T: fmt::Display>(items: &[T]) -> String {
+    let texts: Vec<String> = items.iter().map(T::to_string).collect();
+    match &texts[..] {
+        [one] => format!("({one},)"),
+        all => format!("({})", all.join(", ")),
+    }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tiles: Vec<String> = self.tiling.iter().map(|tile| tuple(tile)).collect();
+        write!(
+            f,
+            "Layout(major_to_minor={}, tiling={}, sub_byte_element_size_in_bits={})",
+            tuple(&self.major_to_minor),
+            tuple(&tiles),
+            self.sub_byte_element_size_in_bits
+        )
+    }
+}
+
+impl fmt::Debug for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What a [`Format`] says of the layout.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum LayoutOptions {
+    /// Nothing: the default of the device, or that of the array which is passed.
+    #[default]
+    Unspecified,
+    /// That the compiler chooses it.
+    Auto,
+    /// This one.
+    Layout(Layout),
+}
+
+impl From<AutoLayout> for LayoutOptions {
+    fn from(_: AutoLayout) -> Self {
+        LayoutOptions::Auto
+    }
+}
+
+impl From<Layout> for LayoutOptions {
+    fn from(layout: Layout) -> Self {
+        LayoutOptions::Layout(layout)
+    }
+}
+
+impl From<&Layout> for LayoutOptions {
+    fn from(layout: &Layout) -> Self {
+        LayoutOptions::Layout(layout.clone())
+    }
+}
+
+impl From<Option<Layout>> for LayoutOptions {
+    fn from(layout: Option<Layout>) -> Self {
+        layout.map_or(LayoutOptions::Unspecified, LayoutOptions::Layout)
+    }
+}
+
+/// Where an array lies and how: a [`Layout`] and a [`Sharding`]. It is taken wherever a sharding is: by
+/// [`device_put`](crate::device_put), and by [`in_shardings`](crate::Jit::in_shardings) and
+/// [`out_shardings`](crate::Jit::out_shardings) of [`jit`](crate::jit), which also take the compiler's choice,
+/// [`Layout::AUTO`], with a sharding or without.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::{Format, Layout};
+/// let device = &local_devices()?[0];
+/// let transposed = jit(|x: Array| x.t()).out_shardings(Format::new(Layout::AUTO, device));
+/// let compiled = transposed.lower(shape_dtype_struct([2, 3], DType::F32))?.compile()?;
+/// // What the compiler chose: not to move anything.
+/// let formats = compiled.output_formats();
+/// assert_eq!(formats.leaves()[0].layout(), Some(&Layout::new([1, 0])));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+pub struct Format {
+    layout: LayoutOptions,
+    sharding: Option<Sharding>,
+}
+
+impl Format {
+    /// A layout, or [`Layout::AUTO`], and a sharding or a device. A layout that is given goes with a sharding: without one it
+    /// is reported where the format is used.
+    pub fn new(layout: impl Into<LayoutOptions>, sharding: impl Into<Option<Sharding>>) -> Format {
+        Format { layout: layout.into(), sharding: sharding.into() }
+    }
+
+    /// The layout; `None` where it is left open, or to the compiler.
+    pub fn layout(&self) -> Option<&Layout> {
+        match &self.layout {
+            LayoutOptions::Layout(layout) => Some(layout),
+            LayoutOptions::Unspecified | LayoutOptions::Auto => None,
+        }
+    }
+
+    /// Whether the layout is the compiler's choice.
+    pub fn is_auto(&self) -> bool {
+        self.layout == LayoutOptions::Auto
+    }
+
+    /// The sharding; `None` where it is left open.
+    pub fn sharding(&self) -> Option<&Sharding> {
+        self.sharding.as_ref()
+    }
+
+    pub(crate) fn says_layout(&self) -> bool {
+        self.layout != LayoutOptions::Unspecified
+    }
+
+    /// Fails for a layout without a sharding.
+    pub(crate) fn check(&self) -> Result<()> {
+        match (&self.layout, &self.sharding) {
+            (LayoutOptions::Layout(layout), None) => {
+                Err(err!(Value, "Sharding has to be concrete when layout is given. Got {layout} and sharding None")
+                    .help("pass a sharding or a device beside the layout: `Format::new(layout, &sharding)`"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What it asks of the layout.
+    pub(crate) fn asked(&self) -> Option<AskedLayout> {
+        match &self.layout {
+            LayoutOptions::Unspecified => None,
+            LayoutOptions::Auto => Some(AskedLayout::Auto),
+            LayoutOptions::Layout(layout) => Some(AskedLayout::As(KnownLayout::new(layout))),
+        }
+    }
+
+    /// The sharding with the layout that an array by it has.
+    ///
+    /// Fails for the compiler's choice: `what` needs to know.
+    pub(crate) fn placed(&self, what: &str) -> Result<Option<Sharding>> {
+        self.check()?;
+        match self.asked() {
+            Some(AskedLayout::Auto) => Err(err!(
+                Value,
+                "sharding and layout in `Format` instance should be concrete. Got layout: {self} for {what}"
+            )
+            .help("`Layout::AUTO` is for `in_shardings` and `out_shardings` of jit, where the compiler chooses; name the layout here, one of `compiled.input_formats()`, say")),
+            Some(AskedLayout::As(known)) => Ok(self.sharding.as_ref().map(|sharding| sharding.in_layout(Some(known)))),
+            None => Ok(self.sharding.clone()),
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.layout {
+            LayoutOptions::Unspecified => write!(f, "Format(layout=None")?,
+            LayoutOptions::Auto => write!(f, "Format(layout=AUTO")?,
+            LayoutOptions::Layout(layout) => write!(f, "Format(layout={layout}")?,
+        }
+        match &self.sharding {
+            Some(sharding) => write!(f, ", sharding={sharding})"),
+            None => write!(f, ", sharding=None)"),
+        }
+    }
+}
+
+impl fmt::Debug for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The compiler's choice, wherever it lies.
+impl From<AutoLayout> for Format {
+    fn from(layout: AutoLayout) -> Self {
+        Format::new(layout, None)
+    }
+}
+
+macro_rules! shardings {
+    ($($t:ty)*) => {$(
+        /// What a [`Format`] takes beside its layout.
+        impl From<$t> for Option<Sharding> {
+            fn from(sharding: $t) -> Self {
+                Some(Sharding::from(sharding))
+            }
+        }
+    )*};
+}
+shardings! { &Sharding NamedSharding &NamedSharding SingleDeviceSharding Device &Device }
+
+/// The same.
+impl From<&SingleDeviceSharding> for Option<Sharding> {
+    fn from(sharding: &SingleDeviceSharding) -> Self {
+        Some(Sharding::from(sharding.clone()))
+    }
+}
+
+/// A layout that is known by its address: copying, comparing and hashing one costs a pointer.
+#[derive(Clone, Copy, Eq)]
+pub struct KnownLayout(&'static Layout);
+
+impl KnownLayout {
+    /// The one that is equal to this, for ever: there are few that programs use.
+    pub fn new(layout: &Layout) -> KnownLayout {
+        static KNOWN: OnceLock<Mutex<HashSet<&'static Layout>>> = OnceLock::new();
+        let mut known = KNOWN.get_or_init(Default::default).lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(&found) = known.get(layout) {
+            return KnownLayout(found);
+        }
+        let leaked: &'static Layout = Box::leak(Box::new(layout.clone()));
+        known.insert(leaked);
+        KnownLayout(leaked)
+    }
+
+    pub fn get(self) -> &'static Layout {
+        self.0
+    }
+}
+
+impl PartialEq for KnownLayout {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self.0, other.0)
+    }
+}
+
+impl Hash for KnownLayout {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        std::ptr::hash(self.0, state);
+    }
+}
+
+impl fmt::Debug for KnownLayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self.0, f)
+    }
+}
+
+/// The layout that an argument or a result of a program is to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum AskedLayout {
+    Auto,
+    As(KnownLayout),
+}
+
+impl AskedLayout {
+    /// The one that is not the compiler's choice.
+    pub fn known(self) -> Option<KnownLayout> {
+        match self {
+            AskedLayout::As(known) => Some(known),
+            AskedLayout::Auto => None,
+        }
+    }
+}

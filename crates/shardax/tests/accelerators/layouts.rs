@@ -1,0 +1,83 @@
+//! Layouts: what the platforms' compilers choose, and what they take.
+
+use shardax::prelude::*;
+use shardax::{Format, Layout};
+
+pub fn all(topology: &Topology) -> Result<()> {
+    let device = topology.devices().swap_remove(0);
+    let x = shape_dtype_struct_on([256, 512], DType::F32, &device);
+    let w = shape_dtype_struct_on([512, 384], DType::F32, &device);
+    let tiled = topology.platform() == "tpu";
+
+    // What the compiler chooses. A TPU's arrays lie in tiles.
+    let auto = Format::new(Layout::AUTO, &device);
+    let product = |x: Array, w: Array| x.t().dot(w.t());
+    let lowered = jit(product).in_shardings(&auto).out_shardings(&auto).lower((&w, &x))?;
+    assert_eq!(lowered.as_text().matches(r#"mhlo.layout_mode = "auto""#).count(), 3, "{}", lowered.as_text());
+    let chosen = lowered.compile_for(topology)?;
+    let (inputs, outputs) = (chosen.input_formats(), chosen.output_formats());
+    for format in inputs.leaves().iter().flatten().chain(outputs.leaves()) {
+        let layout = format.layout().expect("the compiler tells");
+        let mut dims = layout.major_to_minor().to_vec();
+        dims.sort_unstable();
+        assert_eq!((dims, !layout.tiling().is_empty()), (vec![0, 1], tiled), "{format}");
+        assert_eq!(format.sharding(), Some(&Sharding::from(&device)));
+    }
+    // What it chose is taken, and is not moved.
+    let formats: Vec<Format> = inputs.leaves().iter().flatten().cloned().collect();
+    let given = jit(product).in_shardings((&formats[0], &formats[1])).out_shardings(&outputs);
+    let given =
+        given.lower((shape_dtype_struct([512, 384], DType::F32), shape_dtype_struct([256, 512], DType::F32)))?;
+    let given = given.compile_for(topology)?;
+    assert_eq!((given.input_formats(), given.output_formats()), (inputs, outputs));
+
+    // Layouts that are given: of an argument, of a result, of a value inside.
+    let columns = Format::new(Layout::new([1, 0]), &device);
+    let order = |format: &Format| format.layout().map(|layout| layout.major_to_minor().to_vec());
+    let f = jit(|x: Array| (x.sin(), with_layout_constraint(x.cos(), Layout::new([1, 0]))));
+    let typed = shape_dtype_struct_on([256, 512], DType::F32, &columns);
+    let lowered = f.out_shardings((&columns, &device)).lower(&typed)?;
+    assert_eq!(lowered.as_text().matches(r#"mhlo.layout_mode = "{0,1}""#).count(), 2, "{}", lowered.as_text());
+    let unloaded = lowered.compile_for(topology)?;
+    let (inputs, outputs) = (unloaded.input_formats(), unloaded.output_formats());
+    for format in inputs.leaves().iter().flatten().chain(outputs.leaves()) {
+        assert_eq!(order(format), Some(vec![1, 0]), "{format}");
+    }
+    assert!(unloaded.serialize()?.len() > 1000);
+
+    // Over a mesh, with what was lowered for it.
+    let mesh = topology.mesh([("x", 8)])?;
+    let split = NamedSharding::new(&mesh, P!["x"]);
+    let format = Format::new(Layout::new([1, 0]), &split);
+    let x = shape_dtype_struct_on([1024, 512], DType::F32, &format);
+    let unloaded = jit(|x: Array| x * 2.0).out_shardings(&format).lower(&x)?.compile_for(topology)?;
+    let out = &unloaded.output_formats().leaves()[0].clone();
+    assert_eq!((order(out), out.sharding()), (Some(vec![1, 0]), Some(&Sharding::from(&split))));
+    assert_eq!(unloaded.output_shardings().leaves(), [Sharding::from(&split)]);
+
+    // A value that is split is constrained where it lies, on a TPU as it is, elsewhere in a `shard_map`.
+    let y = shape_dtype_struct_on([1024, 512], DType::F32, &split);
+    let twice = |x: Array| with_layout_constraint(x * 2.0, Layout::new([1, 0]));
+    let mapped = jit(shard_map(twice, &mesh).in_specs(P!["x"]).out_specs(P!["x"])).lower(&y)?;
+    assert_eq!(mapped.as_text().matches("\"LayoutConstraint\"").count(), 1, "{}", mapped.as_text());
+    assert_eq!(mapped.compile_for(topology)?.collectives()?.count(), 0);
+    let constrained = jit(twice).lower(&y)?.compile_for(topology)?;
+    assert_eq!(order(&constrained.output_formats().leaves()[0]), Some(vec![1, 0]));
+    if tiled {
+        assert_eq!(constrained.collectives()?.count(), 0, "{}", constrained.collectives()?);
+    }
+
+    // Nothing said: the default, which is told too.
+    let plain = jit(|x: Array| x * 2.0).lower(&w)?;
+    assert!(!plain.as_text().contains("layout_mode"), "{}", plain.as_text());
+    let unloaded = plain.compile_for(topology)?;
+    let format = unloaded.output_formats().leaves()[0].clone();
+    assert_eq!(format.layout().map(|layout| !layout.tiling().is_empty()), Some(tiled), "{format}");
+    if tiled {
+        let tiles = Layout::new([1, 0]).with_tiling([[8, 128]]);
+        let given = jit(|x: Array| x * 2.0).out_shardings(Format::new(&tiles, &device)).lower(&w)?;
+        assert!(given.as_text().contains(r#"mhlo.layout_mode = "{0,1:T(8,128)}""#), "{}", given.as_text());
+        assert_eq!(given.compile_for(topology)?.output_formats().leaves()[0].layout(), Some(&tiles));
+    }
+    Ok(())
+}
