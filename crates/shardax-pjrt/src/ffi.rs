@@ -163,6 +163,14 @@ impl Ret<'_> {
         self.written += bytes.len();
     }
 
+    /// Where to write all of it: it holds any bytes at first, and who asked is taken to have written every one.
+    pub fn overwritten(&mut self) -> &mut [u8] {
+        self.asked = true;
+        // SAFETY: the memory is as long and belongs to this call. It comes from the engine, which may have used it for
+        // anything: bytes of any value, which a `u8` may have.
+        unsafe { std::slice::from_raw_parts_mut(self.data, self.len) }
+    }
+
     /// Where to write it. Zeros at first, whatever was [written](Ret::write): the engine's memory holds what was there
     /// before.
     pub fn data(&mut self) -> &mut [u8] {

@@ -37,7 +37,7 @@ const MIN_TURNED: usize = 1 << 16;
 const MIN_ROWS: usize = 32;
 
 /// How often a thread takes some, about.
-const BLOCKS: usize = 4;
+const BLOCKS: usize = 2;
 
 /// Some rows of one product: of the left operand, the right one, and the result.
 type Task<'a, T> = (ArrayView2<'a, T>, ArrayView2<'a, T>, ArrayViewMut2<'a, T>);
@@ -148,7 +148,7 @@ fn product<T: LinalgScalar + FromBytes + IntoBytes + Immutable + KnownLayout + S
         Ok::<_, String>(view)
     };
     let (a, b, to) = (view(0)?, view(1)?, shape(c.dims)?);
-    let numbers = <[T]>::mut_from_bytes(c.data()).map_err(|e| e.to_string())?;
+    let numbers = <[T]>::mut_from_bytes(c.overwritten()).map_err(|e| e.to_string())?;
     multiply(a, b, ArrayViewMut3::from_shape(to, numbers).map_err(|e| e.to_string())?, threads);
     Ok(())
 }
