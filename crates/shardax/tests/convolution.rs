@@ -74,10 +74,8 @@ fn every_way_to_pool_agrees() -> Result<()> {
     Ok(())
 }
 
-/// Second derivatives, and derivatives of a batch, go through the same rules.
-/// A convolution of few features is a matrix product where its layout has the channels last; any layout must agree.
-#[test]
-fn convolutions_of_few_features_agree() -> Result<()> {
+/// Convolutions from `inputs` to `outputs` features with the channels last, and in the layout that has them first.
+fn layouts_agree(inputs: usize, outputs: usize, groups: usize) -> Result<()> {
     setup();
     let pads = |n: usize, pad: (i64, i64)| Padding::Explicit(vec![pad; n]);
     for (spatial, kernel, specs, first) in [
@@ -87,14 +85,15 @@ fn convolutions_of_few_features_agree() -> Result<()> {
         (&[5, 4, 6], &[2, 1, 3], ("NDHWC", "DHWIO", "NDHWC"), ("NCDHW", "OIDHW", "NCDHW")),
     ] {
         let n = spatial.len();
-        let x = numbers(&[&[2][..], spatial, &[3]].concat(), 5);
-        let k = numbers(&[kernel, &[3, 20]].concat(), 6);
+        let x = numbers(&[&[2][..], spatial, &[inputs]].concat(), 5);
+        let k = numbers(&[kernel, &[inputs / groups, outputs]].concat(), 6);
         let to_first = |x: &Array| x.moveaxis(-1, 1);
         for (stride, pad, dilation) in
             [(1, (1, 1), 1), (2, (0, 1), 1), (1, (2, 0), 2), (2, (-1, 2), 1), (3, (1, 1), 1), (1, (0, 0), 1)]
         {
             let conv = |x: &Array, k: &Array, s: (&str, &str, &str)| {
                 let options = ConvOptions::new().dimension_numbers(s.0, s.1, s.2).rhs_dilation(vec![dilation; n]);
+                let options = options.feature_group_count(groups);
                 lax::conv_general_dilated(x, k, vec![stride; n], pads(n, pad), options)
             };
             let last = |x: Array, k: Array| conv(&x, &k, specs);
@@ -109,15 +108,37 @@ fn convolutions_of_few_features_agree() -> Result<()> {
                 "{specs:?} {stride} {pad:?} {dilation}"
             );
             let weights = numbers(b.shape(), 7);
-            let (a, da) = jit(value_and_grad(|k: Array, x: Array| (last(x, k) * &weights).sum(..))).call((&k, &x))?;
-            let (b, db) =
-                jit(value_and_grad(|k: Array, x: Array| (feature_first(x, k) * &weights).sum(..))).call((&k, &x))?;
-            assert_eq!((a.item::<f32>()?, da.to_vec::<f32>()?), (b.item()?, db.to_vec()?));
+            let both = (Arg::<0>, Arg::<1>);
+            let (da, db) = (
+                jit(grad(|k: Array, x: Array| (last(x, k) * &weights).sum(..)).argnums(both)).call((&k, &x))?,
+                jit(grad(|k: Array, x: Array| (feature_first(x, k) * &weights).sum(..)).argnums(both))
+                    .call((&k, &x))?,
+            );
+            assert_eq!(da.0.to_vec::<f32>()?, db.0.to_vec::<f32>()?);
+            assert_eq!(da.1.to_vec::<f32>()?, db.1.to_vec::<f32>()?);
         }
     }
     Ok(())
 }
 
+/// A convolution of few features is a matrix product where its layout has the channels last; any layout must agree.
+#[test]
+fn convolutions_of_few_features_agree() -> Result<()> {
+    layouts_agree(3, 20, 1)
+}
+
+/// A convolution of each feature by itself is a sum of products there.
+#[test]
+fn depthwise_convolutions_agree() -> Result<()> {
+    layouts_agree(5, 5, 5)?;
+    let options = || ConvOptions::new().channels_last(1).feature_group_count(4);
+    let conv = |x: Array, k: Array| lax::conv_general_dilated(&x, &k, [1], Padding::Same, options());
+    let lowered = jit(conv).lower((ones([2, 9, 4]), ones([3, 1, 4])))?;
+    assert!(!lowered.as_text().contains("stablehlo.convolution"));
+    Ok(())
+}
+
+/// Second derivatives, and derivatives of a batch, go through the same rules.
 #[test]
 fn derivatives_nest() -> Result<()> {
     setup();

@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 use super::dot::accumulated_in;
 use super::slices::Reverse;
 use super::window::{self, WindowDim};
-use super::{add_tangents, conv_dot};
+use super::{add_tangents, conv_depthwise, conv_dot};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Platform, Value, bools, ints};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
@@ -259,6 +259,9 @@ impl Primitive for ConvGeneralDilated {
         }
         if let Some(product) = conv_dot::lower(self, cx, args, &outs[0]) {
             return Ok(vec![product]);
+        }
+        if let Some(sum) = conv_depthwise::lower(self, cx, args, &outs[0]) {
+            return Ok(vec![sum]);
         }
         if cx.on_cpu() && self.window.iter().any(|w| w.low < 0 || w.high < 0) {
             // The CPU plugin's convolution gives wrong numbers where padding cuts elements off: cut them off before.

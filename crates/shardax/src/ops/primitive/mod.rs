@@ -10,6 +10,7 @@ pub(crate) mod clamp;
 pub(crate) mod composite;
 pub(crate) mod cond;
 pub(crate) mod conv;
+mod conv_depthwise;
 mod conv_dot;
 pub(crate) mod cumulative;
 pub(crate) mod custom_jvp;
