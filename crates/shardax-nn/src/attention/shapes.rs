@@ -57,9 +57,18 @@ impl Shapes {
     #[track_caller]
     pub fn products(&self, q: &Array, k: &Array, dot: DotOptions) -> Array {
         let (n, shared) = (self.batch.len(), self.shared());
-        let k = k.swapaxes(-3, -2);
-        let dot = dot.preferred_element_type(wide(&k));
-        let products = dot.dot_general(&self.grouped(q), &k, (&[n + 3], &[n + 2]), (&shared, &shared));
+        let dot = dot.preferred_element_type(wide(k));
+        let products = match self.queries * self.groups {
+            // A single query reads the keys as they lie.
+            1 => {
+                let heads: Vec<usize> = (0..n).chain([n + 1]).collect();
+                dot.dot_general(q, k, (&[n + 2], &[n + 2]), (&heads, &heads))
+            }
+            _ => {
+                let k = k.swapaxes(-3, -2);
+                dot.dot_general(&self.grouped(q), &k, (&[n + 3], &[n + 2]), (&shared, &shared))
+            }
+        };
         products.reshape(self.with([self.key_heads * self.groups, self.queries, self.keys]))
     }
 

@@ -126,6 +126,11 @@ impl CompiledProgram {
         self.has_collectives
     }
 
+    /// Whether it calls functions of this process.
+    pub fn calls_host(&self) -> bool {
+        self.calls_host
+    }
+
     /// Number of results on each device.
     pub fn num_outputs(&self) -> usize {
         self.outputs.len()

@@ -8,6 +8,7 @@ use crate::core::array::transfer;
 use crate::core::array::{Array, Buffers, Concrete};
 use crate::core::program::Aval;
 use crate::dtype::DType;
+use crate::engine::layouts;
 use crate::error::{AtCaller, Error, Result, err};
 use crate::sharding::device::{Device, client};
 use crate::sharding::{Index, Sharding};
@@ -173,6 +174,7 @@ fn from_parts(shape: &[usize], sharding: Sharding, parts: &[Array]) -> Result<Ar
         .help("put them with `device_put(part, Format::new(layout, device))`, all in the layout of the first"));
     }
     let sharding = sharding.in_layout(layout);
+    layouts::check(&sharding, shape)?;
     let of = |device: &&Device| parts.iter().find(|p| p.sharding.devices()[0] == **device);
     let buffers = devices.iter().filter_map(of).map(|p| p.buffers[0].clone()).collect();
     let weak = parts.iter().all(|part| part.aval.weak);

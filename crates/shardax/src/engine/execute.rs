@@ -63,6 +63,8 @@ impl LoadedProgram {
         let work = || executable.cost_analysis().ok()?.into_iter().find(|(name, _)| name == "flops").map(|(_, v)| v);
         executable.device_ids().len() > 1
             && executable.has_collectives() == Some(false)
+            // What a call costs is not known.
+            && !executable.calls_host()
             && !executable.parameters().iter().any(|p| p.donated)
             && matches!(work(), Some(pjrt::Value::Float(flops)) if f64::from(flops) < LITTLE_WORK)
     }

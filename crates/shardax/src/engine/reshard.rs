@@ -8,6 +8,7 @@ use crate::engine::load::{Effort, Request};
 use crate::engine::placement::Place;
 use crate::error::{Result, err};
 use crate::sharding::Sharding;
+use crate::sharding::device::check_current;
 use crate::sharding::distributed::processes;
 use crate::sharding::layout::AskedLayout;
 
@@ -59,12 +60,16 @@ fn relaid(array: &Concrete, want: &Sharding) -> Result<Buffers> {
     // Into the default, to where it goes, into the layout there.
     let made = |sharding: &Sharding, buffers| Concrete::new(array.aval.clone(), sharding.clone(), true, buffers);
     let default = have.in_layout(None);
-    let plain = match have.layout() {
-        Some(_) => made(&default, relocated(array, &default, place(have))?),
-        None => made(&default, array.buffers.clone()),
-    };
     let there = want.in_layout(None);
-    let moved = reshard(&plain, &there)?;
+    let is_gone = have.devices().first().is_some_and(|device| check_current(device).is_err());
+    let moved = match have.layout() {
+        // No program runs on the devices of an engine that failed.
+        Some(_) if is_gone && transfer::is_here(array) => {
+            transfer::buffers_from_host(&transfer::to_host(array)?, &array.aval, &there)?
+        }
+        Some(_) => reshard(&made(&default, relocated(array, &default, place(have))?), &there)?,
+        None => reshard(&made(&default, array.buffers.clone()), &there)?,
+    };
     match want.layout() {
         Some(_) => relocated(&made(&there, moved), want, place(want)),
         None => Ok(moved),

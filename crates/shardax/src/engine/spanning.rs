@@ -37,7 +37,7 @@ pub(super) struct Job<'a> {
 }
 
 /// The processes, where some of these devices are others' and the plugin does not know them.
-pub(super) fn spanned(devices: &[Device]) -> Option<&'static Processes> {
+pub(crate) fn spanned(devices: &[Device]) -> Option<&'static Processes> {
     processes().filter(|p| p.exchanges() && devices.iter().any(|device| !device.is_addressable()))
 }
 

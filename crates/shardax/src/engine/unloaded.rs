@@ -6,6 +6,7 @@ use super::execute::LoadedProgram;
 use super::load::Request;
 use super::placement::Place;
 use super::{counts, spanning};
+use crate::core::lower::Platform;
 use crate::error::{Result, err};
 use crate::profiler;
 use crate::sharding::device::{check_current, client};
@@ -107,6 +108,11 @@ impl Request {
         if self.keeps().is_empty() && self.in_order()?.is_none() && spanning::spanned(devices).is_none() {
             let donations = self.donations();
             let options = self.options_here(&[])?;
+            // The program may have been compiled by a build that leaves products to the library.
+            #[cfg(feature = "ndarray")]
+            if self.place.platform() == Platform::Cpu {
+                let _ = crate::ops::primitive::dot_library::register();
+            }
             let executable = client()?.pjrt.deserialize(bytes, &options, self.signature(&donations)?)?;
             let found = self.result_shardings(&executable, None)?;
             if found.iter().all(Option::is_some) {

@@ -59,6 +59,11 @@ fn in_a_process_with_the_library() {
     let noise = random::normal(random::key(4), [300, 300]).astype(DType::F64) / 3.0;
     let again = || floats(&jit(|x: Array| x.matmul(&x)).call(&noise).unwrap());
     assert_eq!(again(), again());
+    // Of a compiled program that is loaded.
+    let lowered = jit(|x: Array| x.matmul(&x)).lower(&square).unwrap();
+    let bytes = lowered.compile().unwrap().serialize().unwrap();
+    let loaded = Compiled::load(&lowered, &bytes).unwrap();
+    assert_eq!(floats(&loaded.call(&square).unwrap()), floats(&square.matmul(&square)));
     // Gradients, batches and devices.
     let loss = |x: Array, y: Array| x.matmul(&y).sum(..);
     let dx = floats(&jit(grad(loss)).call((&square, &square)).unwrap());

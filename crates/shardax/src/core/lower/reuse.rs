@@ -98,7 +98,8 @@ fn moves(eqn: &Eqn) -> bool {
 /// Whether this product's operand `v` is a matrix, and the other a vector.
 fn is_matrix(program: &Program, eqn: &Eqn, v: Var) -> bool {
     let size = |v: &Var| program.avals[v.index()].size();
-    operands(eqn).any(|other| other != v && size(&other) > 1 && size(&other) * size(&eqn.outputs[0]) == size(&v))
+    let by = |other: usize| other > 1 && size(&v) % other == 0 && size(&v) / other == size(&eqn.outputs[0]);
+    operands(eqn).any(|other| other != v && by(size(&other)))
 }
 
 /// What uses each value.

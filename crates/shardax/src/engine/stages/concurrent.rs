@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::{Compiled, Lowered};
 use crate::core::tree::Tree;
+use crate::engine::spanning::spanned;
 use crate::error::{AtCaller, Result};
 
 /// Compiles each, as many at a time as there are cores: a server's programs for batches of several sizes, say. The
@@ -30,7 +31,12 @@ pub fn compile_all<Args: Tree, Out: Tree>(lowered: &[Lowered<Args, Out>]) -> Res
             made.lock().unwrap_or_else(PoisonError::into_inner).push((i, compiled));
         }
     };
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    // Processes compile what is over the devices of all in one order.
+    let spans = |one: &Lowered<Args, Out>| spanned(one.staged.request.place.devices()).is_some();
+    let cores = match lowered.iter().any(spans) {
+        true => 1,
+        false => std::thread::available_parallelism().map_or(1, |n| n.get()),
+    };
     std::thread::scope(|scope| {
         (1..cores.min(lowered.len())).for_each(|_| {
             scope.spawn(work);

@@ -144,7 +144,8 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
     }
 
     /// The program as StableHLO text, with `sdy` shardings. The arguments of its `main` are the [captured
-    /// arrays](Lowered::captures), then the arguments that something depends on.
+    /// arrays](Lowered::captures), then the arguments that something depends on. It may call functions of this process, on
+    /// CPU also for products; text that others can run is what [`export`](crate::export::export) makes.
     pub fn as_text(&self) -> &str {
         &self.text
     }

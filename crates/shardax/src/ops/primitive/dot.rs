@@ -218,7 +218,7 @@ impl Primitive for DotGeneral {
             _ => args.to_vec(),
         };
         #[cfg(feature = "ndarray")]
-        if let Some(made) = super::dot_library::lower(self, cx, &args, &outs[0])? {
+        if let Some(made) = super::dot_library::lower(self, cx, &args, &outs[0]) {
             return Ok(vec![made]);
         }
         if let Some(made) = dot_vector::lower(self, cx, &args, &outs[0]) {

@@ -43,11 +43,11 @@ const BLOCKS: usize = 2;
 type Task<'a, T> = (ArrayView2<'a, T>, ArrayView2<'a, T>, ArrayViewMut2<'a, T>);
 
 /// The product by the library, where that is of use.
-pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Result<Option<Value>> {
+pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
     let [lhs, rhs] = [cx.aval(args[0]), cx.aval(args[1])];
     let here = cx.on_cpu() && cx.is_local() && !cx.portable && is_asked_for();
     if !here || [&lhs, &rhs].iter().any(|aval| aval.dtype != out.dtype) {
-        return Ok(None);
+        return None;
     }
     let sizes = |aval: &Aval, dims: &[usize]| dims.iter().map(|&d| aval.shape[d]).product::<usize>();
     let lhs_free = free(lhs.rank(), &dot.lhs_contract, &dot.lhs_batch);
@@ -59,15 +59,13 @@ pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
         DType::F32 => batch == 1 && columns * depth >= MIN_TURNED && dot.rhs_contract.last() == Some(&(rhs.rank() - 1)),
         _ => false,
     };
-    if !is_slow
-        || rows < MIN_SIDE
-        || columns < MIN_SIDE
-        || depth < MIN_SIDE
-        || batch * rows * columns * depth < MIN_WORK
-    {
-        return Ok(None);
+    let sides = [rows, columns, depth];
+    let is_large =
+        sides.iter().all(|side| *side >= MIN_SIDE) && sides.into_iter().fold(batch, usize::saturating_mul) >= MIN_WORK;
+    // A plugin without FFI has its own products.
+    if !is_slow || !is_large || register().is_err() {
+        return None;
     }
-    register()?;
     let (a, a_dim) = matrices(cx, args[0], [&dot.lhs_batch, &lhs_free, &dot.lhs_contract], [batch, rows, depth]);
     let (b, b_dim) = matrices(cx, args[1], [&dot.rhs_batch, &rhs_free, &dot.rhs_contract], [batch, columns, depth]);
     // Devices that compute at once share the cores among them.
@@ -79,7 +77,7 @@ pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
     );
     let product = Aval::new(out.dtype, Shape::from_slice(&[batch, rows, columns]));
     let product = cx.op("stablehlo.custom_call", &[a, b], &attrs, &product);
-    Ok(Some(cx.op("stablehlo.reshape", &[product], "", out)))
+    Some(cx.op("stablehlo.reshape", &[product], "", out))
 }
 
 /// `v` as a batch of matrices, and which of their dimensions is contracted: whichever can be had without moving anything,
@@ -110,8 +108,8 @@ fn is_asked_for() -> bool {
     })
 }
 
-/// Tells the engine of the handler, once.
-fn register() -> Result<()> {
+/// Tells the engine of the handler, once: before a program that calls it is compiled or loaded.
+pub(crate) fn register() -> Result<()> {
     static REGISTERED: OnceLock<Result<()>> = OnceLock::new();
     REGISTERED.get_or_init(|| Ok(ffi::register(client()?.pjrt.plugin(), TARGET, handle)?)).clone()
 }

@@ -20,7 +20,7 @@ pub(crate) mod det;
 pub(crate) mod device_put;
 pub(crate) mod dot;
 #[cfg(feature = "ndarray")]
-mod dot_library;
+pub(crate) mod dot_library;
 mod dot_vector;
 pub(crate) mod dynamic_slice;
 pub(crate) mod eigh;
