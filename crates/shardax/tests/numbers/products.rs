@@ -5,9 +5,14 @@ use super::*;
 
 const VARIABLE: &str = "SHARDAX_CPU_PRODUCTS";
 
-/// Of whole numbers, whose sums are exact in any order.
-fn whole(shape: &[usize], seed: i64) -> Array {
-    random::randint(&random::key(seed), shape, -9, 9).astype(DType::F64)
+/// Whole numbers from -9 to 9, whose sums are exact in any order.
+fn whole<T: From<i8> + shardax::dtype::Element>(shape: &[usize], seed: u64) -> Array {
+    let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let values = (0..shape.iter().product()).map(|_: usize| {
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        T::from(((random >> 40) % 19) as i8 - 9)
+    });
+    Array::from_vec(values.collect(), shape).unwrap()
 }
 
 fn text_and_numbers(spec: &str, a: &Array, b: &Array) -> (String, Vec<f64>) {
@@ -33,49 +38,54 @@ fn in_a_process_with_the_library() {
         ("ijk,kjl->il", &[128, 10, 10], &[10, 10, 90]),
     ];
     for (spec, a, b) in cases {
-        let (a, b) = (whole(a, 1), whole(b, 2));
-        let (text, found) = text_and_numbers(spec, &a, &b);
+        let (text, found) = text_and_numbers(spec, &whole::<f64>(a, 1), &whole::<f64>(b, 2));
         assert!(text.contains("shardax_dot"), "{spec}:\n{text}");
-        let [a, b] = [a, b].map(|x| x.astype(DType::F32));
-        assert_eq!(found, text_and_numbers(spec, &a, &b).1, "{spec}");
+        assert_eq!(found, text_and_numbers(spec, &whole::<f32>(a, 1), &whole::<f32>(b, 2)).1, "{spec}");
     }
     // Of f32, those whose right operand would be read against its order.
-    let (a, b) = (whole(&[64, 300], 1), whole(&[400, 300], 2));
-    let [small_a, small_b] = [&a, &b].map(|x| x.astype(DType::F32));
-    let (text, found) = text_and_numbers("ij,kj->ik", &small_a, &small_b);
+    let (text, found) = text_and_numbers("ij,kj->ik", &whole::<f32>(&[64, 300], 1), &whole::<f32>(&[400, 300], 2));
     assert!(text.contains("shardax_dot"), "{text}");
-    assert_eq!(found, text_and_numbers("ij,kj->ik", &a, &b).1);
-    assert!(!text_and_numbers("ij,jk->ik", &small_a, &small_b.t()).0.contains("shardax_dot"));
+    assert_eq!(found, text_and_numbers("ij,kj->ik", &whole::<f64>(&[64, 300], 1), &whole::<f64>(&[400, 300], 2)).1);
+    let (text, _) = text_and_numbers("ij,jk->ik", &whole::<f32>(&[64, 300], 1), &whole::<f32>(&[300, 400], 2));
+    assert!(!text.contains("shardax_dot"), "{text}");
     // Small ones stay with the engine, and so do those that other programs are to run.
-    assert!(!text_and_numbers("ij,jk->ik", &whole(&[9, 9], 1), &whole(&[9, 9], 2)).0.contains("shardax_dot"));
-    let square = whole(&[128, 128], 3);
+    let (text, _) = text_and_numbers("ij,jk->ik", &whole::<f64>(&[9, 9], 1), &whole::<f64>(&[9, 9], 2));
+    assert!(!text.contains("shardax_dot"), "{text}");
+    let square = whole::<f64>(&[128, 128], 3);
     let exported = shardax::export::export(|x: Array| x.matmul(&x), &square).unwrap();
     assert!(!exported.mlir_module("cpu").unwrap().contains("shardax_dot"));
     // What is not finite, and the same numbers each time.
-    let odd = square.at((3, 5)).set(f64::NAN).at((7, 0)).set(f64::INFINITY);
-    let found = floats(&jit(|x: Array, y: Array| x.matmul(y)).call((&odd, &square.abs() + 1.0)).unwrap());
+    let mut odd = square.to_vec::<f64>().unwrap();
+    (odd[3 * 128 + 5], odd[7 * 128]) = (f64::NAN, f64::INFINITY);
+    let (odd, ones) = (Array::from_vec(odd, &[128, 128]).unwrap(), Array::from_vec(vec![1.0; 128 * 128], &[128, 128]));
+    let product = jit(|x: Array, y: Array| x.matmul(y));
+    let found = floats(&product.call((&odd, ones.unwrap())).unwrap());
     assert!((0..128).all(|i| found[3 * 128 + i].is_nan() && found[7 * 128 + i] == f64::INFINITY));
     assert_eq!(found.iter().filter(|x| !x.is_finite()).count(), 256);
-    let noise = random::normal(random::key(4), [300, 300]).astype(DType::F64) / 3.0;
-    let again = || floats(&jit(|x: Array| x.matmul(&x)).call(&noise).unwrap());
+    let noise = (0..300 * 300).map(|i| (i as f64).sin() / 3.0).collect();
+    let noise = Array::from_vec(noise, &[300, 300]).unwrap();
+    let again = || floats(&product.call((&noise, &noise)).unwrap());
     assert_eq!(again(), again());
     // Of a compiled program that is loaded.
-    let lowered = jit(|x: Array| x.matmul(&x)).lower(&square).unwrap();
+    let lowered = product.lower((&square, &square)).unwrap();
     let bytes = lowered.compile().unwrap().serialize().unwrap();
     let loaded = Compiled::load(&lowered, &bytes).unwrap();
-    assert_eq!(floats(&loaded.call(&square).unwrap()), floats(&square.matmul(&square)));
+    let squared = floats(&product.call((&square, &square)).unwrap());
+    assert_eq!(floats(&loaded.call((&square, &square)).unwrap()), squared);
     // Gradients, batches and devices.
     let loss = |x: Array, y: Array| x.matmul(&y).sum(..);
     let dx = floats(&jit(grad(loss)).call((&square, &square)).unwrap());
-    let rows = floats(&square.sum(1));
+    let numbers = floats(&square);
+    let rows: Vec<f64> = numbers.chunks(128).map(|row| row.iter().sum()).collect();
     assert!(dx.iter().enumerate().all(|(i, d)| *d == rows[i % 128]));
-    let stacked = whole(&[8, 128, 128], 5);
+    let stacked = whole::<f64>(&[8, 128, 128], 5);
     let each = floats(&pmap(|x: Array| x.matmul(&x)).call(&stacked).unwrap());
     assert_eq!(each, text_and_numbers("bij,bjk->bik", &stacked, &stacked).1);
     let mesh = make_mesh([("x", 8)]).unwrap();
-    let split = device_put(&whole(&[256, 128], 6), &NamedSharding::new(&mesh, P!["x"])).unwrap();
-    let sharded = jit(|x: Array, y: Array| x.matmul(y)).call((&split, &square)).unwrap();
-    assert_eq!(floats(&sharded), text_and_numbers("ij,jk->ik", &whole(&[256, 128], 6), &square).1);
+    let whole = whole::<f64>(&[256, 128], 6);
+    let split = device_put(&whole, &NamedSharding::new(&mesh, P!["x"])).unwrap();
+    let sharded = floats(&product.call((&split, &square)).unwrap());
+    assert_eq!(sharded, floats(&product.call((&whole, &square)).unwrap()));
 }
 
 #[test]
