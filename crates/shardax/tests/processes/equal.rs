@@ -156,7 +156,8 @@ pub fn expected(devices: usize) -> &'static Made {
         match outcome.status.success() {
             true => Ok(folder),
             false => {
-                Err([outcome.stdout, outcome.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat())
+                let said = [outcome.stdout, outcome.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+                Err(format!("{}\n{}", outcome.status, said.concat()))
             }
         }
     })

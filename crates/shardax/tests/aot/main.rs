@@ -1,13 +1,14 @@
 //! Lowering and compiling ahead of time, and what a compiled program says of itself.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod communication;
 
 use common::setup;
 use common::snapshot::snapshot;
 use common::values::{assert_says, error};
 use shardax::ErrorKind;
 use shardax::prelude::*;
-use shardax::stages::Collectives;
 
 fn split(mesh: &Mesh, spec: PartitionSpec) -> NamedSharding {
     NamedSharding::new(mesh, spec)
@@ -219,35 +220,6 @@ fn compiled_programs_describe_themselves() -> Result<()> {
     Ok(())
 }
 
-fn collectives_of_row(x: &Array) -> Result<Collectives> {
-    let first = jit(|x: Array| x.get(0));
-    let compiled = first.lower(x)?.compile()?;
-    assert_eq!(compiled.call(x)?.to_vec::<f32>()?, x.to_vec::<f32>()?[..32]);
-    compiled.collectives()
-}
-
-// SPEC 118, 119, 120, 121
-#[test]
-fn indexing_and_communication() -> Result<()> {
-    setup();
-    let mesh = make_mesh([("x", 8)])?;
-    let x = float_range(256).reshape([8, 8, 4]);
-    let replicated = device_put(&x, split(&mesh, P![None, None, None]))?;
-    assert!(collectives_of_row(&replicated)?.is_empty());
-    assert!(replicated.get(0).is_fully_replicated());
-
-    let inner = device_put(&x, split(&mesh, P![None, "x", None]))?;
-    assert!(collectives_of_row(&inner)?.is_empty());
-    assert_eq!(inner.get(0).sharding()?.spec()?, &P!["x"]);
-
-    let leading = device_put(&x, split(&mesh, P!["x", None, None]))?;
-    let report = collectives_of_row(&leading)?;
-    // The row, from the device that has it.
-    assert_eq!(report.to_string(), "all-reduce over 'x', 128 bytes on each device, ×1");
-    assert!(leading.get(0).is_fully_replicated());
-    Ok(())
-}
-
 fn loss(p: Params, x: Array, y: Array) -> Array {
     (x.dot(&p.w) + p.b - y).square().mean(..)
 }
@@ -265,112 +237,6 @@ fn names_of_programs() -> Result<()> {
     assert_eq!(name(jit(grad(pointer)).lower(args)?.as_text()).as_deref(), Some("@lambda"));
     let mapped = pmap(vmap(|x: Array| x.sin()));
     assert_eq!(name(mapped.lower(ones([8, 2]))?.as_text()).as_deref(), Some("@pmap_lambda"));
-    Ok(())
-}
-
-fn update(p: Params, grads: Params) -> Result<Params> {
-    tree::map2(|p, g| p - g * 0.1, p, grads)
-}
-
-/// One all-reduce for loss and gradients together: XLA combines them.
-// SPEC 98, 99
-#[test]
-fn one_all_reduce_in_a_data_parallel_step() -> Result<()> {
-    setup();
-    let p = Params { w: zeros(5), b: zeros(()) };
-    let step = pmap(|p: Params, x: Array, y: Array| -> Result<(Params, Array)> {
-        let (value, grads) = value_and_grad(loss).call((p.clone(), x, y))?;
-        Ok((update(p, pmean(grads, "batch"))?, pmean(value, "batch")))
-    })
-    .axis_name("batch")
-    .in_axes((None, 0, 0))
-    .out_axes(None);
-    let bytes_of = |batch: usize| -> Result<(usize, String)> {
-        let report = step.lower((&p, ones([8, batch, 5]), ones([8, batch])))?.compile()?.collectives()?;
-        assert_eq!(report.count_of(CollectiveKind::AllReduce), report.count());
-        Ok((report.count(), report.to_string()))
-    };
-    let text = "all-reduce over 'batch', 28 bytes on each device, ×1";
-    assert_eq!(bytes_of(2)?, (1, text.to_owned()));
-    // As much for a larger batch.
-    assert_eq!(bytes_of(64)?, (1, text.to_owned()));
-
-    // The compiler's own partitioning of the same step.
-    let mesh = make_mesh([("batch", 8)])?;
-    let auto = jit(|p: Params, x: Array, y: Array| -> Result<(Params, Array)> {
-        let (value, grads) = value_and_grad(loss).call((p.clone(), x, y))?;
-        Ok((update(p, grads)?, value))
-    })
-    .in_shardings((split(&mesh, P![]), split(&mesh, P!["batch"]), split(&mesh, P!["batch"])))
-    .out_shardings(split(&mesh, P![]));
-    let report = auto.lower((&p, ones([16, 5]), ones(16)))?.compile()?.collectives()?;
-    assert_eq!(report.to_string(), text);
-    Ok(())
-}
-
-/// Micro-batches in a loop: what is in the loop, and what is not.
-// SPEC 171
-#[test]
-fn gradient_accumulation_communicates_once() -> Result<()> {
-    setup();
-    let p = Params { w: zeros(5), b: zeros(()) };
-    let accumulate = |once: bool| {
-        pmap(move |p: Params, x: Array, y: Array| -> Result<Params> {
-            let zero = Params { w: zeros(5), b: zeros(()) };
-            let (sum, _) = scan(
-                |sum: Params, (x, y): (Array, Array)| -> Result<(Params, ())> {
-                    let grads = grad(loss).call((p.clone(), x, y))?;
-                    let grads = if once { grads } else { pmean(grads, "batch") };
-                    Ok((tree::map2(|a, b| a + b, sum, grads)?, ()))
-                },
-                zero,
-                (x, y),
-            )?;
-            let sum = if once { pmean(sum, "batch") } else { sum };
-            update(p.clone(), tree::map(|g| g / 4, sum)?)
-        })
-        .axis_name("batch")
-        .in_axes((None, 0, 0))
-        .out_axes(None)
-    };
-    let args = (&p, ones([8, 4, 2, 5]), ones([8, 4, 2]));
-    let report = accumulate(true).lower(args.clone())?.compile()?.collectives()?;
-    assert_eq!(report.to_string(), "all-reduce over 'batch', 24 bytes on each device, ×1");
-    let report = accumulate(false).lower(args)?.compile()?.collectives()?;
-    assert_eq!(report.to_string(), "all-reduce over 'batch', 24 bytes on each device, ×1 in a loop, 4 runs");
-    Ok(())
-}
-
-#[test]
-fn collectives_name_their_axes() -> Result<()> {
-    setup();
-    let mesh = make_mesh([("i", 4), ("j", 2)])?;
-    let f = shard_map(
-        |x: Array| {
-            let gathered = all_gather_tiled(x, "i", 0);
-            let scattered = psum_scatter_tiled(gathered, "j", 0);
-            let moved = ppermute(scattered, "i", [(0, 1), (1, 2), (2, 3), (3, 0)]);
-            let swapped = all_to_all_tiled(moved, "i", 0, 0);
-            pmax(swapped, ("i", "j"))
-        },
-        &mesh,
-    )
-    .in_specs(P![("i", "j")])
-    .out_specs(P![]);
-    let report = f.lower(float_range(64))?.compile()?.collectives()?;
-    let mut lines: Vec<String> = report.iter().map(|c| c.to_string()).collect();
-    lines.sort();
-    assert_eq!(
-        lines,
-        [
-            "all-gather over 'i', 128 bytes on each device, ×1",
-            "all-reduce over 'i', 'j', 64 bytes on each device, ×1",
-            "all-to-all over 'i', 64 bytes on each device, ×1",
-            "collective-permute over 'i', 64 bytes on each device, ×1",
-            "reduce-scatter over 'j', 128 bytes on each device, ×1",
-        ]
-    );
-    assert_eq!(jit(|x: Array| x + 1).lower(float_range(4))?.compile()?.collectives()?.to_string(), "no communication");
     Ok(())
 }
 
@@ -414,27 +280,6 @@ fn text_of_lowered_programs() -> Result<()> {
     let f = jit(|x: Array| -> Result<Array> { Ok(inner.call(&x)? + inner.call(x)?.sum(..)) });
     let lowered = f.lower(shape_dtype_struct([3], DType::F32))?;
     snapshot("lowered_call", &format!("{}\n\n{}", lowered.program(), lowered.as_text()));
-    Ok(())
-}
-
-// SPEC 123, 125, 126, 127
-#[test]
-fn shards_are_sliced_without_a_gather() -> Result<()> {
-    setup();
-    let mesh = make_mesh([("x", 8)])?;
-    let x = device_put(&float_range(256).reshape([8, 8, 4]), split(&mesh, P![None, "x"]))?;
-    let rows = jit(|x: Array| (0..8).map(|i| x.get(i)).collect::<Vec<_>>());
-    let lowered = rows.lower(&x)?;
-    assert!(!lowered.as_text().contains("gather"), "{}", lowered.as_text());
-    let compiled = lowered.compile()?;
-    assert!(!compiled.as_text()?.contains("gather") && compiled.collectives()?.is_empty());
-    assert_eq!(compiled.call(&x)?[7].sharding()?.spec()?, &P!["x"]);
-
-    // Whole on every device first: then the first row is there.
-    let whole = device_put(&x, split(&mesh, P![]))?;
-    assert!(collectives_of_row(&whole)?.is_empty());
-    let replicated = pmap(|x: Array| pmean(x, "i")).axis_name("i").out_axes(None).call(ones([8, 8, 4]))?;
-    assert!(replicated.is_fully_replicated() && replicated.shape() == [8, 4]);
     Ok(())
 }
 
