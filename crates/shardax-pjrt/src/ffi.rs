@@ -1,4 +1,4 @@
-//! Functions of this program that compiled programs call (XLA's FFI), on host memory.
+//! Functions of this program that compiled programs call (XLA's FFI), on host memory, or on a device's ([`device`]).
 //!
 //! A registered function is named in a program by `stablehlo.custom_call` with `api_version = 4`; the attributes are
 //! its `backend_config`:
@@ -29,13 +29,20 @@ use crate::launch;
 use crate::plugin::Plugin;
 use crate::raw::{RawError, RawExtension};
 
+pub mod device;
 pub mod meet;
 mod raw;
 
 /// How many functions one process can register.
 pub const MAX_HANDLERS: usize = 64;
 
-type Handler = Box<dyn Fn(&mut CallFrame<'_>) -> std::result::Result<(), String> + Send + Sync>;
+/// A function that is given host memory.
+type OnHost = Box<dyn Fn(&mut CallFrame<'_>) -> std::result::Result<(), String> + Send + Sync>;
+
+enum Handler {
+    Host(OnHost),
+    Device(device::OnDevice),
+}
 
 /// A registered function and its name.
 type Registered = (String, Handler);
@@ -54,6 +61,11 @@ pub fn register<F>(plugin: &Plugin, name: &str, handler: F) -> Result<()>
 where
     F: Fn(&mut CallFrame<'_>) -> std::result::Result<(), String> + Send + Sync + 'static,
 {
+    add(plugin, "Host", name, Handler::Host(Box::new(handler)))
+}
+
+/// Registers a function for programs of this platform, by XLA's name of it.
+fn add(plugin: &Plugin, platform: &str, name: &str, handler: Handler) -> Result<()> {
     #[derive(Default)]
     struct All {
         slots: usize,
@@ -61,7 +73,6 @@ where
     }
     static REGISTERED: OnceLock<Mutex<All>> = OnceLock::new();
     const FFI_EXTENSION: i32 = 5;
-    const PLATFORM: &str = "Host";
 
     let extension = plugin
         .api()
@@ -90,14 +101,14 @@ where
     }
     // A slot is used once, also when the registration fails: the plugin may have kept the address.
     all.slots += 1;
-    let _ = HANDLERS[slot].set((name.to_owned(), Box::new(handler)));
+    let _ = HANDLERS[slot].set((name.to_owned(), handler));
     let mut args = RawRegister {
         struct_size: size_of::<RawRegister>(),
         name: name.as_ptr().cast(),
         name_size: name.len(),
         handler: TRAMPOLINES[slot] as *const c_void,
-        platform: PLATFORM.as_ptr().cast(),
-        platform_size: PLATFORM.len(),
+        platform: platform.as_ptr().cast(),
+        platform_size: platform.len(),
         traits: 0,
     };
     // SAFETY: the texts live through the call, the trampoline for ever.
@@ -113,8 +124,12 @@ where
 pub struct CallFrame<'a> {
     args: SmallVec<[Arg<'a>; 8]>,
     results: SmallVec<[Ret<'a>; 4]>,
-    frame: &'a RawFrame,
+    frame: Frame<'a>,
 }
+
+/// What a call says beside its arrays.
+#[derive(Clone, Copy)]
+struct Frame<'a>(&'a RawFrame);
 
 /// An argument: dense, row-major.
 #[derive(Clone, Copy, Debug)]
@@ -226,25 +241,45 @@ impl<'a> CallFrame<'a> {
 
     /// All attributes, by name.
     pub fn attrs(&self) -> Vec<(&'a str, Attr<'a>)> {
-        // SAFETY: the frame lives through the call, and with it its attributes.
-        unsafe { read_attrs(&self.frame.attrs) }
+        self.frame.attrs()
     }
 
     /// Number of the device that the program runs on; `None` when the plugin does not tell.
     pub fn device_ordinal(&self) -> Option<i32> {
-        // SAFETY: this entry takes a context and writes an i32.
-        unsafe { self.ask::<i32>(|api| api.device_ordinal_get) }
+        self.frame.device_ordinal()
     }
 
     /// Number of the launch, which no other launch of this process has meanwhile.
     pub fn run_id(&self) -> Option<i64> {
+        self.frame.run_id()
+    }
+}
+
+impl<'a> Frame<'a> {
+    fn attrs(self) -> Vec<(&'a str, Attr<'a>)> {
+        // SAFETY: the frame lives through the call, and with it its attributes.
+        unsafe { read_attrs(&self.0.attrs) }
+    }
+
+    fn device_ordinal(self) -> Option<i32> {
+        // SAFETY: this entry takes a context and writes an i32.
+        unsafe { self.ask::<i32>(|api| api.device_ordinal_get) }
+    }
+
+    fn run_id(self) -> Option<i64> {
         // SAFETY: this entry takes a context and writes an i64.
         unsafe { self.ask::<i64>(|api| api.run_id_get) }
     }
 
+    /// The device's stream, which there is none of on the host.
+    fn stream(self) -> Option<usize> {
+        // SAFETY: this entry takes a context and writes a pointer, which is as long as a usize.
+        unsafe { self.ask::<usize>(|api| api.stream_get) }
+    }
+
     /// # Safety
     /// The entry takes a context and writes one `T`.
-    unsafe fn ask<T: Default>(&self, entry: impl Fn(&RawFfiApi) -> Option<RawFfiFn>) -> Option<T> {
+    unsafe fn ask<T: Default>(self, entry: impl Fn(&RawFfiApi) -> Option<RawFfiFn>) -> Option<T> {
         #[repr(C)]
         struct Args<T> {
             struct_size: usize,
@@ -255,17 +290,23 @@ impl<'a> CallFrame<'a> {
         let mut args = Args {
             struct_size: std::mem::offset_of!(Args<T>, answer) + size_of::<T>(),
             extension: std::ptr::null_mut(),
-            context: self.frame.context,
+            context: self.0.context,
             answer: T::default(),
         };
-        // SAFETY: the API table is live and as long as it says.
+        // SAFETY: the API table is live and as long as it says; an error is ours to destroy.
         unsafe {
-            let api = self.frame.api.as_ref()?;
+            let api = self.0.api.as_ref()?;
             if api.struct_size < size_of::<RawFfiApi>() {
                 return None;
             }
-            // An error object here would leak; these two have none to give.
-            entry(api)?((&raw mut args).cast()).is_null().then_some(args.answer)
+            let error = entry(api)?((&raw mut args).cast());
+            if error.is_null() {
+                return Some(args.answer);
+            }
+            let mut gone =
+                RawFfiError { struct_size: size_of::<RawFfiError>(), extension: std::ptr::null_mut(), error };
+            api.error_destroy?((&raw mut gone).cast());
+            None
         }
     }
 }
@@ -356,21 +397,26 @@ unsafe fn enter(slot: usize, frame: &RawFrame) -> *mut c_void {
         let Some((name, handler)) = HANDLERS[slot].get() else {
             return make_error(frame, "the function is not there".into());
         };
+        let handler = match handler {
+            Handler::Host(handler) => handler,
+            Handler::Device(handler) => {
+                return match device::call(handler, frame) {
+                    Ok(()) => std::ptr::null_mut(),
+                    Err(message) => make_error(frame, format!("function {name:?}: {message}")),
+                };
+            }
+        };
         let mut call = match read_frame(frame) {
             Ok(call) => call,
             // For want of a result to clear. It happens on every device alike, so that none waits for another.
             Err(message) => return make_error(frame, format!("function {name:?}: {message}")),
         };
-        let message = match guard_callback(|| handler(&mut call)) {
-            Ok(Ok(())) => match call.results.iter().position(|result| !result.asked && result.written < result.len) {
+        let message = match guarded(|| handler(&mut call)) {
+            Ok(()) => match call.results.iter().position(|result| !result.asked && result.written < result.len) {
                 None => return std::ptr::null_mut(),
                 Some(i) => format!("returned Ok and has not written result {i} ({:?})", call.results[i]),
             },
-            Ok(Err(message)) => message,
-            Err(panic) => {
-                let text = panic.downcast_ref::<String>().map(String::as_str);
-                format!("panicked: {}", text.or_else(|| panic.downcast_ref().copied()).unwrap_or("no message"))
-            }
+            Err(message) => message,
         };
         let message = format!("function {name:?}: {message}");
         if call.run_id().is_some_and(|id| launch::fail(id, Error::new(Code::Internal, message.clone()))) {
@@ -381,6 +427,14 @@ unsafe fn enter(slot: usize, frame: &RawFrame) -> *mut c_void {
         }
         make_error(frame, message)
     }
+}
+
+/// What a handler returns; its panic is an error.
+fn guarded(handler: impl FnOnce() -> std::result::Result<(), String>) -> std::result::Result<(), String> {
+    guard_callback(handler).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        Err(format!("panicked: {}", text.or_else(|| panic.downcast_ref().copied()).unwrap_or("no message")))
+    })
 }
 
 /// At registration XLA calls a handler once to learn which version of the FFI it was made for.
@@ -405,45 +459,56 @@ unsafe fn answer_probe(frame: &RawFrame) -> bool {
     false
 }
 
-unsafe fn read_frame(frame: &RawFrame) -> std::result::Result<CallFrame<'_>, String> {
+/// An array of a call, wherever it lies: dense, row-major.
+struct RawArray<'a> {
+    ty: ElementType,
+    dims: &'a [i64],
+    /// Valid for as many bytes; not null.
+    data: *mut u8,
+    len: usize,
+}
+
+/// The arrays of a list. What orders calls and carries nothing is left out.
+///
+/// # Safety
+/// The list is as long as it says, and its buffers live through the call.
+unsafe fn arrays(list: &RawFfiList) -> impl Iterator<Item = std::result::Result<RawArray<'_>, String>> {
     const BUFFER: c_int = 1;
     const TOKEN: c_int = 17;
-    let mut call = CallFrame { args: SmallVec::new(), results: SmallVec::new(), frame };
+    let len = usize::try_from(list.len).unwrap_or(0);
+    // SAFETY: promised by the caller.
+    let (kinds, items) = unsafe { (slice(list.kinds, len), slice(list.items, len)) };
+    // SAFETY: promised by the caller.
+    let buffers = kinds.iter().zip(items).map(|(&kind, item)| (kind, unsafe { &*item.cast::<RawFfiBuffer>() }));
+    buffers.filter(|(kind, buffer)| *kind != BUFFER || buffer.dtype != TOKEN).map(|(kind, buffer)| {
+        let ty = ElementType::from_xla(buffer.dtype).filter(|ty| kind == BUFFER && !ty.is_sub_byte());
+        let ty = ty.ok_or_else(|| format!("XLA type {} cannot be passed to a handler", buffer.dtype))?;
+        // SAFETY: promised by the caller.
+        let dims = unsafe { slice(buffer.dims, usize::try_from(buffer.rank).unwrap_or(0)) };
+        let len = dense_byte_size(ty, dims).ok_or("an array has an impossible shape")?;
+        // An address that is valid for no bytes at all.
+        let data = if len == 0 { std::ptr::dangling_mut() } else { buffer.data.cast::<u8>() };
+        Ok(RawArray { ty, dims, data, len })
+    })
+}
+
+/// # Safety
+/// What the frame points to lives through the call, and its arrays lie in the host's memory.
+unsafe fn read_frame(frame: &RawFrame) -> std::result::Result<CallFrame<'_>, String> {
+    let mut call = CallFrame { args: SmallVec::new(), results: SmallVec::new(), frame: Frame(frame) };
     let mut read: SmallVec<[Range<usize>; 8]> = SmallVec::new();
     let mut written: SmallVec<[Range<usize>; 4]> = SmallVec::new();
-    // SAFETY: the lists are as long as they say and their buffers live through the call.
+    // SAFETY: promised by the caller.
     unsafe {
-        let lists = [(&frame.args, false), (&frame.results, true)];
-        for (list, is_result) in lists {
-            let len = usize::try_from(list.len).unwrap_or(0);
-            for (&kind, &item) in slice(list.kinds, len).iter().zip(slice(list.items, len)) {
-                let buffer = &*item.cast::<RawFfiBuffer>();
-                if kind == BUFFER && buffer.dtype == TOKEN {
-                    continue; // orders calls, carries nothing
-                }
-                let ty = ElementType::from_xla(buffer.dtype).filter(|ty| kind == BUFFER && !ty.is_sub_byte());
-                let ty = ty.ok_or_else(|| format!("XLA type {} cannot be passed to a handler", buffer.dtype))?;
-                let dims = slice(buffer.dims, usize::try_from(buffer.rank).unwrap_or(0));
-                let len = dense_byte_size(ty, dims).ok_or("an array has an impossible shape")?;
-                // An address that is valid for no bytes at all.
-                let start = if len == 0 { std::ptr::dangling_mut() } else { buffer.data.cast::<u8>() };
-                let range = start as usize..start as usize + len;
-                if is_result {
-                    written.push(range);
-                    call.results.push(Ret {
-                        ty,
-                        dims,
-                        data: start,
-                        len,
-                        asked: false,
-                        written: 0,
-                        memory: PhantomData,
-                    });
-                } else {
-                    read.push(range);
-                    call.args.push(Arg { ty, dims, data: std::slice::from_raw_parts(start, len) });
-                }
-            }
+        for array in arrays(&frame.args) {
+            let RawArray { ty, dims, data, len } = array?;
+            read.push(data as usize..data as usize + len);
+            call.args.push(Arg { ty, dims, data: std::slice::from_raw_parts(data, len) });
+        }
+        for array in arrays(&frame.results) {
+            let RawArray { ty, dims, data, len } = array?;
+            written.push(data as usize..data as usize + len);
+            call.results.push(Ret { ty, dims, data, len, asked: false, written: 0, memory: PhantomData });
         }
     }
     for (i, to) in written.iter().enumerate() {

@@ -76,6 +76,40 @@ fn a_handler_sees_arguments_results_and_attributes() {
     assert!(exe.instructions().unwrap().iter().any(|i| i.custom_call_target.as_deref() == Some("test.scale")));
 }
 
+/// Functions that work on a device's memory, with the host as the device: its addresses are this process's.
+#[test]
+fn a_handler_of_a_device_sees_addresses() {
+    let client = client(8);
+    ffi::device::register(client.plugin(), "Host", "test.on_device", |call| {
+        let by = call.attr("by").and_then(|a| a.as_f64()).ok_or("no attribute by")? as f32;
+        let ([x], [y]) = (call.args(), call.results()) else { return Err(format!("{call:?}")) };
+        assert_eq!((x.ty, x.dims, x.byte_len, y.byte_len), (ElementType::F32, &[4][..], 16, 16));
+        assert_eq!((call.stream(), call.device_ordinal(), call.attrs().len()), (None, Some(0), 1));
+        for i in 0..4 {
+            // SAFETY: both are arrays of four f32 in this process's memory, which belong to this call.
+            unsafe { *y.address.cast::<f32>().add(i) = *x.address.cast::<f32>().add(i) * by };
+        }
+        Ok(())
+    })
+    .unwrap();
+    let again = ffi::device::register(client.plugin(), "Host", "test.on_device", |_| Ok(()));
+    assert_eq!(again.unwrap_err().code, Code::AlreadyExists);
+    ffi::device::register(client.plugin(), "Host", "test.on_device_fails", |_| Err("no kernel".into())).unwrap();
+    ffi::device::register(client.plugin(), "Host", "test.on_device_panics", |_| panic!("no {}", "stream")).unwrap();
+    let run = |target, attributes| {
+        let text = program(4, target, attributes);
+        let exe = client.compile(&text, &CompileOptions::default(), signature([f32s(&[4])])).unwrap();
+        let y = exe.execute(&[&put(&client, 0, &[1.0, 2.0, 3.0, 4.0])])?;
+        y[0][0].block_until_ready()?;
+        Ok::<_, Error>(get(&y[0][0]))
+    };
+    assert_eq!(run("test.on_device", "by = 3.0 : f32").unwrap(), [3.0, 6.0, 9.0, 12.0]);
+    for (target, says) in [("test.on_device_fails", "no kernel"), ("test.on_device_panics", "panicked: no stream")] {
+        let error = run(target, "").unwrap_err();
+        assert!(error.message.contains(says), "{error}");
+    }
+}
+
 #[test]
 fn names_are_taken_once_and_unknown_ones_are_errors() {
     let client = client(8);

@@ -149,7 +149,8 @@ pub use engine::stages::{
 pub use error::{Error, ErrorKind, Result};
 pub use interpret::flat::make_program;
 pub use ops::callback::{
-    HostArg, HostCallback, HostResult, IntoOperands, VmapMethod, ffi_call, io_callback, pure_callback,
+    DeviceArg, DeviceCall, HostArg, HostCallback, HostResult, IntoOperands, VmapMethod, ffi_call, io_callback,
+    pure_callback,
 };
 pub use ops::collective::*;
 pub use ops::primitive::checkpoint_policy::{CheckpointPolicy, Offload, Operation};

@@ -24,7 +24,7 @@ mod formats;
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use shardax_pjrt as pjrt;
@@ -35,6 +35,8 @@ static ACTIVE: AtomicBool = AtomicBool::new(false);
 static RECORDING: Mutex<Option<Recording>> = Mutex::new(None);
 /// A device has finished a program that the profile shows.
 static FINISHED: Condvar = Condvar::new();
+/// That of this process's devices, once they are there.
+static PLUGIN: OnceLock<pjrt::Plugin> = OnceLock::new();
 
 /// Where something happened.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,6 +62,8 @@ struct Recording {
     events: Vec<Event>,
     /// How many runs of programs on devices have not finished yet.
     under_way: usize,
+    /// The plugin's own recorder, where it has one.
+    devices: Option<pjrt::Profiler>,
 }
 
 impl Recording {
@@ -92,6 +96,9 @@ pub struct Profile {
 /// [`annotate`] marks; and for each device, from when to when it ran each program. `tensorboard --logdir folder` finds
 /// it under `plugins/profile`; the file `….trace.json.gz` opens in Perfetto or chrome://tracing.
 ///
+/// Plugins of GPUs and TPUs record by themselves what runs within a program (kernels, copies, collectives, on each
+/// stream or core), which is in both files too. The CPU's does not.
+///
 /// Fails when a profile is being recorded already.
 #[track_caller]
 pub fn trace(folder: impl AsRef<Path>) -> Result<Profile> {
@@ -102,10 +109,40 @@ pub fn trace(folder: impl AsRef<Path>) -> Result<Profile> {
             .at_caller();
     }
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let (start, started_at) = (Instant::now(), SystemTime::now());
-    *current = Some(Recording { number, start, started_at, events: Vec::new(), under_way: 0 });
+    let devices = recorder();
+    let failed = devices.as_ref().err().cloned();
+    let (start, started_at, devices) = (Instant::now(), SystemTime::now(), devices.unwrap_or_default());
+    *current = Some(Recording { number, start, started_at, events: Vec::new(), under_way: 0, devices });
     ACTIVE.store(true, Ordering::Relaxed);
+    drop(current);
+    if let Some(error) = failed {
+        warn_without_devices("start", &error)
+    }
     Ok(Profile { folder: folder.as_ref().to_owned(), number })
+}
+
+/// Profiles are of this plugin's devices too, also the one that is being recorded.
+pub(crate) fn watch(plugin: &pjrt::Plugin) {
+    let _ = PLUGIN.set(plugin.clone());
+    if is_active() {
+        let devices = recorder().unwrap_or_else(|error| warn_without_devices("start", &error));
+        if let Some(current) = recording().as_mut().filter(|r| r.devices.is_none()) {
+            current.devices = devices;
+        }
+    }
+}
+
+/// The plugin's recorder, started.
+fn recorder() -> pjrt::Result<Option<pjrt::Profiler>> {
+    PLUGIN.get().map_or(Ok(None), pjrt::Plugin::start_profiler)
+}
+
+/// A profile without the devices' own part is better than none.
+fn warn_without_devices<T: Default>(what: &str, error: &pjrt::Error) -> T {
+    let message = format!("the plugin cannot {what} its own profile, so this one shows whole programs alone: {error}");
+    let help = "end other profilers (CUPTI serves one), and see that this user may read the GPU's counters";
+    crate::warning::warn(&message, help);
+    T::default()
 }
 
 impl Profile {
@@ -128,9 +165,11 @@ impl Profile {
         }
         let Some(mut done) = current.take() else { return Ok(Vec::new()) };
         drop(current);
+        let recorded = done.devices.take().map_or(Ok(Vec::new()), pjrt::Profiler::stop);
+        let recorded = recorded.unwrap_or_else(|error| warn_without_devices("end", &error));
         done.events.sort_by(|a, b| (&a.track, a.begin).cmp(&(&b.track, b.begin)));
         one_after_the_other(&mut done.events);
-        formats::write(&self.folder, &done.events, done.started_at)
+        formats::write(&self.folder, &done.events, &recorded, done.started_at)
             .map_err(|e| err!(Runtime, "cannot write the profile below {}: {e}", self.folder.display()))
     }
 }

@@ -36,9 +36,20 @@ pub(super) struct RawFfiApi {
     pub(super) minor: c_int,
     pub(super) internal: *mut c_void,
     pub(super) error_create: Option<RawFfiFn>,
-    pub(super) between: [Option<RawFfiFn>; 15],
+    pub(super) error_message: Option<RawFfiFn>,
+    pub(super) error_destroy: Option<RawFfiFn>,
+    pub(super) handler_register: Option<RawFfiFn>,
+    pub(super) stream_get: Option<RawFfiFn>,
+    pub(super) between: [Option<RawFfiFn>; 11],
     pub(super) run_id_get: Option<RawFfiFn>,
     pub(super) device_ordinal_get: Option<RawFfiFn>,
+}
+
+#[repr(C)]
+pub(super) struct RawFfiError {
+    pub(super) struct_size: usize,
+    pub(super) extension: *mut c_void,
+    pub(super) error: *mut c_void,
 }
 
 #[repr(C)]
@@ -127,6 +138,7 @@ const _: () = {
     assert!(size_of::<RawFfiBuffer>() == 48);
     assert!(size_of::<RawRegister>() == 56);
     assert!(std::mem::offset_of!(RawFfiExtension, register_handler) == 40);
+    assert!(std::mem::offset_of!(RawFfiApi, stream_get) == 80);
     assert!(std::mem::offset_of!(RawFfiApi, device_ordinal_get) == 184);
 };
 

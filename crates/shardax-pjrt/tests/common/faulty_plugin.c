@@ -3,11 +3,13 @@
 // FAULTY_PLUGIN_OF     the path of the other one
 // FAULTY_OPTION        an option of the compiler that this one does not know
 // FAULTY_LAUNCH        a file: while it is there, a launch on several devices takes it away and fails, inside the plugin
+// FAULTY_PROFILER      it has a recorder, of one kernel on a GPU: "records", or "fails" when it is started
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef struct { size_t size; void *extensions; size_t version_size; void *version_extensions; int major, minor; void *table[512]; } Api;
@@ -63,6 +65,86 @@ static void *execute(void *args) {
     return call(EXECUTE, args);
 }
 
+// A recorder of its own: the fields of an XSpace by hand, and a byte too many at the end, as XLA's plugins have.
+typedef struct { size_t size; void *session; unsigned char *buffer; size_t buffer_size; } Collect;
+typedef struct { size_t size; const char *options; size_t options_size; void *session; } Create;
+typedef struct { size_t size; void *priv; Function error_destroy, error_message, error_code, create, destroy, start, stop, collect; } Recorder;
+typedef struct { size_t size; int kind; void *next; Recorder *recorder; long long context; } Extension;
+static unsigned char recorded[256];
+static size_t recorded_size;
+
+static void field(int number, const void *bytes, size_t size) {
+    recorded[recorded_size++] = (unsigned char)(number << 3 | 2);
+    recorded[recorded_size++] = (unsigned char)size;
+    memmove(recorded + recorded_size, bytes, size);
+    recorded_size += size;
+}
+
+static size_t varint(unsigned char *to, int number, unsigned long long value) {
+    size_t n = 0;
+    to[n++] = (unsigned char)(number << 3);
+    for (; value >= 128; value >>= 7) to[n++] = (unsigned char)(value | 128);
+    to[n++] = (unsigned char)value;
+    return n;
+}
+
+// What was written since `from` becomes one field.
+static void enclose(size_t from, int number) {
+    unsigned char inner[200];
+    size_t size = recorded_size - from;
+    memcpy(inner, recorded + from, size);
+    recorded_size = from;
+    field(number, inner, size);
+}
+
+static void *recorder_create(void *args) { return ((Create *)args)->session = recorded, NULL; }
+static void *recorder_nothing(void *args) { return (void)args, NULL; }
+static void *recorder_message(void *args) {
+    Message *of = args;
+    of->message = "the counters are in use";
+    of->message_size = strlen(of->message);
+    return NULL;
+}
+static void *recorder_code(void *args) { return ((Code *)args)->code = 9, NULL; }
+static void *recorder_start(void *args) {
+    (void)args;
+    return strcmp(getenv("FAULTY_PROFILER"), "fails") == 0 ? recorded : NULL;
+}
+
+static void *recorder_collect(void *args) {
+    Collect *of = args;
+    unsigned char bytes[32];
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    recorded_size = 0;
+    field(2, "/device:GPU:0", 13);
+    size_t line = recorded_size, n = varint(bytes, 1, 7);
+    n += varint(bytes + n, 3, now.tv_sec * 1000000000ull + now.tv_nsec);
+    memcpy(recorded + recorded_size, bytes, n);
+    recorded_size += n;
+    field(2, "Stream #7", 9);
+    n = varint(bytes, 1, 1);
+    n += varint(bytes + n, 2, 2000000);
+    n += varint(bytes + n, 3, 5000000);
+    field(4, bytes, n);
+    enclose(line, 3);
+    size_t named = recorded_size;
+    recorded_size += varint(recorded + recorded_size, 1, 1);
+    size_t metadata = recorded_size;
+    recorded_size += varint(recorded + recorded_size, 1, 1);
+    field(2, "gemm_fusion", 11);
+    enclose(metadata, 2);
+    enclose(named, 4);
+    enclose(0, 1);
+    recorded[recorded_size] = 0;
+    of->buffer = recorded;
+    of->buffer_size = recorded_size + 1;
+    return NULL;
+}
+
+static Recorder recorder = { sizeof recorder, NULL, recorder_nothing, recorder_message, recorder_code, recorder_create, recorder_nothing, recorder_start, recorder_nothing, recorder_collect };
+static Extension extension = { sizeof extension, 1, NULL, &recorder, 0 };
+
 const Api *GetPjrtApi(void) {
     void *library = dlopen(getenv("FAULTY_PLUGIN_OF"), RTLD_NOW | RTLD_LOCAL);
     const Api *(*get)(void) = library ? (const Api *(*)(void))dlsym(library, "GetPjrtApi") : NULL;
@@ -74,5 +156,9 @@ const Api *GetPjrtApi(void) {
     api.table[ERROR_CODE] = code;
     api.table[COMPILE] = compile;
     api.table[EXECUTE] = execute;
+    if (getenv("FAULTY_PROFILER")) {
+        extension.next = api.extensions;
+        api.extensions = &extension;
+    }
     return &api;
 }

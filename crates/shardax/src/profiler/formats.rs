@@ -13,6 +13,9 @@ use prost::Message;
 
 use super::{Event, Track};
 
+/// The number of the first plane that the plugin recorded, as a process: beyond those of devices.
+const RECORDED: usize = 1_000_000;
+
 #[derive(Clone, PartialEq, Message)]
 struct XSpace {
     #[prost(message, repeated, tag = "1")]
@@ -45,6 +48,9 @@ struct XLine {
     timestamp_ns: i64,
     #[prost(message, repeated, tag = "4")]
     events: Vec<XEvent>,
+    /// Shown for the name, where there is one.
+    #[prost(string, tag = "11")]
+    display_name: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -66,8 +72,14 @@ struct XEventMetadata {
     name: String,
 }
 
-/// Writes the files into a folder of their own below `folder`; returns where.
-pub(crate) fn write(folder: &Path, events: &[Event], started_at: SystemTime) -> io::Result<Vec<PathBuf>> {
+/// Writes the files into a folder of their own below `folder`; returns where. `recorded` is what the plugin recorded by
+/// itself: an XSpace.
+pub(crate) fn write(
+    folder: &Path,
+    events: &[Event],
+    recorded: &[u8],
+    started_at: SystemTime,
+) -> io::Result<Vec<PathBuf>> {
     let since = started_at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let folder = folder.join("plugins").join("profile").join(since.as_millis().to_string());
     std::fs::create_dir_all(&folder)?;
@@ -76,11 +88,13 @@ pub(crate) fn write(folder: &Path, events: &[Event], started_at: SystemTime) -> 
         "" => "host",
         host => host,
     };
-    let space = space(events, host, i64::try_from(since.as_nanos()).unwrap_or(i64::MAX));
+    let started_ns = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
+    let space = space(events, host, started_ns);
     let files = [folder.join(format!("{host}.xplane.pb")), folder.join(format!("{host}.trace.json.gz"))];
-    std::fs::write(&files[0], space.encode_to_vec())?;
+    // Two messages one after the other are one with the fields of both: all that the plugin says of its planes is kept.
+    std::fs::write(&files[0], [&space.encode_to_vec(), recorded].concat())?;
     let mut packed = GzEncoder::new(Vec::new(), Compression::default());
-    packed.write_all(json(events).as_bytes())?;
+    packed.write_all(json(events, recorded, started_ns).as_bytes())?;
     std::fs::write(&files[1], packed.finish()?)?;
     Ok(files.into())
 }
@@ -108,6 +122,7 @@ fn space(events: &[Event], host: &str, started_ns: i64) -> XSpace {
             name: name.clone(),
             timestamp_ns: started_ns,
             events: Vec::with_capacity(track.len()),
+            display_name: String::new(),
         };
         for event in track {
             let known = plane.event_metadata.values().find(|m| m.name == event.name).map(|m| m.id);
@@ -128,8 +143,9 @@ fn space(events: &[Event], host: &str, started_ns: i64) -> XSpace {
     XSpace { planes, hostnames: vec![host.to_owned()] }
 }
 
-/// Threads are threads of the process 1, and each device is a process; times are microseconds.
-fn json(events: &[Event]) -> String {
+/// Threads are threads of the process 1, and each device is a process, as is each plane that the plugin recorded; times
+/// are microseconds.
+fn json(events: &[Event], recorded: &[u8], started_ns: i64) -> String {
     let mut out = vec![r#"{"ph":"M","pid":1,"name":"process_name","args":{"name":"host"}}"#.to_owned()];
     for track in tracks(events) {
         let (pid, tid) = match &track[0].track {
@@ -148,6 +164,25 @@ fn json(events: &[Event]) -> String {
             let (begin, took) = (event.begin as f64 / 1000.0, (event.end - event.begin) as f64 / 1000.0);
             let name = quoted(&event.name);
             out.push(format!(r#"{{"ph":"X","pid":{pid},"tid":{tid},"ts":{begin:.3},"dur":{took:.3},"name":{name}}}"#));
+        }
+    }
+    // What does not parse is in the other file.
+    let planes = XSpace::decode(recorded).unwrap_or_default().planes;
+    for (plane, pid) in planes.iter().filter(|plane| !plane.lines.is_empty()).zip(RECORDED..) {
+        let name = quoted(&plane.name);
+        out.push(format!(r#"{{"ph":"M","pid":{pid},"name":"process_name","args":{{"name":{name}}}}}"#));
+        for line in &plane.lines {
+            let name = quoted(if line.display_name.is_empty() { &line.name } else { &line.display_name });
+            let tid = line.id;
+            out.push(format!(r#"{{"ph":"M","pid":{pid},"tid":{tid},"name":"thread_name","args":{{"name":{name}}}}}"#));
+            let start = line.timestamp_ns.saturating_sub(started_ns) as f64 / 1000.0;
+            for event in &line.events {
+                let (begin, took) = (start + event.offset_ps as f64 / 1e6, event.duration_ps as f64 / 1e6);
+                let name = quoted(plane.event_metadata.get(&event.metadata_id).map_or("", |m| &m.name));
+                out.push(format!(
+                    r#"{{"ph":"X","pid":{pid},"tid":{tid},"ts":{begin:.3},"dur":{took:.3},"name":{name}}}"#
+                ));
+            }
         }
     }
     format!(r#"{{"displayTimeUnit":"ns","traceEvents":[{}]}}"#, out.join(",\n"))

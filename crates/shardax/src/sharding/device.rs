@@ -12,6 +12,7 @@ use crate::client_options;
 use crate::config;
 use crate::error::{AtCaller, Result, err};
 use crate::local::{Stack, StackKey};
+use crate::profiler;
 
 /// A device: a CPU (real or simulated), a GPU or a TPU core; or the description of one that need not be there, of a
 /// [`Topology`](crate::Topology), which programs can be compiled for.
@@ -240,6 +241,7 @@ fn start() -> Result<Client> {
     let devices: Vec<Device> = pjrt.devices().iter().cloned().map(|d| Device(Kind::Attached(d))).collect();
     let local_devices = pjrt.addressable_devices().iter().cloned().map(|d| Device(Kind::Attached(d))).collect();
     let platform_name = pjrt.platform_name().to_lowercase();
+    profiler::watch(pjrt.plugin());
     Ok(Client { pjrt, devices, local_devices, platform_name, next: OnceLock::new() })
 }
 

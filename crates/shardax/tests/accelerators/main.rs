@@ -8,6 +8,7 @@
 mod child;
 mod layouts;
 mod memory;
+mod plugins;
 mod programs;
 
 use std::path::PathBuf;
@@ -104,6 +105,7 @@ fn on_tpus() -> Result<()> {
     programs::nothing_runs_there(&topology)?;
     memory::all(&topology)?;
     layouts::all(&topology)?;
+    plugins::records(topology.platform());
 
     // What does not fit is an error, and says what helps.
     let mesh = topology.mesh([("x", 8)])?;
@@ -146,6 +148,8 @@ fn on_gpus() -> Result<()> {
     programs::nothing_runs_there(&topology)?;
     memory::all(&topology)?;
     layouts::all(&topology)?;
+    plugins::records(topology.platform());
+    plugins::calls(&topology)?;
     for gpu in [GpuSpec::A100, GpuSpec::H200, GpuSpec::B200] {
         let topology = Topology::gpu(GpuTopology { hosts: 2, gpus_per_host: 2, ..GpuTopology::new(gpu) })?;
         programs::data_parallel(&topology, &topology.mesh([("data", 4)])?)?;

@@ -7,9 +7,11 @@ use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use shardax_pjrt::ffi::{self, CallFrame};
+use shardax_pjrt::Plugin;
+use shardax_pjrt::ffi::{self, Attr, CallFrame};
 
-use super::views::{HostArg, HostResult};
+use super::views::{DeviceCall, HostArg, HostResult};
+use crate::config;
 use crate::dtype::DType;
 use crate::error::{Error, Result, err};
 use crate::shape::Shape;
@@ -18,14 +20,17 @@ use crate::sharding::device::client;
 /// The name by which programs call the handler.
 pub(super) const TARGET: &str = "shardax.host_function";
 
-/// What a host function is, whatever its Rust type.
-pub(super) type Body = dyn Fn(&[HostArg<'_>], &mut [HostResult<'_>]) -> Result<()> + Send + Sync;
+/// What a function is, whatever its Rust type.
+enum Body {
+    Host(Box<dyn Fn(&[HostArg<'_>], &mut [HostResult<'_>]) -> Result<()> + Send + Sync>),
+    Device(Box<dyn Fn(&DeviceCall) -> Result<()> + Send + Sync>),
+}
 
-/// A function of the host. Its number is part of every program that calls it.
+/// A function of this program that compiled programs call. Its number is part of every program that calls it.
 pub(crate) struct HostFunction {
     pub(super) number: i64,
     pub(super) name: &'static str,
-    body: Box<Body>,
+    body: Body,
 }
 
 struct All {
@@ -46,10 +51,22 @@ impl HostFunction {
     where
         F: Fn(&[HostArg<'_>], &mut [HostResult<'_>]) -> Result<()> + Send + Sync + 'static,
     {
+        HostFunction::keep(f, |f| Body::Host(Box::new(f)))
+    }
+
+    /// One that works on a device's memory.
+    pub(super) fn on_device<F>(f: F) -> Arc<HostFunction>
+    where
+        F: Fn(&DeviceCall) -> Result<()> + Send + Sync + 'static,
+    {
+        HostFunction::keep(f, |f| Body::Device(Box::new(f)))
+    }
+
+    fn keep<F: 'static>(f: F, body: impl FnOnce(F) -> Body) -> Arc<HostFunction> {
         static NEXT: AtomicI64 = AtomicI64::new(1);
         let make = |f| {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            Arc::new(HostFunction { number, name: std::any::type_name::<F>(), body: Box::new(f) })
+            Arc::new(HostFunction { number, name: std::any::type_name::<F>(), body: body(f) })
         };
         let mut all = all();
         let function = match size_of::<F>() {
@@ -62,12 +79,19 @@ impl HostFunction {
 
     /// Calls it. Every result must have been written.
     pub(super) fn call(&self, args: &[HostArg<'_>], results: &mut [HostResult<'_>]) -> Result<()> {
-        (self.body)(args, results)?;
+        let Body::Host(body) = &self.body else { return Err(self.elsewhere("the host's")) };
+        body(args, results)?;
         match results.iter().position(|r| !r.written) {
             Some(i) => Err(err!(Runtime, "the host function {} left its result {i} unwritten", self.name)
                 .help("call `write` on each result")),
             None => Ok(()),
         }
+    }
+}
+
+impl HostFunction {
+    fn elsewhere(&self, memory: &str) -> Error {
+        err!(Runtime, "the function {} does not work on {memory} memory", self.name)
     }
 }
 
@@ -112,14 +136,34 @@ pub(super) fn register() -> Result<()> {
         .clone()
 }
 
+/// Tells the engine of GPUs of the handler, once: that of this process's devices, or else the one that compiles for NVIDIA's.
+pub(super) fn register_on_device() -> Result<()> {
+    static REGISTERED: OnceLock<Result<()>> = OnceLock::new();
+    let platform = if config::platform() == "rocm" { "rocm" } else { "cuda" };
+    let register = || {
+        let plugin = Plugin::find(platform).map_err(|e| err!(Plugin, "{e}"))?;
+        Ok(ffi::device::register(&plugin, &platform.to_uppercase(), TARGET, |call| {
+            let run = || {
+                let function = found(call.attr("function"))?;
+                let Body::Device(body) = &function.body else { return Err(function.elsewhere("a device's")) };
+                body(&DeviceCall::new(call)?)
+            };
+            run().map_err(|e| e.to_string())
+        })?)
+    };
+    REGISTERED.get_or_init(register).clone()
+}
+
+/// The function that a call names by its number.
+fn found(number: Option<Attr<'_>>) -> Result<Arc<HostFunction>> {
+    let number = number.and_then(|a| a.as_i64()).unwrap_or_default();
+    let function = all().by_number.get(&number).and_then(Weak::upgrade);
+    function.ok_or_else(|| err!(Runtime, "the host function number {number} is gone"))
+}
+
 /// A call from a program. No lock is held while the function runs.
 fn handle(frame: &mut CallFrame<'_>) -> Result<()> {
-    let number = frame.attr("function").and_then(|a| a.as_i64()).unwrap_or_default();
-    let function = all().by_number.get(&number).and_then(Weak::upgrade);
-    let Some(function) = function else {
-        return Err(err!(Runtime, "the host function number {number} is gone"));
-    };
-    let shape = |dims: &[i64]| dims.iter().map(|&d| d as usize).collect::<Shape>();
+    let function = found(frame.attr("function"))?;
     let token = frame.attr("token").and_then(|a| a.as_i64()).is_some_and(|n| n != 0);
     let (given, made) = frame.split();
     let args: Vec<HostArg<'_>> = given
@@ -137,6 +181,10 @@ fn handle(frame: &mut CallFrame<'_>) -> Result<()> {
     function.call(&args, &mut results)
 }
 
-fn dtype(ty: shardax_pjrt::ElementType) -> Result<DType> {
+pub(super) fn shape(dims: &[i64]) -> Shape {
+    dims.iter().map(|&d| d as usize).collect()
+}
+
+pub(super) fn dtype(ty: shardax_pjrt::ElementType) -> Result<DType> {
     DType::of_element(ty).ok_or_else(|| Error::from(shardax_pjrt::Error::invalid_argument(format!("no dtype {ty:?}"))))
 }

@@ -14,7 +14,7 @@ use function::HostFunction;
 pub(crate) use ordered::{in_order, turn};
 pub use primitive::VmapMethod;
 use primitive::{HostCall, Kind};
-pub use views::{HostArg, HostResult};
+pub use views::{DeviceArg, DeviceCall, HostArg, HostResult};
 
 use crate::core::array::Array;
 use crate::core::primitive::Primitive;
@@ -22,6 +22,7 @@ use crate::core::program::trace::{check_usable, runs_now};
 use crate::core::tree::{Flat, Tree};
 use crate::error::{AtCaller, Result, err};
 use crate::ops::operators::Operand;
+use crate::sharding::device::client;
 use crate::source;
 
 /// A function of the host as a function of arrays; see [`pure_callback`].
@@ -91,14 +92,54 @@ impl<T: Tree> HostCallback<T> {
     {
         let results = Flat::of(results);
         let types = results.leaves.iter().map(|r| (r.dtype(), r.aval().shape)).collect();
-        let call =
-            HostCall { function: HostFunction::new(f), results: types, kind, vmap: None, ordered: false, token: false };
+        let function = HostFunction::new(f);
+        let call = HostCall { function, cuda: None, results: types, kind, vmap: None, ordered: false, token: false };
         HostCallback { call, results, types: std::marker::PhantomData }
     }
 
     /// How `vmap` calls it. Without one, `vmap` of it is an error; one with effects is always called once for each entry.
     pub fn vmap_method(mut self, method: VmapMethod) -> Self {
         self.call.vmap = Some(method);
+        self
+    }
+
+    /// What an [`ffi_call`] is in programs of GPUs: `f` is given addresses in the device's memory and the program's stream,
+    /// and starts its work on that stream, without waiting for it (JAX's `register_ffi_target(platform="CUDA")`). Results
+    /// must be written whole. Its error is the error of the call; where several devices compute together it may end the
+    /// process, as others wait for this one.
+    ///
+    /// The program's text names `f` by a number of this process, so that a file of the program does not call it elsewhere.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// use std::ffi::c_void;
+    ///
+    /// /// A launcher of a kernel, in CUDA C++.
+    /// fn scale_f32(_x: *mut c_void, _y: *mut c_void, _len: usize, _stream: *mut c_void) -> i32 {
+    ///     0
+    /// }
+    ///
+    /// let scale = ffi_call(
+    ///     |args, results| results[0].write(args[0].values::<f32>()?.map(|x| 2.0 * x)),
+    ///     shape_dtype_struct([3], DType::F32),
+    /// )
+    /// .cuda(|call| {
+    ///     let (x, y) = (&call.args()[0], &call.results()[0]);
+    ///     let len = x.shape().iter().product();
+    ///     match scale_f32(x.address(), y.address(), len, call.stream()?) {
+    ///         0 => Ok(()),
+    ///         code => Err(shardax::Error::new(shardax::ErrorKind::Runtime, format!("CUDA error {code}"))),
+    ///     }
+    /// });
+    /// // On the CPU the first function is called, on GPUs the second.
+    /// assert_eq!(jit(move |x: Array| scale.call(x)).call(array([1.0f32, 2.0, 3.0]))?.to_vec::<f32>()?, [2.0, 4.0, 6.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn cuda<F>(mut self, f: F) -> Self
+    where
+        F: Fn(&DeviceCall) -> Result<()> + Send + Sync + 'static,
+    {
+        self.call.cuda = Some(HostFunction::on_device(f));
         self
     }
 
@@ -147,7 +188,7 @@ impl<T: Tree> HostCallback<T> {
             return Err(err!(Value, "{} has no effects, so that its calls cannot be ordered", self.call.name())
                 .help("use `io_callback`"));
         }
-        let leaves = match runs_now(args) {
+        let leaves = match runs_now(args) && (self.call.cuda.is_none() || client()?.platform_name == "cpu") {
             true => {
                 let _turn = self.call.ordered.then(turn);
                 self.run(args)?.into()

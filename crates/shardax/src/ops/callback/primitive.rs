@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::function::{HostFunction, TARGET, register};
+use super::function::{HostFunction, TARGET, register, register_on_device};
 use super::one_device;
 use super::ordered::TOKEN;
 use crate::core::array::Array;
-use crate::core::lower::{Lowering, Value};
+use crate::core::lower::{Lowering, Platform, Value};
 use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind;
@@ -47,6 +47,8 @@ pub enum VmapMethod {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct HostCall {
     pub function: Arc<HostFunction>,
+    /// What is called instead in programs of GPUs, with their memory.
+    pub cuda: Option<Arc<HostFunction>>,
     pub results: SmallVec<[(DType, Shape); 1]>,
     pub kind: Kind,
     pub vmap: Option<VmapMethod>,
@@ -82,7 +84,7 @@ impl Primitive for HostCall {
     }
 
     fn keeps(&self) -> Option<Arc<dyn Any + Send + Sync>> {
-        Some(self.function.clone())
+        Some(Arc::new((self.function.clone(), self.cuda.clone())))
     }
 
     fn print_params(&self) -> String {
@@ -96,11 +98,20 @@ impl Primitive for HostCall {
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        if !cx.on_cpu() {
-            let way = "compute this part of the program on the CPU's devices, or leave the call out where the program is for other ones";
-            return Err(cx.platform.lacks(&format!("{} of {:?}", self.name(), self.function), way));
-        }
-        register()?;
+        let function = match (cx.platform, &self.cuda) {
+            (Platform::Cpu, _) => {
+                register()?;
+                &self.function
+            }
+            (Platform::Gpu, Some(function)) => {
+                register_on_device()?;
+                function
+            }
+            _ => {
+                let way = "compute this part of the program on the CPU's devices, leave the call out where the program is for other ones, or give an `ffi_call` what it is on GPUs, by `.cuda(…)`";
+                return Err(cx.platform.lacks(&format!("{} of {:?}", self.name(), self.function), way));
+            }
+        };
         if self.ordered && self.kind == Kind::Debug && cx.many_devices {
             return Err(err!(
                 Value,
@@ -133,7 +144,7 @@ impl Primitive for HostCall {
             "call_target_name = \"{TARGET}\", api_version = 4 : i32, has_side_effect = {}, \
              backend_config = {{function = {} : i64, token = {} : i64}}, operand_layouts = {operands}, result_layouts = {results}",
             self.has_effects(),
-            self.function.number,
+            function.number,
             i64::from(self.token),
         );
         Ok(cx.op_with("stablehlo.custom_call", args, &attrs, Vec::new(), outs))

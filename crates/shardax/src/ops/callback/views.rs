@@ -1,5 +1,11 @@
-//! What a function of the host sees: its arguments, and results that it writes.
+//! What a function of the host sees: its arguments, and results that it writes; and what one sees that works on a
+//! device's memory.
 
+use std::ffi::c_void;
+
+use shardax_pjrt::ffi::device::{DeviceArray, DeviceCall as Call};
+
+use super::function;
 use crate::core::array::print;
 use crate::dtype::{DType, Element};
 use crate::error::{Result, err};
@@ -113,6 +119,75 @@ impl HostResult<'_> {
         self.bytes.copy_from_slice(bytes);
         self.written = true;
         Ok(())
+    }
+}
+
+/// An array in a device's memory, as a function sees it that works there: dense, row-major. This process cannot read it.
+#[derive(Clone, Debug)]
+pub struct DeviceArg {
+    dtype: DType,
+    shape: Shape,
+    address: *mut c_void,
+}
+
+impl DeviceArg {
+    fn new(array: &DeviceArray<'_>) -> Result<Self> {
+        let (dtype, shape) = (function::dtype(array.ty)?, function::shape(array.dims));
+        Ok(DeviceArg { dtype, shape, address: array.address })
+    }
+
+    /// The type of its elements.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The dimensions; empty for a scalar.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Where it begins: an address of the device (a `CUdeviceptr`).
+    pub fn address(&self) -> *mut c_void {
+        self.address
+    }
+}
+
+/// A call of a function that works on a device's memory; see [`HostCallback::cuda`](super::HostCallback::cuda).
+#[derive(Debug)]
+pub struct DeviceCall {
+    args: Vec<DeviceArg>,
+    results: Vec<DeviceArg>,
+    stream: Option<*mut c_void>,
+    device_ordinal: Option<usize>,
+}
+
+impl DeviceCall {
+    pub(super) fn new(call: &Call<'_>) -> Result<Self> {
+        let arrays = |arrays: &[DeviceArray<'_>]| arrays.iter().map(DeviceArg::new).collect::<Result<_>>();
+        let device_ordinal = call.device_ordinal().and_then(|ordinal| usize::try_from(ordinal).ok());
+        let (args, results) = (arrays(call.args())?, arrays(call.results())?);
+        Ok(DeviceCall { args, results, stream: call.stream(), device_ordinal })
+    }
+
+    /// The arguments, which are not to be written.
+    pub fn args(&self) -> &[DeviceArg] {
+        &self.args
+    }
+
+    /// The results, every byte of which is to be written: they hold what was there before.
+    pub fn results(&self) -> &[DeviceArg] {
+        &self.results
+    }
+
+    /// The stream that the program runs on, a `CUstream`: what is started there runs after what the program did before,
+    /// and before what it does next. Fails where there is none.
+    pub fn stream(&self) -> Result<*mut c_void> {
+        self.stream.ok_or_else(|| err!(Runtime, "the plugin gives this call no stream"))
+    }
+
+    /// Which of this process's devices it is, by the plugin's count; `None` where the plugin does not tell.
+    pub fn device_ordinal(&self) -> Option<usize> {
+        self.device_ordinal
     }
 }
 

@@ -1,0 +1,279 @@
+//! The plugin's own recorder of what its devices do, where it has one: those of GPUs and TPUs do.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr::NonNull;
+
+use crate::api::text;
+use crate::error::{Code, Error, Result};
+use crate::exit;
+use crate::plugin::Plugin;
+use crate::raw::RawExtension;
+
+const PROFILER_EXTENSION: i32 = 1;
+
+/// `tensorflow.ProfileOptions` as JAX gives it by default: version 1, what the host does in levels (2), what devices do
+/// (1), and the programs.
+const OPTIONS: [u8; 8] = [0x10, 2, 0x18, 1, 0x28, 1, 0x38, 1];
+
+/// A recording under way; see [`Plugin::start_profiler`]. Dropping it gives up what it recorded.
+pub struct Profiler {
+    plugin: Plugin,
+    table: NonNull<RawTable>,
+    session: NonNull<c_void>,
+}
+
+// SAFETY: a session belongs to no thread; it is used by one at a time, behind `&mut` or by value.
+unsafe impl Send for Profiler {}
+
+impl Plugin {
+    /// Has the plugin record what its devices do from now on, until [`Profiler::stop`]; `None` where it has no recorder,
+    /// as the CPU's.
+    ///
+    /// # Errors
+    /// It cannot record, or does so already.
+    pub fn start_profiler(&self) -> Result<Option<Profiler>> {
+        if exit::is_forked() {
+            return Err(exit::forked());
+        }
+        let Some(table) = table(self) else { return Ok(None) };
+        let mut args = RawCreate {
+            struct_size: size_of::<RawCreate>(),
+            options: OPTIONS.as_ptr().cast(),
+            options_size: OPTIONS.len(),
+            session: std::ptr::null_mut(),
+        };
+        // SAFETY: the table is live and has this entry, which takes these arguments.
+        unsafe { call(table, |table| table.create, &mut args)? };
+        let session = NonNull::new(args.session)
+            .ok_or_else(|| Error::new(Code::Internal, "the plugin's profiler gave no session"))?;
+        // From here on, dropping it cleans up.
+        let profiler = Profiler { plugin: self.clone(), table, session };
+        profiler.ask(|table| table.start)?;
+        Ok(Some(profiler))
+    }
+}
+
+impl Profiler {
+    /// Ends the recording, and gives what was recorded: a serialized `XSpace` of tsl/profiler/protobuf/xplane.proto, which
+    /// may be empty.
+    ///
+    /// # Errors
+    /// The plugin's own.
+    pub fn stop(self) -> Result<Vec<u8>> {
+        self.ask(|table| table.stop)?;
+        let mut args = RawCollect {
+            struct_size: size_of::<RawCollect>(),
+            session: self.session.as_ptr(),
+            buffer: std::ptr::null_mut(),
+            size: 0,
+        };
+        // SAFETY: the session is live. The plugin gives its own buffer, which is as long as it says and lives as long as the
+        // session, or says how long ours is to be.
+        unsafe {
+            call(self.table, |table| table.collect, &mut args)?;
+            if args.size == 0 {
+                return Ok(Vec::new());
+            }
+            if !args.buffer.is_null() {
+                return Ok(messages(std::slice::from_raw_parts(args.buffer, args.size)).to_vec());
+            }
+            let mut bytes = vec![0u8; args.size];
+            args.buffer = bytes.as_mut_ptr();
+            call(self.table, |table| table.collect, &mut args)?;
+            Ok(messages(&bytes[..args.size.min(bytes.len())]).to_vec())
+        }
+    }
+
+    /// The plugin that records.
+    pub fn plugin(&self) -> &Plugin {
+        &self.plugin
+    }
+
+    fn ask(&self, entry: fn(&RawTable) -> Option<RawFn>) -> Result<()> {
+        let mut args = RawSession { struct_size: size_of::<RawSession>(), session: self.session.as_ptr() };
+        // SAFETY: the session is live, and these entries take nothing else.
+        unsafe { call(self.table, entry, &mut args) }
+    }
+}
+
+impl Drop for Profiler {
+    fn drop(&mut self) {
+        let _ = self.ask(|table| table.destroy);
+    }
+}
+
+/// What comes before bytes that are no field of a message: plugins put a zero behind the last.
+fn messages(bytes: &[u8]) -> &[u8] {
+    let varint = |at: &mut usize| -> Option<u64> {
+        let mut value = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = *bytes.get(*at)?;
+            *at += 1;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Some(value);
+            }
+        }
+        None
+    };
+    let mut whole = 0;
+    loop {
+        let mut at = whole;
+        // Fields of an XSpace are messages and texts, which say how long they are.
+        let Some(tag) = varint(&mut at).filter(|tag| tag >> 3 != 0 && tag & 7 == 2) else { break };
+        let _ = tag;
+        let Some(end) = varint(&mut at).and_then(|size| at.checked_add(usize::try_from(size).ok()?)) else { break };
+        if end > bytes.len() {
+            break;
+        }
+        whole = end;
+    }
+    &bytes[..whole]
+}
+
+fn table(plugin: &Plugin) -> Option<NonNull<RawTable>> {
+    let extension = plugin.api().extension(PROFILER_EXTENSION)?.cast::<RawProfilerExtension>();
+    // SAFETY: extensions live for ever and this kind has this layout, as far as its size says; so has its table.
+    unsafe {
+        if (*extension).base.struct_size < std::mem::offset_of!(RawProfilerExtension, context) {
+            return None;
+        }
+        NonNull::new((*extension).table).filter(|table| table.as_ref().struct_size >= size_of::<RawTable>())
+    }
+}
+
+/// # Safety
+/// The table is live, and the entry takes `A`, of which every input pointer is valid.
+unsafe fn call<A>(table: NonNull<RawTable>, entry: fn(&RawTable) -> Option<RawFn>, args: &mut A) -> Result<()> {
+    // SAFETY: promised by the caller; an error is the plugin's until it is destroyed.
+    unsafe {
+        let table = table.as_ref();
+        let Some(function) = entry(table) else {
+            return Err(Error::new(Code::Unimplemented, "the plugin's profiler lacks a function"));
+        };
+        let error = function(std::ptr::from_mut(args).cast());
+        if error.is_null() {
+            return Ok(());
+        }
+        let mut said = RawMessage {
+            struct_size: size_of::<RawMessage>(),
+            private: std::ptr::null_mut(),
+            error,
+            message: std::ptr::null(),
+            message_size: 0,
+        };
+        if let Some(message) = table.error_message {
+            message((&raw mut said).cast());
+        }
+        let message = format!("{} (in the plugin's profiler)", text(said.message, said.message_size));
+        let mut code = RawCode {
+            struct_size: size_of::<RawCode>(),
+            private: std::ptr::null_mut(),
+            error,
+            code: Code::Unknown as c_int,
+        };
+        if let Some(get) = table.error_code {
+            get((&raw mut code).cast());
+        }
+        let mut gone = RawError { struct_size: size_of::<RawError>(), private: std::ptr::null_mut(), error };
+        if let Some(destroy) = table.error_destroy {
+            destroy((&raw mut gone).cast());
+        }
+        Err(Error::new(Code::from_raw(code.code), message))
+    }
+}
+
+/// All entries take one struct, and give null or an error.
+type RawFn = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
+
+#[repr(C)]
+struct RawProfilerExtension {
+    base: RawExtension,
+    table: *mut RawTable,
+    context: i64,
+}
+
+#[repr(C)]
+struct RawTable {
+    struct_size: usize,
+    private: *mut c_void,
+    error_destroy: Option<RawFn>,
+    error_message: Option<RawFn>,
+    error_code: Option<RawFn>,
+    create: Option<RawFn>,
+    destroy: Option<RawFn>,
+    start: Option<RawFn>,
+    stop: Option<RawFn>,
+    collect: Option<RawFn>,
+}
+
+#[repr(C)]
+struct RawCreate {
+    struct_size: usize,
+    options: *const c_char,
+    options_size: usize,
+    session: *mut c_void,
+}
+
+#[repr(C)]
+struct RawSession {
+    struct_size: usize,
+    session: *mut c_void,
+}
+
+#[repr(C)]
+struct RawCollect {
+    struct_size: usize,
+    session: *mut c_void,
+    buffer: *mut u8,
+    size: usize,
+}
+
+#[repr(C)]
+struct RawError {
+    struct_size: usize,
+    private: *mut c_void,
+    error: *mut c_void,
+}
+
+#[repr(C)]
+struct RawMessage {
+    struct_size: usize,
+    private: *mut c_void,
+    error: *mut c_void,
+    message: *const c_char,
+    message_size: usize,
+}
+
+#[repr(C)]
+struct RawCode {
+    struct_size: usize,
+    private: *mut c_void,
+    error: *mut c_void,
+    code: c_int,
+}
+
+const _: () = {
+    assert!(size_of::<RawTable>() == 80);
+    assert!(size_of::<RawCreate>() == 32);
+    assert!(size_of::<RawCollect>() == 32);
+    assert!(std::mem::offset_of!(RawProfilerExtension, table) == 24);
+};
+
+#[cfg(test)]
+mod tests {
+    use super::messages;
+
+    #[test]
+    fn what_is_no_message_is_left_out() {
+        let plane = [0x0a, 3, 0x12, 1, b'x'];
+        let named = [0x22, 1, b'h'];
+        let both = [&plane[..], &named].concat();
+        assert_eq!(messages(&[]), []);
+        assert_eq!(messages(&[0]), []);
+        assert_eq!(messages(&[&both[..], &[0]].concat()), both);
+        // One that was cut short.
+        assert_eq!(messages(&[&both[..], &plane[..4]].concat()), both);
+        assert_eq!(messages(&[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]), []);
+    }
+}

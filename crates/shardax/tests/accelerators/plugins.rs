@@ -1,0 +1,34 @@
+//! What the platforms' plugins do beside compiling: they record what devices do, and call functions of this process.
+
+use shardax::prelude::*;
+
+/// Nothing runs, and nothing is recorded; but the plugin's recorder starts and ends.
+pub fn records(platform: &str) {
+    let plugin = shardax_pjrt::Plugin::find(platform).expect("the plugin");
+    for _ in 0..2 {
+        let profiler = plugin.start_profiler().expect("it records").expect("it has a recorder");
+        let space = profiler.stop().expect("what it recorded");
+        assert!(space.is_empty() || space.len() > 2, "{space:?}");
+    }
+}
+
+fn doubled() -> shardax::HostCallback<Array> {
+    ffi_call(
+        |args, results| results[0].write(args[0].values::<f32>()?.map(|x| 2.0 * x)),
+        shape_dtype_struct([8], DType::F32),
+    )
+}
+
+/// A function with a part for GPUs: their compiler knows its name, and refuses programs that call others.
+pub fn calls(topology: &Topology) -> Result<()> {
+    let device = topology.devices().swap_remove(0);
+    let x = shape_dtype_struct_on([8], DType::F32, &device);
+    let scaled = doubled().cuda(|call| call.stream().map(drop));
+    let compiled =
+        jit(move |x: Array| Ok::<_, shardax::Error>(scaled.call(x.sin())? + 1.0)).lower(&x)?.compile_for(topology)?;
+    assert!(compiled.as_text()?.contains("shardax.host_function"), "{}", compiled.as_text()?);
+    let host = doubled();
+    let error = jit(move |x: Array| host.call(x)).lower(&x).err().expect("it has no part for GPUs").to_string();
+    assert!(error.contains("is not implemented on GPU") && error.contains("`.cuda(…)`"), "{error}");
+    Ok(())
+}
