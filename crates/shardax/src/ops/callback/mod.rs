@@ -106,7 +106,7 @@ impl<T: Tree> HostCallback<T> {
     /// What an [`ffi_call`] is in programs of GPUs: `f` is given addresses in the device's memory and the program's stream,
     /// and starts its work on that stream, without waiting for it (JAX's `register_ffi_target(platform="CUDA")`). Results
     /// must be written whole. Its error is the error of the call; where several devices compute together it may end the
-    /// process, as others wait for this one.
+    /// process, as others wait for this one. Other callbacks than an `ffi_call` stay on CPU.
     ///
     /// The program's text names `f` by a number of this process, so that a file of the program does not call it elsewhere.
     ///
