@@ -27,7 +27,7 @@ use crate::error::{Code, Error, Result};
 use crate::event::guard_callback;
 use crate::launch;
 use crate::plugin::Plugin;
-use crate::raw::{RawError, RawExtension};
+use crate::raw::{RawError, RawExtension, RawVoidFn};
 
 pub mod device;
 pub mod meet;

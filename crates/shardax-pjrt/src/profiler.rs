@@ -7,13 +7,12 @@ use crate::api::text;
 use crate::error::{Code, Error, Result};
 use crate::exit;
 use crate::plugin::Plugin;
-use crate::raw::RawExtension;
+use crate::raw::{RawExtension, RawVoidFn};
 
 const PROFILER_EXTENSION: i32 = 1;
 
-/// `tensorflow.ProfileOptions` as JAX gives it by default: version 1, what the host does in levels (2), what devices do
-/// (1), and the programs.
-const OPTIONS: [u8; 8] = [0x10, 2, 0x18, 1, 0x28, 1, 0x38, 1];
+/// `tensorflow.ProfileOptions`, version 1: what devices do, and the programs; the host is for others to record.
+const OPTIONS: [u8; 6] = [0x18, 1, 0x28, 1, 0x38, 1];
 
 /// A recording under way; see [`Plugin::start_profiler`]. Dropping it gives up what it recorded.
 pub struct Profiler {
@@ -32,9 +31,6 @@ impl Plugin {
     /// # Errors
     /// It cannot record, or does so already.
     pub fn start_profiler(&self) -> Result<Option<Profiler>> {
-        if exit::is_forked() {
-            return Err(exit::forked());
-        }
         let Some(table) = table(self) else { return Ok(None) };
         let mut args = RawCreate {
             struct_size: size_of::<RawCreate>(),
@@ -145,6 +141,9 @@ fn table(plugin: &Plugin) -> Option<NonNull<RawTable>> {
 /// # Safety
 /// The table is live, and the entry takes `A`, of which every input pointer is valid.
 unsafe fn call<A>(table: NonNull<RawTable>, entry: fn(&RawTable) -> Option<RawFn>, args: &mut A) -> Result<()> {
+    if exit::is_forked() {
+        return Err(exit::forked());
+    }
     // SAFETY: promised by the caller; an error is the plugin's until it is destroyed.
     unsafe {
         let table = table.as_ref();
@@ -183,7 +182,7 @@ unsafe fn call<A>(table: NonNull<RawTable>, entry: fn(&RawTable) -> Option<RawFn
     }
 }
 
-/// All entries take one struct, and give null or an error.
+/// The other entries take one struct, and give null or an error.
 type RawFn = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
 
 #[repr(C)]
@@ -197,8 +196,8 @@ struct RawProfilerExtension {
 struct RawTable {
     struct_size: usize,
     private: *mut c_void,
-    error_destroy: Option<RawFn>,
-    error_message: Option<RawFn>,
+    error_destroy: Option<RawVoidFn>,
+    error_message: Option<RawVoidFn>,
     error_code: Option<RawFn>,
     create: Option<RawFn>,
     destroy: Option<RawFn>,

@@ -96,8 +96,8 @@ pub struct Profile {
 /// [`annotate`] marks; and for each device, from when to when it ran each program. `tensorboard --logdir folder` finds
 /// it under `plugins/profile`; the file `….trace.json.gz` opens in Perfetto or chrome://tracing.
 ///
-/// Plugins of GPUs and TPUs record by themselves what runs within a program (kernels, copies, collectives, on each
-/// stream or core), which is in both files too. The CPU's does not.
+/// Plugins of GPUs and TPUs have a recorder of their own, for what runs within a program: what it gives is in both files
+/// too. The CPU's has none.
 ///
 /// Fails when a profile is being recorded already.
 #[track_caller]
@@ -124,10 +124,13 @@ pub fn trace(folder: impl AsRef<Path>) -> Result<Profile> {
 /// Profiles are of this plugin's devices too, also the one that is being recorded.
 pub(crate) fn watch(plugin: &pjrt::Plugin) {
     let _ = PLUGIN.set(plugin.clone());
-    if is_active() {
-        let devices = recorder().unwrap_or_else(|error| warn_without_devices("start", &error));
-        if let Some(current) = recording().as_mut().filter(|r| r.devices.is_none()) {
-            current.devices = devices;
+    let mut current = recording();
+    let Some(without) = current.as_mut().filter(|r| is_active() && r.devices.is_none()) else { return };
+    match recorder() {
+        Ok(devices) => without.devices = devices,
+        Err(error) => {
+            drop(current);
+            warn_without_devices("start", &error)
         }
     }
 }
@@ -137,11 +140,12 @@ fn recorder() -> pjrt::Result<Option<pjrt::Profiler>> {
     PLUGIN.get().map_or(Ok(None), pjrt::Plugin::start_profiler)
 }
 
+const IN_USE: &str = "end other profilers (CUPTI serves one), and see that this user may read the GPU's counters";
+
 /// A profile without the devices' own part is better than none.
 fn warn_without_devices<T: Default>(what: &str, error: &pjrt::Error) -> T {
     let message = format!("the plugin cannot {what} its own profile, so this one shows whole programs alone: {error}");
-    let help = "end other profilers (CUPTI serves one), and see that this user may read the GPU's counters";
-    crate::warning::warn(&message, help);
+    crate::warning::warn(&message, IN_USE);
     T::default()
 }
 
@@ -163,10 +167,15 @@ impl Profile {
         while current.as_ref().is_some_and(|r| r.under_way > 0) {
             current = FINISHED.wait(current).unwrap_or_else(PoisonError::into_inner);
         }
-        let Some(mut done) = current.take() else { return Ok(Vec::new()) };
+        // The plugin records for one profile at a time: the next begins when it has ended.
+        let devices = current.as_mut().and_then(|r| r.devices.take());
         drop(current);
-        let recorded = done.devices.take().map_or(Ok(Vec::new()), pjrt::Profiler::stop);
+        let recorded = devices.map_or(Ok(Vec::new()), pjrt::Profiler::stop);
+        let Some(mut done) = recording().take() else { return Ok(Vec::new()) };
         let recorded = recorded.unwrap_or_else(|error| warn_without_devices("end", &error));
+        for said in formats::said(&recorded) {
+            crate::warning::warn(&format!("the plugin says of its profile: {said}"), IN_USE);
+        }
         done.events.sort_by(|a, b| (&a.track, a.begin).cmp(&(&b.track, b.begin)));
         one_after_the_other(&mut done.events);
         formats::write(&self.folder, &done.events, &recorded, done.started_at)

@@ -87,6 +87,9 @@ fn profiles_show_calls_and_devices() -> Result<()> {
     Ok(())
 }
 
+/// Set where a child's profile starts before its engine does.
+const LATE: &str = "SHARDAX_TEST_PROFILE_FIRST";
+
 /// Where a child writes its profile.
 const FOLDER: &str = "SHARDAX_TEST_PROFILE";
 
@@ -95,53 +98,68 @@ const FOLDER: &str = "SHARDAX_TEST_PROFILE";
 fn makes_a_profile() -> Result<()> {
     setup();
     let f = jit(halve);
-    f.call(ones(4))?;
     let folder = std::env::var_os(FOLDER).expect("set by the other test");
+    // What is warned of may ask for the devices, wherever it comes from.
+    shardax::config::set_warning_hook(|text| eprintln!("{text} {}", shardax::device_count()));
+    if std::env::var_os(LATE).is_none() {
+        f.call(ones(4))?;
+    }
     let profile = profiler::trace(folder)?;
     f.call(ones(4))?;
     profile.stop().map(drop)
 }
 
 /// The files that a plugin's profile is in, and what was said meanwhile; `None` where there is no C compiler.
-fn profiled(recorder: &str) -> Option<(Value, Vec<u8>, String)> {
+fn profiled(recorder: &str, first: bool) -> Option<(Value, Vec<u8>, String)> {
     let folder = child::Folder::new();
     let plugin = child::faulty_plugin(&folder.0)?;
     let out = folder.0.join("profile");
     let mut command = child::command("makes_a_profile");
-    let ended = child::run(command.envs(plugin).env("FAULTY_PROFILER", recorder).env(FOLDER, &out));
+    command.envs(plugin).env("FAULTY_PROFILER", recorder).env(FOLDER, &out);
+    if first {
+        command.env(LATE, "yes");
+    }
+    let ended = child::run(&mut command);
     let made =
         std::fs::read_dir(out.join("plugins/profile")).expect("profiles").next().expect("one").expect("a folder");
-    let files: Vec<PathBuf> =
-        std::fs::read_dir(made.path()).expect("files").map(|f| f.expect("a file").path()).collect();
+    let files = std::fs::read_dir(made.path()).expect("files").map(|f| f.expect("a file").path());
+    let files: Vec<PathBuf> = files.collect();
     let space = files.iter().find(|f| f.to_string_lossy().ends_with(".xplane.pb")).expect("the planes");
     Some((unpacked(&files), std::fs::read(space).expect("the file"), ended.err))
 }
 
 #[test]
 fn what_a_plugin_records_is_in_the_profile() {
-    let Some((trace, space, _)) = profiled("records") else { return };
-    let events = trace["traceEvents"].as_array().expect("events");
-    let named = |name: &str| events.iter().filter(|e| e["name"] == name).collect::<Vec<_>>();
-    let kernel = named("gemm_fusion");
-    let [kernel] = kernel[..] else { panic!("{events:?}") };
-    assert_eq!(kernel["dur"].as_f64(), Some(5.0));
-    // The line starts when it was asked for, after the run; the event is 2 µs later.
-    let ran = named("halve")[0];
-    assert!(kernel["ts"].as_f64() > ran["ts"].as_f64(), "{kernel} {ran}");
-    let metadata = |what: &str| {
-        let of_kernel = |e: &&Value| e["name"] == what && e["pid"] == kernel["pid"];
-        events.iter().find(of_kernel).map(|e| e["args"]["name"].clone())
-    };
-    assert_eq!(metadata("process_name"), Some(Value::from("/device:GPU:0")));
-    assert_eq!(metadata("thread_name"), Some(Value::from("Stream #7")));
-    // Behind what this library saw, without the zero at its end.
-    assert!(space.windows(9).any(|w| w == b"/host:CPU") && space.ends_with(b"gemm_fusion"));
+    for (recorder, first) in [("records", false), ("records", true), ("records into ours", false)] {
+        let Some((trace, space, said)) = profiled(recorder, first) else { return };
+        let events = trace["traceEvents"].as_array().expect("events");
+        let named = |name: &str| events.iter().filter(|e| e["name"] == name).collect::<Vec<_>>();
+        let kernel = named("gemm_fusion");
+        let [kernel] = kernel[..] else { panic!("{events:?}") };
+        assert_eq!(kernel["dur"].as_f64(), Some(5.0));
+        // The line starts when it was asked for, after the run; the event is 2 µs later.
+        let ran = named("halve")[0];
+        assert!(kernel["ts"].as_f64() > ran["ts"].as_f64(), "{kernel} {ran}");
+        let metadata = |what: &str| {
+            let of_kernel = |e: &&Value| e["name"] == what && e["pid"] == kernel["pid"];
+            events.iter().find(of_kernel).map(|e| e["args"]["name"].clone())
+        };
+        assert_eq!(metadata("process_name"), Some(Value::from("/device:GPU:0")));
+        assert_eq!(metadata("thread_name"), Some(Value::from("Stream #7")));
+        // Behind what this library saw, without the zero at its end.
+        assert!(space.windows(9).any(|w| w == b"/host:CPU") && space.ends_with(b"one event was dropped"));
+        assert!(said.contains("the plugin says of its profile: one event was dropped"), "{said}");
+    }
 }
 
 #[test]
 fn a_plugin_that_cannot_record_is_warned_of() {
-    let Some((trace, _, said)) = profiled("fails") else { return };
-    assert!(said.contains("the plugin cannot start its own profile"), "{said}");
-    assert!(said.contains("the counters are in use (in the plugin's profiler)"), "{said}");
-    assert!(trace["traceEvents"].as_array().is_some_and(|events| events.iter().any(|e| e["name"] == "halve")));
+    for (recorder, first, what) in
+        [("fails", false, "start"), ("fails", true, "start"), ("fails at its end", false, "end")]
+    {
+        let Some((trace, _, said)) = profiled(recorder, first) else { return };
+        assert!(said.contains(&format!("the plugin cannot {what} its own profile")), "{said}");
+        assert!(said.contains("the counters are in use (in the plugin's profiler)"), "{said}");
+        assert!(trace["traceEvents"].as_array().is_some_and(|events| events.iter().any(|e| e["name"] == "halve")));
+    }
 }

@@ -73,6 +73,8 @@ pub fn run(
     if String::from_utf8_lossy(&version.stdout).contains("Open MPI") {
         command.args(["--oversubscribe", "--bind-to", "none"]);
         command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+        // It shares what it knows of the machine at an address that may be its own stack's.
+        command.env("OMPI_MCA_rtc_hwloc_vmhole", "none");
     }
     command.arg(std::env::current_exe().unwrap()).args(arguments);
     command.env(CASE, case).envs(variables.iter().copied()).env_remove("SHARDAX_MPIRUN");

@@ -1,7 +1,8 @@
 //! Functions that programs of GPUs call on the device's memory: they are given addresses and a stream, and start work
 //! there.
 //!
-//! A call comes on a thread of the plugin, while the program's earlier work may still run on the stream. What the function
+//! A call comes on the thread that runs the program, or on one of the plugin's, while the program's earlier work may still
+//! run on the stream. What the function
 //! starts on the same stream runs after that, and before what the program does next; it must not wait for it. Addresses are
 //! those of the device's memory: this process cannot read there.
 

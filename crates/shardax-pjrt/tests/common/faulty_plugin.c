@@ -3,7 +3,8 @@
 // FAULTY_PLUGIN_OF     the path of the other one
 // FAULTY_OPTION        an option of the compiler that this one does not know
 // FAULTY_LAUNCH        a file: while it is there, a launch on several devices takes it away and fails, inside the plugin
-// FAULTY_PROFILER      it has a recorder, of one kernel on a GPU: "records", or "fails" when it is started
+// FAULTY_PROFILER      it has a recorder, of one kernel on a GPU: "records", "records into ours", where the caller has the
+//                      memory, "fails" when it is started, or "fails at its end"
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -68,7 +69,7 @@ static void *execute(void *args) {
 // A recorder of its own: the fields of an XSpace by hand, and a byte too many at the end, as XLA's plugins have.
 typedef struct { size_t size; void *session; unsigned char *buffer; size_t buffer_size; } Collect;
 typedef struct { size_t size; const char *options; size_t options_size; void *session; } Create;
-typedef struct { size_t size; void *priv; Function error_destroy, error_message, error_code, create, destroy, start, stop, collect; } Recorder;
+typedef struct { size_t size; void *priv; void (*error_destroy)(void *), (*error_message)(void *); Function error_code, create, destroy, start, stop, collect; } Recorder;
 typedef struct { size_t size; int kind; void *next; Recorder *recorder; long long context; } Extension;
 static unsigned char recorded[256];
 static size_t recorded_size;
@@ -99,17 +100,16 @@ static void enclose(size_t from, int number) {
 
 static void *recorder_create(void *args) { return ((Create *)args)->session = recorded, NULL; }
 static void *recorder_nothing(void *args) { return (void)args, NULL; }
-static void *recorder_message(void *args) {
+static void recorder_error_destroy(void *args) { (void)args; }
+static void recorder_message(void *args) {
     Message *of = args;
     of->message = "the counters are in use";
     of->message_size = strlen(of->message);
-    return NULL;
 }
 static void *recorder_code(void *args) { return ((Code *)args)->code = 9, NULL; }
-static void *recorder_start(void *args) {
-    (void)args;
-    return strcmp(getenv("FAULTY_PROFILER"), "fails") == 0 ? recorded : NULL;
-}
+static void *fails(const char *when) { return strcmp(getenv("FAULTY_PROFILER"), when) == 0 ? recorded : NULL; }
+static void *recorder_start(void *args) { return (void)args, fails("fails"); }
+static void *recorder_stop(void *args) { return (void)args, fails("fails at its end"); }
 
 static void *recorder_collect(void *args) {
     Collect *of = args;
@@ -136,13 +136,17 @@ static void *recorder_collect(void *args) {
     enclose(metadata, 2);
     enclose(named, 4);
     enclose(0, 1);
+    field(3, "one event was dropped", 21);
     recorded[recorded_size] = 0;
-    of->buffer = recorded;
+    if (strcmp(getenv("FAULTY_PROFILER"), "records into ours") != 0)
+        of->buffer = recorded;
+    else if (of->buffer)
+        memcpy(of->buffer, recorded, recorded_size + 1);
     of->buffer_size = recorded_size + 1;
     return NULL;
 }
 
-static Recorder recorder = { sizeof recorder, NULL, recorder_nothing, recorder_message, recorder_code, recorder_create, recorder_nothing, recorder_start, recorder_nothing, recorder_collect };
+static Recorder recorder = { sizeof recorder, NULL, recorder_error_destroy, recorder_message, recorder_code, recorder_create, recorder_nothing, recorder_start, recorder_stop, recorder_collect };
 static Extension extension = { sizeof extension, 1, NULL, &recorder, 0 };
 
 const Api *GetPjrtApi(void) {

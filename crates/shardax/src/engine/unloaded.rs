@@ -7,7 +7,7 @@ use super::load::Request;
 use super::placement::Place;
 use super::{counts, spanning};
 use crate::core::lower::Platform;
-use crate::error::{Result, err};
+use crate::error::{Error, Result, err};
 use crate::profiler;
 use crate::sharding::device::{check_current, client};
 use crate::sharding::{Device, Mesh, NamedSharding, Sharding, Topology};
@@ -135,15 +135,24 @@ impl Request {
 
     /// The bytes of a program that was compiled here.
     pub fn check_serializable(&self, loaded: &LoadedProgram) -> Result<()> {
-        if loaded.keeps.is_empty() && loaded.partitioned.is_none() {
-            return Ok(());
+        match loaded.keeps.is_empty() && loaded.partitioned.is_none() {
+            true => Ok(()),
+            false => Err(self.not_serializable()),
         }
-        Err(err!(
+    }
+
+    /// The same of a program that is not loaded.
+    pub fn check_own_functions(&self) -> Result<()> {
+        if self.keeps().is_empty() { Ok(()) } else { Err(self.not_serializable()) }
+    }
+
+    fn not_serializable(&self) -> Error {
+        err!(
             NotImplemented,
             "{} cannot be made bytes of: it calls functions of this process, or has devices of others",
             self.name
         )
-        .help("compile it where it runs"))
+        .help("compile it where it runs")
     }
 
     /// The same with those results whole on each device of which it is not known how they lie.

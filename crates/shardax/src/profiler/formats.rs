@@ -20,6 +20,10 @@ const RECORDED: usize = 1_000_000;
 struct XSpace {
     #[prost(message, repeated, tag = "1")]
     planes: Vec<XPlane>,
+    #[prost(string, repeated, tag = "2")]
+    errors: Vec<String>,
+    #[prost(string, repeated, tag = "3")]
+    warnings: Vec<String>,
     #[prost(string, repeated, tag = "4")]
     hostnames: Vec<String>,
 }
@@ -99,6 +103,12 @@ pub(crate) fn write(
     Ok(files.into())
 }
 
+/// What a plugin's recorder complains of.
+pub(crate) fn said(recorded: &[u8]) -> Vec<String> {
+    let space = XSpace::decode(recorded).unwrap_or_default();
+    [space.errors, space.warnings].concat()
+}
+
 /// The events of one track after the other, which are in order.
 fn tracks(events: &[Event]) -> impl Iterator<Item = &[Event]> {
     events.chunk_by(|a, b| a.track == b.track)
@@ -140,7 +150,7 @@ fn space(events: &[Event], host: &str, started_ns: i64) -> XSpace {
         plane.lines.push(line);
     }
     planes.iter_mut().enumerate().for_each(|(i, plane)| plane.id = i as i64);
-    XSpace { planes, hostnames: vec![host.to_owned()] }
+    XSpace { planes, hostnames: vec![host.to_owned()], ..XSpace::default() }
 }
 
 /// Threads are threads of the process 1, and each device is a process, as is each plane that the plugin recorded; times

@@ -170,12 +170,19 @@ pub(crate) fn client() -> Result<&'static Client> {
     if let Some(client) = latest().filter(|client| !client.pjrt.is_broken()) {
         return Ok(client);
     }
-    let _starting = STARTING.lock().unwrap_or_else(|e| e.into_inner());
+    let starting = STARTING.lock().unwrap_or_else(|e| e.into_inner());
     match latest() {
         None => {
             let client = start()?;
             config::settle(client.local_devices.len());
-            Ok(CLIENT.get_or_init(|| client))
+            let client = CLIENT.get_or_init(|| client);
+            // What it warns of may ask for the client.
+            drop(starting);
+            if client.platform_name == "cpu" && distributed::processes().is_none() {
+                distributed::warn_if_alone();
+            }
+            profiler::watch(client.pjrt.plugin());
+            Ok(client)
         }
         Some(client) if client.pjrt.is_broken() => {
             let fresh = start()?;
@@ -225,7 +232,6 @@ fn start() -> Result<Client> {
     let pjrt = match (platform.as_str(), distributed::processes()) {
         ("cpu", Some(processes)) => processes.client(&pjrt::Plugin::cpu().map_err(plugin_error)?)?,
         ("cpu", None) => {
-            distributed::warn_if_alone();
             let count = [("cpu_device_count", pjrt::Value::Int(config::num_cpu_devices()? as i64))];
             pjrt::Client::new(&pjrt::Plugin::cpu().map_err(plugin_error)?, &count)?
         }
@@ -241,7 +247,6 @@ fn start() -> Result<Client> {
     let devices: Vec<Device> = pjrt.devices().iter().cloned().map(|d| Device(Kind::Attached(d))).collect();
     let local_devices = pjrt.addressable_devices().iter().cloned().map(|d| Device(Kind::Attached(d))).collect();
     let platform_name = pjrt.platform_name().to_lowercase();
-    profiler::watch(pjrt.plugin());
     Ok(Client { pjrt, devices, local_devices, platform_name, next: OnceLock::new() })
 }
 

@@ -27,6 +27,8 @@ pub fn calls(topology: &Topology) -> Result<()> {
     let compiled =
         jit(move |x: Array| Ok::<_, shardax::Error>(scaled.call(x.sin())? + 1.0)).lower(&x)?.compile_for(topology)?;
     assert!(compiled.as_text()?.contains("shardax.host_function"), "{}", compiled.as_text()?);
+    let error = compiled.serialize().expect_err("its function is of this process");
+    assert!(error.message().contains("it calls functions of this process"), "{error}");
     let called = pure_callback(|_, _| Ok(()), shape_dtype_struct([8], DType::F32)).cuda(|_| Ok(()));
     let refused = jit(move |x: Array| called.call(x)).lower(&x).err().expect("it is no `ffi_call`").to_string();
     assert!(refused.contains("pure_callback of ") && refused.contains("is not implemented on GPU"), "{refused}");

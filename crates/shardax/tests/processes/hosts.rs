@@ -75,6 +75,8 @@ impl Network {
         command.args(["netns", "exec", &self.names[0]]).arg(launcher);
         command.args(["-n", "2", "-H", "10.77.0.11:1,10.77.0.12:1", "--bind-to", "none", "--mca", "plm_rsh_agent"]);
         command.arg(&self.agent).args(["--mca", "btl", "tcp,self"]);
+        // Its daemon shares what it knows of the machine at an address that may be its own stack's.
+        command.args(["--mca", "rtc_hwloc_vmhole", "none"]);
         for what in ["btl_tcp_if_include", "oob_tcp_if_include"] {
             command.args(["--mca", what, "10.77.0.0/24"]);
         }

@@ -77,8 +77,11 @@ impl<Args, Out> Unloaded<Args, Out> {
 
     /// The compiled program as bytes, for [`Compiled::load`](super::Compiled::load) where such devices are, by the same
     /// version of the plugin.
+    ///
+    /// Fails where it calls functions of this process.
     #[track_caller]
     pub fn serialize(&self) -> Result<Vec<u8>> {
+        self.staged.request.check_own_functions().at_caller()?;
         self.program.executable.serialize().map_err(Error::from).at_caller()
     }
 }

@@ -11,7 +11,6 @@ use shardax_pjrt::Plugin;
 use shardax_pjrt::ffi::{self, Attr, CallFrame};
 
 use super::views::{DeviceCall, HostArg, HostResult};
-use crate::config;
 use crate::dtype::DType;
 use crate::error::{Error, Result, err};
 use crate::shape::Shape;
@@ -136,22 +135,23 @@ pub(super) fn register() -> Result<()> {
         .clone()
 }
 
-/// Tells the engine of GPUs of the handler, once: that of this process's devices, or else the one that compiles for NVIDIA's.
+/// Tells the engine of NVIDIA's GPUs of the handler, once.
 pub(super) fn register_on_device() -> Result<()> {
     static REGISTERED: OnceLock<Result<()>> = OnceLock::new();
-    let platform = if config::platform() == "rocm" { "rocm" } else { "cuda" };
     let register = || {
-        let plugin = Plugin::find(platform).map_err(|e| err!(Plugin, "{e}"))?;
-        Ok(ffi::device::register(&plugin, &platform.to_uppercase(), TARGET, |call| {
-            let run = || {
-                let function = found(call.attr("function"))?;
-                let Body::Device(body) = &function.body else { return Err(function.elsewhere("a device's")) };
-                body(&DeviceCall::new(call)?)
-            };
-            run().map_err(|e| e.to_string())
-        })?)
+        let plugin = Plugin::find("cuda").map_err(|e| err!(Plugin, "{e}"))?;
+        Ok(ffi::device::register(&plugin, "CUDA", TARGET, |call| handle_on_device(call).map_err(|e| e.to_string()))?)
     };
     REGISTERED.get_or_init(register).clone()
+}
+
+/// A call from a program of a GPU.
+fn handle_on_device(call: &ffi::device::DeviceCall<'_>) -> Result<()> {
+    let function = found(call.attr("function"))?;
+    match &function.body {
+        Body::Device(body) => body(&DeviceCall::new(call)?),
+        Body::Host(_) => Err(function.elsewhere("a device's")),
+    }
 }
 
 /// The function that a call names by its number.
@@ -187,4 +187,57 @@ pub(super) fn shape(dims: &[i64]) -> Shape {
 
 pub(super) fn dtype(ty: shardax_pjrt::ElementType) -> Result<DType> {
     DType::of_element(ty).ok_or_else(|| Error::from(shardax_pjrt::Error::invalid_argument(format!("no dtype {ty:?}"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use shardax_pjrt::{CompileOptions, ElementType, ParameterSpec, Signature};
+
+    use super::*;
+
+    /// Calls of functions by their number, with the host as the device.
+    #[test]
+    fn a_call_on_a_device_finds_its_function() -> Result<()> {
+        let client = &client()?.pjrt;
+        let handler = |call: &ffi::device::DeviceCall<'_>| handle_on_device(call).map_err(|e| e.to_string());
+        ffi::device::register(client.plugin(), "Host", "test.device_function", handler)?;
+        let run = |number: i64| -> Result<()> {
+            let text = format!(
+                "func.func @main(%x: tensor<2x3xf32>) -> tensor<4xi32> {{
+                  %y = stablehlo.custom_call @test.device_function(%x) {{api_version = 4 : i32, backend_config = {{function = {number} : i64}}}}
+                      : (tensor<2x3xf32>) -> tensor<4xi32>
+                  return %y : tensor<4xi32>
+                }}"
+            );
+            let signature = Signature { parameters: vec![ParameterSpec::new(ElementType::F32, [2, 3])] };
+            let program = client.compile(&text, &CompileOptions::default(), signature)?;
+            let x = client.buffer_from_host(&[0; 24], ElementType::F32, &[2, 3], &client.devices()[0])?;
+            Ok(program.execute(&[&x])?[0][0].block_until_ready()?)
+        };
+        let calls = Arc::new(AtomicUsize::new(0));
+        let seen = calls.clone();
+        let function = HostFunction::on_device(move |call| {
+            seen.fetch_add(1, Ordering::Relaxed);
+            let ([x], [y]) = (call.args(), call.results()) else { panic!("{call:?}") };
+            assert_eq!((x.dtype(), x.shape(), y.dtype(), y.shape()), (DType::F32, &[2, 3][..], DType::I32, &[4][..]));
+            assert!(!x.address().is_null() && x.address() != y.address());
+            assert_eq!(call.device_ordinal(), Some(0));
+            // The host has none.
+            call.stream().map(drop)
+        });
+        let says = |number, text: &str| {
+            let error = run(number).expect_err("it fails").to_string();
+            assert!(error.contains(text), "{error}");
+        };
+        says(function.number, "the plugin gives this call no stream");
+        assert_eq!(calls.load(Ordering::Relaxed), 1);
+        let host = HostFunction::new(|_, _| Ok(()));
+        says(host.number, "does not work on a device's memory");
+        let gone = function.number;
+        drop(function);
+        says(gone, "is gone");
+        Ok(())
+    }
 }

@@ -106,9 +106,9 @@ impl<T: Tree> HostCallback<T> {
     /// What an [`ffi_call`] is in programs of GPUs: `f` is given addresses in the device's memory and the program's stream,
     /// and starts its work on that stream, without waiting for it (JAX's `register_ffi_target(platform="CUDA")`). Results
     /// must be written whole. Its error is the error of the call; where several devices compute together it may end the
-    /// process, as others wait for this one. Other callbacks than an `ffi_call` stay on CPU.
+    /// process, as others wait for this one; and what was donated to that call is to be taken as lost. Other callbacks than an `ffi_call` stay on CPU.
     ///
-    /// The program's text names `f` by a number of this process, so that a file of the program does not call it elsewhere.
+    /// The program names `f` by a number of this process, so that no file can be made of it.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -139,7 +139,9 @@ impl<T: Tree> HostCallback<T> {
     where
         F: Fn(&DeviceCall) -> Result<()> + Send + Sync + 'static,
     {
-        self.call.cuda = Some(HostFunction::on_device(f));
+        if self.call.kind == Kind::Ffi {
+            self.call.cuda = Some(HostFunction::on_device(f));
+        }
         self
     }
 

@@ -103,7 +103,7 @@ impl Primitive for HostCall {
                 register()?;
                 &self.function
             }
-            (Platform::Gpu, Some(function)) if self.kind == Kind::Ffi => {
+            (Platform::Gpu, Some(function)) => {
                 register_on_device()?;
                 function
             }
