@@ -99,7 +99,7 @@ fn write(root: &Path, lines: &str) -> Result<(), String> {
     let rows: Vec<Vec<&str>> = lines.lines().map(|line| line.split('|').collect()).collect();
     let has = |kind: &str| rows.iter().any(|row| row[0] == kind);
     let programs = if has("program") { programs(&rows) } else { table[..at].to_owned() };
-    let operations = if has("golden") { operations(&rows) } else { table[at..].to_owned() };
+    let operations = if has("golden") { operations(&rows, &table[at..]) } else { table[at..].to_owned() };
     std::fs::write(&page, format!("{before}{OPEN}{programs}{operations}{CLOSE}{after}"))
         .map_err(|e| format!("{}: {e}", page.display()))
 }
@@ -123,14 +123,24 @@ fn programs(rows: &[Vec<&str>]) -> String {
 }
 
 /// Of a family for a topology: how many checks compile, of how many, and of how many there are one was tried.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, Debug, PartialEq)]
 struct Cell<'a> {
     compiled: usize,
     all: usize,
     every: &'a str,
 }
 
-impl Cell<'_> {
+impl<'a> Cell<'a> {
+    /// What [`Cell::text`] wrote.
+    fn read(text: &'a str) -> Option<Cell<'a>> {
+        let (count, every) = text.split_once(", one in ").unwrap_or((text, "1"));
+        let (compiled, all) = match count.strip_prefix("all ") {
+            Some(all) => (all, all),
+            None => count.split_once(" of ")?,
+        };
+        Some(Cell { compiled: compiled.parse().ok()?, all: all.parse().ok()?, every })
+    }
+
     fn text(&self) -> String {
         let count = match self.compiled == self.all {
             true => format!("all {}", self.all),
@@ -140,20 +150,39 @@ impl Cell<'_> {
     }
 }
 
-/// The table of reference values.
-fn operations(rows: &[Vec<&str>]) -> String {
+/// Of each family for each topology what a page says.
+fn cells(page: &str) -> BTreeMap<(&str, &str), Cell<'_>> {
+    let row = |line| -> Vec<&str> { str::trim_matches(line, '|').split('|').map(str::trim).collect() };
+    let mut rows = page.lines().filter(|line| line.starts_with("| ")).map(row);
+    let names = rows.next().unwrap_or_default();
+    let mut cells = BTreeMap::new();
+    for row in rows.filter(|row| row[0] != "together") {
+        for (on, text) in names.iter().zip(&row).skip(1) {
+            cells.extend(Cell::read(text).map(|cell| ((row[0], *on), cell)));
+        }
+    }
+    cells
+}
+
+/// The table of reference values: of a family and a topology that the rows do not tell of, what the page says.
+fn operations(rows: &[Vec<&str>], page: &str) -> String {
     let mut text = format!(
         "{OPERATIONS}\nThe checks of the reference values (results, gradients, tangents and batches of every primitive), compiled for one\ndevice: all of them, or one in so many.\n\n"
     );
     let number = |text: &str| text.parse::<usize>().unwrap_or(0);
-    let mut families = BTreeMap::<&str, BTreeMap<&str, Cell>>::new();
-    let mut sums = BTreeMap::<&str, Cell>::new();
+    let mut new = BTreeMap::<(&str, &str), Cell>::new();
     for row in rows {
         let ["golden", family, on, every, _, compiled, all] = row[..] else { continue };
-        let cell = families.entry(family).or_default().entry(on).or_default();
-        for cell in [cell, sums.entry(on).or_default()] {
-            *cell = Cell { compiled: cell.compiled + number(compiled), all: cell.all + number(all), every };
-        }
+        let cell = new.entry((family, on)).or_default();
+        *cell = Cell { compiled: cell.compiled + number(compiled), all: cell.all + number(all), every };
+    }
+    let mut families = BTreeMap::<&str, BTreeMap<&str, Cell>>::new();
+    let mut sums = BTreeMap::<&str, Cell>::new();
+    let known = cells(page).into_iter().filter(|(key, _)| !new.contains_key(key));
+    for ((family, on), cell) in known.chain(new.iter().map(|(key, cell)| (*key, *cell))) {
+        families.entry(family).or_default().insert(on, cell);
+        let sum = sums.entry(on).or_default();
+        *sum = Cell { compiled: sum.compiled + cell.compiled, all: sum.all + cell.all, every: "1" };
     }
     let names: Vec<&str> = sums.keys().copied().collect();
     let _ = writeln!(text, "| reference values | {} |", names.join(" | "));
@@ -165,7 +194,6 @@ fn operations(rows: &[Vec<&str>]) -> String {
     for (family, cells) in &families {
         let _ = writeln!(text, "| {family} | {} |", line(cells));
     }
-    sums.values_mut().for_each(|sum| sum.every = "1");
     let _ = writeln!(text, "| together | {} |", line(&sums));
 
     let mut refused = BTreeMap::<(&str, &str, &str), (usize, &str)>::new();
@@ -173,15 +201,59 @@ fn operations(rows: &[Vec<&str>]) -> String {
         let ["refused", family, on, _, why, count, path] = row[..] else { continue };
         refused.entry((family, on, why)).or_insert((0, path)).0 += number(count);
     }
-    if !refused.is_empty() {
-        text += "\nWhat does not compile, and why:\n\n";
-        for ((family, on, why), (count, path)) in refused {
-            let _ = writeln!(text, "- {family} for {on}: {why} ({count} of them, as {path})");
-        }
+    let known = page.lines().filter_map(|line| {
+        let (family, rest) = line.strip_prefix("- ")?.split_once(" for ")?;
+        let (on, _) = rest.split_once(": ")?;
+        let on = names.iter().find(|name| on == **name)?;
+        (!new.contains_key(&(family, on))).then(|| line.to_owned())
+    });
+    let mut reasons: Vec<String> = known.collect();
+    for ((family, on, why), (count, path)) in refused {
+        reasons.push(format!("- {family} for {on}: {why} ({count} of them, as {path})"));
+    }
+    reasons.sort();
+    if !reasons.is_empty() {
+        let _ = write!(text, "\nWhat does not compile, and why:\n\n{}\n", reasons.join("\n"));
     }
     text + "\n"
 }
 
 fn kilobytes(bytes: &str) -> String {
     bytes.parse::<f64>().map_or(String::new(), |bytes| format!("{:.1} kB", bytes / 1000.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = "## Operations
+
+| reference values | h100 | v5e:2x4 |
+|---|--:|--:|
+| conv | 3 of 4 | all 4 |
+| sort | all 2, one in 8 | all 2, one in 8 |
+| together | 5 of 6 | all 6 |
+
+What does not compile, and why:
+
+- conv for h100: conv of int32: not there (1 of them, as conv/i32)
+";
+
+    /// What is not told anew stays.
+    #[test]
+    fn a_family_is_written_anew() {
+        let lines = "golden|sort|h100|1|0|8|9\ngolden|sort|h100|1|1|7|7\nrefused|sort|h100|1|no sort|1|sort/c64";
+        let rows: Vec<Vec<&str>> = lines.lines().map(|line| line.split('|').collect()).collect();
+        let text = operations(&rows, PAGE);
+        for line in [
+            "| conv | 3 of 4 | all 4 |",
+            "| sort | 15 of 16 | all 2, one in 8 |",
+            "| together | 18 of 20 | all 6 |",
+            "- conv for h100: conv of int32: not there (1 of them, as conv/i32)",
+            "- sort for h100: no sort (1 of them, as sort/c64)",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line}\n{text}");
+        }
+        assert_eq!(Cell::read("all 7, one in 8"), Some(Cell { compiled: 7, all: 7, every: "8" }));
+    }
 }

@@ -4,9 +4,6 @@ use shardax::prelude::*;
 
 use crate::check::value_error;
 
-/// The score of a key that is not seen: JAX's, finite so that its softmax and gradient are.
-pub(super) const HIDDEN: f64 = -0.7 * f32::MAX as f64;
-
 /// The mask of every pair of a query and a key: `query_input` is `[..., queries]`, `key_input` `[..., keys]`, the result
 /// `[..., 1, queries, keys]` of booleans, where the 1 stands for all heads.
 ///

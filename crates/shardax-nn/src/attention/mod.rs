@@ -12,6 +12,7 @@ pub use rope::{Rope, RopeScaling};
 use std::ops::Bound;
 
 use shardax::lax::{DotOptions, Precision};
+use shardax::nn::attention::{HIDDEN, attention};
 use shardax::nn::softmax;
 use shardax::prelude::*;
 
@@ -206,29 +207,55 @@ impl AttentionOptions {
     pub fn with_residual(&self, query: impl Operand, key: impl Operand, value: impl Operand) -> (Array, Array) {
         let query = query.into_array();
         match self.attend(&query, key.into_array(), value.into_array()) {
-            Ok((y, scores)) => {
-                let residual = scores.logsumexp(-1).astype(y.dtype()).swapaxes(-1, -2);
+            Ok((y, sums)) => {
+                let residual = sums.logarithm().astype(y.dtype()).swapaxes(-1, -2);
                 (y, stop_gradient(residual))
             }
             Err(error) => (Array::from_error(error.clone(), &query), Array::from_error(error, &query)),
         }
     }
 
-    /// The result, and the scores.
+    /// The result, and what its softmax sums up.
     #[track_caller]
-    fn attend(&self, query: &Array, key: Array, value: Array) -> Result<(Array, Array)> {
+    fn attend(&self, query: &Array, key: Array, value: Array) -> Result<(Array, Sums)> {
         let [q, k, v] = promoted([query.clone(), key, value]);
         self.check("dot_product_attention", &q, &k, &v)?;
         let shapes = Shapes::of(&q, &k);
-        let scores = self.scores(&q, &k, &shapes);
-        let weights = self.dropped(softmax(&scores, -1).astype(k.dtype()), &shapes);
-        let mut y = shapes.values(&weights, &v, self.dot());
+        let (mut y, sums) = match self.is_plain(&q, &shapes) {
+            true => {
+                let (mask, near) = (self.mask_of(&shapes), self.near());
+                let [y, max, sum] =
+                    attention(&(&q * self.factor(&shapes)), &k, &v, mask.as_ref(), near, self.precision);
+                (y, Sums::Exponentials { max, sum })
+            }
+            false => {
+                let scores = self.scores(&q, &k, &shapes);
+                let weights = self.dropped(softmax(&scores, -1).astype(k.dtype()), &shapes);
+                (shapes.values(&weights, &v, self.dot()), Sums::Scores(scores))
+            }
+        };
         if let Some(lengths) = &self.query_seq_lengths {
             let rows = arange(0..shapes.queries as i32).reshape([shapes.queries, 1, 1]);
             let dtype = y.dtype();
             y = y * rows.less(shapes.of_batch(lengths)).astype(dtype);
         }
-        Ok((y, scores))
+        Ok((y, sums))
+    }
+
+    /// Whether it is attention as the primitive has it. What a single query takes of all keys is no more than it is.
+    fn is_plain(&self, q: &Array, shapes: &Shapes) -> bool {
+        let nothing_added = self.bias.is_none() && self.soft_cap.is_none() && !self.drops();
+        nothing_added && q.dtype() == DType::F32 && shapes.queries > 1
+    }
+
+    fn drops(&self) -> bool {
+        self.dropout_key.is_some() && self.dropout_rate.unwrap_or(0.0) > 0.0
+    }
+
+    /// How many keys before and behind a query's position are seen.
+    fn near(&self) -> (usize, usize) {
+        let (before, behind) = self.local_window_size.unwrap_or((usize::MAX, usize::MAX));
+        (before, if self.is_causal { 0 } else { behind })
     }
 
     /// `[..., heads, queries, keys]`, in float32 at least.
@@ -246,10 +273,13 @@ impl AttentionOptions {
         DotOptions::new().precision(self.precision)
     }
 
+    fn factor(&self, shapes: &Shapes) -> f64 {
+        self.scale.unwrap_or_else(|| 1.0 / (shapes.depth.max(1) as f64).sqrt())
+    }
+
     /// The products of queries and keys, scaled and capped.
     fn products(&self, q: &Array, k: &Array, shapes: &Shapes) -> Array {
-        let scale = self.scale.unwrap_or_else(|| 1.0 / (shapes.depth.max(1) as f64).sqrt());
-        let scores = shapes.products(q, k, self.dot()) * scale;
+        let scores = shapes.products(q, k, self.dot()) * self.factor(shapes);
         match self.soft_cap {
             Some(cap) => (scores / cap).tanh() * cap,
             None => scores,
@@ -259,15 +289,27 @@ impl AttentionOptions {
     /// The scores without those that are not seen.
     fn hidden(&self, scores: &Array, seen: &Option<Array>) -> Array {
         // Not the infinity: where nothing is seen the weights are equal, and gradients are no NaN.
-        seen.as_ref().map_or(scores.clone(), |seen| where_(seen, scores, mask::HIDDEN))
+        seen.as_ref().map_or(scores.clone(), |seen| where_(seen, scores, HIDDEN))
     }
 
-    /// Where all masks hold; `None` where there is none.
+    /// Where all masks hold, and positions let it; `None` where all is seen.
     fn seen(&self, shapes: &Shapes) -> Option<Array> {
         let query = arange(0..shapes.queries as i32).expand_dims(1);
         let key = arange(0..shapes.keys as i32);
+        self.masks(shapes).into_iter().chain(self.seen_between(&query, &key)).reduce(|a, b| a & b)
+    }
+
+    /// Where all masks hold, with as many dimensions as scores have.
+    fn mask_of(&self, shapes: &Shapes) -> Option<Array> {
+        let mask = self.masks(shapes).into_iter().reduce(|a, b| a & b)?;
+        let ones = (shapes.batch.len() + 3).saturating_sub(mask.ndim());
+        Some(mask.reshape([vec![1; ones].as_slice(), mask.shape()].concat()))
+    }
+
+    fn masks(&self, shapes: &Shapes) -> Vec<Array> {
+        let query = arange(0..shapes.queries as i32).expand_dims(1);
+        let key = arange(0..shapes.keys as i32);
         let mut seen: Vec<Array> = self.mask.iter().map(|mask| mask.astype(DType::Bool)).collect();
-        seen.extend(self.seen_between(&query, &key));
         seen.extend(self.segment_ids.iter().map(|(queries, keys)| same_segment(queries, keys)));
         if let Some(lengths) = &self.query_seq_lengths {
             seen.push(query.less(shapes.of_batch(lengths)));
@@ -275,7 +317,7 @@ impl AttentionOptions {
         if let Some(lengths) = &self.key_value_seq_lengths {
             seen.push(key.less(shapes.of_batch(lengths)));
         }
-        seen.into_iter().reduce(|a, b| a & b)
+        seen
     }
 
     /// What positions, `[queries, 1]` and `[keys]`, tell of who sees whom.
@@ -349,6 +391,24 @@ impl AttentionOptions {
             }
         }
         Ok(())
+    }
+}
+
+/// What is known of each query's softmax.
+enum Sums {
+    /// Of every key.
+    Scores(Array),
+    /// The largest score, and the sum of the exponentials of what scores are less than that.
+    Exponentials { max: Array, sum: Array },
+}
+
+impl Sums {
+    /// The logarithm of each query's sum of exponentials: `[..., heads, queries]`.
+    fn logarithm(&self) -> Array {
+        match self {
+            Sums::Scores(scores) => scores.logsumexp(-1),
+            Sums::Exponentials { max, sum } => max + sum.log(),
+        }
     }
 }
 

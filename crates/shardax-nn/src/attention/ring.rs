@@ -72,7 +72,7 @@ impl AttentionOptions {
             ("a mask", self.mask.is_some()),
             ("query_seq_lengths", self.query_seq_lengths.is_some()),
             ("key_value_seq_lengths", self.key_value_seq_lengths.is_some()),
-            ("dropout", self.dropout_key.is_some() && self.dropout_rate.unwrap_or(0.0) > 0.0),
+            ("dropout", self.drops()),
         ];
         if let Some((name, _)) = whole.iter().find(|(_, given)| *given) {
             return value_error(format!(
@@ -181,7 +181,7 @@ impl Ring {
         let shapes = Shapes::of(&q, &k);
         let own = axis_index(self.axis);
         let dtype = wide(&q).unwrap_or(q.dtype());
-        let scale = self.options.scale.unwrap_or_else(|| 1.0 / (shapes.depth.max(1) as f64).sqrt());
+        let scale = self.options.factor(&shapes);
         // What each query's softmax takes off the gradients of its weights.
         let mean = (dy.astype(dtype) * y.astype(dtype)).sum(-1).swapaxes(-1, -2).expand_dims(-1);
         let add = |from: &Array, k: Array, v: Array, state: (Array, Array, Array)| {

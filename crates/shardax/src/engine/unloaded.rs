@@ -108,10 +108,10 @@ impl Request {
         if self.keeps().is_empty() && self.in_order()?.is_none() && spanning::spanned(devices).is_none() {
             let donations = self.donations();
             let options = self.options_here(&[])?;
-            // The program may have been compiled by a build that leaves products to the library.
+            // The program may have been compiled by a build that leaves work to the library.
             #[cfg(feature = "ndarray")]
             if self.place.platform() == Platform::Cpu {
-                let _ = crate::ops::primitive::dot_library::register();
+                let _ = crate::ops::primitive::library::register();
             }
             let executable = client()?.pjrt.deserialize(bytes, &options, self.signature(&donations)?)?;
             let found = self.result_shardings(&executable, None)?;

@@ -1,6 +1,8 @@
 //! Functions of neural networks: activations, pooling, initializers. Layers, losses and optimizers are in the crate `shardax-nn`.
 
 mod activation;
+#[doc(hidden)]
+pub mod attention;
 pub mod initializers;
 mod pool;
 

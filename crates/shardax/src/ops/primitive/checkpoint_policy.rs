@@ -5,6 +5,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use super::attention::Attention;
 use super::checkpoint::Name;
 use super::conv::ConvGeneralDilated;
 use super::dot::DotGeneral;
@@ -21,7 +22,7 @@ pub enum CheckpointPolicy {
     NothingSaveable,
     /// All that the gradient needs, as without `checkpoint`.
     EverythingSaveable,
-    /// Results of matrix products and convolutions; what is cheap is computed again.
+    /// Results of matrix products, convolutions and attention; what is cheap is computed again.
     DotsSaveable,
     /// Results of matrix products that have no batch dimensions.
     DotsWithNoBatchDimsSaveable,
@@ -144,7 +145,9 @@ impl CheckpointPolicy {
         let saves = match self {
             CheckpointPolicy::NothingSaveable => false,
             CheckpointPolicy::EverythingSaveable => true,
-            CheckpointPolicy::DotsSaveable => dot.is_some() || primitive.is::<ConvGeneralDilated>(),
+            CheckpointPolicy::DotsSaveable => {
+                dot.is_some() || primitive.is::<ConvGeneralDilated>() || primitive.is::<Attention>()
+            }
             CheckpointPolicy::DotsWithNoBatchDimsSaveable => dot.is_some_and(|dot| dot.lhs_batch.is_empty()),
             CheckpointPolicy::SaveOnlyTheseNames(names) => name.is_some_and(|name| names.contains(name)),
             CheckpointPolicy::SaveAnyNamesButThese(names) => name.is_some_and(|name| !names.contains(name)),

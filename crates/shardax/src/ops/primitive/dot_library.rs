@@ -1,31 +1,20 @@
-//! Products on CPU by the crate `matrixmultiply`, which comes with the feature `ndarray`, where the engine's are slow: those
-//! of f64 take three times as long, and those of f32 whose right operand is read against its order, such as the gradient
-//! of a layer's input, half as long again (`docs/engine.md`). The numbers differ in the order of sums alone, and are the
-//! same from run to run.
-//!
-//! A build without optimization leaves them to the engine: the crate is then part of it, and slower still. The
-//! environment variable `SHARDAX_CPU_PRODUCTS` (`engine` or `library`) decides otherwise.
-
-use std::sync::{Mutex, OnceLock, PoisonError};
+//! Products on CPU by the library where the engine's are slow: those of f64 take three times as long, and those of f32 whose
+//! right operand is read against its order, such as the gradient of a layer's input, half as long again (`docs/engine.md`).
 
 use ndarray::linalg::general_mat_mul;
 use ndarray::{ArrayView2, ArrayView3, ArrayViewMut2, ArrayViewMut3, Axis, LinalgScalar};
 use shardax_pjrt::ElementType;
-use shardax_pjrt::ffi::{self, Arg, CallFrame, Ret};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use shardax_pjrt::ffi::{Arg, CallFrame, Ret};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::dot::{DotGeneral, free};
+use super::library::{self, MIN_WORK, numbers, numbers_mut};
 use crate::core::lower::{Lowering, Value, ints};
 use crate::core::program::Aval;
 use crate::dtype::DType;
-use crate::error::Result;
 use crate::shape::Shape;
-use crate::sharding::device::client;
 
-const TARGET: &str = "shardax_dot";
-
-/// Products and additions below which the call costs more than it saves.
-const MIN_WORK: usize = 1 << 20;
+pub(super) const TARGET: &str = "shardax_dot";
 
 /// Of rows and of columns: below, the time is that of reading the other operand.
 const MIN_SIDE: usize = 8;
@@ -45,8 +34,7 @@ type Task<'a, T> = (ArrayView2<'a, T>, ArrayView2<'a, T>, ArrayViewMut2<'a, T>);
 /// The product by the library, where that is of use.
 pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
     let [lhs, rhs] = [cx.aval(args[0]), cx.aval(args[1])];
-    let here = cx.on_cpu() && cx.is_local() && !cx.portable && is_asked_for();
-    if !here || [&lhs, &rhs].iter().any(|aval| aval.dtype != out.dtype) {
+    if [&lhs, &rhs].iter().any(|aval| aval.dtype != out.dtype) {
         return None;
     }
     let sizes = |aval: &Aval, dims: &[usize]| dims.iter().map(|&d| aval.shape[d]).product::<usize>();
@@ -62,21 +50,14 @@ pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
     let sides = [rows, columns, depth];
     let is_large =
         sides.iter().all(|side| *side >= MIN_SIDE) && sides.into_iter().fold(batch, usize::saturating_mul) >= MIN_WORK;
-    // A plugin without FFI has its own products.
-    if !is_slow || !is_large || register().is_err() {
+    if !is_slow || !is_large || !library::is_of_use(cx) {
         return None;
     }
     let (a, a_dim) = matrices(cx, args[0], [&dot.lhs_batch, &lhs_free, &dot.lhs_contract], [batch, rows, depth]);
     let (b, b_dim) = matrices(cx, args[1], [&dot.rhs_batch, &rhs_free, &dot.rhs_contract], [batch, columns, depth]);
-    // Devices that compute at once share the cores among them.
-    let threads = if cx.many_devices { 1 } else { std::thread::available_parallelism().map_or(1, |n| n.get()) };
-    let row_major = "dense<[2, 1, 0]> : tensor<3xindex>";
-    let attrs = format!(
-        "call_target_name = \"{TARGET}\", api_version = 4 : i32, \
-         backend_config = {{lhs = {a_dim} : i64, rhs = {b_dim} : i64, threads = {threads} : i64}}, operand_layouts = [{row_major}, {row_major}], result_layouts = [{row_major}]"
-    );
     let product = Aval::new(out.dtype, Shape::from_slice(&[batch, rows, columns]));
-    let product = cx.op("stablehlo.custom_call", &[a, b], &attrs, &product);
+    let numbers = [("lhs", a_dim as i64), ("rhs", b_dim as i64)];
+    let product = library::call(cx, TARGET, &[a, b], &numbers, &[product])[0];
     Some(cx.op("stablehlo.reshape", &[product], "", out))
 }
 
@@ -99,25 +80,10 @@ fn matrices(cx: &mut Lowering, v: Value, parts: [&[usize]; 3], [batch, free, dep
     (cx.op("stablehlo.reshape", &[v], "", &Aval::new(aval.dtype, Shape::from_slice(&dims))), dim)
 }
 
-fn is_asked_for() -> bool {
-    static ASKED: OnceLock<bool> = OnceLock::new();
-    *ASKED.get_or_init(|| match std::env::var("SHARDAX_CPU_PRODUCTS").as_deref() {
-        Ok("engine") => false,
-        Ok("library") => true,
-        _ => !cfg!(debug_assertions),
-    })
-}
-
-/// Tells the engine of the handler, once: before a program that calls it is compiled or loaded.
-pub(crate) fn register() -> Result<()> {
-    static REGISTERED: OnceLock<Result<()>> = OnceLock::new();
-    REGISTERED.get_or_init(|| Ok(ffi::register(client()?.pjrt.plugin(), TARGET, handle)?)).clone()
-}
-
 /// A call from a program: `lhs` and `rhs` say which dimension of an operand is contracted.
-fn handle(frame: &mut CallFrame<'_>) -> std::result::Result<(), String> {
-    let attr = |name: &str| frame.attr(name).and_then(|a| a.as_i64()).ok_or_else(|| format!("the call has no {name}"));
-    let (dims, threads) = ([attr("lhs")?, attr("rhs")?], attr("threads")?.max(1) as usize);
+pub(super) fn handle(frame: &mut CallFrame<'_>) -> Result<(), String> {
+    let dims = [library::number(frame, "lhs")?, library::number(frame, "rhs")?];
+    let threads = library::number(frame, "threads")?.max(1);
     let (args, results) = frame.split();
     let ([a, b], [c]) = (args, results) else { return Err("not two operands and a result".into()) };
     match c.ty {
@@ -126,19 +92,19 @@ fn handle(frame: &mut CallFrame<'_>) -> std::result::Result<(), String> {
     }
 }
 
-fn product<T: LinalgScalar + FromBytes + IntoBytes + Immutable + KnownLayout + Send + Sync>(
+fn product<T: LinalgScalar + FromBytes + IntoBytes + Immutable + Send + Sync>(
     args: [&Arg<'_>; 2],
-    dims: [i64; 2],
+    dims: [usize; 2],
     c: &mut Ret<'_>,
     threads: usize,
-) -> std::result::Result<(), String> {
+) -> Result<(), String> {
     let shape = |dims: &[i64]| match *dims {
         [batch, rows, columns] => Ok((batch as usize, rows as usize, columns as usize)),
         _ => Err(format!("no batch of matrices: {dims:?}")),
     };
     let view = |i: usize| {
-        let numbers = <[T]>::ref_from_bytes(args[i].data).map_err(|e| e.to_string())?;
-        let mut view = ArrayView3::from_shape(shape(args[i].dims)?, numbers).map_err(|e| e.to_string())?;
+        let mut view =
+            ArrayView3::from_shape(shape(args[i].dims)?, numbers::<T>(args[i])?).map_err(|e| e.to_string())?;
         // The left one is to have what is contracted last, and the right one first.
         if dims[i] != if i == 0 { 2 } else { 1 } {
             view.swap_axes(1, 2);
@@ -146,8 +112,7 @@ fn product<T: LinalgScalar + FromBytes + IntoBytes + Immutable + KnownLayout + S
         Ok::<_, String>(view)
     };
     let (a, b, to) = (view(0)?, view(1)?, shape(c.dims)?);
-    let numbers = <[T]>::mut_from_bytes(c.overwritten()).map_err(|e| e.to_string())?;
-    multiply(a, b, ArrayViewMut3::from_shape(to, numbers).map_err(|e| e.to_string())?, threads);
+    multiply(a, b, ArrayViewMut3::from_shape(to, numbers_mut(c)?).map_err(|e| e.to_string())?, threads);
     Ok(())
 }
 
@@ -170,18 +135,5 @@ fn multiply<T: LinalgScalar + Send + Sync>(
         }
         tasks.push((a, b, c));
     }
-    let helpers = threads.min(tasks.len()) - 1;
-    let tasks = Mutex::new(tasks);
-    let next = || tasks.lock().unwrap_or_else(PoisonError::into_inner).pop();
-    let work = || {
-        while let Some((a, b, mut c)) = next() {
-            general_mat_mul(T::one(), &a, &b, T::zero(), &mut c);
-        }
-    };
-    std::thread::scope(|scope| {
-        (0..helpers).for_each(|_| {
-            scope.spawn(work);
-        });
-        work();
-    });
+    library::share_out(tasks, threads, || (), |(), (a, b, mut c)| general_mat_mul(T::one(), &a, &b, T::zero(), &mut c));
 }

@@ -1,5 +1,8 @@
 //! The primitives: one file a family.
 
+pub(crate) mod attention;
+#[cfg(feature = "ndarray")]
+mod attention_library;
 pub(crate) mod binary;
 pub(crate) mod bitcast;
 pub(crate) mod call;
@@ -20,7 +23,7 @@ pub(crate) mod det;
 pub(crate) mod device_put;
 pub(crate) mod dot;
 #[cfg(feature = "ndarray")]
-pub(crate) mod dot_library;
+mod dot_library;
 mod dot_vector;
 pub(crate) mod dynamic_slice;
 pub(crate) mod eigh;
@@ -29,6 +32,8 @@ pub(crate) mod expanded;
 pub(crate) mod fft;
 pub(crate) mod gather;
 pub(crate) mod layout_constraint;
+#[cfg(feature = "ndarray")]
+pub(crate) mod library;
 pub(crate) mod lu;
 pub(crate) mod matrix;
 pub(crate) mod optimization_barrier;

@@ -1,0 +1,406 @@
+//! Attention of float32 in one piece, so that nobody has to keep what every query takes of every key: a gradient computes
+//! it again from each query's largest score and its sum of exponentials
+//! ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)). On CPU a library goes through it in blocks
+//! ([`attention_library`](super::attention_library)), elsewhere it is the plain operations.
+//!
+//! Queries are `[..., queries, heads, depth]`, keys and values `[..., keys, key heads, depth]`, where each head of the keys is
+//! for as many heads of the queries; what there is of each query's softmax is `[..., heads, queries]`. A mask is of booleans,
+//! `[..., heads, queries, keys]`, each of which may be 1.
+
+use std::ops::Range;
+
+use smallvec::smallvec;
+
+use super::matrix::batch_first;
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::{Avals, BatchAxis, Dims, Operand, Outputs, Primitive, Tangents, bind};
+use crate::core::program::trace::trace;
+use crate::core::program::{Aval, Flops};
+use crate::dtype::DType;
+use crate::error::{Result, err};
+use crate::interpret::ad::jvp_eval;
+use crate::ops::lax::{DotOptions, iota};
+use crate::ops::numpy::where_;
+use crate::precision::Precision;
+use crate::shape::Shape;
+
+/// The score of a key that is not seen: JAX's, finite so that its softmax and gradient are.
+pub const HIDDEN: f64 = -0.7 * f32::MAX as f64;
+
+/// Which keys a query sees, and how products are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Attention {
+    /// How many keys before the query's own position are seen.
+    pub before: usize,
+    /// How many keys behind the query's own position are seen.
+    pub after: usize,
+    /// Of the products, on accelerators.
+    pub precision: Option<Precision>,
+}
+
+impl Attention {
+    /// What each query takes of the values, by the exponentials of its products with the keys; each query's largest product,
+    /// through which no gradient flows, and its sum of exponentials of what products are less than that. A query that sees
+    /// no key takes the same of all.
+    #[track_caller]
+    pub fn apply(self, q: &Array, k: &Array, v: &Array, mask: Option<&Array>) -> [Array; 3] {
+        let args: Vec<Array> = [q, k, v].into_iter().chain(mask).cloned().collect();
+        let mut outs = bind(self, &args).into_iter();
+        std::array::from_fn(|_| outs.next().unwrap_or_else(|| q.clone()))
+    }
+
+    /// The positions of the keys that the query at a position sees, of so many.
+    pub(super) fn seen_from(self, query: usize, keys: usize) -> Range<usize> {
+        let end = query.saturating_add(self.after).saturating_add(1).min(keys);
+        query.saturating_sub(self.before).min(end)..end
+    }
+
+    fn print(self) -> String {
+        let count = |n: usize| if n >= FAR { "all".to_owned() } else { n.to_string() };
+        let precision = self.precision.map_or(String::new(), |p| format!(" precision={p:?}"));
+        format!("before={} after={}{precision}", count(self.before), count(self.after))
+    }
+}
+
+/// Beyond every position.
+const FAR: usize = i32::MAX as usize / 2;
+
+/// The sizes that operands have.
+struct Sizes {
+    queries: usize,
+    keys: usize,
+    key_heads: usize,
+    /// Heads of the queries for each of the keys'.
+    groups: usize,
+}
+
+impl Sizes {
+    fn of(q: &[usize], k: &[usize]) -> Sizes {
+        let (q, k) = (&q[q.len() - 3..], &k[k.len() - 3..]);
+        Sizes { queries: q[0], keys: k[0], key_heads: k[1], groups: q[1] / k[1].max(1) }
+    }
+}
+
+/// The plain operations, on arrays of these sizes.
+struct Plain<'a> {
+    of: Attention,
+    sizes: Sizes,
+    q: &'a Array,
+    k: &'a Array,
+    v: &'a Array,
+    seen: Option<Array>,
+}
+
+impl<'a> Plain<'a> {
+    fn new(of: Attention, q: &'a Array, k: &'a Array, v: &'a Array, mask: Option<&Array>) -> Self {
+        let sizes = Sizes::of(q.shape(), k.shape());
+        let shape = [sizes.queries, sizes.keys];
+        let (query, key) = (iota(DType::I32, &shape, 0), iota(DType::I32, &shape, 1));
+        let near = |n: usize| (n < FAR).then_some(n as i32);
+        let before = near(of.before).map(|n| query.less_equal(&key + n));
+        let after = near(of.after).map(|n| key.less_equal(&query + n));
+        let seen = mask.cloned().into_iter().chain(before).chain(after).reduce(|a, b| a & b);
+        Plain { of, sizes, q, k, v, seen }
+    }
+
+    /// A product, after the letters for heads of queries have been written as those of keys and their groups: `q` and `k`
+    /// stand for positions, `h` for heads of keys, `g` for the groups.
+    fn product(&self, spec: &str, a: &Array, b: &Array) -> Array {
+        let Sizes { queries, keys, key_heads, groups } = self.sizes;
+        let grouped = |x: &Array, letters: &str| {
+            let of = |letter| match letter {
+                'q' => queries,
+                'k' => keys,
+                'h' => key_heads,
+                'g' => groups,
+                _ => x.shape().last().copied().unwrap_or(0),
+            };
+            let letters = letters.trim_start_matches('.');
+            let batch = x.ndim() - letters.chars().filter(|c| *c != 'g').count();
+            x.reshape([&x.shape()[..batch], &letters.chars().map(of).collect::<Vec<_>>()].concat())
+        };
+        let (from, to) = spec.split_once("->").unwrap_or_default();
+        let (left, right) = from.split_once(',').unwrap_or_default();
+        let options = DotOptions::new().precision(self.of.precision);
+        let product = options.einsum(spec, &[&grouped(a, left), &grouped(b, right)]);
+        let Some(heads) = to.find("hg").map(|at| product.ndim() - (to.len() - at)) else { return product };
+        let shape = product.shape();
+        product.reshape([&shape[..heads], &[shape[heads] * shape[heads + 1]], &shape[heads + 2..]].concat())
+    }
+
+    /// Of queries with keys: `[..., heads, queries, keys]`.
+    fn scores(&self, q: &Array, k: &Array) -> Array {
+        self.product("...qhgd,...khd->...hgqk", q, k)
+    }
+
+    /// The sums over keys of what each has.
+    fn of_queries(&self, weights: &Array, x: &Array) -> Array {
+        self.product("...hgqk,...khd->...qhgd", weights, x)
+    }
+
+    /// The sums over queries of what each has. The smaller operand is first, which is the one that has to be transposed.
+    fn of_keys(&self, weights: &Array, x: &Array) -> Array {
+        self.product("...qhgd,...hgqk->...khd", x, weights)
+    }
+
+    fn hidden(&self, x: Array, value: f64) -> Array {
+        self.seen.as_ref().map_or(x.clone(), |seen| where_(seen, x, value))
+    }
+
+    fn weights(&self, max: &Array, sum: &Array) -> Array {
+        let scores = self.hidden(self.scores(self.q, self.k), HIDDEN);
+        (scores - max.expand_dims(-1)).exp() / sum.expand_dims(-1)
+    }
+
+    fn forward(&self) -> Vec<Array> {
+        let scores = self.hidden(self.scores(self.q, self.k), HIDDEN);
+        let max = scores.max_keepdims(-1);
+        let exponentials = (scores - &max).exp();
+        let sum = exponentials.sum_keepdims(-1);
+        let y = self.of_queries(&(exponentials / &sum), self.v);
+        vec![y, max.squeeze(-1), sum.squeeze(-1)]
+    }
+}
+
+fn shape_of(batch: &[usize], last: [usize; 2]) -> Shape {
+    batch.iter().copied().chain(last).collect()
+}
+
+/// The type of what is known of each query's softmax.
+fn of_each_query(q: &Aval) -> Aval {
+    let (batch, last) = q.shape.split_at(q.rank() - 3);
+    Aval::new(q.dtype, shape_of(batch, [last[1], last[0]]))
+}
+
+/// The products of every query with every key, for each number that a key has.
+fn products(args: &[Aval], depths: usize) -> f64 {
+    let (q, k) = (&args[0], &args[1]);
+    let [queries, keys] = [q, k].map(|x| x.shape[x.rank() - 3] as f64);
+    let rows = q.shape[..q.rank() - 3].iter().product::<usize>() * q.shape[q.rank() - 2];
+    2.0 * rows as f64 * queries * keys * depths as f64
+}
+
+fn depth(aval: &Aval) -> usize {
+    aval.shape.last().copied().unwrap_or(0)
+}
+
+impl Primitive for Attention {
+    fn name(&self) -> &'static str {
+        "attention"
+    }
+
+    fn print_params(&self) -> String {
+        self.print()
+    }
+
+    fn output_count(&self) -> usize {
+        3
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<Avals> {
+        let [q, k, v, ..] = args else { return Err(err!(Type, "attention takes queries, keys and values")) };
+        let rank = q.rank();
+        let is_one = |x: &Aval| {
+            x.rank() == rank && rank >= 3 && x.dtype == DType::F32 && x.shape[..rank - 3] == q.shape[..rank - 3]
+        };
+        let fits = [q, k, v].into_iter().all(is_one)
+            && k.shape[rank - 3..rank - 1] == v.shape[rank - 3..rank - 1]
+            && depth(q) == depth(k)
+            && k.shape[rank - 2] > 0
+            && q.shape[rank - 2].is_multiple_of(k.shape[rank - 2])
+            && args.get(3).is_none_or(|mask| mask.rank() == rank && mask.dtype == DType::Bool);
+        if !fits {
+            return Err(err!(Type, "attention of {q}, {k} and {v}, which do not fit each other"));
+        }
+        let mut shape = q.shape.clone();
+        shape[rank - 1] = depth(v);
+        Ok(smallvec![Aval::new(q.dtype, shape), of_each_query(q), of_each_query(q)])
+    }
+
+    /// The plain operations': of elements a maximum, a difference, an exponential, a sum and a quotient.
+    fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
+        let elements = 5.0 * products(args, 1) / 2.0;
+        Flops { elementwise: elements, ..Flops::of_products(products(args, depth(&args[0]) + depth(&args[2]))) }
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        #[cfg(feature = "ndarray")]
+        if let Some(made) = super::attention_library::lower(*self, cx, args, outs) {
+            return Ok(made);
+        }
+        let _ = outs;
+        cx.expand(args, |args| Ok(Plain::new(*self, &args[0], &args[1], &args[2], args.get(3)).forward()))
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let [q, k, v] = [&args[0], &args[1], &args[2]];
+        let [y, max, sum] = self.apply(q, k, v, args.get(3));
+        let given = [q, k, v].into_iter().zip(tangents);
+        let tangents: Vec<Array> =
+            given.map(|(x, t)| t.clone().unwrap_or_else(|| Array::zeros_of(&x.aval()))).collect();
+        let known = [q, k, v, &y, &max, &sum].into_iter().cloned();
+        let operands: Vec<Array> = known.chain(tangents).chain(args.get(3).cloned()).collect();
+        let mut tangents = bind(AttentionTangent(*self), &operands).into_iter();
+        let (of_y, of_sum) = (tangents.next(), tangents.next());
+        Ok((smallvec![y, max, sum], vec![of_y, None, of_sum]))
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        together(*self, axis, args, dims)
+    }
+}
+
+/// One more dimension of the batch.
+fn together(
+    primitive: impl Primitive + 'static,
+    axis: &BatchAxis,
+    args: &[Array],
+    dims: &[Option<usize>],
+) -> Result<(Outputs, Dims)> {
+    let outs = bind(primitive, &batch_first(axis, args, dims));
+    let dims = vec![Some(0); outs.len()];
+    Ok((outs, dims))
+}
+
+/// The derivative of plain operations.
+fn jvp_of(
+    args: &[Array],
+    tangents: &[Option<Array>],
+    f: impl FnOnce(&[Array]) -> Result<Vec<Array>>,
+) -> Result<(Outputs, Tangents)> {
+    let avals: Vec<Aval> = args.iter().map(Array::aval).collect();
+    let traced = trace(&avals, f)?;
+    let (outs, tangents) = jvp_eval(&traced.program, args, tangents, false)?;
+    Ok((outs.into(), tangents))
+}
+
+/// The tangents of [`Attention`]'s result and of its sums: of queries, keys, values, the result, largest scores, sums, the
+/// tangents of the first three, in which it is linear, and a mask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct AttentionTangent(Attention);
+
+impl AttentionTangent {
+    fn plain(self, args: &[Array]) -> Result<Vec<Array>> {
+        let [q, k, v, _, max, sum, dq, dk, dv, ..] = args else { return Ok(Vec::new()) };
+        let plain = Plain::new(self.0, q, k, v, args.get(9));
+        let weights = plain.weights(max, sum);
+        let slope = plain.hidden(plain.scores(dq, k) + plain.scores(q, dk), 0.0);
+        let mean = (&weights * &slope).sum_keepdims(-1);
+        let dy = plain.of_queries(&(&weights * (slope - &mean)), v) + plain.of_queries(&weights, dv);
+        Ok(vec![dy, sum * mean.squeeze(-1)])
+    }
+}
+
+impl Primitive for AttentionTangent {
+    fn name(&self) -> &'static str {
+        "attention_tangent"
+    }
+
+    fn print_params(&self) -> String {
+        self.0.print()
+    }
+
+    fn output_count(&self) -> usize {
+        2
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<Avals> {
+        Ok(smallvec![args[3].clone(), args[5].clone()])
+    }
+
+    /// The scores once more, and what each tangent adds.
+    fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
+        let (keys, values) = (depth(&args[0]), depth(&args[2]));
+        let recomputed = products(args, keys);
+        let elementwise = 5.0 * products(args, 1);
+        Flops { recomputed, elementwise, ..Flops::of_products(recomputed + products(args, 2 * keys + 2 * values)) }
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
+        cx.expand(args, |args| self.plain(args))
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        jvp_of(args, tangents, |args| self.plain(args))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        let [y, max, sum] = [args[3].known()?, args[4].known()?, args[5].known()?];
+        let ct = cts[0].clone().unwrap_or_else(|| Array::zeros_of(&y.aval()));
+        // What each query's softmax takes off the cotangents of its weights.
+        let mut mean = (&ct * y).sum(-1).swapaxes(-1, -2);
+        if let Some(of_sum) = &cts[1] {
+            mean = mean - sum * of_sum;
+        }
+        let known = [args[0].known()?, args[1].known()?, args[2].known()?, max, sum, &ct, &mean];
+        let mask = args.get(9).map(Operand::known).transpose()?;
+        let operands: Vec<Array> = known.into_iter().chain(mask).cloned().collect();
+        let gradients = bind(AttentionGradient(self.0), &operands);
+        let of_tangents = gradients.into_iter().zip(&args[6..9]).map(|(ct, arg)| arg.is_linear().then_some(ct));
+        let none = std::iter::repeat_n(None, 6);
+        Ok(none.chain(of_tangents).chain(mask.map(|_| None)).collect())
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        together(*self, axis, args, dims)
+    }
+}
+
+/// The cotangents of queries, keys and values: of these, largest scores, sums, the result's cotangent, what is taken off the
+/// cotangents of each query's weights, and a mask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct AttentionGradient(Attention);
+
+impl AttentionGradient {
+    fn plain(self, args: &[Array]) -> Result<Vec<Array>> {
+        let [q, k, v, max, sum, ct, mean, ..] = args else { return Ok(Vec::new()) };
+        let plain = Plain::new(self.0, q, k, v, args.get(7));
+        let weights = plain.weights(max, sum);
+        let slope = plain.hidden(&weights * (plain.scores(ct, v) - mean.expand_dims(-1)), 0.0);
+        Ok(vec![plain.of_queries(&slope, k), plain.of_keys(&slope, q), plain.of_keys(&weights, ct)])
+    }
+}
+
+impl Primitive for AttentionGradient {
+    fn name(&self) -> &'static str {
+        "attention_gradient"
+    }
+
+    fn print_params(&self) -> String {
+        self.0.print()
+    }
+
+    fn output_count(&self) -> usize {
+        3
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<Avals> {
+        Ok(args[..3].iter().cloned().collect())
+    }
+
+    /// The scores once more, and two products for each of the first two.
+    fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
+        let (keys, values) = (depth(&args[0]), depth(&args[2]));
+        let recomputed = products(args, keys);
+        let elementwise = 3.0 * products(args, 1);
+        Flops { recomputed, elementwise, ..Flops::of_products(recomputed + products(args, 2 * keys + 2 * values)) }
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        #[cfg(feature = "ndarray")]
+        if let Some(made) = super::attention_library::lower_gradient(self.0, cx, args, outs) {
+            return Ok(made);
+        }
+        let _ = outs;
+        cx.expand(args, |args| self.plain(args))
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        jvp_of(args, tangents, |args| self.plain(args))
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        together(*self, axis, args, dims)
+    }
+}

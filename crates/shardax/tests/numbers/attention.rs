@@ -1,0 +1,232 @@
+//! Attention in one piece, by the library in blocks and by plain operations, against the formula in float64: results,
+//! gradients, tangents, second derivatives, batches, devices.
+
+use shardax::nn::attention::{HIDDEN, attention};
+
+use super::common::child;
+use super::*;
+
+const VARIABLE: &str = "SHARDAX_CPU_PRODUCTS";
+
+type Near = (usize, usize);
+const ALL: Near = (usize::MAX, usize::MAX);
+const CAUSAL: Near = (usize::MAX, 0);
+
+/// The shapes of queries and keys, how deep values are, and that of a mask; and which positions are near.
+struct Case(&'static [usize], &'static [usize], usize, Option<&'static [usize]>, Near);
+
+/// Blocks that are not full, queries without keys before and behind them, several heads for one of the keys, masks that
+/// repeat in each dimension.
+const CASES: [Case; 6] = [
+    Case(&[2, 100, 4, 16], &[2, 100, 4, 16], 16, None, CAUSAL),
+    Case(&[2, 130, 4, 16], &[2, 90, 2, 16], 16, None, (3, 2)),
+    Case(&[1, 2, 66, 6, 8], &[1, 2, 200, 2, 8], 12, Some(&[1, 2, 1, 1, 200]), ALL),
+    Case(&[3, 90, 2, 24], &[3, 90, 1, 24], 24, Some(&[1, 1, 90, 90]), CAUSAL),
+    Case(&[2, 64, 3, 20], &[2, 150, 3, 20], 4, Some(&[2, 3, 64, 1]), (70, 5)),
+    Case(&[128, 1, 100], &[128, 1, 100], 100, None, ALL),
+];
+
+impl Case {
+    fn arrays(&self) -> [Array; 3] {
+        let v = [&self.1[..self.1.len() - 1], &[self.2]].concat();
+        let made = |seed, shape: &[usize]| random::normal(random::key(seed), shape);
+        [made(1, self.0) / (self.2 as f64).sqrt(), made(2, self.1), made(3, &v)]
+    }
+
+    /// A query of the second example of each head, or of all, sees nothing.
+    fn mask(&self) -> Option<Array> {
+        let mask = random::bernoulli(random::key(4), 0.7, self.3?);
+        let row = arange(0..self.3?[self.3?.len() - 2] as i32).expand_dims(1);
+        Some(mask & (row.not_equal(7)))
+    }
+
+    fn attend(&self, [q, k, v]: [Array; 3]) -> [Array; 3] {
+        attention(&q, &k, &v, self.mask().as_ref(), self.4, None)
+    }
+
+    /// The formula, in float64.
+    fn formula(&self, given: [Array; 3]) -> [Array; 3] {
+        let [q, k, v] = given.map(|x| x.astype(DType::F64));
+        let rank = q.ndim() as i32;
+        let times = q.shape()[q.ndim() - 2] / k.shape()[k.ndim() - 2];
+        let [k, v] = [k, v].map(|x| repeat(&x, times, rank - 2));
+        let scores = einsum("...qhd,...khd->...hqk", &[&q, &k]);
+        let (rows, columns) = (q.shape()[q.ndim() - 3] as i32, k.shape()[k.ndim() - 3] as i32);
+        let (row, column) = (arange(0..rows).expand_dims(1), arange(0..columns));
+        let [before, after] = [self.4.0, self.4.1].map(|n| n.min(1 << 20) as i32);
+        let seen = row.less_equal(&column + before) & column.less_equal(row + after);
+        let seen = self.mask().map_or(seen.clone(), |mask| mask & seen);
+        let scores = where_(seen, scores, HIDDEN);
+        let max = stop_gradient(scores.max_keepdims(-1));
+        let exponentials = (scores - &max).exp();
+        let sum = exponentials.sum_keepdims(-1);
+        let y = einsum("...hqk,...khd->...qhd", &[&(exponentials / &sum), &v]);
+        [y, max.squeeze(-1), sum.squeeze(-1)]
+    }
+}
+
+/// A number that every element of the result and of the sums is in.
+fn mixed([y, _, sum]: [Array; 3]) -> Array {
+    let wave = |x: &Array| (arange(0..x.size() as i32) * 0.37).sin().reshape(x.shape());
+    (&y * wave(&y)).sum(..) + (sum.log() * wave(&sum)).sum(..)
+}
+
+#[track_caller]
+fn assert_near(found: &Array, want: &Array, tolerance: f64, what: &str) {
+    let (found, want) = (floats(found), floats(want));
+    let scale = want.iter().fold(0f64, |a, b| a.max(b.abs()));
+    for (i, (x, y)) in found.iter().zip(&want).enumerate() {
+        assert!((x - y).abs() <= tolerance * scale.max(1e-3), "{what} at {i}: {x}, and by the formula {y}");
+    }
+}
+
+fn all_rules(case: &Case, what: &str) -> Result<()> {
+    let given = case.arrays();
+    let (plain, exact) = (given.clone(), given.clone().map(|x| x.astype(DType::F64)));
+    let of = |f: fn(&Case, [Array; 3]) -> [Array; 3]| move |q: Array, k: Array, v: Array| f(case, [q, k, v]);
+    let args = |[q, k, v]: [Array; 3]| (q, k, v);
+    let (ours, formula) = (of(Case::attend), of(Case::formula));
+    let pairs = |a: (Array, Array, Array), b: (Array, Array, Array), tolerance, name: &str| {
+        for ((x, y), of) in [(a.0, b.0), (a.1, b.1), (a.2, b.2)].into_iter().zip(["q", "k", "v"]) {
+            assert_near(&x, &y, tolerance, &format!("{what}: {name} of {of}"));
+        }
+    };
+
+    let found = jit(move |q, k, v| -> (Array, Array, Array) { args(ours(q, k, v)) }).call(args(plain.clone()))?;
+    let want = args(formula(exact[0].clone(), exact[1].clone(), exact[2].clone()));
+    pairs(found, want, 2e-6, "result");
+
+    let number = |f: &dyn Fn(Array, Array, Array) -> [Array; 3], q, k, v| mixed(f(q, k, v));
+    let all = (Arg::<0>, Arg::<1>, Arg::<2>);
+    let found = jit(grad(move |q, k, v| number(&ours, q, k, v)).argnums(all)).call(args(plain.clone()))?;
+    let want = grad(move |q, k, v| number(&formula, q, k, v)).argnums(all).call(args(exact.clone()))?;
+    pairs(found, want, 5e-6, "gradient");
+
+    // Of the queries alone, and forward.
+    let [q, k, v] = plain.clone();
+    let along = |x: &Array| x.cos();
+    let mine = |q: Array, k: Array| -> Array { ours(q, k, v.clone())[0].clone() };
+    let theirs = |q: Array, k: Array| -> Array { formula(q, k, v.astype(DType::F64))[0].clone() };
+    let (_, found) = jvp(mine, (&q, &k), (along(&q), along(&k)))?;
+    let [q8, k8] = [&q, &k].map(|x| x.astype(DType::F64));
+    let (_, want) = jvp(theirs, (&q8, &k8), (along(&q8), along(&k8)))?;
+    assert_near(&found, &want, 5e-6, &format!("{what}: tangent"));
+
+    // The slope of the gradient along a direction, forward over reverse and reverse over reverse.
+    let slope = |f: &dyn Fn(Array, Array, Array) -> [Array; 3], x: &Array| -> Result<Array> {
+        let (k, v) = (k.astype(x.dtype()), v.astype(x.dtype()));
+        Ok(jvp(|q: Array| grad(|q: Array| number(f, q, k.clone(), v.clone())).call(q), x, along(x))?.1)
+    };
+    let want = slope(&formula, &q8)?;
+    assert_near(&slope(&ours, &q)?, &want, 2e-5, &format!("{what}: forward over reverse"));
+    let back = |x: Array| -> Result<Array> {
+        let d = grad(|q: Array| number(&ours, q, k.clone(), v.clone())).call(x.clone())?;
+        Ok((d * stop_gradient(along(&x))).sum(..))
+    };
+    assert_near(&grad(back).call(&q)?, &want, 2e-5, &format!("{what}: reverse over reverse"));
+    Ok(())
+}
+
+fn batches(case: &Case) -> Result<()> {
+    let [q, k, v] = case.arrays();
+    let stacked = stack(&[q.clone(), &q * 0.5, -&q], 1);
+    let attend = |q: Array, k: Array, v: Array| case.attend([q, k, v])[0].clone();
+    let found = jit(vmap(attend).in_axes((1, None, None))).call((&stacked, &k, &v))?;
+    for i in 0..3 {
+        let alone = attend(stacked.get((.., i)), k.clone(), v.clone());
+        assert_near(&found.get(i), &alone, 1e-6, "a batch");
+    }
+    Ok(())
+}
+
+fn every_rule() -> Result<()> {
+    for (i, case) in CASES.iter().enumerate() {
+        all_rules(case, &format!("case {i}"))?;
+    }
+    batches(&CASES[1])?;
+    batches(&CASES[2])
+}
+
+#[test]
+fn attention_by_plain_operations_is_the_formula() -> Result<()> {
+    common::setup();
+    every_rule()
+}
+
+/// Run in a process of its own, where the library computes it whatever the build.
+#[test]
+#[ignore = "the test below runs it"]
+fn in_a_process_with_attention_by_the_library() -> Result<()> {
+    common::setup();
+    every_rule()?;
+    let case = &CASES[0];
+    let [q, k, v] = case.arrays();
+    let attend = |q: Array, k: Array, v: Array| attention(&q, &k, &v, None, CAUSAL, None)[0].clone();
+    let gradient = jit(grad(move |q, k, v| attend(q, k, v).square().sum(..)).argnums((Arg::<0>, Arg::<1>, Arg::<2>)));
+    let lowered = gradient.lower((&q, &k, &v))?;
+    let text = lowered.as_text().to_string();
+    assert!(text.contains("@shardax_attention(") || text.contains("\"shardax_attention\""), "{text}");
+    assert!(text.contains("shardax_attention_gradient") && !text.contains("dot_general"), "{text}");
+    // Nothing is kept of the size of all pairs.
+    assert!(lowered.compile()?.memory_analysis()?.temporaries < 2 * 4 * 100 * 100 * 4);
+
+    // The same numbers each time, and of a compiled program that is loaded.
+    let bytes_of = |(dq, dk, dv): (Array, Array, Array)| [dq, dk, dv].map(|x| floats(&x));
+    let first = bytes_of(gradient.call((&q, &k, &v))?);
+    assert_eq!(bytes_of(gradient.call((&q, &k, &v))?), first);
+    let loaded = Compiled::load(&lowered, &lowered.compile()?.serialize()?)?;
+    assert_eq!(bytes_of(loaded.call((&q, &k, &v))?), first);
+
+    // What is no number stays with the queries that see it.
+    let odd = |x: &Array, at: i32| where_(arange(0..100).reshape([100, 1, 1]).equal(at), f64::NAN, x);
+    let y = jit(attend).call((&odd(&q, 70), &k, &v))?;
+    let is_nan = |y: &Array, i: usize| y.get((.., i)).isnan().all(..).item::<bool>();
+    let has_nan = |y: &Array, i: usize| y.get((.., i)).isnan().any(..).item::<bool>();
+    assert!(is_nan(&y, 70)? && !has_nan(&y, 69)? && !has_nan(&y, 71)?);
+    let y = jit(attend).call((&q, &odd(&k, 50), &v))?;
+    assert!(!has_nan(&y, 49)? && is_nan(&y, 50)? && is_nan(&y, 99)?);
+
+    // Devices: each its own part by the library; split by the compiler, by plain operations.
+    let eight = |x: &Array| concatenate(&[x.clone(), x * 0.9, x * 0.8, x * 0.7], 0);
+    let (q, k, v) = (eight(&q), eight(&k), eight(&v));
+    let want = jit(attend).call((&q, &k, &v))?;
+    let mesh = make_mesh([("x", 8)])?;
+    let spec = P!["x"];
+    let larger = |x: &Array| repeat(x, 4, 1);
+    let (ql, kl, vl) = (larger(&q), larger(&k), larger(&v));
+    let mapped = jit(shard_map(attend, &mesh).in_specs((&spec, &spec, &spec)).out_specs(&spec));
+    assert!(mapped.lower((&ql, &kl, &vl))?.as_text().to_string().contains("shardax_attention"));
+    assert_near(&mapped.call((&ql, &kl, &vl))?, &jit(attend).call((&ql, &kl, &vl))?, 1e-6, "shard_map");
+    let here = NamedSharding::new(&mesh, P!["x"]);
+    let split = jit(attend).call((device_put(&q, &here)?, device_put(&k, &here)?, device_put(&v, &here)?))?;
+    assert_near(&split, &want, 1e-6, "split by the compiler");
+
+    // Few queries, and programs that others are to run, have the plain operations.
+    let few = jit(attend).lower((q.get((.., ..4)), &k, &v))?.as_text().to_string();
+    assert!(!few.contains("shardax_attention"), "{few}");
+    let exported = shardax::export::export(attend, (&q, &k, &v))?.mlir_module("cpu").unwrap_or_default().to_string();
+    assert!(!exported.contains("shardax_attention"), "{exported}");
+    Ok(())
+}
+
+#[test]
+fn attention_by_the_library_is_the_formula() {
+    let mut command = child::command("attention::in_a_process_with_attention_by_the_library");
+    child::run(command.env(VARIABLE, "library"));
+}
+
+/// The formulas' products, of which a gradient does one a second time.
+#[test]
+fn what_attention_costs() -> Result<()> {
+    common::setup();
+    let Case(q, k, depth, ..) = CASES[1];
+    let [queries, keys] = [q[1] as f64, k[1] as f64];
+    let product = 2.0 * 2.0 * 4.0 * queries * keys * depth as f64;
+    let [q, k, v] = CASES[1].arrays();
+    let attend = |q: Array, k: Array, v: Array| mixed(CASES[1].attend([q, k, v]));
+    assert_eq!(jit(attend).lower((&q, &k, &v))?.program().flops().products, 2.0 * product);
+    let gradient = grad(attend).argnums((Arg::<0>, Arg::<1>, Arg::<2>));
+    let flops = jit(gradient).lower((&q, &k, &v))?.program().flops();
+    assert_eq!((flops.products, flops.model()), (7.0 * product, 6.0 * product));
+    Ok(())
+}
