@@ -245,7 +245,7 @@ impl AttentionOptions {
     /// Whether it is attention as the primitive has it. What a single query takes of all keys is no more than it is.
     fn is_plain(&self, q: &Array, shapes: &Shapes) -> bool {
         let nothing_added = self.bias.is_none() && self.soft_cap.is_none() && !self.drops();
-        nothing_added && q.dtype() == DType::F32 && shapes.queries > 1
+        nothing_added && q.dtype() == DType::F32 && shapes.queries > 1 && shapes.keys > 0
     }
 
     fn drops(&self) -> bool {
@@ -302,8 +302,13 @@ impl AttentionOptions {
     /// Where all masks hold, with as many dimensions as scores have.
     fn mask_of(&self, shapes: &Shapes) -> Option<Array> {
         let mask = self.masks(shapes).into_iter().reduce(|a, b| a & b)?;
-        let ones = (shapes.batch.len() + 3).saturating_sub(mask.ndim());
-        Some(mask.reshape([vec![1; ones].as_slice(), mask.shape()].concat()))
+        let mut shape = mask.shape().to_vec();
+        // Leading dimensions of 1 come and go.
+        let rank = shapes.batch.len() + 3;
+        let beyond = shape.len().saturating_sub(rank);
+        shape.drain(..beyond);
+        shape.splice(0..0, std::iter::repeat_n(1, rank - shape.len()));
+        Some(mask.reshape(shape))
     }
 
     fn masks(&self, shapes: &Shapes) -> Vec<Array> {
@@ -376,6 +381,15 @@ impl AttentionOptions {
                 "{owner}: the heads of q must be a multiple of those of k and v, got {}",
                 given()
             ));
+        }
+        if let Some(mask) = &self.mask {
+            let scores = [&q[..rank - 3], &[q[rank - 2], q[rank - 3], k[rank - 3]]].concat();
+            let mut sizes = mask.shape().iter().rev();
+            let fits = scores.iter().rev().zip(sizes.by_ref()).all(|(n, size)| *size == 1 || size == n);
+            if !fits || !sizes.all(|size| *size == 1) {
+                let mask = mask.type_name();
+                return value_error(format!("{owner}: the mask {mask} does not broadcast to the scores, {scores:?}"));
+            }
         }
         for (name, lengths) in
             [("query_seq_lengths", &self.query_seq_lengths), ("key_value_seq_lengths", &self.key_value_seq_lengths)]

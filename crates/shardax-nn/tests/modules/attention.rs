@@ -59,6 +59,24 @@ fn windows_and_caps() -> Result<()> {
     Ok(())
 }
 
+/// Masks of fewer dimensions than scores, and of more, are the same mask; no keys at all give zeros.
+#[test]
+fn masks_of_any_rank_and_no_keys() -> Result<()> {
+    setup();
+    let [q, k, v] = [0, 1, 2].map(|seed| random::normal(random::key(seed), [2, 6, 2, 4]));
+    let causal = make_causal_mask(ones([1, 6]));
+    let want = AttentionOptions::new().is_causal(true).dot_product_attention(&q, &k, &v);
+    for shape in [&[6, 6][..], &[1, 6, 6], &[1, 1, 6, 6], &[1, 1, 1, 6, 6]] {
+        let options = AttentionOptions::new().mask(causal.reshape(shape));
+        assert!(allclose(options.dot_product_attention(&q, &k, &v), &want, 1e-6, 1e-6)?, "{shape:?}");
+    }
+    let alone = AttentionOptions::new().mask(&causal).dot_product_attention(q.get(0), k.get(0), v.get(0));
+    assert!(allclose(alone, want.get(0), 1e-6, 1e-6)?);
+    let none = zeros([2, 0, 2, 4]);
+    assert_eq!(dot_product_attention(&q, &none, &none).sum(..).item::<f32>()?, 0.0);
+    Ok(())
+}
+
 /// The dot products of turned queries and keys depend on their distance alone.
 #[test]
 fn rotations_tell_distances() -> Result<()> {
@@ -86,6 +104,12 @@ fn attention_says_what_does_not_fit() {
         (attend(&[2, 3, 4, 8], &[2, 5, 4, 8], &[2, 6, 4, 8]), "lengths and heads must match"),
     ] {
         assert!(found.contains(want), "{found}");
+    }
+    for shape in [&[2, 4, 4, 5][..], &[3, 4], &[2, 2, 4, 3, 5]] {
+        let options = AttentionOptions::new().mask(ones(shape));
+        let found = message(options.dot_product_attention(ones([2, 3, 4, 8]), ones([2, 5, 4, 8]), ones([2, 5, 4, 8])));
+        assert!(found.contains("does not broadcast to the scores, [2, 4, 3, 5]"), "{found}");
+        assert!(found.contains("attention.rs"), "{found}");
     }
     let mut rngs = Rngs::new(0);
     let layer = MultiHeadAttention::new(3, 8, &mut rngs);

@@ -52,6 +52,14 @@ pub fn count<R>(f: impl FnOnce() -> R) -> (R, Counts) {
     (result, COUNTS.get() - before)
 }
 
+/// What `f` gives, of which nothing is counted.
+pub(super) fn apart<R>(f: impl FnOnce() -> R) -> R {
+    let before = COUNTS.get();
+    let result = f();
+    COUNTS.set(before);
+    result
+}
+
 fn log(text: impl FnOnce() -> String) {
     if config::logs_compiles() {
         warning::log(&text());

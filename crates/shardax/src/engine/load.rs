@@ -13,7 +13,7 @@ use super::execute::LoadedProgram;
 use super::op_sharding;
 use super::placement::Place;
 use super::programs::{Table, hash_of, register};
-use super::{counts, disk_cache, spanning};
+use super::{counts, disk_cache, elsewhere, spanning};
 use crate::config;
 use crate::core::lower::module::{Donation, Module};
 use crate::core::lower::{Platform, without_locations};
@@ -304,6 +304,7 @@ impl Request {
 
     fn compile_new(self, hash: u64) -> Result<Arc<LoadedProgram>> {
         let program = self.compile(&[])?;
+        elsewhere::compile(&self);
         let program = Arc::new(LoadedProgram { request: Some(self), ..program });
         keep_alive(hash, &program);
         Ok(program)

@@ -6,6 +6,7 @@ pub mod counts;
 mod disk_cache;
 pub(crate) mod dispatch;
 pub(crate) mod eager;
+mod elsewhere;
 pub(crate) mod execute;
 pub(crate) mod known;
 pub(crate) mod layouts;

@@ -80,9 +80,10 @@ impl Request {
                 Place::Mesh(moved.with_axis_types(mesh.axis_types().to_vec())?)
             }
         };
-        let named = |s: &NamedSharding| match &place {
-            Place::Mesh(mesh) => NamedSharding::new(mesh, s.spec().clone()).in_memory(Sharding::from(s).kind()),
-            Place::Single(_) => s.clone(),
+        let meshes = self.moved_meshes(&place)?;
+        let named = |s: &NamedSharding| match meshes.iter().find(|(from, _)| from == s.mesh()) {
+            Some((_, mesh)) => NamedSharding::new(mesh, s.spec().clone()).in_memory(Sharding::from(s).kind()),
+            None => s.clone(),
         };
         let moved = |s: &Sharding| {
             let moved = match (s, &place) {
@@ -99,6 +100,26 @@ impl Request {
             place: place.clone(),
             ..self.clone()
         })
+    }
+
+    /// The meshes of its shardings, each with the same of the devices of the new place that it has of its own.
+    fn moved_meshes(&self, place: &Place) -> Result<Vec<(Mesh, Mesh)>> {
+        let (Place::Mesh(from), Place::Mesh(to)) = (&self.place, place) else { return Ok(Vec::new()) };
+        let mut meshes = vec![(from.clone(), to.clone())];
+        let inputs = self.in_shardings.iter().filter_map(Sharding::as_named);
+        for sharding in inputs.chain(self.out_shardings.iter().flatten()) {
+            let mesh = sharding.mesh();
+            if meshes.iter().any(|(from, _)| from == mesh) {
+                continue;
+            }
+            let at = |device: &Device| from.devices().iter().position(|other| other == device);
+            let devices: Option<Vec<Device>> =
+                mesh.devices().iter().map(|device| to.devices().get(at(device)?).cloned()).collect();
+            let Some(devices) = devices else { continue };
+            let moved = Mesh::new(devices, mesh.axes().to_vec())?.with_axis_types(mesh.axis_types().to_vec())?;
+            meshes.push((mesh.clone(), moved));
+        }
+        Ok(meshes)
     }
 
     /// The program that was compiled for these devices elsewhere, from its bytes.

@@ -21,6 +21,6 @@ pub fn attention(
     near: (usize, usize),
     precision: Option<Precision>,
 ) -> [Array; 3] {
-    let precision = precision.or_else(precision::current);
+    let precision = precision.or_else(precision::current).unwrap_or_default();
     attention::Attention { before: near.0, after: near.1, precision }.apply(q, k, v, mask)
 }

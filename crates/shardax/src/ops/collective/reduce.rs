@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use super::axes::{Axes, Names};
 use super::{mapped, ordered};
 use crate::core::array::Array;
-use crate::core::lower::{Lowering, Value};
+use crate::core::lower::{Lowering, Platform, Value};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
@@ -142,6 +142,11 @@ impl Primitive for AllReduce {
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        // Its compiler would end the process.
+        if cx.platform == Platform::Tpu && self.axes.groups.is_some() && self.axes.size == 0 {
+            let operation = format!("{} over groups of different sizes", self.name());
+            return Err(cx.platform.lacks(&operation, "give all groups as many members, or fill them up with zeros"));
+        }
         let attrs = format!("{}, use_global_device_ids", self.axes.attrs(cx, "replica_groups")?);
         if matches!(self.reducer, Reducer::Max | Reducer::Min) && outs[0].dtype.is_float() && cx.on_cpu() {
             return ordered::all_reduce(self.reducer, cx, args[0], &attrs, &outs[0]);

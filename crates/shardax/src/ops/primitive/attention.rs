@@ -11,7 +11,6 @@ use std::ops::Range;
 
 use smallvec::smallvec;
 
-use super::matrix::batch_first;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{Avals, BatchAxis, Dims, Operand, Outputs, Primitive, Tangents, bind};
@@ -19,7 +18,8 @@ use crate::core::program::trace::trace;
 use crate::core::program::{Aval, Flops};
 use crate::dtype::DType;
 use crate::error::{Result, err};
-use crate::interpret::ad::jvp_eval;
+use crate::interpret::ad::{backward, jvp_eval};
+use crate::interpret::batching::move_batch;
 use crate::ops::lax::{DotOptions, iota};
 use crate::ops::numpy::where_;
 use crate::precision::Precision;
@@ -36,7 +36,7 @@ pub struct Attention {
     /// How many keys behind the query's own position are seen.
     pub after: usize,
     /// Of the products, on accelerators.
-    pub precision: Option<Precision>,
+    pub precision: Precision,
 }
 
 impl Attention {
@@ -46,8 +46,8 @@ impl Attention {
     #[track_caller]
     pub fn apply(self, q: &Array, k: &Array, v: &Array, mask: Option<&Array>) -> [Array; 3] {
         let args: Vec<Array> = [q, k, v].into_iter().chain(mask).cloned().collect();
-        let mut outs = bind(self, &args).into_iter();
-        std::array::from_fn(|_| outs.next().unwrap_or_else(|| q.clone()))
+        let outs = bind(self, &args);
+        [outs[0].clone(), outs[1].clone(), outs[2].clone()]
     }
 
     /// The positions of the keys that the query at a position sees, of so many.
@@ -58,7 +58,10 @@ impl Attention {
 
     fn print(self) -> String {
         let count = |n: usize| if n >= FAR { "all".to_owned() } else { n.to_string() };
-        let precision = self.precision.map_or(String::new(), |p| format!(" precision={p:?}"));
+        let precision = match self.precision {
+            Precision::Default => String::new(),
+            precision => format!(" precision={precision:?}"),
+        };
         format!("before={} after={}{precision}", count(self.before), count(self.after))
     }
 }
@@ -66,82 +69,57 @@ impl Attention {
 /// Beyond every position.
 const FAR: usize = i32::MAX as usize / 2;
 
-/// The sizes that operands have.
-struct Sizes {
-    queries: usize,
-    keys: usize,
-    key_heads: usize,
-    /// Heads of the queries for each of the keys'.
-    groups: usize,
-}
-
-impl Sizes {
-    fn of(q: &[usize], k: &[usize]) -> Sizes {
-        let (q, k) = (&q[q.len() - 3..], &k[k.len() - 3..]);
-        Sizes { queries: q[0], keys: k[0], key_heads: k[1], groups: q[1] / k[1].max(1) }
-    }
-}
-
-/// The plain operations, on arrays of these sizes.
+/// The plain operations on queries, keys and values.
 struct Plain<'a> {
     of: Attention,
-    sizes: Sizes,
     q: &'a Array,
     k: &'a Array,
     v: &'a Array,
+    /// `[..., heads, queries, keys]`, or what broadcasts to it.
     seen: Option<Array>,
 }
 
 impl<'a> Plain<'a> {
     fn new(of: Attention, q: &'a Array, k: &'a Array, v: &'a Array, mask: Option<&Array>) -> Self {
-        let sizes = Sizes::of(q.shape(), k.shape());
-        let shape = [sizes.queries, sizes.keys];
+        let shape = [q, k].map(|x| x.shape()[x.ndim() - 3]);
         let (query, key) = (iota(DType::I32, &shape, 0), iota(DType::I32, &shape, 1));
         let near = |n: usize| (n < FAR).then_some(n as i32);
         let before = near(of.before).map(|n| query.less_equal(&key + n));
         let after = near(of.after).map(|n| key.less_equal(&query + n));
         let seen = mask.cloned().into_iter().chain(before).chain(after).reduce(|a, b| a & b);
-        Plain { of, sizes, q, k, v, seen }
+        Plain { of, q, k, v, seen }
     }
 
-    /// A product, after the letters for heads of queries have been written as those of keys and their groups: `q` and `k`
-    /// stand for positions, `h` for heads of keys, `g` for the groups.
+    /// Heads of queries, in dimension `heads` from the end, as those of keys and a group for each; and back.
+    fn grouped(&self, x: &Array, heads: usize) -> Array {
+        let (batch, last) = x.shape().split_at(x.ndim() - heads);
+        let key_heads = self.k.shape()[self.k.ndim() - 2];
+        x.reshape([batch, &[key_heads, last[0] / key_heads], &last[1..]].concat())
+    }
+
+    fn together(x: Array, heads: usize) -> Array {
+        let (batch, last) = x.shape().split_at(x.ndim() - heads - 1);
+        let shape = [batch, &[last[0] * last[1]], &last[2..]].concat();
+        x.reshape(shape)
+    }
+
     fn product(&self, spec: &str, a: &Array, b: &Array) -> Array {
-        let Sizes { queries, keys, key_heads, groups } = self.sizes;
-        let grouped = |x: &Array, letters: &str| {
-            let of = |letter| match letter {
-                'q' => queries,
-                'k' => keys,
-                'h' => key_heads,
-                'g' => groups,
-                _ => x.shape().last().copied().unwrap_or(0),
-            };
-            let letters = letters.trim_start_matches('.');
-            let batch = x.ndim() - letters.chars().filter(|c| *c != 'g').count();
-            x.reshape([&x.shape()[..batch], &letters.chars().map(of).collect::<Vec<_>>()].concat())
-        };
-        let (from, to) = spec.split_once("->").unwrap_or_default();
-        let (left, right) = from.split_once(',').unwrap_or_default();
-        let options = DotOptions::new().precision(self.of.precision);
-        let product = options.einsum(spec, &[&grouped(a, left), &grouped(b, right)]);
-        let Some(heads) = to.find("hg").map(|at| product.ndim() - (to.len() - at)) else { return product };
-        let shape = product.shape();
-        product.reshape([&shape[..heads], &[shape[heads] * shape[heads + 1]], &shape[heads + 2..]].concat())
+        DotOptions::new().precision(self.of.precision).einsum(spec, &[a, b])
     }
 
     /// Of queries with keys: `[..., heads, queries, keys]`.
     fn scores(&self, q: &Array, k: &Array) -> Array {
-        self.product("...qhgd,...khd->...hgqk", q, k)
+        Self::together(self.product("...qhgd,...khd->...hgqk", &self.grouped(q, 2), k), 3)
     }
 
     /// The sums over keys of what each has.
     fn of_queries(&self, weights: &Array, x: &Array) -> Array {
-        self.product("...hgqk,...khd->...qhgd", weights, x)
+        Self::together(self.product("...hgqk,...khd->...qhgd", &self.grouped(weights, 3), x), 2)
     }
 
     /// The sums over queries of what each has. The smaller operand is first, which is the one that has to be transposed.
     fn of_keys(&self, weights: &Array, x: &Array) -> Array {
-        self.product("...qhgd,...hgqk->...khd", x, weights)
+        self.product("...qhgd,...hgqk->...khd", &self.grouped(x, 2), &self.grouped(weights, 3))
     }
 
     fn hidden(&self, x: Array, value: f64) -> Array {
@@ -207,11 +185,18 @@ impl Primitive for Attention {
         let fits = [q, k, v].into_iter().all(is_one)
             && k.shape[rank - 3..rank - 1] == v.shape[rank - 3..rank - 1]
             && depth(q) == depth(k)
+            && k.shape[rank - 3] > 0
             && k.shape[rank - 2] > 0
-            && q.shape[rank - 2].is_multiple_of(k.shape[rank - 2])
-            && args.get(3).is_none_or(|mask| mask.rank() == rank && mask.dtype == DType::Bool);
+            && q.shape[rank - 2].is_multiple_of(k.shape[rank - 2]);
         if !fits {
             return Err(err!(Type, "attention of {q}, {k} and {v}, which do not fit each other"));
+        }
+        let scores = [&of_each_query(q).shape[..], &[k.shape[rank - 3]]].concat();
+        if let Some(mask) = args.get(3) {
+            let repeats = mask.shape.iter().zip(&scores).all(|(m, n)| *m == 1 || m == n);
+            if mask.dtype != DType::Bool || mask.rank() != rank || !repeats {
+                return Err(err!(Type, "the mask {mask} of attention does not broadcast to its scores, {scores:?}"));
+            }
         }
         let mut shape = q.shape.clone();
         shape[rank - 1] = depth(v);
@@ -247,18 +232,22 @@ impl Primitive for Attention {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        together(*self, axis, args, dims)
+        with_batch(*self, axis, args, dims)
     }
 }
 
-/// One more dimension of the batch.
-fn together(
+/// One more dimension of the batch. A mask without it is of one example, which repeats.
+fn with_batch(
     primitive: impl Primitive + 'static,
     axis: &BatchAxis,
     args: &[Array],
     dims: &[Option<usize>],
 ) -> Result<(Outputs, Dims)> {
-    let outs = bind(primitive, &batch_first(axis, args, dims));
+    let first = |(x, dim): (&Array, &Option<usize>)| match dim {
+        None if x.dtype() == DType::Bool => x.expand_dims(0),
+        dim => move_batch(x, *dim, 0, axis.size),
+    };
+    let outs = bind(primitive, &args.iter().zip(dims).map(first).collect::<Vec<_>>());
     let dims = vec![Some(0); outs.len()];
     Ok((outs, dims))
 }
@@ -343,7 +332,7 @@ impl Primitive for AttentionTangent {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        together(*self, axis, args, dims)
+        with_batch(*self, axis, args, dims)
     }
 }
 
@@ -400,7 +389,14 @@ impl Primitive for AttentionGradient {
         jvp_of(args, tangents, |args| self.plain(args))
     }
 
+    /// It is linear in the cotangent and what is taken off.
+    fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        let avals: Vec<Aval> = args.iter().map(Operand::aval).collect();
+        let traced = trace(&avals, |args| self.plain(args))?;
+        backward(&traced.program, args, cts)
+    }
+
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        together(*self, axis, args, dims)
+        with_batch(*self, axis, args, dims)
     }
 }

@@ -1,13 +1,13 @@
-//! Attention on CPU in blocks of queries: what these take of the keys is in the processor's caches when it is used, and no
-//! query is multiplied with keys that none of its block sees (`docs/engine.md`).
+//! Attention on CPU in blocks of queries: what these take of some thousand keys is in the processor's caches when it is used,
+//! and no query is multiplied with keys that none of its block sees (`docs/engine.md`).
 
 use std::ops::Range;
 use std::result::Result;
 
 use ndarray::linalg::general_mat_mul;
 use ndarray::{
-    Array2, ArrayView1, ArrayView2, ArrayView3, ArrayView4, ArrayViewD, ArrayViewMut, ArrayViewMut2, ArrayViewMut3,
-    ArrayViewMut4, Axis, IxDyn, RemoveAxis, Slice,
+    Array2, ArrayView1, ArrayView2, ArrayView3, ArrayView4, ArrayViewD, ArrayViewMut, ArrayViewMut2, ArrayViewMut4,
+    Axis, IxDyn, RemoveAxis, Slice,
 };
 use shardax_pjrt::ffi::{Arg, CallFrame, Ret};
 
@@ -40,7 +40,9 @@ fn call(target: &str, of: Attention, cx: &mut Lowering, args: &[Value], outs: &[
     let queries = q.shape[q.rank() - 3];
     let work = k.shape[k.rank() - 3].saturating_mul(q.size());
     let is_large = queries >= MIN_QUERIES && work >= library::MIN_WORK && cx.aval(args[2]).size() > 0;
-    if !is_large || !library::is_of_use(cx) {
+    // A head of keys is one thread's.
+    let heads = k.size() / (k.shape[k.rank() - 3] * k.shape[k.rank() - 1]).max(1);
+    if !is_large || heads < library::threads(cx) || !library::is_of_use(cx) {
         return None;
     }
     let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
@@ -49,7 +51,7 @@ fn call(target: &str, of: Attention, cx: &mut Lowering, args: &[Value], outs: &[
 
 fn read(frame: &CallFrame<'_>) -> Result<(Attention, usize), String> {
     let [before, after] = [library::number(frame, "before")?, library::number(frame, "after")?];
-    Ok((Attention { before, after, precision: None }, library::number(frame, "threads")?))
+    Ok((Attention { before, after, precision: Default::default() }, library::number(frame, "threads")?))
 }
 
 /// The dimensions of a batch as one.
@@ -75,10 +77,6 @@ fn of_queries<'a>(arg: &Arg<'a>) -> Result<ArrayView3<'a, f32>, String> {
     ArrayView3::from_shape(flat::<3>(arg.dims)?, numbers(arg)?).map_err(|e| e.to_string())
 }
 
-fn of_queries_mut<'a>(ret: &'a mut Ret<'_>) -> Result<ArrayViewMut3<'a, f32>, String> {
-    ArrayViewMut3::from_shape(flat::<3>(ret.dims)?, numbers_mut(ret)?).map_err(|e| e.to_string())
-}
-
 /// The parts along a dimension, which they lack.
 fn parts<D: RemoveAxis>(mut view: ArrayViewMut<'_, f32, D>, axis: usize) -> Vec<ArrayViewMut<'_, f32, D::Smaller>> {
     let mut parts = Vec::with_capacity(view.len_of(Axis(axis)));
@@ -92,31 +90,31 @@ fn parts<D: RemoveAxis>(mut view: ArrayViewMut<'_, f32, D>, axis: usize) -> Vec<
 
 /// Who is seen, of all heads.
 struct Mask<'a> {
+    /// The mask, and the sizes of all scores, `[..., heads, queries, keys]`, to which it was found to broadcast.
     view: Option<ArrayViewD<'a, u8>>,
-    batch: Vec<usize>,
-    sizes: [usize; 3],
+    scores: Vec<usize>,
 }
 
 impl<'a> Mask<'a> {
     /// Of a mask for queries of these dimensions, and so many keys.
     fn new(arg: Option<&Arg<'a>>, q: &[i64], keys: usize) -> Result<Self, String> {
-        let view = arg.map(|arg| ArrayViewD::from_shape(IxDyn(&sizes(arg.dims)), arg.data)).transpose();
         let q = sizes(q);
-        let [.., queries, heads, _] = q[..] else { return Err(format!("too few dimensions: {q:?}")) };
-        Ok(Mask {
-            view: view.map_err(|e| e.to_string())?,
-            batch: q[..q.len() - 3].to_vec(),
-            sizes: [heads, queries, keys],
-        })
+        let [batch @ .., queries, heads, _] = &q[..] else { return Err(format!("too few dimensions: {q:?}")) };
+        let scores = [batch, &[*heads, *queries, keys]].concat();
+        let view = arg.map(|arg| ArrayViewD::from_shape(IxDyn(&sizes(arg.dims)), arg.data)).transpose();
+        let view = view.map_err(|e| e.to_string())?;
+        if let Some(mask) = view.as_ref().filter(|mask| mask.broadcast(&scores[..]).is_none()) {
+            return Err(format!("a mask of {:?} for scores of {scores:?}", mask.shape()));
+        }
+        Ok(Mask { view, scores })
     }
 
     /// That of a head of an example, `[queries, keys]`.
     fn of(&self, example: usize, head: usize) -> Option<ArrayView2<'_, u8>> {
-        let dims: Vec<usize> = self.batch.iter().chain(&self.sizes).copied().collect();
-        let mut view = self.view.as_ref()?.broadcast(dims)?;
-        let mut rest = example;
-        let mut place = vec![0; self.batch.len()];
-        for (place, size) in place.iter_mut().zip(&self.batch).rev() {
+        let mut view = self.view.as_ref()?.broadcast(&self.scores[..])?;
+        let batch = &self.scores[..self.scores.len() - 3];
+        let (mut place, mut rest) = (vec![0; batch.len()], example);
+        for (place, size) in place.iter_mut().zip(batch).rev() {
             (*place, rest) = (rest % size, rest / size);
         }
         for at in place.into_iter().chain([head]) {
@@ -200,12 +198,10 @@ impl Head<'_> {
             for (query, row) in block.clone().zip(each(&mut scores)) {
                 max[query] = largest(row);
                 sum[query] = exponentials(row, max[query]);
+                let part = 1.0 / sum[query];
+                row.iter_mut().for_each(|x| *x *= part);
             }
-            let mut y = rows_mut(&mut y, &block);
-            general_mat_mul(1.0, &scores, &rows(&self.v, &keys), 0.0, &mut y);
-            for (query, mut row) in block.zip(y.outer_iter_mut()) {
-                row /= sum[query];
-            }
+            general_mat_mul(1.0, &scores, &rows(&self.v, &keys), 0.0, &mut rows_mut(&mut y, &block));
         }
     }
 
@@ -225,9 +221,9 @@ impl Head<'_> {
             let (k, v) = (rows(&self.k, &keys), rows(&self.v, &keys));
             general_mat_mul(1.0, &ct, &v.t(), 0.0, &mut slopes);
             for ((query, weights), slopes) in block.clone().zip(each(&mut weights)).zip(each(&mut slopes)) {
-                let (max, sum, mean) = (of.max[query], of.sum[query], of.mean[query]);
+                let (max, part, mean) = (of.max[query], 1.0 / of.sum[query], of.mean[query]);
                 for (weight, slope) in weights.iter_mut().zip(slopes.iter_mut()) {
-                    *weight = exp(*weight - max) / sum;
+                    *weight = exp(*weight - max) * part;
                     *slope = *weight * (*slope - mean);
                 }
                 self.hide(query, keys.start, slopes, 0.0);
@@ -321,20 +317,14 @@ pub(super) fn handle(frame: &mut CallFrame<'_>) -> Result<(), String> {
     let (keys, key_heads) = (k.len_of(Axis(1)), k.len_of(Axis(2)));
     let mask = Mask::new(mask.first(), dims, keys)?;
     let groups = q.len_of(Axis(2)) / key_heads;
-    let each = |ret| parts(ret, 0).into_iter().flat_map(|example| parts(example, 0));
-    let (max, sum) = (each(of_queries_mut(max)?), each(of_queries_mut(sum)?));
-    let y = parts(heads_mut(y)?, 0)
-        .into_iter()
-        .enumerate()
-        .flat_map(|(i, example)| parts(example, 1).into_iter().enumerate().map(move |(h, head)| ((i, h), head)));
-    let tasks: Vec<_> = y.zip(max).zip(sum).collect();
+    let [max, sum] = [numbers_mut(max)?, numbers_mut(sum)?].map(|rows: &mut [f32]| rows.chunks_mut(q.len_of(Axis(1))));
+    let y = parts(heads_mut(y)?, 0).into_iter().flat_map(|example| parts(example, 1));
+    let tasks: Vec<_> = y.zip(max.zip(sum)).enumerate().collect();
     let room = || Array2::zeros((BLOCK, keys));
-    library::share_out(tasks, threads, room, |room, ((((i, h), y), mut max), mut sum)| {
-        let head =
-            Head { of, q: head(q, i, h), k: head(k, i, h / groups), v: head(v, i, h / groups), mask: mask.of(i, h) };
-        if let (Some(max), Some(sum)) = (max.as_slice_mut(), sum.as_slice_mut()) {
-            head.forward(room, y, max, sum);
-        }
+    library::share_out(tasks, threads, room, |room, (at, (y, (max, sum)))| {
+        let (i, h) = (at / q.len_of(Axis(2)), at % q.len_of(Axis(2)));
+        let [k, v] = [k, v].map(|x| head(x, i, h / groups));
+        Head { of, q: head(q, i, h), k, v, mask: mask.of(i, h) }.forward(room, y, max, sum);
     });
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! What the CPU computes by a library rather than by the engine's compiled code: products and attention, by the crate
-//! `matrixmultiply`, which comes with the feature `ndarray`. The numbers differ in the order of sums alone, and are the same
-//! from run to run.
+//! `matrixmultiply`, which comes with the feature `ndarray`. The numbers are as exact as the engine's, and the same from run to
+//! run.
 //!
 //! A build without optimization leaves all to the engine: the crate is then part of it, and slower still. The environment
 //! variable `SHARDAX_CPU_PRODUCTS` (`engine` or `library`) decides otherwise.
@@ -47,6 +47,11 @@ pub(crate) fn register() -> Result<()> {
     registered.clone()
 }
 
+/// How many threads a call has: devices that compute at once share the cores among them.
+pub(super) fn threads(cx: &Lowering) -> usize {
+    if cx.many_devices { 1 } else { std::thread::available_parallelism().map_or(1, |n| n.get()) }
+}
+
 /// Writes a call of a handler on arrays in the order of their dimensions, with these numbers beside how many threads it has.
 pub(super) fn call(
     cx: &mut Lowering,
@@ -55,8 +60,7 @@ pub(super) fn call(
     numbers: &[(&str, i64)],
     outs: &[Aval],
 ) -> Vec<Value> {
-    // Devices that compute at once share the cores among them.
-    let threads = if cx.many_devices { 1 } else { std::thread::available_parallelism().map_or(1, |n| n.get()) as i64 };
+    let threads = threads(cx);
     let numbers: String = numbers.iter().map(|(name, n)| format!("{name} = {n} : i64, ")).collect();
     let layout = |rank: usize| {
         let dims: Vec<String> = (0..rank).rev().map(|d| d.to_string()).collect();
