@@ -67,7 +67,10 @@ pub fn run(root: &Path, args: &[&str]) -> Result<(), String> {
     for process in processes {
         finish("families_on_topologies", process)?;
     }
-    let files = [programs].into_iter().chain((0..options.processes).map(share));
+    let cases = folder.join("cases");
+    let lines = cases_of_tests(root, options.on.as_deref().unwrap_or("v5e:2x4,v5p:2x2x2,h100"))?;
+    std::fs::write(&cases, lines).map_err(|e| format!("{}: {e}", cases.display()))?;
+    let files = [programs, cases].into_iter().chain((0..options.processes).map(share));
     let lines = files.map(|file| crate::read(&file)).collect::<Result<String, _>>()?;
     write(root, &lines)
 }
@@ -88,6 +91,42 @@ fn start(root: &Path, package: &str, test: &str, function: &str, out: &Path) -> 
     Ok(command)
 }
 
+/// Runs the cases of JAX's tests of `pmap` and `shard_map`, with their programs compiled for these topologies too, and
+/// gives a line for each topology, and one for each reason why a program is refused.
+fn cases_of_tests(root: &Path, on: &str) -> Result<String, String> {
+    println!("compiling what the cases of JAX's tests run");
+    let output = Command::new(env!("CARGO"))
+        .args(["test", "--package", "shardax", "--test", "spmd", "--", "--nocapture"])
+        .env("SHARDAX_COMPILE_ALSO_FOR", on)
+        .envs(crate::accelerators::variables()?)
+        .current_dir(root)
+        .output()
+        .map_err(|e| format!("cannot start cargo: {e}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        return Err(format!("the cases of JAX's tests failed:\n{said}"));
+    }
+    Ok(counted(&said))
+}
+
+/// Lines for the page of what a process said that compiled its programs for others too.
+fn counted(said: &str) -> String {
+    let (mut all, mut refused) = (BTreeMap::<&str, [usize; 2]>::new(), BTreeMap::<(&str, &str), usize>::new());
+    for line in said.lines() {
+        if let Some((_, on)) = line.split_once(" compiles for ") {
+            all.entry(on).or_default().iter_mut().for_each(|count| *count += 1);
+        } else if let Some((on, why)) = line.split_once(" does not compile for ").and_then(|(_, s)| s.split_once(": "))
+        {
+            all.entry(on).or_default()[1] += 1;
+            *refused.entry((on, why)).or_default() += 1;
+        }
+    }
+    let cases = all.iter().map(|(on, [compiled, all])| format!("case|{on}|{compiled}|{all}\n"));
+    let reasons = refused.iter().map(|((on, why), n)| format!("caserefused|{on}|{}|{n}\n", why.replace('|', "/")));
+    cases.chain(reasons).collect()
+}
+
+const CASES: &str = "## JAX's own cases\n";
 const OPERATIONS: &str = "## Operations\n";
 
 fn write(root: &Path, lines: &str) -> Result<(), String> {
@@ -98,9 +137,11 @@ fn write(root: &Path, lines: &str) -> Result<(), String> {
     let at = table.find(OPERATIONS).ok_or("docs/platforms.md: the table has no part about operations")?;
     let rows: Vec<Vec<&str>> = lines.lines().map(|line| line.split('|').collect()).collect();
     let has = |kind: &str| rows.iter().any(|row| row[0] == kind);
-    let programs = if has("program") { programs(&rows) } else { table[..at].to_owned() };
+    let middle = table.find(CASES).ok_or("docs/platforms.md: the table has no part about JAX's own cases")?;
+    let programs = if has("program") { programs(&rows) } else { table[..middle].to_owned() };
+    let cases = if has("case") { cases(&rows) } else { table[middle..at].to_owned() };
     let operations = if has("golden") { operations(&rows, &table[at..]) } else { table[at..].to_owned() };
-    std::fs::write(&page, format!("{before}{OPEN}{programs}{operations}{CLOSE}{after}"))
+    std::fs::write(&page, format!("{before}{OPEN}{programs}{cases}{operations}{CLOSE}{after}"))
         .map_err(|e| format!("{}: {e}", page.display()))
 }
 
@@ -120,6 +161,26 @@ fn programs(rows: &[Vec<&str>]) -> String {
             writeln!(text, "| `{name}` | {what} | {on} | {} | {temporaries} | {collectives} |", kilobytes(arguments));
     }
     text + "\nMemory is on each device.\n\n"
+}
+
+/// The table of what tests run.
+fn cases(rows: &[Vec<&str>]) -> String {
+    let mut text = format!(
+        "{CASES}\nWhat the [cases](scorecard.md) of JAX's tests of `pmap` and `shard_map` compile while they run on CPU, compiled a second\ntime for as many devices of these, with `SHARDAX_COMPILE_ALSO_FOR`:\n\n| topology | programs that compile | of |\n|---|--:|--:|\n"
+    );
+    for row in rows {
+        let ["case", on, compiled, all] = row[..] else { continue };
+        let _ = writeln!(text, "| {on} | {compiled} | {all} |");
+    }
+    let mut refused = rows.iter().filter(|row| row[0] == "caserefused").peekable();
+    if refused.peek().is_some() {
+        text += "\n";
+    }
+    for row in refused {
+        let [_, on, why, count] = row[..] else { continue };
+        let _ = writeln!(text, "- {on}: {why} ({count})");
+    }
+    text + "\n"
 }
 
 /// Of a family for a topology: how many checks compile, of how many, and of how many there are one was tried.
@@ -254,6 +315,11 @@ What does not compile, and why:
         ] {
             assert!(text.lines().any(|l| l == line), "{line}\n{text}");
         }
+        let said = "shardax: f compiles for h100\nnoise\nshardax: f does not compile for v5e:2x4: no sort\nshardax: g compiles for v5e:2x4";
+        let lines = counted(said);
+        assert_eq!(lines, "case|h100|1|1\ncase|v5e:2x4|1|2\ncaserefused|v5e:2x4|no sort|1\n");
+        let rows: Vec<Vec<&str>> = lines.lines().map(|line| line.split('|').collect()).collect();
+        assert!(cases(&rows).contains("| v5e:2x4 | 1 | 2 |\n\n- v5e:2x4: no sort (1)\n"), "{}", cases(&rows));
         assert_eq!(Cell::read("all 7, one in 8"), Some(Cell { compiled: 7, all: 7, every: "8" }));
     }
 }

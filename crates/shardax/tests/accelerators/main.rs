@@ -79,6 +79,18 @@ fn one_program_runs_on_the_cpu_and_compiles_for_tpus_and_gpus() {
 }
 
 #[test]
+fn what_runs_here_is_compiled_for_others_too() {
+    let devices = ("SHARDAX_NUM_CPU_DEVICES", "8");
+    apart("elsewhere", &[TPU, GPU], &[devices, ("SHARDAX_COMPILE_ALSO_FOR", "v5e:2x4, h100,abacus")]);
+}
+
+#[test]
+#[ignore = "run by other tests, where the plugins are"]
+fn elsewhere() -> Result<()> {
+    programs::elsewhere()
+}
+
+#[test]
 #[ignore = "run by other tests, where the plugins are"]
 fn on_all_three() -> Result<()> {
     programs::on_all_three(&[Topology::tpu("v5e:2x4")?, Topology::gpu(GpuSpec::H100)?])

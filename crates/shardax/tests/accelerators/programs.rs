@@ -1,5 +1,7 @@
 //! Programs of every form, compiled for a topology of eight or more devices.
 
+use std::sync::Mutex;
+
 use shardax::prelude::*;
 use shardax::{ErrorKind, fft, lax};
 
@@ -269,5 +271,38 @@ pub fn nothing_runs_there(topology: &Topology) -> Result<()> {
     let part = |_: &shardax::sharding::Index| Ok(zeros([1]));
     let error = shardax::make_array_from_callback([8], DType::F32, &rows, part).expect_err("no memory");
     assert!(error.message().contains("it is described, and not there"), "{error}");
+    Ok(())
+}
+
+/// `SHARDAX_COMPILE_ALSO_FOR` names a TPU, a GPU, and what is neither.
+pub fn elsewhere() -> Result<()> {
+    static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    config::set_warning_hook(|text| SAID.lock().expect("lines").push(text.to_owned()));
+    let said = || std::mem::take(&mut *SAID.lock().expect("lines"));
+
+    let x = arange(0..8).astype(DType::F32);
+    said();
+    let (y, counts) = shardax::count(|| jit(|x: Array| x.sin()).call(&x));
+    y?.block_until_ready()?;
+    assert_eq!(counts.compilations, 1);
+    assert_eq!(said(), ["lambda compiles for v5e:2x4", "lambda compiles for h100:1x1x8"]);
+
+    // Arguments on the devices of another mesh than results.
+    let mesh = make_mesh([("x", 8)])?;
+    let mapped = pmap(|x: Array| x * 2).call(&x)?;
+    let split = device_put(&x, NamedSharding::new(&mesh, P!["x"]))?;
+    said();
+    jit(|x: Array, y: Array| x + y).call((&mapped, &split))?.block_until_ready()?;
+    assert!(said().iter().all(|line| line.contains(" compiles for ")));
+
+    // What a TPU lacks.
+    let groups = [vec![0, 1], vec![2, 3, 4, 5, 6, 7]];
+    let sum = pmap(move |x: Array| psum(x, axis_index_groups("i", groups.clone()))).axis_name("i");
+    said();
+    assert_eq!(sum.call(&x)?.to_vec::<f32>()?, [1.0, 1.0, 27.0, 27.0, 27.0, 27.0, 27.0, 27.0]);
+    let lines = said();
+    let lacks = "does not compile for v5e:2x4: psum over groups of different sizes is not implemented on TPU";
+    assert!(lines.iter().any(|line| line.contains(lacks)), "{lines:?}");
+    assert!(lines.iter().any(|line| line.contains(" compiles for h100")), "{lines:?}");
     Ok(())
 }
