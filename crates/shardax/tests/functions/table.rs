@@ -200,6 +200,7 @@ pub const NOT_GOLDEN: &[(&str, &str)] = &[
         "keys are their words: the examples in the documentation",
     ),
     ("numpy::finfo numpy::iinfo", "with JAX's values: tests/numbers/limits.rs"),
+    ("nn::attention", "against the formula: tests/numbers/attention.rs; against JAX in shardax-nn"),
     ("numpy::eye nn::constant array::array_of", "constants: the examples in the documentation"),
     ("Over::initial Over::keepdims", "options of reductions, with JAX's values: tests/numbers/over.rs"),
     (
@@ -574,6 +575,11 @@ table! {
     "linalg::svdvals" => |c| linalg::svdvals(&c.x);
     "linalg::toeplitz" => |c| scipy::linalg::toeplitz(&c.x, &c.y);
     "linalg::toeplitz_symmetric" => |c| scipy::linalg::toeplitz_symmetric(&c.x);
+    "nn::attention" => |c| {
+        let mask = (c.n % 2 == 0).then_some(&c.y);
+        let of = |k, v| nn::attention::attention(&c.x, k, v, mask, (c.n, c.n), None);
+        [of(&c.y, &c.x), of(&c.x, &c.x)].concat()
+    };
     "nn::avg_pool" => |c| nn::avg_pool(&c.x, [c.n], [1]);
     "nn::celu" => |c| nn::celu(&c.x, c.f);
     "nn::constant" => |c| init::constant(c.f).init(&c.key, &[2, 2], c.dtype);
