@@ -13,7 +13,8 @@ use crate::*;
 /// Two hosts, and the bridge between them where the launcher runs. They go with it.
 struct Network {
     names: [String; 3],
-    agent: PathBuf,
+    /// What stands for ssh, and the temporary files of each host.
+    folder: PathBuf,
 }
 
 fn ip(arguments: &str) -> bool {
@@ -30,14 +31,18 @@ impl Network {
             println!("skipped: no network namespaces");
             return None;
         }
-        let agent = std::env::temp_dir().join(format!("shardax-agent-{number}"));
-        // What stands for ssh: the last number of the address is that of the host.
-        let script =
-            format!("#!/bin/sh\nhost=$1; shift\nexec ip netns exec sx{number}h$((${{host##*.}} - 10)) sh -c \"$*\"\n");
-        std::fs::write(&agent, script).unwrap();
-        std::fs::set_permissions(&agent, std::fs::Permissions::from_mode(0o700)).unwrap();
         let bridge = &names[0];
-        let network = Network { names: names.clone(), agent };
+        let network = Network { names: names.clone(), folder: std::env::temp_dir().join(format!("shardax-{number}")) };
+        std::fs::create_dir(&network.folder).unwrap();
+        // The last number of the address is that of the host. Daemons that share a folder of temporary files may both try to
+        // make one in it, and end.
+        let script = format!(
+            "#!/bin/sh\nhost=$((${{1##*.}} - 10)); shift\nexport TMPDIR={}/$host; mkdir -p $TMPDIR\n\
+             exec ip netns exec sx{number}h$host sh -c \"$*\"\n",
+            network.folder.display()
+        );
+        std::fs::write(network.agent(), script).unwrap();
+        std::fs::set_permissions(network.agent(), std::fs::Permissions::from_mode(0o700)).unwrap();
         let mut steps = vec![
             format!("-n {bridge} link set lo up"),
             format!("-n {bridge} link add br0 type bridge"),
@@ -61,6 +66,10 @@ impl Network {
         Some(network)
     }
 
+    fn agent(&self) -> PathBuf {
+        self.folder.join("agent")
+    }
+
     /// Starts one process on each host.
     fn start(&self, case: &str, output: &Path, variables: &[(&str, &str)]) -> Option<Child> {
         let open_mpi = |launcher: &PathBuf| {
@@ -74,7 +83,7 @@ impl Network {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.names[0]]).arg(launcher);
         command.args(["-n", "2", "-H", "10.77.0.11:1,10.77.0.12:1", "--bind-to", "none", "--mca", "plm_rsh_agent"]);
-        command.arg(&self.agent).args(["--mca", "btl", "tcp,self"]);
+        command.arg(self.agent()).args(["--mca", "btl", "tcp,self"]);
         // Its daemon shares what it knows of the machine at an address that may be its own stack's.
         command.args(["--mca", "rtc_hwloc_vmhole", "none"]);
         for what in ["btl_tcp_if_include", "oob_tcp_if_include"] {
@@ -106,7 +115,7 @@ impl Drop for Network {
             }
             ip(&format!("netns del {name}"));
         }
-        let _ = std::fs::remove_file(&self.agent);
+        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -129,14 +138,13 @@ fn on_hosts(case: &str, timeout: &str, look: impl FnOnce(&Network, &mut Child, &
         return;
     }
     let Some(network) = Network::new() else { return };
-    let output = network.agent.with_extension("out");
+    let output = network.folder.join("output");
     let variables = [("SHARDAX_COLLECTIVE_TIMEOUT", timeout), ("SHARDAX_COLLECTIVE_PATIENCE", "1")];
     if let Some(mut child) = network.start(case, &output, &variables) {
         look(&network, &mut child, &output);
         let _ = child.kill();
         let _ = child.wait();
     }
-    let _ = std::fs::remove_file(&output);
 }
 
 #[test]
