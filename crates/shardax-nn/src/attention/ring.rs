@@ -66,7 +66,6 @@ impl AttentionOptions {
     #[track_caller]
     fn ring(&self, query: &Array, key: Array, value: Array, axis: AxisName) -> Result<Array> {
         let [q, k, v] = promoted([query.clone(), key, value]);
-        self.check("ring_attention", &q, &k, &v)?;
         let whole = [
             ("a bias", self.bias.is_some()),
             ("a mask", self.mask.is_some()),
@@ -79,6 +78,7 @@ impl AttentionOptions {
                 "ring_attention: {name} is of the whole sequence, of which a device has a block"
             ));
         }
+        self.check("ring_attention", &q, &k, &v)?;
         // What rules of gradients see are arguments.
         let options = AttentionOptions { segment_ids: None, positions: None, ..self.clone() };
         let segments = self.segment_ids.as_ref().map(|(queries, keys)| Segments {
