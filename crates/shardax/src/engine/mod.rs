@@ -1,6 +1,7 @@
 //! The engine: programs compiled, kept and run, and arrays moved to where they are asked for.
 
 pub(crate) mod assemble;
+mod bytes;
 pub(crate) mod calling;
 pub mod counts;
 mod disk_cache;

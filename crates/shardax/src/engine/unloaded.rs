@@ -1,19 +1,18 @@
-//! Programs compiled for devices that are described, and programs made of bytes that were compiled elsewhere.
+//! Programs compiled for devices that are described.
 
 use shardax_pjrt as pjrt;
 
-use super::execute::LoadedProgram;
+use super::counts;
 use super::load::Request;
 use super::placement::Place;
-use super::{counts, spanning};
-use crate::core::lower::Platform;
-use crate::error::{Error, Result, err};
+use crate::error::{Result, err};
 use crate::profiler;
-use crate::sharding::device::{check_current, client};
 use crate::sharding::{Device, Mesh, NamedSharding, Sharding, Topology};
 
 /// A program compiled for the devices of a topology.
 pub(crate) struct UnloadedProgram {
+    /// What was compiled, on the topology's devices.
+    pub request: Request,
     pub executable: pjrt::UnloadedExecutable,
     pub place: Place,
     pub in_shardings: Vec<Sharding>,
@@ -24,7 +23,8 @@ impl Request {
     /// Compiles it for devices of this topology: those that it is placed on, or as many in their stead.
     pub fn compile_for(&self, topology: &Topology, xla_options: &[(&str, pjrt::Value)]) -> Result<UnloadedProgram> {
         let _span = profiler::span(|| format!("compile {} for {topology}", self.name).into());
-        let mut request = self.moved_to(topology)?;
+        let moved = self.moved_to(topology)?;
+        let mut request = moved.clone();
         // The second time with results whole that the compiler would split in a way that no spec expresses.
         for _ in 0..2 {
             let text = request.lower(true)?;
@@ -47,6 +47,7 @@ impl Request {
                 continue;
             }
             return Ok(UnloadedProgram {
+                request: moved,
                 in_shardings: request.settled_inputs(&executable)?,
                 executable,
                 place: request.place,
@@ -120,60 +121,6 @@ impl Request {
             meshes.push((mesh.clone(), moved));
         }
         Ok(meshes)
-    }
-
-    /// The program that was compiled for these devices elsewhere, from its bytes.
-    pub fn load_bytes(&self, bytes: &[u8]) -> Result<LoadedProgram> {
-        let devices = self.place.devices();
-        devices.first().map_or(Ok(()), check_current)?;
-        if self.keeps().is_empty() && self.in_order()?.is_none() && spanning::spanned(devices).is_none() {
-            let donations = self.donations();
-            let options = self.options_here(&[])?;
-            // The program may have been compiled by a build that leaves work to the library.
-            #[cfg(feature = "ndarray")]
-            if self.place.platform() == Platform::Cpu {
-                let _ = crate::ops::primitive::library::register();
-            }
-            let executable = client()?.pjrt.deserialize(bytes, &options, self.signature(&donations)?)?;
-            let found = self.result_shardings(&executable, None)?;
-            if found.iter().all(Option::is_some) {
-                return self.loaded(executable, None, found, 0);
-            }
-            return Err(err!(
-                Value,
-                "the compiled program splits a result of {} in a way that no spec expresses",
-                self.name
-            )
-            .help("say how the results lie (`out_shardings`) where it is lowered, there and here"));
-        }
-        Err(err!(
-            NotImplemented,
-            "{} cannot be loaded from bytes: it calls functions of this process, or has devices of others",
-            self.name
-        )
-        .help("compile it where it runs"))
-    }
-
-    /// The bytes of a program that was compiled here.
-    pub fn check_serializable(&self, loaded: &LoadedProgram) -> Result<()> {
-        match loaded.keeps.is_empty() && loaded.partitioned.is_none() {
-            true => Ok(()),
-            false => Err(self.not_serializable()),
-        }
-    }
-
-    /// The same of a program that is not loaded.
-    pub fn check_own_functions(&self) -> Result<()> {
-        if self.keeps().is_empty() { Ok(()) } else { Err(self.not_serializable()) }
-    }
-
-    fn not_serializable(&self) -> Error {
-        err!(
-            NotImplemented,
-            "{} cannot be made bytes of: it calls functions of this process, or has devices of others",
-            self.name
-        )
-        .help("compile it where it runs")
     }
 
     /// The same with those results whole on each device of which it is not known how they lie.

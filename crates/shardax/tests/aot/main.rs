@@ -304,6 +304,13 @@ fn a_compiled_program_is_loaded_from_its_bytes() -> Result<()> {
     let other = sums.lower(shape_dtype_struct_on([32, 4], DType::F32, split(&mesh, P!["i"])))?;
     let wrong = error(Compiled::load(&other, &bytes));
     assert_says(&wrong, &["the compiled program takes (f32[2,4] donated), and the signature is (f32[4,4] donated)"]);
+    // Of the same types: only its constant differs.
+    let thrice = jit(|x: Array| (x.sum(0), &x * 3)).donate_argnums([0]).lower(rows())?;
+    assert_says(
+        &error(Compiled::load(&thrice, &bytes)),
+        &["the bytes are of another program than", "which takes the same types"],
+    );
+    assert_says(&error(Compiled::load(&lowered, &bytes[10..])), &["these bytes are no compiled program"]);
     let calling = jit(|x: Array| -> Result<Array> {
         debug_print!("{}", &x);
         Ok(x * 2)

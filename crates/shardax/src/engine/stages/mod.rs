@@ -31,7 +31,7 @@ use crate::core::function::Function;
 use crate::core::lower::module::Donation;
 use crate::core::program::{Aval, Program};
 use crate::core::tree::{self, Flat, Tree, TreeDef};
-use crate::error::{AtCaller, Error, Result, err};
+use crate::error::{AtCaller, Result, err};
 use crate::ops::checkify::Errors;
 use crate::sharding::{Mesh, Sharding, Topology};
 use crate::warning;
@@ -273,7 +273,8 @@ impl<Args: Tree, Out: Tree> Compiled<Args, Out> {
     ///
     /// What is loaded is run: the bytes must come from somebody trusted. Against accidents they carry a digest.
     ///
-    /// Fails when they are damaged, of another program, or of another engine, processor or number of devices.
+    /// Fails when they are damaged, of another program (arrays that a function captured may have other values, constants in
+    /// its text may not), or of another engine, processor or number of devices.
     #[track_caller]
     pub fn load(lowered: &Lowered<Args, Out>, bytes: &[u8]) -> Result<Self> {
         let loaded = lowered.staged.request.load_bytes(bytes).at_caller()?;
@@ -298,8 +299,7 @@ impl<Args, Out> Compiled<Args, Out> {
     /// cannot.
     #[track_caller]
     pub fn serialize(&self) -> Result<Vec<u8>> {
-        self.staged.request.check_serializable(&self.loaded).at_caller()?;
-        self.loaded.executable.serialize().map_err(Error::from).at_caller()
+        self.staged.request.bytes_of(&self.loaded).at_caller()
     }
 
     fn check(&self, flat: &Flat) -> Result<()> {
