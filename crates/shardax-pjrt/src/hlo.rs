@@ -18,7 +18,7 @@ use groups::{DeviceListProto, GroupProto, IotaGroupsProto, MeshGroupsProto};
 use trips::Loops;
 
 /// One instruction of an optimized program.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct HloInstruction {
     /// The name of the computation that it stands in.
     pub computation: String,

@@ -115,6 +115,7 @@ fn on_tpus() -> Result<()> {
     programs::all(&topology)?;
     programs::refused(&topology)?;
     programs::nothing_runs_there(&topology)?;
+    programs::fully_sharded_on_tpus(&topology)?;
     memory::all(&topology)?;
     layouts::all(&topology)?;
     plugins::records(topology.platform());

@@ -54,6 +54,29 @@ pub fn data_parallel(topology: &Topology, mesh: &Mesh) -> Result<()> {
     Ok(())
 }
 
+/// What a TPU runs beside other work it writes several times, and a reduce-scatter as an all-reduce: here one large gradient
+/// is scattered, and each of two weights gathered, one of them beside the product with the other.
+pub fn fully_sharded_on_tpus(topology: &Topology) -> Result<()> {
+    let mesh = topology.mesh([("fsdp", 8)])?;
+    let loss = |(up, down): (Array, Array), x: Array| x.matmul(&up).tanh().matmul(&down).square().sum(..);
+    let step = jit(move |p: (Array, Array), x: Array| -> Result<(Array, Array)> {
+        let grads = grad(loss).call((p.clone(), x))?;
+        tree::map2(|p, g| p - g * 0.1, p, grads)
+    });
+    let rows = || split(&mesh, P!["fsdp"]);
+    let weights = (on(&mesh, &[1024, 4096], P!["fsdp"]), on(&mesh, &[4096, 1024], P!["fsdp"]));
+    let step = step.out_shardings((rows(), rows()));
+    let unloaded = step.lower((weights, on(&mesh, &[512, 1024], P!["fsdp"])))?.compile_for(topology)?;
+    assert!(unloaded.as_text()?.contains("AsyncCollectiveStart"), "nothing runs beside: look for another program");
+    let report = unloaded.collectives()?;
+    let of = |kind, bytes| report.iter().filter(|c| (c.kind, c.bytes) == (kind, bytes)).map(|c| c.count).sum::<usize>();
+    // 4,194,304 weights each: gradients of float32, gathered as bfloat16, which is what TPUs multiply.
+    assert_eq!(of(CollectiveKind::ReduceScatter, 4 << 22), 1, "{report}");
+    assert_eq!(of(CollectiveKind::AllGather, 2 << 22), 2, "{report}");
+    assert_eq!(report.count_of(CollectiveKind::AllReduce), 0, "{report}");
+    Ok(())
+}
+
 /// A training step that names no platform: run on the CPU, and the same lowering compiled for each topology. Parameters
 /// are split over `model`, the batch over `data`; a `shard_map` sums what each device has.
 pub fn on_all_three(topologies: &[Topology]) -> Result<()> {

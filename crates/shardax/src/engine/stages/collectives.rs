@@ -113,12 +113,16 @@ impl Collectives {
     pub(crate) fn of(instructions: &[HloInstruction], mesh: Option<&Mesh>) -> Self {
         let runs = Runs::of(instructions);
         let reduced_apart = reduced_apart(instructions);
+        let gone_on = gone_on(instructions);
         let sizes: HashMap<(&str, &str), usize> =
             instructions.iter().map(|i| ((i.computation.as_str(), i.name.as_str()), bytes(&i.shapes))).collect();
         let mut found: Vec<Collective> = Vec::new();
         for instruction in instructions {
             let Some(kind) = CollectiveKind::of(&instruction.opcode) else { continue };
             let computation = instruction.computation.as_str();
+            if gone_on.contains(computation) {
+                continue;
+            }
             let size_of = |name: &String| sizes.get(&(computation, name.as_str())).copied();
             let operands: usize = instruction.operands.iter().filter_map(size_of).sum();
             let mut results = bytes(&instruction.shapes);
@@ -260,8 +264,29 @@ impl<'a> Runs<'a> {
 
 /// The computations that TPUs reduce and scatter by: an all-reduce inside, of which each device keeps its part.
 fn reduced_apart(instructions: &[HloInstruction]) -> HashSet<&str> {
-    let fusions = instructions.iter().filter(|i| i.opcode == "fusion" && i.name.starts_with("all-reduce-scatter"));
-    fusions.flat_map(|i| &i.calls).map(String::as_str).collect()
+    let fusions = instructions.iter().filter(|i| i.opcode == "fusion");
+    let computations = fusions.flat_map(|i| i.calls.iter().map(|called| (i.name.as_str(), called.as_str())));
+    let named = |name: &str| name.starts_with("all-reduce-scatter");
+    computations.filter(|(name, called)| named(name) || named(called)).map(|(_, called)| called).collect()
+}
+
+/// The computations that only go on with collectives. TPUs write one that runs beside other work several times: in the
+/// fusion that starts it, in each of those that it runs beside, and in the one that waits for it.
+fn gone_on(instructions: &[HloInstruction]) -> HashSet<&str> {
+    let waits = |i: &&HloInstruction| i.custom_call_target.as_deref() == Some("AsyncCollectiveDone");
+    let mut found: HashSet<&str> = instructions.iter().filter(waits).map(|i| i.computation.as_str()).collect();
+    let beside = |i: &&HloInstruction| i.computation.starts_with("async_collective_fusion");
+    found.extend(instructions.iter().filter(beside).map(|i| i.computation.as_str()));
+    // And what these call.
+    loop {
+        let inside = instructions.iter().filter(|i| found.contains(i.computation.as_str()));
+        let called: Vec<&str> = inside.flat_map(|i| &i.calls).map(String::as_str).collect();
+        let before = found.len();
+        found.extend(called);
+        if found.len() == before {
+            return found;
+        }
+    }
 }
 
 /// The positions in the mesh that take part together.
@@ -289,4 +314,62 @@ fn axes(groups: &[Vec<usize>], mesh: Option<&Mesh>) -> Vec<AxisName> {
         })
     };
     mesh.axis_names().filter(differ).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `computation: name = f32[elements] opcode(operands), calls`
+    fn instruction(computation: &str, name: &str, opcode: &str, operands: &[&str], calls: &[&str]) -> HloInstruction {
+        let all = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        HloInstruction {
+            computation: computation.to_owned(),
+            in_entry: computation == "main",
+            name: name.to_owned(),
+            opcode: opcode.to_owned(),
+            shapes: vec![(ElementType::F32, vec![8])],
+            operands: all(operands),
+            calls: all(calls),
+            custom_call_target: (opcode == "custom-call").then(|| name.to_owned()),
+            ..Default::default()
+        }
+    }
+
+    fn kinds(program: &[HloInstruction]) -> Vec<(CollectiveKind, usize)> {
+        Collectives::of(program, None).iter().map(|c| (c.kind, c.count)).collect()
+    }
+
+    #[test]
+    fn a_reduce_scatter_of_tpus_is_known_by_the_fusion_or_what_it_calls() {
+        for (fusion, called) in [("fusion.3", "all-reduce-scatter.1"), ("all-reduce-scatter.2", "fused_computation")] {
+            let program = [
+                instruction(called, "input", "parameter", &[], &[]),
+                instruction(called, "all-reduce.2", "all-reduce", &["input"], &["add"]),
+                instruction(called, "part", "dynamic-slice", &["all-reduce.2"], &[]),
+                instruction("main", "x", "parameter", &[], &[]),
+                instruction("main", fusion, "fusion", &["x"], &[called]),
+            ];
+            assert_eq!(kinds(&program), [(ReduceScatter, 1)], "{fusion} {called}");
+        }
+    }
+
+    #[test]
+    fn a_collective_of_tpus_that_runs_beside_other_work_counts_once() {
+        let gather = |computation: &str| instruction(computation, "all-gather", "all-gather", &["x"], &[]);
+        let program = [
+            gather("fused_computation.12"),
+            instruction("fused_computation.12", "AsyncCollectiveStart", "custom-call", &["all-gather"], &[]),
+            gather("async_collective_fusion.16"),
+            instruction("async_collective_fusion.16", "sum", "fusion", &["x"], &["all-reduce-scatter"]),
+            instruction("all-reduce-scatter", "all-reduce", "all-reduce", &["x"], &[]),
+            gather("fused_computation.14"),
+            instruction("fused_computation.14", "AsyncCollectiveDone", "custom-call", &["all-gather"], &[]),
+            instruction("main", "start", "fusion", &[], &["fused_computation.12"]),
+            instruction("main", "beside", "fusion", &[], &["async_collective_fusion.16"]),
+            instruction("main", "done", "fusion", &[], &["fused_computation.14"]),
+            gather("main"),
+        ];
+        assert_eq!(kinds(&program), [(AllGather, 2)]);
+    }
 }
