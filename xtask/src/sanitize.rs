@@ -1,4 +1,4 @@
-//! The tests of `shardax-pjrt`, where all `unsafe` is, under what finds its mistakes: AddressSanitizer, ThreadSanitizer
+//! The tests of `shardax-pjrt`, where most `unsafe` is, under what finds its mistakes: AddressSanitizer, ThreadSanitizer
 //! and Miri. What this machine cannot run, the report says, and why.
 
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! The PJRT C API made safe: find and load a plugin, compile, execute, transfer.
 //!
-//! This is the one crate of shardax with `unsafe` in it. What it promises: no call of its public interface, in any
-//! order and from any number of threads, crashes the process or hangs. What the CPU plugin would hang or crash on is
-//! kept from it, each in the module of its name:
+//! `shardax-mpi` and this are the crates of shardax with `unsafe` in them. What it promises: no call of its public
+//! interface, in any order and from any number of threads, crashes the process or hangs. What the CPU plugin would hang or
+//! crash on is kept from it, each in the module of its name:
 //!
 //! - `hold`: an argument that is wrong, deleted, or donated meanwhile by another thread;
 //! - `gate`: more launches under way than it has room for;

@@ -61,8 +61,9 @@ pub(crate) fn processes() -> Option<&'static Processes> {
 /// }
 /// ```
 ///
-/// Fails when devices are in use already, when it is called twice, when no MPI library is found or it is not the
-/// launcher's, when the processes differ in platform, plugin or version, and when another does not come in time.
+/// Fails on another platform than CPU and GPUs (jobs of several TPU hosts cannot start yet), when devices are in use
+/// already, when it is called twice, when no MPI library is found or it is not the launcher's, when the processes differ in
+/// platform, plugin or version, and when another does not come in time.
 #[track_caller]
 pub fn initialize() -> Result<bool> {
     Options::default().join().at_caller()
