@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::mem::size_of;
 
 use crate::api::{slice, text};
@@ -9,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::raw::{NamedValue, NamedValueUnion};
 
 /// An option or attribute value.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub enum Value {
     /// A text.
     String(String),
@@ -21,6 +22,35 @@ pub enum Value {
     Float(f32),
     /// A truth value.
     Bool(bool),
+}
+
+/// Bit by bit, where they are real numbers.
+impl Eq for Value {}
+
+impl PartialEq for Value {
+    fn eq(&self, other: &Value) -> bool {
+        match (self, other) {
+            (Value::String(a), Value::String(b)) => a == b,
+            (Value::Int(a), Value::Int(b)) => a == b,
+            (Value::Ints(a), Value::Ints(b)) => a == b,
+            (Value::Float(a), Value::Float(b)) => a.to_bits() == b.to_bits(),
+            (Value::Bool(a), Value::Bool(b)) => a == b,
+            _ => false,
+        }
+    }
+}
+
+impl Hash for Value {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        std::mem::discriminant(self).hash(state);
+        match self {
+            Value::String(v) => v.hash(state),
+            Value::Int(v) => v.hash(state),
+            Value::Ints(v) => v.hash(state),
+            Value::Float(v) => v.to_bits().hash(state),
+            Value::Bool(v) => v.hash(state),
+        }
+    }
 }
 
 impl fmt::Display for Value {

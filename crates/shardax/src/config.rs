@@ -6,6 +6,7 @@ use std::sync::{Mutex, OnceLock};
 
 use crate::client_options;
 pub use crate::client_options::{Allocator, ClientOptions};
+use crate::compiler_options::{self, CompilerOption};
 use crate::error::{AtCaller, Result, err};
 use crate::precision::{self, Precision};
 use crate::warning;
@@ -259,9 +260,29 @@ pub fn set_debug_infs(debug: bool) {
     DEBUG_VALUES.store(debug || DEBUG_NANS.load(Relaxed), Relaxed);
 }
 
+/// Sets options of XLA, by their names, for all programs that are compiled from now on: a GPU's collectives, command buffers
+/// and autotuning, a TPU's schedulers. [`Jit::compiler_options`](crate::Jit::compiler_options) are one function's. Those that
+/// were set before stay, unless they are named again.
+///
+/// What begins with `xla_cpu_`, `xla_gpu_` or `xla_tpu_` is left out on other platforms, so that a program for all of them
+/// sets all. A name that XLA does not know is an error of the compilation. A function that was compiled stays as it is.
+///
+/// ```
+/// # use shardax::config;
+/// config::set_compiler_options([("xla_gpu_enable_command_buffer", "FUSION,CUBLAS"), ("xla_gpu_autotune_level", "0")]);
+/// config::update("xla_gpu_enable_latency_hiding_scheduler", "true")?;
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn set_compiler_options<Name: Into<String>, Value: Into<CompilerOption>>(
+    options: impl IntoIterator<Item = (Name, Value)>,
+) {
+    compiler_options::set_of_process(options.into_iter().collect());
+}
+
 /// Sets an option by its name: `num_cpu_devices`, `platform`, `compilation_cache_dir`, `compilation_cache_max_size`,
 /// `max_compiled_programs`, `max_compiled_bytes`, `explain_cache_misses`, `log_compiles`, `default_matmul_precision`,
-/// `debug_nans` or `debug_infs` (JAX's names with `jax_` are taken too).
+/// `debug_nans` or `debug_infs` (JAX's names with `jax_` are taken too), or an [option of XLA](set_compiler_options), whose name
+/// begins with `xla_`.
 #[track_caller]
 pub fn update(name: &str, value: &str) -> Result<()> {
     match name.strip_prefix("jax_").unwrap_or(name) {
@@ -301,8 +322,12 @@ pub fn update(name: &str, value: &str) -> Result<()> {
             set_compilation_cache_max_size(bytes);
             Ok(())
         }
+        xla if xla.starts_with("xla_") => {
+            set_compiler_options([(xla, compiler_options::parsed(name, value).at_caller()?)]);
+            Ok(())
+        }
         _ => Err(err!(Value, "Unrecognized config option: {name}")
-            .help("known: num_cpu_devices, platform, compilation_cache_dir, compilation_cache_max_size, max_compiled_programs, max_compiled_bytes, explain_cache_misses, log_compiles, default_matmul_precision, debug_nans, debug_infs"))
+            .help("known: num_cpu_devices, platform, compilation_cache_dir, compilation_cache_max_size, max_compiled_programs, max_compiled_bytes, explain_cache_misses, log_compiles, default_matmul_precision, debug_nans, debug_infs, and options of XLA, which begin with xla_"))
         .at_caller(),
     }
 }

@@ -55,6 +55,7 @@ extern crate self as shardax;
 
 // The floors of the house: each uses those above it in this list. `docs/architecture.md` draws them.
 mod client_options;
+mod compiler_options;
 pub mod config;
 pub mod dtype;
 pub mod error;

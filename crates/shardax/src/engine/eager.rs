@@ -9,6 +9,7 @@ use super::execute::LoadedProgram;
 use super::load::{Effort, Request};
 use super::placement::{Input, Place, Placed, Placing};
 use super::programs::{Kept, Table, register};
+use crate::compiler_options::CompilerOptions;
 use crate::core::array::{Array, Concrete};
 use crate::core::primitive::{Outputs, Primitive, Run};
 use crate::core::program::trace::{Traced, infer};
@@ -139,6 +140,7 @@ fn request(name: String, program: Program, inputs: &[Input], input_name: &dyn Fn
         out_layouts: Vec::new(),
         donated,
         effort: Effort::Full,
+        compiler_options: CompilerOptions::of_process(),
     })
 }
 

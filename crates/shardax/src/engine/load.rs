@@ -14,6 +14,7 @@ use super::op_sharding;
 use super::placement::Place;
 use super::programs::{Table, hash_of, register};
 use super::{counts, disk_cache, elsewhere, spanning};
+use crate::compiler_options::CompilerOptions;
 use crate::config;
 use crate::core::lower::module::{Donation, Module};
 use crate::core::lower::{Platform, without_locations};
@@ -46,6 +47,8 @@ pub(crate) struct Request {
     /// The inputs whose memory may be taken over.
     pub donated: Vec<bool>,
     pub effort: Effort,
+    /// What is asked of XLA beyond that.
+    pub compiler_options: CompilerOptions,
 }
 
 /// How much the compiler does for the program's speed.
@@ -166,6 +169,14 @@ fn cpu_options(effort: Effort) -> Vec<(&'static str, pjrt::Value)> {
     }
     options.retain(|(name, _)| !unknown().contains(name));
     options
+}
+
+/// What to do about an option that XLA does not know.
+pub(super) fn with_known_options(refusal: crate::error::Error, error: &pjrt::Error) -> crate::error::Error {
+    if !error.message.contains("No such compile option") {
+        return refusal;
+    }
+    refusal.help("the option comes from `compiler_options`, `config::set_compiler_options` or `compile_with_options`: its name is that of a flag of this version of XLA, as in XLA_FLAGS without the dashes")
 }
 
 /// About what a compiled program takes in memory: its code, and what the compiler keeps of its operations.
@@ -358,12 +369,13 @@ impl Request {
                 disk_cache::load_or_compile(&client.pjrt, &text, &plain, &options, signature).map(|made| (made, None))
             }
         };
-        let (executable, partitioned) =
-            match compiled {
-                Ok(compiled) => compiled,
-                Err(error) => match cpu_options(self.effort()).iter().filter(|_| client.platform_name == "cpu").find(
-                    |(name, _)| error.message.contains(name) && !xla_options.iter().any(|(given, _)| given == name),
-                ) {
+        let (executable, partitioned) = match compiled {
+            Ok(compiled) => compiled,
+            Err(error) => {
+                match cpu_options(self.effort()).iter().filter(|_| client.platform_name == "cpu").find(|(name, _)| {
+                    let given = xla_options.iter().map(|(given, _)| *given).chain(self.compiler_options.names());
+                    error.message.contains(name) && !given.into_iter().any(|given| given == *name)
+                }) {
                     // Another version of the plugin.
                     Some((name, _)) => {
                         forget(name);
@@ -371,10 +383,12 @@ impl Request {
                     }
                     None => {
                         let refusal = err!(Runtime, "XLA could not compile {}: {error}", self.name);
+                        let refusal = with_known_options(refusal, &error);
                         return Err(self.explained(refusal, self.place.platform()));
                     }
-                },
-            };
+                }
+            }
+        };
         counts::compiled(&self.name, begun);
         let found = self.result_shardings(&executable, partitioned.as_ref())?;
         if let Some(whole) = self.with_whole(&found) {
@@ -434,10 +448,23 @@ impl Request {
 
     /// How it is compiled for its devices, which are there.
     pub fn options_here(&self, xla_options: &[(&str, pjrt::Value)]) -> Result<pjrt::CompileOptions> {
-        let ours = if client()?.platform_name == "cpu" { cpu_options(self.effort()) } else { Vec::new() };
-        let overrides =
-            ours.iter().chain(xla_options).map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        let platform = &client()?.platform_name;
+        let ours = if platform == "cpu" { cpu_options(self.effort()) } else { Vec::new() };
+        let overrides = self.overrides(platform, ours, xla_options);
         Ok(pjrt::CompileOptions { overrides, ..self.options(self.place.devices().iter().map(|d| d.id()).collect()) })
+    }
+
+    /// The options of XLA: ours, over them the function's and the process's, and over all those of this compilation.
+    pub fn overrides(
+        &self,
+        platform: &str,
+        ours: Vec<(&'static str, pjrt::Value)>,
+        xla_options: &[(&str, pjrt::Value)],
+    ) -> Vec<(String, pjrt::Value)> {
+        let mut all: BTreeMap<&str, &pjrt::Value> = ours.iter().map(|(name, value)| (*name, value)).collect();
+        all.extend(self.compiler_options.on(platform));
+        all.extend(xla_options.iter().map(|(name, value)| (*name, value)));
+        all.into_iter().map(|(name, value)| (name.to_owned(), value.clone())).collect()
     }
 
     /// How it is compiled for the devices with these ids.

@@ -1,5 +1,6 @@
 //! Moving arrays between shardings, those over devices of several processes included.
 
+use crate::compiler_options::CompilerOptions;
 use crate::core::array::transfer;
 use crate::core::array::{Array, Buffers, Concrete};
 use crate::core::program::{Atom, Program, Var};
@@ -102,6 +103,7 @@ fn relocated(array: &Concrete, want: &Sharding, place: Place) -> Result<Buffers>
         out_layouts: want.layout().map(|known| Some(AskedLayout::As(known))).into_iter().collect(),
         donated: vec![false],
         effort: Effort::Full,
+        compiler_options: CompilerOptions::of_process(),
     };
     let outs: Vec<Array> = request.load_at_once()?.run(&[array], true)?;
     let moved = outs.first().and_then(Array::concrete_ref).map(|c| c.buffers.clone());

@@ -3,7 +3,7 @@
 use shardax_pjrt as pjrt;
 
 use super::counts;
-use super::load::Request;
+use super::load::{Request, with_known_options};
 use super::placement::Place;
 use crate::error::{Result, err};
 use crate::profiler;
@@ -29,12 +29,12 @@ impl Request {
         for _ in 0..2 {
             let text = request.lower(true)?;
             let ids = request.place.devices().iter().map(Device::id).collect();
-            let overrides = xla_options.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+            let overrides = request.overrides(topology.platform(), Vec::new(), xla_options);
             let mut options = pjrt::CompileOptions { overrides, ..request.options(ids) };
             let signature = request.signature(&request.donations())?;
             counts::compiling(&self.name, self.program.in_avals());
             let mut compiled = topology.pjrt().compile(&text, &options, signature.clone());
-            let asked = xla_options.iter().any(|(name, _)| *name == TILED_PRODUCTS);
+            let asked = options.overrides.iter().any(|(name, _)| name == TILED_PRODUCTS);
             if !asked && compiled.as_ref().is_err_and(|error| error.message.contains(NO_TILES)) {
                 options.overrides.push((TILED_PRODUCTS.to_owned(), pjrt::Value::Bool(false)));
                 compiled = topology.pjrt().compile(&text, &options, signature);
@@ -146,6 +146,7 @@ const TILED_PRODUCTS: &str = "xla_gpu_enable_triton_gemm";
 /// A program that the platform's compiler refused.
 fn refused(name: &str, topology: &Topology, error: &pjrt::Error) -> crate::error::Error {
     let refused = err!(Runtime, "XLA could not compile {name} for {topology}: {error}");
+    let refused = with_known_options(refused, error);
     match error.code {
         pjrt::Code::ResourceExhausted => refused.help(
             "it needs more memory than a device has: split more of it, or over more devices (`PartitionSpec`), recompute instead of keeping (`checkpoint`), or take smaller batches",

@@ -8,6 +8,7 @@ use super::blocks::{Manual, trace_blocks};
 use super::lint::{Values, unreduced_gradients, unreduced_results};
 use super::pmap_hosts::Hosts;
 use super::pmap_mesh::Choice;
+use crate::compiler_options::CompilerOptions;
 use crate::core::array::Array;
 use crate::core::function::{Function, IntoArgnums, IntoArgs, identity_of};
 use crate::core::prefix::{Axes, IntoPrefix, Prefix, mapped_size};
@@ -278,6 +279,7 @@ impl Options {
             program: format!("pmap_{}", self.name),
             donated,
             keep_unused: false,
+            compiler_options: CompilerOptions::default(),
             in_shardings: mapping.in_specs.iter().map(|spec| place(spec).into()).collect(),
             captured: place(&PartitionSpec::default()),
             // A result that is not one of the map is the same everywhere.

@@ -4,6 +4,7 @@ use std::hash::Hash;
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 
+use crate::compiler_options::{CompilerOption, CompilerOptions};
 use crate::core::array::Array;
 use crate::core::function::{Function, IntoArgnums, IntoArgs, identity_of};
 use crate::core::prefix::{IntoPrefix, Prefix};
@@ -43,6 +44,7 @@ pub(crate) struct Options {
     out_shardings: Shardings,
     keep_unused: bool,
     inline: bool,
+    compiler_options: CompilerOptions,
 }
 
 /// Compiles `f` as one program. It is traced once for each structure, type and sharding of its arguments.
@@ -133,6 +135,23 @@ impl<F, Args> Jit<F, Args> {
         self.with(|o| o.keep_unused = keep)
     }
 
+    /// Options of XLA, by their names, for this function's programs (JAX's `compiler_options`); over those of
+    /// [`config::set_compiler_options`](crate::config::set_compiler_options). What begins with `xla_cpu_`, `xla_gpu_` or
+    /// `xla_tpu_` is left out on other platforms; a name that XLA does not know is an error of the compilation.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let f = jit(|x: Array| x.exp() + 1).compiler_options([("xla_gpu_enable_latency_hiding_scheduler", true)]);
+    /// assert_eq!(f.call(array([0.0f32]))?.to_vec::<f32>()?, [2.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn compiler_options<Name: Into<String>, Value: Into<CompilerOption>>(
+        self,
+        options: impl IntoIterator<Item = (Name, Value)>,
+    ) -> Self {
+        self.with(|o| o.compiler_options = options.into_iter().collect())
+    }
+
     /// Whether a trace of a function that calls this one shows its operations instead of one call.
     pub fn inline(self, inline: bool) -> Self {
         self.with(|o| o.inline = inline)
@@ -211,6 +230,7 @@ impl Options {
             out_shardings: Prefix::Leaf(None),
             keep_unused: false,
             inline: false,
+            compiler_options: CompilerOptions::default(),
         }
     }
 
@@ -226,6 +246,7 @@ impl Options {
             program: self.name.to_owned(),
             donated: self.check_argnums(&flat.def)?,
             keep_unused: self.keep_unused,
+            compiler_options: self.compiler_options.clone(),
             in_shardings: resolve(&self.in_shardings, &flat.def, "jit in_shardings")?,
             captured: None,
             out_shardings: &|def, _| resolve(&self.out_shardings, def, "jit out_shardings"),
@@ -237,6 +258,16 @@ impl Options {
     /// Applies the function in the trace in effect: as one call, or operation by operation.
     fn inside(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
         self.check_argnums(&flat.def)?;
+        if !self.compiler_options.is_empty() {
+            let names: Vec<&str> = self.compiler_options.names().collect();
+            return Err(err!(
+                Value,
+                "`compiler_options` can only be passed to top-level `jit`. Got {} for jit with name={}",
+                names.join(", "),
+                self.name
+            )
+            .help("a program is compiled whole: give them to the `jit` that is called outside of all others"));
+        }
         let constrained = |flat: &Flat| -> Result<Flat> {
             let leaves = constrain(flat, &self.in_shardings, "jit in_shardings")?;
             let out = f(&Flat { leaves, def: flat.def.clone() })?;

@@ -167,6 +167,22 @@ fn on_gpus() -> Result<()> {
         let topology = Topology::gpu(GpuTopology { hosts: 2, gpus_per_host: 2, ..GpuTopology::new(gpu) })?;
         programs::data_parallel(&topology, &topology.mesh([("data", 4)])?)?;
     }
+    // Options by name: those of GPUs are known to their compiler, those of other platforms left out.
+    config::set_compiler_options([("xla_gpu_enable_command_buffer", "FUSION,CUBLAS"), ("xla_tpu_no_such_option", "1")]);
+    for (name, value) in [
+        ("xla_gpu_enable_latency_hiding_scheduler", "true"),
+        ("xla_gpu_autotune_level", "0"),
+        ("xla_gpu_all_reduce_combine_threshold_bytes", "33554432"),
+        ("xla_gpu_nccl_termination_timeout_seconds", "60"),
+    ] {
+        config::update(name, value)?;
+    }
+    programs::data_parallel(&topology, &topology.mesh([("data", 8)])?)?;
+    let unknown = jit(|x: Array| x * 2).compiler_options([("xla_gpu_no_such_option", true)]);
+    let unknown = unknown.lower(shape_dtype_struct_on([4], DType::F32, &topology.devices()[0]))?.compile_for(&topology);
+    let unknown = unknown.err().expect("an option that nobody knows");
+    assert!(unknown.to_string().contains("xla_gpu_no_such_option"), "{unknown}");
+
     // A thousand of them, without a thousand of anything.
     let many = Topology::gpu(GpuTopology { hosts: 128, ..GpuTopology::new(GpuSpec::H100) })?;
     programs::data_parallel(&many, &many.mesh([("data", 128), ("model", 8)])?)?;

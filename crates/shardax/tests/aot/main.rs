@@ -208,6 +208,19 @@ fn compiled_programs_describe_themselves() -> Result<()> {
     let negative = error(lowered.compile_with_options(&[("xla_cpu_parallel_codegen_split_count", (-1i64).into())]));
     assert_says(&negative, &["xla_cpu_parallel_codegen_split_count is -1, and must be between 1 and 4096"]);
 
+    // What is asked of a function's programs is asked of each, and what other platforms know is left out.
+    let f = |x: Array| x.sin() * 2 + 1;
+    let fused = jit(f).lower(ones([64, 64]))?.compile()?.as_text()?;
+    let options = [("xla_disable_hlo_passes", "fusion"), ("xla_tpu_no_such_option", "1")];
+    let apart = jit(f).compiler_options(options).lower(ones([64, 64]))?.compile()?.as_text()?;
+    let loops = |text: &str| text.matches("fusion(").count();
+    assert!(loops(&fused) == 1 && loops(&apart) > 1, "{fused}\n{apart}");
+    let unknown = error(jit(f).compiler_options([("xla_no_such_option", true)]).call(ones(3)));
+    assert_says(&unknown, &["xla_no_such_option", "its name is that of a flag"]);
+    let inner = jit(f).compiler_options(options);
+    let nested = error(jit(|x: Array| inner.call(x)).call(ones(3)));
+    assert_says(&nested, &["`compiler_options` can only be passed to top-level `jit`", "xla_disable_hlo_passes"]);
+
     let kept = jit(|x: Array, unused: Array| {
         let _ = unused;
         x.sin() * 2

@@ -10,11 +10,12 @@ pub(crate) mod staging;
 mod traffic;
 mod unloaded;
 
+pub use crate::compiler_options::CompilerOption;
 pub use collectives::{Collective, CollectiveKind, Collectives};
 pub use concurrent::compile_all;
 pub use leaves::{ArgInfo, LeafTree};
 pub use shapes::{eval_shape, shape_dtype_struct, shape_dtype_struct_on};
-pub use shardax_pjrt::{MemoryAnalysis, Value as CompilerOption};
+pub use shardax_pjrt::MemoryAnalysis;
 pub use unloaded::Unloaded;
 
 use std::collections::BTreeMap;

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::Staged;
+use crate::compiler_options::CompilerOptions;
 use crate::core::array::Concrete;
 use crate::core::program::trace::Traced;
 use crate::core::program::{Aval, Program};
@@ -37,6 +38,8 @@ pub(crate) struct Staging<'a> {
     pub keep_unused: bool,
     /// How each argument is to lie, where that is asked.
     pub in_shardings: Vec<Asked>,
+    /// What is asked of XLA.
+    pub compiler_options: CompilerOptions,
     /// Where captured arrays are to lie; `None` leaves them where they are.
     pub captured: Option<Sharding>,
     /// How each result is to lie, from the structure of the results and the program.
@@ -118,6 +121,7 @@ impl Staging<'_> {
             auto_inputs,
             out_layouts,
             effort: Effort::Full,
+            compiler_options: CompilerOptions::of_process().and(&self.compiler_options),
         };
         request.check_donated_layouts()?;
         let calling = Calling { captures: captures.clone(), kept: kept.clone(), out_def: out_def.clone(), committed };
