@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use smallvec::SmallVec;
 
 use super::execute::LoadedProgram;
+use super::input_names::InputNames;
 use super::load::{Effort, Request};
 use super::placement::{Input, Place, Placed, Placing};
 use super::programs::{Kept, Table, register};
@@ -141,6 +142,7 @@ fn request(name: String, program: Program, inputs: &[Input], input_name: &dyn Fn
         donated,
         effort: Effort::Full,
         compiler_options: CompilerOptions::of_process(),
+        input_names: InputNames::default(),
     })
 }
 

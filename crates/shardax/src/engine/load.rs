@@ -10,6 +10,7 @@ use shardax_pjrt as pjrt;
 use smallvec::SmallVec;
 
 use super::execute::LoadedProgram;
+use super::input_names::InputNames;
 use super::op_sharding;
 use super::placement::Place;
 use super::programs::{Table, hash_of, register};
@@ -33,6 +34,7 @@ use crate::warning;
 pub(crate) struct Request {
     pub name: String,
     pub program: Program,
+    pub input_names: InputNames,
     pub place: Place,
     /// The sharding of each input.
     pub in_shardings: Vec<Sharding>,
@@ -224,7 +226,7 @@ impl Request {
             donations: &self.donations(),
             num_partitions: self.place.devices().len(),
             platform,
-            locations,
+            locations: locations.then(|| self.input_names.all()),
             portable,
         }
         .text()

@@ -9,6 +9,7 @@ pub(crate) mod dispatch;
 pub(crate) mod eager;
 mod elsewhere;
 pub(crate) mod execute;
+pub(crate) mod input_names;
 pub(crate) mod known;
 pub(crate) mod layouts;
 pub(crate) mod load;

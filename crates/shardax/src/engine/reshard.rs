@@ -4,6 +4,7 @@ use crate::compiler_options::CompilerOptions;
 use crate::core::array::transfer;
 use crate::core::array::{Array, Buffers, Concrete};
 use crate::core::program::{Atom, Program, Var};
+use crate::engine::input_names::InputNames;
 use crate::engine::layouts;
 use crate::engine::load::{Effort, Request};
 use crate::engine::placement::Place;
@@ -104,6 +105,7 @@ fn relocated(array: &Concrete, want: &Sharding, place: Place) -> Result<Buffers>
         donated: vec![false],
         effort: Effort::Full,
         compiler_options: CompilerOptions::of_process(),
+        input_names: InputNames::default(),
     };
     let outs: Vec<Array> = request.load_at_once()?.run(&[array], true)?;
     let moved = outs.first().and_then(Array::concrete_ref).map(|c| c.buffers.clone());

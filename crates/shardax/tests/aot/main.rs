@@ -202,6 +202,8 @@ fn compiled_programs_describe_themselves() -> Result<()> {
     assert_eq!(shardings.get("[1]"), Some(&None));
     let text = compiled.as_text()?;
     assert!(text.starts_with("HloModule lambda") && text.contains("ENTRY") && text.contains("f32[128]"), "{text}");
+    // Its parameters are called what the arguments are.
+    assert!(text.contains("parameter(), metadata={op_name=\"argument[0]\""), "{text}");
     assert!(lowered.compile_with_options(&[("xla_cpu_use_fusion_emitters", false.into())]).is_ok());
     assert!(lowered.compile_with_options(&[("no_such_option", true.into())]).is_err());
     // With a negative count the compiler would end the process.

@@ -96,6 +96,12 @@ impl Locations {
         let _ = write!(text, "{MARK}{})", self.current);
     }
 
+    /// Follows an input of the function, with what the user calls it.
+    pub fn mark_input(&mut self, text: &mut String, name: &str) {
+        let number = self.number(format!("loc({})", quoted(name)));
+        let _ = write!(text, "{MARK}{number})");
+    }
+
     /// What the numbers stand for.
     pub fn write(&self, text: &mut String) {
         for (number, location) in self.all.iter().enumerate() {
@@ -107,12 +113,28 @@ impl Locations {
 const MARK: &str = " loc(#loc";
 const DEFINITION: &str = "#loc";
 
+/// What the line of the function begins with whose inputs have names.
+pub(super) const MAIN: &str = "  func.func public @main(";
+
+/// The line of a function without the locations of its inputs.
+fn without_inputs(line: &str, plain: &mut String) {
+    let mut parts = line.split(MARK);
+    plain.push_str(parts.next().unwrap_or_default());
+    for part in parts {
+        plain.push_str(part.split_once(')').map_or(part, |(_, rest)| rest));
+    }
+}
+
 /// The text as it is without locations.
 pub(crate) fn without_locations(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for line in text.lines().filter(|line| !line.starts_with(DEFINITION)) {
-        let marked = line.ends_with(')').then(|| line.rfind(MARK)).flatten();
-        plain.push_str(&line[..marked.unwrap_or(line.len())]);
+        if line.starts_with(MAIN) {
+            without_inputs(line, &mut plain);
+        } else {
+            let marked = line.ends_with(')').then(|| line.rfind(MARK)).flatten();
+            plain.push_str(&line[..marked.unwrap_or(line.len())]);
+        }
         plain.push('\n');
     }
     plain
@@ -133,4 +155,38 @@ fn quoted(text: &str) -> String {
     }
     out.push('"');
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_without_locations_is_what_would_have_been_written_without() {
+        let plain = "module @f {\n  func.func public @main(%0: tensor<2xf32> {a = \"loc(x)\"}, %1: tensor<f32>) -> (tensor<f32>) {\n    \
+                     %2 = \"op\"(%0) : (tensor<2xf32>) -> tensor<f32>\n    \"func.return\"(%2) : (tensor<f32>) -> ()\n  }\n}\n";
+        let mut locations = Locations::of("f", true);
+        let mut marked = String::new();
+        for line in plain.lines() {
+            match line.split_once(", %1: tensor<f32>)") {
+                Some((first, rest)) => {
+                    marked.push_str(first);
+                    locations.mark_input(&mut marked, "argument[0]");
+                    marked.push_str(", %1: tensor<f32>");
+                    locations.mark_input(&mut marked, "argument[1].\"w\"");
+                    let _ = write!(marked, "){rest}");
+                }
+                None => {
+                    marked.push_str(line);
+                    if line.starts_with("    ") {
+                        locations.mark(&mut marked);
+                    }
+                }
+            }
+            marked.push('\n');
+        }
+        locations.write(&mut marked);
+        assert!(marked.contains("loc(\"argument[1].\\22w\\22\")"), "{marked}");
+        assert_eq!(without_locations(&marked), plain);
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::location::MAIN;
 use super::{Lowering, Platform, Value, attr};
 use crate::core::program::Program;
 use crate::error::Result;
@@ -22,8 +23,9 @@ pub(crate) struct Module<'a> {
     pub donations: &'a [Donation],
     pub num_partitions: usize,
     pub platform: Platform,
-    /// Whether operations say where they come from.
-    pub locations: bool,
+    /// Whether operations say where they come from, and what the inputs are called then; of those beyond the names nothing
+    /// is known.
+    pub locations: Option<Vec<String>>,
     /// Whether other programs than this one are to run it.
     pub portable: bool,
 }
@@ -58,7 +60,7 @@ pub(crate) enum Donation {
 impl Module<'_> {
     /// The StableHLO text.
     pub fn text(&self) -> Result<String> {
-        let mut cx = Lowering::of(self.name, self.locations, self.platform);
+        let mut cx = Lowering::of(self.name, self.locations.is_some(), self.platform);
         cx.other_memory = !self.memory.inputs.is_empty() || !self.memory.outputs.is_empty();
         cx.portable = self.portable;
         cx.many_devices = self.num_partitions > 1;
@@ -81,7 +83,7 @@ impl Module<'_> {
         cx.op_with("func.return", &outs, "", Vec::new(), &[]);
         let body = std::mem::take(&mut cx.text);
 
-        let mut main = String::from("  func.func public @main(");
+        let mut main = String::from(MAIN);
         for (i, aval) in self.program.in_avals().enumerate() {
             let _ = write!(main, "{}%{i}: ", if i > 0 { ", " } else { "" });
             attr::write_type(&mut main, aval.dtype, &aval.shape);
@@ -98,6 +100,9 @@ impl Module<'_> {
                 attrs.push(format!("sdy.sharding = {}", sharding.sdy(&mesh, aval.rank())));
             }
             write_attrs(&mut main, &attrs);
+            if let Some(name) = self.locations.as_ref().and_then(|names| names.get(i)) {
+                cx.locations.mark_input(&mut main, name);
+            }
         }
         main.push_str(") -> (");
         for (i, aval) in self.program.out_avals().iter().enumerate() {

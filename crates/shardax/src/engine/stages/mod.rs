@@ -151,7 +151,7 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
         &self.text
     }
 
-    /// The same with the location of each operation: its name, with the [scopes](crate::named_scope) around it, and the
+    /// The same with the location of each operation and argument: its name, with the [scopes](crate::named_scope) around it, and the
     /// user's line that asked for it (JAX's `as_text(debug_info=True)`).
     pub fn as_text_with_debug_info(&self) -> Result<String> {
         self.staged.request.text(true)
@@ -179,6 +179,26 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
         let staged = &self.staged;
         let of = |i| staged.in_sharding(&staged.request.in_shardings, i).map(|s| s.in_layout(None));
         LeafTree::new(&staged.in_def, (0..staged.in_avals.len()).map(of).collect())
+    }
+
+    /// Arguments that the program does not take, as nothing depends on them: those of [`args_info`](Lowered::args_info) that
+    /// its `main` lacks. [`keep_unused`](crate::Jit::keep_unused) keeps them.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let f = jit(|(x, _unused): (Array, Array)| x * 2);
+    /// let lowered = f.lower((ones([2]), ones([3])))?;
+    /// assert_eq!(lowered.dropped_arguments(), ["argument[0][1] of type float32[3]"]);
+    /// assert!(lowered.as_text_with_debug_info()?.contains("\"argument[0][0]\""));
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn dropped_arguments(&self) -> Vec<String> {
+        let staged = &self.staged;
+        let paths = staged.in_def.paths();
+        let mut dropped = vec![true; staged.in_avals.len()];
+        staged.calling.kept.iter().for_each(|&i| dropped[i] = false);
+        let dropped = (0..dropped.len()).filter(|&i| dropped[i]);
+        dropped.map(|i| format!("argument{} of type {}", paths[i], staged.in_avals[i])).collect()
     }
 
     /// Donated arguments whose memory no result can take over, because none has their type and sharding. They stay.

@@ -14,6 +14,7 @@ use crate::core::tree::{Flat, TreeDef};
 use crate::engine::calling::Calling;
 use crate::engine::counts;
 use crate::engine::eager::input_name;
+use crate::engine::input_names::InputNames;
 use crate::engine::layouts;
 use crate::engine::load::{Effort, Request};
 use crate::engine::placement::{Input, Placed, Placing};
@@ -111,6 +112,7 @@ impl Staging<'_> {
             name: self.program,
             donated: taken.collect(),
             program: program.clone(),
+            input_names: InputNames::new(captures.len(), &flat.def, kept),
             place,
             in_shardings,
             out_shardings,
