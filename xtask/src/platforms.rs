@@ -1,7 +1,7 @@
 //! `docs/platforms.md`: what compiles for TPUs and GPUs, by their own compilers, which `cargo xtask accelerators`
 //! fetches.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -56,21 +56,25 @@ pub fn run(root: &Path, args: &[&str]) -> Result<(), String> {
     finish("programs_on_topologies", begun.spawn())?;
 
     let share = |i: usize| folder.join(format!("golden-{}-of-{}", i, options.processes));
-    let processes = (0..options.processes).map(|i| {
-        let mut command = start(root, "shardax", "golden", "families_on_topologies", &share(i))?;
-        command.env("SHARDAX_PLATFORMS_EVERY", &options.every);
-        command.env("SHARDAX_PLATFORMS_SHARE", format!("{i}/{}", options.processes));
-        command.envs(options.on.as_ref().map(|on| ("SHARDAX_PLATFORMS_ON", on)));
-        Ok(command.spawn())
-    });
-    let processes: Vec<_> = processes.collect::<Result<_, String>>()?;
-    for process in processes {
-        finish("families_on_topologies", process)?;
+    // First those of shardax, then those of shardax-nn; each package adds to the same files.
+    for package in ["shardax", "shardax-nn"] {
+        let processes = (0..options.processes).map(|i| {
+            let mut command = start(root, package, "golden", "families_on_topologies", &share(i))?;
+            command.env("SHARDAX_PLATFORMS_EVERY", &options.every);
+            command.env("SHARDAX_PLATFORMS_SHARE", format!("{i}/{}", options.processes));
+            command.envs(options.on.as_ref().map(|on| ("SHARDAX_PLATFORMS_ON", on)));
+            Ok(command.spawn())
+        });
+        let processes: Vec<_> = processes.collect::<Result<_, String>>()?;
+        for process in processes {
+            finish("families_on_topologies", process)?;
+        }
     }
-    let cases = folder.join("cases");
-    let lines = cases_of_tests(root, options.on.as_deref().unwrap_or("v5e:2x4,v5p:2x2x2,h100"))?;
-    std::fs::write(&cases, lines).map_err(|e| format!("{}: {e}", cases.display()))?;
-    let files = [programs, cases].into_iter().chain((0..options.processes).map(share));
+    let on = options.on.as_deref().unwrap_or("v5e:2x4,v5p:2x2x2,h100");
+    let run = folder.join("run");
+    let lines = also_compiled(root, &CASES_OF_TESTS, on, counted)? + &also_compiled(root, &EXAMPLES, on, by_example)?;
+    std::fs::write(&run, lines).map_err(|e| format!("{}: {e}", run.display()))?;
+    let files = [programs, run].into_iter().chain((0..options.processes).map(share));
     let lines = files.map(|file| crate::read(&file)).collect::<Result<String, _>>()?;
     write(root, &lines)
 }
@@ -91,12 +95,19 @@ fn start(root: &Path, package: &str, test: &str, function: &str, out: &Path) -> 
     Ok(command)
 }
 
-/// Runs the cases of JAX's tests of `pmap` and `shard_map`, with their programs compiled for these topologies too, and
-/// gives a line for each topology, and one for each reason why a program is refused.
-fn cases_of_tests(root: &Path, on: &str) -> Result<String, String> {
-    println!("compiling what the cases of JAX's tests run");
+/// Those that hold the cases of JAX's tests, but for the jobs of several processes.
+const CASES_OF_TESTS: [&str; 10] =
+    ["--package", "shardax", "--test", "spmd", "--test", "collectives", "--test", "aot", "--test", "arrays"];
+/// Those that run the examples.
+const EXAMPLES: [&str; 6] = ["--package", "shardax-examples", "--test", "examples", "--test", "vision"];
+
+/// Runs tests, with their programs compiled for these topologies too, and gives lines that count them.
+fn also_compiled(root: &Path, tests: &[&str], on: &str, lines: fn(&str) -> String) -> Result<String, String> {
+    println!("compiling what is run by {}", tests.join(" "));
     let output = Command::new(env!("CARGO"))
-        .args(["test", "--package", "shardax", "--test", "spmd", "--", "--nocapture"])
+        .arg("test")
+        .args(tests)
+        .args(["--", "--nocapture"])
         .env("SHARDAX_COMPILE_ALSO_FOR", on)
         .envs(crate::accelerators::variables()?)
         .current_dir(root)
@@ -104,12 +115,27 @@ fn cases_of_tests(root: &Path, on: &str) -> Result<String, String> {
         .map_err(|e| format!("cannot start cargo: {e}"))?;
     let said = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
-        return Err(format!("the cases of JAX's tests failed:\n{said}"));
+        return Err(format!("{} failed:\n{said}", tests.join(" ")));
     }
-    Ok(counted(&said))
+    Ok(lines(&said))
 }
 
-/// Lines for the page of what a process said that compiled its programs for others too.
+/// Lines for the page of what examples said: for each and each topology how many programs compile, of how many.
+fn by_example(said: &str) -> String {
+    let mut all = BTreeMap::<(&str, &str), [usize; 2]>::new();
+    for line in said.lines() {
+        let Some((name, line)) = line.split_once(": ") else { continue };
+        if let Some((_, on)) = line.split_once(" compiles for ") {
+            all.entry((name, on)).or_default().iter_mut().for_each(|count| *count += 1);
+        } else if let Some((on, _)) = line.split_once(" does not compile for ").and_then(|(_, s)| s.split_once(": ")) {
+            all.entry((name, on)).or_default()[1] += 1;
+        }
+    }
+    all.iter().map(|((name, on), [compiled, all])| format!("example|{name}|{on}|{compiled}|{all}\n")).collect()
+}
+
+/// Lines for the page of what a process said that compiled its programs for others too: one for each topology, and one for
+/// each reason why a program is refused.
 fn counted(said: &str) -> String {
     let (mut all, mut refused) = (BTreeMap::<&str, [usize; 2]>::new(), BTreeMap::<(&str, &str), usize>::new());
     for line in said.lines() {
@@ -126,6 +152,7 @@ fn counted(said: &str) -> String {
     cases.chain(reasons).collect()
 }
 
+const EXAMPLES_RUN: &str = "## Examples\n";
 const CASES: &str = "## JAX's own cases\n";
 const OPERATIONS: &str = "## Operations\n";
 
@@ -138,10 +165,12 @@ fn write(root: &Path, lines: &str) -> Result<(), String> {
     let rows: Vec<Vec<&str>> = lines.lines().map(|line| line.split('|').collect()).collect();
     let has = |kind: &str| rows.iter().any(|row| row[0] == kind);
     let middle = table.find(CASES).ok_or("docs/platforms.md: the table has no part about JAX's own cases")?;
-    let programs = if has("program") { programs(&rows) } else { table[..middle].to_owned() };
+    let first = table.find(EXAMPLES_RUN).ok_or("docs/platforms.md: the table has no part about examples")?;
+    let programs = if has("program") { programs(&rows) } else { table[..first].to_owned() };
+    let examples = if has("example") { examples(&rows) } else { table[first..middle].to_owned() };
     let cases = if has("case") { cases(&rows) } else { table[middle..at].to_owned() };
     let operations = if has("golden") { operations(&rows, &table[at..]) } else { table[at..].to_owned() };
-    std::fs::write(&page, format!("{before}{OPEN}{programs}{cases}{operations}{CLOSE}{after}"))
+    std::fs::write(&page, format!("{before}{OPEN}{programs}{examples}{cases}{operations}{CLOSE}{after}"))
         .map_err(|e| format!("{}: {e}", page.display()))
 }
 
@@ -163,10 +192,31 @@ fn programs(rows: &[Vec<&str>]) -> String {
     text + "\nMemory is on each device.\n\n"
 }
 
+/// The table of what the examples run.
+fn examples(rows: &[Vec<&str>]) -> String {
+    let mut text = format!(
+        "{EXAMPLES_RUN}\nWhat the examples compile while their tests run them on CPU, compiled a second time for as many devices of these:\n\n"
+    );
+    let mut all = BTreeMap::<&str, BTreeMap<&str, String>>::new();
+    for row in rows {
+        let ["example", name, on, compiled, of] = row[..] else { continue };
+        let cell = if compiled == of { format!("all {of}") } else { format!("{compiled} of {of}") };
+        all.entry(name).or_default().insert(on, cell);
+    }
+    let names: BTreeSet<&str> = all.values().flat_map(|cells| cells.keys().copied()).collect();
+    let heads: Vec<&str> = names.iter().copied().collect();
+    let _ = writeln!(text, "| example | {} |\n|---|{}", heads.join(" | "), "--:|".repeat(heads.len()));
+    for (name, cells) in &all {
+        let texts: Vec<&str> = names.iter().map(|on| cells.get(on).map_or("", String::as_str)).collect();
+        let _ = writeln!(text, "| `{name}` | {} |", texts.join(" | "));
+    }
+    text + "\n"
+}
+
 /// The table of what tests run.
 fn cases(rows: &[Vec<&str>]) -> String {
     let mut text = format!(
-        "{CASES}\nWhat the [cases](scorecard.md) of JAX's tests of `pmap` and `shard_map` compile while they run on CPU, compiled a second\ntime for as many devices of these, with `SHARDAX_COMPILE_ALSO_FOR`:\n\n| topology | programs that compile | of |\n|---|--:|--:|\n"
+        "{CASES}\nWhat the [cases](scorecard.md) of JAX's tests, and the tests beside them, compile while they run on CPU in one process, compiled a\nsecond time for as many devices of these, with `SHARDAX_COMPILE_ALSO_FOR`:\n\n| topology | programs that compile | of |\n|---|--:|--:|\n"
     );
     for row in rows {
         let ["case", on, compiled, all] = row[..] else { continue };
@@ -320,6 +370,11 @@ What does not compile, and why:
         assert_eq!(lines, "case|h100|1|1\ncase|v5e:2x4|1|2\ncaserefused|v5e:2x4|no sort|1\n");
         let rows: Vec<Vec<&str>> = lines.lines().map(|line| line.split('|').collect()).collect();
         assert!(cases(&rows).contains("| v5e:2x4 | 1 | 2 |\n\n- v5e:2x4: no sort (1)\n"), "{}", cases(&rows));
+        let said = "digits: shardax: f compiles for h100\ndigits: shardax: g does not compile for h100: no sort\nnoise";
+        let lines = by_example(said);
+        assert_eq!(lines, "example|digits|h100|1|2\n");
+        let rows: Vec<Vec<&str>> = lines.lines().map(|line| line.split('|').collect()).collect();
+        assert!(examples(&rows).contains("| `digits` | 1 of 2 |\n"), "{}", examples(&rows));
         assert_eq!(Cell::read("all 7, one in 8"), Some(Cell { compiled: 7, all: 7, every: "8" }));
     }
 }

@@ -11,42 +11,23 @@ use golden_support::check_family;
 /// What is known to fail or to differ: a path, or the beginning of paths, and the reason.
 const PENDING: &[(&str, &str)] = &[];
 
-#[test]
-fn nn() {
-    check_family("nn", families::nn::function, PENDING);
+macro_rules! families {
+    ($($name:ident)*) => {$(
+        #[test]
+        fn $name() {
+            check_family(stringify!($name), families::$name::function, PENDING);
+        }
+    )*
+        const FAMILIES: &[(&str, fn(&golden_support::Case) -> Option<golden_support::Fun>)] =
+            &[$((stringify!($name), families::$name::function)),*];
+    };
 }
 
-#[test]
-fn optim() {
-    check_family("optim", families::optim::function, PENDING);
-}
+families! { nn optim optim_ten optim_more nn_more nn_half nn_layers nn_train }
 
+/// `cargo xtask platforms` runs it, in several processes: see `golden_support::elsewhere`.
 #[test]
-fn optim_ten() {
-    check_family("optim_ten", families::optim_ten::function, PENDING);
-}
-
-#[test]
-fn optim_more() {
-    check_family("optim_more", families::optim_more::function, PENDING);
-}
-
-#[test]
-fn nn_more() {
-    check_family("nn_more", families::nn_more::function, PENDING);
-}
-
-#[test]
-fn nn_half() {
-    check_family("nn_half", families::nn_half::function, PENDING);
-}
-
-#[test]
-fn nn_layers() {
-    check_family("nn_layers", families::nn_layers::function, PENDING);
-}
-
-#[test]
-fn nn_train() {
-    check_family("nn_train", families::nn_train::function, PENDING);
+#[ignore = "a table, made by a command of its own"]
+fn families_on_topologies() -> shardax::Result<()> {
+    golden_support::elsewhere::table("shardax-nn: ", FAMILIES)
 }

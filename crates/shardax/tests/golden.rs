@@ -75,7 +75,7 @@ fn operands_split_by_the_compiler() {
 #[test]
 #[ignore = "a table, made by a command of its own"]
 fn families_on_topologies() -> shardax::Result<()> {
-    golden_support::elsewhere::table(FAMILIES)
+    golden_support::elsewhere::table("", FAMILIES)
 }
 
 #[test]

@@ -16,7 +16,14 @@ pub fn example(name: &str) -> PathBuf {
 }
 
 pub fn run(name: &str, args: &[&str]) -> Output {
-    Command::new(example(name)).args(args).output().expect("the example starts")
+    let out = Command::new(example(name)).args(args).output().expect("the example starts");
+    // Where its programs are compiled for TPUs and GPUs too, how that went: `cargo xtask platforms` counts.
+    if std::env::var_os("SHARDAX_COMPILE_ALSO_FOR").is_some() {
+        let said = String::from_utf8_lossy(&out.stderr);
+        let told = |line: &&str| line.contains(" compiles for ") || line.contains(" does not compile for ");
+        said.lines().filter(told).for_each(|line| eprintln!("{name}: {line}"));
+    }
+    out
 }
 
 /// What it prints, when it succeeds.

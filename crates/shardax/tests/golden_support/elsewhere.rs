@@ -20,6 +20,8 @@ fn sizes(family: &str) -> (usize, usize) {
         // A check of many functions.
         "half" => (2, 8),
         "linalg" | "special" | "various" | "random" | "random_more" => (8, 32),
+        // Layers, and steps of optimizers.
+        name if name.starts_with("nn_") || name.starts_with("optim") => (8, 32),
         _ => (64, 128),
     }
 }
@@ -62,8 +64,8 @@ impl Wanted {
 }
 
 /// Compiles the families' checks, part by part, and adds to the file a line for each part and topology, and one for each
-/// reason why some do not compile. A part that the file has is left out: a run that was ended goes on.
-pub fn table(families: &[(&'static str, fn(&Case) -> Option<Fun>)]) -> Result<()> {
+/// reason why some do not compile. `of` goes before their names. A part that the file has is left out: a run that was ended goes on.
+pub fn table(of: &str, families: &[(&'static str, fn(&Case) -> Option<Fun>)]) -> Result<()> {
     let wanted = Wanted::read();
     let known = std::fs::read_to_string(&wanted.out).unwrap_or_default();
     let topologies = wanted.on.iter().map(|name| topology(name)).collect::<Result<Vec<_>>>()?;
@@ -84,7 +86,7 @@ pub fn table(families: &[(&'static str, fn(&Case) -> Option<Fun>)]) -> Result<()
             .flat_map(|part| topologies.iter().map(move |topology| (part, topology)))
         {
             number += 1;
-            let head = format!("golden|{family_name}|{}|{}|{part}|", topology.name(), wanted.every);
+            let head = format!("golden|{of}{family_name}|{}|{}|{part}|", topology.name(), wanted.every);
             if number % wanted.share.1 != wanted.share.0 || known.lines().any(|line| line.starts_with(&head)) {
                 continue;
             }
@@ -97,8 +99,13 @@ pub fn table(families: &[(&'static str, fn(&Case) -> Option<Fun>)]) -> Result<()
             let mut lines = String::new();
             for (why, paths) in &refused {
                 let at = topology.name();
-                let _ =
-                    writeln!(lines, "refused|{family_name}|{at}|{}|{why}|{}|{}", wanted.every, paths.len(), paths[0]);
+                let _ = writeln!(
+                    lines,
+                    "refused|{of}{family_name}|{at}|{}|{why}|{}|{}",
+                    wanted.every,
+                    paths.len(),
+                    paths[0]
+                );
             }
             // Last, as it says that the part is done.
             let _ = writeln!(lines, "{head}{}|{}", checks.len() - count, checks.len());
