@@ -41,6 +41,11 @@ use std::panic::Location;
 
 use shardax::prelude::*;
 
+/// Of so many checks `cargo test` makes one, to be quick; CI, which has the variable `CI`, makes all.
+pub fn outside_of_ci(every: usize) -> usize {
+    if std::env::var_os("CI").is_some() { 1 } else { every }
+}
+
 /// The function of a case.
 pub type Fun = Box<dyn Fn(&[Array]) -> Result<Vec<Array>>>;
 
