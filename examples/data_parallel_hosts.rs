@@ -9,6 +9,7 @@
 
 use clap::Parser;
 use shardax::{distributed, multihost};
+use shardax_alloc as _;
 use shardax_nn::prelude::*;
 use shardax_train::{Average, Batch, digits, shard_batch};
 

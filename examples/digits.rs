@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use clap::Parser;
 use serde_json::{Value, json};
+use shardax_alloc as _;
 use shardax_nn::prelude::*;
 use shardax_train::checkpoint::{CheckpointManager, CheckpointManagerOptions, SaveArgs};
 use shardax_train::{Average, Batch, Dataset, Panel, Plot, Progress, digits, replicas_identical, shard_batch};

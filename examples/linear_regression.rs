@@ -7,6 +7,7 @@
 
 use clap::Parser;
 use shardax::prelude::*;
+use shardax_alloc as _;
 
 /// Fits a line through noisy samples on several devices at once.
 #[derive(Parser)]

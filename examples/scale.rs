@@ -5,6 +5,7 @@
 //! An argument sets the number of devices: `… --example scale -- 2`.
 
 use shardax::prelude::*;
+use shardax_alloc as _;
 
 fn main() -> Result<()> {
     // A CPU host has one device unless it is told to simulate more.

@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use clap::{Parser, ValueEnum};
 use common::images::{Images, cifar, on_devices, test_batches};
 use model::{CLASSES, Classifier, Cnn, ResNet};
+use shardax_alloc as _;
 use shardax_nn::prelude::*;
 use shardax_train::data::{Augment, Source, Stream};
 use shardax_train::{Accuracy, Average, Batch, MultiMetric, Trainer, accumulate, replicas_identical};

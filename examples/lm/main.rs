@@ -18,6 +18,7 @@ use std::sync::Arc;
 use clap::Parser;
 use model::{Gpt, Sizes};
 use shardax::{Error, ErrorKind};
+use shardax_alloc as _;
 use shardax_nn::prelude::*;
 use shardax_train::data::{Example, Source, Stream, Tokenizer, text_windows, token_windows};
 use shardax_train::{Average, MultiMetric, Perplexity, Trainer};

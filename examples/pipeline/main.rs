@@ -9,6 +9,7 @@ mod run;
 use clap::{Parser, ValueEnum};
 use run::Run;
 use shardax::{Error, ErrorKind};
+use shardax_alloc as _;
 use shardax_nn::prelude::*;
 use shardax_train::data::{HostArray, InMemory, Source, Stream};
 use shardax_train::{Average, MultiMetric, digits};

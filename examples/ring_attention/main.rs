@@ -15,6 +15,7 @@ use clap::Parser;
 use mixed::mixed;
 use run::Run;
 use shardax::{Error, ErrorKind};
+use shardax_alloc as _;
 use shardax_nn::prelude::*;
 use shardax_train::data::{Example, HostArray, Source, Stream};
 use shardax_train::{Average, MultiMetric};

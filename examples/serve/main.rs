@@ -17,6 +17,7 @@ use model::Model;
 use server::{Client, Limits, Server};
 use shardax::prelude::*;
 use shardax::{Error, ErrorKind};
+use shardax_alloc as _;
 
 /// Serves an exported model, and measures how it answers.
 #[derive(Parser)]

@@ -27,6 +27,19 @@ fn scale() {
     assert!(text.contains("[56 56]"), "{text}");
 }
 
+/// What the examples show is what users write: all of them name the allocator that their numbers are of.
+#[test]
+fn every_example_names_the_allocator() {
+    let manifest = include_str!("../Cargo.toml");
+    let paths =
+        manifest.split("[[example]]").skip(1).filter_map(|entry| entry.split("path = \"").nth(1)?.split('"').next());
+    let without = paths.filter(|path| {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+        !std::fs::read_to_string(path).expect("an example").contains("use shardax_alloc as _;")
+    });
+    assert_eq!(without.collect::<Vec<_>>(), [""; 0]);
+}
+
 /// SPEC 178, 179: the losses that JAX prints.
 #[test]
 fn linear_regression() {

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use clap::Parser;
 use common::images::{of_digits, split, train_batches};
 use shardax::{Error, ErrorKind};
+use shardax_alloc as _;
 use shardax_nn::prelude::*;
 use shardax_train::data::{Source, Stream};
 use shardax_train::{Average, Batch, MultiMetric, Trainer};

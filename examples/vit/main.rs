@@ -13,6 +13,7 @@ use clap::Parser;
 use common::images::{cifar, of_digits, split, train_batches};
 use model::{Sizes, Vit};
 use shardax::{Error, ErrorKind};
+use shardax_alloc as _;
 use shardax_nn::prelude::*;
 use shardax_train::data::{Source, Stream};
 use shardax_train::{Accuracy, Average, Batch, MultiMetric, Trainer};

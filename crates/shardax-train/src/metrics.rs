@@ -396,12 +396,26 @@ impl MultiMetric {
     #[track_caller]
     pub fn values(&self) -> Result<BTreeMap<String, f64>> {
         let location = Location::caller();
-        // All are computed before the first is waited for.
-        let computed: Vec<(&String, Array)> = self.metrics.iter().map(|(name, m)| (name, m.compute())).collect();
-        let read = |(name, value): (&String, Array)| match value.to_f64() {
-            Ok(value) => Ok((name.clone(), value)),
-            Err(error) => Err(error.context(format!("metric {name:?}")).at(location)),
+        self.computed().values().map_err(|error| error.at(location))
+    }
+
+    /// All values, on the devices: they are computed in order, whenever somebody reads them.
+    pub(crate) fn computed(&self) -> Computed {
+        Computed(self.metrics.iter().map(|(name, metric)| (name.clone(), metric.compute())).collect())
+    }
+}
+
+/// The values of metrics by their names, scalars which the devices may still compute.
+#[derive(Debug)]
+pub(crate) struct Computed(Vec<(String, Array)>);
+
+impl Computed {
+    /// Waits for them.
+    pub fn values(self) -> Result<BTreeMap<String, f64>> {
+        let read = |(name, value): (String, Array)| match value.to_f64() {
+            Ok(value) => Ok((name, value)),
+            Err(error) => Err(error.context(format!("metric {name:?}"))),
         };
-        computed.into_iter().map(read).collect()
+        self.0.into_iter().map(read).collect()
     }
 }

@@ -7,6 +7,8 @@ use crate::metrics::MultiMetric;
 
 pub(super) type Hook<'a, S> = Box<dyn FnMut(&Moment<'_, S>) -> Result<Control> + 'a>;
 
+pub(super) type LogHook<'a> = Box<dyn FnMut(u64, &Values) -> Result<Control> + 'a>;
+
 /// Metrics of a state, of data that it was not trained on.
 pub(super) struct Evaluation<'a, S> {
     pub every: u64,
@@ -15,6 +17,10 @@ pub(super) struct Evaluation<'a, S> {
 }
 
 impl<S> Evaluation<'_, S> {
+    pub fn is_due(&self, step: u64, last: u64) -> bool {
+        step.is_multiple_of(self.every) || step == last
+    }
+
     pub fn values(&mut self, state: &S) -> Result<Values> {
         let values = (self.evaluate)(state)?.values()?;
         Ok(values.into_iter().map(|(name, x)| (format!("{}/{name}", self.name), x)).collect())

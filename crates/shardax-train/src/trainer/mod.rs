@@ -1,6 +1,7 @@
 //! The loop around a step.
 
 mod hooks;
+mod numbers;
 mod timing;
 
 use std::collections::BTreeMap;
@@ -20,7 +21,8 @@ use crate::metrics::MultiMetric;
 use crate::progress::Progress;
 use crate::replicas::diverged;
 
-use hooks::{Evaluation, Hook};
+use hooks::{Evaluation, Hook, LogHook};
+use numbers::Numbers;
 use timing::Timing;
 
 /// The numbers of a step, by their names.
@@ -33,8 +35,6 @@ pub struct Moment<'a, S> {
     pub step: u64,
     /// The state after it. It may still be computed.
     pub state: &'a S,
-    /// The numbers since the last of its kind, where this step is one that is logged.
-    pub values: Option<&'a Values>,
 }
 
 /// What a hook wants.
@@ -48,6 +48,10 @@ pub enum Control {
 
 /// The loop around a step: it takes batches, makes steps, counts metrics and reads them once a window, and does what it is
 /// told to do in between. What a step is, and what the state is, it does not know.
+///
+/// The devices do not wait for the host to read: the numbers of a step are read when the next one has been started, or the
+/// run ends. They are read at once where it waits for that step anyway, to evaluate it, or saves a checkpoint of it, whose
+/// metrics they are. Whoever is told them is told the step, in order.
 ///
 /// A step is any function of a state and a batch that returns the next state and its metrics, mostly one that [`jit`] or
 /// [`pmap`] made. It may donate the state.
@@ -75,8 +79,8 @@ pub enum Control {
 /// let state = Trainer::new(200)
 ///     .log_every(50)
 ///     .quiet()
-///     .hook(|at| {
-///         losses.extend(at.values.map(|values| values["loss"]));
+///     .on_log(|_step, values| {
+///         losses.push(values["loss"]);
 ///         Ok(shardax_train::Control::Continue)
 ///     })
 ///     .run(state, &mut data, |state, batch| step.call((state, batch)))?;
@@ -96,6 +100,7 @@ pub struct Trainer<'a, S> {
     restore: RestoreOptions,
     evaluations: Vec<Evaluation<'a, S>>,
     hooks: Vec<Hook<'a, S>>,
+    log_hooks: Vec<LogHook<'a>>,
     profile: Option<(Range<u64>, PathBuf)>,
     finite: bool,
     replicas_every: Option<u64>,
@@ -115,13 +120,15 @@ impl<'a, S: Tree> Trainer<'a, S> {
             restore: RestoreOptions::new(),
             evaluations: Vec::new(),
             hooks: Vec::new(),
+            log_hooks: Vec::new(),
             profile: None,
             finite: false,
             replicas_every: None,
         }
     }
 
-    /// Reads the metrics every so many steps (100), and at the last: only then the host waits for the devices.
+    /// Logs the metrics of so many steps (100) together, and those of the last: only then the host waits for the devices,
+    /// which have the next step to go on with.
     pub fn log_every(mut self, steps: u64) -> Self {
         self.log_every = steps.max(1);
         self
@@ -172,7 +179,7 @@ impl<'a, S: Tree> Trainer<'a, S> {
     }
 
     /// Computes other metrics of the state every so many steps, and at the end: of a test set. Their names get `name/` in
-    /// front.
+    /// front. Waits for them.
     pub fn evaluate_every(
         mut self,
         steps: u64,
@@ -183,9 +190,17 @@ impl<'a, S: Tree> Trainer<'a, S> {
         self
     }
 
-    /// Calls a function after each step.
+    /// Calls a function after each step. Where it reads the state it waits for the step, and the devices wait for the next.
     pub fn hook(mut self, hook: impl FnMut(&Moment<'_, S>) -> Result<Control> + 'a) -> Self {
         self.hooks.push(Box::new(hook));
+        self
+    }
+
+    /// Calls a function with the numbers of each step that is logged or evaluated, and the step: for a training that ends
+    /// early, say. Another step may have been started by then, with which the run ends if the function says so; in all
+    /// processes it is the same.
+    pub fn on_log(mut self, hook: impl FnMut(u64, &Values) -> Result<Control> + 'a) -> Self {
+        self.log_hooks.push(Box::new(hook));
         self
     }
 
@@ -228,7 +243,7 @@ impl<'a, S: Tree> Trainer<'a, S> {
         mut self,
         mut state: S,
         data: &mut D,
-        mut step_of: impl FnMut(S, D::Item) -> Result<(S, MultiMetric)>,
+        step_of: impl FnMut(S, D::Item) -> Result<(S, MultiMetric)>,
     ) -> Result<S> {
         let mut step = 0;
         if let Some(checkpoints) = &mut self.checkpoints
@@ -249,10 +264,30 @@ impl<'a, S: Tree> Trainer<'a, S> {
         if let Some(progress) = progress.as_ref().filter(|_| step > 0) {
             progress.println(format!("goes on after step {step}"));
         }
-        let merge = jit(|a: MultiMetric, b: MultiMetric| a.merge(&b));
-        let (mut window, mut timing, mut finite) = (MultiMetric::new(), Timing::new(), FiniteCheck::new());
+        let timing = Timing::new(step, std::mem::take(&mut self.work), self.flops);
+        let (loggers, hooks) = (std::mem::take(&mut self.loggers), std::mem::take(&mut self.log_hooks));
+        let mut numbers = Numbers::new(loggers, hooks, progress, timing);
+        let result = self.make_steps(state, step, data, step_of, &mut numbers);
+        // Also where a later step failed, whose error is the one to be told.
+        let told = numbers.finish();
+        let state = result?;
+        told?;
+        if let Some(checkpoints) = self.checkpoints {
+            checkpoints.wait_until_finished()?;
+        }
+        Ok(state)
+    }
+
+    fn make_steps<D: Stream>(
+        &mut self,
+        mut state: S,
+        mut step: u64,
+        data: &mut D,
+        mut step_of: impl FnMut(S, D::Item) -> Result<(S, MultiMetric)>,
+        numbers: &mut Numbers<'_>,
+    ) -> Result<S> {
+        let mut finite = FiniteCheck::new();
         let mut profile = None;
-        let mut last_values = Values::new();
         while step < self.steps {
             let at = |error: shardax::Error| error.context(format!("step {}", step + 1));
             if profile.is_none()
@@ -261,13 +296,17 @@ impl<'a, S: Tree> Trainer<'a, S> {
             {
                 profile = Some(profiler::trace(folder)?);
             }
-            let Some(batch) = timing.input(|| data.next_item()) else { break };
+            let Some(batch) = numbers.timing.input(|| data.next_item()) else { break };
             let batch = batch.map_err(at)?;
-            let (next, metrics) = timing.dispatch(|| step_of(state, batch)).map_err(at)?;
+            let (next, metrics) = numbers.timing.dispatch(|| step_of(state, batch)).map_err(at)?;
             state = next;
-            window = if window.is_empty() { metrics } else { merge.call((window, metrics)).map_err(at)? };
+            numbers.add(metrics).map_err(at)?;
             step += 1;
             let at = |error: shardax::Error| error.context(format!("step {step}"));
+            let is_last = step == self.steps;
+            if step.is_multiple_of(self.log_every) || is_last {
+                numbers.close(step);
+            }
             if self.finite {
                 finite.step(step, &state)?;
             }
@@ -284,43 +323,30 @@ impl<'a, S: Tree> Trainer<'a, S> {
                 block_until_ready(&state).map_err(at)?;
                 recording.stop()?;
             }
-            let mut values = None;
-            if step.is_multiple_of(self.log_every) || step == self.steps {
-                let read = timing.device(|| std::mem::take(&mut window).values()).map_err(at)?;
-                values = Some(timing.finish(read, &self.work, self.flops));
+            let saves = is_last || self.checkpoints.as_ref().is_some_and(|checkpoints| checkpoints.should_save(step));
+            let evaluates = self.evaluations.iter().any(|evaluation| evaluation.is_due(step, self.steps));
+            numbers.read(if saves || evaluates { step } else { step - 1 })?;
+            for evaluation in self.evaluations.iter_mut().filter(|evaluation| evaluation.is_due(step, self.steps)) {
+                numbers.evaluate(evaluation, step, &state).map_err(at)?;
             }
-            for evaluation in &mut self.evaluations {
-                if step.is_multiple_of(evaluation.every) || step == self.steps {
-                    let found = evaluation.values(&state).map_err(at)?;
-                    values.get_or_insert_with(Values::new).extend(found);
-                    timing.restart();
-                }
-            }
-            if let Some(values) = &values {
-                for logger in &mut self.loggers {
-                    logger.log(step, values)?;
-                    logger.flush()?;
-                }
-                if let Some(progress) = &progress {
-                    progress.report(step, values);
-                }
-                last_values.extend(values.clone());
-            }
-            if let Some(progress) = &progress {
+            let mut stop = numbers.tell()?;
+            if let Some(progress) = &numbers.progress {
                 progress.step();
             }
-            let moment = Moment { step, state: &state, values: values.as_ref() };
-            let mut stop = false;
+            let moment = Moment { step, state: &state };
             for hook in &mut self.hooks {
                 stop |= hook(&moment).map_err(at)? == Control::Stop;
             }
+            if stop {
+                numbers.finish()?;
+            }
             if let Some(checkpoints) = &mut self.checkpoints {
-                let args = SaveArgs::new().metrics(last_values.clone()).metadata(beside(data.position()));
+                let args = SaveArgs::new().metrics(numbers.last.clone()).metadata(beside(data.position()));
                 if self.finite && checkpoints.should_save(step) {
                     // What is not finite is no checkpoint to go on from.
                     finite.finish()?;
                 }
-                checkpoints.save_with(step, &state, &args.force(stop || step == self.steps))?;
+                checkpoints.save_with(step, &state, &args.force(stop || is_last))?;
             }
             if stop {
                 break;
@@ -329,9 +355,6 @@ impl<'a, S: Tree> Trainer<'a, S> {
         finite.finish()?;
         if let Some(recording) = profile {
             recording.stop()?;
-        }
-        if let Some(checkpoints) = &mut self.checkpoints {
-            checkpoints.wait_until_finished()?;
         }
         Ok(state)
     }

@@ -67,7 +67,7 @@ fn train(folder: &Path, steps: u64) -> Result<()> {
     let mut data = rows.batch(8 / process_count()).map(move |batch| batch["x"].to_array_on(&split)).prefetch(2);
     let options = CheckpointManagerOptions::new().save_interval_steps(3).timeout(std::time::Duration::from_secs(20));
     let mut checkpoints = CheckpointManager::new(folder.join("run"), options)?;
-    let mut sums = Vec::new();
+    let mut sums: Vec<f64> = Vec::new();
     let state = Trainer::new(steps)
         .log_every(2)
         .quiet()
@@ -79,8 +79,8 @@ fn train(folder: &Path, steps: u64) -> Result<()> {
             let sum = jit(|w: Array| w.sum(..)).out_shardings(&whole).call(w)?;
             Ok(MultiMetric::new().with("sum", Average::of(sum)))
         })
-        .hook(|at| {
-            sums.extend(at.values.and_then(|values| values.get("test/sum")).copied());
+        .on_log(|_, values| {
+            sums.extend(values.get("test/sum"));
             Ok(Control::Continue)
         })
         .run(weights, &mut data, |w, x| step.call((w, x)))?;

@@ -1,11 +1,12 @@
 //! How quick a gibibyte is saved and restored, beside what the disk does; and whether steps wait for data.
 //!
-//! `cargo test --release -p shardax-train --test checkpoint speed -- --ignored --nocapture` prints the table; `TMPDIR` says
-//! which disk.
+//! `cargo test --release -p shardax-train --test checkpoint speed -- --include-ignored --nocapture` prints the table;
+//! `TMPDIR` says which disk.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use shardax::prelude::*;
 use shardax_train::checkpoint::{self, CheckpointManager, CheckpointManagerOptions};
@@ -140,28 +141,46 @@ fn a_gibibyte_that_the_next_step_donates() -> Result<()> {
     Ok(())
 }
 
-/// A step of 20 ms, whose batches of 4 MiB are read from the disk on a thread and put on eight devices there.
+/// The rows of a batch, of 16 KiB each: debug builds take ten times as long to gather them.
+const ROWS: usize = if cfg!(debug_assertions) { 32 } else { 256 };
+
+/// Steps of 20 ms, whose batches (4 MiB in optimized builds) are read from a file and put on eight devices: on a thread
+/// that reads ahead they are there when a step asks for them, which waits for less than a hundredth of the time.
+///
+/// Other programs may take the processors from that thread for a while, so it is the best of several windows that counts.
 #[test]
-#[ignore = "reads a gibibyte"]
 fn a_step_does_not_wait_for_its_data() -> Result<()> {
     setup();
     let folder = Folder::new();
     let path = folder.join("text");
-    std::fs::write(&path, (0..BYTES / 4).map(|i| (i % 251) as u8).collect::<Vec<_>>()).expect("a disk");
+    std::fs::write(&path, (0..32 << 20).map(|i| (i % 251) as u8).collect::<Vec<_>>()).expect("a disk");
     let rows = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
-    let text = text_windows(&path, 4 << 10)?;
-    let place = move |batch: Example| batch["tokens"].to_array_on(&rows);
-    let mut data = text.stream().shuffled(0).batch(256).map(place).prefetch(4);
+    let batches = || -> Result<_> {
+        let rows = rows.clone();
+        let place = move |batch: Example| batch["tokens"].to_array_on(&rows);
+        Ok(text_windows(&path, 4 << 10)?.stream().shuffled(0).batch(ROWS).map(place))
+    };
+    let ahead = waits(80, &mut batches()?.prefetch(4))?;
+    let alone = waits(20, &mut batches()?)?;
+    println!(
+        "the share of time that steps of 20 ms wait for data, in windows of ten: {ahead:.4?}, in turns {alone:.4?}"
+    );
+    let least = |waits: &[f64]| waits.iter().copied().fold(1.0, f64::min);
+    assert!(least(&ahead) < 0.01 && least(&alone) > 0.03, "{ahead:.4?}, {alone:.4?}");
+    Ok(())
+}
+
+/// The share of time that so many steps of 20 ms wait for these batches, in windows of ten.
+fn waits(steps: u64, data: &mut impl Stream<Item = Array>) -> Result<Vec<f64>> {
     let mut waits = Vec::new();
-    let watch = |at: &shardax_train::Moment<'_, Array>| {
-        waits.extend(at.values.map(|values| values["time/input_wait"]));
+    let watch = |_: u64, values: &BTreeMap<String, f64>| {
+        waits.push(values["time/input_wait"]);
         Ok(Control::Continue)
     };
-    Trainer::new(300).log_every(50).quiet().hook(watch).run(zeros(()), &mut data, |state, batch: Array| {
-        assert_eq!(batch.shape(), [256, 4 << 10]);
-        std::thread::sleep(std::time::Duration::from_millis(20));
+    Trainer::new(steps).log_every(10).quiet().on_log(watch).run(zeros(()), data, |state, batch: Array| {
+        assert_eq!(batch.shape(), [ROWS, 4 << 10]);
+        std::thread::sleep(Duration::from_millis(20));
         Ok((state, MultiMetric::new()))
     })?;
-    println!("the share of time that steps of 20 ms wait for data, in windows of 50: {waits:.4?}");
-    Ok(())
+    Ok(waits)
 }

@@ -1,8 +1,13 @@
 //! The loop: it goes on bit by bit, accumulates gradients with one reduction, and stops where something is wrong.
 
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
 use shardax::ErrorKind;
 use shardax_nn::prelude::*;
-use shardax_train::checkpoint::{CheckpointManager, CheckpointManagerOptions};
+use shardax_train::checkpoint::{Checkpoint, CheckpointManager, CheckpointManagerOptions};
 use shardax_train::data::{Example, HostArray, Source, Stream};
 use shardax_train::log::JsonLines;
 use shardax_train::{Average, Control, FiniteCheck, LastValue, MultiMetric, Trainer, accumulate};
@@ -173,15 +178,14 @@ fn a_run_ends_with_its_data_or_where_a_hook_says() -> Result<()> {
     let ones_of = |n: u64| (4usize, |_| Ok(array(1.0f32))).stream().epochs(n);
     assert_eq!(Trainer::new(100).quiet().run(zeros(()), &mut ones_of(3), step)?.item::<f32>()?, 12.0);
     let mut seen = Vec::new();
-    let stop = Trainer::new(100).quiet().tokens_per_step(32.0).flops(1e6, 1e12).log_every(2).hook(|at| {
-        if let Some(values) = at.values {
-            seen.push((at.step, values["loss"], values["tokens_per_second"] / values["steps_per_second"]));
-            assert!(values["mfu"] > 0.0 && values["time/input_wait"] >= 0.0 && values["time/input_wait"] <= 1.0);
-        }
-        Ok(if at.step == 5 { Control::Stop } else { Control::Continue })
+    let stop = Trainer::new(100).quiet().tokens_per_step(32.0).flops(1e6, 1e12).log_every(2).on_log(|step, values| {
+        seen.push((step, values["loss"], values["tokens_per_second"] / values["steps_per_second"]));
+        assert!(values["mfu"] > 0.0 && values["time/input_wait"] >= 0.0 && values["time/input_wait"] <= 1.0);
+        Ok(Control::Continue)
     });
-    assert_eq!(stop.run(zeros(()), &mut ones_of(30), step)?.item::<f32>()?, 5.0);
-    assert_eq!(seen, [(2, 1.0, 32.0), (4, 1.0, 32.0)]);
+    let stop = stop.hook(|at| Ok(if at.step == 6 { Control::Stop } else { Control::Continue }));
+    assert_eq!(stop.run(zeros(()), &mut ones_of(30), step)?.item::<f32>()?, 6.0);
+    assert_eq!(seen, [(2, 1.0, 32.0), (4, 1.0, 32.0), (6, 1.0, 32.0)]);
     // What fails names its step.
     let broken = |w: Array, x: Array| match w.item::<f32>()? {
         3.0 => Err(shardax::Error::new(ErrorKind::Value, "no")),
@@ -223,7 +227,7 @@ fn a_profile_has_the_steps_of_its_window() -> Result<()> {
     let trace: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let events = trace["traceEvents"].as_array().expect("events");
     let runs = events.iter().filter(|e| e["name"] == "of_the_profile" && e["ph"] == "X");
-    let mut by_thread = std::collections::BTreeMap::new();
+    let mut by_thread = BTreeMap::new();
     runs.for_each(|e| *by_thread.entry((e["pid"].to_string(), e["tid"].to_string())).or_insert(0) += 1);
     // The host that starts them, and the device: each three times.
     assert!(by_thread.len() == 2 && by_thread.values().all(|count| *count == 3), "{by_thread:?}");
@@ -247,14 +251,12 @@ fn the_time_of_a_step_is_split() -> Result<()> {
             Ok(1.0f32)
         };
         let mut seen = Vec::new();
-        let watch = |at: &shardax_train::Moment<'_, Array>| {
-            if let Some(values) = at.values {
-                let of = |name: &str| values[name];
-                let rate = of("steps_per_second");
-                assert!((of("tokens_per_second") / rate - 32.0).abs() < 1e-6 && (of("mfu") / rate - 5e-3).abs() < 1e-9);
-                assert!((of("examples_per_second") / rate - 4.0).abs() < 1e-6);
-                seen = vec![of("time/input_wait"), of("time/dispatch"), of("time/device_wait")];
-            }
+        let watch = |_: u64, values: &BTreeMap<String, f64>| {
+            let of = |name: &str| values[name];
+            let rate = of("steps_per_second");
+            assert!((of("tokens_per_second") / rate - 32.0).abs() < 1e-6 && (of("mfu") / rate - 5e-3).abs() < 1e-9);
+            assert!((of("examples_per_second") / rate - 4.0).abs() < 1e-6);
+            seen = vec![of("time/input_wait"), of("time/dispatch"), of("time/device_wait")];
             Ok(Control::Continue)
         };
         let trainer = Trainer::new(20)
@@ -263,7 +265,7 @@ fn the_time_of_a_step_is_split() -> Result<()> {
             .tokens_per_step(32.0)
             .examples_per_step(4.0)
             .flops(5e9, 1e12)
-            .hook(watch);
+            .on_log(watch);
         let mut data = (4usize, item).stream();
         trainer.run(begin.clone(), &mut data, |w, x| {
             if slow_start {
@@ -297,5 +299,129 @@ fn a_parameter_that_is_not_finite_is_named() -> Result<()> {
     });
     let run = Trainer::new(20).quiet().check_finite().run(state, &mut data(), |state, batch| step.call((state, batch)));
     fails(run, &["after step 4 ", "`.params.kernel`"]);
+    Ok(())
+}
+
+/// A number may be an array of the state, which the next step donates.
+#[test]
+fn numbers_that_lie_in_a_donated_state_are_logged() -> Result<()> {
+    setup();
+    let step = jit(|w: Array| w + 1.0).donate_argnums([0]);
+    for log_every in [1, 2] {
+        let mut data = (4usize, |_| Ok(())).stream();
+        let run = |w: Array, ()| {
+            let w = step.call(w)?;
+            Ok((w.clone(), MultiMetric::new().with("w", LastValue::of(&w))))
+        };
+        let trainer = Trainer::new(6).quiet().log_every(log_every).on_log(|step, values| {
+            assert_eq!(values["w"], step as f64);
+            Ok(Control::Continue)
+        });
+        assert_eq!(trainer.run(zeros(()), &mut data, run)?.item::<f32>()?, 6.0);
+    }
+    Ok(())
+}
+
+/// Each step ends only when the next one was started: reading its numbers before would be waiting for ever.
+#[test]
+fn numbers_are_read_while_the_next_step_is_under_way() -> Result<()> {
+    setup();
+    const STEPS: u64 = 6;
+    let (started, alone) = (Arc::new((Mutex::new(0), Condvar::new())), Arc::new(AtomicU64::new(0)));
+    let wait = {
+        let (started, alone) = (started.clone(), alone.clone());
+        move |args: &[shardax::HostArg<'_>], results: &mut [shardax::HostResult<'_>]| {
+            let step = args[0].values::<f32>()?.map(|w| w as u64 + 1).max().unwrap_or(0);
+            let (count, next) = &*started;
+            let count = count.lock().expect("no panic");
+            let is_last = |count: &mut u64| *count <= step && step < STEPS;
+            let (_guard, late) = next.wait_timeout_while(count, Duration::from_secs(5), is_last).expect("no panic");
+            alone.fetch_add(late.timed_out().into(), Ordering::Relaxed);
+            results[0].write([step as f32])
+        }
+    };
+    let wait = pure_callback(wait, shape_dtype_struct((), DType::F32));
+    let step = jit(move |w: Array| -> Result<(Array, MultiMetric)> {
+        // A program that does little runs on the thread that starts it.
+        let much = (ones([64, 64]) * &w).matmul(ones([64, 64])).sum(..);
+        let w = wait.call(w + much * 0.0)?;
+        Ok((w.clone(), MultiMetric::new().with("w", Average::of(w))))
+    });
+    let (mut logged, mut made) = (Vec::new(), Vec::new());
+    let trainer = Trainer::new(STEPS)
+        .log_every(1)
+        .quiet()
+        .on_log(|step, values| {
+            logged.push((step, values["w"]));
+            Ok(Control::Continue)
+        })
+        .hook(|at| {
+            made.push(at.step);
+            Ok(Control::Continue)
+        });
+    let end = trainer.run(zeros(()), &mut (4usize, |_| Ok(())).stream(), |w, ()| {
+        *started.0.lock().expect("no panic") += 1;
+        started.1.notify_all();
+        step.call(w)
+    })?;
+    assert_eq!(end.item::<f32>()?, STEPS as f32);
+    assert_eq!(alone.load(Ordering::Relaxed), 0, "steps waited in vain for the next to be started");
+    assert_eq!(logged, (1..=STEPS).map(|step| (step, step as f64)).collect::<Vec<_>>());
+    assert_eq!(made, (1..=STEPS).collect::<Vec<_>>());
+    Ok(())
+}
+
+/// The numbers that were computed when a run ends are logged: where its data ends, a hook stops it, a step fails.
+#[test]
+fn the_last_numbers_are_logged_however_a_run_ends() -> Result<()> {
+    setup();
+    let folder = Folder::new();
+    let run = |name: &str, examples: u64, stop: u64, fault: u64| {
+        let mut seen = Vec::new();
+        let step = |w: Array, x: Array| match w.item::<f32>()? as u64 + 1 == fault {
+            true => Err(shardax::Error::new(ErrorKind::Value, "no")),
+            false => Ok((&w + x, MultiMetric::new().with("w", Average::of(w + 1.0)))),
+        };
+        let mut data = (1usize, |_| Ok(array(1.0f32))).stream().epochs(examples);
+        let end = Trainer::new(9)
+            .log_every(2)
+            .quiet()
+            .logger(JsonLines::new(folder.join(name))?)
+            .on_log(|step, values| {
+                seen.push((step, values["w"]));
+                Ok(if step == stop { Control::Stop } else { Control::Continue })
+            })
+            .run(zeros(()), &mut data, step);
+        let lines = JsonLines::read(folder.join(name))?;
+        assert_eq!(lines.iter().map(|line| (line.step, line.values["w"])).collect::<Vec<_>>(), seen);
+        Ok::<_, shardax::Error>((end.and_then(|w| w.item::<f32>()), seen))
+    };
+    let (end, seen) = run("all", 20, 0, 0)?;
+    assert_eq!((end?, seen), (9.0, vec![(2, 1.5), (4, 3.5), (6, 5.5), (8, 7.5), (9, 9.0)]));
+    let (end, seen) = run("data", 4, 0, 0)?;
+    assert_eq!((end?, seen), (4.0, vec![(2, 1.5), (4, 3.5)]));
+    // The next step was under way.
+    let (end, seen) = run("stop", 20, 4, 0)?;
+    assert_eq!((end?, seen), (5.0, vec![(2, 1.5), (4, 3.5)]));
+    let (end, seen) = run("fault", 20, 0, 5)?;
+    fails(end, &["step 5: no"]);
+    assert_eq!(seen, [(2, 1.5), (4, 3.5)]);
+    Ok(())
+}
+
+/// A checkpoint of a step that is logged has the numbers of that step, by which the best is kept.
+#[test]
+fn a_checkpoint_has_the_numbers_of_its_step() -> Result<()> {
+    setup();
+    let folder = Folder::new();
+    let mut checkpoints =
+        CheckpointManager::new(folder.join("run"), CheckpointManagerOptions::new().save_interval_steps(2))?;
+    let step = jit(|w: Array| (&w + 1.0, MultiMetric::new().with("w", LastValue::of(w + 1.0))));
+    let mut data = (4usize, |_| Ok(())).stream();
+    let trainer = Trainer::new(6).log_every(1).quiet().checkpoints(&mut checkpoints);
+    trainer.run(zeros(()), &mut data, |w, ()| step.call(w))?;
+    for step in [2u64, 4, 6] {
+        assert_eq!(Checkpoint::open(folder.join("run").join(step.to_string()))?.metrics()["w"], step as f64);
+    }
     Ok(())
 }
