@@ -2,6 +2,7 @@
 
 mod groups;
 pub(crate) mod localize;
+mod products;
 mod trips;
 pub(crate) mod wire;
 
@@ -15,6 +16,7 @@ use crate::error::{Code, Error, Result};
 use crate::layout::Layout;
 use crate::sharding::{OpSharding, OpShardingProto};
 use groups::{DeviceListProto, GroupProto, IotaGroupsProto, MeshGroupsProto};
+use products::{ConvolutionDimensionsProto, DotDimensionsProto, WindowProto};
 use trips::Loops;
 
 /// One instruction of an optimized program.
@@ -46,6 +48,9 @@ pub struct HloInstruction {
     pub parameter_number: Option<i64>,
     /// For `custom-call`: the function called.
     pub custom_call_target: Option<String>,
+    /// For matrix products and convolutions, also by cuBLAS and cuDNN: the floating-point operations of one run on one
+    /// device, two for each product and sum. 0 of all else, a fusion being what its computation says.
+    pub products: f64,
     /// What the program calls it: the names around the operation that it was made from. Empty where that is not known.
     pub op_name: String,
     /// The file and line of that operation.
@@ -180,6 +185,7 @@ pub(crate) fn instructions(module: &[u8]) -> Result<Vec<HloInstruction>> {
     };
     for computation in &module.computations {
         let names: HashMap<i64, &str> = computation.instructions.iter().map(|i| (i.id, i.name.as_str())).collect();
+        let by_id: HashMap<i64, &InstructionProto> = computation.instructions.iter().map(|i| (i.id, i)).collect();
         for proto in &computation.instructions {
             let mut shapes = Vec::new();
             if let Some(shape) = &proto.shape {
@@ -199,6 +205,7 @@ pub(crate) fn instructions(module: &[u8]) -> Result<Vec<HloInstruction>> {
                 trip_count: loops.trip_count(proto),
                 parameter_number: (proto.opcode == "parameter").then_some(proto.parameter_number),
                 custom_call_target: Some(proto.custom_call_target.clone()).filter(|target| !target.is_empty()),
+                products: products::products(proto, &by_id),
                 op_name: proto.metadata.as_ref().map(|m| m.op_name.clone()).unwrap_or_default(),
                 source: proto.metadata.as_ref().and_then(|m| m.source(&module.frames)),
             });
@@ -433,10 +440,16 @@ struct InstructionProto {
     parameter_number: i64,
     #[prost(int64, tag = "13")]
     tuple_index: i64,
+    #[prost(message, optional, tag = "15")]
+    window: Option<WindowProto>,
+    #[prost(message, optional, tag = "16")]
+    convolution_dimensions: Option<ConvolutionDimensionsProto>,
     #[prost(int64, tag = "26")]
     channel_id: i64,
     #[prost(string, tag = "28")]
     custom_call_target: String,
+    #[prost(message, optional, tag = "30")]
+    dot_dimensions: Option<DotDimensionsProto>,
     #[prost(int64, tag = "35")]
     id: i64,
     #[prost(int64, repeated, tag = "36")]

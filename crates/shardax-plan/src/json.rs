@@ -43,7 +43,7 @@ impl Report {
             "notes": self.notes,
             "flops": {
                 "products": self.flops.products, "recomputed": self.flops.recomputed,
-                "elementwise": self.flops.elementwise, "unbounded_loops": self.flops.unbounded_loops,
+                "elementwise": self.flops.elementwise, "products_per_device": self.products_per_device, "unbounded_loops": self.flops.unbounded_loops,
             },
             "bytes_accessed": self.bytes_accessed,
             "memory": {

@@ -1,5 +1,6 @@
 //! A step that is planned: what of it does not depend on the devices, and how it is compiled for them.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -30,6 +31,8 @@ pub(crate) struct Facts {
     pub arguments: Vec<Argument>,
     pub memory: MemoryAnalysis,
     pub collectives: Vec<Collective>,
+    /// The operations of products on one device, as far as the compiled program shows them.
+    pub products: f64,
     pub bytes_accessed: f64,
     /// The compiler.
     pub by: String,
@@ -67,6 +70,8 @@ pub struct Plan {
     pub(crate) holders: Vec<(Holder, String)>,
     pub(crate) rules: Vec<(String, Vec<String>)>,
     arguments: Vec<Argument>,
+    /// The axes that shardings name.
+    axes: BTreeSet<String>,
     compile: Compile,
 }
 
@@ -94,12 +99,13 @@ impl Plan {
         let name = text.strip_prefix("Lowered(").and_then(|rest| rest.split(')').next()).unwrap_or("step").to_owned();
         let flops = lowered.program().flops();
         let arguments = arguments(&lowered.args_info(), &lowered.input_shardings())?;
+        let axes = axes_of_shardings(lowered.as_text());
         let compile = move |target: &Target| match target.topology() {
             Some(topology) => facts_of_unloaded(&lowered.compile_for(topology)?),
             None => facts_of_compiled(&lowered.compile()?),
         };
         let (holders, rules) = (Vec::new(), Vec::new());
-        Ok(Plan { name, flops, holders, rules, arguments, compile: Arc::new(compile) })
+        Ok(Plan { name, flops, holders, rules, arguments, axes, compile: Arc::new(compile) })
     }
 
     /// What the arguments hold whose key paths begin so (`[0].model`); what is said first counts. By default arguments
@@ -122,6 +128,11 @@ impl Plan {
     pub(crate) fn argument_bytes(&self, holder: Option<Holder>) -> f64 {
         let counts = |a: &&Argument| holder.is_none_or(|holder| holder_of(self, a) == holder);
         self.arguments.iter().filter(counts).map(|a| a.bytes).sum()
+    }
+
+    /// Whether something is split along this axis: an argument, a result, or a value between them.
+    pub(crate) fn splits_along(&self, axis: &str) -> bool {
+        self.axes.contains(axis)
     }
 
     /// The same under this name.
@@ -169,12 +180,20 @@ fn arguments(info: &LeafTree<ArgInfo>, shardings: &LeafTree<Option<Sharding>>) -
     info.iter().zip(shardings.leaves()).map(one).collect()
 }
 
+/// The names of axes in the shardings of a program's text.
+fn axes_of_shardings(text: &str) -> BTreeSet<String> {
+    let lines = text.lines().filter(|line| line.contains("#sdy"));
+    // Every other part is in quotes. Other quoted words are names of no axis.
+    lines.flat_map(|line| line.split('"').skip(1).step_by(2)).map(str::to_owned).collect()
+}
+
 fn facts_of_compiled<Args: Tree, Out: Tree>(compiled: &Compiled<Args, Out>) -> Result<Facts> {
     Ok(Facts {
         mesh: compiled.mesh().cloned(),
         arguments: arguments(&compiled.args_info(), &compiled.input_shardings())?,
         memory: compiled.memory_analysis()?,
         collectives: compiled.collectives()?.to_vec(),
+        products: compiled.products()?,
         bytes_accessed: compiled.bytes_accessed()? as f64,
         by: "XLA's CPU compiler".to_owned(),
     })
@@ -187,6 +206,7 @@ fn facts_of_unloaded<Args: Tree, Out: Tree>(compiled: &Unloaded<Args, Out>) -> R
         arguments: arguments(&compiled.args_info(), &compiled.input_shardings())?,
         memory: compiled.memory_analysis()?,
         collectives: compiled.collectives()?.to_vec(),
+        products: compiled.products()?,
         bytes_accessed: compiled.bytes_accessed()? as f64,
         by: format!("XLA's {platform} compiler"),
     })

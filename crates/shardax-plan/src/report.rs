@@ -28,6 +28,8 @@ pub struct Report {
     pub notes: Vec<String>,
     /// Of one step on all devices together.
     pub flops: Flops,
+    /// The products that one device does in one step: more than its even share of them all where devices repeat work.
+    pub products_per_device: f64,
     /// What one device reads and writes of its memory in one step.
     pub bytes_accessed: f64,
     /// The memory of one device.
@@ -52,6 +54,24 @@ impl Report {
         let devices = target.num_devices();
         let bytes_accessed = facts.bytes_accessed;
         let mut notes = Vec::new();
+        let mesh: Vec<(String, usize)> =
+            facts.mesh.iter().flat_map(|m| m.axes()).map(|(name, size)| (name.to_string(), *size)).collect();
+        let idle: Vec<&(String, usize)> = mesh.iter().filter(|(axis, n)| *n > 1 && !plan.splits_along(axis)).collect();
+        for (axis, size) in &idle {
+            notes.push(format!("the axis {axis:?} splits nothing: its {size} devices repeat the work"));
+        }
+        // What the compiled program does not show, calls of the host's functions say, is shared by those that have parts.
+        let sharing = devices as f64 / idle.iter().map(|(_, n)| *n as f64).product::<f64>();
+        let hidden = facts.products < 0.9 * plan.flops.model() / sharing;
+        let products_per_device = if hidden { plan.flops.products / sharing } else { facts.products };
+        let repeats = products_per_device * devices as f64 / plan.flops.products;
+        if hidden {
+            notes.push("the compiled program does not show all of its products: a device is taken to do its even share of them".to_owned());
+        } else if idle.is_empty() && repeats > 1.1 {
+            notes.push(format!(
+                "a device does {repeats:.1} times its even share of the products: some work is not split over all axes"
+            ));
+        }
         if let (Some(_), Some(why)) = (spec, target.without_compiler()) {
             notes.push(format!(
                 "compiled by the CPU's compiler in the place of the platform's own ({why}): it fuses less, so that temporaries and bytes are more, and may widen bfloat16 to float32 in temporaries and collectives, up to twice the bytes"
@@ -68,22 +88,21 @@ impl Report {
             step: plan.name().to_owned(),
             target: target.name().to_owned(),
             devices,
-            mesh: facts.mesh.iter().flat_map(|m| m.axes()).map(|(name, size)| (name.to_string(), *size)).collect(),
+            mesh,
             compiler: facts.by,
             notes,
             flops: plan.flops,
+            products_per_device,
             bytes_accessed,
             helps: memory.helps(),
-            roofline: spec.map(|spec| Roofline::of(spec, &plan.flops, devices, bytes_accessed, &traffic)),
+            roofline: spec.map(|spec| {
+                let model = plan.flops.model() / devices as f64;
+                Roofline::of(spec, products_per_device, model, bytes_accessed, &traffic)
+            }),
             source: spec.map(|s| s.source),
             memory,
             traffic,
         }
-    }
-
-    /// Products on one device.
-    pub fn flops_per_device(&self) -> f64 {
-        self.flops.products / self.devices.max(1) as f64
     }
 
     /// `data=2,fsdp=4`
@@ -127,7 +146,7 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "  on one device {:.3e} of products, {} of memory traffic",
-            self.flops_per_device(),
+            self.products_per_device,
             bytes(self.bytes_accessed)
         )?;
         if self.flops.recomputed > 0.0 {

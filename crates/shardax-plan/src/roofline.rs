@@ -1,7 +1,6 @@
 //! How long a step takes at least, by the published speeds of its devices.
 
 use shardax::prelude::*;
-use shardax::program::Flops;
 
 use crate::network::Traffic;
 use crate::spec::Spec;
@@ -19,21 +18,21 @@ pub struct Roofline {
     pub exposed: f64,
     /// The whole step.
     pub step: f64,
-    /// The share of the peak that the model's own products take up: model FLOPs utilization.
+    /// The share of all devices' peak that the model's own products take up, each counted once: model FLOPs utilization.
     pub mfu: f64,
-    /// The same with what is computed a second time: hardware FLOPs utilization.
+    /// The same with what is computed again, by `checkpoint` or by several devices: hardware FLOPs utilization.
     pub hfu: f64,
 }
 
 /// What the roofline takes for granted.
 pub const ASSUMPTIONS: [&str; 7] = [
-    "products run at the peak of bfloat16, whatever their dtype; work is split evenly over the devices",
+    "products run at the peak of bfloat16, whatever their dtype",
     "memory is read and written at its full bandwidth; each fused operation reads its operands and writes its results once",
     "compute and memory traffic overlap entirely: the slower of the two counts",
     "gathers, scatters and permutes of the program overlap with that as long as it lasts; all-reduces, all-to-alls and what goes between slices do not",
     "collectives go by rings, both ways where a dimension of a torus is closed, by all members' links between hosts or slices, without latency or contention",
     "the input is there in time; nothing is lost to starting, to stragglers or to failures",
-    "a step's model FLOPs are its products without those that `checkpoint` does a second time",
+    "a step's model FLOPs are its products without those that `checkpoint` does a second time, and those that several devices repeat",
 ];
 
 /// Whether compute can go on beside it.
@@ -43,10 +42,9 @@ fn overlaps(kind: CollectiveKind) -> bool {
 }
 
 impl Roofline {
-    /// Of a step with so many operations on all `devices` together, and so many bytes on each.
-    pub(crate) fn of(spec: &Spec, flops: &Flops, devices: usize, bytes: f64, traffic: &[Traffic]) -> Roofline {
-        let each = |all: f64| all / devices.max(1) as f64 / spec.flops;
-        let compute = each(flops.products);
+    /// Of a step with so many operations of products on one device, its even share of those of the `model`, and bytes.
+    pub(crate) fn of(spec: &Spec, products: f64, model: f64, bytes: f64, traffic: &[Traffic]) -> Roofline {
+        let compute = products / spec.flops;
         let memory = bytes / spec.memory_bandwidth;
         let busy = compute.max(memory);
         let sum = |beside: bool| -> f64 {
@@ -62,7 +60,7 @@ impl Roofline {
             communication: beside + alone,
             exposed,
             step,
-            mfu: share(each(flops.model())),
+            mfu: share(model / spec.flops),
             hfu: share(compute),
         }
     }

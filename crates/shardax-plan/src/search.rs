@@ -1,5 +1,6 @@
 //! Tries meshes, what layers keep, and micro-batches: by theory all, by the compiler the best.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use shardax::prelude::*;
@@ -81,6 +82,8 @@ pub struct Found {
     pub tried: usize,
     /// How many of them do not fit, by theory.
     pub too_large: usize,
+    /// Axes that split nothing of the step: meshes that have them are left out.
+    pub idle: Vec<String>,
     /// The rules of the best, where the plan says them.
     pub rules: Vec<(String, Vec<String>)>,
     best: Report,
@@ -111,6 +114,7 @@ impl Search {
         let bases = self.bases(plan, setup)?;
         let mut all = Vec::new();
         let (mut tried, mut too_large) = (0, 0);
+        let mut idle = BTreeSet::new();
         for sizes in meshes(setup.target.num_devices(), most_along_model(setup, spec)) {
             let axes: Vec<(AxisName, usize)> = AXES.iter().map(|name| AxisName::from(*name)).zip(sizes).collect();
             let groups = sizes[0] * sizes[1];
@@ -119,6 +123,12 @@ impl Search {
                 let one = Setup { axes: axes.clone(), micro_batch: Some(batch), ..setup.clone() };
                 // Sizes that do not divide are no mesh for this step.
                 let Ok(lowered) = plan(&one) else { continue };
+                // Devices along an axis that splits nothing would repeat the work of others.
+                let mut used = axes.iter().filter(|(_, size)| *size > 1).map(|(axis, _)| axis.to_string());
+                if let Some(axis) = used.find(|axis| !lowered.splits_along(axis)) {
+                    idle.insert(axis);
+                    break;
+                }
                 for base in &bases {
                     tried += 1;
                     let candidate = base.estimate(spec, &lowered, &Setup { remat: base.remat, ..one.clone() })?;
@@ -158,7 +168,7 @@ impl Search {
         };
         let rules = plan(&best.setup)?.rules;
         let best = report.clone();
-        Ok(Found { compiled, tried, too_large, rules, best })
+        Ok(Found { compiled, tried, too_large, idle: idle.into_iter().collect(), rules, best })
     }
 
     /// Each way of keeping, compiled on a mesh on which all axes have something to do.
@@ -232,7 +242,10 @@ impl Base {
         }
         // Gradients of parameters that are not split over `fsdp` go along `data`, as those that are do.
         add("data", CollectiveKind::AllReduce, parameters, 1);
-        let roofline = Roofline::of(spec, &flops, self.report.devices, bytes, &traffic);
+        let roofline = {
+            let n = self.report.devices as f64;
+            Roofline::of(spec, flops.products / n, flops.model() / n, bytes, &traffic)
+        };
         Ok(Candidate { setup: setup.clone(), memory, step: roofline.step, report: None, on_frontier: false })
     }
 }
@@ -261,12 +274,14 @@ impl Found {
 
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Found { compiled, tried, too_large, rules, .. } = self;
+        let Found { compiled, tried, too_large, idle, rules, .. } = self;
         writeln!(
             f,
             "{tried} setups by theory, of which {too_large} do not fit; the best {} compiled:",
             compiled.len()
         )?;
+        idle.iter()
+            .try_for_each(|axis| writeln!(f, "no mesh has the axis {axis:?}: it splits nothing of this step"))?;
         writeln!(f, "  {:<62}{:>10}{:>12}{:>12}{:>8}", "setup", "memory", "step", "for a row", "MFU")?;
         for c in compiled {
             let (memory, row) = c.figures();

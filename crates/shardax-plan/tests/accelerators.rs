@@ -45,6 +45,8 @@ fn check(report: &serde_json::Value, compiler: &str, link: &str) {
     let parameters = 4.0 * f64::from(1024 * 4096 + 4096 * 4096 + 4096 * 1024) / 8.0;
     let held = report["memory"]["held"]["parameters"].as_f64().expect("parameters are held");
     assert!(held >= parameters && held < parameters * 1.05, "{held} for {parameters}");
+    let flops = |what: &str| report["flops"][what].as_f64();
+    assert_eq!(flops("products_per_device"), flops("products").map(|all| all / 8.0), "{report:#}");
     let collectives = report["collectives"].as_array().expect("a list");
     assert!(collectives.iter().any(|c| c["link"] == link && c["axes"][0] == "fsdp"), "{report:#}");
     assert!(report["roofline"]["step"].as_f64().is_some_and(|time| time > 0.0 && time < 1.0), "{report:#}");

@@ -120,6 +120,16 @@ fn targets_are_read_or_refused() -> Result<()> {
 }
 
 #[test]
+fn a_search_leaves_out_axes_that_split_nothing() -> Result<()> {
+    let setup = Setup { micro_batch: Some(16), ..Setup::new(Target::new("h100:8")?.by_cpu()) };
+    let found = Search { compile: 1, remats: vec![Remat::None], ..Search::default() }.run(&models::cnn, &setup)?;
+    // Four meshes of `data` and `fsdp`.
+    assert_eq!((found.tried, &found.idle[..]), (4, &["model".to_owned()][..]));
+    assert!(found.to_string().contains("no mesh has the axis \"model\": it splits nothing of this step"), "{found}");
+    Ok(())
+}
+
+#[test]
 fn a_search_compiles_the_best_and_says_the_rules() -> Result<()> {
     let target = Target::new("h100:8")?.by_cpu();
     let mut setup = Setup { micro_batch: Some(64), ..Setup::new(target) };

@@ -64,3 +64,22 @@ fn a_mixture_of_experts() -> Result<()> {
     assert_eq!(plan.flops().products, formula);
     Ok(())
 }
+
+// What each device does, which is more than its share of the whole where devices repeat work.
+#[test]
+fn a_device_s_share() -> Result<()> {
+    for (name, axes, parts) in [
+        // Nothing of a convolutional network is split along `model`.
+        ("cnn", [("data", 4), ("model", 2)], 4.0),
+        ("cnn", [("data", 4), ("fsdp", 2)], 8.0),
+        ("gpt", [("fsdp", 4), ("model", 2)], 8.0),
+    ] {
+        let of_mesh = axes.iter().map(|(name, size)| ((*name).into(), *size)).collect();
+        let setup = Setup { axes: of_mesh, ..setup(Remat::Full)? };
+        let report = models::named(name, &setup)?.report(&setup.target)?;
+        assert_eq!(report.products_per_device, report.flops.products / parts, "{name} on {axes:?}");
+        let warned = report.to_string().contains("the axis \"model\" splits nothing: its 2 devices repeat the work");
+        assert_eq!(warned, parts == 4.0, "{name} on {axes:?}: {report}");
+    }
+    Ok(())
+}

@@ -447,6 +447,30 @@ impl<Args, Out> Compiled<Args, Out> {
         Ok(traffic::bytes_accessed(&self.loaded.instructions()?))
     }
 
+    /// The floating-point operations that one call does on one device in matrix products and convolutions, two for each
+    /// product and sum, counted from the optimized program: in loops as often as they run, once where a loop does not say
+    /// how often that is. Where several devices repeat the same work each counts it. What calls of the host's functions
+    /// compute, and small products that the compiler made into sums, is not among them;
+    /// [`Program::flops`](crate::program::Program::flops) counts what is asked of all devices together.
+    ///
+    /// Fails where the platform does not show its programs.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # shardax::config::set_num_cpu_devices(8).ok();
+    /// let mesh = make_mesh([("data", 4), ("model", 2)])?;
+    /// let x = shape_dtype_struct_on([64, 32], DType::F32, NamedSharding::new(&mesh, P!["data"]));
+    /// let w = shape_dtype_struct_on([32, 16], DType::F32, NamedSharding::new(&mesh, P![]));
+    /// let lowered = jit(|x: Array, w: Array| x.dot(w)).lower((x, w))?;
+    /// assert_eq!(lowered.program().flops().products, 2.0 * 64.0 * 32.0 * 16.0);
+    /// // The devices along `model` repeat what the others do.
+    /// assert_eq!(lowered.compile()?.products()?, 2.0 * 16.0 * 32.0 * 16.0);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn products(&self) -> Result<f64> {
+        Ok(traffic::products(&self.loaded.instructions()?))
+    }
+
     /// The compiler's estimates of what one call costs on a device, such as `flops` and `bytes accessed`.
     ///
     /// Fails where the platform estimates nothing.

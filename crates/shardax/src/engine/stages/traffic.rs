@@ -1,4 +1,4 @@
-//! What a compiled program reads from a device's memory and writes to it.
+//! What a compiled program reads from a device's memory and writes to it, and what it computes there.
 
 use std::collections::HashMap;
 
@@ -45,6 +45,14 @@ pub(super) fn bytes_accessed(instructions: &[HloInstruction]) -> usize {
         sum = sum.saturating_add(once.saturating_mul(times));
     }
     sum
+}
+
+/// The floating-point operations of products that one call does on one device, as often as they run. The steps of loops
+/// that do not say how many there are count once.
+pub(super) fn products(instructions: &[HloInstruction]) -> f64 {
+    let runs = Runs::of(instructions);
+    let times = |i: &HloInstruction| runs.of_computation(&i.computation).unwrap_or(1) as f64;
+    instructions.iter().filter(|i| i.products > 0.0).map(|i| i.products * times(i)).sum()
 }
 
 fn is_control(opcode: &str) -> bool {

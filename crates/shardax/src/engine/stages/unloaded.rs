@@ -52,6 +52,12 @@ impl<Args, Out> Unloaded<Args, Out> {
         Ok(traffic::bytes_accessed(&self.program.executable.instructions()?))
     }
 
+    /// What one device computes in matrix products and convolutions, as
+    /// [`Compiled::products`](super::Compiled::products) counts it.
+    pub fn products(&self) -> Result<f64> {
+        Ok(traffic::products(&self.program.executable.instructions()?))
+    }
+
     /// The compiler's estimates of what one call costs on a device. The TPU's counts what a loop does once; the CUDA
     /// plugin has none, which is an error.
     pub fn cost_analysis(&self) -> Result<BTreeMap<String, f64>> {
