@@ -16,10 +16,10 @@ plans a step for devices that are not there
   --remat WHAT        none, dots or full: what layers keep for their gradients   (full)
   --micro-batch N     how many sequences, images or rows all devices take at once   (the step's own)
   --set NAME=VALUE    an option of the step's own
-  --json FILE         writes the report for machines
+  --json FILE         writes the report for machines; of a search all that were compiled, with meshes and rules
   --svg FILE          writes it as a picture
-  --search            tries meshes of data, fsdp and model, what layers keep, and micro-batches (or the one given)
-  --compile N         how many of the best a search compiles   (4)
+  --search            tries meshes of data, fsdp, model and expert, what layers keep, and micro-batches (or the one given)
+  --compile N         how many of the fastest a search compiles, and half as many of the smallest   (4)
   --cpu               compiles by the CPU's compiler, though the platform's own be installed
 ";
 
@@ -106,12 +106,12 @@ fn parse(args: &[String]) -> Result<Request> {
 
 fn report(plan: &dyn Fn(&Setup) -> Result<Plan>, request: &Request) -> Result<()> {
     let begun = std::time::Instant::now();
-    let report = match &request.search {
-        None => planned(plan, &request.setup)?,
+    let (report, found) = match &request.search {
+        None => (planned(plan, &request.setup)?, None),
         Some(search) => {
             let found = search.run(plan, &request.setup)?;
             println!("{found}");
-            found.best().clone()
+            (found.best().clone(), Some(found))
         }
     };
     println!("{report}\nplanned in {:.1} s", begun.elapsed().as_secs_f64());
@@ -120,7 +120,7 @@ fn report(plan: &dyn Fn(&Setup) -> Result<Plan>, request: &Request) -> Result<()
         Some(file) => std::fs::write(file, text())
             .map_err(|e| value(format!("{file} cannot be written: {e}"), "choose another place")),
     };
-    write(&request.json, &|| report.to_json())?;
+    write(&request.json, &|| found.as_ref().map_or_else(|| report.to_json(), |found| found.to_json()))?;
     write(&request.svg, &|| report.to_svg())
 }
 

@@ -11,3 +11,8 @@ pub(crate) fn value(message: impl Into<String>, help: &str) -> Error {
 pub(crate) fn value_error<T>(message: impl Into<String>, help: &str) -> Result<T> {
     Err(value(message, help))
 }
+
+/// The first line of what an error says.
+pub(crate) fn reason(error: &Error) -> String {
+    error.message().lines().next().unwrap_or_default().to_owned()
+}

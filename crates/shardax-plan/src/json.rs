@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::report::Report;
 use crate::roofline::ASSUMPTIONS;
+use crate::{Candidate, Found, Help, Report};
 
 impl Report {
     /// The report as JSON, in bytes, seconds and operations.
@@ -18,6 +18,10 @@ impl Report {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     pub fn to_json(&self) -> String {
+        format!("{:#}\n", self.json())
+    }
+
+    fn json(&self) -> Value {
         let memory: serde_json::Map<String, Value> =
             self.memory.by.iter().map(|(holder, bytes)| (holder.to_string(), json!(bytes))).collect();
         let traffic = |t: &crate::Traffic| {
@@ -33,8 +37,8 @@ impl Report {
                 "step": r.step, "mfu": r.mfu, "hfu": r.hfu, "assumptions": ASSUMPTIONS, "source": self.source,
             })
         });
-        let helps = |h: &crate::Help| json!({"what": h.what, "needs": h.needs, "compiled": h.compiled});
-        let report = json!({
+        let helps = |h: &Help| json!({"what": h.what, "needs": h.needs, "compiled": h.compiled});
+        json!({
             "step": self.step,
             "target": self.target,
             "devices": self.devices,
@@ -52,7 +56,30 @@ impl Report {
             },
             "collectives": self.traffic.iter().map(traffic).collect::<Vec<_>>(),
             "roofline": roofline,
+        })
+    }
+}
+
+impl Found {
+    /// The whole search as JSON: each setup that was compiled, by the time for a row, with its mesh, its rules, the lines of a
+    /// program that make them, what was estimated and what the compiler says; and what could not be planned, and why.
+    pub fn to_json(&self) -> String {
+        let candidate = |c: &Candidate| {
+            let axes = c.setup.axes.iter().map(|(name, size)| json!({"axis": name.to_string(), "size": size}));
+            let rules = c.rules.iter().map(|(name, axes)| json!({"name": name, "axes": axes}));
+            json!({
+                "options": c.options(), "mesh": axes.collect::<Vec<_>>(), "rules": rules.collect::<Vec<_>>(),
+                "program": c.program(), "remat": c.setup.remat.name(), "micro_batch": c.setup.micro_batch,
+                "on_frontier": c.on_frontier, "theory": {"memory": c.memory, "sent": c.sent, "step": c.step},
+                "report": c.report.json(),
+            })
+        };
+        let failed = |(what, why): &(String, String)| json!({"what": what, "why": why});
+        let found = json!({
+            "tried": self.tried, "too_large": self.too_large, "idle_axes": self.idle,
+            "failed": self.failed.iter().map(failed).collect::<Vec<_>>(),
+            "candidates": self.compiled.iter().map(candidate).collect::<Vec<_>>(),
         });
-        format!("{report:#}\n")
+        format!("{found:#}\n")
     }
 }

@@ -23,6 +23,7 @@ mod setup;
 mod spec;
 mod svg;
 mod target;
+mod theory;
 mod units;
 
 pub use cli::run;

@@ -21,6 +21,8 @@ pub(crate) struct Argument {
     pub path: String,
     /// The bytes of its part on one device; 0 of one that the program does not take.
     pub bytes: f64,
+    /// The bytes of all of it.
+    pub whole: f64,
     pub donated: bool,
 }
 
@@ -130,6 +132,12 @@ impl Plan {
         self.arguments.iter().filter(counts).map(|a| a.bytes).sum()
     }
 
+    /// Whether each device has all of its parameters.
+    pub(crate) fn has_whole_parameters(&self) -> bool {
+        let parameters = || self.arguments.iter().filter(|a| a.bytes > 0.0 && holder_of(self, a) == Holder::Parameters);
+        parameters().all(|a| a.bytes >= a.whole)
+    }
+
     /// Whether something is split along this axis: an argument, a result, or a value between them.
     pub(crate) fn splits_along(&self, axis: &str) -> bool {
         self.axes.contains(axis)
@@ -175,7 +183,8 @@ fn arguments(info: &LeafTree<ArgInfo>, shardings: &LeafTree<Option<Sharding>>) -
             }
             None => 0.0,
         };
-        Ok(Argument { path, bytes, donated: info.donated })
+        let whole = (info.shape().iter().product::<usize>() * info.dtype().byte_size()) as f64;
+        Ok(Argument { path, bytes, whole, donated: info.donated })
     };
     info.iter().zip(shardings.leaves()).map(one).collect()
 }

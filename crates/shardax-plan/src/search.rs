@@ -4,21 +4,14 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use shardax::prelude::*;
-use shardax::program::Flops;
 use shardax::shape::AxisName;
-use shardax::stages::Collective;
 
 use crate::cli::planned;
-use crate::error::{value, value_error};
-use crate::memory::Holder;
-use crate::network::{self, Group, Traffic};
-use crate::roofline::Roofline;
+use crate::error::{reason, value_error};
 use crate::spec::{Network, Spec};
+use crate::theory::{AXES, Estimate, Theory, mesh_axes};
 use crate::units::{bytes, seconds};
 use crate::{Plan, Remat, Report, Setup};
-
-/// The axes of the meshes that are tried.
-const AXES: [&str; 3] = ["data", "fsdp", "model"];
 
 /// What is tried.
 #[derive(Clone, Debug)]
@@ -28,7 +21,7 @@ pub struct Search {
     /// How many rows each group of devices that shares them has, at most; where the setup has a micro-batch, that one
     /// alone is tried.
     pub rows: Vec<usize>,
-    /// How many of the best are compiled.
+    /// How many of the fastest are compiled; of those with the least memory half as many are.
     pub compile: usize,
 }
 
@@ -45,12 +38,16 @@ pub struct Candidate {
     pub setup: Setup,
     /// The memory of one device, in bytes, by theory.
     pub memory: f64,
+    /// What one device sends in a step, in bytes, by theory.
+    pub sent: f64,
     /// The step's time in seconds, by theory.
     pub step: f64,
-    /// What the compiler says, of those that were compiled.
-    pub report: Option<Report>,
+    /// What the compiler says.
+    pub report: Report,
     /// Whether no other that was compiled takes less time for a row and less memory.
     pub on_frontier: bool,
+    /// The rules of its shardings, over the axes that its mesh has; none where the plan does not say them.
+    pub rules: Vec<(String, Vec<String>)>,
 }
 
 impl Candidate {
@@ -58,25 +55,50 @@ impl Candidate {
         self.setup.micro_batch.unwrap_or(1) as f64
     }
 
-    /// Memory, and the time for one row, as well as they are known.
+    /// Memory, and the time for one row.
     fn figures(&self) -> (f64, f64) {
-        let compiled = self.report.as_ref().and_then(|r| Some((r.memory.total(), r.roofline.as_ref()?.step)));
-        let (memory, step) = compiled.unwrap_or((self.memory, self.step));
-        (memory, step / self.rows())
+        let step = self.report.roofline.as_ref().map_or(self.step, |r| r.step);
+        (self.report.memory.total(), step / self.rows())
     }
 
-    /// `--mesh data=1,fsdp=8,model=4 --remat full --micro-batch 16`
+    /// `--mesh fsdp=8,model=4 --remat full --micro-batch 16`
     pub fn options(&self) -> String {
-        let axes = self.setup.axes.iter().map(|(name, size)| format!("{name}={size}")).collect::<Vec<_>>().join(",");
-        let batch = self.setup.micro_batch.unwrap_or(1);
-        format!("--mesh {axes} --remat {} --micro-batch {batch}", self.setup.remat.name())
+        options(&self.setup)
     }
+
+    /// The mesh and the rules, as a program writes them.
+    pub fn program(&self) -> String {
+        let axes = self.setup.axes.iter().map(|(name, size)| format!("({:?}, {size})", name.to_string()));
+        let mut text = format!("let mesh = make_mesh([{}])?;", axes.collect::<Vec<_>>().join(", "));
+        for (i, (name, axes)) in self.rules.iter().enumerate() {
+            let axes: Vec<String> = axes.iter().map(|axis| format!("{axis:?}")).collect();
+            let axes = match &axes[..] {
+                [] => "None::<&str>".to_owned(),
+                [axis] => axis.clone(),
+                axes => format!("({})", axes.join(", ")),
+            };
+            text += &match i {
+                0 => format!("\nlet rules = Rules::new(&mesh, [({name:?}, {axes})])"),
+                _ => format!("\n    .and({name:?}, {axes})"),
+            };
+        }
+        if !self.rules.is_empty() {
+            text.push(';');
+        }
+        text
+    }
+}
+
+fn options(setup: &Setup) -> String {
+    let axes = setup.axes.iter().map(|(name, size)| format!("{name}={size}")).collect::<Vec<_>>().join(",");
+    let batch = setup.micro_batch.unwrap_or(1);
+    format!("--mesh {axes} --remat {} --micro-batch {batch}", setup.remat.name())
 }
 
 /// What was found: its `Display` is a table, and the mesh and the rules of the best.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Those that were compiled, by the time for a row.
+    /// Those that were compiled, by the time for a row. There is one at least.
     pub compiled: Vec<Candidate>,
     /// How many were thought of.
     pub tried: usize,
@@ -84,170 +106,151 @@ pub struct Found {
     pub too_large: usize,
     /// Axes that split nothing of the step: meshes that have them are left out.
     pub idle: Vec<String>,
-    /// The rules of the best, where the plan says them.
-    pub rules: Vec<(String, Vec<String>)>,
+    /// What could not be planned, as options, and why: setups that do not fit after all or do not compile, and meshes that
+    /// the step cannot have.
+    pub failed: Vec<(String, String)>,
     best: Report,
 }
 
-/// What one compiled setup tells of others.
-struct Base {
-    remat: Remat,
-    report: Report,
-    /// How many devices share a row, and how many rows they have.
-    model: f64,
-    rows: f64,
+/// A setup with what is estimated of it.
+struct Thought {
+    setup: Setup,
+    estimate: Estimate,
+}
+
+impl Thought {
+    fn time_for_a_row(&self) -> f64 {
+        self.estimate.step / self.setup.micro_batch.unwrap_or(1) as f64
+    }
 }
 
 impl Search {
-    /// Searches: each of the `remats` is compiled once on one mesh, from which memory and communication of all meshes
-    /// follow by theory; those that fit are put in order by their time for a row, and the best compiled.
+    /// Searches: each of the `remats` is compiled on a few meshes, from which memory and communication of all meshes
+    /// follow by theory. Of those that fit, the fastest for a row are compiled, and half as many with the least memory.
     ///
     /// Fails when nothing is published of the devices, and when nothing fits.
     pub fn run(&self, plan: &dyn Fn(&Setup) -> Result<Plan>, setup: &Setup) -> Result<Found> {
         let Some(spec) = setup.target.spec() else {
             return value_error(
                 format!("nothing is published of {}", setup.target),
-                "search for devices of a kind that `--help` lists",
+                "search for devices of a kind that `--help` lists, or described by a file",
             );
         };
         setup.target.prepare()?;
-        let bases = self.bases(plan, setup)?;
-        let mut all = Vec::new();
-        let (mut tried, mut too_large) = (0, 0);
+        let devices = setup.target.num_devices();
+        let mut failed: Vec<(String, String)> = Vec::new();
         let mut idle = BTreeSet::new();
-        for sizes in meshes(setup.target.num_devices(), most_along_model(setup, spec)) {
-            let axes: Vec<(AxisName, usize)> = AXES.iter().map(|name| AxisName::from(*name)).zip(sizes).collect();
-            let groups = sizes[0] * sizes[1];
-            for &rows in &self.rows {
-                let batch = setup.micro_batch.unwrap_or(rows * groups);
-                let one = Setup { axes: axes.clone(), micro_batch: Some(batch), ..setup.clone() };
-                // Sizes that do not divide are no mesh for this step.
-                let Ok(lowered) = plan(&one) else { continue };
-                // Devices along an axis that splits nothing would repeat the work of others.
-                let mut used = axes.iter().filter(|(_, size)| *size > 1).map(|(axis, _)| axis.to_string());
-                if let Some(axis) = used.find(|axis| !lowered.splits_along(axis)) {
-                    idle.insert(axis);
+        let mut lowered: Vec<(Setup, Plan)> = Vec::new();
+        for sizes in meshes(devices, most_along_model(setup, spec)) {
+            let axes = mesh_axes(AXES.into_iter().zip(sizes));
+            // `model` alone does not split rows.
+            let groups = devices / sizes[2];
+            for rows in self.rows.iter().take(if setup.micro_batch.is_some() { 1 } else { usize::MAX }) {
+                let micro_batch = setup.micro_batch.or(Some(rows * groups));
+                let one = Setup { axes: axes.clone(), micro_batch, ..setup.clone() };
+                let used = |axis: &str| spans(&axes, axis);
+                if idle.iter().any(|axis: &String| used(axis)) {
                     break;
                 }
-                for base in &bases {
-                    tried += 1;
-                    let candidate = base.estimate(spec, &lowered, &Setup { remat: base.remat, ..one.clone() })?;
-                    let limit = base.report.memory.limit.unwrap_or(spec.memory);
-                    match candidate.memory <= limit {
-                        true => all.push(candidate),
-                        false => too_large += 1,
+                match plan(&one) {
+                    Ok(plan) => {
+                        // Devices along an axis that splits nothing would repeat the work of others.
+                        let unused = AXES.into_iter().filter(|axis| used(axis) && !plan.splits_along(axis));
+                        idle.extend(unused.map(str::to_owned));
+                        lowered.push((one, plan));
+                    }
+                    // Sizes that do not divide are no mesh for this step.
+                    Err(error) => failed.push((options(&one), reason(&error))),
+                }
+            }
+        }
+        lowered.retain(|(one, _)| !one.axes.iter().any(|(axis, size)| *size > 1 && idle.contains(&axis.to_string())));
+
+        let there = |axis: &&str| lowered.iter().any(|(one, _)| one.axis(axis) > 1);
+        let axes: Vec<&'static str> = AXES.into_iter().filter(|axis| there(&axis)).collect();
+        let rows = match setup.micro_batch {
+            Some(batch) => (batch / devices).max(1),
+            None => self.rows.iter().copied().min().unwrap_or(1),
+        };
+        let (mut thoughts, mut theories) = (Vec::new(), Vec::<Theory>::new());
+        let (mut tried, mut too_large) = (0, 0);
+        for &remat in &self.remats {
+            let theory = match Theory::new(plan, setup, remat, &axes, rows) {
+                Ok(theory) => theory,
+                Err(error) => {
+                    failed.push((format!("--remat {}", remat.name()), reason(&error)));
+                    continue;
+                }
+            };
+            // A step without layers to keep less of is the same whatever is asked.
+            if theories.iter().any(|other| theory.is_as(other)) {
+                continue;
+            }
+            for (one, lowered) in lowered.iter().filter(|(one, _)| theory.knows(one)) {
+                tried += 1;
+                let setup = Setup { remat, ..one.clone() };
+                let estimate = theory.estimate(spec, lowered, &setup)?;
+                match estimate.memory <= theory.limit().unwrap_or(spec.memory) {
+                    true => thoughts.push(Thought { setup, estimate }),
+                    false => too_large += 1,
+                }
+            }
+            theories.push(theory);
+        }
+
+        let mut compiled: Vec<Candidate> = Vec::new();
+        let mut compile =
+            |count: usize, thoughts: &mut Vec<Thought>, failed: &mut Vec<(String, String)>| -> Result<()> {
+                let enough = compiled.len() + count;
+                while compiled.len() < enough && !thoughts.is_empty() {
+                    let Thought { setup, estimate } = thoughts.remove(0);
+                    match planned(plan, &setup) {
+                        Ok(report) if report.memory.fits() == Some(true) => {
+                            let Estimate { memory, sent, step } = estimate;
+                            let rules = rules(&plan(&setup)?, &setup);
+                            compiled.push(Candidate { setup, memory, sent, step, report, on_frontier: false, rules });
+                        }
+                        Ok(report) => {
+                            let limit =
+                                report.memory.limit.map_or(String::new(), |limit| format!(" of {}", bytes(limit)));
+                            failed.push((options(&setup), format!("it needs {}{limit}", bytes(report.memory.total()))));
+                        }
+                        Err(error) => failed.push((options(&setup), reason(&error))),
                     }
                 }
-                if setup.micro_batch.is_some() {
-                    break;
-                }
-            }
-        }
-        all.sort_by(|a, b| a.figures().1.total_cmp(&b.figures().1));
-        let mut compiled = Vec::new();
-        for candidate in all {
-            if compiled.len() >= self.compile.max(1) {
-                break;
-            }
-            let Ok(report) = planned(plan, &candidate.setup) else { continue };
-            if report.memory.fits() == Some(true) {
-                compiled.push(Candidate { report: Some(report), ..candidate });
-            }
-        }
+                Ok(())
+            };
+        thoughts.sort_by(|a, b| a.time_for_a_row().total_cmp(&b.time_for_a_row()));
+        compile(self.compile.max(1), &mut thoughts, &mut failed)?;
+        // Stable: of those with as little memory the fastest comes first.
+        thoughts.sort_by(|a, b| a.estimate.memory.total_cmp(&b.estimate.memory));
+        compile(self.compile.div_ceil(2), &mut thoughts, &mut failed)?;
+
         compiled.sort_by(|a, b| a.figures().1.total_cmp(&b.figures().1));
         let figures: Vec<(f64, f64)> = compiled.iter().map(Candidate::figures).collect();
-        for (i, candidate) in compiled.iter_mut().enumerate() {
-            let mine = figures[i];
-            candidate.on_frontier = !figures.iter().any(|f| *f != mine && f.0 <= mine.0 && f.1 <= mine.1);
+        for (candidate, mine) in compiled.iter_mut().zip(&figures) {
+            candidate.on_frontier = !figures.iter().any(|f| f != mine && f.0 <= mine.0 && f.1 <= mine.1);
         }
-        let Some((best, report)) = compiled.first().and_then(|best| Some((best, best.report.as_ref()?))) else {
+        let Some(best) = compiled.first().map(|best| best.report.clone()) else {
+            let why = failed.first().map_or(String::new(), |(what, why)| format!("; {what}: {why}"));
             return value_error(
-                format!("none of {tried} setups fits {}", setup.target),
+                format!("none of {tried} setups fits {}{why}", setup.target),
                 "plan for more devices, shorter sequences or a smaller model",
             );
         };
-        let rules = plan(&best.setup)?.rules;
-        let best = report.clone();
-        Ok(Found { compiled, tried, too_large, idle: idle.into_iter().collect(), rules, best })
-    }
-
-    /// Each way of keeping, compiled on a mesh on which all axes have something to do.
-    fn bases(&self, plan: &dyn Fn(&Setup) -> Result<Plan>, setup: &Setup) -> Result<Vec<Base>> {
-        let devices = setup.target.num_devices();
-        let mut last = None;
-        let mut bases = Vec::new();
-        for model in [2, 1] {
-            if !devices.is_multiple_of(model) {
-                continue;
-            }
-            let sizes = [1, devices / model, model];
-            let axes = AXES.iter().map(|name| AxisName::from(*name)).zip(sizes).collect();
-            let base = Setup { axes, micro_batch: Some(devices / model), ..setup.clone() };
-            for &remat in &self.remats {
-                let one = Setup { remat, ..base.clone() };
-                match plan(&one).and_then(|plan| plan.report(&one.target)) {
-                    Ok(report) => bases.push(Base { remat, report, model: model as f64, rows: 1.0 }),
-                    Err(error) => last = Some(error),
-                }
-            }
-            if !bases.is_empty() {
-                return Ok(bases);
-            }
-        }
-        Err(last.unwrap_or_else(|| value("no way of keeping was given", "give at least one of none, dots, full")))
+        Ok(Found { compiled, tried, too_large, idle: idle.into_iter().collect(), failed, best })
     }
 }
 
-impl Base {
-    /// Activations are in proportion to the rows of a device, and split over `model`; what goes along `fsdp` is the
-    /// parameters, what goes along `model` the activations, and along `data` the gradients.
-    fn estimate(&self, spec: &Spec, plan: &Plan, setup: &Setup) -> Result<Candidate> {
-        let [data, fsdp, model] = AXES.map(|name| setup.axis(name) as f64);
-        let batch = setup.micro_batch.unwrap_or(1) as f64;
-        let rows = batch / (data * fsdp);
-        let held = &self.report.memory;
-        let parameters = plan.argument_bytes(Some(Holder::Parameters));
-        let within = held.of(Holder::ActivationsAndTemporaries) - held.of(Holder::Parameters);
-        let activations = within.max(0.0) * rows / self.rows * self.model / model;
-        let memory = plan.argument_bytes(None) + parameters + activations;
+/// Whether there is more than one device along this axis.
+fn spans(axes: &[(AxisName, usize)], axis: &str) -> bool {
+    axes.iter().any(|(name, size)| *size > 1 && name.to_string() == axis)
+}
 
-        let mesh = setup.mesh()?;
-        let base_rows = self.rows * self.report.devices as f64 / self.model;
-        let flops: Flops = self.report.flops * (batch / base_rows);
-        let bytes = self.report.bytes_accessed * batch / base_rows;
-        let mut traffic: Vec<Traffic> = Vec::new();
-        let mut add = |axis: &str, kind: CollectiveKind, bytes: f64, runs: usize| {
-            let axes = vec![AxisName::from(axis)];
-            let group = Group::of(&setup.target, &mesh, &axes);
-            if group.size > 1 {
-                let runs = runs.max(1);
-                let one = Collective {
-                    kind,
-                    axes,
-                    participants: group.size,
-                    bytes: (bytes / runs as f64) as usize,
-                    count: runs,
-                    runs: Some(runs),
-                    in_loop: false,
-                };
-                traffic.extend(network::traffic(&setup.target, Some(&mesh), &[one]));
-            }
-        };
-        for t in &self.report.traffic {
-            match &t.axes.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-                ["fsdp"] => add("fsdp", t.kind, t.bytes * self.model / model, t.runs),
-                ["model"] => add("model", t.kind, t.bytes * rows / self.rows, t.runs),
-                _ => {}
-            }
-        }
-        // Gradients of parameters that are not split over `fsdp` go along `data`, as those that are do.
-        add("data", CollectiveKind::AllReduce, parameters, 1);
-        let roofline = {
-            let n = self.report.devices as f64;
-            Roofline::of(spec, flops.products / n, flops.model() / n, bytes, &traffic)
-        };
-        Ok(Candidate { setup: setup.clone(), memory, step: roofline.step, report: None, on_frontier: false })
-    }
+/// The rules of a plan, over the axes along which there is more than one device.
+fn rules(plan: &Plan, setup: &Setup) -> Vec<(String, Vec<String>)> {
+    let there = |axes: &[String]| axes.iter().filter(|axis| setup.axis(axis) > 1).cloned().collect();
+    plan.rules.iter().map(|(name, axes)| (name.clone(), there(axes))).collect()
 }
 
 /// `model` talks most: it stays within a host, or a few chips.
@@ -258,11 +261,17 @@ fn most_along_model(setup: &Setup, spec: &Spec) -> usize {
     }
 }
 
-/// The sizes of all meshes of so many devices.
-fn meshes(devices: usize, most_along_model: usize) -> Vec<[usize; 3]> {
+/// The sizes of all meshes of so many devices, axis by axis.
+fn meshes(devices: usize, most_along_model: usize) -> Vec<[usize; AXES.len()]> {
     let divisors = |n: usize| (1..=n).filter(move |d| n.is_multiple_of(*d));
-    let of_model = |model: usize| divisors(devices / model).map(move |fsdp| [devices / model / fsdp, fsdp, model]);
-    divisors(devices).filter(|model| *model <= most_along_model).flat_map(of_model).collect()
+    let mut all = Vec::new();
+    for model in divisors(devices).filter(|model| *model <= most_along_model) {
+        for expert in divisors(devices / model) {
+            let rest = devices / model / expert;
+            all.extend(divisors(rest).map(|fsdp| [rest / fsdp, fsdp, model, expert]));
+        }
+    }
+    all
 }
 
 impl Found {
@@ -274,41 +283,30 @@ impl Found {
 
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Found { compiled, tried, too_large, idle, rules, .. } = self;
+        let Found { compiled, tried, too_large, idle, failed, .. } = self;
+        let count = compiled.len();
         writeln!(
             f,
-            "{tried} setups by theory, of which {too_large} do not fit; the best {} compiled:",
-            compiled.len()
+            "{tried} setups by theory, of which {too_large} do not fit; {count} compiled, the fastest and the smallest:"
         )?;
-        idle.iter()
-            .try_for_each(|axis| writeln!(f, "no mesh has the axis {axis:?}: it splits nothing of this step"))?;
         writeln!(f, "  {:<62}{:>10}{:>12}{:>12}{:>8}", "setup", "memory", "step", "for a row", "MFU")?;
         for c in compiled {
             let (memory, row) = c.figures();
-            let mfu = c.report.as_ref().and_then(|r| r.roofline.as_ref()).map_or(0.0, |r| 100.0 * r.mfu);
+            let mfu = c.report.roofline.as_ref().map_or(0.0, |r| 100.0 * r.mfu);
             let mark = if c.on_frontier { "*" } else { " " };
             let step = seconds(row * c.rows());
             writeln!(f, "{mark} {:<62}{:>10}{step:>12}{:>12}{mfu:>7.1}%", c.options(), bytes(memory), seconds(row))?;
         }
         writeln!(f, "* less memory, or less time for a row, than every other")?;
-        let Some(best) = compiled.first() else { return Ok(()) };
-        let axes = best.setup.axes.iter().filter(|(_, size)| *size > 1);
-        let axes = axes.map(|(name, size)| format!("({:?}, {size})", name.to_string())).collect::<Vec<_>>().join(", ");
-        writeln!(f, "\nthe fastest:\n    let mesh = make_mesh([{axes}])?;")?;
-        let there = |axis: &&String| best.setup.axis(axis) > 1;
-        for (i, (name, axes)) in rules.iter().enumerate() {
-            let axes: Vec<String> = axes.iter().filter(there).map(|axis| format!("{axis:?}")).collect();
-            let axes = match &axes[..] {
-                [] => "None::<&str>".to_owned(),
-                [axis] => axis.clone(),
-                axes => format!("({})", axes.join(", ")),
-            };
-            match i {
-                0 => writeln!(f, "    let rules = Rules::new(&mesh, [({name:?}, {axes})])")?,
-                _ => writeln!(f, "        .and({name:?}, {axes})")?,
-            }
+        for axis in idle {
+            writeln!(f, "no mesh has the axis {axis:?}: it splits nothing of this step")?;
         }
-        Ok(())
+        for (what, why) in failed {
+            writeln!(f, "not planned: {what}: {why}")?;
+        }
+        let Some(best) = compiled.first() else { return Ok(()) };
+        writeln!(f, "\nthe fastest:")?;
+        best.program().lines().try_for_each(|line| writeln!(f, "    {line}"))
     }
 }
 
@@ -320,6 +318,7 @@ mod tests {
     fn meshes_multiply_to_the_devices() {
         let all = meshes(8, 4);
         assert!(all.iter().all(|sizes| sizes.iter().product::<usize>() == 8 && sizes[2] <= 4));
-        assert_eq!((all.len(), meshes(1, 8)), (4 + 3 + 2, vec![[1, 1, 1]]));
+        // Three factors of two, over three axes; two and one where `model` has the others.
+        assert_eq!((all.len(), meshes(1, 8)), (10 + 6 + 3, vec![[1, 1, 1, 1]]));
     }
 }

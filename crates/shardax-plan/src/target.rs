@@ -7,7 +7,7 @@ use shardax::prelude::*;
 use shardax::shape::AxisName;
 use shardax::{Device, Error, config, devices};
 
-use crate::error::{value, value_error};
+use crate::error::{reason, value, value_error};
 use crate::spec::{Network, Spec};
 
 /// The devices that a step is planned for: `v5p:8x8x16`, `2*v5e:16x16` (slices), `h100:128x8` (hosts and GPUs of each),
@@ -198,10 +198,6 @@ impl Target {
             _ => size == 16,
         }
     }
-}
-
-fn reason(error: &Error) -> String {
-    error.message().lines().next().unwrap_or_default().to_owned()
 }
 
 impl fmt::Display for Target {

@@ -168,34 +168,38 @@ impl Decoder {
     }
 }
 
+/// Rows, without experts and with them: experts along `expert`, along which sequences are split too.
+const ROWS: (&str, &[&str]) = ("batch", &["data", "fsdp"]);
+const ROWS_AND_EXPERTS: [(&str, &[&str]); 2] = [("batch", &["expert", "data", "fsdp"]), ("expert", &["expert"])];
+
 /// FSDP along `fsdp`, heads and gated units in parts along `model`.
-const RULES: [(&str, &[&str]); 5] = [
-    ("batch", &["data", "fsdp"]),
-    ("embed", &["fsdp"]),
-    ("heads", &["model"]),
-    ("mlp", &["model"]),
-    ("vocabulary", &["model"]),
-];
+const LAYERS: [(&str, &[&str]); 4] =
+    [("embed", &["fsdp"]), ("heads", &["model"]), ("mlp", &["model"]), ("vocabulary", &["model"])];
 
 type State = Optimizer<Decoder, AdamW>;
 
 /// A step of AdamW of a language model. Axes: `data` and `fsdp` split the sequences, `fsdp` parameters and optimizer
-/// state, `model` heads, gated units and the vocabulary. The micro-batch is in sequences, by default one for each device
-/// that has its own.
+/// state, `model` heads, gated units and the vocabulary; of a mixture of experts `expert` the experts and the sequences. The
+/// micro-batch is in sequences, by default one for each device that has its own.
 ///
 /// Fails when the sizes do not divide.
 #[track_caller]
 pub fn decoder(setup: &Setup, sizes: Sizes) -> Result<Plan> {
     let sizes =
         Sizes { length: setup.number("length", sizes.length)?, layers: setup.number("layers", sizes.layers)?, ..sizes };
-    let batch = setup.micro_batch.unwrap_or(setup.axis("data") * setup.axis("fsdp"));
+    let rules: Vec<_> = match sizes.experts {
+        0 => [ROWS].into_iter().chain(LAYERS).collect(),
+        _ => ROWS_AND_EXPERTS.into_iter().chain(LAYERS).collect(),
+    };
+    let groups = rules[0].1.iter().map(|axis| setup.axis(axis)).product();
+    let batch = setup.micro_batch.unwrap_or(groups);
     let mesh = setup.mesh()?;
-    let rules = setup.rules(&mesh, &RULES);
-    let own = (rules.clone(), setup.clone());
+    let over = setup.rules(&mesh, &rules);
+    let own = (over.clone(), setup.clone());
     let make = move || State::new(Decoder::new(sizes, &own.1, own.0.clone())?, adamw(1e-3, 0.1));
     let types = eval_shape(make, ())?;
-    let shardings = rules.shardings(&types)?;
-    let rows = NamedSharding::new(&mesh, rules.spec(["batch", "length"]));
+    let shardings = over.shardings(&types)?;
+    let rows = NamedSharding::new(&mesh, over.spec(["batch", "length"]));
     let step = |mut state: State, tokens: Array, targets: Array| -> Result<(State, Array)> {
         let loss = |model: Decoder| -> Result<Array> {
             let logits = model.forward(&tokens)?.astype(DType::F32);
@@ -210,5 +214,5 @@ pub fn decoder(setup: &Setup, sizes: Sizes) -> Result<Plan> {
         .in_shardings((&shardings, &rows, &rows))
         .out_shardings((&shardings, None::<shardax::ShardingLike>))
         .donate_argnums([0]);
-    Ok(Plan::of(step.lower((types, tokens(), tokens()))?)?.rules(&RULES))
+    Ok(Plan::of(step.lower((types, tokens(), tokens()))?)?.rules(&rules))
 }
