@@ -64,8 +64,8 @@ def of_rounds(collected, what):
 
 
 def measure(names, commands, rounds):
-    """Two tables, name → what each command has, or None: median times in µs, and the most memory in MiB."""
-    table, memory = {}, {}
+    """Three tables, name → what each command has, or None: median times in µs, the most memory in MiB, first losses."""
+    table, memory, losses = {}, {}, {}
     for name in names:
         medians = [[] for _ in commands]
         for _ in range(rounds):
@@ -75,8 +75,16 @@ def measure(names, commands, rounds):
                     collected.append(run(command, name))
         table[name] = [of_rounds(collected, "median_us") for collected in medians]
         memory[name] = [of_rounds(collected, "peak_mib") for collected in medians]
+        losses[name] = [of_rounds(collected, "first_loss") for collected in medians]
         print("  ".join([f"{name:24}", *map(show, table[name])]), file=sys.stderr, flush=True)
-    return table, memory
+    return table, memory, losses
+
+
+def apart(losses):
+    """The rows whose first losses are not JAX's: the two sides do not do the same work there."""
+    for name, (ours, theirs, *_) in losses.items():
+        if ours is not None and theirs is not None and not abs(ours - theirs) <= 1e-3 * abs(theirs):
+            yield f"{name}: the first loss is {ours:.6g}, JAX's {theirs:.6g}"
 
 
 def show(value):
@@ -140,13 +148,18 @@ def machine():
     return f"{processor}, {cores} cores"
 
 
-def versions():
+def versions(torch):
+    """Those of the packages beside shardax; `torch` is the command that runs PyTorch's rows, if there is one."""
     found = []
     for package in ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint"):
         try:
             found.append(f"{package} {metadata.version(package)}")
         except metadata.PackageNotFoundError:
             pass
+    if torch:
+        ask = "from importlib.metadata import version; print(version('torch'))"
+        done = subprocess.run([shlex.split(torch)[0], "-c", ask], stdout=subprocess.PIPE, text=True, check=False)
+        found += [f"torch {done.stdout.strip()}"] if done.returncode == 0 else []
     return ", ".join(found)
 
 
@@ -155,46 +168,49 @@ def main():
     parser.add_argument("--rust", metavar="COMMAND", help="what runs shardax's rows")
     parser.add_argument("--torch", metavar="COMMAND", help="what runs PyTorch's rows")
     parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS", 3)), help="default: $ROUNDS, or 3")
-    parser.add_argument("--filter", metavar="NAME", default="", help="only rows whose name contains NAME")
+    parser.add_argument("--filter", metavar="NAME", default="", help=jax_bench.FILTER)
     parser.add_argument("--markdown", action="store_true", help="print the table for docs/benchmarks.md")
     parser.add_argument("--json", metavar="FILE", help="also write the table as JSON")
     parser.add_argument("--join", nargs=2, metavar=("SHARDAX", "JAX"), help="join two result files, and run nothing")
     options = parser.parse_args()
 
-    names = [name for name in jax_bench.NAMES if options.filter in name]
+    names = jax_bench.chosen(jax_bench.NAMES, options.filter)
     if not names:
         parser.error(f"no row's name contains {options.filter!r}")
     if options.rounds < 1:
         parser.error("at least one round is needed")
     if options.join:
         sides = [load(path) for path in options.join]
-        table = {name: [of_rounds([find(side, name)], "median_us") for side in sides] for name in names}
-        memory = {name: [of_rounds([find(side, name)], "peak_mib") for side in sides] for name in names}
+        of_files = lambda what: {name: [of_rounds([find(side, name)], what) for side in sides] for name in names}
+        table, memory, losses = map(of_files, ("median_us", "peak_mib", "first_loss"))
     elif options.rust:
         peer = [sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "jax_bench.py")]
         commands = [shlex.split(options.rust), peer, *([shlex.split(options.torch)] if options.torch else [])]
-        table, memory = measure(names, commands, options.rounds)
+        table, memory, losses = measure(names, commands, options.rounds)
     else:
         parser.error("either --rust or --join is needed")
 
     if options.json:
         sides = [side.lower() for side in SIDES]
         of = lambda values, what: {f"{side}_{what}": value for side, value in zip(sides, values)}
-        rows = [{"name": name, **of(table[name], "us"), **of(memory[name], "peak_mib")} for name in names]
+        tables = {"us": table, "peak_mib": memory, "first_loss": losses}
+        rows = [{"name": name, **{key: x for what, found in tables.items() for key, x in of(found[name], what).items()}} for name in names]
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(rows, file, indent=1)
             file.write("\n")
 
     if options.markdown:
         rounds = "" if options.join else f" Medians of {options.rounds} interleaved rounds, µs."
-        print(f"{datetime.date.today()}: {machine()}; {versions()}.{rounds}\n")
+        print(f"{datetime.date.today()}: {machine()}; {versions(options.torch)}.{rounds}\n")
     print("\n".join(markdown(table, memory) if options.markdown else plain(table, memory)))
     mean = geometric_mean(table)
     if mean is not None:
         print(f"\nGeometric mean of JAX / shardax: {mean:.2f}× (above 1: shardax is faster).")
+    wrong = list(apart(losses))
     if any(None in pair[:2] for pair in table.values()):
-        print("Some rows have no result on one side.", file=sys.stderr)
-        sys.exit(1)
+        wrong.append("Some rows have no result on one side.")
+    if wrong:
+        sys.exit("\n".join(wrong))
 
 
 if __name__ == "__main__":

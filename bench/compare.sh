@@ -22,15 +22,19 @@ environment() {
 
 venv=.venv/bench
 environment "$venv" bench/requirements.txt
-if [ "${1:-}" = --torch ]; then
-    shift
-    environment .venv/torch bench/requirements-torch.txt
-    set -- --torch "$PWD/.venv/torch/bin/python $PWD/bench/torch_bench.py" "$@"
-fi
+arguments=()
+for argument; do
+    if [ "$argument" = --torch ]; then
+        environment .venv/torch bench/requirements-torch.txt
+        arguments+=(--torch "$PWD/.venv/torch/bin/python $PWD/bench/torch_bench.py")
+    else
+        arguments+=("$argument")
+    fi
+done
 
 if [ -z "${SHARDAX_BENCH:-}" ]; then
     cargo build --release -p shardax-bench >&2
     SHARDAX_BENCH="cargo run --quiet --release -p shardax-bench --"
 fi
 
-exec "$venv/bin/python" bench/compare.py --rust "$SHARDAX_BENCH" "$@"
+exec "$venv/bin/python" bench/compare.py --rust "$SHARDAX_BENCH" ${arguments[@]+"${arguments[@]}"}

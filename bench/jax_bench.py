@@ -2,7 +2,7 @@
 
     python bench/jax_bench.py --json out.json [--filter NAME]
 
-writes `[{"name", "median_us", "min_us", "runs", "peak_mib"}]`, as the Rust binary does. What each row does, and the rules that
+writes `[{"name", "median_us", "min_us", "runs", "peak_mib", "first_loss"}]`, as the Rust binary does. What each row does, and the rules that
 make the two sides comparable, stand in bench/README.md; change a row there, here and in the Rust binary together.
 """
 
@@ -23,11 +23,14 @@ import threading
 import time
 
 DEVICES = 8
+FILTER = "only the row NAME, or rows whose name contains it where none is called so"
 BUDGET_S = 3.0  # wall time that one row may spend in timed calls
 MAX_RUNS = 3000
 MIN_RUNS = 3
 
 ROWS = {}
+# Those whose calls are training steps, and return their losses.
+STEPS = set()
 # Rows that hold the clock themselves.
 OWN_CLOCK = {}
 
@@ -48,7 +51,16 @@ def row(name, **parameters):
     return register
 
 
-def measure(call, warm_up=3):
+def training_row(name, **parameters):
+    """The same for a training, whose calls return their losses."""
+    STEPS.add(name)
+    return row(name, **parameters)
+
+
+WARM_UP = 3
+
+
+def measure(call, warm_up=WARM_UP):
     """Median and minimum time of `call` in µs. Garbage collection stays off while the clock runs, as in `timeit`."""
     for _ in range(warm_up):
         call()
@@ -337,9 +349,8 @@ class Training:
         count = sum(leaf.size for leaf in jax.tree.leaves(params))
         print(f"  {count} parameters", file=sys.stderr)
         self.state = on_devices(n, "batch", (params, optimizer.init(params)), replicated=True)
-        rng = np.random.default_rng(0)
-        x = rng.random((n, batch // n, *features), np.float32)
-        y = rng.integers(0, 10, (n, batch // n)).astype(np.int32)
+        x = jax.random.uniform(jax.random.key(0), (n, batch // n, *features))
+        y = (np.arange(batch) % 10).astype(np.int32).reshape(n, batch // n)
         self.batch = on_devices(n, "batch", (x, y))
 
     def pmapped(self):
@@ -380,6 +391,7 @@ class Training:
         def call():
             self.state, loss, accuracy = step(self.state, *self.batch)
             jax.block_until_ready((self.state, loss, accuracy))
+            return loss
 
         return call
 
@@ -390,15 +402,15 @@ def cnn_training(n):
     return Training(n, make_cnn(), optax.adam(1e-3), 128, (32, 32, 3))
 
 
-@row("cnn_step_1", n=1)
-@row("cnn_step_2", n=2)
-@row("cnn_step_8", n=8)
+@training_row("cnn_step_1", n=1)
+@training_row("cnn_step_2", n=2)
+@training_row("cnn_step_8", n=8)
 def cnn_step(n):
     return cnn_training(n).stepping()
 
 
-@row("mlp_step_1", n=1)
-@row("mlp_step_8", n=8)
+@training_row("mlp_step_1", n=1)
+@training_row("mlp_step_8", n=8)
 def mlp_step(n):
     import optax
 
@@ -443,7 +455,7 @@ def make_resnet():
     return ResNet(nnx.Rngs(0))
 
 
-@row("resnet18_step_1")
+@training_row("resnet18_step_1")
 def resnet18_step_1():
     import jax
     import numpy as np
@@ -453,7 +465,7 @@ def resnet18_step_1():
     graph, params, rest = nnx.split(make_resnet(), nnx.Param, ...)
     optimizer = optax.sgd(0.1)
     state = (params, rest, optimizer.init(params))
-    x = np.random.default_rng(0).random((32, 32, 32, 3), np.float32)
+    x = jax.random.uniform(jax.random.key(0), (32, 32, 32, 3))
     y = (np.arange(32) % 10).astype(np.int32)
 
     def step(state, x, y):
@@ -474,6 +486,7 @@ def resnet18_step_1():
         nonlocal state
         state, loss = step(state, x, y)
         jax.block_until_ready((state, loss))
+        return loss
 
     return call
 
@@ -567,15 +580,11 @@ class Gpt:
     def stepping(self, step, state, batch):
         import jax
 
-        first = True
-
         def call():
-            nonlocal state, first
+            nonlocal state
             state, loss = step(state, *batch)
             jax.block_until_ready((state, loss))
-            if first:
-                print(f"  first loss {float(loss.ravel()[0])}", file=sys.stderr)
-                first = False
+            return loss
 
         return call
 
@@ -620,7 +629,7 @@ class Gpt:
         return state, jax.device_put(self.batch, NamedSharding(mesh, P("fsdp")))
 
 
-@row("gpt_step_1")
+@training_row("gpt_step_1")
 def gpt_step_1():
     import jax
 
@@ -628,13 +637,13 @@ def gpt_step_1():
     return gpt.stepping(jax.jit(gpt.step, donate_argnums=(0,)), gpt.state, gpt.batch)
 
 
-@row("gpt_pmap_8")
+@training_row("gpt_pmap_8")
 def gpt_pmap_8():
     gpt = Gpt()
     return gpt.stepping(gpt.mapped(), *gpt.mapped_arguments())
 
 
-@row("gpt_fsdp_tp_8")
+@training_row("gpt_fsdp_tp_8")
 def gpt_fsdp_tp_8():
     import jax
 
@@ -714,23 +723,62 @@ def gpt_compile():
     return summary(times)
 
 
+DEEP = 48
+
+
+def loss_of_stack(x, remat=False):
+    """The loss of a loop over 48 blocks, and their parameters; with `remat` the backward pass computes each block again."""
+    import jax
+    import jax.numpy as jnp
+    from flax import nnx
+
+    mask = nnx.make_causal_mask(jnp.ones((1, Gpt.LENGTH)))
+    graph, params = nnx.split(nnx.vmap(make_block())(nnx.Rngs(0).fork(split=DEEP)))
+
+    def loss(params):
+        one = lambda x, params: (nnx.merge(graph, params)(x, mask), None)
+        one = jax.checkpoint(one, prevent_cse=False) if remat else one
+        return (jax.lax.scan(one, x, params)[0] ** 2).mean()
+
+    return loss, params
+
+
+@row("memory_blocks")
+@row("memory_blocks_remat", remat=True)
+def memory_blocks(remat=False):
+    import jax
+    import jax.numpy as jnp
+
+    loss, params = loss_of_stack(jnp.ones((1, Gpt.LENGTH, Gpt.FEATURES)), remat)
+    return waiting(jax.jit(jax.grad(loss)), params)
+
+
+@row("memory_update")
+@row("memory_update_donated", donated=True)
+def memory_update(donated=False):
+    import jax
+    import jax.numpy as jnp
+
+    step = jax.jit(lambda w, slope: w - slope * 0.1, donate_argnums=(0,) if donated else ())
+    w, slope = jnp.ones(64 << 20), jnp.ones(64 << 20)
+
+    def call():
+        nonlocal w
+        w = jax.block_until_ready(step(w, slope))
+
+    return call
+
+
 def compile_48_layers(scanned=False):
     jax = start_jax()
     import jax.numpy as jnp
     from flax import nnx
 
-    deep, x = 48, jnp.ones((1, Gpt.LENGTH, Gpt.FEATURES))
-    mask = nnx.make_causal_mask(jnp.ones((1, Gpt.LENGTH)))
-    Block = make_block()
+    x = jnp.ones((1, Gpt.LENGTH, Gpt.FEATURES))
     if scanned:
-        layers = nnx.vmap(Block)(nnx.Rngs(0).fork(split=deep))
-        graph, params = nnx.split(layers)
-
-        def loss(params):
-            one = lambda x, params: (nnx.merge(graph, params)(x, mask), None)
-            return (jax.lax.scan(one, x, params)[0] ** 2).mean()
-
+        loss, params = loss_of_stack(x)
     else:
+        deep, mask, Block = DEEP, nnx.make_causal_mask(jnp.ones((1, Gpt.LENGTH))), make_block()
         graph, params = nnx.split(nnx.List([Block(nnx.Rngs(i)) for i in range(deep)]))
 
         def loss(params):
@@ -1016,6 +1064,10 @@ NAMES = [
     "gpt_decode",
     "compile_48_layers",
     "compile_48_layers_scanned",
+    "memory_blocks",
+    "memory_blocks_remat",
+    "memory_update",
+    "memory_update_donated",
     "cnn_trace_lower",
     "cnn_compile",
     "cnn_compile_warm",
@@ -1033,15 +1085,20 @@ NAMES = [
 ]
 
 
+def chosen(names, wanted):
+    """The row of this name, or those whose names contain it where none is called so."""
+    return [wanted] if wanted in names else [name for name in names if wanted in name]
+
+
 def main():
     parser = argparse.ArgumentParser(description="The benchmark rows, done by JAX.")
     parser.add_argument("--json", metavar="FILE", help="where the results go (default: standard output)")
-    parser.add_argument("--filter", metavar="NAME", default="", help="only rows whose name contains NAME")
+    parser.add_argument("--filter", metavar="NAME", default="", help=FILTER)
     parser.add_argument("--list", action="store_true", help="print the row names and stop")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
 
-    names = [name for name in NAMES if options.filter in name]
+    names = chosen(NAMES, options.filter)
     if options.list:
         print("\n".join(names))
         return
@@ -1053,16 +1110,20 @@ def main():
 
     results = []
     for name in names:
+        losses = {}
         if name in OWN_CLOCK:
             median, least, runs = OWN_CLOCK[name]()
         else:
             start_jax()
             setup, parameters = ROWS[name]
-            median, least, runs = measure(setup(**parameters))
+            call, warm_up = setup(**parameters), WARM_UP
+            if name in STEPS:
+                losses, warm_up = {"first_loss": float(call().ravel()[0])}, WARM_UP - 1
+            median, least, runs = measure(call, warm_up)
         print(f"{name:24} {median:12.1f} µs  (min {least:.1f}, {runs} runs)", file=sys.stderr)
-        # The most memory so far: that of the row where it is the only one.
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        results.append({"name": name, "median_us": median, "min_us": least, "runs": runs, "peak_mib": peak})
+        # The most memory so far, here or in a process that a row spawned: that of the row where it is the only one.
+        peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 1024
+        results.append({"name": name, "median_us": median, "min_us": least, "runs": runs, "peak_mib": peak, **losses})
 
     text = json.dumps(results, indent=1) + "\n"
     if options.json:

@@ -79,3 +79,14 @@ pub fn conv(kernel: usize, stride: usize, groups: usize, gradient: bool) -> Resu
     let f = jit(grad(move |x: Array, w: Array| f(x, w).square().sum(..)).argnums((Arg::<0>, Arg::<1>)));
     measure(|| block_until_ready(f.call((&x, &w))?))
 }
+
+/// A step of gradient descent whose result takes the place of its argument, or a place of its own.
+pub fn memory_update(donated: bool) -> Result<Timing> {
+    let step = jit(|w: Array, slope: Array| w - slope * 0.1);
+    let step = if donated { step.donate_argnums([0]) } else { step };
+    let (mut w, slope) = (ones([64 << 20]), ones([64 << 20]));
+    measure(|| {
+        w = block_until_ready(step.call((&w, &slope))?)?;
+        Ok(())
+    })
+}

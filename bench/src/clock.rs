@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use shardax::{Error, ErrorKind, Result};
+use shardax::{Array, Error, ErrorKind, Result};
 
 /// What the timed calls of one row may take in all.
 const BUDGET: Duration = Duration::from_secs(3);
@@ -19,6 +19,12 @@ pub struct Timing {
     pub median_us: f64,
     pub min_us: f64,
     pub runs: usize,
+    /// That of a training's first step, which is JAX's too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_loss: Option<f64>,
+    /// The most memory that a process had which the row spawned.
+    #[serde(skip)]
+    pub spawned_mib: f64,
 }
 
 impl Timing {
@@ -26,13 +32,23 @@ impl Timing {
         times.sort_by(f64::total_cmp);
         let runs = times.len();
         let median = (times[(runs - 1) / 2] + times[runs / 2]) / 2.0;
-        Timing { median_us: median, min_us: times[0], runs }
+        Timing { median_us: median, min_us: times[0], runs, first_loss: None, spawned_mib: 0.0 }
     }
 }
 
 /// Times `call`, which waits for its results; they are dropped before the clock stops, as Python drops them.
-pub fn measure<R>(mut call: impl FnMut() -> Result<R>) -> Result<Timing> {
-    for _ in 0..WARM_UP {
+pub fn measure<R>(call: impl FnMut() -> Result<R>) -> Result<Timing> {
+    measure_warm(WARM_UP, call)
+}
+
+/// Times training steps, which return their losses; the first loss is kept.
+pub fn measure_steps(mut step: impl FnMut() -> Result<Array>) -> Result<Timing> {
+    let first = step()?.to_vec::<f32>()?[0];
+    Ok(Timing { first_loss: Some(first.into()), ..measure_warm(WARM_UP - 1, step)? })
+}
+
+fn measure_warm<R>(warm_up: usize, mut call: impl FnMut() -> Result<R>) -> Result<Timing> {
+    for _ in 0..warm_up {
         call()?;
     }
     measure_parts(MIN_RUNS, || {

@@ -5,8 +5,8 @@ use std::time::Instant;
 use shardax::{clear_caches, config};
 use shardax_nn::prelude::*;
 
-use crate::clock::{MIN_RUNS, STEPS, Timing, measure, measure_parts, measure_times};
-use crate::data::{line, replicated, split, uniform};
+use crate::clock::{MIN_RUNS, STEPS, Timing, measure, measure_parts, measure_steps, measure_times};
+use crate::data::{images, labels, line, replicated, split};
 use crate::startup::with_cache;
 
 /// Images of 32×32 pixels in three colours, in all.
@@ -53,11 +53,7 @@ fn train_step(mut state: State, x: Array, labels: Array) -> Result<(State, Array
 fn arguments(mesh: &Mesh, each: usize) -> Result<(State, Array, Array)> {
     let n = mesh.size();
     let state = replicated(State::new(Cnn::new(&mut Rngs::new(0)), adam(1e-3))?, mesh)?;
-    let mut random = fastrand::Rng::with_seed(0);
-    let labels: Vec<i32> = (0..n * each).map(|_| random.i32(0..10)).collect();
-    let x = uniform(&[n, each, 32, 32, 3], 1)?;
-    let labels = Array::from_vec(labels, &[n, each])?;
-    let (x, labels) = split((x, labels), mesh, "batch")?;
+    let (x, labels) = split((images([n, each, 32, 32, 3]), labels(&[n, each])?), mesh, "batch")?;
     Ok((state, x, labels))
 }
 
@@ -68,16 +64,17 @@ macro_rules! step {
 }
 
 pub fn cnn_step(n: usize) -> Result<Timing> {
-    measure(stepping(n, BATCH / n)?)
+    measure_steps(stepping(n, BATCH / n)?)
 }
 
 /// The step on `n` devices of this process, each with its part of a batch.
-fn stepping(n: usize, each: usize) -> Result<impl FnMut() -> Result<()>> {
+fn stepping(n: usize, each: usize) -> Result<impl FnMut() -> Result<Array>> {
     let (mut state, x, labels) = arguments(&line(n, "batch")?, each)?;
     let step = step!();
     Ok(move || {
-        state = block_until_ready(step.call((&state, &x, &labels))?)?.0;
-        Ok(())
+        let (next, loss, _) = block_until_ready(step.call((&state, &x, &labels))?)?;
+        state = next;
+        Ok(loss)
     })
 }
 

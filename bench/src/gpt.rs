@@ -10,7 +10,7 @@ use shardax_nn::optim::{
 };
 use shardax_nn::prelude::*;
 
-use crate::clock::{MIN_RUNS, Timing, measure, measure_parts};
+use crate::clock::{MIN_RUNS, Timing, measure, measure_parts, measure_steps};
 use crate::data::{line, replicated, split};
 
 const FEATURES: usize = 256;
@@ -140,20 +140,16 @@ fn mapped_step(mut state: State, tokens: Array, targets: Array) -> Result<(State
     Ok((state, pmean(loss, "batch")))
 }
 
-/// Steps whose state goes into the next; the first loss is printed.
+/// Steps whose state goes into the next.
 fn stepping(
     mut state: State,
     (tokens, targets): (Array, Array),
     step: impl Function<(State, Array, Array), Output = (State, Array)>,
 ) -> Result<Timing> {
-    let mut first = true;
-    measure(|| {
+    measure_steps(|| {
         let (next, loss) = block_until_ready(step.call((&state, &tokens, &targets))?)?;
-        if std::mem::take(&mut first) {
-            eprintln!("  first loss {}", loss.to_vec::<f32>()?[0]);
-        }
         state = next;
-        Ok(())
+        Ok(loss)
     })
 }
 
@@ -216,15 +212,26 @@ pub fn compile_48_layers(scanned: bool) -> Result<Timing> {
     let x = ones([1, LENGTH, FEATURES]);
     if scanned {
         let blocks = Stack::new(DEEP, rngs, Block::new)?;
-        let loss = |blocks: Stack<Block>, x: Array| -> Result<Array> {
-            let (y, ()) = blocks.scan(|block, x: Array| (block.forward(x), ()), x)?;
-            Ok(y.square().mean(..))
-        };
-        return compilations(1, jit(grad(loss)).lower((&blocks, &x))?);
+        return compilations(1, jit(grad(loss_of_stack)).lower((&blocks, &x))?);
     }
     let blocks: Vec<Block> = (0..DEEP).map(|_| Block::new(rngs)).collect();
     let loss = |blocks: Vec<Block>, x: Array| blocks.iter().fold(x, |x, block| block.forward(x)).square().mean(..);
     compilations(1, jit(grad(loss)).lower((&blocks, &x))?)
+}
+
+fn loss_of_stack(blocks: Stack<Block>, x: Array) -> Result<Array> {
+    let (y, ()) = blocks.scan(|block, x: Array| (block.forward(x), ()), x)?;
+    Ok(y.square().mean(..))
+}
+
+/// The gradient of a loop over 48 blocks, which keeps what each of them computes or, with `remat`, computes it again.
+pub fn memory_blocks(remat: bool) -> Result<Timing> {
+    let mut blocks = Stack::new(DEEP, &mut Rngs::new(0), Block::new)?;
+    if remat {
+        blocks = blocks.checkpoint(CheckpointPolicy::NothingSaveable);
+    }
+    let (step, x) = (jit(grad(loss_of_stack)), ones([1, LENGTH, FEATURES]));
+    measure(|| block_until_ready(step.call((&blocks, &x))?))
 }
 
 /// All positions after the first one, each of which gets the likeliest token, in one program with a cache of keys and

@@ -69,6 +69,10 @@ const ROWS: &[Row] = &[
     ("gpt_decode", gpt::gpt_decode),
     ("compile_48_layers", || gpt::compile_48_layers(false)),
     ("compile_48_layers_scanned", || gpt::compile_48_layers(true)),
+    ("memory_blocks", || gpt::memory_blocks(false)),
+    ("memory_blocks_remat", || gpt::memory_blocks(true)),
+    ("memory_update", || arithmetic::memory_update(false)),
+    ("memory_update_donated", || arithmetic::memory_update(true)),
     ("cnn_trace_lower", cnn::cnn_trace_lower),
     ("cnn_compile", cnn::cnn_compile),
     ("cnn_compile_warm", cnn::cnn_compile_warm),
@@ -91,7 +95,7 @@ struct Options {
     /// Where the results go (default: standard output)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Only rows whose name contains NAME; of several processes, rows of these names, separated by commas
+    /// Only the row NAME, or rows whose name contains it where none is called so; of several processes, rows of these names, separated by commas
     #[arg(long, value_name = "NAME", default_value = "")]
     filter: String,
     /// Print the row names and stop
@@ -116,13 +120,15 @@ struct Measured {
     name: &'static str,
     #[serde(flatten)]
     timing: Timing,
-    /// The most memory that the process had so far, in MiB: that of the row where it is the only one.
+    /// The most memory that the process had so far, or one that it spawned, in MiB: that of the row where it is the only
+    /// one.
     peak_mib: f64,
 }
 
 impl Measured {
     fn new(name: &'static str, timing: Timing) -> Self {
-        Measured { name, timing, peak_mib: peak_mib() }
+        let peak_mib = peak_mib().max(timing.spawned_mib);
+        Measured { name, timing, peak_mib }
     }
 }
 
@@ -152,7 +158,9 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     }
     // Only rows that say so find compiled programs on disk.
     shardax::config::set_compilation_cache_dir("")?;
-    let rows = ROWS.iter().filter(|(name, _)| name.contains(&options.filter));
+    let named = ROWS.iter().any(|(name, _)| *name == options.filter);
+    let rows =
+        ROWS.iter().filter(|(name, _)| if named { *name == options.filter } else { name.contains(&options.filter) });
     if options.list {
         rows.for_each(|(name, _)| println!("{name}"));
         return Ok(());

@@ -3,8 +3,8 @@
 use shardax::nn::initializers;
 use shardax_nn::prelude::*;
 
-use crate::clock::{Timing, measure};
-use crate::data::uniform;
+use crate::clock::{Timing, measure_steps};
+use crate::data::{images, labels};
 
 const IMAGES: usize = 32;
 
@@ -89,13 +89,11 @@ fn step(mut state: State, images: Array, labels: Array) -> Result<(State, Array)
 
 pub fn resnet18_step_1() -> Result<Timing> {
     let mut state = State::new(ResNet::new(&mut Rngs::new(0)), sgd(0.1))?;
-    let images = uniform(&[IMAGES, 32, 32, 3], 1)?;
-    let labels = Array::from_vec((0..IMAGES as i32).map(|i| i % 10).collect(), &[IMAGES])?;
+    let (images, labels) = (images([IMAGES, 32, 32, 3]), labels(&[IMAGES])?);
     let step = jit(step).donate_argnums([0]);
-    measure(|| {
+    measure_steps(|| {
         let (next, loss) = block_until_ready(step.call((&state, &images, &labels))?)?;
         state = next;
-        drop(loss);
-        Ok(())
+        Ok(loss)
     })
 }

@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 use shardax::prelude::*;
 use shardax::{Error, ErrorKind};
 
-use crate::DEVICES;
 use crate::clock::{MIN_RUNS, Timing, measure_parts};
 use crate::dispatch::scale;
-use crate::gpt;
+use crate::{DEVICES, gpt, peak_mib};
 
 /// From spawning a process to the line that it prints, where everything is compiled.
 pub fn first_result() -> Result<Timing> {
@@ -37,33 +36,44 @@ pub fn with_cache<R>(f: impl FnOnce(&Path) -> Result<R>) -> Result<R> {
 }
 
 fn first(child: &str, cache: &Path) -> Result<Timing> {
-    let spawn = || -> std::io::Result<Duration> {
+    let mut spawned_mib = 0.0f64;
+    let mut spawn = || -> std::io::Result<Duration> {
         let start = Instant::now();
         let mut child = Command::new(std::env::current_exe()?)
             .args(["--child", child])
             .env("SHARDAX_COMPILATION_CACHE_DIR", cache)
             .stdout(Stdio::piped())
             .spawn()?;
-        let mut line = String::new();
-        if let Some(out) = child.stdout.take() {
-            BufReader::new(out).read_line(&mut line)?;
-        }
+        let (mut line, mut peak) = (String::new(), String::new());
+        let mut out = child.stdout.take().map(BufReader::new).ok_or_else(|| std::io::Error::other("no output"))?;
+        out.read_line(&mut line)?;
         let time = start.elapsed();
-        match child.wait()?.success() && !line.is_empty() {
-            true => Ok(time),
-            false => Err(std::io::Error::other("the child process failed")),
+        out.read_line(&mut peak)?;
+        match (child.wait()?.success() && !line.is_empty(), peak.trim().parse::<f64>()) {
+            (true, Ok(mib)) => {
+                spawned_mib = spawned_mib.max(mib);
+                Ok(time)
+            }
+            _ => Err(std::io::Error::other("the child process failed")),
         }
     };
-    let spawn = || spawn().map_err(|e| Error::new(ErrorKind::Runtime, e.to_string()));
+    let mut spawn = || spawn().map_err(|e| Error::new(ErrorKind::Runtime, e.to_string()));
     spawn()?; // warms caches
-    measure_parts(MIN_RUNS, spawn)
+    let timing = measure_parts(MIN_RUNS, spawn)?;
+    Ok(Timing { spawned_mib, ..timing })
 }
 
-/// What these rows spawn: a GPT's first step, or `pmap` of `scale` on host values.
+/// What these rows spawn: a GPT's first step, or `pmap` of `scale` on host values. Then it prints how much memory it had.
 pub fn child(what: &str) -> Result<()> {
-    if what == "step" {
-        return gpt::first_step();
+    match what {
+        "step" => gpt::first_step()?,
+        _ => result()?,
     }
+    println!("{}", peak_mib());
+    Ok(())
+}
+
+fn result() -> Result<()> {
     let values: Vec<f32> = (0..DEVICES * 4).map(|i| i as f32).collect();
     let x = Array::from_vec(values, &[DEVICES, 4])?;
     let y = pmap(scale).axis_name("i").call(&x)?;

@@ -1,9 +1,10 @@
 //! Rows of data-parallel training steps: the state replicated and donated, the batch split along axis 0.
 
 use shardax::prelude::*;
+use shardax_nn::Rngs;
 
-use crate::clock::{STEPS, Timing, measure, measure_times};
-use crate::data::{line, replicated, split, uniform};
+use crate::clock::{STEPS, Timing, measure_steps, measure_times};
+use crate::data::{images, labels, line, replicated, split};
 
 /// Rows of a batch, in all.
 const ROWS: usize = 512;
@@ -27,9 +28,10 @@ struct Linear {
 }
 
 impl Linear {
-    fn new(inputs: usize, outputs: usize) -> Result<Linear> {
-        let kernel = uniform(&[inputs, outputs], 0)? * (3.0 / inputs as f64).sqrt();
-        Ok(Linear { kernel, bias: zeros([outputs]) })
+    /// That which Flax makes, too.
+    fn new(inputs: usize, outputs: usize, rngs: &mut Rngs) -> Linear {
+        let layer = shardax_nn::Linear::new(inputs, outputs, rngs);
+        Linear { kernel: layer.kernel, bias: zeros([outputs]) }
     }
 
     fn apply(&self, x: Array) -> Array {
@@ -87,15 +89,12 @@ impl<M: Model, O: Optimizer<M>> Training<M, O> {
     fn new((n, each): (usize, usize), model: M, optimizer: O, features: &[usize]) -> Result<Self> {
         let mesh = line(n, "batch")?;
         let state = (model.clone(), optimizer.init(&model)?);
-        let mut random = fastrand::Rng::with_seed(0);
-        let labels: Vec<i32> = (0..n * each).map(|_| random.i32(0..10)).collect();
-        let x = uniform(&[&[n, each], features].concat(), 1)?.abs();
-        let y = Array::from_vec(labels, &[n, each])?;
+        let (x, y) = (images([&[n, each], features].concat()), labels(&[n, each])?);
         Ok(Training { optimizer, state: replicated(state, &mesh)?, batch: split((x, y), &mesh, "batch")? })
     }
 
     /// The step, whose state goes into the next.
-    fn stepping(self) -> impl FnMut() -> Result<()> {
+    fn stepping(self) -> impl FnMut() -> Result<Array> {
         let Training { optimizer, mut state, batch: (x, y) } = self;
         let step = pmap(move |(model, state): (M, O::State), x: Array, y: Array| {
             let ((loss, accuracy), grads) = value_and_grad(loss_and_accuracy::<M>).has_aux().call((&model, x, y))?;
@@ -108,21 +107,26 @@ impl<M: Model, O: Optimizer<M>> Training<M, O> {
         .out_axes(None)
         .donate_argnums([0]);
         move || {
-            state = block_until_ready(step.call((&state, &x, &y))?)?.0;
-            Ok(())
+            let (next, loss, _) = block_until_ready(step.call((&state, &x, &y))?)?;
+            state = next;
+            Ok(loss)
         }
     }
 }
 
 /// The step on `n` devices of this process, each with so many rows.
-fn mlp(n: usize, each: usize) -> Result<impl FnMut() -> Result<()>> {
-    let model =
-        Mlp { layer1: Linear::new(784, 1024)?, layer2: Linear::new(1024, 1024)?, layer3: Linear::new(1024, 10)? };
+fn mlp(n: usize, each: usize) -> Result<impl FnMut() -> Result<Array>> {
+    let rngs = &mut Rngs::new(0);
+    let model = Mlp {
+        layer1: Linear::new(784, 1024, rngs),
+        layer2: Linear::new(1024, 1024, rngs),
+        layer3: Linear::new(1024, 10, rngs),
+    };
     Ok(Training::new((n, each), model, Sgd(0.1), &[784])?.stepping())
 }
 
 pub fn mlp_step(n: usize) -> Result<Timing> {
-    measure(mlp(n, ROWS / n)?)
+    measure_steps(mlp(n, ROWS / n)?)
 }
 
 /// The step on the devices of all processes.
