@@ -11,7 +11,8 @@ use crate::{Plan, Remat, Report, Search, Setup, Target, target};
 const HELP: &str = "\
 plans a step for devices that are not there
 
-  --target NAME       v5e:4x8, v5p:8x8x16, 2*v5p:4x4x4, h100:8, h100:128x8, h200, a100, b200, cpu:8   (cpu:8)
+  --target NAME       v5e:4x8, v5p:8x8x16, 2*v5p:4x4x4, h100:8, h100:128x8, h200, a100, b200, cpu:8   (cpu:8),
+                      or FILE.json:4x8: so many of a device that a file describes
   --mesh AXES         data=2,fsdp=16,model=4   (all devices along data)
   --remat WHAT        none, dots or full: what layers keep for their gradients   (full)
   --micro-batch N     how many sequences, images or rows all devices take at once   (the step's own)
