@@ -11,7 +11,8 @@ use crate::{Plan, Remat, Report, Search, Setup, Target, target};
 const HELP: &str = "\
 plans a step for devices that are not there
 
-  --target NAME       v5e:4x8, v5p:8x8x16, 2*v5p:4x4x4, h100:8, h100:128x8, h200, a100, b200, cpu:8   (cpu:8)
+  --target NAME       v5e:4x8, v5p:8x8x16, 2*v5p:4x4x4, h100:8, h100:128x8, h200, a100, b200, cpu:8   (cpu:8),
+                      or FILE.json:4x8: so many of a device that a file describes
   --mesh AXES         data=2,fsdp=16,model=4   (all devices along data)
   --remat WHAT        none, dots or full: what layers keep for their gradients   (full)
   --micro-batch N     how many sequences, images or rows all devices take at once   (the step's own)
@@ -124,7 +125,7 @@ fn report(plan: &dyn Fn(&Setup) -> Result<Plan>, request: &Request) -> Result<()
     write(&request.svg, &|| report.to_svg())
 }
 
-/// The report for a setup; where the step does not fit, with what it would need if layers kept less.
+/// The report for a setup; where the step does not fit, with what it would need otherwise set up.
 pub(crate) fn planned(plan: &dyn Fn(&Setup) -> Result<Plan>, setup: &Setup) -> Result<Report> {
     setup.target.prepare()?;
     let one = |setup: &Setup| plan(setup)?.report(&setup.target);
@@ -144,13 +145,37 @@ pub(crate) fn planned(plan: &dyn Fn(&Setup) -> Result<Plan>, setup: &Setup) -> R
         other => (other?, setup.clone()),
     };
     if report.memory.fits() == Some(false) {
-        for remat in Remat::ALL.into_iter().filter(|remat| *remat > setup.remat) {
-            let other = one(&Setup { remat, ..setup.clone() })?;
-            let what = format!("--remat {}", remat.name());
-            report.helps.push(Help { what, needs: other.memory.total(), compiled: true });
+        for (what, other) in others(&setup) {
+            // What the step cannot be set up for is no help.
+            let Ok(other) = one(&other) else { continue };
+            let needs = other.memory.total();
+            if needs < report.memory.total() {
+                report.helps.push(Help { what, needs, compiled: true });
+            }
         }
     }
     Ok(report)
+}
+
+/// What a setup could be changed to that may need less memory, as options: layers that keep less, parameters split along
+/// what is `data` alone, half the micro-batch.
+fn others(setup: &Setup) -> Vec<(String, Setup)> {
+    let mut all = Vec::new();
+    for remat in Remat::ALL.into_iter().filter(|remat| *remat > setup.remat) {
+        all.push((format!("--remat {}", remat.name()), Setup { remat, ..setup.clone() }));
+    }
+    let data = setup.axis("data");
+    if data > 1 {
+        let others = setup.axes.iter().filter(|(axis, _)| !["data", "fsdp"].contains(&&*axis.to_string()));
+        let fsdp = ("fsdp".into(), data * setup.axis("fsdp"));
+        let axes: Vec<_> = std::iter::once(fsdp).chain(others.copied()).collect();
+        let said = axes.iter().map(|(axis, size)| format!("{axis}={size}")).collect::<Vec<_>>().join(",");
+        all.push((format!("--mesh {said}"), Setup { axes, ..setup.clone() }));
+    }
+    if let Some(half) = setup.micro_batch.filter(|n| n.is_multiple_of(2)).map(|n| n / 2) {
+        all.push((format!("--micro-batch {half}"), Setup { micro_batch: Some(half), ..setup.clone() }));
+    }
+    all
 }
 
 fn does_not_fit(error: &shardax::Error) -> bool {

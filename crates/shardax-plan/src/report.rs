@@ -41,7 +41,7 @@ pub struct Report {
     /// Times by published speeds; `None` where nothing is published of the devices.
     pub roofline: Option<Roofline>,
     /// Where those speeds are from.
-    pub source: Option<&'static str>,
+    pub source: Option<String>,
 }
 
 impl Report {
@@ -99,7 +99,7 @@ impl Report {
                 let model = plan.flops.model() / devices as f64;
                 Roofline::of(spec, products_per_device, model, bytes_accessed, &traffic)
             }),
-            source: spec.map(|s| s.source),
+            source: spec.map(|s| s.source.to_string()),
             memory,
             traffic,
         }

@@ -139,7 +139,7 @@ impl Search {
         setup.target.prepare()?;
         let devices = setup.target.num_devices();
         let mut failed: Vec<(String, String)> = Vec::new();
-        let mut idle = BTreeSet::new();
+        let mut idle: BTreeSet<&'static str> = BTreeSet::new();
         let mut lowered: Vec<(Setup, Plan)> = Vec::new();
         for sizes in meshes(devices, most_along_model(setup, spec)) {
             let axes = mesh_axes(AXES.into_iter().zip(sizes));
@@ -148,15 +148,15 @@ impl Search {
             for rows in self.rows.iter().take(if setup.micro_batch.is_some() { 1 } else { usize::MAX }) {
                 let micro_batch = setup.micro_batch.or(Some(rows * groups));
                 let one = Setup { axes: axes.clone(), micro_batch, ..setup.clone() };
-                let used = |axis: &str| spans(&axes, axis);
-                if idle.iter().any(|axis: &String| used(axis)) {
+                let used = |axis: &'static str| spans(&axes, axis);
+                if idle.iter().any(|axis| used(axis)) {
                     break;
                 }
                 match plan(&one) {
                     Ok(plan) => {
                         // Devices along an axis that splits nothing would repeat the work of others.
                         let unused = AXES.into_iter().filter(|axis| used(axis) && !plan.splits_along(axis));
-                        idle.extend(unused.map(str::to_owned));
+                        idle.extend(unused);
                         lowered.push((one, plan));
                     }
                     // Sizes that do not divide are no mesh for this step.
@@ -164,10 +164,10 @@ impl Search {
                 }
             }
         }
-        lowered.retain(|(one, _)| !one.axes.iter().any(|(axis, size)| *size > 1 && idle.contains(&axis.to_string())));
+        lowered.retain(|(one, _)| !idle.iter().any(|axis| one.axis(axis) > 1));
 
         let there = |axis: &&str| lowered.iter().any(|(one, _)| one.axis(axis) > 1);
-        let axes: Vec<&'static str> = AXES.into_iter().filter(|axis| there(&axis)).collect();
+        let axes: Vec<&'static str> = AXES.into_iter().filter(there).collect();
         let rows = match setup.micro_batch {
             Some(batch) => (batch / devices).max(1),
             None => self.rows.iter().copied().min().unwrap_or(1),
@@ -238,13 +238,13 @@ impl Search {
                 "plan for more devices, shorter sequences or a smaller model",
             );
         };
-        Ok(Found { compiled, tried, too_large, idle: idle.into_iter().collect(), failed, best })
+        Ok(Found { compiled, tried, too_large, idle: idle.into_iter().map(str::to_owned).collect(), failed, best })
     }
 }
 
 /// Whether there is more than one device along this axis.
-fn spans(axes: &[(AxisName, usize)], axis: &str) -> bool {
-    axes.iter().any(|(name, size)| *size > 1 && name.to_string() == axis)
+fn spans(axes: &[(AxisName, usize)], axis: &'static str) -> bool {
+    axes.iter().any(|(name, size)| *size > 1 && *name == AxisName::from(axis))
 }
 
 /// The rules of a plan, over the axes along which there is more than one device.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use shardax::prelude::*;
 use shardax::shape::AxisName;
@@ -11,19 +12,19 @@ use crate::error::{reason, value, value_error};
 use crate::spec::{Network, Spec};
 
 /// The devices that a step is planned for: `v5p:8x8x16`, `2*v5e:16x16` (slices), `h100:128x8` (hosts and GPUs of each),
-/// `cpu:8`.
+/// `cpu:8`, or `big.json:4x8` of a device that a file describes ([`Spec::from_file`]).
 ///
 /// ```
 /// # use shardax_plan::Target;
 /// let target: Target = "h100:2x8".parse()?;
-/// assert_eq!((target.num_devices(), target.spec().map(|s| s.name)), (16, Some("h100")));
+/// assert_eq!((target.num_devices(), target.spec().map(|s| &*s.name)), (16, Some("h100")));
 /// assert!("v5p:8x8".parse::<Target>().is_err());
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Target {
     name: String,
-    spec: Option<&'static Spec>,
+    spec: Option<Arc<Spec>>,
     /// Slices, or 1; then the chips along each dimension, hosts and GPUs of each, or CPUs.
     pub(crate) slices: usize,
     pub(crate) sizes: Vec<usize>,
@@ -40,17 +41,22 @@ impl FromStr for Target {
 }
 
 impl Target {
-    /// The devices of this name. Their platform's compiler is looked for; where there is none, the CPU's stands in for it.
+    /// The devices of this name. Their platform's compiler is looked for; where there is none, the CPU's stands in for it, as
+    /// it does for devices that a file describes.
     ///
-    /// Fails when the name is none of these, or has other dimensions than such devices have.
+    /// Fails when the name is none of these, or has other dimensions than such devices have, or the file describes none.
     #[track_caller]
     pub fn new(name: &str) -> Result<Target> {
-        let help = "write `v5e:4x8`, `v5p:4x4x8`, `2*v5p:4x4x4`, `h100:8`, `h100:128x8` or `cpu:8`";
+        let help = "write `v5e:4x8`, `v5p:4x4x8`, `2*v5p:4x4x4`, `h100:8`, `h100:128x8`, `cpu:8` or `FILE.json:4x8`";
         let (slices, one) = match name.split_once('*') {
             Some((slices, one)) => (slices.parse().unwrap_or(0), one),
             None => (1, name),
         };
-        let (kind, shape) = one.split_once(':').unwrap_or((one, ""));
+        let (kind, shape) = match one.rsplit_once(':') {
+            _ if one.ends_with(".json") => (one, ""),
+            parts => parts.unwrap_or((one, "")),
+        };
+        let by_file = kind.ends_with(".json");
         let sizes: Vec<usize> = match shape {
             "" => vec![8],
             _ => shape.split('x').map(|n| n.parse().unwrap_or(0)).collect(),
@@ -58,13 +64,17 @@ impl Target {
         if slices == 0 || sizes.contains(&0) {
             return value_error(format!("{name:?} names no devices"), help);
         }
-        let spec = Spec::named(kind);
-        let (sizes, described) = match (spec, kind) {
+        let spec = match by_file {
+            true => Some(Arc::new(Spec::from_file(kind)?)),
+            false => Spec::named(kind).map(|spec| Arc::new(spec.clone())),
+        };
+        let unknown = || Err("no compiler is known for a device that a file describes".to_owned());
+        let (sizes, described) = match (spec.as_deref(), kind) {
             (None, "cpu") if sizes.len() == 1 && slices == 1 => (sizes, Err("CPUs are simulated".to_owned())),
             (Some(Spec { network: Network::Torus { dims, .. }, .. }), _) if sizes.len() == *dims => {
                 let wrap = (*dims == 3 && sizes.iter().all(|n| n % 4 == 0)).then_some([true; 3]);
                 let topology = TpuTopology { num_slices: slices, wrap, ..TpuTopology::new(one) };
-                (sizes, Topology::tpu(topology).map_err(|e| reason(&e)))
+                (sizes, if by_file { unknown() } else { Topology::tpu(topology).map_err(|e| reason(&e)) })
             }
             (Some(Spec { network: Network::Switch { .. }, .. }), _) if sizes.len() <= 2 && slices == 1 => {
                 let (hosts, gpus_per_host) = match sizes[..] {
@@ -73,14 +83,12 @@ impl Target {
                     [n] if n > 8 && n % 8 == 0 => (n / 8, 8),
                     _ => (1, sizes[0]),
                 };
-                let gpu = match kind {
-                    "a100" => GpuSpec::A100,
-                    "h200" => GpuSpec::H200,
-                    "b200" => GpuSpec::B200,
-                    _ => GpuSpec::H100,
+                let topology = |gpu| Topology::gpu(GpuTopology { hosts, gpus_per_host, ..GpuTopology::new(gpu) });
+                let described = match by_file {
+                    true => unknown(),
+                    false => GpuSpec::named(kind).map_err(Error::from).and_then(topology).map_err(|e| reason(&e)),
                 };
-                let topology = GpuTopology { hosts, gpus_per_host, ..GpuTopology::new(gpu) };
-                (vec![hosts, gpus_per_host], Topology::gpu(topology).map_err(|e| reason(&e)))
+                (vec![hosts, gpus_per_host], described)
             }
             (None, _) => {
                 let known = Spec::names().collect::<Vec<_>>().join(", ");
@@ -97,8 +105,8 @@ impl Target {
     }
 
     /// What its devices are; `None` of CPUs, of which nothing is published here.
-    pub fn spec(&self) -> Option<&'static Spec> {
-        self.spec
+    pub fn spec(&self) -> Option<&Spec> {
+        self.spec.as_deref()
     }
 
     /// How many devices there are.
@@ -174,7 +182,7 @@ impl Target {
         if self.topology.is_ok()
             && let Some(at) = device.coords()
         {
-            return match self.spec.map(|s| s.network) {
+            return match self.spec().map(|s| s.network) {
                 Some(Network::Torus { .. }) => (device.slice_index().unwrap_or(0), at.to_vec()),
                 _ => (0, vec![at[1], at[2]]),
             };

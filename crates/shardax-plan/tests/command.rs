@@ -37,6 +37,24 @@ fn a_report_in_three_forms() {
 }
 
 #[test]
+fn what_would_help_is_compiled() {
+    let file = std::env::temp_dir().join(format!("shardax-plan-small-{}.json", std::process::id()));
+    let small =
+        r#"{"name": "small", "memory": 1e5, "flops": 1e12, "memory_bandwidth": 1e12, "switch": 1e11, "outside": 1e10}"#;
+    std::fs::write(&file, small).expect("it is written");
+    let target = format!("{}:4", file.display());
+    let sizes = ["--set", "features=64", "--set", "hidden=256", "--remat", "full"];
+    let output =
+        run(&[&["mlp", "--target", &target, "--mesh", "data=4", "--micro-batch", "4096"], &sizes[..]].concat());
+    std::fs::remove_file(file).ok();
+    let text = String::from_utf8_lossy(&output.stdout);
+    for wanted in ["It does not fit. What would help:", "--mesh fsdp=4: ", "--micro-batch 2048: "] {
+        assert!(text.contains(wanted), "{wanted:?} is not in\n{text}");
+    }
+    assert_eq!(text.matches(" (compiled)").count(), 2, "{text}");
+}
+
+#[test]
 fn what_is_wrong_is_said() {
     for (args, wanted) in [
         (&["nonsense"][..], "none of mlp, cnn"),

@@ -120,6 +120,35 @@ fn targets_are_read_or_refused() -> Result<()> {
 }
 
 #[test]
+fn a_device_that_a_file_describes() -> Result<()> {
+    let file = std::env::temp_dir().join(format!("shardax-plan-device-{}.json", std::process::id()));
+    let name = format!("{}:2x4", file.display());
+    let write = |text: &str| std::fs::write(&file, text).expect("it is written");
+    write(
+        r#"{"name": "big", "memory": 192e9, "flops": 1e15, "memory_bandwidth": 5e12, "switch": 4e11, "outside": 5e10, "source": "a guess"}"#,
+    );
+    let target = Target::new(&name)?;
+    target.prepare()?;
+    let setup = Setup { axes: vec![("fsdp".into(), 8)], micro_batch: Some(16), ..Setup::new(target) };
+    let report = models::mlp(&setup)?.report(&setup.target)?;
+    assert_eq!((report.devices, report.memory.limit, report.source.as_deref()), (8, Some(192e9), Some("a guess")));
+    assert_eq!(report.roofline.map(|r| r.compute), Some(report.products_per_device / 1e15));
+    assert!(report.traffic.iter().all(|t| t.link == Link::InfiniBand), "two hosts");
+    for (text, wanted) in [
+        ("", "EOF"),
+        (r#"{"name": "big", "switch": -1}"#, r#""switch" must be a number above 0, got -1"#),
+        (r#"{"name": "big", "torus": 4}"#, "2 or 3 dimensions, got 4"),
+    ] {
+        write(text);
+        let error = Target::new(&name).expect_err(text).to_string();
+        assert!(error.contains(wanted) && error.contains("describes no device"), "{error}");
+    }
+    std::fs::remove_file(&file).ok();
+    assert!(Target::new(&name).is_err_and(|e| e.to_string().contains("No such file")));
+    Ok(())
+}
+
+#[test]
 fn a_search_leaves_out_axes_that_split_nothing() -> Result<()> {
     let setup = Setup { micro_batch: Some(16), ..Setup::new(Target::new("h100:8")?.by_cpu()) };
     let found = Search { compile: 1, remats: vec![Remat::None], ..Search::default() }.run(&models::cnn, &setup)?;

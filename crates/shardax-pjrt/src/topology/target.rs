@@ -377,4 +377,20 @@ mod tests {
         );
         assert!(GpuSpec::named("h101").unwrap_err().message.contains("known are a100, h100, h200 and b200"));
     }
+
+    #[test]
+    fn a_file_describes_a_gpu() {
+        let path = std::env::temp_dir().join(format!("shardax-gpu-{}.txt", std::process::id()));
+        std::fs::write(&path, GpuSpec::H200.text().replace("NVIDIA H200", "one like it")).unwrap();
+        let spec = GpuSpec::from_file(&path).unwrap();
+        assert_eq!(spec.to_string(), "one like it");
+        assert!(spec.text().contains("memory_bandwidth: 4800000000000"), "{}", spec.text());
+        std::fs::write(&path, [0xff, 0xfe]).unwrap();
+        let no_text = GpuSpec::from_file(&path).unwrap_err();
+        std::fs::remove_file(&path).unwrap();
+        for error in [no_text, GpuSpec::from_file(&path).unwrap_err()] {
+            let said = error.to_string();
+            assert!(said.contains("cannot read the GPU's description") && said.contains("shardax-gpu-"), "{said}");
+        }
+    }
 }
