@@ -39,10 +39,11 @@ fn call(target: &str, of: Attention, cx: &mut Lowering, args: &[Value], outs: &[
     let (q, k) = (cx.aval(args[0]), cx.aval(args[1]));
     let queries = q.shape[q.rank() - 3];
     let work = k.shape[k.rank() - 3].saturating_mul(q.size());
-    let is_large = queries >= MIN_QUERIES && work >= library::MIN_WORK && cx.aval(args[2]).size() > 0;
     // A head of keys is one thread's.
     let heads = k.size() / (k.shape[k.rank() - 3] * k.shape[k.rank() - 1]).max(1);
-    if !is_large || heads < library::threads(cx) || !library::is_of_use(cx) {
+    let is_large = queries >= MIN_QUERIES && work >= library::MIN_WORK && heads >= library::threads(cx);
+    let is_empty = work == 0 || cx.aval(args[2]).size() == 0;
+    if is_empty || !(is_large || library::has_all()) || !library::is_of_use(cx) {
         return None;
     }
     let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);

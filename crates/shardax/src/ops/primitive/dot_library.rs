@@ -44,12 +44,14 @@ pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
     let (rows, columns) = (sizes(&lhs, &lhs_free), sizes(&rhs, &rhs_free));
     let is_slow = match out.dtype {
         DType::F64 => true,
+        DType::F32 if library::has_all() => true,
         DType::F32 => batch == 1 && columns * depth >= MIN_TURNED && dot.rhs_contract.last() == Some(&(rhs.rank() - 1)),
         _ => false,
     };
     let sides = [rows, columns, depth];
+    let (min_side, min_work) = if library::has_all() { (1, 1) } else { (MIN_SIDE, MIN_WORK) };
     let is_large =
-        sides.iter().all(|side| *side >= MIN_SIDE) && sides.into_iter().fold(batch, usize::saturating_mul) >= MIN_WORK;
+        sides.iter().all(|side| *side >= min_side) && sides.into_iter().fold(batch, usize::saturating_mul) >= min_work;
     if !is_slow || !is_large || !library::is_of_use(cx) {
         return None;
     }

@@ -3,7 +3,8 @@
 //! run.
 //!
 //! A build without optimization leaves all to the engine: the crate is then part of it, and slower still. The environment
-//! variable `SHARDAX_CPU_PRODUCTS` (`engine` or `library`) decides otherwise.
+//! variable `SHARDAX_CPU_PRODUCTS` (`engine` or `library`) decides otherwise; with `all` the library has whatever it can
+//! compute, so that the reference values, which are small, come by it.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -22,16 +23,32 @@ pub(super) const MIN_WORK: usize = 1 << 20;
 /// Whether a program may call the library here.
 pub(super) fn is_of_use(cx: &Lowering) -> bool {
     // A plugin without FFI computes all by itself.
-    cx.on_cpu() && cx.is_local() && !cx.portable && is_asked_for() && register().is_ok()
+    cx.on_cpu() && cx.is_local() && !cx.portable && asked() != Asked::Nothing && register().is_ok()
 }
 
-fn is_asked_for() -> bool {
-    static ASKED: OnceLock<bool> = OnceLock::new();
+/// What is left to the library.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Nothing,
+    /// What is large enough to gain by it.
+    Large,
+    All,
+}
+
+fn asked() -> Asked {
+    static ASKED: OnceLock<Asked> = OnceLock::new();
     *ASKED.get_or_init(|| match std::env::var("SHARDAX_CPU_PRODUCTS").as_deref() {
-        Ok("engine") => false,
-        Ok("library") => true,
-        _ => !cfg!(debug_assertions),
+        Ok("engine") => Asked::Nothing,
+        Ok("library") => Asked::Large,
+        Ok("all") => Asked::All,
+        _ if cfg!(debug_assertions) => Asked::Nothing,
+        _ => Asked::Large,
     })
+}
+
+/// Whether it computes also what is quicker otherwise.
+pub(super) fn has_all() -> bool {
+    asked() == Asked::All
 }
 
 /// Tells the engine of the handlers, once: before a program that calls one is compiled or loaded.
