@@ -280,6 +280,28 @@ pub fn refused(topology: &Topology) -> Result<()> {
         }
         (result, platform) => panic!("on {platform}: {:?}", result.err()),
     }
+
+    // Maxima of 64 bits, and sums of them in parts, over devices.
+    let mesh = topology.mesh([("x", 8)])?;
+    let on = |dtype| shape_dtype_struct_on([64], dtype, split(&mesh, P!["x"]));
+    let largest = shard_map(|x: Array| pmax(x, "x"), &mesh).in_specs(P!["x"]).out_specs(P![]);
+    let parts = shard_map(|x: Array| psum_scatter_tiled(x, "x", 0), &mesh).in_specs(P!["x"]).out_specs(P!["x"]);
+    for (lowered, operation) in [
+        (largest.lower(on(DType::F64)), "pmax of float64"),
+        (largest.lower(on(DType::I64)), "pmax of int64"),
+        (parts.lower(on(DType::F64)), "psum_scatter of float64"),
+        (parts.lower(on(DType::Complex64)), "psum_scatter of complex64"),
+    ] {
+        match (lowered, topology.platform()) {
+            (Ok(lowered), "cuda") => drop(lowered.compile_for(topology)?),
+            (Err(error), "tpu") => {
+                assert!(error.message().contains(&format!("{operation} is not implemented on TPU")), "{error}");
+            }
+            (result, platform) => panic!("{operation} on {platform}: {:?}", result.err()),
+        }
+    }
+    largest.lower(on(DType::I32))?.compile_for(topology)?;
+    parts.lower(on(DType::I64))?.compile_for(topology)?;
     Ok(())
 }
 

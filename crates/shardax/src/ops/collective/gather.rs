@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use super::axes::Axes;
 use super::mapped;
 use crate::core::array::Array;
-use crate::core::lower::{Lowering, Value};
+use crate::core::lower::{Lowering, Platform, Value};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
 use crate::core::program::Aval;
 use crate::dtype::DType;
@@ -171,6 +171,11 @@ impl Primitive for PsumScatter {
             self.dim,
             self.axes.attrs(cx, "replica_groups")?
         );
+        if cx.platform == Platform::Tpu && matches!(outs[0].dtype, DType::F64 | DType::Complex64) {
+            let operation = format!("psum_scatter of {}", outs[0].dtype);
+            let way_round = "take this device's part of a `psum`, or scatter real numbers of 32 bits";
+            return Err(cx.platform.lacks(&operation, way_round));
+        }
         let region = Reducer::Sum.region(cx, outs[0].dtype)?;
         Ok(cx.op_with("stablehlo.reduce_scatter", args, &attrs, vec![region], outs))
     }

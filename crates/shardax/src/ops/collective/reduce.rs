@@ -147,6 +147,11 @@ impl Primitive for AllReduce {
             let operation = format!("{} over groups of different sizes", self.name());
             return Err(cx.platform.lacks(&operation, "give all groups as many members, or fill them up with zeros"));
         }
+        if cx.platform == Platform::Tpu && self.reducer != Reducer::Sum && outs[0].dtype.bits() == 64 {
+            let operation = format!("{} of {}", self.name(), outs[0].dtype);
+            let way_round = "convert the operand to 32 bits, or reduce what `all_gather` gives";
+            return Err(cx.platform.lacks(&operation, way_round));
+        }
         let attrs = format!("{}, use_global_device_ids", self.axes.attrs(cx, "replica_groups")?);
         if matches!(self.reducer, Reducer::Max | Reducer::Min) && outs[0].dtype.is_float() && cx.on_cpu() {
             return ordered::all_reduce(self.reducer, cx, args[0], &attrs, &outs[0]);
