@@ -289,6 +289,7 @@ pub fn refused(topology: &Topology) -> Result<()> {
     for (lowered, operation) in [
         (largest.lower(on(DType::F64)), "pmax of float64"),
         (largest.lower(on(DType::I64)), "pmax of int64"),
+        (parts.lower(on(DType::Complex128)), "complex128 over several devices"),
         (parts.lower(on(DType::F64)), "psum_scatter of float64"),
         (parts.lower(on(DType::Complex64)), "psum_scatter of complex64"),
     ] {

@@ -135,6 +135,11 @@ impl Module<'_> {
         text.push_str("  }\n");
         cx.functions.iter().for_each(|(_, function)| text.push_str(function));
         text.push_str("}\n");
+        // Its compiler would end the process.
+        if self.platform == Platform::Tpu && self.num_partitions > 1 && text.contains("complex<f64>") {
+            let way_round = "compute in complex64, or with the real and the imaginary parts, or on one device";
+            return Err(self.platform.lacks("complex128 over several devices", way_round));
+        }
         cx.locations.write(&mut text);
         Ok(text)
     }
