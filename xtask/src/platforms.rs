@@ -95,9 +95,8 @@ fn start(root: &Path, package: &str, test: &str, function: &str, out: &Path) -> 
     Ok(command)
 }
 
-/// Those that hold the cases of JAX's tests, but for the jobs of several processes.
-const CASES_OF_TESTS: [&str; 10] =
-    ["--package", "shardax", "--test", "spmd", "--test", "collectives", "--test", "aot", "--test", "arrays"];
+/// Those that hold most cases of JAX's tests.
+const CASES_OF_TESTS: [&str; 6] = ["--package", "shardax", "--test", "spmd", "--test", "collectives"];
 /// Those that run the examples.
 const EXAMPLES: [&str; 6] = ["--package", "shardax-examples", "--test", "examples", "--test", "vision"];
 
@@ -216,7 +215,7 @@ fn examples(rows: &[Vec<&str>]) -> String {
 /// The table of what tests run.
 fn cases(rows: &[Vec<&str>]) -> String {
     let mut text = format!(
-        "{CASES}\nWhat the [cases](scorecard.md) of JAX's tests, and the tests beside them, compile while they run on CPU in one process, compiled a\nsecond time for as many devices of these, with `SHARDAX_COMPILE_ALSO_FOR`:\n\n| topology | programs that compile | of |\n|---|--:|--:|\n"
+        "{CASES}\nWhat the [cases](scorecard.md) of JAX's tests of `pmap`, `shard_map` and collectives, and the tests beside them, compile\nwhile they run on CPU, compiled a second time for as many devices of these, with `SHARDAX_COMPILE_ALSO_FOR`:\n\n| topology | programs that compile | of |\n|---|--:|--:|\n"
     );
     for row in rows {
         let ["case", on, compiled, all] = row[..] else { continue };
@@ -278,7 +277,7 @@ fn cells(page: &str) -> BTreeMap<(&str, &str), Cell<'_>> {
 /// The table of reference values: of a family and a topology that the rows do not tell of, what the page says.
 fn operations(rows: &[Vec<&str>], page: &str) -> String {
     let mut text = format!(
-        "{OPERATIONS}\nThe checks of the reference values (results, gradients, tangents and batches of every primitive), compiled for one\ndevice: all of them, or one in so many.\n\n"
+        "{OPERATIONS}\nThe checks of the reference values (results, gradients, tangents and batches of every primitive, layer,\nloss and optimizer), compiled for one device: all of them, or one in so many.\n\n"
     );
     let number = |text: &str| text.parse::<usize>().unwrap_or(0);
     let mut new = BTreeMap::<(&str, &str), Cell>::new();

@@ -1,5 +1,7 @@
 //! The command line of a planner.
 
+use std::fmt::Display;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use shardax::prelude::*;
@@ -36,7 +38,7 @@ struct Request {
 pub fn run(plan: &dyn Fn(&Setup) -> Result<Plan>) -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     if args.iter().any(|arg| arg == "--help" || arg == "-h") {
-        print!("{HELP}");
+        say(HELP.trim_end());
         return ExitCode::SUCCESS;
     }
     match parse(&args).and_then(|request| report(plan, &request)) {
@@ -105,17 +107,22 @@ fn parse(args: &[String]) -> Result<Request> {
     Ok(Request { setup, json, svg, search })
 }
 
+/// Prints a line, to whoever still reads.
+fn say(line: impl Display) {
+    let _ = writeln!(std::io::stdout().lock(), "{line}");
+}
+
 fn report(plan: &dyn Fn(&Setup) -> Result<Plan>, request: &Request) -> Result<()> {
     let begun = std::time::Instant::now();
     let (report, found) = match &request.search {
         None => (planned(plan, &request.setup)?, None),
         Some(search) => {
             let found = search.run(plan, &request.setup)?;
-            println!("{found}");
+            say(&found);
             (found.best().clone(), Some(found))
         }
     };
-    println!("{report}\nplanned in {:.1} s", begun.elapsed().as_secs_f64());
+    say(format_args!("{report}\nplanned in {:.1} s", begun.elapsed().as_secs_f64()));
     let write = |file: &Option<String>, text: &dyn Fn() -> String| match file {
         None => Ok(()),
         Some(file) => std::fs::write(file, text())
