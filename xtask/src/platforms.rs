@@ -147,7 +147,9 @@ fn counted(said: &str) -> String {
         }
     }
     let cases = all.iter().map(|(on, [compiled, all])| format!("case|{on}|{compiled}|{all}\n"));
-    let reasons = refused.iter().map(|((on, why), n)| format!("caserefused|{on}|{}|{n}\n", why.replace('|', "/")));
+    // Neither a bar of the table nor a tag.
+    let plain = |why: &str| why.replace('|', "/").replace('<', "(").replace('>', ")");
+    let reasons = refused.iter().map(|((on, why), n)| format!("caserefused|{on}|{}|{n}\n", plain(why)));
     cases.chain(reasons).collect()
 }
 
