@@ -10,7 +10,6 @@ use super::execute::LoadedProgram;
 use super::load::Request;
 use super::spanning;
 use super::unloaded::UnloadedProgram;
-use crate::core::lower::Platform;
 use crate::error::{Error, Result, err};
 use crate::sharding::device::{check_current, client};
 
@@ -44,7 +43,7 @@ impl Request {
         let options = self.options_here(&[])?;
         // The program may have been compiled by a build that leaves work to the library.
         #[cfg(feature = "ndarray")]
-        if self.place.platform() == Platform::Cpu {
+        if self.place.platform() == crate::core::lower::Platform::Cpu {
             let _ = crate::ops::primitive::library::register();
         }
         let executable = client()?.pjrt.deserialize(bytes, &options, self.signature(&donations)?)?;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::location::MAIN;
 use super::{Lowering, Value};
 use crate::core::program::Aval;
 use crate::error::{Result, err};
@@ -48,7 +49,7 @@ impl Lowering {
             if line.starts_with("  func.func ") {
                 names.insert(symbol, named(number, symbol));
             }
-            kept.push(match line.strip_prefix("  func.func public @main(") {
+            kept.push(match line.strip_prefix(MAIN) {
                 Some(signature) => format!("  func.func private @main({}", without_attributes(signature)),
                 None => line.to_owned(),
             });

@@ -7,8 +7,6 @@
 //! for as many heads of the queries; what there is of each query's softmax is `[..., heads, queries]`. A mask is of booleans,
 //! `[..., heads, queries, keys]`, each of which may be 1.
 
-use std::ops::Range;
-
 use smallvec::smallvec;
 
 use crate::core::array::Array;
@@ -48,12 +46,6 @@ impl Attention {
         let args: Vec<Array> = [q, k, v].into_iter().chain(mask).cloned().collect();
         let outs = bind(self, &args);
         [outs[0].clone(), outs[1].clone(), outs[2].clone()]
-    }
-
-    /// The positions of the keys that the query at a position sees, of so many.
-    pub(super) fn seen_from(self, query: usize, keys: usize) -> Range<usize> {
-        let end = query.saturating_add(self.after).saturating_add(1).min(keys);
-        query.saturating_sub(self.before).min(end)..end
     }
 
     fn print(self) -> String {

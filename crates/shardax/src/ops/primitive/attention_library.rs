@@ -25,6 +25,14 @@ const BLOCK: usize = 64;
 /// The fewest queries that are worth the call: of fewer, keys and values are read but once or twice.
 const MIN_QUERIES: usize = 8;
 
+impl Attention {
+    /// The positions of the keys that the query at a position sees, of so many.
+    fn seen_from(self, query: usize, keys: usize) -> Range<usize> {
+        let end = query.saturating_add(self.after).saturating_add(1).min(keys);
+        query.saturating_sub(self.before).min(end)..end
+    }
+}
+
 /// Attention by the library, where that is of use.
 pub(super) fn lower(of: Attention, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Option<Vec<Value>> {
     call(TARGET, of, cx, args, outs)
