@@ -15,6 +15,7 @@ use super::{attention_library, dot_library};
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
 use crate::error::Result;
+use crate::settings::{CPU_PRODUCTS, CpuProducts};
 use crate::sharding::device::client;
 
 /// Products and additions below which a call costs more than it saves.
@@ -23,32 +24,18 @@ pub(super) const MIN_WORK: usize = 1 << 20;
 /// Whether a program may call the library here.
 pub(super) fn is_of_use(cx: &Lowering) -> bool {
     // A plugin without FFI computes all by itself.
-    cx.on_cpu() && cx.is_local() && !cx.portable && asked() != Asked::Nothing && register().is_ok()
+    cx.on_cpu() && cx.is_local() && !cx.portable && asked() != CpuProducts::Engine && register().is_ok()
 }
 
-/// What is left to the library.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Asked {
-    Nothing,
-    /// What is large enough to gain by it.
-    Large,
-    All,
-}
-
-fn asked() -> Asked {
-    static ASKED: OnceLock<Asked> = OnceLock::new();
-    *ASKED.get_or_init(|| match std::env::var("SHARDAX_CPU_PRODUCTS").as_deref() {
-        Ok("engine") => Asked::Nothing,
-        Ok("library") => Asked::Large,
-        Ok("all") => Asked::All,
-        _ if cfg!(debug_assertions) => Asked::Nothing,
-        _ => Asked::Large,
-    })
+fn asked() -> CpuProducts {
+    static ASKED: OnceLock<CpuProducts> = OnceLock::new();
+    let default = if cfg!(debug_assertions) { CpuProducts::Engine } else { CpuProducts::Library };
+    *ASKED.get_or_init(|| CPU_PRODUCTS.get().unwrap_or(default))
 }
 
 /// Whether it computes also what is quicker otherwise.
 pub(super) fn has_all() -> bool {
-    asked() == Asked::All
+    asked() == CpuProducts::All
 }
 
 /// Tells the engine of the handlers, once: before a program that calls one is compiled or loaded.
