@@ -115,6 +115,7 @@ impl Channel {
         if *agreed == at.launch || at.program == 0 {
             return Ok(());
         }
+        at.step(exchange);
         let own = at.bytes().to_vec();
         let counts = vec![own.len(); self.processes.len()];
         let (_, all) = self.wait(exchange, at, self.comm.all_gather(own.clone(), &counts))?.into_buffers();

@@ -88,7 +88,16 @@ impl Order {
         state.starting.retain(|other| !Arc::ptr_eq(&other.numbers, &step.numbers));
     }
 
-    /// The step of the launch in which a device makes a call.
+    /// A launch begins when the one before the last has ended.
+    fn starts(&self, step: Step) {
+        let mut state = self.state();
+        while state.starting.len() > 1 {
+            state.starting.pop_front();
+        }
+        state.starting.push_back(step);
+    }
+
+    /// The step of the launch in which a device makes a call; asked for at its first exchange, and as often as wanted.
     pub(crate) fn of_launch(&self, launch: i64, program: u64) -> Option<Step> {
         let mut state = self.state();
         if let Some((running, step)) = &state.running
@@ -96,7 +105,7 @@ impl Order {
         {
             return Some(step.clone());
         }
-        // Launches without calls have ended by now: one is under way at a time.
+        // Launches before it have made no calls, and have ended: one is under way at a time.
         let at = state.starting.iter().position(|step| step.shared.program >> 1 == program)?;
         let step = state.starting.drain(..=at).next_back()?;
         state.running = Some((launch, step.clone()));
@@ -118,7 +127,7 @@ impl Exchange {
     pub fn launches<T, E>(&self, shared: &Arc<Shared>, launch: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         self.receive();
         let step = self.order.step(shared);
-        self.order.state().starting.push_back(step.clone());
+        self.order.starts(step.clone());
         launch().inspect_err(|_| self.order.undo(&step))
     }
 
