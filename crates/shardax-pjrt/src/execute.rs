@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 
 use crate::buffer::Buffer;
+use crate::buffer_reference::BufferReferences;
 use crate::device::Device;
 use crate::element::ShapeText;
 use crate::error::{Error, Result};
@@ -13,9 +14,8 @@ use crate::event::Event;
 use crate::executable::Executable;
 use crate::exit;
 use crate::ffi;
-use crate::gate::Completion;
-use crate::hold::Holds;
-use crate::launch::Launch;
+use crate::launch_failure::Launch;
+use crate::launch_limiter::Completion;
 use crate::layout::Layout;
 use crate::raw::*;
 
@@ -101,7 +101,7 @@ impl Executable {
         } else {
             gate.enter_single(devices[0].index())?
         }
-        let holds = match Holds::take(args, &self.donated) {
+        let holds = match BufferReferences::take(args, &self.donated) {
             Ok(holds) => holds,
             Err(error) => {
                 self.not_started(&origin, devices);

@@ -36,7 +36,7 @@ pub(crate) const PLATFORM: Setting<String> = Setting::new("SHARDAX_PLATFORM", "`
 });
 /// Which products and attentions the CPU computes by a library.
 pub(crate) const CPU_PRODUCTS: Setting<CpuProducts> =
-    Setting::new("SHARDAX_CPU_PRODUCTS", "`engine`, `library` or `all`", |text| match text {
+    Setting::new("SHARDAX_CPU_KERNELS", "`engine`, `library` or `all`", |text| match text {
         "engine" => Some(CpuProducts::Engine),
         "library" => Some(CpuProducts::Library),
         "all" => Some(CpuProducts::All),
