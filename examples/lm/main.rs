@@ -155,6 +155,10 @@ fn main() -> Result<()> {
         tie_embeddings: true,
         ..DecoderConfig::new(tokenizer.vocab_size(), layers, features, heads)
     };
+    if heads == 0 || !features.is_multiple_of(heads) {
+        let what = format!("{heads} heads do not divide {features} features");
+        return Err(Error::new(ErrorKind::Value, what).help("give --heads that divide --features"));
+    }
     config.check()?;
 
     // What splits what: batches over `data` and `fsdp`, parameters over `fsdp` and `model`.

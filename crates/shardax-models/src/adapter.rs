@@ -19,7 +19,7 @@ use crate::huggingface::input_dims;
 /// let mut rngs = Rngs::new(0);
 /// let model = Decoder::new(&DecoderConfig::new(64, 2, 16, 4), &mut rngs)?;
 /// let adapter = Adapter::new(&model, ["attention.query", "attention.value"], 4, 8.0, &mut rngs)?;
-/// let mut optimizer = Optimizer::new(adapter, adam(1e-3))?;
+/// let mut optimizer = Optimizer::wrt(adapter, adam(1e-3), Filter::of::<LoRAParam>())?;
 ///
 /// let step = jit(|model: Decoder, mut state: Optimizer<Adapter, Adam>, tokens: Array| -> Result<_> {
 ///     let loss = |adapter: Adapter| -> Result<Array> {

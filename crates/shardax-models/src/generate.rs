@@ -99,7 +99,8 @@ struct Form {
 /// ```
 pub struct Generation<'a> {
     model: &'a Decoder,
-    cache: ModuleState,
+    /// The keys and values of the tokens so far, placed as the first step places them.
+    cache: Option<ModuleState>,
     /// The tokens that the model has not seen, `[batch, length]`.
     tokens: Array,
     /// The places before each prompt, `[batch]`: shorter prompts begin later.
@@ -129,7 +130,7 @@ impl Decoder {
         all().map_err(|error: shardax::Error| error.at(location))
     }
 
-    /// The same, one token after the other.
+    /// Continues each of these texts, as an iterator over their next tokens.
     #[track_caller]
     pub fn stream(&self, prompts: &[Vec<i32>], options: &GenerateOptions) -> Result<Generation<'_>> {
         let location = std::panic::Location::caller();
@@ -163,8 +164,6 @@ fn start<'a>(model: &'a Decoder, prompts: &[Vec<i32>], options: &GenerateOptions
     let padding = Array::from_vec(prompts.iter().map(|prompt| (longest - prompt.len()) as i32).collect(), &[batch])?;
     let numbers =
         array([options.temperature.max(f64::from(f32::MIN_POSITIVE)) as f32, options.top_p.unwrap_or(1.0) as f32]);
-    let mut fresh = model.clone();
-    fresh.init_cache(batch, room);
     let form = Form {
         is_greedy: options.temperature == 0.0,
         top_k: options.top_k.filter(|k| *k < vocabulary),
@@ -173,7 +172,7 @@ fn start<'a>(model: &'a Decoder, prompts: &[Vec<i32>], options: &GenerateOptions
     };
     Ok(Generation {
         model,
-        cache: fresh.state_of(Filter::of::<Cache>()),
+        cache: None,
         tokens,
         padding,
         key: random::key(options.seed),
@@ -203,9 +202,11 @@ impl Iterator for Generation<'_> {
 
 impl Generation<'_> {
     fn advance(&mut self) -> Result<Vec<Option<i32>>> {
-        let cache = std::mem::take(&mut self.cache);
-        let given = (self.model, cache, &self.tokens, &self.padding, &self.key, &self.numbers, Static(self.form));
-        (self.cache, self.tokens, self.key) = jit(step).donate_argnums([1]).call(given)?;
+        let given =
+            (self.model, self.cache.take(), &self.tokens, &self.padding, &self.key, &self.numbers, Static(self.form));
+        let cache;
+        (cache, self.tokens, self.key) = jit(step).donate_argnums([1]).call(given)?;
+        self.cache = Some(cache);
         let drawn: Vec<i32> = self.tokens.to_vec()?;
         let mut next = Vec::with_capacity(drawn.len());
         for (token, ended) in drawn.into_iter().zip(&mut self.ended) {
@@ -216,10 +217,10 @@ impl Generation<'_> {
     }
 }
 
-/// The next token of each text, `[batch, 1]`, and the cache behind the given ones.
+/// The next token of each text, `[batch, 1]`, and the cache with the given ones; without a cache they are the first.
 fn step(
     model: Decoder,
-    cache: ModuleState,
+    cache: Option<ModuleState>,
     tokens: Array,
     padding: Array,
     key: Array,
@@ -230,7 +231,9 @@ fn step(
     let mut model = model;
     let (batch, length) = (tokens.shape()[0], tokens.shape()[1]);
     model.init_cache(batch, room);
-    model.update(&cache)?;
+    if let Some(cache) = &cache {
+        model.update(cache)?;
+    }
     let padding = padding.expand_dims(1);
     let places = model.cached() + arange(0..length as i32);
     let positions = maximum(places - &padding, 0);

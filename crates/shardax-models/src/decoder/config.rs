@@ -51,11 +51,11 @@ pub struct DecoderConfig {
     pub epsilon: f64,
     /// The function in MLPs.
     pub activation: Activation,
-    /// Whether MLPs have a gate: `down(activation(gate(x)) * up(x))`.
+    /// True if MLPs have a gate: `down(activation(gate(x)) * up(x))`.
     pub gated: bool,
     /// The linear layers that have biases.
     pub biases: Biases,
-    /// Whether the table of tokens is the last layer too.
+    /// True if the table of tokens is the last layer too.
     pub tie_embeddings: bool,
     /// The factor of token embeddings.
     pub embedding_scale: Option<f64>,
@@ -65,15 +65,15 @@ pub struct DecoderConfig {
     pub attention_soft_cap: Option<f64>,
     /// The bound of logits, by `cap * tanh(logits / cap)`.
     pub logits_soft_cap: Option<f64>,
-    /// Whether each head's queries and keys have an RMS norm.
+    /// True if each head's queries and keys have an RMS norm.
     pub qk_norm: bool,
-    /// Whether the outputs of attention and MLP are normalized before they are added.
+    /// True if the outputs of attention and MLP are normalized before they are added.
     pub post_norms: bool,
-    /// Whether attention and MLP share one input and one norm.
+    /// True if attention and MLP share one input and one norm.
     pub parallel: bool,
     /// The number of experts in the place of an MLP, of which each token goes through two; 0 for one MLP.
     pub experts: usize,
-    /// Whether the layers are one [`Stack`], compiled as a loop. Their windows must be equal.
+    /// True if the layers are one [`Stack`], compiled as a loop. Their windows must be equal.
     pub scan_layers: bool,
     /// The intermediate values of a layer that are kept for the gradient. Default all.
     pub checkpoint: Option<CheckpointPolicy>,

@@ -106,7 +106,7 @@ impl Decoder {
         self.embed_at(tokens, || arange(0..length as i32))
     }
 
-    /// What the layers make of `x`, `[..., length, features]`.
+    /// Applies the layers to `x`, `[..., length, features]`.
     #[track_caller]
     pub fn hidden(&self, x: Array) -> Array {
         if let Some(stack) = &self.stack {
@@ -123,7 +123,7 @@ impl Decoder {
         })
     }
 
-    /// Logits `[..., vocabulary]` of what the layers made.
+    /// Logits `[..., vocabulary]` of the output of the last layer.
     #[track_caller]
     pub fn logits(&self, x: Array) -> Array {
         let x = self.norm.forward(x);
@@ -162,7 +162,7 @@ impl Decoder {
         self.decode_at(tokens.into_array(), None, None)
     }
 
-    /// The same at other positions, `[batch, length]`, with a mask of the cache.
+    /// Decodes at given positions, `[batch, length]`, with a mask of the cache.
     #[track_caller]
     pub(crate) fn decode_at(&mut self, tokens: Array, positions: Option<&Array>, mask: Option<&Array>) -> Array {
         let length = tokens.shape().last().copied().unwrap_or(0) as i32;

@@ -14,7 +14,7 @@ use crate::{Adapter, Decoder};
 
 const CONFIG: &str = "adapter_config.json";
 const FILE: &str = "adapter_model.safetensors";
-/// What stands before the names of layers.
+/// The prefix of layers' names.
 const BEFORE: &str = "base_model.model.";
 
 /// Fields that tell how an adapter was trained, or stand in the files' names.

@@ -53,7 +53,7 @@ struct Block {
     mlp_norm: LayerNorm,
 }
 
-/// What goes with the tokens that a [`Bert`] is given.
+/// Kinds and a mask of the tokens of a [`Bert`].
 #[derive(Clone, Debug, Default)]
 pub struct BertOptions {
     token_type_ids: Option<Array>,
@@ -151,7 +151,7 @@ fn keys() -> KeyMap {
 }
 
 impl Bert {
-    /// What stands for each token of `[batch, length]`: `[batch, length, features]`.
+    /// The encoding of each token of `[batch, length]`: `[batch, length, features]`.
     #[track_caller]
     pub fn encode(&self, tokens: impl Operand, options: &BertOptions) -> Array {
         let tokens = tokens.into_array();

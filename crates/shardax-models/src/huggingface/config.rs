@@ -257,7 +257,7 @@ impl<'a> Fields<'a> {
         self.read.borrow_mut().extend(names);
     }
 
-    /// The same as [`finish`](Fields::finish) where false, empty and missing values have no effect.
+    /// Fails where a field was not read that is neither false nor empty.
     pub fn finish_but_empty(&self) -> Result<()> {
         let empty = |value: &Value| match value {
             Value::Bool(on) => !on,
@@ -278,7 +278,7 @@ impl<'a> Fields<'a> {
                 || name.ends_with("_token_id")
                 || name.starts_with("summary_")
                 || WITHOUT_EFFECT.contains(&name);
-            let absent = || ABSENT.iter().any(|(other, text)| *other == name && value.to_string() == *text);
+            let absent = || ABSENT.iter().any(|(other, text)| *other == name && *text == value.to_string().as_str());
             read.contains(name) || value.is_null() || (self.of.is_empty() && (without_effect || absent()))
         };
         match self.map.iter().find(|(name, value)| !understood(name, value)) {

@@ -7,7 +7,7 @@ use shardax_nn::prelude::*;
 /// those of the heads of attention, need no mention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// The same.
+    /// The model's own.
     Same,
     /// The last dimension first: PyTorch's `Linear` has `[out, in]`.
     Transposed,
@@ -17,7 +17,7 @@ pub enum Layout {
     Part {
         /// Which of them, counted from 0.
         index: usize,
-        /// How many there are.
+        /// The number of parts.
         of: usize,
     },
     /// Rows of the first dimension, `start..end` of `of`, transposed: parts of a `Linear` of PyTorch.
@@ -108,7 +108,7 @@ impl Raw {
         Some(Raw { dtype, shape, bytes })
     }
 
-    /// The same values in another shape of as many elements.
+    /// These values in another shape of as many elements.
     pub fn reshaped(self, shape: &[usize]) -> Raw {
         Raw { shape: shape.to_vec(), ..self }
     }

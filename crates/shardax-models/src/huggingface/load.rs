@@ -21,7 +21,7 @@ pub fn load<M: Tree>(weights: &Weights, like: &M, keys: &KeyMap, rules: &Rules) 
     some_of(weights, like, keys, rules).map(|(model, _)| model).map_err(|error| error.at(location))
 }
 
-/// The same, and it fails when the files have an array that the model does not have.
+/// Reads a model, and fails when the files have an array that it does not have.
 pub(super) fn all_of<M: Tree>(weights: &Weights, like: &M, keys: &KeyMap, rules: &Rules) -> Result<M> {
     let (model, used) = some_of(weights, like, keys, rules)?;
     let mut left: Vec<&str> = weights.names().filter(|name| !used.contains(*name) && !keys.ignores(name)).collect();

@@ -114,7 +114,7 @@ pub trait Pretrained: Module {
         Self::from_pretrained_with(folder, &LoadOptions::new())
     }
 
-    /// The same, with dtypes and shardings.
+    /// Loads the model in a folder with the given dtypes and shardings.
     #[track_caller]
     fn from_pretrained_with(folder: impl AsRef<Path>, options: &LoadOptions) -> Result<Self> {
         let location = std::panic::Location::caller();

@@ -3,6 +3,7 @@
 use shardax_nn::prelude::*;
 
 use super::{Config, KeyMap, Layout, Pretrained, attention, mlp, of_type};
+use crate::error::value_error;
 use crate::{Activation, Mlp};
 
 /// The architecture of a [`Vit`].
@@ -24,7 +25,7 @@ pub struct VitConfig {
     pub num_channels: usize,
     /// Added to the variance in norms.
     pub layer_norm_eps: f64,
-    /// Whether queries, keys and values have biases.
+    /// True if queries, keys and values have biases.
     pub qkv_bias: bool,
     /// The function in MLPs.
     pub hidden_act: Activation,
@@ -81,6 +82,11 @@ impl Pretrained for Vit {
     }
 
     fn make(config: &VitConfig, rngs: &mut Rngs) -> Result<Self> {
+        let (patch, image) = (config.patch_size, config.image_size);
+        if patch == 0 || !image.is_multiple_of(patch) {
+            let what = format!("patch_size ({patch}) does not divide image_size ({image})");
+            return Err(value_error(what, "give a positive patch_size that divides image_size"));
+        }
         Ok(make(config, rngs))
     }
 

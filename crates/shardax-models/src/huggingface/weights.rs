@@ -39,14 +39,14 @@ pub struct Weights {
 #[derive(Clone, Debug)]
 struct Entry {
     file: usize,
-    /// As the file calls it.
+    /// The file's name of it.
     dtype: String,
     shape: Vec<usize>,
     offset: u64,
     bytes: u64,
 }
 
-/// What a file's header says of an array.
+/// An array in a file's header.
 #[derive(Deserialize)]
 struct About {
     dtype: String,
@@ -76,7 +76,7 @@ impl Weights {
         self.arrays.keys().map(String::as_str)
     }
 
-    /// Whether there is an array of this name.
+    /// True if there is an array of this name.
     pub fn contains(&self, name: &str) -> bool {
         self.arrays.contains_key(name)
     }

@@ -11,7 +11,7 @@ use super::common::Folder;
 use super::refused::copy;
 use super::{Weights, folder, setup};
 
-/// What numbers and names become.
+/// Replacements of values.
 const PIECES: [&str; 16] = [
     "0",
     "-1",

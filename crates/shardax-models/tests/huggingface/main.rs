@@ -136,6 +136,9 @@ fn a_decoder_is_split_as_it_is_read_and_has_other_dtypes() -> Result<()> {
     let of = |end: &str| parts.iter().find(|(path, _)| path.ends_with(end)).map(|(_, x)| x.clone()).expect("an array");
     assert_eq!(of("attention.query.kernel").addressable_data(0)?.shape(), [16, 1, 4]);
     assert_eq!(of("mlp.down.kernel").addressable_data(3)?.shape(), [16, 16]);
+    let options = GenerateOptions::new(4);
+    let whole = Decoder::from_pretrained(folder("gpt2"))?;
+    assert_eq!(split.generate(&[vec![3, 4], vec![5]], &options)?, whole.generate(&[vec![3, 4], vec![5]], &options)?);
     let half = Decoder::from_pretrained_with(folder("gpt2"), &LoadOptions::new().policy(Policy::bf16()))?;
     assert!(tree::leaves(&half).iter().all(|leaf| leaf.dtype() == DType::Bf16));
     let logits = forward.call((&half, &tokens))?.astype(DType::F32);

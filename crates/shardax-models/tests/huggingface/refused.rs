@@ -102,7 +102,7 @@ fn fields_that_are_not_understood_are_refused() -> Result<()> {
     Ok(())
 }
 
-/// What older versions of `transformers` wrote, and the fields of published checkpoints.
+/// Configurations of older versions of `transformers`, with fields of published checkpoints.
 #[test]
 fn older_configurations_are_the_same_models() -> Result<()> {
     for (kind, without, with) in [

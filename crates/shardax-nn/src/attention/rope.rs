@@ -28,7 +28,7 @@ pub struct Rope {
     pub base: f64,
     /// How angles are changed for texts longer than those that a model was trained with.
     pub scaling: RopeScaling,
-    /// How many features of each head are turned, the first ones. Default all.
+    /// The number of features of each head that are turned, the first ones. Default all.
     pub rotary_dim: Option<usize>,
 }
 
@@ -70,7 +70,7 @@ impl Rope {
         self
     }
 
-    /// The same, turning only the first `features` of each head, an even number; the others pass.
+    /// Turns only the first `features` of each head, an even number; the others pass.
     pub fn rotary_dim(mut self, features: usize) -> Self {
         self.rotary_dim = Some(features);
         self
