@@ -63,7 +63,7 @@ impl Norm {
 
     /// `x` is `[..., features]`, and so is the result.
     #[track_caller]
-    pub fn forward(&self, x: impl Operand) -> Array {
+    pub fn forward(&self, x: impl ArrayLike) -> Array {
         match self {
             Norm::Layer(norm) => norm.forward(x),
             Norm::Rms(norm) => norm.forward(x),
@@ -95,7 +95,7 @@ impl Mlp {
 
     /// `x` is `[..., features]`, and so is the result.
     #[track_caller]
-    pub fn forward(&self, x: impl Operand) -> Array {
+    pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         match &self.gate {
             Some(gate) => self.down.forward(self.activation.apply(gate.forward(&x)) * self.up.forward(x)),

@@ -134,7 +134,7 @@ impl Biases {
 
 impl Activation {
     /// The function of each element.
-    pub fn apply(self, x: impl Operand) -> Array {
+    pub fn apply(self, x: impl ArrayLike) -> Array {
         match self {
             Activation::Gelu => gelu_exact(x),
             Activation::GeluTanh => gelu(x),

@@ -94,13 +94,13 @@ impl Decoder {
 
     /// Logits `[..., length, vocabulary]` of the tokens that follow each of `[..., length]`.
     #[track_caller]
-    pub fn forward(&self, tokens: impl Operand) -> Array {
+    pub fn forward(&self, tokens: impl ArrayLike) -> Array {
         self.logits(self.hidden(self.embed(tokens)))
     }
 
     /// The features of tokens `[..., length]`, as the first layer takes them: `[..., length, features]`.
     #[track_caller]
-    pub fn embed(&self, tokens: impl Operand) -> Array {
+    pub fn embed(&self, tokens: impl ArrayLike) -> Array {
         let tokens = tokens.into_array();
         let length = tokens.shape().last().copied().unwrap_or(0);
         self.embed_at(tokens, || arange(0..length as i32))
@@ -158,7 +158,7 @@ impl Decoder {
     ///
     /// Fails before `init_cache`.
     #[track_caller]
-    pub fn decode(&mut self, tokens: impl Operand) -> Array {
+    pub fn decode(&mut self, tokens: impl ArrayLike) -> Array {
         self.decode_at(tokens.into_array(), None, None)
     }
 
