@@ -39,7 +39,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use call::CallExported;
-use program::Exchanged;
+use program::{Exchanged, type_of};
 
 use crate::core::array::Array;
 use crate::core::function::{Function, IntoArgs};
@@ -158,10 +158,17 @@ impl<Args, Out> fmt::Debug for Exported<Args, Out> {
         let program = &self.program;
         let platforms: Vec<_> = self.platforms().collect();
         writeln!(f, "{} for {} on {}", program.name, devices(program.devices()), platforms.join(", "))?;
-        for (what, paths, avals) in
-            [("argument", &program.in_paths, &program.in_avals), ("result", &program.out_paths, &program.out_avals)]
-        {
-            paths.iter().zip(avals).try_for_each(|(path, aval)| writeln!(f, "  {what}{path}: {aval}"))?;
+        let symbolic = program.symbolic.as_ref();
+        for (what, paths, avals, sizes) in [
+            ("argument", &program.in_paths, &program.in_avals, symbolic.map(|symbolic| &symbolic.in_sizes)),
+            ("result", &program.out_paths, &program.out_avals, symbolic.map(|symbolic| &symbolic.out_sizes)),
+        ] {
+            for (i, (path, aval)) in paths.iter().zip(avals).enumerate() {
+                match sizes {
+                    Some(sizes) => writeln!(f, "  {what}{path}: {}", type_of(aval, &sizes[i]))?,
+                    None => writeln!(f, "  {what}{path}: {aval}")?,
+                }
+            }
         }
         Ok(())
     }
@@ -222,19 +229,20 @@ impl<Args, Out> Exported<Args, Out> {
         self.program.devices()
     }
 
-    /// The types of its arguments' leaves, with their key paths.
+    /// The types of its arguments' leaves, with their key paths. A symbolic size is 0 here; `Debug` says its name.
     pub fn in_avals(&self) -> impl Iterator<Item = (&str, &Aval)> {
         self.program.in_paths.iter().map(String::as_str).zip(&self.program.in_avals)
     }
 
-    /// The types of its result's leaves, with their key paths.
+    /// The types of its result's leaves, with their key paths. A symbolic size is 0 here; `Debug` says its name.
     pub fn out_avals(&self) -> impl Iterator<Item = (&str, &Aval)> {
         self.program.out_paths.iter().map(String::as_str).zip(&self.program.out_avals)
     }
 
-    /// The StableHLO for a platform; its first arguments are what the function captured. `None` where it is not for this one.
+    /// The StableHLO for a platform; its first arguments are what the function captured. `None` where it is not for this one,
+    /// or has symbolic sizes.
     pub fn mlir_module(&self, platform: &str) -> Option<&str> {
-        self.program.texts.get(platform).map(|text| &**text)
+        self.program.texts.get(platform).map(|text| &**text).filter(|text| !text.is_empty())
     }
 
     /// Calls it with the leaves of its arguments in the order of [`in_avals`](Exported::in_avals), for the leaves of its result in
@@ -251,7 +259,9 @@ impl<Args, Out> Exported<Args, Out> {
             let message = err!(Type, "{} takes {} arrays, got {}", program.name, program.in_avals.len(), leaves.len());
             return Err(message.help(format!("{self:?}").trim_end().to_owned()));
         }
-        let leaves = leaves.iter().zip(self.in_avals()).map(|(leaf, (path, aval))| fitting(leaf, path, aval));
+        let program = &program.sized(leaves)?;
+        let wanted = program.in_paths.iter().zip(&program.in_avals);
+        let leaves = leaves.iter().zip(wanted).map(|(leaf, (path, aval))| fitting(leaf, path, aval));
         let outs = call(program, leaves.collect::<Result<_>>()?)?;
         outs.iter().try_for_each(Array::check)?;
         Ok(outs)
