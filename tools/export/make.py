@@ -124,6 +124,25 @@ def sizes(x, w, n):
     ]
 
 
+def decompositions(a, b):
+    """What JAX calls LAPACK for on CPU; of vectors whose sign is free what does not depend on it."""
+    la, spd = jnp.linalg, a @ a.mT + 4 * jnp.eye(4)
+    lu, permutation = jax.scipy.linalg.lu_factor(a)
+    complex_lower = la.cholesky(spd + 1j * (a - a.mT) / 4)
+    u, s, vt = la.svd(b, full_matrices=False)
+    q, r = la.qr(b)
+    w, v = la.eigh(spd)
+    return [
+        la.cholesky(spd), la.cholesky(spd, upper=True), jnp.abs(complex_lower), jnp.isnan(la.cholesky(-spd)[0]),
+        lu, permutation, la.solve(a, b), la.inv(a), la.det(a),
+        jax.scipy.linalg.solve_triangular(spd, b, lower=True, trans=1), jax.scipy.linalg.solve_triangular(spd, b, unit_diagonal=True),
+        q @ r, q.mT @ q, jnp.abs(jnp.diagonal(r, axis1=-2, axis2=-1)), la.qr(b[..., :2, :], mode="complete")[0].shape[-1] * jnp.ones(1),
+        s, (u * s[..., None, :]) @ vt, la.svd(b, compute_uv=False), la.svd(b, full_matrices=True)[0].mT @ la.svd(b)[0],
+        w, (v * w[..., None, :]) @ v.mT, la.eigvalsh(spd),
+        jax.lax.linalg.tridiagonal_solve(a[0, 0].at[0].set(0), a[0, 1] + 4, a[0, 2].at[-1].set(0), b[0]),
+    ]
+
+
 def random(*shape, seed):
     return jax.random.normal(jax.random.key(seed), shape)
 
@@ -215,13 +234,50 @@ def main():
     values |= {"sized.in00": random(3, 4, seed=10), "sized.out00": rows.call(random(3, 4, seed=10))}
     exchange.save(rows, OUT / "sized.safetensors", vjp_order=1)
     (OUT / "sized.jax").write_bytes(rows.serialize())
-    # What Rust refuses.
-    pair = collections.namedtuple("Pair", "a b")
+    values |= write("decompositions", decompositions, random(2, 4, 4, seed=20), random(2, 4, 3, seed=21), vjp_order=0)
+    # Parts by name, one device with a mesh, names and types that are seldom.
+    pair = collections.namedtuple("Pair", "low high")
     export.register_namedtuple_serialization(pair, serialized_name="Pair")
+    ordered = collections.OrderedDict(second=jnp.arange(2.0), first=jnp.ones(3))
+
+    def named(bounds, parts, *, scale):
+        return pair(low=bounds.low * scale, high=bounds.high - scale), collections.OrderedDict(z=parts["first"].sum(), a=parts["second"] * 2)
+
+    args = pair(low=jnp.arange(3.0), high=jnp.ones(2)), ordered
+    (OUT / "named.jax").write_bytes(export.export(jax.jit(named))(*args, scale=jnp.float32(2)).serialize())
+    one = jax.make_mesh((1,), ("data",), devices=jax.devices()[:1], axis_types=(jax.sharding.AxisType.Auto,))
+    alone = lambda x: jax.shard_map(lambda x: jax.lax.psum(x, "data"), mesh=one, in_specs=P("data"), out_specs=P())(x * 2)
+    values |= write("placed", jax.jit(jnp.sin), jax.device_put(jnp.arange(4.0), jax.devices()[0]), vjp_order=0)
+    values |= write("alone", jax.jit(alone), jax.device_put(jnp.arange(4.0), NamedSharding(one, P("data"))))
+    inner = jax.jit(lambda x: x * np.random.RandomState(0).rand(40, 33).round().astype(bool))
+    inner.__wrapped__.__name__ = "σ's function"
+    values |= write("seldom", lambda x: [
+        jax.lax.exp(x, accuracy=jax.lax.Tolerance(1e-5, 1e-5, 2)),
+        *(x.astype(dtype).astype(jnp.float32) for dtype in [jnp.float8_e5m2, jnp.float8_e4m3b11fnuz, jnp.int4, jnp.float8_e4m3]),
+        inner(jnp.ones((40, 33))),
+        jnp.where(np.ones((1200, 1200), bool), 1, 0).sum(),
+    ], x, vjp_order=0)
+    with jax.enable_x64(True):
+        wide = export.export(jax.jit(where), platforms=["tpu", "cpu"])(jnp.arange(3, dtype=jnp.int32))
+        (OUT / "wide.jax").write_bytes(wide.serialize())
+    # What Rust refuses.
+    @jax.tree_util.register_pytree_node_class
+    class Box:
+        def __init__(self, *parts):
+            self.parts = parts
+
+        def tree_flatten(self):
+            return self.parts, None
+
+        @classmethod
+        def tree_unflatten(cls, _, parts):
+            return cls(*parts)
+
+    export.register_pytree_node_serialization(Box, serialized_name="Box", serialize_auxdata=lambda _: b"", deserialize_auxdata=lambda _: None)
     refused = {
-        "keyword": (lambda x, y: x + y, [jnp.ones(2)], {"y": jnp.ones(2)}),
-        "custom": (lambda pair: pair.a + pair.b, [pair(jnp.ones(2), jnp.ones(2))], {}),
-        "lapack": (jnp.linalg.cholesky, [jnp.eye(2)], {}),
+        "custom": (lambda box: box.parts[0] * 2, [Box(jnp.ones(2))], {}),
+        "small": (lambda x: x + x, [jnp.ones(2, jnp.float8_e4m3fn)], {}),
+        "lapack": (jnp.linalg.eigvals, [jnp.eye(2)], {}),
         "keys": (lambda key: jax.random.normal(key, 2), [jax.random.key(0)], {}),
     }
     for name, (function, args, keywords) in refused.items():

@@ -25,7 +25,8 @@
 //! What JAX's `Exported.serialize()` wrote is read like a file of this library, with its derivatives and for many devices.
 //!
 //! What differs from JAX's `export`: the file is safetensors instead of a flatbuffer (`tools/export` reads it into JAX), an exported function
-//! can be vectorized (row by row), and sizes are numbers, not symbols: export a function for each batch size that is served.
+//! can be vectorized (row by row), and sizes of what is exported here are numbers, not symbols: export a function for each batch
+//! size that is served. JAX's functions of symbolic sizes run for any sizes that fit.
 
 mod call;
 mod file;
@@ -187,7 +188,7 @@ impl<Args, Out> Exported<Args, Out> {
     /// The function of such a file, or of the bytes that `jax.export.Exported.serialize()` made.
     ///
     /// Fails where the bytes are not those that were written, or of another version; JAX's have no checksum, and are read as far
-    /// as they make sense. Of JAX's functions those fail that have effects, sizes that are symbols, arguments by name, or types
+    /// as they make sense. Of JAX's functions those fail that have effects, or types
     /// that arrays or trees have not here. Whether `Args` and `Out` are its types is found out when it is called.
     #[track_caller]
     pub fn deserialize(bytes: &[u8]) -> Result<Self> {
@@ -282,8 +283,16 @@ impl<Args: Tree, Out: Tree> Function<Args> for Exported<Args, Out> {
         let flat = Flat::of(&args);
         let context = |e: Error| e.context(format!("argument of {}, which was exported for others", program.name));
         let wanted = TreeDef::from_json(&program.in_tree, &flat.def).map_err(context)?;
-        same_structure(&wanted, &flat.def).map_err(context)?;
-        let leaves = self.on_leaves(&flat.leaves)?.into();
+        let leaves = match wanted.leaves_by_name(&flat.def) {
+            Some(places) => places.into_iter().map(|i| flat.leaves[i].clone()).collect::<Vec<_>>(),
+            None => {
+                return Err(same_structure(&wanted, &flat.def)
+                    .map_err(context)
+                    .err()
+                    .unwrap_or_else(|| context(err!(Type, "trees of different structure"))));
+            }
+        };
+        let leaves = self.on_leaves(&leaves)?.into();
         Flat { leaves, def: TreeDef::from_json(&program.out_tree, &flat.def)? }.build()
     }
 }
@@ -332,5 +341,5 @@ fn call(program: &Arc<Exchanged>, leaves: Vec<Array>) -> Result<Vec<Array>> {
 fn run(program: &Arc<Exchanged>, leaves: &[Array]) -> Result<Vec<Array>> {
     let kept = program.kept.iter().map(|&i| leaves[i].clone());
     let operands: Vec<Array> = program.captures.iter().cloned().chain(kept).collect();
-    Ok(bind(CallExported { program: program.clone(), mesh: program.mesh()? }, &operands).into_vec())
+    Ok(bind(CallExported { program: program.clone(), mesh: program.mesh(leaves)? }, &operands).into_vec())
 }

@@ -15,7 +15,7 @@ use crate::engine::placement::Place;
 use crate::engine::stages::Staged;
 use crate::error::{Error, Result, err};
 use crate::shape::AxisName;
-use crate::sharding::{Mesh, NamedSharding, PartitionSpec, Sharding, make_mesh};
+use crate::sharding::{Mesh, NamedSharding, PartitionSpec, Sharding, get_mesh, make_mesh};
 use crate::stack::grow;
 
 /// What is said of a program beside its text.
@@ -200,14 +200,25 @@ impl Exchanged {
         self.axes.iter().map(|(_, size)| size).product()
     }
 
-    /// The mesh that it runs on here; none for one device.
-    pub fn mesh(&self) -> Result<Option<Mesh>> {
+    /// The mesh that it runs on for these arguments; none for one device that nothing is said of. Its devices are those of the
+    /// context mesh or else of the arguments, in their order, where they are as many; else the first ones.
+    pub fn mesh(&self, leaves: &[Array]) -> Result<Option<Mesh>> {
         if self.axes.is_empty() {
             return Ok(None);
         }
-        make_mesh(self.axes.iter().copied())
-            .map(Some)
-            .map_err(|e| e.context(format!("{} was exported for {} devices", self.name, self.devices())))
+        let placed = leaves.iter().filter(|leaf| leaf.committed()).filter_map(|leaf| leaf.sharding().ok());
+        let placed = placed.map(|sharding| match &sharding {
+            Sharding::Named(named) => named.mesh().devices().to_vec(),
+            other => other.devices().to_vec(),
+        });
+        let mut known = get_mesh().map(|mesh| mesh.devices().to_vec()).into_iter().chain(placed);
+        let axes = self.axes.iter().copied();
+        match known.find(|devices| devices.len() == self.devices()) {
+            Some(devices) => Mesh::new(devices, axes),
+            None => make_mesh(axes),
+        }
+        .map(Some)
+        .map_err(|e| e.context(format!("{} was exported for {} devices", self.name, self.devices())))
     }
 
     /// The text for a platform.

@@ -21,6 +21,8 @@ pub(super) enum Attribute<'a> {
     Float(usize, u64),
     Int(usize, i64),
     Text(&'a str),
+    /// A text that is not UTF-8.
+    Bytes(&'a [u8]),
     Symbol(usize),
     Tensor(usize, &'a [u8]),
     Type(usize),
@@ -136,7 +138,10 @@ impl<'a> Dictionary<'a> {
         Ok(match (entry.dialect, code) {
             ("builtin", 0) | ("vhlo", 1) => Attribute::Array(r.list(|r| r.index())?),
             ("builtin", 1) | ("vhlo", 6) => Attribute::Dictionary(r.list(|r| Ok((r.index()?, r.index()?)))?),
-            ("builtin", 2) | ("vhlo", 14) => Attribute::Text(self.code.string(r)?),
+            ("builtin", 2) | ("vhlo", 14) => {
+                let bytes = *at(&self.code.strings, r.index()?)?;
+                std::str::from_utf8(bytes).map_or(Attribute::Bytes(bytes), Attribute::Text)
+            }
             ("builtin", 4) => Attribute::Symbol(r.index()?),
             ("builtin", 6) | ("vhlo", 17) => Attribute::Type(r.index()?),
             ("builtin", 7) => Attribute::Unit,
@@ -193,7 +198,7 @@ impl<'a> Dictionary<'a> {
             2 => {
                 let axes = parts(r)?.join(", ");
                 let order = r.list(|r| r.signed())?;
-                if !order.is_empty() {
+                if !order.iter().enumerate().all(|(i, device)| *device == i as i64) {
                     return Err(err!(NotImplemented, "the program is for devices in the order {order:?}")
                         .help("export it for a mesh of devices in their own order"));
                 }
@@ -256,6 +261,10 @@ impl<'a> Dictionary<'a> {
             Attribute::Text(text) => {
                 self.spend(text.len())?;
                 quoted(text)
+            }
+            Attribute::Bytes(bytes) => {
+                self.spend(bytes.len())?;
+                quoted(bytes)
             }
             Attribute::Numbers(shape, values) => {
                 let sizes: String = shape.iter().map(|size| format!("{size}x")).collect();
@@ -543,9 +552,9 @@ fn decimal(value: f64) -> String {
 }
 
 /// A text between quotes.
-pub(super) fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: impl AsRef<[u8]>) -> String {
     let mut out = String::from("\"");
-    for byte in text.bytes() {
+    for &byte in text.as_ref() {
         match byte {
             b'"' => out.push_str("\\22"),
             b'\\' => out.push_str("\\5C"),

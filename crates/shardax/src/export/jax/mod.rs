@@ -6,9 +6,11 @@
 
 mod attribute;
 mod bytecode;
+mod lapack;
 mod module;
 mod operation;
 mod table;
+mod tree;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -16,7 +18,7 @@ use std::sync::Arc;
 
 use bytecode::Bytecode;
 use module::Module;
-use serde_json::{Value, json};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use table::Table;
 
@@ -96,7 +98,7 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
     };
     let code = Bytecode::of(table.bytes(field::MODULE)?)?;
     let mut texts = BTreeMap::new();
-    let mut meshes = Vec::new();
+    let (mut meshes, mut takes, mut gives) = (Vec::new(), Vec::new(), Vec::new());
     for (number, platform) in table.texts(field::PLATFORMS)?.into_iter().enumerate() {
         if symbolic && shapes.is_none() {
             texts.insert(platform.to_owned(), Arc::from(""));
@@ -116,7 +118,7 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
         check(&module.inputs, given, "arguments")?;
         check(&module.results, out_avals.iter(), "results")?;
         texts.insert(platform.to_owned(), Arc::from(module.text));
-        meshes = module.meshes;
+        (meshes, takes, gives) = (module.meshes, module.takes, module.gives);
     }
     let mut read = Exchanged {
         name,
@@ -136,23 +138,14 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
         vjp: None,
         symbolic: (symbolic && shapes.is_none()).then(|| Symbolic::of(in_sizes, out_sizes)),
     };
-    sharded(&mut read, &table, devices, meshes)?;
+    sharded(&mut read, &table, devices, meshes, [takes, gives])?;
     if let Some(tree) = table.table(field::OUT_TREE)? {
-        let (steps, paths) = structure(tree)?;
+        let (steps, paths) = tree::structure(tree)?;
         (read.out_tree, read.out_paths) = (steps, agreeing(paths, read.out_avals.len())?);
     }
     if let Some(tree) = table.table(field::IN_TREE)? {
-        // Arguments by place, and by name.
-        match tree.tables(1)?.as_slice() {
-            [places, names] if names.byte(0)? == DICTIONARY && names.tables(1)?.is_empty() => {
-                let (steps, paths) = structure(*places)?;
-                (read.in_tree, read.in_paths) = (steps, agreeing(paths, read.in_avals.len())?);
-            }
-            _ => {
-                return Err(err!(NotImplemented, "{} takes arguments by name, which have no place in Rust", read.name)
-                    .help("export a function of arguments by place"));
-            }
-        }
+        let (steps, paths) = tree::arguments(tree)?;
+        (read.in_tree, read.in_paths) = (steps, agreeing(paths, read.in_avals.len())?);
     }
     if let Some(vjp) = table.table(field::VJP)? {
         // It takes what the function takes, and a cotangent of each result.
@@ -268,58 +261,21 @@ fn avals(table: &Table, field: usize, name: &str) -> Result<(Vec<Aval>, Vec<Vec<
     table.tables(field)?.iter().map(aval).collect()
 }
 
-/// Kinds of nodes of a tree.
-const LEAF: u8 = 0;
-const NONE: u8 = 1;
-const TUPLE: u8 = 2;
-const LIST: u8 = 3;
-const DICTIONARY: u8 = 4;
-
-/// The steps of a tree and the paths of its leaves, as [`TreeDef`](crate::tree::TreeDef) writes them.
-fn structure(tree: Table) -> Result<(Value, Vec<String>)> {
-    let (mut steps, mut paths) = (Vec::new(), Vec::new());
-    node(tree, String::new(), &mut steps, &mut paths)?;
-    Ok((Value::Array(steps), paths))
-}
-
-fn node(tree: Table, path: String, steps: &mut Vec<Value>, paths: &mut Vec<String>) -> Result<()> {
-    let (kind, children, keys) = (tree.byte(0)?, tree.tables(1)?, tree.texts(2)?);
-    match kind {
-        LEAF | NONE if !children.is_empty() => return Err(damaged("its structure has a leaf with parts")),
-        LEAF => {
-            steps.push(json!("array"));
-            paths.push(path);
-            return Ok(());
-        }
-        NONE => steps.push(json!("none")),
-        TUPLE => steps.push(json!({ "tuple": children.len() })),
-        LIST => steps.push(json!({ "list": children.len() })),
-        DICTIONARY if keys.len() == children.len() => steps.push(json!({ "map": keys })),
-        DICTIONARY => return Err(damaged("its structure has a dictionary of other keys")),
-        _ => {
-            return Err(err!(NotImplemented, "the type {:?} has no place in Rust", tree.text(3)?)
-                .help("export a function of dictionaries, tuples and lists"));
-        }
-    }
-    // Tables may be shared, so that a small file could say a tree without end.
-    if steps.len() * (1 + path.len()) > 1 << 26 {
-        return Err(damaged("its structure has no end"));
-    }
-    for (i, child) in children.into_iter().enumerate() {
-        let step = keys.get(i).map_or_else(|| format!("[{i}]"), |key| format!("[{}]", json!(key)));
-        grow(|| node(child, format!("{path}{step}"), steps, paths))?;
-    }
-    Ok(())
-}
-
-/// The mesh, and how arguments and results lie on it.
-fn sharded(read: &mut Exchanged, table: &Table, devices: usize, meshes: Vec<Vec<(String, usize)>>) -> Result<()> {
-    if devices <= 1 {
-        return Ok(());
-    }
+/// The mesh, and how arguments and results lie on it: as its tables say, and in files of JAX before 0.10.1 as `main` does.
+fn sharded(
+    read: &mut Exchanged,
+    table: &Table,
+    devices: usize,
+    meshes: Vec<Vec<(String, usize)>>,
+    [takes, gives]: [Vec<String>; 2],
+) -> Result<()> {
     let mut all = meshes;
     for mesh in table.tables(field::MESHES)? {
         all.push(mesh.texts(1)?.into_iter().map(str::to_owned).zip(mesh.ints(0)?).collect());
+    }
+    all.retain(|axes| !axes.is_empty());
+    if devices <= 1 && all.is_empty() || read.symbolic.is_some() {
+        return Ok(());
     }
     let axes = all.first().cloned().unwrap_or_default();
     let size = axes.iter().try_fold(1usize, |all, (_, size)| all.checked_mul(*size));
@@ -334,8 +290,12 @@ fn sharded(read: &mut Exchanged, table: &Table, devices: usize, meshes: Vec<Vec<
     };
     let each = |field| table.ints(field)?.into_iter().map(named).collect::<Result<Vec<_>>>();
     let (ins, outs) = (each(field::IN_SHARDINGS)?, each(field::OUT_SHARDINGS)?);
-    read.in_specs = read.kept.iter().map(|&i| ins.get(i).cloned().flatten()).collect();
-    read.out_specs = outs;
+    let written = |texts: &[String]| texts.iter().map(|text| written(text)).collect::<Result<Vec<_>>>();
+    read.in_specs = match ins.is_empty() {
+        true => written(&takes)?,
+        false => read.kept.iter().map(|&i| ins.get(i).cloned().flatten()).collect(),
+    };
+    read.out_specs = if outs.is_empty() { written(&gives)? } else { outs };
     let fits = |spec: &Option<PartitionSpec>, aval: &Aval| {
         let dims = spec.as_ref().map_or(&[][..], |spec| spec.dims());
         let known = |name: &AxisName| axes.iter().any(|(axis, _)| axis == name.as_str());
@@ -347,6 +307,18 @@ fn sharded(read: &mut Exchanged, table: &Table, devices: usize, meshes: Vec<Vec<
     }
     read.axes = axes.iter().map(|(name, size)| (AxisName::new(name), *size)).collect();
     Ok(())
+}
+
+/// The spec of a sharding as it is written: `{sdy.sharding = #sdy.sharding<@mesh, [{"x", "y"}, {}]>}`.
+fn written(text: &str) -> Result<Option<PartitionSpec>> {
+    let Some((_, dims)) = text.split_once(", [") else { return Ok(None) };
+    if text.contains("unreduced=") || text.contains("\":(") {
+        return Err(err!(NotImplemented, "an argument or a result has the sharding{text}")
+            .help("give and take arrays that are split by whole axes, and reduced"));
+    }
+    let axes = |dim: &str| dim.split('"').skip(1).step_by(2).map(AxisName::new).collect();
+    let dims = dims.split(']').next().unwrap_or_default().split('{').skip(1).map(|dim| DimSpec::Axes(axes(dim)));
+    Ok(Some(PartitionSpec::new(dims.collect::<Vec<_>>())))
 }
 
 fn spec(sharding: &Table) -> Result<PartitionSpec> {

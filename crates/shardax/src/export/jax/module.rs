@@ -1,5 +1,6 @@
 //! A portable artifact as text: VHLO's operations become StableHLO's, in the form that every operation has.
 
+mod calls;
 mod known;
 mod refine;
 
@@ -22,7 +23,10 @@ pub(super) struct Module {
     pub inputs: Vec<String>,
     pub results: Vec<String>,
     pub result_shapes: Vec<Vec<i64>>,
-    /// The axes of its meshes.
+    /// How its `main` takes arguments and gives results, as attributes behind their types.
+    pub takes: Vec<String>,
+    pub gives: Vec<String>,
+    /// The axes of its meshes; those without axes are left out.
     pub meshes: Vec<Vec<(String, usize)>>,
 }
 
@@ -87,6 +91,11 @@ struct Writer<'a> {
     made: Module,
     /// The functions of a program with symbolic sizes, which are written for the sizes that they are called with.
     symbolic: Option<Specialized<'a>>,
+    /// The functions that stand for calls of LAPACK, by those calls, with the operands that they take; and their text.
+    routines: HashMap<String, (String, Vec<usize>)>,
+    routine_text: String,
+    /// How shardings on meshes without axes begin, which are for one device.
+    axisless: Vec<String>,
     /// The operands of the last `return`.
     returned: Vec<Value>,
 }
@@ -107,6 +116,9 @@ impl Module {
             names: 0,
             made,
             symbolic,
+            routines: HashMap::new(),
+            routine_text: String::new(),
+            axisless: Vec::new(),
             returned: Vec::new(),
         };
         let mut r = code.ir;
@@ -259,7 +271,10 @@ impl<'a> Writer<'a> {
                     }
                 }
             }
-            me.write_symbolic()
+            me.write_symbolic()?;
+            let routines = take(&mut me.routine_text);
+            me.made.text.push_str(&routines);
+            Ok(())
         })?;
         self.line(0, "}")
     }
@@ -273,9 +288,20 @@ impl<'a> Writer<'a> {
             let (name, size) = axis.rsplit_once('=')?;
             Some((name.trim_matches('"').to_owned(), size.parse().ok()?))
         };
-        let axes = inside.split(", ").filter(|axis| !axis.is_empty()).map(axis).collect::<Option<_>>();
-        self.made.meshes.push(axes.ok_or_else(|| damaged(format!("its program has the mesh {text}")))?);
+        let axes = inside.split(", ").filter(|axis| !axis.is_empty()).map(axis).collect::<Option<Vec<_>>>();
+        let axes = axes.ok_or_else(|| damaged(format!("its program has the mesh {text}")))?;
+        if axes.is_empty() {
+            self.axisless.push(format!("<{},", symbol(name)));
+            return Ok(());
+        }
+        self.made.meshes.push(axes);
         self.line(2, &format!("sdy.mesh {} = {text}", symbol(name)))
+    }
+
+    /// True for a sharding on a mesh without axes.
+    fn is_axisless(&self, sharding: usize) -> Result<bool> {
+        let text = self.dictionary.text(sharding)?;
+        Ok(self.axisless.iter().any(|mesh| text.contains(mesh.as_str())))
     }
 
     /// The shardings of arguments or results, as they stand behind their types.
@@ -285,7 +311,7 @@ impl<'a> Writer<'a> {
         for (text, &one) in texts.iter_mut().zip(all) {
             let Attribute::Dictionary(named) = self.dictionary.attribute(one)? else { continue };
             for (name, value) in named {
-                if self.dictionary.string(name)? == "sdy.sharding" {
+                if self.dictionary.string(name)? == "sdy.sharding" && !self.is_axisless(value)? {
                     *text = format!(" {{sdy.sharding = {}}}", self.dictionary.text(value)?);
                 }
             }
@@ -362,6 +388,8 @@ impl<'a> Writer<'a> {
             me.made.text.push_str(&body);
             if is_main {
                 (me.made.inputs, me.made.results) = (texts, results);
+                (me.made.takes, me.made.gives) =
+                    (takes.iter().skip(usize::from(numbered)).cloned().collect(), gives.clone());
             }
             me.line(2, "}")
         })
@@ -407,12 +435,22 @@ impl<'a> Writer<'a> {
             }
             return Ok(());
         }
+        if let (("sdy", "sharding_constraint"), [(_, Attribute::Sharding(_, sharding))]) =
+            ((op.dialect, op.name), op.named.as_slice())
+            && self.axisless.iter().any(|mesh| sharding.starts_with(mesh.as_str()))
+            && let [value] = op.operands.as_slice()
+        {
+            return self.define(value.clone());
+        }
         let mut known = Vec::new();
         if self.symbolic.is_some() {
             known = match self.refine(&mut op, indent)? {
                 Some(known) => known,
                 None => return Ok(()),
             };
+        }
+        if op.name == "custom_call_v1" {
+            self.routine(&mut op)?;
         }
         let (name, results) = self.results_name(&op);
         if op.regions == 0 {
@@ -453,14 +491,18 @@ impl<'a> Writer<'a> {
         let written = match called {
             "return" => end.to_owned(),
             "call" => "func.call".to_owned(),
-            "top_k" => "chlo.top_k".to_owned(),
+            name if calls::CHLO.contains(&name) => format!("chlo.{name}"),
             name => format!("stablehlo.{name}"),
         };
         let attributes = braces("<{", &self.dictionary.attributes(op.name, &op.named)?, "}>");
         let begin = format!("{results}\"{written}\"({operands}){attributes}");
-        let kept = op.attributes.iter().filter(|(name, _)| !name.starts_with("jax.") && *name != "sdy.sharding_rule");
-        let kept: Vec<_> =
-            kept.map(|(name, value)| Ok(foreign(name, &self.dictionary.text(*value)?))).collect::<Result<_>>()?;
+        let mut kept = Vec::new();
+        for (name, value) in &op.attributes {
+            let dropped = name.starts_with("jax.") || *name == "sdy.sharding_rule";
+            if !dropped && !(*name == "sdy.sharding" && self.is_axisless(*value)?) {
+                kept.push(foreign(name, &self.dictionary.text(*value)?));
+            }
+        }
         let behind = format!("{} : ({takes}) -> ", braces("{", &kept, "}"));
         if op.regions == 0 {
             let gives = self.given(&op)?;

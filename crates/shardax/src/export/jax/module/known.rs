@@ -45,12 +45,19 @@ pub(super) fn known(dictionary: &Dictionary, op: &Operation) -> Known {
     {
         return Known { values: None, sum: Some((of.name.clone(), by.clone())) };
     }
-    let made = values(dictionary, called, &op.named, &op.operands, count);
+    let made = values(dictionary, called, &op.named, &op.operands, shape.len(), count);
     let made = made.filter(|made| made.len() == count);
     made.map_or_else(Known::default, |made| Known::of(made.into_iter().map(|value| wrapped(value, &element)).collect()))
 }
 
-fn values(dictionary: &Dictionary, called: &str, named: &Named, operands: &[Value], count: usize) -> Option<Vec<i64>> {
+fn values(
+    dictionary: &Dictionary,
+    called: &str,
+    named: &Named,
+    operands: &[Value],
+    rank: usize,
+    count: usize,
+) -> Option<Vec<i64>> {
     let operand = |i: usize| operands.get(i)?.known.values.as_deref();
     let attribute = |name: &str| named.iter().find(|(of, _)| *of == name).map(|(_, attribute)| attribute);
     let integer = |name: &str| if let Attribute::Int(_, value) = attribute(name)? { Some(*value) } else { None };
@@ -84,7 +91,7 @@ fn values(dictionary: &Dictionary, called: &str, named: &Named, operands: &[Valu
             let range = usize::try_from(begin).ok()?..usize::try_from(end).ok()?;
             Some(operand(0)?.get(range)?.iter().copied().step_by(usize::try_from(step).ok()?.max(1)).collect())
         }
-        "iota" => Some((0..count as i64).collect()),
+        "iota" if rank == 1 => Some((0..count as i64).collect()),
         "add" => two(&|a, b| a.checked_add(b)),
         "subtract" => two(&|a, b| a.checked_sub(b)),
         "multiply" => two(&|a, b| a.checked_mul(b)),

@@ -56,8 +56,13 @@ impl<'a> Writer<'a> {
     /// The type of an argument of `main`, whose own is this.
     pub(super) fn main_type(&self, input: usize, of: usize) -> Result<usize> {
         let Some(symbolic) = self.symbolic.as_ref().filter(|_| self.dictionary.is_symbolic(of)) else { return Ok(of) };
-        let (_, element) = self.dictionary.tensor_type(of)?;
-        Ok(self.dictionary.refined(at(&symbolic.shapes, input)?.clone(), element))
+        let (said, element) = self.dictionary.tensor_type(of)?;
+        let shape = at(&symbolic.shapes, input)?;
+        let fits = said.len() == shape.len() && said.iter().zip(shape).all(|(a, b)| a == b || *a == DYNAMIC);
+        match fits {
+            true => Ok(self.dictionary.refined(shape.clone(), element)),
+            false => Err(damaged(format!("its program takes {said:?}, and is called with {shape:?}"))),
+        }
     }
 
     /// Remembers a function until it is called.
@@ -467,7 +472,7 @@ impl<'a> Writer<'a> {
                 let (mut first, dim) = (shape(0)?, self.number(op, "dimension")?);
                 at(&first, dim)?;
                 for operand in 1..op.operands.len() {
-                    first[dim] += *at(&shape(operand)?, dim)?;
+                    first[dim] = first[dim].saturating_add(*at(&shape(operand)?, dim)?);
                 }
                 vec![first]
             }
@@ -478,14 +483,27 @@ impl<'a> Writer<'a> {
                     self.numbers(op, "strides")?,
                 );
                 let sizes = begin.iter().zip(&end).zip(&step);
-                vec![sizes.map(|((begin, end), step)| (end - begin + step - 1) / step.max(&1)).collect()]
+                vec![
+                    sizes
+                        .map(|((begin, end), step)| {
+                            end.saturating_sub(*begin).saturating_add(step.saturating_sub(1)) / step.max(&1)
+                        })
+                        .collect(),
+                ]
             }
             "pad" => {
                 let names = ["edge_padding_low", "edge_padding_high", "interior_padding"];
                 let [low, high, inner] = names.map(|name| self.numbers(op, name));
                 let padding = low?.into_iter().zip(high?).zip(inner?);
                 let padded = shape(0)?.into_iter().zip(padding);
-                vec![padded.map(|(size, ((low, high), inner))| size + (size - 1).max(0) * inner + low + high).collect()]
+                vec![
+                    padded
+                        .map(|(size, ((low, high), inner))| {
+                            let gaps = size.saturating_sub(1).max(0).saturating_mul(inner);
+                            size.saturating_add(gaps).saturating_add(low).saturating_add(high)
+                        })
+                        .collect(),
+                ]
             }
             "dot_general" => {
                 let (a, b) = (shape(0)?, shape(1)?);
@@ -515,7 +533,7 @@ impl<'a> Writer<'a> {
                 let of = shape(0)?;
                 let sizes = of.iter().enumerate().map(|(dim, &size)| {
                     let [low, high] = [2 * dim, 2 * dim + 1].map(|i| at(&padding, i).copied());
-                    let moved = dilated(size, *at(&base, dim)?) + low? + high?;
+                    let moved = dilated(size, *at(&base, dim)?).saturating_add(low?).saturating_add(high?);
                     windows(moved, dilated(*at(&window, dim)?, *at(&dilations, dim)?), *at(&strides, dim)?)
                 });
                 vec![sizes.collect::<Result<_>>()?; op.results.len()]
@@ -575,7 +593,8 @@ impl<'a> Writer<'a> {
         set(self.number(op, "output_feature_dimension")?, of(&kernel, "kernel_output_feature_dimension")?)?;
         for (i, &dim) in to.iter().enumerate() {
             let (size, window) = (*at(&image, *at(&from, i)?)?, *at(&kernel, *at(&by, i)?)?);
-            let moved = dilated(size, *at(&base, i)?) + *at(&padding, 2 * i)? + *at(&padding, 2 * i + 1)?;
+            let (low, high) = (*at(&padding, 2 * i)?, *at(&padding, 2 * i + 1)?);
+            let moved = dilated(size, *at(&base, i)?).saturating_add(low).saturating_add(high);
             set(dim, windows(moved, dilated(window, *at(&dilations, i)?), *at(&strides, i)?)?)?;
         }
         Ok(vec![out])
@@ -589,13 +608,13 @@ fn numbers<'a>(values: Vec<i64>) -> Attribute<'a> {
 
 /// A size with gaps between its elements.
 fn dilated(size: i64, by: i64) -> i64 {
-    if size == 0 { 0 } else { (size - 1).saturating_mul(by).saturating_add(1) }
+    if size == 0 { 0 } else { size.saturating_sub(1).saturating_mul(by).saturating_add(1) }
 }
 
 /// The number of places of a window.
 fn windows(size: i64, window: i64, stride: i64) -> Result<i64> {
     match size.checked_sub(window).zip(size.checked_sub(window).and_then(|left| left.checked_div(stride))) {
-        Some((left, steps)) => Ok(if left < 0 { 0 } else { steps + 1 }),
+        Some((left, steps)) => Ok(if left < 0 { 0 } else { steps.saturating_add(1) }),
         None => Err(damaged(format!("its program has windows of {window} in {size}"))),
     }
 }
