@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 from jax import export
+from jax.experimental.shard_alike import shard_alike
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 # Bytecode says where each operation was written: file names, without the folders of whoever ran this.
@@ -255,6 +256,7 @@ def main():
         jax.lax.exp(x, accuracy=jax.lax.Tolerance(1e-5, 1e-5, 2)),
         *(x.astype(dtype).astype(jnp.float32) for dtype in [jnp.float8_e5m2, jnp.float8_e4m3b11fnuz, jnp.int4, jnp.float8_e4m3]),
         inner(jnp.ones((40, 33))),
+        shard_alike(x, x * 2)[1],
         jnp.where(np.ones((1200, 1200), bool), 1, 0).sum(),
     ], x, vjp_order=0)
     with jax.enable_x64(True):

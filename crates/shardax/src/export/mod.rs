@@ -188,8 +188,8 @@ impl<Args, Out> Exported<Args, Out> {
     /// The function of such a file, or of the bytes that `jax.export.Exported.serialize()` made.
     ///
     /// Fails where the bytes are not those that were written, or of another version; JAX's have no checksum, and are read as far
-    /// as they make sense. Of JAX's functions those fail that have effects, or types
-    /// that arrays or trees have not here. Whether `Args` and `Out` are its types is found out when it is called.
+    /// as they make sense. Of JAX's functions those fail that have effects, or types that arrays or trees have not here. Whether
+    /// `Args` and `Out` are its types is found out when it is called.
     #[track_caller]
     pub fn deserialize(bytes: &[u8]) -> Result<Self> {
         Ok(Exported { program: Arc::new(Exchanged::from_bytes(bytes).at_caller()?), types: PhantomData })

@@ -470,6 +470,8 @@ impl<'a> Writer<'a> {
                 let gives = self.given(&op)?;
                 return self.line(indent, &format!("{results}sdy.sharding_constraint {operands} {sharding} : {gives}"));
             }
+            // Asks for the same sharding as other values have, which is left to XLA.
+            ("sdy", "sharding_group") => return Ok(()),
             ("sdy", "return") => {
                 let types = if takes.is_empty() { String::new() } else { format!(" : {takes}") };
                 return self.line(indent, &format!("sdy.return {operands}{types}"));

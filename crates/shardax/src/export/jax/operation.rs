@@ -160,6 +160,7 @@ fn names(operation: &str) -> Option<&'static [&'static str]> {
         "manual_computation" => &["in_shardings", "manual_axes", "out_shardings"],
         "mesh" => &["mesh", "sym_name"],
         "sharding_constraint" => &["sharding"],
+        "sharding_group" => &["group_id"],
         _ => return None,
     })
 }
