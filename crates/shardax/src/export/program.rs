@@ -166,7 +166,7 @@ impl Exchanged {
             let number = leaf.is_number() && sizes.is_empty();
             let fits = |(size, said): (&usize, &String)| said.parse().map_or(true, |said: usize| said == *size);
             let same_rank = have.shape.len() == sizes.len();
-            if !number && !(have.dtype == aval.dtype && same_rank && have.shape.iter().zip(sizes).all(fits)) {
+            if !(number || have.dtype == aval.dtype && same_rank && have.shape.iter().zip(sizes).all(fits)) {
                 let (path, want) = (&self.in_paths[i], type_of(aval, sizes));
                 return Err(err!(Type, "argument{path} must have type {want}, got {have}").help(
                     "an exported function is for the types it was exported for; export it for these, or convert the argument",

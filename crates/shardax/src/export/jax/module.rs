@@ -1,6 +1,7 @@
 //! A portable artifact as text: VHLO's operations become StableHLO's, in the form that every operation has.
 
 mod calls;
+mod infer;
 mod known;
 mod refine;
 
@@ -501,7 +502,7 @@ impl<'a> Writer<'a> {
         let mut kept = Vec::new();
         for (name, value) in &op.attributes {
             let dropped = name.starts_with("jax.") || *name == "sdy.sharding_rule";
-            if !dropped && !(*name == "sdy.sharding" && self.is_axisless(*value)?) {
+            if !(dropped || *name == "sdy.sharding" && self.is_axisless(*value)?) {
                 kept.push(foreign(name, &self.dictionary.text(*value)?));
             }
         }
