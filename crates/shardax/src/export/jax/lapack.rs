@@ -8,6 +8,7 @@ use crate::core::array::Array;
 use crate::core::lower::foreign::private_functions;
 use crate::core::program::Aval;
 use crate::dtype::DType;
+use crate::engine::stages::shape_dtype_struct;
 use crate::error::{Result, err};
 use crate::export::ExportOptions;
 use crate::linalg;
@@ -66,7 +67,7 @@ impl Call {
             return Err(damaged(format!("its program calls {} with other arrays: {:?}", self.routine, self.operands)));
         }
         let results = self.results.clone();
-        let args = self.operands.iter().map(|aval| crate::shape_dtype_struct(&aval.shape[..], aval.dtype)).collect();
+        let args = self.operands.iter().map(|aval| shape_dtype_struct(&aval.shape[..], aval.dtype)).collect();
         let f = move |args: Vec<Array>| self.apply(&args);
         let made = ExportOptions::new().platforms(["cpu"]).exchanged(&f, args, 0)?;
         let same = |(a, b): (&Aval, &Aval)| (a.dtype, &a.shape) == (b.dtype, &b.shape);
