@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use super::damaged;
 use crate::core::array::Array;
-use crate::core::lower::foreign::private_functions;
+use crate::core::lower::imported::private_functions;
 use crate::core::program::Aval;
 use crate::dtype::DType;
-use crate::engine::stages::shape_dtype_struct;
 use crate::error::{Result, err};
 use crate::export::ExportOptions;
 use crate::linalg;
@@ -17,6 +16,7 @@ use crate::ops::numpy::eye_offset;
 use crate::ops::primitive::lu::Lu;
 use crate::ops::primitive::matrix::adjoint;
 use crate::ops::primitive::triangular_solve::{Op, TriangularSolve};
+use crate::runtime::aot::shape_dtype_struct;
 
 /// One call: which function, what its configuration says, and the types of its results.
 pub(super) struct Call {

@@ -1,0 +1,124 @@
+//! Text that another program was lowered to, as functions beside `main`.
+
+use std::collections::BTreeMap;
+
+use super::location::MAIN;
+use super::{Lowering, Value};
+use crate::core::program::Aval;
+use crate::error::{Result, err};
+use crate::sharding::Mesh;
+
+/// A module of StableHLO with one operation a line and without locations: as
+/// [`Module::text`](super::module::Module::text) writes it, or MLIR's own printer.
+pub(crate) struct Imported<'a> {
+    /// What tells it from every other.
+    pub key: &'a str,
+    pub text: &'a str,
+    /// Its meshes, in the order in which they stand there.
+    pub meshes: &'a [Mesh],
+}
+
+impl Lowering {
+    /// Calls the `main` of a foreign module, which is written once, however often it is called.
+    pub(crate) fn call_imported(&mut self, of: &Imported, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let at = match self.functions.iter().position(|(key, _)| key == of.key) {
+            Some(at) => at,
+            None => {
+                let functions = self.renamed(of, self.functions.len())?;
+                self.functions.push((of.key.to_owned(), functions));
+                self.functions.len() - 1
+            }
+        };
+        Ok(self.op_with("func.call", args, &format!("callee = @{}", named(at, "main")), Vec::new(), outs))
+    }
+
+    /// The functions of the module of this number: with this module's names of meshes and its own channels.
+    fn renamed(&mut self, of: &Imported, number: usize) -> Result<String> {
+        let (mut names, mut meshes) = (BTreeMap::new(), of.meshes.iter());
+        for line in of.text.lines().filter(|line| line.starts_with("  sdy.mesh @")) {
+            let symbol = line.split_once('@').map_or("", |(_, rest)| symbol(rest));
+            // Several of the same axes are one.
+            let mesh = meshes
+                .next()
+                .or(of.meshes.last())
+                .ok_or_else(|| err!(Value, "the program has mesh @{symbol}, of which nothing is said"))?;
+            names.insert(symbol, self.mesh_name(mesh));
+        }
+        let text = functions(of.text, &named(number, ""), names)?;
+        const CHANNEL: &str = "channel_handle<handle = ";
+        Ok(replaced(&text, CHANNEL, |rest| Some((format!("{CHANNEL}{}", self.channel()), digits(rest).len()))))
+    }
+}
+
+/// The functions of a module without meshes, for another module that is none of a program: their names begin so there.
+pub(crate) fn private_functions(text: &str, prefix: &str) -> Result<String> {
+    functions(text, prefix, BTreeMap::new())
+}
+
+/// The functions of a module: under names that begin so, with these names of meshes, and without the attributes of `main`'s
+/// arguments, which only the first of a program may have.
+fn functions<'a>(text: &'a str, prefix: &str, mut names: BTreeMap<&'a str, String>) -> Result<String> {
+    let mut kept = Vec::new();
+    let lines = text.lines().filter(|line| line.starts_with("  ") && !line.starts_with("  sdy.mesh @"));
+    for line in lines {
+        if line.starts_with("  func.func ") {
+            let symbol = line.split_once('@').map_or("", |(_, rest)| symbol(rest));
+            names.insert(symbol, format!("{prefix}{symbol}"));
+        }
+        kept.push(match line.strip_prefix(MAIN) {
+            Some(signature) => format!("  func.func private @main({}", without_attributes(signature)),
+            None => line.to_owned(),
+        });
+    }
+    if !names.contains_key("main") {
+        return Err(err!(Value, "the program has no function @main"));
+    }
+    Ok(replaced(&(kept.join("\n") + "\n"), "@", |rest| {
+        let symbol = symbol(rest);
+        Some((format!("@{}", names.get(symbol)?), symbol.len()))
+    }))
+}
+
+/// What a function of a foreign module is called here.
+fn named(number: usize, function: &str) -> String {
+    format!("exported_{number}_{function}")
+}
+
+/// The symbol that a text begins with.
+fn symbol(text: &str) -> &str {
+    let part = |c: char| c.is_ascii_alphanumeric() || "_.$-".contains(c);
+    &text[..text.find(|c| !part(c)).unwrap_or(text.len())]
+}
+
+fn digits(text: &str) -> &str {
+    &text[..text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len())]
+}
+
+/// The text with what stands at each `pattern`, and so many bytes behind it, replaced, where `with` says by what.
+fn replaced(text: &str, pattern: &str, mut with: impl FnMut(&str) -> Option<(String, usize)>) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(pattern) {
+        let (before, after) = (&rest[..at], &rest[at + pattern.len()..]);
+        out.push_str(before);
+        let (new, taken) = with(after).unwrap_or_else(|| (pattern.to_owned(), 0));
+        out.push_str(&new);
+        rest = &after[taken..];
+    }
+    out.push_str(rest);
+    out
+}
+
+/// The types of a signature without the attributes in braces behind them; the brace that opens the body stays.
+fn without_attributes(signature: &str) -> String {
+    let (mut out, mut depth, end) = (String::new(), 0, signature.len().saturating_sub(1));
+    for (at, c) in signature.char_indices() {
+        match c {
+            '{' if at < end => depth += 1,
+            '}' => depth -= 1,
+            c if depth == 0 => out.push(c),
+            _ => {}
+        }
+    }
+    out
+}
