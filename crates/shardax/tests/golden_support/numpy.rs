@@ -23,15 +23,15 @@ pub fn function(case: &Case) -> Option<Fun> {
         "isclose" => two(|x, y| np::isclose(x, y, 1e-5, 1e-8)),
         "array_equal" => two(|x, y| np::array_equal(x, y)),
         "count_nonzero" => reduction(|x, axes| np::count_nonzero(x, axes)),
-        "nan_to_num" => one(np::nan_to_num),
+        "nan_to_num" => one(|x| np::nan_to_num(x)),
         "isin" => two(|x, y| np::isin(x, y)),
-        "atleast_1d" => one(np::atleast_1d),
-        "atleast_2d" => one(np::atleast_2d),
-        "atleast_3d" => one(np::atleast_3d),
-        "hstack" => stacked(np::hstack),
-        "vstack" => stacked(np::vstack),
-        "dstack" => stacked(np::dstack),
-        "column_stack" => stacked(np::column_stack),
+        "atleast_1d" => one(|x| np::atleast_1d(x)),
+        "atleast_2d" => one(|x| np::atleast_2d(x)),
+        "atleast_3d" => one(|x| np::atleast_3d(x)),
+        "hstack" => stacked(|xs| np::hstack(xs)),
+        "vstack" => stacked(|xs| np::vstack(xs)),
+        "dstack" => stacked(|xs| np::dstack(xs)),
+        "column_stack" => stacked(|xs| np::column_stack(xs)),
         "append" => two(move |x, y| match axis {
             Some(axis) => np::append(x, y, axis),
             None => np::append(x, y, ..),
@@ -77,7 +77,7 @@ pub fn function(case: &Case) -> Option<Fun> {
             one(move |y| np::trapezoid(y, dx, axis))
         }
         "interp" => many(|xs| Ok(vec![np::interp(&xs[0], &xs[1], &xs[2])])),
-        "cov" => one(np::cov),
+        "cov" => one(|x| np::cov(x)),
         "flatnonzero" => {
             let size = size("size")?;
             one(move |x| np::flatnonzero(x, size))
