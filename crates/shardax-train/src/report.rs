@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::{Display, Write};
 use std::path::Path;
 
-use shardax::TreeOrRef;
+use shardax::array::TreeOrRef;
 use shardax::error::{Error, ErrorKind, Result};
 use shardax::prelude::*;
 use shardax::visualize_sharding_svg;

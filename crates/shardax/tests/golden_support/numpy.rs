@@ -66,7 +66,7 @@ pub fn function(case: &Case) -> Option<Fun> {
             let bins = size("bins")?;
             many(move |xs| pair(np::histogram(&xs[0], bins)))
         }
-        "digitize" => two(np::digitize),
+        "digitize" => two(|x, y| np::digitize(x, y)),
         "searchsorted_right" => two(|a, v| a.searchsorted_right(v)),
         "diff" => {
             let (n, axis) = (size("n")?, axis?);
@@ -102,11 +102,11 @@ pub fn function(case: &Case) -> Option<Fun> {
         "kron" => two(|x, y| np::kron(x, y)),
         "hypot" => two(|x, y| np::hypot(x, y)),
         op if op.starts_with("segment_") => {
-            let f = match op {
-                "segment_sum" => np::segment_sum,
-                "segment_prod" => np::segment_prod,
-                "segment_max" => np::segment_max,
-                _ => np::segment_min,
+            let f: fn(&Array, &Array, usize) -> Array = match op {
+                "segment_sum" => |x, ids, n| np::segment_sum(x, ids, n),
+                "segment_prod" => |x, ids, n| np::segment_prod(x, ids, n),
+                "segment_max" => |x, ids, n| np::segment_max(x, ids, n),
+                _ => |x, ids, n| np::segment_min(x, ids, n),
             };
             let n = size("n")?;
             two(move |x, ids| f(x, ids, n))
