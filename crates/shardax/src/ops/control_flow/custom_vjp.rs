@@ -10,7 +10,7 @@ use crate::core::program::trace::is_tracing;
 use crate::core::tree::{Flat, Tree, TreeDef, same_structure};
 use crate::error::{Result, err};
 use crate::interpret::flat::{flat_fn, record};
-use crate::interpret::held::zeros;
+use crate::interpret::higher_order::zeros;
 use crate::ops::primitive::custom_jvp::RuleId;
 use crate::ops::primitive::custom_vjp as vjp;
 

@@ -1,13 +1,13 @@
 //! Parts of matrices: diagonals and triangles.
 
-use super::{convert, settle, where_};
+use super::{convert, to_strong_type, where_};
 use crate::core::array::Array;
 use crate::core::program::Aval;
 use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::lax;
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::shape::normalize_axis;
 
 /// Ones on the diagonal `k` places above the main one (below it where negative), else zeros: float32 of shape
@@ -124,7 +124,7 @@ impl Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn diag(x: impl Operand, k: i32) -> Array {
+pub fn diag(x: impl ArrayLike, k: i32) -> Array {
     let x = &x.into_array();
     at_caller(|| match x.ndim() {
         1 => vector_on_diagonal(x, k),
@@ -145,7 +145,7 @@ fn vector_on_diagonal(x: &Array, k: i32) -> Array {
     }
     let zero = Array::literal(Scalar::Int(0), x.dtype(), x.weak_type());
     // Row i has element i, or, below the main diagonal, column i has.
-    let padded = lax::pad(x, &settle(&zero, x.dtype()), &[(0, shift, 0)]);
+    let padded = lax::pad(x, &to_strong_type(&zero, x.dtype()), &[(0, shift, 0)]);
     let spread = lax::broadcast_in_dim(&padded, &[n, n], &[if k >= 0 { 0 } else { 1 }]);
     where_(band(&[n, n], k, Array::equal), spread, zero)
 }

@@ -7,7 +7,7 @@ use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::lax::{self, GatherScatterMode};
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 
 /// What [`pad`] puts around an array.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,7 +36,7 @@ pub enum PadMode {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn pad(x: impl Operand, widths: &[(usize, usize)], mode: PadMode) -> Array {
+pub fn pad(x: impl ArrayLike, widths: &[(usize, usize)], mode: PadMode) -> Array {
     let x = &x.into_array();
     at_caller(|| {
         let made = x.check().and_then(|()| {
@@ -52,7 +52,7 @@ pub fn pad(x: impl Operand, widths: &[(usize, usize)], mode: PadMode) -> Array {
             }
             match mode {
                 PadMode::Constant(value) => {
-                    let of = x.aval().settled();
+                    let of = x.aval().strip_weak_type();
                     let value = convert(&Array::literal(Scalar::float(value), DType::F64, false), of.dtype, of.weak);
                     let signed = |width: usize| i64::try_from(width).unwrap_or(i64::MAX);
                     let config: Vec<_> = widths.iter().map(|&(lo, hi)| (signed(lo), signed(hi), 0)).collect();
@@ -105,7 +105,7 @@ fn extend(x: &Array, dim: usize, (low, high): (usize, usize), mode: PadMode) -> 
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn tile(x: impl Operand, reps: &[usize]) -> Array {
+pub fn tile(x: impl ArrayLike, reps: &[usize]) -> Array {
     let x = &x.into_array();
     let rank = reps.len().max(x.ndim());
     let of = |own: &[usize], i: usize| if i + own.len() < rank { 1 } else { own[i + own.len() - rank] };
@@ -130,7 +130,7 @@ pub fn tile(x: impl Operand, reps: &[usize]) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn repeat(x: impl Operand, repeats: usize, axis: impl IntoAxis) -> Array {
+pub fn repeat(x: impl ArrayLike, repeats: usize, axis: impl IntoAxis) -> Array {
     let x = &x.into_array();
     at_caller(|| {
         let made = with_axis(x, axis).map(|(x, axis)| {

@@ -4,7 +4,7 @@ use super::{filled, made, where_};
 use crate::core::array::Array;
 use crate::dtype::Scalar;
 use crate::error::{Result, err};
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::reduce::Reducer;
 
 /// Entries of `data` along its first dimension, and the segment of each.
@@ -38,7 +38,7 @@ fn start(data: &Array, count: usize, value: Scalar) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn segment_sum(data: impl Operand, segment_ids: impl Operand, num_segments: usize) -> Array {
+pub fn segment_sum(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segments: usize) -> Array {
     let (data, segment_ids) = (&data.into_array(), &segment_ids.into_array());
     made(data, || {
         let ids = segments("segment_sum", data, segment_ids, num_segments)?;
@@ -48,7 +48,7 @@ pub fn segment_sum(data: impl Operand, segment_ids: impl Operand, num_segments: 
 
 /// The products of each segment; of none 1. See [`segment_sum`].
 #[track_caller]
-pub fn segment_prod(data: impl Operand, segment_ids: impl Operand, num_segments: usize) -> Array {
+pub fn segment_prod(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segments: usize) -> Array {
     let (data, segment_ids) = (&data.into_array(), &segment_ids.into_array());
     made(data, || {
         let ids = segments("segment_prod", data, segment_ids, num_segments)?;
@@ -58,7 +58,7 @@ pub fn segment_prod(data: impl Operand, segment_ids: impl Operand, num_segments:
 
 /// The largest of each segment; of none the smallest number there is. See [`segment_sum`].
 #[track_caller]
-pub fn segment_max(data: impl Operand, segment_ids: impl Operand, num_segments: usize) -> Array {
+pub fn segment_max(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segments: usize) -> Array {
     let (data, segment_ids) = (&data.into_array(), &segment_ids.into_array());
     made(data, || {
         let ids = segments("segment_max", data, segment_ids, num_segments)?;
@@ -68,7 +68,7 @@ pub fn segment_max(data: impl Operand, segment_ids: impl Operand, num_segments: 
 
 /// The smallest of each segment; of none the largest number there is. See [`segment_sum`].
 #[track_caller]
-pub fn segment_min(data: impl Operand, segment_ids: impl Operand, num_segments: usize) -> Array {
+pub fn segment_min(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segments: usize) -> Array {
     let (data, segment_ids) = (&data.into_array(), &segment_ids.into_array());
     made(data, || {
         let ids = segments("segment_min", data, segment_ids, num_segments)?;

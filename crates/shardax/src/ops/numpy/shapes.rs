@@ -7,7 +7,7 @@ use super::creation::IntoShape;
 use crate::core::array::Array;
 use crate::error::{AtCaller, Result, err};
 use crate::ops::lax;
-use crate::ops::operators::{Operand, into_arrays};
+use crate::ops::operators::{ArrayLike, into_arrays};
 use crate::shape::{Shape, normalize_axis, size};
 use crate::source;
 
@@ -233,7 +233,7 @@ fn resolve(dims: &[i64], from: &[usize]) -> Result<Shape> {
 
 /// The arrays joined along `axis`, promoted to one dtype. Fails for none, or for shapes that differ elsewhere.
 #[track_caller]
-pub fn concatenate(arrays: impl IntoIterator<Item = impl Operand>, axis: i32) -> Array {
+pub fn concatenate(arrays: impl IntoIterator<Item = impl ArrayLike>, axis: i32) -> Array {
     let arrays = &into_arrays(arrays);
     join(arrays, |args| {
         if args[0].ndim() == 0 {
@@ -246,7 +246,7 @@ pub fn concatenate(arrays: impl IntoIterator<Item = impl Operand>, axis: i32) ->
 
 /// The arrays, of one shape, joined along a new dimension at `axis`.
 #[track_caller]
-pub fn stack(arrays: impl IntoIterator<Item = impl Operand>, axis: i32) -> Array {
+pub fn stack(arrays: impl IntoIterator<Item = impl ArrayLike>, axis: i32) -> Array {
     let arrays = &into_arrays(arrays);
     join(arrays, |args| {
         if let Some(odd) = args.iter().find(|a| a.shape() != args[0].shape()) {
@@ -284,7 +284,7 @@ macro_rules! shape_functions {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $t:ty),*);)*) => {$(
         $(#[$doc])*
         #[track_caller]
-        pub fn $name(x: impl Operand, $($arg: $t),*) -> Array {
+        pub fn $name(x: impl ArrayLike, $($arg: $t),*) -> Array {
             x.into_array().$name($($arg),*)
         }
     )*};

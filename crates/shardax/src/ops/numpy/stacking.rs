@@ -5,11 +5,11 @@ use super::{concatenate, made, stack};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::ops::lax;
-use crate::ops::operators::{Operand, into_arrays};
+use crate::ops::operators::{ArrayLike, into_arrays};
 
 /// A scalar as an array of one element; others as they are.
 #[track_caller]
-pub fn atleast_1d(x: impl Operand) -> Array {
+pub fn atleast_1d(x: impl ArrayLike) -> Array {
     let x = &x.into_array();
     made(x, || Ok(if x.ndim() == 0 { lax::reshape(x, &[1]) } else { x.clone() }))
 }
@@ -23,7 +23,7 @@ pub fn atleast_1d(x: impl Operand) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn atleast_2d(x: impl Operand) -> Array {
+pub fn atleast_2d(x: impl ArrayLike) -> Array {
     let x = &x.into_array();
     made(x, || match x.ndim() {
         0 | 1 => Ok(lax::reshape(x, &[1, x.size()])),
@@ -33,7 +33,7 @@ pub fn atleast_2d(x: impl Operand) -> Array {
 
 /// With three dimensions or more: `[n]` becomes `[1, n, 1]`, `[m, n]` becomes `[m, n, 1]`.
 #[track_caller]
-pub fn atleast_3d(x: impl Operand) -> Array {
+pub fn atleast_3d(x: impl ArrayLike) -> Array {
     let x = &x.into_array();
     made(x, || match x.shape() {
         [] | [_] => Ok(lax::reshape(x, &[1, x.size(), 1])),
@@ -53,7 +53,7 @@ pub fn atleast_3d(x: impl Operand) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn hstack(arrays: impl IntoIterator<Item = impl Operand>) -> Array {
+pub fn hstack(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
     let arrays = &into_arrays(arrays);
     at_caller(|| {
         let arrays: Vec<Array> = arrays.iter().map(atleast_1d).collect();
@@ -64,21 +64,21 @@ pub fn hstack(arrays: impl IntoIterator<Item = impl Operand>) -> Array {
 
 /// The arrays joined along their rows; an array of one dimension is one row.
 #[track_caller]
-pub fn vstack(arrays: impl IntoIterator<Item = impl Operand>) -> Array {
+pub fn vstack(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
     let arrays = &into_arrays(arrays);
     at_caller(|| concatenate(&arrays.iter().map(atleast_2d).collect::<Vec<_>>(), 0))
 }
 
 /// The arrays joined along their third dimension, which those of fewer get ([`atleast_3d`]).
 #[track_caller]
-pub fn dstack(arrays: impl IntoIterator<Item = impl Operand>) -> Array {
+pub fn dstack(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
     let arrays = &into_arrays(arrays);
     at_caller(|| concatenate(&arrays.iter().map(atleast_3d).collect::<Vec<_>>(), 2))
 }
 
 /// The arrays joined as columns; an array of one dimension is one column.
 #[track_caller]
-pub fn column_stack(arrays: impl IntoIterator<Item = impl Operand>) -> Array {
+pub fn column_stack(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
     let arrays = &into_arrays(arrays);
     at_caller(|| {
         if arrays.iter().all(|x| x.ndim() == 1) {
@@ -91,7 +91,7 @@ pub fn column_stack(arrays: impl IntoIterator<Item = impl Operand>) -> Array {
 
 /// The values behind the array along `axis`; `..` flattens both first.
 #[track_caller]
-pub fn append(x: impl Operand, values: impl Operand, axis: impl IntoAxis) -> Array {
+pub fn append(x: impl ArrayLike, values: impl ArrayLike, axis: impl IntoAxis) -> Array {
     let x = &x.into_array();
     let values = values.into_array();
     made(x, || {

@@ -2,13 +2,15 @@
 
 use super::axes::{IntoAxes, IntoReduction, over};
 use super::indexing::{IntoAxis, with_axis};
-use super::{broadcast_args, convert, filled, isnan, made, normalize_axes, promote_args, settle, to_inexact, where_};
+use super::{
+    broadcast_args, convert, filled, isnan, made, normalize_axes, promote_args, to_inexact, to_strong_type, where_,
+};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::lax;
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::reduce::accumulator;
 
@@ -22,13 +24,13 @@ use crate::ops::primitive::reduce::accumulator;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn average(x: impl Operand, weights: impl Operand, axes: impl IntoReduction) -> Array {
+pub fn average(x: impl ArrayLike, weights: impl ArrayLike, axes: impl IntoReduction) -> Array {
     let x = &x.into_array();
     let weights = weights.into_array();
     made(x, || {
         let args = promote_args("average", &[x, &weights])?;
         let dtype = to_inexact(args[0].dtype());
-        let args: Vec<Array> = args.iter().map(|a| settle(a, dtype)).collect();
+        let args: Vec<Array> = args.iter().map(|a| to_strong_type(a, dtype)).collect();
         let args = broadcast_args("average", &args)?;
         let axes = axes.into_reduction();
         Ok((&args[0] * &args[1]).sum(axes.clone()) / args[1].sum(axes))
@@ -37,7 +39,7 @@ pub fn average(x: impl Operand, weights: impl Operand, axes: impl IntoReduction)
 
 /// How far the largest element over `axes` is from the smallest.
 #[track_caller]
-pub fn ptp(x: impl Operand, axes: impl IntoReduction) -> Array {
+pub fn ptp(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
     let x = &x.into_array();
     made(x, || {
         let axes = axes.into_reduction();
@@ -54,7 +56,7 @@ pub fn ptp(x: impl Operand, axes: impl IntoReduction) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn median(x: impl Operand, axes: impl IntoAxes) -> Array {
+pub fn median(x: impl ArrayLike, axes: impl IntoAxes) -> Array {
     let x = &x.into_array();
     at_caller(|| quantile(x, 0.5, axes))
 }
@@ -71,7 +73,7 @@ pub fn median(x: impl Operand, axes: impl IntoAxes) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn quantile(x: impl Operand, q: impl Operand, axes: impl IntoAxes) -> Array {
+pub fn quantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) -> Array {
     let x = &x.into_array();
     let q = q.into_array();
     made(x, || {
@@ -116,7 +118,7 @@ fn quantiles(x: &Array, q: &Array, axes: &[usize]) -> Array {
 
 /// [`quantile`] with `q` in hundredths, between 0 and 100.
 #[track_caller]
-pub fn percentile(x: impl Operand, q: impl Operand, axes: impl IntoAxes) -> Array {
+pub fn percentile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) -> Array {
     let x = &x.into_array();
     at_caller(|| quantile(x, q.into_array() / 100, axes))
 }
@@ -143,9 +145,9 @@ without_nan! {
     /// The mean over `axes` of the elements that are not NaN; NaN where all are.
     nanmean(x, valid, axes) => {
         let dtype = to_inexact(x.dtype());
-        let wide = settle(x, accumulator(dtype));
+        let wide = to_strong_type(x, accumulator(dtype));
         let count = convert(&valid, DType::F32, true).sum(axes.clone());
-        settle(&(where_(valid, wide, 0).sum(axes) / count), dtype)
+        to_strong_type(&(where_(valid, wide, 0).sum(axes) / count), dtype)
     };
     /// The variance over `axes` of the elements that are not NaN; NaN where all are.
     nanvar(x, valid, axes) => where_(&valid, x, 0).var(axes.mask(valid));
@@ -176,7 +178,7 @@ fn extreme(x: &Array, valid: &Array, axes: super::Over, largest: bool) -> Result
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn bincount(x: impl Operand, length: usize) -> Array {
+pub fn bincount(x: impl ArrayLike, length: usize) -> Array {
     let x = &x.into_array();
     made(x, || {
         whole("bincount", x)?;
@@ -207,14 +209,14 @@ fn whole(name: &str, x: &Array) -> Result<()> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn histogram(x: impl Operand, bins: usize) -> (Array, Array) {
+pub fn histogram(x: impl ArrayLike, bins: usize) -> (Array, Array) {
     let x = &x.into_array();
     let edges = made(x, || {
         if bins == 0 || bins >= i32::MAX as usize || x.dtype().is_complex() {
             return Err(err!(Value, "histogram of {} with {bins} bins", x.type_name())
                 .help("give from 1 to 2147483646 bins, and real numbers"));
         }
-        let args = [settle(x, to_inexact(x.dtype()))];
+        let args = [to_strong_type(x, to_inexact(x.dtype()))];
         composite1("histogram_bin_edges", bins, &args, |&bins, args| {
             let x = args[0].ravel();
             let (low, high) = match x.size() {
@@ -232,7 +234,7 @@ pub fn histogram(x: impl Operand, bins: usize) -> (Array, Array) {
     });
     let counts = made(x, || {
         edges.check()?;
-        let args = [settle(x, to_inexact(x.dtype())).ravel(), edges.clone()];
+        let args = [to_strong_type(x, to_inexact(x.dtype())).ravel(), edges.clone()];
         composite1("histogram", bins, &args, |&bins, args| {
             let (x, edges) = (&args[0], &args[1]);
             // The number of edges at or before it.
@@ -248,7 +250,7 @@ pub fn histogram(x: impl Operand, bins: usize) -> (Array, Array) {
 ///
 /// Fails unless the edges have one dimension.
 #[track_caller]
-pub fn digitize(x: impl Operand, edges: impl Operand) -> Array {
+pub fn digitize(x: impl ArrayLike, edges: impl ArrayLike) -> Array {
     let (x, edges) = (&x.into_array(), &edges.into_array());
     made(x, || Ok(edges.searchsorted_right(x)))
 }
@@ -262,7 +264,7 @@ pub fn digitize(x: impl Operand, edges: impl Operand) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn diff(x: impl Operand, n: usize, axis: impl IntoAxis) -> Array {
+pub fn diff(x: impl ArrayLike, n: usize, axis: impl IntoAxis) -> Array {
     let x = &x.into_array();
     made(x, || {
         let (x, axis) = with_axis(x, axis)?;
@@ -284,11 +286,11 @@ pub fn diff(x: impl Operand, n: usize, axis: impl IntoAxis) -> Array {
 
 /// The integral along `axis` by the trapezoidal rule, of values that are `dx` apart.
 #[track_caller]
-pub fn trapezoid(y: impl Operand, dx: f64, axis: i32) -> Array {
+pub fn trapezoid(y: impl ArrayLike, dx: f64, axis: i32) -> Array {
     let y = &y.into_array();
     made(y, || {
         let (y, axis) = with_axis(y, axis)?;
-        let y = settle(&y, to_inexact(y.dtype()));
+        let y = to_strong_type(&y, to_inexact(y.dtype()));
         let n = y.shape()[axis];
         let sums = lax::slice_in_dim(&y, 1.min(n), n, axis) + lax::slice_in_dim(&y, 0, n.saturating_sub(1), axis);
         Ok((sums * dx).sum(axis as i32) * 0.5)
@@ -308,7 +310,7 @@ pub fn trapezoid(y: impl Operand, dx: f64, axis: i32) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn interp(x: impl Operand, xp: impl Operand, fp: impl Operand) -> Array {
+pub fn interp(x: impl ArrayLike, xp: impl ArrayLike, fp: impl ArrayLike) -> Array {
     let (x, xp, fp) = (x.into_array(), xp.into_array(), fp.into_array());
     made(&x, || {
         let args = super::promote_dtypes(&[&x, &xp, &fp], to_inexact)?;
@@ -345,14 +347,14 @@ pub fn interp(x: impl Operand, xp: impl Operand, fp: impl Operand) -> Array {
 
 /// The covariances of the rows of a matrix, of which columns are observations; with the number of observations less one.
 #[track_caller]
-pub fn cov(x: impl Operand) -> Array {
+pub fn cov(x: impl ArrayLike) -> Array {
     let x = &x.into_array();
     made(x, || {
         if x.ndim() > 2 {
             return Err(err!(Value, "cov needs an array of at most two dimensions, got {}", x.type_name())
                 .help("use `vmap` for several matrices"));
         }
-        let x = super::atleast_2d(&settle(x, to_inexact(x.dtype())));
+        let x = super::atleast_2d(&to_strong_type(x, to_inexact(x.dtype())));
         composite1("cov", x.shape()[1], std::slice::from_ref(&x), |&count, args| {
             let x = &args[0] - args[0].mean(over(1).keepdims(true));
             let turned = if x.dtype().category() == Category::Complex { super::conj(&x.t()) } else { x.t() };

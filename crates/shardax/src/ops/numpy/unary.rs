@@ -1,11 +1,11 @@
 //! Functions of one array, element by element.
 
-use super::{convert, divide, settle, to_inexact, where_};
+use super::{convert, divide, to_inexact, to_strong_type, where_};
 use crate::core::array::Array;
 use crate::dtype::{Category, DType};
 use crate::error::err;
 use crate::ops::lax;
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::stop_gradient::stop_gradient;
 use crate::ops::primitive::unary::{self, Unary};
 use crate::source;
@@ -30,7 +30,7 @@ macro_rules! unary_functions {
         $(
             $(#[$doc])*
             #[track_caller]
-            pub fn $name(x: impl Operand) -> Array {
+            pub fn $name(x: impl ArrayLike) -> Array {
                 let _line = source::enter();
                 $op(&x.into_array())
             }
@@ -77,9 +77,9 @@ unary_functions! {
     /// The natural logarithm.
     log => floating!(LOG);
     /// The logarithm to base 2.
-    log2 => |x: &Array| settled(log_to_base(x, std::f64::consts::LN_2));
+    log2 => |x: &Array| strip_weak_type(log_to_base(x, std::f64::consts::LN_2));
     /// The logarithm to base 10.
-    log10 => |x: &Array| settled(log_to_base(x, std::f64::consts::LN_10));
+    log10 => |x: &Array| strip_weak_type(log_to_base(x, std::f64::consts::LN_10));
     /// `log(1 + x)`, precise near 0.
     log1p => floating!(LOG1P);
     /// The square root.
@@ -174,7 +174,7 @@ unary_functions! {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn around(x: impl Operand, decimals: i32) -> Array {
+pub fn around(x: impl ArrayLike, decimals: i32) -> Array {
     let x = &x.into_array();
     // Beyond the digits that the dtype has there is nothing to round.
     let digits = match x.dtype().real() {
@@ -212,6 +212,6 @@ pub fn around(x: impl Operand, decimals: i32) -> Array {
 
 /// The array with a type that stands.
 #[track_caller]
-pub(super) fn settled(x: Array) -> Array {
-    settle(&x, x.dtype())
+pub(super) fn strip_weak_type(x: Array) -> Array {
+    to_strong_type(&x, x.dtype())
 }
