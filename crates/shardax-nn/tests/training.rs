@@ -483,3 +483,15 @@ fn masks_and_groups_see_key_paths() -> Result<()> {
     assert!(!same(&next.params.out.kernel, &model.out.kernel)?);
     Ok(())
 }
+
+/// A label that no class has: the loss is NaN, its gradient that of the normalizer, as in Optax.
+#[test]
+fn the_gradient_of_an_unknown_label_is_softmax() -> Result<()> {
+    setup();
+    let logits = array([[1.0f32, 2.0, 0.5]]);
+    let loss = |logits: Array| softmax_cross_entropy_with_integer_labels(logits, array([7])).sum(..);
+    assert!(loss(logits.clone()).item::<f32>()?.is_nan());
+    let slope = grad(loss).call(&logits)?;
+    assert!(allclose(&slope, shardax::nn::softmax(&logits, -1), 1e-6, 0.0)?, "{slope}");
+    Ok(())
+}

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::{Display, Write};
 use std::path::Path;
 
+use shardax::array::TreeOrRef;
 use shardax::error::{Error, ErrorKind, Result};
 use shardax::prelude::*;
 use shardax::visualize_sharding_svg;
@@ -94,9 +95,12 @@ impl Report {
     }
 
     /// How the arrays of a tree lie on the devices: a table, and pictures of the largest that are split.
-    pub fn shardings<T: Tree>(mut self, tree: &T) -> Result<Self> {
+    ///
+    /// Takes a tree, a reference to one, or a tuple of references: `report.shardings((&state, &batch))`.
+    pub fn shardings<Kind>(mut self, tree: impl TreeOrRef<Kind>) -> Result<Self> {
         self.heading("Arrays");
-        let mut leaves = tree::leaves_with_path(tree);
+        let flat = tree.flat();
+        let mut leaves: Vec<(String, Array)> = flat.def.paths().into_iter().zip(flat.leaves).collect();
         leaves.sort_by_key(|(_, leaf)| std::cmp::Reverse(leaf.nbytes()));
         let row = |(path, leaf): &(String, Array)| -> Result<Vec<String>> {
             let sharding = leaf.sharding()?;

@@ -57,7 +57,8 @@ pub fn softmax_cross_entropy_with_integer_labels(logits: impl ArrayLike, labels:
     // A selection instead of a gather: its gradient is elementwise, and needs no scatter.
     let chosen = labels.expand_dims(-1).equal(arange(0..classes as i32).astype(labels.dtype()));
     let label_logits = where_(chosen, &logits, 0).sum(-1);
-    where_(known, logits.logsumexp(-1) - label_logits, f64::NAN)
+    // As a gather that fills: an unknown label's gradient is that of the normalizer, softmax.
+    logits.logsumexp(-1) - where_(known, label_logits, f64::NAN)
 }
 
 /// As [`softmax_cross_entropy`], with 0 where a label is 0 and its logit minus infinity.

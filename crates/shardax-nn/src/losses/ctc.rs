@@ -93,7 +93,7 @@ fn forward(
     }
 
     let logs = log_softmax(logits, -1);
-    let lengths = longest - label_paddings.sum(1).astype(DType::I32);
+    let lengths = -label_paddings.sum(1).astype(DType::I32) + longest;
     let repeat = labels.get((.., ..-1)).equal(labels.get((.., 1..))).astype(DType::F32);
     let repeat = pad(&repeat, &[(0, 0), (0, 1)], PadMode::Constant(0.0));
     // Time comes first.

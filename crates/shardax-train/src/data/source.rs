@@ -44,6 +44,11 @@ pub trait Source: Send {
     }
 }
 
+/// The error of a number that no example has.
+fn no_example(i: usize, len: usize) -> Error {
+    Error::new(ErrorKind::Index, format!("example {i} of {len} was asked for")).help("they are counted from 0")
+}
+
 /// Of [`Source::range`].
 #[derive(Clone, Debug)]
 pub struct Part<S> {
@@ -57,7 +62,10 @@ impl<S: Source> Source for Part<S> {
         self.range.len()
     }
     fn get(&self, i: usize) -> Result<S::Item> {
-        self.source.get(self.range.start + i)
+        match i < self.len() {
+            true => self.source.get(self.range.start + i),
+            false => Err(no_example(i, self.len())),
+        }
     }
 }
 
@@ -79,7 +87,7 @@ impl<T, F: Fn(usize) -> Result<T> + Send> Source for (usize, F) {
         self.0
     }
     fn get(&self, i: usize) -> Result<T> {
-        (self.1)(i)
+        if i < self.0 { (self.1)(i) } else { Err(no_example(i, self.0)) }
     }
 }
 
@@ -132,10 +140,7 @@ impl Source for InMemory {
 
     fn get(&self, i: usize) -> Result<Example> {
         let row = |(name, x): (&String, &HostArray)| Some((name.clone(), x.row(i)?));
-        self.fields.iter().map(row).collect::<Option<_>>().ok_or_else(|| {
-            Error::new(ErrorKind::Index, format!("example {i} of {} was asked for", self.len))
-                .help("they are counted from 0")
-        })
+        self.fields.iter().map(row).collect::<Option<_>>().ok_or_else(|| no_example(i, self.len))
     }
 }
 

@@ -269,6 +269,12 @@ fn an_epoch_has_each_once_and_orders_differ() -> Result<()> {
     let part = |range| (20usize, number as fn(usize) -> Result<Example>).range(range);
     assert_eq!((part(0..15).len(), part(15..99).len(), part(30..40).len()), (15, 5, 0));
     assert_eq!(values(&part(15..20).get(4)?), [19]);
+    // A number beyond a part is none of the rest of its source.
+    #[expect(clippy::reversed_empty_ranges, reason = "an empty part")]
+    let none = part(4..2);
+    fails(none.get(usize::MAX), &["example 18446744073709551615 of 0 was asked for"]);
+    fails(part(1..3).get(3), &["example 3 of 2 was asked for"]);
+    fails((3usize, number as fn(usize) -> Result<Example>).get(3), &["example 3 of 3 was asked for"]);
     // Blocks are shuffled within themselves.
     let blocks: Vec<i32> =
         numbers(20).epochs(1).shuffle(5, 0).items().flat_map(|x| values(&x.expect("an item"))).collect();

@@ -93,6 +93,8 @@ fn a_report_is_one_page() -> Result<()> {
     ] {
         assert!(html.contains(text), "{text} is not in {html}");
     }
+    let two = Report::new("two").shardings(&(&tree, &tree.1))?.to_html();
+    assert!(two.contains("<td>[0][0]</td><td>float32[16,4]</td>") && two.contains("<td>[1]</td>"), "{two}");
     assert!(html.matches("<svg").count() >= 2 && !html.contains("http-equiv") && !html.contains("<script"));
     assert!(Report::new("nothing").curves(&[])?.to_html().ends_with("</html>\n"));
     fails(report.save("/nowhere/at/all.html"), &["/nowhere/at/all.html"]);

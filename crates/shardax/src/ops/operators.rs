@@ -24,6 +24,11 @@ impl ArrayLike for &Array {
     }
 }
 
+/// The operands of a function that takes several.
+pub(crate) fn into_arrays(operands: impl IntoIterator<Item = impl ArrayLike>) -> Vec<Array> {
+    operands.into_iter().map(ArrayLike::into_array).collect()
+}
+
 macro_rules! number_operands {
     ($($t:ty => $dtype:ident),*) => {$(
         impl ArrayLike for $t {
@@ -103,10 +108,11 @@ macro_rules! binary_operators {
             }
         }
 
-        number_on_the_left!($trait $method $f: i8 i16 i32 i64 u8 u16 u32 u64 usize f32 f64);
+        number_on_the_left!($trait $method $f: i32 f64);
     )*};
 }
 
+// The types that Rust gives literals, and no others: with a choice of several it could not infer `(1.0 - &x).sqrt()`.
 macro_rules! number_on_the_left {
     ($trait:ident $method:ident $f:path: $($t:ty)*) => {$(
         impl ops::$trait<Array> for $t {

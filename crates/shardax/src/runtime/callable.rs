@@ -86,7 +86,9 @@ impl CallConvention {
                 arg.aval,
                 if donated(i) { &first } else { &second }
             )
-            .help("pass a copy, or leave the argument out of donate_argnums");
+            .help(
+                "pass a copy, `PutOptions::default().may_alias(false).device_put(&x, None)`, or leave the argument out of donate_argnums",
+            );
         }
         error
     }

@@ -6,10 +6,11 @@ use super::{layouts, reshard};
 use crate::core::array::transfer;
 use crate::core::array::{Array, Concrete, Repr};
 use crate::core::prefix::{IntoPrefix, Prefix};
-use crate::core::program::trace::check_usable;
+use crate::core::program::trace::{bind1, check_usable, runs_at_once};
 use crate::core::sharding_like::ShardingLike;
 use crate::core::tree::{Flat, Tree};
 use crate::error::{AtCaller, Result, err};
+use crate::ops::collective::ShardingConstraint;
 use crate::ops::primitive::device_put::DevicePut;
 use crate::sharding::axis_env;
 use crate::sharding::memory::MemoryKind;
@@ -27,6 +28,10 @@ use crate::sharding::{Sharding, Space};
 ///
 /// A [`Format`](crate::Format) says the layout in memory too. Without one a whole array keeps its layout, and one that is
 /// cut anew has the default; inside a function that is compiled layouts are not looked at.
+///
+/// Inside of `grad`, `vjp`, `jvp` and `vmap` outside of `jit`, which run as one program, a value is split as the sharding
+/// says ([`with_sharding_constraint`](crate::with_sharding_constraint)), and the program runs on its devices; committed
+/// arguments must lie on them.
 ///
 /// Inside a function that is compiled values go to another memory where that is asked for, and are not moved otherwise:
 /// where they lie is the compiler's choice, which [`with_sharding_constraint`](crate::with_sharding_constraint) guides.
@@ -140,7 +145,11 @@ impl PutOptions {
             check_inside(array, to)?;
             return Ok(match to.and_then(|to| Some((to.kind()?, to))) {
                 Some((kind, to)) => DevicePut { kind, sharding: Some(to.in_layout(None)) }.apply(array),
-                None => array.clone(),
+                // A transformation outside of `jit` is one program, of which this is a part.
+                None => match to.filter(|_| runs_at_once()) {
+                    Some(to) => bind1(ShardingConstraint { sharding: to.in_layout(None) }, std::slice::from_ref(array)),
+                    None => array.clone(),
+                },
             });
         }
         let c = array.concrete()?;

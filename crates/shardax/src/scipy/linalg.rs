@@ -7,7 +7,7 @@ use crate::error::{Result, bail};
 use crate::linalg::{cholesky, solve};
 use crate::ops::lax::{self, Triangular};
 use crate::ops::numpy::{conj, convert, promote_dtypes, to_inexact, where_};
-use crate::ops::operators::ArrayLike;
+use crate::ops::operators::{ArrayLike, into_arrays};
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::matrix::{eye_like, product, square};
 use crate::ops::primitive::stop_gradient::stop_gradient;
@@ -65,7 +65,8 @@ pub fn cho_factor(x: impl ArrayLike) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn block_diag(arrays: &[Array]) -> Array {
+pub fn block_diag(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
+    let arrays = &into_arrays(arrays);
     let like = arrays.first().cloned().unwrap_or_else(|| Array::from(0.0f32));
     let made = at_caller(|| {
         let arrays = promote_dtypes(&arrays.iter().collect::<Vec<_>>(), |d| d)?;

@@ -236,6 +236,9 @@ fn patience() -> Duration {
     limit(1, &settings::COLLECTIVE_PATIENCE, PATIENCE)
 }
 
+/// Advice for an operation that one process asks for alone.
+const ALONE: &str = "One process alone computes with its own arrays: `device_get(&x)` of one that is replicated, `process_allgather(&x)` on all of them of one that is split";
+
 impl Processes {
     /// Tells the others what this process is and has, and hears the same of them.
     fn meet(world: mpi::World, platform: &str, sum_order: SumOrder, deadline: Instant) -> Result<Processes> {
@@ -371,9 +374,9 @@ impl Processes {
                     let error = err!(DeadlineExceeded, "{missing} have not come to {what} within {:?}", timeout());
                     // They may come now, when this process has gone on.
                     self.exchange.close(error.message());
-                    error.help(
-                        "all processes must run the same computations in the same order; look at what the late do",
-                    )
+                    error.help(format!(
+                        "all processes must run the same computations in the same order; look at what the late do. {ALONE}"
+                    ))
                 }
                 _ => error.into(),
             }
@@ -386,7 +389,7 @@ impl Processes {
                     "process {rank} is at {} where this one is at {what}: all processes must run the same computations in the same order",
                     String::from_utf8_lossy(their_what)
                 )
-                .help(SAME_ORDER));
+                .help(format!("{SAME_ORDER}. {ALONE}")));
             }
             let same = |(own, theirs): (&[u8], &[u8])| own == theirs;
             if let Some(at) = digest.chunks(DIGEST).zip(value.chunks(DIGEST)).position(|pair| !same(pair)) {

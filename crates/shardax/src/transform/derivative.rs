@@ -85,6 +85,22 @@ fn check_tangent(aval: &Aval, t: &Array) -> Result<Option<Array>> {
     Ok(Some(crate::ops::numpy::convert(t, aval.dtype, aval.clone().strip_weak_type().weak)))
 }
 
+/// As [`check_tangent`], of a map that was made for values of this type: one that varies over more axes than they do is no
+/// tangent (or cotangent) of theirs.
+fn check_same_axes(aval: &Aval, t: &Array) -> Result<Option<Array>> {
+    let extra = t.vma().minus(&aval.vma);
+    if aval.dtype.is_inexact() && extra.iter().next().is_some() {
+        return Err(err!(
+            Type,
+            "linearized function called on tangent values inconsistent with the original primal values: got {} for a value of type {}, which does not vary over {extra}",
+            t.type_name(),
+            aval.clone().strip_weak_type()
+        )
+        .help("make the value vary with `pcast` before the function is linearized, or sum this with `psum`"));
+    }
+    check_tangent(aval, t)
+}
+
 /// A function linearized: what [`vjp`] and [`linearize`] share. The values at the point are beside it.
 #[derive(Clone)]
 struct LinearMap {
@@ -254,7 +270,7 @@ impl LinearMap {
     fn pull_back(&self, residuals: &[Array], ct: &Flat) -> Result<Flat> {
         same_structure(&self.out_def, &ct.def)?;
         let cts: Tangents =
-            self.out_avals.iter().zip(&ct.leaves).map(|(a, t)| check_tangent(a, t)).collect::<Result<_>>()?;
+            self.out_avals.iter().zip(&ct.leaves).map(|(a, t)| check_same_axes(a, t)).collect::<Result<_>>()?;
         let mut nonzero = self.at(residuals).transpose(&cts)?.into_iter();
         let leaves = self
             .in_avals
@@ -270,7 +286,7 @@ impl LinearMap {
     fn push_forward(&self, residuals: &[Array], tangents: &Flat) -> Result<Flat> {
         same_structure(&self.in_def, &tangents.def)?;
         let ts: Vec<Option<Array>> =
-            self.in_avals.iter().zip(&tangents.leaves).map(|(a, t)| check_tangent(a, t)).collect::<Result<_>>()?;
+            self.in_avals.iter().zip(&tangents.leaves).map(|(a, t)| check_same_axes(a, t)).collect::<Result<_>>()?;
         let ts: Vec<Array> = ts.into_iter().flatten().collect();
         let outs = self.at(residuals).apply(&ts)?;
         let leaves = outs.into_iter().zip(&self.out_avals).map(|(t, a)| t.unwrap_or_else(|| zero(a))).collect();

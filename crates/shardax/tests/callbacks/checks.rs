@@ -251,6 +251,16 @@ fn indices_out_of_bounds_are_found() -> Result<()> {
     assert_eq!(of(&|i| three().at(i).add(1), array([0, 5])), want);
     assert_eq!(of(&|i| lax::dynamic_slice(&three(), &[i], &[2]), five()), want);
     assert_eq!(of(&|i| lax::dynamic_update_slice(&three(), &ones([2]), &[i]), five()), want);
+    // An axis of size 1.
+    let one = || ones([1, 4]);
+    let want_one = says("(1, 4)", 5, 0, 1);
+    assert_eq!(of(&|i| one().get(i), five()), want_one);
+    assert_eq!(of(&|i| one().get((i, 0)), five()), says("(1,)", 5, 0, 1));
+    assert_eq!(of(&|i| one().get((i, ..)), array([0, 5])), want_one);
+    assert_eq!(of(&|i| one().at(i).set(1), five()), want_one);
+    assert_eq!(of(&|i| one().at(i).add(1), five()), want_one);
+    assert_eq!(of(&|i| lax::dynamic_index_in_dim(&one(), i, 0), five()), want_one);
+    assert_eq!(of(&|i| one().get(i), array([0, -1])), "");
     assert_eq!(of(&|i| three().get(i), array([0, 2, -1])), "");
     assert_eq!(of(&|i| three().at(i).add(1), array([0, -1])), "");
     let batched = |i: Array| vmap(|i: Array| three().get(i)).call(i);

@@ -47,8 +47,8 @@ struct State {
 impl Tree for State {
     fn flatten(&self, out: &mut tree::Flat) {
         out.node(tree::Node::Struct { name: "State", fields: &["position", "speed"] });
-        self.position.flatten(out);
-        self.speed.flatten(out);
+        Tree::flatten(&self.position, out);
+        Tree::flatten(&self.speed, out);
     }
     fn unflatten(from: &mut tree::Unflatten<'_>) -> Result<Self> {
         from.node()?;

@@ -294,3 +294,22 @@ fn float_ranges_are_rounded_as_in_jax() -> Result<()> {
     assert!(e.message().contains("cannot convert float NaN to integer"), "{e}");
     Ok(())
 }
+
+/// Numbers on the left, references, lists of references and what an operator returns: each function takes each of them.
+#[test]
+fn functions_take_what_operators_return() -> Result<()> {
+    use shardax::numpy as np;
+    setup();
+    let x = array([0.25f32, 0.75]);
+    assert_eq!((1.0 - &x).sqrt().to_vec::<f32>()?, [0.75f32.sqrt(), 0.5]);
+    assert_eq!((2 * &x).clip(0, 1).to_vec::<f32>()?, [0.5, 1.0]);
+    assert_eq!(np::exp(&x - 1).to_vec::<f32>()?, (&x - 1).exp().to_vec::<f32>()?);
+    assert_eq!(np::sqrt(4.0).item::<f32>()?, 2.0);
+    assert_eq!(np::stack([&x, &x], 0).shape(), [2, 2]);
+    assert_eq!(np::concatenate([1 - &x, x.clone()], 0).shape(), [4]);
+    assert_eq!(np::vstack(vec![&x; 3]).shape(), [3, 2]);
+    let shape = vec![2usize, 1];
+    assert_eq!(x.reshape(&shape).flatten().shape(), [2]);
+    block_until_ready((&x, &vec![x.clone()]))?;
+    Ok(())
+}

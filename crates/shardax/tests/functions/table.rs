@@ -769,7 +769,7 @@ table! {
     "numpy::meshgrid" => |c| same!(c; np::meshgrid(&[&c.x, &c.y]), np::meshgrid(&[&c.x, &c.x, &c.y]), np::meshgrid(&[]));
     "numpy::minimum" => |c| np::minimum(&c.x, &c.y);
     "numpy::moveaxis" => |c| np::moveaxis(&c.x, 0, c.i);
-    "numpy::multiply" => |c| same!(c; &c.x * &c.y, c.f * &c.x, c.n * &c.x);
+    "numpy::multiply" => |c| same!(c; &c.x * &c.y, c.f * &c.x);
     "numpy::negative" => |c| -&c.x;
     "numpy::nextafter" => |c| np::nextafter(&c.x, &c.y);
     "numpy::not_equal" => |c| np::not_equal(&c.x, c.i);

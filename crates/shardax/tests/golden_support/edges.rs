@@ -33,7 +33,7 @@ pub fn function(case: &Case) -> Option<Fun> {
 
 /// The function of this name.
 pub fn named(op: &str) -> Option<Fun> {
-    table! { op, one;
+    table! { op, operand;
         np: negative abs sign square reciprocal exp exp2 expm1 log log2 log10 log1p sqrt rsqrt cbrt sin cos tan arcsin arccos
             arctan sinh cosh tanh arcsinh arccosh arctanh logistic erf erfc erf_inv lgamma digamma floor ceil round trunc
             isfinite isnan isinf bitwise_not logical_not population_count clz real imag conj;

@@ -31,7 +31,7 @@ pub fn function(case: &Case) -> Option<Fun> {
         "gradient_of_lu" => gradient(|x| vec![lax::linalg::lu(x).0]),
         "gradient_of_slogdet" => gradient(|x| vec![linalg::slogdet(x).1]),
         "gradient_of_eigvalsh" => gradient(|x| vec![linalg::eigvalsh(x)]),
-        "cholesky" => one(lax::cholesky),
+        "cholesky" => one(|x| lax::cholesky(x)),
         "triangular_solve" => {
             let options = Triangular {
                 left_side: case.flag("left_side"),

@@ -23,15 +23,15 @@ pub fn function(case: &Case) -> Option<Fun> {
         "isclose" => two(|x, y| np::isclose(x, y, 1e-5, 1e-8)),
         "array_equal" => two(|x, y| np::array_equal(x, y)),
         "count_nonzero" => reduction(|x, axes| np::count_nonzero(x, axes)),
-        "nan_to_num" => one(np::nan_to_num),
+        "nan_to_num" => one(|x| np::nan_to_num(x)),
         "isin" => two(|x, y| np::isin(x, y)),
-        "atleast_1d" => one(np::atleast_1d),
-        "atleast_2d" => one(np::atleast_2d),
-        "atleast_3d" => one(np::atleast_3d),
-        "hstack" => stacked(np::hstack),
-        "vstack" => stacked(np::vstack),
-        "dstack" => stacked(np::dstack),
-        "column_stack" => stacked(np::column_stack),
+        "atleast_1d" => one(|x| np::atleast_1d(x)),
+        "atleast_2d" => one(|x| np::atleast_2d(x)),
+        "atleast_3d" => one(|x| np::atleast_3d(x)),
+        "hstack" => stacked(|xs| np::hstack(xs)),
+        "vstack" => stacked(|xs| np::vstack(xs)),
+        "dstack" => stacked(|xs| np::dstack(xs)),
+        "column_stack" => stacked(|xs| np::column_stack(xs)),
         "append" => two(move |x, y| match axis {
             Some(axis) => np::append(x, y, axis),
             None => np::append(x, y, ..),
@@ -66,7 +66,7 @@ pub fn function(case: &Case) -> Option<Fun> {
             let bins = size("bins")?;
             many(move |xs| pair(np::histogram(&xs[0], bins)))
         }
-        "digitize" => two(np::digitize),
+        "digitize" => two(|x, y| np::digitize(x, y)),
         "searchsorted_right" => two(|a, v| a.searchsorted_right(v)),
         "diff" => {
             let (n, axis) = (size("n")?, axis?);
@@ -77,7 +77,7 @@ pub fn function(case: &Case) -> Option<Fun> {
             one(move |y| np::trapezoid(y, dx, axis))
         }
         "interp" => many(|xs| Ok(vec![np::interp(&xs[0], &xs[1], &xs[2])])),
-        "cov" => one(np::cov),
+        "cov" => one(|x| np::cov(x)),
         "flatnonzero" => {
             let size = size("size")?;
             one(move |x| np::flatnonzero(x, size))
@@ -102,11 +102,11 @@ pub fn function(case: &Case) -> Option<Fun> {
         "kron" => two(|x, y| np::kron(x, y)),
         "hypot" => two(|x, y| np::hypot(x, y)),
         op if op.starts_with("segment_") => {
-            let f = match op {
-                "segment_sum" => np::segment_sum,
-                "segment_prod" => np::segment_prod,
-                "segment_max" => np::segment_max,
-                _ => np::segment_min,
+            let f: fn(&Array, &Array, usize) -> Array = match op {
+                "segment_sum" => |x, ids, n| np::segment_sum(x, ids, n),
+                "segment_prod" => |x, ids, n| np::segment_prod(x, ids, n),
+                "segment_max" => |x, ids, n| np::segment_max(x, ids, n),
+                _ => |x, ids, n| np::segment_min(x, ids, n),
             };
             let n = size("n")?;
             two(move |x, ids| f(x, ids, n))

@@ -255,3 +255,28 @@ fn updates() -> Result<()> {
     assert_eq!(floats(&v.at(0).set(array(7i32))), [7.0, 5.0, 3.0]);
     Ok(())
 }
+
+/// A mask names the places where it is true, as long as its values are known.
+#[test]
+fn masks_are_indices_where_they_are_known() -> Result<()> {
+    setup();
+    let x = arange(0..12).reshape([3, 4]);
+    assert_eq!(x.get(x.greater(8)).to_vec::<i32>()?, [9, 10, 11]);
+    assert_eq!(x.get(array([true, false, true])).to_vec::<i32>()?, [0, 1, 2, 3, 8, 9, 10, 11]);
+    assert_eq!(x.get((.., array([false, true, true, false]))).shape(), [3, 2]);
+    assert_eq!(x.get((1, array([false, true, true, false]))).to_vec::<i32>()?, [5, 6]);
+    assert_eq!(x.get(x.less(0)).shape(), [0]);
+    assert_eq!(x.at(x.greater(8)).set(0).sum(..).item::<i32>()?, 36);
+    assert_eq!(x.at(x.greater(8)).add(array([1, 2, 3])).get((2, ..)).to_vec::<i32>()?, [8, 10, 12, 14]);
+    let y = array([-1.0f32, 2.0, 3.0]);
+    let slope = grad(|y: Array| y.get(y.greater(0)).square().sum(..)).call(&y)?;
+    assert_eq!(slope.to_vec::<f32>()?, [0.0, 4.0, 6.0]);
+    for error in [
+        jit(|x: Array| x.get(x.greater(8))).call(&x).expect_err("a mask of a program"),
+        x.get(array([true, false])).check().expect_err("a mask of other sizes"),
+        x.get(array(true)).check().expect_err("a mask of no sizes"),
+    ] {
+        assert!(error.message().to_lowercase().contains("boolean"), "{error}");
+    }
+    Ok(())
+}

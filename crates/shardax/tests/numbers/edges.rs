@@ -374,3 +374,43 @@ fn remainders_of_booleans_and_parts_of_half_precision() -> Result<()> {
     assert_eq!((z.dtype(), np::real(&z).to_vec::<f32>()?), (DType::Complex64, vec![1.0, 1.0]));
     Ok(())
 }
+
+#[test]
+fn bessel_functions_of_the_largest_numbers_are_theirs() {
+    setup();
+    use shardax::scipy::special;
+    same(&special::i0e(array([1e38f32, 3e38])), &[3.989_422_8e-20, 2.303_294_3e-20]);
+    same(&special::i0(array([1e38f32, 3e38])), &[f64::INFINITY, f64::INFINITY]);
+    same(&special::i1e(array([1e38f32])), &[3.989_422_8e-20]);
+}
+
+/// Where both arguments are large and close, neither the series nor the fraction ends.
+#[test]
+fn incomplete_gamma_functions_of_large_numbers_that_are_close() -> Result<()> {
+    setup();
+    use shardax::scipy::special;
+    let (a, x) = ([1e10, 1e6, 1e6, 1e4, 1e4, 300.0], [1e10, 1e6, 1.001e6, 1e4, 1.01e4, 310.0]);
+    let upper = [
+        0.4999986701923987,
+        0.4998670192391274,
+        0.15865521363165971,
+        0.4986701916600448,
+        0.15865124955282037,
+        0.2775112458281389,
+    ];
+    let close = |got: Array, want: &[f64], to: f64| {
+        let off = floats(&got).iter().zip(want).fold(0.0, |m: f64, (g, w)| m.max((g - w).abs() / w.abs()));
+        assert!(off < to, "{got} is not {want:?}: off by {off}");
+    };
+    let lower = upper.map(|q| 1.0 - q);
+    for (dtype, to) in [(DType::F64, 1e-11), (DType::F32, 2e-5)] {
+        let of = |v: &[f64]| array_of(v, dtype);
+        close(special::gammaincc(of(&a), of(&x)), &upper, to);
+        close(special::gammainc(of(&a), of(&x)), &lower, to);
+    }
+    let density = grad(|x: Array| special::gammainc(array_of(&a[..], DType::F64), x).sum(..))
+        .call(array_of(&x[..], DType::F64))?;
+    let want = [3.98942280e-6, 3.98942247e-4, 2.418095049e-4, 3.98938956e-3, 2.403669258e-3, 0.018931075058];
+    close(density, &want, 1e-5);
+    Ok(())
+}

@@ -446,3 +446,30 @@ fn donated_arrays_that_are_moved() -> Result<()> {
     assert_eq!(shares.get(7).item::<f32>()?, 7.0);
     Ok(())
 }
+
+/// Outside of `jit` a transformation is one program, in which `device_put` says where a value lies.
+#[test]
+fn inside_of_transformations_outside_of_jit_values_are_placed() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("i", 8)])?;
+    let split = NamedSharding::new(&mesh, P!["i"]);
+    let x = arange(0..8).astype(DType::F32);
+    let put = |x: Array| device_put(&(x * 2), &split);
+    let (y, tangent) = jvp(put, &x, ones_like(&x))?;
+    let (z, pull_back) = vjp(put, &x)?;
+    for (what, y) in [("jvp", y), ("its tangent", tangent), ("vjp", z)] {
+        assert_eq!(y.sharding()?, split.clone().into(), "{what}");
+    }
+    assert_eq!(pull_back.call(ones([8]))?.0.to_vec::<f32>()?, [2.0; 8]);
+    let rows = vmap(put).call(stack(&[x.clone(), x.clone()], 0))?;
+    assert_eq!((rows.sharding()?.devices().len(), rows.committed()), (8, true));
+    let loss = |x: Array| Ok(put(x)?.square().sum(..));
+    assert_eq!(grad(loss).call(&x)?.sharding()?.devices().len(), 8);
+    // On a device; an argument that is committed elsewhere is refused.
+    let third = devices()?[3].clone();
+    let there = |x: Array| device_put(&(x * 2), &third);
+    assert_eq!(vjp(there, &x)?.0.sharding()?.devices(), [third.clone()]);
+    let error = vjp(there, device_put(&x, &devices()?[0])?).err().expect("two devices");
+    assert!(error.message().contains("incompatible devices"), "{error}");
+    Ok(())
+}

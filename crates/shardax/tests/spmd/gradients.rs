@@ -141,3 +141,66 @@ fn gradients_of_broadcast_operands_are_sent_small() -> Result<()> {
     assert!(allclose(compiled.call((&w, &x))?, want, 1e-5, 1e-5)?);
     Ok(())
 }
+
+/// The rules of a custom derivative return values that vary as those they stand for: a sum too many is an error.
+#[test]
+fn rules_vary_as_what_they_stand_for() -> Result<()> {
+    use shardax::control_flow::{custom_jvp, custom_vjp};
+    setup();
+    let mesh = make_mesh([("i", 8)])?;
+    let (w, x) = (ones([2]), ramp([8, 2]));
+    let slope = |summed: bool, cast: bool| {
+        let f = custom_vjp(|w: Array, x: Array| w * x.sum(0)).defvjp(
+            |w: Array, x: Array| (&w * x.sum(0), (w, x)),
+            move |(w, x): (Array, Array), g: Array| {
+                let dw = &g * x.sum(0);
+                (if summed { psum(dw, "i") } else { dw }, (g * w).expand_dims(0) * ones_like(&x))
+            },
+        );
+        let loss = move |w: Array, x: Array| -> Result<Array> {
+            let w = if cast { pcast(w, "i") } else { w };
+            Ok(psum(f.call((w, x))?.sum(..), "i"))
+        };
+        grad(|w: Array| shard_map(&loss, &mesh).in_specs((P![], P!["i"])).out_specs(P![]).call((w, x.clone()))).call(&w)
+    };
+    let want = x.sum(0);
+    close(&slope(true, false)?, &want)?;
+    close(&slope(false, true)?, &want)?;
+    let error = slope(true, true).expect_err("a sum too many");
+    assert!(error.message().contains("manual axes {i} do not match"), "{error}");
+    // Zeros of a value that varies do.
+    let none =
+        custom_vjp(|x: Array| x.square()).defvjp(|x: Array| (x.square(), x), |x: Array, _: Array| (zeros_like(&x),));
+    let loss = |x: Array| -> Result<Array> { Ok(psum(none.call(x)?.sum(..), "i")) };
+    let found = grad(|x: Array| shard_map(&loss, &mesh).in_specs(P!["i"]).out_specs(P![]).call(x)).call(&x)?;
+    close(&found, &zeros_like(&x))?;
+    // A tangent that varies, of a value that does not.
+    let f = custom_jvp(|w: Array| w * 2).defjvp(|(w,): (Array,), (t,): (Array,)| (w * 2, pcast(t * 2, "i")));
+    let loss = |w: Array| -> Result<Array> { Ok(psum(f.call(w)?.sum(..), "i")) };
+    let error = grad(|w: Array| shard_map(&loss, &mesh).in_specs(P![]).out_specs(P![]).call(w)).call(&w);
+    let error = error.expect_err("a tangent that varies");
+    assert!(error.message().contains("manual axes {i} do not match"), "{error}");
+    Ok(())
+}
+
+/// A function linearized at a value that does not vary takes no tangent that does, nor its transpose a cotangent.
+#[test]
+fn linear_maps_take_values_that_vary_as_their_point() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("i", 8)])?;
+    let double = |w: Array| w * 2;
+    let forward = |w: Array| -> Result<Array> { linearize(double, &w)?.1.call(pcast(w, "i")) };
+    let back = |w: Array| -> Result<Array> { Ok(vjp(double, &w)?.1.call(pcast(w, "i"))?.0) };
+    for result in [
+        shard_map(forward, &mesh).in_specs(P![]).out_specs(P!["i"]).call(ones([2])),
+        shard_map(back, &mesh).in_specs(P![]).out_specs(P!["i"]).call(ones([2])),
+    ] {
+        let error = result.expect_err("it varies").to_string();
+        assert!(error.contains("does not vary over {i}"), "{error}");
+    }
+    // As an operation does, it takes one that varies less.
+    let less = |w: Array| -> Result<Array> { linearize(double, pcast(w.clone(), "i"))?.1.call(w) };
+    let out = shard_map(less, &mesh).in_specs(P![]).out_specs(P!["i"]).call(ones([2]))?;
+    assert_eq!(out.to_vec::<f32>()?, [2.0; 16]);
+    Ok(())
+}

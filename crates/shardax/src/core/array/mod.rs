@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 pub use host::{IntoHostArray, array, array_of};
 pub use host_buffer::HostBuffer;
 pub use shards::{
-    ByRef, ByValue, GlobalShard, Shard, TreeOrRef, block_until_ready, device_get, visualize_array_sharding,
+    ByRef, ByRefs, ByValue, GlobalShard, Shard, TreeOrRef, block_until_ready, device_get, visualize_array_sharding,
 };
 pub use view::{HostView, Ready, Retained};
 

@@ -6,7 +6,7 @@ use shardax_pjrt as pjrt;
 
 use super::{Array, Concrete, Repr};
 use crate::core::program::Aval;
-use crate::core::tree::{Flat, Tree};
+use crate::core::tree::{Flat, Node, Tree};
 use crate::error::{AtCaller, Result, err};
 use crate::sharding::device::Device;
 use crate::sharding::{Format, Index, Layout, LayoutOptions, Sharding, SingleDeviceSharding, visualize};
@@ -221,9 +221,9 @@ impl Array {
     }
 }
 
-/// A tree, or a reference to one; `Kind` tells the two apart.
+/// A tree, a reference to one, or a tuple of references; `Kind` tells them apart.
 pub trait TreeOrRef<Kind> {
-    #[doc(hidden)]
+    /// Its leaves and structure.
     fn flat(&self) -> Flat;
 }
 
@@ -242,6 +242,34 @@ impl<T: Tree> TreeOrRef<ByRef> for &T {
     fn flat(&self) -> Flat {
         Flat::of(*self)
     }
+}
+
+/// A tuple of trees that are lent.
+pub enum ByRefs {}
+
+macro_rules! lent_tuples {
+    ($(($($T:ident $i:tt),*) $n:literal;)*) => {$(
+        impl<$($T: Tree),*> TreeOrRef<ByRefs> for ($(&$T,)*) {
+            fn flat(&self) -> Flat {
+                let mut flat = Flat::default();
+                flat.node(Node::Tuple($n));
+                $(flat.append(&Flat::of(self.$i));)*
+                flat
+            }
+        }
+
+        impl<$($T: Tree),*> TreeOrRef<ByRefs> for &($(&$T,)*) {
+            fn flat(&self) -> Flat {
+                TreeOrRef::<ByRefs>::flat(*self)
+            }
+        }
+    )*};
+}
+
+lent_tuples! {
+    (A 0, B 1) 2;
+    (A 0, B 1, C 2) 3;
+    (A 0, B 1, C 2, D 3) 4;
 }
 
 /// Waits until every array of a tree, or of a reference to one, has its values; returns what it was given.

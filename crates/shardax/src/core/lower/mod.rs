@@ -11,6 +11,7 @@ pub(crate) mod module;
 mod pad;
 mod platform;
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 pub use attr::{bools, ints};
@@ -285,12 +286,26 @@ impl Lowering {
         self.op("stablehlo.custom_call", &[v], &attrs, &aval)
     }
 
+    /// The mesh that the compiler splits values over where text is being written.
+    fn split_mesh(&self) -> Option<&Mesh> {
+        self.manual_mesh.as_ref().or(self.auto_mesh.as_ref()).filter(|_| !self.is_local())
+    }
+
+    /// True if the compiler may split a dimension of this size into unequal parts, the last ones padded.
+    pub(crate) fn may_pad(&self, size: usize) -> bool {
+        let Some(mesh) = self.split_mesh() else { return false };
+        // The products of the mesh's axes. A dimension goes over more parts than it has elements only where it has one.
+        let mut parts = BTreeSet::from([1]);
+        for (_, axis) in mesh.axes() {
+            let more: Vec<usize> = parts.iter().map(|n| n * axis).filter(|n| *n <= size).collect();
+            parts.extend(more);
+        }
+        (size == 1 && mesh.size() > 1) || parts.iter().any(|n| !size.is_multiple_of(*n))
+    }
+
     /// `v` with these dimensions left whole: the compiler may split the others alone.
     pub(crate) fn with_whole(&mut self, v: Value, dims: &[usize]) -> Value {
-        let Some(mesh) = self.manual_mesh.clone().or_else(|| self.auto_mesh.clone()).filter(|_| !self.is_local())
-        else {
-            return v;
-        };
+        let Some(mesh) = self.split_mesh().cloned() else { return v };
         let rank = self.shape(v).len();
         let spec = (0..rank).map(|d| if dims.contains(&d) { DimSpec::None } else { DimSpec::Unconstrained });
         let mesh_name = self.mesh_name(&mesh);
@@ -301,8 +316,7 @@ impl Lowering {
 
     /// `v`, whose use does not decide how the operation that makes it is split: its operands alone do.
     pub(crate) fn split_as_operands(&mut self, v: Value) -> Value {
-        let mesh = self.manual_mesh.as_ref().or(self.auto_mesh.as_ref()).filter(|_| !self.is_local());
-        if mesh.is_none_or(|mesh| mesh.axes().iter().filter(|(_, size)| *size > 1).count() < 2) {
+        if self.split_mesh().is_none_or(|mesh| mesh.axes().iter().filter(|(_, size)| *size > 1).count() < 2) {
             return v;
         }
         const FORWARD: &str = "allowed_direction = 1 : i32";

@@ -252,6 +252,12 @@ pub(crate) fn so_far(tracer: &Tracer) -> Option<(Traced, Rc<dyn ConcreteInputs>)
     })
 }
 
+/// True if the outermost function that is traced on this thread runs at once, with arguments that are known: outside of
+/// `jit`.
+pub(crate) fn runs_at_once() -> bool {
+    STACK.with_borrow(|stack| stack.first().is_some_and(|frame| frame.known.is_some()))
+}
+
 /// How often a value was read on this thread while its function was traced: what is traced then depends on it.
 pub(crate) fn values_read() -> u64 {
     READ.get()

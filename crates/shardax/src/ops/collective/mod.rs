@@ -9,6 +9,7 @@ mod ordered;
 mod permute;
 pub(crate) mod reduce;
 
+pub(crate) use constraint::ShardingConstraint;
 pub use constraint::with_sharding_constraint;
 pub use functions::{
     SourceTarget, all_gather, all_gather_invariant, all_gather_tiled, all_to_all, all_to_all_tiled, axis_index,

@@ -10,6 +10,7 @@ use crate::core::program::trace::is_tracing;
 use crate::core::tree::{Flat, Tree, TreeDef, same_structure};
 use crate::error::{Result, err};
 use crate::interpret::flat::{flat_fn, record};
+use crate::interpret::higher_order::zeros;
 use crate::ops::primitive::custom_jvp::RuleId;
 use crate::ops::primitive::custom_vjp as vjp;
 
@@ -219,7 +220,7 @@ where
                 Some(at) => {
                     let start: usize = own[..at].iter().sum();
                     let of = &kept_flat.leaves[start..start + own[at]];
-                    all.extend(of.iter().map(|x| Array::zeros_of(&x.aval())));
+                    all.extend(of.iter().map(|x| zeros(&x.aval())));
                 }
                 None => match others.next() {
                     Some(count) => all.extend(leaves.by_ref().take(count)),

@@ -8,7 +8,7 @@ mod update;
 use smallvec::{SmallVec, smallvec};
 
 use super::{IndexItem, Strided};
-use crate::core::array::{Array, Repr};
+use crate::core::array::{Array, Repr, array_of};
 use crate::core::program::trace::{bind1, runs_now};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
@@ -61,7 +61,12 @@ struct Plan {
 
 fn entries(shape: &[usize], items: &[IndexItem]) -> Result<(Vec<Entry>, Vec<Array>)> {
     let rank = shape.len();
-    let taken = items.iter().filter(|i| !matches!(i, IndexItem::NewAxis | IndexItem::Ellipsis)).count();
+    let axes_of = |item: &IndexItem| match item {
+        IndexItem::NewAxis | IndexItem::Ellipsis => 0,
+        IndexItem::Array(a) if a.dtype() == DType::Bool => a.ndim(),
+        _ => 1,
+    };
+    let taken: usize = items.iter().map(axes_of).sum();
     if taken > rank {
         return Err(err!(
             Index,
@@ -107,6 +112,12 @@ fn entries(shape: &[usize], items: &[IndexItem]) -> Result<(Vec<Entry>, Vec<Arra
                 out.push(Entry::Part { axis, part });
                 axis += 1;
             }
+            IndexItem::Array(mask) if mask.dtype() == DType::Bool => {
+                let numbers = true_places(mask, shape, axis)?;
+                out.extend((axis..axis + mask.ndim()).map(|axis| Entry::Places { axis }));
+                places.extend(numbers);
+                axis += mask.ndim();
+            }
             IndexItem::Array(a) => {
                 check_places(a)?;
                 out.push(Entry::Places { axis });
@@ -119,16 +130,43 @@ fn entries(shape: &[usize], items: &[IndexItem]) -> Result<(Vec<Entry>, Vec<Arra
     Ok((out, places))
 }
 
-fn check_places(a: &Array) -> Result<()> {
-    a.check()?;
-    if a.dtype() == DType::Bool {
+/// The places where a mask over the axes from `axis` on is true: numbers for each of its axes.
+fn true_places(mask: &Array, shape: &[usize], axis: usize) -> Result<Vec<Array>> {
+    mask.check()?;
+    if mask.ndim() == 0 {
+        return Err(err!(Type, "Array boolean scalar indices are not supported, got {}", mask.type_name())
+            .help("use `where_(condition, x, other)`"));
+    }
+    let of = &shape[axis..axis + mask.ndim()];
+    if of != mask.shape() {
         return Err(err!(
             Index,
-            "Array boolean indices must be concrete: a mask ({}) cannot index, because the shape of the result would depend on its values",
-            a.type_name()
+            "boolean index did not match shape of indexed array: axes {axis} to {} of shape {shape:?} have sizes {of:?}, and the mask {:?}",
+            axis + mask.ndim() - 1,
+            mask.shape()
         )
-        .help("use `where_(mask, x, other)` to choose elements, or read the mask and index with the numbers of its true places"));
+        .help("a mask has the sizes of the axes that it stands for"));
     }
+    let chosen = mask.to_vec::<bool>().map_err(|error| match mask.is_traced() {
+        false => error,
+        true => err!(
+            Index,
+            "Array boolean indices must be concrete: a mask ({}) cannot index, because the shape of the result would depend on its values",
+            mask.type_name()
+        )
+        .help("use `where_(mask, x, other)` to choose elements, or read the mask and index with the numbers of its true places"),
+    })?;
+    let all: Vec<usize> = (0..chosen.len()).filter(|&i| chosen[i]).collect();
+    let numbers = |d: usize| {
+        let (size, stride) = (of[d], of[d + 1..].iter().product::<usize>().max(1));
+        let column: Vec<i64> = all.iter().map(|i| (i / stride % size) as i64).collect();
+        array_of(column, if size > i32::MAX as usize { DType::I64 } else { DType::I32 })
+    };
+    Ok((0..of.len()).map(numbers).collect())
+}
+
+fn check_places(a: &Array) -> Result<()> {
+    a.check()?;
     if !a.dtype().is_integer() {
         return Err(err!(Type, "Indexer must have integer or boolean type, got indexer with type {}", a.type_name())
             .help("convert it with `astype(DType::I32)`"));
@@ -399,7 +437,9 @@ impl Plan {
                 .iter()
                 .map(|i| if *i { given.next().cloned() } else { None }.unwrap_or_else(|| number(0, &places)))
                 .collect();
-            read_block(&cut, &starts, &sizes)
+            // Also of an axis of size 1, so that `checkify` sees the position.
+            let operands: Vec<Array> = std::iter::once(cut).chain(starts).collect();
+            bind1(DynamicSlice { sizes: sizes.as_slice().into() }, &operands)
         } else {
             let all: Vec<usize> = (0..self.block.len()).collect();
             let columns: Vec<Array> = places.iter().map(|p| column(p, &self.block, &all)).collect();

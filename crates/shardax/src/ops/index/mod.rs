@@ -298,7 +298,10 @@ impl Array {
     /// dimension, [`NewAxis`], [`Ellipsis`], or an integer array, whose places are clamped to the bounds. Several arrays
     /// are broadcast together; their dimensions come first when something stands between them.
     ///
-    /// Fails for a number out of range, too many entries, or a boolean array.
+    /// A boolean array stands for as many dimensions as it has, and names the places where it is true. It must be known:
+    /// inside of `jit` the result would have no shape, and [`where_`](crate::numpy::where_) chooses instead.
+    ///
+    /// Fails for a number out of range, too many entries, or a mask of other sizes.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -307,6 +310,7 @@ impl Array {
     /// assert_eq!(x.get((.., 1..3)).shape(), [3, 2]);
     /// assert_eq!(x.get((.., NewAxis, 0)).shape(), [3, 1]);
     /// assert_eq!(x.get((&array([0, 2]), &array([1, 3]))).to_vec::<i32>()?, [1, 11]);
+    /// assert_eq!(x.get(x.greater(8)).to_vec::<i32>()?, [9, 10, 11]);
     /// assert!(x.get(3).check().is_err());
     /// # Ok::<(), shardax::Error>(())
     /// ```

@@ -43,6 +43,11 @@ macro_rules! into_shape {
                 self.iter().map(|&d| number(d)).collect()
             }
         }
+        impl IntoShape for &Vec<$t> {
+            fn into_dims(self) -> smallvec::SmallVec<[i64; 4]> {
+                self.as_slice().into_dims()
+            }
+        }
         impl IntoShape for Vec<$t> {
             fn into_dims(self) -> smallvec::SmallVec<[i64; 4]> {
                 self.iter().map(|&d| number(d)).collect()
@@ -200,16 +205,18 @@ pub fn ones_dtype(shape: impl IntoShape, dtype: DType) -> Array {
 
 /// Zeros of the shape and dtype of `x`.
 #[track_caller]
-pub fn zeros_like(x: &Array) -> Array {
+pub fn zeros_like(x: impl ArrayLike) -> Array {
+    let x = &x.into_array();
     if x.error().is_some() {
         return x.clone();
     }
-    full_of(&x.aval(), Scalar::Int(0))
+    full_of(&x.aval(), Scalar::Int(0)).varying_over(&x.vma())
 }
 
 /// Ones of the shape and dtype of `x`.
 #[track_caller]
-pub fn ones_like(x: &Array) -> Array {
+pub fn ones_like(x: impl ArrayLike) -> Array {
+    let x = &x.into_array();
     if x.error().is_some() {
         return x.clone();
     }
@@ -220,11 +227,12 @@ pub fn ones_like(x: &Array) -> Array {
 ///
 /// Fails for a plain integer that the dtype cannot hold.
 #[track_caller]
-pub fn full_like(x: &Array, value: impl ArrayLike) -> Array {
+pub fn full_like(x: impl ArrayLike, value: impl ArrayLike) -> Array {
+    let x = &x.into_array();
     let value = value.into_array();
     let made = x.check().and_then(|()| value.check()).and_then(|()| value.check_fits(x.dtype()));
     match made {
-        Ok(()) => convert(&value, x.dtype(), x.weak_type()).broadcast_to(x.shape()),
+        Ok(()) => convert(&value, x.dtype(), x.weak_type()).broadcast_to(x.shape()).varying_over(&x.vma()),
         Err(e) => Array::from_result(Err(e), x),
     }
 }

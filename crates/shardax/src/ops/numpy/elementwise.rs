@@ -194,7 +194,8 @@ fn integer_power(x: &Array, y: &Array) -> Result<Array> {
 
 /// `x` to a constant integer power.
 #[track_caller]
-pub fn integer_pow(x: &Array, n: i32) -> Array {
+pub fn integer_pow(x: impl ArrayLike, n: i32) -> Array {
+    let x = &x.into_array();
     IntegerPow(n).apply(x)
 }
 
@@ -256,7 +257,8 @@ pub fn where_(condition: impl ArrayLike, x: impl ArrayLike, y: impl ArrayLike) -
 
 /// `x` kept between `min` and `max`.
 #[track_caller]
-pub fn clip(x: &Array, min: impl ArrayLike, max: impl ArrayLike) -> Array {
+pub fn clip(x: impl ArrayLike, min: impl ArrayLike, max: impl ArrayLike) -> Array {
+    let x = &x.into_array();
     minimum(maximum(x, min), max)
 }
 

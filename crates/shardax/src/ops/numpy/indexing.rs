@@ -101,7 +101,8 @@ impl Array {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     #[track_caller]
-    pub fn take_along_axis(&self, indices: &Array, axis: impl IntoAxis) -> Array {
+    pub fn take_along_axis(&self, indices: impl ArrayLike, axis: impl IntoAxis) -> Array {
+        let indices = &indices.into_array();
         let made = at_caller(|| {
             let (x, axis) = with_axis(self, axis)?;
             indices.check()?;
@@ -307,6 +308,7 @@ impl Array {
     /// ```
     #[track_caller]
     pub fn searchsorted(&self, values: impl ArrayLike) -> Array {
+        let () = ();
         self.bisect("searchsorted", values, false)
     }
 

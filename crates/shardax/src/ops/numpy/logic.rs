@@ -91,7 +91,8 @@ pub fn array_equal(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 
 /// The number of elements other than 0 over `axes`, int32.
 #[track_caller]
-pub fn count_nonzero(x: &Array, axes: impl IntoReduction) -> Array {
+pub fn count_nonzero(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
+    let x = &x.into_array();
     made(x, || Ok(truth(x).sum(axes)))
 }
 
@@ -105,7 +106,8 @@ pub fn count_nonzero(x: &Array, axes: impl IntoReduction) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn nan_to_num(x: &Array) -> Array {
+pub fn nan_to_num(x: impl ArrayLike) -> Array {
+    let x = &x.into_array();
     made(x, || composite1("nan_to_num", (), std::slice::from_ref(x), |(), args| Ok(vec![tame(&args[0])?])))
 }
 

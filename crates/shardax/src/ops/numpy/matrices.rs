@@ -7,6 +7,7 @@ use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::lax;
+use crate::ops::operators::ArrayLike;
 use crate::shape::normalize_axis;
 
 /// Ones on the diagonal `k` places above the main one (below it where negative), else zeros: float32 of shape
@@ -123,7 +124,8 @@ impl Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn diag(x: &Array, k: i32) -> Array {
+pub fn diag(x: impl ArrayLike, k: i32) -> Array {
+    let x = &x.into_array();
     at_caller(|| match x.ndim() {
         1 => vector_on_diagonal(x, k),
         2 => x.diagonal(k, 0, 1),

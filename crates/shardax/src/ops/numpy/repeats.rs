@@ -7,6 +7,7 @@ use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::lax::{self, GatherScatterMode};
+use crate::ops::operators::ArrayLike;
 
 /// What [`pad`] puts around an array.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,7 +36,8 @@ pub enum PadMode {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn pad(x: &Array, widths: &[(usize, usize)], mode: PadMode) -> Array {
+pub fn pad(x: impl ArrayLike, widths: &[(usize, usize)], mode: PadMode) -> Array {
+    let x = &x.into_array();
     at_caller(|| {
         let made = x.check().and_then(|()| {
             if widths.len() != x.ndim() {
@@ -103,7 +105,8 @@ fn extend(x: &Array, dim: usize, (low, high): (usize, usize), mode: PadMode) -> 
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn tile(x: &Array, reps: &[usize]) -> Array {
+pub fn tile(x: impl ArrayLike, reps: &[usize]) -> Array {
+    let x = &x.into_array();
     let rank = reps.len().max(x.ndim());
     let of = |own: &[usize], i: usize| if i + own.len() < rank { 1 } else { own[i + own.len() - rank] };
     let (mut before, mut between, mut after) = (Vec::new(), Vec::new(), Vec::new());
@@ -127,7 +130,8 @@ pub fn tile(x: &Array, reps: &[usize]) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn repeat(x: &Array, repeats: usize, axis: impl IntoAxis) -> Array {
+pub fn repeat(x: impl ArrayLike, repeats: usize, axis: impl IntoAxis) -> Array {
+    let x = &x.into_array();
     at_caller(|| {
         let made = with_axis(x, axis).map(|(x, axis)| {
             let mut shape = x.shape_owned();

@@ -4,6 +4,7 @@ use super::{filled, made, where_};
 use crate::core::array::Array;
 use crate::dtype::Scalar;
 use crate::error::{Result, err};
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::reduce::Reducer;
 
 /// Entries of `data` along its first dimension, and the segment of each.
@@ -37,7 +38,8 @@ fn start(data: &Array, count: usize, value: Scalar) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn segment_sum(data: &Array, segment_ids: &Array, num_segments: usize) -> Array {
+pub fn segment_sum(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segments: usize) -> Array {
+    let (data, segment_ids) = (&data.into_array(), &segment_ids.into_array());
     made(data, || {
         let ids = segments("segment_sum", data, segment_ids, num_segments)?;
         Ok(start(data, num_segments, Scalar::Int(0)).at(&ids).add(data))
@@ -46,7 +48,8 @@ pub fn segment_sum(data: &Array, segment_ids: &Array, num_segments: usize) -> Ar
 
 /// The products of each segment; of none 1. See [`segment_sum`].
 #[track_caller]
-pub fn segment_prod(data: &Array, segment_ids: &Array, num_segments: usize) -> Array {
+pub fn segment_prod(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segments: usize) -> Array {
+    let (data, segment_ids) = (&data.into_array(), &segment_ids.into_array());
     made(data, || {
         let ids = segments("segment_prod", data, segment_ids, num_segments)?;
         Ok(start(data, num_segments, Scalar::Int(1)).at(&ids).multiply(data))
@@ -55,7 +58,8 @@ pub fn segment_prod(data: &Array, segment_ids: &Array, num_segments: usize) -> A
 
 /// The largest of each segment; of none the smallest number there is. See [`segment_sum`].
 #[track_caller]
-pub fn segment_max(data: &Array, segment_ids: &Array, num_segments: usize) -> Array {
+pub fn segment_max(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segments: usize) -> Array {
+    let (data, segment_ids) = (&data.into_array(), &segment_ids.into_array());
     made(data, || {
         let ids = segments("segment_max", data, segment_ids, num_segments)?;
         Ok(start(data, num_segments, Reducer::Max.identity(data.dtype())).at(&ids).max(data))
@@ -64,7 +68,8 @@ pub fn segment_max(data: &Array, segment_ids: &Array, num_segments: usize) -> Ar
 
 /// The smallest of each segment; of none the largest number there is. See [`segment_sum`].
 #[track_caller]
-pub fn segment_min(data: &Array, segment_ids: &Array, num_segments: usize) -> Array {
+pub fn segment_min(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segments: usize) -> Array {
+    let (data, segment_ids) = (&data.into_array(), &segment_ids.into_array());
     made(data, || {
         let ids = segments("segment_min", data, segment_ids, num_segments)?;
         Ok(start(data, num_segments, Reducer::Min.identity(data.dtype())).at(&ids).min(data))

@@ -7,6 +7,7 @@ use crate::core::program::trace::at_caller;
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::lax;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 
 /// The size that is given, or what the values make it.
@@ -52,7 +53,8 @@ fn places(x: &Array, size: usize, fill_value: i32) -> Result<Array> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn flatnonzero(x: &Array, size: impl Into<Option<usize>>) -> Array {
+pub fn flatnonzero(x: impl ArrayLike, size: impl Into<Option<usize>>) -> Array {
+    let x = &x.into_array();
     made(x, || {
         let size = size_of("flatnonzero", size.into(), || super::count_nonzero(x, ..))?;
         places(x, size, 0)
@@ -71,7 +73,8 @@ pub fn flatnonzero(x: &Array, size: impl Into<Option<usize>>) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn nonzero(x: &Array, size: impl Into<Option<usize>>) -> Vec<Array> {
+pub fn nonzero(x: impl ArrayLike, size: impl Into<Option<usize>>) -> Vec<Array> {
+    let x = &x.into_array();
     let size = size.into();
     at_caller(|| {
         if x.error().is_some() || x.ndim() == 0 {
@@ -93,7 +96,8 @@ pub fn nonzero(x: &Array, size: impl Into<Option<usize>>) -> Vec<Array> {
 /// The places of the elements other than 0, a row for each: int32 of shape `[size, x.ndim()]`. The size is as that of
 /// [`flatnonzero`].
 #[track_caller]
-pub fn argwhere(x: &Array, size: impl Into<Option<usize>>) -> Array {
+pub fn argwhere(x: impl ArrayLike, size: impl Into<Option<usize>>) -> Array {
+    let x = &x.into_array();
     made(x, || {
         if x.ndim() == 0 {
             let size = size_of("argwhere", size.into(), || super::count_nonzero(x, ..))?;
@@ -127,7 +131,8 @@ fn unravel(flat: &Array, shape: &[usize]) -> Vec<Array> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn unravel_index(places: &Array, shape: &[usize]) -> Vec<Array> {
+pub fn unravel_index(places: impl ArrayLike, shape: &[usize]) -> Vec<Array> {
+    let places = &places.into_array();
     at_caller(|| {
         let total = shape.iter().try_fold(1i32, |n, &d| n.checked_mul(i32::try_from(d).ok()?));
         let whole = places.dtype().is_integer();
@@ -157,7 +162,8 @@ pub fn unravel_index(places: &Array, shape: &[usize]) -> Vec<Array> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn unique(x: &Array, size: impl Into<Option<usize>>) -> Array {
+pub fn unique(x: impl ArrayLike, size: impl Into<Option<usize>>) -> Array {
+    let x = &x.into_array();
     made(x, || {
         if x.dtype().category() == Category::Complex {
             return Err(err!(Type, "unique does not accept {}: complex numbers have no order", x.type_name())

@@ -7,7 +7,7 @@ use super::creation::IntoShape;
 use crate::core::array::Array;
 use crate::error::{AtCaller, Result, err};
 use crate::ops::lax;
-use crate::ops::operators::ArrayLike;
+use crate::ops::operators::{ArrayLike, into_arrays};
 use crate::shape::{Shape, normalize_axis, size};
 use crate::source;
 
@@ -31,6 +31,12 @@ impl Array {
     #[track_caller]
     pub fn ravel(&self) -> Array {
         lax::reshape(self, &[self.size()])
+    }
+
+    /// All elements in one dimension, as [`ravel`](Array::ravel).
+    #[track_caller]
+    pub fn flatten(&self) -> Array {
+        self.ravel()
     }
 
     /// The dimensions from `axis` on made one: `[N, H, W, C]` from 1 is `[N, H*W*C]`. From behind the last one, a
@@ -227,7 +233,8 @@ fn resolve(dims: &[i64], from: &[usize]) -> Result<Shape> {
 
 /// The arrays joined along `axis`, promoted to one dtype. Fails for none, or for shapes that differ elsewhere.
 #[track_caller]
-pub fn concatenate(arrays: &[Array], axis: i32) -> Array {
+pub fn concatenate(arrays: impl IntoIterator<Item = impl ArrayLike>, axis: i32) -> Array {
+    let arrays = &into_arrays(arrays);
     join(arrays, |args| {
         if args[0].ndim() == 0 {
             return Err(err!(Value, "Zero-dimensional arrays cannot be concatenated.").help("use `stack` for scalars"));
@@ -239,7 +246,8 @@ pub fn concatenate(arrays: &[Array], axis: i32) -> Array {
 
 /// The arrays, of one shape, joined along a new dimension at `axis`.
 #[track_caller]
-pub fn stack(arrays: &[Array], axis: i32) -> Array {
+pub fn stack(arrays: impl IntoIterator<Item = impl ArrayLike>, axis: i32) -> Array {
+    let arrays = &into_arrays(arrays);
     join(arrays, |args| {
         if let Some(odd) = args.iter().find(|a| a.shape() != args[0].shape()) {
             return Err(err!(

@@ -5,11 +5,12 @@ use super::{concatenate, made, stack};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::ops::lax;
-use crate::ops::operators::ArrayLike;
+use crate::ops::operators::{ArrayLike, into_arrays};
 
 /// A scalar as an array of one element; others as they are.
 #[track_caller]
-pub fn atleast_1d(x: &Array) -> Array {
+pub fn atleast_1d(x: impl ArrayLike) -> Array {
+    let x = &x.into_array();
     made(x, || Ok(if x.ndim() == 0 { lax::reshape(x, &[1]) } else { x.clone() }))
 }
 
@@ -22,7 +23,8 @@ pub fn atleast_1d(x: &Array) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn atleast_2d(x: &Array) -> Array {
+pub fn atleast_2d(x: impl ArrayLike) -> Array {
+    let x = &x.into_array();
     made(x, || match x.ndim() {
         0 | 1 => Ok(lax::reshape(x, &[1, x.size()])),
         _ => Ok(x.clone()),
@@ -31,7 +33,8 @@ pub fn atleast_2d(x: &Array) -> Array {
 
 /// With three dimensions or more: `[n]` becomes `[1, n, 1]`, `[m, n]` becomes `[m, n, 1]`.
 #[track_caller]
-pub fn atleast_3d(x: &Array) -> Array {
+pub fn atleast_3d(x: impl ArrayLike) -> Array {
+    let x = &x.into_array();
     made(x, || match x.shape() {
         [] | [_] => Ok(lax::reshape(x, &[1, x.size(), 1])),
         &[m, n] => Ok(lax::reshape(x, &[m, n, 1])),
@@ -50,7 +53,8 @@ pub fn atleast_3d(x: &Array) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn hstack(arrays: &[Array]) -> Array {
+pub fn hstack(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
+    let arrays = &into_arrays(arrays);
     at_caller(|| {
         let arrays: Vec<Array> = arrays.iter().map(atleast_1d).collect();
         let axis = arrays.first().map_or(0, |x| i32::from(x.ndim() > 1));
@@ -60,19 +64,22 @@ pub fn hstack(arrays: &[Array]) -> Array {
 
 /// The arrays joined along their rows; an array of one dimension is one row.
 #[track_caller]
-pub fn vstack(arrays: &[Array]) -> Array {
+pub fn vstack(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
+    let arrays = &into_arrays(arrays);
     at_caller(|| concatenate(&arrays.iter().map(atleast_2d).collect::<Vec<_>>(), 0))
 }
 
 /// The arrays joined along their third dimension, which those of fewer get ([`atleast_3d`]).
 #[track_caller]
-pub fn dstack(arrays: &[Array]) -> Array {
+pub fn dstack(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
+    let arrays = &into_arrays(arrays);
     at_caller(|| concatenate(&arrays.iter().map(atleast_3d).collect::<Vec<_>>(), 2))
 }
 
 /// The arrays joined as columns; an array of one dimension is one column.
 #[track_caller]
-pub fn column_stack(arrays: &[Array]) -> Array {
+pub fn column_stack(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
+    let arrays = &into_arrays(arrays);
     at_caller(|| {
         if arrays.iter().all(|x| x.ndim() == 1) {
             return stack(arrays, 1);
@@ -84,7 +91,8 @@ pub fn column_stack(arrays: &[Array]) -> Array {
 
 /// The values behind the array along `axis`; `..` flattens both first.
 #[track_caller]
-pub fn append(x: &Array, values: impl ArrayLike, axis: impl IntoAxis) -> Array {
+pub fn append(x: impl ArrayLike, values: impl ArrayLike, axis: impl IntoAxis) -> Array {
+    let x = &x.into_array();
     let values = values.into_array();
     made(x, || {
         values.check()?;

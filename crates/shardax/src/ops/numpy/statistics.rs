@@ -24,7 +24,8 @@ use crate::ops::primitive::reduce::accumulator;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn average(x: &Array, weights: impl ArrayLike, axes: impl IntoReduction) -> Array {
+pub fn average(x: impl ArrayLike, weights: impl ArrayLike, axes: impl IntoReduction) -> Array {
+    let x = &x.into_array();
     let weights = weights.into_array();
     made(x, || {
         let args = promote_args("average", &[x, &weights])?;
@@ -38,7 +39,8 @@ pub fn average(x: &Array, weights: impl ArrayLike, axes: impl IntoReduction) -> 
 
 /// How far the largest element over `axes` is from the smallest.
 #[track_caller]
-pub fn ptp(x: &Array, axes: impl IntoReduction) -> Array {
+pub fn ptp(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
+    let x = &x.into_array();
     made(x, || {
         let axes = axes.into_reduction();
         Ok(x.max(axes.clone()) - x.min(axes))
@@ -54,7 +56,8 @@ pub fn ptp(x: &Array, axes: impl IntoReduction) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn median(x: &Array, axes: impl IntoAxes) -> Array {
+pub fn median(x: impl ArrayLike, axes: impl IntoAxes) -> Array {
+    let x = &x.into_array();
     at_caller(|| quantile(x, 0.5, axes))
 }
 
@@ -70,7 +73,8 @@ pub fn median(x: &Array, axes: impl IntoAxes) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn quantile(x: &Array, q: impl ArrayLike, axes: impl IntoAxes) -> Array {
+pub fn quantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) -> Array {
+    let x = &x.into_array();
     let q = q.into_array();
     made(x, || {
         q.check()?;
@@ -114,7 +118,8 @@ fn quantiles(x: &Array, q: &Array, axes: &[usize]) -> Array {
 
 /// [`quantile`] with `q` in hundredths, between 0 and 100.
 #[track_caller]
-pub fn percentile(x: &Array, q: impl ArrayLike, axes: impl IntoAxes) -> Array {
+pub fn percentile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) -> Array {
+    let x = &x.into_array();
     at_caller(|| quantile(x, q.into_array() / 100, axes))
 }
 
@@ -173,7 +178,8 @@ fn extreme(x: &Array, valid: &Array, axes: super::Over, largest: bool) -> Result
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn bincount(x: &Array, length: usize) -> Array {
+pub fn bincount(x: impl ArrayLike, length: usize) -> Array {
+    let x = &x.into_array();
     made(x, || {
         whole("bincount", x)?;
         composite1("bincount", length, std::slice::from_ref(x), |&length, args| {
@@ -203,7 +209,8 @@ fn whole(name: &str, x: &Array) -> Result<()> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn histogram(x: &Array, bins: usize) -> (Array, Array) {
+pub fn histogram(x: impl ArrayLike, bins: usize) -> (Array, Array) {
+    let x = &x.into_array();
     let edges = made(x, || {
         if bins == 0 || bins >= i32::MAX as usize || x.dtype().is_complex() {
             return Err(err!(Value, "histogram of {} with {bins} bins", x.type_name())
@@ -243,7 +250,8 @@ pub fn histogram(x: &Array, bins: usize) -> (Array, Array) {
 ///
 /// Fails unless the edges have one dimension.
 #[track_caller]
-pub fn digitize(x: &Array, edges: &Array) -> Array {
+pub fn digitize(x: impl ArrayLike, edges: impl ArrayLike) -> Array {
+    let (x, edges) = (&x.into_array(), &edges.into_array());
     made(x, || Ok(edges.searchsorted_right(x)))
 }
 
@@ -256,7 +264,8 @@ pub fn digitize(x: &Array, edges: &Array) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn diff(x: &Array, n: usize, axis: impl IntoAxis) -> Array {
+pub fn diff(x: impl ArrayLike, n: usize, axis: impl IntoAxis) -> Array {
+    let x = &x.into_array();
     made(x, || {
         let (x, axis) = with_axis(x, axis)?;
         if n > x.shape()[axis] {
@@ -277,7 +286,8 @@ pub fn diff(x: &Array, n: usize, axis: impl IntoAxis) -> Array {
 
 /// The integral along `axis` by the trapezoidal rule, of values that are `dx` apart.
 #[track_caller]
-pub fn trapezoid(y: &Array, dx: f64, axis: i32) -> Array {
+pub fn trapezoid(y: impl ArrayLike, dx: f64, axis: i32) -> Array {
+    let y = &y.into_array();
     made(y, || {
         let (y, axis) = with_axis(y, axis)?;
         let y = to_strong_type(&y, to_inexact(y.dtype()));
@@ -337,7 +347,8 @@ pub fn interp(x: impl ArrayLike, xp: impl ArrayLike, fp: impl ArrayLike) -> Arra
 
 /// The covariances of the rows of a matrix, of which columns are observations; with the number of observations less one.
 #[track_caller]
-pub fn cov(x: &Array) -> Array {
+pub fn cov(x: impl ArrayLike) -> Array {
+    let x = &x.into_array();
     made(x, || {
         if x.ndim() > 2 {
             return Err(err!(Value, "cov needs an array of at most two dimensions, got {}", x.type_name())

@@ -5,6 +5,7 @@ use crate::core::array::Array;
 use crate::dtype::{Category, DType};
 use crate::error::err;
 use crate::ops::lax;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::stop_gradient::stop_gradient;
 use crate::ops::primitive::unary::{self, Unary};
 use crate::source;
@@ -29,9 +30,9 @@ macro_rules! unary_functions {
         $(
             $(#[$doc])*
             #[track_caller]
-            pub fn $name(x: &Array) -> Array {
+            pub fn $name(x: impl ArrayLike) -> Array {
                 let _line = source::enter();
-                $op(x)
+                $op(&x.into_array())
             }
         )*
 
@@ -173,7 +174,8 @@ unary_functions! {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn around(x: &Array, decimals: i32) -> Array {
+pub fn around(x: impl ArrayLike, decimals: i32) -> Array {
+    let x = &x.into_array();
     // Beyond the digits that the dtype has there is nothing to round.
     let digits = match x.dtype().real() {
         DType::F64 => 308,

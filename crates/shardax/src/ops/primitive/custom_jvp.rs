@@ -123,6 +123,22 @@ pub(crate) fn check_types(what: &str, arrays: &[Array], avals: &[Aval]) -> Resul
     Ok(())
 }
 
+/// An error where `array`, which a rule returned, varies over other axes than its type does in one of the two ways that
+/// make a sum too many of it: `more` or fewer.
+pub(crate) fn check_varying(what: &str, array: &Array, aval: &Aval, more: bool) -> Result<()> {
+    let vma = array.vma();
+    let (wrong, fix) = match more {
+        true => (vma.minus(&aval.vma), "reduce it with `psum` or `pmean` over these axes"),
+        false => (aval.vma.minus(&vma), "return each device's own: without `psum`, or as `pcast` makes it vary"),
+    };
+    if !array.is_traced() || wrong.iter().next().is_none() {
+        return Ok(());
+    }
+    let error =
+        err!(Type, "{what}: expected {aval} but got {}, so the manual axes {wrong} do not match", array.type_name());
+    Err(error.help(fix))
+}
+
 /// Traces a rule on entries of batched arrays, with the batched axis bound.
 pub(crate) fn trace_entry(
     axis: &BatchAxis,
@@ -204,7 +220,8 @@ impl Primitive for CustomJvp {
                 all.push(None);
                 continue;
             };
-            check_types(what, std::slice::from_ref(&t), &[aval])?;
+            check_types(what, std::slice::from_ref(&t), std::slice::from_ref(&aval))?;
+            check_varying(what, &t, &aval, true)?;
             all.push(Some(t));
         }
         Ok((outs.into(), all))

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::call::{in_place, in_place_thread_state};
-use super::custom_jvp::{RuleId, check_captured, check_types, eval_batched, in_rule, trace_entry};
+use super::custom_jvp::{RuleId, check_captured, check_types, check_varying, eval_batched, in_rule, trace_entry};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents, ThreadState};
@@ -259,6 +259,7 @@ impl Primitive for Pullback {
         for ((ct, aval), nonzero) in in_cts.into_iter().zip(&self.args).zip(&self.nonzero) {
             if *nonzero {
                 check_types(what, std::slice::from_ref(&ct), std::slice::from_ref(aval))?;
+                check_varying(what, &ct, aval, false)?;
                 all.push(Some(ct));
             }
         }

@@ -234,13 +234,18 @@ impl Primitive for Scatter {
             };
             Ok(vec![cx.op(op, a, "", &scalar)])
         })?;
-        // Where positions are split beside a batch, the partitioner joins the wrong parts: leave them whole.
+        // XLA's partitioner joins the wrong parts where positions are split beside a batch, and writes the padding of
+        // positions that are split unevenly: such dimensions stay whole.
         let batch = &self.dims.scatter_indices_batching_dims;
+        let rows = (0..cx.shape(args[2]).len()).filter(|d| !self.dims.update_window_dims.contains(d));
+        let whole: Vec<(usize, usize)> = rows
+            .enumerate()
+            .filter(|(k, d)| (!batch.is_empty() && !batch.contains(k)) || cx.may_pad(cx.shape(args[2])[*d]))
+            .collect();
         let mut updates = args[2];
-        if !batch.is_empty() {
-            let of_indices: Vec<usize> = (0..cx.shape(indices).len()).filter(|d| !batch.contains(d)).collect();
-            let rows = (0..cx.shape(updates).len()).filter(|d| !self.dims.update_window_dims.contains(d));
-            let of_updates: Vec<usize> = rows.enumerate().filter(|(k, _)| !batch.contains(k)).map(|(_, d)| d).collect();
+        if !batch.is_empty() || !whole.is_empty() {
+            let (mut of_indices, of_updates): (Vec<usize>, Vec<usize>) = whole.into_iter().unzip();
+            of_indices.push(cx.shape(indices).len() - 1);
             (indices, updates) = (cx.with_whole(indices, &of_indices), cx.with_whole(updates, &of_updates));
         }
         Ok(cx.op_with("stablehlo.scatter", &[args[0], indices, updates], &attrs, vec![region], outs))

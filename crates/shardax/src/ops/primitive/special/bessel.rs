@@ -30,7 +30,9 @@ pub(super) fn i0e(x: &Array) -> Array {
         let odd = f64::from(2 * k - 1);
         sum * &inverse * (odd * odd / f64::from(k)) + 1
     });
-    where_(x.less_equal(LARGE), mean, series / SQRT.apply(&(large * (2.0 * std::f64::consts::PI))))
+    // The roots apart: their product may be too large for the type.
+    let root = SQRT.apply(&large) * (2.0 * std::f64::consts::PI).sqrt();
+    where_(x.less_equal(LARGE), mean, series / root)
 }
 
 /// The derivative of `i1e(x)`, which is `y`: at 0, where the quotient has no digits, it is ½.

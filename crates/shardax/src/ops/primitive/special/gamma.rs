@@ -1,7 +1,8 @@
-//! The incomplete gamma function: a series where `x` is small beside `a`, a continued fraction where it is not
+//! The incomplete gamma function: a series where `x` is small beside `a`, a continued fraction where it is not, and an
+//! expansion where both are large and close
 //! ([DLMF 8.7.1](https://dlmf.nist.gov/8.7.E1), [8.9.2](https://dlmf.nist.gov/8.9.E2)).
 
-use super::{constant, eps, until_settled};
+use super::{constant, eps, gamma_uniform, until_settled};
 use crate::core::array::Array;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -21,7 +22,8 @@ fn log_scale(a: &Array, x: &Array) -> Array {
 
 /// The derivative of the regularized function with respect to `x`.
 pub(super) fn density(a: &Array, x: &Array) -> Array {
-    EXP.apply(&(-x + (a - 1) * LOG.apply(x) - LGAMMA.apply(a)))
+    let density = EXP.apply(&(-x + (a - 1) * LOG.apply(x) - LGAMMA.apply(a)));
+    where_(gamma_uniform::is_close(a, x), gamma_uniform::density(a, x), density)
 }
 
 /// Whether the scale is no number that can be told from 0.
@@ -122,7 +124,8 @@ fn regularized(a: &Array, x: &Array, upper: bool) -> Result<Array> {
     let outside = is_outside(a, x);
     let (nothing, all) = (x.equal(0), x.equal(f64::INFINITY) | a.equal(0));
     let by_fraction = x.greater_equal(1) & x.greater(a);
-    let usable = !(&outside | &nothing | &all | underflows(&log_scale));
+    let close = gamma_uniform::is_close(a, x);
+    let usable = !(&outside | &nothing | &all | &close | underflows(&log_scale));
     let parts = parts(a, x, &by_fraction, &usable, false)?;
     let scale = EXP.apply(&log_scale);
     let (p, q) = (parts.series.value * &scale / a, parts.fraction.value * scale);
@@ -130,6 +133,7 @@ fn regularized(a: &Array, x: &Array, upper: bool) -> Result<Array> {
         false => where_(&by_fraction, 1 - q, p),
         true => where_(&by_fraction, q, 1 - p),
     };
+    let y = where_(close, gamma_uniform::regularized(a, x, upper), y);
     let (at_nothing, at_all) = if upper { (1.0, 0.0) } else { (0.0, 1.0) };
     let y = where_(nothing, constant(at_nothing, a), y);
     Ok(nan_where(&outside, where_(all, constant(at_all, a), y)))

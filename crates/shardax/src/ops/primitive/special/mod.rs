@@ -5,6 +5,7 @@
 mod bessel;
 mod beta;
 mod gamma;
+mod gamma_uniform;
 mod normal;
 mod zeta;
 
