@@ -45,4 +45,4 @@ pub use picture::Picture;
 pub use plot::{Panel, Plot};
 pub use progress::Progress;
 pub use replicas::replicas_identical;
-pub use trainer::{Control, Moment, Trainer};
+pub use trainer::{Control, StepContext, Trainer};

@@ -166,7 +166,7 @@ impl CheckpointManager {
             _ => {}
         }
         let alone = process_count() == 1;
-        let keep = if self.options.asynchronous { Keep::Held } else { Keep::There };
+        let keep = if self.options.asynchronous { Keep::Retained } else { Keep::There };
         let (snapshot, metadata) = args.taken(tree, keep);
         if alone && let Err(error) = snapshot {
             return Err(error);

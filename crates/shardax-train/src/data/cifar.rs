@@ -35,7 +35,7 @@ fn read<P: AsRef<Path>>(files: impl IntoIterator<Item = P>, names: &[(&str, u8)]
     for path in files {
         let mut file = Bytes::open(path.as_ref())?;
         file.fits()?;
-        while !file.at_end()? {
+        while !file.at_exit()? {
             for ((name, classes), labels) in names.iter().zip(&mut labels) {
                 let label = file.take(1, "a label")?[0];
                 if label >= *classes {

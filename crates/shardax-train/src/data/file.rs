@@ -207,14 +207,14 @@ impl Bytes {
     }
 
     /// Whether no bytes are left.
-    pub fn at_end(&mut self) -> Result<bool> {
+    pub fn at_exit(&mut self) -> Result<bool> {
         let left = self.reader.fill_buf().map(<[u8]>::is_empty);
         left.map_err(|error| self.broken(&error))
     }
 
     /// Fails where bytes are left.
     pub fn end(&mut self) -> Result<()> {
-        match self.at_end()? {
+        match self.at_exit()? {
             true => Ok(()),
             false => Err(self.wrong("bytes follow that do not belong to it")),
         }

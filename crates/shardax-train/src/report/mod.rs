@@ -120,7 +120,7 @@ impl Report {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     pub fn picture(mut self, caption: &str, picture: &Picture) -> Result<Self> {
-        let png = base64::engine::general_purpose::STANDARD.encode(picture.to_png()?);
+        let png = base64::runtime::general_purpose::STANDARD.encode(picture.to_png()?);
         // Pixels stay squares.
         let width = picture.width() * (360 / picture.width().max(1)).clamp(1, 8);
         let first = self.sections.iter().all(|(section, _)| *section != Section::Pictures);

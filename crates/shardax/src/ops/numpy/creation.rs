@@ -10,7 +10,7 @@ use crate::core::program::trace::is_tracing;
 use crate::dtype::{DType, Element, Scalar};
 use crate::error::{Error, err};
 use crate::ops::lax;
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::shape::Shape;
 use crate::source;
@@ -162,14 +162,14 @@ fn constant(shape: impl IntoShape, value: Scalar, dtype: DType) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn full(shape: impl IntoShape, value: impl Operand) -> Array {
+pub fn full(shape: impl IntoShape, value: impl ArrayLike) -> Array {
     let value = value.into_array();
     super::made(&value, || Ok(value.broadcast_to(&shape_of(shape)?)))
 }
 
 /// `value` everywhere, broadcast to the shape, converted to `dtype` as by [`Array::astype`].
 #[track_caller]
-pub fn full_dtype(shape: impl IntoShape, value: impl Operand, dtype: DType) -> Array {
+pub fn full_dtype(shape: impl IntoShape, value: impl ArrayLike, dtype: DType) -> Array {
     let value = value.into_array();
     super::made(&value, || Ok(value.astype(dtype).broadcast_to(&shape_of(shape)?)))
 }
@@ -220,7 +220,7 @@ pub fn ones_like(x: &Array) -> Array {
 ///
 /// Fails for a plain integer that the dtype cannot hold.
 #[track_caller]
-pub fn full_like(x: &Array, value: impl Operand) -> Array {
+pub fn full_like(x: &Array, value: impl ArrayLike) -> Array {
     let value = value.into_array();
     let made = x.check().and_then(|()| value.check()).and_then(|()| value.check_fits(x.dtype()));
     match made {
@@ -329,6 +329,6 @@ impl Array {
     /// Zeros of this type, settled.
     #[track_caller]
     pub(crate) fn zeros_of(aval: &Aval) -> Array {
-        full_of(&aval.clone().settled(), Scalar::Int(0))
+        full_of(&aval.clone().strip_weak_type(), Scalar::Int(0))
     }
 }

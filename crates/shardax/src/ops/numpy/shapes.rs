@@ -7,7 +7,7 @@ use super::creation::IntoShape;
 use crate::core::array::Array;
 use crate::error::{AtCaller, Result, err};
 use crate::ops::lax;
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::shape::{Shape, normalize_axis, size};
 use crate::source;
 
@@ -276,7 +276,7 @@ macro_rules! shape_functions {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $t:ty),*);)*) => {$(
         $(#[$doc])*
         #[track_caller]
-        pub fn $name(x: impl Operand, $($arg: $t),*) -> Array {
+        pub fn $name(x: impl ArrayLike, $($arg: $t),*) -> Array {
             x.into_array().$name($($arg),*)
         }
     )*};

@@ -8,7 +8,7 @@ use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tange
 use crate::core::program::Aval;
 use crate::core::program::trace::bind;
 use crate::error::Result;
-use crate::interpret::held::{marked, spread_marked};
+use crate::interpret::higher_order::{marked, spread_marked};
 use crate::shape::AxisSet;
 
 /// Results are the operands.
