@@ -18,6 +18,10 @@ use super::write::{UNFINISHED, sync_folder, unfinished};
 /// Holds the folder for this program; `None` where another has it. Where locks are not known it is held as well.
 pub(super) fn lock_of(folder: &Path) -> Option<fs::File> {
     let path = folder.join(".lock");
+    if path.exists() && !path.is_file() {
+        // To open a FIFO would wait.
+        return None;
+    }
     let file = fs::File::options().create(true).append(true).open(&path).ok()?;
     match file.try_lock() {
         Err(fs::TryLockError::WouldBlock) => None,
@@ -29,8 +33,9 @@ pub(super) fn lock_of(folder: &Path) -> Option<fs::File> {
 pub(super) fn clean(folder: &Path) -> Result<()> {
     for name in names(folder)? {
         let stem = name.strip_suffix(UNFINISHED).and_then(|step| step.parse::<u64>().ok());
-        if stem.is_some() {
-            let path = folder.join(&name);
+        let path = folder.join(&name);
+        // A file of that name is none of a manager's.
+        if stem.is_some() && path.is_dir() {
             fs::remove_dir_all(&path).map_err(|error| failed("remove", &path, &error))?;
         }
     }
@@ -111,7 +116,11 @@ pub(super) fn remove(folder: &Path, step: u64) -> Result<()> {
         return Ok(());
     }
     let gone = unfinished(&path);
-    let removed = fs::rename(&path, &gone).and_then(|()| fs::remove_dir_all(&gone));
+    let removed = match fs::rename(&path, &gone) {
+        Ok(()) => fs::remove_dir_all(&gone),
+        // Something else has that name. Without its commit it is no checkpoint.
+        Err(_) => fs::remove_file(path.join(COMMIT)).and_then(|()| fs::remove_dir_all(&path)),
+    };
     removed.map_err(|error| failed("remove", &path, &error))?;
     sync_folder(folder)
 }

@@ -15,7 +15,7 @@ use super::fault::{Fault, failed};
 use super::folder::{clean, lock_of, prune, ranked, remove, steps};
 use super::options::CheckpointManagerOptions;
 use super::restore::agreed;
-use super::snapshot::{Keep, Memory, Snapshot};
+use super::snapshot::{Keep, Memory};
 use super::write::Job;
 use super::{Checkpoint, RestoreOptions, SaveArgs, at};
 
@@ -166,7 +166,8 @@ impl CheckpointManager {
             _ => {}
         }
         let alone = process_count() == 1;
-        let snapshot = Snapshot::of(tree, if self.options.asynchronous { Keep::Retained } else { Keep::There });
+        let keep = if self.options.asynchronous { Keep::Retained } else { Keep::There };
+        let (snapshot, metadata) = args.taken(tree, keep);
         if alone && let Err(error) = snapshot {
             return Err(error);
         }
@@ -175,7 +176,7 @@ impl CheckpointManager {
             snapshot,
             step: Some(step),
             metrics: args.metrics.iter().map(|(name, x)| (name.clone(), x.is_finite().then_some(*x))).collect(),
-            metadata: args.metadata.clone(),
+            metadata,
             replace: false,
             timeout: self.options.timeout,
         };

@@ -98,7 +98,7 @@ impl SaveArgs {
         self
     }
 
-    /// Any JSON: the position in the data, the program's arguments.
+    /// Any JSON: the position in the data, the program's arguments. Saving fails where it is nested more than 120 deep.
     pub fn metadata(mut self, metadata: Value) -> Self {
         self.metadata = metadata;
         self
@@ -130,18 +130,50 @@ pub fn save_with<T: Tree>(path: impl AsRef<Path>, tree: &T, args: &SaveArgs) -> 
     at(write_tree(path.as_ref(), tree, args))
 }
 
+/// Levels of lists and objects that metadata may have: what reads JSON counts the manifest's own as well, up to 128.
+const DEEPEST: usize = 120;
+
+impl SaveArgs {
+    /// What is saved of a tree, and the metadata. An error is one of the snapshot, of which the other processes hear.
+    fn taken<T: Tree>(&self, tree: &T, keep: Keep) -> (Result<Snapshot>, Value) {
+        match self.check() {
+            Ok(()) => (Snapshot::of(tree, keep), self.metadata.clone()),
+            Err(error) => (Err(error), Value::Null),
+        }
+    }
+
+    /// Fails for metadata that could be written and not read back.
+    fn check(&self) -> Result<()> {
+        // Without recursion, which deep metadata would end.
+        let mut left = vec![(&self.metadata, 0)];
+        while let Some((value, depth)) = left.pop() {
+            if depth > DEEPEST {
+                let what = format!("metadata is nested more than {DEEPEST} deep");
+                return Err(Error::new(ErrorKind::Value, what).help("save it flatter, or as text in a string"));
+            }
+            match value {
+                Value::Array(items) => left.extend(items.iter().map(|item| (item, depth + 1))),
+                Value::Object(fields) => left.extend(fields.values().map(|item| (item, depth + 1))),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
 fn write_tree<T: Tree>(path: &Path, tree: &T, args: &SaveArgs) -> Result<()> {
     let path = absolute(path)?;
     if path.exists() && !args.force {
         return Err(Error::new(ErrorKind::Value, format!("{} is there already", path.display()))
             .help("save to another folder, or replace it with `save_with(.., &SaveArgs::new().force(true))`"));
     }
+    let (snapshot, metadata) = args.taken(tree, Keep::There);
     let job = Job {
         path,
-        snapshot: Snapshot::of(tree, Keep::There),
+        snapshot,
         step: None,
         metrics: args.metrics.iter().map(|(name, x)| (name.clone(), x.is_finite().then_some(*x))).collect(),
-        metadata: args.metadata.clone(),
+        metadata,
         replace: args.force,
         timeout: Duration::from_secs(600),
     };

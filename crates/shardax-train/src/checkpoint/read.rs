@@ -1,5 +1,7 @@
 //! Reading a checkpoint: what it holds, and parts of its arrays with their checksums.
 
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -11,20 +13,22 @@ use super::fault::{Fault, damaged, failed};
 use super::format::{COMMIT, Entry, FORMAT, MANIFEST, Manifest, Part, VERSION, dtype_named};
 use super::slices::{Block, Run, Runs};
 use super::write::{replaced, unfinished};
+use crate::data::file;
 
 /// The manifest of the checkpoint in this folder; its files are there and as long as they were.
 pub(super) fn open(folder: &Path) -> Result<Manifest, Fault> {
     let manifest = folder.join(MANIFEST);
-    let text = match fs::read(&manifest) {
+    let text = match file::read(&manifest) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(missing(folder, &manifest)),
         Err(error) => return Err(failed("read", &manifest, &error).into()),
     };
     let commit = folder.join(COMMIT);
-    let sum = fs::read_to_string(&commit).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::InvalidData => damaged(&commit, "it is missing or no text"),
+    let sum = file::read(&commit).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => damaged(&commit, "it is missing"),
         _ => failed("read", &commit, &error).into(),
     })?;
+    let sum = String::from_utf8_lossy(&sum);
     let own = format!("{:08x}", crc32fast::hash(&text));
     if sum.trim() != own {
         return Err(damaged(&manifest, format!("its checksum is {own}, and `{COMMIT}` says {:?}", sum.trim())));
@@ -35,6 +39,7 @@ pub(super) fn open(folder: &Path) -> Result<Manifest, Fault> {
     for file in &read.files {
         let path = folder.join(&file.name);
         let bytes = match fs::metadata(&path) {
+            Ok(found) if !found.is_file() => return Err(damaged(&path, "it is no regular file")),
             Ok(found) => found.len(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(damaged(&path, "it is missing")),
             Err(error) => return Err(failed("read", &path, &error).into()),
@@ -81,9 +86,28 @@ fn check_version(manifest: &Path, text: &[u8]) -> Result<(), Fault> {
     Err(Error::new(ErrorKind::Value, what).help("read it with the shardax that wrote it, or a newer one").into())
 }
 
-/// Numbers that a later step relies on.
+/// No chunk and no header is longer, so that a wrong number takes no memory.
+const LONGEST: u64 = 1 << 30;
+
+/// Numbers and names that a later step relies on.
 fn check_places(path: &Path, manifest: &Manifest) -> Result<(), Fault> {
+    for file in &manifest.files {
+        // A file outside of the folder is none of the checkpoint's.
+        if Path::new(&file.name).file_name() != Some(OsStr::new(&file.name)) {
+            return Err(damaged(path, format!("it names the file {:?}, which is not in its folder", file.name)));
+        }
+        if file.header_bytes > file.bytes.min(LONGEST) {
+            return Err(damaged(path, format!("the header of {:?} has {} bytes", file.name, file.header_bytes)));
+        }
+    }
+    if manifest.chunk as u64 > LONGEST {
+        return Err(damaged(path, format!("its checksums are of {} bytes each", manifest.chunk)));
+    }
+    let mut paths = BTreeSet::new();
     for entry in &manifest.arrays {
+        if !paths.insert(&entry.path) {
+            return Err(damaged(path, format!("it has `{}` twice", entry.path)));
+        }
         let dtype = dtype_named(&entry.dtype)
             .ok_or_else(|| damaged(path, format!("`{}` has the dtype {:?}", entry.path, entry.dtype)))?;
         let elements = |shape: &[usize]| shape.iter().try_fold(dtype.byte_size(), |n, d| n.checked_mul(*d));
@@ -106,8 +130,36 @@ fn check_places(path: &Path, manifest: &Manifest) -> Result<(), Fault> {
                 return Err(damaged(path, format!("a part of `{}` is not inside of it, or of its file", entry.path)));
             }
         }
+        // As many elements as there are, of which none is there twice: all are there.
+        if let Some((a, b)) = overlapping(&entry.parts) {
+            let what = format!("the parts {:?} + {:?} and {:?} + {:?}", a.start, a.shape, b.start, b.shape);
+            return Err(damaged(path, format!("{what} of `{}` overlap", entry.path)));
+        }
     }
     Ok(())
+}
+
+/// Two parts that have an element in common, of parts with as many dimensions each.
+fn overlapping(parts: &[Part]) -> Option<(&Part, &Part)> {
+    let end = |part: &Part, d: usize| part.start[d] + part.shape[d];
+    let meet = |a: &Part, b: &Part| {
+        let rank = a.start.len();
+        (0..rank).all(|d| a.start[d].max(b.start[d]) < end(a, d).min(end(b, d)))
+    };
+    // Along the dimension that is split the most, a part is compared with the few that have not ended yet.
+    let splits = |d: &usize| parts.iter().map(|part| part.start[*d]).collect::<BTreeSet<_>>().len();
+    let along = (0..parts.first()?.start.len()).max_by_key(splits);
+    let mut sorted: Vec<&Part> = parts.iter().collect();
+    sorted.sort_by_key(|part| along.map(|d| part.start[d]));
+    let mut open: Vec<&Part> = Vec::new();
+    for part in sorted {
+        open.retain(|other| along.is_none_or(|d| end(other, d) > part.start[d]));
+        if let Some(other) = open.iter().find(|other| meet(other, part)) {
+            return Some((other, part));
+        }
+        open.push(part);
+    }
+    None
 }
 
 /// A part of an array that is wanted, and its bytes.
@@ -144,7 +196,7 @@ impl<'a> Files<'a> {
 
     fn opened(&self, at: usize) -> Result<fs::File, Fault> {
         let path = self.path(at);
-        let mut file = fs::File::open(&path).map_err(|error| failed("read", &path, &error))?;
+        let mut file = file::open(&path).map_err(|error| failed("read", &path, &error))?;
         let about = &self.manifest.files[at];
         let mut head = vec![0; about.header_bytes.min(about.bytes) as usize];
         file.read_exact(&mut head).map_err(|error| failed("read", &path, &error))?;

@@ -18,6 +18,7 @@ use super::fault::Fault;
 use super::format::{Entry, Manifest, dtype_named, number_of, number_text};
 use super::parallel::each;
 use super::read::{Files, Wanted};
+use crate::data::file::room;
 
 /// How a checkpoint is restored; [`Checkpoint::restore_with`](super::Checkpoint::restore_with).
 ///
@@ -130,7 +131,32 @@ pub(super) fn restore<T: Tree>(
         converted.check()?;
         flat.leaves[at] = if committed { device_put(&converted, sharding)? } else { converted };
     }
-    Ok(flat.build()?)
+    let numbers = flat.def.numbers();
+    let built: T = flat.build()?;
+    holds(folder, &tree::structure(&built), &numbers)?;
+    Ok(built)
+}
+
+/// Fails where a number of the tree has a type that cannot hold the one that was saved, such as 2⁴⁰ in an `i32`.
+fn holds(folder: &Path, built: &TreeDef, numbers: &[(String, Scalar)]) -> Result<()> {
+    let lost = |(has, saved): (&Scalar, &Scalar)| match (has, saved) {
+        // Precision alone may be lost, as it may of arrays.
+        (Scalar::Float(a), Scalar::Float(b)) => f64::from_bits(*a).is_finite() != f64::from_bits(*b).is_finite(),
+        (a, b) => a != b,
+    };
+    let has = built.numbers();
+    match numbers.iter().zip(&has).find(|((_, saved), (_, has))| lost((has, saved))) {
+        None => Ok(()),
+        Some(((path, saved), (_, has))) => {
+            Err(other_number(folder, path, &number_text(saved), &format!("can hold {has:?} of it")))
+        }
+    }
+}
+
+fn other_number(folder: &Path, path: &str, saved: &str, tree: &str) -> Error {
+    let what = format!("the number `{path}` was saved as {saved} in {}, and the tree's type {tree}", folder.display());
+    Error::new(ErrorKind::Type, what)
+        .help("give the field the type that it had, or keep the tree's number: `RestoreOptions::keep_numbers`")
 }
 
 /// Puts the arrays that are to be restored into their places; those that have another dtype there are returned.
@@ -186,7 +212,12 @@ fn choose<'a>(
         }
         known.insert(path);
     }
-    let inside = |entry: &&Entry| entry.path.starts_with(&options.below) && !known.contains(&entry.path);
+    let below = |path: &str| {
+        // `.params` is not above `.params_ema`.
+        path.strip_prefix(&options.below)
+            .is_some_and(|rest| options.below.is_empty() || rest.is_empty() || rest.starts_with(['.', '[']))
+    };
+    let inside = |entry: &&Entry| below(&entry.path) && !known.contains(&entry.path);
     let extra: Vec<String> = match options.allow_extra || options.filter.is_some() {
         true => Vec::new(),
         false => manifest.arrays.iter().filter(inside).map(|entry| entry.path.clone()).collect(),
@@ -241,7 +272,10 @@ fn numbers(folder: &Path, manifest: &Manifest, def: &TreeDef, options: &RestoreO
                      `restore_numbers` takes those that were saved",
                 ));
             }
-            _ => new.push(read.unwrap_or(own)),
+            (Some(text), _) => match read {
+                Some(read) => new.push(read),
+                None => return Err(other_number(folder, &path, text, &format!("is that of {own:?}"))),
+            },
         }
     }
     Ok(def.with_numbers(new))
@@ -292,8 +326,8 @@ fn read(files: &mut Files<'_>, entry: &Entry, dtype: DType, to: Option<Sharding>
     let mut want = |start: Vec<usize>, shape: Vec<usize>| match wanted.iter().position(|w| w.start == start) {
         Some(at) => at,
         None => {
-            let bytes = HostBuffer::zeroed(shape.iter().product::<usize>() * dtype.byte_size());
-            wanted.push(Wanted { start, shape, bytes });
+            // Made when all is known to fit.
+            wanted.push(Wanted { start, shape, bytes: HostBuffer::zeroed(0) });
             wanted.len() - 1
         }
     };
@@ -307,6 +341,12 @@ fn read(files: &mut Files<'_>, entry: &Entry, dtype: DType, to: Option<Sharding>
                 own.push((Some(device), at));
             }
         }
+    }
+    let size = |wanted: &Wanted| wanted.shape.iter().product::<usize>() * dtype.byte_size();
+    let all = wanted.iter().map(|wanted| size(wanted) as u64).fold(0, u64::saturating_add);
+    room(all).map_err(|error| context(Error::new(ErrorKind::Runtime, error.to_string())))?;
+    for wanted in &mut wanted {
+        wanted.bytes = HostBuffer::zeroed(size(wanted));
     }
     files.read(entry, dtype.byte_size(), &mut wanted)?;
     let read: Vec<(Vec<usize>, Arc<HostBuffer>)> =

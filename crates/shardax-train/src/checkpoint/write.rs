@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use safetensors::tensor::{Metadata, TensorInfo};
 use shardax::error::{Error, ErrorKind, Result};
@@ -43,20 +43,22 @@ impl Job {
         let temporary = unfinished(&self.path);
         let alone = process_count() == 1;
         let first = process_index() == 0;
-        let make = || {
-            // What is replaced may be half-written, too.
-            if self.replace {
-                remove(&temporary)?;
-            }
-            make_folder(&temporary)
+        let made = match (first, self.replace) {
+            (false, _) => Ok(None),
+            (true, false) => make_folder(&temporary).map(|()| None),
+            (true, true) => claim(&temporary, self.timeout).map(Some),
         };
-        let made = if first { make() } else { Ok(()) };
-        if alone {
-            made.clone()?;
+        if alone && let Err(error) = &made {
+            return Err(error.clone());
         }
         self.wait("begun")?;
         let begun = made.is_ok();
         let snapshot = std::mem::replace(&mut self.snapshot, Err(Error::new(ErrorKind::Value, "taken")));
+        // Held until the checkpoint is in its place.
+        let (made, _claim) = match made {
+            Ok(claim) => (Ok(()), claim),
+            Err(error) => (Err(error), None),
+        };
         let written = made.and(snapshot).and_then(|snapshot| write_parts(&temporary, snapshot));
         if alone {
             let committed = written.and_then(|own| self.commit(&temporary, vec![own]));
@@ -101,7 +103,7 @@ impl Job {
     fn gather(&self, temporary: &Path) -> Result<Vec<Index>> {
         let read = |rank: usize| {
             let file = temporary.join(index_name(rank));
-            let text = fs::read(&file).map_err(|error| {
+            let text = crate::data::file::read(&file).map_err(|error| {
                 failed("read", &file, &error).help(format!(
                     "process {rank} could not write it, and says why; or it writes to another disk: all processes must \
                      see one file system"
@@ -232,6 +234,57 @@ fn make_folder(path: &Path) -> Result<()> {
         }
         _ => failed("make the folder", path, &error),
     })
+}
+
+/// Makes a folder to replace a checkpoint from, and holds it: another that replaces it at the same time waits. What a
+/// program left there that was ended is removed.
+fn claim(path: &Path, timeout: Duration) -> Result<fs::File> {
+    const POLL: Duration = Duration::from_millis(10);
+    let begin = Instant::now();
+    let cannot = |error: io::Error| failed("make the folder", path, &error);
+    let above = parent(path);
+    fs::create_dir_all(above).map_err(|error| failed("make the folder", above, &error))?;
+    loop {
+        let is_new = match fs::create_dir(path) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => false,
+            Err(error) => return Err(cannot(error)),
+        };
+        let folder = match fs::File::open(path) {
+            // Another has brought it to its place.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            folder => folder.map_err(cannot)?,
+        };
+        if let Err(fs::TryLockError::WouldBlock) = folder.try_lock() {
+            if begin.elapsed() >= timeout {
+                let what = format!("{} is written by another program or thread", path.display());
+                return Err(Error::new(ErrorKind::Runtime, what).help("save to another folder, or wait for it to end"));
+            }
+            std::thread::sleep(POLL);
+            continue;
+        }
+        // The one that held it may have brought it to its place before it let go.
+        match (is_new, same(&folder, path)) {
+            (true, true) => return Ok(folder),
+            (false, true) => remove(path)?,
+            (_, false) => {}
+        }
+    }
+}
+
+/// Whether the open folder is the one at this path.
+fn same(folder: &fs::File, path: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let id = |about: fs::Metadata| (about.dev(), about.ino());
+        folder.metadata().ok().map(id).is_some_and(|own| fs::metadata(path).ok().map(id) == Some(own))
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = folder;
+        path.is_dir()
+    }
 }
 
 /// Writes a file for each of this process's devices that has something to write.

@@ -33,9 +33,9 @@ fn read<P: AsRef<Path>>(files: impl IntoIterator<Item = P>, names: &[(&str, u8)]
     let mut images = Vec::new();
     let mut labels = vec![Vec::new(); names.len()];
     for path in files {
-        let mut file = Bytes::read(path.as_ref())?;
-        let record = names.len() + 3 * PIXELS;
-        for _ in 0..file.len().div_ceil(record) {
+        let mut file = Bytes::open(path.as_ref())?;
+        file.fits()?;
+        while !file.at_exit()? {
             for ((name, classes), labels) in names.iter().zip(&mut labels) {
                 let label = file.take(1, "a label")?[0];
                 if label >= *classes {

@@ -1,13 +1,11 @@
 //! Tables of numbers as text.
 
-use std::fs;
-use std::io::Read;
 use std::path::Path;
 
 use shardax::error::{Error, ErrorKind, Result};
 
 use super::HostArray;
-use super::file::unreadable;
+use super::file::{Lines, room, unpacked, unreadable};
 use super::source::InMemory;
 
 /// The rows of a table of numbers, with the names of the columns in its first line; it may be a gzip file. An example has
@@ -32,13 +30,7 @@ pub fn csv(path: impl AsRef<Path>) -> Result<InMemory> {
 }
 
 fn read(path: &Path) -> Result<InMemory> {
-    let open = || fs::File::open(path).map_err(|error| unreadable(path, &error));
-    let mut start = Vec::new();
-    open()?.take(2).read_to_end(&mut start).map_err(|error| unreadable(path, &error))?;
-    let file: Box<dyn Read> = match start == [0x1f, 0x8b] {
-        true => Box::new(flate2::read::MultiGzDecoder::new(open()?)),
-        false => Box::new(open()?),
-    };
+    let file = Lines::new(unpacked(path).map_err(|error| unreadable(path, &error))?.0);
     let mut reader = ::csv::ReaderBuilder::new().flexible(true).from_reader(file);
     let wrong = |line: u64, byte: u64, what: String| {
         let message = format!("{} line {line}, at byte {byte}: {what}", path.display());
@@ -64,6 +56,9 @@ fn read(path: &Path) -> Result<InMemory> {
             let number = field.trim().parse().map_err(|_| wrong(format!("{field:?}, of {name:?}, is no number")))?;
             column.push(number);
         }
+        // Columns grow by doubling.
+        let bytes: usize = columns.iter().filter(|column| column.len() == column.capacity()).map(Vec::len).sum();
+        room(8 * bytes as u64).map_err(|error| wrong(error.to_string()))?;
     }
     let arrays = names.iter().zip(&columns).map(|(name, column)| Ok((*name, HostArray::of(column, &[column.len()])?)));
     InMemory::new(arrays.collect::<Result<Vec<_>>>()?)

@@ -5,6 +5,8 @@ use std::panic::Location;
 
 use shardax::error::{Error, ErrorKind, Result};
 
+use super::file::Lines;
+
 /// Images of one shape, each with the number of its class, in host memory.
 ///
 /// [`batches`](Dataset::batches) makes arrays of them.
@@ -63,7 +65,7 @@ impl Dataset {
         };
         let mut data = Dataset { images: Vec::new(), image_shape: image_shape.to_vec(), labels: Vec::new() };
         let pixels = numbers - 1;
-        let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(reader);
+        let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(Lines::new(reader));
         for (line, record) in reader.records().enumerate() {
             let wrong = |what: String| {
                 Error::new(ErrorKind::Value, format!("line {} of the data: {what}", line + 1)).help(format!(

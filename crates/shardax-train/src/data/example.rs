@@ -7,6 +7,8 @@ use shardax::error::{Error, ErrorKind, Result};
 use shardax::prelude::*;
 use shardax::sharding::Sharding;
 
+use super::file::room;
+
 /// Values on the host: a dtype, a shape, and the elements' bytes in row-major order. No device knows of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostArray {
@@ -110,7 +112,7 @@ impl HostArray {
     /// With zeros up to so many entries along the first axis.
     pub(super) fn filled(mut self, count: usize) -> Result<HostArray> {
         let Some(entries) = self.shape.first_mut().filter(|entries| **entries > 0) else { return Ok(self) };
-        let bytes = (self.bytes.len() / *entries).checked_mul(count);
+        let bytes = (self.bytes.len() / *entries).checked_mul(count).filter(|bytes| room(*bytes as u64).is_ok());
         let fits = bytes.filter(|bytes| self.bytes.try_reserve(bytes.saturating_sub(self.bytes.len())).is_ok());
         let Some(bytes) = fits else {
             let what = format!("{count} entries of {}{:?} do not fit in memory", self.dtype, &self.shape[1..]);
@@ -127,7 +129,7 @@ pub(super) fn stack(examples: &[Example]) -> Result<Example> {
     let Some(first) = examples.first() else { return Ok(Example::new()) };
     let mut out = Example::new();
     for (name, like) in first {
-        let mut bytes = Vec::with_capacity(like.bytes.len() * examples.len());
+        let mut parts = Vec::with_capacity(examples.len());
         for (at, example) in examples.iter().enumerate() {
             let found = example.get(name).filter(|x| (x.dtype, &x.shape) == (like.dtype, &like.shape));
             let Some(x) = found.filter(|_| example.len() == first.len()) else {
@@ -141,10 +143,10 @@ pub(super) fn stack(examples: &[Example]) -> Result<Example> {
                     "examples of a batch have the same names, dtypes and shapes: `map` them to one, or pad them",
                 ));
             };
-            bytes.extend_from_slice(&x.bytes);
+            parts.push(x.bytes.as_slice());
         }
         let shape = [&[examples.len()], like.shape.as_slice()].concat();
-        out.insert(name.clone(), HostArray { dtype: like.dtype, shape, bytes });
+        out.insert(name.clone(), HostArray { dtype: like.dtype, shape, bytes: parts.concat() });
     }
     Ok(out)
 }

@@ -1,18 +1,13 @@
-//! Files of data, and what is wrong with them.
+//! Files of data: opened, unpacked and read within memory, and the errors of damaged ones.
 
 use std::fmt::Display;
 use std::fs;
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
-use shardax::error::{Error, ErrorKind, Result};
+use flate2::read::MultiGzDecoder;
 
-/// The bytes of a file, unpacked where it is a gzip file.
-pub(super) struct Bytes {
-    path: PathBuf,
-    all: Vec<u8>,
-    at: usize,
-}
+use shardax::error::{Error, ErrorKind, Result};
 
 /// The error of a file that is not what it should be.
 pub(crate) fn wrong(path: &Path, offset: u64, what: impl Display) -> Error {
@@ -28,35 +23,176 @@ pub(crate) fn unreadable(path: &Path, error: &io::Error) -> Error {
 /// The text of a file.
 #[cfg(feature = "tokenizers")]
 pub(crate) fn text(path: &Path) -> Result<String> {
-    let bytes = fs::read(path).map_err(|error| unreadable(path, &error))?;
+    let bytes = read(path).map_err(|error| unreadable(path, &error))?;
     String::from_utf8(bytes).map_err(|error| {
         let what = format!("at byte {}, {} is no text in UTF-8", error.utf8_error().valid_up_to(), path.display());
         Error::new(ErrorKind::Value, what).help("convert it (`iconv -t utf-8`), or take its bytes as tokens")
     })
 }
 
-impl Bytes {
-    pub fn read(path: &Path) -> Result<Bytes> {
-        let raw = fs::read(path).map_err(|error| unreadable(path, &error))?;
-        let mut all = raw;
-        if all.starts_with(&[0x1f, 0x8b]) {
-            let mut unpacked = Vec::new();
-            let read = flate2::read::MultiGzDecoder::new(all.as_slice()).read_to_end(&mut unpacked);
-            read.map_err(|error| wrong(path, unpacked.len() as u64, format!("it cannot be unpacked: {error}")))?;
-            all = unpacked;
+/// Opens a regular file. Opening a FIFO would wait for a writer, and a device may have no end.
+pub(crate) fn open(path: &Path) -> io::Result<fs::File> {
+    let about = fs::metadata(path)?;
+    let what = match about.file_type() {
+        kind if kind.is_file() => return fs::File::open(path),
+        kind if kind.is_dir() => "it is a folder, and a file is needed",
+        _ => "it is a FIFO, a socket or a device, and a regular file is needed",
+    };
+    Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+}
+
+/// The bytes of a regular file.
+pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = open(path)?;
+    room(file.metadata()?.len())?;
+    read_up_to(&mut file, u64::MAX)
+}
+
+/// Up to `count` bytes. Memory grows with what is read, so that a wrong count costs none.
+pub(crate) fn read_up_to(reader: &mut impl Read, count: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    while (bytes.len() as u64) < count {
+        let part = (bytes.len() as u64).max(1 << 16).min(count - bytes.len() as u64);
+        room(part)?;
+        bytes.try_reserve(part as usize).map_err(io::Error::from)?;
+        if (reader.by_ref().take(part).read_to_end(&mut bytes)? as u64) < part {
+            break;
         }
-        Ok(Bytes { path: path.to_owned(), all, at: 0 })
+    }
+    Ok(bytes)
+}
+
+/// Fails where `more` bytes do not fit in memory.
+pub(crate) fn room(more: u64) -> io::Result<()> {
+    // Fewer are not worth a look at the machine.
+    if more < 64 << 20 {
+        return Ok(());
+    }
+    let left = memory_left();
+    match more <= left {
+        true => Ok(()),
+        false => {
+            let what = format!("{more} bytes do not fit in memory, of which {left} bytes are left");
+            Err(io::Error::new(io::ErrorKind::OutOfMemory, what))
+        }
+    }
+}
+
+/// Bytes of memory that this program can still get; all that there can be where the system does not say.
+fn memory_left() -> u64 {
+    let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let about = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let machine = about.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.split_whitespace().next());
+    let machine = machine.and_then(|kib| kib.parse::<u64>().ok()).map(|kib| kib.saturating_mul(1024));
+    let group = number("/sys/fs/cgroup/memory.max").zip(number("/sys/fs/cgroup/memory.current"));
+    let group = group.map(|(most, used)| most.saturating_sub(used));
+    machine.into_iter().chain(group).min().unwrap_or(isize::MAX as u64)
+}
+
+/// What a gzip file unpacks to before its ratio counts, and the largest ratio, which no table or image comes near.
+const SUSPECT: (u64, u64) = (256 << 20, 200);
+
+/// A file's bytes, unpacked where it is a gzip file, and how many they are where it is none. One that unpacks to gigabytes
+/// of nothing is an error.
+pub(super) fn unpacked(path: &Path) -> io::Result<(Box<dyn Read>, Option<u64>)> {
+    let mut file = open(path)?;
+    let mut start = Vec::new();
+    file.by_ref().take(2).read_to_end(&mut start)?;
+    file.rewind()?;
+    Ok(match start == [0x1f, 0x8b] {
+        true => (Box::new(Unpacked { gzip: MultiGzDecoder::new(file), count: 0, limit: SUSPECT.0 }), None),
+        false => {
+            let len = file.metadata()?.len();
+            (Box::new(file), Some(len))
+        }
+    })
+}
+
+struct Unpacked {
+    gzip: MultiGzDecoder<fs::File>,
+    count: u64,
+    /// The count at which the ratio is looked at next.
+    limit: u64,
+}
+
+impl Read for Unpacked {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let read = self.gzip.read(out)?;
+        self.count += read as u64;
+        if self.count > self.limit {
+            let packed = self.gzip.get_mut().stream_position()?;
+            if self.count / SUSPECT.1 > packed {
+                let what = format!(
+                    "its first {packed} bytes unpack to more than {} bytes, which no data does: if it is right, unpack \
+                     it with `gzip -d`, and read that",
+                    self.count
+                );
+                return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+            }
+            self.limit += SUSPECT.0;
+        }
+        Ok(read)
+    }
+}
+
+/// The longest line of a table, in bytes.
+const LONGEST_LINE: usize = 16 << 20;
+
+/// Text of which no line is longer than any table's, where a reader keeps a line in memory.
+pub(super) struct Lines<R> {
+    inner: R,
+    since: usize,
+}
+
+impl<R> Lines<R> {
+    pub fn new(inner: R) -> Self {
+        Lines { inner, since: 0 }
+    }
+}
+
+impl<R: Read> Read for Lines<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(out)?;
+        let last = out[..read].iter().rposition(|b| *b == b'\n');
+        self.since = last.map_or(self.since + read, |at| read - at);
+        match self.since > LONGEST_LINE {
+            true => Err(io::Error::new(io::ErrorKind::InvalidData, "a line is longer than 16 MiB")),
+            false => Ok(read),
+        }
+    }
+}
+
+/// The bytes of a file one after the other, unpacked where it is a gzip file.
+pub(super) struct Bytes {
+    path: PathBuf,
+    reader: BufReader<Box<dyn Read>>,
+    at: u64,
+    /// How many there are, where that is known.
+    len: Option<u64>,
+}
+
+impl Bytes {
+    pub fn open(path: &Path) -> Result<Bytes> {
+        let (reader, len) = unpacked(path).map_err(|error| unreadable(path, &error))?;
+        Ok(Bytes { path: path.to_owned(), reader: BufReader::new(reader), at: 0, len })
     }
 
     /// The next bytes, which are `what`.
-    pub fn take(&mut self, count: usize, what: &str) -> Result<&[u8]> {
-        let (at, len) = (self.at, self.all.len());
-        let Some(end) = at.checked_add(count).filter(|end| *end <= len) else {
-            let left = len - at;
-            return Err(wrong(&self.path, at as u64, format!("{count} bytes of {what} should follow, and {left} do")));
-        };
-        self.at = end;
-        Ok(&self.all[at..end])
+    pub fn take(&mut self, count: usize, what: &str) -> Result<Vec<u8>> {
+        let short = |left: u64| format!("{count} bytes of {what} should follow, and {left} do");
+        if let Some(len) = self.len {
+            let left = len.saturating_sub(self.at);
+            if left < count as u64 {
+                return Err(self.wrong(short(left)));
+            }
+            room(count as u64).map_err(|error| self.broken(&error))?;
+        }
+        let bytes = read_up_to(&mut self.reader, count as u64).map_err(|error| self.broken(&error))?;
+        if bytes.len() < count {
+            return Err(self.wrong(short(bytes.len() as u64)));
+        }
+        self.at += count as u64;
+        Ok(bytes)
     }
 
     /// The next number, big-endian.
@@ -65,21 +201,34 @@ impl Bytes {
         Ok(bytes.iter().fold(0, |n, b| n << 8 | u32::from(*b)))
     }
 
-    /// How many bytes there are in all.
-    pub fn len(&self) -> usize {
-        self.all.len()
+    /// Fails where all of a file that is not packed does not fit in memory.
+    pub fn fits(&self) -> Result<()> {
+        room(self.len.unwrap_or(0)).map_err(|error| self.wrong(error))
+    }
+
+    /// Whether no bytes are left.
+    pub fn at_exit(&mut self) -> Result<bool> {
+        let left = self.reader.fill_buf().map(<[u8]>::is_empty);
+        left.map_err(|error| self.broken(&error))
     }
 
     /// Fails where bytes are left.
-    pub fn end(&self) -> Result<()> {
-        match self.all.len() - self.at {
-            0 => Ok(()),
-            left => Err(self.wrong(format!("{left} bytes follow that do not belong to it"))),
+    pub fn end(&mut self) -> Result<()> {
+        match self.at_exit()? {
+            true => Ok(()),
+            false => Err(self.wrong("bytes follow that do not belong to it")),
+        }
+    }
+
+    fn broken(&self, error: &io::Error) -> Error {
+        match error.kind() {
+            io::ErrorKind::OutOfMemory => self.wrong(error),
+            _ => self.wrong(format!("it cannot be unpacked: {error}")),
         }
     }
 
     /// The error of what begins here.
     pub fn wrong(&self, what: impl Display) -> Error {
-        wrong(&self.path, self.at as u64, what)
+        wrong(&self.path, self.at, what)
     }
 }

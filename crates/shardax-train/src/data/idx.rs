@@ -37,7 +37,7 @@ pub fn idx_images(images: impl AsRef<Path>, labels: impl AsRef<Path>) -> Result<
 }
 
 fn read(path: &Path) -> Result<HostArray> {
-    let mut file = Bytes::read(path)?;
+    let mut file = Bytes::open(path)?;
     let magic = file.u32_be("the header")?;
     let (kind, rank) = (magic >> 8, magic as u8);
     let dtype = match kind {
@@ -53,7 +53,7 @@ fn read(path: &Path) -> Result<HostArray> {
     let size = dtype.byte_size();
     let count = shape.iter().try_fold(size, |n, d| n.checked_mul(*d));
     let Some(count) = count else { return Err(file.wrong(format!("the sizes {shape:?} are too large"))) };
-    let mut bytes = file.take(count, "numbers")?.to_vec();
+    let mut bytes = file.take(count, "numbers")?;
     file.end()?;
     // The file's numbers have their high byte first.
     bytes.chunks_exact_mut(size).for_each(|number| number.reverse());

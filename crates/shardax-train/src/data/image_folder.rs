@@ -9,7 +9,7 @@ use image::{DynamicImage, ImageReader};
 use shardax::error::{Error, ErrorKind, Result};
 use shardax::prelude::*;
 
-use super::file::{unreadable, wrong};
+use super::file::{room, unreadable, wrong};
 use super::{Example, HostArray, Source};
 
 /// The images in the folders of a folder, JPEG or PNG, of which each is a class: `cat/1.jpg`, `dog/7.png`. Of the cargo
@@ -69,7 +69,7 @@ impl Source for ImageFolder {
             return Err(Error::new(ErrorKind::Index, format!("image {i} of {} was asked for", self.files.len()))
                 .help("they are counted from 0"));
         };
-        let bytes = fs::read(path).map_err(|error| unreadable(path, &error))?;
+        let bytes = super::file::read(path).map_err(|error| unreadable(path, &error))?;
         let image = unpack(&bytes, path, self.size)?;
         Ok(Example::from([("image".to_owned(), image), ("label".to_owned(), HostArray::of(&[*label], &[])?)]))
     }
@@ -102,6 +102,11 @@ fn unpack(bytes: &[u8], name: &Path, size: Option<(u32, u32)>) -> Result<HostArr
                 let what = format!("an image of {rows} × {columns} pixels was asked for");
                 return Err(Error::new(ErrorKind::Value, what).help("give `resize` at least one row and one column"));
             }
+            // Four channels of floating point numbers at most.
+            room((u64::from(rows) * u64::from(columns)).saturating_mul(16)).map_err(|error| {
+                let what = format!("an image of {rows} × {columns} pixels was asked for: {error}");
+                Error::new(ErrorKind::Value, what).help("give `resize` fewer rows and columns")
+            })?;
             image.resize_exact(columns, rows, FilterType::Triangle)
         }
     };

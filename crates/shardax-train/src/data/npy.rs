@@ -1,13 +1,12 @@
 //! NumPy's files: `.npy`, and `.npz`, which is a zip file of them.
 
-use std::fs;
-use std::io::{BufReader, Read};
+use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use shardax::error::Result;
 use shardax::prelude::*;
 
-use super::file::{unreadable, wrong};
+use super::file::{open, read_up_to, room, unreadable, wrong};
 use super::{Example, HostArray};
 
 /// The array in a `.npy` file.
@@ -18,13 +17,10 @@ use super::{Example, HostArray};
 pub fn npy(path: impl AsRef<Path>) -> Result<HostArray> {
     let location = std::panic::Location::caller();
     let path = path.as_ref();
-    let read = || {
-        let mut file = fs::File::open(path).map_err(|error| unreadable(path, &error))?;
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(|error| unreadable(path, &error))?;
-        parse(path, "", &bytes)
-    };
-    read().map_err(|error| error.at(location))
+    let open = || open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
+    let opened = open().map_err(|error| unreadable(path, &error));
+    let read = opened.and_then(|(len, file)| parse(path, "", len, &mut BufReader::new(file)));
+    read.map_err(|error| error.at(location))
 }
 
 /// The arrays in a `.npz` file, by their names.
@@ -35,41 +31,51 @@ pub fn npz(path: impl AsRef<Path>) -> Result<Example> {
 }
 
 fn unpack(path: &Path) -> Result<Example> {
-    let file = fs::File::open(path).map_err(|error| unreadable(path, &error))?;
+    let mut file = open(path).map_err(|error| unreadable(path, &error))?;
     let end = file.metadata().map_or(0, |about| about.len());
+    // The directory's end is followed by 64 KiB at most; the crate would look for it in all of a file.
+    let tail = file.seek(SeekFrom::Start(end.saturating_sub(66_000))).and_then(|_| read_up_to(&mut file, 66_000));
+    let tail = tail.map_err(|error| unreadable(path, &error))?;
+    if !tail.windows(4).any(|bytes| bytes == b"PK\x05\x06") {
+        return Err(wrong(path, end, "it is no zip file: its directory is not there"));
+    }
     let broken = |at: u64, error: zip::result::ZipError| wrong(path, at, format!("it is no zip file: {error}"));
     let mut archive = zip::ZipArchive::new(BufReader::new(file)).map_err(|error| broken(end, error))?;
     let mut out = Example::new();
     for at in 0..archive.len() {
         let mut entry = archive.by_index(at).map_err(|error| broken(0, error))?;
-        let (name, start) = (entry.name().to_owned(), entry.data_start());
-        let mut bytes = Vec::new();
-        let read = entry.read_to_end(&mut bytes);
-        read.map_err(|error| wrong(path, start, format!("the entry {name:?} cannot be read: {error}")))?;
-        let array = parse(path, &format!(" of the entry {name:?}"), &bytes)?;
+        let (name, len) = (entry.name().to_owned(), entry.size());
+        let array = parse(path, &format!(" of the entry {name:?}"), len, &mut entry)?;
         out.insert(name.strip_suffix(".npy").unwrap_or(&name).to_owned(), array);
     }
     Ok(out)
 }
 
-/// `inside` says where the bytes are in the file.
-fn parse(path: &Path, inside: &str, bytes: &[u8]) -> Result<HostArray> {
+/// Reads an array of `len` bytes with its header, of which no more than the header says is unpacked. `inside` says where
+/// the bytes are in the file.
+fn parse(path: &Path, inside: &str, len: u64, reader: &mut impl Read) -> Result<HostArray> {
     let fail = |at: usize, what: String| wrong(path, at as u64, format!("{what}{inside}"));
-    let number = |at: usize, count: usize| -> Result<usize> {
-        let part = bytes.get(at..at + count).ok_or_else(|| fail(bytes.len(), "the header ends".to_owned()))?;
-        Ok(part.iter().rev().fold(0, |n, b| n << 8 | usize::from(*b)))
+    let mut next = |at: usize, count: usize| {
+        read_up_to(reader, count as u64).map_err(|error| fail(at, format!("bytes cannot be read: {error}")))
     };
-    if !bytes.starts_with(b"\x93NUMPY") {
+    let whole = |bytes: Vec<u8>, at: usize, count: usize| match bytes.len() == count {
+        true => Ok(bytes),
+        false => Err(fail(at + bytes.len(), "the header ends".to_owned())),
+    };
+    let magic = next(0, 8)?;
+    if !magic.starts_with(b"\x93NUMPY") {
         return Err(fail(0, "there is no header of NumPy's format".to_owned()));
     }
-    let (start, length): (usize, usize) = match number(6, 1)? {
-        1 => (10, number(8, 2)?),
-        2 | 3 => (12, number(8, 4)?),
+    let width = match whole(magic, 0, 8)?[6] {
+        1 => 2,
+        2 | 3 => 4,
         version => return Err(fail(6, format!("version {version} is not known"))),
     };
-    let data = start.saturating_add(length);
-    let header = bytes.get(start..data).ok_or_else(|| fail(bytes.len(), "the header ends".to_owned()))?;
-    let header = String::from_utf8_lossy(header);
+    let length = whole(next(8, width)?, 8, width)?.iter().rev().fold(0, |n, b| n << 8 | usize::from(*b));
+    let start = 8 + width;
+    let header = whole(next(start, length)?, start, length)?;
+    let data = start + length;
+    let header = String::from_utf8_lossy(&header);
     let odd = || fail(start, format!("the header is {:?}", header.trim()));
     let after = |key: &str| header.split_once(key).map(|(_, rest)| rest.trim_start_matches([' ', ':']));
     let descr = after("'descr'").and_then(|rest| rest.strip_prefix('\'')?.split('\'').next()).ok_or_else(odd)?;
@@ -101,13 +107,20 @@ fn parse(path: &Path, inside: &str, bytes: &[u8]) -> Result<HostArray> {
     };
     let size = dtype.byte_size();
     let want = shape.iter().try_fold(size, |n, d| n.checked_mul(*d)).ok_or_else(odd)?;
-    let mut values = match bytes.get(data..).filter(|values| values.len() == want) {
-        Some(values) => values.to_vec(),
-        None => {
-            let have = bytes.len().saturating_sub(data);
-            return Err(fail(data, format!("{want} bytes of numbers should follow, and {have} do,")));
-        }
-    };
+    let follow = |have: u64| fail(data, format!("{want} bytes of numbers should follow, and {have} do,"));
+    let left = len.saturating_sub(data as u64);
+    if left != want as u64 {
+        return Err(follow(left));
+    }
+    room(left).map_err(|error| fail(data, error.to_string()))?;
+    let mut values = next(data, want)?;
+    if values.len() != want {
+        return Err(follow(values.len() as u64));
+    }
+    // The last byte has the checksum of an entry looked at, too.
+    if !next(data + want, 1)?.is_empty() {
+        return Err(fail(data + want, "bytes follow that do not belong to it,".to_owned()));
+    }
     if order == ">" {
         let part = if dtype.is_complex() { size / 2 } else { size };
         values.chunks_exact_mut(part).for_each(<[u8]>::reverse);

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use shardax::error::{Error, ErrorKind, Result};
 use shardax::prelude::*;
 
+use super::file::room;
 use super::stream::{Stream, number};
 use super::{Example, HostArray};
 
@@ -20,6 +21,8 @@ pub struct Pack<S> {
     text: Option<(Vec<i32>, usize)>,
     /// Where the stream was before that text.
     before: Value,
+    /// The error that comes after the row which it ended.
+    failed: Option<Error>,
 }
 
 /// After so many texts in which nothing is learned there will be no other: a stream without end has to be left.
@@ -34,10 +37,28 @@ struct Row {
     positions: Vec<i32>,
 }
 
+impl Row {
+    /// One with room for so many places.
+    fn of(length: usize) -> Result<Row> {
+        let mut row = Row::default();
+        // With what is made of each in the end.
+        let bytes = (length as u64).saturating_mul(2 * 4 * size_of::<i32>() as u64);
+        let fields = [&mut row.tokens, &mut row.targets, &mut row.segment_ids, &mut row.positions];
+        let made = room(bytes).map_err(|error| error.to_string());
+        made.and_then(|()| {
+            fields.into_iter().try_for_each(|field| field.try_reserve_exact(length)).map_err(|error| error.to_string())
+        })
+        .map_err(|error| {
+            Error::new(ErrorKind::Value, format!("a row of {length} tokens: {error}")).help("give a smaller length")
+        })?;
+        Ok(row)
+    }
+}
+
 impl<S: Stream<Item = Example>> Pack<S> {
     pub(super) fn new(inner: S, length: usize, split: bool) -> Self {
         let before = inner.position();
-        Pack { inner, length, split, text: None, before }
+        Pack { inner, length, split, text: None, before, failed: None }
     }
 
     /// The text that comes next, of which something is left.
@@ -61,12 +82,23 @@ impl<S: Stream<Item = Example>> Pack<S> {
 
     /// Puts as much as fits of the texts that come into a row; `None` where none is left.
     fn fill(&mut self) -> Option<Result<Row>> {
-        let mut row = Row::default();
+        if let Some(error) = self.failed.take() {
+            return Some(Err(error));
+        }
+        let mut row = match Row::of(self.length) {
+            Ok(row) => row,
+            Err(error) => return Some(Err(error)),
+        };
         let mut segment = 0;
         while row.tokens.len() < self.length {
             match self.text() {
                 Some(Ok(())) => {}
-                Some(Err(error)) => return Some(Err(error)),
+                Some(Err(error)) if row.tokens.is_empty() => return Some(Err(error)),
+                Some(Err(error)) => {
+                    // The texts before it are not lost.
+                    self.failed = Some(error);
+                    break;
+                }
                 None if row.tokens.is_empty() => return None,
                 None => break,
             }
@@ -127,6 +159,8 @@ impl<S: Stream<Item = Example>> Stream for Pack<S> {
 
     fn position(&self) -> Value {
         match &self.text {
+            // The error is met again.
+            _ if self.failed.is_some() => json!({ "before": self.before, "done": 0 }),
             Some((tokens, done)) if done + 1 < tokens.len() => json!({ "before": self.before, "done": done }),
             _ => json!({ "before": self.inner.position(), "done": 0 }),
         }
@@ -135,7 +169,7 @@ impl<S: Stream<Item = Example>> Stream for Pack<S> {
     fn seek(&mut self, position: &Value) -> Result<()> {
         let done = number(position, "done")? as usize;
         self.inner.seek(&position["before"])?;
-        self.text = None;
+        (self.text, self.failed) = (None, None);
         self.before = self.inner.position();
         if done == 0 {
             return Ok(());

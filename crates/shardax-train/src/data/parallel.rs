@@ -71,6 +71,9 @@ enum Pending<T> {
     Working(Receiver<Result<T>>),
 }
 
+/// As many threads work at most: they are started at once, and more than cores are of no use.
+const MOST: usize = 1024;
+
 /// Items that each thread has at once, so that it need not wait for the next one.
 const EACH: usize = 4;
 
@@ -83,7 +86,7 @@ impl<S: Stream, T, F> fmt::Debug for ParallelMap<S, T, F> {
 
 impl<S: Stream, T, F> ParallelMap<S, T, F> {
     pub(super) fn new(inner: S, threads: usize, f: F) -> Self {
-        let (position, threads) = (inner.position(), threads.max(1));
+        let (position, threads) = (inner.position(), threads.clamp(1, MOST));
         ParallelMap { inner, f: Arc::new(f), threads, jobs: None, pending: VecDeque::new(), position, ended: false }
     }
 }

@@ -64,7 +64,7 @@ impl fmt::Debug for Parquet {
 fn open(paths: Vec<PathBuf>) -> Result<Parquet> {
     let (mut files, mut groups, mut len) = (Vec::new(), Vec::new(), 0usize);
     for path in paths {
-        let file = fs::File::open(&path).map_err(|error| unreadable(&path, &error))?;
+        let file = super::file::open(&path).map_err(|error| unreadable(&path, &error))?;
         let end = file.metadata().map_or(0, |about| about.len());
         // What is in a file stands at its end.
         let reader =

@@ -27,6 +27,9 @@ struct Reading<S: Stream> {
     thread: JoinHandle<S>,
 }
 
+/// As many items are read ahead at most: the channel has room for all from the beginning.
+const MOST: usize = 1 << 16;
+
 impl<S: Stream> fmt::Debug for Prefetch<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Prefetch").field("ahead", &self.ahead).field("position", &self.position).finish_non_exhaustive()
@@ -38,7 +41,7 @@ where
     S::Item: Send + 'static,
 {
     pub(super) fn new(inner: S, ahead: usize) -> Self {
-        Prefetch { ahead: ahead.max(1), position: inner.position(), idle: Some(inner), reading: None }
+        Prefetch { ahead: ahead.clamp(1, MOST), position: inner.position(), idle: Some(inner), reading: None }
     }
 
     /// Starts a thread, unless one reads.

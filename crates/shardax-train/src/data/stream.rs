@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use shardax::error::{Error, ErrorKind, Result};
 
 use super::example::stack;
+use super::file::room;
 use super::mix::Mix;
 use super::pack::Pack;
 use super::parallel::{Enumerate, ParallelMap};
@@ -38,7 +39,7 @@ pub trait Stream {
         Map { inner: self, f }
     }
 
-    /// Each item changed by a function, by `threads` threads at once; they come in their order. Random numbers for it
+    /// Each item changed by a function, by `threads` threads (1,024 at most) at once; they come in their order. Random numbers for it
     /// are those of an item's number ([`enumerate`](Stream::enumerate)), so that they do not depend on the threads.
     fn parallel_map<T, F>(self, threads: usize, f: F) -> ParallelMap<Self, T, F>
     where
@@ -83,12 +84,13 @@ pub trait Stream {
         Repeat { inner: self, begin, round: 0, any: false }
     }
 
-    /// So many examples under one another, each name's values with an axis in front. A short last batch is left out.
+    /// So many examples under one another, each name's values with an axis in front. A short last batch is left out. An
+    /// example's error comes at once; the examples before it are in the next batch.
     fn batch(self, size: usize) -> Batched<Self>
     where
         Self: Sized + Stream<Item = Example>,
     {
-        Batched { inner: self, size, masked: false }
+        Batched::new(self, size, false)
     }
 
     /// The same, with `mask`, bool `[size]`: a short last batch is filled up with zeros, for which the mask is false.
@@ -96,7 +98,7 @@ pub trait Stream {
     where
         Self: Sized + Stream<Item = Example>,
     {
-        Batched { inner: self, size, masked: true }
+        Batched::new(self, size, true)
     }
 
     /// Texts, examples with `tokens`, int32 `[any length]`, in rows of `length`: a row has whole texts as long as they
@@ -145,7 +147,7 @@ pub trait Stream {
         Mix::new(all, seed)
     }
 
-    /// Reads up to `ahead` items on a thread, while the program works on others.
+    /// Reads up to `ahead` items (65,536 at most) on a thread, while the program works on others.
     fn prefetch(self, ahead: usize) -> Prefetch<Self>
     where
         Self: Sized + Send + 'static,
@@ -205,7 +207,10 @@ impl<S: Stream> Stream for Shard<S> {
     fn next_item(&mut self) -> Option<Result<S::Item>> {
         let mut own = None;
         for i in 0..self.count {
-            let item = self.inner.next_item()?;
+            let Some(item) = self.inner.next_item() else {
+                // Items that are not enough for all are left out, and no error is.
+                return own.filter(Result::is_err);
+            };
             if i == self.index % self.count {
                 own = Some(item);
             }
@@ -259,11 +264,35 @@ impl<S: Stream> Stream for Repeat<S> {
 }
 
 /// Of [`Stream::batch`] and [`Stream::batch_masked`].
+///
+/// An error of an example comes at once, and the examples before it are in the next batch. The position is then that
+/// before the batch, and how many of its examples were read.
 #[derive(Clone, Debug)]
 pub struct Batched<S> {
     inner: S,
     size: usize,
     masked: bool,
+    /// The examples of a batch that an error came between.
+    examples: Vec<Example>,
+    /// Where the stream was before them, and how many were read since.
+    begin: Value,
+    read: u64,
+}
+
+/// The name of a position within a batch.
+const WITHIN: &str = "batch";
+
+impl<S: Stream<Item = Example>> Batched<S> {
+    fn new(inner: S, size: usize, masked: bool) -> Self {
+        Batched { inner, size, masked, examples: Vec::new(), begin: Value::Null, read: 0 }
+    }
+
+    /// The next example of a batch.
+    fn read(&mut self) -> Option<Result<()>> {
+        let item = self.inner.next_item()?;
+        self.read += 1;
+        Some(item.map(|example| self.examples.push(example)))
+    }
 }
 
 impl<S: Stream<Item = Example>> Stream for Batched<S> {
@@ -273,30 +302,52 @@ impl<S: Stream<Item = Example>> Stream for Batched<S> {
             let error = Error::new(ErrorKind::Value, "a batch needs at least one example, got batch size 0");
             return Some(Err(error.help("give `batch` a size of 1 or more")));
         }
-        let mut examples = Vec::with_capacity(self.size.min(1 << 16));
-        while examples.len() < self.size {
-            match self.inner.next_item() {
-                Some(Ok(example)) => examples.push(example),
+        if self.examples.is_empty() {
+            (self.begin, self.read) = (self.inner.position(), 0);
+        }
+        while self.examples.len() < self.size {
+            match self.read() {
+                Some(Ok(())) => {}
                 Some(Err(error)) => return Some(Err(error)),
-                None if self.masked && !examples.is_empty() => break,
-                None => return None,
+                None if self.masked && !self.examples.is_empty() => break,
+                None => {
+                    self.examples.clear();
+                    return None;
+                }
             }
         }
+        let examples = std::mem::take(&mut self.examples);
         Some(
             stack(&examples)
                 .and_then(|batch| if self.masked { masked(batch, examples.len(), self.size) } else { Ok(batch) }),
         )
     }
     fn position(&self) -> Value {
-        self.inner.position()
+        let inner = self.inner.position();
+        match self.examples.is_empty() {
+            false => json!({ WITHIN: self.begin, "read": self.read }),
+            // One of a batch of batches, which must not be taken for its own.
+            true if inner.get(WITHIN).is_some() => json!({ WITHIN: inner, "read": 0 }),
+            true => inner,
+        }
     }
     fn seek(&mut self, position: &Value) -> Result<()> {
-        self.inner.seek(position)
+        self.examples.clear();
+        let Some(begin) = position.get(WITHIN) else { return self.inner.seek(position) };
+        let count = number(position, "read")?;
+        self.inner.seek(begin)?;
+        (self.begin, self.read) = (self.inner.position(), 0);
+        // Its errors were returned before.
+        while self.read < count && self.read().is_some() {}
+        Ok(())
     }
 }
 
 /// A batch of `count` examples with zeros up to `size`, and which are examples.
 fn masked(batch: Example, count: usize, size: usize) -> Result<Example> {
+    room(size as u64).map_err(|error| {
+        Error::new(ErrorKind::Value, format!("a batch of {size} examples: {error}")).help("take smaller batches")
+    })?;
     let mut out = batch.into_iter().map(|(name, x)| Ok((name, x.filled(size)?))).collect::<Result<Example>>()?;
     let mask: Vec<bool> = (0..size).map(|i| i < count).collect();
     match out.insert("mask".to_owned(), HostArray::of(&mask, &[size])?) {

@@ -1,171 +1,172 @@
 //! WebDataset: tar files of which the members with one stem make an example.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
+use ::tar::{self, EntryType};
 use serde_json::{Value, json};
 use shardax::error::{Error, ErrorKind, Result};
 
-use super::file::{unreadable, wrong};
+use super::file::{open, read_up_to, room, unreadable, wrong};
 use super::stream::{Stream, number};
-
-const BLOCK: u64 = 512;
 
 /// The examples of tar files, one after the other: `0001.jpg` and `0001.cls` are the members `jpg` and `cls` of one. An
 /// example is the bytes of each member by its ending, and `__key__`, the stem.
 ///
 /// Its position is a file and a place in it: to go on, nothing is read twice.
 ///
-/// Fails, with the file and the place, where one is cut off or no tar file.
+/// Fails, with the file and the place, where one is cut off or no tar file, is shorter than a position in it, and for
+/// members that are links, whose bytes are elsewhere: `tar --dereference --hard-dereference` writes files.
 #[derive(Debug)]
 pub struct WebDataset {
     files: Vec<PathBuf>,
     /// The file, and where the next example begins in it.
     at: (usize, u64),
     open: Option<BufReader<fs::File>>,
-    /// Where the reader is.
-    offset: u64,
     failed: bool,
 }
 
-struct Member {
-    name: String,
-    bytes: Vec<u8>,
-    /// Where its header begins.
-    begin: u64,
-}
+/// The members of an example by their endings.
+type Members = BTreeMap<String, Vec<u8>>;
 
 impl WebDataset {
     /// The examples of these files, in their order.
     pub fn new<P: AsRef<Path>>(files: impl IntoIterator<Item = P>) -> Self {
         let files = files.into_iter().map(|path| path.as_ref().to_owned()).collect();
-        WebDataset { files, at: (0, 0), open: None, offset: 0, failed: false }
-    }
-
-    /// The file that is read now, where the next example begins.
-    fn file(&mut self) -> Result<Option<&mut BufReader<fs::File>>> {
-        let Some(path) = self.files.get(self.at.0) else { return Ok(None) };
-        if self.open.is_none() {
-            let mut file = fs::File::open(path).map_err(|error| unreadable(path, &error))?;
-            file.seek(SeekFrom::Start(self.at.1)).map_err(|error| unreadable(path, &error))?;
-            (self.open, self.offset) = (Some(BufReader::with_capacity(1 << 16, file)), self.at.1);
-        }
-        Ok(self.open.as_mut())
-    }
-
-    /// The next bytes; `None` at the end of the file, where nothing of them is there.
-    fn read(&mut self, count: u64, what: &str) -> Result<Option<Vec<u8>>> {
-        let (path, offset) = (self.files.get(self.at.0).cloned().unwrap_or_default(), self.offset);
-        let Some(file) = self.file()? else { return Ok(None) };
-        let mut bytes = Vec::new();
-        let read = file.take(count).read_to_end(&mut bytes).map_err(|error| unreadable(&path, &error))? as u64;
-        self.offset += read;
-        match read {
-            _ if read == count => Ok(Some(bytes)),
-            0 => Ok(None),
-            _ => Err(wrong(&path, offset, format!("{count} bytes of {what} should follow, and {read} do"))),
-        }
-    }
-
-    /// The next member of the file; `None` at its end.
-    fn member(&mut self) -> Result<Option<Member>> {
-        let mut long: Option<String> = None;
-        let mut first = None;
-        loop {
-            let begin = self.offset;
-            let path = self.files.get(self.at.0).cloned().unwrap_or_default();
-            let fail = |what: &str| wrong(&path, begin, what);
-            // Two blocks of nothing are the end; files without them are read as well.
-            let Some(header) = self.read(BLOCK, "a header")? else { return Ok(None) };
-            if header.iter().all(|b| *b == 0) {
-                return Ok(None);
-            }
-            let first = *first.get_or_insert(begin);
-            let octal = |range: std::ops::Range<usize>| {
-                let text = String::from_utf8_lossy(&header[range]).into_owned();
-                u64::from_str_radix(text.trim_matches(['\0', ' ']), 8).ok()
-            };
-            let sum: u64 =
-                header.iter().enumerate().map(|(i, b)| if (148..156).contains(&i) { 32 } else { u64::from(*b) }).sum();
-            if octal(148..156) != Some(sum) {
-                return Err(fail("a header's checksum is not right"));
-            }
-            // GNU's form for what is too large for octal digits.
-            let size = match header[124] & 0x80 {
-                0 => octal(124..136),
-                _ => Some(header[128..136].iter().fold(0, |n, b| n << 8 | u64::from(*b))),
-            };
-            let size = size.ok_or_else(|| fail("a header has no size"))?;
-            let bytes = self.read(size, "a member")?;
-            let bytes = match bytes {
-                Some(bytes) => bytes,
-                None if size == 0 => Vec::new(),
-                None => return Err(fail("a member's bytes are not there")),
-            };
-            let padding = size.next_multiple_of(BLOCK) - size;
-            if padding > 0 && self.read(padding, "padding")?.is_none() {
-                return Err(fail("the file ends within a member"));
-            }
-            let text = |bytes: &[u8]| {
-                let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
-                String::from_utf8_lossy(&bytes[..end]).into_owned()
-            };
-            match header[156] {
-                b'L' => long = Some(text(&bytes)),
-                b'x' => long = pax_path(&bytes).or(long),
-                b'0' | 0 | b'7' => {
-                    let prefix = if &header[257..262] == b"ustar" { text(&header[345..500]) } else { String::new() };
-                    let short = text(&header[..100]);
-                    let short = if prefix.is_empty() { short } else { format!("{prefix}/{short}") };
-                    return Ok(Some(Member { name: long.unwrap_or(short), bytes, begin: first }));
-                }
-                // Folders, links and what concerns the whole file.
-                _ => long = None,
-            }
-        }
+        WebDataset { files, at: (0, 0), open: None, failed: false }
     }
 
     /// The members of the next example.
-    fn example(&mut self) -> Result<Option<BTreeMap<String, Vec<u8>>>> {
-        while self.at.0 < self.files.len() {
-            let mut example: BTreeMap<String, Vec<u8>> = BTreeMap::new();
-            let mut key: Option<String> = None;
-            loop {
-                let Some(member) = self.member()? else {
-                    self.at = (self.at.0 + 1, 0);
-                    self.open = None;
-                    break;
-                };
-                let (folder, name) = member.name.rsplit_once('/').map_or(("", member.name.as_str()), |(f, n)| (f, n));
-                let Some((stem, ending)) = name.split_once('.') else { continue };
-                let own = if folder.is_empty() { stem.to_owned() } else { format!("{folder}/{stem}") };
-                if key.get_or_insert_with(|| own.clone()) != &own {
-                    // The first member of the next example: read again then.
-                    self.at.1 = member.begin;
-                    self.open = None;
-                    break;
+    fn example(&mut self) -> Result<Option<Members>> {
+        while let Some(path) = self.files.get(self.at.0) {
+            let mut file = match self.open.take() {
+                Some(file) => file,
+                None => open_at(path, self.at.1)?,
+            };
+            let (example, next) = members(path, &mut file, self.at.1)?;
+            match next {
+                Some(next) => {
+                    self.at.1 = next;
+                    self.open = Some(file);
                 }
-                example.insert(ending.to_owned(), member.bytes);
+                None => self.at = (self.at.0 + 1, 0),
             }
-            if let Some(key) = key {
-                example.insert("__key__".to_owned(), key.into_bytes());
-                return Ok(Some(example));
+            if example.is_some() {
+                return Ok(example);
             }
         }
         Ok(None)
     }
 }
 
-/// The path in a header of the newer kind: lines of a length, a name and a value.
-fn pax_path(bytes: &[u8]) -> Option<String> {
-    let text = String::from_utf8_lossy(bytes);
-    text.lines().find_map(|line| Some(line.split_once(' ')?.1.strip_prefix("path=")?.to_owned()))
+/// The file, where an example begins.
+fn open_at(path: &Path, offset: u64) -> Result<BufReader<fs::File>> {
+    let mut file = open(path).map_err(|error| unreadable(path, &error))?;
+    let len = file.metadata().map_err(|error| unreadable(path, &error))?.len();
+    if offset > 0 && offset >= len {
+        let what = format!("an example should begin, and the file ends at byte {len}: it is shorter than it was");
+        return Err(wrong(path, offset, what));
+    }
+    file.seek(SeekFrom::Start(offset)).map_err(|error| unreadable(path, &error))?;
+    Ok(BufReader::with_capacity(1 << 16, file))
+}
+
+/// Counts what is read.
+struct Counted<R>(R, Rc<Cell<u64>>);
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let read = self.0.read(out)?;
+        self.1.set(self.1.get() + read as u64);
+        Ok(read)
+    }
+}
+
+/// The members of the example that begins at `offset`, where the reader is, and where the next one begins; `None` where
+/// the file ends.
+fn members(path: &Path, file: &mut BufReader<fs::File>, offset: u64) -> Result<(Option<Members>, Option<u64>)> {
+    let len = file.get_ref().metadata().map_err(|error| unreadable(path, &error))?.len();
+    let count = Rc::new(Cell::new(0));
+    let mut archive = tar::Archive::new(Counted(&mut *file, count.clone()));
+    // Members begin at whole blocks.
+    let here = || offset.saturating_add(count.get().next_multiple_of(512));
+    let fail = |begin: u64, error: io::Error| wrong(path, begin, format!("it cannot be read as tar: {error}"));
+    let mut entries = archive.entries().map_err(|error| fail(offset, error))?;
+    let (mut example, mut key): (Members, Option<String>) = (Members::new(), None);
+    loop {
+        let begin = here();
+        let Some(entry) = entries.next() else { break };
+        let mut entry = entry.map_err(|error| fail(begin, error))?;
+        let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        // What has no bytes: folders, and what concerns the whole file.
+        if matches!(entry.header().entry_type(), EntryType::Directory | EntryType::XGlobalHeader) {
+            continue;
+        }
+        let (folder, file_name) = name.rsplit_once('/').map_or(("", name.as_str()), |(folder, name)| (folder, name));
+        let Some((stem, ending)) = file_name.split_once('.') else { continue };
+        let own = if folder.is_empty() { stem.to_owned() } else { format!("{folder}/{stem}") };
+        if key.get_or_insert_with(|| own.clone()) != &own {
+            // The first member of the next example, whose header is read again then.
+            let back = i64::try_from(count.get() - (begin - offset)).unwrap_or(0);
+            file.seek_relative(-back).map_err(|error| unreadable(path, &error))?;
+            example.insert("__key__".to_owned(), key.unwrap_or_default().into_bytes());
+            return Ok((Some(example), Some(begin)));
+        }
+        check(path, begin, &name, &mut entry)?;
+        let start = offset.saturating_add(entry.raw_file_position());
+        let left = len.saturating_sub(start);
+        if entry.header().entry_type() != EntryType::GNUSparse && entry.size() > left {
+            let what = format!("{} bytes of a member should follow, and {left} do", entry.size());
+            return Err(wrong(path, start, what));
+        }
+        let size = entry.size();
+        let bytes = room(size).and_then(|()| read_up_to(&mut entry, size)).map_err(|error| fail(begin, error))?;
+        if bytes.len() as u64 != size {
+            return Err(wrong(path, start, format!("{size} bytes of {name:?} should follow, and {} do", bytes.len())));
+        }
+        if example.insert(ending.to_owned(), bytes).is_some() {
+            return Err(wrong(path, begin, format!("the member {name:?} comes twice")));
+        }
+    }
+    if let Some(key) = key {
+        example.insert("__key__".to_owned(), key.into_bytes());
+        return Ok((Some(example), None));
+    }
+    Ok((None, None))
+}
+
+/// Fails for a member whose bytes are elsewhere or in a form that is not known, rather than leave it out.
+fn check<R: Read>(path: &Path, begin: u64, name: &str, entry: &mut tar::Entry<'_, R>) -> Result<()> {
+    let fail = |what: &str| wrong(path, begin, format!("the member {name:?} {what}"));
+    // The crate takes the last eight bytes of a size that is not in octal digits.
+    let size = &entry.header().as_bytes()[124..128];
+    if size[0] & 0x80 != 0 && size != [0x80, 0, 0, 0] {
+        return Err(fail("has a size of more than 64 bits"));
+    }
+    let kind = entry.header().entry_type();
+    match kind {
+        EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {}
+        EntryType::Link | EntryType::Symlink => {
+            return Err(fail(
+                "is a link, and its bytes are elsewhere: write it with `tar --dereference --hard-dereference`",
+            ));
+        }
+        kind => return Err(fail(&format!("is no file: its type is {:?}", char::from(kind.as_byte())))),
+    }
+    let extensions = entry.pax_extensions().map_err(|error| fail(&error.to_string()))?;
+    let mut keys = extensions.into_iter().flatten().filter_map(io::Result::ok);
+    match keys.any(|extension| extension.key_bytes().starts_with(b"GNU.sparse.")) {
+        true => Err(fail("is sparse in the POSIX form: write it with `tar --format=gnu`, or without `--sparse`")),
+        false => Ok(()),
+    }
 }
 
 impl Stream for WebDataset {
-    type Item = BTreeMap<String, Vec<u8>>;
+    type Item = Members;
 
     fn next_item(&mut self) -> Option<Result<Self::Item>> {
         if self.failed {

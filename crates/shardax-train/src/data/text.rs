@@ -1,13 +1,13 @@
 //! Texts in windows.
 
 use std::fs;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use shardax::error::{Error, ErrorKind, Result};
 
-use super::file::{unreadable, wrong};
+use super::file::{read_up_to, unreadable, wrong};
 use super::{Example, HostArray, Source};
 
 /// The bytes of a file in windows of `length`, read as they are needed. An example has `tokens`, int32 `[length]`, and
@@ -32,7 +32,7 @@ pub fn text_windows(path: impl AsRef<Path>, length: usize) -> Result<TextWindows
 }
 
 fn open(path: &Path, length: usize) -> Result<TextWindows> {
-    let file = fs::File::open(path).map_err(|error| unreadable(path, &error))?;
+    let file = super::file::open(path).map_err(|error| unreadable(path, &error))?;
     let bytes = file.metadata().map_err(|error| unreadable(path, &error))?.len();
     let windows = bytes.saturating_sub(1).checked_div(length as u64).unwrap_or(0);
     if windows == 0 {
@@ -62,12 +62,20 @@ impl Source for TextWindows {
     }
 
     fn get(&self, i: usize) -> Result<Example> {
-        let mut bytes = vec![0; self.length + 1];
+        if i >= self.windows {
+            return Err(Error::new(ErrorKind::Index, format!("window {i} of {} was asked for", self.windows))
+                .help("they are counted from 0"));
+        }
         let offset = (i * self.length) as u64;
+        let mut bytes = Vec::new();
         {
             let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
             file.seek(SeekFrom::Start(offset))
-                .and_then(|_| file.read_exact(&mut bytes))
+                .and_then(|_| read_up_to(&mut *file, self.length as u64 + 1))
+                .and_then(|read| match read.len() == self.length + 1 {
+                    true => Ok(bytes = read),
+                    false => Err(io::ErrorKind::UnexpectedEof.into()),
+                })
                 .map_err(|error| wrong(&self.path, offset, format!("a window could not be read: {error}")))?;
         }
         let tokens: Vec<i32> = bytes.into_iter().map(i32::from).collect();

@@ -137,8 +137,8 @@ mod bpe {
         #[track_caller]
         pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
             let (path, location) = (path.as_ref(), std::panic::Location::caller());
-            let text =
-                std::fs::read(path).map_err(|error| super::super::file::unreadable(path, &error).at(location))?;
+            let text = super::super::file::read(path)
+                .map_err(|error| super::super::file::unreadable(path, &error).at(location))?;
             let tokenizer = tokenizers::Tokenizer::from_bytes(&text).map_err(|error| {
                 let what = format!("{} is no tokenizer.json: {error}", path.display());
                 Error::new(ErrorKind::Value, what).help("give a file that `tokenizers` wrote").at(location)

@@ -9,6 +9,7 @@ use std::time::SystemTime;
 use shardax::error::{Error, ErrorKind, Result};
 
 use super::Logger;
+use crate::picture::Picture;
 
 /// Numbers for TensorBoard: `tensorboard --logdir FOLDER` draws a curve for each name.
 ///
@@ -58,6 +59,37 @@ impl EventFile {
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// A picture of a step, by its name: TensorBoard shows it under IMAGES.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// use shardax_train::{Picture, log::EventFile};
+    /// # let folder = std::env::temp_dir().join(format!("shardax-doc-pictures-{}", std::process::id()));
+    /// let mut log = EventFile::new(&folder)?;
+    /// log.picture(100, "samples", &Picture::grid(&zeros([8, 28, 28, 1]), 4)?)?;
+    /// # std::fs::remove_dir_all(&folder).ok();
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn picture(&mut self, step: u64, name: &str, picture: &Picture) -> Result<()> {
+        let location = std::panic::Location::caller();
+        let mut image = Message::default();
+        image.varint(1, picture.height() as u64);
+        image.varint(2, picture.width() as u64);
+        // Red, green and blue.
+        image.varint(3, 3);
+        image.bytes(4, &picture.to_png().map_err(|error| error.at(location))?);
+        self.event(|event| {
+            event.varint(2, step);
+            let (mut summary, mut value) = (Message::default(), Message::default());
+            value.bytes(1, name.as_bytes());
+            value.bytes(4, &image.0);
+            summary.bytes(1, &value.0);
+            event.bytes(5, &summary.0);
+        })
+        .map_err(|error| error.at(location))
     }
 
     fn event(&mut self, fill: impl FnOnce(&mut Message)) -> Result<()> {

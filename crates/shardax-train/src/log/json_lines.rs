@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -59,7 +59,7 @@ impl JsonLines {
     pub fn read(path: impl AsRef<Path>) -> Result<Vec<Line>> {
         let location = std::panic::Location::caller();
         let log = JsonLines { path: path.as_ref().to_owned(), file: None };
-        let text = fs::read_to_string(&log.path).map_err(|error| log.failed("read", &error).at(location))?;
+        let text = text_of(&log.path).map_err(|error| log.failed("read", &error).at(location))?;
         let last = text.lines().count();
         let mut lines = Vec::new();
         for (at, line) in text.lines().enumerate() {
@@ -81,6 +81,11 @@ impl JsonLines {
     }
 }
 
+fn text_of(path: &Path) -> io::Result<String> {
+    let bytes = crate::data::file::read(path)?;
+    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
 fn parse(line: &str) -> Option<Line> {
     let fields: Map<String, Value> = serde_json::from_str(line).ok()?;
     let step = fields.get("step")?.as_u64()?;
@@ -94,7 +99,7 @@ impl Logger for JsonLines {
     fn begin(&mut self, step: u64) -> Result<()> {
         self.file = None;
         if self.path.exists() {
-            let text = fs::read_to_string(&self.path).map_err(|error| self.failed("read", &error))?;
+            let text = text_of(&self.path).map_err(|error| self.failed("read", &error))?;
             let mut kept: String = text
                 .lines()
                 .filter(|line| parse(line).is_some_and(|line| line.step <= step))

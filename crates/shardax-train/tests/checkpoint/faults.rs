@@ -119,6 +119,77 @@ fn another_version_is_not_guessed_at() -> Result<()> {
     Ok(())
 }
 
+/// In manifests whose checksum is right.
+#[test]
+fn manifests_that_lead_elsewhere_are_damaged() -> Result<()> {
+    let rewrite = |path: &Path, change: &dyn Fn(&mut serde_json::Value)| {
+        let text = fs::read(path.join("manifest.json")).expect("the manifest");
+        let mut manifest = serde_json::from_slice(&text).expect("JSON");
+        change(&mut manifest);
+        let text = manifest.to_string();
+        fs::write(path.join("manifest.json"), &text).expect("the manifest");
+        fs::write(path.join("commit"), format!("{:08x}\n", crc32fast::hash(text.as_bytes()))).expect("the commit");
+    };
+    let (_folder, path) = with(|_| ())?;
+    let outside = path.with_file_name("outside.safetensors");
+    fs::copy(path.join(FILE), &outside).expect("the file");
+    for name in ["../outside.safetensors", &outside.to_string_lossy(), "./outside.safetensors", "..", ""] {
+        rewrite(&path, &|manifest| manifest["files"][0]["name"] = name.into());
+        fails(Checkpoint::open(&path), &["manifest.json is damaged", "which is not in its folder"]);
+    }
+    // The first half twice, and the second never.
+    setup();
+    let folder = Folder::new();
+    let path = folder.join("x");
+    let halves = NamedSharding::new(&make_mesh([("x", 2), ("y", 4)])?, P!["x"]);
+    checkpoint::save(&path, &device_put(&arange(0..64).reshape([8, 8]), &halves)?)?;
+    Checkpoint::open(&path)?.verify()?;
+    rewrite(&path, &|manifest| {
+        let parts = manifest["arrays"][0]["parts"].as_array_mut().expect("parts");
+        assert_eq!(parts.len(), 2);
+        parts[1]["start"] = parts[0]["start"].clone();
+    });
+    fails(Checkpoint::open(&path), &["the parts [0, 0] + [4, 8] and [0, 0] + [4, 8] of ``", "overlap"]);
+    rewrite(&path, &|manifest| {
+        let entry = manifest["arrays"][0].clone();
+        manifest["arrays"].as_array_mut().expect("arrays").push(entry);
+    });
+    fails(Checkpoint::open(&path), &["damaged"]);
+    let (_folder, path) = with(|path| rewrite(path, &|manifest| manifest["chunk"] = (1u64 << 43).into()))?;
+    fails(Checkpoint::open(&path), &["its checksums are of 8796093022208 bytes each"]);
+    Ok(())
+}
+
+#[test]
+fn metadata_comes_back_as_it_was_or_is_not_saved() -> Result<()> {
+    setup();
+    let folder = Folder::new();
+    let nested = |depth: usize| (0..depth).fold(serde_json::json!(1), |inner, _| serde_json::json!([inner]));
+    let args = |metadata| checkpoint::SaveArgs::new().metadata(metadata);
+    checkpoint::save_with(folder.join("flat"), &ones([2]), &args(nested(120)))?;
+    assert_eq!(*Checkpoint::open(folder.join("flat"))?.metadata(), nested(120));
+    let deep = args(nested(130));
+    fails(checkpoint::save_with(folder.join("deep"), &ones([2]), &deep), &["nested more than 120 deep"]);
+    let mut manager = CheckpointManager::new(folder.join("run"), CheckpointManagerOptions::new())?;
+    fails(manager.save_with(1, &ones([2]), &deep), &["nested more than 120 deep"]);
+    // Every bit of a number.
+    let mut bits = 0x3ff0_0000_0000_0000u64;
+    let numbers: Vec<f64> = std::iter::repeat_with(|| {
+        bits = bits.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        f64::from_bits(bits & 0xbfff_ffff_ffff_ffff)
+    })
+    .filter(|x| x.is_finite())
+    .take(2000)
+    .collect();
+    let metrics = numbers.iter().enumerate().map(|(i, x)| (i.to_string(), *x));
+    let args = args(serde_json::json!(numbers)).metrics(metrics);
+    checkpoint::save_with(folder.join("numbers"), &ones([2]), &args)?;
+    let found = Checkpoint::open(folder.join("numbers"))?;
+    assert_eq!(*found.metadata(), serde_json::json!(numbers));
+    assert!(numbers.iter().enumerate().all(|(i, x)| found.metrics()[&i.to_string()] == *x));
+    Ok(())
+}
+
 #[test]
 fn another_shape_is_named() -> Result<()> {
     let (_folder, path) = with(|_| ())?;

@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::mpsc::sync_channel;
 
 use shardax::prelude::*;
-use shardax_train::checkpoint::{BestMode, CheckpointManager, CheckpointManagerOptions, SaveArgs};
+use shardax_train::checkpoint::{self, BestMode, CheckpointManager, CheckpointManagerOptions, SaveArgs};
 
 use super::{Folder, fails, names, setup};
 
@@ -168,6 +168,57 @@ fn what_is_saved_may_be_given_away_at_once() -> Result<()> {
             let want = i as f32 + step as f32 - 1.0;
             assert!(array.to_vec::<f32>()?.iter().all(|x| *x == want), "array {i} of step {step}");
         }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_file_with_the_name_of_a_folder_stops_nothing_else() -> Result<()> {
+    setup();
+    let folder = Folder::new();
+    for name in ["3.unfinished", "1.unfinished", "5", "2.damaged"] {
+        fs::write(folder.join(name), "the user's").expect("a file");
+    }
+    fs::create_dir(folder.join(".lock")).expect("a folder");
+    let options = || Options::new().max_to_keep(1).enable_async_checkpointing(false);
+    let mut checkpoints = CheckpointManager::new(&folder.0, options())?;
+    fails(checkpoints.save(1, &value(1.0)), &["1.unfinished is there already", "remove it"]);
+    fs::rename(folder.join("1.unfinished"), folder.join("moved")).expect("a file");
+    checkpoints.save(1, &value(1.0))?;
+    fs::rename(folder.join("moved"), folder.join("1.unfinished")).expect("a file");
+    // The one before is removed all the same.
+    checkpoints.save(2, &value(2.0))?;
+    assert_eq!(checkpoints.all_steps()?, [2]);
+    fails(checkpoints.save(3, &value(3.0)), &["3.unfinished is there already"]);
+    checkpoints.save(4, &value(4.0))?;
+    fails(checkpoints.save(5, &value(5.0)), &["cannot move a checkpoint to", "5"]);
+    assert_eq!(of(&checkpoints.restore_latest(&value(0.0))?.expect("a checkpoint").tree), 4.0);
+    assert_eq!(names(&folder.0), [".lock", "1.unfinished", "2.damaged", "3.unfinished", "4", "5"]);
+    Ok(())
+}
+
+#[test]
+fn several_that_replace_one_checkpoint_leave_one_of_theirs_whole() -> Result<()> {
+    setup();
+    let folder = Folder::new();
+    let path = folder.join("x");
+    let tree = |x: f32| (0..20).map(|i| full([1000], x + i as f32)).collect::<Vec<_>>();
+    checkpoint::save(&path, &tree(0.0))?;
+    // What a program left there that was ended.
+    fs::create_dir(folder.join("x.unfinished")).expect("a folder");
+    fs::write(folder.join("x.unfinished/device-00000.safetensors"), "half").expect("a file");
+    for round in 1..4 {
+        let save = |i: usize| checkpoint::save_with(&path, &tree((100 * i) as f32), &SaveArgs::new().force(true));
+        let all: Vec<Result<()>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (1..7).map(|i| scope.spawn(move || save(i))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("it ends")).collect()
+        });
+        all.into_iter().collect::<Result<Vec<()>>>()?;
+        let found = checkpoint::Checkpoint::open(&path)?;
+        found.verify()?;
+        let first: Vec<f32> = found.restore(&tree(0.0))?.iter().map(|x| x.get(0).item()).collect::<Result<_>>()?;
+        assert!(first.iter().enumerate().all(|(i, x)| *x == first[0] + i as f32), "round {round}: {first:?}");
+        assert_eq!(names(&folder.0), ["x"], "round {round}");
     }
     Ok(())
 }

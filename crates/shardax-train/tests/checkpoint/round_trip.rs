@@ -145,6 +145,41 @@ fn plain_numbers_are_the_programs_or_the_checkpoints() -> Result<()> {
     assert_eq!((restored.1, restored.2), ((1e-3, 7), (true, 0.1)));
     let kept = saved.restore_with(&tree(0.5, 0, false), &RestoreOptions::new().keep_numbers())?;
     assert_eq!((kept.1, kept.2), ((0.5, 0), (false, 0.1)));
+    // A type that cannot hold what was saved.
+    let path = folder.join("types");
+    checkpoint::save(&path, &(zeros([2]), 0.5f64, 1i64 << 40))?;
+    let saved = Checkpoint::open(&path)?;
+    let all = || RestoreOptions::new().restore_numbers();
+    fails(
+        saved.restore_with(&(zeros([2]), 7i32, 1i64), &all()),
+        &["the number `[1]` was saved as 0.5 in", "the tree's type is that of 7", "keep_numbers"],
+    );
+    fails(
+        saved.restore_with(&(zeros([2]), 7f64, 1i32), &all()),
+        &["the number `[2]` was saved as 1099511627776", "the tree's type can hold 0 of it"],
+    );
+    assert_eq!(saved.restore_with(&(zeros([2]), 7f32, 1u64), &all())?.2, 1 << 40);
+    Ok(())
+}
+
+#[test]
+fn a_part_has_no_arrays_of_one_whose_name_begins_alike() -> Result<()> {
+    setup();
+    let folder = Folder::new();
+    let path = folder.join("named");
+    #[derive(Tree, Clone)]
+    struct State {
+        params: (Array, Array),
+        params_ema: Array,
+    }
+    checkpoint::save(&path, &State { params: (array(1.0f32), array(2.0f32)), params_ema: array(3.0f32) })?;
+    let saved = Checkpoint::open(&path)?;
+    let below = |path: &str| RestoreOptions::new().below(path);
+    let (a, b) = saved.restore_with(&(zeros(()), zeros(())), &below(".params"))?;
+    assert_eq!((a.item::<f32>()?, b.item::<f32>()?), (1.0, 2.0));
+    assert_eq!(saved.restore_with(&zeros(()), &below(".params_ema"))?.item::<f32>()?, 3.0);
+    // What is left of the part itself is still named.
+    fails(saved.restore_with(&(zeros(()),), &below(".params")), &["the tree has no `.params[1]`"]);
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use shardax::prelude::*;
+use shardax_train::Picture;
 use shardax_train::log::{EventFile, JsonLines, Line, Logger};
 use shardax_train::report::Report;
 
@@ -86,10 +87,10 @@ fn a_report_is_one_page() -> Result<()> {
     for text in [
         "<h1>a &lt;run&gt;</h1>",
         "first: test/loss",
-        "<td>loss</td><td>1.000000 at step 20</td><td>NaN at step 10</td>",
+        "<td>loss</td><td class=\"n\">1.000000 at step 20</td><td class=\"n\">NaN at step 10</td>",
         "<td>[0]</td><td>float32[16,4]</td><td>P('x',)",
-        "<td>256</td><td>32</td>",
-        "<td>all-reduce</td><td>x</td><td>8</td>",
+        "<td class=\"n\">256 B</td><td class=\"n\">32 B</td>",
+        "<td>all-reduce</td><td>x</td><td class=\"n\">8</td>",
     ] {
         assert!(html.contains(text), "{text} is not in {html}");
     }
@@ -99,4 +100,88 @@ fn a_report_is_one_page() -> Result<()> {
     assert!(Report::new("nothing").curves(&[])?.to_html().ends_with("</html>\n"));
     fails(report.save("/nowhere/at/all.html"), &["/nowhere/at/all.html"]);
     Ok(())
+}
+
+#[test]
+fn a_report_of_a_large_model_is_short_and_in_order() -> Result<()> {
+    super::setup();
+    let mesh = make_mesh([("data", 2), ("model", 4)])?;
+    let put = |x: Array, spec: PartitionSpec| device_put(&x, &NamedSharding::new(&mesh, spec));
+    let layer = || -> Result<(Array, Array)> { Ok((put(ones([32, 64]), P![None, "model"])?, put(ones([64]), P![])?)) };
+    let layers = (0..12).map(|_| layer()).collect::<Result<Vec<_>>>()?;
+    let state =
+        (layers, put(ones([4096, 16]), P![("data", "model")])?, put(ones([2, 3, 8, 8]), P![None, None, "model"])?);
+    let batch = put(ones([32, 32]), P!["data"])?;
+    type State = (Vec<(Array, Array)>, Array, Array);
+    let step = jit(|(layers, ..): State, x: Array| layers.iter().fold(x, |x, (w, _)| x.dot(w).dot(w.t())).mean(..));
+    let compiled = step.lower((state.clone(), batch.clone()))?.compile()?;
+    let all = compiled.collectives()?;
+    let line = |step: u64, loss: f64| Line { step, values: [("loss".to_owned(), loss)].into() };
+    let pixels = arange(0..6 * 64).astype(DType::F32).reshape([6, 8, 8, 1]) / 384.0;
+    // A tuple of references, in which nothing is cloned; the parts in any order.
+    let report = Report::new("large")
+        .shardings(&(&state, &batch))?
+        .communication(&compiled)?
+        .picture("six <samples>", &Picture::grid(&pixels, 3)?)?
+        .curves(&[("run", &[line(1, 2.0), line(2, 1.0)])])?;
+    let html = report.to_html();
+    let places = ["Curves", "Pictures", "Communication in a step", "Arrays"];
+    let places: Vec<usize> = places.iter().filter_map(|text| html.find(&format!("<h2>{text}</h2>"))).collect();
+    assert!(places.len() == 4 && places.is_sorted(), "{places:?}");
+    // Twelve layers are one row for each of their arrays.
+    for row in ["<td>[0][0][0–11][0]</td><td>float32[32,64]</td>", "<td>[0][0][0–11][1]</td>", "<td>[1]</td>"] {
+        assert_eq!(html.matches(row).count(), 1, "{row} is not once in {html}");
+    }
+    assert!(html.contains("<tfoot><tr><td>total</td><td></td><td></td><td class=\"n\">27</td>"), "{html}");
+    // Collectives: the most first, and all of them.
+    assert!(!all.is_empty());
+    let total = all.bytes();
+    assert!(
+        html.contains(&format!("<td>total</td><td></td><td class=\"n\"></td><td class=\"n\">{}</td>", all.count()))
+    );
+    assert!(total > 0 && html.contains("in a step</th>"));
+    // Labels are drawn as large as they are, each part of a way to split once.
+    assert!(html.contains(">CPU 0–7<") || html.contains(">CPU 0,4<"), "{html}");
+    assert!(html.matches("<svg xmlns").count() >= 4 && html.contains("six &lt;samples&gt;"));
+    Ok(())
+}
+
+#[test]
+fn pictures_are_png_files_of_what_arrays_hold() -> Result<()> {
+    let folder = Folder::new();
+    let grey = Picture::of(&array([[0.0f32, 0.5], [2.0, f32::NAN]]))?;
+    assert_eq!(pixels(&grey)?, (2, 2, vec![0, 0, 0, 128, 128, 128, 255, 255, 255, 255, 0, 0]));
+    let color = Picture::of(&array([[[1u8, 2, 3, 9]]]))?;
+    assert_eq!(pixels(&color)?, (1, 1, vec![1, 2, 3]));
+    let three = Picture::grid(&array([[[true]], [[false]], [[true]]]), 2)?;
+    let white = [255; 3];
+    let (width, height, rgb) = pixels(&three)?;
+    assert_eq!((width, height, &rgb[..3], &rgb[9..12]), (4, 4, &white[..], &[0; 3][..]));
+    assert_eq!((&rgb[3 * 12..][..3], &rgb[3 * 15..][..3]), (&white[..], &white[..]));
+    grey.save(folder.join("a.png"))?;
+    assert_eq!(std::fs::read(folder.join("a.png")).expect("the file"), grey.to_png()?);
+    for (wrong, columns) in [(ones([2]), 1), (ones([2, 2, 2, 2]), 1), (ones([0, 2, 2]), 3), (ones([2, 2, 2]), 0)] {
+        fails(Picture::grid(&wrong, columns), &["a picture of float32[", "images, rows, columns"]);
+    }
+    fails(Picture::of(&array([[1, 2]])), &["int32[1,1,2]", "uint8 or bool"]);
+    fails(grey.save("/nowhere/at/all.png"), &["/nowhere/at/all.png"]);
+    // In an event file: the tag, the sizes and the bytes of the PNG.
+    let path = folder.join("runs/events.out.tfevents.x");
+    let mut log = EventFile::at_time(&path, 1_700_000_000.25)?;
+    log.picture(7, "samples", &grey)?;
+    log.flush()?;
+    let (bytes, png) = (std::fs::read(&path).expect("the file"), grey.to_png()?);
+    let at = bytes.windows(png.len()).position(|window| window == png).expect("the picture");
+    assert!(bytes[..at].ends_with(&[8, 2, 16, 2, 24, 3, 34, png.len() as u8]), "{:?}", &bytes[..at]);
+    assert!(bytes[..at].windows(9).any(|window| window == b"\x0a\x07samples"));
+    Ok(())
+}
+
+/// What a PNG decoder finds in it.
+fn pixels(picture: &Picture) -> Result<(u32, u32, Vec<u8>)> {
+    let file = picture.to_png()?;
+    let mut reader = png::Decoder::new(std::io::Cursor::new(file)).read_info().expect("a PNG file");
+    let mut rgb = vec![0; reader.output_buffer_size().expect("a size")];
+    let info = reader.next_frame(&mut rgb).expect("a picture");
+    Ok((info.width, info.height, rgb))
 }

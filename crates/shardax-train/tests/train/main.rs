@@ -5,8 +5,10 @@ mod batches;
 #[path = "../common/mod.rs"]
 mod common;
 mod data;
+mod limits;
 mod logs;
 mod metrics;
+mod mutants;
 mod pack;
 mod trainer;
 

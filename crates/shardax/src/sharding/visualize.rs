@@ -104,12 +104,35 @@ impl Grid {
         out
     }
 
+    /// A label as short as it is legible: `CPU 0–7` and `CPU 0, 4 … 28` where many devices hold a part.
+    fn short_label(&self, cell: &Cell) -> String {
+        match cell.devices.as_slice() {
+            [first, second, .., last] if cell.devices.len() > 4 => {
+                let step = second - first;
+                match cell.devices.windows(2).all(|pair| pair[1] - pair[0] == step) {
+                    true if step == 1 => format!("{} {first}–{last}", self.platform),
+                    true => format!("{} {first}, {second} … {last}", self.platform),
+                    false => format!("{} {first}, {second} … ({})", self.platform, cell.devices.len()),
+                }
+            }
+            _ => self.label(cell),
+        }
+    }
+
+    /// Of about the array's proportions, and as large as its labels need: it is not meant to be scaled down.
     fn svg(&self) -> String {
+        const FONT: f64 = 14.0;
+        let rows = self.cells.chunk_by(|a, b| a.rows == b.rows).count();
+        let columns = self.cells.len() / rows.max(1);
+        let widest = self.cells.iter().map(|cell| self.short_label(cell).chars().count()).max().unwrap_or(0);
+        // Of a sans-serif face's capitals and digits.
+        let (least_width, least_height) = ((widest as f64 + 2.0) * FONT * 0.62, 2.0 * FONT);
         let aspect = self.height as f64 / self.width.max(1) as f64;
-        let (w, h) = (640.0, if self.is_vector { 80.0 } else { (640.0 * aspect).clamp(120.0, 960.0) });
+        let (w, h) = (400.0, if self.is_vector { 48.0 } else { (400.0 * aspect).clamp(80.0, 400.0) });
+        let (w, h) = (f64::max(w, columns as f64 * least_width).ceil(), f64::max(h, rows as f64 * least_height).ceil());
         let (sx, sy) = (w / self.width.max(1) as f64, h / self.height.max(1) as f64);
         let mut out = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {w} {h}\" font-family=\"sans-serif\" font-size=\"14\">\n"
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{w}\" height=\"{h}\" viewBox=\"0 0 {w} {h}\" font-family=\"sans-serif\" font-size=\"{FONT}\">\n"
         );
         for cell in &self.cells {
             let (x, y) = (cell.columns.start as f64 * sx, cell.rows.start as f64 * sy);
@@ -118,9 +141,10 @@ impl Grid {
             let hue = (cell.devices[0] as f64 * 137.5) % 360.0;
             let _ = writeln!(
                 out,
-                "  <rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{cw:.1}\" height=\"{ch:.1}\" fill=\"hsl({hue:.0},60%,80%)\" stroke=\"#444\"/>\n  <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" dominant-baseline=\"middle\">{}</text>",
+                "  <rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{cw:.1}\" height=\"{ch:.1}\" fill=\"hsl({hue:.0},60%,80%)\" stroke=\"#444\"/>\n  <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" dominant-baseline=\"middle\">{}<title>{}</title></text>",
                 x + cw / 2.0,
                 y + ch / 2.0,
+                self.short_label(cell),
                 self.label(cell)
             );
         }

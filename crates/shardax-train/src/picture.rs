@@ -1,0 +1,132 @@
+//! Pictures of arrays: samples, reconstructions, filters, as PNG files.
+
+use std::path::Path;
+
+use shardax::error::{Error, ErrorKind, Result};
+use shardax::prelude::*;
+
+use crate::data::file::room;
+
+/// Pixels in red, green and blue, made of an array.
+///
+/// Floating point numbers are from 0 (black) to 1 (white), those beyond are cut off, NaN is red; uint8 is from 0 to 255;
+/// false is black.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax_train::Picture;
+/// let digits = shardax_train::digits()?;
+/// let batch = digits.batches(12).next().expect("a batch")?;
+/// let grid = Picture::grid(&batch.images, 4)?;
+/// // Three rows of four images of 8 × 8 pixels, with two pixels between them.
+/// assert_eq!((grid.width(), grid.height()), (38, 28));
+/// assert!(grid.to_png()?.starts_with(b"\x89PNG"));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Picture {
+    width: usize,
+    height: usize,
+    rgb: Vec<u8>,
+}
+
+/// Pixels between the images of a grid.
+const GAP: usize = 2;
+
+impl Picture {
+    /// One image, `[rows, columns]` or `[rows, columns, channels]` with 1, 3 or 4 channels, of which the fourth (opacity)
+    /// is left out.
+    ///
+    /// Fails for other shapes and dtypes.
+    #[track_caller]
+    pub fn of(image: &Array) -> Result<Picture> {
+        image.check()?;
+        Picture::grid(&image.expand_dims(0), 1)
+    }
+
+    /// Images side by side, `columns` of them a row: `[images, rows, columns]` or `[images, rows, columns, channels]`.
+    ///
+    /// Fails for other shapes and dtypes, and for no columns.
+    #[track_caller]
+    pub fn grid(images: &Array, columns: usize) -> Result<Picture> {
+        let location = std::panic::Location::caller();
+        images.check().and_then(|()| draw(images, columns)).map_err(|error| error.at(location))
+    }
+
+    /// Pixels from left to right.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Pixels from top to bottom.
+    pub fn height(&self) -> usize {
+        self.height
+    }
+
+    /// The bytes of a PNG file.
+    pub fn to_png(&self) -> Result<Vec<u8>> {
+        let failed = |error: &dyn std::fmt::Display| {
+            let what = format!("a picture of {} × {} pixels is no PNG file: {error}", self.width, self.height);
+            Error::new(ErrorKind::Value, what).help("draw at least one pixel, and fewer than 2³¹ a side")
+        };
+        let size = |pixels: usize| u32::try_from(pixels).map_err(|error| failed(&error));
+        let mut bytes = Vec::new();
+        let mut encoder = png::Encoder::new(&mut bytes, size(self.width)?, size(self.height)?);
+        encoder.set_color(png::ColorType::Rgb);
+        encoder.set_depth(png::BitDepth::Eight);
+        let written = encoder.write_header().and_then(|mut writer| writer.write_image_data(&self.rgb));
+        written.map(|()| bytes).map_err(|error| failed(&error))
+    }
+
+    /// Writes a PNG file. Fails where it cannot be written.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        std::fs::write(path, self.to_png()?).map_err(|error| {
+            Error::new(ErrorKind::Runtime, format!("cannot write {}: {error}", path.display())).help("look at the path")
+        })
+    }
+}
+
+fn draw(images: &Array, columns: usize) -> Result<Picture> {
+    let wrong = || {
+        let what = format!("a picture of {} in {columns} columns was asked for", images.type_name());
+        Error::new(ErrorKind::Value, what).help(
+            "give a floating point, uint8 or bool array [images, rows, columns] or [images, rows, columns, 1 | 3 | 4] \
+             (without the first dimension for a single image), and at least one column",
+        )
+    };
+    let (count, rows, width, channels) = match *images.shape() {
+        [n, h, w] => (n, h, w, 1),
+        [n, h, w, c @ (1 | 3 | 4)] => (n, h, w, c),
+        _ => return Err(wrong()),
+    };
+    let columns = columns.min(count);
+    if columns == 0 || rows == 0 || width == 0 {
+        return Err(wrong());
+    }
+    let values: Vec<Option<u8>> = match images.dtype() {
+        DType::U8 => images.to_vec::<u8>()?.into_iter().map(Some).collect(),
+        DType::Bool => images.to_vec::<bool>()?.into_iter().map(|x| Some(if x { 255 } else { 0 })).collect(),
+        dtype if dtype.is_float() => {
+            let values = images.astype(DType::F32).to_vec::<f32>()?;
+            values.into_iter().map(|x| (!x.is_nan()).then(|| (x.clamp(0.0, 1.0) * 255.0).round() as u8)).collect()
+        }
+        _ => return Err(wrong()),
+    };
+    let side = |images: usize, pixels: usize| (images * (pixels + GAP)) - GAP;
+    let (full_width, full_height) = (side(columns, width), side(count.div_ceil(columns), rows));
+    let bytes = full_width.saturating_mul(full_height).saturating_mul(3);
+    room(bytes as u64).map_err(|error| Error::new(ErrorKind::Value, format!("{}: {error}", wrong().message())))?;
+    let mut rgb = vec![255; bytes];
+    for (at, pixel) in values.chunks_exact(channels).enumerate() {
+        let (image, y, x) = (at / (rows * width), at / width % rows, at % width);
+        let (y, x) = (image / columns * (rows + GAP) + y, image % columns * (width + GAP) + x);
+        let color = match pixel {
+            [Some(r), Some(g), Some(b), ..] => [*r, *g, *b],
+            [Some(grey)] => [*grey; 3],
+            _ => [255, 0, 0],
+        };
+        rgb[(y * full_width + x) * 3..][..3].copy_from_slice(&color);
+    }
+    Ok(Picture { width: full_width, height: full_height, rgb })
+}

@@ -1,0 +1,211 @@
+//! A page about a run: curves, last numbers, how arrays lie, what devices tell each other.
+
+mod arrays;
+mod communication;
+mod leaves;
+
+use std::collections::BTreeSet;
+use std::fmt::{Display, Write};
+use std::path::Path;
+
+use base64::Engine;
+use shardax::error::{Error, ErrorKind, Result};
+use shardax::prelude::*;
+
+pub use leaves::Leaves;
+
+use crate::log::Line;
+use crate::picture::Picture;
+use crate::plot::{Panel, Plot};
+
+/// Curves of each number of some runs by step, in panels of two a row: `test/loss` is drawn beside `loss`.
+///
+/// ```
+/// # use shardax_train::log::Line;
+/// let line = |step: u64, loss: f64| Line { step, values: [("loss".to_owned(), loss)].into() };
+/// let run = [line(10, 2.0), line(20, 1.0)];
+/// let svg = shardax_train::report::curves(&[("a run", &run)])[0].to_svg()?;
+/// assert!(svg.contains("loss"));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn curves(runs: &[(&str, &[Line])]) -> Vec<Plot> {
+    panels(runs).chunks(2).map(|row| row.iter().cloned().fold(Plot::new(), Plot::panel)).collect()
+}
+
+fn panels(runs: &[(&str, &[Line])]) -> Vec<Panel> {
+    let names: BTreeSet<&str> = runs
+        .iter()
+        .flat_map(|(_, lines)| lines.iter().flat_map(|line| line.values.keys().map(String::as_str)))
+        .collect();
+    // Where a name is measured on several data sets the panel is that of its last part.
+    let last = |name: &str| name.rsplit('/').next().unwrap_or_default().to_owned();
+    let panels: BTreeSet<String> =
+        names.iter().filter(|name| !name.starts_with("time/")).map(|name| last(name)).collect();
+    let panel = |title: &String| {
+        let mut panel = Panel::new(title, "step");
+        for (run, lines) in runs {
+            for name in names.iter().filter(|name| last(name) == *title) {
+                let points = lines.iter().filter_map(|line| Some((line.step as f64, *line.values.get(*name)?)));
+                let label = if runs.len() == 1 { (*name).to_owned() } else { format!("{run}: {name}") };
+                panel = panel.points(&label, points);
+            }
+        }
+        panel
+    };
+    panels.iter().map(panel).collect()
+}
+
+/// A page in one file, which needs no other: a run as a browser shows it.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax_train::log::Line;
+/// use shardax_train::report::Report;
+/// let line = |step: u64, loss: f64| Line { step, values: [("loss".to_owned(), loss)].into() };
+/// let html = Report::new("digits")
+///     .curves(&[("first", &[line(10, 2.0), line(20, 1.0)])])?
+///     .shardings(&(ones([4, 2]), zeros([3])))?
+///     .to_html();
+/// assert!(html.contains("<svg") && html.contains("float32[4,2]"));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Report {
+    title: String,
+    sections: Vec<(Section, String)>,
+}
+
+/// In the order of the page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Section {
+    Curves,
+    Pictures,
+    Communication,
+    Arrays,
+}
+
+impl Report {
+    /// An empty page. Its parts have an order of their own: curves, pictures, communication, arrays.
+    pub fn new(title: &str) -> Self {
+        Report { title: title.to_owned(), sections: Vec::new() }
+    }
+
+    /// Curves of some runs, by their names, and a table of their last numbers.
+    pub fn curves(mut self, runs: &[(&str, &[Line])]) -> Result<Self> {
+        let mut body = "<h2>Curves</h2><div>".to_owned();
+        for panel in panels(runs) {
+            let _ = write!(body, "<figure>{}</figure>", Plot::new().panel(panel).to_svg()?);
+        }
+        body.push_str("</div><h2>Last numbers</h2>");
+        let names: BTreeSet<&String> =
+            runs.iter().flat_map(|(_, lines)| lines.iter().flat_map(|line| line.values.keys())).collect();
+        let header: Vec<&str> = std::iter::once("").chain(runs.iter().map(|(run, _)| *run)).collect();
+        let row = |name: &String| {
+            let last = |lines: &[Line]| lines.iter().rev().find_map(|line| Some((*line.values.get(name)?, line.step)));
+            let cell = |lines| last(lines).map_or(String::new(), |(x, step)| format!("{x:.6} at step {step}"));
+            std::iter::once(name.clone()).chain(runs.iter().map(|(_, lines)| cell(lines))).collect()
+        };
+        body.push_str(&table(&header, 1, &names.into_iter().map(row).collect::<Vec<_>>(), &[]));
+        self.sections.push((Section::Curves, body));
+        Ok(self)
+    }
+
+    /// A picture with a line below it, such as samples of the model. Small ones are drawn larger.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// use shardax_train::{Picture, report::Report};
+    /// let report = Report::new("digits").picture("samples", &Picture::grid(&zeros([8, 8, 8]), 4)?)?;
+    /// assert!(report.to_html().contains("data:image/png;base64,"));
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn picture(mut self, caption: &str, picture: &Picture) -> Result<Self> {
+        let png = base64::engine::general_purpose::STANDARD.encode(picture.to_png()?);
+        // Pixels stay squares.
+        let width = picture.width() * (360 / picture.width().max(1)).clamp(1, 8);
+        let first = self.sections.iter().all(|(section, _)| *section != Section::Pictures);
+        let heading = if first { "<h2>Pictures</h2>" } else { "" };
+        let caption = escaped(caption);
+        let body = format!(
+            "{heading}<figure><img width=\"{width}\" alt=\"{caption}\" src=\"data:image/png;base64,{png}\">\
+             <figcaption>{caption}</figcaption></figure>"
+        );
+        self.sections.push((Section::Pictures, body));
+        Ok(self)
+    }
+
+    /// How the arrays of a tree, or of several (`&(&state, &batch)`), lie on the devices: a table with those that differ
+    /// in a number of their paths alone, such as a model's layers, in one row; and a picture of each way to split them.
+    pub fn shardings<Kind>(mut self, tree: &impl Leaves<Kind>) -> Result<Self> {
+        self.sections.push((Section::Arrays, arrays::section(tree.leaves())?));
+        Ok(self)
+    }
+
+    /// What the devices tell each other in a compiled step, the most first, with totals.
+    ///
+    /// Communication of custom calls is not part of it.
+    pub fn communication(mut self, step: &Compiled<impl Sized, impl Sized>) -> Result<Self> {
+        self.sections.push((Section::Communication, communication::section(&step.collectives()?)));
+        Ok(self)
+    }
+
+    /// The page as text.
+    pub fn to_html(&self) -> String {
+        let title = escaped(&self.title);
+        let mut sections = self.sections.clone();
+        sections.sort_by_key(|(section, _)| *section);
+        let body: String = sections.into_iter().map(|(_, body)| body).collect();
+        format!(
+            "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
+             <meta name=\"viewport\" content=\"width=device-width\"><title>{title}</title><style>\
+             body{{font:15px system-ui,sans-serif;color:#1f2937;max-width:960px;margin:2em auto;padding:0 1em}}\
+             .wide{{overflow-x:auto;margin-bottom:.6em}}table{{border-collapse:collapse}}tfoot{{font-weight:600}}\
+             th,td{{text-align:left;padding:.2em .8em;border-bottom:1px solid #e5e7eb;white-space:nowrap}}\
+             .n{{text-align:right;font-variant-numeric:tabular-nums}}\
+             figure{{display:inline-block;margin:0 1em 1em 0;max-width:100%;vertical-align:top}}\
+             svg,img{{max-width:100%;height:auto}}.wide svg{{max-width:none}}img{{image-rendering:pixelated}}\
+             figcaption{{font-size:13px;color:#6b7280}}</style><h1>{title}</h1>{body}</html>\n"
+        )
+    }
+
+    /// Writes the page. Fails where the file cannot be written.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        std::fs::write(path, self.to_html()).map_err(|error| {
+            Error::new(ErrorKind::Runtime, format!("cannot write {}: {error}", path.display())).help("look at the path")
+        })
+    }
+}
+
+/// A table that scrolls where the page is narrow; columns from number `numbers` on are aligned on the right.
+fn table(header: &[&str], numbers: usize, rows: &[Vec<String>], totals: &[Vec<String>]) -> String {
+    let row = |tag: &str, cells: &[String]| -> String {
+        let cell = |(at, cell): (usize, &String)| {
+            let class = if at >= numbers { " class=\"n\"" } else { "" };
+            format!("<{tag}{class}>{}</{tag}>", escaped(cell))
+        };
+        format!("<tr>{}</tr>", cells.iter().enumerate().map(cell).collect::<String>())
+    };
+    let header: Vec<String> = header.iter().map(|cell| (*cell).to_owned()).collect();
+    let all = |rows: &[Vec<String>]| rows.iter().map(|cells| row("td", cells)).collect::<String>();
+    format!(
+        "<div class=\"wide\"><table><thead>{}</thead><tbody>{}</tbody><tfoot>{}</tfoot></table></div>",
+        row("th", &header),
+        all(rows),
+        all(totals)
+    )
+}
+
+/// Bytes as people read them: `1.50 MiB`.
+fn bytes_text(bytes: usize) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let unit = (0..UNITS.len()).rposition(|unit| bytes >> (10 * unit) > 0).unwrap_or(0);
+    match unit {
+        0 => format!("{bytes} B"),
+        unit => format!("{:.2} {}", bytes as f64 / (1u64 << (10 * unit)) as f64, UNITS[unit]),
+    }
+}
+
+fn escaped(text: impl Display) -> String {
+    text.to_string().replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
