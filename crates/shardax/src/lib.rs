@@ -156,6 +156,7 @@ pub use ops::callback::{
 pub use ops::collective::*;
 pub use ops::primitive::checkpoint_policy::{CheckpointPolicy, Offload, Operation};
 pub use ops::primitive::layout_constraint::with_layout_constraint;
+pub use ops::primitive::reshard::reshard;
 pub use ops::primitive::stop_gradient::stop_gradient;
 pub use precision::{PrecisionGuard, default_matmul_precision};
 pub use scope::{NamedScope, named_scope};
@@ -165,7 +166,7 @@ pub use sharding::distributed;
 pub use sharding::mesh_utils;
 pub use sharding::{
     AbstractMesh, AxisType, IntoMesh, Mesh, MeshArg, MeshGuard, NamedSharding, PartitionSpec, Sharding,
-    SingleDeviceSharding, get_mesh, make_mesh, manual_axes,
+    SingleDeviceSharding, Typed, get_abstract_mesh, get_mesh, make_mesh, manual_axes,
 };
 pub use sharding::{AutoLayout, Format, Layout, LayoutOptions};
 pub use sharding::{Device, device_count, devices, local_device_count, local_devices, process_count, process_index};
@@ -195,7 +196,7 @@ pub mod prelude {
     pub use crate::shape::{Grouped, axis_index_groups};
     pub use crate::sharding::{
         AbstractMesh, AxisType, GpuSpec, GpuTopology, IntoMesh, Mesh, MeshArg, MeshGuard, NamedSharding, PartitionSpec,
-        Sharding, SingleDeviceSharding, Space, Topology, TpuTopology, get_mesh, make_mesh, manual_axes,
+        Sharding, SingleDeviceSharding, Space, Topology, TpuTopology, get_abstract_mesh, get_mesh, make_mesh, manual_axes,
     };
     pub use crate::spmd::*;
     pub use crate::stages::{
@@ -210,7 +211,7 @@ pub mod prelude {
         device_put_replicated, device_put_sharded, devices, disable_jit, fori_loop, grad, hessian, jacfwd, jacrev, jit,
         jvp, linear_transpose, linearize, local_device_count, local_devices, make_array_from_callback,
         make_array_from_process_local_data, make_array_from_process_local_data_of_shape,
-        make_array_from_single_device_arrays, make_program, named_scope, process_count, process_index, replicate, scan,
+        make_array_from_single_device_arrays, make_program, named_scope, process_count, process_index, replicate, reshard, scan,
         scan_n, sequential_vmap, stop_gradient, switch, unreplicate, value_and_grad, visualize_array_sharding,
         visualize_sharding, visualize_sharding_color, visualize_sharding_svg, vjp, vmap, while_loop,
         with_layout_constraint,

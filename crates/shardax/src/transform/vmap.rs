@@ -16,6 +16,7 @@ use crate::interpret::batching::{batch_eval, bound, move_batch};
 use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_flat};
 use crate::scope;
 use crate::shape::{AxisName, IntoAxisNames, normalize_axis};
+use crate::sharding::DimSpec;
 use crate::sharding::axis_env::{with_axes, with_spmd};
 
 /// A vectorized function; see [`vmap`].
@@ -110,7 +111,7 @@ impl<F, Args> Vmap<F, Args> {
             return Err(err!(Value, "vmap must have at least one non-None value in in_axes, or an axis_size")
                 .help("call `.axis_size(n)` when no argument is mapped"));
         };
-        let axis = BatchAxis { size, name: self.axis_name, spmd_names: self.spmd_axis_name.clone() };
+        let axis = BatchAxis { size, name: self.axis_name, spmd_names: self.spmd_axis_name.clone(), explicit: DimSpec::None };
 
         let inner: Vec<_> = avals
             .iter()

@@ -25,7 +25,7 @@ use crate::error::{Result, err};
 use crate::scope::Part;
 use crate::shape::{AxisName, Shape};
 use crate::sharding::memory::MemoryKind;
-use crate::sharding::{DimSpec, Mesh, NamedSharding, PartitionSpec};
+use crate::sharding::{DimSpec, Mesh, NamedSharding, PartitionSpec, Typed, axis_text};
 use crate::stack::grow;
 
 /// A value in the text being written.
@@ -50,7 +50,8 @@ pub struct Lowering {
     indent: usize,
     values: Vec<ValueInfo>,
     next_name: u32,
-    meshes: Vec<Mesh>,
+    /// The axes of each mesh.
+    meshes: Vec<Vec<(AxisName, usize)>>,
     next_channel: u32,
     /// The mesh whose axes are manual where text is being written.
     pub(crate) manual_mesh: Option<Mesh>,
@@ -145,9 +146,13 @@ impl Lowering {
 
     /// The name of `mesh` in the text.
     pub fn mesh_name(&mut self, mesh: &Mesh) -> String {
+        self.mesh_of(mesh.axes())
+    }
+
+    fn mesh_of(&mut self, axes: &[(AxisName, usize)]) -> String {
         // The text tells meshes apart by their axes. All of a program are over the same devices.
-        let at = self.meshes.iter().position(|m| m.axes() == mesh.axes()).unwrap_or_else(|| {
-            self.meshes.push(mesh.clone());
+        let at = self.meshes.iter().position(|known| known == axes).unwrap_or_else(|| {
+            self.meshes.push(axes.to_vec());
             self.meshes.len() - 1
         });
         if at == 0 { "mesh".into() } else { format!("mesh_{at}") }
@@ -285,6 +290,17 @@ impl Lowering {
         self.op("stablehlo.custom_call", &[v], &attrs, &aval)
     }
 
+    /// `v`, which lies as its type says.
+    pub(crate) fn constrain(&mut self, v: Value, typed: &Typed) -> Value {
+        if self.is_local() {
+            return v;
+        }
+        let mesh = self.mesh_of(typed.mesh().axes());
+        let attrs = format!("sharding = {}", typed.sdy(&mesh, &|axis| axis_text(typed.mesh().axis_names(), axis)));
+        let aval = self.aval(v);
+        self.op("sdy.sharding_constraint", &[v], &attrs, &aval)
+    }
+
     /// `v` with these dimensions left whole: the compiler may split the others alone.
     pub(crate) fn with_whole(&mut self, v: Value, dims: &[usize]) -> Value {
         let Some(mesh) = self.manual_mesh.clone().or_else(|| self.auto_mesh.clone()).filter(|_| !self.is_local())
@@ -351,7 +367,10 @@ impl Lowering {
             let values = grow(|| eqn.primitive.lower(self, &inputs, &outs)).map_err(|e| e.at(eqn.source));
             self.locations.leave(around);
             let values = values?;
-            for (var, mut value) in eqn.outputs.iter().zip(values) {
+            for ((var, mut value), out) in eqn.outputs.iter().zip(values).zip(&outs) {
+                if let Some(typed) = out.sharding() {
+                    value = self.constrain(value, typed);
+                }
                 if kept.get(var.index()).is_some_and(|kept| *kept) {
                     value = self.keep(value);
                 }

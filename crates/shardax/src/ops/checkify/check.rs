@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 use super::error::{CheckError, Message, What};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
 use crate::core::program::trace::{bind, check_usable, runs_now};
 use crate::core::tree::Static;
@@ -116,6 +116,14 @@ impl Primitive for Check {
 
     fn infer(&self, _args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         Ok(smallvec![])
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.replicated()
+    }
+
+    fn partial_rule(&self, _rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        Ok(Default::default())
     }
 
     fn lower(&self, _cx: &mut Lowering, _args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {

@@ -6,7 +6,7 @@ use super::axes::{Axes, channel, groups_text, mesh};
 use super::mapped;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::{DType, Scalar};
@@ -50,6 +50,10 @@ impl Primitive for Ppermute {
 
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
         Ok(smallvec![args[0].union(&self.axes.set())])
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.like(0)
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
@@ -250,6 +254,10 @@ impl Primitive for AxisIndex {
 
     fn vary(&self, _args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
         Ok(smallvec![self.axes.set()])
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.replicated()
     }
 
     fn lower(&self, cx: &mut Lowering, _args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::binary::Select;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents, Thread};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts};
 use crate::core::program::trace::{Traced, trace};
 use crate::core::program::{Aval, Flops, Program};
 use crate::dtype::DType;
@@ -138,6 +138,14 @@ impl Primitive for Cond {
 
     fn flops(&self, _args: &[Aval], _outs: &[Aval]) -> Flops {
         self.branches.iter().map(Program::flops).fold(Flops::default(), Flops::max)
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.own()
+    }
+
+    fn partial_rule(&self, _rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        Ok(Default::default())
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

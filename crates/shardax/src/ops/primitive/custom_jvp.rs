@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::call::{in_place, in_place_threaded};
 use crate::core::array::Array;
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents, Thread};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts};
 use crate::core::program::trace::{Traced, check_usable, trace};
 use crate::core::program::{Aval, Program};
 use crate::core::tree::TreeDef;
@@ -174,6 +174,14 @@ impl Primitive for CustomJvp {
         in_place_threaded(&self.program, thread, self.num_consts, args, state, |program, num_consts, operands| {
             bind_checked(CustomJvp { program, num_consts, id, rule: Arc::new(past) }, operands)
         })
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.own()
+    }
+
+    fn partial_rule(&self, _rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        Ok(Default::default())
     }
 
     in_place!(_this => None);

@@ -10,7 +10,7 @@ use super::call::{in_place, in_place_threaded};
 use super::custom_jvp::{RuleId, check_captured, check_types, eval_batched, in_rule, trace_entry};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents, Thread};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts};
 use crate::core::program::trace::{Traced, check_usable};
 use crate::core::program::{Aval, Program};
 use crate::core::tree::TreeDef;
@@ -128,6 +128,14 @@ impl Primitive for CustomVjp {
         })
     }
 
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.own()
+    }
+
+    fn partial_rule(&self, _rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        Ok(Default::default())
+    }
+
     in_place!(_this => None);
 
     fn jvp(&self, _args: &[Array], _tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
@@ -223,6 +231,14 @@ impl Primitive for Pullback {
 
     fn vary(&self, _args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
         Ok(self.tangent_avals().into_iter().map(|a| a.vma).collect())
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.own()
+    }
+
+    fn partial_rule(&self, _rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        Ok(Default::default())
     }
 
     fn lower(&self, _cx: &mut Lowering, _args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::call::{in_place, in_place_threaded};
 use super::custom_jvp::{RuleId, check_types, in_rule};
 use crate::core::array::Array;
-use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents, Thread};
+use crate::core::primitive::{BatchAxis, Dims, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts};
 use crate::core::program::trace::{check_usable, trace};
 use crate::core::program::{Aval, Program};
 use crate::error::{Result, err};
@@ -93,6 +93,14 @@ impl Primitive for CustomVmap {
         in_place_threaded(&self.program, thread, self.num_consts, args, state, |program, num_consts, operands| {
             bind_checked(CustomVmap { program, num_consts, rule }, operands)
         })
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.own()
+    }
+
+    fn partial_rule(&self, _rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        Ok(Default::default())
     }
 
     in_place!(_this => None);

@@ -8,7 +8,7 @@ use super::gather::{Gather, GatherDimensionNumbers, GatherScatterMode};
 use super::scatter::{Scatter, ScatterDimensionNumbers, ScatterKind};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::{DType, Scalar};
@@ -89,6 +89,10 @@ impl Primitive for DynamicSlice {
         Ok(smallvec![args[0].with_shape(self.sizes.clone())])
     }
 
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.resized()
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         Ok(vec![cx.op("stablehlo.dynamic_slice", args, &format!("slice_sizes = {}", ints(&self.sizes)), &outs[0])])
     }
@@ -157,6 +161,11 @@ impl Primitive for DynamicUpdateSlice {
         check_block("dynamic_update_slice", x, &block.shape)?;
         check_starts("dynamic_update_slice", x, &args[2..])?;
         Ok(smallvec![x.clone()])
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.alike(0..2, "the operand and the update")?;
+        rule.like(0)
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -154,12 +154,12 @@ impl ReduceWindow {
         } else {
             let beyond = Array::literal(Scalar::Int(count as i128 - 1), DType::I32, false);
             let places = Select.apply(&blocks.equal(spread(y)), &beyond, &place);
-            Reduce { reducer: Reducer::Min, axes: inside.clone() }.apply(&places)
+            Reduce { reducer: Reducer::Min, axes: inside.clone(), out: None }.apply(&places)
         };
         let chosen = place.equal(spread(&first));
         let zero = Array::literal(Scalar::Int(0), t.dtype(), false);
         let kept = Select.apply(&chosen, &zero, &self.blocks(t, y.shape()));
-        Reduce { reducer: Reducer::Sum, axes: inside }.apply(&kept)
+        Reduce { reducer: Reducer::Sum, axes: inside, out: None }.apply(&kept)
     }
 
     /// The tangent of any other maximum or minimum.

@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use super::shape_ops::{Ints, linear_jvp, list};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::{DType, Scalar};
@@ -61,6 +61,14 @@ impl Primitive for Slice {
             shape.push((b - a).div_ceil(s));
         }
         Ok(smallvec![x.with_shape(shape)])
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.resized()
+    }
+
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        rule.keep_partial()
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
@@ -141,6 +149,14 @@ impl Primitive for Pad {
             shape.push(m as usize);
         }
         Ok(smallvec![x.with_shape(shape)])
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.resized()
+    }
+
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        rule.keep_partial()
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
@@ -240,6 +256,14 @@ impl Primitive for Concatenate {
         Ok(smallvec![Aval { weak: args.iter().all(|a| a.weak), ..first.with_shape(shape) }])
     }
 
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        Ok(smallvec![rule.alike(0..rule.args().len(), "operands")?])
+    }
+
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        rule.keep_partial()
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         Ok(vec![cx.op("stablehlo.concatenate", args, &format!("dimension = {} : i64", self.dimension), &outs[0])])
     }
@@ -303,6 +327,14 @@ impl Primitive for Reverse {
                 .help(format!("name each dimension below {rank} once")));
         }
         Ok(smallvec![args[0].clone()])
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.like(0)
+    }
+
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        rule.keep_partial()
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

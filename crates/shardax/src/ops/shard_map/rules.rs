@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::ShardMap;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents, Thread};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts};
 use crate::core::program::trace::{Traced, bind, check_usable, trace};
 use crate::core::program::{Aval, Flops, Program};
 use crate::error::{Result, err};
@@ -115,6 +115,14 @@ impl Primitive for ShardMap {
     fn flops(&self, _args: &[Aval], _outs: &[Aval]) -> Flops {
         let devices: usize = self.axes().filter_map(|axis| self.mesh.axis_size(axis)).product();
         self.body.flops() * devices as f64
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.own()
+    }
+
+    fn partial_rule(&self, _rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        Ok(Default::default())
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
