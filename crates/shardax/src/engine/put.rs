@@ -138,6 +138,9 @@ impl PutOptions {
         if array.is_traced() {
             check_usable(array)?;
             check_inside(array, to)?;
+            if let Some(typed) = to.and_then(Sharding::as_named).and_then(|named| named.typed(array.ndim())) {
+                return Ok(array.sharded(&typed));
+            }
             return Ok(match to.and_then(|to| Some((to.kind()?, to))) {
                 Some((kind, to)) => DevicePut { kind, sharding: Some(to.in_layout(None)) }.apply(array),
                 None => array.clone(),

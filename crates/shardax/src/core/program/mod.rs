@@ -18,7 +18,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::scope::Scope;
 use crate::shape::{AxisSet, Shape, size};
-use crate::sharding::{AbstractMesh, NamedSharding, Sharding, Typed};
+use crate::sharding::{AbstractMesh, DimSpec, NamedSharding, Sharding, Typed};
 use crate::stack::grow;
 
 /// The type of a value: dtype, shape, whether it is weakly typed, and the manual axes it varies over.
@@ -98,6 +98,22 @@ impl Aval {
     /// ```
     pub fn sharding(&self) -> Option<&Typed> {
         self.sharding.as_deref()
+    }
+
+    /// The type without dimension `at`.
+    pub(crate) fn without_dim(&self, at: usize) -> Self {
+        let mut shape = self.shape.clone();
+        shape.remove(at);
+        let sharding = self.sharding().map(|typed| Arc::new(typed.removed(at)));
+        Aval { shape, sharding, ..self.clone() }
+    }
+
+    /// The type with one more dimension at `at`, of this size and split so.
+    pub(crate) fn with_dim(&self, at: usize, size: usize, entry: DimSpec) -> Self {
+        let mut shape = self.shape.clone();
+        shape.insert(at, size);
+        let sharding = self.sharding().map(|typed| Arc::new(typed.inserted(at, entry)));
+        Aval { shape, sharding, ..self.clone() }
     }
 
     /// The type of an array that lies so.

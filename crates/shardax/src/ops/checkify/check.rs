@@ -13,7 +13,6 @@ use crate::core::program::trace::{bind, check_usable, runs_now};
 use crate::core::tree::Static;
 use crate::dtype::{DType, Scalar};
 use crate::error::{AtCaller, Result, err};
-use crate::interpret::batching::move_batch;
 use crate::ops::callback::debug::Named;
 use crate::ops::callback::text;
 use crate::ops::numpy::where_;
@@ -139,7 +138,7 @@ impl Primitive for Check {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let mut group: Vec<Array> = args.iter().zip(dims).map(|(a, &d)| move_batch(a, d, 0, axis.size)).collect();
+        let mut group: Vec<Array> = args.iter().zip(dims).map(|(a, &d)| axis.moved(a, d, 0)).collect();
         last_failed(&mut group);
         Ok((bind(Arc::new(self.clone()), &group), Vec::new()))
     }

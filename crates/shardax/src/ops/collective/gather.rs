@@ -10,7 +10,6 @@ use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tange
 use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::{Result, bail, err};
-use crate::interpret::batching::move_batch;
 use crate::ops::lax;
 use crate::ops::primitive::reduce::Reducer;
 use crate::shape::{AxisName, AxisSet};
@@ -103,7 +102,7 @@ impl Primitive for AllGather {
             });
         }
         // [N, …, n, …] becomes […, N * n, …].
-        let x = move_batch(&args[0], dims[0], 0, axis.size);
+        let x = axis.moved(&args[0], dims[0], 0);
         let x = x.moveaxis(0, self.dim as i32);
         let mut shape = x.shape_owned();
         let outer = shape.remove(self.dim);

@@ -86,7 +86,7 @@ impl Primitive for Ppermute {
             return mapped::permute(&self.axes, &self.perm, axis, args, dims);
         }
         // Row d of the result is row s of the operand, or zeros.
-        let x = move_batch(&args[0], dims[0], 0, axis.size);
+        let x = axis.moved(&args[0], dims[0], 0);
         let zeros = Array::zeros_of(&lax::slice_in_dim(&x, 0, 1, 0).aval());
         let rows: Vec<Array> = (0..axis.size)
             .map(|to| match self.perm.iter().find(|(_, d)| *d == to) {

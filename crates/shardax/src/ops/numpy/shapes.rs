@@ -1,14 +1,19 @@
 //! Changing shapes: reshape, transpose, broadcast, join and split.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::axes::{IntoAxes, normalize_axes};
 use super::creation::IntoShape;
 use crate::core::array::Array;
+use crate::core::program::trace::bind1;
 use crate::error::{AtCaller, Result, err};
 use crate::ops::lax;
 use crate::ops::operators::Operand;
+use crate::ops::primitive::shape_ops::BroadcastInDim;
 use crate::shape::{Shape, normalize_axis, size};
+use crate::sharding::Typed;
 use crate::source;
 
 impl Array {
@@ -170,6 +175,13 @@ impl Array {
     #[track_caller]
     pub(crate) fn broadcast_in_dim(&self, shape: &[usize], dims: &[usize]) -> Array {
         lax::broadcast_in_dim(self, shape, dims)
+    }
+
+    /// Repeated to `shape` with this sharding; dimension `i` becomes dimension `dims[i]`.
+    #[track_caller]
+    pub(crate) fn broadcast_in_dim_as(&self, shape: &[usize], dims: SmallVec<[usize; 4]>, out: Typed) -> Array {
+        let out = Some(Arc::new(out));
+        bind1(BroadcastInDim { shape: shape.into(), dims, out }, std::slice::from_ref(self))
     }
 
     /// Cut into `parts` arrays of equal size along `axis`.

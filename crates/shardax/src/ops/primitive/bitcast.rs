@@ -9,7 +9,6 @@ use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::{Category, DType};
 use crate::error::{Result, err};
-use crate::interpret::batching::move_batch;
 
 /// The same bits as elements of `dtype`; a narrower one adds a last dimension, a wider one takes it away. It has no
 /// derivative.
@@ -72,6 +71,6 @@ impl Primitive for BitcastConvert {
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         // In front, where the width of the elements does not matter.
-        Ok((smallvec![self.apply(&move_batch(&args[0], dims[0], 0, axis.size))], vec![Some(0)]))
+        Ok((smallvec![self.apply(&axis.moved(&args[0], dims[0], 0))], vec![Some(0)]))
     }
 }

@@ -6,12 +6,13 @@ use super::binary::Select;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts};
+use crate::core::sharding_rule::agrees;
 use crate::core::program::trace::{Traced, trace};
 use crate::core::program::{Aval, Flops, Program};
 use crate::dtype::DType;
 use crate::error::{Result, bail};
 use crate::interpret::ad::{backward, jvp_program};
-use crate::interpret::batching::{batch_eval, batch_program, move_batch};
+use crate::interpret::batching::{batch_eval, batch_program};
 use crate::interpret::eval::eval;
 use crate::interpret::held::{
     Residual, Split, bind_checked, cast_all, join, marked, marked_tangents, operand_sets, sets_of, spread_marked,
@@ -122,10 +123,11 @@ impl Primitive for Cond {
             }
             let others = branch.out_avals();
             for (out, other) in outs.iter_mut().zip(&others) {
-                if (out.dtype, &out.shape) != (other.dtype, &other.shape) {
+                if (out.dtype, &out.shape) != (other.dtype, &other.shape) || !agrees(out, other) {
                     bail!(Type, "cond branches must have equal output types but they differ: {out} and {other}");
                 }
                 out.weak &= other.weak;
+                out.sharding = out.sharding.take().or_else(|| other.sharding.clone());
             }
         }
         Ok(outs.into())
@@ -339,7 +341,7 @@ impl Cond {
                 }
             };
             let outs: Vec<Array> =
-                outs.iter().zip(out_dims).map(|(out, dim)| move_batch(out, dim, 0, axis.size)).collect();
+                outs.iter().zip(out_dims).map(|(out, dim)| axis.moved(out, dim, 0)).collect();
             let Some(others) = &mut chosen else {
                 chosen = Some(outs);
                 continue;

@@ -15,7 +15,7 @@ use crate::core::program::{Aval, Program};
 use crate::core::tree::TreeDef;
 use crate::error::{Error, ErrorKind, Result, err};
 use crate::interpret::ad::{backward, tangent_aval};
-use crate::interpret::batching::{batch_eval, batch_program, bound, move_batch};
+use crate::interpret::batching::{batch_eval, batch_program, bound};
 use crate::interpret::held::{bind_checked, tangent_or_zeros};
 use crate::shape::AxisName;
 use crate::sharding::axis_env::with_axes;
@@ -146,7 +146,7 @@ pub(crate) fn eval_batched(
     let mut all: Dims = vec![None; captured];
     all.extend(dims);
     let (outs, out_dims) = batch_eval(&traced.program, axis, &operands, &all)?;
-    Ok(outs.iter().zip(out_dims).map(|(out, dim)| move_batch(out, dim, 0, axis.size)).collect())
+    Ok(outs.iter().zip(out_dims).map(|(out, dim)| axis.moved(out, dim, 0)).collect())
 }
 
 /// The type of one entry of a batched array.

@@ -16,7 +16,7 @@ use crate::core::program::{Aval, Program};
 use crate::core::tree::TreeDef;
 use crate::error::{Result, err};
 use crate::interpret::ad::{backward, tangent_aval};
-use crate::interpret::batching::{batch_program, move_batch};
+use crate::interpret::batching::{batch_program};
 use crate::interpret::held::{bind_checked, marked_tangents, tangent_or_zeros};
 use crate::shape::AxisSet;
 
@@ -83,7 +83,7 @@ impl VjpRules {
                 let cts = eval_batched(&axis, &traced, &both, &all)?;
                 // An argument that all entries share gets the sum of their cotangents.
                 let place = |(ct, dim): (&Array, &Option<usize>)| match dim {
-                    Some(d) => move_batch(ct, Some(0), *d, axis.size),
+                    Some(d) => axis.moved(ct, Some(0), *d),
                     None if ct.dtype().is_inexact() => ct.sum(0),
                     None => ct.clone(),
                 };

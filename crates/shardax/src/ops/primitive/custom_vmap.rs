@@ -173,7 +173,7 @@ impl Primitive for CustomVmap {
             .help("pass the value as an argument of the function"));
         }
         let front = |(arg, dim): (&Array, &Option<usize>)| match dim {
-            Some(_) => move_batch(arg, *dim, 0, axis.size),
+            Some(_) => axis.moved(arg, *dim, 0),
             None => arg.clone(),
         };
         let args: Vec<Array> = args[self.num_consts..].iter().zip(own).map(front).collect();
@@ -184,11 +184,7 @@ impl Primitive for CustomVmap {
             Ok((outs, flags))
         })?;
         let whole = |(aval, batched): (Aval, &bool)| match batched {
-            true => {
-                let mut shape = aval.shape.clone();
-                shape.insert(0, axis.size);
-                aval.with_shape(shape)
-            }
+            true => aval.with_dim(0, axis.size, axis.explicit.clone()),
             false => aval,
         };
         let avals: Vec<Aval> = self.program.out_avals().into_iter().zip(&flags).map(whole).collect();

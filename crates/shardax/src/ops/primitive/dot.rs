@@ -12,7 +12,6 @@ use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
 use crate::dtype::{Category, DType};
 use crate::error::{Result, err};
-use crate::interpret::batching::move_batch;
 use crate::precision::Precision;
 use crate::shape::{AxisSet, Shape};
 use crate::sharding::{DimSpec, PartitionSpec, Typed};
@@ -349,8 +348,8 @@ impl Primitive for DotGeneral {
         let shift = |v: &Ints, d: usize| -> Ints { v.iter().map(|&i| if i >= d { i + 1 } else { i }).collect() };
         match (dims[0], dims[1]) {
             (Some(_), Some(_)) => {
-                let l = move_batch(&args[0], dims[0], 0, axis.size);
-                let r = move_batch(&args[1], dims[1], 0, axis.size);
+                let l = axis.moved(&args[0], dims[0], 0);
+                let r = axis.moved(&args[1], dims[1], 0);
                 let first = |v: &Ints| -> Ints { std::iter::once(0).chain(v.iter().map(|i| i + 1)).collect() };
                 let out = DotGeneral {
                     lhs_contract: shift(&self.lhs_contract, 0),

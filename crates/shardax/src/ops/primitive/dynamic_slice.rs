@@ -13,7 +13,6 @@ use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail, err};
-use crate::interpret::batching::move_batch;
 use crate::shape::Shape;
 
 /// `dynamic_slice(x, start_0, …)`: the block of these sizes that begins at the start indices, one scalar a dimension.
@@ -200,8 +199,8 @@ impl Primitive for DynamicUpdateSlice {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let x = move_batch(&args[0], dims[0], 0, axis.size);
-        let block = move_batch(&args[1], dims[1], 0, axis.size);
+        let x = axis.moved(&args[0], dims[0], 0);
+        let block = axis.moved(&args[1], dims[1], 0);
         if dims[2..].iter().all(Option::is_none) {
             let mut operands = vec![x, block, zero_start(&args[2..])];
             operands.extend(args[2..].iter().cloned());

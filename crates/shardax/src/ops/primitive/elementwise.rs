@@ -10,7 +10,6 @@ use crate::core::primitive::{BatchAxis, Dims, Outputs};
 use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::{Result, err};
-use crate::interpret::batching::move_batch;
 
 /// The dtypes that an operation takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +122,7 @@ pub(crate) fn batch(
     let moved: Vec<Array> = (0..args.len())
         .map(|i| {
             if rank(i) == full {
-                return move_batch(&args[i], dims[i], 0, axis.size);
+                return axis.moved(&args[i], dims[i], 0);
             }
             match dims[i] {
                 // A scalar for each batch entry: repeat it over the other operands' dimensions.

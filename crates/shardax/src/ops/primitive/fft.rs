@@ -10,7 +10,6 @@ use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
-use crate::interpret::batching::move_batch;
 use crate::ops::lax;
 use crate::ops::numpy::where_;
 use crate::shape::Shape;
@@ -161,7 +160,7 @@ impl Primitive for Fft {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        Ok((smallvec![self.apply(&move_batch(&args[0], dims[0], 0, axis.size))], vec![Some(0)]))
+        Ok((smallvec![self.apply(&axis.moved(&args[0], dims[0], 0))], vec![Some(0)]))
     }
 }
 

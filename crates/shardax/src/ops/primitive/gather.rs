@@ -12,7 +12,6 @@ use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Result, bail};
-use crate::interpret::batching::move_batch;
 use crate::shape::Shape;
 
 /// What gathers and scatters do with positions out of bounds.
@@ -286,7 +285,7 @@ impl Primitive for Gather {
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         let (x, indices) = (dims[0].is_some(), dims[1].is_some());
         let front =
-            |i: usize| if dims[i].is_some() { move_batch(&args[i], dims[i], 0, axis.size) } else { args[i].clone() };
+            |i: usize| if dims[i].is_some() { axis.moved(&args[i], dims[i], 0) } else { args[i].clone() };
         let mut slice_sizes = self.slice_sizes.clone();
         if x {
             slice_sizes.insert(0, if indices { 1 } else { axis.size });

@@ -12,7 +12,6 @@ use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail, err};
-use crate::interpret::batching::move_batch;
 
 /// What becomes of an element that is written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -300,10 +299,10 @@ impl Primitive for Scatter {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let operand = move_batch(&args[0], dims[0], 0, axis.size);
-        let updates = move_batch(&args[2], dims[2], 0, axis.size);
+        let operand = axis.moved(&args[0], dims[0], 0);
+        let updates = axis.moved(&args[2], dims[2], 0);
         let indexed = dims[1].is_some();
-        let indices = if indexed { move_batch(&args[1], dims[1], 0, axis.size) } else { args[1].clone() };
+        let indices = if indexed { axis.moved(&args[1], dims[1], 0) } else { args[1].clone() };
         let scatter = Scatter {
             dims: self.dims.to_gather().batched(true, indexed).to_scatter(),
             indices_are_sorted: self.indices_are_sorted && !indexed,

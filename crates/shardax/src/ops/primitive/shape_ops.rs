@@ -11,7 +11,6 @@ use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::DType;
 use crate::error::{Result, err};
-use crate::interpret::batching::move_batch;
 use crate::shape::{Shape, size};
 use crate::sharding::{DimSpec, Typed};
 
@@ -99,7 +98,7 @@ impl Primitive for Reshape {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let x = move_batch(&args[0], dims[0], 0, axis.size);
+        let x = axis.moved(&args[0], dims[0], 0);
         let mut shape = self.shape.clone();
         shape.insert(0, axis.size);
         let out = axis.out(&self.out, 0)?;
@@ -259,7 +258,7 @@ impl Primitive for BroadcastInDim {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let x = move_batch(&args[0], dims[0], 0, axis.size);
+        let x = axis.moved(&args[0], dims[0], 0);
         let mut shape = self.shape.clone();
         shape.insert(0, axis.size);
         let mut new_dims: Ints = smallvec![0];

@@ -10,7 +10,6 @@ use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, ErrorKind, Result, err};
-use crate::interpret::batching::move_batch;
 use crate::shape::Shape;
 
 /// A part with constant bounds: `start` to `limit`, every `strides`-th element.
@@ -190,7 +189,7 @@ impl Primitive for Pad {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let x = move_batch(&args[0], dims[0], 0, axis.size);
+        let x = axis.moved(&args[0], dims[0], 0);
         let mut config = self.config.clone();
         config.insert(0, (0, 0, 0));
         let Some(d) = dims[1] else {
@@ -292,7 +291,7 @@ impl Primitive for Concatenate {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let moved: Vec<Array> = args.iter().zip(dims).map(|(a, d)| move_batch(a, *d, 0, axis.size)).collect();
+        let moved: Vec<Array> = args.iter().zip(dims).map(|(a, d)| axis.moved(a, *d, 0)).collect();
         Ok((smallvec![bind1(Concatenate { dimension: self.dimension + 1 }, &moved)], vec![Some(0)]))
     }
 }

@@ -13,7 +13,6 @@ use crate::core::program::Aval;
 use crate::core::program::trace::bind;
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Result, bail, err};
-use crate::interpret::batching::move_batch;
 
 /// `sort(x, y, …)`: all operands in the ascending order of the first `num_keys`, compared one after the other.
 ///
@@ -188,7 +187,7 @@ impl Primitive for Sort {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let moved: Vec<Array> = args.iter().zip(dims).map(|(a, d)| move_batch(a, *d, 0, axis.size)).collect();
+        let moved: Vec<Array> = args.iter().zip(dims).map(|(a, d)| axis.moved(a, *d, 0)).collect();
         let outs = Sort { dimension: self.dimension + 1, ..*self }.apply(&moved);
         Ok((outs, vec![Some(0); self.operands]))
     }

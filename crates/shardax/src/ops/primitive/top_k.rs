@@ -11,7 +11,6 @@ use crate::core::program::Aval;
 use crate::core::program::trace::bind;
 use crate::dtype::DType;
 use crate::error::{Result, err};
-use crate::interpret::batching::move_batch;
 
 /// The `k` largest elements along the last dimension, in descending order, and their indices; of equals the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -80,6 +79,6 @@ impl Primitive for TopK {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        Ok((self.apply(&move_batch(&args[0], dims[0], 0, axis.size)), vec![Some(0), Some(0)]))
+        Ok((self.apply(&axis.moved(&args[0], dims[0], 0)), vec![Some(0), Some(0)]))
     }
 }

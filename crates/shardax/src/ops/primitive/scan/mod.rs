@@ -9,11 +9,12 @@ use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts};
 use crate::core::program::trace::{Traced, trace};
+use crate::core::sharding_rule::agrees;
 use crate::core::program::{Aval, Flops, Program};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail};
 use crate::interpret::ad::jvp_program;
-use crate::interpret::batching::{batch_program, move_batch};
+use crate::interpret::batching::{batch_program};
 use crate::interpret::eval::eval;
 use crate::interpret::held::{
     Residual, Split, bind_checked, cast_all, cast_up, marked, marked_tangents, operand_sets, sets_of, spread_marked,
@@ -23,6 +24,7 @@ use crate::interpret::thread::threaded;
 use crate::interpret::vary;
 use crate::scope::Part;
 use crate::shape::AxisSet;
+use crate::sharding::DimSpec;
 
 /// A loop of `length` steps. Operands are the constants, the initial carry, and the arrays scanned along their
 /// leading axis; results are the final carry and the outputs of all steps, stacked.
@@ -138,9 +140,7 @@ impl Scan {
         if role != Scanned {
             return aval.clone();
         }
-        let mut shape = aval.shape.clone();
-        shape.insert(0, self.length);
-        aval.with_shape(shape)
+        aval.with_dim(0, self.length, DimSpec::None)
     }
 }
 
@@ -181,7 +181,7 @@ impl Primitive for Scan {
         }
         let carry = &args[self.num_consts..][..self.num_carry];
         for (arg, out) in carry.iter().zip(&outs) {
-            if (arg.dtype, &arg.shape) != (out.dtype, &out.shape) {
+            if (arg.dtype, &arg.shape) != (out.dtype, &out.shape) || !agrees(arg, out) {
                 bail!(
                     Type,
                     "scan body function carry input and carry output must have equal types, got {arg} and {out}"
@@ -189,7 +189,11 @@ impl Primitive for Scan {
             }
         }
         let weak = |i: usize, out: &Aval| out.weak && carry.get(i).is_none_or(|arg| arg.weak);
-        let typed = |(i, (out, role)): (usize, (&Aval, Role))| Aval { weak: weak(i, out), ..self.operand(role, out) };
+        let sharding = |i: usize, out: &Aval| out.sharding.clone().or_else(|| carry.get(i)?.sharding.clone());
+        let typed = |(i, (out, role)): (usize, (&Aval, Role))| {
+            let out = Aval { weak: weak(i, out), sharding: sharding(i, out), ..out.clone() };
+            self.operand(role, &out)
+        };
         Ok(outs.iter().zip(self.out_roles()).enumerate().map(typed).collect())
     }
 
@@ -379,8 +383,8 @@ impl Primitive for Scan {
             batched[nc..nc + nk].copy_from_slice(&has[..nk]);
         };
         let place = |i: usize, arg: &Array| match in_roles[i] {
-            Carry if batched[i] => move_batch(arg, dims[i], 0, axis.size),
-            Scanned if batched[i] => move_batch(arg, dims[i], 1, axis.size),
+            Carry if batched[i] => axis.moved(arg, dims[i], 0),
+            Scanned if batched[i] => axis.moved(arg, dims[i], 1),
             _ => arg.clone(),
         };
         let operands = args.iter().enumerate().map(|(i, arg)| place(i, arg)).collect();
