@@ -149,6 +149,7 @@ pub use engine::stages::{
 };
 pub use error::{Error, ErrorKind, Result};
 pub use interpret::flat::make_program;
+pub use ops::auto_axes::{AutoAxes, ExplicitAxes, auto_axes, explicit_axes};
 pub use ops::callback::{
     DeviceArg, DeviceCall, HostArg, HostCallback, HostResult, IntoOperands, VmapMethod, ffi_call, io_callback,
     pure_callback,
@@ -206,9 +207,9 @@ pub mod prelude {
     pub use crate::tree::{self, Static, Tree};
     pub use crate::{
         Arg, Array, AssociativeScanOptions, CheckpointPolicy, DType, Device, Ellipsis, Function, IntoJit, NewAxis,
-        PutOptions, ScanOptions, Slice, assert_max_traces, associative_scan, block_until_ready, checkify, checkpoint,
+        PutOptions, ScanOptions, Slice, assert_max_traces, associative_scan, auto_axes, block_until_ready, checkify, checkpoint,
         checkpoint_name, cond, custom_jvp, custom_vjp, custom_vmap, device_count, device_get, device_put,
-        device_put_replicated, device_put_sharded, devices, disable_jit, fori_loop, grad, hessian, jacfwd, jacrev, jit,
+        device_put_replicated, device_put_sharded, devices, disable_jit, explicit_axes, fori_loop, grad, hessian, jacfwd, jacrev, jit,
         jvp, linear_transpose, linearize, local_device_count, local_devices, make_array_from_callback,
         make_array_from_process_local_data, make_array_from_process_local_data_of_shape,
         make_array_from_single_device_arrays, make_program, named_scope, process_count, process_index, replicate, reshard, scan,

@@ -202,6 +202,28 @@ impl<'a> ShardingRule<'a> {
         Ok(self.outs.iter().map(|out| Typed::of_dims(&self.mesh, dims(out))).collect())
     }
 
+    /// As [`batch_only`](Self::batch_only), of operands whose last `own` dimensions are not the batch's; the result is like
+    /// operand `like`, whose last dimension may be split.
+    pub fn check_batches(&self, own: &[usize], like: usize) -> Result<TypedOuts> {
+        let last = self.args[like].rank().saturating_sub(1);
+        let mut batch: Option<&[DimSpec]> = None;
+        for (i, (arg, own)) in self.args.iter().zip(own).enumerate() {
+            let rest = arg.rank().saturating_sub(*own);
+            self.check_whole(i, (rest..arg.rank()).filter(|d| i != like || *d != last))?;
+            let Some(typed) = arg.sharding() else { continue };
+            match batch {
+                Some(other) if *other != typed.dims()[..rest] => {
+                    return Err(self.error(
+                        format_args!("batch dimensions must be sharded alike, got {}", self.types()),
+                        "give the operands one sharding with `reshard(x, spec)`",
+                    ));
+                }
+                _ => batch = Some(&typed.dims()[..rest]),
+            }
+        }
+        self.like(like)
+    }
+
     /// The one sharding of these operands, those that are numbers or have none left out.
     pub fn alike(&self, operands: Range<usize>, what: &str) -> Result<Typed> {
         let rank = self.args[operands.clone()].iter().map(Aval::rank).max().unwrap_or(0);

@@ -6,7 +6,7 @@ use super::program::Exchanged;
 use crate::core::array::Array;
 use crate::core::lower::foreign::Foreign;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{Avals, BatchAxis, Dims, Outputs, Primitive, Tangents, bind};
+use crate::core::primitive::{Avals, BatchAxis, Dims, Outputs, Primitive, ShardingRule, Tangents, TypedOuts, bind};
 use crate::core::program::Aval;
 use crate::error::{Result, bail, err};
 use crate::ops::control_flow::map;
@@ -45,6 +45,10 @@ impl Primitive for CallExported {
             }
         }
         Ok(program.out_avals.iter().cloned().collect())
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.replicated()
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -150,6 +150,8 @@ impl Typed {
 
     /// The sharding of values of one more dimension at `at`, split as `new` says.
     pub(crate) fn inserted(&self, at: usize, new: DimSpec) -> Self {
+        let explicit = |name: &AxisName| self.mesh.axis_type(*name) == Some(AxisType::Explicit);
+        let new = entry(new.axes().iter().copied().filter(explicit));
         let mut dims = self.dims.clone();
         dims.insert(at.min(self.dims.len()), new);
         Typed { dims, ..self.clone() }

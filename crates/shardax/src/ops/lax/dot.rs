@@ -28,7 +28,7 @@ use crate::sharding::Typed;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct DotOptions {
-    precision: Option<Precision>,
+    pub(crate) precision: Option<Precision>,
     pub(crate) preferred_element_type: Option<DType>,
     pub(crate) out_sharding: Option<ShardingLike>,
 }

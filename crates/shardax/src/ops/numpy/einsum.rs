@@ -8,6 +8,7 @@ use crate::core::array::Array;
 use crate::core::program::Aval;
 use crate::core::program::trace::at_caller;
 use crate::error::{Error, Result, bail, err};
+use crate::ops::auto_axes::in_auto_axes;
 use crate::ops::lax::{self, DotOptions};
 use crate::sharding::{DimSpec, Typed};
 
@@ -53,6 +54,12 @@ impl DotOptions {
 }
 
 fn contract(spec: &str, operands: &[&Array], options: &DotOptions) -> Result<Array> {
+    if let Some(out) = options.out_sharding.as_ref().filter(|_| operands.len() > 2) {
+        // How the products in between are split is the compiler's choice.
+        let plain = DotOptions { out_sharding: None, ..options.clone() };
+        let arrays: Vec<Array> = operands.iter().map(|x| (*x).clone()).collect();
+        return in_auto_axes(&arrays, out, |args| contract(spec, &args.iter().collect::<Vec<_>>(), &plain));
+    }
     let (inputs, output) = parse(spec, operands)?;
     let arrays = promote_args_of("einsum", operands)?;
     let fit = |n: usize, m: usize| n == m || n == 1 || m == 1;

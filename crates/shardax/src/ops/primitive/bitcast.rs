@@ -4,10 +4,11 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::{Category, DType};
+use crate::sharding::DimSpec;
 use crate::error::{Result, err};
 
 /// The same bits as elements of `dtype`; a narrower one adds a last dimension, a wider one takes it away. It has no
@@ -59,6 +60,12 @@ impl Primitive for BitcastConvert {
             .help("it holds the parts of each wider element: make it with `reshape`"));
         }
         Ok(smallvec![args[0].with_shape(shape).with_dtype(self.dtype)])
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        let (from, to) = (rule.args()[0].rank(), rule.outs()[0].rank());
+        rule.check_whole(0, to..from)?;
+        rule.dims((0..to).map(|d| if d < from { rule.entry(0, d) } else { DimSpec::None }))
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use super::unary::CONJ;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Platform, Value, ints};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
 use crate::dtype::{DType, Scalar};
@@ -105,6 +105,10 @@ impl Primitive for Fft {
         let whole = args[0].size().max(outs[0].size()) as f64;
         let length: f64 = self.lengths.iter().map(|&n| n as f64).product();
         Flops::of_products(5.0 * whole * length.max(1.0).log2())
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.resized()
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

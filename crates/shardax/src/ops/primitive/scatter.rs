@@ -7,10 +7,11 @@ use super::elementwise::Accepts;
 use super::gather::{Gather, GatherDimensionNumbers, GatherScatterMode, wide};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::{DType, Scalar};
+use crate::sharding::DimSpec;
 use crate::error::{Result, bail, err};
 
 /// What becomes of an element that is written to.
@@ -184,6 +185,39 @@ impl Primitive for Scatter {
             );
         }
         Ok(smallvec![x.clone()])
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        let (x, indices, updates) = (rule.arg(0), rule.arg(1), rule.arg(2));
+        if x.is_replicated() && indices.is_replicated() && updates.is_replicated() {
+            return rule.replicated();
+        }
+        let dims = self.dims.to_gather();
+        let batch = &dims.operand_batching_dims;
+        let of_batch = &dims.start_indices_batching_dims;
+        // Dimensions of the operand that updates have whole, beside theirs.
+        let mut window = self.dims.update_window_dims.iter();
+        let fits = (0..x.rank()).all(|d| {
+            if batch.contains(&d) {
+                return true;
+            }
+            let Some(&u) = (if dims.missing(d) { None } else { window.next() }) else {
+                return x.dims()[d] == DimSpec::None;
+            };
+            let whole = rule.args()[2].shape[u] == rule.args()[0].shape[d];
+            let (own, other) = (&x.dims()[d], &updates.dims()[u]);
+            if whole { *other == DimSpec::None || own == other } else { *own == DimSpec::None && *other == DimSpec::None }
+        });
+        let whole = (0..indices.rank()).all(|d| of_batch.contains(&d) || indices.dims()[d] == DimSpec::None);
+        let rows = (0..updates.rank()).filter(|d| !self.dims.update_window_dims.contains(d));
+        let rows_fit = rows.enumerate().all(|(k, d)| of_batch.contains(&k) || updates.dims()[d] == DimSpec::None);
+        if !fits || !whole || !rows_fit {
+            return Err(rule.error(
+                format_args!("the sharding of the result cannot be inferred, for operands of type {}", rule.types()),
+                "use `x.at(index).out_sharding(spec).set(value)`, or `add` and the others",
+            ));
+        }
+        rule.like(0)
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
