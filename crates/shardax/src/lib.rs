@@ -197,7 +197,8 @@ pub mod prelude {
     pub use crate::shape::{Grouped, axis_index_groups};
     pub use crate::sharding::{
         AbstractMesh, AxisType, GpuSpec, GpuTopology, IntoMesh, Mesh, MeshArg, MeshGuard, NamedSharding, PartitionSpec,
-        Sharding, SingleDeviceSharding, Space, Topology, TpuTopology, get_abstract_mesh, get_mesh, make_mesh, manual_axes,
+        Sharding, SingleDeviceSharding, Space, Topology, TpuTopology, get_abstract_mesh, get_mesh, make_mesh,
+        manual_axes,
     };
     pub use crate::spmd::*;
     pub use crate::stages::{
@@ -207,15 +208,15 @@ pub mod prelude {
     pub use crate::tree::{self, Static, Tree};
     pub use crate::{
         Arg, Array, AssociativeScanOptions, CheckpointPolicy, DType, Device, Ellipsis, Function, IntoJit, NewAxis,
-        PutOptions, ScanOptions, Slice, assert_max_traces, associative_scan, auto_axes, block_until_ready, checkify, checkpoint,
-        checkpoint_name, cond, custom_jvp, custom_vjp, custom_vmap, device_count, device_get, device_put,
-        device_put_replicated, device_put_sharded, devices, disable_jit, explicit_axes, fori_loop, grad, hessian, jacfwd, jacrev, jit,
-        jvp, linear_transpose, linearize, local_device_count, local_devices, make_array_from_callback,
-        make_array_from_process_local_data, make_array_from_process_local_data_of_shape,
-        make_array_from_single_device_arrays, make_program, named_scope, process_count, process_index, replicate, reshard, scan,
-        scan_n, sequential_vmap, stop_gradient, switch, unreplicate, value_and_grad, visualize_array_sharding,
-        visualize_sharding, visualize_sharding_color, visualize_sharding_svg, vjp, vmap, while_loop,
-        with_layout_constraint,
+        PutOptions, ScanOptions, Slice, assert_max_traces, associative_scan, auto_axes, block_until_ready, checkify,
+        checkpoint, checkpoint_name, cond, custom_jvp, custom_vjp, custom_vmap, device_count, device_get, device_put,
+        device_put_replicated, device_put_sharded, devices, disable_jit, explicit_axes, fori_loop, grad, hessian,
+        jacfwd, jacrev, jit, jvp, linear_transpose, linearize, local_device_count, local_devices,
+        make_array_from_callback, make_array_from_process_local_data, make_array_from_process_local_data_of_shape,
+        make_array_from_single_device_arrays, make_program, named_scope, process_count, process_index, replicate,
+        reshard, scan, scan_n, sequential_vmap, stop_gradient, switch, unreplicate, value_and_grad,
+        visualize_array_sharding, visualize_sharding, visualize_sharding_color, visualize_sharding_svg, vjp, vmap,
+        while_loop, with_layout_constraint,
     };
     pub use crate::{P, check, config, debug_print, lax, linalg, random, s};
     pub use shardax_macros::{Module, Tree};

@@ -1,9 +1,9 @@
 //! What users write where a sharding is wanted.
 
 use super::prefix::{IntoPrefix, Prefix};
+use crate::core::array::Array;
 use crate::error::{Result, err};
 use crate::sharding::layout::AskedLayout;
-use crate::core::array::Array;
 use crate::sharding::{
     AbstractMesh, Device, Format, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding, Space, Typed,
     get_abstract_mesh, get_mesh,

@@ -30,7 +30,8 @@ pub struct ShardingRule<'a> {
     outs: &'a [Aval],
 }
 
-const REPLICATE: &str = "gather the dimension first with `reshard(x, spec)`, or compute in `auto_axes(f).out_sharding(spec)`";
+const REPLICATE: &str =
+    "gather the dimension first with `reshard(x, spec)`, or compute in `auto_axes(f).out_sharding(spec)`";
 
 impl<'a> ShardingRule<'a> {
     /// The mesh of the operands, or that of the context where they have none.
@@ -333,7 +334,9 @@ impl<'a> ShardingRule<'a> {
     pub fn product_partial(&self) -> Result<PartialAxes> {
         let sets = |i: usize| self.arg(i);
         let (a, b) = (sets(0), sets(1));
-        let one = |u: &Typed, r: &Typed| !u.unreduced().is_empty() && u.unreduced() == r.reduced() && r.unreduced().is_empty();
+        let one = |u: &Typed, r: &Typed| {
+            !u.unreduced().is_empty() && u.unreduced() == r.reduced() && r.unreduced().is_empty()
+        };
         match () {
             () if one(&a, &b) => Ok((a.unreduced().clone(), AxisSet::default())),
             () if one(&b, &a) => Ok((b.unreduced().clone(), AxisSet::default())),
@@ -343,7 +346,8 @@ impl<'a> ShardingRule<'a> {
 
     /// The unreduced and reduced axes of operations that move or add up elements: those of the operands, which agree.
     pub fn keep_partial(&self) -> Result<PartialAxes> {
-        let sets = |a: &Aval| a.sharding().map_or_else(Default::default, |t| (t.unreduced().clone(), t.reduced().clone()));
+        let sets =
+            |a: &Aval| a.sharding().map_or_else(Default::default, |t| (t.unreduced().clone(), t.reduced().clone()));
         let mut found: Option<PartialAxes> = None;
         // Numbers are part of no device's addend and of none's cotangent.
         for arg in self.args.iter().filter(|a| a.rank() > 0 || a.sharding().is_some_and(Typed::is_partial)) {
@@ -383,10 +387,11 @@ pub(crate) fn assign(primitive: &dyn Primitive, args: &[Aval], outs: &mut Avals)
     let mut operands = args.iter().filter(|a| a.sharding.is_some());
     let first = operands.next();
     let context = context::get_abstract_mesh();
-    if first.is_none() && !context.as_ref().is_some_and(AbstractMesh::has_explicit) {
+    let explicit = |mesh: &Option<AbstractMesh>| mesh.as_ref().is_some_and(AbstractMesh::has_explicit);
+    let enters = primitive.enters_mesh();
+    if first.is_none() && !explicit(&context) && !explicit(&enters) {
         return Ok(());
     }
-    let enters = primitive.enters_mesh();
     let mesh = match (&enters, &context, first.and_then(Aval::sharding)) {
         (Some(mesh), ..) => mesh.clone(),
         (None, Some(mesh), _) => mesh.clone(),

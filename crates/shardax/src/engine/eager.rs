@@ -100,7 +100,8 @@ fn run(primitive: Arc<dyn Primitive>, args: &[Array]) -> Result<Outputs> {
             let effort = if small { Effort::Quick } else { Effort::Full };
             let loaded = Request { effort, ..request }.load()?;
             let keys = args.iter().map(|a| (a.aval.clone(), a.sharding.clone(), a.committed)).collect();
-            let compiled = Arc::new(Single { primitive, args: keys, device: chosen_device(), mesh: context_mesh(&args), loaded });
+            let compiled =
+                Arc::new(Single { primitive, args: keys, device: chosen_device(), mesh: context_mesh(&args), loaded });
             singles().insert(hash, compiled.clone());
             compiled
         }

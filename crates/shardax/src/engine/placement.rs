@@ -3,8 +3,8 @@
 use crate::core::lower::Platform;
 use crate::core::program::{Aval, Program};
 use crate::error::{Result, err};
-use crate::sharding::device::{Device, uncommitted_device};
 use crate::sharding::context::mesh_with_devices;
+use crate::sharding::device::{Device, uncommitted_device};
 use crate::sharding::{AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding};
 
 /// Where a program runs.
@@ -102,7 +102,9 @@ impl Placing<'_> {
             }
         });
         result?;
-        if let Some(mesh) = mesh_with_devices().filter(|_| !matches!(found, Some((Place::Mesh(_), _))) && self.is_typed()) {
+        if let Some(mesh) =
+            mesh_with_devices().filter(|_| !matches!(found, Some((Place::Mesh(_), _))) && self.is_typed())
+        {
             meet(&mut found, Place::Mesh(mesh), &|| ("the context mesh".to_owned(), String::new()))?;
         }
         let asked = found.is_some();
@@ -145,7 +147,8 @@ impl Placing<'_> {
         let Place::Mesh(mesh) = place else { return Ok(vec![None; self.program.outputs.len()]) };
         let mut out = self.program.out_shardings();
         for (out, aval) in out.iter_mut().zip(self.program.out_avals()) {
-            let Some(typed) = aval.sharding().filter(|typed| !typed.mesh().axis_types().contains(&AxisType::Auto)) else {
+            let Some(typed) = aval.sharding().filter(|typed| !typed.mesh().axis_types().contains(&AxisType::Auto))
+            else {
                 continue;
             };
             *out = Some(NamedSharding::new(&mesh.with_shape(typed.mesh()), typed.spec()));

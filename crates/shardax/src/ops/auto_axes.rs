@@ -151,11 +151,15 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for AutoAxes<F, Args> {
             let to = self.out_sharding.resolve(&out.def, "auto_axes out_sharding")?;
             let like = |(leaf, like): (&Array, &Option<ShardingLike>)| {
                 let Some(like) = like else {
-                    return Err(err!(Type, "Missing required keyword argument: out_sharding, of a result of type {}", leaf.type_name())
-                        .help("say how results are sharded: `auto_axes(f).out_sharding(P![..])`"));
+                    return Err(err!(
+                        Type,
+                        "Missing required keyword argument: out_sharding, of a result of type {}",
+                        leaf.type_name()
+                    )
+                    .help("say how results are sharded: `auto_axes(f).out_sharding(P![..])`"));
                 };
                 leaf.check()?;
-                Ok(leaf.sharded(&of_mesh(like, &outer, leaf)?))
+                Ok(leaf.sharded_from(&inner, &of_mesh(like, &outer, leaf)?))
             };
             let leaves = out.leaves.iter().zip(&to).map(like).collect::<Result<_>>()?;
             Ok(Flat { leaves, def: out.def })
@@ -175,8 +179,11 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for ExplicitAxes<F, Args> {
     fn apply(&self, args: Args) -> Result<F::Output> {
         let flat = Flat::of_arguments(&args);
         let Some(outer) = mesh_of(&flat) else {
-            return Err(err!(Value, "Context mesh cannot be empty. Please use `set_mesh` to set the mesh for explicit_axes")
-                .help("set one with `set_mesh(&mesh)`"));
+            return Err(err!(
+                Value,
+                "Context mesh cannot be empty. Please use `set_mesh` to set the mesh for explicit_axes"
+            )
+            .help("set one with `set_mesh(&mesh)`"));
         };
         let inner = changed(&outer, self.axes.as_deref(), AxisType::Explicit, "explicit_axes")?;
         if inner == outer {
@@ -186,9 +193,13 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for ExplicitAxes<F, Args> {
         let mut flat = flat;
         let enter = |(i, x): (usize, &Array)| match &to[i] {
             _ if x.is_number() => Ok(x.clone()),
-            Some(like) => Ok(x.sharded(&of_mesh(like, &inner, x)?)),
-            None => Err(err!(Type, "Missing required keyword argument: in_sharding, of an argument of type {}", x.type_name())
-                .help("say how arguments are sharded: `explicit_axes(f).in_sharding(P![..])`")),
+            Some(like) => Ok(x.sharded_from(&outer, &of_mesh(like, &inner, x)?)),
+            None => Err(err!(
+                Type,
+                "Missing required keyword argument: in_sharding, of an argument of type {}",
+                x.type_name()
+            )
+            .help("say how arguments are sharded: `explicit_axes(f).in_sharding(P![..])`")),
         };
         let leave = |out: Flat| {
             let leaves = out.leaves.iter().map(|leaf| kept(leaf, &outer)).collect();
@@ -246,11 +257,7 @@ fn record_call(name: &'static str, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
 
 /// The result of `f` on these arrays, computed with all axes of the mesh of type `Auto`, with the sharding that is asked for.
 #[track_caller]
-pub(crate) fn in_auto_axes(
-    args: &[Array],
-    out: &ShardingLike,
-    f: impl Fn(&[Array]) -> Result<Array>,
-) -> Result<Array> {
+pub(crate) fn in_auto_axes(args: &[Array], out: &ShardingLike, f: impl Fn(&[Array]) -> Result<Array>) -> Result<Array> {
     let flat = Flat::of(&args.to_vec());
     let own = match out {
         ShardingLike::Typed(typed) => Some(typed.mesh().clone()),
@@ -265,7 +272,7 @@ pub(crate) fn in_auto_axes(
     let leave = |made: Flat| {
         let one = made.leaves.iter().map(|y| {
             y.check()?;
-            Ok(y.sharded(&of_mesh(out, &outer, y)?))
+            Ok(y.sharded_from(&inner, &of_mesh(out, &outer, y)?))
         });
         Ok(Flat { leaves: one.collect::<Result<_>>()?, def: made.def })
     };

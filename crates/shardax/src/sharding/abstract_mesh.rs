@@ -58,10 +58,7 @@ impl AbstractMesh {
 
     /// The same mesh with the types of the named axes replaced.
     #[track_caller]
-    pub fn update_axis_types<N: Into<AxisName>>(
-        &self,
-        types: impl IntoIterator<Item = (N, AxisType)>,
-    ) -> Result<Self> {
+    pub fn update_axis_types<N: Into<AxisName>>(&self, types: impl IntoIterator<Item = (N, AxisType)>) -> Result<Self> {
         let mut all = self.0.types.clone();
         for (name, ty) in types {
             let name = name.into();

@@ -2,10 +2,10 @@
 
 use std::cell::Cell;
 
-use super::abstract_mesh::AbstractMesh;
-use super::mesh::AxisType;
 use super::Mesh;
+use super::abstract_mesh::AbstractMesh;
 use super::axis_env;
+use super::mesh::AxisType;
 use crate::error::{Result, err};
 use crate::local::{Stack, StackKey};
 use crate::shape::{AxisName, AxisSet};

@@ -93,10 +93,7 @@ impl Mesh {
 
     /// The same mesh with the types of the named axes replaced.
     #[track_caller]
-    pub fn update_axis_types<N: Into<AxisName>>(
-        &self,
-        types: impl IntoIterator<Item = (N, AxisType)>,
-    ) -> Result<Self> {
+    pub fn update_axis_types<N: Into<AxisName>>(&self, types: impl IntoIterator<Item = (N, AxisType)>) -> Result<Self> {
         let shape = self.0.shape.update_axis_types(types)?;
         Ok(Mesh(Arc::new(Inner { devices: self.0.devices.clone(), shape })))
     }
@@ -234,8 +231,7 @@ impl Mesh {
 
     /// Whether both are the same devices in the same grid.
     fn same(&self, other: &Mesh) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-            || (self.0.shape == other.0.shape && self.0.devices == other.0.devices)
+        Arc::ptr_eq(&self.0, &other.0) || (self.0.shape == other.0.shape && self.0.devices == other.0.devices)
     }
 }
 

@@ -428,7 +428,11 @@ impl Sharding {
         let count = self.devices().len();
         let shape: Shape = smallvec::smallvec![count * count; rank];
         match (self.shard_shape(&shape), other.shard_shape(&shape)) {
-            (Ok(a), Ok(b)) => a == b && self.unreduced() == other.unreduced() && (0..count).all(|i| self.index_at(i, &shape) == other.index_at(i, &shape)),
+            (Ok(a), Ok(b)) => {
+                a == b
+                    && self.unreduced() == other.unreduced()
+                    && (0..count).all(|i| self.index_at(i, &shape) == other.index_at(i, &shape))
+            }
             _ => false,
         }
     }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use crate::core::array::Array;
 use crate::core::function::{Function, IntoArgs};
 use crate::core::primitive::Tangents;
-use crate::core::sharding_rule::agrees;
 use crate::core::program::{Aval, Program};
+use crate::core::sharding_rule::agrees;
 use crate::core::tree::{self, Flat, Tree, TreeDef, same_structure};
 use crate::dtype::DType;
 use crate::engine::dispatch::Cache;
@@ -263,8 +263,12 @@ impl LinearMap {
 
     fn pull_back(&self, residuals: &[Array], ct: &Flat) -> Result<Flat> {
         same_structure(&self.out_def, &ct.def)?;
-        let cts: Tangents =
-            self.out_avals.iter().zip(&ct.leaves).map(|(a, t)| check_tangent(&a.cotangent(), t)).collect::<Result<_>>()?;
+        let cts: Tangents = self
+            .out_avals
+            .iter()
+            .zip(&ct.leaves)
+            .map(|(a, t)| check_tangent(&a.cotangent(), t))
+            .collect::<Result<_>>()?;
         let mut nonzero = self.at(residuals).transpose(&cts)?.into_iter();
         let leaves = self
             .in_avals

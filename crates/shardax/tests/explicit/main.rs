@@ -4,7 +4,10 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod elementwise;
+mod indexing;
+mod modes;
 mod products;
+mod programs;
 mod reductions;
 mod refusals;
 mod shapes;

@@ -35,8 +35,7 @@ fn dot_general_out_sharding() -> Result<()> {
     let out = f.call((&a, &b))?;
     assert_eq!(typed(&out), "float32[8@x,8]");
     let (ha, hb) = (host(&a), host(&b));
-    let want: Vec<f32> =
-        (0..64).map(|i| (0..8).map(|k| ha[i / 8 * 8 + k] * hb[k * 8 + i % 8]).sum()).collect();
+    let want: Vec<f32> = (0..64).map(|i| (0..8).map(|k| ha[i / 8 * 8 + k] * hb[k * 8 + i % 8]).sum()).collect();
     same(&out, &want);
     let g = grad(|a: Array, b: Array| DotOptions::new().out_sharding(P!["x", None]).matmul(a, b).sum(..));
     let (ga, gb) = jit(g.argnums((Arg::<0>, Arg::<1>))).call((&a, &b))?;

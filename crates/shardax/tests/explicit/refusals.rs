@@ -23,7 +23,10 @@ fn dot_general_error() {
     assert!(text.contains("ambiguous how the output should be sharded, got lhs_contracting_spec=P('y',) and rhs_contracting_spec=P('y',)"), "{text}");
     assert!(text.contains("DotOptions::new().out_sharding(spec)"), "{text}");
     let text = refused(&at(P!["x", "y"]).matmul(at(P!["x", "y"])));
-    assert!(text.contains("consistent sharding, got lhs_contracting_spec=P('y',) and rhs_contracting_spec=P('x',)"), "{text}");
+    assert!(
+        text.contains("consistent sharding, got lhs_contracting_spec=P('y',) and rhs_contracting_spec=P('x',)"),
+        "{text}"
+    );
     let text = refused(&at(P!["x", None]).matmul(at(P![None, "x"])));
     assert!(text.contains("dot_general operation with inputs: float32[8@x,8], float32[8,8@x] produces an illegally sharded result: float32[8@x,8@x]"), "{text}");
     let batch = |spec| ramp(&[8, 4, 4], spec);
@@ -46,7 +49,12 @@ fn axes_of_other_types_and_unknown_ones() -> Result<()> {
     let _mesh = set_mesh(&mesh)?;
     let x = array([[1.0f32; 8]; 8]);
     let text = refused(&reshard(x.clone(), P!["y"]));
-    assert!(text.contains("reshard can only refer to axes that are Explicit, and got P('y',), whose axis 'y' is of type Auto"), "{text}");
+    assert!(
+        text.contains(
+            "reshard can only refer to axes that are Explicit, and got P('y',), whose axis 'y' is of type Auto"
+        ),
+        "{text}"
+    );
     let text = refused(&reshard(x.clone(), P!["z"]));
     assert!(text.contains("Resource axis: z is not found in mesh"), "{text}");
     let text = refused(&reshard(x.clone(), P!["x", "x"]));

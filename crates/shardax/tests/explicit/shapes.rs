@@ -75,7 +75,10 @@ fn reshape_split_merge_error() {
         (ramp(&[8, 6], P!["x"]), &[6, 8]),
     ] {
         let text = refused(&x.reshape(shape));
-        assert!(text.contains("the sharding of the result cannot be inferred") && text.contains(&x.type_name()), "{text}");
+        assert!(
+            text.contains("the sharding of the result cannot be inferred") && text.contains(&x.type_name()),
+            "{text}"
+        );
         assert!(text.contains("reshape_sharded(shape, spec)"), "{text}");
     }
     assert_eq!(typed(&ramp(&[6, 8], P![]).reshape([48])), "float32[48]");

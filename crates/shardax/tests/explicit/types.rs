@@ -26,15 +26,16 @@ fn divisbility_aval_error() {
     let (_, _mesh) = mesh(4);
     let wrong = jit(|x: Array| reshard(x, P!["y"])).call(ones([6, 4])).unwrap_err();
     let text = wrong.to_string();
-    assert!(text.contains("array axis 0 is partitioned 4 times, but does not evenly divide the dimension size 6"), "{text}");
+    assert!(
+        text.contains("array axis 0 is partitioned 4 times, but does not evenly divide the dimension size 6"),
+        "{text}"
+    );
     assert!(text.contains("types.rs:") && text.contains("help:"), "{text}");
 }
 
 #[test]
 fn basic_mul() -> Result<()> {
     let (_, _mesh) = mesh(4);
-    let x = ramp(&[8, 2], P!["x", "y"]).error().is_none();
-    assert!(!x || x, "8 by 2 is not divided by y: an error");
     let x = ramp(&[8, 8], P!["x", "y"]);
     assert_eq!(typed(&(&x * 2)), "float32[8@x,8@y]");
     assert_eq!(typed(&(&x * &x)), "float32[8@x,8@y]");
@@ -50,7 +51,7 @@ fn basic_mul() -> Result<()> {
     assert_eq!(out.sharding()?.spec()?, &P!["x", "y"]);
     assert_eq!(host(&out)[63], 15876.0);
     let text = f.lower(&x)?.as_text().to_owned();
-    assert_eq!(text_of(&text, "\"sdy.sharding_constraint\""), 2 + usize::from(text.contains("broadcast_in_dim")), "{text}");
+    assert_eq!(text_of(&text, "\"sdy.sharding_constraint\""), 3, "{text}");
     let g = jit(grad(|x: Array| (&x * 2 * &x).sum(..))).call(&x)?;
     assert_eq!(typed(&g), "float32[8@x,8@y]");
     assert_eq!(host(&g)[63], 252.0);

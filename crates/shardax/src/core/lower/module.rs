@@ -6,8 +6,8 @@ use super::location::MAIN;
 use super::{Lowering, Platform, Value, attr};
 use crate::core::program::Program;
 use crate::error::Result;
-use crate::sharding::{NamedSharding, axis_text};
 use crate::sharding::memory::MemoryKind;
+use crate::sharding::{NamedSharding, axis_text};
 
 /// What `main` is to look like.
 pub(crate) struct Module<'a> {

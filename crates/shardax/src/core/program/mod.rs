@@ -221,9 +221,7 @@ impl Program {
     pub(crate) fn atom_aval(&self, atom: &Atom) -> Aval {
         match atom {
             Atom::Var(v) => self.aval_of(*v).clone(),
-            Atom::Literal { dtype, weak, .. } => {
-                Aval { weak: *weak, ..Aval::scalar(*dtype) }
-            }
+            Atom::Literal { dtype, weak, .. } => Aval { weak: *weak, ..Aval::scalar(*dtype) },
         }
     }
 

@@ -15,8 +15,8 @@ use crate::ops::primitive::layout_constraint;
 use crate::shape::AxisName;
 use crate::sharding::axis_env;
 use crate::sharding::context::explicit_mesh;
-use crate::sharding::typed::entry;
 use crate::sharding::layout::AskedLayout;
+use crate::sharding::typed::entry;
 use crate::sharding::{AxisType, DimSpec, NamedSharding, PartitionSpec, Sharding, Typed};
 use crate::source;
 

@@ -6,7 +6,9 @@ use super::axes::{Axes, Names};
 use super::{mapped, ordered};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Platform, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts,
+};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::error::{Result, err};

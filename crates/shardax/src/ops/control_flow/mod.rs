@@ -19,8 +19,8 @@ pub(crate) use scan::each;
 pub use scan::{AssociativeScanOptions, ScanOptions, associative_scan, map, scan, scan_n};
 
 use crate::core::array::Array;
-use crate::core::sharding_rule::agrees;
 use crate::core::program::Aval;
+use crate::core::sharding_rule::agrees;
 use crate::core::tree::{Flat, TreeDef, same_structure};
 use crate::dtype::promote;
 use crate::error::{Result, err};

@@ -6,7 +6,9 @@ use super::elementwise::{self, Accepts, unspread};
 use super::unary::LOG;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts,
+};
 use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
 use crate::dtype::DType;

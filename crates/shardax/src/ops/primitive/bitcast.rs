@@ -8,8 +8,8 @@ use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, ShardingRule, 
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::{Category, DType};
-use crate::sharding::DimSpec;
 use crate::error::{Result, err};
+use crate::sharding::DimSpec;
 
 /// The same bits as elements of `dtype`; a narrower one adds a last dimension, a wider one takes it away. It has no
 /// derivative.

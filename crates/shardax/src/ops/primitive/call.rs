@@ -1,7 +1,9 @@
 //! `call`: a named program applied as a whole, which is what a `jit` inside a traced function records.
 
 use crate::core::array::Array;
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts,
+};
 use crate::core::program::trace::Traced;
 use crate::core::program::{Aval, Program};
 use crate::error::{Result, bail};

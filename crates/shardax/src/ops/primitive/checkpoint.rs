@@ -10,7 +10,9 @@ use super::device_put::DevicePut;
 use super::optimization_barrier::OptimizationBarrier;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts,
+};
 use crate::core::program::trace::{Traced, bind1, trace};
 use crate::core::program::{Atom, Aval, Eqn, Program, Var};
 use crate::error::{Result, err};

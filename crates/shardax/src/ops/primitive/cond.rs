@@ -5,10 +5,12 @@ use smallvec::SmallVec;
 use super::binary::Select;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts};
-use crate::core::sharding_rule::agrees;
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts,
+};
 use crate::core::program::trace::{Traced, trace};
 use crate::core::program::{Aval, Flops, Program};
+use crate::core::sharding_rule::agrees;
 use crate::dtype::DType;
 use crate::error::{Result, bail};
 use crate::interpret::ad::{backward, jvp_program};
@@ -340,8 +342,7 @@ impl Cond {
                     batch_eval(&branch, axis, &all, &[&[Some(0)], dims].concat())?
                 }
             };
-            let outs: Vec<Array> =
-                outs.iter().zip(out_dims).map(|(out, dim)| axis.moved(out, dim, 0)).collect();
+            let outs: Vec<Array> = outs.iter().zip(out_dims).map(|(out, dim)| axis.moved(out, dim, 0)).collect();
             let Some(others) = &mut chosen else {
                 chosen = Some(outs);
                 continue;

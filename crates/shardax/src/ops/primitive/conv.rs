@@ -16,11 +16,11 @@ use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Shard
 use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
 use crate::dtype::DType;
-use crate::sharding::{DimSpec, Typed};
 use crate::error::{Result, bail, err};
 use crate::interpret::batching::move_batch;
 use crate::precision::Precision;
 use crate::shape::{Shape, size};
+use crate::sharding::{DimSpec, Typed};
 
 /// Where each dimension of an array lies: batch and feature (of a kernel: output and input feature), then the
 /// spatial ones.

@@ -9,7 +9,9 @@ use smallvec::SmallVec;
 
 use super::call::{in_place, in_place_threaded};
 use crate::core::array::Array;
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts,
+};
 use crate::core::program::trace::{Traced, check_usable, trace};
 use crate::core::program::{Aval, Program};
 use crate::core::tree::TreeDef;

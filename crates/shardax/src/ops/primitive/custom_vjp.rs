@@ -10,13 +10,15 @@ use super::call::{in_place, in_place_threaded};
 use super::custom_jvp::{RuleId, check_captured, check_types, eval_batched, in_rule, trace_entry};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts,
+};
 use crate::core::program::trace::{Traced, check_usable};
 use crate::core::program::{Aval, Program};
 use crate::core::tree::TreeDef;
 use crate::error::{Result, err};
 use crate::interpret::ad::{backward, tangent_aval};
-use crate::interpret::batching::{batch_program};
+use crate::interpret::batching::batch_program;
 use crate::interpret::held::{bind_checked, marked_tangents, tangent_or_zeros};
 use crate::shape::AxisSet;
 

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use super::call::{in_place, in_place_threaded};
 use super::custom_jvp::{RuleId, check_types, in_rule};
 use crate::core::array::Array;
-use crate::core::primitive::{BatchAxis, Dims, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts};
+use crate::core::primitive::{
+    BatchAxis, Dims, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts,
+};
 use crate::core::program::trace::{check_usable, trace};
 use crate::core::program::{Aval, Program};
 use crate::error::{Result, err};

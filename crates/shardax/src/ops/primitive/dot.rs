@@ -7,7 +7,9 @@ use smallvec::{SmallVec, smallvec};
 use super::{add_tangents, dot_vector};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts,
+};
 use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
 use crate::dtype::{Category, DType};
@@ -73,7 +75,8 @@ impl DotGeneral {
         let (l, r) = (rule.arg(0), rule.arg(1));
         let specs = |t: &Typed, dims: &Ints| PartitionSpec::new(dims.iter().map(|&d| t.dims()[d].clone()));
         let (left, right) = (specs(&l, &self.lhs_contract), specs(&r, &self.rhs_contract));
-        let both = || left.dims().iter().zip(right.dims()).filter(|(a, b)| **a != DimSpec::None && **b != DimSpec::None);
+        let both =
+            || left.dims().iter().zip(right.dims()).filter(|(a, b)| **a != DimSpec::None && **b != DimSpec::None);
         if !l.unreduced().is_empty() || !r.unreduced().is_empty() {
             return Err(rule.error(
                 format_args!("unreduced operands are not supported, got {}", rule.types()),

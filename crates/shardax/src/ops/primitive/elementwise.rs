@@ -86,8 +86,13 @@ pub(crate) fn dtype_of(name: &str, accepts: Accepts, args: &[Aval]) -> Result<DT
 
 /// Writes an operation whose scalar operands are repeated to the result's shape.
 pub(crate) fn lower_op(cx: &mut Lowering, op: &str, args: &[Value], attrs: &str, out: &Aval) -> Vec<Value> {
-    let args = spread(cx, args, &out.shape);
-    vec![cx.op(op, &args, attrs, out)]
+    let mut spread = spread(cx, args, &out.shape);
+    if let Some(typed) = out.sharding() {
+        for (value, _) in spread.iter_mut().zip(args).filter(|(value, given)| value != given) {
+            *value = cx.constrain(*value, typed);
+        }
+    }
+    vec![cx.op(op, &spread, attrs, out)]
 }
 
 /// The operands, with scalars repeated to `shape`.

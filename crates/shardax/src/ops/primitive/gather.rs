@@ -11,9 +11,9 @@ use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Shard
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::{Category, DType, Scalar};
-use crate::sharding::DimSpec;
 use crate::error::{Result, bail};
 use crate::shape::Shape;
+use crate::sharding::DimSpec;
 
 /// What gathers and scatters do with positions out of bounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -323,8 +323,7 @@ impl Primitive for Gather {
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         let (x, indices) = (dims[0].is_some(), dims[1].is_some());
-        let front =
-            |i: usize| if dims[i].is_some() { axis.moved(&args[i], dims[i], 0) } else { args[i].clone() };
+        let front = |i: usize| if dims[i].is_some() { axis.moved(&args[i], dims[i], 0) } else { args[i].clone() };
         let mut slice_sizes = self.slice_sizes.clone();
         if x {
             slice_sizes.insert(0, if indices { 1 } else { axis.size });

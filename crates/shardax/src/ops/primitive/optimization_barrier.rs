@@ -4,7 +4,9 @@ use smallvec::SmallVec;
 
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts,
+};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind;
 use crate::error::Result;

@@ -9,7 +9,9 @@ use super::elementwise::Accepts;
 use super::shape_ops::BroadcastInDim;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts,
+};
 use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
 use crate::dtype::{Category, DType, Scalar};
@@ -188,7 +190,8 @@ impl Reduce {
     /// `y`, a cotangent, repeated to the operand's type.
     fn spread_as(&self, y: &Array, operand: &Aval) -> Array {
         let dims = (0..operand.rank()).filter(|d| !self.axes.contains(d)).collect();
-        let out = operand.sharding.clone().filter(|_| y.is_number() || y.aval_ref().is_some_and(|y| y.sharding.is_some()));
+        let out =
+            operand.sharding.clone().filter(|_| y.is_number() || y.aval_ref().is_some_and(|y| y.sharding.is_some()));
         bind1(BroadcastInDim { shape: operand.shape.clone(), dims, out }, std::slice::from_ref(y))
     }
 

@@ -5,9 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::prefix::{IntoPrefix, Prefix};
-use crate::core::primitive::{
-    BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts,
-};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::core::sharding_like::ShardingLike;
@@ -22,6 +20,8 @@ pub(crate) struct Reshard {
     pub to: Typed,
     /// The mesh with its devices, where the context has none.
     pub mesh: Option<Mesh>,
+    /// The mesh of the operand, where its axes are all of type `Auto`: its type does not say it.
+    pub from: Option<AbstractMesh>,
 }
 
 impl Reshard {
@@ -52,7 +52,14 @@ impl Array {
     /// The same with this sharding.
     #[track_caller]
     pub(crate) fn sharded(&self, to: &Typed) -> Array {
-        Reshard { to: to.clone(), mesh: None }.apply(self)
+        Reshard { to: to.clone(), mesh: None, from: None }.apply(self)
+    }
+
+    /// The same with this sharding, of an array made where `from` is the context mesh.
+    #[track_caller]
+    pub(crate) fn sharded_from(&self, from: &AbstractMesh, to: &Typed) -> Array {
+        let from = Some(from.clone()).filter(|_| !from.has_explicit());
+        Reshard { to: to.clone(), mesh: None, from }.apply(self)
     }
 }
 
@@ -97,12 +104,18 @@ impl Primitive for Reshard {
     /// Where a cotangent lies is known from the operand's type: the interpreter brings it there.
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let operand = args[0].aval().cotangent();
-        Ok(vec![cts[0].as_ref().map(|ct| ct.sharded_as(&operand))])
+        let back = |ct: &Array| match (operand.sharding(), &self.from) {
+            _ if ct.is_number() => ct.clone(),
+            (Some(want), _) => ct.sharded_from(self.to.mesh(), want),
+            (None, Some(mesh)) => ct.sharded(&Typed::replicated(mesh, ct.ndim())),
+            (None, None) => ct.clone(),
+        };
+        Ok(vec![cts[0].as_ref().map(back)])
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         let to = dims[0].map_or(Ok(self.to.clone()), |d| axis.inserted(&self.to, d))?;
-        Ok((smallvec![Reshard { to, mesh: self.mesh.clone() }.apply(&args[0])], dims.to_vec()))
+        Ok((smallvec![Reshard { to, ..self.clone() }.apply(&args[0])], dims.to_vec()))
     }
 }
 
@@ -146,5 +159,5 @@ fn reshard_leaf(x: &Array, like: &ShardingLike) -> Result<Array> {
     if !to.mesh().has_explicit() {
         return Ok(x.clone());
     }
-    Ok(Reshard { to, mesh }.apply(x))
+    Ok(Reshard { to, mesh, from: None }.apply(x))
 }

@@ -11,8 +11,8 @@ use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Shard
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::{DType, Scalar};
-use crate::sharding::DimSpec;
 use crate::error::{Result, bail, err};
+use crate::sharding::DimSpec;
 
 /// What becomes of an element that is written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -206,7 +206,11 @@ impl Primitive for Scatter {
             };
             let whole = rule.args()[2].shape[u] == rule.args()[0].shape[d];
             let (own, other) = (&x.dims()[d], &updates.dims()[u]);
-            if whole { *other == DimSpec::None || own == other } else { *own == DimSpec::None && *other == DimSpec::None }
+            if whole {
+                *other == DimSpec::None || own == other
+            } else {
+                *own == DimSpec::None && *other == DimSpec::None
+            }
         });
         let whole = (0..indices.rank()).all(|d| of_batch.contains(&d) || indices.dims()[d] == DimSpec::None);
         let rows = (0..updates.rank()).filter(|d| !self.dims.update_window_dims.contains(d));

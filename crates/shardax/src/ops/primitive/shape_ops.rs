@@ -6,7 +6,9 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts,
+};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::DType;

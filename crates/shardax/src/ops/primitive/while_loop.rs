@@ -5,10 +5,12 @@ use smallvec::SmallVec;
 use super::binary::Select;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts};
-use crate::core::sharding_rule::agrees;
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts,
+};
 use crate::core::program::trace::{Traced, trace};
 use crate::core::program::{Aval, Flops, Program};
+use crate::core::sharding_rule::agrees;
 use crate::dtype::DType;
 use crate::error::{Result, bail, err};
 use crate::interpret::ad::{jvp_program, tangent_aval};

@@ -5,7 +5,9 @@ use smallvec::SmallVec;
 use super::ShardMap;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts,
+};
 use crate::core::program::trace::{Traced, bind, check_usable, trace};
 use crate::core::program::{Aval, Flops, Program};
 use crate::error::{Result, err};

@@ -7,14 +7,16 @@ use smallvec::SmallVec;
 
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts,
+};
 use crate::core::program::trace::{Traced, trace};
-use crate::core::sharding_rule::agrees;
 use crate::core::program::{Aval, Flops, Program};
+use crate::core::sharding_rule::agrees;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail};
 use crate::interpret::ad::jvp_program;
-use crate::interpret::batching::{batch_program};
+use crate::interpret::batching::batch_program;
 use crate::interpret::eval::eval;
 use crate::interpret::held::{
     Residual, Split, bind_checked, cast_all, cast_up, marked, marked_tangents, operand_sets, sets_of, spread_marked,
