@@ -11,6 +11,7 @@ mod programs;
 mod reductions;
 mod refusals;
 mod shapes;
+mod shard_maps;
 mod transforms;
 mod types;
 

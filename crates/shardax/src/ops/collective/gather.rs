@@ -6,7 +6,7 @@ use super::axes::Axes;
 use super::mapped;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Platform, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::{Result, bail, err};
@@ -58,6 +58,10 @@ impl Primitive for AllGather {
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
         let same = self.axes.groups.is_none() && (self.invariant || !self.axes.checked);
         Ok(smallvec![if same { args[0].minus(&self.axes.set()) } else { args[0].clone() }])
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.resized()
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
@@ -162,6 +166,10 @@ impl Primitive for PsumScatter {
 
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
         Ok(smallvec![args[0].union(&self.axes.set())])
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.resized()
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -178,6 +178,10 @@ impl Primitive for AllToAll {
         Ok(smallvec![args[0].union(&self.axes.set())])
     }
 
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.resized()
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let groups = self.axes.mesh_groups(&mesh(cx)?);
         let attrs = format!(
