@@ -14,6 +14,7 @@ mod shapes;
 mod shard_maps;
 mod transforms;
 mod types;
+mod unreduced;
 
 use common::setup;
 use shardax::prelude::*;

@@ -12,6 +12,7 @@ mod platform;
 mod reuse;
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 pub use attr::{bools, ints};
 pub(crate) use attr::{constant_text, write_type};
@@ -38,6 +39,8 @@ struct ValueInfo {
     result: Option<u32>,
     dtype: DType,
     shape: Shape,
+    /// The sharding in the type of a variable of the program.
+    typed: Option<Arc<Typed>>,
 }
 
 /// The body of an operation's region; made by [`Lowering::region`].
@@ -106,7 +109,7 @@ impl Lowering {
 
     /// Names a value of this type: the result of the next operation, or a block's argument.
     fn define(&mut self, name: u32, result: Option<u32>, aval: &Aval) -> Value {
-        self.values.push(ValueInfo { name, result, dtype: aval.dtype, shape: aval.shape.clone() });
+        self.values.push(ValueInfo { name, result, dtype: aval.dtype, shape: aval.shape.clone(), typed: None });
         Value(self.values.len() as u32 - 1)
     }
 
@@ -290,6 +293,11 @@ impl Lowering {
         self.op("stablehlo.custom_call", &[v], &attrs, &aval)
     }
 
+    /// The sharding in the type of a variable of the program.
+    pub(crate) fn typed(&self, v: Value) -> Option<Arc<Typed>> {
+        self.values[v.0 as usize].typed.clone()
+    }
+
     /// `v`, which lies as its type says.
     pub(crate) fn constrain(&mut self, v: Value, typed: &Typed) -> Value {
         if self.is_local() {
@@ -351,6 +359,7 @@ impl Lowering {
     pub fn program(&mut self, program: &Program, args: &[Value]) -> Result<Vec<Value>> {
         let mut env: Env<Value> = Env::new(program);
         for (var, arg) in program.inputs.iter().zip(args) {
+            self.values[arg.0 as usize].typed = program.aval_of(*var).sharding.clone();
             env.set(*var, *arg);
         }
         let kept = if self.on_cpu() && self.is_local() { reuse::kept(program) } else { Vec::new() };
@@ -370,6 +379,7 @@ impl Lowering {
             for ((var, mut value), out) in eqn.outputs.iter().zip(values).zip(&outs) {
                 if let Some(typed) = out.sharding() {
                     value = self.constrain(value, typed);
+                    self.values[value.0 as usize].typed = out.sharding.clone();
                 }
                 if kept.get(var.index()).is_some_and(|kept| *kept) {
                     value = self.keep(value);

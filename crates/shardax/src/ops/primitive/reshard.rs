@@ -7,11 +7,17 @@ use crate::core::lower::{Lowering, Value};
 use crate::core::prefix::{IntoPrefix, Prefix};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
-use crate::core::program::trace::bind1;
+use crate::core::program::trace::{bind1, trace};
 use crate::core::sharding_like::ShardingLike;
 use crate::core::tree::{Flat, Tree};
-use crate::error::Result;
-use crate::sharding::{AbstractMesh, Mesh, NamedSharding, Sharding, Typed};
+use crate::error::{Result, err};
+use crate::ops::collective::axis_index;
+use crate::ops::lax;
+use crate::ops::numpy::where_;
+use crate::ops::shard_map::ShardMap;
+use crate::shape::{AxisName, AxisSet};
+use crate::sharding::typed::entry;
+use crate::sharding::{AbstractMesh, DimSpec, Mesh, NamedSharding, PartitionSpec, Sharding, Typed};
 use crate::source;
 
 /// The same value, whose type has this sharding.
@@ -28,6 +34,82 @@ impl Reshard {
     #[track_caller]
     fn apply(&self, x: &Array) -> Array {
         bind1(self.clone(), std::slice::from_ref(x))
+    }
+
+    /// Writes a value whose addends are spread over the axes `added`, device by device: XLA's partitioner takes a value that
+    /// is to be unreduced for one of the addends on every device, ends the process where axes are exchanged for others, and
+    /// is wrong where several axes of unequal sizes are added at once.
+    fn lower_unreduced(
+        &self,
+        cx: &mut Lowering,
+        x: Value,
+        from: &Typed,
+        added: &AxisSet,
+        out: &Aval,
+    ) -> Result<Vec<Value>> {
+        let (Some(mesh), true) = (cx.auto_mesh.clone(), cx.manual_axes.is_empty()) else {
+            return Err(err!(
+                NotImplemented,
+                "reshard to {} inside of a shard_map over part of the axes",
+                self.to.spec()
+            )
+            .help("reshard outside of the shard_map"));
+        };
+        let mesh = mesh.with_shape(self.to.mesh());
+        let kept: AxisSet = self.to.unreduced().minus(added);
+        // What is not unreduced afterwards is summed first.
+        let from = from.clone().with_partial(kept.clone(), AxisSet::default());
+        let without = |e: &DimSpec| entry(e.axes().iter().copied().filter(|n| !added.contains(*n)));
+        let stays = from.dims().iter().zip(self.to.dims()).all(|(have, want)| {
+            let last = have.axes().iter().skip_while(|n| !added.contains(**n)).all(|n| added.contains(*n));
+            last && without(have) == *want
+        });
+        let start = if stays { from } else { self.to.clone().with_partial(kept, AxisSet::default()) };
+        let x = cx.constrain(x, &start);
+        let (in_spec, out_spec) = (start.spec(), self.to.spec());
+        let local = |spec: &PartitionSpec| {
+            NamedSharding::new(&mesh, spec.clone()).shard_shape(&out.shape).map(|shape| Aval::new(out.dtype, shape))
+        };
+        let (block, whole) = (local(&in_spec)?, local(&out_spec)?);
+        let manual: Vec<AxisName> = mesh.axis_names().collect();
+        let index = |axes: &[AxisName]| {
+            let at = axes.iter().map(|n| (axis_index(*n), mesh.axis_size(*n).unwrap_or(1)));
+            at.fold(Array::from(0), |index, (at, size)| index * size + at)
+        };
+        let body = ShardMap::bind_axes(&mesh, &manual, false, || {
+            trace(&[block.clone()], |args| {
+                let split = start.split_axes().collect::<AxisSet>();
+                let rest: Vec<AxisName> = added.iter().filter(|n| !split.contains(*n)).collect();
+                let zero = Array::zeros_of(&Aval::scalar(out.dtype));
+                // The first device along axes that the value was whole on has it; along others each has its part.
+                let mut y = args[0].clone();
+                if !rest.is_empty() {
+                    y = where_(index(&rest).equal(0), &y, zero.broadcast_to(&block.shape));
+                }
+                for d in 0..block.rank() {
+                    let axes: Vec<AxisName> =
+                        start.dims()[d].axes().iter().copied().filter(|n| added.contains(*n)).collect();
+                    if axes.is_empty() {
+                        continue;
+                    }
+                    let mut shape = y.shape_owned();
+                    let part = shape[d];
+                    shape[d] = whole.shape[d];
+                    let zeros = zero.broadcast_to(&shape);
+                    y = lax::dynamic_update_slice_in_dim(&zeros, &y, &(index(&axes) * part), d as i32);
+                }
+                Ok(vec![y])
+            })
+        })?;
+        let map = ShardMap {
+            mesh,
+            manual,
+            in_specs: vec![in_spec],
+            out_specs: vec![out_spec],
+            checked: false,
+            body: body.program,
+        };
+        map.lower(cx, &[x], std::slice::from_ref(out))
     }
 
     fn named(&self) -> Option<NamedSharding> {
@@ -93,8 +175,14 @@ impl Primitive for Reshard {
     }
 
     /// The type of the result has the sharding, which is written as that of every result is.
-    fn lower(&self, _cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
-        Ok(args.to_vec())
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let from =
+            cx.typed(args[0]).map_or_else(|| Typed::replicated(self.to.mesh(), outs[0].rank()), |t| (*t).clone());
+        let added = self.to.unreduced().minus(from.unreduced());
+        match added.is_empty() || cx.is_local() {
+            true => Ok(args.to_vec()),
+            false => self.lower_unreduced(cx, args[0], &from, &added, &outs[0]),
+        }
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
