@@ -435,7 +435,15 @@ pub(crate) fn assign(primitive: &dyn Primitive, args: &[Aval], outs: &mut Avals)
     }
     let operands = rule.types();
     for (out, typed) in outs.iter_mut().zip(found) {
-        debug_assert_eq!(typed.rank(), out.rank(), "{}", primitive.name());
+        if typed.rank() != out.rank() {
+            return Err(err!(
+                Type,
+                "the sharding rule of '{}' gave {} entries for a result of type {out}",
+                primitive.name(),
+                typed.rank()
+            )
+            .help("a sharding rule gives one entry for each dimension of a result"));
+        }
         let repeated = typed.repeats();
         out.sharding = Some(Arc::new(typed));
         if repeated.is_some() {
@@ -459,9 +467,4 @@ pub(crate) fn agrees(a: &Aval, b: &Aval) -> bool {
         (Some(a), Some(b)) => a == b,
         _ => true,
     }
-}
-
-/// The entry of an axis set of a mesh, in its order.
-pub(crate) fn entry_of(mesh: &AbstractMesh, axes: &AxisSet) -> DimSpec {
-    entry(mesh.axis_names().filter(|name| axes.contains(*name)))
 }

@@ -139,10 +139,6 @@ impl Typed {
         self.with_partial(AxisSet::default(), AxisSet::default())
     }
 
-    pub(crate) fn on_mesh(&self, mesh: &AbstractMesh) -> Self {
-        Typed { mesh: mesh.clone(), ..self.clone() }
-    }
-
     /// The sharding of a cotangent of a value of this one: what is reduced becomes unreduced, and the other way round.
     pub(crate) fn cotangent(&self) -> Self {
         Typed { unreduced: self.reduced.clone(), reduced: self.unreduced.clone(), ..self.clone() }

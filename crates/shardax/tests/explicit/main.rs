@@ -6,6 +6,7 @@ mod common;
 mod elementwise;
 mod indexing;
 mod modes;
+mod more;
 mod products;
 mod programs;
 mod reductions;

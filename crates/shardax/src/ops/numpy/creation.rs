@@ -7,6 +7,7 @@ use crate::core::array::Array;
 use crate::core::array::host::place;
 use crate::core::program::Aval;
 use crate::core::program::trace::{bind1, is_tracing};
+use crate::core::sharding_like::ShardingLike;
 use crate::dtype::{DType, Element, Scalar};
 use crate::error::{Error, err};
 use crate::ops::lax;
@@ -199,6 +200,25 @@ pub fn zeros(shape: impl IntoShape) -> Array {
 #[track_caller]
 pub fn ones(shape: impl IntoShape) -> Array {
     constant(shape, Scalar::Int(1), DType::F32)
+}
+
+/// `value` everywhere, with the sharding in the type.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let mesh = make_mesh([("x", 8)])?.with_axis_types([AxisType::Explicit])?;
+/// let _mesh = set_mesh(&mesh)?;
+/// assert_eq!(full_sharded([16, 2], 0.0, P!["x"]).type_name(), "float32[16@x,2]");
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn full_sharded(shape: impl IntoShape, value: impl Operand, sharding: impl Into<ShardingLike>) -> Array {
+    let value = value.into_array();
+    match shape_of(shape) {
+        Ok(shape) => value.broadcast_to_sharded(&shape, sharding),
+        Err(e) => Array::from_result(Err(e), &value),
+    }
 }
 
 /// Zeros of a dtype.
