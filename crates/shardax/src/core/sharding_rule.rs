@@ -386,12 +386,11 @@ fn typed(mesh: &AbstractMesh, aval: &Aval) -> Typed {
 pub(crate) fn assign(primitive: &dyn Primitive, args: &[Aval], outs: &mut Avals) -> Result<()> {
     let mut operands = args.iter().filter(|a| a.sharding.is_some());
     let first = operands.next();
-    let context = context::get_abstract_mesh();
-    let explicit = |mesh: &Option<AbstractMesh>| mesh.as_ref().is_some_and(AbstractMesh::has_explicit);
     let enters = primitive.enters_mesh();
-    if first.is_none() && !explicit(&context) && !explicit(&enters) {
+    if first.is_none() && !context::is_explicit() && !enters.as_ref().is_some_and(AbstractMesh::has_explicit) {
         return Ok(());
     }
+    let context = context::get_abstract_mesh();
     let mesh = match (&enters, &context, first.and_then(Aval::sharding)) {
         (Some(mesh), ..) => mesh.clone(),
         (None, Some(mesh), _) => mesh.clone(),

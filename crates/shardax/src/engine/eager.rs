@@ -18,7 +18,7 @@ use crate::core::program::{Atom, Aval, Eqn, Program, Var};
 use crate::error::Result;
 use crate::ops::checkify::{Checks, Errors, discharge};
 use crate::scope::Scope;
-use crate::sharding::context::mesh_with_devices;
+use crate::sharding::context;
 use crate::sharding::device::{Device, chosen_device, is_chosen};
 use crate::sharding::{AbstractMesh, Mesh, Sharding, get_abstract_mesh};
 
@@ -53,9 +53,8 @@ type ContextMesh = (Option<AbstractMesh>, Option<Mesh>);
 
 /// The context mesh, where types have shardings.
 fn context_mesh(args: &[Arc<Concrete>]) -> Option<ContextMesh> {
-    let mesh = get_abstract_mesh();
-    let typed = args.iter().any(|a| a.aval.sharding.is_some()) || mesh.as_ref().is_some_and(AbstractMesh::has_explicit);
-    typed.then(|| (mesh, mesh_with_devices()))
+    let typed = context::is_explicit() || args.iter().any(|a| a.aval.sharding.is_some());
+    typed.then(|| (get_abstract_mesh(), context::mesh_with_devices()))
 }
 
 fn hash(primitive: &dyn Primitive, args: &[Arc<Concrete>]) -> u64 {

@@ -56,6 +56,14 @@ pub fn get_abstract_mesh() -> Option<AbstractMesh> {
     CONTEXT.with_borrow(|c| c.last().map(|(_, mesh)| mesh.abstract_mesh().clone()))
 }
 
+/// Whether an axis of the context mesh is of type `Explicit`. It is asked with every operation.
+pub(crate) fn is_explicit() -> bool {
+    match ABSTRACT.with_borrow(|all| all.last().map(|mesh| mesh.as_ref().is_some_and(AbstractMesh::has_explicit))) {
+        Some(explicit) => explicit,
+        None => CONTEXT.with_borrow(|c| c.last().is_some_and(|(_, mesh)| mesh.abstract_mesh().has_explicit())),
+    }
+}
+
 /// The mesh with these axes of type `Manual`.
 pub(crate) fn with_manual(mesh: &AbstractMesh, manual: &AxisSet) -> AbstractMesh {
     let types = mesh.axis_names().zip(mesh.axis_types());
