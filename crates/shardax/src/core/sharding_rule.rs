@@ -362,7 +362,21 @@ impl<'a> ShardingRule<'a> {
                 _ => found = Some(own),
             }
         }
-        Ok(found.unwrap_or_default())
+        let found = found.unwrap_or_default();
+        // A number beside addends would be one of each.
+        if !found.0.is_empty() && self.args.iter().any(|a| !a.sharding().is_some_and(Typed::is_partial)) {
+            return Err(self.error(
+                format_args!("a number does not go with unreduced operands, got {}", self.types()),
+                "sum them with `reshard(x, P![..])` first",
+            ));
+        }
+        Ok(found)
+    }
+
+    /// The unreduced and reduced axes of operand 0.
+    pub fn keep_partial_of_first(&self) -> Result<PartialAxes> {
+        let typed = self.arg(0);
+        Ok((typed.unreduced().clone(), typed.reduced().clone()))
     }
 
     /// As [`keep_partial`](Self::keep_partial) of operations that are not additive: reduced operands alone.

@@ -155,6 +155,16 @@ impl Placing<'_> {
         }
         for (i, (given, aval)) in self.outputs.iter().zip(self.program.out_avals()).enumerate() {
             let Some(given) = given else { continue };
+            let own = aval.sharding().map(|typed| typed.unreduced()).filter(|axes| !axes.is_empty());
+            if given.unreduced() != own {
+                return Err(err!(
+                    Value,
+                    "{} of {} with type {aval} cannot be given the sharding {given}: the sums over its unreduced axes differ",
+                    (self.output_name)(i),
+                    self.function
+                )
+                .help("use `reshard(x, spec)` in the function, which adds up or spreads the addends"));
+            }
             given
                 .shard_shape(&aval.shape)
                 .and_then(|_| given.check_memory())

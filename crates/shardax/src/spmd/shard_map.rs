@@ -216,6 +216,13 @@ impl<F, Args> ShardMapped<F, Args> {
 /// A spec may name manual axes alone.
 fn check_manual(spec: &PartitionSpec, manual: &[AxisName], mesh: &Mesh, what: &str) -> Result<()> {
     NamedSharding::try_new(mesh, spec.clone())?;
+    if !spec.unreduced_axes().is_empty() || !spec.reduced_axes().is_empty() {
+        return Err(err!(
+            NotImplemented,
+            "shard_map {what} {spec} has unreduced or reduced axes, which are not supported"
+        )
+        .help("sum with `psum` inside, or `reshard` outside"));
+    }
     match spec.all_axes().find(|n| !manual.contains(n)) {
         None => Ok(()),
         Some(name) => Err(err!(

@@ -102,9 +102,30 @@ fn dot_general_unreduced_error() {
     assert!(text.contains("unreduced operands are not supported") && text.contains("float32[8,8]{U:x}"), "{text}");
     let text = refused(&(at(u(&["x"])) + at(u(&["y"]))));
     assert!(text.contains("float32[8,8]{U:x}, float32[8,8]{U:y}"), "{text}");
-    for wrong in [at(u(&["x"])) + at(P![]), at(u(&["x"])) * 2.0, at(u(&["x"])).sin(), at(u(&["x"])) - at(u(&["x"]))] {
+    for wrong in [
+        at(u(&["x"])) + at(P![]),
+        at(u(&["x"])) + 1.0,
+        at(u(&["x"])).max(0),
+        at(u(&["x"])) * 2.0,
+        at(u(&["x"])).sin(),
+        at(u(&["x"])) - at(u(&["x"])),
+    ] {
         assert!(refused(&wrong).contains("reshard(x"), "{}", refused(&wrong));
     }
+}
+
+#[test]
+fn shardings_of_programs_do_not_change_sums() -> Result<()> {
+    let (mesh, _guard) = mesh(4);
+    let x = ramp(&[8], P![]);
+    let out = NamedSharding::new(&mesh, u(&["x"]));
+    let text = jit(|x: Array| x * 2).out_shardings(out.clone()).call(&x).unwrap_err().to_string();
+    assert!(text.contains("the sums over its unreduced axes differ"), "{text}");
+    let text = jit(|x: Array| x * 2).in_shardings(out).call(&x).unwrap_err().to_string();
+    assert!(text.contains("the sums over its unreduced axes differ"), "{text}");
+    let text = shard_map(|x: Array| x, None).out_specs(u(&["x"])).call(&x).unwrap_err().to_string();
+    assert!(text.contains("unreduced or reduced axes, which are not supported"), "{text}");
+    Ok(())
 }
 
 #[test]

@@ -262,7 +262,11 @@ impl Primitive for Reduce {
     }
 
     fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
-        if self.reducer == Reducer::Sum && self.out.is_none() { rule.keep_partial() } else { Ok(Default::default()) }
+        match (self.reducer, &self.out) {
+            (Reducer::Sum, None) => rule.keep_partial(),
+            (Reducer::Sum, Some(_)) => Ok(Default::default()),
+            _ => rule.keep_reduced(),
+        }
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

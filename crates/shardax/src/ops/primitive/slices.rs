@@ -157,7 +157,7 @@ impl Primitive for Pad {
     }
 
     fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
-        rule.keep_partial()
+        rule.keep_partial_of_first()
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
