@@ -158,7 +158,7 @@ def collective(rng, axes, x):
 
 
 def keep_nan(extreme, x, axis):
-    """The engine's extremes lose NaN on the CPU, shardax's do not."""
+    """XLA's extremes lose NaN on the CPU, shardax's do not."""
     if not jax.numpy.issubdtype(x.dtype, jax.numpy.floating):
         return extreme
     lost = lax.psum(jax.numpy.isnan(x).astype(np.int32), axis) > 0

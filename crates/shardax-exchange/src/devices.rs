@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use shardax_pjrt::ffi::Arg;
-use shardax_pjrt::ffi::meet::Member;
+use shardax_pjrt::ffi::rendezvous::Member;
 
 use crate::Outcome;
 

@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use shardax_mpi::World;
-use shardax_pjrt::ffi::meet::Meetings;
+use shardax_pjrt::ffi::rendezvous::Rendezvous;
 use shardax_pjrt::ffi::{self, CallFrame};
 use shardax_pjrt::{Plugin, Result};
 
@@ -76,7 +76,7 @@ pub struct Exchange {
     /// Who is told of others that are late.
     listener: OnceLock<Box<dyn Fn(&str) + Send + Sync>>,
     /// By launch, and this process's devices of the group.
-    meetings: Meetings<(i64, Vec<usize>)>,
+    meetings: Rendezvous<(i64, Vec<usize>)>,
     buffers: Buffers,
     channels: Mutex<HashMap<Vec<usize>, Arc<Channel>>>,
     /// By program, call and device, with what the call says of its groups.
@@ -99,7 +99,7 @@ impl Exchange {
             sum_order,
             limits: [millis(timeout), millis(PATIENCE)],
             listener: OnceLock::new(),
-            meetings: Meetings::default(),
+            meetings: Rendezvous::default(),
             buffers: Buffers::default(),
             channels: Mutex::default(),
             groups: Mutex::default(),

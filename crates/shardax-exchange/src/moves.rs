@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use shardax_pjrt::ElementType;
 use shardax_pjrt::ffi::CallFrame;
-use shardax_pjrt::ffi::meet::Member;
+use shardax_pjrt::ffi::rendezvous::Member;
 
 use crate::call::Call;
 use crate::devices::Devices;

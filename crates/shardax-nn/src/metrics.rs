@@ -15,7 +15,7 @@ use crate::check::{integer, require, same_shape};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn accuracy(logits: impl Operand, labels: impl Operand) -> Array {
+pub fn accuracy(logits: impl ArrayLike, labels: impl ArrayLike) -> Array {
     let (predictions, labels) = (logits.into_array().argmax(-1), labels.into_array());
     require!(
         &predictions,

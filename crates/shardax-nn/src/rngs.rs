@@ -68,7 +68,7 @@ pub struct Rngs {
 impl Rngs {
     /// The default stream, from a seed.
     #[track_caller]
-    pub fn new(seed: impl Operand) -> Self {
+    pub fn new(seed: impl ArrayLike) -> Self {
         Rngs::from_key(random::key(seed))
     }
 
@@ -85,7 +85,7 @@ impl Rngs {
 
     /// The same, and a stream of its own, from a seed, under this name.
     #[track_caller]
-    pub fn with(mut self, name: &str, seed: impl Operand) -> Self {
+    pub fn with(mut self, name: &str, seed: impl ArrayLike) -> Self {
         self.named.insert(name.to_owned(), RngStream::new(random::key(seed)));
         self
     }

@@ -204,7 +204,7 @@ impl Rules {
     /// some axes the constraint is of the others; without a mesh, and where all axes are manual (as in `pmap`), `x` is
     /// returned.
     #[track_caller]
-    pub fn constrain(&self, x: impl Operand, names: impl IntoAxisNames) -> Array {
+    pub fn constrain(&self, x: impl ArrayLike, names: impl IntoAxisNames) -> Array {
         let x = x.into_array();
         let Some(mesh) = &self.mesh else { return x };
         let manual = manual_axes();

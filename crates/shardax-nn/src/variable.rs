@@ -129,13 +129,13 @@ impl<K: Kind, T: fmt::Debug> fmt::Debug for Variable<K, T> {
     }
 }
 
-impl<K> Operand for Variable<K> {
+impl<K> ArrayLike for Variable<K> {
     fn into_array(self) -> Array {
         self.value
     }
 }
 
-impl<K> Operand for &Variable<K> {
+impl<K> ArrayLike for &Variable<K> {
     fn into_array(self) -> Array {
         self.value.clone()
     }

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use smallvec::SmallVec;
 
 use crate::api::Api;
+use crate::buffer_reference::{BufferState, ReadGuard};
 use crate::device::Device;
 use crate::element::{ElementType, ShapeText, dense_byte_size};
 use crate::error::{Code, Error, Result};
 use crate::event::{Event, no_event};
-use crate::hold::{Hold, View};
-use crate::launch::Launch;
+use crate::launch_failure::Launch;
 use crate::layout::Layout;
 use crate::memory::Memory;
 use crate::raw::*;
@@ -24,7 +24,7 @@ pub(crate) type Dims = SmallVec<[i64; 4]>;
 /// An array on a device. Its memory is freed when it is dropped, deleted or donated.
 pub struct Buffer {
     raw: NonNull<RawBuffer>,
-    pub(crate) hold: Hold,
+    pub(crate) hold: BufferState,
     ty: ElementType,
     dims: Dims,
     device: Device,
@@ -58,7 +58,7 @@ impl Buffer {
         let ready = AtomicBool::new(false);
         Ok(Buffer {
             raw,
-            hold: Hold::new(),
+            hold: BufferState::new(),
             ty,
             dims: Dims::from_slice(dims),
             device,
@@ -260,7 +260,7 @@ impl Buffer {
     /// # Errors
     /// The execution that makes the data failed, or the buffer was deleted or donated.
     pub fn with_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
-        let view = View::of(self)?;
+        let view = ReadGuard::of(self)?;
         if !self.is_host_readable() {
             let mut copy = vec![0; self.byte_size()];
             self.copy_out(&mut copy)?;
@@ -287,7 +287,7 @@ impl Buffer {
         if !self.is_host_readable() {
             return Ok(None);
         }
-        let hold = View::of(self)?;
+        let hold = ReadGuard::of(self)?;
         self.block_until_ready()?;
         let len = self.byte_size();
         let bytes = match len {
@@ -378,7 +378,7 @@ impl Buffer {
 /// The data of a buffer in place; see [`Buffer::view`]. It stays on its thread, which could else wait for itself to let go of it.
 pub struct BufferView<'a> {
     bytes: &'a [u8],
-    _hold: View<'a>,
+    _hold: ReadGuard<'a>,
     _thread: PhantomData<*const ()>,
 }
 

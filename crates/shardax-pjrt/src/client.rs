@@ -7,19 +7,19 @@ use std::sync::{Arc, OnceLock};
 
 use crate::api::{Api, slice, text};
 use crate::buffer::Buffer;
+use crate::cache_entry;
 use crate::device::{Device, DeviceInfo};
 use crate::element::{ElementType, ShapeText, dense_byte_size};
 use crate::error::{Code, Error, Result};
 use crate::event::{self, Event, no_event};
 use crate::exit;
-use crate::gate::Gate;
-use crate::host::HostBytes;
-use crate::kv::{self, KeyValueStore};
+use crate::host_bytes::HostBytes;
+use crate::key_value_store::{self, KeyValueStore};
+use crate::launch_limiter::LaunchLimiter;
 use crate::memory::Memory;
+use crate::named_value::{self, Value};
 use crate::plugin::Plugin;
 use crate::raw::*;
-use crate::sealed;
-use crate::value::{self, Value};
 
 /// A running instance of a plugin, with its devices. Cloning is a reference count.
 ///
@@ -47,11 +47,11 @@ pub(crate) struct ClientInner {
     /// Device memory is host memory, so it can be read in place.
     pub(crate) is_cpu: bool,
     /// Keeps the number of launches under way below what the plugin can take.
-    pub(crate) gate: Gate,
+    pub(crate) gate: LaunchLimiter,
     /// A launch on several devices failed inside a plugin that cannot do another one after that.
     pub(crate) broken: AtomicBool,
-    engine: OnceLock<String>,
-    topology_engine: String,
+    plugin_id: OnceLock<String>,
+    topology_plugin_id: String,
 }
 
 // SAFETY: PJRT clients may be used from any thread; everything else is immutable or atomic.
@@ -112,11 +112,11 @@ impl Client {
                 )));
             }
         }
-        let raw_options = value::to_raw(options);
+        let raw_options = named_value::to_raw(options);
         let mut args =
             ClientCreate { create_options: raw_options.as_ptr(), num_options: raw_options.len(), ..Default::default() };
         if let Some(store) = store {
-            kv::pass(store, &mut args);
+            key_value_store::pass(store, &mut args);
         }
         // SAFETY: the options and what they point to live through the call, the store for ever.
         unsafe { plugin.api().call(&mut args)? };
@@ -132,10 +132,10 @@ impl Client {
             process_index: 0,
             has_owners: false,
             is_cpu: false,
-            gate: Gate::new(0),
+            gate: LaunchLimiter::new(0),
             broken: AtomicBool::new(false),
-            engine: OnceLock::new(),
-            topology_engine: String::new(),
+            plugin_id: OnceLock::new(),
+            topology_plugin_id: String::new(),
         };
         inner.describe()?;
         if inner.devices.is_empty() {
@@ -189,12 +189,12 @@ impl Client {
     ///
     /// # Errors
     /// The system does not say what its processor is.
-    pub fn engine(&self) -> Result<&str> {
-        if let Some(engine) = self.inner.engine.get() {
-            return Ok(engine);
+    pub fn plugin_id(&self) -> Result<&str> {
+        if let Some(plugin_id) = self.inner.plugin_id.get() {
+            return Ok(plugin_id);
         }
-        let engine = sealed::engine(self)?;
-        Ok(self.inner.engine.get_or_init(|| engine))
+        let plugin_id = cache_entry::plugin_id(self)?;
+        Ok(self.inner.plugin_id.get_or_init(|| plugin_id))
     }
 
     /// All devices, those of other processes included.
@@ -216,9 +216,9 @@ impl Client {
         &self.inner.ids
     }
 
-    /// As [`Client::engine`], of programs that were compiled for a topology.
-    pub(crate) fn topology_engine(&self) -> &str {
-        &self.inner.topology_engine
+    /// As [`Client::plugin_id`], of programs that were compiled for a topology.
+    pub(crate) fn topology_plugin_id(&self) -> &str {
+        &self.inner.topology_plugin_id
     }
 
     /// Puts dense row-major host data on a device. The data is copied during the call.
@@ -365,9 +365,9 @@ impl ClientInner {
         self.by_id = self.ids.iter().copied().zip(0..).collect();
         self.by_raw = self.devices.iter().map(|device| device.raw).zip(0..).collect();
         let kinds = self.devices.iter().map(DeviceInfo::kind);
-        self.topology_engine = sealed::topology_engine(&self.plugin, &self.platform_name, kinds);
+        self.topology_plugin_id = cache_entry::topology_plugin_id(&self.plugin, &self.platform_name, kinds);
         self.is_cpu = self.platform_name.eq_ignore_ascii_case("cpu");
-        self.gate = Gate::new(self.devices.len());
+        self.gate = LaunchLimiter::new(self.devices.len());
         Ok(())
     }
 

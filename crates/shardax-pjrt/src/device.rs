@@ -7,8 +7,8 @@ use std::sync::Arc;
 use crate::api::{Api, text};
 use crate::client::ClientInner;
 use crate::error::Result;
+use crate::named_value::{self, Value};
 use crate::raw::*;
-use crate::value::{self, Value};
 
 /// A device of a client. Cloning is a reference count; two are equal when client and id are.
 #[derive(Clone)]
@@ -49,7 +49,7 @@ impl Description {
             api.call(&mut debug)?;
             let mut attributes = DescriptionAttributes { description, ..Default::default() };
             let attributes = match api.call(&mut attributes) {
-                Ok(()) => value::from_raw(attributes.attributes, attributes.num_attributes).unwrap_or_default(),
+                Ok(()) => named_value::from_raw(attributes.attributes, attributes.num_attributes).unwrap_or_default(),
                 Err(_) => Vec::new(),
             };
             Ok(Description {

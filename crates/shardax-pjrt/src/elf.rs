@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::Path;
 
 use crate::error::{Code, Error, Result};
-use crate::guard;
+use crate::permissions;
 
 const MACHINE: Option<(u16, &str)> = if cfg!(target_arch = "x86_64") {
     Some((62, "x86-64"))
@@ -16,7 +16,7 @@ const MACHINE: Option<(u16, &str)> = if cfg!(target_arch = "x86_64") {
 
 /// Checks that `path` is a whole 64-bit shared library for this machine, and one that may be run.
 pub(crate) fn check(path: &Path) -> Result<()> {
-    let mut file = guard::open_trusted(path)?;
+    let mut file = permissions::open_trusted(path)?;
     let size = file.metadata().map_err(|e| Error::new(Code::Unknown, e.to_string()))?.len();
     // Other systems have other formats; there the loader has the only say.
     if !cfg!(target_os = "linux") {

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::client::ClientInner;
 use crate::error::{Error, Result};
-use crate::launch::Launch;
+use crate::launch_failure::Launch;
 use crate::plugin::Plugin;
 use crate::raw::*;
 

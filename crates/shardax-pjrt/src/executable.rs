@@ -1,16 +1,16 @@
 //! Executables: a compiled program on devices that run it, and one without.
 
 mod compile;
+mod cross_compiled;
 mod program;
-mod unloaded;
 
 use std::fmt;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicBool;
 
+pub use cross_compiled::CrossCompiledExecutable;
 pub use program::{CompiledProgram, MemoryAnalysis};
-pub use unloaded::UnloadedExecutable;
 
 use crate::api::{Api, slice};
 use crate::client::Client;
@@ -74,7 +74,7 @@ impl Executable {
     pub fn serialize(&self) -> Result<Vec<u8>> {
         match &self.bytes {
             Some(bytes) => Ok(bytes.to_vec()),
-            None => self.program.sealed(self.client.engine()?),
+            None => self.program.cache_entry(self.client.plugin_id()?),
         }
     }
 

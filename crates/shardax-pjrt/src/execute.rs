@@ -6,15 +6,15 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 
 use crate::buffer::Buffer;
+use crate::buffer_reference::BufferReferences;
 use crate::device::Device;
 use crate::element::ShapeText;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::executable::Executable;
 use crate::exit;
-use crate::gate::Completion;
-use crate::hold::Holds;
-use crate::launch::Launch;
+use crate::launch_failure::Launch;
+use crate::launch_limiter::Completion;
 use crate::layout::Layout;
 use crate::raw::*;
 
@@ -99,7 +99,7 @@ impl Executable {
         } else {
             gate.enter_single(devices[0].index())?
         }
-        let holds = match Holds::take(args, &self.donated) {
+        let holds = match BufferReferences::take(args, &self.donated) {
             Ok(holds) => holds,
             Err(error) => {
                 self.not_started(&origin, devices);

@@ -14,7 +14,7 @@
 //!
 //! Nobody waits longer than `SHARDAX_EXIT_SECONDS` (10): then the process says so and ends at once, with the exit status
 //! that it was to have, and no more destructors. So does a process in which a function of the host calls `exit`, since
-//! its program waits for that very function; and the child of a `fork`, which has none of the engine's threads.
+//! its program waits for that very function; and the child of a `fork`, which has none of XLA's threads.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -175,7 +175,7 @@ static LAST: OnceLock<fn(i32)> = OnceLock::new();
 
 /// Has the process call a function at its end, with its exit status, once the programs under way have ended; not when
 /// they do not. The first one given counts.
-pub fn at_end(function: fn(i32)) {
+pub fn at_exit(function: fn(i32)) {
     let _ = LAST.set(function);
     register();
 }

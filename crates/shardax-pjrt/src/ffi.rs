@@ -25,13 +25,13 @@ use crate::api::slice;
 use crate::element::{ElementType, ShapeText, dense_byte_size};
 use crate::error::{Code, Error, Result};
 use crate::event::guard_callback;
-use crate::launch;
+use crate::launch_failure;
 use crate::plugin::Plugin;
 use crate::raw::{RawError, RawExtension, RawVoidFn};
 
 pub mod device;
-pub mod meet;
 mod raw;
+pub mod rendezvous;
 
 /// How many functions one process can register.
 pub const MAX_HANDLERS: usize = 64;
@@ -181,12 +181,12 @@ impl Ret<'_> {
     /// Where to write all of it: it holds any bytes at first, and who asked is taken to have written every one.
     pub fn overwritten(&mut self) -> &mut [u8] {
         self.asked = true;
-        // SAFETY: the memory is as long and belongs to this call. It comes from the engine, which may have used it for
+        // SAFETY: the memory is as long and belongs to this call. It comes from XLA, which may have used it for
         // anything: bytes of any value, which a `u8` may have.
         unsafe { std::slice::from_raw_parts_mut(self.data, self.len) }
     }
 
-    /// Where to write it. Zeros at first, whatever was [written](Ret::write): the engine's memory holds what was there
+    /// Where to write it. Zeros at first, whatever was [written](Ret::write): XLA's memory holds what was there
     /// before.
     pub fn data(&mut self) -> &mut [u8] {
         // SAFETY: the memory is as long, belongs to this call, and is initialized before anybody sees it.
@@ -419,7 +419,7 @@ unsafe fn enter(slot: usize, frame: &RawFrame) -> *mut c_void {
             Err(message) => message,
         };
         let message = format!("function {name:?}: {message}");
-        if call.run_id().is_some_and(|id| launch::fail(id, Error::new(Code::Internal, message.clone()))) {
+        if call.run_id().is_some_and(|id| launch_failure::fail(id, Error::new(Code::Internal, message.clone()))) {
             for result in call.rets() {
                 result.data().fill(0);
             }

@@ -2,7 +2,7 @@
 
 mod groups;
 pub(crate) mod localize;
-mod products;
+mod matmul_flops;
 mod trips;
 pub(crate) mod wire;
 
@@ -16,7 +16,7 @@ use crate::error::{Code, Error, Result};
 use crate::layout::Layout;
 use crate::sharding::{OpSharding, OpShardingProto};
 use groups::{DeviceListProto, GroupProto, IotaGroupsProto, MeshGroupsProto};
-use products::{ConvolutionDimensionsProto, DotDimensionsProto, WindowProto};
+use matmul_flops::{ConvolutionDimensionsProto, DotDimensionsProto, WindowProto};
 use trips::Loops;
 
 /// One instruction of an optimized program.
@@ -205,7 +205,7 @@ pub(crate) fn instructions(module: &[u8]) -> Result<Vec<HloInstruction>> {
                 trip_count: loops.trip_count(proto),
                 parameter_number: (proto.opcode == "parameter").then_some(proto.parameter_number),
                 custom_call_target: Some(proto.custom_call_target.clone()).filter(|target| !target.is_empty()),
-                products: products::products(proto, &by_id),
+                products: matmul_flops::matmul_flops(proto, &by_id),
                 op_name: proto.metadata.as_ref().map(|m| m.op_name.clone()).unwrap_or_default(),
                 source: proto.metadata.as_ref().and_then(|m| m.source(&module.frames)),
             });

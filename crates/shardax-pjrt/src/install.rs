@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Code, Error, Result};
-use crate::guard;
-use crate::search::{Environment, Wheel};
+use crate::permissions;
+use crate::plugin_search::{Environment, Wheel};
 
 /// Puts the wheel's library at `library` inside `folder`. Several processes may do so at once; one of them works.
 pub(crate) fn install(wheel: &Wheel, env: &Environment, folder: &Path, library: &Path) -> Result<()> {
@@ -22,7 +22,7 @@ pub(crate) fn install(wheel: &Wheel, env: &Environment, folder: &Path, library: 
         Error::new(Code::Unimplemented, format!("{} {} has no wheel for {arch}", wheel.package, wheel.version))
     })?;
     let limit = Limit::of(env);
-    guard::make_folder(folder)?;
+    permissions::make_folder(folder)?;
 
     // The lock goes with the process that holds it, so one that was killed blocks nobody.
     let lock_path = folder.join("lock");
@@ -130,7 +130,7 @@ fn download_and_unpack(
     work: &Path,
     library: &Path,
 ) -> Result<()> {
-    guard::make_folder(work)?;
+    permissions::make_folder(work)?;
     let downloaded = download(wheel, env, limit, work)?;
     let actual = sha256_of(&downloaded).map_err(|e| io_error(e, "cannot read", &downloaded))?;
     if actual != sha256 {

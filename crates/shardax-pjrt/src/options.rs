@@ -6,7 +6,7 @@ use prost::Message;
 
 use crate::element::ElementType;
 use crate::error::{Error, Result};
-use crate::value::Value;
+use crate::named_value::Value;
 
 /// The parameters of a program, as each device sees them.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -12,9 +12,9 @@ use crate::client::Client;
 use crate::error::{Code, Error, Result};
 use crate::hlo::HloInstruction;
 use crate::hlo::wire::Wire;
+use crate::named_value::Value;
 use crate::options::CompileOptions;
 use crate::sharding::OpSharding;
-use crate::value::Value;
 
 /// The function that does not exist.
 pub(crate) const STOP: &str = "shardax_stop";

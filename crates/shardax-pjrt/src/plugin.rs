@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::api::Api;
 use crate::error::{Error, Result};
+use crate::named_value::Value;
+use crate::plugin_search::{Environment, PluginSpec};
 use crate::raw::*;
-use crate::search::{Environment, PluginSpec};
-use crate::value::Value;
-use crate::{elf, guard, prepare, value};
+use crate::{elf, named_value, permissions, plugin_environment};
 
 /// A loaded PJRT plugin. Cloning is a reference count; the library stays loaded until the process ends.
 #[derive(Clone)]
@@ -34,7 +34,7 @@ impl Plugin {
         let context = |e: Error| e.during(format_args!("cannot load the PJRT plugin {}", path.display()));
         elf::check(path).map_err(context)?;
         let key = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        guard::check_folder(key.parent().unwrap_or(&key)).map_err(context)?;
+        permissions::check_folder(key.parent().unwrap_or(&key)).map_err(context)?;
         let mut loaded = LOADED.get_or_init(Default::default).lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(plugin) = loaded.get(&key) {
             return Ok(plugin.clone());
@@ -61,7 +61,7 @@ impl Plugin {
         let spec = PluginSpec::for_platform(platform)?;
         let path = spec.locate(&Environment::of_process())?;
         if spec.platforms == PluginSpec::TPU.platforms {
-            prepare::for_tpu(); // whatever its file is called
+            plugin_environment::for_tpu(); // whatever its file is called
         }
         Plugin::load(&path).map_err(|mut error| {
             error.message.push_str(&spec.advice_for_bad_file(&path));
@@ -85,7 +85,7 @@ impl Plugin {
         // SAFETY: no inputs; the attributes live as long as the process.
         unsafe {
             match self.api().call(&mut args) {
-                Ok(()) => value::from_raw(args.attributes, args.num_attributes).unwrap_or_default(),
+                Ok(()) => named_value::from_raw(args.attributes, args.num_attributes).unwrap_or_default(),
                 Err(_) => Vec::new(),
             }
         }
@@ -112,7 +112,7 @@ impl fmt::Debug for Plugin {
 }
 
 fn open(path: &Path) -> Result<Inner> {
-    prepare::for_file(path);
+    plugin_environment::for_file(path);
     // SAFETY: running the initializers of a plugin the user chose is what loading it means. The library is never
     // unloaded, so its functions and data live for ever.
     let api = unsafe {

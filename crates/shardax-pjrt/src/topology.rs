@@ -9,12 +9,12 @@ use std::sync::Arc;
 pub use target::{GpuSpec, GpuTopology, TpuTopology};
 
 use crate::api::{slice, text};
+use crate::cache_entry;
 use crate::device::Description;
 use crate::error::{Error, Result};
+use crate::named_value::{self, Value};
 use crate::plugin::Plugin;
 use crate::raw::*;
-use crate::sealed;
-use crate::value::{self, Value};
 
 /// Devices of a platform that need not be there: what [`Topology::compile`] compiles for. Cloning is a reference count.
 #[derive(Clone)]
@@ -48,7 +48,7 @@ impl Topology {
     pub fn new(plugin: &Plugin, name: &str, options: &[(&str, Value)]) -> Result<Topology> {
         let about = |error: Error| error.during(format_args!("cannot make the topology {name:?}"));
         target::check(name, options).map_err(about)?;
-        let raw_options = value::to_raw(options);
+        let raw_options = named_value::to_raw(options);
         let mut args = TopologyCreate {
             name: name.as_ptr().cast(),
             name_size: name.len(),
@@ -114,8 +114,12 @@ impl Topology {
     }
 
     /// What programs compiled for it say of where they can be loaded.
-    pub(crate) fn engine(&self) -> String {
-        sealed::topology_engine(&self.0.plugin, &self.0.platform_name, self.0.devices.iter().map(|d| d.kind.as_str()))
+    pub(crate) fn plugin_id(&self) -> String {
+        cache_entry::topology_plugin_id(
+            &self.0.plugin,
+            &self.0.platform_name,
+            self.0.devices.iter().map(|d| d.kind.as_str()),
+        )
     }
 
     pub(crate) fn raw(&self) -> *mut RawTopology {
@@ -137,7 +141,8 @@ impl Inner {
             }
             let mut attributes = TopologyAttributes { topology, ..Default::default() };
             if api.call(&mut attributes).is_ok() {
-                self.attributes = value::from_raw(attributes.attributes, attributes.num_attributes).unwrap_or_default();
+                self.attributes =
+                    named_value::from_raw(attributes.attributes, attributes.num_attributes).unwrap_or_default();
             }
             let mut list = TopologyDescriptions { topology, ..Default::default() };
             api.call(&mut list)?;

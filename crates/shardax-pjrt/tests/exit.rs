@@ -228,7 +228,7 @@ thread_local! {
 fn locals_that_compute() {
     let local = || {
         let client = new_client(1);
-        // Made before the engine's own, so that it is dropped after them.
+        // Made before XLA's own, so that it is dropped after them.
         COMPUTES.with_borrow(|_| ());
         let exe = client.compile(&affine(2, false), &CompileOptions::default(), signature([f32s(&[2])])).unwrap();
         get(&exe.execute(&[&put(&client, 0, &[1.0, 2.0])]).unwrap()[0][0]);

@@ -243,12 +243,12 @@ fn a_held_buffer_is_donated_when_it_is_let_go() {
         let sig = signature([f32s(&[4]).donated()]);
         let exe = client.compile(&affine(4, true), &CompileOptions::default(), sig).unwrap();
         let x = Arc::new(put(&client, 0, &[1.0; 4]));
-        let (held, begun) = (HeldBuffer::of(&x).unwrap(), Instant::now());
+        let (held, begun) = (BufferReference::of(&x).unwrap(), Instant::now());
         let reader = {
             let x = x.clone();
             std::thread::spawn(move || {
                 // Longer than a hold is waited for with which nothing is done.
-                HeldBuffer::copying(|| std::thread::sleep(Duration::from_millis(10_500)));
+                BufferReference::copying(|| std::thread::sleep(Duration::from_millis(10_500)));
                 let copy = x.with_bytes(floats).unwrap();
                 drop(held);
                 copy
@@ -257,10 +257,10 @@ fn a_held_buffer_is_donated_when_it_is_let_go() {
         exe.execute(&[&x]).unwrap();
         assert!(begun.elapsed() > Duration::from_secs(10));
         assert_eq!(reader.join().unwrap(), [1.0; 4]);
-        assert!(HeldBuffer::of(&x).unwrap_err().message.contains("was donated"));
+        assert!(BufferReference::of(&x).unwrap_err().message.contains("was donated"));
 
         let y = Arc::new(put(&client, 0, &[2.0; 4]));
-        let kept = HeldBuffer::of(&y).unwrap();
+        let kept = BufferReference::of(&y).unwrap();
         let error = exe.execute(&[&y]).unwrap_err();
         assert!(error.message.contains("has been read by another thread for 10 s"), "{error}");
         drop(kept);

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use shardax::prelude::*;
 
 use crate::error::value;
-use crate::memory::Help;
+use crate::memory::Advice;
 use crate::{Plan, Remat, Report, Search, Setup, Target, target};
 
 const HELP: &str = "\
@@ -157,7 +157,7 @@ pub(crate) fn planned(plan: &dyn Fn(&Setup) -> Result<Plan>, setup: &Setup) -> R
             let Ok(other) = one(&other) else { continue };
             let needs = other.memory.total();
             if needs < report.memory.total() {
-                report.helps.push(Help { what, needs, compiled: true });
+                report.helps.push(Advice { what, needs, compiled: true });
             }
         }
     }

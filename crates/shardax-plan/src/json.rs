@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::roofline::ASSUMPTIONS;
-use crate::{Candidate, Found, Help, Report};
+use crate::{Advice, Candidate, Found, Report};
 
 impl Report {
     /// The report as JSON, in bytes, seconds and operations.
@@ -37,7 +37,7 @@ impl Report {
                 "step": r.step, "mfu": r.mfu, "hfu": r.hfu, "assumptions": ASSUMPTIONS, "source": self.source,
             })
         });
-        let helps = |h: &Help| json!({"what": h.what, "needs": h.needs, "compiled": h.compiled});
+        let helps = |h: &Advice| json!({"what": h.what, "needs": h.needs, "compiled": h.compiled});
         json!({
             "step": self.step,
             "target": self.target,

@@ -10,7 +10,9 @@
 #![warn(missing_docs)]
 
 mod cli;
+mod device_spec;
 mod error;
+mod estimator;
 mod json;
 mod memory;
 pub mod models;
@@ -20,21 +22,19 @@ mod report;
 mod roofline;
 mod search;
 mod setup;
-mod spec;
 mod svg;
 mod target;
-mod theory;
 mod units;
 
 pub use cli::run;
-pub use memory::{Help, Holder, Memory};
+pub use device_spec::{DeviceSpec, Link, Network};
+pub use memory::{Advice, Holder, Memory};
 pub use network::Traffic;
 pub use plan::Plan;
 pub use report::Report;
 pub use roofline::{ASSUMPTIONS, Roofline};
 pub use search::{Candidate, Found, Search};
 pub use setup::{Remat, Setup};
-pub use spec::{Link, Network, Spec};
 pub use target::Target;
 
 /// Makes a binary a planner of a step: a function from a [`Setup`] to a [`Plan`].

@@ -94,7 +94,7 @@ pub(crate) fn holder_of(plan: &Plan, argument: &Argument) -> Holder {
 
 /// Something that would need less memory.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Help {
+pub struct Advice {
     /// What to do.
     pub what: String,
     /// What one device would need then, in bytes.
@@ -106,13 +106,13 @@ pub struct Help {
 impl Memory {
     /// What would help, by theory: state and gradients are split over more devices, activations are in proportion to the
     /// batch.
-    pub(crate) fn helps(&self) -> Vec<Help> {
+    pub(crate) fn advice(&self) -> Vec<Advice> {
         let (parameters, state) = (self.of(Holder::Parameters), self.of(Holder::OptimizerState));
         let within = self.of(Holder::ActivationsAndTemporaries);
         // Gradients are as large as parameters, and live within the step.
         let gradients = parameters.min(within);
         let theory =
-            |what: &str, less: f64| Help { what: what.to_owned(), needs: self.total() - less, compiled: false };
+            |what: &str, less: f64| Advice { what: what.to_owned(), needs: self.total() - less, compiled: false };
         vec![
             theory(
                 "parameters, optimizer state and gradients over twice as many devices (FSDP)",

@@ -6,7 +6,7 @@ use shardax::prelude::*;
 use shardax::shape::AxisName;
 use shardax::stages::Collective;
 
-use crate::spec::{Link, Network};
+use crate::device_spec::{Link, Network};
 use crate::target::Target;
 
 /// The devices that differ along some axes of a mesh, as the network sees them.

@@ -9,7 +9,7 @@ use shardax::prelude::*;
 use shardax::program::Flops;
 use shardax::sharding::Sharding;
 use shardax::stages::{ArgInfo, Collective, LeafTree, MemoryAnalysis};
-use shardax::{Compiled, Lowered, Unloaded};
+use shardax::{Compiled, CrossCompiled, Lowered};
 
 use crate::memory::{Holder, holder_of};
 use crate::report::Report;
@@ -202,20 +202,20 @@ fn facts_of_compiled<Args: Tree, Out: Tree>(compiled: &Compiled<Args, Out>) -> R
         arguments: arguments(&compiled.args_info(), &compiled.input_shardings())?,
         memory: compiled.memory_analysis()?,
         collectives: compiled.collectives()?.to_vec(),
-        products: compiled.products()?,
+        products: compiled.matmul_flops()?,
         bytes_accessed: compiled.bytes_accessed()? as f64,
         by: "XLA's CPU compiler".to_owned(),
     })
 }
 
-fn facts_of_unloaded<Args: Tree, Out: Tree>(compiled: &Unloaded<Args, Out>) -> Result<Facts> {
+fn facts_of_unloaded<Args: Tree, Out: Tree>(compiled: &CrossCompiled<Args, Out>) -> Result<Facts> {
     let platform = compiled.mesh().map_or("platform".to_owned(), |mesh| mesh.devices()[0].platform().to_owned());
     Ok(Facts {
         mesh: compiled.mesh().cloned(),
         arguments: arguments(&compiled.args_info(), &compiled.input_shardings())?,
         memory: compiled.memory_analysis()?,
         collectives: compiled.collectives()?.to_vec(),
-        products: compiled.products()?,
+        products: compiled.matmul_flops()?,
         bytes_accessed: compiled.bytes_accessed()? as f64,
         by: format!("XLA's {platform} compiler"),
     })

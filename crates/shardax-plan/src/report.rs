@@ -4,7 +4,7 @@ use std::fmt;
 
 use shardax::program::Flops;
 
-use crate::memory::{Help, Memory};
+use crate::memory::{Advice, Memory};
 use crate::network::{self, Traffic};
 use crate::plan::{Facts, Plan};
 use crate::roofline::{ASSUMPTIONS, Roofline};
@@ -35,7 +35,7 @@ pub struct Report {
     /// The memory of one device.
     pub memory: Memory,
     /// What would need less of it.
-    pub helps: Vec<Help>,
+    pub helps: Vec<Advice>,
     /// Communication, by axes and kinds.
     pub traffic: Vec<Traffic>,
     /// Times by published speeds; `None` where nothing is published of the devices.
@@ -94,7 +94,7 @@ impl Report {
             flops: plan.flops,
             products_per_device,
             bytes_accessed,
-            helps: memory.helps(),
+            helps: memory.advice(),
             roofline: spec.map(|spec| {
                 let model = plan.flops.model() / devices as f64;
                 Roofline::of(spec, products_per_device, model, bytes_accessed, &traffic)
@@ -132,7 +132,7 @@ impl fmt::Display for Report {
                 writeln!(f, "  {:<26}{:>12} of {} ({share:.0}%)", "all", bytes(total), bytes(limit))?;
                 if total > limit {
                     writeln!(f, "  It does not fit. What would help:")?;
-                    for Help { what, needs, compiled } in &self.helps {
+                    for Advice { what, needs, compiled } in &self.helps {
                         let how = if *compiled { "compiled" } else { "by theory" };
                         let fits = if *needs <= limit { ", which fits" } else { "" };
                         writeln!(f, "    {what}: {} ({how}){fits}", bytes(*needs))?;

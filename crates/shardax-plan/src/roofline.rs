@@ -2,8 +2,8 @@
 
 use shardax::prelude::*;
 
+use crate::device_spec::DeviceSpec;
 use crate::network::Traffic;
-use crate::spec::Spec;
 
 /// The times of one step, in seconds. No run is faster where the assumptions hold.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,7 +43,7 @@ fn overlaps(kind: CollectiveKind) -> bool {
 
 impl Roofline {
     /// Of a step with so many operations of products on one device, its even share of those of the `model`, and bytes.
-    pub(crate) fn of(spec: &Spec, products: f64, model: f64, bytes: f64, traffic: &[Traffic]) -> Roofline {
+    pub(crate) fn of(spec: &DeviceSpec, products: f64, model: f64, bytes: f64, traffic: &[Traffic]) -> Roofline {
         let compute = products / spec.flops;
         let memory = bytes / spec.memory_bandwidth;
         let busy = compute.max(memory);

@@ -7,9 +7,9 @@ use shardax::prelude::*;
 use shardax::shape::AxisName;
 
 use crate::cli::planned;
+use crate::device_spec::{DeviceSpec, Network};
 use crate::error::{reason, value_error};
-use crate::spec::{Network, Spec};
-use crate::theory::{AXES, Estimate, Theory, mesh_axes};
+use crate::estimator::{AXES, Estimate, Estimator, mesh_axes};
 use crate::units::{bytes, seconds};
 use crate::{Plan, Remat, Report, Setup};
 
@@ -172,10 +172,10 @@ impl Search {
             Some(batch) => (batch / devices).max(1),
             None => self.rows.iter().copied().min().unwrap_or(1),
         };
-        let (mut thoughts, mut theories) = (Vec::new(), Vec::<Theory>::new());
+        let (mut thoughts, mut theories) = (Vec::new(), Vec::<Estimator>::new());
         let (mut tried, mut too_large) = (0, 0);
         for &remat in &self.remats {
-            let theory = match Theory::new(plan, setup, remat, &axes, rows) {
+            let theory = match Estimator::new(plan, setup, remat, &axes, rows) {
                 Ok(theory) => theory,
                 Err(error) => {
                     failed.push((format!("--remat {}", remat.name()), reason(&error)));
@@ -254,7 +254,7 @@ fn rules(plan: &Plan, setup: &Setup) -> Vec<(String, Vec<String>)> {
 }
 
 /// `model` talks most: it stays within a host, or a few chips.
-fn most_along_model(setup: &Setup, spec: &Spec) -> usize {
+fn most_along_model(setup: &Setup, spec: &DeviceSpec) -> usize {
     match spec.network {
         Network::Switch { .. } => setup.target.sizes.last().copied().unwrap_or(8),
         Network::Torus { .. } => 16,

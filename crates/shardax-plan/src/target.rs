@@ -8,11 +8,11 @@ use shardax::prelude::*;
 use shardax::shape::AxisName;
 use shardax::{Device, Error, config, devices};
 
+use crate::device_spec::{DeviceSpec, Network};
 use crate::error::{reason, value, value_error};
-use crate::spec::{Network, Spec};
 
 /// The devices that a step is planned for: `v5p:8x8x16`, `2*v5e:16x16` (slices), `h100:128x8` (hosts and GPUs of each),
-/// `cpu:8`, or `big.json:4x8` of a device that a file describes ([`Spec::from_file`]).
+/// `cpu:8`, or `big.json:4x8` of a device that a file describes ([`DeviceSpec::from_file`]).
 ///
 /// ```
 /// # use shardax_plan::Target;
@@ -24,7 +24,7 @@ use crate::spec::{Network, Spec};
 #[derive(Clone, Debug)]
 pub struct Target {
     name: String,
-    spec: Option<Arc<Spec>>,
+    spec: Option<Arc<DeviceSpec>>,
     /// Slices, or 1; then the chips along each dimension, hosts and GPUs of each, or CPUs.
     pub(crate) slices: usize,
     pub(crate) sizes: Vec<usize>,
@@ -65,18 +65,18 @@ impl Target {
             return value_error(format!("{name:?} names no devices"), help);
         }
         let spec = match by_file {
-            true => Some(Arc::new(Spec::from_file(kind)?)),
-            false => Spec::named(kind).map(|spec| Arc::new(spec.clone())),
+            true => Some(Arc::new(DeviceSpec::from_file(kind)?)),
+            false => DeviceSpec::named(kind).map(|spec| Arc::new(spec.clone())),
         };
         let unknown = || Err("no compiler is known for a device that a file describes".to_owned());
         let (sizes, described) = match (spec.as_deref(), kind) {
             (None, "cpu") if sizes.len() == 1 && slices == 1 => (sizes, Err("CPUs are simulated".to_owned())),
-            (Some(Spec { network: Network::Torus { dims, .. }, .. }), _) if sizes.len() == *dims => {
+            (Some(DeviceSpec { network: Network::Torus { dims, .. }, .. }), _) if sizes.len() == *dims => {
                 let wrap = (*dims == 3 && sizes.iter().all(|n| n % 4 == 0)).then_some([true; 3]);
                 let topology = TpuTopology { num_slices: slices, wrap, ..TpuTopology::new(one) };
                 (sizes, if by_file { unknown() } else { Topology::tpu(topology).map_err(|e| reason(&e)) })
             }
-            (Some(Spec { network: Network::Switch { .. }, .. }), _) if sizes.len() <= 2 && slices == 1 => {
+            (Some(DeviceSpec { network: Network::Switch { .. }, .. }), _) if sizes.len() <= 2 && slices == 1 => {
                 let (hosts, gpus_per_host) = match sizes[..] {
                     [hosts, gpus] => (hosts, gpus),
                     // Whole hosts of eight, where it is more than one.
@@ -91,7 +91,7 @@ impl Target {
                 (vec![hosts, gpus_per_host], described)
             }
             (None, _) => {
-                let known = Spec::names().collect::<Vec<_>>().join(", ");
+                let known = DeviceSpec::names().collect::<Vec<_>>().join(", ");
                 return value_error(format!("{kind:?} is none of cpu, {known}"), help);
             }
             _ => return value_error(format!("{name:?} has other dimensions than such devices have"), help),
@@ -105,7 +105,7 @@ impl Target {
     }
 
     /// What its devices are; `None` of CPUs, of which nothing is published here.
-    pub fn spec(&self) -> Option<&Spec> {
+    pub fn spec(&self) -> Option<&DeviceSpec> {
         self.spec.as_deref()
     }
 

@@ -43,4 +43,4 @@ pub use metrics::{Accuracy, AnyMetric, Average, LastValue, Metric, MultiMetric, 
 pub use plot::{Panel, Plot};
 pub use progress::Progress;
 pub use replicas::replicas_identical;
-pub use trainer::{Control, Moment, Trainer};
+pub use trainer::{Control, StepContext, Trainer};

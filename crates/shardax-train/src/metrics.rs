@@ -68,7 +68,7 @@ impl Average {
 
     /// That of all of these values.
     #[track_caller]
-    pub fn of(values: impl Operand) -> Self {
+    pub fn of(values: impl ArrayLike) -> Self {
         let values = values.into_array();
         let count = values.size();
         Average::of_sum(values.sum(..), array(i32::try_from(count).unwrap_or(i32::MAX)))
@@ -85,7 +85,7 @@ impl Average {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     #[track_caller]
-    pub fn masked(values: impl Operand, mask: impl Operand) -> Self {
+    pub fn masked(values: impl ArrayLike, mask: impl ArrayLike) -> Self {
         let (values, mask) = (values.into_array(), mask.into_array());
         if values.shape() != mask.shape() {
             let what = format!("Average: values are {} and the mask is {}", values.type_name(), mask.type_name());
@@ -100,7 +100,7 @@ impl Average {
 
     /// That of `count` values, of which `sum` is the sum; both are scalars.
     #[track_caller]
-    pub fn of_sum(sum: impl Operand, count: impl Operand) -> Self {
+    pub fn of_sum(sum: impl ArrayLike, count: impl ArrayLike) -> Self {
         let scalar = |x: Array| match x.shape() {
             _ if x.error().is_some() => x,
             [] => x,
@@ -123,13 +123,13 @@ impl Average {
 
     /// Counts `value`, a scalar, once.
     #[track_caller]
-    pub fn add(&mut self, value: impl Operand) {
+    pub fn add(&mut self, value: impl ArrayLike) {
         self.add_sum(value, 1);
     }
 
     /// Counts `count` values at once, of which `sum` is the sum; both are scalars.
     #[track_caller]
-    pub fn add_sum(&mut self, sum: impl Operand, count: impl Operand) {
+    pub fn add_sum(&mut self, sum: impl ArrayLike, count: impl ArrayLike) {
         *self = self.merge(&Average::of_sum(sum, count));
     }
 }
@@ -165,13 +165,13 @@ impl Accuracy {
 
     /// Of logits `[..., classes]` and labels `[...]`.
     #[track_caller]
-    pub fn of(logits: impl Operand, labels: impl Operand) -> Self {
+    pub fn of(logits: impl ArrayLike, labels: impl ArrayLike) -> Self {
         Accuracy(Average::of(right(logits.into_array(), labels.into_array())))
     }
 
     /// The same of the examples where `mask`, of the labels' shape, is true.
     #[track_caller]
-    pub fn masked(logits: impl Operand, labels: impl Operand, mask: impl Operand) -> Self {
+    pub fn masked(logits: impl ArrayLike, labels: impl ArrayLike, mask: impl ArrayLike) -> Self {
         Accuracy(Average::masked(right(logits.into_array(), labels.into_array()), mask))
     }
 }
@@ -211,13 +211,13 @@ impl Perplexity {
 
     /// Of the losses of tokens.
     #[track_caller]
-    pub fn of(losses: impl Operand) -> Self {
+    pub fn of(losses: impl ArrayLike) -> Self {
         Perplexity(Average::of(losses))
     }
 
     /// Of the losses of the tokens where `mask` is true.
     #[track_caller]
-    pub fn masked(losses: impl Operand, mask: impl Operand) -> Self {
+    pub fn masked(losses: impl ArrayLike, mask: impl ArrayLike) -> Self {
         Perplexity(Average::masked(losses, mask))
     }
 }
@@ -248,7 +248,7 @@ impl Std {
 
     /// Of all of these values.
     #[track_caller]
-    pub fn of(values: impl Operand) -> Self {
+    pub fn of(values: impl ArrayLike) -> Self {
         let values = values.into_array();
         Std { squares: Average::of(values.square()), mean: Average::of(values) }
     }
@@ -272,7 +272,7 @@ pub struct LastValue(Array);
 
 impl LastValue {
     /// This value, a scalar.
-    pub fn of(value: impl Operand) -> Self {
+    pub fn of(value: impl ArrayLike) -> Self {
         LastValue(value.into_array())
     }
 }

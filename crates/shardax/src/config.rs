@@ -27,7 +27,7 @@ static DEBUG_VALUES: AtomicBool = AtomicBool::new(false);
 static IN_USE: OnceLock<usize> = OnceLock::new();
 
 /// Says that the devices were made.
-pub(crate) fn settle(devices: usize) {
+pub(crate) fn freeze(devices: usize) {
     let _ = IN_USE.set(devices);
 }
 
@@ -77,8 +77,9 @@ fn use_cpu_devices(n: usize) -> Result<()> {
 fn check_count(n: usize) -> Result<usize> {
     const MOST: usize = shardax_pjrt::Client::MAX_CPU_DEVICES;
     if n > MOST {
-        return Err(err!(Value, "{n} CPU devices are more than the engine can simulate")
-            .help(format!("ask for at most {MOST}")));
+        return Err(
+            err!(Value, "{n} CPU devices are more than XLA can simulate").help(format!("ask for at most {MOST}"))
+        );
     }
     Ok(n)
 }
@@ -123,7 +124,7 @@ pub fn set_client_options(options: ClientOptions) -> Result<()> {
 pub fn set_compilation_cache_dir(dir: impl Into<PathBuf>) -> Result<()> {
     let dir = dir.into();
     if !dir.as_os_str().is_empty() {
-        shardax_pjrt::guard::make_folder(&dir)
+        shardax_pjrt::permissions::make_folder(&dir)
             .map_err(|e| {
                 err!(Value, "the compilation cache cannot be in {}: {e}", dir.display())
                     .help("name a directory that this user may write to, and nobody else")

@@ -77,7 +77,7 @@ mod interpret;
 
 mod ops;
 
-mod engine;
+pub mod runtime;
 
 pub mod export;
 pub mod fft;
@@ -90,20 +90,20 @@ mod spmd;
 mod transform;
 
 pub use core::{function, prefix, program, tree};
-pub use engine::stages;
 pub use ops::callback::debug;
 pub use ops::checkify;
 pub use ops::{control_flow, lax, numpy};
+pub use runtime::aot as stages;
 
 /// Arrays: what they are made of, how they are indexed and where they lie.
 pub mod array {
     pub use crate::core::array::*;
-    pub use crate::engine::assemble::*;
-    pub use crate::engine::local_data::*;
-    pub use crate::engine::put::{PutOptions, device_put};
-    pub use crate::engine::stacked::*;
     pub use crate::ops::index::{At, Ellipsis, IndexItem, IntoIndex, IntoIndexItem, NewAxis, Rows, Slice};
-    pub use crate::ops::operators::Operand;
+    pub use crate::ops::operators::ArrayLike;
+    pub use crate::runtime::assemble::*;
+    pub use crate::runtime::device_put::{PutOptions, device_put};
+    pub use crate::runtime::local_data::*;
+    pub use crate::runtime::stacked::*;
 }
 
 pub mod primitive {
@@ -115,13 +115,6 @@ pub mod primitive {
     pub use crate::interpret::batching::move_batch;
     pub use crate::shape::{AxisName, AxisSet};
     pub use smallvec::{SmallVec, smallvec};
-}
-
-/// The devices of this process and of the others.
-pub mod runtime {
-    pub use crate::engine::counts::{Counts, count};
-    pub use crate::engine::programs::clear_caches;
-    pub use crate::sharding::device::*;
 }
 
 pub use array::{
@@ -141,12 +134,6 @@ pub use core::function::{Function, IntoArgnums};
 pub use core::sharding_like::ShardingLike;
 pub use core::tree::{Static, Tree};
 pub use dtype::DType;
-pub use engine::counts::{Counts, count};
-pub use engine::programs::clear_caches;
-pub use engine::staged::{DisableJit, disable_jit};
-pub use engine::stages::{
-    Compiled, Lowered, Unloaded, compile_all, eval_shape, shape_dtype_struct, shape_dtype_struct_on,
-};
 pub use error::{Error, ErrorKind, Result};
 pub use interpret::flat::make_program;
 pub use ops::auto_axes::{AutoAxes, ExplicitAxes, auto_axes, explicit_axes};
@@ -160,6 +147,12 @@ pub use ops::primitive::layout_constraint::with_layout_constraint;
 pub use ops::primitive::reshard::reshard;
 pub use ops::primitive::stop_gradient::stop_gradient;
 pub use precision::{PrecisionGuard, default_matmul_precision};
+pub use runtime::aot::{
+    Compiled, CrossCompiled, Lowered, compile_all, eval_shape, shape_dtype_struct, shape_dtype_struct_on,
+};
+pub use runtime::counts::{Counts, count};
+pub use runtime::implicit_jit::{DisableJit, disable_jit};
+pub use runtime::program_cache::clear_caches;
 pub use scope::{NamedScope, named_scope};
 pub use shape::{Grouped, axis_index_groups};
 pub use sharding::device::{DeviceGuard, default_device};
@@ -188,7 +181,7 @@ pub use shardax_macros::{Module, Tree};
 
 /// What a program needs: `use shardax::prelude::*;`
 pub mod prelude {
-    pub use crate::array::{Operand, array, array_of};
+    pub use crate::array::{ArrayLike, array, array_of};
     pub use crate::checkify::Checks;
     pub use crate::error::Result;
     pub use crate::numpy::*;
@@ -202,7 +195,7 @@ pub mod prelude {
     };
     pub use crate::spmd::*;
     pub use crate::stages::{
-        Collective, CollectiveKind, Compiled, Lowered, Unloaded, compile_all, eval_shape, shape_dtype_struct,
+        Collective, CollectiveKind, Compiled, CrossCompiled, Lowered, compile_all, eval_shape, shape_dtype_struct,
         shape_dtype_struct_on,
     };
     pub use crate::tree::{self, Static, Tree};

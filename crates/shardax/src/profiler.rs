@@ -250,18 +250,18 @@ fn this_thread() -> Track {
 
 /// A moment of the profile that is being recorded: which profile, and when.
 #[derive(Clone, Copy)]
-pub(crate) struct Moment(u64, u64);
+pub(crate) struct Timestamp(u64, u64);
 
 /// Now; `None` where no profile is recorded.
 #[inline]
-pub(crate) fn now() -> Option<Moment> {
-    if is_active() { recording().as_ref().map(|r| Moment(r.number, r.now())) } else { None }
+pub(crate) fn now() -> Option<Timestamp> {
+    if is_active() { recording().as_ref().map(|r| Timestamp(r.number, r.now())) } else { None }
 }
 
 /// Records when each device finishes a program that was launched at that moment: its id, its name, and the event.
 #[cold]
 pub(crate) fn launched(
-    Moment(number, begin): Moment,
+    Timestamp(number, begin): Timestamp,
     name: &str,
     devices: impl Iterator<Item = (usize, String, pjrt::Event)>,
 ) {

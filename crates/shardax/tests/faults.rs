@@ -1,4 +1,4 @@
-//! What becomes of a program when the engine fails, and of the threads that use it when they end.
+//! What becomes of a program when XLA fails, and of the threads that use it when they end.
 
 mod common;
 
@@ -140,6 +140,6 @@ fn a_thread_local_may_compute_when_it_is_dropped() -> Result<()> {
 fn more_devices_than_the_engine_can_simulate_are_an_error() {
     let error = config::set_num_cpu_devices(100_000).err().expect("it is refused");
     assert_eq!(error.kind(), ErrorKind::Value);
-    assert!(error.to_string().contains("100000 CPU devices are more than the engine can simulate"), "{error}");
+    assert!(error.to_string().contains("100000 CPU devices are more than XLA can simulate"), "{error}");
     assert!(error.help_text().is_some_and(|help| help.contains("at most 2048")), "{error}");
 }

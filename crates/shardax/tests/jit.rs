@@ -331,7 +331,7 @@ fn donation() -> Result<()> {
         assert_says(&error(compiled.call((&z, &z))), &[phrase]);
         assert!(!z.is_deleted());
         assert_eq!(z.to_vec::<f32>()?[5], 10.0);
-        // The engine still runs.
+        // XLA still runs.
         assert_eq!(f.call((&z, &y))?.to_vec::<f32>()?[5], 15.0);
     }
     // Without a result of the same type nothing is donated.

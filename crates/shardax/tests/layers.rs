@@ -10,7 +10,7 @@ const FLOORS: [&[&str]; 6] = [
     &["core"],
     &["interpret"],
     &["ops"],
-    &["engine"],
+    &["runtime"],
     // What users call.
     &["transform", "spmd", "linalg", "random", "nn", "fft", "image", "scipy", "export"],
 ];

@@ -226,8 +226,8 @@ fn nothing_waits_for_a_function_that_is_being_traced() -> Result<()> {
 }
 
 /// Fused, each of the results computes anew what others need too, which took the compiler half a minute.
-/// What is done before the engine gets a program does not grow faster than the program. (What the engine does may:
-/// docs/engine.md.)
+/// What is done before XLA gets a program does not grow faster than the program. (What XLA does may:
+/// docs/plugin.md.)
 #[test]
 fn a_gradient_of_a_chain_of_20_000_operations() -> Result<()> {
     setup();
@@ -267,11 +267,11 @@ fn a_gradient_of_250_scalars() -> Result<()> {
     Ok(())
 }
 
-/// What the engine cannot allocate is an error that says how much it was and what would help; the process goes on.
+/// What XLA cannot allocate is an error that says how much it was and what would help; the process goes on.
 #[test]
 fn memory_that_is_short_is_an_error_that_helps() -> Result<()> {
     setup();
-    // 64 TiB, more than any address space that the engine is given.
+    // 64 TiB, more than any address space that XLA is given.
     let far = |x: Array| (x.broadcast_to([1usize << 44]) * 2).sort(0);
     let says = |error: shardax::Error| {
         let text = error.to_string();

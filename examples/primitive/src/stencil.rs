@@ -43,7 +43,7 @@ impl Primitive for Stencil {
             return Err(Error::new(ErrorKind::Type, format!("stencil got values {x} and weights {w}"))
                 .help("convert both to one floating point dtype with `astype`"));
         }
-        Ok(smallvec![x.clone().settled()])
+        Ok(smallvec![x.clone().strip_weak_type()])
     }
 
     // StableHLO in MLIR's generic form: pad, then the sum of three slices times their weights. The compiler splits it
@@ -93,9 +93,9 @@ impl Primitive for Stencil {
         let Some(ct) = &cts[0] else { return Ok(vec![None, None]) };
         if args[0].is_linear() {
             // What went to the right comes from the right.
-            return Ok(vec![Some(stencil(ct, args[1].known()?.flip(0))), None]);
+            return Ok(vec![Some(stencil(ct, args[1].value()?.flip(0))), None]);
         }
-        let x = args[0].known()?;
+        let x = args[0].value()?;
         let of_weight = |k| (ct * Stencil::shifted(x, k)).sum(..);
         Ok(vec![None, Some(stack(&[of_weight(0), of_weight(1), of_weight(2)], 0))])
     }

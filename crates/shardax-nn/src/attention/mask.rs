@@ -21,8 +21,8 @@ use crate::check::value_error;
 /// ```
 #[track_caller]
 pub fn make_attention_mask(
-    query_input: impl Operand,
-    key_input: impl Operand,
+    query_input: impl ArrayLike,
+    key_input: impl ArrayLike,
     pairwise: impl FnOnce(Array, Array) -> Array,
 ) -> Array {
     let (query, key) = (query_input.into_array(), key_input.into_array());
@@ -38,7 +38,7 @@ pub fn make_attention_mask(
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn make_causal_mask(x: impl Operand) -> Array {
+pub fn make_causal_mask(x: impl ArrayLike) -> Array {
     let x = x.into_array();
     let places = arange(0..x.shape().last().copied().unwrap_or(0) as i32).broadcast_to(x.shape());
     make_attention_mask(&places, &places, |q, k| q.greater_equal(k))

@@ -34,7 +34,7 @@ use crate::layers::promoted;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn dot_product_attention(query: impl Operand, key: impl Operand, value: impl Operand) -> Array {
+pub fn dot_product_attention(query: impl ArrayLike, key: impl ArrayLike, value: impl ArrayLike) -> Array {
     AttentionOptions::new().dot_product_attention(query, key, value)
 }
 
@@ -74,13 +74,13 @@ impl AttentionOptions {
     }
 
     /// What is added to the scores: broadcastable to `[..., heads, queries, keys]`.
-    pub fn bias(mut self, bias: impl Operand) -> Self {
+    pub fn bias(mut self, bias: impl ArrayLike) -> Self {
         self.bias = Some(bias.into_array());
         self
     }
 
     /// Which keys are seen: booleans, or numbers that are not zero, broadcastable to `[..., heads, queries, keys]`.
-    pub fn mask(mut self, mask: impl Operand) -> Self {
+    pub fn mask(mut self, mask: impl ArrayLike) -> Self {
         self.mask = Some(mask.into_array());
         self
     }
@@ -98,20 +98,20 @@ impl AttentionOptions {
     }
 
     /// How many queries of each example there are, integers of the shape of the batch; the results of the others are zero.
-    pub fn query_seq_lengths(mut self, lengths: impl Operand) -> Self {
+    pub fn query_seq_lengths(mut self, lengths: impl ArrayLike) -> Self {
         self.query_seq_lengths = Some(lengths.into_array());
         self
     }
 
     /// How many keys of each example there are, integers of the shape of the batch; the others are not seen.
-    pub fn key_value_seq_lengths(mut self, lengths: impl Operand) -> Self {
+    pub fn key_value_seq_lengths(mut self, lengths: impl ArrayLike) -> Self {
         self.key_value_seq_lengths = Some(lengths.into_array());
         self
     }
 
     /// The segments of queries and of keys, integers of the shape of the batch and their length: a query sees the keys of its
     /// own segment alone. For several texts in one row, and for padding, which is a segment too.
-    pub fn segment_ids(mut self, queries: impl Operand, keys: impl Operand) -> Self {
+    pub fn segment_ids(mut self, queries: impl ArrayLike, keys: impl ArrayLike) -> Self {
         self.segment_ids = Some((queries.into_array(), keys.into_array()));
         self
     }
@@ -145,7 +145,7 @@ impl AttentionOptions {
     }
 
     /// The positions of queries and keys, `[..., length]`, for the [`Rope`] of a layer. Default: from 0.
-    pub fn positions(mut self, positions: impl Operand) -> Self {
+    pub fn positions(mut self, positions: impl ArrayLike) -> Self {
         self.positions = Some(positions.into_array());
         self
     }
@@ -193,7 +193,7 @@ impl AttentionOptions {
 
     /// As [`dot_product_attention`], with these options.
     #[track_caller]
-    pub fn dot_product_attention(&self, query: impl Operand, key: impl Operand, value: impl Operand) -> Array {
+    pub fn dot_product_attention(&self, query: impl ArrayLike, key: impl ArrayLike, value: impl ArrayLike) -> Array {
         let query = query.into_array();
         match self.attend(&query, key.into_array(), value.into_array()) {
             Ok((y, _)) => y,
@@ -204,7 +204,7 @@ impl AttentionOptions {
     /// The same, and the logarithm of each query's sum of exponentials, `[..., queries, heads]`, through which no gradient
     /// flows: what puts the results of several blocks of keys together.
     #[track_caller]
-    pub fn with_residual(&self, query: impl Operand, key: impl Operand, value: impl Operand) -> (Array, Array) {
+    pub fn with_residual(&self, query: impl ArrayLike, key: impl ArrayLike, value: impl ArrayLike) -> (Array, Array) {
         let query = query.into_array();
         match self.attend(&query, key.into_array(), value.into_array()) {
             Ok((y, sums)) => {

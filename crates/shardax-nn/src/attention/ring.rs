@@ -32,9 +32,9 @@ use crate::rules::{axes_of, varying};
 /// ```
 #[track_caller]
 pub fn ring_attention(
-    query: impl Operand,
-    key: impl Operand,
-    value: impl Operand,
+    query: impl ArrayLike,
+    key: impl ArrayLike,
+    value: impl ArrayLike,
     axis_name: impl Into<AxisName>,
 ) -> Array {
     AttentionOptions::new().ring_attention(query, key, value, axis_name)
@@ -51,9 +51,9 @@ impl AttentionOptions {
     #[track_caller]
     pub fn ring_attention(
         &self,
-        query: impl Operand,
-        key: impl Operand,
-        value: impl Operand,
+        query: impl ArrayLike,
+        key: impl ArrayLike,
+        value: impl ArrayLike,
         axis_name: impl Into<AxisName>,
     ) -> Array {
         let query = query.into_array();

@@ -70,7 +70,7 @@ impl Rope {
 
     /// `x`, `[..., length, heads, depth]` with an even depth, turned by `positions`, `[..., length]` or what broadcasts to it.
     #[track_caller]
-    pub fn apply(&self, x: impl Operand, positions: impl Operand) -> Array {
+    pub fn apply(&self, x: impl ArrayLike, positions: impl ArrayLike) -> Array {
         let (x, positions) = (x.into_array(), positions.into_array());
         require!(&x, self.check(&x));
         let half = x.shape()[x.ndim() - 1] / 2;

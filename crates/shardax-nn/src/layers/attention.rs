@@ -146,7 +146,7 @@ impl MultiHeadAttention {
 
     /// Self-attention: `x` is `[..., length, features]`, and so is the result. Nothing is dropped.
     #[track_caller]
-    pub fn forward(&self, x: impl Operand) -> Array {
+    pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         self.attend(&x, &x, &x, AttentionOptions::new())
     }
@@ -156,9 +156,9 @@ impl MultiHeadAttention {
     #[track_caller]
     pub fn attend(
         &self,
-        inputs_q: impl Operand,
-        inputs_k: impl Operand,
-        inputs_v: impl Operand,
+        inputs_q: impl ArrayLike,
+        inputs_k: impl ArrayLike,
+        inputs_v: impl ArrayLike,
         options: AttentionOptions,
     ) -> Array {
         let inputs = [inputs_q.into_array(), inputs_k.into_array(), inputs_v.into_array()];
@@ -194,13 +194,13 @@ impl MultiHeadAttention {
     ///
     /// Fails before [`init_cache`](MultiHeadAttention::init_cache), and where `x` has another batch.
     #[track_caller]
-    pub fn decode(&mut self, x: impl Operand) -> Array {
+    pub fn decode(&mut self, x: impl ArrayLike) -> Array {
         self.decode_with(x, AttentionOptions::new())
     }
 
     /// The same, with options; a mask is broadcastable to `[..., heads, length of x, length of the cache]`.
     #[track_caller]
-    pub fn decode_with(&mut self, x: impl Operand, options: AttentionOptions) -> Array {
+    pub fn decode_with(&mut self, x: impl ArrayLike, options: AttentionOptions) -> Array {
         let x = x.into_array();
         let (Some(keys), Some(values), Some(index)) = (&self.cached_key, &self.cached_value, &self.cache_index) else {
             return refused("MultiHeadAttention: the cache is not initialized, call `init_cache` first", &x);

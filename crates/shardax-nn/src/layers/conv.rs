@@ -131,7 +131,7 @@ impl Conv {
 
     /// `x` is `[batch, spatial dimensions, features]`, or one example without the batch dimension, or has several.
     #[track_caller]
-    pub fn forward(&self, x: impl Operand) -> Array {
+    pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         require!(&x, self.kernel.check());
         let own = &self.own;

@@ -121,7 +121,7 @@ impl ConvTranspose {
 
     /// `x` is `[batch, spatial dimensions, features]`, or one example without the batch dimension, or has several.
     #[track_caller]
-    pub fn forward(&self, x: impl Operand) -> Array {
+    pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         require!(&x, self.kernel.check());
         let (x, kernel, bias) = in_dtype(self.dtype, x, &self.kernel, &self.bias);

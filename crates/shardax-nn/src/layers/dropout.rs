@@ -41,7 +41,7 @@ impl Dropout {
     /// In training `key` is a fresh random key; in evaluation it is `None`, and `x` is returned. A rate that is not
     /// between 0 and 1 is an error.
     #[track_caller]
-    pub fn forward(&self, x: impl Operand, key: Option<&Array>) -> Array {
+    pub fn forward(&self, x: impl ArrayLike, key: Option<&Array>) -> Array {
         let x = x.into_array();
         require!(&x, within("Dropout", "rate", self.rate, 0.0..=1.0));
         let Some(key) = key.filter(|_| self.rate > 0.0) else { return x };

@@ -95,7 +95,7 @@ impl Einsum {
 
     /// The sum of products of `x` and the kernel, and the bias.
     #[track_caller]
-    pub fn forward(&self, x: impl Operand) -> Array {
+    pub fn forward(&self, x: impl ArrayLike) -> Array {
         let (x, kernel, bias) = in_dtype(self.dtype, x.into_array(), &self.kernel, &self.bias);
         require!(&x, kernel.check());
         let y = DotOptions::new().precision(self.precision).einsum(&self.spec, &[&x, &kernel]);

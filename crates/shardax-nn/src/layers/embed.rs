@@ -56,14 +56,14 @@ impl Embed {
 
     /// The vectors of `indices`, integers of any shape; the result has one axis more. An index beyond the table gives NaN.
     #[track_caller]
-    pub fn forward(&self, indices: impl Operand) -> Array {
+    pub fn forward(&self, indices: impl ArrayLike) -> Array {
         let dtype = compute_dtype(self.dtype, &[&self.embedding]);
         self.embedding.astype(dtype).take(indices.into_array(), 0)
     }
 
     /// The product of `x`, `[..., features]`, with every vector: logits, where the table is the output layer too.
     #[track_caller]
-    pub fn attend(&self, x: impl Operand) -> Array {
+    pub fn attend(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         let dtype = compute_dtype(self.dtype, &[&x, &self.embedding]);
         x.astype(dtype).dot(self.embedding.astype(dtype).t())

@@ -104,7 +104,7 @@ impl<E: Layer> MixtureOfExperts<E> {
 
     /// `x` is `[..., tokens, features]`. Where experts are split over a mesh axis, so is the first dimension of `x`.
     #[track_caller]
-    pub fn forward(&self, x: impl Operand) -> Result<Routed> {
+    pub fn forward(&self, x: impl ArrayLike) -> Result<Routed> {
         let x = x.into_array();
         match self.rules.place(EXPERT)? {
             Place::Whole => self.routed(x, |inputs| self.experts.map(|expert, x: Array| expert.forward(x), inputs)),
@@ -141,7 +141,7 @@ impl<E: Layer> MixtureOfExperts<E> {
     ///
     /// The losses are those of the device's own rows.
     #[track_caller]
-    pub fn forward_over(&self, x: impl Operand, axis_name: impl Into<AxisName>) -> Result<Routed> {
+    pub fn forward_over(&self, x: impl ArrayLike, axis_name: impl Into<AxisName>) -> Result<Routed> {
         let axis = axis_name.into();
         let size = axis_size(axis)?;
         self.routed(x.into_array(), |inputs| {

@@ -64,7 +64,7 @@ impl Linear {
 
     /// `x` is `[..., in]`, the result `[..., out]`.
     #[track_caller]
-    pub fn forward(&self, x: impl Operand) -> Array {
+    pub fn forward(&self, x: impl ArrayLike) -> Array {
         let (x, kernel, bias) = in_dtype(self.dtype, x.into_array(), &self.kernel, &self.bias);
         with_bias(DotOptions::new().precision(self.precision).dot(x, kernel), bias)
     }

@@ -114,7 +114,7 @@ impl LinearGeneral {
     /// `x` has the sizes of `in_features` in the dimensions `axis`, and those of the batch first; the result has the batch,
     /// what is left of `x`, and `out_features`.
     #[track_caller]
-    pub fn forward(&self, x: impl Operand) -> Array {
+    pub fn forward(&self, x: impl ArrayLike) -> Array {
         let (x, kernel, bias) = in_dtype(self.dtype, x.into_array(), &self.kernel, &self.bias);
         let axis = self.axis(&x);
         require!(&x, x.check(), kernel.check(), self.check(&x, &axis));

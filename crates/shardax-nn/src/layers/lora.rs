@@ -108,7 +108,7 @@ impl LoRA {
 impl<B: Base> LoRA<B> {
     /// `x · a · b`, `[..., out]` for `x` of `[..., in]`, and what the layer that is adapted gives.
     #[track_caller]
-    pub fn forward(&self, x: impl Operand) -> Array {
+    pub fn forward(&self, x: impl ArrayLike) -> Array {
         let arrays = [x.into_array(), self.lora_a.clone().into_inner(), self.lora_b.clone().into_inner()];
         let [x, a, b] = match self.dtype {
             Some(dtype) => arrays.map(|x| x.astype(dtype)),
@@ -175,7 +175,7 @@ impl LoRALinear {
 
     /// `x` is `[..., in]`, the result `[..., out]`.
     #[track_caller]
-    pub fn forward(&self, x: impl Operand) -> Array {
+    pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         self.linear.forward(&x) + self.lora.forward(x)
     }

@@ -53,7 +53,7 @@ impl Layer for Apply {
 impl<L: Layer> Sequential<L> {
     /// The layers applied to `x`, one after the other.
     #[track_caller]
-    pub fn forward(&self, x: impl Operand) -> Array {
+    pub fn forward(&self, x: impl ArrayLike) -> Array {
         self.0.forward(x.into_array())
     }
 }

@@ -173,7 +173,7 @@ impl<L: Module> Stack<L> {
 impl<L: Layer> Stack<L> {
     /// The layers applied to `x`, one after the other.
     #[track_caller]
-    pub fn forward(&self, x: impl Operand) -> Array {
+    pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         match self.scan(|layer: &L, x: Array| (layer.forward(x), ()), x.clone()) {
             Ok((y, ())) => y,

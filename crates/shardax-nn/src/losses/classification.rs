@@ -17,7 +17,7 @@ use crate::check::{FINITE, NOT_NEGATIVE, floating, integer, require, same_shape,
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn softmax_cross_entropy(logits: impl Operand, labels: impl Operand) -> Array {
+pub fn softmax_cross_entropy(logits: impl ArrayLike, labels: impl ArrayLike) -> Array {
     let logits = logits.into_array();
     require!(&logits, floating("softmax_cross_entropy", "logits", &logits));
     -(log_softmax(logits, -1) * labels).sum(-1)
@@ -35,7 +35,7 @@ pub fn softmax_cross_entropy(logits: impl Operand, labels: impl Operand) -> Arra
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn softmax_cross_entropy_with_integer_labels(logits: impl Operand, labels: impl Operand) -> Array {
+pub fn softmax_cross_entropy_with_integer_labels(logits: impl ArrayLike, labels: impl ArrayLike) -> Array {
     let (logits, labels) = (logits.into_array(), labels.into_array());
     let name = "softmax_cross_entropy_with_integer_labels";
     let [batch @ .., classes] = logits.shape() else {
@@ -71,7 +71,7 @@ pub fn softmax_cross_entropy_with_integer_labels(logits: impl Operand, labels: i
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn safe_softmax_cross_entropy(logits: impl Operand, labels: impl Operand) -> Array {
+pub fn safe_softmax_cross_entropy(logits: impl ArrayLike, labels: impl ArrayLike) -> Array {
     fn weighted(x: &Array, weights: &Array) -> Array {
         let logs = log_softmax(x, -1);
         where_(weights.not_equal(0), weights * &logs, zeros_like(&logs))
@@ -103,7 +103,7 @@ pub fn safe_softmax_cross_entropy(logits: impl Operand, labels: impl Operand) ->
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn poly_loss_cross_entropy(logits: impl Operand, labels: impl Operand, epsilon: f64) -> Array {
+pub fn poly_loss_cross_entropy(logits: impl ArrayLike, labels: impl ArrayLike, epsilon: f64) -> Array {
     let (name, logits, labels) = ("poly_loss_cross_entropy", logits.into_array(), labels.into_array());
     require!(
         &logits,
@@ -125,7 +125,7 @@ pub fn poly_loss_cross_entropy(logits: impl Operand, labels: impl Operand, epsil
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn sigmoid_binary_cross_entropy(logits: impl Operand, labels: impl Operand) -> Array {
+pub fn sigmoid_binary_cross_entropy(logits: impl ArrayLike, labels: impl ArrayLike) -> Array {
     let (logits, labels) = (logits.into_array(), labels.into_array());
     require!(&logits, floating("sigmoid_binary_cross_entropy", "logits", &logits));
     let labels = labels.astype(logits.dtype());
@@ -146,7 +146,7 @@ pub fn sigmoid_binary_cross_entropy(logits: impl Operand, labels: impl Operand) 
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn sigmoid_focal_loss(logits: impl Operand, labels: impl Operand, alpha: Option<f64>, gamma: f64) -> Array {
+pub fn sigmoid_focal_loss(logits: impl ArrayLike, labels: impl ArrayLike, alpha: Option<f64>, gamma: f64) -> Array {
     let (name, logits, labels) = ("sigmoid_focal_loss", logits.into_array(), labels.into_array());
     require!(
         &logits,
@@ -180,7 +180,7 @@ pub fn sigmoid_focal_loss(logits: impl Operand, labels: impl Operand, alpha: Opt
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn hinge_loss(predictor_outputs: impl Operand, targets: impl Operand) -> Array {
+pub fn hinge_loss(predictor_outputs: impl ArrayLike, targets: impl ArrayLike) -> Array {
     maximum(0, 1 - predictor_outputs.into_array() * targets)
 }
 
@@ -193,7 +193,7 @@ pub fn hinge_loss(predictor_outputs: impl Operand, targets: impl Operand) -> Arr
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn perceptron_loss(predictor_outputs: impl Operand, targets: impl Operand) -> Array {
+pub fn perceptron_loss(predictor_outputs: impl ArrayLike, targets: impl ArrayLike) -> Array {
     let (outputs, targets) = (predictor_outputs.into_array(), targets.into_array());
     let shapes = (("predictor_outputs", outputs.shape()), ("targets", targets.shape()));
     require!(&outputs, outputs.check(), targets.check(), same_shape("perceptron_loss", shapes.0, shapes.1));
@@ -210,7 +210,7 @@ pub fn perceptron_loss(predictor_outputs: impl Operand, targets: impl Operand) -
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn smooth_labels(labels: impl Operand, alpha: f64) -> Array {
+pub fn smooth_labels(labels: impl ArrayLike, alpha: f64) -> Array {
     let labels = labels.into_array();
     require!(&labels, floating("smooth_labels", "labels", &labels), within("smooth_labels", "alpha", alpha, 0.0..=1.0),);
     let classes = labels.shape().last().copied().unwrap_or(1).max(1);

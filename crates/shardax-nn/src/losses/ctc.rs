@@ -30,10 +30,10 @@ use crate::check::{FINITE, floating, integer, same_shape, within};
 /// ```
 #[track_caller]
 pub fn ctc_loss(
-    logits: impl Operand,
-    logit_paddings: impl Operand,
-    labels: impl Operand,
-    label_paddings: impl Operand,
+    logits: impl ArrayLike,
+    logit_paddings: impl ArrayLike,
+    labels: impl ArrayLike,
+    label_paddings: impl ArrayLike,
     blank_id: usize,
     log_epsilon: f64,
 ) -> Array {
@@ -44,10 +44,10 @@ pub fn ctc_loss(
 /// and `[time, batch, labels]` of labels.
 #[track_caller]
 pub fn ctc_loss_with_forward_probs(
-    logits: impl Operand,
-    logit_paddings: impl Operand,
-    labels: impl Operand,
-    label_paddings: impl Operand,
+    logits: impl ArrayLike,
+    logit_paddings: impl ArrayLike,
+    labels: impl ArrayLike,
+    label_paddings: impl ArrayLike,
     blank_id: usize,
     log_epsilon: f64,
 ) -> (Array, Array, Array) {

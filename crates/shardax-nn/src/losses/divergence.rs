@@ -15,7 +15,7 @@ use crate::check::{floating, require};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn kl_divergence(log_predictions: impl Operand, targets: impl Operand) -> Array {
+pub fn kl_divergence(log_predictions: impl ArrayLike, targets: impl ArrayLike) -> Array {
     let (name, logs, targets) = ("kl_divergence", log_predictions.into_array(), targets.into_array());
     require!(&logs, floating(name, "log_predictions", &logs), floating(name, "targets", &targets));
     let zero = targets.equal(0);
@@ -33,7 +33,7 @@ pub fn kl_divergence(log_predictions: impl Operand, targets: impl Operand) -> Ar
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn kl_divergence_with_log_targets(log_predictions: impl Operand, log_targets: impl Operand) -> Array {
+pub fn kl_divergence_with_log_targets(log_predictions: impl ArrayLike, log_targets: impl ArrayLike) -> Array {
     let (logs, targets) = (log_predictions.into_array(), log_targets.into_array());
     let name = "kl_divergence_with_log_targets";
     require!(&logs, floating(name, "log_predictions", &logs), floating(name, "log_targets", &targets));
@@ -49,7 +49,7 @@ pub fn kl_divergence_with_log_targets(log_predictions: impl Operand, log_targets
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn generalized_kl_divergence(log_predictions: impl Operand, targets: impl Operand) -> Array {
+pub fn generalized_kl_divergence(log_predictions: impl ArrayLike, targets: impl ArrayLike) -> Array {
     let (logs, targets) = (log_predictions.into_array(), targets.into_array());
     kl_divergence(&logs, &targets) + (logs.exp() - targets).sum(-1)
 }

@@ -13,7 +13,7 @@ use crate::check::{NOT_NEGATIVE, floating, require, same_shape, within};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn squared_error(predictions: impl Operand, targets: impl Operand) -> Array {
+pub fn squared_error(predictions: impl ArrayLike, targets: impl ArrayLike) -> Array {
     let (name, predictions, targets) = ("squared_error", predictions.into_array(), targets.into_array());
     require!(
         &predictions,
@@ -26,13 +26,13 @@ pub fn squared_error(predictions: impl Operand, targets: impl Operand) -> Array 
 
 /// `(predictions - targets)² / 2`, elementwise; otherwise as [`squared_error`].
 #[track_caller]
-pub fn l2_loss(predictions: impl Operand, targets: impl Operand) -> Array {
+pub fn l2_loss(predictions: impl ArrayLike, targets: impl ArrayLike) -> Array {
     squared_error(predictions, targets) * 0.5
 }
 
 /// The mean over everything of [`squared_error`]: a scalar.
 #[track_caller]
-pub fn mse(predictions: impl Operand, targets: impl Operand) -> Array {
+pub fn mse(predictions: impl ArrayLike, targets: impl ArrayLike) -> Array {
     squared_error(predictions, targets).mean(..)
 }
 
@@ -46,7 +46,7 @@ pub fn mse(predictions: impl Operand, targets: impl Operand) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn huber_loss(predictions: impl Operand, targets: impl Operand, delta: f64) -> Array {
+pub fn huber_loss(predictions: impl ArrayLike, targets: impl ArrayLike, delta: f64) -> Array {
     let predictions = predictions.into_array();
     require!(
         &predictions,
@@ -67,7 +67,7 @@ pub fn huber_loss(predictions: impl Operand, targets: impl Operand, delta: f64) 
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn log_cosh(predictions: impl Operand, targets: impl Operand) -> Array {
+pub fn log_cosh(predictions: impl ArrayLike, targets: impl ArrayLike) -> Array {
     let predictions = predictions.into_array();
     require!(&predictions, floating("log_cosh", "predictions", &predictions));
     let error = predictions - targets;
@@ -88,7 +88,7 @@ pub fn log_cosh(predictions: impl Operand, targets: impl Operand) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn cosine_similarity(predictions: impl Operand, targets: impl Operand, epsilon: f64) -> Array {
+pub fn cosine_similarity(predictions: impl ArrayLike, targets: impl ArrayLike, epsilon: f64) -> Array {
     let (name, a, b) = ("cosine_similarity", predictions.into_array(), targets.into_array());
     require!(
         &a,
@@ -102,6 +102,6 @@ pub fn cosine_similarity(predictions: impl Operand, targets: impl Operand, epsil
 
 /// `1 - cosine_similarity`, which has the details.
 #[track_caller]
-pub fn cosine_distance(predictions: impl Operand, targets: impl Operand, epsilon: f64) -> Array {
+pub fn cosine_distance(predictions: impl ArrayLike, targets: impl ArrayLike, epsilon: f64) -> Array {
     1 - cosine_similarity(predictions, targets, epsilon)
 }

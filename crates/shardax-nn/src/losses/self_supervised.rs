@@ -22,7 +22,7 @@ use crate::check::{floating, require, same_shape, within};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn ntxent(embeddings: impl Operand, labels: impl Operand, temperature: f64) -> Array {
+pub fn ntxent(embeddings: impl ArrayLike, labels: impl ArrayLike, temperature: f64) -> Array {
     let (embeddings, labels) = (embeddings.into_array(), labels.into_array());
     let batch = &embeddings.shape()[..embeddings.ndim().min(1)];
     require!(

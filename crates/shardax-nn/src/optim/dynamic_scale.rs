@@ -80,7 +80,7 @@ impl DynamicScale {
 
     /// The loss times the scale: what is to be differentiated.
     #[track_caller]
-    pub fn scale_loss(&self, loss: impl Operand) -> Array {
+    pub fn scale_loss(&self, loss: impl ArrayLike) -> Array {
         &self.scale * loss.into_array()
     }
 

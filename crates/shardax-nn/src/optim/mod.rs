@@ -84,7 +84,7 @@ pub use schedule_free::*;
 pub use train_state::{Optimizer, TrainState};
 pub use tree_utils::safe_increment;
 
-use shardax::prelude::{Array, DType, Operand, Result, Tree, remainder, tree, where_, zeros_dtype};
+use shardax::prelude::{Array, ArrayLike, DType, Result, Tree, remainder, tree, where_, zeros_dtype};
 
 /// A transformation of gradients of parameters of type `P`, any tree.
 pub trait GradientTransformation<P: Tree>: Tree {
@@ -133,7 +133,7 @@ pub fn apply_updates<P: Tree>(params: P, updates: P) -> Result<P> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn incremental_update<P: Tree>(new_tensors: P, old_tensors: P, step_size: impl Operand) -> Result<P> {
+pub fn incremental_update<P: Tree>(new_tensors: P, old_tensors: P, step_size: impl ArrayLike) -> Result<P> {
     let step_size = step_size.into_array();
     let rest = 1 - &step_size;
     tree::map2(|new, old| &step_size * new + &rest * old, new_tensors, old_tensors)
@@ -152,7 +152,7 @@ pub fn incremental_update<P: Tree>(new_tensors: P, old_tensors: P, step_size: im
 pub fn periodic_update<P: Tree>(
     new_tensors: P,
     old_tensors: P,
-    steps: impl Operand,
+    steps: impl ArrayLike,
     update_period: usize,
 ) -> Result<P> {
     crate::check::positive("periodic_update", "update_period", update_period)?;

@@ -3,7 +3,7 @@
 //! An optimizer is a tuple. To change one of its numbers, write the chain out:
 //! `(ScaleByAdam { b1: 0.8, ..scale_by_adam() }, scale_by_learning_rate(1e-3))`.
 
-use shardax::prelude::{Array, Operand, random};
+use shardax::prelude::{Array, ArrayLike, random};
 
 use super::*;
 
@@ -207,7 +207,7 @@ pub fn dpsgd(
     learning_rate: impl Into<Schedule>,
     l2_norm_clip: f64,
     noise_multiplier: f64,
-    seed: impl Operand,
+    seed: impl ArrayLike,
     momentum: Option<f64>,
 ) -> DpSgd {
     let aggregate = differentially_private_aggregate(l2_norm_clip, noise_multiplier, &random::key(seed));

@@ -324,7 +324,7 @@ impl Schedule {
     /// The number at a step, which counts from 0: a float32 scalar. Numbers that are not finite, a cosine over no steps,
     /// negative scales, and joined schedules without a boundary between two are an error.
     #[track_caller]
-    pub fn at(&self, step: impl Operand) -> Array {
+    pub fn at(&self, step: impl ArrayLike) -> Array {
         let step = step.into_array();
         require!(&zeros(()), self.check("schedule"));
         match self {

@@ -37,13 +37,13 @@ pub fn div<P: Tree>(x: &P, y: &P) -> Result<P> {
 }
 
 /// `scalar * x`, leaf by leaf.
-pub fn scale<P: Tree>(scalar: impl Operand, x: &P) -> Result<P> {
+pub fn scale<P: Tree>(scalar: impl ArrayLike, x: &P) -> Result<P> {
     let scalar = scalar.into_array();
     tree::map(|x| &scalar * x, x.clone())
 }
 
 /// `x + scalar * y`, leaf by leaf.
-pub fn add_scale<P: Tree>(x: &P, scalar: impl Operand, y: &P) -> Result<P> {
+pub fn add_scale<P: Tree>(x: &P, scalar: impl ArrayLike, y: &P) -> Result<P> {
     let scalar = scalar.into_array();
     tree::map2(|x, y| x + &scalar * y, x.clone(), y.clone())
 }
@@ -92,7 +92,7 @@ pub fn ones_like<P: Tree>(tree: &P) -> Result<P> {
 }
 
 /// `value` in every leaf's shape and dtype.
-pub fn full_like<P: Tree>(tree: &P, value: impl Operand) -> Result<P> {
+pub fn full_like<P: Tree>(tree: &P, value: impl ArrayLike) -> Result<P> {
     let value = value.into_array();
     tree::map(|x| shardax::numpy::full_like(&x, &value), tree.clone())
 }
@@ -122,7 +122,7 @@ pub fn dtype<P: Tree>(tree: &P) -> DType {
 }
 
 /// Leaves of `x` where the condition, a scalar, holds, and of `y` elsewhere.
-pub fn where_<P: Tree>(condition: impl Operand, x: &P, y: &P) -> Result<P> {
+pub fn where_<P: Tree>(condition: impl ArrayLike, x: &P, y: &P) -> Result<P> {
     let condition = condition.into_array();
     tree::map2(|x, y| shardax::numpy::where_(&condition, x, y), x.clone(), y.clone())
 }
@@ -178,7 +178,7 @@ pub(super) fn abs_sq(x: &Array) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn safe_increment(count: impl Operand) -> Array {
+pub fn safe_increment(count: impl ArrayLike) -> Array {
     let count = count.into_array();
     // Where one more is less, it has wrapped.
     let next = &count + 1;

@@ -3,12 +3,12 @@
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicBool;
 
-use super::{CompiledProgram, Executable, UnloadedExecutable};
+use super::{CompiledProgram, CrossCompiledExecutable, Executable};
+use crate::cache_entry;
 use crate::client::Client;
 use crate::error::{Code, Error, Result};
 use crate::options::{CompileOptions, Signature};
 use crate::raw::*;
-use crate::sealed;
 use crate::topology::Topology;
 
 /// XLA and LLVM recurse deeply on large programs; spawned threads and tests have only 2 MiB otherwise.
@@ -84,7 +84,7 @@ impl Client {
     pub fn deserialize(&self, bytes: &[u8], options: &CompileOptions, signature: Signature) -> Result<Executable> {
         self.check_own(options)?;
         let given = bytes;
-        let bytes = sealed::open(given, &[self.engine()?, self.topology_engine()], &signature.parameters)?;
+        let bytes = cache_entry::decode(given, &[self.plugin_id()?, self.topology_plugin_id()], &signature.parameters)?;
         let encoded = options.encode(self.ids())?;
         let loaded = with_large_stack(|| {
             let mut args = DeserializeAndLoad {
@@ -163,7 +163,12 @@ impl Topology {
     /// # Errors
     /// The program does not parse or compile, or does not fit the devices' memory, where the platform finds out
     /// ([`Code::ResourceExhausted`]); the options do not fit the topology, or the signature does not fit the program.
-    pub fn compile(&self, mlir: &str, options: &CompileOptions, signature: Signature) -> Result<UnloadedExecutable> {
+    pub fn compile(
+        &self,
+        mlir: &str,
+        options: &CompileOptions,
+        signature: Signature,
+    ) -> Result<CrossCompiledExecutable> {
         let ids: Vec<usize> = self.devices().iter().map(|device| device.id()).collect();
         let encoded = options.encode(&ids)?;
         let compiled = with_large_stack(|| {
@@ -177,13 +182,13 @@ impl Topology {
             };
             // SAFETY: the topology is live; program and options live through the call.
             unsafe { self.plugin().api().call(&mut args)? };
-            Ok(Unloaded(args.executable))
+            Ok(CrossCompiled(args.executable))
         })?;
         let raw =
             NonNull::new(compiled.0).ok_or_else(|| Error::new(Code::Internal, "the plugin gave no executable"))?;
         // SAFETY: the executable is live and ours.
         let program = unsafe { CompiledProgram::from_raw(self.plugin(), raw, signature, false)? };
-        Ok(UnloadedExecutable::new(program, self.clone()))
+        Ok(CrossCompiledExecutable::new(program, self.clone()))
     }
 }
 
@@ -200,10 +205,10 @@ fn program(format: &'static str, code: &[u8]) -> Program {
 
 /// Lets a new executable cross threads.
 struct Loaded(*mut RawLoaded);
-struct Unloaded(*mut RawExecutable);
+struct CrossCompiled(*mut RawExecutable);
 // SAFETY: PJRT executables may be used from any thread.
 unsafe impl Send for Loaded {}
-unsafe impl Send for Unloaded {}
+unsafe impl Send for CrossCompiled {}
 
 fn with_large_stack<R: Send>(f: impl FnOnce() -> Result<R> + Send) -> Result<R> {
     std::thread::scope(|scope| match std::thread::Builder::new().stack_size(COMPILE_STACK).spawn_scoped(scope, f) {

@@ -6,18 +6,18 @@ use std::sync::{Arc, OnceLock};
 
 use crate::api::{Api, slice, text};
 use crate::buffer::Dims;
+use crate::cache_entry;
 use crate::element::{ElementType, ShapeText};
 use crate::error::{Code, Error, Result};
 use crate::hlo::{self, HloInstruction, Shardings, Summary};
 use crate::layout::Layout;
+use crate::named_value::{self, Value};
 use crate::options::{ParameterSpec, Signature};
 use crate::plugin::Plugin;
 use crate::raw::*;
-use crate::sealed;
 use crate::sharding::OpSharding;
-use crate::value::{self, Value};
 
-/// What can be asked of a compiled program, be it [loaded](crate::Executable) or [not](crate::UnloadedExecutable).
+/// What can be asked of a compiled program, be it [loaded](crate::Executable) or [not](crate::CrossCompiledExecutable).
 pub struct CompiledProgram {
     plugin: Plugin,
     raw: NonNull<RawExecutable>,
@@ -261,7 +261,7 @@ impl CompiledProgram {
         // SAFETY: the executable is live, and so are its properties.
         unsafe {
             self.api().call(&mut args)?;
-            value::from_raw(args.properties, args.num_properties)
+            named_value::from_raw(args.properties, args.num_properties)
         }
     }
 
@@ -339,12 +339,13 @@ impl CompiledProgram {
     }
 
     /// The plugin's bytes, sealed as this engine's.
-    pub(super) fn sealed(&self, engine: &str) -> Result<Vec<u8>> {
+    pub(super) fn cache_entry(&self, plugin_id: &str) -> Result<Vec<u8>> {
         let mut args = ExecutableSerialize { executable: self.raw.as_ptr(), ..Default::default() };
         // SAFETY: the executable is live; the bytes are until they are freed below.
         unsafe {
             self.api().call(&mut args)?;
-            let bytes = sealed::seal(engine, &self.parameters, slice(args.bytes.cast::<u8>(), args.bytes_size));
+            let bytes =
+                cache_entry::encode(plugin_id, &self.parameters, slice(args.bytes.cast::<u8>(), args.bytes_size));
             if let Some(free) = args.deleter {
                 free(args.serialized);
             }

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use super::Topology;
 use crate::error::{Error, Result};
-use crate::guard;
+use crate::named_value::Value;
+use crate::permissions;
 use crate::plugin::Plugin;
-use crate::value::Value;
 
 /// TPUs of one kind, in slices.
 ///
@@ -241,7 +241,7 @@ impl GpuSpec {
 
         let about = |error: Error| error.during(format_args!("cannot read the GPU's description {}", path.display()));
         let mut text = String::new();
-        let mut file = guard::open_trusted(path).map_err(about)?;
+        let mut file = permissions::open_trusted(path).map_err(about)?;
         file.read_to_string(&mut text).map_err(|e| about(Error::invalid_argument(e.to_string())))?;
         Ok(GpuSpec::Text(text))
     }

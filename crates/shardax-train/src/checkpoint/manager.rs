@@ -166,7 +166,7 @@ impl CheckpointManager {
             _ => {}
         }
         let alone = process_count() == 1;
-        let snapshot = Snapshot::of(tree, if self.options.asynchronous { Keep::Held } else { Keep::There });
+        let snapshot = Snapshot::of(tree, if self.options.asynchronous { Keep::Retained } else { Keep::There });
         if alone && let Err(error) = snapshot {
             return Err(error);
         }

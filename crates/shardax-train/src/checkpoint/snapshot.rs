@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use shardax::array::Held;
+use shardax::array::Retained;
 use shardax::dtype::Scalar;
 use shardax::error::{Error, Result};
 use shardax::prelude::*;
@@ -46,7 +46,7 @@ pub(super) enum Data {
     /// Those of now.
     Copied(Copied),
     /// Those on the device, of an array that cannot be given away until they are copied.
-    Held(Held),
+    Retained(Retained),
     /// Those on the device, of an array that nobody gives away in the meantime.
     There(Array),
 }
@@ -56,7 +56,7 @@ impl Data {
     pub fn with<R>(&self, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
         match self {
             Data::There(array) => array.with_bytes(f),
-            Data::Held(held) => {
+            Data::Retained(held) => {
                 let mut bytes = Vec::new();
                 held.copy_to(&mut bytes)?;
                 Ok(f(&bytes))
@@ -104,7 +104,7 @@ pub(super) enum Keep {
     /// The caller waits, and gives nothing away. Their values are waited for.
     There,
     /// They are held, until [`Snapshot::copied`].
-    Held,
+    Retained,
 }
 
 impl Snapshot {
@@ -130,7 +130,7 @@ impl Snapshot {
             parts.collect(),
             || (),
             |(), (path, part)| {
-                let Data::Held(held) = &part.data else { return Ok::<(), Error>(()) };
+                let Data::Retained(held) = &part.data else { return Ok::<(), Error>(()) };
                 let bytes = part.shape.iter().product::<usize>() * part.bytes_each;
                 let mut copy = memory.take(bytes);
                 held.copy_to(&mut copy).map_err(|error| about(path, error))?;
@@ -163,7 +163,7 @@ impl ArrayCopy {
                 shape: shard.index.iter().map(|range| range.len()).collect(),
                 bytes_each: array.dtype().byte_size(),
                 data: match keep {
-                    Keep::Held => Data::Held(data.hold()?),
+                    Keep::Retained => Data::Retained(data.retain()?),
                     Keep::There => {
                         data.block_until_ready()?;
                         Data::There(data)

@@ -82,13 +82,13 @@ impl BertOptions {
     }
 
     /// The kind of each token, integers `[batch, length]`.
-    pub fn token_type_ids(mut self, ids: impl Operand) -> Self {
+    pub fn token_type_ids(mut self, ids: impl ArrayLike) -> Self {
         self.token_type_ids = Some(ids.into_array());
         self
     }
 
     /// Which tokens are there, `[batch, length]`: the others, which fill a batch up, are not seen.
-    pub fn attention_mask(mut self, mask: impl Operand) -> Self {
+    pub fn attention_mask(mut self, mask: impl ArrayLike) -> Self {
         self.attention_mask = Some(mask.into_array());
         self
     }
@@ -127,7 +127,7 @@ impl Pretrained for Bert {
 impl Bert {
     /// What stands for each token of `[batch, length]`: `[batch, length, features]`.
     #[track_caller]
-    pub fn encode(&self, tokens: impl Operand, options: &BertOptions) -> Array {
+    pub fn encode(&self, tokens: impl ArrayLike, options: &BertOptions) -> Array {
         let tokens = tokens.into_array();
         let length = tokens.shape().last().copied().unwrap_or(0);
         let kinds = options.token_type_ids.clone().unwrap_or_else(|| zeros_dtype(tokens.shape(), DType::I32));
@@ -145,7 +145,7 @@ impl Bert {
 
     /// Logits of what each token is, `[batch, length, vocabulary]`.
     #[track_caller]
-    pub fn forward(&self, tokens: impl Operand, options: &BertOptions) -> Array {
+    pub fn forward(&self, tokens: impl ArrayLike, options: &BertOptions) -> Array {
         let x = self.activation.of(self.head.forward(self.encode(tokens, options)));
         let logits = self.tokens.attend(self.head_norm.forward(x));
         &logits + self.bias.astype(logits.dtype())

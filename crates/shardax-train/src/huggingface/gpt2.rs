@@ -85,7 +85,7 @@ impl Pretrained for Gpt2 {
 impl Gpt2 {
     /// Logits `[..., length, vocabulary]` of the tokens that follow each of `[..., length]`.
     #[track_caller]
-    pub fn forward(&self, tokens: impl Operand) -> Array {
+    pub fn forward(&self, tokens: impl ArrayLike) -> Array {
         let tokens = tokens.into_array();
         let length = tokens.shape().last().copied().unwrap_or(0);
         self.clone().run(tokens, arange(0..length as i32), |block, x| block.attention.forward(x))
@@ -101,7 +101,7 @@ impl Gpt2 {
     ///
     /// Fails before `init_cache`.
     #[track_caller]
-    pub fn decode(&mut self, tokens: impl Operand) -> Array {
+    pub fn decode(&mut self, tokens: impl ArrayLike) -> Array {
         let tokens = tokens.into_array();
         let length = tokens.shape().last().copied().unwrap_or(0);
         let index = self.blocks.first().and_then(|block| block.attention.cache_index.clone());

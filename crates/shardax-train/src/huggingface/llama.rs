@@ -130,7 +130,7 @@ impl Pretrained for Llama {
 impl Llama {
     /// Logits `[..., length, vocabulary]` of the tokens that follow each of `[..., length]`.
     #[track_caller]
-    pub fn forward(&self, tokens: impl Operand) -> Array {
+    pub fn forward(&self, tokens: impl ArrayLike) -> Array {
         self.clone().run(tokens.into_array(), |block, x| block.attention.forward(x))
     }
 
@@ -144,7 +144,7 @@ impl Llama {
     ///
     /// Fails before `init_cache`.
     #[track_caller]
-    pub fn decode(&mut self, tokens: impl Operand) -> Array {
+    pub fn decode(&mut self, tokens: impl ArrayLike) -> Array {
         self.run(tokens.into_array(), |block, x| block.attention.decode(x))
     }
 

@@ -187,7 +187,7 @@ impl Mlp {
         }
     }
 
-    fn forward(&self, x: impl Operand) -> Array {
+    fn forward(&self, x: impl ArrayLike) -> Array {
         self.down.forward(self.activation.of(self.up.forward(x)))
     }
 }

@@ -105,7 +105,7 @@ impl Vit {
     /// Logits `[batch, classes]` of images `[batch, rows, columns, channels]`, which `transformers` takes with the
     /// channels first.
     #[track_caller]
-    pub fn forward(&self, images: impl Operand) -> Array {
+    pub fn forward(&self, images: impl ArrayLike) -> Array {
         let x = self.patches.forward(images);
         if x.check().is_err() || x.ndim() != 4 {
             return x;

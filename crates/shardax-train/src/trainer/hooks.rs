@@ -2,10 +2,10 @@
 
 use shardax::error::{Error, ErrorKind, Result};
 
-use super::{Control, Moment, Values};
+use super::{Control, StepContext, Values};
 use crate::metrics::MultiMetric;
 
-pub(super) type Hook<'a, S> = Box<dyn FnMut(&Moment<'_, S>) -> Result<Control> + 'a>;
+pub(super) type Hook<'a, S> = Box<dyn FnMut(&StepContext<'_, S>) -> Result<Control> + 'a>;
 
 pub(super) type LogHook<'a> = Box<dyn FnMut(u64, &Values) -> Result<Control> + 'a>;
 

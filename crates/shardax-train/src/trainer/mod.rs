@@ -30,7 +30,7 @@ pub type Values = BTreeMap<String, f64>;
 
 /// What a hook sees: a step that was made.
 #[derive(Debug)]
-pub struct Moment<'a, S> {
+pub struct StepContext<'a, S> {
     /// The step, counted from 1.
     pub step: u64,
     /// The state after it. It may still be computed.
@@ -191,7 +191,7 @@ impl<'a, S: Tree> Trainer<'a, S> {
     }
 
     /// Calls a function after each step. Where it reads the state it waits for the step, and the devices wait for the next.
-    pub fn hook(mut self, hook: impl FnMut(&Moment<'_, S>) -> Result<Control> + 'a) -> Self {
+    pub fn hook(mut self, hook: impl FnMut(&StepContext<'_, S>) -> Result<Control> + 'a) -> Self {
         self.hooks.push(Box::new(hook));
         self
     }
@@ -333,7 +333,7 @@ impl<'a, S: Tree> Trainer<'a, S> {
             if let Some(progress) = &numbers.progress {
                 progress.step();
             }
-            let moment = Moment { step, state: &state };
+            let moment = StepContext { step, state: &state };
             for hook in &mut self.hooks {
                 stop |= hook(&moment).map_err(at)? == Control::Stop;
             }

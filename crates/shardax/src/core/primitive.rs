@@ -69,7 +69,7 @@ impl BatchAxis {
 #[derive(Clone, Debug)]
 pub enum Operand {
     /// A value that the linear function does not vary with.
-    Known(Array),
+    NonLinear(Array),
     /// A value that it is linear in: its cotangent is wanted.
     Linear(Aval),
 }
@@ -83,15 +83,15 @@ impl Operand {
     /// Its type.
     pub fn aval(&self) -> Aval {
         match self {
-            Operand::Known(a) => a.aval(),
+            Operand::NonLinear(a) => a.aval(),
             Operand::Linear(aval) => aval.clone(),
         }
     }
 
     /// Its value. Fails for an operand that the function is linear in: a product of two such is not linear.
-    pub fn known(&self) -> Result<&Array> {
+    pub fn value(&self) -> Result<&Array> {
         match self {
-            Operand::Known(a) => Ok(a),
+            Operand::NonLinear(a) => Ok(a),
             Operand::Linear(_) => Err(err!(NotImplemented, "transpose with respect to an operand that is not linear")),
         }
     }
@@ -252,13 +252,13 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
     }
 
     /// What must live as long as a program that holds it: a function of the host, say.
-    fn keeps(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+    fn retained(&self) -> Option<Arc<dyn Any + Send + Sync>> {
         None
     }
 
     /// Its results, with a state going through the programs that it holds, which changes there.
     #[doc(hidden)]
-    fn threaded(&self, _thread: &dyn Thread, _args: &[Array], _state: &mut Vec<Array>) -> Result<Outputs> {
+    fn thread_state(&self, _thread: &dyn ThreadState, _args: &[Array], _state: &mut Vec<Array>) -> Result<Outputs> {
         Err(err!(NotImplemented, "checks and ordered effects inside of '{}' are not supported", self.name()))
     }
 
@@ -270,7 +270,7 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
 
 /// What happens to a state that goes through a program from equation to equation: a list of arrays.
 #[doc(hidden)]
-pub trait Thread {
+pub trait ThreadState {
     /// Whether an equation of this program may change the state.
     fn concerns(&self, program: &Program) -> bool;
 
@@ -284,7 +284,7 @@ pub trait Thread {
     fn gather(&self, state: &mut Vec<Array>) -> Result<()>;
 }
 
-/// Running a primitive at once on arrays that have their values; the engine implements it for every primitive.
+/// Running a primitive at once on arrays that have their values; XLA implements it for every primitive.
 #[doc(hidden)]
 #[diagnostic::on_unimplemented(
     message = "a primitive must compare and hash: its parameters are part of what a compiled program is kept by",

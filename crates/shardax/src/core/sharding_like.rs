@@ -3,7 +3,7 @@
 use super::prefix::{IntoPrefix, Prefix};
 use crate::core::array::Array;
 use crate::error::{Result, err};
-use crate::sharding::layout::AskedLayout;
+use crate::sharding::layout::RequestedLayout;
 use crate::sharding::{
     AbstractMesh, Device, Format, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding, Space, Typed,
     get_abstract_mesh, get_mesh,
@@ -26,14 +26,14 @@ pub enum ShardingLike {
 
 /// How an argument or a result of a program is to lie, as far as that is said.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Asked {
+pub(crate) struct RequestedSharding {
     pub sharding: Option<Sharding>,
-    pub layout: Option<AskedLayout>,
+    pub layout: Option<RequestedLayout>,
 }
 
-impl From<Option<Sharding>> for Asked {
+impl From<Option<Sharding>> for RequestedSharding {
     fn from(sharding: Option<Sharding>) -> Self {
-        Asked { sharding, layout: None }
+        RequestedSharding { sharding, layout: None }
     }
 }
 
@@ -117,13 +117,13 @@ impl ShardingLike {
     }
 
     /// How an argument or a result is to lie, layout included.
-    pub(crate) fn asked(&self, what: &str) -> Result<Asked> {
+    pub(crate) fn asked(&self, what: &str) -> Result<RequestedSharding> {
         match self {
             ShardingLike::Format(format) => {
                 format.check()?;
-                Ok(Asked { sharding: format.sharding().cloned(), layout: format.asked() })
+                Ok(RequestedSharding { sharding: format.sharding().cloned(), layout: format.asked() })
             }
-            like => Ok(Asked { sharding: Some(like.resolve(what)?), layout: None }),
+            like => Ok(RequestedSharding { sharding: Some(like.resolve(what)?), layout: None }),
         }
     }
 }

@@ -133,7 +133,7 @@ impl<'a> ShardingRule<'a> {
         Ok(smallvec![Typed::of_dims(&self.mesh, dims); self.outs.len()])
     }
 
-    /// Operand 0 without these dimensions.
+    /// ArrayLike 0 without these dimensions.
     pub fn drop(&self, dims: &[usize]) -> Result<TypedOuts> {
         let typed = self.arg(0);
         let kept = (0..typed.rank()).filter(|d| !dims.contains(d)).map(|d| typed.dims()[d].clone());
@@ -141,12 +141,12 @@ impl<'a> ShardingRule<'a> {
         Ok(smallvec![kept; self.outs.len()])
     }
 
-    /// Operand 0, of which dimension `permutation[i]` becomes dimension `i`.
+    /// ArrayLike 0, of which dimension `permutation[i]` becomes dimension `i`.
     pub fn moved(&self, permutation: &[usize]) -> Result<TypedOuts> {
         self.dims(permutation.iter().map(|&d| self.entry(0, d)))
     }
 
-    /// Operand 0, of which the sizes of some dimensions change: what its axes do not divide then is an error.
+    /// ArrayLike 0, of which the sizes of some dimensions change: what its axes do not divide then is an error.
     pub fn resized(&self) -> Result<TypedOuts> {
         let typed = self.arg(0);
         let (from, to) = (&self.args[0], &self.outs[0]);
@@ -254,7 +254,7 @@ impl<'a> ShardingRule<'a> {
         Ok(smallvec![out.clone()])
     }
 
-    /// Operand 0 with its elements in another shape: dimensions that are kept, split or merged keep their axes where each
+    /// ArrayLike 0 with its elements in another shape: dimensions that are kept, split or merged keep their axes where each
     /// device keeps its elements.
     pub fn reshaped(&self, shape: &[usize]) -> Result<TypedOuts> {
         let typed = self.arg(0);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::program::Exchanged;
 use crate::core::array::Array;
-use crate::core::lower::foreign::Foreign;
+use crate::core::lower::imported::Imported;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{Avals, BatchAxis, Dims, Outputs, Primitive, ShardingRule, Tangents, TypedOuts, bind};
 use crate::core::program::Aval;
@@ -69,8 +69,8 @@ impl Primitive for CallExported {
             .collect();
         let text = program.text(cx.platform)?.clone();
         let key = format!("{} {:?}", program.digest, cx.platform);
-        let foreign = Foreign { key: &key, text: &text, meshes: self.mesh.as_slice() };
-        let made = cx.call_foreign(&foreign, &args, outs)?;
+        let foreign = Imported { key: &key, text: &text, meshes: self.mesh.as_slice() };
+        let made = cx.call_imported(&foreign, &args, outs)?;
         Ok(made
             .into_iter()
             .enumerate()

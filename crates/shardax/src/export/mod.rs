@@ -116,7 +116,7 @@ impl ExportOptions {
         order: usize,
     ) -> Result<Exchanged> {
         let lowered = jit(f).lower(args.clone())?;
-        let mut program = Exchanged::of(lowered.staged(), &self.platforms)?;
+        let mut program = Exchanged::of(lowered.lowered_fn(), &self.platforms)?;
         if order > 0 {
             let inexact: Vec<bool> = args.iter().map(|x| x.dtype().is_inexact()).collect();
             let cotangents = program.out_avals.iter().filter(|aval| aval.dtype.is_inexact()).map(Array::zeros_of);

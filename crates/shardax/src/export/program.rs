@@ -11,9 +11,9 @@ use serde_json::Value;
 use crate::core::array::Array;
 use crate::core::lower::Platform;
 use crate::core::program::{Aval, Program};
-use crate::engine::placement::Place;
-use crate::engine::stages::Staged;
 use crate::error::{Error, Result, err};
+use crate::runtime::aot::LoweredFn;
+use crate::runtime::placement::Place;
 use crate::shape::AxisName;
 use crate::sharding::{Mesh, NamedSharding, PartitionSpec, Sharding, make_mesh};
 use crate::stack::grow;
@@ -68,7 +68,7 @@ impl fmt::Debug for Exchanged {
 /// Functions of the host are addresses of this process.
 fn check_host_functions(program: &Program) -> Result<()> {
     for eqn in &program.eqns {
-        if eqn.primitive.keeps().is_some() {
+        if eqn.primitive.retained().is_some() {
             return Err(err!(
                 Value,
                 "'{}' calls a function of the host, which cannot leave its process",
@@ -83,8 +83,8 @@ fn check_host_functions(program: &Program) -> Result<()> {
 
 impl Exchanged {
     /// Of a function staged for its leaves. Structures are to follow.
-    pub fn of(staged: &Staged, platforms: &[String]) -> Result<Exchanged> {
-        let mut request = staged.request.clone();
+    pub fn of(lowered: &LoweredFn, platforms: &[String]) -> Result<Exchanged> {
+        let mut request = lowered.request.clone();
         check_host_functions(&request.program)?;
         // Whoever calls it says what may be taken over.
         request.donated.fill(false);
@@ -113,8 +113,8 @@ impl Exchanged {
         };
         Ok(Exchanged {
             name: request.name.clone(),
-            in_avals: staged.in_avals.clone(),
-            kept: staged.calling.kept.clone(),
+            in_avals: lowered.in_avals.clone(),
+            kept: lowered.convention.kept.clone(),
             out_avals: request.program.out_avals(),
             in_specs: request.in_shardings.iter().map(spec).collect(),
             out_specs: request.out_shardings.iter().map(|s| s.as_ref().map(|named| named.spec().clone())).collect(),
@@ -124,7 +124,7 @@ impl Exchanged {
             in_paths: Vec::new(),
             out_paths: Vec::new(),
             texts,
-            captures: staged.calling.captures.iter().map(|c| Array::of_concrete(c.clone())).collect(),
+            captures: lowered.convention.captures.iter().map(|c| Array::of_concrete(c.clone())).collect(),
             digest: String::new(),
             vjp: None,
         })

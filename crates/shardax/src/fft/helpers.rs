@@ -5,7 +5,7 @@ use crate::core::program::trace::at_caller;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::numpy::{IntoAxes, normalize_axes};
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 
 /// The frequencies of the `n` elements of [`fft`](super::fft()), of samples so far apart: `[0, 1, …, -2, -1] / (n d)`,
 /// float32.
@@ -53,13 +53,13 @@ pub fn rfftfreq(n: usize, d: f64) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn fftshift(x: impl Operand, axes: impl IntoAxes) -> Array {
+pub fn fftshift(x: impl ArrayLike, axes: impl IntoAxes) -> Array {
     shifted(x.into_array(), axes, |n| n / 2)
 }
 
 /// The inverse of [`fftshift`].
 #[track_caller]
-pub fn ifftshift(x: impl Operand, axes: impl IntoAxes) -> Array {
+pub fn ifftshift(x: impl ArrayLike, axes: impl IntoAxes) -> Array {
     shifted(x.into_array(), axes, |n| -(n / 2))
 }
 

@@ -25,7 +25,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::numpy::{conj, convert, to_inexact};
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::fft::{Fft, FftKind};
 use crate::shape::normalize_axis;
@@ -255,7 +255,7 @@ macro_rules! transforms {
             ///
             /// Fails for an axis that is not there or without elements. [`FftOptions`] has options.
             #[track_caller]
-            pub fn $name(x: impl Operand) -> Array {
+            pub fn $name(x: impl ArrayLike) -> Array {
                 FftOptions::new().$name(x)
             }
         )*
@@ -263,7 +263,7 @@ macro_rules! transforms {
         impl FftOptions {$(
             #[doc = concat!("As [`", stringify!($name), "`](fn@", stringify!($name), ").")]
             #[track_caller]
-            pub fn $name(&self, x: impl Operand) -> Array {
+            pub fn $name(&self, x: impl ArrayLike) -> Array {
                 self.run(stringify!($name), FftKind::$kind, $count, x.into_array(), self.norm)
             }
         )*}
@@ -309,26 +309,26 @@ transforms! {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn hfft(x: impl Operand) -> Array {
+pub fn hfft(x: impl ArrayLike) -> Array {
     FftOptions::new().hfft(x)
 }
 
 /// The inverse of [`hfft`].
 #[track_caller]
-pub fn ihfft(x: impl Operand) -> Array {
+pub fn ihfft(x: impl ArrayLike) -> Array {
     FftOptions::new().ihfft(x)
 }
 
 impl FftOptions {
     /// As [`hfft`](fn@hfft).
     #[track_caller]
-    pub fn hfft(&self, x: impl Operand) -> Array {
+    pub fn hfft(&self, x: impl ArrayLike) -> Array {
         self.run("hfft", FftKind::Irfft, Some(1), conj(&x.into_array()), self.norm.swapped())
     }
 
     /// As [`ihfft`](fn@ihfft).
     #[track_caller]
-    pub fn ihfft(&self, x: impl Operand) -> Array {
+    pub fn ihfft(&self, x: impl ArrayLike) -> Array {
         conj(&self.run("ihfft", FftKind::Rfft, Some(1), x.into_array(), self.norm.swapped()))
     }
 }

@@ -18,7 +18,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::lax::{self, DotOptions, Precision};
 use crate::ops::numpy::{IntoShape, convert, promote_dtypes, shape_of, to_inexact, where_};
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::shape::normalize_axis;
 
@@ -66,7 +66,7 @@ impl ResizeOptions {
 
     /// As [`resize`].
     #[track_caller]
-    pub fn resize(&self, image: impl Operand, shape: impl IntoShape) -> Array {
+    pub fn resize(&self, image: impl ArrayLike, shape: impl IntoShape) -> Array {
         let image = image.into_array();
         let made = at_caller(|| {
             image.check()?;
@@ -96,11 +96,11 @@ impl ResizeOptions {
     #[track_caller]
     pub fn scale_and_translate(
         &self,
-        image: impl Operand,
+        image: impl ArrayLike,
         shape: impl IntoShape,
         spatial_dims: &[i32],
-        scale: impl Operand,
-        translation: impl Operand,
+        scale: impl ArrayLike,
+        translation: impl ArrayLike,
     ) -> Array {
         let (image, scale, translation) = (image.into_array(), scale.into_array(), translation.into_array());
         let made = at_caller(|| {
@@ -200,7 +200,7 @@ fn same_rank(name: &str, image: &Array, shape: &[usize]) -> Result<()> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn resize(image: impl Operand, shape: impl IntoShape, method: impl Into<ResizeOptions>) -> Array {
+pub fn resize(image: impl ArrayLike, shape: impl IntoShape, method: impl Into<ResizeOptions>) -> Array {
     method.into().resize(image, shape)
 }
 
@@ -220,11 +220,11 @@ pub fn resize(image: impl Operand, shape: impl IntoShape, method: impl Into<Resi
 /// ```
 #[track_caller]
 pub fn scale_and_translate(
-    image: impl Operand,
+    image: impl ArrayLike,
     shape: impl IntoShape,
     spatial_dims: &[i32],
-    scale: impl Operand,
-    translation: impl Operand,
+    scale: impl ArrayLike,
+    translation: impl ArrayLike,
     method: impl Into<ResizeOptions>,
 ) -> Array {
     method.into().scale_and_translate(image, shape, spatial_dims, scale, translation)

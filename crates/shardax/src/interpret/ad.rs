@@ -13,7 +13,7 @@ use crate::scope;
 
 /// The type of a tangent of a value: its own type, without weakness; `None` where it is not differentiable.
 pub(crate) fn tangent_aval(aval: &Aval) -> Option<Aval> {
-    aval.dtype.is_inexact().then(|| aval.clone().settled())
+    aval.dtype.is_inexact().then(|| aval.clone().strip_weak_type())
 }
 
 /// The outputs of `program` and their tangents.
@@ -128,7 +128,7 @@ impl Linearized {
         let args: Vec<Operand> = self
             .residuals
             .iter()
-            .map(|r| Operand::Known(r.clone()))
+            .map(|r| Operand::NonLinear(r.clone()))
             .chain(self.program.in_avals().rev_skip(count))
             .collect();
         let all = scope::transform("transpose", || backward(&self.program, &args, &cts))?;
@@ -156,7 +156,7 @@ pub(crate) fn backward(program: &Program, args: &[Operand], cts: &[Option<Array>
     let mut linear = vec![false; program.avals.len()];
     for (var, arg) in program.inputs.iter().zip(args) {
         match arg {
-            Operand::Known(array) => env.set(*var, array.clone()),
+            Operand::NonLinear(array) => env.set(*var, array.clone()),
             Operand::Linear(_) => linear[var.index()] = true,
         }
     }
@@ -201,7 +201,7 @@ pub(crate) fn backward(program: &Program, args: &[Operand], cts: &[Option<Array>
                 .iter()
                 .map(|a| match is_linear(&linear, a) {
                     true => Ok(Operand::Linear(program.atom_aval(a))),
-                    false => env.array(a).map(Operand::Known),
+                    false => env.array(a).map(Operand::NonLinear),
                 })
                 .collect::<Result<_>>()?;
             let in_cts = eqn.primitive.transpose(&cts, &operands).map_err(|e| e.at(eqn.source))?;

@@ -4,11 +4,11 @@ use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::held::drop_unused_captures;
+use super::higher_order::drop_unused_captures;
 use crate::core::array::Array;
 use crate::core::function::{Function, IntoArgs};
 use crate::core::primitive::Primitive;
-use crate::core::program::trace::{Known, Traced, bind_at, check_usable, trace_with_known};
+use crate::core::program::trace::{ConcreteInputs, Traced, bind_at, check_usable, trace_with_concrete};
 use crate::core::program::{Aval, Program};
 use crate::core::tree::{Flat, Tree, TreeDef};
 use crate::error::Result;
@@ -29,7 +29,7 @@ pub(crate) fn trace_flat(def: &TreeDef, avals: &[Aval], f: FlatFn<'_>) -> Result
 
 /// The same, when these are the arguments: their values can be read while the function is traced.
 pub(crate) fn trace_known(
-    known: Rc<dyn Known>,
+    known: Rc<dyn ConcreteInputs>,
     def: &TreeDef,
     avals: &[Aval],
     f: FlatFn<'_>,
@@ -37,9 +37,14 @@ pub(crate) fn trace_known(
     trace_with(Some(known), def, avals, f)
 }
 
-fn trace_with(known: Option<Rc<dyn Known>>, def: &TreeDef, avals: &[Aval], f: FlatFn<'_>) -> Result<(Traced, TreeDef)> {
+fn trace_with(
+    known: Option<Rc<dyn ConcreteInputs>>,
+    def: &TreeDef,
+    avals: &[Aval],
+    f: FlatFn<'_>,
+) -> Result<(Traced, TreeDef)> {
     let mut out_def = TreeDef::default();
-    let traced = trace_with_known(known, avals, |args| {
+    let traced = trace_with_concrete(known, avals, |args| {
         let out = f(&Flat { leaves: args.into(), def: def.clone() })?;
         out_def = out.def;
         Ok(out.leaves.into_vec())

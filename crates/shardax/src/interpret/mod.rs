@@ -5,6 +5,6 @@ pub(crate) mod ad;
 pub(crate) mod batching;
 pub(crate) mod eval;
 pub(crate) mod flat;
-pub(crate) mod held;
-pub(crate) mod thread;
+pub(crate) mod higher_order;
+pub(crate) mod thread_state;
 pub(crate) mod vary;

@@ -5,7 +5,7 @@ use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::ops::lax;
 use crate::ops::numpy::{convert, ones_like, where_};
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::{composite, composite1};
 use crate::ops::primitive::det::{Det, parity};
 use crate::ops::primitive::lu::Lu;
@@ -22,7 +22,7 @@ use crate::ops::primitive::unary::{ABS, LOG, SIGN};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn det(x: impl Operand) -> Array {
+pub fn det(x: impl ArrayLike) -> Array {
     let x = x.into_array();
     let made = at_caller(|| {
         let x = inexact(&x)?;
@@ -62,7 +62,7 @@ fn det_traced(x: &Array) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn slogdet(x: impl Operand) -> (Array, Array) {
+pub fn slogdet(x: impl ArrayLike) -> (Array, Array) {
     let x = x.into_array();
     let made = at_caller(|| {
         let x = inexact(&x)?;

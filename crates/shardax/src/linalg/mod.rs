@@ -24,7 +24,7 @@ use crate::core::program::trace::at_caller;
 use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::numpy::{matmul, promote_dtypes, to_inexact};
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::{composite, composite1};
 use crate::ops::primitive::eigh::Eigh;
 use crate::ops::primitive::lu::{Lu, Solve};
@@ -34,7 +34,7 @@ use crate::shape::broadcast_shapes;
 
 /// The operand with floating point or complex elements.
 #[track_caller]
-fn inexact(x: impl Operand) -> Result<Array> {
+fn inexact(x: impl ArrayLike) -> Result<Array> {
     Ok(promote_dtypes(&[&x.into_array()], to_inexact)?.swap_remove(0))
 }
 
@@ -62,7 +62,7 @@ fn pair(made: Result<Vec<Array>>, like: &Array) -> (Array, Array) {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn cholesky(x: impl Operand) -> Array {
+pub fn cholesky(x: impl ArrayLike) -> Array {
     let x = x.into_array();
     Array::from_result(at_caller(|| Ok(lax::cholesky(&inexact(&x)?))), &x)
 }
@@ -81,7 +81,7 @@ pub fn cholesky(x: impl Operand) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn qr(x: impl Operand) -> (Array, Array) {
+pub fn qr(x: impl ArrayLike) -> (Array, Array) {
     qr_with(x.into_array(), false)
 }
 
@@ -96,7 +96,7 @@ pub fn qr(x: impl Operand) -> (Array, Array) {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn qr_complete(x: impl Operand) -> (Array, Array) {
+pub fn qr_complete(x: impl ArrayLike) -> (Array, Array) {
     qr_with(x.into_array(), true)
 }
 
@@ -121,7 +121,7 @@ fn qr_with(x: Array, full: bool) -> (Array, Array) {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn eigh(x: impl Operand) -> (Array, Array) {
+pub fn eigh(x: impl ArrayLike) -> (Array, Array) {
     let x = x.into_array();
     let made = at_caller(|| {
         let x = inexact(&x)?;
@@ -144,7 +144,7 @@ pub fn eigh(x: impl Operand) -> (Array, Array) {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn eigvalsh(x: impl Operand) -> Array {
+pub fn eigvalsh(x: impl ArrayLike) -> Array {
     eigh(x).0
 }
 
@@ -162,7 +162,7 @@ pub fn eigvalsh(x: impl Operand) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn solve(a: impl Operand, b: impl Operand) -> Array {
+pub fn solve(a: impl ArrayLike, b: impl ArrayLike) -> Array {
     let (a, b) = (a.into_array(), b.into_array());
     let made = at_caller(|| {
         let args = promote_dtypes(&[&a, &b], to_inexact)?;
@@ -211,7 +211,7 @@ fn solve_traced(a: &Array, b: &Array) -> Result<Vec<Array>> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn inv(x: impl Operand) -> Array {
+pub fn inv(x: impl ArrayLike) -> Array {
     let x = x.into_array();
     let made = at_caller(|| {
         let x = inexact(&x)?;
@@ -232,7 +232,7 @@ pub fn inv(x: impl Operand) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn matrix_power(x: impl Operand, n: i32) -> Array {
+pub fn matrix_power(x: impl ArrayLike, n: i32) -> Array {
     let x = x.into_array();
     let made = at_caller(|| {
         x.check()?;

@@ -7,7 +7,7 @@ use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::error::{Result, err};
 use crate::ops::numpy::{IntoAxes, conj, maximum, real};
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::matrix::{adjoint, product};
 use crate::ops::primitive::unary::{ABS, SQRT};
@@ -59,7 +59,7 @@ impl From<f64> for NormOrder {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn norm(x: impl Operand, order: impl Into<NormOrder>, axes: impl IntoAxes) -> Array {
+pub fn norm(x: impl ArrayLike, order: impl Into<NormOrder>, axes: impl IntoAxes) -> Array {
     run(x.into_array(), order.into(), axes, false)
 }
 
@@ -71,7 +71,7 @@ pub fn norm(x: impl Operand, order: impl Into<NormOrder>, axes: impl IntoAxes) -
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn norm_keepdims(x: impl Operand, order: impl Into<NormOrder>, axes: impl IntoAxes) -> Array {
+pub fn norm_keepdims(x: impl ArrayLike, order: impl Into<NormOrder>, axes: impl IntoAxes) -> Array {
     run(x.into_array(), order.into(), axes, true)
 }
 

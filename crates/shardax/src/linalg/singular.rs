@@ -8,7 +8,7 @@ use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::ops::control_flow::custom_jvp;
 use crate::ops::numpy::{promote_dtypes, to_inexact, where_};
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::{composite, composite1};
 use crate::ops::primitive::matrix::{adjoint, eye_like, matrix, product};
 use crate::ops::primitive::svd::Svd;
@@ -43,7 +43,7 @@ fn triple(made: Result<Vec<Array>>, like: &Array) -> (Array, Array, Array) {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn svd(x: impl Operand) -> (Array, Array, Array) {
+pub fn svd(x: impl ArrayLike) -> (Array, Array, Array) {
     svd_with(x.into_array(), false)
 }
 
@@ -51,7 +51,7 @@ pub fn svd(x: impl Operand) -> (Array, Array, Array) {
 ///
 /// Fails for less than two dimensions. Of matrices that are not square it cannot be differentiated.
 #[track_caller]
-pub fn svd_full(x: impl Operand) -> (Array, Array, Array) {
+pub fn svd_full(x: impl ArrayLike) -> (Array, Array, Array) {
     svd_with(x.into_array(), true)
 }
 
@@ -62,7 +62,7 @@ fn svd_with(x: Array, full: bool) -> (Array, Array, Array) {
 
 /// The singular values that [`svd`] gives.
 #[track_caller]
-pub fn svdvals(x: impl Operand) -> Array {
+pub fn svdvals(x: impl ArrayLike) -> Array {
     svd(x).1
 }
 
@@ -93,7 +93,7 @@ fn counted(s: &Array, rcond: f64) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn pinv(x: impl Operand) -> Array {
+pub fn pinv(x: impl ArrayLike) -> Array {
     let x = x.into_array();
     let made = at_caller(|| {
         let x = inexact(&x)?;
@@ -130,7 +130,7 @@ fn inverse(a: Array) -> Result<Array> {
 
 /// How many singular values count: are more than `max(m, n) eps` of the largest. int32 of `[...]`.
 #[track_caller]
-pub fn matrix_rank(x: impl Operand) -> Array {
+pub fn matrix_rank(x: impl ArrayLike) -> Array {
     let x = x.into_array();
     let made = at_caller(|| {
         let a = inexact(&x)?;
@@ -163,7 +163,7 @@ pub fn matrix_rank(x: impl Operand) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn lstsq(a: impl Operand, b: impl Operand) -> (Array, Array, Array, Array) {
+pub fn lstsq(a: impl ArrayLike, b: impl ArrayLike) -> (Array, Array, Array, Array) {
     let (a, b) = (a.into_array(), b.into_array());
     let made = at_caller(|| {
         let args = promote_dtypes(&[&a, &b], to_inexact)?;

@@ -7,9 +7,10 @@ use crate::core::program::trace::at_caller;
 use crate::dtype::{Category, DType};
 use crate::ops::lax;
 use crate::ops::numpy::{
-    IntoAxes, convert, erfc, expm1, logaddexp, maximum, minimum, normalize_axes, settle, tanh, to_inexact, where_,
+    IntoAxes, convert, erfc, expm1, logaddexp, maximum, minimum, normalize_axes, tanh, to_inexact, to_strong_type,
+    where_,
 };
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::expanded::RELU;
 use crate::ops::primitive::softmax::{Softmax, shifted};
 use crate::shape::normalize_axis;
@@ -19,7 +20,7 @@ macro_rules! activations {
     ($($(#[$doc:meta])* $name:ident => |$x:ident| $body:expr;)*) => {$(
         $(#[$doc])*
         #[track_caller]
-        pub fn $name(x: impl Operand) -> Array {
+        pub fn $name(x: impl ArrayLike) -> Array {
             let $x = x.into_array();
             $body
         }
@@ -83,7 +84,7 @@ activations! {
 /// The array in floating point, with a type that stands.
 #[track_caller]
 fn floating(x: &Array) -> Array {
-    settle(x, to_inexact(x.dtype()))
+    to_strong_type(x, to_inexact(x.dtype()))
 }
 
 /// Integers and booleans as the float that a plain number is; other arrays as they are.
@@ -106,28 +107,28 @@ fn elu_of(x: Array, alpha: f64) -> Array {
 
 /// The exponential linear unit: `x` where positive, `alpha * (exp(x) - 1)` elsewhere. JAX's default `alpha` is 1.
 #[track_caller]
-pub fn elu(x: impl Operand, alpha: f64) -> Array {
+pub fn elu(x: impl ArrayLike, alpha: f64) -> Array {
     elu_of(x.into_array(), alpha)
 }
 
 /// The continuously differentiable exponential linear unit, `max(x, 0) + alpha * (exp(min(x, 0) / alpha) - 1)`.
 /// JAX's default `alpha` is 1.
 #[track_caller]
-pub fn celu(x: impl Operand, alpha: f64) -> Array {
+pub fn celu(x: impl ArrayLike, alpha: f64) -> Array {
     let x = x.into_array();
     maximum(&x, 0) + expm1(&(minimum(&x, 0) / alpha)) * alpha
 }
 
 /// `x` where it is not negative, `slope * x` elsewhere. JAX's default `slope` is 0.01.
 #[track_caller]
-pub fn leaky_relu(x: impl Operand, slope: f64) -> Array {
+pub fn leaky_relu(x: impl ArrayLike, slope: f64) -> Array {
     let x = x.into_array();
     where_(x.greater_equal(0), &x, &x * slope)
 }
 
 /// The gated linear unit: the first half of `axis` times the sigmoid of the second.
 #[track_caller]
-pub fn glu(x: impl Operand, axis: i32) -> Array {
+pub fn glu(x: impl ArrayLike, axis: i32) -> Array {
     let x = x.into_array();
     match x.split(2, axis) {
         Ok(halves) => &halves[0] * halves[1].logistic(),
@@ -145,7 +146,7 @@ pub fn glu(x: impl Operand, axis: i32) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn softmax(x: impl Operand, axes: impl IntoAxes + Copy) -> Array {
+pub fn softmax(x: impl ArrayLike, axes: impl IntoAxes + Copy) -> Array {
     let _line = source::enter();
     let x = x.into_array();
     let x = match x.dtype().category() {
@@ -160,7 +161,7 @@ pub fn softmax(x: impl Operand, axes: impl IntoAxes + Copy) -> Array {
 
 /// `log(softmax(x))` over `axes`, without overflow.
 #[track_caller]
-pub fn log_softmax(x: impl Operand, axes: impl IntoAxes + Copy) -> Array {
+pub fn log_softmax(x: impl ArrayLike, axes: impl IntoAxes + Copy) -> Array {
     let _line = source::enter();
     let x = x.into_array();
     match normalize_axes(axes, x.ndim()) {
@@ -186,7 +187,7 @@ pub fn log_softmax(x: impl Operand, axes: impl IntoAxes + Copy) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn one_hot(labels: impl Operand, num_classes: usize) -> Array {
+pub fn one_hot(labels: impl ArrayLike, num_classes: usize) -> Array {
     OneHotOptions::new().one_hot(labels, num_classes)
 }
 
@@ -231,7 +232,7 @@ impl OneHotOptions {
 
     /// As [`one_hot`](one_hot()). Fails for an axis that is not there.
     #[track_caller]
-    pub fn one_hot(&self, labels: impl Operand, num_classes: usize) -> Array {
+    pub fn one_hot(&self, labels: impl ArrayLike, num_classes: usize) -> Array {
         let labels = labels.into_array();
         let made = at_caller(|| {
             labels.check()?;

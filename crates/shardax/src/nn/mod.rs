@@ -11,7 +11,7 @@ pub use pool::{Pool, avg_pool, max_pool, min_pool};
 
 use crate::core::array::Array;
 use crate::ops::lax::{ConvOptions, Padding, conv_general_dilated};
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 
 /// Convolution of channels-last inputs (`NHWC`, in any rank) with `HWIO` kernels; the result is channels-last too.
 ///
@@ -28,7 +28,12 @@ use crate::ops::operators::Operand;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn conv(x: impl Operand, kernel: impl Operand, strides: impl AsRef<[usize]>, padding: impl Into<Padding>) -> Array {
+pub fn conv(
+    x: impl ArrayLike,
+    kernel: impl ArrayLike,
+    strides: impl AsRef<[usize]>,
+    padding: impl Into<Padding>,
+) -> Array {
     let (x, kernel) = (x.into_array(), kernel.into_array());
     let options = ConvOptions::new().channels_last(kernel.ndim().saturating_sub(2));
     conv_general_dilated(x, kernel, strides, padding, options)

@@ -3,7 +3,7 @@
 use crate::core::array::Array;
 use crate::ops::lax::reduce_window::pooled;
 use crate::ops::lax::{Padding, Window};
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::reduce::Reducer;
 
 /// A pooling window over the spatial dimensions of arrays whose last dimension is the features.
@@ -54,28 +54,28 @@ impl Pool {
     ///
     /// `x` is `[..., spatial dimensions, features]`.
     #[track_caller]
-    pub fn max(&self, x: impl Operand) -> Array {
+    pub fn max(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         pooled("max_pool", &x, &self.over(&x), Reducer::Max)
     }
 
     /// The minimum of each position of the window. Gradients go to the first of equal elements.
     #[track_caller]
-    pub fn min(&self, x: impl Operand) -> Array {
+    pub fn min(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         pooled("min_pool", &x, &self.over(&x), Reducer::Min)
     }
 
     /// The mean of each position of the window.
     #[track_caller]
-    pub fn avg(&self, x: impl Operand) -> Array {
+    pub fn avg(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         let window = self.over(&x);
         let sum = pooled("avg_pool", &x, &window, Reducer::Sum);
         if self.count_include_pad {
             return sum / self.window.iter().fold(1, |n: usize, &w| n.saturating_mul(w)) as f64;
         }
-        let ones = Array::zeros_of(&x.aval().settled()) + 1;
+        let ones = Array::zeros_of(&x.aval().strip_weak_type()) + 1;
         sum / pooled("avg_pool", &ones, &window, Reducer::Sum)
     }
 
@@ -105,18 +105,18 @@ impl Pool {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn max_pool(x: impl Operand, window: impl AsRef<[usize]>, strides: impl AsRef<[usize]>) -> Array {
+pub fn max_pool(x: impl ArrayLike, window: impl AsRef<[usize]>, strides: impl AsRef<[usize]>) -> Array {
     Pool::new(window).strides(strides).max(x)
 }
 
 /// The minimum of each `window` of a channels-last array; see [`max_pool`].
 #[track_caller]
-pub fn min_pool(x: impl Operand, window: impl AsRef<[usize]>, strides: impl AsRef<[usize]>) -> Array {
+pub fn min_pool(x: impl ArrayLike, window: impl AsRef<[usize]>, strides: impl AsRef<[usize]>) -> Array {
     Pool::new(window).strides(strides).min(x)
 }
 
 /// The mean of each `window` of a channels-last array; see [`max_pool`].
 #[track_caller]
-pub fn avg_pool(x: impl Operand, window: impl AsRef<[usize]>, strides: impl AsRef<[usize]>) -> Array {
+pub fn avg_pool(x: impl ArrayLike, window: impl AsRef<[usize]>, strides: impl AsRef<[usize]>) -> Array {
     Pool::new(window).strides(strides).avg(x)
 }

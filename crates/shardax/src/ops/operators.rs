@@ -7,18 +7,18 @@ use crate::core::array::Array;
 use crate::dtype::{DType, Element, Scalar};
 
 /// What an operation takes beside arrays: plain Rust numbers, which are weakly typed.
-pub trait Operand {
+pub trait ArrayLike {
     /// The operand as an array; a plain number is one that gives way to other dtypes.
     fn into_array(self) -> Array;
 }
 
-impl Operand for Array {
+impl ArrayLike for Array {
     fn into_array(self) -> Array {
         self
     }
 }
 
-impl Operand for &Array {
+impl ArrayLike for &Array {
     fn into_array(self) -> Array {
         self.clone()
     }
@@ -26,7 +26,7 @@ impl Operand for &Array {
 
 macro_rules! number_operands {
     ($($t:ty => $dtype:ident),*) => {$(
-        impl Operand for $t {
+        impl ArrayLike for $t {
             fn into_array(self) -> Array {
                 Array::literal(Element::to_scalar(self), DType::$dtype, true)
             }
@@ -47,7 +47,7 @@ number_operands!(
     f32 => F32, f64 => F32, num_complex::Complex<f32> => Complex64, num_complex::Complex<f64> => Complex64
 );
 
-impl Operand for usize {
+impl ArrayLike for usize {
     fn into_array(self) -> Array {
         Array::literal(Scalar::Int(self as i128), DType::I32, true)
     }
@@ -60,7 +60,7 @@ impl From<usize> for Array {
     }
 }
 
-impl Operand for bool {
+impl ArrayLike for bool {
     fn into_array(self) -> Array {
         Array::literal(Scalar::Bool(self), DType::Bool, false)
     }
@@ -80,7 +80,7 @@ impl From<&Array> for Array {
 
 macro_rules! binary_operators {
     ($($trait:ident $method:ident $assign_trait:ident $assign:ident => $f:path;)*) => {$(
-        impl<R: Operand> ops::$trait<R> for Array {
+        impl<R: ArrayLike> ops::$trait<R> for Array {
             type Output = Array;
             #[track_caller]
             fn $method(self, rhs: R) -> Array {
@@ -88,7 +88,7 @@ macro_rules! binary_operators {
             }
         }
 
-        impl<R: Operand> ops::$trait<R> for &Array {
+        impl<R: ArrayLike> ops::$trait<R> for &Array {
             type Output = Array;
             #[track_caller]
             fn $method(self, rhs: R) -> Array {
@@ -96,7 +96,7 @@ macro_rules! binary_operators {
             }
         }
 
-        impl<R: Operand> ops::$assign_trait<R> for Array {
+        impl<R: ArrayLike> ops::$assign_trait<R> for Array {
             #[track_caller]
             fn $assign(&mut self, rhs: R) {
                 *self = $f(&*self, rhs);

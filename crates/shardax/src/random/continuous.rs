@@ -9,7 +9,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail, err};
 use crate::ops::lax;
 use crate::ops::numpy::{IntoShape, convert};
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::binary::{ADD, DIV, MAX, MIN, MUL, NEXTAFTER, OR, SHIFT_RIGHT_LOGICAL, SUB};
 use crate::ops::primitive::bitcast::BitcastConvert;
 use crate::ops::primitive::composite::composite1;
@@ -139,8 +139,8 @@ pub fn uniform_dtype(
     key: impl Borrow<Array>,
     shape: impl IntoShape,
     dtype: DType,
-    minval: impl Operand,
-    maxval: impl Operand,
+    minval: impl ArrayLike,
+    maxval: impl ArrayLike,
 ) -> Array {
     let key = key.borrow();
     let (min, max) = (minval.into_array(), maxval.into_array());
@@ -239,8 +239,8 @@ pub fn orthogonal_dtype(key: &Array, [n, m]: [usize; 2], shape: impl IntoShape, 
 #[track_caller]
 pub fn truncated_normal(
     key: impl Borrow<Array>,
-    lower: impl Operand,
-    upper: impl Operand,
+    lower: impl ArrayLike,
+    upper: impl ArrayLike,
     shape: impl IntoShape,
 ) -> Array {
     let key = key.borrow();
@@ -251,8 +251,8 @@ pub fn truncated_normal(
 #[track_caller]
 pub fn truncated_normal_dtype(
     key: impl Borrow<Array>,
-    lower: impl Operand,
-    upper: impl Operand,
+    lower: impl ArrayLike,
+    upper: impl ArrayLike,
     shape: impl IntoShape,
     dtype: DType,
 ) -> Array {

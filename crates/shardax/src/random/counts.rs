@@ -11,7 +11,7 @@ use crate::error::{Result, err};
 use crate::ops::control_flow::while_loop;
 use crate::ops::lax;
 use crate::ops::numpy::{IntoShape, convert, where_};
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::unary::{ABS, CEIL, FLOOR, LGAMMA, LOG, LOG1P, SQRT};
 
@@ -84,13 +84,13 @@ fn poisson_by_rejection(key: &Array, lam: &Array) -> Result<Array> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn poisson(key: impl Borrow<Array>, lam: impl Operand, shape: impl IntoShape) -> Array {
+pub fn poisson(key: impl Borrow<Array>, lam: impl ArrayLike, shape: impl IntoShape) -> Array {
     poisson_dtype(key, lam, shape, DType::I32)
 }
 
 /// [`poisson`] of an integer dtype; fails for any other.
 #[track_caller]
-pub fn poisson_dtype(key: impl Borrow<Array>, lam: impl Operand, shape: impl IntoShape, dtype: DType) -> Array {
+pub fn poisson_dtype(key: impl Borrow<Array>, lam: impl ArrayLike, shape: impl IntoShape, dtype: DType) -> Array {
     let (key, lam) = (key.borrow(), lam.into_array());
     sample("poisson", key, shape, dtype, |shape| {
         integers("poisson", dtype)?;
@@ -119,13 +119,13 @@ fn integers(name: &str, dtype: DType) -> Result<()> {
 /// Geometric: how many trials of probability `p`, which broadcasts to the shape, there are up to the first success.
 /// int32.
 #[track_caller]
-pub fn geometric(key: impl Borrow<Array>, p: impl Operand, shape: impl IntoShape) -> Array {
+pub fn geometric(key: impl Borrow<Array>, p: impl ArrayLike, shape: impl IntoShape) -> Array {
     geometric_dtype(key, p, shape, DType::I32)
 }
 
 /// [`geometric`] of an integer dtype; fails for any other.
 #[track_caller]
-pub fn geometric_dtype(key: impl Borrow<Array>, p: impl Operand, shape: impl IntoShape, dtype: DType) -> Array {
+pub fn geometric_dtype(key: impl Borrow<Array>, p: impl ArrayLike, shape: impl IntoShape, dtype: DType) -> Array {
     let (key, p) = (key.borrow(), p.into_array());
     sample("geometric", key, shape, dtype, |shape| {
         integers("geometric", dtype)?;

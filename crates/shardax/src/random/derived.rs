@@ -10,7 +10,7 @@ use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::numpy::{IntoShape, convert, einsum, promote_dtypes, to_inexact, where_};
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::unary::{EXP, LOG, LOG1P, SQRT};
 
@@ -103,8 +103,8 @@ pub fn maxwell_dtype(key: impl Borrow<Array>, shape: impl IntoShape, dtype: DTyp
 #[track_caller]
 pub fn multivariate_normal(
     key: impl Borrow<Array>,
-    mean: impl Operand,
-    cov: impl Operand,
+    mean: impl ArrayLike,
+    cov: impl ArrayLike,
     shape: impl IntoShape,
 ) -> Array {
     let (key, mean, cov) = (key.borrow(), mean.into_array(), cov.into_array());

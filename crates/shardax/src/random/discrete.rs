@@ -10,7 +10,7 @@ use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Result, bail, err};
 use crate::ops::lax;
 use crate::ops::numpy::{IntoShape, convert};
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::binary::{ADD, AND, Compare, MAX, MIN, MUL, REM, SUB, Select};
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::reduce::{highest, lowest};
@@ -26,7 +26,12 @@ use crate::shape::{Shape, normalize_axis, size};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn randint(key: impl Borrow<Array>, shape: impl IntoShape, minval: impl Operand, maxval: impl Operand) -> Array {
+pub fn randint(
+    key: impl Borrow<Array>,
+    shape: impl IntoShape,
+    minval: impl ArrayLike,
+    maxval: impl ArrayLike,
+) -> Array {
     let key = key.borrow();
     randint_dtype(key, shape, minval, maxval, DType::I32)
 }
@@ -39,8 +44,8 @@ pub fn randint(key: impl Borrow<Array>, shape: impl IntoShape, minval: impl Oper
 pub fn randint_dtype(
     key: impl Borrow<Array>,
     shape: impl IntoShape,
-    minval: impl Operand,
-    maxval: impl Operand,
+    minval: impl ArrayLike,
+    maxval: impl ArrayLike,
     dtype: DType,
 ) -> Array {
     let key = key.borrow();
@@ -132,7 +137,7 @@ fn randint_traced(key: &Array, shape: &[usize], dtype: DType, min: &Array, max: 
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn bernoulli(key: impl Borrow<Array>, p: impl Operand, shape: impl IntoShape) -> Array {
+pub fn bernoulli(key: impl Borrow<Array>, p: impl ArrayLike, shape: impl IntoShape) -> Array {
     let key = key.borrow();
     let p = p.into_array();
     sample("bernoulli", key, shape, DType::Bool, |shape| {

@@ -12,7 +12,7 @@ use crate::error::{Result, err};
 use crate::ops::control_flow::{custom_jvp, while_loop};
 use crate::ops::lax;
 use crate::ops::numpy::{IntoShape, convert, where_};
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::special::RANDOM_GAMMA_GRAD;
 use crate::ops::primitive::unary::{ABS, EXP, LOG, SQRT};
@@ -163,13 +163,13 @@ parameter_samplers! {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn dirichlet(key: impl Borrow<Array>, alpha: impl Operand, shape: impl IntoShape) -> Array {
+pub fn dirichlet(key: impl Borrow<Array>, alpha: impl ArrayLike, shape: impl IntoShape) -> Array {
     dirichlet_dtype(key, alpha, shape, DType::F32)
 }
 
 /// [`dirichlet`] of a floating point dtype; fails for any other.
 #[track_caller]
-pub fn dirichlet_dtype(key: impl Borrow<Array>, alpha: impl Operand, shape: impl IntoShape, dtype: DType) -> Array {
+pub fn dirichlet_dtype(key: impl Borrow<Array>, alpha: impl ArrayLike, shape: impl IntoShape, dtype: DType) -> Array {
     let (key, alpha) = (key.borrow(), alpha.into_array());
     let drawn = || {
         let shape = shape_of("dirichlet", shape)?;

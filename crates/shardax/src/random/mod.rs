@@ -37,7 +37,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail, err};
 use crate::ops::lax;
 use crate::ops::numpy::{IntoShape, where_};
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::threefry::Threefry2x32;
 use crate::shape::Shape;
@@ -52,7 +52,7 @@ use crate::shape::Shape;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn key(seed: impl Operand) -> Array {
+pub fn key(seed: impl ArrayLike) -> Array {
     let seed = seed.into_array();
     made(|| key_of(&seed), || like([2], DType::U32))
 }
@@ -60,7 +60,7 @@ pub fn key(seed: impl Operand) -> Array {
 /// [`key`], under JAX's older name.
 #[allow(non_snake_case)]
 #[track_caller]
-pub fn PRNGKey(seed: impl Operand) -> Array {
+pub fn PRNGKey(seed: impl ArrayLike) -> Array {
     key(seed)
 }
 
@@ -123,7 +123,7 @@ pub fn split_n<const N: usize>(key: &Array) -> [Array; N] {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn fold_in(key: impl Borrow<Array>, data: impl Operand) -> Array {
+pub fn fold_in(key: impl Borrow<Array>, data: impl ArrayLike) -> Array {
     let key = key.borrow();
     let data = data.into_array();
     let fold_in = || {

@@ -6,7 +6,7 @@ macro_rules! parameter_samplers {
         $(#[$doc])*
         /// Parameters broadcast to the shape. Float32.
         #[track_caller]
-        pub fn $name(key: impl Borrow<Array>, $($p: impl Operand,)* shape: impl IntoShape) -> Array {
+        pub fn $name(key: impl Borrow<Array>, $($p: impl ArrayLike,)* shape: impl IntoShape) -> Array {
             $name_dtype(key, $($p,)* shape, DType::F32)
         }
 
@@ -15,7 +15,7 @@ macro_rules! parameter_samplers {
         #[track_caller]
         pub fn $name_dtype(
             key: impl Borrow<Array>,
-            $($p: impl Operand,)*
+            $($p: impl ArrayLike,)*
             shape: impl IntoShape,
             dtype: DType,
         ) -> Array {

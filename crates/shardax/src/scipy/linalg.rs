@@ -7,7 +7,7 @@ use crate::error::{Result, bail};
 use crate::linalg::{cholesky, solve};
 use crate::ops::lax::{self, Triangular};
 use crate::ops::numpy::{conj, convert, promote_dtypes, to_inexact, where_};
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::matrix::{eye_like, product, square};
 use crate::ops::primitive::stop_gradient::stop_gradient;
@@ -29,7 +29,7 @@ use crate::ops::primitive::unary::{ABS, CEIL, LOG};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn cho_solve(l: impl Operand, b: impl Operand) -> Array {
+pub fn cho_solve(l: impl ArrayLike, b: impl ArrayLike) -> Array {
     let (l, b) = (l.into_array(), b.into_array());
     let made = at_caller(|| {
         let args = promote_dtypes(&[&l, &b], to_inexact)?;
@@ -49,7 +49,7 @@ pub fn cho_solve(l: impl Operand, b: impl Operand) -> Array {
 
 /// The factor that [`cho_solve`] takes: [`linalg::cholesky`](crate::linalg::cholesky()), under SciPy's name.
 #[track_caller]
-pub fn cho_factor(x: impl Operand) -> Array {
+pub fn cho_factor(x: impl ArrayLike) -> Array {
     cholesky(x)
 }
 
@@ -101,7 +101,7 @@ pub fn block_diag(arrays: &[Array]) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn toeplitz(c: impl Operand, r: impl Operand) -> Array {
+pub fn toeplitz(c: impl ArrayLike, r: impl ArrayLike) -> Array {
     let (c, r) = (c.into_array(), r.into_array());
     let made = at_caller(|| {
         let args = promote_dtypes(&[&c, &r], |d| d)?;
@@ -109,7 +109,7 @@ pub fn toeplitz(c: impl Operand, r: impl Operand) -> Array {
             let (c, r) = (args[0].ravel(), args[1].ravel());
             let (rows, columns) = (c.size(), r.size());
             if rows == 0 || columns == 0 {
-                return Ok(vec![Array::zeros_of(&c.aval().with_shape([rows, columns].as_slice()).settled())]);
+                return Ok(vec![Array::zeros_of(&c.aval().with_shape([rows, columns].as_slice()).strip_weak_type())]);
             }
             let all = lax::concatenate(&[lax::slice_in_dim(&r, 1, columns, 0).flip(0), c], 0);
             let place = |d: usize| lax::iota(DType::I32, &[rows, columns], d);
@@ -121,7 +121,7 @@ pub fn toeplitz(c: impl Operand, r: impl Operand) -> Array {
 
 /// The symmetric [`toeplitz`] matrix of this first column; Hermitian, of complex numbers.
 #[track_caller]
-pub fn toeplitz_symmetric(c: impl Operand) -> Array {
+pub fn toeplitz_symmetric(c: impl ArrayLike) -> Array {
     let c = c.into_array();
     toeplitz(&c, conj(&c))
 }
@@ -140,7 +140,7 @@ pub fn toeplitz_symmetric(c: impl Operand) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn expm(x: impl Operand) -> Array {
+pub fn expm(x: impl ArrayLike) -> Array {
     let x = x.into_array();
     let made = at_caller(|| {
         let a = promote_dtypes(&[&x], to_inexact)?.swap_remove(0);

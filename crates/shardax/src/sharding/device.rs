@@ -152,7 +152,7 @@ impl fmt::Debug for Device {
     }
 }
 
-/// The client of this process, made at first use; and another one after a failure that the engine does not survive.
+/// The client of this process, made at first use; and another one after a failure that XLA does not survive.
 pub(crate) struct Client {
     pub pjrt: pjrt::Client,
     pub devices: Vec<Device>,
@@ -174,7 +174,7 @@ pub(crate) fn client() -> Result<&'static Client> {
     match latest() {
         None => {
             let client = start()?;
-            config::settle(client.local_devices.len());
+            config::freeze(client.local_devices.len());
             let client = CLIENT.get_or_init(|| client);
             // What it warns of may ask for the client.
             drop(starting);
@@ -192,7 +192,7 @@ pub(crate) fn client() -> Result<&'static Client> {
     }
 }
 
-/// How to go on after a failure that the engine does not survive.
+/// How to go on after a failure that XLA does not survive.
 pub(crate) const GO_ON: &str = "there is a fresh engine: make meshes and arrays anew, from what `devices()` says now. Arrays from before can be read, and moved with `device_put`";
 
 /// Fails for a device of an engine that failed.
@@ -209,7 +209,7 @@ pub(crate) fn check_current(device: &Device) -> Result<()> {
 }
 
 /// Tells engines apart: how many came before, and failed.
-pub(crate) fn engine_number() -> usize {
+pub(crate) fn client_number() -> usize {
     let Some(mut client) = CLIENT.get() else { return 0 };
     let mut number = 0;
     while let Some(next) = client.next.get() {

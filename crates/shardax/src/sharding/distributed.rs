@@ -147,10 +147,10 @@ impl Options {
         let deadline = Instant::now() + self.initialization_timeout.unwrap_or(Duration::from_secs(300));
         let joined = Processes::meet(world, &platform, sum_order, deadline)?;
         if joined.exchanges() {
-            config::settle(joined.owners.iter().filter(|&&owner| owner == joined.rank()).count());
+            config::freeze(joined.owners.iter().filter(|&&owner| owner == joined.rank()).count());
         }
         let _ = JOINED.set(joined);
-        pjrt::at_end(leave_at_end);
+        pjrt::at_exit(leave_at_end);
         Ok(true)
     }
 }

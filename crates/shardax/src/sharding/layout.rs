@@ -283,11 +283,11 @@ impl Format {
     }
 
     /// What it asks of the layout.
-    pub(crate) fn asked(&self) -> Option<AskedLayout> {
+    pub(crate) fn asked(&self) -> Option<RequestedLayout> {
         match &self.layout {
             LayoutOptions::Unspecified => None,
-            LayoutOptions::Auto => Some(AskedLayout::Auto),
-            LayoutOptions::Layout(layout) => Some(AskedLayout::As(KnownLayout::new(layout))),
+            LayoutOptions::Auto => Some(RequestedLayout::Auto),
+            LayoutOptions::Layout(layout) => Some(RequestedLayout::As(KnownLayout::new(layout))),
         }
     }
 
@@ -297,12 +297,12 @@ impl Format {
     pub(crate) fn placed(&self, what: &str) -> Result<Option<Sharding>> {
         self.check()?;
         match self.asked() {
-            Some(AskedLayout::Auto) => Err(err!(
+            Some(RequestedLayout::Auto) => Err(err!(
                 Value,
                 "sharding and layout in `Format` instance should be concrete. Got layout: {self} for {what}"
             )
             .help("`Layout::AUTO` is for `in_shardings` and `out_shardings` of jit, where the compiler chooses; name the layout here, one of `compiled.input_formats()`, say")),
-            Some(AskedLayout::As(known)) => Ok(self.sharding.as_ref().map(|sharding| sharding.in_layout(Some(known)))),
+            Some(RequestedLayout::As(known)) => Ok(self.sharding.as_ref().map(|sharding| sharding.in_layout(Some(known)))),
             None => Ok(self.sharding.clone()),
         }
     }
@@ -396,17 +396,17 @@ impl fmt::Debug for KnownLayout {
 
 /// The layout that an argument or a result of a program is to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum AskedLayout {
+pub(crate) enum RequestedLayout {
     Auto,
     As(KnownLayout),
 }
 
-impl AskedLayout {
+impl RequestedLayout {
     /// The one that is not the compiler's choice.
     pub fn known(self) -> Option<KnownLayout> {
         match self {
-            AskedLayout::As(known) => Some(known),
-            AskedLayout::Auto => None,
+            RequestedLayout::As(known) => Some(known),
+            RequestedLayout::Auto => None,
         }
     }
 }

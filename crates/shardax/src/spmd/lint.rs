@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::blocks::Mapped;
+use super::local_shards::Mapped;
 use crate::core::program::{Aval, Program};
 use crate::core::tree::TreeDef;
 use crate::error::{Result, err};

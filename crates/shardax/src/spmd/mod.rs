@@ -1,7 +1,7 @@
 //! One program on many devices: `shard_map`, and `pmap` on top of it.
 
-mod blocks;
 mod lint;
+mod local_shards;
 pub mod multihost;
 mod pmap;
 mod pmap_hosts;

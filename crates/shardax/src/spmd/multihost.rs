@@ -10,8 +10,8 @@ use crate::core::program::Aval;
 use crate::core::program::trace::check_usable;
 use crate::core::tree::{Flat, Tree};
 use crate::dtype::DType;
-use crate::engine::reshard;
 use crate::error::{AtCaller, Result, err};
+use crate::runtime::reshard;
 use crate::sharding::distributed::processes;
 use crate::sharding::{Device, Mesh, NamedSharding, PartitionSpec, Sharding, devices, process_count, process_index};
 
@@ -191,7 +191,7 @@ pub(crate) fn to_global(array: &Array, view: &View) -> Result<Array> {
     if !c.sharding.is_fully_addressable() {
         return Ok(array.clone());
     }
-    let mut aval = c.aval.clone().settled();
+    let mut aval = c.aval.clone().strip_weak_type();
     view.local.shard_shape(&aval.shape)?;
     let buffers = reshard::reshard(&c, &view.local)?;
     for (dim, size) in aval.shape.iter_mut().enumerate() {

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 
-use super::blocks::{Manual, trace_blocks};
 use super::lint::{Values, unreduced_gradients, unreduced_results};
+use super::local_shards::{Manual, trace_local_shards};
 use super::pmap_hosts::Hosts;
 use super::pmap_mesh::Choice;
 use crate::compiler_options::CompilerOptions;
@@ -15,13 +15,13 @@ use crate::core::prefix::{Axes, IntoPrefix, Prefix, mapped_size};
 use crate::core::program::Aval;
 use crate::core::program::trace::{check_usable, is_tracing};
 use crate::core::tree::{self, Flat, Tree, TreeDef};
-use crate::engine::dispatch::{self, Cache};
-use crate::engine::staged::{self, is_jit_disabled};
-use crate::engine::stages::staging::Staging;
-use crate::engine::stages::{Lowered, Staged};
 use crate::error::{AtCaller, Result, err};
 use crate::interpret::flat::{FlatFn, avals_of, flat_fn, types_of};
 use crate::ops::shard_map::ShardMap;
+use crate::runtime::aot::lower::LowerOptions;
+use crate::runtime::aot::{Lowered, LoweredFn};
+use crate::runtime::dispatch::{self, Cache};
+use crate::runtime::implicit_jit::{self, is_jit_disabled};
 use crate::shape::AxisName;
 use crate::sharding::{Device, Mesh, NamedSharding, PartitionSpec, axis_env};
 use crate::source;
@@ -168,7 +168,7 @@ impl<F: Function<Args>, Args: Tree> Pmap<F, Args> {
     pub fn lower<A: IntoArgs<Args>>(&self, args: A) -> Result<Lowered<Args, F::Output>> {
         let _line = source::enter();
         let flat = Flat::of_arguments(&args.into_args());
-        self.options.stage(&flat, &flat_fn(&self.f)).and_then(Lowered::new).at_caller()
+        self.options.lower(&flat, &flat_fn(&self.f)).and_then(Lowered::new).at_caller()
     }
 }
 
@@ -195,7 +195,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Pmap<F, Args> {
             return self.options.map(&flat, &self.options.mapping(&flat, &avals_of(&flat)?)?, &f)?.build();
         }
         if is_jit_disabled() {
-            return staged::run("pmap", &flat, &|flat| {
+            return implicit_jit::run("pmap", &flat, &|flat| {
                 self.options.map(flat, &self.options.mapping(flat, &avals_of(flat)?)?, &f)
             })?
             .build();
@@ -204,7 +204,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Pmap<F, Args> {
         if let Some(hosts) = hosts {
             return self.options.call_on_hosts(hosts, cache, &flat, &f);
         }
-        cache.call(self.options.name, &flat, &|flat| self.options.stage(flat, &f)?.load())
+        cache.call(self.options.name, &flat, &|flat| self.options.lower(flat, &f)?.load())
     }
 }
 
@@ -244,11 +244,11 @@ impl Options {
         let avals = types_of(flat)?;
         let dims = self.in_axes.dims(&flat.def, &avals, "pmap")?;
         let entered = hosts.enter(self.axis_name, flat, &avals, &dims)?;
-        let entry = cache.find(self.name, &entered, &|flat| self.stage(flat, f)?.load())?;
+        let entry = cache.find(self.name, &entered, &|flat| self.lower(flat, f)?.load())?;
         let leaves = entry.callable.call(&entered)?;
         hosts.donate(self.name, &donated, flat, &entered)?;
         let leaves = leaves.iter().map(|leaf| hosts.leave(leaf)).collect::<Result<_>>()?;
-        tree::rebuild(&entry.callable.calling.out_def, leaves)
+        tree::rebuild(&entry.callable.convention.out_def, leaves)
     }
 
     fn mapping(&self, flat: &Flat, avals: &[Aval]) -> Result<Mapping> {
@@ -270,11 +270,11 @@ impl Options {
     }
 
     /// Compiles it as `jit` does, with shardings that follow from the axes.
-    fn stage(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Staged> {
+    fn lower(&self, flat: &Flat, f: FlatFn<'_>) -> Result<LoweredFn> {
         let donated = self.check_argnums(&flat.def)?;
         let mapping = self.mapping(flat, &types_of(flat)?)?;
         let place = |spec: &PartitionSpec| Some(NamedSharding::new(&mapping.mesh, spec.clone()).into());
-        let staging = Staging {
+        let options = LowerOptions {
             function: self.name,
             program: format!("pmap_{}", self.name),
             donated,
@@ -290,7 +290,7 @@ impl Options {
             },
             traces: None,
         };
-        staging.stage(flat, &|flat| self.map(flat, &mapping, f))
+        options.lower(flat, &|flat| self.map(flat, &mapping, f))
     }
 
     /// Applies the mapped function in the trace in effect.
@@ -324,7 +324,7 @@ impl Options {
         };
         let on = Manual { mesh, axes: &[self.axis_name], checked: false };
         let out_specs = |_: &TreeDef, _: &[usize]| Ok(out_dims.borrow().iter().map(|d| self.spec(*d)).collect());
-        let mapped = trace_blocks(on, flat, &blocks, in_specs.clone(), &body, &out_specs)?;
+        let mapped = trace_local_shards(on, flat, &blocks, in_specs.clone(), &body, &out_specs)?;
         if self.check_replication {
             unreduced_results(self.axis_name, &mapped, &out_dims.borrow())?;
             if gradients_taken() > gradients && self.axis_name != AxisName::new(DEFAULT_AXIS) {

@@ -3,16 +3,16 @@
 use std::hash::Hash;
 use std::marker::PhantomData;
 
-use super::blocks::{Manual, OutSpecs, trace_blocks};
+use super::local_shards::{Manual, OutSpecs, trace_local_shards};
 use crate::core::function::{Function, IntoArgs, identity_of};
 use crate::core::prefix::{Axes, IntoPrefix, Specs};
 use crate::core::program::Aval;
 use crate::core::tree::{Flat, Tree, TreeDef};
-use crate::engine::staged;
-use crate::engine::stages::Lowered;
 use crate::error::{Result, err};
 use crate::interpret::flat::{FlatFn, avals_of, flat_fn};
 use crate::ops::shard_map::ShardMap;
+use crate::runtime::aot::Lowered;
+use crate::runtime::implicit_jit;
 use crate::shape::{AxisName, AxisSet, IntoAxisNames, normalize_axis};
 use crate::sharding::axis_env;
 use crate::sharding::context::{IntoMesh, MeshArg};
@@ -104,7 +104,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for ShardMapped<F, Args> {
     fn apply(&self, args: Args) -> Result<F::Output> {
         let flat = Flat::of_arguments(&args);
         let (key, f) = ((self.f.identity(), self.options()), flat_fn(&self.f));
-        staged::run_known("shard_map", key, &flat, &|flat| self.map(flat, &f))?.build()
+        implicit_jit::run_shared("shard_map", key, &flat, &|flat| self.map(flat, &f))?.build()
     }
 }
 
@@ -160,7 +160,7 @@ impl<F, Args> ShardMapped<F, Args> {
             .map(|(i, (aval, spec))| check_in_spec(&mesh, &manual, spec, aval, &|| flat.def.path(i), self.check_vma))
             .collect::<Result<Vec<_>>>()?;
         let on = Manual { mesh: &mesh, axes: &manual, checked: self.check_vma };
-        let mapped = trace_blocks(on, flat, &blocks, in_specs, f, &|def, ranks| {
+        let mapped = trace_local_shards(on, flat, &blocks, in_specs, f, &|def, ranks| {
             let specs = out_specs(def, ranks)?;
             specs.iter().try_for_each(|spec| check_manual(spec, &manual, &mesh, "out_specs"))?;
             Ok(specs)
@@ -314,8 +314,10 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Smapped<F, Args> {
             specs(in_axes, &flat.def, &flat.leaves.iter().map(|l| l.ndim()).collect::<Vec<_>>(), "in_axes")
         };
         let out_specs = |def: &TreeDef, ranks: &[usize]| specs(out_axes, def, ranks, "out_axes");
-        staged::run_known("smap", key, &flat, &|flat| self.inner.map_with(flat, &f, in_specs(flat)?, &out_specs))?
-            .build()
+        implicit_jit::run_shared("smap", key, &flat, &|flat| {
+            self.inner.map_with(flat, &f, in_specs(flat)?, &out_specs)
+        })?
+        .build()
     }
 }
 

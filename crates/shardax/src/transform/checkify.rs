@@ -6,12 +6,12 @@ use std::rc::Rc;
 use crate::core::array::Array;
 use crate::core::function::Function;
 use crate::core::tree::{self, Flat, Tree};
-use crate::engine::known::Whole;
-use crate::engine::staged;
 use crate::error::Result;
 use crate::interpret::eval::eval;
 use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_known};
 use crate::ops::checkify::{CheckError, Checks, Errors, discharge};
+use crate::runtime::concrete_inputs::WholeArrays;
+use crate::runtime::implicit_jit;
 
 /// A function that returns its error beside its result; see [`checkify`].
 #[must_use = "a transformed function does nothing until it is called"]
@@ -53,14 +53,15 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Checkify<F, Args> {
     fn apply(&self, args: Args) -> Result<Self::Output> {
         let f = flat_fn(&self.f);
         let check = |flat: &Flat| check(flat, self.checks, &f);
-        staged::run_known("checkify", (self.f.identity(), self.checks), &Flat::of_arguments(&args), &check)?.build()
+        implicit_jit::run_shared("checkify", (self.f.identity(), self.checks), &Flat::of_arguments(&args), &check)?
+            .build()
     }
 }
 
 /// The flattened pair of the error and the result.
 fn check(flat: &Flat, checks: Checks, f: FlatFn<'_>) -> Result<Flat> {
     let avals = avals_of(flat)?;
-    let (traced, out_def) = trace_known(Rc::new(Whole(flat.leaves.to_vec())), &flat.def, &avals, f)?;
+    let (traced, out_def) = trace_known(Rc::new(WholeArrays(flat.leaves.to_vec())), &flat.def, &avals, f)?;
     let (traced, errors) = match discharge(&traced, checks)? {
         Some(checked) => (checked.traced, checked.errors),
         None => (traced, Errors::none()),

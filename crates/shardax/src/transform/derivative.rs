@@ -11,12 +11,12 @@ use crate::core::program::{Aval, Program};
 use crate::core::sharding_rule::agrees;
 use crate::core::tree::{self, Flat, Tree, TreeDef, same_structure};
 use crate::dtype::DType;
-use crate::engine::dispatch::Cache;
-use crate::engine::known::Whole;
-use crate::engine::staged;
 use crate::error::{AtCaller, Result, err};
 use crate::interpret::ad::{self, Linearized};
 use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_flat, trace_known, types_of};
+use crate::runtime::concrete_inputs::WholeArrays;
+use crate::runtime::dispatch::Cache;
+use crate::runtime::implicit_jit;
 use crate::scope;
 use crate::source;
 
@@ -43,11 +43,11 @@ pub fn jvp<Args: Tree, F: Function<Args>>(
 
 /// The flattened pair of the result and its tangent, from that of the arguments and their tangents.
 fn push(pair: &Flat, identity: Option<u64>, f: FlatFn<'_>) -> Result<Flat> {
-    staged::run_known("jvp", (identity, ()), pair, &|pair| {
+    implicit_jit::run_shared("jvp", (identity, ()), pair, &|pair| {
         let (primals, tangents) = pair.halves()?;
         same_structure(&primals.def, &tangents.def)?;
         let avals = avals_of(&primals)?;
-        let (traced, out_def) = trace_known(Rc::new(Whole(primals.leaves.to_vec())), &primals.def, &avals, f)?;
+        let (traced, out_def) = trace_known(Rc::new(WholeArrays(primals.leaves.to_vec())), &primals.def, &avals, f)?;
         let mut ts: Tangents = vec![None; traced.captures.len()];
         for (aval, t) in avals.iter().zip(&tangents.leaves) {
             ts.push(check_tangent(aval, t)?);
@@ -66,7 +66,7 @@ fn push(pair: &Flat, identity: Option<u64>, f: FlatFn<'_>) -> Result<Flat> {
 /// The tangent of a value that nothing differentiable reaches; of integers it has the dtype `float0`.
 fn zero(aval: &Aval) -> Array {
     let dtype = if aval.dtype.is_inexact() { aval.dtype } else { DType::Float0 };
-    Array::zeros_of(&aval.with_dtype(dtype).settled())
+    Array::zeros_of(&aval.with_dtype(dtype).strip_weak_type())
 }
 
 /// The tangent of a value of this type, checked; none where the value is not differentiable.
@@ -78,7 +78,7 @@ fn check_tangent(aval: &Aval, t: &Array) -> Result<Option<Array>> {
         return Err(err!(
             Type,
             "primal and tangent arguments do not match; expected a tangent of type {}, got {}",
-            aval.clone().settled(),
+            aval.clone().strip_weak_type(),
             t.type_name()
         )
         .help("give tangents (or cotangents) of the shapes and dtypes of the values: `ones_like(&x)`"));
@@ -87,12 +87,12 @@ fn check_tangent(aval: &Aval, t: &Array) -> Result<Option<Array>> {
         return Err(err!(
             Value,
             "expected a tangent (or cotangent) of type {}, got {}",
-            aval.clone().settled(),
+            aval.clone().strip_weak_type(),
             t.type_name()
         )
         .help("give it the sharding of the value with `reshard(t, x.aval().sharding())`"));
     }
-    Ok(Some(crate::ops::numpy::convert(t, aval.dtype, aval.clone().settled().weak)))
+    Ok(Some(crate::ops::numpy::convert(t, aval.dtype, aval.clone().strip_weak_type().weak)))
 }
 
 /// A function linearized: what [`vjp`] and [`linearize`] share. The values at the point are beside it.
@@ -213,7 +213,7 @@ fn transposable(flat: &Flat, f: FlatFn<'_>) -> Result<AtPoint> {
 fn at_point(flat: &Flat, identity: Option<u64>, has_aux: bool, f: FlatFn<'_>) -> Result<(Flat, AtPoint)> {
     let in_avals = avals_of(flat)?;
     let linearized = |flat: &Flat| {
-        let (traced, out_def) = trace_known(Rc::new(Whole(flat.leaves.to_vec())), &flat.def, &in_avals, f)?;
+        let (traced, out_def) = trace_known(Rc::new(WholeArrays(flat.leaves.to_vec())), &flat.def, &in_avals, f)?;
         let primals: Vec<Array> = traced.captures.iter().chain(&flat.leaves).cloned().collect();
         let nonzero: Vec<bool> = std::iter::repeat_n(false, traced.captures.len())
             .chain(in_avals.iter().map(|a| a.dtype.is_inexact()))
@@ -238,7 +238,7 @@ fn at_point(flat: &Flat, identity: Option<u64>, has_aux: bool, f: FlatFn<'_>) ->
         }
         Ok((out, Arc::new(map)))
     };
-    let (result, map) = staged::run_known_beside("linearize", (identity, has_aux), flat, &linearized)?;
+    let (result, map) = implicit_jit::run_shared_with_aux("linearize", (identity, has_aux), flat, &linearized)?;
     let (out, residuals) = result.halves()?;
     Ok((out, AtPoint { map, residuals: residuals.leaves.into_vec() }))
 }
@@ -316,8 +316,8 @@ impl AtPoint {
             way(&self.map, residuals, &Flat { leaves: leaves.into(), def: to.def.clone() })
         };
         match &self.map.programs {
-            Some(programs) => staged::run_in(programs, name, &both, &f),
-            None => staged::run(name, &both, &f),
+            Some(programs) => implicit_jit::run_in(programs, name, &both, &f),
+            None => implicit_jit::run(name, &both, &f),
         }
     }
 }

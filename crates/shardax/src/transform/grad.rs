@@ -11,11 +11,11 @@ use crate::core::primitive::Tangents;
 use crate::core::program::Aval;
 use crate::core::tree::{self, Flat, Tree, TreeDef};
 use crate::dtype::{DType, Scalar};
-use crate::engine::known::Whole;
-use crate::engine::staged;
 use crate::error::{Result, err};
 use crate::interpret::ad;
 use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_known};
+use crate::runtime::concrete_inputs::WholeArrays;
+use crate::runtime::implicit_jit;
 
 /// What arguments and results may be.
 #[derive(Clone, Copy, Debug, Default, Hash)]
@@ -166,7 +166,7 @@ fn value_and_gradient<F: Function<Args>, Args: Tree, N: Argnums<Args>>(
     let positions = N::positions();
     let key = (f.identity(), (&positions, options));
     let f = flat_fn::<Args, F>(f);
-    let result = staged::run_known("grad", key, &flat, &|flat| gradient(flat, &positions, options, &f))?;
+    let result = implicit_jit::run_shared("grad", key, &flat, &|flat| gradient(flat, &positions, options, &f))?;
     let (value, gradient) = result.halves()?;
     Ok((value.build()?, gradient.build()?))
 }
@@ -190,7 +190,7 @@ fn gradient(flat: &Flat, positions: &[usize], options: Options, f: FlatFn<'_>) -
             check_input(aval, &|| flat.def.path(i), options)?;
         }
     }
-    let (traced, out_def) = trace_known(Rc::new(Whole(flat.leaves.to_vec())), &flat.def, &avals, f)?;
+    let (traced, out_def) = trace_known(Rc::new(WholeArrays(flat.leaves.to_vec())), &flat.def, &avals, f)?;
     let out_avals = traced.program.out_avals();
     check_scalar(&out_avals, &out_def, options)?;
 
@@ -201,7 +201,7 @@ fn gradient(flat: &Flat, positions: &[usize], options: Options, f: FlatFn<'_>) -
     let nonzero: Vec<bool> = std::iter::repeat_n(false, traced.captures.len()).chain(varied.iter().copied()).collect();
     let (outs, linear) = ad::linearize(&traced.program, &primals, &nonzero)?;
     let mut cts: Tangents = vec![None; outs.len()];
-    let out = out_avals[0].clone().settled();
+    let out = out_avals[0].clone().strip_weak_type();
     let one = Array::literal(Scalar::Int(1).converted(out.dtype), out.dtype, out.weak);
     cts[0] = Some(one.varying_as(&out.vma));
     let mut gradients = linear.transpose(&cts)?.into_iter();
@@ -211,10 +211,10 @@ fn gradient(flat: &Flat, positions: &[usize], options: Options, f: FlatFn<'_>) -
     for (aval, wanted) in avals.iter().zip(&wanted) {
         by_leaf.push(wanted.then(|| {
             if !aval.dtype.is_inexact() {
-                return Array::zeros_of(&aval.with_dtype(DType::Float0).settled());
+                return Array::zeros_of(&aval.with_dtype(DType::Float0).strip_weak_type());
             }
             let ct = gradients.next().flatten();
-            ct.unwrap_or_else(|| Array::zeros_of(&aval.cotangent().settled()))
+            ct.unwrap_or_else(|| Array::zeros_of(&aval.cotangent().strip_weak_type()))
         }));
     }
     let mut pair = Flat::default();

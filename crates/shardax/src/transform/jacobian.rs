@@ -12,13 +12,13 @@ use crate::core::program::Aval;
 use crate::core::program::trace::Traced;
 use crate::core::tree::{Compose, Flat, Node, Tree, TreeDef};
 use crate::dtype::DType;
-use crate::engine::known::Whole;
-use crate::engine::staged;
 use crate::error::{Result, err};
 use crate::interpret::ad;
 use crate::interpret::eval::eval;
 use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_known};
 use crate::ops::lax::iota;
+use crate::runtime::concrete_inputs::WholeArrays;
+use crate::runtime::implicit_jit;
 
 /// The Jacobian of a function by forward mode, a column at a time: the better one where results are many.
 ///
@@ -193,7 +193,7 @@ fn blocks<F: Function<Args>, Args: Tree, M: Mode, N: Argnums<Args>>(
     let f = flat_fn::<Args, F>(f);
     let (wanted, row) = at_positions(&flat.def, &positions);
     let all = |flat: &Flat| Point::new(M::NAME, flat, &wanted, has_aux, &f)?.pair(M::leaves);
-    let pair = staged::run_known(M::NAME, key, &flat, &all)?;
+    let pair = implicit_jit::run_shared(M::NAME, key, &flat, &all)?;
     let (out, derivatives) = pair.halves()?;
     Ok((out, Blocks { leaves: derivatives.leaves.into_vec(), row }))
 }
@@ -224,7 +224,7 @@ impl<'a> Point<'a> {
     fn new(name: &str, flat: &Flat, wanted: &'a [usize], has_aux: bool, f: FlatFn<'_>) -> Result<Self> {
         let avals = avals_of(flat)?;
         wanted.iter().try_for_each(|&i| differentiable(name, "inputs", &avals[i]))?;
-        let (traced, out_def) = trace_known(Rc::new(Whole(flat.leaves.to_vec())), &flat.def, &avals, f)?;
+        let (traced, out_def) = trace_known(Rc::new(WholeArrays(flat.leaves.to_vec())), &flat.def, &avals, f)?;
         let primals: Vec<Array> = traced.captures.iter().chain(&flat.leaves).cloned().collect();
         let outs = eval(&traced.program, &primals)?;
         let rows = match has_aux {
@@ -316,7 +316,7 @@ fn differentiable(name: &str, what: &str, aval: &Aval) -> Result<()> {
 /// As many arrays like `x` as it has elements, each with a 1 at another element.
 fn basis(x: &Array) -> Array {
     let n = x.size();
-    let of = x.aval().settled();
+    let of = x.aval().strip_weak_type();
     let ones = crate::ops::numpy::convert(
         &iota(DType::I32, &[n, n], 0).equal(iota(DType::I32, &[n, n], 1)),
         of.dtype,

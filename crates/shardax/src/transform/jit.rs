@@ -9,18 +9,18 @@ use crate::core::array::Array;
 use crate::core::function::{Function, IntoArgnums, IntoArgs, identity_of};
 use crate::core::prefix::{IntoPrefix, Prefix};
 use crate::core::program::Program;
-use crate::core::program::trace::{is_staging, is_tracing, scoped};
-use crate::core::sharding_like::{Asked, ShardingLike};
+use crate::core::program::trace::{is_recording, is_tracing, scoped};
+use crate::core::sharding_like::{RequestedSharding, ShardingLike};
 use crate::core::tree::{Flat, Tree, TreeDef};
-use crate::engine::dispatch::{self, Cache};
-use crate::engine::staged::is_jit_disabled;
-use crate::engine::stages::staging::{Staging, Traces};
-use crate::engine::stages::{Lowered, Staged};
 use crate::error::{AtCaller, Result, err};
 use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_flat};
-use crate::interpret::held::{bind_checked, marked};
+use crate::interpret::higher_order::{bind_checked, marked};
 use crate::ops::collective::constraint::constrain;
 use crate::ops::primitive::call::Call;
+use crate::runtime::aot::lower::{LowerOptions, Traces};
+use crate::runtime::aot::{Lowered, LoweredFn};
+use crate::runtime::dispatch::{self, Cache};
+use crate::runtime::implicit_jit::is_jit_disabled;
 use crate::source;
 
 /// A compiled function; see [`jit`].
@@ -184,7 +184,7 @@ impl<F: Function<Args>, Args: Tree> Jit<F, Args> {
     pub fn lower<A: IntoArgs<Args>>(&self, args: A) -> Result<Lowered<Args, F::Output>> {
         let _line = source::enter();
         let flat = Flat::of_arguments(&args.into_args());
-        self.options.stage(&flat, &flat_fn(&self.f), None).and_then(Lowered::new).at_caller()
+        self.options.lower(&flat, &flat_fn(&self.f), None).and_then(Lowered::new).at_caller()
     }
 }
 
@@ -196,7 +196,7 @@ pub(crate) fn lower<Args: Tree, F: Function<Args>>(
     name: &'static str,
 ) -> Result<Lowered<Args, F::Output>> {
     let _line = source::enter();
-    Options::new(name).stage(&Flat::of_arguments(&args), &flat_fn(f), None).and_then(Lowered::new).at_caller()
+    Options::new(name).lower(&Flat::of_arguments(&args), &flat_fn(f), None).and_then(Lowered::new).at_caller()
 }
 
 impl<F: Function<Args>, Args: Tree> Function<Args> for Jit<F, Args> {
@@ -216,7 +216,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Jit<F, Args> {
             return self.options.inside(&flat, &f)?.build();
         }
         let cache = self.cache.get_or_init(|| dispatch::shared(self.f.identity(), ("jit", &self.options)));
-        cache.call(self.options.name, &flat, &|flat| self.options.stage(flat, &f, Some(&cache.traces))?.load())
+        cache.call(self.options.name, &flat, &|flat| self.options.lower(flat, &f, Some(&cache.traces))?.load())
     }
 }
 
@@ -240,8 +240,8 @@ impl Options {
     }
 
     /// Traces the function and decides where it runs.
-    pub fn stage(&self, flat: &Flat, f: FlatFn<'_>, traces: Option<&Traces>) -> Result<Staged> {
-        let staging = Staging {
+    pub fn lower(&self, flat: &Flat, f: FlatFn<'_>, traces: Option<&Traces>) -> Result<LoweredFn> {
+        let options = LowerOptions {
             function: self.name,
             program: self.name.to_owned(),
             donated: self.check_argnums(&flat.def)?,
@@ -252,7 +252,7 @@ impl Options {
             out_shardings: &|def, _| resolve(&self.out_shardings, def, "jit out_shardings"),
             traces,
         };
-        staging.stage(flat, f)
+        options.lower(flat, f)
     }
 
     /// Applies the function in the trace in effect: as one call, or operation by operation.
@@ -275,7 +275,7 @@ impl Options {
             Ok(Flat { leaves, def: out.def })
         };
         // A call that mixed what depends on tangents with what does not could not be transposed.
-        if self.inline || !is_staging() {
+        if self.inline || !is_recording() {
             return scoped(|| constrained(flat));
         }
         let (traced, def) = trace_flat(&flat.def, &avals_of(flat)?, &constrained)?;
@@ -289,10 +289,10 @@ impl Options {
 }
 
 /// How each leaf is to lie, where that is asked.
-fn resolve(shardings: &Shardings, def: &TreeDef, what: &str) -> Result<Vec<Asked>> {
+fn resolve(shardings: &Shardings, def: &TreeDef, what: &str) -> Result<Vec<RequestedSharding>> {
     let all = shardings.resolve(def, what)?;
     let placed = |like: &Option<ShardingLike>| {
-        let Some(like) = like else { return Ok(Asked::default()) };
+        let Some(like) = like else { return Ok(RequestedSharding::default()) };
         let asked = like.asked(what)?;
         asked.sharding.iter().try_for_each(|sharding| sharding.check_constrained(what))?;
         Ok(asked)

@@ -11,10 +11,10 @@ use crate::core::prefix::{Axes, IntoPrefix, Prefix, mapped_size};
 use crate::core::primitive::BatchAxis;
 use crate::core::program::Aval;
 use crate::core::tree::{Flat, Tree};
-use crate::engine::staged;
 use crate::error::{Result, err};
 use crate::interpret::batching::{batch_eval, bound};
 use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_flat};
+use crate::runtime::implicit_jit;
 use crate::scope;
 use crate::shape::{AxisName, IntoAxisNames, normalize_axis};
 use crate::sharding::DimSpec;
@@ -107,7 +107,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Vmap<F, Args> {
     fn apply(&self, args: Args) -> Result<F::Output> {
         let flat = Flat::of_arguments(&args);
         let (key, f) = ((self.f.identity(), self.options()), flat_fn(&self.f));
-        staged::run_known("vmap", key, &flat, &|flat| self.map(flat, &f))?.build()
+        implicit_jit::run_shared("vmap", key, &flat, &|flat| self.map(flat, &f))?.build()
     }
 }
 

@@ -14,7 +14,7 @@ fn on(mesh: &Mesh, shape: &[usize], spec: PartitionSpec) -> Array {
 }
 
 /// The collectives with the axes that they run over, each once.
-fn over(unloaded: &Unloaded<impl Tree, impl Tree>) -> Result<Vec<(CollectiveKind, Vec<String>)>> {
+fn over(unloaded: &CrossCompiled<impl Tree, impl Tree>) -> Result<Vec<(CollectiveKind, Vec<String>)>> {
     let report = unloaded.collectives()?;
     let axes = |c: &Collective| c.axes.iter().map(|axis| axis.to_string()).collect();
     let mut all: Vec<_> = report.iter().map(|c| (c.kind, axes(c))).collect();

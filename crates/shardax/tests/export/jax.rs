@@ -157,7 +157,7 @@ fn artifacts_of_jax_that_are_refused() -> Result<()> {
         let error = Exported::<(Array,), Array>::load(file).err().expect(name).to_string();
         parts.iter().for_each(|part| assert!(error.contains(part), "{name}: {error}"));
     }
-    // Functions of jaxlib are not in the engine.
+    // Functions of jaxlib are not in XLA.
     let lapack = Exported::<(Array,), Array>::load(exported("lapack.jax"))?;
     let error = lapack.call(eye(2)).err().expect("no such function").to_string();
     assert!(error.contains("lapack_spotrf_ffi"), "{error}");

@@ -1,6 +1,6 @@
 //! Elementwise functions of two arrays, or of an array and a plain number.
 
-use shardax::array::Operand;
+use shardax::array::ArrayLike;
 use shardax::prelude::*;
 use shardax::{lax, numpy as np};
 
@@ -55,7 +55,7 @@ pub fn function(case: &Case) -> Option<Fun> {
 }
 
 /// The operations that take plain numbers.
-fn apply(op: &str, x: &Array, y: impl Operand) -> Option<Array> {
+fn apply(op: &str, x: &Array, y: impl ArrayLike) -> Option<Array> {
     Some(match op {
         "add" => x + y,
         "sub" => x - y,

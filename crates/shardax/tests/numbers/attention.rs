@@ -6,7 +6,7 @@ use shardax::nn::attention::{HIDDEN, attention};
 use super::common::child;
 use super::*;
 
-const VARIABLE: &str = "SHARDAX_CPU_PRODUCTS";
+const VARIABLE: &str = "SHARDAX_CPU_KERNELS";
 
 type Near = (usize, usize);
 const ALL: Near = (usize::MAX, usize::MAX);

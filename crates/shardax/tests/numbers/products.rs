@@ -1,9 +1,9 @@
-//! Products that the library computes for the engine: each element is the sum that it should be.
+//! Products that the library computes for XLA: each element is the sum that it should be.
 
 use super::common::child;
 use super::*;
 
-const VARIABLE: &str = "SHARDAX_CPU_PRODUCTS";
+const VARIABLE: &str = "SHARDAX_CPU_KERNELS";
 
 /// Whole numbers from -9 to 9, whose sums are exact in any order.
 fn whole<T: From<i8> + shardax::dtype::Element>(shape: &[usize], seed: u64) -> Array {
@@ -48,7 +48,7 @@ fn in_a_process_with_the_library() {
     assert_eq!(found, text_and_numbers("ij,kj->ik", &whole::<f64>(&[64, 300], 1), &whole::<f64>(&[400, 300], 2)).1);
     let (text, _) = text_and_numbers("ij,jk->ik", &whole::<f32>(&[64, 300], 1), &whole::<f32>(&[300, 400], 2));
     assert!(!text.contains("shardax_dot"), "{text}");
-    // Small ones stay with the engine, and so do those that other programs are to run.
+    // Small ones stay with XLA, and so do those that other programs are to run.
     let (text, _) = text_and_numbers("ij,jk->ik", &whole::<f64>(&[9, 9], 1), &whole::<f64>(&[9, 9], 2));
     assert!(!text.contains("shardax_dot"), "{text}");
     let square = whole::<f64>(&[128, 128], 3);

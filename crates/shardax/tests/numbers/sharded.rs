@@ -85,7 +85,7 @@ fn updates_at_split_positions_are_the_same() -> Result<()> {
 
 /// On a mesh of 2×3, updates of rows that are named twice (`x.at([3, 3, 23])`), with the updates over `"a"` and the array
 /// over either axis: each kind of update, whichever dimension is split, is what one device has.
-/// The engine was once off by 2.2 here; with all pairs of splits of both operands it no longer is.
+/// XLA was once off by 2.2 here; with all pairs of splits of both operands it no longer is.
 #[test]
 fn updates_of_rows_named_twice_are_the_same() -> Result<()> {
     setup();

@@ -59,7 +59,7 @@ fn arrays_read_alike_in_any_layout() -> Result<()> {
     let view = x.view::<f32>()?;
     assert!(!view.is_in_place() && view[..] == floats(0..24)[..]);
     assert!(device_put(&plain, here([0, 1, 2])?)?.view::<f32>()?.is_in_place());
-    let held = x.hold()?;
+    let held = x.retain()?;
     let mut bytes = Vec::new();
     held.copy_to(&mut bytes)?;
     assert_eq!(bytes, plain.to_bytes()?);

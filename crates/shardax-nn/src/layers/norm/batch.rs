@@ -109,7 +109,7 @@ impl BatchNorm {
     /// Evaluation: normalizes `x`, `[..., features]`, with the running statistics. Other features, and an epsilon or a
     /// momentum out of range, are an error.
     #[track_caller]
-    pub fn forward(&self, x: impl Operand, stats: &BatchStats) -> Array {
+    pub fn forward(&self, x: impl ArrayLike, stats: &BatchStats) -> Array {
         let x = x.into_array();
         require!(&x, self.check(&x, stats));
         let dtype = self.result_dtype(&x, stats);
@@ -120,7 +120,7 @@ impl BatchNorm {
     ///
     /// Errors are those of [`forward`](BatchNorm::forward).
     #[track_caller]
-    pub fn train(&self, x: impl Operand, stats: &BatchStats) -> (Array, BatchStats) {
+    pub fn train(&self, x: impl ArrayLike, stats: &BatchStats) -> (Array, BatchStats) {
         let x = x.into_array();
         if let Err(error) = self.check(&x, stats) {
             let failed = |like: &Array| Array::from_error(error.clone(), like);
@@ -220,13 +220,13 @@ impl StatefulBatchNorm {
 
     /// Evaluation, with the running statistics. Errors are those of [`BatchNorm::forward`].
     #[track_caller]
-    pub fn forward(&self, x: impl Operand) -> Array {
+    pub fn forward(&self, x: impl ArrayLike) -> Array {
         self.norm.forward(x, &self.stats())
     }
 
     /// Training: normalizes `x` with its own statistics, and moves the running ones towards them.
     #[track_caller]
-    pub fn train(&mut self, x: impl Operand) -> Array {
+    pub fn train(&mut self, x: impl ArrayLike) -> Array {
         let (y, BatchStats { mean, var }) = self.norm.train(x, &self.stats());
         (*self.mean, *self.var) = (mean, var);
         y

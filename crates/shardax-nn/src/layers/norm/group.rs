@@ -61,7 +61,7 @@ impl GroupNorm {
     /// `x` is `[batch, ..., features]`. Other features, groups that do not divide them, and an epsilon below 0 or not
     /// finite, are an error.
     #[track_caller]
-    pub fn forward(&self, x: impl Operand) -> Array {
+    pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         let (scale, bias) = (self.scale.as_ref(), self.bias.as_ref());
         require!(&x, check("GroupNorm", &x, self.features, [scale, bias], self.epsilon));
@@ -141,7 +141,7 @@ impl InstanceNorm {
 
     /// `x` is `[batch, ..., features]`. Other features, and an epsilon below 0 or not finite, are an error.
     #[track_caller]
-    pub fn forward(&self, x: impl Operand) -> Array {
+    pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         let (scale, bias) = (self.scale.as_ref(), self.bias.as_ref());
         require!(&x, check("InstanceNorm", &x, self.features, [scale, bias], self.epsilon));

@@ -61,7 +61,7 @@ impl LayerNorm {
 
     /// `x` is `[..., features]`. Other features, and an epsilon below 0 or not finite, are an error.
     #[track_caller]
-    pub fn forward(&self, x: impl Operand) -> Array {
+    pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         let (scale, bias) = (self.scale.as_ref(), self.bias.as_ref());
         require!(&x, check("LayerNorm", &x, self.features, [scale, bias], self.epsilon));
@@ -119,7 +119,7 @@ impl RmsNorm {
 
     /// `x` is `[..., features]`. Other features, and an epsilon below 0 or not finite, are an error.
     #[track_caller]
-    pub fn forward(&self, x: impl Operand) -> Array {
+    pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         let scale = self.scale.as_ref();
         require!(&x, check("RmsNorm", &x, self.features, [scale, None], self.epsilon));

@@ -93,7 +93,7 @@ impl<L: Layer> SpectralNorm<L> {
 
     /// Evaluation: the layer with divided kernels, applied to `x`.
     #[track_caller]
-    pub fn forward(&self, x: impl Operand) -> Array {
+    pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         match self.normalized() {
             Ok((layer, _)) => layer.forward(x),
@@ -103,7 +103,7 @@ impl<L: Layer> SpectralNorm<L> {
 
     /// Training: the same, and the vectors are moved.
     #[track_caller]
-    pub fn train(&mut self, x: impl Operand) -> Array {
+    pub fn train(&mut self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         match self.normalized() {
             Ok((layer, stats)) => {

@@ -84,7 +84,7 @@ impl<L: Layer> WeightNorm<L> {
 
     /// The layer with such kernels, applied to `x`.
     #[track_caller]
-    pub fn forward(&self, x: impl Operand) -> Array {
+    pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         match self.normalized() {
             Ok(layer) => layer.forward(x),

@@ -40,7 +40,7 @@ impl<F: RnnCell, B: RnnCell> Bidirectional<F, B> {
 
     /// The outputs of all steps.
     #[track_caller]
-    pub fn forward(&self, x: impl Operand) -> Array {
+    pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         match self.run(&x, None, None) {
             Ok((_, y)) => y,
@@ -53,7 +53,7 @@ impl<F: RnnCell, B: RnnCell> Bidirectional<F, B> {
     #[allow(clippy::type_complexity)]
     pub fn run(
         &self,
-        x: impl Operand,
+        x: impl ArrayLike,
         initial_carry: Option<(F::Carry, B::Carry)>,
         seq_lengths: Option<&Array>,
     ) -> Result<((F::Carry, B::Carry), Array)> {

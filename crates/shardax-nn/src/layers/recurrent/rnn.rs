@@ -61,7 +61,7 @@ impl<C: RnnCell> Rnn<C> {
     /// The outputs of all steps, `[batch, steps, hidden features]`, for `x` of `[batch, steps, features]`, in which the
     /// batch may have any number of dimensions.
     #[track_caller]
-    pub fn forward(&self, x: impl Operand) -> Array {
+    pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         match self.run(&x, None, None) {
             Ok((_, y)) => y,
@@ -76,7 +76,7 @@ impl<C: RnnCell> Rnn<C> {
     #[track_caller]
     pub fn run(
         &self,
-        x: impl Operand,
+        x: impl ArrayLike,
         initial_carry: Option<C::Carry>,
         seq_lengths: Option<&Array>,
     ) -> Result<(C::Carry, Array)> {

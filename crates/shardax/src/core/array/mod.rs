@@ -17,7 +17,7 @@ pub use host_buffer::HostBuffer;
 pub use shards::{
     ByRef, ByValue, GlobalShard, Shard, TreeOrRef, block_until_ready, device_get, visualize_array_sharding,
 };
-pub use view::{Held, HostView, Ready};
+pub use view::{HostView, Ready, Retained};
 
 use super::program::concretize;
 use super::program::trace::check_usable;

@@ -43,21 +43,21 @@ impl<T: Element> fmt::Debug for HostView<'_, T> {
     }
 }
 
-/// Keeps an array from being donated or deleted; see [`Array::hold`].
+/// Keeps an array from being donated or deleted; see [`Array::retain`].
 #[derive(Debug)]
-pub struct Held {
+pub struct Retained {
     array: Array,
-    _holds: Vec<pjrt::HeldBuffer>,
+    _holds: Vec<pjrt::BufferReference>,
 }
 
-impl Held {
+impl Retained {
     /// Appends the elements' bytes, in row-major order and the machine's. Waits for the values.
     ///
     /// Fails where they could not be computed, and where this process has only a part of them.
     #[track_caller]
     pub fn copy_to(&self, out: &mut Vec<u8>) -> Result<()> {
         let location = std::panic::Location::caller();
-        pjrt::HeldBuffer::copying(|| self.array.with_bytes(|bytes| out.extend_from_slice(bytes)))
+        pjrt::BufferReference::copying(|| self.array.with_bytes(|bytes| out.extend_from_slice(bytes)))
             .map_err(|error| error.at(location))
     }
 }
@@ -136,11 +136,11 @@ impl Array {
     ///
     /// Fails for an array without values: one that was deleted or donated, a traced one, one that carries an error.
     #[track_caller]
-    pub fn hold(&self) -> Result<Held> {
+    pub fn retain(&self) -> Result<Retained> {
         let c = self.concrete().at_caller()?;
-        let holds = c.buffers.iter().map(pjrt::HeldBuffer::of).collect::<std::result::Result<Vec<_>, _>>();
+        let holds = c.buffers.iter().map(pjrt::BufferReference::of).collect::<std::result::Result<Vec<_>, _>>();
         let holds = holds.map_err(Error::from).at_caller()?;
-        Ok(Held { array: self.clone(), _holds: holds })
+        Ok(Retained { array: self.clone(), _holds: holds })
     }
 
     /// A future that is ready when the values are there, or could not be computed: no thread waits.

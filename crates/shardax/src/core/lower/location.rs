@@ -24,7 +24,7 @@ pub(super) struct Locations {
 }
 
 /// What was in effect before an equation.
-pub(super) struct Around {
+pub(super) struct Outer {
     depth: usize,
     current: usize,
 }
@@ -50,8 +50,8 @@ impl Locations {
     }
 
     /// The operations that follow belong to this equation.
-    pub fn enter(&mut self, eqn: &Eqn) -> Around {
-        let around = Around { depth: self.parts.len(), current: self.current };
+    pub fn enter(&mut self, eqn: &Eqn) -> Outer {
+        let around = Outer { depth: self.parts.len(), current: self.current };
         if self.on && !self.held {
             self.parts.extend_from_slice(eqn.scope.parts());
             let name = path(self.parts.iter(), eqn.primitive.name());
@@ -61,7 +61,7 @@ impl Locations {
         around
     }
 
-    pub fn leave(&mut self, around: Around) {
+    pub fn leave(&mut self, around: Outer) {
         self.truncate(around.depth);
         self.current = around.current;
     }

@@ -4,12 +4,12 @@
 
 mod attr;
 mod expand;
-pub(crate) mod foreign;
+pub(crate) mod imported;
 mod location;
+mod materialize;
 pub(crate) mod module;
 mod pad;
 mod platform;
-mod reuse;
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ impl Lowering {
         Lowering { indent: 2, locations: Locations::of(name, locations), platform, ..Lowering::default() }
     }
 
-    /// Whether the program is for the CPU, whose plugin has weaknesses that others do not share (`docs/engine.md`).
+    /// Whether the program is for the CPU, whose plugin has weaknesses that others do not share (`docs/plugin.md`).
     pub(crate) fn on_cpu(&self) -> bool {
         self.platform == Platform::Cpu
     }
@@ -362,7 +362,7 @@ impl Lowering {
             self.values[arg.0 as usize].typed = program.aval_of(*var).sharding.clone();
             env.set(*var, *arg);
         }
-        let kept = if self.on_cpu() && self.is_local() { reuse::kept(program) } else { Vec::new() };
+        let kept = if self.on_cpu() && self.is_local() { materialize::materialized(program) } else { Vec::new() };
         let mut inputs = Vec::new();
         let mut outs = Vec::new();
         for eqn in &program.eqns {

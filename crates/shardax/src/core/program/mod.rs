@@ -140,7 +140,7 @@ impl Aval {
 
     /// The type of what a plain number becomes once it is computed with (summed, a tangent): its dtype then stands, as in
     /// JAX. Host data of 64 bits, whose dtype nobody stated, still give way.
-    pub fn settled(mut self) -> Self {
+    pub fn strip_weak_type(mut self) -> Self {
         self.weak &= self.dtype.is_wide();
         self
     }

@@ -47,14 +47,14 @@ struct Frame {
     error: Option<Error>,
     /// The variables of the arguments, and what stands for them where they are known.
     args: Vec<Var>,
-    known: Option<Rc<dyn Known>>,
+    known: Option<Rc<dyn ConcreteInputs>>,
     /// How many names were in effect when it began.
     depth: usize,
 }
 
 /// What the arguments of a function are while it is traced only to be run at once: what has been computed so far can
 /// then be computed in truth.
-pub(crate) trait Known {
+pub(crate) trait ConcreteInputs {
     /// The result of what has been traced so far. `None` where an argument of an enclosing function is not known.
     ///
     /// Fails for a value that differs from device to device.
@@ -170,7 +170,7 @@ pub(crate) fn is_tracing() -> bool {
 }
 
 /// Whether the innermost trace records everything that is asked, and not only what depends on tangents.
-pub(crate) fn is_staging() -> bool {
+pub(crate) fn is_recording() -> bool {
     STACK.with_borrow(|stack| stack.last().is_some_and(|frame| !frame.linear))
 }
 
@@ -228,12 +228,12 @@ pub(crate) fn runs_now(args: &[Array]) -> bool {
 
 /// Traces `f` on inputs of these types into a program.
 pub(crate) fn trace(avals: &[Aval], f: impl FnOnce(&[Array]) -> Result<Vec<Array>>) -> Result<Traced> {
-    trace_with_known(None, avals, f)
+    trace_with_concrete(None, avals, f)
 }
 
 /// The same, with what its inputs are where that is known: their values can then be read while it is traced.
-pub(crate) fn trace_with_known(
-    known: Option<Rc<dyn Known>>,
+pub(crate) fn trace_with_concrete(
+    known: Option<Rc<dyn ConcreteInputs>>,
     avals: &[Aval],
     f: impl FnOnce(&[Array]) -> Result<Vec<Array>>,
 ) -> Result<Traced> {
@@ -242,7 +242,7 @@ pub(crate) fn trace_with_known(
 
 /// What has been traced so far of the function that `tracer` belongs to, as a function of its captures and arguments
 /// with that value as its result; and what those are. `None` where the arguments are not known.
-pub(crate) fn so_far(tracer: &Tracer) -> Option<(Traced, Rc<dyn Known>)> {
+pub(crate) fn so_far(tracer: &Tracer) -> Option<(Traced, Rc<dyn ConcreteInputs>)> {
     STACK.with_borrow(|stack| {
         let frame = stack.iter().find(|f| f.id == tracer.trace)?;
         let known = frame.known.clone()?;

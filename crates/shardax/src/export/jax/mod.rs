@@ -1,6 +1,6 @@
 //! What `jax.export.Exported.serialize()` wrote: a flatbuffer that holds a portable artifact of StableHLO.
 //!
-//! The engine would take the artifact as it is, but whole: to be called within other programs it must become text. The C API
+//! XLA would take the artifact as it is, but whole: to be called within other programs it must become text. The C API
 //! has nothing that makes text of it, so it is read here: the container ([`bytecode`]), attributes and types
 //! ([`attribute`]), operations ([`operation`], [`module`]).
 

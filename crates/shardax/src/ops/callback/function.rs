@@ -1,4 +1,4 @@
-//! Functions of the host that programs call: kept by number, found by the one handler that the engine knows.
+//! Functions of the host that programs call: kept by number, found by the one handler that XLA knows.
 
 use std::any::TypeId;
 use std::collections::HashMap;
@@ -120,7 +120,7 @@ impl fmt::Debug for HostFunction {
     }
 }
 
-/// Tells the engine of the handler, once.
+/// Tells XLA of the handler, once.
 pub(super) fn register() -> Result<()> {
     static REGISTERED: OnceLock<Result<()>> = OnceLock::new();
     REGISTERED
@@ -135,7 +135,7 @@ pub(super) fn register() -> Result<()> {
         .clone()
 }
 
-/// Tells the engine of NVIDIA's GPUs of the handler, once.
+/// Tells XLA of NVIDIA's GPUs of the handler, once.
 pub(super) fn register_on_device() -> Result<()> {
     static REGISTERED: OnceLock<Result<()>> = OnceLock::new();
     let register = || {

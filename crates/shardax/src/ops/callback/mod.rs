@@ -21,7 +21,7 @@ use crate::core::primitive::Primitive;
 use crate::core::program::trace::{check_usable, runs_now};
 use crate::core::tree::{Flat, Tree};
 use crate::error::{AtCaller, Result, err};
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::sharding::device::client;
 use crate::source;
 
@@ -38,9 +38,9 @@ pub struct HostCallback<T> {
 /// [`shape_dtype_struct`](crate::shape_dtype_struct)s, or of arrays of which only the types matter.
 ///
 /// It may be left out where its results are not used, and be called more often than it is asked for. It is called on
-/// threads of the engine, from several devices at once: inside a `shard_map` by each with its own block, and otherwise
+/// threads of XLA, from several devices at once: inside a `shard_map` by each with its own block, and otherwise
 /// with whole arrays. It sees its arguments in place and writes each result whole; an error or a panic is the error of
-/// the call, or of reading its results. It must not compute with arrays: the engine's threads may all be waiting for it.
+/// the call, or of reading its results. It must not compute with arrays: XLA's threads may all be waiting for it.
 ///
 /// Under `vmap` it needs a [`vmap_method`](HostCallback::vmap_method); it has no derivative unless `custom_jvp` or
 /// `custom_vjp` gives one.
@@ -76,7 +76,7 @@ where
     HostCallback::new(f, &results, Kind::Io)
 }
 
-/// A function that works on the engine's memory, such as one of a library in another language; as [`pure_callback`].
+/// A function that works on XLA's memory, such as one of a library in another language; as [`pure_callback`].
 pub fn ffi_call<T, F>(f: F, results: T) -> HostCallback<T>
 where
     T: Tree,
@@ -231,21 +231,21 @@ pub trait IntoOperands {
     fn into_operands(self) -> Vec<Array>;
 }
 
-impl<T: Operand> IntoOperands for T {
+impl<T: ArrayLike> IntoOperands for T {
     fn into_operands(self) -> Vec<Array> {
         vec![self.into_array()]
     }
 }
 
-impl<T: Operand> IntoOperands for Vec<T> {
+impl<T: ArrayLike> IntoOperands for Vec<T> {
     fn into_operands(self) -> Vec<Array> {
-        self.into_iter().map(Operand::into_array).collect()
+        self.into_iter().map(ArrayLike::into_array).collect()
     }
 }
 
-impl<T: Operand, const N: usize> IntoOperands for [T; N] {
+impl<T: ArrayLike, const N: usize> IntoOperands for [T; N] {
     fn into_operands(self) -> Vec<Array> {
-        self.into_iter().map(Operand::into_array).collect()
+        self.into_iter().map(ArrayLike::into_array).collect()
     }
 }
 
@@ -257,7 +257,7 @@ impl IntoOperands for &[Array] {
 
 macro_rules! tuples_of_operands {
     ($(($($t:ident $i:tt),*))*) => {$(
-        impl<$($t: Operand),*> IntoOperands for ($($t,)*) {
+        impl<$($t: ArrayLike),*> IntoOperands for ($($t,)*) {
             fn into_operands(self) -> Vec<Array> {
                 vec![$(self.$i.into_array()),*]
             }

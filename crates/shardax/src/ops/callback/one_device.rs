@@ -8,7 +8,7 @@ use crate::core::program::Aval;
 use crate::core::program::trace::{bind, check_usable, trace};
 use crate::dtype::{Category, DType};
 use crate::error::Result;
-use crate::interpret::held::bind_checked;
+use crate::interpret::higher_order::bind_checked;
 use crate::ops::collective::{axis_index, psum};
 use crate::ops::lax::bitcast_convert_type;
 use crate::ops::shard_map::ShardMap;

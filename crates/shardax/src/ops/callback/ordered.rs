@@ -9,12 +9,12 @@ use shardax_pjrt as pjrt;
 
 use super::primitive::HostCall;
 use crate::core::array::Array;
-use crate::core::primitive::{Outputs, Thread};
+use crate::core::primitive::{Outputs, ThreadState};
 use crate::core::program::trace::{bind_at, check_usable, trace};
 use crate::core::program::{Aval, Eqn, Program};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::interpret::thread::thread_eval;
+use crate::interpret::thread_state::thread_eval;
 
 /// The type of a token, of which only the order matters.
 pub(super) const TOKEN: DType = DType::I32;
@@ -27,7 +27,7 @@ fn is_ordered(eqn: &Eqn) -> Option<&HostCall> {
 /// The state is the token.
 struct Tokens;
 
-impl Thread for Tokens {
+impl ThreadState for Tokens {
     fn concerns(&self, program: &Program) -> bool {
         let mut found = false;
         program.for_each_eqn(&mut |eqn| found |= is_ordered(eqn).is_some());

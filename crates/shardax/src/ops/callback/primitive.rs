@@ -83,7 +83,7 @@ impl Primitive for HostCall {
         matches!(self.kind, Kind::Io | Kind::Debug)
     }
 
-    fn keeps(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+    fn retained(&self) -> Option<Arc<dyn Any + Send + Sync>> {
         Some(Arc::new((self.function.clone(), self.cuda.clone())))
     }
 

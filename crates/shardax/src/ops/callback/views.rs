@@ -11,7 +11,7 @@ use crate::dtype::{DType, Element};
 use crate::error::{Result, err};
 use crate::shape::Shape;
 
-/// An argument of a function of the host: dense, row-major, in the engine's own memory.
+/// An argument of a function of the host: dense, row-major, in XLA's own memory.
 #[derive(Clone, Debug)]
 pub struct HostArg<'a> {
     pub(super) dtype: DType,

@@ -16,7 +16,7 @@ use crate::error::{AtCaller, Result, err};
 use crate::ops::callback::debug::Named;
 use crate::ops::callback::text;
 use crate::ops::numpy::where_;
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::source;
 
 /// Operands are whether something failed, the number of its message among these, and the message's values.
@@ -28,7 +28,7 @@ pub(super) struct Check {
 /// Adds a check; for [`check!`](crate::check!).
 #[doc(hidden)]
 #[track_caller]
-pub fn check(pred: impl Operand, text: &'static str, values: Vec<Named>) -> Result<()> {
+pub fn check(pred: impl ArrayLike, text: &'static str, values: Vec<Named>) -> Result<()> {
     let _line = source::enter();
     checked(pred.into_array(), text, values).at_caller()
 }

@@ -10,13 +10,13 @@ use super::automatic;
 use super::check::{Check, last_failed};
 use super::error::{CheckError, Message};
 use crate::core::array::Array;
-use crate::core::primitive::{Outputs, Thread};
+use crate::core::primitive::{Outputs, ThreadState};
 use crate::core::program::trace::{Traced, bind_at, check_usable, trace};
 use crate::core::program::{Aval, Eqn, Program};
 use crate::core::tree::Static;
 use crate::dtype::{DType, Scalar};
 use crate::error::Result;
-use crate::interpret::thread::thread_eval;
+use crate::interpret::thread_state::thread_eval;
 use crate::ops::numpy::{filled, where_};
 use crate::shape::Shape;
 use crate::stack::grow;
@@ -126,7 +126,7 @@ impl Discharge {
     }
 }
 
-impl Thread for Discharge {
+impl ThreadState for Discharge {
     fn concerns(&self, program: &Program) -> bool {
         let mut found = Vec::new();
         kinds(program, self.checks, &mut found);
@@ -170,7 +170,7 @@ impl Thread for Discharge {
 /// The state is whether checks count.
 struct Counting;
 
-impl Thread for Counting {
+impl ThreadState for Counting {
     fn concerns(&self, program: &Program) -> bool {
         has_checks(program)
     }

@@ -8,14 +8,14 @@ use crate::core::prefix::{IntoPrefix, Prefix};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
 use crate::core::program::trace::{bind1, is_tracing};
-use crate::core::sharding_like::{Asked, ShardingLike};
+use crate::core::sharding_like::{RequestedSharding, ShardingLike};
 use crate::core::tree::{Flat, Tree};
 use crate::error::{Result, err};
 use crate::ops::primitive::layout_constraint;
 use crate::shape::AxisName;
 use crate::sharding::axis_env;
 use crate::sharding::context::explicit_mesh;
-use crate::sharding::layout::AskedLayout;
+use crate::sharding::layout::RequestedLayout;
 use crate::sharding::typed::entry;
 use crate::sharding::{AxisType, DimSpec, NamedSharding, PartitionSpec, Sharding, Typed};
 use crate::source;
@@ -163,7 +163,7 @@ pub(crate) fn constrain(
 
 /// Of a format the sharding; the layouts of a `jit` within another are its own programs' only, where it has one.
 fn constrain_like(x: &Array, like: &ShardingLike, what: &str) -> Result<Array> {
-    let Asked { sharding, layout } = like.asked(what)?;
+    let RequestedSharding { sharding, layout } = like.asked(what)?;
     let x = match sharding {
         Some(sharding) => constrain_leaf(x, sharding)?,
         None => x.clone(),
@@ -171,8 +171,8 @@ fn constrain_like(x: &Array, like: &ShardingLike, what: &str) -> Result<Array> {
     match layout {
         _ if what != CONSTRAINT => Ok(x),
         None => Ok(x),
-        Some(AskedLayout::As(known)) => Ok(layout_constraint::constrain(&x, known.get())),
-        Some(AskedLayout::Auto) => Err(err!(Value, "{what} takes a layout or none, and got Layout.AUTO")
+        Some(RequestedLayout::As(known)) => Ok(layout_constraint::constrain(&x, known.get())),
+        Some(RequestedLayout::Auto) => Err(err!(Value, "{what} takes a layout or none, and got Layout.AUTO")
             .help("inside of a program the layout is the compiler's choice where nothing is said")),
     }
 }

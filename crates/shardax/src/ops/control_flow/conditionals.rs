@@ -14,9 +14,9 @@ use crate::core::tree::{Flat, Tree, TreeDef, same_structure};
 use crate::dtype::DType;
 use crate::error::{Result, bail, err};
 use crate::interpret::flat::{avals_of, trace_flat};
-use crate::interpret::held::{join, marked};
+use crate::interpret::higher_order::{join, marked};
 use crate::ops::numpy::convert;
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::cond::Cond;
 use crate::source;
 
@@ -36,7 +36,7 @@ use crate::source;
 /// Fails when `pred` is not a scalar, or when the functions' results differ in structure, dtypes or shapes.
 #[track_caller]
 pub fn cond<T, O, A, B>(
-    pred: impl Operand,
+    pred: impl ArrayLike,
     true_fun: impl Fn(T) -> A,
     false_fun: impl Fn(T) -> B,
     operands: T,
@@ -154,7 +154,7 @@ tuples_of_branches! {
 /// Fails when the index is not an integer scalar, when there are no branches, or when the branches' results differ in
 /// structure, dtypes or shapes.
 #[track_caller]
-pub fn switch<T: Tree, B: Branches<T>>(index: impl Operand, branches: B, operands: T) -> Result<B::Output> {
+pub fn switch<T: Tree, B: Branches<T>>(index: impl ArrayLike, branches: B, operands: T) -> Result<B::Output> {
     let at = Location::caller();
     let _line = source::enter_at(at);
     let run = || {

@@ -12,9 +12,9 @@ use crate::core::tree::{Flat, Tree};
 use crate::dtype::{DType, promote};
 use crate::error::{Result, err};
 use crate::interpret::flat::{avals_of, trace_flat};
-use crate::interpret::held::drop_unused_captures;
+use crate::interpret::higher_order::drop_unused_captures;
 use crate::ops::numpy::convert;
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::while_loop::While;
 use crate::source;
 
@@ -105,7 +105,12 @@ fn run_while(
 /// Fails when a bound is not an integer scalar, or when the body changes the structure, a dtype or a shape of the
 /// carry.
 #[track_caller]
-pub fn fori_loop<C, R>(lower: impl Operand, upper: impl Operand, body_fun: impl Fn(Array, C) -> R, init: C) -> Result<C>
+pub fn fori_loop<C, R>(
+    lower: impl ArrayLike,
+    upper: impl ArrayLike,
+    body_fun: impl Fn(Array, C) -> R,
+    init: C,
+) -> Result<C>
 where
     C: Tree,
     R: IntoOutput<Output = C>,
@@ -126,8 +131,8 @@ impl ScanOptions {
     #[track_caller]
     pub fn fori_loop<C, R>(
         self,
-        lower: impl Operand,
-        upper: impl Operand,
+        lower: impl ArrayLike,
+        upper: impl ArrayLike,
         body_fun: impl Fn(Array, C) -> R,
         init: C,
     ) -> Result<C>

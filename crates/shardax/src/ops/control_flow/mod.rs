@@ -24,7 +24,7 @@ use crate::core::sharding_rule::agrees;
 use crate::core::tree::{Flat, TreeDef, same_structure};
 use crate::dtype::promote;
 use crate::error::{Result, err};
-use crate::interpret::held::cast_up;
+use crate::interpret::higher_order::cast_up;
 use crate::shape::AxisSet;
 
 /// What the carry of a loop is called in errors.

@@ -13,7 +13,7 @@ use crate::core::tree::{Flat, Tree, TreeDef, same_structure};
 use crate::error::{Result, err};
 use crate::interpret::batching::move_batch;
 use crate::interpret::flat::{avals_of, trace_flat};
-use crate::interpret::held::{bind_checked, drop_unused_captures};
+use crate::interpret::higher_order::{bind_checked, drop_unused_captures};
 use crate::ops::lax;
 use crate::ops::primitive::scan::Scan;
 use crate::shape::normalize_axis;

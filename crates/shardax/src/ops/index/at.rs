@@ -8,7 +8,7 @@ use crate::core::sharding_like::ShardingLike;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::auto_axes::in_auto_axes;
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::gather::GatherScatterMode;
 use crate::ops::primitive::scatter::ScatterKind;
 
@@ -54,7 +54,7 @@ impl At {
     /// [`GatherScatterMode::FillOrDrop`]). It is converted to the array's dtype as by [`Array::astype`].
     ///
     /// [`get`](Self::get) fails for other arrays, and for a plain integer that the dtype cannot hold.
-    pub fn fill_value(mut self, value: impl Operand) -> Self {
+    pub fn fill_value(mut self, value: impl ArrayLike) -> Self {
         self.options.mode = Some(GatherScatterMode::FillOrDrop);
         self.fill = Some(value.into_array());
         self
@@ -116,49 +116,49 @@ impl At {
 
     /// The array with `value` at the place, broadcast to it. Its dtype must not be wider than the array's.
     #[track_caller]
-    pub fn set(&self, value: impl Operand) -> Array {
+    pub fn set(&self, value: impl ArrayLike) -> Array {
         Array::from_result(self.update(ScatterKind::Set, value.into_array()), &self.array)
     }
 
     /// The array with `value` added at the place; where a place is named twice, both are added.
     #[track_caller]
-    pub fn add(&self, value: impl Operand) -> Array {
+    pub fn add(&self, value: impl ArrayLike) -> Array {
         Array::from_result(self.update(ScatterKind::Add, value.into_array()), &self.array)
     }
 
     /// The array with `value` subtracted at the place.
     #[track_caller]
-    pub fn subtract(&self, value: impl Operand) -> Array {
+    pub fn subtract(&self, value: impl ArrayLike) -> Array {
         Array::from_result(self.update(ScatterKind::Add, -value.into_array()), &self.array)
     }
 
     /// The array multiplied by `value` at the place.
     #[track_caller]
-    pub fn multiply(&self, value: impl Operand) -> Array {
+    pub fn multiply(&self, value: impl ArrayLike) -> Array {
         Array::from_result(self.update(ScatterKind::Mul, value.into_array()), &self.array)
     }
 
     /// The array with the smaller of itself and `value` at the place.
     #[track_caller]
-    pub fn min(&self, value: impl Operand) -> Array {
+    pub fn min(&self, value: impl ArrayLike) -> Array {
         Array::from_result(self.update(ScatterKind::Min, value.into_array()), &self.array)
     }
 
     /// The array with the larger of itself and `value` at the place.
     #[track_caller]
-    pub fn max(&self, value: impl Operand) -> Array {
+    pub fn max(&self, value: impl ArrayLike) -> Array {
         Array::from_result(self.update(ScatterKind::Max, value.into_array()), &self.array)
     }
 
     /// The array divided by `value` at the place, floating point; where a place is named twice, by both.
     #[track_caller]
-    pub fn divide(&self, value: impl Operand) -> Array {
+    pub fn divide(&self, value: impl ArrayLike) -> Array {
         &self.array / self.ones().multiply(value)
     }
 
     /// The array to the power `value` at the place; where a place is named twice, to both.
     #[track_caller]
-    pub fn power(&self, value: impl Operand) -> Array {
+    pub fn power(&self, value: impl ArrayLike) -> Array {
         self.array.pow(self.ones().multiply(value))
     }
 

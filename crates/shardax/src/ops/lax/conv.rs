@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use crate::core::array::Array;
 use crate::dtype::DType;
 use crate::error::{Result, bail, err};
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::conv::{ConvGeneralDilated, Spec};
 use crate::ops::primitive::window::WindowDim;
 use crate::precision::{self, Precision};
@@ -271,8 +271,8 @@ pub(crate) fn extent(n: usize, by: usize) -> usize {
 /// ```
 #[track_caller]
 pub fn conv_general_dilated(
-    lhs: impl Operand,
-    rhs: impl Operand,
+    lhs: impl ArrayLike,
+    rhs: impl ArrayLike,
     window_strides: impl AsRef<[usize]>,
     padding: impl Into<Padding>,
     options: ConvOptions,
@@ -288,8 +288,8 @@ pub fn conv_general_dilated(
 /// Convolution of `NCHW` inputs (in any rank: batch, features, spatial dimensions) with `OIHW` kernels.
 #[track_caller]
 pub fn conv(
-    lhs: impl Operand,
-    rhs: impl Operand,
+    lhs: impl ArrayLike,
+    rhs: impl ArrayLike,
     window_strides: impl AsRef<[usize]>,
     padding: impl Into<Padding>,
 ) -> Array {
@@ -312,8 +312,8 @@ pub fn conv(
 /// ```
 #[track_caller]
 pub fn conv_transpose(
-    lhs: impl Operand,
-    rhs: impl Operand,
+    lhs: impl ArrayLike,
+    rhs: impl ArrayLike,
     strides: impl AsRef<[usize]>,
     padding: impl Into<Padding>,
     mut options: ConvOptions,

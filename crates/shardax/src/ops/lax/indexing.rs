@@ -5,7 +5,7 @@ use crate::core::array::Array;
 use crate::core::program::trace::{at_caller, bind1};
 use crate::dtype::{DType, Scalar};
 use crate::error::{AtCaller, Result, err};
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::binary::{ADD, MAX, MIN, Select};
 use crate::ops::primitive::cumulative::{Cumulative, CumulativeKind};
 use crate::ops::primitive::dynamic_slice::{DynamicSlice, DynamicUpdateSlice};
@@ -122,7 +122,7 @@ fn along(x: &Array, start_index: &Array, axis: i32) -> Result<(usize, Vec<Array>
 
 /// [`dynamic_slice`] along one axis: `size` entries from `start_index` on.
 #[track_caller]
-pub fn dynamic_slice_in_dim(x: &Array, start_index: impl Operand, size: usize, axis: i32) -> Array {
+pub fn dynamic_slice_in_dim(x: &Array, start_index: impl ArrayLike, size: usize, axis: i32) -> Array {
     match along(x, &start_index.into_array(), axis) {
         Ok((axis, starts)) => {
             let mut sizes = x.shape().to_vec();
@@ -142,13 +142,13 @@ pub fn dynamic_slice_in_dim(x: &Array, start_index: impl Operand, size: usize, a
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn dynamic_index_in_dim(x: &Array, index: impl Operand, axis: i32) -> Array {
+pub fn dynamic_index_in_dim(x: &Array, index: impl ArrayLike, axis: i32) -> Array {
     dynamic_slice_in_dim(x, index, 1, axis)
 }
 
 /// [`dynamic_update_slice`] along one axis.
 #[track_caller]
-pub fn dynamic_update_slice_in_dim(x: &Array, update: &Array, start_index: impl Operand, axis: i32) -> Array {
+pub fn dynamic_update_slice_in_dim(x: &Array, update: &Array, start_index: impl ArrayLike, axis: i32) -> Array {
     match along(x, &start_index.into_array(), axis) {
         Ok((_, starts)) => dynamic_update_slice(x, update, &starts),
         Err(e) => Array::from_result(Err(e), x),
@@ -157,7 +157,7 @@ pub fn dynamic_update_slice_in_dim(x: &Array, update: &Array, start_index: impl 
 
 /// `x` with the entry at `index` of `axis` replaced by `update`, which has that axis with size 1, or does not have it.
 #[track_caller]
-pub fn dynamic_update_index_in_dim(x: &Array, update: &Array, index: impl Operand, axis: i32) -> Array {
+pub fn dynamic_update_index_in_dim(x: &Array, update: &Array, index: impl ArrayLike, axis: i32) -> Array {
     let update = if update.ndim() == x.ndim() { update.clone() } else { update.expand_dims(axis) };
     dynamic_update_slice_in_dim(x, &update, index, axis)
 }

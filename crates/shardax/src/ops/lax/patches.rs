@@ -6,7 +6,7 @@ use crate::core::program::trace::at_caller;
 use crate::error::{Result, bail, err};
 use crate::ops::lax::{self, Precision};
 use crate::ops::numpy::{convert, eye_offset};
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 
 /// The elements under a window of this shape at each of its places, as features: `NCHW` inputs with `C` features have
 /// `C · product of filter_shape` of them, those of one input feature side by side. With [`ConvOptions`] as in
@@ -25,7 +25,7 @@ use crate::ops::operators::Operand;
 /// ```
 #[track_caller]
 pub fn conv_general_dilated_patches(
-    lhs: impl Operand,
+    lhs: impl ArrayLike,
     filter_shape: impl AsRef<[usize]>,
     window_strides: impl AsRef<[usize]>,
     padding: impl Into<Padding>,

@@ -7,7 +7,7 @@ use crate::core::program::trace::at_caller;
 use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::numpy::{IntoAxes, normalize_axes};
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::reduce::Reducer;
 use crate::shape::size;
 
@@ -58,7 +58,12 @@ fn step(name: &str, f: &impl Fn(Array, Array) -> Array, a: Array, b: Array) -> R
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn reduce(x: impl Operand, init: impl Operand, f: impl Fn(Array, Array) -> Array, axes: impl IntoAxes) -> Array {
+pub fn reduce(
+    x: impl ArrayLike,
+    init: impl ArrayLike,
+    f: impl Fn(Array, Array) -> Array,
+    axes: impl IntoAxes,
+) -> Array {
     let (x, init) = (x.into_array(), init.into_array());
     let made = at_caller(|| {
         let init = start("reduce", &x, &init)?;
@@ -99,8 +104,8 @@ const MOST_ELEMENTS: usize = 4096;
 /// ```
 #[track_caller]
 pub fn reduce_window(
-    x: impl Operand,
-    init: impl Operand,
+    x: impl ArrayLike,
+    init: impl ArrayLike,
     f: impl Fn(Array, Array) -> Array,
     window: impl Into<Window>,
 ) -> Array {

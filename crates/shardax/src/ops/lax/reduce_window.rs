@@ -2,7 +2,7 @@
 
 use crate::core::array::Array;
 use crate::error::{Result, err};
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::reduce::Reducer;
 use crate::ops::primitive::reduce_window::ReduceWindow;
 use crate::ops::primitive::window::WindowDim;
@@ -113,7 +113,7 @@ pub(crate) fn pooled(name: &str, x: &Array, window: &Window, reducer: Reducer) -
 ///
 /// The gradient goes to the first of equal elements.
 #[track_caller]
-pub fn reduce_window_max(x: impl Operand, window: impl Into<Window>) -> Array {
+pub fn reduce_window_max(x: impl ArrayLike, window: impl Into<Window>) -> Array {
     pooled("reduce_window_max", &x.into_array(), &window.into(), Reducer::Max)
 }
 
@@ -121,12 +121,12 @@ pub fn reduce_window_max(x: impl Operand, window: impl Into<Window>) -> Array {
 ///
 /// The gradient goes to the first of equal elements.
 #[track_caller]
-pub fn reduce_window_min(x: impl Operand, window: impl Into<Window>) -> Array {
+pub fn reduce_window_min(x: impl ArrayLike, window: impl Into<Window>) -> Array {
     pooled("reduce_window_min", &x.into_array(), &window.into(), Reducer::Min)
 }
 
 /// The sum of each position of a window.
 #[track_caller]
-pub fn reduce_window_sum(x: impl Operand, window: impl Into<Window>) -> Array {
+pub fn reduce_window_sum(x: impl ArrayLike, window: impl Into<Window>) -> Array {
     pooled("reduce_window_sum", &x.into_array(), &window.into(), Reducer::Sum)
 }

@@ -4,7 +4,7 @@ use crate::core::array::Array;
 use crate::core::program::trace::bind1;
 use crate::dtype::DType;
 use crate::error::err;
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::binary::Select;
 use crate::ops::primitive::clamp::Clamp;
 
@@ -54,7 +54,7 @@ pub fn select_n(which: &Array, cases: &[Array]) -> Array {
 ///
 /// The gradient with respect to `x` is 0 at the bounds and beyond them.
 #[track_caller]
-pub fn clamp(min: impl Operand, x: &Array, max: impl Operand) -> Array {
+pub fn clamp(min: impl ArrayLike, x: &Array, max: impl ArrayLike) -> Array {
     let like = |bound: Array| if bound.weak_type() { bound.astype(x.dtype()) } else { bound };
     bind1(Clamp, &[like(min.into_array()), x.clone(), like(max.into_array())])
 }

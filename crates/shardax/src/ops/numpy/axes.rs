@@ -9,7 +9,7 @@ use crate::core::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::lax;
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::shape::normalize_axis;
 
 /// Which axes: `..` for all, one number, or several. Negative axes count from the end.
@@ -95,13 +95,13 @@ impl Over {
 
     /// Which elements count: booleans that are broadcast to the operand's shape (JAX's `where`). The largest and smallest
     /// elements need an [`initial`](Over::initial) value beside it.
-    pub fn mask(mut self, mask: impl Operand) -> Over {
+    pub fn mask(mut self, mask: impl ArrayLike) -> Over {
         self.mask = Some(mask.into_array());
         self
     }
 
     /// The value that the reduction begins with, of sums, products and extremes; it is converted to their dtype.
-    pub fn initial(mut self, initial: impl Operand) -> Over {
+    pub fn initial(mut self, initial: impl ArrayLike) -> Over {
         self.initial = Some(initial.into_array());
         self
     }
@@ -206,7 +206,7 @@ impl Reduction {
     }
 
     /// The operand with `fill` in the place of what does not count.
-    pub fn masked(&self, x: &Array, fill: impl Operand) -> Array {
+    pub fn masked(&self, x: &Array, fill: impl ArrayLike) -> Array {
         match &self.over.mask {
             Some(mask) => where_(mask.broadcast_to(x.shape()), x, convert(&fill.into_array(), x.dtype(), true)),
             None => x.clone(),

@@ -11,7 +11,7 @@ use crate::core::sharding_like::ShardingLike;
 use crate::dtype::{DType, Element, Scalar};
 use crate::error::{Error, err};
 use crate::ops::lax;
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::shape_ops::BroadcastInDim;
 use crate::shape::Shape;
@@ -178,14 +178,14 @@ fn constant(shape: impl IntoShape, value: Scalar, dtype: DType) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn full(shape: impl IntoShape, value: impl Operand) -> Array {
+pub fn full(shape: impl IntoShape, value: impl ArrayLike) -> Array {
     let value = value.into_array();
     super::made(&value, || Ok(value.broadcast_to(&shape_of(shape)?)))
 }
 
 /// `value` everywhere, broadcast to the shape, converted to `dtype` as by [`Array::astype`].
 #[track_caller]
-pub fn full_dtype(shape: impl IntoShape, value: impl Operand, dtype: DType) -> Array {
+pub fn full_dtype(shape: impl IntoShape, value: impl ArrayLike, dtype: DType) -> Array {
     let value = value.into_array();
     super::made(&value, || Ok(value.astype(dtype).broadcast_to(&shape_of(shape)?)))
 }
@@ -213,7 +213,7 @@ pub fn ones(shape: impl IntoShape) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn full_sharded(shape: impl IntoShape, value: impl Operand, sharding: impl Into<ShardingLike>) -> Array {
+pub fn full_sharded(shape: impl IntoShape, value: impl ArrayLike, sharding: impl Into<ShardingLike>) -> Array {
     let value = value.into_array();
     match shape_of(shape) {
         Ok(shape) => value.broadcast_to_sharded(&shape, sharding),
@@ -255,7 +255,7 @@ pub fn ones_like(x: &Array) -> Array {
 ///
 /// Fails for a plain integer that the dtype cannot hold.
 #[track_caller]
-pub fn full_like(x: &Array, value: impl Operand) -> Array {
+pub fn full_like(x: &Array, value: impl ArrayLike) -> Array {
     let value = value.into_array();
     let made = x.check().and_then(|()| value.check()).and_then(|()| value.check_fits(x.dtype()));
     match made {
@@ -364,6 +364,6 @@ impl Array {
     /// Zeros of this type, settled.
     #[track_caller]
     pub(crate) fn zeros_of(aval: &Aval) -> Array {
-        full_of(&aval.clone().settled(), Scalar::Int(0))
+        full_of(&aval.clone().strip_weak_type(), Scalar::Int(0))
     }
 }

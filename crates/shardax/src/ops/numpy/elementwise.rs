@@ -6,22 +6,22 @@ use crate::core::array::Array;
 use crate::dtype::{Category, DType, Scalar, promote};
 use crate::error::{Result, err};
 use crate::ops::lax;
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::binary::{self, Binary, Compare, IntegerPow, Select};
 use crate::ops::primitive::expanded::LOGADDEXP;
 use crate::ops::primitive::reduce::accumulator;
 use crate::source;
 
 #[track_caller]
-fn binary_op(op: Binary, x: impl Operand, y: impl Operand) -> Array {
+fn binary_op(op: Binary, x: impl ArrayLike, y: impl ArrayLike) -> Array {
     apply_promoted(op.name(), x, y, |d| d, |x, y| op.apply(x, y))
 }
 
 #[track_caller]
 fn apply_promoted(
     name: &str,
-    x: impl Operand,
-    y: impl Operand,
+    x: impl ArrayLike,
+    y: impl ArrayLike,
     adjust: impl Fn(DType) -> DType,
     apply: impl FnOnce(&Array, &Array) -> Array,
 ) -> Array {
@@ -37,7 +37,7 @@ macro_rules! binary_functions {
     ($($(#[$doc:meta])* $name:ident => $op:ident;)*) => {$(
         $(#[$doc])*
         #[track_caller]
-        pub fn $name(x: impl Operand, y: impl Operand) -> Array {
+        pub fn $name(x: impl ArrayLike, y: impl ArrayLike) -> Array {
             binary_op(binary::$op, x, y)
         }
     )*};
@@ -62,25 +62,25 @@ binary_functions! {
 
 /// `x << y`. Integers; booleans count as int32.
 #[track_caller]
-pub fn left_shift(x: impl Operand, y: impl Operand) -> Array {
+pub fn left_shift(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     apply_promoted(binary::SHIFT_LEFT.name(), x, y, counted, |x, y| binary::SHIFT_LEFT.apply(x, y))
 }
 
 /// `x - y`, broadcast and promoted. Booleans are refused, as NumPy does.
 #[track_caller]
-pub fn subtract(x: impl Operand, y: impl Operand) -> Array {
+pub fn subtract(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     binary_op(binary::SUB, x, y)
 }
 
 /// `x / y`, always floating point: integers become float32.
 #[track_caller]
-pub fn divide(x: impl Operand, y: impl Operand) -> Array {
+pub fn divide(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     apply_promoted("div", x, y, to_inexact, |x, y| binary::DIV.apply(x, y))
 }
 
 /// `x >> y`, keeping the sign of signed integers. Booleans count as int32.
 #[track_caller]
-pub fn right_shift(x: impl Operand, y: impl Operand) -> Array {
+pub fn right_shift(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     apply_promoted("right_shift", x, y, counted, |x, y| match x.dtype().category() {
         Category::Unsigned => binary::SHIFT_RIGHT_LOGICAL.apply(x, y),
         _ => binary::SHIFT_RIGHT_ARITHMETIC.apply(x, y),
@@ -90,7 +90,7 @@ pub fn right_shift(x: impl Operand, y: impl Operand) -> Array {
 /// The largest integer not above `x / y`. Of an integer division by 0 nothing useful is to be had: -2 (-1 of 0 by 0),
 /// as in JAX, or the largest number of an unsigned type.
 #[track_caller]
-pub fn floor_divide(x: impl Operand, y: impl Operand) -> Array {
+pub fn floor_divide(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     divmod("floor_divide", x, y, |x, y| {
         let quotient = binary::DIV.apply(x, y);
         match x.dtype().category() {
@@ -111,7 +111,7 @@ pub fn floor_divide(x: impl Operand, y: impl Operand) -> Array {
 
 /// `x - y * floor(x / y)`: the remainder with the sign of `y`, as `%` in Python. Of an integer by 0 it is 0.
 #[track_caller]
-pub fn remainder(x: impl Operand, y: impl Operand) -> Array {
+pub fn remainder(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     divmod("remainder", x, y, |x, y| {
         let y = divisor(y);
         let rest = binary::REM.apply(x, &y);
@@ -129,7 +129,7 @@ fn crosses(rest: &Array, y: &Array) -> Array {
 
 /// Promotes for `floor_divide` and `remainder`: booleans count as int32, complex numbers are refused.
 #[track_caller]
-fn divmod(name: &str, x: impl Operand, y: impl Operand, apply: impl FnOnce(&Array, &Array) -> Array) -> Array {
+fn divmod(name: &str, x: impl ArrayLike, y: impl ArrayLike, apply: impl FnOnce(&Array, &Array) -> Array) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
     for operand in [&x, &y] {
         if operand.dtype().is_complex() {
@@ -148,7 +148,7 @@ fn counted(dtype: DType) -> DType {
 
 /// The remainder with the sign of `x`, as `%` in Rust. Of an integer by 0 it is 0; booleans count as int32.
 #[track_caller]
-pub fn fmod(x: impl Operand, y: impl Operand) -> Array {
+pub fn fmod(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     apply_promoted(binary::REM.name(), x, y, counted, |x, y| binary::REM.apply(x, &divisor(y)))
 }
 
@@ -159,7 +159,7 @@ fn divisor(y: &Array) -> Array {
 
 /// `x` to the power `y`. A plain integer exponent multiplies; booleans count as int32.
 #[track_caller]
-pub fn power(x: impl Operand, y: impl Operand) -> Array {
+pub fn power(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let _line = source::enter();
     let (x, y) = (x.into_array(), y.into_array());
     if let crate::core::array::Repr::Literal(l) = &y.0
@@ -181,7 +181,7 @@ pub fn power(x: impl Operand, y: impl Operand) -> Array {
 /// more, all but powers of 0 and 1 overflow. Negative exponents give nothing useful.
 fn integer_power(x: &Array, y: &Array) -> Result<Array> {
     let args = promote_args_to("pow", &[x, y], counted)?;
-    let (mut base, mut exponent) = (settled(args[0].clone()), settled(args[1].clone()));
+    let (mut base, mut exponent) = (strip_weak_type(args[0].clone()), strip_weak_type(args[1].clone()));
     let mut result = where_(base.equal(0) & exponent.not_equal(0), 0, super::ones_like(&(&base + &exponent)));
     for _ in 0..6 {
         result = where_((&exponent & 1).equal(1), &result * &base, &result);
@@ -200,7 +200,7 @@ pub fn integer_pow(x: &Array, n: i32) -> Array {
 
 /// The angle of the point `(x, y)` (`y` first), in radians.
 #[track_caller]
-pub fn arctan2(y: impl Operand, x: impl Operand) -> Array {
+pub fn arctan2(y: impl ArrayLike, x: impl ArrayLike) -> Array {
     apply_promoted("atan2", y, x, to_inexact, |y, x| binary::ATAN2.apply(y, x))
 }
 
@@ -209,7 +209,7 @@ macro_rules! comparisons {
         $(
             $(#[$doc])*
             #[track_caller]
-            pub fn $name(x: impl Operand, y: impl Operand) -> Array {
+            pub fn $name(x: impl ArrayLike, y: impl ArrayLike) -> Array {
                 apply_promoted(stringify!($name), x, y, |d| d, |x, y| Compare::$op.apply(x, y))
             }
         )*
@@ -218,7 +218,7 @@ macro_rules! comparisons {
             $(
                 $(#[$doc])*
                 #[track_caller]
-                pub fn $name(&self, other: impl Operand) -> Array {
+                pub fn $name(&self, other: impl ArrayLike) -> Array {
                     $name(self, other)
                 }
             )*
@@ -243,7 +243,7 @@ comparisons! {
 
 /// `x` where `condition` is true, else `y`; broadcast and promoted.
 #[track_caller]
-pub fn where_(condition: impl Operand, x: impl Operand, y: impl Operand) -> Array {
+pub fn where_(condition: impl ArrayLike, x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let _line = source::enter();
     let (condition, x, y) = (condition.into_array(), x.into_array(), y.into_array());
     let made = condition.check().and_then(|()| promote_args("where", &[&x, &y])).and_then(|args| {
@@ -256,13 +256,13 @@ pub fn where_(condition: impl Operand, x: impl Operand, y: impl Operand) -> Arra
 
 /// `x` kept between `min` and `max`.
 #[track_caller]
-pub fn clip(x: &Array, min: impl Operand, max: impl Operand) -> Array {
+pub fn clip(x: &Array, min: impl ArrayLike, max: impl ArrayLike) -> Array {
     minimum(maximum(x, min), max)
 }
 
 /// Whether all elements differ by at most `atol + rtol * |y|`. Waits for the values.
 #[track_caller]
-pub fn allclose(x: impl Operand, y: impl Operand, rtol: f64, atol: f64) -> Result<bool> {
+pub fn allclose(x: impl ArrayLike, y: impl ArrayLike, rtol: f64, atol: f64) -> Result<bool> {
     let _line = source::enter();
     let (x, y) = (x.into_array(), y.into_array());
     let close = abs(&subtract(&x, &y)).less_equal(atol + rtol * abs(&y)) | x.equal(&y);
@@ -277,20 +277,20 @@ pub fn allclose(x: impl Operand, y: impl Operand, rtol: f64, atol: f64) -> Resul
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn logaddexp(x: impl Operand, y: impl Operand) -> Array {
+pub fn logaddexp(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let sum = apply_promoted("logaddexp", x, y, to_inexact, |x, y| LOGADDEXP.apply(&[x.clone(), y.clone()]));
-    if sum.dtype().is_complex() { settled(sum) } else { sum }
+    if sum.dtype().is_complex() { strip_weak_type(sum) } else { sum }
 }
 
 /// The next representable number after `x` towards `y`. Floating point.
 #[track_caller]
-pub fn nextafter(x: impl Operand, y: impl Operand) -> Array {
+pub fn nextafter(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     apply_promoted("nextafter", x, y, to_inexact, |x, y| binary::NEXTAFTER.apply(x, y))
 }
 
 /// A complex array of a real and an imaginary part; of half precision they are widened to float32.
 #[track_caller]
-pub fn complex(re: impl Operand, im: impl Operand) -> Array {
+pub fn complex(re: impl ArrayLike, im: impl ArrayLike) -> Array {
     apply_promoted("complex", re, im, |dtype| accumulator(to_inexact(dtype)), lax::complex)
 }
 
@@ -316,25 +316,25 @@ impl Array {
 
     /// To the power `y`.
     #[track_caller]
-    pub fn pow(&self, y: impl Operand) -> Array {
+    pub fn pow(&self, y: impl ArrayLike) -> Array {
         power(self, y)
     }
 
     /// The larger of each pair.
     #[track_caller]
-    pub fn maximum(&self, other: impl Operand) -> Array {
+    pub fn maximum(&self, other: impl ArrayLike) -> Array {
         maximum(self, other)
     }
 
     /// The smaller of each pair.
     #[track_caller]
-    pub fn minimum(&self, other: impl Operand) -> Array {
+    pub fn minimum(&self, other: impl ArrayLike) -> Array {
         minimum(self, other)
     }
 
     /// Kept between `min` and `max`.
     #[track_caller]
-    pub fn clip(&self, min: impl Operand, max: impl Operand) -> Array {
+    pub fn clip(&self, min: impl ArrayLike, max: impl ArrayLike) -> Array {
         clip(self, min, max)
     }
 }

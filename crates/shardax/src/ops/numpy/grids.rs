@@ -1,12 +1,12 @@
 //! Places and numbers in order: triangles of matrices, geometric rows; and products of vectors and blocks.
 
-use super::{made, promote_args_of, settle, to_inexact};
+use super::{made, promote_args_of, to_inexact, to_strong_type};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::lax;
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 
 /// The rows and columns of the entries of an `n` × `m` matrix for which `chosen(row, column)` holds, int32.
@@ -112,7 +112,7 @@ pub fn geomspace(start: f64, end: f64, n: usize) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn cross(x: impl Operand, y: impl Operand) -> Array {
+pub fn cross(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
     made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
         let args = super::promote_args("cross", &[&x, &y])?;
@@ -142,7 +142,7 @@ pub fn cross(x: impl Operand, y: impl Operand) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn kron(x: impl Operand, y: impl Operand) -> Array {
+pub fn kron(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
     made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
         let args = promote_args_of("kron", &[&x, &y])?;
@@ -162,11 +162,11 @@ pub fn kron(x: impl Operand, y: impl Operand) -> Array {
 
 /// `x` and `y` in polar form: `sqrt(x² + y²)` without overflow. Floating point; broadcast.
 #[track_caller]
-pub fn hypot(x: impl Operand, y: impl Operand) -> Array {
+pub fn hypot(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
     made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
         let args = super::promote_args("hypot", &[&x, &y])?;
-        let args: Vec<Array> = args.iter().map(|a| settle(a, to_inexact(a.dtype()))).collect();
+        let args: Vec<Array> = args.iter().map(|a| to_strong_type(a, to_inexact(a.dtype()))).collect();
         if args[0].dtype().is_complex() {
             return Err(err!(Type, "hypot does not accept {}", args[0].type_name()).help("take `abs(..)` first"));
         }

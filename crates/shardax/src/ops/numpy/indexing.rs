@@ -6,7 +6,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail, err};
 use crate::ops::index::from_front;
 use crate::ops::lax;
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::cumulative::{Cumulative, CumulativeKind};
 use crate::ops::primitive::gather::{GatherScatterMode, take_along};
@@ -237,7 +237,7 @@ impl Array {
     fn accumulate(&self, axis: impl IntoAxis, kind: CumulativeKind) -> Array {
         self.along(axis, |x, axis| {
             let dtype = if x.dtype() == DType::Bool { DType::I32 } else { x.dtype() };
-            let x = super::settle(x, dtype);
+            let x = super::to_strong_type(x, dtype);
             Cumulative { kind, axis, reverse: false }.apply(&x)
         })
     }
@@ -306,18 +306,18 @@ impl Array {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     #[track_caller]
-    pub fn searchsorted(&self, values: impl Operand) -> Array {
+    pub fn searchsorted(&self, values: impl ArrayLike) -> Array {
         self.bisect("searchsorted", values, false)
     }
 
     /// The last such place (NumPy's `side="right"`): the number of elements that are less or equal.
     #[track_caller]
-    pub fn searchsorted_right(&self, values: impl Operand) -> Array {
+    pub fn searchsorted_right(&self, values: impl ArrayLike) -> Array {
         self.bisect("searchsorted_right", values, true)
     }
 
     #[track_caller]
-    fn bisect(&self, name: &'static str, values: impl Operand, right: bool) -> Array {
+    fn bisect(&self, name: &'static str, values: impl ArrayLike, right: bool) -> Array {
         let values = values.into_array();
         let made = at_caller(|| {
             let args = super::promote_args_of(name, &[self, &values])?;
@@ -358,7 +358,7 @@ macro_rules! axis_functions {
     ($($name:ident)*) => {$(
         #[doc = concat!("See [`Array::", stringify!($name), "`].")]
         #[track_caller]
-        pub fn $name(x: impl Operand, axis: impl IntoAxis) -> Array {
+        pub fn $name(x: impl ArrayLike, axis: impl IntoAxis) -> Array {
             x.into_array().$name(axis)
         }
     )*};
@@ -368,30 +368,30 @@ axis_functions!(sort argsort cumsum cumprod);
 
 /// See [`Array::take`].
 #[track_caller]
-pub fn take(x: impl Operand, indices: impl crate::ops::index::IntoIndexItem, axis: impl IntoAxis) -> Array {
+pub fn take(x: impl ArrayLike, indices: impl crate::ops::index::IntoIndexItem, axis: impl IntoAxis) -> Array {
     x.into_array().take(indices, axis)
 }
 
 /// See [`Array::take_along_axis`].
 #[track_caller]
-pub fn take_along_axis(x: impl Operand, indices: &Array, axis: impl IntoAxis) -> Array {
+pub fn take_along_axis(x: impl ArrayLike, indices: &Array, axis: impl IntoAxis) -> Array {
     x.into_array().take_along_axis(indices, axis)
 }
 
 /// See [`Array::flip`].
 #[track_caller]
-pub fn flip(x: impl Operand, axes: impl super::IntoAxes) -> Array {
+pub fn flip(x: impl ArrayLike, axes: impl super::IntoAxes) -> Array {
     x.into_array().flip(axes)
 }
 
 /// See [`Array::roll`].
 #[track_caller]
-pub fn roll(x: impl Operand, shift: i64, axis: impl IntoAxis) -> Array {
+pub fn roll(x: impl ArrayLike, shift: i64, axis: impl IntoAxis) -> Array {
     x.into_array().roll(shift, axis)
 }
 
 /// See [`Array::searchsorted`].
 #[track_caller]
-pub fn searchsorted(sorted: &Array, values: impl Operand) -> Array {
+pub fn searchsorted(sorted: &Array, values: impl ArrayLike) -> Array {
     sorted.searchsorted(values)
 }

@@ -6,7 +6,7 @@ use super::promote_args_of;
 use crate::core::array::Array;
 use crate::error::{Result, err};
 use crate::ops::lax::DotOptions;
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::shape::{broadcast_shapes, normalize_axis};
 use crate::source;
 
@@ -14,33 +14,33 @@ impl Array {
     /// The product of NumPy's `dot`: over the last axis of `self` and the second to last of `other` (its only one
     /// for a vector). Scalars multiply.
     #[track_caller]
-    pub fn dot(&self, other: impl Operand) -> Array {
+    pub fn dot(&self, other: impl ArrayLike) -> Array {
         dot(self, other)
     }
 
     /// The matrix product, broadcast over leading dimensions.
     #[track_caller]
-    pub fn matmul(&self, other: impl Operand) -> Array {
+    pub fn matmul(&self, other: impl ArrayLike) -> Array {
         matmul(self, other)
     }
 }
 
 /// See [`Array::dot`]; [`DotOptions`] has options.
 #[track_caller]
-pub fn dot(x: impl Operand, y: impl Operand) -> Array {
+pub fn dot(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     DotOptions::new().dot(x, y)
 }
 
 /// See [`Array::matmul`]; [`DotOptions`] has options.
 #[track_caller]
-pub fn matmul(x: impl Operand, y: impl Operand) -> Array {
+pub fn matmul(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     DotOptions::new().matmul(x, y)
 }
 
 impl DotOptions {
     /// As [`Array::dot`].
     #[track_caller]
-    pub fn dot(&self, x: impl Operand, y: impl Operand) -> Array {
+    pub fn dot(&self, x: impl ArrayLike, y: impl ArrayLike) -> Array {
         product("dot", x, y, |x, y| {
             if x.ndim() == 0 || y.ndim() == 0 {
                 return Ok(self.returned(x * y));
@@ -53,7 +53,7 @@ impl DotOptions {
 
     /// As [`Array::matmul`].
     #[track_caller]
-    pub fn matmul(&self, x: impl Operand, y: impl Operand) -> Array {
+    pub fn matmul(&self, x: impl ArrayLike, y: impl ArrayLike) -> Array {
         product("matmul", x, y, |x, y| {
             if x.ndim() == 0 || y.ndim() == 0 {
                 return Err(err!(
@@ -92,13 +92,13 @@ impl DotOptions {
 
     /// As [`vdot`](vdot()).
     #[track_caller]
-    pub fn vdot(&self, x: impl Operand, y: impl Operand) -> Array {
+    pub fn vdot(&self, x: impl ArrayLike, y: impl ArrayLike) -> Array {
         self.dot(super::conj(&x.into_array()).ravel(), y.into_array().ravel())
     }
 
     /// As [`inner`](inner()).
     #[track_caller]
-    pub fn inner(&self, x: impl Operand, y: impl Operand) -> Array {
+    pub fn inner(&self, x: impl ArrayLike, y: impl ArrayLike) -> Array {
         product("inner", x, y, |x, y| {
             if x.ndim() == 0 || y.ndim() == 0 {
                 return Ok(self.returned(x * y));
@@ -110,7 +110,7 @@ impl DotOptions {
 
     /// As [`tensordot`](tensordot()).
     #[track_caller]
-    pub fn tensordot(&self, x: impl Operand, y: impl Operand, axes: impl ContractAxes) -> Array {
+    pub fn tensordot(&self, x: impl ArrayLike, y: impl ArrayLike, axes: impl ContractAxes) -> Array {
         product("tensordot", x, y, |x, y| {
             let [a, b] = axes.contract_axes([x.ndim(), y.ndim()])?;
             Ok(self.dot_general(x, y, (&a, &b), (&[], &[])))
@@ -119,7 +119,7 @@ impl DotOptions {
 }
 
 #[track_caller]
-fn product(name: &str, x: impl Operand, y: impl Operand, f: impl FnOnce(&Array, &Array) -> Result<Array>) -> Array {
+fn product(name: &str, x: impl ArrayLike, y: impl ArrayLike, f: impl FnOnce(&Array, &Array) -> Result<Array>) -> Array {
     let _line = source::enter();
     let (x, y) = (x.into_array(), y.into_array());
     let made = promote_args_of(name, &[&x, &y]).and_then(|args| f(&args[0], &args[1]));
@@ -144,19 +144,19 @@ fn mismatch(name: &str, x: &Array, y: &Array, contract: usize) -> Result<()> {
 
 /// The outer product of two vectors.
 #[track_caller]
-pub fn outer(x: impl Operand, y: impl Operand) -> Array {
+pub fn outer(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     x.into_array().ravel().expand_dims(1) * y.into_array().ravel().expand_dims(0)
 }
 
 /// The dot product of two arrays as flat vectors, the first one conjugated.
 #[track_caller]
-pub fn vdot(x: impl Operand, y: impl Operand) -> Array {
+pub fn vdot(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     DotOptions::new().vdot(x, y)
 }
 
 /// Sums over the last dimensions of both. Scalars multiply.
 #[track_caller]
-pub fn inner(x: impl Operand, y: impl Operand) -> Array {
+pub fn inner(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     DotOptions::new().inner(x, y)
 }
 
@@ -193,6 +193,6 @@ impl<const N: usize> ContractAxes for ([i32; N], [i32; N]) {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn tensordot(x: impl Operand, y: impl Operand, axes: impl ContractAxes) -> Array {
+pub fn tensordot(x: impl ArrayLike, y: impl ArrayLike, axes: impl ContractAxes) -> Array {
     DotOptions::new().tensordot(x, y, axes)
 }

@@ -6,7 +6,7 @@ use crate::core::array::Array;
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::Result;
 use crate::ops::lax;
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 
 /// Whether each element is other than 0; NaN is.
@@ -15,7 +15,7 @@ fn truth(x: &Array) -> Array {
 }
 
 #[track_caller]
-fn logical(name: &'static str, x: impl Operand, y: impl Operand, f: impl FnOnce(&Array, &Array) -> Array) -> Array {
+fn logical(name: &'static str, x: impl ArrayLike, y: impl ArrayLike, f: impl FnOnce(&Array, &Array) -> Array) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
     made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
         x.check()?;
@@ -34,19 +34,19 @@ fn logical(name: &'static str, x: impl Operand, y: impl Operand, f: impl FnOnce(
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn logical_and(x: impl Operand, y: impl Operand) -> Array {
+pub fn logical_and(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     logical("logical_and", x, y, |x, y| x & y)
 }
 
 /// Where either is other than 0, of any dtype; booleans. Broadcast.
 #[track_caller]
-pub fn logical_or(x: impl Operand, y: impl Operand) -> Array {
+pub fn logical_or(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     logical("logical_or", x, y, |x, y| x | y)
 }
 
 /// Where one of both is other than 0, of any dtype; booleans. Broadcast.
 #[track_caller]
-pub fn logical_xor(x: impl Operand, y: impl Operand) -> Array {
+pub fn logical_xor(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     logical("logical_xor", x, y, |x, y| x ^ y)
 }
 
@@ -60,7 +60,7 @@ pub fn logical_xor(x: impl Operand, y: impl Operand) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn isclose(x: impl Operand, y: impl Operand, rtol: f64, atol: f64) -> Array {
+pub fn isclose(x: impl ArrayLike, y: impl ArrayLike, rtol: f64, atol: f64) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
     made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
         let args = promote_args("isclose", &[&x, &y])?;
@@ -78,7 +78,7 @@ pub fn isclose(x: impl Operand, y: impl Operand, rtol: f64, atol: f64) -> Array 
 
 /// Whether the shapes are equal and all elements; a boolean. NaN is equal to nothing.
 #[track_caller]
-pub fn array_equal(x: impl Operand, y: impl Operand) -> Array {
+pub fn array_equal(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
     made(&x, || {
         y.check()?;
@@ -131,7 +131,7 @@ fn tame(x: &Array) -> Result<Array> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn isin(x: impl Operand, test: impl Operand) -> Array {
+pub fn isin(x: impl ArrayLike, test: impl ArrayLike) -> Array {
     let (x, test) = (x.into_array(), test.into_array());
     made(&x, || {
         let args = super::promote_args_of("isin", &[&x, &test])?;

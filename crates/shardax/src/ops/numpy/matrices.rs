@@ -1,6 +1,6 @@
 //! Parts of matrices: diagonals and triangles.
 
-use super::{convert, settle, where_};
+use super::{convert, to_strong_type, where_};
 use crate::core::array::Array;
 use crate::core::program::Aval;
 use crate::core::program::trace::at_caller;
@@ -143,7 +143,7 @@ fn vector_on_diagonal(x: &Array, k: i32) -> Array {
     }
     let zero = Array::literal(Scalar::Int(0), x.dtype(), x.weak_type());
     // Row i has element i, or, below the main diagonal, column i has.
-    let padded = lax::pad(x, &settle(&zero, x.dtype()), &[(0, shift, 0)]);
+    let padded = lax::pad(x, &to_strong_type(&zero, x.dtype()), &[(0, shift, 0)]);
     let spread = lax::broadcast_in_dim(&padded, &[n, n], &[if k >= 0 { 0 } else { 1 }]);
     where_(band(&[n, n], k, Array::equal), spread, zero)
 }

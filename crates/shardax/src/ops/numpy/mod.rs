@@ -58,9 +58,9 @@ pub(crate) fn convert(x: &Array, dtype: DType, weak: bool) -> Array {
     bind1(Convert { dtype, weak }, std::slice::from_ref(x))
 }
 
-/// `x` as `dtype`, which then stands (see [`Aval::settled`](crate::core::program::Aval::settled)).
+/// `x` as `dtype`, which then stands (see [`Aval::strip_weak_type`](crate::core::program::Aval::strip_weak_type)).
 #[track_caller]
-pub(crate) fn settle(x: &Array, dtype: DType) -> Array {
+pub(crate) fn to_strong_type(x: &Array, dtype: DType) -> Array {
     convert(x, dtype, x.weak_type() && x.dtype().is_wide() && dtype.is_wide())
 }
 

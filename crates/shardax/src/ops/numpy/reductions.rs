@@ -2,13 +2,13 @@
 
 use super::axes::{IntoAxes, IntoReduction, Options, Reduction, over};
 use super::indexing::{IntoAxis, with_axis};
-use super::{convert, maximum, minimum, settle, to_inexact, where_};
+use super::{convert, maximum, minimum, to_inexact, to_strong_type, where_};
 use crate::core::array::Array;
 use crate::core::program::trace::bind1;
 use crate::dtype::{Category, DType};
 use crate::error::{Result, err};
 use crate::ops::lax;
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::reduce::{ArgMax, Reducer, accumulator};
 use crate::source;
 
@@ -55,8 +55,8 @@ impl Array {
         self.reduced("prod", Options::InitialAndDType, asked, |x, over| {
             // In half precision the gradient too, a product of all others, is rounded once.
             let x = if widens { widen(x) } else { x.clone() };
-            let wide = settle(&over.masked(&x, 1), accumulator(x.dtype()));
-            let product = settle(&lax::reduce_with(&wide, Reducer::Prod, &over.axes), x.dtype());
+            let wide = to_strong_type(&over.masked(&x, 1), accumulator(x.dtype()));
+            let product = to_strong_type(&lax::reduce_with(&wide, Reducer::Prod, &over.axes), x.dtype());
             Ok(match over.initial(&product) {
                 Some(initial) => product * initial,
                 None => product,
@@ -69,8 +69,9 @@ impl Array {
     pub fn mean(&self, axes: impl IntoReduction) -> Array {
         self.reduced("mean", Options::DType, axes, |x, over| {
             let dtype = to_inexact(x.dtype());
-            let sum = lax::reduce_with(&over.masked(&settle(x, accumulator(dtype)), 0), Reducer::Sum, &over.axes);
-            Ok(settle(&(sum / over.count(x)), dtype))
+            let sum =
+                lax::reduce_with(&over.masked(&to_strong_type(x, accumulator(dtype)), 0), Reducer::Sum, &over.axes);
+            Ok(to_strong_type(&(sum / over.count(x)), dtype))
         })
     }
 
@@ -86,7 +87,7 @@ impl Array {
     pub fn var_ddof(&self, axes: impl IntoReduction, ddof: usize) -> Array {
         self.reduced("var", Options::DType, axes, |x, over| {
             let dtype = to_inexact(x.dtype());
-            let wide = settle(x, accumulator(dtype));
+            let wide = to_strong_type(x, accumulator(dtype));
             let centered = &wide - wide.mean(over.inner());
             let squares = match dtype.is_complex() {
                 true => super::real(&(&centered * super::conj(&centered))),
@@ -96,13 +97,13 @@ impl Array {
             if over.is_masked() {
                 let left = over.count(x) - ddof as f64;
                 let variance = where_(left.greater(0), sum / &left, f64::NAN);
-                return Ok(settle(&variance, dtype.real()));
+                return Ok(to_strong_type(&variance, dtype.real()));
             }
             let count: usize = over.axes.iter().map(|&a| x.shape()[a]).product();
             let mean = sum / (count as f64 - ddof as f64);
             // The quotient that is not there has its part in gradients, as in JAX.
             let mean = if count > ddof { mean } else { where_(false, mean, f64::NAN) };
-            Ok(settle(&mean, dtype.real()))
+            Ok(to_strong_type(&mean, dtype.real()))
         })
     }
 
@@ -203,7 +204,7 @@ impl Array {
     #[track_caller]
     pub fn logsumexp(&self, axes: impl IntoReduction) -> Array {
         self.reduced("logsumexp", Options::None, axes, |x, over| {
-            let x = over.masked(&settle(x, to_inexact(x.dtype())), f64::NEG_INFINITY);
+            let x = over.masked(&to_strong_type(x, to_inexact(x.dtype())), f64::NEG_INFINITY);
             let max = lax::reduce_with(&super::real(&x), Reducer::Max, &over.axes);
             let max = crate::ops::primitive::stop_gradient::stop_gradient(where_(max.isfinite(), &max, 0));
             let dims: Vec<usize> = (0..x.ndim()).filter(|d| !over.axes.contains(d)).collect();
@@ -277,7 +278,7 @@ macro_rules! reduction_functions {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*
         #[track_caller]
-        pub fn $name(x: impl Operand, axes: impl IntoReduction) -> Array {
+        pub fn $name(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
             x.into_array().$name(axes)
         }
     )*};
@@ -300,13 +301,13 @@ reduction_functions! {
 
 /// See [`Array::argmax`].
 #[track_caller]
-pub fn argmax(x: impl Operand, axis: impl IntoAxis) -> Array {
+pub fn argmax(x: impl ArrayLike, axis: impl IntoAxis) -> Array {
     x.into_array().argmax(axis)
 }
 
 /// See [`Array::argmin`].
 #[track_caller]
-pub fn argmin(x: impl Operand, axis: impl IntoAxis) -> Array {
+pub fn argmin(x: impl ArrayLike, axis: impl IntoAxis) -> Array {
     x.into_array().argmin(axis)
 }
 

@@ -50,7 +50,7 @@ pub fn pad(x: &Array, widths: &[(usize, usize)], mode: PadMode) -> Array {
             }
             match mode {
                 PadMode::Constant(value) => {
-                    let of = x.aval().settled();
+                    let of = x.aval().strip_weak_type();
                     let value = convert(&Array::literal(Scalar::float(value), DType::F64, false), of.dtype, of.weak);
                     let signed = |width: usize| i64::try_from(width).unwrap_or(i64::MAX);
                     let config: Vec<_> = widths.iter().map(|&(lo, hi)| (signed(lo), signed(hi), 0)).collect();

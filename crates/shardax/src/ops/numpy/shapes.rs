@@ -11,7 +11,7 @@ use crate::core::program::trace::bind1;
 use crate::core::sharding_like::ShardingLike;
 use crate::error::{AtCaller, Result, err};
 use crate::ops::lax;
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::shape_ops::{BroadcastInDim, Reshape};
 use crate::shape::{Shape, normalize_axis, size};
 use crate::sharding::Typed;
@@ -325,7 +325,7 @@ macro_rules! shape_functions {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $t:ty),*);)*) => {$(
         $(#[$doc])*
         #[track_caller]
-        pub fn $name(x: impl Operand, $($arg: $t),*) -> Array {
+        pub fn $name(x: impl ArrayLike, $($arg: $t),*) -> Array {
             x.into_array().$name($($arg),*)
         }
     )*};

@@ -5,7 +5,7 @@ use super::{concatenate, made, stack};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::ops::lax;
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 
 /// A scalar as an array of one element; others as they are.
 #[track_caller]
@@ -84,7 +84,7 @@ pub fn column_stack(arrays: &[Array]) -> Array {
 
 /// The values behind the array along `axis`; `..` flattens both first.
 #[track_caller]
-pub fn append(x: &Array, values: impl Operand, axis: impl IntoAxis) -> Array {
+pub fn append(x: &Array, values: impl ArrayLike, axis: impl IntoAxis) -> Array {
     let values = values.into_array();
     made(x, || {
         values.check()?;

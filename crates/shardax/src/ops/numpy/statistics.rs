@@ -2,13 +2,15 @@
 
 use super::axes::{IntoAxes, IntoReduction, over};
 use super::indexing::{IntoAxis, with_axis};
-use super::{broadcast_args, convert, filled, isnan, made, normalize_axes, promote_args, settle, to_inexact, where_};
+use super::{
+    broadcast_args, convert, filled, isnan, made, normalize_axes, promote_args, to_inexact, to_strong_type, where_,
+};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::lax;
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::reduce::accumulator;
 
@@ -22,12 +24,12 @@ use crate::ops::primitive::reduce::accumulator;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn average(x: &Array, weights: impl Operand, axes: impl IntoReduction) -> Array {
+pub fn average(x: &Array, weights: impl ArrayLike, axes: impl IntoReduction) -> Array {
     let weights = weights.into_array();
     made(x, || {
         let args = promote_args("average", &[x, &weights])?;
         let dtype = to_inexact(args[0].dtype());
-        let args: Vec<Array> = args.iter().map(|a| settle(a, dtype)).collect();
+        let args: Vec<Array> = args.iter().map(|a| to_strong_type(a, dtype)).collect();
         let args = broadcast_args("average", &args)?;
         let axes = axes.into_reduction();
         Ok((&args[0] * &args[1]).sum(axes.clone()) / args[1].sum(axes))
@@ -68,7 +70,7 @@ pub fn median(x: &Array, axes: impl IntoAxes) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn quantile(x: &Array, q: impl Operand, axes: impl IntoAxes) -> Array {
+pub fn quantile(x: &Array, q: impl ArrayLike, axes: impl IntoAxes) -> Array {
     let q = q.into_array();
     made(x, || {
         q.check()?;
@@ -112,7 +114,7 @@ fn quantiles(x: &Array, q: &Array, axes: &[usize]) -> Array {
 
 /// [`quantile`] with `q` in hundredths, between 0 and 100.
 #[track_caller]
-pub fn percentile(x: &Array, q: impl Operand, axes: impl IntoAxes) -> Array {
+pub fn percentile(x: &Array, q: impl ArrayLike, axes: impl IntoAxes) -> Array {
     at_caller(|| quantile(x, q.into_array() / 100, axes))
 }
 
@@ -138,9 +140,9 @@ without_nan! {
     /// The mean over `axes` of the elements that are not NaN; NaN where all are.
     nanmean(x, valid, axes) => {
         let dtype = to_inexact(x.dtype());
-        let wide = settle(x, accumulator(dtype));
+        let wide = to_strong_type(x, accumulator(dtype));
         let count = convert(&valid, DType::F32, true).sum(axes.clone());
-        settle(&(where_(valid, wide, 0).sum(axes) / count), dtype)
+        to_strong_type(&(where_(valid, wide, 0).sum(axes) / count), dtype)
     };
     /// The variance over `axes` of the elements that are not NaN; NaN where all are.
     nanvar(x, valid, axes) => where_(&valid, x, 0).var(axes.mask(valid));
@@ -207,7 +209,7 @@ pub fn histogram(x: &Array, bins: usize) -> (Array, Array) {
             return Err(err!(Value, "histogram of {} with {bins} bins", x.type_name())
                 .help("give from 1 to 2147483646 bins, and real numbers"));
         }
-        let args = [settle(x, to_inexact(x.dtype()))];
+        let args = [to_strong_type(x, to_inexact(x.dtype()))];
         composite1("histogram_bin_edges", bins, &args, |&bins, args| {
             let x = args[0].ravel();
             let (low, high) = match x.size() {
@@ -225,7 +227,7 @@ pub fn histogram(x: &Array, bins: usize) -> (Array, Array) {
     });
     let counts = made(x, || {
         edges.check()?;
-        let args = [settle(x, to_inexact(x.dtype())).ravel(), edges.clone()];
+        let args = [to_strong_type(x, to_inexact(x.dtype())).ravel(), edges.clone()];
         composite1("histogram", bins, &args, |&bins, args| {
             let (x, edges) = (&args[0], &args[1]);
             // The number of edges at or before it.
@@ -278,7 +280,7 @@ pub fn diff(x: &Array, n: usize, axis: impl IntoAxis) -> Array {
 pub fn trapezoid(y: &Array, dx: f64, axis: i32) -> Array {
     made(y, || {
         let (y, axis) = with_axis(y, axis)?;
-        let y = settle(&y, to_inexact(y.dtype()));
+        let y = to_strong_type(&y, to_inexact(y.dtype()));
         let n = y.shape()[axis];
         let sums = lax::slice_in_dim(&y, 1.min(n), n, axis) + lax::slice_in_dim(&y, 0, n.saturating_sub(1), axis);
         Ok((sums * dx).sum(axis as i32) * 0.5)
@@ -298,7 +300,7 @@ pub fn trapezoid(y: &Array, dx: f64, axis: i32) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn interp(x: impl Operand, xp: impl Operand, fp: impl Operand) -> Array {
+pub fn interp(x: impl ArrayLike, xp: impl ArrayLike, fp: impl ArrayLike) -> Array {
     let (x, xp, fp) = (x.into_array(), xp.into_array(), fp.into_array());
     made(&x, || {
         let args = super::promote_dtypes(&[&x, &xp, &fp], to_inexact)?;
@@ -341,7 +343,7 @@ pub fn cov(x: &Array) -> Array {
             return Err(err!(Value, "cov needs an array of at most two dimensions, got {}", x.type_name())
                 .help("use `vmap` for several matrices"));
         }
-        let x = super::atleast_2d(&settle(x, to_inexact(x.dtype())));
+        let x = super::atleast_2d(&to_strong_type(x, to_inexact(x.dtype())));
         composite1("cov", x.shape()[1], std::slice::from_ref(&x), |&count, args| {
             let x = &args[0] - args[0].mean(over(1).keepdims(true));
             let turned = if x.dtype().category() == Category::Complex { super::conj(&x.t()) } else { x.t() };

@@ -1,6 +1,6 @@
 //! Functions of one array, element by element.
 
-use super::{convert, divide, settle, to_inexact, where_};
+use super::{convert, divide, to_inexact, to_strong_type, where_};
 use crate::core::array::Array;
 use crate::dtype::{Category, DType};
 use crate::error::err;
@@ -76,9 +76,9 @@ unary_functions! {
     /// The natural logarithm.
     log => floating!(LOG);
     /// The logarithm to base 2.
-    log2 => |x: &Array| settled(log_to_base(x, std::f64::consts::LN_2));
+    log2 => |x: &Array| strip_weak_type(log_to_base(x, std::f64::consts::LN_2));
     /// The logarithm to base 10.
-    log10 => |x: &Array| settled(log_to_base(x, std::f64::consts::LN_10));
+    log10 => |x: &Array| strip_weak_type(log_to_base(x, std::f64::consts::LN_10));
     /// `log(1 + x)`, precise near 0.
     log1p => floating!(LOG1P);
     /// The square root.
@@ -210,6 +210,6 @@ pub fn around(x: &Array, decimals: i32) -> Array {
 
 /// The array with a type that stands.
 #[track_caller]
-pub(super) fn settled(x: Array) -> Array {
-    settle(&x, x.dtype())
+pub(super) fn strip_weak_type(x: Array) -> Array {
+    to_strong_type(&x, x.dtype())
 }

@@ -1,7 +1,7 @@
 //! Attention of float32 in one piece, so that nobody has to keep what every query takes of every key: a gradient computes
 //! it again from each query's largest score and its sum of exponentials
 //! ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)). On CPU a library goes through it in blocks
-//! ([`attention_library`](super::attention_library)), elsewhere it is the plain operations.
+//! ([`attention_cpu`](super::attention_cpu)), elsewhere it is the plain operations.
 //!
 //! Queries are `[..., queries, heads, depth]`, keys and values `[..., keys, key heads, depth]`, where each head of the keys is
 //! for as many heads of the queries; what there is of each query's softmax is `[..., heads, queries]`. A mask is of booleans,
@@ -61,7 +61,7 @@ impl Attention {
 const FAR: usize = i32::MAX as usize / 2;
 
 /// The plain operations on queries, keys and values.
-struct Plain<'a> {
+struct Unfused<'a> {
     of: Attention,
     q: &'a Array,
     k: &'a Array,
@@ -70,7 +70,7 @@ struct Plain<'a> {
     seen: Option<Array>,
 }
 
-impl<'a> Plain<'a> {
+impl<'a> Unfused<'a> {
     fn new(of: Attention, q: &'a Array, k: &'a Array, v: &'a Array, mask: Option<&Array>) -> Self {
         let shape = [q, k].map(|x| x.shape()[x.ndim() - 3]);
         let (query, key) = (iota(DType::I32, &shape, 0), iota(DType::I32, &shape, 1));
@@ -78,7 +78,7 @@ impl<'a> Plain<'a> {
         let before = near(of.before).map(|n| query.less_equal(&key + n));
         let after = near(of.after).map(|n| key.less_equal(&query + n));
         let seen = mask.cloned().into_iter().chain(before).chain(after).reduce(|a, b| a & b);
-        Plain { of, q, k, v, seen }
+        Unfused { of, q, k, v, seen }
     }
 
     /// Heads of queries, in dimension `heads` from the end, as those of keys and a group for each; and back.
@@ -202,11 +202,11 @@ impl Primitive for Attention {
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         #[cfg(feature = "ndarray")]
-        if let Some(made) = super::attention_library::lower(*self, cx, args, outs) {
+        if let Some(made) = super::attention_cpu::lower(*self, cx, args, outs) {
             return Ok(made);
         }
         let _ = outs;
-        cx.expand(args, |args| Ok(Plain::new(*self, &args[0], &args[1], &args[2], args.get(3)).forward()))
+        cx.expand(args, |args| Ok(Unfused::new(*self, &args[0], &args[1], &args[2], args.get(3)).forward()))
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
@@ -263,7 +263,7 @@ struct AttentionTangent(Attention);
 impl AttentionTangent {
     fn plain(self, args: &[Array]) -> Result<Vec<Array>> {
         let [q, k, v, _, max, sum, dq, dk, dv, ..] = args else { return Ok(Vec::new()) };
-        let plain = Plain::new(self.0, q, k, v, args.get(9));
+        let plain = Unfused::new(self.0, q, k, v, args.get(9));
         let weights = plain.weights(max, sum);
         let slope = plain.hidden(plain.scores(dq, k) + plain.scores(q, dk), 0.0);
         let mean = (&weights * &slope).sum_keepdims(-1);
@@ -306,15 +306,15 @@ impl Primitive for AttentionTangent {
     }
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
-        let [y, max, sum] = [args[3].known()?, args[4].known()?, args[5].known()?];
+        let [y, max, sum] = [args[3].value()?, args[4].value()?, args[5].value()?];
         let ct = cts[0].clone().unwrap_or_else(|| Array::zeros_of(&y.aval()));
         // What each query's softmax takes off the cotangents of its weights.
         let mut mean = (&ct * y).sum(-1).swapaxes(-1, -2);
         if let Some(of_sum) = &cts[1] {
             mean = mean - sum * of_sum;
         }
-        let known = [args[0].known()?, args[1].known()?, args[2].known()?, max, sum, &ct, &mean];
-        let mask = args.get(9).map(Operand::known).transpose()?;
+        let known = [args[0].value()?, args[1].value()?, args[2].value()?, max, sum, &ct, &mean];
+        let mask = args.get(9).map(Operand::value).transpose()?;
         let operands: Vec<Array> = known.into_iter().chain(mask).cloned().collect();
         let gradients = bind(AttentionGradient(self.0), &operands);
         let of_tangents = gradients.into_iter().zip(&args[6..9]).map(|(ct, arg)| arg.is_linear().then_some(ct));
@@ -335,7 +335,7 @@ struct AttentionGradient(Attention);
 impl AttentionGradient {
     fn plain(self, args: &[Array]) -> Result<Vec<Array>> {
         let [q, k, v, max, sum, ct, mean, ..] = args else { return Ok(Vec::new()) };
-        let plain = Plain::new(self.0, q, k, v, args.get(7));
+        let plain = Unfused::new(self.0, q, k, v, args.get(7));
         let weights = plain.weights(max, sum);
         let slope = plain.hidden(&weights * (plain.scores(ct, v) - mean.expand_dims(-1)), 0.0);
         Ok(vec![plain.of_queries(&slope, k), plain.of_keys(&slope, q), plain.of_keys(&weights, ct)])
@@ -369,7 +369,7 @@ impl Primitive for AttentionGradient {
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         #[cfg(feature = "ndarray")]
-        if let Some(made) = super::attention_library::lower_gradient(self.0, cx, args, outs) {
+        if let Some(made) = super::attention_cpu::lower_gradient(self.0, cx, args, outs) {
             return Ok(made);
         }
         let _ = outs;

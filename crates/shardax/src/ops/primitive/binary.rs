@@ -182,13 +182,13 @@ binary! {
     MUL "mul" "stablehlo.multiply" Any same,
         [Tangent(|_, y, t| t * y), Tangent(|x, _, t| x * t)],
         Some(|ct, a| Ok(match (&a[0], &a[1]) {
-            (Operand::Linear(_), Operand::Known(y)) => [Some(ct * y), None],
-            (Operand::Known(x), Operand::Linear(_)) => [None, Some(x * ct)],
+            (Operand::Linear(_), Operand::NonLinear(y)) => [Some(ct * y), None],
+            (Operand::NonLinear(x), Operand::Linear(_)) => [None, Some(x * ct)],
             _ => return Err(err!(NotImplemented, "transpose of a product of two linear values")),
         }));
     DIV "div" "stablehlo.divide" Number same,
         [Tangent(|_, y, t| t / y), Factor(|_, y, out| -(out / y))],
-        Some(|ct, a| Ok([Some(ct / a[1].known()?), None]));
+        Some(|ct, a| Ok([Some(ct / a[1].value()?), None]));
     REM "rem" "stablehlo.remainder" Ordered same,
         [Tangent(|_, _, t| t.clone()), Factor(|x, y, _| -crate::ops::lax::trunc(&(x / y)))], None;
     POW "pow" "stablehlo.power" Inexact same,
@@ -441,7 +441,7 @@ impl Primitive for Select {
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let out = self.apply(&args[0], &args[1], &args[2]);
         // A zero of the operand's own type keeps scalars scalars.
-        let zero = |i: usize| tangents[i].clone().unwrap_or_else(|| Array::zeros_of(&args[i].aval().settled()));
+        let zero = |i: usize| tangents[i].clone().unwrap_or_else(|| Array::zeros_of(&args[i].aval().strip_weak_type()));
         let tangent = match (&tangents[1], &tangents[2]) {
             (None, None) => None,
             _ => Some(self.apply(&args[0], &zero(1), &zero(2))),
@@ -452,7 +452,7 @@ impl Primitive for Select {
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let Some(ct) = &cts[0] else { return Ok(vec![None; 3]) };
-        let which = args[0].known()?;
+        let which = args[0].value()?;
         let zero = Array::literal(crate::dtype::Scalar::Int(0), ct.dtype(), false);
         let on_false = args[1].is_linear().then(|| unspread(self.apply(which, ct, &zero), &args[1].aval()));
         let on_true = args[2].is_linear().then(|| unspread(self.apply(which, &zero, ct), &args[2].aval()));
@@ -522,7 +522,7 @@ impl Primitive for Convert {
     }
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
-        let to = args[0].aval().settled();
+        let to = args[0].aval().strip_weak_type();
         Ok(vec![cts[0].as_ref().map(|ct| convert(ct, to.dtype, to.weak))])
     }
 

@@ -2,13 +2,13 @@
 
 use crate::core::array::Array;
 use crate::core::primitive::{
-    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts,
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, ThreadState, TypedOuts,
 };
 use crate::core::program::trace::Traced;
 use crate::core::program::{Aval, Program};
 use crate::error::{Result, bail};
-use crate::interpret::held::bind_checked;
-use crate::interpret::thread::threaded;
+use crate::interpret::higher_order::bind_checked;
+use crate::interpret::thread_state::thread_state;
 use crate::interpret::{ad, batching};
 use crate::scope::{self, Part};
 use crate::sharding::{NamedSharding, Sharding};
@@ -66,16 +66,16 @@ pub(crate) use in_place;
 
 /// Applies a primitive that stands for its program to operands of which the first `before` are what it captured, with a
 /// state: `bind` applies it to the program that it is to hold then, of whose operands so many are captured.
-pub(crate) fn in_place_threaded(
+pub(crate) fn in_place_thread_state(
     program: &Program,
-    thread: &dyn Thread,
+    thread: &dyn ThreadState,
     before: usize,
     args: &[Array],
     state: &mut Vec<Array>,
     bind: impl FnOnce(Program, usize, &[Array]) -> Result<Outputs>,
 ) -> Result<Outputs> {
     thread.settle(state)?;
-    let Traced { program, captures } = threaded(program, thread, before, state)?;
+    let Traced { program, captures } = thread_state(program, thread, before, state)?;
     let (own, rest) = args.split_at(before);
     let operands = [&captures, own, state, rest].concat();
     let mut outs = bind(program.simplified(), captures.len() + before, &operands)?;
@@ -130,8 +130,8 @@ impl Primitive for Call {
         format!("name={}", self.name)
     }
 
-    fn threaded(&self, thread: &dyn Thread, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
-        in_place_threaded(&self.program, thread, 0, args, state, |program, _, operands| {
+    fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
+        in_place_thread_state(&self.program, thread, 0, args, state, |program, _, operands| {
             bind_checked(Call { name: self.name.clone(), program }, operands)
         })
     }

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::call::{in_place, in_place_threaded};
+use super::call::{in_place, in_place_thread_state};
 use super::checkpoint_policy::{CheckpointPolicy, Decision, Offload};
 use super::device_put::DevicePut;
 use super::optimization_barrier::OptimizationBarrier;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{
-    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts,
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, ThreadState, TypedOuts,
 };
 use crate::core::program::trace::{Traced, bind1, trace};
 use crate::core::program::{Atom, Aval, Eqn, Program, Var};
@@ -19,7 +19,7 @@ use crate::error::{Result, err};
 use crate::interpret::ad::{backward, jvp_program};
 use crate::interpret::batching::batch_program;
 use crate::interpret::eval::eval;
-use crate::interpret::held::{
+use crate::interpret::higher_order::{
     Residual, Split, bind_checked, marked, marked_tangents, operand_sets, sets_of, spread_marked, varying,
 };
 use crate::scope::{self, Part, RECOMPUTED};
@@ -107,8 +107,8 @@ impl Primitive for Checkpoint {
         "checkpoint"
     }
 
-    fn threaded(&self, thread: &dyn Thread, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
-        in_place_threaded(&self.program, thread, 0, args, state, |program, _, operands| {
+    fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
+        in_place_thread_state(&self.program, thread, 0, args, state, |program, _, operands| {
             bind_checked(Checkpoint { program, ..self.clone() }, operands)
         })
     }
@@ -168,7 +168,7 @@ impl Primitive for Checkpoint {
         let known: Vec<bool> = args.iter().map(|a| !a.is_linear()).collect();
         let given: Vec<bool> = cts.iter().map(Option::is_some).collect();
         let mut operands: Vec<Array> =
-            marked(args, &known).iter().map(|a| a.known().cloned()).collect::<Result<_>>()?;
+            marked(args, &known).iter().map(|a| a.value().cloned()).collect::<Result<_>>()?;
         let count = operands.len();
         operands.extend(cts.iter().flatten().cloned());
         if self.prevent_cse {
@@ -181,8 +181,8 @@ impl Primitive for Checkpoint {
             .iter()
             .map(|arg| match arg {
                 Operand::Linear(aval) => Ok(Operand::Linear(aval.clone())),
-                Operand::Known(_) => {
-                    operands.next().map(Operand::Known).ok_or_else(|| err!(Runtime, "a barrier lost an operand"))
+                Operand::NonLinear(_) => {
+                    operands.next().map(Operand::NonLinear).ok_or_else(|| err!(Runtime, "a barrier lost an operand"))
                 }
             })
             .collect::<Result<_>>()?;

@@ -6,7 +6,7 @@ use super::binary::Select;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{
-    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts,
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, ThreadState, TypedOuts,
 };
 use crate::core::program::trace::{Traced, trace};
 use crate::core::program::{Aval, Flops, Program};
@@ -16,11 +16,11 @@ use crate::error::{Result, bail};
 use crate::interpret::ad::{backward, jvp_program};
 use crate::interpret::batching::{batch_eval, batch_program};
 use crate::interpret::eval::eval;
-use crate::interpret::held::{
+use crate::interpret::higher_order::{
     Residual, Split, bind_checked, cast_all, join, marked, marked_tangents, operand_sets, sets_of, spread_marked,
     tangent_or_zeros, varying, zeros,
 };
-use crate::interpret::thread::threaded;
+use crate::interpret::thread_state::thread_state;
 use crate::interpret::vary;
 use crate::ops::checkify::counting;
 use crate::scope::Part;
@@ -161,9 +161,10 @@ impl Primitive for Cond {
         Ok(cx.op_with("stablehlo.case", &args[..1], "", regions, outs))
     }
 
-    fn threaded(&self, thread: &dyn Thread, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
+    fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
         thread.settle(state)?;
-        let branches: Vec<_> = self.branches.iter().map(|b| threaded(b, thread, 0, state)).collect::<Result<_>>()?;
+        let branches: Vec<_> =
+            self.branches.iter().map(|b| thread_state(b, thread, 0, state)).collect::<Result<_>>()?;
         let mut outs = Cond::run(branches, &args[0], &[state, &args[1..]].concat())?;
         let rest = outs.drain(state.len()..).collect();
         state.clone_from_slice(&outs);
@@ -263,12 +264,12 @@ impl Primitive for Cond {
     }
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
-        let index = args[0].known()?;
+        let index = args[0].value()?;
         let args = &args[1..];
         let sets: Vec<AxisSet> = args.iter().map(|a| a.aval().vma).collect();
         let this = self.fit_sets(&index.vma(), &sets)?.map_or_else(|| self.clone(), |(this, _)| this);
         let mut operands: Vec<Array> =
-            args.iter().filter(|a| !a.is_linear()).map(|a| a.known().cloned()).collect::<Result<_>>()?;
+            args.iter().filter(|a| !a.is_linear()).map(|a| a.value().cloned()).collect::<Result<_>>()?;
         let known = operands.len();
         operands.extend(cts.iter().flatten().cloned());
         let has_ct: Vec<bool> = cts.iter().map(Option::is_some).collect();
@@ -279,7 +280,7 @@ impl Primitive for Cond {
             trace(&types, |inputs| {
                 let mut given = inputs[..known].iter().cloned();
                 let operand = |arg: &Operand| match arg {
-                    Operand::Known(array) => Operand::Known(given.next().unwrap_or_else(|| array.clone())),
+                    Operand::NonLinear(array) => Operand::NonLinear(given.next().unwrap_or_else(|| array.clone())),
                     Operand::Linear(aval) => Operand::Linear(aval.clone()),
                 };
                 let operands: Vec<Operand> = args.iter().map(operand).collect();

@@ -285,7 +285,7 @@ impl Primitive for ConvGeneralDilated {
             shape[self.out[i + 2]] = w.positions(self.name(), l.shape[self.lhs[i + 2]], r.shape[self.rhs[i + 2]])?;
         }
         let dtype = accumulated_in("conv_general_dilated", l, self.preferred)?;
-        Ok(smallvec![Aval { weak: l.weak && r.weak, ..Aval::new(dtype, shape) }.settled()])
+        Ok(smallvec![Aval { weak: l.weak && r.weak, ..Aval::new(dtype, shape) }.strip_weak_type()])
     }
 
     /// A product and an addition for each element of the result, of the kernel's window and of the features that it sees.
@@ -353,14 +353,15 @@ impl Primitive for ConvGeneralDilated {
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let Some(ct) = &cts[0] else { return Ok(vec![None, None]) };
         let (l, r) = (args[0].aval(), args[1].aval());
-        let empty =
-            |aval: &Aval| (size(&aval.shape) == 0 || ct.size() == 0).then(|| Array::zeros_of(&aval.clone().settled()));
+        let empty = |aval: &Aval| {
+            (size(&aval.shape) == 0 || ct.size() == 0).then(|| Array::zeros_of(&aval.clone().strip_weak_type()))
+        };
         let ct = ct.astype(l.dtype);
         match (&args[0], &args[1]) {
-            (Operand::Linear(_), Operand::Known(rhs)) => {
+            (Operand::Linear(_), Operand::NonLinear(rhs)) => {
                 Ok(vec![Some(empty(&l).unwrap_or_else(|| self.lhs_ct(&ct, &l, rhs))), None])
             }
-            (Operand::Known(lhs), Operand::Linear(_)) => {
+            (Operand::NonLinear(lhs), Operand::Linear(_)) => {
                 Ok(vec![None, Some(empty(&r).unwrap_or_else(|| self.rhs_ct(&ct, lhs, &r)))])
             }
             _ => Err(err!(NotImplemented, "transpose of a convolution of two linear values")),

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::call::{in_place, in_place_threaded};
+use super::call::{in_place, in_place_thread_state};
 use crate::core::array::Array;
 use crate::core::primitive::{
-    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts,
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, ThreadState, TypedOuts,
 };
 use crate::core::program::trace::{Traced, check_usable, trace};
 use crate::core::program::{Aval, Program};
@@ -18,7 +18,7 @@ use crate::core::tree::TreeDef;
 use crate::error::{Error, ErrorKind, Result, err};
 use crate::interpret::ad::{backward, tangent_aval};
 use crate::interpret::batching::{batch_eval, batch_program, bound};
-use crate::interpret::held::{bind_checked, tangent_or_zeros};
+use crate::interpret::higher_order::{bind_checked, tangent_or_zeros};
 use crate::shape::AxisName;
 use crate::sharding::axis_env::with_axes;
 
@@ -166,14 +166,14 @@ impl Primitive for CustomJvp {
     }
 
     /// The rule says nothing of the state, which goes past it.
-    fn threaded(&self, thread: &dyn Thread, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
+    fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
         let (rule, count) = (self.rule.clone(), state.len());
         let past = move |primals: &[Array], tangents: &[Array]| {
             let (outs, out_tangents) = rule(&primals[count..], &tangents[count..])?;
             Ok(([&primals[..count], &outs].concat(), [&tangents[..count], &out_tangents].concat()))
         };
         let id = RuleId::Threaded { of: Box::new(self.id.clone()), count };
-        in_place_threaded(&self.program, thread, self.num_consts, args, state, |program, num_consts, operands| {
+        in_place_thread_state(&self.program, thread, self.num_consts, args, state, |program, num_consts, operands| {
             bind_checked(CustomJvp { program, num_consts, id, rule: Arc::new(past) }, operands)
         })
     }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::call::{in_place, in_place_threaded};
+use super::call::{in_place, in_place_thread_state};
 use super::custom_jvp::{RuleId, check_captured, check_types, eval_batched, in_rule, trace_entry};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{
-    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts,
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, ThreadState, TypedOuts,
 };
 use crate::core::program::trace::{Traced, check_usable};
 use crate::core::program::{Aval, Program};
@@ -19,7 +19,7 @@ use crate::core::tree::TreeDef;
 use crate::error::{Result, err};
 use crate::interpret::ad::{backward, tangent_aval};
 use crate::interpret::batching::batch_program;
-use crate::interpret::held::{bind_checked, marked_tangents, tangent_or_zeros};
+use crate::interpret::higher_order::{bind_checked, marked_tangents, tangent_or_zeros};
 use crate::shape::AxisSet;
 
 /// The results of the forward rule, its residuals, and the residuals' structure.
@@ -123,9 +123,9 @@ impl Primitive for CustomVjp {
         "custom_vjp"
     }
 
-    fn threaded(&self, thread: &dyn Thread, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
+    fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
         let rules = self.rules.past(state.len());
-        in_place_threaded(&self.program, thread, self.num_consts, args, state, |program, num_consts, operands| {
+        in_place_thread_state(&self.program, thread, self.num_consts, args, state, |program, num_consts, operands| {
             bind_checked(CustomVjp { program, num_consts, rules }, operands)
         })
     }
@@ -160,7 +160,7 @@ impl Primitive for CustomVjp {
             rules: self.rules.clone(),
             structure: def,
             num_residuals: residuals.len(),
-            args: primals.iter().map(|x| x.aval().settled()).collect(),
+            args: primals.iter().map(|x| x.aval().strip_weak_type()).collect(),
             outs: out_avals.clone(),
             nonzero,
         };
@@ -253,7 +253,7 @@ impl Primitive for Pullback {
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let residuals: Vec<Array> =
-            args[..self.num_residuals].iter().map(|a| a.known().cloned()).collect::<Result<_>>()?;
+            args[..self.num_residuals].iter().map(|a| a.value().cloned()).collect::<Result<_>>()?;
         let mut given = cts.iter();
         let out_cts: Vec<Array> = self
             .outs

@@ -4,18 +4,18 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use super::call::{in_place, in_place_threaded};
+use super::call::{in_place, in_place_thread_state};
 use super::custom_jvp::{RuleId, check_types, in_rule};
 use crate::core::array::Array;
 use crate::core::primitive::{
-    BatchAxis, Dims, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts,
+    BatchAxis, Dims, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, ThreadState, TypedOuts,
 };
 use crate::core::program::trace::{check_usable, trace};
 use crate::core::program::{Aval, Program};
 use crate::error::{Result, err};
 use crate::interpret::ad::{jvp_eval, jvp_program, tangent_aval};
 use crate::interpret::batching::move_batch;
-use crate::interpret::held::{bind_checked, spread_marked, tangent_or_zeros, zeros};
+use crate::interpret::higher_order::{bind_checked, spread_marked, tangent_or_zeros, zeros};
 use crate::ops::control_flow::each;
 
 /// From the size of the batch, which arguments have it (in front), and these, to the results and which of them have it.
@@ -81,7 +81,7 @@ impl Primitive for CustomVmap {
     }
 
     /// The rule says nothing of the state, which goes past it.
-    fn threaded(&self, thread: &dyn Thread, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
+    fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
         let count = state.len();
         let rule = self.rule.derived(
             |of| RuleId::Threaded { of: Box::new(of), count },
@@ -92,7 +92,7 @@ impl Primitive for CustomVmap {
                 })
             },
         );
-        in_place_threaded(&self.program, thread, self.num_consts, args, state, |program, num_consts, operands| {
+        in_place_thread_state(&self.program, thread, self.num_consts, args, state, |program, num_consts, operands| {
             bind_checked(CustomVmap { program, num_consts, rule }, operands)
         })
     }
@@ -233,7 +233,7 @@ fn derive(
         .zip(out_tangents)
         .zip(out_marks)
         .filter(|(_, mark)| **mark)
-        .map(|((out, t), _)| t.unwrap_or_else(|| zeros(&out.aval().settled())));
+        .map(|((out, t), _)| t.unwrap_or_else(|| zeros(&out.aval().strip_weak_type())));
     let tangents: Vec<Array> = tangents.collect();
     let tangent_flags: Vec<bool> = out_flags.iter().zip(out_marks).filter(|(_, m)| **m).map(|(f, _)| *f).collect();
     Ok(([outs, tangents].concat(), [out_flags, tangent_flags].concat()))

@@ -319,7 +319,7 @@ impl Primitive for DotGeneral {
             _ => args.to_vec(),
         };
         #[cfg(feature = "ndarray")]
-        if let Some(made) = super::dot_library::lower(self, cx, &args, &outs[0]) {
+        if let Some(made) = super::dot_cpu::lower(self, cx, &args, &outs[0]) {
             return Ok(vec![made]);
         }
         if let Some(made) = dot_vector::lower(self, cx, &args, &outs[0]) {
@@ -327,7 +327,7 @@ impl Primitive for DotGeneral {
         }
         let made = cx.op("stablehlo.dot_general", &args, &attrs, &outs[0]);
         // Asked for rows split over another axis than its operands' rows are, XLA's partitioner adds up the parts of
-        // the product and then gives each device other rows than its own (docs/engine.md).
+        // the product and then gives each device other rows than its own (docs/plugin.md).
         Ok(vec![if self.lhs_batch.is_empty() { made } else { cx.split_as_operands(made) }])
     }
 
@@ -341,8 +341,8 @@ impl Primitive for DotGeneral {
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let Some(ct) = &cts[0] else { return Ok(vec![None, None]) };
         match (&args[0], &args[1]) {
-            (Operand::Linear(l), Operand::Known(r)) => Ok(vec![Some(self.operand_ct(ct, r, l, true)), None]),
-            (Operand::Known(l), Operand::Linear(r)) => Ok(vec![None, Some(self.operand_ct(ct, l, r, false))]),
+            (Operand::Linear(l), Operand::NonLinear(r)) => Ok(vec![Some(self.operand_ct(ct, r, l, true)), None]),
+            (Operand::NonLinear(l), Operand::Linear(r)) => Ok(vec![None, Some(self.operand_ct(ct, l, r, false))]),
             _ => Err(err!(NotImplemented, "transpose of a product of two linear values")),
         }
     }

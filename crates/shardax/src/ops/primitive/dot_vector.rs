@@ -1,4 +1,4 @@
-//! Products of vectors and matrices on CPU, in forms that the engine computes well (`docs/engine.md`).
+//! Products of vectors and matrices on CPU, in forms that XLA computes well (`docs/plugin.md`).
 
 use super::dot::{DotGeneral, free};
 use crate::core::lower::{Lowering, Value, ints};
@@ -49,7 +49,7 @@ fn converted(cx: &mut Lowering, v: Value, dtype: DType) -> Value {
     if cx.dtype(v) == dtype { v } else { cx.op("stablehlo.convert", &[v], "", &to) }
 }
 
-/// With the matrix in two dimensions and in memory. The engine computes what a vector is multiplied with inside of the
+/// With the matrix in two dimensions and in memory. XLA computes what a vector is multiplied with inside of the
 /// product's loop, be it a mere change of shape, and such a loop goes through the matrix against its order: 20 times the
 /// time of a product that finds its matrix in memory.
 fn flat(precision: Option<Precision>, cx: &mut Lowering, vector: Side, matrix: Side, out: &Aval) -> Option<Value> {

@@ -111,7 +111,7 @@ impl Primitive for DynamicSlice {
         if let Some(ct) = &cts[0] {
             let mut operands = vec![Array::zeros_of(&args[0].aval()), ct.clone()];
             for start in &args[1..] {
-                operands.push(start.known()?.clone());
+                operands.push(start.value()?.clone());
             }
             out[0] = Some(bind1(DynamicUpdateSlice, &operands));
         }
@@ -175,7 +175,7 @@ impl Primitive for DynamicUpdateSlice {
         let out = bind1(*self, args);
         let mut operands = args.to_vec();
         for i in 0..2 {
-            operands[i] = tangents[i].clone().unwrap_or_else(|| Array::zeros_of(&args[i].aval().settled()));
+            operands[i] = tangents[i].clone().unwrap_or_else(|| Array::zeros_of(&args[i].aval().strip_weak_type()));
         }
         Ok((smallvec![out], vec![Some(bind1(*self, &operands))]))
     }
@@ -183,7 +183,7 @@ impl Primitive for DynamicUpdateSlice {
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let mut out = vec![None; args.len()];
         let Some(ct) = &cts[0] else { return Ok(out) };
-        let starts: Vec<Array> = args[2..].iter().map(|s| s.known().cloned()).collect::<Result<_>>()?;
+        let starts: Vec<Array> = args[2..].iter().map(|s| s.value().cloned()).collect::<Result<_>>()?;
         let block = args[1].aval();
         let with = |mut head: Vec<Array>| {
             head.extend(starts.iter().cloned());

@@ -97,7 +97,7 @@ impl Primitive for Fft {
                 _ => whole,
             };
         }
-        Ok(smallvec![Aval { vma: x.vma.clone(), weak: x.weak, ..Aval::new(result, shape) }.settled()])
+        Ok(smallvec![Aval { vma: x.vma.clone(), weak: x.weak, ..Aval::new(result, shape) }.strip_weak_type()])
     }
 
     /// Five for each element and each halving of the lengths, as is usual.

@@ -318,7 +318,7 @@ impl Primitive for Gather {
             unique_indices: self.unique_indices,
             indices_are_sorted: self.indices_are_sorted,
         };
-        Ok(vec![Some(scatter.apply(&Array::zeros_of(&args[0].aval()), args[1].known()?, ct)), None])
+        Ok(vec![Some(scatter.apply(&Array::zeros_of(&args[0].aval()), args[1].value()?, ct)), None])
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {

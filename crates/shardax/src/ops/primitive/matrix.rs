@@ -107,6 +107,6 @@ pub(crate) fn eye_like(x: &Array, n: usize) -> Array {
     let rank = shape.len();
     shape.truncate(rank.saturating_sub(2));
     shape.extend_from_slice(&[n, n]);
-    let of = x.aval().settled();
+    let of = x.aval().strip_weak_type();
     convert(&eye_offset(n, n, 0), of.dtype, of.weak).broadcast_to(shape.as_slice())
 }

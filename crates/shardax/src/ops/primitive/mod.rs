@@ -2,7 +2,7 @@
 
 pub(crate) mod attention;
 #[cfg(feature = "ndarray")]
-mod attention_library;
+mod attention_cpu;
 pub(crate) mod binary;
 pub(crate) mod bitcast;
 pub(crate) mod call;
@@ -15,6 +15,8 @@ pub(crate) mod cond;
 pub(crate) mod conv;
 mod conv_depthwise;
 mod conv_dot;
+#[cfg(feature = "ndarray")]
+pub(crate) mod cpu_kernels;
 pub(crate) mod cumulative;
 pub(crate) mod custom_jvp;
 pub(crate) mod custom_vjp;
@@ -23,7 +25,7 @@ pub(crate) mod det;
 pub(crate) mod device_put;
 pub(crate) mod dot;
 #[cfg(feature = "ndarray")]
-mod dot_library;
+mod dot_cpu;
 mod dot_vector;
 pub(crate) mod dynamic_slice;
 pub(crate) mod eigh;
@@ -32,8 +34,6 @@ pub(crate) mod expanded;
 pub(crate) mod fft;
 pub(crate) mod gather;
 pub(crate) mod layout_constraint;
-#[cfg(feature = "ndarray")]
-pub(crate) mod library;
 pub(crate) mod lu;
 pub(crate) mod matrix;
 pub(crate) mod optimization_barrier;

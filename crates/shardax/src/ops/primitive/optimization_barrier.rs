@@ -10,7 +10,7 @@ use crate::core::primitive::{
 use crate::core::program::Aval;
 use crate::core::program::trace::bind;
 use crate::error::Result;
-use crate::interpret::held::{marked, spread_marked};
+use crate::interpret::higher_order::{marked, spread_marked};
 use crate::shape::AxisSet;
 
 /// Results are the operands.

@@ -232,7 +232,7 @@ impl Primitive for Reduce {
             _ => Accepts::Number,
         };
         accepts.check(self.name(), args[0].dtype)?;
-        Ok(smallvec![args[0].with_shape(reduced(self.name(), &self.axes, &args[0])?).settled()])
+        Ok(smallvec![args[0].with_shape(reduced(self.name(), &self.axes, &args[0])?).strip_weak_type()])
     }
 
     fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {

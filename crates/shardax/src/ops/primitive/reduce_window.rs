@@ -293,7 +293,7 @@ impl Primitive for ReduceWindow {
         let Some(ct) = &cts[0] else { return Ok(vec![None]) };
         let shape = args[0].aval().shape;
         if size(&shape) == 0 || ct.size() == 0 {
-            return Ok(vec![Some(Array::zeros_of(&args[0].aval().settled()))]);
+            return Ok(vec![Some(Array::zeros_of(&args[0].aval().strip_weak_type()))]);
         }
         if self.tiles() {
             // Each element gets its window's cotangent; what no window covered gets zero.

@@ -286,7 +286,8 @@ impl Primitive for Scatter {
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let (operand, indices, updates) = (&args[0], &args[1], &args[2]);
         let out = self.apply(operand, indices, updates);
-        let zeros = |i: usize| tangents[i].clone().unwrap_or_else(|| Array::zeros_of(&args[i].aval().settled()));
+        let zeros =
+            |i: usize| tangents[i].clone().unwrap_or_else(|| Array::zeros_of(&args[i].aval().strip_weak_type()));
         if tangents[0].is_none() && tangents[2].is_none() {
             return Ok((smallvec![out], vec![None]));
         }
@@ -319,7 +320,7 @@ impl Primitive for Scatter {
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let Some(ct) = &cts[0] else { return Ok(vec![None; 3]) };
-        let indices = args[1].known()?;
+        let indices = args[1].value()?;
         let updates = args[2].aval();
         let gather = self.gather(&args[0].aval(), &updates.shape);
         let (operand_ct, updates_ct): (Option<Array>, Option<Array>) = match self.kind {
@@ -330,7 +331,7 @@ impl Primitive for Scatter {
                 args[0].is_linear().then(|| self.apply(ct, indices, &Array::zeros_of(&updates))),
                 args[2].is_linear().then(|| gather.apply(ct, indices)),
             ),
-            ScatterKind::Mul if args[0].is_linear() => (Some(self.apply(ct, indices, args[2].known()?)), None),
+            ScatterKind::Mul if args[0].is_linear() => (Some(self.apply(ct, indices, args[2].value()?)), None),
             _ => return Err(err!(NotImplemented, "'{}' is not linear and has no transpose", self.name())),
         };
         Ok(vec![operand_ct, None, updates_ct])
@@ -356,5 +357,5 @@ fn only(which: &Array, x: &Array) -> Array {
 }
 
 fn zeros_if_none(t: Option<Array>, like: &Array) -> Array {
-    t.unwrap_or_else(|| Array::zeros_of(&like.aval().settled()))
+    t.unwrap_or_else(|| Array::zeros_of(&like.aval().strip_weak_type()))
 }

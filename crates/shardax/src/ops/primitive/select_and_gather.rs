@@ -95,7 +95,7 @@ impl Primitive for SelectAndGather {
         if values.shape != operand.shape {
             bail!(Type, "select_and_gather got arrays of different shapes: {values}, {operand}");
         }
-        Ok(smallvec![values.with_shape(self.positions(self.name(), operand)?).settled()])
+        Ok(smallvec![values.with_shape(self.positions(self.name(), operand)?).strip_weak_type()])
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
@@ -128,7 +128,7 @@ impl Primitive for SelectAndGather {
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let Some(ct) = &cts[0] else { return Ok(vec![None, None]) };
-        let scattered = bind1(SelectAndScatterAdd(self.clone()), &[ct.clone(), args[1].known()?.clone()]);
+        let scattered = bind1(SelectAndScatterAdd(self.clone()), &[ct.clone(), args[1].value()?.clone()]);
         Ok(vec![Some(scattered), None])
     }
 
@@ -152,7 +152,7 @@ impl Primitive for SelectAndScatterAdd {
         if source.shape != positions || source.dtype != operand.dtype {
             bail!(Type, "select_and_scatter_add of {operand} has {positions:?} windows, but got {source} to scatter");
         }
-        Ok(smallvec![source.with_shape(operand.shape.clone()).settled()])
+        Ok(smallvec![source.with_shape(operand.shape.clone()).strip_weak_type()])
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
@@ -174,7 +174,7 @@ impl Primitive for SelectAndScatterAdd {
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let Some(ct) = &cts[0] else { return Ok(vec![None, None]) };
-        Ok(vec![Some(self.0.apply(ct, args[1].known()?)), None])
+        Ok(vec![Some(self.0.apply(ct, args[1].value()?)), None])
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {

@@ -166,7 +166,7 @@ impl Primitive for Pad {
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let out = bind1(self.clone(), args);
-        let zero = |i: usize| tangents[i].clone().unwrap_or_else(|| Array::zeros_of(&args[i].aval().settled()));
+        let zero = |i: usize| tangents[i].clone().unwrap_or_else(|| Array::zeros_of(&args[i].aval().strip_weak_type()));
         let tangent = bind1(self.clone(), &[zero(0), zero(1)]);
         Ok((smallvec![out], vec![Some(tangent)]))
     }
@@ -274,7 +274,7 @@ impl Primitive for Concatenate {
         let ts: Vec<Array> = args
             .iter()
             .zip(tangents)
-            .map(|(a, t)| t.clone().unwrap_or_else(|| Array::zeros_of(&a.aval().settled())))
+            .map(|(a, t)| t.clone().unwrap_or_else(|| Array::zeros_of(&a.aval().strip_weak_type())))
             .collect();
         Ok((smallvec![out], vec![Some(bind1(self.clone(), &ts))]))
     }

@@ -48,7 +48,7 @@ impl Primitive for Softmax {
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         Accepts::Float.check(self.name(), args[0].dtype)?;
-        Ok(smallvec![args[0].clone().settled()])
+        Ok(smallvec![args[0].clone().strip_weak_type()])
     }
 
     /// A maximum, a difference, an exponential, a sum and a quotient.

@@ -193,11 +193,11 @@ impl Primitive for Svd {
                 let identity = |aval: &Aval| {
                     let (rows, columns) = (aval.shape[aval.rank() - 2], aval.shape[aval.rank() - 1]);
                     if rows != columns {
-                        return Array::zeros_of(&aval.clone().settled());
+                        return Array::zeros_of(&aval.clone().strip_weak_type());
                     }
-                    eye_like(&Array::zeros_of(&aval.clone().settled()), rows)
+                    eye_like(&Array::zeros_of(&aval.clone().strip_weak_type()), rows)
                 };
-                Ok(vec![identity(&outs[0]), Array::zeros_of(&outs[1].clone().settled()), identity(&outs[2])])
+                Ok(vec![identity(&outs[0]), Array::zeros_of(&outs[1].clone().strip_weak_type()), identity(&outs[2])])
             });
         }
         widened(cx, args, outs, |cx, args, _| {

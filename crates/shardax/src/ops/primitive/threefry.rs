@@ -70,7 +70,7 @@ impl Primitive for Threefry2x32 {
             return Err(err!(Type, "threefry2x32 takes four uint32 arrays, got {args:?}"));
         }
         let out = elementwise::shape_of("threefry2x32", args)?;
-        Ok(smallvec![out.clone().settled(), out.settled()])
+        Ok(smallvec![out.clone().strip_weak_type(), out.strip_weak_type()])
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {

@@ -184,7 +184,7 @@ impl Primitive for TriangularSolve {
     }
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
-        let a = args[0].known()?;
+        let a = args[0].value()?;
         // Transposed without conjugation.
         let (a, op) = match self.op {
             Op::Plain => (a.clone(), Op::Transpose),

@@ -69,11 +69,11 @@ impl Unary {
     }
 }
 
-/// Operations that the CPU's engine computes by an exponent made an integer.
+/// Operations that XLA's CPU backend computes by an exponent made an integer.
 const BY_EXPONENT: [&str; 6] = ["exp", "expm1", "logistic", "sinh", "cosh", "erfc"];
 
 impl Unary {
-    /// The operation, or NaN where `x` is NaN. Of a NaN that is a constant the engine makes an undefined integer, and may
+    /// The operation, or NaN where `x` is NaN. Of a NaN that is a constant XLA makes an undefined integer, and may
     /// then read anything: `exp(where(p, NaN, x))` was memory that nothing had been written to.
     fn keeping_nan(self, cx: &mut Lowering, x: Value, out: &Aval) -> Value {
         let y = cx.op(self.0.op, &[x], "", out);

@@ -6,7 +6,7 @@ use super::binary::Select;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{
-    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts,
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, ThreadState, TypedOuts,
 };
 use crate::core::program::trace::{Traced, trace};
 use crate::core::program::{Aval, Flops, Program};
@@ -16,10 +16,10 @@ use crate::error::{Result, bail, err};
 use crate::interpret::ad::{jvp_program, tangent_aval};
 use crate::interpret::batching::{batch_eval, batch_program};
 use crate::interpret::eval::eval;
-use crate::interpret::held::{
+use crate::interpret::higher_order::{
     bind_checked, cast_all, marked, marked_tangents, new_var, operand_sets, sets_of, spread_marked, varying,
 };
-use crate::interpret::thread::thread_eval;
+use crate::interpret::thread_state::thread_eval;
 use crate::interpret::vary;
 use crate::ops::checkify::counting;
 use crate::scope::Part;
@@ -187,7 +187,7 @@ impl Primitive for While {
 
     /// The condition is computed before the loop and at the end of each step, so that it changes the state as often as it
     /// is asked.
-    fn threaded(&self, thread: &dyn Thread, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
+    fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
         thread.settle(state)?;
         let (cond_args, body_args, carry) = self.parts(args);
         let first = thread_eval(&self.cond, thread, &[cond_args, carry].concat(), state)?;

@@ -6,13 +6,13 @@ use super::ShardMap;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{
-    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts,
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, ThreadState, TypedOuts,
 };
 use crate::core::program::trace::{Traced, bind, check_usable, trace};
 use crate::core::program::{Aval, Flops, Program};
 use crate::error::{Result, err};
-use crate::interpret::held::{cast_up, is_same, marked, spread_marked};
-use crate::interpret::thread::thread_eval;
+use crate::interpret::higher_order::{cast_up, is_same, marked, spread_marked};
+use crate::interpret::thread_state::thread_eval;
 use crate::interpret::vary;
 use crate::interpret::{ad, batching};
 use crate::ops::collective::axes::Axes;
@@ -133,7 +133,7 @@ impl Primitive for ShardMap {
     }
 
     /// The state comes in whole, and leaves as one for each device.
-    fn threaded(&self, thread: &dyn Thread, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
+    fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
         thread.settle(state)?;
         let count = state.len();
         let axes: Vec<AxisName> = self.axes().collect();
@@ -257,7 +257,7 @@ impl Primitive for ShardMap {
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let linear: Vec<bool> = args.iter().map(Operand::is_linear).collect();
-        let known: Vec<Array> = args.iter().filter_map(|a| a.known().ok().cloned()).collect();
+        let known: Vec<Array> = args.iter().filter_map(|a| a.value().ok().cloned()).collect();
         let blocks: Vec<Aval> = self.body.in_avals().cloned().collect();
         let has: Vec<bool> = cts.iter().map(Option::is_some).collect();
         let outs: Vec<Aval> = self.body.out_avals();
@@ -267,7 +267,8 @@ impl Primitive for ShardMap {
             .iter()
             .zip(&ct_specs)
             .map(|(block, spec)| {
-                Ok(ShardMap::block(&self.mesh, &self.manual, spec, &self.whole(spec, block)?, self.checked)?.settled())
+                Ok(ShardMap::block(&self.mesh, &self.manual, spec, &self.whole(spec, block)?, self.checked)?
+                    .strip_weak_type())
             })
             .collect::<Result<_>>()?;
         let avals: Vec<Aval> = marked(&blocks, &known_flags).into_iter().chain(ct_avals).collect();
@@ -280,7 +281,9 @@ impl Primitive for ShardMap {
                 let operands: Vec<Operand> = linear
                     .iter()
                     .zip(&blocks)
-                    .map(|(l, aval)| if *l { Ok(Operand::Linear(aval.clone())) } else { next().map(Operand::Known) })
+                    .map(
+                        |(l, aval)| if *l { Ok(Operand::Linear(aval.clone())) } else { next().map(Operand::NonLinear) },
+                    )
                     .collect::<Result<_>>()?;
                 let cts: Tangents = has
                     .iter()

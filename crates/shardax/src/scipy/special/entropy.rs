@@ -3,19 +3,19 @@
 use super::{elementwise, real_elementwise};
 use crate::core::array::Array;
 use crate::ops::numpy::where_;
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::special::{LOGIT, XLOG1PY, XLOGX, XLOGY};
 use crate::ops::primitive::unary::LOGISTIC;
 
 /// `log(p / (1 - p))`, the inverse of [`expit`].
 #[track_caller]
-pub fn logit(p: impl Operand) -> Array {
+pub fn logit(p: impl ArrayLike) -> Array {
     elementwise("logit", &[p.into_array()], |p| LOGIT.apply(p))
 }
 
 /// The logistic function, `1 / (1 + exp(-x))`.
 #[track_caller]
-pub fn expit(x: impl Operand) -> Array {
+pub fn expit(x: impl ArrayLike) -> Array {
     elementwise("expit", &[x.into_array()], |x| LOGISTIC.apply(&x[0]))
 }
 
@@ -27,19 +27,19 @@ pub fn expit(x: impl Operand) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn xlogy(x: impl Operand, y: impl Operand) -> Array {
+pub fn xlogy(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     elementwise("xlogy", &[x.into_array(), y.into_array()], |a| XLOGY.apply(a))
 }
 
 /// `x log(1 + y)`, and 0 where `x` is 0.
 #[track_caller]
-pub fn xlog1py(x: impl Operand, y: impl Operand) -> Array {
+pub fn xlog1py(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     elementwise("xlog1py", &[x.into_array(), y.into_array()], |a| XLOG1PY.apply(a))
 }
 
 /// `-x log(x)`: what a probability adds to the entropy. Of negative numbers it is `-∞`.
 #[track_caller]
-pub fn entr(x: impl Operand) -> Array {
+pub fn entr(x: impl ArrayLike) -> Array {
     real_elementwise("entr", &[x.into_array()], |x| {
         where_(x[0].less(0), f64::NEG_INFINITY, -XLOGX.apply(x)).astype(x[0].dtype())
     })
@@ -48,13 +48,13 @@ pub fn entr(x: impl Operand) -> Array {
 /// `p log(p / q)`: what a probability adds to the relative entropy. It is 0 where `p` is 0, and infinite where `p` or
 /// `q` are negative or `q` alone is 0.
 #[track_caller]
-pub fn rel_entr(p: impl Operand, q: impl Operand) -> Array {
+pub fn rel_entr(p: impl ArrayLike, q: impl ArrayLike) -> Array {
     real_elementwise("rel_entr", &[p.into_array(), q.into_array()], |a| relative(&a[0], &a[1]))
 }
 
 /// `p log(p / q) - p + q`: [`rel_entr`] for numbers that do not sum to 1.
 #[track_caller]
-pub fn kl_div(p: impl Operand, q: impl Operand) -> Array {
+pub fn kl_div(p: impl ArrayLike, q: impl ArrayLike) -> Array {
     real_elementwise("kl_div", &[p.into_array(), q.into_array()], |a| relative(&a[0], &a[1]) - &a[0] + &a[1])
 }
 

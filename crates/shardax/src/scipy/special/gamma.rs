@@ -4,7 +4,7 @@ use super::{elementwise, real_elementwise};
 use crate::core::array::Array;
 use crate::error::err;
 use crate::ops::numpy::where_;
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::binary::POLYGAMMA;
 use crate::ops::primitive::special::{BETAINC, IGAMMA, IGAMMAC, zeta as hurwitz};
 use crate::ops::primitive::unary::{DIGAMMA, EXP, LGAMMA, LOG, LOG1P};
@@ -18,13 +18,13 @@ use crate::ops::primitive::unary::{DIGAMMA, EXP, LGAMMA, LOG, LOG1P};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn gammaln(x: impl Operand) -> Array {
+pub fn gammaln(x: impl ArrayLike) -> Array {
     real_elementwise("gammaln", &[x.into_array()], |x| LGAMMA.apply(&x[0]))
 }
 
 /// The sign of the gamma function: NaN at the negative integers.
 #[track_caller]
-pub fn gammasgn(x: impl Operand) -> Array {
+pub fn gammasgn(x: impl ArrayLike) -> Array {
     real_elementwise("gammasgn", &[x.into_array()], |x| sign(&x[0]))
 }
 
@@ -40,13 +40,13 @@ fn sign(x: &Array) -> Array {
 
 /// The gamma function.
 #[track_caller]
-pub fn gamma(x: impl Operand) -> Array {
+pub fn gamma(x: impl ArrayLike) -> Array {
     real_elementwise("gamma", &[x.into_array()], |x| sign(&x[0]) * EXP.apply(&LGAMMA.apply(&x[0])))
 }
 
 /// `n!`, and 0 of negative numbers.
 #[track_caller]
-pub fn factorial(n: impl Operand) -> Array {
+pub fn factorial(n: impl ArrayLike) -> Array {
     real_elementwise("factorial", &[n.into_array()], |n| {
         where_(n[0].less(0), 0.0, EXP.apply(&LGAMMA.apply(&(&n[0] + 1)))).astype(n[0].dtype())
     })
@@ -54,13 +54,13 @@ pub fn factorial(n: impl Operand) -> Array {
 
 /// The derivative of [`gammaln`].
 #[track_caller]
-pub fn digamma(x: impl Operand) -> Array {
+pub fn digamma(x: impl ArrayLike) -> Array {
     real_elementwise("digamma", &[x.into_array()], |x| DIGAMMA.apply(&x[0]))
 }
 
 /// The `n`-th derivative of [`digamma`]. `n` are integers; it is differentiated with respect to `x` alone.
 #[track_caller]
-pub fn polygamma(n: impl Operand, x: impl Operand) -> Array {
+pub fn polygamma(n: impl ArrayLike, x: impl ArrayLike) -> Array {
     let (n, x) = (n.into_array(), x.into_array());
     if n.error().is_none() && n.dtype().is_inexact() {
         let e = err!(Type, "Argument `n` to polygamma must be of integer type, got {}", n.type_name())
@@ -72,13 +72,13 @@ pub fn polygamma(n: impl Operand, x: impl Operand) -> Array {
 
 /// The Hurwitz zeta function, `Σ (q + k)⁻ˢ` over k from 0.
 #[track_caller]
-pub fn zeta(s: impl Operand, q: impl Operand) -> Array {
+pub fn zeta(s: impl ArrayLike, q: impl ArrayLike) -> Array {
     real_elementwise("zeta", &[s.into_array(), q.into_array()], |a| hurwitz(&a[0], &a[1]))
 }
 
 /// The logarithm of the multivariate gamma function of dimension `d`.
 #[track_caller]
-pub fn multigammaln(a: impl Operand, d: u32) -> Array {
+pub fn multigammaln(a: impl ArrayLike, d: u32) -> Array {
     real_elementwise("multigammaln", &[a.into_array()], |a| {
         let n = f64::from(d);
         let constant = 0.25 * n * (n - 1.0) * std::f64::consts::PI.ln();
@@ -94,19 +94,19 @@ const MANY: u32 = 4096;
 ///
 /// It is differentiated with respect to both; once with respect to `a`.
 #[track_caller]
-pub fn gammainc(a: impl Operand, x: impl Operand) -> Array {
+pub fn gammainc(a: impl ArrayLike, x: impl ArrayLike) -> Array {
     real_elementwise("gammainc", &[a.into_array(), x.into_array()], |a| IGAMMA.apply(a))
 }
 
 /// `1 - gammainc(a, x)`, with all digits where that is small.
 #[track_caller]
-pub fn gammaincc(a: impl Operand, x: impl Operand) -> Array {
+pub fn gammaincc(a: impl ArrayLike, x: impl ArrayLike) -> Array {
     real_elementwise("gammaincc", &[a.into_array(), x.into_array()], |a| IGAMMAC.apply(a))
 }
 
 /// The beta function, `Γ(a) Γ(b) / Γ(a + b)`.
 #[track_caller]
-pub fn beta(a: impl Operand, b: impl Operand) -> Array {
+pub fn beta(a: impl ArrayLike, b: impl ArrayLike) -> Array {
     real_elementwise("beta", &[a.into_array(), b.into_array()], |x| {
         let (a, b) = (&x[0], &x[1]);
         sign(a) * sign(b) * sign(&(a + b)) * EXP.apply(&log_beta(a, b))
@@ -115,7 +115,7 @@ pub fn beta(a: impl Operand, b: impl Operand) -> Array {
 
 /// The logarithm of the absolute value of [`beta`].
 #[track_caller]
-pub fn betaln(a: impl Operand, b: impl Operand) -> Array {
+pub fn betaln(a: impl ArrayLike, b: impl ArrayLike) -> Array {
     elementwise("betaln", &[a.into_array(), b.into_array()], |x| log_beta(&x[0], &x[1]))
 }
 
@@ -140,6 +140,6 @@ pub(in crate::scipy) fn log_beta(a: &Array, b: &Array) -> Array {
 ///
 /// It is differentiated with respect to `x` alone, as in JAX.
 #[track_caller]
-pub fn betainc(a: impl Operand, b: impl Operand, x: impl Operand) -> Array {
+pub fn betainc(a: impl ArrayLike, b: impl ArrayLike, x: impl ArrayLike) -> Array {
     real_elementwise("betainc", &[a.into_array(), b.into_array(), x.into_array()], |a| BETAINC.apply(a))
 }

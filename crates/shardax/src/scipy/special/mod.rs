@@ -57,6 +57,6 @@ pub(super) fn real_elementwise(name: &str, args: &[Array], f: impl FnOnce(&[Arra
 
 /// The logarithm of the sum of exponentials over `axes`, as [`Array::logsumexp`].
 #[track_caller]
-pub fn logsumexp(x: impl crate::ops::operators::Operand, axes: impl crate::ops::numpy::IntoReduction) -> Array {
+pub fn logsumexp(x: impl crate::ops::operators::ArrayLike, axes: impl crate::ops::numpy::IntoReduction) -> Array {
     x.into_array().logsumexp(axes)
 }

@@ -2,25 +2,25 @@
 
 use super::real_elementwise;
 use crate::core::array::Array;
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::special::{LOG_NDTR, NDTRI, cumulative};
 use crate::ops::primitive::unary::{ERF, ERF_INV, ERFC};
 
 /// The error function.
 #[track_caller]
-pub fn erf(x: impl Operand) -> Array {
+pub fn erf(x: impl ArrayLike) -> Array {
     real_elementwise("erf", &[x.into_array()], |x| ERF.apply(&x[0]))
 }
 
 /// `1 - erf(x)`, precise for large `x`.
 #[track_caller]
-pub fn erfc(x: impl Operand) -> Array {
+pub fn erfc(x: impl ArrayLike) -> Array {
     real_elementwise("erfc", &[x.into_array()], |x| ERFC.apply(&x[0]))
 }
 
 /// The inverse of [`erf`].
 #[track_caller]
-pub fn erfinv(x: impl Operand) -> Array {
+pub fn erfinv(x: impl ArrayLike) -> Array {
     real_elementwise("erfinv", &[x.into_array()], |x| ERF_INV.apply(&x[0]))
 }
 
@@ -34,19 +34,19 @@ pub fn erfinv(x: impl Operand) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn ndtr(x: impl Operand) -> Array {
+pub fn ndtr(x: impl ArrayLike) -> Array {
     real_elementwise("ndtr", &[x.into_array()], |x| cumulative(&x[0]))
 }
 
 /// The logarithm of [`ndtr`], which has digits where that is 0.
 #[track_caller]
-pub fn log_ndtr(x: impl Operand) -> Array {
+pub fn log_ndtr(x: impl ArrayLike) -> Array {
     real_elementwise("log_ndtr", &[x.into_array()], |x| LOG_NDTR.apply(x))
 }
 
 /// The inverse of [`ndtr`]: the number below which a part `p` of the standard normal distribution lies; NaN where `p`
 /// is no probability.
 #[track_caller]
-pub fn ndtri(p: impl Operand) -> Array {
+pub fn ndtri(p: impl ArrayLike) -> Array {
     real_elementwise("ndtri", &[p.into_array()], |p| NDTRI.apply(p))
 }

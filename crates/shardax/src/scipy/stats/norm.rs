@@ -10,7 +10,7 @@
 //! ```
 
 use crate::core::array::Array;
-use crate::ops::operators::Operand;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::special::{LOG_NDTR, NDTRI, cumulative, log_density};
 use crate::scipy::special::real_elementwise;
 
@@ -18,9 +18,9 @@ use crate::scipy::special::real_elementwise;
 #[track_caller]
 fn standard(
     name: &str,
-    x: impl Operand,
-    loc: impl Operand,
-    scale: impl Operand,
+    x: impl ArrayLike,
+    loc: impl ArrayLike,
+    scale: impl ArrayLike,
     f: impl FnOnce(Array, &Array) -> Array,
 ) -> Array {
     let args = [x.into_array(), loc.into_array(), scale.into_array()];
@@ -29,50 +29,50 @@ fn standard(
 
 /// The logarithm of the density.
 #[track_caller]
-pub fn logpdf(x: impl Operand, loc: impl Operand, scale: impl Operand) -> Array {
+pub fn logpdf(x: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> Array {
     standard("norm.logpdf", x, loc, scale, |z, scale| log_density(&z) - scale.log())
 }
 
 /// The density.
 #[track_caller]
-pub fn pdf(x: impl Operand, loc: impl Operand, scale: impl Operand) -> Array {
+pub fn pdf(x: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> Array {
     logpdf(x, loc, scale).exp()
 }
 
 /// The probability of less than `x`.
 #[track_caller]
-pub fn cdf(x: impl Operand, loc: impl Operand, scale: impl Operand) -> Array {
+pub fn cdf(x: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> Array {
     standard("norm.cdf", x, loc, scale, |z, _| cumulative(&z))
 }
 
 /// The logarithm of [`cdf`].
 #[track_caller]
-pub fn logcdf(x: impl Operand, loc: impl Operand, scale: impl Operand) -> Array {
+pub fn logcdf(x: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> Array {
     standard("norm.logcdf", x, loc, scale, |z, _| LOG_NDTR.apply(&[z]))
 }
 
 /// The probability of more than `x`.
 #[track_caller]
-pub fn sf(x: impl Operand, loc: impl Operand, scale: impl Operand) -> Array {
+pub fn sf(x: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> Array {
     standard("norm.sf", x, loc, scale, |z, _| cumulative(&-z))
 }
 
 /// The logarithm of [`sf`].
 #[track_caller]
-pub fn logsf(x: impl Operand, loc: impl Operand, scale: impl Operand) -> Array {
+pub fn logsf(x: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> Array {
     standard("norm.logsf", x, loc, scale, |z, _| LOG_NDTR.apply(&[-z]))
 }
 
 /// The number below which a part `q` of the distribution lies.
 #[track_caller]
-pub fn ppf(q: impl Operand, loc: impl Operand, scale: impl Operand) -> Array {
+pub fn ppf(q: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> Array {
     let args = [q.into_array(), loc.into_array(), scale.into_array()];
     real_elementwise("norm.ppf", &args, |a| NDTRI.apply(&a[..1]) * &a[2] + &a[1])
 }
 
 /// The number above which a part `q` of the distribution lies.
 #[track_caller]
-pub fn isf(q: impl Operand, loc: impl Operand, scale: impl Operand) -> Array {
+pub fn isf(q: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> Array {
     let args = [q.into_array(), loc.into_array(), scale.into_array()];
     real_elementwise("norm.isf", &args, |a| NDTRI.apply(&a[..1]) * -&a[2] + &a[1])
 }

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
 use crate::core::primitive::{
-    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, Thread, TypedOuts,
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, ThreadState, TypedOuts,
 };
 use crate::core::program::trace::{Traced, trace};
 use crate::core::program::{Aval, Flops, Program};
@@ -18,11 +18,11 @@ use crate::error::{Result, bail};
 use crate::interpret::ad::jvp_program;
 use crate::interpret::batching::batch_program;
 use crate::interpret::eval::eval;
-use crate::interpret::held::{
+use crate::interpret::higher_order::{
     Residual, Split, bind_checked, cast_all, cast_up, marked, marked_tangents, operand_sets, sets_of, spread_marked,
     tangent_or_zeros, varying,
 };
-use crate::interpret::thread::threaded;
+use crate::interpret::thread_state::thread_state;
 use crate::interpret::vary;
 use crate::scope::Part;
 use crate::shape::AxisSet;
@@ -271,10 +271,10 @@ impl Primitive for Scan {
         Ok(state)
     }
 
-    fn threaded(&self, thread: &dyn Thread, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
+    fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
         thread.settle(state)?;
         let count = state.len();
-        let body = threaded(&self.body, thread, self.num_consts, state)?;
+        let body = thread_state(&self.body, thread, self.num_consts, state)?;
         let carry = std::iter::repeat_n(Carry, count);
         let mut in_roles = self.in_roles();
         in_roles.splice(self.num_consts..self.num_consts, carry.clone());

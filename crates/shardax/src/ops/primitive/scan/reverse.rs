@@ -9,7 +9,7 @@ use crate::core::program::{Atom, Aval, Program};
 use crate::error::{Result, bail};
 use crate::interpret::ad::{backward, tangent_aval};
 use crate::interpret::eval::eval;
-use crate::interpret::held::{Residual, marked, spread_marked, tangent_or_zeros, zeros};
+use crate::interpret::higher_order::{Residual, marked, spread_marked, tangent_or_zeros, zeros};
 
 impl Scan {
     /// The cotangents of the operands, of a body that varies as its operands do.
@@ -29,14 +29,14 @@ impl Scan {
         // Backwards, the loop carries the cotangents of the carry, and sums those of the constants.
         let avals =
             [marked(&ins, &known), marked(&ins, &sums), outs[..nk].to_vec(), marked(&outs[nk..], &has_ys)].concat();
-        let avals: Vec<Aval> = avals.into_iter().map(Aval::settled).collect();
+        let avals: Vec<Aval> = avals.into_iter().map(Aval::strip_weak_type).collect();
         let at_sums = known.iter().filter(|k| **k).count();
         let at_carry = at_sums + sums.iter().filter(|s| **s).count();
         let (mut has_sum, mut has_xs) = (Vec::new(), Vec::new());
         let body = trace(&avals, |inputs| {
             let mut given = inputs.iter().cloned();
             let operand = |(aval, known): (&Aval, &bool)| match known {
-                true => given.next().map(Operand::Known).unwrap_or_else(|| Operand::Linear(aval.clone())),
+                true => given.next().map(Operand::NonLinear).unwrap_or_else(|| Operand::Linear(aval.clone())),
                 false => Operand::Linear(aval.clone()),
             };
             let operands: Vec<Operand> = ins.iter().zip(&known).map(operand).collect();
@@ -59,8 +59,8 @@ impl Scan {
         })?;
 
         let mut operands: Vec<Array> =
-            args.iter().zip(&known).filter(|(_, k)| **k).map(|(a, _)| a.known().cloned()).collect::<Result<_>>()?;
-        operands.extend(marked(&ins, &sums).iter().map(|aval| zeros(&aval.clone().settled())));
+            args.iter().zip(&known).filter(|(_, k)| **k).map(|(a, _)| a.value().cloned()).collect::<Result<_>>()?;
+        operands.extend(marked(&ins, &sums).iter().map(|aval| zeros(&aval.clone().strip_weak_type())));
         operands.extend(cts.iter().zip(&outs).take(nk).map(|(ct, aval)| tangent_or_zeros(ct, aval)));
         operands.extend(cts[nk..].iter().flatten().cloned());
         let mut roles = marked(&in_roles, &known);

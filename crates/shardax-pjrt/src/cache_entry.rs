@@ -1,0 +1,205 @@
+//! Compiled programs as bytes: what the plugin wrote, sealed, so that only what it wrote comes back to it.
+//!
+//! The plugin reads such bytes without a doubt: with one bit changed it crashes, and code for another processor ends in an
+//! illegal instruction. A seal is a first line, the SHA-256 of all that follows, and three parts, each after its length:
+//! XLA that wrote it, the signature, the plugin's bytes. It shows damage and mistakes; it is no proof against
+//! somebody who writes a seal of their own (see [`crate::permissions`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+use sha2::{Digest, Sha256};
+
+use crate::client::Client;
+use crate::device::Device;
+use crate::element::ShapeText;
+use crate::error::{Code, Error, Result};
+use crate::options::ParameterSpec;
+use crate::plugin::Plugin;
+
+const FIRST_LINE: &[u8] = b"shardax executable 1\n";
+const DIGEST: usize = 32;
+
+/// Seals the plugin's bytes.
+pub(crate) fn encode(plugin_id: &str, parameters: &[ParameterSpec], program: &[u8]) -> Vec<u8> {
+    let signature = signature(parameters);
+    let mut bytes =
+        Vec::with_capacity(FIRST_LINE.len() + DIGEST + plugin_id.len() + signature.len() + program.len() + 24);
+    bytes.extend_from_slice(FIRST_LINE);
+    bytes.extend_from_slice(&[0; DIGEST]);
+    for part in [plugin_id.as_bytes(), signature.as_bytes(), program] {
+        bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(part);
+    }
+    let (head, rest) = bytes.split_at_mut(FIRST_LINE.len() + DIGEST);
+    head[FIRST_LINE.len()..].copy_from_slice(&Sha256::digest(rest));
+    bytes
+}
+
+/// The plugin's bytes, when they are as they were, of one of these engines and of this signature.
+pub(crate) fn decode<'a>(bytes: &'a [u8], plugin_ids: &[&str], parameters: &[ParameterSpec]) -> Result<&'a [u8]> {
+    let damaged = || Error::new(Code::DataLoss, "these bytes are no compiled program, or are damaged");
+    let rest = bytes.strip_prefix(FIRST_LINE).ok_or_else(damaged)?;
+    let (digest, mut rest) = rest.split_at_checked(DIGEST).ok_or_else(damaged)?;
+    if Sha256::digest(rest).as_slice() != digest {
+        return Err(damaged());
+    }
+    let mut part = || -> Option<&'a [u8]> {
+        let (len, after) = rest.split_first_chunk()?;
+        let (part, after) = after.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)?;
+        rest = after;
+        Some(part)
+    };
+    let mut next = || part().ok_or_else(damaged);
+    let (its_plugin_id, its_signature, program) = (next()?, next()?, next()?);
+    if !plugin_ids.iter().any(|plugin_id| its_plugin_id == plugin_id.as_bytes()) {
+        let theirs = String::from_utf8_lossy(its_plugin_id);
+        // Of one kind of engine, which its first word says.
+        let alike = |ours: &&&str| ours.split(' ').next() == theirs.split(' ').next();
+        let ours = plugin_ids.iter().find(alike).or(plugin_ids.first()).copied().unwrap_or_default();
+        return Err(Error::failed_precondition(format!(
+            "the program was compiled by another version of the plugin or for another processor: {}",
+            first_difference(&theirs, ours)
+        )));
+    }
+    let wanted = signature(parameters);
+    if its_signature != wanted.as_bytes() {
+        return Err(Error::invalid_argument(format!(
+            "the compiled program takes ({}), and the signature is ({wanted})",
+            String::from_utf8_lossy(its_signature)
+        )));
+    }
+    Ok(program)
+}
+
+fn signature(parameters: &[ParameterSpec]) -> String {
+    let mut text = String::new();
+    for (i, parameter) in parameters.iter().enumerate() {
+        let comma = if i > 0 { ", " } else { "" };
+        let donated = if parameter.donated { " donated" } else { "" };
+        let _ = write!(text, "{comma}{}{donated}", ShapeText(parameter.ty, &parameter.dims));
+    }
+    text
+}
+
+fn first_difference(theirs: &str, ours: &str) -> String {
+    let differ = theirs.lines().zip(ours.lines()).find(|(theirs, ours)| theirs != ours);
+    differ.map_or_else(|| "they differ in length".to_owned(), |(theirs, ours)| format!("{theirs:?}, and not {ours:?}"))
+}
+
+/// All that compiled programs depend on, but for the programs and their options: the plugin, the devices, the processor
+/// that code is made for, among how many cores it is divided, and the variables that the plugin looks at.
+pub(crate) fn plugin_id(client: &Client) -> Result<String> {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let processor = processor(&cpu).ok_or_else(|| {
+        Error::new(Code::Unimplemented, "compiled programs cannot be kept: the system does not name its processor")
+    })?;
+    let plugin = client.plugin();
+    let file = std::fs::metadata(plugin.path()).map(|m| (m.len(), m.modified().ok())).ok();
+    let cores = std::thread::available_parallelism().ok();
+    let variables = ["XLA_FLAGS", "NPROC", "PJRT_NPROC"].map(std::env::var_os);
+    let kinds: Vec<&str> = client.devices().iter().map(Device::kind).collect();
+    Ok(format!(
+        "plugin {:?} {file:?} {:?} {:?}\nplatform {} {}\ndevices {kinds:?}\ncores {cores:?}\nvariables {variables:?}\n\
+         processor {} {processor}",
+        plugin.path(),
+        plugin.api_version(),
+        plugin.attributes(),
+        client.platform_name(),
+        client.platform_version(),
+        std::env::consts::ARCH,
+    ))
+}
+
+/// The same of a program for devices that were not there when it was compiled: what a topology and a client of such
+/// devices have in common.
+pub(crate) fn topology_plugin_id<'a>(plugin: &Plugin, platform: &str, kinds: impl Iterator<Item = &'a str>) -> String {
+    let mut counts = BTreeMap::new();
+    kinds.for_each(|kind| *counts.entry(kind).or_insert(0usize) += 1);
+    let (version, attributes) = (plugin.api_version(), plugin.attributes());
+    format!("topology of {}\ndevices {counts:?}\nplugin {version:?} {attributes:?}", platform.to_lowercase())
+}
+
+/// What Linux says of the processors, but for what changes from core to core and from moment to moment: x86 has a name
+/// and flags, ARM numbers and features, RISC-V an `isa`. `None` when it says nothing of the kind.
+fn processor(cpuinfo: &str) -> Option<String> {
+    const MODEL: &[&str] = &[
+        "vendor_id",
+        "cpu family",
+        "model",
+        "model name",
+        "stepping",
+        "CPU implementer",
+        "CPU architecture",
+        "CPU variant",
+        "CPU part",
+        "CPU revision",
+        "cpu",
+        "uarch",
+        "mvendorid",
+        "marchid",
+        "mimpid",
+    ];
+    const FEATURES: &[&str] = &["flags", "Features", "isa", "hart isa"];
+    let mut lines = BTreeSet::new();
+    let mut has_features = false;
+    for (name, value) in cpuinfo.lines().filter_map(|line| line.split_once(':')) {
+        let (name, value) = (name.trim(), value.trim());
+        has_features |= FEATURES.contains(&name);
+        if MODEL.contains(&name) || FEATURES.contains(&name) {
+            lines.insert(format!("{name}: {value}"));
+        }
+    }
+    has_features.then(|| lines.into_iter().collect::<Vec<_>>().join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ElementType;
+
+    const X86: &str = "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 1\n\
+        model name\t: AMD EPYC\nstepping\t: 1\ncpu MHz\t\t: 2445.404\nflags\t\t: fpu sse avx2\nbugs\t\t: a\n";
+    const ARM: &str = "processor\t: 0\nBogoMIPS\t: 243.75\nFeatures\t: fp asimd sve\nCPU implementer\t: 0x41\n\
+        CPU architecture: 8\nCPU variant\t: 0x1\nCPU part\t: 0xd40\nCPU revision\t: 1\n";
+
+    #[test]
+    fn processors_are_told_apart_with_and_without_a_model_name() {
+        let unlike = |a: &str, b: &str| assert_ne!(processor(a).unwrap(), processor(b).unwrap());
+        unlike(X86, &X86.replace(" avx2", ""));
+        unlike(X86, &X86.replace("model\t\t: 1", "model\t\t: 17"));
+        unlike(ARM, &ARM.replace("0xd40", "0xd0c"));
+        unlike(ARM, &ARM.replace(" sve", ""));
+        // Two kinds of cores in one machine.
+        unlike(ARM, &format!("{ARM}\n{}", ARM.replace("0xd40", "0xd0c")));
+        let like = |a: &str, b: &str| assert_eq!(processor(a).unwrap(), processor(b).unwrap());
+        like(X86, &X86.replace("2445.404", "1996.1"));
+        like(ARM, &format!("{ARM}\n{}", ARM.replace("processor\t: 0", "processor\t: 1")));
+        assert_eq!(processor(""), None);
+        assert_eq!(processor("processor\t: 0\nBogoMIPS\t: 243.75\n"), None);
+    }
+
+    #[test]
+    fn a_seal_shows_every_change() {
+        let parameters = [ParameterSpec::new(ElementType::F32, [4]).donated(), ParameterSpec::new(ElementType::S8, [])];
+        let plugin_ids = ["plugin 1\nprocessor a", "topology of x"];
+        let bytes = encode("plugin 1\nprocessor a", &parameters, b"program");
+        assert_eq!(decode(&bytes, &plugin_ids, &parameters).unwrap(), b"program");
+        for at in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut changed = bytes.clone();
+                changed[at] ^= 1 << bit;
+                let error = decode(&changed, &plugin_ids, &parameters).unwrap_err();
+                assert_eq!(error.code, Code::DataLoss);
+            }
+            assert_eq!(decode(&bytes[..at], &plugin_ids, &parameters).unwrap_err().code, Code::DataLoss);
+        }
+        let error = decode(&bytes, &["topology of x", "plugin 1\nprocessor b"], &parameters).unwrap_err();
+        assert!(error.message.contains("\"processor a\", and not \"processor b\""), "{error}");
+        let error = decode(&bytes, &plugin_ids, &parameters[..1]).unwrap_err();
+        assert!(
+            error.message.contains("takes (f32[4] donated, s8[]), and the signature is (f32[4] donated)"),
+            "{error}"
+        );
+    }
+}

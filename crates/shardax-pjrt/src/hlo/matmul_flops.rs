@@ -1,0 +1,206 @@
+//! How much arithmetic the products of an optimized program are: matrix products and convolutions, also where a library
+//! is called for them.
+
+use std::collections::HashMap;
+
+use prost::Message;
+
+use super::InstructionProto;
+use crate::element::ElementType;
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct DotDimensionsProto {
+    #[prost(int64, repeated, tag = "1")]
+    lhs_contracting: Vec<i64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ConvolutionDimensionsProto {
+    #[prost(int64, tag = "4")]
+    kernel_output_feature: i64,
+    #[prost(int64, repeated, tag = "11")]
+    input_spatial: Vec<i64>,
+    #[prost(int64, repeated, tag = "12")]
+    output_spatial: Vec<i64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct WindowProto {
+    #[prost(message, repeated, tag = "1")]
+    dimensions: Vec<WindowDimensionProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct WindowDimensionProto {
+    #[prost(int64, tag = "1")]
+    size: i64,
+    #[prost(int64, tag = "2")]
+    stride: i64,
+    #[prost(int64, tag = "3")]
+    padding_low: i64,
+    #[prost(int64, tag = "5")]
+    window_dilation: i64,
+    #[prost(int64, tag = "6")]
+    base_dilation: i64,
+}
+
+/// The type and the sizes of an array.
+type Array = (ElementType, Vec<i64>);
+
+/// The operations of an instruction: two, a product and a sum, for each element of the result and each that it is summed
+/// over. Of a convolution each element counts as those far from the padding; what meets the gaps of a dilated operand does
+/// not count. 0 of what is no product.
+pub(super) fn matmul_flops(instruction: &InstructionProto, all: &HashMap<i64, &InstructionProto>) -> f64 {
+    let operand = |at: usize| instruction.operand_ids.get(at).and_then(|id| array(all.get(id)?));
+    let (Some(left), Some(right), Some(result)) = (operand(0), operand(1), array(instruction)) else { return 0.0 };
+    // A library gets the gradients' operands with the window of the convolution itself.
+    let sums = match (instruction.opcode.as_str(), instruction.custom_call_target.as_str()) {
+        ("dot", _) => contracted(instruction, &left) * size(&result),
+        ("convolution", _) => seen(instruction, &right) * used(instruction, &left, &result) * size(&result),
+        ("custom-call", "__cudnn$convBackwardInput") => seen(instruction, &right) * size(&left),
+        ("custom-call", "__cudnn$convBackwardFilter") => seen(instruction, &result) * size(&right),
+        ("custom-call", name) if name.starts_with("__cudnn$conv") => seen(instruction, &right) * size(&result),
+        ("custom-call", name) if name.starts_with("__cublas$") => of_library(&left, &right, &result),
+        _ => 0.0,
+    };
+    // A product of complex numbers is four, and two sums.
+    let parts = if matches!(left.0, ElementType::C64 | ElementType::C128) { 4.0 } else { 1.0 };
+    2.0 * parts * sums
+}
+
+/// The result, or the first of several.
+fn array(instruction: &InstructionProto) -> Option<Array> {
+    let mut leaves = Vec::new();
+    instruction.shape.as_ref()?.leaves(&mut leaves);
+    leaves.into_iter().next()
+}
+
+fn size(array: &Array) -> f64 {
+    array.1.iter().map(|&n| n as f64).product()
+}
+
+fn contracted(dot: &InstructionProto, left: &Array) -> f64 {
+    let dims = dot.dot_dimensions.iter().flat_map(|d| &d.lhs_contracting);
+    dims.filter_map(|&d| left.1.get(usize::try_from(d).ok()?)).map(|&n| n as f64).product()
+}
+
+/// The elements of a kernel that one of the result sees.
+fn seen(convolution: &InstructionProto, kernel: &Array) -> f64 {
+    let features = convolution.convolution_dimensions.as_ref().map_or(0, |d| d.kernel_output_feature);
+    let features = usize::try_from(features).ok().and_then(|d| kernel.1.get(d)).map_or(1.0, |&n| n as f64);
+    size(kernel) / features.max(1.0)
+}
+
+/// The share of a kernel that meets elements, where most of it does. TPUs compute products with batches, and outer
+/// products, as convolutions whose windows lie mostly in padding or in gaps.
+fn used(convolution: &InstructionProto, left: &Array, result: &Array) -> f64 {
+    let (Some(window), Some(dims)) = (&convolution.window, &convolution.convolution_dimensions) else { return 1.0 };
+    let along = |array: &Array, dims: &[i64], at: usize| {
+        dims.get(at).and_then(|&d| array.1.get(usize::try_from(d).ok()?)).copied().unwrap_or(1)
+    };
+    let one = |(at, d): (usize, &WindowDimensionProto)| {
+        let (elements, positions) = (along(left, &dims.input_spatial, at), along(result, &dims.output_spatial, at));
+        let gaps = if elements > 1 { d.base_dilation.max(1) } else { 1 };
+        let (length, step) = ((elements - 1) * gaps + 1, d.window_dilation.max(1));
+        let steps = |length: i64| (length.max(0) + step - 1) / step;
+        let inside = |position: i64| {
+            let start = position * d.stride - d.padding_low;
+            // Of what is beyond the ends none, and of the window no more than there is.
+            let first = steps(-start);
+            let end = steps(length - start).min(d.size);
+            (end - first).max(0)
+        };
+        (0..positions).map(inside).max().unwrap_or(0) as f64 / (d.size * gaps).max(1) as f64
+    };
+    window.dimensions.iter().enumerate().map(one).product()
+}
+
+/// `[…, m, k]` by `[…, k, n]` in any order of the last two: the call says elsewhere which are contracted, but their size
+/// follows from the three.
+fn of_library(left: &Array, right: &Array, result: &Array) -> f64 {
+    let batch: f64 = result.1.iter().rev().skip(2).map(|&n| n as f64).product();
+    let contracted = (size(left) * size(right) / (size(result) * batch).max(1.0)).sqrt();
+    contracted * size(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ShapeProto;
+    use super::*;
+
+    fn of(id: i64, opcode: &str, sizes: &[i64], operands: &[i64]) -> InstructionProto {
+        let shape = ShapeProto { element_type: 11, dimensions: sizes.to_vec(), ..ShapeProto::default() };
+        let (opcode, operand_ids) = (opcode.to_owned(), operands.to_vec());
+        InstructionProto { id, opcode, shape: Some(shape), operand_ids, ..InstructionProto::default() }
+    }
+
+    fn counted(left: &[i64], right: &[i64], product: &InstructionProto) -> f64 {
+        let operands = [of(1, "parameter", left, &[]), of(2, "parameter", right, &[])];
+        matmul_flops(product, &operands.iter().map(|i| (i.id, i)).collect())
+    }
+
+    fn spatial(kernel_output_feature: i64, dims: &[i64]) -> ConvolutionDimensionsProto {
+        let (input_spatial, output_spatial) = (dims.to_vec(), dims.to_vec());
+        ConvolutionDimensionsProto { kernel_output_feature, input_spatial, output_spatial }
+    }
+
+    #[test]
+    fn two_for_each_product() {
+        let dot = InstructionProto {
+            dot_dimensions: Some(DotDimensionsProto { lhs_contracting: vec![1] }),
+            ..of(3, "dot", &[4, 5, 7], &[1, 2])
+        };
+        assert_eq!(counted(&[4, 6, 5], &[4, 6, 7], &dot), 2.0 * 4.0 * 5.0 * 6.0 * 7.0);
+        assert_eq!(counted(&[8], &[8], &of(3, "add", &[8], &[1, 2])), 0.0);
+    }
+
+    #[test]
+    fn convolutions_and_their_gradients_by_a_library() {
+        // 2 images of 8 × 8 and 3 features, kernels of 3 × 3 to 5 features.
+        let [image, kernel, out] = [[2, 8, 8, 3], [3, 3, 3, 5], [2, 8, 8, 5]];
+        let all = 2.0 * f64::from(2 * 8 * 8 * 5 * 3 * 3 * 3);
+        let dim = |base_dilation| WindowDimensionProto {
+            size: 3,
+            stride: 1,
+            padding_low: 1,
+            window_dilation: 1,
+            base_dilation,
+        };
+        let conv = |opcode: &str, target: &str, result: &[i64], dilation| InstructionProto {
+            custom_call_target: target.to_owned(),
+            convolution_dimensions: Some(spatial(3, &[1, 2])),
+            window: Some(WindowProto { dimensions: vec![dim(dilation); 2] }),
+            ..of(3, opcode, result, &[1, 2])
+        };
+        assert_eq!(counted(&image, &kernel, &conv("convolution", "", &out, 1)), all);
+        assert_eq!(counted(&[2, 4, 4, 3], &kernel, &conv("convolution", "", &out, 2)), all / 4.0);
+        let library = |target: &str, result: &[i64]| conv("custom-call", target, result, 1);
+        assert_eq!(counted(&image, &kernel, &library("__cudnn$convForward", &out)), all);
+        assert_eq!(counted(&out, &kernel, &library("__cudnn$convBackwardInput", &image)), all);
+        assert_eq!(counted(&image, &out, &library("__cudnn$convBackwardFilter", &kernel)), all);
+    }
+
+    // As TPUs write products of which a dimension is no operand's other: of 7 columns, and of a batch of 8.
+    #[test]
+    fn products_as_convolutions() {
+        let conv = |result: &[i64], dim: WindowDimensionProto| InstructionProto {
+            convolution_dimensions: Some(spatial(1, &[2])),
+            window: Some(WindowProto { dimensions: vec![dim] }),
+            ..of(3, "convolution", result, &[1, 2])
+        };
+        let outer = WindowDimensionProto { size: 7, stride: 1, padding_low: 6, window_dilation: 1, base_dilation: 1 };
+        assert_eq!(counted(&[4, 5, 1], &[5, 6, 7], &conv(&[4, 6, 7], outer)), 2.0 * f64::from(4 * 5 * 6 * 7));
+        let batch = WindowDimensionProto { size: 8, stride: 7, padding_low: 0, window_dilation: 1, base_dilation: 8 };
+        assert_eq!(counted(&[4, 5, 8], &[5, 6, 8], &conv(&[4, 6, 8], batch)), 2.0 * f64::from(8 * 4 * 5 * 6));
+    }
+
+    #[test]
+    fn products_by_a_library() {
+        let call = InstructionProto {
+            custom_call_target: "__cublas$gemm".to_owned(),
+            ..of(3, "custom-call", &[3, 4, 5], &[1, 2])
+        };
+        assert_eq!(counted(&[3, 4, 6], &[3, 6, 5], &call), 2.0 * 3.0 * 4.0 * 5.0 * 6.0);
+        assert_eq!(counted(&[3, 4, 6], &[3, 5, 6], &call), 2.0 * 3.0 * 4.0 * 5.0 * 6.0);
+    }
+}

@@ -1,0 +1,145 @@
+//! What a plugin wants done before it is loaded.
+//!
+//! libtpu asks the cloud's metadata server where it is, for minutes where nobody answers, and tells in variables of the
+//! environment alone that it need not. JAX sets the first of them, too, where there is no TPU.
+
+use std::ffi::{CString, c_char};
+use std::fs;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use crate::permissions;
+
+/// What libtpu is told where there is no TPU, unless the user has told it something else.
+const WITHOUT_TPU: &[(&str, &str)] = &[
+    // Without it, initializing it waits for a server that is not there.
+    ("TPU_SKIP_MDS_QUERY", "1"),
+    // Without these it writes warnings to stderr.
+    ("TPU_ACCELERATOR_TYPE", "v5litepod-4"),
+    ("TPU_WORKER_HOSTNAMES", "localhost"),
+    ("TPU_WORKER_ID", "0"),
+    // Without it, it leaves a log of each process.
+    ("TPU_LOG_DIR", "disabled"),
+    // Without it, two processes cannot compile at once.
+    ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1"),
+];
+
+/// Prepares for the plugin in this file, which its name tells.
+pub(crate) fn for_file(path: &Path) {
+    match path.file_name().and_then(|name| name.to_str()) {
+        Some("libtpu.so") => for_tpu(),
+        Some("xla_cuda_plugin.so") => for_cuda(path),
+        _ => {}
+    }
+}
+
+/// Prepares for libtpu. Where there is a TPU, it finds out by itself what it needs.
+pub(crate) fn for_tpu() {
+    if !has_tpu(Path::new("/sys/bus/pci/devices")) {
+        add_variables(WITHOUT_TPU);
+    }
+}
+
+/// Loads what the CUDA plugin's libraries do not find by themselves, from beside the plugin.
+fn for_cuda(path: &Path) {
+    const FILES: &[&str] = &["nvidia/cuda_nvrtc/lib/libnvrtc.so.12", "nvidia/cu13/lib/libnvrtc.so.13"];
+    // The folder of packages, two above the plugin's.
+    let Some(packages) = path.parent().and_then(Path::parent).and_then(Path::parent) else { return };
+    for file in FILES.iter().map(|file| packages.join(file)).filter(|file| file.is_file()) {
+        if file.parent().is_none_or(|folder| permissions::check_folder(folder).is_err()) {
+            continue;
+        }
+        // SAFETY: its initializers are those of a library that the plugin, which the user chose, loads later.
+        if let Ok(library) = unsafe { libloading::Library::new(&file) } {
+            std::mem::forget(library);
+        }
+    }
+}
+
+/// Whether the PCI bus has a TPU. Google makes other devices, too.
+fn has_tpu(devices: &Path) -> bool {
+    const GOOGLE: &str = "0x1ae0";
+    // v3, a kind without a name, v4, v5p, v5e, v6e, 7x.
+    const TPUS: &[&str] = &["0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"];
+    let entries = fs::read_dir(devices).into_iter().flatten().flatten();
+    let is = |file: &Path, values: &[&str]| fs::read_to_string(file).is_ok_and(|text| values.contains(&text.trim()));
+    entries
+        .map(|entry| entry.path())
+        .any(|device| is(&device.join("vendor"), &[GOOGLE]) && is(&device.join("device"), TPUS))
+}
+
+/// Adds those variables to this process's environment that it does not have.
+///
+/// Other threads may be reading it, in C, where no lock keeps them apart: `setenv` may free what they read. So the list
+/// of all variables is made anew, with those added, and takes the old one's place in one step; the old one stays as it
+/// is.
+#[cfg(unix)]
+fn add_variables(variables: &[(&str, &str)]) {
+    unsafe extern "C" {
+        static mut environ: *mut *mut c_char;
+    }
+
+    static ADDING: Mutex<()> = Mutex::new(());
+    let _one = ADDING.lock().unwrap_or_else(PoisonError::into_inner);
+    let missing = variables.iter().filter(|(name, _)| std::env::var_os(name).is_none());
+    let added: Vec<CString> =
+        missing.filter_map(|(name, value)| CString::new(format!("{name}={value}")).ok()).collect();
+    if added.is_empty() {
+        return;
+    }
+    // SAFETY: the list ends in null, and none of its texts is ever changed in place. The new list and its texts live
+    // for ever, as the system's own do.
+    unsafe {
+        let mut all = Vec::new();
+        let mut at = (&raw const environ).read_volatile();
+        while !at.is_null() && !(*at).is_null() {
+            all.push(*at);
+            at = at.add(1);
+        }
+        all.extend(added.into_iter().map(CString::into_raw));
+        all.push(std::ptr::null_mut());
+        (&raw mut environ).write_volatile(Vec::leak(all).as_mut_ptr());
+    }
+}
+
+#[cfg(not(unix))]
+fn add_variables(_: &[(&str, &str)]) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tpu_is_told_from_other_devices_of_its_maker() {
+        let bus = std::env::temp_dir().join(format!("shardax-pci-{}", std::process::id()));
+        let device = |name: &str, vendor: &str, id: &str| {
+            let folder = bus.join(name);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("vendor"), format!("{vendor}\n")).unwrap();
+            fs::write(folder.join("device"), format!("{id}\n")).unwrap();
+        };
+        assert!(!has_tpu(&bus));
+        device("0", "0x10de", "0x0063");
+        device("1", "0x1ae0", "0x0042"); // a network card
+        assert!(!has_tpu(&bus));
+        device("2", "0x1ae0", "0x0063");
+        assert!(has_tpu(&bus));
+        fs::remove_dir_all(&bus).unwrap();
+    }
+
+    // Miri has an environment of its own, and starts no programs.
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn variables_are_added_and_none_is_changed() {
+        let path = std::env::var_os("PATH");
+        let count = std::env::vars_os().count();
+        add_variables(&[("SHARDAX_TEST_ADDED", "1"), ("PATH", "/nowhere")]);
+        assert_eq!((std::env::var_os("PATH"), std::env::vars_os().count()), (path, count + 1));
+        assert_eq!(std::env::var("SHARDAX_TEST_ADDED").as_deref(), Ok("1"));
+        // What comes after finds its way as before.
+        add_variables(&[("SHARDAX_TEST_ADDED", "2"), ("SHARDAX_TEST_TOO", "3")]);
+        assert_eq!(std::env::var("SHARDAX_TEST_ADDED").as_deref(), Ok("1"));
+        let child = std::process::Command::new("sh").args(["-c", "echo $SHARDAX_TEST_ADDED$SHARDAX_TEST_TOO"]).output();
+        assert_eq!(String::from_utf8(child.unwrap().stdout).unwrap().trim(), "13");
+    }
+}

@@ -1,0 +1,208 @@
+//! What a few compiled setups tell of all others: a search thinks of all by theory, and compiles the best.
+
+use shardax::prelude::*;
+use shardax::shape::AxisName;
+use shardax::stages::Collective;
+
+use crate::device_spec::DeviceSpec;
+use crate::error::value;
+use crate::memory::Holder;
+use crate::network::{self, Group, Traffic};
+use crate::roofline::Roofline;
+use crate::{Plan, Remat, Report, Setup};
+
+/// The axes of the meshes that are tried.
+pub(crate) const AXES: [&str; 4] = ["data", "fsdp", "model", "expert"];
+
+/// What is estimated of a setup.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Estimate {
+    /// The memory of one device, in bytes.
+    pub memory: f64,
+    /// What one device sends, in bytes.
+    pub sent: f64,
+    /// The step, in seconds.
+    pub step: f64,
+}
+
+/// A setup that was compiled.
+#[derive(Debug)]
+struct Sample {
+    report: Report,
+    /// The bytes of the rows of one device, or of those that share them.
+    rows: f64,
+    /// Whether each device has all parameters.
+    whole_parameters: bool,
+}
+
+/// The samples of one way of keeping.
+#[derive(Debug)]
+pub(crate) struct Estimator {
+    /// The axis that all devices of the first two lie along.
+    main: &'static str,
+    few_rows: Sample,
+    more_rows: Sample,
+    /// With so many devices along another axis, and whether that splits rows.
+    along: Vec<(&'static str, usize, bool, Sample)>,
+}
+
+fn rows_of(plan: &Plan) -> f64 {
+    plan.argument_bytes(Some(Holder::Batch)).max(1.0)
+}
+
+/// `axes` of these sizes, those of one device left out.
+pub(crate) fn mesh_axes(sizes: impl IntoIterator<Item = (&'static str, usize)>) -> Vec<(AxisName, usize)> {
+    let axes: Vec<(AxisName, usize)> =
+        sizes.into_iter().filter(|(_, size)| *size > 1).map(|(name, size)| (AxisName::from(name), size)).collect();
+    if axes.is_empty() { vec![(AxisName::from(AXES[0]), 1)] } else { axes }
+}
+
+impl Estimator {
+    /// Compiles the samples of a way of keeping: all devices along `fsdp`, or `data` where that splits nothing, with few rows
+    /// for each and twice as many; and some of them along each other of the axes that are of use.
+    ///
+    /// Fails when it cannot be compiled so.
+    pub fn new(
+        plan: &dyn Fn(&Setup) -> Result<Plan>,
+        setup: &Setup,
+        remat: Remat,
+        axes: &[&'static str],
+        rows: usize,
+    ) -> Result<Estimator> {
+        let devices = setup.target.num_devices();
+        let main = if axes.contains(&"fsdp") { "fsdp" } else { "data" };
+        let sample = |other: (&'static str, usize), rows: usize| -> Result<Sample> {
+            let micro_batch = Some(rows * devices);
+            let sizes = [(main, devices / other.1), other];
+            let one = Setup { axes: mesh_axes(sizes), micro_batch, remat, ..setup.clone() };
+            let plan = plan(&one)?;
+            let whole_parameters = plan.has_whole_parameters();
+            Ok(Sample { rows: rows_of(&plan), whole_parameters, report: plan.report(&one.target)? })
+        };
+        // Where the sizes do not divide among all, some of the devices lie along `data`.
+        let mut first = Err(value("there is no device", "plan for one at least"));
+        let mut with_data = 1;
+        for size in (1..=devices).filter(|n| devices.is_multiple_of(*n)) {
+            with_data = size;
+            first = sample(("data", size), rows);
+            if first.is_ok() || main == "data" {
+                break;
+            }
+        }
+        let (few_rows, more_rows) = (first?, sample(("data", with_data), 2 * rows)?);
+        let part = (2..=devices).find(|n| devices.is_multiple_of(*n));
+        let mut along = Vec::new();
+        for &axis in axes.iter().filter(|axis| **axis != main && **axis != "data") {
+            // An axis that the step cannot have so: its meshes are not thought of.
+            let Some((part, Ok(other))) = part.map(|part| (part, sample((axis, part), rows))) else { continue };
+            let splits_rows = other.rows < 1.5 * few_rows.rows;
+            along.push((axis, part, splits_rows, other));
+        }
+        Ok(Estimator { main, few_rows, more_rows, along })
+    }
+
+    /// What a device has for programs, in bytes.
+    pub fn limit(&self) -> Option<f64> {
+        self.few_rows.report.memory.limit
+    }
+
+    /// Whether the way of keeping makes no difference to another.
+    pub fn is_as(&self, other: &Estimator) -> bool {
+        let figures = |t: &Estimator| {
+            let r = &t.few_rows.report;
+            (r.memory.total(), r.bytes_accessed, r.products_per_device)
+        };
+        figures(self) == figures(other)
+    }
+
+    /// Whether it knows of all axes along which these devices lie.
+    pub fn knows(&self, setup: &Setup) -> bool {
+        let known =
+            |axis: &str| axis == "data" || axis == self.main || self.along.iter().any(|(name, ..)| *name == axis);
+        setup.axes.iter().all(|(axis, size)| *size == 1 || known(&axis.to_string()))
+    }
+
+    /// A figure of so many rows: on a line through those of few and of more rows; and of so many devices along the other
+    /// axes, of which each splits a part of it, and repeats the rest.
+    fn figure(&self, of: &dyn Fn(&Report) -> f64, rows: f64, setup: &Setup) -> f64 {
+        let (few, more) = (of(&self.few_rows.report), of(&self.more_rows.report));
+        let first = self.few_rows.rows;
+        let slope = ((more - few) / (self.more_rows.rows - first).max(1.0)).clamp(0.0, few / first);
+        let of_rows = |rows: f64| few + slope * (rows - first);
+        let split = |(axis, part, _, sample): &(&'static str, usize, bool, Sample)| {
+            let share = of(&sample.report) / of_rows(sample.rows).max(f64::MIN_POSITIVE);
+            let split = ((1.0 - share) / (1.0 - 1.0 / *part as f64)).clamp(0.0, 1.0);
+            1.0 - split + split / setup.axis(axis) as f64
+        };
+        of_rows(rows) * self.along.iter().map(split).product::<f64>()
+    }
+
+    /// What the plan, lowered for the setup, would need and take: its arguments are known, gradients are as large as the
+    /// parameters.
+    pub fn estimate(&self, spec: &DeviceSpec, plan: &Plan, setup: &Setup) -> Result<Estimate> {
+        let rows = rows_of(plan);
+        let parameters = plan.argument_bytes(Some(Holder::Parameters));
+        let all = plan.argument_bytes(None);
+        let held = |report: &Report, holder: Holder| report.memory.of(holder);
+        let within = |r: &Report| (held(r, Holder::ActivationsAndTemporaries) - held(r, Holder::Parameters)).max(0.0);
+        let memory = all + parameters + self.figure(&within, rows, setup);
+
+        // The optimizer reads the state and the gradients, and writes the state.
+        let state = |parameters: f64, state: f64| 2.0 * (parameters + state) + 2.0 * parameters;
+        let moved = |r: &Report| {
+            let state = state(held(r, Holder::Parameters), held(r, Holder::OptimizerState));
+            (r.bytes_accessed - state).max(0.0)
+        };
+        let bytes =
+            self.figure(&moved, rows, setup) + state(parameters, plan.argument_bytes(Some(Holder::OptimizerState)));
+        let products = self.figure(&|r| r.products_per_device, rows, setup);
+        let model = plan.flops().model() / self.few_rows.report.devices as f64;
+
+        let traffic = self.traffic(rows, parameters, setup)?;
+        let roofline = Roofline::of(spec, products, model, bytes, &traffic);
+        Ok(Estimate { memory, sent: traffic.iter().map(|t| t.sent).sum(), step: roofline.step })
+    }
+
+    fn traffic(&self, rows: f64, parameters: f64, setup: &Setup) -> Result<Vec<Traffic>> {
+        let mesh = setup.mesh()?;
+        let mut all: Vec<Traffic> = Vec::new();
+        let mut add = |axes: &[String], kind: CollectiveKind, bytes: f64, runs: usize| {
+            let axes: Vec<AxisName> = axes.iter().map(|axis| AxisName::from(axis.clone())).collect();
+            let axes: Vec<AxisName> = axes.into_iter().filter(|axis| mesh.axis_size(*axis).is_some()).collect();
+            let group = Group::of(&setup.target, &mesh, &axes);
+            if group.size > 1 {
+                let runs = runs.max(1);
+                let bytes = (bytes / runs as f64) as usize;
+                let (participants, runs_said, in_loop) = (group.size, Some(runs), false);
+                let one = Collective { kind, axes, participants, bytes, count: runs, runs: runs_said, in_loop };
+                all.extend(network::traffic(&setup.target, Some(&mesh), &[one]));
+            }
+        };
+        // What goes along the main axis: parameters for all rows, and what the rows send.
+        for t in self.few_rows.report.traffic.iter().filter(|t| t.axes == [self.main]) {
+            let same = |r: &Report| -> f64 {
+                r.traffic.iter().filter(|o| o.kind == t.kind && o.axes == t.axes).map(|o| o.bytes).sum()
+            };
+            let mut axes = t.axes.clone();
+            if self.few_rows.whole_parameters && self.main != "data" {
+                // Gradients are summed over both at once.
+                axes.push("data".to_owned());
+            }
+            add(&axes, t.kind, self.figure(&same, rows, setup), t.runs);
+        }
+        // What goes along another: activations of the rows; where it splits rows too, sums and gathers are of parameters.
+        for (axis, _, splits_rows, sample) in &self.along {
+            for t in sample.report.traffic.iter().filter(|t| t.axes.iter().any(|a| a == axis)) {
+                use CollectiveKind::*;
+                let of_parameters = *splits_rows && matches!(t.kind, AllReduce | AllGather | ReduceScatter);
+                let share = if of_parameters { 1.0 } else { rows / sample.rows };
+                add(&t.axes, t.kind, t.bytes * share, t.runs);
+            }
+        }
+        // Gradients of what a device has of the parameters.
+        if self.main != "data" && !self.few_rows.whole_parameters {
+            add(&["data".to_owned()], CollectiveKind::AllReduce, parameters, 1);
+        }
+        Ok(all)
+    }
+}

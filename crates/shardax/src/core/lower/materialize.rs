@@ -1,0 +1,175 @@
+//! Which values the CPU's program keeps, where fusion would compute them anew in each loop that uses them.
+//!
+//! XLA computes what is elementwise inside of the loops of what uses it, in each of them again. That spares memory
+//! traffic where these are few, or where there is little to read. But a sum that grows from layer to layer, such as the
+//! residual stream of a transformer and its cotangent, is then read from its beginning in every loop: traffic,
+//! instructions and compile time grow with the square of the depth (`docs/plugin.md`). Such a value is kept: computed once.
+
+use std::fmt::Write as _;
+
+use super::attr::write_type;
+use super::{Lowering, Value};
+use crate::core::program::{Atom, Eqn, Program, Var};
+
+/// Values of fewer elements cost less than a loop of their own.
+const MIN_ELEMENTS: usize = 4096;
+
+/// At most so many loops and operands of a value are told apart.
+const MANY: usize = 16;
+
+impl Lowering {
+    /// `v`, which lies in memory: XLA fuses nothing across the call of a function that it may not inline. (It
+    /// drops an `optimization_barrier` before it fuses.)
+    pub(crate) fn keep(&mut self, v: Value) -> Value {
+        let aval = self.aval(v);
+        let mut key = String::from("keep ");
+        write_type(&mut key, aval.dtype, &aval.shape);
+        let at = self.functions.iter().position(|(of, _)| *of == key).unwrap_or_else(|| {
+            let (at, ty) = (self.functions.len(), &key["keep ".len()..]);
+            let mut text = String::new();
+            let _ = writeln!(text, "  func.func private @keep_{at}(%0: {ty}) -> ({ty}) {{");
+            let _ = writeln!(text, "    \"func.return\"(%0) : ({ty}) -> ()\n  }}");
+            self.functions.push((key, text));
+            at
+        });
+        let attrs = format!("callee = @keep_{at}, mhlo.frontend_attributes = {{inlineable = \"false\"}}");
+        self.op("func.call", &[v], &attrs, &aval)
+    }
+}
+
+/// A few of the program's values or equations, in order.
+#[derive(Clone, Default)]
+struct VarSet(Vec<u32>);
+
+impl VarSet {
+    fn insert(&mut self, item: u32) {
+        if let Err(at) = self.0.binary_search(&item)
+            && self.0.len() < MANY
+        {
+            self.0.insert(at, item);
+        }
+    }
+
+    fn extend(&mut self, other: &VarSet) {
+        other.0.iter().for_each(|&item| self.insert(item));
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Whether each value of the program is to be kept.
+pub(super) fn materialized(program: &Program) -> Vec<bool> {
+    let mut kept = vec![false; program.avals.len()];
+    let large = |v: Var| program.avals[v.index()].size() >= MIN_ELEMENTS;
+    if !program.eqns.iter().any(|eqn| eqn.outputs.iter().any(|v| large(*v))) {
+        return kept;
+    }
+    let mut uses = vec![0u32; program.avals.len()];
+    program.eqns.iter().flat_map(operands).for_each(|v| uses[v.index()] += 1);
+    // What is kept makes fewer loops of the values before it, and fewer operands of those behind.
+    for _ in 0..2 {
+        let users = Users::of(program, &kept);
+        kept = keep(program, &users, &uses);
+    }
+    kept
+}
+
+fn operands(eqn: &Eqn) -> impl Iterator<Item = Var> {
+    eqn.inputs.iter().filter_map(|atom| match atom {
+        Atom::Var(v) => Some(*v),
+        Atom::Literal { .. } => None,
+    })
+}
+
+/// The result of an equation that is computed inside of the loops of what uses it.
+fn fused(eqn: &Eqn) -> Option<usize> {
+    match eqn.outputs.as_slice() {
+        [out] if eqn.primitive.is_fused() => Some(out.index()),
+        _ => None,
+    }
+}
+
+fn moves(eqn: &Eqn) -> bool {
+    matches!(eqn.primitive.name(), "reshape" | "transpose")
+}
+
+/// Whether this product's operand `v` is a matrix, and the other a vector.
+fn is_matrix(program: &Program, eqn: &Eqn, v: Var) -> bool {
+    let size = |v: &Var| program.avals[v.index()].size();
+    let by = |other: usize| other > 1 && size(&v) % other == 0 && size(&v) / other == size(&eqn.outputs[0]);
+    operands(eqn).any(|other| other != v && by(size(&other)))
+}
+
+/// What uses each value.
+struct Users {
+    /// The loops that it is computed in: those of equations and of the program's results.
+    loops: Vec<VarSet>,
+    /// Whether a product takes it, which needs it in memory.
+    multiplied: Vec<bool>,
+    /// Whether that is a product with a vector, which takes what it needs in memory from a loop of its own only.
+    by_vector: Vec<bool>,
+}
+
+impl Users {
+    fn of(program: &Program, kept: &[bool]) -> Users {
+        let mut loops = vec![VarSet::default(); program.avals.len()];
+        let mut multiplied = vec![false; program.avals.len()];
+        let mut by_vector = vec![false; program.avals.len()];
+        let end = program.eqns.len() as u32;
+        for (i, atom) in program.outputs.iter().enumerate() {
+            if let Atom::Var(v) = atom {
+                loops[v.index()].insert(end + i as u32);
+            }
+        }
+        for (i, eqn) in program.eqns.iter().enumerate().rev() {
+            let name = eqn.primitive.name();
+            let through = fused(eqn).filter(|out| !kept[*out]);
+            let inside = through.map_or(VarSet(vec![i as u32]), |out| loops[out].clone());
+            let product = match fused(eqn) {
+                // Products read other orders of the dimensions.
+                Some(out) => multiplied[out] && moves(eqn),
+                None => name == "dot_general" || name == "conv_general_dilated",
+            };
+            let moved = fused(eqn).is_some_and(|out| by_vector[out] && moves(eqn));
+            for v in operands(eqn) {
+                loops[v.index()].extend(&inside);
+                multiplied[v.index()] |= product;
+                by_vector[v.index()] |= moved || (name == "dot_general" && is_matrix(program, eqn, v));
+            }
+        }
+        Users { loops, multiplied, by_vector }
+    }
+}
+
+fn keep(program: &Program, users: &Users, uses: &[u32]) -> Vec<bool> {
+    let mut kept = vec![false; program.avals.len()];
+    // The values in memory that each is computed from.
+    let mut reads: Vec<VarSet> = (0..program.avals.len()).map(|v| VarSet(vec![v as u32])).collect();
+    for eqn in &program.eqns {
+        let Some(out) = fused(eqn) else { continue };
+        let size = program.avals[out].size();
+        let mut all = VarSet::default();
+        for v in operands(eqn) {
+            // What is small beside the result stays in the processor's caches.
+            let large = |read: &&u32| program.avals[**read as usize].size() * 2 >= size;
+            reads[v.index()].0.iter().filter(large).for_each(|&read| all.insert(read));
+        }
+        let (loops, operands) = (users.loops[out].len(), all.len());
+        // Anew: each loop reads each operand. Kept: they are read once, it is written once and read by each loop, or, where
+        // it must be in memory anyway, by each loop but the product.
+        let spares = match users.multiplied[out] {
+            true => loops >= 2 && operands >= 2,
+            false => loops * operands > operands + 1 + loops,
+        };
+        // What is only read in another order is so read by the product.
+        let needed = users.by_vector[out] && eqn.primitive.name() != "transpose";
+        if size >= MIN_ELEMENTS && (needed || uses[out] >= 2 && spares) {
+            kept[out] = true;
+        } else {
+            reads[out] = all;
+        }
+    }
+    kept
+}

@@ -1,0 +1,201 @@
+//! What primitives that hold programs share: the varying axes of their operands, and joining what they captured.
+
+use super::ad::{Linearized, linearize_held, tangent_aval};
+use super::eval::eval;
+use crate::core::array::{Array, Repr};
+use crate::core::primitive::{Outputs, Primitive, Tangents};
+use crate::core::program::trace::{Traced, bind, check_usable, trace};
+use crate::core::program::{Aval, Program, Var};
+use crate::error::{Result, err};
+use crate::shape::AxisSet;
+
+/// Applies a primitive; `Err` where it failed.
+#[track_caller]
+pub(crate) fn bind_checked(primitive: impl Primitive + 'static, args: &[Array]) -> Result<Outputs> {
+    let outs = bind(std::sync::Arc::new(primitive), args);
+    outs.iter().try_for_each(check_usable)?;
+    Ok(outs)
+}
+
+/// The axes that each operand of a program is to vary over: its own, and those that the program was traced for.
+/// `None` where those are the same.
+pub(crate) fn operand_sets<'a>(
+    inputs: impl Iterator<Item = &'a Aval> + Clone,
+    args: &[AxisSet],
+) -> Option<Vec<AxisSet>> {
+    let same = inputs.clone().zip(args).all(|(aval, arg)| aval.vma == *arg);
+    (!same).then(|| inputs.zip(args).map(|(aval, arg)| aval.vma.union(arg)).collect())
+}
+
+/// The axes that each array varies over.
+pub(crate) fn sets_of(args: &[Array]) -> Vec<AxisSet> {
+    args.iter().map(Array::vma).collect()
+}
+
+/// The program for inputs that vary over these axes, with (its first) outputs made to vary over those.
+pub(crate) fn varying(program: &Program, inputs: &[AxisSet], outputs: &[AxisSet]) -> Result<Program> {
+    let avals: Vec<Aval> =
+        program.in_avals().zip(inputs).map(|(aval, vma)| Aval { vma: vma.clone(), ..aval.clone() }).collect();
+    let traced = trace(&avals, |args| {
+        let mut outs = eval(program, args)?;
+        outs.iter_mut().zip(outputs).for_each(|(out, vma)| *out = cast_up(out, vma));
+        Ok(outs)
+    })?;
+    // A program is closed, so that evaluating it captured nothing.
+    Ok(traced.program)
+}
+
+/// `array` made to vary over `vma`, over which it may vary already.
+#[track_caller]
+pub(crate) fn cast_up(array: &Array, vma: &AxisSet) -> Array {
+    if vma.is_subset(&array.vma()) { array.clone() } else { array.varying_over(&array.vma().union(vma)) }
+}
+
+/// The operands, each made to vary over the axes of its set.
+#[track_caller]
+pub(crate) fn cast_all(args: &[Array], sets: &[AxisSet]) -> Vec<Array> {
+    args.iter().zip(sets).map(|(arg, vma)| cast_up(arg, vma)).collect()
+}
+
+/// Zeros of this type, varying over its axes.
+#[track_caller]
+pub(crate) fn zeros(aval: &Aval) -> Array {
+    cast_up(&Array::zeros_of(aval), &aval.vma)
+}
+
+/// A tangent, or zeros where there is none.
+#[track_caller]
+pub(crate) fn tangent_or_zeros(tangent: &Option<Array>, primal: &Aval) -> Array {
+    match (tangent, tangent_aval(primal)) {
+        (Some(t), _) => t.clone(),
+        (None, Some(aval)) => zeros(&aval),
+        (None, None) => zeros(&primal.with_dtype(crate::dtype::DType::Float0)),
+    }
+}
+
+/// The tangents that are marked, zeros where one is missing.
+#[track_caller]
+pub(crate) fn marked_tangents(tangents: &[Option<Array>], primals: &[Array], marks: &[bool]) -> Vec<Array> {
+    let mark = tangents.iter().zip(primals).zip(marks).filter(|(_, m)| **m);
+    mark.map(|((t, primal), _)| tangent_or_zeros(t, &primal.aval())).collect()
+}
+
+/// The items of a list that are marked.
+pub(crate) fn marked<T: Clone>(list: &[T], marks: &[bool]) -> Vec<T> {
+    list.iter().zip(marks).filter(|(_, m)| **m).map(|(item, _)| item.clone()).collect()
+}
+
+/// One item for each mark: the next of `items` where it is set, else `None`.
+pub(crate) fn spread_marked(items: impl IntoIterator<Item = Array>, marks: &[bool]) -> Tangents {
+    let mut items = items.into_iter();
+    marks.iter().map(|m| if *m { items.next() } else { None }).collect()
+}
+
+/// The trace that an array is a value of.
+pub(crate) fn trace_of(array: &Array) -> Option<u64> {
+    match &array.0 {
+        Repr::Traced(t) => Some(t.trace),
+        _ => None,
+    }
+}
+
+/// Whether two arrays are the same value, not merely equal ones.
+pub(crate) fn is_same(a: &Array, b: &Array) -> bool {
+    match (&a.0, &b.0) {
+        (Repr::Traced(a), Repr::Traced(b)) => (a.trace, a.var) == (b.trace, b.var),
+        (Repr::Concrete(a), Repr::Concrete(b)) => std::sync::Arc::ptr_eq(a, b),
+        _ => false,
+    }
+}
+
+/// Gives programs that were traced on the same arguments the same inputs: what any of them captured, then the arguments.
+pub(crate) fn join(traced: Vec<Traced>) -> (Vec<Program>, Vec<Array>) {
+    let mut all: Vec<Array> = Vec::new();
+    for capture in traced.iter().flat_map(|t| &t.captures) {
+        if !all.iter().any(|known| is_same(known, capture)) {
+            all.push(capture.clone());
+        }
+    }
+    let programs = traced
+        .into_iter()
+        .map(|Traced { mut program, captures }| {
+            let args = program.inputs.split_off(captures.len());
+            let own = std::mem::take(&mut program.inputs);
+            program.inputs = all
+                .iter()
+                .map(|array| match captures.iter().position(|c| is_same(c, array)) {
+                    Some(i) => own[i],
+                    None => new_var(&mut program, array.aval()),
+                })
+                .collect();
+            program.inputs.extend(args);
+            program
+        })
+        .collect();
+    (programs, all)
+}
+
+/// Adds a variable that nothing uses yet.
+pub(crate) fn new_var(program: &mut Program, aval: Aval) -> Var {
+    program.avals.push(aval);
+    Var(program.avals.len() as u32 - 1)
+}
+
+/// Drops what the program captured but does not use.
+pub(crate) fn drop_unused_captures(traced: Traced) -> Traced {
+    let program = traced.program.simplified();
+    let mut used = program.used_inputs();
+    used[traced.captures.len()..].fill(true);
+    let captures = marked(&traced.captures, &used);
+    let inputs = marked(&program.inputs, &used);
+    Traced { program: Program { inputs, ..program }, captures }
+}
+
+/// A value that the linear part of a program takes from its known part.
+pub(crate) enum Residual {
+    /// An input of the program.
+    Input(usize),
+    /// A value from outside.
+    Outer(Array),
+    /// The so-many-th of the values that the known part returns besides the outputs.
+    Stored(usize),
+}
+
+/// A program as two: the known part, which also returns what the linear part needs of it, and the linear part.
+pub(crate) struct Split {
+    pub known: Traced,
+    pub linear: Linearized,
+    /// One for each residual of the linear part.
+    pub residuals: Vec<Residual>,
+    /// The types of the values that the known part stores.
+    pub stored: Vec<Aval>,
+}
+
+impl Split {
+    /// Splits `program` for tangents of the inputs in `nonzero`; inputs in `reach` can be had without storing them.
+    pub fn of(program: &Program, nonzero: &[bool], reach: impl Fn(usize) -> bool) -> Result<Split> {
+        let avals: Vec<Aval> = program.in_avals().cloned().collect();
+        let mut found = None;
+        let known = trace(&avals, |inputs| {
+            let (mut outs, mut linear) = linearize_held(program, inputs, nonzero)?;
+            let needed = drop_unused_captures(Traced { program: linear.program, captures: linear.residuals });
+            (linear.program, linear.residuals) = (needed.program, needed.captures);
+            let own = inputs.first().and_then(trace_of);
+            let mut stored = Vec::new();
+            let place = |array: &Array| match inputs.iter().position(|input| is_same(input, array)) {
+                Some(i) if reach(i) => Residual::Input(i),
+                None if trace_of(array) != own => Residual::Outer(array.clone()),
+                _ => {
+                    outs.push(array.clone());
+                    stored.push(array.aval().strip_weak_type());
+                    Residual::Stored(stored.len() - 1)
+                }
+            };
+            let residuals = linear.residuals.iter().map(place).collect();
+            found = Some((linear, residuals, stored));
+            Ok(outs)
+        })?;
+        let (linear, residuals, stored) = found.ok_or_else(|| err!(Runtime, "a program was not linearized"))?;
+        Ok(Split { known, linear, residuals, stored })
+    }
+}

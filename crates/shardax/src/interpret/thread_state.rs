@@ -1,0 +1,61 @@
+//! Threading a state through a program: each equation may change it, and loops, branches and calls carry it along.
+//!
+//! The state is a list of arrays: the first failed check so far, or the token that keeps effects in order.
+
+use crate::core::array::Array;
+use crate::core::primitive::ThreadState;
+use crate::core::program::trace::{Traced, check_usable, trace};
+use crate::core::program::{Aval, Env, Program};
+use crate::error::Result;
+use crate::interpret::eval::at_eqn;
+
+/// The outputs of `program` on `args`, and what becomes of the state.
+pub(crate) fn thread_eval(
+    program: &Program,
+    thread: &dyn ThreadState,
+    args: &[Array],
+    state: &mut Vec<Array>,
+) -> Result<Vec<Array>> {
+    let mut env = Env::new(program);
+    for (var, arg) in program.inputs.iter().zip(args) {
+        env.set(*var, arg.clone());
+    }
+    for eqn in &program.eqns {
+        at_eqn(eqn, || {
+            let held = eqn.primitive.programs();
+            if !held.is_empty() && !held.iter().any(|program| thread.concerns(program)) {
+                return env.apply(eqn);
+            }
+            let args = env.arrays(&eqn.inputs)?;
+            let outs = match held.is_empty() {
+                true => thread.apply(eqn, &args, state)?,
+                false => eqn.primitive.thread_state(thread, &args, state).map_err(|e| e.at(eqn.source))?,
+            };
+            for (var, out) in eqn.outputs.iter().zip(outs) {
+                check_usable(&out)?;
+                env.set(*var, out);
+            }
+            Ok(())
+        })?;
+    }
+    env.arrays(&program.outputs)
+}
+
+/// The program that carries the state too: it takes it after its first `before` inputs, and returns it before its outputs.
+/// What tracing it captured comes first of all.
+pub(crate) fn thread_state(
+    program: &Program,
+    thread: &dyn ThreadState,
+    before: usize,
+    state: &[Array],
+) -> Result<Traced> {
+    let mut avals: Vec<Aval> = program.in_avals().cloned().collect();
+    avals.splice(before..before, state.iter().map(Array::aval));
+    trace(&avals, |inputs| {
+        let mut own = inputs.to_vec();
+        let mut state = own.splice(before..before + state.len(), []).collect();
+        let outs = thread_eval(program, thread, &own, &mut state)?;
+        thread.settle(&mut state)?;
+        Ok([state, outs].concat())
+    })
+}

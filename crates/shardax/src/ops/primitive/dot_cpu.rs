@@ -1,0 +1,146 @@
+//! Products on CPU by the library where XLA's are slow: those of f64 take three times as long, and those of f32 whose
+//! right operand is read against its order, such as the gradient of a layer's input, half as long again (`docs/plugin.md`).
+
+use ndarray::linalg::general_mat_mul;
+use ndarray::{ArrayView2, ArrayView3, ArrayViewMut2, ArrayViewMut3, Axis, LinalgScalar};
+use shardax_pjrt::ElementType;
+use shardax_pjrt::ffi::{Arg, CallFrame, Ret};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::cpu_kernels::{self, MIN_WORK, numbers, numbers_mut};
+use super::dot::{DotGeneral, free};
+use crate::core::lower::{Lowering, Value, ints};
+use crate::core::program::Aval;
+use crate::dtype::DType;
+use crate::shape::Shape;
+
+pub(super) const TARGET: &str = "shardax_dot";
+
+/// Of rows and of columns: below, the time is that of reading the other operand.
+const MIN_SIDE: usize = 8;
+
+/// The smallest matrix that XLA reads slowly against its order.
+const MIN_TURNED: usize = 1 << 16;
+
+/// The fewest rows at a time.
+const MIN_ROWS: usize = 32;
+
+/// How often a thread takes some, about.
+const BLOCKS: usize = 2;
+
+/// Some rows of one product: of the left operand, the right one, and the result.
+type Task<'a, T> = (ArrayView2<'a, T>, ArrayView2<'a, T>, ArrayViewMut2<'a, T>);
+
+/// The product by the library, where that is of use.
+pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
+    let [lhs, rhs] = [cx.aval(args[0]), cx.aval(args[1])];
+    if [&lhs, &rhs].iter().any(|aval| aval.dtype != out.dtype) {
+        return None;
+    }
+    let sizes = |aval: &Aval, dims: &[usize]| dims.iter().map(|&d| aval.shape[d]).product::<usize>();
+    let lhs_free = free(lhs.rank(), &dot.lhs_contract, &dot.lhs_batch);
+    let rhs_free = free(rhs.rank(), &dot.rhs_contract, &dot.rhs_batch);
+    let (batch, depth) = (sizes(&lhs, &dot.lhs_batch), sizes(&lhs, &dot.lhs_contract));
+    let (rows, columns) = (sizes(&lhs, &lhs_free), sizes(&rhs, &rhs_free));
+    let is_slow = match out.dtype {
+        DType::F64 => true,
+        DType::F32 if cpu_kernels::has_all() => true,
+        DType::F32 => batch == 1 && columns * depth >= MIN_TURNED && dot.rhs_contract.last() == Some(&(rhs.rank() - 1)),
+        _ => false,
+    };
+    let sides = [rows, columns, depth];
+    let (min_side, min_work) = if cpu_kernels::has_all() { (1, 1) } else { (MIN_SIDE, MIN_WORK) };
+    let is_large =
+        sides.iter().all(|side| *side >= min_side) && sides.into_iter().fold(batch, usize::saturating_mul) >= min_work;
+    if !is_slow || !is_large || !cpu_kernels::is_of_use(cx) {
+        return None;
+    }
+    let (a, a_dim) = matrices(cx, args[0], [&dot.lhs_batch, &lhs_free, &dot.lhs_contract], [batch, rows, depth]);
+    let (b, b_dim) = matrices(cx, args[1], [&dot.rhs_batch, &rhs_free, &dot.rhs_contract], [batch, columns, depth]);
+    let product = Aval::new(out.dtype, Shape::from_slice(&[batch, rows, columns]));
+    let numbers = [("lhs", a_dim as i64), ("rhs", b_dim as i64)];
+    let product = cpu_kernels::call(cx, TARGET, &[a, b], &numbers, &[product])[0];
+    Some(cx.op("stablehlo.reshape", &[product], "", out))
+}
+
+/// `v` as a batch of matrices, and which of their dimensions is contracted: whichever can be had without moving anything,
+/// or else the last.
+fn matrices(cx: &mut Lowering, v: Value, parts: [&[usize]; 3], [batch, free, depth]: [usize; 3]) -> (Value, usize) {
+    let aval = cx.aval(v);
+    let [b, f, c] = parts;
+    let is_order = |order: [&[usize]; 3]| order.concat().into_iter().eq(0..aval.rank());
+    let (v, dims, dim) = if is_order([b, c, f]) {
+        (v, [batch, depth, free], 1)
+    } else if is_order([b, f, c]) {
+        (v, [batch, free, depth], 2)
+    } else {
+        let order = [b, f, c].concat();
+        let moved = Aval::new(aval.dtype, order.iter().map(|&d| aval.shape[d]).collect::<Vec<_>>());
+        let v = cx.op("stablehlo.transpose", &[v], &format!("permutation = {}", ints(&order)), &moved);
+        (v, [batch, free, depth], 2)
+    };
+    (cx.op("stablehlo.reshape", &[v], "", &Aval::new(aval.dtype, Shape::from_slice(&dims))), dim)
+}
+
+/// A call from a program: `lhs` and `rhs` say which dimension of an operand is contracted.
+pub(super) fn handle(frame: &mut CallFrame<'_>) -> Result<(), String> {
+    let dims = [cpu_kernels::number(frame, "lhs")?, cpu_kernels::number(frame, "rhs")?];
+    let threads = cpu_kernels::number(frame, "threads")?.max(1);
+    let (args, results) = frame.split();
+    let ([a, b], [c]) = (args, results) else { return Err("not two operands and a result".into()) };
+    match c.ty {
+        ElementType::F64 => product::<f64>([a, b], dims, c, threads),
+        _ => product::<f32>([a, b], dims, c, threads),
+    }
+}
+
+fn product<T: LinalgScalar + FromBytes + IntoBytes + Immutable + Send + Sync>(
+    args: [&Arg<'_>; 2],
+    dims: [usize; 2],
+    c: &mut Ret<'_>,
+    threads: usize,
+) -> Result<(), String> {
+    let shape = |dims: &[i64]| match *dims {
+        [batch, rows, columns] => Ok((batch as usize, rows as usize, columns as usize)),
+        _ => Err(format!("no batch of matrices: {dims:?}")),
+    };
+    let view = |i: usize| {
+        let mut view =
+            ArrayView3::from_shape(shape(args[i].dims)?, numbers::<T>(args[i])?).map_err(|e| e.to_string())?;
+        // The left one is to have what is contracted last, and the right one first.
+        if dims[i] != if i == 0 { 2 } else { 1 } {
+            view.swap_axes(1, 2);
+        }
+        Ok::<_, String>(view)
+    };
+    let (a, b, to) = (view(0)?, view(1)?, shape(c.dims)?);
+    multiply(a, b, ArrayViewMut3::from_shape(to, numbers_mut(c)?).map_err(|e| e.to_string())?, threads);
+    Ok(())
+}
+
+/// `c = a b`, of which each thread takes some rows at a time: one that starts late does less.
+fn multiply<T: LinalgScalar + Send + Sync>(
+    a: ArrayView3<'_, T>,
+    b: ArrayView3<'_, T>,
+    mut c: ArrayViewMut3<'_, T>,
+    threads: usize,
+) {
+    let (batch, rows, _) = c.dim();
+    let blocks = if threads == 1 { 1 } else { (BLOCKS * threads).div_ceil(batch).min(rows / MIN_ROWS).max(1) };
+    let block = rows.div_ceil(blocks);
+    let mut tasks: Vec<Task<'_, T>> = Vec::with_capacity(batch * blocks);
+    for ((mut a, b), mut c) in a.outer_iter().zip(b.outer_iter()).zip(c.outer_iter_mut()) {
+        while a.nrows() > block {
+            let ((first, rest), (first_c, rest_c)) = (a.split_at(Axis(0), block), c.split_at(Axis(0), block));
+            tasks.push((first, b, first_c));
+            (a, c) = (rest, rest_c);
+        }
+        tasks.push((a, b, c));
+    }
+    cpu_kernels::share_out(
+        tasks,
+        threads,
+        || (),
+        |(), (a, b, mut c)| general_mat_mul(T::one(), &a, &b, T::zero(), &mut c),
+    );
+}

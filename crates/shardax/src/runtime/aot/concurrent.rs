@@ -1,0 +1,49 @@
+//! Several programs compiled at once.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::{Compiled, Lowered};
+use crate::core::tree::Tree;
+use crate::error::{AtCaller, Result};
+use crate::runtime::multi_process::processes_of;
+
+/// Compiles each, as many at a time as there are cores: a server's programs for batches of several sizes, say. The
+/// compiler itself uses several cores for a large program, and one for a small.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let f = jit(|x: Array| x.sin().sum(..));
+/// let sizes = [1, 8, 64];
+/// let lowered = sizes.map(|n| f.lower(shape_dtype_struct([n], DType::F32)));
+/// let compiled = compile_all(&lowered.into_iter().collect::<shardax::Result<Vec<_>>>()?)?;
+/// assert_eq!(compiled[1].call(zeros([8]))?.item::<f32>()?, 0.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails with the error of the first that fails, in the order of the list.
+#[track_caller]
+pub fn compile_all<Args: Tree, Out: Tree>(lowered: &[Lowered<Args, Out>]) -> Result<Vec<Compiled<Args, Out>>> {
+    let (next, made) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        while let Some(i) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < lowered.len()) {
+            let compiled = lowered[i].compile();
+            made.lock().unwrap_or_else(PoisonError::into_inner).push((i, compiled));
+        }
+    };
+    // Processes compile what is over the devices of all in one order.
+    let spans = |one: &Lowered<Args, Out>| processes_of(one.lowered.request.place.devices()).is_some();
+    let cores = match lowered.iter().any(spans) {
+        true => 1,
+        false => std::thread::available_parallelism().map_or(1, |n| n.get()),
+    };
+    std::thread::scope(|scope| {
+        (1..cores.min(lowered.len())).for_each(|_| {
+            scope.spawn(work);
+        });
+        work();
+    });
+    let mut made = made.into_inner().unwrap_or_else(PoisonError::into_inner);
+    made.sort_by_key(|(i, _)| *i);
+    made.into_iter().map(|(_, compiled)| compiled).collect::<Result<_>>().at_caller()
+}

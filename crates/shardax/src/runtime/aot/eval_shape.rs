@@ -1,0 +1,126 @@
+//! Arrays that stand for their types alone, and the types of a function's results.
+
+use std::sync::Arc;
+
+use crate::core::array::{Array, Repr, Tracer};
+use crate::core::function::{Function, IntoArgs};
+use crate::core::program::{Aval, Var};
+use crate::core::sharding_like::ShardingLike;
+use crate::core::tree::{Flat, Tree};
+use crate::dtype::DType;
+use crate::error::{AtCaller, Error, Result, err};
+use crate::interpret::flat::{flat_fn, trace_flat, types_of};
+use crate::ops::numpy::{IntoShape, shape_of};
+use crate::runtime::layouts;
+use crate::sharding::Sharding;
+use crate::source;
+
+/// No trace has this number.
+const NO_TRACE: u64 = 0;
+
+/// An array of this shape and dtype that has no values and no memory: an argument for `lower` and [`eval_shape`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = shape_dtype_struct([1024, 1024], DType::F32);
+/// let lowered = jit(|x: Array| x.dot(&x)).lower(&x)?;
+/// assert!(lowered.as_text().contains("tensor<1024x1024xf32>"));
+/// assert!(x.to_vec::<f32>().is_err());
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn shape_dtype_struct(shape: impl IntoShape, dtype: DType) -> Array {
+    match shape_of(shape) {
+        Ok(shape) => of_type(Aval::new(dtype, shape)),
+        Err(e) => Array::from_result(Err(e), &of_type(Aval::scalar(dtype))),
+    }
+}
+
+/// The same with the sharding that the argument is to have, as an array that lies so would have it (JAX's
+/// `ShapeDtypeStruct(shape, dtype, sharding=…)`). The devices may be those of a [`Topology`](crate::Topology).
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let mesh = make_mesh([("i", 8)])?;
+/// let x = shape_dtype_struct_on([1024, 64], DType::F32, NamedSharding::new(&mesh, P!["i"]));
+/// let compiled = jit(|x: Array| x.sum(0)).lower(&x)?.compile()?;
+/// assert_eq!(compiled.collectives()?.count_of(CollectiveKind::AllReduce), 1);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// A [`Format`](crate::Format) says the layout in memory too.
+///
+/// An array with an error when the sharding does not divide the shape, or the layout is of another rank.
+#[track_caller]
+pub fn shape_dtype_struct_on(shape: impl IntoShape, dtype: DType, sharding: impl Into<ShardingLike>) -> Array {
+    const NAME: &str = "shape_dtype_struct_on";
+    let like = sharding.into();
+    let made = shape_of(shape).and_then(|shape| {
+        let sharding = match &like {
+            ShardingLike::Format(format) => match format.placed(NAME)? {
+                Some(sharding) => layouts::canonical(&sharding),
+                None => return Ok(of_type(Aval::new(dtype, shape))),
+            },
+            like => like.resolve(NAME)?,
+        };
+        sharding.check_constrained(NAME)?;
+        sharding.shard_shape(&shape)?;
+        sharding.layout().map_or(Ok(()), |known| known.get().check(&shape))?;
+        Ok(of_type_on(Aval::new(dtype, shape), Some(Arc::new(sharding))))
+    });
+    made.unwrap_or_else(|e| Array::from_result(Err(e), &of_type(Aval::scalar(dtype))))
+}
+
+/// The types of a function's results, found without computing anything: a tree of arrays without values.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = shape_dtype_struct([8, 1024], DType::Bf16);
+/// let y = eval_shape(|x: Array| x.sum(1).astype(DType::F32), &x)?;
+/// assert_eq!((y.shape(), y.dtype()), (&[8][..], DType::F32));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn eval_shape<Args: Tree, F: Function<Args>, A: IntoArgs<Args>>(f: F, args: A) -> Result<F::Output> {
+    let _line = source::enter();
+    let flat = Flat::of_arguments(&args.into_args());
+    let (traced, def) = trace_flat(&flat.def, &types_of(&flat)?, &flat_fn(&f)).at_caller()?;
+    let leaves = traced.program.out_avals().into_iter().map(of_type).collect();
+    Flat { leaves, def }.build()
+}
+
+fn of_type(aval: Aval) -> Array {
+    of_type_on(aval, None)
+}
+
+fn of_type_on(aval: Aval, sharding: Option<Arc<Sharding>>) -> Array {
+    Array(Repr::Traced(Arc::new(Tracer { trace: NO_TRACE, var: Var(0), aval, sharding })))
+}
+
+impl Array {
+    /// Whether it stands for its type alone.
+    pub(crate) fn is_only_type(&self) -> bool {
+        matches!(&self.0, Repr::Traced(t) if t.is_only_type())
+    }
+
+    /// How it lies, or is to lie, where that must stay so: of a committed array, and of one that stands for its type.
+    pub(crate) fn committed_sharding(&self) -> Option<&Sharding> {
+        match &self.0 {
+            Repr::Traced(tracer) => tracer.sharding.as_deref(),
+            _ => self.concrete_ref().filter(|c| c.committed).map(|c| &c.sharding),
+        }
+    }
+}
+
+impl Tracer {
+    pub(crate) fn is_only_type(&self) -> bool {
+        self.trace == NO_TRACE
+    }
+
+    /// The error of using it as a value.
+    pub(crate) fn has_no_values(&self) -> Error {
+        err!(Type, "an array of type {} that stands for its type alone (shape_dtype_struct) has no values", self.aval)
+            .help("use it as an argument of `lower` or `eval_shape`")
+    }
+}

@@ -1,0 +1,100 @@
+//! How compiled programs take their arguments and give their results: shardings with layouts in memory.
+
+use shardax_pjrt as pjrt;
+
+use super::{Compiled, CrossCompiled, LeafTree, LoweredFn};
+use crate::core::array::Array;
+use crate::core::tree::Flat;
+use crate::error::{Result, err};
+use crate::runtime::callable::CallConvention;
+use crate::runtime::layouts;
+use crate::sharding::{Format, Layout, LayoutOptions, Sharding};
+
+/// A sharding and the layout beside it, as users see them.
+fn format(layout: Option<Layout>, sharding: &Sharding) -> Format {
+    Format::new(LayoutOptions::from(layout), sharding.in_layout(None))
+}
+
+impl LoweredFn {
+    /// How the compiled program takes each argument; these are the shardings of its inputs.
+    fn input_formats(&self, inputs: &[Sharding], program: &pjrt::CompiledProgram) -> LeafTree<Option<Format>> {
+        let CallConvention { captures, kept, .. } = &self.convention;
+        let format = |argument: usize| {
+            let at = captures.len() + kept.iter().position(|k| *k == argument)?;
+            Some(format(layouts::told(program.parameter_layouts(), at), inputs.get(at)?))
+        };
+        LeafTree::new(&self.in_def, (0..self.in_avals.len()).map(format).collect())
+    }
+
+    /// How it gives each result; these are their shardings.
+    fn output_formats(&self, outputs: &[Sharding], program: &pjrt::CompiledProgram) -> LeafTree<Format> {
+        let told = |i| layouts::told(program.output_layouts(), i);
+        let all = outputs.iter().enumerate().map(|(i, sharding)| format(told(i), sharding));
+        LeafTree::new(&self.convention.out_def, all.collect())
+    }
+}
+
+impl<Args, Out> Compiled<Args, Out> {
+    /// How the program takes each argument: its sharding, and its layout in memory, given or chosen by the compiler.
+    /// `None` for arguments that it does not take, as nothing depends on them.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// use shardax::{Format, Layout};
+    /// let device = &local_devices()?[0];
+    /// let product = jit(|w: Array, x: Array| w.dot(x)).in_shardings(Format::new(Layout::AUTO, device));
+    /// let types = (shape_dtype_struct([64, 32], DType::F32), shape_dtype_struct([32, 8], DType::F32));
+    /// let compiled = product.lower(types)?.compile()?;
+    /// // Put where and how the compiler wants it, once.
+    /// let args = device_put(&(ones([64, 32]), ones([32, 8])), &compiled.input_formats())?;
+    /// assert_eq!(compiled.call(args)?.to_vec::<f32>()?[0], 32.0);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn input_formats(&self) -> LeafTree<Option<Format>> {
+        self.lowered.input_formats(&self.loaded.in_shardings, &self.loaded.executable)
+    }
+
+    /// How each result lies: its sharding, and its layout in memory, given or chosen by the compiler.
+    pub fn output_formats(&self) -> LeafTree<Format> {
+        self.lowered.output_formats(&self.loaded.out_shardings, &self.loaded.executable)
+    }
+
+    /// Fails for committed arguments that lie in memory otherwise than they were to.
+    pub(super) fn check_layouts(&self, flat: &Flat) -> Result<()> {
+        let said = |sharding: &Sharding| sharding.layout().is_some();
+        let passed = |leaf: &Array| leaf.concrete_ref().is_some_and(|c| said(&c.sharding));
+        if !self.loaded.in_shardings.iter().any(said) && !flat.leaves.iter().any(passed) {
+            return Ok(());
+        }
+        self.mismatches(flat, &|i, leaf| {
+            let have = leaf.concrete_ref().filter(|c| c.committed)?;
+            let want = self.in_sharding(i)?;
+            if have.sharding.layout() == want.layout() {
+                return None;
+            }
+            let formats = self.input_formats();
+            let (have, want) = (have.layout().ok()??, formats.leaves().get(i)?.as_ref()?.layout()?.clone());
+            (have != want).then(|| format!("of type {}: passed layout {have}, required layout {want}", leaf.aval()))
+        })
+        .map_or(Ok(()), |list| {
+            Err(err!(
+                Value,
+                "Computation was compiled for input layouts that disagree with the layouts of arguments passed to it. The mismatches are:{list}"
+            )
+            .help("put them as `input_formats` says: `device_put(&args, &compiled.input_formats())`"))
+        })
+    }
+}
+
+impl<Args, Out> CrossCompiled<Args, Out> {
+    /// How the program takes each argument: its sharding, and its layout in memory, given or chosen by the compiler;
+    /// `None` for arguments that it does not take.
+    pub fn input_formats(&self) -> LeafTree<Option<Format>> {
+        self.lowered.input_formats(&self.program.in_shardings, &self.program.executable)
+    }
+
+    /// How each result lies: its sharding, and its layout in memory, given or chosen by the compiler.
+    pub fn output_formats(&self) -> LeafTree<Format> {
+        self.lowered.output_formats(&self.program.out_shardings, &self.program.executable)
+    }
+}

@@ -1,0 +1,204 @@
+//! Staging: a function is traced for its arguments, cleaned up, and placed.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use super::LoweredFn;
+use crate::compiler_options::CompilerOptions;
+use crate::core::array::Concrete;
+use crate::core::program::trace::Traced;
+use crate::core::program::{Aval, Program};
+use crate::core::sharding_like::RequestedSharding;
+use crate::core::tree::{Flat, TreeDef};
+use crate::error::Result;
+use crate::interpret::flat::{FlatFn, trace_flat, types_of, with_arguments};
+use crate::precision::{self, Precision};
+use crate::runtime::callable::CallConvention;
+use crate::runtime::counts;
+use crate::runtime::eager::input_name;
+use crate::runtime::input_names::InputNames;
+use crate::runtime::layouts;
+use crate::runtime::load::{Effort, Request};
+use crate::runtime::placement::{Input, Placed, Placing};
+use crate::sharding::context::{argument_meshes_asked, get_mesh};
+use crate::sharding::device::client_number;
+use crate::sharding::layout::RequestedLayout;
+use crate::sharding::memory::MemoryKind;
+use crate::sharding::{Mesh, Sharding};
+
+/// What is asked of a function that is staged; all that `jit` and `pmap` differ in.
+pub(crate) struct LowerOptions<'a> {
+    /// The function's name in errors.
+    pub function: &'a str,
+    /// The program's name in texts and profiles.
+    pub program: String,
+    /// Which arguments are donated, leaf by leaf.
+    pub donated: Vec<bool>,
+    /// Whether arguments that nothing depends on stay.
+    pub keep_unused: bool,
+    /// How each argument is to lie, where that is asked.
+    pub in_shardings: Vec<RequestedSharding>,
+    /// What is asked of XLA.
+    pub compiler_options: CompilerOptions,
+    /// Where captured arrays are to lie; `None` leaves them where they are.
+    pub captured: Option<Sharding>,
+    /// How each result is to lie, from the structure of the results and the program.
+    pub out_shardings: &'a dyn Fn(&TreeDef, &Program) -> Result<Vec<RequestedSharding>>,
+    /// Where the function's traces are kept, if the same asked for other devices needs no new one.
+    pub traces: Option<&'a Traces>,
+}
+
+/// What a function was traced to last. Arguments of the same types that lie elsewhere need no new trace.
+#[derive(Default)]
+pub(crate) struct Traces(Mutex<VecDeque<Arc<Trace>>>);
+
+/// So many traces are kept of a function: those of a loop over a few device sets or types.
+const KEPT_TRACES: usize = 4;
+
+struct Trace {
+    /// The context mesh, XLA that captured arrays belong to, and the precision of products that ask for none.
+    mesh: Option<Mesh>,
+    client_number: usize,
+    precision: Option<Precision>,
+    in_def: TreeDef,
+    in_avals: Vec<Aval>,
+    pruned: Pruned,
+    out_def: TreeDef,
+}
+
+impl LowerOptions<'_> {
+    /// Traces `f` and decides where it runs.
+    pub fn lower(self, flat: &Flat, f: FlatFn<'_>) -> Result<LoweredFn> {
+        let trace = self.trace(flat, f)?;
+        let Trace { in_avals, pruned: Pruned { program, captures, kept }, out_def, .. } = &*trace;
+        let asked = (self.out_shardings)(out_def, program)?;
+        let outputs: Vec<Option<Sharding>> = asked.iter().map(|asked| asked.sharding.clone()).collect();
+        let output_name =
+            |i: usize| format!("output{}", out_def.paths().get(i).map(String::as_str).unwrap_or_default());
+
+        let committed = |c: &Concrete| c.committed.then(|| c.sharding.clone());
+        let captured = captures.iter().map(|c| match &self.captured {
+            Some(sharding) => Input { committed: None, given: Some(sharding.clone()) },
+            None => Input { committed: committed(c), given: None },
+        });
+        let arguments = kept.iter().map(|&i| Input {
+            committed: flat.leaves[i].committed_sharding().cloned(),
+            given: self.in_shardings[i].sharding.clone(),
+        });
+        let paths = || flat.def.paths();
+        let placed = Placing {
+            program,
+            function: self.function,
+            inputs: &captured.chain(arguments).collect::<Vec<_>>(),
+            input_name: &|i| input_name(i.checked_sub(captures.len()).map(|i| kept[i]), &paths),
+            outputs: &outputs,
+            output_name: &output_name,
+        }
+        .place()?;
+        let Placed { place, mut in_shardings, out_shardings, committed } = placed;
+        let mut auto_inputs = Vec::new();
+        for (at, &i) in kept.iter().enumerate() {
+            let (at, name) = (captures.len() + at, || format!("argument{}", paths()[i]));
+            let layout = layouts::taken(&flat.leaves[i], self.in_shardings[i].layout, place.platform(), &name)?;
+            if layout == Some(RequestedLayout::Auto) {
+                auto_inputs.push(at);
+            }
+            in_shardings[at] = in_shardings[at].in_layout(layout.and_then(RequestedLayout::known));
+        }
+        let out_layouts = layouts::given(&asked, &program.out_avals(), place.platform(), &output_name)?;
+        let taken = captures.iter().map(|_| false).chain(kept.iter().map(|&i| self.donated[i]));
+        let request = Request {
+            name: self.program,
+            donated: taken.collect(),
+            program: program.clone(),
+            input_names: InputNames::new(captures.len(), &flat.def, kept),
+            place,
+            in_shardings,
+            out_shardings,
+            out_kinds: outputs
+                .iter()
+                .map(|asked| asked.as_ref().map(|s| s.kind().unwrap_or(MemoryKind::DEVICE)))
+                .collect(),
+            auto_inputs,
+            out_layouts,
+            effort: Effort::Full,
+            compiler_options: CompilerOptions::of_process().and(&self.compiler_options),
+        };
+        request.check_donated_layouts()?;
+        let convention =
+            CallConvention { captures: captures.clone(), kept: kept.clone(), out_def: out_def.clone(), committed };
+        Ok(LoweredFn {
+            request,
+            convention,
+            in_def: flat.def.clone(),
+            in_avals: in_avals.clone(),
+            donated: self.donated,
+        })
+    }
+
+    /// Traces `f`, unless it was traced for such arguments before.
+    fn trace(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Arc<Trace>> {
+        let in_avals = types_of(flat)?;
+        let (mesh, client_number, precision) = (get_mesh(), client_number(), precision::current());
+        let same = |trace: &Trace| {
+            (trace.client_number, trace.precision) == (client_number, precision)
+                && trace.mesh == mesh
+                && trace.in_def == flat.def
+                && trace.in_avals == in_avals
+        };
+        if let Some(found) = self.traces.and_then(|traces| traces.lock().iter().find(|trace| same(trace)).cloned()) {
+            return Ok(found);
+        }
+        let (begun, asked) = (Instant::now(), argument_meshes_asked());
+        let (traced, out_def) = with_arguments(&flat.leaves, || trace_flat(&flat.def, &in_avals, f))?;
+        counts::traced(self.function, begun);
+        let pruned = Pruned::new(&traced, self.keep_unused)?;
+        let trace =
+            Arc::new(Trace { mesh, client_number, precision, in_def: flat.def.clone(), in_avals, pruned, out_def });
+        // One that asked where the arguments lie is theirs alone.
+        if let Some(traces) = self.traces.filter(|_| asked == argument_meshes_asked()) {
+            let mut all = traces.lock();
+            all.truncate(KEPT_TRACES - 1);
+            all.push_front(trace.clone());
+        }
+        Ok(trace)
+    }
+}
+
+impl Traces {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Trace>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn clear(&self) {
+        let all = std::mem::take(&mut *self.lock());
+        drop(all);
+    }
+}
+
+/// A traced function without the equations and inputs that nothing depends on.
+struct Pruned {
+    program: Program,
+    captures: Vec<Arc<Concrete>>,
+    /// The arguments that are left.
+    kept: Vec<usize>,
+}
+
+impl Pruned {
+    /// With `keep_unused` the arguments all stay.
+    fn new(traced: &Traced, keep_unused: bool) -> Result<Self> {
+        let mut program = traced.program.simplified();
+        let mut used = program.used_inputs();
+        let count = traced.captures.len();
+        if keep_unused {
+            used[count..].fill(true);
+        }
+        let captures = traced.captures.iter().zip(&used).filter(|(_, u)| **u).map(|(c, _)| c.concrete());
+        let captures = captures.collect::<Result<Vec<_>>>()?;
+        let kept = used[count..].iter().enumerate().filter(|(_, u)| **u).map(|(i, _)| i).collect();
+        let mut flags = used.iter();
+        program.inputs.retain(|_| *flags.next().unwrap_or(&true));
+        Ok(Pruned { program, captures, kept })
+    }
+}

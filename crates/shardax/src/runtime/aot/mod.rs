@@ -1,0 +1,510 @@
+//! Ahead-of-time compilation: `lower` gives a [`Lowered`], whose `compile` gives a [`Compiled`].
+
+mod collectives;
+mod concurrent;
+mod cross_compiled;
+mod eval_shape;
+mod formats;
+mod leaves;
+pub(crate) mod lower;
+mod report;
+mod traffic;
+
+pub use crate::compiler_options::CompilerOption;
+pub use collectives::{Collective, CollectiveKind, Collectives};
+pub use concurrent::compile_all;
+pub use cross_compiled::CrossCompiled;
+pub use eval_shape::{eval_shape, shape_dtype_struct, shape_dtype_struct_on};
+pub use leaves::{ArgInfo, LeafTree};
+pub use shardax_pjrt::MemoryAnalysis;
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use super::callable::{CallConvention, Callable};
+use super::execute::LoadedProgram;
+use super::load::Request;
+use super::placement::{Place, splits_alike};
+use crate::core::array::Array;
+use crate::core::function::Function;
+use crate::core::lower::module::Donation;
+use crate::core::program::{Aval, Program};
+use crate::core::tree::{self, Flat, Tree, TreeDef};
+use crate::error::{AtCaller, Result, err};
+use crate::ops::checkify::Errors;
+use crate::sharding::{Mesh, Sharding, Topology};
+use crate::warning;
+
+/// A function that was traced for its arguments and placed: all that is needed to compile it and call it.
+pub(crate) struct LoweredFn {
+    pub request: Request,
+    pub convention: CallConvention,
+    pub in_def: TreeDef,
+    /// The types of all arguments, those that the program does not take included.
+    pub in_avals: Vec<Aval>,
+    /// Which arguments are donated.
+    pub donated: Vec<bool>,
+}
+
+impl LoweredFn {
+    /// Compiles it, for calls that check nothing more.
+    pub fn load(self) -> Result<Callable> {
+        self.warn_of_donations();
+        let (loaded, convention) = (self.request.load()?, self.convention);
+        Ok(Callable { loaded, convention, errors: Errors::none(), reusable: true, aux: None })
+    }
+
+    /// The donated arguments whose memory no result takes over, and whether the program takes them at all.
+    fn unused_donations(&self) -> Vec<(usize, bool)> {
+        let used = self.request.donations();
+        let CallConvention { captures, kept, .. } = &self.convention;
+        let at = |i: usize| kept.iter().position(|k| *k == i);
+        let reused = |i: usize| at(i).is_some_and(|at| used[captures.len() + at] != Donation::None);
+        (0..self.donated.len()).filter(|&i| self.donated[i] && !reused(i)).map(|i| (i, at(i).is_some())).collect()
+    }
+
+    /// Says which donations are in vain, once for each compilation. Of arguments that nothing depends on it says nothing,
+    /// as JAX does.
+    fn warn_of_donations(&self) {
+        let unused: Vec<usize> =
+            self.unused_donations().into_iter().filter(|(_, kept)| *kept).map(|(i, _)| i).collect();
+        if unused.is_empty() {
+            return;
+        }
+        let paths = self.in_def.paths();
+        let list = |f: &dyn Fn(usize) -> String| unused.iter().map(|&i| f(i)).collect::<Vec<_>>().join(", ");
+        warning::warn(
+            &format!(
+                "Some donated buffers were not usable: {} ({} of {}).",
+                list(&|i| self.in_avals[i].to_string()),
+                list(&|i| format!("argument{}", paths[i])),
+                self.request.name,
+            ),
+            "memory is taken over by a result of the same shape, dtype and sharding, in the same layout in memory; without one, leave the argument out of donate_argnums",
+        );
+    }
+
+    /// The sharding of an argument among those of the program's inputs; `None` for one that it does not take.
+    fn in_sharding<'a>(&self, inputs: &'a [Sharding], argument: usize) -> Option<&'a Sharding> {
+        let CallConvention { captures, kept, .. } = &self.convention;
+        let at = kept.iter().position(|k| *k == argument)?;
+        inputs.get(captures.len() + at)
+    }
+
+    fn args_info(&self) -> LeafTree<ArgInfo> {
+        let info = |(aval, donated): (&Aval, &bool)| ArgInfo { aval: aval.clone(), donated: *donated };
+        LeafTree::new(&self.in_def, self.in_avals.iter().zip(&self.donated).map(info).collect())
+    }
+}
+
+/// A function lowered for arguments of certain types: what `lower` of [`jit`](crate::jit), [`pmap`](crate::pmap) and
+/// [`shard_map`](crate::shard_map) returns.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let f = jit(|x: Array| x.sin() * 2);
+/// let lowered = f.lower(array([1.0f32, 2.0]))?;
+/// assert!(lowered.as_text().contains("stablehlo.sine"));
+/// let compiled = lowered.compile()?;
+/// assert_eq!(compiled.call(array([0.0f32, 0.0]))?.to_vec::<f32>()?, [0.0, 0.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub struct Lowered<Args, Out> {
+    lowered: Arc<LoweredFn>,
+    text: Arc<str>,
+    types: PhantomData<fn(Args) -> Out>,
+}
+
+impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
+    pub(crate) fn new(lowered: LoweredFn) -> Result<Self> {
+        let text = lowered.request.lower(false)?.into();
+        lowered.warn_of_donations();
+        Ok(Lowered { lowered: Arc::new(lowered), text, types: PhantomData })
+    }
+
+    /// How it was staged.
+    pub(crate) fn lowered_fn(&self) -> &LoweredFn {
+        &self.lowered
+    }
+
+    /// The arrays that the function captured, in the order in which they are the first arguments of the `main` of
+    /// [`as_text`](Lowered::as_text): whoever runs the text by other means has to supply them.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let w = array([1.0f32, 2.0]);
+    /// let lowered = jit(move |x: Array| x * &w).lower(ones([2]))?;
+    /// assert!(lowered.as_text().contains("@main(%0: tensor<2xf32>, %1: tensor<2xf32>)"));
+    /// assert_eq!(lowered.captures()[0].to_vec::<f32>()?, [1.0, 2.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn captures(&self) -> Vec<Array> {
+        self.lowered.convention.captures.iter().map(|c| Array::of_concrete(c.clone())).collect()
+    }
+
+    /// The program as StableHLO text, with `sdy` shardings. The arguments of its `main` are the [captured
+    /// arrays](Lowered::captures), then the arguments that something depends on. It may call functions of this process, on
+    /// CPU also for products; text that others can run is what [`export`](crate::export::export) makes.
+    pub fn as_text(&self) -> &str {
+        &self.text
+    }
+
+    /// The same with the location of each operation and argument: its name, with the [scopes](crate::named_scope) around it, and the
+    /// user's line that asked for it (JAX's `as_text(debug_info=True)`).
+    pub fn as_text_with_debug_info(&self) -> Result<String> {
+        self.lowered.request.text(true)
+    }
+
+    /// The program before it was lowered. Its first inputs are arrays that the function captured; arguments that
+    /// nothing depends on are missing.
+    pub fn program(&self) -> &Program {
+        &self.lowered.request.program
+    }
+
+    /// The type of each argument, and whether it is donated.
+    pub fn args_info(&self) -> LeafTree<ArgInfo> {
+        self.lowered.args_info()
+    }
+
+    /// The type of each result.
+    pub fn out_info(&self) -> LeafTree<Aval> {
+        LeafTree::new(&self.lowered.convention.out_def, self.lowered.request.program.out_avals())
+    }
+
+    /// How it will take each argument, as far as that is said before it is compiled; `None` for arguments that it does not
+    /// take, as nothing depends on them.
+    pub fn input_shardings(&self) -> LeafTree<Option<Sharding>> {
+        let lowered = &self.lowered;
+        let of = |i| lowered.in_sharding(&lowered.request.in_shardings, i).map(|s| s.in_layout(None));
+        LeafTree::new(&lowered.in_def, (0..lowered.in_avals.len()).map(of).collect())
+    }
+
+    /// Arguments that the program does not take, as nothing depends on them: those of [`args_info`](Lowered::args_info) that
+    /// its `main` lacks. [`keep_unused`](crate::Jit::keep_unused) keeps them.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let f = jit(|(x, _unused): (Array, Array)| x * 2);
+    /// let lowered = f.lower((ones([2]), ones([3])))?;
+    /// assert_eq!(lowered.dropped_arguments(), ["argument[0][1] of type float32[3]"]);
+    /// assert!(lowered.as_text_with_debug_info()?.contains("\"argument[0][0]\""));
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn dropped_arguments(&self) -> Vec<String> {
+        let lowered = &self.lowered;
+        let paths = lowered.in_def.paths();
+        let mut dropped = vec![true; lowered.in_avals.len()];
+        lowered.convention.kept.iter().for_each(|&i| dropped[i] = false);
+        let dropped = (0..dropped.len()).filter(|&i| dropped[i]);
+        dropped.map(|i| format!("argument{} of type {}", paths[i], lowered.in_avals[i])).collect()
+    }
+
+    /// Donated arguments whose memory no result can take over, because none has their type and sharding. They stay.
+    pub fn unused_donations(&self) -> Vec<String> {
+        let lowered = &self.lowered;
+        let paths = lowered.in_def.paths();
+        let describe = |(i, _): (usize, bool)| format!("argument{} of type {}", paths[i], lowered.in_avals[i]);
+        lowered.unused_donations().into_iter().map(describe).collect()
+    }
+
+    /// Compiles it for the devices that its arguments and shardings name.
+    pub fn compile(&self) -> Result<Compiled<Args, Out>> {
+        Ok(self.compiled(self.lowered.request.clone().load()?))
+    }
+
+    /// Compiles it with options of XLA, by their names: `("xla_cpu_enable_fast_math", true.into())`.
+    pub fn compile_with_options(&self, options: &[(&str, CompilerOption)]) -> Result<Compiled<Args, Out>> {
+        Ok(self.compiled(Arc::new(self.lowered.request.compile(options)?)))
+    }
+
+    /// Compiles it for the devices of a topology, which need not be there: the platform's own compiler says what memory
+    /// each of them needs and what they communicate. No client is started, and nothing runs.
+    ///
+    /// A program that was lowered for other devices, CPUs or none in particular, is compiled for as many of the
+    /// topology's in their stead, and written anew for their platform.
+    ///
+    /// Fails when the topology has too few devices, when the platform lacks an operation, and, on TPU, when the program
+    /// does not fit a device's memory.
+    #[track_caller]
+    pub fn compile_for(&self, topology: &Topology) -> Result<CrossCompiled<Args, Out>> {
+        self.compile_for_with_options(topology, &[])
+    }
+
+    /// The same with options of XLA, by their names: `("xla_tpu_enable_latency_hiding_scheduler", true.into())`.
+    #[track_caller]
+    pub fn compile_for_with_options(
+        &self,
+        topology: &Topology,
+        options: &[(&str, CompilerOption)],
+    ) -> Result<CrossCompiled<Args, Out>> {
+        let program = self.lowered.request.compile_for(topology, options).at_caller()?;
+        Ok(CrossCompiled::new(self.lowered.clone(), program))
+    }
+
+    /// The compiler's estimates of what one call costs on a device, such as `flops` and `bytes accessed`.
+    ///
+    /// The program is compiled for it. Fails where the platform estimates nothing.
+    pub fn cost_analysis(&self) -> Result<BTreeMap<String, f64>> {
+        self.compile()?.cost_analysis()
+    }
+
+    fn compiled(&self, loaded: Arc<LoadedProgram>) -> Compiled<Args, Out> {
+        Compiled { lowered: self.lowered.clone(), loaded, types: PhantomData }
+    }
+}
+
+impl<Args, Out> Clone for Lowered<Args, Out> {
+    fn clone(&self) -> Self {
+        Lowered { lowered: self.lowered.clone(), text: self.text.clone(), types: PhantomData }
+    }
+}
+
+/// `Lowered(step)`, with a line for each argument.
+impl<Args, Out> fmt::Debug for Lowered<Args, Out> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lowered({})\n{}", self.lowered.request.name, self.lowered.args_info())
+    }
+}
+
+/// A function compiled for arguments of certain types and shardings; calling it with others is an error.
+///
+/// It is made by [`Lowered::compile`], and called like the function itself.
+pub struct Compiled<Args, Out> {
+    lowered: Arc<LoweredFn>,
+    loaded: Arc<LoadedProgram>,
+    types: PhantomData<fn(Args) -> Out>,
+}
+
+impl<Args: Tree, Out: Tree> Function<Args> for Compiled<Args, Out> {
+    type Output = Out;
+
+    fn apply(&self, args: Args) -> Result<Out> {
+        let flat = Flat::of_arguments(&args);
+        self.check(&flat)?;
+        let convention = &self.lowered.convention;
+        tree::rebuild(&convention.out_def, convention.call(&self.loaded, &flat)?)
+    }
+}
+
+impl<Args: Tree, Out: Tree> Compiled<Args, Out> {
+    /// The compiled program of `lowered` from the bytes that [`Compiled::serialize`] or [`CrossCompiled::serialize`] gave,
+    /// in another process perhaps: what many processes run is compiled once.
+    ///
+    /// What is loaded is run: the bytes must come from somebody trusted. Against accidents they carry a digest.
+    ///
+    /// Fails when they are damaged, of another program (arrays that a function captured may have other values, constants in
+    /// its text may not), or of another engine, processor or number of devices.
+    #[track_caller]
+    pub fn load(lowered: &Lowered<Args, Out>, bytes: &[u8]) -> Result<Self> {
+        let loaded = lowered.lowered.request.load_bytes(bytes).at_caller()?;
+        Ok(lowered.compiled(Arc::new(loaded)))
+    }
+}
+
+impl<Args, Out> Compiled<Args, Out> {
+    /// The compiled program as bytes, for [`Compiled::load`] on a machine like this one.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let double = jit(|x: Array| x * 2);
+    /// let lowered = double.lower(shape_dtype_struct([4], DType::I32))?;
+    /// let bytes = lowered.compile()?.serialize()?;
+    /// let loaded = Compiled::load(&lowered, &bytes)?;
+    /// assert_eq!(loaded.call(arange(0..4))?.to_vec::<i32>()?, [0, 2, 4, 6]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    ///
+    /// Fails for programs that call functions of the host or have devices of other processes, and where the platform
+    /// cannot.
+    #[track_caller]
+    pub fn serialize(&self) -> Result<Vec<u8>> {
+        self.lowered.request.bytes_of(&self.loaded).at_caller()
+    }
+
+    fn check(&self, flat: &Flat) -> Result<()> {
+        let lowered = &self.lowered;
+        if flat.def != lowered.in_def {
+            return Err(err!(
+                Type,
+                "Function compiled with input pytree does not match the input pytree it was called with: {}",
+                lowered.in_def.difference(&flat.def)
+            )
+            .help("a compiled function takes arguments of one structure, plain numbers and static values included; lower it again for others"));
+        }
+        let paths = || flat.def.paths();
+        for (i, leaf) in flat.leaves.iter().enumerate() {
+            leaf.check().map_err(|e| e.context(format!("argument{}", paths()[i])))?;
+            if leaf.is_traced() {
+                return Err(err!(
+                    Type,
+                    "Cannot apply transformations to a function lowered and compiled for a particular signature: argument{} is a value of a function being traced",
+                    paths()[i]
+                )
+                .help("transform the function before it is lowered"));
+            }
+        }
+        self.mismatches(flat, &|i, leaf| {
+            let (have, want) = (leaf.aval(), &lowered.in_avals[i]);
+            let same = (have.dtype, &have.shape) == (want.dtype, &want.shape);
+            (!same).then(|| format!("compiled with {want} and called with {have}"))
+        })
+        .map_or(Ok(()), |list| {
+            Err(err!(
+                Type,
+                "Argument types differ from the types for which this computation was compiled. The mismatches are:{list}"
+            )
+            .help(match self.loaded.partitioned {
+                None => "convert them, or lower and compile the function for these types",
+                Some(_) => "what is compiled ahead of time takes and returns global arrays: convert with `multihost::host_local_array_to_global_array` and `global_array_to_host_local_array`",
+            }))
+        })?;
+        self.mismatches(flat, &|i, leaf| {
+            let have = leaf.concrete_ref().filter(|c| c.committed).map(|c| &c.sharding)?;
+            let want = self.in_sharding(i)?;
+            let same = have.devices() == want.devices() && splits_alike(have, want, leaf.ndim());
+            (!same).then(|| format!("of type {}: passed sharding {have}, required sharding {want}", leaf.aval()))
+        })
+        .map_or(Ok(()), |list| {
+            Err(err!(
+                Value,
+                "Computation was compiled for input shardings that disagree with the shardings of arguments passed to it. The mismatches are:{list}"
+            )
+            .help("move them with `device_put(x, sharding)`, or lower and compile the function for these shardings"))
+        })?;
+        self.check_layouts(flat)
+    }
+
+    /// One line for each argument that has something wrong.
+    fn mismatches(&self, flat: &Flat, wrong: &dyn Fn(usize, &Array) -> Option<String>) -> Option<String> {
+        let mut list = String::new();
+        for (i, leaf) in flat.leaves.iter().enumerate() {
+            if let Some(what) = wrong(i, leaf) {
+                let _ = write!(list, "\n  argument{} {what}", flat.def.paths()[i]);
+            }
+        }
+        (!list.is_empty()).then_some(list)
+    }
+
+    /// The sharding of an argument; `None` for one that the program does not take.
+    fn in_sharding(&self, argument: usize) -> Option<&Sharding> {
+        self.lowered.in_sharding(&self.loaded.in_shardings, argument)
+    }
+
+    /// The mesh that it is for; `None` of a program for one device.
+    pub fn mesh(&self) -> Option<&Mesh> {
+        match &self.loaded.place {
+            Place::Mesh(mesh) => Some(mesh),
+            Place::Single(_) => None,
+        }
+    }
+
+    /// The optimized program, as HLO text: computation by computation, each instruction with its shape on one device.
+    ///
+    /// Fails where the platform does not show its programs.
+    pub fn as_text(&self) -> Result<String> {
+        Ok(report::text(&self.loaded.name, &self.loaded.instructions()?))
+    }
+
+    /// The communication of the compiled program: each kind of collective with its axes, bytes and count.
+    ///
+    /// Fails where the platform does not show its programs.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # shardax::config::set_num_cpu_devices(8).ok();
+    /// let total = pmap(|x: Array| psum(x, "i")).axis_name("i");
+    /// let compiled = total.lower(arange(0..8))?.compile()?;
+    /// println!("{}", compiled.collectives()?); // all-reduce over 'i', 4 bytes on each device, ×1
+    /// assert_eq!(compiled.collectives()?.count(), 1);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn collectives(&self) -> Result<Collectives> {
+        Ok(Collectives::of(&self.loaded.instructions()?, self.mesh()))
+    }
+
+    /// The memory that one call needs on each device.
+    ///
+    /// Fails where the platform does not tell.
+    pub fn memory_analysis(&self) -> Result<MemoryAnalysis> {
+        Ok(self.loaded.executable.memory_analysis()?)
+    }
+
+    /// The bytes that one call reads from a device's memory and writes to it, counted from the optimized program: of each
+    /// instruction that runs by itself, a fusion being one, the operands and results, as often as it runs. Caches are not
+    /// thought of. Loops that do not say how often they run count once.
+    ///
+    /// Fails where the platform does not show its programs.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let double = jit(|x: Array| x * 2.0).lower(shape_dtype_struct([1000], DType::F32))?.compile()?;
+    /// assert_eq!(double.bytes_accessed()?, 8000);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn bytes_accessed(&self) -> Result<usize> {
+        Ok(traffic::bytes_accessed(&self.loaded.instructions()?))
+    }
+
+    /// The floating-point operations that one call does on one device in matrix products and convolutions, two for each
+    /// product and sum, counted from the optimized program: in loops as often as they run, once where a loop does not say
+    /// how often that is. Where several devices repeat the same work each counts it. What calls of the host's functions
+    /// compute, and small products that the compiler made into sums, is not among them;
+    /// [`Program::flops`](crate::program::Program::flops) counts what is asked of all devices together.
+    ///
+    /// Fails where the platform does not show its programs.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # shardax::config::set_num_cpu_devices(8).ok();
+    /// let mesh = make_mesh([("data", 4), ("model", 2)])?;
+    /// let x = shape_dtype_struct_on([64, 32], DType::F32, NamedSharding::new(&mesh, P!["data"]));
+    /// let w = shape_dtype_struct_on([32, 16], DType::F32, NamedSharding::new(&mesh, P![]));
+    /// let lowered = jit(|x: Array, w: Array| x.dot(w)).lower((x, w))?;
+    /// assert_eq!(lowered.program().flops().products, 2.0 * 64.0 * 32.0 * 16.0);
+    /// // The devices along `model` repeat what the others do.
+    /// assert_eq!(lowered.compile()?.matmul_flops()?, 2.0 * 16.0 * 32.0 * 16.0);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn matmul_flops(&self) -> Result<f64> {
+        Ok(traffic::products(&self.loaded.instructions()?))
+    }
+
+    /// The compiler's estimates of what one call costs on a device, such as `flops` and `bytes accessed`.
+    ///
+    /// Fails where the platform estimates nothing.
+    pub fn cost_analysis(&self) -> Result<BTreeMap<String, f64>> {
+        report::costs(&self.loaded.executable)
+    }
+
+    /// How the program takes each argument; `None` for arguments that it does not take, as nothing depends on them.
+    pub fn input_shardings(&self) -> LeafTree<Option<Sharding>> {
+        let all = (0..self.lowered.in_avals.len()).map(|i| Some(self.in_sharding(i)?.in_layout(None))).collect();
+        LeafTree::new(&self.lowered.in_def, all)
+    }
+
+    /// How each result lies, given or chosen by the compiler.
+    pub fn output_shardings(&self) -> LeafTree<Sharding> {
+        let all = self.loaded.out_shardings.iter().map(|sharding| sharding.in_layout(None)).collect();
+        LeafTree::new(&self.lowered.convention.out_def, all)
+    }
+
+    /// The type of each argument, and whether it is donated.
+    pub fn args_info(&self) -> LeafTree<ArgInfo> {
+        self.lowered.args_info()
+    }
+}
+
+impl<Args, Out> Clone for Compiled<Args, Out> {
+    fn clone(&self) -> Self {
+        Compiled { lowered: self.lowered.clone(), loaded: self.loaded.clone(), types: PhantomData }
+    }
+}
+
+/// `Compiled(step)`, with a line for each argument.
+impl<Args, Out> fmt::Debug for Compiled<Args, Out> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Compiled({})\n{}", self.lowered.request.name, self.lowered.args_info())
+    }
+}

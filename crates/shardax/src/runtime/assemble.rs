@@ -1,0 +1,205 @@
+//! Making arrays that are spread over devices: from a callback, from parts, from this process's data.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::core::array::transfer;
+use crate::core::array::{Array, Buffers, Concrete};
+use crate::core::program::Aval;
+use crate::dtype::DType;
+use crate::error::{AtCaller, Error, Result, err};
+use crate::runtime::layouts;
+use crate::sharding::device::{Device, client};
+use crate::sharding::{Index, Sharding};
+
+/// An array of which `part` gives each device's part, from the ranges of the whole that the device holds.
+///
+/// `part` is called once for each distinct part of this process's devices; devices that hold the same part get the same
+/// values.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let sharding = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
+/// let x = make_array_from_callback([16], DType::I32, &sharding, |index| {
+///     Ok(arange(index[0].start as i32..index[0].end as i32))
+/// })?;
+/// assert_eq!(x.to_vec::<i32>()?, (0..16).collect::<Vec<_>>());
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails when the sharding does not divide the shape, when `part` fails, and when a part has another shape or dtype than
+/// its ranges and `dtype` say.
+#[track_caller]
+pub fn make_array_from_callback(
+    shape: impl AsRef<[usize]>,
+    dtype: DType,
+    sharding: impl Into<Sharding>,
+    mut part: impl FnMut(&Index) -> Result<Array>,
+) -> Result<Array> {
+    from_callback(Aval::new(dtype, shape.as_ref()), sharding.into(), &mut part).at_caller()
+}
+
+fn from_callback(aval: Aval, sharding: Sharding, part: &mut dyn FnMut(&Index) -> Result<Array>) -> Result<Array> {
+    sharding.check_constrained("make_array_from_callback")?;
+    sharding.check_attached()?;
+    let want = sharding.shard_shape(&aval.shape)?;
+    let dims: SmallVec<[i64; 4]> = want.iter().map(|&d| d as i64).collect();
+    let mut made: Vec<(Index, Vec<u8>)> = Vec::new();
+    let mut buffers = Buffers::new();
+    for (i, device) in sharding.devices().iter().enumerate().filter(|(_, d)| d.is_addressable()) {
+        let index = sharding.index_at(i, &aval.shape);
+        let at = match made.iter().position(|(known, _)| *known == index) {
+            Some(at) => at,
+            None => {
+                let data = part(&index)?;
+                data.check()?;
+                if data.shape() != want.as_slice() {
+                    return Err(wrong_shape(&want, data.shape(), &aval, &sharding)
+                        .help(format!("return the part of the ranges that the callback is given, here {index:?}")));
+                }
+                if data.dtype() != aval.dtype {
+                    return Err(err!(
+                        Type,
+                        "the dtype given to make_array_from_callback must match the dtype of the addressable shards. Got dtype={} and shard dtype={} for {index:?}",
+                        aval.dtype,
+                        data.dtype()
+                    )
+                    .help("name the dtype that the callback returns, or convert what it returns with `astype`"));
+                }
+                made.push((index, data.to_bytes()?));
+                made.len() - 1
+            }
+        };
+        let buffer =
+            client()?.pjrt.buffer_from_host(&made[at].1, aval.dtype.element_type(), &dims, device.attached()?)?;
+        buffers.push(Arc::new(buffer));
+    }
+    Ok(Array::from_concrete(Concrete::new(aval, sharding, true, buffers)))
+}
+
+/// An array made of the parts that single devices hold, in any order, without a copy: it shares their memory.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let sharding = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
+/// let parts = devices()?.iter().map(|d| device_put(&array([d.id() as i32]), d)).collect::<Result<Vec<_>>>()?;
+/// let x = make_array_from_single_device_arrays([8], &sharding, &parts)?;
+/// assert_eq!(x.to_vec::<i32>()?, [0, 1, 2, 3, 4, 5, 6, 7]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails when there is not exactly one array on each of this process's devices of the sharding, and when one has another
+/// shape than the sharding gives for `shape`, or another dtype than the others.
+#[track_caller]
+pub fn make_array_from_single_device_arrays(
+    shape: impl AsRef<[usize]>,
+    sharding: impl Into<Sharding>,
+    parts: &[Array],
+) -> Result<Array> {
+    from_parts(shape.as_ref(), sharding.into(), parts).at_caller()
+}
+
+fn from_parts(shape: &[usize], sharding: Sharding, parts: &[Array]) -> Result<Array> {
+    const ONE_EACH: &str = "give one array on each device of the sharding, in any order: `device_put(part, device)`";
+    sharding.check_constrained("make_array_from_single_device_arrays")?;
+    let want = sharding.shard_shape(shape)?;
+    let devices: Vec<&Device> = sharding.devices().iter().filter(|d| d.is_addressable()).collect();
+    let parts: Vec<Arc<Concrete>> = parts.iter().map(Array::concrete).collect::<Result<_>>()?;
+    if parts.len() != devices.len() || parts.is_empty() {
+        return Err(err!(
+            Value,
+            "Expected {} per-device arrays (this is how many devices are addressable by the sharding {sharding}), but got {}",
+            devices.len(),
+            parts.len()
+        )
+        .help(ONE_EACH));
+    }
+    let dtype = parts[0].aval.dtype;
+    for part in &parts {
+        let aval = Aval::new(dtype, shape);
+        if part.buffers.len() != 1 {
+            return Err(err!(
+                Value,
+                "When making an array from single-device arrays the input arrays must have one shard each. An argument array of type {} had {} shards",
+                part.aval,
+                part.buffers.len()
+            )
+            .help("take its parts with `addressable_shards`, or move it with `device_put(x, sharding)`"));
+        }
+        if part.aval.dtype != dtype {
+            return Err(err!(
+                Type,
+                "the arrays that {aval} is made of must have matching dtypes. Got {}, expected {dtype}",
+                part.aval.dtype
+            )
+            .help("convert them with `astype`"));
+        }
+        if part.aval.shape != want {
+            return Err(wrong_shape(&want, &part.aval.shape, &aval, &sharding)
+                .help("give the shape of the whole array, of which each device has the part that the sharding says"));
+        }
+    }
+    let held: Vec<&Device> = parts.iter().map(|p| &p.sharding.devices()[0]).collect();
+    let ids = |list: &[&Device]| list.iter().map(|d| d.id()).collect::<Vec<_>>();
+    if (1..held.len()).any(|i| held[..i].contains(&held[i])) {
+        return Err(err!(
+            Value,
+            "When making an array from single-device arrays, the input arrays must be from distinct devices, but got device IDs {:?}",
+            ids(&held)
+        )
+        .help(ONE_EACH));
+    }
+    let missing = |a: &[&Device], b: &[&Device]| {
+        let missing: Vec<&Device> = a.iter().filter(|d| !b.contains(d)).copied().collect();
+        ids(&missing)
+    };
+    let (absent, beside) = (missing(&devices, &held), missing(&held, &devices));
+    if !absent.is_empty() {
+        return Err(err!(
+            Value,
+            "Addressable devices and per-device arrays devices do not match. Sharding contains devices {absent:?} that are not present in per-device arrays. Per-device arrays contain devices {beside:?} that are not present in the sharding {sharding}."
+        )
+        .help(ONE_EACH));
+    }
+    let layout = parts[0].sharding.layout();
+    if parts.iter().any(|part| part.sharding.layout() != layout) {
+        return Err(err!(
+            Value,
+            "the arrays that {} is made of must have one layout in memory",
+            Aval::new(dtype, shape)
+        )
+        .help("put them with `device_put(part, Format::new(layout, device))`, all in the layout of the first"));
+    }
+    let sharding = sharding.in_layout(layout);
+    layouts::check(&sharding, shape)?;
+    let of = |device: &&Device| parts.iter().find(|p| p.sharding.devices()[0] == **device);
+    let buffers = devices.iter().filter_map(of).map(|p| p.buffers[0].clone()).collect();
+    let weak = parts.iter().all(|part| part.aval.weak);
+    let aval = Aval { weak, ..Aval::new(dtype, shape) };
+    Ok(Array::from_concrete(Concrete::new(aval, sharding, true, buffers)))
+}
+
+fn wrong_shape(want: &[usize], have: &[usize], whole: &Aval, sharding: &Sharding) -> Error {
+    err!(
+        Value,
+        "Expected shard shape {want:?} doesn't match the single device array shape {have:?}. Shape of Array is {whole} with sharding {sharding}"
+    )
+}
+
+impl Array {
+    /// Another array with the same values and sharding in memory of its own.
+    #[track_caller]
+    pub fn copy(&self) -> Result<Array> {
+        self.copied().at_caller()
+    }
+
+    fn copied(&self) -> Result<Array> {
+        let c = self.concrete()?;
+        let buffers = c.buffers.iter().map(|b| transfer::copy(b, c.sharding.kind())).collect::<Result<Buffers>>()?;
+        let sharding = c.sharding.in_layout(None);
+        Ok(Array::from_concrete(Concrete::new(c.aval.clone(), sharding, c.committed, buffers)))
+    }
+}

@@ -1,0 +1,107 @@
+//! How a compiled program is called as the function that it was made of.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::eager::input_name;
+use super::execute::LoadedProgram;
+use crate::core::array::{Array, Concrete};
+use crate::core::program::trace::check_usable;
+use crate::core::tree::{Flat, TreeDef};
+use crate::error::{Error, ErrorKind, Result, err};
+use crate::ops::checkify::Errors;
+
+/// What a function's arguments and results are to its program.
+pub(crate) struct CallConvention {
+    /// Arrays that the function captured: the program's first inputs.
+    pub captures: Vec<Arc<Concrete>>,
+    /// Which arguments the program takes.
+    pub kept: Vec<usize>,
+    pub out_def: TreeDef,
+    /// Whether results stay on their devices.
+    pub committed: bool,
+}
+
+/// A function compiled for its arguments.
+pub(crate) struct Callable {
+    pub loaded: Arc<LoadedProgram>,
+    pub convention: CallConvention,
+    /// The errors among its results, which come first.
+    pub errors: Errors,
+    /// Whether it is the program of all such arguments. It is not where their values were read.
+    pub reusable: bool,
+    /// What the function left beside its results when it was traced.
+    pub aux: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl Callable {
+    pub fn call(&self, flat: &Flat) -> Result<SmallVec<[Array; 8]>> {
+        self.errors.throw(self.convention.call(&self.loaded, flat)?)
+    }
+}
+
+impl CallConvention {
+    /// Runs the program on what the function captured and on these arguments.
+    pub fn call(&self, loaded: &LoadedProgram, flat: &Flat) -> Result<SmallVec<[Array; 8]>> {
+        if self.kept.len() < flat.leaves.len() {
+            check_all(flat)?;
+        }
+        self.run(loaded, &flat.leaves).map_err(|error| match error.kind() {
+            // It ran, and its arguments may be gone since.
+            ErrorKind::FloatingPoint => error,
+            // What the program takes is checked as it starts; why it was refused is looked for only then.
+            _ => check_all(flat).err().unwrap_or_else(|| self.explain(loaded, flat, error)),
+        })
+    }
+
+    fn run(&self, loaded: &LoadedProgram, leaves: &[Array]) -> Result<SmallVec<[Array; 8]>> {
+        // Plain numbers are sent to a device first.
+        let numbers = self.kept.iter().map(|&i| &leaves[i]).filter(|leaf| leaf.concrete_ref().is_none());
+        let sent: SmallVec<[Arc<Concrete>; 2]> = numbers.map(Array::concrete).collect::<Result<_>>()?;
+        let mut sent = sent.iter().map(Arc::as_ref);
+        let mut args: SmallVec<[&Concrete; 32]> = self.captures.iter().map(Arc::as_ref).collect();
+        args.extend(self.kept.iter().filter_map(|&i| leaves[i].concrete_ref().or_else(|| sent.next())));
+        loaded.run(&args, self.committed)
+    }
+
+    /// An execution that was refused because of a donation, in the caller's terms.
+    fn explain(&self, loaded: &LoadedProgram, flat: &Flat, error: Error) -> Error {
+        let CallConvention { captures, kept, .. } = self;
+        let donated = |i: usize| loaded.donated.get(i).copied().unwrap_or(false);
+        let captured = captures.iter().map(|c| Some(&**c));
+        let args: Vec<_> = captured.chain(kept.iter().map(|&i| flat.leaves[i].concrete_ref())).collect();
+        let share = |a: &Concrete, b: &Concrete| a.buffers.iter().any(|x| b.buffers.iter().any(|y| Arc::ptr_eq(x, y)));
+        let name = |i: usize| input_name(i.checked_sub(captures.len()).map(|i| kept[i]), &|| flat.def.paths());
+        for (j, arg) in args.iter().enumerate() {
+            let Some(arg) = arg else { continue };
+            let shared = |i: &usize| args[*i].is_some_and(|other| share(other, arg));
+            let Some(i) = (0..j).find(shared).filter(|&i| donated(i) || donated(j)) else { continue };
+            let (first, second) = (name(i), name(j));
+            return err!(
+                Value,
+                "Attempt to use a buffer that was previously donated in the same call to Execute(): {first} and {second} of {} are the same array of type {}, and {} is donated",
+                loaded.name,
+                arg.aval,
+                if donated(i) { &first } else { &second }
+            )
+            .help("pass a copy, or leave the argument out of donate_argnums");
+        }
+        error
+    }
+}
+
+/// Every argument can be used, also those that the program does not take.
+pub(crate) fn check_all(flat: &Flat) -> Result<()> {
+    let mut leaves = flat.leaves.iter().enumerate();
+    leaves.try_for_each(|(i, leaf)| check_usable(leaf).map_err(|e| of_argument(flat, i, e)))
+}
+
+/// An error of an argument says which; one that happened before the call does not.
+fn of_argument(flat: &Flat, i: usize, error: Error) -> Error {
+    if flat.leaves[i].error().is_some() {
+        return error;
+    }
+    error.context(format!("argument{}", flat.def.paths().get(i).cloned().unwrap_or_default()))
+}

@@ -1,0 +1,169 @@
+//! Programs compiled for devices that are described.
+
+use shardax_pjrt as pjrt;
+
+use super::counts;
+use super::load::{Request, with_known_options};
+use super::placement::Place;
+use crate::error::{Result, err};
+use crate::profiler;
+use crate::sharding::{Device, Mesh, NamedSharding, Sharding, Topology};
+
+/// A program compiled for the devices of a topology.
+pub(crate) struct CrossCompiledProgram {
+    /// What was compiled, on the topology's devices.
+    pub request: Request,
+    pub executable: pjrt::CrossCompiledExecutable,
+    pub place: Place,
+    pub in_shardings: Vec<Sharding>,
+    pub out_shardings: Vec<Sharding>,
+}
+
+impl Request {
+    /// Compiles it for devices of this topology: those that it is placed on, or as many in their stead.
+    pub fn compile_for(
+        &self,
+        topology: &Topology,
+        xla_options: &[(&str, pjrt::Value)],
+    ) -> Result<CrossCompiledProgram> {
+        let _span = profiler::span(|| format!("compile {} for {topology}", self.name).into());
+        let moved = self.moved_to(topology)?;
+        let mut request = moved.clone();
+        // The second time with results whole that the compiler would split in a way that no spec expresses.
+        for _ in 0..2 {
+            let text = request.lower(true)?;
+            let ids = request.place.devices().iter().map(Device::id).collect();
+            let overrides = request.overrides(topology.platform(), Vec::new(), xla_options);
+            let mut options = pjrt::CompileOptions { overrides, ..request.options(ids) };
+            let signature = request.signature(&request.donations())?;
+            counts::compiling(&self.name, self.program.in_avals());
+            let mut compiled = topology.pjrt().compile(&text, &options, signature.clone());
+            let asked = options.overrides.iter().any(|(name, _)| name == TILED_PRODUCTS);
+            if !asked && compiled.as_ref().is_err_and(|error| error.message.contains(NO_TILES)) {
+                options.overrides.push((TILED_PRODUCTS.to_owned(), pjrt::Value::Bool(false)));
+                compiled = topology.pjrt().compile(&text, &options, signature);
+            }
+            let executable =
+                compiled.map_err(|e| request.explained(refused(&self.name, topology, &e), request.place.platform()))?;
+            let found = request.result_shardings(&executable, None)?;
+            if let Some(whole) = request.with_whole(&found) {
+                request = whole;
+                continue;
+            }
+            return Ok(CrossCompiledProgram {
+                request: moved,
+                in_shardings: request.canonical_inputs(&executable)?,
+                executable,
+                place: request.place,
+                out_shardings: found.into_iter().flatten().collect(),
+            });
+        }
+        Err(err!(Runtime, "XLA split a result of {} that was to be whole on each device of {topology}", self.name))
+    }
+
+    /// The same on devices of this topology.
+    fn moved_to(&self, topology: &Topology) -> Result<Request> {
+        let here = |device: &Device| device.topology() == Some(topology.pjrt());
+        if self.place.devices().iter().all(here) {
+            return Ok(self.clone());
+        }
+        let count = self.place.devices().len();
+        let all = topology.num_devices();
+        if count > all {
+            return Err(err!(Value, "{} is for {count} devices, and {topology} has {all}", self.name)
+                .help("lower it for a mesh of that many devices, or choose a larger topology"));
+        }
+        let place = match &self.place {
+            Place::Single(_) => Place::Single(topology.devices().swap_remove(0)),
+            Place::Mesh(mesh) => {
+                let shape: Vec<usize> = mesh.axes().iter().map(|(_, size)| *size).collect();
+                let devices = match count == all {
+                    true => topology.ordered(&shape)?,
+                    false => topology.devices().into_iter().take(count).collect(),
+                };
+                let moved = Mesh::new(devices, mesh.axes().to_vec())?;
+                Place::Mesh(moved.with_axis_types(mesh.axis_types().to_vec())?)
+            }
+        };
+        let meshes = self.moved_meshes(&place)?;
+        let named = |s: &NamedSharding| match meshes.iter().find(|(from, _)| from == s.mesh()) {
+            Some((_, mesh)) => NamedSharding::new(mesh, s.spec().clone()).in_memory(Sharding::from(s).kind()),
+            None => s.clone(),
+        };
+        let moved = |s: &Sharding| {
+            let moved = match (s, &place) {
+                (Sharding::Named(s), _) => Sharding::Named(named(s)),
+                (Sharding::Single(_), Place::Single(device)) => Sharding::from(device).in_memory(s.kind()),
+                // On a mesh of one device.
+                (Sharding::Single(_), Place::Mesh(_)) => place.replicated().in_memory(s.kind()),
+            };
+            moved.in_layout(s.layout())
+        };
+        Ok(Request {
+            in_shardings: self.in_shardings.iter().map(moved).collect(),
+            out_shardings: self.out_shardings.iter().map(|s| s.as_ref().map(named)).collect(),
+            place: place.clone(),
+            ..self.clone()
+        })
+    }
+
+    /// The meshes of its shardings, each with the same of the devices of the new place that it has of its own.
+    fn moved_meshes(&self, place: &Place) -> Result<Vec<(Mesh, Mesh)>> {
+        let (Place::Mesh(from), Place::Mesh(to)) = (&self.place, place) else { return Ok(Vec::new()) };
+        let mut meshes = vec![(from.clone(), to.clone())];
+        let inputs = self.in_shardings.iter().filter_map(Sharding::as_named);
+        for sharding in inputs.chain(self.out_shardings.iter().flatten()) {
+            let mesh = sharding.mesh();
+            if meshes.iter().any(|(from, _)| from == mesh) {
+                continue;
+            }
+            let at = |device: &Device| from.devices().iter().position(|other| other == device);
+            let devices: Option<Vec<Device>> =
+                mesh.devices().iter().map(|device| to.devices().get(at(device)?).cloned()).collect();
+            let Some(devices) = devices else { continue };
+            let moved = Mesh::new(devices, mesh.axes().to_vec())?.with_axis_types(mesh.axis_types().to_vec())?;
+            meshes.push((mesh.clone(), moved));
+        }
+        Ok(meshes)
+    }
+
+    /// The same with those results whole on each device of which it is not known how they lie.
+    pub fn with_whole(&self, found: &[Option<Sharding>]) -> Option<Request> {
+        if found.iter().all(Option::is_some) {
+            return None;
+        }
+        let whole = |(given, found): (&Option<NamedSharding>, &Option<Sharding>)| match found {
+            Some(_) => given.clone(),
+            None => self.place.replicated().as_named().cloned(),
+        };
+        let out_shardings = self.out_shardings.iter().zip(found).map(whole).collect();
+        Some(Request { out_shardings, ..self.clone() })
+    }
+}
+
+/// Where there is no GPU to try them on, the CUDA compiler takes tiles of one size for products, and fails where they do
+/// not fit an operand that is transposed on the way (`vmap` over the last dimension of one). Without tiles it calls
+/// the library.
+const NO_TILES: &str = "Couldn't find output tile sizes";
+const TILED_PRODUCTS: &str = "xla_gpu_enable_triton_gemm";
+
+/// A program that the platform's compiler refused.
+fn refused(name: &str, topology: &Topology, error: &pjrt::Error) -> crate::error::Error {
+    let refused = err!(Runtime, "XLA could not compile {name} for {topology}: {error}");
+    let refused = with_known_options(refused, error);
+    match error.code {
+        pjrt::Code::ResourceExhausted => refused.help(
+            "it needs more memory than a device has: split more of it, or over more devices (`PartitionSpec`), recompute instead of keeping (`checkpoint`), or take smaller batches",
+        ),
+        _ => refused,
+    }
+}
+
+impl CrossCompiledProgram {
+    pub fn mesh(&self) -> Option<&Mesh> {
+        match &self.place {
+            Place::Mesh(mesh) => Some(mesh),
+            Place::Single(_) => None,
+        }
+    }
+}

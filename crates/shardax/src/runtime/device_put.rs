@@ -1,0 +1,213 @@
+//! `device_put`: moving arrays to devices.
+
+use std::sync::Arc;
+
+use super::{layouts, reshard};
+use crate::core::array::transfer;
+use crate::core::array::{Array, Concrete, Repr};
+use crate::core::prefix::{IntoPrefix, Prefix};
+use crate::core::program::trace::check_usable;
+use crate::core::sharding_like::ShardingLike;
+use crate::core::tree::{Flat, Tree};
+use crate::error::{AtCaller, Result, err};
+use crate::ops::primitive::device_put::DevicePut;
+use crate::shape::AxisName;
+use crate::sharding::axis_env;
+use crate::sharding::memory::MemoryKind;
+use crate::sharding::{NamedSharding, Sharding, Space};
+
+/// Moves every array of a tree to a device or a sharding, which may be a tree of them: one for each part of the value,
+/// or for parts of parts. The results are committed: they stay there.
+///
+/// Arrays that lie right already keep their memory, and parts that lie right on some devices theirs. A
+/// [`PartitionSpec`](crate::PartitionSpec) alone is over the context mesh. `None` leaves a part where it is, committed
+/// or not. [`PutOptions`] says what becomes of the memory.
+///
+/// A sharding with a [memory kind](crate::NamedSharding::with_memory_kind), or a [`Space`], moves values between the
+/// memory of the devices and the host's.
+///
+/// A [`Format`](crate::Format) says the layout in memory too. Without one a whole array keeps its layout, and one that is
+/// cut anew has the default; inside a function that is compiled layouts are not looked at.
+///
+/// Inside a function that is compiled values go to another memory where that is asked for, and are not moved otherwise:
+/// where they lie is the compiler's choice, which [`with_sharding_constraint`](crate::with_sharding_constraint) guides.
+/// XLA computes with what is in the memory of the devices: what is on the host is put back before it is used.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let mesh = make_mesh([("x", 8)])?;
+/// let (split, whole) = (NamedSharding::new(&mesh, P!["x"]), NamedSharding::new(&mesh, P![]));
+/// let x = device_put(&arange(0..16), &split)?;
+/// assert_eq!(x.addressable_shards()?[3].data.to_vec::<i32>()?, [6, 7]);
+///
+/// // A tree of two: the batch is split, all of the parameters are replicated.
+/// let (params, batch) = ((ones([4, 2]), zeros(2)), ones([32, 4]));
+/// let (params, batch) = device_put(&(params, batch), (&whole, &split))?;
+/// assert!(params.1.is_fully_replicated());
+/// assert_eq!(batch.addressable_data(0)?.shape(), [4, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails when a tree of shardings does not match the value's (the error has the key path), and when a sharding does not
+/// fit a shape; inside `shard_map` and `pmap` always, where each device has its own block.
+#[track_caller]
+pub fn device_put<T: Tree>(tree: &T, to: impl IntoPrefix<Option<ShardingLike>>) -> Result<T> {
+    PutOptions::default().device_put(tree, to)
+}
+
+/// What becomes of the memory of the arrays that [`device_put`] moves.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let split = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
+/// let x = ones([8, 1024]);
+/// let y = PutOptions::default().donate(true).device_put(&x, &split)?;
+/// assert!(x.is_deleted() && !y.is_deleted());
+///
+/// let copy = PutOptions::default().may_alias(false).device_put(&y, &split)?;
+/// y.delete()?;
+/// assert_eq!(copy.sum(..).item::<f32>()?, 8192.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PutOptions {
+    donate: bool,
+    may_alias: Option<bool>,
+}
+
+impl PutOptions {
+    /// Whether the arrays are given away. Parts that lie right are taken over; the memory of the others is freed as soon
+    /// as they are copied, unless another array shares it. On every platform the arrays cannot be used afterwards.
+    /// When anything fails, nothing is given away.
+    pub fn donate(mut self, donate: bool) -> Self {
+        self.donate = donate;
+        self
+    }
+
+    /// Whether results may share the memory of arrays that lie right already (the default). `false` copies them.
+    pub fn may_alias(mut self, may_alias: bool) -> Self {
+        self.may_alias = Some(may_alias);
+        self
+    }
+
+    /// As [`device_put`](device_put()). Fails also when it is told both to donate and that results may share memory.
+    #[track_caller]
+    pub fn device_put<T: Tree>(self, tree: &T, to: impl IntoPrefix<Option<ShardingLike>>) -> Result<T> {
+        let flat = Flat::of(tree);
+        self.put_all(&flat, &to.into_prefix()).and_then(|flat| flat.build()).at_caller()
+    }
+
+    fn put_all(self, flat: &Flat, to: &Prefix<Option<ShardingLike>>) -> Result<Flat> {
+        if self.donate && self.may_alias == Some(true) {
+            return Err(err!(Value, "may_alias and donate cannot be True at the same time.")
+                .help("an array that is donated cannot share its memory: leave one of the two out"));
+        }
+        let targets = to.resolve(&flat.def, "device_put device")?;
+        let mut out = flat.clone();
+        for (i, (leaf, target)) in out.leaves.iter_mut().zip(&targets).enumerate() {
+            let target = match target {
+                Some(ShardingLike::Space(space)) if leaf.is_traced() => {
+                    check_usable(leaf)?;
+                    *leaf = DevicePut::to(space.kind()).apply(leaf);
+                    continue;
+                }
+                Some(ShardingLike::Space(Space::Device)) => Some(leaf.concrete()?.sharding.in_memory(None)),
+                Some(ShardingLike::Space(space)) => {
+                    Some(leaf.concrete()?.sharding.in_memory(Some(space.kind())).in_layout(None))
+                }
+                Some(ShardingLike::Format(format)) => format.placed("device_put")?,
+                Some(like) => Some(like.resolve("device_put")?),
+                None => None,
+            };
+            *leaf = self.put(leaf, target.as_ref()).map_err(|e| match flat.def.paths().swap_remove(i) {
+                root if root.is_empty() || leaf.error().is_some() => e,
+                path => e.context(format!("device_put of value{path}, of type {}", leaf.aval())),
+            })?;
+        }
+        if self.donate {
+            for given in flat.leaves.iter().filter_map(Array::concrete_ref) {
+                given.mark_taken("device_put");
+                given.free_own_memory()?;
+            }
+        }
+        Ok(out)
+    }
+
+    fn put(self, array: &Array, to: Option<&Sharding>) -> Result<Array> {
+        if array.is_traced() {
+            check_usable(array)?;
+            check_inside(array, to)?;
+            if let Some(typed) = to.and_then(Sharding::as_named).and_then(|named| named.typed(array.ndim())) {
+                return Ok(array.sharded(&typed));
+            }
+            return Ok(match to.and_then(|to| Some((to.kind()?, to))) {
+                Some((kind, to)) => DevicePut { kind, sharding: Some(to.in_layout(None)) }.apply(array),
+                None => array.clone(),
+            });
+        }
+        let c = array.concrete()?;
+        let (sharding, committed) = match to {
+            Some(to) => (kept_layout(&c.sharding, to), true),
+            None => (c.sharding.clone(), c.committed),
+        };
+        let sharding = &sharding;
+        // Addends are added up, or spread, by a program.
+        if let Some(named) = sharding.as_named().filter(|_| c.sharding.unreduced() != sharding.unreduced()) {
+            let spec = named.spec().clone().unreduced::<AxisName>([]);
+            let x = match c.sharding.unreduced() {
+                Some(_) => array.clone(),
+                None => self.put(array, Some(&NamedSharding::new(named.mesh(), spec).into()))?,
+            };
+            named.check_rank(x.ndim())?;
+            let Some(typed) = named.typed(x.ndim()) else { return Ok(x) };
+            let out = x.sharded(&typed);
+            return out.check().map(|()| out);
+        }
+        layouts::check(sharding, &c.aval.shape)?;
+        sharding.check_constrained("device_put")?;
+        sharding.check_attached()?;
+        let same = c.committed == committed && c.sharding == *sharding;
+        if same && !self.donate && self.may_alias != Some(false) {
+            return Ok(Array(Repr::Concrete(c)));
+        }
+        reshard::check_same(&c, sharding)?;
+        let mut buffers = reshard::reshard(&c, sharding)?;
+        if self.may_alias == Some(false) && sharding.layout().is_some() {
+            buffers = reshard::copied(&Concrete::new(c.aval.clone(), sharding.clone(), committed, buffers))?;
+        } else if self.may_alias == Some(false) {
+            for buffer in &mut buffers {
+                if c.buffers.iter().any(|b| Arc::ptr_eq(b, buffer)) {
+                    *buffer = transfer::copy(buffer, sharding.kind())?;
+                }
+            }
+        }
+        Ok(Array::from_concrete(Concrete::new(c.aval.clone(), sharding.clone(), committed, buffers)))
+    }
+}
+
+/// Where an array goes, with its layout where that is not said and the array is not cut otherwise.
+fn kept_layout(have: &Sharding, to: &Sharding) -> Sharding {
+    let whole = matches!((have, to), (Sharding::Single(_), Sharding::Single(_)));
+    match to.layout() {
+        // On the host there is one layout.
+        None if !MemoryKind::is_default(to.kind()) => to.clone(),
+        None if whole || have.in_layout(None) == *to => to.in_layout(have.layout()),
+        _ => layouts::canonical(to),
+    }
+}
+
+/// What a function that is traced asks for must be possible, though it is not done.
+fn check_inside(array: &Array, to: Option<&Sharding>) -> Result<()> {
+    let Some(to) = to else { return Ok(()) };
+    if axis_env::manual().is_some() {
+        return Err(err!(
+            Value,
+            "device_put with explicit device not allowed within shard_map-decorated functions, but got {to}: inside shard_map and pmap each device has its own block"
+        )
+        .help("place the arguments or the results, outside of the function; inside, `ppermute` and its kin move blocks"));
+    }
+    to.check_memory()?;
+    to.shard_shape(array.shape()).map(|_| ())
+}

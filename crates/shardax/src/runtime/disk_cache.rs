@@ -1,0 +1,189 @@
+//! Compiled programs kept on disk, so that the next process need not compile them again.
+//!
+//! A file's name is the SHA-256 of all that the executable depends on: the program, its options, the plugin and the
+//! machine. It holds the same SHA-256, for a file may be given another name, then the executable, which carries a digest
+//! and its signature. Any number of processes share a folder: files appear whole, and whoever finds none compiles.
+//! What lies there is run, so nobody else may have written it (`pjrt::guard`).
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
+
+use sha2::{Digest, Sha256};
+use shardax_pjrt as pjrt;
+
+use crate::{config, warning};
+
+type Key = [u8; 32];
+
+/// A file's time says when it was last used, to within this.
+const USED: Duration = Duration::from_secs(3600);
+
+/// The executable from disk, or else compiled and written to disk. Only compiling can fail: what goes wrong with the
+/// files is a warning. It is found again by the text without locations: lines that move do not compile again.
+pub(super) fn load_or_compile(
+    client: &pjrt::Client,
+    text: &str,
+    plain: &str,
+    options: &pjrt::CompileOptions,
+    signature: pjrt::Signature,
+) -> pjrt::Result<pjrt::Executable> {
+    let load = |bytes: &[u8]| client.deserialize(bytes, options, signature.clone());
+    let make = || client.compile(text, options, signature.clone());
+    // What runs on one device runs on any of them.
+    let mut known = options.clone();
+    if known.device_ids.len() == 1 {
+        known.device_ids.clear();
+    }
+    load_or_make(client, (&format!("{known:?}"), plain), &load, &make, &pjrt::Executable::serialize)
+}
+
+/// The same for whatever is made of a program and settings.
+pub(super) fn load_or_make<T>(
+    client: &pjrt::Client,
+    (settings, text): (&str, &str),
+    load: &dyn Fn(&[u8]) -> pjrt::Result<T>,
+    make: &dyn Fn() -> pjrt::Result<T>,
+    serialize: &dyn Fn(&T) -> pjrt::Result<Vec<u8>>,
+) -> pjrt::Result<T> {
+    // An engine that does not say what it is cannot be known again.
+    let (Some(folder), Ok(plugin_id)) = (folder(), client.plugin_id()) else { return make() };
+    let key = key(plugin_id, settings, text);
+    let path = folder.join(name(&key));
+    match read(&path, &key).and_then(|bytes| load(&bytes)) {
+        Ok(loaded) => return Ok(loaded),
+        Err(error) if error.code == pjrt::Code::NotFound => {}
+        Err(error) => complain(&format!("compiling anew, and not using {}: {error}", path.display())),
+    }
+    let made = make()?;
+    let written = serialize(&made).and_then(|bytes| write(&folder, &path, &key, &bytes).map_err(unknown));
+    if let Err(error) = written {
+        // A full disk is full for the next one too.
+        static SAID: AtomicBool = AtomicBool::new(false);
+        if !SAID.swap(true, Ordering::Relaxed) {
+            complain(&format!("cannot write {}: {error}", path.display()));
+        }
+    }
+    Ok(made)
+}
+
+fn complain(what: &str) {
+    let help = "programs are compiled all the same; empty the folder, or name another one, or none, in \
+                SHARDAX_COMPILATION_CACHE_DIR";
+    warning::warn(&format!("compilation cache: {what}"), help);
+}
+
+fn unknown(error: io::Error) -> pjrt::Error {
+    pjrt::Error::new(pjrt::Code::Unknown, error.to_string())
+}
+
+/// The folder, when there is one and nobody else can write to it; each is looked at once.
+fn folder() -> Option<PathBuf> {
+    static LAST: Mutex<Option<(PathBuf, bool)>> = Mutex::new(None);
+    let folder = config::compilation_cache_dir()?;
+    let mut last = LAST.lock().unwrap_or_else(|e| e.into_inner());
+    let good = match &*last {
+        Some((seen, good)) if *seen == folder => *good,
+        _ => match pjrt::permissions::make_folder(&folder) {
+            Ok(()) => true,
+            Err(error) => {
+                complain(&format!("{} is not used: {error}", folder.display()));
+                false
+            }
+        },
+    };
+    *last = Some((folder.clone(), good));
+    good.then_some(folder)
+}
+
+fn key(plugin_id: &str, settings: &str, text: &str) -> Key {
+    let mut hash = Sha256::new();
+    for part in [plugin_id, settings, text] {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hash.finalize().into()
+}
+
+fn name(key: &Key) -> String {
+    key.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn read(path: &Path, key: &Key) -> pjrt::Result<Vec<u8>> {
+    let mut file = pjrt::permissions::open_trusted(path)?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(unknown)?;
+    if !bytes.starts_with(key) {
+        let what = "the file is damaged, or of another program";
+        return Err(pjrt::Error::new(pjrt::Code::DataLoss, what));
+    }
+    bytes.drain(..key.len());
+    let used = file.metadata().and_then(|m| m.modified()).map(|at| at.elapsed().unwrap_or_default());
+    if used.is_ok_and(|ago| ago > USED) {
+        let _ = file.set_modified(SystemTime::now());
+    }
+    Ok(bytes)
+}
+
+/// Under another name first: no other process ever sees half a file.
+fn write(folder: &Path, path: &Path, key: &Key, executable: &[u8]) -> io::Result<()> {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let temporary = folder.join(format!("{TEMPORARY}{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
+    let written = create(&temporary).and_then(|mut file| {
+        file.write_all(key)?;
+        file.write_all(executable)
+    });
+    let placed = written.and_then(|()| fs::rename(&temporary, path));
+    if placed.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    make_room(folder, (key.len() + executable.len()) as u64);
+    placed
+}
+
+const TEMPORARY: &str = "tmp-";
+
+fn create(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
+}
+
+/// Keeps the folder below its size: looks at it after this process's first file, and then after each sixteenth.
+fn make_room(folder: &Path, written: u64) {
+    static UNSEEN: AtomicU64 = AtomicU64::new(u64::MAX / 2);
+    let limit = config::compilation_cache_max_size();
+    if UNSEEN.fetch_add(written, Ordering::Relaxed).saturating_add(written) <= limit / 16 {
+        return;
+    }
+    UNSEEN.store(0, Ordering::Relaxed);
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let Ok(metadata) = entry.metadata() else { continue }; // another process was faster
+        let used = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let is_ours = name.len() == 64 && name.bytes().all(|b| b.is_ascii_hexdigit());
+        // What a process left that was killed while it wrote.
+        let is_leftover = name.starts_with(TEMPORARY) && used.elapsed().is_ok_and(|ago| ago > USED);
+        if is_leftover {
+            let _ = fs::remove_file(entry.path());
+        } else if is_ours && metadata.is_file() {
+            files.push((used, metadata.len(), entry.path()));
+        }
+    }
+    let mut size: u64 = files.iter().map(|(_, len, _)| len).sum();
+    files.sort();
+    for (_, len, path) in files {
+        if size <= limit {
+            break;
+        }
+        let _ = fs::remove_file(path);
+        size -= len;
+    }
+}

@@ -1,0 +1,246 @@
+//! The hot path of a compiled function: find the program for these arguments, run it, rebuild the result.
+//!
+//! Finding it compares the arguments' structure, types and shardings with those of the last call, and else with those
+//! of the call that has their hash; nothing of the program's size is looked at.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use smallvec::SmallVec;
+
+use super::aot::lower::Traces;
+use super::cache_miss::{self, Numbers};
+use super::callable::{Callable, check_all};
+use super::execute::LoadedProgram;
+use super::program_cache::{CachedProgram, Evictable, Table, hash_of, register};
+use crate::config;
+use crate::core::array::Array;
+use crate::core::program::Aval;
+use crate::core::tree::{self, Flat, Tree, TreeDef};
+use crate::error::Result;
+use crate::precision::{self, Precision};
+use crate::sharding::context;
+use crate::sharding::context::get_mesh;
+use crate::sharding::device::{Device, chosen_device, is_chosen};
+use crate::sharding::{Mesh, Sharding};
+use crate::warning;
+
+/// A function compiled for its arguments, and what they are.
+pub(crate) struct Entry {
+    key: Key,
+    pub callable: Callable,
+}
+
+/// The arguments that a program is for.
+pub(super) struct Key {
+    /// The context mesh, which the function may have used.
+    pub mesh: Option<Mesh>,
+    /// The precision of products that ask for none.
+    pub precision: Option<Precision>,
+    /// The device of what lies nowhere in particular.
+    pub device: Option<Device>,
+    pub def: TreeDef,
+    pub args: SmallVec<[ArgKey; 8]>,
+}
+
+pub(super) struct ArgKey {
+    pub aval: Aval,
+    pub sharding: Option<Sharding>,
+    pub committed: bool,
+}
+
+/// The compiled programs of one function.
+pub(crate) struct Cache {
+    last: RwLock<Option<Arc<Entry>>>,
+    all: Table<Arc<Entry>>,
+    numbers: Numbers,
+    pub traces: Traces,
+    /// When it was asked for last, among all.
+    used: AtomicU64,
+}
+
+impl CachedProgram for Arc<Entry> {
+    fn program(&self) -> &LoadedProgram {
+        &self.callable.loaded
+    }
+}
+
+impl Evictable for Cache {
+    fn visit(&self, visit: &mut dyn FnMut(&LoadedProgram)) {
+        self.all.visit(visit);
+    }
+
+    fn retain(&self, keep: &mut dyn FnMut(&LoadedProgram) -> bool) {
+        self.all.retain(keep);
+        // What stays is found again by its hash.
+        self.set_last(None);
+        self.traces.clear();
+    }
+}
+
+impl Entry {
+    fn matches(&self, flat: &Flat) -> bool {
+        self.key.matches(flat) && !self.callable.loaded.executable.client().is_broken()
+    }
+}
+
+impl Key {
+    fn matches(&self, flat: &Flat) -> bool {
+        self.args.len() == flat.leaves.len()
+            && self.args.iter().zip(&flat.leaves).all(|(key, leaf)| key.matches(leaf))
+            && self.def == flat.def
+            && context::is_current(self.mesh.as_ref())
+            && precision::current() == self.precision
+            && is_chosen(self.device.as_ref())
+    }
+}
+
+impl ArgKey {
+    fn of(leaf: &Array) -> Self {
+        ArgKey {
+            aval: leaf.aval(),
+            sharding: leaf.concrete_ref().map(|c| c.sharding.clone()),
+            committed: leaf.committed(),
+        }
+    }
+
+    pub fn matches(&self, leaf: &Array) -> bool {
+        match leaf.concrete_ref() {
+            Some(c) => {
+                self.committed == c.committed && self.sharding.as_ref() == Some(&c.sharding) && self.aval == c.aval
+            }
+            // A plain number: what failed or was traced is no argument, whatever its type.
+            None => leaf.is_number() && self.sharding.is_none() && self.aval == leaf.aval(),
+        }
+    }
+}
+
+pub(super) fn hash_leaf<H: Hasher>(leaf: &Array, state: &mut H) {
+    match leaf.concrete_ref() {
+        Some(c) => (&c.aval, &c.sharding, c.committed).hash(state),
+        None => leaf.aval().hash(state),
+    }
+}
+
+impl Cache {
+    pub fn new() -> Arc<Self> {
+        register(Cache {
+            last: RwLock::default(),
+            all: Table::new(1),
+            numbers: Numbers::default(),
+            traces: Traces::default(),
+            used: AtomicU64::default(),
+        })
+    }
+
+    fn touch(&self) {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        self.used.store(NEXT.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    fn set_last(&self, entry: Option<Arc<Entry>>) {
+        let mut last = self.last.write().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *last, entry);
+        // A program that goes with it is freed without the lock.
+        drop(last);
+        drop(before);
+    }
+
+    /// Runs the function on these arguments; `build` compiles it where it has not been compiled for such arguments.
+    pub fn call<T: Tree>(&self, name: &str, flat: &Flat, build: &dyn Fn(&Flat) -> Result<Callable>) -> Result<T> {
+        let entry = self.find(name, flat, build)?;
+        tree::rebuild(&entry.callable.convention.out_def, entry.callable.call(flat)?)
+    }
+
+    /// The compiled program for these arguments.
+    pub fn find(&self, name: &str, flat: &Flat, build: &dyn Fn(&Flat) -> Result<Callable>) -> Result<Arc<Entry>> {
+        if let Some(last) = self.last.read().unwrap_or_else(PoisonError::into_inner).as_ref()
+            && last.matches(flat)
+        {
+            last.callable.loaded.last_use.touch();
+            return Ok(last.clone());
+        }
+        check_all(flat)?;
+        let (mesh, precision, device) = (get_mesh(), precision::current(), chosen_device());
+        let mut hasher = DefaultHasher::new();
+        flat.leaves.iter().for_each(|leaf| hash_leaf(leaf, &mut hasher));
+        (&flat.def, &mesh, precision, &device).hash(&mut hasher);
+        let hash = hasher.finish();
+        let entry = match self.all.find(hash, |entry| entry.matches(flat)) {
+            Some(entry) => entry,
+            None => {
+                if config::explains_cache_misses() {
+                    warning::log(&self.explain_miss(name, flat));
+                }
+                let args = flat.leaves.iter().map(ArgKey::of).collect();
+                let callable = build(flat)?;
+                let entry =
+                    Arc::new(Entry { key: Key { mesh, precision, device, def: flat.def.clone(), args }, callable });
+                if !entry.callable.reusable {
+                    return Ok(entry);
+                }
+                self.numbers.compiled(name, flat, entry.key.mesh.as_ref());
+                self.all.insert(hash, entry.clone());
+                entry
+            }
+        };
+        self.set_last(Some(entry.clone()));
+        Ok(entry)
+    }
+
+    /// Why there is no program for these arguments yet.
+    fn explain_miss(&self, name: &str, flat: &Flat) -> String {
+        cache_miss::explain(name, self.all.values().iter().map(|entry| entry.key.differences(flat)))
+    }
+}
+
+/// The cache of a function with these options. One that captures nothing is known by its [identity](Function::identity):
+/// every transformation of it with the same options shares its cache, so that a fresh `pmap` of a known function does not
+/// compile again. Others have one of their own, which goes with them.
+pub(crate) fn shared(identity: Option<u64>, options: impl Hash) -> Arc<Cache> {
+    let Some(identity) = identity else { return Cache::new() };
+    let key = hash_of((identity, options));
+    let shared = |caches: &SharedCaches| caches.get(&key).cloned();
+    if let Some(found) = SHARED.read().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(shared) {
+        found.touch();
+        return found;
+    }
+    let mut all = SHARED.write().unwrap_or_else(PoisonError::into_inner);
+    let all = all.get_or_insert_default();
+    if all.len() >= MANY_FUNCTIONS && !all.contains_key(&key) {
+        // Options that differ from call to call, as lists of axes may: the half that was not used for longest goes.
+        let mut uses: Vec<u64> = all.values().map(|cache| cache.used.load(Ordering::Relaxed)).collect();
+        let (_, middle, _) = uses.select_nth_unstable(MANY_FUNCTIONS / 2);
+        let middle = *middle;
+        all.retain(|_, cache| cache.used.load(Ordering::Relaxed) > middle);
+    }
+    let cache = all.entry(key).or_insert_with(Cache::new).clone();
+    cache.touch();
+    cache
+}
+
+type SharedCaches = HashMap<u64, Arc<Cache>>;
+static SHARED: RwLock<Option<SharedCaches>> = RwLock::new(None);
+
+/// So many functions, each with its options, are known by their identity.
+const MANY_FUNCTIONS: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_that_differ_in_options_make_room() {
+        let used = shared(Some(1), "used all the time");
+        let left = Arc::downgrade(&shared(Some(1), "left alone"));
+        for i in 0..2 * MANY_FUNCTIONS {
+            shared(Some(2), i);
+            assert!(Arc::ptr_eq(&used, &shared(Some(1), "used all the time")));
+        }
+        assert!(left.upgrade().is_none());
+        assert!(SHARED.read().expect("no panic").as_ref().map_or(0, HashMap::len) <= MANY_FUNCTIONS);
+        assert!(!Arc::ptr_eq(&shared(None, 0), &shared(None, 0)));
+    }
+}

@@ -1,0 +1,202 @@
+//! Running one primitive, or one traced function, at once on concrete arrays.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, OnceLock};
+
+use smallvec::SmallVec;
+
+use super::execute::LoadedProgram;
+use super::input_names::InputNames;
+use super::load::{Effort, Request};
+use super::placement::{Input, Place, Placed, Placing};
+use super::program_cache::{CachedProgram, Table, register};
+use crate::compiler_options::CompilerOptions;
+use crate::core::array::{Array, Concrete};
+use crate::core::primitive::{Outputs, Primitive, Run};
+use crate::core::program::trace::{Traced, infer};
+use crate::core::program::{Atom, Aval, Eqn, Program, Var};
+use crate::error::Result;
+use crate::ops::checkify::{Checks, Errors, discharge};
+use crate::scope::Scope;
+use crate::sharding::context;
+use crate::sharding::device::{Device, chosen_device, is_chosen};
+use crate::sharding::{AbstractMesh, Mesh, Sharding, get_abstract_mesh};
+
+/// Up to so many elements, an operation runs in microseconds however it is compiled, and compiling it takes longest.
+const SMALL: usize = 4096;
+
+/// A primitive compiled for the types and places of its operands.
+struct Single {
+    primitive: Arc<dyn Primitive>,
+    args: SmallVec<[(Aval, Sharding, bool); 3]>,
+    /// The device of what lies nowhere in particular.
+    device: Option<Device>,
+    /// The context mesh, where types have shardings.
+    mesh: Option<ContextMesh>,
+    loaded: Arc<LoadedProgram>,
+}
+
+impl Single {
+    fn matches(&self, primitive: &dyn Primitive, args: &[Arc<Concrete>]) -> bool {
+        let same = |((aval, sharding, committed), arg): (&(Aval, Sharding, bool), &Arc<Concrete>)| {
+            *committed == arg.committed && *sharding == arg.sharding && *aval == arg.aval
+        };
+        self.args.len() == args.len()
+            && self.args.iter().zip(args).all(same)
+            && is_chosen(self.device.as_ref())
+            && self.mesh == context_mesh(args)
+            && self.primitive.dyn_eq(primitive)
+    }
+}
+
+type ContextMesh = (Option<AbstractMesh>, Option<Mesh>);
+
+/// The context mesh, where types have shardings.
+fn context_mesh(args: &[Arc<Concrete>]) -> Option<ContextMesh> {
+    let typed = context::is_explicit() || args.iter().any(|a| a.aval.sharding.is_some());
+    typed.then(|| (get_abstract_mesh(), context::mesh_with_devices()))
+}
+
+fn hash(primitive: &dyn Primitive, args: &[Arc<Concrete>]) -> u64 {
+    let mut state = DefaultHasher::new();
+    primitive.dyn_hash(&mut state);
+    args.iter().for_each(|a| (&a.aval, &a.sharding, a.committed).hash(&mut state));
+    chosen_device().hash(&mut state);
+    context_mesh(args).hash(&mut state);
+    state.finish()
+}
+
+impl CachedProgram for Arc<Single> {
+    fn program(&self) -> &LoadedProgram {
+        &self.loaded
+    }
+}
+
+/// In many parts, which are only read as long as nothing new is compiled: threads do not wait for each other here.
+fn singles() -> &'static Table<Arc<Single>> {
+    static TABLE: OnceLock<Arc<Table<Arc<Single>>>> = OnceLock::new();
+    TABLE.get_or_init(|| register(Table::new(64)))
+}
+
+impl<P: Primitive + Hash + Eq + 'static> Run for P {
+    fn run(self: Arc<Self>, args: &[Array]) -> Result<Outputs> {
+        run(self, args)
+    }
+}
+
+/// Applies a primitive to concrete arrays.
+fn run(primitive: Arc<dyn Primitive>, args: &[Array]) -> Result<Outputs> {
+    let args: SmallVec<[Arc<Concrete>; 4]> = args.iter().map(|a| a.concrete()).collect::<Result<_>>()?;
+    let committed = args.iter().any(|a| a.committed);
+    let hash = hash(primitive.as_ref(), &args);
+    let found = match singles().find(hash, |known| known.matches(primitive.as_ref(), &args)) {
+        Some(found) => found,
+        None => {
+            let program = single(primitive.clone(), &args)?;
+            let small = primitive.programs().is_empty() && program.avals.iter().all(|a| a.size() <= SMALL);
+            let inputs: Vec<Input> = args.iter().map(|arg| input(Some(&**arg))).collect();
+            let request = request(primitive.name().to_owned(), program, &inputs, &|i| format!("argument[{i}]"))?;
+            let effort = if small { Effort::Quick } else { Effort::Full };
+            let loaded = Request { effort, ..request }.load()?;
+            let keys = args.iter().map(|a| (a.aval.clone(), a.sharding.clone(), a.committed)).collect();
+            let compiled =
+                Arc::new(Single { primitive, args: keys, device: chosen_device(), mesh: context_mesh(&args), loaded });
+            singles().insert(hash, compiled.clone());
+            compiled
+        }
+    };
+    let loaded = &found.loaded;
+    loaded.run(&args, committed || matches!(loaded.place, Place::Mesh(_)))
+}
+
+/// A program of one equation.
+fn single(primitive: Arc<dyn Primitive>, args: &[Arc<Concrete>]) -> Result<Program> {
+    let mut avals: Vec<Aval> = args.iter().map(|a| a.aval.clone()).collect();
+    let outs = infer(primitive.as_ref(), &avals)?;
+    let inputs: Vec<Var> = (0..avals.len() as u32).map(Var).collect();
+    let outputs: SmallVec<[Var; 1]> = (0..outs.len()).map(|i| Var((avals.len() + i) as u32)).collect();
+    avals.extend(outs);
+    let eqn = Eqn {
+        primitive,
+        inputs: inputs.iter().map(|v| Atom::Var(*v)).collect(),
+        outputs: outputs.clone(),
+        source: std::panic::Location::caller(),
+        scope: Scope::default(),
+        mesh: None,
+    };
+    Ok(Program { avals, inputs, eqns: vec![eqn], outputs: outputs.into_iter().map(Atom::Var).collect() })
+}
+
+/// What is known of an argument; of a plain number nothing is.
+fn input(arg: Option<&Concrete>) -> Input {
+    Input { committed: arg.filter(|arg| arg.committed).map(|arg| arg.sharding.clone()), given: None }
+}
+
+/// What to compile for a program on these arguments, when nothing is said about shardings.
+fn request(name: String, program: Program, inputs: &[Input], input_name: &dyn Fn(usize) -> String) -> Result<Request> {
+    let placed = Placing {
+        program: &program,
+        function: &name,
+        inputs,
+        input_name,
+        outputs: &[],
+        output_name: &|i| format!("output[{i}]"),
+    }
+    .place()?;
+    let donated = vec![false; program.inputs.len()];
+    let Placed { place, in_shardings, out_shardings, .. } = placed;
+    Ok(Request {
+        name,
+        program,
+        place,
+        in_shardings,
+        out_shardings,
+        out_kinds: Vec::new(),
+        auto_inputs: Vec::new(),
+        out_layouts: Vec::new(),
+        donated,
+        effort: Effort::Full,
+        compiler_options: CompilerOptions::of_process(),
+        input_names: InputNames::default(),
+    })
+}
+
+/// What to compile for a traced function on its captures and arguments, and whether its results stay on their devices;
+/// `paths` gives the arguments' key paths.
+pub(crate) fn request_traced(
+    name: &str,
+    traced: &Traced,
+    args: &[Array],
+    paths: &dyn Fn() -> Vec<String>,
+) -> Result<(Request, bool)> {
+    let count = traced.captures.len();
+    let inputs: Vec<Input> = traced.captures.iter().chain(args).map(|arg| input(arg.concrete_ref())).collect();
+    let input_name = |i: usize| input_name(i.checked_sub(count), paths);
+    let request = request(name.to_owned(), traced.program.simplified(), &inputs, &input_name)?;
+    let committed = inputs.iter().any(|input| input.committed.is_some()) || matches!(request.place, Place::Mesh(_));
+    Ok((request, committed))
+}
+
+/// Compiles and runs a traced function on its captures and arguments.
+pub(crate) fn run_traced(
+    name: &str,
+    traced: &Traced,
+    args: &[Array],
+    paths: &dyn Fn() -> Vec<String>,
+) -> Result<Vec<Array>> {
+    // What is run at once can fail at once.
+    let checked = discharge(traced, Checks::USER)?;
+    let traced = checked.as_ref().map_or(traced, |checked| &checked.traced);
+    let (request, committed) = request_traced(name, traced, args, paths)?;
+    let args: Vec<Arc<Concrete>> = traced.captures.iter().chain(args).map(|a| a.concrete()).collect::<Result<_>>()?;
+    let outs = request.load_at_once()?.run(&args, committed)?;
+    checked.map_or(Errors::none(), |checked| checked.errors).throw(outs).map(SmallVec::into_vec)
+}
+
+/// What an input of a program is called in errors: an argument, or an array that its function captured.
+pub(crate) fn input_name(argument: Option<usize>, paths: &dyn Fn() -> Vec<String>) -> String {
+    match argument {
+        Some(i) => format!("argument{}", paths().get(i).map(String::as_str).unwrap_or_default()),
+        None => "a captured array".to_owned(),
+    }
+}

@@ -1,0 +1,157 @@
+//! Running a transformation at once when nothing is being traced.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::hash::Hash;
+use std::marker::PhantomData;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::callable::{CallConvention, Callable};
+use super::concrete_inputs::WholeArrays;
+use super::dispatch::{self, Cache};
+use super::execute::LoadedProgram;
+use super::load::Request;
+use super::{counts, eager};
+use crate::core::program::trace::{is_tracing, values_read};
+use crate::core::tree::Flat;
+use crate::error::{Result, err};
+use crate::interpret::flat::with_arguments;
+use crate::interpret::flat::{FlatFn, avals_of, trace_known};
+use crate::ops::checkify::{Checks, Errors, discharge};
+
+thread_local! {
+    static JIT_DISABLED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Lets `jit` compile again, when dropped.
+#[must_use = "jit is disabled only while the guard lives"]
+pub struct DisableJit(PhantomData<*const ()>);
+
+impl Drop for DisableJit {
+    fn drop(&mut self) {
+        JIT_DISABLED.set(JIT_DISABLED.get() - 1);
+    }
+}
+
+/// Makes `jit` call its function operation by operation on this thread while the guard lives, and `pmap` show what each
+/// device has, so that values can be read and printed inside.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let f = jit(|x: Array| -> Result<Array> {
+///     let y = x * 2;
+///     println!("{y}");
+///     Ok(if y.item::<i32>()? > 5 { y } else { -y })
+/// });
+/// let _values = disable_jit();
+/// assert_eq!(f.call(array(3))?.item::<i32>()?, 6);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn disable_jit() -> DisableJit {
+    JIT_DISABLED.set(JIT_DISABLED.get() + 1);
+    DisableJit(PhantomData)
+}
+
+pub(crate) fn is_jit_disabled() -> bool {
+    JIT_DISABLED.get() > 0
+}
+
+/// Runs `f`, which applies operations to arrays: in the trace in effect, or, where there is none, traced whole and
+/// compiled as one program.
+pub(crate) fn run(name: &str, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
+    if is_tracing() {
+        return f(flat);
+    }
+    let callable = build(name, flat, &|flat| Ok((f(flat)?, None)), Request::load_at_once)?;
+    Ok(Flat { leaves: callable.call(flat)?, def: callable.convention.out_def })
+}
+
+/// The same for `f` made of a function of this identity with these options. The program of one that captures nothing is
+/// kept, and found again by the arguments' types, unless their values were read while it was traced.
+pub(crate) fn run_shared(
+    name: &str,
+    (identity, options): (Option<u64>, impl Hash),
+    flat: &Flat,
+    f: FlatFn<'_>,
+) -> Result<Flat> {
+    if identity.is_none() || is_tracing() || is_jit_disabled() {
+        return run(name, flat, f);
+    }
+    let cache = dispatch::shared(identity, (name, options));
+    let entry = cache.find(name, flat, &|flat| build(name, flat, &|flat| Ok((f(flat)?, None)), Request::load))?;
+    Ok(Flat { leaves: entry.callable.call(flat)?, def: entry.callable.convention.out_def.clone() })
+}
+
+/// The same, with the traces in this cache, which may go with the next call: the programs are kept like those of [`run`].
+pub(crate) fn run_in(cache: &Cache, name: &str, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
+    if is_tracing() || is_jit_disabled() {
+        return run(name, flat, f);
+    }
+    let build = |flat: &Flat| build(name, flat, &|flat| Ok((f(flat)?, None)), Request::load_at_once);
+    let entry = cache.find(name, flat, &build)?;
+    Ok(Flat { leaves: entry.callable.call(flat)?, def: entry.callable.convention.out_def.clone() })
+}
+
+/// What a function leaves beside its results when it is traced.
+type Aux = Option<Arc<dyn Any + Send + Sync>>;
+type FlatFnAux<'a> = &'a dyn Fn(&Flat) -> Result<(Flat, Aux)>;
+
+/// The same, of a function that leaves something beside its results, which must not depend on the arguments' values.
+pub(crate) fn run_shared_with_aux<S: Send + Sync + 'static>(
+    name: &str,
+    (identity, options): (Option<u64>, impl Hash),
+    flat: &Flat,
+    f: &dyn Fn(&Flat) -> Result<(Flat, Arc<S>)>,
+) -> Result<(Flat, Arc<S>)> {
+    if is_tracing() {
+        return f(flat);
+    }
+    let erased = |flat: &Flat| -> Result<(Flat, Aux)> { f(flat).map(|(out, aux)| (out, Some(aux as _))) };
+    let made;
+    let found;
+    let callable = match identity.is_none() || is_jit_disabled() {
+        true => {
+            made = build(name, flat, &erased, Request::load_at_once)?;
+            &made
+        }
+        false => {
+            let cache = dispatch::shared(identity, (name, options));
+            found = cache.find(name, flat, &|flat| build(name, flat, &erased, Request::load))?;
+            &found.callable
+        }
+    };
+    let out = Flat { leaves: callable.call(flat)?, def: callable.convention.out_def.clone() };
+    let aux = callable.aux.clone().and_then(|aux| aux.downcast().ok());
+    Ok((out, aux.ok_or_else(|| err!(Runtime, "{name} left nothing beside its results"))?))
+}
+
+fn build(
+    name: &str,
+    flat: &Flat,
+    f: FlatFnAux<'_>,
+    load: impl FnOnce(Request) -> Result<Arc<LoadedProgram>>,
+) -> Result<Callable> {
+    let (begun, read) = (Instant::now(), values_read());
+    let avals = avals_of(flat)?;
+    let known = Rc::new(WholeArrays(flat.leaves.to_vec()));
+    let left = RefCell::new(None);
+    let traced = &|flat: &Flat| {
+        let (out, aux) = f(flat)?;
+        left.replace(aux);
+        Ok(out)
+    };
+    let (traced, out_def) = with_arguments(&flat.leaves, || trace_known(known, &flat.def, &avals, traced))?;
+    counts::traced(name, begun);
+    // What is run at once can fail at once.
+    let (traced, errors) = match discharge(&traced, Checks::USER)? {
+        Some(checked) => (checked.traced, checked.errors),
+        None => (traced, Errors::none()),
+    };
+    let (request, committed) = eager::request_traced(name, &traced, &flat.leaves, &|| flat.def.paths())?;
+    let captures = traced.captures.iter().map(|capture| capture.concrete()).collect::<Result<_>>()?;
+    let convention = CallConvention { captures, kept: (0..flat.leaves.len()).collect(), out_def, committed };
+    let (loaded, reusable) = (load(request)?, values_read() == read);
+    Ok(Callable { loaded, convention, errors, reusable, aux: left.into_inner() })
+}

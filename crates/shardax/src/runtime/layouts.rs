@@ -1,0 +1,322 @@
+//! How the arguments and results of a program lie in memory: as arrays do that are passed, as it is asked, or as the
+//! compiler chooses.
+
+use shardax_pjrt as pjrt;
+
+use super::load::Request;
+use super::multi_process;
+use crate::core::array::Array;
+use crate::core::lower::Platform;
+use crate::core::lower::module::Layouts;
+use crate::core::program::{Atom, Aval, Program};
+use crate::core::sharding_like::RequestedSharding;
+use crate::error::{Error, Result, err};
+use crate::sharding::Sharding;
+use crate::sharding::layout::{KnownLayout, Layout, RequestedLayout};
+use crate::sharding::memory::MemoryKind;
+
+/// Whether arrays lie so on this platform where nothing is said. Elsewhere only the compiler knows.
+pub(crate) fn is_default(layout: &Layout, platform: Platform) -> bool {
+    platform != Platform::Tpu && layout.is_row_major()
+}
+
+/// Whether elements lie alike. How many bits they take follows from the dtype.
+fn alike(a: &Layout, b: &Layout) -> bool {
+    a.major_to_minor() == b.major_to_minor() && a.tiling() == b.tiling()
+}
+
+/// The sharding with its layout left out where that is what arrays have anyway.
+pub(crate) fn canonical(sharding: &Sharding) -> Sharding {
+    let platform = sharding.devices().first().map_or(Platform::Other, |device| Platform::named(device.platform()));
+    match sharding.layout() {
+        Some(known) if is_default(known.get(), platform) => sharding.in_layout(None),
+        _ => sharding.clone(),
+    }
+}
+
+/// Fails for a layout that arrays of this shape cannot have on the devices of this sharding.
+pub(crate) fn check(sharding: &Sharding, shape: &[usize]) -> Result<()> {
+    let Some(known) = sharding.layout() else { return Ok(()) };
+    known.get().check(shape)?;
+    let devices = sharding.devices();
+    let platform = devices.first().map_or(Platform::Other, |device| Platform::named(device.platform()));
+    check_platform(known.get(), platform)?;
+    check_memory(known.get(), sharding.kind(), platform)?;
+    match sharding.is_fully_addressable() {
+        true => Ok(()),
+        false => Err(over_processes(known.get())),
+    }
+}
+
+/// The CPU's plugin copies to another memory as if elements lay row by row.
+fn check_memory(layout: &dyn std::fmt::Display, kind: Option<MemoryKind>, platform: Platform) -> Result<()> {
+    match platform == Platform::Cpu && !MemoryKind::is_default(kind) {
+        true => Err(platform.lacks(
+            &format!("a layout in other memory than the device's, {layout},"),
+            "leave out the layout, or the memory kind",
+        )),
+        false => Ok(()),
+    }
+}
+
+/// The CPU's memory is read where it lies.
+fn check_platform(layout: &Layout, platform: Platform) -> Result<()> {
+    match platform == Platform::Cpu && !layout.tiling().is_empty() {
+        true => Err(platform.lacks(
+            &format!("a layout with tiles, {layout},"),
+            "leave the tiles out: `Layout::new(major_to_minor)`; programs for TPUs take them",
+        )),
+        false => Ok(()),
+    }
+}
+
+fn over_processes(what: &dyn std::fmt::Display) -> Error {
+    err!(NotImplemented, "layouts of arrays over devices of several processes are not supported. Got {what}")
+        .help("leave the layout out: pass the sharding alone")
+}
+
+/// How an argument lies as its program takes it: as is asked, or as it is where it has to stay so. `name` is what it is
+/// called.
+pub(super) fn taken(
+    leaf: &Array,
+    asked: Option<RequestedLayout>,
+    platform: Platform,
+    name: &dyn Fn() -> String,
+) -> Result<Option<RequestedLayout>> {
+    let have = leaf.committed_sharding().and_then(Sharding::layout);
+    let Some(asked) = asked else { return Ok(have.map(RequestedLayout::As)) };
+    if let RequestedLayout::As(known) = asked {
+        known.get().check(leaf.shape()).map_err(|e| {
+            e.context(format!(
+                "One of jit arguments, {}, is incompatible with its layout annotation {}",
+                name(),
+                known.get()
+            ))
+        })?;
+    }
+    let passed = match leaf.concrete_ref().filter(|c| c.committed) {
+        Some(c) => c.layout()?,
+        None => have.map(|known| known.get().clone()),
+    };
+    if let Some(passed) =
+        passed.filter(|passed| !matches!(asked, RequestedLayout::As(known) if alike(known.get(), passed)))
+    {
+        let (text, help) = match asked {
+            RequestedLayout::Auto => (
+                "AUTO".to_owned(),
+                "an array that was put on its devices has its layout: pass a `shape_dtype_struct` to `lower`, compile, and put the array where `input_formats` says",
+            ),
+            RequestedLayout::As(known) => (
+                known.get().to_string(),
+                "committed arrays are not moved silently: put it there with `device_put(x, format)`",
+            ),
+        };
+        return Err(err!(
+            Value,
+            "Layout passed to jit does not match the layout on the respective arg. Got jit layout: {text}, arg layout: {passed} for {} of type {}",
+            name(),
+            leaf.aval()
+        )
+        .help(help));
+    }
+    Ok(Some(asked).filter(|asked| !matches!(asked, RequestedLayout::As(known) if is_default(known.get(), platform))))
+}
+
+/// What is asked of each result of a program; empty where nothing is. `name` is what a result is called.
+pub(super) fn given(
+    asked: &[RequestedSharding],
+    avals: &[Aval],
+    platform: Platform,
+    name: &dyn Fn(usize) -> String,
+) -> Result<Vec<Option<RequestedLayout>>> {
+    if asked.iter().all(|asked| asked.layout.is_none()) {
+        return Ok(Vec::new());
+    }
+    let check = |(i, (asked, aval)): (usize, (&RequestedSharding, &Aval))| match asked.layout {
+        Some(RequestedLayout::As(known)) => {
+            known.get().check(&aval.shape).map_err(|e| {
+                let what = name(i);
+                e.context(format!(
+                    "One of jit outputs, {what}, is incompatible with its layout annotation {}",
+                    known.get()
+                ))
+            })?;
+            Ok(asked.layout.filter(|_| !is_default(known.get(), platform)))
+        }
+        other => Ok(other),
+    };
+    asked.iter().zip(avals).enumerate().map(check).collect()
+}
+
+/// The layout of an argument or a result of a compiled program.
+pub(super) fn told(layouts: Option<&[pjrt::Layout]>, at: usize) -> Option<Layout> {
+    layouts?.get(at).map(Layout::of_pjrt)
+}
+
+impl Request {
+    /// What is asked of each argument; empty where nothing is.
+    fn in_asked(&self) -> Vec<Option<RequestedLayout>> {
+        let asked = |i: usize| match self.auto_inputs.binary_search(&i) {
+            Ok(_) => Some(RequestedLayout::Auto),
+            Err(_) => self.in_shardings[i].layout().map(RequestedLayout::As),
+        };
+        list((0..self.in_shardings.len()).map(asked))
+    }
+
+    /// What is asked of each result, empty where nothing is. One that a constraint says the layout of is the compiler's,
+    /// who finds it there.
+    fn out_asked(&self) -> Vec<Option<RequestedLayout>> {
+        let constrained = constrained_results(&self.program);
+        if constrained.is_empty() {
+            return list((0..self.program.outputs.len()).map(|i| self.out_layouts.get(i).copied().flatten()));
+        }
+        list(constrained.into_iter().enumerate().map(|(i, constrained)| match constrained {
+            true => Some(RequestedLayout::Auto),
+            false => self.out_layouts.get(i).copied().flatten(),
+        }))
+    }
+
+    /// What the text says of it.
+    pub fn layouts(&self, platform: Platform) -> Layouts {
+        let mode = |asked: Option<RequestedLayout>| match asked? {
+            RequestedLayout::Auto => Some("auto".to_owned()),
+            RequestedLayout::As(known) if is_default(known.get(), platform) => None,
+            RequestedLayout::As(known) => Some(known.get().mode()),
+        };
+        let modes = |asked: Vec<Option<RequestedLayout>>| asked.into_iter().map(mode).collect();
+        Layouts { inputs: modes(self.in_asked()), outputs: modes(self.out_asked()) }
+    }
+
+    /// Fails for layouts that its devices do not have.
+    pub fn check_layouts(&self) -> Result<()> {
+        let (inputs, outputs) = (self.in_asked(), self.out_asked());
+        let in_kinds = (0..inputs.len()).map(|i| self.in_shardings[i].kind());
+        let out_kinds = (0..outputs.len()).map(|i| self.asked_kind(i));
+        let kinds = in_kinds.chain(out_kinds);
+        for (asked, kind) in inputs.iter().chain(&outputs).zip(kinds) {
+            let Some(asked) = asked else { continue };
+            match asked {
+                RequestedLayout::Auto => check_memory(&"Layout.AUTO", kind, self.place.platform())?,
+                RequestedLayout::As(known) => {
+                    check_platform(known.get(), self.place.platform())?;
+                    check_memory(known.get(), kind, self.place.platform())?;
+                }
+            }
+            if multi_process::processes_of(self.place.devices()).is_some() {
+                return Err(over_processes(&self.name));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an argument and a result lie alike, so that the one can take over the memory of the other.
+    pub fn same_layouts(&self) -> impl Fn(usize, usize) -> bool + use<> {
+        let (inputs, outputs) = (self.in_asked(), self.out_asked());
+        move |input, output| inputs.get(input).copied().flatten() == outputs.get(output).copied().flatten()
+    }
+
+    /// Fails where a donated argument's layout is the compiler's choice and that of the result which would take its memory
+    /// over is not, or the other way round.
+    pub fn check_donated_layouts(&self) -> Result<()> {
+        let (inputs, outputs) = (self.in_asked(), self.out_asked());
+        if inputs.is_empty() && outputs.is_empty() {
+            return Ok(());
+        }
+        let of = |asked: &[Option<RequestedLayout>], at: usize| asked.get(at).copied().flatten();
+        let outs = self.program.out_avals();
+        for (i, aval) in self.program.in_avals().enumerate().filter(|(i, _)| self.donated[*i]) {
+            let own = of(&inputs, i);
+            let alike = || (0..outs.len()).filter(|&o| (outs[o].dtype, &outs[o].shape) == (aval.dtype, &aval.shape));
+            let is_auto = |asked| asked == Some(RequestedLayout::Auto);
+            // One that takes over memory of a layout that is known.
+            if alike().any(|o| of(&outputs, o) == own) {
+                continue;
+            }
+            // A constraint inside of the program is no choice of the user's.
+            let asked = |o: usize| self.out_layouts.get(o).copied().flatten();
+            if let Some(o) = alike().find(|&o| is_auto(own) != is_auto(asked(o))) {
+                let text = |asked: Option<RequestedLayout>| match asked {
+                    None => "None".to_owned(),
+                    Some(RequestedLayout::Auto) => "AUTO".to_owned(),
+                    Some(RequestedLayout::As(known)) => known.get().to_string(),
+                };
+                let other = if is_auto(own) { "output" } else { "input" };
+                return Err(err!(
+                    Value,
+                    "Input layout being donated was {} while output layout was {}. Did you mean to set the {other} layout to AUTO?",
+                    text(own),
+                    text(asked(o))
+                )
+                .help(format!("with `Layout::AUTO` for both the compiler chooses one layout, so that the result, of type {aval}, takes over the memory of the argument")));
+            }
+        }
+        Ok(())
+    }
+
+    /// How it takes its arguments, where the compiler's choices are known.
+    pub fn canonical_inputs(&self, executable: &pjrt::CompiledProgram) -> Result<Vec<Sharding>> {
+        let asked = self.in_asked();
+        let settle = |(i, sharding): (usize, &Sharding)| {
+            let asked = asked.get(i).copied().flatten();
+            Ok(sharding.in_layout(self.chosen(asked, executable.parameter_layouts(), i)?))
+        };
+        self.in_shardings.iter().enumerate().map(settle).collect()
+    }
+
+    /// The shardings of results with the layouts that the program gives them.
+    pub fn with_layouts(
+        &self,
+        found: Vec<Option<Sharding>>,
+        executable: &pjrt::CompiledProgram,
+    ) -> Result<Vec<Option<Sharding>>> {
+        let asked = self.out_asked();
+        if asked.is_empty() {
+            return Ok(found);
+        }
+        let settle = |(i, sharding): (usize, Option<Sharding>)| {
+            let layout = self.chosen(asked.get(i).copied().flatten(), executable.output_layouts(), i)?;
+            Ok(sharding.map(|sharding| sharding.in_layout(layout)))
+        };
+        found.into_iter().enumerate().map(settle).collect()
+    }
+
+    /// What became of it in the compiled program; `None` of the default.
+    fn chosen(
+        &self,
+        asked: Option<RequestedLayout>,
+        layouts: Option<&[pjrt::Layout]>,
+        at: usize,
+    ) -> Result<Option<KnownLayout>> {
+        let Some(asked) = asked else { return Ok(None) };
+        let layout = match (asked, told(layouts, at)) {
+            (RequestedLayout::As(known), Some(told)) if !alike(known.get(), &told) => KnownLayout::new(&told),
+            (RequestedLayout::As(known), _) => known,
+            (RequestedLayout::Auto, Some(told)) => KnownLayout::new(&told),
+            (RequestedLayout::Auto, None) => {
+                return Err(self.place.platform().lacks(
+                    "a layout of the compiler's choice (`Layout::AUTO`)",
+                    "name the layout: the plugin does not show what it compiled",
+                ));
+            }
+        };
+        Ok(Some(layout).filter(|known| !is_default(known.get(), self.place.platform())))
+    }
+}
+
+/// A list, or none where nothing is asked.
+fn list(asked: impl Iterator<Item = Option<RequestedLayout>> + Clone) -> Vec<Option<RequestedLayout>> {
+    match asked.clone().any(|asked| asked.is_some()) {
+        true => asked.collect(),
+        false => Vec::new(),
+    }
+}
+
+/// For each result whether it is what a constraint gives; empty where none is.
+fn constrained_results(program: &Program) -> Vec<bool> {
+    let vars: Vec<_> =
+        program.eqns.iter().filter(|eqn| eqn.primitive.layout().is_some()).flat_map(|eqn| &eqn.outputs).collect();
+    if vars.is_empty() {
+        return Vec::new();
+    }
+    program.outputs.iter().map(|atom| matches!(atom, Atom::Var(var) if vars.contains(&var))).collect()
+}

@@ -1,0 +1,541 @@
+//! Compiling programs, and keeping what was compiled.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Instant;
+
+use shardax_pjrt as pjrt;
+use smallvec::SmallVec;
+
+use super::execute::LoadedProgram;
+use super::input_names::InputNames;
+use super::op_sharding;
+use super::placement::Place;
+use super::program_cache::{Table, hash_of, register};
+use super::{compile_also_for, counts, disk_cache, multi_process};
+use crate::compiler_options::CompilerOptions;
+use crate::config;
+use crate::core::lower::module::{Donation, Module};
+use crate::core::lower::{Platform, without_locations};
+use crate::core::program::{Aval, Program};
+use crate::error::{Result, err};
+use crate::ops::callback::in_order;
+use crate::profiler;
+use crate::sharding::device::{check_current, client};
+use crate::sharding::layout::RequestedLayout;
+use crate::sharding::memory::MemoryKind;
+use crate::sharding::{AxisType, NamedSharding, Sharding};
+use crate::warning;
+
+/// Everything that a compiled program depends on.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Request {
+    pub name: String,
+    pub program: Program,
+    pub input_names: InputNames,
+    pub place: Place,
+    /// The sharding of each input.
+    pub in_shardings: Vec<Sharding>,
+    /// The sharding of each output; `None` leaves it to the compiler.
+    pub out_shardings: Vec<Option<NamedSharding>>,
+    /// The kind of memory that the user asked for each output to be in; empty where nothing was asked.
+    pub out_kinds: Vec<Option<MemoryKind>>,
+    /// The inputs whose layout in memory the compiler chooses, in order.
+    pub auto_inputs: Vec<usize>,
+    /// The layout that the user asked for each output; empty where nothing was asked.
+    pub out_layouts: Vec<Option<RequestedLayout>>,
+    /// The inputs whose memory may be taken over.
+    pub donated: Vec<bool>,
+    pub effort: Effort,
+    /// What is asked of XLA beyond that.
+    pub compiler_options: CompilerOptions,
+}
+
+/// How much the compiler does for the program's speed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum Effort {
+    #[default]
+    Full,
+    /// For a program that takes far longer to compile than to run: a fraction of the time to compile it.
+    Quick,
+    /// For many results of many operations on single numbers: nothing is fused.
+    Unfused,
+}
+
+/// Up to so many elements a value is as good as a single number.
+const TINY: usize = 64;
+/// From so many pairs of a result and an operation on, fusion takes longer than all else.
+const MANY_PAIRS: usize = 10_000;
+
+/// Every program that something holds, by the hash of its request: what is asked for again is not compiled again. This
+/// alone keeps none.
+static ALIVE: Mutex<BTreeMap<u64, SmallVec<[Weak<LoadedProgram>; 1]>>> = Mutex::new(BTreeMap::new());
+
+/// The programs of transformations that were called outside of `jit`, which no function holds.
+fn at_once() -> &'static Table<Arc<LoadedProgram>> {
+    static TABLE: OnceLock<Arc<Table<Arc<LoadedProgram>>>> = OnceLock::new();
+    TABLE.get_or_init(|| register(Table::new(4)))
+}
+
+/// The living program for a request; compared without the lock.
+fn alive(hash: u64, request: &Request) -> Option<Arc<LoadedProgram>> {
+    let found: SmallVec<[Arc<LoadedProgram>; 1]> = {
+        let all = ALIVE.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(&hash)?.iter().filter_map(Weak::upgrade).collect()
+    };
+    found.into_iter().find(|program| program.request.as_ref() == Some(request))
+}
+
+fn keep_alive(hash: u64, program: &Arc<LoadedProgram>) {
+    /// How many entries there were when the dead ones were last taken out.
+    static SWEPT: AtomicUsize = AtomicUsize::new(0);
+    let mut all = ALIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    if all.len() > 2 * SWEPT.load(Ordering::Relaxed) + 64 {
+        all.retain(|_, programs| programs.iter().any(|program| program.strong_count() > 0));
+        SWEPT.store(all.len(), Ordering::Relaxed);
+    }
+    let programs = all.entry(hash).or_default();
+    programs.retain(|program| program.strong_count() > 0);
+    programs.push(Arc::downgrade(program));
+}
+
+/// The hashes of the programs that are being compiled, each with the lock that whoever asks for it waits on.
+static COMPILING: Mutex<BTreeMap<u64, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
+
+/// A place among the threads that ask for one program.
+struct CompileLock {
+    hash: u64,
+    lock: Arc<Mutex<()>>,
+}
+
+impl CompileLock {
+    fn of(hash: u64) -> CompileLock {
+        let mut all = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
+        CompileLock { hash, lock: all.entry(hash).or_default().clone() }
+    }
+}
+
+impl Drop for CompileLock {
+    fn drop(&mut self) {
+        let mut all = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
+        // The list has the lock, and this: nobody waits.
+        if Arc::strong_count(&self.lock) == 2 {
+            all.remove(&self.hash);
+        }
+    }
+}
+
+/// Options of the CPU compiler that the plugin was found not to know.
+static UNKNOWN: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+
+fn unknown() -> MutexGuard<'static, Vec<&'static str>> {
+    UNKNOWN.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// What may happen without an option, where that is worse than time.
+const RISKS: &[(&str, &str)] = &[
+    ("xla_cpu_enable_fast_min_max", "`maximum` and `minimum` may lose a NaN"),
+    ("xla_cpu_use_xnnpack", "a matrix product may use the old contents of an array that was changed in place"),
+];
+
+/// Goes on without an option that this plugin does not know. Nobody need hear of it, unless numbers may be wrong now.
+fn forget(option: &'static str) {
+    unknown().push(option);
+    if let Some((_, risk)) = RISKS.iter().find(|(name, _)| *name == option) {
+        warning::warn(
+            &format!("the CPU plugin does not know the option {option}, which keeps numbers right: {risk}"),
+            "use the plugin that shardax installs (unset SHARDAX_CPU_PLUGIN), or make sure that this one needs no such option",
+        );
+    }
+}
+
+/// The options of the CPU compiler that every program is compiled with; see `docs/plugin.md`.
+fn cpu_options(effort: Effort) -> Vec<(&'static str, pjrt::Value)> {
+    let mut options = vec![
+        // By default `maximum` and `minimum` may lose a NaN.
+        ("xla_cpu_enable_fast_min_max", pjrt::Value::Bool(false)),
+        // XNNPACK's matrix products pack the right operand and keep the packed copy for as long as operands come at the
+        // same address: an array changed in place, or a new one in freed memory, is multiplied by its old contents.
+        ("xla_cpu_use_xnnpack", pjrt::Value::Bool(false)),
+        // Sums of f32 by YNNPACK, which uses vectors where XLA's own loops add element by element.
+        ("xla_cpu_experimental_ynn_fusion_type", pjrt::Value::String("LIBRARY_FUSION_TYPE_REDUCE".to_owned())),
+    ];
+    if effort == Effort::Unfused {
+        options.push(("xla_disable_hlo_passes", pjrt::Value::String("fusion".to_owned())));
+    }
+    if effort == Effort::Quick {
+        options.push(("xla_cpu_use_fusion_emitters", pjrt::Value::Bool(false)));
+        options.push(("xla_backend_optimization_level", pjrt::Value::Int(1)));
+    }
+    options.retain(|(name, _)| !unknown().contains(name));
+    options
+}
+
+/// What to do about an option that XLA does not know.
+pub(super) fn with_known_options(refusal: crate::error::Error, error: &pjrt::Error) -> crate::error::Error {
+    if !error.message.contains("No such compile option") {
+        return refusal;
+    }
+    refusal.help("the option comes from `compiler_options`, `config::set_compiler_options` or `compile_with_options`: its name is that of a flag of this version of XLA, as in XLA_FLAGS without the dashes")
+}
+
+/// About what a compiled program takes in memory: its code, and what the compiler keeps of its operations.
+fn size_of_program(executable: &pjrt::Executable, text: usize) -> usize {
+    let code = executable.memory_analysis().map_or(0, |memory| memory.generated_code.max(0) as usize);
+    code + BYTES_OF_TEXT * text
+}
+
+/// The memory that a character of a program's text stands for, and a program for itself: an estimate.
+const BYTES_OF_TEXT: usize = 64;
+
+impl Request {
+    /// The StableHLO text for the devices of its place, with locations or without.
+    pub fn lower(&self, locations: bool) -> Result<String> {
+        let begun = Instant::now();
+        let text = self.text(locations)?;
+        counts::lowered(&self.name, begun);
+        Ok(text)
+    }
+
+    pub fn text(&self, locations: bool) -> Result<String> {
+        self.written(self.place.platform(), locations, false)
+    }
+
+    /// The text that other programs can run, on as many devices of this platform.
+    pub fn portable_text(&self, platform: Platform) -> Result<String> {
+        self.written(platform, false, true)
+    }
+
+    fn written(&self, platform: Platform, locations: bool, portable: bool) -> Result<String> {
+        if let Some(ordered) = self.in_order()? {
+            return ordered.written(platform, locations, portable);
+        }
+        let named: Vec<Option<NamedSharding>> = match &self.place {
+            Place::Single(_) => Vec::new(),
+            Place::Mesh(_) => self.in_shardings.iter().map(|s| s.as_named().cloned()).collect(),
+        };
+        Module {
+            name: &self.name,
+            program: &self.program,
+            in_shardings: &named,
+            out_shardings: &self.out_shardings,
+            memory: &self.memory(),
+            layouts: &self.layouts(platform),
+            donations: &self.donations(),
+            num_partitions: self.place.devices().len(),
+            platform,
+            locations: locations.then(|| self.input_names.all()),
+            portable,
+        }
+        .text()
+    }
+
+    /// The same with its ordered calls in order, and a token as its last result; `None` where it has no such calls.
+    pub fn in_order(&self) -> Result<Option<Request>> {
+        let Some(program) = in_order(&self.program)? else { return Ok(None) };
+        let mut out_shardings = self.out_shardings.clone();
+        out_shardings.push(self.place.replicated().as_named().cloned());
+        Ok(Some(Request { program, out_shardings, ..self.clone() }))
+    }
+
+    /// Fusion computes for each result anew what several need, so that the time to compile grows with their product
+    /// (`docs/plugin.md`). On next to no data, and outside of loops, it gains nothing.
+    fn effort(&self) -> Effort {
+        let mut operations = 0;
+        let mut loops = false;
+        self.program.for_each_eqn(&mut |eqn| {
+            operations += 1;
+            loops |= matches!(eqn.primitive.name(), "scan" | "while");
+        });
+        let tiny = || self.program.avals.iter().all(|aval| aval.size() <= TINY);
+        let many = operations * self.program.outputs.len() >= MANY_PAIRS;
+        if self.effort == Effort::Full && many && !loops && tiny() { Effort::Unfused } else { self.effort }
+    }
+
+    /// What becomes of each input's memory: the first output of the same type and sharding that is free takes it over.
+    pub fn donations(&self) -> Vec<Donation> {
+        let outs = self.program.out_avals();
+        let kinds = self.result_kinds();
+        let in_place = |i: usize, o: usize| {
+            let kind = kinds.get(o).copied().flatten();
+            kind == self.in_shardings[i].kind()
+                || self.in_shardings[i]
+                    .devices()
+                    .iter()
+                    .any(|device| device.is_same_memory(kind, self.in_shardings[i].kind()))
+        };
+        let same_layout = self.same_layouts();
+        let mut free = vec![true; outs.len()];
+        let mut donations = vec![Donation::None; self.program.inputs.len()];
+        // Whether they lie alike, where that is known before compilation.
+        let alike = |i: usize, o: usize, rank: usize| match (&self.place, &self.out_shardings[o]) {
+            (Place::Single(_), _) => Some(true),
+            (_, Some(s)) => {
+                let s = Sharding::Named(s.in_memory(self.in_shardings[i].kind()));
+                Some(self.in_shardings[i].is_equivalent_to(&s, rank))
+            }
+            (_, None) => None,
+        };
+        for (i, aval) in self.program.in_avals().enumerate().filter(|(i, _)| self.donated[*i]) {
+            let same_type = |o: &usize| free[*o] && (outs[*o].dtype, &outs[*o].shape) == (aval.dtype, &aval.shape);
+            let first = |want| {
+                (0..outs.len())
+                    .filter(same_type)
+                    .filter(|&o| in_place(i, o) && same_layout(i, o))
+                    .find(|&o| alike(i, o, aval.rank()) == want)
+            };
+            let to = first(Some(true)).map(|o| (o, Donation::To(o)));
+            if let Some((o, donation)) = to.or_else(|| first(None).map(|o| (o, Donation::ToAny))) {
+                free[o] = false;
+                donations[i] = donation;
+            }
+        }
+        donations
+    }
+
+    /// The compiled program; the one that was compiled before, where something holds it.
+    pub fn load(self) -> Result<Arc<LoadedProgram>> {
+        let hash = hash_of(&self);
+        // Errors about values name lines: those of this program, not of an equal one.
+        if config::debugs_values().is_some() {
+            return self.compile_new(hash);
+        }
+        alive(hash, &self).map_or_else(|| self.load_new(hash), Ok)
+    }
+
+    /// Compiles the program. Of several threads that ask for one program the first compiles it, and the others wait.
+    fn load_new(self, hash: u64) -> Result<Arc<LoadedProgram>> {
+        let turn = CompileLock::of(hash);
+        let _mine = turn.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = alive(hash, &self) {
+            return Ok(found);
+        }
+        self.compile_new(hash)
+    }
+
+    fn compile_new(self, hash: u64) -> Result<Arc<LoadedProgram>> {
+        let program = self.compile(&[])?;
+        compile_also_for::compile(&self);
+        let program = Arc::new(LoadedProgram { request: Some(self), ..program });
+        keep_alive(hash, &program);
+        Ok(program)
+    }
+
+    /// The same, of a program that nothing else holds afterwards: it is kept here.
+    pub fn load_at_once(self) -> Result<Arc<LoadedProgram>> {
+        let hash = hash_of(&self);
+        if let Some(found) = at_once().find(hash, |program| program.request.as_ref() == Some(&self)) {
+            return Ok(found);
+        }
+        let program = alive(hash, &self).map_or_else(|| self.load_new(hash), Ok)?;
+        at_once().insert(hash, program.clone());
+        Ok(program)
+    }
+
+    /// Lowers and compiles, with options of XLA.
+    pub fn compile(&self, xla_options: &[(&str, pjrt::Value)]) -> Result<LoadedProgram> {
+        if let Some(ordered) = self.in_order()? {
+            let mut loaded = ordered.compile(xla_options)?;
+            loaded.out_avals.pop();
+            loaded.out_shardings.pop();
+            return Ok(LoadedProgram { ordered: true, ..loaded });
+        }
+        let _span = profiler::span(|| format!("compile {}", self.name).into());
+        self.check_layouts()?;
+        let text = self.lower(true)?;
+        let plain = without_locations(&text);
+        counts::compiling(&self.name, self.program.in_avals());
+        let begun = Instant::now();
+        self.place.devices().first().map_or(Ok(()), check_current)?;
+        let client = client()?;
+        let devices = self.place.devices();
+        let donations = self.donations();
+        let options = self.options_here(xla_options)?;
+        let signature = self.signature(&donations)?;
+        // Functions have their numbers from this process.
+        let own = !self.retained().is_empty();
+        let compiled = match multi_process::processes_of(devices) {
+            Some(processes) => {
+                let types: Vec<String> = self.program.in_avals().map(Aval::to_string).collect();
+                let (types, client) = (types.join(", "), &client.pjrt);
+                // Partitioning works on the text alone, which must end with the function.
+                let (name, text, options) = (&self.name, &plain, &options);
+                let signature = &signature;
+                let job = multi_process::Job { client, name, types: &types, text, options, signature, own };
+                job.compile(processes, devices)?.map(|made| (made.executable, Some(made.partitioned)))
+            }
+            None if own => client.pjrt.compile(&text, &options, signature).map(|made| (made, None)),
+            None => {
+                disk_cache::load_or_compile(&client.pjrt, &text, &plain, &options, signature).map(|made| (made, None))
+            }
+        };
+        let (executable, partitioned) = match compiled {
+            Ok(compiled) => compiled,
+            Err(error) => {
+                match cpu_options(self.effort()).iter().filter(|_| client.platform_name == "cpu").find(|(name, _)| {
+                    let given = xla_options.iter().map(|(given, _)| *given).chain(self.compiler_options.names());
+                    error.message.contains(name) && !given.into_iter().any(|given| given == *name)
+                }) {
+                    // Another version of the plugin.
+                    Some((name, _)) => {
+                        forget(name);
+                        return self.compile(xla_options);
+                    }
+                    None => {
+                        let refusal = err!(Runtime, "XLA could not compile {}: {error}", self.name);
+                        let refusal = with_known_options(refusal, &error);
+                        return Err(self.explained(refusal, self.place.platform()));
+                    }
+                }
+            }
+        };
+        counts::compiled(&self.name, begun);
+        let found = self.result_shardings(&executable, partitioned.as_ref())?;
+        if let Some(whole) = self.with_whole(&found) {
+            return whole.compile(xla_options);
+        }
+        self.loaded(executable, partitioned, found, plain.len())
+    }
+
+    /// What was compiled, with what is known of it here; `found` is how its results lie, `text` the length of its text.
+    pub fn loaded(
+        &self,
+        executable: pjrt::Executable,
+        partitioned: Option<pjrt::Partitioned>,
+        found: Vec<Option<Sharding>>,
+        text: usize,
+    ) -> Result<LoadedProgram> {
+        Ok(LoadedProgram {
+            moved: self.left_to_move(&found),
+            apart: LoadedProgram::runs_apart(&executable),
+            warned: Default::default(),
+            request: None,
+            ordered: false,
+            bytes: size_of_program(&executable, text),
+            last_use: Default::default(),
+            name: self.name.clone(),
+            in_shardings: self.canonical_inputs(&executable)?,
+            executable,
+            partitioned,
+            place: self.place.clone(),
+            out_avals: self.result_types(&found),
+            out_shardings: found.into_iter().flatten().collect(),
+            retained: self.retained(),
+            donated: self.donations().iter().map(|d| *d != Donation::None).collect(),
+        })
+    }
+
+    /// The types of its results, which lie so. Of a mesh with axes of type `Auto` the program knows the sharding in a type
+    /// better than the compiler.
+    fn result_types(&self, lies: &[Option<Sharding>]) -> Vec<Aval> {
+        let of = |(aval, lies): (Aval, &Option<Sharding>)| {
+            let aval = Aval { vma: Default::default(), ..aval };
+            match (lies, aval.sharding()) {
+                (Some(_), Some(typed)) if typed.mesh().axis_types().contains(&AxisType::Auto) => aval,
+                (Some(sharding), _) => aval.lying(sharding),
+                (None, _) => aval,
+            }
+        };
+        self.program.out_avals().into_iter().zip(lies).map(of).collect()
+    }
+
+    /// The functions of this process that it calls.
+    pub fn retained(&self) -> Vec<Arc<dyn Any + Send + Sync>> {
+        let mut retained = Vec::new();
+        self.program.for_each_eqn(&mut |eqn| retained.extend(eqn.primitive.retained()));
+        retained
+    }
+
+    /// What each device is passed.
+    pub fn signature(&self, donations: &[Donation]) -> Result<pjrt::Signature> {
+        let parameter = |(i, aval): (usize, &Aval)| {
+            let dims = self.in_shardings[i].shard_shape(&aval.shape)?;
+            Ok(pjrt::ParameterSpec {
+                ty: aval.dtype.element_type(),
+                dims: dims.iter().map(|&d| d as i64).collect(),
+                donated: donations[i] != Donation::None,
+            })
+        };
+        let parameters = self.program.in_avals().enumerate().map(parameter).collect::<Result<_>>()?;
+        Ok(pjrt::Signature { parameters })
+    }
+
+    /// How it is compiled for its devices, which are there.
+    pub fn options_here(&self, xla_options: &[(&str, pjrt::Value)]) -> Result<pjrt::CompileOptions> {
+        let platform = &client()?.platform_name;
+        let ours = if platform == "cpu" { cpu_options(self.effort()) } else { Vec::new() };
+        let overrides = self.overrides(platform, ours, xla_options);
+        Ok(pjrt::CompileOptions { overrides, ..self.options(self.place.devices().iter().map(|d| d.id()).collect()) })
+    }
+
+    /// The options of XLA: ours, over them the function's and the process's, and over all those of this compilation.
+    pub fn overrides(
+        &self,
+        platform: &str,
+        ours: Vec<(&'static str, pjrt::Value)>,
+        xla_options: &[(&str, pjrt::Value)],
+    ) -> Vec<(String, pjrt::Value)> {
+        let mut all: BTreeMap<&str, &pjrt::Value> = ours.iter().map(|(name, value)| (*name, value)).collect();
+        all.extend(self.compiler_options.on(platform));
+        all.extend(xla_options.iter().map(|(name, value)| (*name, value)));
+        all.into_iter().map(|(name, value)| (name.to_owned(), value.clone())).collect()
+    }
+
+    /// How it is compiled for the devices with these ids.
+    pub fn options(&self, device_ids: Vec<usize>) -> pjrt::CompileOptions {
+        let spmd = device_ids.len() > 1;
+        pjrt::CompileOptions {
+            num_replicas: 1,
+            num_partitions: device_ids.len(),
+            device_ids,
+            use_shardy: spmd,
+            propagate_to_outputs: match spmd {
+                true => self.out_shardings.iter().map(Option::is_none).collect(),
+                false => Vec::new(),
+            },
+            ..Default::default()
+        }
+    }
+
+    /// How each result lies. `None` where the compiler chose to split it in a way that no spec expresses, or into
+    /// parts of which some are padded.
+    pub fn result_shardings(
+        &self,
+        executable: &pjrt::CompiledProgram,
+        partitioned: Option<&pjrt::Partitioned>,
+    ) -> Result<Vec<Option<Sharding>>> {
+        let kinds = self.result_kinds();
+        let Place::Mesh(mesh) = &self.place else {
+            let whole = self.place.replicated();
+            let found = (0..self.program.outputs.len()).map(|i| Some(Self::with_kind(whole.clone(), &kinds, i)));
+            return self.with_layouts(found.collect(), executable);
+        };
+        let chosen = match (self.out_shardings.iter().any(Option::is_none), partitioned) {
+            (true, Some(partitioned)) => partitioned.output_shardings().map(<[_]>::to_vec),
+            (true, None) => executable.output_shardings()?,
+            (false, _) => None,
+        };
+        let lies = |(i, (aval, part)): (usize, (&Aval, &[i64]))| {
+            if let Some(given) = &self.out_shardings[i] {
+                return Some(Self::with_kind(Sharding::Named(given.clone()), &kinds, i));
+            }
+            // Of the mesh that its type is over.
+            let of_type = aval.sharding().map(|typed| mesh.with_shape(typed.mesh()));
+            let mesh = of_type.as_ref().unwrap_or(mesh);
+            let named = match chosen.as_ref().and_then(|c| c.get(i)) {
+                Some(op) => op_sharding::to_named(op, mesh, aval.rank())?,
+                None => NamedSharding::new(mesh, Default::default()),
+            };
+            let shape = named.shard_shape(&aval.shape).ok()?;
+            shape
+                .iter()
+                .map(|&d| d as i64)
+                .eq(part.iter().copied())
+                .then(|| Self::with_kind(Sharding::Named(named), &kinds, i))
+        };
+        let found = self.program.out_avals().iter().zip(executable.output_dims()).enumerate().map(lies).collect();
+        self.with_layouts(found, executable)
+    }
+}

@@ -1,0 +1,159 @@
+//! Arrays of which each process has its part: what the whole is, and which of it goes to which device.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::device_put::device_put;
+use crate::core::array::transfer;
+use crate::core::array::{Array, Buffers, Concrete};
+use crate::core::program::Aval;
+use crate::error::{AtCaller, Result, err};
+use crate::shape::Shape;
+use crate::sharding::device::client;
+use crate::sharding::{Index, Sharding};
+
+/// An array of which `local` is this process's part, of the shape that follows: the sizes of `local`, times the number
+/// of processes that a dimension is split over. With one process that is the whole array.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let sharding = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
+/// let batch = make_array_from_process_local_data(&sharding, &ones([32, 10]))?;
+/// assert_eq!((batch.shape(), batch.addressable_data(0)?.shape()), (&[32, 10][..], &[4, 10][..]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Nothing is sent: a mistake is an error on the process that makes it. Fails when the sharding does not divide the shape,
+/// and when processes hold parts of a dimension that overlap without being the same.
+#[track_caller]
+pub fn make_array_from_process_local_data(sharding: impl Into<Sharding>, local: &Array) -> Result<Array> {
+    from_local(&sharding.into(), local, &vec![None; local.ndim()]).at_caller()
+}
+
+/// The same, with the shape that the whole array shall have; a size that is `None` is inferred.
+///
+/// A size may also be that of `local`, which then has all of that dimension, on every process. Fails also when a size is
+/// neither that nor the one of this process's part.
+#[track_caller]
+pub fn make_array_from_process_local_data_of_shape(
+    sharding: impl Into<Sharding>,
+    local: &Array,
+    global_shape: impl AsRef<[Option<usize>]>,
+) -> Result<Array> {
+    from_local(&sharding.into(), local, global_shape.as_ref()).at_caller()
+}
+
+fn from_local(sharding: &Sharding, local: &Array, asked: &[Option<usize>]) -> Result<Array> {
+    local.check()?;
+    if sharding.is_fully_addressable() {
+        let fits =
+            asked.len() == local.ndim() && asked.iter().zip(local.shape()).all(|(a, d)| a.is_none_or(|a| a == *d));
+        if !fits {
+            return Err(err!(
+                Value,
+                "When calling `make_array_from_process_local_data` on a single process, global_shape should be None or equal to the shape of the local data. Got global_shape={} and local data of type {}",
+                show(asked),
+                local.type_name()
+            )
+            .help("leave the shape out, or give `None` for sizes that follow from the local data"));
+        }
+        return device_put(local, sharding.clone());
+    }
+    sharding.check_constrained("make_array_from_process_local_data")?;
+    let have = local.shape();
+    if asked.len() != have.len() {
+        return Err(err!(
+            Value,
+            "global_shape={} has another rank than the local data of type {}",
+            show(asked),
+            local.type_name()
+        )
+        .help("give one size, or None, for each dimension"));
+    }
+    let inferred = global_shape(sharding, have)?;
+    let known: Vec<Option<usize>> = asked.iter().zip(&inferred).map(|(asked, found)| asked.or(*found)).collect();
+    let Some(whole) = known.iter().copied().collect::<Option<Shape>>() else {
+        let dim = known.iter().position(Option::is_none).unwrap_or(0);
+        return Err(err!(
+            Value,
+            "Unable to compute global_shape due to non-uniform sharding: {sharding} is not uniform over processes in dimension {dim}. Partially computed global_shape={}",
+            show(&known)
+        )
+        .help("Specify global shape directly, with `make_array_from_process_local_data_of_shape`"));
+    };
+    let part = sharding.shard_shape(&whole)?;
+    let held: Vec<(usize, Index)> = (0..sharding.devices().len())
+        .filter(|&i| sharding.devices()[i].is_addressable())
+        .map(|i| (i, sharding.index_at(i, &whole)))
+        .collect();
+    if held.is_empty() {
+        return Err(err!(Value, "none of the devices of {sharding} belong to this process")
+            .help("call it on the processes whose devices are in the mesh"));
+    }
+    // Where each part of a dimension begins that this process holds.
+    let starts: Vec<Vec<usize>> = (0..whole.len())
+        .map(|dim| held.iter().map(|(_, index)| index[dim].start).collect::<BTreeSet<_>>().into_iter().collect())
+        .collect();
+    for (dim, (&size, &all)) in have.iter().zip(&whole).enumerate() {
+        let own = starts[dim].len() * part[dim];
+        if size != all && size != own {
+            return Err(err!(
+                Value,
+                "Invalid host data, each dimension should match either global or process shape. In dimension {dim}, the process data has {size} elements. Process addresses {own} elements and global_shape={:?}",
+                whole.as_slice()
+            )
+            .help("pass this process's part: its devices' share of each dimension"));
+        }
+    }
+    let (bytes, dtype) = (local.to_bytes()?, local.dtype());
+    let dims: SmallVec<[i64; 4]> = part.iter().map(|&d| d as i64).collect();
+    let mut buffers = Buffers::new();
+    for (position, index) in &held {
+        let place = |(dim, range): (usize, &Range<usize>)| match have[dim] == whole[dim] {
+            true => range.clone(),
+            false => {
+                let rank = starts[dim].iter().position(|start| *start == range.start).unwrap_or(0);
+                rank * part[dim]..(rank + 1) * part[dim]
+            }
+        };
+        let within: Index = index.iter().enumerate().map(place).collect();
+        let data = transfer::extract(&bytes, have, &within, dtype.byte_size());
+        let device = &sharding.devices()[*position];
+        buffers.push(Arc::new(client()?.pjrt.buffer_from_host(
+            &data,
+            dtype.element_type(),
+            &dims,
+            device.attached()?,
+        )?));
+    }
+    Ok(Array::from_concrete(Concrete::new(Aval::new(dtype, whole), sharding.clone(), true, buffers)))
+}
+
+/// The shape of an array of which every process has a part of this shape. `None` where processes hold parts that are
+/// neither the same nor apart.
+fn global_shape(sharding: &Sharding, local: &[usize]) -> Result<Vec<Option<usize>>> {
+    let devices = sharding.devices();
+    // Every product of axis sizes divides it.
+    let shape = vec![devices.len(); local.len()];
+    sharding.shard_shape(&shape)?;
+    let count = |dim: usize| {
+        let mut held: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+        for (i, device) in devices.iter().enumerate() {
+            held.entry(device.process_index()).or_default().insert(sharding.index_at(i, &shape)[dim].start);
+        }
+        let distinct: BTreeSet<&BTreeSet<usize>> = held.values().collect();
+        let all: BTreeSet<usize> = held.values().flatten().copied().collect();
+        let sizes: BTreeSet<usize> = held.values().map(BTreeSet::len).collect();
+        (sizes.len() == 1 && distinct.iter().map(|set| set.len()).sum::<usize>() == all.len()).then_some(distinct.len())
+    };
+    Ok(local.iter().enumerate().map(|(dim, size)| count(dim).map(|n| n * size)).collect())
+}
+
+fn show(shape: &[Option<usize>]) -> String {
+    let sizes: Vec<String> = shape.iter().map(|a| a.map_or("None".to_owned(), |a| a.to_string())).collect();
+    format!("[{}]", sizes.join(", "))
+}

@@ -1,0 +1,34 @@
+//! XLA: programs compiled, kept and run, and arrays moved to where they are asked for.
+
+pub mod aot;
+pub(crate) mod assemble;
+mod cache_miss;
+pub(crate) mod callable;
+mod compile_also_for;
+pub(crate) mod concrete_inputs;
+pub mod counts;
+pub(crate) mod cross_compile;
+pub(crate) mod device_put;
+mod disk_cache;
+pub(crate) mod dispatch;
+pub(crate) mod eager;
+pub(crate) mod execute;
+pub(crate) mod implicit_jit;
+pub(crate) mod input_names;
+pub(crate) mod layouts;
+pub(crate) mod load;
+pub(crate) mod local_data;
+mod memory_kinds;
+mod multi_process;
+mod nan_check;
+pub(crate) mod op_sharding;
+pub(crate) mod placement;
+pub(crate) mod program_cache;
+pub(crate) mod reshard;
+mod serialize;
+pub(crate) mod stacked;
+
+pub use counts::{Counts, count};
+pub use program_cache::clear_caches;
+
+pub use crate::sharding::device::*;

@@ -1,0 +1,143 @@
+//! Programs for devices of several processes, on a plugin that knows one: partitioned over all devices, made local, and
+//! compiled for this process's.
+//!
+//! The processes agree first that all of them compile the same program. Then one process on each host compiles it, or
+//! finds it on disk, and gives it to the others there.
+
+use std::sync::{Mutex, PoisonError};
+
+use sha2::{Digest, Sha256};
+use shardax_pjrt as pjrt;
+
+use super::disk_cache;
+use crate::error::{Result, err};
+use crate::sharding::Device;
+use crate::sharding::distributed::{Processes, processes};
+
+/// A compiled program with what it was made from.
+pub(super) struct MultiProcessExecutable {
+    pub executable: pjrt::Executable,
+    /// The program of one device, with its collectives.
+    pub partitioned: pjrt::Partitioned,
+}
+
+/// What is to be compiled.
+pub(super) struct Job<'a> {
+    pub client: &'a pjrt::Client,
+    pub name: &'a str,
+    /// The types of its arguments.
+    pub types: &'a str,
+    /// The program's text, without locations.
+    pub text: &'a str,
+    /// For all devices.
+    pub options: &'a pjrt::CompileOptions,
+    pub signature: &'a pjrt::Signature,
+    /// It calls functions that have their numbers from this process, so no other can use what this one compiles.
+    pub own: bool,
+}
+
+/// The processes, where some of these devices are others' and the plugin does not know them.
+pub(crate) fn processes_of(devices: &[Device]) -> Option<&'static Processes> {
+    processes().filter(|p| p.exchanges() && devices.iter().any(|device| !device.is_addressable()))
+}
+
+impl Job<'_> {
+    /// The outer error is one of the processes, the inner one the compiler's.
+    pub fn compile(&self, processes: &Processes, devices: &[Device]) -> Result<pjrt::Result<MultiProcessExecutable>> {
+        // What is exchanged on the way has one order.
+        static ONE: Mutex<()> = Mutex::new(());
+        let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let ranks = processes.of(devices);
+        if !ranks.contains(&processes.rank()) {
+            return Err(err!(
+                Value,
+                "none of the devices of {} belong to process {}: they are those of processes {ranks:?}",
+                self.name,
+                processes.rank()
+            )
+            .help(
+                "call it on the processes whose devices are in its mesh: `if mesh.local_devices().is_empty() { … }`",
+            ));
+        }
+        let whole = [self.name, self.types, if self.own { "" } else { self.text }, &format!("{:?}", self.options)];
+        let digest = Sha256::digest(whole.join("\0"));
+        let number = u64::from_le_bytes(digest[..8].try_into().unwrap_or_default()) | 2;
+        let what = format!("the compilation of `{}` ({})", self.name, self.types);
+        processes.agree(&ranks, &what, digest.as_slice(), &|rank| {
+            err!(Runtime, "process {rank} compiles another program than this one as `{}` ({}): all processes must run the same computations in the same order", self.name, self.types)
+                .help("look for what differs between processes in the function: constants made from `process_index()`, random seeds, options")
+        })?;
+        // The name is for messages, of which the first arguments tell enough.
+        let first: Vec<&str> = self.types.split(", ").take(4).collect();
+        let more = if self.types.split(", ").nth(4).is_some() { ", …" } else { "" };
+        processes.name_program(number, &format!("{} ({}{more})", self.name, first.join(", ")));
+
+        let like = processes.like(&ranks);
+        let first = like.first().copied().unwrap_or(processes.rank());
+        if self.own || like.len() < 2 {
+            return Ok(self.load_or_compile(number).map(|(spanning, _)| spanning));
+        }
+        let mut made = None;
+        let shared = processes.share((first, &like), || {
+            let (spanning, bytes) = self.load_or_compile(number).map_err(|error| error.message)?;
+            made = Some(spanning);
+            Ok(bytes)
+        })?;
+        Ok(match (made, shared) {
+            (Some(made), _) => Ok(made),
+            (None, Ok(bytes)) => self.load(&bytes),
+            (None, Err(message)) => Err(pjrt::Error::new(pjrt::Code::Unknown, message)),
+        })
+    }
+
+    /// The options for this process's devices.
+    fn local(&self) -> pjrt::CompileOptions {
+        let own: Vec<usize> = self.client.addressable_devices().iter().map(|device| device.id()).collect();
+        let device_ids: Vec<usize> =
+            self.options.device_ids.iter().copied().filter(|device| own.contains(device)).collect();
+        pjrt::CompileOptions {
+            num_replicas: device_ids.len(),
+            device_ids,
+            overrides: self.options.overrides.clone(),
+            ..Default::default()
+        }
+    }
+
+    /// From disk, or compiled; with the bytes that others can load.
+    fn load_or_compile(&self, number: u64) -> pjrt::Result<(MultiProcessExecutable, Vec<u8>)> {
+        let local = self.local();
+        let exact = processes().is_none_or(Processes::sums_exactly);
+        let load = |bytes: &[u8]| Ok((self.load(bytes)?, bytes.to_vec()));
+        let make = || {
+            let partitioned = self.client.partition(self.text, self.options)?;
+            let module = partitioned.localize_as(number, exact)?;
+            let executable = self.client.compile_hlo(&module, &local, self.signature.clone())?;
+            let bytes = bundle(&partitioned, &executable)?;
+            Ok((MultiProcessExecutable { executable, partitioned }, bytes))
+        };
+        if self.own {
+            return make();
+        }
+        let settings = format!("spanning, {} here, exact {exact}, {:?}", local.num_replicas, self.options);
+        disk_cache::load_or_make(self.client, (&settings, self.text), &load, &make, &|(_, bytes)| Ok(bytes.clone()))
+    }
+
+    fn load(&self, bytes: &[u8]) -> pjrt::Result<MultiProcessExecutable> {
+        let cut = || pjrt::Error::new(pjrt::Code::DataLoss, "a compiled program came in part");
+        let (head, rest) = bytes.split_at_checked(8).ok_or_else(cut)?;
+        let length = usize::try_from(u64::from_le_bytes(head.try_into().unwrap_or_default())).unwrap_or(usize::MAX);
+        let (module, executable) = rest.split_at_checked(length).ok_or_else(cut)?;
+        Ok(MultiProcessExecutable {
+            executable: self.client.deserialize(executable, &self.local(), self.signature.clone())?,
+            partitioned: pjrt::Partitioned::from_module(module.to_vec(), self.options.device_ids.clone())?,
+        })
+    }
+}
+
+fn bundle(partitioned: &pjrt::Partitioned, executable: &pjrt::Executable) -> pjrt::Result<Vec<u8>> {
+    let module = partitioned.module();
+    let mut bytes = (module.len() as u64).to_le_bytes().to_vec();
+    bytes.extend_from_slice(module);
+    bytes.extend(executable.serialize()?);
+    Ok(bytes)
+}

@@ -1,0 +1,239 @@
+//! Compiled programs in memory: tables that find one by a hash and one comparison, and together stay within bounds.
+//!
+//! Tables belong to what uses the programs: to a `jit`, to the operations that run one by one. When all together hold
+//! too much, the programs that were not used for the longest time go first, in whatever table they are.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+
+use smallvec::SmallVec;
+
+use super::execute::LoadedProgram;
+use crate::config;
+
+/// What all tables hold.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// The time, in programs that were kept: it moves while there is something to choose from, and is cheap to read.
+static CLOCK: AtomicU64 = AtomicU64::new(1);
+
+static TABLES: Mutex<Vec<Weak<dyn Evictable>>> = Mutex::new(Vec::new());
+
+/// When a program was used last.
+#[derive(Default)]
+pub(crate) struct LastUse(AtomicU64);
+
+impl LastUse {
+    #[inline]
+    pub fn touch(&self) {
+        let now = CLOCK.load(Ordering::Relaxed);
+        // Written once for each time that is told, so that threads that use one program do not contend for it.
+        if self.0.load(Ordering::Relaxed) != now {
+            self.0.store(now, Ordering::Relaxed);
+        }
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What a table holds: a compiled program with what it is found by.
+pub(crate) trait CachedProgram: Clone {
+    fn program(&self) -> &LoadedProgram;
+}
+
+impl CachedProgram for Arc<LoadedProgram> {
+    fn program(&self) -> &LoadedProgram {
+        self
+    }
+}
+
+/// The hash of a value, as tables take it.
+pub(crate) fn hash_of(value: impl Hash) -> u64 {
+    let mut hasher = std::hash::DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Keys are hashes already.
+#[derive(Default)]
+struct Identity(u64);
+
+impl Hasher for Identity {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, _bytes: &[u8]) {}
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
+/// Counts among what is kept while it lives.
+struct Share(usize);
+
+impl Share {
+    fn new(bytes: usize) -> Self {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        BYTES.fetch_add(bytes, Ordering::Relaxed);
+        Share(bytes)
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        COUNT.fetch_sub(1, Ordering::Relaxed);
+        BYTES.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
+
+/// The programs of one hash: more than one only by accident.
+type Bucket<V> = SmallVec<[(V, Share); 1]>;
+type Part<V> = RwLock<HashMap<u64, Bucket<V>, BuildHasherDefault<Identity>>>;
+
+/// A table of compiled programs, in parts that are locked apart.
+pub(crate) struct Table<V>(Box<[Part<V>]>);
+
+impl<V: CachedProgram> Table<V> {
+    pub fn new(parts: usize) -> Self {
+        Table((0..parts).map(|_| Part::default()).collect())
+    }
+
+    fn part(&self, hash: u64) -> &Part<V> {
+        &self.0[(hash >> 32) as usize % self.0.len()]
+    }
+
+    /// The entry of this hash that `matches`; compared without a lock.
+    pub fn find(&self, hash: u64, matches: impl Fn(&V) -> bool) -> Option<V> {
+        let found: SmallVec<[V; 1]> = {
+            let part = self.part(hash).read().unwrap_or_else(PoisonError::into_inner);
+            part.get(&hash)?.iter().map(|(value, _)| value.clone()).collect()
+        };
+        let found = found.into_iter().find(matches)?;
+        found.program().last_use.touch();
+        Some(found)
+    }
+
+    /// Keeps an entry. The tables' owner must be [`registered`](register), so that it can be made room for.
+    pub fn insert(&self, hash: u64, value: V) {
+        CLOCK.fetch_add(1, Ordering::Relaxed);
+        value.program().last_use.touch();
+        let share = Share::new(value.program().bytes);
+        self.part(hash).write().unwrap_or_else(PoisonError::into_inner).entry(hash).or_default().push((value, share));
+        make_room();
+    }
+
+    /// All entries.
+    pub fn values(&self) -> Vec<V> {
+        let mut all = Vec::new();
+        for part in &self.0 {
+            let part = part.read().unwrap_or_else(PoisonError::into_inner);
+            all.extend(part.values().flatten().map(|(value, _)| value.clone()));
+        }
+        all
+    }
+
+    /// Drops the entries that `keep` does not want. What is dropped frees its memory after the lock.
+    fn retain(&self, keep: &mut dyn FnMut(&LoadedProgram) -> bool) {
+        for part in &self.0 {
+            let mut dropped: Vec<(V, Share)> = Vec::new();
+            part.write().unwrap_or_else(PoisonError::into_inner).retain(|_, bucket| {
+                let mut i = 0;
+                while i < bucket.len() {
+                    if keep(bucket[i].0.program()) {
+                        i += 1;
+                    } else {
+                        dropped.push(bucket.swap_remove(i));
+                    }
+                }
+                !bucket.is_empty()
+            });
+        }
+    }
+}
+
+/// What owns a table.
+pub(crate) trait Evictable: Send + Sync {
+    fn visit(&self, visit: &mut dyn FnMut(&LoadedProgram));
+    /// Drops the programs that `keep` does not want.
+    fn retain(&self, keep: &mut dyn FnMut(&LoadedProgram) -> bool);
+}
+
+impl<V: CachedProgram + Send + Sync> Evictable for Table<V> {
+    fn visit(&self, visit: &mut dyn FnMut(&LoadedProgram)) {
+        self.values().iter().for_each(|value| visit(value.program()));
+    }
+
+    fn retain(&self, keep: &mut dyn FnMut(&LoadedProgram) -> bool) {
+        Table::retain(self, keep);
+    }
+}
+
+fn tables() -> MutexGuard<'static, Vec<Weak<dyn Evictable>>> {
+    TABLES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes the programs of `keeper` part of what is bounded, for as long as it lives.
+pub(crate) fn register<K: Evictable + 'static>(keeper: K) -> Arc<K> {
+    let keeper = Arc::new(keeper);
+    let weak: Weak<K> = Arc::downgrade(&keeper);
+    let mut tables = tables();
+    if tables.len() == tables.capacity() {
+        // Before the list grows.
+        tables.retain(|table| table.strong_count() > 0);
+    }
+    tables.push(weak);
+    keeper
+}
+
+/// Those that live, to be used without the lock.
+fn evictable() -> Vec<Arc<dyn Evictable>> {
+    tables().iter().filter_map(Weak::upgrade).collect()
+}
+
+/// Drops the programs that were not used for the longest time, where too many are kept.
+fn make_room() {
+    static BUSY: AtomicBool = AtomicBool::new(false);
+    let (max_count, max_bytes) = config::compiled_bounds();
+    let too_much = COUNT.load(Ordering::Relaxed) > max_count || BYTES.load(Ordering::Relaxed) > max_bytes;
+    if !too_much || BUSY.swap(true, Ordering::Acquire) {
+        return;
+    }
+    let keepers = evictable();
+    let mut all = Vec::new();
+    keepers.iter().for_each(|keeper| keeper.visit(&mut |program| all.push((program.last_use.get(), program.bytes))));
+    all.sort_unstable_by_key(|(used, _)| std::cmp::Reverse(*used));
+    // An eighth more than must go, so that not every program that comes has to look for one that goes; never the newest.
+    let (count, mut bytes) = (max_count - max_count / 8, max_bytes - max_bytes / 8);
+    let fit = |(at, (_, size)): &(usize, &(u64, usize))| {
+        bytes = bytes.saturating_sub(*size);
+        *at == 0 || (*at < count && bytes > 0)
+    };
+    let kept = all.iter().enumerate().take_while(fit).count();
+    if let Some(&(oldest, _)) = all.get(kept) {
+        // Of those that were used at one time some stay.
+        let mut ties = all[..kept].iter().filter(|(used, _)| *used == oldest).count();
+        let mut keep = |program: &LoadedProgram| {
+            let used = program.last_use.get();
+            let tie = used == oldest && ties > 0;
+            ties -= usize::from(tie);
+            used > oldest || tie
+        };
+        keepers.iter().for_each(|keeper| keeper.retain(&mut keep));
+    }
+    BUSY.store(false, Ordering::Release);
+}
+
+/// Drops every compiled program that is kept: those of functions, of operations that run one by one, and of
+/// transformations that were called outside of `jit`. What is called afterwards is compiled anew.
+///
+/// Programs that are kept are bounded by count and by bytes anyway
+/// ([`config::set_max_compiled_programs`](crate::config::set_max_compiled_programs)); those of a function that captures
+/// something go with the last [`Jit`](crate::Jit) or [`Pmap`](crate::Pmap) of it.
+pub fn clear_caches() {
+    evictable().iter().for_each(|keeper| keeper.retain(&mut |_| false));
+}

@@ -1,0 +1,166 @@
+//! Moving arrays between shardings, those over devices of several processes included.
+
+use crate::compiler_options::CompilerOptions;
+use crate::core::array::transfer;
+use crate::core::array::{Array, Buffers, Concrete};
+use crate::core::program::{Atom, Program, Var};
+use crate::error::{Result, err};
+use crate::runtime::input_names::InputNames;
+use crate::runtime::layouts;
+use crate::runtime::load::{Effort, Request};
+use crate::runtime::placement::Place;
+use crate::sharding::Sharding;
+use crate::sharding::device::check_current;
+use crate::sharding::distributed::processes;
+use crate::sharding::layout::RequestedLayout;
+
+/// The buffers of an array laid out by `want`; those that lie right already are shared.
+///
+/// To devices of several processes an array goes that every process has whole, or by a program that all of them run.
+pub(crate) fn reshard(array: &Concrete, want: &Sharding) -> Result<Buffers> {
+    array.check_alive()?;
+    let have = &array.sharding;
+    if have.unreduced() != want.unreduced() {
+        return Err(err!(
+            Value,
+            "an array of type {} cannot be moved to {want}: the sums over its unreduced axes differ",
+            array.aval
+        )
+        .help("use `reshard(x, spec)`, which adds up or spreads the addends"));
+    }
+    if have.layout().is_some() || want.layout().is_some() {
+        return relaid(array, want);
+    }
+    if have.is_fully_addressable() && want.is_fully_addressable() {
+        return transfer::reshard(array, want);
+    }
+    if have.is_equivalent_to(want, array.aval.rank()) {
+        return Ok(array.buffers.clone());
+    }
+    want.shard_shape(&array.aval.shape)?;
+    if transfer::is_here(array) {
+        return transfer::buffers_from_host(&transfer::to_host(array)?, &array.aval, want);
+    }
+    let Some(named) = want.as_named().filter(|_| have.devices() == want.devices()) else {
+        let ids = |s: &Sharding| s.devices().iter().map(|d| d.id()).collect::<Vec<_>>();
+        return Err(err!(
+            Value,
+            "For a cross-host reshard, input and target sharding should have the same set of devices in the same order. Got an array of type {} on the devices {:?} and a target sharding on the devices {:?}",
+            array.aval,
+            ids(have),
+            ids(want)
+        )
+        .help("move it to a sharding over the same devices, or read it with `multihost::process_allgather_tiled` first"));
+    };
+    relocated(array, want, Place::Mesh(named.mesh().clone()))
+}
+
+/// The same where one of the two has a layout that is not the default.
+fn relaid(array: &Concrete, want: &Sharding) -> Result<Buffers> {
+    let have = &array.sharding;
+    let rank = array.aval.rank();
+    if have.layout() == want.layout() && have.is_equivalent_to(want, rank) {
+        return Ok(array.buffers.clone());
+    }
+    layouts::check(want, &array.aval.shape)?;
+    let place = |sharding: &Sharding| match sharding {
+        Sharding::Single(single) => Place::Single(single.device().clone()),
+        Sharding::Named(named) => Place::Mesh(named.mesh().clone()),
+    };
+    // Into the default, to where it goes, into the layout there.
+    let made = |sharding: &Sharding, buffers| Concrete::new(array.aval.clone(), sharding.clone(), true, buffers);
+    let default = have.in_layout(None);
+    let there = want.in_layout(None);
+    let is_gone = have.devices().first().is_some_and(|device| check_current(device).is_err());
+    let moved = match have.layout() {
+        // No program runs on the devices of an engine that failed.
+        Some(_) if is_gone && transfer::is_here(array) => {
+            transfer::buffers_from_host(&transfer::to_host(array)?, &array.aval, &there)?
+        }
+        Some(_) => reshard(&made(&default, relocated(array, &default, place(have))?), &there)?,
+        None => reshard(&made(&default, array.buffers.clone()), &there)?,
+    };
+    match want.layout() {
+        Some(_) => relocated(&made(&there, moved), want, place(want)),
+        None => Ok(moved),
+    }
+}
+
+/// A copy of the array's parts, in memory of its own, in the layout in which they are.
+pub(crate) fn copied(array: &Concrete) -> Result<Buffers> {
+    let plain = reshard(array, &array.sharding.in_layout(None))?;
+    let plain = Concrete::new(array.aval.clone(), array.sharding.in_layout(None), true, plain);
+    reshard(&plain, &array.sharding)
+}
+
+/// What a program that returns its argument makes of it.
+fn relocated(array: &Concrete, want: &Sharding, place: Place) -> Result<Buffers> {
+    let identity = Program {
+        avals: vec![array.aval.clone()],
+        inputs: vec![Var(0)],
+        eqns: Vec::new(),
+        outputs: vec![Atom::Var(Var(0))],
+    };
+    let request = Request {
+        name: "reshard".to_owned(),
+        program: identity,
+        place,
+        in_shardings: vec![array.sharding.clone()],
+        out_shardings: vec![want.in_layout(None).as_named().cloned()],
+        out_kinds: vec![want.kind()],
+        auto_inputs: Vec::new(),
+        out_layouts: want.layout().map(|known| Some(RequestedLayout::As(known))).into_iter().collect(),
+        donated: vec![false],
+        effort: Effort::Full,
+        compiler_options: CompilerOptions::of_process(),
+        input_names: InputNames::default(),
+    };
+    let outs: Vec<Array> = request.load_at_once()?.run(&[array], true)?;
+    let moved = outs.first().and_then(Array::concrete_ref).map(|c| c.buffers.clone());
+    moved.ok_or_else(|| err!(Runtime, "a reshard gave no result"))
+}
+
+/// The same for an argument of a compiled function. What this process alone has goes to devices of several processes
+/// only where all of them get the whole.
+pub(crate) fn argument(array: &Concrete, want: &Sharding) -> Result<Buffers> {
+    let spans = !want.is_fully_addressable() && array.sharding.is_fully_addressable();
+    if spans && !want.is_fully_replicated() {
+        return Err(err!(
+            Value,
+            "Passing non-trivial shardings for host local inputs is not allowed. Got an array of type {} at {}, for {want}",
+            array.aval,
+            array.sharding
+        )
+        .help("give it the sharding P![] where all processes have the same value, or make it a global array with `make_array_from_process_local_data`, `make_array_from_callback` or `device_put`"));
+    }
+    reshard(array, want)
+}
+
+/// Fails, on all processes, where a value that goes to devices of several of them is not the same on each; and for one
+/// that was put on devices of this process.
+pub(crate) fn check_same(array: &Concrete, want: &Sharding) -> Result<()> {
+    let Some(processes) = processes() else { return Ok(()) };
+    if want.is_fully_addressable() || !array.sharding.is_fully_addressable() {
+        return Ok(());
+    }
+    if array.committed {
+        return Err(err!(
+            Value,
+            "device_put's second argument must be a Device or a Sharding which represents addressable devices, but got {want}: the array of type {} was put on devices of this process",
+            array.aval
+        )
+        .help("make it a global array of which this is the process's part, with `make_array_from_process_local_data`; a value that is the same on all processes can be put where it was not placed before"));
+    }
+    let ranks = processes.of(want.devices());
+    if !ranks.contains(&processes.rank()) {
+        return Ok(());
+    }
+    let (bytes, aval) = (transfer::to_host(array)?, array.aval.clone().strip_weak_type());
+    processes.agree(&ranks, &format!("device_put of {aval} to {want}"), &bytes, &|rank| {
+        err!(
+            Value,
+            "{aval} passed to device_put is not the same on each process: process {rank} has another value"
+        )
+        .help("pass the same value on each process, such as one made from the same seed; for each process's own part there is `make_array_from_process_local_data`")
+    })
+}

@@ -1,0 +1,93 @@
+//! Compiled programs as bytes, for other processes to load.
+//!
+//! The plugin's bytes do not say of which program they are; those of another of the same types would be loaded and compute
+//! something else. So they come after a first line and the SHA-256 of the program's text.
+
+use sha2::{Digest, Sha256};
+use shardax_pjrt as pjrt;
+
+use super::cross_compile::CrossCompiledProgram;
+use super::execute::LoadedProgram;
+use super::load::Request;
+use super::multi_process;
+use crate::error::{Error, Result, err};
+use crate::sharding::device::{check_current, client};
+
+const FIRST_LINE: &[u8] = b"shardax program 1\n";
+const DIGEST: usize = 32;
+
+impl Request {
+    /// What tells the program from others: its text as anybody would run it, which a build that leaves work to the library
+    /// and one that does not have in common.
+    fn digest(&self) -> Result<[u8; DIGEST]> {
+        Ok(Sha256::digest(self.portable_text(self.place.platform())?).into())
+    }
+
+    /// The program that was compiled for these devices elsewhere, from its bytes.
+    pub fn load_bytes(&self, bytes: &[u8]) -> Result<LoadedProgram> {
+        let devices = self.place.devices();
+        devices.first().map_or(Ok(()), check_current)?;
+        if !self.retained().is_empty() || self.in_order()?.is_some() || multi_process::processes_of(devices).is_some() {
+            return Err(err!(
+                NotImplemented,
+                "{} cannot be loaded from bytes: it calls functions of this process, or has devices of others",
+                self.name
+            )
+            .help("compile it where it runs"));
+        }
+        let parts = bytes.strip_prefix(FIRST_LINE).and_then(|rest| rest.split_first_chunk::<DIGEST>());
+        let (digest, bytes) = parts.ok_or_else(|| {
+            pjrt::Error::new(pjrt::Code::DataLoss, "these bytes are no compiled program, or are damaged")
+        })?;
+        let donations = self.donations();
+        let options = self.options_here(&[])?;
+        // The program may have been compiled by a build that leaves work to the library.
+        #[cfg(feature = "ndarray")]
+        if self.place.platform() == crate::core::lower::Platform::Cpu {
+            let _ = crate::ops::primitive::cpu_kernels::register();
+        }
+        let executable = client()?.pjrt.deserialize(bytes, &options, self.signature(&donations)?)?;
+        if *digest != self.digest()? {
+            return Err(err!(Value, "the bytes are of another program than {}, which takes the same types", self.name)
+                .help("compile it (`lowered.compile()`), and keep the bytes of that; bytes belong to one text of a program, with the constants in it"));
+        }
+        let found = self.result_shardings(&executable, None)?;
+        if found.iter().all(Option::is_some) {
+            return self.loaded(executable, None, found, 0);
+        }
+        Err(err!(Value, "the compiled program splits a result of {} in a way that no spec expresses", self.name)
+            .help("say how the results lie (`out_shardings`) where it is lowered, there and here"))
+    }
+
+    /// The bytes of a program that was compiled here for this.
+    pub fn bytes_of(&self, loaded: &LoadedProgram) -> Result<Vec<u8>> {
+        if !loaded.retained.is_empty() || loaded.partitioned.is_some() {
+            return Err(self.not_serializable());
+        }
+        self.with_digest(loaded.executable.serialize()?)
+    }
+
+    fn with_digest(&self, bytes: Vec<u8>) -> Result<Vec<u8>> {
+        Ok([FIRST_LINE, &self.digest()?, &bytes].concat())
+    }
+
+    fn not_serializable(&self) -> Error {
+        err!(
+            NotImplemented,
+            "{} cannot be made bytes of: it calls functions of this process, or has devices of others",
+            self.name
+        )
+        .help("compile it where it runs")
+    }
+}
+
+impl CrossCompiledProgram {
+    /// Its bytes, for a process that has such devices.
+    pub fn bytes(&self) -> Result<Vec<u8>> {
+        let request = &self.request;
+        if !request.retained().is_empty() {
+            return Err(request.not_serializable());
+        }
+        request.with_digest(self.executable.serialize()?)
+    }
+}

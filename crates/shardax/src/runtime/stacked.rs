@@ -1,0 +1,165 @@
+//! A leading axis of one entry for each device: what `pmap` maps over.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::core::array::{Array, Buffers, Concrete};
+use crate::core::tree::{Flat, Tree, same_structure};
+use crate::error::{AtCaller, Result, err};
+use crate::shape::AxisName;
+use crate::sharding::device::{Device, client, local_devices};
+use crate::sharding::{Mesh, NamedSharding, PartitionSpec};
+
+/// One tree for each device, stacked on a new leading axis that is split over them.
+///
+/// Each entry goes to its device; no device ever has the whole stack, and `devices.len()` times the memory of one tree
+/// is used in all. What lies on devices already goes through the host.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let rows: Vec<Array> = (0..8).map(|i| arange(i..i + 3)).collect();
+/// let x = device_put_sharded(&rows, &devices()?)?;
+/// assert_eq!((x.shape(), x.addressable_data(5)?.to_vec::<i32>()?), (&[8, 3][..], vec![5, 6, 7]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails for trees of different structures, shapes or dtypes, and for another number of trees than devices.
+#[track_caller]
+pub fn device_put_sharded<T: Tree>(shards: &[T], devices: &[Device]) -> Result<T> {
+    put_sharded(shards, devices).at_caller()
+}
+
+fn put_sharded<T: Tree>(shards: &[T], devices: &[Device]) -> Result<T> {
+    if shards.len() != devices.len() || shards.is_empty() {
+        return Err(err!(
+            Value,
+            "device_put_sharded needs one value for each device, got {} values for {} devices",
+            shards.len(),
+            devices.len()
+        )
+        .help("give as many values as devices"));
+    }
+    let flats: Vec<Flat> = shards.iter().map(Flat::of).collect();
+    flats[1..].iter().try_for_each(|f| same_structure(&flats[0].def, &f.def))?;
+    stack(flats[0].clone(), devices, &|device, leaf| flats[device].leaves[leaf].to_bytes(), &|leaf| {
+        let first = flats[0].leaves[leaf].aval();
+        for (device, flat) in flats.iter().enumerate() {
+            let aval = flat.leaves[leaf].aval();
+            if (aval.dtype, &aval.shape) != (first.dtype, &first.shape) {
+                return Err(err!(
+                    Value,
+                    "the shards passed to device_put_sharded must have consistent shape and dtype, but{} is {first} for device 0 and {aval} for device {device}",
+                    match flat.def.paths().swap_remove(leaf) {
+                        path if path.is_empty() => " it".to_owned(),
+                        path => format!(" value{path}"),
+                    }
+                )
+                .help("give every device an array of one type"));
+            }
+        }
+        Ok(())
+    })
+}
+
+/// A copy of the tree for each device, stacked on a new leading axis that is split over them: `devices.len()` times the
+/// memory in all, one copy on each device.
+///
+/// The result is *sharded*, not replicated: that its entries are equal is not known to anything, and `x.get(0)` of it
+/// is communication. For arrays that are replicated, without such an axis, use
+/// `device_put(x, &NamedSharding::new(&mesh, P![]))`.
+///
+/// Fails when no device is given.
+#[track_caller]
+pub fn device_put_replicated<T: Tree>(tree: &T, devices: &[Device]) -> Result<T> {
+    put_replicated(tree, devices).at_caller()
+}
+
+fn put_replicated<T: Tree>(tree: &T, devices: &[Device]) -> Result<T> {
+    if devices.is_empty() {
+        return Err(err!(Value, "`devices` argument to device_put_replicated must be a non-empty sequence")
+            .help("give the devices that shall have a copy, such as `local_devices()?`"));
+    }
+    let flat = Flat::of(tree);
+    let bytes = flat.leaves.iter().map(Array::to_bytes).collect::<Result<Vec<_>>>()?;
+    stack(flat.clone(), devices, &|_, leaf| Ok(&bytes[leaf]), &|_| Ok(()))
+}
+
+/// The tree with a leading axis over `devices`; `bytes` gives a device's entry of a leaf.
+fn stack<T: Tree, B: AsRef<[u8]>>(
+    mut flat: Flat,
+    devices: &[Device],
+    bytes: &dyn Fn(usize, usize) -> Result<B>,
+    check: &dyn Fn(usize) -> Result<()>,
+) -> Result<T> {
+    let sharding = leading(devices)?;
+    for (i, leaf) in flat.leaves.iter_mut().enumerate() {
+        leaf.check()?;
+        check(i)?;
+        let one = leaf.aval();
+        let dims: SmallVec<[i64; 4]> = std::iter::once(1).chain(one.shape.iter().map(|&d| d as i64)).collect();
+        let buffers = devices
+            .iter()
+            .enumerate()
+            .map(|(n, device)| {
+                let ty = one.dtype.element_type();
+                Ok(Arc::new(client()?.pjrt.buffer_from_host(bytes(n, i)?.as_ref(), ty, &dims, device.attached()?)?))
+            })
+            .collect::<Result<Buffers>>()?;
+        let mut shape = one.shape.clone();
+        shape.insert(0, devices.len());
+        let aval = one.with_shape(shape).strip_weak_type();
+        *leaf = Array::from_concrete(Concrete::new(aval, sharding.clone().into(), true, buffers));
+    }
+    flat.build()
+}
+
+/// A copy of the tree for each local device, on a new leading axis: what `pmap` maps over. The same as
+/// [`device_put_replicated`] on the local devices.
+#[track_caller]
+pub fn replicate<T: Tree>(tree: &T) -> Result<T> {
+    local_devices().and_then(|devices| put_replicated(tree, &devices)).at_caller()
+}
+
+/// The first entry along the leading axis of each array: undoes [`replicate`].
+///
+/// Without communication: the first device's part is taken as it is, where it is that entry. `x.get(0)`, which takes a
+/// slice of the logical array for all devices, has to send it to them.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let params = replicate(&(arange(0..5), array(7)))?;
+/// assert_eq!(params.0.shape(), [8, 5]);
+/// let (w, b) = unreplicate(&params)?;
+/// assert_eq!((w.shape(), b.item::<i32>()?, w.devices()?.len()), (&[5][..], 7, 1));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails for an array without a leading axis.
+#[track_caller]
+pub fn unreplicate<T: Tree>(tree: &T) -> Result<T> {
+    let mut flat = Flat::of(tree);
+    for leaf in &mut flat.leaves {
+        *leaf = first(leaf).at_caller()?;
+    }
+    flat.build().at_caller()
+}
+
+fn first(array: &Array) -> Result<Array> {
+    let part = array.addressable_data(0)?;
+    let first = match part.shape().first() {
+        Some(1) => part.squeeze(0),
+        _ => array.get(0),
+    };
+    first.check()?;
+    Ok(first)
+}
+
+/// Split over `devices` along the leading axis.
+fn leading(devices: &[Device]) -> Result<NamedSharding> {
+    let name = AxisName::new("devices");
+    let mesh: Mesh = Mesh::new(devices.to_vec(), [(name, devices.len())])?;
+    Ok(NamedSharding::new(&mesh, PartitionSpec::default().insert(0, &[name])))
+}
