@@ -21,6 +21,8 @@ pub enum ErrorKind {
     Name,
     /// An index or an axis out of range (`IndexError`).
     Index,
+    /// Shardings in types that do not fit together (`ShardingTypeError`).
+    Sharding,
     /// A dimension that the mesh does not divide (`IndivisibleError`, a `ValueError` in JAX).
     Indivisible,
     /// An array that was deleted or donated.
@@ -141,6 +143,7 @@ impl fmt::Display for ErrorKind {
             ErrorKind::Type => "type error",
             ErrorKind::Name => "name error",
             ErrorKind::Index => "index error",
+            ErrorKind::Sharding => "sharding type error",
             ErrorKind::Indivisible => "indivisible error",
             ErrorKind::Deleted => "deleted array",
             ErrorKind::Leak => "leaked tracer",

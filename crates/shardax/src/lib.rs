@@ -137,6 +137,7 @@ pub use core::tree::{Static, Tree};
 pub use dtype::DType;
 pub use error::{Error, ErrorKind, Result};
 pub use interpret::flat::make_program;
+pub use ops::auto_axes::{AutoAxes, ExplicitAxes, auto_axes, explicit_axes};
 pub use ops::callback::{
     DeviceArg, DeviceCall, HostArg, HostCallback, HostResult, IntoOperands, VmapMethod, ffi_call, io_callback,
     pure_callback,
@@ -144,6 +145,7 @@ pub use ops::callback::{
 pub use ops::collective::*;
 pub use ops::primitive::checkpoint_policy::{CheckpointPolicy, Offload, Operation};
 pub use ops::primitive::layout_constraint::with_layout_constraint;
+pub use ops::primitive::reshard::reshard;
 pub use ops::primitive::stop_gradient::stop_gradient;
 pub use precision::{PrecisionGuard, default_matmul_precision};
 pub use runtime::aot::{
@@ -159,7 +161,7 @@ pub use sharding::distributed;
 pub use sharding::mesh_utils;
 pub use sharding::{
     AbstractMesh, AxisType, IntoMesh, Mesh, MeshArg, MeshGuard, NamedSharding, PartitionSpec, Sharding,
-    SingleDeviceSharding, get_mesh, make_mesh, manual_axes,
+    SingleDeviceSharding, Typed, get_abstract_mesh, get_mesh, make_mesh, manual_axes,
 };
 pub use sharding::{AutoLayout, Format, Layout, LayoutOptions};
 pub use sharding::{Device, device_count, devices, local_device_count, local_devices, process_count, process_index};
@@ -189,7 +191,8 @@ pub mod prelude {
     pub use crate::shape::{Grouped, axis_index_groups};
     pub use crate::sharding::{
         AbstractMesh, AxisType, GpuSpec, GpuTopology, IntoMesh, Mesh, MeshArg, MeshGuard, NamedSharding, PartitionSpec,
-        Sharding, SingleDeviceSharding, Space, Topology, TpuTopology, get_mesh, make_mesh, manual_axes,
+        Sharding, SingleDeviceSharding, Space, Topology, TpuTopology, get_abstract_mesh, get_mesh, make_mesh,
+        manual_axes,
     };
     pub use crate::spmd::*;
     pub use crate::stages::{
@@ -199,15 +202,15 @@ pub mod prelude {
     pub use crate::tree::{self, Static, Tree};
     pub use crate::{
         Arg, Array, AssociativeScanOptions, CheckpointPolicy, DType, Device, Ellipsis, Function, IntoJit, NewAxis,
-        PutOptions, ScanOptions, Slice, assert_max_traces, associative_scan, block_until_ready, checkify, checkpoint,
-        checkpoint_name, cond, custom_jvp, custom_vjp, custom_vmap, device_count, device_get, device_put,
-        device_put_replicated, device_put_sharded, devices, disable_jit, fori_loop, grad, hessian, jacfwd, jacrev, jit,
-        jvp, linear_transpose, linearize, local_device_count, local_devices, make_array_from_callback,
-        make_array_from_process_local_data, make_array_from_process_local_data_of_shape,
-        make_array_from_single_device_arrays, make_program, named_scope, process_count, process_index, replicate, scan,
-        scan_n, sequential_vmap, stop_gradient, switch, unreplicate, value_and_grad, visualize_array_sharding,
-        visualize_sharding, visualize_sharding_color, visualize_sharding_svg, vjp, vmap, while_loop,
-        with_layout_constraint,
+        PutOptions, ScanOptions, Slice, assert_max_traces, associative_scan, auto_axes, block_until_ready, checkify,
+        checkpoint, checkpoint_name, cond, custom_jvp, custom_vjp, custom_vmap, device_count, device_get, device_put,
+        device_put_replicated, device_put_sharded, devices, disable_jit, explicit_axes, fori_loop, grad, hessian,
+        jacfwd, jacrev, jit, jvp, linear_transpose, linearize, local_device_count, local_devices,
+        make_array_from_callback, make_array_from_process_local_data, make_array_from_process_local_data_of_shape,
+        make_array_from_single_device_arrays, make_program, named_scope, process_count, process_index, replicate,
+        reshard, scan, scan_n, sequential_vmap, stop_gradient, switch, unreplicate, value_and_grad,
+        visualize_array_sharding, visualize_sharding, visualize_sharding_color, visualize_sharding_svg, vjp, vmap,
+        while_loop, with_layout_constraint,
     };
     pub use crate::{P, check, config, debug_print, lax, linalg, random, s};
     pub use shardax_macros::{Module, Tree};

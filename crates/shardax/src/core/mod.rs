@@ -10,4 +10,5 @@ pub mod prefix;
 pub mod primitive;
 pub mod program;
 pub(crate) mod sharding_like;
+pub(crate) mod sharding_rule;
 pub mod tree;

@@ -13,11 +13,12 @@ use super::array::Array;
 use super::lower::{Lowering, Value};
 use super::program::trace;
 use super::program::{Aval, Eqn, Flops, Program};
+pub use super::sharding_rule::{PartialAxes, ShardingRule, TypedOuts};
 use crate::error::{Result, err};
 use crate::shape::{AxisName, AxisSet};
 use crate::sharding::layout::KnownLayout;
 use crate::sharding::memory::MemoryKind;
-use crate::sharding::{NamedSharding, Sharding};
+use crate::sharding::{AbstractMesh, DimSpec, NamedSharding, Sharding, Typed};
 use crate::stack::grow;
 
 /// The types of an operation's results.
@@ -38,6 +39,30 @@ pub struct BatchAxis {
     pub name: Option<AxisName>,
     /// The mesh axes that the batch is sharded over inside (`spmd_axis_name`).
     pub spmd_names: SmallVec<[AxisName; 2]>,
+    /// The axes of type [`Explicit`](crate::AxisType::Explicit) that the mapped dimensions are split over.
+    pub explicit: DimSpec,
+}
+
+impl BatchAxis {
+    /// The sharding of one entry of the batch as that of all, with the mapped dimension at `at`.
+    ///
+    /// Fails where it names the axes that the batch is split over.
+    pub(crate) fn inserted(&self, typed: &Typed, at: usize) -> Result<Typed> {
+        if let Some(name) = typed.split_axes().find(|name| self.explicit.axes().contains(name)) {
+            return Err(err!(
+                Value,
+                "vmap maps over a dimension that is sharded over {name:?}, which cannot appear in the sharding {} inside",
+                typed.spec()
+            )
+            .help("name a mesh axis that the mapped dimension leaves free"));
+        }
+        Ok(typed.inserted(at, self.explicit.clone()))
+    }
+
+    /// The sharding that was asked for of one entry's result as that of all.
+    pub(crate) fn out(&self, out: &Option<Arc<Typed>>, at: usize) -> Result<Option<Arc<Typed>>> {
+        out.as_ref().map(|typed| self.inserted(typed, at).map(Arc::new)).transpose()
+    }
 }
 
 /// An operand of an equation being transposed.
@@ -146,6 +171,25 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
         let union = args.iter().fold(AxisSet::default(), |a, b| a.union(b));
         Ok(SmallVec::from_elem(union, self.output_count()))
+    }
+
+    /// The shardings in the types of the results, where an operand or the context mesh has axes of type
+    /// [`Explicit`](crate::AxisType::Explicit). By default an error that names `auto_axes`.
+    ///
+    /// The methods of [`ShardingRule`] are the usual rules: an elementwise operation writes `rule.join()`.
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        Err(rule.refuse())
+    }
+
+    /// The unreduced and reduced axes of the results, where an operand has some. By default an error.
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        Err(rule.refuse_partial())
+    }
+
+    /// The mesh of its results, where operands may be of another.
+    #[doc(hidden)]
+    fn enters_mesh(&self) -> Option<AbstractMesh> {
+        None
     }
 
     /// Whether the compiler computes it inside of the loops of what uses its result: it is elementwise, or moves elements.

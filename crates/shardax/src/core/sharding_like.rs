@@ -1,9 +1,13 @@
 //! What users write where a sharding is wanted.
 
 use super::prefix::{IntoPrefix, Prefix};
+use crate::core::array::Array;
 use crate::error::{Result, err};
 use crate::sharding::layout::RequestedLayout;
-use crate::sharding::{Device, Format, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding, Space, get_mesh};
+use crate::sharding::{
+    AbstractMesh, Device, Format, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding, Space, Typed,
+    get_abstract_mesh, get_mesh,
+};
 
 /// A sharding, or a spec over the context mesh.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -16,6 +20,8 @@ pub enum ShardingLike {
     Space(Space),
     /// A sharding and a layout in memory.
     Format(Format),
+    /// The sharding in the type of another value: `x.aval().sharding()`.
+    Typed(Typed),
 }
 
 /// How an argument or a result of a program is to lie, as far as that is said.
@@ -39,6 +45,7 @@ impl ShardingLike {
         let spec = match self {
             ShardingLike::Sharding(sharding) => return Ok(sharding.clone()),
             ShardingLike::Spec(spec) => spec,
+            ShardingLike::Typed(typed) => &typed.spec(),
             ShardingLike::Space(space) => {
                 return Err(err!(Type, "{what} takes a sharding, and got the memory space {space:?}")
                     .help("a sharding names its memory with `with_memory_kind(\"pinned_host\")`"));
@@ -60,6 +67,55 @@ impl ShardingLike {
 }
 
 impl ShardingLike {
+    /// The sharding for the type of a value of this shape, and the mesh with its devices, where the context has none;
+    /// `what` asks for it.
+    pub(crate) fn typed(&self, what: &str, shape: &[usize]) -> Result<(Typed, Option<Mesh>)> {
+        let context = get_abstract_mesh();
+        let (mesh, spec, devices) = match self {
+            ShardingLike::Spec(spec) => (context.as_ref(), spec, None),
+            ShardingLike::Typed(typed) => (Some(typed.mesh()), &typed.spec(), None),
+            like => {
+                let Sharding::Named(named) = like.resolve(what)? else {
+                    return Err(err!(Type, "{what} takes a sharding over a mesh, and got {like:?}")
+                        .help("move an array to one device with `device_put(x, device)`"));
+                };
+                let devices = named.mesh().clone();
+                let typed = Typed::asked(devices.abstract_mesh(), named.spec(), shape, what)?;
+                return Ok((typed, Some(devices).filter(|_| context.is_none())));
+            }
+        };
+        let Some(mesh) = mesh else {
+            return Err(err!(
+                Value,
+                "{what} requires a non-empty mesh in context if you are passing a PartitionSpec: {spec}"
+            )
+            .help("set one with `set_mesh(&mesh)`, or pass `NamedSharding::new(&mesh, spec)`"));
+        };
+        Ok((Typed::asked(mesh, spec, shape, what)?, devices))
+    }
+
+    /// As [`typed`](Self::typed), of the mesh of the context or of the operands.
+    pub(crate) fn out_sharding(&self, what: &str, shape: &[usize], args: &[&Array]) -> Result<Option<Typed>> {
+        let own = || args.iter().find_map(|a| Some(a.aval_ref()?.sharding()?.mesh().clone()));
+        let typed = match (self, get_abstract_mesh()) {
+            (ShardingLike::Spec(spec), None) if own().is_some() => {
+                let mesh = own().unwrap_or_else(|| AbstractMesh::new::<&str>([]));
+                Typed::asked(&mesh, spec, shape, what)?
+            }
+            _ => self.typed(what, shape)?.0,
+        };
+        let mesh = get_abstract_mesh().or_else(own);
+        if let Some(mesh) = mesh.filter(|mesh| mesh != typed.mesh()) {
+            return Err(err!(
+                Value,
+                "{what} of mesh {} does not match the mesh of the context or of the operands, {mesh}",
+                typed.mesh()
+            )
+            .help("pass the PartitionSpec alone: it is over the context mesh"));
+        }
+        Ok(Some(typed).filter(|typed| typed.mesh().has_explicit()))
+    }
+
     /// How an argument or a result is to lie, layout included.
     pub(crate) fn asked(&self, what: &str) -> Result<RequestedSharding> {
         match self {
@@ -107,6 +163,8 @@ likes! {
     PartitionSpec, |spec| ShardingLike::Spec(spec);
     &PartitionSpec, |spec| ShardingLike::Spec(spec.clone());
     Space, |space| ShardingLike::Space(space);
+    Typed, |typed| ShardingLike::Typed(typed);
+    &Typed, |typed| ShardingLike::Typed(typed.clone());
     Format, |format| ShardingLike::Format(format);
     &Format, |format| ShardingLike::Format(format.clone());
 }

@@ -6,10 +6,9 @@ use super::program::Exchanged;
 use crate::core::array::Array;
 use crate::core::lower::imported::Imported;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{Avals, BatchAxis, Dims, Outputs, Primitive, Tangents, bind};
+use crate::core::primitive::{Avals, BatchAxis, Dims, Outputs, Primitive, ShardingRule, Tangents, TypedOuts, bind};
 use crate::core::program::Aval;
 use crate::error::{Result, bail, err};
-use crate::interpret::batching::move_batch;
 use crate::ops::control_flow::map;
 use crate::sharding::{Mesh, NamedSharding, Sharding};
 use crate::warning;
@@ -89,6 +88,10 @@ impl Primitive for CallExported {
         Ok(program.out_avals.iter().cloned().collect())
     }
 
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.replicated()
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let program = &self.program;
         let constrained = |cx: &mut Lowering, v: Value, sharding: Option<NamedSharding>| match sharding {
@@ -135,7 +138,7 @@ impl Primitive for CallExported {
     /// One after the other: a program is for these shapes.
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         let moved: Vec<Array> =
-            args.iter().zip(dims).filter(|(_, d)| d.is_some()).map(|(x, d)| move_batch(x, *d, 0, axis.size)).collect();
+            args.iter().zip(dims).filter(|(_, d)| d.is_some()).map(|(x, d)| axis.moved(x, *d, 0)).collect();
         let one = |rows: Vec<Array>| -> Vec<Array> {
             let mut rows = rows.into_iter();
             let all: Vec<Array> =

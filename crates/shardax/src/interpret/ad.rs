@@ -176,7 +176,8 @@ pub(crate) fn backward(program: &Program, args: &[Operand], cts: &[Option<Array>
         if let Atom::Var(v) = atom
             && linear[v.index()]
         {
-            let ct = ct.varying_as(&program.aval_of(*v).vma);
+            let aval = program.aval_of(*v);
+            let ct = ct.varying_as(&aval.vma).sharded_as(&aval.cotangent());
             let sum = match ct_env.get(*v) {
                 Some(existing) => existing + &ct,
                 None => ct,

@@ -1,5 +1,7 @@
 //! Vectorizing programs: interpreting one with some of its inputs carrying a batch axis.
 
+use smallvec::SmallVec;
+
 use super::eval::at_eqn;
 use crate::core::array::Array;
 use crate::core::primitive::{BatchAxis, Dims};
@@ -7,6 +9,8 @@ use crate::core::program::trace::{Traced, trace};
 use crate::core::program::{Atom, Aval, Env, Program};
 use crate::error::Result;
 use crate::sharding::axis_env::{AxisKind, BoundAxis};
+use crate::sharding::context::explicit_mesh;
+use crate::sharding::{DimSpec, Typed};
 
 /// The outputs of `program` on batched inputs, and their batch axes.
 pub(crate) fn batch_eval(
@@ -65,11 +69,7 @@ pub(crate) fn batch_program(
         .in_avals()
         .zip(dims)
         .map(|(aval, dim)| match dim {
-            Some(d) => {
-                let mut shape = aval.shape.clone();
-                shape.insert(*d, axis.size);
-                aval.with_shape(shape)
-            }
+            Some(d) => aval.with_dim(*d, axis.size, axis.explicit.clone()),
             None => aval.clone(),
         })
         .collect();
@@ -81,7 +81,7 @@ pub(crate) fn batch_program(
             .into_iter()
             .zip(out_dims)
             .zip(&batched)
-            .map(|((out, dim), batched)| if *batched { move_batch(&out, dim, 0, axis.size) } else { out })
+            .map(|((out, dim), batched)| if *batched { axis.moved(&out, dim, 0) } else { out })
             .collect())
     })?;
     Ok((traced, batched))
@@ -97,6 +97,23 @@ pub fn move_batch(array: &Array, dim: Option<usize>, to: usize, size: usize) -> 
             shape.insert(to, size);
             let dims: Vec<usize> = (0..shape.len()).filter(|&i| i != to).collect();
             array.broadcast_in_dim(&shape, &dims)
+        }
+    }
+}
+
+impl BatchAxis {
+    /// `array` with its batch axis at `to`; where it has none one is made by repetition, split as those of others are.
+    #[track_caller]
+    pub fn moved(&self, array: &Array, dim: Option<usize>, to: usize) -> Array {
+        let aval = array.aval();
+        let split = self.explicit != DimSpec::None && dim.is_none();
+        let typed = || aval.sharding().cloned().or_else(|| Some(Typed::replicated(&explicit_mesh()?, aval.rank())));
+        let Some(typed) = split.then(typed).flatten() else { return move_batch(array, dim, to, self.size) };
+        let shape = aval.with_dim(to, self.size, DimSpec::None).shape;
+        let dims: SmallVec<[usize; 4]> = (0..shape.len()).filter(|&i| i != to).collect();
+        match self.inserted(&typed, to) {
+            Ok(out) => array.broadcast_in_dim_as(&shape, dims, out),
+            Err(e) => Array::from_result(Err(e), array),
         }
     }
 }

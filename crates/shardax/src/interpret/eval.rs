@@ -4,6 +4,7 @@ use crate::core::array::Array;
 use crate::core::program::trace::{bind_at, check_usable, with_source};
 use crate::core::program::{Atom, Env, Eqn, Program};
 use crate::error::{Result, err};
+use crate::sharding::context::with_abstract_mesh;
 use crate::stack::grow;
 
 impl Env<Array> {
@@ -33,6 +34,10 @@ impl Env<Array> {
 
 /// Interprets an equation: `f` at its line and under its names, with enough stack for the programs that it may hold.
 pub(crate) fn at_eqn<R>(eqn: &Eqn, f: impl FnOnce() -> R) -> R {
+    let f = || match &eqn.mesh {
+        Some(mesh) => with_abstract_mesh(Some(mesh.clone()), f),
+        None => f(),
+    };
     grow(|| with_source(eqn.source, || eqn.scope.within(f)))
 }
 

@@ -1,5 +1,6 @@
 //! Operations: the primitives, each with all its rules, and the functions that apply them.
 
+pub(crate) mod auto_axes;
 pub mod callback;
 pub mod checkify;
 pub(crate) mod collective;

@@ -56,11 +56,12 @@ impl ConcreteInputs for LocalShards {
         let stacked = Var(program.avals.len() as u32);
         program.avals.push(block.with_shape(shape.clone()));
         program.eqns.push(Eqn {
-            primitive: Arc::new(Reshape { shape }),
+            primitive: Arc::new(Reshape { shape, out: None }),
             inputs: program.outputs.iter().copied().collect(),
             outputs: smallvec![stacked],
             source: std::panic::Location::caller(),
             scope: Default::default(),
+            mesh: None,
         });
         program.outputs = vec![Atom::Var(stacked)];
         let axes: Vec<_> = self.varying(&so_far)?.iter().collect();

@@ -12,9 +12,10 @@ use crate::core::tree::{Flat, Tree};
 use crate::error::{AtCaller, Result, err};
 use crate::ops::collective::ShardingConstraint;
 use crate::ops::primitive::device_put::DevicePut;
+use crate::shape::AxisName;
 use crate::sharding::axis_env;
 use crate::sharding::memory::MemoryKind;
-use crate::sharding::{Sharding, Space};
+use crate::sharding::{NamedSharding, Sharding, Space};
 
 /// Moves every array of a tree to a device or a sharding, which may be a tree of them: one for each part of the value,
 /// or for parts of parts. The results are committed: they stay there.
@@ -143,6 +144,9 @@ impl PutOptions {
         if array.is_traced() {
             check_usable(array)?;
             check_inside(array, to)?;
+            if let Some(typed) = to.and_then(Sharding::as_named).and_then(|named| named.typed(array.ndim())) {
+                return Ok(array.sharded(&typed));
+            }
             return Ok(match to.and_then(|to| Some((to.kind()?, to))) {
                 Some((kind, to)) => DevicePut { kind, sharding: Some(to.in_layout(None)) }.apply(array),
                 // A transformation outside of `jit` is one program, of which this is a part.
@@ -158,6 +162,18 @@ impl PutOptions {
             None => (c.sharding.clone(), c.committed),
         };
         let sharding = &sharding;
+        // Addends are added up, or spread, by a program.
+        if let Some(named) = sharding.as_named().filter(|_| c.sharding.unreduced() != sharding.unreduced()) {
+            let spec = named.spec().clone().unreduced::<AxisName>([]);
+            let x = match c.sharding.unreduced() {
+                Some(_) => array.clone(),
+                None => self.put(array, Some(&NamedSharding::new(named.mesh(), spec).into()))?,
+            };
+            named.check_rank(x.ndim())?;
+            let Some(typed) = named.typed(x.ndim()) else { return Ok(x) };
+            let out = x.sharded(&typed);
+            return out.check().map(|()| out);
+        }
         layouts::check(sharding, &c.aval.shape)?;
         sharding.check_constrained("device_put")?;
         sharding.check_attached()?;

@@ -18,8 +18,9 @@ use crate::core::program::{Atom, Aval, Eqn, Program, Var};
 use crate::error::Result;
 use crate::ops::checkify::{Checks, Errors, discharge};
 use crate::scope::Scope;
-use crate::sharding::Sharding;
+use crate::sharding::context;
 use crate::sharding::device::{Device, chosen_device, is_chosen};
+use crate::sharding::{AbstractMesh, Mesh, Sharding, get_abstract_mesh};
 
 /// Up to so many elements, an operation runs in microseconds however it is compiled, and compiling it takes longest.
 const SMALL: usize = 4096;
@@ -30,6 +31,8 @@ struct Single {
     args: SmallVec<[(Aval, Sharding, bool); 3]>,
     /// The device of what lies nowhere in particular.
     device: Option<Device>,
+    /// The context mesh, where types have shardings.
+    mesh: Option<ContextMesh>,
     loaded: Arc<LoadedProgram>,
 }
 
@@ -41,8 +44,17 @@ impl Single {
         self.args.len() == args.len()
             && self.args.iter().zip(args).all(same)
             && is_chosen(self.device.as_ref())
+            && self.mesh == context_mesh(args)
             && self.primitive.dyn_eq(primitive)
     }
+}
+
+type ContextMesh = (Option<AbstractMesh>, Option<Mesh>);
+
+/// The context mesh, where types have shardings.
+fn context_mesh(args: &[Arc<Concrete>]) -> Option<ContextMesh> {
+    let typed = context::is_explicit() || args.iter().any(|a| a.aval.sharding.is_some());
+    typed.then(|| (get_abstract_mesh(), context::mesh_with_devices()))
 }
 
 fn hash(primitive: &dyn Primitive, args: &[Arc<Concrete>]) -> u64 {
@@ -50,6 +62,7 @@ fn hash(primitive: &dyn Primitive, args: &[Arc<Concrete>]) -> u64 {
     primitive.dyn_hash(&mut state);
     args.iter().for_each(|a| (&a.aval, &a.sharding, a.committed).hash(&mut state));
     chosen_device().hash(&mut state);
+    context_mesh(args).hash(&mut state);
     state.finish()
 }
 
@@ -85,8 +98,9 @@ fn run(primitive: Arc<dyn Primitive>, args: &[Array]) -> Result<Outputs> {
             let request = request(primitive.name().to_owned(), program, &inputs, &|i| format!("argument[{i}]"))?;
             let effort = if small { Effort::Quick } else { Effort::Full };
             let loaded = Request { effort, ..request }.load()?;
-            let args = args.iter().map(|a| (a.aval.clone(), a.sharding.clone(), a.committed)).collect();
-            let compiled = Arc::new(Single { primitive, args, device: chosen_device(), loaded });
+            let keys = args.iter().map(|a| (a.aval.clone(), a.sharding.clone(), a.committed)).collect();
+            let compiled =
+                Arc::new(Single { primitive, args: keys, device: chosen_device(), mesh: context_mesh(&args), loaded });
             singles().insert(hash, compiled.clone());
             compiled
         }
@@ -108,6 +122,7 @@ fn single(primitive: Arc<dyn Primitive>, args: &[Arc<Concrete>]) -> Result<Progr
         outputs: outputs.clone(),
         source: std::panic::Location::caller(),
         scope: Scope::default(),
+        mesh: None,
     };
     Ok(Program { avals, inputs, eqns: vec![eqn], outputs: outputs.into_iter().map(Atom::Var).collect() })
 }

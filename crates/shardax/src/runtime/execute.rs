@@ -166,7 +166,7 @@ impl LoadedProgram {
             args[*i].borrow().free_own_memory()?;
         }
         let wrap = |((buffers, aval), sharding): ((Buffers, &Aval), &Sharding)| {
-            Array::from_concrete(Concrete::new(aval.clone(), sharding.clone(), committed, buffers))
+            Array::from_concrete(Concrete::of_type(aval.clone(), sharding.clone(), committed, buffers))
         };
         Ok(outs.into_iter().zip(&self.out_avals).zip(&self.out_shardings).map(wrap).collect())
     }

@@ -26,7 +26,7 @@ use crate::profiler;
 use crate::sharding::device::{check_current, client};
 use crate::sharding::layout::RequestedLayout;
 use crate::sharding::memory::MemoryKind;
-use crate::sharding::{NamedSharding, Sharding};
+use crate::sharding::{AxisType, NamedSharding, Sharding};
 use crate::warning;
 
 /// Everything that a compiled program depends on.
@@ -425,11 +425,25 @@ impl Request {
             partitioned,
             shared: None,
             place: self.place.clone(),
-            out_avals: self.program.out_avals().into_iter().map(|a| Aval { vma: Default::default(), ..a }).collect(),
+            out_avals: self.result_types(&found),
             out_shardings: found.into_iter().flatten().collect(),
             retained: self.retained(),
             donated: self.donations().iter().map(|d| *d != Donation::None).collect(),
         })
+    }
+
+    /// The types of its results, which lie so. Of a mesh with axes of type `Auto` the program knows the sharding in a type
+    /// better than the compiler.
+    fn result_types(&self, lies: &[Option<Sharding>]) -> Vec<Aval> {
+        let of = |(aval, lies): (Aval, &Option<Sharding>)| {
+            let aval = Aval { vma: Default::default(), ..aval };
+            match (lies, aval.sharding()) {
+                (Some(_), Some(typed)) if typed.mesh().axis_types().contains(&AxisType::Auto) => aval,
+                (Some(sharding), _) => aval.lying(sharding),
+                (None, _) => aval,
+            }
+        };
+        self.program.out_avals().into_iter().zip(lies).map(of).collect()
     }
 
     /// The functions of this process that it calls.
@@ -512,6 +526,9 @@ impl Request {
             if let Some(given) = &self.out_shardings[i] {
                 return Some(Self::with_kind(Sharding::Named(given.clone()), &kinds, i));
             }
+            // Of the mesh that its type is over.
+            let of_type = aval.sharding().map(|typed| mesh.with_shape(typed.mesh()));
+            let mesh = of_type.as_ref().unwrap_or(mesh);
             let named = match chosen.as_ref().and_then(|c| c.get(i)) {
                 Some(op) => op_sharding::to_named(op, mesh, aval.rank())?,
                 None => NamedSharding::new(mesh, Default::default()),

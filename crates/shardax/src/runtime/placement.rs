@@ -3,8 +3,9 @@
 use crate::core::lower::Platform;
 use crate::core::program::{Aval, Program};
 use crate::error::{Result, err};
+use crate::sharding::context::mesh_with_devices;
 use crate::sharding::device::{Device, uncommitted_device};
-use crate::sharding::{Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding};
+use crate::sharding::{AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding};
 
 /// Where a program runs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -101,6 +102,11 @@ impl Placing<'_> {
             }
         });
         result?;
+        if let Some(mesh) =
+            mesh_with_devices().filter(|_| !matches!(found, Some((Place::Mesh(_), _))) && self.is_typed())
+        {
+            meet(&mut found, Place::Mesh(mesh), &|| ("the context mesh".to_owned(), String::new()))?;
+        }
         let asked = found.is_some();
         let place = match found {
             Some((place, _)) => place,
@@ -119,6 +125,11 @@ impl Placing<'_> {
         Ok(Placed { place, in_shardings, out_shardings, committed: asked })
     }
 
+    /// Whether the types of values have shardings.
+    fn is_typed(&self) -> bool {
+        self.program.avals.iter().any(|aval| aval.sharding.is_some())
+    }
+
     fn check_inputs(&self) -> Result<()> {
         for (i, (input, aval)) in self.inputs.iter().zip(self.program.in_avals()).enumerate() {
             let Some(given) = &input.given else { continue };
@@ -135,8 +146,25 @@ impl Placing<'_> {
     fn place_outputs(&self, place: &Place) -> Result<Vec<Option<NamedSharding>>> {
         let Place::Mesh(mesh) = place else { return Ok(vec![None; self.program.outputs.len()]) };
         let mut out = self.program.out_shardings();
+        for (out, aval) in out.iter_mut().zip(self.program.out_avals()) {
+            let Some(typed) = aval.sharding().filter(|typed| !typed.mesh().axis_types().contains(&AxisType::Auto))
+            else {
+                continue;
+            };
+            *out = Some(NamedSharding::new(&mesh.with_shape(typed.mesh()), typed.spec()));
+        }
         for (i, (given, aval)) in self.outputs.iter().zip(self.program.out_avals()).enumerate() {
             let Some(given) = given else { continue };
+            let own = aval.sharding().map(|typed| typed.unreduced()).filter(|axes| !axes.is_empty());
+            if given.unreduced() != own {
+                return Err(err!(
+                    Value,
+                    "{} of {} with type {aval} cannot be given the sharding {given}: the sums over its unreduced axes differ",
+                    (self.output_name)(i),
+                    self.function
+                )
+                .help("use `reshard(x, spec)` in the function, which adds up or spreads the addends"));
+            }
             given
                 .shard_shape(&aval.shape)
                 .and_then(|_| given.check_memory())

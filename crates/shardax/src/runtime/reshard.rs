@@ -20,6 +20,14 @@ use crate::sharding::layout::RequestedLayout;
 pub(crate) fn reshard(array: &Concrete, want: &Sharding) -> Result<Buffers> {
     array.check_alive()?;
     let have = &array.sharding;
+    if have.unreduced() != want.unreduced() {
+        return Err(err!(
+            Value,
+            "an array of type {} cannot be moved to {want}: the sums over its unreduced axes differ",
+            array.aval
+        )
+        .help("use `reshard(x, spec)`, which adds up or spreads the addends"));
+    }
     if have.layout().is_some() || want.layout().is_some() {
         return relaid(array, want);
     }

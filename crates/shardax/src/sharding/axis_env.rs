@@ -1,6 +1,6 @@
 //! The axis names that are bound while a function is traced: mapped by `vmap`, or manual axes of a mesh.
 
-use super::Mesh;
+use super::{AbstractMesh, Mesh, context};
 use crate::error::{Result, err};
 use crate::local::{Stack, StackKey};
 use crate::shape::{AxisName, AxisSet};
@@ -61,7 +61,17 @@ pub(crate) fn with_axes<R>(axes: Vec<BoundAxis>, f: impl FnOnce() -> R) -> R {
         b.extend(axes);
         depth
     }));
-    f()
+    match manual_mesh() {
+        Some(mesh) => context::with_abstract_mesh(Some(mesh), f),
+        None => f(),
+    }
+}
+
+/// The mesh of the manual axes in effect, where types know meshes, with these axes of type `Manual`.
+fn manual_mesh() -> Option<AbstractMesh> {
+    let (mesh, axes) = manual()?;
+    let outer = context::get_abstract_mesh().filter(|outer| outer.axes() == mesh.axes());
+    Some(context::with_manual(outer.as_ref().unwrap_or(mesh.abstract_mesh()), &axes))
 }
 
 /// The innermost axis of this name.

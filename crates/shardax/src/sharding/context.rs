@@ -3,10 +3,12 @@
 use std::cell::Cell;
 
 use super::Mesh;
+use super::abstract_mesh::AbstractMesh;
 use super::axis_env;
+use super::mesh::AxisType;
 use crate::error::{Result, err};
 use crate::local::{Stack, StackKey};
-use crate::shape::AxisName;
+use crate::shape::{AxisName, AxisSet};
 
 thread_local! {
     /// The meshes whose guards live, with the number of each guard.
@@ -40,6 +42,70 @@ pub fn get_mesh() -> Option<Mesh> {
     axis_env::manual().map(|(mesh, _)| mesh).or_else(|| CONTEXT.with_borrow(|c| c.last().map(|(_, mesh)| mesh.clone())))
 }
 
+thread_local! {
+    /// The abstract meshes that stand for the context mesh while functions are traced.
+    static ABSTRACT: Stack<Option<AbstractMesh>> = const { Stack::new() };
+}
+
+/// The context mesh without its devices: that of the enclosing `shard_map` with its axes of type `Manual`, that of
+/// [`use_abstract_mesh`](crate::use_abstract_mesh), else the one that was set last.
+pub fn get_abstract_mesh() -> Option<AbstractMesh> {
+    if let Some(mesh) = ABSTRACT.with_borrow(|all| all.last().cloned()) {
+        return mesh;
+    }
+    CONTEXT.with_borrow(|c| c.last().map(|(_, mesh)| mesh.abstract_mesh().clone()))
+}
+
+/// Whether an axis of the context mesh is of type `Explicit`. It is asked with every operation.
+pub(crate) fn is_explicit() -> bool {
+    match ABSTRACT.with_borrow(|all| all.last().map(|mesh| mesh.as_ref().is_some_and(AbstractMesh::has_explicit))) {
+        Some(explicit) => explicit,
+        None => CONTEXT.with_borrow(|c| c.last().is_some_and(|(_, mesh)| mesh.abstract_mesh().has_explicit())),
+    }
+}
+
+/// The mesh with these axes of type `Manual`.
+pub(crate) fn with_manual(mesh: &AbstractMesh, manual: &AxisSet) -> AbstractMesh {
+    let types = mesh.axis_names().zip(mesh.axis_types());
+    let types = types.map(|(name, ty)| if manual.contains(name) { AxisType::Manual } else { *ty }).collect();
+    AbstractMesh::of(mesh.axes().to_vec(), types)
+}
+
+/// The context mesh where an axis of it is of type `Explicit`: types have shardings there.
+pub(crate) fn explicit_mesh() -> Option<AbstractMesh> {
+    get_abstract_mesh().filter(AbstractMesh::has_explicit)
+}
+
+/// The context mesh that equations which are traced here are interpreted with, where it is not that of the function.
+pub(crate) fn abstract_mesh_of_trace() -> Option<AbstractMesh> {
+    ABSTRACT.with_borrow(|all| {
+        let own = all.last()?.clone()?;
+        let set = || CONTEXT.with_borrow(|c| c.iter().any(|(_, mesh)| mesh.abstract_mesh().has_explicit()));
+        (all.iter().flatten().any(AbstractMesh::has_explicit) || set()).then_some(own)
+    })
+}
+
+/// The context mesh with its devices, whatever is traced.
+pub(crate) fn mesh_with_devices() -> Option<Mesh> {
+    CONTEXT.with_borrow(|c| c.last().map(|(_, mesh)| mesh.clone()))
+}
+
+/// Runs `f`, which traces a function, with this mesh as the context mesh; with `None` there is none.
+pub(crate) fn with_abstract_mesh<R>(mesh: Option<AbstractMesh>, f: impl FnOnce() -> R) -> R {
+    struct Restore(usize);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            ABSTRACT.with_borrow_mut(|all| all.truncate(self.0));
+        }
+    }
+    let _restore = Restore(ABSTRACT.with_borrow_mut(|all| {
+        let depth = all.len();
+        all.push(mesh);
+        depth
+    }));
+    f()
+}
+
 /// The axes of [`get_mesh`] that are manual here: each device has its own block along them, and collectives may name them.
 /// None outside of `shard_map` and `pmap`.
 ///
@@ -66,27 +132,16 @@ pub(crate) fn is_current(mesh: Option<&Mesh>) -> bool {
     CONTEXT.with_borrow(|c| c.last().map(|(_, mesh)| mesh) == mesh)
 }
 
-/// The shape of a mesh without its devices: which devices they are is known from the arguments.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct AbstractMesh {
-    axes: Vec<(AxisName, usize)>,
-}
-
 impl AbstractMesh {
-    /// A mesh of these axes, major first.
-    pub fn new<N: Into<AxisName>>(axes: impl IntoIterator<Item = (N, usize)>) -> Self {
-        AbstractMesh { axes: axes.into_iter().map(|(n, s)| (n.into(), s)).collect() }
-    }
-
     /// The mesh of this shape that an argument of the function being traced lies on.
     fn resolve(&self) -> Result<Mesh> {
         ASKED.set(ASKED.get() + 1);
-        let found = ARGUMENTS.with_borrow(|all| all.iter().rev().find(|m| m.axes() == self.axes).cloned());
+        let found = ARGUMENTS.with_borrow(|all| all.iter().rev().find(|m| m.axes() == self.axes()).cloned());
         found.ok_or_else(|| {
             err!(
                 Value,
                 "shard_map got an abstract mesh {:?}, but no argument has a NamedSharding over a mesh of this shape",
-                self.axes
+                self.axes()
             )
             .help("place an argument with `device_put(x, &NamedSharding::new(&mesh, …))`, or pass the mesh itself")
         })

@@ -5,9 +5,10 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use super::abstract_mesh::{AbstractMesh, write_mesh};
 use super::device::{Device, devices};
 use super::mesh_utils::{MeshOptions, create_device_mesh};
-use crate::error::{AtCaller, Result, bail, err};
+use crate::error::{AtCaller, Result, err};
 use crate::shape::AxisName;
 
 /// Who partitions an array over a mesh axis.
@@ -37,8 +38,7 @@ pub struct Mesh(Arc<Inner>);
 
 struct Inner {
     devices: Vec<Device>,
-    axes: Vec<(AxisName, usize)>,
-    types: Vec<AxisType>,
+    shape: AbstractMesh,
 }
 
 impl Mesh {
@@ -77,8 +77,7 @@ impl Mesh {
                 return Err(err!(Value, "device {d} occurs twice in the mesh").help("name each device once"));
             }
         }
-        let types = vec![AxisType::Auto; axes.len()];
-        Ok(Mesh(Arc::new(Inner { devices, axes, types })))
+        Ok(Mesh(Arc::new(Inner { devices, shape: AbstractMesh::new(axes) })))
     }
 
     /// The same mesh with these axis types.
@@ -88,14 +87,28 @@ impl Mesh {
     }
 
     fn typed(&self, types: Vec<AxisType>) -> Result<Self> {
-        if types.len() != self.0.axes.len() {
-            return Err(err!(Value, "{} axis types given for the {} axes of {self}", types.len(), self.0.axes.len())
-                .help("give one type for each axis"));
+        let shape = self.0.shape.typed(types)?;
+        Ok(Mesh(Arc::new(Inner { devices: self.0.devices.clone(), shape })))
+    }
+
+    /// The same mesh with the types of the named axes replaced.
+    #[track_caller]
+    pub fn update_axis_types<N: Into<AxisName>>(&self, types: impl IntoIterator<Item = (N, AxisType)>) -> Result<Self> {
+        let shape = self.0.shape.update_axis_types(types)?;
+        Ok(Mesh(Arc::new(Inner { devices: self.0.devices.clone(), shape })))
+    }
+
+    /// The mesh without its devices.
+    pub fn abstract_mesh(&self) -> &AbstractMesh {
+        &self.0.shape
+    }
+
+    /// A mesh of the same devices in the same order with these axes, as many in all.
+    pub(crate) fn with_shape(&self, shape: &AbstractMesh) -> Mesh {
+        match self.0.shape == *shape {
+            true => self.clone(),
+            false => Mesh(Arc::new(Inner { devices: self.0.devices.clone(), shape: shape.clone() })),
         }
-        if types.contains(&AxisType::Explicit) {
-            bail!(NotImplemented, "mesh axes of type Explicit (sharding in types) are not supported yet; use Auto");
-        }
-        Ok(Mesh(Arc::new(Inner { devices: self.0.devices.clone(), axes: self.0.axes.clone(), types })))
     }
 
     /// The devices in row-major order.
@@ -134,7 +147,7 @@ impl Mesh {
             )
             .help("order the devices of the mesh process by process, as `make_mesh` does"));
         }
-        Mesh::of(own.iter().map(|&i| self.0.devices[i].clone()).collect(), axes)?.typed(self.0.types.clone())
+        Mesh::of(own.iter().map(|&i| self.0.devices[i].clone()).collect(), axes)?.typed(self.axis_types().to_vec())
     }
 
     /// Whether devices of other processes are among them.
@@ -144,17 +157,17 @@ impl Mesh {
 
     /// The axes, major first.
     pub fn axes(&self) -> &[(AxisName, usize)] {
-        &self.0.axes
+        self.0.shape.axes()
     }
 
     /// The names of the axes, in order.
-    pub fn axis_names(&self) -> impl Iterator<Item = AxisName> + '_ {
-        self.0.axes.iter().map(|(n, _)| *n)
+    pub fn axis_names(&self) -> impl Iterator<Item = AxisName> + Clone + '_ {
+        self.0.shape.axis_names()
     }
 
     /// The type of each axis.
     pub fn axis_types(&self) -> &[AxisType] {
-        &self.0.types
+        self.0.shape.axis_types()
     }
 
     /// The number of devices.
@@ -164,8 +177,7 @@ impl Mesh {
 
     /// The size of the axis of this name.
     pub fn axis_size(&self, name: impl Into<AxisName>) -> Option<usize> {
-        let name = name.into();
-        self.0.axes.iter().find(|(n, _)| *n == name).map(|(_, s)| *s)
+        self.0.shape.axis_size(name)
     }
 
     /// The product of the sizes of these axes.
@@ -181,25 +193,15 @@ impl Mesh {
             .product()
     }
 
-    /// What an axis is called in a program's text, quoted: by its own name where that is plain, else by its place among
-    /// the axes. Not all that a string can hold can be written in MLIR.
+    /// What an axis is called in a program's text, quoted.
     pub(crate) fn axis_text(&self, axis: AxisName) -> String {
-        let plain = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
-        if plain(axis.as_str()) {
-            return format!("\"{axis}\"");
-        }
-        let at = self.axis_names().position(|name| name == axis).unwrap_or(self.0.axes.len());
-        let mut alias = format!("axis_{at}");
-        while self.axis_names().any(|name| name.as_str() == alias) {
-            alias.push('_');
-        }
-        format!("\"{alias}\"")
+        axis_text(self.axis_names(), axis)
     }
 
     /// The coordinate along `name` of the device at `position` in row-major order.
     pub(crate) fn coordinate(&self, position: usize, name: AxisName) -> usize {
         let mut stride = 1;
-        for (n, size) in self.0.axes.iter().rev() {
+        for (n, size) in self.axes().iter().rev() {
             if *n == name {
                 return position / stride % size;
             }
@@ -229,8 +231,7 @@ impl Mesh {
 
     /// Whether both are the same devices in the same grid.
     fn same(&self, other: &Mesh) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-            || (self.0.axes == other.0.axes && self.0.types == other.0.types && self.0.devices == other.0.devices)
+        Arc::ptr_eq(&self.0, &other.0) || (self.0.shape == other.0.shape && self.0.devices == other.0.devices)
     }
 }
 
@@ -245,7 +246,7 @@ impl Eq for Mesh {}
 impl Hash for Mesh {
     fn hash<H: Hasher>(&self, state: &mut H) {
         // Of thousands of devices the ends: it is asked for with every operation that names the mesh.
-        self.0.axes.hash(state);
+        self.axes().hash(state);
         self.0.devices.first().hash(state);
         self.0.devices.last().hash(state);
     }
@@ -254,12 +255,7 @@ impl Hash for Mesh {
 /// `Mesh('i': 4, 'j': 2, axis_types=(Auto, Auto))`
 impl fmt::Display for Mesh {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Mesh(")?;
-        for (name, size) in &self.0.axes {
-            write!(f, "{name:?}: {size}, ")?;
-        }
-        let types: Vec<_> = self.0.types.iter().map(|t| format!("{t:?}")).collect();
-        write!(f, "axis_types=({}{}))", types.join(", "), if types.len() == 1 { "," } else { "" })
+        write_mesh(f, "Mesh", &self.0.shape)
     }
 }
 
@@ -267,6 +263,21 @@ impl fmt::Debug for Mesh {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
+}
+
+/// What one of the axes is called in a program's text, quoted: by its own name where that is plain, else by its place among
+/// the axes. Not all that a string can hold can be written in MLIR.
+pub(crate) fn axis_text(axes: impl Iterator<Item = AxisName> + Clone, axis: AxisName) -> String {
+    let plain = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    if plain(axis.as_str()) {
+        return format!("\"{axis}\"");
+    }
+    let at = axes.clone().position(|name| name == axis).unwrap_or(axes.clone().count());
+    let mut alias = format!("axis_{at}");
+    while axes.clone().any(|name| name.as_str() == alias) {
+        alias.push('_');
+    }
+    format!("\"{alias}\"")
 }
 
 /// A mesh of the first devices, as many as the axes need. All TPUs of a slice are put in an order that suits their network

@@ -1,5 +1,6 @@
 //! Meshes of devices, partition specs, and the shardings made of them.
 
+mod abstract_mesh;
 pub(crate) mod axis_env;
 pub(crate) mod context;
 pub(crate) mod device;
@@ -11,16 +12,20 @@ pub mod mesh_utils;
 mod named;
 mod spec;
 mod topology;
+pub(crate) mod typed;
 pub(crate) mod visualize;
 
-pub use context::{AbstractMesh, IntoMesh, MeshArg, MeshGuard, get_mesh, manual_axes};
+pub use abstract_mesh::AbstractMesh;
+pub use context::{IntoMesh, MeshArg, MeshGuard, get_abstract_mesh, get_mesh, manual_axes};
 pub use device::{Device, device_count, devices, local_device_count, local_devices, process_count, process_index};
 pub use layout::{AutoLayout, Format, Layout, LayoutOptions};
 pub use memory::{Memory, MemoryStats, Space};
+pub(crate) use mesh::axis_text;
 pub use mesh::{AxisType, Mesh, make_mesh};
 pub use named::{NamedSharding, Sharding, SingleDeviceSharding};
 pub use spec::{DimSpec, IntoDimSpec, PartitionSpec};
 pub use topology::{GpuSpec, GpuTopology, Topology, TpuTopology};
+pub use typed::Typed;
 pub use visualize::{visualize_sharding, visualize_sharding_color, visualize_sharding_svg};
 
 /// A part of an array: the range of each dimension.

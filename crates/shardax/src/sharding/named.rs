@@ -9,9 +9,9 @@ use super::device::Device;
 use super::layout::KnownLayout;
 use super::memory::MemoryKind;
 use super::spec::{DimSpec, PartitionSpec};
-use super::{Index, Mesh};
+use super::{AxisType, Index, Mesh, Typed};
 use crate::error::{AtCaller, Result, err};
-use crate::shape::{AxisName, Shape};
+use crate::shape::{AxisName, AxisSet, Shape};
 
 /// An array split over a mesh by a [`PartitionSpec`].
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -131,6 +131,12 @@ impl NamedSharding {
         NamedSharding(Arc::new(Named { mesh: mesh.clone(), spec: spec.clone(), memory_kind: *memory_kind, layout }))
     }
 
+    /// What the type of an array of this rank has of it; `None` where no axis of the mesh is of type `Explicit`.
+    pub(crate) fn typed(&self, rank: usize) -> Option<Typed> {
+        let mesh = self.0.mesh.abstract_mesh();
+        mesh.has_explicit().then(|| Typed::of_spec(mesh, &self.0.spec, rank))
+    }
+
     fn check_axes(&self) -> Result<()> {
         let mut seen: Vec<AxisName> = Vec::new();
         for name in self.0.spec.all_axes() {
@@ -149,6 +155,35 @@ impl NamedSharding {
                 .help("each mesh axis can split at most one dimension"));
             }
             seen.push(name);
+        }
+        self.check_sets(&seen)
+    }
+
+    /// Fails where the spec has unreduced or reduced axes that the mesh lacks, that are not of type `Explicit`, or that it
+    /// names twice.
+    fn check_sets(&self, split: &[AxisName]) -> Result<()> {
+        let (spec, mesh) = (&self.0.spec, self.0.mesh.abstract_mesh());
+        let both = spec.unreduced_axes().iter().chain(spec.reduced_axes().iter());
+        for name in both {
+            match mesh.axis_type(name) {
+                None => return Err(mesh.unknown(name)),
+                Some(AxisType::Explicit) => {}
+                Some(ty) => {
+                    return Err(err!(
+                        Value,
+                        "unreduced and reduced axes must be of type Explicit, and {name:?} of {spec} is of type {ty:?} in {mesh}"
+                    )
+                    .help("make the mesh with `with_axis_types([AxisType::Explicit, ..])`"));
+                }
+            }
+            let twice = spec.unreduced_axes().contains(name) && spec.reduced_axes().contains(name);
+            if twice || split.contains(&name) {
+                return Err(err!(
+                    Value,
+                    "A single {spec} cannot use the mesh axis {name:?} twice (DuplicateSpecError)"
+                )
+                .help("an axis can split one dimension, or be unreduced, or be reduced"));
+            }
         }
         Ok(())
     }
@@ -198,7 +233,7 @@ impl NamedSharding {
 
     /// Whether every device has the whole array.
     pub fn is_fully_replicated(&self) -> bool {
-        self.0.spec.all_axes().all(|n| self.0.mesh.axis_size(n) == Some(1))
+        self.0.spec.unreduced_axes().is_empty() && self.0.spec.all_axes().all(|n| self.0.mesh.axis_size(n) == Some(1))
     }
 
     /// The part of an array of `shape` that the device at `position` of the mesh has; the shape is divisible.
@@ -241,7 +276,13 @@ impl NamedSharding {
                 }
             }
         }
-        text.push_str("]>");
+        text.push(']');
+        let unreduced = self.0.spec.unreduced_axes();
+        if !unreduced.is_empty() {
+            let names = self.0.mesh.axis_names().filter(|n| unreduced.contains(*n)).map(|n| self.0.mesh.axis_text(n));
+            text.push_str(&format!(", unreduced={{{}}}", names.collect::<Vec<_>>().join(", ")));
+        }
+        text.push('>');
         text
     }
 }
@@ -387,9 +428,18 @@ impl Sharding {
         let count = self.devices().len();
         let shape: Shape = smallvec::smallvec![count * count; rank];
         match (self.shard_shape(&shape), other.shard_shape(&shape)) {
-            (Ok(a), Ok(b)) => a == b && (0..count).all(|i| self.index_at(i, &shape) == other.index_at(i, &shape)),
+            (Ok(a), Ok(b)) => {
+                a == b
+                    && self.unreduced() == other.unreduced()
+                    && (0..count).all(|i| self.index_at(i, &shape) == other.index_at(i, &shape))
+            }
             _ => false,
         }
+    }
+
+    /// The axes over which the array is yet to be summed.
+    pub(crate) fn unreduced(&self) -> Option<&AxisSet> {
+        self.as_named().map(|named| named.spec().unreduced_axes()).filter(|axes| !axes.is_empty())
     }
 
     /// The named form, where it has one.

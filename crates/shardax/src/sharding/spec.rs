@@ -4,7 +4,7 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
-use crate::shape::AxisName;
+use crate::shape::{AxisName, AxisSet};
 
 /// How one dimension is split.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -32,7 +32,11 @@ impl DimSpec {
 ///
 /// Written with the macro [`P!`](crate::P): `P!["i", None, ("j", "k")]`; `P![]` is replicated.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
-pub struct PartitionSpec(SmallVec<[DimSpec; 4]>);
+pub struct PartitionSpec {
+    dims: SmallVec<[DimSpec; 4]>,
+    unreduced: AxisSet,
+    reduced: AxisSet,
+}
 
 impl PartialEq<DimSpec> for &DimSpec {
     fn eq(&self, other: &DimSpec) -> bool {
@@ -43,58 +47,77 @@ impl PartialEq<DimSpec> for &DimSpec {
 impl PartitionSpec {
     /// The spec of these dimensions; [`P!`](crate::P) is shorter.
     pub fn new(dims: impl IntoIterator<Item = DimSpec>) -> Self {
-        PartitionSpec(
-            dims.into_iter()
-                .map(|d| match d {
-                    DimSpec::Axes(a) if a.is_empty() => DimSpec::None,
-                    d => d,
-                })
-                .collect(),
-        )
+        let dims = dims.into_iter().map(|d| match d {
+            DimSpec::Axes(a) if a.is_empty() => DimSpec::None,
+            d => d,
+        });
+        PartitionSpec { dims: dims.collect(), ..PartitionSpec::default() }
+    }
+
+    /// The spec of a value that is the sum of what the devices along these axes have, which must be of type `Explicit`.
+    pub fn unreduced<N: Into<AxisName>>(mut self, axes: impl IntoIterator<Item = N>) -> Self {
+        self.unreduced = axes.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// The spec of a value that all devices along these axes have whole, and whose cotangent is unreduced over them.
+    pub fn reduced<N: Into<AxisName>>(mut self, axes: impl IntoIterator<Item = N>) -> Self {
+        self.reduced = axes.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// The axes over which the value is yet to be summed.
+    pub fn unreduced_axes(&self) -> &AxisSet {
+        &self.unreduced
+    }
+
+    /// The axes over which the cotangent is yet to be summed.
+    pub fn reduced_axes(&self) -> &AxisSet {
+        &self.reduced
     }
 
     /// Its entries, one a dimension; those behind the last are not split.
     pub fn dims(&self) -> &[DimSpec] {
-        &self.0
+        &self.dims
     }
 
     /// How many entries there are.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.dims.len()
     }
 
     /// Whether there is no entry: nothing is split.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.dims.is_empty() && self.unreduced.is_empty() && self.reduced.is_empty()
     }
 
     /// The axes that split dimension `dim`.
     pub fn axes(&self, dim: usize) -> &[AxisName] {
-        self.0.get(dim).map(DimSpec::axes).unwrap_or(&[])
+        self.dims.get(dim).map(DimSpec::axes).unwrap_or(&[])
     }
 
     /// Every axis that it names, in order.
     pub fn all_axes(&self) -> impl Iterator<Item = AxisName> + '_ {
-        self.0.iter().flat_map(|d| d.axes().iter().copied())
+        self.dims.iter().flat_map(|d| d.axes().iter().copied())
     }
 
     /// The spec without trailing dimensions that are not split.
     pub fn trimmed(&self) -> PartitionSpec {
-        let mut dims = self.0.clone();
+        let mut dims = self.dims.clone();
         while dims.last() == Some(&DimSpec::None) {
             dims.pop();
         }
-        PartitionSpec(dims)
+        PartitionSpec { dims, ..self.clone() }
     }
 
     /// The spec of an array of one more dimension, inserted at `at` and split over `axes`.
     pub fn insert(&self, at: usize, axes: &[AxisName]) -> PartitionSpec {
-        let mut dims = self.0.clone();
+        let mut dims = self.dims.clone();
         if at > dims.len() {
             dims.resize(at, DimSpec::None);
         }
         dims.insert(at, if axes.is_empty() { DimSpec::None } else { DimSpec::Axes(axes.iter().copied().collect()) });
-        PartitionSpec(dims)
+        PartitionSpec { dims, ..self.clone() }
     }
 }
 
@@ -150,7 +173,7 @@ macro_rules! P {
 impl fmt::Display for PartitionSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("P(")?;
-        for (i, dim) in self.0.iter().enumerate() {
+        for (i, dim) in self.dims.iter().enumerate() {
             if i > 0 {
                 f.write_str(", ")?;
             }
@@ -167,8 +190,20 @@ impl fmt::Display for PartitionSpec {
                 }
             }
         }
+        let sets = [("unreduced", &self.unreduced), ("reduced", &self.reduced)];
+        let sets: Vec<String> = sets
+            .iter()
+            .filter(|(_, axes)| !axes.is_empty())
+            .map(|(name, axes)| {
+                let axes: Vec<String> = axes.iter().map(|axis| format!("{axis:?}")).collect();
+                format!("{name}={{{}}}", axes.join(", "))
+            })
+            .collect();
+        if !sets.is_empty() {
+            return write!(f, "{}{})", if self.dims.is_empty() { "" } else { ", " }, sets.join(", "));
+        }
         // A tuple of one, as Python writes it.
-        f.write_str(if self.0.len() == 1 { ",)" } else { ")" })
+        f.write_str(if self.dims.len() == 1 { ",)" } else { ")" })
     }
 }
 

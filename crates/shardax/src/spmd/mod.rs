@@ -10,5 +10,5 @@ mod set_mesh;
 mod shard_map;
 
 pub use pmap::{Pmap, pmap};
-pub use set_mesh::set_mesh;
+pub use set_mesh::{set_mesh, use_abstract_mesh};
 pub use shard_map::{ShardMapped, Smapped, shard_map, smap};

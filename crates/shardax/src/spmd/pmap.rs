@@ -299,7 +299,8 @@ impl Options {
             return Err(err!(Value, "The context mesh {outer} should match the mesh passed to shard_map {mesh}: a pmap cannot run inside a pmap or shard_map")
                 .help("map over a mesh of several axes with one shard_map, or use vmap for the inner one"));
         }
-        let block = |(leaf, spec): (&Array, &PartitionSpec)| ShardMap::block(mesh, spec, &leaf.aval(), false);
+        let manual = [self.axis_name];
+        let block = |(leaf, spec): (&Array, &PartitionSpec)| ShardMap::block(mesh, &manual, spec, &leaf.aval(), false);
         let blocks: Vec<Aval> = flat.leaves.iter().zip(in_specs).map(block).collect::<Result<_>>()?;
         let gradients = gradients_taken();
 

@@ -2,8 +2,36 @@
 
 use crate::core::program::trace::is_tracing;
 use crate::error::{Result, err};
-use crate::sharding::Mesh;
 use crate::sharding::context::{self, MeshGuard};
+use crate::sharding::{AbstractMesh, Mesh, get_abstract_mesh};
+
+/// Runs `f` with this mesh, without devices, as the context mesh: of other axis names or types than the mesh that was set,
+/// and of the same size. Values enter and leave with [`reshard`](crate::reshard).
+///
+/// Fails for a mesh of another size.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let mesh = make_mesh([("x", 8)])?.with_axis_types([AxisType::Explicit])?;
+/// let _mesh = set_mesh(&mesh)?;
+/// let other = AbstractMesh::new([("a", 2), ("b", 4)]).with_axis_types([AxisType::Explicit; 2])?;
+/// let f = jit(move |x: Array| use_abstract_mesh(&other, || reshard(x, P!["a", "b"]).sin()));
+/// assert_eq!(f.call(ones([8, 8]))?.type_name(), "float32[8@a,8@b]");
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn use_abstract_mesh<R>(mesh: &AbstractMesh, f: impl FnOnce() -> R) -> Result<R> {
+    match get_abstract_mesh().filter(|outer| outer.size() != mesh.size()) {
+        Some(outer) => Err(err!(
+            Value,
+            "use_abstract_mesh cannot change the size of the mesh: {mesh} has {} devices, and the context mesh {outer} has {}",
+            mesh.size(),
+            outer.size()
+        )
+        .help("give the mesh axes whose sizes multiply to the number of devices")),
+        None => Ok(context::with_abstract_mesh(Some(mesh.clone()), f)),
+    }
+}
 
 /// Makes `mesh` the context mesh of this thread while the guard lives.
 ///

@@ -16,7 +16,8 @@ use crate::runtime::implicit_jit;
 use crate::shape::{AxisName, AxisSet, IntoAxisNames, normalize_axis};
 use crate::sharding::axis_env;
 use crate::sharding::context::{IntoMesh, MeshArg};
-use crate::sharding::{Mesh, NamedSharding, PartitionSpec};
+use crate::sharding::typed::entry;
+use crate::sharding::{AxisType, DimSpec, Mesh, NamedSharding, PartitionSpec, Typed, get_abstract_mesh};
 
 /// A function that each device runs on its blocks; see [`shard_map`].
 #[must_use = "a transformed function does nothing until it is called"]
@@ -120,10 +121,25 @@ impl<F, Args> ShardMapped<F, Args> {
             )
                 .help(format!("call `.{what}(P![…])` on it, with one spec for each argument or result"))
         };
-        let in_specs = self.in_specs.as_ref().ok_or_else(|| missing("in_specs"))?;
+        let in_specs = match &self.in_specs {
+            Some(specs) => specs.resolve(&flat.def, "shard_map in_specs")?,
+            None => self.specs_of_types(flat)?.ok_or_else(|| missing("in_specs"))?,
+        };
         let out_specs = self.out_specs.as_ref().ok_or_else(|| missing("out_specs"))?;
-        let in_specs = in_specs.resolve(&flat.def, "shard_map in_specs")?;
         self.map_with(flat, f, in_specs, &|def, _| out_specs.resolve(def, "shard_map out_specs"))
+    }
+
+    /// The specs of the arguments that their types say; `None` where a manual axis is not of type `Explicit`.
+    fn specs_of_types(&self, flat: &Flat) -> Result<Option<Vec<PartitionSpec>>> {
+        let (mesh, manual) = self.resolve_mesh()?;
+        let context = get_abstract_mesh().filter(|context| context.axes() == mesh.axes());
+        let types = context.as_ref().unwrap_or(mesh.abstract_mesh());
+        if manual.iter().any(|name| types.axis_type(*name) != Some(AxisType::Explicit)) {
+            return Ok(None);
+        }
+        let spec =
+            |aval: &Aval| aval.sharding().map_or_else(PartitionSpec::default, |typed| manual_part(typed, &manual));
+        Ok(Some(avals_of(flat)?.iter().map(spec).collect()))
     }
 
     /// Applies the mapped function in the trace in effect; `out_specs` gives a spec for each result, from the
@@ -141,7 +157,7 @@ impl<F, Args> ShardMapped<F, Args> {
             .iter()
             .zip(&in_specs)
             .enumerate()
-            .map(|(i, (aval, spec))| check_in_spec(&mesh, spec, aval, &|| flat.def.path(i), self.check_vma))
+            .map(|(i, (aval, spec))| check_in_spec(&mesh, &manual, spec, aval, &|| flat.def.path(i), self.check_vma))
             .collect::<Result<Vec<_>>>()?;
         let on = Manual { mesh: &mesh, axes: &manual, checked: self.check_vma };
         let mapped = trace_local_shards(on, flat, &blocks, in_specs, f, &|def, ranks| {
@@ -200,6 +216,13 @@ impl<F, Args> ShardMapped<F, Args> {
 /// A spec may name manual axes alone.
 fn check_manual(spec: &PartitionSpec, manual: &[AxisName], mesh: &Mesh, what: &str) -> Result<()> {
     NamedSharding::try_new(mesh, spec.clone())?;
+    if !spec.unreduced_axes().is_empty() || !spec.reduced_axes().is_empty() {
+        return Err(err!(
+            NotImplemented,
+            "shard_map {what} {spec} has unreduced or reduced axes, which are not supported"
+        )
+        .help("sum with `psum` inside, or `reshard` outside"));
+    }
     match spec.all_axes().find(|n| !manual.contains(n)) {
         None => Ok(()),
         Some(name) => Err(err!(
@@ -304,9 +327,53 @@ impl<F, Args> Smapped<F, Args> {
     }
 }
 
+/// The part of a type's sharding that is over these axes.
+fn manual_part(typed: &Typed, manual: &[AxisName]) -> PartitionSpec {
+    let part = |e: &DimSpec| entry(e.axes().iter().copied().filter(|name| manual.contains(name)));
+    PartitionSpec::new(typed.dims().iter().map(part)).trimmed()
+}
+
+/// Fails where the spec of an argument is not what its type says.
+fn check_type(manual: &[AxisName], spec: &PartitionSpec, aval: &Aval, path: &dyn Fn() -> String) -> Result<()> {
+    let Some(typed) = aval.sharding() else { return Ok(()) };
+    if typed.is_partial() {
+        return Err(err!(
+            NotImplemented,
+            "shard_map of argument{} of type {aval}: unreduced and reduced arguments are not supported",
+            path()
+        )
+        .help("sum unreduced arguments, and drop `reduced`, with `reshard(x, P![..])` first"));
+    }
+    // The devices of manual axes divide a dimension first.
+    let order = |e: &DimSpec| e.axes().iter().skip_while(|n| manual.contains(n)).any(|n| manual.contains(n));
+    if typed.dims().iter().any(order) {
+        return Err(err!(
+            Value,
+            "shard_map of argument{} of type {aval}: Invalid spec, a dimension is split over the manual axes {manual:?} after others",
+            path()
+        )
+        .help("let the outer axes be manual too, or change the order with `reshard(x, spec)`"));
+    }
+    let own = manual_part(typed, manual);
+    let explicit: PartitionSpec =
+        PartitionSpec::new(spec.dims().iter().map(|e| {
+            entry(e.axes().iter().copied().filter(|n| typed.mesh().axis_type(*n) == Some(AxisType::Explicit)))
+        }));
+    if own != explicit.trimmed() {
+        return Err(err!(
+            Value,
+            "in_specs passed to shard_map: {spec} does not match the specs of the input: {own}, of argument{} of type {aval}",
+            path()
+        )
+        .help("leave in_specs out, or use `reshard(x, spec)` on the argument first"));
+    }
+    Ok(())
+}
+
 /// The block of an argument, or what is wrong with its spec.
 fn check_in_spec(
     mesh: &Mesh,
+    manual: &[AxisName],
     spec: &PartitionSpec,
     aval: &Aval,
     path: &dyn Fn() -> String,
@@ -334,7 +401,8 @@ fn check_in_spec(
             .help(format!("make axis {d} a multiple of {parts}")));
         }
     }
-    ShardMap::block(mesh, spec, aval, checked)
+    check_type(manual, spec, aval, path)?;
+    ShardMap::block(mesh, manual, spec, aval, checked)
 }
 
 impl ShardMap {

@@ -8,6 +8,7 @@ use crate::core::array::Array;
 use crate::core::function::{Function, IntoArgs};
 use crate::core::primitive::Tangents;
 use crate::core::program::{Aval, Program};
+use crate::core::sharding_rule::agrees;
 use crate::core::tree::{self, Flat, Tree, TreeDef, same_structure};
 use crate::dtype::DType;
 use crate::error::{AtCaller, Result, err};
@@ -81,6 +82,15 @@ fn check_tangent(aval: &Aval, t: &Array) -> Result<Option<Array>> {
             t.type_name()
         )
         .help("give tangents (or cotangents) of the shapes and dtypes of the values: `ones_like(&x)`"));
+    }
+    if !agrees(aval, &t.aval()) {
+        return Err(err!(
+            Value,
+            "expected a tangent (or cotangent) of type {}, got {}",
+            aval.clone().strip_weak_type(),
+            t.type_name()
+        )
+        .help("give it the sharding of the value with `reshard(t, x.aval().sharding())`"));
     }
     Ok(Some(crate::ops::numpy::convert(t, aval.dtype, aval.clone().strip_weak_type().weak)))
 }
@@ -269,14 +279,18 @@ impl LinearMap {
 
     fn pull_back(&self, residuals: &[Array], ct: &Flat) -> Result<Flat> {
         same_structure(&self.out_def, &ct.def)?;
-        let cts: Tangents =
-            self.out_avals.iter().zip(&ct.leaves).map(|(a, t)| check_same_axes(a, t)).collect::<Result<_>>()?;
+        let cts: Tangents = self
+            .out_avals
+            .iter()
+            .zip(&ct.leaves)
+            .map(|(a, t)| check_same_axes(&a.cotangent(), t))
+            .collect::<Result<_>>()?;
         let mut nonzero = self.at(residuals).transpose(&cts)?.into_iter();
         let leaves = self
             .in_avals
             .iter()
             .map(|aval| match aval.dtype.is_inexact() {
-                true => nonzero.next().flatten().unwrap_or_else(|| zero(aval)),
+                true => nonzero.next().flatten().unwrap_or_else(|| zero(&aval.cotangent())),
                 false => zero(aval),
             })
             .collect();

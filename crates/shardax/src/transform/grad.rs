@@ -214,7 +214,7 @@ fn gradient(flat: &Flat, positions: &[usize], options: Options, f: FlatFn<'_>) -
                 return Array::zeros_of(&aval.with_dtype(DType::Float0).strip_weak_type());
             }
             let ct = gradients.next().flatten();
-            ct.unwrap_or_else(|| Array::zeros_of(&aval.clone().strip_weak_type()))
+            ct.unwrap_or_else(|| Array::zeros_of(&aval.cotangent().strip_weak_type()))
         }));
     }
     let mut pair = Flat::default();

@@ -9,13 +9,15 @@ use crate::core::array::Array;
 use crate::core::function::{Function, identity_of};
 use crate::core::prefix::{Axes, IntoPrefix, Prefix, mapped_size};
 use crate::core::primitive::BatchAxis;
+use crate::core::program::Aval;
 use crate::core::tree::{Flat, Tree};
 use crate::error::{Result, err};
-use crate::interpret::batching::{batch_eval, bound, move_batch};
+use crate::interpret::batching::{batch_eval, bound};
 use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_flat};
 use crate::runtime::implicit_jit;
 use crate::scope;
 use crate::shape::{AxisName, IntoAxisNames, normalize_axis};
+use crate::sharding::DimSpec;
 use crate::sharding::axis_env::{with_axes, with_spmd};
 
 /// A vectorized function; see [`vmap`].
@@ -83,6 +85,18 @@ impl<F, Args> Vmap<F, Args> {
     }
 }
 
+/// Fails where a value that is not mapped is split over axes that the mapped dimensions are split over.
+fn check_free(aval: &Aval, entry: &DimSpec) -> Result<()> {
+    match aval.sharding().and_then(|typed| typed.split_axes().find(|name| entry.axes().contains(name))) {
+        None => Ok(()),
+        Some(name) => Err(err!(
+            Value,
+            "vmap maps over a dimension that is sharded over {name:?}, and a value of type {aval} that is not mapped is too"
+        )
+        .help("gather that value first with `reshard(x, spec)`, or map over it as well")),
+    }
+}
+
 impl<F: Function<Args>, Args: Tree> Function<Args> for Vmap<F, Args> {
     type Output = F::Output;
 
@@ -102,6 +116,32 @@ impl<F, Args> Vmap<F, Args> {
         (&self.in_axes, &self.out_axes, self.axis_name, self.axis_size, &self.spmd_axis_name)
     }
 
+    /// The mesh axes of type `Explicit` that the mapped dimensions are split over.
+    fn mapped_entry(&self, avals: &[Aval], dims: &[Option<usize>]) -> Result<DimSpec> {
+        let mapped = || avals.iter().zip(dims).filter_map(|(a, d)| Some((a, a.sharding()?.dims()[(*d)?].clone())));
+        let Some((first, entry)) = mapped().next() else { return Ok(DimSpec::None) };
+        if let Some((other, _)) = mapped().find(|(_, own)| *own != entry) {
+            return Err(err!(
+                Value,
+                "Mapped away dimension of inputs passed to vmap should be sharded the same. Got inconsistent axis specs: {first} and {other}"
+            )
+            .help("give the mapped dimensions one sharding with `reshard(x, spec)`"));
+        }
+        let spmd: DimSpec = crate::sharding::typed::entry(self.spmd_axis_name.iter().copied());
+        if entry != DimSpec::None && spmd != DimSpec::None && spmd != entry {
+            return Err(err!(
+                Value,
+                "vmap spmd_axis_name {:?} must be what the mapped dimension of {first} is sharded over",
+                self.spmd_axis_name
+            )
+            .help("leave `spmd_axis_name` out: the types say it"));
+        }
+        for (aval, _) in avals.iter().zip(dims).filter(|(_, d)| d.is_none()) {
+            check_free(aval, &entry)?;
+        }
+        Ok(entry)
+    }
+
     fn map(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
         let avals = avals_of(flat)?;
         let dims = self.in_axes.dims(&flat.def, &avals, "vmap")?;
@@ -110,21 +150,19 @@ impl<F, Args> Vmap<F, Args> {
             return Err(err!(Value, "vmap must have at least one non-None value in in_axes, or an axis_size")
                 .help("call `.axis_size(n)` when no argument is mapped"));
         };
-        let axis = BatchAxis { size, name: self.axis_name, spmd_names: self.spmd_axis_name.clone() };
+        let explicit = self.mapped_entry(&avals, &dims)?;
+        let axis = BatchAxis { size, name: self.axis_name, spmd_names: self.spmd_axis_name.clone(), explicit };
 
         let inner: Vec<_> = avals
             .iter()
             .zip(&dims)
-            .map(|(aval, dim)| {
-                let mut shape = aval.shape.clone();
-                if let Some(d) = dim {
-                    shape.remove(*d);
-                }
-                aval.with_shape(shape)
-            })
+            .map(|(aval, dim)| dim.map_or_else(|| aval.clone(), |d| aval.without_dim(d)))
             .collect();
         let (traced, out_def) =
             with_spmd(&axis.spmd_names, || with_axes(bound(&axis), || trace_flat(&flat.def, &inner, f)))?;
+        for captured in &traced.captures {
+            check_free(&captured.aval(), &axis.explicit)?;
+        }
         let args: Vec<Array> = traced.captures.iter().chain(&flat.leaves).cloned().collect();
         let all_dims: Vec<_> = std::iter::repeat_n(None, traced.captures.len()).chain(dims).collect();
         let (outs, out_dims) = scope::transform("vmap", || batch_eval(&traced.program, &axis, &args, &all_dims))?;
@@ -145,7 +183,7 @@ impl<F, Args> Vmap<F, Args> {
                 (Some(want), dim) => {
                     let rank = out.ndim() + dim.is_none() as usize;
                     let to = normalize_axis(want as isize, rank).map_err(|e| e.context("vmap out_axes"))?;
-                    Ok(move_batch(&out, dim, to, size))
+                    Ok(axis.moved(&out, dim, to))
                 }
             })
             .collect::<Result<_>>()?;

@@ -468,9 +468,13 @@ fn test_shmap_abstract_mesh_errors() -> Result<()> {
 
 #[test]
 fn test_close_over_explicit_sharded_input_error() -> Result<()> {
-    // Axes of type Explicit are a later step: they are refused where a mesh is made.
-    let error = mesh42()?.with_axis_types([AxisType::Explicit, AxisType::Auto]).err().expect("not supported");
-    assert_eq!(error.kind(), ErrorKind::NotImplemented);
-    assert!(error.to_string().contains("Explicit"), "{error}");
+    let mesh = mesh42()?.with_axis_types([AxisType::Explicit, AxisType::Explicit])?;
+    let _mesh = set_mesh(&mesh)?;
+    let x = device_put(&arange(0..8), P!["i"])?;
+    let outer = x.clone();
+    let f = shard_map(move |y: Array| y + outer.sum(..), None).out_specs(P!["i"]);
+    let error = jit(f).call(&x).expect_err("a captured array keeps the mesh outside");
+    assert_eq!(error.kind(), ErrorKind::Value);
+    assert!(error.to_string().contains("the mesh of an operand of type int32[8@i]"), "{error}");
     Ok(())
 }

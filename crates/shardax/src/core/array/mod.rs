@@ -98,7 +98,14 @@ pub(crate) struct Concrete {
 }
 
 impl Concrete {
+    /// An array of this type, whose sharding follows from where it lies.
     pub fn new(aval: Aval, sharding: Sharding, committed: bool, buffers: Buffers) -> Self {
+        let aval = aval.lying(&sharding);
+        Concrete::of_type(aval, sharding, committed, buffers)
+    }
+
+    /// An array of exactly this type.
+    pub fn of_type(aval: Aval, sharding: Sharding, committed: bool, buffers: Buffers) -> Self {
         Concrete { aval, sharding, committed, buffers, taken: OnceLock::new() }
     }
 
@@ -213,7 +220,7 @@ impl Array {
         }
     }
 
-    fn aval_ref(&self) -> Option<&Aval> {
+    pub(crate) fn aval_ref(&self) -> Option<&Aval> {
         match &self.0 {
             Repr::Concrete(c) => Some(&c.aval),
             Repr::Literal(_) => None,

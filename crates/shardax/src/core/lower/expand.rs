@@ -5,12 +5,14 @@ use crate::core::array::Array;
 use crate::core::program::Aval;
 use crate::core::program::trace::trace;
 use crate::error::{Result, err};
+use crate::sharding::context::with_abstract_mesh;
 
 impl Lowering {
     /// Writes what `f` computes on these values. `f` may use plain numbers but no arrays from outside.
     pub fn expand(&mut self, args: &[Value], f: impl FnOnce(&[Array]) -> Result<Vec<Array>>) -> Result<Vec<Value>> {
         let avals: Vec<Aval> = args.iter().map(|&v| self.aval(v)).collect();
-        let traced = trace(&avals, f)?;
+        // The parts are left to the compiler: the result is constrained to what its type says.
+        let traced = with_abstract_mesh(None, || trace(&avals, f))?;
         if !traced.captures.is_empty() {
             return Err(err!(NotImplemented, "a primitive's expansion uses an array that is not its operand"));
         }

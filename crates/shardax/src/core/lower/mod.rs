@@ -13,6 +13,7 @@ mod platform;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 pub use attr::{bools, ints};
 pub(crate) use attr::{constant_text, write_type};
@@ -26,7 +27,7 @@ use crate::error::{Result, err};
 use crate::scope::Part;
 use crate::shape::{AxisName, Shape};
 use crate::sharding::memory::MemoryKind;
-use crate::sharding::{DimSpec, Mesh, NamedSharding, PartitionSpec};
+use crate::sharding::{DimSpec, Mesh, NamedSharding, PartitionSpec, Typed, axis_text};
 use crate::stack::grow;
 
 /// A value in the text being written.
@@ -39,6 +40,8 @@ struct ValueInfo {
     result: Option<u32>,
     dtype: DType,
     shape: Shape,
+    /// The sharding in the type of a variable of the program.
+    typed: Option<Arc<Typed>>,
 }
 
 /// The body of an operation's region; made by [`Lowering::region`].
@@ -51,7 +54,8 @@ pub struct Lowering {
     indent: usize,
     values: Vec<ValueInfo>,
     next_name: u32,
-    meshes: Vec<Mesh>,
+    /// The axes of each mesh.
+    meshes: Vec<Vec<(AxisName, usize)>>,
     next_channel: u32,
     /// The mesh whose axes are manual where text is being written.
     pub(crate) manual_mesh: Option<Mesh>,
@@ -106,7 +110,7 @@ impl Lowering {
 
     /// Names a value of this type: the result of the next operation, or a block's argument.
     fn define(&mut self, name: u32, result: Option<u32>, aval: &Aval) -> Value {
-        self.values.push(ValueInfo { name, result, dtype: aval.dtype, shape: aval.shape.clone() });
+        self.values.push(ValueInfo { name, result, dtype: aval.dtype, shape: aval.shape.clone(), typed: None });
         Value(self.values.len() as u32 - 1)
     }
 
@@ -146,9 +150,13 @@ impl Lowering {
 
     /// The name of `mesh` in the text.
     pub fn mesh_name(&mut self, mesh: &Mesh) -> String {
+        self.mesh_of(mesh.axes())
+    }
+
+    fn mesh_of(&mut self, axes: &[(AxisName, usize)]) -> String {
         // The text tells meshes apart by their axes. All of a program are over the same devices.
-        let at = self.meshes.iter().position(|m| m.axes() == mesh.axes()).unwrap_or_else(|| {
-            self.meshes.push(mesh.clone());
+        let at = self.meshes.iter().position(|known| known == axes).unwrap_or_else(|| {
+            self.meshes.push(axes.to_vec());
             self.meshes.len() - 1
         });
         if at == 0 { "mesh".into() } else { format!("mesh_{at}") }
@@ -303,6 +311,22 @@ impl Lowering {
         (size == 1 && mesh.size() > 1) || parts.iter().any(|n| !size.is_multiple_of(*n))
     }
 
+    /// The sharding in the type of a variable of the program.
+    pub(crate) fn typed(&self, v: Value) -> Option<Arc<Typed>> {
+        self.values[v.0 as usize].typed.clone()
+    }
+
+    /// `v`, which lies as its type says.
+    pub(crate) fn constrain(&mut self, v: Value, typed: &Typed) -> Value {
+        if self.is_local() {
+            return v;
+        }
+        let mesh = self.mesh_of(typed.mesh().axes());
+        let attrs = format!("sharding = {}", typed.sdy(&mesh, &|axis| axis_text(typed.mesh().axis_names(), axis)));
+        let aval = self.aval(v);
+        self.op("sdy.sharding_constraint", &[v], &attrs, &aval)
+    }
+
     /// `v` with these dimensions left whole: the compiler may split the others alone.
     pub(crate) fn with_whole(&mut self, v: Value, dims: &[usize]) -> Value {
         let Some(mesh) = self.split_mesh().cloned() else { return v };
@@ -349,6 +373,7 @@ impl Lowering {
     pub fn program(&mut self, program: &Program, args: &[Value]) -> Result<Vec<Value>> {
         let mut env: Env<Value> = Env::new(program);
         for (var, arg) in program.inputs.iter().zip(args) {
+            self.values[arg.0 as usize].typed = program.aval_of(*var).sharding.clone();
             env.set(*var, *arg);
         }
         let kept = if self.on_cpu() && self.is_local() { materialize::materialized(program) } else { Vec::new() };
@@ -365,7 +390,11 @@ impl Lowering {
             let values = grow(|| eqn.primitive.lower(self, &inputs, &outs)).map_err(|e| e.at(eqn.source));
             self.locations.leave(around);
             let values = values?;
-            for (var, mut value) in eqn.outputs.iter().zip(values) {
+            for ((var, mut value), out) in eqn.outputs.iter().zip(values).zip(&outs) {
+                if let Some(typed) = out.sharding() {
+                    value = self.constrain(value, typed);
+                    self.values[value.0 as usize].typed = out.sharding.clone();
+                }
                 if kept.get(var.index()).is_some_and(|kept| *kept) {
                     value = self.keep(value);
                 }

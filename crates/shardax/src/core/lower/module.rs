@@ -6,8 +6,8 @@ use super::location::MAIN;
 use super::{Lowering, Platform, Value, attr};
 use crate::core::program::Program;
 use crate::error::Result;
-use crate::sharding::NamedSharding;
 use crate::sharding::memory::MemoryKind;
+use crate::sharding::{NamedSharding, axis_text};
 
 /// What `main` is to look like.
 pub(crate) struct Module<'a> {
@@ -126,7 +126,8 @@ impl Module<'_> {
             self.num_partitions
         );
         for (i, mesh) in cx.meshes.iter().enumerate() {
-            let axes: Vec<_> = mesh.axes().iter().map(|(n, s)| format!("{}={s}", mesh.axis_text(*n))).collect();
+            let names = || mesh.iter().map(|(name, _)| *name);
+            let axes: Vec<_> = mesh.iter().map(|(n, s)| format!("{}={s}", axis_text(names(), *n))).collect();
             let suffix = if i == 0 { String::new() } else { format!("_{i}") };
             let _ = writeln!(text, "  sdy.mesh @mesh{suffix} = <[{}]>", axes.join(", "));
         }

@@ -18,7 +18,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::scope::Scope;
 use crate::shape::{AxisSet, Shape, size};
-use crate::sharding::{NamedSharding, Sharding};
+use crate::sharding::{AbstractMesh, DimSpec, NamedSharding, Sharding, Typed};
 use crate::stack::grow;
 
 /// The type of a value: dtype, shape, whether it is weakly typed, and the manual axes it varies over.
@@ -32,12 +32,14 @@ pub struct Aval {
     pub weak: bool,
     /// The manual mesh axes over which the value may differ from device to device.
     pub vma: AxisSet,
+    /// How it is split over the mesh axes of type `Explicit`; none where there are no such axes.
+    pub(crate) sharding: Option<Arc<Typed>>,
 }
 
 impl Aval {
     /// The type of an array of this dtype and shape, strong, the same on all devices.
     pub fn new(dtype: DType, shape: impl Into<Shape>) -> Self {
-        Aval { dtype, shape: shape.into(), weak: false, vma: AxisSet::default() }
+        Aval { dtype, shape: shape.into(), weak: false, vma: AxisSet::default(), sharding: None }
     }
 
     /// The type of host data that has this element type in Rust. 64 bits there are nobody's choice: they give way.
@@ -76,9 +78,64 @@ impl Aval {
         Aval { dtype, weak: false, ..self.clone() }
     }
 
-    /// The same with another shape.
+    /// The same with another shape. The sharding stays with the shape that it is of.
     pub fn with_shape(&self, shape: impl Into<Shape>) -> Self {
-        Aval { shape: shape.into(), ..self.clone() }
+        let shape = shape.into();
+        let sharding = self.sharding.clone().filter(|_| shape == self.shape);
+        Aval { shape, sharding, ..self.clone() }
+    }
+
+    /// How it is split over the mesh axes of type [`Explicit`](crate::AxisType::Explicit); `None` where there are none.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # shardax::config::set_num_cpu_devices(8).ok();
+    /// let mesh = make_mesh([("x", 8)])?.with_axis_types([AxisType::Explicit])?;
+    /// let x = device_put(&arange(0..16), &NamedSharding::new(&mesh, P!["x"]))?;
+    /// assert_eq!(x.aval().to_string(), "int32[16@x]");
+    /// assert_eq!(x.aval().sharding().map(|s| s.spec()), Some(P!["x"]));
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn sharding(&self) -> Option<&Typed> {
+        self.sharding.as_deref()
+    }
+
+    /// The type without dimension `at`.
+    pub(crate) fn without_dim(&self, at: usize) -> Self {
+        let mut shape = self.shape.clone();
+        shape.remove(at);
+        let sharding = self.sharding().map(|typed| Arc::new(typed.removed(at)));
+        Aval { shape, sharding, ..self.clone() }
+    }
+
+    /// The type with one more dimension at `at`, of this size and split so.
+    pub(crate) fn with_dim(&self, at: usize, size: usize, entry: DimSpec) -> Self {
+        let mut shape = self.shape.clone();
+        shape.insert(at, size);
+        let sharding = self.sharding().map(|typed| Arc::new(typed.inserted(at, entry)));
+        Aval { shape, sharding, ..self.clone() }
+    }
+
+    /// The type of an array that lies so.
+    pub(crate) fn lying(mut self, sharding: &Sharding) -> Self {
+        let typed = sharding.as_named().and_then(|named| named.typed(self.rank()));
+        if self.sharding() != typed.as_ref() {
+            self.sharding = typed.map(Arc::new);
+        }
+        self
+    }
+
+    /// The same with this sharding.
+    pub(crate) fn with_sharding(&self, sharding: Option<Typed>) -> Self {
+        Aval { sharding: sharding.map(Arc::new), ..self.clone() }
+    }
+
+    /// The type of a cotangent of a value of this one.
+    pub(crate) fn cotangent(&self) -> Self {
+        match self.sharding().filter(|typed| typed.is_partial()) {
+            Some(typed) => self.with_sharding(Some(typed.cotangent())),
+            None => self.clone(),
+        }
     }
 
     /// The type of what a plain number becomes once it is computed with (summed, a tangent): its dtype then stands, as in
@@ -128,6 +185,8 @@ pub struct Eqn {
     pub source: &'static Location<'static>,
     /// The names that it was asked for under.
     pub(crate) scope: Scope,
+    /// The context mesh that it was asked for in, where it is not that of the whole program.
+    pub(crate) mesh: Option<AbstractMesh>,
 }
 
 /// A traced function: inputs, equations in order, outputs. Closed: it refers to nothing outside itself.
@@ -162,9 +221,7 @@ impl Program {
     pub(crate) fn atom_aval(&self, atom: &Atom) -> Aval {
         match atom {
             Atom::Var(v) => self.aval_of(*v).clone(),
-            Atom::Literal { dtype, weak, .. } => {
-                Aval { dtype: *dtype, shape: Shape::new(), weak: *weak, vma: AxisSet::default() }
-            }
+            Atom::Literal { dtype, weak, .. } => Aval { weak: *weak, ..Aval::scalar(*dtype) },
         }
     }
 

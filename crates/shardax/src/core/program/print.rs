@@ -11,6 +11,7 @@ use std::fmt;
 
 use super::{Atom, Aval, Program, Var};
 use crate::dtype::{DType, Scalar};
+use crate::sharding::typed::entry_text;
 use crate::stack::grow;
 
 /// `float32[8,128]`, with a weak type marked by `~` and varying axes by `{V:i}`.
@@ -31,14 +32,21 @@ fn write_shape(f: &mut impl fmt::Write, aval: &Aval) -> fmt::Result {
     f.write_char('[')?;
     for (i, d) in aval.shape.iter().enumerate() {
         write!(f, "{}{d}", if i == 0 { "" } else { "," })?;
+        if let Some(entry) = aval.sharding().and_then(|typed| typed.dims().get(i)) {
+            f.write_str(&entry_text(entry))?;
+        }
     }
     f.write_char(']')?;
     if aval.weak {
         f.write_char('~')?;
     }
+    let mut sets = aval.sharding().map_or_else(Vec::new, |typed| typed.sets_text());
     if !aval.vma.is_empty() {
         let names: Vec<_> = aval.vma.iter().map(|n| n.as_str()).collect();
-        write!(f, "{{V:{}}}", names.join(","))?;
+        sets.insert(0, format!("V:{}", names.join(",")));
+    }
+    if !sets.is_empty() {
+        write!(f, "{{{}}}", sets.join(", "))?;
     }
     Ok(())
 }

@@ -17,10 +17,12 @@ use smallvec::SmallVec;
 use super::{Atom, Aval, Eqn, Program, Var};
 use crate::core::array::{Array, Repr, Tracer};
 use crate::core::primitive::{Outputs, Primitive};
+use crate::core::sharding_rule::assign;
 use crate::error::{Error, Result, bail, err};
 use crate::local::{Stack, StackKey};
 use crate::scope;
 use crate::shape::AxisSet;
+use crate::sharding::context::abstract_mesh_of_trace;
 use crate::source;
 pub(crate) use crate::source::with_source;
 use crate::stack::grow;
@@ -360,7 +362,7 @@ pub(crate) fn check_usable(array: &Array) -> Result<()> {
 
 /// The types of the results, which must be of a size that can be addressed.
 pub(crate) fn infer(primitive: &dyn Primitive, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
-    let outs = primitive.infer(args).map_err(Error::anywhere)?;
+    let mut outs = primitive.infer(args).map_err(Error::anywhere)?;
     if outs.len() != primitive.output_count() {
         bail!(
             Type,
@@ -370,6 +372,7 @@ pub(crate) fn infer(primitive: &dyn Primitive, args: &[Aval]) -> Result<SmallVec
             outs.len()
         );
     }
+    assign(primitive, args, &mut outs).map_err(Error::anywhere)?;
     for out in &outs {
         out.byte_size().map_err(|e| e.context(primitive.name()))?;
     }
@@ -412,7 +415,8 @@ fn try_bind(primitive: Arc<dyn Primitive>, args: &[Array], location: &'static Lo
         let outputs: SmallVec<[Var; 1]> = outs.into_iter().map(|aval| frame.new_var(aval)).collect();
         let arrays = outputs.iter().map(|&v| frame.tracer(v)).collect();
         let scope = scope::since(frame.depth);
-        frame.program.eqns.push(Eqn { primitive, inputs, outputs, source: location, scope });
+        let mesh = abstract_mesh_of_trace();
+        frame.program.eqns.push(Eqn { primitive, inputs, outputs, source: location, scope, mesh });
         Ok(arrays)
     })
 }

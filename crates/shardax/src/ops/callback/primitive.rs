@@ -10,7 +10,7 @@ use super::one_device;
 use super::ordered::TOKEN;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Platform, Value};
-use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind;
 use crate::dtype::DType;
@@ -95,6 +95,10 @@ impl Primitive for HostCall {
         let token = self.token.then(|| Aval::scalar(TOKEN));
         let results = self.results.iter().map(|(dtype, shape)| Aval::new(*dtype, shape.clone()));
         Ok(token.into_iter().chain(results).collect())
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.replicated()
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

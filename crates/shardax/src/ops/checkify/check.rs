@@ -7,13 +7,12 @@ use smallvec::{SmallVec, smallvec};
 use super::error::{CheckError, Message, What};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
 use crate::core::program::trace::{bind, check_usable, runs_now};
 use crate::core::tree::Static;
 use crate::dtype::{DType, Scalar};
 use crate::error::{AtCaller, Result, err};
-use crate::interpret::batching::move_batch;
 use crate::ops::callback::debug::Named;
 use crate::ops::callback::text;
 use crate::ops::numpy::where_;
@@ -118,6 +117,14 @@ impl Primitive for Check {
         Ok(smallvec![])
     }
 
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.replicated()
+    }
+
+    fn partial_rule(&self, _rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        Ok(Default::default())
+    }
+
     fn lower(&self, _cx: &mut Lowering, _args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
         Err(err!(
             Value,
@@ -131,7 +138,7 @@ impl Primitive for Check {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let mut group: Vec<Array> = args.iter().zip(dims).map(|(a, &d)| move_batch(a, d, 0, axis.size)).collect();
+        let mut group: Vec<Array> = args.iter().zip(dims).map(|(a, &d)| axis.moved(a, d, 0)).collect();
         last_failed(&mut group);
         Ok((bind(Arc::new(self.clone()), &group), Vec::new()))
     }

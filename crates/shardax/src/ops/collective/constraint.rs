@@ -5,16 +5,19 @@ use smallvec::{SmallVec, smallvec};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::prefix::{IntoPrefix, Prefix};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
 use crate::core::program::trace::{bind1, is_tracing};
 use crate::core::sharding_like::{RequestedSharding, ShardingLike};
 use crate::core::tree::{Flat, Tree};
 use crate::error::{Result, err};
 use crate::ops::primitive::layout_constraint;
+use crate::shape::AxisName;
 use crate::sharding::axis_env;
+use crate::sharding::context::explicit_mesh;
 use crate::sharding::layout::RequestedLayout;
-use crate::sharding::{DimSpec, NamedSharding, PartitionSpec, Sharding};
+use crate::sharding::typed::entry;
+use crate::sharding::{AxisType, DimSpec, NamedSharding, PartitionSpec, Sharding, Typed};
 use crate::source;
 
 /// A value that lies as its sharding says.
@@ -66,6 +69,10 @@ impl Primitive for ShardingConstraint {
             })?;
         }
         Ok(smallvec![args[0].clone()])
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.like(0)
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
@@ -170,6 +177,63 @@ fn constrain_like(x: &Array, like: &ShardingLike, what: &str) -> Result<Array> {
     }
 }
 
+/// The type of an array without one where the context mesh has axes of type `Explicit`.
+fn explicit_type(x: &Array) -> Option<Typed> {
+    Some(Typed::replicated(&explicit_mesh()?, x.ndim()))
+}
+
+/// A constraint on a value whose type has a sharding: over axes of type `Explicit` it is an assertion, over those of type
+/// `Auto` it adds to the sharding.
+fn constrain_typed(x: &Array, typed: &Typed, sharding: &Sharding) -> Result<Array> {
+    let mesh = typed.mesh();
+    let Some(named) = sharding.as_named().filter(|named| named.mesh().abstract_mesh().axes() == mesh.axes()) else {
+        return Err(err!(Value, "with_sharding_constraint of a value of type {} got {sharding}", x.type_name())
+            .help("move values to other devices with `device_put(x, sharding)`, and to other shardings with `reshard(x, spec)`"));
+    };
+    named.check_rank(x.ndim())?;
+    let auto = |name: &AxisName| mesh.axis_type(*name) == Some(AxisType::Auto);
+    if !mesh.axis_types().contains(&AxisType::Auto) {
+        if named.spec().dims().contains(&DimSpec::Unconstrained) {
+            return Err(err!(
+                Value,
+                "{} cannot contain UNCONSTRAINED when no mesh axes are of type Auto, in {mesh}",
+                named.spec()
+            )
+            .help("say how each dimension is split: `reshard(x, spec)`"));
+        }
+        let want = Typed::of_spec(mesh, named.spec(), x.ndim());
+        if want == *typed {
+            return Ok(x.clone());
+        }
+        return Err(err!(
+            Value,
+            "`with_sharding_constraint` acts as an assert when all axes of mesh are of type `Explicit`. The array sharding: {} did not match the sharding provided: {}, for a value of type {} (AssertionError)",
+            typed.spec(),
+            want.spec(),
+            x.type_name()
+        )
+        .help("use `reshard(x, spec)` to change the sharding"));
+    }
+    if let Some(name) = named.spec().all_axes().find(|name| !auto(name)) {
+        return Err(err!(
+            Value,
+            "PartitionSpec {} passed to with_sharding_constraint can only refer to axes of type Auto, and {name:?} is of type {:?} in {mesh}",
+            named.spec(),
+            mesh.axis_type(name).unwrap_or_default()
+        )
+        .help("change the sharding over Explicit axes with `reshard(x, spec)`"));
+    }
+    let dims = typed.dims().iter().enumerate().map(|(d, own)| match named.spec().dims().get(d) {
+        Some(DimSpec::Unconstrained) => match own.axes() {
+            [] => DimSpec::Unconstrained,
+            _ => own.clone(),
+        },
+        _ => entry(own.axes().iter().chain(named.spec().axes(d)).copied()),
+    });
+    let sharding = NamedSharding::try_new(named.mesh(), PartitionSpec::new(dims))?;
+    Ok(ShardingConstraint { sharding: Sharding::Named(sharding) }.apply(x))
+}
+
 fn constrain_leaf(x: &Array, sharding: Sharding) -> Result<Array> {
     x.check()?;
     if let (Some((mesh, manual)), Sharding::Named(named)) = (axis_env::manual(), &sharding) {
@@ -190,6 +254,9 @@ fn constrain_leaf(x: &Array, sharding: Sharding) -> Result<Array> {
         if mesh.axis_names().all(|n| manual.contains(n)) {
             return Ok(x.clone());
         }
+    }
+    if let Some(typed) = x.aval().sharding().or(explicit_type(x).as_ref()) {
+        return constrain_typed(x, typed, &sharding);
     }
     if !is_tracing() {
         // The result is an array at once, which cannot be padded.

@@ -6,11 +6,10 @@ use super::axes::Axes;
 use super::mapped;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Platform, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::{Result, bail, err};
-use crate::interpret::batching::move_batch;
 use crate::ops::lax;
 use crate::ops::primitive::reduce::Reducer;
 use crate::shape::{AxisName, AxisSet};
@@ -61,6 +60,10 @@ impl Primitive for AllGather {
         Ok(smallvec![if same { args[0].minus(&self.axes.set()) } else { args[0].clone() }])
     }
 
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.resized()
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let attrs = format!(
             "all_gather_dim = {} : i64, {}, use_global_device_ids",
@@ -103,7 +106,7 @@ impl Primitive for AllGather {
             });
         }
         // [N, …, n, …] becomes […, N * n, …].
-        let x = move_batch(&args[0], dims[0], 0, axis.size);
+        let x = axis.moved(&args[0], dims[0], 0);
         let x = x.moveaxis(0, self.dim as i32);
         let mut shape = x.shape_owned();
         let outer = shape.remove(self.dim);
@@ -163,6 +166,10 @@ impl Primitive for PsumScatter {
 
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
         Ok(smallvec![args[0].union(&self.axes.set())])
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.resized()
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

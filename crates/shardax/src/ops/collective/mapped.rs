@@ -49,7 +49,7 @@ pub(crate) fn groups<P: Primitive>(
         )
         .help("map the axes by one pmap or shard_map, or use groups of one axis"));
     }
-    let x = move_batch(&args[0], dims[0], 0, axis.size);
+    let x = axis.moved(&args[0], dims[0], 0);
     let mut parts = Vec::new();
     for group in groups {
         let own = Axes { size: group.len(), groups: None, ..axes.clone() };
@@ -77,7 +77,7 @@ pub(crate) fn permute(
     args: &[Array],
     dims: &[Option<usize>],
 ) -> Result<(Outputs, Dims)> {
-    let x = move_batch(&args[0], dims[0], 0, axis.size);
+    let x = axis.moved(&args[0], dims[0], 0);
     let Some(rest) = axes.without(axis) else {
         return Err(err!(Runtime, "ppermute over several axes has lost all but one"));
     };

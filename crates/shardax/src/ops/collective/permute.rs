@@ -6,7 +6,7 @@ use super::axes::{Axes, channel, groups_text, mesh};
 use super::mapped;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::{DType, Scalar};
@@ -52,6 +52,10 @@ impl Primitive for Ppermute {
         Ok(smallvec![args[0].union(&self.axes.set())])
     }
 
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.like(0)
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let groups = mesh(cx)?.groups(&self.axes.names);
         let pairs: Vec<Vec<usize>> =
@@ -82,7 +86,7 @@ impl Primitive for Ppermute {
             return mapped::permute(&self.axes, &self.perm, axis, args, dims);
         }
         // Row d of the result is row s of the operand, or zeros.
-        let x = move_batch(&args[0], dims[0], 0, axis.size);
+        let x = axis.moved(&args[0], dims[0], 0);
         let zeros = Array::zeros_of(&lax::slice_in_dim(&x, 0, 1, 0).aval());
         let rows: Vec<Array> = (0..axis.size)
             .map(|to| match self.perm.iter().find(|(_, d)| *d == to) {
@@ -174,6 +178,10 @@ impl Primitive for AllToAll {
         Ok(smallvec![args[0].union(&self.axes.set())])
     }
 
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.resized()
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let groups = self.axes.mesh_groups(&mesh(cx)?);
         let attrs = format!(
@@ -250,6 +258,10 @@ impl Primitive for AxisIndex {
 
     fn vary(&self, _args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
         Ok(smallvec![self.axes.set()])
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.replicated()
     }
 
     fn lower(&self, cx: &mut Lowering, _args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -20,6 +20,7 @@ pub use scan::{AssociativeScanOptions, ScanOptions, associative_scan, map, scan,
 
 use crate::core::array::Array;
 use crate::core::program::Aval;
+use crate::core::sharding_rule::agrees;
 use crate::core::tree::{Flat, TreeDef, same_structure};
 use crate::dtype::promote;
 use crate::error::{Result, err};
@@ -52,6 +53,9 @@ impl<'a> Carry<'a> {
         })?;
         for (old, new) in before.iter().zip(&mut after.leaves) {
             *new = cast_up(new, &old.vma());
+            if new.aval_ref().is_some_and(|aval| aval.sharding.is_none()) {
+                *new = new.sharded_as(&old.aval());
+            }
         }
         Ok(())
     }
@@ -68,18 +72,25 @@ impl<'a> Carry<'a> {
                 changed |= dtype != old.dtype;
                 *old = Aval { weak, ..old.with_dtype(dtype) };
             }
+            // A carry that starts from host data has the sharding that the body gives it.
+            if old.sharding.is_none() && old.shape == new.shape && new.sharding().is_some_and(|t| !t.is_replicated()) {
+                old.sharding = new.sharding.clone();
+                changed = true;
+            }
         }
         if changed {
             return Ok(Some(start));
         }
         for ((old, new), path) in before.iter().zip(after).zip(&self.paths) {
-            if old.dtype == new.dtype && old.shape == new.shape && new.vma.is_subset(&old.vma) {
+            if old.dtype == new.dtype && old.shape == new.shape && new.vma.is_subset(&old.vma) && agrees(old, new) {
                 continue;
             }
             let (what, help) = if old.dtype != new.dtype {
                 ("dtypes", "convert the output with `astype`, or start from a carry of the output's type".to_owned())
             } else if old.shape != new.shape {
                 ("shapes", "return a carry of the shape that the body was given".to_owned())
+            } else if !agrees(old, new) {
+                ("shardings", format!("give the output the sharding of the input: `reshard(.., {})`", spec_text(old)))
             } else {
                 let hint = cast_hint(&new.vma.minus(&old.vma), &format!("the initial value of {path}"));
                 ("manual axis types", format!("start from a value that varies over the same axes: {hint}"))
@@ -97,6 +108,11 @@ impl<'a> Carry<'a> {
     }
 }
 
+/// The spec of a type as it is written.
+fn spec_text(aval: &Aval) -> String {
+    aval.sharding().map_or_else(|| "P![]".to_owned(), |typed| typed.spec().to_string())
+}
+
 /// How a value is made to vary over these axes too.
 fn cast_hint(missing: &AxisSet, what: &str) -> String {
     let list = |quote: char| missing.iter().map(|n| format!("{quote}{}{quote}", n.as_str())).collect::<Vec<_>>();
@@ -109,8 +125,8 @@ fn cast_hint(missing: &AxisSet, what: &str) -> String {
 /// Arrays converted to these types where their dtypes differ.
 fn converted(arrays: &[Array], avals: &[Aval]) -> Vec<Array> {
     let convert = |(array, aval): (&Array, &Aval)| match array.dtype() == aval.dtype {
-        true => array.clone(),
-        false => super::numpy::convert(array, aval.dtype, aval.weak),
+        true => array.sharded_as(aval),
+        false => super::numpy::convert(array, aval.dtype, aval.weak).sharded_as(aval),
     };
     arrays.iter().zip(avals).map(convert).collect()
 }

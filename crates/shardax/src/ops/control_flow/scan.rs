@@ -17,6 +17,7 @@ use crate::interpret::higher_order::{bind_checked, drop_unused_captures};
 use crate::ops::lax;
 use crate::ops::primitive::scan::Scan;
 use crate::shape::normalize_axis;
+use crate::sharding::DimSpec;
 use crate::source;
 
 /// A loop over the leading axis of `xs` that carries a state.
@@ -189,7 +190,14 @@ impl ScanOptions {
             return Err(err!(Value, "scan unroll must be at least 1, got 0").help("1 does one step in each iteration"));
         }
         for aval in &mut avals[count..] {
-            aval.shape.remove(0);
+            if aval.sharding().is_some_and(|typed| typed.dims()[0] != DimSpec::None) {
+                return Err(err!(
+                    Value,
+                    "0th dimension of all xs should be replicated, and {function} got xs of type {aval}"
+                )
+                .help("gather it first with `reshard(xs, spec)`, whose first entry is `None`"));
+            }
+            *aval = aval.without_dim(0);
         }
 
         let step = |args: &Flat| {

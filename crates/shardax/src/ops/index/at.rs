@@ -4,8 +4,10 @@ use super::IndexItem;
 use super::index_plan::{self, Options};
 use crate::core::array::{Array, Repr};
 use crate::core::program::trace::at_caller;
+use crate::core::sharding_like::ShardingLike;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
+use crate::ops::auto_axes::in_auto_axes;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::gather::GatherScatterMode;
 use crate::ops::primitive::scatter::ScatterKind;
@@ -18,6 +20,7 @@ pub struct At {
     items: Vec<IndexItem>,
     options: Options,
     fill: Option<Array>,
+    out_sharding: Option<ShardingLike>,
 }
 
 /// The number that a fill value is, as an element of `dtype`.
@@ -37,7 +40,7 @@ fn fill_of(fill: &Array, dtype: DType) -> Result<Scalar> {
 
 impl At {
     pub(crate) fn new(array: &Array, items: Vec<IndexItem>) -> Self {
-        At { array: array.clone(), items, options: Options::default(), fill: None }
+        At { array: array.clone(), items, options: Options::default(), fill: None, out_sharding: None }
     }
 
     /// What is done with places of integer arrays that are out of bounds: by default [`get`](Self::get) clamps them,
@@ -70,11 +73,41 @@ impl At {
         self
     }
 
+    /// The sharding in the type of the result, over mesh axes of type [`Explicit`](crate::AxisType::Explicit). Default: that
+    /// which follows from the array's, where each device has what it reads or updates.
+    pub fn out_sharding(mut self, sharding: impl Into<ShardingLike>) -> Self {
+        self.out_sharding = Some(sharding.into());
+        self
+    }
+
+    /// The array and the arrays of the index, which [`with_arrays`](Self::with_arrays) takes.
+    fn arrays(&self) -> Vec<Array> {
+        let of_items = self.items.iter().filter_map(|item| match item {
+            IndexItem::Array(a) => Some(a.clone()),
+            _ => None,
+        });
+        std::iter::once(self.array.clone()).chain(of_items).collect()
+    }
+
+    /// The same place in other arrays, without a sharding asked for.
+    fn with_arrays(&self, arrays: &[Array]) -> At {
+        let mut rest = arrays[1..].iter();
+        let items = self.items.iter().map(|item| match item {
+            IndexItem::Array(a) => IndexItem::Array(rest.next().unwrap_or(a).clone()),
+            item => item.clone(),
+        });
+        At { array: arrays[0].clone(), items: items.collect(), out_sharding: None, ..self.clone() }
+    }
+
     /// The part at the place, as [`Array::get`] with the options that were set.
     #[track_caller]
     pub fn get(&self) -> Array {
         let get = || {
             self.array.check()?;
+            if let Some(out) = &self.out_sharding {
+                let arrays = self.arrays();
+                return in_auto_axes(&arrays, out, |args| Ok(self.with_arrays(args).get()));
+            }
             let fill = self.fill.as_ref().map(|fill| fill_of(fill, self.array.dtype())).transpose()?;
             index_plan::get(&self.array, &self.items, &Options { fill, ..self.options })
         };
@@ -149,6 +182,15 @@ impl At {
 
     #[track_caller]
     fn update(&self, kind: ScatterKind, value: Array) -> Result<Array> {
+        if let Some(out) = &self.out_sharding {
+            let mut arrays = self.arrays();
+            arrays.push(value);
+            arrays.iter().try_for_each(Array::check)?;
+            return in_auto_axes(&arrays, out, |args| match args.split_last() {
+                Some((value, args)) => self.with_arrays(args).update(kind, value.clone()),
+                None => Ok(self.array.clone()),
+            });
+        }
         at_caller(|| index_plan::update(&self.array, &self.items, kind, &value, &self.options))
     }
 }

@@ -243,6 +243,7 @@ impl ConvOptions {
             batch_group_count: self.batch_group_count.unwrap_or(1),
             preferred: self.preferred_element_type.filter(|d| *d != lhs.dtype()),
             precision: self.precision.or_else(precision::current),
+            out_sharding: None,
         })
     }
 }

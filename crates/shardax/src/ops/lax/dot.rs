@@ -1,10 +1,15 @@
 //! Contractions, and the options that every product has.
 
+use std::sync::Arc;
+
 use crate::core::array::Array;
+use crate::core::sharding_like::ShardingLike;
 use crate::dtype::{Category, DType};
+use crate::error::Result;
 use crate::ops::numpy::promote_args_of;
 use crate::ops::primitive::dot::DotGeneral;
 use crate::precision::{self, Precision};
+use crate::sharding::Typed;
 
 /// How a product is computed: the options of `dot_general`, `dot`, `matmul`, `einsum`, `tensordot`, `vdot` and `inner`,
 /// which are its methods. Gradients and batches of a product have the same.
@@ -21,10 +26,11 @@ use crate::precision::{self, Precision};
 /// assert_eq!(y.to_vec::<f32>()?, [3.0; 4]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct DotOptions {
-    precision: Option<Precision>,
+    pub(crate) precision: Option<Precision>,
     pub(crate) preferred_element_type: Option<DType>,
+    pub(crate) out_sharding: Option<ShardingLike>,
 }
 
 impl DotOptions {
@@ -48,6 +54,19 @@ impl DotOptions {
         self
     }
 
+    /// The sharding in the type of the result, over mesh axes of type [`Explicit`](crate::AxisType::Explicit). Default: that
+    /// which follows from the operands'; of contracting dimensions that are both split none does.
+    pub fn out_sharding(mut self, sharding: impl Into<ShardingLike>) -> Self {
+        self.out_sharding = Some(sharding.into());
+        self
+    }
+
+    /// The sharding that is asked for of a result of this shape.
+    pub(crate) fn out_for(&self, shape: &[usize], args: &[&Array]) -> Result<Option<Arc<Typed>>> {
+        let Some(like) = &self.out_sharding else { return Ok(None) };
+        Ok(like.out_sharding("out_sharding", shape, args)?.map(Arc::new))
+    }
+
     /// As [`dot_general`].
     #[track_caller]
     pub fn dot_general(
@@ -56,6 +75,34 @@ impl DotOptions {
         rhs: &Array,
         (lhs_contract, rhs_contract): (&[usize], &[usize]),
         (lhs_batch, rhs_batch): (&[usize], &[usize]),
+    ) -> Array {
+        let out = match self.out_sharding {
+            None => Ok(None),
+            Some(_) => lhs.check().and_then(|()| rhs.check()).and_then(|()| {
+                let kept = |x: &Array, contract: &[usize], batch: &[usize]| -> Vec<usize> {
+                    let free = (0..x.ndim()).filter(|d| !contract.contains(d) && !batch.contains(d));
+                    free.map(|d| x.shape()[d]).collect()
+                };
+                let batch: Vec<usize> = lhs_batch.iter().filter_map(|&d| lhs.shape().get(d).copied()).collect();
+                let shape = [batch, kept(lhs, lhs_contract, lhs_batch), kept(rhs, rhs_contract, rhs_batch)].concat();
+                self.out_for(&shape, &[lhs, rhs])
+            }),
+        };
+        match out {
+            Ok(out) => self.dot_general_as(lhs, rhs, (lhs_contract, rhs_contract), (lhs_batch, rhs_batch), out),
+            Err(e) => Array::from_result(Err(e), lhs),
+        }
+    }
+
+    /// The same, with the sharding of the result's type.
+    #[track_caller]
+    pub(crate) fn dot_general_as(
+        &self,
+        lhs: &Array,
+        rhs: &Array,
+        (lhs_contract, rhs_contract): (&[usize], &[usize]),
+        (lhs_batch, rhs_batch): (&[usize], &[usize]),
+        out: Option<Arc<Typed>>,
     ) -> Array {
         let args = match lhs.dtype() == rhs.dtype() {
             true => [lhs.clone(), rhs.clone()].to_vec(),
@@ -71,6 +118,7 @@ impl DotOptions {
             rhs_batch: rhs_batch.into(),
             preferred,
             precision: self.precision.or_else(precision::current),
+            out: out.clone(),
         };
         let from = args[0].dtype();
         let Some(to) = self.preferred_element_type else { return dot(None).apply(&args[0], &args[1]) };
@@ -88,9 +136,14 @@ impl DotOptions {
     /// A product that was made in another way, in the dtype that is asked for.
     #[track_caller]
     pub(crate) fn returned(&self, product: Array) -> Array {
-        match self.preferred_element_type {
+        let product = match self.preferred_element_type {
             Some(dtype) if dtype != product.dtype() => product.astype(dtype),
             _ => product,
+        };
+        match self.out_for(product.shape(), &[&product]) {
+            Ok(Some(out)) if product.aval().sharding() != Some(&out) => product.sharded(&out),
+            Ok(_) => product,
+            Err(e) => Array::from_result(Err(e), &product),
         }
     }
 }

@@ -70,7 +70,7 @@ pub(crate) fn reshape(x: &Array, shape: &[usize]) -> Array {
     if x.shape() == shape {
         return x.clone();
     }
-    bind1(Reshape { shape: shape.into() }, std::slice::from_ref(x))
+    bind1(Reshape { shape: shape.into(), out: None }, std::slice::from_ref(x))
 }
 
 /// Repeated to `shape`: dimension `i` of `x` becomes dimension `dims[i]`, and its size is kept or was 1.
@@ -86,14 +86,14 @@ pub fn broadcast_in_dim(x: &Array, shape: &[usize], dims: &[usize]) -> Array {
     if x.shape() == shape && dims.iter().copied().eq(0..x.ndim()) {
         return x.clone();
     }
-    bind1(BroadcastInDim { shape: shape.into(), dims: dims.into() }, std::slice::from_ref(x))
+    bind1(BroadcastInDim { shape: shape.into(), dims: dims.into(), out: None }, std::slice::from_ref(x))
 }
 
 #[track_caller]
 pub(crate) fn reduce_with(x: &Array, reducer: Reducer, axes: &[usize]) -> Array {
     let mut axes: SmallVec<[usize; 4]> = axes.into();
     axes.sort_unstable();
-    Reduce { reducer, axes }.apply(x)
+    Reduce { reducer, axes, out: None }.apply(x)
 }
 
 #[track_caller]
@@ -173,7 +173,7 @@ pub fn pad(x: &Array, value: &Array, config: &[(i64, i64, i64)]) -> Array {
 
 #[track_caller]
 pub(crate) fn iota(dtype: DType, shape: &[usize], dim: usize) -> Array {
-    bind1(Iota { dtype, shape: shape.into(), dimension: dim }, &[])
+    bind1(Iota { dtype, shape: shape.into(), dimension: dim, out: None }, &[])
 }
 
 /// The index along dimension `dim` of each element of an array of `shape`.

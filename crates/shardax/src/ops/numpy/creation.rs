@@ -6,13 +6,17 @@ use super::convert;
 use crate::core::array::Array;
 use crate::core::array::host::place;
 use crate::core::program::Aval;
-use crate::core::program::trace::is_tracing;
+use crate::core::program::trace::{bind1, is_tracing};
+use crate::core::sharding_like::ShardingLike;
 use crate::dtype::{DType, Element, Scalar};
 use crate::error::{Error, err};
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
+use crate::ops::primitive::shape_ops::BroadcastInDim;
 use crate::shape::Shape;
+use crate::sharding::Typed;
+use crate::sharding::context::explicit_mesh;
 use crate::source;
 
 /// What a shape may be written as: `[2, 3]`, a slice, a `Vec`, a number, or `()` for a scalar.
@@ -108,8 +112,20 @@ fn full_of(aval: &Aval, value: Scalar) -> Array {
     made(
         aval,
         |bytes, count| (0..count).for_each(|_| bytes.extend_from_slice(&element)),
-        || Ok(number.broadcast_in_dim(&aval.shape, &[])),
+        || {
+            let (shape, out) = (aval.shape.clone(), aval.sharding.clone());
+            Ok(bind1(BroadcastInDim { shape, dims: Default::default(), out }, std::slice::from_ref(&number)))
+        },
     )
+}
+
+/// `made` with the sharding of this type, or else on all devices of the context mesh where types have shardings.
+#[track_caller]
+fn typed_as(made: Array, aval: &Aval) -> Array {
+    match aval.sharding().cloned().or_else(|| Some(Typed::replicated(&explicit_mesh()?, aval.rank()))) {
+        Some(typed) => made.sharded(&typed),
+        None => made,
+    }
 }
 
 /// Up to so many bytes a copy from the host is quicker than a compilation; more than that is not held twice.
@@ -134,7 +150,7 @@ fn made(aval: &Aval, fill: impl FnOnce(&mut Vec<u8>, usize), program: impl FnOnc
             return program();
         }
         fill(&mut bytes, aval.size());
-        place(&bytes, aval.clone())
+        Ok(typed_as(place(&bytes, aval.clone())?, aval))
     };
     Array::from_result(aval.byte_size().and_then(make), &Array::literal(Scalar::Int(0), aval.dtype, aval.weak))
 }
@@ -189,6 +205,25 @@ pub fn zeros(shape: impl IntoShape) -> Array {
 #[track_caller]
 pub fn ones(shape: impl IntoShape) -> Array {
     constant(shape, Scalar::Int(1), DType::F32)
+}
+
+/// `value` everywhere, with the sharding in the type.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let mesh = make_mesh([("x", 8)])?.with_axis_types([AxisType::Explicit])?;
+/// let _mesh = set_mesh(&mesh)?;
+/// assert_eq!(full_sharded([16, 2], array(0.0f32), P!["x"]).type_name(), "float32[16@x,2]");
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn full_sharded(shape: impl IntoShape, value: impl ArrayLike, sharding: impl Into<ShardingLike>) -> Array {
+    let value = value.into_array();
+    match shape_of(shape) {
+        Ok(shape) => value.broadcast_to_sharded(&shape, sharding),
+        Err(e) => Array::from_result(Err(e), &value),
+    }
 }
 
 /// Zeros of a dtype.

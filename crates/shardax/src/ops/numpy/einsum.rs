@@ -1,12 +1,16 @@
 //! `einsum`: sums of products, written with a letter for each dimension.
 
+use std::sync::Arc;
+
 use super::matrices::merge_dims;
 use super::promote_args_of;
 use crate::core::array::Array;
 use crate::core::program::Aval;
 use crate::core::program::trace::at_caller;
 use crate::error::{Error, Result, bail, err};
+use crate::ops::auto_axes::in_auto_axes;
 use crate::ops::lax::{self, DotOptions};
+use crate::sharding::{DimSpec, Typed};
 
 /// What stands for a dimension: a letter, or a place in an ellipsis counted from its end.
 type Label = u32;
@@ -50,6 +54,12 @@ impl DotOptions {
 }
 
 fn contract(spec: &str, operands: &[&Array], options: &DotOptions) -> Result<Array> {
+    if let Some(out) = options.out_sharding.as_ref().filter(|_| operands.len() > 2) {
+        // How the products in between are split is the compiler's choice.
+        let plain = DotOptions { out_sharding: None, ..options.clone() };
+        let arrays: Vec<Array> = operands.iter().map(|x| (*x).clone()).collect();
+        return in_auto_axes(&arrays, out, |args| contract(spec, &args.iter().collect::<Vec<_>>(), &plain));
+    }
     let (inputs, output) = parse(spec, operands)?;
     let arrays = promote_args_of("einsum", operands)?;
     let fit = |n: usize, m: usize| n == m || n == 1 || m == 1;
@@ -84,10 +94,13 @@ fn contract(spec: &str, operands: &[&Array], options: &DotOptions) -> Result<Arr
         let others: Vec<Label> = wanted(&terms, &output, &[i]);
         terms[i] = sum_out(&terms[i], &others);
     }
+    let sizes: Vec<usize> = output.iter().map(|l| size(*l)).collect();
+    let out = options.out_for(&sizes, operands)?;
     while terms.len() > 1 {
         let (i, j) = cheapest(&terms, &output, &size);
         let kept = wanted(&terms, &output, &[i, j]);
-        let product = multiply(&terms[i], &terms[j], &kept, options);
+        let out = out.as_ref().filter(|_| terms.len() == 2).map(|out| (&**out, output.as_slice()));
+        let product = multiply(&terms[i], &terms[j], &kept, options, out);
         product.array.check()?;
         terms.remove(j);
         terms[i] = product;
@@ -238,20 +251,26 @@ fn cheapest(terms: &[Term], output: &[Label], size: &impl Fn(Label) -> usize) ->
     best.1
 }
 
-/// The product of two terms, summed over the labels that both have and that are not `kept`.
-fn multiply(a: &Term, b: &Term, kept: &[Label], options: &DotOptions) -> Term {
+/// The product of two terms, summed over the labels that both have and that are not `kept`; `out` is the sharding of the
+/// result, whose dimensions have these labels.
+fn multiply(a: &Term, b: &Term, kept: &[Label], options: &DotOptions, out: Option<(&Typed, &[Label])>) -> Term {
     let both: Vec<Label> = a.labels.iter().copied().filter(|l| b.labels.contains(l)).collect();
     let (batch, contract): (Vec<Label>, Vec<Label>) = both.iter().partition(|l| kept.contains(l));
     let places = |term: &Term, labels: &[Label]| -> Vec<usize> {
         labels.iter().filter_map(|l| term.labels.iter().position(|m| m == l)).collect()
     };
-    let array = options.dot_general(
+    let free = |term: &Term| term.labels.iter().copied().filter(|l| !both.contains(l)).collect::<Vec<_>>();
+    let labels = [batch.clone(), free(a), free(b)].concat();
+    let out = out.map(|(typed, output)| {
+        let place = |l: &Label| output.iter().position(|m| m == l);
+        Arc::new(typed.with_dims(labels.iter().map(|l| place(l).map_or(DimSpec::None, |d| typed.dims()[d].clone()))))
+    });
+    let array = options.dot_general_as(
         &a.array,
         &b.array,
         (&places(a, &contract), &places(b, &contract)),
         (&places(a, &batch), &places(b, &batch)),
+        out,
     );
-    let free = |term: &Term| term.labels.iter().copied().filter(|l| !both.contains(l)).collect::<Vec<_>>();
-    let labels = [batch, free(a), free(b)].concat();
     Term { array, labels }
 }

@@ -1,14 +1,20 @@
 //! Changing shapes: reshape, transpose, broadcast, join and split.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::axes::{IntoAxes, normalize_axes};
 use super::creation::IntoShape;
 use crate::core::array::Array;
+use crate::core::program::trace::bind1;
+use crate::core::sharding_like::ShardingLike;
 use crate::error::{AtCaller, Result, err};
 use crate::ops::lax;
 use crate::ops::operators::{ArrayLike, into_arrays};
+use crate::ops::primitive::shape_ops::{BroadcastInDim, Reshape};
 use crate::shape::{Shape, normalize_axis, size};
+use crate::sharding::Typed;
 use crate::source;
 
 impl Array {
@@ -25,6 +31,42 @@ impl Array {
             Ok(shape) => lax::reshape(self, &shape),
             Err(e) => Array::from_result(Err(e), self),
         }
+    }
+
+    /// As [`reshape`](Self::reshape), with the sharding in the type of the result: any, where that of the operand leaves
+    /// none or another.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # shardax::config::set_num_cpu_devices(8).ok();
+    /// let mesh = make_mesh([("x", 2), ("y", 4)])?.with_axis_types([AxisType::Explicit; 2])?;
+    /// let _mesh = set_mesh(&mesh)?;
+    /// let x = reshard(ones([6, 8]), P![None, "y"]);
+    /// assert_eq!(x.reshape_sharded([48], P!["x"]).type_name(), "float32[48@x]");
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn reshape_sharded(&self, shape: impl IntoShape, sharding: impl Into<ShardingLike>) -> Array {
+        let made = self.check().and_then(|()| resolve(&shape.into_dims(), self.shape())).and_then(|shape| {
+            let out = sharding.into().out_sharding("out_sharding", &shape, &[self])?;
+            Ok(bind1(Reshape { shape, out: out.map(Arc::new) }, std::slice::from_ref(self)))
+        });
+        Array::from_result(made, self)
+    }
+
+    /// As [`broadcast_to`](Self::broadcast_to), with the sharding in the type of the result.
+    #[track_caller]
+    pub fn broadcast_to_sharded(&self, shape: impl IntoShape, sharding: impl Into<ShardingLike>) -> Array {
+        let shape: Shape = shape.into_dims().iter().map(|&d| d.max(0) as usize).collect();
+        if shape.len() < self.ndim() {
+            return self.broadcast_to(&shape);
+        }
+        let made = self.check().and_then(|()| {
+            let out = sharding.into().out_sharding("out_sharding", &shape, &[self])?;
+            let dims = (shape.len() - self.ndim()..shape.len()).collect();
+            Ok(bind1(BroadcastInDim { shape, dims, out: out.map(Arc::new) }, std::slice::from_ref(self)))
+        });
+        Array::from_result(made, self)
     }
 
     /// All elements in one dimension.
@@ -176,6 +218,13 @@ impl Array {
     #[track_caller]
     pub(crate) fn broadcast_in_dim(&self, shape: &[usize], dims: &[usize]) -> Array {
         lax::broadcast_in_dim(self, shape, dims)
+    }
+
+    /// Repeated to `shape` with this sharding; dimension `i` becomes dimension `dims[i]`.
+    #[track_caller]
+    pub(crate) fn broadcast_in_dim_as(&self, shape: &[usize], dims: SmallVec<[usize; 4]>, out: Typed) -> Array {
+        let out = Some(Arc::new(out));
+        bind1(BroadcastInDim { shape: shape.into(), dims, out }, std::slice::from_ref(self))
     }
 
     /// Cut into `parts` arrays of equal size along `axis`.

@@ -17,7 +17,6 @@ use crate::core::program::{Aval, Flops};
 use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::interpret::ad::{backward, jvp_eval};
-use crate::interpret::batching::move_batch;
 use crate::ops::lax::{DotOptions, iota};
 use crate::ops::numpy::where_;
 use crate::precision::Precision;
@@ -237,7 +236,7 @@ fn with_batch(
 ) -> Result<(Outputs, Dims)> {
     let first = |(x, dim): (&Array, &Option<usize>)| match dim {
         None if x.dtype() == DType::Bool => x.expand_dims(0),
-        dim => move_batch(x, *dim, 0, axis.size),
+        dim => axis.moved(x, *dim, 0),
     };
     let outs = bind(primitive, &args.iter().zip(dims).map(first).collect::<Vec<_>>());
     let dims = vec![Some(0); outs.len()];

@@ -6,7 +6,9 @@ use super::elementwise::{self, Accepts, unspread};
 use super::unary::LOG;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts,
+};
 use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
 use crate::dtype::DType;
@@ -89,6 +91,18 @@ impl Primitive for Binary {
 
     fn flops(&self, _args: &[Aval], outs: &[Aval]) -> Flops {
         Flops::of_elements(outs)
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.join()
+    }
+
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        match self.name() {
+            "add" => rule.keep_partial(),
+            "mul" => rule.product_partial(),
+            _ => rule.keep_reduced(),
+        }
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
@@ -248,6 +262,14 @@ impl Primitive for IntegerPow {
         Flops::of_elements(outs)
     }
 
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.join()
+    }
+
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        rule.keep_reduced()
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         // Repeated squaring, as for any integer power.
         let out = &outs[0];
@@ -332,6 +354,14 @@ impl Primitive for Compare {
         Ok(smallvec![elementwise::shape_of(self.name(), args)?.with_dtype(DType::Bool)])
     }
 
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.join()
+    }
+
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        rule.keep_reduced()
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         use crate::dtype::Category;
         let kind = match cx.dtype(args[0]).category() {
@@ -383,6 +413,25 @@ impl Primitive for Select {
         let dtype = elementwise::dtype_of("select", Accepts::Any, &args[1..])?;
         let shape = elementwise::shape_of("select", args)?.shape;
         Ok(smallvec![Aval { weak: args[1].weak && args[2].weak, ..Aval::new(dtype, shape) }])
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        let cases = rule.alike(1..3, "select cases")?;
+        let which = rule.arg(0);
+        if rule.args()[0].rank() == 0 || which.is_replicated() || which == cases {
+            return Ok(smallvec![cases]);
+        }
+        if rule.args()[1..].iter().all(|a| a.sharding().is_none()) {
+            return rule.like(0);
+        }
+        Err(rule.error(
+            format_args!("which must be scalar or have the same shardings as cases, got {}", rule.types()),
+            "give the predicate the sharding of the cases with `reshard(which, spec)`",
+        ))
+    }
+
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        rule.keep_partial()
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
@@ -437,6 +486,14 @@ impl Primitive for Convert {
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         Ok(smallvec![Aval { dtype: self.dtype, weak: self.weak, ..args[0].clone() }])
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.like(0)
+    }
+
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        rule.keep_partial()
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -4,12 +4,12 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::{Category, DType};
 use crate::error::{Result, err};
-use crate::interpret::batching::move_batch;
+use crate::sharding::DimSpec;
 
 /// The same bits as elements of `dtype`; a narrower one adds a last dimension, a wider one takes it away. It has no
 /// derivative.
@@ -62,6 +62,12 @@ impl Primitive for BitcastConvert {
         Ok(smallvec![args[0].with_shape(shape).with_dtype(self.dtype)])
     }
 
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        let (from, to) = (rule.args()[0].rank(), rule.outs()[0].rank());
+        rule.check_whole(0, to..from)?;
+        rule.dims((0..to).map(|d| if d < from { rule.entry(0, d) } else { DimSpec::None }))
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         Ok(vec![cx.op("stablehlo.bitcast_convert", args, "", &outs[0])])
     }
@@ -72,6 +78,6 @@ impl Primitive for BitcastConvert {
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         // In front, where the width of the elements does not matter.
-        Ok((smallvec![self.apply(&move_batch(&args[0], dims[0], 0, axis.size))], vec![Some(0)]))
+        Ok((smallvec![self.apply(&axis.moved(&args[0], dims[0], 0))], vec![Some(0)]))
     }
 }

@@ -1,7 +1,9 @@
 //! `call`: a named program applied as a whole, which is what a `jit` inside a traced function records.
 
 use crate::core::array::Array;
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents, ThreadState};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, ThreadState, TypedOuts,
+};
 use crate::core::program::trace::Traced;
 use crate::core::program::{Aval, Program};
 use crate::error::{Result, bail};
@@ -104,6 +106,14 @@ impl Call {
 impl Primitive for Call {
     fn name(&self) -> &'static str {
         "jit"
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.own()
+    }
+
+    fn partial_rule(&self, _rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        Ok(Default::default())
     }
 
     in_place!(this => Some(this.part()));

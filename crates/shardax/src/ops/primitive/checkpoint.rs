@@ -10,7 +10,9 @@ use super::device_put::DevicePut;
 use super::optimization_barrier::OptimizationBarrier;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents, ThreadState};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, ThreadState, TypedOuts,
+};
 use crate::core::program::trace::{Traced, bind1, trace};
 use crate::core::program::{Atom, Aval, Eqn, Program, Var};
 use crate::error::{Result, err};
@@ -69,6 +71,7 @@ impl Recomputed {
                         let put = Var(avals.len() as u32);
                         avals.push(program.aval_of(value).clone());
                         let moved = |kind, from, to| Eqn {
+                            mesh: None,
                             primitive: Arc::new(DevicePut::to(kind)),
                             inputs: smallvec![Atom::Var(from)],
                             outputs: smallvec![to],
@@ -108,6 +111,14 @@ impl Primitive for Checkpoint {
         in_place_thread_state(&self.program, thread, 0, args, state, |program, _, operands| {
             bind_checked(Checkpoint { program, ..self.clone() }, operands)
         })
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.own()
+    }
+
+    fn partial_rule(&self, _rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        Ok(Default::default())
     }
 
     in_place!(_this => Some(Part::Name("checkpoint".into())));
@@ -208,6 +219,14 @@ impl Primitive for Name {
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         Ok(args.into())
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.like(0)
+    }
+
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        rule.keep_partial()
     }
 
     fn lower(&self, _cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {

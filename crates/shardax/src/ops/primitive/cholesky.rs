@@ -6,7 +6,7 @@ use super::matrix::{batch_first, matrices, product, square, widened};
 use super::triangular_solve::{Op, TriangularSolve};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
 use crate::error::Result;
@@ -36,6 +36,10 @@ impl Primitive for Cholesky {
     /// A third of the cube of the size, for each matrix.
     fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
         matrices(&args[0], |_, n| n * n * n / 3.0)
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.batch_only(2)
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use super::elementwise::{self, Accepts};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
 use crate::error::{Result, err};
@@ -42,6 +42,14 @@ impl Primitive for Clamp {
 
     fn flops(&self, _args: &[Aval], outs: &[Aval]) -> Flops {
         Flops::of_elements(outs)
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.join()
+    }
+
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        rule.keep_reduced()
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -5,13 +5,16 @@ use smallvec::SmallVec;
 use super::binary::Select;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents, ThreadState};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, ThreadState, TypedOuts,
+};
 use crate::core::program::trace::{Traced, trace};
 use crate::core::program::{Aval, Flops, Program};
+use crate::core::sharding_rule::agrees;
 use crate::dtype::DType;
 use crate::error::{Result, bail};
 use crate::interpret::ad::{backward, jvp_program};
-use crate::interpret::batching::{batch_eval, batch_program, move_batch};
+use crate::interpret::batching::{batch_eval, batch_program};
 use crate::interpret::eval::eval;
 use crate::interpret::higher_order::{
     Residual, Split, bind_checked, cast_all, join, marked, marked_tangents, operand_sets, sets_of, spread_marked,
@@ -122,10 +125,11 @@ impl Primitive for Cond {
             }
             let others = branch.out_avals();
             for (out, other) in outs.iter_mut().zip(&others) {
-                if (out.dtype, &out.shape) != (other.dtype, &other.shape) {
+                if (out.dtype, &out.shape) != (other.dtype, &other.shape) || !agrees(out, other) {
                     bail!(Type, "cond branches must have equal output types but they differ: {out} and {other}");
                 }
                 out.weak &= other.weak;
+                out.sharding = out.sharding.take().or_else(|| other.sharding.clone());
             }
         }
         Ok(outs.into())
@@ -138,6 +142,14 @@ impl Primitive for Cond {
 
     fn flops(&self, _args: &[Aval], _outs: &[Aval]) -> Flops {
         self.branches.iter().map(Program::flops).fold(Flops::default(), Flops::max)
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.own()
+    }
+
+    fn partial_rule(&self, _rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        Ok(Default::default())
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
@@ -331,8 +343,7 @@ impl Cond {
                     batch_eval(&branch, axis, &all, &[&[Some(0)], dims].concat())?
                 }
             };
-            let outs: Vec<Array> =
-                outs.iter().zip(out_dims).map(|(out, dim)| move_batch(out, dim, 0, axis.size)).collect();
+            let outs: Vec<Array> = outs.iter().zip(out_dims).map(|(out, dim)| axis.moved(out, dim, 0)).collect();
             let Some(others) = &mut chosen else {
                 chosen = Some(outs);
                 continue;

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use std::sync::Arc;
+
 use smallvec::{SmallVec, smallvec};
 
 use super::dot::accumulated_in;
@@ -10,7 +12,7 @@ use super::window::{self, WindowDim};
 use super::{add_tangents, conv_depthwise, conv_dot};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Platform, Value, bools, ints};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
 use crate::dtype::DType;
@@ -18,6 +20,7 @@ use crate::error::{Result, bail, err};
 use crate::interpret::batching::move_batch;
 use crate::precision::Precision;
 use crate::shape::{Shape, size};
+use crate::sharding::{DimSpec, Typed};
 
 /// Where each dimension of an array lies: batch and feature (of a kernel: output and input feature), then the
 /// spatial ones.
@@ -36,6 +39,8 @@ pub(crate) struct ConvGeneralDilated {
     /// The dtype of the result where it is not the operands'.
     pub preferred: Option<DType>,
     pub precision: Option<Precision>,
+    /// The sharding of the result's type, where it is asked for.
+    pub out_sharding: Option<Arc<Typed>>,
 }
 
 /// The spec with its first two entries exchanged.
@@ -84,6 +89,13 @@ fn unfold(x: &Array, dim: usize, outer: usize, count: usize) -> (Array, usize) {
     (x.reshape(split.as_slice()).moveaxis(dim as i32 + 1, 0).reshape(shape.as_slice()), 0)
 }
 
+/// The sharding of a cotangent of `operand` that is made of `ct`.
+fn of_cotangent(ct: &Array, operand: &Aval) -> Option<Arc<Typed>> {
+    let typed = ct.aval_ref()?.sharding()?;
+    let replicated = || Arc::new(Typed::replicated(typed.mesh(), operand.rank()));
+    Some(operand.cotangent().sharding.unwrap_or_else(replicated))
+}
+
 impl ConvGeneralDilated {
     #[track_caller]
     pub fn apply(&self, lhs: &Array, rhs: &Array) -> Array {
@@ -100,6 +112,39 @@ impl ConvGeneralDilated {
     ) -> SmallVec<[WindowDim; 2]> {
         let sizes = self.lhs[2..].iter().zip(&self.rhs[2..]).zip(&self.out[2..]);
         self.window.iter().zip(sizes).map(|(w, ((&l, &r), &o))| f(*w, lhs[l], rhs[r], out[o])).collect()
+    }
+
+    fn sharding(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        if let Some(out) = &self.out_sharding {
+            return rule.given(out);
+        }
+        let (x, kernel) = (rule.arg(0), rule.arg(1));
+        if !kernel.is_replicated() || x.dims()[self.lhs[1]] != DimSpec::None {
+            return Err(rule.error(
+                format_args!(
+                    "the kernel and the input's features must not be sharded, got operands of type {}",
+                    rule.types()
+                ),
+                "gather them with `reshard(x, spec)`, or compute in `auto_axes(f).out_sharding(spec)`",
+            ));
+        }
+        // The batch and each spatial dimension keep their axes, wherever they are in the result.
+        let mut dims: SmallVec<[DimSpec; 4]> = smallvec![DimSpec::None; x.rank()];
+        for (&from, &to) in self.lhs.iter().zip(&self.out).enumerate().filter(|(i, _)| *i != 1).map(|(_, dims)| dims) {
+            let parts = x.parts(from);
+            let size = rule.outs()[0].shape[to];
+            if size % parts != 0 {
+                return Err(rule.error(
+                    format_args!(
+                        "on sharded dims where out dim ({size}) is not divisible by mesh axes ({parts}) is not implemented. Got operand type {}",
+                        rule.args()[0]
+                    ),
+                    "gather the dimension first with `reshard(x, spec)`",
+                ));
+            }
+            dims[to] = x.dims()[from].clone();
+        }
+        rule.dims(dims)
     }
 
     /// The cotangent of `lhs`: convolve the cotangent with the kernel reversed and its features exchanged.
@@ -122,6 +167,7 @@ impl ConvGeneralDilated {
             batch_group_count: 1,
             preferred: None,
             precision: self.precision,
+            out_sharding: of_cotangent(ct, lhs).filter(|_| self.batch_group_count == 1),
         };
         let out = transposed.apply(ct, &kernel);
         if self.batch_group_count == 1 {
@@ -143,6 +189,7 @@ impl ConvGeneralDilated {
             batch_group_count: self.feature_group_count,
             preferred: None,
             precision: self.precision,
+            out_sharding: of_cotangent(ct, rhs),
         }
         .apply(lhs, ct)
     }
@@ -248,6 +295,10 @@ impl Primitive for ConvGeneralDilated {
         // A dilated operand has an element in one of so many places.
         let gaps: f64 = self.window.iter().map(|w| w.base_dilation as f64).product();
         Flops::of_products(2.0 * seen * outs[0].size() as f64 / gaps * super::dot::parts(args[0].dtype))
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        self.sharding(rule)
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -9,7 +9,7 @@ use super::reduce::{Reducer, accumulated};
 use super::window::{WindowDim, padding_attr};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::trace::{bind1, trace};
 use crate::core::program::{Aval, Flops};
 use crate::dtype::{DType, Scalar};
@@ -97,6 +97,11 @@ impl Primitive for Cumulative {
 
     fn flops(&self, _args: &[Aval], outs: &[Aval]) -> Flops {
         Flops::of_elements(outs)
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.check_whole(0, [self.axis])?;
+        rule.like(0)
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -9,13 +9,15 @@ use smallvec::SmallVec;
 
 use super::call::{in_place, in_place_thread_state};
 use crate::core::array::Array;
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents, ThreadState};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, ThreadState, TypedOuts,
+};
 use crate::core::program::trace::{Traced, check_usable, trace};
 use crate::core::program::{Aval, Program};
 use crate::core::tree::TreeDef;
 use crate::error::{Error, ErrorKind, Result, err};
 use crate::interpret::ad::{backward, tangent_aval};
-use crate::interpret::batching::{batch_eval, batch_program, bound, move_batch};
+use crate::interpret::batching::{batch_eval, batch_program, bound};
 use crate::interpret::higher_order::{bind_checked, tangent_or_zeros};
 use crate::shape::AxisName;
 use crate::sharding::axis_env::with_axes;
@@ -162,7 +164,7 @@ pub(crate) fn eval_batched(
     let mut all: Dims = vec![None; captured];
     all.extend(dims);
     let (outs, out_dims) = batch_eval(&traced.program, axis, &operands, &all)?;
-    Ok(outs.iter().zip(out_dims).map(|(out, dim)| move_batch(out, dim, 0, axis.size)).collect())
+    Ok(outs.iter().zip(out_dims).map(|(out, dim)| axis.moved(out, dim, 0)).collect())
 }
 
 /// The type of one entry of a batched array.
@@ -190,6 +192,14 @@ impl Primitive for CustomJvp {
         in_place_thread_state(&self.program, thread, self.num_consts, args, state, |program, num_consts, operands| {
             bind_checked(CustomJvp { program, num_consts, id, rule: Arc::new(past) }, operands)
         })
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.own()
+    }
+
+    fn partial_rule(&self, _rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        Ok(Default::default())
     }
 
     in_place!(_this => None);

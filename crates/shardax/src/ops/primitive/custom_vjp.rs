@@ -10,13 +10,15 @@ use super::call::{in_place, in_place_thread_state};
 use super::custom_jvp::{RuleId, check_captured, check_types, check_varying, eval_batched, in_rule, trace_entry};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents, ThreadState};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, ThreadState, TypedOuts,
+};
 use crate::core::program::trace::{Traced, check_usable};
 use crate::core::program::{Aval, Program};
 use crate::core::tree::TreeDef;
 use crate::error::{Result, err};
 use crate::interpret::ad::{backward, tangent_aval};
-use crate::interpret::batching::{batch_program, move_batch};
+use crate::interpret::batching::batch_program;
 use crate::interpret::higher_order::{bind_checked, marked_tangents, tangent_or_zeros};
 use crate::shape::AxisSet;
 
@@ -83,7 +85,7 @@ impl VjpRules {
                 let cts = eval_batched(&axis, &traced, &both, &all)?;
                 // An argument that all entries share gets the sum of their cotangents.
                 let place = |(ct, dim): (&Array, &Option<usize>)| match dim {
-                    Some(d) => move_batch(ct, Some(0), *d, axis.size),
+                    Some(d) => axis.moved(ct, Some(0), *d),
                     None if ct.dtype().is_inexact() => ct.sum(0),
                     None => ct.clone(),
                 };
@@ -126,6 +128,14 @@ impl Primitive for CustomVjp {
         in_place_thread_state(&self.program, thread, self.num_consts, args, state, |program, num_consts, operands| {
             bind_checked(CustomVjp { program, num_consts, rules }, operands)
         })
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.own()
+    }
+
+    fn partial_rule(&self, _rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        Ok(Default::default())
     }
 
     in_place!(_this => None);
@@ -223,6 +233,14 @@ impl Primitive for Pullback {
 
     fn vary(&self, _args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
         Ok(self.tangent_avals().into_iter().map(|a| a.vma).collect())
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.own()
+    }
+
+    fn partial_rule(&self, _rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        Ok(Default::default())
     }
 
     fn lower(&self, _cx: &mut Lowering, _args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {

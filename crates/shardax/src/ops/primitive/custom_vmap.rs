@@ -7,7 +7,9 @@ use std::sync::Arc;
 use super::call::{in_place, in_place_thread_state};
 use super::custom_jvp::{RuleId, check_types, in_rule};
 use crate::core::array::Array;
-use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents, ThreadState};
+use crate::core::primitive::{
+    BatchAxis, Dims, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, ThreadState, TypedOuts,
+};
 use crate::core::program::trace::{check_usable, trace};
 use crate::core::program::{Aval, Program};
 use crate::error::{Result, err};
@@ -95,6 +97,14 @@ impl Primitive for CustomVmap {
         })
     }
 
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.own()
+    }
+
+    fn partial_rule(&self, _rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        Ok(Default::default())
+    }
+
     in_place!(_this => None);
 
     /// The derivative has a rule of its own: the derivative of the rule.
@@ -165,7 +175,7 @@ impl Primitive for CustomVmap {
             .help("pass the value as an argument of the function"));
         }
         let front = |(arg, dim): (&Array, &Option<usize>)| match dim {
-            Some(_) => move_batch(arg, *dim, 0, axis.size),
+            Some(_) => axis.moved(arg, *dim, 0),
             None => arg.clone(),
         };
         let args: Vec<Array> = args[self.num_consts..].iter().zip(own).map(front).collect();
@@ -176,11 +186,7 @@ impl Primitive for CustomVmap {
             Ok((outs, flags))
         })?;
         let whole = |(aval, batched): (Aval, &bool)| match batched {
-            true => {
-                let mut shape = aval.shape.clone();
-                shape.insert(0, axis.size);
-                aval.with_shape(shape)
-            }
+            true => aval.with_dim(0, axis.size, axis.explicit.clone()),
             false => aval,
         };
         let avals: Vec<Aval> = self.program.out_avals().into_iter().zip(&flags).map(whole).collect();

@@ -6,7 +6,7 @@ use super::lu::{Lu, UNIT_LOWER, UPPER, permuted};
 use super::matrix::{batch_first, eye_like, square, widened, with_last};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::DType;
@@ -40,6 +40,10 @@ impl Primitive for Det {
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         square("det", &args[0])?;
         Ok(smallvec![with_last(&args[0], &[])])
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.batch_only(2)
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

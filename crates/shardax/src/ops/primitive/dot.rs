@@ -1,18 +1,22 @@
 //! Matrix multiplication in general form: contraction and batch dimensions.
 
+use std::sync::Arc;
+
 use smallvec::{SmallVec, smallvec};
 
 use super::{add_tangents, dot_vector};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts,
+};
 use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
 use crate::dtype::{Category, DType};
 use crate::error::{Result, err};
-use crate::interpret::batching::move_batch;
 use crate::precision::Precision;
-use crate::shape::Shape;
+use crate::shape::{AxisSet, Shape};
+use crate::sharding::{DimSpec, PartitionSpec, Typed};
 
 type Ints = SmallVec<[usize; 4]>;
 
@@ -26,6 +30,8 @@ pub(crate) struct DotGeneral {
     /// The dtype of the result where it is not the operands'.
     pub preferred: Option<DType>,
     pub precision: Option<Precision>,
+    /// The sharding of the result's type, where it is asked for.
+    pub out: Option<Arc<Typed>>,
 }
 
 pub(super) fn free(rank: usize, contract: &[usize], batch: &[usize]) -> Vec<usize> {
@@ -65,6 +71,75 @@ pub(super) fn accumulated_in(name: &str, operand: &Aval, preferred: Option<DType
 }
 
 impl DotGeneral {
+    fn sharding(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        let (l, r) = (rule.arg(0), rule.arg(1));
+        let specs = |t: &Typed, dims: &Ints| PartitionSpec::new(dims.iter().map(|&d| t.dims()[d].clone()));
+        let (left, right) = (specs(&l, &self.lhs_contract), specs(&r, &self.rhs_contract));
+        let both =
+            || left.dims().iter().zip(right.dims()).filter(|(a, b)| **a != DimSpec::None && **b != DimSpec::None);
+        if !l.unreduced().is_empty() || !r.unreduced().is_empty() {
+            return Err(rule.error(
+                format_args!("unreduced operands are not supported, got {}", rule.types()),
+                "sum them with `reshard(x, P![..])` first",
+            ));
+        }
+        if let Some(out) = &self.out {
+            let summed: AxisSet = left.all_axes().collect();
+            if !out.unreduced().is_empty() && (left != right || *out.unreduced() != summed) {
+                let problem = match left == right {
+                    false => "unreduced axes need contracting dimensions that are sharded identically",
+                    true => "unreduced axes of out_sharding must be those of the contracting dimensions",
+                };
+                return Err(rule.error(
+                    format_args!(
+                        "{problem}: got out_sharding {}, lhs_contracting_spec={left} and rhs_contracting_spec={right} for operands of type {}",
+                        out.spec(),
+                        rule.types()
+                    ),
+                    "name in `unreduced` exactly the axes that both contracting dimensions are split over",
+                ));
+            }
+            return rule.given(out);
+        }
+        if both().any(|(a, b)| a != b) {
+            return Err(rule.error(
+                format_args!(
+                    "contracting dimensions need to have consistent sharding, got lhs_contracting_spec={left} and rhs_contracting_spec={right} for operands of type {}",
+                    rule.types()
+                ),
+                "give them one sharding with `reshard(x, spec)`, or say the result's: `DotOptions::new().out_sharding(spec)`",
+            ));
+        }
+        if both().next().is_some() {
+            return Err(rule.error(
+                format_args!(
+                    "contracting dimensions are sharded and it is ambiguous how the output should be sharded, got lhs_contracting_spec={left} and rhs_contracting_spec={right} for operands of type {}",
+                    rule.types()
+                ),
+                "say it: `DotOptions::new().out_sharding(spec)`, whose methods are the products",
+            ));
+        }
+        let mut dims: SmallVec<[DimSpec; 4]> = SmallVec::new();
+        for (&i, &j) in self.lhs_batch.iter().zip(&self.rhs_batch) {
+            let (a, b) = (&l.dims()[i], &r.dims()[j]);
+            if a != b && *a != DimSpec::None && *b != DimSpec::None {
+                return Err(rule.error(
+                    format_args!(
+                        "batch dimensions need to have consistent sharding, got lhs_batch_spec={} and rhs_batch_spec={} for operands of type {}",
+                        specs(&l, &self.lhs_batch),
+                        specs(&r, &self.rhs_batch),
+                        rule.types()
+                    ),
+                    "give them one sharding with `reshard(x, spec)`",
+                ));
+            }
+            dims.push(a.clone());
+        }
+        dims.extend(free(l.rank(), &self.lhs_contract, &self.lhs_batch).into_iter().map(|d| l.dims()[d].clone()));
+        dims.extend(free(r.rank(), &self.rhs_contract, &self.rhs_batch).into_iter().map(|d| r.dims()[d].clone()));
+        rule.dims(dims)
+    }
+
     #[track_caller]
     pub fn apply(&self, lhs: &Array, rhs: &Array) -> Array {
         bind1(self.clone(), &[lhs.clone(), rhs.clone()])
@@ -86,7 +161,28 @@ impl DotGeneral {
         let other = &if other.dtype() == ct.dtype() { other.clone() } else { other.astype(ct.dtype()) };
         let (of_ct, ct_batch): (Ints, Ints) =
             ((other_start..other_start + other_free.len()).collect(), (0..batch).collect());
-        let dot = |lhs: (&Array, &Ints, &Ints), rhs: (&Array, &Ints, &Ints)| {
+        // The result is [batch, free of this, contracted of other in its order], or the latter two the other way round.
+        let mut contracted: Vec<usize> = (0..this_contract.len()).collect();
+        contracted.sort_by_key(|&i| other_contract[i]);
+        let contracted = contracted.iter().map(|&i| this_contract[i]);
+        let order_of = |ct_first: bool| -> Vec<usize> {
+            let (contracted, free) = (contracted.clone(), this_free.iter().copied());
+            match ct_first {
+                true => this_batch.iter().copied().chain(free).chain(contracted).collect(),
+                false => this_batch.iter().copied().chain(contracted).chain(free).collect(),
+            }
+        };
+        // The cotangent's type is the operand's.
+        let typed = ct.aval_ref().and_then(Aval::sharding);
+        let want = match this.sharding() {
+            Some(this) => typed.map(|_| this.cotangent()),
+            None => typed.map(|typed| Typed::replicated(typed.mesh(), this.rank())),
+        };
+        let out_of = |order: &[usize]| {
+            let want = want.as_ref()?;
+            Some(Arc::new(want.with_dims(order.iter().map(|&d| want.dims()[d].clone()))))
+        };
+        let dot = |lhs: (&Array, &Ints, &Ints), rhs: (&Array, &Ints, &Ints), order: &[usize]| {
             let dot = DotGeneral {
                 lhs_contract: lhs.1.clone(),
                 rhs_contract: rhs.1.clone(),
@@ -94,23 +190,17 @@ impl DotGeneral {
                 rhs_batch: rhs.2.clone(),
                 preferred: None,
                 precision: self.precision,
+                out: out_of(order),
             };
             dot.apply(lhs.0, rhs.0)
         };
         let other_free: Ints = other_free.iter().copied().collect();
         let (ct, other) = ((ct, &of_ct, &ct_batch), (other, &other_free, other_batch));
         let ct_first = is_lhs || ct.0.size() < other.0.size();
-        let out = if ct_first { dot(ct, other) } else { dot(other, ct) };
+        let order = order_of(ct_first);
+        let out = if ct_first { dot(ct, other, &order) } else { dot(other, ct, &order) };
         let out = if out.dtype() == this.dtype { out } else { out.astype(this.dtype) };
-        // The result is [batch, free of this, contracted of other in its order], or the latter two the other way round:
-        // bring it into the operand's order.
-        let mut contracted: Vec<usize> = (0..this_contract.len()).collect();
-        contracted.sort_by_key(|&i| other_contract[i]);
-        let contracted = contracted.iter().map(|&i| this_contract[i]);
-        let order: Vec<usize> = match ct_first {
-            true => this_batch.iter().copied().chain(this_free).chain(contracted).collect(),
-            false => this_batch.iter().copied().chain(contracted).chain(this_free).collect(),
-        };
+        // Into the operand's order.
         let mut permutation = vec![0; order.len()];
         for (i, &d) in order.iter().enumerate() {
             permutation[d] = i;
@@ -134,6 +224,9 @@ impl Primitive for DotGeneral {
         }
         if let Some(p) = self.precision {
             text.push_str(&format!(" precision={p:?}"));
+        }
+        if let Some(out) = &self.out {
+            text.push_str(&format!(" out_sharding={}", out.spec()));
         }
         text
     }
@@ -196,6 +289,14 @@ impl Primitive for DotGeneral {
         Flops::of_products(2.0 * contracted * outs[0].size() as f64 * parts(args[0].dtype))
     }
 
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        self.sharding(rule)
+    }
+
+    fn partial_rule(&self, _rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        Ok(Default::default())
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let list = |v: &Ints| v.iter().map(|d| d.to_string()).collect::<Vec<_>>().join(", ");
         let attrs = format!(
@@ -250,8 +351,8 @@ impl Primitive for DotGeneral {
         let shift = |v: &Ints, d: usize| -> Ints { v.iter().map(|&i| if i >= d { i + 1 } else { i }).collect() };
         match (dims[0], dims[1]) {
             (Some(_), Some(_)) => {
-                let l = move_batch(&args[0], dims[0], 0, axis.size);
-                let r = move_batch(&args[1], dims[1], 0, axis.size);
+                let l = axis.moved(&args[0], dims[0], 0);
+                let r = axis.moved(&args[1], dims[1], 0);
                 let first = |v: &Ints| -> Ints { std::iter::once(0).chain(v.iter().map(|i| i + 1)).collect() };
                 let out = DotGeneral {
                     lhs_contract: shift(&self.lhs_contract, 0),
@@ -260,6 +361,7 @@ impl Primitive for DotGeneral {
                     rhs_batch: first(&self.rhs_batch),
                     preferred: self.preferred,
                     precision: self.precision,
+                    out: axis.out(&self.out, 0)?,
                 };
                 Ok((smallvec![out.apply(&l, &r)], vec![Some(0)]))
             }
@@ -271,6 +373,7 @@ impl Primitive for DotGeneral {
                 };
                 let free = free(args[0].ndim(), &out.lhs_contract, &out.lhs_batch);
                 let at = free.iter().position(|&f| f == d).unwrap_or(0) + self.lhs_batch.len();
+                let out = DotGeneral { out: axis.out(&self.out, at)?, ..out };
                 Ok((smallvec![out.apply(&args[0], &args[1])], vec![Some(at)]))
             }
             (None, d) => {
@@ -283,6 +386,7 @@ impl Primitive for DotGeneral {
                 let lhs_free = free(args[0].ndim(), &out.lhs_contract, &out.lhs_batch).len();
                 let rhs_free = free(args[1].ndim(), &out.rhs_contract, &out.rhs_batch);
                 let at = rhs_free.iter().position(|&f| f == d).unwrap_or(0) + self.lhs_batch.len() + lhs_free;
+                let out = DotGeneral { out: axis.out(&self.out, at)?, ..out };
                 Ok((smallvec![out.apply(&args[0], &args[1])], vec![Some(at)]))
             }
         }

@@ -8,12 +8,11 @@ use super::gather::{Gather, GatherDimensionNumbers, GatherScatterMode};
 use super::scatter::{Scatter, ScatterDimensionNumbers, ScatterKind};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail, err};
-use crate::interpret::batching::move_batch;
 use crate::shape::Shape;
 
 /// `dynamic_slice(x, start_0, …)`: the block of these sizes that begins at the start indices, one scalar a dimension.
@@ -89,6 +88,10 @@ impl Primitive for DynamicSlice {
         Ok(smallvec![args[0].with_shape(self.sizes.clone())])
     }
 
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.resized()
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         Ok(vec![cx.op("stablehlo.dynamic_slice", args, &format!("slice_sizes = {}", ints(&self.sizes)), &outs[0])])
     }
@@ -159,6 +162,11 @@ impl Primitive for DynamicUpdateSlice {
         Ok(smallvec![x.clone()])
     }
 
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.alike(0..2, "the operand and the update")?;
+        rule.like(0)
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         Ok(vec![cx.op("stablehlo.dynamic_update_slice", args, "", &outs[0])])
     }
@@ -191,8 +199,8 @@ impl Primitive for DynamicUpdateSlice {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let x = move_batch(&args[0], dims[0], 0, axis.size);
-        let block = move_batch(&args[1], dims[1], 0, axis.size);
+        let x = axis.moved(&args[0], dims[0], 0);
+        let block = axis.moved(&args[1], dims[1], 0);
         if dims[2..].iter().all(Option::is_none) {
             let mut operands = vec![x, block, zero_start(&args[2..])];
             operands.extend(args[2..].iter().cloned());

@@ -7,7 +7,7 @@ use super::matrix::{adjoint, batch_first, eye_like, matrices, product, square, w
 use super::unary::{ABS, SQRT};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::trace::bind;
 use crate::core::program::{Aval, Flops};
 use crate::dtype::DType;
@@ -72,6 +72,10 @@ impl Primitive for Eigh {
     /// Of the reduction to a tridiagonal matrix, and of its vectors; about, for each matrix.
     fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
         matrices(&args[0], |_, n| 9.0 * n * n * n)
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.batch_only(2)
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -10,7 +10,6 @@ use crate::core::primitive::{BatchAxis, Dims, Outputs};
 use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::{Result, err};
-use crate::interpret::batching::move_batch;
 
 /// The dtypes that an operation takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,8 +86,13 @@ pub(crate) fn dtype_of(name: &str, accepts: Accepts, args: &[Aval]) -> Result<DT
 
 /// Writes an operation whose scalar operands are repeated to the result's shape.
 pub(crate) fn lower_op(cx: &mut Lowering, op: &str, args: &[Value], attrs: &str, out: &Aval) -> Vec<Value> {
-    let args = spread(cx, args, &out.shape);
-    vec![cx.op(op, &args, attrs, out)]
+    let mut spread = spread(cx, args, &out.shape);
+    if let Some(typed) = out.sharding() {
+        for (value, _) in spread.iter_mut().zip(args).filter(|(value, given)| value != given) {
+            *value = cx.constrain(*value, typed);
+        }
+    }
+    vec![cx.op(op, &spread, attrs, out)]
 }
 
 /// The operands, with scalars repeated to `shape`.
@@ -123,7 +127,7 @@ pub(crate) fn batch(
     let moved: Vec<Array> = (0..args.len())
         .map(|i| {
             if rank(i) == full {
-                return move_batch(&args[i], dims[i], 0, axis.size);
+                return axis.moved(&args[i], dims[i], 0);
             }
             match dims[i] {
                 // A scalar for each batch entry: repeat it over the other operands' dimensions.

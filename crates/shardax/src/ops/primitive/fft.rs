@@ -5,12 +5,11 @@ use smallvec::{SmallVec, smallvec};
 use super::unary::CONJ;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Platform, Value, ints};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
-use crate::interpret::batching::move_batch;
 use crate::ops::lax;
 use crate::ops::numpy::where_;
 use crate::shape::Shape;
@@ -108,6 +107,10 @@ impl Primitive for Fft {
         Flops::of_products(5.0 * whole * length.max(1.0).log2())
     }
 
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.resized()
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         if outs[0].size() == 0 {
             return Ok(vec![cx.constant(Scalar::Int(0), &outs[0])]);
@@ -161,7 +164,7 @@ impl Primitive for Fft {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        Ok((smallvec![self.apply(&move_batch(&args[0], dims[0], 0, axis.size))], vec![Some(0)]))
+        Ok((smallvec![self.apply(&axis.moved(&args[0], dims[0], 0))], vec![Some(0)]))
     }
 }
 

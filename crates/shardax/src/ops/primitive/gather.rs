@@ -7,13 +7,13 @@ use super::reduce::{highest, lowest};
 use super::scatter::{Scatter, ScatterDimensionNumbers, ScatterKind};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Result, bail};
-use crate::interpret::batching::move_batch;
 use crate::shape::Shape;
+use crate::sharding::DimSpec;
 
 /// What gathers and scatters do with positions out of bounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -237,6 +237,44 @@ impl Primitive for Gather {
         Ok(smallvec![x.with_shape(shape)])
     }
 
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        let (x, indices) = (rule.arg(0), rule.arg(1));
+        if x.is_replicated() && indices.is_replicated() {
+            return rule.replicated();
+        }
+        let refuse = || {
+            rule.error(
+                format_args!("the sharding of the result cannot be inferred, for operands of type {}", rule.types()),
+                "use `x.at(index).out_sharding(spec).get()`",
+            )
+        };
+        let part = |d: usize| self.slice_sizes[d] != rule.args()[0].shape[d];
+        let batch = &self.dims.operand_batching_dims;
+        if (0..x.rank()).any(|d| !batch.contains(&d) && part(d) && x.dims()[d] != DimSpec::None) {
+            return Err(refuse());
+        }
+        let of_batch = &self.dims.start_indices_batching_dims;
+        if (0..indices.rank()).any(|d| !of_batch.contains(&d) && indices.dims()[d] != DimSpec::None) {
+            return Err(refuse());
+        }
+        let mut block = (0..x.rank()).filter(|d| !self.dims.missing(*d)).map(|d| x.dims()[d].clone());
+        let mut rows = Vec::new();
+        for d in 0..indices.rank().saturating_sub(1) {
+            let operand = of_batch.iter().position(|b| *b == d).map(|i| x.dims()[batch[i]].clone()).unwrap_or_default();
+            let own = indices.dims()[d].clone();
+            rows.push(match (operand, own) {
+                (DimSpec::None, own) => own,
+                (operand, DimSpec::None) => operand,
+                (operand, own) if operand == own => own,
+                _ => return Err(refuse()),
+            });
+        }
+        let mut rows = rows.into_iter();
+        let out = (0..rule.outs()[0].rank())
+            .map(|d| if self.dims.offset_dims.contains(&d) { block.next() } else { rows.next() }.unwrap_or_default());
+        rule.dims(out)
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let names = [
             "offset_dims",
@@ -285,8 +323,7 @@ impl Primitive for Gather {
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         let (x, indices) = (dims[0].is_some(), dims[1].is_some());
-        let front =
-            |i: usize| if dims[i].is_some() { move_batch(&args[i], dims[i], 0, axis.size) } else { args[i].clone() };
+        let front = |i: usize| if dims[i].is_some() { axis.moved(&args[i], dims[i], 0) } else { args[i].clone() };
         let mut slice_sizes = self.slice_sizes.clone();
         if x {
             slice_sizes.insert(0, if indices { 1 } else { axis.size });

@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::prefix::{IntoPrefix, Prefix};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::core::tree::{Flat, Tree};
@@ -48,6 +48,10 @@ impl Primitive for LayoutConstraint {
             ))
         })?;
         Ok(smallvec![args[0].clone()])
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.like(0)
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -9,7 +9,7 @@ use super::triangular_solve::{Op, TriangularSolve, solve_together};
 use super::unary::ABS;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::trace::{bind, bind1};
 use crate::core::program::{Aval, Flops};
 use crate::dtype::DType;
@@ -146,6 +146,10 @@ impl Primitive for Lu {
         })
     }
 
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.batch_only(2)
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         widened(cx, args, outs, |cx, args, _| {
             cx.expand(args, |a| {
@@ -215,6 +219,11 @@ impl Primitive for Solve {
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         square("linear_solve", &args[0])?;
         Ok(smallvec![Aval { weak: args[0].weak && args[3].weak, ..args[3].clone() }])
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        // The factors and the permutation of each matrix, and its right hand sides.
+        rule.check_batches(&[2, 1, 1, 2], 3)
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -10,7 +10,6 @@ use crate::core::primitive::BatchAxis;
 use crate::core::program::{Aval, Flops};
 use crate::dtype::DType;
 use crate::error::{Result, err};
-use crate::interpret::batching::move_batch;
 use crate::ops::lax;
 use crate::ops::numpy::{conj, convert, eye_offset};
 use crate::precision::Precision;
@@ -62,7 +61,7 @@ pub(crate) fn with_last(aval: &Aval, dims: &[usize]) -> Aval {
 
 /// The operands with the batch as their first dimension.
 pub(crate) fn batch_first(axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Vec<Array> {
-    args.iter().zip(dims).map(|(x, d)| move_batch(x, *d, 0, axis.size)).collect()
+    args.iter().zip(dims).map(|(x, d)| axis.moved(x, *d, 0)).collect()
 }
 
 /// Lowers with numbers of half precision widened to float32, and rounded once.

@@ -6,7 +6,7 @@ use super::matrix::{adjoint, batch_first, eye_like, matrices, matrix, product, w
 use super::triangular_solve::{Op, TriangularSolve};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::trace::bind;
 use crate::core::program::{Aval, Flops};
 use crate::error::{Result, err};
@@ -62,6 +62,10 @@ impl Primitive for Qr {
             let k = m.min(n);
             2.0 * k * k * (m.max(n) - k / 3.0)
         })
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.batch_only(2)
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

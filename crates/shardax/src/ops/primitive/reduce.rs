@@ -1,17 +1,23 @@
 //! Reductions over dimensions, and the index of the largest or smallest element.
 
+use std::sync::Arc;
+
 use smallvec::{SmallVec, smallvec};
 
 use super::binary::Compare;
 use super::elementwise::Accepts;
+use super::shape_ops::BroadcastInDim;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts,
+};
 use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Result, bail, err};
-use crate::shape::Shape;
+use crate::shape::{AxisSet, Shape};
+use crate::sharding::Typed;
 
 /// How elements are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -131,6 +137,8 @@ pub(super) fn accumulated(
 pub(crate) struct Reduce {
     pub reducer: Reducer,
     pub axes: SmallVec<[usize; 4]>,
+    /// The sharding of the result's type, where it is asked for.
+    pub out: Option<Arc<Typed>>,
 }
 
 impl Reduce {
@@ -179,6 +187,14 @@ impl Reduce {
         Ok(Some(cx.op("stablehlo.convert", &[sum], "", out)))
     }
 
+    /// `y`, a cotangent, repeated to the operand's type.
+    fn spread_as(&self, y: &Array, operand: &Aval) -> Array {
+        let dims = (0..operand.rank()).filter(|d| !self.axes.contains(d)).collect();
+        let out =
+            operand.sharding.clone().filter(|_| y.is_number() || y.aval_ref().is_some_and(|y| y.sharding.is_some()));
+        bind1(BroadcastInDim { shape: operand.shape.clone(), dims, out }, std::slice::from_ref(y))
+    }
+
     /// `y`, a result, repeated to the operand's shape.
     fn spread(&self, y: &Array, shape: &[usize]) -> Array {
         let dims: Vec<usize> = (0..shape.len()).filter(|d| !self.axes.contains(d)).collect();
@@ -223,6 +239,36 @@ impl Primitive for Reduce {
         Flops::of_elements(&args[..1])
     }
 
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        match &self.out {
+            Some(out) => {
+                // What is left to be summed is what was to be summed, or the axes of the dimensions that are.
+                let split = self.axes.iter().flat_map(|&d| rule.entry(0, d).axes().to_vec());
+                let partial: AxisSet = split.chain(rule.arg(0).unreduced().iter()).collect();
+                if !out.unreduced().is_subset(&partial) {
+                    return Err(rule.error(
+                        format_args!(
+                            "out_sharding {} is unreduced over axes that are not summed over, for an operand of type {}",
+                            out.spec(),
+                            rule.args()[0]
+                        ),
+                        "unreduced axes are those of the dimensions that are summed",
+                    ));
+                }
+                rule.given(out)
+            }
+            None => rule.drop(&self.axes),
+        }
+    }
+
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        match (self.reducer, &self.out) {
+            (Reducer::Sum, None) => rule.keep_partial(),
+            (Reducer::Sum, Some(_)) => Ok(Default::default()),
+            _ => rule.keep_reduced(),
+        }
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         if matches!(self.reducer, Reducer::Sum | Reducer::Prod) {
             if let Some(sum) = self.in_blocks(cx, args[0], &outs[0])? {
@@ -250,7 +296,7 @@ impl Primitive for Reduce {
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let x = &args[0];
         let y = self.apply(x);
-        let sum = Reduce { reducer: Reducer::Sum, axes: self.axes.clone() };
+        let sum = Reduce { reducer: Reducer::Sum, ..self.clone() };
         let tangent = match (&tangents[0], self.reducer) {
             (None, _) => None,
             (Some(t), Reducer::Sum) => Some(sum.apply(t)),
@@ -270,14 +316,15 @@ impl Primitive for Reduce {
         if self.reducer != Reducer::Sum {
             return Err(err!(NotImplemented, "'{}' is not linear and has no transpose", self.name()));
         }
-        Ok(vec![cts[0].as_ref().map(|ct| self.spread(ct, &args[0].aval().shape))])
+        Ok(vec![cts[0].as_ref().map(|ct| self.spread_as(ct, &args[0].aval().cotangent()))])
     }
 
-    fn batch(&self, _axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         let d = dims[0].unwrap_or(0);
         let axes: SmallVec<[usize; 4]> = self.axes.iter().map(|&a| if a >= d { a + 1 } else { a }).collect();
         let out = d - axes.iter().filter(|&&a| a < d).count();
-        Ok((smallvec![Reduce { axes, ..*self }.apply(&args[0])], vec![Some(out)]))
+        let typed = axis.out(&self.out, out)?;
+        Ok((smallvec![Reduce { axes, out: typed, ..*self }.apply(&args[0])], vec![Some(out)]))
     }
 }
 
@@ -350,6 +397,10 @@ impl Primitive for ArgMax {
             .help("leave empty arrays out"));
         }
         Ok(smallvec![Aval::new(self.index_dtype, shape)])
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.drop(&[self.axis])
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

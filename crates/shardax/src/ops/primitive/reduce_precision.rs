@@ -5,7 +5,9 @@ use smallvec::{SmallVec, smallvec};
 use super::elementwise::{self, Accepts};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts,
+};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::error::{Result, err};
@@ -49,6 +51,14 @@ impl Primitive for ReducePrecision {
             .help("an exponent has from 1 to 11 bits, a mantissa up to 52: bfloat16 has 8 and 7"));
         }
         Ok(smallvec![args[0].clone()])
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.like(0)
+    }
+
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        rule.keep_reduced()
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

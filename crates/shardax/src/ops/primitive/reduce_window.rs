@@ -16,7 +16,7 @@ use super::select_and_gather::SelectAndGather;
 use super::window::{self, WindowDim};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
 use crate::dtype::{DType, Scalar};
@@ -154,12 +154,12 @@ impl ReduceWindow {
         } else {
             let beyond = Array::literal(Scalar::Int(count as i128 - 1), DType::I32, false);
             let places = Select.apply(&blocks.equal(spread(y)), &beyond, &place);
-            Reduce { reducer: Reducer::Min, axes: inside.clone() }.apply(&places)
+            Reduce { reducer: Reducer::Min, axes: inside.clone(), out: None }.apply(&places)
         };
         let chosen = place.equal(spread(&first));
         let zero = Array::literal(Scalar::Int(0), t.dtype(), false);
         let kept = Select.apply(&chosen, &zero, &self.blocks(t, y.shape()));
-        Reduce { reducer: Reducer::Sum, axes: inside }.apply(&kept)
+        Reduce { reducer: Reducer::Sum, axes: inside, out: None }.apply(&kept)
     }
 
     /// The tangent of any other maximum or minimum.
@@ -260,6 +260,10 @@ impl Primitive for ReduceWindow {
 
     fn flops(&self, _args: &[Aval], outs: &[Aval]) -> Flops {
         Flops::of_elements(outs) * self.window.iter().product::<usize>() as f64
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.resized()
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -7,12 +7,12 @@ use super::elementwise::Accepts;
 use super::gather::{Gather, GatherDimensionNumbers, GatherScatterMode, wide};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail, err};
-use crate::interpret::batching::move_batch;
+use crate::sharding::DimSpec;
 
 /// What becomes of an element that is written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -187,6 +187,43 @@ impl Primitive for Scatter {
         Ok(smallvec![x.clone()])
     }
 
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        let (x, indices, updates) = (rule.arg(0), rule.arg(1), rule.arg(2));
+        if x.is_replicated() && indices.is_replicated() && updates.is_replicated() {
+            return rule.replicated();
+        }
+        let dims = self.dims.to_gather();
+        let batch = &dims.operand_batching_dims;
+        let of_batch = &dims.start_indices_batching_dims;
+        // Dimensions of the operand that updates have whole, beside theirs.
+        let mut window = self.dims.update_window_dims.iter();
+        let fits = (0..x.rank()).all(|d| {
+            if batch.contains(&d) {
+                return true;
+            }
+            let Some(&u) = (if dims.missing(d) { None } else { window.next() }) else {
+                return x.dims()[d] == DimSpec::None;
+            };
+            let whole = rule.args()[2].shape[u] == rule.args()[0].shape[d];
+            let (own, other) = (&x.dims()[d], &updates.dims()[u]);
+            if whole {
+                *other == DimSpec::None || own == other
+            } else {
+                *own == DimSpec::None && *other == DimSpec::None
+            }
+        });
+        let whole = (0..indices.rank()).all(|d| of_batch.contains(&d) || indices.dims()[d] == DimSpec::None);
+        let rows = (0..updates.rank()).filter(|d| !self.dims.update_window_dims.contains(d));
+        let rows_fit = rows.enumerate().all(|(k, d)| of_batch.contains(&k) || updates.dims()[d] == DimSpec::None);
+        if !fits || !whole || !rows_fit {
+            return Err(rule.error(
+                format_args!("the sharding of the result cannot be inferred, for operands of type {}", rule.types()),
+                "use `x.at(index).out_sharding(spec).set(value)`, or `add` and the others",
+            ));
+        }
+        rule.like(0)
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let mut indices = args[1];
         if self.mode == GatherScatterMode::Clip {
@@ -306,10 +343,10 @@ impl Primitive for Scatter {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let operand = move_batch(&args[0], dims[0], 0, axis.size);
-        let updates = move_batch(&args[2], dims[2], 0, axis.size);
+        let operand = axis.moved(&args[0], dims[0], 0);
+        let updates = axis.moved(&args[2], dims[2], 0);
         let indexed = dims[1].is_some();
-        let indices = if indexed { move_batch(&args[1], dims[1], 0, axis.size) } else { args[1].clone() };
+        let indices = if indexed { axis.moved(&args[1], dims[1], 0) } else { args[1].clone() };
         let scatter = Scatter {
             dims: self.dims.to_gather().batched(true, indexed).to_scatter(),
             indices_are_sorted: self.indices_are_sorted && !indexed,

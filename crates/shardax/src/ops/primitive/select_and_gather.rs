@@ -14,7 +14,6 @@ use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Result, bail};
-use crate::interpret::batching::move_batch;
 use crate::shape::Shape;
 
 type Ints = SmallVec<[usize; 4]>;
@@ -79,7 +78,7 @@ impl SelectAndGather {
 
 /// Both operands with the batch axis in front.
 fn in_front(axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> [Array; 2] {
-    [0, 1].map(|i| move_batch(&args[i], dims[i], 0, axis.size))
+    [0, 1].map(|i| axis.moved(&args[i], dims[i], 0))
 }
 
 impl Primitive for SelectAndGather {

@@ -1,16 +1,20 @@
 //! Primitives that lay elements out anew: reshape, transpose, broadcast, iota.
 
+use std::sync::Arc;
+
 use smallvec::{SmallVec, smallvec};
 
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts,
+};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::DType;
 use crate::error::{Result, err};
-use crate::interpret::batching::move_batch;
 use crate::shape::{Shape, size};
+use crate::sharding::{DimSpec, Typed};
 
 pub(super) type Ints = SmallVec<[usize; 4]>;
 
@@ -33,6 +37,8 @@ pub(super) fn linear_jvp(
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Reshape {
     pub shape: Shape,
+    /// The sharding of the result's type, where it is asked for.
+    pub out: Option<Arc<Typed>>,
 }
 
 impl Primitive for Reshape {
@@ -63,6 +69,17 @@ impl Primitive for Reshape {
         Ok(smallvec![args[0].with_shape(self.shape.clone())])
     }
 
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        match &self.out {
+            Some(out) => rule.given(out),
+            None => rule.reshaped(&self.shape),
+        }
+    }
+
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        rule.keep_partial()
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         Ok(vec![cx.op("stablehlo.reshape", args, "", &outs[0])])
     }
@@ -72,14 +89,22 @@ impl Primitive for Reshape {
     }
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
-        Ok(vec![cts[0].as_ref().map(|ct| ct.reshape(args[0].aval().shape.as_slice()))])
+        let operand = args[0].aval();
+        Ok(vec![cts[0].as_ref().map(|ct| {
+            let out = operand.cotangent().sharding.filter(|_| ct.aval_ref().is_some_and(|ct| ct.sharding.is_some()));
+            match ct.shape() == operand.shape.as_slice() {
+                true => ct.clone(),
+                false => bind1(Reshape { shape: operand.shape.clone(), out }, std::slice::from_ref(ct)),
+            }
+        })])
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let x = move_batch(&args[0], dims[0], 0, axis.size);
+        let x = axis.moved(&args[0], dims[0], 0);
         let mut shape = self.shape.clone();
         shape.insert(0, axis.size);
-        Ok((smallvec![bind1(Reshape { shape }, &[x])], vec![Some(0)]))
+        let out = axis.out(&self.out, 0)?;
+        Ok((smallvec![bind1(Reshape { shape, out }, &[x])], vec![Some(0)]))
     }
 }
 
@@ -118,6 +143,14 @@ impl Primitive for Transpose {
         Ok(smallvec![args[0].with_shape(shape)])
     }
 
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.moved(&self.permutation)
+    }
+
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        rule.keep_partial()
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         Ok(vec![cx.op("stablehlo.transpose", args, &format!("permutation = {}", ints(&self.permutation)), &outs[0])])
     }
@@ -147,6 +180,8 @@ impl Primitive for Transpose {
 pub(crate) struct BroadcastInDim {
     pub shape: Shape,
     pub dims: Ints,
+    /// The sharding of the result's type, where it is asked for.
+    pub out: Option<Arc<Typed>>,
 }
 
 impl Primitive for BroadcastInDim {
@@ -181,6 +216,23 @@ impl Primitive for BroadcastInDim {
         Ok(smallvec![x.with_shape(self.shape.clone())])
     }
 
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        if let Some(out) = &self.out {
+            return rule.given(out);
+        }
+        let mut dims: SmallVec<[DimSpec; 4]> = smallvec![DimSpec::None; self.shape.len()];
+        for (i, &d) in self.dims.iter().enumerate() {
+            if rule.args()[0].shape[i] == self.shape[d] {
+                dims[d] = rule.entry(0, i);
+            }
+        }
+        rule.dims(dims)
+    }
+
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        rule.keep_partial()
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         Ok(vec![cx.broadcast_in_dim(args[0], &self.dims, &outs[0])])
     }
@@ -199,17 +251,22 @@ impl Primitive for BroadcastInDim {
             };
             let axes: Vec<usize> = (0..self.shape.len()).filter(|&d| repeated(d)).collect();
             let sum = if axes.is_empty() { ct.clone() } else { crate::ops::lax::reduce_sum(ct, &axes) };
-            if sum.shape() == operand.shape.as_slice() { sum } else { sum.reshape(operand.shape.as_slice()) }
+            if sum.shape() == operand.shape.as_slice() {
+                return sum;
+            }
+            let out = operand.cotangent().sharding.filter(|_| sum.aval_ref().is_some_and(|ct| ct.sharding.is_some()));
+            bind1(Reshape { shape: operand.shape.clone(), out }, &[sum])
         })])
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let x = move_batch(&args[0], dims[0], 0, axis.size);
+        let x = axis.moved(&args[0], dims[0], 0);
         let mut shape = self.shape.clone();
         shape.insert(0, axis.size);
         let mut new_dims: Ints = smallvec![0];
         new_dims.extend(self.dims.iter().map(|d| d + 1));
-        Ok((smallvec![bind1(BroadcastInDim { shape, dims: new_dims }, &[x])], vec![Some(0)]))
+        let out = axis.out(&self.out, 0)?;
+        Ok((smallvec![bind1(BroadcastInDim { shape, dims: new_dims, out }, &[x])], vec![Some(0)]))
     }
 }
 
@@ -219,6 +276,8 @@ pub(crate) struct Iota {
     pub dtype: DType,
     pub shape: Shape,
     pub dimension: usize,
+    /// The sharding of the result's type, where it is asked for.
+    pub out: Option<Arc<Typed>>,
 }
 
 impl Primitive for Iota {
@@ -242,6 +301,13 @@ impl Primitive for Iota {
             .help("it counts, in a dtype of numbers, along a dimension that the shape has"));
         }
         Ok(smallvec![Aval::new(self.dtype, self.shape.clone())])
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        match &self.out {
+            Some(out) => rule.given(out),
+            None => rule.replicated(),
+        }
     }
 
     fn lower(&self, cx: &mut Lowering, _args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -5,12 +5,13 @@ use smallvec::{SmallVec, smallvec};
 use super::shape_ops::{Ints, linear_jvp, list};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts,
+};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, ErrorKind, Result, err};
-use crate::interpret::batching::move_batch;
 use crate::shape::Shape;
 
 /// A part with constant bounds: `start` to `limit`, every `strides`-th element.
@@ -61,6 +62,14 @@ impl Primitive for Slice {
             shape.push((b - a).div_ceil(s));
         }
         Ok(smallvec![x.with_shape(shape)])
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.resized()
+    }
+
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        rule.keep_partial()
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
@@ -143,6 +152,14 @@ impl Primitive for Pad {
         Ok(smallvec![x.with_shape(shape)])
     }
 
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.resized()
+    }
+
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        rule.keep_partial_of_first()
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
         Ok(vec![cx.pad(args[0], args[1], &self.config)])
     }
@@ -174,7 +191,7 @@ impl Primitive for Pad {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let x = move_batch(&args[0], dims[0], 0, axis.size);
+        let x = axis.moved(&args[0], dims[0], 0);
         let mut config = self.config.clone();
         config.insert(0, (0, 0, 0));
         let Some(d) = dims[1] else {
@@ -240,6 +257,14 @@ impl Primitive for Concatenate {
         Ok(smallvec![Aval { weak: args.iter().all(|a| a.weak), ..first.with_shape(shape) }])
     }
 
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        Ok(smallvec![rule.alike(0..rule.args().len(), "operands")?])
+    }
+
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        rule.keep_partial()
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         Ok(vec![cx.op("stablehlo.concatenate", args, &format!("dimension = {} : i64", self.dimension), &outs[0])])
     }
@@ -268,7 +293,7 @@ impl Primitive for Concatenate {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let moved: Vec<Array> = args.iter().zip(dims).map(|(a, d)| move_batch(a, *d, 0, axis.size)).collect();
+        let moved: Vec<Array> = args.iter().zip(dims).map(|(a, d)| axis.moved(a, *d, 0)).collect();
         Ok((smallvec![bind1(Concatenate { dimension: self.dimension + 1 }, &moved)], vec![Some(0)]))
     }
 }
@@ -303,6 +328,14 @@ impl Primitive for Reverse {
                 .help(format!("name each dimension below {rank} once")));
         }
         Ok(smallvec![args[0].clone()])
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.like(0)
+    }
+
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        rule.keep_partial()
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

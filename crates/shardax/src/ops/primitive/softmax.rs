@@ -7,7 +7,7 @@ use super::elementwise::Accepts;
 use super::stop_gradient::stop_gradient;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
 use crate::error::Result;
@@ -54,6 +54,14 @@ impl Primitive for Softmax {
     /// A maximum, a difference, an exponential, a sum and a quotient.
     fn flops(&self, _args: &[Aval], outs: &[Aval]) -> Flops {
         Flops::of_elements(outs) * 5.0
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.like(0)
+    }
+
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        rule.keep_reduced()
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {

@@ -8,12 +8,11 @@ use super::gather::{GatherScatterMode, take_along};
 use super::reduce::highest;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind;
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Result, bail, err};
-use crate::interpret::batching::move_batch;
 
 /// `sort(x, y, …)`: all operands in the ascending order of the first `num_keys`, compared one after the other.
 ///
@@ -150,6 +149,12 @@ impl Primitive for Sort {
         Ok(args.iter().cloned().collect())
     }
 
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.check_whole(0, [self.dimension])?;
+        rule.alike(0..rule.args().len(), "operands")?;
+        rule.like(0)
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         if self.operands == 1 && cx.dtype(args[0]).is_float() {
             // Integers are compared several times as fast.
@@ -182,7 +187,7 @@ impl Primitive for Sort {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let moved: Vec<Array> = args.iter().zip(dims).map(|(a, d)| move_batch(a, *d, 0, axis.size)).collect();
+        let moved: Vec<Array> = args.iter().zip(dims).map(|(a, d)| axis.moved(a, *d, 0)).collect();
         let outs = Sort { dimension: self.dimension + 1, ..*self }.apply(&moved);
         Ok((outs, vec![Some(0); self.operands]))
     }

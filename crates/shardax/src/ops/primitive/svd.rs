@@ -13,7 +13,7 @@ use super::qr::Qr;
 use super::unary::{ABS, CONJ, SQRT};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::trace::bind;
 use crate::core::program::{Aval, Flops};
 use crate::dtype::{DType, Scalar};
@@ -180,6 +180,10 @@ impl Primitive for Svd {
             let k = m.min(n);
             14.0 * m.max(n) * k * k + 8.0 * k * k * k
         })
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.batch_only(2)
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

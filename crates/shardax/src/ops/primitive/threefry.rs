@@ -8,7 +8,7 @@ use super::binary::{ADD, OR, SHIFT_LEFT, SHIFT_RIGHT_LOGICAL, XOR};
 use super::elementwise::{self, Accepts};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind;
 use crate::dtype::{DType, Scalar};
@@ -71,6 +71,10 @@ impl Primitive for Threefry2x32 {
         }
         let out = elementwise::shape_of("threefry2x32", args)?;
         Ok(smallvec![out.clone().strip_weak_type(), out.strip_weak_type()])
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.join()
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -6,12 +6,11 @@ use super::elementwise::Accepts;
 use super::gather::{GatherScatterMode, take_along};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind;
 use crate::dtype::DType;
 use crate::error::{Result, err};
-use crate::interpret::batching::move_batch;
 
 /// The `k` largest elements along the last dimension, in descending order, and their indices; of equals the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,6 +61,11 @@ impl Primitive for TopK {
         Ok(smallvec![args[0].with_shape(shape), indices])
     }
 
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.check_whole(0, rule.args()[0].rank().checked_sub(1))?;
+        rule.like(0)
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         Ok(cx.op_with("chlo.top_k", args, &format!("k = {} : i64", self.k), Vec::new(), outs))
     }
@@ -75,6 +79,6 @@ impl Primitive for TopK {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        Ok((self.apply(&move_batch(&args[0], dims[0], 0, axis.size)), vec![Some(0), Some(0)]))
+        Ok((self.apply(&axis.moved(&args[0], dims[0], 0)), vec![Some(0), Some(0)]))
     }
 }

@@ -6,7 +6,7 @@ use super::add_tangents;
 use super::matrix::{adjoint, batch_first, part, product, square, widened};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
 use crate::error::{Result, err};
@@ -151,6 +151,10 @@ impl Primitive for TriangularSolve {
     fn flops(&self, args: &[Aval], outs: &[Aval]) -> Flops {
         let rows = args[0].shape.last().copied().unwrap_or(0) as f64;
         Flops::of_products(rows * outs[0].size() as f64)
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.check_batches(&[2, 2], 1)
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -5,13 +5,16 @@ use smallvec::SmallVec;
 use super::binary::Select;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents, ThreadState};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, ThreadState, TypedOuts,
+};
 use crate::core::program::trace::{Traced, trace};
 use crate::core::program::{Aval, Flops, Program};
+use crate::core::sharding_rule::agrees;
 use crate::dtype::DType;
 use crate::error::{Result, bail, err};
 use crate::interpret::ad::{jvp_program, tangent_aval};
-use crate::interpret::batching::{batch_eval, batch_program, move_batch};
+use crate::interpret::batching::{batch_eval, batch_program};
 use crate::interpret::eval::eval;
 use crate::interpret::higher_order::{
     bind_checked, cast_all, marked, marked_tangents, new_var, operand_sets, sets_of, spread_marked, varying,
@@ -135,8 +138,11 @@ impl Primitive for While {
         carry
             .iter()
             .zip(self.body.out_avals())
-            .map(|(arg, out)| match (arg.dtype, &arg.shape) == (out.dtype, &out.shape) {
-                true => Ok(Aval { weak: arg.weak && out.weak, ..out }),
+            .map(|(arg, out)| match (arg.dtype, &arg.shape) == (out.dtype, &out.shape) && agrees(arg, &out) {
+                true => {
+                    let sharding = out.sharding.clone().or_else(|| arg.sharding.clone());
+                    Ok(Aval { weak: arg.weak && out.weak, sharding, ..out })
+                }
                 false => Err(err!(Type, "body_fun output and input must have identical types, got {arg} and {out}")),
             })
             .collect()
@@ -154,6 +160,14 @@ impl Primitive for While {
     fn flops(&self, _args: &[Aval], _outs: &[Aval]) -> Flops {
         let once = self.cond.flops() + self.body.flops();
         Flops { unbounded_loops: once.unbounded_loops + 1, ..once }
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.own()
+    }
+
+    fn partial_rule(&self, _rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        Ok(Default::default())
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
@@ -275,7 +289,7 @@ impl Primitive for While {
             break (cond, body, each == [true]);
         };
         let moved: Vec<Array> = (0..carry.len())
-            .map(|i| if batched[i] { move_batch(&carry[i], carry_dims[i], 0, axis.size) } else { carry[i].clone() })
+            .map(|i| if batched[i] { axis.moved(&carry[i], carry_dims[i], 0) } else { carry[i].clone() })
             .collect();
         let out_dims = batched.iter().map(|b| b.then_some(0)).collect();
         if !each {
@@ -303,7 +317,7 @@ impl Primitive for While {
                     let dims = [&[Some(0)], body_dims, &inner].concat();
                     let all = [std::slice::from_ref(&running), rest].concat();
                     let (outs, dims) = batch_eval(&counted, axis, &all, &dims)?;
-                    outs.iter().zip(dims).map(|(out, dim)| move_batch(out, dim, 0, axis.size)).collect()
+                    outs.iter().zip(dims).map(|(out, dim)| axis.moved(out, dim, 0)).collect()
                 }
             };
             let choose = |(old, new): (&Array, Array)| {

@@ -2,6 +2,8 @@
 
 mod rules;
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use crate::core::lower::{Lowering, Value};
@@ -10,7 +12,9 @@ use crate::error::{Result, err};
 use crate::scope::Part;
 use crate::shape::{AxisName, AxisSet, Shape};
 use crate::sharding::axis_env::{AxisKind, BoundAxis, is_spmd, with_axes};
-use crate::sharding::{Mesh, NamedSharding, PartitionSpec};
+use crate::sharding::context::with_manual;
+use crate::sharding::typed::entry;
+use crate::sharding::{Mesh, NamedSharding, PartitionSpec, Typed, get_abstract_mesh};
 
 /// A program run by every device of a mesh on its blocks of the operands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -55,10 +59,17 @@ impl ShardMap {
     }
 
     /// The type of the block that a device has of a value.
-    pub fn block(mesh: &Mesh, spec: &PartitionSpec, aval: &Aval, checked: bool) -> Result<Aval> {
+    pub fn block(mesh: &Mesh, manual: &[AxisName], spec: &PartitionSpec, aval: &Aval, checked: bool) -> Result<Aval> {
         let shape = NamedSharding::new(mesh, spec.clone()).shard_shape(&aval.shape)?;
         let vma = if checked { aval.vma.union(&spec.all_axes().collect()) } else { AxisSet::default() };
-        Ok(Aval { shape, vma, ..aval.clone() })
+        // What is split over manual axes is the block's; over the others its type says it as before.
+        let inside = |typed: &Typed| {
+            let own = with_manual(typed.mesh(), &manual.iter().copied().collect());
+            let free = typed.dims().iter().map(|e| entry(e.axes().iter().copied().filter(|n| !manual.contains(n))));
+            own.has_explicit().then(|| Typed::of_dims(&own, free.collect()))
+        };
+        let sharding = aval.sharding().and_then(inside).map(Arc::new);
+        Ok(Aval { shape, vma, sharding, ..aval.clone() })
     }
 
     /// The type of the whole that blocks of this type make.
@@ -83,7 +94,13 @@ impl ShardMap {
             .map(|(d, &n)| Ok(n * self.mesh.axes_size(spec.axes(d))?))
             .collect::<Result<_>>()?;
         let vma = block.vma.minus(&self.axes().collect());
-        Ok(Aval { shape, vma, ..block.clone() })
+        let context = get_abstract_mesh().filter(|mesh| mesh.axes() == self.mesh.axes());
+        let outer = context.as_ref().unwrap_or(self.mesh.abstract_mesh());
+        let free = |d: usize| block.sharding().map_or(&[][..], |typed| typed.dims()[d].axes());
+        let joined = |d: usize| entry(spec.axes(d).iter().chain(free(d)).copied());
+        let joined = PartitionSpec::new((0..block.rank()).map(joined));
+        let sharding = outer.has_explicit().then(|| Arc::new(Typed::of_spec(outer, &joined, block.rank())));
+        Ok(Aval { shape, vma, sharding, ..block.clone() })
     }
 
     /// The axes that a spec does not name: all their devices hold one value, unless they hold that of different

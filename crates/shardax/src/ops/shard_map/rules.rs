@@ -5,7 +5,9 @@ use smallvec::SmallVec;
 use super::ShardMap;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents, ThreadState};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, ThreadState, TypedOuts,
+};
 use crate::core::program::trace::{Traced, bind, check_usable, trace};
 use crate::core::program::{Aval, Flops, Program};
 use crate::error::{Result, err};
@@ -16,6 +18,7 @@ use crate::interpret::{ad, batching};
 use crate::ops::collective::axes::Axes;
 use crate::ops::collective::reduce::AllReduce;
 use crate::shape::{AxisName, AxisSet};
+use crate::sharding::typed::entry;
 use crate::sharding::{NamedSharding, PartitionSpec, Sharding};
 
 /// A spec that splits dimension 0 over these axes.
@@ -87,7 +90,7 @@ impl Primitive for ShardMap {
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         for (i, ((arg, spec), block)) in args.iter().zip(&self.in_specs).zip(self.body.in_avals()).enumerate() {
-            let found = ShardMap::block(&self.mesh, spec, arg, self.checked)?;
+            let found = ShardMap::block(&self.mesh, &self.manual, spec, arg, self.checked)?;
             if found.shape != block.shape || found.dtype != block.dtype {
                 return Err(err!(
                     Type,
@@ -115,6 +118,14 @@ impl Primitive for ShardMap {
     fn flops(&self, _args: &[Aval], _outs: &[Aval]) -> Flops {
         let devices: usize = self.axes().filter_map(|axis| self.mesh.axis_size(axis)).product();
         self.body.flops() * devices as f64
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.own()
+    }
+
+    fn partial_rule(&self, _rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        Ok(Default::default())
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
@@ -218,7 +229,7 @@ impl Primitive for ShardMap {
         let residual_avals: Vec<Aval> = residuals
             .iter()
             .zip(&residual_specs)
-            .map(|(r, s)| ShardMap::block(&self.mesh, s, &r.aval(), self.checked))
+            .map(|(r, s)| ShardMap::block(&self.mesh, &self.manual, s, &r.aval(), self.checked))
             .collect::<Result<_>>()?;
         let tangent_avals = blocks.iter().zip(&nonzero).filter(|(_, nz)| **nz).filter_map(|(a, _)| ad::tangent_aval(a));
         let avals: Vec<Aval> = residual_avals.iter().cloned().chain(tangent_avals).collect();
@@ -256,7 +267,8 @@ impl Primitive for ShardMap {
             .iter()
             .zip(&ct_specs)
             .map(|(block, spec)| {
-                Ok(ShardMap::block(&self.mesh, spec, &self.whole(spec, block)?, self.checked)?.strip_weak_type())
+                Ok(ShardMap::block(&self.mesh, &self.manual, spec, &self.whole(spec, block)?, self.checked)?
+                    .strip_weak_type())
             })
             .collect::<Result<_>>()?;
         let avals: Vec<Aval> = marked(&blocks, &known_flags).into_iter().chain(ct_avals).collect();
@@ -295,7 +307,11 @@ impl Primitive for ShardMap {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let spmd = &axis.spmd_names;
+        // A mapped dimension that is split over manual axes stays so.
+        let of_types = axis.explicit.axes().iter().copied().filter(|name| self.manual.contains(name));
+        let spmd: SmallVec<[AxisName; 2]> =
+            if axis.spmd_names.is_empty() { of_types.collect() } else { axis.spmd_names.clone() };
+        let spmd = &spmd;
         for spec in self.in_specs.iter().chain(&self.out_specs) {
             if let Some(name) = spec.all_axes().find(|n| spmd.contains(n)) {
                 let which = if self.in_specs.contains(spec) { "in_specs" } else { "out_specs" };
@@ -317,7 +333,8 @@ impl Primitive for ShardMap {
         }
         // An axis of its own shadows the mapped one of the same name.
         let name = axis.name.filter(|n| !self.manual.contains(n));
-        let inner = BatchAxis { size: axis.size / parts, name, ..axis.clone() };
+        let free = axis.explicit.axes().iter().copied().filter(|name| !self.manual.contains(name));
+        let inner = BatchAxis { size: axis.size / parts, name, explicit: entry(free), ..axis.clone() };
         let force = vec![!spmd.is_empty(); self.out_specs.len()];
         let (Traced { program, captures }, batched) =
             self.in_body(|| batching::batch_program(&self.body, &inner, dims, &force))?;

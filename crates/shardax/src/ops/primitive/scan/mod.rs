@@ -7,13 +7,16 @@ use smallvec::SmallVec;
 
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents, ThreadState};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, ThreadState, TypedOuts,
+};
 use crate::core::program::trace::{Traced, trace};
 use crate::core::program::{Aval, Flops, Program};
+use crate::core::sharding_rule::agrees;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail};
 use crate::interpret::ad::jvp_program;
-use crate::interpret::batching::{batch_program, move_batch};
+use crate::interpret::batching::batch_program;
 use crate::interpret::eval::eval;
 use crate::interpret::higher_order::{
     Residual, Split, bind_checked, cast_all, cast_up, marked, marked_tangents, operand_sets, sets_of, spread_marked,
@@ -23,6 +26,7 @@ use crate::interpret::thread_state::thread_state;
 use crate::interpret::vary;
 use crate::scope::Part;
 use crate::shape::AxisSet;
+use crate::sharding::DimSpec;
 
 /// A loop of `length` steps. Operands are the constants, the initial carry, and the arrays scanned along their
 /// leading axis; results are the final carry and the outputs of all steps, stacked.
@@ -138,9 +142,7 @@ impl Scan {
         if role != Scanned {
             return aval.clone();
         }
-        let mut shape = aval.shape.clone();
-        shape.insert(0, self.length);
-        aval.with_shape(shape)
+        aval.with_dim(0, self.length, DimSpec::None)
     }
 }
 
@@ -181,7 +183,7 @@ impl Primitive for Scan {
         }
         let carry = &args[self.num_consts..][..self.num_carry];
         for (arg, out) in carry.iter().zip(&outs) {
-            if (arg.dtype, &arg.shape) != (out.dtype, &out.shape) {
+            if (arg.dtype, &arg.shape) != (out.dtype, &out.shape) || !agrees(arg, out) {
                 bail!(
                     Type,
                     "scan body function carry input and carry output must have equal types, got {arg} and {out}"
@@ -189,7 +191,11 @@ impl Primitive for Scan {
             }
         }
         let weak = |i: usize, out: &Aval| out.weak && carry.get(i).is_none_or(|arg| arg.weak);
-        let typed = |(i, (out, role)): (usize, (&Aval, Role))| Aval { weak: weak(i, out), ..self.operand(role, out) };
+        let sharding = |i: usize, out: &Aval| out.sharding.clone().or_else(|| carry.get(i)?.sharding.clone());
+        let typed = |(i, (out, role)): (usize, (&Aval, Role))| {
+            let out = Aval { weak: weak(i, out), sharding: sharding(i, out), ..out.clone() };
+            self.operand(role, &out)
+        };
         Ok(outs.iter().zip(self.out_roles()).enumerate().map(typed).collect())
     }
 
@@ -202,6 +208,14 @@ impl Primitive for Scan {
 
     fn flops(&self, _args: &[Aval], _outs: &[Aval]) -> Flops {
         self.body.flops() * self.length as f64
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.own()
+    }
+
+    fn partial_rule(&self, _rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        Ok(Default::default())
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
@@ -371,8 +385,8 @@ impl Primitive for Scan {
             batched[nc..nc + nk].copy_from_slice(&has[..nk]);
         };
         let place = |i: usize, arg: &Array| match in_roles[i] {
-            Carry if batched[i] => move_batch(arg, dims[i], 0, axis.size),
-            Scanned if batched[i] => move_batch(arg, dims[i], 1, axis.size),
+            Carry if batched[i] => axis.moved(arg, dims[i], 0),
+            Scanned if batched[i] => axis.moved(arg, dims[i], 1),
             _ => arg.clone(),
         };
         let operands = args.iter().enumerate().map(|(i, arg)| place(i, arg)).collect();

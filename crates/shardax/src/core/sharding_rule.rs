@@ -1,0 +1,483 @@
+//! Sharding rules: how the shardings in the types of results follow from those of operands.
+//!
+//! They run only where an operand, or the context mesh, has an axis of type `Explicit`.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::primitive::{Avals, Primitive};
+use super::program::Aval;
+use crate::error::{Error, Result, err};
+use crate::shape::AxisSet;
+use crate::sharding::{AbstractMesh, AxisType, DimSpec, Typed};
+use crate::sharding::{context, typed::entry};
+
+/// The shardings of an operation's results.
+pub type TypedOuts = SmallVec<[Typed; 1]>;
+/// The unreduced and the reduced axes of a result.
+pub type PartialAxes = (AxisSet, AxisSet);
+
+/// An operation whose results' shardings are wanted: its operands and the types of its results, without theirs.
+///
+/// The methods are the usual rules; each gives the shardings of all results.
+#[derive(Debug)]
+pub struct ShardingRule<'a> {
+    name: &'a str,
+    mesh: AbstractMesh,
+    args: &'a [Aval],
+    outs: &'a [Aval],
+}
+
+const REPLICATE: &str =
+    "gather the dimension first with `reshard(x, spec)`, or compute in `auto_axes(f).out_sharding(spec)`";
+
+impl<'a> ShardingRule<'a> {
+    /// The mesh of the operands, or that of the context where they have none.
+    pub fn mesh(&self) -> &AbstractMesh {
+        &self.mesh
+    }
+
+    /// The operands' types.
+    pub fn args(&self) -> &'a [Aval] {
+        self.args
+    }
+
+    /// The results' types, without their shardings.
+    pub fn outs(&self) -> &'a [Aval] {
+        self.outs
+    }
+
+    /// The sharding of operand `i`; one that has none counts as replicated.
+    pub fn arg(&self, i: usize) -> Typed {
+        typed(&self.mesh, &self.args[i])
+    }
+
+    /// The entry of a dimension of operand `i`.
+    pub fn entry(&self, i: usize, dim: usize) -> DimSpec {
+        self.args[i].sharding().map_or(DimSpec::None, |t| t.dims()[dim].clone())
+    }
+
+    /// An error of the shardings of operands.
+    pub fn error(&self, message: impl std::fmt::Display, help: &str) -> Error {
+        err!(Sharding, "{}: {message}", self.name).help(help)
+    }
+
+    /// The operands' types, for errors.
+    pub fn types(&self) -> String {
+        self.args.iter().map(Aval::to_string).collect::<Vec<_>>().join(", ")
+    }
+
+    /// No rule: an error that names `auto_axes`.
+    pub fn refuse(&self) -> Error {
+        err!(
+            NotImplemented,
+            "sharding rule for '{}' is not implemented, for operands of type {}",
+            self.name,
+            self.types()
+        )
+        .help("compute it in `auto_axes(f).out_sharding(spec)`, where the compiler chooses shardings")
+    }
+
+    /// No rule for operands with unreduced or reduced axes.
+    pub fn refuse_partial(&self) -> Error {
+        self.error(
+            format_args!("operands with unreduced or reduced axes are not supported, got {}", self.types()),
+            "sum unreduced operands, and drop `reduced`, with `reshard(x, P![..])` first",
+        )
+    }
+
+    /// One result of these entries.
+    pub fn dims(&self, dims: impl IntoIterator<Item = DimSpec>) -> Result<TypedOuts> {
+        Ok(smallvec![Typed::of_dims(&self.mesh, dims.into_iter().collect())])
+    }
+
+    /// Results that all devices have whole.
+    pub fn replicated(&self) -> Result<TypedOuts> {
+        Ok(self.outs.iter().map(|out| Typed::replicated(&self.mesh, out.rank())).collect())
+    }
+
+    /// What the results' types say already: of primitives that stand for their programs.
+    pub fn own(&self) -> Result<TypedOuts> {
+        Ok(self.outs.iter().map(|out| typed(&self.mesh, out)).collect())
+    }
+
+    /// The sharding of operand `i` for every result.
+    pub fn like(&self, i: usize) -> Result<TypedOuts> {
+        let typed = self.arg(i).without_partial();
+        Ok(smallvec![typed; self.outs.len()])
+    }
+
+    /// That of elementwise operations: equal entries stay, and one that is split stays beside some that are not.
+    pub fn join(&self) -> Result<TypedOuts> {
+        let rank = self.outs[0].rank();
+        let mut dims: SmallVec<[DimSpec; 4]> = smallvec![DimSpec::None; rank];
+        let full = || self.args.iter().filter(|a| a.rank() == rank).filter_map(Aval::sharding);
+        for (d, dim) in dims.iter_mut().enumerate() {
+            for entry in full().map(|t| &t.dims()[d]).filter(|entry| **entry != DimSpec::None) {
+                if *dim != DimSpec::None && dim != entry {
+                    let specs: Vec<String> = full().map(|t| t.spec().to_string()).collect();
+                    return Err(self.error(
+                        format_args!(
+                            "got incompatible shardings for broadcasting: {}, for operands of type {}",
+                            specs.join(" and "),
+                            self.types()
+                        ),
+                        "give the operands one sharding with `reshard(x, spec)`",
+                    ));
+                }
+                *dim = entry.clone();
+            }
+        }
+        Ok(smallvec![Typed::of_dims(&self.mesh, dims); self.outs.len()])
+    }
+
+    /// ArrayLike 0 without these dimensions.
+    pub fn drop(&self, dims: &[usize]) -> Result<TypedOuts> {
+        let typed = self.arg(0);
+        let kept = (0..typed.rank()).filter(|d| !dims.contains(d)).map(|d| typed.dims()[d].clone());
+        let kept = Typed::of_dims(&self.mesh, kept.collect());
+        Ok(smallvec![kept; self.outs.len()])
+    }
+
+    /// ArrayLike 0, of which dimension `permutation[i]` becomes dimension `i`.
+    pub fn moved(&self, permutation: &[usize]) -> Result<TypedOuts> {
+        self.dims(permutation.iter().map(|&d| self.entry(0, d)))
+    }
+
+    /// ArrayLike 0, of which the sizes of some dimensions change: what its axes do not divide then is an error.
+    pub fn resized(&self) -> Result<TypedOuts> {
+        let typed = self.arg(0);
+        let (from, to) = (&self.args[0], &self.outs[0]);
+        for d in 0..from.rank().min(to.rank()) {
+            let parts = typed.parts(d);
+            if from.shape[d] != to.shape[d] && to.shape[d] % parts != 0 {
+                return Err(self.error(
+                    format_args!(
+                        "on sharded dims where out dim ({}) is not divisible by mesh axes ({parts}) with spec ({}) is not implemented. Got operand type {from} and out shape {:?}",
+                        to.shape[d],
+                        typed.dims()[d].axes().iter().map(|n| n.as_str()).collect::<Vec<_>>().join(","),
+                        to.shape.as_slice()
+                    ),
+                    REPLICATE,
+                ));
+            }
+        }
+        self.like(0)
+    }
+
+    /// Fails where one of these dimensions of operand `i` is split.
+    pub fn check_whole(&self, i: usize, dims: impl IntoIterator<Item = usize>) -> Result<()> {
+        for d in dims {
+            if self.entry(i, d) != DimSpec::None {
+                return Err(self.error(
+                    format_args!("dimension {d} must not be sharded, and is in operand {i} of type {}", self.args[i]),
+                    REPLICATE,
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Operations on the last dimensions of each operand, `k` of them: these must be whole, and the others be split alike.
+    pub fn batch_only(&self, k: usize) -> Result<TypedOuts> {
+        let mut batch: Option<SmallVec<[DimSpec; 4]>> = None;
+        for (i, arg) in self.args.iter().enumerate() {
+            let Some(typed) = arg.sharding().filter(|_| arg.rank() >= k) else { continue };
+            let rest = arg.rank() - k;
+            self.check_whole(i, rest..arg.rank())?;
+            let own: SmallVec<[DimSpec; 4]> = typed.dims()[..rest].into();
+            match &batch {
+                Some(other) if *other != own => {
+                    return Err(self.error(
+                        format_args!("batch dimensions must be sharded alike, got {}", self.types()),
+                        "give the operands one sharding with `reshard(x, spec)`",
+                    ));
+                }
+                _ => batch = Some(own),
+            }
+        }
+        let batch = batch.unwrap_or_default();
+        let dims = |out: &Aval| (0..out.rank()).map(|d| batch.get(d).cloned().unwrap_or_default()).collect();
+        Ok(self.outs.iter().map(|out| Typed::of_dims(&self.mesh, dims(out))).collect())
+    }
+
+    /// As [`batch_only`](Self::batch_only), of operands whose last `own` dimensions are not the batch's; the result is like
+    /// operand `like`, whose last dimension may be split.
+    pub fn check_batches(&self, own: &[usize], like: usize) -> Result<TypedOuts> {
+        let last = self.args[like].rank().saturating_sub(1);
+        let mut batch: Option<&[DimSpec]> = None;
+        for (i, (arg, own)) in self.args.iter().zip(own).enumerate() {
+            let rest = arg.rank().saturating_sub(*own);
+            self.check_whole(i, (rest..arg.rank()).filter(|d| i != like || *d != last))?;
+            let Some(typed) = arg.sharding() else { continue };
+            match batch {
+                Some(other) if *other != typed.dims()[..rest] => {
+                    return Err(self.error(
+                        format_args!("batch dimensions must be sharded alike, got {}", self.types()),
+                        "give the operands one sharding with `reshard(x, spec)`",
+                    ));
+                }
+                _ => batch = Some(&typed.dims()[..rest]),
+            }
+        }
+        self.like(like)
+    }
+
+    /// The one sharding of these operands, those that are numbers or have none left out.
+    pub fn alike(&self, operands: Range<usize>, what: &str) -> Result<Typed> {
+        let rank = self.args[operands.clone()].iter().map(Aval::rank).max().unwrap_or(0);
+        let mut all = self.args[operands].iter().filter(|a| a.sharding().is_some() && (a.rank() > 0 || rank == 0));
+        let Some(one) = all.next() else { return Ok(Typed::replicated(&self.mesh, rank)) };
+        if let Some(other) = all.find(|a| a.sharding() != one.sharding()) {
+            return Err(self.error(
+                format_args!("{what} must have the same sharding, got {one} and {other}"),
+                "give the operands one sharding with `reshard(x, spec)`",
+            ));
+        }
+        Ok(typed(&self.mesh, one).without_partial())
+    }
+
+    /// One result of the sharding that was asked for.
+    pub fn given(&self, out: &Typed) -> Result<TypedOuts> {
+        if *out.mesh() != self.mesh {
+            return Err(err!(
+                Value,
+                "{}: the mesh of out_sharding is {}, and that of the context or of the operands {}",
+                self.name,
+                out.mesh(),
+                self.mesh
+            )
+            .help("pass the PartitionSpec alone: it is over the context mesh"));
+        }
+        Ok(smallvec![out.clone()])
+    }
+
+    /// ArrayLike 0 with its elements in another shape: dimensions that are kept, split or merged keep their axes where each
+    /// device keeps its elements.
+    pub fn reshaped(&self, shape: &[usize]) -> Result<TypedOuts> {
+        let typed = self.arg(0);
+        let from = &self.args[0].shape;
+        let refuse = || {
+            self.error(
+                format_args!(
+                    "the sharding of the result cannot be inferred: operand of type {} to new sizes {shape:?}",
+                    self.args[0]
+                ),
+                "say it with `x.reshape_sharded(shape, spec)`, or gather dimensions first with `reshard(x, spec)`",
+            )
+        };
+        let mut out: SmallVec<[DimSpec; 4]> = smallvec![DimSpec::None; shape.len()];
+        if typed.is_replicated() || from.contains(&0) {
+            return match typed.is_replicated() {
+                true => self.dims(out),
+                false => Err(refuse()),
+            };
+        }
+        // Runs of dimensions with as many elements on both sides; those of size 1 are in none.
+        let old: Vec<usize> = (0..from.len()).filter(|&d| from[d] != 1).collect();
+        let new: Vec<usize> = (0..shape.len()).filter(|&d| shape[d] != 1).collect();
+        let (mut i, mut j) = (0, 0);
+        while i < old.len() && j < new.len() {
+            let (first_old, first_new) = (i, j);
+            let (mut a, mut b) = (from[old[i]], shape[new[j]]);
+            while a != b {
+                match a < b {
+                    true => (i, a) = (i + 1, a * from[old[i + 1]]),
+                    false => (j, b) = (j + 1, b * shape[new[j + 1]]),
+                }
+            }
+            (i, j) = (i + 1, j + 1);
+            let (olds, news) = (&old[first_old..i], &new[first_new..j]);
+            let entries = || olds.iter().map(|&d| &typed.dims()[d]);
+            match (olds, news) {
+                ([o], [n]) => out[*n] = typed.dims()[*o].clone(),
+                _ if entries().all(|entry| *entry == DimSpec::None) => {}
+                ([o], news) => {
+                    let mut axes = typed.dims()[*o].axes();
+                    for &n in news {
+                        let mut rest = shape[n];
+                        let mut taken: SmallVec<[_; 2]> = SmallVec::new();
+                        while let Some((&axis, others)) = axes.split_first() {
+                            let size = self.mesh.axis_size(axis).unwrap_or(1);
+                            if rest % size != 0 {
+                                break;
+                            }
+                            taken.push(axis);
+                            (rest, axes) = (rest / size, others);
+                        }
+                        out[n] = entry(taken);
+                        if !axes.is_empty() && rest != 1 {
+                            return Err(refuse());
+                        }
+                    }
+                    if !axes.is_empty() {
+                        return Err(refuse());
+                    }
+                }
+                (_, [n]) => {
+                    // An axis after a dimension that is whole would have to move data.
+                    let whole = entries().position(|entry| *entry == DimSpec::None).unwrap_or(olds.len());
+                    if entries().skip(whole).any(|entry| *entry != DimSpec::None) {
+                        return Err(refuse());
+                    }
+                    out[*n] = entry(entries().flat_map(|entry| entry.axes().iter().copied()));
+                }
+                _ => return Err(refuse()),
+            }
+        }
+        self.dims(out)
+    }
+
+    /// The unreduced and reduced axes of a product: what is unreduced over the axes that the other is reduced over stays so.
+    pub fn product_partial(&self) -> Result<PartialAxes> {
+        let sets = |i: usize| self.arg(i);
+        let (a, b) = (sets(0), sets(1));
+        let one = |u: &Typed, r: &Typed| {
+            !u.unreduced().is_empty() && u.unreduced() == r.reduced() && r.unreduced().is_empty()
+        };
+        match () {
+            () if one(&a, &b) => Ok((a.unreduced().clone(), AxisSet::default())),
+            () if one(&b, &a) => Ok((b.unreduced().clone(), AxisSet::default())),
+            () => self.keep_reduced(),
+        }
+    }
+
+    /// The unreduced and reduced axes of operations that move or add up elements: those of the operands, which agree.
+    pub fn keep_partial(&self) -> Result<PartialAxes> {
+        let sets =
+            |a: &Aval| a.sharding().map_or_else(Default::default, |t| (t.unreduced().clone(), t.reduced().clone()));
+        let mut found: Option<PartialAxes> = None;
+        // Numbers are part of no device's addend and of none's cotangent.
+        for arg in self.args.iter().filter(|a| a.rank() > 0 || a.sharding().is_some_and(Typed::is_partial)) {
+            let own = sets(arg);
+            match &found {
+                Some(other) if *other != own => {
+                    return Err(self.error(
+                        format_args!("operands must be unreduced and reduced over the same axes, got {}", self.types()),
+                        "give the operands the same unreduced and reduced axes with `reshard(x, spec)` first",
+                    ));
+                }
+                _ => found = Some(own),
+            }
+        }
+        let found = found.unwrap_or_default();
+        // A number beside addends would be one of each.
+        if !found.0.is_empty() && self.args.iter().any(|a| !a.sharding().is_some_and(Typed::is_partial)) {
+            return Err(self.error(
+                format_args!("a number does not go with unreduced operands, got {}", self.types()),
+                "sum them with `reshard(x, P![..])` first",
+            ));
+        }
+        Ok(found)
+    }
+
+    /// The unreduced and reduced axes of operand 0.
+    pub fn keep_partial_of_first(&self) -> Result<PartialAxes> {
+        let typed = self.arg(0);
+        Ok((typed.unreduced().clone(), typed.reduced().clone()))
+    }
+
+    /// As [`keep_partial`](Self::keep_partial) of operations that are not additive: reduced operands alone.
+    pub fn keep_reduced(&self) -> Result<PartialAxes> {
+        if self.args.iter().filter_map(Aval::sharding).any(|t| !t.unreduced().is_empty()) {
+            return Err(self.error(
+                format_args!("unreduced operands are not supported, got {}", self.types()),
+                "sum them with `reshard(x, P![..])` first",
+            ));
+        }
+        let (_, reduced) = self.keep_partial()?;
+        Ok((AxisSet::default(), reduced))
+    }
+}
+
+fn typed(mesh: &AbstractMesh, aval: &Aval) -> Typed {
+    aval.sharding().cloned().unwrap_or_else(|| Typed::replicated(mesh, aval.rank()))
+}
+
+/// Puts the shardings of the results of `primitive` into their types.
+pub(crate) fn assign(primitive: &dyn Primitive, args: &[Aval], outs: &mut Avals) -> Result<()> {
+    let mut operands = args.iter().filter(|a| a.sharding.is_some());
+    let first = operands.next();
+    let enters = primitive.enters_mesh();
+    if first.is_none() && !context::is_explicit() && !enters.as_ref().is_some_and(AbstractMesh::has_explicit) {
+        return Ok(());
+    }
+    let context = context::get_abstract_mesh();
+    let mesh = match (&enters, &context, first.and_then(Aval::sharding)) {
+        (Some(mesh), ..) => mesh.clone(),
+        (None, Some(mesh), _) => mesh.clone(),
+        (None, None, Some(typed)) => typed.mesh().clone(),
+        (None, None, None) => return Ok(()),
+    };
+    if enters.is_none()
+        && let Some(other) = args.iter().find(|a| a.sharding().is_some_and(|t| *t.mesh() != mesh))
+        && let Some(typed) = other.sharding()
+    {
+        let (whose, help) = match &context {
+            Some(_) if mesh.is_all(AxisType::Manual) => (
+                "the context mesh",
+                "pass it to the function of `shard_map` as an argument: what is captured keeps the mesh outside",
+            ),
+            Some(_) => ("the context mesh", "pass it as an argument, or move it with `reshard(x, spec)`"),
+            None => ("that of another operand", "put the operands on one mesh, or set it with `set_mesh(&mesh)`"),
+        };
+        return Err(err!(
+            Value,
+            "{}: the mesh of an operand of type {other} is {}, which is not {whose}, {mesh}",
+            primitive.name(),
+            typed.mesh()
+        )
+        .help(help));
+    }
+    if !mesh.has_explicit() {
+        // All of the results is the compiler's.
+        outs.iter_mut().for_each(|out| out.sharding = None);
+        return Ok(());
+    }
+    let rule = ShardingRule { name: primitive.name(), mesh, args, outs };
+    let mut found = primitive.sharding_rule(&rule)?;
+    let partial = args.iter().filter_map(Aval::sharding).any(Typed::is_partial);
+    if partial && enters.is_none() {
+        let (unreduced, reduced) = primitive.partial_rule(&rule)?;
+        for typed in &mut found {
+            let both = (typed.unreduced().union(&unreduced), typed.reduced().union(&reduced));
+            *typed = typed.clone().with_partial(both.0, both.1);
+        }
+    }
+    let operands = rule.types();
+    for (out, typed) in outs.iter_mut().zip(found) {
+        if typed.rank() != out.rank() {
+            return Err(err!(
+                Type,
+                "the sharding rule of '{}' gave {} entries for a result of type {out}",
+                primitive.name(),
+                typed.rank()
+            )
+            .help("a sharding rule gives one entry for each dimension of a result"));
+        }
+        let repeated = typed.repeats();
+        out.sharding = Some(Arc::new(typed));
+        if repeated.is_some() {
+            return Err(err!(
+                Sharding,
+                "{} operation with inputs: {operands} produces an illegally sharded result: {out}",
+                primitive.name()
+            )
+            .help("an axis can split one dimension: give an operand another sharding with `reshard(x, spec)`"));
+        }
+        if let Some(typed) = out.sharding() {
+            typed.check_divides(&out.shape).map_err(|e| e.context(primitive.name()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether values of these types may stand for each other: their shardings are equal, or one has none.
+pub(crate) fn agrees(a: &Aval, b: &Aval) -> bool {
+    match (a.sharding(), b.sharding()) {
+        (Some(a), Some(b)) => a == b,
+        _ => true,
+    }
+}

@@ -1,0 +1,282 @@
+//! Functions in which mesh axes have other types: `auto_axes` and `explicit_axes`.
+
+use std::marker::PhantomData;
+use std::panic::Location;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::core::array::Array;
+use crate::core::function::{Function, identity_of};
+use crate::core::prefix::{IntoPrefix, Prefix};
+use crate::core::program::Aval;
+use crate::core::sharding_like::ShardingLike;
+use crate::core::tree::{Flat, Tree, TreeDef};
+use crate::error::{Result, err};
+use crate::interpret::flat::{FlatFn, flat_fn, record};
+use crate::ops::primitive::call::Call;
+use crate::shape::{AxisName, IntoAxisNames};
+use crate::sharding::context::with_abstract_mesh;
+use crate::sharding::{AbstractMesh, AxisType, Typed, get_abstract_mesh};
+
+/// A function in which mesh axes are of type `Auto`; see [`auto_axes`].
+#[must_use = "a transformed function does nothing until it is called"]
+pub struct AutoAxes<F, Args> {
+    f: F,
+    axes: Option<SmallVec<[AxisName; 2]>>,
+    out_sharding: Prefix<Option<ShardingLike>>,
+    args: PhantomData<fn(Args)>,
+}
+
+/// A function in which mesh axes are of type `Explicit`; see [`explicit_axes`].
+#[must_use = "a transformed function does nothing until it is called"]
+pub struct ExplicitAxes<F, Args> {
+    f: F,
+    axes: Option<SmallVec<[AxisName; 2]>>,
+    in_sharding: Prefix<Option<ShardingLike>>,
+    args: PhantomData<fn(Args)>,
+}
+
+/// The function `f`, in which the compiler chooses how values are split over the mesh axes: they are of type
+/// [`Auto`](AxisType::Auto) there. [`out_sharding`](AutoAxes::out_sharding) says what the types of the results hold.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let mesh = make_mesh([("x", 8)])?.with_axis_types([AxisType::Explicit])?;
+/// let _mesh = set_mesh(&mesh)?;
+/// let x = reshard(ones([8, 4]), P!["x"]);
+/// // Along a dimension that is split there is no rule for sorting.
+/// let sorted = auto_axes(|x: Array| sort(x, 0)).out_sharding(P!["x"]);
+/// assert_eq!(sorted.call(x)?.type_name(), "float32[8@x,4]");
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails inside of `shard_map`.
+pub fn auto_axes<Args: Tree, F: Function<Args>>(f: F) -> AutoAxes<F, Args> {
+    AutoAxes { f, axes: None, out_sharding: Prefix::Leaf(None), args: PhantomData }
+}
+
+/// The function `f`, in which mesh axes are of type [`Explicit`](AxisType::Explicit): types hold shardings there.
+/// [`in_sharding`](ExplicitAxes::in_sharding) says those of the arguments.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let _mesh = set_mesh(&make_mesh([("x", 8)])?)?;
+/// let f = explicit_axes(|x: Array| {
+///     assert_eq!(x.type_name(), "float32[8@x]");
+///     x * 2
+/// });
+/// let y = jit(f.in_sharding(P!["x"])).call(ones(8))?;
+/// assert_eq!(y.type_name(), "float32[8]");
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn explicit_axes<Args: Tree, F: Function<Args>>(f: F) -> ExplicitAxes<F, Args> {
+    ExplicitAxes { f, axes: None, in_sharding: Prefix::Leaf(None), args: PhantomData }
+}
+
+impl<F, Args> AutoAxes<F, Args> {
+    /// The axes. Default: all.
+    pub fn axes(mut self, axes: impl IntoAxisNames) -> Self {
+        self.axes = Some(axes.into_axis_names());
+        self
+    }
+
+    /// The shardings of the results, outside: one, or a tree of them.
+    pub fn out_sharding(mut self, sharding: impl IntoPrefix<Option<ShardingLike>>) -> Self {
+        self.out_sharding = sharding.into_prefix();
+        self
+    }
+}
+
+impl<F, Args> ExplicitAxes<F, Args> {
+    /// The axes. Default: all.
+    pub fn axes(mut self, axes: impl IntoAxisNames) -> Self {
+        self.axes = Some(axes.into_axis_names());
+        self
+    }
+
+    /// The shardings of the arguments, inside: one, or a tree of them.
+    pub fn in_sharding(mut self, sharding: impl IntoPrefix<Option<ShardingLike>>) -> Self {
+        self.in_sharding = sharding.into_prefix();
+        self
+    }
+}
+
+/// The mesh of the context, or else of the arguments.
+fn mesh_of(flat: &Flat) -> Option<AbstractMesh> {
+    let own = || flat.leaves.iter().find_map(|leaf| Some(leaf.aval_ref()?.sharding()?.mesh().clone()));
+    get_abstract_mesh().or_else(own)
+}
+
+/// The mesh with the named axes, or all, of this type.
+fn changed(mesh: &AbstractMesh, axes: Option<&[AxisName]>, ty: AxisType, what: &str) -> Result<AbstractMesh> {
+    let axes: Vec<AxisName> = axes.map_or_else(|| mesh.axis_names().collect(), <[_]>::to_vec);
+    if let Some(name) = axes.iter().find(|name| mesh.axis_type(**name) == Some(AxisType::Manual)) {
+        return Err(err!(
+            NotImplemented,
+            "{what} cannot change the type of axis {name:?}, which is Manual in the context mesh {mesh}"
+        )
+        .help("inside of `shard_map` leave manual axes out: `.axes([..])` names the others"));
+    }
+    mesh.update_axis_types(axes.into_iter().map(|name| (name, ty)))
+}
+
+impl<F: Function<Args>, Args: Tree> Function<Args> for AutoAxes<F, Args> {
+    type Output = F::Output;
+
+    fn identity(&self) -> Option<u64> {
+        identity_of::<Self>((&self.axes, &self.out_sharding), self.f.identity())
+    }
+
+    #[track_caller]
+    fn apply(&self, args: Args) -> Result<F::Output> {
+        let flat = Flat::of_arguments(&args);
+        let named = |like: &Option<ShardingLike>| match like {
+            Some(ShardingLike::Typed(typed)) => Some(typed.mesh().clone()),
+            Some(ShardingLike::Sharding(sharding)) => Some(sharding.as_named()?.mesh().abstract_mesh().clone()),
+            _ => None,
+        };
+        let given = || match &self.out_sharding {
+            Prefix::Leaf(like) => named(like),
+            _ => None,
+        };
+        let Some(outer) = mesh_of(&flat).or_else(given) else { return self.f.apply(args) };
+        let inner = changed(&outer, self.axes.as_deref(), AxisType::Auto, "auto_axes")?;
+        if inner == outer {
+            return self.f.apply(args);
+        }
+        let leave = |out: Flat| {
+            let to = self.out_sharding.resolve(&out.def, "auto_axes out_sharding")?;
+            let like = |(leaf, like): (&Array, &Option<ShardingLike>)| {
+                let Some(like) = like else {
+                    return Err(err!(
+                        Type,
+                        "Missing required keyword argument: out_sharding, of a result of type {}",
+                        leaf.type_name()
+                    )
+                    .help("say how results are sharded: `auto_axes(f).out_sharding(P![..])`"));
+                };
+                leaf.check()?;
+                Ok(leaf.sharded_from(&inner, &of_mesh(like, &outer, leaf)?))
+            };
+            let leaves = out.leaves.iter().zip(&to).map(like).collect::<Result<_>>()?;
+            Ok(Flat { leaves, def: out.def })
+        };
+        in_mesh("auto_axes", &flat, &inner, &|x| kept(x, &inner), &flat_fn(&self.f), &leave)?.build()
+    }
+}
+
+impl<F: Function<Args>, Args: Tree> Function<Args> for ExplicitAxes<F, Args> {
+    type Output = F::Output;
+
+    fn identity(&self) -> Option<u64> {
+        identity_of::<Self>((&self.axes, &self.in_sharding), self.f.identity())
+    }
+
+    #[track_caller]
+    fn apply(&self, args: Args) -> Result<F::Output> {
+        let flat = Flat::of_arguments(&args);
+        let Some(outer) = mesh_of(&flat) else {
+            return Err(err!(
+                Value,
+                "Context mesh cannot be empty. Please use `set_mesh` to set the mesh for explicit_axes"
+            )
+            .help("set one with `set_mesh(&mesh)`"));
+        };
+        let inner = changed(&outer, self.axes.as_deref(), AxisType::Explicit, "explicit_axes")?;
+        if inner == outer {
+            return self.f.apply(args);
+        }
+        let to = self.in_sharding.resolve(&flat.def, "explicit_axes in_sharding")?;
+        let mut flat = flat;
+        let enter = |(i, x): (usize, &Array)| match &to[i] {
+            _ if x.is_number() => Ok(x.clone()),
+            Some(like) => Ok(x.sharded_from(&outer, &of_mesh(like, &inner, x)?)),
+            None => Err(err!(
+                Type,
+                "Missing required keyword argument: in_sharding, of an argument of type {}",
+                x.type_name()
+            )
+            .help("say how arguments are sharded: `explicit_axes(f).in_sharding(P![..])`")),
+        };
+        let leave = |out: Flat| {
+            let leaves = out.leaves.iter().map(|leaf| kept(leaf, &outer)).collect();
+            Ok(Flat { leaves, def: out.def })
+        };
+        let f = |args: &Flat| {
+            let leaves = args.leaves.iter().enumerate().map(enter).collect::<Result<_>>()?;
+            let args = Flat { leaves, def: args.def.clone() };
+            leave(with_abstract_mesh(Some(inner.clone()), || flat_fn(&self.f)(&args))?)
+        };
+        flat.leaves.iter().try_for_each(Array::check)?;
+        flat = record_call("explicit_axes", &flat, &f)?;
+        flat.build()
+    }
+}
+
+/// The sharding that is asked for, over this mesh.
+fn of_mesh(like: &ShardingLike, mesh: &AbstractMesh, x: &Array) -> Result<Typed> {
+    let spec = match like {
+        ShardingLike::Spec(spec) => spec.clone(),
+        ShardingLike::Typed(typed) => typed.spec(),
+        like => like.resolve("out_sharding")?.spec()?.clone(),
+    };
+    Typed::asked(mesh, &spec, x.shape(), "out_sharding")
+}
+
+/// `x` with what is left of its sharding over the axes of type `Explicit` of this mesh.
+fn kept(x: &Array, mesh: &AbstractMesh) -> Array {
+    match x.aval_ref().and_then(Aval::sharding) {
+        Some(typed) => x.sharded(&Typed::of_spec(mesh, &typed.spec(), typed.rank())),
+        None => x.clone(),
+    }
+}
+
+/// The results of `f` on these arguments, traced with `inner` as the context mesh; `enter` and `leave` are applied outside.
+fn in_mesh(
+    name: &'static str,
+    flat: &Flat,
+    inner: &AbstractMesh,
+    enter: &dyn Fn(&Array) -> Array,
+    f: FlatFn<'_>,
+    leave: &dyn Fn(Flat) -> Result<Flat>,
+) -> Result<Flat> {
+    record_call(name, flat, &|args| {
+        let leaves = args.leaves.iter().map(enter).collect();
+        let args = Flat { leaves, def: args.def.clone() };
+        leave(with_abstract_mesh(Some(inner.clone()), || f(&args))?)
+    })
+}
+
+#[track_caller]
+fn record_call(name: &'static str, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
+    record(flat, f, Location::caller(), |program, _, _: &TreeDef| Arc::new(Call { name: name.to_owned(), program }))
+}
+
+/// The result of `f` on these arrays, computed with all axes of the mesh of type `Auto`, with the sharding that is asked for.
+#[track_caller]
+pub(crate) fn in_auto_axes(args: &[Array], out: &ShardingLike, f: impl Fn(&[Array]) -> Result<Array>) -> Result<Array> {
+    let flat = Flat::of(&args.to_vec());
+    let own = match out {
+        ShardingLike::Typed(typed) => Some(typed.mesh().clone()),
+        ShardingLike::Sharding(sharding) => sharding.as_named().map(|named| named.mesh().abstract_mesh().clone()),
+        _ => None,
+    };
+    let Some(outer) = mesh_of(&flat).or(own) else {
+        return Err(err!(Value, "out_sharding requires a non-empty mesh in context, got {out:?}")
+            .help("set one with `set_mesh(&mesh)`, or pass `NamedSharding::new(&mesh, spec)`"));
+    };
+    let inner = changed(&outer, None, AxisType::Auto, "out_sharding")?;
+    let leave = |made: Flat| {
+        let one = made.leaves.iter().map(|y| {
+            y.check()?;
+            Ok(y.sharded_from(&inner, &of_mesh(out, &outer, y)?))
+        });
+        Ok(Flat { leaves: one.collect::<Result<_>>()?, def: made.def })
+    };
+    let enter = |x: &Array| kept(x, &inner);
+    let out = in_mesh("out_sharding", &flat, &inner, &enter, &|args| Ok(Flat::of(&f(&args.leaves)?)), &leave)?;
+    out.build()
+}

@@ -1,0 +1,251 @@
+//! `reshard`: another sharding in the type of a value.
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::prefix::{IntoPrefix, Prefix};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
+use crate::core::program::Aval;
+use crate::core::program::trace::{bind1, trace};
+use crate::core::sharding_like::ShardingLike;
+use crate::core::tree::{Flat, Tree};
+use crate::error::{Result, err};
+use crate::ops::collective::axis_index;
+use crate::ops::lax;
+use crate::ops::numpy::where_;
+use crate::ops::shard_map::ShardMap;
+use crate::shape::{AxisName, AxisSet};
+use crate::sharding::typed::entry;
+use crate::sharding::{AbstractMesh, DimSpec, Mesh, NamedSharding, PartitionSpec, Sharding, Typed};
+use crate::source;
+
+/// The same value, whose type has this sharding.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Reshard {
+    pub to: Typed,
+    /// The mesh with its devices, where the context has none.
+    pub mesh: Option<Mesh>,
+    /// The mesh of the operand, where its axes are all of type `Auto`: its type does not say it.
+    pub from: Option<AbstractMesh>,
+}
+
+impl Reshard {
+    #[track_caller]
+    fn apply(&self, x: &Array) -> Array {
+        bind1(self.clone(), std::slice::from_ref(x))
+    }
+
+    /// Writes a value whose addends are spread over the axes `added`, device by device: XLA's partitioner takes a value that
+    /// is to be unreduced for one of the addends on every device, ends the process where axes are exchanged for others, and
+    /// is wrong where several axes of unequal sizes are added at once.
+    fn lower_unreduced(
+        &self,
+        cx: &mut Lowering,
+        x: Value,
+        from: &Typed,
+        added: &AxisSet,
+        out: &Aval,
+    ) -> Result<Vec<Value>> {
+        let (Some(mesh), true) = (cx.auto_mesh.clone(), cx.manual_axes.is_empty()) else {
+            return Err(err!(
+                NotImplemented,
+                "reshard to {} inside of a shard_map over part of the axes",
+                self.to.spec()
+            )
+            .help("reshard outside of the shard_map"));
+        };
+        let mesh = mesh.with_shape(self.to.mesh());
+        let kept: AxisSet = self.to.unreduced().minus(added);
+        // What is not unreduced afterwards is summed first.
+        let from = from.clone().with_partial(kept.clone(), AxisSet::default());
+        let without = |e: &DimSpec| entry(e.axes().iter().copied().filter(|n| !added.contains(*n)));
+        let stays = from.dims().iter().zip(self.to.dims()).all(|(have, want)| {
+            let last = have.axes().iter().skip_while(|n| !added.contains(**n)).all(|n| added.contains(*n));
+            last && without(have) == *want
+        });
+        let start = if stays { from } else { self.to.clone().with_partial(kept, AxisSet::default()) };
+        let x = cx.constrain(x, &start);
+        let (in_spec, out_spec) = (start.spec(), self.to.spec());
+        let local = |spec: &PartitionSpec| {
+            NamedSharding::new(&mesh, spec.clone()).shard_shape(&out.shape).map(|shape| Aval::new(out.dtype, shape))
+        };
+        let (block, whole) = (local(&in_spec)?, local(&out_spec)?);
+        let manual: Vec<AxisName> = mesh.axis_names().collect();
+        let index = |axes: &[AxisName]| {
+            let at = axes.iter().map(|n| (axis_index(*n), mesh.axis_size(*n).unwrap_or(1)));
+            at.fold(Array::from(0), |index, (at, size)| index * size + at)
+        };
+        let body = ShardMap::bind_axes(&mesh, &manual, false, || {
+            trace(&[block.clone()], |args| {
+                let split = start.split_axes().collect::<AxisSet>();
+                let rest: Vec<AxisName> = added.iter().filter(|n| !split.contains(*n)).collect();
+                let zero = Array::zeros_of(&Aval::scalar(out.dtype));
+                // The first device along axes that the value was whole on has it; along others each has its part.
+                let mut y = args[0].clone();
+                if !rest.is_empty() {
+                    y = where_(index(&rest).equal(0), &y, zero.broadcast_to(&block.shape));
+                }
+                for d in 0..block.rank() {
+                    let axes: Vec<AxisName> =
+                        start.dims()[d].axes().iter().copied().filter(|n| added.contains(*n)).collect();
+                    if axes.is_empty() {
+                        continue;
+                    }
+                    let mut shape = y.shape_owned();
+                    let part = shape[d];
+                    shape[d] = whole.shape[d];
+                    let zeros = zero.broadcast_to(&shape);
+                    y = lax::dynamic_update_slice_in_dim(&zeros, &y, &(index(&axes) * part), d as i32);
+                }
+                Ok(vec![y])
+            })
+        })?;
+        let map = ShardMap {
+            mesh,
+            manual,
+            in_specs: vec![in_spec],
+            out_specs: vec![out_spec],
+            checked: false,
+            body: body.program,
+        };
+        map.lower(cx, &[x], std::slice::from_ref(out))
+    }
+
+    fn named(&self) -> Option<NamedSharding> {
+        self.mesh.as_ref().map(|mesh| NamedSharding::new(&mesh.with_shape(self.to.mesh()), self.to.spec()))
+    }
+}
+
+/// What the interpreters need of `reshard`, to keep types right.
+impl Array {
+    /// The same with the sharding of `like`, where both have one and they differ.
+    #[track_caller]
+    pub(crate) fn sharded_as(&self, like: &Aval) -> Array {
+        match (self.aval_ref().and_then(Aval::sharding), like.sharding()) {
+            (Some(have), Some(want)) if have != want && have.rank() == want.rank() => self.sharded(want),
+            (None, Some(want)) if !self.is_number() && !want.is_replicated() && self.ndim() == want.rank() => {
+                self.sharded(want)
+            }
+            _ => self.clone(),
+        }
+    }
+
+    /// The same with this sharding.
+    #[track_caller]
+    pub(crate) fn sharded(&self, to: &Typed) -> Array {
+        Reshard { to: to.clone(), mesh: None, from: None }.apply(self)
+    }
+
+    /// The same with this sharding, of an array made where `from` is the context mesh.
+    #[track_caller]
+    pub(crate) fn sharded_from(&self, from: &AbstractMesh, to: &Typed) -> Array {
+        let from = Some(from.clone()).filter(|_| !from.has_explicit());
+        Reshard { to: to.clone(), mesh: None, from }.apply(self)
+    }
+}
+
+impl Primitive for Reshard {
+    fn name(&self) -> &'static str {
+        "reshard"
+    }
+
+    fn print_params(&self) -> String {
+        format!("dst_sharding={}", self.to.spec())
+    }
+
+    fn placed_on(&self) -> Option<Sharding> {
+        self.named().map(Sharding::Named)
+    }
+
+    fn is_fused(&self) -> bool {
+        true
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        Ok(smallvec![args[0].clone()])
+    }
+
+    fn sharding_rule(&self, _rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        Ok(smallvec![self.to.clone()])
+    }
+
+    fn enters_mesh(&self) -> Option<AbstractMesh> {
+        Some(self.to.mesh().clone())
+    }
+
+    /// The type of the result has the sharding, which is written as that of every result is.
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let from =
+            cx.typed(args[0]).map_or_else(|| Typed::replicated(self.to.mesh(), outs[0].rank()), |t| (*t).clone());
+        let added = self.to.unreduced().minus(from.unreduced());
+        match added.is_empty() || cx.is_local() {
+            true => Ok(args.to_vec()),
+            false => self.lower_unreduced(cx, args[0], &from, &added, &outs[0]),
+        }
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        Ok((smallvec![self.apply(&args[0])], vec![tangents[0].as_ref().map(|t| self.apply(t))]))
+    }
+
+    /// Where a cotangent lies is known from the operand's type: the interpreter brings it there.
+    fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        let operand = args[0].aval().cotangent();
+        let back = |ct: &Array| match (operand.sharding(), &self.from) {
+            _ if ct.is_number() => ct.clone(),
+            (Some(want), _) => ct.sharded_from(self.to.mesh(), want),
+            (None, Some(mesh)) => ct.sharded(&Typed::replicated(mesh, ct.ndim())),
+            (None, None) => ct.clone(),
+        };
+        Ok(vec![cts[0].as_ref().map(back)])
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        let to = dims[0].map_or(Ok(self.to.clone()), |d| axis.inserted(&self.to, d))?;
+        Ok((smallvec![Reshard { to, ..self.clone() }.apply(&args[0])], dims.to_vec()))
+    }
+}
+
+/// The same tree, whose arrays have these shardings in their types: one, or a tree of them; `None` leaves a part as it is.
+///
+/// A [`PartitionSpec`](crate::PartitionSpec) alone is over the context mesh ([`set_mesh`](crate::set_mesh)), and names axes
+/// of type [`Explicit`](crate::AxisType::Explicit). Data is moved between the devices as needed. The gradient has the
+/// sharding of the argument.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let mesh = make_mesh([("x", 2), ("y", 4)])?.with_axis_types([AxisType::Explicit; 2])?;
+/// let _mesh = set_mesh(&mesh)?;
+/// let x = reshard(ones([8, 8]), P!["x", "y"]);
+/// assert_eq!(x.type_name(), "float32[8@x,8@y]");
+/// let f = jit(|x: Array| reshard(x.sum(1), P![("x", "y")]));
+/// assert_eq!(f.call(x)?.type_name(), "float32[8@(x,y)]");
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn reshard<T: Tree>(x: T, to: impl IntoPrefix<Option<ShardingLike>>) -> T {
+    let _line = source::enter();
+    let flat = Flat::of(&x);
+    let leaves = resharded(&flat, &to.into_prefix())
+        .unwrap_or_else(|e| flat.leaves.iter().map(|leaf| Array::from_result(Err(e.clone()), leaf)).collect());
+    Flat { leaves, def: flat.def }.build().unwrap_or(x)
+}
+
+fn resharded(flat: &Flat, to: &Prefix<Option<ShardingLike>>) -> Result<SmallVec<[Array; 8]>> {
+    let all = to.resolve(&flat.def, "reshard")?;
+    let one = |(leaf, like): (&Array, &Option<ShardingLike>)| match like {
+        Some(like) => Array::from_result(leaf.check().and_then(|()| reshard_leaf(leaf, like)), leaf),
+        None => leaf.clone(),
+    };
+    Ok(flat.leaves.iter().zip(&all).map(one).collect())
+}
+
+fn reshard_leaf(x: &Array, like: &ShardingLike) -> Result<Array> {
+    let (to, mesh) = like.typed("reshard", x.shape())?;
+    if !to.mesh().has_explicit() {
+        return Ok(x.clone());
+    }
+    Ok(Reshard { to, mesh, from: None }.apply(x))
+}

@@ -1,0 +1,147 @@
+//! Meshes without their devices: names, sizes and types of axes.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::mesh::AxisType;
+use crate::error::{AtCaller, Result, err};
+use crate::shape::AxisName;
+
+/// The shape of a mesh without its devices: names, sizes and types of its axes.
+///
+/// Types of values hold one where an axis is [`Explicit`](AxisType::Explicit).
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let mesh = AbstractMesh::new([("x", 2), ("y", 4)]);
+/// assert_eq!(mesh.axis_size("y"), Some(4));
+/// let mesh = mesh.update_axis_types([("x", AxisType::Explicit)])?;
+/// assert_eq!(mesh.to_string(), "AbstractMesh('x': 2, 'y': 4, axis_types=(Explicit, Auto))");
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct AbstractMesh(Arc<Inner>);
+
+#[derive(PartialEq, Eq, Hash)]
+struct Inner {
+    axes: Vec<(AxisName, usize)>,
+    types: Vec<AxisType>,
+    has_explicit: bool,
+}
+
+impl AbstractMesh {
+    /// A mesh of these axes, major first, all of type `Auto`.
+    pub fn new<N: Into<AxisName>>(axes: impl IntoIterator<Item = (N, usize)>) -> Self {
+        let axes: Vec<_> = axes.into_iter().map(|(n, s)| (n.into(), s)).collect();
+        let types = vec![AxisType::Auto; axes.len()];
+        AbstractMesh::of(axes, types)
+    }
+
+    pub(super) fn of(axes: Vec<(AxisName, usize)>, types: Vec<AxisType>) -> Self {
+        let has_explicit = types.contains(&AxisType::Explicit);
+        AbstractMesh(Arc::new(Inner { axes, types, has_explicit }))
+    }
+
+    /// The same mesh with these axis types.
+    #[track_caller]
+    pub fn with_axis_types(&self, types: impl IntoIterator<Item = AxisType>) -> Result<Self> {
+        self.typed(types.into_iter().collect()).at_caller()
+    }
+
+    pub(super) fn typed(&self, types: Vec<AxisType>) -> Result<Self> {
+        if types.len() != self.axes().len() {
+            return Err(err!(Value, "{} axis types given for the {} axes of {self}", types.len(), self.axes().len())
+                .help("give one type for each axis"));
+        }
+        Ok(AbstractMesh::of(self.0.axes.clone(), types))
+    }
+
+    /// The same mesh with the types of the named axes replaced.
+    #[track_caller]
+    pub fn update_axis_types<N: Into<AxisName>>(&self, types: impl IntoIterator<Item = (N, AxisType)>) -> Result<Self> {
+        let mut all = self.0.types.clone();
+        for (name, ty) in types {
+            let name = name.into();
+            let at = self.position(name).ok_or_else(|| self.unknown(name)).at_caller()?;
+            all[at] = ty;
+        }
+        Ok(AbstractMesh::of(self.0.axes.clone(), all))
+    }
+
+    /// An error for an axis that the mesh lacks.
+    pub(crate) fn unknown(&self, name: AxisName) -> crate::error::Error {
+        err!(Value, "Resource axis: {name} is not found in mesh: {self}")
+            .help(format!("the mesh has the axes {:?}", self.axis_names().collect::<Vec<_>>()))
+    }
+
+    /// The axes, major first.
+    pub fn axes(&self) -> &[(AxisName, usize)] {
+        &self.0.axes
+    }
+
+    /// The names of the axes, in order.
+    pub fn axis_names(&self) -> impl Iterator<Item = AxisName> + Clone + '_ {
+        self.0.axes.iter().map(|(n, _)| *n)
+    }
+
+    /// The type of each axis.
+    pub fn axis_types(&self) -> &[AxisType] {
+        &self.0.types
+    }
+
+    fn position(&self, name: AxisName) -> Option<usize> {
+        self.0.axes.iter().position(|(n, _)| *n == name)
+    }
+
+    /// The type of the axis of this name.
+    pub fn axis_type(&self, name: impl Into<AxisName>) -> Option<AxisType> {
+        self.position(name.into()).map(|at| self.0.types[at])
+    }
+
+    /// The size of the axis of this name.
+    pub fn axis_size(&self, name: impl Into<AxisName>) -> Option<usize> {
+        self.position(name.into()).map(|at| self.0.axes[at].1)
+    }
+
+    /// The number of devices.
+    pub fn size(&self) -> usize {
+        self.0.axes.iter().map(|(_, size)| size).product()
+    }
+
+    /// The names of the axes of this type, in order.
+    pub fn axes_of_type(&self, ty: AxisType) -> impl Iterator<Item = AxisName> + '_ {
+        self.0.axes.iter().zip(&self.0.types).filter(move |(_, t)| **t == ty).map(|((n, _), _)| *n)
+    }
+
+    /// Whether an axis is of type `Explicit`.
+    pub(crate) fn has_explicit(&self) -> bool {
+        self.0.has_explicit
+    }
+
+    /// Whether all axes are of this type.
+    pub(crate) fn is_all(&self, ty: AxisType) -> bool {
+        self.0.types.iter().all(|t| *t == ty)
+    }
+}
+
+/// `Mesh('i': 4, 'j': 2, axis_types=(Auto, Auto))` for the name `Mesh`.
+pub(super) fn write_mesh(f: &mut fmt::Formatter<'_>, name: &str, mesh: &AbstractMesh) -> fmt::Result {
+    write!(f, "{name}(")?;
+    for (name, size) in mesh.axes() {
+        write!(f, "{name:?}: {size}, ")?;
+    }
+    let types: Vec<_> = mesh.axis_types().iter().map(|t| format!("{t:?}")).collect();
+    write!(f, "axis_types=({}{}))", types.join(", "), if types.len() == 1 { "," } else { "" })
+}
+
+impl fmt::Display for AbstractMesh {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_mesh(f, "AbstractMesh", self)
+    }
+}
+
+impl fmt::Debug for AbstractMesh {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

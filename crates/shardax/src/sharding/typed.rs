@@ -1,0 +1,279 @@
+//! Shardings in types: how a value is split over the `Explicit` axes of a mesh without its devices.
+
+use std::fmt;
+
+use smallvec::SmallVec;
+
+use super::abstract_mesh::AbstractMesh;
+use super::mesh::AxisType;
+use super::spec::{DimSpec, PartitionSpec};
+use crate::error::{Result, err};
+use crate::shape::{AxisName, AxisSet};
+
+/// The sharding in a value's type: one entry a dimension, with the axes of type [`Explicit`](AxisType::Explicit) alone.
+///
+/// Values that lie on a mesh without such axes, or on one device, have none.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Typed {
+    mesh: AbstractMesh,
+    dims: SmallVec<[DimSpec; 4]>,
+    unreduced: AxisSet,
+    reduced: AxisSet,
+}
+
+impl Typed {
+    /// The sharding of a value of this rank that every device has whole.
+    pub fn replicated(mesh: &AbstractMesh, rank: usize) -> Self {
+        Typed::of_dims(mesh, SmallVec::from_elem(DimSpec::None, rank))
+    }
+
+    pub(crate) fn of_dims(mesh: &AbstractMesh, dims: SmallVec<[DimSpec; 4]>) -> Self {
+        Typed { mesh: mesh.clone(), dims, unreduced: AxisSet::default(), reduced: AxisSet::default() }
+    }
+
+    /// The part of `spec` that types hold: padded to the rank, over axes of type `Explicit`.
+    pub(crate) fn of_spec(mesh: &AbstractMesh, spec: &PartitionSpec, rank: usize) -> Self {
+        let explicit = |name: &AxisName| mesh.axis_type(*name) == Some(AxisType::Explicit);
+        let dims = (0..rank).map(|d| entry(spec.axes(d).iter().copied().filter(explicit)));
+        Typed {
+            mesh: mesh.clone(),
+            dims: dims.collect(),
+            unreduced: spec.unreduced_axes().iter().filter(explicit).collect(),
+            reduced: spec.reduced_axes().iter().filter(explicit).collect(),
+        }
+    }
+
+    /// The sharding that is asked for as `what` of a value of this shape: its axes must be of type `Explicit`.
+    pub(crate) fn asked(mesh: &AbstractMesh, spec: &PartitionSpec, shape: &[usize], what: &str) -> Result<Self> {
+        let sets = spec.unreduced_axes().iter().chain(spec.reduced_axes().iter());
+        for name in spec.all_axes().chain(sets) {
+            match mesh.axis_type(name) {
+                None => return Err(mesh.unknown(name)),
+                Some(AxisType::Explicit) => {}
+                Some(ty) => {
+                    return Err(err!(
+                        Value,
+                        "{what} can only refer to axes that are Explicit, and got {spec}, whose axis {name:?} is of type {ty:?} in {mesh}"
+                    )
+                    .help(match ty {
+                        AxisType::Auto => "leave the axis out: the compiler splits over it; `with_sharding_constraint` guides it",
+                        _ => "leave the axis out: each device has its own block along it",
+                    }));
+                }
+            }
+        }
+        if spec.dims().contains(&DimSpec::Unconstrained) {
+            return Err(err!(Value, "{what} cannot contain UNCONSTRAINED, got {spec}")
+                .help("say how each dimension is split, or `None`; Auto axes are left to the compiler"));
+        }
+        if spec.len() > shape.len() {
+            return Err(err!(
+                Value,
+                "{what} {spec} is only valid for values of rank at least {}, and got one of rank {}",
+                spec.len(),
+                shape.len()
+            )
+            .help(format!("give the spec at most {} entries", shape.len())));
+        }
+        let typed = Typed::of_spec(mesh, spec, shape.len());
+        typed.check_distinct()?;
+        typed.check_divides(shape)?;
+        Ok(typed)
+    }
+
+    /// The mesh, without its devices.
+    pub fn mesh(&self) -> &AbstractMesh {
+        &self.mesh
+    }
+
+    /// The entry of each dimension.
+    pub fn dims(&self) -> &[DimSpec] {
+        &self.dims
+    }
+
+    /// The number of dimensions.
+    pub fn rank(&self) -> usize {
+        self.dims.len()
+    }
+
+    /// The axes over which the value is the sum of what the devices have.
+    pub fn unreduced(&self) -> &AxisSet {
+        &self.unreduced
+    }
+
+    /// The axes along which the value is replicated and its cotangent unreduced.
+    pub fn reduced(&self) -> &AxisSet {
+        &self.reduced
+    }
+
+    /// The spec, with one entry a dimension.
+    pub fn spec(&self) -> PartitionSpec {
+        PartitionSpec::new(self.dims.iter().cloned()).unreduced(self.unreduced.iter()).reduced(self.reduced.iter())
+    }
+
+    /// Whether every device has the value whole.
+    pub fn is_replicated(&self) -> bool {
+        self.unreduced.is_empty() && self.dims.iter().all(|d| *d == DimSpec::None)
+    }
+
+    /// Whether axes are unreduced or reduced.
+    pub(crate) fn is_partial(&self) -> bool {
+        !self.unreduced.is_empty() || !self.reduced.is_empty()
+    }
+
+    /// The axes of all dimensions.
+    pub(crate) fn split_axes(&self) -> impl Iterator<Item = AxisName> + '_ {
+        self.dims.iter().flat_map(|d| d.axes().iter().copied())
+    }
+
+    pub(crate) fn with_dims(&self, dims: impl IntoIterator<Item = DimSpec>) -> Self {
+        Typed { dims: dims.into_iter().collect(), ..self.clone() }
+    }
+
+    pub(crate) fn with_partial(self, unreduced: AxisSet, reduced: AxisSet) -> Self {
+        Typed { unreduced, reduced, ..self }
+    }
+
+    /// The same, with no unreduced and no reduced axes.
+    pub(crate) fn without_partial(self) -> Self {
+        self.with_partial(AxisSet::default(), AxisSet::default())
+    }
+
+    /// The sharding of a cotangent of a value of this one: what is reduced becomes unreduced, and the other way round.
+    pub(crate) fn cotangent(&self) -> Self {
+        Typed { unreduced: self.reduced.clone(), reduced: self.unreduced.clone(), ..self.clone() }
+    }
+
+    /// The sharding of values of one more dimension at `at`, split as `new` says.
+    pub(crate) fn inserted(&self, at: usize, new: DimSpec) -> Self {
+        let explicit = |name: &AxisName| self.mesh.axis_type(*name) == Some(AxisType::Explicit);
+        let new = entry(new.axes().iter().copied().filter(explicit));
+        let mut dims = self.dims.clone();
+        dims.insert(at.min(self.dims.len()), new);
+        Typed { dims, ..self.clone() }
+    }
+
+    /// The sharding of values without dimension `at`.
+    pub(crate) fn removed(&self, at: usize) -> Self {
+        let dims = self.dims.iter().enumerate().filter(|(d, _)| *d != at).map(|(_, e)| e.clone());
+        Typed { dims: dims.collect(), ..self.clone() }
+    }
+
+    /// The number of parts of a dimension.
+    pub(crate) fn parts(&self, dim: usize) -> usize {
+        self.parts_of(&self.dims[dim])
+    }
+
+    pub(crate) fn parts_of(&self, entry: &DimSpec) -> usize {
+        entry.axes().iter().map(|name| self.mesh.axis_size(*name).unwrap_or(1)).product()
+    }
+
+    /// Whether an axis is named twice.
+    pub(crate) fn repeats(&self) -> Option<AxisName> {
+        let mut seen: SmallVec<[AxisName; 4]> = SmallVec::new();
+        let sets = self.unreduced.iter().chain(self.reduced.iter());
+        for name in self.split_axes().chain(sets) {
+            if seen.contains(&name) {
+                return Some(name);
+            }
+            seen.push(name);
+        }
+        None
+    }
+
+    pub(crate) fn check_distinct(&self) -> Result<()> {
+        match self.repeats() {
+            None => Ok(()),
+            Some(name) => Err(err!(
+                Value,
+                "A single {} cannot use the mesh axis {name:?} twice (DuplicateSpecError)",
+                self.spec()
+            )
+            .help("each mesh axis can split one dimension, or be unreduced, or be reduced")),
+        }
+    }
+
+    /// Fails where a dimension is not a multiple of its parts.
+    pub(crate) fn check_divides(&self, shape: &[usize]) -> Result<()> {
+        for (dim, (entry, size)) in self.dims.iter().zip(shape).enumerate() {
+            let parts = self.parts_of(entry);
+            if size % parts != 0 {
+                return Err(err!(
+                    Indivisible,
+                    "Sharding spec {} implies that array axis {dim} is partitioned {parts} times, but does not evenly divide the dimension size {size}. Got shape: {shape:?} and axis sizes: {:?}",
+                    self.spec(),
+                    entry.axes().iter().map(|name| (*name, self.mesh.axis_size(*name).unwrap_or(1))).collect::<Vec<_>>()
+                )
+                .help(format!("make dimension {dim} a multiple of {parts}, or split it over other axes")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The sets as in a printed type: `U:x, R:(y,z)`, in the order of the mesh.
+    pub(crate) fn sets_text(&self) -> Vec<String> {
+        let text = |name: &str, set: &AxisSet| {
+            let names: Vec<&str> = self.mesh.axis_names().filter(|n| set.contains(*n)).map(|n| n.as_str()).collect();
+            match names.as_slice() {
+                [] => None,
+                [one] => Some(format!("{name}:{one}")),
+                all => Some(format!("{name}:({})", all.join(","))),
+            }
+        };
+        text("U", &self.unreduced).into_iter().chain(text("R", &self.reduced)).collect()
+    }
+
+    /// The constraint on a value as `sdy` text.
+    pub(crate) fn sdy(&self, mesh_name: &str, axis_text: &dyn Fn(AxisName) -> String) -> String {
+        let open = self.mesh.axis_types().contains(&AxisType::Auto);
+        let mut text = format!("#sdy.sharding<@{mesh_name}, [");
+        for (i, entry) in self.dims.iter().enumerate() {
+            let names = entry.axes().iter().map(|n| axis_text(*n)).chain(open.then(|| "?".to_owned()));
+            text.push_str(if i > 0 { ", {" } else { "{" });
+            text.push_str(&names.collect::<Vec<_>>().join(", "));
+            text.push('}');
+        }
+        text.push(']');
+        let list = |names: &mut dyn Iterator<Item = AxisName>| names.map(axis_text).collect::<Vec<_>>().join(", ");
+        // With Auto axes the compiler may split dimensions further, but not over an axis that the types know.
+        let used: AxisSet = self.split_axes().chain(self.unreduced.iter()).collect();
+        let unused = list(&mut self.mesh.axes_of_type(AxisType::Explicit).filter(|n| open && !used.contains(*n)));
+        if !unused.is_empty() {
+            text.push_str(&format!(", replicated={{{unused}}}"));
+        }
+        if !self.unreduced.is_empty() {
+            let names = list(&mut self.mesh.axis_names().filter(|n| self.unreduced.contains(*n)));
+            text.push_str(&format!(", unreduced={{{names}}}"));
+        }
+        text.push('>');
+        text
+    }
+}
+
+/// The entry of these axes.
+pub(crate) fn entry(axes: impl IntoIterator<Item = AxisName>) -> DimSpec {
+    let axes: SmallVec<[AxisName; 1]> = axes.into_iter().collect();
+    if axes.is_empty() { DimSpec::None } else { DimSpec::Axes(axes) }
+}
+
+/// `x`, `(x,y)`, or nothing, as behind the size in a printed type.
+pub(crate) fn entry_text(entry: &DimSpec) -> String {
+    match entry.axes() {
+        [] => String::new(),
+        [one] => format!("@{one}"),
+        all => format!("@({})", all.iter().map(|n| n.as_str()).collect::<Vec<_>>().join(",")),
+    }
+}
+
+/// `NamedSharding(mesh=AbstractMesh(..), spec=P('x', None))`
+impl fmt::Display for Typed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NamedSharding(mesh={}, spec={})", self.mesh, self.spec())
+    }
+}
+
+impl fmt::Debug for Typed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

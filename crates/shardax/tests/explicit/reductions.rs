@@ -1,0 +1,41 @@
+//! Reductions, sorting and what goes along a dimension.
+
+use super::*;
+
+#[test]
+fn reduce_sum() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = ramp(&[8, 8], P!["x", "y"]);
+    assert_eq!(typed(&x.sum(0)), "float32[8@y]");
+    assert_eq!(typed(&x.sum(1)), "float32[8@x]");
+    assert_eq!(typed(&x.sum(..)), "float32[]");
+    let f = jit(|x: Array| x.sum(0));
+    assert_eq!(typed(&f.call(&x)?), "float32[8@y]");
+    assert_eq!(host(&f.call(&x)?)[0], 224.0);
+    assert!(f.lower(&x)?.compile()?.as_text()?.contains("all-reduce"));
+    assert_eq!(typed(&x.max(1)), "float32[8@x]");
+    assert_eq!(typed(&x.argmax(1)), "int32[8@x]");
+    assert_eq!(typed(&jit(grad(|x: Array| x.sum(0).sin().sum(..))).call(&x)?), "float32[8@x,8@y]");
+    Ok(())
+}
+
+#[test]
+fn cumsum() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = ramp(&[8, 4], P!["x", None]);
+    let sums = x.cumsum(1);
+    assert_eq!(typed(&sums), "float32[8@x,4]");
+    assert_eq!(host(&sums)[..4], [0.0, 1.0, 3.0, 6.0]);
+    let text = refused(&x.cumsum(0));
+    assert!(text.contains("dimension 0 must not be sharded") && text.contains("float32[8@x,4]"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn argsort_error() {
+    let (_, _mesh) = mesh(4);
+    let x = ramp(&[8, 4], P!["x", None]);
+    assert_eq!(typed(&sort(&x, 1)), "float32[8@x,4]");
+    let text = refused(&argsort(&x, 0));
+    assert!(text.contains("dimension 0 must not be sharded"), "{text}");
+}

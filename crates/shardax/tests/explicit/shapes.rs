@@ -1,0 +1,117 @@
+//! Shapes: reshape, transpose, broadcast, slices and joins.
+
+use super::*;
+
+#[test]
+fn lax_transpose_rule() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = ramp(&[4, 8, 2], P!["x", "y"]);
+    assert_eq!(typed(&x.transpose(&[1, 2, 0])), "float32[8@y,2,4@x]");
+    let g = jit(grad(|x: Array| (x.transpose(&[1, 2, 0]).sin()).sum(..))).call(&x)?;
+    assert_eq!(typed(&g), "float32[4@x,8@y,2]");
+    Ok(())
+}
+
+#[test]
+fn squeeze() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = ramp(&[8, 1, 4], P!["x", None, "y"]);
+    assert_eq!(typed(&x.squeeze(1)), "float32[8@x,4@y]");
+    assert_eq!(typed(&jit(grad(|x: Array| x.squeeze(1).sin().sum(..))).call(&x)?), "float32[8@x,1,4@y]");
+    assert_eq!(typed(&x.expand_dims(0)), "float32[1,8@x,1,4@y]");
+    Ok(())
+}
+
+#[test]
+fn broadcast_in_dim() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = ramp(&[4, 8], P!["x", "y"]);
+    for (at, want) in
+        [(0, "float32[1,4@x,8@y]"), (1, "float32[4@x,1,8@y]"), (2, "float32[4@x,8@y,1]"), (-1, "float32[4@x,8@y,1]")]
+    {
+        assert_eq!(typed(&x.expand_dims(at)), want);
+        assert_eq!(typed(&jit(move |x: Array| x.expand_dims(at)).call(&x)?), want);
+    }
+    assert_eq!(typed(&x.broadcast_to([3, 4, 8])), "float32[3,4@x,8@y]");
+    Ok(())
+}
+
+#[test]
+fn reshape_split_one_dim_multi_axes() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = ramp(&[8], P![("x", "y")]);
+    assert_eq!(typed(&x.reshape([2, 4])), "float32[2@x,4@y]");
+    assert_eq!(typed(&ramp(&[16], P![("x", "y")]).reshape([8, 2])), "float32[8@(x,y),2]");
+    assert_eq!(typed(&ramp(&[8], P!["y"]).reshape([4, 2])), "float32[4@y,2]");
+    let f = |x: Array| x.reshape([2, 4]).sin().sum(..);
+    let g = jit(grad(f)).call(&x)?;
+    assert_eq!(typed(&g), "float32[8@(x,y)]");
+    same(&g, &host(&x).iter().map(|v| v.cos()).collect::<Vec<_>>());
+    Ok(())
+}
+
+#[test]
+fn reshape_merge_one_dim_multi_axes() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = ramp(&[2, 4], P!["x", "y"]);
+    assert_eq!(typed(&x.reshape([8])), "float32[8@(x,y)]");
+    assert_eq!(typed(&ramp(&[8, 6], P!["x"]).reshape([48])), "float32[48@x]");
+    let g = jit(grad(|x: Array| x.reshape([8]).sin().sum(..))).call(&x)?;
+    assert_eq!(typed(&g), "float32[2@x,4@y]");
+    // The values stay in their order, also where devices exchange parts.
+    let moved = ramp(&[4, 4], P!["x", "y"]).reshape([16]);
+    assert_eq!(typed(&moved), "float32[16@(x,y)]");
+    same(&moved, &(0..16).map(|i| i as f32).collect::<Vec<_>>());
+    Ok(())
+}
+
+#[test]
+fn reshape_split_merge_error() {
+    let (_, _mesh) = mesh(4);
+    for (x, shape) in [
+        (ramp(&[6, 8], P![None, "y"]), &[48][..]),
+        (ramp(&[8], P!["y"]), &[2, 4]),
+        (ramp(&[8], P![("x", "y")]), &[4, 2]),
+        (ramp(&[8, 6], P!["x"]), &[6, 8]),
+    ] {
+        let text = refused(&x.reshape(shape));
+        assert!(
+            text.contains("the sharding of the result cannot be inferred") && text.contains(&x.type_name()),
+            "{text}"
+        );
+        assert!(text.contains("reshape_sharded(shape, spec)"), "{text}");
+    }
+    assert_eq!(typed(&ramp(&[6, 8], P![]).reshape([48])), "float32[48]");
+}
+
+#[test]
+fn split() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = ramp(&[8, 8], P!["x", "y"]);
+    let parts = jit(|x: Array| x.split(2, 1)).call(&x)?;
+    assert_eq!(typed(&parts[0]), "float32[8@x,4@y]");
+    assert_eq!(host(&parts[1])[..5], [4.0, 5.0, 6.0, 7.0, 12.0]);
+    let text = refused(&lax::slice(&x, &[0, 0], &[8, 6], None));
+    assert!(text.contains("out dim (6) is not divisible by mesh axes (4) with spec (y)"), "{text}");
+    assert!(text.contains("float32[8@x,8@y]") && text.contains("[8, 6]"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn pad() {
+    let (_, _mesh) = mesh(4);
+    let x = ramp(&[8], P!["x"]);
+    assert_eq!(typed(&lax::pad(&x, &Array::from(0.0f32), &[(2, 2, 0)])), "float32[12@x]");
+    let text = refused(&lax::pad(&x, &Array::from(0.0f32), &[(0, 3, 0)]));
+    assert!(text.contains("out dim (11) is not divisible by mesh axes (2) with spec (x)"), "{text}");
+}
+
+#[test]
+fn concatenate_of_one_sharding() {
+    let (_, _mesh) = mesh(4);
+    let x = ramp(&[4, 8], P![None, "y"]);
+    assert_eq!(typed(&concatenate(&[x.clone(), x.clone()], 0)), "float32[8,8@y]");
+    assert_eq!(typed(&stack(&[x.clone(), x.clone()], 0)), "float32[2,4,8@y]");
+    let text = refused(&concatenate(&[x.clone(), ramp(&[4, 8], P!["x"])], 0));
+    assert!(text.contains("operands must have the same sharding, got float32[4,8@y] and float32[4@x,8]"), "{text}");
+}

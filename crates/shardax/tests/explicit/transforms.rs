@@ -1,0 +1,137 @@
+//! Gradients, `vmap`, loops and branches.
+
+use super::*;
+use shardax::lax::DotOptions;
+
+#[test]
+fn scan() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let (carry, xs) = (num(&[8, 8], 0.3, 0.0, P!["x", "y"]), num(&[3, 8, 8], 0.17, 0.0, P![None, "x", None]));
+    let f = |carry: Array, xs: Array| {
+        let step = |h: Array, w: Array| {
+            assert_eq!((h.type_name(), w.type_name()), ("float32[8@x,8@y]".into(), "float32[8@x,8]".into()));
+            let h = DotOptions::new().out_sharding(P!["x", "y"]).einsum("ij,jk->ik", &[&h, &w]);
+            Ok((h.tanh(), h.sum(1)))
+        };
+        shardax::scan(step, carry, xs)
+    };
+    let (last, sums) = jit(f).call((&carry, &xs))?;
+    assert_eq!((typed(&last), typed(&sums)), ("float32[8@x,8@y]".into(), "float32[3,8@x]".into()));
+    let loss = move |carry: Array, xs: Array| Ok::<_, shardax::Error>(f(carry, xs)?.0.sum(..));
+    let (gc, gx) = jit(grad(loss).argnums((Arg::<0>, Arg::<1>))).call((&carry, &xs))?;
+    assert_eq!((typed(&gc), typed(&gx)), (typed(&carry), typed(&xs)));
+    let text = jit(f).call((&carry, &num(&[2, 8, 8], 0.1, 0.0, P!["x"]))).unwrap_err().to_string();
+    assert!(
+        text.contains("0th dimension of all xs should be replicated") && text.contains("float32[2@x,8,8]"),
+        "{text}"
+    );
+    Ok(())
+}
+
+#[test]
+fn carry_of_another_sharding() {
+    let (_, _mesh) = mesh(4);
+    let x = ramp(&[8, 8], P!["x", "y"]);
+    let f = |x: Array| shardax::scan_n(|x: Array| Ok((reshard(x, P!["y", "x"]), ())), x, 3);
+    let text = jit(f).call(&x).unwrap_err().to_string();
+    assert!(
+        text.contains("float32[8@x,8@y]")
+            && text.contains("float32[8@y,8@x]")
+            && text.contains("shardings do not match"),
+        "{text}"
+    );
+    let f = |x: Array| while_loop(|x: Array| x.sum(..).less(10), |x: Array| reshard(x, P!["y", "x"]), x);
+    let text = jit(f).call(&x).unwrap_err().to_string();
+    assert!(text.contains("shardings do not match"), "{text}");
+}
+
+#[test]
+fn cond_lowering_constraint() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = ramp(&[8, 8], P!["x", "y"]);
+    let f = jit(|x: Array| cond(x.sum(..).greater(0), |x: Array| -x, |x: Array| x, x));
+    let out = f.call(&x)?;
+    assert_eq!(typed(&out), "float32[8@x,8@y]");
+    assert_eq!(host(&out)[1], -1.0);
+    let text = f.lower(&x)?.as_text().to_owned();
+    assert_eq!(text_of(&text, "sdy.sharding_constraint"), 5, "{text}");
+    let two = jit(|x: Array| cond(x.sum(..).greater(0), |x: Array| reshard(x, P!["y", "x"]), |x: Array| x, x));
+    let text = two.call(&x).unwrap_err().to_string();
+    assert!(text.contains("float32[8@y,8@x]") && text.contains("float32[8@x,8@y]"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn mul_vmap() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = ramp(&[8, 8], P!["x", "y"]);
+    let f = |x: Array| {
+        assert_eq!(x.type_name(), "float32[8@y]");
+        &x * &x
+    };
+    assert_eq!(typed(&jit(vmap(f)).call(&x)?), "float32[8@x,8@y]");
+    assert_eq!(typed(&vmap(f).call(&x)?), "float32[8@x,8@y]");
+    let g = jit(grad(move |x: Array| Ok::<_, shardax::Error>(vmap(f).call(x)?.sum(..)))).call(&x)?;
+    assert_eq!(typed(&g), "float32[8@x,8@y]");
+    let over = vmap(|x: Array| {
+        assert_eq!(x.type_name(), "float32[8@x]");
+        x * 2
+    });
+    assert_eq!(typed(&over.in_axes(1).call(&x)?), "float32[8@y,8@x]");
+    // A constant result is split as the mapped dimension is.
+    assert_eq!(typed(&vmap(|_: Array| ones(4)).call(&x)?), "float32[8@x,4]");
+    Ok(())
+}
+
+#[test]
+fn dot_general_vmap() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let (a, b) = (num(&[4, 8, 8], 0.1, 0.0, P!["x", None, "y"]), num(&[4, 8, 8], 0.2, 0.0, P!["x", "y", None]));
+    let f = |a: Array, b: Array| DotOptions::new().out_sharding(P![None, "y"]).einsum("ij,jk->ik", &[&a, &b]);
+    let out = jit(vmap(f)).call((&a, &b))?;
+    assert_eq!(typed(&out), "float32[4@x,8,8@y]");
+    assert_eq!(typed(&jit(vmap(f).out_axes(1)).call((&a, &b))?), "float32[8,4@x,8@y]");
+    Ok(())
+}
+
+#[test]
+fn shit_vmap_error_check() {
+    let (_, _mesh) = mesh(4);
+    let (a, b) = (ramp(&[8, 8], P!["x"]), ramp(&[8, 8], P!["y"]));
+    let text = vmap(|a: Array, b: Array| a + b).call((&a, &b)).unwrap_err().to_string();
+    assert!(
+        text.contains("should be sharded the same. Got inconsistent axis specs: float32[8@x,8] and float32[8@y,8]"),
+        "{text}"
+    );
+    let text = vmap(|a: Array| a).spmd_axis_name("y").call(&a).unwrap_err().to_string();
+    assert!(text.contains("spmd_axis_name"), "{text}");
+    let text =
+        vmap(|a: Array, b: Array| a + b).in_axes((0, None)).call((&a, &ramp(&[8], P!["x"]))).unwrap_err().to_string();
+    assert!(text.contains("a value of type float32[8@x] that is not mapped"), "{text}");
+}
+
+#[test]
+fn cotangents_of_another_type_are_refused() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = ramp(&[8, 8], P!["x", "y"]);
+    let (out, back) = vjp(|x: Array| x.sin(), &x)?;
+    let text = back.call(&ramp(&[8, 8], P!["y"])).unwrap_err().to_string();
+    assert!(text.contains("float32[8@x,8@y], got float32[8@y,8]"), "{text}");
+    assert_eq!(typed(&back.call(&out)?.0), "float32[8@x,8@y]");
+    let text = jvp(|x: Array| x.sin(), &x, &ramp(&[8, 8], P!["y"])).unwrap_err().to_string();
+    assert!(text.contains("float32[8@x,8@y], got float32[8@y,8]"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn gradients_have_the_types_of_operands_that_join() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let (a, b) = (ramp(&[8, 8], P!["x", None]), ramp(&[8, 8], P![None, "y"]));
+    let (ga, gb) = jit(grad(|a: Array, b: Array| (a * b).sum(..)).argnums((Arg::<0>, Arg::<1>))).call((&a, &b))?;
+    assert_eq!((typed(&ga), typed(&gb)), (typed(&a), typed(&b)));
+    same(&ga, &host(&b));
+    let c = ramp(&[8], P!["y"]);
+    let gc = jit(grad(|c: Array, a: Array| (a + c).sin().sum(..))).call((&c, &a))?;
+    assert_eq!(typed(&gc), "float32[8@y]");
+    Ok(())
+}
