@@ -1,4 +1,4 @@
-//! What users write where a sharding is wanted.
+//! Values accepted where a sharding is expected.
 
 use super::prefix::{IntoPrefix, Prefix};
 use crate::error::{Result, err};
@@ -12,13 +12,13 @@ pub enum ShardingLike {
     Sharding(Sharding),
     /// A spec over the context mesh.
     Spec(PartitionSpec),
-    /// The memory of the devices or the host's, whatever the sharding; for [`device_put`](crate::device_put).
+    /// Device memory or host memory, with the current sharding; for [`device_put`](crate::device_put).
     Space(Space),
     /// A sharding and a layout in memory.
     Format(Format),
 }
 
-/// How an argument or a result of a program is to lie, as far as that is said.
+/// The sharding and layout requested for an argument or a result, where given.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestedSharding {
     pub sharding: Option<Sharding>,
@@ -32,7 +32,7 @@ impl From<Option<Sharding>> for RequestedSharding {
 }
 
 impl ShardingLike {
-    /// The sharding; `what` asks for it.
+    /// Returns the sharding; `what` names the caller in errors.
     ///
     /// Fails for a spec where no mesh is in context.
     pub fn resolve(&self, what: &str) -> Result<Sharding> {
@@ -60,7 +60,7 @@ impl ShardingLike {
 }
 
 impl ShardingLike {
-    /// How an argument or a result is to lie, layout included.
+    /// Returns the sharding and the layout requested for an argument or a result.
     pub(crate) fn asked(&self, what: &str) -> Result<RequestedSharding> {
         match self {
             ShardingLike::Format(format) => {
@@ -72,7 +72,7 @@ impl ShardingLike {
     }
 }
 
-/// `None` alone says nothing of a sharding.
+/// `None` leaves the sharding open.
 impl IntoPrefix<Option<ShardingLike>> for Option<ShardingLike> {
     fn into_prefix(self) -> Prefix<Option<ShardingLike>> {
         Prefix::Leaf(self)

@@ -1,4 +1,4 @@
-//! `pmap` over processes: each passes the slices of its own devices, and gets their results.
+//! `pmap` over processes: each passes the slices of its own devices, and receives their results.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,16 +12,16 @@ use crate::sharding::distributed::processes;
 use crate::sharding::{Device, Mesh, PartitionSpec, devices};
 use crate::warning;
 
-/// The devices of a `pmap` over several processes, as all see them and as this one sees its own.
+/// The devices of a `pmap` over several processes: the global view, and this process's own.
 pub(crate) struct Hosts {
     mesh: Mesh,
     local: Mesh,
-    /// Whether it was said that a donated argument had to be moved.
+    /// `true` once the warning about a moved donated argument was given.
     warned: AtomicBool,
 }
 
 impl Hosts {
-    /// None where this process alone takes part. `mesh` makes the mesh of so many devices.
+    /// Returns `None` if this process alone takes part. `mesh` makes the mesh of that many devices.
     pub fn of(asked: Option<&[Device]>, mesh: &dyn Fn(usize) -> Result<Mesh>) -> Result<Option<Hosts>> {
         if processes().is_none() {
             return Ok(None);
@@ -52,7 +52,7 @@ impl Hosts {
         Ok(Some(Hosts { mesh, local, warned: AtomicBool::new(false) }))
     }
 
-    /// Says that what this process has cannot be mapped inside another transformation.
+    /// Fails inside another transformation, where this process's values cannot be mapped.
     pub fn refuse_inside(&self) -> Result<()> {
         Err(err!(
             NotImplemented,
@@ -67,7 +67,7 @@ impl Hosts {
         View::of(&self.mesh, &self.local, spec)
     }
 
-    /// The arguments as parts of global arrays; global ones as they are.
+    /// Makes the arguments parts of global arrays; global ones are unchanged.
     pub fn enter(&self, axis: AxisName, flat: &Flat, avals: &[Aval], dims: &[Option<usize>]) -> Result<Flat> {
         let mut out = flat.clone();
         for (i, leaf) in out.leaves.iter_mut().enumerate() {
@@ -93,7 +93,7 @@ impl Hosts {
         Ok(out)
     }
 
-    /// What was donated cannot be used any more, and what had to be copied is freed.
+    /// Marks donated arrays as taken, and frees the copies that were made of them.
     pub fn donate(&self, name: &str, donated: &[bool], given: &Flat, entered: &Flat) -> Result<()> {
         let pairs = given.leaves.iter().zip(&entered.leaves).zip(donated).filter(|(_, donated)| **donated);
         for ((given, entered), _) in pairs {

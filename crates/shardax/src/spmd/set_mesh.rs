@@ -5,9 +5,9 @@ use crate::error::{Result, err};
 use crate::sharding::Mesh;
 use crate::sharding::context::{self, MeshGuard};
 
-/// Makes `mesh` the context mesh of this thread while the guard lives.
+/// Makes `mesh` the context mesh of this thread until the guard is dropped.
 ///
-/// Fails while a function is traced: the mesh would change under it.
+/// Fails while a function is traced, because its mesh would change.
 ///
 /// ```
 /// # use shardax::prelude::*;
