@@ -1,4 +1,4 @@
-//! Several processes: joining those that a launcher started, and agreeing with them.
+//! Several processes: joining those of a launcher, and agreement between them.
 
 mod store;
 
@@ -16,34 +16,34 @@ use shardax_pjrt as pjrt;
 use crate::error::{AtCaller, Error, Result, err};
 use crate::{config, warning};
 
-/// How long processes wait for each other, unless it is set.
+/// The default timeout between processes.
 const TIMEOUT: Duration = Duration::from_secs(600);
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What is said of what comes after the end.
+/// The error after `shutdown`.
 const LEFT: &str = "this process has left the others: `distributed::shutdown` was called";
 
 static JOINED: OnceLock<Processes> = OnceLock::new();
-/// In milliseconds; 0 where it was not set.
+/// In milliseconds; 0 if not set.
 static LIMITS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
-/// The processes that run this program together.
+/// The processes that run this program.
 pub(crate) struct Processes {
     world: mpi::World,
     exchange: Arc<Exchange>,
-    /// The process of each device, by id; none where the plugin itself knows several processes.
+    /// The process of each device, by id; `None` where the plugin itself supports several processes.
     owners: Vec<usize>,
     registered: AtomicBool,
     left: AtomicBool,
 }
 
-/// The processes that this one has joined; none when it runs alone.
+/// The processes that this one has joined; `None` if it runs alone.
 pub(crate) fn processes() -> Option<&'static Processes> {
     JOINED.get()
 }
 
-/// Joins the other processes that `mpirun` or `srun` started, and says whether there are any. Call it first in `main`:
-/// it decides which devices there are. In a program that was started by hand it does nothing, so that one program runs
+/// Joins the other processes started by `mpirun` or `srun`; returns `true` if there are any. Call it first in `main`,
+/// because it determines the devices. In a program started by hand it does nothing, so one program runs
 /// both ways.
 ///
 /// Afterwards [`devices`](crate::devices) gives the devices of all processes, process by process, and
@@ -61,15 +61,15 @@ pub(crate) fn processes() -> Option<&'static Processes> {
 /// }
 /// ```
 ///
-/// Fails on another platform than CPU and GPUs (jobs of several TPU hosts cannot start yet), when devices are in use
-/// already, when it is called twice, when no MPI library is found or it is not the launcher's, when the processes differ in
-/// platform, plugin or version, and when another does not come in time.
+/// Fails on platforms other than CPU and GPUs (jobs of several TPU hosts are not supported yet), when devices are in
+/// use already, when called twice, when no MPI library is found or it is not the launcher's, when the processes differ
+/// in platform, plugin or version, and when another process does not join in time.
 #[track_caller]
 pub fn initialize() -> Result<bool> {
     Options::default().join().at_caller()
 }
 
-/// How to [`initialize`].
+/// Options of [`initialize`].
 ///
 /// ```
 /// let joined = shardax::distributed::Options::default()
@@ -86,27 +86,27 @@ pub struct Options {
 }
 
 impl Options {
-    /// The MPI library to load; by default the one that `SHARDAX_MPI_LIBRARY` names, the launcher's, or one that the
-    /// system knows.
+    /// The MPI library to load; by default that of `SHARDAX_MPI_LIBRARY`, the launcher's, or one that the
+    /// system finds.
     pub fn mpi_library(mut self, path: impl Into<PathBuf>) -> Self {
         self.mpi_library = Some(path.into());
         self
     }
 
-    /// How long the others are waited for (300 s).
+    /// The timeout for the other processes to join (300 s).
     pub fn initialization_timeout(mut self, timeout: Duration) -> Self {
         self.initialization_timeout = Some(timeout);
         self
     }
 
-    /// In which order sums over the devices of several processes are made: by default [`SumOrder::Exact`], or what the
-    /// environment variable `SHARDAX_SUM_ORDER` names, `exact` or `fast`. It must be the same on all processes.
+    /// The order of sums over the devices of several processes: by default [`SumOrder::Exact`], or the value of the
+    /// environment variable `SHARDAX_SUM_ORDER`, `exact` or `fast`. It must be the same on all processes.
     pub fn sum_order(mut self, order: SumOrder) -> Self {
         self.sum_order = Some(order);
         self
     }
 
-    /// As [`initialize`](initialize()).
+    /// See [`initialize`](initialize()).
     #[track_caller]
     pub fn initialize(self) -> Result<bool> {
         self.join().at_caller()
@@ -155,15 +155,15 @@ impl Options {
     }
 }
 
-/// Whether this process has joined others.
+/// Returns `true` if this process has joined others.
 pub fn is_initialized() -> bool {
     processes().is_some()
 }
 
-/// Leaves the others, once all processes do so. At the end of a process that ends well it happens by itself; after this
-/// nothing can be computed with others.
+/// Leaves the other processes, once all do so. A process that ends successfully does so automatically; after this
+/// call nothing can be computed with others.
 ///
-/// Fails when the others do not come within the [collective timeout](set_collective_timeout).
+/// Fails when the others do not arrive within the [collective timeout](set_collective_timeout).
 #[track_caller]
 pub fn shutdown() -> Result<()> {
     let leave = |p: &Processes| {
@@ -176,11 +176,12 @@ pub fn shutdown() -> Result<()> {
     processes().map_or(Ok(()), leave).at_caller()
 }
 
-/// Waits until all processes have come to the barrier of this name, as often as this one. Alone it returns at once.
+/// Waits until all processes have reached the barrier of this name equally often. Returns immediately with one process.
 ///
-/// To wait for what devices compute as well, use [`multihost::sync_global_devices`](crate::multihost::sync_global_devices).
+/// To also wait for the computations of devices, use
+/// [`multihost::sync_global_devices`](crate::multihost::sync_global_devices).
 ///
-/// Fails with [`ErrorKind::DeadlineExceeded`](crate::ErrorKind) naming the processes that have not come in time.
+/// Fails with [`ErrorKind::DeadlineExceeded`](crate::ErrorKind) and the processes that have not arrived in time.
 #[track_caller]
 pub fn wait_at_barrier(name: &str, timeout: Duration) -> Result<()> {
     let wait = |p: &Processes| {
@@ -195,15 +196,15 @@ pub fn wait_at_barrier(name: &str, timeout: Duration) -> Result<()> {
     processes().map_or(Ok(()), wait).at_caller()
 }
 
-/// Sets how long processes wait for each other in a collective, a compilation or at the end, before it is an error (the
+/// Sets the timeout of processes in a collective, a compilation or at the end (the
 /// environment variable `SHARDAX_COLLECTIVE_TIMEOUT`, in seconds); 600 s by default. It may be set at any time.
 ///
-/// Compiling takes part in it: one process of each host compiles a program, and the others wait for it.
+/// It includes compilation: one process of each host compiles a program, and the others wait for it.
 pub fn set_collective_timeout(timeout: Duration) {
     set_limit(0, timeout);
 }
 
-/// Sets after how long a wait in a collective there is a warning that names the processes that are late (the environment
+/// Sets the wait in a collective after which a warning names the late processes (the environment
 /// variable `SHARDAX_COLLECTIVE_PATIENCE`, in seconds); 30 s by default. It may be set at any time.
 pub fn set_collective_patience(patience: Duration) {
     set_limit(1, patience);
@@ -226,7 +227,7 @@ fn limit(which: usize, variable: &str, default: Duration) -> Duration {
     }
 }
 
-/// How long others are waited for.
+/// The timeout between processes.
 pub(crate) fn timeout() -> Duration {
     limit(0, "SHARDAX_COLLECTIVE_TIMEOUT", TIMEOUT)
 }
@@ -236,7 +237,7 @@ fn patience() -> Duration {
 }
 
 impl Processes {
-    /// Tells the others what this process is and has, and hears the same of them.
+    /// Exchanges this process's configuration with that of the others.
     fn meet(world: mpi::World, platform: &str, sum_order: SumOrder, deadline: Instant) -> Result<Processes> {
         let (plugin, count) = match platform {
             "cpu" => (pjrt::Plugin::cpu(), config::num_cpu_devices()?),
@@ -284,7 +285,7 @@ impl Processes {
         self.world.rank()
     }
 
-    /// Fails when nothing can be exchanged any more.
+    /// Fails if the exchange is closed.
     fn check(&self) -> Result<()> {
         match self.exchange.failure() {
             None if !self.left.load(Ordering::SeqCst) => Ok(()),
@@ -292,13 +293,14 @@ impl Processes {
         }
     }
 
-    /// Whether the devices of several processes meet in functions of the host. Otherwise the plugin brings them together.
+    /// Returns `true` if collectives between processes are host functions. Otherwise the plugin communicates itself.
     pub fn exchanges(&self) -> bool {
         !self.owners.is_empty()
     }
 
-    /// A client of a plugin that knows several processes itself, each of which starts one: they find each other in the
-    /// store. Unless devices were named, a process that shares its host drives the one of its number there, as in JAX.
+    /// A client of a plugin that supports several processes itself: each process starts one, and they find each other
+    /// in the store. Unless devices are named, a process that shares its host uses the device of its local rank, as in
+    /// JAX.
     pub fn client_with_store(
         &self,
         plugin: &pjrt::Plugin,
@@ -313,7 +315,7 @@ impl Processes {
         Ok(pjrt::Client::with_store(plugin, &options, Arc::new(store::Store(self.world.clone())))?)
     }
 
-    /// A client that has the devices of all processes, and uses this one's.
+    /// A client with the devices of all processes, which runs programs on this process's.
     pub fn client(&self, plugin: &pjrt::Plugin) -> Result<pjrt::Client> {
         let count = [("cpu_device_count", pjrt::Value::Int(self.owners.len() as i64))];
         let client = pjrt::Client::with_owners(plugin, &count, self.rank(), |id| self.owners[id])?;
@@ -323,7 +325,7 @@ impl Processes {
         Ok(client)
     }
 
-    /// Whether results are the same bits however many processes there are.
+    /// Returns `true` if results are bitwise equal for every number of processes.
     pub fn sums_exactly(&self) -> bool {
         self.exchange.sum_order() == SumOrder::Exact
     }
@@ -336,8 +338,8 @@ impl Processes {
         ranks
     }
 
-    /// Meets these processes, each of which says what it is about to do, as `what`, and on what, as `value`; both must
-    /// be the same everywhere. `differ` is the error of values that differ.
+    /// Checks that these processes are about to do the same: the operation `what` on `value`; both must
+    /// be equal on all. `differ` makes the error for values that differ.
     pub fn agree(&self, ranks: &[usize], what: &str, value: &[u8], differ: &dyn Fn(usize) -> Error) -> Result<()> {
         self.check().map_err(|e| e.context(format!("{what} needs the other processes")))?;
         let digest = Sha256::digest(value);
@@ -348,7 +350,7 @@ impl Processes {
             mpi::Kind::DeadlineExceeded => {
                 let missing = error.message.rsplit_once("missing: ").map_or("others", |(_, who)| who);
                 let error = err!(DeadlineExceeded, "{missing} have not come to {what} within {:?}", timeout());
-                // They may come now, when this process has gone on.
+                // Late processes may still arrive after this one has continued.
                 self.exchange.close(error.message());
                 error.help("all processes must run the same computations in the same order; look at what the late do")
             }
@@ -371,7 +373,7 @@ impl Processes {
         Ok(())
     }
 
-    /// Gives the value that the first of some processes makes to the others, errors included.
+    /// Sends the value that the first of some processes computes to the others, errors included.
     pub fn share(
         &self,
         (first, ranks): (usize, &[usize]),
@@ -408,7 +410,7 @@ impl Processes {
         Ok(made)
     }
 
-    /// Those of these processes that are on this one's host and have as many devices.
+    /// The processes among these that share this one's host and have as many devices.
     pub fn like(&self, ranks: &[usize]) -> Vec<usize> {
         let own = self.rank();
         let hosts = self.world.hosts();
@@ -416,7 +418,7 @@ impl Processes {
         ranks.iter().copied().filter(|&rank| hosts[rank] == hosts[own] && count(rank) == count(own)).collect()
     }
 
-    /// Says what a program is called whose calls of the exchange have this number.
+    /// Names the program whose calls of the exchange have this number.
     pub fn name_program(&self, number: u64, name: &str) {
         self.exchange.name_program(number, name);
     }
@@ -430,7 +432,7 @@ impl Processes {
             eprintln!("shardax: process {rank} cannot end in good order, since the processes went apart: {failure}");
             return;
         }
-        // For as long as the others work alone; those that wait for this one have a limit of their own.
+        // Waits as long as the others work alone; processes that wait for this one have a timeout of their own.
         let mut said = false;
         while let Err(error) = self.world.leave(patience()) {
             if error.kind != mpi::Kind::DeadlineExceeded {
@@ -444,7 +446,7 @@ impl Processes {
     }
 }
 
-/// The order that the environment asks for.
+/// The sum order of the environment variable.
 fn named_sum_order() -> Result<SumOrder> {
     match std::env::var("SHARDAX_SUM_ORDER").as_deref() {
         Err(_) | Ok("exact" | "") => Ok(SumOrder::Exact),
@@ -454,7 +456,7 @@ fn named_sum_order() -> Result<SumOrder> {
     }
 }
 
-/// Short enough to be sent at once, without this process having a hand in it until it has arrived.
+/// Shortens a text so that MPI sends it eagerly, before this process takes part in the transfer.
 fn shortened(what: &str) -> String {
     const LONGEST: usize = 800;
     match (0..=LONGEST).rev().find(|&at| what.is_char_boundary(at)).filter(|_| what.len() > LONGEST) {
@@ -463,15 +465,15 @@ fn shortened(what: &str) -> String {
     }
 }
 
-/// Without leaving, a launcher takes the end of a process for a failure and ends the others: which is right where this
-/// one failed.
+/// A launcher treats a process that ends without leaving as failed and kills the others, which is right if this
+/// process failed.
 fn leave_at_end(status: i32) {
     if let (0, Some(p)) = (status, processes()) {
         p.leave();
     }
 }
 
-/// Says, once, that the process was started with others and has not joined them.
+/// Warns, once, that the process was started with others and has not joined them.
 pub(crate) fn warn_if_alone() {
     if let Some(launcher) = mpi::Launcher::detect().filter(|launcher| launcher.size > 1) {
         warning::warn(

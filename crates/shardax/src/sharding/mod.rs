@@ -1,4 +1,4 @@
-//! Meshes of devices, partition specs, and the shardings made of them.
+//! Meshes of devices, partition specs, and shardings.
 
 pub(crate) mod axis_env;
 pub(crate) mod context;
@@ -23,5 +23,5 @@ pub use spec::{DimSpec, IntoDimSpec, PartitionSpec};
 pub use topology::{GpuSpec, GpuTopology, Topology, TpuTopology};
 pub use visualize::{visualize_sharding, visualize_sharding_color, visualize_sharding_svg};
 
-/// A part of an array: the range of each dimension.
+/// A part of an array: a range for each dimension.
 pub type Index = smallvec::SmallVec<[std::ops::Range<usize>; 4]>;
