@@ -1,7 +1,7 @@
-//! Effects in order: calls of the host that wait for the one before.
+//! Ordered effects: host calls that wait for the previous one.
 //!
-//! Inside a program a token goes from call to call, through loops and branches, and is the program's last result. Programs
-//! and calls outside of them wait for each other on the host.
+//! Inside a program a token is passed from call to call, through loops and branches, and is the program's last result.
+//! Programs and calls outside of them wait for each other on the host.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,10 +16,10 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::interpret::thread_state::thread_eval;
 
-/// The type of a token, of which only the order matters.
+/// The type of a token; its value does not matter.
 pub(super) const TOKEN: DType = DType::I32;
 
-/// A call whose order is kept and that takes no token yet.
+/// Returns an ordered call that has no token yet.
 fn is_ordered(eqn: &Eqn) -> Option<&HostCall> {
     eqn.primitive.as_any().downcast_ref::<HostCall>().filter(|call| call.ordered && !call.token)
 }
@@ -48,13 +48,13 @@ impl ThreadState for Tokens {
     }
 
     fn gather(&self, state: &mut Vec<Array>) -> Result<()> {
-        // What follows waits for all devices.
+        // Later calls wait for all devices.
         state[0] = state[0].max(..);
         check_usable(&state[0])
     }
 }
 
-/// The program with its ordered calls in order, and a token after its outputs. `None` where it has no such calls.
+/// Threads a token through the program's ordered calls and adds it to the outputs. `None` if it has no such calls.
 pub(crate) fn in_order(program: &Program) -> Result<Option<Program>> {
     if !Tokens.concerns(program) {
         return Ok(None);
@@ -68,14 +68,14 @@ pub(crate) fn in_order(program: &Program) -> Result<Option<Program>> {
     Ok(Some(traced.program))
 }
 
-/// The end of the last program with ordered calls.
+/// The lock on ordered execution, with the end of the last program with ordered calls.
 pub(crate) struct Turn(MutexGuard<'static, Vec<pjrt::Event>>);
 
-/// Waits until ordered calls that were asked for earlier are done. Others wait as long as the turn is held.
+/// Waits until earlier ordered calls are done. Others wait until the turn is dropped.
 pub(crate) fn turn() -> Turn {
     static LAST: Mutex<Vec<pjrt::Event>> = Mutex::new(Vec::new());
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-    // What went wrong there is the error of its own results.
+    // An error there is reported by the results of that program.
     last.drain(..).for_each(|event| drop(event.wait()));
     Turn(last)
 }
