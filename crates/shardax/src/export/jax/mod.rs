@@ -1,8 +1,8 @@
-//! What `jax.export.Exported.serialize()` wrote: a flatbuffer that holds a portable artifact of StableHLO.
+//! Reads the output of `jax.export.Exported.serialize()`: a flatbuffer that holds a portable artifact of StableHLO.
 //!
-//! XLA would take the artifact as it is, but whole: to be called within other programs it must become text. The C API
-//! has nothing that makes text of it, so it is read here: the container ([`bytecode`]), attributes and types
-//! ([`attribute`]), operations ([`operation`], [`module`]).
+//! XLA accepts the artifact, but only as a whole program: to call it inside other programs it must become text. The
+//! PJRT C API has no function for this conversion, so it is done here: the container ([`bytecode`]), attributes and
+//! types ([`attribute`]), operations ([`operation`], [`module`]).
 
 mod attribute;
 mod bytecode;
@@ -56,7 +56,7 @@ mod field {
     pub const OUT_SHARDINGS: usize = 25;
 }
 
-/// The function of such bytes.
+/// Reads the function from such bytes.
 pub(super) fn exchanged(bytes: &[u8]) -> Result<Exchanged> {
     let digest: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
     function(Table::root(bytes)?, &digest)
@@ -113,7 +113,7 @@ fn function(table: Table, digest: &str) -> Result<Exchanged> {
         (read.out_tree, read.out_paths) = (steps, agreeing(paths, read.out_avals.len())?);
     }
     if let Some(tree) = table.table(field::IN_TREE)? {
-        // Arguments by place, and by name.
+        // Positional and keyword arguments.
         match tree.tables(1)?.as_slice() {
             [places, names] if names.byte(0)? == DICTIONARY && names.tables(1)?.is_empty() => {
                 let (steps, paths) = structure(*places)?;
@@ -131,7 +131,7 @@ fn function(table: Table, digest: &str) -> Result<Exchanged> {
     Ok(read)
 }
 
-/// Its `main` takes and gives what is said of it.
+/// Checks that the types of its `main` match the metadata.
 fn check<'a>(types: &[String], avals: impl Iterator<Item = &'a Aval>, what: &str) -> Result<()> {
     let text = |aval: &Aval| {
         let mut text = String::new();
@@ -152,7 +152,7 @@ fn agreeing(paths: Vec<String>, leaves: usize) -> Result<Vec<String>> {
     }
 }
 
-/// JAX's derivative takes and gives something for every argument and result; this library's for inexact ones.
+/// JAX's derivative has an entry for every argument and result; shardax's only for inexact ones.
 fn derivative(mut read: Exchanged) -> Result<Exchanged> {
     let moves: Vec<bool> = read.in_avals.iter().map(|aval| aval.dtype != DType::Float0).collect();
     if read.kept.iter().any(|&i| !moves[i]) {
@@ -167,7 +167,7 @@ fn derivative(mut read: Exchanged) -> Result<Exchanged> {
     Ok(read)
 }
 
-/// The element types, in the order of their numbers; `None` for those that arrays have not here.
+/// The element types, in the order of their numbers; `None` for those that shardax does not support.
 const DTYPES: [Option<DType>; 23] = [
     Some(DType::Bool),
     Some(DType::I8),
@@ -221,14 +221,14 @@ fn avals(table: &Table, field: usize, name: &str) -> Result<Vec<Aval>> {
     table.tables(field)?.iter().map(aval).collect()
 }
 
-/// Kinds of nodes of a tree.
+/// The kinds of tree nodes.
 const LEAF: u8 = 0;
 const NONE: u8 = 1;
 const TUPLE: u8 = 2;
 const LIST: u8 = 3;
 const DICTIONARY: u8 = 4;
 
-/// The steps of a tree and the paths of its leaves, as [`TreeDef`](crate::tree::TreeDef) writes them.
+/// The tokens of a tree and the paths of its leaves, as [`TreeDef`](crate::tree::TreeDef) writes them.
 fn structure(tree: Table) -> Result<(Value, Vec<String>)> {
     let (mut steps, mut paths) = (Vec::new(), Vec::new());
     node(tree, String::new(), &mut steps, &mut paths)?;
@@ -254,7 +254,7 @@ fn node(tree: Table, path: String, steps: &mut Vec<Value>, paths: &mut Vec<Strin
                 .help("export a function of dictionaries, tuples and lists"));
         }
     }
-    // Tables may be shared, so that a small file could say a tree without end.
+    // Tables may be shared, so a small file could describe an enormous tree.
     if steps.len() * (1 + path.len()) > 1 << 26 {
         return Err(damaged("its structure has no end"));
     }
@@ -265,7 +265,7 @@ fn node(tree: Table, path: String, steps: &mut Vec<Value>, paths: &mut Vec<Strin
     Ok(())
 }
 
-/// The mesh, and how arguments and results lie on it.
+/// Reads the mesh and the shardings of arguments and results.
 fn sharded(read: &mut Exchanged, table: &Table, devices: usize, meshes: Vec<Vec<(String, usize)>>) -> Result<()> {
     if devices <= 1 {
         return Ok(());

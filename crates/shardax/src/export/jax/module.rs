@@ -1,4 +1,4 @@
-//! A portable artifact as text: VHLO's operations become StableHLO's, in the form that every operation has.
+//! A portable artifact as text: VHLO operations become StableHLO operations in the generic form.
 
 use super::attribute::{Attribute, Dictionary, quoted, symbol};
 use super::bytecode::{Bytecode, Bytes, at};
@@ -6,7 +6,7 @@ use super::damaged;
 use super::operation::{Named, braces, foreign};
 use crate::error::{Result, err};
 
-/// What a module says, and the signature of its `main`.
+/// The text of a module, and the signature of its `main`.
 pub(super) struct Module {
     pub text: String,
     pub inputs: Vec<String>,
@@ -15,14 +15,14 @@ pub(super) struct Module {
     pub meshes: Vec<Vec<(String, usize)>>,
 }
 
-/// A value, as it is written, and its type.
+/// A value: its name and its type.
 #[derive(Clone)]
 struct Value {
     name: String,
     of: usize,
 }
 
-/// The values of an isolated region and of the regions in it, each numbered behind those of the region around it.
+/// The values of an isolated region and of the regions inside it, numbered after those of the enclosing region.
 #[derive(Default)]
 struct Scope {
     values: Vec<Option<Value>>,
@@ -42,7 +42,7 @@ struct Operation<'a> {
     isolated: bool,
 }
 
-/// In which order values are used, which is nothing to a text.
+/// Skips the use-list orders of values, which text does not need.
 fn skip_orders(r: &mut Bytes, values: usize) -> Result<()> {
     let count = if values > 1 { r.count()? } else { 1 };
     for _ in 0..count {
@@ -58,7 +58,8 @@ fn skip_orders(r: &mut Bytes, values: usize) -> Result<()> {
 
 struct Writer<'a> {
     dictionary: Dictionary<'a>,
-    /// How many arguments `main` is called with, and what its first one is where it takes one more: the platform's number.
+    /// The number of arguments that `main` is called with, and the platform's number if it takes that as an additional
+    /// first one.
     inputs: usize,
     platform: usize,
     scopes: Vec<Scope>,
@@ -67,7 +68,7 @@ struct Writer<'a> {
 }
 
 impl Module {
-    /// Of the bytecode of a module whose `main` takes so many arguments, on the platform of this number.
+    /// Converts the bytecode of a module whose `main` takes `inputs` arguments, for the platform of this number.
     pub fn of(code: &Bytecode, inputs: usize, platform: usize) -> Result<Module> {
         let made = Module { text: String::new(), inputs: Vec::new(), results: Vec::new(), meshes: Vec::new() };
         let dictionary = Dictionary::of(code);
@@ -112,11 +113,11 @@ impl<'a> Writer<'a> {
         of.into_iter().map(|one| self.dictionary.type_text(one)).collect()
     }
 
-    /// All of an operation that stands before its regions.
+    /// Reads an operation up to its regions.
     fn operation(&mut self, r: &mut Bytes<'a>) -> Result<Operation<'a>> {
         let &(dialect, name) = at(&self.dictionary.code.operations, r.index()?)?;
         let mask = r.byte()?;
-        // Where it was written.
+        // The location.
         r.index()?;
         if mask & 8 != 0 {
             return Err(err!(NotImplemented, "the program has jumps between blocks, at {dialect}.{name}"));
@@ -147,8 +148,8 @@ impl<'a> Writer<'a> {
         Ok(Operation { dialect, name, attributes, named, properties, results, operands, regions, isolated })
     }
 
-    /// Each region of an operation, of one block: `body` is given its number, the types of its arguments, how many operations
-    /// it has and where they are. The regions of an isolated operation are one section.
+    /// Reads each region of an operation, of one block: `body` receives its number, the types of its arguments, the
+    /// number of its operations and their bytes. The regions of an isolated operation are one section.
     fn regions(
         &mut self,
         r: &mut Bytes<'a>,
@@ -240,7 +241,7 @@ impl<'a> Writer<'a> {
         self.line(2, &format!("sdy.mesh {} = {text}", symbol(name)?))
     }
 
-    /// The shardings of arguments or results, as they stand behind their types.
+    /// The shardings of arguments or results, as written after their types.
     fn shardings(&self, of: &Attribute<'a>, count: usize) -> Result<Vec<String>> {
         let Attribute::Array(all) = of else { return Err(damaged("its program has a function without arguments")) };
         let mut texts = vec![String::new(); count];
@@ -296,7 +297,7 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// Operations of one block, whose last one is written by this name.
+    /// Writes the operations of a block, the last of which is named `end`.
     fn operations(&mut self, r: &mut Bytes<'a>, count: usize, indent: usize, end: &str) -> Result<()> {
         for _ in 0..count {
             crate::stack::grow(|| self.inner(r, indent, end))?;
@@ -304,7 +305,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// The names of an operation's results, which are defined, and what stands before it.
+    /// Defines an operation's results, and returns the text before the operation.
     fn results(&mut self, op: &Operation<'a>) -> Result<String> {
         if op.results.is_empty() {
             return Ok(String::new());
@@ -327,7 +328,7 @@ impl<'a> Writer<'a> {
 
     fn inner(&mut self, r: &mut Bytes<'a>, indent: usize, end: &str) -> Result<()> {
         let op = self.operation(r)?;
-        // Between VHLO's types and those of other dialects, which are written alike.
+        // A cast between VHLO's types and those of other dialects, which have the same text.
         if op.name == "unrealized_conversion_cast" {
             for (value, &of) in op.operands.iter().zip(&op.results) {
                 self.define(Value { name: value.name.clone(), of })?;
@@ -389,7 +390,7 @@ impl<'a> Writer<'a> {
         self.line(indent, &format!("}}){behind}"))
     }
 
-    /// The arguments of a block, defined.
+    /// Defines the arguments of a block.
     fn arguments(&mut self, types: Vec<usize>) -> Result<String> {
         let mut all = Vec::new();
         for of in types {
@@ -401,7 +402,7 @@ impl<'a> Writer<'a> {
         Ok(all.join(", "))
     }
 
-    /// What each device runs on its block.
+    /// Writes a `manual_computation`.
     fn manual(&mut self, r: &mut Bytes<'a>, op: &Operation<'a>, indent: usize, begin: &str, types: &str) -> Result<()> {
         let [(_, Attribute::Sharding(_, ins)), (_, Attribute::Sharding(_, axes)), (_, Attribute::Sharding(_, outs))] =
             op.named.as_slice()
