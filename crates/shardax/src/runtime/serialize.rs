@@ -1,7 +1,7 @@
-//! Compiled programs as bytes, for other processes to load.
+//! Serialization of compiled programs.
 //!
-//! The plugin's bytes do not say of which program they are; those of another of the same types would be loaded and compute
-//! something else. So they come after a first line and the SHA-256 of the program's text.
+//! The plugin's bytes do not identify their program; those of another one with the same types would be loaded and
+//! compute something else. So they are preceded by a header line and the SHA-256 of the program's text.
 
 use sha2::{Digest, Sha256};
 use shardax_pjrt as pjrt;
@@ -17,13 +17,13 @@ const FIRST_LINE: &[u8] = b"shardax program 1\n";
 const DIGEST: usize = 32;
 
 impl Request {
-    /// What tells the program from others: its text as anybody would run it, which a build that leaves work to the library
-    /// and one that does not have in common.
+    /// The digest that identifies the program: of its portable text, which is the same in builds with and without CPU
+    /// kernels.
     fn digest(&self) -> Result<[u8; DIGEST]> {
         Ok(Sha256::digest(self.portable_text(self.place.platform())?).into())
     }
 
-    /// The program that was compiled for these devices elsewhere, from its bytes.
+    /// Loads the program for these devices from its bytes.
     pub fn load_bytes(&self, bytes: &[u8]) -> Result<LoadedProgram> {
         let devices = self.place.devices();
         devices.first().map_or(Ok(()), check_current)?;
@@ -41,7 +41,7 @@ impl Request {
         })?;
         let donations = self.donations();
         let options = self.options_here(&[])?;
-        // The program may have been compiled by a build that leaves work to the library.
+        // The program may come from a build with CPU kernels.
         #[cfg(feature = "ndarray")]
         if self.place.platform() == crate::core::lower::Platform::Cpu {
             let _ = crate::ops::primitive::cpu_kernels::register();
@@ -59,7 +59,7 @@ impl Request {
             .help("say how the results lie (`out_shardings`) where it is lowered, there and here"))
     }
 
-    /// The bytes of a program that was compiled here for this.
+    /// The bytes of a program compiled from this request.
     pub fn bytes_of(&self, loaded: &LoadedProgram) -> Result<Vec<u8>> {
         if !loaded.retained.is_empty() || loaded.partitioned.is_some() {
             return Err(self.not_serializable());
@@ -82,7 +82,7 @@ impl Request {
 }
 
 impl CrossCompiledProgram {
-    /// Its bytes, for a process that has such devices.
+    /// Its bytes, for a process with such devices.
     pub fn bytes(&self) -> Result<Vec<u8>> {
         let request = &self.request;
         if !request.retained().is_empty() {

@@ -7,14 +7,14 @@ use crate::core::program::trace::trace;
 use crate::error::{Result, err};
 
 impl Lowering {
-    /// Writes what `f` computes on these values. `f` may use plain numbers but no arrays from outside.
+    /// Lowers `f`, applied to these values. `f` may use plain numbers but no arrays from outside.
     pub fn expand(&mut self, args: &[Value], f: impl FnOnce(&[Array]) -> Result<Vec<Array>>) -> Result<Vec<Value>> {
         let avals: Vec<Aval> = args.iter().map(|&v| self.aval(v)).collect();
         let traced = trace(&avals, f)?;
         if !traced.captures.is_empty() {
             return Err(err!(NotImplemented, "a primitive's expansion uses an array that is not its operand"));
         }
-        // What it is made of was asked for by nobody.
+        // The operations inside have no source line of their own.
         let before = self.locations.hold(true);
         let outs = self.program(&traced.program.simplified(), args);
         self.locations.hold(before);
