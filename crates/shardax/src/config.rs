@@ -178,7 +178,7 @@ pub fn set_compilation_cache_max_size(bytes: u64) {
 pub fn set_max_compiled_programs(count: usize) -> Result<()> {
     if count == 0 {
         return Err(err!(Value, "max_compiled_programs must be at least 1, got 0")
-            .help("a program that runs has to be kept; `clear_caches` drops them all"))
+            .help("a running program stays in memory; `clear_caches` drops all programs"))
         .at_caller();
     }
     MAX_PROGRAMS.store(count, Relaxed);

@@ -174,7 +174,7 @@ impl Profile {
         let Some(mut done) = recording().take() else { return Ok(Vec::new()) };
         let recorded = recorded.unwrap_or_else(|error| warn_without_devices("end", &error));
         for said in formats::said(&recorded) {
-            crate::warning::warn(&format!("the plugin says of its profile: {said}"), IN_USE);
+            crate::warning::warn(&format!("the plugin's profiler reports: {said}"), IN_USE);
         }
         done.events.sort_by(|a, b| (&a.track, a.begin).cmp(&(&b.track, b.begin)));
         one_after_the_other(&mut done.events);

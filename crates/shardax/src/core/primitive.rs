@@ -243,7 +243,7 @@ pub trait ThreadState {
 /// Eager execution of a primitive on concrete arrays; the runtime implements it for every primitive.
 #[doc(hidden)]
 #[diagnostic::on_unimplemented(
-    message = "a primitive must compare and hash: its parameters are part of what a compiled program is kept by",
+    message = "a primitive must compare and hash: its parameters are part of the key of a compiled program",
     note = "put `#[derive(Clone, Debug, PartialEq, Eq, Hash)]` on `{Self}`"
 )]
 pub trait Run {
@@ -254,7 +254,7 @@ pub trait Run {
 /// Type-independent parts of a primitive; implemented for every primitive.
 #[doc(hidden)]
 #[diagnostic::on_unimplemented(
-    message = "a primitive must compare and hash: its parameters are part of what a compiled program is kept by",
+    message = "a primitive must compare and hash: its parameters are part of the key of a compiled program",
     note = "put `#[derive(Clone, Debug, PartialEq, Eq, Hash)]` on `{Self}`"
 )]
 pub trait AnyPrimitive: Any {

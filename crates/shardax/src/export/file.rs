@@ -42,7 +42,7 @@ fn stored(dtype: DType) -> (Dtype, usize) {
 
 fn damaged(what: impl std::fmt::Display) -> Error {
     err!(Value, "this is no exported function: {what}")
-        .help("give what `Exported::serialize` made, whole; a file that was cut off or changed is refused")
+        .help("pass the complete output of `Exported::serialize`; a truncated or changed file is rejected")
 }
 
 fn aval_json(aval: &Aval) -> Value {

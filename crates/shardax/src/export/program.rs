@@ -72,7 +72,7 @@ fn check_host_functions(program: &Program) -> Result<()> {
         if eqn.primitive.retained().is_some() {
             return Err(err!(
                 Value,
-                "'{}' calls a function of the host, which cannot leave its process",
+                "'{}' calls a host function, which cannot be exported",
                 eqn.primitive.name()
             )
             .help("export a function without callbacks and `debug_print`, and call them around it"));

@@ -81,7 +81,7 @@ impl Key {
             }
             true => {
                 let (now, before) = (precision(precision::current()), precision(self.precision));
-                format!("the default precision of products, now {now} and before {before}")
+                format!("the default matmul precision, now {now} and before {before}")
             }
             false => {
                 format!("the context mesh, now {} and before {}", mesh(get_mesh().as_ref()), mesh(self.mesh.as_ref()))

@@ -188,9 +188,9 @@ fn check_inside(array: &Array, to: Option<&Sharding>) -> Result<()> {
     if axis_env::manual().is_some() {
         return Err(err!(
             Value,
-            "device_put with explicit device not allowed within shard_map-decorated functions, but got {to}: inside shard_map and pmap each device has its own block"
+            "device_put with explicit device not allowed within shard_map-decorated functions, but got {to}: inside shard_map and pmap each device has its own shard"
         )
-        .help("place the arguments or the results, outside of the function; inside, `ppermute` and its kin move blocks"));
+        .help("place the arguments or the results, outside of the function; inside, collectives such as `ppermute` move shards"));
     }
     to.check_memory()?;
     to.shard_shape(array.shape()).map(|_| ())

@@ -56,7 +56,7 @@ pub(super) fn load_or_make<T>(
     match read(&path, &key).and_then(|bytes| load(&bytes)) {
         Ok(loaded) => return Ok(loaded),
         Err(error) if error.code == pjrt::Code::NotFound => {}
-        Err(error) => complain(&format!("compiling anew, and not using {}: {error}", path.display())),
+        Err(error) => complain(&format!("compiling again instead of using {}: {error}", path.display())),
     }
     let made = make()?;
     let written = serialize(&made).and_then(|bytes| write(&folder, &path, &key, &bytes).map_err(unknown));

@@ -145,7 +145,7 @@ fn forget(option: &'static str) {
     unknown().push(option);
     if let Some((_, risk)) = RISKS.iter().find(|(name, _)| *name == option) {
         warning::warn(
-            &format!("the CPU plugin does not know the option {option}, which keeps numbers right: {risk}"),
+            &format!("the CPU plugin does not know the option {option}, which prevents wrong results: {risk}"),
             "use the plugin that shardax installs (unset SHARDAX_CPU_PLUGIN), or make sure that this one needs no such option",
         );
     }

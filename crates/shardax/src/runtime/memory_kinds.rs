@@ -34,7 +34,7 @@ impl Request {
         match other.then(|| first_use(&self.program, &self.in_kinds())).flatten() {
             None => refusal,
             Some((name, kind, source)) => refusal.at(source).help(format!(
-                "{name} is asked for of a value in {kind} memory, and XLA computes with what is in the device's: put it there first, with `device_put(&x, Space::Device)`"
+                "{name} is not supported on a value in {kind} memory, because XLA computes in device memory: move it there first, with `device_put(&x, Space::Device)`"
             )),
         }
     }

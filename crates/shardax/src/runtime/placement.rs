@@ -169,7 +169,7 @@ fn meet(found: &mut Option<(Place, String)>, place: Place, what: &dyn Fn() -> (S
                 describe(&place)
             )
             .help(
-                "move one of them with `device_put(x, sharding)`, so that all lie on the same devices in the same order",
+                "move one of them with `device_put(x, sharding)`, so that all are on the same devices in the same order",
             ));
         }
         // Of a device and a mesh of that one device, the mesh has more information.

@@ -37,7 +37,7 @@ impl Request {
         }
         let parts = bytes.strip_prefix(FIRST_LINE).and_then(|rest| rest.split_first_chunk::<DIGEST>());
         let (digest, bytes) = parts.ok_or_else(|| {
-            pjrt::Error::new(pjrt::Code::DataLoss, "these bytes are no compiled program, or are damaged")
+            pjrt::Error::new(pjrt::Code::DataLoss, "these bytes are not a compiled program, or are damaged")
         })?;
         let donations = self.donations();
         let options = self.options_here(&[])?;
@@ -49,14 +49,14 @@ impl Request {
         let executable = client()?.pjrt.deserialize(bytes, &options, self.signature(&donations)?)?;
         if *digest != self.digest()? {
             return Err(err!(Value, "the bytes are of another program than {}, which takes the same types", self.name)
-                .help("compile it (`lowered.compile()`), and keep the bytes of that; bytes belong to one text of a program, with the constants in it"));
+                .help("compile it (`lowered.compile()`), and serialize the result; the bytes belong to one program text, including its constants"));
         }
         let found = self.result_shardings(&executable, None)?;
         if found.iter().all(Option::is_some) {
             return self.loaded(executable, None, found, 0);
         }
         Err(err!(Value, "the compiled program splits a result of {} in a way that no spec expresses", self.name)
-            .help("say how the results lie (`out_shardings`) where it is lowered, there and here"))
+            .help("set the shardings of the results (`out_shardings`) before lowering, in both processes"))
     }
 
     /// The bytes of a program compiled from this request.
@@ -74,7 +74,7 @@ impl Request {
     fn not_serializable(&self) -> Error {
         err!(
             NotImplemented,
-            "{} cannot be made bytes of: it calls functions of this process, or has devices of others",
+            "{} cannot be serialized: it calls functions of this process, or has devices of others",
             self.name
         )
         .help("compile it where it runs")

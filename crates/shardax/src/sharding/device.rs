@@ -129,10 +129,10 @@ impl Device {
             Kind::Attached(device) => Ok(device),
             Kind::Described(device) => Err(err!(
                 Runtime,
-                "{self} is a device of the topology {}: it is described, and not there, so that nothing can be put or run on it",
+                "{self} is a device of the topology {}: it is only a description, so nothing can be stored or run on it",
                 device.topology()
             )
-            .help("compile for it with `lowered.compile_for(&topology)`; put and run on what `devices()` gives")),
+            .help("compile for it with `lowered.compile_for(&topology)`; use `devices()` to run")),
         }
     }
 }
@@ -193,7 +193,7 @@ pub(crate) fn client() -> Result<&'static Client> {
 }
 
 /// The advice after a failure that XLA does not survive.
-pub(crate) const GO_ON: &str = "there is a fresh engine: make meshes and arrays anew, from what `devices()` says now. Arrays from before can be read, and moved with `device_put`";
+pub(crate) const GO_ON: &str = "there is a new client: create meshes and arrays again, from what `devices()` returns now. Earlier arrays can be read, and moved with `device_put`";
 
 /// Fails for a device of a client that failed.
 pub(crate) fn check_current(device: &Device) -> Result<()> {
@@ -202,7 +202,7 @@ pub(crate) fn check_current(device: &Device) -> Result<()> {
         true => Ok(()),
         false => Err(err!(
             Runtime,
-            "{device} belongs to an engine in which an earlier execution on several devices failed inside the plugin"
+            "{device} belongs to a client in which an earlier execution on several devices failed inside the plugin"
         )
         .help(GO_ON)),
     }
@@ -341,7 +341,7 @@ impl Drop for DeviceGuard {
 pub fn default_device(device: &Device) -> Result<DeviceGuard> {
     check_current(device).at_caller()?;
     if !device.is_addressable() {
-        let e = err!(Value, "default_device cannot be {device}: process {} drives it", device.process_index());
+        let e = err!(Value, "default_device cannot be {device}: it belongs to process {}", device.process_index());
         return Err(e.help("take one of `local_devices()`")).at_caller();
     }
     let number = NEXT.replace(NEXT.get() + 1);

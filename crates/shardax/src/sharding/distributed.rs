@@ -189,7 +189,7 @@ pub fn wait_at_barrier(name: &str, timeout: Duration) -> Result<()> {
         p.world.store().barrier(&format!("user/{name}"), timeout).map_err(|mut error| {
             error.message = error.message.replacen("\"user/", "\"", 1);
             Error::from(error).context("DEADLINE_EXCEEDED: Barrier timed out").help(
-                "every process must come to it, under the same name and equally often; look at what the missing ones print",
+                "every process must reach it, with the same name and equally often; check the output of the missing ones",
             )
         })
     };
@@ -429,14 +429,14 @@ impl Processes {
         }
         let rank = self.rank();
         if let Some(failure) = self.exchange.failure() {
-            eprintln!("shardax: process {rank} cannot end in good order, since the processes went apart: {failure}");
+            eprintln!("shardax: process {rank} cannot shut down cleanly, because the exchange between processes failed: {failure}");
             return;
         }
         // Waits as long as the others work alone; processes that wait for this one have a timeout of their own.
         let mut said = false;
         while let Err(error) = self.world.leave(patience()) {
             if error.kind != mpi::Kind::DeadlineExceeded {
-                eprintln!("shardax: process {rank} cannot end in good order: {error}");
+                eprintln!("shardax: process {rank} cannot shut down cleanly: {error}");
                 return;
             }
             if !std::mem::replace(&mut said, true) {
@@ -451,7 +451,7 @@ fn named_sum_order() -> Result<SumOrder> {
     match std::env::var("SHARDAX_SUM_ORDER").as_deref() {
         Err(_) | Ok("exact" | "") => Ok(SumOrder::Exact),
         Ok("fast") => Ok(SumOrder::Fast),
-        Ok(other) => Err(err!(Value, "SHARDAX_SUM_ORDER is {other:?}, which is no order of sums")
+        Ok(other) => Err(err!(Value, "SHARDAX_SUM_ORDER is {other:?}, which is not a sum order")
             .help("set it to `exact` or `fast` on all processes, or leave it unset for `exact`")),
     }
 }

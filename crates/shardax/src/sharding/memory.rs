@@ -166,7 +166,7 @@ impl Device {
             Ok(stats) => Ok(stats),
             Err(error) if error.code == pjrt::Code::Unimplemented => {
                 Err(err!(NotImplemented, "memory_stats is not implemented on {}", self.platform().to_uppercase())
-                    .help("`compiled.memory_analysis()` tells what a program takes, on every platform"))
+                    .help("`compiled.memory_analysis()` reports a program's memory, on every platform"))
             }
             Err(error) => Err(error.into()),
         });

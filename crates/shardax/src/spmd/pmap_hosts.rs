@@ -56,7 +56,7 @@ impl Hosts {
     pub fn refuse_inside(&self) -> Result<()> {
         Err(err!(
             NotImplemented,
-            "pmap over the devices of {} processes takes each process's own arrays, which inside jit, grad or vmap it cannot know",
+            "pmap over the devices of {} processes cannot be called inside jit, grad or vmap, because it takes each process's own arrays",
             self.mesh.size() / self.local.size().max(1)
         )
         .help("call the pmap outermost, with the transformation inside: `pmap(grad(f))`; or use shard_map over a mesh of all devices, on global arrays"))
@@ -111,7 +111,7 @@ impl Hosts {
                         "Donated pmap argument required resharding. This causes a brief 2x memory spike before the original is freed. An argument of {name}, of type {}, was at {}.",
                         given.aval, given.sharding
                     ),
-                    "pass results of a pmap, or arrays made by `device_put_sharded`, which lie right already",
+                    "pass results of a pmap, or arrays made by `device_put_sharded`, which are already in place",
                 );
             }
         }

@@ -347,7 +347,7 @@ fn check_static(def: &TreeDef, argnums: &[usize], what: &str) -> Result<()> {
                 Value,
                 "Non-hashable static arguments are not supported: {what} names argument {i}, which holds an array (argument[{i}]{path})"
             )
-            .help("what is static is said by the type: pass a plain number, or wrap a value that compares and hashes in `Static`; arrays are data"));
+            .help("types decide what is static: pass a plain number, or wrap a value that compares and hashes in `Static`; arrays are data"));
         }
     }
     Ok(())

@@ -120,10 +120,10 @@ impl Array {
     /// # use shardax::prelude::*;
     /// # shardax::config::set_num_cpu_devices(1).ok();
     /// let x = ones([4]) * 3;
-    /// let held = x.hold()?;
+    /// let values = x.retain()?;
     /// let writer = std::thread::spawn(move || {
     ///     let mut bytes = Vec::new();
-    ///     held.copy_to(&mut bytes).map(|()| bytes)
+    ///     values.copy_to(&mut bytes).map(|()| bytes)
     /// });
     /// // Takes the memory of `x`, once the thread has its copy.
     /// let y = jit(|x: Array| x + 1).donate_argnums([0]).call(x)?;

@@ -42,7 +42,7 @@ impl Lowering {
             if line.starts_with("  sdy.mesh @") {
                 let mesh = meshes
                     .next()
-                    .ok_or_else(|| err!(Value, "the program has mesh @{symbol}, of which nothing is said"))?;
+                    .ok_or_else(|| err!(Value, "the program refers to the undefined mesh @{symbol}"))?;
                 names.insert(symbol, self.mesh_name(mesh));
                 continue;
             }

@@ -152,7 +152,7 @@ impl TreeDef {
         for token in def.tokens() {
             let children = if let Token::Node(node) = token { node.arity() } else { 0 };
             missing =
-                missing.checked_sub(1).ok_or_else(|| err!(Value, "the structure goes on after its end"))? + children;
+                missing.checked_sub(1).ok_or_else(|| err!(Value, "the structure continues after its end"))? + children;
         }
         if missing > 0 {
             return Err(err!(Value, "{missing} steps of the structure are missing"));

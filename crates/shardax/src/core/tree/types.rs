@@ -33,7 +33,7 @@ impl<T: Tree> Tree for Vec<T> {
         match from.node()? {
             Node::List(n) => grow(|| (0..n).map(|_| T::unflatten(from)).collect()),
             other => Err(err!(Type, "tree structure mismatch: expected a list, found {other:?}")
-                .help("rebuild the type that was taken apart")),
+                .help("rebuild the type that was flattened")),
         }
     }
 }

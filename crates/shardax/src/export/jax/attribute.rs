@@ -63,8 +63,8 @@ pub(super) struct Dictionary<'a> {
 }
 
 fn unknown(what: &str, entry: &Entry, code: u64) -> Error {
-    err!(NotImplemented, "the program has {what} {code} of the dialect {}, which is not read", entry.dialect)
-        .help("write the function with `exchange.save` of `tools/export`, which makes text of its program")
+    err!(NotImplemented, "the program has {what} {code} of the dialect {}, which is not supported", entry.dialect)
+        .help("write the function with `exchange.save` of `tools/export`, which stores its program as text")
 }
 
 impl<'a> Dictionary<'a> {

@@ -118,7 +118,7 @@ impl<'a> Bytecode<'a> {
                 "the program is bytecode of version {version} by {producer:?}, and StableHLO's of version {} is read",
                 VERSIONS.end()
             )
-            .help("write the function with `exchange.save` of `tools/export`, which makes text of its program"));
+            .help("write the function with `exchange.save` of `tools/export`, which stores its program as text"));
         }
         let mut sections = [Bytes(&[]); 9];
         while !rest.is_empty() {

@@ -31,7 +31,7 @@ use crate::stack::grow;
 
 fn damaged(what: impl Display) -> Error {
     err!(Value, "this is no exported function, of this library or of `jax.export`: {what}").help(
-        "give what `Exported::serialize` made, here or in JAX, whole; a file that was cut off or changed is refused",
+        "pass the complete output of `Exported::serialize`, of shardax or JAX; a truncated or changed file is rejected",
     )
 }
 

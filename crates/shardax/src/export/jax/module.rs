@@ -130,7 +130,7 @@ impl<'a> Writer<'a> {
                         attributes.push((self.dictionary.string(key)?, value));
                     }
                 }
-                _ => return Err(damaged("its program has attributes that are none")),
+                _ => return Err(damaged("its program has invalid attributes")),
             }
         }
         let properties = if mask & 0x40 != 0 { Some(r.index()?) } else { None };
@@ -229,7 +229,7 @@ impl<'a> Writer<'a> {
 
     fn mesh(&mut self, op: &Operation<'a>) -> Result<()> {
         let [(_, Attribute::Sharding("mesh", text)), (_, Attribute::Text(name))] = op.named.as_slice() else {
-            return Err(damaged("its program has a mesh of which nothing is said"));
+            return Err(damaged("its program refers to an undefined mesh"));
         };
         let inside = text.trim_start_matches("<[").trim_end_matches("]>");
         let axis = |axis: &str| {
@@ -259,7 +259,7 @@ impl<'a> Writer<'a> {
     fn function(&mut self, r: &mut Bytes<'a>, op: &Operation<'a>) -> Result<()> {
         let [(_, arguments), (_, Attribute::Type(of)), (_, outs), (_, Attribute::Text(name)), _] = op.named.as_slice()
         else {
-            return Err(damaged("its program has a function of which nothing is said"));
+            return Err(damaged("its program refers to an undefined function"));
         };
         let (inputs, results) = self.dictionary.function_type(*of)?;
         let (takes, gives) = (self.shardings(arguments, inputs.len())?, self.shardings(outs, results.len())?);
@@ -358,9 +358,9 @@ impl<'a> Writer<'a> {
             }
             ("vhlo", _) => {}
             (dialect, name) => {
-                return Err(err!(NotImplemented, "the program has the operation {dialect}.{name}, which is not read")
+                return Err(err!(NotImplemented, "the program has the operation {dialect}.{name}, which is not supported")
                     .help(
-                        "write the function with `exchange.save` of `tools/export`, which makes text of its program",
+                        "write the function with `exchange.save` of `tools/export`, which stores its program as text",
                     ));
             }
         }

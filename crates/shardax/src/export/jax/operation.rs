@@ -213,8 +213,8 @@ impl<'a> Dictionary<'a> {
             Some(names) => names,
             None if r.is_empty() => &[],
             None => {
-                return Err(err!(NotImplemented, "the program has the operation {operation}, which is not read").help(
-                    "write the function with `exchange.save` of `tools/export`, which makes text of its program",
+                return Err(err!(NotImplemented, "the program has the operation {operation}, which is not supported").help(
+                    "write the function with `exchange.save` of `tools/export`, which stores its program as text",
                 ));
             }
         };

@@ -127,7 +127,7 @@ pub(super) fn register() -> Result<()> {
         .get_or_init(|| {
             let client = client()?;
             if client.platform_name != "cpu" {
-                return Err(err!(NotImplemented, "functions of the host are called on CPU only")
+                return Err(err!(NotImplemented, "host functions are only supported on CPU")
                     .help("compute this part of the program on the CPU's devices"));
             }
             Ok(ffi::register(client.pjrt.plugin(), TARGET, |frame| handle(frame).map_err(|e| e.to_string()))?)

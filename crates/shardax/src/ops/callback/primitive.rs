@@ -108,7 +108,7 @@ impl Primitive for HostCall {
                 function
             }
             _ => {
-                let way = "compute this part of the program on the CPU's devices, leave the call out where the program is for other ones, or give an `ffi_call` what it is on GPUs, by `.cuda(…)`";
+                let way = "compute this part of the program on the CPU's devices, leave the call out on other platforms, or add a GPU implementation to an `ffi_call` with `.cuda(…)`";
                 return Err(cx.platform.lacks(&format!("{} of {:?}", self.name(), self.function), way));
             }
         };
@@ -128,7 +128,7 @@ impl Primitive for HostCall {
             let mesh = mesh.ok_or_else(|| {
                 let what = "where some mesh axes are left to the compiler is not supported";
                 err!(NotImplemented, "{} {what}", self.name())
-                    .help("call it inside a `shard_map` over all axes, where each device calls it with its own block, or outside of `jit`")
+                    .help("call it inside a `shard_map` over all axes, where each device calls it with its own shard, or outside of `jit`")
             })?;
             return one_device::lower(self, &mesh, cx, args);
         }

@@ -176,10 +176,10 @@ fn constrain_leaf(x: &Array, sharding: Sharding) -> Result<Array> {
         if let Some(name) = named.spec().all_axes().find(|n| manual.contains(*n)) {
             return Err(err!(
                 Value,
-                "Axis: {name} of {} is also found in manual_axes: {manual}: inside shard_map each device has its own block",
+                "Axis: {name} of {} is also found in manual_axes: {manual}: inside shard_map each device has its own shard",
                 named.spec()
             )
-            .help("say in in_specs and out_specs how blocks are cut over manual axes; constraints name the other axes"));
+            .help("use in_specs and out_specs to split over manual axes; constraints name the other axes"));
         }
         if *named.mesh() != mesh {
             return Err(err!(

@@ -81,7 +81,7 @@ pub(crate) fn shape_of(shape: impl IntoShape) -> Result<Shape, Error> {
     let dims = shape.into_dims();
     if let Some(d) = dims.iter().find(|d| **d < 0) {
         return Err(err!(Value, "a shape must not have negative sizes, got {d} in {:?}", dims.as_slice())
-            .help("-1 stands for \"what is left\" in `reshape` alone"));
+            .help("only `reshape` accepts -1, for the remaining size"));
     }
     Ok(dims.iter().map(|&d| d as usize).collect())
 }

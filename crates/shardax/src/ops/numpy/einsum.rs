@@ -101,7 +101,7 @@ fn contract(spec: &str, operands: &[&Array], options: &DotOptions) -> Result<Arr
 fn parse(spec: &str, operands: &[&Array]) -> Result<(Vec<Vec<Label>>, Vec<Label>)> {
     let fail = |why: String| {
         err!(Value, "einsum({spec:?}) of {}: {why}", types(operands))
-            .help("write one letter a dimension, operands apart by commas: \"ij,jk->ik\"")
+            .help("write one letter per dimension, and separate operands by commas: \"ij,jk->ik\"")
     };
     let spec: String = spec.chars().filter(|c| !c.is_whitespace()).collect();
     let (left, right) = match spec.split_once("->") {

@@ -146,7 +146,7 @@ impl Array {
                         Value,
                         "reduction operation {name} does not have an identity, so to use a where mask one has to specify 'initial'"
                     )
-                    .help("say what nothing gives: `over(axes).mask(mask).initial(value)`"));
+                    .help("give an initial value: `over(axes).mask(mask).initial(value)`"));
                 }
                 if over.axes.iter().any(|&a| x.shape()[a] == 0) {
                     return Err(err!(
@@ -155,7 +155,7 @@ impl Array {
                         x.type_name(),
                         over.axes
                     )
-                    .help("leave empty arrays out, or say what nothing gives: `over(axes).initial(value)`"));
+                    .help("leave empty arrays out, or give an initial value: `over(axes).initial(value)`"));
                 }
                 return Ok(lax::reduce_with(x, reducer, &over.axes));
             };

@@ -254,7 +254,7 @@ impl Primitive for ConvGeneralDilated {
         let dtype = cx.dtype(args[0]);
         // cuDNN supports none of these.
         if cx.platform == Platform::Gpu && !dtype.is_float() && dtype != DType::I8 {
-            let way = "convert the operands to float32 with `astype`, which is exact up to 2^24, or convolve real and imaginary parts apart";
+            let way = "convert the operands to float32 with `astype`, which is exact up to 2^24, or convolve real and imaginary parts separately";
             return Err(cx.platform.lacks(&format!("{} of {dtype}", self.name()), way));
         }
         if let Some(product) = conv_dot::lower(self, cx, args, &outs[0]) {
