@@ -173,8 +173,8 @@ impl Profile {
         let recorded = devices.map_or(Ok(Vec::new()), pjrt::Profiler::stop);
         let Some(mut done) = recording().take() else { return Ok(Vec::new()) };
         let recorded = recorded.unwrap_or_else(|error| warn_without_devices("end", &error));
-        for said in formats::said(&recorded) {
-            crate::warning::warn(&format!("the plugin's profiler reports: {said}"), IN_USE);
+        for error in formats::recorder_errors(&recorded) {
+            crate::warning::warn(&format!("the plugin's profiler reports: {error}"), IN_USE);
         }
         done.events.sort_by(|a, b| (&a.track, a.begin).cmp(&(&b.track, b.begin)));
         one_after_the_other(&mut done.events);

@@ -234,7 +234,7 @@ pub trait ThreadState {
     fn apply(&self, eqn: &Eqn, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs>;
 
     /// Casts the state to the types that it has everywhere: those of a loop's carry.
-    fn settle(&self, state: &mut Vec<Array>) -> Result<()>;
+    fn cast_state(&self, state: &mut Vec<Array>) -> Result<()>;
 
     /// Combines the stacked states of the devices of a `shard_map`.
     fn gather(&self, state: &mut Vec<Array>) -> Result<()>;

@@ -70,12 +70,8 @@ impl fmt::Debug for Exchanged {
 fn check_host_functions(program: &Program) -> Result<()> {
     for eqn in &program.eqns {
         if eqn.primitive.retained().is_some() {
-            return Err(err!(
-                Value,
-                "'{}' calls a host function, which cannot be exported",
-                eqn.primitive.name()
-            )
-            .help("export a function without callbacks and `debug_print`, and call them around it"));
+            return Err(err!(Value, "'{}' calls a host function, which cannot be exported", eqn.primitive.name())
+                .help("export a function without callbacks and `debug_print`, and call them around it"));
         }
         eqn.primitive.programs().into_iter().try_for_each(|program| grow(|| check_host_functions(program)))?;
     }

@@ -81,7 +81,7 @@ pub(crate) fn linearize(program: &Program, primals: &[Array], nonzero: &[bool]) 
 
 /// Like [`linearize`], for a program inside a higher-order primitive, whose equation already has the scope of the
 /// derivative.
-pub(crate) fn linearize_held(
+pub(crate) fn linearize_nested(
     program: &Program,
     primals: &[Array],
     nonzero: &[bool],

@@ -1,6 +1,6 @@
 //! Helpers of higher-order primitives: varying axes of operands, and joining captures.
 
-use super::ad::{Linearized, linearize_held, tangent_aval};
+use super::ad::{Linearized, linearize_nested, tangent_aval};
 use super::eval::eval;
 use crate::core::array::{Array, Repr};
 use crate::core::primitive::{Outputs, Primitive, Tangents};
@@ -177,7 +177,7 @@ impl Split {
         let avals: Vec<Aval> = program.in_avals().cloned().collect();
         let mut found = None;
         let known = trace(&avals, |inputs| {
-            let (mut outs, mut linear) = linearize_held(program, inputs, nonzero)?;
+            let (mut outs, mut linear) = linearize_nested(program, inputs, nonzero)?;
             let needed = drop_unused_captures(Traced { program: linear.program, captures: linear.residuals });
             (linear.program, linear.residuals) = (needed.program, needed.captures);
             let own = inputs.first().and_then(trace_of);

@@ -55,7 +55,7 @@ pub(crate) fn thread_state(
         let mut own = inputs.to_vec();
         let mut state = own.splice(before..before + state.len(), []).collect();
         let outs = thread_eval(program, thread, &own, &mut state)?;
-        thread.settle(&mut state)?;
+        thread.cast_state(&mut state)?;
         Ok([state, outs].concat())
     })
 }

@@ -105,7 +105,7 @@ pub(crate) fn write(
 }
 
 /// The errors reported by a plugin's profiler.
-pub(crate) fn said(recorded: &[u8]) -> Vec<String> {
+pub(crate) fn recorder_errors(recorded: &[u8]) -> Vec<String> {
     let space = XSpace::decode(recorded).unwrap_or_default();
     [space.errors, space.warnings].concat()
 }

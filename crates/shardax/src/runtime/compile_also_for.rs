@@ -31,7 +31,7 @@ pub(super) fn compile(request: &Request) {
         return;
     }
     for (name, topology) in topologies() {
-        let compile = |topology: &Topology| counts::apart(|| request.compile_for(topology, &[]).map(drop));
+        let compile = |topology: &Topology| counts::uncounted(|| request.compile_for(topology, &[]).map(drop));
         let (program, on) = (&request.name, topology.as_ref().map_or(&name[..], Topology::name));
         warning::log(&match topology.as_ref().map_err(Clone::clone).and_then(compile) {
             Ok(()) => format!("{program} compiles for {on}"),

@@ -53,7 +53,7 @@ pub fn count<R>(f: impl FnOnce() -> R) -> (R, Counts) {
 }
 
 /// Runs `f` without counting.
-pub(super) fn apart<R>(f: impl FnOnce() -> R) -> R {
+pub(super) fn uncounted<R>(f: impl FnOnce() -> R) -> R {
     let before = COUNTS.get();
     let result = f();
     COUNTS.set(before);

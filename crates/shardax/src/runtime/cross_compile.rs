@@ -43,8 +43,8 @@ impl Request {
                 options.overrides.push((TILED_PRODUCTS.to_owned(), pjrt::Value::Bool(false)));
                 compiled = topology.pjrt().compile(&text, &options, signature);
             }
-            let executable =
-                compiled.map_err(|e| request.explained(refused(&self.name, topology, &e), request.place.platform()))?;
+            let executable = compiled
+                .map_err(|e| request.explained(rejected(&self.name, topology, &e), request.place.platform()))?;
             let found = request.result_shardings(&executable, None)?;
             if let Some(whole) = request.with_whole(&found) {
                 request = whole;
@@ -148,7 +148,7 @@ const NO_TILES: &str = "Couldn't find output tile sizes";
 const TILED_PRODUCTS: &str = "xla_gpu_enable_triton_gemm";
 
 /// The error for a program that the platform's compiler rejected.
-fn refused(name: &str, topology: &Topology, error: &pjrt::Error) -> crate::error::Error {
+fn rejected(name: &str, topology: &Topology, error: &pjrt::Error) -> crate::error::Error {
     let refused = err!(Runtime, "XLA could not compile {name} for {topology}: {error}");
     let refused = with_known_options(refused, error);
     match error.code {

@@ -174,7 +174,7 @@ pub(crate) fn run_traced(
     let traced = checked.as_ref().map_or(traced, |checked| &checked.traced);
     let (request, committed) = request_traced(name, traced, args, paths)?;
     let args: Vec<Arc<Concrete>> = traced.captures.iter().chain(args).map(|a| a.concrete()).collect::<Result<_>>()?;
-    let outs = request.load_at_once()?.run(&args, committed)?;
+    let outs = request.load_cached()?.run(&args, committed)?;
     checked.map_or(Errors::none(), |checked| checked.errors).throw(outs).map(SmallVec::into_vec)
 }
 

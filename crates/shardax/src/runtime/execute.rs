@@ -42,7 +42,7 @@ pub(crate) struct LoadedProgram {
     /// The results that are moved to the memory of their shardings after the execution, because the program cannot.
     pub moved: Vec<usize>,
     /// `true` if it is launched on each device separately, which is faster for little work.
-    pub apart: bool,
+    pub per_device: bool,
     /// `true` once the warning about a moved donated argument was given.
     pub warned: AtomicBool,
     /// Its compilation request; `None` if it was compiled with options of the user's.
@@ -60,7 +60,7 @@ impl LoadedProgram {
     /// Returns `true` if the executable is best launched device by device: it has little to do, and no device waits for
     /// another. Programs with donation are excluded, so a launch never consumes some devices' shards of an argument and
     /// fails on others.
-    pub fn runs_apart(executable: &pjrt::Executable) -> bool {
+    pub fn runs_per_device(executable: &pjrt::Executable) -> bool {
         let work = || executable.cost_analysis().ok()?.into_iter().find(|(name, _)| name == "flops").map(|(_, v)| v);
         executable.device_ids().len() > 1
             && executable.has_collectives() == Some(false)
@@ -195,7 +195,7 @@ impl LoadedProgram {
             }
         };
         let devices = self.executable.devices();
-        if self.apart {
+        if self.per_device {
             for (d, device) in devices.iter().enumerate() {
                 let args: SmallVec<[&pjrt::Buffer; 32]> = placed.iter().map(|buffers| &*buffers[d]).collect();
                 keep(self.executable.execute_on(&args, device)?);

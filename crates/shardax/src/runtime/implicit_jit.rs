@@ -64,7 +64,7 @@ pub(crate) fn run(name: &str, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
     if is_tracing() {
         return f(flat);
     }
-    let callable = build(name, flat, &|flat| Ok((f(flat)?, None)), Request::load_at_once)?;
+    let callable = build(name, flat, &|flat| Ok((f(flat)?, None)), Request::load_cached)?;
     Ok(Flat { leaves: callable.call(flat)?, def: callable.convention.out_def })
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn run_in(cache: &Cache, name: &str, flat: &Flat, f: FlatFn<'_>) -> R
     if is_tracing() || is_jit_disabled() {
         return run(name, flat, f);
     }
-    let build = |flat: &Flat| build(name, flat, &|flat| Ok((f(flat)?, None)), Request::load_at_once);
+    let build = |flat: &Flat| build(name, flat, &|flat| Ok((f(flat)?, None)), Request::load_cached);
     let entry = cache.find(name, flat, &build)?;
     Ok(Flat { leaves: entry.callable.call(flat)?, def: entry.callable.convention.out_def.clone() })
 }
@@ -114,7 +114,7 @@ pub(crate) fn run_shared_with_aux<S: Send + Sync + 'static>(
     let found;
     let callable = match identity.is_none() || is_jit_disabled() {
         true => {
-            made = build(name, flat, &erased, Request::load_at_once)?;
+            made = build(name, flat, &erased, Request::load_cached)?;
             &made
         }
         false => {

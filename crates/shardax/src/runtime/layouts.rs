@@ -22,7 +22,7 @@ pub(crate) fn is_default(layout: &Layout, platform: Platform) -> bool {
 }
 
 /// Returns `true` if the order and tiles are equal. The size of elements follows from the dtype.
-fn alike(a: &Layout, b: &Layout) -> bool {
+fn same_layout(a: &Layout, b: &Layout) -> bool {
     a.major_to_minor() == b.major_to_minor() && a.tiling() == b.tiling()
 }
 
@@ -78,7 +78,7 @@ fn over_processes(what: &dyn std::fmt::Display) -> Error {
 
 /// The sharding of an argument as its program takes it: the requested one, or its own if it must stay. `name` is its
 /// name in errors.
-pub(super) fn taken(
+pub(super) fn input_sharding(
     leaf: &Array,
     asked: Option<RequestedLayout>,
     platform: Platform,
@@ -100,7 +100,7 @@ pub(super) fn taken(
         None => have.map(|known| known.get().clone()),
     };
     if let Some(passed) =
-        passed.filter(|passed| !matches!(asked, RequestedLayout::As(known) if alike(known.get(), passed)))
+        passed.filter(|passed| !matches!(asked, RequestedLayout::As(known) if same_layout(known.get(), passed)))
     {
         let (text, help) = match asked {
             RequestedLayout::Auto => (
@@ -124,7 +124,7 @@ pub(super) fn taken(
 }
 
 /// The requested layout of each result of a program; empty if there are none. `name` names a result in errors.
-pub(super) fn given(
+pub(super) fn requested_results(
     asked: &[RequestedSharding],
     avals: &[Aval],
     platform: Platform,
@@ -150,13 +150,13 @@ pub(super) fn given(
 }
 
 /// The layout of an argument or a result of a compiled program.
-pub(super) fn told(layouts: Option<&[pjrt::Layout]>, at: usize) -> Option<Layout> {
+pub(super) fn layout_at(layouts: Option<&[pjrt::Layout]>, at: usize) -> Option<Layout> {
     layouts?.get(at).map(Layout::of_pjrt)
 }
 
 impl Request {
     /// The requested layout of each argument; empty if there are none.
-    fn in_asked(&self) -> Vec<Option<RequestedLayout>> {
+    fn requested_inputs(&self) -> Vec<Option<RequestedLayout>> {
         let asked = |i: usize| match self.auto_inputs.binary_search(&i) {
             Ok(_) => Some(RequestedLayout::Auto),
             Err(_) => self.in_shardings[i].layout().map(RequestedLayout::As),
@@ -166,7 +166,7 @@ impl Request {
 
     /// The requested layout of each result, empty if there are none. If a constraint gives it, it is left to the
     /// compiler, which follows the constraint.
-    fn out_asked(&self) -> Vec<Option<RequestedLayout>> {
+    fn requested_outputs(&self) -> Vec<Option<RequestedLayout>> {
         let constrained = constrained_results(&self.program);
         if constrained.is_empty() {
             return list((0..self.program.outputs.len()).map(|i| self.out_layouts.get(i).copied().flatten()));
@@ -185,14 +185,14 @@ impl Request {
             RequestedLayout::As(known) => Some(known.get().mode()),
         };
         let modes = |asked: Vec<Option<RequestedLayout>>| asked.into_iter().map(mode).collect();
-        Layouts { inputs: modes(self.in_asked()), outputs: modes(self.out_asked()) }
+        Layouts { inputs: modes(self.requested_inputs()), outputs: modes(self.requested_outputs()) }
     }
 
     /// Fails for layouts that its devices do not support.
     pub fn check_layouts(&self) -> Result<()> {
-        let (inputs, outputs) = (self.in_asked(), self.out_asked());
+        let (inputs, outputs) = (self.requested_inputs(), self.requested_outputs());
         let in_kinds = (0..inputs.len()).map(|i| self.in_shardings[i].kind());
-        let out_kinds = (0..outputs.len()).map(|i| self.asked_kind(i));
+        let out_kinds = (0..outputs.len()).map(|i| self.requested_kind(i));
         let kinds = in_kinds.chain(out_kinds);
         for (asked, kind) in inputs.iter().chain(&outputs).zip(kinds) {
             let Some(asked) = asked else { continue };
@@ -213,14 +213,14 @@ impl Request {
     /// Returns a predicate whether an argument and a result have the same layout, so that the result can reuse the
     /// argument's memory.
     pub fn same_layouts(&self) -> impl Fn(usize, usize) -> bool + use<> {
-        let (inputs, outputs) = (self.in_asked(), self.out_asked());
+        let (inputs, outputs) = (self.requested_inputs(), self.requested_outputs());
         move |input, output| inputs.get(input).copied().flatten() == outputs.get(output).copied().flatten()
     }
 
     /// Fails if a donated argument's layout is the compiler's choice and that of the result which would reuse its
     /// memory is not, or vice versa.
     pub fn check_donated_layouts(&self) -> Result<()> {
-        let (inputs, outputs) = (self.in_asked(), self.out_asked());
+        let (inputs, outputs) = (self.requested_inputs(), self.requested_outputs());
         if inputs.is_empty() && outputs.is_empty() {
             return Ok(());
         }
@@ -228,15 +228,16 @@ impl Request {
         let outs = self.program.out_avals();
         for (i, aval) in self.program.in_avals().enumerate().filter(|(i, _)| self.donated[*i]) {
             let own = of(&inputs, i);
-            let alike = || (0..outs.len()).filter(|&o| (outs[o].dtype, &outs[o].shape) == (aval.dtype, &aval.shape));
+            let candidates =
+                || (0..outs.len()).filter(|&o| (outs[o].dtype, &outs[o].shape) == (aval.dtype, &aval.shape));
             let is_auto = |asked| asked == Some(RequestedLayout::Auto);
             // A result that reuses memory of a fixed layout.
-            if alike().any(|o| of(&outputs, o) == own) {
+            if candidates().any(|o| of(&outputs, o) == own) {
                 continue;
             }
             // A constraint inside the program is not the user's choice.
             let asked = |o: usize| self.out_layouts.get(o).copied().flatten();
-            if let Some(o) = alike().find(|&o| is_auto(own) != is_auto(asked(o))) {
+            if let Some(o) = candidates().find(|&o| is_auto(own) != is_auto(asked(o))) {
                 let text = |asked: Option<RequestedLayout>| match asked {
                     None => "None".to_owned(),
                     Some(RequestedLayout::Auto) => "AUTO".to_owned(),
@@ -257,7 +258,7 @@ impl Request {
 
     /// The shardings of its arguments, with the layouts that the compiler chose.
     pub fn canonical_inputs(&self, executable: &pjrt::CompiledProgram) -> Result<Vec<Sharding>> {
-        let asked = self.in_asked();
+        let asked = self.requested_inputs();
         let settle = |(i, sharding): (usize, &Sharding)| {
             let asked = asked.get(i).copied().flatten();
             Ok(sharding.in_layout(self.chosen(asked, executable.parameter_layouts(), i)?))
@@ -271,7 +272,7 @@ impl Request {
         found: Vec<Option<Sharding>>,
         executable: &pjrt::CompiledProgram,
     ) -> Result<Vec<Option<Sharding>>> {
-        let asked = self.out_asked();
+        let asked = self.requested_outputs();
         if asked.is_empty() {
             return Ok(found);
         }
@@ -290,8 +291,8 @@ impl Request {
         at: usize,
     ) -> Result<Option<KnownLayout>> {
         let Some(asked) = asked else { return Ok(None) };
-        let layout = match (asked, told(layouts, at)) {
-            (RequestedLayout::As(known), Some(told)) if !alike(known.get(), &told) => KnownLayout::new(&told),
+        let layout = match (asked, layout_at(layouts, at)) {
+            (RequestedLayout::As(known), Some(told)) if !same_layout(known.get(), &told) => KnownLayout::new(&told),
             (RequestedLayout::As(known), _) => known,
             (RequestedLayout::Auto, Some(told)) => KnownLayout::new(&told),
             (RequestedLayout::Auto, None) => {

@@ -74,7 +74,7 @@ const MANY_PAIRS: usize = 10_000;
 static ALIVE: Mutex<BTreeMap<u64, SmallVec<[Weak<LoadedProgram>; 1]>>> = Mutex::new(BTreeMap::new());
 
 /// The programs of transformations called outside of `jit`, which no function owns.
-fn at_once() -> &'static Table<Arc<LoadedProgram>> {
+fn eager_programs() -> &'static Table<Arc<LoadedProgram>> {
     static TABLE: OnceLock<Arc<Table<Arc<LoadedProgram>>>> = OnceLock::new();
     TABLE.get_or_init(|| register(Table::new(4)))
 }
@@ -325,13 +325,13 @@ impl Request {
     }
 
     /// Like [`load`](Self::load), for a program without an owner: the global table caches it.
-    pub fn load_at_once(self) -> Result<Arc<LoadedProgram>> {
+    pub fn load_cached(self) -> Result<Arc<LoadedProgram>> {
         let hash = hash_of(&self);
-        if let Some(found) = at_once().find(hash, |program| program.request.as_ref() == Some(&self)) {
+        if let Some(found) = eager_programs().find(hash, |program| program.request.as_ref() == Some(&self)) {
             return Ok(found);
         }
         let program = alive(hash, &self).map_or_else(|| self.load_new(hash), Ok)?;
-        at_once().insert(hash, program.clone());
+        eager_programs().insert(hash, program.clone());
         Ok(program)
     }
 
@@ -409,8 +409,8 @@ impl Request {
         text: usize,
     ) -> Result<LoadedProgram> {
         Ok(LoadedProgram {
-            moved: self.left_to_move(&found),
-            apart: LoadedProgram::runs_apart(&executable),
+            moved: self.results_to_move(&found),
+            per_device: LoadedProgram::runs_per_device(&executable),
             warned: Default::default(),
             request: None,
             ordered: false,

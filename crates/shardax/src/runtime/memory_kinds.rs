@@ -18,7 +18,7 @@ use crate::stack::grow;
 
 impl Request {
     /// The memory kind that the user asked for this result.
-    pub fn asked_kind(&self, output: usize) -> Option<MemoryKind> {
+    pub fn requested_kind(&self, output: usize) -> Option<MemoryKind> {
         self.out_kinds.get(output).copied().flatten()
     }
 
@@ -49,7 +49,7 @@ impl Request {
 
     /// The results that the program leaves in device memory although another memory was requested: on platforms
     /// whose programs only know one memory.
-    pub fn left_to_move(&self, found: &[Option<Sharding>]) -> Vec<usize> {
+    pub fn results_to_move(&self, found: &[Option<Sharding>]) -> Vec<usize> {
         let other = |(_, sharding): &(usize, &Option<Sharding>)| {
             !self.place.platform().has_memories()
                 && sharding.as_ref().is_some_and(|sharding| !MemoryKind::is_default(sharding.kind()))
@@ -84,7 +84,7 @@ impl Request {
             return Vec::new();
         }
         let put = kinds_of_results(&self.program, &self.in_kinds());
-        put.into_iter().enumerate().map(|(i, kind)| self.asked_kind(i).or(kind)).collect()
+        put.into_iter().enumerate().map(|(i, kind)| self.requested_kind(i).or(kind)).collect()
     }
 }
 

@@ -71,7 +71,7 @@ fn explain(
                 donated: vec![false; args.len()],
                 ..request.clone()
             };
-            let outs: Vec<Array> = again.load_at_once()?.start(args, committed)?;
+            let outs: Vec<Array> = again.load_cached()?.start(args, committed)?;
             if let Some((_, text, at)) = checked.errors.error(&outs[..count]).found()?.into_iter().next() {
                 return Ok(err!(FloatingPoint, "{text}").at(at));
             }

@@ -83,12 +83,12 @@ impl Placing<'_> {
         let mut found: Option<(Place, String)> = None;
         for (i, (input, aval)) in self.inputs.iter().zip(self.program.in_avals()).enumerate() {
             let Some(sharding) = input.given.as_ref().or(input.committed.as_ref()) else { continue };
-            meet(&mut found, Place::of(sharding), &|| {
+            agree(&mut found, Place::of(sharding), &|| {
                 (format!("{} of {} with shape {aval} and", (self.input_name)(i), self.function), String::new())
             })?;
         }
         for sharding in self.outputs.iter().flatten() {
-            meet(&mut found, Place::of(sharding), &|| ("explicit output sharding".to_owned(), String::new()))?;
+            agree(&mut found, Place::of(sharding), &|| ("explicit output sharding".to_owned(), String::new()))?;
         }
         let mut result = Ok(());
         self.program.for_each_eqn(&mut |eqn| {
@@ -97,7 +97,7 @@ impl Placing<'_> {
             }
             if let Some(sharding) = eqn.primitive.placed_on() {
                 let what = || (format!("{} inside jit", eqn.primitive.name()), format!(" (at {})", eqn.source));
-                result = meet(&mut found, Place::of(&sharding), &what);
+                result = agree(&mut found, Place::of(&sharding), &what);
             }
         });
         result?;
@@ -152,7 +152,7 @@ impl Placing<'_> {
 }
 
 /// Adds a place, which must agree with those before it; `what` describes it for errors.
-fn meet(found: &mut Option<(Place, String)>, place: Place, what: &dyn Fn() -> (String, String)) -> Result<()> {
+fn agree(found: &mut Option<(Place, String)>, place: Place, what: &dyn Fn() -> (String, String)) -> Result<()> {
     let describe = |place: &Place| {
         let devices = place.devices();
         let ids: Vec<_> = devices.iter().map(Device::id).collect();

@@ -107,7 +107,7 @@ fn relocated(array: &Concrete, want: &Sharding, place: Place) -> Result<Buffers>
         compiler_options: CompilerOptions::of_process(),
         input_names: InputNames::default(),
     };
-    let outs: Vec<Array> = request.load_at_once()?.run(&[array], true)?;
+    let outs: Vec<Array> = request.load_cached()?.run(&[array], true)?;
     let moved = outs.first().and_then(Array::concrete_ref).map(|c| c.buffers.clone());
     moved.ok_or_else(|| err!(Runtime, "a reshard gave no result"))
 }

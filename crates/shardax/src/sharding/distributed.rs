@@ -145,7 +145,7 @@ impl Options {
             warning::warn(&text, "start it with `mpirun --bind-to none` (Open MPI, MPICH) or `srun --cpu-bind=none`");
         }
         let deadline = Instant::now() + self.initialization_timeout.unwrap_or(Duration::from_secs(300));
-        let joined = Processes::meet(world, &platform, sum_order, deadline)?;
+        let joined = Processes::join_processes(world, &platform, sum_order, deadline)?;
         if joined.exchanges() {
             config::freeze(joined.owners.iter().filter(|&&owner| owner == joined.rank()).count());
         }
@@ -238,7 +238,7 @@ fn patience() -> Duration {
 
 impl Processes {
     /// Exchanges this process's configuration with that of the others.
-    fn meet(world: mpi::World, platform: &str, sum_order: SumOrder, deadline: Instant) -> Result<Processes> {
+    fn join_processes(world: mpi::World, platform: &str, sum_order: SumOrder, deadline: Instant) -> Result<Processes> {
         let (plugin, count) = match platform {
             "cpu" => (pjrt::Plugin::cpu(), config::num_cpu_devices()?),
             other => (pjrt::Plugin::find(other), 0),
@@ -429,7 +429,9 @@ impl Processes {
         }
         let rank = self.rank();
         if let Some(failure) = self.exchange.failure() {
-            eprintln!("shardax: process {rank} cannot shut down cleanly, because the exchange between processes failed: {failure}");
+            eprintln!(
+                "shardax: process {rank} cannot shut down cleanly, because the exchange between processes failed: {failure}"
+            );
             return;
         }
         // Waits as long as the others work alone; processes that wait for this one have a timeout of their own.

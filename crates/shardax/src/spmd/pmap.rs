@@ -190,7 +190,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Pmap<F, Args> {
             }
         };
         if is_tracing() {
-            hosts.map_or(Ok(()), Hosts::refuse_inside)?;
+            hosts.map_or(Ok(()), Hosts::check_outermost)?;
             self.options.check_argnums(&flat.def)?;
             return self.options.map(&flat, &self.options.mapping(&flat, &avals_of(&flat)?)?, &f)?.build();
         }

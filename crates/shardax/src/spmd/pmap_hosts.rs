@@ -53,7 +53,7 @@ impl Hosts {
     }
 
     /// Fails inside another transformation, where this process's values cannot be mapped.
-    pub fn refuse_inside(&self) -> Result<()> {
+    pub fn check_outermost(&self) -> Result<()> {
         Err(err!(
             NotImplemented,
             "pmap over the devices of {} processes cannot be called inside jit, grad or vmap, because it takes each process's own arrays",

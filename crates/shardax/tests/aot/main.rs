@@ -315,7 +315,10 @@ fn a_compiled_program_is_loaded_from_its_bytes() -> Result<()> {
 
     let mut damaged = bytes.clone();
     damaged[bytes.len() / 2] ^= 1;
-    assert_says(&error(Compiled::load(&lowered, &damaged)), &["these bytes are not a compiled program, or are damaged"]);
+    assert_says(
+        &error(Compiled::load(&lowered, &damaged)),
+        &["these bytes are not a compiled program, or are damaged"],
+    );
     let other = sums.lower(shape_dtype_struct_on([32, 4], DType::F32, split(&mesh, P!["i"])))?;
     let wrong = error(Compiled::load(&other, &bytes));
     assert_says(&wrong, &["the compiled program takes (f32[2,4] donated), and the signature is (f32[4,4] donated)"]);

@@ -15,9 +15,9 @@ impl Lowering {
             return Err(err!(NotImplemented, "a primitive's expansion uses an array that is not its operand"));
         }
         // The operations inside have no source line of their own.
-        let before = self.locations.hold(true);
+        let before = self.locations.share_location(true);
         let outs = self.program(&traced.program.simplified(), args);
-        self.locations.hold(before);
+        self.locations.share_location(before);
         outs
     }
 }

@@ -40,9 +40,8 @@ impl Lowering {
         for line in of.text.lines().filter(|line| line.starts_with("  ")) {
             let symbol = line.split_once('@').map_or("", |(_, rest)| symbol(rest));
             if line.starts_with("  sdy.mesh @") {
-                let mesh = meshes
-                    .next()
-                    .ok_or_else(|| err!(Value, "the program refers to the undefined mesh @{symbol}"))?;
+                let mesh =
+                    meshes.next().ok_or_else(|| err!(Value, "the program refers to the undefined mesh @{symbol}"))?;
                 names.insert(symbol, self.mesh_name(mesh));
                 continue;
             }

@@ -18,7 +18,7 @@ pub(super) struct Locations {
     all: Vec<String>,
     numbers: HashMap<String, usize>,
     /// `true` if the equations being written share the location of the one that they implement.
-    held: bool,
+    shared: bool,
     /// `true` if locations are written.
     on: bool,
 }
@@ -52,7 +52,7 @@ impl Locations {
     /// Makes the following operations belong to this equation.
     pub fn enter(&mut self, eqn: &Eqn) -> Outer {
         let around = Outer { depth: self.parts.len(), current: self.current };
-        if self.on && !self.held {
+        if self.on && !self.shared {
             self.parts.extend_from_slice(eqn.scope.parts());
             let name = path(self.parts.iter(), eqn.primitive.name());
             let (file, line, column) = (eqn.source.file(), eqn.source.line(), eqn.source.column());
@@ -83,8 +83,8 @@ impl Locations {
     }
 
     /// Sets whether the following equations share the current location; returns the previous setting.
-    pub fn hold(&mut self, held: bool) -> bool {
-        std::mem::replace(&mut self.held, held)
+    pub fn share_location(&mut self, shared: bool) -> bool {
+        std::mem::replace(&mut self.shared, shared)
     }
 
     /// Ends the line of an operation with its location.

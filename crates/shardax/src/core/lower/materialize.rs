@@ -21,7 +21,7 @@ const MANY: usize = 16;
 impl Lowering {
     /// Materializes `v` in memory: XLA fuses nothing across the call of a function that must not be inlined. (It
     /// drops an `optimization_barrier` before it fuses.)
-    pub(crate) fn keep(&mut self, v: Value) -> Value {
+    pub(crate) fn materialize(&mut self, v: Value) -> Value {
         let aval = self.aval(v);
         let mut key = String::from("keep ");
         write_type(&mut key, aval.dtype, &aval.shape);

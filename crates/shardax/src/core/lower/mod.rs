@@ -327,7 +327,7 @@ impl Lowering {
 
     /// Runs `f`, which writes what the compiler makes a function of; it prefixes the names inside with those of the
     /// call.
-    pub(crate) fn named_apart<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
+    pub(crate) fn named_in_function<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
         let outer = self.locations.replace(Vec::new());
         let result = f(self);
         self.locations.replace(outer);
@@ -356,7 +356,7 @@ impl Lowering {
             let values = values?;
             for (var, mut value) in eqn.outputs.iter().zip(values) {
                 if kept.get(var.index()).is_some_and(|kept| *kept) {
-                    value = self.keep(value);
+                    value = self.materialize(value);
                 }
                 env.set(*var, value);
             }

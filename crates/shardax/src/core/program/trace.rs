@@ -185,7 +185,7 @@ fn live() -> MutexGuard<'static, BTreeSet<u64>> {
 }
 
 /// Returns `true` if `trace` is being recorded on any thread.
-fn lives_elsewhere(trace: u64) -> bool {
+fn is_live_on_any_thread(trace: u64) -> bool {
     live().contains(&trace)
 }
 
@@ -332,7 +332,7 @@ pub(crate) fn check_usable(array: &Array) -> Result<()> {
     match &array.0 {
         Repr::Error(e) => Err(e.0.clone()),
         Repr::Traced(t) if t.is_only_type() => Err(t.has_no_values()),
-        Repr::Traced(t) if !is_live(t.trace) && lives_elsewhere(t.trace) => Err(err!(
+        Repr::Traced(t) if !is_live(t.trace) && is_live_on_any_thread(t.trace) => Err(err!(
             Leak,
             "a traced array of type {} was used on another thread than the one that its function is being traced on (UnexpectedTracerError)",
             t.aval

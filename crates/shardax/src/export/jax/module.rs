@@ -358,10 +358,11 @@ impl<'a> Writer<'a> {
             }
             ("vhlo", _) => {}
             (dialect, name) => {
-                return Err(err!(NotImplemented, "the program has the operation {dialect}.{name}, which is not supported")
-                    .help(
-                        "write the function with `exchange.save` of `tools/export`, which stores its program as text",
-                    ));
+                return Err(err!(
+                    NotImplemented,
+                    "the program has the operation {dialect}.{name}, which is not supported"
+                )
+                .help("write the function with `exchange.save` of `tools/export`, which stores its program as text"));
             }
         }
         let name = match called {

@@ -213,9 +213,10 @@ impl<'a> Dictionary<'a> {
             Some(names) => names,
             None if r.is_empty() => &[],
             None => {
-                return Err(err!(NotImplemented, "the program has the operation {operation}, which is not supported").help(
-                    "write the function with `exchange.save` of `tools/export`, which stores its program as text",
-                ));
+                return Err(err!(NotImplemented, "the program has the operation {operation}, which is not supported")
+                    .help(
+                        "write the function with `exchange.save` of `tools/export`, which stores its program as text",
+                    ));
             }
         };
         let named = names.iter().map(|name| Ok((*name, self.attribute(r.index()?)?))).collect::<Result<_>>()?;

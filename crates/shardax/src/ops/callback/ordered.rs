@@ -43,7 +43,7 @@ impl ThreadState for Tokens {
         Ok(outs)
     }
 
-    fn settle(&self, _state: &mut Vec<Array>) -> Result<()> {
+    fn cast_state(&self, _state: &mut Vec<Array>) -> Result<()> {
         Ok(())
     }
 

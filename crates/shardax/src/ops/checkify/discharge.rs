@@ -157,7 +157,7 @@ impl ThreadState for Discharge {
         Ok(outs)
     }
 
-    fn settle(&self, state: &mut Vec<Array>) -> Result<()> {
+    fn cast_state(&self, state: &mut Vec<Array>) -> Result<()> {
         self.groups().for_each(|range| last_failed(&mut state[range]));
         Ok(())
     }
@@ -183,7 +183,7 @@ impl ThreadState for Counting {
         Ok(bind_at(eqn.primitive.clone(), &args, eqn.source))
     }
 
-    fn settle(&self, _state: &mut Vec<Array>) -> Result<()> {
+    fn cast_state(&self, _state: &mut Vec<Array>) -> Result<()> {
         Ok(())
     }
 

@@ -51,7 +51,7 @@ fn call(target: &str, of: Attention, cx: &mut Lowering, args: &[Value], outs: &[
     let heads = k.size() / (k.shape[k.rank() - 3] * k.shape[k.rank() - 1]).max(1);
     let is_large = queries >= MIN_QUERIES && work >= cpu_kernels::MIN_WORK && heads >= cpu_kernels::threads(cx);
     let is_empty = work == 0 || cx.aval(args[2]).size() == 0;
-    if is_empty || !(is_large || cpu_kernels::has_all()) || !cpu_kernels::is_of_use(cx) {
+    if is_empty || !(is_large || cpu_kernels::is_always_used()) || !cpu_kernels::is_enabled(cx) {
         return None;
     }
     let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
@@ -331,7 +331,7 @@ pub(super) fn handle(frame: &mut CallFrame<'_>) -> Result<(), String> {
     let y = parts(heads_mut(y)?, 0).into_iter().flat_map(|example| parts(example, 1));
     let tasks: Vec<_> = y.zip(max.zip(sum)).enumerate().collect();
     let room = || Array2::zeros((BLOCK, keys));
-    cpu_kernels::share_out(tasks, threads, room, |room, (at, (y, (max, sum)))| {
+    cpu_kernels::run_tasks(tasks, threads, room, |room, (at, (y, (max, sum)))| {
         let (i, h) = (at / q.len_of(Axis(2)), at % q.len_of(Axis(2)));
         let [k, v] = [k, v].map(|x| head(x, i, h / groups));
         Head { of, q: head(q, i, h), k, v, mask: mask.of(i, h) }.forward(room, y, max, sum);
@@ -365,7 +365,7 @@ pub(super) fn handle_gradient(frame: &mut CallFrame<'_>) -> Result<(), String> {
         }
     }
     let room = || [(); 2].map(|()| Array2::zeros((BLOCK, keys)));
-    cpu_kernels::share_out(tasks, threads, room, |room, ((i, key_head), dq, mut dk, mut dv)| {
+    cpu_kernels::run_tasks(tasks, threads, room, |room, ((i, key_head), dq, mut dk, mut dv)| {
         dk.fill(0.0);
         dv.fill(0.0);
         for (group, dq) in dq.into_iter().enumerate() {

@@ -72,7 +72,7 @@ pub(crate) fn in_place_thread_state(
     state: &mut Vec<Array>,
     bind: impl FnOnce(Program, usize, &[Array]) -> Result<Outputs>,
 ) -> Result<Outputs> {
-    thread.settle(state)?;
+    thread.cast_state(state)?;
     let Traced { program, captures } = thread_state(program, thread, before, state)?;
     let (own, rest) = args.split_at(before);
     let operands = [&captures, own, state, rest].concat();

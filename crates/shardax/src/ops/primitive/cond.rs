@@ -150,7 +150,7 @@ impl Primitive for Cond {
     }
 
     fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
-        thread.settle(state)?;
+        thread.cast_state(state)?;
         let branches: Vec<_> =
             self.branches.iter().map(|b| thread_state(b, thread, 0, state)).collect::<Result<_>>()?;
         let mut outs = Cond::run(branches, &args[0], &[state, &args[1..]].concat())?;

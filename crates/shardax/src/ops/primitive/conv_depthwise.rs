@@ -34,7 +34,7 @@ pub(crate) fn lower(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value]
     let spatial = conv.lhs[2..].iter().copied();
     let padded = window::pad(cx, args[0], spatial.zip(conv.window.iter().copied()));
     // Materialized, because each product reads it.
-    let padded = cx.keep(padded);
+    let padded = cx.materialize(padded);
     let mut sum = None;
     for at in 0..size(&window) {
         let place = places(&window, at);

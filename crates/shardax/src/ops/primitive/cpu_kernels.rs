@@ -20,9 +20,9 @@ use crate::sharding::device::client;
 pub(super) const MIN_WORK: usize = 1 << 20;
 
 /// Returns `true` if a program may call the kernels.
-pub(super) fn is_of_use(cx: &Lowering) -> bool {
+pub(super) fn is_enabled(cx: &Lowering) -> bool {
     // A plugin without FFI cannot call them.
-    cx.on_cpu() && cx.is_local() && !cx.portable && asked() != Requested::Nothing && register().is_ok()
+    cx.on_cpu() && cx.is_local() && !cx.portable && requested() != Requested::Nothing && register().is_ok()
 }
 
 /// The operations requested for the kernels.
@@ -34,7 +34,7 @@ enum Requested {
     All,
 }
 
-fn asked() -> Requested {
+fn requested() -> Requested {
     static ASKED: OnceLock<Requested> = OnceLock::new();
     *ASKED.get_or_init(|| match std::env::var("SHARDAX_CPU_KERNELS").as_deref() {
         Ok("xla") => Requested::Nothing,
@@ -46,8 +46,8 @@ fn asked() -> Requested {
 }
 
 /// Returns `true` if the kernels are used even where XLA is faster (tests only).
-pub(super) fn has_all() -> bool {
-    asked() == Requested::All
+pub(super) fn is_always_used() -> bool {
+    requested() == Requested::All
 }
 
 /// Registers the handlers with XLA, once: before a program that calls one is compiled or loaded.
@@ -117,7 +117,7 @@ pub(super) fn sizes(dims: &[i64]) -> Vec<usize> {
 
 /// Runs the tasks, the last one first, on this many threads, each with its own state. A thread that starts late
 /// runs fewer.
-pub(super) fn share_out<T: Send, Own>(
+pub(super) fn run_tasks<T: Send, Own>(
     tasks: Vec<T>,
     threads: usize,
     own: impl Fn() -> Own + Sync,

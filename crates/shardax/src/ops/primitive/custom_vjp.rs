@@ -94,7 +94,7 @@ impl VjpRules {
     }
 
     /// The rules with `count` additional values, which are passed through.
-    fn past(&self, count: usize) -> VjpRules {
+    fn passing_through(&self, count: usize) -> VjpRules {
         let (fwd, bwd) = (self.fwd.clone(), self.bwd.clone());
         let forward = move |args: &[Array]| {
             let (outs, residuals, def) = fwd(&args[count..])?;
@@ -122,7 +122,7 @@ impl Primitive for CustomVjp {
     }
 
     fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
-        let rules = self.rules.past(state.len());
+        let rules = self.rules.passing_through(state.len());
         in_place_thread_state(&self.program, thread, self.num_consts, args, state, |program, num_consts, operands| {
             bind_checked(CustomVjp { program, num_consts, rules }, operands)
         })

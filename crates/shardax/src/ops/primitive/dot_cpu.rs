@@ -44,15 +44,15 @@ pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
     let (rows, columns) = (sizes(&lhs, &lhs_free), sizes(&rhs, &rhs_free));
     let is_slow = match out.dtype {
         DType::F64 => true,
-        DType::F32 if cpu_kernels::has_all() => true,
+        DType::F32 if cpu_kernels::is_always_used() => true,
         DType::F32 => batch == 1 && columns * depth >= MIN_TURNED && dot.rhs_contract.last() == Some(&(rhs.rank() - 1)),
         _ => false,
     };
     let sides = [rows, columns, depth];
-    let (min_side, min_work) = if cpu_kernels::has_all() { (1, 1) } else { (MIN_SIDE, MIN_WORK) };
+    let (min_side, min_work) = if cpu_kernels::is_always_used() { (1, 1) } else { (MIN_SIDE, MIN_WORK) };
     let is_large =
         sides.iter().all(|side| *side >= min_side) && sides.into_iter().fold(batch, usize::saturating_mul) >= min_work;
-    if !is_slow || !is_large || !cpu_kernels::is_of_use(cx) {
+    if !is_slow || !is_large || !cpu_kernels::is_enabled(cx) {
         return None;
     }
     let (a, a_dim) = matrices(cx, args[0], [&dot.lhs_batch, &lhs_free, &dot.lhs_contract], [batch, rows, depth]);
@@ -137,7 +137,7 @@ fn multiply<T: LinalgScalar + Send + Sync>(
         }
         tasks.push((a, b, c));
     }
-    cpu_kernels::share_out(
+    cpu_kernels::run_tasks(
         tasks,
         threads,
         || (),

@@ -70,7 +70,7 @@ fn flat(precision: Option<Precision>, cx: &mut Lowering, vector: Side, matrix: S
     // Half precision is multiplied in float32 in any case.
     let wide = if out.dtype == DType::F64 { DType::F64 } else { DType::F32 };
     let [vector, matrix] = [vector, matrix].map(|v| converted(cx, v, wide));
-    let operands = [vector, cx.keep(matrix)];
+    let operands = [vector, cx.materialize(matrix)];
     let product = product(precision, cx, operands, if first { 0 } else { 1 }, free);
     let product = converted(cx, product, out.dtype);
     Some(cx.op("stablehlo.reshape", &[product], "", out))
@@ -97,7 +97,7 @@ fn rows(precision: Option<Precision>, cx: &mut Lowering, vector: Side, matrix: S
     let products = scaled(cx, matrix.0, vector.0, &places);
     let (depth, count) = (aval.shape[last], aval.size() / aval.shape[last]);
     let products = reshaped(cx, products, &[count, depth]);
-    let products = cx.keep(products);
+    let products = cx.materialize(products);
     let ones = cx.constant(Scalar::float(1.0), &Aval::new(out.dtype, Shape::from_slice(&[1, depth])));
     let sums = product(precision, cx, [ones, products], 1, count);
     // The result has the batch first, as the operands name it.

@@ -74,7 +74,7 @@ impl Unary {
     /// The operation, or NaN where `x` is NaN. For a constant NaN, XLA (xla-cpu-pjrt 0.0.1) computes an undefined
     /// integer, and may then read uninitialized memory: `exp(where(p, NaN, x))`. Noticed by
     /// `exp_of_a_chosen_nan_is_nan`.
-    fn keeping_nan(self, cx: &mut Lowering, x: Value, out: &Aval) -> Value {
+    fn propagating_nan(self, cx: &mut Lowering, x: Value, out: &Aval) -> Value {
         let y = cx.op(self.0.op, &[x], "", out);
         let attrs = "comparison_direction = #stablehlo<comparison_direction NE>, compare_type = #stablehlo<comparison_type FLOAT>";
         let is_nan = cx.op("stablehlo.compare", &[x, x], attrs, &Aval::new(DType::Bool, out.shape.clone()));
@@ -107,7 +107,7 @@ impl Primitive for Unary {
             ("sin", true) => cx.expand(args, |x| Ok(vec![complex_sin_cos(&x[0])[0].clone()])),
             ("cos", true) => cx.expand(args, |x| Ok(vec![complex_sin_cos(&x[0])[1].clone()])),
             (name, false) if cx.on_cpu() && BY_EXPONENT.contains(&name) => {
-                Ok(vec![self.keeping_nan(cx, args[0], &outs[0])])
+                Ok(vec![self.propagating_nan(cx, args[0], &outs[0])])
             }
             _ => Ok(vec![cx.op(self.0.op, args, "", &outs[0])]),
         }

@@ -174,10 +174,10 @@ impl Primitive for While {
     /// The condition is evaluated before the loop and at the end of each step, so that it updates the state as often as
     /// it is evaluated.
     fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
-        thread.settle(state)?;
+        thread.cast_state(state)?;
         let (cond_args, body_args, carry) = self.parts(args);
         let first = thread_eval(&self.cond, thread, &[cond_args, carry].concat(), state)?;
-        thread.settle(state)?;
+        thread.cast_state(state)?;
         let count = state.len();
         let carry: Vec<Array> = [state, &first[..], carry].concat();
         let types = |arrays: &[Array]| arrays.iter().map(Array::aval).collect::<Vec<_>>();
@@ -187,7 +187,7 @@ impl Primitive for While {
             let mut state = carry[..count].to_vec();
             let next = thread_eval(&self.body, thread, &[body_args, &carry[count + 1..]].concat(), &mut state)?;
             let again = thread_eval(&self.cond, thread, &[cond_args, &next].concat(), &mut state)?;
-            thread.settle(&mut state)?;
+            thread.cast_state(&mut state)?;
             Ok([state, again, next].concat())
         })?;
         let outs = While::run(cond, body, &[], &[cond_args, body_args].concat(), &carry)?;

@@ -126,7 +126,9 @@ impl ShardMap {
         );
         let blocks: Vec<Aval> = self.body.in_avals().cloned().collect();
         let region = self.in_manual(cx, |cx| {
-            cx.region_returning("sdy.return", &blocks, |cx, args| cx.named_apart(|cx| cx.program(&self.body, args)))
+            cx.region_returning("sdy.return", &blocks, |cx, args| {
+                cx.named_in_function(|cx| cx.program(&self.body, args))
+            })
         })?;
         Ok(cx.op_with("sdy.manual_computation", args, &attrs, vec![region], outs))
     }

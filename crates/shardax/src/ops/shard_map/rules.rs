@@ -123,7 +123,7 @@ impl Primitive for ShardMap {
 
     /// The state enters whole, and leaves with one entry per device.
     fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
-        thread.settle(state)?;
+        thread.cast_state(state)?;
         let count = state.len();
         let axes: Vec<AxisName> = self.axes().collect();
         let blocks: Vec<Aval> = state.iter().map(Array::aval).chain(self.body.in_avals().cloned()).collect();
@@ -131,7 +131,7 @@ impl Primitive for ShardMap {
             trace(&blocks, |args| {
                 let mut state = args[..count].to_vec();
                 let outs = thread_eval(&self.body, thread, &args[count..], &mut state)?;
-                thread.settle(&mut state)?;
+                thread.cast_state(&mut state)?;
                 let all: AxisSet = if self.checked { axes.iter().copied().collect() } else { AxisSet::default() };
                 let own = state.iter().map(|s| cast_up(s, &all).expand_dims(0));
                 Ok(own.chain(outs).collect())
@@ -176,7 +176,7 @@ impl Primitive for ShardMap {
         let mut residual_specs = Vec::new();
         let Traced { program: known, captures } = self.in_body(|| {
             trace(&blocks, |inputs| {
-                let (mut outs, lin) = ad::linearize_held(&self.body, inputs, &nonzero)?;
+                let (mut outs, lin) = ad::linearize_nested(&self.body, inputs, &nonzero)?;
                 for residual in &lin.residuals {
                     let operand = inputs.iter().position(|i| is_same(i, residual));
                     sources.push(operand);

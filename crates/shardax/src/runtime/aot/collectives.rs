@@ -112,15 +112,15 @@ pub struct Collectives(Vec<Collective>);
 impl Collectives {
     pub(crate) fn of(instructions: &[HloInstruction], mesh: Option<&Mesh>) -> Self {
         let runs = Runs::of(instructions);
-        let reduced_apart = reduced_apart(instructions);
-        let gone_on = gone_on(instructions);
+        let scattering = fused_reduce_scatters(instructions);
+        let continuing = continued(instructions);
         let sizes: HashMap<(&str, &str), usize> =
             instructions.iter().map(|i| ((i.computation.as_str(), i.name.as_str()), bytes(&i.shapes))).collect();
         let mut found: Vec<Collective> = Vec::new();
         for instruction in instructions {
             let Some(kind) = CollectiveKind::of(&instruction.opcode) else { continue };
             let computation = instruction.computation.as_str();
-            if gone_on.contains(computation) {
+            if continuing.contains(computation) {
                 continue;
             }
             let size_of = |name: &String| sizes.get(&(computation, name.as_str())).copied();
@@ -135,7 +135,7 @@ impl Collectives {
             }
             let groups = groups(instruction, mesh);
             let one = Collective {
-                kind: if reduced_apart.contains(computation) { ReduceScatter } else { kind },
+                kind: if scattering.contains(computation) { ReduceScatter } else { kind },
                 axes: axes(&groups, mesh),
                 participants: groups.iter().map(Vec::len).max().unwrap_or(0),
                 bytes: operands.max(results),
@@ -264,7 +264,7 @@ impl<'a> Runs<'a> {
 
 /// The computations of TPUs that fuse a reduce-scatter: they contain an all-reduce, of which each device keeps its
 /// part.
-fn reduced_apart(instructions: &[HloInstruction]) -> HashSet<&str> {
+fn fused_reduce_scatters(instructions: &[HloInstruction]) -> HashSet<&str> {
     let fusions = instructions.iter().filter(|i| i.opcode == "fusion");
     let computations = fusions.flat_map(|i| i.calls.iter().map(|called| (i.name.as_str(), called.as_str())));
     let named = |name: &str| name.starts_with("all-reduce-scatter");
@@ -273,7 +273,7 @@ fn reduced_apart(instructions: &[HloInstruction]) -> HashSet<&str> {
 
 /// The computations that only continue collectives. TPUs write an asynchronous collective several times: in the
 /// fusion that starts it, in each fusion that it overlaps, and in the one that waits for it.
-fn gone_on(instructions: &[HloInstruction]) -> HashSet<&str> {
+fn continued(instructions: &[HloInstruction]) -> HashSet<&str> {
     let waits = |i: &&HloInstruction| i.custom_call_target.as_deref() == Some("AsyncCollectiveDone");
     let mut found: HashSet<&str> = instructions.iter().filter(waits).map(|i| i.computation.as_str()).collect();
     let beside = |i: &&HloInstruction| i.computation.starts_with("async_collective_fusion");

@@ -21,15 +21,15 @@ impl LoweredFn {
         let CallConvention { captures, kept, .. } = &self.convention;
         let format = |argument: usize| {
             let at = captures.len() + kept.iter().position(|k| *k == argument)?;
-            Some(format(layouts::told(program.parameter_layouts(), at), inputs.get(at)?))
+            Some(format(layouts::layout_at(program.parameter_layouts(), at), inputs.get(at)?))
         };
         LeafTree::new(&self.in_def, (0..self.in_avals.len()).map(format).collect())
     }
 
     /// The format of each result; `outputs` are their shardings.
     fn output_formats(&self, outputs: &[Sharding], program: &pjrt::CompiledProgram) -> LeafTree<Format> {
-        let told = |i| layouts::told(program.output_layouts(), i);
-        let all = outputs.iter().enumerate().map(|(i, sharding)| format(told(i), sharding));
+        let layout_at = |i| layouts::layout_at(program.output_layouts(), i);
+        let all = outputs.iter().enumerate().map(|(i, sharding)| format(layout_at(i), sharding));
         LeafTree::new(&self.convention.out_def, all.collect())
     }
 }

@@ -100,13 +100,14 @@ impl LowerOptions<'_> {
         let mut auto_inputs = Vec::new();
         for (at, &i) in kept.iter().enumerate() {
             let (at, name) = (captures.len() + at, || format!("argument{}", paths()[i]));
-            let layout = layouts::taken(&flat.leaves[i], self.in_shardings[i].layout, place.platform(), &name)?;
+            let layout =
+                layouts::input_sharding(&flat.leaves[i], self.in_shardings[i].layout, place.platform(), &name)?;
             if layout == Some(RequestedLayout::Auto) {
                 auto_inputs.push(at);
             }
             in_shardings[at] = in_shardings[at].in_layout(layout.and_then(RequestedLayout::known));
         }
-        let out_layouts = layouts::given(&asked, &program.out_avals(), place.platform(), &output_name)?;
+        let out_layouts = layouts::requested_results(&asked, &program.out_avals(), place.platform(), &output_name)?;
         let taken = captures.iter().map(|_| false).chain(kept.iter().map(|&i| self.donated[i]));
         let request = Request {
             name: self.program,

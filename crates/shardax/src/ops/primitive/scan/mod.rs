@@ -258,7 +258,7 @@ impl Primitive for Scan {
     }
 
     fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
-        thread.settle(state)?;
+        thread.cast_state(state)?;
         let count = state.len();
         let body = thread_state(&self.body, thread, self.num_consts, state)?;
         let carry = std::iter::repeat_n(Carry, count);

@@ -1,7 +1,7 @@
 //! The regularized incomplete beta function, by its continued fraction ([DLMF
 //! 8.17.22](https://dlmf.nist.gov/8.17.E22)).
 
-use super::{constant, eps, until_settled};
+use super::{constant, eps, until_converged};
 use crate::core::array::Array;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -41,7 +41,7 @@ fn fraction(a: &Array, b: &Array, x: &Array, enabled: &Array) -> Result<Array> {
     let safe = |x: Array| where_(ABS.apply(&x).less(&tiny), &tiny, x);
     let one = constant(1.0, a).broadcast_to(a.shape());
     let d: Array = 1 / safe(1 - (a + b) * x / (a + 1));
-    let state = until_settled(steps, enabled.clone(), vec![d.clone(), one, d], |m, state| {
+    let state = until_converged(steps, enabled.clone(), vec![d.clone(), one, d], |m, state| {
         let (d, c, value) = (&state[0], &state[1], &state[2]);
         let twice: Array = a + 2 * m;
         let even: Array = m * (b - m) * x / ((&twice - 1) * &twice);

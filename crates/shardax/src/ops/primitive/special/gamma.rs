@@ -1,7 +1,7 @@
 //! The incomplete gamma function: a series where `x` is small relative to `a`, a continued fraction elsewhere
 //! ([DLMF 8.7.1](https://dlmf.nist.gov/8.7.E1), [8.9.2](https://dlmf.nist.gov/8.9.E2)).
 
-use super::{constant, eps, until_settled};
+use super::{constant, eps, until_converged};
 use crate::core::array::Array;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -35,7 +35,7 @@ fn series(a: &Array, x: &Array, enabled: &Array, derivative: bool) -> Result<Dua
     let tolerance = eps(a.dtype());
     let (one, zero) = (constant(1.0, a).broadcast_to(a.shape()), constant(0.0, a).broadcast_to(a.shape()));
     let state = vec![one.clone(), one, zero.clone(), zero];
-    let state = until_settled(10_000, enabled.clone(), state, |n, state| {
+    let state = until_converged(10_000, enabled.clone(), state, |n, state| {
         let [term, sum, slope, slopes] = [0, 1, 2, 3].map(|i| &state[i]);
         let factor: Array = x / (a + n);
         let next_slope: Array = slope * &factor - term * &factor / (a + n);
@@ -62,7 +62,7 @@ fn fraction(a: &Array, x: &Array, enabled: &Array, derivative: bool) -> Result<D
     let infinite = constant(1.0 / tolerance / tolerance, a).broadcast_to(a.shape());
     let zero = constant(0.0, a).broadcast_to(a.shape());
     let state = vec![first.clone(), first_slope.clone(), infinite, zero, first, first_slope];
-    let state = until_settled(2000, enabled.clone(), state, |n, state| {
+    let state = until_converged(2000, enabled.clone(), state, |n, state| {
         let [d, d_slope, c, c_slope, value, slope] = [0, 1, 2, 3, 4, 5].map(|i| &state[i]);
         // The next numerator and denominator; their derivatives are n and -1.
         let (up, down) = (n * (a - n), &start + 2 * n);

@@ -44,7 +44,7 @@ fn widened(args: &[Array], f: impl FnOnce(&[Array]) -> Result<Array>) -> Array {
 /// Iterates `step` on the index of the iteration and the state until nothing is `moving`, for a limited number of
 /// steps. A step returns the next state, and marks the elements that have not converged; converged elements are
 /// unchanged.
-fn until_settled(
+fn until_converged(
     steps: usize,
     moving: Array,
     state: Vec<Array>,
