@@ -102,6 +102,9 @@ fn keep_alive(hash: u64, program: &Arc<LoadedProgram>) {
 }
 
 /// The hashes of the programs being compiled, each with the lock that other threads wait on.
+///
+/// Lock order: a thread that holds a program's lock may take this map's lock, [`ALIVE`] and the tables' locks. A thread
+/// that holds one of those never waits for a program's lock.
 static COMPILING: Mutex<BTreeMap<u64, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
 
 /// A thread's entry among those that request the same program.
@@ -154,12 +157,14 @@ fn forget(option: &'static str) {
 /// The XLA options of all programs on CPU; see `docs/plugin.md`.
 fn cpu_options(effort: Effort) -> Vec<(&'static str, pjrt::Value)> {
     let mut options = vec![
-        // By default `maximum` and `minimum` may drop a NaN.
+        // By default `maximum` and `minimum` may drop a NaN (xla-cpu-pjrt 0.0.1).
         ("xla_cpu_enable_fast_min_max", pjrt::Value::Bool(false)),
         // XNNPACK's matrix multiplications (xla-cpu-pjrt 0.0.1) cache the packed right operand by its
         // address: an array changed in place, or a new one in freed memory, is multiplied by its old contents.
+        // Noticed by `programs_see_operands_that_changed_in_place`.
         ("xla_cpu_use_xnnpack", pjrt::Value::Bool(false)),
-        // Sums of f32 by YNNPACK, which vectorizes where XLA's own loops add element by element.
+        // Sums of f32 by YNNPACK, which vectorizes where XLA's own loops add element by element. Checked by
+        // `large_sums_are_left_to_ynnpack`.
         ("xla_cpu_experimental_ynn_fusion_type", pjrt::Value::String("LIBRARY_FUSION_TYPE_REDUCE".to_owned())),
     ];
     if effort == Effort::Unfused {

@@ -2,6 +2,9 @@
 //!
 //! Tables belong to the users of the programs: to a `jit`, or to eager operations. If all together exceed
 //! the limits, the least recently used programs are evicted first, from any table.
+//!
+//! Lock order: the list of tables is released before a part of a table is locked, and only one part is locked at a
+//! time. No lock is held while programs are compared, compiled or freed.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};

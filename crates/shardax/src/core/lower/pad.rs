@@ -20,8 +20,8 @@ impl Lowering {
             return x;
         }
         // XLA's partitioner (xla-cpu-pjrt 0.0.1) aborts the process for interior padding with a negative edge ("Check
-        // failed:
-        // get_first_valid_element_offset_on_dilated_shard"), so the edge is cut afterwards.
+        // failed: get_first_valid_element_offset_on_dilated_shard"), so the edge is cut afterwards. Noticed by
+        // `edges_cut_between_spread_elements_are_the_same`.
         let apart = |&(low, high, interior): &Padding| interior > 0 && (low < 0 || high < 0);
         if config.iter().any(apart) {
             let grown: Vec<Padding> =

@@ -71,7 +71,8 @@ pub(crate) fn in_order(program: &Program) -> Result<Option<Program>> {
 /// The lock on ordered execution, with the end of the last program with ordered calls.
 pub(crate) struct Turn(MutexGuard<'static, Vec<pjrt::Event>>);
 
-/// Waits until earlier ordered calls are done. Others wait until the turn is dropped.
+/// Waits until earlier ordered calls are done. Others wait until the turn is dropped, so programs with ordered calls
+/// are launched in the order in which they took their turns.
 pub(crate) fn turn() -> Turn {
     static LAST: Mutex<Vec<pjrt::Event>> = Mutex::new(Vec::new());
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);

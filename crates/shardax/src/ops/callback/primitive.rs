@@ -122,7 +122,7 @@ impl Primitive for HostCall {
             .help("leave the order out, or call an ordered `io_callback`: inside a `shard_map` each device keeps its own order"));
         }
         // The partitioner (xla-cpu-pjrt 0.0.1) loses the sharding of a custom call with side effects and then rejects
-        // the program.
+        // the program. Checked by `effects_happen_once_in_programs_over_devices`.
         if self.has_effects() && !cx.is_local() {
             let mesh = cx.auto_mesh.clone().filter(|_| cx.manual_axes.is_empty());
             let mesh = mesh.ok_or_else(|| {

@@ -1,7 +1,7 @@
 //! Maxima and minima of floating point numbers over devices, as those of integers in the same order.
 //!
 //! The CPU plugin's all-reduce (xla-cpu-pjrt 0.0.1) does not propagate NaN. As integers, NaN is ordered last. Other
-//! platforms use the plain operation.
+//! platforms use the plain operation. Noticed by `extremes_keep_nan`.
 
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
