@@ -262,7 +262,7 @@ macro_rules! transforms {
         )*
 
         impl FftOptions {$(
-            #[doc = concat!("As [`", stringify!($name), "`](fn@", stringify!($name), ").")]
+            #[doc = concat!("See [`", stringify!($name), "`](fn@", stringify!($name), ").")]
             #[track_caller]
             pub fn $name(&self, x: impl ArrayLike) -> Array {
                 self.run(stringify!($name), FftKind::$kind, $count, x.into_array(), self.norm)

@@ -364,7 +364,7 @@ macro_rules! cumulative_functions {
         )*
 
         impl CumulativeOptions {$(
-            #[doc = concat!("As [`", stringify!($name), "`](fn@", stringify!($name), ").")]
+            #[doc = concat!("See [`", stringify!($name), "`](fn@", stringify!($name), ").")]
             #[track_caller]
             pub fn $name(self, x: &Array, axis: impl Dim) -> Array {
                 self.run(CumulativeKind::$kind, x, axis)
