@@ -158,7 +158,9 @@ impl Array {
     }
 
     /// Creates an array on a device or a sharding: each device receives its shard straight from the host, and none
-    /// holds the whole. The array is committed, as by [`device_put`](crate::device_put).
+    /// holds the whole. The array is committed, as by [`device_put`](crate::device_put). With devices of
+    /// several processes, every process passes the whole array, which is checked to be equal on each; for process-local
+    /// parts see [`make_array_from_process_local_data`](crate::make_array_from_process_local_data).
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -173,8 +175,8 @@ impl Array {
     /// Also fails when the sharding does not divide the shape.
     #[track_caller]
     pub fn from_slice_on<T: Element>(elements: &[T], shape: &[usize], to: impl Into<Sharding>) -> Result<Array> {
-        let placed =
-            bytes_of(elements, shape).and_then(|bytes| put(&bytes, Aval::of_host(T::DTYPE, shape), to.into(), true));
+        let placed = bytes_of(elements, shape)
+            .and_then(|bytes| put_on("from_slice_on", &bytes, Aval::of_host(T::DTYPE, shape), to.into()));
         placed.at_caller()
     }
 
@@ -212,7 +214,7 @@ impl Array {
     /// ```
     #[track_caller]
     pub fn from_bytes_on(bytes: &[u8], dtype: DType, shape: &[usize], to: impl Into<Sharding>) -> Result<Array> {
-        put(bytes, Aval::new(dtype, shape), to.into(), true).at_caller()
+        put_on("from_bytes_on", bytes, Aval::new(dtype, shape), to.into()).at_caller()
     }
 
     /// Returns an array with these values that is weakly typed, or is not (see [`weak_type`](Array::weak_type)), for
@@ -331,6 +333,13 @@ fn bytes_of<'a, T: Element>(elements: &'a [T], shape: &[usize]) -> Result<Cow<'a
 pub(crate) fn place(bytes: &[u8], aval: Aval) -> Result<Array> {
     let device = device::uncommitted_device()?;
     put(bytes, aval, Sharding::Single(SingleDeviceSharding::new(device)), false)
+}
+
+/// Creates an array of host bytes on the user's sharding; checks that it is equal on all processes of its devices.
+fn put_on(function: &str, bytes: &[u8], aval: Aval, to: Sharding) -> Result<Array> {
+    check_bytes(bytes, &aval)?;
+    transfer::check_same(function, bytes, &aval, &to)?;
+    put(bytes, aval, to, true)
 }
 
 /// Creates an array of host bytes on a sharding.

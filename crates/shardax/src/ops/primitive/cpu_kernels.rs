@@ -2,7 +2,7 @@
 //! XLA's compiled code. They are as accurate as XLA's, and deterministic.
 //!
 //! A build without optimization leaves everything to XLA, because the crate would be compiled without optimization too.
-//! The environment variable `SHARDAX_CPU_KERNELS` (`xla` or `own`) overrides this; with `all` the kernels compute
+//! The environment variable `SHARDAX_CPU_KERNELS` (`xla` or `auto`) overrides this; with `all` the kernels compute
 //! everything they can, even where XLA is faster, to test them with the small reference values.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -14,6 +14,7 @@ use super::{attention_cpu, dot_cpu};
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
 use crate::error::Result;
+use crate::settings::{CPU_KERNELS, CpuKernels};
 use crate::sharding::device::client;
 
 /// The number of multiply-adds below which a call costs more than it saves.
@@ -22,32 +23,18 @@ pub(super) const MIN_WORK: usize = 1 << 20;
 /// Returns `true` if a program may call the kernels.
 pub(super) fn is_enabled(cx: &Lowering) -> bool {
     // A plugin without FFI cannot call them.
-    cx.on_cpu() && cx.is_local() && !cx.portable && requested() != Requested::Nothing && register().is_ok()
+    cx.on_cpu() && cx.is_local() && !cx.portable && requested() != CpuKernels::Xla && register().is_ok()
 }
 
-/// The operations requested for the kernels.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Requested {
-    Nothing,
-    /// Those large enough to be faster.
-    Large,
-    All,
-}
-
-fn requested() -> Requested {
-    static ASKED: OnceLock<Requested> = OnceLock::new();
-    *ASKED.get_or_init(|| match std::env::var("SHARDAX_CPU_KERNELS").as_deref() {
-        Ok("xla") => Requested::Nothing,
-        Ok("own") => Requested::Large,
-        Ok("all") => Requested::All,
-        _ if cfg!(debug_assertions) => Requested::Nothing,
-        _ => Requested::Large,
-    })
+fn requested() -> CpuKernels {
+    static REQUESTED: OnceLock<CpuKernels> = OnceLock::new();
+    let default = if cfg!(debug_assertions) { CpuKernels::Xla } else { CpuKernels::Auto };
+    *REQUESTED.get_or_init(|| CPU_KERNELS.get().unwrap_or(default))
 }
 
 /// Returns `true` if the kernels are used even where XLA is faster (tests only).
 pub(super) fn is_always_used() -> bool {
-    requested() == Requested::All
+    requested() == CpuKernels::All
 }
 
 /// Registers the handlers with XLA, once: before a program that calls one is compiled or loaded.
