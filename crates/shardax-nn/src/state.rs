@@ -156,7 +156,7 @@ impl Tree for State {
     fn unflatten(from: &mut Unflatten<'_>) -> Result<Self> {
         let Node::Map(keys) = from.node()? else {
             return Err(Error::new(ErrorKind::Type, "tree structure mismatch: expected a state")
-                .help("rebuild the type that was taken apart"));
+                .help("rebuild the type that was flattened"));
         };
         let mut names = Vec::with_capacity(keys.len());
         let mut arrays = Vec::with_capacity(keys.len());

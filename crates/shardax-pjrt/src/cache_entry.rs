@@ -38,7 +38,7 @@ pub(crate) fn encode(plugin_id: &str, parameters: &[ParameterSpec], program: &[u
 
 /// The plugin's bytes, when they are as they were, of one of these engines and of this signature.
 pub(crate) fn decode<'a>(bytes: &'a [u8], plugin_ids: &[&str], parameters: &[ParameterSpec]) -> Result<&'a [u8]> {
-    let damaged = || Error::new(Code::DataLoss, "these bytes are no compiled program, or are damaged");
+    let damaged = || Error::new(Code::DataLoss, "these bytes are not a compiled program, or are damaged");
     let rest = bytes.strip_prefix(FIRST_LINE).ok_or_else(damaged)?;
     let (digest, mut rest) = rest.split_at_checked(DIGEST).ok_or_else(damaged)?;
     if Sha256::digest(rest).as_slice() != digest {

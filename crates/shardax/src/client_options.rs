@@ -1,4 +1,4 @@
-//! How the client of a GPU is started: what it takes of the device's memory, and which devices it uses.
+//! Options of GPU clients: memory allocation and visible devices.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -6,14 +6,14 @@ use shardax_pjrt as pjrt;
 
 use crate::error::{Result, err};
 
-/// How memory on a GPU is allocated.
+/// The memory allocator on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Allocator {
     /// The plugin's choice.
     Default,
-    /// Every array from the driver: slow, and nothing is held back.
+    /// Allocates every array with the driver: slow, but no memory is reserved.
     Platform,
-    /// One large piece, divided by XLA (best fit with coalescing).
+    /// One large block, subdivided by XLA (best fit with coalescing).
     Bfc,
     /// The driver's own pool (`cudaMallocAsync`).
     CudaAsync,
@@ -39,8 +39,8 @@ impl Allocator {
     }
 }
 
-/// How the client of a GPU is started. What is left out here is what the variables of the environment say that JAX
-/// reads, and else what the plugin does: it takes three quarters of each GPU's memory at once.
+/// Options of a GPU client. Options that are not set are read from the environment variables that JAX
+/// uses, and else are the plugin's defaults: it allocates three quarters of each GPU's memory at the start.
 ///
 /// ```
 /// # use shardax::config::{self, Allocator, ClientOptions};
@@ -50,14 +50,14 @@ impl Allocator {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClientOptions {
-    /// The part of a GPU's memory that it may take (`XLA_CLIENT_MEM_FRACTION`, and before
+    /// The fraction of a GPU's memory to use (`XLA_CLIENT_MEM_FRACTION`, and before
     /// `XLA_PYTHON_CLIENT_MEM_FRACTION`).
     pub memory_fraction: Option<f32>,
-    /// Whether it takes that at once (`XLA_PYTHON_CLIENT_PREALLOCATE`).
+    /// Allocates that memory at the start (`XLA_PYTHON_CLIENT_PREALLOCATE`).
     pub preallocate: Option<bool>,
-    /// How memory is allocated (`XLA_PYTHON_CLIENT_ALLOCATOR`: `default`, `platform`, `bfc`, `cuda_async` or `vmm`).
+    /// The allocator (`XLA_PYTHON_CLIENT_ALLOCATOR`: `default`, `platform`, `bfc`, `cuda_async` or `vmm`).
     pub allocator: Option<Allocator>,
-    /// The GPUs to use, by their numbers in this machine (`JAX_CUDA_VISIBLE_DEVICES`).
+    /// The GPUs to use, by their indices in this machine (`JAX_CUDA_VISIBLE_DEVICES`).
     pub visible_devices: Option<Vec<usize>>,
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn set(options: ClientOptions) -> Result<()> {
     Ok(())
 }
 
-/// The options of the plugin of this platform.
+/// The options for this platform's plugin.
 pub(crate) fn of(platform: &str) -> Result<Vec<(&'static str, pjrt::Value)>> {
     if !matches!(platform, "cuda" | "gpu") {
         return Ok(Vec::new());
@@ -79,7 +79,7 @@ pub(crate) fn of(platform: &str) -> Result<Vec<(&'static str, pjrt::Value)>> {
 }
 
 impl ClientOptions {
-    /// The same, with what is left out from the environment.
+    /// Fills in missing options from the environment.
     fn or_from(self, variable: &dyn Fn(&str) -> Option<String>) -> Result<ClientOptions> {
         const FRACTIONS: [&str; 2] = ["XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"];
         let wrong = |name: &str, text: &str, takes: &str| {
@@ -123,7 +123,7 @@ impl ClientOptions {
         })
     }
 
-    /// As the CUDA plugin takes them.
+    /// The values as the CUDA plugin's options.
     fn values(self) -> Vec<(&'static str, pjrt::Value)> {
         let mut values = vec![("platform_name", "cuda".into())];
         values.extend(self.allocator.map(|a| ("allocator", a.name().into())));
@@ -170,7 +170,7 @@ mod tests {
         ];
         assert_eq!(values, expected);
         assert_eq!(from(&[("JAX_CUDA_VISIBLE_DEVICES", "all")], ClientOptions::default()).unwrap().len(), 1);
-        // What is set in the program counts more.
+        // Options set in the program take precedence.
         let set = ClientOptions { memory_fraction: Some(0.9), preallocate: Some(true), ..Default::default() };
         let values = from(&all, set).unwrap();
         assert_eq!((&values[2].1, &values[3].1), (&0.9f32.into(), &true.into()));

@@ -1,4 +1,4 @@
-//! Options of XLA by their names: those of every program of the process, and those of one function.
+//! XLA options by name: those of all programs of the process, and those of one function.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,13 +7,13 @@ pub use shardax_pjrt::Value as CompilerOption;
 
 use crate::error::{Result, err};
 
-/// What XLA's own names begin with, and the platform that knows them; what begins otherwise is for all.
+/// The prefixes of XLA's option names, and the platforms that know them; other names are for all platforms.
 const OF_PLATFORMS: [(&str, &[&str]); 3] =
     [("xla_cpu_", &["cpu"]), ("xla_gpu_", &["cuda", "rocm", "gpu"]), ("xla_tpu_", &["tpu"])];
 
 static OF_PROCESS: Mutex<BTreeMap<String, CompilerOption>> = Mutex::new(BTreeMap::new());
 
-/// Options by name, those that were said last.
+/// Options by name; later values replace earlier ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct CompilerOptions(BTreeMap<String, CompilerOption>);
 
@@ -22,13 +22,13 @@ impl CompilerOptions {
         CompilerOptions(OF_PROCESS.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
-    /// These, and over them others.
+    /// Adds options, which take precedence.
     pub fn and(mut self, others: &CompilerOptions) -> CompilerOptions {
         self.0.extend(others.0.iter().map(|(name, value)| (name.clone(), value.clone())));
         self
     }
 
-    /// Those that a platform knows: a function says in one place what it asks of several.
+    /// The options that a platform knows: a function may set options for several.
     pub fn on<'a>(&'a self, platform: &'a str) -> impl Iterator<Item = (&'a str, &'a CompilerOption)> {
         let known = move |name: &str| {
             let of = OF_PLATFORMS.iter().find(|(prefix, _)| name.starts_with(prefix));
@@ -56,7 +56,7 @@ pub(crate) fn set_of_process(options: CompilerOptions) {
     OF_PROCESS.lock().unwrap_or_else(PoisonError::into_inner).extend(options.0);
 }
 
-/// The value that a text stands for: a truth value, a number, or else the text.
+/// Parses an option value: a boolean, a number, or else a string.
 pub(crate) fn parsed(name: &str, text: &str) -> Result<CompilerOption> {
     if text.is_empty() {
         return Err(err!(Value, "{name} has no value").help("write `true`, `false`, a number or a name"));

@@ -1,4 +1,4 @@
-//! Settings of the process, made before the first use of a device.
+//! Configuration of the process.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -21,18 +21,18 @@ static EXPLAIN_MISSES: AtomicBool = AtomicBool::new(false);
 static LOG_COMPILES: AtomicBool = AtomicBool::new(false);
 static DEBUG_NANS: AtomicBool = AtomicBool::new(false);
 static DEBUG_INFS: AtomicBool = AtomicBool::new(false);
-/// Either of the two.
+/// `true` if either of the two is.
 static DEBUG_VALUES: AtomicBool = AtomicBool::new(false);
 
-/// How many devices there are, once they are in use: what they were made from is settled then.
+/// The number of devices, once they are in use: the options that determine it are fixed then.
 static IN_USE: OnceLock<usize> = OnceLock::new();
 
-/// Says that the devices were made.
+/// Records that the devices were created.
 pub(crate) fn freeze(devices: usize) {
     let _ = IN_USE.set(devices);
 }
 
-/// How many devices of this process there are, if they are in use.
+/// The number of devices of this process, if they are in use.
 pub(crate) fn devices_in_use() -> Option<usize> {
     IN_USE.get().copied()
 }
@@ -40,7 +40,7 @@ pub(crate) fn devices_in_use() -> Option<usize> {
 struct Config {
     num_cpu_devices: Option<usize>,
     platform: Option<String>,
-    /// Empty turns the cache off.
+    /// An empty path disables the cache.
     cache_dir: Option<PathBuf>,
     cache_max_size: Option<u64>,
 }
@@ -49,10 +49,10 @@ fn with<R>(f: impl FnOnce(&mut Config) -> R) -> R {
     f(&mut CONFIG.lock().unwrap_or_else(|e| e.into_inner()))
 }
 
-/// Sets the number of CPU devices that the host simulates (JAX's `jax_num_cpu_devices`; the environment
+/// Sets the number of simulated CPU devices (JAX's `jax_num_cpu_devices`; the environment
 /// variable `SHARDAX_NUM_CPU_DEVICES`). Without it a CPU host has one device.
 ///
-/// Fails when `n` is 0 or more than 2,048, or when devices are in use already and their number differs.
+/// Fails when `n` is 0 or more than 2,048, or when devices are already in use and their number differs.
 #[track_caller]
 pub fn set_num_cpu_devices(n: usize) -> Result<()> {
     use_cpu_devices(n).at_caller()
@@ -85,7 +85,7 @@ fn check_count(n: usize) -> Result<usize> {
     Ok(n)
 }
 
-/// Chooses the platform: `cpu` (the default), `cuda` or `tpu` (the environment variable `SHARDAX_PLATFORM`).
+/// Sets the platform: `cpu` (the default), `cuda` or `tpu` (the environment variable `SHARDAX_PLATFORM`).
 #[track_caller]
 pub fn set_platform(name: &str) -> Result<()> {
     if IN_USE.get().is_some() {
@@ -97,10 +97,10 @@ pub fn set_platform(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// How the client of a GPU is started: what memory it takes, and which devices it uses. What is not said is what the
-/// variables say that JAX reads (`XLA_PYTHON_CLIENT_PREALLOCATE` and the like; see [`ClientOptions`]).
+/// Sets the options of GPU clients: memory allocation and visible devices. Options that are not set are read from
+/// the environment variables that JAX uses (`XLA_PYTHON_CLIENT_PREALLOCATE` and others; see [`ClientOptions`]).
 ///
-/// Fails when devices are in use already, or `memory_fraction` is not positive.
+/// Fails when devices are already in use, or `memory_fraction` is not positive.
 #[track_caller]
 pub fn set_client_options(options: ClientOptions) -> Result<()> {
     if IN_USE.get().is_some() {
@@ -111,16 +111,16 @@ pub fn set_client_options(options: ClientOptions) -> Result<()> {
     client_options::set(options).at_caller()
 }
 
-/// Keeps compiled programs in this directory, where later processes find them (JAX's `jax_compilation_cache_dir`; the
-/// environment variable `SHARDAX_COMPILATION_CACHE_DIR`). By default it is `shardax/programs` in the user's cache
-/// (`$XDG_CACHE_HOME` or `~/.cache`); an empty path turns it off.
+/// Sets the directory of the persistent compilation cache, shared by later processes (JAX's
+/// `jax_compilation_cache_dir`; the environment variable `SHARDAX_COMPILATION_CACHE_DIR`). By default it is
+/// `shardax/programs` in the user's cache (`$XDG_CACHE_HOME` or `~/.cache`); an empty path turns it off.
 ///
-/// It may be set at any time and holds for what is compiled afterwards. Any number of processes may share a
-/// directory; see [`set_compilation_cache_max_size`] for what it may hold. Programs are found again by the same plugin
-/// with the same options on a processor of the same kind. A damaged file costs a warning and a compilation.
+/// It may be set at any time and applies to later compilations. Any number of processes may share a
+/// directory; see [`set_compilation_cache_max_size`] for its size limit. Programs are found again by the same plugin
+/// with the same options on a processor of the same kind. A damaged file causes a warning and a compilation.
 ///
-/// Fails when the directory cannot be made, belongs to another user, or may be written to by others: what lies there is
-/// run.
+/// Fails when the directory cannot be created, belongs to another user, or is writable by others: its contents are
+/// executed.
 #[track_caller]
 pub fn set_compilation_cache_dir(dir: impl Into<PathBuf>) -> Result<()> {
     let dir = dir.into();
@@ -136,11 +136,11 @@ pub fn set_compilation_cache_dir(dir: impl Into<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Takes over the warnings, which are lines on standard error otherwise: `hook` gets the text of each, which holds the
-/// user's line and how what is warned of is avoided. It may be set at any time, and again.
+/// Sets a hook for warnings, which are lines on standard error otherwise: `hook` receives the text of each, with the
+/// user's line and advice. It may be set at any time, and again.
 ///
-/// There are few: of donated arguments whose memory no result can take over, of those that have to be moved first, and
-/// of files of the compilation cache that cannot be read or written.
+/// There are few warnings: for donated arguments whose memory no result can reuse, for those that must be moved first,
+/// and for files of the compilation cache that cannot be read or written.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -154,7 +154,7 @@ pub fn set_warning_hook(hook: impl Fn(&str) + Send + Sync + 'static) {
     warning::set_hook(std::sync::Arc::new(hook));
 }
 
-/// Warns as the library does: of what a user should know although nothing failed, and how it is avoided.
+/// Emits a warning like the library's own: a problem that is not an error, and advice.
 ///
 /// ```
 /// shardax::config::warn("step_100 is damaged", "step_50 was restored; free it by removing the folder");
@@ -163,36 +163,37 @@ pub fn warn(message: &str, help: &str) {
     warning::warn(message, help);
 }
 
-/// Keeps at most so many bytes of compiled programs on disk (JAX's `jax_compilation_cache_max_size`; the environment
-/// variable `SHARDAX_COMPILATION_CACHE_MAX_SIZE`); 512 MiB by default. Those that were not used for longest go first, when
-/// a process writes its first and then after each sixteenth of the size.
+/// Limits the size of the compilation cache on disk, in bytes (JAX's `jax_compilation_cache_max_size`; the environment
+/// variable `SHARDAX_COMPILATION_CACHE_MAX_SIZE`); 512 MiB by default. The least recently used programs are evicted,
+/// when a process writes its first and then after each sixteenth of the size.
 pub fn set_compilation_cache_max_size(bytes: u64) {
     with(|c| c.cache_max_size = Some(bytes));
 }
 
-/// Bounds the compiled programs that are kept in memory, all functions' and operations' together: when there are more
-/// than `count` (4096), those that were not used for the longest time go. They are compiled anew when they are needed again.
+/// Limits the number of compiled programs in memory, of all functions and operations together: beyond
+/// `count` (4096), the least recently used are evicted. They are compiled again when they are needed.
 ///
-/// It may be set at any time, and holds from the next compilation on. Fails when `count` is 0. [`clear_caches`](crate::clear_caches) drops all at once.
+/// It may be set at any time, and applies from the next compilation. Fails when `count` is 0.
+/// [`clear_caches`](crate::clear_caches) drops all at once.
 #[track_caller]
 pub fn set_max_compiled_programs(count: usize) -> Result<()> {
     if count == 0 {
         return Err(err!(Value, "max_compiled_programs must be at least 1, got 0")
-            .help("a program that runs has to be kept; `clear_caches` drops them all"))
+            .help("a running program stays in memory; `clear_caches` drops all programs"))
         .at_caller();
     }
     MAX_PROGRAMS.store(count, Relaxed);
     Ok(())
 }
 
-/// Bounds the memory of the compiled programs that are kept, about as much as the compiler takes for them (2 GiB). The
-/// newest is kept in any case.
+/// Limits the estimated memory of the cached compiled programs, in bytes (2 GiB). The
+/// newest is never evicted.
 pub fn set_max_compiled_bytes(bytes: usize) {
     MAX_BYTES.store(bytes, Relaxed);
 }
 
-/// Whether it is told why a function is traced and compiled again (JAX's `jax_explain_cache_misses`), where the warnings
-/// go: the argument that is not what it was, and in what.
+/// Logs why a function is traced and compiled again (JAX's `jax_explain_cache_misses`), like a warning:
+/// the argument that changed, and its change.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -211,17 +212,17 @@ pub fn set_explain_cache_misses(explain: bool) {
     EXPLAIN_MISSES.store(explain, Relaxed);
 }
 
-/// Whether each trace, lowering and compilation is told, with the time it took, where the warnings go (JAX's
+/// Logs each trace, lowering and compilation with its duration, like a warning (JAX's
 /// `jax_log_compiles`). [`count`](crate::count) counts them for tests.
 pub fn set_log_compiles(log: bool) {
     LOG_COMPILES.store(log, Relaxed);
 }
 
-/// The precision of products of matrices and convolutions that ask for none (JAX's `jax_default_matmul_precision`);
-/// `None` for the platform's own. [`default_matmul_precision`](crate::default_matmul_precision) sets it on one thread
-/// for a while.
+/// Sets the default precision of matrix multiplications and convolutions (JAX's `jax_default_matmul_precision`);
+/// `None` for the platform's own. [`default_matmul_precision`](crate::default_matmul_precision) sets it on one thread,
+/// until its guard is dropped.
 ///
-/// It may be set at any time. A function that was compiled with another one is compiled again.
+/// It may be set at any time. A function compiled with another precision is compiled again.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -236,11 +237,11 @@ pub fn set_default_matmul_precision(precision: Option<Precision>) {
     precision::set_of_process(precision);
 }
 
-/// Whether a computation whose result holds a NaN is an error (JAX's `jax_debug_nans`), which names the operation that made it, and
-/// the line that asked for that: inside `jit`, loops, branches and `pmap` too.
+/// Makes a NaN in any result an error (JAX's `jax_debug_nans`), which names the operation that produced it, and
+/// its source line: inside `jit`, loops, branches and `pmap` too.
 ///
-/// Every result is read, so that each call waits, and a program that made a NaN is run again with each operation checked. Donated
-/// arguments are copied for that.
+/// Every result is read, so each call waits, and a program that produced a NaN is run again with each operation
+/// checked. Donated arguments are copied for this.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -256,18 +257,19 @@ pub fn set_debug_nans(debug: bool) {
     DEBUG_VALUES.store(debug || DEBUG_INFS.load(Relaxed), Relaxed);
 }
 
-/// The same of infinities (JAX's `jax_debug_infs`).
+/// Makes an infinity in any result an error (JAX's `jax_debug_infs`); see [`set_debug_nans`].
 pub fn set_debug_infs(debug: bool) {
     DEBUG_INFS.store(debug, Relaxed);
     DEBUG_VALUES.store(debug || DEBUG_NANS.load(Relaxed), Relaxed);
 }
 
-/// Sets options of XLA, by their names, for all programs that are compiled from now on: a GPU's collectives, command buffers
-/// and autotuning, a TPU's schedulers. [`Jit::compiler_options`](crate::Jit::compiler_options) are one function's. Those that
-/// were set before stay, unless they are named again.
+/// Sets XLA options, by name, for all later compilations: a GPU's collectives, command buffers
+/// and autotuning, a TPU's schedulers. [`Jit::compiler_options`](crate::Jit::compiler_options) are those of one
+/// function. Options set earlier remain, unless they are named again.
 ///
-/// What begins with `xla_cpu_`, `xla_gpu_` or `xla_tpu_` is left out on other platforms, so that a program for all of them
-/// sets all. A name that XLA does not know is an error of the compilation. A function that was compiled stays as it is.
+/// Names that begin with `xla_cpu_`, `xla_gpu_` or `xla_tpu_` are left out on other platforms, so one program can set
+/// options for all platforms. A name unknown to XLA is an error of the compilation. Compiled functions are not
+/// affected.
 ///
 /// ```
 /// # use shardax::config;
@@ -281,10 +283,10 @@ pub fn set_compiler_options<Name: Into<String>, Value: Into<CompilerOption>>(
     compiler_options::set_of_process(options.into_iter().collect());
 }
 
-/// Sets an option by its name: `num_cpu_devices`, `platform`, `compilation_cache_dir`, `compilation_cache_max_size`,
+/// Sets an option by name: `num_cpu_devices`, `platform`, `compilation_cache_dir`, `compilation_cache_max_size`,
 /// `max_compiled_programs`, `max_compiled_bytes`, `explain_cache_misses`, `log_compiles`, `default_matmul_precision`,
-/// `debug_nans` or `debug_infs` (JAX's names with `jax_` are taken too), or an [option of XLA](set_compiler_options), whose name
-/// begins with `xla_`.
+/// `debug_nans` or `debug_infs` (JAX's names with `jax_` are accepted too), or an [XLA option](set_compiler_options),
+/// whose name begins with `xla_`.
 #[track_caller]
 pub fn update(name: &str, value: &str) -> Result<()> {
     match name.strip_prefix("jax_").unwrap_or(name) {
@@ -347,7 +349,7 @@ fn flag(name: &str, value: &str) -> Result<bool> {
     }
 }
 
-/// How many compiled programs are kept in memory, and how many bytes of them.
+/// The limits of the program cache: number and bytes.
 pub(crate) fn compiled_bounds() -> (usize, usize) {
     (MAX_PROGRAMS.load(Relaxed), MAX_BYTES.load(Relaxed))
 }
@@ -356,7 +358,7 @@ pub(crate) fn explains_cache_misses() -> bool {
     EXPLAIN_MISSES.load(Relaxed)
 }
 
-/// Whether results are searched for NaN and for infinities. `None` where for neither, which is found out by one load.
+/// The flags for NaN and infinity checks. `None` if both are off, which costs one load.
 pub(crate) fn debugs_values() -> Option<(bool, bool)> {
     DEBUG_VALUES.load(Relaxed).then(|| (DEBUG_NANS.load(Relaxed), DEBUG_INFS.load(Relaxed)))
 }
@@ -365,7 +367,7 @@ pub(crate) fn logs_compiles() -> bool {
     LOG_COMPILES.load(Relaxed)
 }
 
-/// Where compiled programs are kept, if they are.
+/// The directory of the compilation cache, unless it is disabled.
 pub(crate) fn compilation_cache_dir() -> Option<PathBuf> {
     static DEFAULT: OnceLock<Option<PathBuf>> = OnceLock::new();
     let of_user = || Some(shardax_pjrt::Environment::of_process().cache_folder()?.join("programs"));
@@ -375,7 +377,7 @@ pub(crate) fn compilation_cache_dir() -> Option<PathBuf> {
         .filter(|dir| !dir.as_os_str().is_empty())
 }
 
-/// How many bytes of compiled programs are kept.
+/// The size limit of the compilation cache in bytes.
 pub(crate) fn compilation_cache_max_size() -> u64 {
     with(|c| c.cache_max_size).or_else(|| settings::CACHE_MAX_SIZE.get()).unwrap_or(512 << 20)
 }

@@ -1,4 +1,4 @@
-//! Element types, the host types that carry them, and JAX's promotion between them.
+//! Element types, their host types, and JAX's promotion.
 
 mod promotion;
 
@@ -33,22 +33,22 @@ pub enum DType {
     U64,
     /// IEEE half precision: 11 bits of precision, up to 65504.
     F16,
-    /// The upper half of a float32: 8 bits of precision, its range.
+    /// The upper half of a float32: 8 bits of precision, the range of float32.
     Bf16,
     /// Single precision.
     F32,
     /// Double precision.
     F64,
-    /// Two float32.
+    /// A complex number of two float32.
     Complex64,
-    /// Two float64.
+    /// A complex number of two float64.
     Complex128,
     /// The type of the gradient of a value that is not differentiable (JAX's `float0`): one
     /// boolean `false` an element on the device.
     Float0,
 }
 
-/// What arithmetic a dtype supports.
+/// The arithmetic category of a dtype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Category {
     /// `bool`.
@@ -64,7 +64,7 @@ pub enum Category {
 }
 
 impl DType {
-    /// All that have values: every dtype but `float0`.
+    /// All dtypes with values: every dtype but `float0`.
     pub const ALL: [DType; 15] = [
         DType::Bool,
         DType::I8,
@@ -83,7 +83,7 @@ impl DType {
         DType::Complex128,
     ];
 
-    /// Bytes an element on the host and on the device.
+    /// The size of an element in bytes, on the host and on the device.
     pub fn byte_size(self) -> usize {
         match self {
             DType::Bool | DType::I8 | DType::U8 | DType::Float0 => 1,
@@ -94,12 +94,12 @@ impl DType {
         }
     }
 
-    /// How many bits an element takes in memory.
+    /// The size of an element in bits.
     pub fn bits(self) -> usize {
         self.byte_size() * 8
     }
 
-    /// Its kind, which decides how dtypes meet.
+    /// The category, which decides promotion.
     pub fn category(self) -> Category {
         match self {
             DType::Bool | DType::Float0 => Category::Bool,
@@ -110,38 +110,38 @@ impl DType {
         }
     }
 
-    /// Whether it is real floating point.
+    /// Returns `true` if it is real floating point.
     pub fn is_float(self) -> bool {
         self.category() == Category::Float
     }
 
-    /// Whether it is complex.
+    /// Returns `true` if it is complex.
     pub fn is_complex(self) -> bool {
         self.category() == Category::Complex
     }
 
-    /// Real or complex floating point: what can be differentiated.
+    /// Returns `true` if it is real or complex floating point, and so differentiable.
     pub fn is_inexact(self) -> bool {
         self.category() >= Category::Float
     }
 
-    /// Floating point of 64 bits in a part. Rust writes its literals so, JAX does not: host data of this type gives way
-    /// in promotion, until its dtype is stated.
+    /// Returns `true` for floating point of 64 bits per part. Rust's literals have this type, JAX's do not: host data
+    /// of this type is weakly typed, until its dtype is stated.
     pub(crate) fn is_wide(self) -> bool {
         matches!(self, DType::F64 | DType::Complex128)
     }
 
-    /// Whether it is an integer, with a sign or without; `bool` is not.
+    /// Returns `true` if it is a signed or unsigned integer; `bool` is not.
     pub fn is_integer(self) -> bool {
         matches!(self.category(), Category::Signed | Category::Unsigned)
     }
 
-    /// Whether it is an integer with a sign, or real floating point.
+    /// Returns `true` if it is a signed integer, or real floating point.
     pub fn is_signed(self) -> bool {
         matches!(self.category(), Category::Signed | Category::Float)
     }
 
-    /// The lowest and the highest number of an integer type.
+    /// The lowest and highest number of an integer type.
     fn integer_range(self) -> Option<(i128, i128)> {
         match self.category() {
             Category::Signed => Some((-1 << (self.bits() - 1), (1 << (self.bits() - 1)) - 1)),
@@ -180,7 +180,7 @@ impl DType {
         }
     }
 
-    /// The short name in a printed Program: `f32`, `i32`, `bool`, `c64`.
+    /// The short name in a printed program: `f32`, `i32`, `bool`, `c64`.
     pub fn short(self) -> &'static str {
         match self {
             DType::Bool => "bool",
@@ -195,7 +195,7 @@ impl DType {
         }
     }
 
-    /// The dtype whose elements are of this type, if there is one.
+    /// The dtype of this element type, if there is one.
     pub(crate) fn of_element(ty: ElementType) -> Option<DType> {
         DType::ALL.into_iter().find(|dtype| dtype.element_type() == ty)
     }
@@ -221,7 +221,7 @@ impl DType {
     }
 }
 
-/// The name as NumPy and JAX print it: `float32`.
+/// The name in NumPy and JAX: `float32`.
 impl fmt::Display for DType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -245,25 +245,25 @@ impl fmt::Display for DType {
     }
 }
 
-/// A Rust type that is an array's element on the host.
+/// Rust types of array elements on the host.
 pub trait Element: Copy + Default + PartialEq + fmt::Debug + Send + Sync + 'static {
     /// The dtype of arrays of this type.
     const DTYPE: DType;
 
-    /// The element's bytes in the machine's order.
+    /// Appends the bytes of the element in the machine's byte order.
     fn write(self, out: &mut Vec<u8>);
-    /// The value of these bytes in the machine's order, as many as an element has.
+    /// Reads an element from its bytes in the machine's byte order.
     fn read(bytes: &[u8]) -> Self;
-    /// The value as a [`Scalar`], exactly.
+    /// Converts the value to a [`Scalar`], exactly.
     fn to_scalar(self) -> Scalar;
 
-    /// The elements' bytes in place, where that can be said without a copy.
+    /// The bytes of the elements in place, if no conversion is needed.
     #[doc(hidden)]
     fn as_bytes(_elements: &[Self]) -> Option<&[u8]> {
         None
     }
 
-    /// Elements in place of bytes of the right number and alignment.
+    /// The elements in place of bytes of the right number and alignment.
     #[doc(hidden)]
     fn from_bytes(_bytes: &[u8]) -> Option<&[Self]> {
         None
@@ -348,10 +348,10 @@ macro_rules! complex_element {
 
 complex_element! { f32 => Complex64; f64 => Complex128; }
 
-/// A host number of any dtype; floats are held as bits, so that scalars compare and hash.
+/// A host number of any dtype; floats are stored as bits, so that scalars compare and hash.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scalar {
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
     /// An integer of any dtype.
     Int(i128),
@@ -362,7 +362,7 @@ pub enum Scalar {
 }
 
 impl Scalar {
-    /// The value as an element of `dtype`.
+    /// Converts the value to an element of `dtype`.
     pub(crate) fn converted(self, dtype: DType) -> Scalar {
         let mut bytes = Vec::with_capacity(16);
         self.write(dtype, &mut bytes);
@@ -383,7 +383,7 @@ impl Scalar {
         }
     }
 
-    /// The imaginary part, 0 of other numbers.
+    /// The imaginary part; 0 for other numbers.
     pub fn imag(self) -> f64 {
         match self {
             Scalar::Complex(_, im) => f64::from_bits(im),
@@ -391,7 +391,7 @@ impl Scalar {
         }
     }
 
-    /// Whether it is 0, false or -0.
+    /// Returns `true` if it is 0, false or -0.
     pub fn is_zero(self) -> bool {
         self.to_f64() == 0.0 && self.imag() == 0.0
     }
@@ -404,8 +404,8 @@ impl Scalar {
         }
     }
 
-    /// The value's bytes as an element of `dtype`, converted as `astype` does: integers wrap, floats truncate and
-    /// saturate.
+    /// Appends the bytes of the value as an element of `dtype`, converted as by `astype`: integers wrap, floats
+    /// truncate and saturate.
     pub fn write(self, dtype: DType, out: &mut Vec<u8>) {
         let f = self.to_f64();
         let i = match self {
@@ -432,7 +432,7 @@ impl Scalar {
         }
     }
 
-    /// The element of `dtype` that `bytes` hold.
+    /// Reads an element of `dtype` from its bytes.
     pub fn read(dtype: DType, bytes: &[u8]) -> Scalar {
         match dtype {
             DType::Bool | DType::Float0 => bool::read(bytes).to_scalar(),

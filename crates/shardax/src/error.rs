@@ -1,4 +1,4 @@
-//! The error type: what was asked, the values involved, the user's source line, the cause and the fix.
+//! The error type: message with the values involved, the user's source line, and advice.
 
 use std::fmt;
 use std::panic::Location;
@@ -35,11 +35,11 @@ pub enum ErrorKind {
     Plugin,
     /// A check of the program failed (`JaxRuntimeError` of `checkify`).
     Check,
-    /// A NaN or an infinity where none is to be (`FloatingPointError`).
+    /// A NaN or an infinity found by a debug check (`FloatingPointError`).
     FloatingPoint,
     /// The compiler or the device reported an error.
     Runtime,
-    /// Other processes did not come in time.
+    /// Other processes did not arrive in time.
     DeadlineExceeded,
 }
 
@@ -64,20 +64,20 @@ struct Inner {
 }
 
 impl Error {
-    /// An error of `kind` with a message that holds the values involved.
+    /// Creates an error of `kind` with a message that contains the values involved.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Error(Arc::new(Inner { kind, message: message.into(), location: None, help: None }))
     }
 
-    /// Adds how the mistake is mended.
+    /// Adds advice for fixing the error.
     pub fn help(self, help: impl Into<String>) -> Self {
         let mut inner = Arc::unwrap_or_clone(self.0);
         inner.help = Some(help.into());
         Error(Arc::new(inner))
     }
 
-    /// Records the user's source line, unless one is recorded already. A line inside the library stands for the
-    /// user's line that led there.
+    /// Records the user's source line, unless one is recorded already. For a line inside the library, the
+    /// user's line that led there is recorded.
     pub fn at(self, location: &'static Location<'static>) -> Self {
         if self.0.location.is_some() {
             return self;
@@ -87,42 +87,42 @@ impl Error {
         Error(Arc::new(inner))
     }
 
-    /// Forgets the source line: it is one of a primitive's rule, and the user's is to be recorded.
+    /// Removes the source line: it is that of a primitive's rule, and the user's is to be recorded.
     pub(crate) fn anywhere(self) -> Self {
         let mut inner = Arc::unwrap_or_clone(self.0);
         inner.location = None;
         Error(Arc::new(inner))
     }
 
-    /// Puts `context` and a colon before the message.
+    /// Prepends `context` and a colon to the message.
     pub fn context(self, context: impl fmt::Display) -> Self {
         let mut inner = Arc::unwrap_or_clone(self.0);
         inner.message = format!("{context}: {}", inner.message);
         Error(Arc::new(inner))
     }
 
-    /// What kind of mistake it is.
+    /// The kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// What was asked for and why it cannot be done, without the line and the help.
+    /// The message, without the line and the help.
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// The user's source line, where it is known.
+    /// The user's source line, if known.
     pub fn location(&self) -> Option<&'static Location<'static>> {
         self.0.location
     }
 
-    /// How the mistake is mended, where there is something to say.
+    /// Advice for fixing the error, if there is any.
     pub fn help_text(&self) -> Option<&str> {
         self.0.help.as_deref()
     }
 }
 
-/// Records the caller's line in an error: the last thing in a public function that returns a `Result`.
+/// Records the caller's line in an error: the last step of a public function that returns a `Result`.
 pub(crate) trait AtCaller {
     #[track_caller]
     fn at_caller(self) -> Self;
@@ -170,7 +170,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// The same as `Display`: `fn main() -> Result<()>` prints errors through `Debug`.
+/// Same as `Display`, because `fn main() -> Result<()>` prints errors with `Debug`.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

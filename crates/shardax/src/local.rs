@@ -1,14 +1,14 @@
-//! Thread locals that last as long as their thread.
+//! Thread locals that last to the very end of their thread.
 //!
-//! A local with a destructor is gone while the thread's later destructors run, and to touch it then is a panic in a place
-//! where a panic ends the process. A user's own local may compute when it is dropped, so these have no destructor: instead
-//! their memory is given back whenever they are empty.
+//! A thread local with a destructor is gone while the thread's later destructors run; accessing it then is a panic at a
+//! point where a panic aborts the process. A user's own thread local may compute when it is dropped, so these have no
+//! destructor: instead their memory is freed whenever they are empty.
 
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
 use std::thread::LocalKey;
 
-/// A stack of what is in effect on this thread.
+/// A stack of thread-wide settings.
 pub(crate) struct Stack<T>(ManuallyDrop<RefCell<Vec<T>>>);
 
 impl<T> Stack<T> {
@@ -17,7 +17,7 @@ impl<T> Stack<T> {
     }
 }
 
-/// As of a `RefCell`.
+/// Methods like those of a `RefCell`.
 pub(crate) trait StackKey<T: 'static> {
     fn with_borrow<R>(&'static self, f: impl FnOnce(&Vec<T>) -> R) -> R;
     fn with_borrow_mut<R>(&'static self, f: impl FnOnce(&mut Vec<T>) -> R) -> R;

@@ -1,4 +1,4 @@
-//! How precisely accelerators compute products of float32, and what holds where none is asked for.
+//! The precision of float32 matrix multiplications on accelerators, and its default.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use crate::error::{Result, err};
 use crate::local::{Stack, StackKey};
 
-/// How precisely products of matrices and convolutions are computed (JAX's `jax.lax.Precision`).
+/// The precision of matrix multiplications and convolutions (JAX's `jax.lax.Precision`).
 ///
-/// It is a trade of speed for digits on accelerators, whose fast units round float32 operands to fewer bits. A CPU
-/// computes all of them alike.
+/// It trades speed for accuracy on accelerators, whose fast units round float32 operands to fewer bits. On a CPU
+/// all are equal.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -25,14 +25,14 @@ pub enum Precision {
     /// The fastest: operands of bfloat16 on TPU, of TF32 on GPU.
     #[default]
     Default,
-    /// Three products of bfloat16 on TPU, TF32 on GPU.
+    /// Three bfloat16 products on TPU, TF32 on GPU.
     High,
-    /// Float32, in six products of bfloat16 on TPU.
+    /// Float32: six bfloat16 products on TPU.
     Highest,
 }
 
 impl Precision {
-    /// The precision of this name, one of JAX's: `default`, `bfloat16` or `fastest`; `high`, `bfloat16_3x` or
+    /// Parses one of JAX's names: `default`, `bfloat16` or `fastest`; `high`, `bfloat16_3x` or
     /// `tensorfloat32`; `highest` or `float32`.
     ///
     /// Fails for any other.
@@ -55,23 +55,23 @@ impl Precision {
         }
     }
 
-    /// `precision_config` of an operation of two operands.
+    /// The `precision_config` attribute of an operation of two operands.
     pub(crate) fn config(precision: Option<Precision>) -> String {
         let name = precision.unwrap_or_default().mlir();
         format!("precision_config = [#stablehlo<precision {name}>, #stablehlo<precision {name}>]")
     }
 }
 
-/// Of the process; 0 for none.
+/// The precision of the process; 0 for none.
 static PROCESS: AtomicU8 = AtomicU8::new(0);
 
 thread_local! {
-    /// Of the guards that live, with the number of each.
+    /// The precisions of the guards that exist, with the number of each.
     static THREAD: Stack<(u64, Precision)> = const { Stack::new() };
     static NEXT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Takes the precision back, when dropped.
+/// Restores the previous precision when dropped.
 #[must_use = "the precision holds only while the guard lives"]
 pub struct PrecisionGuard {
     number: u64,
@@ -85,8 +85,8 @@ impl Drop for PrecisionGuard {
     }
 }
 
-/// Makes this the precision of all products that ask for none, on this thread while the guard lives (JAX's context
-/// manager of that name). A function that was compiled with another one is compiled again.
+/// Sets the default precision of matrix multiplications on this thread until the guard is dropped (JAX's context
+/// manager of that name). A function compiled with another precision is compiled again.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -107,7 +107,7 @@ pub(crate) fn set_of_process(precision: Option<Precision>) {
     PROCESS.store(precision.map_or(0, |p| p as u8 + 1), Relaxed);
 }
 
-/// The precision of products that ask for none.
+/// The default precision.
 pub(crate) fn current() -> Option<Precision> {
     let process = || match PROCESS.load(Relaxed) {
         1 => Some(Precision::Default),

@@ -1,4 +1,4 @@
-//! Profiles: what each thread and each device did when, in the formats that TensorBoard, Perfetto and chrome://tracing
+//! Profiles: timelines of threads and devices, in the formats that TensorBoard, Perfetto and chrome://tracing
 //! read.
 //!
 //! ```
@@ -33,21 +33,21 @@ use crate::error::{AtCaller, Result, err};
 
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 static RECORDING: Mutex<Option<Recording>> = Mutex::new(None);
-/// A device has finished a program that the profile shows.
+/// Signals that a device has finished a program of the profile.
 static FINISHED: Condvar = Condvar::new();
-/// That of this process's devices, once they are there.
+/// The plugin of this process's devices, once they exist.
 static PLUGIN: OnceLock<pjrt::Plugin> = OnceLock::new();
 
-/// Where something happened.
+/// The timeline of an event.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Track {
-    /// A thread of the host: its number, and its name.
+    /// A host thread: its number and name.
     Thread(u64, String),
     /// A device, by its id.
     Device(usize, String),
 }
 
-/// Something that took a while; times are nanoseconds after the start of the recording.
+/// An event with a duration; times are nanoseconds after the start of the recording.
 struct Event {
     track: Track,
     name: Cow<'static, str>,
@@ -60,9 +60,9 @@ struct Recording {
     start: Instant,
     started_at: SystemTime,
     events: Vec<Event>,
-    /// How many runs of programs on devices have not finished yet.
+    /// The number of device executions that have not finished yet.
     under_way: usize,
-    /// The plugin's own recorder, where it has one.
+    /// The plugin's own profiler, if it has one.
     devices: Option<pjrt::Profiler>,
 }
 
@@ -76,7 +76,7 @@ fn recording() -> MutexGuard<'static, Option<Recording>> {
     RECORDING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether a profile is being recorded.
+/// Returns `true` while a profile is being recorded.
 #[inline]
 fn is_active() -> bool {
     ACTIVE.load(Ordering::Relaxed)
@@ -90,16 +90,16 @@ pub struct Profile {
     number: u64,
 }
 
-/// Records a profile from now on, until it is stopped or dropped, and writes it below `folder` then.
+/// Starts recording a profile, until it is stopped or dropped, and then writes it below `folder`.
 ///
-/// It shows, for each thread, the calls of compiled functions by name, compilations, transfers and what
-/// [`annotate`] marks; and for each device, from when to when it ran each program. `tensorboard --logdir folder` finds
+/// It shows, for each thread, calls of compiled functions by name, compilations, transfers and annotations
+/// ([`annotate`]), and for each device the start and end of each program. `tensorboard --logdir folder` finds
 /// it under `plugins/profile`; the file `….trace.json.gz` opens in Perfetto or chrome://tracing.
 ///
-/// Plugins of GPUs and TPUs have a recorder of their own, for what runs within a program: what it gives is in both files
-/// too. The CPU's has none.
+/// Plugins for GPUs and TPUs have a profiler of their own, for events inside a program: its output is in both files
+/// too. The CPU plugin has none.
 ///
-/// Fails when a profile is being recorded already.
+/// Fails when a profile is already being recorded.
 #[track_caller]
 pub fn trace(folder: impl AsRef<Path>) -> Result<Profile> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -121,7 +121,7 @@ pub fn trace(folder: impl AsRef<Path>) -> Result<Profile> {
     Ok(Profile { folder: folder.as_ref().to_owned(), number })
 }
 
-/// Profiles are of this plugin's devices too, also the one that is being recorded.
+/// Includes this plugin's devices in profiles, also in the one being recorded.
 pub(crate) fn watch(plugin: &pjrt::Plugin) {
     let _ = PLUGIN.set(plugin.clone());
     let mut current = recording();
@@ -135,14 +135,14 @@ pub(crate) fn watch(plugin: &pjrt::Plugin) {
     }
 }
 
-/// The plugin's recorder, started.
+/// Starts the plugin's profiler.
 fn recorder() -> pjrt::Result<Option<pjrt::Profiler>> {
     PLUGIN.get().map_or(Ok(None), pjrt::Plugin::start_profiler)
 }
 
 const IN_USE: &str = "end other profilers (CUPTI serves one), and see that this user may read the GPU's counters";
 
-/// A profile without the devices' own part is better than none.
+/// Warns that a profile lacks the devices' own part, instead of failing.
 fn warn_without_devices<T: Default>(what: &str, error: &pjrt::Error) -> T {
     let message = format!("the plugin cannot {what} its own profile, so this one shows whole programs alone: {error}");
     crate::warning::warn(&message, IN_USE);
@@ -150,7 +150,7 @@ fn warn_without_devices<T: Default>(what: &str, error: &pjrt::Error) -> T {
 }
 
 impl Profile {
-    /// Ends the profile, waits for the programs that it shows, and writes it. Returns the files.
+    /// Stops the profile, waits for its programs, and writes it. Returns the files.
     ///
     /// Fails when they cannot be written.
     #[track_caller]
@@ -167,14 +167,14 @@ impl Profile {
         while current.as_ref().is_some_and(|r| r.under_way > 0) {
             current = FINISHED.wait(current).unwrap_or_else(PoisonError::into_inner);
         }
-        // The plugin records for one profile at a time: the next begins when it has ended.
+        // The plugin records one profile at a time: the next one starts after this one has ended.
         let devices = current.as_mut().and_then(|r| r.devices.take());
         drop(current);
         let recorded = devices.map_or(Ok(Vec::new()), pjrt::Profiler::stop);
         let Some(mut done) = recording().take() else { return Ok(Vec::new()) };
         let recorded = recorded.unwrap_or_else(|error| warn_without_devices("end", &error));
-        for said in formats::said(&recorded) {
-            crate::warning::warn(&format!("the plugin says of its profile: {said}"), IN_USE);
+        for error in formats::recorder_errors(&recorded) {
+            crate::warning::warn(&format!("the plugin's profiler reports: {error}"), IN_USE);
         }
         done.events.sort_by(|a, b| (&a.track, a.begin).cmp(&(&b.track, b.begin)));
         one_after_the_other(&mut done.events);
@@ -191,7 +191,7 @@ impl Drop for Profile {
     }
 }
 
-/// A device runs a program when it has finished those before it.
+/// Separates overlapping events: a device starts a program when it has finished the earlier ones.
 fn one_after_the_other(events: &mut [Event]) {
     for i in 1..events.len() {
         let (before, this) = events.split_at_mut(i);
@@ -202,17 +202,17 @@ fn one_after_the_other(events: &mut [Event]) {
     }
 }
 
-/// A stretch of a thread's time under a name; see [`annotate`].
+/// A named part of a thread's time; see [`annotate`].
 #[must_use = "the stretch ends where this is dropped"]
 #[derive(Debug)]
 pub struct Annotation(Option<(Cow<'static, str>, u64, u64)>);
 
-/// Marks what this thread does while the result lives, in the profile if one is recorded (JAX's `TraceAnnotation`).
+/// Annotates the work of this thread until the result is dropped, if a profile is recorded (JAX's `TraceAnnotation`).
 pub fn annotate(name: impl Into<Cow<'static, str>>) -> Annotation {
     span(|| name.into())
 }
 
-/// [`annotate`] whose name is made only when it is recorded.
+/// Like [`annotate`], with a name that is only made when it is recorded.
 #[inline]
 pub(crate) fn span(name: impl FnOnce() -> Cow<'static, str>) -> Annotation {
     if is_active() { begin(name()) } else { Annotation(None) }
@@ -231,7 +231,7 @@ impl Drop for Annotation {
     }
 }
 
-/// Adds what has ended just now.
+/// Adds an event that ends now.
 fn record(number: u64, track: Track, name: Cow<'static, str>, begin: u64) {
     if let Some(current) = recording().as_mut().filter(|r| r.number == number) {
         let end = current.now().max(begin);
@@ -248,17 +248,17 @@ fn this_thread() -> Track {
     Track::Thread(NUMBER.try_with(|n| *n).unwrap_or(0), name)
 }
 
-/// A moment of the profile that is being recorded: which profile, and when.
+/// A moment of the current profile: the number of the profile, and the time.
 #[derive(Clone, Copy)]
 pub(crate) struct Timestamp(u64, u64);
 
-/// Now; `None` where no profile is recorded.
+/// The current time; `None` if no profile is recorded.
 #[inline]
 pub(crate) fn now() -> Option<Timestamp> {
     if is_active() { recording().as_ref().map(|r| Timestamp(r.number, r.now())) } else { None }
 }
 
-/// Records when each device finishes a program that was launched at that moment: its id, its name, and the event.
+/// Records when each device finishes a program launched at that moment: its id, its name, and the event.
 #[cold]
 pub(crate) fn launched(
     Timestamp(number, begin): Timestamp,

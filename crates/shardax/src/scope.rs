@@ -1,7 +1,7 @@
-//! Named scopes: what operations are called in lowered texts, optimized programs and profiles.
+//! Named scopes: names of operations in lowered texts, optimized programs and profiles.
 //!
-//! The names in effect are a stack on each thread, of which a trace sees what was entered since it began. The names that
-//! equations were given are entered again where they are interpreted, under the name of the transformation.
+//! The current names are a stack on each thread; a trace sees the names entered since it began. Interpreters enter the
+//! names of equations again, under the name of the transformation.
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -13,42 +13,42 @@ use crate::local::{Stack, StackKey};
 /// A part of an operation's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// A scope of the user's, or a primitive that holds a program.
+    /// A user's scope, or a higher-order primitive.
     Name(Arc<str>),
-    /// A transformation, which is written around the name that follows.
+    /// A transformation, written around the name that follows.
     Transform(&'static str),
 }
 
-/// The names that an equation was made under, from the outermost.
+/// The names of an equation, from the outermost.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scope(Option<Arc<[Part]>>);
 
-/// What `checkpoint` computes a second time is called by, as in JAX.
+/// The scope of values recomputed by `checkpoint`, as in JAX.
 pub(crate) const RECOMPUTED: &str = "rematted_computation";
 
 thread_local! {
     static PARTS: Stack<Part> = const { Stack::new() };
-    /// What [`since`] gave last, for the equations that follow under the same names.
+    /// The last result of [`since`], for later equations under the same names.
     static LAST: RefCell<Option<(usize, Scope)>> = const { RefCell::new(None) };
 }
 
-/// How many names are in effect.
+/// The number of current names.
 pub(crate) fn depth() -> usize {
     PARTS.with_borrow(|parts| parts.len())
 }
 
-/// Forgets the names that were entered since.
+/// Removes the names entered since.
 pub(crate) fn truncate(depth: usize) {
     PARTS.with_borrow_mut(|parts| parts.truncate(depth));
     forget();
 }
 
 fn forget() {
-    // A thread that ends has nothing to forget.
+    // At the end of a thread there is nothing to reset.
     let _ = LAST.try_with(|last| last.borrow_mut().take());
 }
 
-/// The names that were entered since there were so many.
+/// The names entered since the stack had this depth.
 pub(crate) fn since(depth: usize) -> Scope {
     PARTS.with_borrow(|parts| {
         let Some(own @ [_, ..]) = parts.get(depth..) else { return Scope(None) };
@@ -64,7 +64,7 @@ pub(crate) fn since(depth: usize) -> Scope {
     })
 }
 
-/// Runs `f` under these names too.
+/// Runs `f` with these names added.
 pub(crate) fn within<R>(parts: impl IntoIterator<Item = Part>, f: impl FnOnce() -> R) -> R {
     let _guard = Entered::new(parts);
     f()
@@ -97,7 +97,7 @@ impl Scope {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// Runs `f` under these names too.
+    /// Runs `f` with these names added.
     pub fn within<R>(&self, f: impl FnOnce() -> R) -> R {
         match &self.0 {
             None => f(),
@@ -106,7 +106,7 @@ impl Scope {
     }
 }
 
-/// Names joined by `/`, and what follows them: `jit(f)/jvp(outer)/inner/sin`.
+/// Joins names with `/` and appends `last`: `jit(f)/jvp(outer)/inner/sin`.
 pub(crate) fn path<'a>(parts: impl Iterator<Item = &'a Part>, last: &str) -> String {
     let mut path = String::new();
     let mut open = 0;
@@ -141,16 +141,17 @@ pub(crate) fn path<'a>(parts: impl Iterator<Item = &'a Part>, last: &str) -> Str
 #[must_use = "the scope lasts as long as this lives: `let _scope = named_scope(…)`"]
 pub struct NamedScope {
     _entered: Entered,
-    /// The names are those of a thread.
+    /// The names belong to a thread.
     _thread: PhantomData<*const ()>,
 }
 
-/// Names the operations that are asked for on this thread until the guard is dropped. Scopes nest.
+/// Names the operations on this thread until the guard is dropped. Scopes nest.
 ///
-/// The names change nothing of what is computed or compiled. They stand before the operation's own name in the locations of
-/// a lowered program ([`as_text_with_debug_info`](crate::Lowered::as_text_with_debug_info)), in the metadata of the
-/// compiled one ([`Compiled::as_text`](crate::Compiled::as_text)) and so in profiles: `jit(step)/attention/softmax/exp`. Transformations stand around
-/// the outermost name, as in JAX: `jit(step)/transpose(jvp(attention))/softmax/mul`.
+/// The names do not affect the computation or the compiled code. They precede the operation's own name in the locations
+/// of a lowered program ([`as_text_with_debug_info`](crate::Lowered::as_text_with_debug_info)), in the metadata of the
+/// compiled one ([`Compiled::as_text`](crate::Compiled::as_text)) and so in profiles:
+/// `jit(step)/attention/softmax/exp`. Transformations are written around the outermost name, as in JAX:
+/// `jit(step)/transpose(jvp(attention))/softmax/mul`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -174,7 +175,7 @@ pub fn named_scope(name: impl Into<String>) -> NamedScope {
 mod tests {
     use super::*;
 
-    /// As JAX's `NameStack.__str__`.
+    /// Follows JAX's `NameStack.__str__`.
     #[test]
     fn transformations_stand_around_the_next_name() {
         let name = |text: &str| Part::Name(text.into());

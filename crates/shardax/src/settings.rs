@@ -1,4 +1,4 @@
-//! The variables of the environment that set something: their names, and the values that they take.
+//! Settings from environment variables: their names and values.
 //!
 //! Paths (of plugins, of the MPI library, of the compilation cache) are read where they are used.
 
@@ -9,23 +9,23 @@ use shardax_pjrt::{PluginSpec, Setting, check_settings};
 
 use crate::error::{Result, err};
 
-/// How long processes wait for each other.
+/// The timeout between processes.
 pub(crate) const COLLECTIVE_TIMEOUT: Setting<Duration> = Setting::seconds("SHARDAX_COLLECTIVE_TIMEOUT");
-/// After how long a wait for other processes is worth a warning.
+/// The wait for other processes after which a warning is given.
 pub(crate) const COLLECTIVE_PATIENCE: Setting<Duration> = Setting::seconds("SHARDAX_COLLECTIVE_PATIENCE");
-/// In which order sums over the devices of several processes are made.
+/// The order of sums over the devices of several processes.
 pub(crate) const SUM_ORDER: Setting<SumOrder> =
     Setting::new("SHARDAX_SUM_ORDER", "`exact` or `fast`, the same on all processes", |text| match text {
         "exact" => Some(SumOrder::Exact),
         "fast" => Some(SumOrder::Fast),
         _ => None,
     });
-/// How many bytes of compiled programs are kept on disk.
+/// The size limit of the compilation cache on disk, in bytes.
 pub(crate) const CACHE_MAX_SIZE: Setting<u64> =
     Setting::new("SHARDAX_COMPILATION_CACHE_MAX_SIZE", "a whole number of bytes, such as 536870912", |text| {
         text.trim().parse().ok()
     });
-/// How many CPU devices this process has.
+/// The number of CPU devices of this process.
 pub(crate) const NUM_CPU_DEVICES: Setting<usize> =
     Setting::new("SHARDAX_NUM_CPU_DEVICES", "a number of devices: a whole number of at least 1", |text| {
         text.trim().parse().ok().filter(|&n| n > 0)
@@ -34,7 +34,7 @@ pub(crate) const NUM_CPU_DEVICES: Setting<usize> =
 pub(crate) const PLATFORM: Setting<String> = Setting::new("SHARDAX_PLATFORM", "`cpu`, `cuda` or `tpu`", |text| {
     PluginSpec::for_platform(text.trim()).is_ok().then(|| text.trim().to_lowercase())
 });
-/// Which matrix multiplications and attentions run on the CPU kernels instead of XLA.
+/// The matrix multiplications and attentions that run on the CPU kernels instead of XLA.
 pub(crate) const CPU_KERNELS: Setting<CpuKernels> =
     Setting::new("SHARDAX_CPU_KERNELS", "`auto`, `xla` or `all`", |text| match text {
         "auto" => Some(CpuKernels::Auto),
@@ -54,7 +54,7 @@ pub(crate) enum CpuKernels {
     All,
 }
 
-/// Fails where a setting that is read later, without a way to report it, has a value that it does not take.
+/// Fails for an invalid value of a setting that is read later, where the error cannot be reported.
 pub(crate) fn check() -> Result<()> {
     fn valid<T>(setting: &Setting<T>) -> Result<()> {
         read(setting).map(drop)
@@ -67,7 +67,7 @@ pub(crate) fn check() -> Result<()> {
     valid(&CPU_KERNELS)
 }
 
-/// The value of a setting; `None` where it is not set.
+/// The value of a setting; `None` if it is not set.
 pub(crate) fn read<T>(setting: &Setting<T>) -> Result<Option<T>> {
     setting.read().map_err(|error| err!(Value, "{}", error.message))
 }

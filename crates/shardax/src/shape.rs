@@ -11,12 +11,12 @@ use crate::error::{Result, err};
 /// The dimensions of an array; empty for a scalar.
 pub type Shape = SmallVec<[usize; 4]>;
 
-/// The number of elements of `shape` (1 for a scalar); `usize::MAX` where it is larger than that.
+/// The number of elements of `shape` (1 for a scalar); `usize::MAX` on overflow.
 pub fn size(shape: &[usize]) -> usize {
     shape.iter().fold(1, |n: usize, &d| n.saturating_mul(d))
 }
 
-/// `axis` counted from the front: negative axes count from the end, as in NumPy.
+/// Counts `axis` from the front: negative axes count from the end, as in NumPy.
 pub fn normalize_axis(axis: isize, rank: usize) -> Result<usize> {
     let n = if axis < 0 { axis.saturating_add(rank as isize) } else { axis };
     if (0..rank as isize).contains(&n) {
@@ -29,7 +29,7 @@ pub fn normalize_axis(axis: isize, rank: usize) -> Result<usize> {
     }
 }
 
-/// The broadcast of several shapes by NumPy's rules.
+/// Broadcasts several shapes by NumPy's rules.
 pub fn broadcast_shapes(shapes: &[&[usize]]) -> Option<Shape> {
     let rank = shapes.iter().map(|s| s.len()).max().unwrap_or(0);
     let mut out: Shape = smallvec::smallvec![1; rank];
@@ -45,7 +45,7 @@ pub fn broadcast_shapes(shapes: &[&[usize]]) -> Option<Shape> {
     Some(out)
 }
 
-/// The one text that is equal to this name, for ever.
+/// Interns a name for the life of the process.
 pub(crate) fn interned(name: &str) -> &'static str {
     static NAMES: OnceLock<Mutex<HashSet<&'static str>>> = OnceLock::new();
     let mut names = NAMES.get_or_init(Default::default).lock().unwrap_or_else(|e| e.into_inner());
@@ -62,12 +62,12 @@ pub(crate) fn interned(name: &str) -> &'static str {
 pub struct AxisName(&'static str);
 
 impl AxisName {
-    /// The axis of this name.
+    /// Creates an axis name.
     pub fn new(name: &str) -> Self {
         AxisName(interned(name))
     }
 
-    /// The name as a text.
+    /// The name as a string.
     pub fn as_str(&self) -> &'static str {
         self.0
     }
@@ -127,9 +127,9 @@ impl fmt::Debug for AxisName {
     }
 }
 
-/// One axis name or several (major first), or an axis cut into groups: what collectives take.
+/// Axis arguments of collectives: one axis name or several (major first), or an axis split into groups.
 pub trait IntoAxisNames {
-    /// The names, in order.
+    /// Returns the names, in order.
     fn into_axis_names(self) -> SmallVec<[AxisName; 2]>;
 
     /// The groups of participants that a collective stays within; see [`axis_index_groups`].
@@ -145,10 +145,10 @@ pub struct Grouped {
     groups: Vec<Vec<usize>>,
 }
 
-/// The axis, or several, with their participants in groups: a collective over it works within each group.
+/// An axis, or several, with their participants in groups: a collective over it works within each group.
 ///
-/// The groups must hold every index exactly once. `psum(x, axis_index_groups("i", [[0, 2], [1, 3]]))` sums the even
-/// and the odd participants apart.
+/// The groups must contain every index exactly once. `psum(x, axis_index_groups("i", [[0, 2], [1, 3]]))` sums the even
+/// and the odd participants separately.
 pub fn axis_index_groups(axis: impl IntoAxisNames, groups: impl IntoIterator<Item = impl Into<Vec<usize>>>) -> Grouped {
     Grouped { axes: axis.into_axis_names(), groups: groups.into_iter().map(Into::into).collect() }
 }
@@ -209,7 +209,7 @@ impl<A: Into<AxisName>, B: Into<AxisName>, C: Into<AxisName>> IntoAxisNames for 
 pub struct AxisSet(SmallVec<[AxisName; 2]>);
 
 impl AxisSet {
-    /// The set of these names.
+    /// Creates a set of these names.
     pub fn new(names: impl IntoIterator<Item = AxisName>) -> Self {
         let mut set = AxisSet::default();
         for name in names {
@@ -225,17 +225,17 @@ impl AxisSet {
         }
     }
 
-    /// Whether the name is in it.
+    /// Returns `true` if the set has the name.
     pub fn contains(&self, name: AxisName) -> bool {
         self.0.contains(&name)
     }
 
-    /// Whether there is none.
+    /// Returns `true` if the set has no names.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The names, each once, in an order of their own.
+    /// The names, each once, in a fixed order.
     pub fn iter(&self) -> impl Iterator<Item = AxisName> + '_ {
         self.0.iter().copied()
     }
@@ -250,7 +250,7 @@ impl AxisSet {
         AxisSet::new(self.iter().filter(|n| !other.contains(*n)))
     }
 
-    /// Whether `other` has all of them.
+    /// Returns `true` if `other` has all of them.
     pub fn is_subset(&self, other: &AxisSet) -> bool {
         self.iter().all(|n| other.contains(n))
     }

@@ -1,7 +1,7 @@
-//! The user's line: where in a program an operation was asked for, also when the library asked for it on the way.
+//! The user's source line of an operation, also when the library itself requested it.
 //!
-//! `#[track_caller]` carries a line through functions, but not into closures. So the innermost line that is not the
-//! library's own is kept here, and stands in wherever a location turns out to lie inside the library.
+//! `#[track_caller]` carries a line through functions, but not into closures. So the innermost line outside of the
+//! library is recorded here, and replaces every location inside the library.
 
 use std::cell::Cell;
 use std::panic::Location;
@@ -13,7 +13,7 @@ thread_local! {
     static LINE: Cell<Option<Line>> = const { Cell::new(None) };
 }
 
-/// The path of this crate, with which those of its siblings begin: `crates/shardax`, of `crates/shardax/src/source.rs`.
+/// The path of this crate, a prefix of its siblings' paths: `crates/shardax`, of `crates/shardax/src/source.rs`.
 fn stem() -> &'static str {
     let end = file!().len() - "/src/source.rs".len();
     let root = &file!()[..end];
@@ -21,8 +21,8 @@ fn stem() -> &'static str {
     root.strip_suffix(concat!("-", env!("CARGO_PKG_VERSION"))).unwrap_or(root)
 }
 
-/// Whether a location lies in the sources of shardax, shardax-nn or shardax-train, or of the standard library, where
-/// functions that are handed over are called from.
+/// Returns `true` if a location is in the sources of shardax, shardax-nn or shardax-train, or of the standard library,
+/// which calls user functions.
 fn is_own(location: Line) -> bool {
     if location.file().starts_with("/rustc/") || location.file().contains("/rustlib/src/rust/library/") {
         return true;
@@ -31,17 +31,17 @@ fn is_own(location: Line) -> bool {
     rest.split_once(['/', '\\']).is_some_and(|(_, inner)| inner.starts_with("src"))
 }
 
-/// The location, or where it is the library's own the innermost line of the user's; `None` where that is not known.
+/// The location, or if it is the library's own the user's innermost line; `None` if that is unknown.
 pub(crate) fn user_line(location: Line) -> Option<Line> {
     if is_own(location) { LINE.get() } else { Some(location) }
 }
 
-/// The user's innermost line that is known.
+/// The user's innermost recorded line.
 pub(crate) fn line() -> Option<Line> {
     LINE.get()
 }
 
-/// Restores the line that was the innermost before.
+/// Restores the previous line when dropped.
 pub(crate) struct Guard(Option<Line>);
 
 impl Drop for Guard {
@@ -50,7 +50,7 @@ impl Drop for Guard {
     }
 }
 
-/// Keeps `location` as the innermost line of the user's, if it is one, until the guard is dropped.
+/// Records `location` as the user's innermost line, if it is the user's, until the guard is dropped.
 pub(crate) fn enter_at(location: Line) -> Guard {
     let before = LINE.get();
     if !is_own(location) {
@@ -59,13 +59,13 @@ pub(crate) fn enter_at(location: Line) -> Guard {
     Guard(before)
 }
 
-/// The same, of the caller's line: the first thing in a function that hands closures to others.
+/// Records the caller's line: the first step of a function that passes closures on.
 #[track_caller]
 pub(crate) fn enter() -> Guard {
     enter_at(Location::caller())
 }
 
-/// Runs `f` with the operations of the library attributed to `location`.
+/// Runs `f` with the library's operations attributed to `location`.
 pub(crate) fn with_source<R>(location: Line, f: impl FnOnce() -> R) -> R {
     let _line = enter_at(location);
     f()

@@ -1,11 +1,11 @@
-//! Recursion as deep as what users nest: where little of the stack is left, more is added.
+//! Stack growth for recursion as deep as users nest.
 
-/// What must be left for one level: of a function being traced, of a program being interpreted, of a tree.
+/// The stack needed for one level: a function being traced, a program being interpreted, a tree.
 const NEEDED: usize = 384 << 10;
-/// What is added at a time.
+/// The size of an additional stack.
 const ADDED: usize = 8 << 20;
 
-/// Runs `f`, one level of a recursion that goes as deep as what the user nests, with enough stack.
+/// Runs `f`, one level of a recursion as deep as users nest, with enough stack.
 pub(crate) fn grow<R>(f: impl FnOnce() -> R) -> R {
     stacker::maybe_grow(NEEDED, ADDED, f)
 }

@@ -1,6 +1,6 @@
-//! What is implemented for tuples, is so for those of up to sixteen.
+//! Trait implementations for tuples of up to sixteen.
 
-/// Calls a macro with the types and places of each tuple: `(A 0) (A 0, B 1) …`.
+/// Calls a macro with the types and indices of each tuple: `(A 0) (A 0, B 1) …`.
 macro_rules! each {
     ($macro:ident) => {
         $macro! {

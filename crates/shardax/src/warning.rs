@@ -1,5 +1,5 @@
-//! Warnings: what a user should know although nothing failed. A line or more on standard error each, unless the program
-//! takes them over with [`config::set_warning_hook`](crate::config::set_warning_hook).
+//! Warnings: problems that are not errors. Each is one or more lines on standard error, unless the program
+//! sets a hook with [`config::set_warning_hook`](crate::config::set_warning_hook).
 
 use std::io::Write;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -14,7 +14,7 @@ pub(crate) fn set_hook(hook: Hook) {
     *HOOK.write().unwrap_or_else(PoisonError::into_inner) = Some(hook);
 }
 
-/// Warns, with the user's line where it is known, and how what is warned of is avoided.
+/// Warns, with the user's line if known, and with advice.
 pub(crate) fn warn(message: &str, help: &str) {
     let mut text = message.to_owned();
     if let Some(at) = source::line() {
@@ -24,7 +24,7 @@ pub(crate) fn warn(message: &str, help: &str) {
     say("warning: ", &text);
 }
 
-/// Tells what the user asked to be told.
+/// Logs output that the user asked for.
 pub(crate) fn log(text: &str) {
     say("", text);
 }
@@ -33,7 +33,7 @@ fn say(kind: &str, text: &str) {
     let hook = HOOK.read().unwrap_or_else(PoisonError::into_inner).clone();
     match hook {
         Some(hook) => hook(text),
-        // A closed stream is no reason to stop.
+        // A closed stream is no error.
         None => drop(writeln!(std::io::stderr(), "shardax: {kind}{text}")),
     }
 }

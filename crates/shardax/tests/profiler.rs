@@ -148,7 +148,7 @@ fn what_a_plugin_records_is_in_the_profile() {
         assert_eq!(metadata("thread_name"), Some(Value::from("Stream #7")));
         // Behind what this library saw, without the zero at its end.
         assert!(space.windows(9).any(|w| w == b"/host:CPU") && space.ends_with(b"one event was dropped"));
-        assert!(said.contains("the plugin says of its profile: one event was dropped"), "{said}");
+        assert!(said.contains("the plugin's profiler reports: one event was dropped"), "{said}");
     }
 }
 

@@ -18,15 +18,15 @@ use crate::source;
     note = "closures say their arguments' types: `|x: Array, y: Array| x + y`"
 )]
 pub trait Function<Args: Tree> {
-    /// What it returns, without the `Result`.
+    /// The return type, without the `Result`.
     type Output: Tree;
 
     /// Applies the function to arguments that are concrete or traced.
     #[track_caller]
     fn apply(&self, args: Args) -> Result<Self::Output>;
 
-    /// What tells it from every other function, where it captures nothing: its type. A transformation adds its options.
-    /// Functions of one identity share what was compiled for them.
+    /// A hash that identifies a function that captures nothing: its type. A transformation adds its options.
+    /// Functions of one identity share their compiled programs.
     #[doc(hidden)]
     fn identity(&self) -> Option<u64> {
         (size_of_val(self) == 0).then(|| hash_of(typeid::of::<Self>()))
@@ -34,7 +34,7 @@ pub trait Function<Args: Tree> {
 
     /// Applies the function. Arguments may be values or references, and plain numbers where arrays are expected.
     ///
-    /// A function of one argument takes it bare: `f.call(&x)`; of several, as a tuple: `f.call((&x, 1.0))`; of none, `f.call(())`.
+    /// A single argument is passed bare: `f.call(&x)`; several as a tuple: `f.call((&x, 1.0))`; none as `f.call(())`.
     #[track_caller]
     fn call<A: IntoArgs<Args>>(&self, args: A) -> Result<Self::Output>
     where
@@ -56,7 +56,7 @@ pub(crate) fn identity_of<T>(options: impl Hash, function: Option<u64>) -> Optio
     function.map(|function| hash_of((typeid::of::<T>(), options, function)))
 }
 
-/// What a transformable function may return: a tree, or a `Result` of one.
+/// The return types of functions that can be transformed: a tree, or a `Result` of one.
 pub trait IntoOutput {
     /// The tree.
     type Output: Tree;
@@ -78,7 +78,7 @@ impl<T: Tree> IntoOutput for Result<T> {
     }
 }
 
-/// What may stand for an argument of type `T`: the value, a reference to it, or a number for an array.
+/// Types accepted for an argument of type `T`: the value, a reference to it, or a number for an array.
 pub trait IntoArg<T> {
     /// The argument as the function takes it.
     fn into_arg(self) -> T;
@@ -108,7 +108,7 @@ macro_rules! numbers_into_arg {
 
 numbers_into_arg!(bool i8 i16 i32 i64 u8 u16 u32 u64 usize f32 f64);
 
-/// What may stand for the arguments `Args`: the bare argument of a function of one, else a tuple.
+/// Types accepted for the arguments `Args`: the bare argument of a function of one, else a tuple.
 pub trait IntoArgs<Args> {
     /// The arguments as a tuple.
     fn into_args(self) -> Args;
@@ -158,7 +158,7 @@ pub trait ArgAt<const N: usize> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Arg<const N: usize>;
 
-/// One argument or several, whose gradients are taken: `Arg::<1>`, or `(Arg::<0>, Arg::<2>)`.
+/// One argument or several to differentiate with respect to: `Arg::<1>`, or `(Arg::<0>, Arg::<2>)`.
 pub trait Argnums<Args> {
     /// The type of the gradient: the argument's, or a tuple of theirs.
     type Gradient: Tree;

@@ -1,7 +1,7 @@
-//! The core: programs and the arrays that they are traced from, trees of arrays, what a primitive is, and its lowering.
+//! The core: programs and their tracer, arrays, trees, the `Primitive` trait, and lowering.
 //!
-//! Tracing, arrays and lowering know each other: an array may be a value of a trace, and a trace ends as text. Nothing
-//! here knows a primitive by name.
+//! Tracing, arrays and lowering refer to each other: an array may be a value of a trace, and a trace is lowered to
+//! text. Nothing here names a particular primitive.
 
 pub mod array;
 pub mod function;

@@ -9,7 +9,7 @@ use crate::sharding::PartitionSpec;
 /// One value for a whole subtree, or one prefix for each of its children.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Prefix<T> {
-    /// The same for all leaves below.
+    /// One value for all leaves below.
     Leaf(T),
     /// A prefix for each child.
     Node(Vec<Prefix<T>>),
@@ -23,9 +23,9 @@ pub type Axes = Prefix<Option<i32>>;
 pub type Specs = Prefix<PartitionSpec>;
 
 impl<T: Clone + std::fmt::Debug> Prefix<T> {
-    /// The value for each leaf of `def`, in order. `what` names the prefix in errors: `pmap in_axes`.
+    /// Returns the value for each leaf of `def`, in order. `what` names the prefix in errors: `pmap in_axes`.
     ///
-    /// Fails, with the key path, where the prefix has another structure than `def`.
+    /// Fails, with the key path, where the structure of the prefix differs from `def`.
     pub fn resolve(&self, def: &TreeDef, what: &str) -> Result<Vec<T>> {
         let mut out = Vec::with_capacity(def.leaf_count());
         self.fill(def, what, String::new(), &mut out)?;
@@ -72,7 +72,7 @@ impl<T: Clone + std::fmt::Debug> Prefix<T> {
 }
 
 impl Axes {
-    /// The mapped dimension of each leaf of the arguments; `function` is what maps them.
+    /// The mapped dimension of each leaf of the arguments; `function` names the transformation in errors.
     pub(crate) fn dims(&self, def: &TreeDef, avals: &[Aval], function: &str) -> Result<Vec<Option<usize>>> {
         let axes = self.resolve(def, &format!("{function} in_axes"))?;
         let path = |i: usize| def.paths().swap_remove(i);
@@ -93,7 +93,7 @@ impl Axes {
         axes.iter().zip(avals).enumerate().map(dim).collect()
     }
 
-    /// Where each result gets the mapped dimension; these are the results' types without it.
+    /// The mapped dimension of each result; `avals` are the results' types without it.
     pub(crate) fn out_dims(&self, def: &TreeDef, avals: &[Aval], function: &str) -> Result<Vec<Option<usize>>> {
         let what = format!("{function} out_axes");
         let dim = |(axis, aval): (&Option<i32>, &Aval)| {
@@ -103,7 +103,7 @@ impl Axes {
     }
 }
 
-/// The size of the mapped axis, which all arguments that have one share; `None` where none has.
+/// The size of the mapped axis, which all mapped arguments share; `None` if none is mapped.
 pub(crate) fn mapped_size(
     def: &TreeDef,
     avals: &[Aval],
@@ -124,7 +124,7 @@ pub(crate) fn mapped_size(
         .help("give all mapped arguments one size, and in_axes None to those that are the same for all"))
 }
 
-/// What a prefix may be written as: a value, or a tuple, list or map of prefixes.
+/// Types accepted as a prefix: a value, or a tuple, list or map of prefixes.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no value, nor a tuple, list or map of values, of which `{T}` is made",
     label = "not what is wanted here",
@@ -165,7 +165,7 @@ impl IntoPrefix<PartitionSpec> for &PartitionSpec {
     }
 }
 
-/// `None` stands for a value that is not split: a static one, or one that every device gets whole.
+/// `None` stands for a value that is not split: a static one, or one that every device receives whole.
 impl IntoPrefix<PartitionSpec> for Option<PartitionSpec> {
     fn into_prefix(self) -> Specs {
         Prefix::Leaf(self.unwrap_or_default())
@@ -202,14 +202,14 @@ impl<T, A: IntoPrefix<T>, const N: usize> IntoPrefix<T> for [A; N] {
     }
 }
 
-/// For maps, and for structs by the names of their fields.
+/// Maps, and structs by the names of their fields.
 impl<T, K: std::fmt::Display, A: IntoPrefix<T>> IntoPrefix<T> for std::collections::HashMap<K, A> {
     fn into_prefix(self) -> Prefix<T> {
         Prefix::Named(self.into_iter().map(|(key, prefix)| (key.to_string(), prefix.into_prefix())).collect())
     }
 }
 
-/// For maps, and for structs by the names of their fields.
+/// Maps, and structs by the names of their fields.
 impl<T, K: std::fmt::Display, A: IntoPrefix<T>> IntoPrefix<T> for std::collections::BTreeMap<K, A> {
     fn into_prefix(self) -> Prefix<T> {
         Prefix::Named(self.into_iter().map(|(key, prefix)| (key.to_string(), prefix.into_prefix())).collect())

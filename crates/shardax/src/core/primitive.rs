@@ -30,12 +30,12 @@ pub type Tangents = Vec<Option<Array>>;
 /// The batched axis of each value; `None` where it is not batched.
 pub type Dims = Vec<Option<usize>>;
 
-/// What a mapped axis is called and how long it is, for batching rules.
+/// The size and name of a mapped axis, for batching rules.
 #[derive(Clone, Debug)]
 pub struct BatchAxis {
-    /// How many examples there are.
+    /// The size of the batch.
     pub size: usize,
-    /// What collectives call the axis, where it has a name.
+    /// The name for collectives, if it has one.
     pub name: Option<AxisName>,
     /// The mesh axes that the batch is sharded over inside (`spmd_axis_name`).
     pub spmd_names: SmallVec<[AxisName; 2]>,
@@ -68,14 +68,14 @@ impl BatchAxis {
 /// An operand of an equation being transposed.
 #[derive(Clone, Debug)]
 pub enum Operand {
-    /// A value that the linear function does not vary with.
+    /// A value that the linear function does not depend on.
     NonLinear(Array),
-    /// A value that it is linear in: its cotangent is wanted.
+    /// A value that the function is linear in: its cotangent is needed.
     Linear(Aval),
 }
 
 impl Operand {
-    /// Whether its cotangent is wanted.
+    /// Returns `true` if its cotangent is needed.
     pub fn is_linear(&self) -> bool {
         matches!(self, Operand::Linear(_))
     }
@@ -88,7 +88,7 @@ impl Operand {
         }
     }
 
-    /// Its value. Fails for an operand that the function is linear in: a product of two such is not linear.
+    /// Its value. Fails for a linear operand: a product of two such is not linear.
     pub fn value(&self) -> Result<&Array> {
         match self {
             Operand::NonLinear(a) => Ok(a),
@@ -97,63 +97,63 @@ impl Operand {
     }
 }
 
-/// Applies a primitive at the caller's line: outside of any transformation it is compiled for these operands and run at
-/// once, in a function that is being traced it becomes an equation.
+/// Applies a primitive at the caller's line: outside of any transformation it is compiled for these operands and
+/// executed immediately; in a function being traced it becomes an equation.
 ///
-/// Like every operation it does not fail in place: the results of one that cannot be done carry the error, with the
-/// user's line, which is the caller's where the function that binds is `#[track_caller]`.
+/// Like every operation it does not fail in place: the results of an invalid one carry the error, with the
+/// user's line, which is the caller's if the function that calls `bind` is `#[track_caller]`.
 #[track_caller]
 pub fn bind(primitive: impl Primitive + 'static, args: &[Array]) -> Outputs {
     trace::bind(Arc::new(primitive), args)
 }
 
-/// [`bind`] of a primitive with one result.
+/// Like [`bind`], for a primitive with one result.
 #[track_caller]
 pub fn bind1(primitive: impl Primitive + 'static, args: &[Array]) -> Array {
     trace::bind1(primitive, args)
 }
 
-/// An operation that programs are made of: a struct of its parameters, with all its rules.
+/// An operation of programs: a struct of its parameters, with all its rules.
 ///
-/// The struct derives `Clone, Debug, PartialEq, Eq, Hash`, because its parameters are part of what a compiled program
-/// is kept by: two that are equal must compute the same. `infer` and `lower` are all that an operation needs to run and
-/// to stand in a `jit`; the other rules are asked for when it is differentiated, batched or split.
+/// The struct derives `Clone, Debug, PartialEq, Eq, Hash`, because its parameters are part of the key of a compiled
+/// program: two that are equal must compute the same. `infer` and `lower` are enough for eager execution
+/// and `jit`; the other rules are needed when it is differentiated, batched or partitioned.
 ///
 /// [The module](crate::primitive) has an example.
 pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
     /// The name in a printed program.
     fn name(&self) -> &'static str;
 
-    /// How many results it has.
+    /// The number of results.
     fn output_count(&self) -> usize {
         1
     }
 
-    /// The result types for these operand types, or what is wrong with the operands. The number of operands is the one
-    /// given to [`bind`]: check it before indexing where that is not a function of your own.
+    /// The result types for these operand types, or the error in the operands. The number of operands is that
+    /// given to [`bind`]: check it before indexing, unless only a function of your own calls it.
     ///
     /// The `vma` of the results is set by [`vary`](Primitive::vary).
     fn infer(&self, args: &[Aval]) -> Result<Avals>;
 
-    /// Writes its StableHLO, and returns its results: values of the types `outs`.
+    /// Writes its StableHLO, and returns its results: values of types `outs`.
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>>;
 
     /// The results and their tangents, from the operands and theirs; at least one operand has a tangent.
     ///
-    /// Tangents must be made by linear operations on tangents, so that reverse mode can transpose them: by others, or by
-    /// this primitive where it has a [`transpose`](Primitive::transpose).
+    /// Tangents must be computed by linear operations on tangents, so that reverse mode can transpose them: by others,
+    /// or by this primitive if it has a [`transpose`](Primitive::transpose).
     fn jvp(&self, _args: &[Array], _tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         Err(err!(NotImplemented, "Differentiation rule for '{}' not implemented", self.name()))
     }
 
-    /// As [`jvp`](Primitive::jvp), with the part that depends on the tangents kept apart from the part that does not.
+    /// Like [`jvp`](Primitive::jvp), with the part that depends on the tangents separate from the part that does not.
     ///
-    /// Only primitives that hold programs write their own: for all others the tracer keeps the two apart.
+    /// Only higher-order primitives define their own: for all others the tracer separates the two.
     fn linearize(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         self.jvp(args, tangents)
     }
 
-    /// The cotangents of the linear operands (`None` for the known ones), from those of the results.
+    /// The cotangents of the linear operands (`None` for the non-linear ones), from those of the results.
     fn transpose(&self, _cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
         Err(err!(
             NotImplemented,
@@ -162,12 +162,12 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
         ))
     }
 
-    /// The results for operands of which some have a batch axis, and where that is in the results.
+    /// The results for operands some of which have a batch axis, and the batch axes of the results.
     fn batch(&self, _axis: &BatchAxis, _args: &[Array], _dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         Err(err!(NotImplemented, "Batching rule for '{}' not implemented", self.name()))
     }
 
-    /// The manual axes that the results vary over. By default all that an operand varies over.
+    /// The manual axes that the results vary over. By default all axes of the operands.
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
         let union = args.iter().fold(AxisSet::default(), |a, b| a.union(b));
         Ok(SmallVec::from_elem(union, self.output_count()))
@@ -198,12 +198,12 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
         false
     }
 
-    /// Whether operands must vary over the same axes (and are cast to when they do not).
+    /// Returns `true` if operands must vary over the same axes (and are cast if they do not).
     fn casts_operands(&self) -> bool {
         true
     }
 
-    /// Whether it communicates over the named axis.
+    /// Returns `true` if it communicates over the named axis.
     fn uses_axis(&self, name: AxisName) -> bool {
         self.programs().iter().any(|p| grow(|| p.eqns.iter().any(|e| e.primitive.uses_axis(name))))
     }
@@ -213,92 +213,92 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
         Vec::new()
     }
 
-    /// The floating-point operations for operands and results of these types, on all devices together
-    /// ([`Program::flops`]). By default those of the programs that it holds, once each, and else none.
+    /// The number of floating-point operations for operands and results of these types, on all devices together
+    /// ([`Program::flops`]). By default those of its sub-programs, once each, and otherwise none.
     fn flops(&self, _args: &[Aval], _outs: &[Aval]) -> Flops {
         self.programs().iter().map(|p| grow(|| p.flops())).fold(Flops::default(), std::ops::Add::add)
     }
 
-    /// The parameters in a printed program, as `name=value` separated by spaces; programs are printed apart.
+    /// The parameters in a printed program, as `name=value` separated by spaces; sub-programs are printed separately.
     fn print_params(&self) -> String {
         String::new()
     }
 
-    /// The devices that it names by itself, and which a program that holds it runs on: those of this sharding.
+    /// A sharding on the devices that it names itself, on which a program that contains it runs.
     fn placed_on(&self) -> Option<Sharding> {
         None
     }
 
-    /// How it takes an operand that lies nowhere in particular; `None` where it takes it as it comes.
+    /// The sharding it needs for an uncommitted operand; `None` if any will do.
     fn in_sharding(&self, _operand: usize, _aval: &Aval) -> Option<Sharding> {
         None
     }
 
-    /// How one of its results lies, where that is known before compilation.
+    /// The sharding of a result, if it is determined before compilation.
     fn out_sharding(&self, _result: usize, _aval: &Aval) -> Option<NamedSharding> {
         None
     }
 
-    /// The kind of memory that its results lie in, where it says that.
+    /// The memory kind of its results, if it determines that.
     #[doc(hidden)]
     fn memory_kind(&self) -> Option<MemoryKind> {
         None
     }
 
-    /// How its result lies in memory, where it says that.
+    /// The layout of its result in memory, if it determines that.
     #[doc(hidden)]
     fn layout(&self) -> Option<KnownLayout> {
         None
     }
 
-    /// What must live as long as a program that holds it: a function of the host, say.
+    /// An object that must live as long as a program that contains it, such as a host function.
     fn retained(&self) -> Option<Arc<dyn Any + Send + Sync>> {
         None
     }
 
-    /// Its results, with a state going through the programs that it holds, which changes there.
+    /// Its results, with a state threaded through its sub-programs, which may change it.
     #[doc(hidden)]
     fn thread_state(&self, _thread: &dyn ThreadState, _args: &[Array], _state: &mut Vec<Array>) -> Result<Outputs> {
         Err(err!(NotImplemented, "checks and ordered effects inside of '{}' are not supported", self.name()))
     }
 
-    /// Whether it must be kept though no result is used, or may not be merged with its equal.
+    /// Returns `true` if it must not be dropped when no result is used, nor merged with an equal one.
     fn has_effects(&self) -> bool {
         self.programs().iter().any(|p| grow(|| p.eqns.iter().any(|e| e.primitive.has_effects())))
     }
 }
 
-/// What happens to a state that goes through a program from equation to equation: a list of arrays.
+/// A state threaded through a program from equation to equation: a list of arrays.
 #[doc(hidden)]
 pub trait ThreadState {
-    /// Whether an equation of this program may change the state.
+    /// Returns `true` if an equation of this program may change the state.
     fn concerns(&self, program: &Program) -> bool;
 
-    /// Applies an equation, which holds no programs, and changes the state.
+    /// Applies an equation without sub-programs, and updates the state.
     fn apply(&self, eqn: &Eqn, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs>;
 
-    /// Gives the state the types that it has everywhere: those of a loop's carry.
-    fn settle(&self, state: &mut Vec<Array>) -> Result<()>;
+    /// Casts the state to the types that it has everywhere: those of a loop's carry.
+    fn cast_state(&self, state: &mut Vec<Array>) -> Result<()>;
 
-    /// Makes one state of those of the devices of a `shard_map`, which are stacked.
+    /// Combines the stacked states of the devices of a `shard_map`.
     fn gather(&self, state: &mut Vec<Array>) -> Result<()>;
 }
 
-/// Running a primitive at once on arrays that have their values; XLA implements it for every primitive.
+/// Eager execution of a primitive on concrete arrays; the runtime implements it for every primitive.
 #[doc(hidden)]
 #[diagnostic::on_unimplemented(
-    message = "a primitive must compare and hash: its parameters are part of what a compiled program is kept by",
+    message = "a primitive must compare and hash: its parameters are part of the key of a compiled program",
     note = "put `#[derive(Clone, Debug, PartialEq, Eq, Hash)]` on `{Self}`"
 )]
 pub trait Run {
-    /// The results for these operands, which are on devices or plain numbers.
+    /// Returns the results for these operands, which are concrete arrays or plain numbers.
     fn run(self: Arc<Self>, args: &[Array]) -> Result<Outputs>;
 }
 
-/// The parts of a primitive that do not depend on what it computes; implemented for every primitive.
+/// Type-independent parts of a primitive; implemented for every primitive.
 #[doc(hidden)]
 #[diagnostic::on_unimplemented(
-    message = "a primitive must compare and hash: its parameters are part of what a compiled program is kept by",
+    message = "a primitive must compare and hash: its parameters are part of the key of a compiled program",
     note = "put `#[derive(Clone, Debug, PartialEq, Eq, Hash)]` on `{Self}`"
 )]
 pub trait AnyPrimitive: Any {

@@ -1,4 +1,4 @@
-//! What users write where a sharding is wanted.
+//! Values accepted where a sharding is expected.
 
 use super::prefix::{IntoPrefix, Prefix};
 use crate::core::array::Array;
@@ -16,7 +16,7 @@ pub enum ShardingLike {
     Sharding(Sharding),
     /// A spec over the context mesh.
     Spec(PartitionSpec),
-    /// The memory of the devices or the host's, whatever the sharding; for [`device_put`](crate::device_put).
+    /// Device memory or host memory, with the current sharding; for [`device_put`](crate::device_put).
     Space(Space),
     /// A sharding and a layout in memory.
     Format(Format),
@@ -24,7 +24,7 @@ pub enum ShardingLike {
     Typed(Typed),
 }
 
-/// How an argument or a result of a program is to lie, as far as that is said.
+/// The sharding and layout requested for an argument or a result, where given.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestedSharding {
     pub sharding: Option<Sharding>,
@@ -38,7 +38,7 @@ impl From<Option<Sharding>> for RequestedSharding {
 }
 
 impl ShardingLike {
-    /// The sharding; `what` asks for it.
+    /// Returns the sharding; `what` names the caller in errors.
     ///
     /// Fails for a spec where no mesh is in context.
     pub fn resolve(&self, what: &str) -> Result<Sharding> {
@@ -128,7 +128,7 @@ impl ShardingLike {
     }
 }
 
-/// `None` alone says nothing of a sharding.
+/// `None` leaves the sharding open.
 impl IntoPrefix<Option<ShardingLike>> for Option<ShardingLike> {
     fn into_prefix(self) -> Prefix<Option<ShardingLike>> {
         Prefix::Leaf(self)

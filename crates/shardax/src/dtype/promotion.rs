@@ -5,13 +5,13 @@ use super::{Category, DType};
 /// The dtype of the result of an operation on `a` and `b`, and whether it is weak: JAX's promotion
 /// lattice ([type promotion semantics](https://docs.jax.dev/en/latest/type_promotion.html)).
 ///
-/// Plain Rust numbers are weak: they take the other operand's dtype, unless their category is higher. So are host data of
-/// 64 bits whose dtype was not stated ([`array`](crate::array())).
+/// Plain Rust numbers are weak: they take the other operand's dtype, unless their category is higher. So are host data
+/// of 64 bits whose dtype was not stated ([`array`](crate::array())).
 pub fn promote(a: (DType, bool), b: (DType, bool)) -> (DType, bool) {
     match (a, b) {
         _ if a == b => a,
         ((a, true), (b, true)) => {
-            // Between weak types the higher category wins with its default width; host data of 64 bits keep theirs.
+            // Between weak types the higher category wins with its default width; 64-bit host data keep theirs.
             let (low, high) = if weak_rank(a) >= weak_rank(b) { (b, a) } else { (a, b) };
             (if low == DType::F64 && high == DType::Complex64 { DType::Complex128 } else { high }, true)
         }
@@ -21,7 +21,7 @@ pub fn promote(a: (DType, bool), b: (DType, bool)) -> (DType, bool) {
 }
 
 fn weak_rank(dtype: DType) -> (Category, usize) {
-    // A weak boolean or unsigned does not arise from numbers; ranking by width keeps it total.
+    // Numbers are never weak booleans or unsigned; ranking by width makes the order total.
     (dtype.category(), dtype.byte_size())
 }
 
@@ -34,23 +34,24 @@ fn promote_weak(weak: DType, strong: DType) -> (DType, bool) {
     }
     match (w, strong) {
         (Category::Complex, DType::F64) => (DType::Complex128, false),
-        // A half with a weak complex becomes complex64, strongly.
+        // A float16 with a weak complex becomes complex64, strongly typed.
         (Category::Complex, d) if d.is_float() => (DType::Complex64, false),
         // A weak number of a higher category stays weak: int32 + 1.5 is a weak float32.
         _ => (weak, true),
     }
 }
 
-/// Two types that arrays were made with.
+/// Promotes two strong types.
 fn promote_strong(a: DType, b: DType) -> (DType, bool) {
     use DType::*;
     let (a, b) = if (a.category(), a.byte_size()) <= (b.category(), b.byte_size()) { (a, b) } else { (b, a) };
     let dtype = match (a, b) {
         _ if a == b => a,
         (Bool | Float0, other) => other,
-        // No integer holds both a uint64 and a signed one: a weak float, as an integer with a plain float.
+        // No integer type holds both uint64 and a signed type: the result is a weak float, as for an integer with a
+        // plain float.
         (U64, I8 | I16 | I32 | I64) => return (F32, true),
-        // An unsigned with a signed: the smallest signed that holds both.
+        // An unsigned with a signed type: the smallest signed type that holds both.
         (U8 | U16 | U32, I8 | I16 | I32 | I64) => {
             let wide = match a {
                 U8 => I16,

@@ -1,4 +1,4 @@
-//! The primitive that stands for an exported program.
+//! The primitive that calls an exported program.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::ops::control_flow::map;
 use crate::sharding::{Mesh, NamedSharding, Sharding};
 use crate::warning;
 
-/// Operands are the inputs of its `main`: what was captured, then the arguments that it takes.
+/// Operands are the inputs of its `main`: captured values, then the arguments that the program uses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct CallExported {
     pub program: Arc<Exchanged>,
@@ -135,7 +135,7 @@ impl Primitive for CallExported {
         })
     }
 
-    /// One after the other: a program is for these shapes.
+    /// Calls it entry by entry: the program has fixed shapes.
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         let moved: Vec<Array> =
             args.iter().zip(dims).filter(|(_, d)| d.is_some()).map(|(x, d)| axis.moved(x, *d, 0)).collect();

@@ -1,4 +1,4 @@
-//! The file of an exported function: safetensors, whose metadata say what its tensors are.
+//! The file format of an exported function: safetensors, with metadata that describes the tensors.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::error::{Error, Result, err};
 use crate::shape::AxisName;
 use crate::sharding::{DimSpec, PartitionSpec};
 
-/// What the metadata call this, and the version of what is written here.
+/// The metadata key of the format, and its version.
 const KEY: &str = "shardax.export";
 const VERSION: u64 = 1;
 
-/// The element type of a safetensors file; complex numbers are pairs there.
+/// The element type in a safetensors file; complex numbers are stored as pairs.
 fn stored(dtype: DType) -> (Dtype, usize) {
     match dtype {
         DType::Bool | DType::Float0 => (Dtype::BOOL, 1),
@@ -42,7 +42,7 @@ fn stored(dtype: DType) -> (Dtype, usize) {
 
 fn damaged(what: impl std::fmt::Display) -> Error {
     err!(Value, "this is no exported function: {what}")
-        .help("give what `Exported::serialize` made, whole; a file that was cut off or changed is refused")
+        .help("pass the complete output of `Exported::serialize`; a truncated or changed file is rejected")
 }
 
 fn aval_json(aval: &Aval) -> Value {
@@ -75,7 +75,7 @@ fn spec_of(value: &Value) -> Option<Option<PartitionSpec>> {
     Some(Some(PartitionSpec::new(value.as_array()?.iter().map(dim).collect::<Option<Vec<_>>>()?)))
 }
 
-/// Every item of a list, read; `None` where it is no list or one of them is not what it should be.
+/// Reads every item of a list; `None` if it is no list or an item is invalid.
 fn each<T>(value: &Value, of: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
     value.as_array()?.iter().map(of).collect()
 }
@@ -84,11 +84,11 @@ fn texts(value: &Value) -> Option<Vec<String>> {
     each(value, |text| text.as_str().map(str::to_owned))
 }
 
-/// A tensor of the file, and what is in it.
+/// A tensor of the file: name, type, shape and bytes.
 type Tensor = (String, Dtype, Vec<usize>, Vec<u8>);
 
 impl Exchanged {
-    /// What is said of it, without the text and the captured values, which become tensors whose names begin so.
+    /// Converts it to JSON without the text and the captured values, which become tensors whose names have this prefix.
     fn write(&self, prefix: &str, tensors: &mut Vec<Tensor>) -> Result<Value> {
         for (platform, text) in &self.texts {
             let bytes = text.as_bytes().to_vec();
@@ -169,7 +169,7 @@ impl Exchanged {
         }
     }
 
-    /// All that is said of it and its tensors in the order of their names, as a file has them, with the digest of both.
+    /// The JSON and the tensors, ordered by name as in a file, with the digest of both.
     fn parts(&self) -> Result<(Value, Vec<Tensor>, String)> {
         let mut tensors = Vec::new();
         let said = self.write("", &mut tensors)?;
@@ -178,7 +178,7 @@ impl Exchanged {
         Ok((said, tensors, digest))
     }
 
-    /// The file.
+    /// Returns the bytes of the file.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         if let Some(symbolic) = &self.symbolic {
             return Ok(symbolic.file.to_vec());
@@ -193,7 +193,7 @@ impl Exchanged {
         serialize(views, Some(metadata)).map_err(|e| err!(Runtime, "{}: {e}", self.name))
     }
 
-    /// What such a file says, or one of `jax.export`, whose first bytes are no length with a text of JSON behind it.
+    /// Reads such a file, or one of `jax.export`, which does not begin with the length of a JSON text.
     pub fn from_bytes(bytes: &[u8]) -> Result<Exchanged> {
         if bytes.get(8).is_some_and(|&byte| byte != b'{') {
             return super::jax::exchanged(bytes);
@@ -220,14 +220,14 @@ impl Exchanged {
         Exchanged::read(&value["function"], "", &tensors, &digest)
     }
 
-    /// With the digest that its file will say.
+    /// Sets the digest that its file will have.
     pub fn digested(mut self) -> Result<Exchanged> {
         self.digest = self.parts()?.2;
         Ok(self)
     }
 }
 
-/// Of a value of JSON, whose text has its keys in order, and tensors.
+/// The digest of a JSON value, whose text has ordered keys, and tensors.
 fn digest_of<'a>(said: &Value, tensors: impl Iterator<Item = (&'a str, &'a [u8])>) -> String {
     let mut hasher = Sha256::new();
     hasher.update(said.to_string());

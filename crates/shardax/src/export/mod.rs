@@ -1,10 +1,10 @@
-//! Functions that travel: lowered here, called in another process, by another program, on another platform.
+//! Exported functions: lowered here, called in another process, by another program, on another platform.
 //!
-//! [`export`] traces and lowers a function for arguments of certain types, as [`jit`] does. What comes of it is one
-//! file of safetensors: StableHLO for each platform, the structures of arguments and results, their shardings, the captured
-//! arrays, and a checksum. [`Exported::load`] reads it back; no code of the function is needed, only the Rust types of its
-//! arguments and result. It can be called, compiled into other functions, vectorized and, where it was exported with its
-//! derivative, differentiated.
+//! [`export`] traces and lowers a function for arguments of certain types, as [`jit`] does. The result is one
+//! file of safetensors: StableHLO for each platform, the structures of arguments and results, their shardings, the
+//! captured arrays, and a checksum. [`Exported::load`] reads it; this needs none of the function's code, only the Rust
+//! types of its arguments and result. The function can be called, compiled into other functions, vectorized and, if
+//! exported with its derivative, differentiated.
 //!
 //! ```
 //! # use shardax::prelude::*;
@@ -22,7 +22,7 @@
 //! # Ok::<(), shardax::Error>(())
 //! ```
 //!
-//! What JAX's `Exported.serialize()` wrote is read like a file of this library, with its derivatives and for many devices.
+//! The output of JAX's `Exported.serialize()` is also supported, with derivatives and for many devices.
 //!
 //! What differs from JAX's `export`: the file is safetensors instead of a flatbuffer (`tools/export` reads it into JAX), an exported function
 //! can be vectorized (row by row), and sizes of what is exported here are numbers, not symbols: export a function for each batch
@@ -52,16 +52,16 @@ use crate::ops::control_flow::custom_vjp;
 use crate::source;
 use crate::transform::{Arg, function_name, jit, vjp};
 
-/// Exports a function for arguments of these types, of which [`shape_dtype_struct`](crate::shape_dtype_struct) can stand for
-/// arrays, for the platform of the default devices; without its derivative.
+/// Exports a function for arguments of these types ([`shape_dtype_struct`](crate::shape_dtype_struct) can replace
+/// arrays), for the platform of the default devices, without its derivative.
 ///
-/// Fails where the function calls functions of the host, or runs on several meshes.
+/// Fails if the function calls host functions, or runs on several meshes.
 #[track_caller]
 pub fn export<Args: Tree, F: Function<Args>>(f: F, args: impl IntoArgs<Args>) -> Result<Exported<Args, F::Output>> {
     ExportOptions::new().export(f, args)
 }
 
-/// How functions are exported.
+/// Options of [`export`].
 #[derive(Clone, Debug, Default)]
 pub struct ExportOptions {
     platforms: Vec<String>,
@@ -69,24 +69,24 @@ pub struct ExportOptions {
 }
 
 impl ExportOptions {
-    /// For the platform of the default devices, without derivatives.
+    /// Creates options for the platform of the default devices, without derivatives.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// For these platforms: "cpu", "cuda", "rocm", "tpu". Their devices need not be here.
+    /// The target platforms: "cpu", "cuda", "rocm", "tpu". Their devices need not be present.
     pub fn platforms<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
         self.platforms = names.into_iter().map(Into::into).collect();
         self
     }
 
-    /// With its derivatives in reverse mode up to this order: 1 for gradients, 2 for gradients of gradients.
+    /// The order of reverse-mode derivatives to include: 1 for gradients, 2 for gradients of gradients.
     pub fn vjp_order(mut self, order: usize) -> Self {
         self.vjp_order = order;
         self
     }
 
-    /// [`export`] with these options.
+    /// See [`export`].
     #[track_caller]
     pub fn export<Args: Tree, F: Function<Args>>(
         &self,
@@ -141,7 +141,7 @@ impl ExportOptions {
     }
 }
 
-/// A function that was [exported](export), here or elsewhere: from arguments `Args`, a tuple of trees, to the tree `Out`.
+/// An [exported](export) function from arguments `Args`, a tuple of trees, to the tree `Out`.
 pub struct Exported<Args, Out> {
     program: Arc<Exchanged>,
     types: PhantomData<fn(Args) -> Out>,
@@ -153,7 +153,7 @@ impl<Args, Out> Clone for Exported<Args, Out> {
     }
 }
 
-/// One argument or result a line, and what it is for.
+/// One line for each argument and result, and the platforms.
 impl<Args, Out> fmt::Debug for Exported<Args, Out> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let program = &self.program;
@@ -180,12 +180,12 @@ fn devices(count: usize) -> String {
 }
 
 impl<Args, Out> Exported<Args, Out> {
-    /// The file, as bytes.
+    /// Returns the bytes of the file.
     pub fn serialize(&self) -> Result<Vec<u8>> {
         self.program.to_bytes()
     }
 
-    /// The function of such a file, or of the bytes that `jax.export.Exported.serialize()` made.
+    /// Reads such a file, or the bytes that `jax.export.Exported.serialize()` made.
     ///
     /// Fails where the bytes are not those that were written, or of another version; JAX's have no checksum, and are read as far
     /// as they make sense. Of JAX's functions those fail that have effects, or types that arrays or trees have not here. Whether
@@ -195,7 +195,7 @@ impl<Args, Out> Exported<Args, Out> {
         Ok(Exported { program: Arc::new(Exchanged::from_bytes(bytes).at_caller()?), types: PhantomData })
     }
 
-    /// Writes the file: beside its place first, so that it is there whole or not at all.
+    /// Writes the file: to a temporary file first, so that it appears complete or not at all.
     #[track_caller]
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
@@ -207,7 +207,7 @@ impl<Args, Out> Exported<Args, Out> {
             .at_caller()
     }
 
-    /// Reads such a file, as [`deserialize`](Exported::deserialize).
+    /// Reads such a file; see [`deserialize`](Exported::deserialize).
     #[track_caller]
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
@@ -220,12 +220,12 @@ impl<Args, Out> Exported<Args, Out> {
         &self.program.name
     }
 
-    /// The platforms that it was exported for.
+    /// The target platforms.
     pub fn platforms(&self) -> impl Iterator<Item = &str> {
         self.program.texts.keys().map(String::as_str)
     }
 
-    /// How many devices it runs on.
+    /// The number of devices it runs on.
     pub fn device_count(&self) -> usize {
         self.program.devices()
     }
@@ -246,8 +246,9 @@ impl<Args, Out> Exported<Args, Out> {
         self.program.texts.get(platform).map(|text| &**text).filter(|text| !text.is_empty())
     }
 
-    /// Calls it with the leaves of its arguments in the order of [`in_avals`](Exported::in_avals), for the leaves of its result in
-    /// that of [`out_avals`](Exported::out_avals): for programs that learn the types as they run.
+    /// Calls it with the leaves of its arguments in the order of [`in_avals`](Exported::in_avals), and returns those of
+    /// its result in the order of [`out_avals`](Exported::out_avals): for programs that only know the types at run
+    /// time.
     #[track_caller]
     pub fn call_leaves(&self, leaves: &[Array]) -> Result<Vec<Array>> {
         let _line = source::enter();
@@ -268,7 +269,7 @@ impl<Args, Out> Exported<Args, Out> {
         Ok(outs)
     }
 
-    /// Whether it can be differentiated.
+    /// Returns `true` if it can be differentiated.
     pub fn has_vjp(&self) -> bool {
         self.program.vjp.is_some()
     }
@@ -297,7 +298,7 @@ impl<Args: Tree, Out: Tree> Function<Args> for Exported<Args, Out> {
     }
 }
 
-/// The argument as the program takes it: plain numbers become arrays of its dtype.
+/// Converts an argument for the program: plain numbers become arrays of its dtype.
 fn fitting(leaf: &Array, path: &str, want: &Aval) -> Result<Array> {
     let have = leaf.aval();
     if leaf.is_number() && want.shape.is_empty() {
@@ -311,7 +312,7 @@ fn fitting(leaf: &Array, path: &str, want: &Aval) -> Result<Array> {
     Ok(leaf.clone())
 }
 
-/// The results' leaves for the leaves of the arguments.
+/// Returns the results' leaves for the leaves of the arguments.
 fn call(program: &Arc<Exchanged>, leaves: Vec<Array>) -> Result<Vec<Array>> {
     let Some(derivative) = &program.vjp else { return run(program, &leaves) };
     let (moving, fixed): (Vec<_>, Vec<_>) = leaves.iter().cloned().partition(|leaf| leaf.dtype().is_inexact());
@@ -329,7 +330,8 @@ fn call(program: &Arc<Exchanged>, leaves: Vec<Array>) -> Result<Vec<Array>> {
             move |fixed: Vec<Array>, moving: Vec<Array>, cts: Vec<Array>| {
                 let mut all = back(&moving, &fixed);
                 all.extend(cts.into_iter().filter(|ct| ct.dtype().is_inexact()));
-                // JAX's derivative gives something for every argument, of dtype float0 where there is nothing to give.
+                // JAX's derivative returns an entry for every argument, of dtype float0 for those that are not
+                // differentiable.
                 let slopes = call(&backward, all)?.into_iter().filter(|ct| ct.dtype().is_inexact());
                 Ok((slopes.collect::<Vec<_>>(),))
             },

@@ -1,4 +1,4 @@
-//! A program that travels: its text for each platform, its types, structures, shardings and captured values, and the
+//! An exported program: its text for each platform, its types, structures, shardings and captured values, and the
 //! program of its derivative.
 
 use std::collections::{BTreeMap, HashMap};
@@ -18,19 +18,19 @@ use crate::shape::AxisName;
 use crate::sharding::{Mesh, NamedSharding, PartitionSpec, Sharding, get_mesh, make_mesh};
 use crate::stack::grow;
 
-/// What is said of a program beside its text.
+/// The metadata of a program, and its texts.
 pub(super) struct Exchanged {
     pub name: String,
-    /// The types of all arguments, and which of them `main` takes, behind what was captured.
+    /// The types of all arguments, and those that `main` uses, after the captured values.
     pub in_avals: Vec<Aval>,
     pub kept: Vec<usize>,
     pub out_avals: Vec<Aval>,
-    /// How `main` takes its inputs and gives its results; nothing in a program for one device.
+    /// The shardings of the inputs and results of `main`; empty in a program for one device.
     pub in_specs: Vec<Option<PartitionSpec>>,
     pub out_specs: Vec<Option<PartitionSpec>>,
-    /// The axes of the mesh that it is for; none for one device.
+    /// The axes of its mesh; empty for one device.
     pub axes: Vec<(AxisName, usize)>,
-    /// The structures of its arguments and of its result, as [`TreeDef::to_json`](crate::tree::TreeDef) writes them.
+    /// The structures of its arguments and of its result; see [`TreeDef::to_json`](crate::tree::TreeDef).
     pub in_tree: Value,
     pub out_tree: Value,
     /// The key paths of its arguments and results.
@@ -39,9 +39,10 @@ pub(super) struct Exchanged {
     /// StableHLO for each platform.
     pub texts: BTreeMap<String, Arc<str>>,
     pub captures: Vec<Array>,
-    /// What tells it from every other, of the same captured values or not.
+    /// The digest of its contents, captured values included.
     pub digest: String,
-    /// From its arguments and cotangents of its inexact results to the cotangents of its inexact arguments.
+    /// The program from its arguments and the cotangents of its inexact results to the cotangents of its inexact
+    /// arguments.
     pub vjp: Option<Arc<Exchanged>>,
     /// Where sizes are symbolic: there is no text before they are known, and they are 0 in the types.
     pub symbolic: Option<Symbolic>,
@@ -92,16 +93,12 @@ impl fmt::Debug for Exchanged {
     }
 }
 
-/// Functions of the host are addresses of this process.
+/// Fails for host functions, which are addresses of this process.
 fn check_host_functions(program: &Program) -> Result<()> {
     for eqn in &program.eqns {
         if eqn.primitive.retained().is_some() {
-            return Err(err!(
-                Value,
-                "'{}' calls a function of the host, which cannot leave its process",
-                eqn.primitive.name()
-            )
-            .help("export a function without callbacks and `debug_print`, and call them around it"));
+            return Err(err!(Value, "'{}' calls a host function, which cannot be exported", eqn.primitive.name())
+                .help("export a function without callbacks and `debug_print`, and call them around it"));
         }
         eqn.primitive.programs().into_iter().try_for_each(|program| grow(|| check_host_functions(program)))?;
     }
@@ -109,11 +106,11 @@ fn check_host_functions(program: &Program) -> Result<()> {
 }
 
 impl Exchanged {
-    /// Of a function staged for its leaves. Structures are to follow.
+    /// Converts a function lowered for its leaves. Structures are added later.
     pub fn of(lowered: &LoweredFn, platforms: &[String]) -> Result<Exchanged> {
         let mut request = lowered.request.clone();
         check_host_functions(&request.program)?;
-        // Whoever calls it says what may be taken over.
+        // The caller decides on donation.
         request.donated.fill(false);
         let platforms = match platforms {
             [] => vec![request.place.devices().first().map_or("cpu", |device| device.platform()).to_owned()],
@@ -195,7 +192,7 @@ impl Exchanged {
         }
     }
 
-    /// How many devices it is for.
+    /// The number of its devices.
     pub fn devices(&self) -> usize {
         self.axes.iter().map(|(_, size)| size).product()
     }
@@ -233,12 +230,12 @@ impl Exchanged {
             .help("export it for this platform too, with `ExportOptions::platforms`")
     }
 
-    /// How it takes an input of `main`.
+    /// The sharding of an input of `main`.
     pub fn in_sharding(&self, input: usize, mesh: &Mesh) -> Option<NamedSharding> {
         self.in_specs.get(input)?.as_ref().map(|spec| NamedSharding::new(mesh, spec.clone()))
     }
 
-    /// How it gives a result.
+    /// The sharding of a result.
     pub fn out_sharding(&self, result: usize, mesh: &Mesh) -> Option<NamedSharding> {
         self.out_specs.get(result)?.as_ref().map(|spec| NamedSharding::new(mesh, spec.clone()))
     }

@@ -1,4 +1,4 @@
-//! The frequencies of a transform's elements, and their order.
+//! Sample frequencies of Fourier transforms, and shifts of the zero frequency.
 
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
@@ -7,8 +7,8 @@ use crate::error::Result;
 use crate::ops::numpy::{IntoAxes, normalize_axes};
 use crate::ops::operators::ArrayLike;
 
-/// The frequencies of the `n` elements of [`fft`](super::fft()), of samples so far apart: `[0, 1, …, -2, -1] / (n d)`,
-/// float32.
+/// The sample frequencies of [`fft`](super::fft()) with `n` elements and sample spacing `d`: `[0, 1, …, -2, -1] / (n
+/// d)`, float32.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -28,7 +28,7 @@ pub fn fftfreq(n: usize, d: f64) -> Array {
     wrapped.astype(DType::F32) / (d * n as f64)
 }
 
-/// The frequencies of the `n / 2 + 1` elements of [`rfft`](super::rfft()), of samples so far apart, float32.
+/// The sample frequencies of [`rfft`](super::rfft()): `n / 2 + 1` elements for sample spacing `d`, float32.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -41,7 +41,7 @@ pub fn rfftfreq(n: usize, d: f64) -> Array {
     crate::ops::numpy::arange(0..half).astype(DType::F32) / (d * n as f64)
 }
 
-/// The elements of a transform in the order of their frequencies, so that the zero is in the middle, along `axes`
+/// Shifts the zero frequency of a transform to the middle, along `axes`
 /// (`..` for all).
 ///
 /// ```

@@ -1,6 +1,6 @@
 //! Discrete Fourier transforms, as in [`jax.numpy.fft`](https://docs.jax.dev/en/latest/jax.numpy.fft.html).
 //!
-//! Integers are converted to floating point, half precision to float32; results are complex, but for those of the
+//! Integers are converted to floating point, half precision to float32; results are complex, except those of the
 //! inverse transforms to real numbers. [`FftOptions`] has sizes, axes and the normalization.
 //!
 //! ```
@@ -30,20 +30,20 @@ use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::fft::{Fft, FftKind};
 use crate::shape::normalize_axis;
 
-/// Which of a transform and its inverse is divided by what, so that one takes the other back.
+/// The normalization of a transform and its inverse, which invert each other in each mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum FftNorm {
-    /// The inverse, by the number of elements.
+    /// Divides the inverse by the number of elements.
     #[default]
     Backward,
-    /// Both, by its square root: they keep the length of vectors.
+    /// Divides both by the square root of the number of elements: they preserve the length of vectors.
     Ortho,
-    /// The transform, by the number of elements.
+    /// Divides the transform by the number of elements.
     Forward,
 }
 
 impl FftNorm {
-    /// What a result is multiplied by whose inverse is divided by the number of elements already.
+    /// The factor for a result whose inverse transform is already divided by the number of elements.
     fn factor(self, inverse: bool, elements: f64) -> f64 {
         match (self, inverse) {
             (FftNorm::Backward, _) => 1.0,
@@ -54,7 +54,7 @@ impl FftNorm {
         }
     }
 
-    /// The same, with the transform and its inverse exchanged.
+    /// The mode with the transform and its inverse exchanged.
     fn swapped(self) -> Self {
         match self {
             FftNorm::Backward => FftNorm::Forward,
@@ -64,7 +64,7 @@ impl FftNorm {
     }
 }
 
-/// The options of a transform, which is a method of them.
+/// The options of a transform; each transform is a method.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -82,39 +82,40 @@ pub struct FftOptions {
     norm: FftNorm,
 }
 
-/// What a composite is known by.
+/// The parameters that identify a transform's composite.
 type Params = (FftKind, Vec<usize>, Vec<usize>, FftNorm);
 
 impl FftOptions {
-    /// The last axis, or the last two, or all, in their own size.
+    /// Transforms the last axis, the last two, or all, in their own size.
     pub fn new() -> Self {
         FftOptions::default()
     }
 
-    /// The size of the transformed axis: the array is padded with zeros, or cut. That of the result, where it is made
-    /// of a half. Default: the array's own; of a half of `m` elements `2 (m - 1)`.
+    /// The size of the transformed axis: the array is padded with zeros, or cut. For transforms from half spectra it is
+    /// the size of the result. Default: the array's own; for half spectra of `m` elements `2 (m - 1)`.
     pub fn n(self, n: usize) -> Self {
         self.s([n])
     }
 
-    /// The axis of a transform of one. Default the last.
+    /// The axis of a one-dimensional transform. Default the last.
     pub fn axis(self, axis: i32) -> Self {
         self.axes([axis])
     }
 
-    /// The sizes of the transformed axes, as [`n`](Self::n). Without axes they are those of the last ones.
+    /// The sizes of the transformed axes; see [`n`](Self::n). Without axes they are those of the last ones.
     pub fn s(mut self, s: impl AsRef<[usize]>) -> Self {
         self.lengths = Some(s.as_ref().into());
         self
     }
 
-    /// The axes of a transform of several, in order: the last of them is the half. Default the last two, or all.
+    /// The axes of a multi-dimensional transform, in order: the last is the half spectrum. Default the last two, or
+    /// all.
     pub fn axes(mut self, axes: impl AsRef<[i32]>) -> Self {
         self.axes = Some(axes.as_ref().into());
         self
     }
 
-    /// What is divided by the number of elements. Default the inverse.
+    /// The normalization. Default [`FftNorm::Backward`].
     pub fn norm(mut self, norm: FftNorm) -> Self {
         self.norm = norm;
         self
@@ -149,7 +150,7 @@ impl FftOptions {
             }
             sizes.clone_from(lengths);
         }
-        // A size that cannot be addressed is refused where the array is padded.
+        // Padding the array rejects a size that cannot be addressed.
         if sizes.contains(&0) {
             return Err(err!(Value, "{name}: Shape should be positive, got {sizes:?} for an array of {shape:?}")
                 .help("transform axes of at least one element (two of a half)"));
@@ -182,7 +183,7 @@ impl FftOptions {
     }
 }
 
-/// At least float32, and floating point.
+/// The floating point or complex dtype of the transform, at least float32.
 fn wide(dtype: DType) -> DType {
     match to_inexact(dtype) {
         DType::F16 | DType::Bf16 => DType::F32,
@@ -196,7 +197,7 @@ fn transformed((kind, axes, sizes, norm): &Params, x: &Array) -> Result<Array> {
     let to: Vec<i32> = (rank - count..rank).map(|d| d as i32).collect();
     let mut x = moved(x, &from, &to);
 
-    // Cut, and padded with zeros.
+    // The array cut, and padded with zeros.
     let mut given = sizes.clone();
     if let (FftKind::Irfft, Some(last)) = (kind, given.last_mut()) {
         *last = *last / 2 + 1;
@@ -211,7 +212,7 @@ fn transformed((kind, axes, sizes, norm): &Params, x: &Array) -> Result<Array> {
     }
     x.check()?;
 
-    // XLA transforms at most three dimensions at once.
+    // XLA transforms at most three dimensions in one operation.
     let inverse = matches!(kind, FftKind::Ifft | FftKind::Irfft);
     let (outer, inner) = match kind {
         FftKind::Irfft => sizes.split_at(count - 1),
@@ -225,7 +226,7 @@ fn transformed((kind, axes, sizes, norm): &Params, x: &Array) -> Result<Array> {
     Ok(moved(&y, &to, &from))
 }
 
-/// The transform of the dimensions of sizes `outer`, which stand before the `inner` last ones.
+/// Transforms the dimensions of sizes `outer`, which precede the `inner` last ones.
 fn over_outer(x: &Array, kind: FftKind, outer: &[usize], inner: usize) -> Array {
     let rank = x.ndim();
     let first = rank - inner - outer.len();
@@ -238,7 +239,7 @@ fn over_outer(x: &Array, kind: FftKind, outer: &[usize], inner: usize) -> Array 
     })
 }
 
-/// Dimensions `from` put in the places `to`, the others in order.
+/// Moves dimensions `from` to the positions `to`; the others stay in order.
 fn moved(x: &Array, from: &[i32], to: &[i32]) -> Array {
     let rank = x.ndim();
     let mut order: SmallVec<[usize; 4]> = (0..rank).filter(|&d| !from.contains(&(d as i32))).collect();
@@ -253,7 +254,7 @@ macro_rules! transforms {
         $(
             $(#[$doc])*
             ///
-            /// Fails for an axis that is not there or without elements. [`FftOptions`] has options.
+            /// Fails for an axis that is out of bounds or has no elements. [`FftOptions`] has options.
             #[track_caller]
             pub fn $name(x: impl ArrayLike) -> Array {
                 FftOptions::new().$name(x)
@@ -261,7 +262,7 @@ macro_rules! transforms {
         )*
 
         impl FftOptions {$(
-            #[doc = concat!("As [`", stringify!($name), "`](fn@", stringify!($name), ").")]
+            #[doc = concat!("See [`", stringify!($name), "`](fn@", stringify!($name), ").")]
             #[track_caller]
             pub fn $name(&self, x: impl ArrayLike) -> Array {
                 self.run(stringify!($name), FftKind::$kind, $count, x.into_array(), self.norm)
@@ -271,19 +272,19 @@ macro_rules! transforms {
 }
 
 transforms! {
-    /// The transform of the last axis: `y[k] = Σ x[j] exp(-2πi j k / n)`.
+    /// The Fourier transform of the last axis: `y[k] = Σ x[j] exp(-2πi j k / n)`.
     fft => Fft, Some(1);
     /// The inverse of [`fft`](fn@fft): `x[j] = Σ y[k] exp(2πi j k / n) / n`.
     ifft => Ifft, Some(1);
-    /// The first `n / 2 + 1` elements of the transform of real numbers; the others are their conjugates.
+    /// The first `n / 2 + 1` elements of the transform of real numbers; the rest are their conjugates.
     rfft => Rfft, Some(1);
-    /// The inverse of [`rfft`], real numbers; `2 (m - 1)` of them where there are `m` elements, unless a size is given.
+    /// The inverse of [`rfft`]: `2 (m - 1)` real numbers for `m` elements, unless a size is given.
     irfft => Irfft, Some(1);
     /// The transform of the last two axes.
     fft2 => Fft, Some(2);
     /// The inverse of [`fft2`].
     ifft2 => Ifft, Some(2);
-    /// The transform of real numbers over the last two axes, of which the last one is a half.
+    /// The transform of real numbers over the last two axes; the last one is a half spectrum.
     rfft2 => Rfft, Some(2);
     /// The inverse of [`rfft2`], real numbers.
     irfft2 => Irfft, Some(2);
@@ -291,16 +292,16 @@ transforms! {
     fftn => Fft, None;
     /// The inverse of [`fftn`].
     ifftn => Ifft, None;
-    /// The transform of real numbers over all axes, of which the last one is a half.
+    /// The transform of real numbers over all axes; the last one is a half spectrum.
     rfftn => Rfft, None;
     /// The inverse of [`rfftn`], real numbers.
     irfftn => Irfft, None;
 }
 
-/// The transform of numbers whose second half is the conjugate of the first, of which that is given: real numbers,
+/// The transform of a Hermitian signal, given by its first half: real numbers,
 /// `2 (m - 1)` of them unless a size is given.
 ///
-/// Fails for an axis that is not there or without elements. [`FftOptions`] has options.
+/// Fails for an axis that is out of bounds or has no elements. [`FftOptions`] has options.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -320,13 +321,13 @@ pub fn ihfft(x: impl ArrayLike) -> Array {
 }
 
 impl FftOptions {
-    /// As [`hfft`](fn@hfft).
+    /// See [`hfft`](fn@hfft).
     #[track_caller]
     pub fn hfft(&self, x: impl ArrayLike) -> Array {
         self.run("hfft", FftKind::Irfft, Some(1), conj(&x.into_array()), self.norm.swapped())
     }
 
-    /// As [`ihfft`](fn@ihfft).
+    /// See [`ihfft`](fn@ihfft).
     #[track_caller]
     pub fn ihfft(&self, x: impl ArrayLike) -> Array {
         conj(&self.run("ihfft", FftKind::Rfft, Some(1), x.into_array(), self.norm.swapped()))

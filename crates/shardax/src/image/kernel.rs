@@ -1,26 +1,26 @@
-//! The kernels that images are resampled with.
+//! Resampling kernels of images.
 
 use std::f64::consts::PI;
 
 use crate::core::array::Array;
 use crate::ops::numpy::where_;
 
-/// What a pixel is made of.
+/// The interpolation method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ResizeMethod {
     /// The nearest pixel.
     Nearest,
-    /// The two nearest in each dimension, by their distance.
+    /// Linear interpolation of the two nearest pixels in each dimension.
     Linear,
-    /// Four, by the cubic kernel of
+    /// Cubic interpolation of four pixels, with the kernel of
     /// [Keys, Cubic convolution interpolation for digital image
     /// processing](https://doi.org/10.1109/TASSP.1981.1163711).
     Cubic,
-    /// Six, by a sinc windowed by a sinc three times as wide
+    /// A sinc over six pixels, windowed by a sinc three times as wide
     /// ([Duchon, Lanczos filtering in one and two
     /// dimensions](https://doi.org/10.1175/1520-0450(1979)018%3C1016:LFIOAT%3E2.0.CO;2)).
     Lanczos3,
-    /// Ten, by a sinc windowed by a sinc five times as wide.
+    /// A sinc over ten pixels, windowed by a sinc five times as wide.
     Lanczos5,
 }
 
@@ -36,7 +36,7 @@ impl ResizeMethod {
     }
 }
 
-/// A polynomial in each of the first two unit distances, whose values and slopes meet; -½ is the slope at 1.
+/// The cubic kernel: a polynomial on each of the first two unit distances, with slope -½ at 1.
 fn cubic(x: &Array) -> Array {
     let near = ((1.5 * x - 2.5) * x) * x + 1.0;
     let far = ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0;
@@ -47,7 +47,7 @@ fn cubic(x: &Array) -> Array {
 fn lanczos(x: &Array, radius: f64) -> Array {
     let product = (x * PI).sin() * (x * PI / radius).sin() * radius;
     let squared = where_(x.not_equal(0), x * x * (PI * PI), 1.0);
-    // Near its middle the kernel is 1 to all digits that there are.
+    // Near 0 the kernel is 1 to all digits.
     let y = where_(x.greater(1e-3), product / squared, 1.0);
     where_(x.greater(radius), 0.0, y)
 }

@@ -1,4 +1,4 @@
-//! Images of other sizes, as in [`jax.image`](https://docs.jax.dev/en/latest/jax.image.html).
+//! Resizing of images, as in [`jax.image`](https://docs.jax.dev/en/latest/jax.image.html).
 //!
 //! ```
 //! # use shardax::prelude::*;
@@ -22,7 +22,7 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::shape::normalize_axis;
 
-/// How an image is made larger or smaller.
+/// The options of resizing.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -47,24 +47,24 @@ impl From<ResizeMethod> for ResizeOptions {
 }
 
 impl ResizeOptions {
-    /// With this method.
+    /// Creates options with this method.
     pub fn new(method: ResizeMethod) -> Self {
         ResizeOptions { method, antialias: true, precision: Precision::Highest }
     }
 
-    /// Whether smaller images are made of all pixels, by a kernel that is wider. Default true.
+    /// Sets whether a smaller image uses all pixels, with a wider kernel. Default true.
     pub fn antialias(mut self, antialias: bool) -> Self {
         self.antialias = antialias;
         self
     }
 
-    /// How precisely accelerators compute it. Default [`Precision::Highest`].
+    /// The precision of matrix multiplications on accelerators. Default [`Precision::Highest`].
     pub fn precision(mut self, precision: Precision) -> Self {
         self.precision = precision;
         self
     }
 
-    /// As [`resize`].
+    /// See [`resize`].
     #[track_caller]
     pub fn resize(&self, image: impl ArrayLike, shape: impl IntoShape) -> Array {
         let image = image.into_array();
@@ -92,7 +92,7 @@ impl ResizeOptions {
         Array::from_result(made, &image)
     }
 
-    /// As [`scale_and_translate`].
+    /// See [`scale_and_translate`].
     #[track_caller]
     pub fn scale_and_translate(
         &self,
@@ -147,7 +147,7 @@ impl ResizeOptions {
         Array::from_result(made, &image)
     }
 
-    /// Dimension `d` with `n` elements, each a weighted sum of those that the kernel sees: element `i` lies at
+    /// Resamples dimension `d` to `n` elements, each a weighted sum of those under the kernel: element `i` is at
     /// `(i + ½ - translation) inverse - ½`.
     fn resampled(&self, x: &Array, d: usize, n: usize, inverse: &Array, translation: &Array) -> Array {
         let m = x.shape()[d];
@@ -167,7 +167,7 @@ impl ResizeOptions {
     }
 }
 
-/// Dimension `d` with `n` elements, each that of `x` which is nearest.
+/// Resamples dimension `d` to `n` elements, each the nearest of `x`.
 fn nearest(x: &Array, d: usize, n: usize) -> Array {
     let place = convert(&lax::iota(DType::I32, &[n], 0), DType::F32, false);
     let place = ((place + 0.5) * x.shape()[d] as f64 / n as f64).floor().astype(DType::I32);
@@ -186,10 +186,10 @@ fn same_rank(name: &str, image: &Array, shape: &[usize]) -> Result<()> {
     .help("give the sizes of batches and channels too"))
 }
 
-/// The image with another shape, of which any dimension may differ: resampled with a kernel, which is made wider where
+/// Resizes an image to another shape, in any of its dimensions: resampled with a kernel, which is widened where
 /// the image becomes smaller.
 ///
-/// Integers become floating point, but with [`ResizeMethod::Nearest`]. Fails for a shape of another rank.
+/// Integers become floating point, except with [`ResizeMethod::Nearest`]. Fails for a shape of another rank.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -204,8 +204,8 @@ pub fn resize(image: impl ArrayLike, shape: impl IntoShape, method: impl Into<Re
     method.into().resize(image, shape)
 }
 
-/// The image of this shape in which what was at `p` lies at `p * scale + translation`, along the dimensions
-/// `spatial_dims`; pixels are centred at half numbers. What comes from beyond the image is zero.
+/// Scales and translates an image: the value at `p` moves to `p * scale + translation`, along the dimensions
+/// `spatial_dims`; pixels are centred at half-integers. Pixels from outside the image are zero.
 ///
 /// `scale` and `translation` have an element for each of the dimensions, and may be differentiated. Fails for
 /// [`ResizeMethod::Nearest`], and shapes that do not fit.

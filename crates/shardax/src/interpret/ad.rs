@@ -1,7 +1,7 @@
 //! Differentiation of programs: forward mode, linearization, and the transpose of linear programs.
 //!
 //! Reverse mode is linearize followed by transpose. Each function here interprets a program with the rules
-//! of its primitives; what it computes is recorded in the trace in effect.
+//! of its primitives; the operations are recorded in the trace in effect.
 
 use super::eval::at_eqn;
 use crate::core::array::Array;
@@ -11,14 +11,14 @@ use crate::core::program::{Atom, Aval, Env, Program};
 use crate::error::{Result, err};
 use crate::scope;
 
-/// The type of a tangent of a value: its own type, without weakness; `None` where it is not differentiable.
+/// The type of a tangent of a value: its own type, strongly typed; `None` if it is not differentiable.
 pub(crate) fn tangent_aval(aval: &Aval) -> Option<Aval> {
     aval.dtype.is_inexact().then(|| aval.clone().strip_weak_type())
 }
 
 /// The outputs of `program` and their tangents.
 ///
-/// With `linear`, tangents are inputs of a linear trace and rules keep them apart from known values.
+/// With `linear`, tangents are inputs of a linear trace and rules separate them from non-linear values.
 pub(crate) fn jvp_eval(
     program: &Program,
     primals: &[Array],
@@ -48,7 +48,7 @@ pub(crate) fn jvp_eval(
             let (outs, out_ts) = rule.map_err(|e| e.at(eqn.source))?;
             for ((var, out), t) in eqn.outputs.iter().zip(outs).zip(out_ts) {
                 env.set(*var, out);
-                // A linear map has no constant part: a tangent that does not depend on those given is zero.
+                // A linear map has no constant part: a tangent that does not depend on the input tangents is zero.
                 if let Some(t) = t
                     && program.aval_of(*var).dtype.is_inexact()
                     && (!linear || is_linear(&t))
@@ -65,22 +65,23 @@ pub(crate) fn jvp_eval(
 
 /// The linear part of a function at a point.
 pub(crate) struct Linearized {
-    /// From the residuals, then the nonzero tangents, to the nonzero output tangents.
+    /// Maps the residuals and the nonzero tangents to the nonzero output tangents.
     pub program: Program,
     pub residuals: Vec<Array>,
-    /// Which outputs have a tangent.
+    /// Marks the outputs that have a tangent.
     pub nonzero_out: Vec<bool>,
 }
 
 /// The outputs of `program` at `primals`, and the linear map of tangents at that point.
 ///
-/// `nonzero` says which inputs have a tangent.
+/// `nonzero` marks the inputs that have a tangent.
 pub(crate) fn linearize(program: &Program, primals: &[Array], nonzero: &[bool]) -> Result<(Vec<Array>, Linearized)> {
     linear_map(program, primals, nonzero, [scope::Part::Transform("jvp")])
 }
 
-/// The same of a program that a primitive holds, whose equation says that it is differentiated.
-pub(crate) fn linearize_held(
+/// Like [`linearize`], for a program inside a higher-order primitive, whose equation already has the scope of the
+/// derivative.
+pub(crate) fn linearize_nested(
     program: &Program,
     primals: &[Array],
     nonzero: &[bool],
@@ -150,7 +151,7 @@ impl<'a, I: ExactSizeIterator<Item = &'a Aval>> RevSkip for I {
 
 /// The cotangents of the linear operands of a program that is linear in them.
 ///
-/// Equations that depend on known operands alone are evaluated first; the others are transposed in reverse.
+/// Equations that depend on non-linear operands alone are evaluated first; the others are transposed in reverse.
 pub(crate) fn backward(program: &Program, args: &[Operand], cts: &[Option<Array>]) -> Result<Tangents> {
     let mut env = Env::new(program);
     let mut linear = vec![false; program.avals.len()];

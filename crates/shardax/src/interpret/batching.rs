@@ -1,4 +1,4 @@
-//! Vectorizing programs: interpreting one with some of its inputs carrying a batch axis.
+//! Batching programs: interpreting one with a batch axis on some of its inputs.
 
 use smallvec::SmallVec;
 
@@ -55,10 +55,10 @@ pub(crate) fn batch_eval(
     Ok((env.arrays(&program.outputs)?, out_dims))
 }
 
-/// Traces the batched form of a program. Outputs marked in `force` get a batch axis, at 0, even where they have none;
+/// Traces the batched form of a program. Outputs marked in `force` get a batch axis, at 0, even if they have none;
 /// outputs that have one get it at 0.
 ///
-/// Returns the program and which outputs are batched.
+/// Returns the program and marks the batched outputs.
 pub(crate) fn batch_program(
     program: &Program,
     axis: &BatchAxis,
@@ -87,7 +87,7 @@ pub(crate) fn batch_program(
     Ok((traced, batched))
 }
 
-/// `array` with its batch axis at `to`; one is made by repetition where it has none.
+/// Moves the batch axis of `array` to `to`, or broadcasts it if it has none.
 pub fn move_batch(array: &Array, dim: Option<usize>, to: usize, size: usize) -> Array {
     match dim {
         Some(d) if d == to => array.clone(),

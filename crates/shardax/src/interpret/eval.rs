@@ -1,4 +1,4 @@
-//! Evaluating a program on arrays: its equations are applied one by one in the trace in effect.
+//! Evaluation of a program on arrays: its equations are applied one by one in the trace in effect.
 
 use crate::core::array::Array;
 use crate::core::program::trace::{bind_at, check_usable, with_source};
@@ -8,7 +8,7 @@ use crate::sharding::context::with_abstract_mesh;
 use crate::stack::grow;
 
 impl Env<Array> {
-    /// The array that an operand stands for.
+    /// The array of an operand.
     pub fn array(&self, atom: &Atom) -> Result<Array> {
         match atom {
             Atom::Literal { value, dtype, weak } => Ok(Array::literal(*value, *dtype, *weak)),
@@ -20,7 +20,7 @@ impl Env<Array> {
         atoms.iter().map(|a| self.array(a)).collect()
     }
 
-    /// Applies an equation as it is.
+    /// Applies an equation unchanged.
     pub fn apply(&mut self, eqn: &Eqn) -> Result<()> {
         let args = self.arrays(&eqn.inputs)?;
         let outs = bind_at(eqn.primitive.clone(), &args, eqn.source);
@@ -32,7 +32,7 @@ impl Env<Array> {
     }
 }
 
-/// Interprets an equation: `f` at its line and under its names, with enough stack for the programs that it may hold.
+/// Runs `f` at the line and under the names of an equation, with enough stack for its sub-programs.
 pub(crate) fn at_eqn<R>(eqn: &Eqn, f: impl FnOnce() -> R) -> R {
     let f = || match &eqn.mesh {
         Some(mesh) => with_abstract_mesh(Some(mesh.clone()), f),

@@ -1,4 +1,4 @@
-//! Tracing functions on flattened trees: what transformations and control flow share.
+//! Tracing functions on flattened trees, for transformations and control flow.
 
 use std::panic::Location;
 use std::rc::Rc;
@@ -27,7 +27,7 @@ pub(crate) fn trace_flat(def: &TreeDef, avals: &[Aval], f: FlatFn<'_>) -> Result
     trace_with(None, def, avals, f)
 }
 
-/// The same, when these are the arguments: their values can be read while the function is traced.
+/// Like [`trace_flat`], with concrete arguments, whose values can be read during tracing.
 pub(crate) fn trace_known(
     known: Rc<dyn ConcreteInputs>,
     def: &TreeDef,
@@ -52,8 +52,8 @@ fn trace_with(
     Ok((traced, out_def))
 }
 
-/// The program that `f` is traced to on arguments like these (JAX's `make_jaxpr`). Arrays that `f` captures come first
-/// among its inputs.
+/// Traces `f` on arguments like these and returns the program (JAX's `make_jaxpr`). Arrays that `f` captures are the
+/// first inputs.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -72,7 +72,7 @@ pub(crate) fn avals_of(flat: &Flat) -> Result<Vec<Aval>> {
     avals_if(flat, Array::check)
 }
 
-/// The types of the leaves, which may stand for their types alone.
+/// The types of the leaves, which may be arrays without values.
 pub(crate) fn types_of(flat: &Flat) -> Result<Vec<Aval>> {
     avals_if(flat, |leaf| if leaf.is_only_type() { Ok(()) } else { leaf.check() })
 }
@@ -89,8 +89,8 @@ fn avals_if(flat: &Flat, check: impl Fn(&Array) -> Result<()>) -> Result<Vec<Ava
         .collect()
 }
 
-/// Traces `f` into a program, and records the primitive made of it: of the program, of how many of its inputs were
-/// captured (they come first), and of the structure of the result.
+/// Traces `f` into a program, and records the primitive made by `primitive` from the program, the number of captured
+/// inputs (they come first), and the structure of the result.
 pub(crate) fn record(
     flat: &Flat,
     f: FlatFn<'_>,
@@ -106,7 +106,7 @@ pub(crate) fn record(
     Ok(Flat { leaves: outs.into_iter().collect(), def })
 }
 
-/// Runs `f`, which traces a function on these arguments: a mesh that is given without its devices is one that they lie on.
+/// Runs `f`, which traces a function on these arguments: an abstract mesh is resolved to theirs.
 pub(crate) fn with_arguments<R>(arguments: &[Array], f: impl FnOnce() -> R) -> R {
     let lies = |a: &Array| match a.concrete_ref() {
         Some(c) => c.sharding.as_named().cloned(),

@@ -1,6 +1,6 @@
-//! What primitives that hold programs share: the varying axes of their operands, and joining what they captured.
+//! Helpers of higher-order primitives: varying axes of operands, and joining captures.
 
-use super::ad::{Linearized, linearize_held, tangent_aval};
+use super::ad::{Linearized, linearize_nested, tangent_aval};
 use super::eval::eval;
 use crate::core::array::{Array, Repr};
 use crate::core::primitive::{Outputs, Primitive, Tangents};
@@ -9,7 +9,7 @@ use crate::core::program::{Aval, Program, Var};
 use crate::error::{Result, err};
 use crate::shape::AxisSet;
 
-/// Applies a primitive; `Err` where it failed.
+/// Applies a primitive; `Err` if it failed.
 #[track_caller]
 pub(crate) fn bind_checked(primitive: impl Primitive + 'static, args: &[Array]) -> Result<Outputs> {
     let outs = bind(std::sync::Arc::new(primitive), args);
@@ -17,8 +17,8 @@ pub(crate) fn bind_checked(primitive: impl Primitive + 'static, args: &[Array]) 
     Ok(outs)
 }
 
-/// The axes that each operand of a program is to vary over: its own, and those that the program was traced for.
-/// `None` where those are the same.
+/// The axes that each operand of a program must vary over: its own, and those that the program was traced for.
+/// `None` if those are the same.
 pub(crate) fn operand_sets<'a>(
     inputs: impl Iterator<Item = &'a Aval> + Clone,
     args: &[AxisSet],
@@ -27,12 +27,12 @@ pub(crate) fn operand_sets<'a>(
     (!same).then(|| inputs.zip(args).map(|(aval, arg)| aval.vma.union(arg)).collect())
 }
 
-/// The axes that each array varies over.
+/// The varying axes of each array.
 pub(crate) fn sets_of(args: &[Array]) -> Vec<AxisSet> {
     args.iter().map(Array::vma).collect()
 }
 
-/// The program for inputs that vary over these axes, with (its first) outputs made to vary over those.
+/// The program for inputs that vary over these axes, with (its first) outputs cast to vary over those.
 pub(crate) fn varying(program: &Program, inputs: &[AxisSet], outputs: &[AxisSet]) -> Result<Program> {
     let avals: Vec<Aval> =
         program.in_avals().zip(inputs).map(|(aval, vma)| Aval { vma: vma.clone(), ..aval.clone() }).collect();
@@ -41,17 +41,17 @@ pub(crate) fn varying(program: &Program, inputs: &[AxisSet], outputs: &[AxisSet]
         outs.iter_mut().zip(outputs).for_each(|(out, vma)| *out = cast_up(out, vma));
         Ok(outs)
     })?;
-    // A program is closed, so that evaluating it captured nothing.
+    // A program is closed, so evaluating it captured nothing.
     Ok(traced.program)
 }
 
-/// `array` made to vary over `vma`, over which it may vary already.
+/// Casts `array` to vary over `vma`, unless it already does.
 #[track_caller]
 pub(crate) fn cast_up(array: &Array, vma: &AxisSet) -> Array {
     if vma.is_subset(&array.vma()) { array.clone() } else { array.varying_over(&array.vma().union(vma)) }
 }
 
-/// The operands, each made to vary over the axes of its set.
+/// Casts each operand to the axes of its set.
 #[track_caller]
 pub(crate) fn cast_all(args: &[Array], sets: &[AxisSet]) -> Vec<Array> {
     args.iter().zip(sets).map(|(arg, vma)| cast_up(arg, vma)).collect()
@@ -63,7 +63,7 @@ pub(crate) fn zeros(aval: &Aval) -> Array {
     cast_up(&Array::zeros_of(aval), &aval.vma)
 }
 
-/// A tangent, or zeros where there is none.
+/// A tangent, or zeros if there is none.
 #[track_caller]
 pub(crate) fn tangent_or_zeros(tangent: &Option<Array>, primal: &Aval) -> Array {
     match (tangent, tangent_aval(primal)) {
@@ -73,25 +73,25 @@ pub(crate) fn tangent_or_zeros(tangent: &Option<Array>, primal: &Aval) -> Array 
     }
 }
 
-/// The tangents that are marked, zeros where one is missing.
+/// The marked tangents, zeros where one is missing.
 #[track_caller]
 pub(crate) fn marked_tangents(tangents: &[Option<Array>], primals: &[Array], marks: &[bool]) -> Vec<Array> {
     let mark = tangents.iter().zip(primals).zip(marks).filter(|(_, m)| **m);
     mark.map(|((t, primal), _)| tangent_or_zeros(t, &primal.aval())).collect()
 }
 
-/// The items of a list that are marked.
+/// The marked items of a list.
 pub(crate) fn marked<T: Clone>(list: &[T], marks: &[bool]) -> Vec<T> {
     list.iter().zip(marks).filter(|(_, m)| **m).map(|(item, _)| item.clone()).collect()
 }
 
-/// One item for each mark: the next of `items` where it is set, else `None`.
+/// One item for each mark: the next of `items` if it is set, else `None`.
 pub(crate) fn spread_marked(items: impl IntoIterator<Item = Array>, marks: &[bool]) -> Tangents {
     let mut items = items.into_iter();
     marks.iter().map(|m| if *m { items.next() } else { None }).collect()
 }
 
-/// The trace that an array is a value of.
+/// The trace that an array belongs to.
 pub(crate) fn trace_of(array: &Array) -> Option<u64> {
     match &array.0 {
         Repr::Traced(t) => Some(t.trace),
@@ -99,7 +99,7 @@ pub(crate) fn trace_of(array: &Array) -> Option<u64> {
     }
 }
 
-/// Whether two arrays are the same value, not merely equal ones.
+/// Returns `true` if two arrays are the same value, not merely equal.
 pub(crate) fn is_same(a: &Array, b: &Array) -> bool {
     match (&a.0, &b.0) {
         (Repr::Traced(a), Repr::Traced(b)) => (a.trace, a.var) == (b.trace, b.var),
@@ -108,7 +108,7 @@ pub(crate) fn is_same(a: &Array, b: &Array) -> bool {
     }
 }
 
-/// Gives programs that were traced on the same arguments the same inputs: what any of them captured, then the arguments.
+/// Gives programs traced on the same arguments the same inputs: the captures of all, then the arguments.
 pub(crate) fn join(traced: Vec<Traced>) -> (Vec<Program>, Vec<Array>) {
     let mut all: Vec<Array> = Vec::new();
     for capture in traced.iter().flat_map(|t| &t.captures) {
@@ -141,7 +141,7 @@ pub(crate) fn new_var(program: &mut Program, aval: Aval) -> Var {
     Var(program.avals.len() as u32 - 1)
 }
 
-/// Drops what the program captured but does not use.
+/// Drops unused captures.
 pub(crate) fn drop_unused_captures(traced: Traced) -> Traced {
     let program = traced.program.simplified();
     let mut used = program.used_inputs();
@@ -151,33 +151,33 @@ pub(crate) fn drop_unused_captures(traced: Traced) -> Traced {
     Traced { program: Program { inputs, ..program }, captures }
 }
 
-/// A value that the linear part of a program takes from its known part.
+/// A residual: a value of the linear part from outside of it.
 pub(crate) enum Residual {
     /// An input of the program.
     Input(usize),
     /// A value from outside.
     Outer(Array),
-    /// The so-many-th of the values that the known part returns besides the outputs.
+    /// The value with this index among those that the non-linear part returns besides the outputs.
     Stored(usize),
 }
 
-/// A program as two: the known part, which also returns what the linear part needs of it, and the linear part.
+/// A program split into its non-linear part, which also returns residuals, and its linear part.
 pub(crate) struct Split {
     pub known: Traced,
     pub linear: Linearized,
     /// One for each residual of the linear part.
     pub residuals: Vec<Residual>,
-    /// The types of the values that the known part stores.
+    /// The types of the residuals that the non-linear part returns.
     pub stored: Vec<Aval>,
 }
 
 impl Split {
-    /// Splits `program` for tangents of the inputs in `nonzero`; inputs in `reach` can be had without storing them.
+    /// Splits `program` for tangents of the inputs in `nonzero`; inputs in `reach` are available without storing them.
     pub fn of(program: &Program, nonzero: &[bool], reach: impl Fn(usize) -> bool) -> Result<Split> {
         let avals: Vec<Aval> = program.in_avals().cloned().collect();
         let mut found = None;
         let known = trace(&avals, |inputs| {
-            let (mut outs, mut linear) = linearize_held(program, inputs, nonzero)?;
+            let (mut outs, mut linear) = linearize_nested(program, inputs, nonzero)?;
             let needed = drop_unused_captures(Traced { program: linear.program, captures: linear.residuals });
             (linear.program, linear.residuals) = (needed.program, needed.captures);
             let own = inputs.first().and_then(trace_of);

@@ -1,4 +1,4 @@
-//! Threading a state through a program: each equation may change it, and loops, branches and calls carry it along.
+//! Threading a state through a program: each equation may change it, and loops, branches and calls carry it.
 //!
 //! The state is a list of arrays: the first failed check so far, or the token that keeps effects in order.
 
@@ -9,7 +9,7 @@ use crate::core::program::{Aval, Env, Program};
 use crate::error::Result;
 use crate::interpret::eval::at_eqn;
 
-/// The outputs of `program` on `args`, and what becomes of the state.
+/// The outputs of `program` on `args`; updates the state.
 pub(crate) fn thread_eval(
     program: &Program,
     thread: &dyn ThreadState,
@@ -41,8 +41,8 @@ pub(crate) fn thread_eval(
     env.arrays(&program.outputs)
 }
 
-/// The program that carries the state too: it takes it after its first `before` inputs, and returns it before its outputs.
-/// What tracing it captured comes first of all.
+/// The program with the state added: it takes it after its first `before` inputs, and returns it before its outputs.
+/// Captures of the tracing come first of all.
 pub(crate) fn thread_state(
     program: &Program,
     thread: &dyn ThreadState,
@@ -55,7 +55,7 @@ pub(crate) fn thread_state(
         let mut own = inputs.to_vec();
         let mut state = own.splice(before..before + state.len(), []).collect();
         let outs = thread_eval(program, thread, &own, &mut state)?;
-        thread.settle(&mut state)?;
+        thread.cast_state(&mut state)?;
         Ok([state, outs].concat())
     })
 }

@@ -1,4 +1,4 @@
-//! Which manual axes the outputs of a program may vary over: what tells a replicated result from one that is not.
+//! Analysis of varying axes of a program's outputs, which tells replicated results from others.
 
 use smallvec::SmallVec;
 

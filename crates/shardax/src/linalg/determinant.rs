@@ -32,7 +32,7 @@ pub fn det(x: impl ArrayLike) -> Array {
     Array::from_result(made, &x)
 }
 
-/// Small ones are written out: exact for small integers, with gradients also of singular matrices.
+/// Small determinants are written out: exact for small integers, with gradients at singular matrices too.
 fn det_traced(x: &Array) -> Array {
     let at = |i: usize, j: usize| {
         let row = lax::slice_in_dim(x, i, i + 1, -2);
@@ -49,8 +49,8 @@ fn det_traced(x: &Array) -> Array {
 }
 
 /// `(sign, logabsdet)` of the determinants of square matrices `[..., n, n]`, each `[...]`: the determinant is
-/// `sign * exp(logabsdet)`, where that does not overflow. A singular matrix has sign 0 and the logarithm -inf; a complex
-/// determinant has a complex sign of absolute value 1.
+/// `sign * exp(logabsdet)`, where that does not overflow. A singular matrix has sign 0 and the logarithm -inf; a
+/// complex determinant has a complex sign of absolute value 1.
 ///
 /// Fails for less than two dimensions, and matrices that are not square.
 ///

@@ -1,6 +1,6 @@
 //! Linear algebra, as in [`jax.numpy.linalg`](https://docs.jax.dev/en/latest/jax.numpy.linalg.html).
 //!
-//! Matrices are in the last two dimensions, and there may be any number of them: dimensions before those are batched over.
+//! Matrices are in the last two dimensions; the leading dimensions are batch dimensions.
 //! Integers and booleans are converted to floating point; half precision is decomposed in float32.
 //!
 //! ```
@@ -32,7 +32,7 @@ use crate::ops::primitive::matrix::{adjoint, eye_like, square, square_of_any};
 use crate::ops::primitive::qr::Qr;
 use crate::shape::broadcast_shapes;
 
-/// The operand with floating point or complex elements.
+/// The operand converted to floating point or complex elements.
 #[track_caller]
 fn inexact(x: impl ArrayLike) -> Result<Array> {
     Ok(promote_dtypes(&[&x.into_array()], to_inexact)?.swap_remove(0))
@@ -51,7 +51,7 @@ fn pair(made: Result<Vec<Array>>, like: &Array) -> (Array, Array) {
     }
 }
 
-/// The lower triangular `l` with `l lᴴ = x`: see [`lax::cholesky`].
+/// The lower triangular factor `l` with `l lᴴ = x`; see [`lax::cholesky`].
 ///
 /// Fails for less than two dimensions, and matrices that are not square.
 ///
@@ -67,8 +67,8 @@ pub fn cholesky(x: impl ArrayLike) -> Array {
     Array::from_result(at_caller(|| Ok(lax::cholesky(&inexact(&x)?))), &x)
 }
 
-/// `(q, r)` of `[..., m, n]`, with the smaller of `m` and `n` as `k`: `q` of `[..., m, k]` with orthonormal columns, and the
-/// upper triangular `r` of `[..., k, n]`, so that `q r = x`.
+/// The QR decomposition `(q, r)` of `[..., m, n]`, with `k = min(m, n)`: `q` of `[..., m, k]` with orthonormal columns,
+/// and the upper triangular `r` of `[..., k, n]`, so that `q r = x`.
 ///
 /// Fails for less than two dimensions.
 ///
@@ -105,10 +105,10 @@ fn qr_with(x: Array, full: bool) -> (Array, Array) {
     pair(at_caller(|| Ok(Qr { full }.apply(&inexact(&x)?).into_vec())), &x)
 }
 
-/// `(w, v)`: the eigenvalues of Hermitian matrices `[..., n, n]` in ascending order, real and `[..., n]`, and the
-/// eigenvectors as columns of `[..., n, n]`, so that `x v = v w`. Signs of eigenvectors are not specified.
+/// The eigendecomposition `(w, v)` of Hermitian matrices `[..., n, n]`: real eigenvalues in ascending order, `[...,
+/// n]`, and eigenvectors as columns of `[..., n, n]`, so that `x v = v w`. Signs of eigenvectors are not specified.
 ///
-/// Decomposes the mean of `x` and its conjugate transpose. Where eigenvalues are equal, gradients of eigenvectors are NaN
+/// Decomposes the mean of `x` and its conjugate transpose. For equal eigenvalues, gradients of eigenvectors are NaN
 /// or infinite.
 ///
 /// Fails for less than two dimensions, and matrices that are not square.
@@ -135,7 +135,7 @@ pub fn eigh(x: impl ArrayLike) -> (Array, Array) {
     pair(made, &x)
 }
 
-/// The eigenvalues that [`eigh`] gives.
+/// The eigenvalues of Hermitian matrices; see [`eigh`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -148,7 +148,7 @@ pub fn eigvalsh(x: impl ArrayLike) -> Array {
     eigh(x).0
 }
 
-/// The `x` with `a x = b`, for square matrices `a` of `[..., n, n]`.
+/// The solution `x` of `a x = b`, for square matrices `a` of `[..., n, n]`.
 ///
 /// `b` is one vector `[n]`, or matrices `[..., n, k]`; the result is `[..., n]`, or `[..., n, k]`. Leading dimensions
 /// broadcast. A singular matrix gives infinity or NaN.
@@ -198,7 +198,7 @@ fn solve_traced(a: &Array, b: &Array) -> Result<Vec<Array>> {
     Ok(vec![if b.ndim() == 1 { x.squeeze(-1) } else { x }])
 }
 
-/// The inverses of square matrices `[..., n, n]`. That of a singular one is infinity or NaN.
+/// The inverses of square matrices `[..., n, n]`. The inverse of a singular matrix is infinity or NaN.
 ///
 /// To multiply with an inverse, [`solve`] is faster and more accurate.
 ///
@@ -221,8 +221,8 @@ pub fn inv(x: impl ArrayLike) -> Array {
     Array::from_result(made, &x)
 }
 
-/// Square matrices `[..., n, n]` multiplied with themselves; negative powers are those of the inverse. Integers stay integers
-/// for powers that are not negative.
+/// Powers of square matrices `[..., n, n]`; negative powers are those of the inverse. Integers stay integers
+/// for non-negative powers.
 ///
 /// Fails for less than two dimensions, and matrices that are not square.
 ///

@@ -13,19 +13,19 @@ use crate::ops::primitive::matrix::{adjoint, product};
 use crate::ops::primitive::unary::{ABS, SQRT};
 use crate::shape::normalize_axis;
 
-/// Which norm: a number, or one of these.
+/// The order of a norm.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum NormOrder {
     /// The square root of the sum of squares: 2 for vectors, Frobenius for matrices.
     #[default]
     Default,
-    /// That of matrices alone.
+    /// The Frobenius norm of matrices.
     Fro,
-    /// Of vectors the `p`-th root of the sum of `p`-th powers of absolute values; infinity is the largest, -infinity the
-    /// smallest absolute value, and 0 counts the elements that are not 0.
+    /// The `p`-norm. For vectors, the `p`-th root of the sum of `p`-th powers of absolute values; infinity is the
+    /// largest, -infinity the smallest absolute value, and 0 counts the elements that are not 0.
     ///
-    /// Of matrices 1 is the largest sum of absolute values of a column, infinity that of a row, -1 and -infinity are the
-    /// smallest ones, and 2 is the largest singular value.
+    /// For matrices, 1 is the largest sum of absolute values of a column, infinity that of a row, -1 and -infinity are
+    /// the smallest ones, and 2 is the largest singular value.
     P(f64),
 }
 
@@ -41,12 +41,12 @@ impl From<f64> for NormOrder {
     }
 }
 
-/// The norm of vectors along one axis, or of matrices along two (rows, then columns). `..` stands for all axes of an array
-/// of one or two dimensions; with [`NormOrder::Default`] of any array.
+/// The norm of vectors along one axis, or of matrices along two (rows, then columns). `..` stands for all axes of an
+/// array of one or two dimensions, or with [`NormOrder::Default`] of any array.
 ///
-/// The result is real and has the other axes. The norm of no elements is 0. Where a norm is 0 its gradient is NaN.
+/// The result is real and has the other axes. The norm of zero elements is 0. Where a norm is 0 its gradient is NaN.
 ///
-/// Fails for another number of axes, orders that matrices have none of, and axes that are out of bounds.
+/// Fails for a wrong number of axes, for orders that are not defined for matrices, and for axes out of bounds.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -63,7 +63,7 @@ pub fn norm(x: impl ArrayLike, order: impl Into<NormOrder>, axes: impl IntoAxes)
     run(x.into_array(), order.into(), axes, false)
 }
 
-/// [`norm`] with its axes kept, of size 1.
+/// Like [`norm`], but keeps the axes with size 1.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -75,7 +75,7 @@ pub fn norm_keepdims(x: impl ArrayLike, order: impl Into<NormOrder>, axes: impl 
     run(x.into_array(), order.into(), axes, true)
 }
 
-/// What is computed; the bits of a number stand for it.
+/// The parameters of a norm; a number is stored as its bits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Params {
     fro: bool,
@@ -113,7 +113,7 @@ fn run(x: Array, order: NormOrder, axes: impl IntoAxes, keepdims: bool) -> Array
     Array::from_result(made, &x)
 }
 
-/// Whether it is the square root of the sum of squares; or what is wrong.
+/// Returns `true` for the square root of the sum of squares; fails for invalid orders and axes.
 fn check(x: &Array, order: NormOrder, axes: &[usize], all: bool) -> Result<bool> {
     let what = x.type_name();
     match (order, axes) {
@@ -140,11 +140,11 @@ fn absolute(x: &Array) -> Array {
     ABS.apply(x)
 }
 
-/// The largest or smallest over an axis, 0 of no elements.
+/// The largest or smallest over an axis; 0 if it is empty.
 fn extreme(x: &Array, axis: i32, largest: bool) -> Array {
     match (x.shape()[axis as usize], largest) {
         (0, true) => x.sum(axis),
-        // Where all are 0 the gradient is halved, as in JAX, which takes 0 for the first element.
+        // If all are 0 the gradient is halved, as in JAX, which takes 0 for the first element.
         (_, true) => maximum(x.max(axis), 0),
         (_, false) => x.min(axis),
     }
@@ -177,7 +177,7 @@ fn matrix_norm(x: &Array, p: f64, rows: i32, columns: i32) -> Array {
         let values = eigvalsh(product(&adjoint(&x), &x));
         return SQRT.apply(&extreme(&values, last - 2, true));
     }
-    // Sums of columns go over the rows.
+    // Column sums reduce the rows.
     let (sum, other) = if p.abs() == 1.0 { (rows, columns) } else { (columns, rows) };
     extreme(&absolute(x).sum(sum), if other > sum { other - 1 } else { other }, p > 0.0)
 }

@@ -1,4 +1,4 @@
-//! Singular values, and what is made of them.
+//! Singular value decomposition, and functions based on it.
 
 use super::inexact;
 use crate::core::array::Array;
@@ -26,11 +26,11 @@ fn triple(made: Result<Vec<Array>>, like: &Array) -> (Array, Array, Array) {
     }
 }
 
-/// `(u, s, vh)` of matrices `[..., m, n]`, with the smaller of `m` and `n` as `k`: `u` of `[..., m, k]` and `vh` of
-/// `[..., k, n]` have orthonormal columns and rows, `s` of `[..., k]` has the singular values, real and in descending
-/// order, and `u diag(s) vh = x`. Signs of columns are not specified. (JAX's `full_matrices=False`.)
+/// The singular value decomposition `(u, s, vh)` of matrices `[..., m, n]`, with `k = min(m, n)`: `u` of `[..., m, k]`
+/// and `vh` of `[..., k, n]` have orthonormal columns and rows, `s` of `[..., k]` has the singular values, real and in
+/// descending order, and `u diag(s) vh = x`. Signs of columns are not specified. (JAX's `full_matrices=False`.)
 ///
-/// Where singular values are equal, gradients of `u` and `vh` are NaN or infinite.
+/// For equal singular values, gradients of `u` and `vh` are NaN or infinite.
 ///
 /// Fails for less than two dimensions.
 ///
@@ -47,9 +47,10 @@ pub fn svd(x: impl ArrayLike) -> (Array, Array, Array) {
     svd_with(x.into_array(), false)
 }
 
-/// [`svd`] with all columns of `u`, `[..., m, m]`, and all rows of `vh`, `[..., n, n]` (JAX's `full_matrices=True`).
+/// Like [`svd`] with all columns of `u`, `[..., m, m]`, and all rows of `vh`, `[..., n, n]` (JAX's
+/// `full_matrices=True`).
 ///
-/// Fails for less than two dimensions. Of matrices that are not square it cannot be differentiated.
+/// Fails for less than two dimensions. Not differentiable for matrices that are not square.
 #[track_caller]
 pub fn svd_full(x: impl ArrayLike) -> (Array, Array, Array) {
     svd_with(x.into_array(), true)
@@ -60,7 +61,7 @@ fn svd_with(x: Array, full: bool) -> (Array, Array, Array) {
     triple(at_caller(|| Ok(Svd { full }.apply(&inexact(&x)?).into_vec())), &x)
 }
 
-/// The singular values that [`svd`] gives.
+/// The singular values of matrices; see [`svd`].
 #[track_caller]
 pub fn svdvals(x: impl ArrayLike) -> Array {
     svd(x).1
@@ -75,7 +76,7 @@ fn eps(dtype: DType) -> f64 {
     }
 }
 
-/// Singular values that count: of at least so much of the largest.
+/// Marks the singular values of at least `rcond` times the largest.
 fn counted(s: &Array, rcond: f64) -> Array {
     let largest = s.max_keepdims(-1);
     s.greater(0) & s.greater_equal(largest * rcond)
@@ -128,7 +129,7 @@ fn inverse(a: Array) -> Result<Array> {
     Ok(product(&(adjoint(vh) * inverse.expand_dims(-2)), &adjoint(u)))
 }
 
-/// How many singular values count: are more than `max(m, n) eps` of the largest. int32 of `[...]`.
+/// The rank of matrices: the number of singular values above `max(m, n) eps` times the largest. int32 of `[...]`.
 #[track_caller]
 pub fn matrix_rank(x: impl ArrayLike) -> Array {
     let x = x.into_array();
@@ -146,9 +147,9 @@ pub fn matrix_rank(x: impl ArrayLike) -> Array {
     Array::from_result(made, &x)
 }
 
-/// `(x, residuals, rank, s)`: the `x` of `[n]` or `[n, k]` for which `a x - b` is smallest, of all those the smallest;
-/// the squares of the lengths of what is left of each column of `b`; the number of singular values of `a` that count,
-/// which are at least `max(m, n) eps` of the largest; and the singular values. `a` is one matrix `[m, n]`, `b` `[m]` or
+/// The least-squares solution `(x, residuals, rank, s)`: the smallest `x` of `[n]` or `[n, k]` that minimizes `a x -
+/// b`; the squared length of each column's residual; the rank of `a`, which counts singular values
+/// of at least `max(m, n) eps` times the largest; and the singular values. `a` is one matrix `[m, n]`, `b` `[m]` or
 /// `[m, k]`.
 ///
 /// Fails for shapes that do not fit.

@@ -65,9 +65,9 @@ activations! {
     softplus => |x| logaddexp(x, 0);
     /// `x / (1 + |x|)`.
     soft_sign => |x| &x / (x.abs() + 1);
-    /// `x` kept between -1 and 1.
+    /// `x` clamped to `[-1, 1]`.
     hard_tanh => |x| {
-        // Unsigned numbers have no -1, and lie above it.
+        // Unsigned numbers have no -1, and are never below it.
         let low = if x.dtype().category() <= Category::Unsigned { x.clone() } else { where_(x.less(-1), -1, &x) };
         where_(x.greater(1), 1, low)
     };
@@ -81,13 +81,13 @@ activations! {
     mish => |x| &x * softplus(&x).tanh();
 }
 
-/// The array in floating point, with a type that stands.
+/// The array in floating point, with a strong type.
 #[track_caller]
 fn floating(x: &Array) -> Array {
     to_strong_type(x, to_inexact(x.dtype()))
 }
 
-/// Integers and booleans as the float that a plain number is; other arrays as they are.
+/// Converts integers and booleans to the default float; other arrays are unchanged.
 #[track_caller]
 fn float_if_exact(x: Array) -> Array {
     if x.dtype().is_inexact() { x } else { convert(&x, DType::F32, true) }
@@ -100,7 +100,7 @@ fn integer_cube(x: &Array) -> Array {
 
 #[track_caller]
 fn elu_of(x: Array, alpha: f64) -> Array {
-    // Where x is large its exponential is not needed, and would overflow in the gradient.
+    // For large x the exponential is unused, and would overflow in the gradient.
     let small = where_(x.greater(0), 0.0, &x);
     where_(x.greater(0), &x, expm1(&small) * alpha)
 }
@@ -174,10 +174,10 @@ pub fn log_softmax(x: impl ArrayLike, axes: impl IntoAxes + Copy) -> Array {
     }
 }
 
-/// Each label as a row of `num_classes` numbers: 1 at the label, 0 elsewhere. Labels beyond the classes give zeros.
+/// One-hot rows of `num_classes` numbers: 1 at the label, 0 elsewhere. Labels out of range give zeros.
 ///
-/// `labels` are integers of any shape; the result has one dimension more, the last, and is float32. Convert it with
-/// `astype` where another dtype is wanted.
+/// `labels` are integers of any shape; the result has one more dimension, the last, and is float32. For
+/// another dtype, convert it with `astype`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -213,7 +213,7 @@ impl Default for OneHotOptions {
 }
 
 impl OneHotOptions {
-    /// float32, the classes as the last axis.
+    /// Creates options: float32, the classes in the last axis.
     pub fn new() -> Self {
         OneHotOptions::default()
     }
@@ -224,13 +224,13 @@ impl OneHotOptions {
         self
     }
 
-    /// Where the result has the classes; negative from its last axis. Default the last.
+    /// The axis of the classes in the result; negative from the last. Default the last.
     pub fn axis(mut self, axis: i32) -> Self {
         self.axis = axis;
         self
     }
 
-    /// As [`one_hot`](one_hot()). Fails for an axis that is not there.
+    /// See [`one_hot`](one_hot()). Fails for an axis that is out of bounds.
     #[track_caller]
     pub fn one_hot(&self, labels: impl ArrayLike, num_classes: usize) -> Array {
         let labels = labels.into_array();

@@ -1,4 +1,4 @@
-//! What `shardax-nn` makes attention of, where a primitive has it in one piece.
+//! The fused attention primitive, for `shardax-nn` to use where it applies.
 
 use crate::core::array::Array;
 use crate::ops::primitive::attention;
@@ -6,12 +6,13 @@ use crate::precision::{self, Precision};
 
 pub use crate::ops::primitive::attention::HIDDEN;
 
-/// `softmax(q kᵀ) v` for each head of float32, with each query's largest score and its sum of exponentials less that.
+/// Computes `softmax(q kᵀ) v` per head in float32; also returns each query's largest score and its sum of exponentials
+/// relative to that score.
 ///
-/// `q` is `[..., queries, heads, depth]`, `k` and `v` are `[..., keys, key heads, depth]`, of the same dimensions before; the
-/// other results are `[..., heads, queries]`. A query sees as many keys before its own position and behind it as `near` says,
-/// where `mask` holds, booleans of `[..., heads, queries, keys]`, any of which may be 1. One that sees none takes the same of
-/// all. No gradient flows through the largest scores.
+/// `q` is `[..., queries, heads, depth]`, `k` and `v` are `[..., keys, key heads, depth]`, with equal leading
+/// dimensions; the other results are `[..., heads, queries]`. `near` limits how many keys before and after its own
+/// position a query sees; `mask`, booleans that broadcast to `[..., heads, queries, keys]`, excludes keys. A query that
+/// sees no key attends to all equally. No gradient flows through the largest scores.
 #[track_caller]
 pub fn attention(
     q: &Array,

@@ -1,7 +1,8 @@
-//! Initializers of weights: how large random numbers should be for a layer of this shape.
+//! Weight initializers: random numbers scaled for the shape of a layer.
 //!
-//! Each is a function of a key, a shape and a dtype, as [`jax.nn.initializers`](https://docs.jax.dev/en/latest/jax.nn.initializers.html)
-//! defines it, and gives the same numbers.
+//! Each is a function of a key, a shape and a dtype, as
+//! [`jax.nn.initializers`](https://docs.jax.dev/en/latest/jax.nn.initializers.html) defines it, and gives the same
+//! numbers.
 //!
 //! ```
 //! # use shardax::prelude::*;
@@ -18,12 +19,12 @@ use crate::error::{Result, err};
 use crate::random;
 use crate::shape::normalize_axis;
 
-/// Which of a layer's sizes the variance is divided by.
+/// The size that the variance is divided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fan {
-    /// By the number of inputs, so that activations keep their size.
+    /// The number of inputs, so that activations keep their variance.
     In,
-    /// By the number of outputs, so that gradients keep theirs.
+    /// The number of outputs, so that gradients keep theirs.
     Out,
     /// The mean of both.
     Avg,
@@ -34,7 +35,7 @@ pub enum Fan {
 /// The distribution that weights are drawn from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distribution {
-    /// Normal, cut at two standard deviations; its variance is that of the result.
+    /// Normal, truncated at two standard deviations; the result has the requested variance.
     TruncatedNormal,
     /// A normal distribution.
     Normal,
@@ -42,7 +43,7 @@ pub enum Distribution {
     Uniform,
 }
 
-/// A way to make the first weights of a layer.
+/// An initializer of the weights of a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Initializer(Kind);
 
@@ -66,7 +67,7 @@ pub fn ones() -> Initializer {
     constant(1.0)
 }
 
-/// One number everywhere.
+/// A constant.
 pub fn constant(value: f64) -> Initializer {
     Initializer(Kind::Constant(value))
 }
@@ -76,7 +77,7 @@ pub fn normal(stddev: f64) -> Initializer {
     Initializer(Kind::Normal { stddev })
 }
 
-/// Normal with mean 0, cut at two standard deviations (the result's are then a little smaller than `stddev`).
+/// Normal with mean 0, truncated at two standard deviations (the result has a slightly smaller one than `stddev`).
 pub fn truncated_normal(stddev: f64) -> Initializer {
     Initializer(Kind::TruncatedNormal { stddev, lower: -2.0, upper: 2.0 })
 }
@@ -86,15 +87,15 @@ pub fn uniform(scale: f64) -> Initializer {
     Initializer(Kind::Uniform { scale })
 }
 
-/// Uniformly distributed orthogonal matrices, multiplied by `scale`: the columns are those of the last axis (or the one
-/// set with [`axes`](Initializer::axes)), the rows all others together. Where they are not as many, the fewer of them are
+/// Uniformly distributed orthogonal matrices, multiplied by `scale`: the columns are the last axis (or the one
+/// set with [`axes`](Initializer::axes)), the rows all other axes together. Unless they are equally many, the fewer are
 /// orthonormal.
 pub fn orthogonal(scale: f64) -> Initializer {
     Initializer(Kind::Orthogonal { scale, column_axis: -1 })
 }
 
-/// Of variance `scale / n`, where `n` is the number of inputs or outputs of a unit. The last two axes are inputs and
-/// outputs; those before them are the receptive field of a convolution.
+/// Random with variance `scale / n`, where `n` is the number of inputs or outputs of a unit. The last two axes are
+/// inputs and outputs; those before them are the receptive field of a convolution.
 pub fn variance_scaling(scale: f64, mode: Fan, distribution: Distribution) -> Initializer {
     Initializer(Kind::VarianceScaling { scale, mode, distribution, in_axis: -2, out_axis: -1 })
 }
@@ -123,15 +124,15 @@ scalings! {
     glorot_uniform: 1.0 Avg Uniform;
 }
 
-// JAX's other names for them.
+// JAX's aliases.
 pub use self::{
     glorot_normal as xavier_normal, glorot_uniform as xavier_uniform, he_normal as kaiming_normal,
     he_uniform as kaiming_uniform,
 };
 
 impl Initializer {
-    /// The axes of inputs and outputs, for [`variance_scaling`] and what is made of it, and [`orthogonal`], which has
-    /// columns along `out_axis`; others keep none.
+    /// The input and output axes, for [`variance_scaling`] and initializers based on it, and [`orthogonal`], which has
+    /// columns along `out_axis`; others ignore them.
     pub fn axes(self, in_axis: i32, out_axis: i32) -> Self {
         match self.0 {
             Kind::VarianceScaling { scale, mode, distribution, .. } => {
@@ -142,9 +143,9 @@ impl Initializer {
         }
     }
 
-    /// The weights.
+    /// Creates the weights.
     ///
-    /// Fails for a dtype that is not floating point, or a shape without the axes that the variance depends on.
+    /// Fails for a dtype that is not floating point, or a shape without the axes that determine the variance.
     #[track_caller]
     pub fn init(&self, key: &Array, shape: &[usize], dtype: DType) -> Array {
         let made = at_caller(|| self.make(key, shape, dtype));
@@ -179,12 +180,12 @@ impl Initializer {
                     Fan::Avg => (fan_in + fan_out) / 2.0,
                     Fan::GeoAvg => (fan_in * fan_out).sqrt(),
                 };
-                // Each step is rounded to the dtype, as arithmetic on arrays is.
+                // Each step is rounded to the dtype, like arithmetic on arrays.
                 let rounded = |v: f64| round(v, dtype);
                 let variance = rounded(scale / n);
                 match distribution {
                     Distribution::TruncatedNormal => {
-                        // The standard deviation of a standard normal cut at 2.
+                        // The standard deviation of a standard normal truncated at 2.
                         let stddev = rounded(rounded(variance.sqrt()) / rounded(0.879_625_661_034_239_8));
                         random::truncated_normal_dtype(key, -2, 2, shape, dtype) * number(stddev)
                     }
@@ -217,7 +218,7 @@ fn orthogonal_columns(key: &Array, shape: &[usize], dtype: DType, column_axis: i
     Ok(q.reshape(moved).moveaxis(-1, axis as i32))
 }
 
-/// The nearest number of a dtype.
+/// Rounds to the nearest number of a dtype.
 fn round(v: f64, dtype: DType) -> f64 {
     let mut bytes = Vec::with_capacity(8);
     Scalar::float(v).write(dtype, &mut bytes);
@@ -235,7 +236,7 @@ fn fans(shape: &[usize], in_axis: i32, out_axis: i32) -> Result<(f64, f64)> {
         .help("use `normal`, `uniform` or `zeros` for weights of one dimension"));
     }
     let (i, o) = (normalize_axis(in_axis as isize, rank)?, normalize_axis(out_axis as isize, rank)?);
-    // As JAX has it also where both axes are the same, as they are in embeddings.
+    // JAX's formula also where both axes are the same, as in embeddings.
     let (inputs, outputs) = (shape[i] as f64, shape[o] as f64);
     let field = crate::shape::size(shape) as f64 / (inputs * outputs);
     Ok((inputs * field, outputs * field))

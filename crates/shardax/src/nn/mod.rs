@@ -1,4 +1,5 @@
-//! Functions of neural networks: activations, pooling, initializers. Layers, losses and optimizers are in the crate `shardax-nn`.
+//! Neural network functions: activations, pooling, initializers. Layers, losses and optimizers are in the crate
+//! `shardax-nn`.
 
 mod activation;
 #[doc(hidden)]
@@ -15,8 +16,8 @@ use crate::ops::operators::ArrayLike;
 
 /// Convolution of channels-last inputs (`NHWC`, in any rank) with `HWIO` kernels; the result is channels-last too.
 ///
-/// `strides` has an entry for each spatial dimension. [`lax::conv_general_dilated`](conv_general_dilated) has
-/// everything else.
+/// `strides` has an entry for each spatial dimension. [`lax::conv_general_dilated`](conv_general_dilated) is the
+/// general form.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -6,7 +6,7 @@ use crate::ops::lax::{Padding, Window};
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::reduce::Reducer;
 
-/// A pooling window over the spatial dimensions of arrays whose last dimension is the features.
+/// A pooling window over the spatial dimensions of channels-last arrays.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -26,13 +26,13 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A window of these sizes, one for each spatial dimension. It moves by one, without padding.
+    /// Creates a window of these sizes, one for each spatial dimension, with stride 1 and no padding.
     pub fn new(window: impl AsRef<[usize]>) -> Self {
         let window: Vec<usize> = window.as_ref().into();
         Pool { strides: vec![1; window.len()], window, padding: Padding::Valid, count_include_pad: true }
     }
 
-    /// How far the window moves in each spatial dimension. Default 1.
+    /// The stride in each spatial dimension. Default 1.
     pub fn strides(mut self, strides: impl AsRef<[usize]>) -> Self {
         self.strides = strides.as_ref().into();
         self
@@ -44,7 +44,7 @@ impl Pool {
         self
     }
 
-    /// Whether [`avg`](Pool::avg) counts the padding's zeros as elements. Default true.
+    /// Sets whether [`avg`](Pool::avg) counts the padding's zeros as elements. Default true.
     pub fn count_include_pad(mut self, count: bool) -> Self {
         self.count_include_pad = count;
         self
@@ -81,7 +81,7 @@ impl Pool {
 
     /// The window over all dimensions of `x`.
     fn over(&self, x: &Array) -> Window {
-        // Too few dimensions give a window that does not fit, which the reduction reports.
+        // With too few dimensions the window does not fit, which the reduction reports.
         let before = x.ndim().saturating_sub(self.window.len() + 1);
         let all = |values: &[usize]| [vec![1; before], values.to_vec(), vec![1]].concat();
         let padding = match &self.padding {

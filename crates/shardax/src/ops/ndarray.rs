@@ -1,4 +1,4 @@
-//! `ndarray` arrays in and out (the feature `ndarray`).
+//! Conversions from and to `ndarray` (the feature `ndarray`).
 
 use ndarray::{ArrayBase, ArrayD, Data, Dimension, IxDyn};
 
@@ -7,7 +7,8 @@ use crate::dtype::Element;
 use crate::error::{Result, err};
 
 impl Array {
-    /// An array with the shape, the elements and the dtype of an `ndarray` array or view, whatever its memory order.
+    /// Creates an array with the shape, the elements and the dtype of an `ndarray` array or view, whatever its memory
+    /// order.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -22,12 +23,12 @@ impl Array {
         D: Dimension,
     {
         let mut bytes = Vec::with_capacity(values.len() * size_of::<S::Elem>());
-        // `iter` walks in row-major order.
+        // `iter` is in row-major order.
         values.iter().for_each(|element| element.write(&mut bytes));
         Array::from_bytes(&bytes, S::Elem::DTYPE, values.shape())
     }
 
-    /// The elements as an `ndarray` array. Waits for the values.
+    /// Returns the elements as an `ndarray` array. Waits for the values.
     ///
     /// Fails when `T` is not the array's dtype.
     pub fn to_ndarray<T: Element>(&self) -> Result<ArrayD<T>> {

@@ -6,9 +6,9 @@ use super::numpy;
 use crate::core::array::Array;
 use crate::dtype::{DType, Element, Scalar};
 
-/// What an operation takes beside arrays: plain Rust numbers, which are weakly typed.
+/// Operands of operations: arrays, and plain Rust numbers, which are weakly typed.
 pub trait ArrayLike {
-    /// The operand as an array; a plain number is one that gives way to other dtypes.
+    /// Converts the operand to an array; a plain number becomes a weakly typed scalar.
     fn into_array(self) -> Array;
 }
 

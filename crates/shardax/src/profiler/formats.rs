@@ -1,6 +1,7 @@
-//! The files of a profile: XSpace, which TensorBoard's profile page reads, and the trace-event JSON of chrome://tracing.
+//! The files of a profile: XSpace, which TensorBoard's profile page reads, and the trace-event JSON of
+//! chrome://tracing.
 //!
-//! XSpace is the protocol buffer of tsl/profiler/protobuf/xplane.proto; only the fields that are used are named here.
+//! XSpace is the protocol buffer of tsl/profiler/protobuf/xplane.proto; only the fields in use are declared here.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -13,7 +14,7 @@ use prost::Message;
 
 use super::{Event, Track};
 
-/// The number of the first plane that the plugin recorded, as a process: beyond those of devices.
+/// The process number of the first plane that the plugin recorded: larger than those of devices.
 const RECORDED: usize = 1_000_000;
 
 #[derive(Clone, PartialEq, Message)]
@@ -28,7 +29,7 @@ struct XSpace {
     hostnames: Vec<String>,
 }
 
-/// The threads of the host, or a device.
+/// A timeline: the threads of the host, or a device.
 #[derive(Clone, PartialEq, Message)]
 struct XPlane {
     #[prost(int64, tag = "1")]
@@ -52,7 +53,7 @@ struct XLine {
     timestamp_ns: i64,
     #[prost(message, repeated, tag = "4")]
     events: Vec<XEvent>,
-    /// Shown for the name, where there is one.
+    /// Shown instead of the name, if there is one.
     #[prost(string, tag = "11")]
     display_name: String,
 }
@@ -61,7 +62,7 @@ struct XLine {
 struct XEvent {
     #[prost(int64, tag = "1")]
     metadata_id: i64,
-    /// After the line's time.
+    /// Relative to the line's time.
     #[prost(int64, tag = "2")]
     offset_ps: i64,
     #[prost(int64, tag = "3")]
@@ -76,8 +77,8 @@ struct XEventMetadata {
     name: String,
 }
 
-/// Writes the files into a folder of their own below `folder`; returns where. `recorded` is what the plugin recorded by
-/// itself: an XSpace.
+/// Writes the files into a new folder below `folder`; returns their paths. `recorded` is the plugin's own recording:
+/// an XSpace.
 pub(crate) fn write(
     folder: &Path,
     events: &[Event],
@@ -95,7 +96,7 @@ pub(crate) fn write(
     let started_ns = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
     let space = space(events, host, started_ns);
     let files = [folder.join(format!("{host}.xplane.pb")), folder.join(format!("{host}.trace.json.gz"))];
-    // Two messages one after the other are one with the fields of both: all that the plugin says of its planes is kept.
+    // Concatenated messages decode as one with the fields of both, so everything in the plugin's planes is preserved.
     std::fs::write(&files[0], [&space.encode_to_vec(), recorded].concat())?;
     let mut packed = GzEncoder::new(Vec::new(), Compression::default());
     packed.write_all(json(events, recorded, started_ns).as_bytes())?;
@@ -103,13 +104,13 @@ pub(crate) fn write(
     Ok(files.into())
 }
 
-/// What a plugin's recorder complains of.
-pub(crate) fn said(recorded: &[u8]) -> Vec<String> {
+/// The errors reported by a plugin's profiler.
+pub(crate) fn recorder_errors(recorded: &[u8]) -> Vec<String> {
     let space = XSpace::decode(recorded).unwrap_or_default();
     [space.errors, space.warnings].concat()
 }
 
-/// The events of one track after the other, which are in order.
+/// The events grouped by track; they are sorted.
 fn tracks(events: &[Event]) -> impl Iterator<Item = &[Event]> {
     events.chunk_by(|a, b| a.track == b.track)
 }
@@ -153,8 +154,8 @@ fn space(events: &[Event], host: &str, started_ns: i64) -> XSpace {
     XSpace { planes, hostnames: vec![host.to_owned()], ..XSpace::default() }
 }
 
-/// Threads are threads of the process 1, and each device is a process, as is each plane that the plugin recorded; times
-/// are microseconds.
+/// Host threads belong to process 1; each device, and each plane that the plugin recorded, is a process. Times
+/// are in microseconds.
 fn json(events: &[Event], recorded: &[u8], started_ns: i64) -> String {
     let mut out = vec![r#"{"ph":"M","pid":1,"name":"process_name","args":{"name":"host"}}"#.to_owned()];
     for track in tracks(events) {
@@ -176,7 +177,7 @@ fn json(events: &[Event], recorded: &[u8], started_ns: i64) -> String {
             out.push(format!(r#"{{"ph":"X","pid":{pid},"tid":{tid},"ts":{begin:.3},"dur":{took:.3},"name":{name}}}"#));
         }
     }
-    // What does not parse is in the other file.
+    // A recording that does not parse is only in the other file.
     let planes = XSpace::decode(recorded).unwrap_or_default().planes;
     for (plane, pid) in planes.iter().filter(|plane| !plane.lines.is_empty()).zip(RECORDED..) {
         let name = quoted(&plane.name);
@@ -198,7 +199,7 @@ fn json(events: &[Event], recorded: &[u8], started_ns: i64) -> String {
     format!(r#"{{"displayTimeUnit":"ns","traceEvents":[{}]}}"#, out.join(",\n"))
 }
 
-/// A JSON string.
+/// Quotes a JSON string.
 fn quoted(text: &str) -> String {
     let mut out = String::from('"');
     for c in text.chars() {

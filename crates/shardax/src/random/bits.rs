@@ -1,4 +1,4 @@
-//! Random bits: the cipher applied to the number of each element, so that any part can be made alone.
+//! Random bits: the cipher applied to the index of each element, so that any part can be computed alone.
 
 use super::{word, words};
 use crate::core::array::Array;
@@ -7,19 +7,19 @@ use crate::ops::lax;
 use crate::ops::primitive::binary::{ADD, MUL, OR, SHIFT_LEFT, SHIFT_RIGHT_LOGICAL, XOR};
 use crate::ops::primitive::threefry::Threefry2x32;
 
-/// The encrypted number of each element (64 bits, row-major), as high and low words.
+/// The encrypted index of each element (64 bits, row-major), as high and low words.
 pub(crate) fn blocks(key: &Array, shape: &[usize]) -> [Array; 2] {
     let [k0, k1] = words(key);
     let [high, low] = numbers(shape);
     let mut out = Threefry2x32.apply(&[k0, k1, high, low]);
     match (out.pop(), out.pop()) {
         (Some(second), Some(first)) => [first, second],
-        // Two results are what the cipher has.
+        // The cipher has two results.
         _ => [word(0), word(0)],
     }
 }
 
-/// Random bits as unsigned integers so many bits wide.
+/// Random bits as unsigned integers of this width.
 pub(crate) fn random_bits(key: &Array, shape: &[usize], width: usize) -> Array {
     let [first, second] = blocks(key, shape);
     let narrow = |dtype| XOR.apply(&first, &second).astype(dtype);
@@ -34,9 +34,9 @@ pub(crate) fn random_bits(key: &Array, shape: &[usize], width: usize) -> Array {
     }
 }
 
-/// Each element's row-major number, as high and low words.
+/// The row-major index of each element, as high and low words.
 ///
-/// It is put together from one count a dimension, so that a partitioned array counts its own part.
+/// It is built from one count per dimension, so that each device of a partitioned array counts only its own shard.
 fn numbers(shape: &[usize]) -> [Array; 2] {
     let size = shape.iter().map(|&d| d as u128).product::<u128>();
     let dtype = if size <= 1 << 32 { DType::U32 } else { DType::U64 };

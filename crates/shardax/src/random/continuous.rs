@@ -17,12 +17,12 @@ use crate::ops::primitive::stop_gradient::stop_gradient;
 use crate::ops::primitive::unary::{ABS, ERF, ERF_INV, LOG, LOG1P, NEG, SIGN, TAN};
 use crate::shape::broadcast_shapes;
 
-/// A number of a floating point dtype.
+/// A constant of a floating point dtype.
 fn float(v: f64, dtype: DType) -> Array {
     Array::literal(Scalar::float(v), dtype, false)
 }
 
-/// What is particular to a floating point dtype.
+/// Properties of a floating point dtype.
 pub(super) struct Float {
     /// Explicit bits of the mantissa.
     mantissa: usize,
@@ -47,7 +47,7 @@ impl Float {
         Ok(Float { mantissa, one, tiny: 2f64.powi(exponent) })
     }
 
-    /// The distance from 1 to the next number, above or (half of it) below.
+    /// The distance from 1 to the next number above, twice that to the next below.
     fn eps(&self) -> f64 {
         2f64.powi(-(self.mantissa as i32))
     }
@@ -161,7 +161,7 @@ pub(super) fn normal_traced(key: &Array, shape: &[usize], dtype: DType) -> Resul
         let both = lax::complex(&normal_traced(&re, shape, real)?, &normal_traced(&im, shape, real)?);
         return Ok(DIV.apply(&both, &Array::literal(Scalar::float(2f64.sqrt()), dtype, false)));
     }
-    // The open interval from -1: the inverse error function is infinite at its end.
+    // The interval is open at -1, where the inverse error function is infinite.
     let above_minus_one = -1.0 + Float::of("normal", dtype)?.eps() / 2.0;
     let u = uniform_numbers(key, shape, dtype, above_minus_one, 1.0)?;
     Ok(MUL.apply(&float(2f64.sqrt(), dtype), &ERF_INV.apply(&u)))
@@ -181,7 +181,7 @@ pub fn normal(key: impl Borrow<Array>, shape: impl IntoShape) -> Array {
     normal_dtype(key, shape, DType::F32)
 }
 
-/// Normal with mean 0 and variance 1 (of complex numbers: both parts together).
+/// Normal with mean 0 and variance 1 (for complex numbers: that of both parts together).
 ///
 /// Fails for a dtype that is neither floating point nor complex.
 #[track_caller]
@@ -211,8 +211,8 @@ pub fn orthogonal(key: impl Borrow<Array>, n: usize) -> Array {
     orthogonal_dtype(key, [n, n], (), DType::F32)
 }
 
-/// Uniformly distributed matrices of `n` rows and `m` columns: an array of `[..shape, n, m]`. The rows are orthonormal
-/// where they are fewer than the columns, else the columns are. Complex ones are unitary.
+/// Uniformly distributed orthogonal matrices of `n` rows and `m` columns: an array of `[..shape, n, m]`. The rows are
+/// orthonormal if they are fewer than the columns, else the columns are. Complex ones are unitary.
 ///
 /// Fails for a dtype that is neither floating point nor complex.
 #[track_caller]
@@ -227,7 +227,7 @@ pub fn orthogonal_dtype(key: &Array, [n, m]: [usize; 2], shape: impl IntoShape, 
             let (shape, dtype, rows, columns) = params;
             let shape = [shape, &[*rows, *columns][..]].concat();
             let (q, r) = lax::linalg::qr(&normal_traced(&args[0], &shape, *dtype)?, lax::linalg::QrMode::Reduced);
-            // Only with a positive diagonal in `r` all matrices are equally likely
+            // All matrices are equally likely only if the diagonal of `r` is positive
             // (Mezzadri, https://arxiv.org/abs/math-ph/0609050).
             Ok(vec![q * SIGN.apply(&r.last_diagonal(0)).expand_dims(-2)])
         })
@@ -235,7 +235,7 @@ pub fn orthogonal_dtype(key: &Array, [n, m]: [usize; 2], shape: impl IntoShape, 
     })
 }
 
-/// Normal with mean 0 and variance 1, cut to the open interval from `lower` to `upper`; float32.
+/// Normal with mean 0 and variance 1, truncated to the open interval from `lower` to `upper`; float32.
 #[track_caller]
 pub fn truncated_normal(
     key: impl Borrow<Array>,
@@ -247,7 +247,7 @@ pub fn truncated_normal(
     truncated_normal_dtype(key, lower, upper, shape, DType::F32)
 }
 
-/// [`truncated_normal`] of a floating point dtype.
+/// Like [`truncated_normal`], of a floating point dtype.
 #[track_caller]
 pub fn truncated_normal_dtype(
     key: impl Borrow<Array>,
@@ -270,7 +270,7 @@ pub fn truncated_normal_dtype(
             let bound = |x: &Array| ERF.apply(&DIV.apply(x, &root));
             let u = uniform_traced(&args[0], shape, dtype, &bound(&lower), &bound(&upper))?;
             let x = MUL.apply(&root, &ERF_INV.apply(&u));
-            // Rounding must not push a value out of the interval.
+            // Keeps rounding from pushing a value out of the interval.
             let inside = |x: &Array, to: f64| NEXTAFTER.apply(&stop_gradient(x.clone()), &float(to, dtype));
             Ok(vec![MIN.apply(&MAX.apply(&x, &inside(&lower, f64::INFINITY)), &inside(&upper, f64::NEG_INFINITY))])
         })

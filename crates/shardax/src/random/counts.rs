@@ -1,4 +1,4 @@
-//! Numbers of events.
+//! Distributions of event counts: Poisson, geometric, binomial.
 
 use std::borrow::Borrow;
 
@@ -15,14 +15,15 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::unary::{ABS, CEIL, FLOOR, LGAMMA, LOG, LOG1P, SQRT};
 
-/// Rejection ends long before: each round accepts most of what is left.
+/// Rejection ends much earlier: each round accepts most of the remaining samples.
 const MOST_ROUNDS: i32 = 10_000;
 
 fn key_of(keys: &Array, i: usize) -> Array {
     lax::reshape(&lax::slice_in_dim(keys, i, i + 1, 0), &[2])
 }
 
-/// The first of each element that is accepted; `draw` makes one for all, from two keys, and says which are.
+/// The first accepted sample of each element; `draw` makes a sample for all, from two keys, and marks the accepted
+/// ones.
 fn accepted(key: &Array, like: &Array, draw: impl Fn(&Array, &Array) -> Result<(Array, Array)>) -> Result<Array> {
     let zero = zero_of(key, like);
     let round = |(n, open, found, key): (Array, Array, Array, Array)| -> Result<(Array, Array, Array, Array)> {
@@ -31,12 +32,12 @@ fn accepted(key: &Array, like: &Array, draw: impl Fn(&Array, &Array) -> Result<(
         Ok((n + 1, &open & !&accept, where_(&accept, drawn, found), key_of(&keys, 0)))
     };
     let going = |(n, open, ..): (Array, Array, Array, Array)| open.any(..) & n.less(MOST_ROUNDS);
-    // As in JAX a later round may replace what an earlier one accepted.
+    // As in JAX, a later round may replace a sample that an earlier one accepted.
     let start = (Array::from(0), zero.equal(0), zero - 1, key.clone());
     Ok(while_loop(going, round, start)?.2)
 }
 
-/// For small means: how many uniform samples may be multiplied until their product is below `exp(-λ)`
+/// For small means: counts the uniform samples multiplied until their product is below `exp(-λ)`
 /// ([Knuth, The art of computer programming, 3.4.1](https://www-cs-faculty.stanford.edu/~knuth/taocp.html)).
 fn poisson_by_product(key: &Array, lam: &Array) -> Result<Array> {
     let shape = lam.shape().to_vec();
@@ -52,7 +53,7 @@ fn poisson_by_product(key: &Array, lam: &Array) -> Result<Array> {
     Ok(count - 1)
 }
 
-/// For large means: rejection from a distribution that is easily inverted
+/// For large means: rejection sampling from a distribution that is easily inverted
 /// ([Hörmann, The transformed rejection method for generating Poisson random
 /// variables](https://doi.org/10.1016/0167-6687(93)90997-4)).
 fn poisson_by_rejection(key: &Array, lam: &Array) -> Result<Array> {
@@ -88,7 +89,7 @@ pub fn poisson(key: impl Borrow<Array>, lam: impl ArrayLike, shape: impl IntoSha
     poisson_dtype(key, lam, shape, DType::I32)
 }
 
-/// [`poisson`] of an integer dtype; fails for any other.
+/// Like [`poisson`], of an integer dtype; fails for any other.
 #[track_caller]
 pub fn poisson_dtype(key: impl Borrow<Array>, lam: impl ArrayLike, shape: impl IntoShape, dtype: DType) -> Array {
     let (key, lam) = (key.borrow(), lam.into_array());
@@ -99,7 +100,7 @@ pub fn poisson_dtype(key: impl Borrow<Array>, lam: impl ArrayLike, shape: impl I
         composite1("poisson", (shape, dtype), &args, |(shape, dtype), args| {
             let (key, lam) = (&args[0], args[1].broadcast_to(shape.as_slice()));
             let small = lam.not_equal(&lam) | lam.less(10);
-            // What is not used of either must end soon.
+            // Both branches run for every element, so the unused one gets parameters for which it ends soon.
             let by_product = poisson_by_product(key, &where_(&small, &lam, 0.0).astype(DType::F32))?;
             let by_rejection = poisson_by_rejection(key, &where_(&small, 1e5, &lam).astype(DType::F32))?;
             let y = where_(small, by_product.astype(*dtype), by_rejection.astype(*dtype));
@@ -116,14 +117,14 @@ fn integers(name: &str, dtype: DType) -> Result<()> {
         .help("use DType::I32, and convert the result with `astype`"))
 }
 
-/// Geometric: how many trials of probability `p`, which broadcasts to the shape, there are up to the first success.
+/// Geometric: the number of trials of probability `p`, which broadcasts to the shape, up to the first success.
 /// int32.
 #[track_caller]
 pub fn geometric(key: impl Borrow<Array>, p: impl ArrayLike, shape: impl IntoShape) -> Array {
     geometric_dtype(key, p, shape, DType::I32)
 }
 
-/// [`geometric`] of an integer dtype; fails for any other.
+/// Like [`geometric`], of an integer dtype; fails for any other.
 #[track_caller]
 pub fn geometric_dtype(key: impl Borrow<Array>, p: impl ArrayLike, shape: impl IntoShape, dtype: DType) -> Array {
     let (key, p) = (key.borrow(), p.into_array());
@@ -142,7 +143,7 @@ pub fn geometric_dtype(key: impl Borrow<Array>, p: impl ArrayLike, shape: impl I
     })
 }
 
-/// For few successes: how many geometric samples go into the number of trials.
+/// For few successes: counts the geometric samples that fit into the number of trials.
 fn binomial_by_waiting(key: &Array, n: &Array, p: &Array) -> Result<Array> {
     let (shape, dtype, log) = (p.shape().to_vec(), p.dtype(), LOG1P.apply(&-p));
     let round = |(i, count, sum, key): (Array, Array, Array, Array)| -> Result<(Array, Array, Array, Array)> {
@@ -157,12 +158,12 @@ fn binomial_by_waiting(key: &Array, n: &Array, p: &Array) -> Result<Array> {
     Ok(count - 1)
 }
 
-/// What Stirling's formula lacks of `log k!`.
+/// The error of Stirling's formula for `log k!`.
 fn stirling_rest(k: &Array) -> Array {
     let next = k + 1;
     let square = &next * &next;
     let series = (1.0 / 12.0 - (1.0 / 360.0 - 1.0 / 1260.0 / &square) / &square) / &next;
-    // Below 10 the series lacks digits.
+    // Below 10 the series is not accurate enough.
     let mut log_factorial = 0.0;
     (0..10).fold(series, |rest, i| {
         let n = f64::from(i) + 1.0;
@@ -172,7 +173,7 @@ fn stirling_rest(k: &Array) -> Array {
     })
 }
 
-/// For many: rejection from a distribution that is easily inverted
+/// For many successes: rejection sampling from a distribution that is easily inverted
 /// ([Hörmann, The generation of binomial random variates](https://doi.org/10.1080/00949659308811496)).
 fn binomial_by_rejection(key: &Array, n: &Array, p: &Array) -> Result<Array> {
     let (shape, dtype) = (p.shape().to_vec(), p.dtype());
@@ -221,8 +222,8 @@ fn binomial_traced(key: &Array, n: &Array, p: &Array) -> Result<Array> {
 }
 
 parameter_samplers! {
-    /// Binomial: how many of `n` trials of probability `p` succeed, as floating point numbers; NaN where `n` is
-    /// negative or `p` no probability.
+    /// Binomial: the number of successes in `n` trials of probability `p`, as floating point numbers; NaN where `n` is
+    /// negative or `p` is not a probability.
     ///
     /// ```
     /// # use shardax::prelude::*;

@@ -24,7 +24,7 @@ parameter_samplers! {
     lognormal lognormal_dtype (sigma) "lognormal" => |key, p, shape, dtype| {
         Ok(EXP.apply(&(normal_traced(key, shape, dtype)? * &p[0])))
     };
-    /// Pareto: the density is `b / xᵇ⁺¹` from 1 on.
+    /// Pareto: the density is `b / xᵇ⁺¹` for `x >= 1`.
     pareto pareto_dtype (b) "pareto" => |key, p, shape, dtype| {
         Ok(EXP.apply(&(standard_exponential(key, shape, dtype)? / &p[0])))
     };
@@ -46,7 +46,7 @@ parameter_samplers! {
         let falling = right - SQRT.apply(&((1 - &u) * (right - left) * (right - mode)));
         Ok(where_(u.less((mode - left) / (right - left)), rising, falling))
     };
-    /// Inverse Gaussian with this mean and scale 1
+    /// Inverse Gaussian with the given mean and scale 1
     /// ([Michael et al., Generating random variates using transformations with multiple
     /// roots](https://doi.org/10.1080/00031305.1976.10479147)).
     wald wald_dtype (mean) "wald" => |key, p, shape, dtype| {
@@ -73,7 +73,7 @@ pub fn maxwell(key: impl Borrow<Array>, shape: impl IntoShape) -> Array {
     maxwell_dtype(key, shape, DType::F32)
 }
 
-/// [`maxwell`] of a floating point dtype; fails for any other.
+/// Like [`maxwell`], of a floating point dtype; fails for any other.
 #[track_caller]
 pub fn maxwell_dtype(key: impl Borrow<Array>, shape: impl IntoShape, dtype: DType) -> Array {
     let key = key.borrow();
@@ -85,8 +85,8 @@ pub fn maxwell_dtype(key: impl Borrow<Array>, shape: impl IntoShape, dtype: DTyp
     })
 }
 
-/// Normal vectors with this mean, `[..., n]`, and this covariance, `[..., n, n]`, by its Cholesky factor. The shape is
-/// that of the batch, to which those of both broadcast; the result has `n` as its last dimension, and their common
+/// Normal vectors with mean `[..., n]` and covariance `[..., n, n]`, by its Cholesky factor. The shape is
+/// the batch shape, to which both broadcast; the result has `n` as its last dimension, and their common
 /// dtype.
 ///
 /// Fails for shapes that do not fit. A covariance that is not positive definite gives NaN.

@@ -36,10 +36,10 @@ pub fn randint(
     randint_dtype(key, shape, minval, maxval, DType::I32)
 }
 
-/// Uniform integers in `[minval, maxval)`, which broadcast to the shape. Bounds beyond the dtype are clamped to it (an
-/// end just beyond is kept); an empty range gives `minval`.
+/// Uniform integers in `[minval, maxval)`, which broadcast to the shape. Bounds out of the dtype's range are clamped to
+/// it (an end just beyond the largest number includes it); an empty range gives `minval`.
 ///
-/// Fails for a dtype or bounds that are not integers.
+/// Fails for dtypes or bounds that are not integers.
 #[track_caller]
 pub fn randint_dtype(
     key: impl Borrow<Array>,
@@ -66,7 +66,7 @@ pub fn randint_dtype(
     })
 }
 
-/// A plain number as an array wide enough for it.
+/// Converts a plain number to an array wide enough for it.
 fn bound(b: &Array) -> Array {
     match &b.0 {
         crate::core::array::Repr::Literal(l) => {
@@ -82,7 +82,7 @@ fn bound(b: &Array) -> Array {
     }
 }
 
-/// `x` as `dtype`, with values out of its range clamped to it.
+/// Converts `x` to `dtype`, with values out of its range clamped to it.
 fn clamp_to(x: &Array, dtype: DType) -> Array {
     let from = x.dtype();
     let number = |v: i128| Array::literal(Scalar::Int(v), from, false);
@@ -93,7 +93,7 @@ fn clamp_to(x: &Array, dtype: DType) -> Array {
 
 fn randint_traced(key: &Array, shape: &[usize], dtype: DType, min: &Array, max: &Array) -> Array {
     if dtype.bits() < 32 {
-        // Narrow integers are sampled at 32 bits, where remainders are less biased.
+        // Narrow integers are sampled with 32 bits, where remainders are less biased.
         let edge = |x: &Array, high: i128| {
             let number = |v| Array::literal(Scalar::Int(v), DType::I32, false);
             MIN.apply(&MAX.apply(&x.astype(DType::I32), &number(lowest(dtype).to_i128())), &number(high))
@@ -101,7 +101,7 @@ fn randint_traced(key: &Array, shape: &[usize], dtype: DType, min: &Array, max: 
         let high = highest(dtype).to_i128();
         return randint_traced(key, shape, DType::I32, &edge(min, high), &edge(max, high + 1)).astype(dtype);
     }
-    // Whether the end lies beyond the dtype: then its largest number is included.
+    // If the end is beyond the dtype, its largest number is included.
     let beyond = match highest(dtype).to_i128() {
         high if high >= highest(max.dtype()).to_i128() => None,
         high => Some(Compare::Gt.apply(max, &Array::literal(Scalar::Int(high), max.dtype(), false))),
@@ -117,7 +117,7 @@ fn randint_traced(key: &Array, shape: &[usize], dtype: DType, min: &Array, max: 
     let empty = Compare::Le.apply(&max, &min);
     let mut span = Select.apply(&empty, &SUB.apply(&max, &min).astype(uint), &number(1));
     if let Some(beyond) = beyond {
-        // A span of all numbers wraps to 0, and a remainder by 0 leaves them as they are.
+        // A span of all numbers wraps to 0, and a remainder by 0 leaves them unchanged.
         let wider = AND.apply(&spread(&beyond), &Compare::Gt.apply(&max, &min));
         span = Select.apply(&wider, &span, &ADD.apply(&span, &number(1)));
     }
@@ -175,8 +175,8 @@ pub fn rademacher_dtype(key: impl Borrow<Array>, shape: impl IntoShape, dtype: D
     (heads.astype(dtype) * 2 - 1).astype(dtype)
 }
 
-/// Indices along `axis` of `logits`, drawn with probability proportional to their exponentials: one for each of the
-/// other dimensions. int32.
+/// Indices along `axis` of `logits`, drawn with probability proportional to their exponentials: one for each entry of
+/// the other dimensions. int32.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -190,7 +190,8 @@ pub fn categorical(key: impl Borrow<Array>, logits: &Array, axis: i32) -> Array 
     categorical_shape(key, logits, axis, None)
 }
 
-/// [`categorical`] with the result's shape, into which the other dimensions of the logits broadcast; `None` for theirs.
+/// Like [`categorical`], with the shape of the result, into which the other dimensions of the logits broadcast; `None`
+/// for theirs.
 #[track_caller]
 pub fn categorical_shape(key: impl Borrow<Array>, logits: &Array, axis: i32, shape: Option<&[usize]>) -> Array {
     let key = key.borrow();
@@ -214,7 +215,7 @@ pub fn categorical_shape(key: impl Borrow<Array>, logits: &Array, axis: i32, sha
         }
         let shape: Shape = shape.map(Shape::from_slice).unwrap_or_else(|| rest.clone());
         check_broadcast_shape("categorical", &shape, &rest)?;
-        // The categories' axis among the result's dimensions, of which some may come before the logits'.
+        // The category axis among the dimensions of the result, some of which may precede the logits'.
         let first = shape.len() - rest.len();
         let mut full = shape.clone();
         full.insert(first + axis, n);
@@ -227,7 +228,8 @@ pub fn categorical_shape(key: impl Borrow<Array>, logits: &Array, axis: i32, sha
     made(categorical, || like([], DType::I32))
 }
 
-/// The numbers from 0 to `a`, int32, or the entries of an array `a` along its first dimension, in random order.
+/// A random permutation of the numbers from 0 to `a`, int32, or of the entries of an array `a` along its first
+/// dimension.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -257,19 +259,19 @@ pub struct PermutationOptions {
 }
 
 impl PermutationOptions {
-    /// The axis whose entries change places; negative from the last. Default 0.
+    /// The axis whose entries are permuted; negative from the last. Default 0.
     pub fn axis(mut self, axis: i32) -> Self {
         self.axis = axis;
         self
     }
 
-    /// Whether each line along the axis gets an order of its own; else whole entries stay together. Default false.
+    /// Sets whether each line along the axis gets its own permutation; else whole entries stay together. Default false.
     pub fn independent(mut self, independent: bool) -> Self {
         self.independent = independent;
         self
     }
 
-    /// As [`permutation`](permutation()). Fails for a scalar, and an axis that is not there.
+    /// See [`permutation`](permutation()). Fails for a scalar, and for an axis that is out of bounds.
     #[track_caller]
     pub fn permutation(self, key: impl Borrow<Array>, a: impl Population) -> Array {
         let key = key.borrow();
@@ -305,7 +307,7 @@ fn permutation_traced(key: &Array, n: usize) -> Array {
     sort_randomly(key, &lax::iota(DType::I32, &[n], 0), 0)
 }
 
-/// Sorts by random numbers of 32 bits, as often as makes ties unlikely to matter.
+/// Sorts by random 32-bit numbers, in enough rounds that ties are unlikely to matter.
 fn sort_randomly(key: &Array, x: &Array, axis: usize) -> Array {
     let count = size(x.shape()).max(1) as f64;
     let rounds = (3.0 * count.ln() / (u32::MAX as f64).ln()).ceil() as usize;
@@ -320,9 +322,9 @@ fn sort_randomly(key: &Array, x: &Array, axis: usize) -> Array {
     x
 }
 
-/// What [`choice`] draws from: the numbers from 0 to `n`, or the entries of an array along an axis.
+/// A population to draw from: the numbers from 0 to `n`, or the entries of an array along an axis.
 pub trait Population {
-    /// The array, where it is one.
+    /// The array, if it is one.
     fn array(&self) -> Option<&Array>;
 
     /// The number of entries along this axis.
@@ -372,7 +374,7 @@ impl Population for &Array {
 ///
 /// `a` is a number (draws from 0 up to it, int32) or an array (draws entries along axis 0).
 ///
-/// Fails where there is none to draw from.
+/// Fails for an empty population.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -409,27 +411,27 @@ impl Default for ChoiceOptions {
 }
 
 impl ChoiceOptions {
-    /// Whether an entry can be drawn more than once. Default true.
+    /// Sets whether an entry can be drawn more than once. Default true.
     pub fn replace(mut self, replace: bool) -> Self {
         self.replace = replace;
         self
     }
 
-    /// The probability of each entry, floating point of shape `[n]`. Default: all alike.
+    /// The probability of each entry, floating point of shape `[n]`. Default uniform.
     pub fn p(mut self, p: impl Borrow<Array>) -> Self {
         self.p = Some(p.borrow().clone());
         self
     }
 
-    /// The axis of an array whose entries are drawn; negative from the last. In the result the drawn shape is in its
-    /// place. Default 0.
+    /// The axis of an array whose entries are drawn; negative from the last. The drawn shape replaces it in the
+    /// result. Default 0.
     pub fn axis(mut self, axis: i32) -> Self {
         self.axis = axis;
         self
     }
 
-    /// As [`choice`](choice()). Fails also for more draws than entries without replacement, an axis that is not there,
-    /// and probabilities of another number.
+    /// See [`choice`](choice()). Also fails for more draws than entries without replacement, for an axis that is out of
+    /// bounds, and for a wrong number of probabilities.
     #[track_caller]
     pub fn choice(self, key: impl Borrow<Array>, a: impl Population, shape: impl IntoShape) -> Array {
         let choice = || self.draw(key.borrow(), &a, shape_of("choice", shape)?);
@@ -471,7 +473,7 @@ impl ChoiceOptions {
         if n > 0 {
             return Ok(a.take(drawn, self.axis));
         }
-        // Where nothing is drawn there is no place to clamp.
+        // With no draws there is no index to clamp.
         let axis = normalize_axis(self.axis as isize, a.ndim())?;
         let rest = [&a.shape()[..axis], &shape, &a.shape()[axis + 1..]].concat();
         Ok(crate::ops::numpy::filled(&rest, Scalar::Int(0), a.dtype()))
@@ -494,7 +496,7 @@ fn drawn_once(key: &Array, n: usize, shape: &[usize], p: Option<&Array>) -> Resu
     let draws = size(shape);
     let drawn = match p {
         None => lax::slice_in_dim(&permutation_traced(key, n), 0, draws, 0),
-        // The largest of the logarithms with Gumbel noise are a sample without replacement.
+        // The largest log-probabilities with Gumbel noise are a sample without replacement.
         Some(p) => lax::top_k(&ADD.apply(&gumbel_traced(key, &[n], p.dtype())?, &p.log()), draws).1,
     };
     Ok(lax::reshape(&drawn, shape))

@@ -1,4 +1,4 @@
-//! The gamma distribution and those made of it.
+//! The gamma distribution and distributions derived from it.
 
 use std::borrow::Borrow;
 
@@ -19,7 +19,7 @@ use crate::ops::primitive::unary::{ABS, EXP, LOG, SQRT};
 use crate::shape::size;
 use crate::transform::vmap;
 
-/// Key `i` of several.
+/// Key `i` of `keys`.
 fn key_of(keys: &Array, i: usize) -> Array {
     lax::reshape(&lax::slice_in_dim(keys, i, i + 1, 0), &[2])
 }
@@ -54,7 +54,7 @@ fn one(key: &Array, alpha: &Array, log_space: bool) -> Result<Array> {
         let u = unit_uniform(&key_of(&keys, 2), &[], dtype)?;
         Ok((key_of(&keys, 0), &x * &x, &v * &v * &v, u))
     };
-    // The first state is one that is rejected.
+    // The initial state is a rejected one.
     let (_, _, v, _) = while_loop(rejected, draw, (loop_key, zero.clone(), &zero + 1, &zero + 2))?;
     if log_space {
         let log_u = -standard_exponential(&boost_key, &[], dtype)?;
@@ -66,8 +66,8 @@ fn one(key: &Array, alpha: &Array, log_space: bool) -> Result<Array> {
     Ok(d * v * boost)
 }
 
-/// A sample, or its logarithm, for each parameter, each from a key of its own. The derivative moves a sample so that
-/// the part of the distribution below it stays.
+/// A sample, or its logarithm, for each parameter, each with its own key. The derivative moves a sample so that
+/// the cumulative probability below it is constant.
 fn samples(key: &Array, alpha: &Array, log_space: bool) -> Result<Array> {
     let draw = move |key: Array, alpha: Array| -> Result<Array> {
         let n = size(alpha.shape());
@@ -84,7 +84,7 @@ fn samples(key: &Array, alpha: &Array, log_space: bool) -> Result<Array> {
             false => RANDOM_GAMMA_GRAD.apply(&[alpha, y.clone()]),
             true => {
                 let sample = EXP.apply(&y);
-                // What is rounded to 0 lies somewhere below the smallest number.
+                // A sample that is rounded to 0 is below the smallest number.
                 let tiny = Array::literal(Scalar::float(Float::of("gamma", y.dtype())?.tiny), y.dtype(), false);
                 let sample = where_(sample.equal(0), tiny, sample);
                 RANDOM_GAMMA_GRAD.apply(&[alpha, sample.clone()]) / sample
@@ -122,7 +122,7 @@ parameter_samplers! {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     gamma gamma_dtype (a) "gamma" => |key, p, _, _| samples(key, &p[0], false);
-    /// The logarithm of [`gamma`], which has digits where that is 0.
+    /// The logarithm of [`gamma`], accurate where the sample underflows to 0.
     loggamma loggamma_dtype (a) "loggamma" => |key, p, _, _| samples(key, &p[0], true);
     /// Beta: the density is proportional to `xᵃ⁻¹ (1 - x)ᵇ⁻¹` between 0 and 1.
     beta beta_dtype (a, b) "beta" => |key, p, _, _| {
@@ -141,7 +141,8 @@ parameter_samplers! {
         let g = samples(&gamma_key, &half, false)?;
         Ok(normal_traced(&normal_key, shape, dtype)? * SQRT.apply(&(half / g)))
     };
-    /// F with `dfnum` and `dfden` degrees of freedom: the ratio of two χ² samples, each divided by its own.
+    /// F with `dfnum` and `dfden` degrees of freedom: the ratio of two χ² samples, each divided by its degrees of
+    /// freedom.
     f f_dtype (dfnum, dfden) "f" => |key, p, _, _| {
         let [key_den, key_num] = split_two(key);
         let chi2 = |key: &Array, df: &Array| Ok(EXP.apply(&samples(key, &(df / 2), true)?) * 2 / df);
@@ -151,7 +152,7 @@ parameter_samplers! {
 }
 
 /// Dirichlet: probabilities along the last axis of `alpha`, one for each of its elements. The shape is that of the
-/// other axes, to which those of `alpha` broadcast. Float32.
+/// other axes, to which `alpha` broadcasts. Float32.
 ///
 /// Fails for a scalar.
 ///
@@ -167,7 +168,7 @@ pub fn dirichlet(key: impl Borrow<Array>, alpha: impl ArrayLike, shape: impl Int
     dirichlet_dtype(key, alpha, shape, DType::F32)
 }
 
-/// [`dirichlet`] of a floating point dtype; fails for any other.
+/// Like [`dirichlet`], of a floating point dtype; fails for any other.
 #[track_caller]
 pub fn dirichlet_dtype(key: impl Borrow<Array>, alpha: impl ArrayLike, shape: impl IntoShape, dtype: DType) -> Array {
     let (key, alpha) = (key.borrow(), alpha.into_array());
@@ -199,7 +200,7 @@ pub fn generalized_normal(key: impl Borrow<Array>, p: f64, shape: impl IntoShape
     generalized_normal_dtype(key, p, shape, DType::F32)
 }
 
-/// [`generalized_normal`] of a floating point dtype; fails for any other.
+/// Like [`generalized_normal`], of a floating point dtype; fails for any other.
 #[track_caller]
 pub fn generalized_normal_dtype(key: impl Borrow<Array>, p: f64, shape: impl IntoShape, dtype: DType) -> Array {
     let key = key.borrow();
@@ -215,7 +216,7 @@ pub fn generalized_normal_dtype(key: impl Borrow<Array>, p: f64, shape: impl Int
     })
 }
 
-/// Uniform in the ball of radius 1 in `d` dimensions, which are the last axis, in the norm of order `p`. Float32.
+/// Uniform in the unit ball of the `p`-norm in `d` dimensions, which are the last axis. Float32.
 ///
 /// Source: [Barthe et al., A probabilistic approach to the geometry of the lₚ
 /// ball](https://arxiv.org/abs/math/0503650). Fails where `p` is not positive.
@@ -232,7 +233,7 @@ pub fn ball(key: impl Borrow<Array>, d: usize, p: f64, shape: impl IntoShape) ->
     ball_dtype(key, d, p, shape, DType::F32)
 }
 
-/// [`ball`] of a floating point dtype; fails for any other.
+/// Like [`ball`], of a floating point dtype; fails for any other.
 #[track_caller]
 pub fn ball_dtype(key: impl Borrow<Array>, d: usize, p: f64, shape: impl IntoShape, dtype: DType) -> Array {
     let key = key.borrow();

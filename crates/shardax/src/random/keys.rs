@@ -1,4 +1,4 @@
-//! What keys are made of.
+//! Conversions between keys and their words.
 
 use std::borrow::Borrow;
 
@@ -6,9 +6,9 @@ use crate::core::array::Array;
 use crate::dtype::DType;
 use crate::error::{AtCaller, Result, err};
 
-/// The key's words: uint32 of `[..., 2]`. Keys are their words here, so that this checks, and nothing else.
+/// The words of a key: uint32 of `[..., 2]`. A key is represented by its words, so this only checks it.
 ///
-/// Fails for what is no key.
+/// Fails unless it is a key.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -23,16 +23,16 @@ pub fn key_data(keys: impl Borrow<Array>) -> Array {
     Array::from_result(keys.check().and_then(|()| is_key("key_data", keys)).map(|()| keys.clone()), keys)
 }
 
-/// The key of these words, uint32 of `[..., 2]`: the inverse of [`key_data`].
+/// The key with these words, uint32 of `[..., 2]`: the inverse of [`key_data`].
 #[track_caller]
 pub fn wrap_key_data(data: impl Borrow<Array>) -> Array {
     let data = data.borrow();
     Array::from_result(data.check().and_then(|()| is_key("wrap_key_data", data)).map(|()| data.clone()), data)
 }
 
-/// The name of the generator that a key is for: `threefry2x32`, the only one.
+/// The name of the generator of a key: `threefry2x32`, the only one.
 ///
-/// Fails for what is no key.
+/// Fails unless it is a key.
 ///
 /// ```
 /// # use shardax::prelude::*;

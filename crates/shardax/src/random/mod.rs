@@ -3,7 +3,7 @@
 //! A key is a uint32 array of shape `[2]`; `split` makes keys of shape `[n, 2]`. Every function is a pure function of
 //! its key: use each key once, and split it for more. Values do not depend on how arrays are sharded.
 //!
-//! Functions named `_dtype` take all parameters of JAX's function of that name; the others have its defaults.
+//! Functions named `_dtype` take all parameters of JAX's function of that name; the others use its defaults.
 //!
 //! ```
 //! # use shardax::prelude::*;
@@ -42,7 +42,7 @@ use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::threefry::Threefry2x32;
 use crate::shape::Shape;
 
-/// A key from a seed, whose low 32 bits count (negative seeds wrap).
+/// Creates a key from the low 32 bits of a seed (negative seeds wrap).
 ///
 /// Fails for a seed that is not an integer scalar.
 ///
@@ -57,7 +57,7 @@ pub fn key(seed: impl ArrayLike) -> Array {
     made(|| key_of(&seed), || like([2], DType::U32))
 }
 
-/// [`key`], under JAX's older name.
+/// JAX's older name of [`key`].
 #[allow(non_snake_case)]
 #[track_caller]
 pub fn PRNGKey(seed: impl ArrayLike) -> Array {
@@ -79,7 +79,7 @@ fn key_of(seed: &Array) -> Result<Array> {
     })
 }
 
-/// `num` new keys (or an array of them, for a shape): uint32 of shape `[num, 2]`.
+/// Splits a key into `num` new keys (or an array of them, for a shape): uint32 of shape `[num, 2]`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -98,7 +98,7 @@ pub fn split(key: impl Borrow<Array>, num: impl IntoShape) -> Array {
     made(split, || key.clone())
 }
 
-/// `N` new keys, each by itself: the rows of [`split`].
+/// Splits a key into `N` new keys, as separate arrays: the rows of [`split`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -113,9 +113,9 @@ pub fn split_n<const N: usize>(key: &Array) -> [Array; N] {
     std::array::from_fn(|i| keys.get(i))
 }
 
-/// A new key made from a key and a number of 32 bits.
+/// Derives a new key from a key and a 32-bit number.
 ///
-/// Fails for a negative number, or one that is no integer scalar.
+/// Fails for a negative number, or one that is not an integer scalar.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -172,7 +172,7 @@ pub fn bits_dtype(key: impl Borrow<Array>, shape: impl IntoShape, dtype: DType) 
     })
 }
 
-/// The shape that is written.
+/// Converts a shape argument.
 fn shape_of(name: &str, shape: impl IntoShape) -> Result<Shape> {
     let dims = shape.into_dims();
     if let Some(d) = dims.iter().find(|d| **d < 0) {
@@ -186,13 +186,13 @@ fn shape_of(name: &str, shape: impl IntoShape) -> Result<Shape> {
     Ok(dims.iter().map(|&d| d as usize).collect())
 }
 
-/// What a failed sampler's result is like.
+/// An array for the type of a failed sampler's result.
 fn like(shape: impl AsRef<[usize]>, dtype: DType) -> Array {
     let aval = crate::core::program::Aval::new(dtype, Shape::from_slice(shape.as_ref()));
     Array::failed(err!(Runtime, "not made"), aval)
 }
 
-/// The result of `f`, whose operations belong to the caller's line; an error is carried in an array like `like`.
+/// Runs `f` at the caller's source line; an error is carried in an array like `like`.
 #[track_caller]
 fn made(f: impl FnOnce() -> Result<Array>, like: impl FnOnce() -> Array) -> Array {
     match at_caller(f) {
@@ -233,7 +233,7 @@ fn check_key(name: &str, key: &Array) -> Result<()> {
         .help("a key is a uint32 array of shape [2], made by `random::key(seed)` or `random::split`"))
 }
 
-/// A plain uint32.
+/// A uint32 literal.
 fn word(v: u32) -> Array {
     Array::literal(Scalar::Int(v as i128), DType::U32, false)
 }
@@ -243,14 +243,14 @@ fn words(key: &Array) -> [Array; 2] {
     [0, 1].map(|i| lax::reshape(&lax::slice_in_dim(key, i, i + 1, 0), &[]))
 }
 
-/// 0 for each element of `like`, varying over the manual axes of both: a loop must begin as it goes on.
+/// Zeros for each element of `like`, varying over the manual axes of both: the types of a loop's carry must not change.
 fn zero_of(key: &Array, like: &Array) -> Array {
     let [word, _] = words(key);
     let zero = |x: &Array| where_(x.equal(x), 0, 0).astype(like.dtype());
     zero(like) + zero(&word)
 }
 
-/// Two arrays as one, along a new last dimension.
+/// Stacks two arrays along a new last dimension.
 fn pairs(first: &Array, second: &Array) -> Array {
     let last = first.ndim() as i32;
     lax::concatenate(&[first.expand_dims(last), second.expand_dims(last)], first.ndim())
@@ -261,7 +261,7 @@ fn split_traced(key: &Array, shape: &[usize]) -> Array {
     pairs(&first, &second)
 }
 
-/// Two keys from one.
+/// Splits a key into two.
 fn split_two(key: &Array) -> [Array; 2] {
     let keys = split_traced(key, &[2]);
     [0, 1].map(|i| lax::reshape(&lax::slice_in_dim(&keys, i, i + 1, 0), &[2]))

@@ -1,5 +1,5 @@
-//! Samplers with parameters: each an entry of a table, a function of a key and of arrays of the result's shape and
-//! dtype.
+//! Samplers with parameters: a table of functions of a key and of arrays that have the shape and dtype of the
+//! result.
 
 macro_rules! parameter_samplers {
     ($($(#[$doc:meta])* $name:ident $name_dtype:ident ($($p:ident),*) $text:literal => $body:expr;)*) => {$(
@@ -11,7 +11,7 @@ macro_rules! parameter_samplers {
         }
 
         $(#[$doc])*
-        /// Parameters broadcast to the shape. Of a floating point dtype; fails for any other.
+        /// Parameters broadcast to the shape. Fails for a dtype that is not floating point.
         #[track_caller]
         pub fn $name_dtype(
             key: impl Borrow<Array>,

@@ -1,4 +1,4 @@
-//! Making arrays that are spread over devices: from a callback, from parts, from this process's data.
+//! Creation of sharded arrays: from a callback, from shards, from this process's data.
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use crate::runtime::layouts;
 use crate::sharding::device::{Device, client};
 use crate::sharding::{Index, Sharding};
 
-/// An array of which `part` gives each device's part, from the ranges of the whole that the device holds.
+/// Creates an array of which `part` returns each device's shard, given its index.
 ///
-/// `part` is called once for each distinct part of this process's devices; devices that hold the same part get the same
+/// `part` is called once for each distinct shard of this process's devices; devices with the same shard get the same
 /// values.
 ///
 /// ```
@@ -29,8 +29,8 @@ use crate::sharding::{Index, Sharding};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails when the sharding does not divide the shape, when `part` fails, and when a part has another shape or dtype than
-/// its ranges and `dtype` say.
+/// Fails when the sharding does not divide the shape, when `part` fails, and when a shard has another shape or dtype
+/// than its index and `dtype` require.
 #[track_caller]
 pub fn make_array_from_callback(
     shape: impl AsRef<[usize]>,
@@ -79,7 +79,7 @@ fn from_callback(aval: Aval, sharding: Sharding, part: &mut dyn FnMut(&Index) ->
     Ok(Array::from_concrete(Concrete::new(aval, sharding, true, buffers)))
 }
 
-/// An array made of the parts that single devices hold, in any order, without a copy: it shares their memory.
+/// Creates an array from the shards on single devices, in any order, without a copy: it shares their memory.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -91,7 +91,7 @@ fn from_callback(aval: Aval, sharding: Sharding, part: &mut dyn FnMut(&Index) ->
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails when there is not exactly one array on each of this process's devices of the sharding, and when one has another
+/// Fails unless there is exactly one array on each of this process's devices of the sharding, and when one has another
 /// shape than the sharding gives for `shape`, or another dtype than the others.
 #[track_caller]
 pub fn make_array_from_single_device_arrays(
@@ -190,7 +190,7 @@ fn wrong_shape(want: &[usize], have: &[usize], whole: &Aval, sharding: &Sharding
 }
 
 impl Array {
-    /// Another array with the same values and sharding in memory of its own.
+    /// Returns a copy of the array in memory of its own.
     #[track_caller]
     pub fn copy(&self) -> Result<Array> {
         self.copied().at_caller()

@@ -1,4 +1,4 @@
-//! Why a function is compiled again: what is different from the calls before, and plain numbers that change often.
+//! Cache miss reports: the differences from earlier calls, and warnings about plain numbers that change often.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,10 +14,10 @@ use crate::sharding::{Mesh, Sharding};
 use crate::source;
 use crate::warning;
 
-/// How far two calls are from each other, in what respect, and what is different.
+/// The distance between two calls, its aspect, and the differences.
 pub(super) type Difference = (usize, &'static str, Vec<String>);
 
-/// Why a function has no program for its arguments, as JAX says it, from what is different from the calls before.
+/// The message for a cache miss, in JAX's words, from the differences to earlier calls.
 pub(super) fn explain(name: &str, differences: impl Iterator<Item = Difference>) -> String {
     let at = source::line().map_or("an unknown line".to_owned(), |at| at.to_string());
     match differences.min_by_key(|(rank, _, list)| (*rank, list.len())) {
@@ -30,7 +30,7 @@ pub(super) fn explain(name: &str, differences: impl Iterator<Item = Difference>)
 }
 
 impl Key {
-    /// What of these arguments is not as in those that it was compiled for, in what respect, and how far that is.
+    /// The differences of these arguments from those that it was compiled for.
     pub(super) fn differences(&self, flat: &Flat) -> Difference {
         if self.def != flat.def {
             let numbers = |def: &TreeDef| {
@@ -81,7 +81,7 @@ impl Key {
             }
             true => {
                 let (now, before) = (precision(precision::current()), precision(self.precision));
-                format!("the default precision of products, now {now} and before {before}")
+                format!("the default matmul precision, now {now} and before {before}")
             }
             false => {
                 format!("the context mesh, now {} and before {}", mesh(get_mesh().as_ref()), mesh(self.mesh.as_ref()))
@@ -91,15 +91,15 @@ impl Key {
     }
 }
 
-/// Compilations that differ in nothing but plain numbers: so many of them are not meant.
+/// The number of compilations that differ only in plain numbers from which on a warning is given.
 const MANY: usize = 8;
 
-/// How often a function was compiled for arguments that are alike but for plain numbers, by the hash of the rest.
+/// The number of compilations for arguments that differ only in plain numbers, by the hash of the rest.
 #[derive(Default)]
 pub(super) struct Numbers(Mutex<HashMap<u64, (usize, TreeDef)>>);
 
 impl Numbers {
-    /// The function was compiled for these arguments: the eighth time that only plain numbers differ, says so.
+    /// Records a compilation for these arguments; the eighth that differs only in plain numbers is reported.
     pub(super) fn compiled(&self, name: &str, flat: &Flat, mesh: Option<&Mesh>) {
         if !flat.def.has_numbers() {
             return;

@@ -1,4 +1,4 @@
-//! How a compiled program is called as the function that it was made of.
+//! Calling a compiled program as the function that it was made from.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use crate::core::tree::{Flat, TreeDef};
 use crate::error::{Error, ErrorKind, Result, err};
 use crate::ops::checkify::Errors;
 
-/// What a function's arguments and results are to its program.
+/// The correspondence of a function's arguments and results to those of its program.
 pub(crate) struct CallConvention {
     /// Arrays that the function captured: the program's first inputs.
     pub captures: Vec<Arc<Concrete>>,
-    /// Which arguments the program takes.
+    /// The arguments that the program uses.
     pub kept: Vec<usize>,
     pub out_def: TreeDef,
-    /// Whether results stay on their devices.
+    /// `true` if results are committed.
     pub committed: bool,
 }
 
@@ -28,11 +28,11 @@ pub(crate) struct CallConvention {
 pub(crate) struct Callable {
     pub loaded: Arc<LoadedProgram>,
     pub convention: CallConvention,
-    /// The errors among its results, which come first.
+    /// The check errors among its results, which come first.
     pub errors: Errors,
-    /// Whether it is the program of all such arguments. It is not where their values were read.
+    /// `true` if the program is valid for all such arguments. It is not if their values were read during tracing.
     pub reusable: bool,
-    /// What the function left beside its results when it was traced.
+    /// Auxiliary data of the function's trace.
     pub aux: Option<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -43,21 +43,21 @@ impl Callable {
 }
 
 impl CallConvention {
-    /// Runs the program on what the function captured and on these arguments.
+    /// Runs the program on the captured arrays and these arguments.
     pub fn call(&self, loaded: &LoadedProgram, flat: &Flat) -> Result<SmallVec<[Array; 8]>> {
         if self.kept.len() < flat.leaves.len() {
             check_all(flat)?;
         }
         self.run(loaded, &flat.leaves).map_err(|error| match error.kind() {
-            // It ran, and its arguments may be gone since.
+            // The program ran, and may have consumed its arguments.
             ErrorKind::FloatingPoint => error,
-            // What the program takes is checked as it starts; why it was refused is looked for only then.
+            // The program's operands are checked when it starts; the reason for a failure is only searched then.
             _ => check_all(flat).err().unwrap_or_else(|| self.explain(loaded, flat, error)),
         })
     }
 
     fn run(&self, loaded: &LoadedProgram, leaves: &[Array]) -> Result<SmallVec<[Array; 8]>> {
-        // Plain numbers are sent to a device first.
+        // Plain numbers are first sent to a device.
         let numbers = self.kept.iter().map(|&i| &leaves[i]).filter(|leaf| leaf.concrete_ref().is_none());
         let sent: SmallVec<[Arc<Concrete>; 2]> = numbers.map(Array::concrete).collect::<Result<_>>()?;
         let mut sent = sent.iter().map(Arc::as_ref);
@@ -66,7 +66,7 @@ impl CallConvention {
         loaded.run(&args, self.committed)
     }
 
-    /// An execution that was refused because of a donation, in the caller's terms.
+    /// Explains an execution that failed because of a donation, in the caller's terms.
     fn explain(&self, loaded: &LoadedProgram, flat: &Flat, error: Error) -> Error {
         let CallConvention { captures, kept, .. } = self;
         let donated = |i: usize| loaded.donated.get(i).copied().unwrap_or(false);
@@ -94,13 +94,13 @@ impl CallConvention {
     }
 }
 
-/// Every argument can be used, also those that the program does not take.
+/// Fails unless every argument can be used, including those that the program does not use.
 pub(crate) fn check_all(flat: &Flat) -> Result<()> {
     let mut leaves = flat.leaves.iter().enumerate();
     leaves.try_for_each(|(i, leaf)| check_usable(leaf).map_err(|e| of_argument(flat, i, e)))
 }
 
-/// An error of an argument says which; one that happened before the call does not.
+/// Adds the argument's name to an error, unless it happened before the call.
 fn of_argument(flat: &Flat, i: usize, error: Error) -> Error {
     if flat.leaves[i].error().is_some() {
         return error;

@@ -1,4 +1,4 @@
-//! Programs compiled a second time, for devices that need not be there: whether what runs here would compile there too.
+//! Compiling programs a second time, for devices that are not present, to check that they compile there too.
 
 use std::sync::OnceLock;
 
@@ -11,7 +11,7 @@ use crate::warning;
 
 const VARIABLE: &str = "SHARDAX_COMPILE_ALSO_FOR";
 
-/// The topologies that the environment names: GPUs by their name (`h100`, a host of eight), TPUs by that of the slice.
+/// The topologies in the environment variable: GPUs by name (`h100`, a host of eight), TPUs by the name of the slice.
 fn topologies() -> &'static [(String, Result<Topology>)] {
     static TOPOLOGIES: OnceLock<Vec<(String, Result<Topology>)>> = OnceLock::new();
     TOPOLOGIES.get_or_init(|| {
@@ -25,13 +25,13 @@ fn topologies() -> &'static [(String, Result<Topology>)] {
     })
 }
 
-/// Compiles a program that was compiled for CPUs for those as well, and says on a line how that went.
+/// Compiles a program for these topologies too, and reports the outcome on one line.
 pub(super) fn compile(request: &Request) {
     if request.place.platform() != Platform::Cpu {
         return;
     }
     for (name, topology) in topologies() {
-        let compile = |topology: &Topology| counts::apart(|| request.compile_for(topology, &[]).map(drop));
+        let compile = |topology: &Topology| counts::uncounted(|| request.compile_for(topology, &[]).map(drop));
         let (program, on) = (&request.name, topology.as_ref().map_or(&name[..], Topology::name));
         warning::log(&match topology.as_ref().map_err(Clone::clone).and_then(compile) {
             Ok(()) => format!("{program} compiles for {on}"),

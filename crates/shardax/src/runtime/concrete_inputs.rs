@@ -1,4 +1,4 @@
-//! The arguments of functions that are traced only to be run at once: whole arrays, or the blocks that devices have.
+//! Concrete arguments of functions traced for eager execution: whole arrays, or local shards.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl ConcreteInputs for WholeArrays {
     }
 }
 
-/// The arguments are the blocks of these arrays inside this map, whose body is left empty.
+/// The arguments are the local shards of these arrays inside this map, whose body is left empty.
 pub(crate) struct LocalShards {
     pub args: Vec<Array>,
     pub map: ShardMap,
@@ -48,7 +48,7 @@ impl ConcreteInputs for LocalShards {
     }
 
     fn per_device(&self, mut so_far: Traced) -> Result<Option<Vec<(String, Array)>>> {
-        // One block for each device along the axes it varies over, stacked.
+        // One shard for each device along the axes it varies over, stacked.
         let block = so_far.program.out_avals()[0].clone();
         let mut shape = block.shape.clone();
         shape.insert(0, 1);
@@ -67,7 +67,7 @@ impl ConcreteInputs for LocalShards {
         let axes: Vec<_> = self.varying(&so_far)?.iter().collect();
         let spec = PartitionSpec::default().insert(0, &axes);
         let Some(all) = self.joined(so_far, spec)? else { return Ok(None) };
-        // Cut on the host: an operation here would be recorded in the function being traced.
+        // Sliced on the host: an operation here would be recorded in the function being traced.
         let bytes = all.to_bytes()?;
         let n = all.shape().first().copied().unwrap_or(0).max(1);
         bytes
@@ -95,7 +95,7 @@ impl LocalShards {
         Ok(self.map.varying(&so_far.program, so_far.captures.len())?.pop().unwrap_or_default())
     }
 
-    /// The whole that the devices' values make.
+    /// The global array of the devices' values.
     fn joined(&self, Traced { program, captures }: Traced, out_spec: PartitionSpec) -> Result<Option<Array>> {
         let Some(inputs) = known_arrays(captures.iter().chain(&self.args))? else { return Ok(None) };
         let in_specs =

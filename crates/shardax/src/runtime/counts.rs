@@ -1,4 +1,4 @@
-//! How often functions are traced, lowered and compiled: counts for tests, and the log of it.
+//! Counts and logs of traces, lowerings and compilations.
 
 use std::cell::Cell;
 use std::ops::Sub;
@@ -12,7 +12,7 @@ thread_local! {
     static COUNTS: Cell<Counts> = const { Cell::new(Counts { traces: 0, lowerings: 0, compilations: 0 }) };
 }
 
-/// How often something was traced, lowered and compiled; see [`count`].
+/// The number of traces, lowerings and compilations; see [`count`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Counts {
     /// Functions traced to be compiled: by `jit` and `pmap` for new arguments, and by transformations outside of them.
@@ -34,8 +34,8 @@ impl Sub for Counts {
     }
 }
 
-/// The result of `f`, and what was traced, lowered and compiled on this thread meanwhile: so that a test can say that a
-/// step does not compile again.
+/// Returns the result of `f`, and the number of traces, lowerings and compilations on this thread meanwhile: for tests
+/// that a step does not compile again.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -52,8 +52,8 @@ pub fn count<R>(f: impl FnOnce() -> R) -> (R, Counts) {
     (result, COUNTS.get() - before)
 }
 
-/// What `f` gives, of which nothing is counted.
-pub(super) fn apart<R>(f: impl FnOnce() -> R) -> R {
+/// Runs `f` without counting.
+pub(super) fn uncounted<R>(f: impl FnOnce() -> R) -> R {
     let before = COUNTS.get();
     let result = f();
     COUNTS.set(before);
@@ -72,19 +72,19 @@ fn add(add: impl FnOnce(&mut Counts)) {
     COUNTS.set(counts);
 }
 
-/// A function was traced to be compiled.
+/// Records the trace of a function.
 pub(crate) fn traced(name: &str, begun: Instant) {
     add(|c| c.traces += 1);
     log(|| format!("Finished tracing {name} in {:.6} sec", begun.elapsed().as_secs_f64()));
 }
 
-/// A program was written as StableHLO.
+/// Records the lowering of a program.
 pub(crate) fn lowered(name: &str, begun: Instant) {
     add(|c| c.lowerings += 1);
     log(|| format!("Finished program to MLIR module conversion {name} in {:.6} sec", begun.elapsed().as_secs_f64()));
 }
 
-/// A program goes to the compiler.
+/// Records the start of a compilation.
 pub(crate) fn compiling<'a>(name: &str, types: impl Iterator<Item = &'a Aval>) {
     log(|| {
         let types: Vec<String> = types.map(Aval::to_string).collect();
@@ -92,7 +92,7 @@ pub(crate) fn compiling<'a>(name: &str, types: impl Iterator<Item = &'a Aval>) {
     });
 }
 
-/// A program came from the compiler.
+/// Records a compilation.
 pub(crate) fn compiled(name: &str, begun: Instant) {
     add(|c| c.compilations += 1);
     log(|| format!("Finished XLA compilation of {name} in {:.6} sec", begun.elapsed().as_secs_f64()));

@@ -1,4 +1,4 @@
-//! Programs compiled for devices that are described.
+//! Cross-compilation for described devices.
 
 use shardax_pjrt as pjrt;
 
@@ -11,7 +11,7 @@ use crate::sharding::{Device, Mesh, NamedSharding, Sharding, Topology};
 
 /// A program compiled for the devices of a topology.
 pub(crate) struct CrossCompiledProgram {
-    /// What was compiled, on the topology's devices.
+    /// The request, on the topology's devices.
     pub request: Request,
     pub executable: pjrt::CrossCompiledExecutable,
     pub place: Place,
@@ -20,7 +20,7 @@ pub(crate) struct CrossCompiledProgram {
 }
 
 impl Request {
-    /// Compiles it for devices of this topology: those that it is placed on, or as many in their stead.
+    /// Compiles it for devices of this topology: those that it is placed on, or as many replacements.
     pub fn compile_for(
         &self,
         topology: &Topology,
@@ -29,7 +29,7 @@ impl Request {
         let _span = profiler::span(|| format!("compile {} for {topology}", self.name).into());
         let moved = self.moved_to(topology)?;
         let mut request = moved.clone();
-        // The second time with results whole that the compiler would split in a way that no spec expresses.
+        // The second round replicates results that the compiler would split in a way that no spec expresses.
         for _ in 0..2 {
             let text = request.lower(true)?;
             let ids = request.place.devices().iter().map(Device::id).collect();
@@ -43,8 +43,8 @@ impl Request {
                 options.overrides.push((TILED_PRODUCTS.to_owned(), pjrt::Value::Bool(false)));
                 compiled = topology.pjrt().compile(&text, &options, signature);
             }
-            let executable =
-                compiled.map_err(|e| request.explained(refused(&self.name, topology, &e), request.place.platform()))?;
+            let executable = compiled
+                .map_err(|e| request.explained(rejected(&self.name, topology, &e), request.place.platform()))?;
             let found = request.result_shardings(&executable, None)?;
             if let Some(whole) = request.with_whole(&found) {
                 request = whole;
@@ -61,7 +61,7 @@ impl Request {
         Err(err!(Runtime, "XLA split a result of {} that was to be whole on each device of {topology}", self.name))
     }
 
-    /// The same on devices of this topology.
+    /// Moves the request to devices of this topology.
     fn moved_to(&self, topology: &Topology) -> Result<Request> {
         let here = |device: &Device| device.topology() == Some(topology.pjrt());
         if self.place.devices().iter().all(here) {
@@ -94,7 +94,7 @@ impl Request {
             let moved = match (s, &place) {
                 (Sharding::Named(s), _) => Sharding::Named(named(s)),
                 (Sharding::Single(_), Place::Single(device)) => Sharding::from(device).in_memory(s.kind()),
-                // On a mesh of one device.
+                // A device stands for a mesh of that one device.
                 (Sharding::Single(_), Place::Mesh(_)) => place.replicated().in_memory(s.kind()),
             };
             moved.in_layout(s.layout())
@@ -107,7 +107,7 @@ impl Request {
         })
     }
 
-    /// The meshes of its shardings, each with the same of the devices of the new place that it has of its own.
+    /// The meshes of its shardings, each with the corresponding mesh on the new devices.
     fn moved_meshes(&self, place: &Place) -> Result<Vec<(Mesh, Mesh)>> {
         let (Place::Mesh(from), Place::Mesh(to)) = (&self.place, place) else { return Ok(Vec::new()) };
         let mut meshes = vec![(from.clone(), to.clone())];
@@ -127,7 +127,7 @@ impl Request {
         Ok(meshes)
     }
 
-    /// The same with those results whole on each device of which it is not known how they lie.
+    /// Replicates the results whose sharding is unknown.
     pub fn with_whole(&self, found: &[Option<Sharding>]) -> Option<Request> {
         if found.iter().all(Option::is_some) {
             return None;
@@ -141,14 +141,14 @@ impl Request {
     }
 }
 
-/// Where there is no GPU to try them on, the CUDA compiler takes tiles of one size for products, and fails where they do
-/// not fit an operand that is transposed on the way (`vmap` over the last dimension of one). Without tiles it calls
-/// the library.
+/// Without a GPU for autotuning, the CUDA compiler (jax-cuda12-pjrt 0.10.2) uses one tile size for matmuls, and fails
+/// if it does not fit an operand that is transposed on the fly (`vmap` over the last dimension). Without tiles it calls
+/// cuBLAS.
 const NO_TILES: &str = "Couldn't find output tile sizes";
 const TILED_PRODUCTS: &str = "xla_gpu_enable_triton_gemm";
 
-/// A program that the platform's compiler refused.
-fn refused(name: &str, topology: &Topology, error: &pjrt::Error) -> crate::error::Error {
+/// The error for a program that the platform's compiler rejected.
+fn rejected(name: &str, topology: &Topology, error: &pjrt::Error) -> crate::error::Error {
     let refused = err!(Runtime, "XLA could not compile {name} for {topology}: {error}");
     let refused = with_known_options(refused, error);
     match error.code {

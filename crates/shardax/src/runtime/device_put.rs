@@ -17,18 +17,18 @@ use crate::sharding::axis_env;
 use crate::sharding::memory::MemoryKind;
 use crate::sharding::{NamedSharding, Sharding, Space};
 
-/// Moves every array of a tree to a device or a sharding, which may be a tree of them: one for each part of the value,
-/// or for parts of parts. The results are committed: they stay there.
+/// Moves every array of a tree to a device or a sharding, or a tree of them: one for each part of the value,
+/// or for parts of parts. The results are committed.
 ///
-/// Arrays that lie right already keep their memory, and parts that lie right on some devices theirs. A
+/// Arrays already in place keep their memory, and so do shards. A
 /// [`PartitionSpec`](crate::PartitionSpec) alone is over the context mesh. `None` leaves a part where it is, committed
-/// or not. [`PutOptions`] says what becomes of the memory.
+/// or not. [`PutOptions`] control aliasing and donation.
 ///
-/// A sharding with a [memory kind](crate::NamedSharding::with_memory_kind), or a [`Space`], moves values between the
-/// memory of the devices and the host's.
+/// A sharding with a [memory kind](crate::NamedSharding::with_memory_kind), or a [`Space`], moves values between
+/// device memory and host memory.
 ///
-/// A [`Format`](crate::Format) says the layout in memory too. Without one a whole array keeps its layout, and one that is
-/// cut anew has the default; inside a function that is compiled layouts are not looked at.
+/// A [`Format`](crate::Format) also gives the layout in memory. Without one a whole array keeps its layout, and a
+/// resharded one has the default; inside a compiled function layouts are ignored.
 ///
 /// Inside of `grad`, `vjp`, `jvp` and `vmap` outside of `jit`, which run as one program, a value is split as the sharding
 /// says ([`with_sharding_constraint`](crate::with_sharding_constraint)), and the program runs on its devices; committed
@@ -54,14 +54,14 @@ use crate::sharding::{NamedSharding, Sharding, Space};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails when a tree of shardings does not match the value's (the error has the key path), and when a sharding does not
-/// fit a shape; inside `shard_map` and `pmap` always, where each device has its own block.
+/// Fails when a tree of shardings does not match the value's (the error has the key path), when a sharding does not
+/// fit a shape, and always inside `shard_map` and `pmap`, where each device has its own shard.
 #[track_caller]
 pub fn device_put<T: Tree>(tree: &T, to: impl IntoPrefix<Option<ShardingLike>>) -> Result<T> {
     PutOptions::default().device_put(tree, to)
 }
 
-/// What becomes of the memory of the arrays that [`device_put`] moves.
+/// Options of [`device_put`] for aliasing and donation.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -83,21 +83,21 @@ pub struct PutOptions {
 }
 
 impl PutOptions {
-    /// Whether the arrays are given away. Parts that lie right are taken over; the memory of the others is freed as soon
+    /// Donates the arrays. Shards already in place are reused; the memory of the others is freed as soon
     /// as they are copied, unless another array shares it. On every platform the arrays cannot be used afterwards.
-    /// When anything fails, nothing is given away.
+    /// If anything fails, nothing is donated.
     pub fn donate(mut self, donate: bool) -> Self {
         self.donate = donate;
         self
     }
 
-    /// Whether results may share the memory of arrays that lie right already (the default). `false` copies them.
+    /// Sets whether results may share the memory of arrays already in place (the default). `false` copies them.
     pub fn may_alias(mut self, may_alias: bool) -> Self {
         self.may_alias = Some(may_alias);
         self
     }
 
-    /// As [`device_put`](device_put()). Fails also when it is told both to donate and that results may share memory.
+    /// See [`device_put`](device_put()). Also fails when both `donate` and `may_alias` are set.
     #[track_caller]
     pub fn device_put<T: Tree>(self, tree: &T, to: impl IntoPrefix<Option<ShardingLike>>) -> Result<T> {
         let flat = Flat::of(tree);
@@ -196,26 +196,26 @@ impl PutOptions {
     }
 }
 
-/// Where an array goes, with its layout where that is not said and the array is not cut otherwise.
+/// The target of an array, with its layout unless another is given or the array is split differently.
 fn kept_layout(have: &Sharding, to: &Sharding) -> Sharding {
     let whole = matches!((have, to), (Sharding::Single(_), Sharding::Single(_)));
     match to.layout() {
-        // On the host there is one layout.
+        // Host memory has one layout.
         None if !MemoryKind::is_default(to.kind()) => to.clone(),
         None if whole || have.in_layout(None) == *to => to.in_layout(have.layout()),
         _ => layouts::canonical(to),
     }
 }
 
-/// What a function that is traced asks for must be possible, though it is not done.
+/// Checks a request inside a traced function, although it is not executed.
 fn check_inside(array: &Array, to: Option<&Sharding>) -> Result<()> {
     let Some(to) = to else { return Ok(()) };
     if axis_env::manual().is_some() {
         return Err(err!(
             Value,
-            "device_put with explicit device not allowed within shard_map-decorated functions, but got {to}: inside shard_map and pmap each device has its own block"
+            "device_put with explicit device not allowed within shard_map-decorated functions, but got {to}: inside shard_map and pmap each device has its own shard"
         )
-        .help("place the arguments or the results, outside of the function; inside, `ppermute` and its kin move blocks"));
+        .help("place the arguments or the results, outside of the function; inside, collectives such as `ppermute` move shards"));
     }
     to.check_memory()?;
     to.shard_shape(array.shape()).map(|_| ())

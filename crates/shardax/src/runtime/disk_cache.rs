@@ -1,9 +1,9 @@
-//! Compiled programs kept on disk, so that the next process need not compile them again.
+//! The persistent compilation cache, which saves later processes compilations.
 //!
-//! A file's name is the SHA-256 of all that the executable depends on: the program, its options, the plugin and the
-//! machine. It holds the same SHA-256, for a file may be given another name, then the executable, which carries a digest
-//! and its signature. Any number of processes share a folder: files appear whole, and whoever finds none compiles.
-//! What lies there is run, so nobody else may have written it (`pjrt::guard`).
+//! A file's name is the SHA-256 of everything that the executable depends on: the program, its options, the plugin and
+//! the machine. It contains the same SHA-256, because a file may be renamed, then the executable, which has a digest
+//! and its signature. Any number of processes share a folder: files appear atomically, and a process that finds none
+//! compiles. The files are executed, so nobody else may have written them (`pjrt::permissions`).
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -19,11 +19,11 @@ use crate::{config, warning};
 
 type Key = [u8; 32];
 
-/// A file's time says when it was last used, to within this.
+/// The resolution of a file's last-use time.
 const USED: Duration = Duration::from_secs(3600);
 
-/// The executable from disk, or else compiled and written to disk. Only compiling can fail: what goes wrong with the
-/// files is a warning. It is found again by the text without locations: lines that move do not compile again.
+/// Loads the executable from disk, or compiles it and writes it to disk. Only compilation can fail: a problem with the
+/// files is a warning. The key is the text without locations, so moved source lines do not recompile.
 pub(super) fn load_or_compile(
     client: &pjrt::Client,
     text: &str,
@@ -33,7 +33,7 @@ pub(super) fn load_or_compile(
 ) -> pjrt::Result<pjrt::Executable> {
     let load = |bytes: &[u8]| client.deserialize(bytes, options, signature.clone());
     let make = || client.compile(text, options, signature.clone());
-    // What runs on one device runs on any of them.
+    // A program for one device runs on any of them.
     let mut known = options.clone();
     if known.device_ids.len() == 1 {
         known.device_ids.clear();
@@ -41,7 +41,7 @@ pub(super) fn load_or_compile(
     load_or_make(client, (&format!("{known:?}"), plain), &load, &make, &pjrt::Executable::serialize)
 }
 
-/// The same for whatever is made of a program and settings.
+/// Like [`load_or_compile`], for any result of a program and settings.
 pub(super) fn load_or_make<T>(
     client: &pjrt::Client,
     (settings, text): (&str, &str),
@@ -49,19 +49,19 @@ pub(super) fn load_or_make<T>(
     make: &dyn Fn() -> pjrt::Result<T>,
     serialize: &dyn Fn(&T) -> pjrt::Result<Vec<u8>>,
 ) -> pjrt::Result<T> {
-    // An engine that does not say what it is cannot be known again.
+    // A plugin without an identity has no cache key.
     let (Some(folder), Ok(plugin_id)) = (folder(), client.plugin_id()) else { return make() };
     let key = key(plugin_id, settings, text);
     let path = folder.join(name(&key));
     match read(&path, &key).and_then(|bytes| load(&bytes)) {
         Ok(loaded) => return Ok(loaded),
         Err(error) if error.code == pjrt::Code::NotFound => {}
-        Err(error) => complain(&format!("compiling anew, and not using {}: {error}", path.display())),
+        Err(error) => complain(&format!("compiling again instead of using {}: {error}", path.display())),
     }
     let made = make()?;
     let written = serialize(&made).and_then(|bytes| write(&folder, &path, &key, &bytes).map_err(unknown));
     if let Err(error) = written {
-        // A full disk is full for the next one too.
+        // A full disk would fail for each program, so it is reported once.
         static SAID: AtomicBool = AtomicBool::new(false);
         if !SAID.swap(true, Ordering::Relaxed) {
             complain(&format!("cannot write {}: {error}", path.display()));
@@ -80,7 +80,7 @@ fn unknown(error: io::Error) -> pjrt::Error {
     pjrt::Error::new(pjrt::Code::Unknown, error.to_string())
 }
 
-/// The folder, when there is one and nobody else can write to it; each is looked at once.
+/// The folder, if there is one that nobody else can write to; each is checked once.
 fn folder() -> Option<PathBuf> {
     static LAST: Mutex<Option<(PathBuf, bool)>> = Mutex::new(None);
     let folder = config::compilation_cache_dir()?;
@@ -128,7 +128,7 @@ fn read(path: &Path, key: &Key) -> pjrt::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Under another name first: no other process ever sees half a file.
+/// Writes to a temporary name first, so no other process ever sees a partial file.
 fn write(folder: &Path, path: &Path, key: &Key, executable: &[u8]) -> io::Result<()> {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let temporary = folder.join(format!("{TEMPORARY}{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
@@ -154,7 +154,7 @@ fn create(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// Keeps the folder below its size: looks at it after this process's first file, and then after each sixteenth.
+/// Limits the size of the folder: checks it after this process's first file, and then after each sixteenth.
 fn make_room(folder: &Path, written: u64) {
     static UNSEEN: AtomicU64 = AtomicU64::new(u64::MAX / 2);
     let limit = config::compilation_cache_max_size();
@@ -169,7 +169,7 @@ fn make_room(folder: &Path, written: u64) {
         let name = entry.file_name();
         let name = name.to_string_lossy();
         let is_ours = name.len() == 64 && name.bytes().all(|b| b.is_ascii_hexdigit());
-        // What a process left that was killed while it wrote.
+        // Files left over from processes killed while writing.
         let is_leftover = name.starts_with(TEMPORARY) && used.elapsed().is_ok_and(|ago| ago > USED);
         if is_leftover {
             let _ = fs::remove_file(entry.path());

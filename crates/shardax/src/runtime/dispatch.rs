@@ -1,7 +1,7 @@
-//! The hot path of a compiled function: find the program for these arguments, run it, rebuild the result.
+//! The hot path of a compiled function: finds the program for the arguments, runs it, rebuilds the result.
 //!
-//! Finding it compares the arguments' structure, types and shardings with those of the last call, and else with those
-//! of the call that has their hash; nothing of the program's size is looked at.
+//! The lookup compares the arguments' structure, types and shardings with those of the last call, and else with those
+//! of the call with the same hash; its cost does not depend on the size of the program.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -27,19 +27,19 @@ use crate::sharding::device::{Device, chosen_device, is_chosen};
 use crate::sharding::{Mesh, Sharding};
 use crate::warning;
 
-/// A function compiled for its arguments, and what they are.
+/// A function compiled for its arguments, and their key.
 pub(crate) struct Entry {
     key: Key,
     pub callable: Callable,
 }
 
-/// The arguments that a program is for.
+/// The key of a program: properties of its arguments and context.
 pub(super) struct Key {
     /// The context mesh, which the function may have used.
     pub mesh: Option<Mesh>,
-    /// The precision of products that ask for none.
+    /// The default precision.
     pub precision: Option<Precision>,
-    /// The device of what lies nowhere in particular.
+    /// The default device of uncommitted arrays.
     pub device: Option<Device>,
     pub def: TreeDef,
     pub args: SmallVec<[ArgKey; 8]>,
@@ -57,7 +57,7 @@ pub(crate) struct Cache {
     all: Table<Arc<Entry>>,
     numbers: Numbers,
     pub traces: Traces,
-    /// When it was asked for last, among all.
+    /// The time of the last use, relative to other caches.
     used: AtomicU64,
 }
 
@@ -74,7 +74,7 @@ impl Evictable for Cache {
 
     fn retain(&self, keep: &mut dyn FnMut(&LoadedProgram) -> bool) {
         self.all.retain(keep);
-        // What stays is found again by its hash.
+        // The entries that remain are found by hash.
         self.set_last(None);
         self.traces.clear();
     }
@@ -111,7 +111,7 @@ impl ArgKey {
             Some(c) => {
                 self.committed == c.committed && self.sharding.as_ref() == Some(&c.sharding) && self.aval == c.aval
             }
-            // A plain number: what failed or was traced is no argument, whatever its type.
+            // A plain number: failed and traced arrays never match, whatever their type.
             None => leaf.is_number() && self.sharding.is_none() && self.aval == leaf.aval(),
         }
     }
@@ -143,12 +143,12 @@ impl Cache {
     fn set_last(&self, entry: Option<Arc<Entry>>) {
         let mut last = self.last.write().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *last, entry);
-        // A program that goes with it is freed without the lock.
+        // A program dropped with it is freed outside of the lock.
         drop(last);
         drop(before);
     }
 
-    /// Runs the function on these arguments; `build` compiles it where it has not been compiled for such arguments.
+    /// Calls the function on these arguments; `build` compiles it on a cache miss.
     pub fn call<T: Tree>(&self, name: &str, flat: &Flat, build: &dyn Fn(&Flat) -> Result<Callable>) -> Result<T> {
         let entry = self.find(name, flat, build)?;
         tree::rebuild(&entry.callable.convention.out_def, entry.callable.call(flat)?)
@@ -190,15 +190,15 @@ impl Cache {
         Ok(entry)
     }
 
-    /// Why there is no program for these arguments yet.
+    /// Explains a cache miss.
     fn explain_miss(&self, name: &str, flat: &Flat) -> String {
         cache_miss::explain(name, self.all.values().iter().map(|entry| entry.key.differences(flat)))
     }
 }
 
-/// The cache of a function with these options. One that captures nothing is known by its [identity](Function::identity):
-/// every transformation of it with the same options shares its cache, so that a fresh `pmap` of a known function does not
-/// compile again. Others have one of their own, which goes with them.
+/// The cache of a function with these options. A function that captures nothing is identified by its
+/// [identity](Function::identity): all transformations of it with the same options share its cache, so that a new
+/// `pmap` of the same function does not compile again. Others have their own cache, which is dropped with them.
 pub(crate) fn shared(identity: Option<u64>, options: impl Hash) -> Arc<Cache> {
     let Some(identity) = identity else { return Cache::new() };
     let key = hash_of((identity, options));
@@ -210,7 +210,7 @@ pub(crate) fn shared(identity: Option<u64>, options: impl Hash) -> Arc<Cache> {
     let mut all = SHARED.write().unwrap_or_else(PoisonError::into_inner);
     let all = all.get_or_insert_default();
     if all.len() >= MANY_FUNCTIONS && !all.contains_key(&key) {
-        // Options that differ from call to call, as lists of axes may: the half that was not used for longest goes.
+        // Options may differ from call to call, for example lists of axes: the least recently used half is evicted.
         let mut uses: Vec<u64> = all.values().map(|cache| cache.used.load(Ordering::Relaxed)).collect();
         let (_, middle, _) = uses.select_nth_unstable(MANY_FUNCTIONS / 2);
         let middle = *middle;
@@ -224,7 +224,7 @@ pub(crate) fn shared(identity: Option<u64>, options: impl Hash) -> Arc<Cache> {
 type SharedCaches = HashMap<u64, Arc<Cache>>;
 static SHARED: RwLock<Option<SharedCaches>> = RwLock::new(None);
 
-/// So many functions, each with its options, are known by their identity.
+/// The maximum number of shared caches.
 const MANY_FUNCTIONS: usize = 4096;
 
 #[cfg(test)]

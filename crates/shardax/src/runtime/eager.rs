@@ -1,4 +1,4 @@
-//! Running one primitive, or one traced function, at once on concrete arrays.
+//! Eager execution of one primitive, or one traced function, on concrete arrays.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, OnceLock};
@@ -22,14 +22,14 @@ use crate::sharding::context;
 use crate::sharding::device::{Device, chosen_device, is_chosen};
 use crate::sharding::{AbstractMesh, Mesh, Sharding, get_abstract_mesh};
 
-/// Up to so many elements, an operation runs in microseconds however it is compiled, and compiling it takes longest.
+/// Below this number of elements, an operation runs in microseconds however it is compiled, and compilation dominates.
 const SMALL: usize = 4096;
 
-/// A primitive compiled for the types and places of its operands.
+/// A primitive compiled for the types and shardings of its operands.
 struct Single {
     primitive: Arc<dyn Primitive>,
     args: SmallVec<[(Aval, Sharding, bool); 3]>,
-    /// The device of what lies nowhere in particular.
+    /// The default device of uncommitted operands.
     device: Option<Device>,
     /// The context mesh, where types have shardings.
     mesh: Option<ContextMesh>,
@@ -72,7 +72,7 @@ impl CachedProgram for Arc<Single> {
     }
 }
 
-/// In many parts, which are only read as long as nothing new is compiled: threads do not wait for each other here.
+/// Sharded by hash, with read locks unless something is inserted: threads do not wait for each other here.
 fn singles() -> &'static Table<Arc<Single>> {
     static TABLE: OnceLock<Arc<Table<Arc<Single>>>> = OnceLock::new();
     TABLE.get_or_init(|| register(Table::new(64)))
@@ -127,12 +127,12 @@ fn single(primitive: Arc<dyn Primitive>, args: &[Arc<Concrete>]) -> Result<Progr
     Ok(Program { avals, inputs, eqns: vec![eqn], outputs: outputs.into_iter().map(Atom::Var).collect() })
 }
 
-/// What is known of an argument; of a plain number nothing is.
+/// The placement of an argument; a plain number has none.
 fn input(arg: Option<&Concrete>) -> Input {
     Input { committed: arg.filter(|arg| arg.committed).map(|arg| arg.sharding.clone()), given: None }
 }
 
-/// What to compile for a program on these arguments, when nothing is said about shardings.
+/// The compilation request of a program on these arguments, without requested shardings.
 fn request(name: String, program: Program, inputs: &[Input], input_name: &dyn Fn(usize) -> String) -> Result<Request> {
     let placed = Placing {
         program: &program,
@@ -161,7 +161,7 @@ fn request(name: String, program: Program, inputs: &[Input], input_name: &dyn Fn
     })
 }
 
-/// What to compile for a traced function on its captures and arguments, and whether its results stay on their devices;
+/// The compilation request of a traced function on its captures and arguments, and whether its results are committed;
 /// `paths` gives the arguments' key paths.
 pub(crate) fn request_traced(
     name: &str,
@@ -184,16 +184,16 @@ pub(crate) fn run_traced(
     args: &[Array],
     paths: &dyn Fn() -> Vec<String>,
 ) -> Result<Vec<Array>> {
-    // What is run at once can fail at once.
+    // In eager execution, checks fail immediately.
     let checked = discharge(traced, Checks::USER)?;
     let traced = checked.as_ref().map_or(traced, |checked| &checked.traced);
     let (request, committed) = request_traced(name, traced, args, paths)?;
     let args: Vec<Arc<Concrete>> = traced.captures.iter().chain(args).map(|a| a.concrete()).collect::<Result<_>>()?;
-    let outs = request.load_at_once()?.run(&args, committed)?;
+    let outs = request.load_cached()?.run(&args, committed)?;
     checked.map_or(Errors::none(), |checked| checked.errors).throw(outs).map(SmallVec::into_vec)
 }
 
-/// What an input of a program is called in errors: an argument, or an array that its function captured.
+/// The name of a program's input in errors: an argument, or a captured array.
 pub(crate) fn input_name(argument: Option<usize>, paths: &dyn Fn() -> Vec<String>) -> String {
     match argument {
         Some(i) => format!("argument{}", paths().get(i).map(String::as_str).unwrap_or_default()),

@@ -1,4 +1,4 @@
-//! Running a compiled program: place the arguments, execute, wrap the results.
+//! Execution of a compiled program: places the arguments, executes, wraps the results.
 
 use std::any::Any;
 use std::borrow::Borrow;
@@ -30,50 +30,51 @@ use crate::warning;
 pub(crate) struct LoadedProgram {
     pub name: String,
     pub executable: pjrt::Executable,
-    /// The program of one device before its collectives were made local, where it has devices of other processes.
+    /// The partitioned program before its collectives were replaced, if it has devices of other processes.
     pub partitioned: Option<pjrt::Partitioned>,
-    /// The processes that run it together, where it has devices of others.
+    /// The processes that run it, if it has devices of others.
     pub shared: Option<Arc<Shared>>,
     pub place: Place,
     pub in_shardings: Vec<Sharding>,
     pub out_avals: Vec<Aval>,
     pub out_shardings: Vec<Sharding>,
     pub donated: Vec<bool>,
-    /// Whether it has calls of the host that keep their order: after its results comes a token.
+    /// `true` if it has ordered host calls: a token follows its results.
     pub ordered: bool,
-    /// What its primitives need while it runs: functions of the host that it calls.
+    /// Objects that must outlive its execution: the host functions that it calls.
     pub retained: Vec<Arc<dyn Any + Send + Sync>>,
-    /// The results that are moved to the memory of their shardings after it ran, which it could not.
+    /// The results that are moved to the memory of their shardings after the execution, because the program cannot.
     pub moved: Vec<usize>,
-    /// Whether each device is told to run it by itself, which is quicker for little work.
-    pub apart: bool,
-    /// Whether it was said that a donated argument had to be moved.
+    /// `true` if it is launched on each device separately, which is faster for little work.
+    pub per_device: bool,
+    /// `true` once the warning about a moved donated argument was given.
     pub warned: AtomicBool,
-    /// What it was compiled for; none where it was compiled with options of the user's.
+    /// Its compilation request; `None` if it was compiled with options of the user's.
     pub request: Option<Request>,
-    /// About what it takes in memory.
+    /// An estimate of its memory.
     pub bytes: usize,
     pub last_use: LastUse,
 }
 
-/// Under so many floating-point operations the CPU plugin runs a program on the calling thread, when it is for one
-/// device; one launched on several devices goes through other threads, which costs more than the work.
+/// Below this number of floating-point operations the CPU plugin (xla-cpu-pjrt 0.0.1) runs a program for one device on
+/// the calling thread; a launch on several devices goes through other threads, which costs more than the work.
 const LITTLE_WORK: f64 = 1000.0;
 
 impl LoadedProgram {
-    /// Whether the executable is best run device by device: it has little to do, and no device waits for another.
-    /// One that donates is not, so that a launch never takes some devices' part of an argument and fails on others.
-    pub fn runs_apart(executable: &pjrt::Executable) -> bool {
+    /// Returns `true` if the executable is best launched device by device: it has little to do, and no device waits for
+    /// another. Programs with donation are excluded, so a launch never consumes some devices' shards of an argument and
+    /// fails on others.
+    pub fn runs_per_device(executable: &pjrt::Executable) -> bool {
         let work = || executable.cost_analysis().ok()?.into_iter().find(|(name, _)| name == "flops").map(|(_, v)| v);
         executable.device_ids().len() > 1
             && executable.has_collectives() == Some(false)
-            // What a call costs is not known.
+            // The cost of a host call is unknown.
             && !executable.calls_host()
             && !executable.parameters().iter().any(|p| p.donated)
             && matches!(work(), Some(pjrt::Value::Float(flops)) if f64::from(flops) < LITTLE_WORK)
     }
 
-    /// The instructions that each device runs, optimized; of a program for several processes not yet.
+    /// The optimized instructions of each device; for a program of several processes those before optimization.
     pub fn instructions(&self) -> Result<Vec<pjrt::HloInstruction>> {
         Ok(match &self.partitioned {
             Some(partitioned) => partitioned.instructions()?,
@@ -81,9 +82,9 @@ impl LoadedProgram {
         })
     }
 
-    /// Runs on all devices; returns at once, with arrays whose values are still being computed.
+    /// Runs on all devices; returns immediately, with arrays whose values are still being computed.
     ///
-    /// `committed` says whether the results stay where they are when they meet arrays on other devices.
+    /// `committed` sets whether the results are committed.
     pub fn run<A, C>(&self, args: &[A], committed: bool) -> Result<C>
     where
         A: Borrow<Concrete>,
@@ -95,7 +96,7 @@ impl LoadedProgram {
         }
     }
 
-    /// The same, whatever the values are.
+    /// Like [`run`](Self::run), without checks of the values.
     pub fn start<A, C>(&self, args: &[A], committed: bool) -> Result<C>
     where
         A: Borrow<Concrete>,
@@ -105,7 +106,7 @@ impl LoadedProgram {
         let mut moved: SmallVec<[(usize, Buffers); 2]> = SmallVec::new();
         for (i, (arg, want)) in args.iter().zip(&self.in_shardings).enumerate() {
             let arg = arg.borrow();
-            // An array whose memory went on into another is refused here, not by XLA.
+            // An array whose memory was reused is rejected here, because XLA would not.
             if arg.is_taken() {
                 arg.check_alive()?;
             }
@@ -135,7 +136,7 @@ impl LoadedProgram {
             _ => launch(),
         };
         launched.or_else(|error| {
-            // XLA's word for an argument that is gone is not the user's.
+            // XLA's error for a deleted argument would not name the user's.
             args.iter().try_for_each(|arg| arg.borrow().check_alive())?;
             Err(match self.executable.client().is_broken() {
                 true => error.help(GO_ON),
@@ -162,7 +163,7 @@ impl LoadedProgram {
             arg.borrow().mark_taken(&self.name);
         }
         for (i, _) in moved.iter().filter(|(i, _)| self.donated[*i]) {
-            // A copy was donated: what is left of the original goes too.
+            // A copy was donated: the rest of the original is freed too.
             args[*i].borrow().free_own_memory()?;
         }
         let wrap = |((buffers, aval), sharding): ((Buffers, &Aval), &Sharding)| {
@@ -171,8 +172,8 @@ impl LoadedProgram {
         Ok(outs.into_iter().zip(&self.out_avals).zip(&self.out_shardings).map(wrap).collect())
     }
 
-    /// Fails, on all processes, where a value that each of them gives by itself, as a plain number or an array of its own,
-    /// is not the same on each.
+    /// Fails, on all processes, if a value that each of them passes itself, as a plain number or an array of its own,
+    /// is not equal on each.
     fn check_same_values<A: Borrow<Concrete>>(&self, args: &[A], moved: &[(usize, Buffers)]) -> Result<()> {
         let (Some(shared), Some(processes)) = (&self.shared, processes()) else { return Ok(()) };
         let own = |(i, _): &&(usize, Buffers)| reshard::spans(args[*i].borrow(), &self.in_shardings[*i]);
@@ -196,8 +197,8 @@ impl LoadedProgram {
         })
     }
 
-    /// Keeps the functions that it calls until it has run, also when nothing else holds the program any more. One without
-    /// results does not say when it is done: its functions stay.
+    /// Keeps the host functions alive until the execution is done, even if the program is dropped. A program without
+    /// results does not report its end: its functions are kept forever.
     fn keep_until_done(&self, outs: &[Buffers]) -> Result<()> {
         if outs.is_empty() {
             std::mem::forget(self.retained.clone());
@@ -209,7 +210,7 @@ impl LoadedProgram {
         Ok(())
     }
 
-    /// Says, once for each program, that what is donated had to be copied to where the program takes it.
+    /// Warns, once for each program, that a donated argument had to be copied to the program's devices.
     fn warn_of_move(&self, arg: &Concrete, want: &Sharding, moved: &Buffers) {
         let copied = moved.iter().any(|b| !arg.buffers.iter().any(|a| Arc::ptr_eq(a, b)));
         if !copied || self.warned.swap(true, Ordering::Relaxed) {
@@ -233,7 +234,7 @@ impl LoadedProgram {
             }
         };
         let devices = self.executable.devices();
-        if self.apart {
+        if self.per_device {
             for (d, device) in devices.iter().enumerate() {
                 let args: SmallVec<[&pjrt::Buffer; 32]> = placed.iter().map(|buffers| &*buffers[d]).collect();
                 keep(self.executable.execute_on(&args, device)?);

@@ -1,4 +1,4 @@
-//! Running a transformation at once when nothing is being traced.
+//! Compiled execution of a transformation outside of any trace.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -25,7 +25,7 @@ thread_local! {
     static JIT_DISABLED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Lets `jit` compile again, when dropped.
+/// Enables `jit` again when dropped.
 #[must_use = "jit is disabled only while the guard lives"]
 pub struct DisableJit(PhantomData<*const ()>);
 
@@ -35,8 +35,8 @@ impl Drop for DisableJit {
     }
 }
 
-/// Makes `jit` call its function operation by operation on this thread while the guard lives, and `pmap` show what each
-/// device has, so that values can be read and printed inside.
+/// Makes `jit` execute its function operation by operation on this thread until the guard is dropped, and gives `pmap`
+/// the values of each device, so that values can be read and printed inside.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -58,18 +58,18 @@ pub(crate) fn is_jit_disabled() -> bool {
     JIT_DISABLED.get() > 0
 }
 
-/// Runs `f`, which applies operations to arrays: in the trace in effect, or, where there is none, traced whole and
+/// Runs `f`, which applies operations to arrays: in the trace in effect, or, if there is none, traced whole and
 /// compiled as one program.
 pub(crate) fn run(name: &str, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
     if is_tracing() {
         return f(flat);
     }
-    let callable = build(name, flat, &|flat| Ok((f(flat)?, None)), Request::load_at_once)?;
+    let callable = build(name, flat, &|flat| Ok((f(flat)?, None)), Request::load_cached)?;
     Ok(Flat { leaves: callable.call(flat)?, def: callable.convention.out_def })
 }
 
-/// The same for `f` made of a function of this identity with these options. The program of one that captures nothing is
-/// kept, and found again by the arguments' types, unless their values were read while it was traced.
+/// Like [`run`], for `f` based on a function of this identity with these options. The program of a function that
+/// captures nothing is cached, and found again by the arguments' types, unless their values were read during tracing.
 pub(crate) fn run_shared(
     name: &str,
     (identity, options): (Option<u64>, impl Hash),
@@ -84,21 +84,22 @@ pub(crate) fn run_shared(
     Ok(Flat { leaves: entry.callable.call(flat)?, def: entry.callable.convention.out_def.clone() })
 }
 
-/// The same, with the traces in this cache, which may go with the next call: the programs are kept like those of [`run`].
+/// Like [`run`], with this cache, which may be dropped with the next call: the programs are cached like those of
+/// [`run`].
 pub(crate) fn run_in(cache: &Cache, name: &str, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
     if is_tracing() || is_jit_disabled() {
         return run(name, flat, f);
     }
-    let build = |flat: &Flat| build(name, flat, &|flat| Ok((f(flat)?, None)), Request::load_at_once);
+    let build = |flat: &Flat| build(name, flat, &|flat| Ok((f(flat)?, None)), Request::load_cached);
     let entry = cache.find(name, flat, &build)?;
     Ok(Flat { leaves: entry.callable.call(flat)?, def: entry.callable.convention.out_def.clone() })
 }
 
-/// What a function leaves beside its results when it is traced.
+/// Auxiliary data of a trace.
 type Aux = Option<Arc<dyn Any + Send + Sync>>;
 type FlatFnAux<'a> = &'a dyn Fn(&Flat) -> Result<(Flat, Aux)>;
 
-/// The same, of a function that leaves something beside its results, which must not depend on the arguments' values.
+/// Like [`run_shared`], for a function with auxiliary data, which must not depend on the arguments' values.
 pub(crate) fn run_shared_with_aux<S: Send + Sync + 'static>(
     name: &str,
     (identity, options): (Option<u64>, impl Hash),
@@ -113,7 +114,7 @@ pub(crate) fn run_shared_with_aux<S: Send + Sync + 'static>(
     let found;
     let callable = match identity.is_none() || is_jit_disabled() {
         true => {
-            made = build(name, flat, &erased, Request::load_at_once)?;
+            made = build(name, flat, &erased, Request::load_cached)?;
             &made
         }
         false => {
@@ -144,7 +145,7 @@ fn build(
     };
     let (traced, out_def) = with_arguments(&flat.leaves, || trace_known(known, &flat.def, &avals, traced))?;
     counts::traced(name, begun);
-    // What is run at once can fail at once.
+    // In eager execution, checks fail immediately.
     let (traced, errors) = match discharge(&traced, Checks::USER)? {
         Some(checked) => (checked.traced, checked.errors),
         None => (traced, Errors::none()),

@@ -1,19 +1,19 @@
-//! What users call the inputs of a program: where in the arguments each is.
+//! Names of a program's inputs in errors: their key paths in the arguments.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use crate::core::tree::TreeDef;
 
-/// Names that are written when they are asked for. Programs that differ in them alone are one.
+/// Names that are formatted on demand. They do not take part in the equality of programs.
 #[derive(Clone, Default)]
 pub(crate) struct InputNames(Option<Arc<Inputs>>);
 
 struct Inputs {
-    /// So many arrays that the function captured come first.
+    /// The number of captured arrays, which come first.
     captures: usize,
     arguments: TreeDef,
-    /// The arguments that the program takes.
+    /// The arguments that the program uses.
     kept: Vec<usize>,
 }
 
@@ -22,7 +22,7 @@ impl InputNames {
         InputNames(Some(Arc::new(Inputs { captures, arguments: arguments.clone(), kept: kept.to_vec() })))
     }
 
-    /// `captured[0]`, `argument[1].w`; empty where nothing is known of the inputs.
+    /// The names: `captured[0]`, `argument[1].w`; empty if the inputs are anonymous.
     pub fn all(&self) -> Vec<String> {
         let Some(Inputs { captures, arguments, kept }) = self.0.as_deref() else { return Vec::new() };
         let paths = arguments.paths();

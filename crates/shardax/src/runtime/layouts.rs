@@ -1,5 +1,5 @@
-//! How the arguments and results of a program lie in memory: as arrays do that are passed, as it is asked, or as the
-//! compiler chooses.
+//! Layouts in memory of a program's arguments and results: those of the passed arrays, requested ones, or the
+//! compiler's choice.
 
 use shardax_pjrt as pjrt;
 
@@ -15,17 +15,18 @@ use crate::sharding::Sharding;
 use crate::sharding::layout::{KnownLayout, Layout, RequestedLayout};
 use crate::sharding::memory::MemoryKind;
 
-/// Whether arrays lie so on this platform where nothing is said. Elsewhere only the compiler knows.
+/// Returns `true` if this is the default layout of the platform. On platforms other than CPU only the compiler knows
+/// it.
 pub(crate) fn is_default(layout: &Layout, platform: Platform) -> bool {
     platform != Platform::Tpu && layout.is_row_major()
 }
 
-/// Whether elements lie alike. How many bits they take follows from the dtype.
-fn alike(a: &Layout, b: &Layout) -> bool {
+/// Returns `true` if the order and tiles are equal. The size of elements follows from the dtype.
+fn same_layout(a: &Layout, b: &Layout) -> bool {
     a.major_to_minor() == b.major_to_minor() && a.tiling() == b.tiling()
 }
 
-/// The sharding with its layout left out where that is what arrays have anyway.
+/// The sharding without its layout, if that is the default.
 pub(crate) fn canonical(sharding: &Sharding) -> Sharding {
     let platform = sharding.devices().first().map_or(Platform::Other, |device| Platform::named(device.platform()));
     match sharding.layout() {
@@ -48,7 +49,7 @@ pub(crate) fn check(sharding: &Sharding, shape: &[usize]) -> Result<()> {
     }
 }
 
-/// The CPU's plugin copies to another memory as if elements lay row by row.
+/// The CPU plugin (xla-cpu-pjrt 0.0.1) copies to another memory as if the layout were row-major.
 fn check_memory(layout: &dyn std::fmt::Display, kind: Option<MemoryKind>, platform: Platform) -> Result<()> {
     match platform == Platform::Cpu && !MemoryKind::is_default(kind) {
         true => Err(platform.lacks(
@@ -59,7 +60,7 @@ fn check_memory(layout: &dyn std::fmt::Display, kind: Option<MemoryKind>, platfo
     }
 }
 
-/// The CPU's memory is read where it lies.
+/// CPU memory is read in place, so tiled layouts are not supported.
 fn check_platform(layout: &Layout, platform: Platform) -> Result<()> {
     match platform == Platform::Cpu && !layout.tiling().is_empty() {
         true => Err(platform.lacks(
@@ -75,9 +76,9 @@ fn over_processes(what: &dyn std::fmt::Display) -> Error {
         .help("leave the layout out: pass the sharding alone")
 }
 
-/// How an argument lies as its program takes it: as is asked, or as it is where it has to stay so. `name` is what it is
-/// called.
-pub(super) fn taken(
+/// The sharding of an argument as its program takes it: the requested one, or its own if it must stay. `name` is its
+/// name in errors.
+pub(super) fn input_sharding(
     leaf: &Array,
     asked: Option<RequestedLayout>,
     platform: Platform,
@@ -99,7 +100,7 @@ pub(super) fn taken(
         None => have.map(|known| known.get().clone()),
     };
     if let Some(passed) =
-        passed.filter(|passed| !matches!(asked, RequestedLayout::As(known) if alike(known.get(), passed)))
+        passed.filter(|passed| !matches!(asked, RequestedLayout::As(known) if same_layout(known.get(), passed)))
     {
         let (text, help) = match asked {
             RequestedLayout::Auto => (
@@ -122,8 +123,8 @@ pub(super) fn taken(
     Ok(Some(asked).filter(|asked| !matches!(asked, RequestedLayout::As(known) if is_default(known.get(), platform))))
 }
 
-/// What is asked of each result of a program; empty where nothing is. `name` is what a result is called.
-pub(super) fn given(
+/// The requested layout of each result of a program; empty if there are none. `name` names a result in errors.
+pub(super) fn requested_results(
     asked: &[RequestedSharding],
     avals: &[Aval],
     platform: Platform,
@@ -149,13 +150,13 @@ pub(super) fn given(
 }
 
 /// The layout of an argument or a result of a compiled program.
-pub(super) fn told(layouts: Option<&[pjrt::Layout]>, at: usize) -> Option<Layout> {
+pub(super) fn layout_at(layouts: Option<&[pjrt::Layout]>, at: usize) -> Option<Layout> {
     layouts?.get(at).map(Layout::of_pjrt)
 }
 
 impl Request {
-    /// What is asked of each argument; empty where nothing is.
-    fn in_asked(&self) -> Vec<Option<RequestedLayout>> {
+    /// The requested layout of each argument; empty if there are none.
+    fn requested_inputs(&self) -> Vec<Option<RequestedLayout>> {
         let asked = |i: usize| match self.auto_inputs.binary_search(&i) {
             Ok(_) => Some(RequestedLayout::Auto),
             Err(_) => self.in_shardings[i].layout().map(RequestedLayout::As),
@@ -163,9 +164,9 @@ impl Request {
         list((0..self.in_shardings.len()).map(asked))
     }
 
-    /// What is asked of each result, empty where nothing is. One that a constraint says the layout of is the compiler's,
-    /// who finds it there.
-    fn out_asked(&self) -> Vec<Option<RequestedLayout>> {
+    /// The requested layout of each result, empty if there are none. If a constraint gives it, it is left to the
+    /// compiler, which follows the constraint.
+    fn requested_outputs(&self) -> Vec<Option<RequestedLayout>> {
         let constrained = constrained_results(&self.program);
         if constrained.is_empty() {
             return list((0..self.program.outputs.len()).map(|i| self.out_layouts.get(i).copied().flatten()));
@@ -176,7 +177,7 @@ impl Request {
         }))
     }
 
-    /// What the text says of it.
+    /// The layouts in the program's text.
     pub fn layouts(&self, platform: Platform) -> Layouts {
         let mode = |asked: Option<RequestedLayout>| match asked? {
             RequestedLayout::Auto => Some("auto".to_owned()),
@@ -184,14 +185,14 @@ impl Request {
             RequestedLayout::As(known) => Some(known.get().mode()),
         };
         let modes = |asked: Vec<Option<RequestedLayout>>| asked.into_iter().map(mode).collect();
-        Layouts { inputs: modes(self.in_asked()), outputs: modes(self.out_asked()) }
+        Layouts { inputs: modes(self.requested_inputs()), outputs: modes(self.requested_outputs()) }
     }
 
-    /// Fails for layouts that its devices do not have.
+    /// Fails for layouts that its devices do not support.
     pub fn check_layouts(&self) -> Result<()> {
-        let (inputs, outputs) = (self.in_asked(), self.out_asked());
+        let (inputs, outputs) = (self.requested_inputs(), self.requested_outputs());
         let in_kinds = (0..inputs.len()).map(|i| self.in_shardings[i].kind());
-        let out_kinds = (0..outputs.len()).map(|i| self.asked_kind(i));
+        let out_kinds = (0..outputs.len()).map(|i| self.requested_kind(i));
         let kinds = in_kinds.chain(out_kinds);
         for (asked, kind) in inputs.iter().chain(&outputs).zip(kinds) {
             let Some(asked) = asked else { continue };
@@ -209,16 +210,17 @@ impl Request {
         Ok(())
     }
 
-    /// Whether an argument and a result lie alike, so that the one can take over the memory of the other.
+    /// Returns a predicate whether an argument and a result have the same layout, so that the result can reuse the
+    /// argument's memory.
     pub fn same_layouts(&self) -> impl Fn(usize, usize) -> bool + use<> {
-        let (inputs, outputs) = (self.in_asked(), self.out_asked());
+        let (inputs, outputs) = (self.requested_inputs(), self.requested_outputs());
         move |input, output| inputs.get(input).copied().flatten() == outputs.get(output).copied().flatten()
     }
 
-    /// Fails where a donated argument's layout is the compiler's choice and that of the result which would take its memory
-    /// over is not, or the other way round.
+    /// Fails if a donated argument's layout is the compiler's choice and that of the result which would reuse its
+    /// memory is not, or vice versa.
     pub fn check_donated_layouts(&self) -> Result<()> {
-        let (inputs, outputs) = (self.in_asked(), self.out_asked());
+        let (inputs, outputs) = (self.requested_inputs(), self.requested_outputs());
         if inputs.is_empty() && outputs.is_empty() {
             return Ok(());
         }
@@ -226,15 +228,16 @@ impl Request {
         let outs = self.program.out_avals();
         for (i, aval) in self.program.in_avals().enumerate().filter(|(i, _)| self.donated[*i]) {
             let own = of(&inputs, i);
-            let alike = || (0..outs.len()).filter(|&o| (outs[o].dtype, &outs[o].shape) == (aval.dtype, &aval.shape));
+            let candidates =
+                || (0..outs.len()).filter(|&o| (outs[o].dtype, &outs[o].shape) == (aval.dtype, &aval.shape));
             let is_auto = |asked| asked == Some(RequestedLayout::Auto);
-            // One that takes over memory of a layout that is known.
-            if alike().any(|o| of(&outputs, o) == own) {
+            // A result that reuses memory of a fixed layout.
+            if candidates().any(|o| of(&outputs, o) == own) {
                 continue;
             }
-            // A constraint inside of the program is no choice of the user's.
+            // A constraint inside the program is not the user's choice.
             let asked = |o: usize| self.out_layouts.get(o).copied().flatten();
-            if let Some(o) = alike().find(|&o| is_auto(own) != is_auto(asked(o))) {
+            if let Some(o) = candidates().find(|&o| is_auto(own) != is_auto(asked(o))) {
                 let text = |asked: Option<RequestedLayout>| match asked {
                     None => "None".to_owned(),
                     Some(RequestedLayout::Auto) => "AUTO".to_owned(),
@@ -253,9 +256,9 @@ impl Request {
         Ok(())
     }
 
-    /// How it takes its arguments, where the compiler's choices are known.
+    /// The shardings of its arguments, with the layouts that the compiler chose.
     pub fn canonical_inputs(&self, executable: &pjrt::CompiledProgram) -> Result<Vec<Sharding>> {
-        let asked = self.in_asked();
+        let asked = self.requested_inputs();
         let settle = |(i, sharding): (usize, &Sharding)| {
             let asked = asked.get(i).copied().flatten();
             Ok(sharding.in_layout(self.chosen(asked, executable.parameter_layouts(), i)?))
@@ -263,13 +266,13 @@ impl Request {
         self.in_shardings.iter().enumerate().map(settle).collect()
     }
 
-    /// The shardings of results with the layouts that the program gives them.
+    /// The shardings of results, with the layouts of the compiled program.
     pub fn with_layouts(
         &self,
         found: Vec<Option<Sharding>>,
         executable: &pjrt::CompiledProgram,
     ) -> Result<Vec<Option<Sharding>>> {
-        let asked = self.out_asked();
+        let asked = self.requested_outputs();
         if asked.is_empty() {
             return Ok(found);
         }
@@ -280,7 +283,7 @@ impl Request {
         found.into_iter().enumerate().map(settle).collect()
     }
 
-    /// What became of it in the compiled program; `None` of the default.
+    /// The layout in the compiled program; `None` for the default.
     fn chosen(
         &self,
         asked: Option<RequestedLayout>,
@@ -288,8 +291,8 @@ impl Request {
         at: usize,
     ) -> Result<Option<KnownLayout>> {
         let Some(asked) = asked else { return Ok(None) };
-        let layout = match (asked, told(layouts, at)) {
-            (RequestedLayout::As(known), Some(told)) if !alike(known.get(), &told) => KnownLayout::new(&told),
+        let layout = match (asked, layout_at(layouts, at)) {
+            (RequestedLayout::As(known), Some(told)) if !same_layout(known.get(), &told) => KnownLayout::new(&told),
             (RequestedLayout::As(known), _) => known,
             (RequestedLayout::Auto, Some(told)) => KnownLayout::new(&told),
             (RequestedLayout::Auto, None) => {
@@ -303,7 +306,7 @@ impl Request {
     }
 }
 
-/// A list, or none where nothing is asked.
+/// Collects the list, or an empty one if there are no requests.
 fn list(asked: impl Iterator<Item = Option<RequestedLayout>> + Clone) -> Vec<Option<RequestedLayout>> {
     match asked.clone().any(|asked| asked.is_some()) {
         true => asked.collect(),
@@ -311,7 +314,7 @@ fn list(asked: impl Iterator<Item = Option<RequestedLayout>> + Clone) -> Vec<Opt
     }
 }
 
-/// For each result whether it is what a constraint gives; empty where none is.
+/// Marks the results whose layout a constraint gives; empty if there are none.
 fn constrained_results(program: &Program) -> Vec<bool> {
     let vars: Vec<_> =
         program.eqns.iter().filter(|eqn| eqn.primitive.layout().is_some()).flat_map(|eqn| &eqn.outputs).collect();

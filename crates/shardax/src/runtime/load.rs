@@ -1,4 +1,4 @@
-//! Compiling programs, and keeping what was compiled.
+//! Compilation of programs, and the cache of loaded ones.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -40,46 +40,46 @@ pub(crate) struct Request {
     pub in_shardings: Vec<Sharding>,
     /// The sharding of each output; `None` leaves it to the compiler.
     pub out_shardings: Vec<Option<NamedSharding>>,
-    /// The kind of memory that the user asked for each output to be in; empty where nothing was asked.
+    /// The memory kind that the user asked for each output; empty if there are none.
     pub out_kinds: Vec<Option<MemoryKind>>,
-    /// The inputs whose layout in memory the compiler chooses, in order.
+    /// The inputs whose layout the compiler chooses, in order.
     pub auto_inputs: Vec<usize>,
-    /// The layout that the user asked for each output; empty where nothing was asked.
+    /// The layout that the user asked for each output; empty if there are none.
     pub out_layouts: Vec<Option<RequestedLayout>>,
-    /// The inputs whose memory may be taken over.
+    /// Marks the donated inputs.
     pub donated: Vec<bool>,
     pub effort: Effort,
-    /// What is asked of XLA beyond that.
+    /// Additional XLA options.
     pub compiler_options: CompilerOptions,
 }
 
-/// How much the compiler does for the program's speed.
+/// The optimization effort of the compiler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Effort {
     #[default]
     Full,
-    /// For a program that takes far longer to compile than to run: a fraction of the time to compile it.
+    /// For a program that takes much longer to compile than to run: a fraction of the compilation time.
     Quick,
-    /// For many results of many operations on single numbers: nothing is fused.
+    /// For many results of many operations on tiny values: without fusion.
     Unfused,
 }
 
-/// Up to so many elements a value is as good as a single number.
+/// Values of up to this many elements are tiny.
 const TINY: usize = 64;
-/// From so many pairs of a result and an operation on, fusion takes longer than all else.
+/// From this number of pairs of a result and an operation, fusion dominates the compilation time.
 const MANY_PAIRS: usize = 10_000;
 
-/// Every program that something holds, by the hash of its request: what is asked for again is not compiled again. This
-/// alone keeps none.
+/// Every loaded program, by the hash of its request, so that an equal request does not compile again. The references
+/// are weak.
 static ALIVE: Mutex<BTreeMap<u64, SmallVec<[Weak<LoadedProgram>; 1]>>> = Mutex::new(BTreeMap::new());
 
-/// The programs of transformations that were called outside of `jit`, which no function holds.
-fn at_once() -> &'static Table<Arc<LoadedProgram>> {
+/// The programs of transformations called outside of `jit`, which no function owns.
+fn eager_programs() -> &'static Table<Arc<LoadedProgram>> {
     static TABLE: OnceLock<Arc<Table<Arc<LoadedProgram>>>> = OnceLock::new();
     TABLE.get_or_init(|| register(Table::new(4)))
 }
 
-/// The living program for a request; compared without the lock.
+/// The loaded program for a request; compared outside of the lock.
 fn alive(hash: u64, request: &Request) -> Option<Arc<LoadedProgram>> {
     let found: SmallVec<[Arc<LoadedProgram>; 1]> = {
         let all = ALIVE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -89,7 +89,7 @@ fn alive(hash: u64, request: &Request) -> Option<Arc<LoadedProgram>> {
 }
 
 fn keep_alive(hash: u64, program: &Arc<LoadedProgram>) {
-    /// How many entries there were when the dead ones were last taken out.
+    /// The number of entries after dead ones were last removed.
     static SWEPT: AtomicUsize = AtomicUsize::new(0);
     let mut all = ALIVE.lock().unwrap_or_else(PoisonError::into_inner);
     if all.len() > 2 * SWEPT.load(Ordering::Relaxed) + 64 {
@@ -101,10 +101,13 @@ fn keep_alive(hash: u64, program: &Arc<LoadedProgram>) {
     programs.push(Arc::downgrade(program));
 }
 
-/// The hashes of the programs that are being compiled, each with the lock that whoever asks for it waits on.
+/// The hashes of the programs being compiled, each with the lock that other threads wait on.
+///
+/// Lock order: a thread that holds a program's lock may take this map's lock, [`ALIVE`] and the tables' locks. A thread
+/// that holds one of those never waits for a program's lock.
 static COMPILING: Mutex<BTreeMap<u64, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
 
-/// A place among the threads that ask for one program.
+/// A thread's entry among those that request the same program.
 struct CompileLock {
     hash: u64,
     lock: Arc<Mutex<()>>,
@@ -120,46 +123,48 @@ impl CompileLock {
 impl Drop for CompileLock {
     fn drop(&mut self) {
         let mut all = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
-        // The list has the lock, and this: nobody waits.
+        // Only the map and this entry refer to the lock: no thread waits.
         if Arc::strong_count(&self.lock) == 2 {
             all.remove(&self.hash);
         }
     }
 }
 
-/// Options of the CPU compiler that the plugin was found not to know.
+/// Options that this version of the CPU plugin does not know.
 static UNKNOWN: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
 
 fn unknown() -> MutexGuard<'static, Vec<&'static str>> {
     UNKNOWN.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// What may happen without an option, where that is worse than time.
+/// The risk of leaving out an option, where it is more than time.
 const RISKS: &[(&str, &str)] = &[
     ("xla_cpu_enable_fast_min_max", "`maximum` and `minimum` may lose a NaN"),
     ("xla_cpu_use_xnnpack", "a matrix product may use the old contents of an array that was changed in place"),
 ];
 
-/// Goes on without an option that this plugin does not know. Nobody need hear of it, unless numbers may be wrong now.
+/// Continues without an option that this plugin does not know. A warning is only given if numbers may be wrong now.
 fn forget(option: &'static str) {
     unknown().push(option);
     if let Some((_, risk)) = RISKS.iter().find(|(name, _)| *name == option) {
         warning::warn(
-            &format!("the CPU plugin does not know the option {option}, which keeps numbers right: {risk}"),
+            &format!("the CPU plugin does not know the option {option}, which prevents wrong results: {risk}"),
             "use the plugin that shardax installs (unset SHARDAX_CPU_PLUGIN), or make sure that this one needs no such option",
         );
     }
 }
 
-/// The options of the CPU compiler that every program is compiled with; see `docs/plugin.md`.
+/// The XLA options of all programs on CPU; see `docs/plugin.md`.
 fn cpu_options(effort: Effort) -> Vec<(&'static str, pjrt::Value)> {
     let mut options = vec![
-        // By default `maximum` and `minimum` may lose a NaN.
+        // By default `maximum` and `minimum` may drop a NaN (xla-cpu-pjrt 0.0.1).
         ("xla_cpu_enable_fast_min_max", pjrt::Value::Bool(false)),
-        // XNNPACK's matrix products pack the right operand and keep the packed copy for as long as operands come at the
-        // same address: an array changed in place, or a new one in freed memory, is multiplied by its old contents.
+        // XNNPACK's matrix multiplications (xla-cpu-pjrt 0.0.1) cache the packed right operand by its
+        // address: an array changed in place, or a new one in freed memory, is multiplied by its old contents.
+        // Noticed by `programs_see_operands_that_changed_in_place`.
         ("xla_cpu_use_xnnpack", pjrt::Value::Bool(false)),
-        // Sums of f32 by YNNPACK, which uses vectors where XLA's own loops add element by element.
+        // Sums of f32 by YNNPACK, which vectorizes where XLA's own loops add element by element. Checked by
+        // `large_sums_are_left_to_ynnpack`.
         ("xla_cpu_experimental_ynn_fusion_type", pjrt::Value::String("LIBRARY_FUSION_TYPE_REDUCE".to_owned())),
     ];
     if effort == Effort::Unfused {
@@ -173,7 +178,7 @@ fn cpu_options(effort: Effort) -> Vec<(&'static str, pjrt::Value)> {
     options
 }
 
-/// What to do about an option that XLA does not know.
+/// Adds advice to the error for an option that XLA does not know.
 pub(super) fn with_known_options(refusal: crate::error::Error, error: &pjrt::Error) -> crate::error::Error {
     if !error.message.contains("No such compile option") {
         return refusal;
@@ -181,17 +186,17 @@ pub(super) fn with_known_options(refusal: crate::error::Error, error: &pjrt::Err
     refusal.help("the option comes from `compiler_options`, `config::set_compiler_options` or `compile_with_options`: its name is that of a flag of this version of XLA, as in XLA_FLAGS without the dashes")
 }
 
-/// About what a compiled program takes in memory: its code, and what the compiler keeps of its operations.
+/// An estimate of a compiled program's memory: its code, and the compiler's data about its operations.
 fn size_of_program(executable: &pjrt::Executable, text: usize) -> usize {
     let code = executable.memory_analysis().map_or(0, |memory| memory.generated_code.max(0) as usize);
     code + BYTES_OF_TEXT * text
 }
 
-/// The memory that a character of a program's text stands for, and a program for itself: an estimate.
+/// The estimated memory per character of a program's text, and per program.
 const BYTES_OF_TEXT: usize = 64;
 
 impl Request {
-    /// The StableHLO text for the devices of its place, with locations or without.
+    /// The StableHLO text for its devices, with locations or without.
     pub fn lower(&self, locations: bool) -> Result<String> {
         let begun = Instant::now();
         let text = self.text(locations)?;
@@ -203,7 +208,7 @@ impl Request {
         self.written(self.place.platform(), locations, false)
     }
 
-    /// The text that other programs can run, on as many devices of this platform.
+    /// The portable text, for as many devices of this platform.
     pub fn portable_text(&self, platform: Platform) -> Result<String> {
         self.written(platform, false, true)
     }
@@ -232,7 +237,8 @@ impl Request {
         .text()
     }
 
-    /// The same with its ordered calls in order, and a token as its last result; `None` where it has no such calls.
+    /// The request with its ordered calls threaded by a token, which becomes the last result; `None` if it has no such
+    /// calls.
     pub fn in_order(&self) -> Result<Option<Request>> {
         let Some(program) = in_order(&self.program)? else { return Ok(None) };
         let mut out_shardings = self.out_shardings.clone();
@@ -240,8 +246,8 @@ impl Request {
         Ok(Some(Request { program, out_shardings, ..self.clone() }))
     }
 
-    /// Fusion computes for each result anew what several need, so that the time to compile grows with their product
-    /// (`docs/plugin.md`). On next to no data, and outside of loops, it gains nothing.
+    /// Fusion recomputes shared values for each result, so compilation time grows with the product of results and
+    /// operations (`docs/plugin.md`). On tiny values, and outside of loops, it gains nothing.
     fn effort(&self) -> Effort {
         let mut operations = 0;
         let mut loops = false;
@@ -254,7 +260,7 @@ impl Request {
         if self.effort == Effort::Full && many && !loops && tiny() { Effort::Unfused } else { self.effort }
     }
 
-    /// What becomes of each input's memory: the first output of the same type and sharding that is free takes it over.
+    /// The donation of each input's memory: the first free output of the same type and sharding reuses it.
     pub fn donations(&self) -> Vec<Donation> {
         let outs = self.program.out_avals();
         let kinds = self.result_kinds();
@@ -269,7 +275,7 @@ impl Request {
         let same_layout = self.same_layouts();
         let mut free = vec![true; outs.len()];
         let mut donations = vec![Donation::None; self.program.inputs.len()];
-        // Whether they lie alike, where that is known before compilation.
+        // The layouts must be equal, if they are known before compilation.
         let alike = |i: usize, o: usize, rank: usize| match (&self.place, &self.out_shardings[o]) {
             (Place::Single(_), _) => Some(true),
             (_, Some(s)) => {
@@ -295,17 +301,17 @@ impl Request {
         donations
     }
 
-    /// The compiled program; the one that was compiled before, where something holds it.
+    /// Loads the program: an equal one that is already loaded, or a new one.
     pub fn load(self) -> Result<Arc<LoadedProgram>> {
         let hash = hash_of(&self);
-        // Errors about values name lines: those of this program, not of an equal one.
+        // Debug errors contain source lines: those of this program, not of an equal one.
         if config::debugs_values().is_some() {
             return self.compile_new(hash);
         }
         alive(hash, &self).map_or_else(|| self.load_new(hash), Ok)
     }
 
-    /// Compiles the program. Of several threads that ask for one program the first compiles it, and the others wait.
+    /// Compiles the program. If several threads request it, the first compiles it, and the others wait.
     fn load_new(self, hash: u64) -> Result<Arc<LoadedProgram>> {
         let turn = CompileLock::of(hash);
         let _mine = turn.lock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -323,18 +329,18 @@ impl Request {
         Ok(program)
     }
 
-    /// The same, of a program that nothing else holds afterwards: it is kept here.
-    pub fn load_at_once(self) -> Result<Arc<LoadedProgram>> {
+    /// Like [`load`](Self::load), for a program without an owner: the global table caches it.
+    pub fn load_cached(self) -> Result<Arc<LoadedProgram>> {
         let hash = hash_of(&self);
-        if let Some(found) = at_once().find(hash, |program| program.request.as_ref() == Some(&self)) {
+        if let Some(found) = eager_programs().find(hash, |program| program.request.as_ref() == Some(&self)) {
             return Ok(found);
         }
         let program = alive(hash, &self).map_or_else(|| self.load_new(hash), Ok)?;
-        at_once().insert(hash, program.clone());
+        eager_programs().insert(hash, program.clone());
         Ok(program)
     }
 
-    /// Lowers and compiles, with options of XLA.
+    /// Lowers and compiles, with XLA options.
     pub fn compile(&self, xla_options: &[(&str, pjrt::Value)]) -> Result<LoadedProgram> {
         if let Some(ordered) = self.in_order()? {
             let mut loaded = ordered.compile(xla_options)?;
@@ -354,7 +360,7 @@ impl Request {
         let donations = self.donations();
         let options = self.options_here(xla_options)?;
         let signature = self.signature(&donations)?;
-        // Functions have their numbers from this process.
+        // Host functions have numbers of this process.
         let own = !self.retained().is_empty();
         let mut shared = None;
         let compiled = match multi_process::processes_of(devices) {
@@ -382,7 +388,7 @@ impl Request {
                     let given = xla_options.iter().map(|(given, _)| *given).chain(self.compiler_options.names());
                     error.message.contains(name) && !given.into_iter().any(|given| given == *name)
                 }) {
-                    // Another version of the plugin.
+                    // The plugin is another version.
                     Some((name, _)) => {
                         forget(name);
                         return self.compile(xla_options);
@@ -403,7 +409,7 @@ impl Request {
         Ok(LoadedProgram { shared, ..self.loaded(executable, partitioned, found, plain.len())? })
     }
 
-    /// What was compiled, with what is known of it here; `found` is how its results lie, `text` the length of its text.
+    /// Wraps a compiled program; `found` are the shardings of its results, `text` the length of its text.
     pub fn loaded(
         &self,
         executable: pjrt::Executable,
@@ -412,8 +418,8 @@ impl Request {
         text: usize,
     ) -> Result<LoadedProgram> {
         Ok(LoadedProgram {
-            moved: self.left_to_move(&found),
-            apart: LoadedProgram::runs_apart(&executable),
+            moved: self.results_to_move(&found),
+            per_device: LoadedProgram::runs_per_device(&executable),
             warned: Default::default(),
             request: None,
             ordered: false,
@@ -453,7 +459,7 @@ impl Request {
         retained
     }
 
-    /// What each device is passed.
+    /// The types of each device's arguments.
     pub fn signature(&self, donations: &[Donation]) -> Result<pjrt::Signature> {
         let parameter = |(i, aval): (usize, &Aval)| {
             let dims = self.in_shardings[i].shard_shape(&aval.shape)?;
@@ -467,7 +473,7 @@ impl Request {
         Ok(pjrt::Signature { parameters })
     }
 
-    /// How it is compiled for its devices, which are there.
+    /// The compile options for its devices, which must be present.
     pub fn options_here(&self, xla_options: &[(&str, pjrt::Value)]) -> Result<pjrt::CompileOptions> {
         let platform = &client()?.platform_name;
         let ours = if platform == "cpu" { cpu_options(self.effort()) } else { Vec::new() };
@@ -475,7 +481,8 @@ impl Request {
         Ok(pjrt::CompileOptions { overrides, ..self.options(self.place.devices().iter().map(|d| d.id()).collect()) })
     }
 
-    /// The options of XLA: ours, over them the function's and the process's, and over all those of this compilation.
+    /// The XLA options: the library's, then the process's and the function's, then those of this compilation. Later
+    /// ones win.
     pub fn overrides(
         &self,
         platform: &str,
@@ -488,7 +495,7 @@ impl Request {
         all.into_iter().map(|(name, value)| (name.to_owned(), value.clone())).collect()
     }
 
-    /// How it is compiled for the devices with these ids.
+    /// The compile options for the devices with these ids.
     pub fn options(&self, device_ids: Vec<usize>) -> pjrt::CompileOptions {
         let spmd = device_ids.len() > 1;
         pjrt::CompileOptions {
@@ -504,8 +511,8 @@ impl Request {
         }
     }
 
-    /// How each result lies. `None` where the compiler chose to split it in a way that no spec expresses, or into
-    /// parts of which some are padded.
+    /// The sharding of each result. `None` if the compiler chose to split it in a way that no spec expresses, or into
+    /// shards some of which are padded.
     pub fn result_shardings(
         &self,
         executable: &pjrt::CompiledProgram,

@@ -1,4 +1,4 @@
-//! Arrays of which each process has its part: what the whole is, and which of it goes to which device.
+//! Global arrays from process-local data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -15,8 +15,8 @@ use crate::shape::Shape;
 use crate::sharding::device::client;
 use crate::sharding::{Index, Sharding};
 
-/// An array of which `local` is this process's part, of the shape that follows: the sizes of `local`, times the number
-/// of processes that a dimension is split over. With one process that is the whole array.
+/// Creates an array of which `local` is this process's part, and whose shape is inferred: the sizes of `local`, times
+/// the number of processes that a dimension is split over. With one process that is the whole array.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -27,17 +27,17 @@ use crate::sharding::{Index, Sharding};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Nothing is sent: a mistake is an error on the process that makes it. Fails when the sharding does not divide the shape,
-/// and when processes hold parts of a dimension that overlap without being the same.
+/// Nothing is communicated: a mistake is an error on the process that makes it. Fails when the sharding does not divide
+/// the shape, and when processes hold parts of a dimension that overlap without being equal.
 #[track_caller]
 pub fn make_array_from_process_local_data(sharding: impl Into<Sharding>, local: &Array) -> Result<Array> {
     from_local(&sharding.into(), local, &vec![None; local.ndim()]).at_caller()
 }
 
-/// The same, with the shape that the whole array shall have; a size that is `None` is inferred.
+/// Like [`make_array_from_process_local_data`], with the shape of the whole array; a size of `None` is inferred.
 ///
-/// A size may also be that of `local`, which then has all of that dimension, on every process. Fails also when a size is
-/// neither that nor the one of this process's part.
+/// A size may also be that of `local`, which then has all of that dimension, on every process. Also fails when a size
+/// is neither that nor the inferred one.
 #[track_caller]
 pub fn make_array_from_process_local_data_of_shape(
     sharding: impl Into<Sharding>,
@@ -94,7 +94,7 @@ fn from_local(sharding: &Sharding, local: &Array, asked: &[Option<usize>]) -> Re
         return Err(err!(Value, "none of the devices of {sharding} belong to this process")
             .help("call it on the processes whose devices are in the mesh"));
     }
-    // Where each part of a dimension begins that this process holds.
+    // The start of each shard of a dimension that this process holds.
     let starts: Vec<Vec<usize>> = (0..whole.len())
         .map(|dim| held.iter().map(|(_, index)| index[dim].start).collect::<BTreeSet<_>>().into_iter().collect())
         .collect();
@@ -133,8 +133,8 @@ fn from_local(sharding: &Sharding, local: &Array, asked: &[Option<usize>]) -> Re
     Ok(Array::from_concrete(Concrete::new(Aval::new(dtype, whole), sharding.clone(), true, buffers)))
 }
 
-/// The shape of an array of which every process has a part of this shape. `None` where processes hold parts that are
-/// neither the same nor apart.
+/// The shape of an array of which every process has a part of this shape. `None` for a dimension in which processes
+/// hold parts that overlap without being equal.
 fn global_shape(sharding: &Sharding, local: &[usize]) -> Result<Vec<Option<usize>>> {
     let devices = sharding.devices();
     // Every product of axis sizes divides it.

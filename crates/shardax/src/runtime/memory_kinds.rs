@@ -1,4 +1,4 @@
-//! Which kind of memory the arguments and results of a program lie in.
+//! Memory kinds of a program's arguments and results.
 
 use std::collections::HashMap;
 use std::panic::Location;
@@ -17,29 +17,29 @@ use crate::sharding::memory::MemoryKind;
 use crate::stack::grow;
 
 impl Request {
-    /// The kind of memory that the user asked for this result to be in.
-    pub fn asked_kind(&self, output: usize) -> Option<MemoryKind> {
+    /// The memory kind that the user asked for this result.
+    pub fn requested_kind(&self, output: usize) -> Option<MemoryKind> {
         self.out_kinds.get(output).copied().flatten()
     }
 
-    /// The kinds of memory of the arguments, as far as they are said.
+    /// The memory kinds of the arguments, where specified.
     pub fn in_kinds(&self) -> Vec<Option<MemoryKind>> {
         self.in_shardings.iter().map(|sharding| sharding.kind()).collect()
     }
 
-    /// The compiler's refusal of a program that computes with what is not in the devices' memory, which it tells in words
-    /// of its own: with the line of the first operation that does, and what helps.
+    /// Explains the compiler's error for a program that computes on values outside of device memory:
+    /// adds the line of the first such operation, and advice.
     pub fn explained(&self, refusal: Error, platform: Platform) -> Error {
         let other = platform.has_memories() && self.uses_other_memory();
         match other.then(|| first_use(&self.program, &self.in_kinds())).flatten() {
             None => refusal,
             Some((name, kind, source)) => refusal.at(source).help(format!(
-                "{name} is asked for of a value in {kind} memory, and XLA computes with what is in the device's: put it there first, with `device_put(&x, Space::Device)`"
+                "{name} is not supported on a value in {kind} memory, because XLA computes in device memory: move it there first, with `device_put(&x, Space::Device)`"
             )),
         }
     }
 
-    /// The sharding of a result with the kind of memory that it lies in, of [`result_kinds`](Request::result_kinds).
+    /// The sharding of a result with its memory kind, from [`result_kinds`](Request::result_kinds).
     pub fn with_kind(sharding: Sharding, kinds: &[Option<MemoryKind>], result: usize) -> Sharding {
         match kinds.get(result).copied().flatten() {
             kind if MemoryKind::is_default(kind) => sharding,
@@ -47,9 +47,9 @@ impl Request {
         }
     }
 
-    /// The results that the program leaves in the memory of its devices though they are to lie in another: on platforms
-    /// whose programs know one memory.
-    pub fn left_to_move(&self, found: &[Option<Sharding>]) -> Vec<usize> {
+    /// The results that the program leaves in device memory although another memory was requested: on platforms
+    /// whose programs only know one memory.
+    pub fn results_to_move(&self, found: &[Option<Sharding>]) -> Vec<usize> {
         let other = |(_, sharding): &(usize, &Option<Sharding>)| {
             !self.place.platform().has_memories()
                 && sharding.as_ref().is_some_and(|sharding| !MemoryKind::is_default(sharding.kind()))
@@ -57,7 +57,7 @@ impl Request {
         found.iter().enumerate().filter(other).map(|(i, _)| i).collect()
     }
 
-    /// What the text says of it: nothing, or the kind of each argument and result.
+    /// The memory kinds in the program's text: none, or one for each argument and result.
     pub fn memory(&self) -> Memory {
         let said = |kinds: Vec<Option<MemoryKind>>| kinds.iter().map(|k| k.unwrap_or(MemoryKind::DEVICE)).collect();
         match self.uses_other_memory() {
@@ -70,25 +70,25 @@ impl Request {
         }
     }
 
-    /// Whether some value lies in another memory than the devices' own.
+    /// Returns `true` if a value is in a memory other than the devices' own.
     pub fn uses_other_memory(&self) -> bool {
         let mut found = self.in_kinds().iter().chain(&self.out_kinds).any(|kind| !MemoryKind::is_default(*kind));
         self.program.for_each_eqn(&mut |eqn| found |= !MemoryKind::is_default(eqn.primitive.memory_kind()));
         found
     }
 
-    /// The kinds of memory of the results: what was asked for, or where the program puts them. Empty where all lie in
+    /// The memory kinds of the results: as requested, or where the program puts them. Empty if all are in
     /// the devices' own.
     pub fn result_kinds(&self) -> Vec<Option<MemoryKind>> {
         if !self.uses_other_memory() {
             return Vec::new();
         }
         let put = kinds_of_results(&self.program, &self.in_kinds());
-        put.into_iter().enumerate().map(|(i, kind)| self.asked_kind(i).or(kind)).collect()
+        put.into_iter().enumerate().map(|(i, kind)| self.requested_kind(i).or(kind)).collect()
     }
 }
 
-/// The same values in memory of this kind of the same devices.
+/// Copies the buffers to memory of this kind of the same devices.
 pub(crate) fn moved_to_memory(buffers: &Buffers, kind: Option<MemoryKind>) -> Result<Buffers> {
     let device = |buffer: &pjrt::Buffer| {
         let all = buffer.device().addressable_memories()?;
@@ -98,10 +98,10 @@ pub(crate) fn moved_to_memory(buffers: &Buffers, kind: Option<MemoryKind>) -> Re
     buffers.iter().map(|buffer| Ok(Arc::new(buffer.copy_to_memory(&device(buffer)?)?))).collect()
 }
 
-/// What is not computed: results lie where the operands do.
+/// Operations that do not compute: their results are in the memory of their operands.
 const IN_PLACE: [&str; 6] = ["optimization_barrier", "name", "slice", "dynamic_slice", "reshape", "squeeze"];
 
-/// The first operation on a value that lies in other memory than the devices' own.
+/// The first operation on a value outside of the devices' own memory.
 fn first_use(
     program: &Program,
     inputs: &[Option<MemoryKind>],
@@ -116,13 +116,13 @@ fn first_use(
     found
 }
 
-/// Where a program puts its results.
+/// The memory kinds of a program's results.
 fn kinds_of_results(program: &Program, inputs: &[Option<MemoryKind>]) -> Vec<Option<MemoryKind>> {
     walk(program, inputs, &mut |_, _| {})
 }
 
-/// Where a program puts its results; what is computed lies where nothing is said. `visit` gets each equation that
-/// computes, with where its operands lie.
+/// The memory kinds of a program's results; computed values are in the default memory. `visit` is called for each
+/// equation that computes, with the kinds of its operands.
 fn walk(
     program: &Program,
     inputs: &[Option<MemoryKind>],
@@ -139,7 +139,7 @@ fn walk(
             known.extend(eqn.outputs.iter().map(|var| (*var, kind)));
             continue;
         }
-        // Of programs within, those that take and return what the equation does.
+        // Of sub-programs, those that take and return the same values as the equation.
         let programs = eqn.primitive.programs();
         let alike = |p: &&&Program| p.inputs.len() == eqn.inputs.len() && p.outputs.len() == eqn.outputs.len();
         let inputs: Vec<_> = eqn.inputs.iter().map(|atom| of(&known, atom)).collect();
@@ -163,13 +163,13 @@ fn walk(
 mod tests {
     use crate::prelude::*;
 
-    /// Where the parts of an array really lie.
+    /// The actual memory kinds of an array's shards.
     fn kinds(x: &Array) -> Result<Vec<String>> {
         let memory = |buffer: &std::sync::Arc<shardax_pjrt::Buffer>| Ok(buffer.memory()?.kind().to_owned());
         x.concrete()?.buffers.iter().map(memory).collect()
     }
 
-    /// What a sharding says is so, whether `device_put` or a program put it there.
+    /// The memory kind of a sharding is the actual one, whether `device_put` or a program put it there.
     #[test]
     fn arrays_lie_where_their_shardings_say() -> Result<()> {
         let device = &local_devices()?[0];

@@ -1,4 +1,4 @@
-//! XLA: programs compiled, kept and run, and arrays moved to where they are asked for.
+//! The runtime: compilation, caching and execution of programs on the PJRT client, and data movement.
 
 pub mod aot;
 pub(crate) mod assemble;

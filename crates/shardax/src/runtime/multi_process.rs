@@ -1,8 +1,8 @@
-//! Programs for devices of several processes, on a plugin that knows one: partitioned over all devices, made local, and
-//! compiled for this process's.
+//! Programs for devices of several processes, on a plugin that only supports one: partitioned over all devices, made
+//! local, and compiled for this process's devices.
 //!
-//! The processes agree first that all of them compile the same program. Then one process on each host compiles it, or
-//! finds it on disk, and gives it to the others there.
+//! The processes first agree that all of them compile the same program. Then one process on each host compiles it, or
+//! loads it from disk, and sends it to the others there.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,7 +15,7 @@ use crate::error::{Result, err};
 use crate::sharding::Device;
 use crate::sharding::distributed::{Processes, processes};
 
-/// A compiled program with what it was made from.
+/// A compiled program and the partitioned one it was made from.
 pub(super) struct MultiProcessExecutable {
     pub executable: pjrt::Executable,
     /// The program of one device, with its collectives.
@@ -24,7 +24,7 @@ pub(super) struct MultiProcessExecutable {
     pub shared: Arc<Shared>,
 }
 
-/// What is to be compiled.
+/// A compilation job.
 pub(super) struct Job<'a> {
     pub client: &'a pjrt::Client,
     pub name: &'a str,
@@ -32,22 +32,22 @@ pub(super) struct Job<'a> {
     pub types: &'a str,
     /// The program's text, without locations.
     pub text: &'a str,
-    /// For all devices.
+    /// The options for all devices.
     pub options: &'a pjrt::CompileOptions,
     pub signature: &'a pjrt::Signature,
-    /// It calls functions that have their numbers from this process, so no other can use what this one compiles.
+    /// `true` if it calls functions numbered by this process, so no other can use its executable.
     pub own: bool,
 }
 
-/// The processes, where some of these devices are others' and the plugin does not know them.
+/// The processes, if some of these devices belong to others and the plugin does not support several.
 pub(crate) fn processes_of(devices: &[Device]) -> Option<&'static Processes> {
     processes().filter(|p| p.exchanges() && devices.iter().any(|device| !device.is_addressable()))
 }
 
 impl Job<'_> {
-    /// The outer error is one of the processes, the inner one the compiler's.
+    /// Compiles it. The outer error is one between processes, the inner one the compiler's.
     pub fn compile(&self, processes: &Processes, devices: &[Device]) -> Result<pjrt::Result<MultiProcessExecutable>> {
-        // What is exchanged on the way has one order.
+        // Compilations exchange messages, which must be in the same order on all processes.
         static ONE: Mutex<()> = Mutex::new(());
         let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let ranks = processes.of(devices);
@@ -70,7 +70,7 @@ impl Job<'_> {
             err!(Runtime, "process {rank} compiles another program than this one as `{}` ({}): all processes must run the same computations in the same order", self.name, self.types)
                 .help("look for what differs between processes in the function: constants made from `process_index()`, random seeds, options")
         })?;
-        // The name is for messages, of which the first arguments tell enough.
+        // The name is for error messages; the first arguments are enough.
         let first: Vec<&str> = self.types.split(", ").take(4).collect();
         let more = if self.types.split(", ").nth(4).is_some() { ", …" } else { "" };
         let called = format!("{} ({}{more})", self.name, first.join(", "));
@@ -108,7 +108,7 @@ impl Job<'_> {
         }
     }
 
-    /// From disk, or compiled; with the bytes that others can load.
+    /// Loads it from disk, or compiles it; with the bytes that others can load.
     fn load_or_compile(&self, shared: &Arc<Shared>) -> pjrt::Result<(MultiProcessExecutable, Vec<u8>)> {
         let local = self.local();
         let exact = processes().is_none_or(Processes::sums_exactly);

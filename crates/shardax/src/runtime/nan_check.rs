@@ -1,4 +1,4 @@
-//! Results searched for NaN and infinities, and the operation that made them.
+//! Checks of results for NaN and infinities, and the search for the operation that produced them.
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use crate::dtype::Scalar;
 use crate::error::{Result, err};
 use crate::ops::checkify::{Checks, discharge};
 
-/// Runs a program, which fails where a result holds a NaN or an infinity, of those that are searched for.
+/// Runs a program; fails if a result has a NaN or an infinity, if these are checked for.
 pub(super) fn run<A: Borrow<Concrete>>(
     program: &LoadedProgram,
     args: &[A],
     committed: bool,
     (nans, infs): (bool, bool),
 ) -> Result<Vec<Array>> {
-    // What is donated is gone afterwards.
+    // A donated argument is gone afterwards.
     let copy = |(i, arg): (usize, &A)| -> Result<Arc<Concrete>> {
         let Concrete { aval, sharding, committed, buffers, .. } = arg.borrow();
         let (sharding, buffers) = match program.donated.get(i) {
@@ -40,7 +40,7 @@ pub(super) fn run<A: Borrow<Concrete>>(
     Ok(outs)
 }
 
-/// The first value of these that the array holds.
+/// The first invalid value of the array, among those checked for.
 fn find(array: &Array, nans: bool, infs: bool) -> Result<Option<&'static str>> {
     let dtype = array.dtype();
     let bytes = array.to_bytes()?;
@@ -50,7 +50,7 @@ fn find(array: &Array, nans: bool, infs: bool) -> Result<Option<&'static str>> {
     Ok(bad.find(|value| if *value == "nan" { nans } else { infs }))
 }
 
-/// Runs the program again with each operation checked; the error names the first that made such a value.
+/// Runs the program again with each operation checked; the error names the first that produced such a value.
 fn explain(
     program: &LoadedProgram,
     args: &[Arc<Concrete>],
@@ -71,7 +71,7 @@ fn explain(
                 donated: vec![false; args.len()],
                 ..request.clone()
             };
-            let outs: Vec<Array> = again.load_at_once()?.start(args, committed)?;
+            let outs: Vec<Array> = again.load_cached()?.start(args, committed)?;
             if let Some((_, text, at)) = checked.errors.error(&outs[..count]).found()?.into_iter().next() {
                 return Ok(err!(FloatingPoint, "{text}").at(at));
             }
@@ -82,5 +82,5 @@ fn explain(
         "invalid value ({value}) encountered in a result of {}, but its operations did not produce invalid values when each was checked",
         program.name
     )
-    .help("it is among the arguments, or comes of how the compiler puts operations together"))
+    .help("it is among the arguments, or is produced by operations that the compiler fuses"))
 }

@@ -1,4 +1,4 @@
-//! Reading the shardings that the compiler chose back as partition specs.
+//! Conversion of the compiler's shardings to partition specs.
 
 use shardax_pjrt as pjrt;
 use smallvec::SmallVec;
@@ -6,10 +6,10 @@ use smallvec::SmallVec;
 use crate::shape::AxisName;
 use crate::sharding::{DimSpec, Mesh, NamedSharding, PartitionSpec};
 
-/// The spec over `mesh` that splits an array of this rank as `op` does; `None` when there is none.
+/// The spec over `mesh` that splits an array of this rank like `op`; `None` if there is none.
 pub(crate) fn to_named(op: &pjrt::OpSharding, mesh: &Mesh, rank: usize) -> Option<NamedSharding> {
     if op.is_replicated() || op.kind != pjrt::ShardingKind::Other {
-        // Whole on every device.
+        // Replicated.
         return Some(NamedSharding::new(mesh, PartitionSpec::default()));
     }
     let (tiles, assignment) = (&op.tile_dims, &op.devices);

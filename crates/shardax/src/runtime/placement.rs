@@ -1,4 +1,4 @@
-//! Deciding where a program runs: the devices and the sharding of each argument and result.
+//! Placement of programs: the devices, and the sharding of each argument and result.
 
 use crate::core::lower::Platform;
 use crate::core::program::{Aval, Program};
@@ -7,7 +7,7 @@ use crate::sharding::context::mesh_with_devices;
 use crate::sharding::device::{Device, uncommitted_device};
 use crate::sharding::{AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding};
 
-/// Where a program runs.
+/// The devices of a program.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Place {
     Single(Device),
@@ -34,7 +34,7 @@ impl Place {
         self.devices().first().map_or(Platform::Other, |device| Platform::named(device.platform()))
     }
 
-    /// The sharding of a value that every device has whole.
+    /// The replicated sharding.
     pub fn replicated(&self) -> Sharding {
         match self {
             Place::Single(d) => Sharding::Single(SingleDeviceSharding::new(d.clone())),
@@ -43,53 +43,53 @@ impl Place {
     }
 }
 
-/// What is known of an argument before its program is placed.
+/// The placement of an argument before its program is placed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Input {
-    /// Where its array lies, if it has to stay on its devices.
+    /// The sharding of its array, if it is committed.
     pub committed: Option<Sharding>,
-    /// The sharding that `jit` was asked to give it.
+    /// The sharding given to `jit`.
     pub given: Option<Sharding>,
 }
 
-/// A program to be placed, with what is asked of its place.
+/// A program to be placed, with the requested shardings.
 pub(crate) struct Placing<'a> {
     pub program: &'a Program,
     /// The function's name, for errors.
     pub function: &'a str,
     pub inputs: &'a [Input],
-    /// What an input is called in errors: `argument[0].w`.
+    /// The name of an input in errors: `argument[0].w`.
     pub input_name: &'a dyn Fn(usize) -> String,
-    /// The sharding that `jit` was asked to give each output; empty when it was asked for none.
+    /// The requested sharding of each output; empty if there are none.
     pub outputs: &'a [Option<Sharding>],
-    /// What an output is called in errors: `output[0]`.
+    /// The name of an output in errors: `output[0]`.
     pub output_name: &'a dyn Fn(usize) -> String,
 }
 
-/// Where a program runs, and where its arguments and results lie.
+/// The devices of a program, and the shardings of its arguments and results.
 pub(crate) struct Placed {
     pub place: Place,
     pub in_shardings: Vec<Sharding>,
     /// `None` leaves it to the compiler.
     pub out_shardings: Vec<Option<NamedSharding>>,
-    /// Whether results have to stay on their devices.
+    /// `true` if results are committed.
     pub committed: bool,
 }
 
 impl Placing<'_> {
-    /// Places the program: on the devices of the shardings that were asked for, of arguments that are committed, and
-    /// of what is inside it that names devices. All must agree, order included.
+    /// Places the program: on the devices of the requested shardings, of committed arguments, and
+    /// of primitives inside it that name devices. All must agree, including their order.
     pub fn place(&self) -> Result<Placed> {
         self.check_inputs()?;
         let mut found: Option<(Place, String)> = None;
         for (i, (input, aval)) in self.inputs.iter().zip(self.program.in_avals()).enumerate() {
             let Some(sharding) = input.given.as_ref().or(input.committed.as_ref()) else { continue };
-            meet(&mut found, Place::of(sharding), &|| {
+            agree(&mut found, Place::of(sharding), &|| {
                 (format!("{} of {} with shape {aval} and", (self.input_name)(i), self.function), String::new())
             })?;
         }
         for sharding in self.outputs.iter().flatten() {
-            meet(&mut found, Place::of(sharding), &|| ("explicit output sharding".to_owned(), String::new()))?;
+            agree(&mut found, Place::of(sharding), &|| ("explicit output sharding".to_owned(), String::new()))?;
         }
         let mut result = Ok(());
         self.program.for_each_eqn(&mut |eqn| {
@@ -98,7 +98,7 @@ impl Placing<'_> {
             }
             if let Some(sharding) = eqn.primitive.placed_on() {
                 let what = || (format!("{} inside jit", eqn.primitive.name()), format!(" (at {})", eqn.source));
-                result = meet(&mut found, Place::of(&sharding), &what);
+                result = agree(&mut found, Place::of(&sharding), &what);
             }
         });
         result?;
@@ -171,7 +171,7 @@ impl Placing<'_> {
                 .map_err(|e| e.context(format!("{} of {} with shape {aval}", (self.output_name)(i), self.function)))?;
             out[i] = Some(match given {
                 Sharding::Named(named) => named.clone(),
-                // A mesh of this one device.
+                // A device stands for a mesh of that one device.
                 Sharding::Single(_) => NamedSharding::new(mesh, PartitionSpec::default()).in_memory(given.kind()),
             });
         }
@@ -179,8 +179,8 @@ impl Placing<'_> {
     }
 }
 
-/// Adds one that names devices to those before it, with which it must agree; `what` says what it is, and where.
-fn meet(found: &mut Option<(Place, String)>, place: Place, what: &dyn Fn() -> (String, String)) -> Result<()> {
+/// Adds a place, which must agree with those before it; `what` describes it for errors.
+fn agree(found: &mut Option<(Place, String)>, place: Place, what: &dyn Fn() -> (String, String)) -> Result<()> {
     let describe = |place: &Place| {
         let devices = place.devices();
         let ids: Vec<_> = devices.iter().map(Device::id).collect();
@@ -197,17 +197,17 @@ fn meet(found: &mut Option<(Place, String)>, place: Place, what: &dyn Fn() -> (S
                 describe(&place)
             )
             .help(
-                "move one of them with `device_put(x, sharding)`, so that all lie on the same devices in the same order",
+                "move one of them with `device_put(x, sharding)`, so that all are on the same devices in the same order",
             ));
         }
-        // Of a device and a mesh of that one device, the mesh says more.
+        // Of a device and a mesh of that one device, the mesh has more information.
         Some((first @ Place::Single(_), _)) => *first = place,
         Some(_) => {}
     }
     Ok(())
 }
 
-/// Fails where a committed array is not cut as it was asked to be: it is not moved silently. Arrays that are cut alike
+/// Fails if a committed array is split differently than requested: it is not moved silently. Arrays with an equal split
 /// on other devices, or in another order, are copied.
 pub(crate) fn check_split(have: &Sharding, want: &Sharding, aval: &Aval, name: &dyn Fn() -> String) -> Result<()> {
     if !have.is_same_memory(want) {
@@ -232,7 +232,7 @@ pub(crate) fn check_split(have: &Sharding, want: &Sharding, aval: &Aval, name: &
     .help("committed arrays are not moved silently: move it with `device_put(x, sharding)`, or pass host data"))
 }
 
-/// Whether both cut an array of this rank into the same parts in the same order, on whatever devices.
+/// Returns `true` if both split an array of this rank into the same shards in the same order, on whatever devices.
 pub(crate) fn splits_alike(a: &Sharding, b: &Sharding, rank: usize) -> bool {
     if a.is_fully_replicated() && b.is_fully_replicated() {
         return true;

@@ -1,7 +1,10 @@
-//! Compiled programs in memory: tables that find one by a hash and one comparison, and together stay within bounds.
+//! In-memory caches of compiled programs: tables with lookup by a hash and one comparison, with common limits.
 //!
-//! Tables belong to what uses the programs: to a `jit`, to the operations that run one by one. When all together hold
-//! too much, the programs that were not used for the longest time go first, in whatever table they are.
+//! Tables belong to the users of the programs: to a `jit`, or to eager operations. If all together exceed
+//! the limits, the least recently used programs are evicted first, from any table.
+//!
+//! Lock order: the list of tables is released before a part of a table is locked, and only one part is locked at a
+//! time. No lock is held while programs are compared, compiled or freed.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -13,16 +16,16 @@ use smallvec::SmallVec;
 use super::execute::LoadedProgram;
 use crate::config;
 
-/// What all tables hold.
+/// The totals of all tables.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// The time, in programs that were kept: it moves while there is something to choose from, and is cheap to read.
+/// A logical clock that counts insertions: cheap to read, and precise enough for eviction.
 static CLOCK: AtomicU64 = AtomicU64::new(1);
 
 static TABLES: Mutex<Vec<Weak<dyn Evictable>>> = Mutex::new(Vec::new());
 
-/// When a program was used last.
+/// The time of a program's last use.
 #[derive(Default)]
 pub(crate) struct LastUse(AtomicU64);
 
@@ -30,7 +33,7 @@ impl LastUse {
     #[inline]
     pub fn touch(&self) {
         let now = CLOCK.load(Ordering::Relaxed);
-        // Written once for each time that is told, so that threads that use one program do not contend for it.
+        // Written once per tick, so that threads that use one program do not contend for it.
         if self.0.load(Ordering::Relaxed) != now {
             self.0.store(now, Ordering::Relaxed);
         }
@@ -41,7 +44,7 @@ impl LastUse {
     }
 }
 
-/// What a table holds: a compiled program with what it is found by.
+/// An entry of a table: a compiled program with its key.
 pub(crate) trait CachedProgram: Clone {
     fn program(&self) -> &LoadedProgram;
 }
@@ -52,14 +55,14 @@ impl CachedProgram for Arc<LoadedProgram> {
     }
 }
 
-/// The hash of a value, as tables take it.
+/// The hash of a value, for tables.
 pub(crate) fn hash_of(value: impl Hash) -> u64 {
     let mut hasher = std::hash::DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()
 }
 
-/// Keys are hashes already.
+/// A hasher that returns its input: keys are already hashes.
 #[derive(Default)]
 struct Identity(u64);
 
@@ -73,7 +76,7 @@ impl Hasher for Identity {
     }
 }
 
-/// Counts among what is kept while it lives.
+/// A program's share of the totals, while it exists.
 struct Share(usize);
 
 impl Share {
@@ -91,11 +94,11 @@ impl Drop for Share {
     }
 }
 
-/// The programs of one hash: more than one only by accident.
+/// The programs with one hash: more than one only on a collision.
 type Bucket<V> = SmallVec<[(V, Share); 1]>;
 type Part<V> = RwLock<HashMap<u64, Bucket<V>, BuildHasherDefault<Identity>>>;
 
-/// A table of compiled programs, in parts that are locked apart.
+/// A table of compiled programs, in parts with a lock each.
 pub(crate) struct Table<V>(Box<[Part<V>]>);
 
 impl<V: CachedProgram> Table<V> {
@@ -107,7 +110,7 @@ impl<V: CachedProgram> Table<V> {
         &self.0[(hash >> 32) as usize % self.0.len()]
     }
 
-    /// The entry of this hash that `matches`; compared without a lock.
+    /// The entry with this hash that `matches`; compared outside of the lock.
     pub fn find(&self, hash: u64, matches: impl Fn(&V) -> bool) -> Option<V> {
         let found: SmallVec<[V; 1]> = {
             let part = self.part(hash).read().unwrap_or_else(PoisonError::into_inner);
@@ -118,7 +121,7 @@ impl<V: CachedProgram> Table<V> {
         Some(found)
     }
 
-    /// Keeps an entry. The tables' owner must be [`registered`](register), so that it can be made room for.
+    /// Inserts an entry. The table's owner must be [`registered`](register), so that entries can be evicted.
     pub fn insert(&self, hash: u64, value: V) {
         CLOCK.fetch_add(1, Ordering::Relaxed);
         value.program().last_use.touch();
@@ -137,7 +140,7 @@ impl<V: CachedProgram> Table<V> {
         all
     }
 
-    /// Drops the entries that `keep` does not want. What is dropped frees its memory after the lock.
+    /// Drops the entries that `keep` rejects. Their memory is freed outside of the lock.
     fn retain(&self, keep: &mut dyn FnMut(&LoadedProgram) -> bool) {
         for part in &self.0 {
             let mut dropped: Vec<(V, Share)> = Vec::new();
@@ -156,10 +159,10 @@ impl<V: CachedProgram> Table<V> {
     }
 }
 
-/// What owns a table.
+/// An owner of tables.
 pub(crate) trait Evictable: Send + Sync {
     fn visit(&self, visit: &mut dyn FnMut(&LoadedProgram));
-    /// Drops the programs that `keep` does not want.
+    /// Drops the programs that `keep` rejects.
     fn retain(&self, keep: &mut dyn FnMut(&LoadedProgram) -> bool);
 }
 
@@ -177,25 +180,25 @@ fn tables() -> MutexGuard<'static, Vec<Weak<dyn Evictable>>> {
     TABLES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes the programs of `keeper` part of what is bounded, for as long as it lives.
+/// Subjects the programs of `keeper` to the limits, while it exists.
 pub(crate) fn register<K: Evictable + 'static>(keeper: K) -> Arc<K> {
     let keeper = Arc::new(keeper);
     let weak: Weak<K> = Arc::downgrade(&keeper);
     let mut tables = tables();
     if tables.len() == tables.capacity() {
-        // Before the list grows.
+        // Dropped tables are removed before the list grows.
         tables.retain(|table| table.strong_count() > 0);
     }
     tables.push(weak);
     keeper
 }
 
-/// Those that live, to be used without the lock.
+/// The existing tables, to be used outside of the lock.
 fn evictable() -> Vec<Arc<dyn Evictable>> {
     tables().iter().filter_map(Weak::upgrade).collect()
 }
 
-/// Drops the programs that were not used for the longest time, where too many are kept.
+/// Evicts the least recently used programs, if there are too many.
 fn make_room() {
     static BUSY: AtomicBool = AtomicBool::new(false);
     let (max_count, max_bytes) = config::compiled_bounds();
@@ -207,7 +210,7 @@ fn make_room() {
     let mut all = Vec::new();
     keepers.iter().for_each(|keeper| keeper.visit(&mut |program| all.push((program.last_use.get(), program.bytes))));
     all.sort_unstable_by_key(|(used, _)| std::cmp::Reverse(*used));
-    // An eighth more than must go, so that not every program that comes has to look for one that goes; never the newest.
+    // Evicts an eighth more than necessary, so that not every new program triggers an eviction; never the newest.
     let (count, mut bytes) = (max_count - max_count / 8, max_bytes - max_bytes / 8);
     let fit = |(at, (_, size)): &(usize, &(u64, usize))| {
         bytes = bytes.saturating_sub(*size);
@@ -215,7 +218,7 @@ fn make_room() {
     };
     let kept = all.iter().enumerate().take_while(fit).count();
     if let Some(&(oldest, _)) = all.get(kept) {
-        // Of those that were used at one time some stay.
+        // Of programs with equal times some remain.
         let mut ties = all[..kept].iter().filter(|(used, _)| *used == oldest).count();
         let mut keep = |program: &LoadedProgram| {
             let used = program.last_use.get();
@@ -228,12 +231,12 @@ fn make_room() {
     BUSY.store(false, Ordering::Release);
 }
 
-/// Drops every compiled program that is kept: those of functions, of operations that run one by one, and of
-/// transformations that were called outside of `jit`. What is called afterwards is compiled anew.
+/// Drops all cached programs: those of functions, of eager operations, and of
+/// transformations called outside of `jit`. Later calls compile again.
 ///
-/// Programs that are kept are bounded by count and by bytes anyway
+/// The caches are limited in number and bytes anyway
 /// ([`config::set_max_compiled_programs`](crate::config::set_max_compiled_programs)); those of a function that captures
-/// something go with the last [`Jit`](crate::Jit) or [`Pmap`](crate::Pmap) of it.
+/// something are dropped with its last [`Jit`](crate::Jit) or [`Pmap`](crate::Pmap).
 pub fn clear_caches() {
     evictable().iter().for_each(|keeper| keeper.retain(&mut |_| false));
 }

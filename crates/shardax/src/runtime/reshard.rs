@@ -1,4 +1,4 @@
-//! Moving arrays between shardings, those over devices of several processes included.
+//! Moving arrays between shardings, including those over devices of several processes.
 
 use crate::compiler_options::CompilerOptions;
 use crate::core::array::transfer;
@@ -14,9 +14,9 @@ use crate::sharding::device::check_current;
 use crate::sharding::distributed::processes;
 use crate::sharding::layout::RequestedLayout;
 
-/// The buffers of an array laid out by `want`; those that lie right already are shared.
+/// The buffers of an array laid out by `want`; those already in place are shared.
 ///
-/// To devices of several processes an array goes that every process has whole, or by a program that all of them run.
+/// An array moves to devices of several processes if every process has it whole, or by a program that all of them run.
 pub(crate) fn reshard(array: &Concrete, want: &Sharding) -> Result<Buffers> {
     array.check_alive()?;
     let have = &array.sharding;
@@ -55,7 +55,7 @@ pub(crate) fn reshard(array: &Concrete, want: &Sharding) -> Result<Buffers> {
     relocated(array, want, Place::Mesh(named.mesh().clone()))
 }
 
-/// The same where one of the two has a layout that is not the default.
+/// Like [`reshard`], if one of the two has a layout other than the default.
 fn relaid(array: &Concrete, want: &Sharding) -> Result<Buffers> {
     let have = &array.sharding;
     let rank = array.aval.rank();
@@ -67,13 +67,13 @@ fn relaid(array: &Concrete, want: &Sharding) -> Result<Buffers> {
         Sharding::Single(single) => Place::Single(single.device().clone()),
         Sharding::Named(named) => Place::Mesh(named.mesh().clone()),
     };
-    // Into the default, to where it goes, into the layout there.
+    // First to the default layout, then to the target's devices, then to its layout.
     let made = |sharding: &Sharding, buffers| Concrete::new(array.aval.clone(), sharding.clone(), true, buffers);
     let default = have.in_layout(None);
     let there = want.in_layout(None);
     let is_gone = have.devices().first().is_some_and(|device| check_current(device).is_err());
     let moved = match have.layout() {
-        // No program runs on the devices of an engine that failed.
+        // No program runs on the devices of a client that failed.
         Some(_) if is_gone && transfer::is_here(array) => {
             transfer::buffers_from_host(&transfer::to_host(array)?, &array.aval, &there)?
         }
@@ -86,14 +86,14 @@ fn relaid(array: &Concrete, want: &Sharding) -> Result<Buffers> {
     }
 }
 
-/// A copy of the array's parts, in memory of its own, in the layout in which they are.
+/// Copies the array's shards, with their layout.
 pub(crate) fn copied(array: &Concrete) -> Result<Buffers> {
     let plain = reshard(array, &array.sharding.in_layout(None))?;
     let plain = Concrete::new(array.aval.clone(), array.sharding.in_layout(None), true, plain);
     reshard(&plain, &array.sharding)
 }
 
-/// What a program that returns its argument makes of it.
+/// Reshards by running a program that returns its argument.
 fn relocated(array: &Concrete, want: &Sharding, place: Place) -> Result<Buffers> {
     let identity = Program {
         avals: vec![array.aval.clone()],
@@ -115,18 +115,18 @@ fn relocated(array: &Concrete, want: &Sharding, place: Place) -> Result<Buffers>
         compiler_options: CompilerOptions::of_process(),
         input_names: InputNames::default(),
     };
-    let outs: Vec<Array> = request.load_at_once()?.run(&[array], true)?;
+    let outs: Vec<Array> = request.load_cached()?.run(&[array], true)?;
     let moved = outs.first().and_then(Array::concrete_ref).map(|c| c.buffers.clone());
     moved.ok_or_else(|| err!(Runtime, "a reshard gave no result"))
 }
 
-/// Whether an array of this process alone goes to devices of several.
+/// Returns `true` if an array of this process alone moves to devices of several.
 pub(crate) fn spans(array: &Concrete, want: &Sharding) -> bool {
     !want.is_fully_addressable() && array.sharding.is_fully_addressable()
 }
 
-/// Fails for an argument of a compiled function that cannot go where the function takes it. What this process alone has
-/// goes to devices of several processes only where all of them get the whole.
+/// Fails for an argument of a compiled function that cannot move to the function's sharding. An array of this process
+/// alone moves to devices of several processes only if all of them receive the whole.
 pub(crate) fn check_argument(array: &Concrete, want: &Sharding) -> Result<()> {
     if spans(array, want) && !want.is_fully_replicated() {
         return Err(err!(
@@ -140,7 +140,7 @@ pub(crate) fn check_argument(array: &Concrete, want: &Sharding) -> Result<()> {
     Ok(())
 }
 
-/// Fails, on all processes, where a value that goes to devices of several of them is not the same on each; and for one
+/// Fails, on all processes, if a value for devices of several processes is not equal on each; and for one
 /// that was put on devices of this process.
 pub(crate) fn check_same(array: &Concrete, want: &Sharding) -> Result<()> {
     if processes().is_none() || want.is_fully_addressable() || !array.sharding.is_fully_addressable() {

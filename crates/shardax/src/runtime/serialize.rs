@@ -1,7 +1,7 @@
-//! Compiled programs as bytes, for other processes to load.
+//! Serialization of compiled programs.
 //!
-//! The plugin's bytes do not say of which program they are; those of another of the same types would be loaded and compute
-//! something else. So they come after a first line and the SHA-256 of the program's text.
+//! The plugin's bytes do not identify their program; those of another one with the same types would be loaded and
+//! compute something else. So they are preceded by a header line and the SHA-256 of the program's text.
 
 use sha2::{Digest, Sha256};
 use shardax_pjrt as pjrt;
@@ -17,13 +17,13 @@ const FIRST_LINE: &[u8] = b"shardax program 1\n";
 const DIGEST: usize = 32;
 
 impl Request {
-    /// What tells the program from others: its text as anybody would run it, which a build that leaves work to the library
-    /// and one that does not have in common.
+    /// The digest that identifies the program: of its portable text, which is the same in builds with and without CPU
+    /// kernels.
     fn digest(&self) -> Result<[u8; DIGEST]> {
         Ok(Sha256::digest(self.portable_text(self.place.platform())?).into())
     }
 
-    /// The program that was compiled for these devices elsewhere, from its bytes.
+    /// Loads the program for these devices from its bytes.
     pub fn load_bytes(&self, bytes: &[u8]) -> Result<LoadedProgram> {
         let devices = self.place.devices();
         devices.first().map_or(Ok(()), check_current)?;
@@ -37,11 +37,11 @@ impl Request {
         }
         let parts = bytes.strip_prefix(FIRST_LINE).and_then(|rest| rest.split_first_chunk::<DIGEST>());
         let (digest, bytes) = parts.ok_or_else(|| {
-            pjrt::Error::new(pjrt::Code::DataLoss, "these bytes are no compiled program, or are damaged")
+            pjrt::Error::new(pjrt::Code::DataLoss, "these bytes are not a compiled program, or are damaged")
         })?;
         let donations = self.donations();
         let options = self.options_here(&[])?;
-        // The program may have been compiled by a build that leaves work to the library.
+        // The program may come from a build with CPU kernels.
         #[cfg(feature = "ndarray")]
         if self.place.platform() == crate::core::lower::Platform::Cpu {
             let _ = crate::ops::primitive::cpu_kernels::register();
@@ -49,17 +49,17 @@ impl Request {
         let executable = client()?.pjrt.deserialize(bytes, &options, self.signature(&donations)?)?;
         if *digest != self.digest()? {
             return Err(err!(Value, "the bytes are of another program than {}, which takes the same types", self.name)
-                .help("compile it (`lowered.compile()`), and keep the bytes of that; bytes belong to one text of a program, with the constants in it"));
+                .help("compile it (`lowered.compile()`), and serialize the result; the bytes belong to one program text, including its constants"));
         }
         let found = self.result_shardings(&executable, None)?;
         if found.iter().all(Option::is_some) {
             return self.loaded(executable, None, found, 0);
         }
         Err(err!(Value, "the compiled program splits a result of {} in a way that no spec expresses", self.name)
-            .help("say how the results lie (`out_shardings`) where it is lowered, there and here"))
+            .help("set the shardings of the results (`out_shardings`) before lowering, in both processes"))
     }
 
-    /// The bytes of a program that was compiled here for this.
+    /// The bytes of a program compiled from this request.
     pub fn bytes_of(&self, loaded: &LoadedProgram) -> Result<Vec<u8>> {
         if !loaded.retained.is_empty() || loaded.partitioned.is_some() {
             return Err(self.not_serializable());
@@ -74,7 +74,7 @@ impl Request {
     fn not_serializable(&self) -> Error {
         err!(
             NotImplemented,
-            "{} cannot be made bytes of: it calls functions of this process, or has devices of others",
+            "{} cannot be serialized: it calls functions of this process, or has devices of others",
             self.name
         )
         .help("compile it where it runs")
@@ -82,7 +82,7 @@ impl Request {
 }
 
 impl CrossCompiledProgram {
-    /// Its bytes, for a process that has such devices.
+    /// Its bytes, for a process with such devices.
     pub fn bytes(&self) -> Result<Vec<u8>> {
         let request = &self.request;
         if !request.retained().is_empty() {

@@ -1,4 +1,4 @@
-//! A leading axis of one entry for each device: what `pmap` maps over.
+//! A leading axis with one entry per device, as `pmap` maps over.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::shape::AxisName;
 use crate::sharding::device::{Device, client, local_devices};
 use crate::sharding::{Mesh, NamedSharding, PartitionSpec};
 
-/// One tree for each device, stacked on a new leading axis that is split over them.
+/// Stacks one tree per device on a new leading axis that is split over the devices.
 ///
-/// Each entry goes to its device; no device ever has the whole stack, and `devices.len()` times the memory of one tree
-/// is used in all. What lies on devices already goes through the host.
+/// Each entry goes to its device; no device ever has the whole stack, and the total memory is `devices.len()` times
+/// that of one tree. Data on other devices goes through the host.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -25,7 +25,7 @@ use crate::sharding::{Mesh, NamedSharding, PartitionSpec};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for trees of different structures, shapes or dtypes, and for another number of trees than devices.
+/// Fails for trees of different structures, shapes or dtypes, and unless there are as many trees as devices.
 #[track_caller]
 pub fn device_put_sharded<T: Tree>(shards: &[T], devices: &[Device]) -> Result<T> {
     put_sharded(shards, devices).at_caller()
@@ -63,11 +63,11 @@ fn put_sharded<T: Tree>(shards: &[T], devices: &[Device]) -> Result<T> {
     })
 }
 
-/// A copy of the tree for each device, stacked on a new leading axis that is split over them: `devices.len()` times the
-/// memory in all, one copy on each device.
+/// Copies the tree to each device, stacked on a new leading axis that is split over them: `devices.len()` times the
+/// memory in total, one copy on each device.
 ///
-/// The result is *sharded*, not replicated: that its entries are equal is not known to anything, and `x.get(0)` of it
-/// is communication. For arrays that are replicated, without such an axis, use
+/// The result is *sharded*, not replicated: nothing knows that its entries are equal, and `x.get(0)`
+/// communicates. For replicated arrays without such an axis, use
 /// `device_put(x, &NamedSharding::new(&mesh, P![]))`.
 ///
 /// Fails when no device is given.
@@ -86,7 +86,7 @@ fn put_replicated<T: Tree>(tree: &T, devices: &[Device]) -> Result<T> {
     stack(flat.clone(), devices, &|_, leaf| Ok(&bytes[leaf]), &|_| Ok(()))
 }
 
-/// The tree with a leading axis over `devices`; `bytes` gives a device's entry of a leaf.
+/// Stacks the tree on a leading axis over `devices`; `bytes` returns a device's entry of a leaf.
 fn stack<T: Tree, B: AsRef<[u8]>>(
     mut flat: Flat,
     devices: &[Device],
@@ -115,17 +115,17 @@ fn stack<T: Tree, B: AsRef<[u8]>>(
     flat.build()
 }
 
-/// A copy of the tree for each local device, on a new leading axis: what `pmap` maps over. The same as
+/// Copies the tree to each local device, on a new leading axis, as `pmap` maps over. Same as
 /// [`device_put_replicated`] on the local devices.
 #[track_caller]
 pub fn replicate<T: Tree>(tree: &T) -> Result<T> {
     local_devices().and_then(|devices| put_replicated(tree, &devices)).at_caller()
 }
 
-/// The first entry along the leading axis of each array: undoes [`replicate`].
+/// Takes the first entry along the leading axis of each array: the inverse of [`replicate`].
 ///
-/// Without communication: the first device's part is taken as it is, where it is that entry. `x.get(0)`, which takes a
-/// slice of the logical array for all devices, has to send it to them.
+/// No communication: the first device's shard is used directly, if it is that entry. `x.get(0)`, which takes a
+/// slice of the logical array for all devices, must send it to them.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -157,7 +157,7 @@ fn first(array: &Array) -> Result<Array> {
     Ok(first)
 }
 
-/// Split over `devices` along the leading axis.
+/// The sharding over `devices` along the leading axis.
 fn leading(devices: &[Device]) -> Result<NamedSharding> {
     let name = AxisName::new("devices");
     let mesh: Mesh = Mesh::new(devices.to_vec(), [(name, devices.len())])?;

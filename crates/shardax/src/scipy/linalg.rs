@@ -1,4 +1,4 @@
-//! Matrices, as in [`jax.scipy.linalg`](https://docs.jax.dev/en/latest/jax.scipy.html#module-jax.scipy.linalg).
+//! Matrix functions, as in [`jax.scipy.linalg`](https://docs.jax.dev/en/latest/jax.scipy.html#module-jax.scipy.linalg).
 
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
@@ -13,8 +13,8 @@ use crate::ops::primitive::matrix::{eye_like, product, square};
 use crate::ops::primitive::stop_gradient::stop_gradient;
 use crate::ops::primitive::unary::{ABS, CEIL, LOG};
 
-/// The `x` with `l lᴴ x = b`, for the lower triangular factor `l` that [`linalg::cholesky`](crate::linalg::cholesky())
-/// gives.
+/// The solution `x` of `l lᴴ x = b`, for the lower triangular factor `l` of
+/// [`linalg::cholesky`](crate::linalg::cholesky()).
 ///
 /// `b` is one vector `[n]`, or matrices `[..., n, k]` with the leading dimensions of `l`.
 ///
@@ -47,13 +47,13 @@ pub fn cho_solve(l: impl ArrayLike, b: impl ArrayLike) -> Array {
     Array::from_result(made, &b)
 }
 
-/// The factor that [`cho_solve`] takes: [`linalg::cholesky`](crate::linalg::cholesky()), under SciPy's name.
+/// The Cholesky factor for [`cho_solve`]: SciPy's name of [`linalg::cholesky`](crate::linalg::cholesky()).
 #[track_caller]
 pub fn cho_factor(x: impl ArrayLike) -> Array {
     cholesky(x)
 }
 
-/// One matrix with these as blocks along its diagonal, zeros elsewhere. A vector is a row, a scalar a matrix of one
+/// The block diagonal matrix of these blocks. A vector is a row, a scalar a matrix of one
 /// element.
 ///
 /// Fails for arrays of more than two dimensions.
@@ -92,8 +92,8 @@ pub fn block_diag(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
     Array::from_result(made, &like)
 }
 
-/// The matrix whose diagonals are constant: `c` is its first column, `r` its first row, but for the element that both
-/// have. Both are read as vectors.
+/// The Toeplitz matrix with constant diagonals: `c` is its first column, `r` its first row; the element that both share
+/// is taken from `c`. Both are read as vectors.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -120,17 +120,17 @@ pub fn toeplitz(c: impl ArrayLike, r: impl ArrayLike) -> Array {
     Array::from_result(made, &c)
 }
 
-/// The symmetric [`toeplitz`] matrix of this first column; Hermitian, of complex numbers.
+/// The symmetric [`toeplitz`] matrix of this first column; Hermitian for complex numbers.
 #[track_caller]
 pub fn toeplitz_symmetric(c: impl ArrayLike) -> Array {
     let c = c.into_array();
     toeplitz(&c, conj(&c))
 }
 
-/// The exponentials of square matrices `[..., n, n]`, by a Padé approximant of the matrix divided by a power of two,
-/// which is then squared so often
+/// The matrix exponentials of square matrices `[..., n, n]`, by a Padé approximant of the matrix divided by a power of
+/// two, which is then squared repeatedly
 /// ([Higham, The scaling and squaring method for the matrix exponential revisited](https://doi.org/10.1137/04061101X)).
-/// Matrices so large that more than 16 squarings are needed give NaN.
+/// Matrices that need more than 16 squarings give NaN.
 ///
 /// Fails for less than two dimensions, and matrices that are not square.
 ///
@@ -162,7 +162,7 @@ fn exponential(a: &Array) -> Result<Array> {
     if a.size() == 0 {
         return Ok(a.clone());
     }
-    // The order, and the norm up to which its error is below the rounding.
+    // The order, and the norm up to which its error is below the rounding error.
     let (order, bound) = if a.dtype().real() == DType::F64 { (13, 5.371920351148152) } else { (7, 3.92572478313866) };
     let norm = stop_gradient(ABS.apply(a)).sum(-2).max(-1);
     let squarings = CEIL.apply(&(LOG.apply(&(&norm / bound)) / std::f64::consts::LN_2));
@@ -173,7 +173,7 @@ fn exponential(a: &Array) -> Result<Array> {
     });
     let a = a * shrunk.expand_dims([-2, -1]).astype(a.dtype());
 
-    // cₖ = (2q - k)! q! / ((2q)! k! (q - k)!), of which even ones are in both polynomials and odd ones change their
+    // cₖ = (2q - k)! q! / ((2q)! k! (q - k)!). Even coefficients are in both polynomials, odd ones change
     // sign.
     let mut coefficients = vec![1.0];
     for k in 1..=order {

@@ -1,4 +1,4 @@
-//! The axis names that are bound while a function is traced: mapped by `vmap`, or manual axes of a mesh.
+//! The axis environment: names bound while a function is traced, mapped by `vmap` or manual axes of a mesh.
 
 use super::{AbstractMesh, Mesh, context};
 use crate::error::{Result, err};
@@ -17,13 +17,13 @@ pub(crate) struct BoundAxis {
 pub(crate) enum AxisKind {
     /// Mapped by `vmap`: collectives over it become ordinary operations.
     Mapped,
-    /// A manual axis of a mesh; `checked` when types track what varies over it.
+    /// A manual axis of a mesh; `checked` if types track which values vary over it.
     Manual { checked: bool, mesh: Mesh },
 }
 
 thread_local! {
     static BOUND: Stack<BoundAxis> = const { Stack::new() };
-    /// The mesh axes that `vmap`s in effect will shard their entries over.
+    /// The mesh axes that the enclosing `vmap`s shard their entries over.
     static SPMD: Stack<AxisName> = const { Stack::new() };
 }
 
@@ -43,12 +43,12 @@ pub(crate) fn with_spmd<R>(names: &[AxisName], f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Whether devices along this mesh axis will hold different entries of a batch.
+/// Returns `true` if devices along this mesh axis hold different entries of a batch.
 pub(crate) fn is_spmd(name: AxisName) -> bool {
     SPMD.with_borrow(|s| s.contains(&name))
 }
 
-/// Runs `f` with `axes` bound besides those that are bound already.
+/// Runs `f` with `axes` bound in addition to those already bound.
 pub(crate) fn with_axes<R>(axes: Vec<BoundAxis>, f: impl FnOnce() -> R) -> R {
     struct Restore(usize);
     impl Drop for Restore {
@@ -92,7 +92,7 @@ pub(crate) fn lookup(name: AxisName, operation: &str) -> Result<BoundAxis> {
     })
 }
 
-/// Whether any bound axis is tracked in types.
+/// Returns `true` if types track any bound axis.
 pub(crate) fn any_checked() -> bool {
     BOUND.with_borrow(|b| b.iter().any(|a| matches!(a.kind, AxisKind::Manual { checked: true, .. })))
 }

@@ -1,4 +1,4 @@
-//! The context mesh: the mesh that functions use when none is given.
+//! The context mesh: the default mesh of a thread.
 
 use std::cell::Cell;
 
@@ -11,12 +11,12 @@ use crate::local::{Stack, StackKey};
 use crate::shape::{AxisName, AxisSet};
 
 thread_local! {
-    /// The meshes whose guards live, with the number of each guard.
+    /// The meshes whose guards exist, with the number of each guard.
     static CONTEXT: Stack<(u64, Mesh)> = const { Stack::new() };
     static NEXT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Takes the mesh back, when dropped: of the meshes whose guards live, the one that was set last is the context mesh.
+/// Removes its mesh when dropped: the context mesh is the one set last among those whose guards exist.
 #[must_use = "the mesh is the context mesh only while the guard lives"]
 pub struct MeshGuard {
     number: u64,
@@ -30,14 +30,14 @@ impl Drop for MeshGuard {
     }
 }
 
-/// Makes `mesh` the context mesh of this thread while the guard lives.
+/// Makes `mesh` the context mesh of this thread until the guard is dropped.
 pub(crate) fn enter(mesh: &Mesh) -> MeshGuard {
     let number = NEXT.replace(NEXT.get() + 1);
     CONTEXT.with_borrow_mut(|c| c.push((number, mesh.clone())));
     MeshGuard { number, not_send: std::marker::PhantomData }
 }
 
-/// The context mesh: that of the enclosing `shard_map`, else the one that was set last.
+/// The context mesh: that of the enclosing `shard_map`, else the mesh set last.
 pub fn get_mesh() -> Option<Mesh> {
     axis_env::manual().map(|(mesh, _)| mesh).or_else(|| CONTEXT.with_borrow(|c| c.last().map(|(_, mesh)| mesh.clone())))
 }
@@ -127,7 +127,7 @@ pub fn manual_axes() -> Vec<AxisName> {
     mesh.axis_names().filter(|name| manual.contains(*name)).collect()
 }
 
-/// Whether this is the context mesh outside of any traced function.
+/// Returns `true` if this is the context mesh outside of traced functions.
 pub(crate) fn is_current(mesh: Option<&Mesh>) -> bool {
     CONTEXT.with_borrow(|c| c.last().map(|(_, mesh)| mesh) == mesh)
 }
@@ -149,17 +149,17 @@ impl AbstractMesh {
 }
 
 thread_local! {
-    /// The meshes that arguments lie on, of the functions being traced.
+    /// The meshes of the arguments of the functions being traced.
     static ARGUMENTS: Stack<Mesh> = const { Stack::new() };
     static ASKED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// How often it was asked on this thread which mesh arguments lie on: what is traced then depends on it.
+/// The number of queries for the arguments' mesh on this thread: a trace that asked depends on the answer.
 pub(crate) fn argument_meshes_asked() -> u64 {
     ASKED.get()
 }
 
-/// Runs `f`, which traces a function on arguments that lie on these meshes.
+/// Runs `f`, which traces a function with arguments on these meshes.
 pub(crate) fn with_argument_meshes<R>(meshes: impl Iterator<Item = Mesh>, f: impl FnOnce() -> R) -> R {
     struct Restore(usize);
     impl Drop for Restore {
@@ -175,12 +175,12 @@ pub(crate) fn with_argument_meshes<R>(meshes: impl Iterator<Item = Mesh>, f: imp
     f()
 }
 
-/// A mesh, as a function is given it.
+/// A mesh argument of a function.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum MeshArg {
     /// This mesh.
     Mesh(Mesh),
-    /// The mesh of the arguments, which must look so.
+    /// The mesh of the arguments, which must have this shape.
     Abstract(AbstractMesh),
     /// The context mesh.
     Context,
@@ -201,7 +201,7 @@ impl MeshArg {
 
 /// A mesh, the shape of one, or `None` for the context mesh.
 pub trait IntoMesh {
-    /// The mesh that was meant.
+    /// Returns the mesh argument.
     fn into_mesh(self) -> MeshArg;
 }
 

@@ -1,4 +1,4 @@
-//! The devices, and the client of the plugin that drives them.
+//! The devices, and the PJRT client that owns them.
 
 use std::cell::Cell;
 use std::fmt;
@@ -15,8 +15,8 @@ use crate::local::{Stack, StackKey};
 use crate::profiler;
 use crate::settings;
 
-/// A device: a CPU (real or simulated), a GPU or a TPU core; or the description of one that need not be there, of a
-/// [`Topology`](crate::Topology), which programs can be compiled for.
+/// A device: a CPU (real or simulated), a GPU or a TPU core; or the description of a device of a
+/// [`Topology`](crate::Topology), which programs can be compiled for without having it.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Device(Kind);
 
@@ -26,7 +26,7 @@ enum Kind {
     Described(pjrt::TopologyDevice),
 }
 
-/// `$device.method()` of either.
+/// Calls `$device.method()` on either kind.
 macro_rules! either {
     ($device:expr, $method:ident) => {
         match &$device.0 {
@@ -41,7 +41,7 @@ impl Device {
         Device(Kind::Described(device))
     }
 
-    /// The number that identifies it among the devices of all processes.
+    /// The id of the device, unique among the devices of all processes.
     pub fn id(&self) -> usize {
         either!(self, id)
     }
@@ -51,12 +51,12 @@ impl Device {
         either!(self, kind)
     }
 
-    /// The process that drives it.
+    /// The process that owns it.
     pub fn process_index(&self) -> usize {
         either!(self, process_index)
     }
 
-    /// Whether this process drives it.
+    /// Returns `true` if this process owns it.
     pub fn is_addressable(&self) -> bool {
         match &self.0 {
             Kind::Attached(device) => device.is_addressable(),
@@ -72,7 +72,7 @@ impl Device {
         }
     }
 
-    /// The topology that it is a device of, if it need not be there.
+    /// The topology of a described device.
     pub(crate) fn topology(&self) -> Option<&pjrt::Topology> {
         match &self.0 {
             Kind::Attached(_) => None,
@@ -80,8 +80,8 @@ impl Device {
         }
     }
 
-    /// The place of a TPU chip in its slice. Of a GPU in a topology: its group of hosts, host, and number. `None` where
-    /// the platform has no such thing.
+    /// The coordinates of a TPU chip in its slice. Of a GPU in a topology: its group of hosts, host, and number. `None`
+    /// where the platform has none.
     pub fn coords(&self) -> Option<[usize; 3]> {
         match self.attribute("coords")? {
             pjrt::Value::Ints(at) => {
@@ -93,18 +93,18 @@ impl Device {
         }
     }
 
-    /// The number of a TPU core on its chip. `None` where the platform has no such thing.
+    /// The index of a TPU core on its chip. `None` where the platform has none.
     pub fn core_on_chip(&self) -> Option<usize> {
         self.number("core_on_chip")
     }
 
-    /// The slice that it belongs to: devices of different slices are joined by the data centre's network. `None` where
-    /// the platform has no such thing, or there is but one.
+    /// The slice of the device: devices of different slices are connected by the data centre's network. `None` where
+    /// the platform has no slices, or there is only one.
     pub fn slice_index(&self) -> Option<usize> {
         self.number("slice_index")
     }
 
-    /// The bytes of memory that programs may take. `None` where the platform does not tell.
+    /// The bytes of memory available to programs. `None` where the platform does not report it.
     pub fn memory_limit(&self) -> Option<usize> {
         let told = || match &self.0 {
             Kind::Attached(device) => usize::try_from(device.memory_stats().ok()?.bytes_limit?).ok(),
@@ -124,16 +124,16 @@ impl Device {
         }
     }
 
-    /// The device itself. Fails for one that is only described.
+    /// Returns the device itself. Fails for a described device.
     pub(crate) fn attached(&self) -> Result<&pjrt::Device> {
         match &self.0 {
             Kind::Attached(device) => Ok(device),
             Kind::Described(device) => Err(err!(
                 Runtime,
-                "{self} is a device of the topology {}: it is described, and not there, so that nothing can be put or run on it",
+                "{self} is a device of the topology {}: it is only a description, so nothing can be stored or run on it",
                 device.topology()
             )
-            .help("compile for it with `lowered.compile_for(&topology)`; put and run on what `devices()` gives")),
+            .help("compile for it with `lowered.compile_for(&topology)`; use `devices()` to run")),
         }
     }
 }
@@ -153,7 +153,7 @@ impl fmt::Debug for Device {
     }
 }
 
-/// The client of this process, made at first use; and another one after a failure that XLA does not survive.
+/// The client of this process, created at first use, and again after a failure that XLA does not survive.
 pub(crate) struct Client {
     pub pjrt: pjrt::Client,
     pub devices: Vec<Device>,
@@ -166,7 +166,7 @@ pub(crate) struct Client {
 static CLIENT: OnceLock<Client> = OnceLock::new();
 static STARTING: Mutex<()> = Mutex::new(());
 
-/// The client; starting it is tried again at the next use when it fails.
+/// Returns the client; a failed start is retried at the next use.
 pub(crate) fn client() -> Result<&'static Client> {
     if let Some(client) = latest().filter(|client| !client.pjrt.is_broken()) {
         return Ok(client);
@@ -177,7 +177,7 @@ pub(crate) fn client() -> Result<&'static Client> {
             let client = start()?;
             config::freeze(client.local_devices.len());
             let client = CLIENT.get_or_init(|| client);
-            // What it warns of may ask for the client.
+            // The hook that the warning calls may ask for the client.
             drop(starting);
             if client.platform_name == "cpu" && distributed::processes().is_none() {
                 distributed::warn_if_alone();
@@ -193,23 +193,23 @@ pub(crate) fn client() -> Result<&'static Client> {
     }
 }
 
-/// How to go on after a failure that XLA does not survive.
-pub(crate) const GO_ON: &str = "there is a fresh engine: make meshes and arrays anew, from what `devices()` says now. Arrays from before can be read, and moved with `device_put`";
+/// The advice after a failure that XLA does not survive.
+pub(crate) const GO_ON: &str = "there is a new client: create meshes and arrays again, from what `devices()` returns now. Earlier arrays can be read, and moved with `device_put`";
 
-/// Fails for a device of an engine that failed.
+/// Fails for a device of a client that failed.
 pub(crate) fn check_current(device: &Device) -> Result<()> {
     let attached = device.attached()?;
     match client()?.pjrt.devices().iter().any(|current| current.is_beside(attached)) {
         true => Ok(()),
         false => Err(err!(
             Runtime,
-            "{device} belongs to an engine in which an earlier execution on several devices failed inside the plugin"
+            "{device} belongs to a client in which an earlier execution on several devices failed inside the plugin"
         )
         .help(GO_ON)),
     }
 }
 
-/// Tells engines apart: how many came before, and failed.
+/// The number of clients that failed before this one.
 pub(crate) fn client_number() -> usize {
     let Some(mut client) = CLIENT.get() else { return 0 };
     let mut number = 0;
@@ -258,33 +258,33 @@ pub fn devices() -> Result<Vec<Device>> {
     client().map(|c| c.devices.clone()).at_caller()
 }
 
-/// The devices that this process drives.
+/// The devices of this process.
 #[track_caller]
 pub fn local_devices() -> Result<Vec<Device>> {
     client().map(|c| c.local_devices.clone()).at_caller()
 }
 
-/// The number of devices of all processes; 0 when the plugin cannot be loaded ([`devices`] says why).
+/// The number of devices of all processes; 0 if the plugin cannot be loaded ([`devices`] returns the error).
 pub fn device_count() -> usize {
     client().map(|c| c.devices.len()).unwrap_or(0)
 }
 
-/// The number of devices that this process drives.
+/// The number of devices of this process.
 pub fn local_device_count() -> usize {
     client().map(|c| c.local_devices.len()).unwrap_or(0)
 }
 
-/// The index of this process among all that run the program.
+/// The index of this process among all processes of the program.
 pub fn process_index() -> usize {
     client().map(|c| c.pjrt.process_index()).unwrap_or(0)
 }
 
-/// The number of processes that run the program.
+/// The number of processes of the program.
 pub fn process_count() -> usize {
     client().map(|c| c.devices.iter().map(|d| d.process_index()).max().unwrap_or(0) + 1).unwrap_or(1)
 }
 
-/// The device that arrays go to when nothing says otherwise.
+/// The default device of arrays.
 pub(crate) fn uncommitted_device() -> Result<Device> {
     if let Some(device) = chosen_device() {
         return Ok(device);
@@ -293,22 +293,22 @@ pub(crate) fn uncommitted_device() -> Result<Device> {
 }
 
 thread_local! {
-    /// The devices whose guards live, with the number of each guard.
+    /// The devices whose guards exist, with the number of each guard.
     static CHOSEN: Stack<(u64, Device)> = const { Stack::new() };
     static NEXT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The device of [`default_device`], which programs depend on where nothing else says where they run.
+/// The device of [`default_device`], which programs without other placement depend on.
 pub(crate) fn chosen_device() -> Option<Device> {
     CHOSEN.with_borrow(|all| all.last().map(|(_, device)| device.clone()))
 }
 
-/// Whether this is the device of [`default_device`].
+/// Returns `true` if this is the device of [`default_device`].
 pub(crate) fn is_chosen(device: Option<&Device>) -> bool {
     CHOSEN.with_borrow(|all| all.last().map(|(_, device)| device) == device)
 }
 
-/// Takes the device back, when dropped.
+/// Restores the previous default device when dropped.
 #[must_use = "the device is the default one only while the guard lives"]
 pub struct DeviceGuard {
     number: u64,
@@ -322,11 +322,11 @@ impl Drop for DeviceGuard {
     }
 }
 
-/// Makes this the device of this thread, while the guard lives, that new arrays lie on and that programs run on whose
-/// arguments lie nowhere in particular (JAX's context manager of that name). They are not committed to it: they go
-/// where others are that are.
+/// Makes this the default device of the thread until the guard is dropped: of new arrays, and of programs whose
+/// arguments are uncommitted (JAX's context manager of that name). Arrays are not committed to it: they move
+/// to the devices of committed ones.
 ///
-/// Fails for a device of another process, or of an engine that failed.
+/// Fails for a device of another process, or of a client that failed.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -343,7 +343,7 @@ impl Drop for DeviceGuard {
 pub fn default_device(device: &Device) -> Result<DeviceGuard> {
     check_current(device).at_caller()?;
     if !device.is_addressable() {
-        let e = err!(Value, "default_device cannot be {device}: process {} drives it", device.process_index());
+        let e = err!(Value, "default_device cannot be {device}: it belongs to process {}", device.process_index());
         return Err(e.help("take one of `local_devices()`")).at_caller();
     }
     let number = NEXT.replace(NEXT.get() + 1);

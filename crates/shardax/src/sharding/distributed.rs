@@ -1,4 +1,4 @@
-//! Several processes: joining those that a launcher started, and agreeing with them.
+//! Several processes: joining those of a launcher, and agreement between them.
 
 mod store;
 
@@ -16,37 +16,37 @@ use shardax_pjrt as pjrt;
 use crate::error::{AtCaller, Error, Result, err};
 use crate::{config, settings, warning};
 
-/// How long processes wait for each other, unless it is set.
+/// The default timeout between processes.
 const TIMEOUT: Duration = Duration::from_secs(600);
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What to do about processes that went apart.
+/// Advice for processes that diverged.
 const SAME_ORDER: &str = "look for a branch that depends on the process, such as `if process_index() == 0`, around a computation on arrays of several processes";
 
-/// What is said of what comes after the end.
+/// The error after `shutdown`.
 const LEFT: &str = "this process has left the others: `distributed::shutdown` was called";
 
 static JOINED: OnceLock<Processes> = OnceLock::new();
-/// In milliseconds; 0 where it was not set.
+/// In milliseconds; 0 if not set.
 static LIMITS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
-/// The processes that run this program together.
+/// The processes that run this program.
 pub(crate) struct Processes {
     world: mpi::World,
     exchange: Arc<Exchange>,
-    /// The process of each device, by id; none where the plugin itself knows several processes.
+    /// The process of each device, by id; `None` where the plugin itself supports several processes.
     owners: Vec<usize>,
     registered: AtomicBool,
     left: AtomicBool,
 }
 
-/// The processes that this one has joined; none when it runs alone.
+/// The processes that this one has joined; `None` if it runs alone.
 pub(crate) fn processes() -> Option<&'static Processes> {
     JOINED.get()
 }
 
-/// Joins the other processes that `mpirun` or `srun` started, and says whether there are any. Call it first in `main`:
-/// it decides which devices there are. In a program that was started by hand it does nothing, so that one program runs
+/// Joins the other processes started by `mpirun` or `srun`; returns `true` if there are any. Call it first in `main`,
+/// because it determines the devices. In a program started by hand it does nothing, so one program runs
 /// both ways.
 ///
 /// Afterwards [`devices`](crate::devices) gives the devices of all processes, process by process, and
@@ -64,15 +64,15 @@ pub(crate) fn processes() -> Option<&'static Processes> {
 /// }
 /// ```
 ///
-/// Fails on another platform than CPU and GPUs (jobs of several TPU hosts cannot start yet), when devices are in use
-/// already, when it is called twice, when no MPI library is found or it is not the launcher's, when the processes differ in
-/// platform, plugin or version, and when another does not come in time.
+/// Fails on platforms other than CPU and GPUs (jobs of several TPU hosts are not supported yet), when devices are in
+/// use already, when called twice, when no MPI library is found or it is not the launcher's, when the processes differ
+/// in platform, plugin or version, and when another process does not join in time.
 #[track_caller]
 pub fn initialize() -> Result<bool> {
     Options::default().join().at_caller()
 }
 
-/// How to [`initialize`].
+/// Options of [`initialize`].
 ///
 /// ```
 /// let joined = shardax::distributed::Options::default()
@@ -89,27 +89,27 @@ pub struct Options {
 }
 
 impl Options {
-    /// The MPI library to load; by default the one that `SHARDAX_MPI_LIBRARY` names, the launcher's, or one that the
-    /// system knows.
+    /// The MPI library to load; by default that of `SHARDAX_MPI_LIBRARY`, the launcher's, or one that the
+    /// system finds.
     pub fn mpi_library(mut self, path: impl Into<PathBuf>) -> Self {
         self.mpi_library = Some(path.into());
         self
     }
 
-    /// How long the others are waited for (300 s).
+    /// The timeout for the other processes to join (300 s).
     pub fn initialization_timeout(mut self, timeout: Duration) -> Self {
         self.initialization_timeout = Some(timeout);
         self
     }
 
-    /// In which order sums over the devices of several processes are made: by default [`SumOrder::Exact`], or what the
-    /// environment variable `SHARDAX_SUM_ORDER` names, `exact` or `fast`. It must be the same on all processes.
+    /// The order of sums over the devices of several processes: by default [`SumOrder::Exact`], or the value of the
+    /// environment variable `SHARDAX_SUM_ORDER`, `exact` or `fast`. It must be the same on all processes.
     pub fn sum_order(mut self, order: SumOrder) -> Self {
         self.sum_order = Some(order);
         self
     }
 
-    /// As [`initialize`](initialize()).
+    /// See [`initialize`](initialize()).
     #[track_caller]
     pub fn initialize(self) -> Result<bool> {
         self.join().at_caller()
@@ -149,7 +149,7 @@ impl Options {
             warning::warn(&text, "start it with `mpirun --bind-to none` (Open MPI, MPICH) or `srun --cpu-bind=none`");
         }
         let deadline = mpi::deadline(self.initialization_timeout.unwrap_or(Duration::from_secs(300)));
-        let joined = Processes::meet(world, &platform, sum_order, deadline)?;
+        let joined = Processes::join_processes(world, &platform, sum_order, deadline)?;
         if joined.exchanges() {
             config::freeze(joined.owners.iter().filter(|&&owner| owner == joined.rank()).count());
         }
@@ -159,15 +159,15 @@ impl Options {
     }
 }
 
-/// Whether this process has joined others.
+/// Returns `true` if this process has joined others.
 pub fn is_initialized() -> bool {
     processes().is_some()
 }
 
-/// Leaves the others, once all processes do so. At the end of a process that ends well it happens by itself; after this
-/// nothing can be computed with others.
+/// Leaves the other processes, once all do so. A process that ends successfully does so automatically; after this
+/// call nothing can be computed with others.
 ///
-/// Fails when the others do not come within the [collective timeout](set_collective_timeout).
+/// Fails when the others do not arrive within the [collective timeout](set_collective_timeout).
 #[track_caller]
 pub fn shutdown() -> Result<()> {
     let leave = |p: &Processes| {
@@ -180,11 +180,12 @@ pub fn shutdown() -> Result<()> {
     processes().map_or(Ok(()), leave).at_caller()
 }
 
-/// Waits until all processes have come to the barrier of this name, as often as this one. Alone it returns at once.
+/// Waits until all processes have reached the barrier of this name equally often. Returns immediately with one process.
 ///
-/// To wait for what devices compute as well, use [`multihost::sync_global_devices`](crate::multihost::sync_global_devices).
+/// To also wait for the computations of devices, use
+/// [`multihost::sync_global_devices`](crate::multihost::sync_global_devices).
 ///
-/// Fails with [`ErrorKind::DeadlineExceeded`](crate::ErrorKind) naming the processes that have not come in time.
+/// Fails with [`ErrorKind::DeadlineExceeded`](crate::ErrorKind) and the processes that have not arrived in time.
 #[track_caller]
 pub fn wait_at_barrier(name: &str, timeout: Duration) -> Result<()> {
     let wait = |p: &Processes| {
@@ -192,22 +193,22 @@ pub fn wait_at_barrier(name: &str, timeout: Duration) -> Result<()> {
         p.world.store().barrier(&format!("user/{name}"), timeout).map_err(|mut error| {
             error.message = error.message.replacen("\"user/", "\"", 1);
             Error::from(error).context("DEADLINE_EXCEEDED: Barrier timed out").help(
-                "every process must come to it, under the same name and equally often; look at what the missing ones print",
+                "every process must reach it, with the same name and equally often; check the output of the missing ones",
             )
         })
     };
     processes().map_or(Ok(()), wait).at_caller()
 }
 
-/// Sets how long processes wait for each other in a collective, a compilation or at the end, before it is an error (the
+/// Sets the timeout of processes in a collective, a compilation or at the end (the
 /// environment variable `SHARDAX_COLLECTIVE_TIMEOUT`, in seconds); 600 s by default. It may be set at any time.
 ///
-/// Compiling takes part in it: one process of each host compiles a program, and the others wait for it.
+/// It includes compilation: one process of each host compiles a program, and the others wait for it.
 pub fn set_collective_timeout(timeout: Duration) {
     set_limit(0, timeout);
 }
 
-/// Sets after how long a wait in a collective there is a warning that names the processes that are late (the environment
+/// Sets the wait in a collective after which a warning names the late processes (the environment
 /// variable `SHARDAX_COLLECTIVE_PATIENCE`, in seconds); 30 s by default. It may be set at any time.
 pub fn set_collective_patience(patience: Duration) {
     set_limit(1, patience);
@@ -227,7 +228,7 @@ fn limit(which: usize, setting: &pjrt::Setting<Duration>, default: Duration) -> 
     }
 }
 
-/// How long others are waited for.
+/// The timeout between processes.
 pub(crate) fn timeout() -> Duration {
     limit(0, &settings::COLLECTIVE_TIMEOUT, TIMEOUT)
 }
@@ -240,8 +241,8 @@ fn patience() -> Duration {
 const ALONE: &str = "One process alone computes with its own arrays: `device_get(&x)` of one that is replicated, `process_allgather(&x)` on all of them of one that is split";
 
 impl Processes {
-    /// Tells the others what this process is and has, and hears the same of them.
-    fn meet(world: mpi::World, platform: &str, sum_order: SumOrder, deadline: Instant) -> Result<Processes> {
+    /// Exchanges this process's configuration with that of the others.
+    fn join_processes(world: mpi::World, platform: &str, sum_order: SumOrder, deadline: Instant) -> Result<Processes> {
         let (plugin, count) = match platform {
             "cpu" => (pjrt::Plugin::cpu(), config::num_cpu_devices()?),
             other => (pjrt::Plugin::find(other), 0),
@@ -288,7 +289,7 @@ impl Processes {
         self.world.rank()
     }
 
-    /// Fails when nothing can be exchanged any more.
+    /// Fails if the exchange is closed.
     fn check(&self) -> Result<()> {
         match self.exchange.failure() {
             None if !self.left.load(Ordering::SeqCst) => Ok(()),
@@ -296,13 +297,14 @@ impl Processes {
         }
     }
 
-    /// Whether the devices of several processes meet in functions of the host. Otherwise the plugin brings them together.
+    /// Returns `true` if collectives between processes are host functions. Otherwise the plugin communicates itself.
     pub fn exchanges(&self) -> bool {
         !self.owners.is_empty()
     }
 
-    /// A client of a plugin that knows several processes itself, each of which starts one: they find each other in the
-    /// store. Unless devices were named, a process that shares its host drives the one of its number there, as in JAX.
+    /// A client of a plugin that supports several processes itself: each process starts one, and they find each other
+    /// in the store. Unless devices are named, a process that shares its host uses the device of its local rank, as in
+    /// JAX.
     pub fn client_with_store(
         &self,
         plugin: &pjrt::Plugin,
@@ -317,7 +319,7 @@ impl Processes {
         Ok(pjrt::Client::with_store(plugin, &options, Arc::new(store::Store(self.world.clone())))?)
     }
 
-    /// A client that has the devices of all processes, and uses this one's.
+    /// A client with the devices of all processes, which runs programs on this process's.
     pub fn client(&self, plugin: &pjrt::Plugin) -> Result<pjrt::Client> {
         let count = [("cpu_device_count", pjrt::Value::Int(self.owners.len() as i64))];
         let client = pjrt::Client::with_owners(plugin, &count, self.rank(), |id| self.owners[id])?;
@@ -327,7 +329,7 @@ impl Processes {
         Ok(client)
     }
 
-    /// Whether results are the same bits however many processes there are.
+    /// Returns `true` if results are bitwise equal for every number of processes.
     pub fn sums_exactly(&self) -> bool {
         self.exchange.sum_order() == SumOrder::Exact
     }
@@ -340,8 +342,8 @@ impl Processes {
         ranks
     }
 
-    /// Meets these processes, each of which says what it is about to do, as `what`, and with which values; both must be
-    /// the same everywhere. `differ` is the error of values that differ, from the process and the number of the value.
+    /// Checks that these processes are about to do the same: the operation `what` with `values`; both must be equal on
+    /// all. `differ` makes the error for values that differ, from the process and the index of the value.
     pub fn agree(
         &self,
         ranks: &[usize],
@@ -372,7 +374,7 @@ impl Processes {
                 mpi::Kind::DeadlineExceeded => {
                     let missing = error.message.rsplit_once("missing: ").map_or("others", |(_, who)| who);
                     let error = err!(DeadlineExceeded, "{missing} have not come to {what} within {:?}", timeout());
-                    // They may come now, when this process has gone on.
+                    // Late processes may still arrive after this one has continued.
                     self.exchange.close(error.message());
                     error.help(format!(
                         "all processes must run the same computations in the same order; look at what the late do. {ALONE}"
@@ -399,7 +401,7 @@ impl Processes {
         Ok(())
     }
 
-    /// Gives the value that the first of some processes makes to the others, errors included.
+    /// Sends the value that the first of some processes computes to the others, errors included.
     pub fn share(
         &self,
         (first, ranks): (usize, &[usize]),
@@ -436,7 +438,7 @@ impl Processes {
         Ok(made)
     }
 
-    /// Those of these processes that are on this one's host and have as many devices.
+    /// The processes among these that share this one's host and have as many devices.
     pub fn like(&self, ranks: &[usize]) -> Vec<usize> {
         let own = self.rank();
         let hosts = self.world.hosts();
@@ -444,12 +446,12 @@ impl Processes {
         ranks.iter().copied().filter(|&rank| hosts[rank] == hosts[own] && count(rank) == count(own)).collect()
     }
 
-    /// Launches a program in which these processes meet.
+    /// Launches a program with collectives between these processes.
     pub fn launch<T>(&self, shared: &Arc<Shared>, launch: impl FnOnce() -> Result<T>) -> Result<T> {
         self.exchange.launches(shared, launch)
     }
 
-    /// Says what a program is called whose calls of the exchange have this number.
+    /// Names the program whose calls of the exchange have this number.
     pub fn name_program(&self, number: u64, name: &str) {
         self.exchange.name_program(number, name);
     }
@@ -460,14 +462,16 @@ impl Processes {
         }
         let rank = self.rank();
         if let Some(failure) = self.exchange.failure() {
-            eprintln!("shardax: process {rank} cannot end in good order, since the processes went apart: {failure}");
+            eprintln!(
+                "shardax: process {rank} cannot shut down cleanly, because the exchange between processes failed: {failure}"
+            );
             return;
         }
-        // For as long as the others work alone; those that wait for this one have a limit of their own.
+        // Waits as long as the others work alone; processes that wait for this one have a timeout of their own.
         let mut said = false;
         while let Err(error) = self.world.leave(patience()) {
             if error.kind != mpi::Kind::DeadlineExceeded {
-                eprintln!("shardax: process {rank} cannot end in good order: {error}");
+                eprintln!("shardax: process {rank} cannot shut down cleanly: {error}");
                 return;
             }
             if !std::mem::replace(&mut said, true) {
@@ -477,12 +481,12 @@ impl Processes {
     }
 }
 
-/// Bytes of a value's digest that are compared.
+/// The number of compared bytes of a value's digest.
 const DIGEST: usize = 16;
-/// Digests that are sent, at most; one stands for several values where there are more.
+/// The maximum number of digests that are sent; with more values, one covers several.
 const MANY_DIGESTS: usize = 32;
 
-/// The digests of values, and for how many values each stands.
+/// The digests of values, and the number of values that each covers.
 fn digests(values: &[&[u8]]) -> (Vec<u8>, usize) {
     let each = values.len().div_ceil(MANY_DIGESTS).max(1);
     let digest = |values: &[&[u8]]| {
@@ -496,7 +500,7 @@ fn digests(values: &[&[u8]]) -> (Vec<u8>, usize) {
     (values.chunks(each).flat_map(digest).collect(), each)
 }
 
-/// Short enough to be sent at once, without this process having a hand in it until it has arrived.
+/// Shortens a text so that MPI sends it eagerly, before this process takes part in the transfer.
 fn shortened(what: &str) -> String {
     const LONGEST: usize = 800;
     match (0..=LONGEST).rev().find(|&at| what.is_char_boundary(at)).filter(|_| what.len() > LONGEST) {
@@ -505,15 +509,15 @@ fn shortened(what: &str) -> String {
     }
 }
 
-/// Without leaving, a launcher takes the end of a process for a failure and ends the others: which is right where this
-/// one failed.
+/// A launcher treats a process that ends without leaving as failed and kills the others, which is right if this
+/// process failed.
 fn leave_at_end(status: i32) {
     if let (0, Some(p)) = (status, processes()) {
         p.leave();
     }
 }
 
-/// Says, once, that the process was started with others and has not joined them.
+/// Warns, once, that the process was started with others and has not joined them.
 pub(crate) fn warn_if_alone() {
     if let Some(launcher) = mpi::Launcher::detect().filter(|launcher| launcher.size > 1) {
         warning::warn(

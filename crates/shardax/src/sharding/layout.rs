@@ -1,4 +1,4 @@
-//! Layouts: how the elements of an array lie in memory.
+//! Layouts: the order of an array's elements in memory.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -11,10 +11,10 @@ use super::device::Device;
 use super::named::{NamedSharding, Sharding, SingleDeviceSharding};
 use crate::error::{Result, err};
 
-/// How the elements of an array lie in the memory of a device: which dimensions are neighbours, and the tiles that they
-/// are cut into where a device has them.
+/// The layout of an array's elements in the memory of a device: the order of the dimensions, and the tiles
+/// on devices that have them.
 ///
-/// It is given as a part of a [`Format`], and for a value inside of a program by
+/// It is given as a part of a [`Format`], and for a value inside a program by
 /// [`with_layout_constraint`](crate::with_layout_constraint).
 ///
 /// ```
@@ -43,41 +43,41 @@ impl Layout {
     /// The layout that the compiler chooses for an argument or a result.
     pub const AUTO: AutoLayout = AutoLayout;
 
-    /// The dimensions in this order: the last one's elements are neighbours in memory. `[0, 1, 2]` is row-major. What is no
-    /// order of an array's dimensions is reported where the layout is used.
+    /// A layout with the dimensions in this order: elements along the last one are adjacent in memory. `[0, 1, 2]` is
+    /// row-major. An invalid order is reported where the layout is used.
     pub fn new(major_to_minor: impl Into<Vec<usize>>) -> Layout {
         Layout { major_to_minor: major_to_minor.into(), tiling: Vec::new(), sub_byte_element_size_in_bits: 0 }
     }
 
-    /// The same cut into tiles, and those into tiles of the next kind: sizes of the last dimensions, in the order of
+    /// Splits the layout into tiles, and those into the next tiles: sizes of the last dimensions, in the order of
     /// memory. A TPU has them: `[vec![8, 128], vec![2, 1]]`.
     pub fn with_tiling(mut self, tiling: impl IntoIterator<Item = impl Into<Vec<usize>>>) -> Layout {
         self.tiling = tiling.into_iter().map(Into::into).collect();
         self
     }
 
-    /// The same with elements of so many bits, fewer than a byte has.
+    /// Sets the number of bits of elements that are smaller than a byte.
     pub fn with_sub_byte_element_size_in_bits(mut self, bits: usize) -> Layout {
         self.sub_byte_element_size_in_bits = bits;
         self
     }
 
-    /// The dimensions, the last of which is the one whose elements are neighbours in memory.
+    /// The order of the dimensions; elements along the last one are adjacent in memory.
     pub fn major_to_minor(&self) -> &[usize] {
         &self.major_to_minor
     }
 
-    /// The tiles; empty where there are none.
+    /// The tiles; empty if there are none.
     pub fn tiling(&self) -> &[Vec<usize>] {
         &self.tiling
     }
 
-    /// The bits of an element that has fewer than a byte; 0 of others.
+    /// The bits of an element that is smaller than a byte; else 0.
     pub fn sub_byte_element_size_in_bits(&self) -> usize {
         self.sub_byte_element_size_in_bits
     }
 
-    /// Row-major, of an array of this rank.
+    /// The row-major layout of an array of this rank.
     pub(crate) fn row_major(rank: usize) -> Layout {
         Layout::new((0..rank).collect::<Vec<_>>())
     }
@@ -95,13 +95,13 @@ impl Layout {
             .with_sub_byte_element_size_in_bits(layout.element_bits as usize)
     }
 
-    /// The dimensions from minor to major, as programs have them: `1, 0`.
+    /// The dimensions from minor to major, as in the text of programs: `1, 0`.
     pub(crate) fn minor_to_major(&self) -> String {
         let order: Vec<String> = self.major_to_minor.iter().rev().map(usize::to_string).collect();
         order.join(", ")
     }
 
-    /// As the compiler is told: `{1,0:T(8,128)(2,1)}`.
+    /// The compiler's notation: `{1,0:T(8,128)(2,1)}`.
     pub(crate) fn mode(&self) -> String {
         let order: Vec<String> = self.major_to_minor.iter().rev().map(usize::to_string).collect();
         let mut text = format!("{{{}", order.join(","));
@@ -119,7 +119,7 @@ impl Layout {
         text
     }
 
-    /// Fails where it does not order the dimensions of an array of this shape.
+    /// Fails unless it orders the dimensions of an array of this shape.
     pub(crate) fn check(&self, shape: &[usize]) -> Result<()> {
         if self.major_to_minor.len() != shape.len() {
             return Err(err!(
@@ -184,15 +184,15 @@ impl fmt::Debug for Layout {
     }
 }
 
-/// What a [`Format`] says of the layout.
+/// The layout part of a [`Format`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LayoutOptions {
-    /// Nothing: the default of the device, or that of the array which is passed.
+    /// The default of the device, or that of the array which is passed.
     #[default]
     Unspecified,
-    /// That the compiler chooses it.
+    /// The compiler's choice.
     Auto,
-    /// This one.
+    /// The given layout.
     Layout(Layout),
 }
 
@@ -220,7 +220,7 @@ impl From<Option<Layout>> for LayoutOptions {
     }
 }
 
-/// Where an array lies and how: a [`Layout`] and a [`Sharding`]. It is taken wherever a sharding is: by
+/// A [`Layout`] and a [`Sharding`] of an array. It is accepted wherever a sharding is: by
 /// [`device_put`](crate::device_put), and by [`in_shardings`](crate::Jit::in_shardings) and
 /// [`out_shardings`](crate::Jit::out_shardings) of [`jit`](crate::jit), which also take the compiler's choice,
 /// [`Layout::AUTO`], with a sharding or without.
@@ -243,13 +243,13 @@ pub struct Format {
 }
 
 impl Format {
-    /// A layout, or [`Layout::AUTO`], and a sharding or a device. A layout that is given goes with a sharding: without one it
-    /// is reported where the format is used.
+    /// Creates a format of a layout, or [`Layout::AUTO`], and a sharding or a device. A layout needs a sharding: a
+    /// missing one is reported where the format is used.
     pub fn new(layout: impl Into<LayoutOptions>, sharding: impl Into<Option<Sharding>>) -> Format {
         Format { layout: layout.into(), sharding: sharding.into() }
     }
 
-    /// The layout; `None` where it is left open, or to the compiler.
+    /// The layout; `None` if it is left open, or to the compiler.
     pub fn layout(&self) -> Option<&Layout> {
         match &self.layout {
             LayoutOptions::Layout(layout) => Some(layout),
@@ -257,12 +257,12 @@ impl Format {
         }
     }
 
-    /// Whether the layout is the compiler's choice.
+    /// Returns `true` if the layout is the compiler's choice.
     pub fn is_auto(&self) -> bool {
         self.layout == LayoutOptions::Auto
     }
 
-    /// The sharding; `None` where it is left open.
+    /// The sharding; `None` if it is left open.
     pub fn sharding(&self) -> Option<&Sharding> {
         self.sharding.as_ref()
     }
@@ -282,7 +282,7 @@ impl Format {
         }
     }
 
-    /// What it asks of the layout.
+    /// The requested layout.
     pub(crate) fn asked(&self) -> Option<RequestedLayout> {
         match &self.layout {
             LayoutOptions::Unspecified => None,
@@ -291,9 +291,9 @@ impl Format {
         }
     }
 
-    /// The sharding with the layout that an array by it has.
+    /// The sharding with this layout.
     ///
-    /// Fails for the compiler's choice: `what` needs to know.
+    /// Fails for the compiler's choice: `what` needs a concrete layout.
     pub(crate) fn placed(&self, what: &str) -> Result<Option<Sharding>> {
         self.check()?;
         match self.asked() {
@@ -328,7 +328,7 @@ impl fmt::Debug for Format {
     }
 }
 
-/// The compiler's choice, wherever it lies.
+/// The compiler's choice, with any sharding.
 impl From<AutoLayout> for Format {
     fn from(layout: AutoLayout) -> Self {
         Format::new(layout, None)
@@ -337,7 +337,7 @@ impl From<AutoLayout> for Format {
 
 macro_rules! shardings {
     ($($t:ty)*) => {$(
-        /// What a [`Format`] takes beside its layout.
+        /// Conversion for the sharding of a [`Format`].
         impl From<$t> for Option<Sharding> {
             fn from(sharding: $t) -> Self {
                 Some(Sharding::from(sharding))
@@ -347,19 +347,19 @@ macro_rules! shardings {
 }
 shardings! { &Sharding NamedSharding &NamedSharding SingleDeviceSharding Device &Device }
 
-/// The same.
+/// Conversion for the sharding of a [`Format`].
 impl From<&SingleDeviceSharding> for Option<Sharding> {
     fn from(sharding: &SingleDeviceSharding) -> Self {
         Some(Sharding::from(sharding.clone()))
     }
 }
 
-/// A layout that is known by its address: copying, comparing and hashing one costs a pointer.
+/// An interned layout: copying, comparing and hashing one costs a pointer.
 #[derive(Clone, Copy, Eq)]
 pub struct KnownLayout(&'static Layout);
 
 impl KnownLayout {
-    /// The one that is equal to this, for ever: there are few that programs use.
+    /// Interns a layout for the life of the process: programs use few.
     pub fn new(layout: &Layout) -> KnownLayout {
         static KNOWN: OnceLock<Mutex<HashSet<&'static Layout>>> = OnceLock::new();
         let mut known = KNOWN.get_or_init(Default::default).lock().unwrap_or_else(|e| e.into_inner());
@@ -394,7 +394,7 @@ impl fmt::Debug for KnownLayout {
     }
 }
 
-/// The layout that an argument or a result of a program is to have.
+/// The layout requested for an argument or a result of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum RequestedLayout {
     Auto,
@@ -402,7 +402,7 @@ pub(crate) enum RequestedLayout {
 }
 
 impl RequestedLayout {
-    /// The one that is not the compiler's choice.
+    /// The layout, unless it is the compiler's choice.
     pub fn known(self) -> Option<KnownLayout> {
         match self {
             RequestedLayout::As(known) => Some(known),

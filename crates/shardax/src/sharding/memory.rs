@@ -1,4 +1,4 @@
-//! Memories: where a device can have data, and the kinds that shardings name.
+//! Memories of devices, and the memory kinds of shardings.
 
 use std::fmt;
 
@@ -9,14 +9,14 @@ use super::device::Device;
 use crate::error::{AtCaller, Result, err};
 use crate::shape::interned;
 
-/// The name of a kind of memory: `device`, `pinned_host`, `unpinned_host`, or another that a platform has.
+/// The name of a kind of memory: `device`, `pinned_host`, `unpinned_host`, or another of the platform.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemoryKind(&'static str);
 
 impl MemoryKind {
-    /// The memory of the device itself.
+    /// The device's own memory.
     pub const DEVICE: MemoryKind = MemoryKind("device");
-    /// Memory of the host that stays where it is, so that a device can read and write it.
+    /// Page-locked host memory, which a device can read and write.
     pub const PINNED_HOST: MemoryKind = MemoryKind("pinned_host");
 
     pub fn new(name: &str) -> MemoryKind {
@@ -27,7 +27,7 @@ impl MemoryKind {
         self.0
     }
 
-    /// Whether a value of this kind lies where values lie when nothing is said.
+    /// Returns `true` if a value of this kind is in the default memory.
     pub fn is_default(kind: Option<MemoryKind>) -> bool {
         kind.is_none_or(|kind| kind == MemoryKind::DEVICE)
     }
@@ -45,13 +45,13 @@ impl fmt::Debug for MemoryKind {
     }
 }
 
-/// One of two places for a value, whatever its sharding: what [`device_put`](crate::device_put) takes in the place of a
-/// sharding (JAX's `jax.memory.Space`).
+/// A memory space of a value, whatever its sharding: an alternative to a sharding in [`device_put`](crate::device_put)
+/// (JAX's `jax.memory.Space`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Space {
-    /// The memory of the device.
+    /// The device's memory.
     Device,
-    /// Memory of the host that the device reads and writes: `pinned_host`.
+    /// Host memory that the device can read and write: `pinned_host`.
     Host,
 }
 
@@ -72,12 +72,13 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// `device`, `pinned_host`, `unpinned_host`, … as [`NamedSharding::with_memory_kind`](crate::NamedSharding) takes it.
+    /// The kind, as in [`NamedSharding::with_memory_kind`](crate::NamedSharding): `device`, `pinned_host`,
+    /// `unpinned_host`, …
     pub fn kind(&self) -> &'static str {
         self.kind.0
     }
 
-    /// The device that it was asked of. Others may address it too.
+    /// The device whose memory was requested. Others may address it too.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -100,9 +101,9 @@ impl Device {
         Memory { device: self.clone(), kind }
     }
 
-    /// The memories that it can address. Those of a device that is only described are what its platform has by rule.
+    /// The memories that it can address. Those of a described device are the platform's usual ones.
     ///
-    /// Fails for a device of another process, and where the plugin does not tell.
+    /// Fails for a device of another process, and where the plugin does not report them.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -123,9 +124,9 @@ impl Device {
         Ok(kinds.into_iter().map(|kind| self.memory_of_kind(kind)).collect())
     }
 
-    /// The memory that data goes to when nothing says otherwise.
+    /// The default memory of arrays.
     ///
-    /// Fails for a device of another process, and where the plugin does not tell.
+    /// Fails for a device of another process, and where the plugin does not report it.
     #[track_caller]
     pub fn default_memory(&self) -> Result<Memory> {
         let kind = match self.topology() {
@@ -140,7 +141,7 @@ impl Device {
 
     /// The memory of this kind.
     ///
-    /// Fails where the device has none, with those that it has.
+    /// Fails, with the memories there are, if the device has none of this kind.
     #[track_caller]
     pub fn memory(&self, kind: &str) -> Result<Memory> {
         let all = self.addressable_memories()?;
@@ -149,9 +150,9 @@ impl Device {
         found.ok_or_else(|| no_such_memory(self, &kinds(), kind)).at_caller()
     }
 
-    /// What is taken of its memory, and what may be, in bytes, by JAX's names. What a platform does not tell is `None`.
+    /// Memory statistics in bytes, with JAX's names. Statistics that a platform does not report are `None`.
     ///
-    /// Fails where there are no such figures: on the CPU, and for a device that is only described.
+    /// Fails where there are no statistics: on the CPU, and for a described device.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -165,7 +166,7 @@ impl Device {
             Ok(stats) => Ok(stats),
             Err(error) if error.code == pjrt::Code::Unimplemented => {
                 Err(err!(NotImplemented, "memory_stats is not implemented on {}", self.platform().to_uppercase())
-                    .help("`compiled.memory_analysis()` tells what a program takes, on every platform"))
+                    .help("`compiled.memory_analysis()` reports a program's memory, on every platform"))
             }
             Err(error) => Err(error.into()),
         });
@@ -176,7 +177,7 @@ impl Device {
         Ok(self.attached()?.addressable_memories()?)
     }
 
-    /// The memory of this kind, or the one that data goes to when nothing is said.
+    /// The memory of this kind, or the default memory.
     pub(crate) fn pjrt_memory(&self, kind: Option<MemoryKind>) -> Result<pjrt::Memory> {
         let Some(kind) = kind else { return Ok(self.attached()?.default_memory()?) };
         let all = self.pjrt_memories()?;
@@ -187,7 +188,7 @@ impl Device {
         }
     }
 
-    /// Whether values of these kinds lie in the same memory of it.
+    /// Returns `true` if values of these kinds are in the same memory of the device.
     pub(crate) fn is_same_memory(&self, a: Option<MemoryKind>, b: Option<MemoryKind>) -> bool {
         let kind = |kind: Option<MemoryKind>| kind.map(MemoryKind::as_str);
         let default = || self.default_memory().ok().map(|memory| memory.kind());

@@ -11,7 +11,7 @@ use super::mesh_utils::{MeshOptions, create_device_mesh};
 use crate::error::{AtCaller, Result, err};
 use crate::shape::AxisName;
 
-/// Who partitions an array over a mesh axis.
+/// The partitioner of arrays over a mesh axis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AxisType {
     /// The compiler.
@@ -19,7 +19,7 @@ pub enum AxisType {
     Auto,
     /// The types: shardings are part of every value's type.
     Explicit,
-    /// The program: inside `shard_map`, each device sees its own block.
+    /// The program: inside `shard_map`, each device sees its own shard.
     Manual,
 }
 
@@ -42,9 +42,10 @@ struct Inner {
 }
 
 impl Mesh {
-    /// A mesh of these devices in row-major order.
+    /// Creates a mesh of these devices in row-major order.
     ///
-    /// Fails when an axis name occurs twice, a device occurs twice, or the sizes do not multiply to the number of devices.
+    /// Fails when an axis name occurs twice, a device occurs twice, or the sizes do not multiply to the number of
+    /// devices.
     #[track_caller]
     pub fn new<N: Into<AxisName>>(devices: Vec<Device>, axes: impl IntoIterator<Item = (N, usize)>) -> Result<Self> {
         Mesh::of(devices, axes.into_iter().map(|(n, s)| (n.into(), s)).collect()).at_caller()
@@ -80,7 +81,7 @@ impl Mesh {
         Ok(Mesh(Arc::new(Inner { devices, shape: AbstractMesh::new(axes) })))
     }
 
-    /// The same mesh with these axis types.
+    /// Returns the mesh with these axis types.
     #[track_caller]
     pub fn with_axis_types(&self, types: impl IntoIterator<Item = AxisType>) -> Result<Self> {
         self.typed(types.into_iter().collect()).at_caller()
@@ -116,14 +117,14 @@ impl Mesh {
         &self.0.devices
     }
 
-    /// Those of the devices that this process drives.
+    /// The devices that belong to this process.
     pub fn local_devices(&self) -> Vec<Device> {
         self.0.devices.iter().filter(|d| d.is_addressable()).cloned().collect()
     }
 
-    /// The mesh of this process's devices among them, with the same axes.
+    /// The mesh of this process's devices, with the same axes.
     ///
-    /// Fails when they are not a contiguous part of the mesh, or there are none.
+    /// Fails unless they are a contiguous part of the mesh, and if there are none.
     #[track_caller]
     pub fn local_mesh(&self) -> Result<Mesh> {
         self.local().at_caller()
@@ -134,7 +135,7 @@ impl Mesh {
             return Ok(self.clone());
         }
         let own: Vec<usize> = (0..self.size()).filter(|&i| self.0.devices[i].is_addressable()).collect();
-        // The smallest box around them, which must hold nothing else.
+        // The smallest box around them must hold nothing else.
         let extent = |name: AxisName| {
             let at = || own.iter().map(|&i| self.coordinate(i, name));
             at().max().zip(at().min()).map_or(0, |(last, first)| last + 1 - first)
@@ -150,7 +151,7 @@ impl Mesh {
         Mesh::of(own.iter().map(|&i| self.0.devices[i].clone()).collect(), axes)?.typed(self.axis_types().to_vec())
     }
 
-    /// Whether devices of other processes are among them.
+    /// Returns `true` if it has devices of other processes.
     pub fn is_multi_process(&self) -> bool {
         !self.0.devices.iter().all(Device::is_addressable)
     }
@@ -215,7 +216,7 @@ impl Mesh {
         names.iter().fold(0, |index, &n| index * self.axis_size(n).unwrap_or(1) + self.coordinate(position, n))
     }
 
-    /// The groups of positions that differ along `names` alone; within a group, ordered with the first name major.
+    /// The groups of positions that differ only along `names`; within a group, ordered with the first name major.
     pub(crate) fn groups(&self, names: &[AxisName]) -> Vec<Vec<usize>> {
         let others: Vec<AxisName> = self.axis_names().filter(|n| !names.contains(n)).collect();
         let group_count: usize = others.iter().map(|n| self.axis_size(*n).unwrap_or(1)).product();
@@ -229,7 +230,7 @@ impl Mesh {
         groups
     }
 
-    /// Whether both are the same devices in the same grid.
+    /// Returns `true` if both are the same devices in the same grid.
     fn same(&self, other: &Mesh) -> bool {
         Arc::ptr_eq(&self.0, &other.0) || (self.0.shape == other.0.shape && self.0.devices == other.0.devices)
     }

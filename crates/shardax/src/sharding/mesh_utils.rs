@@ -1,4 +1,4 @@
-//! Which device goes where in a mesh, so that neighbours in the mesh are neighbours in the network (JAX's
+//! The order of devices in a mesh, so that neighbours in the mesh are neighbours in the network (JAX's
 //! `mesh_utils`).
 
 use std::collections::BTreeMap;
@@ -6,20 +6,20 @@ use std::collections::BTreeMap;
 use super::device::Device;
 use crate::error::{AtCaller, Result, err};
 
-/// How devices are put in order.
+/// Options of [`create_device_mesh`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MeshOptions {
-    /// Whether a dimension of the torus may be divided among several axes of the mesh, which then share its links. By
+    /// Allows several axes of the mesh to split a dimension of the torus, and share its links. By
     /// default axes that would need it are an error.
     pub allow_split_physical_axes: bool,
 }
 
 /// The devices in row-major order of a mesh of this shape, so that axes that are near in the mesh are near in the
-/// network: what [`Mesh::new`](crate::Mesh::new) takes.
+/// network: the input of [`Mesh::new`](crate::Mesh::new).
 ///
 /// The shape is ordered by increasing communication, as in `[replica, data, model]`: the last axis gets whole
-/// dimensions of a TPU's torus first, as many as fit it. Small TPU slices are put in rings. GPUs go by their ids, other
-/// devices stay in order.
+/// dimensions of a TPU's torus first, as many as fit. Small TPU slices are arranged in rings. GPUs are ordered by id,
+/// other devices stay in order.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -31,8 +31,8 @@ pub struct MeshOptions {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails when the sizes do not multiply to the number of devices, when TPUs do not fill a box, and when a dimension of
-/// the torus would have to be split and may not.
+/// Fails when the product of the sizes is not the number of devices, when TPUs do not fill a box, and when a dimension
+/// of the torus would have to be split and that is not allowed.
 #[track_caller]
 pub fn create_device_mesh(shape: &[usize], devices: &[Device], options: MeshOptions) -> Result<Vec<Device>> {
     let nodes: Vec<Node> = devices.iter().map(Node::of).collect();
@@ -40,10 +40,11 @@ pub fn create_device_mesh(shape: &[usize], devices: &[Device], options: MeshOpti
     Ok(order.into_iter().map(|at| devices[at].clone()).collect())
 }
 
-/// The same for several slices, joined by a slower network: `dcn_shape` is the shape of the mesh of slices, `shape`
-/// that of the mesh in each slice, and the result is ordered for a mesh whose axes are their products, the slice major.
+/// Like [`create_device_mesh`] for several slices with a slower network between them: `dcn_shape` is the shape of the
+/// mesh of slices, `shape` that of the mesh in each slice, and the result is ordered for a mesh whose axes are their
+/// products, the slice major.
 ///
-/// Fails when the slices are not as many as `dcn_shape` says, and where [`create_device_mesh`] does for a slice.
+/// Fails unless there are as many slices as `dcn_shape` says, and where [`create_device_mesh`] fails for a slice.
 #[track_caller]
 pub fn create_hybrid_device_mesh(
     shape: &[usize],
@@ -54,7 +55,7 @@ pub fn create_hybrid_device_mesh(
     hybrid(shape, dcn_shape, devices, options).at_caller()
 }
 
-/// What of a device decides where it goes.
+/// The properties of a device that determine its position.
 #[derive(Clone, Debug)]
 struct Node {
     id: usize,
@@ -78,7 +79,7 @@ impl Node {
     }
 }
 
-/// The places of the devices of each slice. GPUs of a topology say it by the first of their coordinates.
+/// The positions of the devices of each slice. For GPUs of a topology, the first coordinate is the slice.
 pub(crate) fn slices(devices: &[Device]) -> Vec<Vec<usize>> {
     let mut slices = BTreeMap::<usize, Vec<usize>>::new();
     for (at, device) in devices.iter().enumerate() {
@@ -136,7 +137,7 @@ fn coordinates(mut position: usize, shape: &[usize]) -> Vec<usize> {
     at
 }
 
-/// Small slices as rings: the devices in the order of their ids, or of their coordinates with the first one minor.
+/// Small slices are rings: the devices in the order of their ids, or of their coordinates with the first one minor.
 const RING_OF_8_CORES: [usize; 8] = [0, 1, 2, 3, 6, 7, 4, 5];
 const RING_2X2: [usize; 4] = [0, 1, 3, 2];
 const RING_4X2: [usize; 8] = [0, 1, 2, 3, 7, 6, 5, 4];
@@ -144,7 +145,7 @@ const RING_4X4: [usize; 16] = [0, 1, 2, 3, 7, 6, 5, 9, 10, 11, 15, 14, 13, 12, 8
 const BOX_2X2X2: [usize; 8] = [0, 4, 2, 6, 1, 5, 3, 7];
 const RING_2X2X2: [usize; 8] = [0, 1, 3, 2, 6, 7, 5, 4];
 
-/// The places of the devices in row-major order of the mesh.
+/// The positions of the devices in row-major order of the mesh.
 fn order(shape: &[usize], nodes: &[Node], options: MeshOptions) -> Result<Vec<usize>> {
     let count = shape.iter().fold(1, |n: usize, size| n.saturating_mul(*size));
     if count != nodes.len() || nodes.is_empty() {
@@ -171,7 +172,7 @@ fn order(shape: &[usize], nodes: &[Node], options: MeshOptions) -> Result<Vec<us
     Ok(torus.read(shape, &assignment))
 }
 
-/// The order of slices so small that a ring goes through all of their devices.
+/// The order of slices that are small enough for one ring through all of their devices.
 fn ring(shape: &[usize], nodes: &[Node]) -> Option<Vec<usize>> {
     let bounds = [0, 1, 2].map(|d| nodes.iter().map(|node| node.coords[d]).max().unwrap_or(0) + 1);
     let by_coords = |order: &[usize]| {
@@ -191,7 +192,7 @@ fn ring(shape: &[usize], nodes: &[Node]) -> Option<Vec<usize>> {
         ("TPU v5 lite" | "TPU v6 lite", 8) => by_coords(&RING_4X2),
         ("TPU v5 lite" | "TPU v6 lite", 16) if bounds == [4, 4, 1] && shape.contains(&16) => by_coords(&RING_4X4),
         ("TPU v5p", 8) if bounds == [2, 2, 2] => by_coords(&RING_2X2X2),
-        // Two cores a chip: a ring through each layer of four chips.
+        // With two cores per chip: a ring through each layer of four chips.
         ("TPU7x", 8 | 16 | 24 | 32) if bounds[0] <= 2 && bounds[1] <= 2 => {
             Some((0..nodes.len()).map(|at| at / 8 * 8 + RING_OF_8_CORES[at % 8]).collect())
         }
@@ -202,11 +203,11 @@ fn ring(shape: &[usize], nodes: &[Node]) -> Option<Vec<usize>> {
 /// TPUs in the shape of their network.
 struct Torus {
     shape: Vec<usize>,
-    /// The places of the devices, row-major.
+    /// The positions of the devices, row-major.
     devices: Vec<usize>,
 }
 
-/// For each dimension of the torus, how much of it each axis of the mesh takes.
+/// For each dimension of the torus, the size that each axis of the mesh takes.
 type Assignment = Vec<Vec<usize>>;
 
 impl Torus {
@@ -218,7 +219,7 @@ impl Torus {
         let mut extents: Vec<(usize, usize)> = (0..3).map(|d| extent(&|node| node.coords[d])).collect();
         let cores = extent(&|node| node.core);
         let old = matches!(nodes[0].kind.as_str(), "TPU v2" | "TPU v3");
-        // The oldest have two dimensions of chips, and cores.
+        // The oldest TPUs have two dimensions of chips, and cores.
         if old {
             extents.truncate(2);
         }
@@ -247,7 +248,7 @@ impl Torus {
         }
     }
 
-    /// Gives each axis of the mesh whole dimensions, the last axis first, and as many as possible.
+    /// Assigns whole dimensions to each axis of the mesh, the last axis first, and as many as possible.
     fn whole_axes(&self, shape: &[usize]) -> Result<Assignment> {
         let rank = self.shape.len();
         let mut assignment = vec![vec![1; shape.len()]; rank];
@@ -277,7 +278,7 @@ impl Torus {
         Ok(assignment)
     }
 
-    /// The same, where dimensions may be split.
+    /// Like [`whole_axes`](Self::whole_axes), but dimensions may be split.
     fn split_axes(&self, shape: &[usize]) -> Result<Assignment> {
         let mut assignment = vec![vec![1; shape.len()]; self.shape.len()];
         for (axis, &size) in shape.iter().enumerate().rev() {
@@ -297,16 +298,16 @@ impl Torus {
         Ok(assignment)
     }
 
-    /// What makes one division better than another: whole dimensions, more of them, and, in JAX's order, dimensions
-    /// that axes before have parts of; then the first dimensions.
+    /// The sort key of divisions: prefers whole dimensions, more of them, and, in JAX's order, dimensions
+    /// that earlier axes have parts of; then the first dimensions.
     fn preference(&self, parts: &[usize], taken: &[usize]) -> (usize, usize, usize, Vec<usize>) {
         let whole = || parts.iter().zip(&self.shape).filter(|(part, size)| part == size).map(|(part, _)| *part);
         let shared = parts.iter().zip(taken).filter(|(_, taken)| **taken > 1).map(|(part, _)| part).product();
         (whole().product(), whole().filter(|part| *part > 1).count(), shared, parts.to_vec())
     }
 
-    /// The devices in row-major order of the mesh. What the last axes take of a dimension is its innermost part where
-    /// it is split.
+    /// The devices in row-major order of the mesh. Of a split dimension, the last axes take the innermost
+    /// part.
     fn read(&self, shape: &[usize], assignment: &Assignment) -> Vec<usize> {
         let place = |position: usize| {
             let at = coordinates(position, shape);
@@ -327,7 +328,7 @@ impl Torus {
     }
 }
 
-/// The ways to choose `count` of the first `n` numbers, in lexicographic order.
+/// All `count`-element subsets of the first `n` numbers, in lexicographic order.
 fn combinations(n: usize, count: usize) -> Vec<Vec<usize>> {
     fn extend(from: usize, n: usize, count: usize, chosen: &mut Vec<usize>, all: &mut Vec<Vec<usize>>) {
         if count == 0 {
@@ -344,7 +345,7 @@ fn combinations(n: usize, count: usize) -> Vec<Vec<usize>> {
     all
 }
 
-/// The ways to write `size` as a product of divisors of these numbers, one of each.
+/// All factorizations of `size` into divisors of these numbers, one of each.
 fn divisions(size: usize, of: &[usize]) -> Vec<Vec<usize>> {
     let Some((first, rest)) = of.split_first() else { return if size == 1 { vec![Vec::new()] } else { Vec::new() } };
     let divisors = (1..=*first).filter(|n| first.is_multiple_of(*n) && size.is_multiple_of(*n));

@@ -1,4 +1,4 @@
-//! Meshes of devices, partition specs, and the shardings made of them.
+//! Meshes of devices, partition specs, and shardings.
 
 mod abstract_mesh;
 pub(crate) mod axis_env;
@@ -28,5 +28,5 @@ pub use topology::{GpuSpec, GpuTopology, Topology, TpuTopology};
 pub use typed::Typed;
 pub use visualize::{visualize_sharding, visualize_sharding_color, visualize_sharding_svg};
 
-/// A part of an array: the range of each dimension.
+/// A part of an array: a range for each dimension.
 pub type Index = smallvec::SmallVec<[std::ops::Range<usize>; 4]>;

@@ -1,4 +1,4 @@
-//! Shardings: where the parts of an array lie.
+//! Shardings: the distribution of arrays over devices.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -22,8 +22,8 @@ struct Named {
     mesh: Mesh,
     spec: PartitionSpec,
     memory_kind: Option<MemoryKind>,
-    /// How an array's elements lie in memory, of the sharding that it keeps; `None` as the device has it by default. What
-    /// users give and get has none: a `Format` says it.
+    /// The layout in memory of the array that has this sharding; `None` for the device's default. The
+    /// shardings that users create and receive have none: a `Format` gives it.
     layout: Option<KnownLayout>,
 }
 
@@ -36,7 +36,7 @@ pub struct SingleDeviceSharding {
 }
 
 impl SingleDeviceSharding {
-    /// The whole array on this device.
+    /// Creates a sharding on this device.
     pub fn new(device: impl Borrow<Device>) -> Self {
         SingleDeviceSharding { device: device.borrow().clone(), memory_kind: None, layout: None }
     }
@@ -46,19 +46,19 @@ impl SingleDeviceSharding {
         &self.device
     }
 
-    /// The same in another memory of the device; see [`NamedSharding::with_memory_kind`].
+    /// Returns the sharding with another memory kind; see [`NamedSharding::with_memory_kind`].
     pub fn with_memory_kind(&self, kind: &str) -> Self {
         SingleDeviceSharding { memory_kind: Some(MemoryKind::new(kind)), ..self.clone() }
     }
 
-    /// The kind of memory that it asks for; `None` where it leaves that open, and data lies in the device's
+    /// The memory kind; `None` if it is left open, for the device's
     /// [`default_memory`](Device::default_memory).
     pub fn memory_kind(&self) -> Option<&'static str> {
         self.memory_kind.map(MemoryKind::as_str)
     }
 }
 
-/// Where the parts of an array lie.
+/// The distribution of an array over devices.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum Sharding {
     /// The whole array on one device.
@@ -68,13 +68,13 @@ pub enum Sharding {
 }
 
 impl NamedSharding {
-    /// A sharding over `mesh`. A spec that names an axis the mesh lacks, or one axis twice, is reported
+    /// Creates a sharding over `mesh`. A spec that names an axis the mesh lacks, or one axis twice, is reported
     /// where the sharding is first used; [`try_new`](Self::try_new) reports it at once.
     pub fn new(mesh: &Mesh, spec: PartitionSpec) -> Self {
         NamedSharding(Arc::new(Named { mesh: mesh.clone(), spec, memory_kind: None, layout: None }))
     }
 
-    /// A sharding over `mesh`, checked.
+    /// Creates a sharding over `mesh`, and checks the spec.
     #[track_caller]
     pub fn try_new(mesh: &Mesh, spec: PartitionSpec) -> Result<Self> {
         let sharding = Self::new(mesh, spec);
@@ -87,14 +87,14 @@ impl NamedSharding {
         &self.0.mesh
     }
 
-    /// How each dimension is split over it.
+    /// The spec.
     pub fn spec(&self) -> &PartitionSpec {
         &self.0.spec
     }
 
-    /// The same in another memory of the devices: `pinned_host` is the host's, which devices read and write without
-    /// its processor. [`Device::addressable_memories`] lists what there is; a kind that the devices lack is reported
-    /// where data goes there.
+    /// Returns the sharding with another memory kind: `pinned_host` is host memory, which devices read and write
+    /// directly. [`Device::addressable_memories`] lists the kinds; one that the devices lack is reported
+    /// when data moves there.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -109,7 +109,7 @@ impl NamedSharding {
         self.in_memory(Some(MemoryKind::new(kind)))
     }
 
-    /// The kind of memory that it asks for; `None` where it leaves that open, and data lies in the devices'
+    /// The memory kind; `None` if it is left open, for the devices'
     /// [`default_memory`](Device::default_memory).
     pub fn memory_kind(&self) -> Option<&'static str> {
         self.0.memory_kind.map(MemoryKind::as_str)
@@ -205,7 +205,7 @@ impl NamedSharding {
         }))
     }
 
-    /// The shape of each device's part of an array of `shape`.
+    /// The shape of each device's shard of an array of `shape`.
     ///
     /// Fails when the spec is longer than the shape, names unknown axes, or does not divide a dimension.
     #[track_caller]
@@ -231,12 +231,12 @@ impl NamedSharding {
         Ok(out)
     }
 
-    /// Whether every device has the whole array.
+    /// Returns `true` if every device has the whole array.
     pub fn is_fully_replicated(&self) -> bool {
         self.0.spec.unreduced_axes().is_empty() && self.0.spec.all_axes().all(|n| self.0.mesh.axis_size(n) == Some(1))
     }
 
-    /// The part of an array of `shape` that the device at `position` of the mesh has; the shape is divisible.
+    /// The index of the shard on the device at `position` of the mesh; the shape must be divisible.
     pub(crate) fn index_at(&self, position: usize, shape: &[usize]) -> Index {
         shape
             .iter()
@@ -251,12 +251,12 @@ impl NamedSharding {
             .collect()
     }
 
-    /// The same, as `sdy` text: `#sdy.sharding<@mesh, [{"i"}, {}]>` for a value of this rank.
+    /// The `sdy` text: `#sdy.sharding<@mesh, [{"i"}, {}]>` for a value of this rank.
     pub(crate) fn sdy(&self, mesh_name: &str, rank: usize) -> String {
         self.sdy_text(mesh_name, rank, false)
     }
 
-    /// The same, where the compiler may split each dimension over more axes: `#sdy.sharding<@mesh, [{"i", ?}, {?}]>`.
+    /// The `sdy` text that lets the compiler split each dimension further: `#sdy.sharding<@mesh, [{"i", ?}, {?}]>`.
     pub(crate) fn sdy_open(&self, mesh_name: &str, rank: usize) -> String {
         self.sdy_text(mesh_name, rank, true)
     }
@@ -288,7 +288,7 @@ impl NamedSharding {
 }
 
 impl Sharding {
-    /// The devices, in the order of the parts.
+    /// The devices, in the order of the shards.
     pub fn devices(&self) -> &[Device] {
         match self {
             Sharding::Single(s) => std::slice::from_ref(&s.device),
@@ -296,12 +296,12 @@ impl Sharding {
         }
     }
 
-    /// The kind of memory that it asks for; `None` where it leaves that open.
+    /// The memory kind; `None` if it is left open.
     pub fn memory_kind(&self) -> Option<&'static str> {
         self.kind().map(MemoryKind::as_str)
     }
 
-    /// The same in another memory of the devices; see [`NamedSharding::with_memory_kind`].
+    /// Returns the sharding with another memory kind; see [`NamedSharding::with_memory_kind`].
     pub fn with_memory_kind(&self, kind: &str) -> Self {
         self.in_memory(Some(MemoryKind::new(kind)))
     }
@@ -320,7 +320,7 @@ impl Sharding {
         }
     }
 
-    /// How the elements of the array that it is of lie in memory; `None` as the device has it by default.
+    /// The layout of the array's elements in memory; `None` for the device's default.
     pub(crate) fn layout(&self) -> Option<KnownLayout> {
         match self {
             Sharding::Single(s) => s.layout,
@@ -328,7 +328,7 @@ impl Sharding {
         }
     }
 
-    /// The same with elements that lie so.
+    /// Returns the sharding with this layout.
     pub(crate) fn in_layout(&self, layout: Option<KnownLayout>) -> Self {
         match self {
             Sharding::Single(s) => Sharding::Single(SingleDeviceSharding { layout, ..s.clone() }),
@@ -336,7 +336,7 @@ impl Sharding {
         }
     }
 
-    /// Fails where the devices have no memory of the kind that it asks for.
+    /// Fails if the devices have no memory of its kind.
     pub(crate) fn check_memory(&self) -> Result<()> {
         let (Some(kind), Some(device)) = (self.memory_kind(), self.devices().first()) else { return Ok(()) };
         match device.is_addressable() || device.topology().is_some() {
@@ -345,7 +345,7 @@ impl Sharding {
         }
     }
 
-    /// Whether data lies in the same memory by both.
+    /// Returns `true` if both use the same memory.
     pub(crate) fn is_same_memory(&self, other: &Sharding) -> bool {
         let (a, b) = (self.kind(), other.kind());
         a == b || self.devices().iter().find(|d| d.is_addressable()).is_some_and(|device| device.is_same_memory(a, b))
@@ -356,17 +356,17 @@ impl Sharding {
         self.devices().len()
     }
 
-    /// The devices that this process drives, in the order of the parts.
+    /// The devices of this process, in the order of the shards.
     pub fn addressable_devices(&self) -> Vec<Device> {
         self.devices().iter().filter(|d| d.is_addressable()).cloned().collect()
     }
 
-    /// Whether this process drives all of the devices. With one process it always does.
+    /// Returns `true` if all devices belong to this process. Always `true` with one process.
     pub fn is_fully_addressable(&self) -> bool {
         self.devices().iter().all(Device::is_addressable)
     }
 
-    /// Fails where a dimension is left to the compiler: `what` needs to know where all parts are.
+    /// Fails if a dimension is left to the compiler: `what` needs the place of every shard.
     pub(crate) fn check_constrained(&self, what: &str) -> Result<()> {
         match self {
             Sharding::Named(s) if s.spec().dims().contains(&DimSpec::Unconstrained) => Err(err!(
@@ -380,12 +380,12 @@ impl Sharding {
         }
     }
 
-    /// Fails where the devices are those of a topology, which are not there.
+    /// Fails if the devices are those of a topology, which cannot hold data.
     pub(crate) fn check_attached(&self) -> Result<()> {
         self.devices().first().map_or(Ok(()), |device| device.attached().map(drop))
     }
 
-    /// The shape of each device's part.
+    /// The shape of each device's shard.
     #[track_caller]
     pub fn shard_shape(&self, shape: &[usize]) -> Result<Shape> {
         match self {
@@ -394,7 +394,7 @@ impl Sharding {
         }
     }
 
-    /// Whether every device holds the whole array.
+    /// Returns `true` if every device holds the whole array.
     pub fn is_fully_replicated(&self) -> bool {
         match self {
             Sharding::Single(_) => true,
@@ -402,7 +402,7 @@ impl Sharding {
         }
     }
 
-    /// Each device with the part of an array of `shape` that it has.
+    /// The index of each device's shard of an array of `shape`.
     #[track_caller]
     pub fn devices_indices_map(&self, shape: &[usize]) -> Result<Vec<(Device, Index)>> {
         self.shard_shape(shape)?;
@@ -416,7 +416,7 @@ impl Sharding {
         }
     }
 
-    /// Whether both put the same parts of an array of this rank into the same memory of the same devices.
+    /// Returns `true` if both put the same shards of an array of this rank into the same memory of the same devices.
     pub fn is_equivalent_to(&self, other: &Sharding, rank: usize) -> bool {
         if self == other {
             return true;
@@ -424,7 +424,7 @@ impl Sharding {
         if self.devices() != other.devices() || !self.is_same_memory(other) {
             return false;
         }
-        // Parts are equal for every shape when they are for one whose dimensions every axis product divides.
+        // Shards are equal for every shape if they are for one whose dimensions every product of axes divides.
         let count = self.devices().len();
         let shape: Shape = smallvec::smallvec![count * count; rank];
         match (self.shard_shape(&shape), other.shard_shape(&shape)) {
@@ -450,7 +450,7 @@ impl Sharding {
         }
     }
 
-    /// The spec; the whole array on one device has none.
+    /// The spec. Fails for a whole array on one device, which has none.
     #[track_caller]
     pub fn spec(&self) -> Result<&PartitionSpec> {
         match self {

@@ -1,4 +1,4 @@
-//! Partition specs: which mesh axes each dimension of an array is split over.
+//! Partition specs: the mesh axes that each dimension of an array is split over.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::shape::{AxisName, AxisSet};
 
-/// How one dimension is split.
+/// The split of one dimension.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum DimSpec {
     /// Not split: every device along it has it whole.
@@ -19,7 +19,7 @@ pub enum DimSpec {
 }
 
 impl DimSpec {
-    /// The axes that it is split over; none where it is not, or is left to the compiler.
+    /// The axes that it is split over; empty if it is not split, or left to the compiler.
     pub fn axes(&self) -> &[AxisName] {
         match self {
             DimSpec::Axes(names) => names,
@@ -28,7 +28,7 @@ impl DimSpec {
     }
 }
 
-/// Which mesh axes each dimension is split over; dimensions beyond the end are not split.
+/// The mesh axes that each dimension is split over; dimensions beyond the end are not split.
 ///
 /// Written with the macro [`P!`](crate::P): `P!["i", None, ("j", "k")]`; `P![]` is replicated.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
@@ -45,7 +45,7 @@ impl PartialEq<DimSpec> for &DimSpec {
 }
 
 impl PartitionSpec {
-    /// The spec of these dimensions; [`P!`](crate::P) is shorter.
+    /// Creates a spec of these dimensions; [`P!`](crate::P) is shorter.
     pub fn new(dims: impl IntoIterator<Item = DimSpec>) -> Self {
         let dims = dims.into_iter().map(|d| match d {
             DimSpec::Axes(a) if a.is_empty() => DimSpec::None,
@@ -76,17 +76,17 @@ impl PartitionSpec {
         &self.reduced
     }
 
-    /// Its entries, one a dimension; those behind the last are not split.
+    /// The entries, one per dimension; dimensions beyond the last are not split.
     pub fn dims(&self) -> &[DimSpec] {
         &self.dims
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.dims.len()
     }
 
-    /// Whether there is no entry: nothing is split.
+    /// Returns `true` if there are no entries: nothing is split.
     pub fn is_empty(&self) -> bool {
         self.dims.is_empty() && self.unreduced.is_empty() && self.reduced.is_empty()
     }
@@ -121,7 +121,7 @@ impl PartitionSpec {
     }
 }
 
-/// What an entry of [`P!`](crate::P) may be: a name, several names, or `None`.
+/// Types accepted as entries of [`P!`](crate::P): a name, several names, or `None`.
 pub trait IntoDimSpec {
     /// The entry.
     fn into_dim_spec(self) -> DimSpec;

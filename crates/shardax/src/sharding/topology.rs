@@ -1,4 +1,4 @@
-//! Topologies: TPUs and GPUs that programs are compiled for, without having them.
+//! Topologies: TPUs and GPUs to compile programs for, on hardware you do not have.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use super::mesh_utils::{self, MeshOptions};
 use crate::error::{AtCaller, Result, err};
 use crate::shape::AxisName;
 
-/// TPUs or GPUs by their description: programs are compiled for them on a machine that has none
+/// A description of TPUs or GPUs: programs are compiled for them on a machine that has none
 /// ([`Lowered::compile_for`](crate::Lowered::compile_for)), by the platform's own compiler.
 ///
 /// The compiler is the platform's PJRT plugin, installed by pip: `libtpu`, or `jax-cuda12-pjrt` and
@@ -31,20 +31,20 @@ use crate::shape::AxisName;
 pub struct Topology(pjrt::Topology);
 
 impl Topology {
-    /// TPUs: `Topology::tpu("v5p:8x8x16")`, or with options, as in
+    /// Creates a TPU topology: `Topology::tpu("v5p:8x8x16")`, or with options, as in
     /// `Topology::tpu(TpuTopology { num_slices: 2, ..TpuTopology::new("v5p:2x2x2") })`.
     ///
-    /// Fails when the TPU plugin is not found, or does not know the name.
+    /// Fails if the TPU plugin is not found, or does not know the name.
     #[track_caller]
     pub fn tpu(slices: impl Into<TpuTopology>) -> Result<Self> {
         let made = |slices: TpuTopology| Ok(Topology(slices.topology(&plugin("tpu")?)?));
         made(slices.into()).at_caller()
     }
 
-    /// NVIDIA GPUs: `Topology::gpu(GpuSpec::H100)` is one host of eight;
+    /// Creates an NVIDIA GPU topology: `Topology::gpu(GpuSpec::H100)` is one host of eight;
     /// `Topology::gpu(GpuTopology { hosts: 128, ..GpuTopology::new(GpuSpec::H100) })` is 1,024 of them.
     ///
-    /// Fails when the CUDA plugin is not found, or cannot read the description.
+    /// Fails if the CUDA plugin is not found, or cannot read the description.
     #[track_caller]
     pub fn gpu(gpus: impl Into<GpuTopology>) -> Result<Self> {
         let made = |gpus: GpuTopology| Ok(Topology(gpus.topology(&plugin("cuda")?)?));
@@ -61,21 +61,21 @@ impl Topology {
         self.0.num_devices()
     }
 
-    /// The name that it was asked for by: `v5e:2x4`, `h100:1x1x8`.
+    /// The name given: `v5e:2x4`, `h100:1x1x8`.
     pub fn name(&self) -> &str {
         self.0.name()
     }
 
-    /// `cuda`, `tpu`.
+    /// The name of the platform: `cuda`, `tpu`.
     pub fn platform(&self) -> &str {
         self.0.platform_name()
     }
 
-    /// A mesh of all devices, in an order that suits their network: axes that communicate most are named last
-    /// ([`create_device_mesh`](mesh_utils::create_device_mesh)). Over several slices the first axis that the number of
-    /// slices divides goes over them ([`create_hybrid_device_mesh`](mesh_utils::create_hybrid_device_mesh)).
+    /// Creates a mesh of all devices, in an order for their network: name the axes that communicate most last
+    /// ([`create_device_mesh`](mesh_utils::create_device_mesh)). With several slices, the first axis that the number of
+    /// slices divides spans them ([`create_hybrid_device_mesh`](mesh_utils::create_hybrid_device_mesh)).
     ///
-    /// Fails when the sizes do not multiply to the number of devices.
+    /// Fails when the product of the sizes is not the number of devices.
     #[track_caller]
     pub fn mesh<N: Into<AxisName>>(&self, axes: impl IntoIterator<Item = (N, usize)>) -> Result<Mesh> {
         let axes: Vec<(AxisName, usize)> = axes.into_iter().map(|(name, size)| (name.into(), size)).collect();

@@ -14,9 +14,9 @@ struct Cell {
     devices: Vec<usize>,
 }
 
-/// The distinct parts of an array of one or two dimensions, row by row; a vector is one row.
+/// The distinct shards of an array of one or two dimensions, row by row; a vector is one row.
 struct Grid {
-    /// Of the array.
+    /// The height of the array.
     height: usize,
     width: usize,
     is_vector: bool,
@@ -57,11 +57,11 @@ impl Grid {
         format!("{} {}", self.platform, ids.join(","))
     }
 
-    /// Boxes of about the array's proportions, at most 80 columns wide where that is enough for the names.
+    /// Boxes of about the array's proportions, at most 80 columns wide if that is enough for the names.
     fn boxes(&self, color: bool) -> String {
         const HEIGHT: f64 = 10.0;
         const WIDEST: usize = 80;
-        // A character is so many times as high as it is wide.
+        // The height of a character in units of its width.
         const CHARACTER: f64 = 2.5;
         let rows: Vec<&[Cell]> = self.cells.chunk_by(|a, b| a.rows == b.rows).collect();
         let columns = rows.first().map_or(0, |row| row.len());
@@ -137,7 +137,7 @@ impl Grid {
         for cell in &self.cells {
             let (x, y) = (cell.columns.start as f64 * sx, cell.rows.start as f64 * sy);
             let (cw, ch) = (cell.columns.len() as f64 * sx, cell.rows.len() as f64 * sy);
-            // Hues a golden angle apart differ for neighbouring devices.
+            // Hues a golden angle apart tell neighbouring devices apart.
             let hue = (cell.devices[0] as f64 * 137.5) % 360.0;
             let _ = writeln!(
                 out,
@@ -153,13 +153,13 @@ impl Grid {
     }
 }
 
-/// A light colour of the 256 that terminals have; neighbouring devices have different ones.
+/// A light colour of the terminal's 256; neighbouring devices have different ones.
 fn terminal_color(device: usize) -> u8 {
     const LIGHT: [u8; 12] = [117, 215, 150, 211, 183, 222, 115, 180, 153, 174, 193, 146];
     LIGHT[device % LIGHT.len()]
 }
 
-/// How an array of this shape lies on devices, as boxes of text: one for each part, with the devices that hold it.
+/// Draws the sharding of an array of this shape as text boxes: one for each shard, with the devices that hold it.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -188,24 +188,25 @@ pub fn visualize_sharding(shape: &[usize], sharding: impl Into<Sharding>) -> Res
     Ok(Grid::of(shape, &sharding.into()).at_caller()?.boxes(false))
 }
 
-/// The same for a terminal with colours: each box in the colour of the first device that holds it.
+/// Like [`visualize_sharding`] with terminal colours: each box in the colour of the first device that holds it.
 #[track_caller]
 pub fn visualize_sharding_color(shape: &[usize], sharding: impl Into<Sharding>) -> Result<String> {
     Ok(Grid::of(shape, &sharding.into()).at_caller()?.boxes(true))
 }
 
-/// The same as an SVG picture: parts in proportion, coloured by the first device that holds them.
+/// Like [`visualize_sharding`] as an SVG picture: shards in proportion, in the colour of the first device that holds
+/// them.
 #[track_caller]
 pub fn visualize_sharding_svg(shape: &[usize], sharding: impl Into<Sharding>) -> Result<String> {
     Ok(Grid::of(shape, &sharding.into()).at_caller()?.svg())
 }
 
-/// Prints how an array of this shape lies: with colours where standard output is a terminal and the environment variable
-/// `NO_COLOR` is not set.
+/// Prints the sharding of an array of this shape: in colour if standard output is a terminal and the environment
+/// variable `NO_COLOR` is not set.
 pub(crate) fn print(shape: &[usize], sharding: &Sharding) -> Result<()> {
     let color = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     let picture = Grid::of(shape, sharding)?.boxes(color);
-    // A reader that has gone away is no mistake of the program's.
+    // A closed standard output is no error of the program.
     let _ = io::stdout().write_all(picture.as_bytes());
     Ok(())
 }

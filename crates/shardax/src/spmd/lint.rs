@@ -1,4 +1,4 @@
-//! A reduction that was forgotten, found in the finished body of a `pmap`.
+//! Detection of a missing reduction in the traced body of a `pmap`.
 
 use std::ops::Range;
 
@@ -10,14 +10,14 @@ use crate::interpret::vary;
 use crate::shape::{AxisName, AxisSet};
 use crate::warning;
 
-/// Arguments or results of a mapped function, as the body has them.
+/// The arguments or results of a mapped function, with their types in the body.
 pub(crate) struct Values<'a> {
     pub def: &'a TreeDef,
     pub avals: &'a [Aval],
 }
 
 impl Values<'_> {
-    /// The parts at the top, each with the places of its leaves.
+    /// The top-level parts, each with the range of its leaves.
     fn parts(&self) -> Vec<(TreeDef, Range<usize>)> {
         let mut start = 0;
         let children = self.def.root_children().unwrap_or_default().into_iter();
@@ -35,14 +35,14 @@ impl Values<'_> {
     }
 }
 
-/// Warns of a training step that lacks its reduction: gradients are taken in the body, and an argument that is equal on
-/// all devices comes back different on each. The last inputs of `body` are the arguments.
+/// Warns if a training step lacks its reduction: the body takes gradients, and an argument that is equal on
+/// all devices is returned with a different value on each. The last inputs of `body` are the arguments.
 pub(crate) fn unreduced_gradients(axis: AxisName, args: &Values, outs: &Values, body: &Program) -> Result<()> {
     let (mut results, all) = (outs.parts(), 0..outs.avals.len());
     results.push((outs.def.clone(), all));
     let captured = body.inputs.len() - args.avals.len();
     for (i, (def, leaves)) in args.parts().into_iter().enumerate() {
-        // A result is the new value of the first argument like it.
+        // A result is the new value of the first argument with the same structure and types.
         let like = |(d, r): &(TreeDef, Range<usize>)| *d == def && outs.types(r) == args.types(&leaves);
         let Some(at) = results.iter().position(like) else { continue };
         let (_, back) = results.swap_remove(at);
@@ -50,7 +50,8 @@ pub(crate) fn unreduced_gradients(axis: AxisName, args: &Values, outs: &Values, 
         let inputs: Vec<AxisSet> =
             (0..body.inputs.len()).map(|input| varies(input).then_some(axis).into_iter().collect()).collect();
         let sets = vary::outputs(body, &inputs)?;
-        // What is meant to differ, such as statistics of a device's own batches, is among what does not.
+        // Values that differ on purpose, such as statistics of a device's own batches, come along with values that do
+        // not.
         let mut changed = back.filter(|&o| outs.avals[o].dtype.is_inexact()).peekable();
         if changed.peek().is_some() && changed.all(|o| !sets[o].is_empty()) {
             warning::warn(
@@ -67,7 +68,7 @@ pub(crate) fn unreduced_gradients(axis: AxisName, args: &Values, outs: &Values, 
     Ok(())
 }
 
-/// Fails where a result without a mapped axis may differ from device to device.
+/// Fails if a result without a mapped axis may differ from device to device.
 pub(super) fn unreduced_results(axis: AxisName, mapped: &Mapped, out_dims: &[Option<usize>]) -> Result<()> {
     if out_dims.iter().all(Option::is_some) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Tracing a function on the blocks that each device has: what `shard_map` and `pmap` share.
+//! Tracing of a function on the local shards of each device, shared by `shard_map` and `pmap`.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,24 +14,24 @@ use crate::runtime::concrete_inputs::LocalShards;
 use crate::shape::AxisName;
 use crate::sharding::{Mesh, PartitionSpec};
 
-/// A spec for each result, from the structure and the ranks of the results.
+/// Gives a spec for each result, from the structure and the ranks of the results.
 pub(crate) type OutSpecs<'a> = &'a dyn Fn(&TreeDef, &[usize]) -> Result<Vec<PartitionSpec>>;
 
-/// A function traced on blocks, and what it is to be applied to.
+/// A function traced on local shards, and the operands it is applied to.
 pub(crate) struct Mapped {
     pub map: ShardMap,
     captures: Vec<Array>,
     pub out_def: TreeDef,
 }
 
-/// The mesh, the axes of it that become manual, and whether types track what varies over them.
+/// The mesh, its manual axes, and whether types track the axes that values vary over.
 pub(crate) struct Manual<'a> {
     pub mesh: &'a Mesh,
     pub axes: &'a [AxisName],
     pub checked: bool,
 }
 
-/// Traces `f` on blocks of these arguments, cut as `in_specs` say.
+/// Traces `f` on local shards of these arguments, split by `in_specs`.
 pub(crate) fn trace_local_shards(
     Manual { mesh, axes, checked }: Manual<'_>,
     flat: &Flat,
@@ -53,7 +53,7 @@ pub(crate) fn trace_local_shards(
         ShardMap::bind_axes(mesh, axes, checked, || trace_known(known, &flat.def, blocks, f))?;
     let ranks: Vec<usize> = program.out_avals().iter().map(Aval::rank).collect();
     map.out_specs = out_specs(&out_def, &ranks)?;
-    // Captured values are whole on every device.
+    // Every device receives captured values whole.
     map.in_specs = std::iter::repeat_n(PartitionSpec::default(), captures.len()).chain(in_specs).collect();
     map.body = program;
     Ok(Mapped { map, captures, out_def })

@@ -1,6 +1,6 @@
-//! Values that go from process to process, and waiting for all of them. The names are those of JAX's `multihost_utils`.
+//! Exchange of values between processes, and barriers. The names are those of JAX's `multihost_utils`.
 //!
-//! All processes call these functions, in the same order; with one process they work as well.
+//! All processes must call these functions, in the same order. They also work with one process.
 
 use std::sync::OnceLock;
 
@@ -18,8 +18,8 @@ use crate::sharding::{Device, Mesh, NamedSharding, PartitionSpec, Sharding, devi
 /// The axis over processes.
 const AXIS: &str = "processes";
 
-/// Every process's arrays, stacked on a new leading axis of one entry for each process, on all of them. Shapes must be
-/// the same everywhere.
+/// Stacks the arrays of all processes on a new leading axis with one entry for each process, on all of them. Shapes
+/// must be equal on all processes.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -29,14 +29,14 @@ const AXIS: &str = "processes";
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for an array over devices of several processes, which [`process_allgather_tiled`] takes.
+/// Fails for an array over devices of several processes; see [`process_allgather_tiled`].
 #[track_caller]
 pub fn process_allgather<T: Tree>(tree: &T) -> Result<T> {
     map(tree, &|leaf| gather(leaf, false)).at_caller()
 }
 
-/// Every process's arrays, one after the other along the first axis; scalars are stacked. An array over devices of
-/// several processes comes whole.
+/// Concatenates the arrays of all processes along the first axis; scalars are stacked. An array over devices of
+/// several processes is gathered whole.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -49,7 +49,7 @@ pub fn process_allgather_tiled<T: Tree>(tree: &T) -> Result<T> {
     map(tree, &|leaf| gather(leaf, true)).at_caller()
 }
 
-/// The tree of process 0, on all processes. Their trees must have the same structure, shapes and dtypes.
+/// Returns the tree of process 0 on all processes. The trees must have the same structure, shapes and dtypes.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -63,17 +63,17 @@ pub fn broadcast_one_to_all<T: Tree>(tree: &T) -> Result<T> {
     broadcast(tree, process_index() == 0).at_caller()
 }
 
-/// The tree of the one process that says `is_source`, on all processes.
+/// Returns the tree of the process that passes `is_source = true`, on all processes.
 ///
-/// Fails, everywhere, when not exactly one does.
+/// Fails on all processes unless exactly one does.
 #[track_caller]
 pub fn broadcast_one_to_all_from<T: Tree>(tree: &T, is_source: bool) -> Result<T> {
     broadcast(tree, is_source).at_caller()
 }
 
-/// Waits until all processes have come here and their devices have computed what they were given before, under one name.
+/// Waits until all processes have called this with the same name and their devices have finished earlier work.
 ///
-/// Fails, on all processes, where the names differ, and when another does not come within the
+/// Fails, on all processes, where the names differ, and when another does not arrive within the
 /// [collective timeout](crate::distributed::set_collective_timeout).
 #[track_caller]
 pub fn sync_global_devices(name: &str) -> Result<()> {
@@ -83,8 +83,8 @@ pub fn sync_global_devices(name: &str) -> Result<()> {
     equal(&sum, &format!("sync_global_devices name mismatch ('{name}')")).at_caller()
 }
 
-/// Fails, on all processes, with `message` where the tree is not the same on each. Of an array over devices of several
-/// processes, each process compares its first part.
+/// Fails on all processes, with `message`, unless the tree is the same on each. Of an array over devices of several
+/// processes, each process compares its first shard.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -96,8 +96,9 @@ pub fn assert_equal<T: Tree>(tree: &T, message: &str) -> Result<()> {
     equal(tree, message).at_caller()
 }
 
-/// Makes each process's arrays one global array over `mesh`: dimensions that `specs` splits over axes between processes
-/// grow by their number. Data that lies right already is shared; arrays over devices of several processes are given back.
+/// Joins each process's arrays into one global array over `mesh`: dimensions that `specs` splits over axes between
+/// processes grow by their number. Data already in place is shared; arrays over devices of several processes are
+/// returned unchanged.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -112,7 +113,7 @@ pub fn assert_equal<T: Tree>(tree: &T, message: &str) -> Result<()> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for a spec of `None`, and when this process's devices are not a contiguous part of the mesh.
+/// Fails for a spec of `None`, and unless this process's devices are a contiguous part of the mesh.
 #[track_caller]
 pub fn host_local_array_to_global_array<T: Tree>(
     tree: &T,
@@ -131,10 +132,10 @@ pub fn host_local_array_to_global_array<T: Tree>(
     convert().at_caller()
 }
 
-/// Makes global arrays each process's own part again, on its devices of `mesh`: undoes
-/// [`host_local_array_to_global_array`]. Arrays on devices of this process alone are given back.
+/// Splits global arrays into each process's own part, on its devices of `mesh`: the inverse of
+/// [`host_local_array_to_global_array`]. Arrays on devices of this process alone are returned unchanged.
 ///
-/// Fails for a spec of `None`, and when this process's devices are not a contiguous part of the mesh.
+/// Fails for a spec of `None`, and unless this process's devices are a contiguous part of the mesh.
 #[track_caller]
 pub fn global_array_to_host_local_array<T: Tree>(
     tree: &T,
@@ -153,7 +154,7 @@ pub fn global_array_to_host_local_array<T: Tree>(
     convert().at_caller()
 }
 
-/// One sharding as all processes see it, and as this one sees its part.
+/// A sharding as all processes see it, and as this process sees its part.
 pub(crate) struct View {
     global: Sharding,
     local: Sharding,
@@ -174,7 +175,7 @@ impl View {
         Ok(View { global: sharding(mesh)?, local: sharding(local)?, spec })
     }
 
-    /// How many times a dimension of the whole is that of this process's part.
+    /// The ratio of a dimension of the global array to that of this process's part.
     fn factor(&self, dim: usize) -> Result<usize> {
         let size = |sharding: &Sharding| match sharding.as_named() {
             Some(named) => named.mesh().axes_size(self.spec.axes(dim)),
@@ -184,7 +185,7 @@ impl View {
     }
 }
 
-/// This process's array as its part of a global one.
+/// Makes this process's array its part of a global one.
 pub(crate) fn to_global(array: &Array, view: &View) -> Result<Array> {
     check_usable(array)?;
     let c = array.concrete()?;
@@ -247,13 +248,13 @@ fn gather(array: &Array, tiled: bool) -> Result<Array> {
     host_array(&c)
 }
 
-/// An array over all processes, of which each has these bytes of this type.
+/// An array over all processes, to which each contributes these bytes of this type.
 fn stacked(bytes: &[u8], mut aval: Aval) -> Result<Concrete> {
     static MESH: OnceLock<Mesh> = OnceLock::new();
     let mesh = match MESH.get() {
         Some(mesh) => mesh,
         None => {
-            // The first device of each.
+            // The first device of each process.
             let mut firsts: Vec<Device> = devices()?;
             firsts.dedup_by_key(|device| device.process_index());
             let count = firsts.len();
@@ -268,7 +269,7 @@ fn stacked(bytes: &[u8], mut aval: Aval) -> Result<Concrete> {
     Ok(Concrete::new(aval, sharding.into(), true, buffers))
 }
 
-/// The whole of an array over several processes, on this one.
+/// The whole of an array over several processes, on this process.
 fn host_array(c: &Concrete) -> Result<Array> {
     let aval = &c.aval;
     let bytes = match transfer::is_here(c) {
@@ -310,7 +311,7 @@ fn equal<T: Tree>(tree: &T, message: &str) -> Result<()> {
             false => leaf.addressable_data(0)?,
         };
         let (all, bytes) = (gather(&own, false)?, own.to_bytes()?);
-        // All leaves are gathered whatever the first ones are, as on every process.
+        // All leaves are gathered, even if the first ones differ, so that every process takes part in the same gathers.
         if all.to_bytes()?.chunks(bytes.len().max(1)).any(|theirs| theirs != bytes) {
             differ.get_or_insert((all, own));
         }

@@ -37,7 +37,7 @@ pub struct Pmap<F, Args> {
     f: F,
     options: Options,
     cache: OnceLock<Arc<Cache>>,
-    /// The processes, where others take part; found at the first call.
+    /// The processes, if several take part; found at the first call.
     hosts: OnceLock<Option<Hosts>>,
     args: PhantomData<fn(Args)>,
 }
@@ -58,8 +58,8 @@ struct Options {
 
 /// Runs `f` on many devices at once, each on one slice of the arguments: slice `i` along axis 0 goes to device `i`.
 ///
-/// As many devices are used as the mapped axis is long. Inside, [`psum`](crate::psum) and the other collectives work
-/// over the axis that [`axis_name`](Pmap::axis_name) names.
+/// The mapped axis is as long as the number of devices used. Inside, [`psum`](crate::psum) and the other collectives
+/// work over the axis that [`axis_name`](Pmap::axis_name) names.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -91,7 +91,7 @@ pub fn pmap<Args: Tree, F: Function<Args>>(f: F) -> Pmap<F, Args> {
 }
 
 impl<F, Args> Pmap<F, Args> {
-    /// The function that is mapped.
+    /// The mapped function.
     pub fn wrapped(&self) -> &F {
         &self.f
     }
@@ -113,8 +113,8 @@ impl<F, Args> Pmap<F, Args> {
         self.with(|o| o.in_axes = axes.into_prefix())
     }
 
-    /// Where the mapped axis goes in each result, or part of it. `None` is for results that are equal on all
-    /// devices: they come back once, replicated. A result that may differ is an error.
+    /// The mapped axis of each result, or of parts of it. `None` is for results that are equal on all
+    /// devices: they are returned once, replicated. A result that may differ is an error.
     pub fn out_axes(self, axes: impl IntoPrefix<Option<i32>>) -> Self {
         self.with(|o| o.out_axes = axes.into_prefix())
     }
@@ -125,36 +125,36 @@ impl<F, Args> Pmap<F, Args> {
         self.with(|o| o.devices = Some(devices))
     }
 
-    /// The platform whose devices to use: `cpu`, `cuda` (or `gpu`) or `tpu`. A process works with one platform, the one
-    /// that `SHARDAX_PLATFORM` names, so this checks that it is the one that the program was written for; calls on
+    /// The platform whose devices to use: `cpu`, `cuda` (or `gpu`) or `tpu`. A process works with one platform, chosen
+    /// by `SHARDAX_PLATFORM`, so this only checks that the platform is the one the program was written for; calls on
     /// another are errors.
     pub fn backend(self, platform: &str) -> Self {
         self.with(|o| o.backend = Some(platform.to_lowercase()))
     }
 
-    /// The size of the mapped axis; it must be that of the arguments.
+    /// The size of the mapped axis; must match the arguments.
     pub fn axis_size(self, size: usize) -> Self {
         self.with(|o| o.axis_size = Some(size))
     }
 
-    /// The arguments, by position (negative from the last), whose memory the result may take over. They cannot be used
-    /// afterwards. Warnings as of [`Jit::donate_argnums`](crate::Jit::donate_argnums).
+    /// The arguments, by position (negative from the last), whose memory the result may reuse. They cannot be used
+    /// afterwards. Warns as [`Jit::donate_argnums`](crate::Jit::donate_argnums) does.
     pub fn donate_argnums(self, argnums: impl IntoArgnums) -> Self {
         let argnums = argnums.into_argnums();
         self.with(|o| o.donate_argnums = argnums)
     }
 
-    /// The arguments, by position (negative from the last), that are part of the compiled program, which is made anew
-    /// for each of their values.
+    /// The arguments, by position (negative from the last), that are part of the compiled program, which is traced
+    /// again for each of their values.
     ///
-    /// What is static is said by types: plain numbers and [`Static`](crate::Static) values are. This checks that these
+    /// Types decide what is static: plain numbers and [`Static`](crate::Static) values are. This checks that these
     /// arguments hold nothing else.
     pub fn static_broadcasted_argnums(self, argnums: impl IntoArgnums) -> Self {
         let argnums = argnums.into_argnums();
         self.with(|o| o.static_argnums = argnums)
     }
 
-    /// Whether `out_axes(None)` requires that the result is known to be equal on all devices (the default).
+    /// Sets whether `out_axes(None)` requires a result that is provably equal on all devices (the default).
     /// Without the check the first device's value is returned.
     pub fn check_replication(self, check: bool) -> Self {
         self.with(|o| o.check_replication = check)
@@ -190,7 +190,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Pmap<F, Args> {
             }
         };
         if is_tracing() {
-            hosts.map_or(Ok(()), Hosts::refuse_inside)?;
+            hosts.map_or(Ok(()), Hosts::check_outermost)?;
             self.options.check_argnums(&flat.def)?;
             return self.options.map(&flat, &self.options.mapping(&flat, &avals_of(&flat)?)?, &f)?.build();
         }
@@ -208,7 +208,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Pmap<F, Args> {
     }
 }
 
-/// How the arguments are mapped.
+/// The mesh, mapped dimensions and specs of the arguments.
 struct Mapping {
     mesh: Mesh,
     /// The mapped dimension of each leaf.
@@ -224,12 +224,12 @@ impl Options {
         }
     }
 
-    /// Which leaves are donated.
+    /// Returns which leaves are donated.
     fn check_argnums(&self, def: &TreeDef) -> Result<Vec<bool>> {
         check_argnums(def, (&self.static_argnums, "static_broadcasted_argnums"), &self.donate_argnums)
     }
 
-    /// The processes, where others take part.
+    /// The processes, if several take part.
     fn hosts(&self) -> Result<Option<Hosts>> {
         let mesh = |size| {
             let (devices, backend) = (self.devices.as_deref(), self.backend.as_deref());
@@ -238,7 +238,7 @@ impl Options {
         Hosts::of(self.devices.as_deref(), &mesh)
     }
 
-    /// Calls it on the slices of all processes' devices, of which this one has its own.
+    /// Calls it on the slices of all processes' devices; this process passes its own.
     fn call_on_hosts<T: Tree>(&self, hosts: &Hosts, cache: &Cache, flat: &Flat, f: FlatFn<'_>) -> Result<T> {
         let donated = self.check_argnums(&flat.def)?;
         let avals = types_of(flat)?;
@@ -269,7 +269,7 @@ impl Options {
         Ok(Mapping { mesh, dims, in_specs })
     }
 
-    /// Compiles it as `jit` does, with shardings that follow from the axes.
+    /// Compiles it as `jit` does, with shardings derived from the axes.
     fn lower(&self, flat: &Flat, f: FlatFn<'_>) -> Result<LoweredFn> {
         let donated = self.check_argnums(&flat.def)?;
         let mapping = self.mapping(flat, &types_of(flat)?)?;
@@ -282,7 +282,7 @@ impl Options {
             compiler_options: CompilerOptions::default(),
             in_shardings: mapping.in_specs.iter().map(|spec| place(spec).into()).collect(),
             captured: place(&PartitionSpec::default()),
-            // A result that is not one of the map is the same everywhere.
+            // A result of the body without a mapped axis is the same on all devices.
             out_shardings: &|_, program| {
                 let whole = || place(&PartitionSpec::default());
                 let placed = |s: Option<NamedSharding>| s.map(Into::into).or_else(whole).into();
@@ -304,7 +304,7 @@ impl Options {
         let blocks: Vec<Aval> = flat.leaves.iter().zip(in_specs).map(block).collect::<Result<_>>()?;
         let gradients = gradients_taken();
 
-        // In the body the mapped dimensions, now of size 1, are squeezed out; results get theirs.
+        // In the body the mapped dimensions, now of size 1, are squeezed out; results get theirs back.
         let (in_blocks, out_blocks, out_dims) = (RefCell::default(), RefCell::default(), RefCell::default());
         let body = |args: &Flat| {
             let squeeze = |(x, d): (&Array, &Option<usize>)| d.map_or_else(|| x.clone(), |d| x.squeeze(d as i32));

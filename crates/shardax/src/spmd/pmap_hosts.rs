@@ -1,4 +1,4 @@
-//! `pmap` over processes: each passes the slices of its own devices, and gets their results.
+//! `pmap` over processes: each passes the slices of its own devices, and receives their results.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,16 +12,16 @@ use crate::sharding::distributed::processes;
 use crate::sharding::{Device, Mesh, PartitionSpec, devices};
 use crate::warning;
 
-/// The devices of a `pmap` over several processes, as all see them and as this one sees its own.
+/// The devices of a `pmap` over several processes: the global view, and this process's own.
 pub(crate) struct Hosts {
     mesh: Mesh,
     local: Mesh,
-    /// Whether it was said that a donated argument had to be moved.
+    /// `true` once the warning about a moved donated argument was given.
     warned: AtomicBool,
 }
 
 impl Hosts {
-    /// None where this process alone takes part. `mesh` makes the mesh of so many devices.
+    /// Returns `None` if this process alone takes part. `mesh` makes the mesh of that many devices.
     pub fn of(asked: Option<&[Device]>, mesh: &dyn Fn(usize) -> Result<Mesh>) -> Result<Option<Hosts>> {
         if processes().is_none() {
             return Ok(None);
@@ -52,11 +52,11 @@ impl Hosts {
         Ok(Some(Hosts { mesh, local, warned: AtomicBool::new(false) }))
     }
 
-    /// Says that what this process has cannot be mapped inside another transformation.
-    pub fn refuse_inside(&self) -> Result<()> {
+    /// Fails inside another transformation, where this process's values cannot be mapped.
+    pub fn check_outermost(&self) -> Result<()> {
         Err(err!(
             NotImplemented,
-            "pmap over the devices of {} processes takes each process's own arrays, which inside jit, grad or vmap it cannot know",
+            "pmap over the devices of {} processes cannot be called inside jit, grad or vmap, because it takes each process's own arrays",
             self.mesh.size() / self.local.size().max(1)
         )
         .help("call the pmap outermost, with the transformation inside: `pmap(grad(f))`; or use shard_map over a mesh of all devices, on global arrays"))
@@ -67,7 +67,7 @@ impl Hosts {
         View::of(&self.mesh, &self.local, spec)
     }
 
-    /// The arguments as parts of global arrays; global ones as they are.
+    /// Makes the arguments parts of global arrays; global ones are unchanged.
     pub fn enter(&self, axis: AxisName, flat: &Flat, avals: &[Aval], dims: &[Option<usize>]) -> Result<Flat> {
         let mut out = flat.clone();
         for (i, leaf) in out.leaves.iter_mut().enumerate() {
@@ -93,7 +93,7 @@ impl Hosts {
         Ok(out)
     }
 
-    /// What was donated cannot be used any more, and what had to be copied is freed.
+    /// Marks donated arrays as taken, and frees the copies that were made of them.
     pub fn donate(&self, name: &str, donated: &[bool], given: &Flat, entered: &Flat) -> Result<()> {
         let pairs = given.leaves.iter().zip(&entered.leaves).zip(donated).filter(|(_, donated)| **donated);
         for ((given, entered), _) in pairs {
@@ -111,7 +111,7 @@ impl Hosts {
                         "Donated pmap argument required resharding. This causes a brief 2x memory spike before the original is freed. An argument of {name}, of type {}, was at {}.",
                         given.aval, given.sharding
                     ),
-                    "pass results of a pmap, or arrays made by `device_put_sharded`, which lie right already",
+                    "pass results of a pmap, or arrays made by `device_put_sharded`, which are already in place",
                 );
             }
         }

@@ -1,4 +1,4 @@
-//! The mesh of a `pmap`: one axis over as many devices as the mapped axis is long.
+//! The mesh of a `pmap`: one axis over as many devices as the size of the mapped axis.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock};
@@ -8,9 +8,9 @@ use crate::shape::AxisName;
 use crate::sharding::device::client;
 use crate::sharding::{Device, Mesh, devices};
 
-/// What the devices are chosen by.
+/// The inputs that decide the devices.
 pub(crate) struct Choice<'a> {
-    /// The size of the mapped axis, if an argument has it.
+    /// The size of the mapped axis, if an argument has one.
     pub size: Option<usize>,
     /// The size that the user gave.
     pub asked: Option<usize>,
@@ -21,7 +21,7 @@ pub(crate) struct Choice<'a> {
 }
 
 impl Choice<'_> {
-    /// The mesh; `mapped` says what is mapped.
+    /// Returns the mesh; `mapped` names the function in errors.
     pub fn mesh(&self, mapped: &dyn Fn() -> String) -> Result<Mesh> {
         let Some(size) = self.size else {
             return Err(err!(Value, "pmap requires at least one argument with a mapped axis.")
@@ -70,7 +70,7 @@ fn check_backend(asked: &str) -> Result<()> {
     )))
 }
 
-/// The mesh of one axis over these devices; equal ones are one object, so that shardings compare at once.
+/// The mesh of one axis over these devices; equal ones are one object, so that shardings compare by pointer.
 fn mesh_of(devices: &[Device], axis: AxisName) -> Result<Mesh> {
     type Meshes = Mutex<HashMap<(Vec<Device>, AxisName), Mesh>>;
     static MESHES: OnceLock<Meshes> = OnceLock::new();

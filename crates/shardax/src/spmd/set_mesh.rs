@@ -33,9 +33,9 @@ pub fn use_abstract_mesh<R>(mesh: &AbstractMesh, f: impl FnOnce() -> R) -> Resul
     }
 }
 
-/// Makes `mesh` the context mesh of this thread while the guard lives.
+/// Makes `mesh` the context mesh of this thread until the guard is dropped.
 ///
-/// Fails while a function is traced: the mesh would change under it.
+/// Fails while a function is traced, because its mesh would change.
 ///
 /// ```
 /// # use shardax::prelude::*;

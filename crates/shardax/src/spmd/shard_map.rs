@@ -1,4 +1,4 @@
-//! `shard_map` as users call it.
+//! `shard_map` and `smap`.
 
 use std::hash::Hash;
 use std::marker::PhantomData;
@@ -19,7 +19,7 @@ use crate::sharding::context::{IntoMesh, MeshArg};
 use crate::sharding::typed::entry;
 use crate::sharding::{AxisType, DimSpec, Mesh, NamedSharding, PartitionSpec, Typed, get_abstract_mesh};
 
-/// A function that each device runs on its blocks; see [`shard_map`].
+/// A function that each device runs on its local shards; see [`shard_map`].
 #[must_use = "a transformed function does nothing until it is called"]
 pub struct ShardMapped<F, Args> {
     f: F,
@@ -31,11 +31,11 @@ pub struct ShardMapped<F, Args> {
     args: PhantomData<fn(Args)>,
 }
 
-/// Runs `f` on every device of `mesh`, each on its block of the arguments. `None` for the mesh takes the context mesh,
+/// Runs `f` on every device of `mesh`, each on its shard of the arguments. `None` for the mesh takes the context mesh,
 /// an [`AbstractMesh`](crate::AbstractMesh) that of the arguments.
 ///
-/// A dimension that a spec names is divided by the size of its axes; blocks keep their rank. Results are joined as
-/// `out_specs` say; an axis that a spec does not name promises that all devices along it return the same, which is
+/// A dimension that a spec names is divided by the size of its axes; shards keep the rank. Results are joined as
+/// `out_specs` say. Where a spec does not name an axis, all devices along it must return the same, which is
 /// checked while tracing unless [`check_vma(false)`](ShardMapped::check_vma) says otherwise.
 ///
 /// ```
@@ -59,27 +59,27 @@ pub fn shard_map<Args: Tree, F: Function<Args>>(f: F, mesh: impl IntoMesh) -> Sh
 }
 
 impl<F, Args> ShardMapped<F, Args> {
-    /// How each argument, or part of one, is split over the mesh.
+    /// The spec of each argument, or of parts of one: how it is split over the mesh.
     pub fn in_specs(mut self, specs: impl IntoPrefix<PartitionSpec>) -> Self {
         self.in_specs = Some(specs.into_prefix());
         self
     }
 
-    /// How the results of the devices, or parts of them, are joined.
+    /// The spec of each result, or of parts of one: how the local results are joined.
     pub fn out_specs(mut self, specs: impl IntoPrefix<PartitionSpec>) -> Self {
         self.out_specs = Some(specs.into_prefix());
         self
     }
 
-    /// The axes that are manual: over the others the compiler partitions the body. By default all that are not
+    /// The manual axes: over the others the compiler partitions the body. By default all that are not
     /// manual already.
     pub fn axis_names(mut self, names: impl IntoAxisNames) -> Self {
         self.axis_names = Some(names.into_axis_names().to_vec());
         self
     }
 
-    /// Whether types track which axes values vary over (the default). It makes results that `out_specs` call
-    /// replicated an error where they may differ, and gradients of replicated arguments sums over the devices.
+    /// Sets whether types track the axes that values vary over (the default). Then results that `out_specs` call
+    /// replicated are an error where they may differ, and gradients of replicated arguments are sums over the devices.
     pub fn check_vma(mut self, check: bool) -> Self {
         self.check_vma = check;
         self
@@ -87,7 +87,7 @@ impl<F, Args> ShardMapped<F, Args> {
 }
 
 impl<F: Function<Args>, Args: Tree> ShardMapped<F, Args> {
-    /// Traces and lowers the function for arguments of these types, as [`jit`](crate::jit) of it would.
+    /// Traces and lowers the function for arguments of these types, as its [`jit`](crate::jit) would.
     #[track_caller]
     pub fn lower<A: IntoArgs<Args>>(&self, args: A) -> Result<Lowered<Args, F::Output>> {
         crate::transform::jit::lower(self, args.into_args(), "shard_map")
@@ -173,7 +173,7 @@ impl<F, Args> ShardMapped<F, Args> {
 }
 
 impl<F, Args> ShardMapped<F, Args> {
-    /// The mesh, and the axes that become manual.
+    /// Returns the mesh and the axes that become manual.
     fn resolve_mesh(&self) -> Result<(Mesh, Vec<AxisName>)> {
         let outer = axis_env::manual();
         let mesh = self.mesh.resolve()?;
@@ -213,7 +213,7 @@ impl<F, Args> ShardMapped<F, Args> {
     }
 }
 
-/// A spec may name manual axes alone.
+/// Fails for a spec that names axes that are not manual.
 fn check_manual(spec: &PartitionSpec, manual: &[AxisName], mesh: &Mesh, what: &str) -> Result<()> {
     NamedSharding::try_new(mesh, spec.clone())?;
     if !spec.unreduced_axes().is_empty() || !spec.reduced_axes().is_empty() {
@@ -242,9 +242,9 @@ pub struct Smapped<F, Args> {
     axis: AxisName,
 }
 
-/// Runs `f` over one axis of the context mesh, each device on its block: [`shard_map`] with axes instead of specs.
+/// Runs `f` over one axis of the context mesh, each device on its shard: [`shard_map`] with axes instead of specs.
 ///
-/// Blocks keep their rank. Nested, each maps over one axis of the mesh.
+/// Shards keep the rank. Nested, each maps over one axis of the mesh.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -260,7 +260,7 @@ pub fn smap<Args: Tree, F: Function<Args>>(f: F, axis_name: impl Into<AxisName>)
 }
 
 impl<F, Args> Smapped<F, Args> {
-    /// The dimension of each argument, or part of one, that is split; `None` gives it whole to every device.
+    /// The split dimension of each argument, or of parts of one; `None` passes it whole to every device.
     pub fn in_axes(mut self, axes: impl IntoPrefix<Option<i32>>) -> Self {
         self.in_axes = Some(axes.into_prefix());
         self
@@ -274,7 +274,7 @@ impl<F, Args> Smapped<F, Args> {
 }
 
 impl<F: Function<Args>, Args: Tree> Smapped<F, Args> {
-    /// Traces and lowers the function for arguments of these types, as [`jit`](crate::jit) of it would.
+    /// Traces and lowers the function for arguments of these types, as its [`jit`](crate::jit) would.
     #[track_caller]
     pub fn lower<A: IntoArgs<Args>>(&self, args: A) -> Result<Lowered<Args, F::Output>> {
         crate::transform::jit::lower(self, args.into_args(), "smap")
@@ -406,7 +406,7 @@ fn check_in_spec(
 }
 
 impl ShardMap {
-    /// Fails where a result may vary over an axis that its spec does not name.
+    /// Fails if a result may vary over an axis that its spec does not name.
     fn check_outputs(&self, def: &TreeDef) -> Result<()> {
         let mut bad = Vec::new();
         for (i, (block, spec)) in self.body.out_avals().iter().zip(&self.out_specs).enumerate() {

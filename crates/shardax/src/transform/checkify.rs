@@ -21,11 +21,12 @@ pub struct Checkify<F, Args> {
     args: PhantomData<fn(Args)>,
 }
 
-/// Makes the error of the checks in `f` a value: the result is `(error, out)`, the [error](CheckError) first. Of several that
-/// happened it is the first.
+/// Returns the error of the checks in `f` as a value: the result is `(error, out)`, the [error](CheckError) first. If
+/// several checks fail, it is the first.
 ///
-/// Checks are those of [`check!`](crate::check!), and with [`errors`](Checkify::errors) others that need not be asked for. They go along with `jit`, `vmap`,
-/// `grad`, `scan`, `while_loop`, `cond`, `shard_map` and `pmap`, inside and outside. What follows a failed check is computed all the same.
+/// Checks are those of [`check!`](crate::check!), and with [`errors`](Checkify::errors) automatic ones. They work with
+/// `jit`, `vmap`, `grad`, `scan`, `while_loop`, `cond`, `shard_map` and `pmap`, inside and outside. Code after a failed
+/// check still runs.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -40,7 +41,7 @@ pub fn checkify<Args: Tree, F: Function<Args>>(f: F) -> Checkify<F, Args> {
 }
 
 impl<F, Args> Checkify<F, Args> {
-    /// What is looked for: [`Checks::USER`] unless this says otherwise. Checks of other kinds are left out.
+    /// The kinds of checks: [`Checks::USER`] by default. Checks of other kinds are left out.
     pub fn errors(mut self, checks: Checks) -> Self {
         self.checks = checks;
         self
@@ -58,7 +59,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Checkify<F, Args> {
     }
 }
 
-/// The flattened pair of the error and the result.
+/// Returns the flattened pair of the error and the result.
 fn check(flat: &Flat, checks: Checks, f: FlatFn<'_>) -> Result<Flat> {
     let avals = avals_of(flat)?;
     let (traced, out_def) = trace_known(Rc::new(WholeArrays(flat.leaves.to_vec())), &flat.def, &avals, f)?;

@@ -1,4 +1,4 @@
-//! `checkpoint`: memory for gradients traded for time.
+//! `checkpoint`: rematerialization, which trades time for memory in gradients.
 
 use std::marker::PhantomData;
 use std::panic::Location;
@@ -12,7 +12,7 @@ use crate::interpret::flat::{flat_fn, record};
 use crate::ops::primitive::checkpoint as primitive;
 use crate::ops::primitive::checkpoint_policy::CheckpointPolicy;
 
-/// A function whose gradient computes its intermediate values again; see [`checkpoint`].
+/// A function whose gradient recomputes its intermediate values; see [`checkpoint`].
 #[must_use = "a transformed function does nothing until it is called"]
 pub struct Checkpoint<F, Args> {
     f: F,
@@ -21,15 +21,15 @@ pub struct Checkpoint<F, Args> {
     args: PhantomData<fn(Args)>,
 }
 
-/// The same function, which keeps less memory for its gradient: its intermediate values are computed a second time,
+/// Makes a function whose gradient saves fewer residuals: intermediate values are computed a second time,
 /// when they are needed (rematerialization; JAX's `checkpoint` and `remat`).
 ///
-/// Values and gradients are those of `f`. It pays for the layers of a deep network: memory then grows with what goes
-/// between the layers, not with what is inside them, for about a third more time. Around what the steps of a
-/// [`scan`](crate::control_flow::scan()) do, only their carries are kept.
+/// Values and gradients are those of `f`. Use it for the layers of a deep network: memory then grows with the values
+/// passed between the layers, not with those inside them, for about a third more time. Around the body of a
+/// [`scan`](crate::control_flow::scan()), only the carries are saved.
 ///
-/// XLA's CPU compiler merges the second computation with the first all the same, but for loops, which it cannot look
-/// into: there the memory is saved on every platform.
+/// XLA's CPU compiler merges the second computation with the first all the same, except in loops, which it does not
+/// merge: there the memory is saved on every platform.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -50,13 +50,13 @@ pub fn checkpoint<Args: Tree, F: Function<Args>>(f: F) -> Checkpoint<F, Args> {
 }
 
 impl<F, Args> Checkpoint<F, Args> {
-    /// Which intermediate values are kept after all; by default none.
+    /// The intermediate values that are saved after all; by default none.
     pub fn policy(self, policy: CheckpointPolicy) -> Self {
         Checkpoint { policy, ..self }
     }
 
-    /// Whether the compiler is kept from merging the second computation with the first (the default). In the body of a
-    /// `scan` it could not do so anyway, and `false` leaves it more freedom.
+    /// Sets whether the compiler is prevented from merging the second computation with the first (the default). In the
+    /// body of a `scan` it cannot merge them anyway, and `false` leaves it more freedom.
     pub fn prevent_cse(self, prevent_cse: bool) -> Self {
         Checkpoint { prevent_cse, ..self }
     }
@@ -82,7 +82,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Checkpoint<F, Args> {
     }
 }
 
-/// The same values, under a name that [`CheckpointPolicy::SaveOnlyTheseNames`] can list.
+/// Returns the array under a name that [`CheckpointPolicy::SaveOnlyTheseNames`] can list.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -20,7 +20,7 @@ use crate::runtime::implicit_jit;
 use crate::scope;
 use crate::source;
 
-/// The result of `f` at `primals`, and its tangent for these tangents of the arguments.
+/// Returns the result of `f` at `primals`, and its tangent for these tangents of the arguments.
 ///
 /// Tangents have the structure, shapes and dtypes of the arguments.
 ///
@@ -41,7 +41,7 @@ pub fn jvp<Args: Tree, F: Function<Args>>(
     push(&pair, f.identity(), &flat_fn(&f)).and_then(|out| out.build()).at_caller()
 }
 
-/// The flattened pair of the result and its tangent, from that of the arguments and their tangents.
+/// Maps the flattened pair of the arguments and their tangents to that of the result and its tangent.
 fn push(pair: &Flat, identity: Option<u64>, f: FlatFn<'_>) -> Result<Flat> {
     implicit_jit::run_shared("jvp", (identity, ()), pair, &|pair| {
         let (primals, tangents) = pair.halves()?;
@@ -63,13 +63,13 @@ fn push(pair: &Flat, identity: Option<u64>, f: FlatFn<'_>) -> Result<Flat> {
     })
 }
 
-/// The tangent of a value that nothing differentiable reaches; of integers it has the dtype `float0`.
+/// The tangent of a value that depends on nothing differentiable; of integers it has the dtype `float0`.
 fn zero(aval: &Aval) -> Array {
     let dtype = if aval.dtype.is_inexact() { aval.dtype } else { DType::Float0 };
     Array::zeros_of(&aval.with_dtype(dtype).strip_weak_type())
 }
 
-/// The tangent of a value of this type, checked; none where the value is not differentiable.
+/// Checks the tangent of a value of this type; `None` if the value is not differentiable.
 fn check_tangent(aval: &Aval, t: &Array) -> Result<Option<Array>> {
     if !aval.dtype.is_inexact() {
         return Ok(None);
@@ -120,7 +120,7 @@ struct LinearMap {
     in_avals: Vec<Aval>,
     out_def: TreeDef,
     out_avals: Vec<Aval>,
-    /// Its programs, where others linearize the same function.
+    /// Its compiled programs, if functions of one identity share them.
     programs: Option<Arc<Cache>>,
 }
 
@@ -136,7 +136,7 @@ pub struct LinearFn<Args, Out> {
     types: PhantomData<fn(Args) -> Out>,
 }
 
-/// The result of `f` at `args`, and the function from cotangents of the result to cotangents of the arguments.
+/// Returns the result of `f` at `args`, and the function from cotangents of the result to cotangents of the arguments.
 #[track_caller]
 pub fn vjp<Args: Tree, F: Function<Args>>(
     f: F,
@@ -147,7 +147,8 @@ pub fn vjp<Args: Tree, F: Function<Args>>(
     Ok((out.build()?, VjpFn { at, types: PhantomData }))
 }
 
-/// As [`vjp`], of a function that returns a pair: its result, and what is not differentiated (JAX's `has_aux`).
+/// Like [`vjp`], for a function that returns a pair: its result, and auxiliary data that is not differentiated (JAX's
+/// `has_aux`).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -169,7 +170,7 @@ pub fn vjp_has_aux<Args: Tree, Out: Tree, Aux: Tree, F: Function<Args, Output = 
     Ok((out.build()?, VjpFn { at, types: PhantomData }, aux.build()?))
 }
 
-/// The result of `f` at `args`, and the function from tangents of the arguments to the tangent of the result.
+/// Returns the result of `f` at `args`, and the function from tangents of the arguments to the tangent of the result.
 #[track_caller]
 pub fn linearize<Args: Tree, F: Function<Args>>(
     f: F,
@@ -180,8 +181,8 @@ pub fn linearize<Args: Tree, F: Function<Args>>(
     Ok((out.build()?, LinearFn { at, types: PhantomData }))
 }
 
-/// The transpose of a function that is linear: from cotangents of its result to cotangents of its arguments, of which
-/// only the types matter ([`shape_dtype_struct`](crate::shape_dtype_struct) will do).
+/// Transposes a linear function: the result maps cotangents of its result to cotangents of its arguments, of which
+/// only the types matter ([`shape_dtype_struct`](crate::shape_dtype_struct) works).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -225,7 +226,8 @@ fn transposable(flat: &Flat, f: FlatFn<'_>) -> Result<AtPoint> {
     Ok(AtPoint { map: Arc::new(map), residuals: traced.captures })
 }
 
-/// The function's result, and the linear map. With `has_aux` the result is a pair, of which the map is that of the first.
+/// Returns the function's result and the linear map. With `has_aux` the result is a pair, and the map is that of the
+/// first.
 fn at_point(flat: &Flat, identity: Option<u64>, has_aux: bool, f: FlatFn<'_>) -> Result<(Flat, AtPoint)> {
     let in_avals = avals_of(flat)?;
     let linearized = |flat: &Flat| {
@@ -235,7 +237,7 @@ fn at_point(flat: &Flat, identity: Option<u64>, has_aux: bool, f: FlatFn<'_>) ->
             .chain(in_avals.iter().map(|a| a.dtype.is_inexact()))
             .collect();
         let (outs, linear) = ad::linearize(&traced.program, &primals, &nonzero)?;
-        // The residuals leave the trace beside the results.
+        // The residuals leave the trace together with the results.
         let mut out = Flat::default();
         out.node(tree::Node::Tuple(2));
         out.append(&Flat { leaves: outs.into(), def: out_def.clone() });
@@ -260,7 +262,7 @@ fn at_point(flat: &Flat, identity: Option<u64>, has_aux: bool, f: FlatFn<'_>) ->
 }
 
 impl LinearMap {
-    /// Of a function that returns a pair, forgets all results but the first.
+    /// Drops all results but the first, of a function that returns a pair.
     fn keep_first(&mut self) {
         let children = self.out_def.root_children().unwrap_or_default();
         let Some((_, first)) = children.into_iter().next() else { return };
@@ -308,14 +310,14 @@ impl LinearMap {
     }
 }
 
-/// A linear map and the values at the point.
+/// A linear map and its residuals.
 struct AtPoint {
     map: Arc<LinearMap>,
     residuals: Vec<Array>,
 }
 
 impl AtPoint {
-    /// Applies the map, one way or the other, to a tree that is not part of a trace, or in the trace in effect.
+    /// Applies the map, forward or transposed, to a tree outside of a trace, or in the trace in effect.
     fn apply(
         &self,
         name: &str,
@@ -339,7 +341,7 @@ impl AtPoint {
 }
 
 impl<Args: Tree, Out: Tree> VjpFn<Args, Out> {
-    /// The cotangents of the arguments.
+    /// Returns the cotangents of the arguments.
     #[track_caller]
     pub fn call(&self, ct: impl crate::core::function::IntoArg<Out>) -> Result<Args> {
         let _line = source::enter();
@@ -348,7 +350,7 @@ impl<Args: Tree, Out: Tree> VjpFn<Args, Out> {
 }
 
 impl<Args: Tree, Out: Tree> LinearFn<Args, Out> {
-    /// The tangent of the result.
+    /// Returns the tangent of the result.
     #[track_caller]
     pub fn call(&self, tangents: impl IntoArgs<Args>) -> Result<Out> {
         let _line = source::enter();

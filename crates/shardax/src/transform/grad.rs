@@ -17,7 +17,7 @@ use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_known};
 use crate::runtime::concrete_inputs::WholeArrays;
 use crate::runtime::implicit_jit;
 
-/// What arguments and results may be.
+/// The dtypes allowed for arguments and results.
 #[derive(Clone, Copy, Debug, Default, Hash)]
 struct Options {
     allow_int: bool,
@@ -47,7 +47,7 @@ macro_rules! gradient_types {
                 self
             }
 
-            /// Promises that the function is holomorphic: of complex arguments, with a complex result.
+            /// Declares the function holomorphic: complex arguments, complex result.
             pub fn holomorphic(mut self) -> Self {
                 self.options.holomorphic = true;
                 self
@@ -81,7 +81,8 @@ impl<F, Args, N> ValueAndGrad<F, Args, N> {
     }
 }
 
-/// The gradient of a scalar function with respect to its first argument, of the argument's own type.
+/// Returns the gradient function of a scalar function with respect to its first argument, with the type of that
+/// argument.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -90,14 +91,14 @@ impl<F, Args, N> ValueAndGrad<F, Args, N> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails when the result is not one floating point scalar, or when the argument has leaves that are not floating point
-/// (see [`allow_int`](Grad::allow_int)). Of a real function of a complex argument `x + iy` the gradient is
-/// `∂f/∂x - i ∂f/∂y`; of a complex function, see [`holomorphic`](Grad::holomorphic).
+/// Fails unless the result is one floating point scalar, and when the argument has leaves that are not floating point
+/// (see [`allow_int`](Grad::allow_int)). For a real function of a complex argument `x + iy` the gradient is
+/// `∂f/∂x - i ∂f/∂y`; for a complex function, see [`holomorphic`](Grad::holomorphic).
 pub fn grad<Args: Tree, F: Function<Args>>(f: F) -> Grad<F, Args> {
     Grad { f, options: Options::default(), types: PhantomData }
 }
 
-/// The value of a scalar function, and its gradient with respect to its first argument.
+/// Returns a function that computes a scalar function's value and its gradient with respect to its first argument.
 pub fn value_and_grad<Args: Tree, F: Function<Args>>(f: F) -> ValueAndGrad<F, Args> {
     ValueAndGrad { f, options: Options::default(), types: PhantomData }
 }
@@ -175,12 +176,12 @@ thread_local! {
     static TAKEN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// How many gradients have been taken on this thread, which tells whether a function that was traced takes any.
+/// The number of gradients taken on this thread; comparing it tells whether a traced function takes any.
 pub(crate) fn gradients_taken() -> u64 {
     TAKEN.get()
 }
 
-/// The flattened pair of the function's result and the gradient of its first leaf.
+/// Returns the flattened pair of the function's result and the gradient of its first leaf.
 fn gradient(flat: &Flat, positions: &[usize], options: Options, f: FlatFn<'_>) -> Result<Flat> {
     TAKEN.set(TAKEN.get() + 1);
     let avals = avals_of(flat)?;
@@ -225,7 +226,7 @@ fn gradient(flat: &Flat, positions: &[usize], options: Options, f: FlatFn<'_>) -
     Ok(pair)
 }
 
-/// The leaves of the arguments at these positions, in their order, and the structure that they make: that of the only one,
+/// The leaves of the arguments at these positions, in their order, and their structure: that of the only one,
 /// or a tuple of them.
 pub(super) fn at_positions(def: &TreeDef, positions: &[usize]) -> (Vec<usize>, TreeDef) {
     let children = def.root_children().unwrap_or_default();
@@ -242,7 +243,7 @@ pub(super) fn at_positions(def: &TreeDef, positions: &[usize]) -> (Vec<usize>, T
     (order, all.def)
 }
 
-/// A leaf of an argument that is differentiated.
+/// Checks a leaf of an argument that is differentiated.
 fn check_input(aval: &Aval, path: &dyn Fn() -> String, options: Options) -> Result<()> {
     let dtype = aval.dtype;
     if options.holomorphic && !dtype.is_complex() {
@@ -264,7 +265,7 @@ fn check_input(aval: &Aval, path: &dyn Fn() -> String, options: Options) -> Resu
     .help("convert it with `astype(DType::F32)`, keep it out of the differentiated argument, or call `.allow_int()`"))
 }
 
-/// The differentiated value, with an auxiliary result the first of a pair, must be one floating point scalar.
+/// Fails unless the differentiated value, the first of a pair with an auxiliary result, is one floating point scalar.
 fn check_scalar(outs: &[Aval], def: &TreeDef, options: Options) -> Result<()> {
     let count = match options.has_aux {
         true => def.root_children().and_then(|c| Some(c.first()?.1.leaf_count())).unwrap_or(0),

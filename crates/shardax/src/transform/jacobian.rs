@@ -1,4 +1,4 @@
-//! Jacobians and Hessians: all derivatives of a function of trees, one row or column at a time, vectorized.
+//! Jacobians and Hessians of functions of trees, by vectorized forward or reverse mode.
 
 use std::marker::PhantomData;
 use std::rc::Rc;
@@ -20,11 +20,12 @@ use crate::ops::lax::iota;
 use crate::runtime::concrete_inputs::WholeArrays;
 use crate::runtime::implicit_jit;
 
-/// The Jacobian of a function by forward mode, a column at a time: the better one where results are many.
+/// The Jacobian of a function by forward mode, one column per input element: faster if there are more outputs than
+/// inputs.
 ///
-/// Of a function from an array to an array it has the shape `f(x).shape + x.shape`. Otherwise it is the tree of the results
-/// with the tree of the argument at each leaf; see [`Compose`]. [`argnums`](Jacobian::argnums) chooses the arguments,
-/// [`has_aux`](Jacobian::has_aux) is for a function that returns `(result, more)`.
+/// For a function from an array to an array it has the shape `f(x).shape + x.shape`. Otherwise it is the tree of the
+/// results with the tree of the argument at each leaf; see [`Compose`]. [`argnums`](Jacobian::argnums) chooses the
+/// arguments, [`has_aux`](Jacobian::has_aux) is for a function that returns `(result, more)`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -40,17 +41,18 @@ pub fn jacfwd<Args: Tree, F: Function<Args>>(f: F) -> Jacobian<F, Args, Forward>
     Jacobian { f, types: PhantomData }
 }
 
-/// The Jacobian of a function by reverse mode, a row at a time: the better one where arguments are many. As [`jacfwd`].
+/// The Jacobian of a function by reverse mode, one row per output element: faster if there are more inputs than
+/// outputs. Options as for [`jacfwd`].
 ///
-/// Fails also for results that are not floating point.
+/// Also fails for results that are not floating point.
 pub fn jacrev<Args: Tree, F: Function<Args>>(f: F) -> Jacobian<F, Args, Reverse> {
     Jacobian { f, types: PhantomData }
 }
 
 /// All second derivatives of a function: the forward Jacobian of its reverse one.
 ///
-/// Of a scalar function of one array it has the shape `x.shape + x.shape`; of a tree it is that tree with the tree at each
-/// leaf.
+/// For a scalar function of one array it has the shape `x.shape + x.shape`; for a tree it is that tree with the tree at
+/// each leaf.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -64,13 +66,13 @@ pub fn hessian<Args: Tree, F: Function<Args>>(f: F) -> Hessian<F, Args> {
     Hessian(Jacobian { f: jacrev(f), types: PhantomData })
 }
 
-/// By forward mode; see [`jacfwd`].
+/// Forward mode; see [`jacfwd`].
 pub struct Forward;
-/// By reverse mode; see [`jacrev`].
+/// Reverse mode; see [`jacrev`].
 pub struct Reverse;
-/// The function returns what is differentiated.
+/// The function returns only the result that is differentiated.
 pub struct Plain;
-/// The function returns a pair, of which the first is differentiated; see [`Jacobian::has_aux`].
+/// The function returns a pair, the first of which is differentiated; see [`Jacobian::has_aux`].
 pub struct WithAux;
 
 /// The Jacobian of a function; see [`jacfwd`] and [`jacrev`].
@@ -88,7 +90,7 @@ impl<F, Args, Mode, N, R> Jacobian<F, Args, Mode, N, R> {
 }
 
 impl<F, Args, Mode, N> Jacobian<F, Args, Mode, N> {
-    /// The function returns `(result, aux)`; so does this, with the Jacobian of the result.
+    /// The function returns `(result, aux)`; the transformed one returns `(Jacobian, aux)`.
     pub fn has_aux(self) -> Jacobian<F, Args, Mode, N, WithAux> {
         Jacobian { f: self.f, types: PhantomData }
     }
@@ -166,7 +168,7 @@ where
     }
 }
 
-/// The derivative of each leaf of the results by each leaf of the arguments, row by row.
+/// The derivative of each leaf of the results with respect to each leaf of the arguments, row by row.
 struct Blocks {
     leaves: Vec<Array>,
     /// The structure of a row.
@@ -181,7 +183,7 @@ impl Blocks {
     }
 }
 
-/// The function's result, and its derivatives.
+/// Returns the function's result and its derivatives.
 fn blocks<F: Function<Args>, Args: Tree, M: Mode, N: Argnums<Args>>(
     f: &F,
     args: Args,
@@ -198,17 +200,17 @@ fn blocks<F: Function<Args>, Args: Tree, M: Mode, N: Argnums<Args>>(
     Ok((out, Blocks { leaves: derivatives.leaves.into_vec(), row }))
 }
 
-/// A function that was traced at a point.
+/// A function traced at a point.
 #[doc(hidden)]
 pub struct Point<'a> {
     traced: Traced,
-    /// The leaves of the arguments that count, in the order of a row.
+    /// The leaves of the arguments to differentiate with respect to, in the order of a row.
     wanted: &'a [usize],
-    /// What the program is applied to: what it captured, then the arguments.
+    /// The operands of the program: captured values, then the arguments.
     primals: Vec<Array>,
     outs: Vec<Array>,
     out_def: TreeDef,
-    /// How many leaves are differentiated.
+    /// The number of leaves that are differentiated.
     rows: usize,
 }
 
@@ -234,7 +236,7 @@ impl<'a> Point<'a> {
         Ok(Point { traced, wanted, primals, outs: outs.into_iter().collect(), out_def, rows })
     }
 
-    /// The flattened pair of the result and its derivatives.
+    /// Returns the flattened pair of the result and its derivatives.
     fn pair(self, leaves: impl FnOnce(&Self) -> Result<Vec<Array>>) -> Result<Flat> {
         let derivatives = leaves(&self)?;
         let mut pair = Flat::default();
@@ -244,7 +246,7 @@ impl<'a> Point<'a> {
         Ok(pair)
     }
 
-    /// The operand of the program that the leaf of an argument is.
+    /// The operand of the program for a leaf of the arguments.
     fn operand(&self, leaf: usize) -> usize {
         self.traced.captures.len() + leaf
     }
@@ -282,7 +284,7 @@ impl Mode for Reverse {
         let nonzero: Vec<bool> =
             (0..at.primals.len()).map(|i| at.wanted.iter().any(|&leaf| at.operand(leaf) == i)).collect();
         let linear = ad::linearize(&at.traced.program, &at.primals, &nonzero)?.1;
-        // Cotangents come in the order of the operands.
+        // Cotangents are in the order of the operands.
         let place = |leaf: usize| at.wanted.iter().filter(|&&other| other < leaf).count();
         let mut blocks = Vec::new();
         for (i, out) in at.outs.iter().enumerate().take(at.rows) {
@@ -313,7 +315,7 @@ fn differentiable(name: &str, what: &str, aval: &Aval) -> Result<()> {
         .help("convert it with `astype(DType::F32)`"))
 }
 
-/// As many arrays like `x` as it has elements, each with a 1 at another element.
+/// The standard basis: one array like `x` per element of `x`, each with a 1 at that element.
 fn basis(x: &Array) -> Array {
     let n = x.size();
     let of = x.aval().strip_weak_type();

@@ -1,4 +1,4 @@
-//! `jit`: a function compiled as one program for each kind of arguments.
+//! `jit`: a function compiled as one program for each structure, type and sharding of its arguments.
 
 use std::hash::Hash;
 use std::marker::PhantomData;
@@ -32,7 +32,7 @@ pub struct Jit<F, Args> {
     args: PhantomData<fn(Args)>,
 }
 
-/// Shardings of arguments or results; `None` says nothing of a part.
+/// Shardings of arguments or results; `None` leaves a part open.
 type Shardings = Prefix<Option<ShardingLike>>;
 
 #[derive(Clone, Hash)]
@@ -49,8 +49,8 @@ pub(crate) struct Options {
 
 /// Compiles `f` as one program. It is traced once for each structure, type and sharding of its arguments.
 ///
-/// It runs where its committed arguments lie, which must all be on the same devices; others are moved there. Over
-/// several devices the compiler decides how values are split, and inserts the communication.
+/// It runs on the devices of its committed arguments, which must all be on the same devices; others are moved there.
+/// Over several devices the compiler decides how values are split, and inserts the communication.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -62,7 +62,7 @@ pub fn jit<Args: Tree, F: Function<Args>>(f: F) -> Jit<F, Args> {
     Jit { options: Options::new(function_name::<F>()), f, cache: OnceLock::new(), args: PhantomData }
 }
 
-/// The name of a function, for programs and errors: of a transformed one that of the function it was made from.
+/// The name of a function, for programs and errors; for a transformed function that of the function inside.
 pub(crate) fn function_name<F>() -> &'static str {
     let mut name = std::any::type_name::<F>().trim_start_matches('&');
     while let Some((transformed, inner)) = name.split_once('<')
@@ -70,7 +70,7 @@ pub(crate) fn function_name<F>() -> &'static str {
     {
         name = inner.trim_start_matches('&');
     }
-    // A method of a trait: `<Type as Trait>::method`.
+    // A trait method: `<Type as Trait>::method`.
     if name.starts_with('<') {
         let mut depth = 0;
         let end = name.find(|c| {
@@ -93,51 +93,51 @@ impl<F, Args> Jit<F, Args> {
         self
     }
 
-    /// The arguments, by position (negative from the last), whose memory the result may take over. They cannot be used
+    /// The arguments, by position (negative from the last), whose memory the result may reuse. They cannot be used
     /// afterwards.
     ///
-    /// Memory can be taken over by a result of the same type and sharding. Without one nothing is donated, and a warning
-    /// says so; another says when an argument had to be moved before it could be donated
+    /// Memory can be reused by a result of the same type and sharding. Without one nothing is donated, and a warning
+    /// says so; another warns when an argument had to be moved before it could be donated
     /// ([`config::set_warning_hook`](crate::config::set_warning_hook)).
     pub fn donate_argnums(self, argnums: impl IntoArgnums) -> Self {
         let argnums = argnums.into_argnums();
         self.with(|o| o.donate_argnums = argnums)
     }
 
-    /// The arguments, by position (negative from the last), that are part of the compiled program, which is made anew
-    /// for each of their values.
+    /// The arguments, by position (negative from the last), that are part of the compiled program, which is traced
+    /// again for each of their values.
     ///
-    /// What is static is said by types: plain numbers and [`Static`](crate::Static) values are. This checks that these
+    /// Types decide what is static: plain numbers and [`Static`](crate::Static) values are. This checks that these
     /// arguments hold nothing else.
     pub fn static_argnums(self, argnums: impl IntoArgnums) -> Self {
         let argnums = argnums.into_argnums();
         self.with(|o| o.static_argnums = argnums)
     }
 
-    /// How each argument, or part of one, lies: a sharding, a tree of them, or `None` where nothing is asked.
+    /// The sharding of each argument, or of parts of one: a sharding, a tree of them, or `None` to leave it open.
     ///
-    /// Arrays that lie nowhere in particular are placed so; a committed one that lies otherwise is an error. A
-    /// [`Format`](crate::Format) says the layout in memory too, or leaves that to the compiler
-    /// ([`Layout::AUTO`](crate::Layout::AUTO)). Called inside of another function that is compiled, layouts are not
-    /// looked at: they are of whole programs.
+    /// Uncommitted arrays are placed accordingly; a committed one with another sharding is an error. A
+    /// [`Format`](crate::Format) also gives the layout in memory, or leaves that to the compiler
+    /// ([`Layout::AUTO`](crate::Layout::AUTO)). Layouts apply to whole programs: inside another compiled function they
+    /// are ignored.
     pub fn in_shardings(self, shardings: impl IntoPrefix<Option<ShardingLike>>) -> Self {
         self.with(|o| o.in_shardings = shardings.into_prefix())
     }
 
-    /// How the results, or parts of them, shall lie; `None` leaves it to the compiler. A [`Format`](crate::Format) says
-    /// the layout in memory too, which is the default of the device otherwise.
+    /// The sharding of each result, or of parts of one; `None` leaves it to the compiler. A [`Format`](crate::Format)
+    /// also gives the layout in memory, which is the device's default otherwise.
     pub fn out_shardings(self, shardings: impl IntoPrefix<Option<ShardingLike>>) -> Self {
         self.with(|o| o.out_shardings = shardings.into_prefix())
     }
 
-    /// Whether the program keeps arguments that nothing depends on. By default they are dropped.
+    /// Sets whether the program keeps unused arguments. By default they are dropped.
     pub fn keep_unused(self, keep: bool) -> Self {
         self.with(|o| o.keep_unused = keep)
     }
 
-    /// Options of XLA, by their names, for this function's programs (JAX's `compiler_options`); over those of
-    /// [`config::set_compiler_options`](crate::config::set_compiler_options). What begins with `xla_cpu_`, `xla_gpu_` or
-    /// `xla_tpu_` is left out on other platforms; a name that XLA does not know is an error of the compilation.
+    /// XLA options, by name, for this function's programs (JAX's `compiler_options`); they override those of
+    /// [`config::set_compiler_options`](crate::config::set_compiler_options). Names that begin with `xla_cpu_`,
+    /// `xla_gpu_` or `xla_tpu_` are left out on other platforms; a name unknown to XLA is an error of the compilation.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -152,13 +152,13 @@ impl<F, Args> Jit<F, Args> {
         self.with(|o| o.compiler_options = options.into_iter().collect())
     }
 
-    /// Whether a trace of a function that calls this one shows its operations instead of one call.
+    /// Sets whether a trace of a function that calls this one shows its operations instead of one call.
     pub fn inline(self, inline: bool) -> Self {
         self.with(|o| o.inline = inline)
     }
 }
 
-/// `.jit()` on whatever can be compiled: a closure, a mapped, a transformed function.
+/// `.jit()` on every function that can be compiled: a closure, a mapped or a transformed function.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -169,7 +169,7 @@ impl<F, Args> Jit<F, Args> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub trait IntoJit<Args: Tree>: Function<Args> + Sized {
-    /// The same as [`jit`] of it.
+    /// Returns [`jit`] of the function.
     fn jit(self) -> Jit<Self, Args> {
         jit(self)
     }
@@ -188,7 +188,7 @@ impl<F: Function<Args>, Args: Tree> Jit<F, Args> {
     }
 }
 
-/// Lowers a function as `jit` without options does.
+/// Lowers a function like `jit` without options.
 #[track_caller]
 pub(crate) fn lower<Args: Tree, F: Function<Args>>(
     f: &F,
@@ -234,12 +234,12 @@ impl Options {
         }
     }
 
-    /// Which leaves are donated.
+    /// Returns which leaves are donated.
     fn check_argnums(&self, def: &TreeDef) -> Result<Vec<bool>> {
         check_argnums(def, (&self.static_argnums, "static_argnums"), &self.donate_argnums)
     }
 
-    /// Traces the function and decides where it runs.
+    /// Traces the function and decides its placement.
     pub fn lower(&self, flat: &Flat, f: FlatFn<'_>, traces: Option<&Traces>) -> Result<LoweredFn> {
         let options = LowerOptions {
             function: self.name,
@@ -274,7 +274,7 @@ impl Options {
             let leaves = constrain(&out, &self.out_shardings, "jit out_shardings")?;
             Ok(Flat { leaves, def: out.def })
         };
-        // A call that mixed what depends on tangents with what does not could not be transposed.
+        // A call that mixes values that depend on tangents with others could not be transposed, so it is inlined.
         if self.inline || !is_recording() {
             return scoped(|| constrained(flat));
         }
@@ -288,7 +288,7 @@ impl Options {
     }
 }
 
-/// How each leaf is to lie, where that is asked.
+/// The requested sharding of each leaf.
 fn resolve(shardings: &Shardings, def: &TreeDef, what: &str) -> Result<Vec<RequestedSharding>> {
     let all = shardings.resolve(def, what)?;
     let placed = |like: &Option<ShardingLike>| {
@@ -300,7 +300,7 @@ fn resolve(shardings: &Shardings, def: &TreeDef, what: &str) -> Result<Vec<Reque
     all.iter().map(placed).collect()
 }
 
-/// Checks which arguments are said to be static and donated; returns which leaves are donated.
+/// Checks the static and donated arguments; returns which leaves are donated.
 pub(crate) fn check_argnums(def: &TreeDef, (fixed, what): (&[i32], &str), donated: &[i32]) -> Result<Vec<bool>> {
     let count = def.root_children().map_or(0, |c| c.len());
     let fixed = positions(fixed, count, what)?;
@@ -316,7 +316,7 @@ pub(crate) fn check_argnums(def: &TreeDef, (fixed, what): (&[i32], &str), donate
     Ok(leaves_of(def, &donated))
 }
 
-/// Positions counted from the first, of so many arguments.
+/// Positions counted from the first of `count` arguments.
 fn positions(argnums: &[i32], count: usize, what: &str) -> Result<Vec<usize>> {
     let place = |&a: &i32| {
         let place = if a < 0 { count as i64 + a as i64 } else { a as i64 };
@@ -331,13 +331,13 @@ fn positions(argnums: &[i32], count: usize, what: &str) -> Result<Vec<usize>> {
     argnums.iter().map(place).collect()
 }
 
-/// Which leaves of a tuple of arguments belong to these positions.
+/// Marks the leaves of a tuple of arguments at these positions.
 pub(crate) fn leaves_of(def: &TreeDef, argnums: &[usize]) -> Vec<bool> {
     let children = def.root_children().unwrap_or_default().into_iter().enumerate();
     children.flat_map(|(i, (_, def))| std::iter::repeat_n(argnums.contains(&i), def.leaf_count())).collect()
 }
 
-/// Fails where an argument that is said to be static holds arrays.
+/// Fails if an argument declared static holds arrays.
 fn check_static(def: &TreeDef, argnums: &[usize], what: &str) -> Result<()> {
     let children = def.root_children().unwrap_or_default();
     for &i in argnums {
@@ -347,7 +347,7 @@ fn check_static(def: &TreeDef, argnums: &[usize], what: &str) -> Result<()> {
                 Value,
                 "Non-hashable static arguments are not supported: {what} names argument {i}, which holds an array (argument[{i}]{path})"
             )
-            .help("what is static is said by the type: pass a plain number, or wrap a value that compares and hashes in `Static`; arrays are data"));
+            .help("types decide what is static: pass a plain number, or wrap a value that compares and hashes in `Static`; arrays are data"));
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! `map` in batches.
+//! `map` with a batch size.
 
 use crate::core::array::Array;
 use crate::core::function::{Function, IntoOutput};
@@ -10,7 +10,7 @@ use crate::source;
 
 use super::vmap;
 
-/// How [`lax::map`](crate::lax::map) goes over the slices.
+/// Options of [`lax::map`](crate::lax::map).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -25,14 +25,14 @@ pub struct MapOptions {
 }
 
 impl MapOptions {
-    /// How many slices are computed at once, as by [`vmap`](crate::vmap()): the memory of so many steps is needed. What
-    /// is left of whole batches is computed at the end. Default 1.
+    /// The number of slices computed at once, as by [`vmap`](crate::vmap()), which needs the memory of that many steps.
+    /// The remainder is computed at the end. Default 1.
     pub fn batch_size(mut self, batch_size: usize) -> Self {
         self.batch_size = Some(batch_size);
         self
     }
 
-    /// As [`lax::map`](crate::lax::map). Fails for a batch size of 0, and arrays without a common leading size.
+    /// Like [`lax::map`](crate::lax::map). Fails for a batch size of 0, and for arrays without a common leading size.
     #[track_caller]
     pub fn map<X, Y, R>(&self, f: impl Fn(X) -> R, xs: X) -> Result<Y>
     where

@@ -1,4 +1,4 @@
-//! `assert_max_traces`: a function that fails when it is traced more often than was meant.
+//! `assert_max_traces`: fails when a function is traced more often than expected.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use crate::core::program::trace::is_tracing;
 use crate::core::tree::Tree;
 use crate::error::{Result, err};
 
-/// A function that may be traced so many times; see [`assert_max_traces`].
+/// A function with a limited number of traces; see [`assert_max_traces`].
 #[must_use = "a transformed function does nothing until it is called"]
 pub struct MaxTraces<F, Args> {
     f: F,
@@ -18,8 +18,8 @@ pub struct MaxTraces<F, Args> {
     args: PhantomData<fn(Args)>,
 }
 
-/// The same function, which fails when it is traced more than `max` times (Chex's `assert_max_traces`): a step that
-/// compiles anew without being meant to then says so.
+/// Makes a function that fails when it is traced more than `max` times (Chex's `assert_max_traces`), to detect
+/// unintended recompilation.
 ///
 /// ```
 /// # use shardax::prelude::*;

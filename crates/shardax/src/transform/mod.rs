@@ -1,4 +1,4 @@
-//! Transformations: each takes a function and gives a function, and they nest in any order.
+//! Transformations: each takes a function and returns a function, and they nest in any order.
 
 mod checkify;
 mod checkpoint;

@@ -12,7 +12,7 @@ use crate::ops::numpy::promote_dtypes;
 use crate::shape::size;
 use crate::source;
 
-/// Takes a vector apart into the tree that it was made of; see [`ravel_pytree`].
+/// Restores the tree from its vector; see [`ravel_pytree`].
 #[derive(Debug)]
 pub struct Unravel<T> {
     def: TreeDef,
@@ -21,8 +21,8 @@ pub struct Unravel<T> {
     tree: PhantomData<fn() -> T>,
 }
 
-/// All elements of a tree's arrays as one vector, of the dtype that they promote to, and what takes such a vector apart
-/// (JAX's `jax.flatten_util.ravel_pytree`).
+/// Concatenates the elements of a tree's arrays into one vector, of the dtype that they promote to, and returns the
+/// inverse too (JAX's `jax.flatten_util.ravel_pytree`).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -47,8 +47,8 @@ pub fn ravel_pytree<T: Tree>(tree: &T) -> Result<(Array, Unravel<T>)> {
 }
 
 impl<T: Tree> Unravel<T> {
-    /// The tree whose elements these are: each array in its own shape and dtype. A vector of another floating point
-    /// dtype than the tree's gives arrays of that.
+    /// Returns the tree of these elements: each array in its own shape and dtype. A vector of another floating point
+    /// dtype than the tree's gives arrays of that dtype.
     ///
     /// Fails for a vector of another length.
     #[track_caller]

@@ -1,4 +1,4 @@
-//! `vmap`: a function of one example made a function of a batch.
+//! `vmap`: turns a function of one example into a function of a batch.
 
 use std::hash::Hash;
 use std::marker::PhantomData;
@@ -60,7 +60,7 @@ impl<F, Args> Vmap<F, Args> {
         self
     }
 
-    /// Where the mapped axis goes in each result, or part of it; `None` for results that do not depend on it.
+    /// The mapped axis of each result, or of parts of it; `None` for results that do not depend on it.
     pub fn out_axes(mut self, axes: impl IntoPrefix<Option<i32>>) -> Self {
         self.out_axes = axes.into_prefix();
         self
@@ -72,7 +72,7 @@ impl<F, Args> Vmap<F, Args> {
         self
     }
 
-    /// The size of the axis, for when no argument has it.
+    /// The size of the axis, if no argument has one.
     pub fn axis_size(mut self, size: usize) -> Self {
         self.axis_size = Some(size);
         self

@@ -315,7 +315,10 @@ fn a_compiled_program_is_loaded_from_its_bytes() -> Result<()> {
 
     let mut damaged = bytes.clone();
     damaged[bytes.len() / 2] ^= 1;
-    assert_says(&error(Compiled::load(&lowered, &damaged)), &["these bytes are no compiled program, or are damaged"]);
+    assert_says(
+        &error(Compiled::load(&lowered, &damaged)),
+        &["these bytes are not a compiled program, or are damaged"],
+    );
     let other = sums.lower(shape_dtype_struct_on([32, 4], DType::F32, split(&mesh, P!["i"])))?;
     let wrong = error(Compiled::load(&other, &bytes));
     assert_says(&wrong, &["the compiled program takes (f32[2,4] donated), and the signature is (f32[4,4] donated)"]);
@@ -325,13 +328,13 @@ fn a_compiled_program_is_loaded_from_its_bytes() -> Result<()> {
         &error(Compiled::load(&thrice, &bytes)),
         &["the bytes are of another program than", "which takes the same types"],
     );
-    assert_says(&error(Compiled::load(&lowered, &bytes[10..])), &["these bytes are no compiled program"]);
+    assert_says(&error(Compiled::load(&lowered, &bytes[10..])), &["these bytes are not a compiled program"]);
     let calling = jit(|x: Array| -> Result<Array> {
         debug_print!("{}", &x);
         Ok(x * 2)
     });
     let wrong = error(calling.lower(ones(2))?.compile()?.serialize());
-    assert_says(&wrong, &["cannot be made bytes of: it calls functions of this process"]);
+    assert_says(&wrong, &["cannot be serialized: it calls functions of this process"]);
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Arrays from and to the host.
+//! Conversions between arrays and host data.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -91,11 +91,11 @@ impl<T: IntoHostArray + ?Sized> IntoHostArray for &T {
     }
 }
 
-/// An array of host values: a number, or nested arrays, slices or `Vec`s. Its dtype is the Rust type's.
+/// Creates an array from host values: a number, or nested arrays, slices or `Vec`s. The dtype is that of the Rust type.
 ///
-/// Rust's own floating point numbers are `f64`, so 64 bits there need not be meant. Such an array is weakly typed, as a
-/// plain number is: alone it keeps its 64 bits, and where it meets float32 it becomes float32. [`array_of`] states the
-/// dtype.
+/// Rust's float literals are `f64` by default, so 64 bits there may not be intended. Such an array is weakly typed,
+/// like a plain number: alone it keeps its 64 bits, and combined with float32 it becomes float32. [`array_of`] states
+/// the dtype.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -111,7 +111,7 @@ pub fn array<T: IntoHostArray>(values: T) -> Array {
     Array::from_result(made, &Array::literal(Scalar::Int(0), T::Element::DTYPE, false))
 }
 
-/// The same of this dtype, to which the values are converted as by [`Array::astype`].
+/// Creates an array of the given dtype from host values, converted as by [`Array::astype`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -121,7 +121,7 @@ pub fn array<T: IntoHostArray>(values: T) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for an integer that an integer dtype cannot hold.
+/// Fails for an integer that does not fit an integer dtype.
 #[track_caller]
 pub fn array_of<T: IntoHostArray>(values: T, dtype: DType) -> Array {
     let made = collected(&values).and_then(|(elements, shape)| {
@@ -136,7 +136,7 @@ pub fn array_of<T: IntoHostArray>(values: T, dtype: DType) -> Array {
     Array::from_result(made, &Array::literal(Scalar::Int(0), dtype, false))
 }
 
-/// The elements in row-major order, and the shape.
+/// Returns the elements in row-major order, and the shape.
 fn collected<T: IntoHostArray>(values: &T) -> Result<(Vec<T::Element>, Shape)> {
     let mut elements = Vec::new();
     match values.collect(&mut elements) {
@@ -149,7 +149,7 @@ fn collected<T: IntoHostArray>(values: &T) -> Result<(Vec<T::Element>, Shape)> {
 }
 
 impl Array {
-    /// An array of `shape` with these elements in row-major order, weakly typed if they are `f64` (see [`array()`]).
+    /// Creates an array of `shape` from elements in row-major order; weakly typed if they are `f64` (see [`array()`]).
     ///
     /// Fails when the number of elements is not the product of the shape.
     #[track_caller]
@@ -157,10 +157,10 @@ impl Array {
         bytes_of(elements, shape).and_then(|bytes| place(&bytes, Aval::of_host(T::DTYPE, shape))).at_caller()
     }
 
-    /// The same, laid out by a device or a sharding: each device gets its part straight from the host, so that none has
-    /// to hold the whole. The array is committed, as one that [`device_put`](crate::device_put) places. Over devices of
-    /// several processes every process gives the whole, which is checked to be the same on each; of their own parts
-    /// [`make_array_from_process_local_data`](crate::make_array_from_process_local_data) makes an array.
+    /// Creates an array on a device or a sharding: each device receives its shard straight from the host, and none
+    /// holds the whole. The array is committed, as by [`device_put`](crate::device_put). With devices of
+    /// several processes, every process passes the whole array, which is checked to be equal on each; for process-local
+    /// parts see [`make_array_from_process_local_data`](crate::make_array_from_process_local_data).
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -172,7 +172,7 @@ impl Array {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// Fails also when the sharding does not divide the shape.
+    /// Also fails when the sharding does not divide the shape.
     #[track_caller]
     pub fn from_slice_on<T: Element>(elements: &[T], shape: &[usize], to: impl Into<Sharding>) -> Result<Array> {
         let placed = bytes_of(elements, shape)
@@ -180,8 +180,8 @@ impl Array {
         placed.at_caller()
     }
 
-    /// The same as [`from_slice`](Array::from_slice), of a `Vec` whose memory is taken over: on CPU nothing is copied where it begins at a
-    /// multiple of 64 bytes, and elsewhere the copy is made while the program goes on. Complex numbers are copied.
+    /// Like [`from_slice`](Array::from_slice), but takes over the memory of a `Vec`: on CPU nothing is copied where it
+    /// begins at a multiple of 64 bytes; elsewhere the copy runs in the background. Complex numbers are always copied.
     #[track_caller]
     pub fn from_vec<T: Element>(elements: Vec<T>, shape: &[usize]) -> Result<Array> {
         let large = size_of_val(elements.as_slice()) >= LARGE && T::as_bytes(&elements).is_some();
@@ -195,15 +195,16 @@ impl Array {
         placed.at_caller()
     }
 
-    /// An array of `shape` from its elements' bytes, in the machine's order and row-major.
+    /// Creates an array of `shape` from the bytes of its elements, row-major, in the machine's byte order.
     ///
-    /// Fails for another number of bytes than the shape and the dtype have, and for booleans other than 0 and 1.
+    /// Fails for a length other than that of the shape and the dtype, and for booleans other than 0 and 1.
     #[track_caller]
     pub fn from_bytes(bytes: &[u8], dtype: DType, shape: &[usize]) -> Result<Array> {
         place(bytes, Aval::new(dtype, shape)).at_caller()
     }
 
-    /// The same, laid out by a device or a sharding, as [`from_slice_on`](Array::from_slice_on) does it.
+    /// Like [`from_bytes`](Array::from_bytes), on a device or a sharding as for
+    /// [`from_slice_on`](Array::from_slice_on).
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -216,8 +217,8 @@ impl Array {
         put_on("from_bytes_on", bytes, Aval::new(dtype, shape), to.into()).at_caller()
     }
 
-    /// The same values whose dtype gives way in promotion, or does not (see [`weak_type`](Array::weak_type)): for what
-    /// was written down and is read back. Shares the memory. Nothing changes for a plain number, a traced array or a
+    /// Returns an array with these values that is weakly typed, or is not (see [`weak_type`](Array::weak_type)), for
+    /// restoring saved values. Shares the memory. Has no effect on a plain number, a traced array or a
     /// failed one.
     ///
     /// ```
@@ -236,13 +237,13 @@ impl Array {
         }
     }
 
-    /// The elements' bytes in row-major order, in the machine's order. Waits for the values.
+    /// Returns the bytes of the elements, row-major, in the machine's byte order. Waits for the values.
     #[track_caller]
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         self.concrete().and_then(|c| transfer::to_host(&c)).at_caller()
     }
 
-    /// The elements in row-major order. Waits for the values.
+    /// Returns the elements in row-major order. Waits for the values.
     ///
     /// Fails when `T` is not the array's dtype.
     #[track_caller]
@@ -257,7 +258,7 @@ impl Array {
         Ok(bytes.chunks_exact(size_of::<T>()).map(T::read).collect())
     }
 
-    /// The only element. Waits for the value.
+    /// Returns the only element. Waits for the value.
     ///
     /// Fails when there is not exactly one, or when `T` is not the array's dtype.
     #[track_caller]
@@ -269,20 +270,20 @@ impl Array {
         }
     }
 
-    /// The elements as host numbers of any dtype.
+    /// Returns the elements as host numbers of any dtype.
     #[track_caller]
     pub(crate) fn to_scalars(&self) -> Result<Vec<Scalar>> {
         let dtype = self.dtype();
         Ok(self.to_bytes()?.chunks_exact(dtype.byte_size()).map(|b| Scalar::read(dtype, b)).collect())
     }
 
-    /// The elements as `f64`, whatever the dtype; of complex numbers the real part. Waits for the values.
+    /// Returns the elements as `f64`, whatever the dtype; the real parts of complex numbers. Waits for the values.
     #[track_caller]
     pub fn to_f64_vec(&self) -> Result<Vec<f64>> {
         Ok(self.to_scalars()?.into_iter().map(Scalar::to_f64).collect())
     }
 
-    /// The only element as `f64`, whatever the dtype. Waits for the value.
+    /// Returns the only element as `f64`, whatever the dtype. Waits for the value.
     #[track_caller]
     pub fn to_f64(&self) -> Result<f64> {
         match self.to_f64_vec()?.as_slice() {
@@ -297,10 +298,10 @@ impl Array {
     }
 }
 
-/// From so many bytes on, to take memory over is quicker than to copy it.
+/// The size in bytes from which taking over memory is faster than copying it.
 const LARGE: usize = 4096;
 
-/// A `Vec` that became an array's memory.
+/// A `Vec` whose memory an array uses.
 struct Owned<T>(Vec<T>);
 
 impl<T: Element> HostBytes for Owned<T> {
@@ -309,7 +310,7 @@ impl<T: Element> HostBytes for Owned<T> {
     }
 }
 
-/// The bytes of host elements, of which there must be as many as the shape says.
+/// The bytes of host elements, whose number must match the shape.
 fn bytes_of<'a, T: Element>(elements: &'a [T], shape: &[usize]) -> Result<Cow<'a, [u8]>> {
     if elements.len() != size(shape) {
         return Err(err!(
@@ -328,27 +329,27 @@ fn bytes_of<'a, T: Element>(elements: &'a [T], shape: &[usize]) -> Result<Cow<'a
     Ok(Cow::Owned(bytes))
 }
 
-/// An array of host bytes on the default device.
+/// Creates an array of host bytes on the default device.
 pub(crate) fn place(bytes: &[u8], aval: Aval) -> Result<Array> {
     let device = device::uncommitted_device()?;
     put(bytes, aval, Sharding::Single(SingleDeviceSharding::new(device)), false)
 }
 
-/// An array of host bytes, placed as the user asked: the same on all processes whose devices it is on.
+/// Creates an array of host bytes on the user's sharding; checks that it is equal on all processes of its devices.
 fn put_on(function: &str, bytes: &[u8], aval: Aval, to: Sharding) -> Result<Array> {
     check_bytes(bytes, &aval)?;
     transfer::check_same(function, bytes, &aval, &to)?;
     put(bytes, aval, to, true)
 }
 
-/// An array of host bytes, placed.
+/// Creates an array of host bytes on a sharding.
 fn put(bytes: &[u8], aval: Aval, to: Sharding, committed: bool) -> Result<Array> {
     check_bytes(bytes, &aval)?;
     to.check_constrained("an array of host data")?;
     transfer::array_from_host(bytes, aval, to, committed)
 }
 
-/// Fails unless these are the bytes of an array of this type.
+/// Fails unless `bytes` are those of an array of this type.
 pub(super) fn check_bytes(bytes: &[u8], aval: &Aval) -> Result<()> {
     let need = aval.byte_size()?;
     if bytes.len() != need {
@@ -360,7 +361,7 @@ pub(super) fn check_bytes(bytes: &[u8], aval: &Aval) -> Result<()> {
         DType::Float0 => Some(0),
         _ => None,
     };
-    // Other dtypes have no byte that is wrong: a gigabyte is not looked through.
+    // Every byte of the other dtypes is valid, so their bytes are not searched.
     if let Some(odd) = highest.and_then(|highest| bytes.iter().position(|b| *b > highest)) {
         return Err(err!(Value, "byte {odd} of an array {aval} is {}, which is no {}", bytes[odd], aval.dtype)
             .help("a boolean is a byte 0 or 1; compare the bytes with 0 first"));

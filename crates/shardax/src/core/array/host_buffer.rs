@@ -1,4 +1,4 @@
-//! Memory of the host that becomes an array's.
+//! Host memory that an array can use without a copy.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::error::{AtCaller, Result};
 use crate::sharding::Device;
 use crate::sharding::device::uncommitted_device;
 
-/// What XLA's CPU backend asks of memory that it takes over.
+/// The alignment that XLA's CPU backend needs to use host memory in place.
 const ALIGNMENT: usize = 64;
 
-/// Bytes that are read or computed on the host, and become an array without a copy where the device can use the host's
+/// Bytes read or computed on the host, which become an array without a copy where the device can use host
 /// memory ([`Array::from_host_buffer`]).
 ///
 /// ```
@@ -36,7 +36,7 @@ pub struct HostBuffer {
 }
 
 impl HostBuffer {
-    /// So many bytes, which are 0.
+    /// Creates a buffer of `len` zero bytes.
     pub fn zeroed(len: usize) -> Self {
         let memory = vec![0; len + ALIGNMENT];
         let start = memory.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
@@ -64,10 +64,10 @@ impl HostBytes for HostBuffer {
 }
 
 impl Array {
-    /// An array of `shape` of these bytes, in the machine's order and row-major: on a device, committed, or on the default
-    /// device, which it may leave. Several devices may be given the same buffer.
+    /// Creates an array of `shape` from these bytes, row-major, in the machine's byte order: committed to a device, or
+    /// uncommitted on the default device. Several devices may share one buffer.
     ///
-    /// Fails for another number of bytes than the shape and the dtype have, and for booleans other than 0 and 1.
+    /// Fails for a length other than that of the shape and the dtype, and for booleans other than 0 and 1.
     #[track_caller]
     pub fn from_host_buffer(
         buffer: Arc<HostBuffer>,

@@ -1,4 +1,4 @@
-//! `Array`: one logical array, concrete on any number of devices, or traced. User code cannot tell and need not.
+//! `Array`: a logical array, concrete on any number of devices or traced. User code does not distinguish the two.
 
 pub(crate) mod host;
 mod host_buffer;
@@ -33,8 +33,8 @@ pub(crate) type Buffers = SmallVec<[Arc<pjrt::Buffer>; 1]>;
 
 /// A multi-dimensional array of one dtype.
 ///
-/// Cloning costs a reference count. Operations on it never panic: one that cannot be done gives an array
-/// that carries the error, which the enclosing call, or reading it, returns.
+/// Cloning costs a reference count. Operations never panic: an invalid one returns an array that carries
+/// the error, which the enclosing call, or reading the array, returns.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -53,7 +53,7 @@ pub(crate) enum Repr {
     /// A plain number: a scalar that has not been sent to a device.
     Literal(Literal),
     Traced(Arc<Tracer>),
-    /// An operation failed; the type is a guess, for code that looks at shapes.
+    /// An operation failed; the type is a guess, for code that reads shapes.
     Error(Arc<(Error, Aval)>),
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Literal {
 }
 
 impl Literal {
-    /// A plain number that does not fit the type it would take is an error, not a wrapped value.
+    /// Fails for a plain number that does not fit `dtype`, instead of wrapping it.
     pub fn check_fits(&self, dtype: DType) -> Result<()> {
         match self.value {
             Scalar::Int(value) if dtype.is_integer() && self.value.converted(dtype) != self.value => {
@@ -82,18 +82,18 @@ pub(crate) struct Tracer {
     pub trace: u64,
     pub var: Var,
     pub aval: Aval,
-    /// How one that stands for its type alone is to lie, where that is said.
+    /// The sharding asked for, of a tracer that stands for its type alone.
     pub sharding: Option<Arc<Sharding>>,
 }
 
-/// An array that has, or is about to have, its values.
+/// An array whose values exist or are being computed.
 pub(crate) struct Concrete {
     pub aval: Aval,
     pub sharding: Sharding,
-    /// Whether it must stay on its devices.
+    /// `true` if it must stay on its devices.
     pub committed: bool,
     pub buffers: Buffers,
-    /// What deleted it or took its memory.
+    /// The operation that deleted it or took its memory.
     taken: OnceLock<String>,
 }
 
@@ -109,17 +109,17 @@ impl Concrete {
         Concrete { aval, sharding, committed, buffers, taken: OnceLock::new() }
     }
 
-    /// Records who took the memory.
+    /// Records which operation took the memory.
     pub fn mark_taken(&self, by: &str) {
         let _ = self.taken.set(by.to_owned());
     }
 
-    /// Whether it was deleted or donated by name; its memory may live on in another array.
+    /// Returns `true` if it was deleted or donated by name; another array may still share its memory.
     pub fn is_taken(&self) -> bool {
         self.taken.get().is_some()
     }
 
-    /// Frees what no other array shares, of an array that was given away.
+    /// Frees the memory of a donated array that no other array shares.
     pub fn free_own_memory(&self) -> Result<()> {
         let own = |buffer: &&Arc<pjrt::Buffer>| Arc::strong_count(buffer) == 1;
         Ok(self.buffers.iter().filter(own).try_for_each(|buffer| buffer.delete())?)
@@ -152,12 +152,12 @@ impl Array {
         Array(Repr::Literal(Literal { value, dtype, weak }))
     }
 
-    /// An array that carries an error in the place of its values.
+    /// Creates an array that carries an error in place of values.
     pub(crate) fn failed(error: Error, aval: Aval) -> Self {
         Array(Repr::Error(Arc::new((error, aval))))
     }
 
-    /// The result, or an array that carries the error, made at the caller's line.
+    /// Returns the result, or an array that carries the error with the caller's line.
     #[track_caller]
     pub(crate) fn from_result(result: Result<Array>, like: &Array) -> Self {
         let location = std::panic::Location::caller();
@@ -168,8 +168,8 @@ impl Array {
         })
     }
 
-    /// An array that carries `error`, with the caller's line, and the type of `like`: what a function returns, in the
-    /// place of a panic or of a wrong number, for arguments that it refuses.
+    /// Creates an array that carries `error` with the caller's line, and has the type of `like`: for functions to
+    /// return instead of panicking on invalid arguments.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -188,7 +188,7 @@ impl Array {
         Array::from_result(Err(error), like)
     }
 
-    /// The error that it carries, if an operation on the way to it failed.
+    /// The error it carries, if an operation that it depends on failed.
     pub fn error(&self) -> Option<&Error> {
         match &self.0 {
             Repr::Error(e) => Some(&e.0),
@@ -196,7 +196,7 @@ impl Array {
         }
     }
 
-    /// `Err` if an operation on the way to it failed, if it was deleted, or if its trace is over.
+    /// Fails if an operation that it depends on failed, if it was deleted, or if its trace is over.
     #[track_caller]
     pub fn check(&self) -> Result<()> {
         check_usable(self).at_caller()
@@ -210,7 +210,7 @@ impl Array {
         }
     }
 
-    /// Its type: shape, dtype, whether it is weakly typed, and the manual axes it varies over.
+    /// Its type: shape, dtype, weak type, and the manual axes it varies over.
     pub fn aval(&self) -> Aval {
         match &self.0 {
             Repr::Concrete(c) => c.aval.clone(),
@@ -247,7 +247,7 @@ impl Array {
         }
     }
 
-    /// Whether its dtype gives way in promotion, as a plain number's does.
+    /// Returns `true` if it is weakly typed: its dtype yields to those of other operands, as a plain number's does.
     pub fn weak_type(&self) -> bool {
         match &self.0 {
             Repr::Literal(l) => l.weak,
@@ -265,7 +265,7 @@ impl Array {
         crate::shape::size(self.shape())
     }
 
-    /// The bytes of all elements; of what is replicated, those of one copy.
+    /// The size of all elements in bytes; a replicated array counts once.
     pub fn nbytes(&self) -> usize {
         self.size().saturating_mul(self.dtype().byte_size())
     }
@@ -275,12 +275,12 @@ impl Array {
         self.aval().to_string()
     }
 
-    /// Whether it is a value of a function being traced.
+    /// Returns `true` if it is a value of a function being traced.
     pub fn is_traced(&self) -> bool {
         matches!(&self.0, Repr::Traced(t) if !t.is_only_type())
     }
 
-    /// Whether it is a plain number.
+    /// Returns `true` if it is a plain number.
     pub(crate) fn is_number(&self) -> bool {
         matches!(self.0, Repr::Literal(_))
     }
@@ -292,7 +292,7 @@ impl Array {
         }
     }
 
-    /// The concrete array; a plain number is sent to the default device.
+    /// Returns the concrete array; sends a plain number to the default device.
     pub(crate) fn concrete(&self) -> Result<Arc<Concrete>> {
         match &self.0 {
             Repr::Concrete(c) => {

@@ -7,12 +7,12 @@ use crate::core::program::concretize;
 use crate::dtype::{Category, DType, Scalar};
 use crate::shape::size;
 
-/// More elements than this are summarized with `...`.
+/// Arrays with more elements are summarized with `...`.
 const THRESHOLD: usize = 1000;
-/// How many elements are shown on each side of `...`.
+/// The number of elements shown on each side of `...`.
 const EDGE: usize = 3;
 const LINE_WIDTH: usize = 75;
-/// No float shows more digits after the point.
+/// The maximum number of digits after the decimal point.
 const MAX_DECIMALS: usize = 8;
 
 /// The values, as NumPy prints them. Waits for them. An array without values prints its type or its error.
@@ -51,8 +51,8 @@ fn values(array: &Array) -> Result<String, String> {
     Ok(format_values(&scalars, array.shape(), array.dtype()))
 }
 
-/// A traced array prints its type; where its value is known because the function is run at once, that too, block by
-/// block inside a `shard_map`.
+/// The text of a traced array: its type, and its value where the function runs eagerly, per shard
+/// inside a `shard_map`.
 fn traced(t: &Tracer) -> String {
     let mut text = format!("Traced<{}>", t.aval.short());
     if let Ok(Some(blocks)) = concretize::per_device(t) {
@@ -130,7 +130,7 @@ fn write_axis(out: &mut String, shape: &[usize], summarize: bool, depth: usize, 
             out.push_str(&text);
         } else {
             if n > 0 {
-                // One line break for each closing bracket above the rows, as NumPy separates blocks.
+                // One line break for each closing bracket above the rows, as NumPy separates sub-arrays.
                 out.push_str(&"\n".repeat(rest.len()));
                 out.push_str(&" ".repeat(depth + 1));
             }
@@ -180,7 +180,7 @@ fn shortest(v: f64, dtype: DType) -> String {
     }
 }
 
-/// The same with an exponent: `1.5e-7`.
+/// The shortest text with an exponent that reads back as the element: `1.5e-7`.
 fn shortest_exponent(v: f64, dtype: DType) -> String {
     match dtype {
         DType::F64 => format!("{v:e}"),
@@ -192,7 +192,7 @@ fn exponent_text(e: i32) -> String {
     format!("e{}{:02}", if e < 0 { '-' } else { '+' }, e.abs())
 }
 
-/// One float alone, which has all its digits.
+/// The text of a single float, with all its digits.
 fn format_scalar(v: f64, dtype: DType) -> String {
     if !v.is_finite() {
         return special(v);
@@ -238,7 +238,7 @@ fn format_floats(values: &[f64], dtype: DType) -> Vec<String> {
             .collect();
         let digits = parts.iter().flatten().map(|(mantissa, _)| decimals(mantissa)).max().unwrap_or(0);
         let write = |(v, part): (&f64, Option<(String, i32)>)| match part {
-            // Filled up with zeros, as NumPy does here alone.
+            // Padded with zeros, as NumPy does only in this case.
             Some((mantissa, e)) if v.is_finite() => {
                 let point = if mantissa.contains('.') { "" } else { "." };
                 let zeros = "0".repeat(digits - decimals(&mantissa));

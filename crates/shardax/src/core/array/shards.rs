@@ -1,4 +1,4 @@
-//! Where an array lies: its sharding, its shards, waiting for them and freeing them.
+//! Placement of arrays: their sharding, their shards, waiting for them and freeing them.
 
 use std::sync::Arc;
 
@@ -11,34 +11,34 @@ use crate::error::{AtCaller, Result, err};
 use crate::sharding::device::Device;
 use crate::sharding::{Format, Index, Layout, LayoutOptions, Sharding, SingleDeviceSharding, visualize};
 
-/// One device's part of an array, on this process.
+/// One device's shard of an array, on this process.
 #[derive(Clone, Debug)]
 pub struct Shard {
-    /// Where it lies.
+    /// The device that holds it.
     pub device: Device,
     /// The part of the whole array: a range for each dimension.
     pub index: Index,
-    /// Which copy of this part it is, counted from 0.
+    /// The index of this replica, counted from 0.
     pub replica_id: usize,
-    /// The part, as an array on its device.
+    /// The shard, as an array on its device.
     pub data: Array,
 }
 
-/// One device's part of an array, on any process.
+/// One device's shard of an array, on any process.
 #[derive(Clone, Debug)]
 pub struct GlobalShard {
-    /// Where it lies.
+    /// The device that holds it.
     pub device: Device,
     /// The part of the whole array: a range for each dimension.
     pub index: Index,
-    /// Which copy of this part it is, counted from 0 over all processes.
+    /// The index of this replica, counted from 0 over all processes.
     pub replica_id: usize,
-    /// The part, as an array on its device; `None` where another process has it.
+    /// The shard, as an array on its device; `None` if another process has it.
     pub data: Option<Array>,
 }
 
 impl Concrete {
-    /// How its elements lie in memory; `None` where the platform does not tell, or this process has no part of it.
+    /// The layout of the elements in memory; `None` if the platform does not report it, or this process has no shard.
     pub fn layout(&self) -> Result<Option<Layout>> {
         if let Some(known) = self.sharding.layout() {
             return Ok(Some(known.get().clone()));
@@ -56,16 +56,16 @@ impl Concrete {
 }
 
 impl Array {
-    /// Where its parts lie.
+    /// The sharding of the array.
     ///
-    /// Fails for a traced array, whose place is decided when it is compiled.
+    /// Fails for a traced array, whose sharding is decided when it is compiled.
     #[track_caller]
     pub fn sharding(&self) -> Result<Sharding> {
         Ok(self.concrete().at_caller()?.sharding.in_layout(None))
     }
 
-    /// Where it lies and how: its sharding, and the [`Layout`] of its elements in memory, which is `None` where the
-    /// platform does not tell.
+    /// The sharding, and the [`Layout`] of the elements in memory, which is `None` where the
+    /// platform does not report it.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -76,14 +76,14 @@ impl Array {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// Fails for a traced array, whose place is decided when it is compiled.
+    /// Fails for a traced array, whose sharding is decided when it is compiled.
     #[track_caller]
     pub fn format(&self) -> Result<Format> {
         let c = self.concrete().at_caller()?;
         Ok(Format::new(LayoutOptions::from(c.layout().at_caller()?), c.sharding.in_layout(None)))
     }
 
-    /// The devices that hold a part, those of other processes included, in the order of the sharding.
+    /// The devices that hold a shard, those of other processes included, in the order of the sharding.
     ///
     /// Fails for an array that was deleted, and for a traced one.
     #[track_caller]
@@ -91,13 +91,13 @@ impl Array {
         Ok(self.concrete().at_caller()?.sharding.devices().to_vec())
     }
 
-    /// Whether it stays on its devices when it meets arrays on others: it was put there, or computed from arrays that
-    /// were. Other arrays go where they are needed.
+    /// Returns `true` if it stays on its devices when combined with arrays on others: it was put there, or computed
+    /// from arrays that were. Uncommitted arrays move where they are needed.
     pub fn committed(&self) -> bool {
         matches!(&self.0, Repr::Concrete(c) if c.committed)
     }
 
-    /// Whether every device has the whole array.
+    /// Returns `true` if every device has the whole array.
     pub fn is_fully_replicated(&self) -> bool {
         match &self.0 {
             Repr::Concrete(c) => c.sharding.is_fully_replicated(),
@@ -105,8 +105,8 @@ impl Array {
         }
     }
 
-    /// Whether this process drives every device that holds a part, so that it can read all of it. With one process
-    /// it always does.
+    /// Returns `true` if this process addresses every device that holds a shard, so that it can read all values. Always
+    /// `true` with one process.
     pub fn is_fully_addressable(&self) -> bool {
         match &self.0 {
             Repr::Concrete(c) => c.sharding.is_fully_addressable(),
@@ -114,10 +114,10 @@ impl Array {
         }
     }
 
-    /// The parts on this process's devices, in the order of the sharding's devices.
+    /// The shards on this process's devices, in the order of the sharding's devices.
     ///
-    /// A part is an array of its own, which shares the memory of this one. Fails for an array that was deleted, and for
-    /// a traced one.
+    /// A shard is an array of its own, which shares the memory of this one. Fails for an array that was deleted, and
+    /// for a traced one.
     #[track_caller]
     pub fn addressable_shards(&self) -> Result<Vec<Shard>> {
         let here = |s: GlobalShard| {
@@ -127,7 +127,7 @@ impl Array {
         Ok(self.global_shards()?.into_iter().filter_map(here).collect())
     }
 
-    /// The parts on all devices, those of other processes included, whose data is not here. In one process these are
+    /// The shards on all devices; those of other processes have no data. In one process these are
     /// the [`addressable_shards`](Array::addressable_shards).
     ///
     /// ```
@@ -159,9 +159,9 @@ impl Array {
         Ok(shards)
     }
 
-    /// The data of the part on the `i`th of this process's devices: `addressable_shards()?[i].data`.
+    /// The data of the shard on the `i`th of this process's devices: `addressable_shards()?[i].data`.
     ///
-    /// Fails when there are not so many.
+    /// Fails when there are fewer shards.
     #[track_caller]
     pub fn addressable_data(&self, i: usize) -> Result<Array> {
         let mut shards = self.addressable_shards()?;
@@ -172,7 +172,7 @@ impl Array {
         Ok(shards.swap_remove(i).data)
     }
 
-    /// Whether the values are there, so that reading them does not wait.
+    /// Returns `true` if the values are computed, so that reading them does not wait.
     #[track_caller]
     pub fn is_ready(&self) -> Result<bool> {
         let c = self.concrete().at_caller()?;
@@ -180,7 +180,7 @@ impl Array {
         all().at_caller()
     }
 
-    /// Waits until the values are there. Errors of the computation surface here.
+    /// Waits until the values are computed. Errors of the computation surface here.
     #[track_caller]
     pub fn block_until_ready(&self) -> Result<()> {
         match &self.0 {
@@ -192,9 +192,9 @@ impl Array {
         }
     }
 
-    /// Frees the memory at once; later use of the array is an error. Deleting twice does nothing.
+    /// Frees the memory immediately; later use of the array is an error. Deleting twice has no effect.
     ///
-    /// Fails while a function is traced, for an array whose values its program will compute.
+    /// Fails while a function is traced, for an array whose values the traced program will compute.
     #[track_caller]
     pub fn delete(&self) -> Result<()> {
         if let Repr::Traced(traced) = &self.0 {
@@ -215,7 +215,7 @@ impl Array {
         Ok(())
     }
 
-    /// Whether it was deleted or donated.
+    /// Returns `true` if it was deleted or donated.
     pub fn is_deleted(&self) -> bool {
         matches!(&self.0, Repr::Concrete(c) if c.check_alive().is_err())
     }
@@ -227,9 +227,9 @@ pub trait TreeOrRef<Kind> {
     fn flat(&self) -> Flat;
 }
 
-/// A tree that is given away.
+/// A tree passed by value.
 pub enum ByValue {}
-/// A tree that is lent.
+/// A tree passed by reference.
 pub enum ByRef {}
 
 impl<T: Tree> TreeOrRef<ByValue> for T {
@@ -288,7 +288,7 @@ pub fn block_until_ready<T: TreeOrRef<Kind>, Kind>(tree: T) -> Result<T> {
     Ok(tree)
 }
 
-/// Copies every array of a tree to the default device, whole: the host's view of it.
+/// Copies every array of a tree, whole, to the default device.
 #[track_caller]
 pub fn device_get<T: Tree>(tree: &T) -> Result<T> {
     let mut flat = Flat::of(tree);
@@ -299,10 +299,10 @@ pub fn device_get<T: Tree>(tree: &T) -> Result<T> {
     flat.build().at_caller()
 }
 
-/// Prints how an array lies on its devices, as [`visualize_sharding`](crate::visualize_sharding) draws it: with colours
+/// Prints the placement of an array, as [`visualize_sharding`](crate::visualize_sharding) draws it: in colour
 /// where standard output is a terminal and the environment variable `NO_COLOR` is not set.
 ///
-/// Fails also for an array that was deleted, and for a traced one, which lies nowhere yet.
+/// Also fails for a deleted array, and for a traced one, which has no placement yet.
 #[track_caller]
 pub fn visualize_array_sharding(array: &Array) -> Result<()> {
     array.sharding().and_then(|sharding| visualize::print(array.shape(), &sharding)).at_caller()

@@ -15,13 +15,13 @@ use crate::sharding::distributed::processes;
 use crate::sharding::memory::MemoryKind;
 use crate::sharding::{Device, Index, Sharding, SingleDeviceSharding};
 
-/// Which parts of the sharding the buffers of an array are: those on this process's devices.
+/// The positions in the sharding of an array's buffers: those on this process's devices.
 fn parts(sharding: &Sharding) -> impl Iterator<Item = usize> + '_ {
     let devices = sharding.devices().iter().enumerate();
     devices.filter(|(_, device)| device.is_addressable()).map(|(i, _)| i)
 }
 
-/// Whether this process has all of its values.
+/// Returns `true` if this process has all of its values.
 pub(crate) fn is_here(array: &Concrete) -> bool {
     let sharding = &array.sharding;
     if sharding.is_fully_addressable() {
@@ -62,7 +62,7 @@ pub(crate) fn buffers_from_host(bytes: &[u8], aval: &Aval, sharding: &Sharding) 
         .collect()
 }
 
-/// Fails, on all processes, where a value of the host that goes to devices of several of them is not the same on each.
+/// Fails, on all processes, if a host value for devices of several of them is not equal on each.
 pub(crate) fn check_same(function: &str, bytes: &[u8], aval: &Aval, want: &Sharding) -> Result<()> {
     let Some(processes) = processes().filter(|_| !want.is_fully_addressable()) else { return Ok(()) };
     let ranks = processes.of(want.devices());
@@ -84,7 +84,7 @@ pub(crate) fn array_from_host(bytes: &[u8], aval: Aval, sharding: Sharding, comm
     Ok(Array::from_concrete(Concrete::new(aval, sharding, committed, buffers)))
 }
 
-/// An array on this device that keeps the memory of host data, where the device can use it.
+/// An array on this device that uses the memory of host data in place where the device can.
 pub(crate) fn array_of_shared(
     data: Arc<dyn pjrt::HostBytes>,
     aval: Aval,
@@ -132,7 +132,7 @@ pub(crate) fn to_host(array: &Concrete) -> Result<Vec<u8>> {
     let mut seen: Vec<Index> = Vec::new();
     for (i, buffer) in parts(&array.sharding).zip(&array.buffers) {
         let index = array.sharding.index_at(i, shape);
-        // Replicas hold the same part; the first is enough.
+        // Replicas hold the same shard; the first is enough.
         if seen.contains(&index) {
             continue;
         }
@@ -152,7 +152,7 @@ fn read(buffer: &pjrt::Buffer, out: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// The buffers of `array` laid out by `sharding`; those that lie right already are shared.
+/// The buffers of `array` laid out by `sharding`; those that are already in place are shared.
 pub(crate) fn reshard(array: &Concrete, sharding: &Sharding) -> Result<Buffers> {
     array.check_alive()?;
     if array.sharding.is_equivalent_to(sharding, array.aval.rank()) {
@@ -161,7 +161,7 @@ pub(crate) fn reshard(array: &Concrete, sharding: &Sharding) -> Result<Buffers> 
     let _span = profiler::span(|| format!("reshard {} to {sharding}", array.aval).into());
     let shape = &array.aval.shape;
     sharding.shard_shape(shape)?;
-    // A part that some device has whole moves as it is.
+    // A shard that some device already has whole moves as it is.
     let have: Vec<Index> = (0..array.buffers.len()).map(|i| array.sharding.index_at(i, shape)).collect();
     let devices = sharding.devices();
     let stays = array.sharding.is_same_memory(sharding);
@@ -181,14 +181,14 @@ pub(crate) fn reshard(array: &Concrete, sharding: &Sharding) -> Result<Buffers> 
             Some(j) if array.sharding.devices()[j].attached()?.is_beside(device.attached()?) => {
                 out.push(Arc::new(array.buffers[j].copy_to_device(device.attached()?)?));
             }
-            // In no place as it is wanted, or in an engine that failed.
+            // No device has the shard as wanted, or it belongs to a client that failed.
             _ => return buffers_from_host(&to_host(array)?, &array.aval, sharding),
         }
     }
     Ok(out)
 }
 
-/// The same values at another place of the same memory, which is of this kind.
+/// Copies a buffer on its device into memory of this kind.
 pub(crate) fn copy(buffer: &pjrt::Buffer, kind: Option<MemoryKind>) -> Result<Arc<pjrt::Buffer>> {
     let mut bytes = vec![0; buffer.byte_size()];
     buffer.to_host(&mut bytes)?;

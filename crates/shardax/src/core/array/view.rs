@@ -1,4 +1,4 @@
-//! Arrays read in place, and waited for without a thread.
+//! Arrays read in place, and futures that await them.
 
 use std::fmt;
 use std::ops::Deref;
@@ -20,7 +20,7 @@ enum Elements<'a, T> {
 }
 
 impl<T: Element> HostView<'_, T> {
-    /// Whether they are read where the array has them.
+    /// Returns `true` if the elements are read in place, without a copy.
     pub fn is_in_place(&self) -> bool {
         matches!(self.0, Elements::InPlace(_))
     }
@@ -51,9 +51,9 @@ pub struct Retained {
 }
 
 impl Retained {
-    /// Appends the elements' bytes, in row-major order and the machine's. Waits for the values.
+    /// Appends the bytes of the elements, row-major, in the machine's byte order. Waits for the values.
     ///
-    /// Fails where they could not be computed, and where this process has only a part of them.
+    /// Fails if the computation failed, and if this process has only some of the shards.
     #[track_caller]
     pub fn copy_to(&self, out: &mut Vec<u8>) -> Result<()> {
         let location = std::panic::Location::caller();
@@ -63,10 +63,11 @@ impl Retained {
 }
 
 impl Array {
-    /// The elements in row-major order, in place: where the array lies in the host's memory, on one device or the same on all, nothing is
-    /// copied. Others, booleans and complex numbers are copied, as by [`to_vec`](Array::to_vec). Waits for the values.
+    /// Reads the elements in row-major order. An array in host memory, on one device or replicated, is read in place,
+    /// without a copy. Others, booleans and complex numbers are copied, as by [`to_vec`](Array::to_vec). Waits for the
+    /// values.
     ///
-    /// While the view lives the array can be used, but neither donated nor deleted.
+    /// While the view exists the array can be used, but neither donated nor deleted.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -92,8 +93,8 @@ impl Array {
         Ok(HostView(Elements::Copied(self.to_vec()?)))
     }
 
-    /// What `f` makes of the elements' bytes, in row-major order and the machine's, which it sees in place where the array
-    /// lies in the host's memory, whole on one device or the same on all; elsewhere of a copy. Waits for the values.
+    /// Calls `f` with the bytes of the elements, row-major, in the machine's byte order. An array in host memory, on
+    /// one device or replicated, is read in place; others are copied. Waits for the values.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -112,17 +113,17 @@ impl Array {
         Ok(f(&self.to_bytes()?))
     }
 
-    /// Keeps the values as they are for work that goes on elsewhere, on a thread that writes them to a disk, say: while the
-    /// hold lives the array can be used, but what would donate or delete it waits. Does not wait for the values.
+    /// Keeps the values unchanged for work on another thread, such as writing them to a disk: while the returned
+    /// guard exists the array can be used, but operations that donate or delete it wait. Does not wait for the values.
     ///
     /// ```
     /// # use shardax::prelude::*;
     /// # shardax::config::set_num_cpu_devices(1).ok();
     /// let x = ones([4]) * 3;
-    /// let held = x.hold()?;
+    /// let values = x.retain()?;
     /// let writer = std::thread::spawn(move || {
     ///     let mut bytes = Vec::new();
-    ///     held.copy_to(&mut bytes).map(|()| bytes)
+    ///     values.copy_to(&mut bytes).map(|()| bytes)
     /// });
     /// // Takes the memory of `x`, once the thread has its copy.
     /// let y = jit(|x: Array| x + 1).donate_argnums([0]).call(x)?;
@@ -131,10 +132,10 @@ impl Array {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// A thread that keeps a hold and donates the array gets an error, after ten seconds in which no other hold was
-    /// dropped and none was copied from.
+    /// A thread that holds a guard and donates the array itself gets an error after ten seconds in which no other guard
+    /// was dropped and none was copied from.
     ///
-    /// Fails for an array without values: one that was deleted or donated, a traced one, one that carries an error.
+    /// Fails for an array without values: deleted, donated, traced, or one that carries an error.
     #[track_caller]
     pub fn retain(&self) -> Result<Retained> {
         let c = self.concrete().at_caller()?;
@@ -143,7 +144,7 @@ impl Array {
         Ok(Retained { array: self.clone(), _holds: holds })
     }
 
-    /// A future that is ready when the values are there, or could not be computed: no thread waits.
+    /// Returns a future that is ready when the values are computed, or failed to be: no thread blocks.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -169,7 +170,7 @@ impl Array {
     }
 }
 
-/// The moment at which an array's values are there; see [`Array::ready`].
+/// A future that resolves when an array is computed; see [`Array::ready`].
 #[must_use = "a future does nothing until it is awaited"]
 #[derive(Debug)]
 pub struct Ready {
@@ -196,7 +197,7 @@ impl Future for Ready {
     }
 }
 
-/// The array itself, once its values are there.
+/// Awaits the array, and resolves to it once it is computed.
 impl IntoFuture for Array {
     type Output = Result<Array>;
     type IntoFuture = Pin<Box<dyn Future<Output = Result<Array>> + Send>>;

@@ -35,12 +35,12 @@ fn list<T: Display>(ty: &str, values: &[T]) -> String {
     text
 }
 
-/// The inside of `dense<…>` for a number of this dtype.
+/// The text inside `dense<…>` for a number of this dtype.
 pub(crate) fn constant_text(value: Scalar, dtype: DType) -> String {
     match dtype.category() {
         Category::Bool => (!value.is_zero()).to_string(),
         Category::Signed | Category::Unsigned => {
-            // Wraps as a conversion does: print the element's own value.
+            // Wraps as a conversion does: prints the value of the element.
             let mut bytes = Vec::new();
             value.write(dtype, &mut bytes);
             Scalar::read(dtype, &bytes).to_i128().to_string()
@@ -63,7 +63,7 @@ fn float_text(v: f64, dtype: DType) -> String {
     if !rounded.is_finite() {
         return bits;
     }
-    // The shortest digits that read back, with the point that MLIR wants.
+    // The shortest digits that read back, with the point that MLIR requires.
     let text = if dtype == DType::F32 { format!("{:e}", v as f32) } else { format!("{rounded:e}") };
     match text.split_once('e') {
         Some((mantissa, exponent)) if !mantissa.contains('.') => format!("{mantissa}.0e{exponent}"),

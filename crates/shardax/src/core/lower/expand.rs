@@ -8,7 +8,7 @@ use crate::error::{Result, err};
 use crate::sharding::context::with_abstract_mesh;
 
 impl Lowering {
-    /// Writes what `f` computes on these values. `f` may use plain numbers but no arrays from outside.
+    /// Lowers `f`, applied to these values. `f` may use plain numbers but no arrays from outside.
     pub fn expand(&mut self, args: &[Value], f: impl FnOnce(&[Array]) -> Result<Vec<Array>>) -> Result<Vec<Value>> {
         let avals: Vec<Aval> = args.iter().map(|&v| self.aval(v)).collect();
         // The parts are left to the compiler: the result is constrained to what its type says.
@@ -16,10 +16,10 @@ impl Lowering {
         if !traced.captures.is_empty() {
             return Err(err!(NotImplemented, "a primitive's expansion uses an array that is not its operand"));
         }
-        // What it is made of was asked for by nobody.
-        let before = self.locations.hold(true);
+        // The operations inside have no source line of their own.
+        let before = self.locations.share_location(true);
         let outs = self.program(&traced.program.simplified(), args);
-        self.locations.hold(before);
+        self.locations.share_location(before);
         outs
     }
 }

@@ -1,4 +1,4 @@
-//! Text that another program was lowered to, as functions beside `main`.
+//! Imported text of another lowered program, as functions beside `main`.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,18 @@ use crate::core::program::Aval;
 use crate::error::{Result, err};
 use crate::sharding::Mesh;
 
-/// A module of StableHLO with one operation a line and without locations: as
-/// [`Module::text`](super::module::Module::text) writes it, or MLIR's own printer.
+/// A StableHLO module with one operation per line and without locations: the output of
+/// [`Module::text`](super::module::Module::text), or of MLIR's own printer.
 pub(crate) struct Imported<'a> {
-    /// What tells it from every other.
+    /// A unique key.
     pub key: &'a str,
     pub text: &'a str,
-    /// Its meshes, in the order in which they stand there.
+    /// Its meshes, in textual order.
     pub meshes: &'a [Mesh],
 }
 
 impl Lowering {
-    /// Calls the `main` of a foreign module, which is written once, however often it is called.
+    /// Calls the `main` of an imported module, whose text is added once, however often it is called.
     pub(crate) fn call_imported(&mut self, of: &Imported, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let at = match self.functions.iter().position(|(key, _)| key == of.key) {
             Some(at) => at,
@@ -84,7 +84,7 @@ fn named(number: usize, function: &str) -> String {
     format!("exported_{number}_{function}")
 }
 
-/// The symbol that a text begins with.
+/// The symbol at the start of a text.
 fn symbol(text: &str) -> &str {
     let part = |c: char| c.is_ascii_alphanumeric() || "_.$-".contains(c);
     &text[..text.find(|c| !part(c)).unwrap_or(text.len())]
@@ -94,7 +94,8 @@ fn digits(text: &str) -> &str {
     &text[..text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len())]
 }
 
-/// The text with what stands at each `pattern`, and so many bytes behind it, replaced, where `with` says by what.
+/// Replaces each match of `pattern` and the text after it: `with` returns the replacement and the number of bytes
+/// replaced.
 fn replaced(text: &str, pattern: &str, mut with: impl FnMut(&str) -> Option<(String, usize)>) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -109,7 +110,7 @@ fn replaced(text: &str, pattern: &str, mut with: impl FnMut(&str) -> Option<(Str
     out
 }
 
-/// The types of a signature without the attributes in braces behind them; the brace that opens the body stays.
+/// Removes the attributes in braces from the types of a signature; the brace that opens the body remains.
 fn without_attributes(signature: &str) -> String {
     let (mut out, mut depth, end) = (String::new(), 0, signature.len().saturating_sub(1));
     for (at, c) in signature.char_indices() {

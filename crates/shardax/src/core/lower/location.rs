@@ -1,7 +1,7 @@
-//! Where operations come from: MLIR's locations, which become the metadata of the compiled program and of profiles.
+//! Source locations of operations: MLIR's locations, which become the metadata of the compiled program and of profiles.
 //!
-//! While a text is being written each operation's line ends in the number of its location, `loc(#loc7)`; what the numbers
-//! stand for follows the module.
+//! While the text is being written, the line of each operation ends in the number of its location, `loc(#loc7)`; the
+//! locations themselves follow the module.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -11,26 +11,26 @@ use crate::scope::{Part, path};
 
 #[derive(Default)]
 pub(super) struct Locations {
-    /// The names around what is being written.
+    /// The current names.
     parts: Vec<Part>,
     current: usize,
-    /// The text of each, by its number.
+    /// The text of each location, by number.
     all: Vec<String>,
     numbers: HashMap<String, usize>,
-    /// Whether the equations being written stand for one, whose location they have.
-    held: bool,
-    /// Whether they are written.
+    /// `true` if the equations being written share the location of the one that they implement.
+    shared: bool,
+    /// `true` if locations are written.
     on: bool,
 }
 
-/// What was in effect before an equation.
+/// The state before an equation.
 pub(super) struct Outer {
     depth: usize,
     current: usize,
 }
 
 impl Locations {
-    /// Those of a program of this name; none are written unless they are `on`.
+    /// Locations of a program of this name; none are written unless `on`.
     pub fn of(name: &str, on: bool) -> Self {
         if !on {
             return Locations::default();
@@ -49,10 +49,10 @@ impl Locations {
         })
     }
 
-    /// The operations that follow belong to this equation.
+    /// Makes the following operations belong to this equation.
     pub fn enter(&mut self, eqn: &Eqn) -> Outer {
         let around = Outer { depth: self.parts.len(), current: self.current };
-        if self.on && !self.held {
+        if self.on && !self.shared {
             self.parts.extend_from_slice(eqn.scope.parts());
             let name = path(self.parts.iter(), eqn.primitive.name());
             let (file, line, column) = (eqn.source.file(), eqn.source.line(), eqn.source.column());
@@ -66,14 +66,14 @@ impl Locations {
         self.current = around.current;
     }
 
-    /// Adds a part to the names, and returns how many there were.
+    /// Adds a part to the names, and returns their previous number.
     pub fn push(&mut self, part: Option<Part>) -> usize {
         let depth = self.parts.len();
         self.parts.extend(part);
         depth
     }
 
-    /// Puts these names in the place of all.
+    /// Replaces all names.
     pub fn replace(&mut self, parts: Vec<Part>) -> Vec<Part> {
         std::mem::replace(&mut self.parts, parts)
     }
@@ -82,12 +82,12 @@ impl Locations {
         self.parts.truncate(depth);
     }
 
-    /// Whether the equations that follow have the location of the present one; returns what was said before.
-    pub fn hold(&mut self, held: bool) -> bool {
-        std::mem::replace(&mut self.held, held)
+    /// Sets whether the following equations share the current location; returns the previous setting.
+    pub fn share_location(&mut self, shared: bool) -> bool {
+        std::mem::replace(&mut self.shared, shared)
     }
 
-    /// Ends the line of an operation.
+    /// Ends the line of an operation with its location.
     pub fn mark(&self, text: &mut String) {
         if !self.on {
             return;
@@ -96,13 +96,13 @@ impl Locations {
         let _ = write!(text, "{MARK}{})", self.current);
     }
 
-    /// Follows an input of the function, with what the user calls it.
+    /// Adds the location of an input of the function, with the user's name for it.
     pub fn mark_input(&mut self, text: &mut String, name: &str) {
         let number = self.number(format!("loc({})", quoted(name)));
         let _ = write!(text, "{MARK}{number})");
     }
 
-    /// What the numbers stand for.
+    /// Writes the locations.
     pub fn write(&self, text: &mut String) {
         for (number, location) in self.all.iter().enumerate() {
             let _ = writeln!(text, "{DEFINITION}{number} = {location}");
@@ -113,10 +113,10 @@ impl Locations {
 const MARK: &str = " loc(#loc";
 const DEFINITION: &str = "#loc";
 
-/// What the line of the function begins with whose inputs have names.
+/// The start of the line of the function with named inputs.
 pub(super) const MAIN: &str = "  func.func public @main(";
 
-/// The line of a function without the locations of its inputs.
+/// Removes the locations of a function's inputs from its line.
 fn without_inputs(line: &str, plain: &mut String) {
     let mut parts = line.split(MARK);
     plain.push_str(parts.next().unwrap_or_default());
@@ -125,7 +125,7 @@ fn without_inputs(line: &str, plain: &mut String) {
     }
 }
 
-/// The text as it is without locations.
+/// Removes the locations from a text.
 pub(crate) fn without_locations(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for line in text.lines().filter(|line| !line.starts_with(DEFINITION)) {
@@ -140,7 +140,7 @@ pub(crate) fn without_locations(text: &str) -> String {
     plain
 }
 
-/// A string in MLIR: what is not plain is written as the bytes' numbers.
+/// An MLIR string: other than plain characters are written as byte escapes.
 fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');

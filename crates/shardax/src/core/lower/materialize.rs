@@ -1,9 +1,10 @@
-//! Which values the CPU's program keeps, where fusion would compute them anew in each loop that uses them.
+//! Materialization on CPU: the values to compute once, where fusion would recompute them in each loop that uses them.
 //!
-//! XLA computes what is elementwise inside of the loops of what uses it, in each of them again. That spares memory
-//! traffic where these are few, or where there is little to read. But a sum that grows from layer to layer, such as the
-//! residual stream of a transformer and its cotangent, is then read from its beginning in every loop: traffic,
-//! instructions and compile time grow with the square of the depth (`docs/plugin.md`). Such a value is kept: computed once.
+//! XLA (xla-cpu-pjrt 0.0.1) computes elementwise operations inside of the loops of their users, again in each of them.
+//! That saves memory traffic if there are few users, or little to read. But a sum that grows from layer to layer, such
+//! as the residual stream of a transformer and its cotangent, is then read from its beginning in every loop: traffic,
+//! instructions and compile time grow with the square of the depth (`docs/plugin.md`). Such a value is materialized:
+//! computed once. Checked by `loops_of_deep_sums_are_no_longer_than_those_of_shallow_ones`.
 
 use std::fmt::Write as _;
 
@@ -11,16 +12,16 @@ use super::attr::write_type;
 use super::{Lowering, Value};
 use crate::core::program::{Atom, Eqn, Program, Var};
 
-/// Values of fewer elements cost less than a loop of their own.
+/// Smaller values cost less than a separate loop.
 const MIN_ELEMENTS: usize = 4096;
 
-/// At most so many loops and operands of a value are told apart.
+/// The limit of loops and operands that are counted for a value.
 const MANY: usize = 16;
 
 impl Lowering {
-    /// `v`, which lies in memory: XLA fuses nothing across the call of a function that it may not inline. (It
+    /// Materializes `v` in memory: XLA fuses nothing across the call of a function that must not be inlined. (It
     /// drops an `optimization_barrier` before it fuses.)
-    pub(crate) fn keep(&mut self, v: Value) -> Value {
+    pub(crate) fn materialize(&mut self, v: Value) -> Value {
         let aval = self.aval(v);
         let mut key = String::from("keep ");
         write_type(&mut key, aval.dtype, &aval.shape);
@@ -37,7 +38,7 @@ impl Lowering {
     }
 }
 
-/// A few of the program's values or equations, in order.
+/// A small ordered set of the program's values or equations.
 #[derive(Clone, Default)]
 struct VarSet(Vec<u32>);
 
@@ -59,7 +60,7 @@ impl VarSet {
     }
 }
 
-/// Whether each value of the program is to be kept.
+/// Marks the values of the program to materialize.
 pub(super) fn materialized(program: &Program) -> Vec<bool> {
     let mut kept = vec![false; program.avals.len()];
     let large = |v: Var| program.avals[v.index()].size() >= MIN_ELEMENTS;
@@ -68,7 +69,7 @@ pub(super) fn materialized(program: &Program) -> Vec<bool> {
     }
     let mut uses = vec![0u32; program.avals.len()];
     program.eqns.iter().flat_map(operands).for_each(|v| uses[v.index()] += 1);
-    // What is kept makes fewer loops of the values before it, and fewer operands of those behind.
+    // A materialized value reduces the loops of the values before it, and the operands of those after it.
     for _ in 0..2 {
         let users = Users::of(program, &kept);
         kept = keep(program, &users, &uses);
@@ -83,7 +84,7 @@ fn operands(eqn: &Eqn) -> impl Iterator<Item = Var> {
     })
 }
 
-/// The result of an equation that is computed inside of the loops of what uses it.
+/// The result of an equation that is fused into the loops of its users.
 fn fused(eqn: &Eqn) -> Option<usize> {
     match eqn.outputs.as_slice() {
         [out] if eqn.primitive.is_fused() => Some(out.index()),
@@ -95,20 +96,20 @@ fn moves(eqn: &Eqn) -> bool {
     matches!(eqn.primitive.name(), "reshape" | "transpose")
 }
 
-/// Whether this product's operand `v` is a matrix, and the other a vector.
+/// Returns `true` if this matmul's operand `v` is a matrix, and the other a vector.
 fn is_matrix(program: &Program, eqn: &Eqn, v: Var) -> bool {
     let size = |v: &Var| program.avals[v.index()].size();
     let by = |other: usize| other > 1 && size(&v) % other == 0 && size(&v) / other == size(&eqn.outputs[0]);
     operands(eqn).any(|other| other != v && by(size(&other)))
 }
 
-/// What uses each value.
+/// The users of each value.
 struct Users {
     /// The loops that it is computed in: those of equations and of the program's results.
     loops: Vec<VarSet>,
-    /// Whether a product takes it, which needs it in memory.
+    /// `true` if it is an operand of a matmul, which needs it in memory.
     multiplied: Vec<bool>,
-    /// Whether that is a product with a vector, which takes what it needs in memory from a loop of its own only.
+    /// `true` if that is a matmul with a vector, which otherwise computes the operand in its own loop.
     by_vector: Vec<bool>,
 }
 
@@ -128,7 +129,7 @@ impl Users {
             let through = fused(eqn).filter(|out| !kept[*out]);
             let inside = through.map_or(VarSet(vec![i as u32]), |out| loops[out].clone());
             let product = match fused(eqn) {
-                // Products read other orders of the dimensions.
+                // Matmuls read other orders of the dimensions directly.
                 Some(out) => multiplied[out] && moves(eqn),
                 None => name == "dot_general" || name == "conv_general_dilated",
             };
@@ -145,25 +146,25 @@ impl Users {
 
 fn keep(program: &Program, users: &Users, uses: &[u32]) -> Vec<bool> {
     let mut kept = vec![false; program.avals.len()];
-    // The values in memory that each is computed from.
+    // The values in memory that each value is computed from.
     let mut reads: Vec<VarSet> = (0..program.avals.len()).map(|v| VarSet(vec![v as u32])).collect();
     for eqn in &program.eqns {
         let Some(out) = fused(eqn) else { continue };
         let size = program.avals[out].size();
         let mut all = VarSet::default();
         for v in operands(eqn) {
-            // What is small beside the result stays in the processor's caches.
+            // A value that is small compared with the result stays in the processor's caches.
             let large = |read: &&u32| program.avals[**read as usize].size() * 2 >= size;
             reads[v.index()].0.iter().filter(large).for_each(|&read| all.insert(read));
         }
         let (loops, operands) = (users.loops[out].len(), all.len());
-        // Anew: each loop reads each operand. Kept: they are read once, it is written once and read by each loop, or, where
-        // it must be in memory anyway, by each loop but the product.
+        // Fused, each loop reads each operand. Materialized, the operands are read once, and the value is written once
+        // and read by each loop, or, if it must be in memory anyway, by each loop but the matmul's.
         let spares = match users.multiplied[out] {
             true => loops >= 2 && operands >= 2,
             false => loops * operands > operands + 1 + loops,
         };
-        // What is only read in another order is so read by the product.
+        // A matmul reads a transposed operand directly.
         let needed = users.by_vector[out] && eqn.primitive.name() != "transpose";
         if size >= MIN_ELEMENTS && (needed || uses[out] >= 2 && spares) {
             kept[out] = true;

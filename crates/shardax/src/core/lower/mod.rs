@@ -1,6 +1,6 @@
 //! Lowering: writing a program as StableHLO text with `sdy` shardings.
 //!
-//! Operations are written in MLIR's generic form, which is the same for all of them.
+//! Operations are written in MLIR's generic form, which is uniform.
 
 mod attr;
 mod expand;
@@ -47,7 +47,7 @@ struct ValueInfo {
 /// The body of an operation's region; made by [`Lowering::region`].
 pub struct Region(String);
 
-/// The text being written: what a primitive's [`lower`](crate::primitive::Primitive::lower) adds its operations to.
+/// The text being written, to which a primitive's [`lower`](crate::primitive::Primitive::lower) adds its operations.
 #[derive(Default)]
 pub struct Lowering {
     text: String,
@@ -57,37 +57,38 @@ pub struct Lowering {
     /// The axes of each mesh.
     meshes: Vec<Vec<(AxisName, usize)>>,
     next_channel: u32,
-    /// The mesh whose axes are manual where text is being written.
+    /// The mesh with manual axes around the text being written.
     pub(crate) manual_mesh: Option<Mesh>,
     pub(crate) manual_axes: Vec<AxisName>,
-    /// The platform that the program is for.
+    /// The target platform.
     pub(crate) platform: Platform,
-    /// Whether the program is for several devices.
+    /// `true` if the program is for several devices.
     pub(crate) many_devices: bool,
-    /// Whether other programs than this one are to run the text.
+    /// `true` if the text is to be exported.
     pub(crate) portable: bool,
-    /// Whether values of the program lie in other memory than the devices' own.
+    /// `true` if values of the program are in memory other than the devices' own.
     pub(crate) other_memory: bool,
-    /// The mesh that the compiler splits values over, where arguments or results say so.
+    /// The mesh that the compiler partitions values over, if arguments or results name one.
     pub(crate) auto_mesh: Option<Mesh>,
-    /// The names of what is being written, and where it was asked for.
+    /// The current names and source locations.
     locations: Locations,
-    /// Functions beside `main`, by what tells them apart.
+    /// Functions beside `main`, by a unique key.
     functions: Vec<(String, String)>,
 }
 
 impl Lowering {
-    /// For the operations of a program of this name, with their locations or without.
+    /// Starts the text of a program of this name, with locations or without.
     pub(crate) fn of(name: &str, locations: bool, platform: Platform) -> Self {
         Lowering { indent: 2, locations: Locations::of(name, locations), platform, ..Lowering::default() }
     }
 
-    /// Whether the program is for the CPU, whose plugin has weaknesses that others do not share (`docs/plugin.md`).
+    /// Returns `true` if the program is for CPU, whose plugin needs workarounds that others do not (`docs/plugin.md`).
     pub(crate) fn on_cpu(&self) -> bool {
         self.platform == Platform::Cpu
     }
 
-    /// Whether the text being written runs on one device as it is: nothing is left for the compiler to split.
+    /// Returns `true` if the text being written runs on one device as it is: nothing is left for the compiler to
+    /// partition.
     pub(crate) fn is_local(&self) -> bool {
         let manual = |mesh: &Mesh| mesh.axis_names().all(|name| self.manual_axes.contains(&name));
         !self.many_devices || self.manual_mesh.as_ref().is_some_and(manual)
@@ -108,7 +109,7 @@ impl Lowering {
         Aval::new(self.dtype(v), self.shape(v).clone())
     }
 
-    /// Names a value of this type: the result of the next operation, or a block's argument.
+    /// Defines a value of this type: the result of the next operation, or a block's argument.
     fn define(&mut self, name: u32, result: Option<u32>, aval: &Aval) -> Value {
         self.values.push(ValueInfo { name, result, dtype: aval.dtype, shape: aval.shape.clone(), typed: None });
         Value(self.values.len() as u32 - 1)
@@ -136,7 +137,7 @@ impl Lowering {
         }
     }
 
-    /// A channel that no other communication of this program uses.
+    /// A channel id that no other communication of this program uses.
     pub fn channel(&mut self) -> u32 {
         self.next_channel += 1;
         self.next_channel
@@ -162,13 +163,13 @@ impl Lowering {
         if at == 0 { "mesh".into() } else { format!("mesh_{at}") }
     }
 
-    /// An operation with one result: `cx.op("stablehlo.add", &[x, y], "", &out)`. `attrs` is the inside of its attribute
-    /// dictionary, as in MLIR's generic form.
+    /// Writes an operation with one result: `cx.op("stablehlo.add", &[x, y], "", &out)`. `attrs` is the inside of its
+    /// attribute dictionary, as in MLIR's generic form.
     pub fn op(&mut self, name: &str, args: &[Value], attrs: &str, out: &Aval) -> Value {
         self.op_with(name, args, attrs, Vec::new(), std::slice::from_ref(out))[0]
     }
 
-    /// An operation with any number of results and regions.
+    /// Writes an operation with any number of results and regions.
     pub fn op_with(
         &mut self,
         name: &str,
@@ -230,7 +231,8 @@ impl Lowering {
         }
     }
 
-    /// A region with one block, whose arguments have these types; `body` returns what the block returns.
+    /// Writes a region with one block, whose arguments have these types; `body` returns the values that the block
+    /// returns.
     pub fn region(
         &mut self,
         args: &[Aval],
@@ -239,7 +241,7 @@ impl Lowering {
         self.region_returning("stablehlo.return", args, body)
     }
 
-    /// The same, for a dialect with its own terminator.
+    /// Like [`region`](Self::region), for a dialect with its own terminator.
     pub fn region_returning(
         &mut self,
         terminator: &str,
@@ -269,7 +271,7 @@ impl Lowering {
         result.map(|_| Region(inner))
     }
 
-    /// A constant with every element equal to `value`.
+    /// Writes a constant with every element equal to `value`.
     pub fn constant(&mut self, value: Scalar, aval: &Aval) -> Value {
         let mut attrs = String::from("value = dense<");
         attrs.push_str(&constant_text(value, aval.dtype));
@@ -278,13 +280,13 @@ impl Lowering {
         self.op("stablehlo.constant", &[], &attrs, aval)
     }
 
-    /// Whether moves between memories are written. Where all values lie in the devices' own there are none, and so on
-    /// platforms whose programs know one memory.
+    /// Returns `true` if moves between memories are written. If all values are in the devices' own memory there are
+    /// none, and neither are there on platforms whose programs only know one memory.
     pub(crate) fn moves_memory(&self) -> bool {
         self.other_memory && self.platform.has_memories()
     }
 
-    /// `v` in memory of this kind.
+    /// Moves `v` to memory of this kind.
     pub(crate) fn in_memory(&mut self, v: Value, kind: MemoryKind) -> Value {
         let attrs = format!(
             "call_target_name = \"annotate_device_placement\", has_side_effect = true, backend_config = \"\", api_version = 1 : i32, mhlo.frontend_attributes = {{_xla_buffer_placement = {:?}}}",
@@ -338,7 +340,7 @@ impl Lowering {
         self.op("sdy.sharding_constraint", &[v], &format!("sharding = {sharding}"), &aval)
     }
 
-    /// `v`, whose use does not decide how the operation that makes it is split: its operands alone do.
+    /// Prevents the users of `v` from deciding how the operation that computes it is partitioned: only its operands do.
     pub(crate) fn split_as_operands(&mut self, v: Value) -> Value {
         if self.split_mesh().is_none_or(|mesh| mesh.axes().iter().filter(|(_, size)| *size > 1).count() < 2) {
             return v;
@@ -348,12 +350,12 @@ impl Lowering {
         self.op("sdy.propagation_barrier", &[v], FORWARD, &aval)
     }
 
-    /// The value repeated to the type `out`; its dimension `i` becomes `dims[i]`.
+    /// Broadcasts the value to the type `out`; its dimension `i` becomes `dims[i]`.
     pub fn broadcast_in_dim(&mut self, v: Value, dims: &[usize], out: &Aval) -> Value {
         self.op("stablehlo.broadcast_in_dim", &[v], &format!("broadcast_dimensions = {}", ints(dims)), out)
     }
 
-    /// Runs `f`, which writes operations that have this part more in their names.
+    /// Runs `f`, which writes operations with this part added to their names.
     pub(crate) fn named<R>(&mut self, part: Option<Part>, f: impl FnOnce(&mut Self) -> R) -> R {
         let depth = self.locations.push(part);
         let result = f(self);
@@ -361,8 +363,9 @@ impl Lowering {
         result
     }
 
-    /// The same, where the compiler makes a function of it, and puts the names around its call before those inside.
-    pub(crate) fn named_apart<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
+    /// Runs `f`, which writes what the compiler makes a function of; it prefixes the names inside with those of the
+    /// call.
+    pub(crate) fn named_in_function<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
         let outer = self.locations.replace(Vec::new());
         let result = f(self);
         self.locations.replace(outer);
@@ -396,7 +399,7 @@ impl Lowering {
                     self.values[value.0 as usize].typed = out.sharding.clone();
                 }
                 if kept.get(var.index()).is_some_and(|kept| *kept) {
-                    value = self.keep(value);
+                    value = self.materialize(value);
                 }
                 env.set(*var, value);
             }

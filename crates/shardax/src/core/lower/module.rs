@@ -9,56 +9,56 @@ use crate::error::Result;
 use crate::sharding::memory::MemoryKind;
 use crate::sharding::{NamedSharding, axis_text};
 
-/// What `main` is to look like.
+/// The description of a module's `main`.
 pub(crate) struct Module<'a> {
     pub name: &'a str,
     pub program: &'a Program,
-    /// A sharding for each input; none in a program for one device.
+    /// A sharding for each input; `None` in a program for one device.
     pub in_shardings: &'a [Option<NamedSharding>],
     /// A sharding for each output; `None` leaves it to the compiler.
     pub out_shardings: &'a [Option<NamedSharding>],
     pub memory: &'a Memory,
     pub layouts: &'a Layouts,
-    /// What becomes of each input's memory.
+    /// The donation of each input.
     pub donations: &'a [Donation],
     pub num_partitions: usize,
     pub platform: Platform,
-    /// Whether operations say where they come from, and what the inputs are called then; of those beyond the names nothing
-    /// is known.
+    /// The names of the inputs if locations are written; inputs beyond the names are
+    /// anonymous.
     pub locations: Option<Vec<String>>,
-    /// Whether other programs than this one are to run it.
+    /// `true` if the text is to be exported.
     pub portable: bool,
 }
 
-/// The kinds of memory that arguments and results lie in. All are empty in a program whose values all lie in the memory
+/// The memory kinds of arguments and results. All are empty in a program whose values are all in the memory
 /// of its devices.
 #[derive(Default)]
 pub(crate) struct Memory {
     pub inputs: Vec<MemoryKind>,
     pub outputs: Vec<MemoryKind>,
-    /// Those that the user asked for, which results are moved to.
+    /// The kinds that the user asked for, to which results are moved.
     pub asked: Vec<Option<MemoryKind>>,
 }
 
-/// How arguments and results lie in memory, as XLA is told; empty where nothing is.
+/// The layouts of arguments and results, in XLA's notation; empty if unspecified.
 #[derive(Default)]
 pub(crate) struct Layouts {
     pub inputs: Vec<Option<String>>,
     pub outputs: Vec<Option<String>>,
 }
 
-/// What becomes of the memory of an input.
+/// The donation of an input's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Donation {
     None,
-    /// This output takes it over.
+    /// This output reuses it.
     To(usize),
-    /// The compiler finds the output that takes it over, once it has chosen how outputs are split.
+    /// The compiler finds the output that reuses it, once it has chosen the outputs' shardings.
     ToAny,
 }
 
 impl Module<'_> {
-    /// The StableHLO text.
+    /// Writes the StableHLO text.
     pub fn text(&self) -> Result<String> {
         let mut cx = Lowering::of(self.name, self.locations.is_some(), self.platform);
         cx.other_memory = !self.memory.inputs.is_empty() || !self.memory.outputs.is_empty();
@@ -136,7 +136,7 @@ impl Module<'_> {
         text.push_str("  }\n");
         cx.functions.iter().for_each(|(_, function)| text.push_str(function));
         text.push_str("}\n");
-        // Its compiler would end the process.
+        // The TPU compiler aborts the process for partitioned complex128.
         if self.platform == Platform::Tpu && self.num_partitions > 1 && text.contains("complex<f64>") {
             let way_round = "compute in complex64, or with the real and the imaginary parts, or on one device";
             return Err(self.platform.lacks("complex128 over several devices", way_round));

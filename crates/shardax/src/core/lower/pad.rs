@@ -1,26 +1,27 @@
-//! Padding and slicing, as primitives write them.
+//! Lowering of padding and slicing.
 
 use crate::core::lower::{Lowering, Value, ints};
 use crate::core::program::Aval;
 use crate::shape::Shape;
 
-/// What is put around and between the elements of a dimension: low, high (negative to cut), interior.
+/// The padding of a dimension: low, high (negative to cut), interior.
 pub(crate) type Padding = (i64, i64, i64);
 
-/// The size of a padded dimension that had `n` elements, for paddings that fit.
+/// The size of a padded dimension of `n` elements, for paddings that fit.
 fn padded(n: usize, (low, high, interior): Padding) -> usize {
     let n = n as i64;
     (n + low + high + interior * (n - 1).max(0)).max(0) as usize
 }
 
 impl Lowering {
-    /// `x` with `value` around and between its elements, a [`Padding`] for each dimension.
+    /// Pads `x` with `value`, with a [`Padding`] for each dimension.
     pub(crate) fn pad(&mut self, x: Value, value: Value, config: &[Padding]) -> Value {
         if config.iter().all(|c| *c == (0, 0, 0)) {
             return x;
         }
-        // Where elements are put between and edges cut at once, XLA's partitioner ends the process ("Check failed:
-        // get_first_valid_element_offset_on_dilated_shard"): what is cut there is cut afterwards.
+        // XLA's partitioner (xla-cpu-pjrt 0.0.1) aborts the process for interior padding with a negative edge ("Check
+        // failed: get_first_valid_element_offset_on_dilated_shard"), so the edge is cut afterwards. Noticed by
+        // `edges_cut_between_spread_elements_are_the_same`.
         let apart = |&(low, high, interior): &Padding| interior > 0 && (low < 0 || high < 0);
         if config.iter().any(apart) {
             let grown: Vec<Padding> =
@@ -46,7 +47,7 @@ impl Lowering {
         self.op("stablehlo.pad", &[x, value], &attrs, &out)
     }
 
-    /// The elements of `x` from `start` up to `limit`, each `strides` apart.
+    /// Slices the elements of `x` from `start` to `limit` in steps of `strides`.
     pub(crate) fn slice(&mut self, x: Value, start: &[usize], limit: &[usize], strides: &[usize]) -> Value {
         let attrs =
             format!("start_indices = {}, limit_indices = {}, strides = {}", ints(start), ints(limit), ints(strides));

@@ -1,20 +1,20 @@
-//! What a program is written for. Text that works around a weakness of one platform's engine is written for it alone.
+//! Target platforms. Text that works around a defect of one platform's plugin is written for that platform alone.
 
 use crate::error::{Error, err};
 
-/// The platform of the devices that a program is lowered for.
+/// The platform that a program is lowered for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Platform {
     #[default]
     Cpu,
     Gpu,
     Tpu,
-    /// One that this library knows nothing of.
+    /// An unknown platform.
     Other,
 }
 
 impl Platform {
-    /// The platform that a plugin calls by this name.
+    /// The platform of this name.
     pub fn named(name: &str) -> Platform {
         match name {
             "cpu" => Platform::Cpu,
@@ -24,7 +24,7 @@ impl Platform {
         }
     }
 
-    /// Whether programs can move values between memories of its devices.
+    /// Returns `true` if programs can move values between memories of its devices.
     pub fn has_memories(self) -> bool {
         matches!(self, Platform::Gpu | Platform::Tpu)
     }
@@ -39,7 +39,7 @@ impl Platform {
         }
     }
 
-    /// The error of an operation that the platform does not have; `way_round` says what to do.
+    /// The error for an unsupported operation of the platform; `way_round` is the advice.
     pub fn lacks(self, operation: &str, way_round: &str) -> Error {
         err!(NotImplemented, "{operation} is not implemented on {}", self.text()).help(way_round)
     }

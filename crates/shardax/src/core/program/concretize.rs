@@ -1,5 +1,5 @@
-//! Reading values while a function is traced only to be run at once: outside of `jit`, `grad` and `shard_map` trace
-//! functions whose arguments are known, so what has been computed so far can be computed in truth.
+//! Reading values while a function is traced for eager execution: outside of `jit`, `grad` and `shard_map` trace
+//! functions whose arguments are concrete, so traced values can be evaluated eagerly.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::trace::so_far;
 use crate::core::array::{Array, Concrete, Repr, Tracer};
 use crate::error::Result;
 
-/// The value of a traced array; `None` where the arguments of its function are not known.
+/// The value of a traced array; `None` if the arguments of its function are abstract.
 ///
 /// Fails for a value that differs from device to device.
 pub(crate) fn value(tracer: &Tracer) -> Result<Option<Arc<Concrete>>> {
@@ -15,12 +15,12 @@ pub(crate) fn value(tracer: &Tracer) -> Result<Option<Arc<Concrete>>> {
     known.value(traced)?.map(|array| array.concrete()).transpose()
 }
 
-/// The blocks that the devices hold of a value inside an eager `shard_map`: for each its coordinates and the block.
+/// The local shards of a value inside an eager `shard_map`: for each its coordinates and the array.
 pub(crate) fn per_device(tracer: &Tracer) -> Result<Option<Vec<(String, Array)>>> {
     so_far(tracer).map_or(Ok(None), |(traced, known)| known.per_device(traced))
 }
 
-/// The arrays, with traced ones of enclosing functions replaced by their values.
+/// Replaces traced arrays of enclosing functions by their values.
 pub(crate) fn known_arrays<'a>(arrays: impl Iterator<Item = &'a Array>) -> Result<Option<Vec<Array>>> {
     let mut out = Vec::new();
     for array in arrays {

@@ -1,4 +1,4 @@
-//! How many floating-point operations a program does, counted from its equations.
+//! Floating-point operation counts of programs.
 
 use std::fmt;
 use std::ops::{Add, Mul};
@@ -9,44 +9,44 @@ use crate::stack::grow;
 
 /// The floating-point operations of one call of a program, on all devices together; see [`Program::flops`].
 ///
-/// A product and the addition that follows it are two. They are counted as numbers of 64 bits with a fraction, which are
+/// A multiplication and an addition are two. Counts are `f64`, which is
 /// exact up to 2⁵³.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Flops {
-    /// Those of matrix products, convolutions, decompositions and Fourier transforms: what matrix units do.
+    /// Operations of matmuls, convolutions, decompositions and Fourier transforms, which run on matrix units.
     pub products: f64,
-    /// Of `products`, those that [`checkpoint`](crate::checkpoint) does a second time.
+    /// The part of `products` that [`checkpoint`](crate::checkpoint) recomputes.
     pub recomputed: f64,
-    /// All others: elementwise, of reductions and windows; one for each element, whatever the function.
+    /// All other operations: elementwise, of reductions and windows; one per element, whatever the function.
     pub elementwise: f64,
-    /// How many `while` loops there are whose steps are counted once, because their number is known only when they run.
+    /// The number of `while` loops whose body is counted once, because the number of steps is only known at run time.
     pub unbounded_loops: usize,
 }
 
 impl Flops {
-    /// Products alone.
+    /// Counts products alone.
     pub fn of_products(products: f64) -> Flops {
         Flops { products, ..Flops::default() }
     }
 
-    /// One for each element of these types that is a floating-point or complex number.
+    /// Counts one for each element of these types that is a floating-point or complex number.
     pub fn of_elements<'a>(types: impl IntoIterator<Item = &'a Aval>) -> Flops {
         let one = |aval: &Aval| if aval.dtype.is_inexact() { aval.size() as f64 } else { 0.0 };
         Flops { elementwise: types.into_iter().map(one).sum(), ..Flops::default() }
     }
 
-    /// Products, and all others.
+    /// The sum of products and elementwise operations.
     pub fn total(&self) -> f64 {
         self.products + self.elementwise
     }
 
-    /// The products without those that are done a second time: what the model asks for.
+    /// The products without recomputed ones: the operations that the model needs.
     pub fn model(&self) -> f64 {
         self.products - self.recomputed
     }
 
-    /// Of two branches, the one that does more.
+    /// The larger of two counts, for the branches of a conditional.
     pub fn max(self, other: Flops) -> Flops {
         if other.total() > self.total() { other } else { self }
     }
@@ -65,7 +65,7 @@ impl Add for Flops {
     }
 }
 
-/// So many times. Loops in it stay as many.
+/// Multiplies the counts, except the number of loops.
 impl Mul<f64> for Flops {
     type Output = Flops;
 
@@ -95,8 +95,8 @@ impl fmt::Display for Flops {
 }
 
 impl Program {
-    /// The floating-point operations of one call, on all devices together: what is in a `scan` as often as it runs, of
-    /// the branches of a `cond` the one that does most, what is in a `shard_map` on each of its devices.
+    /// The number of floating-point operations of one call, on all devices together: the body of a `scan` counts once
+    /// per step, of the branches of a `cond` the largest, the body of a `shard_map` once per device.
     ///
     /// ```
     /// # use shardax::prelude::*;

@@ -1,4 +1,4 @@
-//! The program IR: what JAX calls a jaxpr. Typed inputs, equations and outputs.
+//! The program IR, JAX's jaxpr: typed inputs, equations and outputs.
 
 pub(crate) mod concretize;
 mod flops;
@@ -26,9 +26,9 @@ use crate::stack::grow;
 pub struct Aval {
     /// The type of its elements.
     pub dtype: DType,
-    /// Its sizes.
+    /// The dimensions.
     pub shape: Shape,
-    /// A plain number's type, or that of host data of 64 bits, which gives way in promotion.
+    /// `true` for a plain number's type, or that of 64-bit host data, which yields in promotion.
     pub weak: bool,
     /// The manual mesh axes over which the value may differ from device to device.
     pub vma: AxisSet,
@@ -37,12 +37,13 @@ pub struct Aval {
 }
 
 impl Aval {
-    /// The type of an array of this dtype and shape, strong, the same on all devices.
+    /// The type of an array of this dtype and shape, strong, equal on all devices.
     pub fn new(dtype: DType, shape: impl Into<Shape>) -> Self {
         Aval { dtype, shape: shape.into(), weak: false, vma: AxisSet::default(), sharding: None }
     }
 
-    /// The type of host data that has this element type in Rust. 64 bits there are nobody's choice: they give way.
+    /// The type of host data of this element type in Rust. 64-bit floats are weakly typed, because Rust's literals have
+    /// that type.
     pub(crate) fn of_host(dtype: DType, shape: impl Into<Shape>) -> Self {
         Aval { weak: dtype.is_wide(), ..Aval::new(dtype, shape) }
     }
@@ -62,9 +63,9 @@ impl Aval {
         size(&self.shape)
     }
 
-    /// The bytes of its elements. Fails when no machine can address so many.
+    /// The size of its elements in bytes. Fails if it cannot be addressed.
     pub fn byte_size(&self) -> Result<usize> {
-        // A size of 0 does not hide that the others are out of range: strides are products of them.
+        // A dimension of 0 does not hide others that are out of range: strides are products of them.
         let all: Shape = self.shape.iter().map(|&d| d.max(1)).collect();
         if size(&all).saturating_mul(self.dtype.byte_size()) > isize::MAX as usize {
             return Err(err!(Value, "an array {self} is too large: its size in bytes does not fit 63 bits")
@@ -73,7 +74,7 @@ impl Aval {
         Ok(self.size() * self.dtype.byte_size())
     }
 
-    /// The same with another dtype.
+    /// Replaces the dtype.
     pub fn with_dtype(&self, dtype: DType) -> Self {
         Aval { dtype, weak: false, ..self.clone() }
     }
@@ -138,8 +139,8 @@ impl Aval {
         }
     }
 
-    /// The type of what a plain number becomes once it is computed with (summed, a tangent): its dtype then stands, as in
-    /// JAX. Host data of 64 bits, whose dtype nobody stated, still give way.
+    /// The type of a plain number after arithmetic (a sum, a tangent): strongly typed, as in
+    /// JAX. 64-bit host data stay weakly typed.
     pub fn strip_weak_type(mut self) -> Self {
         self.weak &= self.dtype.is_wide();
         self
@@ -156,7 +157,7 @@ impl Var {
     }
 }
 
-/// An operand: a variable, or a number written in place (always a scalar).
+/// An operand: a variable, or a literal (always a scalar).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Atom {
     /// A value of the program.
@@ -167,7 +168,7 @@ pub enum Atom {
         value: Scalar,
         /// Its dtype.
         dtype: DType,
-        /// Whether its type gives way to others.
+        /// `true` if it is weakly typed.
         weak: bool,
     },
 }
@@ -175,15 +176,15 @@ pub enum Atom {
 /// One application of a primitive.
 #[derive(Clone)]
 pub struct Eqn {
-    /// What is applied.
+    /// The primitive.
     pub primitive: Arc<dyn Primitive>,
     /// Its operands.
     pub inputs: SmallVec<[Atom; 3]>,
-    /// The values that it makes.
+    /// The values that it defines.
     pub outputs: SmallVec<[Var; 1]>,
-    /// The user's line that asked for it.
+    /// The user's line.
     pub source: &'static Location<'static>,
-    /// The names that it was asked for under.
+    /// The named scopes.
     pub(crate) scope: Scope,
     /// The context mesh that it was asked for in, where it is not that of the whole program.
     pub(crate) mesh: Option<AbstractMesh>,
@@ -225,7 +226,7 @@ impl Program {
         }
     }
 
-    /// How an input that lies nowhere in particular is first taken; `None` where it is taken whole.
+    /// The sharding that an uncommitted input is placed with first; `None` for whole.
     pub(crate) fn in_sharding(&self, input: Var) -> Option<Sharding> {
         self.eqns.iter().find_map(|eqn| {
             let operand = eqn.inputs.iter().position(|a| *a == Atom::Var(input))?;
@@ -233,7 +234,7 @@ impl Program {
         })
     }
 
-    /// How each output lies, where that is known before compilation.
+    /// The sharding of each output, if it is determined before compilation.
     pub(crate) fn out_shardings(&self) -> Vec<Option<NamedSharding>> {
         let known = |output: &Atom| {
             let Atom::Var(var) = output else { return None };
@@ -256,7 +257,7 @@ impl Program {
     }
 }
 
-/// Source lines and names do not count: programs that compute the same are the same.
+/// Source lines and names are ignored: programs that compute the same are equal.
 impl PartialEq for Eqn {
     fn eq(&self, other: &Self) -> bool {
         self.inputs == other.inputs && self.outputs == other.outputs && self.primitive.dyn_eq(other.primitive.as_ref())

@@ -1,4 +1,4 @@
-//! The printed form of a program.
+//! Printing programs.
 //!
 //! ```text
 //! { lambda a:f32[4] b:f32[].

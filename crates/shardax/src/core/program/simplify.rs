@@ -1,4 +1,4 @@
-//! Cleaning a program up before it is lowered or held: equations nobody needs are dropped, equal ones merged.
+//! Dead code elimination and common subexpression elimination, before a program is lowered or nested.
 
 use std::collections::HashMap;
 
@@ -27,7 +27,7 @@ impl Program {
             for atom in &mut eqn.inputs {
                 *atom = resolve(&replaced, atom);
             }
-            // Hashing the body of a loop to find its equal costs more than it finds.
+            // Hashing the body of a loop costs more than finding an equal one saves.
             if !eqn.primitive.programs().is_empty() || eqn.primitive.has_effects() {
                 eqns.push(eqn);
                 continue;
@@ -94,7 +94,7 @@ impl Program {
         out
     }
 
-    /// Which inputs are used by an equation or returned.
+    /// Marks the inputs that an equation uses or that are returned.
     pub(crate) fn used_inputs(&self) -> Vec<bool> {
         let mut used = vec![false; self.avals.len()];
         for atom in self.eqns.iter().flat_map(|e| &e.inputs).chain(&self.outputs) {

@@ -1,9 +1,9 @@
 //! Tracing: applying a primitive records an equation in the innermost trace, or runs it when there is none.
 //!
-//! Traces form a stack, one per thread. A *staging* trace records everything that is asked while it is on
-//! top. A *linear* trace, used by reverse mode, records only what depends on its own inputs (tangents) and
-//! lets everything else through to the trace below: that alone separates the linear part of a function from
-//! the part that is known (partial evaluation).
+//! Traces form a stack, one per thread. A *recording* trace records every operation while it is on
+//! top. A *linear* trace, used by reverse mode, records only operations that depend on its own inputs (tangents) and
+//! passes everything else to the trace below: this alone separates the linear part of a function from
+//! the non-linear part (partial evaluation).
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
@@ -32,7 +32,7 @@ thread_local! {
     static READ: Cell<u64> = const { Cell::new(0) };
 }
 
-/// How many functions may be traced inside each other. A program of programs so deep is still taken apart on any stack.
+/// The maximum number of nested traces. Dropping a program nested this deep still fits on any stack.
 const MAX_DEPTH: usize = 2000;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -45,22 +45,22 @@ struct Frame {
     captures: Vec<Array>,
     capture_vars: HashMap<(u64, usize), Var>,
     error: Option<Error>,
-    /// The variables of the arguments, and what stands for them where they are known.
+    /// The variables of the arguments, and their concrete values, if any.
     args: Vec<Var>,
     known: Option<Rc<dyn ConcreteInputs>>,
-    /// How many names were in effect when it began.
+    /// The number of named scopes when it began.
     depth: usize,
 }
 
-/// What the arguments of a function are while it is traced only to be run at once: what has been computed so far can
-/// then be computed in truth.
+/// Concrete arguments of a function traced for eager execution: traced values can
+/// be evaluated eagerly.
 pub(crate) trait ConcreteInputs {
-    /// The result of what has been traced so far. `None` where an argument of an enclosing function is not known.
+    /// Evaluates the trace so far. `None` if an argument of an enclosing function is abstract.
     ///
     /// Fails for a value that differs from device to device.
     fn value(&self, so_far: Traced) -> Result<Option<Array>>;
 
-    /// What the devices have of it, where each has a block of its own: its coordinates, and the block.
+    /// The value on each device, if each has its own shard: its coordinates, and the shard.
     fn per_device(&self, _so_far: Traced) -> Result<Option<Vec<(String, Array)>>> {
         Ok(None)
     }
@@ -98,7 +98,7 @@ impl Frame {
         Array(Repr::Traced(Arc::new(Tracer { trace: self.id, var, aval, sharding: None })))
     }
 
-    /// The operand that stands for `array` in this trace; arrays from outside become captures.
+    /// The operand for `array` in this trace; arrays from outside become captures.
     fn atom(&mut self, array: &Array) -> Atom {
         let key = match &array.0 {
             Repr::Literal(l) => return Atom::Literal { value: l.value, dtype: l.dtype, weak: l.weak },
@@ -118,7 +118,7 @@ impl Frame {
     }
 }
 
-/// Pops the frames that a trace pushed, also when the traced function panics.
+/// Pops the frames that a trace pushed, even if the traced function panics.
 struct FrameGuard(usize);
 
 impl FrameGuard {
@@ -158,40 +158,40 @@ impl Drop for FrameGuard {
     }
 }
 
-/// Whether `array` is a value of a linear trace: a tangent, or computed from one.
+/// Returns `true` if `array` is a value of a linear trace: a tangent, or computed from one.
 pub(crate) fn is_linear(array: &Array) -> bool {
     let Repr::Traced(t) = &array.0 else { return false };
     STACK.with_borrow(|stack| stack.iter().any(|f| f.linear && f.id == t.trace))
 }
 
-/// Whether a function is being traced on this thread.
+/// Returns `true` if a function is being traced on this thread.
 pub(crate) fn is_tracing() -> bool {
     STACK.with_borrow(|stack| !stack.is_empty())
 }
 
-/// Whether the innermost trace records everything that is asked, and not only what depends on tangents.
+/// Returns `true` if the innermost trace records every operation, not only those that depend on tangents.
 pub(crate) fn is_recording() -> bool {
     STACK.with_borrow(|stack| stack.last().is_some_and(|frame| !frame.linear))
 }
 
-/// Whether `trace` is still being recorded on this thread.
+/// Returns `true` if `trace` is still being recorded on this thread.
 fn is_live(trace: u64) -> bool {
     STACK.with_borrow(|stack| stack.iter().any(|f| f.id == trace))
 }
 
-/// The traces that are being recorded, on all threads.
+/// The active traces of all threads.
 static LIVE: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
 
 fn live() -> MutexGuard<'static, BTreeSet<u64>> {
     LIVE.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// Whether `trace` is being recorded, on whichever thread.
-fn lives_elsewhere(trace: u64) -> bool {
+/// Returns `true` if `trace` is being recorded on any thread.
+fn is_live_on_any_thread(trace: u64) -> bool {
     live().contains(&trace)
 }
 
-/// Records an error of the innermost trace, so that the enclosing call returns it even where the value is unused.
+/// Records an error in the innermost trace, so that the enclosing call returns it even if the value is unused.
 pub(crate) fn record_error(error: &Error) {
     STACK.with_borrow_mut(|stack| {
         if let Some(frame) = stack.last_mut() {
@@ -200,7 +200,7 @@ pub(crate) fn record_error(error: &Error) {
     });
 }
 
-/// Runs `f`, a function called in the trace in effect, so that what fails inside is its failure: the enclosing
+/// Runs `f`, a function called in the trace in effect, so that errors inside are its own: the enclosing
 /// function does not fail too if it handles the error.
 pub(crate) fn scoped<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
     let swap = |error: Option<Error>| {
@@ -221,7 +221,7 @@ pub(crate) fn at_caller<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Whether an operation on `args` runs at once, rather than being recorded.
+/// Returns `true` if an operation on `args` is executed eagerly instead of recorded.
 pub(crate) fn runs_now(args: &[Array]) -> bool {
     !args.iter().any(Array::is_traced) && STACK.with_borrow(|stack| stack.iter().all(|frame| frame.linear))
 }
@@ -231,7 +231,7 @@ pub(crate) fn trace(avals: &[Aval], f: impl FnOnce(&[Array]) -> Result<Vec<Array
     trace_with_concrete(None, avals, f)
 }
 
-/// The same, with what its inputs are where that is known: their values can then be read while it is traced.
+/// Like [`trace`], with concrete inputs, if any, whose values can be read during tracing.
 pub(crate) fn trace_with_concrete(
     known: Option<Rc<dyn ConcreteInputs>>,
     avals: &[Aval],
@@ -240,8 +240,8 @@ pub(crate) fn trace_with_concrete(
     trace_in(Frame { known, ..Frame::new(false) }, avals, f)
 }
 
-/// What has been traced so far of the function that `tracer` belongs to, as a function of its captures and arguments
-/// with that value as its result; and what those are. `None` where the arguments are not known.
+/// The trace so far of the function that `tracer` belongs to, as a function of its captures and arguments
+/// that returns this value, with the concrete arguments. `None` if the arguments are abstract.
 pub(crate) fn so_far(tracer: &Tracer) -> Option<(Traced, Rc<dyn ConcreteInputs>)> {
     STACK.with_borrow(|stack| {
         let frame = stack.iter().find(|f| f.id == tracer.trace)?;
@@ -280,10 +280,10 @@ fn trace_in(mut frame: Frame, avals: &[Aval], f: impl FnOnce(&[Array]) -> Result
     let outputs = catch_unwind(AssertUnwindSafe(|| grow(|| f(&inputs))));
     let recorded = STACK.with_borrow(|stack| stack.get(guard.0 - 1).and_then(|f| f.error.clone()));
     let outputs = match (outputs, recorded) {
-        // The recorded error, with more said about it on the way.
+        // The recorded error, with context added.
         (Ok(Err(error)), Some(recorded)) if error.message().ends_with(recorded.message()) => return Err(error),
-        // A panic that follows a recorded error is its consequence (an index into the shape of an array that
-        // could not be made, say): the error is what the user needs to see.
+        // A panic after a recorded error is its consequence (for example, an index into the shape of an invalid
+        // array): the error is what the user needs to see.
         (outputs, Some(error)) => {
             outputs.err().map(shardax_pjrt::panic_text);
             return Err(error);
@@ -303,7 +303,7 @@ fn trace_in(mut frame: Frame, avals: &[Aval], f: impl FnOnce(&[Array]) -> Result
     });
     let mut frame = guard.pop()?;
     frame.program.outputs = outputs;
-    // Captures were appended to the inputs as they came.
+    // Captures were appended to the inputs during tracing.
     frame.program.inputs.extend(args);
     Ok(Traced { program: frame.program, captures: frame.captures })
 }
@@ -338,12 +338,12 @@ pub(crate) fn bind_at(primitive: Arc<dyn Primitive>, args: &[Array], location: &
     }
 }
 
-/// An error for an array that cannot be an operand: one that failed, was deleted, or belongs to a finished trace.
+/// Fails for an array that cannot be an operand: it failed, was deleted, or belongs to a finished trace.
 pub(crate) fn check_usable(array: &Array) -> Result<()> {
     match &array.0 {
         Repr::Error(e) => Err(e.0.clone()),
         Repr::Traced(t) if t.is_only_type() => Err(t.has_no_values()),
-        Repr::Traced(t) if !is_live(t.trace) && lives_elsewhere(t.trace) => Err(err!(
+        Repr::Traced(t) if !is_live(t.trace) && is_live_on_any_thread(t.trace) => Err(err!(
             Leak,
             "a traced array of type {} was used on another thread than the one that its function is being traced on (UnexpectedTracerError)",
             t.aval
@@ -360,7 +360,7 @@ pub(crate) fn check_usable(array: &Array) -> Result<()> {
     }
 }
 
-/// The types of the results, which must be of a size that can be addressed.
+/// Infers the result types, whose sizes must be addressable.
 pub(crate) fn infer(primitive: &dyn Primitive, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
     let mut outs = primitive.infer(args).map_err(Error::anywhere)?;
     if outs.len() != primitive.output_count() {
@@ -383,7 +383,7 @@ fn try_bind(primitive: Arc<dyn Primitive>, args: &[Array], location: &'static Lo
     for arg in args {
         check_usable(arg)?;
     }
-    // The trace that records it: the innermost that stages, or that a linear operand belongs to.
+    // The trace that records it: the innermost recording one, or the one that a linear operand belongs to.
     let target = STACK.with_borrow(|stack| {
         stack.iter().rposition(|frame| {
             !frame.linear || args.iter().any(|a| matches!(&a.0, Repr::Traced(t) if t.trace == frame.id))
@@ -421,7 +421,7 @@ fn try_bind(primitive: Arc<dyn Primitive>, args: &[Array], location: &'static Lo
     })
 }
 
-/// Makes all operands vary over the union of their axes. Numbers need no cast.
+/// Casts all operands to vary over the union of their axes. Numbers need no cast.
 fn cast_operands(args: &mut [Array]) {
     let mut union = AxisSet::default();
     for arg in args.iter() {

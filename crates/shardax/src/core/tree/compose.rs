@@ -20,7 +20,7 @@ use crate::error::{Result, err};
 pub trait Compose<X: Tree>: Tree {
     /// The tree of trees.
     type Composed: Tree;
-    /// Makes it of `part`, called for each leaf in order.
+    /// Builds it from `part`, called for each leaf in order.
     fn compose(self, part: &mut dyn FnMut() -> Result<X>) -> Result<Self::Composed>;
 }
 
@@ -43,7 +43,7 @@ pub struct Composed<T, X> {
 }
 
 impl<T: Tree, X> Composed<T, X> {
-    /// Makes it of `part`, called for each leaf of `of` in order.
+    /// Builds it from `part`, called for each leaf of `of` in order.
     pub fn new(of: &T, part: &mut dyn FnMut() -> Result<X>) -> Result<Self> {
         let structure = Flat::of(of).def;
         let parts = (0..structure.leaf_count()).map(|_| part()).collect::<Result<_>>()?;
@@ -64,7 +64,7 @@ impl<T, X> Composed<T, X> {
         })
     }
 
-    /// The parts with the key paths of their leaves, in order.
+    /// Iterates over the parts with the key paths of their leaves, in order.
     pub fn iter(&self) -> impl Iterator<Item = (String, &X)> {
         self.structure.paths().into_iter().zip(&self.parts)
     }

@@ -1,20 +1,20 @@
-//! What is done with all leaves of trees: listed, mapped, folded.
+//! Functions on all leaves of trees: list, map, fold.
 
 use super::{Flat, Tree, TreeDef, same_structure};
 use crate::core::array::Array;
 use crate::error::{AtCaller, Result, err};
 
-/// The leaves of `tree`, in order.
+/// Returns the leaves of `tree`, in order.
 pub fn leaves<T: Tree>(tree: &T) -> Vec<Array> {
     Flat::of(tree).leaves.into_vec()
 }
 
-/// The structure of `tree`.
+/// Returns the structure of `tree`.
 pub fn structure<T: Tree>(tree: &T) -> TreeDef {
     Flat::of(tree).def
 }
 
-/// The leaves of `tree` with their key paths.
+/// Returns the leaves of `tree` with their key paths.
 pub fn leaves_with_path<T: Tree>(tree: &T) -> Vec<(String, Array)> {
     let flat = Flat::of(tree);
     flat.def.paths().into_iter().zip(flat.leaves).collect()
@@ -55,7 +55,7 @@ pub fn map_with_path<T: Tree>(mut f: impl FnMut(&str, Array) -> Array, tree: T) 
     flat.build()
 }
 
-/// The leaves folded into one value, in order, beginning with `init`.
+/// Folds the leaves into one value, in order, beginning with `init`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -66,9 +66,9 @@ pub fn reduce<T: Tree, A>(f: impl FnMut(A, Array) -> A, tree: &T, init: A) -> A 
     Flat::of(tree).leaves.into_iter().fold(init, f)
 }
 
-/// Whether every leaf, a single value each, is true: not zero. Waits for the values.
+/// Returns `true` if every leaf is a scalar that is not zero. Waits for the values.
 ///
-/// Fails for a leaf of more elements than one.
+/// Fails for a leaf of more than one element.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -1,8 +1,8 @@
-//! Trees: any Rust value that holds arrays, taken apart into leaves and put together again.
+//! Trees: Rust values that hold arrays, flattened into leaves and rebuilt from them.
 //!
-//! [`Tree`] is implemented for [`Array`], tuples of up to sixteen, `Vec`, arrays, `BTreeMap`, `HashMap`, `Option`, `Box`,
-//! plain Rust numbers and [`Static`], and derived for structs and enums with `#[derive(Tree)]`. A plain number or
-//! a `Static` is no leaf: it is part of the structure, so a compiled function is made anew for each value.
+//! [`Tree`] is implemented for [`Array`], tuples of up to sixteen, `Vec`, arrays, `BTreeMap`, `HashMap`, `Option`,
+//! `Box`, plain Rust numbers and [`Static`], and derived for structs and enums with `#[derive(Tree)]`. A plain number
+//! or a `Static` is no leaf: it is part of the structure, so a compiled function is traced again for each value.
 
 mod compose;
 mod functions;
@@ -37,25 +37,25 @@ pub trait Tree: Clone {
     fn unflatten(from: &mut Unflatten<'_>) -> Result<Self>;
 }
 
-/// A tree taken apart: its leaves in order, and its structure.
+/// A flattened tree: its leaves in order, and its structure.
 #[derive(Clone, Debug, Default)]
 pub struct Flat {
     /// The arrays, in order.
     pub leaves: SmallVec<[Array; 8]>,
-    /// What they were taken from.
+    /// The structure of the tree.
     pub def: TreeDef,
 }
 
 impl Flat {
-    /// Takes `tree` apart.
+    /// Flattens `tree`.
     pub fn of<T: Tree>(tree: &T) -> Self {
         let mut flat = Flat::default();
         tree.flatten(&mut flat);
         flat
     }
 
-    /// Takes the arguments of a call apart. A plain number that stands among arrays of 64 bits keeps its own 64, because
-    /// it may meet them inside.
+    /// Flattens the arguments of a call. A plain number among arrays of 64 bits keeps its own 64 bits, because
+    /// the function may combine it with them.
     pub(crate) fn of_arguments<T: Tree>(tree: &T) -> Self {
         let mut flat = Flat::of(tree);
         if flat.leaves.iter().any(Array::is_number) {
@@ -109,7 +109,7 @@ impl Flat {
         Ok((Flat { leaves: first.into(), def: a.clone() }, Flat { leaves: second.into(), def: b.clone() }))
     }
 
-    /// Puts the tree together again.
+    /// Rebuilds the tree.
     #[track_caller]
     pub fn build<T: Tree>(&self) -> Result<T> {
         unflatten(&self.def, &self.leaves)
@@ -123,7 +123,7 @@ pub struct Unflatten<'a> {
 }
 
 impl Unflatten<'_> {
-    /// The next leaf; an error where the structure has something else there.
+    /// Reads the next leaf; fails where the structure has a node.
     pub fn leaf(&mut self) -> Result<Array> {
         match (self.tokens.next(), self.leaves.next()) {
             (Some(Token::Leaf), Some(array)) => Ok(array),
@@ -131,7 +131,7 @@ impl Unflatten<'_> {
         }
     }
 
-    /// The next node, which must be a struct or variant of this type.
+    /// Reads the next node, which must be a struct or variant.
     pub fn node(&mut self) -> Result<Node> {
         match self.tokens.next() {
             Some(Token::Node(node)) => Ok(node.clone()),
@@ -139,7 +139,7 @@ impl Unflatten<'_> {
         }
     }
 
-    /// What the next node says of the leaves below it, if that is what it does.
+    /// The metadata of the next node, if it is a metadata node.
     pub fn peek_metadata(&self) -> Option<&Metadata> {
         match self.tokens.as_slice().first() {
             Some(Token::Node(Node::Metadata(metadata))) => Some(metadata),
@@ -168,7 +168,7 @@ pub fn flatten_named<T: Tree>(value: &T, names: &Option<AxisNames>, out: &mut Fl
     value.flatten(out);
 }
 
-/// Reads what [`flatten_named`] wrote; for derived code.
+/// Reads the output of [`flatten_named`]; for derived code.
 #[doc(hidden)]
 pub fn unflatten_named<T: Tree>(from: &mut Unflatten<'_>) -> Result<T> {
     if let Some(Metadata::AxisNames(_)) = from.peek_metadata() {
@@ -194,7 +194,7 @@ pub fn unflatten<T: Tree>(def: &TreeDef, leaves: &[Array]) -> Result<T> {
     rebuild(def, leaves.iter().cloned().collect()).at_caller()
 }
 
-/// Rebuilds a tree of leaves that are not needed any more.
+/// Rebuilds a tree and consumes the leaves.
 pub(crate) fn rebuild<T: Tree>(def: &TreeDef, leaves: SmallVec<[Array; 8]>) -> Result<T> {
     let mut from = Unflatten { tokens: def.tokens(), leaves: leaves.into_iter() };
     let tree = T::unflatten(&mut from)?;

@@ -1,4 +1,4 @@
-//! Structures as JSON, for functions that travel to other programs.
+//! Tree structures as JSON, for exported functions.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use super::structure::{Metadata, Node, StaticValue, Token, TreeDef};
 use crate::dtype::Scalar;
 use crate::error::{Result, err};
 
-/// A text that lives as long as the process; equal ones are one. Names of types and fields are such, and there are few.
+/// Interns a text for the life of the process. Used for names of types and fields, of which there are few.
 fn lasting(text: &str) -> &'static str {
     static ALL: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
@@ -37,7 +37,7 @@ fn lasting_list(texts: Vec<&'static str>) -> &'static [&'static str] {
 }
 
 fn number(value: &Scalar) -> Value {
-    // The bits of a float: JSON has neither infinities nor NaN.
+    // A float is written as bits: JSON has neither infinities nor NaN.
     match *value {
         Scalar::Bool(v) => json!({ "bool": v }),
         Scalar::Int(v) => json!({ "int": v.to_string() }),
@@ -87,7 +87,7 @@ impl Token {
         }
     }
 
-    /// `None` for what is no step of a structure. A value of configuration is the one among `known` that prints alike.
+    /// Returns `None` for JSON that is no token. A configuration value is the one among `known` that prints alike.
     fn from_json(value: &Value, known: &[&StaticValue]) -> Option<Token> {
         let node = |node| Some(Token::Node(node));
         let size = |value: &Value| usize::try_from(value.as_u64()?).ok();
@@ -125,12 +125,13 @@ impl Token {
 }
 
 impl TreeDef {
-    /// The structure as a list of its steps in pre-order. Values of configuration are there as they print.
+    /// The structure as a list of its tokens in pre-order. Configuration values are written as they print.
     pub(crate) fn to_json(&self) -> Value {
         self.tokens().map(Token::to_json).collect()
     }
 
-    /// The structure of such a list. Values of configuration, which no file can hold, are those in `like` that print alike.
+    /// Reads the structure from such a list. Configuration values, which no file can hold, are those in `like` that
+    /// print alike.
     pub(crate) fn from_json(value: &Value, like: &TreeDef) -> Result<TreeDef> {
         let known: Vec<&StaticValue> =
             like.tokens().filter_map(|t| if let Token::Static(value) = t { Some(value) } else { None }).collect();
@@ -151,7 +152,7 @@ impl TreeDef {
         for token in def.tokens() {
             let children = if let Token::Node(node) = token { node.arity() } else { 0 };
             missing =
-                missing.checked_sub(1).ok_or_else(|| err!(Value, "the structure goes on after its end"))? + children;
+                missing.checked_sub(1).ok_or_else(|| err!(Value, "the structure continues after its end"))? + children;
         }
         if missing > 0 {
             return Err(err!(Value, "{missing} steps of the structure are missing"));

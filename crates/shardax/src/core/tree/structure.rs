@@ -10,11 +10,11 @@ use smallvec::SmallVec;
 use crate::dtype::Scalar;
 use crate::error::{Result, err};
 
-/// The structure of a tree without its leaves. Cheap to compare and to hash.
+/// The structure of a tree without its leaves. Comparing and hashing it is cheap.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TreeDef(SmallVec<[Token; 8]>);
 
-/// One step of a structure, in pre-order.
+/// One token of a structure, in pre-order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Token {
     Leaf,
@@ -24,32 +24,32 @@ pub(super) enum Token {
     Static(StaticValue),
 }
 
-/// A node of a tree and what its children are called.
+/// A node of a tree and the names of its children.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Node {
-    /// A tuple, of so many children.
+    /// A tuple, with the number of its children.
     Tuple(usize),
-    /// A `Vec` or an array, of so many children.
+    /// A `Vec` or an array, with the number of its children.
     List(usize),
     /// A map; the keys in order.
     Map(Arc<[String]>),
     /// A struct or an enum's variant; the names of its fields in order.
     Struct {
-        /// The type's name, of a variant with its own.
+        /// The type's name, with the variant's name for an enum.
         name: &'static str,
-        /// The names of the fields, numbers where they have none.
+        /// The names of the fields; numbers for a tuple struct.
         fields: &'static [&'static str],
     },
     /// `Option::Some`: one child, which has no key of its own.
     Some,
     /// `Option::None`: no children.
     None,
-    /// What is said of the leaves below: one child, which has no key of its own.
+    /// Metadata of the leaves below: one child, which has no key of its own.
     Metadata(Metadata),
 }
 
-/// What is said of leaves, beside their place in the tree.
+/// Metadata of leaves, beside their place in the tree.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Metadata {
@@ -57,23 +57,24 @@ pub enum Metadata {
     Kind(&'static str),
     /// The logical name of each dimension.
     AxisNames(AxisNames),
-    /// The arrays below are several in one: they have one more dimension, the first, of this name.
+    /// The arrays below are stacks: they have one more leading dimension, of this name.
     Stacked(Option<&'static str>),
 }
 
 /// A logical name, such as `embed`, for each dimension of an array that has one.
 pub type AxisNames = Arc<[Option<&'static str>]>;
 
-/// A leaf's place in a tree, and what is said of it there.
+/// The place of a leaf in a tree, and its metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeafInfo {
-    /// The key path, as `.conv1.kernel`.
+    /// The key path: `.conv1.kernel`.
     pub path: String,
     /// The type of the innermost struct or variant around it.
     pub owner: Option<&'static str>,
-    /// The kind that the outermost node around it tells.
+    /// The kind given by the outermost node around it.
     pub kind: Option<&'static str>,
-    /// The names of its dimensions, by the innermost node around it that tells them; first those of the stacks it is in.
+    /// The names of its dimensions, from the innermost node around it that gives them, after those of the stacks it is
+    /// in.
     pub axis_names: Option<AxisNames>,
 }
 
@@ -107,7 +108,7 @@ impl Node {
     }
 }
 
-/// A value of any type that takes part in the structure.
+/// A static value of any type, part of the structure.
 #[derive(Clone)]
 pub(super) struct StaticValue {
     pub value: Arc<dyn Any + Send + Sync>,
@@ -149,12 +150,12 @@ impl TreeDef {
         self.0.iter()
     }
 
-    /// How many leaves a tree of this structure has.
+    /// The number of leaves of a tree of this structure.
     pub fn leaf_count(&self) -> usize {
         self.0.iter().filter(|t| matches!(t, Token::Leaf)).count()
     }
 
-    /// The key path of each leaf, as `.conv1.kernel`, `[0]` or `["image"]`.
+    /// The key path of each leaf: `.conv1.kernel`, `[0]` or `["image"]`.
     pub fn paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
         self.walk(&mut |path, token| {
@@ -165,10 +166,10 @@ impl TreeDef {
         paths
     }
 
-    /// The place of each leaf, and what is said of it.
+    /// The place and the metadata of each leaf.
     pub fn leaf_infos(&self) -> Vec<LeafInfo> {
         let mut infos = Vec::new();
-        // The nodes above: how many children of each are to come, what holds for leaves there, the stacks they are in.
+        // The nodes above: the number of children left in each, the metadata for leaves there, the stacks they are in.
         let mut above: Vec<(usize, LeafInfo, Vec<Option<&'static str>>)> = Vec::new();
         self.walk(&mut |path, token| {
             let (mut here, mut stacks) = match above.last_mut() {
@@ -205,7 +206,7 @@ impl TreeDef {
         infos
     }
 
-    /// The plain numbers that are part of it, with their key paths: configuration, such as a rate or a count.
+    /// The plain numbers in the structure, with their key paths: configuration, such as a rate or a count.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -224,8 +225,8 @@ impl TreeDef {
         found
     }
 
-    /// The same structure with other plain numbers, in the order of [`numbers`](TreeDef::numbers); those that are left
-    /// out stay.
+    /// Replaces the plain numbers, in the order of [`numbers`](TreeDef::numbers); the rest are
+    /// unchanged.
     pub fn with_numbers(&self, numbers: impl IntoIterator<Item = Scalar>) -> TreeDef {
         let mut numbers = numbers.into_iter();
         let mut new = self.clone();
@@ -239,12 +240,12 @@ impl TreeDef {
         new
     }
 
-    /// Whether plain numbers are part of it.
+    /// Returns `true` if the structure holds plain numbers.
     pub(crate) fn has_numbers(&self) -> bool {
         self.0.iter().any(|token| matches!(token, Token::Number(..)))
     }
 
-    /// Hashes all but the values of plain numbers.
+    /// Hashes everything but the values of plain numbers.
     pub(crate) fn hash_without_numbers<H: Hasher>(&self, state: &mut H) {
         for token in &self.0 {
             match token {
@@ -254,7 +255,7 @@ impl TreeDef {
         }
     }
 
-    /// Where a structure that differs in plain numbers alone does so: the key path and the two numbers.
+    /// The plain numbers that differ between two structures that are otherwise equal: the key path and the two numbers.
     pub(crate) fn different_numbers(&self, other: &TreeDef) -> Vec<(String, Scalar, Scalar)> {
         let mut found = Vec::new();
         let mut others = other.0.iter();
@@ -268,7 +269,7 @@ impl TreeDef {
         found
     }
 
-    /// The key path of one leaf; empty where there is none.
+    /// The key path of one leaf; empty if there is none.
     pub(crate) fn path(&self, leaf: usize) -> String {
         let (mut at, mut found) = (0, String::new());
         self.walk(&mut |path, token| {
@@ -282,7 +283,7 @@ impl TreeDef {
         found
     }
 
-    /// The leaves below each child of the root node: how many, in order. `None` where the root has no children.
+    /// The key and the structure of each child of the root node, in order. `None` if the root has no children.
     pub(crate) fn root_children(&self) -> Option<Vec<(String, TreeDef)>> {
         let Some(Token::Node(node)) = self.0.first() else { return None };
         let mut at = 1;
@@ -344,10 +345,10 @@ impl TreeDef {
         }
     }
 
-    /// Visits every step with its key path.
+    /// Visits every token with its key path.
     fn walk(&self, visit: &mut dyn FnMut(&str, &Token)) {
         let mut path = String::new();
-        // The nodes above: how many children of each were visited, and how much of the path is its own.
+        // The nodes above: the number of children visited, and the length of the node's own part of the path.
         let mut above: Vec<(&Node, usize, usize)> = Vec::new();
         for token in &self.0 {
             if let Some((node, visited, own)) = above.last_mut() {
@@ -365,7 +366,7 @@ impl TreeDef {
         }
     }
 
-    /// Where two structures first differ: the key path and the two sides.
+    /// Describes the first difference of two structures: the key path and the two sides.
     pub(crate) fn difference(&self, other: &TreeDef) -> String {
         let list = |def: &TreeDef| {
             let mut out = Vec::new();

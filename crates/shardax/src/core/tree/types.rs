@@ -1,4 +1,4 @@
-//! The Rust types that are trees.
+//! `Tree` for Rust's own types.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -22,7 +22,7 @@ impl Tree for Array {
     }
 }
 
-// A type that holds itself does so behind a `Vec`, a map or a `Box`: there the stack grows.
+// A recursive type refers to itself through a `Vec`, a map or a `Box`, so these are where the stack grows.
 
 impl<T: Tree> Tree for Vec<T> {
     fn flatten(&self, out: &mut Flat) {
@@ -33,7 +33,7 @@ impl<T: Tree> Tree for Vec<T> {
         match from.node()? {
             Node::List(n) => grow(|| (0..n).map(|_| T::unflatten(from)).collect()),
             other => Err(err!(Type, "tree structure mismatch: expected a list, found {other:?}")
-                .help("rebuild the type that was taken apart")),
+                .help("rebuild the type that was flattened")),
         }
     }
 }
@@ -69,7 +69,7 @@ where
     }
 }
 
-/// The leaves come in the order of the keys, as in a `BTreeMap`.
+/// The leaves are in the order of the keys, as in a `BTreeMap`.
 impl<K, T, S> Tree for HashMap<K, T, S>
 where
     K: Ord + Hash + Clone + fmt::Display + std::str::FromStr,
@@ -194,7 +194,7 @@ impl Tree for usize {
 
 /// A value that is part of a function's structure rather than its data: configuration, a flag, a name.
 ///
-/// A compiled function is made anew for each value. The type must compare and hash.
+/// A compiled function is traced again for each value. The type must be comparable and hashable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Static<T>(pub T);
 

@@ -1,4 +1,4 @@
-//! Attributes and types of a portable artifact: those of VHLO, which mirror StableHLO's, of MLIR itself, and of Shardy.
+//! Attributes and types of a portable artifact: of VHLO, which mirror StableHLO's, of MLIR itself, and of Shardy.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Write;
@@ -7,15 +7,15 @@ use super::bytecode::{Bytecode, Bytes, Entry, at};
 use super::damaged;
 use crate::error::{Error, Result, err};
 
-/// An attribute; others are named by their number.
+/// An attribute; unsupported ones are named by their number.
 #[derive(Clone, Debug)]
 pub(super) enum Attribute<'a> {
     Array(Vec<usize>),
     Dictionary(Vec<(usize, usize)>),
     Bool(bool),
-    /// One of a list of names, such as a direction of comparison.
+    /// A value of an enumeration, such as a comparison direction.
     Choice(&'static Choices, &'static str),
-    /// How foreign functions are called: a number of 32 bits.
+    /// The calling convention of custom calls: a 32-bit number.
     Api(u64),
     /// The type, and the bits.
     Float(usize, u64),
@@ -27,7 +27,7 @@ pub(super) enum Attribute<'a> {
     Tensor(usize, &'a [u8]),
     Type(usize),
     Unit,
-    /// Which result of a foreign function lies where which operand was: the places within tuples, and the operand.
+    /// An alias of a result of a custom call to an operand: the index paths in tuples, and the operand.
     Alias(Vec<i64>, i64, Vec<i64>),
     /// Absolute and relative tolerance, units in the last place, and the mode.
     Accuracy([f64; 2], i64, usize),
@@ -63,7 +63,7 @@ const ACCURACY: Choices = Choices { of: "result_accuracy_mode", names: &["DEFAUL
 /// A symbolic size.
 pub(super) const DYNAMIC: i64 = i64::MIN;
 
-/// What attributes and types say, with an end to how much is written: a damaged file may refer to itself.
+/// The attributes and types, with a limit on the text written: a damaged file may refer to itself.
 pub(super) struct Dictionary<'a> {
     pub code: &'a Bytecode<'a>,
     fuel: Cell<usize>,
@@ -73,8 +73,8 @@ pub(super) struct Dictionary<'a> {
 }
 
 fn unknown(what: &str, entry: &Entry, code: u64) -> Error {
-    err!(NotImplemented, "the program has {what} {code} of the dialect {}, which is not read", entry.dialect)
-        .help("write the function with `exchange.save` of `tools/export`, which makes text of its program")
+    err!(NotImplemented, "the program has {what} {code} of the dialect {}, which is not supported", entry.dialect)
+        .help("write the function with `exchange.save` of `tools/export`, which stores its program as text")
 }
 
 impl<'a> Dictionary<'a> {
@@ -104,14 +104,14 @@ impl<'a> Dictionary<'a> {
         (0..self.code.types.len()).any(|of| self.is_symbolic(of))
     }
 
-    /// Counts what is written.
+    /// Counts written text against the limit.
     pub fn spend(&self, amount: usize) -> Result<()> {
         let left = self.fuel.get().checked_sub(amount);
         self.fuel.set(left.ok_or_else(|| damaged("its program is longer than its bytes can say"))?);
         Ok(())
     }
 
-    /// One level of entries that refer to entries.
+    /// Enters one level of entries that refer to entries.
     fn deeper<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         self.spend(1)?;
         if self.depth.get() > 60 {
@@ -233,7 +233,7 @@ impl<'a> Dictionary<'a> {
         }
     }
 
-    /// An attribute as StableHLO's text has it.
+    /// The text of an attribute in StableHLO.
     pub fn text(&self, index: usize) -> Result<String> {
         self.print(&self.attribute(index)?)
     }
@@ -296,7 +296,7 @@ impl<'a> Dictionary<'a> {
         })
     }
 
-    /// A text, of the kind that names have too.
+    /// A string, in the form that names also have.
     pub fn string(&self, index: usize) -> Result<&'a str> {
         match self.attribute(index)? {
             Attribute::Text(text) => Ok(text),
@@ -316,7 +316,7 @@ impl<'a> Dictionary<'a> {
         Ok(format!("0x{bits:0digits$X} : {name}"))
     }
 
-    /// Sizes and element type of a tensor.
+    /// The sizes and element type of a tensor.
     pub fn tensor_type(&self, index: usize) -> Result<(Vec<i64>, usize)> {
         if let Some(place) = index.checked_sub(self.code.types.len()) {
             return at(&self.refined.borrow(), place).cloned();
@@ -329,7 +329,7 @@ impl<'a> Dictionary<'a> {
         }
     }
 
-    /// The inputs and results of a function.
+    /// The inputs and results of a function type.
     pub fn function_type(&self, index: usize) -> Result<(Vec<usize>, Vec<usize>)> {
         let entry = at(&self.code.types, index)?;
         let mut r = Bytes(entry.bytes);
@@ -339,7 +339,7 @@ impl<'a> Dictionary<'a> {
         }
     }
 
-    /// The numbers of a tensor of integers; one stands for all where all are equal.
+    /// The numbers of a tensor of integers; a single one stands for all.
     pub fn integers(&self, of: usize, bytes: &[u8]) -> Result<Vec<i64>> {
         let (shape, element) = self.tensor_type(of)?;
         let name = self.type_text(element)?;
@@ -372,7 +372,7 @@ impl<'a> Dictionary<'a> {
         }
     }
 
-    /// Booleans are packed, eight in a byte; a byte of ones alone stands for a tensor of ones.
+    /// Booleans are packed, eight to a byte; a byte of ones alone stands for a tensor of ones.
     fn bits(&self, shape: &[i64], bytes: &[u8]) -> Result<Vec<i64>> {
         let count = self.count(shape)?;
         let bit = |i: usize| i64::from(bytes[i / 8] >> (i % 8) & 1);

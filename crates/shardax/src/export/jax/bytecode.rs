@@ -1,9 +1,9 @@
-//! The container of MLIR bytecode: sections, strings, names of operations, and where attributes and types are.
+//! The container of MLIR bytecode: sections, strings, operation names, and the positions of attributes and types.
 
 use super::damaged;
 use crate::error::{Result, err};
 
-/// Bytes read from front to back, each step checked.
+/// A byte reader with bounds checks.
 #[derive(Clone, Copy)]
 pub(super) struct Bytes<'a>(pub &'a [u8]);
 
@@ -22,7 +22,7 @@ impl<'a> Bytes<'a> {
         Ok(self.take(1)?[0])
     }
 
-    /// The zeros at the low end of the first byte say how many follow.
+    /// The number of trailing zeros of the first byte is the number of bytes that follow.
     pub fn varint(&mut self) -> Result<u64> {
         let first = self.byte()?;
         let more = first.trailing_zeros() as usize;
@@ -41,7 +41,7 @@ impl<'a> Bytes<'a> {
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
-    /// A number and what its lowest bit says.
+    /// A number and a flag in its lowest bit.
     pub fn flagged(&mut self) -> Result<(usize, bool)> {
         let value = self.varint()?;
         Ok((index(value >> 1)?, value & 1 == 1))
@@ -51,7 +51,7 @@ impl<'a> Bytes<'a> {
         index(self.varint()?)
     }
 
-    /// How many things of at least one byte follow.
+    /// The number of items, of at least one byte each, that follow.
     pub fn count(&mut self) -> Result<usize> {
         let count = self.index()?;
         match count <= self.0.len() {
@@ -64,7 +64,7 @@ impl<'a> Bytes<'a> {
         (0..self.count()?).map(|_| one(self)).collect()
     }
 
-    /// A section and its number. Where it is aligned, the bytes before it are padding.
+    /// A section and its number. If it is aligned, padding precedes it.
     pub fn section(&mut self, whole: usize) -> Result<(u8, Bytes<'a>)> {
         let kind = self.byte()?;
         let size = self.index()?;
@@ -82,14 +82,14 @@ fn index(value: u64) -> Result<usize> {
     usize::try_from(value).map_err(damaged)
 }
 
-/// An attribute or a type: who reads it, and whether its bytes are numbers or a text.
+/// An attribute or a type: its dialect, and whether its bytes are numbers or a text.
 pub(super) struct Entry<'a> {
     pub dialect: &'a str,
     pub encoded: bool,
     pub bytes: &'a [u8],
 }
 
-/// A module, apart but not yet understood.
+/// A module split into sections, not yet interpreted.
 pub(super) struct Bytecode<'a> {
     /// Texts, most of them UTF-8.
     pub strings: Vec<&'a [u8]>,
@@ -99,11 +99,11 @@ pub(super) struct Bytecode<'a> {
     pub types: Vec<Entry<'a>>,
     pub properties: Vec<Bytes<'a>>,
     pub ir: Bytes<'a>,
-    /// The length of what was read.
+    /// The number of bytes read.
     pub size: usize,
 }
 
-/// The first version that writes what a portable artifact holds as it is read here, and the last one known.
+/// The bytecode versions supported for portable artifacts, first and last.
 const VERSIONS: std::ops::RangeInclusive<u64> = 6..=6;
 
 impl<'a> Bytecode<'a> {
@@ -119,7 +119,7 @@ impl<'a> Bytecode<'a> {
                 "the program is bytecode of version {version} by {producer:?}, and StableHLO's of version {} is read",
                 VERSIONS.end()
             )
-            .help("write the function with `exchange.save` of `tools/export`, which makes text of its program"));
+            .help("write the function with `exchange.save` of `tools/export`, which stores its program as text"));
         }
         let mut sections = [Bytes(&[]); 9];
         while !rest.is_empty() {
@@ -147,7 +147,7 @@ impl<'a> Bytecode<'a> {
     }
 }
 
-/// An element of one of its lists.
+/// Returns an element of one of the module's lists.
 pub(super) fn at<T>(of: &[T], index: usize) -> Result<&T> {
     of.get(index).ok_or_else(|| damaged(format!("its program asks for entry {index} of {}", of.len())))
 }
@@ -191,7 +191,7 @@ fn names<'a>(mut r: Bytes<'a>, strings: &[&'a [u8]]) -> Result<Names<'a>> {
     Ok((dialects, operations))
 }
 
-/// The attributes and the types, one behind the other, in groups of one dialect.
+/// The attributes and the types, in sequence, grouped by dialect.
 fn entries<'a>(
     mut bytes: Bytes<'a>,
     mut r: Bytes<'a>,

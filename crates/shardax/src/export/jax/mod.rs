@@ -1,8 +1,8 @@
-//! What `jax.export.Exported.serialize()` wrote: a flatbuffer that holds a portable artifact of StableHLO.
+//! Reads the output of `jax.export.Exported.serialize()`: a flatbuffer that holds a portable artifact of StableHLO.
 //!
-//! XLA would take the artifact as it is, but whole: to be called within other programs it must become text. The C API
-//! has nothing that makes text of it, so it is read here: the container ([`bytecode`]), attributes and types
-//! ([`attribute`]), operations ([`operation`], [`module`]).
+//! XLA accepts the artifact, but only as a whole program: to call it inside other programs it must become text. The
+//! PJRT C API has no function for this conversion, so it is done here: the container ([`bytecode`]), attributes and
+//! types ([`attribute`]), operations ([`operation`], [`module`]).
 
 mod attribute;
 mod bytecode;
@@ -33,7 +33,7 @@ use crate::stack::grow;
 
 fn damaged(what: impl Display) -> Error {
     err!(Value, "this is no exported function, of this library or of `jax.export`: {what}").help(
-        "give what `Exported::serialize` made, here or in JAX, whole; a file that was cut off or changed is refused",
+        "pass the complete output of `Exported::serialize`, of shardax or JAX; a truncated or changed file is rejected",
     )
 }
 
@@ -58,7 +58,7 @@ mod field {
     pub const OUT_SHARDINGS: usize = 25;
 }
 
-/// The function of such bytes.
+/// Reads the function from such bytes.
 pub(super) fn exchanged(bytes: &[u8]) -> Result<Exchanged> {
     let digest: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
     let mut read = function(Table::root(bytes)?, &digest, None)?;
@@ -157,7 +157,7 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
     Ok(read)
 }
 
-/// Its `main` takes and gives what is said of it.
+/// Checks that the types of its `main` match the metadata.
 fn check<'a>(types: &[String], avals: impl Iterator<Item = &'a Aval>, what: &str) -> Result<()> {
     let text = |aval: &Aval| {
         let mut text = String::new();
@@ -178,7 +178,7 @@ fn agreeing(paths: Vec<String>, leaves: usize) -> Result<Vec<String>> {
     }
 }
 
-/// JAX's derivative takes and gives something for every argument and result; this library's for inexact ones.
+/// JAX's derivative has an entry for every argument and result; shardax's only for inexact ones.
 fn derivative(mut read: Exchanged) -> Result<Exchanged> {
     let moves: Vec<bool> = read.in_avals.iter().map(|aval| aval.dtype != DType::Float0).collect();
     let before = |i: usize| moves[..i].iter().filter(|moves| **moves).count();
@@ -192,7 +192,7 @@ fn derivative(mut read: Exchanged) -> Result<Exchanged> {
     Ok(read)
 }
 
-/// The element types, in the order of their numbers; `None` for those that arrays have not here.
+/// The element types, in the order of their numbers; `None` for those that shardax does not support.
 const DTYPES: [Option<DType>; 23] = [
     Some(DType::Bool),
     Some(DType::I8),

@@ -1,4 +1,4 @@
-//! A portable artifact as text: VHLO's operations become StableHLO's, in the form that every operation has.
+//! A portable artifact as text: VHLO operations become StableHLO operations in the generic form.
 
 mod calls;
 mod infer;
@@ -31,7 +31,7 @@ pub(super) struct Module {
     pub meshes: Vec<Vec<(String, usize)>>,
 }
 
-/// A value, as it is written, and its type.
+/// A value: its name and its type.
 #[derive(Clone)]
 struct Value {
     name: String,
@@ -45,7 +45,7 @@ impl Value {
     }
 }
 
-/// The values of an isolated region and of the regions in it, each numbered behind those of the region around it.
+/// The values of an isolated region and of the regions inside it, numbered after those of the enclosing region.
 #[derive(Default)]
 struct Scope {
     values: Vec<Option<Value>>,
@@ -66,7 +66,7 @@ struct Operation<'a> {
     isolated: bool,
 }
 
-/// In which order values are used, which is nothing to a text.
+/// Skips the use-list orders of values, which text does not need.
 fn skip_orders(r: &mut Bytes, values: usize) -> Result<()> {
     let count = if values > 1 { r.count()? } else { 1 };
     for _ in 0..count {
@@ -82,7 +82,8 @@ fn skip_orders(r: &mut Bytes, values: usize) -> Result<()> {
 
 struct Writer<'a> {
     dictionary: Dictionary<'a>,
-    /// How many arguments `main` is called with, and what its first one is where it takes one more: the platform's number.
+    /// The number of arguments that `main` is called with, and the platform's number if it takes that as an additional
+    /// first one.
     inputs: usize,
     /// Which of them are cotangents of integers: not given, but `false`.
     empty: Vec<bool>,
@@ -162,11 +163,11 @@ impl<'a> Writer<'a> {
         of.into_iter().map(|one| self.dictionary.type_text(one)).collect()
     }
 
-    /// All of an operation that stands before its regions.
+    /// Reads an operation up to its regions.
     fn operation(&mut self, r: &mut Bytes<'a>) -> Result<Operation<'a>> {
         let &(dialect, name) = at(&self.dictionary.code.operations, r.index()?)?;
         let mask = r.byte()?;
-        // Where it was written.
+        // The location.
         r.index()?;
         if mask & 8 != 0 {
             return Err(err!(NotImplemented, "the program has jumps between blocks, at {dialect}.{name}"));
@@ -179,7 +180,7 @@ impl<'a> Writer<'a> {
                         attributes.push((self.dictionary.string(key)?, value));
                     }
                 }
-                _ => return Err(damaged("its program has attributes that are none")),
+                _ => return Err(damaged("its program has invalid attributes")),
             }
         }
         let properties = if mask & 0x40 != 0 { Some(r.index()?) } else { None };
@@ -197,8 +198,8 @@ impl<'a> Writer<'a> {
         Ok(Operation { dialect, name, attributes, named, properties, results, operands, regions, isolated })
     }
 
-    /// Each region of an operation, of one block: `body` is given its number, the types of its arguments, how many operations
-    /// it has and where they are. The regions of an isolated operation are one section.
+    /// Reads each region of an operation, of one block: `body` receives its number, the types of its arguments, the
+    /// number of its operations and their bytes. The regions of an isolated operation are one section.
     fn regions(
         &mut self,
         r: &mut Bytes<'a>,
@@ -282,7 +283,7 @@ impl<'a> Writer<'a> {
 
     fn mesh(&mut self, op: &Operation<'a>) -> Result<()> {
         let [(_, Attribute::Sharding("mesh", text)), (_, Attribute::Text(name))] = op.named.as_slice() else {
-            return Err(damaged("its program has a mesh of which nothing is said"));
+            return Err(damaged("its program refers to an undefined mesh"));
         };
         let inside = text.trim_start_matches("<[").trim_end_matches("]>");
         let axis = |axis: &str| {
@@ -305,7 +306,7 @@ impl<'a> Writer<'a> {
         Ok(self.axisless.iter().any(|mesh| text.contains(mesh.as_str())))
     }
 
-    /// The shardings of arguments or results, as they stand behind their types.
+    /// The shardings of arguments or results, as written after their types.
     fn shardings(&self, of: &Attribute<'a>, count: usize) -> Result<Vec<String>> {
         let Attribute::Array(all) = of else { return Err(damaged("its program has a function without arguments")) };
         let mut texts = vec![String::new(); count];
@@ -324,7 +325,7 @@ impl<'a> Writer<'a> {
     fn function(&mut self, r: &mut Bytes<'a>, op: &Operation<'a>, called: Option<(&str, &[Value])>) -> Result<()> {
         let [(_, arguments), (_, Attribute::Type(of)), (_, outs), (_, Attribute::Text(name)), _] = op.named.as_slice()
         else {
-            return Err(damaged("its program has a function of which nothing is said"));
+            return Err(damaged("its program refers to an undefined function"));
         };
         let (inputs, results) = self.dictionary.function_type(*of)?;
         let (takes, gives) = (self.shardings(arguments, inputs.len())?, self.shardings(outs, results.len())?);
@@ -396,7 +397,7 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// Operations of one block, whose last one is written by this name.
+    /// Writes the operations of a block, the last of which is named `end`.
     fn operations(&mut self, r: &mut Bytes<'a>, count: usize, indent: usize, end: &str) -> Result<()> {
         for _ in 0..count {
             crate::stack::grow(|| self.inner(r, indent, end))?;
@@ -485,10 +486,11 @@ impl<'a> Writer<'a> {
             }
             ("vhlo", _) => {}
             (dialect, name) => {
-                return Err(err!(NotImplemented, "the program has the operation {dialect}.{name}, which is not read")
-                    .help(
-                        "write the function with `exchange.save` of `tools/export`, which makes text of its program",
-                    ));
+                return Err(err!(
+                    NotImplemented,
+                    "the program has the operation {dialect}.{name}, which is not supported"
+                )
+                .help("write the function with `exchange.save` of `tools/export`, which stores its program as text"));
             }
         }
         let written = match called {
@@ -537,7 +539,7 @@ impl<'a> Writer<'a> {
         Ok(if let [one] = gives.as_slice() { one.clone() } else { format!("({})", gives.join(", ")) })
     }
 
-    /// The arguments of a block, defined.
+    /// Defines the arguments of a block.
     fn arguments(&mut self, types: Vec<usize>) -> Result<String> {
         let mut all = Vec::new();
         for of in types {
@@ -549,7 +551,7 @@ impl<'a> Writer<'a> {
         Ok(all.join(", "))
     }
 
-    /// What each device runs on its block.
+    /// Writes a `manual_computation`.
     fn manual(&mut self, r: &mut Bytes<'a>, op: &Operation<'a>, indent: usize, begin: &str, types: &str) -> Result<()> {
         let [(_, Attribute::Sharding(_, ins)), (_, Attribute::Sharding(_, axes)), (_, Attribute::Sharding(_, outs))] =
             op.named.as_slice()

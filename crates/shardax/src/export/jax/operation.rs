@@ -1,11 +1,11 @@
-//! What operations of VHLO have beside operands, and as what StableHLO has it.
+//! Attributes of VHLO operations, and their form in StableHLO.
 
 use super::attribute::{Attribute, Dictionary, quoted, symbol};
 use super::bytecode::{Bytes, at};
 use super::damaged;
 use crate::error::{Result, err};
 
-/// The attributes of an operation, in the order of their names, which is the order of its properties in bytecode.
+/// The attributes of an operation in alphabetical order, the order of its properties in bytecode.
 fn names(operation: &str) -> Option<&'static [&'static str]> {
     Some(match operation {
         "all_gather_v1" | "all_gather_v2" => {
@@ -187,7 +187,7 @@ const LISTS: &[&str] = &[
     "window_strides",
 ];
 
-/// Attributes whose parts are single attributes in VHLO: its name, how it begins, and its fields.
+/// Attributes that VHLO splits into several: the name, the prefix, and the fields.
 type Joined = (&'static str, &'static str, &'static [&'static str]);
 
 fn joined(operation: &str) -> Option<Joined> {
@@ -245,9 +245,10 @@ impl<'a> Dictionary<'a> {
             Some(names) => names,
             None if r.is_empty() => &[],
             None => {
-                return Err(err!(NotImplemented, "the program has the operation {operation}, which is not read").help(
-                    "write the function with `exchange.save` of `tools/export`, which makes text of its program",
-                ));
+                return Err(err!(NotImplemented, "the program has the operation {operation}, which is not supported")
+                    .help(
+                        "write the function with `exchange.save` of `tools/export`, which stores its program as text",
+                    ));
             }
         };
         let named = names.iter().map(|name| Ok((*name, self.attribute(r.index()?)?))).collect::<Result<_>>()?;
@@ -257,7 +258,7 @@ impl<'a> Dictionary<'a> {
         }
     }
 
-    /// Attributes as StableHLO's text has them; what is only said because VHLO has no defaults is left out.
+    /// The attributes as StableHLO text; those with StableHLO's default value are left out.
     pub fn attributes(&self, operation: &str, named: &Named<'a>) -> Result<Vec<String>> {
         let mut all = Vec::new();
         let joined = joined(operation);
@@ -329,7 +330,7 @@ impl<'a> Dictionary<'a> {
         found.ok_or_else(|| damaged(format!("its program does not say {name} of an operation")))
     }
 
-    /// The dimensions of a product, a convolution, a gather or a scatter.
+    /// The dimension numbers of a dot, a convolution, a gather or a scatter.
     fn fields(&self, begin: &str, fields: &[&str], named: &Named<'a>) -> Result<String> {
         let mut all = Vec::new();
         for name in fields {
@@ -355,7 +356,7 @@ impl<'a> Dictionary<'a> {
         Ok(all.join(", "))
     }
 
-    /// How a product is computed, where that is said.
+    /// The algorithm of a dot, if specified.
     fn algorithm(&self, named: &Named<'a>) -> Result<Option<String>> {
         let mut all = Vec::new();
         for name in ALGORITHM {
@@ -390,7 +391,7 @@ fn list(of: &str, each: &[String]) -> String {
     }
 }
 
-/// `[b, f, 0, 1]x[0, 1, i, o]->[b, f, 0, 1]`: what each dimension is.
+/// The dimension numbers of a convolution: `[b, f, 0, 1]x[0, 1, i, o]->[b, f, 0, 1]`.
 fn convolution(fields: &[String]) -> Result<String> {
     let spatial = |text: &str| -> Vec<usize> {
         text.trim_matches(['[', ']']).split(", ").filter_map(|number| number.parse().ok()).collect()
@@ -417,12 +418,12 @@ fn convolution(fields: &[String]) -> Result<String> {
     }
 }
 
-/// Attributes in braces, as text.
+/// Joins attributes in braces.
 pub(super) fn braces(open: &str, all: &[String], close: &str) -> String {
     if all.is_empty() { String::new() } else { format!(" {open}{}{close}", all.join(", ")) }
 }
 
-/// A name of an attribute that no operation has of its own.
+/// The name of a discardable attribute.
 pub(super) fn foreign(name: &str, text: &str) -> String {
     format!("{} = {text}", if name.contains(['-', ' ']) { quoted(name) } else { name.to_owned() })
 }

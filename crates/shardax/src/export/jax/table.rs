@@ -1,12 +1,12 @@
-//! Tables of a flatbuffer, read with every offset checked: nothing in a file can lead out of it.
+//! Tables of a flatbuffer, with bounds checks of every offset.
 
 use super::damaged;
 use crate::error::Result;
 
-/// How deep tables stand in each other, at most: those of a tree as deep as its users nest.
+/// The maximum nesting of tables: that of a tree as deep as users nest.
 const DEPTH: usize = 500;
 
-/// One table: its fields are found by number, and each may be missing.
+/// A table: fields are found by number, and each may be missing.
 #[derive(Clone, Copy)]
 pub(super) struct Table<'a> {
     bytes: &'a [u8],
@@ -24,13 +24,13 @@ fn word(bytes: &[u8], at: usize) -> Result<usize> {
     Ok(u32::from_le_bytes(number(bytes, at)?) as usize)
 }
 
-/// Where the offset at this place leads.
+/// Follows the offset at this position.
 fn follow(bytes: &[u8], at: usize) -> Result<usize> {
     at.checked_add(word(bytes, at)?).ok_or_else(|| damaged("an offset leads out of it"))
 }
 
 impl<'a> Table<'a> {
-    /// The table that the bytes begin with.
+    /// The root table.
     pub fn root(bytes: &'a [u8]) -> Result<Table<'a>> {
         Ok(Table { bytes, at: follow(bytes, 0)?, depth: 0 })
     }
@@ -57,7 +57,7 @@ impl<'a> Table<'a> {
         self.field(field)?.map(|at| number(self.bytes, at)).transpose()
     }
 
-    /// A number of one byte; zero where it is missing, like the other numbers.
+    /// A number of one byte; zero if missing, like the other numbers.
     pub fn byte(&self, field: usize) -> Result<u8> {
         Ok(self.fixed::<1>(field)?.map_or(0, |[byte]| byte))
     }
@@ -81,7 +81,7 @@ impl<'a> Table<'a> {
         self.field(field)?.map(|at| self.table_at(at)).transpose()
     }
 
-    /// Where the elements of a vector are, whose size is known to be within the file, and how many they are.
+    /// The position of the elements of a vector, whose size is checked to be within the file, and their number.
     fn vector(&self, field: usize, size: usize) -> Result<(usize, usize)> {
         match self.field(field)? {
             Some(at) => self.vector_at(at, size),

@@ -1,19 +1,19 @@
-//! What shows values while a program runs: `debug::callback` and [`debug_print!`](crate::debug_print).
+//! Printing values while a program runs: `debug::callback` and [`debug_print!`](crate::debug_print).
 
 use super::primitive::Kind;
 use super::{HostArg, HostCallback, IntoOperands, text};
 use crate::core::array::Array;
 use crate::error::Result;
 
-/// Calls a function of the host with these arrays, for what it shows or notes.
+/// Calls a host function with these arrays, to print or record them.
 ///
-/// It is called as often as its line is reached while the program runs, also where nothing depends on it, in no order
-/// between calls that do not depend on each other: under `vmap` once for each entry of the batch, under `grad` with the
-/// values, inside a `shard_map` by each device with its own block. A program that the compiler splits over several devices
-/// cannot call it. Where arrays have their values it is called at once.
+/// It is called each time its line is reached while the program runs, even if nothing depends on it, in no order
+/// between independent calls: under `vmap` once for each entry of the batch, under `grad` with the
+/// primal values, inside a `shard_map` by each device with its own shard. A program that the compiler partitions over
+/// several devices cannot call it. With concrete arrays outside of a trace it is called immediately.
 ///
 /// Fails as [`pure_callback`](crate::pure_callback) does: a debug callback's error is the error of the results of the
-/// program that it stands in.
+/// program that contains it.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -32,8 +32,8 @@ where
     HostCallback::new(move |args: &[HostArg<'_>], _: &mut [_]| f(args), &(), Kind::Debug).call(operands)
 }
 
-/// [`callback`] whose calls keep their order, as [`HostCallback::ordered`] says; under `vmap` they come entry by entry. A program for
-/// several devices cannot call it.
+/// Like [`callback`], but calls keep their order, as with [`HostCallback::ordered`]; under `vmap` they are made entry
+/// by entry. A program for several devices cannot call it.
 #[track_caller]
 pub fn callback_ordered<F>(f: F, operands: impl IntoOperands) -> Result<()>
 where
@@ -42,11 +42,11 @@ where
     HostCallback::new(move |args: &[HostArg<'_>], _: &mut [_]| f(args), &(), Kind::Debug).ordered().call(operands)
 }
 
-/// What stands for a value in [`debug_print!`](crate::debug_print): its name, and the array.
+/// A value for [`debug_print!`](crate::debug_print): its name, and the array.
 #[doc(hidden)]
 pub type Named = (&'static str, Array);
 
-/// The line with its values; for [`debug_print!`](crate::debug_print).
+/// Prints the line with its values; for [`debug_print!`](crate::debug_print).
 #[doc(hidden)]
 #[track_caller]
 pub fn print(format: &'static str, ordered: bool, values: Vec<Named>) {
@@ -59,15 +59,16 @@ pub fn print(format: &'static str, ordered: bool, values: Vec<Named>) {
         if ordered { callback_ordered(line, arrays) } else { callback(line, arrays) }
     };
     if let Err(error) = shown {
-        // The enclosing call returns it where there is one.
+        // The enclosing traced call, if any, returns it.
         crate::core::program::trace::record_error(&error);
         eprintln!("debug_print!({format:?}): {error}");
     }
 }
 
-/// Prints a line with values whenever it is reached while the program runs; see [`debug::callback`](crate::debug::callback).
+/// Prints a line with values each time it is reached while the program runs; see
+/// [`debug::callback`](crate::debug::callback).
 ///
-/// `{}` stands for the next value, `{0}` for one by its position, `{name}` for one that is given as `name = value` or is
+/// `{}` is the next value, `{0}` one by its position, `{name}` one given as `name = value` or
 /// a variable of that name. Values are arrays, printed as NumPy prints them, or plain numbers.
 ///
 /// ```
@@ -94,7 +95,8 @@ macro_rules! debug_print {
     };
 }
 
-/// [`debug_print!`](crate::debug_print) whose lines keep their order, as [`debug::callback_ordered`](crate::debug::callback_ordered) does.
+/// Like [`debug_print!`](crate::debug_print), but lines keep their order, as with
+/// [`debug::callback_ordered`](crate::debug::callback_ordered).
 ///
 /// ```
 /// # use shardax::prelude::*;

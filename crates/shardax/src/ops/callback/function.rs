@@ -1,4 +1,4 @@
-//! Functions of the host that programs call: kept by number, found by the one handler that XLA knows.
+//! Registry of host functions: programs call them by number, through the one handler registered with XLA.
 
 use std::any::TypeId;
 use std::collections::HashMap;
@@ -19,13 +19,13 @@ use crate::sharding::device::client;
 /// The name by which programs call the handler.
 pub(super) const TARGET: &str = "shardax.host_function";
 
-/// What a function is, whatever its Rust type.
+/// The function, with its Rust type erased.
 enum Body {
     Host(Box<dyn Fn(&[HostArg<'_>], &mut [HostResult<'_>]) -> Result<()> + Send + Sync>),
     Device(Box<dyn Fn(&DeviceCall) -> Result<()> + Send + Sync>),
 }
 
-/// A function of this program that compiled programs call. Its number is part of every program that calls it.
+/// A host function that compiled programs call. Its number is part of every program that calls it.
 pub(crate) struct HostFunction {
     pub(super) number: i64,
     pub(super) name: &'static str,
@@ -33,9 +33,9 @@ pub(crate) struct HostFunction {
 }
 
 struct All {
-    /// As long as something that calls them lives.
+    /// Kept alive by the programs that call them.
     by_number: HashMap<i64, Weak<HostFunction>>,
-    /// Functions that capture nothing, so that their type says which they are: traced again, they are the same.
+    /// Functions that capture nothing, identified by their type, so that a new trace reuses them.
     by_type: HashMap<TypeId, Arc<HostFunction>>,
 }
 
@@ -53,7 +53,7 @@ impl HostFunction {
         HostFunction::keep(f, |f| Body::Host(Box::new(f)))
     }
 
-    /// One that works on a device's memory.
+    /// Wraps a function on device memory.
     pub(super) fn on_device<F>(f: F) -> Arc<HostFunction>
     where
         F: Fn(&DeviceCall) -> Result<()> + Send + Sync + 'static,
@@ -120,14 +120,14 @@ impl fmt::Debug for HostFunction {
     }
 }
 
-/// Tells XLA of the handler, once.
+/// Registers the handler with XLA, once.
 pub(super) fn register() -> Result<()> {
     static REGISTERED: OnceLock<Result<()>> = OnceLock::new();
     REGISTERED
         .get_or_init(|| {
             let client = client()?;
             if client.platform_name != "cpu" {
-                return Err(err!(NotImplemented, "functions of the host are called on CPU only")
+                return Err(err!(NotImplemented, "host functions are only supported on CPU")
                     .help("compute this part of the program on the CPU's devices"));
             }
             Ok(ffi::register(client.pjrt.plugin(), TARGET, |frame| handle(frame).map_err(|e| e.to_string()))?)
@@ -135,7 +135,7 @@ pub(super) fn register() -> Result<()> {
         .clone()
 }
 
-/// Tells XLA of NVIDIA's GPUs of the handler, once.
+/// Registers the handler for NVIDIA GPUs with XLA, once.
 pub(super) fn register_on_device() -> Result<()> {
     static REGISTERED: OnceLock<Result<()>> = OnceLock::new();
     let register = || {
@@ -145,7 +145,7 @@ pub(super) fn register_on_device() -> Result<()> {
     REGISTERED.get_or_init(register).clone()
 }
 
-/// A call from a program of a GPU.
+/// Handles a call from a GPU program.
 fn handle_on_device(call: &ffi::device::DeviceCall<'_>) -> Result<()> {
     let function = found(call.attr("function"))?;
     match &function.body {
@@ -154,17 +154,17 @@ fn handle_on_device(call: &ffi::device::DeviceCall<'_>) -> Result<()> {
     }
 }
 
-/// The function that a call names by its number.
+/// Finds the function of a call by its number.
 fn found(number: Option<Attr<'_>>) -> Result<Arc<HostFunction>> {
     let number = number.and_then(|a| a.as_i64()).unwrap_or_default();
     let function = all().by_number.get(&number).and_then(Weak::upgrade);
     function.ok_or_else(|| err!(Runtime, "the host function number {number} is gone"))
 }
 
-/// A call from a program. No lock is held while the function runs.
+/// Handles a call from a program. No lock is held while the function runs.
 fn handle(frame: &mut CallFrame<'_>) -> Result<()> {
     if frame.has_failed() {
-        // What it would see and do follows from zeros; the results have the error.
+        // Its inputs would be computed from zeros; the results have the error.
         frame.rets().iter_mut().for_each(|ret| ret.data().fill(0));
         return Ok(());
     }
@@ -202,7 +202,7 @@ mod tests {
 
     use super::*;
 
-    /// Calls of functions by their number, with the host as the device.
+    /// Calls functions by their number, with the host as the device.
     #[test]
     fn a_call_on_a_device_finds_its_function() -> Result<()> {
         let client = &client()?.pjrt;
@@ -229,7 +229,7 @@ mod tests {
             assert_eq!((x.dtype(), x.shape(), y.dtype(), y.shape()), (DType::F32, &[2, 3][..], DType::I32, &[4][..]));
             assert!(!x.address().is_null() && x.address() != y.address());
             assert_eq!(call.device_ordinal(), Some(0));
-            // The host has none.
+            // The host has no stream.
             call.stream().map(drop)
         });
         let says = |number, text: &str| {

@@ -1,4 +1,4 @@
-//! Functions of the host in programs: `pure_callback`, `io_callback`, `ffi_call`, and what shows values.
+//! Host functions in programs: `pure_callback`, `io_callback`, `ffi_call`, and debug printing.
 
 pub mod debug;
 mod function;
@@ -25,7 +25,7 @@ use crate::ops::operators::ArrayLike;
 use crate::sharding::device::client;
 use crate::source;
 
-/// A function of the host as a function of arrays; see [`pure_callback`].
+/// A host function as a function of arrays; see [`pure_callback`].
 #[derive(Clone, Debug)]
 #[must_use = "a host function does nothing until it is called"]
 pub struct HostCallback<T> {
@@ -34,14 +34,14 @@ pub struct HostCallback<T> {
     types: std::marker::PhantomData<fn() -> T>,
 }
 
-/// A function of the host without effects, as a function of arrays with results of these types: a tree of
-/// [`shape_dtype_struct`](crate::shape_dtype_struct)s, or of arrays of which only the types matter.
+/// Wraps a host function without side effects as a function of arrays with results of these types: a tree of
+/// [`shape_dtype_struct`](crate::shape_dtype_struct)s, or of arrays whose values are ignored.
 ///
-/// It may be left out where its results are not used, and be called more often than it is asked for. It is called on
-/// threads of XLA, from several devices at once: inside a `shard_map` by each with its own block, and otherwise
-/// with whole arrays. It sees its arguments in place and writes each result whole; an error or a panic is the error of
-/// the call, or of reading its results, and after it the program makes no further calls. It cannot run programs, and so not
-/// compute with arrays: that is an error, since XLA's threads may all be waiting for such functions.
+/// A call may be left out where its results are unused, and repeated. It is called on
+/// XLA's threads, from several devices at once: inside a `shard_map` by each with its own shard, and otherwise
+/// with whole arrays. It reads its arguments in place and writes each result whole; an error or a panic is the error of
+/// the call, or of reading its results, and after it the program makes no further calls. It cannot run programs, and so
+/// not compute with arrays: that is an error, because XLA's threads may all be waiting for such functions.
 ///
 /// Under `vmap` it needs a [`vmap_method`](HostCallback::vmap_method); it has no derivative unless `custom_jvp` or
 /// `custom_vjp` gives one.
@@ -64,11 +64,11 @@ where
     HostCallback::new(f, &results, Kind::Pure)
 }
 
-/// A function of the host with effects, as a function of arrays; otherwise as [`pure_callback`].
+/// Wraps a host function with side effects as a function of arrays; otherwise like [`pure_callback`].
 ///
-/// It is called even where its results are not used, and as often as it is asked for: under `vmap` once for each entry
-/// of the batch, in no order between calls that do not depend on each other, and inside a `shard_map` by each device. A
-/// program that the compiler splits over several devices cannot call it. It has no derivative.
+/// It is called exactly as often as the program says, even if its results are unused: under `vmap` once for each entry
+/// of the batch, in no order between independent calls, and inside a `shard_map` by each device. A
+/// program that the compiler partitions over several devices cannot call it. It has no derivative.
 pub fn io_callback<T, F>(f: F, results: T) -> HostCallback<T>
 where
     T: Tree,
@@ -77,7 +77,7 @@ where
     HostCallback::new(f, &results, Kind::Io)
 }
 
-/// A function that works on XLA's memory, such as one of a library in another language; as [`pure_callback`].
+/// Wraps a function on XLA's memory, such as one of a library in another language; otherwise like [`pure_callback`].
 pub fn ffi_call<T, F>(f: F, results: T) -> HostCallback<T>
 where
     T: Tree,
@@ -98,18 +98,20 @@ impl<T: Tree> HostCallback<T> {
         HostCallback { call, results, types: std::marker::PhantomData }
     }
 
-    /// How `vmap` calls it. Without one, `vmap` of it is an error; one with effects is always called once for each entry.
+    /// Sets how `vmap` calls it. Without a method, `vmap` of it is an error; one with side effects is always called
+    /// once per entry.
     pub fn vmap_method(mut self, method: VmapMethod) -> Self {
         self.call.vmap = Some(method);
         self
     }
 
-    /// What an [`ffi_call`] is in programs of GPUs: `f` is given addresses in the device's memory and the program's stream,
-    /// and starts its work on that stream, without waiting for it (JAX's `register_ffi_target(platform="CUDA")`). Results
-    /// must be written whole. Its error is the error of the call; where several devices compute together it may end the
-    /// process, as others wait for this one; and what was donated to that call is to be taken as lost. Other callbacks than an `ffi_call` stay on CPU.
+    /// Sets the GPU implementation of an [`ffi_call`]: `f` receives addresses in the device's memory and the program's
+    /// stream, and starts its work on that stream, without waiting for it (JAX's
+    /// `register_ffi_target(platform="CUDA")`). Results must be written whole. Its error is the error of the call. If
+    /// several devices compute together an error may end the process, because others wait for this one; arrays donated
+    /// to that call are lost. Callbacks other than `ffi_call` only run on CPU.
     ///
-    /// The program names `f` by a number of this process, so that no file can be made of it.
+    /// The program refers to `f` by a number of this process, so it cannot be exported.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -146,10 +148,12 @@ impl<T: Tree> HostCallback<T> {
         self
     }
 
-    /// Keeps its calls in order, with those of other ordered functions: inside of a program, through its loops and branches, from
-    /// program to program, and with calls outside of programs. A program with ordered calls starts when the one before has ended.
+    /// Keeps its calls in order with those of all ordered functions: inside a program, through its loops and branches,
+    /// from program to program, and with calls outside of programs. A program with ordered calls starts after the
+    /// previous one ended.
     ///
-    /// Only a function with effects can be ordered. `vmap` of it is an error, and inside a `shard_map` each device keeps the order by itself.
+    /// Only a function with side effects can be ordered. `vmap` of it is an error, and inside a `shard_map` each device
+    /// keeps its own order.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -174,8 +178,8 @@ impl<T: Tree> HostCallback<T> {
         self
     }
 
-    /// Calls it: at once where the operands have their values and nothing is being traced. Operands are an array or a
-    /// plain number, a tuple or list of such; of another tree, its [`leaves`](crate::tree::leaves).
+    /// Calls the function: immediately if the operands are concrete and nothing is being traced. Operands are an array
+    /// or a plain number, or a tuple or list of them; for another tree, its [`leaves`](crate::tree::leaves).
     #[track_caller]
     pub fn call(&self, operands: impl IntoOperands) -> Result<T> {
         let _line = source::enter();
@@ -184,7 +188,7 @@ impl<T: Tree> HostCallback<T> {
 
     #[track_caller]
     fn apply(&self, args: &[Array]) -> Result<Flat> {
-        // A result type that could not be made.
+        // A result type may itself carry an error.
         self.results.leaves.iter().filter_map(Array::error).try_for_each(|e| Err(e.clone()))?;
         args.iter().try_for_each(check_usable)?;
         if self.call.ordered && !self.call.has_effects() {
@@ -225,7 +229,7 @@ impl<T: Tree> HostCallback<T> {
     }
 }
 
-/// What a function of the host is called with: an array or a plain number, or a tuple or list of such.
+/// Operands of a host function: an array or a plain number, or a tuple or list of them.
 pub trait IntoOperands {
     /// The arrays, in order.
     fn into_operands(self) -> Vec<Array>;
@@ -268,7 +272,7 @@ macro_rules! tuples_of_operands {
 tuples_of_operands!(());
 crate::tuples::each!(tuples_of_operands);
 
-/// A panic is an error here too.
+/// Calls the function; a panic becomes an error.
 fn guarded(f: &Arc<HostFunction>, args: &[HostArg<'_>], results: &mut [HostResult<'_>]) -> Result<()> {
     let call = std::panic::AssertUnwindSafe(|| f.call(args, results));
     std::panic::catch_unwind(call).unwrap_or_else(|panic| {
@@ -276,7 +280,7 @@ fn guarded(f: &Arc<HostFunction>, args: &[HostArg<'_>], results: &mut [HostResul
     })
 }
 
-/// Zeros for a result.
+/// Fills a result with zeros.
 fn room_for(result: &Array) -> Result<Vec<u8>> {
     let aval = result.aval();
     let (size, mut bytes) = (aval.byte_size()?, Vec::new());

@@ -1,5 +1,5 @@
-//! A call with effects in a program that the compiler splits: one device makes it, with the whole operands, and sends the others
-//! the results.
+//! A call with side effects in a partitioned program: one device makes it, with the whole operands, and sends the
+//! results to the others.
 
 use super::primitive::HostCall;
 use crate::core::array::Array;
@@ -16,7 +16,7 @@ use crate::ops::{control_flow, numpy};
 use crate::shape::AxisName;
 use crate::sharding::{Mesh, PartitionSpec};
 
-/// Writes the call as one that the first device of the mesh makes.
+/// Lowers the call to one that the first device of the mesh makes.
 pub(super) fn lower(call: &HostCall, mesh: &Mesh, cx: &mut Lowering, args: &[Value]) -> Result<Vec<Value>> {
     cx.expand(args, |args| {
         let axes: Vec<AxisName> = mesh.axis_names().collect();
@@ -45,7 +45,8 @@ pub(super) fn lower(call: &HostCall, mesh: &Mesh, cx: &mut Lowering, args: &[Val
     })
 }
 
-/// What one device has, and all others have zeros for, on all: exactly, so numbers with fractions are summed as bits.
+/// Broadcasts the value of one device, where all others have zeros. Floating point is summed as bits, so that it is
+/// exact.
 fn sent(x: &Array, axes: &[AxisName]) -> Array {
     let bits = match x.dtype() {
         DType::F64 => DType::U64,

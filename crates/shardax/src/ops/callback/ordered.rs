@@ -1,7 +1,7 @@
-//! Effects in order: calls of the host that wait for the one before.
+//! Ordered effects: host calls that wait for the previous one.
 //!
-//! Inside a program a token goes from call to call, through loops and branches, and is the program's last result. Programs
-//! and calls outside of them wait for each other on the host.
+//! Inside a program a token is passed from call to call, through loops and branches, and is the program's last result.
+//! Programs and calls outside of them wait for each other on the host.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,10 +17,10 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::interpret::thread_state::thread_eval;
 
-/// The type of a token, of which only the order matters.
+/// The type of a token; its value does not matter.
 pub(super) const TOKEN: DType = DType::I32;
 
-/// A call whose order is kept and that takes no token yet.
+/// Returns an ordered call that has no token yet.
 fn is_ordered(eqn: &Eqn) -> Option<&HostCall> {
     eqn.primitive.as_any().downcast_ref::<HostCall>().filter(|call| call.ordered && !call.token)
 }
@@ -44,18 +44,18 @@ impl ThreadState for Tokens {
         Ok(outs)
     }
 
-    fn settle(&self, _state: &mut Vec<Array>) -> Result<()> {
+    fn cast_state(&self, _state: &mut Vec<Array>) -> Result<()> {
         Ok(())
     }
 
     fn gather(&self, state: &mut Vec<Array>) -> Result<()> {
-        // What follows waits for all devices.
+        // Later calls wait for all devices.
         state[0] = state[0].max(..);
         check_usable(&state[0])
     }
 }
 
-/// The program with its ordered calls in order, and a token after its outputs. `None` where it has no such calls.
+/// Threads a token through the program's ordered calls and adds it to the outputs. `None` if it has no such calls.
 pub(crate) fn in_order(program: &Program) -> Result<Option<Program>> {
     if !Tokens.concerns(program) {
         return Ok(None);
@@ -70,23 +70,24 @@ pub(crate) fn in_order(program: &Program) -> Result<Option<Program>> {
 }
 
 thread_local! {
-    /// While this thread has the turn: the ends of programs that were started inside of the call that has it.
+    /// While this thread has the turn: the ends of programs that were started inside the call that has it.
     static INSIDE: RefCell<Option<Vec<pjrt::Event>>> = const { RefCell::new(None) };
 }
 
-/// The turn to make ordered calls, until it is dropped: the ends of the last programs with such calls. None inside of a
-/// call that has it.
+/// The lock on ordered execution, with the ends of the last programs with ordered calls. `None` inside a
+/// call that has the turn.
 pub(crate) struct Turn(Option<MutexGuard<'static, Vec<pjrt::Event>>>);
 
-/// Waits until ordered calls that were asked for earlier are done. Others wait as long as the turn is held. A call inside
-/// of another one is part of it: it is made in its place, and waits for nothing, since the other would wait for it.
+/// Waits until earlier ordered calls are done. Others wait until the turn is dropped, so programs with ordered calls
+/// are launched in the order in which they took their turns. A call inside another one is part of it: it waits for
+/// nothing, because the outer one would wait for it.
 pub(crate) fn turn() -> Turn {
     static LAST: Mutex<Vec<pjrt::Event>> = Mutex::new(Vec::new());
     if pjrt::ffi::in_function() || INSIDE.with_borrow(Option::is_some) {
         return Turn(None);
     }
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-    // What went wrong there is the error of its own results.
+    // An error there is reported by the results of that program.
     last.drain(..).for_each(|event| drop(event.wait()));
     INSIDE.set(Some(Vec::new()));
     Turn(Some(last))

@@ -1,4 +1,4 @@
-//! `host_call`: a call of a function of the host from a program.
+//! `host_call`: a call of a host function from a program.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -19,42 +19,42 @@ use crate::interpret::batching::move_batch;
 use crate::ops::control_flow::each;
 use crate::shape::Shape;
 
-/// What a call may do beside computing its results; named after JAX's functions.
+/// The kind of a callback, which decides its side effects; named after JAX's functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
-    /// Nothing: it may be left out, done twice, or done in another order.
+    /// No side effects: a call may be left out, repeated, or reordered.
     Pure,
-    /// As [`Pure`](Kind::Pure), of a function that stands for one in another language.
+    /// Like [`Pure`](Kind::Pure), for a function of another language.
     Ffi,
-    /// What it likes.
+    /// Any side effect.
     Io,
-    /// It shows what it is given.
+    /// Prints or records its operands.
     Debug,
 }
 
-/// How `vmap` calls a function of the host.
+/// The batching method of a host function under `vmap`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VmapMethod {
-    /// Once for each entry of the batch, one after the other.
+    /// One call for each entry of the batch, one after the other.
     Sequential,
-    /// Once: arguments have the batch in front, those that are not batched with size 1.
+    /// One call: arguments have a leading batch dimension, of size 1 if they are not batched.
     ExpandDims,
-    /// Once: all arguments have the batch in front.
+    /// One call: all arguments have a leading batch dimension.
     BroadcastAll,
 }
 
-/// A call of a function of the host, with results of these types.
+/// A call of a host function, with results of these types.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct HostCall {
     pub function: Arc<HostFunction>,
-    /// What is called instead in programs of GPUs, with their memory.
+    /// The implementation for GPU programs, on device memory.
     pub cuda: Option<Arc<HostFunction>>,
     pub results: SmallVec<[(DType, Shape); 1]>,
     pub kind: Kind,
     pub vmap: Option<VmapMethod>,
-    /// Whether it waits for the ordered call before it.
+    /// `true` if it waits for the previous ordered call.
     pub ordered: bool,
-    /// Whether it takes a token before its operands, and returns one before its results.
+    /// `true` if it takes a token before its operands, and returns one before its results.
     pub token: bool,
 }
 
@@ -112,7 +112,7 @@ impl Primitive for HostCall {
                 function
             }
             _ => {
-                let way = "compute this part of the program on the CPU's devices, leave the call out where the program is for other ones, or give an `ffi_call` what it is on GPUs, by `.cuda(…)`";
+                let way = "compute this part of the program on the CPU's devices, leave the call out on other platforms, or add a GPU implementation to an `ffi_call` with `.cuda(…)`";
                 return Err(cx.platform.lacks(&format!("{} of {:?}", self.name(), self.function), way));
             }
         };
@@ -125,13 +125,14 @@ impl Primitive for HostCall {
             )
             .help("leave the order out, or call an ordered `io_callback`: inside a `shard_map` each device keeps its own order"));
         }
-        // The compiler splits no call with effects, and takes none that one device is to do: it loses the call's sharding.
+        // The partitioner (xla-cpu-pjrt 0.0.1) loses the sharding of a custom call with side effects and then rejects
+        // the program. Checked by `effects_happen_once_in_programs_over_devices`.
         if self.has_effects() && !cx.is_local() {
             let mesh = cx.auto_mesh.clone().filter(|_| cx.manual_axes.is_empty());
             let mesh = mesh.ok_or_else(|| {
                 let what = "where some mesh axes are left to the compiler is not supported";
                 err!(NotImplemented, "{} {what}", self.name())
-                    .help("call it inside a `shard_map` over all axes, where each device calls it with its own block, or outside of `jit`")
+                    .help("call it inside a `shard_map` over all axes, where each device calls it with its own shard, or outside of `jit`")
             })?;
             return one_device::lower(self, &mesh, cx, args);
         }

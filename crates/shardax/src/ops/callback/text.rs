@@ -1,6 +1,6 @@
-//! Texts with places for values: `{}`, `{0}` and `{name}`.
+//! Format strings with placeholders: `{}`, `{0}` and `{name}`.
 
-/// What a place of a text asks for.
+/// A placeholder.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Place<'a> {
     Number(usize),
@@ -8,7 +8,7 @@ pub(crate) enum Place<'a> {
 }
 
 impl Place<'_> {
-    /// Which of the values of these names it is.
+    /// Returns the index of its value among these names.
     pub fn among(self, names: &[&str]) -> Option<usize> {
         match self {
             Place::Number(i) => Some(i).filter(|i| *i < names.len()),
@@ -17,7 +17,7 @@ impl Place<'_> {
     }
 }
 
-/// The text with its places filled; `{{` and `}}` are braces. A place that nothing fills stays as it is.
+/// Fills the placeholders; `{{` and `}}` are braces. A placeholder without a value is unchanged.
 pub(crate) fn fill(format: &str, mut value: impl FnMut(Place<'_>) -> Option<String>) -> String {
     let mut out = String::new();
     let mut next = 0;

@@ -1,5 +1,5 @@
-//! What a function of the host sees: its arguments, and results that it writes; and what one sees that works on a
-//! device's memory.
+//! Arguments and results of host functions, and of functions on device
+//! memory.
 
 use std::ffi::c_void;
 
@@ -11,7 +11,7 @@ use crate::dtype::{DType, Element};
 use crate::error::{Result, err};
 use crate::shape::Shape;
 
-/// An argument of a function of the host: dense, row-major, in XLA's own memory.
+/// An argument of a host function: dense, row-major, in XLA's memory.
 #[derive(Clone, Debug)]
 pub struct HostArg<'a> {
     pub(super) dtype: DType,
@@ -30,12 +30,12 @@ impl<'a> HostArg<'a> {
         &self.shape
     }
 
-    /// The elements' bytes, in the machine's order.
+    /// The bytes of the elements, in the machine's byte order.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// The elements in row-major order, read as they are asked for. Fails when `T` is not the argument's dtype.
+    /// The elements in row-major order, as an iterator. Fails when `T` is not the argument's dtype.
     pub fn values<T: Element>(&self) -> Result<impl ExactSizeIterator<Item = T> + 'a> {
         check::<T>("an argument", "read", self.dtype, &self.shape)?;
         Ok(self.bytes.chunks_exact(size_of::<T>()).map(T::read))
@@ -57,14 +57,14 @@ impl<'a> HostArg<'a> {
     }
 }
 
-/// As NumPy prints it.
+/// Formatted as by NumPy.
 impl std::fmt::Display for HostArg<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&print::of_bytes(self.bytes, self.dtype, &self.shape))
     }
 }
 
-/// A result of a function of the host. It is written whole and cannot be read: what is there before is not defined.
+/// A result of a host function. It must be written whole and cannot be read: its previous contents are undefined.
 #[derive(Debug)]
 pub struct HostResult<'a> {
     pub(super) dtype: DType,
@@ -86,7 +86,7 @@ impl HostResult<'_> {
 
     /// Writes all elements, in row-major order.
     ///
-    /// Fails when `T` is not the result's dtype, or when there are too few or too many.
+    /// Fails when `T` is not the result's dtype, or the number of elements is wrong.
     pub fn write<T: Element>(&mut self, values: impl IntoIterator<Item = T>) -> Result<()> {
         check::<T>("a result", "written", self.dtype, &self.shape)?;
         let size = crate::shape::size(&self.shape);
@@ -111,7 +111,7 @@ impl HostResult<'_> {
         Ok(())
     }
 
-    /// Writes all elements' bytes, in the machine's order. Fails when there are too few or too many.
+    /// Writes the bytes of all elements, in the machine's byte order. Fails when the number of bytes is wrong.
     pub fn write_bytes(&mut self, bytes: &[u8]) -> Result<()> {
         if bytes.len() != self.bytes.len() {
             return Err(err!(Value, "a result has {} bytes, but {} were written", self.bytes.len(), bytes.len()));
@@ -122,7 +122,7 @@ impl HostResult<'_> {
     }
 }
 
-/// An array in a device's memory, as a function sees it that works there: dense, row-major. This process cannot read it.
+/// An array in device memory, dense and row-major, for a function that runs there. This process cannot read it.
 #[derive(Clone, Debug)]
 pub struct DeviceArg {
     dtype: DType,
@@ -146,13 +146,13 @@ impl DeviceArg {
         &self.shape
     }
 
-    /// Where it begins: an address of the device (a `CUdeviceptr`).
+    /// The device address (a `CUdeviceptr`).
     pub fn address(&self) -> *mut c_void {
         self.address
     }
 }
 
-/// A call of a function that works on a device's memory; see [`HostCallback::cuda`](super::HostCallback::cuda).
+/// A call of a function on device memory; see [`HostCallback::cuda`](super::HostCallback::cuda).
 #[derive(Debug)]
 pub struct DeviceCall {
     args: Vec<DeviceArg>,
@@ -169,23 +169,23 @@ impl DeviceCall {
         Ok(DeviceCall { args, results, stream: call.stream(), device_ordinal })
     }
 
-    /// The arguments, which are not to be written.
+    /// The arguments, which must not be written.
     pub fn args(&self) -> &[DeviceArg] {
         &self.args
     }
 
-    /// The results, every byte of which is to be written: they hold what was there before.
+    /// The results. Every byte must be written: their previous contents are undefined.
     pub fn results(&self) -> &[DeviceArg] {
         &self.results
     }
 
-    /// The stream that the program runs on, a `CUstream`: what is started there runs after what the program did before,
-    /// and before what it does next. Fails where there is none.
+    /// The stream of the program, a `CUstream`: work started there runs after the program's earlier work,
+    /// and before its later work. Fails if there is none.
     pub fn stream(&self) -> Result<*mut c_void> {
         self.stream.ok_or_else(|| err!(Runtime, "the plugin gives this call no stream"))
     }
 
-    /// Which of this process's devices it is, by the plugin's count; `None` where the plugin does not tell.
+    /// The index of the device among this process's, as the plugin counts; `None` if the plugin does not report it.
     pub fn device_ordinal(&self) -> Option<usize> {
         self.device_ordinal
     }

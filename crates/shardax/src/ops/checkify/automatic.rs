@@ -1,4 +1,4 @@
-//! Checks that are made without being asked for, as JAX makes them: which operations may go wrong, and how that is seen.
+//! Automatic checks, as in JAX: the operations that may go wrong, and how that is detected.
 
 use super::Checks;
 use super::discharge::Kind;
@@ -14,7 +14,7 @@ use crate::ops::primitive::gather::Gather;
 use crate::ops::primitive::scatter::Scatter;
 use crate::shape::Shape;
 
-/// The operations whose results are searched for NaN: those that make one of numbers.
+/// The operations whose results are checked for NaN: those that can produce one from numbers.
 const NAN: &[&str] = &[
     "acos",
     "acosh",
@@ -73,7 +73,7 @@ const NAN: &[&str] = &[
     "tanh",
 ];
 
-/// What can be wrong with an equation, of the kinds that are looked for; `inexact` says whether a result has fractions.
+/// The kinds of errors that an equation may have, among `checks`; `inexact` says whether a result is floating point.
 pub(super) fn kinds(eqn: &Eqn, inexact: bool, checks: Checks) -> Vec<Kind> {
     let name = eqn.primitive.name();
     let mut kinds = Vec::new();
@@ -94,7 +94,8 @@ pub(super) fn kinds(eqn: &Eqn, inexact: bool, checks: Checks) -> Vec<Kind> {
     kinds
 }
 
-/// Whether an equation of these operands and results went wrong in this way, its message, and the message's values.
+/// A predicate that an equation with these operands and results went wrong in this way, its message, and the message's
+/// values.
 pub(super) fn failure(kind: &Kind, eqn: &Eqn, args: &[Array], outs: &[Array]) -> Option<(Array, What, Vec<Array>)> {
     let name = eqn.primitive.name();
     let any = |test: &dyn Fn(&Array) -> Array| {
@@ -134,10 +135,11 @@ impl Positions<'_> {
         slice.or_else(update).or_else(gather).or_else(|| any.downcast_ref().map(Positions::Scatter))
     }
 
-    /// Whether a position lies where its block does not fit, and the first such number, its axis and that axis' size.
+    /// A predicate that a position is out of bounds for its block, and the first such index, its axis and that axis'
+    /// size.
     fn out_of_bounds(&self, args: &[Array]) -> Option<(Array, Array)> {
         let shape: Shape = args[0].shape().into();
-        // Positions along the last dimension, the axes that their numbers index, and the sizes of a block there.
+        // Positions along the last dimension, the axes that they index, and the sizes of a block there.
         let all: Vec<usize> = (0..shape.len()).collect();
         let (positions, axes, block): (Array, Vec<usize>, Vec<usize>) = match self {
             Positions::Slice(slice) => (stacked(&args[1..])?, all, slice.sizes.to_vec()),
@@ -164,7 +166,7 @@ impl Positions<'_> {
             row
         };
         let last = positions.ndim() - 1;
-        // Constants made of plain numbers: a rule captures no arrays.
+        // Constants are built from plain numbers: a rule captures no arrays.
         let column = lax::iota(DType::I32, positions.shape(), last);
         let by_column = |values: Vec<i32>| {
             let first = crate::ops::numpy::filled(&[], crate::dtype::Scalar::Int(values[0].into()), DType::I32);
@@ -183,7 +185,7 @@ impl Positions<'_> {
     }
 }
 
-/// Start indices, one scalar each, as one list.
+/// Stacks start indices, one scalar each.
 fn stacked(starts: &[Array]) -> Option<Array> {
     let rows: Vec<Array> = starts.iter().map(|s| s.reshape([1])).collect();
     (!rows.is_empty()).then(|| lax::concatenate(&rows, 0))

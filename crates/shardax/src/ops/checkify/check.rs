@@ -19,7 +19,7 @@ use crate::ops::numpy::where_;
 use crate::ops::operators::ArrayLike;
 use crate::source;
 
-/// Operands are whether something failed, the number of its message among these, and the message's values.
+/// Operands: a predicate that something failed, the number of its message among these, and the message's values.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Check {
     pub messages: Arc<[Message]>,
@@ -58,7 +58,7 @@ fn checked(pred: Array, text: &'static str, values: Vec<Named>) -> Result<()> {
     record(failed, Array::literal(Scalar::Int(0), DType::I32, false), values, messages)
 }
 
-/// An error that has happened is `Err` at once; else it becomes a check of the program.
+/// Returns a concrete failure as `Err` immediately; otherwise adds a check to the program.
 #[track_caller]
 fn record(failed: Array, code: Array, payload: Vec<Array>, messages: Arc<[Message]>) -> Result<()> {
     let operands = [&[failed.clone(), code.clone()], &payload[..]].concat();
@@ -70,8 +70,8 @@ fn record(failed: Array, code: Array, payload: Vec<Array>, messages: Arc<[Messag
     CheckError { failed, codes, payloads, messages: Static(messages) }.throw()
 }
 
-/// Fails where `error` has happened: `Err` at once where that is known, and else a [`check!`](crate::check!) of the program, for an
-/// enclosing [`checkify`](crate::checkify()).
+/// Fails if `error` is set: returns `Err` immediately if it is concrete, and otherwise adds a [`check!`](crate::check!)
+/// to the program, for an enclosing [`checkify`](crate::checkify()).
 #[track_caller]
 pub fn check_error(error: &CheckError) -> Result<()> {
     let _line = source::enter();
@@ -84,7 +84,7 @@ pub fn check_error(error: &CheckError) -> Result<()> {
     Ok(())
 }
 
-/// Of a batch of errors the last that happened: of whether each did, the number of its message, and its values.
+/// Reduces a batch of errors to the last failed one: its predicate, the number of its message, and its values.
 pub(super) fn last_failed(group: &mut [Array]) {
     let batch = group.first().map(|failed| failed.shape().to_vec()).unwrap_or_default();
     if batch.is_empty() {
@@ -144,12 +144,12 @@ impl Primitive for Check {
     }
 }
 
-/// Checks a boolean scalar, which may be an array: `check!(x.all(..), "all must hold, got {x}", x)?`. The text has places for values as
-/// that of [`debug_print!`](crate::debug_print!).
+/// Checks a boolean scalar, which may be an array: `check!(x.all(..), "all must hold, got {x}", x)?`. The text has
+/// placeholders like that of [`debug_print!`](crate::debug_print!).
 ///
-/// Where its value is known, and in a [`grad`](crate::grad) or [`vmap`](crate::vmap()) outside of `jit`, a check that does not hold is `Err` at once. What
-/// is compiled must carry the error out: a function with checks is made one that returns its error by [`checkify`](crate::checkify()), and `jit` of a
-/// function whose checks are not is an error.
+/// If its value is concrete, and in a [`grad`](crate::grad) or [`vmap`](crate::vmap()) outside of `jit`, a failed check
+/// returns `Err` immediately. A compiled program must return the error: [`checkify`](crate::checkify()) turns a
+/// function with checks into one that returns its error, and `jit` of a function with other checks is an error.
 ///
 /// ```
 /// # use shardax::prelude::*;

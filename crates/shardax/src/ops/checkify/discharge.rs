@@ -1,4 +1,4 @@
-//! Discharging checks: the first error of each kind becomes a state that goes through the program.
+//! Discharging checks: the first error of each kind becomes a state threaded through the program.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use crate::ops::numpy::{filled, where_};
 use crate::shape::Shape;
 use crate::stack::grow;
 
-/// Errors that are kept together, of which the first in time counts; among kinds it is the first in the program.
+/// A group of errors, the first of which in time is reported; among groups it is the first in the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Of values of these types.
+    /// Checks with values of these types.
     Check(Vec<(DType, Shape)>),
     Nan,
-    /// A value that is not to be in any result: `nan` or `inf`.
+    /// An invalid value in a result: `nan` or `inf`.
     Invalid(&'static str),
     Division,
     Index,
@@ -68,14 +68,14 @@ fn kinds(program: &Program, checks: Checks, found: &mut Vec<Kind>) {
     }
 }
 
-/// Whether a program has checks of the user's.
+/// Returns `true` if a program has user checks.
 fn has_checks(program: &Program) -> bool {
     let mut found = false;
     program.for_each_eqn(&mut |eqn| found |= eqn.primitive.as_any().is::<Check>());
     found
 }
 
-/// The state is, for each kind, whether it happened, the number of its message, and the message's values.
+/// The state has for each kind: a failed flag, the number of its message, and the message's values.
 struct Discharge {
     checks: Checks,
     kinds: Vec<Kind>,
@@ -93,7 +93,7 @@ impl Discharge {
         })
     }
 
-    /// Before anything happened.
+    /// The initial state, without errors.
     fn start(&self) -> Vec<Array> {
         let zeros = |(dtype, shape): (DType, Shape)| Array::zeros_of(&Aval::new(dtype, shape));
         let group = |kind: &Kind| {
@@ -103,7 +103,7 @@ impl Discharge {
         self.kinds.iter().flat_map(group).collect()
     }
 
-    /// An error of this kind may have happened: the first to do so stays.
+    /// Records a possible error of this kind, unless there is an earlier one.
     fn update(&self, kind: &Kind, new: Vec<Array>, state: &mut [Array]) {
         let place = self.kinds.iter().zip(self.groups()).find(|(k, _)| *k == kind);
         let Some((_, range)) = place else { return };
@@ -157,7 +157,7 @@ impl ThreadState for Discharge {
         Ok(outs)
     }
 
-    fn settle(&self, state: &mut Vec<Array>) -> Result<()> {
+    fn cast_state(&self, state: &mut Vec<Array>) -> Result<()> {
         self.groups().for_each(|range| last_failed(&mut state[range]));
         Ok(())
     }
@@ -167,7 +167,7 @@ impl ThreadState for Discharge {
     }
 }
 
-/// The state is whether checks count.
+/// The state is a flag that enables checks.
 struct Counting;
 
 impl ThreadState for Counting {
@@ -183,7 +183,7 @@ impl ThreadState for Counting {
         Ok(bind_at(eqn.primitive.clone(), &args, eqn.source))
     }
 
-    fn settle(&self, _state: &mut Vec<Array>) -> Result<()> {
+    fn cast_state(&self, _state: &mut Vec<Array>) -> Result<()> {
         Ok(())
     }
 
@@ -193,8 +193,8 @@ impl ThreadState for Counting {
     }
 }
 
-/// The program whose checks count only where one more argument, a boolean and its first, holds: entries of a batch that take
-/// another branch, or have left the loop, compute it too. `None` where it has no checks.
+/// Adds a boolean argument, the first, that enables the program's checks: the entries of a batch that take
+/// another branch, or have left the loop, compute it too. Returns `None` if it has no checks.
 pub(crate) fn counting(program: &Program) -> Result<Option<Program>> {
     if !has_checks(program) {
         return Ok(None);
@@ -208,21 +208,21 @@ pub(crate) fn counting(program: &Program) -> Result<Option<Program>> {
     Ok(Some(traced.program))
 }
 
-/// A traced function whose errors are values: its first results are the state, after which come its own.
+/// A traced function whose errors are values: its first results are the state, followed by its own.
 pub(crate) struct Checked {
     pub traced: Traced,
     pub errors: Errors,
 }
 
-/// How a state is read.
+/// The layout of a state.
 #[derive(Clone)]
 pub(crate) struct Errors {
-    /// How many arrays each kind has.
+    /// The number of arrays of each kind.
     groups: Vec<usize>,
     messages: Arc<[Message]>,
 }
 
-/// Discharges the checks of a traced function. `None` where it makes none.
+/// Discharges the checks of a traced function. `None` if it has none.
 pub(crate) fn discharge(traced: &Traced, checks: Checks) -> Result<Option<Checked>> {
     let mut found = Vec::new();
     kinds(&traced.program, checks, &mut found);
@@ -240,23 +240,23 @@ pub(crate) fn discharge(traced: &Traced, checks: Checks) -> Result<Option<Checke
         groups: discharge.groups().map(|range| range.len()).collect(),
         messages: discharge.messages.into_inner().into(),
     };
-    // A program is closed, so that evaluating it captured nothing.
+    // A program is closed, so evaluating it captures nothing.
     let traced = Traced { program: inner.program, captures: traced.captures.clone() };
     Ok(Some(Checked { traced, errors }))
 }
 
 impl Errors {
-    /// Of a program that makes no checks.
+    /// The layout for a program without checks.
     pub fn none() -> Errors {
         Errors { groups: Vec::new(), messages: Arc::new([]) }
     }
 
-    /// How many arrays a state has.
+    /// The number of arrays of a state.
     pub fn count(&self) -> usize {
         self.groups.iter().sum()
     }
 
-    /// Takes the state off the results of a program; `Err` where an error has happened.
+    /// Splits the state off the results of a program; `Err` if it has an error.
     pub fn throw(&self, mut outs: SmallVec<[Array; 8]>) -> Result<SmallVec<[Array; 8]>> {
         if self.groups.is_empty() {
             return Ok(outs);
@@ -266,7 +266,7 @@ impl Errors {
         Ok(outs)
     }
 
-    /// The error that a state is.
+    /// Converts a state to an error.
     pub fn error(&self, mut state: &[Array]) -> CheckError {
         let messages = Static(self.messages.clone());
         let mut error = CheckError { failed: Vec::new(), codes: Vec::new(), payloads: Vec::new(), messages };

@@ -1,4 +1,4 @@
-//! The error that a checked function returns beside its result.
+//! The error that a checked function returns along with its result.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::ops::callback::text;
 use crate::shape::{Shape, size};
 use crate::source::Line;
 
-/// What may go wrong at one place of a program.
+/// A possible error at one place of a program.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Message {
     pub what: What,
@@ -24,7 +24,7 @@ pub(crate) enum What {
         names: Vec<&'static str>,
     },
     Nan(&'static str),
-    /// This value, of this primitive.
+    /// This invalid value, in a result of this primitive.
     Invalid(&'static str, &'static str),
     Division,
     Index(Shape),
@@ -70,7 +70,7 @@ impl Value {
     }
 }
 
-/// As NumPy prints it.
+/// Formatted as by NumPy.
 impl std::fmt::Display for Value {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&print::of_bytes(&self.bytes, self.dtype, &self.shape))
@@ -79,11 +79,11 @@ impl std::fmt::Display for Value {
 
 /// The first error of each kind; see [`checkify`](crate::checkify()).
 ///
-/// It is a tree, so that it goes out of `jit`, `vmap` and `pmap` like any result; of a mapped function it holds the error
-/// of each entry.
+/// It is a tree, so it can be returned from `jit`, `vmap` and `pmap` like any result; for a mapped function it holds
+/// the error of each entry.
 #[derive(Clone, Debug, shardax_macros::Tree)]
 pub struct CheckError {
-    /// Of each kind whether it happened, the number of its message, and the message's values.
+    /// For each kind a failed flag, the number of its message, and the message's values.
     pub(super) failed: Vec<Array>,
     pub(super) codes: Vec<Array>,
     pub(super) payloads: Vec<Vec<Array>>,
@@ -91,10 +91,10 @@ pub struct CheckError {
 }
 
 impl CheckError {
-    /// The message of the first error, `None` where there was none. Of a mapped function there is a line for each entry
+    /// The message of the first error, `None` if there is none. For a mapped function it has a line for each entry
     /// that failed: `at mapped index 2: …`.
     ///
-    /// Waits for the values; fails where they could not be computed, and while the function is traced.
+    /// Waits for the values; fails if they could not be computed, and while the function is traced.
     #[track_caller]
     pub fn get(&self) -> Result<Option<String>> {
         let found = self.found().at_caller()?;
@@ -109,9 +109,10 @@ impl CheckError {
         Ok((!lines.is_empty()).then(|| lines.join("\n")))
     }
 
-    /// `Err` with the message, and the line of the check, where there was an error. Of a mapped function it is that of the last entry that failed.
+    /// Returns `Err` with the message and the line of the check if there is an error. For a mapped function it is that
+    /// of the last entry that failed.
     ///
-    /// In a function that is traced it is a check itself, for the enclosing [`checkify`](crate::checkify()).
+    /// In a traced function it adds a check, for the enclosing [`checkify`](crate::checkify()).
     #[track_caller]
     pub fn throw(&self) -> Result<()> {
         if self.failed.iter().any(Array::is_traced) {
@@ -123,7 +124,7 @@ impl CheckError {
         }
     }
 
-    /// Every entry's error, if it has one: its index, its message and its line.
+    /// The errors of all entries that failed: index, message and line.
     pub(crate) fn found(&self) -> Result<Vec<(Vec<usize>, String, Line)>> {
         let failed: Vec<Vec<bool>> = self.failed.iter().map(|f| f.to_vec::<bool>()).collect::<Result<_>>()?;
         if !failed.iter().flatten().any(|failed| *failed) {
@@ -133,7 +134,7 @@ impl CheckError {
         let batch = self.failed.iter().map(Array::shape).max_by_key(|shape| shape.len()).unwrap_or_default();
         let mut found = Vec::new();
         for entry in 0..size(batch) {
-            // A kind that is not mapped is that of all entries.
+            // A kind that is not mapped applies to all entries.
             let at = |kind: usize| if failed[kind].len() == 1 { 0 } else { entry };
             let of_kind = |kind: usize| failed[kind].get(at(kind)).copied().unwrap_or(false);
             let first = (0..failed.len()).filter(|&kind| of_kind(kind)).min_by_key(|&kind| codes[kind][at(kind)]);

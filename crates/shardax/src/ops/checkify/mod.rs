@@ -1,7 +1,7 @@
-//! Checks that programs carry: `check!`, and what [`checkify`](crate::checkify()) makes of them.
+//! Run-time checks in programs: `check!`, and how [`checkify`](crate::checkify()) discharges them.
 //!
-//! A check is an equation with an effect. Discharging a program's checks threads the first error of each kind through it:
-//! whether it happened, the number of its message, and the values that the message tells.
+//! A check is an equation with an effect. Discharging a program's checks threads the first error of each kind through
+//! it: a failed flag, the number of its message, and the values in the message.
 
 mod automatic;
 mod check;
@@ -12,12 +12,12 @@ pub use check::{check, check_error};
 pub(crate) use discharge::{Errors, counting, discharge};
 pub use error::CheckError;
 
-/// Which mistakes [`checkify`](crate::checkify()) looks for. Sets are joined with `|`.
+/// The kinds of errors that [`checkify`](crate::checkify()) detects. Sets are joined with `|`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Checks(u8);
 
 impl Checks {
-    /// What [`check!`](crate::check!) says (JAX's `user_checks`).
+    /// Explicit [`check!`](crate::check!)s (JAX's `user_checks`).
     pub const USER: Checks = Checks(1);
     /// An operation whose result holds a NaN (`nan_checks`).
     pub const NAN: Checks = Checks(2);
@@ -27,13 +27,13 @@ impl Checks {
     pub const INDEX: Checks = Checks(8);
     /// NaN and divisions by zero (`float_checks`).
     pub const FLOAT: Checks = Checks(2 | 4);
-    /// All that are made without being asked for (`automatic_checks`).
+    /// All automatic checks (`automatic_checks`).
     pub const AUTOMATIC: Checks = Checks(2 | 4 | 8);
     /// All (`all_checks`).
     pub const ALL: Checks = Checks(1 | 2 | 4 | 8);
-    /// NaN in the result of any operation, also of one that hands on what it is given.
+    /// NaN in the result of any operation, including those that only pass one on.
     pub(crate) const DEBUG_NANS: Checks = Checks(16);
-    /// The same of infinities.
+    /// Infinities in the result of any operation.
     pub(crate) const DEBUG_INFS: Checks = Checks(32);
 
     pub(crate) fn has(self, other: Checks) -> bool {

@@ -1,4 +1,4 @@
-//! The named axes that a collective works over: who takes part, and in which groups.
+//! The named axes of a collective: its participants, and their groups.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -17,24 +17,24 @@ pub(crate) type Names = SmallVec<[AxisName; 2]>;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Axes {
     pub names: Names,
-    /// The number of participants, or of those in a group; 0 where groups differ in size.
+    /// The number of participants, or of those in a group; 0 if groups differ in size.
     pub size: usize,
-    /// Whether types track what varies over them.
+    /// `true` if types track the values that vary over them.
     pub checked: bool,
-    /// Those among them that a mesh has: the others are mapped by `vmap`.
+    /// The mesh axes among them: the others are mapped by `vmap`.
     pub manual: AxisSet,
-    /// The groups that communication stays within; all participants where there are none.
+    /// The groups that communication stays within; `None` for all participants.
     pub groups: Option<Vec<Vec<usize>>>,
 }
 
 impl Axes {
-    /// These axes of a mesh, without groups; their size does not matter to a sum.
+    /// These mesh axes, without groups; their size does not matter to a sum.
     pub fn summed(names: Names, checked: bool) -> Axes {
         let manual = names.iter().copied().collect();
         Axes { names, size: 0, checked, manual, groups: None }
     }
 
-    /// Cuts the axes into groups, checked to hold every index once.
+    /// Splits the axes into groups, which must contain every index once.
     pub fn with_groups(mut self, groups: Option<Vec<Vec<usize>>>) -> Result<Axes> {
         let Some(groups) = groups else { return Ok(self) };
         let mut all: Vec<usize> = groups.iter().flatten().copied().collect();
@@ -53,7 +53,7 @@ impl Axes {
         Ok(self)
     }
 
-    /// The size of every group, or what `operation` cannot do with groups of different sizes.
+    /// The size of every group; fails if they differ, for `operation`.
     pub fn even_size(&self, operation: &str) -> Result<usize> {
         match self.size {
             0 => Err(err!(Value, "{operation} needs axis_index_groups of one size, got {:?}", self.groups)
@@ -62,7 +62,7 @@ impl Axes {
         }
     }
 
-    /// Fails where the axes are cut into groups.
+    /// Fails if the axes are split into groups.
     pub fn no_groups(&self, operation: &str) -> Result<()> {
         match &self.groups {
             None => Ok(()),
@@ -71,7 +71,7 @@ impl Axes {
         }
     }
 
-    /// The participants that communicate, as positions in the mesh.
+    /// The groups of participants, as positions in the mesh.
     pub fn mesh_groups(&self, mesh: &Mesh) -> Vec<Vec<usize>> {
         let whole = mesh.groups(&self.names);
         match &self.groups {
@@ -100,31 +100,31 @@ impl Axes {
         Ok(axes)
     }
 
-    /// Applies a collective over these axes; where types are tracked, to a value that varies over them.
+    /// Applies a collective over these axes; if types are checked, the operand is cast to vary over them.
     #[track_caller]
     pub fn bind(&self, collective: impl Primitive + 'static, x: &Array) -> Array {
         let x = if self.checked { x.varying_over(&self.set()) } else { x.clone() };
         bind1(collective, &[x])
     }
 
-    /// The axes over which what each participant has may differ from device to device.
+    /// The axes over which the participants' values may differ from device to device.
     pub fn set(&self) -> AxisSet {
         self.manual.clone()
     }
 
-    /// The axes that `vmap` maps, over which types say nothing.
+    /// The axes mapped by `vmap`, which types do not track.
     pub(super) fn mapped(&self) -> Option<Axes> {
         let names: Names = self.names.iter().copied().filter(|n| !self.manual.contains(*n)).collect();
         (!names.is_empty()).then(|| Axes { names, checked: false, manual: AxisSet::default(), ..self.clone() })
     }
 
-    /// The axes but one, which is handled apart; `None` when none is left.
+    /// The axes without one, which is handled separately; `None` if none is left.
     pub fn without(&self, axis: &BatchAxis) -> Option<Axes> {
         let names: Names = self.names.iter().copied().filter(|n| Some(*n) != axis.name).collect();
         (!names.is_empty()).then(|| Axes { names, size: self.size / axis.size, ..self.clone() })
     }
 
-    /// The axes one by one; the mapped one is not bound any more.
+    /// The axes one by one; the mapped one is no longer bound.
     pub fn each(&self, mapped: &BatchAxis) -> Result<Vec<Axes>> {
         let one = |&name: &AxisName| {
             let manual: AxisSet = self.manual.iter().filter(|n| *n == name).collect();
@@ -166,7 +166,7 @@ pub(crate) fn channel(cx: &mut Lowering) -> String {
 
 /// `replica_groups = dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>`
 pub(crate) fn groups_text(attr: &str, groups: &[Vec<usize>]) -> String {
-    // Rows of one length: shorter groups are filled with -1.
+    // Rows of equal length: shorter groups are padded with -1.
     let width = groups.iter().map(Vec::len).max().unwrap_or(0);
     let rows: Vec<String> = groups
         .iter()

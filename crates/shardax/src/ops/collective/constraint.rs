@@ -1,4 +1,4 @@
-//! `with_sharding_constraint`: telling the compiler where a value inside a program lies.
+//! `with_sharding_constraint`: the sharding of a value inside a program.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -20,18 +20,18 @@ use crate::sharding::typed::entry;
 use crate::sharding::{AxisType, DimSpec, NamedSharding, PartitionSpec, Sharding, Typed};
 use crate::source;
 
-/// A value that lies as its sharding says.
+/// Constrains a value to its sharding.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ShardingConstraint {
     pub sharding: Sharding,
 }
 
 impl ShardingConstraint {
-    /// The sharding of an array of `shape`, where the constraint leaves none of it to the compiler.
+    /// The sharding of an array of `shape`, unless part of it is left to the compiler.
     pub fn decided(&self, shape: &[usize]) -> Option<Sharding> {
         let open = |named: &NamedSharding| named.spec().dims().contains(&DimSpec::Unconstrained);
         let decided = self.sharding.as_named().is_none_or(|named| !open(named));
-        // An array that is not divisible is padded while it is computed, but cannot be returned so.
+        // An array that is not divisible is padded during the computation, but cannot be returned that way.
         (decided && self.sharding.shard_shape(shape).is_ok()).then(|| self.sharding.clone())
     }
 
@@ -95,7 +95,7 @@ impl Primitive for ShardingConstraint {
         let (Sharding::Named(named), Some(d)) = (&self.sharding, dims[0]) else {
             return Ok((smallvec![self.apply(&args[0])], dims.to_vec()));
         };
-        // Where the batch lies is the compiler's choice, unless `spmd_axis_name` says it.
+        // The compiler chooses the sharding of the batch, unless `spmd_axis_name` gives it.
         let names = &axis.spmd_names;
         if let Some(name) = named.spec().all_axes().find(|n| names.contains(n)) {
             return Err(err!(
@@ -117,12 +117,12 @@ impl Primitive for ShardingConstraint {
     }
 }
 
-/// The same tree, whose arrays lie as `shardings` say: one sharding, or a tree of them; `None` leaves a part to the
-/// compiler, and so does `DimSpec::Unconstrained` one dimension.
+/// Constrains the arrays of a tree to `shardings`: one sharding, or a tree of them; `None` leaves a part to the
+/// compiler, and so does `DimSpec::Unconstrained` for a dimension.
 ///
-/// A [`PartitionSpec`] alone is over the context mesh ([`set_mesh`](crate::set_mesh)); a [`Format`](crate::Format) says
-/// the layout in memory too, as [`with_layout_constraint`](crate::with_layout_constraint) does. Outside of `jit` the
-/// arrays are moved. Arrays of which a sharding splits a dimension unevenly can be computed with, but not returned so.
+/// A [`PartitionSpec`] alone is over the context mesh ([`set_mesh`](crate::set_mesh)); a [`Format`](crate::Format) also
+/// gives the layout in memory, as [`with_layout_constraint`](crate::with_layout_constraint) does. Outside of `jit` the
+/// arrays are moved. Arrays with an unevenly split dimension can be used in a computation, but not returned.
 ///
 /// A sharding of more dimensions than the array has, or that names an axis its mesh lacks, gives arrays that carry the
 /// error.
@@ -147,7 +147,7 @@ pub fn with_sharding_constraint<T: Tree>(x: T, shardings: impl IntoPrefix<Option
 
 const CONSTRAINT: &str = "with_sharding_constraint";
 
-/// The leaves of a tree, constrained to the shardings for them.
+/// Constrains the leaves of a tree to their shardings.
 pub(crate) fn constrain(
     flat: &Flat,
     shardings: &Prefix<Option<ShardingLike>>,
@@ -161,7 +161,7 @@ pub(crate) fn constrain(
     Ok(flat.leaves.iter().zip(&all).map(constrained).collect())
 }
 
-/// Of a format the sharding; the layouts of a `jit` within another are its own programs' only, where it has one.
+/// Constrains an array to the sharding of `like`; a `jit` inside another ignores layouts.
 fn constrain_like(x: &Array, like: &ShardingLike, what: &str) -> Result<Array> {
     let RequestedSharding { sharding, layout } = like.asked(what)?;
     let x = match sharding {
@@ -240,10 +240,10 @@ fn constrain_leaf(x: &Array, sharding: Sharding) -> Result<Array> {
         if let Some(name) = named.spec().all_axes().find(|n| manual.contains(*n)) {
             return Err(err!(
                 Value,
-                "Axis: {name} of {} is also found in manual_axes: {manual}: inside shard_map each device has its own block",
+                "Axis: {name} of {} is also found in manual_axes: {manual}: inside shard_map each device has its own shard",
                 named.spec()
             )
-            .help("say in in_specs and out_specs how blocks are cut over manual axes; constraints name the other axes"));
+            .help("use in_specs and out_specs to split over manual axes; constraints name the other axes"));
         }
         if *named.mesh() != mesh {
             return Err(err!(
@@ -259,9 +259,9 @@ fn constrain_leaf(x: &Array, sharding: Sharding) -> Result<Array> {
         return constrain_typed(x, typed, &sharding);
     }
     if !is_tracing() {
-        // The result is an array at once, which cannot be padded.
+        // The result is a concrete array, which cannot be padded.
         sharding.shard_shape(x.shape())?;
     }
-    // How a value is split: which memory it lies in is for `device_put` to say.
+    // The constraint only splits the value: the memory kind is for `device_put`.
     Ok(ShardingConstraint { sharding: sharding.in_memory(None) }.apply(x))
 }

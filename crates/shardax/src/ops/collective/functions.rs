@@ -1,4 +1,4 @@
-//! The collectives that users call: over one axis name or several, on arrays and on whole trees.
+//! Collectives over one axis name or several, on arrays and on whole trees.
 
 use super::axes::Axes;
 use super::gather::{AllGather, PsumScatter};
@@ -14,7 +14,7 @@ use crate::ops::primitive::reduce::Reducer;
 use crate::shape::{AxisName, IntoAxisNames, normalize_axis};
 use crate::source;
 
-/// Applies a collective to every leaf; a failure leaves arrays that carry it.
+/// Applies a collective to every leaf; on failure the leaves carry the error.
 #[track_caller]
 fn on_leaves<T: Tree>(x: T, axis: impl IntoAxisNames, name: &str, f: impl Fn(&Array, &Axes) -> Result<Array>) -> T {
     let location = std::panic::Location::caller();
@@ -23,7 +23,7 @@ fn on_leaves<T: Tree>(x: T, axis: impl IntoAxisNames, name: &str, f: impl Fn(&Ar
     let axes = Axes::bound(&axis.into_axis_names(), name)
         .and_then(|axes| axes.with_groups(groups))
         .map_err(|e| e.at(location));
-    // A tree without arrays has none to carry it.
+    // A tree without arrays has no leaf to carry the error.
     let _ = axes.as_ref().inspect_err(|e| record_error(e));
     let kept = x.clone();
     let apply = |leaf: Array| {
@@ -36,7 +36,7 @@ fn on_leaves<T: Tree>(x: T, axis: impl IntoAxisNames, name: &str, f: impl Fn(&Ar
     tree::map(apply, x).unwrap_or(kept)
 }
 
-/// The axes of these names, which are not cut into groups.
+/// The axes of these names, without groups.
 fn whole(axis: impl IntoAxisNames, name: &str) -> Result<Axes> {
     let groups = axis.groups();
     let axes = Axes::bound(&axis.into_axis_names(), name)?.with_groups(groups)?;
@@ -44,12 +44,12 @@ fn whole(axis: impl IntoAxisNames, name: &str) -> Result<Axes> {
     Ok(axes)
 }
 
-/// Whether every participant has this very value, known while tracing.
+/// Returns `true` if every participant has the same value, known while tracing.
 fn is_constant(x: &Array) -> bool {
     matches!(x.0, Repr::Literal(_) | Repr::Concrete(_))
 }
 
-/// The sum over all participants of the axis, which all of them get. Booleans are counted as int32.
+/// The sum over all participants of the axis, on all of them. Booleans are counted as int32.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -66,14 +66,14 @@ pub fn psum<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
 #[track_caller]
 fn sum(x: &Array, axes: &Axes) -> Array {
     let x = if x.dtype() == DType::Bool { x.astype(DType::I32) } else { x.clone() };
-    // A constant needs no communication, where all groups have one size.
+    // A constant needs no communication if all groups have one size.
     if is_constant(&x) && axes.size != 0 {
         return x * axes.size;
     }
     AllReduce { reducer: Reducer::Sum, axes: axes.clone() }.apply(&x)
 }
 
-/// The mean over all participants of the axis, which all of them get. Integers and booleans become float32.
+/// The mean over all participants of the axis, on all of them. Integers and booleans become float32.
 #[track_caller]
 pub fn pmean<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
     on_leaves(x, axis, "pmean", |x, axes| {
@@ -106,7 +106,7 @@ fn extreme(x: &Array, axes: &Axes, reducer: Reducer) -> Array {
     AllReduce { reducer, axes: axes.clone() }.apply(x)
 }
 
-/// Every participant's value, stacked along a new dimension at `dim`.
+/// Stacks the values of all participants along a new dimension at `dim`.
 #[track_caller]
 pub fn all_gather<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
     on_leaves(x, axis, "all_gather", |x, axes| {
@@ -116,7 +116,7 @@ pub fn all_gather<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
     })
 }
 
-/// Every participant's value, joined along the existing dimension `dim`.
+/// Concatenates the values of all participants along the existing dimension `dim`.
 #[track_caller]
 pub fn all_gather_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
     on_leaves(x, axis, "all_gather", |x, axes| {
@@ -126,8 +126,8 @@ pub fn all_gather_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T 
     })
 }
 
-/// [`all_gather_tiled`], typed as the same on all participants (JAX's `to='invarying'`): it may leave a `shard_map`
-/// that checks varying axes as replicated.
+/// Like [`all_gather_tiled`], but typed as equal on all participants (JAX's `to='invarying'`): a `shard_map`
+/// that checks varying axes can return it as replicated.
 #[track_caller]
 pub fn all_gather_invariant<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
     on_leaves(x, axis, "all_gather", |x, axes| {
@@ -137,7 +137,8 @@ pub fn all_gather_invariant<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -
     })
 }
 
-/// The sum over all participants, of which participant `i` gets slice `i` along `dim`, which must have their number.
+/// The sum over all participants, scattered: participant `i` gets slice `i` along `dim`, whose size must be their
+/// number.
 #[track_caller]
 pub fn psum_scatter<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
     on_leaves(x, axis, "psum_scatter", |x, axes| {
@@ -156,7 +157,7 @@ pub fn psum_scatter<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
     })
 }
 
-/// The sum over all participants, of which each gets its part along `dim`, which their number must divide.
+/// The sum over all participants, scattered: each gets its part along `dim`, which their number must divide.
 #[track_caller]
 pub fn psum_scatter_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
     on_leaves(x, axis, "psum_scatter", |x, axes| {
@@ -166,8 +167,8 @@ pub fn psum_scatter_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> 
     })
 }
 
-/// Slice `i` along `split` goes to participant `i`; what arrives is stacked at `concat`. `split` must have as many
-/// entries as there are participants, and disappears.
+/// Sends slice `i` along `split` to participant `i`, and stacks what each receives at `concat`. `split` must have as
+/// many entries as there are participants, and disappears.
 #[track_caller]
 pub fn all_to_all<T: Tree>(x: T, axis: impl IntoAxisNames, split: i32, concat: i32) -> T {
     on_leaves(x, axis, "all_to_all", |x, axes| {
@@ -182,14 +183,14 @@ pub fn all_to_all<T: Tree>(x: T, axis: impl IntoAxisNames, split: i32, concat: i
                 x.shape()[split]
             ).help("use all_to_all_tiled for dimensions that are a multiple of it"));
         }
-        // The split dimension, cut to size 1, becomes the one along which parts are joined.
+        // The split dimension, now of size 1, becomes the one along which parts are joined.
         let x = x.moveaxis(split as i32, concat as i32);
         Ok(AllToAll { axes: axes.clone(), split: concat, concat }.apply(&x))
     })
 }
 
-/// Part `i` along `split` goes to participant `i`; what arrives is joined along `concat`. The number of participants
-/// must divide `split`.
+/// Sends part `i` along `split` to participant `i`, and concatenates what each receives along `concat`. The number of
+/// participants must divide `split`.
 #[track_caller]
 pub fn all_to_all_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, split: i32, concat: i32) -> T {
     on_leaves(x, axis, "all_to_all", |x, axes| {
@@ -200,9 +201,9 @@ pub fn all_to_all_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, split: i32, con
     })
 }
 
-/// Who sends to whom: a pair of indices, or a reference to one.
+/// A source and a target: a pair of indices, or a reference to one.
 pub trait SourceTarget {
-    /// The pair: who sends, who receives.
+    /// The pair of source and target.
     fn source_target(self) -> (usize, usize);
 }
 
@@ -218,7 +219,7 @@ impl SourceTarget for &(usize, usize) {
     }
 }
 
-/// Sends each participant's value from the first to the second of a pair of indices; those that receive none get zeros.
+/// Sends each participant's value from the first to the second index of a pair; those that receive none get zeros.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -254,7 +255,7 @@ pub fn ppermute<T: Tree>(x: T, axis: impl IntoAxisNames, perm: impl IntoIterator
     })
 }
 
-/// Sends each participant's value to the one `shift` further on, round the end: a ring. Negative shifts go back.
+/// Sends each participant's value to the one `shift` positions further, in a ring. Negative shifts go back.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -275,7 +276,8 @@ pub fn pshift<T: Tree>(x: T, axis: impl IntoAxisNames, shift: i32) -> T {
     })
 }
 
-/// Participant `i` receives the value of participant `perm[i]`; `perm` is a permutation of all indices.
+/// Permutes values: participant `i` receives the value of participant `perm[i]`; `perm` is a permutation of all
+/// indices.
 #[track_caller]
 pub fn pshuffle<T: Tree>(x: T, axis: impl IntoAxisNames, perm: impl AsRef<[usize]>) -> T {
     let perm = perm.as_ref();
@@ -298,7 +300,7 @@ pub fn pswapaxes<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
     all_to_all(x, axis, dim, dim)
 }
 
-/// Every participant gets the value of participant `source`.
+/// Broadcasts the value of participant `source` to all.
 #[track_caller]
 pub fn pbroadcast<T: Tree>(x: T, axis: impl IntoAxisNames, source: usize) -> T {
     on_leaves(x, axis, "pbroadcast", |x, axes| {
@@ -311,13 +313,13 @@ pub fn pbroadcast<T: Tree>(x: T, axis: impl IntoAxisNames, source: usize) -> T {
             )
             .help("indices run from 0 to the number of participants"));
         }
-        // Gathering moves bits as they are, of every dtype; a masked sum would not keep -0.0.
+        // A gather preserves the bits of every dtype; a masked sum would lose -0.0.
         let all = AllGather { axes: axes.clone(), dim: 0, invariant: true }.apply(&x.expand_dims(0));
         Ok(crate::ops::lax::slice_in_dim(&all, source, source + 1, 0).squeeze(0))
     })
 }
 
-/// This participant's index along the axis, int32; over several axes the first is major.
+/// The index of this participant along the axis, int32; over several axes the first is major.
 #[track_caller]
 pub fn axis_index(axis: impl IntoAxisNames) -> Array {
     let _line = source::enter();
@@ -331,9 +333,9 @@ pub fn axis_size(axis: impl IntoAxisNames) -> Result<usize> {
     whole(axis, "axis_size").map(|axes| axes.size).at_caller()
 }
 
-/// Marks a value that is the same on all participants as one that may vary over these axes. Needs no communication.
+/// Casts a value that is equal on all participants to one that may vary over these axes. Needs no communication.
 ///
-/// Fails for a value that varies over one of them already.
+/// Fails for a value that already varies over one of them.
 #[track_caller]
 pub fn pcast<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
     on_leaves(x, axis, "pcast", |x, axes| {

@@ -1,4 +1,4 @@
-//! Collectives that move blocks along named axes: all-gather, and its transpose reduce-scatter.
+//! Collectives that move shards along named axes: all-gather, and its transpose reduce-scatter.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -14,13 +14,13 @@ use crate::ops::lax;
 use crate::ops::primitive::reduce::Reducer;
 use crate::shape::{AxisName, AxisSet};
 
-/// Every participant's value, joined along a dimension: `all_gather`.
+/// Concatenates the values of all participants along a dimension: `all_gather`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct AllGather {
     pub axes: Axes,
-    /// The dimension along which values are joined, which the operand has (`tiled`).
+    /// The existing dimension along which values are concatenated (`tiled`).
     pub dim: usize,
-    /// Whether the result, which is the same everywhere, is typed so.
+    /// `true` if the result is typed as equal on all participants.
     pub invariant: bool,
 }
 
@@ -53,8 +53,8 @@ impl Primitive for AllGather {
         Ok(smallvec![out])
     }
 
-    /// Where types are tracked the result is typed as varying unless asked for otherwise, as in JAX: its transpose is
-    /// then a scatter of the sum.
+    /// If types are checked, the result is typed as varying unless requested otherwise, as in JAX: its transpose is
+    /// then a reduce-scatter.
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
         let same = self.axes.groups.is_none() && (self.invariant || !self.axes.checked);
         Ok(smallvec![if same { args[0].minus(&self.axes.set()) } else { args[0].clone() }])
@@ -81,7 +81,7 @@ impl Primitive for AllGather {
         let scatter = PsumScatter { axes: self.axes.clone(), dim: self.dim };
         Ok(vec![cts[0].as_ref().map(|ct| {
             let sum = scatter.apply(ct);
-            // The one cotangent of a result that all share is counted once.
+            // The cotangent of a shared result counts once.
             if self.invariant && self.axes.checked { sum / self.axes.size } else { sum }
         })])
     }
@@ -99,7 +99,7 @@ impl Primitive for AllGather {
             });
         }
         if self.axes.names.len() > 1 {
-            // The innermost first, so that those of the first axis end outermost.
+            // The innermost first, so that the first axis ends up outermost.
             return mapped::rewritten(axis, args, dims, |x| {
                 let one = |x: Array, axes: Axes| AllGather { axes, ..self.clone() }.apply(&x);
                 Ok(self.axes.each(axis)?.into_iter().rev().fold(x.clone(), one))
@@ -115,11 +115,11 @@ impl Primitive for AllGather {
     }
 }
 
-/// The sum over all participants, of which each gets its part along a dimension: `psum_scatter`.
+/// The sum over all participants, scattered along a dimension: `psum_scatter`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PsumScatter {
     pub axes: Axes,
-    /// The dimension that is cut; the result keeps it (`tiled`).
+    /// The scattered dimension, which the result keeps (`tiled`).
     pub dim: usize,
 }
 

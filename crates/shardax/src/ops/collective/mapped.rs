@@ -1,4 +1,4 @@
-//! Collectives over an axis that `vmap` maps, beside other axes or cut into groups.
+//! Collectives over an axis mapped by `vmap`, together with other axes or with groups.
 
 use smallvec::smallvec;
 
@@ -13,7 +13,7 @@ use crate::interpret::batching::{batch_eval, move_batch};
 use crate::ops::lax;
 use crate::sharding::axis_env;
 
-/// A collective batched as what `f` writes for it: operations that have simple rules.
+/// Batches a collective by tracing `f`, which expresses it with simpler operations.
 pub(crate) fn rewritten(
     axis: &BatchAxis,
     args: &[Array],
@@ -31,7 +31,7 @@ pub(crate) fn rewritten(
     Ok((outs.into(), dims))
 }
 
-/// A collective within groups of the mapped axis: that of the members of each, who are an axis of their own.
+/// A collective within groups of the mapped axis: the members of each group form an axis.
 pub(crate) fn groups<P: Primitive>(
     axes: &Axes,
     operation: &str,
@@ -57,19 +57,19 @@ pub(crate) fn groups<P: Primitive>(
         let (outs, dims) = collective(own).batch(&members, &[rows(&x, group.iter().copied())], &[Some(0)])?;
         parts.push(move_batch(&outs[0], dims[0], 0, group.len()));
     }
-    // Back in the order of the axis.
+    // Restores the order of the axis.
     let mut places = vec![0; axis.size];
     groups.iter().flatten().enumerate().for_each(|(place, &member)| places[member] = place);
     Ok((smallvec![rows(&lax::concatenate(&parts, 0), places)], vec![Some(0)]))
 }
 
-/// These rows of an array.
+/// Selects rows of an array.
 fn rows(x: &Array, places: impl IntoIterator<Item = usize>) -> Array {
     let places: Vec<i32> = places.into_iter().map(|p| p as i32).collect();
     x.take(array(places), 0)
 }
 
-/// `ppermute` over several axes of which one is mapped: what each of its rows sends to each other.
+/// `ppermute` over several axes, one of them mapped: what each row sends to each other row.
 pub(crate) fn permute(
     axes: &Axes,
     perm: &[(usize, usize)],
@@ -81,7 +81,7 @@ pub(crate) fn permute(
     let Some(rest) = axes.without(axis) else {
         return Err(err!(Runtime, "ppermute over several axes has lost all but one"));
     };
-    // Of an index, that along the mapped axis and that along the others.
+    // Splits an index into that along the mapped axis and that along the others.
     let after = axes.names.iter().skip_while(|n| Some(**n) != axis.name).skip(1);
     let stride: usize = after.map(|&n| Ok(axis_env::lookup(n, "ppermute")?.size)).product::<Result<_>>()?;
     let place = |i: usize| (i / stride % axis.size, i / stride / axis.size * stride + i % stride);

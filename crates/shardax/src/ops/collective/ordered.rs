@@ -1,7 +1,7 @@
-//! Maxima of floating point numbers over devices, as maxima of integers that are in the same order.
+//! Maxima and minima of floating point numbers over devices, as those of integers in the same order.
 //!
-//! The CPU's all-reduce does not keep a NaN. Among integers NaN has a place: the last. Other platforms get the
-//! operation.
+//! The CPU plugin's all-reduce (xla-cpu-pjrt 0.0.1) does not propagate NaN. As integers, NaN is ordered last. Other
+//! platforms use the plain operation. Noticed by `extremes_keep_nan`.
 
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
@@ -9,7 +9,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::primitive::reduce::{Reducer, highest, lowest};
 
-/// The maximum or minimum of a floating point value over devices; `attrs` say which.
+/// The maximum or minimum of a floating point value over devices; `attrs` has the groups.
 pub(crate) fn all_reduce(reducer: Reducer, cx: &mut Lowering, x: Value, attrs: &str, out: &Aval) -> Result<Vec<Value>> {
     let dtype = match out.dtype.bits() {
         16 => DType::I16,
@@ -30,7 +30,8 @@ pub(crate) fn all_reduce(reducer: Reducer, cx: &mut Lowering, x: Value, attrs: &
     Ok(vec![cx.op("stablehlo.bitcast_convert", &[bits], "", out)])
 }
 
-/// The bits of a number, those of negative ones turned around below the sign so that they are in its order; and back.
+/// Reorders the bits of floating point numbers as integers, by flipping those of negative ones below the sign;
+/// self-inverse.
 fn flipped(cx: &mut Lowering, bits: Value, ints: &Aval) -> Value {
     let mask = cx.constant(highest(ints.dtype), ints);
     let zero = cx.constant(Scalar::Int(0), ints);

@@ -1,4 +1,4 @@
-//! Collectives that move values between participants: `ppermute`, `all_to_all`; and the index of each.
+//! Collectives that exchange values between participants: `ppermute`, `all_to_all`; and `axis_index`.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -16,7 +16,7 @@ use crate::ops::lax;
 use crate::shape::{AxisName, AxisSet};
 use crate::sharding::Mesh;
 
-/// Each participant's value sent to another; those that receive none get zeros.
+/// Sends each participant's value to another; those that receive none get zeros.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Ppermute {
     pub axes: Axes,
@@ -98,7 +98,8 @@ impl Primitive for Ppermute {
     }
 }
 
-/// Each participant's value cut along one dimension, the parts exchanged and joined along another (`tiled`).
+/// Splits each participant's value along one dimension, exchanges the parts and concatenates them along another
+/// (`tiled`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct AllToAll {
     pub axes: Axes,
@@ -114,9 +115,9 @@ impl AllToAll {
 }
 
 impl AllToAll {
-    /// The same as exchanges over one axis after the other.
+    /// Exchanges over one axis after the other.
     fn one_by_one(&self, axis: &BatchAxis, x: &Array) -> Result<Array> {
-        // One dimension for each axis, cut from the dimension that is split.
+        // One dimension for each axis, split off the split dimension.
         let axes = self.axes.each(axis)?;
         let mut cut = x.shape_owned();
         cut[self.split] /= self.axes.size;
@@ -126,7 +127,7 @@ impl AllToAll {
             let at = self.split + i;
             x = AllToAll { axes: one.clone(), split: at, concat: at }.apply(&x);
         }
-        // The sources, before the dimension that they are joined along.
+        // Moves the source dimensions before the concat dimension.
         for i in 0..axes.len() {
             let (from, to) = match self.concat < self.split {
                 true => (self.split + i, self.concat + i),
@@ -217,14 +218,14 @@ impl Primitive for AllToAll {
         if self.axes.names.len() > 1 {
             return mapped::rewritten(axis, args, dims, |x| self.one_by_one(axis, x));
         }
-        // Entry s, part d becomes entry d, part s: cut the split dimension, exchange, join.
+        // Entry s, part d becomes entry d, part s: split, exchange, concatenate.
         let n = axis.size;
         let x = move_batch(&args[0], dims[0], 0, n);
         let mut cut = x.shape_owned();
         cut[self.split + 1] /= n;
         cut.insert(self.split + 1, n);
         let x = x.reshape(&cut).swapaxes(0, self.split as i32 + 1);
-        // Now the source index stands where the split dimension was cut: bring it before the concat dimension.
+        // The source index is now where the split dimension was: move it before the concat dimension.
         let x = x.moveaxis(self.split as i32 + 1, self.concat as i32 + 1);
         let mut joined = x.shape_owned();
         let sources = joined.remove(self.concat + 1);
@@ -233,7 +234,7 @@ impl Primitive for AllToAll {
     }
 }
 
-/// The participant's index along the axes, int32.
+/// The index of the participant along the axes, int32.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct AxisIndex {
     pub axes: Axes,
@@ -304,8 +305,8 @@ impl Primitive for AxisIndex {
     }
 }
 
-/// The device's position in the mesh. It only means something where every axis is manual, so the others are made
-/// manual around it.
+/// The device's position in the mesh. `partition_id` is only defined if every axis is manual, so the other axes are
+/// made manual around it.
 fn partition_id(cx: &mut Lowering, mesh: &Mesh) -> Result<Value> {
     let aval = Aval::scalar(DType::U32);
     let rest: Vec<String> =

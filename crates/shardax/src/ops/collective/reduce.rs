@@ -1,4 +1,4 @@
-//! Collectives that combine values over named axes, and casts of what varies over them.
+//! Collectives that combine values over named axes, and casts of varying axes.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -17,15 +17,15 @@ use crate::ops::primitive::elementwise::Accepts;
 use crate::ops::primitive::reduce::Reducer;
 use crate::shape::{AxisName, AxisSet};
 
-/// What tracing and the interpreters need of collectives, to keep types right.
+/// Methods that tracing and the interpreters need to keep varying axes consistent.
 impl Array {
-    /// The same, as varying over `axes` besides what it varies over.
+    /// Casts the array to also vary over `axes`.
     pub(crate) fn varying_over(&self, axes: &AxisSet) -> Array {
         let missing: Names = axes.minus(&self.vma()).iter().collect();
         if missing.is_empty() { self.clone() } else { bind1(Pcast { axes: missing }, std::slice::from_ref(self)) }
     }
 
-    /// The same, as varying over exactly `axes`: cast where it varies over fewer, summed where over more. For cotangents.
+    /// Makes the array vary over exactly `axes`: cast if it varies over fewer, summed if over more. For cotangents.
     pub(crate) fn varying_as(&self, axes: &AxisSet) -> Array {
         let vma = self.vma();
         if vma == *axes {
@@ -40,7 +40,7 @@ impl Array {
     }
 }
 
-/// Marks a value that is equal on all devices as one that may vary. No communication; its transpose is a sum.
+/// Casts a value that is equal on all devices to one that may vary. No communication; its transpose is a sum.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Pcast {
     pub axes: Names,
@@ -85,7 +85,7 @@ impl Primitive for Pcast {
     }
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
-        // Over axes that the operand varied over already, nothing was cast.
+        // Axes that the operand already varied over were not cast.
         let before = args[0].aval().vma;
         let cast: Names = self.axes.iter().copied().filter(|n| !before.contains(*n)).collect();
         if cast.is_empty() {
@@ -100,7 +100,7 @@ impl Primitive for Pcast {
     }
 }
 
-/// The elementwise combination over all participants, which all of them get: `psum`, `pmax`, `pmin`.
+/// The elementwise reduction over all participants, on all of them: `psum`, `pmax`, `pmin`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct AllReduce {
     pub reducer: Reducer,
@@ -143,7 +143,7 @@ impl Primitive for AllReduce {
     }
 
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
-        // Groups end with different results, of one and the same value if they differ in size.
+        // Groups have different results; equal operands give equal results only if the groups have one size.
         Ok(smallvec![match (&self.axes.groups, self.axes.size) {
             (None, _) => args[0].minus(&self.axes.set()),
             (Some(_), 0) => args[0].union(&self.axes.set()),
@@ -160,7 +160,7 @@ impl Primitive for AllReduce {
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        // Its compiler would end the process.
+        // The TPU compiler aborts the process for groups of different sizes.
         if cx.platform == Platform::Tpu && self.axes.groups.is_some() && self.axes.size == 0 {
             let operation = format!("{} over groups of different sizes", self.name());
             return Err(cx.platform.lacks(&operation, "give all groups as many members, or fill them up with zeros"));
@@ -183,7 +183,7 @@ impl Primitive for AllReduce {
         let out = self.apply(x);
         let tangent = tangents[0].as_ref().map(|t| match self.reducer {
             Reducer::Max | Reducer::Min => {
-                // Shared equally by the participants that have the result.
+                // Shared equally by the participants that have the maximum or minimum.
                 let chosen = x.equal(&out).astype(x.dtype());
                 self.sum().apply(&(t * &chosen)) / self.sum().apply(&chosen)
             }
@@ -196,8 +196,8 @@ impl Primitive for AllReduce {
         if self.reducer != Reducer::Sum {
             return Err(err!(NotImplemented, "'{}' is not linear and has no transpose", self.name()));
         }
-        // Each participant's operand went into the sum that all have. Where types tell a cotangent that is the same
-        // everywhere, it is that; where they do not, each holds a part of it.
+        // Each participant's operand contributes to the shared sum. If types are checked, a cotangent that is equal
+        // everywhere is that of the sum; otherwise each participant has a part of it.
         let checked = self.axes.checked && self.axes.groups.is_none();
         Ok(vec![cts[0].as_ref().map(|ct| match (checked, self.axes.mapped()) {
             (false, _) => self.apply(ct),

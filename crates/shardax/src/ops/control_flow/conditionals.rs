@@ -1,4 +1,4 @@
-//! `cond` and `switch`: choosing among functions by a value.
+//! `cond` and `switch`: conditional execution.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -20,9 +20,10 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::cond::Cond;
 use crate::source;
 
-/// `true_fun(operands)` where `pred`, a scalar, is true (or not 0), else `false_fun(operands)`. Only one of them runs.
+/// Returns `true_fun(operands)` if `pred`, a scalar, is true (or not 0), else `false_fun(operands)`. Only one of them
+/// runs.
 ///
-/// Under `vmap` with a predicate for each example both run, and each example takes its result.
+/// Under `vmap` with a predicate for each example both run, and each example selects its result.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -67,13 +68,13 @@ where
     run().map_err(|e| e.at(at))?.build()
 }
 
-/// The functions that [`switch`] chooses among: a tuple, a `Vec` or an array of functions of the operands that all
+/// The branches of [`switch`]: a tuple, a `Vec` or an array of functions of the operands that all
 /// return the same type, or a `Result` of it.
 pub trait Branches<T> {
-    /// What each of them returns, without the `Result`.
+    /// The return type of every branch, without the `Result`.
     type Output: Tree;
 
-    /// How many there are.
+    /// The number of branches.
     fn count(&self) -> usize;
 
     /// Applies one of them.
@@ -140,7 +141,7 @@ tuples_of_branches! {
     (8 F0 R0 0, F1 R1 1, F2 R2 2, F3 R3 3, F4 R4 4, F5 R5 5, F6 R6 6, F7 R7 7)
 }
 
-/// The branch of this index, an integer scalar, applied to the operands; an index out of range is clamped into it.
+/// Applies the branch of this index, an integer scalar, to the operands; an index out of range is clamped.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -185,7 +186,7 @@ pub fn switch<T: Tree, B: Branches<T>>(index: impl ArrayLike, branches: B, opera
             [only] => only(&flat),
             _ => {
                 let index = with_source(at, || {
-                    // Clamping in a wider type first: the last index may not fit a narrow one.
+                    // Clamps in a wider type: the last index may not fit a narrow one.
                     let wide = if index.dtype().bits() < 32 { index.astype(DType::I32) } else { index };
                     convert(&wide.clip(0, count - 1), DType::I32, false)
                 });
@@ -241,7 +242,7 @@ fn choose(
     Ok(Flat { leaves: outs.into_iter().collect(), def })
 }
 
-/// Compares what two branches return.
+/// Compares the results of two branches.
 fn same_results(
     name: &str,
     def: &TreeDef,

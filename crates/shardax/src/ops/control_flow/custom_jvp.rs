@@ -1,4 +1,4 @@
-//! `custom_jvp`: functions whose derivative, in both modes, is given by a rule.
+//! `custom_jvp`: functions with a custom derivative rule for both modes.
 
 use std::marker::PhantomData;
 use std::panic::Location;
@@ -13,7 +13,7 @@ use crate::interpret::flat::{flat_fn, record};
 use crate::ops::primitive::custom_jvp as jvp;
 use crate::ops::primitive::custom_jvp::RuleId;
 
-/// A function with its own forward-mode derivative; see [`custom_jvp`].
+/// A function with a custom forward-mode derivative; see [`custom_jvp`].
 #[must_use = "a transformed function does nothing until it is called"]
 pub struct CustomJvp<F, Args, R = ()> {
     f: F,
@@ -21,7 +21,7 @@ pub struct CustomJvp<F, Args, R = ()> {
     args: PhantomData<fn(Args)>,
 }
 
-/// A function whose derivative is given by a rule, in both modes: set the rule with [`defjvp`](CustomJvp::defjvp).
+/// Defines a custom derivative for both modes: set the rule with [`defjvp`](CustomJvp::defjvp).
 ///
 /// The rule takes the tuple of arguments and the tuple of their tangents, and returns the result and its tangent, in
 /// which it must be linear. Tangents of integers are arrays of dtype `float0`.
@@ -38,7 +38,7 @@ pub struct CustomJvp<F, Args, R = ()> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// The rule runs when the function is differentiated, which may be after the function that called it has returned: it
+/// The rule runs when the function is differentiated, possibly after the function that called it has returned: it
 /// may capture concrete arrays, but values of the function being differentiated must be passed as arguments.
 pub fn custom_jvp<Args: Tree, F: Function<Args>>(f: F) -> CustomJvp<F, Args> {
     CustomJvp { f, rule: Arc::new(()), args: PhantomData }

@@ -1,4 +1,4 @@
-//! `custom_vjp`: functions whose reverse-mode derivative is given by two rules.
+//! `custom_vjp`: functions with custom rules for reverse-mode differentiation.
 
 use std::marker::PhantomData;
 use std::panic::Location;
@@ -14,7 +14,7 @@ use crate::interpret::higher_order::zeros;
 use crate::ops::primitive::custom_jvp::RuleId;
 use crate::ops::primitive::custom_vjp as vjp;
 
-/// A function with its own reverse-mode derivative; see [`custom_vjp`].
+/// A function with a custom reverse-mode derivative; see [`custom_vjp`].
 #[must_use = "a transformed function does nothing until it is called"]
 pub struct CustomVjp<F, Args, Rules = ()> {
     f: F,
@@ -22,10 +22,10 @@ pub struct CustomVjp<F, Args, Rules = ()> {
     args: PhantomData<fn(Args)>,
 }
 
-/// A function whose reverse-mode derivative is given by two rules: set them with [`defvjp`](CustomVjp::defvjp).
+/// Defines a custom reverse-mode derivative: set its two rules with [`defvjp`](CustomVjp::defvjp).
 ///
 /// `fwd` takes the arguments and returns the result and residuals, any tree; `bwd` takes the residuals and the
-/// cotangent of the result, and returns a cotangent for each argument (of integers it is not looked at). Forward mode
+/// cotangent of the result, and returns a cotangent for each argument (ignored for integers). Forward mode
 /// through such a function is an error.
 ///
 /// ```
@@ -38,15 +38,15 @@ pub struct CustomVjp<F, Args, Rules = ()> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// The rules run when the function is differentiated, which may be after the function that called it has returned:
+/// The rules run when the function is differentiated, possibly after the function that called it has returned:
 /// they may capture concrete arrays, but values of the function being differentiated must be passed as arguments.
 pub fn custom_vjp<Args: Tree, F: Function<Args>>(f: F) -> CustomVjp<F, Args> {
     CustomVjp { f, rules: Arc::new(()), args: PhantomData }
 }
 
 impl<F: Function<Args>, Args: Tree> CustomVjp<F, Args> {
-    /// The arguments that are not differentiated: `bwd` is given them first, and returns a cotangent for each of the others.
-    /// Their gradients are zero.
+    /// The arguments that are not differentiated: `bwd` receives them first, and returns a cotangent for each of the
+    /// others. Their gradients are zero.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -108,7 +108,7 @@ where
     Res: Tree,
     Cts: Tree,
 {
-    /// The rules on the leaves of trees, for arguments and a result of these structures.
+    /// The rules on flattened trees, for arguments and a result of these structures.
     fn erased(&self, args: &Flat, out_def: TreeDef) -> vjp::VjpRules {
         let (rules, def, result) = (self.rules.clone(), args.def.clone(), out_def.clone());
         let fwd = move |args: &[Array]| {
@@ -140,27 +140,27 @@ where
     }
 }
 
-/// A function of which some arguments are not differentiated; see [`CustomVjp::nondiff_argnums`].
+/// A function some of whose arguments are not differentiated; see [`CustomVjp::nondiff_argnums`].
 #[must_use = "the rules are set with `defvjp`"]
 pub struct NondiffVjp<F, Args, N> {
     f: F,
     types: PhantomData<fn(Args, N)>,
 }
 
-/// The forward rule of a function of which some arguments are not differentiated.
+/// The forward rule of a function some of whose arguments are not differentiated.
 pub struct NondiffFwd<Rule, Args, N> {
     rule: Rule,
     types: PhantomData<fn(Args, N)>,
 }
 
-/// The backward rule of a function of which some arguments are not differentiated.
+/// The backward rule of a function some of whose arguments are not differentiated.
 pub struct NondiffBwd<Rule, Args, N> {
     rule: Rule,
     types: PhantomData<fn(Args, N)>,
 }
 
 impl<F: Function<Args>, Args: Tree, N: Argnums<Args>> NondiffVjp<F, Args, N> {
-    /// Sets the rules: `fwd` of all arguments, and `bwd` of those that are not differentiated (one, or a tuple of them), the
+    /// Sets the rules: `fwd` of all arguments, and `bwd` of the non-differentiated ones (one, or a tuple of them), the
     /// residuals and the cotangent.
     pub fn defvjp<Fwd, Bwd, Res, Cts>(
         self,
@@ -178,7 +178,7 @@ impl<F: Function<Args>, Args: Tree, N: Argnums<Args>> NondiffVjp<F, Args, N> {
     }
 }
 
-/// The forward rule, which keeps these arguments beside its residuals.
+/// The forward rule, which saves these arguments together with its residuals.
 impl<Fwd, Args, N, Out, Res> Function<Args> for NondiffFwd<Fwd, Args, N>
 where
     Fwd: Function<Args, Output = (Out, Res)>,
@@ -195,7 +195,7 @@ where
     }
 }
 
-/// The backward rule, completed by zeros.
+/// The backward rule, with zeros for the non-differentiated arguments.
 impl<Bwd, Args, N, Res, Ct, Cts> Function<((N::Gradient, Res), Ct)> for NondiffBwd<Bwd, Args, N>
 where
     Bwd: Function<(N::Gradient, Res, Ct), Output = Cts>,

@@ -1,4 +1,4 @@
-//! `custom_vmap` and `sequential_vmap`: functions that say how they are batched.
+//! `custom_vmap` and `sequential_vmap`: functions with custom batching.
 
 use std::marker::PhantomData;
 use std::panic::Location;
@@ -13,7 +13,7 @@ use crate::interpret::flat::{flat_fn, record};
 use crate::ops::primitive::custom_jvp::RuleId;
 use crate::ops::primitive::custom_vmap::{BatchFn, CustomVmap as Primitive, VmapRule};
 
-/// A function with its own batching rule; see [`custom_vmap`].
+/// A function with a custom batching rule; see [`custom_vmap`].
 #[must_use = "a transformed function does nothing until it is called"]
 pub struct CustomVmap<F, Args, R = ()> {
     f: F,
@@ -21,11 +21,11 @@ pub struct CustomVmap<F, Args, R = ()> {
     args: PhantomData<fn(Args)>,
 }
 
-/// A function that `vmap` maps by a rule: set it with [`def_vmap`](CustomVmap::def_vmap).
+/// Defines a custom batching rule for `vmap`: set it with [`def_vmap`](CustomVmap::def_vmap).
 ///
-/// The rule takes the size of the batch, for each array among the arguments whether it has the batch, which is then its first
-/// dimension, and the arguments. It returns the result, and which of its arrays have the batch, in front: a `bool` for all of them, or a list
-/// with one for each.
+/// The rule takes the size of the batch, a flag for each array among the arguments that tells whether it is batched in
+/// its first dimension, and the arguments. It returns the result, and which of its arrays are batched, in the first
+/// dimension: a `bool` for all of them, or a list with one for each.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -40,15 +40,16 @@ pub struct CustomVmap<F, Args, R = ()> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Forward mode differentiates the function, and under `vmap` the rule; reverse mode is an error unless the function is mapped first. The rule may capture
-/// concrete arrays, but values of the function being mapped must be passed as arguments.
+/// Forward mode differentiates the function, and under `vmap` the rule; reverse mode is an error unless the function is
+/// mapped first. The rule may capture concrete arrays, but values of the function being mapped must be passed as
+/// arguments.
 pub fn custom_vmap<Args: Tree, F: Function<Args>>(f: F) -> CustomVmap<F, Args> {
     CustomVmap { f, rule: Arc::new(()), args: PhantomData }
 }
 
-/// Which arrays of a result have the batch.
+/// The batched arrays of a result: one `bool`, or a list.
 pub trait IntoBatched {
-    /// One for each of so many arrays.
+    /// Returns a flag for each of `count` arrays.
     fn into_batched(self, count: usize) -> Vec<bool>;
 }
 
@@ -124,14 +125,14 @@ where
     }
 }
 
-/// A function that `vmap` calls for one entry of the batch after the other; see [`sequential_vmap`].
+/// A function that `vmap` calls entry by entry; see [`sequential_vmap`].
 #[must_use = "a transformed function does nothing until it is called"]
 pub struct SequentialVmap<F, Args> {
     f: F,
     args: PhantomData<fn(Args)>,
 }
 
-/// A function of which `vmap` makes a loop over the batch, for what cannot be batched, or takes too much memory at once.
+/// Makes `vmap` loop over the batch, for functions that cannot be batched, or would take too much memory at once.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -18,9 +18,9 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::while_loop::While;
 use crate::source;
 
-/// Applies `body_fun` to the carry as long as `cond_fun` of it, a boolean scalar, is true.
+/// Applies `body_fun` to the carry while `cond_fun` of it, a boolean scalar, is true.
 ///
-/// The number of steps may depend on the data, so that it can be differentiated in forward mode only: for reverse
+/// The number of steps may depend on the data, so only forward-mode differentiation works: for reverse
 /// mode use [`scan`](super::scan()) or [`fori_loop`] with plain numbers as bounds.
 ///
 /// ```
@@ -89,10 +89,10 @@ fn run_while(
     Ok(Flat { leaves: outs.into_iter().collect(), def: init.def.clone() })
 }
 
-/// Applies `body_fun` to the index, an integer scalar, and the carry, for each index from `lower` up to `upper`.
+/// Applies `body_fun` to the index, an integer scalar, and the carry, for each index in `lower..upper`.
 ///
-/// With plain numbers as bounds it is a [`scan`](super::scan()), which can be differentiated in both modes; with
-/// arrays it is a [`while_loop`], which can be differentiated in forward mode only.
+/// With plain numbers as bounds it is a [`scan`](super::scan()), which is differentiable in both modes; with
+/// arrays it is a [`while_loop`], which is differentiable in forward mode only.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -119,8 +119,8 @@ where
 }
 
 impl ScanOptions {
-    /// As [`fori_loop`], so many steps of which can be in one iteration ([`unroll`](Self::unroll)) where both bounds
-    /// are plain numbers; other options say nothing to it.
+    /// Like [`fori_loop`], with several steps per iteration ([`unroll`](Self::unroll)) if both bounds
+    /// are plain numbers; other options have no effect.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -163,7 +163,7 @@ where
     let mut paths: Vec<String> = init_def.paths().iter().map(|path| format!("carry{path}")).collect();
     paths.insert(0, "the index".into());
 
-    // The index is carried along.
+    // The index is part of the carry.
     let step = |(i, carry): (Array, C)| -> Result<(Array, C)> {
         let next = &i + 1;
         Ok((next, body_fun(i, carry).into_output()?))
@@ -188,7 +188,7 @@ where
     Ok(out.build::<(Array, C)>()?.1)
 }
 
-/// The bounds in one integer type.
+/// Converts the bounds to one integer type.
 fn bounds(lower: Array, upper: Array) -> Result<(Array, Array)> {
     for bound in [&lower, &upper] {
         bound.check()?;

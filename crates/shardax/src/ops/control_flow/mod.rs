@@ -1,7 +1,7 @@
-//! Control flow inside traced functions: loops, choices, and functions with their own derivatives.
+//! Control flow inside traced functions: loops, conditionals, and custom derivatives.
 //!
-//! A Rust `for` or `if` runs while a function is traced: it repeats, or leaves out, what is recorded. The functions
-//! here record the loop or the choice itself. Their closures may capture arrays, concrete or traced.
+//! A Rust `for` or `if` runs while a function is traced: it repeats, or leaves out, recorded operations. The functions
+//! here record the loop or the conditional itself. Their closures may capture arrays, concrete or traced.
 
 mod conditionals;
 mod custom_jvp;
@@ -27,7 +27,7 @@ use crate::error::{Result, err};
 use crate::interpret::higher_order::cast_up;
 use crate::shape::AxisSet;
 
-/// What the carry of a loop is called in errors.
+/// The description of a loop's carry in errors.
 struct Carry<'a> {
     /// `scan`, `while_loop`, …
     function: &'a str,
@@ -42,7 +42,7 @@ impl<'a> Carry<'a> {
         Carry { function, def, paths }
     }
 
-    /// Checks the structure of what the body returned, and makes each leaf vary over the axes of the leaf it replaces.
+    /// Checks the structure of the body's result, and makes each leaf vary over the axes of the leaf it replaces.
     fn returned(&self, before: &[Array], after: &mut Flat) -> Result<()> {
         same_structure(self.def, &after.def).map_err(|e| {
             let what = self.function;
@@ -62,7 +62,7 @@ impl<'a> Carry<'a> {
 
     /// Compares the types of the carry before and after a step.
     ///
-    /// Where a plain number starts a carry of another dtype, returns the types to start from instead.
+    /// If a plain number starts a carry of another dtype, returns the types to start from instead.
     fn check(&self, before: &[Aval], after: &[Aval]) -> Result<Option<Vec<Aval>>> {
         let mut start = before.to_vec();
         let mut changed = false;

@@ -1,4 +1,4 @@
-//! `scan` and what is made of it: `map`, `associative_scan`.
+//! `scan`, and functions based on it: `map`, `associative_scan`.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use crate::source;
 /// A loop over the leading axis of `xs` that carries a state.
 ///
 /// `f` takes the carry and one slice of `xs`, and returns the next carry and an output; the result is the last carry
-/// and the outputs stacked along a new leading axis. It is traced once, however many steps there are, and can be
-/// differentiated in both modes.
+/// and the outputs stacked along a new leading axis. It is traced once, whatever the number of steps, and is
+/// differentiable in both modes.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -48,7 +48,7 @@ where
     ScanOptions::default().scan(f, init, xs)
 }
 
-/// [`scan`] over nothing: `length` steps of `f`, which takes the carry alone.
+/// Like [`scan`] without `xs`: `length` steps of `f`, which only takes the carry.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -70,7 +70,7 @@ where
 
 /// Applies `f` to each slice of `xs` along the leading axis, one after the other, and stacks the results.
 ///
-/// As `vmap` it gives every slice its own result; but it needs the memory of one step only.
+/// Like `vmap` it gives every slice its own result, but it needs the memory of one step only.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -89,7 +89,7 @@ where
     Ok(ScanOptions::default().scan(step, (), xs)?.1)
 }
 
-/// How a [`scan`] runs.
+/// Options of [`scan`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -116,7 +116,7 @@ impl Default for ScanOptions {
 }
 
 impl ScanOptions {
-    /// The number of steps, for when there is nothing to scan over.
+    /// The number of steps, if there is nothing to scan over.
     pub fn length(mut self, length: usize) -> Self {
         self.length = Some(length);
         self
@@ -128,7 +128,7 @@ impl ScanOptions {
         self
     }
 
-    /// Does this many steps in each iteration of the compiled loop: larger code, less overhead.
+    /// Runs this many steps in each iteration of the compiled loop: larger code, less overhead.
     pub fn unroll(mut self, steps: usize) -> Self {
         self.unroll = steps;
         self
@@ -138,7 +138,7 @@ impl ScanOptions {
         self.unroll
     }
 
-    /// As [`scan`](scan()).
+    /// See [`scan`](scan()).
     #[track_caller]
     pub fn scan<C, X, Y, R>(self, f: impl Fn(C, X) -> R, init: C, xs: X) -> Result<(C, Y)>
     where
@@ -155,7 +155,7 @@ impl ScanOptions {
         self.run("scan", &args, None, &body, Location::caller())?.build()
     }
 
-    /// The same, on the flattened pair of carry and arrays. `paths` says what the leaves of the carry are called.
+    /// The scan on the flattened pair of carry and arrays. `paths` names the leaves of the carry in errors.
     pub(crate) fn run(
         self,
         function: &str,
@@ -267,9 +267,9 @@ impl ScanOptions {
     }
 }
 
-/// All partial results of an associative operation along an axis, in a logarithmic number of applications.
+/// All partial results of an associative operation along an axis, with a logarithmic number of applications.
 ///
-/// `f` combines two trees of arrays elementwise along the axis (it is given several elements at once), as `a + b` does.
+/// `f` combines two trees of arrays elementwise along the axis (it receives several elements at once), as `a + b` does.
 /// The axis is 0, and results run from the beginning; see [`AssociativeScanOptions`].
 ///
 /// ```
@@ -305,19 +305,19 @@ pub struct AssociativeScanOptions {
 }
 
 impl AssociativeScanOptions {
-    /// Whether results run from the end. Default false.
+    /// Sets whether results run from the end. Default false.
     pub fn reverse(mut self, reverse: bool) -> Self {
         self.reverse = reverse;
         self
     }
 
-    /// The axis that is scanned along, of every array; negative from the last. Default 0.
+    /// The scanned axis of every array; negative from the last. Default 0.
     pub fn axis(mut self, axis: i32) -> Self {
         self.axis = axis;
         self
     }
 
-    /// As [`associative_scan`](associative_scan()).
+    /// See [`associative_scan`](associative_scan()).
     #[track_caller]
     pub fn associative_scan<T, R>(self, f: impl Fn(T, T) -> R, elems: T) -> Result<T>
     where
@@ -379,7 +379,7 @@ where
     run().map_err(|e| e.at(at))
 }
 
-/// Combines pairs of neighbours, scans those, and fills the elements between in.
+/// Combines neighbouring pairs, scans those, and fills in the elements between.
 fn prefixes(
     combine: &dyn Fn(Vec<Array>, Vec<Array>) -> Result<Vec<Array>>,
     elems: Vec<Array>,
@@ -422,7 +422,7 @@ fn part(x: &Array, dim: usize, start: usize, limit: usize, stride: usize) -> Arr
 /// `even[0], odd[0], even[1], …`: `size` elements in all.
 fn interleave(even: &Array, odd: &Array, dim: usize, size: usize) -> Array {
     let pairs = size.div_ceil(2);
-    // A last element without a partner is given one, and it is cut off again.
+    // A last element without a partner gets one, which is cut off again.
     let odd = if size.is_multiple_of(2) {
         odd.clone()
     } else {
@@ -435,7 +435,7 @@ fn interleave(even: &Array, odd: &Array, dim: usize, size: usize) -> Array {
     part(&both.reshape(shape.as_slice()), dim, 0, size, 1)
 }
 
-/// Applies a primitive once for each entry of a batch, one after the other, of which each operand is or has a part.
+/// Applies a primitive to the entries of a batch one after the other; operands may be batched or not.
 pub(crate) fn each<P: Primitive + Clone + 'static>(
     primitive: P,
     args: &[Array],

@@ -12,7 +12,7 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::gather::GatherScatterMode;
 use crate::ops::primitive::scatter::ScatterKind;
 
-/// A place in an array; see [`Array::at`].
+/// An indexed part of an array, to be updated; see [`Array::at`].
 #[derive(Clone, Debug)]
 #[must_use = "a place does nothing until it is read or updated"]
 pub struct At {
@@ -23,7 +23,7 @@ pub struct At {
     out_sharding: Option<ShardingLike>,
 }
 
-/// The number that a fill value is, as an element of `dtype`.
+/// Converts a fill value to an element of `dtype`.
 fn fill_of(fill: &Array, dtype: DType) -> Result<Scalar> {
     fill.check()?;
     fill.check_fits(dtype)?;
@@ -43,31 +43,31 @@ impl At {
         At { array: array.clone(), items, options: Options::default(), fill: None, out_sharding: None }
     }
 
-    /// What is done with places of integer arrays that are out of bounds: by default [`get`](Self::get) clamps them,
+    /// Sets the treatment of integer-array indices that are out of bounds: by default [`get`](Self::get) clamps them,
     /// and updates drop them.
     pub fn mode(mut self, mode: GatherScatterMode) -> Self {
         self.options.mode = Some(mode);
         self
     }
 
-    /// Out of bounds, [`get`](Self::get) reads `value`, a number or a scalar whose value is known (and the mode is
+    /// Sets the value that [`get`](Self::get) reads out of bounds: a number or a concrete scalar (and sets the mode
     /// [`GatherScatterMode::FillOrDrop`]). It is converted to the array's dtype as by [`Array::astype`].
     ///
-    /// [`get`](Self::get) fails for other arrays, and for a plain integer that the dtype cannot hold.
+    /// [`get`](Self::get) fails for other arrays, and for a plain integer that does not fit the dtype.
     pub fn fill_value(mut self, value: impl ArrayLike) -> Self {
         self.options.mode = Some(GatherScatterMode::FillOrDrop);
         self.fill = Some(value.into_array());
         self
     }
 
-    /// The caller vouches that no element is named twice: updates may then be made in any order, and
-    /// [`multiply`](Self::multiply) can be differentiated with respect to them.
+    /// Promises that no element is indexed twice: updates may then be made in any order, and
+    /// [`multiply`](Self::multiply) is differentiable with respect to them.
     pub fn unique_indices(mut self) -> Self {
         self.options.unique = true;
         self
     }
 
-    /// The caller vouches that the places of integer arrays ascend.
+    /// Promises that the indices of integer arrays are in ascending order.
     pub fn indices_are_sorted(mut self) -> Self {
         self.options.sorted = true;
         self
@@ -114,55 +114,57 @@ impl At {
         Array::from_result(at_caller(get), &self.array)
     }
 
-    /// The array with `value` at the place, broadcast to it. Its dtype must not be wider than the array's.
+    /// Returns the array with the indexed elements set to `value`, broadcast. Its dtype must not be wider than the
+    /// array's.
     #[track_caller]
     pub fn set(&self, value: impl ArrayLike) -> Array {
         Array::from_result(self.update(ScatterKind::Set, value.into_array()), &self.array)
     }
 
-    /// The array with `value` added at the place; where a place is named twice, both are added.
+    /// Returns the array with `value` added to the indexed elements; an element indexed twice receives both.
     #[track_caller]
     pub fn add(&self, value: impl ArrayLike) -> Array {
         Array::from_result(self.update(ScatterKind::Add, value.into_array()), &self.array)
     }
 
-    /// The array with `value` subtracted at the place.
+    /// Returns the array with `value` subtracted from the indexed elements.
     #[track_caller]
     pub fn subtract(&self, value: impl ArrayLike) -> Array {
         Array::from_result(self.update(ScatterKind::Add, -value.into_array()), &self.array)
     }
 
-    /// The array multiplied by `value` at the place.
+    /// Returns the array with the indexed elements multiplied by `value`.
     #[track_caller]
     pub fn multiply(&self, value: impl ArrayLike) -> Array {
         Array::from_result(self.update(ScatterKind::Mul, value.into_array()), &self.array)
     }
 
-    /// The array with the smaller of itself and `value` at the place.
+    /// Returns the array with the minimum of the indexed elements and `value` in their place.
     #[track_caller]
     pub fn min(&self, value: impl ArrayLike) -> Array {
         Array::from_result(self.update(ScatterKind::Min, value.into_array()), &self.array)
     }
 
-    /// The array with the larger of itself and `value` at the place.
+    /// Returns the array with the maximum of the indexed elements and `value` in their place.
     #[track_caller]
     pub fn max(&self, value: impl ArrayLike) -> Array {
         Array::from_result(self.update(ScatterKind::Max, value.into_array()), &self.array)
     }
 
-    /// The array divided by `value` at the place, floating point; where a place is named twice, by both.
+    /// Returns the array with the indexed elements divided by `value`, floating point; an element indexed twice, by
+    /// both.
     #[track_caller]
     pub fn divide(&self, value: impl ArrayLike) -> Array {
         &self.array / self.ones().multiply(value)
     }
 
-    /// The array to the power `value` at the place; where a place is named twice, to both.
+    /// Returns the array with the indexed elements raised to the power `value`; an element indexed twice, to both.
     #[track_caller]
     pub fn power(&self, value: impl ArrayLike) -> Array {
         self.array.pow(self.ones().multiply(value))
     }
 
-    /// The array with `f` of the elements at the place there; where a place is named twice, once.
+    /// Returns the array with `f` applied to the indexed elements; to an element indexed twice, once.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -175,7 +177,7 @@ impl At {
         self.set(f(self.get()))
     }
 
-    /// The same place in an array of ones.
+    /// The same indexed part of an array of ones.
     fn ones(&self) -> At {
         At { array: crate::ops::numpy::ones_like(&self.array), ..self.clone() }
     }

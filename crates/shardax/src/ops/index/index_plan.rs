@@ -1,7 +1,7 @@
-//! Turning an index into primitives: slices for constants, gathers and scatters for integer arrays.
+//! Lowering of an index to primitives: slices for constants, gathers and scatters for integer arrays.
 //!
-//! In a trace numbers and ranges are constants of the program. Outside of one, on a single device, where a block begins
-//! is an operand, so that a loop over batches or rows compiles once.
+//! In a trace, numbers and ranges are constants of the program. Outside of one, on a single device, the start of a
+//! block is an operand, so that a loop over batches or rows compiles once.
 
 mod update;
 
@@ -22,7 +22,7 @@ use crate::sharding::Sharding;
 
 pub(crate) use update::update;
 
-/// What the caller says about the places of integer arrays.
+/// Promises and modes for integer-array indices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Options {
     pub mode: Option<GatherScatterMode>,
@@ -31,7 +31,7 @@ pub(crate) struct Options {
     pub sorted: bool,
 }
 
-/// What an entry of an index does, with ellipses written out. Entries stand in the order of the axes.
+/// The effect of an entry of an index, with ellipses expanded. Entries are in the order of the axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Entry {
     Part {
@@ -43,7 +43,7 @@ enum Entry {
         axis: usize,
         at: usize,
     },
-    /// The places are the next of the index's arrays.
+    /// Indexed by the next of the index's arrays.
     Places {
         axis: usize,
     },
@@ -55,7 +55,7 @@ struct Plan {
     entries: Vec<Entry>,
     /// The shape that the integer arrays broadcast to.
     block: Shape,
-    /// Where among the entries the dimensions of the block go, when there is one.
+    /// The position of the block's dimensions among the entries, if there is a block.
     block_at: usize,
 }
 
@@ -174,13 +174,13 @@ fn check_places(a: &Array) -> Result<()> {
     Ok(())
 }
 
-/// Places with negative ones counted from the end of a dimension of size `n`.
+/// Makes indices non-negative: negative ones count from the end of a dimension of size `n`.
 pub(crate) fn from_front(places: &Array, n: usize) -> Array {
     let wide = matches!(places.dtype(), DType::U32 | DType::U64 | DType::I64) || n > i32::MAX as usize;
     let dtype = if wide { DType::I64 } else { DType::I32 };
     let unsigned = !places.dtype().is_signed();
     let places = match places.dtype() {
-        // What is too large to be signed is beyond the end.
+        // An index too large to be signed is beyond the end.
         DType::U64 => MIN.apply(places, &Array::literal(Scalar::Int(i64::MAX as i128), DType::U64, false)),
         _ => places.clone(),
     };
@@ -194,7 +194,7 @@ pub(crate) fn from_front(places: &Array, n: usize) -> Array {
 }
 
 impl Plan {
-    /// The plan of an index, and its integer arrays.
+    /// Builds the plan of an index, and returns its integer arrays.
     fn new(x: &Array, items: &[IndexItem]) -> Result<(Plan, Vec<Array>)> {
         x.check()?;
         let (entries, places) = entries(x.shape(), items)?;
@@ -208,7 +208,7 @@ impl Plan {
             )
             .help("arrays pair up elementwise; for all combinations give one of them a new axis with `expand_dims`"));
         };
-        // Numbers count as arrays when there are arrays.
+        // Numbers count as arrays if there are arrays.
         let advanced: Vec<usize> = (0..entries.len())
             .filter(|&i| !places.is_empty() && matches!(entries[i], Entry::Fixed { .. } | Entry::Places { .. }))
             .collect();
@@ -221,7 +221,7 @@ impl Plan {
         self.entries.iter().any(|e| matches!(e, Entry::Places { .. }))
     }
 
-    /// The block that holds all that numbers and plain ranges name: where it begins, and its sizes.
+    /// The start and sizes of the block that contains everything numbers and plain ranges select.
     fn bounds(&self, shape: &[usize]) -> (Vec<usize>, Vec<usize>) {
         let mut start = vec![0; shape.len()];
         let mut sizes = shape.to_vec();
@@ -235,7 +235,7 @@ impl Plan {
         (start, sizes)
     }
 
-    /// The same index into that block alone.
+    /// The same index, relative to that block.
     fn within_bounds(mut self) -> Self {
         for entry in &mut self.entries {
             match entry {
@@ -247,7 +247,7 @@ impl Plan {
         self
     }
 
-    /// The result's dimensions, built from each kept part and new axis, with the block in its place.
+    /// Builds the result's dimensions from each kept part and new axis, with the block in its place.
     fn layout<T>(&self, block: impl Fn() -> Vec<T>, each: impl Fn(&Entry) -> Option<T>) -> Vec<T> {
         let mut out = Vec::new();
         for (i, entry) in self.entries.iter().enumerate() {
@@ -273,13 +273,13 @@ impl Plan {
         )
     }
 
-    /// Which dimensions of the result, new axes left out, are kept parts (the others are the block's).
+    /// Marks the dimensions of the result, new axes left out, that are kept parts (the others are the block's).
     fn kept_dims(&self) -> Vec<usize> {
         let kept = self.layout(|| vec![false; self.block.len()], |e| matches!(e, Entry::Part { .. }).then_some(true));
         (0..kept.len()).filter(|&i| kept[i]).collect()
     }
 
-    /// An axis of size 0 has no places: nothing but an empty result can be made of it.
+    /// Returns an indexed axis of size 0, from which only an empty result can be taken.
     fn empty_axis(&self, shape: &[usize]) -> Option<usize> {
         self.entries.iter().find_map(|e| match e {
             Entry::Places { axis } if shape[*axis] == 0 => Some(*axis),
@@ -287,7 +287,7 @@ impl Plan {
         })
     }
 
-    /// The places of each integer array, from 0 and of one dtype.
+    /// The indices of each integer array, non-negative and of one dtype.
     fn places(&self, shape: &[usize], raw: &[Array]) -> Vec<Array> {
         let axes = self.entries.iter().filter_map(|e| match e {
             Entry::Places { axis } => Some(*axis),
@@ -300,7 +300,7 @@ impl Plan {
         places
     }
 
-    /// `x` cut to the parts and numbers; axes of numbers are gone, those of places are whole.
+    /// `x` cut to the parts and numbers; axes of numbers are removed, those of integer arrays are whole.
     fn cut(&self, x: &Array) -> Array {
         let rank = x.ndim();
         let mut start: SmallVec<[usize; 4]> = smallvec![0; rank];
@@ -335,18 +335,18 @@ impl Plan {
     }
 }
 
-/// A number of the dtype of `places`.
+/// A constant of the dtype of `places`.
 fn number(v: i64, places: &[Array]) -> Array {
     Array::literal(Scalar::Int(v as i128), places.first().map(|p| p.dtype()).unwrap_or(DType::I32), false)
 }
 
-/// Scalars for the axes that are cut to a block.
+/// Start scalars for the axes that are cut to a block.
 fn cut_starts(shape: &[usize], start: &[usize], sizes: &[usize]) -> Vec<Array> {
     let cut = (0..shape.len()).filter(|&d| sizes[d] < shape[d]);
     cut.map(|d| Array::literal(Scalar::Int(start[d] as i128), DType::I32, false)).collect()
 }
 
-/// A start for every axis, from those of the axes that are cut; and what is left of the operands.
+/// A start for every axis, from those of the axes that are cut, and the remaining operands.
 fn starts_of<'a>(shape: &[usize], sizes: &[usize], args: &'a [Array]) -> (Vec<Array>, &'a [Array]) {
     let mut given = args.iter();
     let starts = (0..shape.len()).map(|d| match sizes[d] < shape[d] {
@@ -356,13 +356,13 @@ fn starts_of<'a>(shape: &[usize], sizes: &[usize], args: &'a [Array]) -> (Vec<Ar
     (starts.collect(), given.as_slice())
 }
 
-/// Whether a block's place may be an operand: where it runs at once, and partitioning does not depend on it.
+/// Returns `true` if a block's start may be an operand: in eager execution, where partitioning does not depend on it.
 fn is_movable(x: &Array, args: &[Array]) -> bool {
     let single = matches!(&x.0, Repr::Concrete(c) if matches!(c.sharding, Sharding::Single(_)));
     single && runs_now(args) && x.shape().iter().all(|d| *d <= i32::MAX as usize)
 }
 
-/// The part of `x` that an index names.
+/// Returns the indexed part of `x`.
 pub(crate) fn get(x: &Array, items: &[IndexItem], options: &Options) -> Result<Array> {
     let (plan, places) = Plan::new(x, items)?;
     let shape = plan.result_shape();
@@ -375,7 +375,7 @@ pub(crate) fn get(x: &Array, items: &[IndexItem], options: &Options) -> Result<A
         .help("an empty axis has no entries to take"));
     }
     if plan.has_places() && shape.contains(&0) {
-        // Nothing is taken, so that nothing gets a gradient.
+        // Nothing is selected, so nothing gets a gradient.
         return Ok(crate::ops::numpy::filled(&shape, Scalar::Int(0), x.dtype()));
     }
     let unchanged =
@@ -398,7 +398,7 @@ pub(crate) fn get(x: &Array, items: &[IndexItem], options: &Options) -> Result<A
     })
 }
 
-/// The block of these sizes that begins at `starts`.
+/// Reads the block of these sizes that begins at `starts`.
 fn read_block(x: &Array, starts: &[Array], sizes: &[usize]) -> Array {
     if sizes == x.shape() {
         return x.clone();
@@ -408,7 +408,7 @@ fn read_block(x: &Array, starts: &[Array], sizes: &[usize]) -> Array {
 }
 
 impl Plan {
-    /// The part of `x` that the index names with these arrays.
+    /// Returns the part of `x` indexed with these arrays.
     fn get(&self, x: &Array, raw: &[Array], options: &Options) -> Result<Array> {
         let shape = self.result_shape();
         let cut = self.cut(x);
@@ -416,9 +416,9 @@ impl Plan {
             return Ok(lax::reshape(&cut, &shape));
         }
         let places = self.places(x.shape(), raw);
-        // Beyond the bounds the nearest entry is read, but gets no gradient.
+        // Out of bounds the nearest entry is read, but gets no gradient.
         let mode = options.mode.unwrap_or(GatherScatterMode::PromiseInBounds);
-        // The axes of `cut` in the order of the entries: kept parts, and places.
+        // The axes of `cut` in the order of the entries: kept parts, and indexed axes.
         let indexed: Vec<bool> = self
             .entries
             .iter()
@@ -431,7 +431,7 @@ impl Plan {
         let axes: Vec<usize> = (0..indexed.len()).filter(|&d| indexed[d]).collect();
         let sizes: Vec<usize> = cut.shape().iter().zip(&indexed).map(|(&n, &i)| if i { 1 } else { n }).collect();
         let out = if self.block.is_empty() && mode != GatherScatterMode::FillOrDrop {
-            // One place: a block that begins there.
+            // A single index is the start of a block.
             let mut given = places.iter();
             let starts: Vec<Array> = indexed
                 .iter()
@@ -462,7 +462,7 @@ impl Plan {
     }
 }
 
-/// Places as one column of a matrix of indices whose rows have shape `rows`; the places' last dimensions are `dims`.
+/// One column of an index matrix whose rows have shape `rows`; the last dimensions of `places` are `dims`.
 fn column(places: &Array, rows: &[usize], dims: &[usize]) -> Array {
     let mut shape: Shape = rows.into();
     shape.push(1);
@@ -481,7 +481,7 @@ mod tests {
         traced.expect("a program").program.to_string()
     }
 
-    /// Constant indices are slices in a program, and loops over rows are nothing else. SPEC 126
+    /// In a program, constant indices lower to slices, also in loops over rows. SPEC 126
     #[test]
     fn constant_indices_need_no_gather() {
         let text = program(|x| vec![x.get((0, 1..3)), x.get(s![.., -1, ..;-2])]);

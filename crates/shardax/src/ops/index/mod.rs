@@ -1,7 +1,7 @@
 //! Indexing by NumPy's rules: numbers, ranges with steps, new axes and integer arrays.
 //!
 //! Numbers and ranges are constants: they lower to a slice and a reshape, never to a gather. A number out of range
-//! is an error; ranges are clamped, as in NumPy. Integer arrays are gathered, and clamped to the bounds.
+//! is an error; ranges are clamped, as in NumPy. Integer arrays lower to gathers, with indices clamped to the bounds.
 
 mod at;
 mod index_plan;
@@ -21,24 +21,24 @@ use crate::error::{Result, err};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NewAxis;
 
-/// As many full ranges as are missing, in an index: `x.get((Ellipsis, 0))`.
+/// Expands to full ranges for all remaining dimensions, in an index: `x.get((Ellipsis, 0))`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ellipsis;
 
-/// `start..stop` by `step`, as Python's `start:stop:step`: negative bounds count from the end, bounds out of range are
-/// clamped, and a negative step goes backwards. `None` stands for the end that the step comes from or goes to.
+/// `start..stop` by `step`, like Python's `start:stop:step`: negative bounds count from the end, bounds out of range
+/// are clamped, and a negative step goes backwards. `None` is the end that the step comes from or goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slice {
     /// The first index; negative ones count from the end.
     pub start: Option<i64>,
-    /// The index behind the last.
+    /// The index after the last.
     pub stop: Option<i64>,
-    /// How far it is from one to the next; not 0.
+    /// The step; not 0.
     pub step: i64,
 }
 
 impl Slice {
-    /// A slice with all three parts.
+    /// Creates a slice with all three parts.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -49,23 +49,23 @@ impl Slice {
         Slice { start: start.into(), stop: stop.into(), step }
     }
 
-    /// The whole of a dimension.
+    /// All elements of a dimension.
     pub const FULL: Slice = Slice { start: None, stop: None, step: 1 };
 
-    /// The first index, the number of elements and the step, in a dimension of size `n`; `None` for step 0.
+    /// The first index, the number of elements and the step in a dimension of size `n`; `None` for step 0.
     pub(crate) fn resolve(self, n: usize) -> Option<Strided> {
         let (n, step) = (n as i64, self.step);
         if step == 0 {
             return None;
         }
-        // Backwards, the bounds lie one place lower: the last element, and the place before the first.
+        // Backwards, the bounds are one lower: the last element, and the position before the first.
         let (low, high) = if step > 0 { (0, n) } else { (-1, n - 1) };
         let bound = |b: i64| (if b < 0 { b.saturating_add(n) } else { b }).clamp(low, high);
         let start = self.start.map_or(if step > 0 { low } else { high }, bound);
         let stop = self.stop.map_or(if step > 0 { high } else { low }, bound);
         let distance = if step > 0 { stop - start } else { start - stop };
         let len = if distance <= 0 { 0 } else { (distance as u64).div_ceil(step.unsigned_abs()) as usize };
-        // A step beyond the dimension takes one element.
+        // A step beyond the dimension selects one element.
         let step = if len > 1 { step } else { 1 };
         Some(Strided { start: if len == 0 { 0 } else { start as usize }, len, step })
     }
@@ -82,19 +82,19 @@ pub(crate) struct Strided {
 /// One entry of an index.
 #[derive(Clone, Debug)]
 pub enum IndexItem {
-    /// One element: the dimension goes away. Negative numbers count from the end.
+    /// One element: the dimension is removed. Negative numbers count from the end.
     At(i64),
     /// A part of the dimension.
     Slice(Slice),
     /// A new dimension of size 1.
     NewAxis,
-    /// The dimensions that the other entries leave.
+    /// The remaining dimensions.
     Ellipsis,
-    /// The elements at these places.
+    /// The elements at these indices.
     Array(Array),
 }
 
-/// What one entry of an index may be written as.
+/// Types accepted as an entry of an index.
 pub trait IntoIndexItem {
     /// The entry.
     fn into_index_item(self) -> IndexItem;
@@ -102,7 +102,7 @@ pub trait IntoIndexItem {
 
 /// An index: one entry, or a tuple of up to sixteen; `Vec<IndexItem>` for one made at run time.
 pub trait IntoIndex {
-    /// Its entries, in order.
+    /// Returns the entries, in order.
     fn into_index(self) -> Vec<IndexItem>;
 }
 
@@ -141,7 +141,7 @@ fn slice(start: Option<i64>, stop: Option<i64>) -> IndexItem {
     IndexItem::Slice(Slice { start, stop, step: 1 })
 }
 
-/// The bound after an included last element; after -1 comes the end.
+/// The bound after an inclusive last element; -1 becomes the end.
 fn after(last: i64) -> Option<i64> {
     if last == -1 { None } else { Some(last.saturating_add(1)) }
 }
@@ -256,7 +256,7 @@ macro_rules! list_items {
 
 list_items!(i32, i64, bool);
 
-/// An index with steps: `s![1..10; 2, .., ..; -1]` is Python's `[1:10:2, :, ::-1]`. Entries without a step are as in
+/// An index with steps: `s![1..10; 2, .., ..; -1]` is Python's `[1:10:2, :, ::-1]`. Entries without a step follow
 /// [`Array::get`].
 ///
 /// ```
@@ -281,7 +281,7 @@ macro_rules! s {
 }
 
 impl IndexItem {
-    /// A range with a step; entries that are no ranges stay as they are.
+    /// A range with a step; other entries are unchanged.
     pub fn with_step(range: impl IntoIndexItem, step: i64) -> IndexItem {
         match range.into_index_item() {
             IndexItem::Slice(s) => IndexItem::Slice(Slice { step, ..s }),
@@ -291,12 +291,12 @@ impl IndexItem {
 }
 
 impl Array {
-    /// The part of the array that `index` names, by NumPy's rules.
+    /// Returns the indexed part of the array, by NumPy's rules.
     ///
     /// An index is one entry or a tuple of entries, one for each dimension from the first: a number (the dimension
-    /// goes away; negative counts from the end), a range (clamped; see [`s!`](crate::s) for steps), `..` for a whole
-    /// dimension, [`NewAxis`], [`Ellipsis`], or an integer array, whose places are clamped to the bounds. Several arrays
-    /// are broadcast together; their dimensions come first when something stands between them.
+    /// is removed; negative counts from the end), a range (clamped; see [`s!`](crate::s) for steps), `..` for a whole
+    /// dimension, [`NewAxis`], [`Ellipsis`], or an integer array, whose indices are clamped to the bounds. Several
+    /// arrays are broadcast together; their dimensions come first if another entry is between them.
     ///
     /// A boolean array stands for as many dimensions as it has, and names the places where it is true. It must be known:
     /// inside of `jit` the result would have no shape, and [`where_`](crate::numpy::where_) chooses instead.
@@ -320,9 +320,9 @@ impl Array {
         Array::from_result(at_caller(|| index_plan::get(self, &items, &Options::default())), self)
     }
 
-    /// A place in the array, to be updated: `x.at((0, ..)).set(1.0)` is `x` with its first row replaced.
+    /// Selects a part of the array for an update: `x.at((0, ..)).set(1.0)` is `x` with its first row replaced.
     ///
-    /// The index is as in [`get`](Self::get). Updates whose places (in integer arrays) are out of bounds are dropped.
+    /// The index is as in [`get`](Self::get). Updates with integer-array indices out of bounds are dropped.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -337,9 +337,9 @@ impl Array {
         At::new(self, index.into_index())
     }
 
-    /// The entries along the first dimension, in order. A scalar has none: it gives one entry that carries the error.
+    /// The entries along the first dimension, in order. A scalar has none: it yields one entry that carries the error.
     ///
-    /// Each is a constant slice, so a loop over rows lowers to no gather.
+    /// Each is a constant slice, so a loop over rows needs no gather.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -353,9 +353,9 @@ impl Array {
         Rows { array: self.clone(), next: 0, count, location: std::panic::Location::caller() }
     }
 
-    /// The entries along the first dimension, to be given names.
+    /// Destructures the entries along the first dimension.
     ///
-    /// Fails when there are not exactly `N` of them.
+    /// Fails unless there are exactly `N` of them.
     ///
     /// ```
     /// # use shardax::prelude::*;

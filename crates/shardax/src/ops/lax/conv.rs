@@ -1,4 +1,4 @@
-//! Convolutions, and the padding of windows.
+//! Convolutions and padding.
 
 use smallvec::SmallVec;
 
@@ -10,18 +10,18 @@ use crate::ops::primitive::conv::{ConvGeneralDilated, Spec};
 use crate::ops::primitive::window::WindowDim;
 use crate::precision::{self, Precision};
 
-/// How a convolution's or a pooling's operand is padded before the window moves over it.
+/// The padding of a convolution's or a pooling's operand.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Padding {
-    /// As much as it takes that the result's size is the operand's divided by the stride, rounded up; an odd
+    /// Enough that the result's size is the operand's divided by the stride, rounded up; an odd
     /// element goes to the end.
     Same,
-    /// The same, but an odd element goes to the start.
+    /// Like [`Same`](Padding::Same), but an odd element goes to the start.
     SameLower,
     /// None: the window stays inside the operand.
     #[default]
     Valid,
-    /// So much before and after each spatial dimension. Negative numbers cut elements off.
+    /// The number of elements before and after each spatial dimension. Negative numbers cut elements off.
     Explicit(Vec<(i64, i64)>),
 }
 
@@ -38,7 +38,7 @@ impl<const N: usize> From<[(i64, i64); N]> for Padding {
 }
 
 impl Padding {
-    /// The padding of each dimension: of `sizes` elements, under windows with these extents and strides.
+    /// The padding of dimensions of `sizes` elements, under windows with these extents and strides.
     pub(crate) fn resolve(
         &self,
         name: &str,
@@ -48,7 +48,7 @@ impl Padding {
     ) -> Result<Vec<(i64, i64)>> {
         let same = |odd_first: bool| {
             sizes.iter().zip(extents).zip(strides).map(move |((&n, &extent), &stride)| {
-                // Of nothing nothing is left: the last window would end before the first.
+                // An empty dimension stays empty: the last window would end before the first.
                 let steps = (n as i128 - 1).div_euclid(stride.max(1) as i128);
                 let covered = steps.saturating_mul(stride as i128).saturating_add(extent as i128);
                 let total = i64::try_from((covered - n as i128).max(0)).unwrap_or(i64::MAX);
@@ -69,7 +69,7 @@ impl Padding {
     }
 }
 
-/// The options of [`conv_general_dilated`] beside strides and padding.
+/// The options of [`conv_general_dilated`], apart from strides and padding.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -95,12 +95,12 @@ pub struct ConvOptions {
 }
 
 impl ConvOptions {
-    /// A convolution without stride, padding, dilation or groups.
+    /// Options without dilation or groups.
     pub fn new() -> Self {
         ConvOptions::default()
     }
 
-    /// The distance between the input's elements in each spatial dimension (zeros lie between). Default 1.
+    /// The distance between the input's elements in each spatial dimension, filled with zeros. Default 1.
     pub fn lhs_dilation(mut self, dilation: impl AsRef<[usize]>) -> Self {
         self.lhs_dilation = Some(dilation.as_ref().into());
         self
@@ -112,9 +112,9 @@ impl ConvOptions {
         self
     }
 
-    /// What each dimension of the input, of the kernel and of the result is: `N` batch, `C` features, `I` and `O`
+    /// The dimension numbers of the input, of the kernel and of the result: `N` batch, `C` features, `I` and `O`
     /// the kernel's input and output features; any other letter a spatial dimension, in the kernel's order.
-    /// Default `"NCHW"`, `"OIHW"`, `"NCHW"`, and alike in other ranks.
+    /// Default `"NCHW"`, `"OIHW"`, `"NCHW"`, and accordingly in other ranks.
     pub fn dimension_numbers(mut self, lhs: &str, rhs: &str, out: &str) -> Self {
         self.layout = Some([lhs.to_owned(), rhs.to_owned(), out.to_owned()]);
         self
@@ -122,19 +122,19 @@ impl ConvOptions {
 
     /// The dimension numbers `NHWC`, `HWIO`, `NHWC`, for any number of spatial dimensions.
     pub fn channels_last(mut self, spatial: usize) -> Self {
-        // The letters only have to differ from each other and from N, C, I, O.
+        // The letters must differ from each other and from N, C, I, O.
         let letters: String = ('a'..='z').take(spatial).collect();
         self.layout = Some([format!("N{letters}C"), format!("{letters}IO"), format!("N{letters}C")]);
         self
     }
 
-    /// Features are convolved in so many independent groups. Default 1.
+    /// The number of independent groups of features. Default 1.
     pub fn feature_group_count(mut self, count: usize) -> Self {
         self.feature_group_count = Some(count);
         self
     }
 
-    /// The batch is convolved in so many groups, each with its own part of the output features. Default 1.
+    /// The number of groups of the batch, each with its own part of the output features. Default 1.
     pub fn batch_group_count(mut self, count: usize) -> Self {
         self.batch_group_count = Some(count);
         self
@@ -146,20 +146,19 @@ impl ConvOptions {
         self
     }
 
-    /// How precisely accelerators compute it. Default: as [`default_matmul_precision`](crate::default_matmul_precision)
-    /// says.
+    /// The precision on accelerators. Default: [`default_matmul_precision`](crate::default_matmul_precision).
     pub fn precision(mut self, precision: impl Into<Option<Precision>>) -> Self {
         self.precision = precision.into();
         self
     }
 
-    /// The same, where no precision was asked for with this one.
+    /// Sets a precision, unless one is set.
     pub(crate) fn precise(mut self, precision: Precision) -> Self {
         self.precision = self.precision.or(Some(precision));
         self
     }
 
-    /// Where the dimensions of input, kernel and result lie.
+    /// The positions of the dimensions of input, kernel and result.
     pub(crate) fn specs(&self, rank: usize) -> Result<[Spec; 3]> {
         let Some([lhs, rhs, out]) = &self.layout else {
             return Ok([(0..rank).collect(), (0..rank).collect(), (0..rank).collect()]);
@@ -248,17 +247,17 @@ impl ConvOptions {
     }
 }
 
-/// The extent of `n` elements that are `by` apart.
+/// The extent of `n` elements with distance `by`.
 pub(crate) fn extent(n: usize, by: usize) -> usize {
     if n == 0 { 0 } else { (n - 1).saturating_mul(by).saturating_add(1) }
 }
 
-/// Convolution in general form (as in neural networks: the kernel is not reversed).
+/// The general convolution (as in neural networks: the kernel is not reversed).
 ///
 /// `lhs` is the input, `rhs` the kernel, of one dtype. Their dimensions are `NCHW` and `OIHW`, and the result's `NCHW`,
 /// unless `options` say otherwise. `window_strides` has one entry a spatial dimension.
 ///
-/// Fails when ranks, feature counts or groups do not fit together; the message names both operands.
+/// Fails when ranks, feature counts or groups do not fit; the message names both operands.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -296,10 +295,10 @@ pub fn conv(
     conv_general_dilated(lhs, rhs, window_strides, padding, ConvOptions::new())
 }
 
-/// The fractionally strided convolution ("deconvolution") that enlarges `lhs` by `strides`.
+/// The transposed convolution ("deconvolution"), which enlarges `lhs` by `strides`.
 ///
 /// Dimensions are channels-last (`NHWC`, `HWIO`) unless `options` say otherwise. `Same` and `Valid` are the padding of
-/// the convolution that it goes back on; explicit padding is that of the enlarged input. The kernel is not reversed.
+/// the forward convolution; explicit padding is that of the enlarged input. The kernel is not reversed.
 /// `options.lhs_dilation` is not used.
 ///
 /// ```

@@ -1,4 +1,4 @@
-//! Contractions, and the options that every product has.
+//! Contractions, and the options of all matrix multiplications.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::ops::primitive::dot::DotGeneral;
 use crate::precision::{self, Precision};
 use crate::sharding::Typed;
 
-/// How a product is computed: the options of `dot_general`, `dot`, `matmul`, `einsum`, `tensordot`, `vdot` and `inner`,
-/// which are its methods. Gradients and batches of a product have the same.
+/// Options of matrix multiplications; `dot_general`, `dot`, `matmul`, `einsum`, `tensordot`, `vdot` and `inner`
+/// are methods. Gradients and batched versions use the same options.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -34,20 +34,19 @@ pub struct DotOptions {
 }
 
 impl DotOptions {
-    /// The precision that is set, and the operands' dtype.
+    /// The default precision, and the operands' dtype.
     pub fn new() -> Self {
         DotOptions::default()
     }
 
-    /// How precisely accelerators compute it. Default: as [`default_matmul_precision`](crate::default_matmul_precision)
-    /// says.
+    /// The precision on accelerators. Default: [`default_matmul_precision`](crate::default_matmul_precision).
     pub fn precision(mut self, precision: impl Into<Option<Precision>>) -> Self {
         self.precision = precision.into();
         self
     }
 
-    /// The dtype to accumulate in and to return. A product of floating point that is to be returned in less than its operands
-    /// have, or in another kind of dtype, accumulates in theirs and is converted once; integers are not returned in less.
+    /// The dtype to accumulate in and to return. A floating point result that is narrower than its operands, or of
+    /// another kind of dtype, is accumulated in theirs and converted once; integers cannot be narrowed.
     /// Default: the operands'.
     pub fn preferred_element_type(mut self, dtype: impl Into<Option<DType>>) -> Self {
         self.preferred_element_type = dtype.into();
@@ -125,7 +124,7 @@ impl DotOptions {
         let (kind, wide) = (to.category(), to.byte_size() >= from.byte_size());
         match from.category() {
             Category::Float if kind != Category::Float || !wide => dot(None).apply(&args[0], &args[1]).astype(to),
-            // Of integers of another signedness the bits are the same, and those of a wider kind are exact.
+            // For integers of another signedness the bits are equal, and a wider kind is exact.
             Category::Signed | Category::Unsigned if wide && !to.is_inexact() => {
                 dot(None).apply(&args[0].astype(to), &args[1].astype(to))
             }
@@ -133,7 +132,7 @@ impl DotOptions {
         }
     }
 
-    /// A product that was made in another way, in the dtype that is asked for.
+    /// Converts a result computed in another way to the requested dtype.
     #[track_caller]
     pub(crate) fn returned(&self, product: Array) -> Array {
         let product = match self.preferred_element_type {

@@ -1,4 +1,4 @@
-//! Blocks at computed positions, gathers and scatters, sorting and cumulative reductions.
+//! Dynamic slices, gathers and scatters, sorting and cumulative reductions.
 
 use super::Dim;
 use crate::core::array::Array;
@@ -48,7 +48,7 @@ fn start(name: &str, start: &Array, n: usize, dtype: DType) -> Result<Array> {
         let v = if v < 0 { v + n as i128 } else { v };
         return Ok(Array::literal(Scalar::Int(v.clamp(0, n as i128)), dtype, false));
     }
-    // What a narrower type cannot hold is beyond the end, or before the start, in its own.
+    // Clamps in the index's own type, if it is wide: a narrower type might not hold it.
     let own = match start.dtype() {
         wide @ (DType::I64 | DType::U64 | DType::U32) => wide,
         _ => dtype,
@@ -89,7 +89,7 @@ pub fn dynamic_slice(x: &Array, start_indices: &[Array], sizes: &[usize]) -> Arr
     }
 }
 
-/// `x` with `update` written at `start_indices`, as in [`dynamic_slice`].
+/// Writes `update` into `x` at `start_indices`, which are as in [`dynamic_slice`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -109,7 +109,7 @@ pub fn dynamic_update_slice(x: &Array, update: &Array, start_indices: &[Array]) 
     }
 }
 
-/// Start indices of 0 but along `axis`.
+/// Start indices of 0 except along `axis`.
 #[track_caller]
 fn along(x: &Array, start_index: &Array, axis: i32) -> Result<(usize, Vec<Array>)> {
     x.check()?;
@@ -120,7 +120,7 @@ fn along(x: &Array, start_index: &Array, axis: i32) -> Result<(usize, Vec<Array>
     Ok((axis, starts))
 }
 
-/// [`dynamic_slice`] along one axis: `size` entries from `start_index` on.
+/// [`dynamic_slice`] along one axis: `size` entries from `start_index`.
 #[track_caller]
 pub fn dynamic_slice_in_dim(x: &Array, start_index: impl ArrayLike, size: usize, axis: i32) -> Array {
     match along(x, &start_index.into_array(), axis) {
@@ -133,7 +133,7 @@ pub fn dynamic_slice_in_dim(x: &Array, start_index: impl ArrayLike, size: usize,
     }
 }
 
-/// The entry at `index` of `axis`, which stays, of size 1; `.squeeze(axis)` takes it away.
+/// The entry at `index` of `axis`, which is kept with size 1; `.squeeze(axis)` removes it.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -155,7 +155,7 @@ pub fn dynamic_update_slice_in_dim(x: &Array, update: &Array, start_index: impl 
     }
 }
 
-/// `x` with the entry at `index` of `axis` replaced by `update`, which has that axis with size 1, or does not have it.
+/// Replaces the entry at `index` of `axis` by `update`, which has that axis with size 1, or lacks it.
 #[track_caller]
 pub fn dynamic_update_index_in_dim(x: &Array, update: &Array, index: impl ArrayLike, axis: i32) -> Array {
     let update = if update.ndim() == x.ndim() { update.clone() } else { update.expand_dims(axis) };
@@ -198,9 +198,9 @@ pub fn scatter(
         .apply(x, indices, updates)
 }
 
-/// All `operands`, of one shape, in the ascending order of the first `num_keys` of them along `dimension`. Stable.
+/// Sorts all `operands`, of one shape, by the first `num_keys` of them, ascending along `dimension`. Stable.
 ///
-/// Among floats, -0 equals 0 (an array sorted alone has -0 first) and NaN comes last.
+/// Among floats, -0 equals 0 (a single sorted array has -0 first) and NaN comes last.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -242,7 +242,7 @@ pub fn top_k(x: &Array, k: usize) -> (Array, Array) {
 fn top_k_in(x: &Array, k: usize, axis: i32) -> (Array, Array) {
     let found = at_caller(|| {
         x.check()?;
-        // A scalar is refused by the primitive.
+        // The primitive rejects a scalar.
         let axis = if x.ndim() == 0 { 0 } else { normalize_axis(axis as isize, x.ndim())? as i32 };
         let last = x.ndim() as i32 - 1;
         let turned = if axis == last || last < 0 { x.clone() } else { x.moveaxis(axis, last) };
@@ -279,7 +279,7 @@ impl Default for TopKOptions {
 }
 
 impl TopKOptions {
-    /// Along the last dimension.
+    /// Options for the last dimension.
     pub fn new() -> Self {
         TopKOptions::default()
     }
@@ -290,19 +290,19 @@ impl TopKOptions {
         self
     }
 
-    /// As [`top_k`](top_k()). Fails also for an axis that is not there.
+    /// See [`top_k`](top_k()). Also fails for an axis that is out of bounds.
     #[track_caller]
     pub fn top_k(&self, x: &Array, k: usize) -> (Array, Array) {
         top_k_in(x, k, self.axis)
     }
 
-    /// As [`approx_max_k`](approx_max_k()).
+    /// See [`approx_max_k`](approx_max_k()).
     #[track_caller]
     pub fn approx_max_k(&self, x: &Array, k: usize) -> (Array, Array) {
         top_k_in(x, k, self.axis)
     }
 
-    /// As [`approx_min_k`](approx_min_k()).
+    /// See [`approx_min_k`](approx_min_k()).
     #[track_caller]
     pub fn approx_min_k(&self, x: &Array, k: usize) -> (Array, Array) {
         let (values, indices) = top_k_in(&-x, k, self.axis);
@@ -310,20 +310,20 @@ impl TopKOptions {
     }
 }
 
-/// The `k` largest elements along the last dimension, and their indices (int32). It may miss some on accelerators that
-/// find them faster so; here it finds all, as [`top_k`](top_k()).
+/// The `k` largest elements along the last dimension, and their indices (int32). JAX may miss some on accelerators for
+/// speed; this finds all, like [`top_k`](top_k()).
 #[track_caller]
 pub fn approx_max_k(x: &Array, k: usize) -> (Array, Array) {
     TopKOptions::new().approx_max_k(x, k)
 }
 
-/// The `k` smallest elements along the last dimension, and their indices, as [`approx_max_k`](approx_max_k()).
+/// The `k` smallest elements along the last dimension, and their indices; see [`approx_max_k`](approx_max_k()).
 #[track_caller]
 pub fn approx_min_k(x: &Array, k: usize) -> (Array, Array) {
     TopKOptions::new().approx_min_k(x, k)
 }
 
-/// Options of [`cumsum`] and its kin.
+/// Options of [`cumsum`] and the other cumulative reductions.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -338,7 +338,7 @@ pub struct CumulativeOptions {
 }
 
 impl CumulativeOptions {
-    /// Whether it begins at the end: each element and all after it. Default false.
+    /// Sets whether to accumulate from the end. Default false.
     pub fn reverse(mut self, reverse: bool) -> Self {
         self.reverse = reverse;
         self
@@ -364,7 +364,7 @@ macro_rules! cumulative_functions {
         )*
 
         impl CumulativeOptions {$(
-            #[doc = concat!("As [`", stringify!($name), "`](fn@", stringify!($name), ").")]
+            #[doc = concat!("See [`", stringify!($name), "`](fn@", stringify!($name), ").")]
             #[track_caller]
             pub fn $name(self, x: &Array, axis: impl Dim) -> Array {
                 self.run(CumulativeKind::$kind, x, axis)

@@ -1,8 +1,8 @@
-//! Decompositions and triangular systems, as close to the primitives as [`lax`](super) is.
+//! Decompositions and triangular solves, close to the primitives like the rest of [`lax`](super).
 //!
-//! Matrices are in the last two dimensions, and there may be any number of them: results have the same leading
-//! dimensions. Dtypes are floating point or complex; half precision is computed in float32. [`crate::linalg`] has what is
-//! made of these, and converts integers.
+//! Matrices are in the last two dimensions; leading dimensions are batch dimensions, which results share.
+//! Dtypes are floating point or complex; half precision is computed in float32. [`crate::linalg`] builds on
+//! these, and converts integers.
 
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
@@ -13,7 +13,8 @@ use crate::ops::primitive::matrix::{adjoint, square};
 use crate::ops::primitive::qr::Qr;
 use crate::ops::primitive::triangular_solve::{Op, TriangularSolve};
 
-/// The lower triangular `l` with `l lᴴ = x`, of positive definite matrices `[..., n, n]`; zeros above the diagonal.
+/// The Cholesky factor: lower triangular `l` with `l lᴴ = x`, of positive definite `[..., n, n]`; zeros above the
+/// diagonal.
 ///
 /// Decomposes the mean of `x` and its conjugate transpose. A matrix that is not positive definite gives NaN.
 ///
@@ -37,24 +38,24 @@ pub fn cholesky(x: &Array) -> Array {
     Array::from_result(made, x)
 }
 
-/// How [`triangular_solve`] reads its matrix: nothing of this unless it is set.
+/// Options of [`triangular_solve`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Triangular {
-    /// Solves `a x = b`, and not `x a = b`.
+    /// Solves `a x = b` instead of `x a = b`.
     pub left_side: bool,
-    /// The lower triangle counts, and not the upper one. The other is not read.
+    /// Uses the lower triangle instead of the upper one. The other is not read.
     pub lower: bool,
-    /// `a` is transposed.
+    /// Transposes `a`.
     pub transpose_a: bool,
-    /// `a` is conjugated.
+    /// Conjugates `a`.
     pub conjugate_a: bool,
-    /// The diagonal of `a` is ones, and is not read.
+    /// Assumes a diagonal of ones, which is not read.
     pub unit_diagonal: bool,
 }
 
-/// The `x` with `x a = b`, or `a x = b`, for triangular matrices `a`.
+/// Solves `x a = b`, or `a x = b`, for triangular matrices `a`.
 ///
-/// `a` is `[..., n, n]`; `b`, and the result, `[..., k, n]`, or `[..., n, k]` where `a` is on the left, with the same
+/// `a` is `[..., n, n]`; `b` and the result are `[..., k, n]`, or `[..., n, k]` with `a` on the left, with the same
 /// leading dimensions and the same dtype. A zero on the diagonal gives infinity or NaN.
 ///
 /// Fails for integers, different dtypes, and shapes that do not fit.
@@ -81,11 +82,11 @@ pub fn triangular_solve(a: &Array, b: &Array, options: Triangular) -> Array {
     })
 }
 
-/// `(lu, pivots, permutation)` of matrices `[..., m, n]` with `x[permutation] = l u`.
+/// The LU decomposition `(lu, pivots, permutation)` of matrices `[..., m, n]`, with `x[permutation] = l u`.
 ///
-/// `lu`, of the shape of `x`, has `u` in its upper triangle, and below the diagonal `l`, whose diagonal is ones. `pivots`,
-/// int32 `[..., min(m, n)]`, has the row that each row was exchanged with, one after the other; `permutation`, int32
-/// `[..., m]`, is what all exchanges make together.
+/// `lu`, of the shape of `x`, has `u` in its upper triangle, and below the diagonal `l`, whose diagonal is ones.
+/// `pivots`, int32 `[..., min(m, n)]`, has the row that each row was exchanged with, in order; `permutation`, int32
+/// `[..., m]`, is the product of all exchanges.
 ///
 /// Fails for integers, and less than two dimensions.
 ///
@@ -103,21 +104,24 @@ pub fn lu(x: &Array) -> (Array, Array, Array) {
     (outs[0].clone(), outs[1].clone(), outs[2].clone())
 }
 
-/// How much of a decomposition [`qr`] gives.
+/// The size of the factors of [`qr`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QrMode {
-    /// As many columns of `q` as the matrix has independent ones at most (JAX's `full_matrices=False`).
+    /// `min(m, n)` columns of `q` (JAX's `full_matrices=False`).
     Reduced,
     /// All columns of `q`, a square matrix (JAX's `full_matrices=True`).
     Complete,
 }
 
-/// `(q, r)` with `q r = x`, for matrices `[..., m, n]`: orthonormal columns in `q`, and `r` upper triangular.
+/// The QR decomposition `(q, r)` with `q r = x`, for matrices `[..., m, n]`: orthonormal columns in `q`, `r` upper
+/// triangular.
 ///
-/// [`QrMode::Complete`] gives `q` as `[..., m, m]` and `r` as `[..., m, n]`; [`QrMode::Reduced`], with the smaller of the two
-/// sizes as `k`, `q` as `[..., m, k]` and `r` as `[..., k, n]`. The diagonal of `r` is real, but not positive.
+/// [`QrMode::Complete`] gives `q` as `[..., m, m]` and `r` as `[..., m, n]`; [`QrMode::Reduced`], with the smaller of
+/// the two sizes as `k`, `q` as `[..., m, k]` and `r` as `[..., k, n]`. The diagonal of `r` is real, but not
+/// necessarily positive.
 ///
-/// Fails for integers, and less than two dimensions; and where the full decomposition of a tall matrix is differentiated.
+/// Fails for integers, and less than two dimensions; and if the complete decomposition of a tall matrix is
+/// differentiated.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -41,7 +41,8 @@ use crate::error::{Result, err};
 use crate::shape::normalize_axis;
 use crate::source;
 
-/// The same values; the compiler computes all of them before it uses any, and merges none with an equal value elsewhere.
+/// An optimization barrier: the compiler computes all of these values before it uses any, and merges none with equal
+/// values elsewhere.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -73,7 +74,7 @@ pub(crate) fn reshape(x: &Array, shape: &[usize]) -> Array {
     bind1(Reshape { shape: shape.into(), out: None }, std::slice::from_ref(x))
 }
 
-/// Repeated to `shape`: dimension `i` of `x` becomes dimension `dims[i]`, and its size is kept or was 1.
+/// Broadcasts `x` to `shape`: dimension `i` of `x` becomes dimension `dims[i]`, of the same size unless it was 1.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -101,9 +102,9 @@ pub(crate) fn reduce_sum(x: &Array, axes: &[usize]) -> Array {
     reduce_with(x, Reducer::Sum, axes)
 }
 
-/// A dimension of an array: counted from the front, or, as a negative `i32`, from the end.
+/// A dimension index: from the front, or, as a negative `i32`, from the end.
 pub trait Dim: Copy {
-    /// Counted from the front. Fails for a negative one that lies before the first of `rank`.
+    /// Returns the index from the front. Fails for a negative one before the first of `rank`.
     fn of(self, rank: usize) -> Result<usize>;
 }
 
@@ -119,7 +120,7 @@ impl Dim for i32 {
     }
 }
 
-/// Elements `start..limit` along one dimension.
+/// Slices elements `start..limit` along one dimension.
 #[track_caller]
 pub fn slice_in_dim(x: &Array, start: usize, limit: usize, dim: impl Dim) -> Array {
     let dim = match dim.of(x.ndim()) {
@@ -137,16 +138,16 @@ pub fn slice_in_dim(x: &Array, start: usize, limit: usize, dim: impl Dim) -> Arr
     slice(x, &s, &l, None)
 }
 
-/// The elements from `start` to `limit`, in steps of `strides` (1 unless given), in each dimension.
+/// Slices the elements `start..limit`, in steps of `strides` (1 by default), in each dimension.
 ///
-/// Fails where a bound lies outside the array.
+/// Fails if a bound is outside the array.
 #[track_caller]
 pub fn slice(x: &Array, start: &[usize], limit: &[usize], strides: Option<&[usize]>) -> Array {
     let strides = strides.map(Into::into).unwrap_or_else(|| SmallVec::from_elem(1, x.ndim()));
     bind1(Slice { start: start.into(), limit: limit.into(), strides }, std::slice::from_ref(x))
 }
 
-/// Arrays of one dtype joined along a dimension.
+/// Concatenates arrays of one dtype along a dimension.
 #[track_caller]
 pub fn concatenate(arrays: &[Array], dim: impl Dim) -> Array {
     let first = arrays.first();
@@ -156,7 +157,7 @@ pub fn concatenate(arrays: &[Array], dim: impl Dim) -> Array {
     }
 }
 
-/// The elements in reverse order along `dims`.
+/// Reverses the elements along `dims`.
 #[track_caller]
 pub fn rev(x: &Array, dims: &[impl Dim]) -> Array {
     match dims.iter().map(|d| d.of(x.ndim())).collect() {
@@ -198,10 +199,10 @@ pub fn broadcasted_iota(dtype: DType, shape: impl IntoShape, dim: impl Dim) -> A
     iota(dtype, &dims.iter().map(|&d| d as usize).collect::<SmallVec<[usize; 4]>>(), dim)
 }
 
-/// Each element rounded to what a floating point number with so many bits of exponent and mantissa can hold; the dtype
-/// stays. What is too large becomes infinite.
+/// Rounds each element to the precision of a float with this many bits of exponent and mantissa; the dtype
+/// is unchanged. Values out of range become infinite.
 ///
-/// Fails for numbers that are not floating point, and more bits than float64 has.
+/// Fails for dtypes that are not floating point, and for more bits than float64 has.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -233,8 +234,8 @@ pub(crate) fn complex(re: &Array, im: &Array) -> Array {
     COMPLEX.apply(re, im)
 }
 
-/// The bits of `x` read as `dtype`. A narrower type adds a last dimension; a wider one takes the last dimension away,
-/// which must have the size of the quotient of the widths.
+/// Reinterprets the bits of `x` as `dtype`. A narrower type adds a last dimension; a wider one removes the last
+/// dimension, whose size must be the quotient of the widths.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -246,13 +247,13 @@ pub fn bitcast_convert_type(x: &Array, dtype: DType) -> Array {
     BitcastConvert { dtype }.apply(x)
 }
 
-/// Division that truncates towards zero for integers, as the primitive does.
+/// Division; truncates towards zero for integers, as the primitive does.
 #[track_caller]
 pub fn div(x: &Array, y: &Array) -> Array {
     DIV.apply(x, y)
 }
 
-/// The remainder of [`div`], with the sign of `x`; of an integer by 0 it is `x`.
+/// The remainder of [`div`], with the sign of `x`; for an integer divided by 0 it is `x`.
 #[track_caller]
 pub fn rem(x: &Array, y: &Array) -> Array {
     REM.apply(x, y)

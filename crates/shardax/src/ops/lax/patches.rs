@@ -1,4 +1,4 @@
-//! What lies under a window at each of its places.
+//! Patches: the elements under a moving window.
 
 use super::conv::{ConvOptions, Padding, conv_general_dilated};
 use crate::core::array::Array;
@@ -8,11 +8,11 @@ use crate::ops::lax::{self, Precision};
 use crate::ops::numpy::{convert, eye_offset};
 use crate::ops::operators::ArrayLike;
 
-/// The elements under a window of this shape at each of its places, as features: `NCHW` inputs with `C` features have
-/// `C · product of filter_shape` of them, those of one input feature side by side. With [`ConvOptions`] as in
-/// [`conv_general_dilated`](super::conv_general_dilated()), but for groups.
+/// Extracts the elements under a window of this shape at each position, as features: `NCHW` inputs with `C` features
+/// give `C · product of filter_shape` of them, grouped by input feature. [`ConvOptions`] are those of
+/// [`conv_general_dilated`](super::conv_general_dilated()), except groups.
 ///
-/// Fails where the window has not one size for each spatial dimension.
+/// Fails unless the window has one size for each spatial dimension.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -42,7 +42,7 @@ pub fn conv_general_dilated_patches(
         let channels = lhs.shape()[lhs_spec[1]];
         let elements = filter.iter().try_fold(1usize, |n, &k| n.checked_mul(k)).filter(|&n| n <= MOST_ELEMENTS);
         let Some(elements) = elements else { bail!(Value, "a window of {filter:?} has too many elements for patches") };
-        // A kernel for each element, which picks it: for one input feature, and so for every other.
+        // One kernel per window element, which selects it; every input feature uses the same kernels.
         let pick = convert(&eye_offset(elements, elements, 0), lhs.dtype(), false);
         let all = pick.expand_dims(0).broadcast_to([channels, elements, elements]);
         let kernel = lax::reshape(&all, &[&[channels * elements, 1], filter].concat());
@@ -57,5 +57,5 @@ pub fn conv_general_dilated_patches(
     Array::from_result(made, &lhs)
 }
 
-/// Each element of a window is a kernel of as many.
+/// The limit of window elements: each is a kernel with as many elements.
 const MOST_ELEMENTS: usize = 1 << 15;

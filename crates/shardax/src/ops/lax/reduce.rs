@@ -1,4 +1,4 @@
-//! Reductions by any function.
+//! Reductions with an arbitrary function.
 
 use super::reduce_window::Window;
 use crate::core::array::Array;
@@ -11,7 +11,7 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::reduce::Reducer;
 use crate::shape::size;
 
-/// What `init` must be: one element like those of `x`.
+/// Checks `init`: a scalar of the dtype of `x`.
 fn start(name: &str, x: &Array, init: &Array) -> Result<Array> {
     x.check()?;
     init.check()?;
@@ -28,7 +28,7 @@ fn start(name: &str, x: &Array, init: &Array) -> Result<Array> {
     .help("convert it with `astype`"))
 }
 
-/// What `f` makes of two arrays, which must be of their type.
+/// Applies `f` to two arrays; the result must have their type.
 fn step(name: &str, f: &impl Fn(Array, Array) -> Array, a: Array, b: Array) -> Result<Array> {
     let (shape, dtype) = (a.shape_owned(), a.dtype());
     let made = f(a, b);
@@ -40,14 +40,14 @@ fn step(name: &str, f: &impl Fn(Array, Array) -> Array, a: Array, b: Array) -> R
         .help("it works element by element, and keeps the dtype"))
 }
 
-/// All elements along `axes` (`..` for all) combined by `f`, in any order, and with `init`, a scalar that changes no
-/// element.
+/// Reduces all elements along `axes` (`..` for all) with `f`, in any order, starting from `init`, a neutral
+/// scalar.
 ///
-/// `f` takes two arrays of one shape and works element by element; it must be associative and commutative. It is asked
-/// for `log₂` of the number of elements times, and may be differentiated; sums, products, the largest, the smallest and
-/// logical functions have operations of their own, which are faster.
+/// `f` takes two arrays of one shape and works elementwise; it must be associative and commutative. It is called
+/// `log₂` of the number of elements times, and may be differentiated; sums, products, maxima, minima and
+/// logical functions have dedicated operations, which are faster.
 ///
-/// Fails where `f` or `init` have another dtype.
+/// Fails if the result of `f` or `init` has another dtype.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -88,10 +88,10 @@ pub fn reduce(
     Array::from_result(made, &x)
 }
 
-/// Windows of more elements would be too many operations.
+/// Larger windows would need too many operations.
 const MOST_ELEMENTS: usize = 4096;
 
-/// The elements under a window combined by `f` at each of its places, as by [`reduce`]; padding is `init`.
+/// Reduces the elements under a window with `f` at each position, as by [`reduce`]; padding is `init`.
 ///
 /// Fails for windows of more than 4096 elements.
 ///

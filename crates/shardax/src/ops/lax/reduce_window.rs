@@ -9,7 +9,7 @@ use crate::ops::primitive::window::WindowDim;
 
 use super::conv::{Padding, extent};
 
-/// A window and how it moves: one entry for each dimension of the operand.
+/// A window and its movement: one entry for each dimension of the operand.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -35,7 +35,7 @@ impl<const N: usize> From<[usize; N]> for Window {
 }
 
 impl Window {
-    /// A window of these sizes that moves by one, without padding.
+    /// Creates a window of these sizes, with stride 1 and no padding.
     pub fn new(dimensions: impl AsRef<[usize]>) -> Self {
         Window {
             dimensions: dimensions.as_ref().into(),
@@ -46,13 +46,13 @@ impl Window {
         }
     }
 
-    /// How far the window moves. Default 1.
+    /// The strides. Default 1.
     pub fn strides(mut self, strides: impl AsRef<[usize]>) -> Self {
         self.strides = Some(strides.as_ref().into());
         self
     }
 
-    /// What is put around the operand; it never changes a result. Default [`Padding::Valid`].
+    /// The padding of the operand, which never changes a result. Default [`Padding::Valid`].
     pub fn padding(mut self, padding: impl Into<Padding>) -> Self {
         self.padding = padding.into();
         self

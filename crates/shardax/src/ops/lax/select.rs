@@ -1,4 +1,4 @@
-//! Choosing between arrays element by element.
+//! Elementwise selection.
 
 use crate::core::array::Array;
 use crate::core::program::trace::bind1;
@@ -8,7 +8,7 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::binary::Select;
 use crate::ops::primitive::clamp::Clamp;
 
-/// `on_true` where `pred` holds, else `on_false`: of one dtype, and of one shape or scalars.
+/// Selects `on_true` where `pred` holds, else `on_false`: of one dtype, and of one shape or scalars.
 ///
 /// [`where_`](crate::numpy::where_) also promotes and broadcasts.
 #[track_caller]
@@ -16,8 +16,8 @@ pub fn select(pred: &Array, on_true: &Array, on_false: &Array) -> Array {
     Select.apply(pred, on_false, on_true)
 }
 
-/// Element by element the case that `which` names: a boolean array chooses between two, an integer array between any
-/// number. Numbers out of range choose the first or the last.
+/// Selects, elementwise, the case with index `which`: a boolean array selects between two, an integer array between any
+/// number. Indices out of range are clamped.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -50,7 +50,7 @@ pub fn select_n(which: &Array, cases: &[Array]) -> Array {
     }
 }
 
-/// `x` kept between `min` and `max`, each a scalar or of the shape of `x`; where they cross, `max`.
+/// Clamps `x` to between `min` and `max`, each a scalar or of the shape of `x`; if they cross, to `max`.
 ///
 /// The gradient with respect to `x` is 0 at the bounds and beyond them.
 #[track_caller]

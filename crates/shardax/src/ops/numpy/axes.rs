@@ -1,4 +1,4 @@
-//! Which axes a function works on, and how a reduction goes over them.
+//! Axis arguments, and the options of reductions.
 
 use std::ops::RangeFull;
 
@@ -12,7 +12,7 @@ use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::shape::normalize_axis;
 
-/// Which axes: `..` for all, one number, or several. Negative axes count from the end.
+/// Axis arguments: `..` for all, one number, or several. Negative axes count from the end.
 pub trait IntoAxes {
     /// The axes as written; `None` for all.
     fn into_axes(self) -> Option<SmallVec<[i32; 4]>>;
@@ -71,7 +71,7 @@ pub struct Over {
     dtype: Option<DType>,
 }
 
-/// Axes to reduce, with options: what [`Array::sum`] and its kin take in the place of axes alone.
+/// Axes to reduce, with options: an alternative to plain axes in [`Array::sum`] and the other reductions.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -87,26 +87,26 @@ pub fn over(axes: impl IntoAxes) -> Over {
 }
 
 impl Over {
-    /// Whether the reduced axes stay, of size 1, so that the result lines up with the operand.
+    /// Sets whether the reduced axes are kept with size 1, so that the result broadcasts against the operand.
     pub fn keepdims(mut self, keepdims: bool) -> Over {
         self.keepdims = keepdims;
         self
     }
 
-    /// Which elements count: booleans that are broadcast to the operand's shape (JAX's `where`). The largest and smallest
-    /// elements need an [`initial`](Over::initial) value beside it.
+    /// Selects the elements to reduce: booleans that broadcast to the operand's shape (JAX's `where`). Maxima and
+    /// minima also need an [`initial`](Over::initial) value.
     pub fn mask(mut self, mask: impl ArrayLike) -> Over {
         self.mask = Some(mask.into_array());
         self
     }
 
-    /// The value that the reduction begins with, of sums, products and extremes; it is converted to their dtype.
+    /// The initial value of sums, products, maxima and minima; it is converted to their dtype.
     pub fn initial(mut self, initial: impl ArrayLike) -> Over {
         self.initial = Some(initial.into_array());
         self
     }
 
-    /// The dtype that the elements are converted to first, of sums, products, means and variances.
+    /// The dtype that the elements are converted to first, for sums, products, means and variances.
     pub fn dtype(mut self, dtype: DType) -> Over {
         self.dtype = Some(dtype);
         self
@@ -119,9 +119,9 @@ impl Over {
     }
 }
 
-/// What a reduction goes over: axes, or [`over`] axes with options.
+/// Axes, or [`over`] axes with options.
 pub trait IntoReduction {
-    /// The axes, and the options.
+    /// Returns the axes with options.
     fn into_reduction(self) -> Over;
 }
 
@@ -137,7 +137,7 @@ impl IntoReduction for Over {
     }
 }
 
-/// Which options a reduction has besides `keepdims` and `mask`.
+/// The options that a reduction supports, besides `keepdims` and `mask`.
 #[derive(Clone, Copy)]
 pub(super) enum Options {
     InitialAndDType,
@@ -146,7 +146,7 @@ pub(super) enum Options {
     None,
 }
 
-/// A reduction of one array: its axes are counted from the front and sorted, its options are ones that it has.
+/// A reduction of one array: its axes are counted from the front and sorted, its options are supported.
 pub(super) struct Reduction {
     pub axes: SmallVec<[usize; 4]>,
     over: Over,
@@ -186,7 +186,7 @@ impl Reduction {
         Ok(Reduction { axes: normalize_axes(over.axes.as_deref(), x.ndim())?, over })
     }
 
-    /// The axes, as functions take them.
+    /// The axes as signed integers.
     pub fn signed(&self) -> SmallVec<[i32; 4]> {
         self.axes.iter().map(|&a| a as i32).collect()
     }
@@ -195,17 +195,17 @@ impl Reduction {
         self.over.mask.is_some()
     }
 
-    /// The same reduction with the axes kept and nothing else asked, of elements that are masked already or are to be.
+    /// The reduction with the axes kept and no other option, for elements that are masked separately.
     pub fn inner(&self) -> Over {
         Over { mask: self.over.mask.clone(), ..over(self.signed().as_slice()).keepdims(true) }
     }
 
-    /// The operand in the dtype that is asked for.
+    /// Converts the operand to the requested dtype.
     pub fn typed(&self, x: &Array) -> Array {
         self.over.dtype.map_or_else(|| x.clone(), |dtype| x.astype(dtype))
     }
 
-    /// The operand with `fill` in the place of what does not count.
+    /// Replaces masked-out elements by `fill`.
     pub fn masked(&self, x: &Array, fill: impl ArrayLike) -> Array {
         match &self.over.mask {
             Some(mask) => where_(mask.broadcast_to(x.shape()), x, convert(&fill.into_array(), x.dtype(), true)),
@@ -213,12 +213,12 @@ impl Reduction {
         }
     }
 
-    /// The value to begin with, in the dtype of `y`.
+    /// The initial value, in the dtype of `y`.
     pub fn initial(&self, y: &Array) -> Option<Array> {
         self.over.initial.as_ref().map(|initial| convert(initial, y.dtype(), y.weak_type()))
     }
 
-    /// How many elements count for each result: a number, or an array where they are masked.
+    /// The number of elements for each result: a number, or an array if they are masked.
     pub fn count(&self, x: &Array) -> Array {
         match &self.over.mask {
             Some(mask) => {
@@ -232,7 +232,7 @@ impl Reduction {
         }
     }
 
-    /// The result of reducing `x`, in its shape.
+    /// Gives the result of reducing `x` its shape.
     pub fn shaped(&self, x: &Array, y: Array) -> Array {
         if !self.over.keepdims || y.error().is_some() {
             return y;

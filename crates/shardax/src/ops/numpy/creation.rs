@@ -1,4 +1,4 @@
-//! Making arrays: constants, ranges, identity.
+//! Array creation: constants, ranges, identity.
 
 use std::ops::Range;
 
@@ -19,13 +19,13 @@ use crate::sharding::Typed;
 use crate::sharding::context::explicit_mesh;
 use crate::source;
 
-/// What a shape may be written as: `[2, 3]`, a slice, a `Vec`, a number, or `()` for a scalar.
+/// Types accepted as a shape: `[2, 3]`, a slice, a `Vec`, a number, or `()` for a scalar.
 pub trait IntoShape {
-    /// The dimensions; -1 stands for one that follows from the others.
+    /// Returns the dimensions; -1 stands for one that follows from the others.
     fn into_dims(self) -> smallvec::SmallVec<[i64; 4]>;
 }
 
-/// A size; one that does not fit is larger than any array.
+/// Converts a size; one that does not fit is larger than any array.
 fn number<T: TryInto<i64>>(size: T) -> i64 {
     size.try_into().unwrap_or(i64::MAX)
 }
@@ -85,23 +85,23 @@ impl IntoShape for Shape {
     }
 }
 
-/// The shape that is written, which must not have negative sizes.
+/// Converts a shape argument, which must not have negative sizes.
 pub(crate) fn shape_of(shape: impl IntoShape) -> Result<Shape, Error> {
     let dims = shape.into_dims();
     if let Some(d) = dims.iter().find(|d| **d < 0) {
         return Err(err!(Value, "a shape must not have negative sizes, got {d} in {:?}", dims.as_slice())
-            .help("-1 stands for \"what is left\" in `reshape` alone"));
+            .help("only `reshape` accepts -1, for the remaining size"));
     }
     Ok(dims.iter().map(|&d| d as usize).collect())
 }
 
-/// Every element `value`, of `dtype`.
+/// A constant array of `value`, of `dtype`.
 #[track_caller]
 pub(crate) fn filled(shape: &[usize], value: Scalar, dtype: DType) -> Array {
     full_of(&Aval::new(dtype, shape), value)
 }
 
-/// Every element `value`, of this type.
+/// A constant array of `value`, of this type.
 #[track_caller]
 fn full_of(aval: &Aval, value: Scalar) -> Array {
     let element = scalar_bytes(value, aval.dtype);
@@ -131,8 +131,8 @@ fn typed_as(made: Array, aval: &Aval) -> Array {
 /// Up to so many bytes a copy from the host is quicker than a compilation; more than that is not held twice.
 const FROM_HOST: usize = 64 << 20;
 
-/// An array that nothing but its parameters decides: the bytes that `fill` appends, for so many elements, or what
-/// `program` computes, in a trace or where it is large. One that memory cannot hold is an error.
+/// An array that only depends on its parameters: the bytes that `fill` appends, for that many elements, or, in a
+/// trace or if it is large, the result of `program`. An array that does not fit into memory is an error.
 #[track_caller]
 fn made(aval: &Aval, fill: impl FnOnce(&mut Vec<u8>, usize), program: impl FnOnce() -> Result<Array, Error>) -> Array {
     let _line = source::enter();
@@ -155,7 +155,7 @@ fn made(aval: &Aval, fill: impl FnOnce(&mut Vec<u8>, usize), program: impl FnOnc
     Array::from_result(aval.byte_size().and_then(make), &Array::literal(Scalar::Int(0), aval.dtype, aval.weak))
 }
 
-/// The number of a dtype that is nearest.
+/// Rounds to the nearest number of a dtype.
 fn nearest(value: f64, dtype: DType) -> Scalar {
     Scalar::read(dtype, &scalar_bytes(Scalar::float(value), dtype))
 }
@@ -174,7 +174,7 @@ fn constant(shape: impl IntoShape, value: Scalar, dtype: DType) -> Array {
     }
 }
 
-/// `value` everywhere, broadcast to the shape, in its dtype; a plain number gives way to other dtypes, as everywhere.
+/// A constant array of `value`, broadcast to the shape, in its dtype; weakly typed for a plain number.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -188,7 +188,7 @@ pub fn full(shape: impl IntoShape, value: impl ArrayLike) -> Array {
     super::made(&value, || Ok(value.broadcast_to(&shape_of(shape)?)))
 }
 
-/// `value` everywhere, broadcast to the shape, converted to `dtype` as by [`Array::astype`].
+/// A constant array of `value`, broadcast to the shape, converted to `dtype` as by [`Array::astype`].
 #[track_caller]
 pub fn full_dtype(shape: impl IntoShape, value: impl ArrayLike, dtype: DType) -> Array {
     let value = value.into_array();
@@ -258,9 +258,10 @@ pub fn ones_like(x: impl ArrayLike) -> Array {
     full_of(&x.aval(), Scalar::Int(1))
 }
 
-/// `value` of the shape and dtype of `x`. A number of another type is converted as by [`Array::astype`].
+/// A constant array of `value` with the shape and dtype of `x`. A number of another type is converted as by
+/// [`Array::astype`].
 ///
-/// Fails for a plain integer that the dtype cannot hold.
+/// Fails for a plain integer that does not fit the dtype.
 #[track_caller]
 pub fn full_like(x: impl ArrayLike, value: impl ArrayLike) -> Array {
     let x = &x.into_array();
@@ -272,7 +273,8 @@ pub fn full_like(x: impl ArrayLike, value: impl ArrayLike) -> Array {
     }
 }
 
-/// The numbers of a range, of the range's type; of an `f64` range they are weakly typed (see [`array`](crate::array())).
+/// The numbers of a range, of the range's type; those of an `f64` range are weakly typed (see
+/// [`array`](crate::array())).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -296,7 +298,8 @@ pub fn arange_step<T: Element + Into<f64>>(range: Range<T>, step: f64) -> Array 
     made(
         &Aval::of_host(dtype, [n].as_slice()),
         |bytes, n| {
-            // As the program computes: each operation is rounded to the dtype, but integers are made from float64.
+            // Computed as in the program: each operation is rounded to the dtype, except that integers are made from
+            // float64.
             let round = |v| if dtype.is_float() { nearest(v, dtype).to_f64() } else { v };
             let (start, step) = (round(start), round(step));
             for i in 0..n {
@@ -319,7 +322,7 @@ pub fn arange_step<T: Element + Into<f64>>(range: Range<T>, step: f64) -> Array 
     )
 }
 
-/// How many numbers `start, start + step, …` are before `end`; too many for a `usize` are `usize::MAX`.
+/// The number of values `start, start + step, …` before `end`; too many for a `usize` are `usize::MAX`.
 fn range_length(start: f64, end: f64, step: f64) -> Result<usize, Error> {
     if step == 0.0 || !step.is_finite() {
         return Err(err!(Value, "arange needs a step that is not 0, got {step}").help("use `full_like` for a constant"));
@@ -369,7 +372,7 @@ pub fn eye(n: usize) -> Array {
 }
 
 impl Array {
-    /// Zeros of this type, settled.
+    /// Zeros of this type, strongly typed.
     #[track_caller]
     pub(crate) fn zeros_of(aval: &Aval) -> Array {
         full_of(&aval.clone().strip_weak_type(), Scalar::Int(0))

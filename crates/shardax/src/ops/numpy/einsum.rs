@@ -1,4 +1,4 @@
-//! `einsum`: sums of products, written with a letter for each dimension.
+//! `einsum`: sums of products, with a letter for each dimension.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::ops::auto_axes::in_auto_axes;
 use crate::ops::lax::{self, DotOptions};
 use crate::sharding::{DimSpec, Typed};
 
-/// What stands for a dimension: a letter, or a place in an ellipsis counted from its end.
+/// A dimension label: a letter, or a position in an ellipsis counted from its end.
 type Label = u32;
 
 const ELLIPSIS: Label = 0x80_0000;
@@ -24,12 +24,12 @@ struct Term {
     labels: Vec<Label>,
 }
 
-/// Sums of products of arrays, by Einstein's convention: each dimension has a letter, letters that the result lacks are
+/// Sums of products of arrays, by Einstein's convention: each dimension has a letter; letters that the result lacks are
 /// summed over. Without `->` the result has, in alphabetical order, the letters that occur once. `...` stands for any
-/// number of leading dimensions, which broadcast. Of more than two arrays the cheapest pairs are multiplied first.
+/// number of leading dimensions, which broadcast. With more than two arrays the cheapest pairs are multiplied first.
 /// [`DotOptions`] has options.
 ///
-/// Fails when the letters do not fit the arrays, or the sizes do not fit each other.
+/// Fails when the letters do not match the arrays, or the sizes do not match each other.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -44,7 +44,7 @@ pub fn einsum(spec: &str, operands: &[&Array]) -> Array {
 }
 
 impl DotOptions {
-    /// As [`einsum`](einsum()).
+    /// See [`einsum`](einsum()).
     #[track_caller]
     pub fn einsum(&self, spec: &str, operands: &[&Array]) -> Array {
         let made = at_caller(|| contract(spec, operands, self));
@@ -89,7 +89,7 @@ fn contract(spec: &str, operands: &[&Array], options: &DotOptions) -> Result<Arr
     }
     let mut terms: Vec<Term> = terms.iter().map(|term| without_ones(term, &size)).collect();
 
-    // What no other operand and not the result has is summed at once.
+    // Labels that only one operand has are summed first.
     for i in 0..terms.len() {
         let others: Vec<Label> = wanted(&terms, &output, &[i]);
         terms[i] = sum_out(&terms[i], &others);
@@ -110,11 +110,11 @@ fn contract(spec: &str, operands: &[&Array], options: &DotOptions) -> Result<Arr
     Ok(options.returned(lax::transpose(&term.array, &order)))
 }
 
-/// The labels of the operands and of the result.
+/// Parses the labels of the operands and of the result.
 fn parse(spec: &str, operands: &[&Array]) -> Result<(Vec<Vec<Label>>, Vec<Label>)> {
     let fail = |why: String| {
         err!(Value, "einsum({spec:?}) of {}: {why}", types(operands))
-            .help("write one letter a dimension, operands apart by commas: \"ij,jk->ik\"")
+            .help("write one letter per dimension, and separate operands by commas: \"ij,jk->ik\"")
     };
     let spec: String = spec.chars().filter(|c| !c.is_whitespace()).collect();
     let (left, right) = match spec.split_once("->") {
@@ -187,13 +187,13 @@ fn mismatch(spec: &str, label: Label, sizes: &str, operands: &[&Array]) -> Error
         .help("a letter stands for one size in all arrays, or for 1, which is repeated")
 }
 
-/// The term with each label once.
+/// Takes diagonals, so that the term has each label once.
 fn diagonals(mut term: Term) -> Result<Term> {
     while let Some((a, b)) = repeated(&term.labels) {
         let (short, long) = (term.array.shape()[a], term.array.shape()[b]);
         term.array = merge_dims(&term.array, a, b)?;
         if short < long {
-            // Of sizes 1 and n one element is on the diagonal; as in JAX the others of the last dimension are zeros.
+            // For sizes 1 and n the diagonal has one element; as in JAX the others of the last dimension are zeros.
             let mut config = vec![(0, 0, 0); term.array.ndim()];
             config[a].1 = (long - short) as i64;
             term.array = lax::pad(&term.array, &Array::zeros_of(&Aval::scalar(term.array.dtype())), &config);
@@ -203,7 +203,7 @@ fn diagonals(mut term: Term) -> Result<Term> {
     Ok(term)
 }
 
-/// The term without dimensions of size 1 that others have in full.
+/// Drops dimensions of size 1 that other terms have in full.
 fn without_ones(term: &Term, size: &impl Fn(Label) -> usize) -> Term {
     let full: Vec<bool> = term.labels.iter().zip(term.array.shape()).map(|(l, n)| *n == size(*l)).collect();
     let shape: Vec<usize> = term.array.shape().iter().zip(&full).filter(|(_, f)| **f).map(|(n, _)| *n).collect();
@@ -211,12 +211,12 @@ fn without_ones(term: &Term, size: &impl Fn(Label) -> usize) -> Term {
     Term { array: lax::reshape(&term.array, &shape), labels }
 }
 
-/// Two dimensions with one label.
+/// Finds two dimensions with the same label.
 fn repeated(labels: &[Label]) -> Option<(usize, usize)> {
     (0..labels.len()).find_map(|b| labels[..b].iter().position(|l| *l == labels[b]).map(|a| (a, b)))
 }
 
-/// The labels of the result and of all terms but these.
+/// The labels of the result and of all other terms.
 fn wanted(terms: &[Term], output: &[Label], but: &[usize]) -> Vec<Label> {
     let others = terms.iter().enumerate().filter(|(i, _)| !but.contains(i)).flat_map(|(_, t)| &t.labels);
     others.chain(output).copied().collect()
@@ -231,7 +231,7 @@ fn sum_out(term: &Term, wanted: &[Label]) -> Term {
     Term { array: lax::reduce_sum(&term.array, &axes), labels }
 }
 
-/// The pair whose product is smallest in comparison with its factors.
+/// The pair whose result is smallest in comparison with its operands.
 fn cheapest(terms: &[Term], output: &[Label], size: &impl Fn(Label) -> usize) -> (usize, usize) {
     let elements = |labels: &[Label]| labels.iter().map(|l| size(*l) as f64).product::<f64>();
     let mut best = (f64::INFINITY, (0, 1));

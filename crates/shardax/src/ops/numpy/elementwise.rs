@@ -1,4 +1,4 @@
-//! Elementwise functions: arithmetic, comparison, choice.
+//! Elementwise functions: arithmetic, comparison, selection.
 
 use super::unary::*;
 use super::{convert, promote_args, promote_args_to, to_inexact};
@@ -54,9 +54,9 @@ binary_functions! {
     minimum => MIN;
     /// Bits set in both. Integers and booleans.
     bitwise_and => AND;
-    /// Bits set in either. Integers and booleans.
+    /// Bits set in either operand. Integers and booleans.
     bitwise_or => OR;
-    /// Bits set in one of both. Integers and booleans.
+    /// Bits set in exactly one operand. Integers and booleans.
     bitwise_xor => XOR;
 }
 
@@ -66,7 +66,7 @@ pub fn left_shift(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     apply_promoted(binary::SHIFT_LEFT.name(), x, y, counted, |x, y| binary::SHIFT_LEFT.apply(x, y))
 }
 
-/// `x - y`, broadcast and promoted. Booleans are refused, as NumPy does.
+/// `x - y`, broadcast and promoted. Fails for booleans, as in NumPy.
 #[track_caller]
 pub fn subtract(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     binary_op(binary::SUB, x, y)
@@ -87,7 +87,7 @@ pub fn right_shift(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     })
 }
 
-/// The largest integer not above `x / y`. Of an integer division by 0 nothing useful is to be had: -2 (-1 of 0 by 0),
+/// The largest integer not above `x / y`. For integers divided by 0 the result is meaningless: -2 (-1 for 0 by 0),
 /// as in JAX, or the largest number of an unsigned type.
 #[track_caller]
 pub fn floor_divide(x: impl ArrayLike, y: impl ArrayLike) -> Array {
@@ -96,7 +96,7 @@ pub fn floor_divide(x: impl ArrayLike, y: impl ArrayLike) -> Array {
         match x.dtype().category() {
             Category::Float => {
                 let rest = binary::REM.apply(x, y);
-                // Without the remainder the division is exact but for rounding; infinity by 0 stays infinite.
+                // Without the remainder the division is exact up to rounding; infinity by 0 stays infinite.
                 let exact = binary::DIV.apply(&where_(y.equal(0), x, x - &rest), y);
                 round(&where_(crosses(&rest, y), &exact - 1, &exact))
             }
@@ -109,7 +109,7 @@ pub fn floor_divide(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     })
 }
 
-/// `x - y * floor(x / y)`: the remainder with the sign of `y`, as `%` in Python. Of an integer by 0 it is 0.
+/// `x - y * floor(x / y)`: the remainder with the sign of `y`, like Python's `%`. For an integer divided by 0 it is 0.
 #[track_caller]
 pub fn remainder(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     divmod("remainder", x, y, |x, y| {
@@ -122,12 +122,12 @@ pub fn remainder(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     })
 }
 
-/// Whether a truncated remainder has the other sign than `y`.
+/// Marks truncated remainders with the opposite sign of `y`.
 fn crosses(rest: &Array, y: &Array) -> Array {
     rest.not_equal(0) & (rest.less(0) ^ y.less(0))
 }
 
-/// Promotes for `floor_divide` and `remainder`: booleans count as int32, complex numbers are refused.
+/// Promotes for `floor_divide` and `remainder`: booleans count as int32, complex numbers are an error.
 #[track_caller]
 fn divmod(name: &str, x: impl ArrayLike, y: impl ArrayLike, apply: impl FnOnce(&Array, &Array) -> Array) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
@@ -146,13 +146,13 @@ fn counted(dtype: DType) -> DType {
     if dtype == DType::Bool { DType::I32 } else { dtype }
 }
 
-/// The remainder with the sign of `x`, as `%` in Rust. Of an integer by 0 it is 0; booleans count as int32.
+/// The remainder with the sign of `x`, like Rust's `%`. For an integer divided by 0 it is 0; booleans count as int32.
 #[track_caller]
 pub fn fmod(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     apply_promoted(binary::REM.name(), x, y, counted, |x, y| binary::REM.apply(x, &divisor(y)))
 }
 
-/// What integers are divided by for a remainder: 1 in the place of 0.
+/// The divisor of an integer remainder: 1 in place of 0.
 fn divisor(y: &Array) -> Array {
     if y.dtype().is_integer() { where_(y.equal(0), 1, y) } else { y.clone() }
 }
@@ -177,8 +177,8 @@ pub fn power(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     apply_promoted("pow", x, y, to_inexact, |x, y| binary::POW.apply(x, y))
 }
 
-/// An integer array to the power of an integer array, by squaring. As in JAX the exponent's last six bits count: with
-/// more, all but powers of 0 and 1 overflow. Negative exponents give nothing useful.
+/// An integer array to the power of an integer array, by squaring. As in JAX only the exponent's last six bits count:
+/// with more, all but powers of 0 and 1 overflow. Negative exponents give meaningless results.
 fn integer_power(x: &Array, y: &Array) -> Result<Array> {
     let args = promote_args_to("pow", &[x, y], counted)?;
     let (mut base, mut exponent) = (strip_weak_type(args[0].clone()), strip_weak_type(args[1].clone()));
@@ -228,17 +228,17 @@ macro_rules! comparisons {
 }
 
 comparisons! {
-    /// Where both are equal, as booleans.
+    /// `x == y` elementwise, as booleans.
     equal => Eq;
-    /// Where both differ, as booleans.
+    /// `x != y` elementwise, as booleans.
     not_equal => Ne;
-    /// Where the first is smaller, as booleans.
+    /// `x < y` elementwise, as booleans.
     less => Lt;
-    /// Where the first is smaller or equal, as booleans.
+    /// `x <= y` elementwise, as booleans.
     less_equal => Le;
-    /// Where the first is larger, as booleans.
+    /// `x > y` elementwise, as booleans.
     greater => Gt;
-    /// Where the first is larger or equal, as booleans.
+    /// `x >= y` elementwise, as booleans.
     greater_equal => Ge;
 }
 
@@ -255,14 +255,14 @@ pub fn where_(condition: impl ArrayLike, x: impl ArrayLike, y: impl ArrayLike) -
     Array::from_result(made, if x.ndim() >= y.ndim() { &x } else { &y })
 }
 
-/// `x` kept between `min` and `max`.
+/// Clamps `x` to between `min` and `max`.
 #[track_caller]
 pub fn clip(x: impl ArrayLike, min: impl ArrayLike, max: impl ArrayLike) -> Array {
     let x = &x.into_array();
     minimum(maximum(x, min), max)
 }
 
-/// Whether all elements differ by at most `atol + rtol * |y|`. Waits for the values.
+/// Returns `true` if all elements differ by at most `atol + rtol * |y|`. Waits for the values.
 #[track_caller]
 pub fn allclose(x: impl ArrayLike, y: impl ArrayLike, rtol: f64, atol: f64) -> Result<bool> {
     let _line = source::enter();
@@ -290,15 +290,15 @@ pub fn nextafter(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     apply_promoted("nextafter", x, y, to_inexact, |x, y| binary::NEXTAFTER.apply(x, y))
 }
 
-/// A complex array of a real and an imaginary part; of half precision they are widened to float32.
+/// A complex array of a real and an imaginary part; half precision is widened to float32.
 #[track_caller]
 pub fn complex(re: impl ArrayLike, im: impl ArrayLike) -> Array {
     apply_promoted("complex", re, im, |dtype| accumulator(to_inexact(dtype)), lax::complex)
 }
 
 impl Array {
-    /// Converted to `dtype`. Floats to integers truncate and saturate, NaN becomes 0; complex to real drops the
-    /// imaginary part.
+    /// Converts the elements to `dtype`. Floats to integers truncate and saturate, NaN becomes 0; complex to real drops
+    /// the imaginary part.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -316,7 +316,7 @@ impl Array {
         convert(self, dtype, false)
     }
 
-    /// To the power `y`.
+    /// The elements to the power `y`.
     #[track_caller]
     pub fn pow(&self, y: impl ArrayLike) -> Array {
         power(self, y)
@@ -334,7 +334,7 @@ impl Array {
         minimum(self, other)
     }
 
-    /// Kept between `min` and `max`.
+    /// Clamps the elements to between `min` and `max`.
     #[track_caller]
     pub fn clip(&self, min: impl ArrayLike, max: impl ArrayLike) -> Array {
         clip(self, min, max)

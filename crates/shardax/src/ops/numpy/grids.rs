@@ -1,4 +1,4 @@
-//! Places and numbers in order: triangles of matrices, geometric rows; and products of vectors and blocks.
+//! Index grids, triangles of matrices, geometric sequences, and cross and Kronecker products.
 
 use super::{made, promote_args_of, to_inexact, to_strong_type};
 use crate::core::array::Array;
@@ -44,7 +44,8 @@ pub fn tril_indices(n: usize, k: i32) -> (Array, Array) {
     entries(n, n, |i, j| j - i <= i64::from(k))
 }
 
-/// The rows and columns of the entries of an `n` × `n` matrix on and above the diagonal, or from the `k`-th above it on.
+/// The rows and columns of the entries of an `n` × `n` matrix on and above the diagonal, or from the `k`-th above it
+/// on.
 #[track_caller]
 pub fn triu_indices(n: usize, k: i32) -> (Array, Array) {
     entries(n, n, |i, j| j - i >= i64::from(k))
@@ -65,7 +66,7 @@ pub fn tri(n: usize, m: usize, k: i32) -> Array {
     at_caller(|| super::tril(&super::ones([n, m]), k))
 }
 
-/// `n` numbers from `10^start` to `10^end`, both included, of which each is the same multiple of the one before; float32.
+/// `n` numbers from `10^start` to `10^end`, both included, in geometric progression; float32.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -78,9 +79,9 @@ pub fn logspace(start: f64, end: f64, n: usize) -> Array {
     at_caller(|| super::power(number(10.0), super::linspace(start, end, n)))
 }
 
-/// `n` numbers from `start` to `end`, both included, of which each is the same multiple of the one before; float32.
+/// `n` numbers from `start` to `end`, both included, in geometric progression; float32.
 ///
-/// Fails for 0, which is no multiple, and for numbers of two signs.
+/// Fails if either is 0, or if their signs differ.
 #[track_caller]
 pub fn geomspace(start: f64, end: f64, n: usize) -> Array {
     at_caller(|| {
@@ -95,7 +96,7 @@ pub fn geomspace(start: f64, end: f64, n: usize) -> Array {
             if n < 2 {
                 return Ok(power);
             }
-            // The ends are as they were given.
+            // The ends are exact.
             let inner = lax::slice_in_dim(&power, 1, n - 1, 0usize);
             let end_of = |v: f64| lax::reshape(&number(v), &[1]);
             Ok(lax::concatenate(&[end_of(start), inner, end_of(end)], 0))
@@ -103,7 +104,7 @@ pub fn geomspace(start: f64, end: f64, n: usize) -> Array {
     })
 }
 
-/// The cross product of vectors of three numbers, in the last dimension; broadcast.
+/// The cross product of three-dimensional vectors, in the last dimension; broadcast.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -133,7 +134,7 @@ pub fn cross(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     })
 }
 
-/// The Kronecker product: each element of `x` in the place of a block, times `y`.
+/// The Kronecker product: each element of `x` is replaced by the block of itself times `y`.
 ///
 /// ```
 /// # use shardax::prelude::*;

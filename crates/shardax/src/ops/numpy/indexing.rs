@@ -1,4 +1,4 @@
-//! Taking, sorting, accumulating and rolling.
+//! Taking, sorting, accumulating and rolling elements.
 
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
@@ -52,7 +52,7 @@ impl Array {
     /// The entries at `indices` (integers of any shape) along `axis`; `..` takes from the flat array. Negative indices
     /// count from the end; out of bounds gives NaN, or the extreme of an integer dtype, as in JAX.
     ///
-    /// The result's shape is the array's, with that of the indices in the place of the axis.
+    /// The result's shape is the array's, with the axis replaced by the shape of the indices.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -65,8 +65,8 @@ impl Array {
         self.take_mode(indices, axis, GatherScatterMode::FillOrDrop)
     }
 
-    /// [`take`](Self::take) with another way to treat indices out of bounds. With [`GatherScatterMode::Clip`] negative
-    /// indices are out of bounds too, and stand for 0.
+    /// Like [`take`](Self::take), with another mode for indices out of bounds. With [`GatherScatterMode::Clip`]
+    /// negative indices are out of bounds too, and are clipped to 0.
     #[track_caller]
     pub fn take_mode(
         &self,
@@ -91,8 +91,9 @@ impl Array {
         })
     }
 
-    /// For each index its entry along `axis`: `out[i, j] = x[indices[i, j], j]` for axis 0. The other dimensions
-    /// broadcast together. Negative indices count from the end; out of bounds gives NaN, or the extreme of an integer dtype.
+    /// Takes, for each index, its entry along `axis`: `out[i, j] = x[indices[i, j], j]` for axis 0. The other
+    /// dimensions broadcast together. Negative indices count from the end; out of bounds gives NaN, or the extreme of
+    /// an integer dtype.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -148,7 +149,7 @@ impl Array {
         Array::from_result(made, self)
     }
 
-    /// The elements in ascending order along `axis` (`..`: of the flat array). Stable; NaN comes last.
+    /// Sorts the elements in ascending order along `axis` (`..`: of the flat array). Stable; NaN comes last.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -163,7 +164,7 @@ impl Array {
         })
     }
 
-    /// The indices, int32, that put the elements in ascending order along `axis`. Equal elements keep their order.
+    /// The indices, int32, that sort the elements in ascending order along `axis`. Equal elements keep their order.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -175,26 +176,26 @@ impl Array {
         self.ordered(axis, false)
     }
 
-    /// The elements in descending order along `axis` (`..`: of the flat array); NaN comes first.
+    /// Sorts the elements in descending order along `axis` (`..`: of the flat array); NaN comes first.
     #[track_caller]
     pub fn sort_descending(&self, axis: impl IntoAxis) -> Array {
         self.along(axis, |x, dimension| lax::rev(&x.sort(dimension as i32), &[dimension]))
     }
 
-    /// The indices, int32, that put the elements in descending order along `axis`. Equal elements keep their order.
+    /// The indices, int32, that sort the elements in descending order along `axis`. Equal elements keep their order.
     #[track_caller]
     pub fn argsort_descending(&self, axis: impl IntoAxis) -> Array {
         self.ordered(axis, true)
     }
 
-    /// The indices that put the elements in order.
+    /// The indices that sort the elements.
     #[track_caller]
     fn ordered(&self, axis: impl IntoAxis, descending: bool) -> Array {
         let made = at_caller(|| {
             let (x, axis) = with_axis(self, axis)?;
             let x = crate::ops::primitive::stop_gradient::stop_gradient(x);
             composite1("argsort", (axis, descending), &[x], |&(dimension, descending), args| {
-                // Backwards from the end, equal elements come out of an ascending sort in their order.
+                // Reversing before and after an ascending sort keeps the order of equal elements.
                 let turned = |x: &Array| if descending { lax::rev(x, &[dimension]) } else { x.clone() };
                 let numbers = turned(&lax::iota(DType::I32, args[0].shape(), dimension));
                 let sort = Sort { operands: 2, dimension, num_keys: 1, is_stable: true };
@@ -204,7 +205,7 @@ impl Array {
         Array::from_result(made, self)
     }
 
-    /// The sum of each element and all before it along `axis` (`..`: of the flat array). Booleans are counted.
+    /// The cumulative sum along `axis` (`..`: of the flat array). Booleans are counted.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -216,19 +217,19 @@ impl Array {
         self.accumulate(axis, CumulativeKind::Sum)
     }
 
-    /// The product of each element and all before it along `axis`.
+    /// The cumulative product along `axis`.
     #[track_caller]
     pub fn cumprod(&self, axis: impl IntoAxis) -> Array {
         self.accumulate(axis, CumulativeKind::Prod)
     }
 
-    /// The largest of each element and all before it along `axis`.
+    /// The cumulative maximum along `axis`.
     #[track_caller]
     pub fn cummax(&self, axis: impl IntoAxis) -> Array {
         self.along(axis, lax::cummax)
     }
 
-    /// The smallest of each element and all before it along `axis`.
+    /// The cumulative minimum along `axis`.
     #[track_caller]
     pub fn cummin(&self, axis: impl IntoAxis) -> Array {
         self.along(axis, lax::cummin)
@@ -243,7 +244,7 @@ impl Array {
         })
     }
 
-    /// The elements in reverse order along `axis` (`..`: along all).
+    /// Reverses the elements along `axis` (`..`: along all).
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -259,8 +260,8 @@ impl Array {
         }
     }
 
-    /// The elements moved by `shift` places along `axis` (`..`: of the flat array, which keeps its shape); those that
-    /// leave at the end come in at the start.
+    /// Shifts the elements by `shift` positions along `axis` (`..`: of the flat array, which keeps its shape); elements
+    /// that leave at the end reappear at the start.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -296,8 +297,8 @@ impl Array {
         Array::from_result(made, self)
     }
 
-    /// For each of `values` the first place where it can be put into this ascending array so that it stays sorted
-    /// (int32): the number of elements that are less. NaN sorts last.
+    /// For each of `values`, the first index at which it can be inserted into this ascending array so that it stays
+    /// sorted (int32): the number of smaller elements. NaN sorts last.
     ///
     /// Fails unless the array has one dimension.
     ///
@@ -312,7 +313,7 @@ impl Array {
         self.bisect("searchsorted", values, false)
     }
 
-    /// The last such place (NumPy's `side="right"`): the number of elements that are less or equal.
+    /// The last such index (NumPy's `side="right"`): the number of elements that are less or equal.
     #[track_caller]
     pub fn searchsorted_right(&self, values: impl ArrayLike) -> Array {
         self.bisect("searchsorted_right", values, true)
@@ -336,7 +337,7 @@ impl Array {
     }
 }
 
-/// How many elements of an ascending array are less than each value, or equal to it, by bisection.
+/// The number of elements of an ascending array that are less than each value, or equal to it, by bisection.
 fn count_before(sorted: &Array, values: &Array, or_equal: bool) -> Array {
     let n = sorted.shape()[0];
     let mut count = super::filled(values.shape(), Scalar::Int(0), DType::I32);
@@ -346,7 +347,7 @@ fn count_before(sorted: &Array, values: &Array, or_equal: bool) -> Array {
         let probe = sorted.get(&more - 1);
         let mut before = if or_equal { probe.less_equal(values) } else { probe.less(values) };
         if values.dtype().is_float() {
-            // All numbers come before a NaN.
+            // All numbers precede a NaN.
             let nan = super::isnan(values);
             before |= if or_equal { nan } else { nan & !super::isnan(&probe) };
         }

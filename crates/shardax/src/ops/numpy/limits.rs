@@ -3,13 +3,13 @@
 use crate::dtype::{Category, DType};
 use crate::error::{Result, err};
 
-/// The numbers that a floating point dtype has; [`finfo`].
+/// The limits of a floating point dtype; see [`finfo`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct FInfo {
-    /// The dtype; of a complex one that of its parts.
+    /// The dtype; for a complex one that of its parts.
     pub dtype: DType,
-    /// Bits of a number.
+    /// The number of bits.
     pub bits: usize,
     /// The difference of 1 and the next larger number.
     pub eps: f64,
@@ -23,9 +23,9 @@ pub struct FInfo {
     pub smallest_normal: f64,
     /// The smallest positive number.
     pub smallest_subnormal: f64,
-    /// Bits of the mantissa that are stored.
+    /// The number of stored mantissa bits.
     pub nmant: i32,
-    /// Bits of the exponent.
+    /// The number of exponent bits.
     pub nexp: i32,
 }
 
@@ -42,7 +42,7 @@ pub struct FInfo {
 /// ```
 #[track_caller]
 pub fn finfo(dtype: DType) -> Result<FInfo> {
-    // Stored bits of the mantissa, bits of the exponent.
+    // Stored mantissa bits, exponent bits.
     let (nmant, nexp) = match dtype.real() {
         DType::F64 => (52, 11),
         DType::F32 => (23, 8),
@@ -65,20 +65,20 @@ pub fn finfo(dtype: DType) -> Result<FInfo> {
         max,
         min: -max,
         smallest_normal,
-        // Not all can be written as a power in one step.
+        // Not every one can be written as a single power of two.
         smallest_subnormal: smallest_normal * eps,
         nmant,
         nexp,
     })
 }
 
-/// The numbers that an integer dtype has; [`iinfo`].
+/// The limits of an integer dtype; see [`iinfo`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IInfo {
     /// The dtype.
     pub dtype: DType,
-    /// Bits of a number.
+    /// The number of bits.
     pub bits: usize,
     /// The smallest number.
     pub min: i128,

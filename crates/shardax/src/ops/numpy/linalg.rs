@@ -1,4 +1,4 @@
-//! Products of vectors, matrices and stacks of them.
+//! Products of vectors, matrices and batches of them.
 
 use smallvec::SmallVec;
 
@@ -11,7 +11,7 @@ use crate::shape::{broadcast_shapes, normalize_axis};
 use crate::source;
 
 impl Array {
-    /// The product of NumPy's `dot`: over the last axis of `self` and the second to last of `other` (its only one
+    /// NumPy's `dot` product: over the last axis of `self` and the second to last of `other` (its only one
     /// for a vector). Scalars multiply.
     #[track_caller]
     pub fn dot(&self, other: impl ArrayLike) -> Array {
@@ -38,7 +38,7 @@ pub fn matmul(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 }
 
 impl DotOptions {
-    /// As [`Array::dot`].
+    /// See [`Array::dot`].
     #[track_caller]
     pub fn dot(&self, x: impl ArrayLike, y: impl ArrayLike) -> Array {
         product("dot", x, y, |x, y| {
@@ -51,7 +51,7 @@ impl DotOptions {
         })
     }
 
-    /// As [`Array::matmul`].
+    /// See [`Array::matmul`].
     #[track_caller]
     pub fn matmul(&self, x: impl ArrayLike, y: impl ArrayLike) -> Array {
         product("matmul", x, y, |x, y| {
@@ -69,7 +69,7 @@ impl DotOptions {
             if y.ndim() <= 2 {
                 return Ok(self.dot_general(x, y, (&[x.ndim() - 1], &[contract]), (&[], &[])));
             }
-            // Leading dimensions are broadcast, then batched over.
+            // Leading dimensions are broadcast, and become batch dimensions.
             let x_lead = x.ndim().saturating_sub(2);
             let y_lead = y.ndim() - 2;
             let lead = broadcast_shapes(&[&x.shape()[..x_lead], &y.shape()[..y_lead]]).ok_or_else(|| {
@@ -90,13 +90,13 @@ impl DotOptions {
         })
     }
 
-    /// As [`vdot`](vdot()).
+    /// See [`vdot`](vdot()).
     #[track_caller]
     pub fn vdot(&self, x: impl ArrayLike, y: impl ArrayLike) -> Array {
         self.dot(super::conj(&x.into_array()).ravel(), y.into_array().ravel())
     }
 
-    /// As [`inner`](inner()).
+    /// See [`inner`](inner()).
     #[track_caller]
     pub fn inner(&self, x: impl ArrayLike, y: impl ArrayLike) -> Array {
         product("inner", x, y, |x, y| {
@@ -108,7 +108,7 @@ impl DotOptions {
         })
     }
 
-    /// As [`tensordot`](tensordot()).
+    /// See [`tensordot`](tensordot()).
     #[track_caller]
     pub fn tensordot(&self, x: impl ArrayLike, y: impl ArrayLike, axes: impl ContractAxes) -> Array {
         product("tensordot", x, y, |x, y| {
@@ -160,7 +160,7 @@ pub fn inner(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     DotOptions::new().inner(x, y)
 }
 
-/// Which dimensions [`tensordot`] sums over: so many last ones of the first array with as many first ones of the second,
+/// The dimensions that [`tensordot`] sums over: the last `n` of the first array with the first `n` of the second,
 /// or lists of both.
 pub trait ContractAxes {
     /// The dimensions of both, for arrays of these ranks.
@@ -184,7 +184,7 @@ impl<const N: usize> ContractAxes for ([i32; N], [i32; N]) {
     }
 }
 
-/// The product summed over pairs of dimensions: those that are left of `x` come first, then those of `y`.
+/// The product summed over pairs of dimensions: the remaining dimensions of `x` come first, then those of `y`.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -1,4 +1,4 @@
-//! Truth of elements of any dtype, and comparisons that answer with it.
+//! Logical functions and comparisons.
 
 use super::axes::IntoReduction;
 use super::{broadcast_args, isfinite, isnan, made, promote_args, where_};
@@ -9,7 +9,7 @@ use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 
-/// Whether each element is other than 0; NaN is.
+/// Converts elements to booleans: `true` unless 0; NaN is `true`.
 fn truth(x: &Array) -> Array {
     if x.dtype() == DType::Bool { x.clone() } else { x.not_equal(0) }
 }
@@ -25,7 +25,7 @@ fn logical(name: &'static str, x: impl ArrayLike, y: impl ArrayLike, f: impl FnO
     })
 }
 
-/// Where both are other than 0, of any dtype; booleans. Broadcast.
+/// Logical and of the elements' truth, of any dtype; booleans. Broadcast.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -38,20 +38,20 @@ pub fn logical_and(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     logical("logical_and", x, y, |x, y| x & y)
 }
 
-/// Where either is other than 0, of any dtype; booleans. Broadcast.
+/// Logical or of the elements' truth, of any dtype; booleans. Broadcast.
 #[track_caller]
 pub fn logical_or(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     logical("logical_or", x, y, |x, y| x | y)
 }
 
-/// Where one of both is other than 0, of any dtype; booleans. Broadcast.
+/// Logical exclusive or of the elements' truth, of any dtype; booleans. Broadcast.
 #[track_caller]
 pub fn logical_xor(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     logical("logical_xor", x, y, |x, y| x ^ y)
 }
 
-/// Where the elements differ by at most `atol + rtol * |y|`, or are equal infinities; booleans. Integers must be equal.
-/// NaN is close to nothing. NumPy's defaults are `1e-5` and `1e-8`.
+/// Marks elements that differ by at most `atol + rtol * |y|`, or are equal infinities; booleans. Integers must be
+/// equal. NaN is close to nothing. NumPy's defaults are `1e-5` and `1e-8`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -76,7 +76,7 @@ pub fn isclose(x: impl ArrayLike, y: impl ArrayLike, rtol: f64, atol: f64) -> Ar
     })
 }
 
-/// Whether the shapes are equal and all elements; a boolean. NaN is equal to nothing.
+/// A boolean scalar: `true` if the shapes and all elements are equal. NaN is equal to nothing.
 #[track_caller]
 pub fn array_equal(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
@@ -96,7 +96,7 @@ pub fn count_nonzero(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
     made(x, || Ok(truth(x).sum(axes)))
 }
 
-/// Zeros for NaN, and the largest and smallest number of the dtype for infinities.
+/// Replaces NaN by 0, and infinities by the largest and smallest number of the dtype.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -124,7 +124,7 @@ fn tame(x: &Array) -> Result<Array> {
     }
 }
 
-/// Where an element is among those of `test`, of any shape; booleans. NaN is equal to nothing.
+/// Marks the elements that are among those of `test`, of any shape; booleans. NaN is equal to nothing.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -142,7 +142,7 @@ pub fn isin(x: impl ArrayLike, test: impl ArrayLike) -> Array {
             if test.size() == 0 {
                 return Ok(vec![super::filled(x.shape(), Scalar::Bool(false), DType::Bool)]);
             }
-            // By bisection, so that memory is that of the operands.
+            // Bisection keeps the memory to that of the operands.
             let sorted = test.sort(0);
             let at = sorted.searchsorted(x.ravel()).minimum(test.size() as i32 - 1);
             Ok(vec![lax::reshape(&sorted.get(&at), x.shape()).equal(x)])

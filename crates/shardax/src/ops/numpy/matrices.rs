@@ -10,8 +10,8 @@ use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::shape::normalize_axis;
 
-/// Ones on the diagonal `k` places above the main one (below it where negative), else zeros: float32 of shape
-/// `[rows, columns]`.
+/// An identity-like matrix: ones on the diagonal `k` above the main one (below it if negative), else zeros: float32 of
+/// shape `[rows, columns]`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -30,7 +30,7 @@ fn band(shape: &[usize], k: i32, compare: impl Fn(&Array, Array) -> Array) -> Ar
     compare(&index(rank - 1), index(rank - 2) + k)
 }
 
-/// The element where a diagonal of an `n` by `m` matrix starts, counted row by row, and its length.
+/// The index in row-major order of the start of a diagonal of an `n` by `m` matrix, and its length.
 fn diagonal_of(n: usize, m: usize, offset: i32) -> (usize, usize) {
     let k = offset.unsigned_abs() as usize;
     match offset >= 0 {
@@ -40,14 +40,14 @@ fn diagonal_of(n: usize, m: usize, offset: i32) -> (usize, usize) {
 }
 
 impl Array {
-    /// The elements of the last two dimensions on a diagonal, which becomes the last dimension.
+    /// The diagonal of the last two dimensions, as the last dimension.
     pub(crate) fn last_diagonal(&self, offset: i32) -> Array {
         let (lead, [n, m]) = match self.shape() {
             [lead @ .., n, m] => (lead, [*n, *m]),
             _ => return self.clone(),
         };
         let (start, len) = diagonal_of(n, m, offset);
-        // Row by row, neighbours on a diagonal are one row and one column apart.
+        // In row-major order, neighbours on a diagonal are one row and one column apart.
         let flat = lax::reshape(self, &[lead, &[n * m]].concat());
         let last = lead.len();
         let mut from = vec![0; last + 1];
@@ -59,7 +59,7 @@ impl Array {
         lax::slice(&flat, &from, &to, Some(&step))
     }
 
-    /// The diagonal `offset` places above the main one of the matrices in `axis1` and `axis2`; it becomes the last
+    /// The diagonal `offset` above the main one of the matrices in `axis1` and `axis2`; it becomes the last
     /// dimension.
     ///
     /// Fails for less than two dimensions, or equal axes.
@@ -115,7 +115,7 @@ impl Array {
     }
 }
 
-/// The matrix with a vector on its diagonal `k`, or the diagonal `k` of a matrix.
+/// A matrix with a vector on its diagonal `k`, or the diagonal `k` of a matrix.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -139,12 +139,12 @@ pub fn diag(x: impl ArrayLike, k: i32) -> Array {
 
 fn vector_on_diagonal(x: &Array, k: i32) -> Array {
     let (n, shift) = (x.size() + k.unsigned_abs() as usize, k.unsigned_abs() as i64);
-    // Said before anything of that length is made.
+    // Reported before an array of that length is made.
     if let Err(e) = Aval::new(x.dtype(), [n, n].as_slice()).byte_size() {
         return Array::from_result(Err(e.context("diag")), x);
     }
     let zero = Array::literal(Scalar::Int(0), x.dtype(), x.weak_type());
-    // Row i has element i, or, below the main diagonal, column i has.
+    // Element i goes to row i, or, below the main diagonal, to column i.
     let padded = lax::pad(x, &to_strong_type(&zero, x.dtype()), &[(0, shift, 0)]);
     let spread = lax::broadcast_in_dim(&padded, &[n, n], &[if k >= 0 { 0 } else { 1 }]);
     where_(band(&[n, n], k, Array::equal), spread, zero)
@@ -171,7 +171,7 @@ matrix_functions! {
     triu(k: i32);
 }
 
-/// The diagonal of dimensions `a` and `b` > `a` of an array, as a dimension in the place of `a`.
+/// The diagonal of dimensions `a` and `b` > `a` of an array, as a dimension in place of `a`.
 pub(crate) fn merge_dims(x: &Array, a: usize, b: usize) -> Result<Array> {
     let order: Vec<usize> = (0..x.ndim()).filter(|&d| d != a && d != b).chain([a, b]).collect();
     let diagonal = lax::transpose(x, &order).last_diagonal(0);

@@ -1,4 +1,4 @@
-//! What users call: NumPy's functions with JAX's promotion, as functions and as methods of `Array`.
+//! NumPy's functions with JAX's promotion, as functions and as methods of `Array`.
 
 mod axes;
 mod creation;
@@ -46,7 +46,7 @@ use crate::dtype::{Category, DType, promote};
 use crate::error::{Result, err};
 use crate::shape::{AxisSet, broadcast_shapes};
 
-/// `x` as `dtype`; `weak` marks the result's type as one that gives way.
+/// Converts `x` to `dtype`; `weak` makes the result weakly typed.
 #[track_caller]
 pub(crate) fn convert(x: &Array, dtype: DType, weak: bool) -> Array {
     if x.dtype() == dtype && x.weak_type() == weak {
@@ -58,26 +58,27 @@ pub(crate) fn convert(x: &Array, dtype: DType, weak: bool) -> Array {
     bind1(Convert { dtype, weak }, std::slice::from_ref(x))
 }
 
-/// `x` as `dtype`, which then stands (see [`Aval::strip_weak_type`](crate::core::program::Aval::strip_weak_type)).
+/// Converts `x` to `dtype`, strongly typed (see
+/// [`Aval::strip_weak_type`](crate::core::program::Aval::strip_weak_type)).
 #[track_caller]
 pub(crate) fn to_strong_type(x: &Array, dtype: DType) -> Array {
     convert(x, dtype, x.weak_type() && x.dtype().is_wide() && dtype.is_wide())
 }
 
-/// The operands in their common dtype, and, where their shapes differ, broadcast to a common one.
-/// Scalars stay scalars: elementwise primitives repeat them.
+/// Promotes the operands to their common dtype and, if their shapes differ, broadcasts them.
+/// Scalars stay scalars: elementwise primitives broadcast them.
 #[track_caller]
 pub(crate) fn promote_args(name: &str, args: &[&Array]) -> Result<Vec<Array>> {
     promote_args_to(name, args, |d| d)
 }
 
-/// The same in the dtype that `adjust` makes of the common one.
+/// Like [`promote_args`], with the common dtype changed by `adjust`.
 #[track_caller]
 fn promote_args_to(name: &str, args: &[&Array], adjust: impl Fn(DType) -> DType) -> Result<Vec<Array>> {
     broadcast_args(name, &promote_dtypes(args, adjust)?)
 }
 
-/// The operands in their common dtype; their shapes stay.
+/// Promotes the operands to their common dtype, without broadcasting.
 #[track_caller]
 pub(crate) fn promote_args_of(_name: &str, args: &[&Array]) -> Result<Vec<Array>> {
     promote_dtypes(args, |d| d)
@@ -111,7 +112,7 @@ pub(crate) fn broadcast_args(name: &str, args: &[Array]) -> Result<Vec<Array>> {
         return Err(err!(Value, "{name} got incompatible shapes for broadcasting: {}", types.join(" and "))
             .help("from the last dimension backwards, sizes must be equal or 1; use `reshape` or `expand_dims` to line them up"));
     };
-    // What it varies over comes before it grows: its gradient is summed over devices after it has been summed to its size.
+    // The cast precedes the broadcast: then its gradient is summed over devices after it has been reduced to its size.
     let vma = args.iter().fold(AxisSet::default(), |all, a| all.union(&a.vma()));
     let grown = |a: &Array| match a.shape() == shape.as_slice() {
         true => a.clone(),
@@ -120,7 +121,7 @@ pub(crate) fn broadcast_args(name: &str, args: &[Array]) -> Result<Vec<Array>> {
     Ok(args.iter().map(|a| if a.ndim() == 0 { a.clone() } else { grown(a) }).collect())
 }
 
-/// Floating point for arithmetic that needs it: 64-bit integers become float64, others and booleans float32.
+/// The floating point dtype for arithmetic that needs it: float64 for 64-bit integers, float32 for others and booleans.
 pub(crate) fn to_inexact(dtype: DType) -> DType {
     match dtype {
         DType::I64 | DType::U64 => DType::F64,
@@ -129,7 +130,7 @@ pub(crate) fn to_inexact(dtype: DType) -> DType {
     }
 }
 
-/// What `f` gives, with errors in the array; it stands at the caller's line.
+/// Runs `f` at the caller's line; errors are carried in the array.
 #[track_caller]
 fn made(like: &Array, f: impl FnOnce() -> Result<Array>) -> Array {
     at_caller(|| Array::from_result(like.check().and_then(|()| f()), like))

@@ -1,4 +1,4 @@
-//! Reductions: sum, mean, extremes, and what is made of them.
+//! Reductions: sum, mean, extremes, and functions based on them.
 
 use super::axes::{IntoAxes, IntoReduction, Options, Reduction, over};
 use super::indexing::{IntoAxis, with_axis};
@@ -29,10 +29,10 @@ impl Array {
         Array::from_result(made, self)
     }
 
-    /// The sum over `axes`. Booleans are counted; integers keep their dtype and wrap, small ones become 32 bits wide. Half
-    /// precision is summed in float32 and rounded once.
+    /// The sum over `axes`. Booleans are counted; integers keep their dtype and wrap, small ones become 32 bits wide.
+    /// Half precision is summed in float32 and rounded once.
     ///
-    /// As all reductions it takes axes (`..` for all), or [`over`] axes with options.
+    /// Like all reductions it takes axes (`..` for all), or [`over`] axes with options.
     #[track_caller]
     pub fn sum(&self, axes: impl IntoReduction) -> Array {
         let asked = axes.into_reduction();
@@ -53,7 +53,7 @@ impl Array {
         let asked = axes.into_reduction();
         let widens = !asked.has_dtype();
         self.reduced("prod", Options::InitialAndDType, asked, |x, over| {
-            // In half precision the gradient too, a product of all others, is rounded once.
+            // In half precision the gradient, a product of all other elements, is also rounded only once.
             let x = if widens { widen(x) } else { x.clone() };
             let wide = to_strong_type(&over.masked(&x, 1), accumulator(x.dtype()));
             let product = to_strong_type(&lax::reduce_with(&wide, Reducer::Prod, &over.axes), x.dtype());
@@ -64,7 +64,7 @@ impl Array {
         })
     }
 
-    /// The mean over `axes`, floating point; of nothing NaN. Half precision is summed in float32.
+    /// The mean over `axes`, floating point; NaN for no elements. Half precision is summed in float32.
     #[track_caller]
     pub fn mean(&self, axes: impl IntoReduction) -> Array {
         self.reduced("mean", Options::DType, axes, |x, over| {
@@ -81,8 +81,8 @@ impl Array {
         self.var_ddof(axes, 0)
     }
 
-    /// The sum of squared differences from the mean, divided by the number of elements less `ddof`: with 1, the variance
-    /// of a population that the elements are a sample of. NaN where no more than `ddof` elements are.
+    /// The sum of squared differences from the mean, divided by the number of elements minus `ddof`: with 1, the
+    /// variance of a population that the elements are a sample of. NaN unless there are more than `ddof` elements.
     #[track_caller]
     pub fn var_ddof(&self, axes: impl IntoReduction, ddof: usize) -> Array {
         self.reduced("var", Options::DType, axes, |x, over| {
@@ -101,7 +101,7 @@ impl Array {
             }
             let count: usize = over.axes.iter().map(|&a| x.shape()[a]).product();
             let mean = sum / (count as f64 - ddof as f64);
-            // The quotient that is not there has its part in gradients, as in JAX.
+            // The undefined quotient takes part in gradients, as in JAX.
             let mean = if count > ddof { mean } else { where_(false, mean, f64::NAN) };
             Ok(to_strong_type(&mean, dtype.real()))
         })
@@ -146,7 +146,7 @@ impl Array {
                         Value,
                         "reduction operation {name} does not have an identity, so to use a where mask one has to specify 'initial'"
                     )
-                    .help("say what nothing gives: `over(axes).mask(mask).initial(value)`"));
+                    .help("give an initial value: `over(axes).mask(mask).initial(value)`"));
                 }
                 if over.axes.iter().any(|&a| x.shape()[a] == 0) {
                     return Err(err!(
@@ -155,7 +155,7 @@ impl Array {
                         x.type_name(),
                         over.axes
                     )
-                    .help("leave empty arrays out, or say what nothing gives: `over(axes).initial(value)`"));
+                    .help("leave empty arrays out, or give an initial value: `over(axes).initial(value)`"));
                 }
                 return Ok(lax::reduce_with(x, reducer, &over.axes));
             };
@@ -164,7 +164,7 @@ impl Array {
         })
     }
 
-    /// Whether all elements over `axes` are true or nonzero.
+    /// Logical and over `axes`: `true` if all elements are true or nonzero.
     #[track_caller]
     pub fn all(&self, axes: impl IntoReduction) -> Array {
         self.reduced("all", Options::None, axes, |x, over| {
@@ -172,7 +172,7 @@ impl Array {
         })
     }
 
-    /// Whether any element over `axes` is true or nonzero.
+    /// Logical or over `axes`: `true` if any element is true or nonzero.
     #[track_caller]
     pub fn any(&self, axes: impl IntoReduction) -> Array {
         self.reduced("any", Options::None, axes, |x, over| {
@@ -180,13 +180,13 @@ impl Array {
         })
     }
 
-    /// The index, int32, of the first largest element along `axis`; `..` counts in the flat array. NaN is the largest.
+    /// The index, int32, of the first maximum along `axis`; `..` is for the flat array. NaN is the largest.
     #[track_caller]
     pub fn argmax(&self, axis: impl IntoAxis) -> Array {
         self.arg_extreme(axis, false)
     }
 
-    /// The index, int32, of the first smallest element along `axis`; `..` counts in the flat array. NaN is the smallest.
+    /// The index, int32, of the first minimum along `axis`; `..` is for the flat array. NaN is the smallest.
     #[track_caller]
     pub fn argmin(&self, axis: impl IntoAxis) -> Array {
         self.arg_extreme(axis, true)
@@ -311,7 +311,7 @@ pub fn argmin(x: impl ArrayLike, axis: impl IntoAxis) -> Array {
     x.into_array().argmin(axis)
 }
 
-/// What sums are made in: booleans and small integers would overflow.
+/// Widens to the dtype of sums: booleans and small integers would overflow.
 fn widen(x: &Array) -> Array {
     let dtype = match x.dtype() {
         DType::Bool | DType::I8 | DType::I16 => DType::I32,

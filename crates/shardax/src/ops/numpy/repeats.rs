@@ -1,4 +1,4 @@
-//! Repeating and extending arrays: tile, repeat, pad, meshgrid.
+//! Repeating and padding arrays: tile, repeat, pad, meshgrid.
 
 use super::convert;
 use super::indexing::{IntoAxis, with_axis};
@@ -9,23 +9,23 @@ use crate::error::{Result, err};
 use crate::ops::lax::{self, GatherScatterMode};
 use crate::ops::operators::ArrayLike;
 
-/// What [`pad`] puts around an array.
+/// The padding mode of [`pad`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum PadMode {
-    /// This number, converted to the array's dtype.
+    /// A constant, converted to the array's dtype.
     Constant(f64),
     /// The element at the edge.
     Edge,
-    /// The elements mirrored at the edge, which itself is not repeated.
+    /// The elements mirrored at the edge, without repeating the edge.
     Reflect,
     /// The elements from the other end.
     Wrap,
 }
 
-/// `x` with `widths[i]` elements put before and after it in dimension `i`.
+/// Pads `x` with `widths[i]` elements before and after it in dimension `i`.
 ///
-/// Fails when there is not one pair of widths a dimension, or when an empty dimension is to be extended by its own
+/// Fails unless there is one pair of widths per dimension, and if an empty dimension is to be extended by its own
 /// elements.
 ///
 /// ```
@@ -65,7 +65,7 @@ pub fn pad(x: impl ArrayLike, widths: &[(usize, usize)], mode: PadMode) -> Array
     })
 }
 
-/// One dimension extended by elements of its own.
+/// Extends one dimension by its own elements.
 fn extend(x: &Array, dim: usize, (low, high): (usize, usize), mode: PadMode) -> Result<Array> {
     let n = x.shape()[dim] as i64;
     if (low, high) == (0, 0) {
@@ -86,7 +86,7 @@ fn extend(x: &Array, dim: usize, (low, high): (usize, usize), mode: PadMode) -> 
             PadMode::Edge => i.clamp(0, n - 1),
             PadMode::Wrap => i.rem_euclid(n),
             _ if n == 1 => 0,
-            // There and back again.
+            // Reflection alternates the direction.
             _ => {
                 let i = i.rem_euclid(2 * (n - 1));
                 i.min(2 * (n - 1) - i)
@@ -97,7 +97,7 @@ fn extend(x: &Array, dim: usize, (low, high): (usize, usize), mode: PadMode) -> 
     Ok(x.take_mode(Array::from_slice(&places, &[places.len()])?, dim as i32, GatherScatterMode::PromiseInBounds))
 }
 
-/// `x` put side by side `reps[i]` times along dimension `i`; the shorter of both is taken to have ones in front.
+/// Repeats `x` `reps[i]` times along dimension `i`; the shorter of shape and `reps` is extended with leading ones.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -122,7 +122,7 @@ pub fn tile(x: impl ArrayLike, reps: &[usize]) -> Array {
     })
 }
 
-/// Each element repeated `repeats` times along `axis`; `..` repeats those of the flat array.
+/// Repeats each element `repeats` times along `axis`; `..` repeats those of the flat array.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -146,7 +146,7 @@ pub fn repeat(x: impl ArrayLike, repeats: usize, axis: impl IntoAxis) -> Array {
     })
 }
 
-/// The coordinates of a grid: for vectors `x` and `y`, arrays of shape `[y.len(), x.len()]` with the values of `x` along
+/// Coordinate grids: for vectors `x` and `y`, arrays of shape `[y.len(), x.len()]` with the values of `x` along
 /// rows and those of `y` along columns; further vectors add dimensions at the end.
 #[track_caller]
 pub fn meshgrid(vectors: &[&Array]) -> Vec<Array> {

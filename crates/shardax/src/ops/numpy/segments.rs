@@ -1,4 +1,4 @@
-//! Reductions of segments: entries of an array that have one number.
+//! Segment reductions: over the entries of an array with the same segment id.
 
 use super::{filled, made, where_};
 use crate::core::array::Array;
@@ -7,7 +7,7 @@ use crate::error::{Result, err};
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::reduce::Reducer;
 
-/// Entries of `data` along its first dimension, and the segment of each.
+/// Checks `data` and the segment ids of its entries along the first dimension.
 fn segments(name: &str, data: &Array, ids: &Array, count: usize) -> Result<Array> {
     ids.check()?;
     if !ids.dtype().is_integer() || ids.ndim() != 1 || data.shape().first() != ids.shape().first() {
@@ -19,7 +19,7 @@ fn segments(name: &str, data: &Array, ids: &Array, count: usize) -> Result<Array
         )
         .help("give as many integers as the first dimension has entries"));
     }
-    // Numbers beyond the segments are dropped, negative ones too.
+    // Ids out of range are dropped, negative ones too.
     Ok(where_(ids.less(0), count.min(i32::MAX as usize) as i32, ids))
 }
 
@@ -27,8 +27,8 @@ fn start(data: &Array, count: usize, value: Scalar) -> Array {
     filled(&[&[count], &data.shape()[1..]].concat(), value, data.dtype())
 }
 
-/// The sums of the entries of `data` (along its first dimension) in each of `num_segments` segments; of none 0. Numbers
-/// of segments that are not there are dropped.
+/// The sums of the entries of `data` (along its first dimension) in each of `num_segments` segments; 0 for empty ones.
+/// Segment ids out of range are dropped.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -46,7 +46,7 @@ pub fn segment_sum(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segmen
     })
 }
 
-/// The products of each segment; of none 1. See [`segment_sum`].
+/// The product of each segment; 1 for empty ones. See [`segment_sum`].
 #[track_caller]
 pub fn segment_prod(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segments: usize) -> Array {
     let (data, segment_ids) = (&data.into_array(), &segment_ids.into_array());
@@ -56,7 +56,7 @@ pub fn segment_prod(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segme
     })
 }
 
-/// The largest of each segment; of none the smallest number there is. See [`segment_sum`].
+/// The maximum of each segment; for empty ones the smallest number of the dtype. See [`segment_sum`].
 #[track_caller]
 pub fn segment_max(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segments: usize) -> Array {
     let (data, segment_ids) = (&data.into_array(), &segment_ids.into_array());
@@ -66,7 +66,7 @@ pub fn segment_max(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segmen
     })
 }
 
-/// The smallest of each segment; of none the largest number there is. See [`segment_sum`].
+/// The minimum of each segment; for empty ones the largest number of the dtype. See [`segment_sum`].
 #[track_caller]
 pub fn segment_min(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segments: usize) -> Array {
     let (data, segment_ids) = (&data.into_array(), &segment_ids.into_array());

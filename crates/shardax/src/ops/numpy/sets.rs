@@ -1,5 +1,5 @@
-//! What is in an array: the places of its elements other than 0, and its different elements. Results have a size that is
-//! given, or, outside of `jit`, the one that the values make.
+//! Nonzero elements and unique elements. The size of a result is given, or, outside of `jit`, determined by
+//! the values.
 
 use super::{filled, made, where_};
 use crate::core::array::Array;
@@ -10,7 +10,7 @@ use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 
-/// The size that is given, or what the values make it.
+/// The given size, or the one determined by the values.
 fn size_of(name: &str, given: Option<usize>, count: impl FnOnce() -> Array) -> Result<usize> {
     if let Some(size) = given {
         return Ok(size);
@@ -26,20 +26,20 @@ fn size_of(name: &str, given: Option<usize>, count: impl FnOnce() -> Array) -> R
     }
 }
 
-/// The places of the elements other than 0 in the flat array, ascending, int32. Up to `size` of them; fewer are filled up
+/// The indices of the nonzero elements in the flat array, ascending, int32. At most `size`; fewer are padded
 /// with `fill_value`.
 fn places(x: &Array, size: usize, fill_value: i32) -> Result<Array> {
     let args = [if x.dtype() == DType::Bool { x.ravel() } else { x.ravel().not_equal(0) }];
     composite1("flatnonzero", (size, fill_value), &args, |&(size, fill_value), args| {
         let n = args[0].size();
         let before = args[0].astype(DType::I32).cumsum(0);
-        // The k-th is where the count comes to k.
+        // The k-th is where the count reaches k.
         let at = before.searchsorted(lax::iota(DType::I32, &[size], 0) + 1);
         Ok(vec![where_(at.less(n as i32), at, fill_value)])
     })
 }
 
-/// The places of the elements other than 0 in the flat array, ascending, int32. With a `size` so many: fewer are filled up
+/// The indices of the nonzero elements in the flat array, ascending, int32. With a `size`, fewer are padded
 /// with 0, more are cut off. Without one (`None`) as many as there are, which waits for the values.
 ///
 /// Fails inside of `jit`, `vmap` and `grad` without a size.
@@ -61,8 +61,8 @@ pub fn flatnonzero(x: impl ArrayLike, size: impl Into<Option<usize>>) -> Array {
     })
 }
 
-/// The places of the elements other than 0: an array for each dimension, in row-major order, int32. The size is as that
-/// of [`flatnonzero`].
+/// The indices of the nonzero elements: an array for each dimension, in row-major order, int32. For the size see
+/// [`flatnonzero`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -86,14 +86,14 @@ pub fn nonzero(x: impl ArrayLike, size: impl Into<Option<usize>>) -> Vec<Array> 
         let shape = x.shape_owned();
         let flat = made(x, || {
             let size = size_of("nonzero", size, || super::count_nonzero(x, ..))?;
-            // What is filled up is 0 in each dimension, and an empty dimension has no places.
+            // Padding is 0 in each dimension, and an empty dimension has no indices.
             places(x, size, 0)
         });
         unravel(&flat, &shape)
     })
 }
 
-/// The places of the elements other than 0, a row for each: int32 of shape `[size, x.ndim()]`. The size is as that of
+/// The indices of the nonzero elements, one row each: int32 of shape `[size, x.ndim()]`. For the size see
 /// [`flatnonzero`].
 #[track_caller]
 pub fn argwhere(x: impl ArrayLike, size: impl Into<Option<usize>>) -> Array {
@@ -107,7 +107,7 @@ pub fn argwhere(x: impl ArrayLike, size: impl Into<Option<usize>>) -> Array {
     })
 }
 
-/// The coordinates in an array of this shape.
+/// The coordinates in an array of this shape of indices into the flat array.
 fn unravel(flat: &Array, shape: &[usize]) -> Vec<Array> {
     let mut left = flat.clone();
     let mut out: Vec<Array> = Vec::with_capacity(shape.len());
@@ -120,8 +120,8 @@ fn unravel(flat: &Array, shape: &[usize]) -> Vec<Array> {
     out
 }
 
-/// The coordinates, in an array of this shape, of these places in the flat array: an integer array for each dimension.
-/// Places before and after the array are clipped to it; negative ones count from the end.
+/// Converts indices into the flat array to coordinates in an array of this shape: an integer array for each dimension.
+/// Indices out of range are clipped; negative ones count from the end.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -148,8 +148,8 @@ pub fn unravel_index(places: impl ArrayLike, shape: &[usize]) -> Vec<Array> {
     })
 }
 
-/// The different elements, ascending, with a `size` so many: fewer are filled up with the smallest, more are cut off.
-/// Without one (`None`) as many as there are, which waits for the values. NaN are one element.
+/// The unique elements, ascending. With a `size`, fewer are padded with the smallest, more are cut off.
+/// Without one (`None`) as many as there are, which waits for the values. NaNs count as one element.
 ///
 /// Fails for complex numbers, and inside of `jit`, `vmap` and `grad` without a size.
 ///
@@ -183,7 +183,7 @@ pub fn unique(x: impl ArrayLike, size: impl Into<Option<usize>>) -> Array {
     })
 }
 
-/// Where an element of an ascending array is other than the one before it.
+/// Marks the elements of an ascending array that differ from the previous one.
 fn firsts(sorted: &Array) -> Result<Array> {
     composite1("firsts", (), std::slice::from_ref(sorted), |(), args| {
         let x = &args[0];

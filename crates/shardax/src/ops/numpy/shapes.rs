@@ -1,4 +1,4 @@
-//! Changing shapes: reshape, transpose, broadcast, join and split.
+//! Shape manipulation: reshape, transpose, broadcast, join and split.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::sharding::Typed;
 use crate::source;
 
 impl Array {
-    /// The same elements in row-major order, in another shape. One dimension may be -1: it follows from the others.
+    /// Reshapes the elements, in row-major order. One dimension may be -1: it follows from the others.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -97,7 +97,7 @@ impl Array {
         }
     }
 
-    /// The dimensions in the order of `permutation`: `x.transpose([1, 0])`.
+    /// Permutes the dimensions: `x.transpose([1, 0])`.
     #[track_caller]
     pub fn transpose(&self, permutation: impl AsRef<[i32]>) -> Array {
         let permutation = permutation.as_ref();
@@ -109,19 +109,19 @@ impl Array {
         }
     }
 
-    /// The dimensions reversed; a matrix transposed.
+    /// Reverses the dimensions; transposes a matrix.
     #[track_caller]
     pub fn t(&self) -> Array {
         lax::transpose(self, &(0..self.ndim()).rev().collect::<SmallVec<[usize; 4]>>())
     }
 
-    /// The last two dimensions exchanged.
+    /// Exchanges the last two dimensions.
     #[track_caller]
     pub fn mt(&self) -> Array {
         self.swapaxes(-1, -2)
     }
 
-    /// Two dimensions exchanged.
+    /// Exchanges two dimensions.
     #[track_caller]
     pub fn swapaxes(&self, a: i32, b: i32) -> Array {
         self.permuted(|rank| {
@@ -132,7 +132,7 @@ impl Array {
         })
     }
 
-    /// The dimension at `from` moved to `to`; the others keep their order.
+    /// Moves the dimension at `from` to `to`; the others keep their order.
     #[track_caller]
     pub fn moveaxis(&self, from: i32, to: i32) -> Array {
         self.permuted(|rank| {
@@ -151,7 +151,7 @@ impl Array {
         }
     }
 
-    /// Without the dimensions at `axes`, which must be of size 1; `..` takes out all that are.
+    /// Removes the dimensions at `axes`, which must be of size 1; `..` removes all of size 1.
     #[track_caller]
     pub fn squeeze(&self, axes: impl IntoAxes) -> Array {
         let _line = source::enter();
@@ -174,7 +174,7 @@ impl Array {
         Array::from_result(made, self)
     }
 
-    /// With new dimensions of size 1, which stand at `axes` of the result.
+    /// Inserts dimensions of size 1 at `axes` of the result.
     #[track_caller]
     pub fn expand_dims(&self, axes: impl IntoAxes) -> Array {
         let _line = source::enter();
@@ -188,7 +188,7 @@ impl Array {
         Array::from_result(made, self)
     }
 
-    /// Repeated to a shape by NumPy's rules.
+    /// Broadcasts to a shape by NumPy's rules.
     #[track_caller]
     pub fn broadcast_to(&self, shape: impl IntoShape) -> Array {
         let _line = source::enter();
@@ -214,7 +214,7 @@ impl Array {
         Array::from_result(made, self)
     }
 
-    /// Repeated so that its dimension `i` becomes dimension `dims[i]` of `shape`.
+    /// Broadcasts so that dimension `i` becomes dimension `dims[i]` of `shape`.
     #[track_caller]
     pub(crate) fn broadcast_in_dim(&self, shape: &[usize], dims: &[usize]) -> Array {
         lax::broadcast_in_dim(self, shape, dims)
@@ -234,7 +234,7 @@ impl Array {
         self.check()?;
         let axis = normalize_axis(axis as isize, self.ndim()).at_caller()?;
         let n = self.shape()[axis];
-        // Of an empty axis one part is as good as many.
+        // An empty axis cannot be split into a huge number of parts.
         if parts == 0 || !n.is_multiple_of(parts) || (n == 0 && parts > 1 << 16) {
             let wrong = err!(
                 Value,
@@ -248,7 +248,8 @@ impl Array {
 }
 
 impl Array {
-    /// Cut along `axis` before each of `places`; one beyond the end, or before the one before it, leaves an empty part.
+    /// Splits along `axis` before each of `places`; one beyond the end, or before the previous one, gives an empty
+    /// part.
     #[track_caller]
     pub fn split_at(&self, places: &[usize], axis: i32) -> Result<Vec<Array>> {
         let _line = source::enter();
@@ -265,7 +266,7 @@ impl Array {
     }
 }
 
-/// The shape that `dims` ask for, with -1 resolved.
+/// Resolves the -1 in a requested shape.
 fn resolve(dims: &[i64], from: &[usize]) -> Result<Shape> {
     let known = dims.iter().filter(|d| **d >= 0).fold(1, |n: i64, &d| n.saturating_mul(d));
     let unknown = dims.iter().filter(|d| **d < 0).count();
@@ -280,7 +281,7 @@ fn resolve(dims: &[i64], from: &[usize]) -> Result<Shape> {
     Ok(dims.iter().map(|&d| if d < 0 { (total / known) as usize } else { d as usize }).collect())
 }
 
-/// The arrays joined along `axis`, promoted to one dtype. Fails for none, or for shapes that differ elsewhere.
+/// Concatenates the arrays along `axis`, promoted to one dtype. Fails for none, or for shapes that differ elsewhere.
 #[track_caller]
 pub fn concatenate(arrays: impl IntoIterator<Item = impl ArrayLike>, axis: i32) -> Array {
     let arrays = &into_arrays(arrays);
@@ -293,7 +294,7 @@ pub fn concatenate(arrays: impl IntoIterator<Item = impl ArrayLike>, axis: i32) 
     })
 }
 
-/// The arrays, of one shape, joined along a new dimension at `axis`.
+/// Stacks arrays of one shape along a new dimension at `axis`.
 #[track_caller]
 pub fn stack(arrays: impl IntoIterator<Item = impl ArrayLike>, axis: i32) -> Array {
     let arrays = &into_arrays(arrays);
@@ -324,7 +325,7 @@ fn join(arrays: &[Array], f: impl FnOnce(&[Array]) -> Result<Array>) -> Array {
             &like,
         );
     };
-    // Promotion alone: joined arrays are not broadcast against each other.
+    // Promotes only: concatenated arrays are not broadcast against each other.
     let made = super::promote_args_of("concatenate", &arrays.iter().collect::<Vec<_>>()).and_then(|args| f(&args));
     Array::from_result(made, first)
 }

@@ -1,4 +1,4 @@
-//! Arrays side by side, and dimensions added until there are enough.
+//! Stacking of arrays, and minimum numbers of dimensions.
 
 use super::indexing::{IntoAxis, with_axis};
 use super::{concatenate, made, stack};
@@ -7,14 +7,14 @@ use crate::core::program::trace::at_caller;
 use crate::ops::lax;
 use crate::ops::operators::{ArrayLike, into_arrays};
 
-/// A scalar as an array of one element; others as they are.
+/// Converts a scalar to an array of one element; others are unchanged.
 #[track_caller]
 pub fn atleast_1d(x: impl ArrayLike) -> Array {
     let x = &x.into_array();
     made(x, || Ok(if x.ndim() == 0 { lax::reshape(x, &[1]) } else { x.clone() }))
 }
 
-/// With dimensions of size 1 in front, until there are two.
+/// Adds leading dimensions of size 1 until there are two.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -31,7 +31,7 @@ pub fn atleast_2d(x: impl ArrayLike) -> Array {
     })
 }
 
-/// With three dimensions or more: `[n]` becomes `[1, n, 1]`, `[m, n]` becomes `[m, n, 1]`.
+/// Adds dimensions until there are three: `[n]` becomes `[1, n, 1]`, `[m, n]` becomes `[m, n, 1]`.
 #[track_caller]
 pub fn atleast_3d(x: impl ArrayLike) -> Array {
     let x = &x.into_array();
@@ -42,7 +42,7 @@ pub fn atleast_3d(x: impl ArrayLike) -> Array {
     })
 }
 
-/// The arrays joined along their columns: the second dimension, or the only one.
+/// Concatenates the arrays along their second dimension, or the only one.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -62,21 +62,21 @@ pub fn hstack(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
     })
 }
 
-/// The arrays joined along their rows; an array of one dimension is one row.
+/// Concatenates the arrays along their rows; a vector is one row.
 #[track_caller]
 pub fn vstack(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
     let arrays = &into_arrays(arrays);
     at_caller(|| concatenate(&arrays.iter().map(atleast_2d).collect::<Vec<_>>(), 0))
 }
 
-/// The arrays joined along their third dimension, which those of fewer get ([`atleast_3d`]).
+/// Concatenates the arrays along their third dimension, after [`atleast_3d`].
 #[track_caller]
 pub fn dstack(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
     let arrays = &into_arrays(arrays);
     at_caller(|| concatenate(&arrays.iter().map(atleast_3d).collect::<Vec<_>>(), 2))
 }
 
-/// The arrays joined as columns; an array of one dimension is one column.
+/// Concatenates the arrays as columns; a vector is one column.
 #[track_caller]
 pub fn column_stack(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
     let arrays = &into_arrays(arrays);
@@ -89,7 +89,7 @@ pub fn column_stack(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
     })
 }
 
-/// The values behind the array along `axis`; `..` flattens both first.
+/// Appends values to the array along `axis`; `..` flattens both first.
 #[track_caller]
 pub fn append(x: impl ArrayLike, values: impl ArrayLike, axis: impl IntoAxis) -> Array {
     let x = &x.into_array();

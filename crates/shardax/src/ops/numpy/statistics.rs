@@ -1,4 +1,4 @@
-//! Statistics: order, averages, counts in bins, differences of neighbours.
+//! Statistics: order statistics, averages, histograms, differences.
 
 use super::axes::{IntoAxes, IntoReduction, over};
 use super::indexing::{IntoAxis, with_axis};
@@ -14,7 +14,7 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::reduce::accumulator;
 
-/// The weighted mean over `axes`: `sum(x * weights) / sum(weights)`. The weights are of the shape of `x`, or can be
+/// The weighted mean over `axes`: `sum(x * weights) / sum(weights)`. The weights have the shape of `x`, or
 /// broadcast to it.
 ///
 /// ```
@@ -37,7 +37,7 @@ pub fn average(x: impl ArrayLike, weights: impl ArrayLike, axes: impl IntoReduct
     })
 }
 
-/// How far the largest element over `axes` is from the smallest.
+/// The range of the elements over `axes`: maximum minus minimum.
 #[track_caller]
 pub fn ptp(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
     let x = &x.into_array();
@@ -47,7 +47,8 @@ pub fn ptp(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
     })
 }
 
-/// The median over `axes`, floating point; NaN if any element is. Between two elements, their mean.
+/// The median over `axes`, floating point; NaN if any element is. For an even number of elements, the mean of the
+/// middle two.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -61,9 +62,9 @@ pub fn median(x: impl ArrayLike, axes: impl IntoAxes) -> Array {
     at_caller(|| quantile(x, 0.5, axes))
 }
 
-/// The quantiles `q`, between 0 and 1, over `axes`, floating point: between two elements on the line from one to the other
-/// (NumPy's method "linear"). `q` is a number or an array, whose dimensions come first in the result. NaN if any element
-/// is.
+/// The quantiles `q`, between 0 and 1, over `axes`, floating point, with linear interpolation
+/// (NumPy's method "linear"). `q` is a number or an array, whose dimensions come first in the result. NaN if any
+/// element is.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -96,7 +97,7 @@ pub fn quantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) -> Ar
 }
 
 fn quantiles(x: &Array, q: &Array, axes: &[usize]) -> Array {
-    // The axes in question last, and as one.
+    // The reduced axes last, and merged.
     let kept: Vec<usize> = (0..x.ndim()).filter(|d| !axes.contains(d)).collect();
     let order: Vec<usize> = kept.iter().chain(axes).copied().collect();
     let rest: Vec<usize> = kept.iter().map(|&d| x.shape()[d]).collect();
@@ -111,12 +112,12 @@ fn quantiles(x: &Array, q: &Array, axes: &[usize]) -> Array {
     let between = value(&low) * (1.0 - &part) + value(&high) * part;
     let any = isnan(&lines).any(over(-1).keepdims(true));
     let between = where_(any, f64::NAN, between);
-    // The quantiles' dimensions in front.
+    // The quantiles' dimensions first.
     let out = between.moveaxis(-1, 0);
     lax::reshape(&out, &[q.shape(), &rest].concat())
 }
 
-/// [`quantile`] with `q` in hundredths, between 0 and 100.
+/// Like [`quantile`], with `q` in percent.
 #[track_caller]
 pub fn percentile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) -> Array {
     let x = &x.into_array();
@@ -168,7 +169,7 @@ fn extreme(x: &Array, valid: &Array, axes: super::Over, largest: bool) -> Result
     Ok(where_(valid.any(axes.clone()), of(&where_(valid, x, least)), f64::NAN))
 }
 
-/// How many entries of each number from 0 to `length` there are, int32: entries of any shape. Numbers beyond are not
+/// Counts the entries of each number from 0 to `length`, int32, of an array of any shape. Larger numbers are not
 /// counted, negative ones count as 0.
 ///
 /// ```
@@ -197,8 +198,8 @@ fn whole(name: &str, x: &Array) -> Result<()> {
     }
 }
 
-/// In how many `bins` of equal width between the smallest and the largest element the elements are, float32, and the
-/// `bins + 1` edges. The last bin has its upper edge.
+/// A histogram: the counts of elements in `bins` of equal width between the smallest and the largest, float32, and the
+/// `bins + 1` edges. The last bin includes its upper edge.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -246,7 +247,7 @@ pub fn histogram(x: impl ArrayLike, bins: usize) -> (Array, Array) {
     (counts, edges)
 }
 
-/// In which of the bins between these ascending edges each element is: the number of edges at or before it, int32.
+/// The bin of each element between these ascending edges: the number of edges at or before it, int32.
 ///
 /// Fails unless the edges have one dimension.
 #[track_caller]
@@ -255,7 +256,7 @@ pub fn digitize(x: impl ArrayLike, edges: impl ArrayLike) -> Array {
     made(x, || Ok(edges.searchsorted_right(x)))
 }
 
-/// The differences of neighbours along `axis`, `n` times over; each time one element fewer.
+/// The `n`-th differences of neighbours along `axis`; each order has one element fewer.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -269,7 +270,7 @@ pub fn diff(x: impl ArrayLike, n: usize, axis: impl IntoAxis) -> Array {
     made(x, || {
         let (x, axis) = with_axis(x, axis)?;
         if n > x.shape()[axis] {
-            // Nothing is left.
+            // No elements are left.
             let mut shape = x.shape_owned();
             shape[axis] = 0;
             return Ok(filled(&shape, Scalar::Int(0), x.dtype()));
@@ -284,7 +285,7 @@ pub fn diff(x: impl ArrayLike, n: usize, axis: impl IntoAxis) -> Array {
     })
 }
 
-/// The integral along `axis` by the trapezoidal rule, of values that are `dx` apart.
+/// The integral along `axis` by the trapezoidal rule, with sample spacing `dx`.
 #[track_caller]
 pub fn trapezoid(y: impl ArrayLike, dx: f64, axis: i32) -> Array {
     let y = &y.into_array();
@@ -297,8 +298,8 @@ pub fn trapezoid(y: impl ArrayLike, dx: f64, axis: i32) -> Array {
     })
 }
 
-/// Values at `x` on the lines between the points `(xp, fp)`, of ascending `xp`; before the first and after the last their
-/// values. Floating point.
+/// Piecewise linear interpolation at `x` of the points `(xp, fp)`, with ascending `xp`; constant before the first and
+/// after the last. Floating point.
 ///
 /// Fails unless `xp` and `fp` are vectors of one size, of one element or more.
 ///
@@ -345,7 +346,7 @@ pub fn interp(x: impl ArrayLike, xp: impl ArrayLike, fp: impl ArrayLike) -> Arra
     })
 }
 
-/// The covariances of the rows of a matrix, of which columns are observations; with the number of observations less one.
+/// The covariance matrix of the rows of a matrix; columns are observations. Normalized by their number minus one.
 #[track_caller]
 pub fn cov(x: impl ArrayLike) -> Array {
     let x = &x.into_array();

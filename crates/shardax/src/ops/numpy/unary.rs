@@ -1,4 +1,4 @@
-//! Functions of one array, element by element.
+//! Elementwise functions of one array.
 
 use super::{convert, divide, to_inexact, to_strong_type, where_};
 use crate::core::array::Array;
@@ -10,7 +10,7 @@ use crate::ops::primitive::stop_gradient::stop_gradient;
 use crate::ops::primitive::unary::{self, Unary};
 use crate::source;
 
-/// The logarithm to the base of which this is the natural one; of complex numbers part by part.
+/// The logarithm to the base whose natural logarithm is `of_base`; of complex numbers part by part.
 #[track_caller]
 fn log_to_base(x: &Array, of_base: f64) -> Array {
     let y = log(x);
@@ -72,7 +72,7 @@ unary_functions! {
     exp => floating!(EXP);
     /// 2 to the power `x`.
     exp2 => |x: &Array| exp(&(convert(x, to_inexact(x.dtype()), x.weak_type()) * std::f64::consts::LN_2));
-    /// `exp(x) - 1`, precise near 0.
+    /// `exp(x) - 1`, accurate near 0.
     expm1 => floating!(EXPM1);
     /// The natural logarithm.
     log => floating!(LOG);
@@ -80,7 +80,7 @@ unary_functions! {
     log2 => |x: &Array| strip_weak_type(log_to_base(x, std::f64::consts::LN_2));
     /// The logarithm to base 10.
     log10 => |x: &Array| strip_weak_type(log_to_base(x, std::f64::consts::LN_10));
-    /// `log(1 + x)`, precise near 0.
+    /// `log(1 + x)`, accurate near 0.
     log1p => floating!(LOG1P);
     /// The square root.
     sqrt => floating!(SQRT);
@@ -116,7 +116,7 @@ unary_functions! {
     logistic => floating!(LOGISTIC);
     /// The error function.
     erf => floating!(ERF);
-    /// `1 - erf(x)`, precise for large `x`.
+    /// `1 - erf(x)`, accurate for large `x`.
     erfc => floating!(ERFC);
     /// The inverse of the error function.
     erf_inv => floating!(ERF_INV);
@@ -136,27 +136,27 @@ unary_functions! {
     };
     /// Rounds towards zero.
     trunc => lax::trunc;
-    /// Where elements are neither infinite nor NaN.
+    /// Marks elements that are neither infinite nor NaN.
     isfinite => |x: &Array| match x.dtype().category() {
         Category::Float => unary::IS_FINITE.apply(x),
         Category::Complex => unary::IS_FINITE.apply(&real(x)) & unary::IS_FINITE.apply(&imag(x)),
         _ => x.equal(x),
     };
-    /// Where elements are NaN.
+    /// Marks elements that are NaN.
     isnan => |x: &Array| x.not_equal(x);
-    /// Where elements are infinite.
+    /// Marks elements that are infinite.
     isinf => |x: &Array| match x.dtype().category() {
         Category::Float => abs(x).equal(f64::INFINITY),
         Category::Complex => isinf(&real(x)) | isinf(&imag(x)),
         _ => x.not_equal(x),
     };
-    /// Each bit, or boolean, turned over.
+    /// Inverts each bit, or boolean.
     bitwise_not => |x: &Array| unary::NOT.apply(x);
-    /// Where elements are zero or false.
+    /// Marks elements that are zero or false.
     logical_not => |x: &Array| if x.dtype() == DType::Bool { unary::NOT.apply(x) } else { x.equal(0) };
     /// The number of bits set.
     population_count => |x: &Array| unary::POPULATION_COUNT.apply(x);
-    /// The number of zero bits before the first that is set.
+    /// The number of leading zero bits.
     clz => |x: &Array| unary::CLZ.apply(x);
     /// The real part.
     real => |x: &Array| if x.dtype().is_complex() { unary::REAL.apply(x) } else { x.clone() };
@@ -166,7 +166,7 @@ unary_functions! {
     conj => |x: &Array| if x.dtype().is_complex() { unary::CONJ.apply(x) } else { x.clone() };
 }
 
-/// `x` rounded to so many decimals; negative ones round to tens, hundreds and so on. Halves go to the even neighbour.
+/// Rounds `x` to this many decimals; negative ones round to tens, hundreds and so on. Halves go to the even neighbour.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -196,13 +196,13 @@ pub fn around(x: impl ArrayLike, decimals: i32) -> Array {
     if decimals < -digits {
         return where_(isfinite(x), x * 0, x);
     }
-    // Halves have too few digits for the factor.
+    // Half precision has too few digits for the factor.
     let wide = if x.dtype().bits() < 32 { x.astype(DType::F32) } else { x.clone() };
     let factor = 10f64.powi(decimals.abs());
     let rounded = match decimals > 0 {
         true => {
             let scaled = &wide * factor;
-            // What is too large to be scaled has no decimals. No slope is like that of other numbers.
+            // Numbers too large to be scaled have no decimals. Their slope is 0, as for other numbers.
             where_(isfinite(&scaled), round(&scaled) / factor, stop_gradient(wide))
         }
         false => round(&(wide / factor)) * factor,
@@ -210,7 +210,7 @@ pub fn around(x: impl ArrayLike, decimals: i32) -> Array {
     convert(&rounded, x.dtype(), x.weak_type())
 }
 
-/// The array with a type that stands.
+/// Strips the weak type of the array.
 #[track_caller]
 pub(super) fn strip_weak_type(x: Array) -> Array {
     to_strong_type(&x, x.dtype())

@@ -1,11 +1,11 @@
-//! Attention of float32 in one piece, so that nobody has to keep what every query takes of every key: a gradient computes
-//! it again from each query's largest score and its sum of exponentials
-//! ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)). On CPU a library goes through it in blocks
-//! ([`attention_cpu`](super::attention_cpu)), elsewhere it is the plain operations.
+//! Fused attention in float32, which does not store the scores of all queries and keys: the gradient recomputes
+//! them from each query's largest score and its sum of exponentials
+//! ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)). On CPU it is a kernel that works in blocks
+//! ([`attention_cpu`](super::attention_cpu)), on other platforms it is lowered to plain operations.
 //!
-//! Queries are `[..., queries, heads, depth]`, keys and values `[..., keys, key heads, depth]`, where each head of the keys is
-//! for as many heads of the queries; what there is of each query's softmax is `[..., heads, queries]`. A mask is of booleans,
-//! `[..., heads, queries, keys]`, each of which may be 1.
+//! Queries are `[..., queries, heads, depth]`, keys and values `[..., keys, key heads, depth]`, where each key head
+//! serves several query heads; per-query values of the softmax are `[..., heads, queries]`. A mask is of booleans,
+//! `[..., heads, queries, keys]`, with dimensions that may be 1.
 
 use smallvec::smallvec;
 
@@ -22,24 +22,24 @@ use crate::ops::numpy::where_;
 use crate::precision::Precision;
 use crate::shape::Shape;
 
-/// The score of a key that is not seen: JAX's, finite so that its softmax and gradient are.
+/// The score of a masked key: JAX's, finite so that its softmax and gradient are.
 pub const HIDDEN: f64 = -0.7 * f32::MAX as f64;
 
-/// Which keys a query sees, and how products are computed.
+/// The keys that a query attends to, and the precision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Attention {
-    /// How many keys before the query's own position are seen.
+    /// The number of keys before the query's own position that it attends to.
     pub before: usize,
-    /// How many keys behind the query's own position are seen.
+    /// The number of keys after the query's own position that it attends to.
     pub after: usize,
-    /// Of the products, on accelerators.
+    /// The precision of matmuls on accelerators.
     pub precision: Precision,
 }
 
 impl Attention {
-    /// What each query takes of the values, by the exponentials of its products with the keys; each query's largest product,
-    /// through which no gradient flows, and its sum of exponentials of what products are less than that. A query that sees
-    /// no key takes the same of all.
+    /// Returns the attention output; each query's largest score, through which no gradient flows; and its sum of
+    /// exponentials of scores relative to the largest. A query without any key attends to all
+    /// equally.
     #[track_caller]
     pub fn apply(self, q: &Array, k: &Array, v: &Array, mask: Option<&Array>) -> [Array; 3] {
         let args: Vec<Array> = [q, k, v].into_iter().chain(mask).cloned().collect();
@@ -57,16 +57,16 @@ impl Attention {
     }
 }
 
-/// Beyond every position.
+/// Larger than every position.
 const FAR: usize = i32::MAX as usize / 2;
 
-/// The plain operations on queries, keys and values.
+/// The unfused implementation, on queries, keys and values.
 struct Unfused<'a> {
     of: Attention,
     q: &'a Array,
     k: &'a Array,
     v: &'a Array,
-    /// `[..., heads, queries, keys]`, or what broadcasts to it.
+    /// The attended keys, `[..., heads, queries, keys]`, or broadcastable to that.
     seen: Option<Array>,
 }
 
@@ -81,7 +81,7 @@ impl<'a> Unfused<'a> {
         Unfused { of, q, k, v, seen }
     }
 
-    /// Heads of queries, in dimension `heads` from the end, as those of keys and a group for each; and back.
+    /// Splits query heads, in dimension `heads` from the end, into key heads and groups; and back.
     fn grouped(&self, x: &Array, heads: usize) -> Array {
         let (batch, last) = x.shape().split_at(x.ndim() - heads);
         let key_heads = self.k.shape()[self.k.ndim() - 2];
@@ -98,17 +98,17 @@ impl<'a> Unfused<'a> {
         DotOptions::new().precision(self.of.precision).einsum(spec, &[a, b])
     }
 
-    /// Of queries with keys: `[..., heads, queries, keys]`.
+    /// The scores of queries and keys: `[..., heads, queries, keys]`.
     fn scores(&self, q: &Array, k: &Array) -> Array {
         Self::together(self.product("...qhgd,...khd->...hgqk", &self.grouped(q, 2), k), 3)
     }
 
-    /// The sums over keys of what each has.
+    /// Sums over keys, weighted, for each query.
     fn of_queries(&self, weights: &Array, x: &Array) -> Array {
         Self::together(self.product("...hgqk,...khd->...qhgd", &self.grouped(weights, 3), x), 2)
     }
 
-    /// The sums over queries of what each has. The smaller operand is first, which is the one that has to be transposed.
+    /// Sums over queries, weighted, for each key. The smaller operand is first, because that one is transposed.
     fn of_keys(&self, weights: &Array, x: &Array) -> Array {
         self.product("...qhgd,...hgqk->...khd", &self.grouped(x, 2), &self.grouped(weights, 3))
     }
@@ -136,13 +136,13 @@ fn shape_of(batch: &[usize], last: [usize; 2]) -> Shape {
     batch.iter().copied().chain(last).collect()
 }
 
-/// The type of what is known of each query's softmax.
+/// The type of a per-query value of the softmax.
 fn of_each_query(q: &Aval) -> Aval {
     let (batch, last) = q.shape.split_at(q.rank() - 3);
     Aval::new(q.dtype, shape_of(batch, [last[1], last[0]]))
 }
 
-/// The products of every query with every key, for each number that a key has.
+/// The multiply-adds of every query with every key, for `depths` numbers per key.
 fn products(args: &[Aval], depths: usize) -> f64 {
     let (q, k) = (&args[0], &args[1]);
     let [queries, keys] = [q, k].map(|x| x.shape[x.rank() - 3] as f64);
@@ -194,7 +194,7 @@ impl Primitive for Attention {
         Ok(smallvec![Aval::new(q.dtype, shape), of_each_query(q), of_each_query(q)])
     }
 
-    /// The plain operations': of elements a maximum, a difference, an exponential, a sum and a quotient.
+    /// Those of the unfused implementation: a maximum, a difference, an exponential, a sum and a quotient per score.
     fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
         let elements = 5.0 * products(args, 1) / 2.0;
         Flops { elementwise: elements, ..Flops::of_products(products(args, depth(&args[0]) + depth(&args[2]))) }
@@ -227,7 +227,7 @@ impl Primitive for Attention {
     }
 }
 
-/// One more dimension of the batch. A mask without it is of one example, which repeats.
+/// Adds a batch dimension. An unbatched mask is broadcast over it.
 fn with_batch(
     primitive: impl Primitive + 'static,
     axis: &BatchAxis,
@@ -243,7 +243,7 @@ fn with_batch(
     Ok((outs, dims))
 }
 
-/// The derivative of plain operations.
+/// The derivative of the unfused implementation.
 fn jvp_of(
     args: &[Array],
     tangents: &[Option<Array>],
@@ -255,8 +255,8 @@ fn jvp_of(
     Ok((outs.into(), tangents))
 }
 
-/// The tangents of [`Attention`]'s result and of its sums: of queries, keys, values, the result, largest scores, sums, the
-/// tangents of the first three, in which it is linear, and a mask.
+/// The tangents of [`Attention`]'s output and of its sums. Operands: queries, keys, values, the output, largest scores,
+/// sums, the tangents of the first three, in which it is linear, and a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct AttentionTangent(Attention);
 
@@ -289,7 +289,7 @@ impl Primitive for AttentionTangent {
         Ok(smallvec![args[3].clone(), args[5].clone()])
     }
 
-    /// The scores once more, and what each tangent adds.
+    /// The recomputed scores, and the term of each tangent.
     fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
         let (keys, values) = (depth(&args[0]), depth(&args[2]));
         let recomputed = products(args, keys);
@@ -308,7 +308,7 @@ impl Primitive for AttentionTangent {
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let [y, max, sum] = [args[3].value()?, args[4].value()?, args[5].value()?];
         let ct = cts[0].clone().unwrap_or_else(|| Array::zeros_of(&y.aval()));
-        // What each query's softmax takes off the cotangents of its weights.
+        // The softmax's correction of the weights' cotangents, one per query.
         let mut mean = (&ct * y).sum(-1).swapaxes(-1, -2);
         if let Some(of_sum) = &cts[1] {
             mean = mean - sum * of_sum;
@@ -327,8 +327,8 @@ impl Primitive for AttentionTangent {
     }
 }
 
-/// The cotangents of queries, keys and values: of these, largest scores, sums, the result's cotangent, what is taken off the
-/// cotangents of each query's weights, and a mask.
+/// The cotangents of queries, keys and values. Operands: these, largest scores, sums, the output's cotangent, the
+/// softmax's correction per query, and a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct AttentionGradient(Attention);
 
@@ -359,7 +359,7 @@ impl Primitive for AttentionGradient {
         Ok(args[..3].iter().cloned().collect())
     }
 
-    /// The scores once more, and two products for each of the first two.
+    /// The recomputed scores, and two matmuls for each of the first two.
     fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
         let (keys, values) = (depth(&args[0]), depth(&args[2]));
         let recomputed = products(args, keys);
@@ -380,7 +380,7 @@ impl Primitive for AttentionGradient {
         jvp_of(args, tangents, |args| self.plain(args))
     }
 
-    /// It is linear in the cotangent and what is taken off.
+    /// It is linear in the output's cotangent and the correction.
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let avals: Vec<Aval> = args.iter().map(Operand::aval).collect();
         let traced = trace(&avals, |args| self.plain(args))?;

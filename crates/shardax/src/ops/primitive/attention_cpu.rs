@@ -1,5 +1,5 @@
-//! Attention on CPU in blocks of queries: what these take of some thousand keys is in the processor's caches when it is used,
-//! and no query is multiplied with keys that none of its block sees (`docs/plugin.md`).
+//! The CPU attention kernel, in blocks of queries: their scores stay in the processor's caches,
+//! and keys that none of a block's queries attends to are skipped (`docs/plugin.md`).
 
 use std::ops::Range;
 use std::result::Result;
@@ -19,26 +19,26 @@ use crate::core::program::Aval;
 pub(super) const TARGET: &str = "shardax_attention";
 pub(super) const GRADIENT: &str = "shardax_attention_gradient";
 
-/// Queries at a time.
+/// The number of queries in a block.
 const BLOCK: usize = 64;
 
-/// The fewest queries that are worth the call: of fewer, keys and values are read but once or twice.
+/// The minimum number of queries for the kernel: with fewer, keys and values are only read once or twice.
 const MIN_QUERIES: usize = 8;
 
 impl Attention {
-    /// The positions of the keys that the query at a position sees, of so many.
+    /// The positions of the keys that the query at a position attends to, of `keys`.
     fn seen_from(self, query: usize, keys: usize) -> Range<usize> {
         let end = query.saturating_add(self.after).saturating_add(1).min(keys);
         query.saturating_sub(self.before).min(end)..end
     }
 }
 
-/// Attention by the library, where that is of use.
+/// Lowers attention to the kernel, if that is worthwhile.
 pub(super) fn lower(of: Attention, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Option<Vec<Value>> {
     call(TARGET, of, cx, args, outs)
 }
 
-/// The same of its gradient.
+/// Lowers the gradient of attention to the kernel.
 pub(super) fn lower_gradient(of: Attention, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Option<Vec<Value>> {
     call(GRADIENT, of, cx, args, outs)
 }
@@ -47,11 +47,11 @@ fn call(target: &str, of: Attention, cx: &mut Lowering, args: &[Value], outs: &[
     let (q, k) = (cx.aval(args[0]), cx.aval(args[1]));
     let queries = q.shape[q.rank() - 3];
     let work = k.shape[k.rank() - 3].saturating_mul(q.size());
-    // A head of keys is one thread's.
+    // Each thread takes whole key heads.
     let heads = k.size() / (k.shape[k.rank() - 3] * k.shape[k.rank() - 1]).max(1);
     let is_large = queries >= MIN_QUERIES && work >= cpu_kernels::MIN_WORK && heads >= cpu_kernels::threads(cx);
     let is_empty = work == 0 || cx.aval(args[2]).size() == 0;
-    if is_empty || !(is_large || cpu_kernels::has_all()) || !cpu_kernels::is_of_use(cx) {
+    if is_empty || !(is_large || cpu_kernels::is_always_used()) || !cpu_kernels::is_enabled(cx) {
         return None;
     }
     let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
@@ -63,7 +63,7 @@ fn read(frame: &CallFrame<'_>) -> Result<(Attention, usize), String> {
     Ok((Attention { before, after, precision: Default::default() }, cpu_kernels::number(frame, "threads")?))
 }
 
-/// The dimensions of a batch as one.
+/// Merges the batch dimensions.
 fn flat<const N: usize>(dims: &[i64]) -> Result<[usize; N], String> {
     let sizes = sizes(dims);
     let at = (sizes.len() + 1).checked_sub(N).ok_or_else(|| format!("too few dimensions: {dims:?}"))?;
@@ -72,7 +72,7 @@ fn flat<const N: usize>(dims: &[i64]) -> Result<[usize; N], String> {
     Ok(flat)
 }
 
-/// `[batch, positions, heads, depth]`.
+/// Views an argument as `[batch, positions, heads, depth]`.
 fn heads<'a>(arg: &Arg<'a>) -> Result<ArrayView4<'a, f32>, String> {
     ArrayView4::from_shape(flat::<4>(arg.dims)?, numbers(arg)?).map_err(|e| e.to_string())
 }
@@ -81,12 +81,12 @@ fn heads_mut<'a>(ret: &'a mut Ret<'_>) -> Result<ArrayViewMut4<'a, f32>, String>
     ArrayViewMut4::from_shape(flat::<4>(ret.dims)?, numbers_mut(ret)?).map_err(|e| e.to_string())
 }
 
-/// `[batch, heads, queries]`.
+/// Views an argument as `[batch, heads, queries]`.
 fn of_queries<'a>(arg: &Arg<'a>) -> Result<ArrayView3<'a, f32>, String> {
     ArrayView3::from_shape(flat::<3>(arg.dims)?, numbers(arg)?).map_err(|e| e.to_string())
 }
 
-/// The parts along a dimension, which they lack.
+/// Splits a view along a dimension, which is removed.
 fn parts<D: RemoveAxis>(mut view: ArrayViewMut<'_, f32, D>, axis: usize) -> Vec<ArrayViewMut<'_, f32, D::Smaller>> {
     let mut parts = Vec::with_capacity(view.len_of(Axis(axis)));
     while view.len_of(Axis(axis)) > 0 {
@@ -97,15 +97,15 @@ fn parts<D: RemoveAxis>(mut view: ArrayViewMut<'_, f32, D>, axis: usize) -> Vec<
     parts
 }
 
-/// Who is seen, of all heads.
+/// The mask of all heads.
 struct Mask<'a> {
-    /// The mask, and the sizes of all scores, `[..., heads, queries, keys]`, to which it was found to broadcast.
+    /// The mask, and the shape of all scores, `[..., heads, queries, keys]`, to which it broadcasts.
     view: Option<ArrayViewD<'a, u8>>,
     scores: Vec<usize>,
 }
 
 impl<'a> Mask<'a> {
-    /// Of a mask for queries of these dimensions, and so many keys.
+    /// Checks a mask for queries of these dimensions, and `keys` keys.
     fn new(arg: Option<&Arg<'a>>, q: &[i64], keys: usize) -> Result<Self, String> {
         let q = sizes(q);
         let [batch @ .., queries, heads, _] = &q[..] else { return Err(format!("too few dimensions: {q:?}")) };
@@ -118,7 +118,7 @@ impl<'a> Mask<'a> {
         Ok(Mask { view, scores })
     }
 
-    /// That of a head of an example, `[queries, keys]`.
+    /// The mask of one head of an example, `[queries, keys]`.
     fn of(&self, example: usize, head: usize) -> Option<ArrayView2<'_, u8>> {
         let mut view = self.view.as_ref()?.broadcast(&self.scores[..])?;
         let batch = &self.scores[..self.scores.len() - 3];
@@ -133,7 +133,7 @@ impl<'a> Mask<'a> {
     }
 }
 
-/// One head of queries, with that of the keys, and who is seen.
+/// One query head with its key head, and the mask.
 struct Head<'a> {
     of: Attention,
     q: ArrayView2<'a, f32>,
@@ -148,7 +148,7 @@ impl Head<'_> {
         (0..queries).step_by(BLOCK).map(move |i| i..(i + BLOCK).min(queries))
     }
 
-    /// The keys that the query sees for its position.
+    /// The keys in the window of the query's position.
     fn near(&self, query: usize) -> Range<usize> {
         self.of.seen_from(query, self.k.nrows())
     }
@@ -157,7 +157,8 @@ impl Head<'_> {
         self.mask.as_ref().map(|mask| mask.row(query))
     }
 
-    /// The keys that a query of the block sees: all where one sees none, which then takes the same of each.
+    /// The keys that the queries of a block attend to: all if one attends to none, because it then attends to all
+    /// equally.
     fn keys(&self, block: &Range<usize>) -> Range<usize> {
         let sees = |query: usize| {
             let near = self.near(query);
@@ -171,7 +172,7 @@ impl Head<'_> {
         }
     }
 
-    /// Gives the numbers of keys that the query does not see a value; `row` is of the keys from `first` on.
+    /// Sets the entries of masked keys to `value`; `row` starts with key `first`.
     fn hide(&self, query: usize, first: usize, row: &mut [f32], value: f32) {
         let near = self.near(query);
         let [start, end] = [near.start, near.end].map(|key| key.saturating_sub(first).min(row.len()));
@@ -199,7 +200,7 @@ impl Head<'_> {
         scores
     }
 
-    /// The result, and of each query the largest score and the sum.
+    /// Computes the output, and each query's largest score and sum.
     fn forward(&self, room: &mut Array2<f32>, mut y: ArrayViewMut2<'_, f32>, max: &mut [f32], sum: &mut [f32]) {
         for block in self.blocks() {
             let keys = self.keys(&block);
@@ -214,7 +215,7 @@ impl Head<'_> {
         }
     }
 
-    /// The gradient of the queries; those of keys and values are added.
+    /// Computes the gradient of the queries, and adds to those of keys and values.
     fn backward(
         &self,
         room: &mut [Array2<f32>; 2],
@@ -244,8 +245,8 @@ impl Head<'_> {
     }
 }
 
-/// What a gradient is told of the queries of a head: largest scores, sums, the result's cotangent, and what is taken off the
-/// cotangents of weights.
+/// Inputs of the gradient for the queries of a head: largest scores, sums, the output's cotangent, and the softmax's
+/// correction.
 struct Softmax<'a> {
     max: ArrayView1<'a, f32>,
     sum: ArrayView1<'a, f32>,
@@ -265,15 +266,15 @@ fn rows_mut<'a>(matrix: &'a mut ArrayViewMut2<'_, f32>, range: &Range<usize>) ->
     matrix.slice_axis_mut(Axis(0), Slice::from(range.clone()))
 }
 
-/// The numbers of each row.
+/// The elements of each row.
 fn each<'a>(matrix: &'a mut ArrayViewMut2<'_, f32>) -> impl Iterator<Item = &'a mut [f32]> {
     matrix.outer_iter_mut().filter_map(|row| row.into_slice())
 }
 
-/// How many numbers are taken together, so that the compiler makes vectors of them.
+/// The number of elements processed together, for vectorization.
 const TOGETHER: usize = 16;
 
-/// The largest number, of those that are numbers.
+/// The maximum, ignoring NaN.
 fn largest(row: &[f32]) -> f32 {
     let larger = |a: f32, b: f32| if b > a { b } else { a };
     let mut all = [f32::NEG_INFINITY; TOGETHER];
@@ -284,7 +285,7 @@ fn largest(row: &[f32]) -> f32 {
     all.iter().chain(rest).fold(f32::NEG_INFINITY, |max, &x| larger(max, x))
 }
 
-/// `exp(x - max)` for each `x`, and their sum.
+/// Replaces each `x` by `exp(x - max)`, and returns the sum.
 fn exponentials(row: &mut [f32], max: f32) -> f32 {
     let mut sums = [0.0; TOGETHER];
     let add = |x: &mut f32, sum: &mut f32| {
@@ -299,10 +300,10 @@ fn exponentials(row: &mut [f32], max: f32) -> f32 {
     sums.iter().sum()
 }
 
-/// The exponential of a number that is not above 0, to 2 units in the last place, in operations that the compiler makes
-/// vectors of: `2ⁿ eʳ`, where `eʳ` is the polynomial of Cephes' `expf`. Below the smallest normal number it is 0.
+/// The exponential of a number that is at most 0, to 2 units in the last place, in operations that vectorize:
+/// `2ⁿ eʳ`, where `eʳ` is the polynomial of Cephes' `expf`. Below the smallest normal number it is 0.
 fn exp(x: f32) -> f32 {
-    // Added and taken off again, it leaves the nearest whole number, which meanwhile is in the last bits.
+    // Adding and subtracting it rounds to the nearest integer, which meanwhile is in the last bits.
     const ROUND: f32 = 12_582_912.0;
     const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
     const SMALLEST: f32 = -87.336;
@@ -316,7 +317,7 @@ fn exp(x: f32) -> f32 {
     if x < SMALLEST { 0.0 } else { y }
 }
 
-/// A call of the forward pass.
+/// Handles a call of the forward pass.
 pub(super) fn handle(frame: &mut CallFrame<'_>) -> Result<(), String> {
     let (of, threads) = read(frame)?;
     let (args, results) = frame.split();
@@ -330,7 +331,7 @@ pub(super) fn handle(frame: &mut CallFrame<'_>) -> Result<(), String> {
     let y = parts(heads_mut(y)?, 0).into_iter().flat_map(|example| parts(example, 1));
     let tasks: Vec<_> = y.zip(max.zip(sum)).enumerate().collect();
     let room = || Array2::zeros((BLOCK, keys));
-    cpu_kernels::share_out(tasks, threads, room, |room, (at, (y, (max, sum)))| {
+    cpu_kernels::run_tasks(tasks, threads, room, |room, (at, (y, (max, sum)))| {
         let (i, h) = (at / q.len_of(Axis(2)), at % q.len_of(Axis(2)));
         let [k, v] = [k, v].map(|x| head(x, i, h / groups));
         Head { of, q: head(q, i, h), k, v, mask: mask.of(i, h) }.forward(room, y, max, sum);
@@ -338,12 +339,12 @@ pub(super) fn handle(frame: &mut CallFrame<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// The head of an example, `[positions, depth]`.
+/// One head of an example, `[positions, depth]`.
 fn head(x: ArrayView4<'_, f32>, example: usize, head: usize) -> ArrayView2<'_, f32> {
     x.index_axis_move(Axis(0), example).index_axis_move(Axis(1), head)
 }
 
-/// A call of the gradient.
+/// Handles a call of the gradient.
 pub(super) fn handle_gradient(frame: &mut CallFrame<'_>) -> Result<(), String> {
     let (of, threads) = read(frame)?;
     let (args, results) = frame.split();
@@ -364,7 +365,7 @@ pub(super) fn handle_gradient(frame: &mut CallFrame<'_>) -> Result<(), String> {
         }
     }
     let room = || [(); 2].map(|()| Array2::zeros((BLOCK, keys)));
-    cpu_kernels::share_out(tasks, threads, room, |room, ((i, key_head), dq, mut dk, mut dv)| {
+    cpu_kernels::run_tasks(tasks, threads, room, |room, ((i, key_head), dq, mut dk, mut dv)| {
         dk.fill(0.0);
         dv.fill(0.0);
         for (group, dq) in dq.into_iter().enumerate() {

@@ -19,16 +19,16 @@ use crate::ops::numpy::{convert, where_};
 enum Partial {
     /// Piecewise constant: no tangent.
     Zero,
-    /// The tangent times this function of both operands and the result.
+    /// A factor of the tangent, from both operands and the result.
     Factor(fn(&Array, &Array, &Array) -> Array),
     /// The result's tangent from both operands and the tangent: the operation is linear in this operand, and this
-    /// is linear in the tangent.
+    /// function is linear in the tangent.
     Tangent(fn(&Array, &Array, &Array) -> Array),
 }
 
 use Partial::{Factor, Tangent, Zero};
 
-/// The cotangents of linear operands: from the cotangent and the operands.
+/// The cotangents of linear operands, from the cotangent and the operands.
 type Transpose = fn(&Array, &[Operand]) -> Result<[Option<Array>; 2]>;
 
 pub(crate) struct Def {
@@ -125,7 +125,7 @@ impl Primitive for Binary {
                 None => term,
             });
         }
-        // A scalar operand's tangent is a scalar: repeat it to the result's shape.
+        // A scalar operand's tangent is a scalar: it is broadcast to the result's shape.
         let sum = sum.map(|t| if t.shape() == out.shape() { t } else { t.broadcast_to(out.shape()) });
         Ok((smallvec![out], vec![sum]))
     }
@@ -166,7 +166,7 @@ fn for_linear(args: &[Operand], i: usize, ct: impl FnOnce() -> Array) -> Option<
     args[i].is_linear().then(ct)
 }
 
-/// The weight of an operand of `max` or `min`: 1 where it is the result, half where both are.
+/// The weight of an operand of `max` or `min`: 1 if it is the result, half if both are.
 fn chosen(operand: &Array, other: &Array, out: &Array) -> Array {
     let share = where_(other.equal(out), 0.5, 1.0);
     where_(operand.equal(out), share, 0.0).astype(out.dtype())
@@ -194,7 +194,7 @@ binary! {
     POW "pow" "stablehlo.power" Inexact same,
         [
             Factor(|x, y, _| y * POW.apply(x, &(y - 1))),
-            // 0 to the power 0 is 1 with no slope, not NaN.
+            // 0 to the power 0 is 1 with slope 0, not NaN.
             Factor(|x, _, out| out * LOG.apply(&where_(x.equal(0), 1, x).astype(x.dtype()))),
         ], None;
     ATAN2 "atan2" "stablehlo.atan2" Inexact same,

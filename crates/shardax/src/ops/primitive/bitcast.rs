@@ -1,4 +1,4 @@
-//! Reading the bits of elements as another dtype.
+//! Reinterpreting the bits of elements as another dtype.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -11,8 +11,8 @@ use crate::dtype::{Category, DType};
 use crate::error::{Result, err};
 use crate::sharding::DimSpec;
 
-/// The same bits as elements of `dtype`; a narrower one adds a last dimension, a wider one takes it away. It has no
-/// derivative.
+/// Reinterprets the bits as elements of `dtype`; a narrower one adds a last dimension, a wider one removes it. It has
+/// no derivative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct BitcastConvert {
     pub dtype: DType,

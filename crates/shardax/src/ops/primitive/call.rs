@@ -1,4 +1,4 @@
-//! `call`: a named program applied as a whole, which is what a `jit` inside a traced function records.
+//! `call`: a named program applied as a whole, recorded for a `jit` inside a traced function.
 
 use crate::core::array::Array;
 use crate::core::primitive::{
@@ -13,7 +13,7 @@ use crate::interpret::{ad, batching};
 use crate::scope::{self, Part};
 use crate::sharding::{NamedSharding, Sharding};
 
-/// Whether operands of these types may stand for the program's inputs.
+/// Fails unless operands of these types fit the program's inputs.
 pub(crate) fn check_operands(name: &str, program: &Program, args: &[Aval]) -> Result<()> {
     if args.len() != program.inputs.len() {
         bail!(Type, "{name} takes {} operands, got {}", program.inputs.len(), args.len());
@@ -26,8 +26,8 @@ pub(crate) fn check_operands(name: &str, program: &Program, args: &[Aval]) -> Re
     Ok(())
 }
 
-/// The rules of a primitive that stands for its `program`, with the same operands and results, whose operations have this
-/// part more in their names.
+/// The rules of a primitive that is equivalent to its `program`, with the same operands and results; the operations
+/// inside get an additional name part.
 macro_rules! in_place {
     ($this:ident => $part:expr) => {
         fn output_count(&self) -> usize {
@@ -64,8 +64,8 @@ macro_rules! in_place {
 }
 pub(crate) use in_place;
 
-/// Applies a primitive that stands for its program to operands of which the first `before` are what it captured, with a
-/// state: `bind` applies it to the program that it is to hold then, of whose operands so many are captured.
+/// Threads a state through a primitive that is equivalent to its program, whose first `before` operands are captured:
+/// `bind` applies the primitive to the new program and its number of captures.
 pub(crate) fn in_place_thread_state(
     program: &Program,
     thread: &dyn ThreadState,
@@ -74,7 +74,7 @@ pub(crate) fn in_place_thread_state(
     state: &mut Vec<Array>,
     bind: impl FnOnce(Program, usize, &[Array]) -> Result<Outputs>,
 ) -> Result<Outputs> {
-    thread.settle(state)?;
+    thread.cast_state(state)?;
     let Traced { program, captures } = thread_state(program, thread, before, state)?;
     let (own, rest) = args.split_at(before);
     let operands = [&captures, own, state, rest].concat();
@@ -92,7 +92,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// What the operations inside are called by: JAX's `jit(f)`.
+    /// The name part of the operations inside: JAX's `jit(f)`.
     fn part(&self) -> Part {
         Part::Name(format!("jit({})", self.name).into())
     }
@@ -102,7 +102,7 @@ impl Call {
     }
 }
 
-// Each rule interprets the program in place: what is left of the call are its equations.
+// Each rule interprets the program in place, which leaves only its equations.
 impl Primitive for Call {
     fn name(&self) -> &'static str {
         "jit"

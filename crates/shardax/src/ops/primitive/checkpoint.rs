@@ -1,4 +1,4 @@
-//! `checkpoint`: a program whose intermediate values are computed anew for its gradient instead of being kept.
+//! `checkpoint`: a program whose intermediate values are recomputed for its gradient instead of being saved.
 
 use std::sync::Arc;
 
@@ -33,13 +33,13 @@ pub(crate) struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// The same of another program, applied to what this one captured, then the operands.
+    /// Runs another program, applied to its captures, then the operands.
     fn run(&self, Traced { program, captures }: Traced, args: &[Array]) -> Result<Outputs> {
         let program = program.simplified();
         bind_checked(Checkpoint { program, ..self.clone() }, &[&captures, args].concat())
     }
 
-    /// The program for operands that vary over the axes that these do.
+    /// The program for operands that vary over the same axes as these.
     fn fit(&self, args: &[Array]) -> Result<Program> {
         let avals: Vec<&Aval> = self.program.in_avals().collect();
         match operand_sets(avals.into_iter(), &sets_of(args)) {
@@ -49,8 +49,8 @@ impl Checkpoint {
     }
 }
 
-/// A program that also returns what its gradient needs, as two: one that returns its outputs and what is saved, and
-/// one that computes what the gradient needs from the inputs and what is saved.
+/// A program that also returns the residuals of its gradient, split in two: one that returns its outputs and the saved
+/// values, and one that recomputes the residuals from the inputs and the saved values.
 struct Recomputed {
     saving: Program,
     again: Program,
@@ -59,7 +59,7 @@ struct Recomputed {
 impl Recomputed {
     /// The first `count` outputs of `program` are its own.
     fn of(program: &Program, count: usize, policy: &CheckpointPolicy) -> Recomputed {
-        // What is saved: values, or where they are put, which makes one equation more in each part.
+        // A saved value, or its offloaded copy, which adds one equation to each part.
         let (mut avals, mut saved) = (program.avals.clone(), Vec::new());
         let (mut saving, mut again) = (program.eqns.clone(), Vec::new());
         for eqn in &program.eqns {
@@ -146,7 +146,7 @@ impl Primitive for Checkpoint {
         let mut outs = eval(&parts.saving, &inputs)?;
         let kept = [inputs, outs.split_off(count)].concat();
 
-        // The linear part takes what the program takes, and what is saved.
+        // The linear part takes the operands of the program, and the saved values.
         let operands = [&kept[..], &marked_tangents(tangents, args, &nonzero)].concat();
         let types: Vec<Aval> = operands.iter().map(Array::aval).collect();
         let derived = trace(&types, |inputs| {
@@ -172,7 +172,7 @@ impl Primitive for Checkpoint {
         let count = operands.len();
         operands.extend(cts.iter().flatten().cloned());
         if self.prevent_cse {
-            // What is computed again must not be merged with its first computation, nor come before it is needed.
+            // Recomputation must not be merged with the first computation, nor scheduled before it is needed.
             operands = OptimizationBarrier::apply(&operands).into_vec();
         }
         let cts = spread_marked(operands.split_off(count), &given);
@@ -195,7 +195,7 @@ impl Primitive for Checkpoint {
     }
 }
 
-/// A value that a policy can name.
+/// A value with a name for policies.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Name {
     pub name: String,

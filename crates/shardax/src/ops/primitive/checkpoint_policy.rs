@@ -1,4 +1,4 @@
-//! Which values a `checkpoint` keeps for its gradient: JAX's policies, and a user's own.
+//! Policies of `checkpoint`: JAX's, and user-defined ones.
 
 use std::any::TypeId;
 use std::fmt;
@@ -13,41 +13,42 @@ use crate::core::program::{Aval, Eqn, Program};
 use crate::error::{AtCaller, Result, err};
 use crate::sharding::memory::MemoryKind;
 
-/// Which intermediate values of a [`checkpoint`](crate::checkpoint) are kept for its gradient (JAX's `checkpoint_policies`).
+/// The intermediate values of a [`checkpoint`](crate::checkpoint) that are saved for its gradient (JAX's
+/// `checkpoint_policies`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CheckpointPolicy {
-    /// None: all is computed again from the arguments.
+    /// None: everything is recomputed from the arguments.
     #[default]
     NothingSaveable,
-    /// All that the gradient needs, as without `checkpoint`.
+    /// Everything the gradient needs, as without `checkpoint`.
     EverythingSaveable,
-    /// Results of matrix products, convolutions and attention; what is cheap is computed again.
+    /// Results of matrix multiplications, convolutions and attention; cheap operations are recomputed.
     DotsSaveable,
-    /// Results of matrix products that have no batch dimensions.
+    /// Results of matrix multiplications without batch dimensions.
     DotsWithNoBatchDimsSaveable,
     /// Values that [`checkpoint_name`](crate::checkpoint_name) gave one of these names.
     SaveOnlyTheseNames(Vec<String>),
-    /// Values that [`checkpoint_name`](crate::checkpoint_name) gave a name that is none of these.
+    /// Values that [`checkpoint_name`](crate::checkpoint_name) gave any other name.
     SaveAnyNamesButThese(Vec<String>),
-    /// All but the values that [`checkpoint_name`](crate::checkpoint_name) gave one of these names.
+    /// All values except those that [`checkpoint_name`](crate::checkpoint_name) gave one of these names.
     SaveAnythingExceptTheseNames(Vec<String>),
-    /// What either policy keeps.
+    /// Values that either policy saves.
     SaveFromBothPolicies(Box<CheckpointPolicy>, Box<CheckpointPolicy>),
-    /// Values that [`checkpoint_name`](crate::checkpoint_name) gave certain names, some of them in other memory; see
+    /// Values that [`checkpoint_name`](crate::checkpoint_name) gave certain names, some of them offloaded; see
     /// [`save_and_offload_only_these_names`](CheckpointPolicy::save_and_offload_only_these_names).
     SaveAndOffloadOnlyTheseNames {
-        /// Names of values that are kept where they are.
+        /// Names of values that are saved in place.
         names_which_can_be_saved: Vec<String>,
-        /// Names of values that are moved.
+        /// Names of values that are offloaded.
         names_which_can_be_offloaded: Vec<String>,
-        /// Where they go, and where they come back to.
+        /// The memory kinds.
         offload: Offload,
     },
-    /// Results of matrix products that have no batch dimensions, in other memory; see
+    /// Results of matrix multiplications without batch dimensions, offloaded; see
     /// [`offload_dot_with_no_batch_dims`](CheckpointPolicy::offload_dot_with_no_batch_dims).
     OffloadDotWithNoBatchDims(Offload),
-    /// What a function says; see [`CheckpointPolicy::save_if`].
+    /// A user-defined policy; see [`CheckpointPolicy::save_if`].
     SaveIf(SaveIf),
 }
 
@@ -56,26 +57,26 @@ fn owned<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
 }
 
 impl CheckpointPolicy {
-    /// Keeps the values that [`checkpoint_name`](crate::checkpoint_name) gave one of these names.
+    /// Saves the values that [`checkpoint_name`](crate::checkpoint_name) gave one of these names.
     pub fn save_only_these_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         CheckpointPolicy::SaveOnlyTheseNames(owned(names))
     }
 
-    /// Keeps the values that [`checkpoint_name`](crate::checkpoint_name) gave a name that is none of these.
+    /// Saves the values that [`checkpoint_name`](crate::checkpoint_name) gave any other name.
     pub fn save_any_names_but_these<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         CheckpointPolicy::SaveAnyNamesButThese(owned(names))
     }
 
-    /// Keeps all but the values that [`checkpoint_name`](crate::checkpoint_name) gave one of these names.
+    /// Saves all values except those that [`checkpoint_name`](crate::checkpoint_name) gave one of these names.
     pub fn save_anything_except_these_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         CheckpointPolicy::SaveAnythingExceptTheseNames(owned(names))
     }
 
-    /// Keeps the values that [`checkpoint_name`](crate::checkpoint_name) gave one of the first names, and moves those
-    /// of the second names to memory of the kind `offload_dst`, for the gradient to bring back to `offload_src`. On the
-    /// CPU, whose programs know one memory, what is moved is kept where it is.
+    /// Saves the values that [`checkpoint_name`](crate::checkpoint_name) gave one of the first names, and offloads
+    /// those of the second names to memory of the kind `offload_dst`, for the gradient to bring back to `offload_src`.
+    /// On CPU, whose programs only know one memory, offloaded values are saved in place.
     ///
-    /// Fails for a name that is among both.
+    /// Fails for a name in both lists.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -108,18 +109,19 @@ impl CheckpointPolicy {
         })
     }
 
-    /// As [`DotsWithNoBatchDimsSaveable`](CheckpointPolicy::DotsWithNoBatchDimsSaveable), with the results moved to
-    /// memory of the kind `offload_dst` (`"pinned_host"`), for the gradient to bring back to `offload_src` (`"device"`).
+    /// Like [`DotsWithNoBatchDimsSaveable`](CheckpointPolicy::DotsWithNoBatchDimsSaveable), with the results offloaded
+    /// to memory of the kind `offload_dst` (`"pinned_host"`), for the gradient to bring back to `offload_src`
+    /// (`"device"`).
     pub fn offload_dot_with_no_batch_dims(offload_src: &str, offload_dst: &str) -> Self {
         CheckpointPolicy::OffloadDotWithNoBatchDims(Offload::new(offload_src, offload_dst))
     }
 
-    /// Keeps what either policy keeps; where it is, if one of them says so, and else moved.
+    /// Saves the values that either policy saves; in place if one of them does, else offloaded.
     pub fn save_from_both_policies(a: CheckpointPolicy, b: CheckpointPolicy) -> Self {
         CheckpointPolicy::SaveFromBothPolicies(Box::new(a), Box::new(b))
     }
 
-    /// Keeps the results of the operations for which `f` is true: a policy of one's own.
+    /// Saves the results of the operations for which `f` returns `true`: a user-defined policy.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -137,7 +139,7 @@ impl CheckpointPolicy {
         CheckpointPolicy::SaveIf(SaveIf { of: TypeId::of::<F>(), captures: size_of::<F>() != 0, f: Arc::new(f) })
     }
 
-    /// What becomes of the results of an equation.
+    /// Decides about the results of an equation.
     pub(super) fn decide(&self, program: &Program, eqn: &Eqn) -> Decision {
         let primitive = eqn.primitive.as_any();
         let dot = primitive.downcast_ref::<DotGeneral>();
@@ -181,7 +183,7 @@ impl CheckpointPolicy {
     }
 }
 
-/// Kinds of memory that values are moved between, to be kept for a gradient.
+/// The memory kinds that saved values are moved between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Offload {
     pub(super) src: MemoryKind,
@@ -194,7 +196,7 @@ impl Offload {
     }
 }
 
-/// What becomes of a result.
+/// The decision about a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Decision {
     Recompute,
@@ -202,7 +204,7 @@ pub(super) enum Decision {
     Offload(Offload),
 }
 
-/// A function that says which results are kept.
+/// A predicate on operations.
 #[derive(Clone)]
 pub struct SaveIf {
     of: TypeId,
@@ -211,7 +213,7 @@ pub struct SaveIf {
 }
 
 impl SaveIf {
-    /// What tells functions of one type apart: nothing where they capture nothing.
+    /// Distinguishes functions of one type; 0 if they capture nothing.
     fn address(&self) -> usize {
         if self.captures { Arc::as_ptr(&self.f).cast::<u8>() as usize } else { 0 }
     }
@@ -237,7 +239,7 @@ impl fmt::Debug for SaveIf {
     }
 }
 
-/// An operation of which a policy says whether its results are kept.
+/// An operation, for a policy to decide about its results.
 pub struct Operation<'a> {
     program: &'a Program,
     eqn: &'a Eqn,
@@ -249,7 +251,7 @@ impl Operation<'_> {
         self.eqn.primitive.name()
     }
 
-    /// The primitive's parameters, as in a printed program; of a value with a name `name=…`.
+    /// The primitive's parameters, as in a printed program; `name=…` for a named value.
     pub fn params(&self) -> String {
         self.eqn.primitive.print_params()
     }

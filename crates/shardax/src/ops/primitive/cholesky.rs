@@ -11,8 +11,8 @@ use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
 use crate::error::Result;
 
-/// The lower triangular `l` with `l lᴴ = a`, for Hermitian matrices of which the lower triangle is read; NaN where they
-/// are not positive definite.
+/// The lower triangular `l` with `l lᴴ = a`, for Hermitian matrices, reading the lower triangle; NaN unless they
+/// are positive definite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Cholesky;
 
@@ -33,7 +33,7 @@ impl Primitive for Cholesky {
         Ok(smallvec![args[0].clone()])
     }
 
-    /// A third of the cube of the size, for each matrix.
+    /// A third of the cubed size, for each matrix.
     fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
         matrices(&args[0], |_, n| n * n * n / 3.0)
     }
@@ -48,7 +48,7 @@ impl Primitive for Cholesky {
         }
         widened(cx, args, outs, |cx, args, outs| {
             let l = cx.op("stablehlo.cholesky", args, "lower = true", &outs[0]);
-            // What is above the diagonal is not specified.
+            // The elements above the diagonal are unspecified.
             cx.expand(&[l], |l| Ok(vec![l[0].tril(0)]))
         })
     }

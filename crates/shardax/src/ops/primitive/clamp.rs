@@ -1,4 +1,4 @@
-//! Keeping values between bounds.
+//! Clamping values to bounds.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -59,7 +59,7 @@ impl Primitive for Clamp {
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let (min, x, max) = (&args[0], &args[1], &args[2]);
         let out = bind1(*self, args);
-        // Each point belongs to one operand at most; on a bound to none, as in JAX.
+        // Each point belongs to at most one operand; on a bound to none, as in JAX.
         let mask = |i| match i {
             0 => min.greater(x) & min.less(max),
             1 => x.greater(min) & x.less(max),

@@ -13,7 +13,7 @@ use crate::core::program::Aval;
 use crate::core::program::trace::{at_caller, bind, runs_now, trace};
 use crate::error::{Result, err};
 
-/// A function run at once. It stands in no traced program: there its parts are recorded instead.
+/// A function executed eagerly. It is never an equation: a trace records its parts instead.
 #[derive(Clone)]
 struct Composite<P, F> {
     name: &'static str,
@@ -22,7 +22,7 @@ struct Composite<P, F> {
     body: F,
 }
 
-/// Every closure has a type of its own and this one captures nothing, so the type stands for the body.
+/// Every closure has its own type and this one captures nothing, so the type identifies the body.
 impl<P: PartialEq, F> PartialEq for Composite<P, F> {
     fn eq(&self, other: &Self) -> bool {
         self.params == other.params
@@ -43,10 +43,10 @@ impl<P: Debug, F> Debug for Composite<P, F> {
     }
 }
 
-/// Applies `body`, which has `outputs` results: as one compiled program, kept for these parameters and types, when the
-/// operands are known and nothing is being traced; otherwise its operations are recorded one by one.
+/// Applies `body`, which has `outputs` results: as one compiled program, cached by these parameters and types, if the
+/// operands are concrete and nothing is being traced; otherwise its operations are recorded one by one.
 ///
-/// `body` is a closure that captures nothing, and may use nothing but its arguments and plain numbers.
+/// `body` must capture nothing, and only use its arguments and plain numbers.
 #[track_caller]
 pub(crate) fn composite<P, F>(
     name: &'static str,
@@ -60,7 +60,7 @@ where
     F: Fn(&P, &[Array]) -> Result<Vec<Array>> + Clone + Send + Sync + 'static,
 {
     const { assert!(size_of::<F>() == 0, "what a composite's body captures would be no part of its key") };
-    // What happens inside is the caller's doing.
+    // The operations inside are attributed to the caller.
     at_caller(|| {
         if !runs_now(args) {
             return body(&params, args);
@@ -70,7 +70,7 @@ where
     })
 }
 
-/// [`composite`] with one result.
+/// Like [`composite`], with one result.
 #[track_caller]
 pub(crate) fn composite1<P, F>(name: &'static str, params: P, args: &[Array], body: F) -> Result<Array>
 where

@@ -1,4 +1,4 @@
-//! `cond`: one of several programs, chosen by an index.
+//! `cond`: one of several programs, selected by an index.
 
 use smallvec::SmallVec;
 
@@ -26,18 +26,18 @@ use crate::ops::checkify::counting;
 use crate::scope::Part;
 use crate::shape::AxisSet;
 
-/// Operands are the index (an int32 scalar within range) and the operands of the branches, which all take the same;
-/// results are those of the branch chosen.
+/// Operands are the index (an int32 scalar within range) and the operands of the branches, which all branches share;
+/// results are those of the selected branch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Cond {
     pub branches: Vec<Program>,
 }
 
 impl Cond {
-    /// This choice and the branches' operands, made to agree on the manual axes that each operand varies over.
+    /// The conditional and the branches' operands, cast to agree on the manual axes that each operand varies over.
     ///
-    /// Where the index varies over an axis, so does all that goes into a branch: a branch that runs on some of the
-    /// devices only must hold no communication, and the cast of an operand communicates when it is transposed.
+    /// If the index varies over an axis, so must all operands of a branch: a branch that runs on only some of the
+    /// devices must not communicate, and the transpose of a cast communicates.
     pub(crate) fn fit(&self, index: &Array, args: &[Array]) -> Result<(Cond, Vec<Array>)> {
         match self.fit_sets(&index.vma(), &sets_of(args))? {
             Some((cond, sets)) => Ok((cond, cast_all(args, &sets))),
@@ -45,8 +45,8 @@ impl Cond {
         }
     }
 
-    /// This choice for operands that vary over these axes, and the axes that they are to be cast to. `None` where it
-    /// is made for them.
+    /// The conditional for operands that vary over these axes, and the axes to cast them to. `None` if they
+    /// already agree.
     fn fit_sets(&self, index: &AxisSet, args: &[AxisSet]) -> Result<Option<(Cond, Vec<AxisSet>)>> {
         let args: Vec<AxisSet> = args.iter().map(|set| set.union(index)).collect();
         let inputs = operand_sets(self.in_avals().iter(), &args);
@@ -71,7 +71,7 @@ impl Cond {
         Ok(union)
     }
 
-    /// Chooses among programs that were traced on the types of `args`.
+    /// Selects among programs traced on the types of `args`.
     fn run(branches: Vec<Traced>, index: &Array, args: &[Array]) -> Result<Outputs> {
         let (branches, captures) = join(branches);
         let branches = branches.iter().map(Program::simplified).collect();
@@ -84,7 +84,7 @@ impl Cond {
     }
 }
 
-/// The union over the branches of which outputs have something.
+/// The elementwise union over the branches.
 fn any_of(each: &[Vec<bool>]) -> Vec<bool> {
     let count = each.first().map(Vec::len).unwrap_or(0);
     (0..count).map(|i| each.iter().any(|marks| marks[i])).collect()
@@ -162,7 +162,7 @@ impl Primitive for Cond {
     }
 
     fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
-        thread.settle(state)?;
+        thread.cast_state(state)?;
         let branches: Vec<_> =
             self.branches.iter().map(|b| thread_state(b, thread, 0, state)).collect::<Result<_>>()?;
         let mut outs = Cond::run(branches, &args[0], &[state, &args[1..]].concat())?;
@@ -200,7 +200,7 @@ impl Primitive for Cond {
         let splits: Vec<Split> =
             this.branches.iter().map(|b| Split::of(b, &nonzero, |_| true)).collect::<Result<_>>()?;
 
-        // Residuals of one type share a place among the results of the known part: only one branch runs.
+        // Residuals of one type share a slot among the results of the non-linear part: only one branch runs.
         let mut slots: Vec<Aval> = Vec::new();
         let mut filled: Vec<Vec<usize>> = Vec::new();
         for split in &splits {
@@ -325,7 +325,7 @@ impl Primitive for Cond {
 }
 
 impl Cond {
-    /// Each entry has its own index: all branches run, and each entry takes the results of its own.
+    /// Each entry has its own index: all branches run, and each entry selects its results.
     fn batch_by_select(
         &self,
         axis: &BatchAxis,

@@ -1,4 +1,4 @@
-//! Convolution in general form: any rank, layout, stride, padding, dilation and grouping.
+//! General convolution: any rank, layout, stride, padding, dilation and grouping.
 
 use std::fmt::Write as _;
 
@@ -22,21 +22,21 @@ use crate::precision::Precision;
 use crate::shape::{Shape, size};
 use crate::sharding::{DimSpec, Typed};
 
-/// Where each dimension of an array lies: batch and feature (of a kernel: output and input feature), then the
+/// The dimension numbers of an array: batch and feature (of a kernel: output and input feature), then the
 /// spatial ones.
 pub(crate) type Spec = SmallVec<[usize; 5]>;
 
 /// `conv_general_dilated`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ConvGeneralDilated {
-    /// One entry a spatial dimension.
+    /// One entry per spatial dimension.
     pub window: SmallVec<[WindowDim; 2]>,
     pub lhs: Spec,
     pub rhs: Spec,
     pub out: Spec,
     pub feature_group_count: usize,
     pub batch_group_count: usize,
-    /// The dtype of the result where it is not the operands'.
+    /// The dtype of the result, if not the operands'.
     pub preferred: Option<DType>,
     pub precision: Option<Precision>,
     /// The sharding of the result's type, where it is asked for.
@@ -50,8 +50,8 @@ fn swapped(spec: &Spec) -> Spec {
     spec
 }
 
-/// Merges axis `axis` into dimension `dim` of the other axes, which consists of `outer` groups: it goes between
-/// the groups and what is in them.
+/// Merges axis `axis` into dimension `dim` of the other axes, which consists of `outer` groups: it is inserted between
+/// the groups and their contents.
 fn fold(x: &Array, axis: usize, dim: usize, outer: usize) -> Array {
     let count = x.shape()[axis];
     let mut shape: Shape = x.shape().into();
@@ -72,7 +72,7 @@ fn fold(x: &Array, axis: usize, dim: usize, outer: usize) -> Array {
     placed.reshape(merged.as_slice())
 }
 
-/// The reverse of [`fold`]: the array with the `count` entries on an axis of their own, and where that is.
+/// The inverse of [`fold`]: the array with the `count` entries on a separate axis, and the position of that axis.
 fn unfold(x: &Array, dim: usize, outer: usize, count: usize) -> (Array, usize) {
     let mut shape: Shape = x.shape().into();
     shape[dim] /= count;
@@ -102,7 +102,7 @@ impl ConvGeneralDilated {
         bind1(self.clone(), &[lhs.clone(), rhs.clone()])
     }
 
-    /// The movement of each spatial dimension, changed by `f` of the operand's, kernel's and result's sizes.
+    /// The windows of the spatial dimensions, mapped by `f` with the operand's, kernel's and result's sizes.
     fn moved(
         &self,
         lhs: &[usize],
@@ -177,8 +177,8 @@ impl ConvGeneralDilated {
         fold(&split, axis, self.lhs[0], 1)
     }
 
-    /// The cotangent of `rhs`: convolve `lhs` with the cotangent, batch and features exchanged, so that it sums over
-    /// the batch. Groups of features become groups of the new batch, and the other way round.
+    /// The cotangent of `rhs`: `lhs` convolved with the cotangent, batch and features exchanged, so that it sums over
+    /// the batch. Feature groups become batch groups, and vice versa.
     fn rhs_ct(&self, ct: &Array, lhs: &Array, rhs: &Aval) -> Array {
         ConvGeneralDilated {
             window: self.moved(lhs.shape(), &rhs.shape, ct.shape(), WindowDim::to_window),
@@ -288,11 +288,11 @@ impl Primitive for ConvGeneralDilated {
         Ok(smallvec![Aval { weak: l.weak && r.weak, ..Aval::new(dtype, shape) }.strip_weak_type()])
     }
 
-    /// A product and an addition for each element of the result, of the kernel's window and of the features that it sees.
-    /// Those that meet padding or the gaps of a dilated operand are counted, but not those of a dilation that only skips.
+    /// A multiply-add for each element of the result, of the kernel's window and of its input features.
+    /// Padding and gaps of a dilated operand count, but not gaps of a dilated window.
     fn flops(&self, args: &[Aval], outs: &[Aval]) -> Flops {
         let seen: f64 = self.rhs[1..].iter().map(|&d| args[1].shape[d] as f64).product();
-        // A dilated operand has an element in one of so many places.
+        // A dilated operand has one element per this many positions.
         let gaps: f64 = self.window.iter().map(|w| w.base_dilation as f64).product();
         Flops::of_products(2.0 * seen * outs[0].size() as f64 / gaps * super::dot::parts(args[0].dtype))
     }
@@ -303,9 +303,9 @@ impl Primitive for ConvGeneralDilated {
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let dtype = cx.dtype(args[0]);
-        // cuDNN has none of these.
+        // cuDNN supports none of these.
         if cx.platform == Platform::Gpu && !dtype.is_float() && dtype != DType::I8 {
-            let way = "convert the operands to float32 with `astype`, which is exact up to 2^24, or convolve real and imaginary parts apart";
+            let way = "convert the operands to float32 with `astype`, which is exact up to 2^24, or convolve real and imaginary parts separately";
             return Err(cx.platform.lacks(&format!("{} of {dtype}", self.name()), way));
         }
         if let Some(product) = conv_dot::lower(self, cx, args, &outs[0]) {
@@ -315,14 +315,15 @@ impl Primitive for ConvGeneralDilated {
             return Ok(vec![sum]);
         }
         if cx.on_cpu() && self.window.iter().any(|w| w.low < 0 || w.high < 0) {
-            // The CPU plugin's convolution gives wrong numbers where padding cuts elements off: cut them off before.
+            // The CPU plugin's convolution (xla-cpu-pjrt 0.0.1) is wrong for negative padding, so the edges are cut off
+            // before. Noticed by `convolutions_and_their_gradients`.
             let spatial = self.lhs[2..].iter().copied();
             let padded = window::pad(cx, args[0], spatial.zip(self.window.iter().copied()));
             let window = self.window.iter().map(|w| WindowDim { low: 0, high: 0, base_dilation: 1, ..*w }).collect();
             return ConvGeneralDilated { window, ..self.clone() }.lower(cx, &[padded, args[1]], outs);
         }
-        // The partitioner's convolution gives wrong numbers where spatial dimensions are split, and where features or
-        // batches are in groups: leave them whole.
+        // The partitioner's convolution (xla-cpu-pjrt 0.0.1) is wrong if spatial dimensions are split, and for feature
+        // or batch groups, so they are kept whole. Noticed by `a_convolution_of_split_images_is_the_same`.
         let grouped = self.feature_group_count > 1 || self.batch_group_count > 1;
         let whole = |spec: &Spec| spec[if grouped { 0 } else { 2 }..].to_vec();
         let args = [cx.with_whole(args[0], &whole(&self.lhs)), cx.with_whole(args[1], &whole(&self.rhs))];
@@ -371,18 +372,18 @@ impl Primitive for ConvGeneralDilated {
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         let (groups, batch_groups, n) = (self.feature_group_count, self.batch_group_count, axis.size);
         let (out, at) = match (dims[0], dims[1]) {
-            // Inputs of their own and one kernel: a larger batch.
+            // Batched inputs and one kernel: a larger batch.
             (Some(l), None) => {
                 let out = self.apply(&fold(&args[0], l, self.lhs[0], batch_groups), &args[1]);
                 unfold(&out, self.out[0], 1, n)
             }
-            // Kernels of their own and one input: more output features.
+            // Batched kernels and one input: more output features.
             (None, Some(r)) => {
                 let outer = groups.max(batch_groups);
                 let out = self.apply(&args[0], &fold(&args[1], r, self.rhs[0], outer));
                 unfold(&out, self.out[1], outer, n)
             }
-            // Both: a group for each entry.
+            // Both batched: one group per entry.
             (Some(l), Some(r)) => {
                 let (into, conv) = if batch_groups > 1 {
                     (self.lhs[0], ConvGeneralDilated { batch_group_count: batch_groups * n, ..self.clone() })

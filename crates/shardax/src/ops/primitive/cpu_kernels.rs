@@ -1,10 +1,9 @@
-//! What the CPU computes by a library rather than by XLA's compiled code: products and attention, by the crate
-//! `matrixmultiply`, which comes with the feature `ndarray`. The numbers are as exact as XLA's, and the same from run to
-//! run.
+//! CPU kernels: matmuls and attention computed with the crate `matrixmultiply` (the feature `ndarray`) instead of by
+//! XLA's compiled code. They are as accurate as XLA's, and deterministic.
 //!
-//! A build without optimization leaves all to XLA: the crate is then part of it, and slower still. The environment
-//! variable `SHARDAX_CPU_KERNELS` (`xla` or `auto`) decides otherwise; with `all` the library has whatever it can
-//! compute, so that the reference values, which are small, come by it.
+//! A build without optimization leaves everything to XLA, because the crate would be compiled without optimization too.
+//! The environment variable `SHARDAX_CPU_KERNELS` (`xla` or `auto`) overrides this; with `all` the kernels compute
+//! everything they can, even where XLA is faster, to test them with the small reference values.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -18,27 +17,27 @@ use crate::error::Result;
 use crate::settings::{CPU_KERNELS, CpuKernels};
 use crate::sharding::device::client;
 
-/// Products and additions below which a call costs more than it saves.
+/// The number of multiply-adds below which a call costs more than it saves.
 pub(super) const MIN_WORK: usize = 1 << 20;
 
-/// Whether a program may call the library here.
-pub(super) fn is_of_use(cx: &Lowering) -> bool {
-    // A plugin without FFI computes all by itself.
-    cx.on_cpu() && cx.is_local() && !cx.portable && asked() != CpuKernels::Xla && register().is_ok()
+/// Returns `true` if a program may call the kernels.
+pub(super) fn is_enabled(cx: &Lowering) -> bool {
+    // A plugin without FFI cannot call them.
+    cx.on_cpu() && cx.is_local() && !cx.portable && requested() != CpuKernels::Xla && register().is_ok()
 }
 
-fn asked() -> CpuKernels {
-    static ASKED: OnceLock<CpuKernels> = OnceLock::new();
+fn requested() -> CpuKernels {
+    static REQUESTED: OnceLock<CpuKernels> = OnceLock::new();
     let default = if cfg!(debug_assertions) { CpuKernels::Xla } else { CpuKernels::Auto };
-    *ASKED.get_or_init(|| CPU_KERNELS.get().unwrap_or(default))
+    *REQUESTED.get_or_init(|| CPU_KERNELS.get().unwrap_or(default))
 }
 
-/// Whether it computes also what is quicker otherwise.
-pub(super) fn has_all() -> bool {
-    asked() == CpuKernels::All
+/// Returns `true` if the kernels are used even where XLA is faster (tests only).
+pub(super) fn is_always_used() -> bool {
+    requested() == CpuKernels::All
 }
 
-/// Tells XLA of the handlers, once: before a program that calls one is compiled or loaded.
+/// Registers the handlers with XLA, once: before a program that calls one is compiled or loaded.
 pub(crate) fn register() -> Result<()> {
     static REGISTERED: OnceLock<Result<()>> = OnceLock::new();
     let registered = REGISTERED.get_or_init(|| {
@@ -51,12 +50,12 @@ pub(crate) fn register() -> Result<()> {
     registered.clone()
 }
 
-/// How many threads a call has: devices that compute at once share the cores among them.
+/// The number of threads of a call: devices that compute concurrently share the cores.
 pub(super) fn threads(cx: &Lowering) -> usize {
     if cx.many_devices { 1 } else { std::thread::available_parallelism().map_or(1, |n| n.get()) }
 }
 
-/// Writes a call of a handler on arrays in the order of their dimensions, with these numbers beside how many threads it has.
+/// Writes a call of a handler on row-major arrays, with these numbers as attributes beside the number of threads.
 pub(super) fn call(
     cx: &mut Lowering,
     target: &str,
@@ -80,7 +79,7 @@ pub(super) fn call(
     cx.op_with("stablehlo.custom_call", args, &attrs, Vec::new(), outs)
 }
 
-/// A number of a call.
+/// A number among the attributes of a call.
 pub(super) fn number(frame: &CallFrame<'_>, name: &str) -> std::result::Result<usize, String> {
     let number = frame.attr(name).and_then(|a| a.as_i64()).ok_or_else(|| format!("the call has no {name}"))?;
     usize::try_from(number).map_err(|e| format!("{name} is {number}: {e}"))
@@ -91,7 +90,7 @@ pub(super) fn numbers<'a, T: FromBytes + Immutable>(arg: &Arg<'a>) -> std::resul
     <[T]>::ref_from_bytes(arg.data).map_err(|e| e.to_string())
 }
 
-/// Where the elements of a result go, all of which are to be written.
+/// The elements of a result, all of which must be written.
 pub(super) fn numbers_mut<'a, T: FromBytes + IntoBytes>(
     ret: &'a mut Ret<'_>,
 ) -> std::result::Result<&'a mut [T], String> {
@@ -103,9 +102,9 @@ pub(super) fn sizes(dims: &[i64]) -> Vec<usize> {
     dims.iter().map(|&d| d as usize).collect()
 }
 
-/// Does the tasks, the last one first, on so many threads, each of which has something of its own. One that starts late
-/// does fewer.
-pub(super) fn share_out<T: Send, Own>(
+/// Runs the tasks, the last one first, on this many threads, each with its own state. A thread that starts late
+/// runs fewer.
+pub(super) fn run_tasks<T: Send, Own>(
     tasks: Vec<T>,
     threads: usize,
     own: impl Fn() -> Own + Sync,

@@ -1,4 +1,4 @@
-//! Cumulative reductions along an axis: each element with all before it.
+//! Cumulative reductions along an axis: each element combined with all before it.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -16,7 +16,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::control_flow::AssociativeScanOptions;
 
-/// How elements are combined.
+/// The operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum CumulativeKind {
     Sum,
@@ -50,7 +50,7 @@ impl Cumulative {
         }
     }
 
-    /// What leaves every element as it is.
+    /// The neutral element.
     fn identity(self, dtype: DType) -> Scalar {
         match self.kind {
             CumulativeKind::Sum => Reducer::Sum.identity(dtype),
@@ -60,7 +60,7 @@ impl Cumulative {
         }
     }
 
-    /// The reduction in terms of simpler operations: what is differentiated.
+    /// The reduction in terms of simpler operations, for differentiation.
     fn expand(self, x: &Array) -> Result<Array> {
         let options = AssociativeScanOptions::default().reverse(self.reverse).axis(self.axis as i32);
         options.associative_scan(|a, b| self.combine(&a, &b), x.clone())
@@ -109,8 +109,8 @@ impl Primitive for Cumulative {
         if n < 2 {
             return Ok(args.to_vec());
         }
-        // Each element's window reaches to the end of the axis. XLA makes a tree of blocks of it, which runs half as fast
-        // as the expansion at worst and compiles several times as fast.
+        // Each element's window extends to the end of the axis. XLA (xla-cpu-pjrt 0.0.1) makes a tree of blocks of it,
+        // which is at worst half as fast as the expansion and compiles several times as fast.
         let along = |v: i64, rest: i64| -> Vec<i64> {
             (0..outs[0].rank()).map(|d| if d == self.axis { v } else { rest }).collect()
         };

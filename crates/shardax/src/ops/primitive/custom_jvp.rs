@@ -1,4 +1,4 @@
-//! `custom_jvp`: a program whose derivative the user gives as a rule.
+//! `custom_jvp`: a program with a user-defined derivative rule.
 
 use std::any::TypeId;
 use std::fmt;
@@ -22,13 +22,13 @@ use crate::interpret::higher_order::{bind_checked, tangent_or_zeros};
 use crate::shape::AxisName;
 use crate::sharding::axis_env::with_axes;
 
-/// What tells one user's rule from another: functions cannot be compared, but where they live can.
+/// The identity of a user's rule: functions cannot be compared, but their addresses can.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum RuleId {
     /// A function of this type at this address (0 for one that captures nothing, which its type identifies), for
     /// arguments of this structure. The rule that it identifies keeps the function alive.
     Function(TypeId, usize, Box<TreeDef>),
-    /// That rule, with so many values that go past it.
+    /// That rule, with `count` values passed through.
     Threaded { of: Box<RuleId>, count: usize },
     /// The derivative of that rule.
     Derived { of: Box<RuleId> },
@@ -53,10 +53,10 @@ impl RuleId {
     }
 }
 
-/// From the arguments and their tangents to the results and theirs.
+/// Maps the arguments and their tangents to the results and theirs.
 pub(crate) type JvpFn = dyn Fn(&[Array], &[Array]) -> Result<(Vec<Array>, Vec<Array>)> + Send + Sync;
 
-/// A program with its own forward-mode rule. Operands are what the program captured, then the arguments.
+/// A program with its own forward-mode rule. Operands are captured values, then the arguments.
 #[derive(Clone)]
 pub(crate) struct CustomJvp {
     pub program: Program,
@@ -86,7 +86,7 @@ impl fmt::Debug for CustomJvp {
     }
 }
 
-/// An error where a tangent goes into a value that the function captured: a rule says nothing about those.
+/// Fails for a tangent of a captured value, which a rule does not cover.
 pub(crate) fn check_captured(name: &str, tangents: &[Option<Array>]) -> Result<()> {
     if tangents.iter().all(Option::is_none) {
         return Ok(());
@@ -98,7 +98,7 @@ pub(crate) fn check_captured(name: &str, tangents: &[Option<Array>]) -> Result<(
         .help("pass the value as an argument of the function, and return its tangent or cotangent from the rule"))
 }
 
-/// Runs a rule; an error says more where it used a value of a finished trace.
+/// Runs a rule; adds advice to the error for a value of a finished trace.
 pub(crate) fn in_rule<T>(name: &str, rule: impl FnOnce() -> Result<T>) -> Result<T> {
     rule().map_err(|error| match error.kind() {
         ErrorKind::Leak => error
@@ -152,7 +152,7 @@ pub(crate) fn trace_entry(
     with_axes(bound(axis), || trace(&avals, rule))
 }
 
-/// Evaluates what [`trace_entry`] traced on the batched arrays; all results are batched at 0.
+/// Evaluates the program of [`trace_entry`] on the batched arrays; all results are batched at 0.
 pub(crate) fn eval_batched(
     axis: &BatchAxis,
     traced: &Traced,
@@ -181,7 +181,7 @@ impl Primitive for CustomJvp {
         "custom_jvp"
     }
 
-    /// The rule says nothing of the state, which goes past it.
+    /// The rule does not cover the state, which is passed through.
     fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
         let (rule, count) = (self.rule.clone(), state.len());
         let past = move |primals: &[Array], tangents: &[Array]| {
@@ -238,7 +238,7 @@ impl Primitive for CustomJvp {
     }
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
-        // Applied to tangents by another rule, it is what it computes.
+        // Applied to tangents by another rule, it is its own program.
         backward(&self.program, args, cts)
     }
 

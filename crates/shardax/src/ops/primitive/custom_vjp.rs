@@ -1,4 +1,4 @@
-//! `custom_vjp`: a program whose reverse-mode derivative the user gives as two rules.
+//! `custom_vjp`: a program with user-defined rules for reverse mode.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -24,7 +24,7 @@ use crate::shape::AxisSet;
 
 /// The results of the forward rule, its residuals, and the residuals' structure.
 pub(crate) type FwdFn = dyn Fn(&[Array]) -> Result<(Vec<Array>, Vec<Array>, TreeDef)> + Send + Sync;
-/// From the residuals and the cotangents of the results to a cotangent for each argument.
+/// Maps the residuals and the cotangents of the results to a cotangent for each argument.
 pub(crate) type BwdFn = dyn Fn(&TreeDef, &[Array], &[Array]) -> Result<Vec<Array>> + Send + Sync;
 
 /// The two rules of a function.
@@ -56,7 +56,7 @@ impl fmt::Debug for VjpRules {
 }
 
 impl VjpRules {
-    /// The rules for arguments that are batched at `dims`. Results, residuals and cotangents are batched at 0.
+    /// The rules for arguments batched at `dims`. Results, residuals and cotangents are batched at 0.
     fn batched(&self, axis: &BatchAxis, dims: &[Option<usize>]) -> VjpRules {
         let fwd = {
             let (axis, dims, fwd) = (axis.clone(), dims.to_vec(), self.fwd.clone());
@@ -83,7 +83,7 @@ impl VjpRules {
                     bwd(def, residuals, cts)
                 })?;
                 let cts = eval_batched(&axis, &traced, &both, &all)?;
-                // An argument that all entries share gets the sum of their cotangents.
+                // An argument shared by all entries gets the sum of their cotangents.
                 let place = |(ct, dim): (&Array, &Option<usize>)| match dim {
                     Some(d) => axis.moved(ct, Some(0), *d),
                     None if ct.dtype().is_inexact() => ct.sum(0),
@@ -95,8 +95,8 @@ impl VjpRules {
         VjpRules { id: self.id.batched(axis, dims), fwd: Arc::new(fwd), bwd: Arc::new(bwd) }
     }
 
-    /// These rules with `count` values more, which are returned as they were given.
-    fn past(&self, count: usize) -> VjpRules {
+    /// The rules with `count` additional values, which are passed through.
+    fn passing_through(&self, count: usize) -> VjpRules {
         let (fwd, bwd) = (self.fwd.clone(), self.bwd.clone());
         let forward = move |args: &[Array]| {
             let (outs, residuals, def) = fwd(&args[count..])?;
@@ -110,7 +110,7 @@ impl VjpRules {
     }
 }
 
-/// A program with its own reverse-mode rules. Operands are what the program captured, then the arguments.
+/// A program with its own reverse-mode rules. Operands are captured values, then the arguments.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CustomVjp {
     pub program: Program,
@@ -124,7 +124,7 @@ impl Primitive for CustomVjp {
     }
 
     fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
-        let rules = self.rules.past(state.len());
+        let rules = self.rules.passing_through(state.len());
         in_place_thread_state(&self.program, thread, self.num_consts, args, state, |program, num_consts, operands| {
             bind_checked(CustomVjp { program, num_consts, rules }, operands)
         })
@@ -171,7 +171,7 @@ impl Primitive for CustomVjp {
     }
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
-        // Applied to tangents by another rule, it is what it computes.
+        // Applied to tangents by another rule, it is its own program.
         backward(&self.program, args, cts)
     }
 
@@ -193,7 +193,7 @@ fn forward_mode() -> crate::error::Error {
         .help("differentiate in reverse mode (`grad`, `vjp`), or give the function a rule with `custom_jvp`, which serves both modes")
 }
 
-/// The linear map of tangents that a custom_vjp function stands for, of which only the transpose is known: the bwd
+/// The linear map of tangents of a custom_vjp function, of which only the transpose is known: the bwd
 /// rule. Operands are the residuals and the tangents of the arguments that have one; results are the tangents of
 /// those results that have one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -204,7 +204,7 @@ struct Pullback {
     /// The types of all arguments, and of all results.
     args: Vec<Aval>,
     outs: Vec<Aval>,
-    /// Which arguments have a tangent.
+    /// Marks the arguments that have a tangent.
     nonzero: Vec<bool>,
 }
 
@@ -285,7 +285,8 @@ impl Primitive for Pullback {
     }
 
     fn batch(&self, _axis: &BatchAxis, _args: &[Array], _dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        // A program is transposed as soon as it is linearized, unless tangents are to be pushed through it.
+        // A program is transposed immediately after linearization, unless tangents are pushed through it, which is an
+        // error.
         Err(forward_mode())
     }
 }

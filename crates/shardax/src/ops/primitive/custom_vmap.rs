@@ -1,4 +1,4 @@
-//! `custom_vmap`: a program whose batching the user gives as a rule.
+//! `custom_vmap`: a program with a user-defined batching rule.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -18,10 +18,11 @@ use crate::interpret::batching::move_batch;
 use crate::interpret::higher_order::{bind_checked, spread_marked, tangent_or_zeros, zeros};
 use crate::ops::control_flow::each;
 
-/// From the size of the batch, which arguments have it (in front), and these, to the results and which of them have it.
+/// Maps the size of the batch, the flags of batched arguments (in front), and the arguments to the results and their
+/// flags.
 pub(crate) type BatchFn = dyn Fn(usize, &[bool], &[Array]) -> Result<(Vec<Array>, Vec<bool>)> + Send + Sync;
 
-/// How a batch is done.
+/// The batching method.
 #[derive(Clone)]
 pub(crate) enum VmapRule {
     /// Entry by entry.
@@ -37,7 +38,7 @@ impl VmapRule {
         }
     }
 
-    /// This rule, changed in this way.
+    /// The rule, transformed.
     fn derived(&self, id: impl FnOnce(RuleId) -> RuleId, rule: impl FnOnce(Arc<BatchFn>) -> Arc<BatchFn>) -> VmapRule {
         match self {
             VmapRule::Sequential => VmapRule::Sequential,
@@ -46,7 +47,7 @@ impl VmapRule {
     }
 }
 
-/// A program with its own batching rule. Operands are what the program captured, then the arguments.
+/// A program with its own batching rule. Operands are captured values, then the arguments.
 #[derive(Clone)]
 pub(crate) struct CustomVmap {
     pub program: Program,
@@ -80,7 +81,7 @@ impl Primitive for CustomVmap {
         "custom_vmap_call"
     }
 
-    /// The rule says nothing of the state, which goes past it.
+    /// The rule does not cover the state, which is passed through.
     fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
         let count = state.len();
         let rule = self.rule.derived(
@@ -107,7 +108,7 @@ impl Primitive for CustomVmap {
 
     in_place!(_this => None);
 
-    /// The derivative has a rule of its own: the derivative of the rule.
+    /// The derivative's batching rule is the derivative of the rule.
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let marks: Vec<bool> = self.program.in_avals().map(|aval| tangent_aval(aval).is_some()).collect();
         let given: Vec<Array> = args
@@ -137,7 +138,7 @@ impl Primitive for CustomVmap {
                 },
             )
         };
-        // What the derivative captured, and the constants with their tangents, come first.
+        // The derivative's captures, and the constants with their tangents, come first.
         let mut program = derivative.program.simplified();
         let count = derivative.captures.len();
         let inputs = program.inputs.clone();
@@ -195,8 +196,8 @@ impl Primitive for CustomVmap {
     }
 }
 
-/// The derivative of a rule: of arguments and then the tangents of those that have one, to results and then the tangents of those
-/// that have one.
+/// The derivative of a rule: from arguments and then the tangents of those that have one, to results and then the
+/// tangents of those that have one.
 fn derive(
     rule: &Arc<BatchFn>,
     size: usize,

@@ -25,7 +25,7 @@ impl Det {
     }
 }
 
-/// 1 or -1 of this dtype, which gives way if it may: whether the exchanges of rows are even or odd in number.
+/// The sign of the permutation, 1 or -1 in this dtype: whether the number of row exchanges is even or odd.
 pub(crate) fn parity(pivots: &Array, dtype: DType) -> Array {
     let own = lax::iota(DType::I32, pivots.shape(), pivots.ndim() - 1);
     let odd = pivots.not_equal(own).astype(DType::I32).sum(-1) % 2;
@@ -56,10 +56,11 @@ impl Primitive for Det {
     }
 
     /// `tr(adj(a) da)`, Jacobi's formula
-    /// ([Giles, An extended collection of matrix derivative results](https://people.maths.ox.ac.uk/gilesm/files/NA-08-01.pdf), 2.2.4).
+    /// ([Giles, An extended collection of matrix derivative
+    /// results](https://people.maths.ox.ac.uk/gilesm/files/NA-08-01.pdf), 2.2.4).
     ///
     /// The adjugate is that of the factors: `adj(u) l⁻¹` times the permutation and its sign. That of
-    /// `u = [v w; 0 c]` is `det(v) [c v⁻¹, -v⁻¹ w; 0, 1]`, which is also right where `c`, the last pivot, is 0.
+    /// `u = [v w; 0 c]` is `det(v) [c v⁻¹, -v⁻¹ w; 0, 1]`, which also holds if `c`, the last pivot, is 0.
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let out = self.apply(&args[0]);
         let Some(da) = &tangents[0] else { return Ok((smallvec![out], vec![None])) };

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::sharding::memory::MemoryKind;
 use crate::sharding::{NamedSharding, Sharding};
 
-/// The same value in memory of this kind, split as the sharding says where there is one.
+/// Moves a value to memory of this kind, with the sharding if there is one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct DevicePut {
     pub kind: MemoryKind,
@@ -21,7 +21,7 @@ pub(crate) struct DevicePut {
 }
 
 impl DevicePut {
-    /// One that leaves to the compiler how the value is split.
+    /// A move that leaves the sharding to the compiler.
     pub fn to(kind: MemoryKind) -> DevicePut {
         DevicePut { kind, sharding: None }
     }
@@ -91,7 +91,7 @@ impl Primitive for DevicePut {
     }
 
     fn transpose(&self, cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
-        // Where the operand lay is not known: cotangents are computed with, on the device.
+        // The operand's memory is unknown: cotangents are used in computations, so they go to the device.
         let back = |ct: &Array| match self.kind == MemoryKind::DEVICE {
             true => ct.clone(),
             false => DevicePut::to(MemoryKind::DEVICE).apply(ct),
@@ -100,7 +100,7 @@ impl Primitive for DevicePut {
     }
 
     fn batch(&self, _axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        // The sharding is one example's.
+        // The sharding is that of one example.
         let sharding = self.sharding.clone().filter(|_| dims[0].is_none());
         Ok((smallvec![DevicePut { sharding, ..self.clone() }.apply(&args[0])], dims.to_vec()))
     }

@@ -1,4 +1,4 @@
-//! Matrix multiplication in general form: contraction and batch dimensions.
+//! General matrix multiplication: contraction and batch dimensions.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub(crate) struct DotGeneral {
     pub rhs_contract: Ints,
     pub lhs_batch: Ints,
     pub rhs_batch: Ints,
-    /// The dtype of the result where it is not the operands'.
+    /// The dtype of the result, if not the operands'.
     pub preferred: Option<DType>,
     pub precision: Option<Precision>,
     /// The sharding of the result's type, where it is asked for.
@@ -38,12 +38,12 @@ pub(super) fn free(rank: usize, contract: &[usize], batch: &[usize]) -> Vec<usiz
     (0..rank).filter(|d| !contract.contains(d) && !batch.contains(d)).collect()
 }
 
-/// How many real operations a product of numbers of this dtype and an addition are, for each two.
+/// Half the number of real operations of a multiply-add in this dtype.
 pub(super) fn parts(dtype: DType) -> f64 {
     if dtype.is_complex() { 4.0 } else { 1.0 }
 }
 
-/// The dtype of a product of operands like these: the preferred one, where it can hold what it is made of.
+/// The accumulation dtype for such operands: the preferred one, if it can hold their products.
 pub(super) fn accumulated_in(name: &str, operand: &Aval, preferred: Option<DType>) -> Result<DType> {
     let Some(preferred) = preferred else { return Ok(operand.dtype) };
     let (from, to) = (operand.dtype.category(), preferred.category());
@@ -145,8 +145,8 @@ impl DotGeneral {
         bind1(self.clone(), &[lhs.clone(), rhs.clone()])
     }
 
-    /// The cotangent of one operand: contract the cotangent with the other operand's free dimensions, `dA = dC Bᵀ` and
-    /// `dB = Aᵀ dC`, or `dBᵀ = dCᵀ A` where that has less to transpose before the product.
+    /// The cotangent of one operand: the cotangent contracted over the other operand's free dimensions, `dA = dC Bᵀ`
+    /// and `dB = Aᵀ dC`, or `dBᵀ = dCᵀ A` if that transposes less before the multiplication.
     fn operand_ct(&self, ct: &Array, other: &Array, this: &Aval, is_lhs: bool) -> Array {
         let (this_contract, this_batch, other_contract, other_batch) = match is_lhs {
             true => (&self.lhs_contract, &self.lhs_batch, &self.rhs_contract, &self.rhs_batch),
@@ -157,7 +157,7 @@ impl DotGeneral {
         let other_free = free(other.ndim(), other_contract, other_batch);
         // In the cotangent the free dimensions of `lhs` come before those of `rhs`.
         let other_start = if is_lhs { batch + this_free.len() } else { batch };
-        // Where the result is wider than the operands, so is what is computed from its cotangent.
+        // If the result is wider than the operands, so are computations from its cotangent.
         let other = &if other.dtype() == ct.dtype() { other.clone() } else { other.astype(ct.dtype()) };
         let (of_ct, ct_batch): (Ints, Ints) =
             ((other_start..other_start + other_free.len()).collect(), (0..batch).collect());
@@ -283,7 +283,7 @@ impl Primitive for DotGeneral {
         Ok(smallvec![Aval { weak: l.weak && r.weak && dtype == l.dtype, ..Aval::new(dtype, shape) }])
     }
 
-    /// A product and an addition for each element of the result and of what is contracted.
+    /// A multiply-add for each element of the result and of the contracted dimensions.
     fn flops(&self, args: &[Aval], outs: &[Aval]) -> Flops {
         let contracted: f64 = self.lhs_contract.iter().map(|&d| args[0].shape[d] as f64).product();
         Flops::of_products(2.0 * contracted * outs[0].size() as f64 * parts(args[0].dtype))
@@ -307,7 +307,8 @@ impl Primitive for DotGeneral {
             list(&self.rhs_contract),
             Precision::config(self.precision)
         );
-        // A wider result is computed from widened operands: the CPU plugin does that twice as fast.
+        // A wider result is computed from widened operands: the CPU plugin (xla-cpu-pjrt 0.0.1) is twice as fast that
+        // way.
         let args: Vec<Value> = match self.preferred {
             Some(dtype) if cx.on_cpu() => args
                 .iter()
@@ -326,8 +327,9 @@ impl Primitive for DotGeneral {
             return Ok(vec![made]);
         }
         let made = cx.op("stablehlo.dot_general", &args, &attrs, &outs[0]);
-        // Asked for rows split over another axis than its operands' rows are, XLA's partitioner adds up the parts of
-        // the product and then gives each device other rows than its own (docs/plugin.md).
+        // If the result is needed with rows split over another axis than the operands' rows, XLA's partitioner
+        // (xla-cpu-pjrt 0.0.1) returns wrong rows (docs/plugin.md). Noticed by
+        // `products_whose_batches_change_axes_are_the_same`.
         Ok(vec![if self.lhs_batch.is_empty() { made } else { cx.split_as_operands(made) }])
     }
 

@@ -1,5 +1,5 @@
-//! Products on CPU by the library where XLA's are slow: those of f64 take three times as long, and those of f32 whose
-//! right operand is read against its order, such as the gradient of a layer's input, half as long again (`docs/plugin.md`).
+//! CPU kernels for matmuls where XLA's are slow (xla-cpu-pjrt 0.0.1): f64 takes three times as long, and f32 with a
+//! right operand in column order, such as the gradient of a layer's input, half as long again (`docs/plugin.md`).
 
 use ndarray::linalg::general_mat_mul;
 use ndarray::{ArrayView2, ArrayView3, ArrayViewMut2, ArrayViewMut3, Axis, LinalgScalar};
@@ -16,22 +16,22 @@ use crate::shape::Shape;
 
 pub(super) const TARGET: &str = "shardax_dot";
 
-/// Of rows and of columns: below, the time is that of reading the other operand.
+/// The minimum number of rows and of columns: below, reading the other operand dominates.
 const MIN_SIDE: usize = 8;
 
-/// The smallest matrix that XLA reads slowly against its order.
+/// The smallest matrix in column order that XLA reads slowly.
 const MIN_TURNED: usize = 1 << 16;
 
-/// The fewest rows at a time.
+/// The minimum number of rows in a task.
 const MIN_ROWS: usize = 32;
 
-/// How often a thread takes some, about.
+/// The approximate number of tasks per thread.
 const BLOCKS: usize = 2;
 
-/// Some rows of one product: of the left operand, the right one, and the result.
+/// Some rows of one matmul: of the left operand, the right one, and the result.
 type Task<'a, T> = (ArrayView2<'a, T>, ArrayView2<'a, T>, ArrayViewMut2<'a, T>);
 
-/// The product by the library, where that is of use.
+/// Lowers the matmul to a kernel, if that is worthwhile.
 pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
     let [lhs, rhs] = [cx.aval(args[0]), cx.aval(args[1])];
     if [&lhs, &rhs].iter().any(|aval| aval.dtype != out.dtype) {
@@ -44,15 +44,15 @@ pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
     let (rows, columns) = (sizes(&lhs, &lhs_free), sizes(&rhs, &rhs_free));
     let is_slow = match out.dtype {
         DType::F64 => true,
-        DType::F32 if cpu_kernels::has_all() => true,
+        DType::F32 if cpu_kernels::is_always_used() => true,
         DType::F32 => batch == 1 && columns * depth >= MIN_TURNED && dot.rhs_contract.last() == Some(&(rhs.rank() - 1)),
         _ => false,
     };
     let sides = [rows, columns, depth];
-    let (min_side, min_work) = if cpu_kernels::has_all() { (1, 1) } else { (MIN_SIDE, MIN_WORK) };
+    let (min_side, min_work) = if cpu_kernels::is_always_used() { (1, 1) } else { (MIN_SIDE, MIN_WORK) };
     let is_large =
         sides.iter().all(|side| *side >= min_side) && sides.into_iter().fold(batch, usize::saturating_mul) >= min_work;
-    if !is_slow || !is_large || !cpu_kernels::is_of_use(cx) {
+    if !is_slow || !is_large || !cpu_kernels::is_enabled(cx) {
         return None;
     }
     let (a, a_dim) = matrices(cx, args[0], [&dot.lhs_batch, &lhs_free, &dot.lhs_contract], [batch, rows, depth]);
@@ -63,7 +63,7 @@ pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
     Some(cx.op("stablehlo.reshape", &[product], "", out))
 }
 
-/// `v` as a batch of matrices, and which of their dimensions is contracted: whichever can be had without moving anything,
+/// Views `v` as a batch of matrices, and returns their contracted dimension: whichever needs no transposition,
 /// or else the last.
 fn matrices(cx: &mut Lowering, v: Value, parts: [&[usize]; 3], [batch, free, depth]: [usize; 3]) -> (Value, usize) {
     let aval = cx.aval(v);
@@ -82,7 +82,7 @@ fn matrices(cx: &mut Lowering, v: Value, parts: [&[usize]; 3], [batch, free, dep
     (cx.op("stablehlo.reshape", &[v], "", &Aval::new(aval.dtype, Shape::from_slice(&dims))), dim)
 }
 
-/// A call from a program: `lhs` and `rhs` say which dimension of an operand is contracted.
+/// Handles a call: `lhs` and `rhs` are the contracted dimensions of the operands.
 pub(super) fn handle(frame: &mut CallFrame<'_>) -> Result<(), String> {
     let dims = [cpu_kernels::number(frame, "lhs")?, cpu_kernels::number(frame, "rhs")?];
     let threads = cpu_kernels::number(frame, "threads")?.max(1);
@@ -107,7 +107,7 @@ fn product<T: LinalgScalar + FromBytes + IntoBytes + Immutable + Send + Sync>(
     let view = |i: usize| {
         let mut view =
             ArrayView3::from_shape(shape(args[i].dims)?, numbers::<T>(args[i])?).map_err(|e| e.to_string())?;
-        // The left one is to have what is contracted last, and the right one first.
+        // The left operand needs the contracted dimension last, the right one first.
         if dims[i] != if i == 0 { 2 } else { 1 } {
             view.swap_axes(1, 2);
         }
@@ -118,7 +118,7 @@ fn product<T: LinalgScalar + FromBytes + IntoBytes + Immutable + Send + Sync>(
     Ok(())
 }
 
-/// `c = a b`, of which each thread takes some rows at a time: one that starts late does less.
+/// Computes `c = a b`; threads take a few rows at a time, so one that starts late does less.
 fn multiply<T: LinalgScalar + Send + Sync>(
     a: ArrayView3<'_, T>,
     b: ArrayView3<'_, T>,
@@ -137,7 +137,7 @@ fn multiply<T: LinalgScalar + Send + Sync>(
         }
         tasks.push((a, b, c));
     }
-    cpu_kernels::share_out(
+    cpu_kernels::run_tasks(
         tasks,
         threads,
         || (),

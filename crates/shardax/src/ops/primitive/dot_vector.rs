@@ -1,4 +1,4 @@
-//! Products of vectors and matrices on CPU, in forms that XLA computes well (`docs/plugin.md`).
+//! Matrix-vector products on CPU, in forms that XLA computes fast (`docs/plugin.md`).
 
 use super::dot::{DotGeneral, free};
 use crate::core::lower::{Lowering, Value, ints};
@@ -7,13 +7,13 @@ use crate::dtype::{DType, Scalar};
 use crate::precision::Precision;
 use crate::shape::Shape;
 
-/// Smaller matrices cost less than a loop of their own.
+/// Smaller matrices cost less than a separate loop.
 const MIN_ELEMENTS: usize = 4096;
 
-/// An operand, its dimensions that are contracted, and those of the batch.
+/// An operand, its contracted dimensions, and its batch dimensions.
 type Side<'a> = (Value, &'a [usize], &'a [usize]);
 
-/// The product `dot` in another form, where one operand has a single row and there is a better form.
+/// Lowers `dot` to another form, if one operand has a single row and there is a better form.
 pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
     if !cx.on_cpu() || !cx.is_local() || !matches!(out.dtype, DType::F32 | DType::F64 | DType::Bf16 | DType::F16) {
         return None;
@@ -33,7 +33,7 @@ pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
     }
 }
 
-/// Whether each part of the batch has one row.
+/// Returns `true` if each matrix of the batch has one row.
 fn is_vector(cx: &Lowering, (v, contract, batch): Side) -> bool {
     let shape = cx.shape(v);
     free(shape.len(), contract, batch).into_iter().all(|d| shape[d] == 1)
@@ -49,13 +49,14 @@ fn converted(cx: &mut Lowering, v: Value, dtype: DType) -> Value {
     if cx.dtype(v) == dtype { v } else { cx.op("stablehlo.convert", &[v], "", &to) }
 }
 
-/// With the matrix in two dimensions and in memory. XLA computes what a vector is multiplied with inside of the
-/// product's loop, be it a mere change of shape, and such a loop goes through the matrix against its order: 20 times the
-/// time of a product that finds its matrix in memory.
+/// Materializes the matrix in two dimensions. XLA (xla-cpu-pjrt 0.0.1) fuses the computation of the matrix, even a
+/// reshape, into the product's loop, which then traverses the matrix in column order: 20 times as slow as a product
+/// with a matrix in memory. Checked by `a_matrix_that_is_computed_is_kept_for_a_vector`.
 fn flat(precision: Option<Precision>, cx: &mut Lowering, vector: Side, matrix: Side, out: &Aval) -> Option<Value> {
     let shape = cx.shape(matrix.0).clone();
     let (rank, depth) = (shape.len(), matrix.1.len());
-    // Those of the matrix lie together, and the vector's are in the same order: both are only read in other dimensions.
+    // The contracted dimensions of the matrix are adjacent, and the vector's are in the same order: both are only
+    // reshaped.
     let first = matrix.1.first() == Some(&0);
     let together = matrix.1.iter().copied().eq(if first { 0..depth } else { rank - depth..rank });
     let is_in_memory = rank <= 2 && matches!(out.dtype, DType::F32 | DType::F64);
@@ -66,24 +67,24 @@ fn flat(precision: Option<Precision>, cx: &mut Lowering, vector: Side, matrix: S
     let free = cx.aval(matrix.0).size() / contracted;
     let matrix = reshaped(cx, matrix.0, &if first { [contracted, free] } else { [free, contracted] });
     let vector = reshaped(cx, vector.0, &[1, contracted]);
-    // Halves are multiplied as floats in any case.
+    // Half precision is multiplied in float32 in any case.
     let wide = if out.dtype == DType::F64 { DType::F64 } else { DType::F32 };
     let [vector, matrix] = [vector, matrix].map(|v| converted(cx, v, wide));
-    let operands = [vector, cx.keep(matrix)];
+    let operands = [vector, cx.materialize(matrix)];
     let product = product(precision, cx, operands, if first { 0 } else { 1 }, free);
     let product = converted(cx, product, out.dtype);
     Some(cx.op("stablehlo.reshape", &[product], "", out))
 }
 
-/// As a product of each row with the vector, number by number, and one of these rows with ones, where the batch does not
-/// come first in the matrix, such as the keys of attention, and would have to be brought there.
+/// An elementwise product of each row with the vector, then a product of these rows with ones, if the batch does not
+/// come first in the matrix, as for the keys of attention, and would have to be transposed.
 fn rows(precision: Option<Precision>, cx: &mut Lowering, vector: Side, matrix: Side, out: &Aval) -> Option<Value> {
     let aval = cx.aval(matrix.0);
     let last = aval.rank() - 1;
     if aval.dtype.byte_size() < 4 || matrix.1 != [last] || matrix.2.iter().copied().eq(0..matrix.2.len()) {
         return None;
     }
-    // Where each of the vector's dimensions but those of one row is in the matrix.
+    // The dimension of the matrix for each of the vector's dimensions, except that of one row.
     let shape = cx.shape(vector.0).clone();
     let place = |d: usize| match vector.2.iter().position(|&b| b == d) {
         Some(i) => Some(matrix.2[i]),
@@ -96,7 +97,7 @@ fn rows(precision: Option<Precision>, cx: &mut Lowering, vector: Side, matrix: S
     let products = scaled(cx, matrix.0, vector.0, &places);
     let (depth, count) = (aval.shape[last], aval.size() / aval.shape[last]);
     let products = reshaped(cx, products, &[count, depth]);
-    let products = cx.keep(products);
+    let products = cx.materialize(products);
     let ones = cx.constant(Scalar::float(1.0), &Aval::new(out.dtype, Shape::from_slice(&[1, depth])));
     let sums = product(precision, cx, [ones, products], 1, count);
     // The result has the batch first, as the operands name it.
@@ -107,11 +108,11 @@ fn rows(precision: Option<Precision>, cx: &mut Lowering, vector: Side, matrix: S
     Some(cx.op("stablehlo.reshape", &[sums], "", out))
 }
 
-/// `matrix` by `vector`, number by number, whose dimensions are these of the matrix, in as few dimensions as will do: the
-/// engine's loops over few are several times as fast.
+/// The elementwise product of `matrix` and `vector`, whose dimensions are these of the matrix, in as few dimensions as
+/// possible: XLA's loops over few dimensions are several times as fast.
 fn scaled(cx: &mut Lowering, matrix: Value, vector: Value, places: &[usize]) -> Value {
     let aval = cx.aval(matrix);
-    // Neighbours that the vector has both, or both not, are one.
+    // Merges neighbouring dimensions that the vector both has, or both lacks.
     let mut sizes: Vec<(bool, usize)> = Vec::new();
     for (d, &size) in aval.shape.iter().enumerate().filter(|(_, size)| **size != 1) {
         match (places.contains(&d), sizes.last_mut()) {

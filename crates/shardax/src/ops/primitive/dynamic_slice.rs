@@ -1,4 +1,4 @@
-//! Reading and writing a block whose position is computed: start indices are operands, sizes are constants.
+//! Reading and writing a block at a computed position: start indices are operands, sizes are constants.
 //!
 //! Start indices are clamped so that the block lies inside, as XLA does.
 
@@ -15,7 +15,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail, err};
 use crate::shape::Shape;
 
-/// `dynamic_slice(x, start_0, …)`: the block of these sizes that begins at the start indices, one scalar a dimension.
+/// `dynamic_slice(x, start_0, …)`: the block of these sizes that begins at the start indices, one scalar per dimension.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct DynamicSlice {
     pub sizes: Shape,
@@ -55,7 +55,7 @@ fn check_block(name: &str, x: &Aval, sizes: &[usize]) -> Result<()> {
     }
 }
 
-/// The start indices as one matrix, a row for each entry of the batch, and every dimension that they index.
+/// The start indices as one matrix, with a row for each entry of the batch, and the dimensions that they index.
 fn stack_starts(axis: &BatchAxis, starts: &[Array], dims: &[Option<usize>]) -> Array {
     let columns: Vec<Array> = starts
         .iter()

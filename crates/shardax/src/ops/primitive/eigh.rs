@@ -1,4 +1,4 @@
-//! Eigenvalues and eigenvectors of Hermitian matrices.
+//! The eigendecomposition of Hermitian matrices.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -14,7 +14,8 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::numpy::{real, where_};
 
-/// `a v = v w`: the eigenvectors as columns, and the eigenvalues in ascending order, of Hermitian matrices.
+/// The eigendecomposition `a v = v w`: eigenvectors as columns, and eigenvalues in ascending order, of Hermitian
+/// matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Eigh;
 
@@ -25,24 +26,24 @@ impl Eigh {
     }
 }
 
-/// The real part, of the real dtype.
+/// The real part, in the real dtype.
 fn real_of(x: &Array) -> Array {
     if x.dtype().is_complex() { real(x) } else { x.clone() }
 }
 
-/// Better eigenvectors and their eigenvalues, from good ones: the error is squared
-/// ([Ogita and Aishima, Iterative refinement for symmetric eigenvalue decomposition](https://doi.org/10.1007/s13160-018-0310-3),
-/// algorithm 1).
+/// One step of iterative refinement of eigenvectors and eigenvalues, which squares the error
+/// ([Ogita and Aishima, Iterative refinement for symmetric eigenvalue
+/// decomposition](https://doi.org/10.1007/s13160-018-0310-3), algorithm 1).
 fn refined(a: &Array, v: &Array) -> [Array; 2] {
     let rank = a.ndim();
     let eye = eye_like(a, a.shape()[rank - 1]);
     let is_diagonal = eye.equal(1);
-    // What is missing to orthogonality, and to diagonality.
+    // The deviations from orthogonality and from diagonality.
     let r = eye - product(&adjoint(v), v);
     let s = product(&adjoint(v), &product(a, v));
     let w = real_of(&s.last_diagonal(0)) / (-real_of(&r.last_diagonal(0)) + 1);
     let length = |x: &Array| SQRT.apply(&(ABS.apply(x) * ABS.apply(x)).sum([-2, -1])).expand_dims([-2, -1]);
-    // Eigenvalues that are closer than this cannot be told apart.
+    // Eigenvalues that are closer than this are treated as equal.
     let close = (length(&where_(&is_diagonal, 0, &s)) + length(a) * length(&r)) * 2;
     let gaps = w.expand_dims(-2) - w.expand_dims(-1);
     let apart = ABS.apply(&gaps).greater(close) & !is_diagonal;
@@ -69,7 +70,7 @@ impl Primitive for Eigh {
         Ok(smallvec![args[0].clone(), Aval { dtype, ..with_last(&args[0], &[n]) }])
     }
 
-    /// Of the reduction to a tridiagonal matrix, and of its vectors; about, for each matrix.
+    /// The reduction to a tridiagonal matrix, and its vectors; approximate, for each matrix.
     fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
         matrices(&args[0], |_, n| 9.0 * n * n * n)
     }
@@ -84,19 +85,21 @@ impl Primitive for Eigh {
             return cx.expand(args, |a| Ok(vec![eye_like(&a[0], n), real_of(&a[0].last_diagonal(0))]));
         }
         let found = widened(cx, args, outs, |cx, args, outs| {
-            // Jacobi's method; the lower triangle is read, eigenvalues are sorted, 100 sweeps at most, the tolerance.
+            // Jacobi's method; reads the lower triangle, sorts the eigenvalues, at most 100 sweeps, with this
+            // tolerance.
             let attrs = "call_target_name = \"Eigh\", backend_config = \"1,1,100,1e-6\"";
             let found = cx.op_with("stablehlo.custom_call", args, attrs, Vec::new(), outs);
             if outs[1].dtype != DType::F64 {
                 return Ok(found);
             }
-            // Those are accurate to half of the digits, whatever the tolerance.
+            // These eigenvectors are accurate to half of the digits, whatever the tolerance.
             cx.expand(&[args[0], found[0]], |args| {
                 let [v, _] = refined(&args[0], &args[1]);
                 Ok(refined(&args[0], &v).into())
             })
         })?;
-        // Of infinities and NaN the method makes numbers.
+        // The method (xla-cpu-pjrt 0.0.1) returns finite numbers for infinities and NaN. Noticed by
+        // `eigenvalues_of_what_is_not_finite_are_nan`.
         cx.expand(&[args[0], found[0], found[1]], |a| {
             let finite = a[0].isfinite().all([-2, -1]);
             let or_nan = |x: &Array, axes: &[i32]| where_(finite.expand_dims(axes), x, f64::NAN).astype(x.dtype());
@@ -104,8 +107,9 @@ impl Primitive for Eigh {
         })
     }
 
-    /// With `x = vᴴ da v`: `dw = diag(x)` and `dv = v (f * x)`, where `f[i, j] = 1 / (w[j] - w[i])`, and 0 on the diagonal
-    /// ([Giles, An extended collection of matrix derivative results](https://people.maths.ox.ac.uk/gilesm/files/NA-08-01.pdf), 3.1).
+    /// With `x = vᴴ da v`: `dw = diag(x)` and `dv = v (f * x)`, where `f[i, j] = 1 / (w[j] - w[i])`, and 0 on the
+    /// diagonal ([Giles, An extended collection of matrix derivative
+    /// results](https://people.maths.ox.ac.uk/gilesm/files/NA-08-01.pdf), 3.1).
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let outs = self.apply(&args[0]);
         let Some(da) = &tangents[0] else { return Ok((outs, vec![None; 2])) };

@@ -1,6 +1,6 @@
-//! What all elementwise primitives share: shape rule, lowering and batching.
+//! Shared rules of elementwise primitives: shape inference, lowering and batching.
 //!
-//! Operands have one shape, or are scalars: a scalar is repeated, so `x * 2` needs no broadcast of its own.
+//! Operands have one shape, or are scalars: a scalar is broadcast implicitly, so `x * 2` needs no broadcast operation.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -11,7 +11,7 @@ use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::{Result, err};
 
-/// The dtypes that an operation takes.
+/// The dtypes that an operation accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Accepts {
     Any,
@@ -21,7 +21,7 @@ pub(crate) enum Accepts {
     Ordered,
     Inexact,
     Float,
-    /// What complex numbers have as parts.
+    /// The parts of complex numbers: float32 and float64.
     Part,
     Complex,
     Integer,
@@ -84,7 +84,7 @@ pub(crate) fn dtype_of(name: &str, accepts: Accepts, args: &[Aval]) -> Result<DT
     Ok(dtype)
 }
 
-/// Writes an operation whose scalar operands are repeated to the result's shape.
+/// Writes an operation whose scalar operands are broadcast to the result's shape.
 pub(crate) fn lower_op(cx: &mut Lowering, op: &str, args: &[Value], attrs: &str, out: &Aval) -> Vec<Value> {
     let mut spread = spread(cx, args, &out.shape);
     if let Some(typed) = out.sharding() {
@@ -95,7 +95,7 @@ pub(crate) fn lower_op(cx: &mut Lowering, op: &str, args: &[Value], attrs: &str,
     vec![cx.op(op, &spread, attrs, out)]
 }
 
-/// The operands, with scalars repeated to `shape`.
+/// Broadcasts scalar operands to `shape`.
 pub(crate) fn spread(cx: &mut Lowering, args: &[Value], shape: &[usize]) -> SmallVec<[Value; 3]> {
     args.iter()
         .map(|&v| {
@@ -108,7 +108,7 @@ pub(crate) fn spread(cx: &mut Lowering, args: &[Value], shape: &[usize]) -> Smal
         .collect()
 }
 
-/// Batches an elementwise operation: operands get the batch axis at one place, and one rank.
+/// Batches an elementwise operation: moves the batch axes to one position, and gives operands one rank.
 pub(crate) fn batch(
     axis: &BatchAxis,
     args: &[Array],
@@ -130,7 +130,7 @@ pub(crate) fn batch(
                 return axis.moved(&args[i], dims[i], 0);
             }
             match dims[i] {
-                // A scalar for each batch entry: repeat it over the other operands' dimensions.
+                // A scalar per batch entry: it is broadcast over the other operands' dimensions.
                 Some(_) => {
                     let like = (0..args.len()).find(|&j| rank(j) == full).unwrap_or(i);
                     let mut shape = args[like].shape_owned();
@@ -147,7 +147,7 @@ pub(crate) fn batch(
     Ok((smallvec![apply(&moved)], vec![Some(0)]))
 }
 
-/// The cotangent of an operand that was a scalar repeated to the result's shape.
+/// The cotangent of an operand that was a scalar broadcast to the result's shape.
 pub(crate) fn unspread(ct: Array, operand: &Aval) -> Array {
     if operand.rank() == 0 && ct.ndim() > 0 { ct.sum(..) } else { ct }
 }

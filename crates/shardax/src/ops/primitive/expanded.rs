@@ -1,5 +1,5 @@
-//! Elementwise functions whose derivative is not that of their expression: at ties, at infinity, at NaN. They are written
-//! out as simpler operations; each is an entry of the table below.
+//! Elementwise functions whose derivative is not that of their expression: at ties, at infinity, at NaN. They are
+//! lowered to simpler operations; each is an entry of the table below.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -20,7 +20,7 @@ pub(crate) struct Def {
     pub(super) name: &'static str,
     pub(super) accepts: Accepts,
     pub(super) body: fn(&[Array]) -> Array,
-    /// The result's tangent from the operands, the result, and the tangent of the operand of this number.
+    /// The result's tangent from the operands, the result, the index of an operand, and its tangent.
     pub(super) tangent: fn(&[Array], &Array, usize, &Array) -> Array,
 }
 
@@ -113,7 +113,7 @@ fn zero(like: &Array) -> Array {
     Array::literal(Scalar::Int(0), like.dtype(), false)
 }
 
-/// By the larger number, which is the one with the larger real part; the imaginary part is an angle within ±π.
+/// Factors out the number with the larger real part; the imaginary part is an angle within ±π.
 fn complex_logaddexp(x: &Array, y: &Array) -> Array {
     let (a, b) = (REAL.apply(x), REAL.apply(y));
     let tie = Compare::Gt.apply(&IMAG.apply(x), &IMAG.apply(y));
@@ -145,7 +145,7 @@ expanded! {
             Select.apply(&Compare::Ne.apply(&gap, &gap), &sum, &ADD.apply(&a[0], &a[1]))
         },
         |a, out, i, t| {
-            // Of infinities each has its whole share, as in JAX.
+            // At infinities each operand has its whole share, as in JAX.
             let finite = |x: &Array| {
                 let part = if x.dtype().is_complex() { REAL.apply(x) } else { x.clone() };
                 let infinity = Array::literal(Scalar::float(f64::INFINITY), part.dtype(), false);

@@ -14,24 +14,24 @@ use crate::ops::lax;
 use crate::ops::numpy::where_;
 use crate::shape::Shape;
 
-/// What is transformed into what.
+/// The kind of a transform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum FftKind {
-    /// Complex numbers into complex ones.
+    /// Complex to complex.
     Fft,
-    /// Back, divided by the number of elements.
+    /// The inverse, divided by the number of elements.
     Ifft,
-    /// Real numbers into the half of complex ones that is not the conjugate of the others.
+    /// Real to the half of the spectrum that is not redundant.
     Rfft,
-    /// Back from that half, divided by the number of elements.
+    /// The inverse of that, divided by the number of elements.
     Irfft,
 }
 
-/// The transform of the last dimensions, one to three; of `Irfft` of the last one.
+/// The transform of the last one to three dimensions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Fft {
     pub kind: FftKind,
-    /// The sizes of the transformed dimensions, where they are whole.
+    /// The sizes of the transformed dimensions, before halving.
     pub lengths: SmallVec<[usize; 3]>,
 }
 
@@ -41,7 +41,8 @@ impl Fft {
         bind1(self.clone(), std::slice::from_ref(x))
     }
 
-    /// How often each element of the half counts in the whole: the first, and the last of an even number, once.
+    /// The multiplicity of each element of the half spectrum: 1 for the first, and for the last if the size is even,
+    /// else 2.
     fn weights(&self, real: DType) -> Array {
         let n = self.lengths.last().copied().unwrap_or(1);
         let half = n / 2 + 1;
@@ -100,7 +101,7 @@ impl Primitive for Fft {
         Ok(smallvec![Aval { vma: x.vma.clone(), weak: x.weak, ..Aval::new(result, shape) }.strip_weak_type()])
     }
 
-    /// Five for each element and each halving of the lengths, as is usual.
+    /// Five per element and halving of the lengths, by convention.
     fn flops(&self, args: &[Aval], outs: &[Aval]) -> Flops {
         let whole = args[0].size().max(outs[0].size()) as f64;
         let length: f64 = self.lengths.iter().map(|&n| n as f64).product();
@@ -128,7 +129,7 @@ impl Primitive for Fft {
             FftKind::Irfft => "IRFFT",
         };
         let attrs = format!("fft_type = #stablehlo<fft_type {name}>, fft_length = {}", ints(&self.lengths));
-        // A transform needs all of its dimension: the others may be split.
+        // A transform needs its dimensions whole: the others may be split.
         let rank = outs[0].rank();
         let own: Vec<usize> = (rank - self.lengths.len()..rank).collect();
         let x = cx.with_whole(args[0], &own);
@@ -136,12 +137,12 @@ impl Primitive for Fft {
         Ok(vec![cx.with_whole(y, &own)])
     }
 
-    /// Linear.
+    /// The transform is linear.
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         Ok((smallvec![self.apply(&args[0])], vec![tangents[0].as_ref().map(|t| self.apply(t))]))
     }
 
-    /// The matrix of a transform is symmetric. Of a half, each element stands for its conjugate too.
+    /// The matrix of a transform is symmetric. In a half spectrum, each element also stands for its conjugate.
     fn transpose(&self, cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
         let ct = cts[0].as_ref().map(|ct| match self.kind {
             FftKind::Fft | FftKind::Ifft => self.apply(ct),

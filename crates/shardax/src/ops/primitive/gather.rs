@@ -1,4 +1,4 @@
-//! Gather: reading blocks at computed positions.
+//! Gather: reads blocks at computed positions.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -15,36 +15,37 @@ use crate::error::{Result, bail};
 use crate::shape::Shape;
 use crate::sharding::DimSpec;
 
-/// What gathers and scatters do with positions out of bounds.
+/// The treatment of out-of-bounds positions in gathers and scatters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum GatherScatterMode {
     /// Positions are clamped so that the block lies inside.
     Clip,
-    /// Blocks out of bounds are read as a fill value, and are not written.
+    /// Blocks out of bounds are read as a fill value, and writes to them are dropped.
     #[default]
     FillOrDrop,
-    /// The caller vouches that all positions are inside; others give unspecified values.
+    /// The caller promises that all positions are in bounds; others give unspecified values.
     PromiseInBounds,
 }
 
-/// How the dimensions of a gather's operand, indices and result belong together, as in
-/// [XLA](https://openxla.org/xla/operation_semantics#gather). Positions lie along the last dimension of the indices.
+/// The correspondence of the dimensions of a gather's operand, indices and result, as in
+/// [XLA](https://openxla.org/xla/operation_semantics#gather). Index vectors are along the last dimension of the
+/// indices.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct GatherDimensionNumbers {
-    /// The dimensions of the result that run over a block.
+    /// The dimensions of the result within a block.
     pub offset_dims: Vec<usize>,
-    /// The operand's dimensions, of size 1 in a block, that the result leaves out.
+    /// The operand's dimensions, of size 1 in a block, that the result lacks.
     pub collapsed_slice_dims: Vec<usize>,
-    /// The operand's dimension that each number of a position belongs to.
+    /// The operand's dimension for each component of an index vector.
     pub start_index_map: Vec<usize>,
-    /// The operand's dimensions that go along with dimensions of the indices.
+    /// The operand's batch dimensions.
     pub operand_batching_dims: Vec<usize>,
-    /// The indices' dimensions that go along with dimensions of the operand.
+    /// The indices' batch dimensions.
     pub start_indices_batching_dims: Vec<usize>,
 }
 
 impl GatherDimensionNumbers {
-    /// Those of the scatter that writes where this gather reads.
+    /// The dimension numbers of the scatter that writes where this gather reads.
     pub(crate) fn to_scatter(&self) -> ScatterDimensionNumbers {
         ScatterDimensionNumbers {
             update_window_dims: self.offset_dims.clone(),
@@ -55,12 +56,12 @@ impl GatherDimensionNumbers {
         }
     }
 
-    /// The operand's dimensions that have none in the result's blocks.
+    /// Returns `true` for the operand's dimensions that the result's blocks lack.
     pub(crate) fn missing(&self, d: usize) -> bool {
         self.collapsed_slice_dims.contains(&d) || self.operand_batching_dims.contains(&d)
     }
 
-    /// The parts that are not empty, as attributes of StableHLO.
+    /// The attribute in StableHLO, without empty parts.
     pub(crate) fn attribute(&self, names: [&str; 5], index_vector_dim: usize) -> String {
         let lists = [
             &self.offset_dims,
@@ -75,7 +76,7 @@ impl GatherDimensionNumbers {
         parts.join(", ")
     }
 
-    /// Checks that the dimensions fit an operand, indices and blocks; `what` names the operation.
+    /// Checks the dimension numbers for an operand, indices and blocks; `what` names the operation.
     pub(crate) fn check(
         &self,
         what: &str,
@@ -138,11 +139,11 @@ impl GatherDimensionNumbers {
         Ok(())
     }
 
-    /// With one more dimension in front of the operand, the indices, or both.
+    /// Adds a leading batch dimension to the operand, the indices, or both.
     pub(crate) fn batched(&self, operand: bool, indices: bool) -> Self {
         let up = |dims: &[usize], by: bool| -> Vec<usize> { dims.iter().map(|d| d + by as usize).collect() };
         let mut out = GatherDimensionNumbers {
-            // The result has the new dimension in front in any case.
+            // The result gets the new leading dimension in any case.
             offset_dims: up(&self.offset_dims, true),
             collapsed_slice_dims: up(&self.collapsed_slice_dims, operand),
             start_index_map: up(&self.start_index_map, operand),
@@ -161,13 +162,13 @@ impl GatherDimensionNumbers {
     }
 }
 
-/// Blocks of an operand, one for each position of the indices.
+/// Reads blocks of an operand, one for each index vector.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Gather {
     pub dims: GatherDimensionNumbers,
     pub slice_sizes: Vec<usize>,
     pub mode: GatherScatterMode,
-    /// What is read out of bounds; NaN, or the extreme value of an integer, when not said.
+    /// The value read out of bounds; by default NaN, or the extreme value of an integer dtype.
     pub fill_value: Option<Scalar>,
     pub unique_indices: bool,
     pub indices_are_sorted: bool,
@@ -187,7 +188,7 @@ impl Gather {
         })
     }
 
-    /// Whether each position's block lies inside the operand.
+    /// Marks the positions whose block is inside the operand.
     fn inside(&self, operand: &[usize], indices: &Array) -> Array {
         let n = indices.ndim() - 1;
         let mut inside: Option<Array> = None;
@@ -331,7 +332,7 @@ impl Primitive for Gather {
         let gather = Gather {
             dims: self.dims.batched(x, indices),
             slice_sizes,
-            // Different entries may hold equal positions, in any order.
+            // Different entries may have equal positions, in any order.
             indices_are_sorted: self.indices_are_sorted && !indices,
             unique_indices: self.unique_indices && (x || !indices),
             ..self.clone()
@@ -340,7 +341,7 @@ impl Primitive for Gather {
     }
 }
 
-/// Indices wide enough to be compared with any dimension's size.
+/// Converts indices to a type that can be compared with any dimension's size.
 pub(crate) fn wide(indices: &Array) -> Array {
     match indices.dtype() {
         DType::I64 | DType::U64 | DType::I32 => indices.clone(),
@@ -349,11 +350,11 @@ pub(crate) fn wide(indices: &Array) -> Array {
     }
 }
 
-/// `x` at `indices` along `axis`, entry by entry: their other dimensions are equal.
+/// Takes `x` at `indices` along `axis`, entry by entry: their other dimensions are equal.
 #[track_caller]
 pub(crate) fn take_along(x: &Array, indices: &Array, axis: usize, mode: GatherScatterMode, unique: bool) -> Array {
     if indices.shape().contains(&0) {
-        // There may be nothing to take from, either.
+        // The operand may be empty, too.
         return crate::ops::numpy::filled(indices.shape(), Scalar::Int(0), x.dtype());
     }
     let others: Vec<usize> = (0..x.ndim()).filter(|&d| d != axis).collect();

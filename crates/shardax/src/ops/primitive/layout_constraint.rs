@@ -1,4 +1,4 @@
-//! `with_layout_constraint`: telling the compiler how a value inside of a program lies in memory.
+//! `with_layout_constraint`: the layout in memory of a value inside a program.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -14,7 +14,7 @@ use crate::sharding::Layout;
 use crate::sharding::layout::KnownLayout;
 use crate::source;
 
-/// The same value, whose elements lie in this order.
+/// Constrains the layout of a value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LayoutConstraint {
     pub layout: KnownLayout,
@@ -56,12 +56,12 @@ impl Primitive for LayoutConstraint {
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let rank = outs[0].rank();
-        // Of a value that is split XLA's partitioner for the CPU would put all parts together, to no effect.
+        // For a partitioned value, XLA's CPU partitioner (xla-cpu-pjrt 0.0.1) would gather all shards, to no effect.
         if rank == 0 || (cx.on_cpu() && !cx.is_local()) {
             return Ok(args.to_vec());
         }
         let layouts = |order: &str| format!("[dense<[{order}]> : tensor<{rank}xindex>]");
-        // XLA takes the operand as it lies, whatever is said here.
+        // XLA takes the operand with any layout, whatever is written here.
         let any: Vec<String> = (0..rank).map(|dim| dim.to_string()).collect();
         let attrs = format!(
             "call_target_name = \"LayoutConstraint\", backend_config = \"\", operand_layouts = {}, result_layouts = {}",
@@ -81,7 +81,7 @@ impl Primitive for LayoutConstraint {
 
     fn batch(&self, _axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         let Some(batched) = dims[0] else { return Ok((smallvec![self.apply(&args[0])], dims.to_vec())) };
-        // The examples lie one after the other, each as it is told.
+        // The examples are consecutive in memory, each with its own layout.
         let inner = self.layout.get();
         let moved = inner.major_to_minor().iter().map(|&dim| dim + usize::from(dim >= batched));
         let order: Vec<usize> = std::iter::once(batched).chain(moved).collect();
@@ -93,14 +93,14 @@ impl Primitive for LayoutConstraint {
     }
 }
 
-/// The same tree, whose arrays lie in memory as `layouts` say: one [`Layout`], or a tree of them.
+/// Constrains the layouts of a tree's arrays to `layouts`: one [`Layout`], or a tree of them.
 ///
-/// Inside of a program that is compiled this is what the compiler is told of the value; it may lie otherwise before and
-/// afterwards. A result of the program that is the constrained value itself keeps the layout. Of a layout the order of
-/// the dimensions is told; tiles are the compiler's. A value that the compiler splits over devices is best constrained
-/// inside of a [`shard_map`](crate::shard_map): outside of one XLA gathers it on GPUs, as with JAX, and on the CPU it is left
-/// as it is. Gradients lie as their values do, and under `vmap` the examples lie
-/// one after the other.
+/// Inside a compiled program, the compiler gives the value this layout; it may have others before and
+/// after. A result of the program that is the constrained value itself keeps the layout. Only the order of
+/// the dimensions is constrained; tiles are the compiler's choice. Constrain a value that the compiler partitions
+/// inside of a [`shard_map`](crate::shard_map): outside of one XLA gathers it on GPUs, as in JAX, and on CPU the
+/// constraint has no effect. Gradients have the layouts of their values, and under `vmap` the examples are
+/// consecutive in memory.
 ///
 /// A layout that does not name each dimension of its array once gives an array that carries the error.
 ///

@@ -1,4 +1,4 @@
-//! The LU decomposition with partial pivoting, and systems of linear equations solved with it.
+//! The LU decomposition with partial pivoting, and solution of linear systems with it.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -18,12 +18,12 @@ use crate::ops::control_flow::fori_loop;
 use crate::ops::lax;
 use crate::ops::numpy::{imag, real, where_};
 
-/// `a[permutation] = l u`: both triangles in one matrix (without the ones on the diagonal of `l`), the row that each row
-/// was exchanged with, and the permutation of the rows that all exchanges make.
+/// The decomposition `a[permutation] = l u`: both triangles in one matrix (without the unit diagonal of `l`), the row
+/// that each row was exchanged with, and the permutation of the rows that is the product of all exchanges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Lu;
 
-/// Columns that are eliminated one by one before the rest of the matrix follows at once.
+/// The number of columns eliminated one by one before the rest of the matrix is updated.
 const BLOCK: usize = 128;
 
 impl Lu {
@@ -33,14 +33,14 @@ impl Lu {
     }
 }
 
-/// Solves with the lower triangle, whose diagonal is ones.
+/// Solves with the lower triangle, with a unit diagonal.
 pub(crate) const UNIT_LOWER: TriangularSolve =
     TriangularSolve { left_side: true, lower: true, op: Op::Plain, unit_diagonal: true };
 /// Solves with the upper triangle.
 pub(crate) const UPPER: TriangularSolve =
     TriangularSolve { left_side: true, lower: false, op: Op::Plain, unit_diagonal: false };
 
-/// The rows in the order of `permutation`.
+/// Permutes the rows.
 pub(crate) fn permuted(x: &Array, permutation: &Array) -> Array {
     let rank = x.ndim();
     let dims: Vec<usize> = (0..rank - 1).collect();
@@ -48,7 +48,7 @@ pub(crate) fn permuted(x: &Array, permutation: &Array) -> Array {
     take_along(x, &indices, rank - 2, GatherScatterMode::PromiseInBounds, true)
 }
 
-/// What the largest pivot is chosen by: of complex numbers the sum of both parts' sizes, as LAPACK has it.
+/// The criterion for the largest pivot: for complex numbers the sum of both parts' absolute values, as in LAPACK.
 fn size(x: &Array) -> Array {
     match x.dtype().is_complex() {
         true => ABS.apply(&real(x)) + ABS.apply(&imag(x)),
@@ -71,7 +71,7 @@ fn unblocked(a: &Array) -> Result<[Array; 3]> {
         let below = where_(row.greater_equal(&k) & column.equal(&k), size(&a), -1).max(-1);
         let pivot = below.argmax(-1).expand_dims(-1);
         let at = pivot.expand_dims(-1);
-        // Its row is exchanged with row k.
+        // Exchanges its row with row k.
         let (upper, lower) = (row_of(&a, &at), row_of(&a, &k));
         let a = where_(row.equal(&k), &upper, where_(row.equal(&at), &lower, a));
         let (first, second) = (
@@ -93,7 +93,7 @@ fn unblocked(a: &Array) -> Result<[Array; 3]> {
     Ok([a, pivots, permutation])
 }
 
-/// The decomposition by blocks of columns, so that most of the work is products of matrices.
+/// The decomposition by blocks of columns, so that most of the work is matrix multiplication.
 fn blocked(a: &Array) -> Result<[Array; 3]> {
     let rank = a.ndim();
     let (m, n) = (a.shape()[rank - 2], a.shape()[rank - 1]);
@@ -138,7 +138,7 @@ impl Primitive for Lu {
         Ok(smallvec![args[0].clone(), vector(m.min(n)), vector(m)])
     }
 
-    /// Of elimination, for each matrix.
+    /// The elimination, for each matrix.
     fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
         matrices(&args[0], |m, n| {
             let k = m.min(n);
@@ -162,8 +162,9 @@ impl Primitive for Lu {
         })
     }
 
-    /// With `x = l⁻¹ da u⁻¹`: `dl = l tril(x, -1)` and `du = triu(x) u`, where `l` and `u` are completed to square matrices
-    /// by ones on the diagonal. From `da = dl u + l du`, of which `l⁻¹ dl` is strictly lower and `du u⁻¹` upper triangular.
+    /// With `x = l⁻¹ da u⁻¹`: `dl = l tril(x, -1)` and `du = triu(x) u`, where `l` and `u` are completed to square
+    /// matrices by ones on the diagonal. From `da = dl u + l du`, of which `l⁻¹ dl` is strictly lower and `du u⁻¹`
+    /// upper triangular.
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let outs = self.apply(&args[0]);
         let Some(da) = &tangents[0] else { return Ok((outs, vec![None; 3])) };
@@ -193,8 +194,8 @@ impl Primitive for Lu {
     }
 }
 
-/// The `x` with `a x = b`, or `aᵀ x = b`, given `lu` and `permutation` of `a`. Its derivative is that of the solution, with
-/// the same decomposition: those two operands do not count.
+/// Solves `a x = b`, or `aᵀ x = b`, given `lu` and `permutation` of `a`. Its derivative is that of the solution, with
+/// the same decomposition: those two operands have no tangents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Solve {
     pub transpose: bool,
@@ -247,7 +248,8 @@ impl Primitive for Solve {
     }
 
     /// From `a x = b`: `a dx = db - da x`
-    /// ([Giles, An extended collection of matrix derivative results](https://people.maths.ox.ac.uk/gilesm/files/NA-08-01.pdf), 2.3.1).
+    /// ([Giles, An extended collection of matrix derivative
+    /// results](https://people.maths.ox.ac.uk/gilesm/files/NA-08-01.pdf), 2.3.1).
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let [a, lu, permutation, b] = args else { return Ok((SmallVec::new(), Vec::new())) };
         let x = self.apply(a, lu, permutation, b);

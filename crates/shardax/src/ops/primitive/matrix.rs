@@ -1,5 +1,5 @@
-//! What the primitives of linear algebra share: they work on the matrices in the last two dimensions, and on as many of
-//! them as the dimensions before have.
+//! Shared helpers of linear algebra primitives, which work on the matrices in the last two dimensions, batched over
+//! the leading ones.
 
 use std::ops::Range;
 
@@ -29,7 +29,7 @@ fn dims(name: &str, aval: &Aval) -> Result<(usize, usize)> {
     }
 }
 
-/// The operations that all matrices of an operand take, of which one of so many rows and columns takes `one`.
+/// The operations on all matrices of an operand, where `one` gives those on one matrix of this many rows and columns.
 pub(super) fn matrices(aval: &Aval, one: fn(f64, f64) -> f64) -> Flops {
     let [.., m, n] = aval.shape[..] else { return Flops::default() };
     let count = aval.size() as f64 / (m * n).max(1) as f64;
@@ -52,19 +52,19 @@ pub(crate) fn square_of_any(name: &str, aval: &Aval) -> Result<usize> {
         .help("the matrices are in the last two dimensions; for others than square ones use `qr`"))
 }
 
-/// The type of results that have these dimensions in the place of the matrix.
+/// The type of results with these dimensions in place of the matrix.
 pub(crate) fn with_last(aval: &Aval, dims: &[usize]) -> Aval {
     let mut shape: Shape = aval.shape[..aval.rank() - 2].into();
     shape.extend_from_slice(dims);
     aval.with_shape(shape)
 }
 
-/// The operands with the batch as their first dimension.
+/// Moves the batch of the operands to the first dimension.
 pub(crate) fn batch_first(axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Vec<Array> {
     args.iter().zip(dims).map(|(x, d)| axis.moved(x, *d, 0)).collect()
 }
 
-/// Lowers with numbers of half precision widened to float32, and rounded once.
+/// Lowers with half precision widened to float32, and rounded once.
 pub(crate) fn widened(
     cx: &mut Lowering,
     args: &[Value],
@@ -96,12 +96,12 @@ pub(crate) fn part(x: &Array, r: Range<usize>, c: Range<usize>) -> Array {
     lax::slice_in_dim(&lax::slice_in_dim(x, r.start, r.end, -2), c.start, c.end, -1)
 }
 
-/// The products of two stacks of matrices of one length, in full precision: decompositions need all digits.
+/// Batched matrix products, in full precision, which decompositions need.
 pub(crate) fn product(x: &Array, y: &Array) -> Array {
     lax::DotOptions::new().precision(Precision::Highest).matmul(x, y)
 }
 
-/// `n` ones on the diagonals of matrices like these.
+/// Identity matrices of size `n`, batched like `x`.
 pub(crate) fn eye_like(x: &Array, n: usize) -> Array {
     let mut shape = x.shape_owned();
     let rank = shape.len();

@@ -1,4 +1,4 @@
-//! The primitives: one file a family.
+//! The primitives, one file per family.
 
 pub(crate) mod attention;
 #[cfg(feature = "ndarray")]
@@ -61,7 +61,7 @@ pub(crate) mod window;
 
 use crate::core::array::Array;
 
-/// The sum of two tangents. One that is missing is zero.
+/// The sum of two tangents. A missing one is zero.
 pub(crate) fn add_tangents(a: Option<Array>, b: Option<Array>) -> Option<Array> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a + b),

@@ -1,4 +1,4 @@
-//! `optimization_barrier`: values that the compiler computes all of before any of them is used.
+//! `optimization_barrier`: the compiler computes all of these values before any of them is used.
 
 use smallvec::SmallVec;
 
@@ -29,7 +29,7 @@ impl OptimizationBarrier {
     }
 }
 
-/// A barrier of those that are there.
+/// A barrier of those that are present.
 fn barrier_of_some(arrays: &[Option<Array>]) -> Tangents {
     let marks: Vec<bool> = arrays.iter().map(Option::is_some).collect();
     let some: Vec<Array> = marked(arrays, &marks).into_iter().flatten().collect();

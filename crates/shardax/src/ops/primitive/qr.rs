@@ -13,8 +13,8 @@ use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::numpy::{imag, zeros_like};
 
-/// `a = q r` with orthonormal columns in `q` and the upper triangular `r`, for `m` by `n` matrices: `q` has `m` columns
-/// where `full`, else as many as the smaller of `m` and `n`.
+/// The QR decomposition `a = q r` with orthonormal columns in `q` and upper triangular `r`, for `m` by `n` matrices:
+/// `q` has `m` columns if `full`, else `min(m, n)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Qr {
     pub full: bool,
@@ -26,13 +26,13 @@ impl Qr {
         bind(std::sync::Arc::new(self), std::slice::from_ref(a))
     }
 
-    /// The columns of `q`.
+    /// The number of columns of `q`.
     fn width(self, m: usize, n: usize) -> usize {
         if self.full { m } else { m.min(n) }
     }
 }
 
-/// The first `n` of the dimension `dim`.
+/// The first `n` entries of the dimension `dim`.
 fn first(x: &Array, n: usize, dim: i32) -> Array {
     lax::slice_in_dim(x, 0, n, dim)
 }
@@ -56,7 +56,7 @@ impl Primitive for Qr {
         Ok(smallvec![with_last(&args[0], &[m, k]), with_last(&args[0], &[k, n])])
     }
 
-    /// Of reflections, for each matrix.
+    /// Householder reflections, for each matrix.
     fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
         matrices(&args[0], |m, n| {
             let k = m.min(n);
@@ -77,7 +77,7 @@ impl Primitive for Qr {
             });
         }
         widened(cx, args, outs, |cx, args, outs| {
-            // Householder's method: `r` and, below it, the reflections that make `q`.
+            // Householder's method: `r` and, below it, the reflections that form `q`.
             let packed = cx.aval(args[0]);
             let factors = with_last(&packed, &[m.min(n)]);
             let target = |name: &str| format!("call_target_name = \"{name}\"");
@@ -95,11 +95,12 @@ impl Primitive for Qr {
         })
     }
 
-    /// With `x = da r⁻¹` and `w = qᴴ x`: `dq = x + q (ω - w)` and `dr = (w - ω) r`, where `ω = qᴴ dq` is skew-Hermitian, has
-    /// the strictly lower triangle of `w`, and its diagonal so that the one of `r` stays real
-    /// ([Walter and Lehmann, Algorithmic differentiation of linear algebra functions](https://arxiv.org/abs/1001.1654), 2.1).
+    /// With `x = da r⁻¹` and `w = qᴴ x`: `dq = x + q (ω - w)` and `dr = (w - ω) r`, where `ω = qᴴ dq` is
+    /// skew-Hermitian, has the strictly lower triangle of `w`, and its diagonal so that the one of `r` stays real
+    /// ([Walter and Lehmann, Algorithmic differentiation of linear algebra functions](https://arxiv.org/abs/1001.1654),
+    /// 2.1).
     ///
-    /// Of a wide matrix the square part is decomposed so, and the rest of `r` is `qᴴ` times the rest of it.
+    /// For a wide matrix the square part is decomposed that way, and the rest of `r` is `qᴴ` times the rest of it.
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let a = &args[0];
         let (m, n) = matrix("qr", &a.aval())?;

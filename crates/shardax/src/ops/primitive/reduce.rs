@@ -19,7 +19,7 @@ use crate::error::{Result, bail, err};
 use crate::shape::{AxisSet, Shape};
 use crate::sharding::Typed;
 
-/// How elements are combined.
+/// The operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Reducer {
     Sum,
@@ -42,7 +42,7 @@ impl Reducer {
         }
     }
 
-    /// What combining nothing gives.
+    /// The neutral element.
     pub fn identity(self, dtype: DType) -> Scalar {
         match self {
             Reducer::Sum | Reducer::Or => Scalar::Int(0),
@@ -54,10 +54,11 @@ impl Reducer {
         }
     }
 
-    /// The combination of two values of one type, with NaN where either is.
+    /// Combines two values of one type; NaN if either is.
     ///
-    /// A comparison and a selection: the CPU plugin's own maximum keeps a NaN only under an option with which it does
-    /// not vectorize reductions. The maxima of the rows of f32[4096,1024] take 2 ms instead of 22.
+    /// A comparison and a selection: the CPU plugin's own maximum (xla-cpu-pjrt 0.0.1) only keeps a NaN with an option
+    /// that prevents vectorization of reductions. The row maxima of f32[4096,1024] take 2 ms instead of 22. Noticed by
+    /// `maxima_keep_nan`.
     pub fn combine(self, cx: &mut Lowering, a: Value, b: Value, out: &Aval) -> Value {
         let direction = match self {
             Reducer::Max if out.dtype.is_float() && cx.on_cpu() => "GE",
@@ -76,7 +77,7 @@ impl Reducer {
         cx.op("stablehlo.select", &[keep, a, b], "", out)
     }
 
-    /// The body of a reduction that no compiler splits over devices: it would not know how to join the parts.
+    /// The body of a reduction that the compiler does not partition: it would not know how to combine the parts.
     pub fn local_region(self, cx: &mut Lowering, dtype: DType) -> Result<crate::core::lower::Region> {
         let scalar = Aval::scalar(dtype);
         cx.region(&[scalar.clone(), scalar.clone()], |cx, args| Ok(vec![self.combine(cx, args[0], args[1], &scalar)]))
@@ -109,14 +110,14 @@ pub(crate) fn highest(dtype: DType) -> Scalar {
     }
 }
 
-/// What sums and products of a dtype are made in: half precision loses what is added to a sum a few hundred times as
-/// large, so it is widened, and the result rounded once.
+/// The accumulation dtype of sums and products: half precision loses addends a few hundred times smaller than the
+/// sum, so it is widened, and the result rounded once.
 pub(crate) fn accumulator(dtype: DType) -> DType {
     if dtype.is_float() && dtype.bits() < 32 { DType::F32 } else { dtype }
 }
 
-/// Writes an operation that adds or multiplies many elements of `x`, by `write` from the widened operand to the widened
-/// results' type.
+/// Writes an operation that adds or multiplies many elements of `x`: `write` maps the widened operand to the widened
+/// results.
 pub(super) fn accumulated(
     cx: &mut Lowering,
     x: Value,
@@ -151,7 +152,7 @@ impl Reduce {
         format!("dimensions = {}", ints(&self.axes))
     }
 
-    /// Writes the reduction alone.
+    /// Writes the reduction without workarounds.
     fn write(&self, cx: &mut Lowering, x: Value, out: &Aval) -> Result<Value> {
         let init = cx.constant(self.reducer.identity(out.dtype), &Aval::scalar(out.dtype));
         let region = match cx.is_local() {
@@ -161,9 +162,9 @@ impl Reduce {
         Ok(cx.op_with("stablehlo.reduce", &[x, init], &self.attrs(), vec![region], std::slice::from_ref(out))[0])
     }
 
-    /// A large sum of half precision on CPU, in two steps: 32 parts of one dimension are added, then the sums of them. Of
-    /// one step XLA would make a copy of the operand in float32 first. The barrier keeps the steps apart, and makes the
-    /// second one YNNPACK's. bf16[4096,1024] is summed in 1.3 ms, to rows in 0.7, instead of 3.6 and 3.3.
+    /// A large sum of half precision on CPU, in two steps: 32 parts of one dimension are added, then their sums. In
+    /// one step XLA (xla-cpu-pjrt 0.0.1) would first copy the operand to float32. The barrier separates the steps, and
+    /// lets YNNPACK compute the second. bf16[4096,1024] is summed in 1.3 ms, to rows in 0.7, instead of 3.6 and 3.3.
     fn in_blocks(&self, cx: &mut Lowering, x: Value, out: &Aval) -> Result<Option<Value>> {
         const PARTS: usize = 32;
         const LARGE: usize = 1 << 15;
@@ -282,7 +283,7 @@ impl Primitive for Reduce {
             return Ok(vec![reduced]);
         }
         let attrs = self.attrs();
-        // Where devices join their parts the maximum may lose a NaN: look for it apart.
+        // The all-reduce of the partitioner may lose a NaN, so it is detected separately. Noticed by `maxima_keep_nan`.
         let flags = Aval::new(DType::Bool, cx.shape(args[0]).clone());
         let nan = Compare::Ne.lower(cx, &[args[0], args[0]], std::slice::from_ref(&flags))?;
         let none = cx.constant(Scalar::Bool(false), &Aval::scalar(DType::Bool));
@@ -329,9 +330,10 @@ impl Primitive for Reduce {
 }
 
 impl Reduce {
-    /// For each element, the product of all others that are reduced with it: right also where one is zero.
+    /// For each element, the product of the other elements reduced with it; correct even if one is zero.
     fn product_of_others(&self, x: &Array) -> Array {
-        // With the reduced dimensions last and flat, it is the product of all before times that of all after.
+        // With the reduced dimensions last and merged, it is the product of all elements before times that of all
+        // after.
         let kept: Vec<usize> = (0..x.ndim()).filter(|d| !self.axes.contains(d)).collect();
         let order: Vec<usize> = kept.iter().chain(self.axes.iter()).copied().collect();
         let moved = crate::ops::lax::transpose(x, &order);
@@ -424,7 +426,7 @@ impl Primitive for ArgMax {
         };
         let region = cx.region(&[value.clone(), index.clone(), value.clone(), index.clone()], |cx, a| {
             let (x, i, y, j) = (a[0], a[1], a[2], a[3]);
-            // x is kept where it is better, or not a number; among equals the lower index is.
+            // Keeps x if it is better, or NaN; among equals the lower index.
             let better = cx.op("stablehlo.compare", &[x, y], &compare(if self.min { "LT" } else { "GT" }, kind), &flag);
             let nan = cx.op("stablehlo.compare", &[x, x], &compare("NE", kind), &flag);
             let keep = cx.op("stablehlo.or", &[better, nan], "", &flag);

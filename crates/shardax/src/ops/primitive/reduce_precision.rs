@@ -1,4 +1,4 @@
-//! Rounding to fewer bits, in the same dtype.
+//! Rounding to fewer bits, without changing the dtype.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -12,7 +12,7 @@ use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::error::{Result, err};
 
-/// What a floating point number of these bits can hold of each element.
+/// Rounds each element to the precision of a float with these bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ReducePrecision {
     pub exponent_bits: u32,
@@ -67,7 +67,7 @@ impl Primitive for ReducePrecision {
         Ok(vec![cx.op("stablehlo.reduce_precision", args, &attrs, &outs[0])])
     }
 
-    /// As JAX has it, tangents and cotangents are rounded alike.
+    /// As in JAX, tangents and cotangents are rounded the same way.
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         Ok((smallvec![self.apply(&args[0])], vec![tangents[0].as_ref().map(|t| self.apply(t))]))
     }

@@ -1,4 +1,4 @@
-//! Scatter: writing blocks at computed positions, or combining them with what is there.
+//! Scatter: writes blocks at computed positions, or combines them with the operand.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -14,39 +14,40 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail, err};
 use crate::sharding::DimSpec;
 
-/// What becomes of an element that is written to.
+/// The combination of an element and its updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ScatterKind {
-    /// It is replaced; which of several updates of one element stays is not defined.
+    /// Replaces the element; which of several updates wins is unspecified.
     Set,
-    /// They are added.
+    /// Adds the updates.
     Add,
-    /// They are multiplied.
+    /// Multiplies by the updates.
     Mul,
-    /// The smaller one stays.
+    /// Keeps the minimum.
     Min,
-    /// The larger one stays.
+    /// Keeps the maximum.
     Max,
 }
 
-/// How the dimensions of a scatter's operand, indices and updates belong together, as in
-/// [XLA](https://openxla.org/xla/operation_semantics#scatter). Positions lie along the last dimension of the indices.
+/// The correspondence of the dimensions of a scatter's operand, indices and updates, as in
+/// [XLA](https://openxla.org/xla/operation_semantics#scatter). Index vectors are along the last dimension of the
+/// indices.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ScatterDimensionNumbers {
-    /// The dimensions of the updates that run over a block.
+    /// The dimensions of the updates within a block.
     pub update_window_dims: Vec<usize>,
-    /// The operand's dimensions, of size 1 in a block, that the updates leave out.
+    /// The operand's dimensions, of size 1 in a block, that the updates lack.
     pub inserted_window_dims: Vec<usize>,
-    /// The operand's dimension that each number of a position belongs to.
+    /// The operand's dimension for each component of an index vector.
     pub scatter_dims_to_operand_dims: Vec<usize>,
-    /// The operand's dimensions that go along with dimensions of the indices.
+    /// The operand's batch dimensions.
     pub operand_batching_dims: Vec<usize>,
-    /// The indices' dimensions that go along with dimensions of the operand.
+    /// The indices' batch dimensions.
     pub scatter_indices_batching_dims: Vec<usize>,
 }
 
 impl ScatterDimensionNumbers {
-    /// Those of the gather that reads where this scatter writes.
+    /// The dimension numbers of the gather that reads where this scatter writes.
     pub(crate) fn to_gather(&self) -> GatherDimensionNumbers {
         GatherDimensionNumbers {
             offset_dims: self.update_window_dims.clone(),
@@ -58,13 +59,13 @@ impl ScatterDimensionNumbers {
     }
 }
 
-/// `scatter(operand, indices, updates)`: the operand with blocks written, one for each position of the indices.
+/// `scatter(operand, indices, updates)`: writes blocks to the operand, one for each index vector.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Scatter {
     pub kind: ScatterKind,
     pub dims: ScatterDimensionNumbers,
     pub mode: GatherScatterMode,
-    /// The caller vouches that no element is written twice.
+    /// `true` if the caller promises that no element is written twice.
     pub unique_indices: bool,
     pub indices_are_sorted: bool,
 }
@@ -86,7 +87,7 @@ impl Scatter {
         (0..rank).map(|d| if gather.missing(d) { 1 } else { windows.next().unwrap_or(0) }).collect()
     }
 
-    /// The gather that reads where this writes; out of bounds it reads zeros.
+    /// The gather that reads where this writes, with zeros out of bounds.
     fn gather(&self, operand: &Aval, updates: &[usize]) -> Gather {
         Gather {
             dims: self.dims.to_gather(),
@@ -98,12 +99,12 @@ impl Scatter {
         }
     }
 
-    /// The tangent of a replacing scatter whose positions may repeat: each element's tangent is that of the update
-    /// that was kept, found by scattering the updates' numbers.
+    /// The tangent of a replacing scatter with possibly repeated positions: each element's tangent is that of the
+    /// update that won, found by scattering the updates' numbers.
     fn set_tangent(&self, args: &[Array], operand_t: &Array, updates_t: &Array) -> Array {
         let (operand, indices, updates) = (&args[0], &args[1], &args[2]);
         let gather = self.gather(&operand.aval(), updates.shape());
-        // One number for each position: the same for all elements of its block.
+        // One number per position, equal for all elements of its block.
         let rows: Vec<usize> = (0..updates.ndim()).filter(|d| !self.dims.update_window_dims.contains(d)).collect();
         let shape: Vec<usize> = rows.iter().map(|&d| updates.shape()[d]).collect();
         let count = shape.iter().product::<usize>();
@@ -116,12 +117,12 @@ impl Scatter {
         self.with(ScatterKind::Add).apply(&only(&untouched, operand_t), indices, &only(&won, updates_t))
     }
 
-    /// The tangent of a scatter of extremes: shared equally by all that equal the result.
+    /// The tangent of a minimum or maximum: shared equally by all operands that equal the result.
     fn extreme_tangent(&self, args: &[Array], out: &Array, operand_t: &Array, updates_t: &Array) -> Array {
         let (operand, indices, updates) = (&args[0], &args[1], &args[2]);
         let gather = self.gather(&operand.aval(), updates.shape());
         let add = self.with(ScatterKind::Add);
-        // What nothing is written to stays itself, NaN too.
+        // An element without updates stays unchanged, even NaN.
         let number = |n: i128| Array::literal(Scalar::Int(n), operand.dtype(), false);
         let always = Array::literal(Scalar::Bool(true), DType::Bool, false);
         let writes =
@@ -129,7 +130,7 @@ impl Scatter {
         let written = Compare::Gt.apply(&writes, &number(0));
         let operand_wins = Select.apply(&written, &always, &Compare::Eq.apply(operand, out)).astype(operand.dtype());
         let update_wins = Compare::Eq.apply(updates, &gather.apply(out, indices)).astype(operand.dtype());
-        // NaN equals nothing: there no one wins.
+        // NaN equals nothing, so there are no winners.
         let winners = MAX.apply(&add.apply(&operand_wins, indices, &update_wins), &number(1));
         add.apply(&(operand_t * operand_wins), indices, &(updates_t * update_wins)) / winners
     }
@@ -356,7 +357,7 @@ impl Primitive for Scatter {
     }
 }
 
-/// `x` where `which`, else zero.
+/// `x` where `which` holds, else zero.
 fn only(which: &Array, x: &Array) -> Array {
     Select.apply(which, &Array::literal(Scalar::Int(0), x.dtype(), false), x)
 }

@@ -1,7 +1,7 @@
-//! The derivative of windowed maxima with large windows: in each window, one element is selected by another array.
+//! The derivative of windowed maxima with large windows: in each window, another array selects one element.
 //!
 //! The two primitives are each other's transpose. Both select the first largest (or smallest) element, and take
-//! operands that are padded already.
+//! operands with padding already applied.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -18,10 +18,10 @@ use crate::shape::Shape;
 
 type Ints = SmallVec<[usize; 4]>;
 
-/// `select_and_gather(values, operand)`: of each window, the value where the operand is largest. Linear in the values.
+/// `select_and_gather(values, operand)`: for each window, the value where the operand is largest. Linear in the values.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SelectAndGather {
-    /// Select the smallest instead of the largest.
+    /// Selects the smallest instead of the largest.
     pub min: bool,
     pub window: Ints,
     pub strides: Ints,
@@ -54,7 +54,7 @@ impl SelectAndGather {
         format!("window_dimensions = {}, window_strides = {}", ints(&self.window), ints(&self.strides))
     }
 
-    /// Whether the first of two elements stays selected, as an operation's attributes.
+    /// The comparison that keeps the first of two elements, as attributes.
     fn compare(&self, dtype: DType) -> String {
         let kind = match dtype.category() {
             Category::Float | Category::Complex => "FLOAT",
@@ -67,7 +67,7 @@ impl SelectAndGather {
         )
     }
 
-    /// The same with a batch axis in front.
+    /// Adds a leading batch axis.
     fn batched(&self) -> Self {
         let mut batched = self.clone();
         batched.window.insert(0, 1);
@@ -76,7 +76,7 @@ impl SelectAndGather {
     }
 }
 
-/// Both operands with the batch axis in front.
+/// Moves the batch axis of both operands to the front.
 fn in_front(axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> [Array; 2] {
     [0, 1].map(|i| axis.moved(&args[i], dims[i], 0))
 }

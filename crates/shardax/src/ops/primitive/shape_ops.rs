@@ -1,4 +1,4 @@
-//! Primitives that lay elements out anew: reshape, transpose, broadcast, iota.
+//! Primitives that rearrange elements: reshape, transpose, broadcast, iota.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(crate) fn list(values: &[usize]) -> String {
     format!("({}{})", inner.join(","), if values.len() == 1 { "," } else { "" })
 }
 
-/// For a linear primitive of one operand: the result and its tangent are the same operation.
+/// The derivative of a linear primitive of one operand: result and tangent use the same operation.
 pub(super) fn linear_jvp(
     p: &(impl Primitive + Clone + 'static),
     args: &[Array],
@@ -108,7 +108,7 @@ impl Primitive for Reshape {
     }
 }
 
-/// Dimensions in another order: dimension `i` of the result is dimension `permutation[i]` of the operand.
+/// Permutes dimensions: dimension `i` of the result is dimension `permutation[i]` of the operand.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Transpose {
     pub permutation: Ints,
@@ -175,7 +175,7 @@ impl Primitive for Transpose {
     }
 }
 
-/// Repetition to a larger shape; operand dimension `i` becomes dimension `dims[i]` of the result.
+/// Broadcasts to a larger shape; operand dimension `i` becomes dimension `dims[i]` of the result.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct BroadcastInDim {
     pub shape: Shape,
@@ -244,7 +244,7 @@ impl Primitive for BroadcastInDim {
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let operand = args[0].aval();
         Ok(vec![cts[0].as_ref().map(|ct| {
-            // Sum over the dimensions that are new, and those that were repeated from 1.
+            // Sums over the new dimensions, and those broadcast from 1.
             let repeated = |d: usize| match self.dims.iter().position(|&e| e == d) {
                 Some(i) => operand.shape[i] == 1 && self.shape[d] != 1,
                 None => true,

@@ -1,4 +1,4 @@
-//! Primitives that take arrays apart and join them: slice, pad, concatenate, reverse.
+//! Primitives that split and join arrays: slice, pad, concatenate, reverse.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -135,7 +135,7 @@ impl Primitive for Pad {
         let mut shape = Shape::new();
         for (&n, &(low, high, interior)) in x.shape.iter().zip(&self.config) {
             let n = n as i64;
-            // Nothing overflows in 128 bits; what is too large for memory is refused with the shape.
+            // 128 bits cannot overflow; a result too large for memory is rejected with the shape.
             let wide = |v: i64| v as i128;
             let m = wide(low) + wide(high) + wide(n) + wide(interior) * wide(n - 1).max(0);
             if interior < 0
@@ -174,7 +174,7 @@ impl Primitive for Pad {
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let Some(ct) = &cts[0] else { return Ok(vec![None, None]) };
         let operand = args[0].aval();
-        // Undo the edges by padding with their negatives, then skip what was put between.
+        // Undoes the edges by padding with their negatives, then skips the interior padding.
         let zero = Array::literal(Scalar::Int(0), ct.dtype(), false);
         let edges = self.config.iter().map(|c| (-c.0, -c.1, 0)).collect();
         let inner = bind1(Pad { config: edges }, &[ct.clone(), zero]);
@@ -197,7 +197,7 @@ impl Primitive for Pad {
         let Some(d) = dims[1] else {
             return Ok((smallvec![bind1(Pad { config }, &[x, args[1].clone()])], vec![Some(0)]));
         };
-        // A value for each entry: pad a mask along, and choose by it.
+        // A padding value per entry: pads a mask too, and selects by it.
         debug_assert_eq!(d, 0);
         let zero = Array::literal(Scalar::Int(0), x.dtype(), false);
         let padded = bind1(Pad { config: config.clone() }, &[x.clone(), zero]);
@@ -208,7 +208,7 @@ impl Primitive for Pad {
     }
 }
 
-/// Arrays joined along a dimension.
+/// Concatenates arrays along a dimension.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Concatenate {
     pub dimension: usize,
@@ -298,7 +298,7 @@ impl Primitive for Concatenate {
     }
 }
 
-/// The elements in reverse order along some dimensions.
+/// Reverses the elements along some dimensions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Reverse {
     pub dims: Ints,

@@ -1,5 +1,5 @@
-//! The softmax. Its derivative needs its result alone, `y * (t - sum(y * t))`: what is kept for a gradient is one array,
-//! and what is computed from it goes over memory half as often as the derivatives of the parts would.
+//! The softmax. Its derivative only needs its result, `y * (t - sum(y * t))`: there is only one residual,
+//! and the gradient reads memory half as often as the derivatives of the parts would.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -29,10 +29,10 @@ impl Softmax {
     }
 }
 
-/// `x` less its maximum over `axes`, which changes no ratio of exponentials and keeps them finite.
+/// `x` minus its maximum over `axes`, which keeps the exponentials finite without changing their ratios.
 #[track_caller]
 pub(crate) fn shifted(x: &Array, axes: &[i32]) -> Array {
-    // Nothing has no maximum; it only has to have the shape.
+    // An empty array has no maximum; only the shape matters.
     let max = if x.size() == 0 { x.sum_keepdims(axes) } else { x.max_keepdims(axes) };
     x - stop_gradient(max)
 }

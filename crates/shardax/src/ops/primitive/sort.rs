@@ -1,4 +1,4 @@
-//! Sort: several arrays put into the order of the first ones, the keys, along a dimension.
+//! Sort: orders several arrays by the first ones, the keys, along a dimension.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -14,9 +14,10 @@ use crate::core::program::trace::bind;
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Result, bail, err};
 
-/// `sort(x, y, …)`: all operands in the ascending order of the first `num_keys`, compared one after the other.
+/// `sort(x, y, …)`: all operands in ascending order of the first `num_keys`, compared lexicographically.
 ///
-/// Among floats -0 equals 0 (an array sorted alone has -0 first) and NaN comes last; complex numbers compare by real, then imaginary part.
+/// Among floats -0 equals 0 (a single sorted array has -0 first) and NaN comes last; complex numbers compare by real,
+/// then imaginary part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Sort {
     pub operands: usize,
@@ -32,7 +33,7 @@ impl Sort {
     }
 }
 
-/// One scalar compared by the sort, so that the total order is the one that is promised.
+/// Canonicalizes a scalar for comparison, so that the total order is the documented one.
 fn comparable(cx: &mut Lowering, v: Value) -> Value {
     let scalar = cx.aval(v);
     if !scalar.dtype.is_float() {
@@ -54,7 +55,7 @@ fn compare(cx: &mut Lowering, direction: &str, kind: &str, x: Value, y: Value, f
     cx.op("stablehlo.compare", &[x, y], &attrs, flag)
 }
 
-/// Floats as integers that compare as they do, NaN last.
+/// Converts floats to integers with the same order, NaN last.
 fn ordered_bits(x: &Array) -> Array {
     let nan = Array::literal(Scalar::float(f64::NAN), x.dtype(), false);
     let x = Select.apply(&Compare::Ne.apply(x, x), x, &nan);
@@ -70,14 +71,14 @@ fn from_ordered_bits(bits: &Array, dtype: DType) -> Array {
     BitcastConvert { dtype }.apply(&flip_negative(bits))
 }
 
-/// The magnitude of a negative float counts downwards as an integer: its bits but the sign are turned round.
+/// The magnitude of a negative float decreases as an integer: flips its bits except the sign.
 fn flip_negative(bits: &Array) -> Array {
     let number = |v: i128| Array::literal(Scalar::Int(v), bits.dtype(), false);
     let sign = SHIFT_RIGHT_ARITHMETIC.apply(bits, &number(bits.dtype().bits() as i128 - 1));
     XOR.apply(bits, &AND.apply(&sign, &number(highest(bits.dtype()).to_i128())))
 }
 
-/// The numbers that a key compares by.
+/// The components that a key is compared by.
 fn parts(cx: &mut Lowering, key: Value) -> SmallVec<[Value; 2]> {
     let dtype = cx.dtype(key);
     if !dtype.is_complex() {
@@ -93,7 +94,7 @@ fn parts(cx: &mut Lowering, key: Value) -> SmallVec<[Value; 2]> {
         .collect()
 }
 
-/// Whether `x` comes before `y`: at the first key where they differ.
+/// Compares `x` and `y` at the first key where they differ.
 fn before(cx: &mut Lowering, keys: &[(Value, Value)]) -> Result<Value> {
     let flag = Aval::scalar(DType::Bool);
     let mut pairs: Vec<(Value, Value)> = Vec::new();
@@ -157,7 +158,7 @@ impl Primitive for Sort {
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         if self.operands == 1 && cx.dtype(args[0]).is_float() {
-            // Integers are compared several times as fast.
+            // Integers compare several times as fast.
             return cx.expand(args, |args| {
                 let sorted = self.apply(&[ordered_bits(&args[0])]);
                 Ok(vec![from_ordered_bits(&sorted[0], args[0].dtype())])
@@ -174,7 +175,7 @@ impl Primitive for Sort {
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
-        // Where each element came from: sorted along.
+        // The source index of each element, sorted together.
         let from = crate::ops::lax::iota(DType::I32, args[0].shape(), self.dimension);
         let mut operands = args.to_vec();
         operands.push(from);

@@ -1,4 +1,4 @@
-//! `stop_gradient`: the same values, through which no gradient flows.
+//! `stop_gradient`: the identity, with zero derivative.
 
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
@@ -9,7 +9,7 @@ use crate::core::tree::{self, Tree};
 use crate::error::Result;
 use smallvec::{SmallVec, smallvec};
 
-/// The same values, through which no gradient flows.
+/// The identity, with zero derivative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct StopGradient;
 
@@ -47,7 +47,7 @@ impl Primitive for StopGradient {
     }
 }
 
-/// The same tree; gradients do not flow through it.
+/// Returns the tree, and stops gradients through it.
 #[track_caller]
 pub fn stop_gradient<T: Tree>(x: T) -> T {
     let _line = crate::source::enter();

@@ -1,6 +1,6 @@
-//! The Threefry-2x32 block cipher, from which all random bits come.
+//! The Threefry-2x32 block cipher, the source of all random bits.
 //!
-//! Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011: 20 rounds, as JAX uses it.
+//! Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011: 20 rounds, as in JAX.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -19,7 +19,7 @@ use crate::error::{Result, err};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Threefry2x32;
 
-/// Distances of the rotations: the two rows take turns, four rounds each.
+/// The rotation distances: the two rows alternate, four rounds each.
 const ROTATIONS: [[u32; 4]; 2] = [[13, 15, 26, 6], [17, 29, 16, 24]];
 const PARITY: u32 = 0x1BD1_1BDA;
 

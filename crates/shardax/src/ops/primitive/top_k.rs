@@ -1,4 +1,4 @@
-//! The largest elements of each row, and where they are.
+//! The largest elements of each row, and their indices.
 
 use smallvec::{SmallVec, smallvec};
 

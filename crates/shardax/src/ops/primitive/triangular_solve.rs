@@ -1,4 +1,4 @@
-//! Systems of linear equations with triangular matrices.
+//! Solution of triangular linear systems.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -14,7 +14,7 @@ use crate::ops::control_flow::fori_loop;
 use crate::ops::lax;
 use crate::ops::numpy::conj;
 
-/// What is done to a matrix before it is used.
+/// The transformation of a matrix before it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Op {
     Plain,
@@ -32,17 +32,17 @@ impl Op {
     }
 }
 
-/// The `x` with `op(a) x = b`, or `x op(a) = b` where `a` is not on the left. Of `a` one triangle is read.
+/// Solves `op(a) x = b`, or `x op(a) = b` if `a` is not on the left. Only one triangle of `a` is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TriangularSolve {
     pub left_side: bool,
     pub lower: bool,
     pub op: Op,
-    /// The diagonal is taken to be ones, and not read.
+    /// Assumes a diagonal of ones, which is not read.
     pub unit_diagonal: bool,
 }
 
-/// Rows that are solved one by one before the rest follows at once.
+/// The number of rows solved one by one before the rest is updated.
 const BLOCK: usize = 128;
 
 impl TriangularSolve {
@@ -63,14 +63,15 @@ impl TriangularSolve {
         )
     }
 
-    /// The part of a matrix that is read.
+    /// The triangle that is read.
     fn triangle(self, a: &Array) -> Array {
         let k = self.unit_diagonal as i32;
         if self.lower { a.tril(-k) } else { a.triu(k) }
     }
 
-    /// The solution by substitution, as LAPACK has it. The CPU engine's own operation multiplies by inverted blocks: a
-    /// NaN in the last row of `b` or a zero on the diagonal makes all of the solution NaN.
+    /// The solution by substitution, as in LAPACK. The CPU plugin's own operation (xla-cpu-pjrt 0.0.1) multiplies by
+    /// inverted blocks: a NaN in the last row of `b` or a zero on the diagonal makes the whole solution NaN. Noticed by
+    /// `triangular_solves_keep_nan_in_its_place`.
     fn substitute(self, a: &Array, b: &Array) -> Result<Array> {
         let (a, b) = match self.left_side {
             true => (self.op.of(a), b.clone()),
@@ -83,7 +84,7 @@ impl TriangularSolve {
     }
 }
 
-/// Solves `a x = b` by halves, so that most of the work is products of matrices.
+/// Solves `a x = b` recursively by halves, so that most of the work is matrix multiplication.
 fn by_blocks(a: &Array, b: &Array, lower: bool, unit: bool) -> Result<Array> {
     let (n, columns) = (b.shape()[b.ndim() - 2], b.shape()[b.ndim() - 1]);
     if n <= BLOCK {
@@ -111,7 +112,7 @@ fn by_rows(a: &Array, b: &Array, lower: bool, unit: bool) -> Result<Array> {
         let solved = match (unit, b.dtype().is_complex()) {
             (true, _) => rest,
             (false, false) => rest / row(&diagonal),
-            // The quotient of infinite numbers would be infinite, where LAPACK's product is NaN.
+            // The quotient of infinities would be infinite, while LAPACK's product is NaN.
             (false, true) => rest * (1 / row(&diagonal)),
         };
         lax::dynamic_update_slice_in_dim(&x, &solved, &i, -2)
@@ -147,7 +148,7 @@ impl Primitive for TriangularSolve {
         Ok(smallvec![Aval { weak: a.weak && b.weak, ..b.clone() }])
     }
 
-    /// A product and an addition for each element of the right side and half of the matrix's rows.
+    /// A multiply-add for each element of the right-hand side and half of the matrix's rows.
     fn flops(&self, args: &[Aval], outs: &[Aval]) -> Flops {
         let rows = args[0].shape.last().copied().unwrap_or(0) as f64;
         Flops::of_products(rows * outs[0].size() as f64)
@@ -172,7 +173,8 @@ impl Primitive for TriangularSolve {
     }
 
     /// From `op(a) x = b`: `op(a) dx = db - op(da) x`
-    /// ([Giles, An extended collection of matrix derivative results](https://people.maths.ox.ac.uk/gilesm/files/NA-08-01.pdf), 2.3.1).
+    /// ([Giles, An extended collection of matrix derivative
+    /// results](https://people.maths.ox.ac.uk/gilesm/files/NA-08-01.pdf), 2.3.1).
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let x = self.apply(&args[0], &args[1]);
         let from_a = tangents[0].as_ref().map(|da| {
@@ -185,7 +187,7 @@ impl Primitive for TriangularSolve {
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let a = args[0].value()?;
-        // Transposed without conjugation.
+        // The transpose without conjugation.
         let (a, op) = match self.op {
             Op::Plain => (a.clone(), Op::Transpose),
             Op::Transpose => (a.clone(), Op::Plain),
@@ -205,8 +207,8 @@ impl Primitive for TriangularSolve {
     }
 }
 
-/// Solves for batched right-hand sides of one matrix by putting them side by side (where the matrix is on the left, or
-/// one below the other). Returns also where the batch is.
+/// Solves for batched right-hand sides of one matrix by putting them side by side (if the matrix is on the left, or
+/// one below the other). Also returns the position of the batch.
 pub(crate) fn solve_together(
     b: &Array,
     dim: usize,

@@ -19,9 +19,9 @@ use crate::ops::numpy::where_;
 enum Derivative {
     /// Piecewise constant: no tangent.
     Zero,
-    /// The tangent times this function of the operand and the result.
+    /// A factor of the tangent, from the operand and the result.
     Factor(fn(&Array, &Array) -> Array),
-    /// The operation itself is linear; its transpose.
+    /// The operation is linear; its transpose.
     Linear(fn(&Array) -> Array),
     /// The result's tangent from the operand, the result and the operand's tangent.
     Tangent(fn(&Array, &Array, &Array) -> Array),
@@ -29,7 +29,7 @@ enum Derivative {
 
 use Derivative::{Factor, Linear, Tangent, Zero};
 
-/// An operation: its name, its StableHLO or CHLO operation, the dtypes it takes and gives, its derivative.
+/// An operation: its name, its StableHLO or CHLO operation, the accepted and returned dtypes, its derivative.
 pub(crate) struct Def {
     name: &'static str,
     op: &'static str,
@@ -69,13 +69,14 @@ impl Unary {
     }
 }
 
-/// Operations that XLA's CPU backend computes by an exponent made an integer.
+/// Operations that XLA's CPU backend computes via an integer exponent.
 const BY_EXPONENT: [&str; 6] = ["exp", "expm1", "logistic", "sinh", "cosh", "erfc"];
 
 impl Unary {
-    /// The operation, or NaN where `x` is NaN. Of a NaN that is a constant XLA makes an undefined integer, and may
-    /// then read anything: `exp(where(p, NaN, x))` was memory that nothing had been written to.
-    fn keeping_nan(self, cx: &mut Lowering, x: Value, out: &Aval) -> Value {
+    /// The operation, or NaN where `x` is NaN. For a constant NaN, XLA (xla-cpu-pjrt 0.0.1) computes an undefined
+    /// integer, and may then read uninitialized memory: `exp(where(p, NaN, x))`. Noticed by
+    /// `exp_of_a_chosen_nan_is_nan`.
+    fn propagating_nan(self, cx: &mut Lowering, x: Value, out: &Aval) -> Value {
         let y = cx.op(self.0.op, &[x], "", out);
         let attrs = "comparison_direction = #stablehlo<comparison_direction NE>, compare_type = #stablehlo<comparison_type FLOAT>";
         let is_nan = cx.op("stablehlo.compare", &[x, x], attrs, &Aval::new(DType::Bool, out.shape.clone()));
@@ -111,12 +112,12 @@ impl Primitive for Unary {
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        // XLA has NaN for the part that is 0 where the other overflows.
+        // XLA (xla-cpu-pjrt 0.0.1) returns NaN for the part that is 0 if the other overflows.
         match (self.0.name, outs[0].dtype.is_complex()) {
             ("sin", true) => cx.expand(args, |x| Ok(vec![complex_sin_cos(&x[0])[0].clone()])),
             ("cos", true) => cx.expand(args, |x| Ok(vec![complex_sin_cos(&x[0])[1].clone()])),
             (name, false) if cx.on_cpu() && BY_EXPONENT.contains(&name) => {
-                Ok(vec![self.keeping_nan(cx, args[0], &outs[0])])
+                Ok(vec![self.propagating_nan(cx, args[0], &outs[0])])
             }
             _ => Ok(vec![cx.op(self.0.op, args, "", &outs[0])]),
         }
@@ -199,17 +200,17 @@ unary! {
     BESSEL_I1E "bessel_i1e" "chlo.bessel_i1e" Float same, Factor(super::special::bessel_i1e_slope);
     ABS "abs" "stablehlo.abs" Signed DType::real, Tangent(|x, y, t| {
         if !x.dtype().is_complex() {
-            // +1 at 0, as in JAX.
+            // The slope at 0 is +1, as in JAX.
             return where_(x.greater_equal(0), t, -t);
         }
-        // The real part of t in the direction of x; 0 where that has none.
+        // The real part of t in the direction of x; 0 if that is undefined.
         REAL.apply(&(t * CONJ.apply(x))) / where_(y.equal(0), 1, y)
     });
     NOT "not" "stablehlo.not" Bits same, Zero;
     POPULATION_COUNT "population_count" "stablehlo.popcnt" Integer same, Zero;
     CLZ "clz" "stablehlo.count_leading_zeros" Integer same, Zero;
     REAL "real" "stablehlo.real" Complex DType::real, Linear(|ct| crate::ops::lax::complex(ct, &zeros_like(ct)));
-    // Cotangents pair with tangents as real numbers do, without conjugation.
+    // Cotangents pair with tangents as real numbers, without conjugation.
     IMAG "imag" "stablehlo.imag" Complex DType::real, Linear(|ct| crate::ops::lax::complex(&zeros_like(ct), &-ct));
     CONJ "conj" "chlo.conj" Complex same, Linear(|ct| CONJ.apply(ct));
 }
@@ -218,7 +219,7 @@ unary! {
 fn complex_sin_cos(x: &Array) -> [Array; 2] {
     let (a, b) = (REAL.apply(x), IMAG.apply(x));
     let (sin, cos) = (SIN.apply(&a), COS.apply(&a));
-    // By `expm1`, which keeps the digits of small numbers.
+    // `expm1` is accurate for small numbers.
     let (up, down) = (EXPM1.apply(&b), EXPM1.apply(&-&b));
     let (sinh, cosh) = ((&up - &down) / 2, (up + down + 2) / 2);
     let real = a.equal(0);

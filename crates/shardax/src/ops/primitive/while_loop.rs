@@ -1,4 +1,4 @@
-//! `while`: a loop that runs as long as a condition on its carry holds.
+//! `while`: a loop that runs while a condition on its carry holds.
 
 use smallvec::SmallVec;
 
@@ -28,9 +28,9 @@ use crate::shape::AxisSet;
 /// Operands are the constants of the condition, those of the body, and the initial carry; results are the final carry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct While {
-    /// From its constants and the carry to one boolean.
+    /// Maps its constants and the carry to one boolean.
     pub cond: Program,
-    /// From its constants and the carry to the carry.
+    /// Maps its constants and the carry to the carry.
     pub body: Program,
     pub cond_consts: usize,
     pub body_consts: usize,
@@ -51,7 +51,7 @@ impl While {
         cond.chain(self.body.inputs.iter().map(|v| self.body.aval_of(*v)))
     }
 
-    /// The constants of the condition, those of the body, and the carry.
+    /// Splits a list into the constants of the condition, those of the body, and the carry.
     fn parts<'a, T>(&self, list: &'a [T]) -> (&'a [T], &'a [T], &'a [T]) {
         let (cond, rest) = list.split_at(self.cond_consts);
         let (body, carry) = rest.split_at(self.body_consts);
@@ -73,7 +73,7 @@ impl While {
         }
     }
 
-    /// This loop and its operands, made to agree on the manual axes that each operand varies over.
+    /// The loop and its operands, cast to agree on the manual axes that each operand varies over.
     pub(crate) fn fit(&self, args: &[Array]) -> Result<(While, Vec<Array>)> {
         let Some(mut sets) = operand_sets(self.in_avals(), &sets_of(args)) else {
             return Ok((self.clone(), args.to_vec()));
@@ -85,7 +85,7 @@ impl While {
         Ok((While { cond, body, ..*self }, cast_all(args, &sets)))
     }
 
-    /// Runs the loop whose captures come apart from its operands.
+    /// Runs the loop with captures separate from its operands.
     fn run(cond: Traced, body: Traced, cond_args: &[Array], body_args: &[Array], carry: &[Array]) -> Result<Outputs> {
         let this = While {
             cond_consts: cond.captures.len() + cond_args.len(),
@@ -151,7 +151,7 @@ impl Primitive for While {
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
         let mut sets = args.to_vec();
         let carry = self.carry_sets(&mut sets)?;
-        // Devices that leave the loop at different times hold different values, whatever the body does.
+        // Devices that leave the loop at different times have different values, whatever the body does.
         let (cond_sets, _, _) = self.parts(&sets);
         let predicate = vary::outputs(&self.cond, &[cond_sets, &carry].concat())?;
         Ok(carry.iter().map(|set| predicate.iter().fold(set.clone(), |a, b| a.union(b))).collect())
@@ -185,13 +185,13 @@ impl Primitive for While {
         Ok(results.split_off(results.len() - outs.len()))
     }
 
-    /// The condition is computed before the loop and at the end of each step, so that it changes the state as often as it
-    /// is asked.
+    /// The condition is evaluated before the loop and at the end of each step, so that it updates the state as often as
+    /// it is evaluated.
     fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
-        thread.settle(state)?;
+        thread.cast_state(state)?;
         let (cond_args, body_args, carry) = self.parts(args);
         let first = thread_eval(&self.cond, thread, &[cond_args, carry].concat(), state)?;
-        thread.settle(state)?;
+        thread.cast_state(state)?;
         let count = state.len();
         let carry: Vec<Array> = [state, &first[..], carry].concat();
         let types = |arrays: &[Array]| arrays.iter().map(Array::aval).collect::<Vec<_>>();
@@ -201,7 +201,7 @@ impl Primitive for While {
             let mut state = carry[..count].to_vec();
             let next = thread_eval(&self.body, thread, &[body_args, &carry[count + 1..]].concat(), &mut state)?;
             let again = thread_eval(&self.cond, thread, &[cond_args, &next].concat(), &mut state)?;
-            thread.settle(&mut state)?;
+            thread.cast_state(&mut state)?;
             Ok([state, again, next].concat())
         })?;
         let outs = While::run(cond, body, &[], &[cond_args, body_args].concat(), &carry)?;
@@ -212,7 +212,7 @@ impl Primitive for While {
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let (this, args) = self.fit(args)?;
         let (cond_args, body_args, carry) = this.parts(&args);
-        // The condition has no derivative, so that neither have its constants.
+        // The condition has no derivative, and neither have its constants.
         let tangents = &tangents[this.cond_consts..];
         let mut nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
         let at_carry = this.body_consts;
@@ -223,7 +223,8 @@ impl Primitive for While {
             }
             nonzero[at_carry..].copy_from_slice(&has);
         };
-        // From (captures, constants, carry, their tangents) to (captures, constants, their tangents, carry, its tangents).
+        // From (captures, constants, carry, their tangents) to (captures, constants, their tangents, carry, its
+        // tangents).
         let const_tangents = nonzero[..at_carry].iter().filter(|nz| **nz).count();
         let from = body.captures.len() + at_carry;
         body.program.inputs[from..from + carry.len() + const_tangents].rotate_left(carry.len());
@@ -247,8 +248,8 @@ impl Primitive for While {
     }
 
     fn linearize(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
-        // The number of steps is not known, so that nothing can be kept of each: the linear part runs the known part
-        // anew. That serves forward mode; reverse mode needs a transpose, which says what is wrong.
+        // The number of steps is unknown, so residuals cannot be stacked: the linear part repeats the non-linear one.
+        // This suffices for forward mode; reverse mode needs a transpose, which is an error.
         let (this, args) = self.fit(args)?;
         let count = this.num_carry();
         let known = bind_checked(this, &args)?;
@@ -282,7 +283,7 @@ impl Primitive for While {
             }
             let (cond, each) = batch_program(&this.cond, axis, &[cond_dims, &inner].concat(), &[false])?;
             if each == [true] && !batched.iter().all(|b| *b) {
-                // Each entry stops at its own time: all that is carried differs between entries.
+                // Each entry stops at its own step: the whole carry differs between entries.
                 batched.fill(true);
                 continue;
             }
@@ -296,7 +297,7 @@ impl Primitive for While {
             return Ok((While::run(cond, body, cond_args, body_args, &moved)?, out_dims));
         }
 
-        // The loop runs while any entry does; entries that are done keep their carry.
+        // The loop runs while any entry does; finished entries keep their carry.
         let types = |args: &[Array]| args.iter().map(Array::aval).collect::<Vec<_>>();
         let predicate = |args: &[Array], carry: &[Array]| -> Result<Array> {
             let outs = eval(&cond.program, &[&cond.captures, args, carry].concat())?;

@@ -1,4 +1,4 @@
-//! How a window moves along one dimension: what convolutions and windowed reductions share.
+//! The window of a convolution or a windowed reduction along one dimension.
 
 use std::fmt::Write as _;
 
@@ -7,11 +7,11 @@ use crate::core::program::Aval;
 use crate::dtype::Scalar;
 use crate::error::{Result, bail, err};
 
-/// A window's movement along one dimension.
+/// A window along one dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct WindowDim {
     pub stride: usize,
-    /// Elements put before and after the dimension; negative to cut.
+    /// The padding before the dimension; negative to cut.
     pub low: i64,
     pub high: i64,
     /// The distance between the operand's elements.
@@ -20,7 +20,7 @@ pub(crate) struct WindowDim {
     pub window_dilation: usize,
 }
 
-/// Writes the operand with the padding and base dilation of these dimensions; what is put in is zero.
+/// Pads the operand with zeros for the padding and base dilation of these dimensions.
 pub(crate) fn pad(cx: &mut Lowering, x: Value, dims: impl Iterator<Item = (usize, WindowDim)>) -> Value {
     let mut config = vec![(0, 0, 0); cx.shape(x).len()];
     for (d, w) in dims {
@@ -30,10 +30,10 @@ pub(crate) fn pad(cx: &mut Lowering, x: Value, dims: impl Iterator<Item = (usize
     cx.pad(x, zero, &config)
 }
 
-/// What a size may not exceed.
+/// The maximum size.
 const MAX: usize = u32::MAX as usize;
 
-/// The extent of `n` elements that are `by` apart. Wide enough that no size a user gives overflows.
+/// The extent of `n` elements with distance `by`, in a type that no size can overflow.
 fn dilate(n: usize, by: usize) -> i128 {
     if n == 0 { 0 } else { (n as i128 - 1).saturating_mul(by as i128).saturating_add(1) }
 }
@@ -78,8 +78,8 @@ impl WindowDim {
         Ok(count as usize)
     }
 
-    /// The movement that takes the result's cotangent back to the operand: the window runs over the result, whose
-    /// elements lie a stride apart, and takes one position for each element of the operand. `count` is the result's size.
+    /// The window that maps the result's cotangent back to the operand: it moves over the result, whose
+    /// elements are a stride apart, with one position per element of the operand. `count` is the result's size.
     pub fn to_operand(self, n: usize, window: usize, count: usize) -> WindowDim {
         // Element `p` of the dilated operand met the window's element `k` at position `o` where
         // p + low = o * stride + k * window_dilation; with the window reversed, `o` begins span - 1 - low before `p`.
@@ -94,8 +94,8 @@ impl WindowDim {
         }
     }
 
-    /// The movement that takes the result's cotangent to the window's elements: the cotangent, its elements a stride
-    /// apart, is the window, and takes one position for each element of the old one.
+    /// The window that maps the result's cotangent to the window's elements: the cotangent, its elements a stride
+    /// apart, is the window, with one position per element of the old one.
     pub fn to_window(self, n: usize, window: usize, count: usize) -> WindowDim {
         let span = dilate(window, self.window_dilation) + dilate(count, self.stride) - 1;
         WindowDim {
@@ -119,7 +119,7 @@ pub(crate) fn padding_attr(dims: &[WindowDim]) -> String {
     text
 }
 
-/// The movement in a printed program; what is as usual is left out.
+/// The window in a printed program, without defaults.
 pub(crate) fn print(dims: &[WindowDim], window_name: &str, base_name: &str) -> String {
     let list = |f: &dyn Fn(&WindowDim) -> String| dims.iter().map(f).collect::<Vec<_>>().join(",");
     let mut text = format!(

@@ -1,4 +1,4 @@
-//! The primitive behind `shard_map` and `pmap`: a program that each device runs on its own block of the arguments.
+//! The primitive behind `shard_map` and `pmap`: a program that each device runs on its local shards of the arguments.
 
 mod rules;
 
@@ -16,15 +16,15 @@ use crate::sharding::context::with_manual;
 use crate::sharding::typed::entry;
 use crate::sharding::{Mesh, NamedSharding, PartitionSpec, Typed, get_abstract_mesh};
 
-/// A program run by every device of a mesh on its blocks of the operands.
+/// A program that every device of a mesh runs on its local shards of the operands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ShardMap {
     pub mesh: Mesh,
-    /// The axes over which the program is run device by device; the others are left to the compiler.
+    /// The manual axes, over which the program is run device by device; the others are left to the compiler.
     pub manual: Vec<AxisName>,
     pub in_specs: Vec<PartitionSpec>,
     pub out_specs: Vec<PartitionSpec>,
-    /// Whether types in the body track which axes values vary over.
+    /// `true` if types in the body track the axes that values vary over.
     pub checked: bool,
     pub body: Program,
 }
@@ -35,7 +35,7 @@ impl ShardMap {
         self.manual.iter().copied()
     }
 
-    /// The same map of no program, to put another in.
+    /// A copy with an empty program, to be replaced.
     fn without_body(&self) -> ShardMap {
         ShardMap {
             mesh: self.mesh.clone(),
@@ -72,7 +72,7 @@ impl ShardMap {
         Ok(Aval { shape, vma, sharding, ..aval.clone() })
     }
 
-    /// The type of the whole that blocks of this type make.
+    /// The type of the global value with local shards of this type.
     pub fn whole(&self, spec: &PartitionSpec, block: &Aval) -> Result<Aval> {
         if spec.len() > block.rank() {
             return Err(err!(
@@ -103,7 +103,7 @@ impl ShardMap {
         Ok(Aval { shape, vma, sharding, ..block.clone() })
     }
 
-    /// The axes that a spec does not name: all their devices hold one value, unless they hold that of different
+    /// The axes that a spec does not name: all devices along them hold one value, unless they hold different
     /// entries of a batch.
     fn unmentioned(&self, spec: &PartitionSpec) -> SmallVec<[AxisName; 2]> {
         let named: AxisSet = spec.all_axes().collect();
@@ -112,12 +112,13 @@ impl ShardMap {
 
     fn lower_call(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         if self.mesh.size() == 1 {
-            // One device's block is the whole, and the compiler partitions nothing.
+            // The only device's shard is the whole value, and the compiler partitions nothing: it has no
+            // `manual_computation` then.
             let part = Some(Part::Name("shard_map".into()));
             return self.in_manual(cx, |cx| cx.named(part, |cx| cx.program(&self.body, args)));
         }
         let name = cx.mesh_name(&self.mesh);
-        // How blocks are split over axes that are left to the compiler is for it to say.
+        // The compiler decides how local shards are split over axes left to it.
         let manual = |axis: &AxisName| self.axes().any(|own| own == *axis) || cx.manual_axes.contains(axis);
         let open = !self.mesh.axis_names().all(|axis| manual(&axis));
         let specs = |specs: &[PartitionSpec], avals: &[Aval]| {
@@ -142,12 +143,14 @@ impl ShardMap {
         );
         let blocks: Vec<Aval> = self.body.in_avals().cloned().collect();
         let region = self.in_manual(cx, |cx| {
-            cx.region_returning("sdy.return", &blocks, |cx, args| cx.named_apart(|cx| cx.program(&self.body, args)))
+            cx.region_returning("sdy.return", &blocks, |cx, args| {
+                cx.named_in_function(|cx| cx.program(&self.body, args))
+            })
         })?;
         Ok(cx.op_with("sdy.manual_computation", args, &attrs, vec![region], outs))
     }
 
-    /// Writes text in which the axes are manual.
+    /// Writes text with the axes manual.
     fn in_manual<R>(&self, cx: &mut Lowering, f: impl FnOnce(&mut Lowering) -> R) -> R {
         let all = self.axes().chain(cx.manual_axes.iter().copied()).collect();
         let outer = (cx.manual_mesh.replace(self.mesh.clone()), std::mem::replace(&mut cx.manual_axes, all));

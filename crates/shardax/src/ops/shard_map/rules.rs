@@ -1,4 +1,4 @@
-//! The rules of `shard_map`: types, derivatives, batching.
+//! The rules of `shard_map`: types, differentiation, batching.
 
 use smallvec::SmallVec;
 
@@ -27,7 +27,7 @@ fn over(axes: &[AxisName]) -> PartitionSpec {
 }
 
 impl ShardMap {
-    /// This with another body; what the body captured comes first, whole on every device.
+    /// A copy with another body; captured values of the body come first, whole on every device.
     fn with_body(
         &self,
         body: Program,
@@ -67,7 +67,7 @@ impl Primitive for ShardMap {
     }
 
     fn out_sharding(&self, result: usize, _aval: &Aval) -> Option<NamedSharding> {
-        // How it is cut over axes that are left to the compiler is the compiler's choice.
+        // The split over axes that are left to the compiler is its choice.
         let all = self.mesh.axes().iter().all(|(name, size)| *size == 1 || self.manual.contains(name));
         all.then(|| NamedSharding::new(&self.mesh, self.out_specs[result].clone()))
     }
@@ -102,19 +102,19 @@ impl Primitive for ShardMap {
     }
 
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
-        // Inside, operands vary over the axes that split them too; outside, none of its own axes is left.
+        // Inside, operands also vary over the axes that split them; outside, none of its own axes is left.
         let inner: Vec<AxisSet> =
             args.iter().zip(&self.in_specs).map(|(set, spec)| set.union(&spec.all_axes().collect())).collect();
         let own: AxisSet = self.axes().collect();
         Ok(vary::outputs(&self.body, &inner)?.iter().map(|set| set.minus(&own)).collect())
     }
 
-    /// Operands keep what they vary over of the enclosing map's axes.
+    /// Operands keep the axes of the enclosing map that they vary over.
     fn casts_operands(&self) -> bool {
         false
     }
 
-    /// Each device of its own axes does what the body does.
+    /// Each device along its own axes executes the body.
     fn flops(&self, _args: &[Aval], _outs: &[Aval]) -> Flops {
         let devices: usize = self.axes().filter_map(|axis| self.mesh.axis_size(axis)).product();
         self.body.flops() * devices as f64
@@ -132,9 +132,9 @@ impl Primitive for ShardMap {
         self.lower_call(cx, args, outs)
     }
 
-    /// The state comes in whole, and leaves as one for each device.
+    /// The state enters whole, and leaves with one entry per device.
     fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
-        thread.settle(state)?;
+        thread.cast_state(state)?;
         let count = state.len();
         let axes: Vec<AxisName> = self.axes().collect();
         let blocks: Vec<Aval> = state.iter().map(Array::aval).chain(self.body.in_avals().cloned()).collect();
@@ -142,7 +142,7 @@ impl Primitive for ShardMap {
             trace(&blocks, |args| {
                 let mut state = args[..count].to_vec();
                 let outs = thread_eval(&self.body, thread, &args[count..], &mut state)?;
-                thread.settle(&mut state)?;
+                thread.cast_state(&mut state)?;
                 let all: AxisSet = if self.checked { axes.iter().copied().collect() } else { AxisSet::default() };
                 let own = state.iter().map(|s| cast_up(s, &all).expand_dims(0));
                 Ok(own.chain(outs).collect())
@@ -180,20 +180,21 @@ impl Primitive for ShardMap {
         let blocks: Vec<Aval> = self.body.in_avals().cloned().collect();
         let count = self.out_specs.len();
 
-        // The known part returns the residuals that it computes; those that are its own operands are passed as they are.
+        // The non-linear part returns the residuals that it computes; residuals that are its own operands are passed
+        // directly.
         let mut linear = None;
         let mut sources = Vec::new();
         let mut residual_specs = Vec::new();
         let Traced { program: known, captures } = self.in_body(|| {
             trace(&blocks, |inputs| {
-                let (mut outs, lin) = ad::linearize_held(&self.body, inputs, &nonzero)?;
+                let (mut outs, lin) = ad::linearize_nested(&self.body, inputs, &nonzero)?;
                 for residual in &lin.residuals {
                     let operand = inputs.iter().position(|i| is_same(i, residual));
                     sources.push(operand);
                     match operand {
                         Some(i) => residual_specs.push(self.in_specs[i].clone()),
                         None => {
-                            // A scalar gets a dimension to be split along.
+                            // A scalar gets a dimension to split along.
                             outs.push(if residual.ndim() == 0 { residual.expand_dims(0) } else { residual.clone() });
                             residual_specs.push(PartitionSpec::default());
                         }
@@ -209,7 +210,7 @@ impl Primitive for ShardMap {
         let varying = self.varying(&known, captures.len())?;
         let places = residual_specs.iter_mut().zip(&computed).filter(|(_, c)| **c);
         for ((spec, _), set) in places.zip(&varying[count..]) {
-            // The own axes, in the mesh's order.
+            // Its own axes, in the mesh's order.
             let axes: SmallVec<[AxisName; 2]> = self.axes().filter(|n| set.contains(*n)).collect();
             *spec = over(&axes);
         }
@@ -225,7 +226,7 @@ impl Primitive for ShardMap {
             })
             .collect::<Result<_>>()?;
 
-        // The linear part takes them back in.
+        // The linear part takes the residuals as operands.
         let residual_avals: Vec<Aval> = residuals
             .iter()
             .zip(&residual_specs)
@@ -357,8 +358,8 @@ impl Primitive for ShardMap {
 }
 
 impl ShardMap {
-    /// The axes that each result of `body`, whose first inputs are captured, may vary over: what types say, or where
-    /// they do not track it, what the body says.
+    /// The axes that each result of `body`, whose first inputs are captured, may vary over: as typed, or, if types
+    /// do not track it, by analysis of the body.
     pub fn varying(&self, body: &Program, captured: usize) -> Result<Vec<AxisSet>> {
         if self.checked {
             return Ok(body.out_avals().into_iter().map(|aval| aval.vma).collect());
@@ -368,7 +369,7 @@ impl ShardMap {
         vary::outputs(body, &inputs)
     }
 
-    /// The cotangent of an output, as the body takes it. Where types do not track what varies, the devices that hold
+    /// The cotangent of an output, for the body. If types do not track varying axes, the devices that hold
     /// one value share its cotangent equally.
     fn incoming(&self, ct: Array, out: &Aval, spec: &PartitionSpec) -> Array {
         if self.checked {
@@ -378,7 +379,7 @@ impl ShardMap {
         if shared == 1 { ct } else { ct / shared }
     }
 
-    /// The cotangent of an operand, as it leaves the body: operands that all devices hold get the sum of theirs.
+    /// The cotangent of an operand, from the body: an operand that all devices hold gets the sum of theirs.
     fn outgoing(&self, ct: Array, spec: &PartitionSpec) -> Array {
         let axes = self.unmentioned(spec);
         if self.checked || axes.is_empty() {

@@ -9,21 +9,21 @@ use shardax_pjrt::{ElementType, HloInstruction};
 use crate::shape::AxisName;
 use crate::sharding::Mesh;
 
-/// How devices exchange data.
+/// The kind of a collective operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum CollectiveKind {
-    /// A sum, or another reduction, that all devices get.
+    /// A sum, or another reduction, on all devices.
     AllReduce,
-    /// All devices get everybody's part.
+    /// Every device receives all parts.
     AllGather,
-    /// A reduction, of which each device gets its part.
+    /// A reduction, of which each device receives its part.
     ReduceScatter,
-    /// Each device sends a part to each.
+    /// Each device sends a part to each other.
     AllToAll,
-    /// Each device sends to one and receives from one.
+    /// Each device sends to one device and receives from one.
     CollectivePermute,
-    /// One device sends to all.
+    /// One device sends to all devices.
     CollectiveBroadcast,
     /// One device sends to another.
     Send,
@@ -65,25 +65,25 @@ impl fmt::Display for CollectiveKind {
     }
 }
 
-/// Collectives of a compiled program that are alike.
+/// Identical collectives of a compiled program.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Collective {
-    /// What it does.
+    /// The kind of operation.
     pub kind: CollectiveKind,
-    /// The mesh axes along which data moves, major first; empty where the program has no mesh, and of a send that does
-    /// not say to whom, as between slices of TPUs.
+    /// The mesh axes along which data moves, major first; empty if the program has no mesh, and for a send with an
+    /// unspecified receiver, as between slices of TPUs.
     pub axes: Vec<AxisName>,
-    /// The number of devices that take part together; 0 where that is not said.
+    /// The number of participating devices; 0 if unspecified.
     pub participants: usize,
-    /// The data on one device, in bytes: of the operands or of the results, whichever is more. A ring moves
+    /// The data on one device, in bytes: the larger of operands and results. A ring moves
     /// `2 (n - 1) / n` times as much for an all-reduce, and half of that for a gather, scatter or all-to-all.
     pub bytes: usize,
-    /// How many of them there are in the program.
+    /// The number of these instructions in the program.
     pub count: usize,
-    /// How often they run in one call, all together: those in a loop as often as its body. Of the branches of a
-    /// conditional each counts as if it were taken. `None` where a loop's number of steps is known to it alone.
+    /// The number of executions in one call, of all together: those in a loop once per iteration. Each branch of a
+    /// conditional counts as if it were taken. `None` if the number of iterations of a loop is unknown.
     pub runs: Option<usize>,
-    /// Whether they are inside a loop, which runs them once for each of its steps.
+    /// `true` if they are inside a loop.
     pub in_loop: bool,
 }
 
@@ -103,31 +103,31 @@ impl fmt::Display for Collective {
     }
 }
 
-/// All collectives of a compiled program, like ones together. Dereferences to a slice.
+/// All collectives of a compiled program, grouped. Dereferences to a slice.
 ///
-/// Communication of custom calls is not among them.
+/// Communication inside custom calls is not included.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Collectives(Vec<Collective>);
 
 impl Collectives {
     pub(crate) fn of(instructions: &[HloInstruction], mesh: Option<&Mesh>) -> Self {
         let runs = Runs::of(instructions);
-        let reduced_apart = reduced_apart(instructions);
-        let gone_on = gone_on(instructions);
+        let scattering = fused_reduce_scatters(instructions);
+        let continuing = continued(instructions);
         let sizes: HashMap<(&str, &str), usize> =
             instructions.iter().map(|i| ((i.computation.as_str(), i.name.as_str()), bytes(&i.shapes))).collect();
         let mut found: Vec<Collective> = Vec::new();
         for instruction in instructions {
             let Some(kind) = CollectiveKind::of(&instruction.opcode) else { continue };
             let computation = instruction.computation.as_str();
-            if gone_on.contains(computation) {
+            if continuing.contains(computation) {
                 continue;
             }
             let size_of = |name: &String| sizes.get(&(computation, name.as_str())).copied();
             let operands: usize = instruction.operands.iter().filter_map(size_of).sum();
             let mut results = bytes(&instruction.shapes);
             if instruction.opcode.ends_with("-start") {
-                // Its result holds the operands too, and numbers of its own.
+                // Its result also holds the operands, and numbers of its own.
                 let own = |(ty, dims): &&(ElementType, Vec<i64>)| *ty == ElementType::U32 && dims.is_empty();
                 let own = if instruction.shapes.len() > 2 { instruction.shapes.iter().filter(own).count() } else { 0 };
                 results = results.saturating_sub(4 * own);
@@ -135,7 +135,7 @@ impl Collectives {
             }
             let groups = groups(instruction, mesh);
             let one = Collective {
-                kind: if reduced_apart.contains(computation) { ReduceScatter } else { kind },
+                kind: if scattering.contains(computation) { ReduceScatter } else { kind },
                 axes: axes(&groups, mesh),
                 participants: groups.iter().map(Vec::len).max().unwrap_or(0),
                 bytes: operands.max(results),
@@ -168,8 +168,8 @@ impl Collectives {
         self.iter().filter(|c| c.kind == kind).map(|c| c.count).sum()
     }
 
-    /// The data of all of them on one device in one call, in bytes; those in a loop that does not say how often it runs
-    /// count once.
+    /// The data of all of them on one device in one call, in bytes; those in a loop with an unknown number of
+    /// iterations count once.
     pub fn bytes(&self) -> usize {
         self.iter().map(|c| c.bytes.saturating_mul(c.runs.unwrap_or(c.count))).fold(0, usize::saturating_add)
     }
@@ -203,22 +203,22 @@ pub(super) fn bytes(shapes: &[(ElementType, Vec<i64>)]) -> usize {
     shapes.iter().map(one).sum()
 }
 
-/// How often each computation runs in one call.
+/// The number of executions of each computation in one call.
 pub(super) struct Runs<'a> {
-    /// `None` where a loop does not say how often it runs.
+    /// `None` if the number of iterations of a loop is unknown.
     runs: HashMap<&'a str, Option<usize>>,
-    /// The computations that loops run, directly or not.
+    /// The computations that loops run, directly or indirectly.
     looped: HashSet<&'a str>,
 }
 
 impl<'a> Runs<'a> {
-    /// `None` where a loop does not say how often it runs.
+    /// The number of executions; `None` if the number of iterations of a loop is unknown.
     pub fn of_computation(&self, name: &str) -> Option<usize> {
         self.runs.get(name).copied().unwrap_or(Some(1))
     }
 
     pub fn of(instructions: &'a [HloInstruction]) -> Runs<'a> {
-        // Who calls a computation, how often each time, and whether as a loop.
+        // The caller of a computation, the number of calls each time, and whether it is a loop.
         type Call<'a> = (&'a str, Option<usize>, bool);
         let mut callers: HashMap<&str, Vec<Call<'_>>> = HashMap::new();
         let mut entry = None;
@@ -229,24 +229,24 @@ impl<'a> Runs<'a> {
             for (at, called) in i.calls.iter().enumerate() {
                 let is_loop = i.opcode == "while";
                 let trips = i.trip_count.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
-                // The condition is asked once more than the body runs.
+                // The condition runs once more than the body.
                 let times = if is_loop { trips.map(|n| n.saturating_add(at)) } else { Some(1) };
                 callers.entry(called.as_str()).or_default().push((i.computation.as_str(), times, is_loop));
             }
         }
         let mut all = Runs { runs: entry.into_iter().map(|name| (name, Some(1))).collect(), looped: HashSet::new() };
-        // Callers stand deeper in the program's nest than what they call: as many rounds as it is deep settle it.
+        // Callers precede their callees in the call graph, so the graph's depth bounds the number of rounds.
         let mut open: HashSet<&str> = callers.keys().copied().filter(|name| Some(*name) != entry).collect();
         while !open.is_empty() {
             let ready =
                 |name: &&str| callers[name].iter().all(|(caller, _, _)| !open.contains(caller) || caller == name);
             let (now, later): (HashSet<&str>, HashSet<&str>) = open.iter().copied().partition(ready);
-            // Computations that call each other in a circle are none of HLO's.
+            // HLO has no recursion; a cycle is cut.
             let now = if now.is_empty() { std::mem::take(&mut open) } else { now };
             for name in now {
                 let mut sum = Some(0usize);
                 for (caller, times, is_loop) in &callers[name] {
-                    // A computation that nothing calls counts as if the entry did.
+                    // A computation without a caller counts as if the entry called it.
                     let of_caller = all.runs.get(caller).copied().unwrap_or(Some(1));
                     let more = of_caller.zip(*times).map(|(a, b)| a.saturating_mul(b));
                     sum = sum.zip(more).map(|(a, b)| a.saturating_add(b));
@@ -262,22 +262,23 @@ impl<'a> Runs<'a> {
     }
 }
 
-/// The computations that TPUs reduce and scatter by: an all-reduce inside, of which each device keeps its part.
-fn reduced_apart(instructions: &[HloInstruction]) -> HashSet<&str> {
+/// The computations of TPUs that fuse a reduce-scatter: they contain an all-reduce, of which each device keeps its
+/// part.
+fn fused_reduce_scatters(instructions: &[HloInstruction]) -> HashSet<&str> {
     let fusions = instructions.iter().filter(|i| i.opcode == "fusion");
     let computations = fusions.flat_map(|i| i.calls.iter().map(|called| (i.name.as_str(), called.as_str())));
     let named = |name: &str| name.starts_with("all-reduce-scatter");
     computations.filter(|(name, called)| named(name) || named(called)).map(|(_, called)| called).collect()
 }
 
-/// The computations that only go on with collectives. TPUs write one that runs beside other work several times: in the
-/// fusion that starts it, in each of those that it runs beside, and in the one that waits for it.
-fn gone_on(instructions: &[HloInstruction]) -> HashSet<&str> {
+/// The computations that only continue collectives. TPUs write an asynchronous collective several times: in the
+/// fusion that starts it, in each fusion that it overlaps, and in the one that waits for it.
+fn continued(instructions: &[HloInstruction]) -> HashSet<&str> {
     let waits = |i: &&HloInstruction| i.custom_call_target.as_deref() == Some("AsyncCollectiveDone");
     let mut found: HashSet<&str> = instructions.iter().filter(waits).map(|i| i.computation.as_str()).collect();
     let beside = |i: &&HloInstruction| i.computation.starts_with("async_collective_fusion");
     found.extend(instructions.iter().filter(beside).map(|i| i.computation.as_str()));
-    // And what these call.
+    // And the computations that these call.
     loop {
         let inside = instructions.iter().filter(|i| found.contains(i.computation.as_str()));
         let called: Vec<&str> = inside.flat_map(|i| &i.calls).map(String::as_str).collect();
@@ -289,7 +290,7 @@ fn gone_on(instructions: &[HloInstruction]) -> HashSet<&str> {
     }
 }
 
-/// The positions in the mesh that take part together.
+/// The groups of participants, as positions in the mesh.
 fn groups(instruction: &HloInstruction, mesh: Option<&Mesh>) -> Vec<Vec<usize>> {
     let position = |id: &i64| usize::try_from(*id).unwrap_or(0);
     if !instruction.source_target_pairs.is_empty() {
@@ -297,14 +298,14 @@ fn groups(instruction: &HloInstruction, mesh: Option<&Mesh>) -> Vec<Vec<usize>> 
     }
     let groups: Vec<Vec<usize>> = instruction.replica_groups.iter().map(|g| g.iter().map(position).collect()).collect();
     match (groups.is_empty(), CollectiveKind::of(&instruction.opcode)) {
-        // Between two devices, which the program does not name.
+        // A transfer between two devices, which the program does not name.
         (true, Some(Send | Recv)) => Vec::new(),
         (true, _) => vec![(0..mesh.map_or(1, Mesh::size)).collect()],
         (false, _) => groups,
     }
 }
 
-/// The axes along which members of a group differ.
+/// The axes along which the members of a group differ.
 fn axes(groups: &[Vec<usize>], mesh: Option<&Mesh>) -> Vec<AxisName> {
     let Some(mesh) = mesh else { return Vec::new() };
     let differ = |name: &AxisName| {

@@ -1,4 +1,4 @@
-//! Several programs compiled at once.
+//! Concurrent compilation of several programs.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -8,8 +8,8 @@ use crate::core::tree::Tree;
 use crate::error::{AtCaller, Result};
 use crate::runtime::multi_process::processes_of;
 
-/// Compiles each, as many at a time as there are cores: a server's programs for batches of several sizes, say. The
-/// compiler itself uses several cores for a large program, and one for a small.
+/// Compiles several functions concurrently, as many at a time as there are cores: for example a server's programs for
+/// several batch sizes. The compiler itself uses several cores for a large program, and one for a small one.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -21,7 +21,7 @@ use crate::runtime::multi_process::processes_of;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails with the error of the first that fails, in the order of the list.
+/// Fails with the error of the first in the list that fails.
 #[track_caller]
 pub fn compile_all<Args: Tree, Out: Tree>(lowered: &[Lowered<Args, Out>]) -> Result<Vec<Compiled<Args, Out>>> {
     let (next, made) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -31,7 +31,7 @@ pub fn compile_all<Args: Tree, Out: Tree>(lowered: &[Lowered<Args, Out>]) -> Res
             made.lock().unwrap_or_else(PoisonError::into_inner).push((i, compiled));
         }
     };
-    // Processes compile what is over the devices of all in one order.
+    // All processes must compile programs over their common devices in the same order.
     let spans = |one: &Lowered<Args, Out>| processes_of(one.lowered.request.place.devices()).is_some();
     let cores = match lowered.iter().any(spans) {
         true => 1,

@@ -1,4 +1,4 @@
-//! Programs compiled for devices that need not be there.
+//! Cross-compiled programs, for devices that are not present.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,8 +10,8 @@ use crate::error::{AtCaller, Result};
 use crate::runtime::cross_compile::CrossCompiledProgram;
 use crate::sharding::{Mesh, Sharding};
 
-/// A function compiled for the devices of a [`Topology`](crate::Topology), which need not be there: it tells what each
-/// would need and what they would communicate, and its bytes run where such devices are
+/// A function compiled for the devices of a [`Topology`](crate::Topology): it reports the memory of each device
+/// and the communication, and its bytes can be loaded where such devices are
 /// ([`Compiled::load`](super::Compiled::load)). It cannot be called.
 ///
 /// It is made by [`Lowered::compile_for`](super::Lowered::compile_for).
@@ -26,65 +26,65 @@ impl<Args, Out> CrossCompiled<Args, Out> {
         CrossCompiled { lowered, program: Arc::new(program), types: PhantomData }
     }
 
-    /// The mesh of the topology's devices that it is for; `None` of a program for one device.
+    /// The mesh of the topology's devices; `None` for a program on one device.
     pub fn mesh(&self) -> Option<&Mesh> {
         self.program.mesh()
     }
 
-    /// The optimized program, as [`Compiled::as_text`](super::Compiled::as_text) gives it.
+    /// The optimized program; see [`Compiled::as_text`](super::Compiled::as_text).
     pub fn as_text(&self) -> Result<String> {
         Ok(report::text(&self.lowered.request.name, &self.program.executable.instructions()?))
     }
 
-    /// The communication, as [`Compiled::collectives`](super::Compiled::collectives) gives it.
+    /// The communication; see [`Compiled::collectives`](super::Compiled::collectives).
     pub fn collectives(&self) -> Result<Collectives> {
         Ok(Collectives::of(&self.program.executable.instructions()?, self.mesh()))
     }
 
-    /// The memory that one call would need on each device.
+    /// The memory of one call on each device.
     pub fn memory_analysis(&self) -> Result<MemoryAnalysis> {
         Ok(self.program.executable.memory_analysis()?)
     }
 
-    /// What is read from a device's memory and written to it, as
-    /// [`Compiled::bytes_accessed`](super::Compiled::bytes_accessed) counts it.
+    /// The bytes read from and written to a device's memory; see
+    /// [`Compiled::bytes_accessed`](super::Compiled::bytes_accessed).
     pub fn bytes_accessed(&self) -> Result<usize> {
         Ok(traffic::bytes_accessed(&self.program.executable.instructions()?))
     }
 
-    /// What one device computes in matrix products and convolutions, as
-    /// [`Compiled::products`](super::Compiled::matmul_flops) counts it.
+    /// The floating-point operations of matrix multiplications and convolutions on one device; see
+    /// [`Compiled::matmul_flops`](super::Compiled::matmul_flops).
     pub fn matmul_flops(&self) -> Result<f64> {
         Ok(traffic::products(&self.program.executable.instructions()?))
     }
 
-    /// The compiler's estimates of what one call costs on a device. The TPU's counts what a loop does once; the CUDA
+    /// The compiler's cost estimates of one call on a device. Those for TPUs count the body of a loop once; the CUDA
     /// plugin has none, which is an error.
     pub fn cost_analysis(&self) -> Result<BTreeMap<String, f64>> {
         report::costs(&self.program.executable)
     }
 
-    /// How the program takes each argument; `None` for arguments that it does not take, as nothing depends on them.
+    /// The sharding of each argument; `None` for unused arguments.
     pub fn input_shardings(&self) -> LeafTree<Option<Sharding>> {
         let of = |i| Some(self.lowered.in_sharding(&self.program.in_shardings, i)?.in_layout(None));
         LeafTree::new(&self.lowered.in_def, (0..self.lowered.in_avals.len()).map(of).collect())
     }
 
-    /// How each result lies, given or chosen by the compiler.
+    /// The sharding of each result, given or chosen by the compiler.
     pub fn output_shardings(&self) -> LeafTree<Sharding> {
         let all = self.program.out_shardings.iter().map(|sharding| sharding.in_layout(None)).collect();
         LeafTree::new(&self.lowered.convention.out_def, all)
     }
 
-    /// The type of each argument, and whether it is donated.
+    /// The type of each argument, and its donation.
     pub fn args_info(&self) -> LeafTree<ArgInfo> {
         self.lowered.args_info()
     }
 
-    /// The compiled program as bytes, for [`Compiled::load`](super::Compiled::load) where such devices are, by the same
+    /// The bytes of the compiled program, for [`Compiled::load`](super::Compiled::load) on such devices, by the same
     /// version of the plugin.
     ///
-    /// Fails where it calls functions of this process.
+    /// Fails if it calls functions of this process.
     #[track_caller]
     pub fn serialize(&self) -> Result<Vec<u8>> {
         self.program.bytes().at_caller()

@@ -1,4 +1,4 @@
-//! Arrays that stand for their types alone, and the types of a function's results.
+//! Arrays without values, and shape inference.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use crate::runtime::layouts;
 use crate::sharding::Sharding;
 use crate::source;
 
-/// No trace has this number.
+/// A trace number that is never used.
 const NO_TRACE: u64 = 0;
 
-/// An array of this shape and dtype that has no values and no memory: an argument for `lower` and [`eval_shape`].
+/// Creates an array of this shape and dtype without values or memory: an argument for `lower` and [`eval_shape`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -36,7 +36,7 @@ pub fn shape_dtype_struct(shape: impl IntoShape, dtype: DType) -> Array {
     }
 }
 
-/// The same with the sharding that the argument is to have, as an array that lies so would have it (JAX's
+/// Like [`shape_dtype_struct`] with the sharding of the argument (JAX's
 /// `ShapeDtypeStruct(shape, dtype, sharding=…)`). The devices may be those of a [`Topology`](crate::Topology).
 ///
 /// ```
@@ -49,9 +49,9 @@ pub fn shape_dtype_struct(shape: impl IntoShape, dtype: DType) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// A [`Format`](crate::Format) says the layout in memory too.
+/// A [`Format`](crate::Format) also gives the layout in memory.
 ///
-/// An array with an error when the sharding does not divide the shape, or the layout is of another rank.
+/// Returns an array with an error if the sharding does not divide the shape, or the layout has another rank.
 #[track_caller]
 pub fn shape_dtype_struct_on(shape: impl IntoShape, dtype: DType, sharding: impl Into<ShardingLike>) -> Array {
     const NAME: &str = "shape_dtype_struct_on";
@@ -72,7 +72,7 @@ pub fn shape_dtype_struct_on(shape: impl IntoShape, dtype: DType, sharding: impl
     made.unwrap_or_else(|e| Array::from_result(Err(e), &of_type(Aval::scalar(dtype))))
 }
 
-/// The types of a function's results, found without computing anything: a tree of arrays without values.
+/// The types of a function's results, without any computation: a tree of arrays without values.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -99,12 +99,12 @@ fn of_type_on(aval: Aval, sharding: Option<Arc<Sharding>>) -> Array {
 }
 
 impl Array {
-    /// Whether it stands for its type alone.
+    /// Returns `true` if it has a type but no values.
     pub(crate) fn is_only_type(&self) -> bool {
         matches!(&self.0, Repr::Traced(t) if t.is_only_type())
     }
 
-    /// How it lies, or is to lie, where that must stay so: of a committed array, and of one that stands for its type.
+    /// The sharding, if it is fixed: of a committed array, and of one without values.
     pub(crate) fn committed_sharding(&self) -> Option<&Sharding> {
         match &self.0 {
             Repr::Traced(tracer) => tracer.sharding.as_deref(),
@@ -118,7 +118,7 @@ impl Tracer {
         self.trace == NO_TRACE
     }
 
-    /// The error of using it as a value.
+    /// The error for using it as a value.
     pub(crate) fn has_no_values(&self) -> Error {
         err!(Type, "an array of type {} that stands for its type alone (shape_dtype_struct) has no values", self.aval)
             .help("use it as an argument of `lower` or `eval_shape`")

@@ -1,4 +1,4 @@
-//! How compiled programs take their arguments and give their results: shardings with layouts in memory.
+//! Formats of compiled programs' arguments and results: shardings with layouts in memory.
 
 use shardax_pjrt as pjrt;
 
@@ -10,33 +10,33 @@ use crate::runtime::callable::CallConvention;
 use crate::runtime::layouts;
 use crate::sharding::{Format, Layout, LayoutOptions, Sharding};
 
-/// A sharding and the layout beside it, as users see them.
+/// The sharding and the layout as a public format.
 fn format(layout: Option<Layout>, sharding: &Sharding) -> Format {
     Format::new(LayoutOptions::from(layout), sharding.in_layout(None))
 }
 
 impl LoweredFn {
-    /// How the compiled program takes each argument; these are the shardings of its inputs.
+    /// The format of each argument; `inputs` are the shardings of the program's inputs.
     fn input_formats(&self, inputs: &[Sharding], program: &pjrt::CompiledProgram) -> LeafTree<Option<Format>> {
         let CallConvention { captures, kept, .. } = &self.convention;
         let format = |argument: usize| {
             let at = captures.len() + kept.iter().position(|k| *k == argument)?;
-            Some(format(layouts::told(program.parameter_layouts(), at), inputs.get(at)?))
+            Some(format(layouts::layout_at(program.parameter_layouts(), at), inputs.get(at)?))
         };
         LeafTree::new(&self.in_def, (0..self.in_avals.len()).map(format).collect())
     }
 
-    /// How it gives each result; these are their shardings.
+    /// The format of each result; `outputs` are their shardings.
     fn output_formats(&self, outputs: &[Sharding], program: &pjrt::CompiledProgram) -> LeafTree<Format> {
-        let told = |i| layouts::told(program.output_layouts(), i);
-        let all = outputs.iter().enumerate().map(|(i, sharding)| format(told(i), sharding));
+        let layout_at = |i| layouts::layout_at(program.output_layouts(), i);
+        let all = outputs.iter().enumerate().map(|(i, sharding)| format(layout_at(i), sharding));
         LeafTree::new(&self.convention.out_def, all.collect())
     }
 }
 
 impl<Args, Out> Compiled<Args, Out> {
-    /// How the program takes each argument: its sharding, and its layout in memory, given or chosen by the compiler.
-    /// `None` for arguments that it does not take, as nothing depends on them.
+    /// The format of each argument: its sharding, and its layout in memory, given or chosen by the compiler.
+    /// `None` for unused arguments.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -54,12 +54,12 @@ impl<Args, Out> Compiled<Args, Out> {
         self.lowered.input_formats(&self.loaded.in_shardings, &self.loaded.executable)
     }
 
-    /// How each result lies: its sharding, and its layout in memory, given or chosen by the compiler.
+    /// The format of each result: its sharding, and its layout in memory, given or chosen by the compiler.
     pub fn output_formats(&self) -> LeafTree<Format> {
         self.lowered.output_formats(&self.loaded.out_shardings, &self.loaded.executable)
     }
 
-    /// Fails for committed arguments that lie in memory otherwise than they were to.
+    /// Fails for committed arguments with another layout in memory.
     pub(super) fn check_layouts(&self, flat: &Flat) -> Result<()> {
         let said = |sharding: &Sharding| sharding.layout().is_some();
         let passed = |leaf: &Array| leaf.concrete_ref().is_some_and(|c| said(&c.sharding));
@@ -87,13 +87,13 @@ impl<Args, Out> Compiled<Args, Out> {
 }
 
 impl<Args, Out> CrossCompiled<Args, Out> {
-    /// How the program takes each argument: its sharding, and its layout in memory, given or chosen by the compiler;
-    /// `None` for arguments that it does not take.
+    /// The format of each argument: its sharding, and its layout in memory, given or chosen by the compiler;
+    /// `None` for unused arguments.
     pub fn input_formats(&self) -> LeafTree<Option<Format>> {
         self.lowered.input_formats(&self.program.in_shardings, &self.program.executable)
     }
 
-    /// How each result lies: its sharding, and its layout in memory, given or chosen by the compiler.
+    /// The format of each result: its sharding, and its layout in memory, given or chosen by the compiler.
     pub fn output_formats(&self) -> LeafTree<Format> {
         self.lowered.output_formats(&self.program.out_shardings, &self.program.executable)
     }

@@ -1,4 +1,4 @@
-//! What is known of each leaf of a tree.
+//! Values for each leaf of a tree.
 
 use std::fmt;
 
@@ -18,9 +18,9 @@ pub struct LeafTree<T> {
 }
 
 impl<T> LeafTree<T> {
-    /// A value for each leaf of `def`, in order.
+    /// Creates the tree from a value for each leaf of `def`, in order.
     ///
-    /// Fails when there are not as many values as leaves.
+    /// Fails unless there are as many values as leaves.
     pub fn try_new(def: &TreeDef, leaves: Vec<T>) -> Result<Self> {
         let (want, got) = (def.leaf_count(), leaves.len());
         if want != got {
@@ -44,18 +44,18 @@ impl<T> LeafTree<T> {
         &self.leaves
     }
 
-    /// The value of the leaf at a key path, written as in errors: `[0].w`.
+    /// The value of the leaf at a key path, in the form used in errors: `[0].w`.
     pub fn get(&self, path: &str) -> Option<&T> {
         self.leaves.get(self.def.paths().iter().position(|p| p == path)?)
     }
 
-    /// Each key path with its value.
+    /// Iterates over key paths and values.
     pub fn iter(&self) -> impl Iterator<Item = (String, &T)> {
         self.def.paths().into_iter().zip(&self.leaves)
     }
 }
 
-/// A line for each leaf.
+/// One line for each leaf.
 impl<T: fmt::Display> fmt::Display for LeafTree<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.iter().try_for_each(|(path, value)| writeln!(f, "{path}: {value}"))
@@ -69,7 +69,7 @@ impl IntoPrefix<Option<ShardingLike>> for &LeafTree<Sharding> {
     }
 }
 
-/// The same; `None` says nothing of a leaf.
+/// A sharding for each leaf, for values of this structure; `None` leaves it open.
 impl IntoPrefix<Option<ShardingLike>> for &LeafTree<Option<Sharding>> {
     fn into_prefix(self) -> Prefix<Option<ShardingLike>> {
         nest(&self.def, &mut self.leaves.iter().map(|s| s.as_ref().map(Into::into)))
@@ -83,7 +83,7 @@ impl IntoPrefix<Option<ShardingLike>> for &LeafTree<Format> {
     }
 }
 
-/// The same; `None` says nothing of a leaf.
+/// A format for each leaf; `None` leaves it open.
 impl IntoPrefix<Option<ShardingLike>> for &LeafTree<Option<Format>> {
     fn into_prefix(self) -> Prefix<Option<ShardingLike>> {
         nest(&self.def, &mut self.leaves.iter().map(|f| f.as_ref().map(Into::into)))
@@ -93,23 +93,23 @@ impl IntoPrefix<Option<ShardingLike>> for &LeafTree<Option<Format>> {
 fn nest<T>(def: &TreeDef, leaves: &mut dyn Iterator<Item = Option<T>>) -> Prefix<Option<T>> {
     match def.root_children() {
         Some(children) => Prefix::Node(children.iter().map(|(_, child)| nest(child, leaves)).collect()),
-        // A number has no leaf.
+        // A plain number has no leaf.
         None if def.leaf_count() == 0 => Prefix::Leaf(None),
         None => Prefix::Leaf(leaves.next().flatten()),
     }
 }
 
-/// The type of an argument, and whether its memory is given away.
+/// The type of an argument, and its donation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArgInfo {
     /// Its type.
     pub aval: Aval,
-    /// Whether the program may take over its memory.
+    /// `true` if the program may reuse its memory.
     pub donated: bool,
 }
 
 impl ArgInfo {
-    /// Its sizes.
+    /// The dimensions.
     pub fn shape(&self) -> &[usize] {
         &self.aval.shape
     }

@@ -1,4 +1,4 @@
-//! Staging: a function is traced for its arguments, cleaned up, and placed.
+//! Lowering a function: it is traced for its arguments, pruned, and placed.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,37 +27,37 @@ use crate::sharding::layout::RequestedLayout;
 use crate::sharding::memory::MemoryKind;
 use crate::sharding::{Mesh, Sharding};
 
-/// What is asked of a function that is staged; all that `jit` and `pmap` differ in.
+/// The options of lowering a function, which are all that distinguish `jit` and `pmap`.
 pub(crate) struct LowerOptions<'a> {
     /// The function's name in errors.
     pub function: &'a str,
     /// The program's name in texts and profiles.
     pub program: String,
-    /// Which arguments are donated, leaf by leaf.
+    /// Marks the donated arguments, leaf by leaf.
     pub donated: Vec<bool>,
-    /// Whether arguments that nothing depends on stay.
+    /// `true` if unused arguments are kept.
     pub keep_unused: bool,
-    /// How each argument is to lie, where that is asked.
+    /// The requested sharding of each argument.
     pub in_shardings: Vec<RequestedSharding>,
-    /// What is asked of XLA.
+    /// XLA options.
     pub compiler_options: CompilerOptions,
-    /// Where captured arrays are to lie; `None` leaves them where they are.
+    /// The sharding of captured arrays; `None` leaves them where they are.
     pub captured: Option<Sharding>,
-    /// How each result is to lie, from the structure of the results and the program.
+    /// The requested sharding of each result, from the structure of the results and the program.
     pub out_shardings: &'a dyn Fn(&TreeDef, &Program) -> Result<Vec<RequestedSharding>>,
-    /// Where the function's traces are kept, if the same asked for other devices needs no new one.
+    /// The function's cached traces, which can be placed on other devices without a new trace.
     pub traces: Option<&'a Traces>,
 }
 
-/// What a function was traced to last. Arguments of the same types that lie elsewhere need no new trace.
+/// The last traces of a function. Arguments of the same types on other devices need no new trace.
 #[derive(Default)]
 pub(crate) struct Traces(Mutex<VecDeque<Arc<Trace>>>);
 
-/// So many traces are kept of a function: those of a loop over a few device sets or types.
+/// The number of cached traces of a function, enough for a loop over a few device sets or types.
 const KEPT_TRACES: usize = 4;
 
 struct Trace {
-    /// The context mesh, XLA that captured arrays belong to, and the precision of products that ask for none.
+    /// The context mesh, the client of captured arrays, and the default precision.
     mesh: Option<Mesh>,
     client_number: usize,
     precision: Option<Precision>,
@@ -68,7 +68,7 @@ struct Trace {
 }
 
 impl LowerOptions<'_> {
-    /// Traces `f` and decides where it runs.
+    /// Traces `f` and decides its placement.
     pub fn lower(self, flat: &Flat, f: FlatFn<'_>) -> Result<LoweredFn> {
         let trace = self.trace(flat, f)?;
         let Trace { in_avals, pruned: Pruned { program, captures, kept }, out_def, .. } = &*trace;
@@ -100,13 +100,14 @@ impl LowerOptions<'_> {
         let mut auto_inputs = Vec::new();
         for (at, &i) in kept.iter().enumerate() {
             let (at, name) = (captures.len() + at, || format!("argument{}", paths()[i]));
-            let layout = layouts::taken(&flat.leaves[i], self.in_shardings[i].layout, place.platform(), &name)?;
+            let layout =
+                layouts::input_sharding(&flat.leaves[i], self.in_shardings[i].layout, place.platform(), &name)?;
             if layout == Some(RequestedLayout::Auto) {
                 auto_inputs.push(at);
             }
             in_shardings[at] = in_shardings[at].in_layout(layout.and_then(RequestedLayout::known));
         }
-        let out_layouts = layouts::given(&asked, &program.out_avals(), place.platform(), &output_name)?;
+        let out_layouts = layouts::requested_results(&asked, &program.out_avals(), place.platform(), &output_name)?;
         let taken = captures.iter().map(|_| false).chain(kept.iter().map(|&i| self.donated[i]));
         let request = Request {
             name: self.program,
@@ -156,7 +157,7 @@ impl LowerOptions<'_> {
         let pruned = Pruned::new(&traced, self.keep_unused)?;
         let trace =
             Arc::new(Trace { mesh, client_number, precision, in_def: flat.def.clone(), in_avals, pruned, out_def });
-        // One that asked where the arguments lie is theirs alone.
+        // A trace that depends on the arguments' mesh is only valid for them.
         if let Some(traces) = self.traces.filter(|_| asked == argument_meshes_asked()) {
             let mut all = traces.lock();
             all.truncate(KEPT_TRACES - 1);
@@ -177,16 +178,16 @@ impl Traces {
     }
 }
 
-/// A traced function without the equations and inputs that nothing depends on.
+/// A traced function without unused equations and inputs.
 struct Pruned {
     program: Program,
     captures: Vec<Arc<Concrete>>,
-    /// The arguments that are left.
+    /// The remaining arguments.
     kept: Vec<usize>,
 }
 
 impl Pruned {
-    /// With `keep_unused` the arguments all stay.
+    /// With `keep_unused` all arguments remain.
     fn new(traced: &Traced, keep_unused: bool) -> Result<Self> {
         let mut program = traced.program.simplified();
         let mut used = program.used_inputs();

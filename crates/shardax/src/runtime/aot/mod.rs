@@ -1,4 +1,4 @@
-//! Ahead-of-time compilation: `lower` gives a [`Lowered`], whose `compile` gives a [`Compiled`].
+//! Ahead-of-time compilation: `lower` returns a [`Lowered`], whose `compile` returns a [`Compiled`].
 
 mod collectives;
 mod concurrent;
@@ -37,26 +37,26 @@ use crate::ops::checkify::Errors;
 use crate::sharding::{Mesh, Sharding, Topology};
 use crate::warning;
 
-/// A function that was traced for its arguments and placed: all that is needed to compile it and call it.
+/// A function that was traced for its arguments and placed: everything needed to compile and call it.
 pub(crate) struct LoweredFn {
     pub request: Request,
     pub convention: CallConvention,
     pub in_def: TreeDef,
-    /// The types of all arguments, those that the program does not take included.
+    /// The types of all arguments, including unused ones.
     pub in_avals: Vec<Aval>,
-    /// Which arguments are donated.
+    /// Marks the donated arguments.
     pub donated: Vec<bool>,
 }
 
 impl LoweredFn {
-    /// Compiles it, for calls that check nothing more.
+    /// Compiles it, for calls without further checks.
     pub fn load(self) -> Result<Callable> {
         self.warn_of_donations();
         let (loaded, convention) = (self.request.load()?, self.convention);
         Ok(Callable { loaded, convention, errors: Errors::none(), reusable: true, aux: None })
     }
 
-    /// The donated arguments whose memory no result takes over, and whether the program takes them at all.
+    /// The donated arguments whose memory no result reuses, and whether the program uses them at all.
     fn unused_donations(&self) -> Vec<(usize, bool)> {
         let used = self.request.donations();
         let CallConvention { captures, kept, .. } = &self.convention;
@@ -65,8 +65,8 @@ impl LoweredFn {
         (0..self.donated.len()).filter(|&i| self.donated[i] && !reused(i)).map(|i| (i, at(i).is_some())).collect()
     }
 
-    /// Says which donations are in vain, once for each compilation. Of arguments that nothing depends on it says nothing,
-    /// as JAX does.
+    /// Warns of unusable donations, once per compilation. Unused arguments are not reported,
+    /// as in JAX.
     fn warn_of_donations(&self) {
         let unused: Vec<usize> =
             self.unused_donations().into_iter().filter(|(_, kept)| *kept).map(|(i, _)| i).collect();
@@ -86,7 +86,7 @@ impl LoweredFn {
         );
     }
 
-    /// The sharding of an argument among those of the program's inputs; `None` for one that it does not take.
+    /// The sharding of an argument among those of the program's inputs; `None` for an unused one.
     fn in_sharding<'a>(&self, inputs: &'a [Sharding], argument: usize) -> Option<&'a Sharding> {
         let CallConvention { captures, kept, .. } = &self.convention;
         let at = kept.iter().position(|k| *k == argument)?;
@@ -99,8 +99,8 @@ impl LoweredFn {
     }
 }
 
-/// A function lowered for arguments of certain types: what `lower` of [`jit`](crate::jit), [`pmap`](crate::pmap) and
-/// [`shard_map`](crate::shard_map) returns.
+/// A function lowered for arguments of certain types, returned by `lower` of [`jit`](crate::jit), [`pmap`](crate::pmap)
+/// and [`shard_map`](crate::shard_map) returns.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -124,13 +124,13 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
         Ok(Lowered { lowered: Arc::new(lowered), text, types: PhantomData })
     }
 
-    /// How it was staged.
+    /// The lowered function.
     pub(crate) fn lowered_fn(&self) -> &LoweredFn {
         &self.lowered
     }
 
     /// The arrays that the function captured, in the order in which they are the first arguments of the `main` of
-    /// [`as_text`](Lowered::as_text): whoever runs the text by other means has to supply them.
+    /// [`as_text`](Lowered::as_text): to run the text by other means, supply them.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -145,25 +145,25 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
     }
 
     /// The program as StableHLO text, with `sdy` shardings. The arguments of its `main` are the [captured
-    /// arrays](Lowered::captures), then the arguments that something depends on. It may call functions of this process, on
-    /// CPU also for products; text that others can run is what [`export`](crate::export::export) makes.
+    /// arrays](Lowered::captures), then the arguments that are used. It may call functions of this process, on
+    /// CPU also for matrix multiplications; use [`export`](crate::export::export) for portable text.
     pub fn as_text(&self) -> &str {
         &self.text
     }
 
-    /// The same with the location of each operation and argument: its name, with the [scopes](crate::named_scope) around it, and the
-    /// user's line that asked for it (JAX's `as_text(debug_info=True)`).
+    /// Like [`as_text`](Lowered::as_text) with the location of each operation and argument: its name, with the
+    /// [scopes](crate::named_scope) around it, and the user's source line (JAX's `as_text(debug_info=True)`).
     pub fn as_text_with_debug_info(&self) -> Result<String> {
         self.lowered.request.text(true)
     }
 
-    /// The program before it was lowered. Its first inputs are arrays that the function captured; arguments that
-    /// nothing depends on are missing.
+    /// The program before lowering. Its first inputs are captured arrays; unused
+    /// arguments are missing.
     pub fn program(&self) -> &Program {
         &self.lowered.request.program
     }
 
-    /// The type of each argument, and whether it is donated.
+    /// The type of each argument, and its donation.
     pub fn args_info(&self) -> LeafTree<ArgInfo> {
         self.lowered.args_info()
     }
@@ -173,15 +173,15 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
         LeafTree::new(&self.lowered.convention.out_def, self.lowered.request.program.out_avals())
     }
 
-    /// How it will take each argument, as far as that is said before it is compiled; `None` for arguments that it does not
-    /// take, as nothing depends on them.
+    /// The sharding of each argument, as far as it is determined before compilation; `None` for unused
+    /// arguments.
     pub fn input_shardings(&self) -> LeafTree<Option<Sharding>> {
         let lowered = &self.lowered;
         let of = |i| lowered.in_sharding(&lowered.request.in_shardings, i).map(|s| s.in_layout(None));
         LeafTree::new(&lowered.in_def, (0..lowered.in_avals.len()).map(of).collect())
     }
 
-    /// Arguments that the program does not take, as nothing depends on them: those of [`args_info`](Lowered::args_info) that
+    /// The unused arguments: those of [`args_info`](Lowered::args_info) that
     /// its `main` lacks. [`keep_unused`](crate::Jit::keep_unused) keeps them.
     ///
     /// ```
@@ -201,7 +201,7 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
         dropped.map(|i| format!("argument{} of type {}", paths[i], lowered.in_avals[i])).collect()
     }
 
-    /// Donated arguments whose memory no result can take over, because none has their type and sharding. They stay.
+    /// Donated arguments whose memory no result can reuse, because none has their type and sharding. They stay alive.
     pub fn unused_donations(&self) -> Vec<String> {
         let lowered = &self.lowered;
         let paths = lowered.in_def.paths();
@@ -209,30 +209,31 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
         lowered.unused_donations().into_iter().map(describe).collect()
     }
 
-    /// Compiles it for the devices that its arguments and shardings name.
+    /// Compiles it for the devices of its arguments and shardings.
     pub fn compile(&self) -> Result<Compiled<Args, Out>> {
         Ok(self.compiled(self.lowered.request.clone().load()?))
     }
 
-    /// Compiles it with options of XLA, by their names: `("xla_cpu_enable_fast_math", true.into())`.
+    /// Compiles it with XLA options, by name: `("xla_cpu_enable_fast_math", true.into())`.
     pub fn compile_with_options(&self, options: &[(&str, CompilerOption)]) -> Result<Compiled<Args, Out>> {
         Ok(self.compiled(Arc::new(self.lowered.request.compile(options)?)))
     }
 
-    /// Compiles it for the devices of a topology, which need not be there: the platform's own compiler says what memory
-    /// each of them needs and what they communicate. No client is started, and nothing runs.
+    /// Compiles it for the devices of a topology, which need not be present: the platform's own compiler reports the
+    /// memory of each device and the communication. No client is started, and nothing runs.
     ///
-    /// A program that was lowered for other devices, CPUs or none in particular, is compiled for as many of the
-    /// topology's in their stead, and written anew for their platform.
+    /// A program that was lowered for other devices, for CPUs or without placement, is compiled for as many of the
+    /// topology's devices instead, and lowered again for their platform.
     ///
-    /// Fails when the topology has too few devices, when the platform lacks an operation, and, on TPU, when the program
-    /// does not fit a device's memory.
+    /// Fails when the topology has too few devices, when the platform does not support an operation, and, on TPU, when
+    /// the program does not fit a device's memory.
     #[track_caller]
     pub fn compile_for(&self, topology: &Topology) -> Result<CrossCompiled<Args, Out>> {
         self.compile_for_with_options(topology, &[])
     }
 
-    /// The same with options of XLA, by their names: `("xla_tpu_enable_latency_hiding_scheduler", true.into())`.
+    /// Like [`compile_for`](Lowered::compile_for) with XLA options, by name:
+    /// `("xla_tpu_enable_latency_hiding_scheduler", true.into())`.
     #[track_caller]
     pub fn compile_for_with_options(
         &self,
@@ -243,9 +244,9 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
         Ok(CrossCompiled::new(self.lowered.clone(), program))
     }
 
-    /// The compiler's estimates of what one call costs on a device, such as `flops` and `bytes accessed`.
+    /// The compiler's cost estimates of one call on a device, such as `flops` and `bytes accessed`.
     ///
-    /// The program is compiled for it. Fails where the platform estimates nothing.
+    /// Compiles the program. Fails if the platform has no estimates.
     pub fn cost_analysis(&self) -> Result<BTreeMap<String, f64>> {
         self.compile()?.cost_analysis()
     }
@@ -261,7 +262,7 @@ impl<Args, Out> Clone for Lowered<Args, Out> {
     }
 }
 
-/// `Lowered(step)`, with a line for each argument.
+/// `Lowered(step)`, with one line for each argument.
 impl<Args, Out> fmt::Debug for Lowered<Args, Out> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Lowered({})\n{}", self.lowered.request.name, self.lowered.args_info())
@@ -289,13 +290,14 @@ impl<Args: Tree, Out: Tree> Function<Args> for Compiled<Args, Out> {
 }
 
 impl<Args: Tree, Out: Tree> Compiled<Args, Out> {
-    /// The compiled program of `lowered` from the bytes that [`Compiled::serialize`] or [`CrossCompiled::serialize`] gave,
-    /// in another process perhaps: what many processes run is compiled once.
+    /// Loads a compiled program from the bytes of [`Compiled::serialize`] or [`CrossCompiled::serialize`],
+    /// possibly in another process: a program that many processes run is compiled once.
     ///
-    /// What is loaded is run: the bytes must come from somebody trusted. Against accidents they carry a digest.
+    /// The loaded code is executed: the bytes must come from a trusted source. A digest protects against accidents
+    /// only.
     ///
-    /// Fails when they are damaged, of another program (arrays that a function captured may have other values, constants in
-    /// its text may not), or of another engine, processor or number of devices.
+    /// Fails for damaged bytes, for another program (captured arrays may have other values, constants in
+    /// its text may not), and for another plugin, processor or number of devices.
     #[track_caller]
     pub fn load(lowered: &Lowered<Args, Out>, bytes: &[u8]) -> Result<Self> {
         let loaded = lowered.lowered.request.load_bytes(bytes).at_caller()?;
@@ -304,7 +306,7 @@ impl<Args: Tree, Out: Tree> Compiled<Args, Out> {
 }
 
 impl<Args, Out> Compiled<Args, Out> {
-    /// The compiled program as bytes, for [`Compiled::load`] on a machine like this one.
+    /// The bytes of the compiled program, for [`Compiled::load`] on a machine like this one.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -316,8 +318,8 @@ impl<Args, Out> Compiled<Args, Out> {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// Fails for programs that call functions of the host or have devices of other processes, and where the platform
-    /// cannot.
+    /// Fails for programs that call host functions or have devices of other processes, and on platforms without
+    /// serialization.
     #[track_caller]
     pub fn serialize(&self) -> Result<Vec<u8>> {
         self.lowered.request.bytes_of(&self.loaded).at_caller()
@@ -376,7 +378,7 @@ impl<Args, Out> Compiled<Args, Out> {
         self.check_layouts(flat)
     }
 
-    /// One line for each argument that has something wrong.
+    /// One line for each argument with an error.
     fn mismatches(&self, flat: &Flat, wrong: &dyn Fn(usize, &Array) -> Option<String>) -> Option<String> {
         let mut list = String::new();
         for (i, leaf) in flat.leaves.iter().enumerate() {
@@ -387,12 +389,12 @@ impl<Args, Out> Compiled<Args, Out> {
         (!list.is_empty()).then_some(list)
     }
 
-    /// The sharding of an argument; `None` for one that the program does not take.
+    /// The sharding of an argument; `None` for an unused one.
     fn in_sharding(&self, argument: usize) -> Option<&Sharding> {
         self.lowered.in_sharding(&self.loaded.in_shardings, argument)
     }
 
-    /// The mesh that it is for; `None` of a program for one device.
+    /// The mesh; `None` for a program on one device.
     pub fn mesh(&self) -> Option<&Mesh> {
         match &self.loaded.place {
             Place::Mesh(mesh) => Some(mesh),
@@ -402,14 +404,14 @@ impl<Args, Out> Compiled<Args, Out> {
 
     /// The optimized program, as HLO text: computation by computation, each instruction with its shape on one device.
     ///
-    /// Fails where the platform does not show its programs.
+    /// Fails if the platform does not expose its programs.
     pub fn as_text(&self) -> Result<String> {
         Ok(report::text(&self.loaded.name, &self.loaded.instructions()?))
     }
 
     /// The communication of the compiled program: each kind of collective with its axes, bytes and count.
     ///
-    /// Fails where the platform does not show its programs.
+    /// Fails if the platform does not expose its programs.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -424,18 +426,18 @@ impl<Args, Out> Compiled<Args, Out> {
         Ok(Collectives::of(&self.loaded.instructions()?, self.mesh()))
     }
 
-    /// The memory that one call needs on each device.
+    /// The memory of one call on each device.
     ///
-    /// Fails where the platform does not tell.
+    /// Fails if the platform does not report it.
     pub fn memory_analysis(&self) -> Result<MemoryAnalysis> {
         Ok(self.loaded.executable.memory_analysis()?)
     }
 
-    /// The bytes that one call reads from a device's memory and writes to it, counted from the optimized program: of each
-    /// instruction that runs by itself, a fusion being one, the operands and results, as often as it runs. Caches are not
-    /// thought of. Loops that do not say how often they run count once.
+    /// The bytes that one call reads from a device's memory and writes to it, estimated from the optimized program: the
+    /// operands and results of each instruction, a fusion being one, once per execution. Caches are
+    /// ignored. Loops with an unknown number of iterations count once.
     ///
-    /// Fails where the platform does not show its programs.
+    /// Fails if the platform does not expose its programs.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -447,13 +449,13 @@ impl<Args, Out> Compiled<Args, Out> {
         Ok(traffic::bytes_accessed(&self.loaded.instructions()?))
     }
 
-    /// The floating-point operations that one call does on one device in matrix products and convolutions, two for each
-    /// product and sum, counted from the optimized program: in loops as often as they run, once where a loop does not say
-    /// how often that is. Where several devices repeat the same work each counts it. What calls of the host's functions
-    /// compute, and small products that the compiler made into sums, is not among them;
-    /// [`Program::flops`](crate::program::Program::flops) counts what is asked of all devices together.
+    /// The floating-point operations of one call on one device in matrix multiplications and convolutions, two for each
+    /// multiply-add, counted from the optimized program: in loops once per iteration, or once if the number of
+    /// iterations is unknown. Work repeated on several devices counts on each. Host functions, and small products
+    /// that the compiler turned into sums, are not included;
+    /// [`Program::flops`](crate::program::Program::flops) counts the operations of all devices together.
     ///
-    /// Fails where the platform does not show its programs.
+    /// Fails if the platform does not expose its programs.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -471,26 +473,26 @@ impl<Args, Out> Compiled<Args, Out> {
         Ok(traffic::products(&self.loaded.instructions()?))
     }
 
-    /// The compiler's estimates of what one call costs on a device, such as `flops` and `bytes accessed`.
+    /// The compiler's cost estimates of one call on a device, such as `flops` and `bytes accessed`.
     ///
-    /// Fails where the platform estimates nothing.
+    /// Fails if the platform has no estimates.
     pub fn cost_analysis(&self) -> Result<BTreeMap<String, f64>> {
         report::costs(&self.loaded.executable)
     }
 
-    /// How the program takes each argument; `None` for arguments that it does not take, as nothing depends on them.
+    /// The sharding of each argument; `None` for unused arguments.
     pub fn input_shardings(&self) -> LeafTree<Option<Sharding>> {
         let all = (0..self.lowered.in_avals.len()).map(|i| Some(self.in_sharding(i)?.in_layout(None))).collect();
         LeafTree::new(&self.lowered.in_def, all)
     }
 
-    /// How each result lies, given or chosen by the compiler.
+    /// The sharding of each result, given or chosen by the compiler.
     pub fn output_shardings(&self) -> LeafTree<Sharding> {
         let all = self.loaded.out_shardings.iter().map(|sharding| sharding.in_layout(None)).collect();
         LeafTree::new(&self.lowered.convention.out_def, all)
     }
 
-    /// The type of each argument, and whether it is donated.
+    /// The type of each argument, and its donation.
     pub fn args_info(&self) -> LeafTree<ArgInfo> {
         self.lowered.args_info()
     }
@@ -502,7 +504,7 @@ impl<Args, Out> Clone for Compiled<Args, Out> {
     }
 }
 
-/// `Compiled(step)`, with a line for each argument.
+/// `Compiled(step)`, with one line for each argument.
 impl<Args, Out> fmt::Debug for Compiled<Args, Out> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Compiled({})\n{}", self.lowered.request.name, self.lowered.args_info())

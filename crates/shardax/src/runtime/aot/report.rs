@@ -1,4 +1,4 @@
-//! What can be said of any compiled program.
+//! Reports on compiled programs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -24,7 +24,7 @@ pub(super) fn text(name: &str, instructions: &[pjrt::HloInstruction]) -> String 
     text
 }
 
-/// The compiler's estimates that are numbers.
+/// The compiler's numeric cost estimates.
 pub(super) fn costs(program: &pjrt::CompiledProgram) -> Result<BTreeMap<String, f64>> {
     let number = |(name, value)| match value {
         pjrt::Value::Float(v) => Some((name, f64::from(v))),

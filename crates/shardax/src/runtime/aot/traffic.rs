@@ -1,4 +1,4 @@
-//! What a compiled program reads from a device's memory and writes to it, and what it computes there.
+//! Memory traffic and floating-point operations of a compiled program on one device.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use shardax_pjrt::HloInstruction;
 
 use super::collectives::{Runs, bytes};
 
-/// The instructions of one computation by name, and the one whose result is the computation's.
+/// The instructions of a computation by name, and its root.
 struct Computation<'a> {
     by_name: HashMap<&'a str, &'a HloInstruction>,
     root: &'a HloInstruction,
@@ -14,18 +14,18 @@ struct Computation<'a> {
 
 type Computations<'a> = HashMap<&'a str, Computation<'a>>;
 
-/// The bytes that one call reads and writes on one device: operands and results of every instruction that runs by itself,
-/// as often as it runs; of what takes a slice, the slice. The steps of loops that do not say how many there are count once.
+/// The bytes that one call reads and writes on one device: operands and results of every top-level instruction,
+/// once per execution; of a sliced operand, the slice. Loops with an unknown number of iterations count once.
 pub(super) fn bytes_accessed(instructions: &[HloInstruction]) -> usize {
     let runs = Runs::of(instructions);
     let mut all = Computations::new();
     for i in instructions {
         let computation = all.entry(&i.computation).or_insert_with(|| Computation { by_name: HashMap::new(), root: i });
         computation.by_name.insert(&i.name, i);
-        // Instructions stand after their operands.
+        // Instructions come after their operands.
         computation.root = i;
     }
-    // What is run one instruction after another: the entry, and what loops, branches and calls run.
+    // The computations whose instructions run one after another: the entry, and those of loops, branches and calls.
     let mut in_order: Vec<&str> =
         instructions.iter().filter(|i| i.in_entry).map(|i| i.computation.as_str()).take(1).collect();
     let mut at = 0;
@@ -47,8 +47,8 @@ pub(super) fn bytes_accessed(instructions: &[HloInstruction]) -> usize {
     sum
 }
 
-/// The floating-point operations of products that one call does on one device, as often as they run. The steps of loops
-/// that do not say how many there are count once.
+/// The floating-point operations of matmuls of one call on one device, once per execution. Loops with an
+/// unknown number of iterations count once.
 pub(super) fn products(instructions: &[HloInstruction]) -> f64 {
     let runs = Runs::of(instructions);
     let times = |i: &HloInstruction| runs.of_computation(&i.computation).unwrap_or(1) as f64;
@@ -59,7 +59,7 @@ fn is_control(opcode: &str) -> bool {
     matches!(opcode, "while" | "conditional" | "call")
 }
 
-/// What a fusion is made of.
+/// The computation of a fusion.
 fn fused<'a>(i: &HloInstruction, all: &'a Computations<'_>) -> Option<&'a Computation<'a>> {
     if i.opcode != "fusion" {
         return None;
@@ -85,13 +85,13 @@ fn accessed(i: &HloInstruction, around: &Computation<'_>, all: &Computations<'_>
         "dynamic-slice" | "slice" | "gather" => 2 * result,
         "dynamic-update-slice" => 2 * operand(1),
         "scatter" => 3 * operand(2),
-        // Its result holds the operands too.
+        // Its result also holds the operands.
         opcode if opcode.ends_with("-start") => 2 * result.saturating_sub(operands()),
         _ => result + operands(),
     }
 }
 
-/// What a fusion reads of one of its operands, of which `whole` bytes are there: where it takes slices, those.
+/// The bytes that a fusion reads of one of its operands, of size `whole`: only the slices, if it slices it.
 fn read_of_parameter(at: usize, inside: &Computation<'_>, all: &Computations<'_>, whole: usize) -> usize {
     let is_it = |i: &&&HloInstruction| i.parameter_number == i64::try_from(at).ok();
     inside.by_name.values().find(is_it).map_or(whole, |parameter| read(parameter, inside, all, whole))
@@ -113,7 +113,7 @@ fn read(value: &HloInstruction, inside: &Computation<'_>, all: &Computations<'_>
     sum.min(whole)
 }
 
-/// What a computation writes of its result: where that is a value of which a slice is changed, the slice.
+/// The bytes that a computation writes of its result: only the slice, for an in-place update.
 fn written(root: &HloInstruction, inside: &Computation<'_>, all: &Computations<'_>) -> usize {
     let operand = |at: usize| root.operands.get(at).and_then(|name| inside.by_name.get(name.as_str()));
     let of = |i: &&HloInstruction| written(i, inside, all);

@@ -12,7 +12,7 @@ pub fn i0(x: impl ArrayLike) -> Array {
     real_elementwise("i0", &[x.into_array()], |x| x[0].abs().exp() * BESSEL_I0E.apply(x))
 }
 
-/// [`i0`] times `exp(-|x|)`, so that it does not overflow.
+/// `exp(-|x|)` times [`i0`], which does not overflow.
 #[track_caller]
 pub fn i0e(x: impl ArrayLike) -> Array {
     real_elementwise("i0e", &[x.into_array()], |x| BESSEL_I0E.apply(x))
@@ -24,7 +24,7 @@ pub fn i1(x: impl ArrayLike) -> Array {
     real_elementwise("i1", &[x.into_array()], |x| x[0].abs().exp() * BESSEL_I1E.apply(&x[0]))
 }
 
-/// [`i1`] times `exp(-|x|)`, so that it does not overflow.
+/// `exp(-|x|)` times [`i1`], which does not overflow.
 #[track_caller]
 pub fn i1e(x: impl ArrayLike) -> Array {
     real_elementwise("i1e", &[x.into_array()], |x| BESSEL_I1E.apply(&x[0]))

@@ -1,4 +1,4 @@
-//! Logarithms of probabilities, and their sums' terms.
+//! Entropy terms and logarithms of probabilities.
 
 use super::{elementwise, real_elementwise};
 use crate::core::array::Array;
@@ -37,7 +37,7 @@ pub fn xlog1py(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     elementwise("xlog1py", &[x.into_array(), y.into_array()], |a| XLOG1PY.apply(a))
 }
 
-/// `-x log(x)`: what a probability adds to the entropy. Of negative numbers it is `-∞`.
+/// `-x log(x)`: the entropy of a probability. `-∞` for negative numbers.
 #[track_caller]
 pub fn entr(x: impl ArrayLike) -> Array {
     real_elementwise("entr", &[x.into_array()], |x| {
@@ -45,7 +45,7 @@ pub fn entr(x: impl ArrayLike) -> Array {
     })
 }
 
-/// `p log(p / q)`: what a probability adds to the relative entropy. It is 0 where `p` is 0, and infinite where `p` or
+/// `p log(p / q)`: a term of the relative entropy. It is 0 where `p` is 0, and infinite where `p` or
 /// `q` are negative or `q` alone is 0.
 #[track_caller]
 pub fn rel_entr(p: impl ArrayLike, q: impl ArrayLike) -> Array {

@@ -33,7 +33,7 @@ fn sign(x: &Array) -> Array {
     let negative = x.less(0);
     let pole = (&negative & x.equal(&floor)) | x.not_equal(x);
     let odd = &negative & (&floor - (&floor * 0.5).floor() * 2).not_equal(0);
-    // Of the two zeros the negative one has a negative reciprocal.
+    // The negative zero has a negative reciprocal.
     let below = x.equal(0) & x.reciprocal().less(0);
     where_(pole, f64::NAN, where_(odd | below, -1.0, 1.0)).astype(x.dtype())
 }
@@ -44,7 +44,7 @@ pub fn gamma(x: impl ArrayLike) -> Array {
     real_elementwise("gamma", &[x.into_array()], |x| sign(&x[0]) * EXP.apply(&LGAMMA.apply(&x[0])))
 }
 
-/// `n!`, and 0 of negative numbers.
+/// `n!`; 0 for negative numbers.
 #[track_caller]
 pub fn factorial(n: impl ArrayLike) -> Array {
     real_elementwise("factorial", &[n.into_array()], |n| {
@@ -58,7 +58,7 @@ pub fn digamma(x: impl ArrayLike) -> Array {
     real_elementwise("digamma", &[x.into_array()], |x| DIGAMMA.apply(&x[0]))
 }
 
-/// The `n`-th derivative of [`digamma`]. `n` are integers; it is differentiated with respect to `x` alone.
+/// The `n`-th derivative of [`digamma`]. `n` is an integer; only differentiable with respect to `x`.
 #[track_caller]
 pub fn polygamma(n: impl ArrayLike, x: impl ArrayLike) -> Array {
     let (n, x) = (n.into_array(), x.into_array());
@@ -87,18 +87,18 @@ pub fn multigammaln(a: impl ArrayLike, d: u32) -> Array {
     })
 }
 
-/// More dimensions than covariances have; a term of the sum is an operation each.
+/// An upper limit for the dimension: each term of the sum is an operation.
 const MANY: u32 = 4096;
 
 /// The regularized lower incomplete gamma function: the integral of `tᵃ⁻¹ exp(-t) / Γ(a)` up to `x`.
 ///
-/// It is differentiated with respect to both; once with respect to `a`.
+/// Differentiable with respect to both; only once with respect to `a`.
 #[track_caller]
 pub fn gammainc(a: impl ArrayLike, x: impl ArrayLike) -> Array {
     real_elementwise("gammainc", &[a.into_array(), x.into_array()], |a| IGAMMA.apply(a))
 }
 
-/// `1 - gammainc(a, x)`, with all digits where that is small.
+/// `1 - gammainc(a, x)`, accurate where that is small.
 #[track_caller]
 pub fn gammaincc(a: impl ArrayLike, x: impl ArrayLike) -> Array {
     real_elementwise("gammaincc", &[a.into_array(), x.into_array()], |a| IGAMMAC.apply(a))
@@ -119,8 +119,8 @@ pub fn betaln(a: impl ArrayLike, b: impl ArrayLike) -> Array {
     elementwise("betaln", &[a.into_array(), b.into_array()], |x| log_beta(&x[0], &x[1]))
 }
 
-/// Of large numbers the logarithms of gamma functions have no digits in common: by Stirling's series
-/// ([DLMF 5.11.1](https://dlmf.nist.gov/5.11.E1)), of which the large terms cancel on paper.
+/// For large numbers, the logarithms of the gamma functions cancel. This uses Stirling's series
+/// ([DLMF 5.11.1](https://dlmf.nist.gov/5.11.E1)) with the large terms cancelled symbolically.
 pub(in crate::scipy) fn log_beta(a: &Array, b: &Array) -> Array {
     let (small, large) = (a.minimum(b), a.maximum(b));
     let direct = LGAMMA.apply(&small) + (LGAMMA.apply(&large) - LGAMMA.apply(&(&small + &large)));
@@ -136,9 +136,9 @@ pub(in crate::scipy) fn log_beta(a: &Array, b: &Array) -> Array {
     where_(large.less(8), direct, LGAMMA.apply(&small) + difference)
 }
 
-/// The regularized incomplete beta function: the integral of `tᵃ⁻¹ (1 - t)ᵇ⁻¹` up to `x`, over [`beta`].
+/// The regularized incomplete beta function: the integral of `tᵃ⁻¹ (1 - t)ᵇ⁻¹` up to `x`, divided by [`beta`].
 ///
-/// It is differentiated with respect to `x` alone, as in JAX.
+/// Only differentiable with respect to `x`, as in JAX.
 #[track_caller]
 pub fn betainc(a: impl ArrayLike, b: impl ArrayLike, x: impl ArrayLike) -> Array {
     real_elementwise("betainc", &[a.into_array(), b.into_array(), x.into_array()], |a| BETAINC.apply(a))

@@ -2,7 +2,7 @@
 //! [`jax.scipy.special`](https://docs.jax.dev/en/latest/jax.scipy.html#module-jax.scipy.special).
 //!
 //! Integers are converted to floating point; half precision is computed in float32. Operands of several shapes
-//! broadcast. A function of real numbers fails for complex ones.
+//! broadcast. Functions of real numbers fail for complex ones.
 //!
 //! ```
 //! # use shardax::prelude::*;
@@ -31,7 +31,7 @@ use crate::core::program::trace::at_caller;
 use crate::error::{Result, err};
 use crate::ops::numpy::{broadcast_args, promote_dtypes, to_inexact};
 
-/// `f` of the operands in their common floating point dtype and shape.
+/// Applies `f` to the operands in their common floating point dtype and shape.
 #[track_caller]
 pub(super) fn elementwise(name: &str, args: &[Array], f: impl FnOnce(&[Array]) -> Array) -> Array {
     let made = at_caller(|| {
@@ -41,7 +41,7 @@ pub(super) fn elementwise(name: &str, args: &[Array], f: impl FnOnce(&[Array]) -
     Array::from_result(made, &args[0])
 }
 
-/// The same of real numbers alone.
+/// Like [`elementwise`], but fails for complex numbers.
 #[track_caller]
 pub(super) fn real_elementwise(name: &str, args: &[Array], f: impl FnOnce(&[Array]) -> Array) -> Array {
     let made: Result<Array> = at_caller(|| {
@@ -55,7 +55,7 @@ pub(super) fn real_elementwise(name: &str, args: &[Array], f: impl FnOnce(&[Arra
     Array::from_result(made, &args[0])
 }
 
-/// The logarithm of the sum of exponentials over `axes`, as [`Array::logsumexp`].
+/// The logarithm of the sum of exponentials over `axes`; see [`Array::logsumexp`].
 #[track_caller]
 pub fn logsumexp(x: impl crate::ops::operators::ArrayLike, axes: impl crate::ops::numpy::IntoReduction) -> Array {
     x.into_array().logsumexp(axes)

@@ -12,7 +12,7 @@ pub fn erf(x: impl ArrayLike) -> Array {
     real_elementwise("erf", &[x.into_array()], |x| ERF.apply(&x[0]))
 }
 
-/// `1 - erf(x)`, precise for large `x`.
+/// `1 - erf(x)`, accurate for large `x`.
 #[track_caller]
 pub fn erfc(x: impl ArrayLike) -> Array {
     real_elementwise("erfc", &[x.into_array()], |x| ERFC.apply(&x[0]))
@@ -24,7 +24,7 @@ pub fn erfinv(x: impl ArrayLike) -> Array {
     real_elementwise("erfinv", &[x.into_array()], |x| ERF_INV.apply(&x[0]))
 }
 
-/// The probability of less than `x` in the standard normal distribution.
+/// The cumulative distribution function of the standard normal distribution.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -38,14 +38,14 @@ pub fn ndtr(x: impl ArrayLike) -> Array {
     real_elementwise("ndtr", &[x.into_array()], |x| cumulative(&x[0]))
 }
 
-/// The logarithm of [`ndtr`], which has digits where that is 0.
+/// The logarithm of [`ndtr`], accurate where that underflows to 0.
 #[track_caller]
 pub fn log_ndtr(x: impl ArrayLike) -> Array {
     real_elementwise("log_ndtr", &[x.into_array()], |x| LOG_NDTR.apply(x))
 }
 
-/// The inverse of [`ndtr`]: the number below which a part `p` of the standard normal distribution lies; NaN where `p`
-/// is no probability.
+/// The inverse of [`ndtr`]: the quantile `p` of the standard normal distribution; NaN where `p`
+/// is not a probability.
 #[track_caller]
 pub fn ndtri(p: impl ArrayLike) -> Array {
     real_elementwise("ndtri", &[p.into_array()], |p| NDTRI.apply(p))

@@ -14,7 +14,7 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::special::{LOG_NDTR, NDTRI, cumulative, log_density};
 use crate::scipy::special::real_elementwise;
 
-/// `f` of how many deviations `x` is from the mean, and of the deviation.
+/// Applies `f` to the standardized `x` and to the standard deviation.
 #[track_caller]
 fn standard(
     name: &str,
@@ -27,19 +27,19 @@ fn standard(
     real_elementwise(name, &args, |a| f((&a[0] - &a[1]) / &a[2], &a[2]))
 }
 
-/// The logarithm of the density.
+/// The logarithm of the probability density.
 #[track_caller]
 pub fn logpdf(x: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> Array {
     standard("norm.logpdf", x, loc, scale, |z, scale| log_density(&z) - scale.log())
 }
 
-/// The density.
+/// The probability density function.
 #[track_caller]
 pub fn pdf(x: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> Array {
     logpdf(x, loc, scale).exp()
 }
 
-/// The probability of less than `x`.
+/// The cumulative distribution function.
 #[track_caller]
 pub fn cdf(x: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> Array {
     standard("norm.cdf", x, loc, scale, |z, _| cumulative(&z))
@@ -51,7 +51,7 @@ pub fn logcdf(x: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> 
     standard("norm.logcdf", x, loc, scale, |z, _| LOG_NDTR.apply(&[z]))
 }
 
-/// The probability of more than `x`.
+/// The survival function: the probability of more than `x`.
 #[track_caller]
 pub fn sf(x: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> Array {
     standard("norm.sf", x, loc, scale, |z, _| cumulative(&-z))
@@ -63,14 +63,14 @@ pub fn logsf(x: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> A
     standard("norm.logsf", x, loc, scale, |z, _| LOG_NDTR.apply(&[-z]))
 }
 
-/// The number below which a part `q` of the distribution lies.
+/// The quantile function, inverse of [`cdf`].
 #[track_caller]
 pub fn ppf(q: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> Array {
     let args = [q.into_array(), loc.into_array(), scale.into_array()];
     real_elementwise("norm.ppf", &args, |a| NDTRI.apply(&a[..1]) * &a[2] + &a[1])
 }
 
-/// The number above which a part `q` of the distribution lies.
+/// The inverse of [`sf`].
 #[track_caller]
 pub fn isf(q: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> Array {
     let args = [q.into_array(), loc.into_array(), scale.into_array()];

@@ -1,11 +1,11 @@
-//! The processes' store, in which plugins that know several processes meet.
+//! The key-value store of the processes, for plugins that support several processes.
 
 use std::time::Duration;
 
 use shardax_mpi as mpi;
 use shardax_pjrt as pjrt;
 
-/// The processes' store, as plugins use it.
+/// The processes' key-value store, in the form plugins use.
 pub struct Store(pub mpi::World);
 
 impl pjrt::KeyValueStore for Store {
@@ -22,7 +22,7 @@ impl pjrt::KeyValueStore for Store {
     }
 }
 
-/// With the codes that plugins look at.
+/// Converts the error, with the codes that plugins expect.
 fn of_store(error: mpi::Error) -> pjrt::Error {
     let code = match error.kind {
         mpi::Kind::DeadlineExceeded => pjrt::Code::DeadlineExceeded,

@@ -1,4 +1,4 @@
-//! The orders of JAX 0.10.2 (`tools/golden/mesh_utils.py`).
+//! The device orders of JAX 0.10.2 (`tools/golden/mesh_utils.py`).
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Updates of the part of an array that an index names.
+//! Updates of the indexed part of an array.
 
 use super::{Entry, Options, Plan, column, cut_starts, is_movable, number, read_block, starts_of};
 use crate::core::array::Array;
@@ -14,7 +14,7 @@ use crate::ops::primitive::dynamic_slice::DynamicUpdateSlice;
 use crate::ops::primitive::gather::GatherScatterMode;
 use crate::ops::primitive::scatter::{Scatter, ScatterDimensionNumbers, ScatterKind};
 
-/// `x` with `value` combined with what is at the place that an index names.
+/// Returns `x` with `value` combined into the indexed part.
 pub(crate) fn update(
     x: &Array,
     items: &[IndexItem],
@@ -55,9 +55,9 @@ pub(crate) fn update(
     })
 }
 
-/// The value in the array's dtype; it broadcasts to the place's shape.
+/// Converts the value to the array's dtype; it must broadcast to the shape.
 fn fit_value(x: &Array, value: &Array, shape: &[usize]) -> Result<Array> {
-    // The array keeps its type, also a plain number's.
+    // The array keeps its type, even a plain number's.
     value.check()?;
     let common = promote((x.dtype(), false), (value.dtype(), value.weak_type())).0;
     value.check_fits(x.dtype())?;
@@ -73,7 +73,7 @@ fn fit_value(x: &Array, value: &Array, shape: &[usize]) -> Result<Array> {
             x.dtype()
         )));
     }
-    // As in JAX, for an empty place there is nothing to fit.
+    // As in JAX, an empty part fits any value.
     let fits = shape.contains(&0)
         || value.ndim() <= shape.len()
             && value.shape().iter().zip(&shape[shape.len() - value.ndim()..]).all(|(&n, &m)| n == m || n == 1);
@@ -88,7 +88,7 @@ fn fit_value(x: &Array, value: &Array, shape: &[usize]) -> Result<Array> {
     Ok(convert(value, x.dtype(), x.weak_type()))
 }
 
-/// An update of one block: needs no scatter.
+/// Updates a single block, without a scatter.
 fn update_block(x: &Array, starts: &[Array], sizes: &[usize], kind: ScatterKind, value: &Array) -> Array {
     let value = lax::reshape(value, sizes);
     let here = || read_block(x, starts, sizes);
@@ -111,9 +111,9 @@ fn update_block(x: &Array, starts: &[Array], sizes: &[usize], kind: ScatterKind,
 enum UpdateDim {
     /// One of the block's dimensions, of this size.
     Block(usize),
-    /// Along a block of the operand.
+    /// A window along a block of the operand.
     Window(usize),
-    /// Every so many elements of an axis: each has its own position.
+    /// Strided elements of an axis: each has its own position.
     Strided(Strided),
 }
 
@@ -135,7 +135,7 @@ impl Plan {
                 UpdateDim::Strided(part) => part.len,
             })
             .collect();
-        // The rows of the index matrix run over all dimensions but windows.
+        // The rows of the index matrix cover all dimensions but windows.
         let is_window = |d: &UpdateDim| matches!(d, UpdateDim::Window(_));
         let rows: Vec<usize> = (0..dims.len()).filter(|&i| !is_window(&dims[i])).map(|i| shape[i]).collect();
         let mut row_dims = dims.iter().filter(|d| !is_window(d)).enumerate();

@@ -32,18 +32,18 @@ use crate::sharding::DimSpec;
 /// leading axis; results are the final carry and the outputs of all steps, stacked.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Scan {
-    /// From constants, carry and one slice of each scanned array, to carry and outputs.
+    /// Maps constants, carry and one slice of each scanned array to carry and outputs.
     pub body: Program,
     pub length: usize,
-    /// Whether the steps run from the last slice to the first.
+    /// `true` if the steps run from the last slice to the first.
     pub reverse: bool,
     pub num_consts: usize,
     pub num_carry: usize,
-    /// How many steps an iteration of the compiled loop does.
+    /// The number of steps per iteration of the compiled loop.
     pub unroll: usize,
 }
 
-/// What an operand or a result is to the loop.
+/// The role of an operand or a result in the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Role {
     Const,
@@ -53,7 +53,7 @@ enum Role {
 
 use Role::{Carry, Const, Scanned};
 
-/// Positions in the order of their roles; those of one role stay in order.
+/// Positions sorted by role; those of one role stay in order.
 fn by_role(roles: &[Role]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..roles.len()).collect();
     order.sort_by_key(|&i| roles[i]);
@@ -74,8 +74,8 @@ impl Scan {
         roles
     }
 
-    /// Runs a loop like this one over another body, whose inputs (after its captures) and outputs have these roles,
-    /// in any order; operands and results come in the order of the body's.
+    /// Runs a loop like this one with another body, whose inputs (after its captures) and outputs have these roles,
+    /// in any order; operands and results are in the order of the body's.
     fn run(&self, body: Traced, in_roles: &[Role], out_roles: &[Role], args: Vec<Array>) -> Result<Vec<Array>> {
         let captures = body.captures.len();
         let mut roles = vec![Const; captures];
@@ -101,7 +101,7 @@ impl Scan {
         Ok(results.into_iter().map(|(_, array)| array).collect())
     }
 
-    /// This loop and its operands, made to agree on the manual axes that each operand varies over.
+    /// The loop and its operands, cast to agree on the manual axes that each operand varies over.
     pub(crate) fn fit(&self, args: &[Array]) -> Result<(Scan, Vec<Array>)> {
         match self.fit_sets(&sets_of(args))? {
             Some((scan, sets)) => Ok((scan, cast_all(args, &sets))),
@@ -109,8 +109,8 @@ impl Scan {
         }
     }
 
-    /// This loop for operands that vary over these axes, and the axes that they are to be cast to. `None` where it is
-    /// made for them.
+    /// The loop for operands that vary over these axes, and the axes to cast them to. `None` if they already
+    /// agree.
     fn fit_sets(&self, args: &[AxisSet]) -> Result<Option<(Scan, Vec<AxisSet>)>> {
         let Some(mut sets) = operand_sets(self.body.inputs.iter().map(|v| self.body.aval_of(*v)), args) else {
             return Ok(None);
@@ -120,7 +120,7 @@ impl Scan {
         Ok(Some((Scan { body, ..self.clone() }, sets)))
     }
 
-    /// The axes that the carry varies over: its own, and what the body adds in any number of steps.
+    /// The axes that the carry varies over: its own, and those that the body adds in any number of steps.
     /// Those of the carry's operands in `sets` are extended to them.
     fn carry_sets(&self, sets: &mut [AxisSet]) -> Result<Vec<AxisSet>> {
         let inputs = self.num_consts..self.num_consts + self.num_carry;
@@ -137,7 +137,7 @@ impl Scan {
         }
     }
 
-    /// The operand type that gives each step an input of type `aval`.
+    /// The type of the operand that gives each step an input of type `aval`.
     fn operand(&self, role: Role, aval: &Aval) -> Aval {
         if role != Scanned {
             return aval.clone();
@@ -230,8 +230,8 @@ impl Primitive for Scan {
         let mut done = 0;
         if self.length / unroll > 1 {
             done = self.length - self.length % unroll;
-            // Everything that the loop reads is passed along, as no text outside of it may be referred to from it
-            // when it is partitioned.
+            // All values that the loop reads are its operands: a partitioned loop must not refer to text outside
+            // of it.
             let counter = cx.constant(Scalar::Int(0), &index);
             let operands: Vec<Value> = consts.iter().chain(xs).chain([&counter]).chain(&state).copied().collect();
             let types: Vec<Aval> = operands.iter().map(|v| cx.aval(*v)).collect();
@@ -272,7 +272,7 @@ impl Primitive for Scan {
     }
 
     fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
-        thread.settle(state)?;
+        thread.cast_state(state)?;
         let count = state.len();
         let body = thread_state(&self.body, thread, self.num_consts, state)?;
         let carry = std::iter::repeat_n(Carry, count);
@@ -290,7 +290,7 @@ impl Primitive for Scan {
         let (scan, args) = self.fit(args)?;
         let (nc, nk) = (scan.num_consts, scan.num_carry);
         let (in_roles, out_roles) = (scan.in_roles(), scan.out_roles());
-        // A carry has a tangent once any step gives it one.
+        // A carry has a tangent if any step gives it one.
         let mut nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
         let (body, has) = loop {
             let mut want = vec![false; out_roles.len()];
@@ -316,7 +316,7 @@ impl Primitive for Scan {
         let (in_roles, out_roles) = (scan.in_roles(), scan.out_roles());
         let mut nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
         let split = loop {
-            // Constants and scanned arrays are there for the linear loop as they are for this one.
+            // Constants and scanned arrays are available to the linear loop too.
             let split = Split::of(&scan.body, &nonzero, |i| in_roles[i] != Carry)?;
             let carry = &split.linear.nonzero_out[..nk];
             if carry.iter().zip(&nonzero[nc..]).all(|(out, given)| *given || !*out) {
@@ -324,7 +324,7 @@ impl Primitive for Scan {
             }
             nonzero[nc..nc + nk].iter_mut().zip(carry).for_each(|(given, out)| *given |= *out);
         };
-        // The known loop stacks what the linear one needs of each step.
+        // The non-linear loop stacks the residuals of each step.
         let Split { known, linear, mut residuals, .. } = split;
         let known = spare(known, &mut residuals, (&in_roles, &out_roles), &args)?;
         let mut outs = out_roles.clone();
@@ -370,7 +370,7 @@ impl Primitive for Scan {
         let (scan, args) = self.fit(args)?;
         let (nc, nk) = (scan.num_consts, scan.num_carry);
         let (in_roles, out_roles) = (scan.in_roles(), scan.out_roles());
-        // A carry is batched once any step makes it so.
+        // A carry is batched if any step makes it so.
         let mut batched: Vec<bool> = dims.iter().map(Option::is_some).collect();
         let (body, has) = loop {
             let inner: Dims = (0..args.len())
@@ -432,7 +432,7 @@ impl Scan {
     }
 }
 
-/// Operands followed by the index of a row: `at`, and zeros for the other dimensions.
+/// The operands followed by the index of a row: `at`, and zeros for the other dimensions.
 fn indices(cx: &mut Lowering, operands: &[Value], at: Value, rank: usize) -> Vec<Value> {
     let mut all = operands.to_vec();
     all.push(at);
@@ -477,8 +477,8 @@ mod tests {
         };
         let scans = scans_of_grad(last, array(0.1f32), array([0.1f32, 0.2]))?;
         let [forward, backward] = &scans[..] else { panic!("{scans:?}") };
-        // The last carry, the outputs (which are the derivative of exp), and the carry that each step started from;
-        // sin(w) and cos(w) go along as constants.
+        // The last carry, the outputs (the derivative of exp), and the carry at the start of each step;
+        // sin(w) and cos(w) are constants.
         assert_eq!(forward.body.outputs.len(), 3, "{:?}", forward.body);
         assert_eq!((backward.num_consts, backward.num_carry, backward.reverse), (2, 2, true), "{:?}", backward.body);
         Ok(())

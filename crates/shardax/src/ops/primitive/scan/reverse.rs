@@ -1,4 +1,4 @@
-//! Reverse mode through `scan`: what the loop forward keeps, and the loop backward.
+//! Reverse mode of `scan`: residuals of the forward loop, and the backward loop.
 
 use super::Role::{Carry, Const, Scanned};
 use super::{Role, Scan};
@@ -12,7 +12,7 @@ use crate::interpret::eval::eval;
 use crate::interpret::higher_order::{Residual, marked, spread_marked, tangent_or_zeros, zeros};
 
 impl Scan {
-    /// The cotangents of the operands, of a body that varies as its operands do.
+    /// The cotangents of the operands, for a body that varies like its operands.
     pub(super) fn transpose_fitted(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let (in_roles, nk) = (self.in_roles(), self.num_carry);
         let ins: Vec<Aval> = self.body.in_avals().cloned().collect();
@@ -20,13 +20,13 @@ impl Scan {
         if let Some(aval) = outs[..nk].iter().find(|aval| tangent_aval(aval).is_none()) {
             bail!(NotImplemented, "transpose of a scan that carries a value of type {aval}");
         }
-        // A carry is linear throughout, also where it starts from zeros that are known.
+        // A carry is linear throughout, even if it starts from zeros that are non-linear.
         let linear: Vec<bool> = args.iter().zip(&in_roles).map(|(a, role)| *role == Carry || a.is_linear()).collect();
         let known: Vec<bool> = linear.iter().map(|l| !l).collect();
         let sums: Vec<bool> = in_roles.iter().zip(&linear).map(|(role, l)| *role == Const && *l).collect();
         let has_ys: Vec<bool> = cts[nk..].iter().map(Option::is_some).collect();
 
-        // Backwards, the loop carries the cotangents of the carry, and sums those of the constants.
+        // The backward loop carries the cotangents of the carry, and sums those of the constants.
         let avals =
             [marked(&ins, &known), marked(&ins, &sums), outs[..nk].to_vec(), marked(&outs[nk..], &has_ys)].concat();
         let avals: Vec<Aval> = avals.into_iter().map(Aval::strip_weak_type).collect();
@@ -87,9 +87,9 @@ impl Scan {
     }
 }
 
-/// Makes the known loop stack no more than it must: residuals that are the same in every step are computed once,
-/// before the loop, and those that it returns anyway are taken from there. Positions of stored residuals become
-/// positions among all the results of the known loop.
+/// Reduces the values that the non-linear loop stacks: residuals that are equal in every step are computed once,
+/// before the loop, and those that are also its results are taken from there. Positions of stored residuals become
+/// positions among all results of the non-linear loop.
 pub(super) fn spare(
     known: Traced,
     residuals: &mut [Residual],
@@ -111,7 +111,7 @@ pub(super) fn spare(
 
     let (outs, stored) = program.outputs.split_at(out_roles.len());
     let once: Vec<bool> = stored.iter().map(|a| !changing(&changes, a)).collect();
-    // What is evaluated depends on none of the operands that change.
+    // The evaluated part depends on none of the operands that change.
     let before = Program { outputs: marked(stored, &once), ..program.clone() }.simplified();
     let operands: Vec<Array> = captures.iter().chain(args).cloned().collect();
     let mut values = eval(&before, &operands)?.into_iter();

@@ -1,7 +1,7 @@
 //! The regularized incomplete beta function, by its continued fraction ([DLMF
 //! 8.17.22](https://dlmf.nist.gov/8.17.E22)).
 
-use super::{constant, eps, until_settled};
+use super::{constant, eps, until_converged};
 use crate::core::array::Array;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -18,14 +18,14 @@ pub(super) fn regularized(a: &Array, b: &Array, x: &Array) -> Result<Array> {
     let outside = a.less(0) | b.less(0) | x.less(0) | x.greater(1) | (no_a & no_b);
     let outside = outside | is_nan(a) | is_nan(b) | is_nan(x);
 
-    // The fraction converges fast below the mean; above it, the function is that of the other side.
+    // The fraction converges fast below the mean; above it, the symmetry relation is used.
     let below = x.less((a + 1) / (a + b + 2));
     let (p, q) = (where_(&below, a, b), where_(&below, b, a));
     let (z, rest) = (where_(&below, x, 1 - x), where_(&below, 1 - x, x));
     let usable = !(&is_zero | &is_one | &outside);
     let sum = fraction(&p, &q, &z, &usable)?;
     let log_beta = LGAMMA.apply(&p) + (LGAMMA.apply(&q) - LGAMMA.apply(&(&p + &q)));
-    // 1 - z has lost the digits of a small z.
+    // 1 - z is inaccurate for a small z.
     let log_rest = where_(&below, LOG1P.apply(&-&z), LOG.apply(&rest));
     let scale = EXP.apply(&(LOG.apply(&z) * &p + log_rest * &q - log_beta)) / p;
     let y = sum * scale;
@@ -34,14 +34,14 @@ pub(super) fn regularized(a: &Array, b: &Array, x: &Array) -> Result<Array> {
     Ok(where_(outside, constant(f64::NAN, a), y))
 }
 
-/// `1 / (1 + d₁ / (1 + d₂ / …))`, by the method of Lentz, two terms at a time.
+/// `1 / (1 + d₁ / (1 + d₂ / …))`, by Lentz's method, two terms at a time.
 fn fraction(a: &Array, b: &Array, x: &Array, enabled: &Array) -> Result<Array> {
     let (tolerance, steps) = (eps(a.dtype()), if a.dtype() == DType::F64 { 600 } else { 200 });
     let tiny = constant(tolerance * tolerance, a);
     let safe = |x: Array| where_(ABS.apply(&x).less(&tiny), &tiny, x);
     let one = constant(1.0, a).broadcast_to(a.shape());
     let d: Array = 1 / safe(1 - (a + b) * x / (a + 1));
-    let state = until_settled(steps, enabled.clone(), vec![d.clone(), one, d], |m, state| {
+    let state = until_converged(steps, enabled.clone(), vec![d.clone(), one, d], |m, state| {
         let (d, c, value) = (&state[0], &state[1], &state[2]);
         let twice: Array = a + 2 * m;
         let even: Array = m * (b - m) * x / ((&twice - 1) * &twice);

@@ -15,7 +15,7 @@ struct Dual {
     slope: Array,
 }
 
-/// `log(xᵃ exp(-x) / Γ(a))`, what series and fraction are multiplied by.
+/// `log(xᵃ exp(-x) / Γ(a))`, the common factor of series and fraction.
 fn log_scale(a: &Array, x: &Array) -> Array {
     a * LOG.apply(x) - x - LGAMMA.apply(a)
 }
@@ -26,18 +26,18 @@ pub(super) fn density(a: &Array, x: &Array) -> Array {
     where_(gamma_uniform::is_close(a, x), gamma_uniform::density(a, x), density)
 }
 
-/// Whether the scale is no number that can be told from 0.
+/// Marks factors that underflow to 0.
 fn underflows(log_scale: &Array) -> Array {
     let largest = if log_scale.dtype() == DType::F64 { f64::MAX } else { f64::from(f32::MAX) };
     log_scale.less(-largest.ln())
 }
 
-/// `Σ xⁿ / ((a + 1) … (a + n))`. The derivative is known when `derivative` is asked for.
+/// `Σ xⁿ / ((a + 1) … (a + n))`, with the derivative if `derivative` is set.
 fn series(a: &Array, x: &Array, enabled: &Array, derivative: bool) -> Result<Dual> {
     let tolerance = eps(a.dtype());
     let (one, zero) = (constant(1.0, a).broadcast_to(a.shape()), constant(0.0, a).broadcast_to(a.shape()));
     let state = vec![one.clone(), one, zero.clone(), zero];
-    let state = until_settled(10_000, enabled.clone(), state, |n, state| {
+    let state = until_converged(10_000, enabled.clone(), state, |n, state| {
         let [term, sum, slope, slopes] = [0, 1, 2, 3].map(|i| &state[i]);
         let factor: Array = x / (a + n);
         let next_slope: Array = slope * &factor - term * &factor / (a + n);
@@ -52,19 +52,19 @@ fn series(a: &Array, x: &Array, enabled: &Array, derivative: bool) -> Result<Dua
     Ok(Dual { value: state[1].clone(), slope: state[3].clone() })
 }
 
-/// `1 / (x + 1 - a - 1 (1 - a) / (x + 3 - a - 2 (2 - a) / …))`, by the method of Lentz, whose convergents are ratios of
-/// numerators and denominators that change by little.
+/// `1 / (x + 1 - a - 1 (1 - a) / (x + 3 - a - 2 (2 - a) / …))`, by Lentz's method, whose convergents are ratios of
+/// numerators and denominators that change slowly.
 fn fraction(a: &Array, x: &Array, enabled: &Array, derivative: bool) -> Result<Dual> {
     let tolerance = eps(a.dtype());
     let start = x + 1 - a;
-    // No denominator begins as zero: elements for which it does are those of the series.
+    // The first denominator must not be zero: elements where it is are computed by the series.
     let start = where_(start.equal(0), constant(tolerance, a), start);
     let first: Array = 1 / &start;
     let first_slope = &first * &first;
     let infinite = constant(1.0 / tolerance / tolerance, a).broadcast_to(a.shape());
     let zero = constant(0.0, a).broadcast_to(a.shape());
     let state = vec![first.clone(), first_slope.clone(), infinite, zero, first, first_slope];
-    let state = until_settled(2000, enabled.clone(), state, |n, state| {
+    let state = until_converged(2000, enabled.clone(), state, |n, state| {
         let [d, d_slope, c, c_slope, value, slope] = [0, 1, 2, 3, 4, 5].map(|i| &state[i]);
         // The next numerator and denominator; their derivatives are n and -1.
         let (up, down) = (n * (a - n), &start + 2 * n);
@@ -86,12 +86,12 @@ fn fraction(a: &Array, x: &Array, enabled: &Array, derivative: bool) -> Result<D
     Ok(Dual { value: state[4].clone(), slope: state[5].clone() })
 }
 
-/// What lies outside of the function's domain.
+/// Marks arguments outside of the function's domain.
 fn is_outside(a: &Array, x: &Array) -> Array {
     x.less(0) | a.less(0) | (a.equal(0) & x.equal(0)) | a.not_equal(a) | x.not_equal(x)
 }
 
-/// Series and fraction where each converges, from what they are multiplied by: `log_scale`.
+/// Series and fraction where each converges, and their common factor: `log_scale`.
 struct Parts {
     series: Dual,
     fraction: Dual,
@@ -109,7 +109,7 @@ fn nan_where(outside: &Array, x: Array) -> Array {
     where_(outside, nan, x)
 }
 
-/// `P(a, x)`, the lower function over `Γ(a)`.
+/// `P(a, x)`, the lower function divided by `Γ(a)`.
 pub(super) fn lower(a: &Array, x: &Array) -> Result<Array> {
     regularized(a, x, false)
 }
@@ -144,8 +144,8 @@ pub(super) fn lower_slope(a: &Array, x: &Array) -> Result<Array> {
     slope(a, x, false)
 }
 
-/// That of a sample `x` of the gamma distribution with respect to its parameter `a`: the sample moves so that `P(a, x)`
-/// stays ([Figurnov et al., Implicit reparameterization gradients](https://arxiv.org/abs/1805.08498)).
+/// The derivative of a sample `x` of the gamma distribution with respect to its parameter `a`, at constant `P(a, x)`
+/// ([Figurnov et al., Implicit reparameterization gradients](https://arxiv.org/abs/1805.08498)).
 pub(super) fn sample_slope(a: &Array, x: &Array) -> Result<Array> {
     slope(a, x, true)
 }
@@ -156,7 +156,7 @@ fn slope(a: &Array, x: &Array, of_sample: bool) -> Result<Array> {
     let by_fraction = x.greater(1) & x.greater(a);
     let usable = !(&outside | x.equal(0) | x.equal(f64::INFINITY) | underflows(&log_scale));
     let parts = parts(a, x, &by_fraction, &usable, true)?;
-    // The derivatives of the logarithms of what both are multiplied by.
+    // The derivatives of the logarithms of both factors.
     let log_x = LOG.apply(x);
     let p = (&parts.series.slope + &parts.series.value * (&log_x - DIGAMMA.apply(&(a + 1)))) / a;
     let q = &parts.fraction.slope + &parts.fraction.value * (log_x - DIGAMMA.apply(a));

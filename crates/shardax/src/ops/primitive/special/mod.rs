@@ -1,4 +1,4 @@
-//! Special functions that StableHLO has no operation for: series, continued fractions and sums, written as programs.
+//! Special functions without a StableHLO operation: series, continued fractions and sums, written as programs.
 //!
 //! Half precision is computed in float32, and rounded once.
 
@@ -22,17 +22,17 @@ use crate::error::{Result, err};
 use crate::ops::control_flow::while_loop;
 use crate::ops::numpy::where_;
 
-/// The distance from 1 to the next number, of float32 or float64.
+/// The distance from 1 to the next float32 or float64.
 fn eps(dtype: DType) -> f64 {
     if dtype == DType::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) }
 }
 
-/// A number like these.
+/// A constant of the dtype of `like`.
 fn constant(v: f64, like: &Array) -> Array {
     Array::literal(Scalar::float(v), like.dtype(), false)
 }
 
-/// `f` of operands of one shape, in float32 at least.
+/// Applies `f` to operands of one shape, at least in float32.
 fn widened(args: &[Array], f: impl FnOnce(&[Array]) -> Result<Array>) -> Array {
     let dtype = args[0].dtype();
     let wide = if dtype.bits() < 32 { DType::F32 } else { dtype };
@@ -42,9 +42,10 @@ fn widened(args: &[Array], f: impl FnOnce(&[Array]) -> Result<Array>) -> Array {
     Array::from_result(f(&spread), like).astype(dtype)
 }
 
-/// Repeats `step` of the element's number and its state, until nothing is `moving`, at most so often. What a step says
-/// of each element is the next state, and whether it still moves; elements that do not are left as they are.
-fn until_settled(
+/// Iterates `step` on the index of the iteration and the state until nothing is `moving`, for a limited number of
+/// steps. A step returns the next state, and marks the elements that have not converged; converged elements are
+/// unchanged.
+fn until_converged(
     steps: usize,
     moving: Array,
     state: Vec<Array>,
@@ -61,14 +62,14 @@ fn until_settled(
     Ok(while_loop(going, next, (first, moving, state))?.2)
 }
 
-/// The tangent of an operand whose derivative nobody needed yet.
+/// The tangent of an operand without an implemented derivative.
 fn no_slope(function: &str, operand: &str, like: &Array) -> Array {
     let e = err!(NotImplemented, "{function} cannot be differentiated with respect to {operand}")
         .help("stop the gradient there, with `stop_gradient`");
     Array::from_result(Err(e), like)
 }
 
-/// The product, or 0 where the first operand is, unless the second is no number.
+/// The product, or 0 where the first operand is 0, unless the second is NaN.
 fn or_zero(a: &[Array], product: Array) -> Array {
     where_(a[0].not_equal(0) | a[1].not_equal(&a[1]), product, constant(0.0, &a[0]))
 }

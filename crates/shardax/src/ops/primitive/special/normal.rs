@@ -8,18 +8,18 @@ use crate::dtype::DType;
 use crate::ops::numpy::where_;
 use crate::ops::primitive::unary::{ABS, ERF, ERF_INV, ERFC, EXP, LOG, LOG1P, SQRT};
 
-/// The logarithm of the density.
+/// The logarithm of the probability density.
 pub(crate) fn log_density(x: &Array) -> Array {
     -(x * x) * 0.5 - 0.5 * (2.0 * PI).ln()
 }
 
-/// The density.
+/// The probability density.
 pub(crate) fn density(x: &Array) -> Array {
     EXP.apply(&log_density(x))
 }
 
-/// The probability of less than `x`. Far from the middle by the complement of the error function, which keeps its
-/// digits.
+/// The cumulative distribution function. Far from the mean it uses the complementary error function, which is
+/// accurate there.
 pub(crate) fn cumulative(x: &Array) -> Array {
     let scaled = x * FRAC_1_SQRT_2;
     let distance = ABS.apply(&scaled);
@@ -28,7 +28,8 @@ pub(crate) fn cumulative(x: &Array) -> Array {
     where_(distance.less(FRAC_1_SQRT_2), 1 + ERF.apply(&scaled), outer) * 0.5
 }
 
-/// The logarithm of [`cumulative`]: far below by the asymptotic series ([DLMF 7.12.1](https://dlmf.nist.gov/7.12.E1)).
+/// The logarithm of [`cumulative`]: far below the mean by the asymptotic series ([DLMF
+/// 7.12.1](https://dlmf.nist.gov/7.12.E1)).
 pub(super) fn log_cumulative(x: &Array) -> Array {
     let (low, terms) = if x.dtype() == DType::F64 { (-20.0, 10) } else { (-10.0, 4) };
     let above =
@@ -40,8 +41,8 @@ pub(super) fn log_cumulative(x: &Array) -> Array {
     where_(x.greater(low), above, below)
 }
 
-/// The number below which a part `p` of all lies. Newton's method on the logarithm, which is concave, from the inverse
-/// error function or, far from the middle, from the first terms of the series.
+/// The quantile function, by Newton's method on the logarithm, which is concave, starting from the inverse
+/// error function or, far from the mean, from the first terms of the series.
 pub(super) fn quantile(p: &Array) -> Array {
     let upper = p.greater(0.5);
     let tail = where_(&upper, 1 - p, p);
