@@ -103,7 +103,7 @@ pub fn broken(root: &Path, pages: &BTreeMap<PathBuf, Page>, book: &Path) -> Vec<
 }
 
 /// The files and folders of the workspace that pages name as `code` and that are not there.
-pub fn missing_paths(root: &Path, pages: &BTreeMap<PathBuf, Page>) -> Vec<String> {
+pub fn missing_paths<'a>(root: &Path, pages: impl Iterator<Item = (&'a PathBuf, &'a Page)>) -> Vec<String> {
     const FOLDERS: [&str; 8] = [".ci", "bench", "crates", "data", "docs", "examples", "tools", "xtask"];
     let mut missing = Vec::new();
     for (from, page) in pages {

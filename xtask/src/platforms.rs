@@ -217,7 +217,7 @@ fn examples(rows: &[Vec<&str>]) -> String {
 /// The table of what tests run.
 fn cases(rows: &[Vec<&str>]) -> String {
     let mut text = format!(
-        "{CASES}\nWhat the [cases](scorecard.md) of JAX's tests of `pmap`, `shard_map` and collectives, and the tests beside them, compile\nwhile they run on CPU, compiled a second time for as many devices of these, with `SHARDAX_COMPILE_ALSO_FOR`:\n\n| topology | programs that compile | of |\n|---|--:|--:|\n"
+        "{CASES}\nThe programs of the [tests that follow JAX's](conformance.md#jaxs-own-tests) for `pmap`, `shard_map` and collectives\nwhile they run on CPU, compiled a second time for as many devices of these, with `SHARDAX_COMPILE_ALSO_FOR`:\n\n| topology | programs that compile | of |\n|---|--:|--:|\n"
     );
     for row in rows {
         let ["case", on, compiled, all] = row[..] else { continue };

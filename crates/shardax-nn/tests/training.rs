@@ -29,7 +29,6 @@ impl Cnn {
     }
 }
 
-// SPEC 142 143 144 146 147 148
 #[test]
 fn cnn_of_the_reference() -> Result<()> {
     setup();
@@ -41,7 +40,6 @@ fn cnn_of_the_reference() -> Result<()> {
     Ok(())
 }
 
-// SPEC 149 152
 #[test]
 fn split_and_merge() -> Result<()> {
     setup();
@@ -77,7 +75,6 @@ impl Mlp {
     fn new(rngs: &mut Rngs) -> Self {
         Mlp { hidden: Linear::new(4, 32, rngs), dropout: Dropout::new(0.1), out: Linear::new(32, 3, rngs) }
     }
-    // SPEC 151
     fn forward(&self, x: Array, train: bool, rngs: &mut Rngs) -> Array {
         let key = train.then(|| rngs.dropout());
         self.out.forward(self.dropout.forward(relu(self.hidden.forward(x)), key.as_ref()))
@@ -94,7 +91,7 @@ fn data(n: usize) -> (Array, Array) {
 
 type State = TrainState<Mlp, Adam>;
 
-/// Loss and accuracy of a step. SPEC 150
+/// Loss and accuracy of a step.
 fn train_step(state: State, mut rngs: Rngs, x: Array, labels: Array) -> Result<(State, Rngs, Array, Array)> {
     let loss = |model: Mlp| {
         let logits = model.forward(x.clone(), true, &mut rngs.clone());
@@ -105,7 +102,6 @@ fn train_step(state: State, mut rngs: Rngs, x: Array, labels: Array) -> Result<(
     Ok((state.apply_gradients(grads)?, rngs, loss, accuracy(logits, &labels)))
 }
 
-// SPEC 157
 #[test]
 fn training_learns() -> Result<()> {
     setup();
@@ -126,7 +122,7 @@ fn training_learns() -> Result<()> {
     Ok(())
 }
 
-/// The same model on one device and on eight, whose gradients are averaged, stays the same. SPEC 183
+/// The same model on one device and on eight, whose gradients are averaged, stays the same.
 #[test]
 fn eight_devices_train_as_one() -> Result<()> {
     setup();
@@ -195,7 +191,6 @@ fn eight_devices_train_as_one() -> Result<()> {
     Ok(())
 }
 
-// SPEC 160 161
 #[test]
 fn plain_sgd_by_tree_map() -> Result<()> {
     setup();
@@ -214,7 +209,7 @@ fn plain_sgd_by_tree_map() -> Result<()> {
     Ok(())
 }
 
-// SPEC 172: the forward pass in bfloat16, parameters and gradients in float32
+// The forward pass in bfloat16, parameters and gradients in float32
 #[test]
 fn mixed_precision() -> Result<()> {
     setup();

@@ -18,7 +18,6 @@ fn float_range(n: i32) -> Array {
     arange(0..n).astype(DType::F32)
 }
 
-// SPEC 116
 #[test]
 fn test_lower_compile() -> Result<()> {
     setup();
@@ -146,7 +145,6 @@ fn lower_for_types_alone() -> Result<()> {
     Ok(())
 }
 
-// SPEC 116
 #[test]
 fn shard_map_lowers_too() -> Result<()> {
     setup();
@@ -255,7 +253,6 @@ fn names_of_programs() -> Result<()> {
     Ok(())
 }
 
-// SPEC 111, 112
 #[test]
 fn donation_in_the_lowered_program() -> Result<()> {
     setup();

@@ -2,7 +2,6 @@
 
 use crate::*;
 
-// SPEC 30, 110
 #[test]
 fn every_process_sees_all_devices() {
     everywhere(|| {
@@ -141,7 +140,6 @@ fn test_device_put_committed_array_error() {
     });
 }
 
-// SPEC 101, 103
 #[test]
 fn process_local_data_is_stitched() {
     everywhere(|| {
@@ -161,7 +159,6 @@ fn process_local_data_is_stitched() {
     });
 }
 
-// SPEC 102
 #[test]
 fn local_data_of_another_shape_is_an_error_there_alone() {
     everywhere(|| {

@@ -52,7 +52,6 @@ fn test_broadcast_one_to_all() {
     });
 }
 
-// SPEC 108
 #[test]
 fn test_sync_global_devices_error() {
     everywhere(|| {
@@ -66,7 +65,6 @@ fn test_sync_global_devices_error() {
     });
 }
 
-// SPEC 106
 #[test]
 fn test_host_local_array_to_global_array_same_sharding_array() {
     everywhere(|| {
@@ -101,7 +99,6 @@ fn test_host_local_to_global_locally_replicated() {
     });
 }
 
-// SPEC 107
 #[test]
 fn test_global_array_to_host_local_array() {
     everywhere(|| {
@@ -157,7 +154,6 @@ fn unequal_trees_are_told_of() {
     });
 }
 
-// SPEC 109, 136
 #[test]
 fn test_one_participant_never_calls_fails() {
     everywhere(|| {

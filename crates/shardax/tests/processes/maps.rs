@@ -71,7 +71,6 @@ fn test_psum_axis_index_groups() {
     });
 }
 
-// SPEC 104, 105
 #[test]
 fn pmap_takes_and_returns_host_local_arrays() {
     everywhere(|| {
@@ -138,7 +137,6 @@ fn pmap_donates() {
     });
 }
 
-// SPEC 117
 #[test]
 fn compiled_ahead_of_time_pmap_takes_global_arrays() {
     everywhere(|| {

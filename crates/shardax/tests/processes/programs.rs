@@ -60,7 +60,6 @@ fn test_local_inputs_with_jax_array() {
     });
 }
 
-// SPEC 129
 #[test]
 fn an_entry_is_sent_to_all_processes() {
     everywhere(|| {

@@ -109,7 +109,6 @@ fn test_trees() -> Result<()> {
     Ok(())
 }
 
-// SPEC 51, 52
 #[test]
 fn test_pmap_constant() -> Result<()> {
     setup();
@@ -134,7 +133,6 @@ fn test_wrapped() -> Result<()> {
     Ok(())
 }
 
-// SPEC 64
 #[test]
 fn test_pmap_static_argnums() -> Result<()> {
     setup();
@@ -170,7 +168,6 @@ fn test_no_devices_error() {
     assert!(text.contains("'devices' argument to pmap must be non-empty, or None."), "{text}");
 }
 
-// SPEC 14
 #[test]
 fn test_one_device() -> Result<()> {
     setup();
@@ -221,7 +218,6 @@ fn test_same_out_sharding_id() -> Result<()> {
     Ok(())
 }
 
-// SPEC 70
 #[test]
 fn test_jit_pmap_composition() -> Result<()> {
     setup();

@@ -157,7 +157,6 @@ fn test_disable_jit() -> Result<()> {
     Ok(())
 }
 
-// SPEC 82
 #[test]
 fn test_replication_checker_eager() -> Result<()> {
     let mesh = mesh42()?;
