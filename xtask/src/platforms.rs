@@ -154,7 +154,7 @@ fn counted(said: &str) -> String {
 }
 
 const EXAMPLES_RUN: &str = "## Examples\n";
-const CASES: &str = "## JAX's own cases\n";
+const CASES: &str = "## Tests that follow JAX's\n";
 const OPERATIONS: &str = "## Operations\n";
 
 fn write(root: &Path, lines: &str) -> Result<(), String> {
@@ -196,7 +196,7 @@ fn programs(rows: &[Vec<&str>]) -> String {
 /// The table of what the examples run.
 fn examples(rows: &[Vec<&str>]) -> String {
     let mut text = format!(
-        "{EXAMPLES_RUN}\nWhat the examples compile while their tests run them on CPU, compiled a second time for as many devices of these:\n\n"
+        "{EXAMPLES_RUN}\nTests run each example on CPU and compile its programs for as many devices of these topologies:\n\n"
     );
     let mut all = BTreeMap::<&str, BTreeMap<&str, String>>::new();
     for row in rows {
@@ -217,7 +217,7 @@ fn examples(rows: &[Vec<&str>]) -> String {
 /// The table of what tests run.
 fn cases(rows: &[Vec<&str>]) -> String {
     let mut text = format!(
-        "{CASES}\nThe programs of the [tests that follow JAX's](conformance.md#jaxs-own-tests) for `pmap`, `shard_map` and collectives\nwhile they run on CPU, compiled a second time for as many devices of these, with `SHARDAX_COMPILE_ALSO_FOR`:\n\n| topology | programs that compile | of |\n|---|--:|--:|\n"
+        "{CASES}\nThe [tests that follow JAX's](conformance.md#jaxs-own-tests) for `pmap`, `shard_map` and collectives run on CPU; with\n`SHARDAX_COMPILE_ALSO_FOR` their programs are compiled for as many devices of these topologies:\n\n| topology | programs that compile | of |\n|---|--:|--:|\n"
     );
     for row in rows {
         let ["case", on, compiled, all] = row[..] else { continue };
@@ -325,7 +325,7 @@ fn operations(rows: &[Vec<&str>], page: &str) -> String {
     }
     reasons.sort();
     if !reasons.is_empty() {
-        let _ = write!(text, "\nWhat does not compile, and why:\n\n{}\n", reasons.join("\n"));
+        let _ = write!(text, "\nThese do not compile:\n\n{}\n", reasons.join("\n"));
     }
     text + "\n"
 }
@@ -346,7 +346,7 @@ mod tests {
 | sort | all 2, one in 8 | all 2, one in 8 |
 | together | 5 of 6 | all 6 |
 
-What does not compile, and why:
+These do not compile:
 
 - conv for h100: conv of int32: not there (1 of them, as conv/i32)
 ";
