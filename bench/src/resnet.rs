@@ -12,18 +12,18 @@ const IMAGES: usize = 32;
 #[derive(Module, Clone)]
 struct ConvNorm {
     conv: Conv,
-    norm: StatefulBatchNorm,
+    norm: BatchNorm,
 }
 
 impl ConvNorm {
     fn new(from: usize, to: usize, size: usize, stride: usize, rngs: &mut Rngs) -> Self {
         let conv = Conv::builder(from, to, [size, size]).strides([stride, stride]).use_bias(false);
         let conv = conv.kernel_init(initializers::he_normal()).build(rngs);
-        ConvNorm { conv, norm: StatefulBatchNorm::builder(to).momentum(0.9).build(rngs) }
+        ConvNorm { conv, norm: BatchNorm::builder(to).momentum(0.9).build(rngs) }
     }
 
-    fn train(&mut self, x: &Array) -> Array {
-        self.norm.train(self.conv.forward(x))
+    fn forward(&mut self, x: &Array) -> Array {
+        self.norm.forward(self.conv.forward(x))
     }
 }
 
@@ -44,9 +44,9 @@ impl Block {
         }
     }
 
-    fn train(&mut self, x: &Array) -> Array {
-        let y = self.second.train(&relu(self.first.train(x)));
-        let short = self.shortcut.as_mut().map_or_else(|| x.clone(), |shortcut| shortcut.train(x));
+    fn forward(&mut self, x: &Array) -> Array {
+        let y = self.second.forward(&relu(self.first.forward(x)));
+        let short = self.shortcut.as_mut().map_or_else(|| x.clone(), |shortcut| shortcut.forward(x));
         relu(y + short)
     }
 }
@@ -67,9 +67,9 @@ impl ResNet {
         ResNet { stem, blocks: blocks.collect(), dense: Linear::new(512, 10, rngs) }
     }
 
-    fn train(&mut self, images: &Array) -> Array {
-        let first = relu(self.stem.train(images));
-        let x = self.blocks.iter_mut().fold(first, |x, block| block.train(&x));
+    fn forward(&mut self, images: &Array) -> Array {
+        let first = relu(self.stem.forward(images));
+        let x = self.blocks.iter_mut().fold(first, |x, block| block.forward(&x));
         self.dense.forward(x.mean([1, 2]))
     }
 }
@@ -77,13 +77,8 @@ impl ResNet {
 type State = Optimizer<ResNet, Sgd>;
 
 fn step(mut state: State, images: Array, labels: Array) -> Result<(State, Array)> {
-    let loss = |mut model: ResNet| {
-        let logits = model.train(&images);
-        (softmax_cross_entropy_with_integer_labels(logits, &labels).mean(..), model.state_of(Filter::of::<BatchStat>()))
-    };
-    let ((loss, stats), grads) = value_and_grad(loss).has_aux().call(&state.model)?;
-    state.model.update(&stats)?;
-    state.update(grads)?;
+    let loss =
+        state.minimize(|model| softmax_cross_entropy_with_integer_labels(model.forward(&images), &labels).mean(..))?;
     Ok((state, loss))
 }
 

@@ -96,14 +96,14 @@ fn normalized(images: &Array) -> Array {
     (images.astype(DType::F32) / 255.0 - mean) / deviation
 }
 
-/// The mean loss of a batch, its accuracy, and what the model has beside its parameters, moved.
-fn loss_fn<M: Classifier>(mut model: M, batch: &Batch, smoothing: f64) -> (Array, (Array, ModuleState)) {
-    let logits = model.forward(&normalized(&batch.images), true);
+/// The mean loss of a batch, and its accuracy.
+fn loss_fn<M: Classifier>(model: &mut M, batch: &Batch, smoothing: f64) -> (Array, Array) {
+    let logits = model.forward(&normalized(&batch.images));
     let loss = match smoothing {
         0.0 => softmax_cross_entropy_with_integer_labels(&logits, &batch.labels).mean(..),
         alpha => softmax_cross_entropy(&logits, smooth_labels(one_hot(&batch.labels, CLASSES), alpha)).mean(..),
     };
-    (loss, (accuracy(&logits, &batch.labels), model.state_of(Filter::of::<BatchStat>())))
+    (loss, accuracy(&logits, &batch.labels))
 }
 
 /// What each device does with its share of a batch.
@@ -113,9 +113,9 @@ fn train_step<M: Classifier>(
     batch: Batch,
 ) -> Result<(State<M>, MultiMetric)> {
     let part = |part: Batch| {
-        let ((loss, (accuracy, stats)), grads) =
-            value_and_grad(|model: M| loss_fn(model, &part, smoothing)).has_aux().call(&state.model)?;
-        Ok((loss, accuracy, stats, grads))
+        let mut state = state.clone();
+        let ((loss, accuracy), grads) = state.value_and_grad(|model| loss_fn(model, &part, smoothing))?;
+        Ok((loss, accuracy, state.model.state_of(Filter::of::<BatchStat>()), grads))
     };
     let (loss, accuracy, stats, grads) = accumulate(parts, part, batch)?;
     // One average over the devices, then the update: their copies stay equal.
@@ -128,7 +128,8 @@ fn train_step<M: Classifier>(
 /// Sums over the real images of all devices.
 fn eval_step<M: Classifier>(mut model: M, batch: Batch) -> MultiMetric {
     let Batch { images, labels, mask } = batch;
-    let logits = model.forward(&normalized(&images), false);
+    model.eval();
+    let logits = model.forward(&normalized(&images));
     let losses = softmax_cross_entropy_with_integer_labels(&logits, &labels);
     let metrics = MultiMetric::new().with("loss", Average::masked(losses, &mask));
     psum(metrics.with("accuracy", Accuracy::masked(logits, labels, mask)), "batch")

@@ -6,10 +6,10 @@ use shardax_nn::prelude::*;
 /// Of CIFAR-10's images.
 pub const CLASSES: usize = 10;
 
-/// A model of images. In training it may change what is no parameter, such as running statistics.
+/// A model of images. A call may change variables that are not parameters, such as running statistics.
 pub trait Classifier: Module + Clone {
     /// Logits `[B, 10]`, float32, of images, float32 `[B, 32, 32, 3]`.
-    fn forward(&mut self, images: &Array, train: bool) -> Array;
+    fn forward(&mut self, images: &Array) -> Array;
 }
 
 /// Two convolutions and a dense layer: 60,362 parameters.
@@ -31,7 +31,7 @@ impl Cnn {
 }
 
 impl Classifier for Cnn {
-    fn forward(&mut self, images: &Array, _train: bool) -> Array {
+    fn forward(&mut self, images: &Array) -> Array {
         let x = max_pool(relu(self.conv1.forward(images)), [2, 2], [2, 2]);
         let x = max_pool(relu(self.conv2.forward(x)), [2, 2], [2, 2]);
         self.dense.forward(x.flatten_from(1)).astype(DType::F32)
@@ -51,7 +51,7 @@ pub struct ResNet {
 #[derive(Module, Clone)]
 struct ConvNorm {
     conv: Conv,
-    norm: StatefulBatchNorm,
+    norm: BatchNorm,
 }
 
 #[derive(Module, Clone)]
@@ -66,12 +66,11 @@ impl ConvNorm {
     fn new(from: usize, to: usize, size: usize, stride: usize, rngs: &mut Rngs) -> Self {
         let conv = Conv::builder(from, to, [size, size]).strides([stride, stride]).use_bias(false);
         let conv = conv.kernel_init(initializers::he_normal()).build(rngs);
-        ConvNorm { conv, norm: StatefulBatchNorm::builder(to).momentum(0.9).axis_name("batch").build(rngs) }
+        ConvNorm { conv, norm: BatchNorm::builder(to).momentum(0.9).axis_name("batch").build(rngs) }
     }
 
-    fn forward(&mut self, x: &Array, train: bool) -> Array {
-        let x = self.conv.forward(x);
-        if train { self.norm.train(x) } else { self.norm.forward(x) }
+    fn forward(&mut self, x: &Array) -> Array {
+        self.norm.forward(self.conv.forward(x))
     }
 }
 
@@ -84,10 +83,10 @@ impl Block {
         }
     }
 
-    fn forward(&mut self, x: &Array, train: bool) -> Array {
-        let y = relu(self.first.forward(x, train));
-        let y = self.second.forward(&y, train);
-        let short = self.shortcut.as_mut().map_or_else(|| x.clone(), |shortcut| shortcut.forward(x, train));
+    fn forward(&mut self, x: &Array) -> Array {
+        let y = relu(self.first.forward(x));
+        let y = self.second.forward(&y);
+        let short = self.shortcut.as_mut().map_or_else(|| x.clone(), |shortcut| shortcut.forward(x));
         relu(y + short)
     }
 }
@@ -111,10 +110,10 @@ impl ResNet {
 }
 
 impl Classifier for ResNet {
-    fn forward(&mut self, images: &Array, train: bool) -> Array {
-        let mut x = relu(self.stem.forward(images, train));
+    fn forward(&mut self, images: &Array) -> Array {
+        let mut x = relu(self.stem.forward(images));
         for block in &mut self.blocks {
-            x = block.forward(&x, train);
+            x = block.forward(&x);
         }
         self.dense.forward(x.mean([1, 2])).astype(DType::F32)
     }

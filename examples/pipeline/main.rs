@@ -70,7 +70,7 @@ struct Block {
 }
 
 impl Layer for Block {
-    fn forward(&self, x: Array) -> Array {
+    fn forward(&mut self, x: Array) -> Array {
         self.down.forward(relu(self.up.forward(self.norm.forward(&x)))) + x
     }
 }
@@ -104,13 +104,13 @@ impl Deep {
     }
 
     /// Logits `[batch, 10]` of images `[batch, 64]`.
-    fn forward(&self, images: &Array) -> Array {
+    fn forward(&mut self, images: &Array) -> Array {
         self.last.forward(self.norm.forward(self.blocks.forward(self.first.forward(images))))
     }
 
     fn loss(self, images: Array, labels: Array) -> Result<Array> {
         let first = |layer: Linear, images: Array| layer.forward(images);
-        let stage = |blocks: Stack<Block>, x: Array| blocks.forward(x);
+        let stage = |mut blocks: Stack<Block>, x: Array| blocks.forward(x);
         let last = |(norm, layer): (LayerNorm, Linear), x: Array, labels: Array| {
             softmax_cross_entropy_with_integer_labels(layer.forward(norm.forward(x)), labels).mean(..)
         };
@@ -170,7 +170,7 @@ fn main() -> Result<()> {
     let step = step.lower((&state, (images, labels)))?.compile()?;
     let state = cli.run.train("pipeline", state, &mut batches, &step)?;
 
-    let logits = jit(|model: Deep, images: Array| model.forward(&images))
+    let logits = jit(|mut model: Deep, images: Array| model.forward(&images))
         .call((&state.model, Array::from_slice(&pixels(&test), &[test.len(), 64])?))?;
     let labels = Array::from_slice(test.labels(), &[test.len()])?;
     println!("test accuracy: {:.4}", accuracy(device_get(&logits)?, labels).item::<f32>()?);

@@ -65,21 +65,18 @@ fn scaled(images: &Array) -> Array {
     images.astype(DType::F32) / 127.5 - 1.0
 }
 
-fn train_step(seed: u32, mut state: State, batch: Batch) -> Result<(State, MultiMetric)> {
-    // Of the step alone, so that a run that goes on draws what it would have drawn.
-    let key = random::fold_in(random::key(seed), &state.step);
-    let loss = |model: Vit| {
-        let logits = model.forward(&scaled(&batch.images), Some(&key));
+fn train_step(mut state: State, batch: Batch) -> Result<(State, MultiMetric)> {
+    let (loss, accuracy) = state.minimize(|model| {
+        let logits = model.forward(&scaled(&batch.images));
         let loss = softmax_cross_entropy_with_integer_labels(&logits, &batch.labels).mean(..);
         (loss, Accuracy::of(logits, &batch.labels))
-    };
-    let ((loss, accuracy), grads) = value_and_grad(loss).has_aux().call(&state.model)?;
-    state.update(grads)?;
+    })?;
     Ok((state, MultiMetric::new().with("loss", Average::of(loss)).with("accuracy", accuracy)))
 }
 
-fn eval_step(model: Vit, batch: Batch) -> MultiMetric {
-    let logits = model.forward(&scaled(&batch.images), None);
+fn eval_step(mut model: Vit, batch: Batch) -> MultiMetric {
+    model.eval();
+    let logits = model.forward(&scaled(&batch.images));
     let losses = softmax_cross_entropy_with_integer_labels(&logits, &batch.labels);
     let metrics = MultiMetric::new().with("loss", Average::masked(losses, &batch.mask));
     metrics.with("accuracy", Accuracy::masked(logits, batch.labels, batch.mask))
@@ -110,9 +107,7 @@ fn main() -> Result<()> {
     let warm_up = steps / 10 + 1;
     let schedule = warmup_cosine_decay_schedule(0.0, cli.learning_rate, warm_up, steps.max(warm_up + 1), 0.0);
     let state = device_put(&State::new(model, adamw(schedule, 0.05))?, &replicated)?;
-    let step = jit(move |state: State, batch: Batch| train_step(seed, state, batch))
-        .out_shardings(&replicated)
-        .donate_argnums([0]);
+    let step = jit(train_step).out_shardings(&replicated).donate_argnums([0]);
     let eval_step = jit(eval_step).out_shardings(&replicated);
 
     let evaluate = |state: &State| -> Result<MultiMetric> {

@@ -23,7 +23,6 @@ pub struct Vit {
     blocks: Vec<Block>,
     norm: LayerNorm,
     head: Linear,
-    dropout: Dropout,
 }
 
 #[derive(Module, Clone)]
@@ -33,6 +32,7 @@ struct Block {
     mlp_norm: LayerNorm,
     up: Linear,
     down: Linear,
+    dropout: Dropout,
 }
 
 impl Vit {
@@ -47,26 +47,23 @@ impl Vit {
             mlp_norm: LayerNorm::new(features, rngs),
             up: Linear::new(features, 4 * features, rngs),
             down: Linear::new(4 * features, features, rngs),
+            dropout: Dropout::new(dropout, rngs),
         });
         let blocks = blocks.collect();
         let head = Linear::new(features, classes, rngs);
-        Vit { patches, positions, blocks, norm: LayerNorm::new(features, rngs), head, dropout: Dropout::new(dropout) }
+        Vit { patches, positions, blocks, norm: LayerNorm::new(features, rngs), head }
     }
 
-    /// Logits `[B, classes]` of images `[B, rows, columns, channels]`; `key` is for dropout in training.
-    pub fn forward(&self, images: &Array, key: Option<&Array>) -> Array {
+    /// Logits `[B, classes]` of images `[B, rows, columns, channels]`.
+    pub fn forward(&mut self, images: &Array) -> Array {
         let x = self.patches.forward(images);
         let (batch, features) = (x.shape()[0] as i32, x.shape()[3] as i32);
         let mut x = x.reshape([batch, -1, features]) + &self.positions;
-        let drop = |x: Array, at: usize| match key {
-            Some(key) => self.dropout.forward(x, Some(&random::fold_in(key, at as i32))),
-            None => x,
-        };
-        for (at, block) in self.blocks.iter().enumerate() {
+        for block in &mut self.blocks {
             let y = block.attention.forward(block.norm.forward(&x));
-            x = x + drop(y, 2 * at);
+            x = x + block.dropout.forward(y);
             let y = block.down.forward(gelu(block.up.forward(block.mlp_norm.forward(&x))));
-            x = x + drop(y, 2 * at + 1);
+            x = x + block.dropout.forward(y);
         }
         self.head.forward(self.norm.forward(x).mean(1)).astype(DType::F32)
     }

@@ -68,7 +68,7 @@ pub use attention::{
 pub use filter::Filter;
 pub use layers::*;
 pub use losses::*;
-pub use module::{Module, merge};
+pub use module::{Module, is_mode, merge};
 pub use optim::*;
 pub use pipeline::{Pipeline, PipelineSchedule};
 pub use policy::Policy;
@@ -77,7 +77,7 @@ pub use rules::{IntoAxisNames, Rules};
 pub use shardax::Module;
 pub use state::State;
 pub use tabulate::tabulate;
-pub use variable::{BatchStat, Cache, Frozen, Kind, LoRAParam, Param, Variable, kind};
+pub use variable::{BatchStat, Cache, Frozen, Kind, LoRAParam, Param, RngCount, RngKey, Variable, kind};
 
 /// What a program needs, of shardax and of this crate: `use shardax_nn::prelude::*;`
 pub mod prelude {

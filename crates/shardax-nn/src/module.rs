@@ -2,6 +2,7 @@
 
 use std::borrow::Borrow;
 
+use shardax::dtype::Scalar;
 use shardax::prelude::*;
 use shardax::tree::{Flat, TreeDef};
 use shardax::{Error, ErrorKind};
@@ -12,8 +13,9 @@ use crate::{Filter, State};
 /// A part of a model, or a whole one: a struct of arrays and modules.
 ///
 /// `#[derive(Module)]` implements it, and [`Tree`], which is all that it asks for. There is no method `forward` in it:
-/// what a model computes is an ordinary method with whatever arguments the model needs (`x`, a flag `train`, a key). A
-/// field that is configuration, not data, is a plain number or is marked `#[tree(static)]`.
+/// what a model computes is an ordinary method with whatever arguments the model needs. It borrows the model mutably if a
+/// layer changes with a call, as [`Dropout`](crate::Dropout) and [`BatchNorm`](crate::BatchNorm) do. A field that is
+/// configuration, not data, is a plain number or is marked `#[tree(static)]`.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -27,6 +29,29 @@ use crate::{Filter, State};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub trait Module: Tree {
+    /// Puts the module into training, as `nnx.Module.train` does: every field `training: bool` of it and of the modules in it
+    /// becomes true. Layers are made so.
+    ///
+    /// ```
+    /// use shardax_nn::prelude::*;
+    /// let mut rngs = Rngs::new(0);
+    /// let mut model = Sequential((Linear::new(2, 8, &mut rngs), Dropout::new(0.5, &mut rngs)));
+    /// model.eval();
+    /// assert_eq!(model.forward(ones([2])).to_vec::<f32>()?, model.forward(ones([2])).to_vec::<f32>()?);
+    /// model.train();
+    /// assert_ne!(model.forward(ones([2])).to_vec::<f32>()?, model.forward(ones([2])).to_vec::<f32>()?);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    fn train(&mut self) {
+        set_training(self, true);
+    }
+
+    /// Puts the module into evaluation: every field `training: bool` of it and of the modules in it becomes false. See
+    /// [`train`](Module::train).
+    fn eval(&mut self) {
+        set_training(self, false);
+    }
+
     /// The number of elements of all arrays.
     fn parameter_count(&self) -> usize {
         tree::leaves(self).iter().map(Array::size).sum()
@@ -113,6 +138,23 @@ pub trait Module: Tree {
         *self = self.with_state(state)?;
         Ok(())
     }
+}
+
+fn set_training<M: Module>(module: &mut M, training: bool) {
+    let mut flat = Flat::of(module);
+    let mode = |(path, value): (String, Scalar)| match value {
+        Scalar::Bool(_) if is_mode(&path) => Scalar::Bool(training),
+        other => other,
+    };
+    flat.def = flat.def.with_numbers(flat.def.numbers().into_iter().map(mode));
+    if let Ok(changed) = flat.build() {
+        *module = changed;
+    }
+}
+
+/// Returns true if a plain number at this key path says whether its module is in training.
+pub fn is_mode(path: &str) -> bool {
+    path.rsplit('.').next() == Some("training")
 }
 
 /// The arrays of a tree that are chosen by position.

@@ -4,31 +4,31 @@ use std::collections::BTreeMap;
 
 use shardax::prelude::*;
 
-use crate::{Policy, Rules};
+use crate::{Policy, RngCount, RngKey, Rules};
 
 /// One stream of random keys: a key, and how many keys were made of it. A tree.
 ///
-/// [`Rngs::fork`] makes it; a layer that draws while a program runs, such as [`Dropout`](crate::Dropout), is given a key
-/// of it in each step.
+/// [`Rngs::fork`] makes it; a layer that draws while a program runs, such as [`Dropout`](crate::Dropout), has one and takes
+/// a key of it at each call.
 #[derive(Tree, Clone, Debug)]
 pub struct RngStream {
-    key: Array,
-    count: Array,
+    key: RngKey,
+    count: RngCount,
 }
 
 impl RngStream {
     /// The stream of this key.
     #[track_caller]
     pub fn new(key: Array) -> Self {
-        RngStream { key, count: zeros_dtype((), DType::U32) }
+        RngStream { key: key.into(), count: zeros_dtype((), DType::U32).into() }
     }
 
     /// The next key: the stream's, folded with the count.
     #[track_caller]
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Array {
-        let key = random::fold_in(&self.key, &self.count);
-        self.count = &self.count + 1;
+        let key = random::fold_in(&*self.key, &*self.count);
+        *self.count = &*self.count + 1;
         key
     }
 
@@ -118,15 +118,12 @@ impl Rngs {
         self.stream(name).next()
     }
 
-    /// A stream of its own, from the next key of the stream of this name: what `nnx.Dropout(rate, rngs=rngs)` keeps, and
-    /// what it draws of `rngs`. It stands beside the model, since keys have no gradients.
+    /// Returns a stream of its own, from the next key of the stream of this name, as a layer that draws has one.
     ///
     /// ```
     /// use shardax_nn::prelude::*;
-    /// let mut rngs = Rngs::new(0);
-    /// let (dropout, mut stream) = (Dropout::new(0.5), rngs.fork("dropout"));
-    /// let y = dropout.forward(ones([4]), Some(&stream.next()));
-    /// assert_eq!(y.shape(), [4]);
+    /// let mut stream = Rngs::new(0).fork("noise");
+    /// assert_ne!(stream.next().to_vec::<u32>()?, stream.next().to_vec::<u32>()?);
     /// # Ok::<(), shardax::Error>(())
     /// ```
     #[track_caller]
@@ -149,7 +146,8 @@ impl Rngs {
         let mut split = self.clone();
         let streams = self.named.values_mut().zip(split.named.values_mut());
         for (own, copies) in std::iter::once((&mut self.default, &mut split.default)).chain(streams) {
-            *copies = RngStream { key: random::split(&own.next(), n), count: zeros_dtype([n], DType::U32) };
+            *copies =
+                RngStream { key: random::split(&own.next(), n).into(), count: zeros_dtype([n], DType::U32).into() };
         }
         split
     }

@@ -53,7 +53,7 @@ pub mod kind {
     kinds! {
         /// What an optimizer moves.
         Param;
-        /// Running statistics, such as those of [`StatefulBatchNorm`](crate::StatefulBatchNorm).
+        /// Running statistics, such as those of [`BatchNorm`](crate::BatchNorm).
         BatchStat;
         /// What is kept from one call to the next, such as the keys and values of attention.
         Cache;
@@ -61,6 +61,10 @@ pub mod kind {
         Frozen;
         /// The small matrices of a low-rank adaptation.
         LoRAParam;
+        /// The key of a stream of random keys.
+        RngKey;
+        /// The number of keys that a stream has made.
+        RngCount;
     }
 }
 
@@ -80,6 +84,10 @@ pub type Cache<T = Array> = Variable<kind::Cache, T>;
 pub type Frozen<T = Array> = Variable<kind::Frozen, T>;
 /// A matrix of a low-rank adaptation.
 pub type LoRAParam<T = Array> = Variable<kind::LoRAParam, T>;
+/// The key of a stream of random keys.
+pub type RngKey<T = Array> = Variable<kind::RngKey, T>;
+/// The number of keys that a stream has made.
+pub type RngCount<T = Array> = Variable<kind::RngCount, T>;
 
 impl<K, T> Variable<K, T> {
     /// A variable that holds `value`.

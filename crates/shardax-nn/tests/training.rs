@@ -73,11 +73,11 @@ struct Mlp {
 
 impl Mlp {
     fn new(rngs: &mut Rngs) -> Self {
-        Mlp { hidden: Linear::new(4, 32, rngs), dropout: Dropout::new(0.1), out: Linear::new(32, 3, rngs) }
+        Mlp { hidden: Linear::new(4, 32, rngs), dropout: Dropout::new(0.1, rngs), out: Linear::new(32, 3, rngs) }
     }
-    fn forward(&self, x: Array, train: bool, rngs: &mut Rngs) -> Array {
-        let key = train.then(|| rngs.dropout());
-        self.out.forward(self.dropout.forward(relu(self.hidden.forward(x)), key.as_ref()))
+
+    fn forward(&mut self, x: &Array) -> Array {
+        self.out.forward(self.dropout.forward(relu(self.hidden.forward(x))))
     }
 }
 
@@ -89,34 +89,32 @@ fn data(n: usize) -> (Array, Array) {
     (x, labels)
 }
 
-type State = TrainState<Mlp, Adam>;
+type State = Optimizer<Mlp, Adam>;
 
 /// Loss and accuracy of a step.
-fn train_step(state: State, mut rngs: Rngs, x: Array, labels: Array) -> Result<(State, Rngs, Array, Array)> {
-    let loss = |model: Mlp| {
-        let logits = model.forward(x.clone(), true, &mut rngs.clone());
+fn train_step(mut state: State, x: Array, labels: Array) -> Result<(State, Array, Array)> {
+    let (loss, logits) = state.minimize(|model| {
+        let logits = model.forward(&x);
         (softmax_cross_entropy_with_integer_labels(&logits, &labels).mean(..), logits)
-    };
-    let ((loss, logits), grads) = value_and_grad(loss).has_aux().call(state.params.clone())?;
-    rngs.dropout();
-    Ok((state.apply_gradients(grads)?, rngs, loss, accuracy(logits, &labels)))
+    })?;
+    Ok((state, loss, accuracy(logits, &labels)))
 }
 
 #[test]
 fn training_learns() -> Result<()> {
     setup();
-    let mut rngs = Rngs::new(0).with("dropout", 1);
-    let mut state = TrainState::create(Mlp::new(&mut rngs), adam(2e-2))?;
+    let mut state = Optimizer::new(Mlp::new(&mut Rngs::new(0).with("dropout", 1)), adam(2e-2))?;
     let (x, labels) = data(256);
     let step = jit(train_step).donate_argnums([0]);
     let mut losses = Vec::new();
     for _ in 0..150 {
         let loss;
-        (state, rngs, loss, _) = step.call((state, rngs, &x, &labels))?;
+        (state, loss, _) = step.call((state, &x, &labels))?;
         losses.push(loss.item::<f32>()?);
     }
     assert_eq!(state.step.item::<i32>()?, 150);
-    let logits = state.params.forward(x, false, &mut rngs);
+    state.model.eval();
+    let logits = state.model.forward(&x);
     let accuracy = accuracy(logits, labels).item::<f32>()?;
     assert!(accuracy > 0.9, "accuracy {accuracy}, losses {} … {}", losses[0], losses[149]);
     Ok(())
@@ -324,25 +322,26 @@ fn layers_refuse_parameters_out_of_their_range() {
         let text = refused(GroupNorm::new(6, groups, &mut rngs).forward(&x));
         assert!(text.contains(&format!("num_groups must divide the 6 features, got {groups}")), "{text}");
     }
-    let key = random::key(0);
     for rate in [f64::NAN, -1.0, 2.0, f64::INFINITY] {
-        for key in [None, Some(&key)] {
-            assert!(refused(Dropout::new(rate).forward(&x, key)).contains("rate must be at least 0 and at most 1"));
+        for training in [false, true] {
+            let mut layer = Dropout::new(rate, &mut rngs);
+            layer.training = training;
+            assert!(refused(layer.forward(&x)).contains("rate must be at least 0 and at most 1"));
         }
     }
+    assert!(refused(Dropout::without_rngs(0.5).forward(&x)).contains("the layer has no keys"));
     for epsilon in [f64::NAN, -1.0, f64::INFINITY] {
         let what = "epsilon must be at least 0 and finite";
         assert!(refused(LayerNorm::builder(6).epsilon(epsilon).build(&mut rngs).forward(&x)).contains(what));
         assert!(refused(RmsNorm::builder(6).epsilon(epsilon).build(&mut rngs).forward(&x)).contains(what));
         assert!(refused(GroupNorm::builder(6, 2).epsilon(epsilon).build(&mut rngs).forward(&x)).contains(what));
-        let norm = BatchNorm::builder(6).epsilon(epsilon).build(&mut rngs);
-        assert!(refused(norm.forward(&x, &BatchStats::new(6))).contains(what));
-        assert!(refused(norm.train(&x, &BatchStats::new(6)).0).contains(what));
+        let mut norm = BatchNorm::builder(6).epsilon(epsilon).build(&mut rngs);
+        assert!(refused(norm.forward(&x)).contains(what));
+        norm.eval();
+        assert!(refused(norm.forward(&x)).contains(what));
     }
-    let norm = BatchNorm::builder(6).momentum(1.5).build(&mut rngs);
-    assert!(refused(norm.train(&x, &BatchStats::new(6)).1.mean).contains("momentum must be at least 0 and at most 1"));
-    let norm = BatchNorm::new(6, &mut rngs);
-    assert!(refused(norm.forward(&x, &BatchStats::new(1))).contains("got statistics of 1"));
+    let mut norm = BatchNorm::builder(6).momentum(1.5).build(&mut rngs);
+    assert!(refused(norm.forward(&x)).contains("momentum must be at least 0 and at most 1"));
     // One feature is not repeated.
     assert!(
         refused(LayerNorm::new(6, &mut rngs).forward(ones([2, 1])))

@@ -15,7 +15,7 @@ struct Deep {
 impl Deep {
     fn loss(self, x: Array, y: Array) -> Result<Array> {
         let first = |(): (), x: Array| x;
-        let stage = |layers: Stack<Sequential<(Linear, Apply)>>, x: Array| layers.forward(x);
+        let stage = |mut layers: Stack<Sequential<(Linear, Apply)>>, x: Array| layers.forward(x);
         let last = |last: Linear, x: Array, y: Array| (last.forward(x) - y).square().mean(..);
         self.pipeline.loss((first, stage, last), ((), self.layers, self.last), x, y)
     }

@@ -2,49 +2,84 @@
 
 use shardax::prelude::*;
 
+use super::Layer;
 use crate::check::{refused, require, within};
+use crate::{RngStream, Rngs};
 
 /// Zeroes each element with probability `rate`, and scales the others so that the mean stays.
 ///
-/// It holds no stream of keys. Where a model in Flax has `nnx.Dropout(rate, rngs=rngs)`, which keeps one, draw it at the
-/// same place by [`Rngs::fork`](crate::Rngs::fork), and give a key of it here; `nnx.Dropout(rate)` draws nothing.
+/// The layer holds a stream of random keys of its own, forked from the stream `dropout` of the [`Rngs`] that it is made
+/// with, and takes the next key at each call, so that every step drops other elements.
+/// [`Module::eval`](crate::Module::eval) turns it off.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
-/// let dropout = Dropout::new(0.5);
-/// let (x, mut rngs) = (ones([4]), Rngs::new(0));
-/// let training = dropout.forward(&x, Some(&rngs.dropout()));
-/// assert!(training.to_vec::<f32>()?.iter().all(|v| *v == 0.0 || *v == 2.0));
-/// assert_eq!(dropout.forward(&x, None).to_vec::<f32>()?, [1.0; 4]);
+/// let mut dropout = Dropout::new(0.5, &mut Rngs::new(0));
+/// let first = dropout.forward(ones([64]));
+/// assert!(first.to_vec::<f32>()?.iter().all(|v| *v == 0.0 || *v == 2.0));
+/// assert_ne!(dropout.forward(ones([64])).to_vec::<f32>()?, first.to_vec::<f32>()?);
+/// dropout.eval();
+/// assert_eq!(dropout.forward(ones([4])).to_vec::<f32>()?, [1.0; 4]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[derive(Module, Clone, Debug)]
 pub struct Dropout {
     /// The probability of being zeroed.
     pub rate: f64,
+    /// Whether elements are dropped. See [`Module::train`](crate::Module::train).
+    pub training: bool,
+    /// The keys, one a call; `None` where each call is given its key.
+    pub rngs: Option<RngStream>,
     #[tree(static)]
     broadcast_dims: Vec<i32>,
 }
 
 impl Dropout {
-    /// A layer that zeroes at this rate, between 0 and 1.
-    pub fn new(rate: f64) -> Self {
-        Dropout { rate, broadcast_dims: Vec::new() }
+    /// A layer that zeroes at this rate, between 0 and 1, as `nnx.Dropout(rate, rngs=rngs)`: it draws one key of the stream
+    /// `dropout`.
+    #[track_caller]
+    pub fn new(rate: f64, rngs: &mut Rngs) -> Self {
+        Dropout { rngs: Some(rngs.fork("dropout")), ..Dropout::without_rngs(rate) }
     }
 
-    /// The same, for which the elements along these dimensions are zeroed together. Default none.
+    /// A layer that is given a key at each call, as `nnx.Dropout(rate)`: it draws nothing here. See
+    /// [`forward_with`](Dropout::forward_with).
+    pub fn without_rngs(rate: f64) -> Self {
+        Dropout { rate, training: true, rngs: None, broadcast_dims: Vec::new() }
+    }
+
+    /// Zeroes the elements along these dimensions together. Default none.
     pub fn broadcast_dims(mut self, dims: impl AsRef<[i32]>) -> Self {
         self.broadcast_dims = dims.as_ref().into();
         self
     }
 
-    /// In training `key` is a fresh random key; in evaluation it is `None`, and `x` is returned. A rate that is not
-    /// between 0 and 1 is an error.
+    /// Drops elements of `x` by the next key of the layer; returns `x` in evaluation.
+    ///
+    /// The result is an error where the rate is not between 0 and 1, and where the layer has no keys.
     #[track_caller]
-    pub fn forward(&self, x: impl ArrayLike, key: Option<&Array>) -> Array {
+    pub fn forward(&mut self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         require!(&x, within("Dropout", "rate", self.rate, 0.0..=1.0));
-        let Some(key) = key.filter(|_| self.rate > 0.0) else { return x };
+        if !self.training || self.rate == 0.0 {
+            return x;
+        }
+        let Some(rngs) = &mut self.rngs else {
+            let what = "Dropout: the layer has no keys; make it by `Dropout::new(rate, rngs)`, or give a key by `forward_with`";
+            return refused(what, &x);
+        };
+        let key = rngs.next();
+        self.forward_with(x, &key)
+    }
+
+    /// Drops elements of `x` by this key; returns `x` in evaluation. The layer's own keys stay.
+    #[track_caller]
+    pub fn forward_with(&self, x: impl ArrayLike, key: &Array) -> Array {
+        let x = x.into_array();
+        require!(&x, within("Dropout", "rate", self.rate, 0.0..=1.0));
+        if !self.training || self.rate == 0.0 {
+            return x;
+        }
         let keep = 1.0 - self.rate;
         if keep <= 0.0 {
             return zeros_like(&x);
@@ -59,5 +94,12 @@ impl Dropout {
             *size = 1;
         }
         where_(random::bernoulli(key, keep, shape), &x / keep, 0)
+    }
+}
+
+impl Layer for Dropout {
+    #[track_caller]
+    fn forward(&mut self, x: Array) -> Array {
+        Dropout::forward(self, x)
     }
 }

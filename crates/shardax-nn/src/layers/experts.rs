@@ -5,6 +5,7 @@ use shardax::prelude::*;
 
 use shardax::shape::AxisName;
 
+use super::stack::has_state;
 use super::{Layer, Linear, Stack};
 use crate::check::{positive, value_error, within};
 use crate::rules::Place;
@@ -86,6 +87,12 @@ impl<E: Layer> MixtureOfExperts<E> {
         }
         let router = Linear::builder(in_features, num_experts).use_bias(false).dtype(DType::F32).build(rngs);
         let experts = Stack::new(num_experts, rngs, expert)?.axis_name(EXPERT);
+        if has_state(&experts) {
+            return value_error(
+                "MixtureOfExperts: experts with state, such as a Dropout or a BatchNorm, are not supported: each sees other \
+                 tokens, and what a call changes of them would be lost",
+            );
+        }
         Ok(MixtureOfExperts { router, experts, k, capacity_factor: Some(1.25), normalized: true, rules: rngs.rules() })
     }
 
@@ -107,7 +114,9 @@ impl<E: Layer> MixtureOfExperts<E> {
     pub fn forward(&self, x: impl ArrayLike) -> Result<Routed> {
         let x = x.into_array();
         match self.rules.place(EXPERT)? {
-            Place::Whole => self.routed(x, |inputs| self.experts.map(|expert, x: Array| expert.forward(x), inputs)),
+            Place::Whole => {
+                self.routed(x, |inputs| self.experts.map(|expert, x: Array| expert.clone().forward(x), inputs))
+            }
             Place::Manual(axis) => self.forward_over(x, axis),
             Place::Auto(mesh, axis) => self.spread(x, &mesh, axis),
         }
@@ -152,7 +161,7 @@ impl<E: Layer> MixtureOfExperts<E> {
             }
             let sent = inputs.reshape([size, experts / size, rows, places, features]);
             let here = all_to_all_tiled(sent, axis, 0, 0).swapaxes(0, 1);
-            let done = self.experts.map(|expert, x: Array| expert.forward(x), here)?;
+            let done = self.experts.map(|expert, x: Array| expert.clone().forward(x), here)?;
             Ok(all_to_all_tiled(done.swapaxes(0, 1), axis, 0, 0).reshape([experts, rows, places, features]))
         })
     }

@@ -105,46 +105,41 @@ impl LoRA {
     }
 }
 
-impl<B: Base> LoRA<B> {
-    /// `x · a · b`, `[..., out]` for `x` of `[..., in]`, and what the layer that is adapted gives.
+impl LoRA {
+    /// Returns `x · a · b`, `[..., out]` for `x` of `[..., in]`.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
-        let arrays = [x.into_array(), self.lora_a.clone().into_inner(), self.lora_b.clone().into_inner()];
+        self.adapt(x.into_array()).1
+    }
+}
+
+impl<B: Layer> LoRA<B> {
+    /// Returns `x · a · b`, `[..., out]` for `x` of `[..., in]`, added to the result of the adapted layer.
+    #[track_caller]
+    pub fn forward(&mut self, x: impl ArrayLike) -> Array {
+        let (x, y) = self.adapt(x.into_array());
+        y + self.base_module.forward(x)
+    }
+}
+
+impl<B> LoRA<B> {
+    /// `x` in the dtype that it is computed in, and `x · a · b`.
+    #[track_caller]
+    fn adapt(&self, x: Array) -> (Array, Array) {
+        let arrays = [x, self.lora_a.clone().into_inner(), self.lora_b.clone().into_inner()];
         let [x, a, b] = match self.dtype {
             Some(dtype) => arrays.map(|x| x.astype(dtype)),
             None => promoted(arrays),
         };
         let y = x.dot(a).dot(b);
-        match self.base_module.of(x) {
-            Some(base) => y + base,
-            None => y,
-        }
+        (x, y)
     }
 }
 
-impl<B: Base> Layer for LoRA<B> {
+impl<B: Layer> Layer for LoRA<B> {
     #[track_caller]
-    fn forward(&self, x: Array) -> Array {
-        LoRA::forward(self, x)
-    }
-}
-
-/// What a [`LoRA`] stands around: a layer, or `()`.
-#[doc(hidden)]
-pub trait Base: Tree {
-    fn of(&self, x: Array) -> Option<Array>;
-}
-
-impl Base for () {
-    fn of(&self, _: Array) -> Option<Array> {
-        None
-    }
-}
-
-impl<L: Layer> Base for L {
-    #[track_caller]
-    fn of(&self, x: Array) -> Option<Array> {
-        Some(self.forward(x))
+    fn forward(&mut self, x: Array) -> Array {
+        LoRA::<B>::forward(self, x)
     }
 }
 
@@ -183,7 +178,7 @@ impl LoRALinear {
 
 impl Layer for LoRALinear {
     #[track_caller]
-    fn forward(&self, x: Array) -> Array {
+    fn forward(&mut self, x: Array) -> Array {
         LoRALinear::forward(self, x)
     }
 }

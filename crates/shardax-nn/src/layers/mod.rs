@@ -28,10 +28,7 @@ pub use kernel::KernelBuilder;
 pub use linear::{Linear, LinearBuilder};
 pub use linear_general::{LinearGeneral, LinearGeneralBuilder};
 pub use lora::{LoRA, LoRABuilder, LoRALinear};
-pub use norm::{
-    BatchNorm, BatchStats, GroupNorm, InstanceNorm, LayerNorm, NormBuilder, RmsNorm, SpectralNorm, StatefulBatchNorm,
-    WeightNorm,
-};
+pub use norm::{BatchNorm, GroupNorm, InstanceNorm, LayerNorm, NormBuilder, RmsNorm, SpectralNorm, WeightNorm};
 pub use padding::ConvPadding;
 pub use recurrent::{
     Bidirectional, BuiltCell, CellBuilder, GruCell, LstmCell, OptimizedLstmCell, Rnn, RnnCell, SimpleCell,

@@ -9,16 +9,19 @@ use super::{
 use crate::Module;
 
 /// A module that maps one array to another.
+///
+/// A call may change the layer: a [`Dropout`](super::Dropout) takes its next key, a [`BatchNorm`](super::BatchNorm) moves
+/// its running statistics. Layers without such state have a method `forward` of their own that borrows them.
 pub trait Layer: Module {
-    /// The layer applied to `x`.
-    fn forward(&self, x: Array) -> Array;
+    /// Applies the layer to `x`.
+    fn forward(&mut self, x: Array) -> Array;
 }
 
 macro_rules! layers {
     ($($layer:ident)*) => {$(
         impl Layer for $layer {
             #[track_caller]
-            fn forward(&self, x: Array) -> Array {
+            fn forward(&mut self, x: Array) -> Array {
                 $layer::forward(self, x)
             }
         }
@@ -32,7 +35,7 @@ layers!(Conv ConvTranspose Einsum Embed GroupNorm InstanceNorm LayerNorm Linear 
 /// ```
 /// use shardax_nn::prelude::*;
 /// let mut rngs = Rngs::new(0);
-/// let mlp = Sequential((Linear::new(4, 8, &mut rngs), Apply(relu), Linear::new(8, 2, &mut rngs)));
+/// let mut mlp = Sequential((Linear::new(4, 8, &mut rngs), Apply(relu), Linear::new(8, 2, &mut rngs)));
 /// assert_eq!(mlp.forward(ones([3, 4])).shape(), [3, 2]);
 /// assert_eq!(mlp.parameter_count(), 58);
 /// # Ok::<(), shardax::Error>(())
@@ -45,22 +48,22 @@ pub struct Sequential<L>(pub L);
 pub struct Apply(#[tree(static)] pub fn(Array) -> Array);
 
 impl Layer for Apply {
-    fn forward(&self, x: Array) -> Array {
+    fn forward(&mut self, x: Array) -> Array {
         (self.0)(x)
     }
 }
 
 impl<L: Layer> Sequential<L> {
-    /// The layers applied to `x`, one after the other.
+    /// Applies the layers to `x`, one after the other.
     #[track_caller]
-    pub fn forward(&self, x: impl ArrayLike) -> Array {
+    pub fn forward(&mut self, x: impl ArrayLike) -> Array {
         self.0.forward(x.into_array())
     }
 }
 
 impl<L: Layer> Layer for Sequential<L> {
     #[track_caller]
-    fn forward(&self, x: Array) -> Array {
+    fn forward(&mut self, x: Array) -> Array {
         self.0.forward(x)
     }
 }
@@ -71,7 +74,7 @@ macro_rules! tuples {
 
         impl<$($t: Layer),+> Layer for ($($t,)+) {
             #[track_caller]
-            fn forward(&self, x: Array) -> Array {
+            fn forward(&mut self, x: Array) -> Array {
                 $(let x = self.$i.forward(x);)+
                 x
             }

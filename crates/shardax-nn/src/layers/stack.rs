@@ -6,6 +6,7 @@ use shardax::tree::{Flat, Metadata, Node, Unflatten};
 
 use super::Layer;
 use crate::check::value_error;
+use crate::variable::{Kind, kind};
 use crate::{Module, Rngs};
 
 /// Several layers of one type and one shape as one layer: each of its arrays has those of all layers, along a new first
@@ -16,7 +17,7 @@ use crate::{Module, Rngs};
 /// ```
 /// use shardax_nn::prelude::*;
 /// let blocks = Stack::new(12, &mut Rngs::new(0), |rngs| Sequential((Linear::new(8, 8, rngs), Apply(relu))))?;
-/// let blocks = blocks.checkpoint(CheckpointPolicy::NothingSaveable);
+/// let mut blocks = blocks.checkpoint(CheckpointPolicy::NothingSaveable);
 /// let y = blocks.forward(ones([2, 8]));
 /// assert_eq!(y.shape(), [2, 8]);
 /// assert_eq!(blocks.layers.0.0.kernel.shape(), [12, 8, 8]);
@@ -133,12 +134,12 @@ impl<L: Module> Stack<L> {
         ScanOptions::default().unroll(self.options.unroll).scan(step, carry, self.layers.clone())
     }
 
-    /// The same for layers that change, such as those with running statistics or caches: `f` changes its layer in place.
+    /// Goes through layers that change, such as those with running statistics or caches: `f` changes its layer in place.
     ///
     /// ```
     /// use shardax_nn::prelude::*;
-    /// let mut norms = Stack::new(3, &mut Rngs::new(0), |rngs| StatefulBatchNorm::new(8, rngs))?;
-    /// let y = norms.update_each(|norm, x: Array| norm.train(x), random::normal(random::key(0), [4, 8]))?;
+    /// let mut norms = Stack::new(3, &mut Rngs::new(0), |rngs| BatchNorm::new(8, rngs))?;
+    /// let y = norms.update_each(|norm, x: Array| norm.forward(x), random::normal(random::key(0), [4, 8]))?;
     /// assert_eq!((y.shape(), norms.layers.mean.shape()), (&[4, 8][..], &[3, 8][..]));
     /// # Ok::<(), shardax::Error>(())
     /// ```
@@ -171,22 +172,31 @@ impl<L: Module> Stack<L> {
 }
 
 impl<L: Layer> Stack<L> {
-    /// The layers applied to `x`, one after the other.
+    /// Applies the layers to `x`, one after the other. What a layer changes of itself stays in the stack.
     #[track_caller]
-    pub fn forward(&self, x: impl ArrayLike) -> Array {
+    pub fn forward(&mut self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
-        match self.scan(|layer: &L, x: Array| (layer.forward(x), ()), x.clone()) {
-            Ok((y, ())) => y,
-            Err(error) => Array::from_error(error, &x),
-        }
+        // Layers without state leave the loop with one carry alone: theirs would be copied by each iteration.
+        let through = match has_state(&self.layers) {
+            true => self.update_each(|layer, x: Array| layer.forward(x), x.clone()),
+            false => self.scan(|layer: &L, x: Array| (layer.clone().forward(x), ()), x.clone()).map(|(y, ())| y),
+        };
+        through.unwrap_or_else(|error| Array::from_error(error, &x))
     }
 }
 
 impl<L: Layer> Layer for Stack<L> {
     #[track_caller]
-    fn forward(&self, x: Array) -> Array {
+    fn forward(&mut self, x: Array) -> Array {
         Stack::forward(self, x)
     }
+}
+
+/// Returns true if a module has variables that calls change: running statistics, keys, caches.
+pub(super) fn has_state(module: &impl Module) -> bool {
+    tree::structure(module).leaf_infos().iter().any(|leaf| {
+        leaf.kind.is_some_and(|kind| ![kind::Param::NAME, kind::Frozen::NAME, kind::LoRAParam::NAME].contains(&kind))
+    })
 }
 
 impl<L: Tree> Tree for Stack<L> {

@@ -117,6 +117,59 @@ impl Gradients for State {
     }
 }
 
+/// A loss, alone or with something more that the gradient passes through; each also as a [`Result`].
+pub trait Loss {
+    /// The loss, or the pair.
+    type Value;
+    /// What is passed through.
+    type Aux: Tree;
+
+    /// Splits it into the loss and the rest.
+    fn into_loss(self) -> Result<(Array, Self::Aux)>;
+
+    /// Puts both together again.
+    fn value(loss: Array, aux: Self::Aux) -> Self::Value;
+}
+
+impl Loss for Array {
+    type Value = Array;
+    type Aux = ();
+
+    fn into_loss(self) -> Result<(Array, ())> {
+        Ok((self, ()))
+    }
+
+    fn value(loss: Array, (): ()) -> Array {
+        loss
+    }
+}
+
+impl<A: Tree> Loss for (Array, A) {
+    type Value = (Array, A);
+    type Aux = A;
+
+    fn into_loss(self) -> Result<(Array, A)> {
+        Ok(self)
+    }
+
+    fn value(loss: Array, aux: A) -> (Array, A) {
+        (loss, aux)
+    }
+}
+
+impl<L: Loss> Loss for Result<L> {
+    type Value = L::Value;
+    type Aux = L::Aux;
+
+    fn into_loss(self) -> Result<(Array, L::Aux)> {
+        self?.into_loss()
+    }
+
+    fn value(loss: Array, aux: L::Aux) -> L::Value {
+        L::value(loss, aux)
+    }
+}
+
 impl<M: Module, T: GradientTransformation<State>> Optimizer<M, T> {
     /// The optimizer of the parameters of `model`, before the first step. Fails when a number of it is out of its range.
     #[track_caller]
@@ -151,6 +204,61 @@ impl<M: Module, T: GradientTransformation<State>> Optimizer<M, T> {
     /// The variables that it moves.
     pub fn params(&self) -> State {
         self.model.state_of(&self.wrt)
+    }
+
+    /// Returns the loss and the gradients of the variables that it moves, and keeps what the loss changed of the model's
+    /// other variables: running statistics, keys, caches.
+    ///
+    /// The gradients may be averaged over devices before [`update`](Optimizer::update);
+    /// [`minimize`](Optimizer::minimize) does both. Fails as [`value_and_grad`](shardax::value_and_grad) does; then the
+    /// model stays as it was.
+    ///
+    /// ```
+    /// use shardax_nn::prelude::*;
+    /// let mut optimizer = Optimizer::new(BatchNorm::new(3, &mut Rngs::new(0)), sgd(0.1))?;
+    /// let x = array([[1.0f32, 2.0, 3.0], [3.0, 2.0, 1.0]]);
+    /// let (loss, grads) = optimizer.value_and_grad(|model| model.forward(&x).square().mean(..))?;
+    /// assert_eq!((loss.shape(), grads.len()), (&[][..], 2));
+    /// assert!(allclose(&*optimizer.model.mean, array([0.02f32, 0.02, 0.02]), 1e-5, 0.0)?);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn value_and_grad<L: Loss>(&mut self, loss: impl Fn(&mut M) -> L) -> Result<(L::Value, State)> {
+        let of_params = |params: State| -> Result<(Array, (L::Aux, State))> {
+            let mut model = self.model.with_state(&params)?;
+            let (loss, aux) = loss(&mut model).into_loss()?;
+            Ok((loss, (aux, model.state_of(!self.wrt.clone()))))
+        };
+        let ((value, (aux, rest)), grads) = value_and_grad(of_params).has_aux().call(self.params())?;
+        self.model.update(&rest)?;
+        Ok((L::value(value, aux), grads))
+    }
+
+    /// One step of training: the gradients of `loss` with respect to the variables that it moves update them, and what the
+    /// loss changed of the model's other variables is kept. Returns the loss.
+    ///
+    /// The loss returns a scalar, or a pair of it and something more that is passed through. On failure the optimizer may
+    /// have the model's new statistics without the new parameters.
+    ///
+    /// ```
+    /// use shardax_nn::prelude::*;
+    /// let mut rngs = Rngs::new(0);
+    /// let model = Sequential((Linear::new(2, 8, &mut rngs), Dropout::new(0.1, &mut rngs), Linear::new(8, 1, &mut rngs)));
+    /// let mut optimizer = Optimizer::new(model, adam(1e-2))?;
+    /// let (x, y) = (ones([4, 2]), zeros([4, 1]));
+    /// let first = optimizer.minimize(|model| mse(model.forward(&x), &y).mean(..))?;
+    /// let (second, outputs) = optimizer.minimize(|model| {
+    ///     let outputs = model.forward(&x);
+    ///     (mse(&outputs, &y).mean(..), outputs)
+    /// })?;
+    /// assert_eq!((first.shape(), second.shape(), outputs.shape()), (&[][..], &[][..], &[4, 1][..]));
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn minimize<L: Loss>(&mut self, loss: impl Fn(&mut M) -> L) -> Result<L::Value> {
+        let (value, grads) = self.value_and_grad(loss)?;
+        self.update(grads)?;
+        Ok(value)
     }
 
     /// Updates the model, and the state, in place. On failure both stay as they were.

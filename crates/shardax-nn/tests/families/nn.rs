@@ -33,10 +33,9 @@ fn loss(case: &Case) -> Option<Fun> {
 }
 
 fn layer(case: &Case) -> Option<Fun> {
-    fn batch_norm(x: &[Array]) -> (BatchNorm, BatchStats) {
+    fn batch_norm(x: &[Array]) -> BatchNorm {
         let layer = BatchNorm::builder(x[1].size()).momentum(0.9).build(&mut Rngs::new(0));
-        let layer = given(layer, [("scale", &x[1]), ("bias", &x[2])]);
-        (layer, BatchStats { mean: x[3].clone(), var: x[4].clone() })
+        given(layer, [("scale", &x[1]), ("bias", &x[2]), ("mean", &x[3]), ("var", &x[4])])
     }
     match case.op.as_str() {
         "layer_norm" => three(|x, scale, bias| {
@@ -47,22 +46,19 @@ fn layer(case: &Case) -> Option<Fun> {
             given(GroupNorm::new(4, 2, &mut Rngs::new(0)), [("scale", scale), ("bias", bias)]).forward(x)
         }),
         "batch_norm_train" => many(|x| {
-            let (layer, stats) = batch_norm(x);
-            let (y, stats) = layer.train(&x[0], &stats);
-            Ok(vec![y, stats.mean, stats.var])
+            let mut layer = batch_norm(x);
+            let y = layer.forward(&x[0]);
+            Ok(vec![y, layer.mean.into_inner(), layer.var.into_inner()])
         }),
         "batch_norm_eval" => many(|x| {
-            let (layer, stats) = batch_norm(x);
-            Ok(vec![layer.forward(&x[0], &stats)])
+            let mut layer = batch_norm(x);
+            layer.eval();
+            Ok(vec![layer.forward(&x[0])])
         }),
         "dot_product_attention" => three(|q, k, v| dot_product_attention(q, k, v)),
         "dropout" => {
             let rate = case.param("rate").as_f64()?;
-            one(move |x| {
-                // Flax's layer keeps a stream of its own, forked from the one it is given.
-                let mut own = Rngs::from_key(Rngs::new(0).with("dropout", 3).dropout());
-                Dropout::new(rate).forward(x, Some(&own.dropout()))
-            })
+            one(move |x| Dropout::new(rate, &mut Rngs::new(0).with("dropout", 3)).forward(x))
         }
         _ => None,
     }

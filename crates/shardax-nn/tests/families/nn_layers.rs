@@ -37,7 +37,7 @@ impl Run {
 
     /// One input, one output.
     fn layer<M: Layer + 'static>(self, shape: &'static [usize], make: fn(&mut Rngs) -> M) -> Option<Fun> {
-        self.calls(&[shape], make, |layer, x| Ok(vec![layer.forward(x[0].clone())]))
+        self.calls(&[shape], make, |mut layer, x| Ok(vec![layer.forward(x[0].clone())]))
     }
 
     fn calls<M: Module + 'static>(
@@ -111,8 +111,8 @@ fn linear(case: &Case) -> Option<Fun> {
         "lora_linear" => run.layer(&[5, 6], |r| LoRALinear::new(6, 4, 2, r)),
         "dropout_broadcast" => run.calls(
             &[&[4, 6, 5]],
-            |_| Dropout::new(0.5).broadcast_dims([0, -1]),
-            |layer, x| Ok(vec![layer.forward(&x[0], Some(&random::key(3)))]),
+            |_| Dropout::without_rngs(0.5).broadcast_dims([0, -1]),
+            |layer, x| Ok(vec![layer.forward_with(&x[0], &random::key(3))]),
         ),
         "stack" => run.calls(
             &[&[2, 4]],
@@ -174,9 +174,10 @@ fn norm(case: &Case) -> Option<Fun> {
         "instance_norm" => run.layer(SHAPE, |r| InstanceNorm::new(6, r)),
         "batch_norm" => run.calls(
             &[&[7, 4, 6]],
-            |r| StatefulBatchNorm::builder(6).momentum(0.9).build(r),
+            |r| BatchNorm::builder(6).momentum(0.9).build(r),
             |mut layer, x| {
-                let y = layer.train(&x[0]);
+                let y = layer.forward(&x[0]);
+                layer.eval();
                 let (mean, var) = (layer.mean.clone().into_inner(), layer.var.clone().into_inner());
                 Ok(vec![y, mean, var, layer.forward(&x[0])])
             },
@@ -184,21 +185,23 @@ fn norm(case: &Case) -> Option<Fun> {
         "weight_norm" => run.calls_of(
             &[&[2, 5, 5, 3]],
             |r| WeightNorm::new(Conv::new(3, 4, [3, 3], r)).expect("a kernel"),
-            |layer, x| Ok(vec![layer.forward(&x[0])]),
+            |mut layer, x| Ok(vec![layer.forward(&x[0])]),
             Filter::path("layer.**"),
         ),
         "spectral_norm" => run.calls(
             &[&[5, 6]],
             |r| SpectralNorm::new(Linear::new(6, 4, r), r).n_steps(2),
-            |mut layer, x| Ok(vec![layer.train(&x[0])]),
+            |mut layer, x| Ok(vec![layer.forward(&x[0])]),
         ),
         "spectral_norm_stats" => run.calls(
             &[&[2, 5, 5, 3]],
             |r| SpectralNorm::new(Conv::new(3, 4, [3, 3], r), r),
             |mut layer, x| {
-                layer.train(&x[0]);
+                layer.forward(&x[0]);
+                layer.eval();
+                let y = layer.forward(&x[0]);
                 let stats = &layer.batch_stats;
-                Ok(vec![stats["kernel.u"].clone(), stats["kernel.sigma"].clone(), layer.forward(&x[0])])
+                Ok(vec![stats["kernel.u"].clone(), stats["kernel.sigma"].clone(), y])
             },
         ),
         _ => None,

@@ -79,20 +79,20 @@ fn streams(op: &str) -> Option<Fun> {
             GroupNorm::new(4, 2, &mut rngs);
             kernels.push(Embed::new(5, 3, &mut rngs).embedding);
             BatchNorm::new(4, &mut rngs);
-            let (dropout, mut stream) = (Dropout::new(0.4), rngs.fork("dropout"));
+            let mut dropout = Dropout::new(0.4, &mut rngs);
             kernels.push(Linear::new(4, 2, &mut rngs).kernel);
-            let mut second = rngs.fork("dropout");
+            let mut second = Dropout::new(0.4, &mut rngs);
             let x = ones([12]);
-            let dropped = [&stream.next(), &stream.next(), &second.next()].map(|key| dropout.forward(&x, Some(key)));
+            let dropped = [dropout.forward(&x), dropout.forward(&x), second.forward(&x)];
             Ok(kernels.iter().map(|k| k.ravel().get(..6)).chain(dropped).collect())
         }),
         "nnx_streams_default" => many(|_| {
             let mut rngs = Rngs::new(3);
             let first = Linear::new(3, 4, &mut rngs);
-            let mut stream = rngs.fork("dropout");
+            let mut dropout = Dropout::new(0.5, &mut rngs);
             let second = Linear::new(4, 3, &mut rngs);
             let third = Linear::new(3, 2, &mut rngs);
-            let dropped = Dropout::new(0.5).forward(ones([8]), Some(&stream.next()));
+            let dropped = dropout.forward(ones([8]));
             Ok(vec![first.kernel, second.kernel, third.kernel, dropped])
         }),
         _ => None,

@@ -76,28 +76,20 @@ impl Run {
     /// The losses of ten steps, the first parameters, the last ones, and the statistics.
     fn train<M: Module + Clone + 'static, T: GradientTransformation<ModuleState> + Clone + 'static>(
         self,
-        make: fn(&mut Rngs) -> (M, Option<RngStream>),
-        loss: fn(M, &Step) -> (Array, M),
+        make: fn(&mut Rngs) -> M,
+        loss: fn(&mut M, &Step) -> Array,
         tx: T,
     ) -> Option<Fun> {
         many(move |inputs| {
-            let (model, stream) = make(&mut Rngs::new(0).with("dropout", 1).with_policy(self.policy));
+            let model = make(&mut Rngs::new(0).with("dropout", 1).with_policy(self.policy));
             let optimizer = Optimizer::new(model, tx.clone())?;
             let first = optimizer.params();
-            type Carry<M, T> = (Optimizer<M, T>, Option<RngStream>);
-            let step = |(mut optimizer, mut stream): Carry<M, T>, i: Array| -> Result<(Carry<M, T>, Array)> {
-                let key = stream.as_mut().map(RngStream::next);
-                let at = Step { i: i + &inputs[0], dtype: self.dtype, key };
-                let objective = |model: M| {
-                    let (loss, model) = loss(model, &at);
-                    (loss.astype(DType::F32), model)
-                };
-                let ((loss, model), grads) = value_and_grad(objective).has_aux().call(&optimizer.model)?;
-                optimizer.model = model;
-                optimizer.update(grads)?;
-                Ok(((optimizer, stream), loss))
+            let step = |mut optimizer: Optimizer<M, T>, i: Array| -> Result<(Optimizer<M, T>, Array)> {
+                let at = Step { i: i + &inputs[0], dtype: self.dtype };
+                let loss = optimizer.minimize(|model| loss(model, &at).astype(DType::F32))?;
+                Ok((optimizer, loss))
             };
-            let ((optimizer, _), losses) = scan(step, (optimizer, stream), arange(0..10))?;
+            let (optimizer, losses) = scan(step, optimizer, arange(0..10))?;
             let stats = optimizer.model.state_of(Filter::of::<BatchStat>());
             let seen = [first, optimizer.params(), stats];
             Ok([losses].into_iter().chain(seen.iter().flat_map(|state| state.values().map(some))).collect())
@@ -109,7 +101,6 @@ impl Run {
 struct Step {
     i: Array,
     dtype: DType,
-    key: Option<Array>,
 }
 
 fn ids(shape: &[usize], salt: &Array, n: i32) -> Array {
@@ -133,49 +124,46 @@ struct CharLm {
 }
 
 impl CharLm {
-    fn new(rngs: &mut Rngs) -> (Self, Option<RngStream>) {
+    fn new(rngs: &mut Rngs) -> Self {
         let (embed, rnn) = (Embed::new(11, 8, rngs), Rnn::new(no_qr(OptimizedLstmCell::builder(8, 8), rngs)));
-        let stream = rngs.fork("dropout");
-        (CharLm { embed, rnn, dropout: Dropout::new(0.2), head: Linear::new(8, 11, rngs) }, Some(stream))
+        CharLm { embed, rnn, dropout: Dropout::new(0.2, rngs), head: Linear::new(8, 11, rngs) }
     }
 
-    fn loss(self, step: &Step) -> (Array, Self) {
-        let loss = next_token(step, |tokens| {
+    fn loss(&mut self, step: &Step) -> Array {
+        next_token(step, |tokens| {
             let x = self.rnn.forward(self.embed.forward(tokens));
-            self.head.forward(self.dropout.forward(x, step.key.as_ref()))
-        });
-        (loss, self)
+            self.head.forward(self.dropout.forward(x))
+        })
     }
 }
 
 #[derive(Module, Clone)]
 struct Cnn {
     conv: Conv,
-    norm: StatefulBatchNorm,
+    norm: BatchNorm,
     second: Conv,
-    second_norm: StatefulBatchNorm,
+    second_norm: BatchNorm,
     head: Linear,
 }
 
 impl Cnn {
-    fn new(rngs: &mut Rngs) -> (Self, Option<RngStream>) {
-        let norm = |features, rngs: &mut Rngs| StatefulBatchNorm::builder(features).momentum(0.9).build(rngs);
-        let model = Cnn {
+    fn new(rngs: &mut Rngs) -> Self {
+        let norm = |features, rngs: &mut Rngs| BatchNorm::builder(features).momentum(0.9).build(rngs);
+        Cnn {
             conv: Conv::builder(3, 4, [3, 3]).use_bias(false).build(rngs),
             norm: norm(4, rngs),
             second: Conv::builder(4, 6, [3, 3]).strides([2, 2]).use_bias(false).build(rngs),
             second_norm: norm(6, rngs),
             head: Linear::new(6, 5, rngs),
-        };
-        (model, None)
+        }
     }
 
-    fn loss(mut self, step: &Step) -> (Array, Self) {
+    fn loss(&mut self, step: &Step) -> Array {
         let x = numbers(&step.i, &[(&[8, 8, 8, 3], 0)], step.dtype).swap_remove(0);
-        let x = max_pool(relu(self.norm.train(self.conv.forward(x))), [2, 2], [2, 2]);
-        let x = relu(self.second_norm.train(self.second.forward(x))).mean([1, 2]);
+        let x = max_pool(relu(self.norm.forward(self.conv.forward(x))), [2, 2], [2, 2]);
+        let x = relu(self.second_norm.forward(self.second.forward(x))).mean([1, 2]);
         let labels = smooth_labels(one_hot(ids(&[8], &step.i, 5), 5), 0.1);
-        (softmax_cross_entropy(self.head.forward(x).astype(DType::F32), labels).mean(..), self)
+        softmax_cross_entropy(self.head.forward(x).astype(DType::F32), labels).mean(..)
     }
 }
 
@@ -191,8 +179,8 @@ struct Gpt {
 }
 
 impl Gpt {
-    fn new(rngs: &mut Rngs) -> (Self, Option<RngStream>) {
-        let model = Gpt {
+    fn new(rngs: &mut Rngs) -> Self {
+        Gpt {
             tokens: Embed::new(11, 8, rngs),
             positions: Embed::new(8, 8, rngs),
             norm: LayerNorm::new(8, rngs),
@@ -200,17 +188,15 @@ impl Gpt {
             second_norm: RmsNorm::new(8, rngs),
             up: Linear::new(8, 16, rngs),
             down: Linear::new(16, 8, rngs),
-        };
-        (model, None)
+        }
     }
 
-    fn loss(self, step: &Step) -> (Array, Self) {
-        let loss = next_token(step, |tokens| {
+    fn loss(&mut self, step: &Step) -> Array {
+        next_token(step, |tokens| {
             let x = self.tokens.forward(tokens) + self.positions.forward(arange(0..8));
             let x = &x + self.attention.forward(self.norm.forward(&x));
             let y = self.down.forward(gelu(self.up.forward(self.second_norm.forward(&x))));
             self.tokens.attend(x + y)
-        });
-        (loss, self)
+        })
     }
 }

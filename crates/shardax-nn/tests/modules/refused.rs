@@ -39,7 +39,7 @@ fn layers_say_what_does_not_fit() {
             message(ConvTranspose::builder(2, 3, [3]).padding(ConvPadding::Causal).build(r).forward(ones([1, 4, 2]))),
             "zeros or circular, got Causal",
         ),
-        (message(Dropout::new(0.5).broadcast_dims([3]).forward(ones([2, 2]), Some(&random::key(0)))), "[3] of float32"),
+        (message(Dropout::new(0.5, r).broadcast_dims([3]).forward(ones([2, 2]))), "[3] of float32"),
         (message(Rnn::new(GruCell::new(2, 3, r)).forward(ones([2]))), "must be [batch, steps, features]"),
         (
             refusal(Rnn::new(GruCell::new(2, 3, r)).run(ones([2, 4, 2]), None, Some(&ones([2])))),

@@ -25,13 +25,13 @@ impl Block {
 }
 
 impl Layer for Block {
-    fn forward(&self, x: Array) -> Array {
+    fn forward(&mut self, x: Array) -> Array {
         let x = self.attention.forward(&x) + x;
         self.down.forward(relu(self.up.forward(self.norm.forward(&x)))) + x
     }
 }
 
-fn loss(blocks: Stack<Block>, x: Array) -> Array {
+fn loss(mut blocks: Stack<Block>, x: Array) -> Array {
     blocks.forward(x).square().sum(..)
 }
 
@@ -60,7 +60,7 @@ fn a_stack_is_its_layers() -> Result<()> {
     let layers: Vec<Block> = (0..3).map(|i| blocks.layer(i)).collect::<Result<_>>()?;
     assert_ne!(layers[0].up.kernel.to_vec::<f32>()?, layers[1].up.kernel.to_vec::<f32>()?);
     let x = random::normal(random::key(1), [2, 4, 8]);
-    let one_by_one = |layers: Vec<Block>, x: Array| layers.iter().fold(x, |x, l| l.forward(x)).square().sum(..);
+    let one_by_one = |mut layers: Vec<Block>, x: Array| layers.iter_mut().fold(x, |x, l| l.forward(x)).square().sum(..);
     let (value, grads) = jit(value_and_grad(one_by_one)).call((layers.clone(), &x))?;
     let again = Stack::from_layers(&layers)?;
     for policy in [None, Some(CheckpointPolicy::NothingSaveable)] {

@@ -40,9 +40,15 @@ impl Mlp {
     }
 }
 
-impl Layer for Mlp {
+impl Mlp {
     fn forward(&self, x: Array) -> Array {
         self.down.forward(silu(self.up.forward(x)))
+    }
+}
+
+impl Layer for Mlp {
+    fn forward(&mut self, x: Array) -> Array {
+        Mlp::forward(self, x)
     }
 }
 

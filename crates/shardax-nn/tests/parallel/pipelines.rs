@@ -15,8 +15,8 @@ fn layers(rules: &Rules) -> Result<Layers> {
 
 /// A pipeline of eight layers alone.
 fn loss_by(pipeline: Pipeline, checkpointed: bool) -> impl Fn(Layers, Array, Array) -> Result<Array> {
-    let stage = move |layers: Layers, x: Array| match checkpointed {
-        true => checkpoint(|layers: Layers, x: Array| layers.forward(x)).call((layers, x)),
+    let stage = move |mut layers: Layers, x: Array| match checkpointed {
+        true => checkpoint(|mut layers: Layers, x: Array| layers.forward(x)).call((layers, x)),
         false => Ok(layers.forward(x)),
     };
     move |layers: Layers, x: Array, y: Array| {
@@ -94,13 +94,13 @@ fn pipelines_say_what_does_not_fit() -> Result<()> {
     let unchecked = shard_map(loss, rules.mesh()).in_specs((P!["stage"], P![], P![])).out_specs(P![]).check_vma(false);
     let text = told(unchecked.call((&model, &x, &x)));
     assert!(text.contains("need a shard_map that tracks what varies") && text.contains("pipelines.rs"), "{text}");
-    let narrow = |layers: Layers, x: Array| layers.forward(x).get((.., ..16));
+    let narrow = |mut layers: Layers, x: Array| layers.forward(x).get((.., ..16));
     let last = |(): (), x: Array, y: Array| (x - y).square().mean(..);
     let pipeline = Pipeline::of(&rules, "layers", 2);
     let text = told(pipeline.loss((|(): (), x: Array| x, narrow, last), ((), model.clone(), ()), x.clone(), x.clone()));
     assert!(text.contains("a stage must return what it takes, got float32[3, 16] for float32[3, 32]"), "{text}");
     let rows = |(): (), x: Array, _: Array| x.sum(-1);
-    let through = |layers: Layers, x: Array| layers.forward(x);
+    let through = |mut layers: Layers, x: Array| layers.forward(x);
     let text = told(pipeline.loss((|(): (), x: Array| x, through, rows), ((), model, ()), x.clone(), x));
     assert!(text.contains("the loss must be a scalar, got float32[3"), "{text}");
     let two = Rules::new(&make_mesh([("a", 2), ("b", 4)])?, [("layers", ("a", "b"))]);

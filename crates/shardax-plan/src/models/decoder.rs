@@ -108,9 +108,15 @@ impl Gated {
     }
 }
 
-impl Layer for Gated {
+impl Gated {
     fn forward(&self, x: Array) -> Array {
         self.down.forward(silu(self.gate.forward(&x)) * self.up.forward(x))
+    }
+}
+
+impl Layer for Gated {
+    fn forward(&mut self, x: Array) -> Array {
+        Gated::forward(self, x)
     }
 }
 

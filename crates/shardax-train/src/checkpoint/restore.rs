@@ -12,7 +12,7 @@ use shardax::prefix::{IntoPrefix, Prefix};
 use shardax::prelude::*;
 use shardax::tree::{Flat, TreeDef};
 use shardax::{ShardingLike, process_count};
-use shardax_nn::Filter;
+use shardax_nn::{Filter, is_mode};
 
 use super::fault::Fault;
 use super::format::{Entry, Manifest, dtype_named, number_of, number_text};
@@ -231,8 +231,9 @@ fn numbers(folder: &Path, manifest: &Manifest, def: &TreeDef, options: &RestoreO
         let text = saved.get(format!("{}{path}", options.below).as_str()).copied();
         let read = text.and_then(|text| number_of(text, &own));
         match (text, options.numbers) {
-            // What was not saved stays.
+            // What was not saved stays, and so does the mode: a model that was saved in training is restored for evaluation.
             (None, _) => new.push(own),
+            _ if is_mode(&path) => new.push(own),
             (Some(text), Numbers::Same) if text != number_text(&own) => {
                 let what = format!("the number `{path}` is {own:?}, and was saved as {text} in {}", folder.display());
                 return Err(Error::new(ErrorKind::Value, what).help(

@@ -18,31 +18,26 @@ impl Mlp {
         let mut rngs = Rngs::new(seed).with_rules(rules);
         let hidden = Linear::builder(64, 32).kernel_axes(["embed", "mlp"]).build(&mut rngs);
         let out = Linear::builder(32, 10).kernel_axes(["mlp", "classes"]).build(&mut rngs);
-        Mlp { hidden, dropout: Dropout::new(0.2), out }
+        Mlp { hidden, dropout: Dropout::new(0.2, &mut rngs), out }
     }
 
-    fn forward(&self, x: &Array, key: Option<&Array>) -> Array {
+    fn forward(&mut self, x: &Array) -> Array {
         let x = self.hidden.forward(x.reshape([-1, 64]));
-        self.out.forward(self.dropout.forward(relu(x), key))
+        self.out.forward(self.dropout.forward(relu(x)))
     }
 }
 
-type State = (Optimizer<Mlp, AdamW>, RngStream);
+type State = Optimizer<Mlp, AdamW>;
 
 fn start(rules: &Rules, seed: u32) -> Result<State> {
-    let state = (Optimizer::new(Mlp::new(rules, seed), adamw(1e-2, 1e-4))?, RngStream::new(random::key(seed)));
-    rules.device_put(&state)
+    rules.device_put(&Optimizer::new(Mlp::new(rules, seed), adamw(1e-2, 1e-4))?)
 }
 
-fn train_step((mut optimizer, mut rngs): State, batch: Batch) -> Result<(State, Array)> {
-    let key = rngs.next();
-    let loss = |model: Mlp| {
-        let logits = model.forward(&batch.images, Some(&key));
-        softmax_cross_entropy_with_integer_labels(logits, &batch.labels).mean(..)
-    };
-    let (loss, grads) = value_and_grad(loss).call(optimizer.model.clone())?;
-    optimizer.update(grads)?;
-    Ok(((optimizer, rngs), loss))
+fn train_step(mut optimizer: State, batch: Batch) -> Result<(State, Array)> {
+    let loss = optimizer.minimize(|model| {
+        softmax_cross_entropy_with_integer_labels(model.forward(&batch.images), &batch.labels).mean(..)
+    })?;
+    Ok((optimizer, loss))
 }
 
 const BATCHES: usize = 4;

@@ -99,18 +99,14 @@ fn weak_types_and_commitment_come_back() -> Result<()> {
 #[derive(Module, Clone)]
 struct Net {
     layers: Vec<Linear>,
-    norm: StatefulBatchNorm,
+    norm: BatchNorm,
     bias: Option<Param>,
 }
 
 fn net(seed: u32) -> Net {
     let mut rngs = Rngs::new(seed);
     let layers = vec![Linear::new(4, 8, &mut rngs), Linear::new(8, 2, &mut rngs)];
-    Net {
-        layers,
-        norm: StatefulBatchNorm::new(8, &mut rngs),
-        bias: Some(random::normal(&random::key(seed), [2]).into()),
-    }
+    Net { layers, norm: BatchNorm::new(8, &mut rngs), bias: Some(random::normal(&random::key(seed), [2]).into()) }
 }
 
 #[test]
@@ -164,6 +160,11 @@ fn a_part_of_a_tree_is_restored() -> Result<()> {
     // A model out of a training's state.
     let model = saved.restore_with(&net(2), &RestoreOptions::new().below(".model"))?;
     assert_eq!(bits(&model)?, bits(&state.model)?);
+    // In evaluation, though it was saved in training.
+    let mut evaluated = net(2);
+    evaluated.eval();
+    let evaluated = saved.restore_with(&evaluated, &RestoreOptions::new().below(".model"))?;
+    assert_eq!((bits(&evaluated)?, evaluated.norm.training), (bits(&state.model)?, false));
     // Some arrays by their paths or kinds; the others stay.
     let own = net(2);
     let some = RestoreOptions::new().below(".model").filter("layers[0].*");

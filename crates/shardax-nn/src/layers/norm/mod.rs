@@ -7,7 +7,7 @@ mod layer;
 mod spectral;
 mod weight;
 
-pub use batch::{BatchNorm, BatchStats, StatefulBatchNorm};
+pub use batch::BatchNorm;
 pub use group::{GroupNorm, InstanceNorm};
 pub use layer::{LayerNorm, RmsNorm};
 pub use spectral::SpectralNorm;
@@ -20,7 +20,17 @@ use shardax::{Error, ErrorKind};
 
 use super::compute_dtype;
 use crate::check::{NOT_NEGATIVE, within};
-use crate::{IntoAxisNames, Rngs};
+use crate::layers::Layer;
+use crate::{Filter, IntoAxisNames, Param, Rngs};
+
+/// Applies `with`, which is `layer` with other parameters, to `x`, and keeps in `layer` what the call changed of the other
+/// variables.
+#[track_caller]
+pub(super) fn forward_as<L: Layer>(layer: &mut L, mut with: L, x: &Array) -> Result<Array> {
+    let y = with.forward(x.clone());
+    layer.update(&with.state_of(!Filter::of::<Param>()))?;
+    Ok(y)
+}
 
 /// What all normalization layers have.
 #[doc(hidden)]

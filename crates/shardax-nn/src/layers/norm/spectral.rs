@@ -3,15 +3,15 @@
 use shardax::nn::initializers;
 use shardax::prelude::*;
 
-use super::l2_normalize;
+use super::{forward_as, l2_normalize};
 use crate::check::{NOT_NEGATIVE, value_error, within};
 use crate::layers::Layer;
 use crate::{BatchStat, Filter, Module, Param, Rngs, State};
 
 /// A layer whose kernels are divided by an estimate of their largest singular value, so that it stretches nothing.
 ///
-/// The estimate is made by power iteration from a vector that is kept: [`train`](SpectralNorm::train) moves it. The
-/// layer's own kernels stay as they are (Flax NNX overwrites them with the divided ones). Kernels of more than two
+/// The estimate is made by power iteration from a vector that is a variable of the layer, which training moves. The layer's
+/// own kernels stay as they are (Flax NNX overwrites them with the divided ones). Kernels of more than two
 /// dimensions are matrices to their last one.
 ///
 /// Source: [Miyato et al. 2018](https://arxiv.org/abs/1802.05957).
@@ -20,7 +20,8 @@ use crate::{BatchStat, Filter, Module, Param, Rngs, State};
 /// use shardax_nn::prelude::*;
 /// let mut rngs = Rngs::new(0);
 /// let mut layer = SpectralNorm::new(Linear::new(3, 4, &mut rngs), &mut rngs);
-/// let y = layer.train(ones([2, 3]));
+/// let y = layer.forward(ones([2, 3]));
+/// layer.eval();
 /// assert_eq!((y.shape(), layer.forward(ones([2, 3])).shape()), (&[2, 4][..], &[2, 4][..]));
 /// # Ok::<(), shardax::Error>(())
 /// ```
@@ -30,6 +31,8 @@ pub struct SpectralNorm<L> {
     pub layer: L,
     /// The vectors, by the key paths of their kernels and `.u`, and the last estimates, by `.sigma`.
     pub batch_stats: BatchStat<State>,
+    /// Whether calls move the vectors. See [`Module::train`](crate::Module::train).
+    pub training: bool,
     n_steps: usize,
     epsilon: f64,
 }
@@ -46,7 +49,7 @@ impl<L: Layer> SpectralNorm<L> {
             stats.insert(format!("{key}.u"), initializers::normal(0.01).init(&rngs.params(), &[1, columns], dtype));
             stats.insert(format!("{key}.sigma"), ones_dtype((), dtype));
         }
-        SpectralNorm { layer, batch_stats: stats.into(), n_steps: 1, epsilon: 1e-12 }
+        SpectralNorm { layer, batch_stats: stats.into(), training: true, n_steps: 1, epsilon: 1e-12 }
     }
 
     /// The same, with so many steps of power iteration a call, at least 1. Default 1.
@@ -91,34 +94,23 @@ impl<L: Layer> SpectralNorm<L> {
         Ok((self.layer.with_state(&divided)?, stats))
     }
 
-    /// Evaluation: the layer with divided kernels, applied to `x`.
+    /// Applies the layer with divided kernels to `x`. In training the vectors are moved.
     #[track_caller]
-    pub fn forward(&self, x: impl ArrayLike) -> Array {
+    pub fn forward(&mut self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
-        match self.normalized() {
-            Ok((layer, _)) => layer.forward(x),
-            Err(error) => Array::from_error(error, &x),
-        }
-    }
-
-    /// Training: the same, and the vectors are moved.
-    #[track_caller]
-    pub fn train(&mut self, x: impl ArrayLike) -> Array {
-        let x = x.into_array();
-        match self.normalized() {
-            Ok((layer, stats)) => {
-                let kept = |(key, x): (String, Array)| (key, stop_gradient(x));
-                *self.batch_stats = stats.into_iter().map(kept).collect();
-                layer.forward(x)
+        let through = self.normalized().and_then(|(layer, stats)| {
+            if self.training {
+                *self.batch_stats = stats.into_iter().map(|(key, x)| (key, stop_gradient(x))).collect();
             }
-            Err(error) => Array::from_error(error, &x),
-        }
+            forward_as(&mut self.layer, layer, &x)
+        });
+        through.unwrap_or_else(|error| Array::from_error(error, &x))
     }
 }
 
 impl<L: Layer> Layer for SpectralNorm<L> {
     #[track_caller]
-    fn forward(&self, x: Array) -> Array {
+    fn forward(&mut self, x: Array) -> Array {
         SpectralNorm::forward(self, x)
     }
 }

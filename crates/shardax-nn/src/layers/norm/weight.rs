@@ -2,7 +2,7 @@
 
 use shardax::prelude::*;
 
-use super::l2_normalize;
+use super::{forward_as, l2_normalize};
 use crate::check::{NOT_NEGATIVE, within};
 use crate::layers::Layer;
 use crate::{Filter, Module, State};
@@ -15,7 +15,7 @@ use crate::{Filter, Module, State};
 ///
 /// ```
 /// use shardax_nn::prelude::*;
-/// let layer = WeightNorm::new(Linear::new(3, 4, &mut Rngs::new(0)))?;
+/// let mut layer = WeightNorm::new(Linear::new(3, 4, &mut Rngs::new(0)))?;
 /// assert_eq!(layer.forward(ones([2, 3])).shape(), [2, 4]);
 /// assert_eq!(layer.scales["kernel"].shape(), [4]);
 /// # Ok::<(), shardax::Error>(())
@@ -82,20 +82,19 @@ impl<L: Layer> WeightNorm<L> {
         self.layer.with_state(&normed.into_iter().collect())
     }
 
-    /// The layer with such kernels, applied to `x`.
+    /// Applies the layer with such kernels to `x`.
     #[track_caller]
-    pub fn forward(&self, x: impl ArrayLike) -> Array {
+    pub fn forward(&mut self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
-        match self.normalized() {
-            Ok(layer) => layer.forward(x),
-            Err(error) => Array::from_error(error, &x),
-        }
+        self.normalized()
+            .and_then(|layer| forward_as(&mut self.layer, layer, &x))
+            .unwrap_or_else(|e| Array::from_error(e, &x))
     }
 }
 
 impl<L: Layer> Layer for WeightNorm<L> {
     #[track_caller]
-    fn forward(&self, x: Array) -> Array {
+    fn forward(&mut self, x: Array) -> Array {
         WeightNorm::forward(self, x)
     }
 }

@@ -67,7 +67,7 @@ impl<F: RnnCell, B: RnnCell> Bidirectional<F, B> {
 
 impl<F: RnnCell, B: RnnCell> Layer for Bidirectional<F, B> {
     #[track_caller]
-    fn forward(&self, x: Array) -> Array {
+    fn forward(&mut self, x: Array) -> Array {
         Bidirectional::forward(self, x)
     }
 }

@@ -117,7 +117,7 @@ impl<C: RnnCell> Rnn<C> {
 
 impl<C: RnnCell> Layer for Rnn<C> {
     #[track_caller]
-    fn forward(&self, x: Array) -> Array {
+    fn forward(&mut self, x: Array) -> Array {
         Rnn::forward(self, x)
     }
 }
