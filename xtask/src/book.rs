@@ -9,7 +9,7 @@ use crate::read;
 const DOCS: &str = "docs";
 /// The crate whose documentation tests are the programs of the pages.
 const PROGRAMS: &str = "examples/book/src/lib.rs";
-/// How mdBook is had where it is not installed.
+/// The command that installs mdBook.
 const INSTALL: &str = "cargo install mdbook --version 0.5.4 --locked --no-default-features";
 
 /// Checks the pages, and builds the book unless only `links` are asked for.

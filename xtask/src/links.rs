@@ -7,16 +7,16 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 use crate::read;
 
-/// What a page offers and asks for.
+/// A page: its headings, links and paths.
 #[derive(Default)]
 pub struct Page {
     /// The names of its headings, as links write them.
     pub anchors: BTreeSet<String>,
     /// Where its links and pictures lead.
     pub links: Vec<String>,
-    /// What it writes as `code` in its text.
+    /// Inline `code` of its text.
     pub code: Vec<String>,
-    /// Whether it has programs that `cargo test` can run.
+    /// True if it has programs that `cargo test` can run.
     pub has_programs: bool,
 }
 
@@ -50,7 +50,7 @@ impl Page {
     }
 }
 
-/// How links write the name of a heading: small letters, hyphens for blanks, nothing else.
+/// The anchor of a heading: small letters, hyphens for blanks, nothing else.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
     kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect()

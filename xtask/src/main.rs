@@ -6,8 +6,8 @@
 //! `cargo xtask book` checks the links of all pages and builds the book (`docs`) with mdBook; `--links` only checks.
 //! `cargo xtask fuzz --count N --seed S` compares random programs with JAX.
 //! `cargo xtask accelerators` fetches the compilers for TPUs and GPUs, for tests, into the user's cache.
-//! `cargo xtask platforms` compiles programs and operations with them and writes `docs/platforms.md`; a run that was
-//! ended goes on where it was.
+//! `cargo xtask platforms` compiles programs and operations with them and writes `docs/platforms.md`; a rerun
+//! resumes.
 //! `cargo xtask licences` fails where a crate that is built in has a licence that `deny.toml` does not allow.
 //! `cargo xtask sanitize [address] [thread] [miri]` runs the tests of `shardax-pjrt` under these, or all three.
 

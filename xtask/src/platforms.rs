@@ -15,13 +15,13 @@ pub fn from(root: &Path, files: &[&str]) -> Result<(), String> {
     write(root, &lines)
 }
 
-/// What is compiled.
+/// Options of a run.
 struct Options {
     /// One reference value in so many.
     every: String,
     /// The topologies of the reference values; all where none is named.
     on: Option<String>,
-    /// How many processes share them.
+    /// The number of processes that share them.
     processes: usize,
 }
 
@@ -43,7 +43,7 @@ impl Options {
 }
 
 /// Compiles everything and writes the page. The reference values take hours: lines of what is done are kept in the
-/// folder of builds, and a run that was ended goes on where it was.
+/// folder of builds, and a rerun resumes.
 pub fn run(root: &Path, args: &[&str]) -> Result<(), String> {
     let options = Options::read(args)?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
@@ -134,7 +134,7 @@ fn by_example(said: &str) -> String {
 }
 
 /// Lines for the page of what a process said that compiled its programs for others too: one for each topology, and one for
-/// each reason why a program is refused.
+/// each reason why a program does not compile.
 fn counted(said: &str) -> String {
     let (mut all, mut refused) = (BTreeMap::<&str, [usize; 2]>::new(), BTreeMap::<(&str, &str), usize>::new());
     for line in said.lines() {
@@ -243,7 +243,7 @@ struct Cell<'a> {
 }
 
 impl<'a> Cell<'a> {
-    /// What [`Cell::text`] wrote.
+    /// Parses the text of [`Cell::text`].
     fn read(text: &'a str) -> Option<Cell<'a>> {
         let (count, every) = text.split_once(", one in ").unwrap_or((text, "1"));
         let (compiled, all) = match count.strip_prefix("all ") {
@@ -351,7 +351,7 @@ These do not compile:
 - conv for h100: conv of int32: not there (1 of them, as conv/i32)
 ";
 
-    /// What is not told anew stays.
+    /// Lines without new results stay.
     #[test]
     fn a_family_is_written_anew() {
         let lines = "golden|sort|h100|1|0|8|9\ngolden|sort|h100|1|1|7|7\nrefused|sort|h100|1|no sort|1|sort/c64";

@@ -52,8 +52,9 @@ fn indexing_keeps_what_it_can() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testArrayGetItem`.
 #[test]
-fn test_array_get_item() -> Result<()> {
+fn entry_of_a_pmap_result_is_its_row() -> Result<()> {
     setup();
     let y = pmap(|x: Array| x * 2).call(arange(0..32).reshape([8, 4]))?;
     assert_eq!(ints(&y.get(0)), [0, 2, 4, 6]);
@@ -63,8 +64,9 @@ fn test_array_get_item() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_array_with_pmap_sharding_copy_without_round_trip`.
 #[test]
-fn test_array_with_pmap_sharding_copy_without_round_trip() -> Result<()> {
+fn copy_keeps_the_sharding_in_its_own_buffers() -> Result<()> {
     setup();
     let y = pmap(|x: Array| x * 2).call(arange(0..32).reshape([8, 4]))?;
     let copy = y.copy()?;

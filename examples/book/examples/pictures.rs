@@ -101,7 +101,7 @@ fn draw(panels: &[Panel]) -> Result<String> {
         );
         // The picture is 640 wide: its letters shrink with it.
         let picture =
-            visualize_sharding_svg(&[8, 8], &panel.sharding)?.replacen("font-size=\"14\"", "font-size=\"27\"", 1);
+            visualize_sharding_svg(&[8, 8], &panel.sharding)?.replacen("font-size=\"14\"", "font-size=\"23\"", 1);
         let place = format!("<svg x=\"{x}\" y=\"{CAPTION}\" width=\"{SIDE}\" height=\"{SIDE}\" ");
         out += &picture.replacen("<svg ", &place, 1);
     }
